@@ -39,7 +39,7 @@ pub mod stats;
 pub mod table;
 
 #[cfg(test)]
-pub(crate) mod double;
+pub(crate) mod fake;
 
 #[doc(hidden)]
 pub use dat_abi;

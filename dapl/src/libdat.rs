@@ -11,7 +11,7 @@ use dat_abi::hook::{LIBDAT_HOOK_LEAST, LIBDAT_HOOK_REQUEST, LibdatHook};
 use dat_abi::*;
 
 use crate::runtime::handle;
-use crate::runtime::sync::Lasting;
+use crate::runtime::sync::StaticMutex;
 
 /// The functions of libdat that a provider library imports. `dapl` does not link libdat itself, so that its tests need none.
 #[derive(Clone, Copy)]
@@ -24,7 +24,7 @@ pub struct Libdat {
     pub get_ia_handle: unsafe extern "C" fn(DAT_IA_HANDLE, *mut DAT_IA_HANDLE) -> DAT_RETURN,
 }
 
-static LIBDAT: Lasting<Option<Libdat>> = Lasting::new(None);
+static LIBDAT: StaticMutex<Option<Libdat>> = StaticMutex::new(None);
 static HOOK: AtomicPtr<LibdatHook> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Keeps others out, for `fork`.

@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString};
 use dat_abi::DAT_PROVIDER;
 use parking_lot::Mutex;
 
-use crate::runtime::sync::Lasting;
+use crate::runtime::sync::StaticMutex;
 
 /// A name that this library serves, and the table behind its handles.
 pub struct Registration {
@@ -64,7 +64,7 @@ impl Registration {
     }
 }
 
-static NAMES: Lasting<Vec<&'static Registration>> = Lasting::new(Vec::new());
+static NAMES: StaticMutex<Vec<&'static Registration>> = StaticMutex::new(Vec::new());
 
 /// Keeps others out, for `fork`.
 pub(crate) fn hold() -> impl Sized {

@@ -47,7 +47,7 @@ fn imports_go_down_the_layers() {
             let Some(rest) = file.path.strip_prefix(folder) else { continue };
             let path: Vec<&str> = rest.trim_end_matches(".rs").split('/').collect();
             // lib.rs declares the modules; fakes and tests may import everything.
-            if path == ["lib"] || path[0] == "double" || is_test(&file.path) || is_grouping(&path, layers) {
+            if path == ["lib"] || path[0] == "fake" || is_test(&file.path) || is_grouping(&path, layers) {
                 continue;
             }
             let own = if is_entry(&file.path) { Some("entries".to_owned()) } else { module_of(&path, layers) };

@@ -12,7 +12,7 @@ use dat_abi::DAT_TIMEOUT;
 use parking_lot::MutexGuard;
 
 use super::triggers::Triggers;
-use super::{Cno, Source};
+use super::{Cno, EvdSource};
 use crate::error::{Error, Handle};
 use crate::ffi::Agent;
 use crate::provider::Provider;
@@ -21,10 +21,10 @@ use crate::runtime::wait::{self, Cause, Deadline};
 
 /// What the CNO's lock guards.
 #[derive(Default)]
-pub(super) struct Inner {
+pub(super) struct CnoState {
     pub(super) triggers: Triggers,
     /// The EVDs attached, and for how many nanoseconds at most each may be polled before a sleep.
-    pub(super) sources: Arc<[(Arc<dyn Source>, u32)]>,
+    pub(super) sources: Arc<[(Arc<dyn EvdSource>, u32)]>,
     /// Tokens of the threads in `dat_cno_wait`, and of those that sleep there.
     pub(super) waiters: Vec<u64>,
     pub(super) asleep: Vec<u64>,
@@ -90,7 +90,7 @@ pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (Wait, N
 }
 
 /// Polls the EVDs: each, or as many as it takes until the device has made progress.
-fn poll_all(sources: &[(Arc<dyn Source>, u32)]) {
+fn poll_all(sources: &[(Arc<dyn EvdSource>, u32)]) {
     sources.iter().fold(true, |progress, (source, _)| source.poll(progress));
 }
 
@@ -163,7 +163,7 @@ impl<P: Provider> Cno<P> {
     }
 
     /// From now on the completion queues notify: those that do not yet are armed, without the lock.
-    pub(super) fn arm(&self, inner: MutexGuard<'_, Inner>) {
+    pub(super) fn arm(&self, inner: MutexGuard<'_, CnoState>) {
         let sources = inner.sources.clone();
         let was_polled = self.polled.swap(false, Ordering::Relaxed);
         drop(inner);

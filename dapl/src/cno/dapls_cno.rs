@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dat_abi::DAT_CNO_HANDLE;
 use parking_lot::{Condvar, Mutex};
 
-use super::dapli_cno::Inner;
-use super::{Cno, Source};
+use super::dapli_cno::CnoState;
+use super::{Cno, EvdSource};
 use crate::error::{Error, Handle, Result, State};
 use crate::ffi::Agent;
 use crate::ia::{Child, Ia, Rank};
@@ -26,7 +26,7 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>, agent: Option<Agent>) -> Result<DAT_
             id,
             ia: ia.clone(),
             uses: UseCount::default(),
-            inner: Mutex::new(Inner { agent, ..Inner::default() }),
+            inner: Mutex::new(CnoState { agent, ..CnoState::default() }),
             polled: AtomicBool::new(false),
             spin: SpinBudget::default(),
             agent_done: Condvar::new(),
@@ -83,7 +83,7 @@ impl<P: Provider> Cno<P> {
     }
 
     /// An attached EVD, to be polled for at most `longest` nanoseconds at a time.
-    pub fn watch(&self, source: Arc<dyn Source>, longest: u32) {
+    pub fn watch(&self, source: Arc<dyn EvdSource>, longest: u32) {
         let mut inner = self.inner.lock();
         let known = inner.sources.iter().filter(|(known, _)| known.id() != source.id()).cloned();
         inner.sources = known.chain([(source.clone(), longest)]).collect();
@@ -101,7 +101,7 @@ impl<P: Provider> Cno<P> {
     }
 
     /// Notes that an EVD has something, under the EVD's lock; `arrival` also calls the agent, once.
-    pub fn trigger(self: &Arc<Self>, source: Arc<dyn Source>, arrival: bool) -> Fire<P> {
+    pub fn trigger(self: &Arc<Self>, source: Arc<dyn EvdSource>, arrival: bool) -> Fire<P> {
         let evd = source.id().handle;
         let mut inner = self.inner.lock();
         let mut agent = None;

@@ -1,7 +1,7 @@
 //! Consumer notification objects: many EVDs, and the threads or the agent that want to hear of any of them.
 //!
 //! EVDs trigger it under their own lock; it never calls an EVD with its lock held, and no agent with any lock held. What it
-//! remembers of an EVD is a [`Source`], which is its name and one question.
+//! remembers of an EVD is a [`EvdSource`], which is its name and one question.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -25,10 +25,10 @@ mod triggers;
 pub use dapl_cno_wait::dapl_cno_wait;
 pub use dapls_cno::Fire;
 
-use dapli_cno::Inner;
+use dapli_cno::CnoState;
 
 /// An EVD, as a CNO sees it.
-pub trait Source: Send + Sync {
+pub trait EvdSource: Send + Sync {
     /// Which EVD.
     fn id(&self) -> ObjectId;
     /// Whether it still belongs to this CNO, is enabled, and has events for whoever comes.
@@ -46,7 +46,7 @@ pub struct Cno<P: Provider> {
     ia: Arc<Ia<P>>,
     /// EVDs attached.
     uses: UseCount,
-    inner: Mutex<Inner>,
+    inner: Mutex<CnoState>,
     /// Waiters poll the EVDs themselves, and no completion queue needs to be armed. Changed under the lock of `inner`.
     polled: AtomicBool,
     spin: SpinBudget,

@@ -7,10 +7,10 @@ use dat_abi::*;
 
 use super::dapl_cno::*;
 use super::*;
-use crate::double::{self, Double, Opened};
 use crate::error::{Error, Handle};
 use crate::evd::dapl_evd::*;
 use crate::evd::{Evd, dapls_evd};
+use crate::fake::{self, FakeProvider, Opened};
 use crate::ia::dapl_ia::dapl_ia_close;
 use crate::provider::{Completion, Token};
 use crate::runtime::handle::from_handle;
@@ -32,7 +32,7 @@ const NO_AGENT: DAT_OS_WAIT_PROXY_AGENT = DAT_OS_WAIT_PROXY_AGENT { instance_dat
 fn cno(opened: &Opened, agent: DAT_OS_WAIT_PROXY_AGENT) -> Hand {
     let mut out = NULL;
     // SAFETY: a live IA, an agent that takes any call, a writable out parameter.
-    assert_eq!(unsafe { dapl_cno_create::<Double>(opened.ia_handle, agent, &mut out) }, DAT_SUCCESS);
+    assert_eq!(unsafe { dapl_cno_create::<FakeProvider>(opened.ia_handle, agent, &mut out) }, DAT_SUCCESS);
     Hand(out as usize)
 }
 
@@ -40,7 +40,7 @@ fn evd(opened: &Opened, cno: Hand) -> Hand {
     let mut out = NULL;
     let flags = DAT_EVD_DTO_FLAG | DAT_EVD_SOFTWARE_FLAG;
     // SAFETY: live handles, a writable out parameter.
-    let code = unsafe { dapl_evd_create::<Double>(opened.ia_handle, 8, cno.raw(), flags, &mut out) };
+    let code = unsafe { dapl_evd_create::<FakeProvider>(opened.ia_handle, 8, cno.raw(), flags, &mut out) };
     assert_eq!(code, DAT_SUCCESS);
     Hand(out as usize)
 }
@@ -48,16 +48,16 @@ fn evd(opened: &Opened, cno: Hand) -> Hand {
 fn wait(cno: Hand, timeout: u32) -> (DAT_RETURN, Hand) {
     let mut out = 9 as *mut c_void;
     // SAFETY: any handle, and a writable out parameter.
-    let code = unsafe { dapl_cno_wait::<Double>(cno.raw(), timeout, &mut out) };
+    let code = unsafe { dapl_cno_wait::<FakeProvider>(cno.raw(), timeout, &mut out) };
     (code, Hand(out as usize))
 }
 
 fn post(evd: Hand) {
-    dapls_evd::post_software(&*from_handle::<Evd<Double>>(evd.raw(), Handle::Plain).unwrap(), 1).unwrap();
+    dapls_evd::post_software(&*from_handle::<Evd<FakeProvider>>(evd.raw(), Handle::Plain).unwrap(), 1).unwrap();
 }
 
 fn feed(evd: Hand, token: Token) {
-    let object = from_handle::<Evd<Double>>(evd.raw(), Handle::Plain).unwrap();
+    let object = from_handle::<Evd<FakeProvider>>(evd.raw(), Handle::Plain).unwrap();
     object.cq().unwrap().feed(Completion { token, ..Completion::default() });
 }
 
@@ -65,22 +65,22 @@ fn take(evd: Hand) -> bool {
     // SAFETY: zeros are an event; a live handle.
     unsafe {
         let mut event = std::mem::zeroed();
-        dapl_evd_dequeue::<Double>(evd.raw(), &mut event) == DAT_SUCCESS
+        dapl_evd_dequeue::<FakeProvider>(evd.raw(), &mut event) == DAT_SUCCESS
     }
 }
 
 fn free_evd(evd: Hand) {
     // SAFETY: any handle will do.
-    assert_eq!(unsafe { dapl_evd_free::<Double>(evd.raw()) }, DAT_SUCCESS);
+    assert_eq!(unsafe { dapl_evd_free::<FakeProvider>(evd.raw()) }, DAT_SUCCESS);
 }
 
 fn free(cno: Hand) -> DAT_RETURN {
     // SAFETY: any handle will do.
-    unsafe { dapl_cno_free::<Double>(cno.raw()) }
+    unsafe { dapl_cno_free::<FakeProvider>(cno.raw()) }
 }
 
 fn await_waiters(cno: Hand, count: usize) {
-    let object = from_handle::<Cno<Double>>(cno.raw(), Handle::Cno).unwrap();
+    let object = from_handle::<Cno<FakeProvider>>(cno.raw(), Handle::Cno).unwrap();
     while object.inner.lock().waiters.len() < count {
         std::thread::yield_now();
     }
@@ -107,20 +107,20 @@ fn agent(seen: &Seen) -> DAT_OS_WAIT_PROXY_AGENT {
 
 #[test]
 fn a_time_out_is_an_empty_queue_and_no_evd() {
-    let opened = double::open(c"cno-time-out");
+    let opened = fake::open(c"cno-time-out");
     let cno = cno(&opened, NO_AGENT);
     assert_eq!(wait(cno, 0), (0x000D_0000, Hand(0)));
     assert_eq!(wait(cno, 1_000), (0x000D_0000, Hand(0)));
     assert_eq!(wait(Hand(3), 0).0, DAT_CLASS_ERROR | DAT_INVALID_HANDLE | DAT_INVALID_HANDLE_CNO);
     // SAFETY: a null out parameter is what is tried.
-    let code = unsafe { dapl_cno_wait::<Double>(cno.raw(), 0, std::ptr::null_mut()) };
+    let code = unsafe { dapl_cno_wait::<FakeProvider>(cno.raw(), 0, std::ptr::null_mut()) };
     assert_eq!(code, DAT_CLASS_ERROR | DAT_INVALID_PARAMETER | DAT_INVALID_ARG3);
     assert_eq!(free(cno), DAT_SUCCESS);
 }
 
 #[test]
 fn a_wait_that_sleeps_tells_the_provider_first() {
-    let opened = double::open(c"cno-sleeps");
+    let opened = fake::open(c"cno-sleeps");
     let cno = cno(&opened, NO_AGENT);
     let evd = evd(&opened, cno);
     let sleeps = || opened.ia.provider().sleeps_seen();
@@ -134,7 +134,7 @@ fn a_wait_that_sleeps_tells_the_provider_first() {
 
 #[test]
 fn evds_are_named_in_the_order_of_their_events() {
-    let opened = double::open(c"cno-order");
+    let opened = fake::open(c"cno-order");
     let cno = cno(&opened, NO_AGENT);
     let [a, b] = [evd(&opened, cno), evd(&opened, cno)];
     feed(b, Token::default());
@@ -150,14 +150,14 @@ fn evds_are_named_in_the_order_of_their_events() {
 
 #[test]
 fn an_evd_that_was_emptied_or_detached_is_not_named() {
-    let opened = double::open(c"cno-emptied");
+    let opened = fake::open(c"cno-emptied");
     let cno = cno(&opened, NO_AGENT);
     let [a, b] = [evd(&opened, cno), evd(&opened, cno)];
     post(a);
     post(b);
     assert!(take(a));
     // SAFETY: live handles.
-    assert_eq!(unsafe { dapl_evd_modify_cno::<Double>(b.raw(), NULL) }, DAT_SUCCESS);
+    assert_eq!(unsafe { dapl_evd_modify_cno::<FakeProvider>(b.raw(), NULL) }, DAT_SUCCESS);
     assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY);
     assert_eq!(free(cno), IN_USE);
     free_evd(a);
@@ -166,16 +166,16 @@ fn an_evd_that_was_emptied_or_detached_is_not_named() {
 
 #[test]
 fn disabled_evds_and_unsignalled_events_trigger_nothing() {
-    let opened = double::open(c"cno-quiet");
+    let opened = fake::open(c"cno-quiet");
     let cno = cno(&opened, NO_AGENT);
     let evd = evd(&opened, cno);
     feed(evd, Token { unsignalled: true, ..Token::default() });
     assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY);
     // SAFETY: a live handle.
-    assert_eq!(unsafe { dapl_evd_disable::<Double>(evd.raw()) }, DAT_SUCCESS);
+    assert_eq!(unsafe { dapl_evd_disable::<FakeProvider>(evd.raw()) }, DAT_SUCCESS);
     post(evd);
     // SAFETY: as above.
-    assert_eq!(unsafe { dapl_evd_enable::<Double>(evd.raw()) }, DAT_SUCCESS);
+    assert_eq!(unsafe { dapl_evd_enable::<FakeProvider>(evd.raw()) }, DAT_SUCCESS);
     assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY, "what came before is no trigger");
     feed(evd, Token::default());
     assert_eq!(wait(cno, 0), (DAT_SUCCESS, evd));
@@ -183,7 +183,7 @@ fn disabled_evds_and_unsignalled_events_trigger_nothing() {
 
 #[test]
 fn each_trigger_wakes_one_sleeper() {
-    let opened = double::open(c"cno-sleepers");
+    let opened = fake::open(c"cno-sleepers");
     let cno = cno(&opened, NO_AGENT);
     let evds = [evd(&opened, cno), evd(&opened, cno)];
     let sleepers = [(); 2].map(|()| std::thread::spawn(move || wait(cno, DAT_TIMEOUT_INFINITE)));
@@ -199,7 +199,7 @@ fn each_trigger_wakes_one_sleeper() {
 
 #[test]
 fn the_end_of_the_last_evd_releases_all() {
-    let opened = double::open(c"cno-orphan");
+    let opened = fake::open(c"cno-orphan");
     let cno = cno(&opened, NO_AGENT);
     let [a, b] = [evd(&opened, cno), evd(&opened, cno)];
     let sleepers = [(); 2].map(|()| std::thread::spawn(move || wait(cno, DAT_TIMEOUT_INFINITE)));
@@ -213,20 +213,20 @@ fn the_end_of_the_last_evd_releases_all() {
 
 #[test]
 fn an_abrupt_close_releases_sleepers_and_agent() {
-    let opened = double::open(c"cno-abrupt");
+    let opened = fake::open(c"cno-abrupt");
     let seen = Seen::default();
     let cno = cno(&opened, agent(&seen));
     let sleeper = std::thread::spawn(move || wait(cno, DAT_TIMEOUT_INFINITE));
     await_waiters(cno, 1);
     // SAFETY: a live handle.
-    assert_eq!(unsafe { dapl_ia_close::<Double>(opened.ia_handle, DAT_CLOSE_ABRUPT_FLAG) }, DAT_SUCCESS);
+    assert_eq!(unsafe { dapl_ia_close::<FakeProvider>(opened.ia_handle, DAT_CLOSE_ABRUPT_FLAG) }, DAT_SUCCESS);
     assert_eq!(sleeper.join().unwrap(), (DAT_SUCCESS, Hand(0)));
     assert_eq!((seen.calls.load(Ordering::SeqCst), seen.evd.load(Ordering::SeqCst)), (1, 0));
 }
 
 #[test]
 fn an_agent_is_called_once_per_arming_and_the_trigger_stays() {
-    let opened = double::open(c"cno-agent");
+    let opened = fake::open(c"cno-agent");
     let seen = Seen::default();
     let cno = cno(&opened, agent(&seen));
     let evd = evd(&opened, cno);
@@ -237,12 +237,12 @@ fn an_agent_is_called_once_per_arming_and_the_trigger_stays() {
     // SAFETY: zeros are a record of pointers; live handles.
     let param = unsafe {
         let mut param: DAT_CNO_PARAM = std::mem::zeroed();
-        assert_eq!(dapl_cno_query::<Double>(cno.raw(), DAT_CNO_FIELD_ALL, &mut param), DAT_SUCCESS);
+        assert_eq!(dapl_cno_query::<FakeProvider>(cno.raw(), DAT_CNO_FIELD_ALL, &mut param), DAT_SUCCESS);
         param
     };
     assert!(param.agent.proxy_agent_func.is_none());
     // SAFETY: as in `cno`.
-    assert_eq!(unsafe { dapl_cno_modify_agent::<Double>(cno.raw(), agent(&seen)) }, DAT_SUCCESS);
+    assert_eq!(unsafe { dapl_cno_modify_agent::<FakeProvider>(cno.raw(), agent(&seen)) }, DAT_SUCCESS);
     post(evd);
     assert_eq!(seen.calls.load(Ordering::SeqCst), 2);
     assert_eq!(wait(cno, 0), (DAT_SUCCESS, evd));
@@ -255,39 +255,39 @@ unsafe extern "C" fn drain(cno: *mut c_void, evd: *mut c_void) {
     while take(Hand(evd as usize)) {}
     let again = DAT_OS_WAIT_PROXY_AGENT { instance_data: cno, proxy_agent_func: Some(drain) };
     // SAFETY: a live CNO.
-    assert_eq!(unsafe { dapl_cno_modify_agent::<Double>(cno, again) }, DAT_SUCCESS);
+    assert_eq!(unsafe { dapl_cno_modify_agent::<FakeProvider>(cno, again) }, DAT_SUCCESS);
 }
 
 #[test]
 fn an_agent_may_call_back_into_dat() {
-    let opened = double::open(c"cno-agent-calls");
+    let opened = fake::open(c"cno-agent-calls");
     let cno = cno(&opened, NO_AGENT);
     let evd = evd(&opened, cno);
     let armed = DAT_OS_WAIT_PROXY_AGENT { instance_data: cno.raw(), proxy_agent_func: Some(drain) };
     // SAFETY: an agent that takes any call.
-    assert_eq!(unsafe { dapl_cno_modify_agent::<Double>(cno.raw(), armed) }, DAT_SUCCESS);
+    assert_eq!(unsafe { dapl_cno_modify_agent::<FakeProvider>(cno.raw(), armed) }, DAT_SUCCESS);
     for _ in 0..3 {
         post(evd);
         feed(evd, Token::default());
         assert!(!take(evd));
     }
     // SAFETY: as above.
-    assert_eq!(unsafe { dapl_cno_modify_agent::<Double>(cno.raw(), NO_AGENT) }, DAT_SUCCESS);
+    assert_eq!(unsafe { dapl_cno_modify_agent::<FakeProvider>(cno.raw(), NO_AGENT) }, DAT_SUCCESS);
 }
 
 #[test]
 fn a_waiter_on_the_evd_comes_before_its_cno() {
-    let opened = double::open(c"cno-precedence");
+    let opened = fake::open(c"cno-precedence");
     let cno = cno(&opened, NO_AGENT);
     let evd = evd(&opened, cno);
     let sleeper = std::thread::spawn(move || {
         // SAFETY: zeros are an event; a live handle.
         unsafe {
             let (mut event, mut more) = (std::mem::zeroed(), 0);
-            crate::evd::dapl_evd_wait::<Double>(evd.raw(), DAT_TIMEOUT_INFINITE, 2, &mut event, &mut more)
+            crate::evd::dapl_evd_wait::<FakeProvider>(evd.raw(), DAT_TIMEOUT_INFINITE, 2, &mut event, &mut more)
         }
     });
-    let object = from_handle::<Evd<Double>>(evd.raw(), Handle::Plain).unwrap();
+    let object = from_handle::<Evd<FakeProvider>>(evd.raw(), Handle::Plain).unwrap();
     while !object.has_waiter() {
         std::thread::yield_now();
     }
@@ -300,21 +300,21 @@ fn a_waiter_on_the_evd_comes_before_its_cno() {
 
 #[test]
 fn who_looked_at_the_handle_before_it_was_freed_does_not_wait() {
-    let opened = double::open(c"cno-late");
+    let opened = fake::open(c"cno-late");
     let cno = cno(&opened, NO_AGENT);
-    let held = from_handle::<Cno<Double>>(cno.raw(), Handle::Cno).unwrap();
+    let held = from_handle::<Cno<FakeProvider>>(cno.raw(), Handle::Cno).unwrap();
     assert_eq!(free(cno), DAT_SUCCESS);
     let (_, next) = dapli_cno::begin(&held, DAT_TIMEOUT_INFINITE);
     assert!(matches!(next, dapli_cno::Next::Fail(Error::InvalidHandle(Handle::Cno))), "{next:?}");
 }
 
-fn cq(evd: Hand) -> Arc<double::DoubleCq> {
-    from_handle::<Evd<Double>>(evd.raw(), Handle::Plain).unwrap().cq().unwrap()
+fn cq(evd: Hand) -> Arc<fake::FakeCq> {
+    from_handle::<Evd<FakeProvider>>(evd.raw(), Handle::Plain).unwrap().cq().unwrap()
 }
 
 #[test]
 fn wait_polls_the_evds_itself() {
-    let opened = double::open(c"cno-polls");
+    let opened = fake::open(c"cno-polls");
     let cno = cno(&opened, NO_AGENT);
     let [_a, b] = [evd(&opened, cno), evd(&opened, cno)];
     assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY);
@@ -322,11 +322,15 @@ fn wait_polls_the_evds_itself() {
     assert_eq!(wait(cno, 0), (DAT_SUCCESS, b), "found without a notification");
     assert!(!cq(b).is_armed(), "a waiter that polls needs none");
     assert!(take(b));
-    let object = from_handle::<Cno<Double>>(cno.raw(), Handle::Cno).unwrap();
+    let object = from_handle::<Cno<FakeProvider>>(cno.raw(), Handle::Cno).unwrap();
     object.spin.set(u32::MAX / 2);
     cq(b).longest_look.store(u32::MAX / 2, Ordering::Relaxed);
     // SAFETY: live handles.
-    assert_eq!(unsafe { dapl_evd_modify_cno::<Double>(b.raw(), cno.raw()) }, DAT_SUCCESS, "the new bound is noticed");
+    assert_eq!(
+        unsafe { dapl_evd_modify_cno::<FakeProvider>(b.raw(), cno.raw()) },
+        DAT_SUCCESS,
+        "the new bound is noticed"
+    );
     let spinner = std::thread::spawn(move || wait(cno, DAT_TIMEOUT_INFINITE));
     await_waiters(cno, 1);
     cq(b).put(Completion::default());
@@ -335,7 +339,7 @@ fn wait_polls_the_evds_itself() {
 
 #[test]
 fn a_trigger_that_is_there_is_taken_without_polling() {
-    let opened = double::open(c"cno-no-poll");
+    let opened = fake::open(c"cno-no-poll");
     let cno = cno(&opened, NO_AGENT);
     let [a, b] = [evd(&opened, cno), evd(&opened, cno)];
     assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY);
@@ -347,7 +351,7 @@ fn a_trigger_that_is_there_is_taken_without_polling() {
 
 #[test]
 fn the_first_dequeue_after_an_event_does_not_poll() {
-    let opened = double::open(c"cno-dequeues");
+    let opened = fake::open(c"cno-dequeues");
     let cno = cno(&opened, NO_AGENT);
     let evd = evd(&opened, cno);
     feed(evd, Token::default());
@@ -362,10 +366,10 @@ fn the_first_dequeue_after_an_event_does_not_poll() {
 
 #[test]
 fn queues_are_armed_before_a_waiter_sleeps() {
-    let opened = double::open(c"cno-sleeps");
+    let opened = fake::open(c"cno-sleeps");
     let cno = cno(&opened, NO_AGENT);
     let evds = [evd(&opened, cno), evd(&opened, cno)];
-    let object = from_handle::<Cno<Double>>(cno.raw(), Handle::Cno).unwrap();
+    let object = from_handle::<Cno<FakeProvider>>(cno.raw(), Handle::Cno).unwrap();
     for evd in evds.into_iter().cycle().take(6) {
         let sleeper = std::thread::spawn(move || wait(cno, DAT_TIMEOUT_INFINITE));
         while object.inner.lock().asleep.is_empty() || object.is_polled() || !cq(evd).is_armed() {
@@ -380,16 +384,16 @@ fn queues_are_armed_before_a_waiter_sleeps() {
 
 #[test]
 fn an_agent_is_called_though_a_waiter_polled_before() {
-    let opened = double::open(c"cno-agent-armed");
+    let opened = fake::open(c"cno-agent-armed");
     let (cno, seen) = (cno(&opened, NO_AGENT), Seen::default());
     let evd = evd(&opened, cno);
     assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY);
     cq(evd).put(Completion::default());
     // SAFETY: as in `cno`.
-    assert_eq!(unsafe { dapl_cno_modify_agent::<Double>(cno.raw(), agent(&seen)) }, DAT_SUCCESS);
+    assert_eq!(unsafe { dapl_cno_modify_agent::<FakeProvider>(cno.raw(), agent(&seen)) }, DAT_SUCCESS);
     assert_eq!(seen.calls.load(Ordering::SeqCst), 0, "what came before is not its business");
     feed(evd, Token::default());
     assert_eq!((seen.calls.load(Ordering::SeqCst), seen.evd.load(Ordering::SeqCst)), (1, evd.0));
     // SAFETY: as above.
-    assert_eq!(unsafe { dapl_cno_modify_agent::<Double>(cno.raw(), NO_AGENT) }, DAT_SUCCESS);
+    assert_eq!(unsafe { dapl_cno_modify_agent::<FakeProvider>(cno.raw(), NO_AGENT) }, DAT_SUCCESS);
 }

@@ -6,26 +6,26 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-use super::Source;
+use super::EvdSource;
 use crate::runtime::handle::ObjectId;
 
 /// The queue.
 #[derive(Default)]
 pub(super) struct Triggers {
-    queue: VecDeque<Arc<dyn Source>>,
+    queue: VecDeque<Arc<dyn EvdSource>>,
     members: HashSet<ObjectId>,
 }
 
 impl Triggers {
     /// Adds an EVD at the end, unless it is in already.
-    pub(super) fn insert(&mut self, source: Arc<dyn Source>) {
+    pub(super) fn insert(&mut self, source: Arc<dyn EvdSource>) {
         if self.members.insert(source.id()) {
             self.queue.push_back(source);
         }
     }
 
     /// The EVD that triggered first.
-    pub(super) fn pop(&mut self) -> Option<Arc<dyn Source>> {
+    pub(super) fn pop(&mut self) -> Option<Arc<dyn EvdSource>> {
         let source = self.queue.pop_front()?;
         self.members.remove(&source.id());
         Some(source)
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     struct Named(usize);
-    impl Source for Named {
+    impl EvdSource for Named {
         fn id(&self) -> ObjectId {
             ObjectId { handle: self.0, generation: 0 }
         }

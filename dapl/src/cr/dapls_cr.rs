@@ -38,7 +38,7 @@ pub(crate) fn announce<P: Provider>(
             peer: info.peer,
             address: Address::new(&consumer_memory::socket_address(info.peer)),
             private_data: PrivateData::new(&info.private_data),
-            private_data_size: info.told.min(PrivateData::SIZE),
+            private_data_size: info.reported_len.min(PrivateData::SIZE),
             own: *own,
             request: Mutex::new(None),
         })

@@ -245,7 +245,7 @@ pub unsafe extern "C" fn dapl_ep_get_status<P: Provider>(
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
         let outstanding = dapli_watch::outstanding(&ep);
         // What an EP takes out of an SRQ it has not been posted (spec/endpoints 5.9).
-        let recvs = if ep.desk().limits.shared { 0 } else { outstanding.recvs };
+        let recvs = if ep.post_state().limits.shared { 0 } else { outstanding.recvs };
         let idle = |count: u32| if count == 0 { DAT_TRUE } else { DAT_FALSE };
         // SAFETY: this function's own contract.
         unsafe {

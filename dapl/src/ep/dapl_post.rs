@@ -1,13 +1,13 @@
 //! The posts of an EP: send, receive, RDMA read, RDMA write.
 //!
 //! The hot path. Each entry opens the EP, judges its parameters (events-transfers-memory.md 4.8), and hands the work to the
-//! QP. No allocation, no log, no lock but the desk's read lock and the provider's own. Memory errors are not looked for:
+//! QP. No allocation, no log, no lock but the post_state's read lock and the provider's own. Memory errors are not looked for:
 //! they come back as completions.
 
 use dat_abi::*;
 
 use super::attributes::PostLimits;
-use super::{Desk, Ep};
+use super::{Ep, PostState};
 use crate::error::{Error, Handle, Result, State};
 use crate::ffi;
 use crate::provider::{Op, Provider, QueuePair, Remote, Segment, SendWr, Token, Work};
@@ -26,12 +26,12 @@ pub unsafe extern "C" fn dapl_ep_post_send<P: Provider>(
 ) -> DAT_RETURN {
     ffi::guard_hot(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
-        let desk = ep.desk();
+        let post_state = ep.post_state();
         // SAFETY: this function's own contract.
-        let segments = unsafe { ffi::segments(local_iov, num_segments, desk.limits.request_iov) }?;
-        let flags = Flags::of_request(completion_flags, &desk.limits, 5)?;
+        let segments = unsafe { ffi::segments(local_iov, num_segments, post_state.limits.request_iov) }?;
+        let flags = Flags::of_request(completion_flags, &post_state.limits, 5)?;
         let op = Op::Send { solicited: completion_flags & DAT_COMPLETION_SOLICITED_WAIT_FLAG != 0 };
-        request(&ep, &desk, op, segments, cookie(&user_cookie), flags)
+        request(&ep, &post_state, op, segments, cookie(&user_cookie), flags)
     })
 }
 
@@ -48,16 +48,16 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
 ) -> DAT_RETURN {
     ffi::guard_hot(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
-        let desk = ep.desk();
-        if desk.limits.shared {
+        let post_state = ep.post_state();
+        if post_state.limits.shared {
             return Err(Error::InvalidState(State::SrqInUse));
         }
         // SAFETY: this function's own contract.
-        let segments = unsafe { ffi::segments(local_iov, num_segments, desk.limits.recv_iov) }?;
-        let unsignalled = unsignalled(completion_flags, desk.limits.recv_unsignalled, 5)?;
+        let segments = unsafe { ffi::segments(local_iov, num_segments, post_state.limits.recv_iov) }?;
+        let unsignalled = unsignalled(completion_flags, post_state.limits.recv_unsignalled, 5)?;
         // A receive that is to notify only when its send says so is posted silent, and its completion tells.
-        let unsignalled = unsignalled || desk.limits.recv_solicited;
-        let (qp, cookie) = (desk.binding.qp()?, cookie(&user_cookie));
+        let unsignalled = unsignalled || post_state.limits.recv_solicited;
+        let (qp, cookie) = (post_state.binding.qp()?, cookie(&user_cookie));
         let post = ep.trace.as_ref().map_or(0, |trace| trace.posted(Work::Recv, cookie, segments));
         let token = Token { cookie, ep: ep.id.handle, work: Work::Recv, unsignalled, post, ..Token::default() };
         let posted = qp.post_recv(segments, token);
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
             ep.settle_trace(post, Work::Recv, posted.is_ok());
         }
         posted?;
-        desk.posts.count(Work::Recv);
+        post_state.posts.count(Work::Recv);
         Ok(())
     })
 }
@@ -84,17 +84,17 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
 ) -> DAT_RETURN {
     ffi::guard_hot(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
-        let desk = ep.desk();
+        let post_state = ep.post_state();
         // SAFETY: this function's own contract.
-        let segments = unsafe { ffi::segments(local_iov, num_segments, desk.limits.read_iov) }?;
+        let segments = unsafe { ffi::segments(local_iov, num_segments, post_state.limits.read_iov) }?;
         // SAFETY: this function's own contract.
         let remote = unsafe { remote(remote_iov) }?;
-        let flags = Flags::of_request(completion_flags, &desk.limits, 6)?;
+        let flags = Flags::of_request(completion_flags, &post_state.limits, 6)?;
         ep.state().takes_requests()?;
-        if !desk.limits.reads {
+        if !post_state.limits.reads {
             return Err(Error::InvalidState(State::Plain)); // it would never complete (spec/endpoints 10.3)
         }
-        request(&ep, &desk, Op::Read(remote), segments, cookie(&user_cookie), flags)
+        request(&ep, &post_state, Op::Read(remote), segments, cookie(&user_cookie), flags)
     })
 }
 
@@ -112,13 +112,13 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_write<P: Provider>(
 ) -> DAT_RETURN {
     ffi::guard_hot(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
-        let desk = ep.desk();
+        let post_state = ep.post_state();
         // SAFETY: this function's own contract.
-        let segments = unsafe { ffi::segments(local_iov, num_segments, desk.limits.write_iov) }?;
+        let segments = unsafe { ffi::segments(local_iov, num_segments, post_state.limits.write_iov) }?;
         // SAFETY: this function's own contract.
         let remote = unsafe { remote(remote_iov) }?;
-        let flags = Flags::of_request(completion_flags, &desk.limits, 6)?;
-        request(&ep, &desk, Op::Write(remote), segments, cookie(&user_cookie), flags)
+        let flags = Flags::of_request(completion_flags, &post_state.limits, 6)?;
+        request(&ep, &post_state, Op::Write(remote), segments, cookie(&user_cookie), flags)
     })
 }
 
@@ -154,14 +154,14 @@ fn unsignalled(flags: DAT_COMPLETION_FLAGS, allowed: bool, n: u8) -> Result<bool
 #[inline(always)]
 fn request<P: Provider>(
     ep: &Ref<Ep<P>>,
-    desk: &Desk<P>,
+    post_state: &PostState<P>,
     op: Op,
     segments: &[Segment],
     cookie: u64,
     flags: Flags,
 ) -> Result<()> {
     ep.state().takes_requests()?;
-    let (qp, work) = (desk.binding.qp()?, op.work());
+    let (qp, work) = (post_state.binding.qp()?, op.work());
     let Flags { suppress, unsignalled, fence } = flags;
     let post = ep.trace.as_ref().map_or(0, |trace| trace.requested(op, cookie, segments, suppress));
     let token = Token { cookie, ep: ep.id.handle, work, unsignalled, post, ..Token::default() };
@@ -170,9 +170,9 @@ fn request<P: Provider>(
         ep.settle_trace(post, work, posted.is_ok());
     }
     posted?;
-    desk.posts.count(work);
+    post_state.posts.count(work);
     if suppress {
-        desk.posts.count_unseen(work, segments);
+        post_state.posts.count_unseen(work, segments);
     }
     Ok(())
 }

@@ -55,10 +55,10 @@ pub(super) fn connect<P: Provider>(ep: &Ref<Ep<P>>, call: Call) -> Result<()> {
     core.timeout = timeout.transpose()?;
     ep.step(&mut core, Step::Connect)?;
     ep.remote_address.write(&consumer_memory::peer_address(&address));
-    core.keepsake = None;
+    core.kept_cr = None;
 
     let spec = ConnectSpec { address: &address, qual: call.qual, private_data: &private_data };
-    let begun = ep.desk().binding.qp().and_then(|qp| qp.connect(&spec, conn));
+    let begun = ep.post_state().binding.qp().and_then(|qp| qp.connect(&spec, conn));
     if let Err(error) = begun {
         ep.step(&mut core, Step::ConnectRefused)?;
         ep.remote_address.write(&[]);
@@ -85,7 +85,7 @@ pub(super) fn disconnect<P: Provider>(ep: &Ep<P>, graceful: bool) -> Result<()> 
         (EpState::Unconnected, _) => ep.flush_unconnected(&mut core)?,
         (EpState::Connected, true) => {
             ep.step(&mut core, Step::Drain)?;
-            ep.desk().binding.qp()?.drain();
+            ep.post_state().binding.qp()?.drain();
         }
         (_, true) => ep.end(&mut core, Step::Drain)?,
         (_, false) => ep.end(&mut core, Step::Abort)?,

@@ -7,31 +7,31 @@ use dat_abi::DAT_NAMED_ATTR;
 use dat_counters::text::Text;
 
 use super::state::EpState;
-use super::{Core, Desk, Ep, Wiring};
+use super::{ControlState, Ep, PostState, Wiring};
 use crate::evd::{Evd, dapls_evd};
 use crate::provider::{Connection, Count, Provider, QueuePair, Work};
 use crate::runtime::handle::{ObjectId, Use};
-use crate::stats::counters::{Board, EpCounts};
-use crate::stats::trace::{Outlook, Report, Subject};
+use crate::stats::counters::{EpCounts, Listing};
+use crate::stats::trace::{EpSummary, Report, TracedEp};
 
 /// Numbers of the queue pair's with a place in the list.
 const PROVIDERS: usize = 48;
 
 /// What a change of state counts for.
 pub(super) fn of_step(before: EpState, after: EpState) -> EpCounts {
-    let stands = |state| matches!(state, EpState::Connected | EpState::DisconnectPending);
+    let is_connected = |state| matches!(state, EpState::Connected | EpState::DisconnectPending);
     EpCounts {
-        connects: u64::from(!stands(before) && stands(after)),
-        disconnects: u64::from(stands(before) && !stands(after)),
+        connects: u64::from(!is_connected(before) && is_connected(after)),
+        disconnects: u64::from(is_connected(before) && !is_connected(after)),
         ..EpCounts::default()
     }
 }
 
 impl<P: Provider> Ep<P> {
     /// All its counters.
-    pub(super) fn counts(&self, core: &Core<P>) -> EpCounts {
+    pub(super) fn counts(&self, core: &ControlState<P>) -> EpCounts {
         let mut counts = core.counts;
-        self.desk().posts.add_to(&mut counts);
+        self.post_state().posts.add_to(&mut counts);
         for evd in core.wiring.completing() {
             dapls_evd::account(evd, self.id.handle).add_to(&mut counts);
         }
@@ -39,19 +39,19 @@ impl<P: Provider> Ep<P> {
     }
 
     /// The same as a list for the consumer; it stays in place as long as the EP, and each call renews it.
-    pub(super) fn show_counts(&self, core: &Core<P>) -> (i32, *mut DAT_NAMED_ATTR) {
-        let board = self.board.get_or_init(|| Board::new([], EpCounts::LEN + PROVIDERS));
+    pub(super) fn show_counts(&self, core: &ControlState<P>) -> (i32, *mut DAT_NAMED_ATTR) {
+        let listing = self.listing.get_or_init(|| Listing::new([], EpCounts::LEN + PROVIDERS));
         let providers = self.provider_counts().into_iter().map(|count| (count.name, count.value));
-        board.show(self.counts(core).list().into_iter().chain(providers))
+        listing.show(self.counts(core).list().into_iter().chain(providers))
     }
 
     /// What its queue pair has counted.
     fn provider_counts(&self) -> Vec<Count> {
-        self.desk().binding.qp().map(|qp| qp.counts()).unwrap_or_default()
+        self.post_state().binding.qp().map(|qp| qp.counts()).unwrap_or_default()
     }
 
     /// The same for who asks from outside.
-    pub(super) fn tell(&self, core: &Core<P>, text: &mut Text) {
+    pub(super) fn describe_counts(&self, core: &ControlState<P>, text: &mut Text) {
         text.ep(self.id.handle, &format!("{:?}", core.state));
         for (name, value) in self.counts(core).list() {
             let unit = if name.starts_with("bytes") { "bytes" } else { "" };
@@ -61,13 +61,13 @@ impl<P: Provider> Ep<P> {
     }
 
     /// Takes the accounts in EVDs that `next` does not have.
-    pub(super) fn close_accounts(&self, core: &mut Core<P>, next: &Wiring<P>) {
+    pub(super) fn close_accounts(&self, core: &mut ControlState<P>, next: &Wiring<P>) {
         let kept: Vec<ObjectId> = next.completing().map(|evd| evd.id()).collect();
         let left: Vec<_> = core.wiring.completing().filter(|evd| !kept.contains(&evd.id())).cloned().collect();
         for evd in left {
-            let (completed, untold) = dapls_evd::close_account(evd.arc(), self.id.handle);
+            let (completed, pending) = dapls_evd::stop_counting(evd.arc(), self.id.handle);
             completed.add_to(&mut core.counts);
-            core.outbox.push(untold);
+            core.outbox.push(pending);
         }
     }
 
@@ -80,29 +80,29 @@ impl<P: Provider> Ep<P> {
     }
 
     /// For the trace, before requests are flushed that should have completed.
-    pub(super) fn report_unfinished(&self, why: &str, desk: &Desk<P>) -> Report {
+    pub(super) fn report_unfinished(&self, why: &str, post_state: &PostState<P>) -> Report {
         let Some(trace) = &self.trace else { return Report::default() };
-        let outlook = self.outlook_at(desk);
-        if outlook.outstanding.requests > 0 { trace.report(why, &outlook) } else { Report::default() }
+        let summary = self.summary_at(post_state);
+        if summary.outstanding.requests > 0 { trace.report(why, &summary) } else { Report::default() }
     }
 
     /// For the trace, before a connection is given up because something failed; the second news of that is none.
-    pub(super) fn report_broken(&self, core: &Core<P>) -> Report {
+    pub(super) fn report_broken(&self, core: &ControlState<P>) -> Report {
         match &self.trace {
-            Some(trace) if core.state.is_live() => trace.report("is broken", &self.outlook()),
+            Some(trace) if core.state.is_live() => trace.report("is broken", &self.summary()),
             _ => Report::default(),
         }
     }
 
-    fn outlook_at(&self, desk: &Desk<P>) -> Outlook {
-        let outstanding = desk.binding.qp().map(|qp| qp.outstanding()).unwrap_or_default();
-        Outlook { state: format!("{:?}", self.state()), outstanding }
+    fn summary_at(&self, post_state: &PostState<P>) -> EpSummary {
+        let outstanding = post_state.binding.qp().map(|qp| qp.outstanding()).unwrap_or_default();
+        EpSummary { state: format!("{:?}", self.state()), outstanding }
     }
 }
 
-impl<P: Provider> Subject for Ep<P> {
-    fn outlook(&self) -> Outlook {
-        self.outlook_at(&self.desk())
+impl<P: Provider> TracedEp for Ep<P> {
+    fn summary(&self) -> EpSummary {
+        self.summary_at(&self.post_state())
     }
 }
 

@@ -8,7 +8,7 @@ use dat_abi::*;
 
 use super::attributes::Attributes;
 use super::dapli_qp::{build, configure};
-use super::{Binding, Core, Ep, Wiring, record};
+use super::{Binding, ControlState, Ep, Wiring, record};
 use crate::error::{Error, Result};
 use crate::evd::{Evd, dapls_evd};
 use crate::provider::{Limits, Provider, QueuePair};
@@ -74,7 +74,7 @@ fn resolve<T: Usable>(new: New<T>, old: &Option<Use<T>>) -> Result<Option<Use<T>
 
 /// The attributes after the change. They are held against the EVDs the EP will have, wherever those come from.
 fn merged<P: Provider>(
-    core: &Core<P>,
+    core: &ControlState<P>,
     wiring: &Wiring<P>,
     asked: &Attributes,
     mask: DAT_EP_PARAM_MASK,
@@ -104,7 +104,7 @@ struct Retired<P: Provider> {
 
 fn install<P: Provider>(
     ep: &Ep<P>,
-    core: &mut Core<P>,
+    core: &mut ControlState<P>,
     wiring: Wiring<P>,
     attributes: Attributes,
 ) -> Result<Retired<P>> {
@@ -118,15 +118,15 @@ fn install<P: Provider>(
     configure(ep.id, &wiring, &posts);
 
     // Posts wait here, so none falls between the flush and the new QP.
-    let mut desk = ep.desk.write();
-    desk.limits = posts;
+    let mut post_state = ep.post_state.write();
+    post_state.limits = posts;
     let old = new.map(|new| {
-        if let Binding::Attached(qp) = &desk.binding {
+        if let Binding::Attached(qp) = &post_state.binding {
             qp.flush_recvs();
         }
-        std::mem::replace(&mut desk.binding, new)
+        std::mem::replace(&mut post_state.binding, new)
     });
-    drop(desk);
+    drop(post_state);
     ep.close_accounts(core, &wiring);
     core.attributes = attributes;
     Ok(Retired { _binding: old, _wiring: std::mem::replace(&mut core.wiring, wiring) })

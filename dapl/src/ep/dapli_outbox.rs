@@ -6,52 +6,52 @@
 #![forbid(unsafe_code)]
 
 use super::state::Step;
-use super::{Core, Ep};
-use crate::evd::dapls_evd::Untold;
+use super::{ControlState, Ep};
+use crate::evd::dapls_evd::PendingNotification;
 use crate::evd::{Event, dapls_evd};
 use crate::ia::{AsyncError, AsyncKind, dapls_ia};
 use crate::provider::{Connection, ConnectionEvent, Provider};
 
 /// What was queued and nobody has been told of: who waits is still to be woken, agents are to be called.
 pub(super) struct Outbox<P: Provider> {
-    untold: Vec<Untold<P>>,
-    last_word: LastWord,
+    pending: Vec<PendingNotification<P>>,
+    ep_broken: EpBrokenReport,
 }
 
 /// An EP that takes its receives out of an SRQ says once that a connection has ended and all it had taken is complete
 /// (events-transfers-memory.md 10): only then can a consumer tell what is left.
 #[derive(Clone, Copy, Eq, PartialEq)]
-enum LastWord {
+enum EpBrokenReport {
     Unsaid,
-    /// The connection stands, or its last completions are still to come.
+    /// The connection is_connected, or its last completions are still to come.
     Owed,
     Due,
 }
 
 impl<P: Provider> Outbox<P> {
     pub(super) fn new() -> Self {
-        Outbox { untold: Vec::new(), last_word: LastWord::Unsaid }
+        Outbox { pending: Vec::new(), ep_broken: EpBrokenReport::Unsaid }
     }
 
-    /// The connection of an EP with an SRQ stands.
+    /// The connection of an EP with an SRQ is_connected.
     pub(super) fn connection_began(&mut self) {
-        self.last_word = LastWord::Owed;
+        self.ep_broken = EpBrokenReport::Owed;
     }
 
     /// All that the QP held is complete, and no connection any more.
     pub(super) fn connection_ended(&mut self) {
-        if self.last_word == LastWord::Owed {
-            self.last_word = LastWord::Due;
+        if self.ep_broken == EpBrokenReport::Owed {
+            self.ep_broken = EpBrokenReport::Due;
         }
     }
 
     /// The handle is gone: there is nothing to say of it.
     pub(super) fn ep_ended(&mut self) {
-        self.last_word = LastWord::Unsaid;
+        self.ep_broken = EpBrokenReport::Unsaid;
     }
 
-    pub(super) fn push(&mut self, untold: Untold<P>) {
-        self.untold.push(untold);
+    pub(super) fn push(&mut self, pending: PendingNotification<P>) {
+        self.pending.push(pending);
     }
 }
 
@@ -59,7 +59,7 @@ impl<P: Provider> Ep<P> {
     /// Queues an event in the connect EVD, if there is one. Completions before the end of a connection trigger their CNO before it
     /// does: the provider has put them into the CQ, but its notification may still be on its way. `data` is shown with it: present, though maybe empty, only
     /// with the active side's ESTABLISHED (spec/endpoints 8.3, 13.12).
-    pub(super) fn announce(&self, core: &mut Core<P>, notice: Option<ConnectionEvent>, data: Option<&[u8]>) {
+    pub(super) fn announce(&self, core: &mut ControlState<P>, notice: Option<ConnectionEvent>, data: Option<&[u8]>) {
         let (Some(kind), Some(evd)) = (notice, &core.wiring.connect) else { return };
         let (data_size, data) = match data {
             None => (0, 0),
@@ -73,11 +73,11 @@ impl<P: Provider> Ep<P> {
         };
         if kind != ConnectionEvent::Established {
             let evds = [&core.wiring.recv, &core.wiring.request].into_iter().flatten();
-            core.outbox.untold.extend(evds.filter_map(|evd| dapls_evd::catch_up(evd.arc())));
+            core.outbox.pending.extend(evds.filter_map(|evd| dapls_evd::catch_up(evd.arc())));
         }
-        let untold = dapls_evd::enqueue(evd.arc(), Event::Connection { kind, ep: self.id.handle, data_size, data });
-        let is_lost = untold.is_lost();
-        core.outbox.untold.push(untold);
+        let pending = dapls_evd::enqueue(evd.arc(), Event::Connection { kind, ep: self.id.handle, data_size, data });
+        let is_lost = pending.is_lost();
+        core.outbox.pending.push(pending);
         if is_lost && kind == ConnectionEvent::Established {
             self.established_lost(core);
         }
@@ -86,13 +86,13 @@ impl<P: Provider> Ep<P> {
     /// Tells of what is queued.
     pub(super) fn deliver(&self) {
         let mut core = self.core.lock();
-        let untold = std::mem::take(&mut core.outbox.untold);
-        let is_due = core.outbox.last_word == LastWord::Due;
+        let pending = std::mem::take(&mut core.outbox.pending);
+        let is_due = core.outbox.ep_broken == EpBrokenReport::Due;
         if is_due {
-            core.outbox.last_word = LastWord::Unsaid;
+            core.outbox.ep_broken = EpBrokenReport::Unsaid;
         }
         drop(core);
-        untold.into_iter().for_each(Untold::tell);
+        pending.into_iter().for_each(PendingNotification::deliver);
         if is_due {
             let error = AsyncError { kind: AsyncKind::EpBroken, handle: self.id.handle, reason: 0 };
             dapls_ia::report(&self.ia, error);
@@ -100,19 +100,19 @@ impl<P: Provider> Ep<P> {
     }
 
     /// The connection that failures in its EVDs are of is over.
-    pub(super) fn settle(&self, core: &mut Core<P>) {
+    pub(super) fn settle(&self, core: &mut ControlState<P>) {
         for evd in [&core.wiring.recv, &core.wiring.request].into_iter().flatten() {
-            core.outbox.untold.push(dapls_evd::settle(evd.arc(), self.id.handle));
+            core.outbox.pending.push(dapls_evd::settle(evd.arc(), self.id.handle));
         }
     }
 
-    /// Nobody will ever learn that this connection stands: it ends, without another event (spec/endpoints 8.5).
-    fn established_lost(&self, core: &mut Core<P>) {
+    /// Nobody will ever learn that this connection is_connected: it ends, without another event (spec/endpoints 8.5).
+    fn established_lost(&self, core: &mut ControlState<P>) {
         log::warn!("ep {:#x} is torn down, ESTABLISHED cannot be queued", self.id.handle);
         if self.step(core, Step::EstablishedLost).is_err() {
             return;
         }
-        if let Ok(qp) = self.desk().binding.qp() {
+        if let Ok(qp) = self.post_state().binding.qp() {
             qp.abort();
         }
         core.outbox.connection_ended();

@@ -13,7 +13,7 @@ use super::attributes::{Attributes, Marks, PostLimits, Shape};
 use super::dapli_outbox::Outbox;
 use super::dapls_ep::Transfers;
 use super::state::{EpState, Step};
-use super::{Binding, Core, Desk, Ep, Wiring};
+use super::{Binding, ControlState, Ep, PostState, Wiring};
 use crate::error::{Error, Handle, Resource, Result, State};
 use crate::evd::{Config, dapls_evd};
 use crate::ia::{Child, Ia, Rank};
@@ -21,7 +21,7 @@ use crate::provider::{Connection, ConnectionEvent, Provider, QpSpec, QueuePair, 
 use crate::runtime::consumer_memory::{Address, PrivateData};
 use crate::runtime::handle::{self, ObjectId};
 use crate::stats::counters::{EpCounts, Posts, Sums};
-use crate::stats::trace::Subject;
+use crate::stats::trace::TracedEp;
 
 impl<P: Provider> Ep<P> {
     /// A new EP with a live handle, in its IA's list. With a PZ it has a QP, so receives can be posted at once.
@@ -41,7 +41,7 @@ impl<P: Provider> Ep<P> {
         }
         let ep = made.object().clone();
         if let Some(trace) = &ep.trace {
-            let subject: Arc<dyn Subject> = ep.clone();
+            let subject: Arc<dyn TracedEp> = ep.clone();
             trace.begin(Arc::downgrade(&subject));
         }
         made.publish();
@@ -66,8 +66,8 @@ impl<P: Provider> Ep<P> {
             ia,
             mirror: AtomicU8::new(state as u8),
             trace,
-            desk: RwLock::new(Desk { binding, limits, posts: Posts::default() }),
-            core: Mutex::new(Core {
+            post_state: RwLock::new(PostState { binding, limits, posts: Posts::default() }),
+            core: Mutex::new(ControlState {
                 state,
                 attempt: 0,
                 marks: attributes.marks(wiring.wired()),
@@ -75,23 +75,23 @@ impl<P: Provider> Ep<P> {
                 attributes,
                 remote: None,
                 timeout: None,
-                keepsake: None,
+                kept_cr: None,
                 outbox: Outbox::new(),
                 counts: EpCounts::default(),
                 freed: false,
             }),
             event_data: PrivateData::default(),
             remote_address: Address::default(),
-            board: OnceLock::new(),
+            listing: OnceLock::new(),
         }
     }
 
     /// Makes the QP of an EP that has a PZ and no QP.
-    pub(super) fn attach(&self, core: &Core<P>) -> Result<()> {
-        if self.desk().binding.qp().is_ok() {
+    pub(super) fn attach(&self, core: &ControlState<P>) -> Result<()> {
+        if self.post_state().binding.qp().is_ok() {
             return Ok(());
         }
-        self.desk.write().binding = build(&self.ia, self.id, &core.wiring, &core.attributes, core.marks)?;
+        self.post_state.write().binding = build(&self.ia, self.id, &core.wiring, &core.attributes, core.marks)?;
         Ok(())
     }
 
@@ -103,35 +103,35 @@ impl<P: Provider> Ep<P> {
             return Ok(()); // posted receives stay
         }
         // Posts wait here: they meet the old queue in DIS or the new one in UNC.
-        let desk = self.desk.write();
-        let report = self.report_unfinished("is reset", &desk);
-        if let Binding::Attached(qp) = &desk.binding {
+        let post_state = self.post_state.write();
+        let report = self.report_unfinished("is reset", &post_state);
+        if let Binding::Attached(qp) = &post_state.binding {
             qp.reset()?;
         }
         self.step(&mut core, Step::Reset)?;
-        drop(desk);
+        drop(post_state);
         core.counts.resets += 1;
         self.settle(&mut core);
         core.outbox.connection_ended();
         core.remote = None;
         self.remote_address.write(&[]);
-        let keepsake = core.keepsake.take();
+        let kept_cr = core.kept_cr.take();
         drop(core);
-        drop(keepsake);
-        report.tell();
+        drop(kept_cr);
+        report.log();
         self.deliver();
         Ok(())
     }
 
     /// `dat_ep_disconnect` of an unconnected EP: there is no other way to get posted receives back, so they are flushed,
     /// and the call is an error only when there are none (spec/endpoints 5.6, note 5).
-    pub(super) fn flush_unconnected(&self, core: &mut Core<P>) -> Result<()> {
-        let desk = self.desk();
-        match &desk.binding {
+    pub(super) fn flush_unconnected(&self, core: &mut ControlState<P>) -> Result<()> {
+        let post_state = self.post_state();
+        match &post_state.binding {
             Binding::Attached(qp) if qp.outstanding().recvs > 0 => qp.flush_recvs(),
             _ => return Err(Error::InvalidState(State::EpUnconnected)),
         }
-        drop(desk);
+        drop(post_state);
         self.announce(core, Some(ConnectionEvent::Disconnected), None);
         Ok(())
     }
@@ -143,7 +143,7 @@ impl<P: Provider> Ep<P> {
         if !handle::destroy(self.id) {
             return Err(Error::InvalidHandle(Handle::Ep));
         }
-        let report = self.report_unfinished("is freed", &self.desk());
+        let report = self.report_unfinished("is freed", &self.post_state());
         self.end(&mut core, step)?;
         self.settle(&mut core);
         core.outbox.ep_ended();
@@ -153,14 +153,14 @@ impl<P: Provider> Ep<P> {
         if let Some(trace) = &self.trace {
             trace.end();
         }
-        let keepsake = core.keepsake.take();
+        let kept_cr = core.kept_cr.take();
         let wiring = std::mem::replace(&mut core.wiring, Wiring::none());
-        let binding = std::mem::replace(&mut self.desk.write().binding, Binding::Unattached);
+        let binding = std::mem::replace(&mut self.post_state.write().binding, Binding::Unattached);
         drop(core);
         drop(binding);
         drop(wiring);
-        drop(keepsake);
-        report.tell();
+        drop(kept_cr);
+        report.log();
         self.ia.forget(self);
         self.deliver();
         Ok(())
@@ -222,7 +222,7 @@ pub(super) fn configure<P: Provider>(ep: ObjectId, wiring: &Wiring<P>, limits: &
     let (recv, request) = (&wiring.recv, &wiring.request);
     for evd in [recv, request].into_iter().flatten() {
         evd.report_transfers_to(Transfers::<P>::SINK);
-        dapls_evd::open_account(evd, ep.handle);
+        dapls_evd::start_counting(evd, ep.handle);
     }
     if let (Some(evd), true) = (recv, limits.recv_solicited) {
         evd.configure(Config::Solicited);

@@ -21,17 +21,17 @@ pub(crate) struct Post {
 
 /// Posts a bind, or an unbind for `None`, and says the new context (events-transfers-memory.md 9.2).
 ///
-/// Errors: `InvalidParameter(6)` for an unsignalled one that the EP does not allow; those of `dapls_rmr::judge`; the state
+/// Errors: `InvalidParameter(6)` for an unsignalled one that the EP does not allow; those of `dapls_rmr::check`; the state
 /// of the EP; `Exhausted` when its queue is full.
 pub(crate) fn bind<P: Provider>(ep: &Ep<P>, rmr: &Rmr<P>, wanted: Option<Bound>, post: Post) -> Result<u32> {
     let pz = ep.open()?.wiring.pz.as_ref().map(|pz| pz.id());
-    let desk = ep.desk();
-    if post.unsignalled && !desk.limits.request_unsignalled {
+    let post_state = ep.post_state();
+    if post.unsignalled && !post_state.limits.request_unsignalled {
         return Err(Error::InvalidParameter(6));
     }
-    let judged = dapls_rmr::judge(rmr, pz, wanted)?;
+    let checked = dapls_rmr::check(rmr, pz, wanted)?;
     ep.state().takes_requests()?;
-    let qp = desk.binding.qp()?;
+    let qp = post_state.binding.qp()?;
     let number = ep.trace.as_ref().map_or(0, |trace| trace.bound(post.cookie, post.suppress));
     let token = Token {
         cookie: post.cookie,
@@ -42,12 +42,12 @@ pub(crate) fn bind<P: Provider>(ep: &Ep<P>, rmr: &Rmr<P>, wanted: Option<Bound>,
         post: number,
     };
     let wr = BindWr { token, suppress: post.suppress, fence: post.fence };
-    let posted = dapls_rmr::post(rmr, judged, |mw, bind| qp.post_bind(mw, bind, &wr));
+    let posted = dapls_rmr::post(rmr, checked, |mw, bind| qp.post_bind(mw, bind, &wr));
     if number != 0 {
         ep.settle_trace(number, Work::Bind, posted.is_ok());
     }
     if posted.is_ok() {
-        desk.posts.count(Work::Bind);
+        post_state.posts.count(Work::Bind);
     }
     posted
 }

@@ -40,7 +40,7 @@ pub(crate) fn connection_event<P: Provider>(ep: &Ep<P>, attempt: u32, event: Con
         ep.announce(&mut core, notice, has_data.then_some(private_data));
     }
     drop(core);
-    report.tell();
+    report.log();
     ep.deliver();
 }
 
@@ -77,10 +77,10 @@ impl<P: Provider> TransferSink<P> for Transfers<P> {
 fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
     let mut core = ep.core.lock();
     // Under our lock, which a reset holds as well: whatever is still unheard is of this attempt.
-    let is_news = dapls_evd::hear(evd, ep.id.handle);
-    let report = if is_news { ep.report_broken(&core) } else { Report::default() };
+    let is_unreported = dapls_evd::take_failure(evd, ep.id.handle);
+    let report = if is_unreported { ep.report_broken(&core) } else { Report::default() };
     // While it drains the end comes anyway, and is the consumer's own (spec/endpoints 4.2).
-    if is_news
+    if is_unreported
         && core.state != EpState::DisconnectPending
         && let Ok(notice) = ep.step(&mut core, Step::Event(ConnectionEvent::Broken))
     {
@@ -88,7 +88,7 @@ fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
         ep.announce(&mut core, notice, None);
     }
     drop(core);
-    report.tell();
+    report.log();
     ep.deliver();
 }
 
@@ -99,7 +99,7 @@ pub(crate) struct Acceptance<'a> {
     pub(crate) peer: SocketAddr,
     pub(crate) private_data: &'a [u8],
     /// Stays as long as the connection.
-    pub(crate) keepsake: Arc<dyn Any + Send + Sync>,
+    pub(crate) kept_cr: Arc<dyn Any + Send + Sync>,
 }
 
 /// `dat_cr_accept`, from its sixth check on (spec/endpoints 7.3). `take` gets hold of the request, once everything else is fine:
@@ -121,8 +121,8 @@ pub(crate) fn accept<P: Provider>(
     let conn = ep.next_attempt(&mut core);
     ep.step(&mut core, step)?;
     ep.remote_address.write(&consumer_memory::socket_address(acceptance.peer));
-    let Acceptance { peer, private_data, keepsake, .. } = acceptance;
-    let accepted = ep.desk().binding.qp().and_then(|qp| request.accept(qp, private_data, conn));
+    let Acceptance { peer, private_data, kept_cr, .. } = acceptance;
+    let accepted = ep.post_state().binding.qp().and_then(|qp| request.accept(qp, private_data, conn));
     if let Err(error) = accepted {
         ep.step(&mut core, Step::AcceptRefused)?;
         ep.remote_address.write(&[]);
@@ -130,7 +130,7 @@ pub(crate) fn accept<P: Provider>(
         return Err(error);
     }
     core.remote = Some(Remote { address: PeerAddress::Ip(peer.ip()), qual: u64::from(peer.port()) });
-    core.keepsake = Some(keepsake);
+    core.kept_cr = Some(kept_cr);
     Ok(())
 }
 

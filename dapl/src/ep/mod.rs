@@ -4,7 +4,7 @@
 //! CR: a CR accepts *into* an EP.
 //!
 //! Two locks, in this order. The **core** holds the state and all that control calls change; the provider is called with it
-//! held (its rules allow that), C code never is. The **desk** holds what a post needs: the QP, read-locked for the length of
+//! held (its rules allow that), C code never is. The **post_state** holds what a post needs: the QP, read-locked for the length of
 //! a post, which costs one uncontended atomic each way, allocates nothing and lets posts of several threads run side by side.
 //! Only who replaces, resets or destroys the QP write-locks it, so a post meets either the old queue or the new one, whole.
 //! The state that a post looks at is an atomic mirror of the core's.
@@ -28,7 +28,7 @@ use crate::runtime::consumer_memory::{Address, PrivateData};
 use crate::runtime::handle::{self, Kind, Object, ObjectId, Use};
 use crate::runtime::timer::{self, OnExpiry, Ticket};
 use crate::srq::Srq;
-use crate::stats::counters::{Board, EpCounts, Posts, Sums};
+use crate::stats::counters::{EpCounts, Listing, Posts, Sums};
 use crate::stats::trace::Trace;
 
 pub mod attributes;
@@ -53,22 +53,22 @@ use state::{EpState, Step};
 pub struct Ep<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,
-    /// `Core::state` for those without the core's lock; written under it.
+    /// `ControlState::state` for those without the core's lock; written under it.
     mirror: AtomicU8,
     /// What is posted and what comes of it, if anybody wants to know.
     trace: Option<Arc<Trace>>,
     /// Declared before the core: the QP goes before the EVDs and the PZ it uses.
-    desk: RwLock<Desk<P>>,
-    core: Mutex<Core<P>>,
+    post_state: RwLock<PostState<P>>,
+    core: Mutex<ControlState<P>>,
     /// Private data of the last event that carried some.
     event_data: PrivateData,
     remote_address: Address,
     /// The counters as a consumer reads them; made by the first query.
-    board: OnceLock<Board>,
+    listing: OnceLock<Listing>,
 }
 
 /// What a post needs.
-struct Desk<P: Provider> {
+struct PostState<P: Provider> {
     binding: Binding<P>,
     limits: PostLimits,
     /// Here, since the lock around has brought the line already.
@@ -82,7 +82,7 @@ enum Binding<P: Provider> {
 }
 
 /// What control calls change.
-struct Core<P: Provider> {
+struct ControlState<P: Provider> {
     state: EpState,
     /// Counts attempts to connect and accept: late news carry another number and are dropped.
     attempt: u32,
@@ -94,7 +94,7 @@ struct Core<P: Provider> {
     /// The running timeout, only in ACP.
     timeout: Option<Ticket>,
     /// The CR whose private data the consumer may still look at; goes with reset, free or the next connection.
-    keepsake: Option<Arc<dyn Any + Send + Sync>>,
+    kept_cr: Option<Arc<dyn Any + Send + Sync>>,
     outbox: Outbox<P>,
     /// What is not counted elsewhere: its connections, and completions in EVDs that it has left.
     counts: EpCounts,
@@ -174,18 +174,18 @@ impl<P: Provider> Ep<P> {
     }
 
     /// The core of an EP that was not freed meanwhile.
-    fn open(&self) -> Result<MutexGuard<'_, Core<P>>> {
+    fn open(&self) -> Result<MutexGuard<'_, ControlState<P>>> {
         let core = self.core.lock();
         if core.freed { Err(Error::InvalidHandle(Handle::Ep)) } else { Ok(core) }
     }
 
     /// What a post needs, for its length.
-    fn desk(&self) -> RwLockReadGuard<'_, Desk<P>> {
-        self.desk.read()
+    fn post_state(&self) -> RwLockReadGuard<'_, PostState<P>> {
+        self.post_state.read()
     }
 
     /// Moves the state, and says what the connect EVD has to hear. A timeout ends with the state that it watches.
-    fn step(&self, core: &mut Core<P>, step: Step) -> Result<Option<ConnectionEvent>> {
+    fn step(&self, core: &mut ControlState<P>, step: Step) -> Result<Option<ConnectionEvent>> {
         let (notice, before) = (core.state.notice(step), core.state);
         core.state = before.after(step)?;
         core.counts.add(&dapli_counts::of_step(before, core.state));
@@ -204,10 +204,10 @@ impl<P: Provider> Ep<P> {
 
     /// Moves the state to an end that this side decides: the provider gives the connection or attempt up, all that was
     /// posted is flushed, and the connect EVD hears of it where it should.
-    fn end(&self, core: &mut Core<P>, step: Step) -> Result<()> {
+    fn end(&self, core: &mut ControlState<P>, step: Step) -> Result<()> {
         let was_live = core.state.is_live();
         let notice = self.step(core, step)?;
-        if let (true, Ok(qp)) = (was_live, self.desk().binding.qp()) {
+        if let (true, Ok(qp)) = (was_live, self.post_state().binding.qp()) {
             qp.abort();
         }
         self.announce(core, notice, None);
@@ -218,7 +218,7 @@ impl<P: Provider> Ep<P> {
     }
 
     /// Begins another attempt.
-    fn next_attempt(&self, core: &mut Core<P>) -> ConnId {
+    fn next_attempt(&self, core: &mut ControlState<P>) -> ConnId {
         core.attempt = core.attempt.wrapping_add(1);
         ConnId { ep: self.id, attempt: core.attempt }
     }
@@ -248,7 +248,7 @@ impl<P: Provider> Child for Ep<P> {
     fn describe(&self, text: &mut Text) {
         let core = self.core.lock();
         if !core.freed {
-            self.tell(&core, text);
+            self.describe_counts(&core, text);
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use dat_abi::*;
 
-use super::dapli_evd::Given;
+use super::dapli_evd::TakenEvent;
 use super::dapls_evd;
 use super::event::{Event, Stream, Streams};
 use super::{Config, Evd};
@@ -168,8 +168,8 @@ pub unsafe extern "C" fn dapl_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out:
         // SAFETY: not null, and writable by this function's contract.
         object.dequeue(|given| unsafe {
             match given {
-                Given::Done(done) => write_done(out, evd, done),
-                Given::Other(event) => write_event(out, evd, event),
+                TakenEvent::Done(done) => write_done(out, evd, done),
+                TakenEvent::Other(event) => write_event(out, evd, event),
             }
         })
     })

@@ -1,6 +1,6 @@
 //! Steps inside an EVD: from the completion queue into the event queue, and from an arrival to whoever must know.
 //!
-//! No other room may call these. Whoever is to be told is told by [`Told::tell`], after the EVD's lock is gone.
+//! No other room may call these. Whoever is to be notification is notification by [`Notification::tell`], after the EVD's lock is gone.
 #![forbid(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -9,16 +9,16 @@ use std::sync::Arc;
 use super::Evd;
 use super::event::{Event, is_failure};
 use super::queue::{Config, Queue, Signal};
-use crate::cno::{Cno, Fire, Source};
+use crate::cno::{Cno, EvdSource, Fire};
 use crate::error::{Error, Result};
 use crate::ia::dapls_ia;
 use crate::ia::{AsyncError, AsyncKind, Ia};
 use crate::provider::{Completion, CompletionQueue, CqSink, Provider, Work};
 use crate::runtime::handle::{self, ObjectId, Use};
 use crate::runtime::sync::{MutexGuard, yield_now};
-use crate::runtime::wait::Crowd;
+use crate::runtime::wait::SharedCpuBackoff;
 use crate::runtime::{cancel, wait};
-use crate::stats::counters::Ledger;
+use crate::stats::counters::CompletionsByEp;
 use crate::stats::trace;
 
 /// Completions fetched at once.
@@ -27,28 +27,28 @@ const BATCH: usize = 16;
 const BATCHES: usize = 16;
 
 /// What the EVD's lock guards.
-pub(super) struct Inner<P: Provider> {
+pub(super) struct EvdState<P: Provider> {
     pub(super) queue: Queue,
     pub(super) cno: Option<Use<Cno<P>>>,
     /// What has completed here, by EP.
-    pub(super) ledger: Ledger,
+    pub(super) completions: CompletionsByEp,
     /// The consumer has taken an event since the last poll. Set only with a CNO.
     has_taken: bool,
     /// The CQ could not be armed for the CNO, and nobody knows yet.
-    is_deaf: bool,
-    crowd: Crowd,
+    arm_failed: bool,
+    crowd: SharedCpuBackoff,
     buffer: [Completion; BATCH],
 }
 
-impl<P: Provider> Inner<P> {
+impl<P: Provider> EvdState<P> {
     pub(super) fn new(queue: Queue, cno: Option<Use<Cno<P>>>) -> Self {
-        Inner {
+        EvdState {
             queue,
             cno,
-            ledger: Ledger::default(),
+            completions: CompletionsByEp::default(),
             has_taken: false,
-            is_deaf: false,
-            crowd: Crowd::default(),
+            arm_failed: false,
+            crowd: SharedCpuBackoff::default(),
             buffer: [Completion::default(); BATCH],
         }
     }
@@ -61,7 +61,7 @@ impl<P: Provider> Inner<P> {
             Fetch::Ready => cq.ready(&mut self.buffer),
         };
         for done in &self.buffer[..n] {
-            self.ledger.count(done);
+            self.completions.count(done);
             if done.token.post != 0 {
                 trace::completed(done);
             }
@@ -71,15 +71,15 @@ impl<P: Provider> Inner<P> {
 }
 
 /// How the provider's CQ and the CNO name an EVD: by id, so that late news meet a dead generation.
-pub(super) struct Link<P>(ObjectId, PhantomData<fn() -> P>);
+pub(super) struct EvdRef<P>(ObjectId, PhantomData<fn() -> P>);
 
-impl<P> Link<P> {
+impl<P> EvdRef<P> {
     pub(super) fn new(id: ObjectId) -> Self {
-        Link(id, PhantomData)
+        EvdRef(id, PhantomData)
     }
 }
 
-impl<P: Provider> CqSink for Link<P> {
+impl<P: Provider> CqSink for EvdRef<P> {
     fn notify(&self) {
         if let Some(evd) = handle::from_id::<Evd<P>>(self.0) {
             evd.notified();
@@ -87,7 +87,7 @@ impl<P: Provider> CqSink for Link<P> {
     }
 }
 
-impl<P: Provider> Source for Link<P> {
+impl<P: Provider> EvdSource for EvdRef<P> {
     fn id(&self) -> ObjectId {
         self.0
     }
@@ -113,19 +113,19 @@ impl<P: Provider> Source for Link<P> {
     }
 }
 
-/// Who must be told of an arrival, once no lock is held.
-#[must_use = "somebody sleeps until told"]
-pub(super) struct Told<P: Provider> {
+/// Who must be notification of an arrival, once no lock is held.
+#[must_use = "somebody sleeps until notification"]
+pub(super) struct Notification<P: Provider> {
     waiter: Option<ObjectId>,
     cno: Option<Fire<P>>,
     /// The IA of an EVD that will not trigger its CNO any more, and the EVD's handle.
-    deaf: Option<(Arc<Ia<P>>, usize)>,
+    arm_failed: Option<(Arc<Ia<P>>, usize)>,
 }
 
-impl<P: Provider> Told<P> {
+impl<P: Provider> Notification<P> {
     /// Wakes the waiter, or whoever waits on the CNO, and runs the agent. Called without locks.
     #[inline]
-    pub(super) fn tell(self) {
+    pub(super) fn deliver(self) {
         if let Some(id) = self.waiter {
             // All: one that was sent away may still lie there beside its successor.
             wait::wake(id, i32::MAX);
@@ -133,14 +133,14 @@ impl<P: Provider> Told<P> {
         if let Some(fire) = self.cno {
             fire.fire();
         }
-        if let Some((ia, handle)) = self.deaf {
+        if let Some((ia, handle)) = self.arm_failed {
             dapls_ia::report(&ia, AsyncError { kind: AsyncKind::ProviderInternal, handle, reason: 0 });
         }
     }
 }
 
 /// An event that a consumer takes.
-pub(super) enum Given<'a> {
+pub(super) enum TakenEvent<'a> {
     /// A work request ended, and whoever must has heard of it.
     Done(&'a Completion),
     /// Any event.
@@ -164,8 +164,8 @@ pub(super) enum Fetch {
 
 impl<P: Provider> Evd<P> {
     /// Moves what has completed into the queue.
-    pub(super) fn fetch(&self, inner: &mut Inner<P>, how: Fetch) -> Signal {
-        let mut signal = Signal::Nobody;
+    pub(super) fn fetch(&self, inner: &mut EvdState<P>, how: Fetch) -> Signal {
+        let mut signal = Signal::None;
         let Some(cq) = &self.cq else { return signal };
         for _ in 0..BATCHES {
             let n = inner.poll(cq, how);
@@ -182,21 +182,21 @@ impl<P: Provider> Evd<P> {
     /// Takes the oldest event for a consumer that does not wait, and shows it to `give` where it lies: events are large, and
     /// this is the hot path.
     #[inline]
-    pub(super) fn dequeue(&self, give: impl FnOnce(Given<'_>)) -> Result<()> {
+    pub(super) fn dequeue(&self, give: impl FnOnce(TakenEvent<'_>)) -> Result<()> {
         let mut inner = self.inner.lock();
         inner.queue.require_no_waiter()?;
-        let mut signal = Signal::Nobody;
+        let mut signal = Signal::None;
         let held = &mut *inner;
         let shared = match held.queue.front() {
             Some(Event::Failed(_)) => return self.dequeue_failure(inner, signal, give),
             Some(Event::Dto(done)) => {
                 let shared = from_shared(done);
-                give(Given::Done(done));
+                give(TakenEvent::Done(done));
                 held.queue.drop_front();
                 shared
             }
             Some(other) => {
-                give(Given::Other(other));
+                give(TakenEvent::Other(other));
                 held.queue.drop_front();
                 None
             }
@@ -207,14 +207,14 @@ impl<P: Provider> Evd<P> {
                 let how = if std::mem::take(&mut held.has_taken) { Fetch::Ready } else { Fetch::Poll };
                 let n = held.poll(cq, how);
                 let Some((first, rest)) = held.buffer[..n].split_first() else {
-                    let crowded = held.crowd.is_met();
+                    let crowded = held.crowd.should_yield();
                     drop(inner);
                     if crowded {
                         yield_now();
                     }
                     return Err(Error::QueueEmpty);
                 };
-                held.crowd.is_gone();
+                held.crowd.reset();
                 let failed = is_failure(first);
                 if failed {
                     signal = held.queue.complete(*first);
@@ -226,15 +226,15 @@ impl<P: Provider> Evd<P> {
                     return self.dequeue_failure(inner, signal, give);
                 }
                 held.queue.counts.events += 1; // it goes past the queue
-                give(Given::Done(first));
+                give(TakenEvent::Done(first));
                 from_shared(first)
             }
         };
         if inner.cno.is_some() {
             inner.has_taken = true;
-            let told = self.taken(&mut inner, signal);
+            let notification = self.taken(&mut inner, signal);
             drop(inner);
-            told.tell();
+            notification.deliver();
         } else {
             drop(inner);
         }
@@ -267,42 +267,42 @@ impl<P: Provider> Evd<P> {
     #[inline(never)]
     fn dequeue_failure(
         &self,
-        mut inner: MutexGuard<'_, Inner<P>>,
+        mut inner: MutexGuard<'_, EvdState<P>>,
         signal: Signal,
-        give: impl FnOnce(Given<'_>),
+        give: impl FnOnce(TakenEvent<'_>),
     ) -> Result<()> {
         let _deferral = cancel::defer();
         let signal = signal.max(self.fetch(&mut inner, Fetch::Poll));
         self.unlock(inner, signal);
-        let mut inner = self.let_hear(self.inner.lock());
+        let mut inner = self.report_failures(self.inner.lock());
         inner.queue.require_no_waiter()?;
         let event = inner.queue.pop().ok_or(Error::QueueEmpty)?;
-        let told = self.taken(&mut inner, Signal::Nobody);
+        let notification = self.taken(&mut inner, Signal::None);
         drop(inner);
-        give(Given::Other(&event));
-        told.tell();
+        give(TakenEvent::Other(&event));
+        notification.deliver();
         self.reaped(&event);
         Ok(())
     }
 
-    /// Lets an EP hear of its failure before a consumer gets the completion. The lock is given up for that: the EP's comes
+    /// Lets an EP take_failure of its failure before a consumer gets the completion. The lock is given up for that: the EP's comes
     /// before it, and an agent of the consumer's may run.
     #[cold]
-    pub(super) fn let_hear<'a>(&'a self, mut inner: MutexGuard<'a, Inner<P>>) -> MutexGuard<'a, Inner<P>> {
-        while let Some(ep) = inner.queue.must_hear() {
+    pub(super) fn report_failures<'a>(&'a self, mut inner: MutexGuard<'a, EvdState<P>>) -> MutexGuard<'a, EvdState<P>> {
+        while let Some(ep) = inner.queue.unreported_failure() {
             drop(inner);
             let heard = self.transfers.get().is_some_and(|sink| sink.failed(self, ep));
             inner = self.inner.lock();
             if !heard {
-                inner.queue.has_heard(ep); // it is gone
+                inner.queue.mark_reported(ep); // it is gone
             }
         }
         inner
     }
 
     /// Fetches all that has completed, not only what is fair: it is no more than what was posted.
-    pub(super) fn fetch_all(&self, inner: &mut Inner<P>) -> Signal {
-        let mut signal = Signal::Nobody;
+    pub(super) fn fetch_all(&self, inner: &mut EvdState<P>) -> Signal {
+        let mut signal = Signal::None;
         let Some(cq) = &self.cq else { return signal };
         loop {
             let n = inner.poll(cq, Fetch::Ready);
@@ -317,50 +317,50 @@ impl<P: Provider> Evd<P> {
 
     /// A consumer has taken an event from an EVD that may have a CNO: who takes one event per `cno_wait` must find the
     /// EVD again while there are more (3.6.5c).
-    pub(super) fn taken(&self, inner: &mut Inner<P>, signal: Signal) -> Told<P> {
+    pub(super) fn taken(&self, inner: &mut EvdState<P>, signal: Signal) -> Notification<P> {
         if signal == Signal::Cno {
             return self.signal(inner, signal);
         }
-        let deaf = self.deaf(inner);
+        let arm_failed = self.arm_failed(inner);
         match &inner.cno {
-            Some(cno) if inner.queue.enabled && inner.queue.has_loud() => {
+            Some(cno) if inner.queue.enabled && inner.queue.has_notifying() => {
                 inner.queue.counts.cno_triggers += 1;
-                Told { waiter: None, cno: Some(cno.arc().trigger(self.source(), false)), deaf }
+                Notification { waiter: None, cno: Some(cno.arc().trigger(self.source(), false)), arm_failed }
             }
-            _ => Told { waiter: None, cno: None, deaf },
+            _ => Notification { waiter: None, cno: None, arm_failed },
         }
     }
 
     /// From a signal of the queue to whom it concerns. The words that sleepers look at change here, under the lock.
-    pub(super) fn signal(&self, inner: &mut Inner<P>, signal: Signal) -> Told<P> {
-        let deaf = self.deaf(inner);
+    pub(super) fn signal(&self, inner: &mut EvdState<P>, signal: Signal) -> Notification<P> {
+        let arm_failed = self.arm_failed(inner);
         match (signal, &inner.cno) {
             (Signal::Waiter, _) => {
                 inner.queue.counts.wakeups += 1;
                 wait::bump(self.id);
-                Told { waiter: Some(self.id), cno: None, deaf }
+                Notification { waiter: Some(self.id), cno: None, arm_failed }
             }
             (Signal::Cno, Some(cno)) => {
                 inner.queue.counts.cno_triggers += 1;
-                Told { waiter: None, cno: Some(cno.arc().trigger(self.source(), true)), deaf }
+                Notification { waiter: None, cno: Some(cno.arc().trigger(self.source(), true)), arm_failed }
             }
-            _ => Told { waiter: None, cno: None, deaf },
+            _ => Notification { waiter: None, cno: None, arm_failed },
         }
     }
 
-    fn deaf(&self, inner: &mut Inner<P>) -> Option<(Arc<Ia<P>>, usize)> {
-        std::mem::take(&mut inner.is_deaf).then(|| (self.ia.clone(), self.id.handle))
+    fn arm_failed(&self, inner: &mut EvdState<P>) -> Option<(Arc<Ia<P>>, usize)> {
+        std::mem::take(&mut inner.arm_failed).then(|| (self.ia.clone(), self.id.handle))
     }
 
     /// Keeps the CQ armed while somebody who sleeps depends on it: the waiter, or an enabled CNO. Where that fails the waiter
     /// looks for itself, and gets the error; for a CNO the IA's async EVD hears of it.
-    pub(super) fn rearm(&self, inner: &mut Inner<P>) -> Signal {
-        let mut signal = Signal::Nobody;
+    pub(super) fn rearm(&self, inner: &mut EvdState<P>) -> Signal {
+        let mut signal = Signal::None;
         let Some(cq) = &self.cq else { return signal };
-        // A waiter that still looks finds everything itself, and arms it before it sleeps: to be told as well would only take
+        // A waiter that still looks finds everything itself, and arms it before it sleeps: to be notification as well would only take
         // time. But for messages that only a CQ that is armed for them can tell.
-        let must_tell = !P::Cq::TELLS_SOLICITED && inner.queue.config() == Config::Solicited;
-        let waits = inner.queue.has_sleeper() || must_tell && inner.queue.has_waiter();
+        let must_tell = !P::Cq::REPORTS_SOLICITED && inner.queue.config() == Config::Solicited;
+        let waits = inner.queue.has_sleeping_waiter() || must_tell && inner.queue.has_waiter();
         // A CNO whose waiter polls is armed for before that waiter sleeps.
         let triggers = inner.cno.as_ref().is_some_and(|cno| must_tell || !cno.is_polled());
         let wanted = waits || triggers && inner.queue.enabled;
@@ -373,7 +373,7 @@ impl<P: Provider> Evd<P> {
                     if inner.queue.has_waiter() {
                         return Signal::Waiter;
                     }
-                    inner.is_deaf = true;
+                    inner.arm_failed = true;
                     break;
                 }
             }
@@ -386,25 +386,25 @@ impl<P: Provider> Evd<P> {
         let mut inner = self.inner.lock();
         let signal = self.fetch(&mut inner, Fetch::Ready);
         // The trigger first: a CNO whose only sleeper it wakes need not be armed for.
-        let told = self.signal(&mut inner, signal);
+        let notification = self.signal(&mut inner, signal);
         let signal = self.rearm(&mut inner);
         self.unlock(inner, signal);
-        told.tell();
+        notification.deliver();
     }
 
     /// Its CNO, if it has one, knows from now on what to poll and to arm.
-    pub(super) fn join(&self, inner: &Inner<P>) {
+    pub(super) fn join(&self, inner: &EvdState<P>) {
         if let Some(cno) = &inner.cno {
             cno.watch(self.source(), self.cq.as_ref().map_or(0, |cq| cq.longest_look()));
         }
     }
 
-    /// Fetches completions for a thread that waits on the CNO, as [`Source::poll`] says. Solicited messages that only an
+    /// Fetches completions for a thread that waits on the CNO, as [`EvdSource::poll`] says. Solicited messages that only an
     /// armed CQ can report are left to the CQ.
     fn poll_for_cno(&self, progress: bool) -> bool {
         let mut inner = self.inner.lock();
         let Some(cq) = &self.cq else { return progress };
-        let must_tell = !P::Cq::TELLS_SOLICITED && inner.queue.config() == Config::Solicited;
+        let must_tell = !P::Cq::REPORTS_SOLICITED && inner.queue.config() == Config::Solicited;
         let is_left = must_tell || inner.queue.has_waiter() || !inner.queue.enabled;
         let Some(cno) = inner.cno.as_ref().filter(|_| !is_left) else { return progress };
         // Under the lock: a waiter that sleeps arms behind this, and is not polled for before.
@@ -417,19 +417,19 @@ impl<P: Provider> Evd<P> {
     }
 
     /// Ends a step that may have brought events.
-    pub(super) fn unlock(&self, mut inner: MutexGuard<'_, Inner<P>>, signal: Signal) {
-        let told = self.signal(&mut inner, signal);
+    pub(super) fn unlock(&self, mut inner: MutexGuard<'_, EvdState<P>>, signal: Signal) {
+        let notification = self.signal(&mut inner, signal);
         drop(inner);
-        told.tell();
+        notification.deliver();
     }
 
-    fn source(&self) -> Arc<dyn Source> {
-        self.link.clone()
+    fn source(&self) -> Arc<dyn EvdSource> {
+        self.evd_ref.clone()
     }
 
     /// Queues an event of ours behind everything that came before it, and says whether there was room: there is none far
     /// beyond its length (1.4).
-    pub(super) fn append(&self, event: Event) -> (Told<P>, bool) {
+    pub(super) fn append(&self, event: Event) -> (Notification<P>, bool) {
         let mut inner = self.inner.lock();
         let mut signal = self.fetch(&mut inner, Fetch::Ready);
         let overflown = inner.queue.is_overflown();

@@ -7,9 +7,9 @@
 use dat_abi::DAT_TIMEOUT;
 
 use super::Evd;
-use super::dapli_evd::{Fetch, Inner};
+use super::dapli_evd::{EvdState, Fetch};
 use super::event::Event;
-use super::queue::{Config, Found};
+use super::queue::{Config, WaitStatus};
 use crate::error::{Error, Result, State};
 use crate::provider::{CompletionQueue, Provider};
 use crate::runtime::handle::{self, ObjectId};
@@ -45,12 +45,12 @@ pub(super) fn begin<P: Provider>(evd: &Evd<P>, timeout: DAT_TIMEOUT, threshold: 
     // After the checks and before the first look: the clock is read only by who may have to wait.
     evd.fetch(&mut inner, Fetch::Poll);
     let mut wait = Wait { id: evd.id, token, deadline: Deadline::NEVER };
-    if timeout == 0 || inner.queue.look(token, false) == Found::Enough {
+    if timeout == 0 || inner.queue.look(token, false) == WaitStatus::Enough {
         return Ok((wait, evd.conclude(inner, token, Some(Error::TimedOut))));
     }
     wait.deadline = Deadline::after(timeout);
     inner.queue.settle();
-    if !P::Cq::TELLS_SOLICITED && inner.queue.config() == Config::Solicited {
+    if !P::Cq::REPORTS_SOLICITED && inner.queue.config() == Config::Solicited {
         // A look between this one and the arming could take the message unrecognised.
         let next = evd.arm_and_look(inner, &wait, Cause::Start);
         return Ok((wait, next));
@@ -90,7 +90,7 @@ impl<P: Provider> Evd<P> {
             wait::relax();
             let mut inner = self.inner.lock();
             self.fetch(&mut inner, Fetch::Poll);
-            if inner.queue.look(wait.token, false) != Found::TooFew {
+            if inner.queue.look(wait.token, false) != WaitStatus::TooFew {
                 self.spin.succeeded(budget, most);
                 return Some(self.conclude(inner, wait.token, None));
             }
@@ -111,7 +111,7 @@ impl<P: Provider> Evd<P> {
     }
 
     /// As [`Self::look_and_arm`], after the first look.
-    fn arm_and_look(&self, mut inner: MutexGuard<'_, Inner<P>>, wait: &Wait, cause: Cause) -> Next {
+    fn arm_and_look(&self, mut inner: MutexGuard<'_, EvdState<P>>, wait: &Wait, cause: Cause) -> Next {
         loop {
             let found = inner.queue.look(wait.token, cause == Cause::TimedOut);
             let over = match cause {
@@ -119,7 +119,7 @@ impl<P: Provider> Evd<P> {
                 Cause::Interrupted => Some(Error::Interrupted),
                 Cause::Start | Cause::Woken => None,
             };
-            if found != Found::TooFew || over.is_some() {
+            if found != WaitStatus::TooFew || over.is_some() {
                 return self.conclude(inner, wait.token, over);
             }
             let solicited = inner.queue.config() == Config::Solicited;
@@ -136,35 +136,35 @@ impl<P: Provider> Evd<P> {
     }
 
     /// Ends a wait with what there is; `over` says why it ends if there is too little.
-    fn conclude<'a>(&'a self, mut inner: MutexGuard<'a, Inner<P>>, token: u64, over: Option<Error>) -> Next {
-        if inner.queue.must_hear().is_some() {
+    fn conclude<'a>(&'a self, mut inner: MutexGuard<'a, EvdState<P>>, token: u64, over: Option<Error>) -> Next {
+        if inner.queue.unreported_failure().is_some() {
             // Nobody else takes an event meanwhile, since this thread still waits.
-            inner = self.let_hear(inner);
+            inner = self.report_failures(inner);
         }
         let found = inner.queue.look(token, over == Some(Error::TimedOut));
         inner.queue.end_wait(token);
-        let timed_out = found == Found::TooFew && over == Some(Error::TimedOut);
+        let timed_out = found == WaitStatus::TooFew && over == Some(Error::TimedOut);
         inner.queue.counts.timeouts += u64::from(timed_out);
         let next = match found {
             // A signal handler ran: nothing is consumed, whatever is there (1.5).
-            Found::Enough if over != Some(Error::Interrupted) => match inner.queue.pop() {
+            WaitStatus::Enough if over != Some(Error::Interrupted) => match inner.queue.pop() {
                 Some(event) => {
                     self.reaped(&event);
                     Next::Event(event, inner.queue.len())
                 }
                 None => Next::Fail(Error::Internal, 0),
             },
-            Found::Expelled if inner.queue.closed => Next::Fail(Error::Aborted, 0),
-            Found::Expelled => Next::Fail(Error::InvalidState(State::EvdUnwaitable), inner.queue.len()),
+            WaitStatus::Expelled if inner.queue.closed => Next::Fail(Error::Aborted, 0),
+            WaitStatus::Expelled => Next::Fail(Error::InvalidState(State::EvdUnwaitable), inner.queue.len()),
             _ => Next::Fail(over.unwrap_or(Error::Internal), inner.queue.len()),
         };
         if inner.cno.is_none() {
             return next;
         }
         let signal = self.rearm(&mut inner);
-        let told = self.taken(&mut inner, signal);
+        let notification = self.taken(&mut inner, signal);
         drop(inner);
-        told.tell();
+        notification.deliver();
         next
     }
 }

@@ -7,14 +7,14 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use dat_abi::DAT_EVD_HANDLE;
 
-use super::dapli_evd::{Fetch, Inner, Link, Told};
+use super::dapli_evd::{EvdRef, EvdState, Fetch, Notification};
 use super::event::{Event, Stream, Streams};
 use super::queue::{Queue, Signal};
 use super::{Config, Evd};
 use crate::cno::Cno;
 use crate::error::{Error, Handle, Resource, Result, State};
-use crate::ia::dapls_ia::{self, Wanted};
-use crate::ia::{AsyncError, AsyncKind, AsyncSink, Ia, Rank};
+use crate::ia::dapls_ia::{self, AsyncEvdChoice};
+use crate::ia::{AsyncError, AsyncErrorSink, AsyncKind, Ia, Rank};
 use crate::provider::{CqSink, Provider};
 use crate::runtime::handle::{self, Created, Usable, Use, UseCount};
 use crate::runtime::spin::SpinBudget;
@@ -32,9 +32,9 @@ pub fn build<P: Provider>(
 ) -> Result<Created<Evd<P>>> {
     let length = checked_length(ia, length, Error::Exhausted(Resource::Evd))?;
     handle::create(ia.table(), |id| {
-        let link = Arc::new(Link::<P>::new(id));
+        let evd_ref = Arc::new(EvdRef::<P>::new(id));
         let cq = if streams.has(Stream::Dto) || streams.has(Stream::RmrBind) {
-            let sink: Arc<dyn CqSink> = link.clone();
+            let sink: Arc<dyn CqSink> = evd_ref.clone();
             Some(Arc::new(ia.provider().create_cq(Arc::downgrade(&sink))?))
         } else {
             None
@@ -44,11 +44,11 @@ pub fn build<P: Provider>(
             ia: ia.clone(),
             streams,
             cq,
-            link,
+            evd_ref,
             transfers: OnceLock::new(),
             uses: UseCount::default(),
             spin: SpinBudget::default(),
-            inner: Mutex::new(Inner::new(Queue::new(length), cno.map(Cno::attach))),
+            inner: Mutex::new(EvdState::new(Queue::new(length), cno.map(Cno::attach))),
         })
     })
 }
@@ -72,13 +72,13 @@ pub fn create<P: Provider>(
 }
 
 /// What to open an IA with, so that it has an async EVD of its own.
-pub fn with_ia<P: Provider>(length: i32) -> Wanted<P> {
-    Wanted::Make(Box::new(move |ia| {
+pub fn with_ia<P: Provider>(length: i32) -> AsyncEvdChoice<P> {
+    AsyncEvdChoice::Make(Box::new(move |ia| {
         let evd = build(ia, length, None, Streams::default().with(Stream::Async))?;
         let object = evd.object().clone();
         evd.publish();
         ia.adopt(downgrade(&object), Rank::AsyncEvd);
-        Ok(object as Arc<dyn AsyncSink>)
+        Ok(object as Arc<dyn AsyncErrorSink>)
     }))
 }
 
@@ -100,30 +100,30 @@ fn checked_length<P: Provider>(ia: &Ia<P>, length: i32, too_long: Error) -> Resu
 
 /// Queues an event behind everything that came before it; a closed EVD drops it.
 ///
-/// Errors: `QueueFull` far beyond its length; then the IA's async EVD has been told.
+/// Errors: `QueueFull` far beyond its length; then the IA's async EVD has been notification.
 pub fn post<P: Provider>(evd: &Evd<P>, event: Event) -> Result<()> {
-    let (told, has_room) = evd.append(event);
-    told.tell();
+    let (notification, has_room) = evd.append(event);
+    notification.deliver();
     if has_room { Ok(()) } else { overflow(evd, event) }
 }
 
-/// What is left of a call that was made under a lock from above this room: others are still to be told, without any lock.
-#[must_use = "somebody sleeps until told"]
-pub(crate) struct Untold<P: Provider> {
+/// What is left of a call that was made under a lock from above this room: others are still to be notification, without any lock.
+#[must_use = "somebody sleeps until notification"]
+pub(crate) struct PendingNotification<P: Provider> {
     evd: Arc<Evd<P>>,
-    told: Told<P>,
+    notification: Notification<P>,
     lost: Option<Event>,
 }
 
-impl<P: Provider> Untold<P> {
+impl<P: Provider> PendingNotification<P> {
     /// The event found no room.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.is_some()
     }
 
     /// Wakes, calls, complains.
-    pub(crate) fn tell(self) {
-        self.told.tell();
+    pub(crate) fn deliver(self) {
+        self.notification.deliver();
         if let Some(event) = self.lost {
             let _ = overflow(&self.evd, event); // says what the caller knows
         }
@@ -131,53 +131,53 @@ impl<P: Provider> Untold<P> {
 }
 
 /// As [`post`], for a caller that holds a lock.
-pub(crate) fn enqueue<P: Provider>(evd: &Arc<Evd<P>>, event: Event) -> Untold<P> {
-    let (told, has_room) = evd.append(event);
-    Untold { evd: evd.clone(), told, lost: if has_room { None } else { Some(event) } }
+pub(crate) fn enqueue<P: Provider>(evd: &Arc<Evd<P>>, event: Event) -> PendingNotification<P> {
+    let (notification, has_room) = evd.append(event);
+    PendingNotification { evd: evd.clone(), notification, lost: if has_room { None } else { Some(event) } }
 }
 
 /// The EP hears of its failures in this EVD, with its lock held. False: there is none left that it had not heard of.
-pub(crate) fn hear<P: Provider>(evd: &Evd<P>, ep: usize) -> bool {
-    evd.inner.lock().queue.has_heard(ep)
+pub(crate) fn take_failure<P: Provider>(evd: &Evd<P>, ep: usize) -> bool {
+    evd.inner.lock().queue.mark_reported(ep)
 }
 
 /// Queues what has completed on an EVD with a CNO, so that the CNO reports this EVD before one that an event is queued in later.
 /// `None` without a CNO: nobody could tell the order.
-pub(crate) fn catch_up<P: Provider>(evd: &Arc<Evd<P>>) -> Option<Untold<P>> {
+pub(crate) fn catch_up<P: Provider>(evd: &Arc<Evd<P>>) -> Option<PendingNotification<P>> {
     let mut inner = evd.inner.lock();
     inner.cno.as_ref()?;
     let signal = evd.fetch_all(&mut inner);
-    let told = evd.signal(&mut inner, signal);
-    Some(Untold { evd: evd.clone(), told, lost: None })
+    let notification = evd.signal(&mut inner, signal);
+    Some(PendingNotification { evd: evd.clone(), notification, lost: None })
 }
 
 /// All that the EP has posted so far is over, and so is its connection: what has failed is no news any more. For a caller
 /// that holds the EP's lock.
-pub(crate) fn settle<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> Untold<P> {
+pub(crate) fn settle<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> PendingNotification<P> {
     let mut inner = evd.inner.lock();
     let signal = evd.fetch_all(&mut inner);
-    inner.queue.has_heard(ep);
-    let told = evd.signal(&mut inner, signal);
-    Untold { evd: evd.clone(), told, lost: None }
+    inner.queue.mark_reported(ep);
+    let notification = evd.signal(&mut inner, signal);
+    PendingNotification { evd: evd.clone(), notification, lost: None }
 }
 
 /// An EP with this handle is going to complete here.
-pub(crate) fn open_account<P: Provider>(evd: &Evd<P>, ep: usize) {
-    evd.inner.lock().ledger.open(ep);
+pub(crate) fn start_counting<P: Provider>(evd: &Evd<P>, ep: usize) {
+    evd.inner.lock().completions.open(ep);
 }
 
 /// What the EP has completed here so far.
 pub(crate) fn account<P: Provider>(evd: &Evd<P>, ep: usize) -> Completed {
-    evd.inner.lock().ledger.of(ep)
+    evd.inner.lock().completions.of(ep)
 }
 
 /// What the EP has completed here, to the last; nothing more is counted for it. For a caller that holds the EP's lock.
-pub(crate) fn close_account<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> (Completed, Untold<P>) {
+pub(crate) fn stop_counting<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> (Completed, PendingNotification<P>) {
     let mut inner = evd.inner.lock();
     let signal = evd.fetch_all(&mut inner);
-    let completed = inner.ledger.close(ep);
-    let told = evd.signal(&mut inner, signal);
-    (completed, Untold { evd: evd.clone(), told, lost: None })
+    let completed = inner.completions.close(ep);
+    let notification = evd.signal(&mut inner, signal);
+    (completed, PendingNotification { evd: evd.clone(), notification, lost: None })
 }
 
 /// Queues a consumer's event.
@@ -198,7 +198,7 @@ pub fn post_software<P: Provider>(evd: &Evd<P>, pointer: usize) -> Result<()> {
 }
 
 /// An event found no room: the IA's async EVD hears of it. Of a lost asynchronous error nobody hears: a full async EVD
-/// would be told of its own overflow.
+/// would be notification of its own overflow.
 #[cold]
 pub(super) fn overflow<P: Provider>(evd: &Evd<P>, lost: Event) -> Result<()> {
     log::error!("evd {:#x} overflows; an event is lost", evd.id.handle);
@@ -244,13 +244,13 @@ pub fn set_enabled<P: Provider>(evd: &Evd<P>, enabled: bool) {
 pub fn set_waitable<P: Provider>(evd: &Evd<P>, waitable: bool) {
     let mut inner = evd.inner.lock();
     inner.queue.waitable = waitable;
-    let signal = if waitable { Signal::Nobody } else { expel(&mut inner) };
+    let signal = if waitable { Signal::None } else { expel(&mut inner) };
     evd.unlock(inner, signal);
 }
 
 /// Sends the waiter away; it finds out when it wakes.
-fn expel<P: Provider>(inner: &mut Inner<P>) -> Signal {
-    if inner.queue.expel() { Signal::Waiter } else { Signal::Nobody }
+fn expel<P: Provider>(inner: &mut EvdState<P>) -> Signal {
+    if inner.queue.expel() { Signal::Waiter } else { Signal::None }
 }
 
 /// Changes its length (2.8).

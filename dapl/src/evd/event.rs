@@ -84,7 +84,7 @@ impl Event {
     /// Whether it releases waiters and triggers the CNO: all do, but completions that are not to.
     pub fn notifies(&self) -> bool {
         match self {
-            Event::Dto(done) | Event::Failed(done) => done.is_loud(),
+            Event::Dto(done) | Event::Failed(done) => done.is_notifying(),
             _ => true,
         }
     }

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::ia::{AsyncError, AsyncSink, Child, Ia};
+use crate::ia::{AsyncError, AsyncErrorSink, Child, Ia};
 use crate::provider::Provider;
 use crate::runtime::handle::{Kind, Object, ObjectId, Usable, UseCount};
 use crate::runtime::spin::SpinBudget;
@@ -26,7 +26,7 @@ pub use dapl_evd_wait::dapl_evd_wait;
 pub use event::{Event, Stream, Streams};
 pub use queue::Config;
 
-use dapli_evd::{Inner, Link};
+use dapli_evd::{EvdRef, EvdState};
 
 /// An event dispatcher.
 pub struct Evd<P: Provider> {
@@ -36,18 +36,18 @@ pub struct Evd<P: Provider> {
     /// Where DTOs complete; only if it serves DTO or bind completions.
     cq: Option<Arc<P::Cq>>,
     /// What the CQ and the CNO know of this EVD.
-    link: Arc<Link<P>>,
+    evd_ref: Arc<EvdRef<P>>,
     /// Who hears of transfers; set by the first EP that completes here.
     transfers: OnceLock<&'static dyn TransferSink<P>>,
     uses: UseCount,
     spin: SpinBudget,
-    inner: Mutex<Inner<P>>,
+    inner: Mutex<EvdState<P>>,
 }
 
-/// Who must hear of some transfers. Implemented by `ep`.
+/// Who must take_failure of some transfers. Implemented by `ep`.
 pub(crate) trait TransferSink<P: Provider>: Send + Sync {
     /// `evd` holds a failure that the EP with this handle has not heard of, and the consumer gets it only after this. Called
-    /// without locks; on return the EP has called [`dapls_evd::hear`] under its own. False when there is no such EP.
+    /// without locks; on return the EP has called [`dapls_evd::take_failure`] under its own. False when there is no such EP.
     fn failed(&self, evd: &Evd<P>, ep: usize) -> bool;
     /// The consumer has got the completion of a receive out of the SRQ with this handle, or will never get it. Called with
     /// or without the lock of an EVD.
@@ -107,7 +107,7 @@ impl<P: Provider> Usable for Evd<P> {
     }
 }
 
-impl<P: Provider> AsyncSink for Evd<P> {
+impl<P: Provider> AsyncErrorSink for Evd<P> {
     fn id(&self) -> ObjectId {
         self.id
     }

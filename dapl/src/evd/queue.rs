@@ -1,4 +1,4 @@
-//! The rules of an EVD's queue: what is counted, who is to be told, when a wait is over.
+//! The rules of an EVD's queue: what is counted, who is to be notification, when a wait is over.
 //!
 //! Only this room uses it, under the EVD's lock. It knows no clock, no thread and no provider.
 #![forbid(unsafe_code)]
@@ -22,11 +22,11 @@ pub enum Config {
     Solicited,
 }
 
-/// Who must be told of an arrival.
+/// Who must be notification of an arrival.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum Signal {
     #[default]
-    Nobody,
+    None,
     /// A thread sleeps in a wait that is over now.
     Waiter,
     /// The EVD is to trigger its CNO, if it has one.
@@ -39,13 +39,13 @@ struct Waiter {
     token: u64,
     threshold: usize,
     /// A notifying event has come since it began to wait.
-    told: bool,
+    notified: bool,
     asleep: bool,
 }
 
 /// What a waiting thread finds.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Found {
+pub(super) enum WaitStatus {
     /// Enough events.
     Enough,
     /// Not yet.
@@ -59,7 +59,7 @@ pub(super) enum Found {
 pub(super) struct Queue {
     events: VecDeque<Event>,
     /// How many of `events` notify.
-    loud: usize,
+    notifying: usize,
     /// How many of `events` are failures their EPs have not heard of.
     failures: usize,
     length: usize,
@@ -81,7 +81,7 @@ impl Queue {
     pub(super) fn new(length: usize) -> Self {
         Queue {
             events: VecDeque::with_capacity(length.min(Self::ROOM)),
-            loud: 0,
+            notifying: 0,
             failures: 0,
             length,
             waiter: None,
@@ -115,13 +115,13 @@ impl Queue {
     }
 
     /// It sleeps, and nothing has ended that yet.
-    pub(super) fn has_sleeper(&self) -> bool {
+    pub(super) fn has_sleeping_waiter(&self) -> bool {
         self.waiter.is_some_and(|waiter| waiter.asleep)
     }
 
     /// Whether an event is queued that a CNO would have been triggered for.
-    pub(super) fn has_loud(&self) -> bool {
-        self.loud > 0
+    pub(super) fn has_notifying(&self) -> bool {
+        self.notifying > 0
     }
 
     pub(super) fn config(&self) -> Config {
@@ -132,7 +132,7 @@ impl Queue {
         self.config = self.config.max(config);
     }
 
-    /// Queues a completion and says who must be told.
+    /// Queues a completion and says who must be notification.
     #[inline]
     pub(super) fn complete(&mut self, done: Completion) -> Signal {
         if is_failure(&done) { self.fail(done) } else { self.push(Event::Dto(done)) }
@@ -144,9 +144,9 @@ impl Queue {
         self.push(Event::Failed(done))
     }
 
-    /// The EP, by its handle, that must hear of its failure before the oldest event may go to a consumer.
+    /// The EP, by its handle, that must take_failure of its failure before the oldest event may go to a consumer.
     #[inline]
-    pub(super) fn must_hear(&self) -> Option<usize> {
+    pub(super) fn unreported_failure(&self) -> Option<usize> {
         if self.failures == 0 {
             return None;
         }
@@ -157,7 +157,7 @@ impl Queue {
     }
 
     /// The EP knows of all its failures; says whether there was one it had not heard of.
-    pub(super) fn has_heard(&mut self, ep: usize) -> bool {
+    pub(super) fn mark_reported(&mut self, ep: usize) -> bool {
         let before = self.failures;
         if before > 0 {
             for event in &mut self.events {
@@ -172,27 +172,27 @@ impl Queue {
         self.failures < before
     }
 
-    /// Queues an event and says who must be told (1.3, 3.6.1).
+    /// Queues an event and says who must be notification (1.3, 3.6.1).
     pub(super) fn push(&mut self, event: Event) -> Signal {
         if self.closed {
-            return Signal::Nobody;
+            return Signal::None;
         }
-        let loud = event.notifies();
+        let notifying = event.notifies();
         self.events.push_back(event);
-        self.loud += usize::from(loud);
+        self.notifying += usize::from(notifying);
         self.counts.events += 1;
         self.counts.highest = self.counts.highest.max(self.events.len() as u64);
         match &mut self.waiter {
             Some(waiter) => {
-                waiter.told |= loud;
-                if waiter.asleep && waiter.told && self.events.len() >= waiter.threshold {
+                waiter.notified |= notifying;
+                if waiter.asleep && waiter.notified && self.events.len() >= waiter.threshold {
                     waiter.asleep = false;
                     return Signal::Waiter;
                 }
-                Signal::Nobody
+                Signal::None
             }
-            None if loud && self.enabled => Signal::Cno,
-            None => Signal::Nobody,
+            None if notifying && self.enabled => Signal::Cno,
+            None => Signal::None,
         }
     }
 
@@ -200,7 +200,7 @@ impl Queue {
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;
-        self.loud -= usize::from(event.notifies());
+        self.notifying -= usize::from(event.notifies());
         Some(event)
     }
 
@@ -220,7 +220,7 @@ impl Queue {
     #[inline(always)]
     pub(super) fn drop_front(&mut self) {
         if let Some(event) = self.events.front() {
-            self.loud -= usize::from(event.notifies());
+            self.notifying -= usize::from(event.notifies());
             self.events.pop_front();
         }
     }
@@ -246,30 +246,30 @@ impl Queue {
             return Err(Error::InvalidState(State::EvdUnwaitable));
         }
         // Events that are there already end a wait whether or not they notify.
-        self.waiter = Some(Waiter { token, threshold, told: true, asleep: false });
+        self.waiter = Some(Waiter { token, threshold, notified: true, asleep: false });
         self.counts.waits += 1;
         Ok(())
     }
 
     /// What the waiter `token` finds. After the first look only a notifying event ends the wait; with the time, any.
-    pub(super) fn look(&mut self, token: u64, time_is_over: bool) -> Found {
+    pub(super) fn look(&mut self, token: u64, time_is_over: bool) -> WaitStatus {
         let queued = self.events.len();
         match &mut self.waiter {
             Some(waiter) if waiter.token == token => {
                 waiter.asleep = false;
-                if (waiter.told || time_is_over) && queued >= waiter.threshold {
-                    return Found::Enough;
+                if (waiter.notified || time_is_over) && queued >= waiter.threshold {
+                    return WaitStatus::Enough;
                 }
-                Found::TooFew
+                WaitStatus::TooFew
             }
-            _ => Found::Expelled,
+            _ => WaitStatus::Expelled,
         }
     }
 
     /// The first look is over: what is queued now no longer ends the wait by itself.
     pub(super) fn settle(&mut self) {
         if let Some(waiter) = &mut self.waiter {
-            waiter.told = self.loud > 0;
+            waiter.notified = self.notifying > 0;
         }
     }
 
@@ -308,7 +308,7 @@ impl Queue {
     /// The EVD ends: nothing is queued any more. The events that nobody gets.
     pub(super) fn close(&mut self) -> VecDeque<Event> {
         self.closed = true;
-        self.loud = 0;
+        self.notifying = 0;
         self.failures = 0;
         std::mem::take(&mut self.events)
     }
@@ -319,7 +319,7 @@ mod tests {
     use super::*;
     use crate::provider::{Status, Token};
 
-    fn loud() -> Event {
+    fn notifying() -> Event {
         Event::Software { pointer: 0 }
     }
 
@@ -331,7 +331,7 @@ mod tests {
     fn slept_on(threshold: i32) -> Queue {
         let mut queue = Queue::new(8);
         queue.begin_wait(1, threshold).unwrap();
-        assert_eq!(queue.look(1, false), Found::TooFew);
+        assert_eq!(queue.look(1, false), WaitStatus::TooFew);
         queue.settle();
         queue.fall_asleep();
         queue
@@ -340,29 +340,29 @@ mod tests {
     #[test]
     fn the_threshold_is_exact() {
         let mut queue = slept_on(3);
-        assert_eq!((queue.push(loud()), queue.push(loud())), (Signal::Nobody, Signal::Nobody));
-        assert_eq!(queue.push(loud()), Signal::Waiter);
-        assert_eq!(queue.push(loud()), Signal::Nobody, "told once");
-        assert_eq!(queue.look(1, false), Found::Enough);
+        assert_eq!((queue.push(notifying()), queue.push(notifying())), (Signal::None, Signal::None));
+        assert_eq!(queue.push(notifying()), Signal::Waiter);
+        assert_eq!(queue.push(notifying()), Signal::None, "notification once");
+        assert_eq!(queue.look(1, false), WaitStatus::Enough);
     }
 
     #[test]
     fn a_silent_event_wakes_nobody_but_is_counted() {
         let mut queue = slept_on(1);
-        assert_eq!(queue.push(silent()), Signal::Nobody);
-        assert_eq!(queue.look(1, false), Found::TooFew, "still asleep for the consumer");
+        assert_eq!(queue.push(silent()), Signal::None);
+        assert_eq!(queue.look(1, false), WaitStatus::TooFew, "still asleep for the consumer");
         queue.fall_asleep();
-        assert_eq!(queue.push(loud()), Signal::Waiter);
-        assert_eq!(queue.look(1, false), Found::Enough);
+        assert_eq!(queue.push(notifying()), Signal::Waiter);
+        assert_eq!(queue.look(1, false), WaitStatus::Enough);
         assert!(matches!(queue.pop(), Some(Event::Dto(_))), "the oldest, whichever that is");
-        assert!(queue.has_loud());
+        assert!(queue.has_notifying());
     }
 
     #[test]
     fn with_the_time_silent_events_end_the_wait_too() {
         let mut queue = slept_on(1);
         queue.push(silent());
-        assert_eq!(queue.look(1, true), Found::Enough);
+        assert_eq!(queue.look(1, true), WaitStatus::Enough);
     }
 
     #[test]
@@ -370,13 +370,13 @@ mod tests {
         let mut queue = Queue::new(8);
         queue.push(silent());
         queue.begin_wait(1, 1).unwrap();
-        assert_eq!(queue.look(1, false), Found::Enough);
+        assert_eq!(queue.look(1, false), WaitStatus::Enough);
     }
 
     #[test]
     fn a_waiter_shuts_out_others() {
         let mut queue = slept_on(2);
-        queue.push(loud());
+        queue.push(notifying());
         assert_eq!(queue.require_no_waiter().err(), Some(Error::InvalidState(State::EvdWaiter)));
         assert_eq!(queue.begin_wait(2, 1), Err(Error::InvalidState(State::EvdWaiter)));
         assert_eq!(queue.resize(5), Err(Error::InvalidState(State::EvdWaiter)));
@@ -392,7 +392,7 @@ mod tests {
         queue.waitable = false;
         assert!(queue.expel());
         assert!(queue.pop().is_none());
-        assert_eq!(queue.look(1, false), Found::Expelled);
+        assert_eq!(queue.look(1, false), WaitStatus::Expelled);
         assert_eq!(queue.begin_wait(2, 1), Err(Error::InvalidState(State::EvdUnwaitable)));
     }
 
@@ -420,10 +420,10 @@ mod tests {
     #[test]
     fn only_a_loud_event_on_an_enabled_queue_concerns_the_cno() {
         let mut queue = Queue::new(8);
-        assert_eq!(queue.push(silent()), Signal::Nobody);
-        assert_eq!(queue.push(loud()), Signal::Cno);
+        assert_eq!(queue.push(silent()), Signal::None);
+        assert_eq!(queue.push(notifying()), Signal::Cno);
         queue.enabled = false;
-        assert_eq!(queue.push(loud()), Signal::Nobody);
+        assert_eq!(queue.push(notifying()), Signal::None);
         assert_eq!(queue.len(), 3, "all are queued");
     }
 
@@ -431,7 +431,7 @@ mod tests {
     fn it_shrinks_only_as_far_as_its_events_allow() {
         let mut queue = Queue::new(8);
         for _ in 0..5 {
-            queue.push(loud());
+            queue.push(notifying());
         }
         assert_eq!(queue.resize(4), Err(Error::InvalidState(State::Plain)));
         assert_eq!(queue.resize(5), Ok(()));
@@ -446,17 +446,17 @@ mod tests {
         {
             queue.complete(done);
         }
-        assert_eq!(queue.must_hear(), None, "the oldest is a success");
+        assert_eq!(queue.unreported_failure(), None, "the oldest is a success");
         queue.pop();
-        assert_eq!(queue.must_hear(), Some(2));
-        assert_eq!((queue.has_heard(7), queue.has_heard(2), queue.has_heard(2)), (false, true, false));
-        assert_eq!(queue.must_hear(), None);
+        assert_eq!(queue.unreported_failure(), Some(2));
+        assert_eq!((queue.mark_reported(7), queue.mark_reported(2), queue.mark_reported(2)), (false, true, false));
+        assert_eq!(queue.unreported_failure(), None);
         queue.pop();
-        assert_eq!(queue.must_hear(), Some(3));
+        assert_eq!(queue.unreported_failure(), Some(3));
         assert!(matches!(queue.front(), Some(Event::Failed(_))));
-        assert_eq!((queue.has_heard(3), queue.failures, queue.loud), (true, 0, 2));
+        assert_eq!((queue.mark_reported(3), queue.failures, queue.notifying), (true, 0, 2));
         assert!(matches!(queue.front(), Some(Event::Dto(_))));
         queue.drop_front();
-        assert_eq!((queue.len(), queue.loud), (1, 1));
+        assert_eq!((queue.len(), queue.notifying), (1, 1));
     }
 }

@@ -8,8 +8,8 @@ use dat_abi::*;
 
 use super::dapl_evd::*;
 use super::*;
-use crate::double::{self, Double, DoubleCq, Opened};
 use crate::error::Handle;
+use crate::fake::{self, FakeCq, FakeProvider, Opened};
 use crate::ia::dapl_ia::dapl_ia_close;
 use crate::provider::{Completion, ConnectionEvent, CqSink, Token};
 use crate::runtime::handle::from_handle;
@@ -34,7 +34,7 @@ impl Evh {
         let mut evd = std::ptr::null_mut();
         // SAFETY: a live IA and a writable out parameter.
         let code =
-            unsafe { dapl_evd_create::<Double>(opened.ia_handle, length, std::ptr::null_mut(), flags, &mut evd) };
+            unsafe { dapl_evd_create::<FakeProvider>(opened.ia_handle, length, std::ptr::null_mut(), flags, &mut evd) };
         assert_eq!(code, DAT_SUCCESS);
         Evh(evd as usize)
     }
@@ -43,11 +43,11 @@ impl Evh {
         self.0 as *mut c_void
     }
 
-    fn object(self) -> Arc<Evd<Double>> {
-        from_handle::<Evd<Double>>(self.handle(), Handle::Plain).unwrap().to_arc()
+    fn object(self) -> Arc<Evd<FakeProvider>> {
+        from_handle::<Evd<FakeProvider>>(self.handle(), Handle::Plain).unwrap().to_arc()
     }
 
-    fn cq(self) -> Arc<DoubleCq> {
+    fn cq(self) -> Arc<FakeCq> {
         self.object().cq().unwrap()
     }
 
@@ -55,14 +55,14 @@ impl Evh {
         let mut event = blank();
         let mut more = -1;
         // SAFETY: any handle will do, and the out parameters are writable.
-        let code = unsafe { dapl_evd_wait::<Double>(self.handle(), timeout, threshold, &mut event, &mut more) };
+        let code = unsafe { dapl_evd_wait::<FakeProvider>(self.handle(), timeout, threshold, &mut event, &mut more) };
         (code, mark_of(&event), more)
     }
 
     fn dequeue(self) -> (DAT_RETURN, u64) {
         let mut event = blank();
         // SAFETY: as above.
-        let code = unsafe { dapl_evd_dequeue::<Double>(self.handle(), &mut event) };
+        let code = unsafe { dapl_evd_dequeue::<FakeProvider>(self.handle(), &mut event) };
         (code, mark_of(&event))
     }
 
@@ -71,18 +71,18 @@ impl Evh {
         event.event_number = DAT_SOFTWARE_EVENT;
         event.event_data.software_event_data = DAT_SOFTWARE_EVENT_DATA { pointer: mark as *mut c_void };
         // SAFETY: as above.
-        unsafe { dapl_evd_post_se::<Double>(self.handle(), &event) }
+        unsafe { dapl_evd_post_se::<FakeProvider>(self.handle(), &event) }
     }
 
     fn free(self) -> DAT_RETURN {
         // SAFETY: any handle will do.
-        unsafe { dapl_evd_free::<Double>(self.handle()) }
+        unsafe { dapl_evd_free::<FakeProvider>(self.handle()) }
     }
 
     /// Waits until a thread sleeps on it.
-    fn await_sleeper(self) {
+    fn wait_until_asleep(self) {
         let evd = self.object();
-        while !evd.inner.lock().queue.has_sleeper() {
+        while !evd.inner.lock().queue.has_sleeping_waiter() {
             std::thread::yield_now();
         }
     }
@@ -112,12 +112,13 @@ const ALL: u32 = DAT_EVD_DEFAULT_FLAG | DAT_EVD_SOFTWARE_FLAG;
 
 #[test]
 fn creation_judges_its_arguments_in_order() {
-    let opened = double::open(c"evd-create");
+    let opened = fake::open(c"evd-create");
     let ia = opened.ia_handle;
     let mut out = std::ptr::null_mut();
     let null = std::ptr::null_mut();
     // SAFETY: any handles will do, and `out` is writable.
-    let mut create = |ia, length, cno, flags| unsafe { dapl_evd_create::<Double>(ia, length, cno, flags, &mut out) };
+    let mut create =
+        |ia, length, cno, flags| unsafe { dapl_evd_create::<FakeProvider>(ia, length, cno, flags, &mut out) };
     assert_eq!(create(opened.async_evd, 1, null, ALL), BAD | DAT_INVALID_HANDLE_IA);
     assert_eq!(create(ia, 0, null, ALL), argument(2));
     assert_eq!(create(ia, -1, null, ALL), argument(2));
@@ -127,13 +128,13 @@ fn creation_judges_its_arguments_in_order() {
     assert_eq!(create(ia, 1, null, 0x200), argument(4));
     assert_eq!(create(ia, 1000, null, ALL), DAT_SUCCESS);
     // SAFETY: a null out parameter is what is tried.
-    let code = unsafe { dapl_evd_create::<Double>(ia, 1, null, ALL, null.cast()) };
+    let code = unsafe { dapl_evd_create::<FakeProvider>(ia, 1, null, ALL, null.cast()) };
     assert_eq!(code, argument(5));
 }
 
 #[test]
 fn events_come_out_in_order_and_an_empty_queue_says_so_bare() {
-    let opened = double::open(c"evd-order");
+    let opened = fake::open(c"evd-order");
     let evd = Evh::new(&opened, 8, ALL);
     assert_eq!(evd.dequeue().0, 0x000D_0000);
     evd.cq().put(done(1));
@@ -148,7 +149,7 @@ fn events_come_out_in_order_and_an_empty_queue_says_so_bare() {
 
 #[test]
 fn a_connection_event_comes_after_the_completions_before_it() {
-    let opened = double::open(c"evd-behind");
+    let opened = fake::open(c"evd-behind");
     let evd = Evh::new(&opened, 4, ALL);
     evd.cq().put(done(1));
     let kind = ConnectionEvent::Disconnected;
@@ -156,7 +157,7 @@ fn a_connection_event_comes_after_the_completions_before_it() {
     assert_eq!(evd.dequeue(), (DAT_SUCCESS, 1));
     let mut event = blank();
     // SAFETY: a live handle and a writable event.
-    assert_eq!(unsafe { dapl_evd_dequeue::<Double>(evd.handle(), &mut event) }, DAT_SUCCESS);
+    assert_eq!(unsafe { dapl_evd_dequeue::<FakeProvider>(evd.handle(), &mut event) }, DAT_SUCCESS);
     assert_eq!((event.event_number, event.evd_handle), (DAT_CONNECTION_EVENT_DISCONNECTED, evd.handle()));
     // SAFETY: every event's data begins so.
     assert_eq!(unsafe { event.event_data.dto_completion_event_data.ep_handle } as usize, 64);
@@ -164,13 +165,13 @@ fn a_connection_event_comes_after_the_completions_before_it() {
 
 #[test]
 fn a_wait_judges_its_arguments_in_order() {
-    let opened = double::open(c"evd-wait-arguments");
+    let opened = fake::open(c"evd-wait-arguments");
     let evd = Evh::new(&opened, 4, ALL);
     let (mut event, mut more) = (blank(), 0);
     let null = std::ptr::null_mut::<c_void>();
     // SAFETY: any handle, null or writable out parameters.
     unsafe {
-        let wait = dapl_evd_wait::<Double>;
+        let wait = dapl_evd_wait::<FakeProvider>;
         assert_eq!(wait(opened.ia_handle, 0, 0, null.cast(), null.cast()), BAD);
         assert_eq!(wait(evd.handle(), 0, 0, null.cast(), null.cast()), argument(4));
         assert_eq!(wait(evd.handle(), 0, 0, &mut event, null.cast()), argument(5));
@@ -181,7 +182,7 @@ fn a_wait_judges_its_arguments_in_order() {
 
 #[test]
 fn a_wait_that_times_out_takes_nothing_and_counts() {
-    let opened = double::open(c"evd-time-out");
+    let opened = fake::open(c"evd-time-out");
     let evd = Evh::new(&opened, 8, ALL);
     assert_eq!(evd.wait(0, 1), (TIMEOUT, 0, 0));
     evd.post(1);
@@ -194,7 +195,7 @@ fn a_wait_that_times_out_takes_nothing_and_counts() {
 
 #[test]
 fn a_wait_that_sleeps_tells_the_provider_first() {
-    let opened = double::open(c"evd-sleeps");
+    let opened = fake::open(c"evd-sleeps");
     for flags in [DAT_EVD_DTO_FLAG | DAT_EVD_SOFTWARE_FLAG, DAT_EVD_SOFTWARE_FLAG] {
         let evd = Evh::new(&opened, 8, flags);
         let before = opened.ia.provider().sleeps_seen();
@@ -209,7 +210,7 @@ fn a_wait_that_sleeps_tells_the_provider_first() {
 
 #[test]
 fn a_sleeper_is_woken_by_every_stream() {
-    let opened = double::open(c"evd-wake");
+    let opened = fake::open(c"evd-wake");
     let evd = Evh::new(&opened, 8, ALL);
     type Waker = (&'static str, fn(Evh));
     let wakers: [Waker; 3] = [
@@ -222,7 +223,7 @@ fn a_sleeper_is_woken_by_every_stream() {
     ];
     for (stream, waker) in wakers {
         let sleeper = std::thread::spawn(move || evd.wait(DAT_TIMEOUT_INFINITE, 1));
-        evd.await_sleeper();
+        evd.wait_until_asleep();
         assert_eq!(evd.dequeue().0, WAITER, "{stream}");
         assert_eq!(evd.wait(0, 1).0, WAITER, "{stream}");
         waker(evd);
@@ -232,11 +233,11 @@ fn a_sleeper_is_woken_by_every_stream() {
 
 #[test]
 fn a_threshold_is_waited_for_across_wake_ups() {
-    let opened = double::open(c"evd-threshold");
+    let opened = fake::open(c"evd-threshold");
     let evd = Evh::new(&opened, 8, ALL);
     let sleeper = std::thread::spawn(move || evd.wait(DAT_TIMEOUT_INFINITE, 3));
     for cookie in 1..=3 {
-        evd.await_sleeper();
+        evd.wait_until_asleep();
         assert!(evd.cq().is_armed(), "somebody depends on it");
         evd.cq().feed(done(cookie));
     }
@@ -245,22 +246,22 @@ fn a_threshold_is_waited_for_across_wake_ups() {
 
 #[test]
 fn who_makes_it_unwaitable_or_ends_it_releases_the_sleeper() {
-    let opened = double::open(c"evd-release");
+    let opened = fake::open(c"evd-release");
     let evd = Evh::new(&opened, 8, ALL);
     let unwaitable = DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_EVD_UNWAITABLE;
     let sleeper = std::thread::spawn(move || evd.wait(DAT_TIMEOUT_INFINITE, 1).0);
-    evd.await_sleeper();
+    evd.wait_until_asleep();
     // SAFETY: a live handle.
-    assert_eq!(unsafe { dapl_evd_set_unwaitable::<Double>(evd.handle()) }, DAT_SUCCESS);
+    assert_eq!(unsafe { dapl_evd_set_unwaitable::<FakeProvider>(evd.handle()) }, DAT_SUCCESS);
     assert_eq!(sleeper.join().unwrap(), unwaitable);
     evd.post(1);
     assert_eq!(evd.wait(0, 1).0, unwaitable, "even with events");
     // SAFETY: as above.
-    assert_eq!(unsafe { dapl_evd_clear_unwaitable::<Double>(evd.handle()) }, DAT_SUCCESS);
+    assert_eq!(unsafe { dapl_evd_clear_unwaitable::<FakeProvider>(evd.handle()) }, DAT_SUCCESS);
     assert_eq!(evd.wait(0, 1).0, DAT_SUCCESS);
 
     let sleeper = std::thread::spawn(move || evd.wait(DAT_TIMEOUT_INFINITE, 1).0);
-    evd.await_sleeper();
+    evd.wait_until_asleep();
     assert_eq!(evd.free(), DAT_SUCCESS);
     assert_eq!(sleeper.join().unwrap(), DAT_CLASS_ERROR | DAT_ABORT);
     assert_eq!(evd.free(), BAD);
@@ -269,18 +270,18 @@ fn who_makes_it_unwaitable_or_ends_it_releases_the_sleeper() {
 
 #[test]
 fn an_abrupt_close_of_the_ia_releases_the_sleeper() {
-    let opened = double::open(c"evd-abrupt");
+    let opened = fake::open(c"evd-abrupt");
     let evd = Evh::new(&opened, 8, DAT_EVD_CONNECTION_FLAG);
     let sleeper = std::thread::spawn(move || evd.wait(DAT_TIMEOUT_INFINITE, 1).0);
-    evd.await_sleeper();
+    evd.wait_until_asleep();
     // SAFETY: a live handle.
     unsafe {
         assert_eq!(
-            dapl_ia_close::<Double>(opened.ia_handle, DAT_CLOSE_GRACEFUL_FLAG),
+            dapl_ia_close::<FakeProvider>(opened.ia_handle, DAT_CLOSE_GRACEFUL_FLAG),
             DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_IA_IN_USE
         );
-        assert_eq!(dapl_ia_close::<Double>(opened.ia_handle, DAT_CLOSE_ABRUPT_FLAG), DAT_SUCCESS);
-        assert_eq!(dapl_ia_close::<Double>(opened.ia_handle, DAT_CLOSE_ABRUPT_FLAG), BAD | DAT_INVALID_HANDLE_IA);
+        assert_eq!(dapl_ia_close::<FakeProvider>(opened.ia_handle, DAT_CLOSE_ABRUPT_FLAG), DAT_SUCCESS);
+        assert_eq!(dapl_ia_close::<FakeProvider>(opened.ia_handle, DAT_CLOSE_ABRUPT_FLAG), BAD | DAT_INVALID_HANDLE_IA);
     }
     assert_eq!(sleeper.join().unwrap(), DAT_CLASS_ERROR | DAT_ABORT);
     assert!(opened.ia.provider().is_closed());
@@ -288,7 +289,7 @@ fn an_abrupt_close_of_the_ia_releases_the_sleeper() {
 
 #[test]
 fn a_full_queue_refuses_software_events_and_tells_nobody() {
-    let opened = double::open(c"evd-full");
+    let opened = fake::open(c"evd-full");
     let evd = Evh::new(&opened, 2, ALL);
     assert_eq!((evd.post(1), evd.post(2)), (DAT_SUCCESS, DAT_SUCCESS));
     assert_eq!(evd.post(3), DAT_CLASS_ERROR | DAT_QUEUE_FULL);
@@ -298,7 +299,7 @@ fn a_full_queue_refuses_software_events_and_tells_nobody() {
 
 #[test]
 fn an_overflow_is_reported_and_survived() {
-    let opened = double::open(c"evd-overflow");
+    let opened = fake::open(c"evd-overflow");
     let evd = Evh::new(&opened, 1, DAT_EVD_CR_FLAG);
     let request = Event::Request { sp: 1, address: 2, qual: 3, cr: 4 };
     let object = evd.object();
@@ -306,7 +307,7 @@ fn an_overflow_is_reported_and_survived() {
     assert!(posted > 10_000 && posted < 100_000);
     let mut event = blank();
     // SAFETY: a live handle and a writable event.
-    assert_eq!(unsafe { dapl_evd_dequeue::<Double>(opened.async_evd, &mut event) }, DAT_SUCCESS);
+    assert_eq!(unsafe { dapl_evd_dequeue::<FakeProvider>(opened.async_evd, &mut event) }, DAT_SUCCESS);
     assert_eq!(event.event_number, DAT_ASYNC_ERROR_EVD_OVERFLOW);
     // SAFETY: the number says which member it is.
     let data = unsafe { event.event_data.asynch_error_event_data };
@@ -316,20 +317,20 @@ fn an_overflow_is_reported_and_survived() {
 
 #[test]
 fn query_shows_the_state_and_resize_changes_the_length() {
-    let opened = double::open(c"evd-query");
+    let opened = fake::open(c"evd-query");
     let evd = Evh::new(&opened, 4, DAT_EVD_SOFTWARE_FLAG | DAT_EVD_CR_FLAG);
     // SAFETY: zeros are a record of numbers and null pointers.
     let mut param: DAT_EVD_PARAM = unsafe { std::mem::zeroed() };
     // SAFETY: live handles and a writable record.
     unsafe {
-        assert_eq!(dapl_evd_query::<Double>(evd.handle(), 0x20, &mut param), argument(2));
-        assert_eq!(dapl_evd_query::<Double>(evd.handle(), 0, std::ptr::null_mut()), argument(3));
-        assert_eq!(dapl_evd_query::<Double>(opened.ia_handle, 0, &mut param), BAD);
-        assert_eq!(dapl_evd_resize::<Double>(evd.handle(), 0), argument(2));
-        assert_eq!(dapl_evd_resize::<Double>(evd.handle(), 1001), argument(2));
-        assert_eq!(dapl_evd_resize::<Double>(evd.handle(), 100), DAT_SUCCESS);
-        assert_eq!(dapl_evd_disable::<Double>(evd.handle()), DAT_SUCCESS);
-        assert_eq!(dapl_evd_query::<Double>(evd.handle(), DAT_EVD_FIELD_ALL, &mut param), DAT_SUCCESS);
+        assert_eq!(dapl_evd_query::<FakeProvider>(evd.handle(), 0x20, &mut param), argument(2));
+        assert_eq!(dapl_evd_query::<FakeProvider>(evd.handle(), 0, std::ptr::null_mut()), argument(3));
+        assert_eq!(dapl_evd_query::<FakeProvider>(opened.ia_handle, 0, &mut param), BAD);
+        assert_eq!(dapl_evd_resize::<FakeProvider>(evd.handle(), 0), argument(2));
+        assert_eq!(dapl_evd_resize::<FakeProvider>(evd.handle(), 1001), argument(2));
+        assert_eq!(dapl_evd_resize::<FakeProvider>(evd.handle(), 100), DAT_SUCCESS);
+        assert_eq!(dapl_evd_disable::<FakeProvider>(evd.handle()), DAT_SUCCESS);
+        assert_eq!(dapl_evd_query::<FakeProvider>(evd.handle(), DAT_EVD_FIELD_ALL, &mut param), DAT_SUCCESS);
     }
     assert_eq!((param.ia_handle, param.evd_qlen, param.cno_handle), (opened.ia_handle, 100, std::ptr::null_mut()));
     assert_eq!(param.evd_flags, DAT_EVD_SOFTWARE_FLAG | DAT_EVD_CR_FLAG);
@@ -338,11 +339,11 @@ fn query_shows_the_state_and_resize_changes_the_length() {
 
 #[test]
 fn the_async_evd_belongs_to_its_ia() {
-    let opened = double::open(c"evd-async");
+    let opened = fake::open(c"evd-async");
     let code = DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_EVD_ASYNC;
     assert_eq!(Evh(opened.async_evd as usize).free(), code);
     // SAFETY: a live handle.
-    assert_eq!(unsafe { dapl_ia_close::<Double>(opened.ia_handle, DAT_CLOSE_GRACEFUL_FLAG) }, DAT_SUCCESS);
+    assert_eq!(unsafe { dapl_ia_close::<FakeProvider>(opened.ia_handle, DAT_CLOSE_GRACEFUL_FLAG) }, DAT_SUCCESS);
     assert_eq!(Evh(opened.async_evd as usize).free(), BAD);
 }
 
@@ -369,20 +370,20 @@ unsafe extern "C-unwind" fn sleep_until_cancelled(argument: *mut c_void) -> *mut
     // SAFETY: writable out parameters.
     unsafe {
         pthread_setcanceltype((argument as usize & 1) as c_int, std::ptr::null_mut());
-        dapl_evd_wait::<Double>(evd, DAT_TIMEOUT_INFINITE, 1, &mut event, &mut more);
+        dapl_evd_wait::<FakeProvider>(evd, DAT_TIMEOUT_INFINITE, 1, &mut event, &mut more);
     }
     std::ptr::null_mut()
 }
 
-fn cancel_a_sleeper(name: &CStr, asynchronous: usize) {
-    let opened = double::open(name);
+fn cancel_sleeping_thread(name: &CStr, asynchronous: usize) {
+    let opened = fake::open(name);
     let evd = Evh::new(&opened, 8, ALL);
     let mut thread = 0;
     let argument = (evd.0 | asynchronous) as *mut c_void;
     // SAFETY: a function that takes the argument; `thread` is writable.
     let started = unsafe { pthread_create(&mut thread, std::ptr::null(), sleep_until_cancelled, argument) };
     assert_eq!(started, 0);
-    evd.await_sleeper();
+    evd.wait_until_asleep();
     let mut result = std::ptr::null_mut();
     // SAFETY: the thread was started and not joined yet.
     unsafe {
@@ -397,8 +398,8 @@ fn cancel_a_sleeper(name: &CStr, asynchronous: usize) {
 
 #[test]
 fn a_cancelled_sleeper_leaves_nothing_behind() {
-    cancel_a_sleeper(c"evd-cancel-async", 1);
-    cancel_a_sleeper(c"evd-cancel-deferred", 0);
+    cancel_sleeping_thread(c"evd-cancel-async", 1);
+    cancel_sleeping_thread(c"evd-cancel-deferred", 0);
 }
 
 /// Waits again and again until it is cancelled, at any instruction. Owns nothing.
@@ -409,14 +410,14 @@ unsafe extern "C-unwind" fn wait_until_cancelled(evd: *mut c_void) -> *mut c_voi
     unsafe {
         pthread_setcanceltype(1, std::ptr::null_mut());
         loop {
-            dapl_evd_wait::<Double>(evd, DAT_TIMEOUT_INFINITE, 1, &mut event, &mut more);
+            dapl_evd_wait::<FakeProvider>(evd, DAT_TIMEOUT_INFINITE, 1, &mut event, &mut more);
         }
     }
 }
 
 #[test]
 fn a_wait_looks_before_it_sleeps_unless_the_provider_says_no() {
-    let opened = double::open(c"evd-looks");
+    let opened = fake::open(c"evd-looks");
     let evd = Evh::new(&opened, 8, ALL);
     let looks = |longest| {
         let cq = evd.cq();
@@ -433,7 +434,7 @@ fn a_wait_looks_before_it_sleeps_unless_the_provider_says_no() {
 
 #[test]
 fn who_still_looks_need_not_be_told() {
-    let opened = double::open(c"evd-looks-on");
+    let opened = fake::open(c"evd-looks-on");
     let evd = Evh::new(&opened, 8, ALL);
     let (object, cq) = (evd.object(), evd.cq());
     cq.longest_look.store(u32::MAX / 2, Ordering::Relaxed);
@@ -443,8 +444,8 @@ fn who_still_looks_need_not_be_told() {
         std::thread::yield_now();
     }
     // Late news of what somebody has taken before.
-    object.link.notify();
-    assert!(!cq.is_armed() || !object.has_waiter(), "it looks, and would be told of everything besides");
+    object.evd_ref.notify();
+    assert!(!cq.is_armed() || !object.has_waiter(), "it looks, and would be notification of everything besides");
     cq.put(done(1));
     assert_eq!(looker.join().unwrap(), 1);
     assert!(!cq.is_armed());
@@ -453,7 +454,7 @@ fn who_still_looks_need_not_be_told() {
 
 #[test]
 fn a_cancellation_at_any_moment_leaves_nothing_behind() {
-    let opened = double::open(c"evd-cancel-any");
+    let opened = fake::open(c"evd-cancel-any");
     for round in 0..300_u64 {
         let evd = Evh::new(&opened, 8, ALL);
         let mut thread = 0;

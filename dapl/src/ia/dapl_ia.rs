@@ -6,7 +6,7 @@ use std::ffi::CStr;
 
 use dat_abi::*;
 
-use super::dapls_ia::{self, Wanted};
+use super::dapls_ia::{self, AsyncEvdChoice};
 use super::{Ia, query};
 use crate::error::{Error, Handle, Result};
 use crate::evd::{Evd, Stream, dapls_evd};
@@ -38,8 +38,8 @@ pub unsafe extern "C" fn dapl_ia_open<P: Provider>(
         let registration = names::find(name).ok_or(Error::InvalidParameter(1))?;
         require(async_evd, 3)?;
         // SAFETY: not null, and readable by this function's contract.
-        let wanted = wanted::<P>(unsafe { async_evd.read_unaligned() }, length)?;
-        let (opened, said) = logger::aside(|| dapls_ia::open(registration, crate::cm::sink::<P>(), wanted));
+        let choice = choice::<P>(unsafe { async_evd.read_unaligned() }, length)?;
+        let (opened, said) = logger::aside(|| dapls_ia::open(registration, crate::cm::sink::<P>(), choice));
         if !said.is_empty() && (opened.is_ok() || !libdat::say(&said)) {
             log::error!("{said}");
         }
@@ -53,9 +53,9 @@ pub unsafe extern "C" fn dapl_ia_open<P: Provider>(
 }
 
 /// What the consumer asks for by the value of the async EVD handle (registry-ia.md 4.3).
-fn wanted<P: Provider>(evd: DAT_EVD_HANDLE, length: DAT_COUNT) -> Result<Wanted<P>> {
+fn choice<P: Provider>(evd: DAT_EVD_HANDLE, length: DAT_COUNT) -> Result<AsyncEvdChoice<P>> {
     if evd == DAT_EVD_ASYNC_EXISTS {
-        return Ok(Wanted::OutOfScope);
+        return Ok(AsyncEvdChoice::OutOfScope);
     }
     if evd.is_null() {
         return if length > 0 { Ok(dapls_evd::with_ia(length)) } else { Err(Error::InvalidParameter(2)) };
@@ -64,7 +64,7 @@ fn wanted<P: Provider>(evd: DAT_EVD_HANDLE, length: DAT_COUNT) -> Result<Wanted<
     if !evd.serves(Stream::Async) {
         return Err(Error::InvalidHandle(Handle::EvdAsync));
     }
-    Ok(Wanted::Lent(Use::of(evd.to_arc())))
+    Ok(AsyncEvdChoice::Borrowed(Use::of(evd.to_arc())))
 }
 
 /// `dat_ia_query`.

@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 
 use super::{Child, Ia, Rank};
 use crate::provider::Provider;
-use crate::stats::counters::{Board, EpCounts, EvdCounts, IaEvents, Sums};
-use crate::stats::publication::Shows;
+use crate::stats::counters::{EpCounts, EvdCounts, IaEvents, Listing, Sums};
+use crate::stats::publication::CounterSource;
 
 /// What an IA keeps for this.
 #[derive(Debug, Default)]
@@ -23,17 +23,17 @@ pub(super) struct Counts {
     /// Of objects that have gone.
     gone: Mutex<Sums>,
     /// Made by the first query.
-    board: OnceLock<Board>,
+    listing: OnceLock<Listing>,
 }
 
 /// EVDs with numbers of their own in the list; those with the highest handles are only in the sums.
-const EVDS_SHOWN: usize = 64;
+const MAX_LISTED_EVDS: usize = 64;
 
 /// Numbers of the provider's with a place in the list.
 const PROVIDERS: usize = 64;
 
 /// EPs that are told of to who asks from outside.
-const EPS_TOLD: usize = 256;
+const MAX_LISTED_EPS: usize = 256;
 
 /// Kinds of objects, as their numbers are shown.
 const ALIVE: [(&str, &[Rank]); 10] = [
@@ -64,12 +64,13 @@ impl<P: Provider> Ia<P> {
 
     /// Facts and counters, as a list for the consumer; it stays in place as long as the IA, and each call renews it.
     pub(super) fn show_counts(&self) -> (i32, *mut DAT_NAMED_ATTR) {
-        const ROOM: usize = IaEvents::LEN + EpCounts::LEN + EvdCounts::LEN * (1 + EVDS_SHOWN) + ALIVE.len() + PROVIDERS;
-        let board = self.counts.board.get_or_init(|| Board::new(self.facts.iter().cloned(), ROOM));
+        const ROOM: usize =
+            IaEvents::LEN + EpCounts::LEN + EvdCounts::LEN * (1 + MAX_LISTED_EVDS) + ALIVE.len() + PROVIDERS;
+        let listing = self.counts.listing.get_or_init(|| Listing::new(self.facts.iter().cloned(), ROOM));
         let (ranks, children): (Vec<_>, Vec<_>) = self.children.lock().known.values().cloned().unzip();
         let sums = self.sums(&children);
         let own = self.provider.counts().into_iter().take(PROVIDERS).map(|count| (count.name.to_owned(), count.value));
-        board.show(self.totals(&sums).chain(alive(&ranks)).chain(own).chain(each_evd(&sums)))
+        listing.show(self.totals(&sums).chain(alive(&ranks)).chain(own).chain(each_evd(&sums)))
     }
 
     /// Tells the log, if anybody listens there, what the IA has seen until it is closed.
@@ -104,7 +105,7 @@ impl<P: Provider> Ia<P> {
     }
 }
 
-impl<P: Provider> Shows for Ia<P> {
+impl<P: Provider> CounterSource for Ia<P> {
     fn show(&self, text: &mut Text) {
         let (ranks, children): (Vec<_>, Vec<_>) = self.children.lock().known.values().cloned().unzip();
         text.adapter(self.registration.name(), P::NAME, self.id.handle);
@@ -117,8 +118,8 @@ impl<P: Provider> Shows for Ia<P> {
         let own = self.provider.counts();
         own.iter().for_each(|count| text.count(count.name, count.unit, count.is_level, count.value));
         let eps = || ranks.iter().zip(&children).filter(|(rank, _)| **rank == Rank::Ep).map(|(_, child)| child);
-        eps().take(EPS_TOLD).filter_map(Weak::upgrade).for_each(|ep| ep.describe(text));
-        text.left_out(eps().count().saturating_sub(EPS_TOLD));
+        eps().take(MAX_LISTED_EPS).filter_map(Weak::upgrade).for_each(|ep| ep.describe(text));
+        text.left_out(eps().count().saturating_sub(MAX_LISTED_EPS));
     }
 }
 
@@ -131,6 +132,6 @@ fn each_evd(sums: &Sums) -> impl Iterator<Item = (String, u64)> {
     let mut each = sums.each.clone();
     each.sort_unstable_by_key(|(handle, _)| *handle);
     each.into_iter()
-        .take(EVDS_SHOWN)
+        .take(MAX_LISTED_EVDS)
         .flat_map(|(handle, counts)| counts.list().map(|(name, count)| (format!("evd.{handle:#x}.{name}"), count)))
 }

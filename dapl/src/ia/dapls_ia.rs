@@ -13,28 +13,28 @@ use dat_abi::{DAT_EVD_HANDLE, DAT_EVD_OUT_OF_SCOPE, DAT_IA_HANDLE};
 use parking_lot::Mutex;
 
 use super::dapli_counts::Counts;
-use super::{AsyncError, AsyncEvd, AsyncSink, Child, Children, Ia};
+use super::{AsyncError, AsyncErrorSink, AsyncEvd, Child, Children, Ia};
 use crate::error::{Error, Handle, Result};
 use crate::names::Registration;
 use crate::provider::{CmSink, IaSpec, Provider};
 use crate::runtime::consumer_memory::{self, Address};
 use crate::runtime::handle::{self, Created, ObjectId, Use};
-use crate::runtime::sync::Lasting;
-use crate::stats::publication::{self, Shows};
+use crate::runtime::sync::StaticMutex;
+use crate::stats::publication::{self, CounterSource};
 use crate::stats::trace;
 
 /// Where the asynchronous errors of a new IA are to go.
-pub enum Wanted<P: Provider> {
+pub enum AsyncEvdChoice<P: Provider> {
     /// To an EVD that this makes, with the IA.
     Make(Maker<P>),
     /// To an EVD that exists.
-    Lent(Use<dyn AsyncSink>),
+    Borrowed(Use<dyn AsyncErrorSink>),
     /// To every async EVD of this library.
     OutOfScope,
 }
 
 /// Makes an async EVD in an IA, its handle live.
-type Maker<P> = Box<dyn FnOnce(&Arc<Ia<P>>) -> Result<Arc<dyn AsyncSink>>>;
+type Maker<P> = Box<dyn FnOnce(&Arc<Ia<P>>) -> Result<Arc<dyn AsyncErrorSink>>>;
 
 /// Opens an IA, and says which async EVD it has.
 ///
@@ -42,7 +42,7 @@ type Maker<P> = Box<dyn FnOnce(&Arc<Ia<P>>) -> Result<Arc<dyn AsyncSink>>>;
 pub fn open<P: Provider>(
     registration: &'static Registration,
     sink: Arc<dyn CmSink<P>>,
-    wanted: Wanted<P>,
+    choice: AsyncEvdChoice<P>,
 ) -> Result<(DAT_IA_HANDLE, DAT_EVD_HANDLE)> {
     // What is not for the trace is the provider's.
     let (tracing, params) = trace::Settings::read(&registration.params());
@@ -64,9 +64,9 @@ pub fn open<P: Provider>(
         })
     })?;
     let ia = made.object().clone();
-    match connect_async_evd(&ia, wanted) {
+    match connect_async_evd(&ia, choice) {
         Ok(evd) => {
-            let shows: Arc<dyn Shows> = ia.clone();
+            let shows: Arc<dyn CounterSource> = ia.clone();
             publication::add(Arc::downgrade(&shows));
             Ok((publish(made), evd))
         }
@@ -98,14 +98,14 @@ fn own_facts<P: Provider>() -> impl Iterator<Item = (String, String)> {
     .into_iter()
 }
 
-fn connect_async_evd<P: Provider>(ia: &Arc<Ia<P>>, wanted: Wanted<P>) -> Result<DAT_EVD_HANDLE> {
-    let (to, handle) = match wanted {
-        Wanted::OutOfScope => (AsyncEvd::OutOfScope, DAT_EVD_OUT_OF_SCOPE),
-        Wanted::Lent(evd) => {
+fn connect_async_evd<P: Provider>(ia: &Arc<Ia<P>>, choice: AsyncEvdChoice<P>) -> Result<DAT_EVD_HANDLE> {
+    let (to, handle) = match choice {
+        AsyncEvdChoice::OutOfScope => (AsyncEvd::OutOfScope, DAT_EVD_OUT_OF_SCOPE),
+        AsyncEvdChoice::Borrowed(evd) => {
             let handle = hear(evd.arc());
-            (AsyncEvd::Lent(evd), handle)
+            (AsyncEvd::Borrowed(evd), handle)
         }
-        Wanted::Make(make) => {
+        AsyncEvdChoice::Make(make) => {
             let evd = make(ia)?;
             let handle = hear(&evd);
             (AsyncEvd::Own(evd), handle)
@@ -119,21 +119,21 @@ fn connect_async_evd<P: Provider>(ia: &Arc<Ia<P>>, wanted: Wanted<P>) -> Result<
 pub(super) fn async_handle<P: Provider>(ia: &Ia<P>) -> DAT_EVD_HANDLE {
     match &*ia.async_evd.lock() {
         AsyncEvd::Own(evd) => evd.id().handle as DAT_EVD_HANDLE,
-        AsyncEvd::Lent(evd) => evd.id().handle as DAT_EVD_HANDLE,
+        AsyncEvd::Borrowed(evd) => evd.id().handle as DAT_EVD_HANDLE,
         AsyncEvd::OutOfScope => DAT_EVD_OUT_OF_SCOPE,
         AsyncEvd::Absent => std::ptr::null_mut(),
     }
 }
 
 /// Async EVDs of this library, for IAs whose own is out of scope. Dead ones do no harm and go when one is added.
-static LISTENERS: Lasting<Vec<(ObjectId, Weak<dyn AsyncSink>)>> = Lasting::new(Vec::new());
+static LISTENERS: StaticMutex<Vec<(ObjectId, Weak<dyn AsyncErrorSink>)>> = StaticMutex::new(Vec::new());
 
 /// Keeps others out, for `fork`.
 pub(crate) fn hold() -> impl Sized {
     LISTENERS.lock()
 }
 
-fn hear(evd: &Arc<dyn AsyncSink>) -> DAT_EVD_HANDLE {
+fn hear(evd: &Arc<dyn AsyncErrorSink>) -> DAT_EVD_HANDLE {
     let new = evd.id();
     let mut listeners = LISTENERS.lock();
     listeners.retain(|(id, _)| *id != new && handle::is_live(*id));
@@ -144,9 +144,9 @@ fn hear(evd: &Arc<dyn AsyncSink>) -> DAT_EVD_HANDLE {
 /// Reports an asynchronous error of this IA or of an object in it.
 pub fn report<P: Provider>(ia: &Ia<P>, error: AsyncError) {
     ia.count(|events| &events.async_errors);
-    let evds: Vec<Arc<dyn AsyncSink>> = match &*ia.async_evd.lock() {
+    let evds: Vec<Arc<dyn AsyncErrorSink>> = match &*ia.async_evd.lock() {
         AsyncEvd::Own(evd) => vec![evd.clone()],
-        AsyncEvd::Lent(evd) => vec![evd.arc().clone()],
+        AsyncEvd::Borrowed(evd) => vec![evd.arc().clone()],
         AsyncEvd::Absent => Vec::new(),
         AsyncEvd::OutOfScope => {
             // A closed one drops what it is told.

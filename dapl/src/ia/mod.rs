@@ -50,9 +50,9 @@ pub struct Ia<P: Provider> {
 /// Where the asynchronous errors of an IA go (registry-ia.md 4.3).
 enum AsyncEvd {
     /// To the EVD made with the IA; it goes with the IA.
-    Own(Arc<dyn AsyncSink>),
+    Own(Arc<dyn AsyncErrorSink>),
     /// To an EVD that the consumer brought.
-    Lent(Use<dyn AsyncSink>),
+    Borrowed(Use<dyn AsyncErrorSink>),
     /// To every async EVD of this library.
     OutOfScope,
     /// Nowhere: the IA is being opened or closed.
@@ -60,7 +60,7 @@ enum AsyncEvd {
 }
 
 /// An EVD as IAs see it: the place where asynchronous errors are queued. Implemented by `evd`.
-pub trait AsyncSink: Usable + Send + Sync {
+pub trait AsyncErrorSink: Usable + Send + Sync {
     /// Its name.
     fn id(&self) -> ObjectId;
     /// Queues an error; a full EVD logs that it lost one, since there is nobody else to tell.

@@ -9,8 +9,8 @@ use super::Ia;
 use super::dapl_ia::*;
 use super::dapls_ia::finish_close;
 use crate::context::*;
-use crate::double::{self, Double};
 use crate::error::Handle;
+use crate::fake::{self, FakeProvider};
 use crate::libdat::Libdat;
 use crate::lmr::dapl_lmr::*;
 use crate::names;
@@ -26,16 +26,16 @@ fn argument(n: u32) -> DAT_RETURN {
 }
 
 fn open(name: &CStr, length: i32, evd: &mut *mut c_void) -> (DAT_RETURN, *mut c_void) {
-    registration::for_test::<Double>(name);
+    registration::for_test::<FakeProvider>(name);
     let mut ia = NULL;
     // SAFETY: a string, and writable places.
-    let code = unsafe { dapl_ia_open::<Double>(name.as_ptr().cast_mut(), length, evd, &mut ia) };
+    let code = unsafe { dapl_ia_open::<FakeProvider>(name.as_ptr().cast_mut(), length, evd, &mut ia) };
     (code, ia)
 }
 
 fn close(ia: *mut c_void, flags: u32) -> DAT_RETURN {
     // SAFETY: any handle will do.
-    unsafe { dapl_ia_close::<Double>(ia, flags) }
+    unsafe { dapl_ia_close::<FakeProvider>(ia, flags) }
 }
 
 const GRACEFUL: u32 = DAT_CLOSE_GRACEFUL_FLAG;
@@ -61,20 +61,20 @@ fn an_async_evd_is_made_lent_or_out_of_scope() {
     assert_eq!(close(first, GRACEFUL), DAT_SUCCESS);
 
     for garbage in [evd, first, 2 as *mut c_void, 77 as *mut c_void] {
-        let mut wanted = garbage;
-        assert_eq!(open(c"ia-async", 8, &mut wanted).0, BAD | DAT_INVALID_HANDLE_EVD_ASYNC);
-        assert_eq!(wanted, garbage, "not written on failure");
+        let mut choice = garbage;
+        assert_eq!(open(c"ia-async", 8, &mut choice).0, BAD | DAT_INVALID_HANDLE_EVD_ASYNC);
+        assert_eq!(choice, garbage, "not written on failure");
     }
 }
 
 #[test]
 fn an_open_judges_its_pointers() {
     let name = c"ia-pointers";
-    registration::for_test::<Double>(name);
+    registration::for_test::<FakeProvider>(name);
     let (mut evd, mut ia) = (NULL, NULL);
     // SAFETY: strings, null, or writable places.
     unsafe {
-        let open = dapl_ia_open::<Double>;
+        let open = dapl_ia_open::<FakeProvider>;
         assert_eq!(open(std::ptr::null_mut(), 8, &mut evd, &mut ia), argument(1));
         assert_eq!(open(name.as_ptr().cast_mut(), 8, &mut evd, std::ptr::null_mut()), BAD | DAT_INVALID_HANDLE_IA);
         assert_eq!(open(name.as_ptr().cast_mut(), 8, std::ptr::null_mut(), &mut ia), argument(3));
@@ -84,13 +84,13 @@ fn an_open_judges_its_pointers() {
 
 #[test]
 fn a_query_checks_before_it_writes() {
-    let opened = double::open(c"ia-query");
+    let opened = fake::open(c"ia-query");
     // SAFETY: zeros are records of numbers and null pointers.
     let (mut ia, mut provider): (DAT_IA_ATTR, DAT_PROVIDER_ATTR) = unsafe { std::mem::zeroed() };
     let mut evd = NULL;
     // SAFETY: any handle; null or writable out parameters.
     unsafe {
-        let query = dapl_ia_query::<Double>;
+        let query = dapl_ia_query::<FakeProvider>;
         let (no_ia, no_provider) = (std::ptr::null_mut(), std::ptr::null_mut());
         assert_eq!(query(opened.async_evd, &mut evd, 0, no_ia, 0, no_provider), BAD | DAT_INVALID_HANDLE_IA);
         assert_eq!(query(opened.ia_handle, &mut evd, 1, no_ia, 0, no_provider), argument(4));
@@ -121,13 +121,14 @@ fn a_query_checks_before_it_writes() {
 #[test]
 fn shared_receive_queues_are_shown_as_the_transport_has_them() {
     let shown = |name| {
-        let opened = double::open(name);
+        let opened = fake::open(name);
         // SAFETY: zeros are valid in these records.
         let (mut ia, mut provider): (DAT_IA_ATTR, DAT_PROVIDER_ATTR) = unsafe { std::mem::zeroed() };
         let all = (DAT_IA_FIELD_ALL, DAT_PROVIDER_FIELD_ALL);
         let none = std::ptr::null_mut();
         // SAFETY: a live IA, and writable records.
-        let code = unsafe { dapl_ia_query::<Double>(opened.ia_handle, none, all.0, &mut ia, all.1, &mut provider) };
+        let code =
+            unsafe { dapl_ia_query::<FakeProvider>(opened.ia_handle, none, all.0, &mut ia, all.1, &mut provider) };
         assert_eq!(code, DAT_SUCCESS);
         assert_eq!(close(opened.ia_handle, GRACEFUL), DAT_SUCCESS);
         let supported = (provider.srq_supported, provider.srq_ep_pz_difference_supported);
@@ -141,14 +142,14 @@ fn shared_receive_queues_are_shown_as_the_transport_has_them() {
 
 #[test]
 fn a_refused_close_changes_nothing() {
-    let opened = double::open(c"ia-close");
+    let opened = fake::open(c"ia-close");
     let mut pz = NULL;
     // SAFETY: a live IA and a writable place.
-    assert_eq!(unsafe { dapl_pz_create::<Double>(opened.ia_handle, &mut pz) }, DAT_SUCCESS);
+    assert_eq!(unsafe { dapl_pz_create::<FakeProvider>(opened.ia_handle, &mut pz) }, DAT_SUCCESS);
     assert_eq!(close(opened.ia_handle, 2), argument(2));
     assert_eq!(close(opened.ia_handle, GRACEFUL), IN_USE);
     // SAFETY: any handle will do.
-    assert_eq!(unsafe { dapl_pz_free::<Double>(pz) }, DAT_SUCCESS);
+    assert_eq!(unsafe { dapl_pz_free::<FakeProvider>(pz) }, DAT_SUCCESS);
     assert_eq!(close(opened.ia_handle, GRACEFUL), DAT_SUCCESS);
     assert_eq!(close(opened.ia_handle, GRACEFUL), BAD | DAT_INVALID_HANDLE_IA);
     assert!(opened.ia.provider().is_closed());
@@ -156,7 +157,7 @@ fn a_refused_close_changes_nothing() {
 
 #[test]
 fn an_abrupt_close_takes_all_along() {
-    let opened = double::open(c"ia-abrupt");
+    let opened = fake::open(c"ia-abrupt");
     let (pz, lmr) = memory(opened.ia_handle, DAT_MEM_PRIV_ALL_FLAG);
     assert_eq!(close(opened.ia_handle, DAT_CLOSE_ABRUPT_FLAG), DAT_SUCCESS);
     for handle in [pz, lmr, opened.async_evd, opened.ia_handle] {
@@ -174,15 +175,15 @@ fn of_two_who_close_at_once_one_ends_what_is_in_it() {
     let (_, ia) = open(c"ia-twice", 8, &mut evd);
     let mut pz = NULL;
     // SAFETY: handles of this test, and a writable place.
-    assert_eq!(unsafe { dapl_pz_create::<Double>(ia, &mut pz) }, DAT_SUCCESS);
-    let first = from_handle::<Ia<Double>>(ia, Handle::Ia).unwrap();
+    assert_eq!(unsafe { dapl_pz_create::<FakeProvider>(ia, &mut pz) }, DAT_SUCCESS);
+    let first = from_handle::<Ia<FakeProvider>>(ia, Handle::Ia).unwrap();
     let children = first.begin_close(false).unwrap();
     assert!(!children.is_empty());
     // The first has not come further yet.
     assert_eq!(close(ia, DAT_CLOSE_ABRUPT_FLAG), BAD | DAT_INVALID_HANDLE_IA);
     finish_close(&first, children).unwrap();
     // SAFETY: any handle will do.
-    assert_eq!(unsafe { dapl_pz_free::<Double>(pz) } & BAD, BAD, "it has gone with the IA");
+    assert_eq!(unsafe { dapl_pz_free::<FakeProvider>(pz) } & BAD, BAD, "it has gone with the IA");
 }
 
 fn memory(ia: *mut c_void, privileges: u32) -> (*mut c_void, *mut c_void) {
@@ -191,10 +192,21 @@ fn memory(ia: *mut c_void, privileges: u32) -> (*mut c_void, *mut c_void) {
     let region = DAT_REGION_DESCRIPTION { for_va: BYTES.as_ptr().cast_mut().cast() };
     // SAFETY: a live IA; null or writable places. The double never touches the memory.
     unsafe {
-        assert_eq!(dapl_pz_create::<Double>(ia, &mut pz), DAT_SUCCESS);
+        assert_eq!(dapl_pz_create::<FakeProvider>(ia, &mut pz), DAT_SUCCESS);
         let (lmr, null) = (&raw mut lmr, std::ptr::null_mut());
-        let code =
-            dapl_lmr_create::<Double>(ia, 0, region, 64, pz, privileges, lmr, null, null, null.cast(), null.cast());
+        let code = dapl_lmr_create::<FakeProvider>(
+            ia,
+            0,
+            region,
+            64,
+            pz,
+            privileges,
+            lmr,
+            null,
+            null,
+            null.cast(),
+            null.cast(),
+        );
         assert_eq!(code, DAT_SUCCESS);
     }
     (pz, lmr)
@@ -202,29 +214,29 @@ fn memory(ia: *mut c_void, privileges: u32) -> (*mut c_void, *mut c_void) {
 
 #[test]
 fn a_pz_stays_while_memory_is_in_it() {
-    let opened = double::open(c"ia-pz");
+    let opened = fake::open(c"ia-pz");
     let (pz, lmr) = memory(opened.ia_handle, DAT_MEM_PRIV_ALL_FLAG);
     // SAFETY: any handle will do.
     unsafe {
         let in_use = DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_PZ_IN_USE;
-        assert_eq!(dapl_pz_free::<Double>(pz), in_use);
-        assert_eq!(dapl_pz_free::<Double>(lmr), BAD | DAT_INVALID_HANDLE_PZ);
-        assert_eq!(dapl_lmr_free::<Double>(lmr), DAT_SUCCESS);
-        assert_eq!(dapl_lmr_free::<Double>(lmr), BAD | DAT_INVALID_HANDLE_LMR);
-        assert_eq!(dapl_pz_free::<Double>(pz), DAT_SUCCESS);
+        assert_eq!(dapl_pz_free::<FakeProvider>(pz), in_use);
+        assert_eq!(dapl_pz_free::<FakeProvider>(lmr), BAD | DAT_INVALID_HANDLE_PZ);
+        assert_eq!(dapl_lmr_free::<FakeProvider>(lmr), DAT_SUCCESS);
+        assert_eq!(dapl_lmr_free::<FakeProvider>(lmr), BAD | DAT_INVALID_HANDLE_LMR);
+        assert_eq!(dapl_pz_free::<FakeProvider>(pz), DAT_SUCCESS);
     }
 }
 
 #[test]
 fn an_lmr_tells_what_was_registered_and_peers_only_what_they_may() {
-    let opened = double::open(c"ia-lmr");
+    let opened = fake::open(c"ia-lmr");
     for (privileges, remote) in [(DAT_MEM_PRIV_ALL_FLAG, true), (DAT_MEM_PRIV_LOCAL_WRITE_FLAG, false)] {
         let (pz, lmr) = memory(opened.ia_handle, privileges);
         // SAFETY: zeros are a record of numbers and null pointers; a live handle.
         let param = unsafe {
             let mut param: DAT_LMR_PARAM = std::mem::zeroed();
-            assert_eq!(dapl_lmr_query::<Double>(lmr, 0x400, &mut param), argument(2));
-            assert_eq!(dapl_lmr_query::<Double>(lmr, DAT_LMR_FIELD_ALL, &mut param), DAT_SUCCESS);
+            assert_eq!(dapl_lmr_query::<FakeProvider>(lmr, 0x400, &mut param), argument(2));
+            assert_eq!(dapl_lmr_query::<FakeProvider>(lmr, DAT_LMR_FIELD_ALL, &mut param), DAT_SUCCESS);
             param
         };
         assert_eq!((param.length, param.registered_size, param.mem_priv), (64, 64, privileges));
@@ -238,14 +250,14 @@ fn an_lmr_tells_what_was_registered_and_peers_only_what_they_may() {
 
 #[test]
 fn lmr_arguments_are_judged_in_order() {
-    let opened = double::open(c"ia-lmr-arguments");
+    let opened = fake::open(c"ia-lmr-arguments");
     let (ia, (pz, lmr)) = (opened.ia_handle, memory(opened.ia_handle, 0));
     let create = |ia, kind, region, length, pz, privileges, out: *mut *mut c_void| {
         let null = std::ptr::null_mut();
         let region = DAT_REGION_DESCRIPTION { for_va: region };
         // SAFETY: any handles; null or writable places.
         unsafe {
-            dapl_lmr_create::<Double>(
+            dapl_lmr_create::<FakeProvider>(
                 ia,
                 kind,
                 region,
@@ -272,14 +284,17 @@ fn lmr_arguments_are_judged_in_order() {
     assert_eq!(create(ia, 0, NULL, 1, pz, 0, &mut out), argument(3));
     assert_eq!(create(ia, 0, here, u64::MAX, pz, 0, &mut out), argument(4));
     // SAFETY: any handle will do.
-    assert_eq!(unsafe { dapl_lmr_sync_rdma_read::<Double>(pz, std::ptr::null(), 0) }, BAD | DAT_INVALID_HANDLE_IA);
+    assert_eq!(
+        unsafe { dapl_lmr_sync_rdma_read::<FakeProvider>(pz, std::ptr::null(), 0) },
+        BAD | DAT_INVALID_HANDLE_IA
+    );
     // SAFETY: as above.
-    assert_eq!(unsafe { dapl_lmr_sync_rdma_write::<Double>(ia, std::ptr::null(), 0) }, DAT_SUCCESS);
+    assert_eq!(unsafe { dapl_lmr_sync_rdma_write::<FakeProvider>(ia, std::ptr::null(), 0) }, DAT_SUCCESS);
 }
 
 #[test]
 fn every_handle_has_a_context_and_a_type() {
-    let opened = double::open(c"ia-context");
+    let opened = fake::open(c"ia-context");
     let (pz, lmr) = memory(opened.ia_handle, 0);
     let kinds = [
         (opened.ia_handle, DAT_HANDLE_TYPE_IA),
@@ -346,32 +361,32 @@ fn a_name_is_registered_as_asked_and_another_major_version_is_not() {
         *to = *from as _;
     }
     // SAFETY: functions that take what libdat's take, a readable record, a string.
-    unsafe { registration::init::<Double>(libdat, &info, c"double 1".as_ptr()) };
+    unsafe { registration::init::<FakeProvider>(libdat, &info, c"double 1".as_ptr()) };
     assert!(names::find(&name).is_none());
     (info.dapl_version_major, info.dapl_version_minor) = (1, 2);
     for params in [c"double 1", c"double 2"] {
         // SAFETY: as above.
-        unsafe { registration::init::<Double>(libdat, &info, params.as_ptr()) };
+        unsafe { registration::init::<FakeProvider>(libdat, &info, params.as_ptr()) };
     }
     let known = names::find(&name).unwrap();
     assert_eq!((known.name(), known.params().as_str()), ("ia-registered", "double 2"));
     assert!(!known.served().thread_safe, "what this libdat was told, for it is not ours");
     // SAFETY: as above; null is what is tried.
     unsafe {
-        registration::fini::<Double>(libdat, &info);
-        registration::fini::<Double>(libdat, std::ptr::null());
-        registration::init::<Double>(libdat, std::ptr::null(), std::ptr::null());
+        registration::fini::<FakeProvider>(libdat, &info);
+        registration::fini::<FakeProvider>(libdat, std::ptr::null());
+        registration::init::<FakeProvider>(libdat, std::ptr::null(), std::ptr::null());
     }
     assert_eq!((ADDED.load(Ordering::SeqCst), REMOVED.load(Ordering::SeqCst)), (2, 1));
     info.ia_name = [b'x' as _; 256];
     // SAFETY: as above.
-    unsafe { registration::init::<Double>(libdat, &info, c"".as_ptr()) };
+    unsafe { registration::init::<FakeProvider>(libdat, &info, c"".as_ptr()) };
     assert_eq!(ADDED.load(Ordering::SeqCst), 2, "a name without an end");
 }
 
 #[test]
 fn every_slot_is_filled() {
-    let table = crate::table::table::<Double>();
+    let table = crate::table::table::<FakeProvider>();
     // SAFETY: pointer-sized slots from the first to the last byte; an empty slot is null.
     let words: [usize; size_of::<DAT_PROVIDER>() / 8] = unsafe { std::mem::transmute(table) };
     assert!(words[2..].iter().all(|slot| *slot != 0));

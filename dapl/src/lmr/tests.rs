@@ -7,8 +7,8 @@ use std::ptr::null_mut;
 use dat_abi::*;
 
 use super::dapl_lmr::*;
-use crate::double::{self, Double, Opened};
 use crate::error::{Error, Handle, State};
+use crate::fake::{self, FakeProvider, Opened};
 use crate::pz::dapl_pz::*;
 
 type H = *mut c_void;
@@ -27,11 +27,11 @@ const PAGE: usize = 4096;
 
 impl World {
     fn new(name: &CStr) -> Self {
-        let opened = double::open(name);
+        let opened = fake::open(name);
         let mut pz = null_mut();
         // SAFETY: a live IA and a writable place; a new mapping at an address of the kernel's choice.
         let page = unsafe {
-            assert_eq!(dapl_pz_create::<Double>(opened.ia_handle, &mut pz), DAT_SUCCESS);
+            assert_eq!(dapl_pz_create::<FakeProvider>(opened.ia_handle, &mut pz), DAT_SUCCESS);
             libc::mmap(null_mut(), PAGE, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANON, -1, 0)
         };
         assert_ne!(page, libc::MAP_FAILED);
@@ -44,7 +44,7 @@ impl World {
         let (ia, pz) = (self.opened.ia_handle, self.pz);
         // SAFETY: live handles, writable places, descriptions as the type wants them.
         let code = unsafe {
-            dapl_lmr_create::<Double>(
+            dapl_lmr_create::<FakeProvider>(
                 ia,
                 kind,
                 region,
@@ -86,14 +86,14 @@ fn query(lmr: H) -> DAT_LMR_PARAM {
     let mut param = MaybeUninit::uninit();
     // SAFETY: a writable place, filled on success.
     unsafe {
-        assert_eq!(dapl_lmr_query::<Double>(lmr, DAT_LMR_FIELD_ALL, param.as_mut_ptr()), DAT_SUCCESS);
+        assert_eq!(dapl_lmr_query::<FakeProvider>(lmr, DAT_LMR_FIELD_ALL, param.as_mut_ptr()), DAT_SUCCESS);
         param.assume_init()
     }
 }
 
 fn free(lmr: H) -> DAT_RETURN {
     // SAFETY: any handle will do.
-    unsafe { dapl_lmr_free::<Double>(lmr) }
+    unsafe { dapl_lmr_free::<FakeProvider>(lmr) }
 }
 
 #[test]
@@ -188,8 +188,8 @@ fn a_sync_judges_its_segments() {
         // SAFETY: any handle; a list and its length.
         let codes = unsafe {
             [
-                dapl_lmr_sync_rdma_read::<Double>(ia, list.as_ptr(), list.len() as u64),
-                dapl_lmr_sync_rdma_write::<Double>(ia, list.as_ptr(), list.len() as u64),
+                dapl_lmr_sync_rdma_read::<FakeProvider>(ia, list.as_ptr(), list.len() as u64),
+                dapl_lmr_sync_rdma_write::<FakeProvider>(ia, list.as_ptr(), list.len() as u64),
             ]
         };
         assert_eq!(codes[0], codes[1]);
@@ -206,8 +206,8 @@ fn a_sync_judges_its_segments() {
     }
     // SAFETY: null is what is tried.
     unsafe {
-        assert_eq!(dapl_lmr_sync_rdma_read::<Double>(ia, std::ptr::null(), 1), refused);
-        assert_eq!(dapl_lmr_sync_rdma_write::<Double>(ia, std::ptr::null(), 0), DAT_SUCCESS);
+        assert_eq!(dapl_lmr_sync_rdma_read::<FakeProvider>(ia, std::ptr::null(), 1), refused);
+        assert_eq!(dapl_lmr_sync_rdma_write::<FakeProvider>(ia, std::ptr::null(), 0), DAT_SUCCESS);
     }
     assert_eq!(free(given.0), DAT_SUCCESS);
     assert_eq!(sync(ia, &[at(key, base, 64)]), refused, "freed");

@@ -80,8 +80,8 @@ pub struct RequestInfo {
     pub peer: SocketAddr,
     /// The bytes that were sent, or as many as the transport always carries.
     pub private_data: Vec<u8>,
-    /// How many of them the consumer is told of; who looks further finds the rest.
-    pub told: usize,
+    /// How many of them the consumer is reported_len of; who looks further finds the rest.
+    pub reported_len: usize,
 }
 
 /// What becomes of an attempt or connection. Providers produce it from the answer on the wire; the EP may turn it into another

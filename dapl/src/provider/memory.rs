@@ -78,7 +78,7 @@ pub trait MemoryWindow: Send + Sync {
 }
 
 /// Kept by whoever depends on it, and let go once.
-pub type Keep = Arc<dyn Any + Send + Sync>;
+pub type KeptObject = Arc<dyn Any + Send + Sync>;
 
 /// What a window is bound to. The remote rights need not be rights of the region.
 pub struct Bind<'a, Mr> {
@@ -89,7 +89,7 @@ pub struct Bind<'a, Mr> {
     /// What the peer may do there.
     pub access: Access,
     /// Keeps the registration: dropped when the window is bound elsewhere, unbound, or when the bind fails or is flushed.
-    pub keep: Keep,
+    pub kept: KeptObject,
 }
 
 /// A request to bind or unbind a window. Nothing that is posted later starts before it is complete.

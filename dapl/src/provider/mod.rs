@@ -27,7 +27,9 @@ use std::sync::Arc;
 pub use self::connect::{
     CmSink, ConnId, ConnRequest, ConnectSpec, Connection, ConnectionEvent, PeerAddress, RequestInfo,
 };
-pub use self::memory::{Access, Bind, BindWr, Keep, MemoryProvider, MemoryRegion, MemoryWindow, Region, SharedCookie};
+pub use self::memory::{
+    Access, Bind, BindWr, KeptObject, MemoryProvider, MemoryRegion, MemoryWindow, Region, SharedCookie,
+};
 pub use self::queues::{
     CompletionQueue, CqSink, Outstanding, QpSpec, QueuePair, QueueProvider, SharedReceiveQueue, SharedRecvs, SrqSink,
     SrqSpec,

@@ -35,7 +35,7 @@ pub trait QueueProvider: MemoryProvider + Sized {
 pub trait CompletionQueue: Send + Sync {
     /// A completion says whether its message was solicited; else only [`Self::arm`] finds that out, and what a poll takes
     /// before it counts as not solicited.
-    const TELLS_SOLICITED: bool = true;
+    const REPORTS_SOLICITED: bool = true;
     /// A poll of one queue makes the progress of all queues of the IA.
     const SHARES_PROGRESS: bool = false;
 

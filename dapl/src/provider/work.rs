@@ -143,7 +143,7 @@ impl Completion {
     /// Whether it releases waiters (events-transfers-memory.md 1.3): all do, but a success that was posted UNSIGNALLED. A
     /// receive on an EP that waits for solicited messages is posted so, and `solicited` undoes it.
     #[inline]
-    pub fn is_loud(&self) -> bool {
+    pub fn is_notifying(&self) -> bool {
         !self.token.unsignalled || self.solicited || self.status != Status::Success
     }
 }

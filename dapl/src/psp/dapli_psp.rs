@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::{Door, Psp};
+use super::{ListenerState, Psp};
 use crate::error::{Error, Handle, Result};
 use crate::evd::Evd;
 use crate::ia::{Child, Ia, Rank};
 use crate::provider::Provider;
 use crate::runtime::handle::{self, Use};
-use crate::runtime::sync::Lasting;
+use crate::runtime::sync::StaticMutex;
 
 /// Where to listen.
 pub(super) enum At {
@@ -32,7 +32,7 @@ pub(super) fn open<P: Provider>(ia: &Arc<Ia<P>>, at: At, evd: Use<Evd<P>>, makes
             ia: ia.clone(),
             qual: AtomicU64::new(0),
             makes_eps,
-            door: Mutex::new(Door { listener: None, evd: Some(evd) }),
+            state: Mutex::new(ListenerState { listener: None, evd: Some(evd) }),
         })
     })?;
     let psp = made.object().clone();
@@ -59,13 +59,13 @@ fn listen<P: Provider>(psp: &Psp<P>, qual: u64) -> Result<()> {
         }
         error => error,
     })?;
-    let mut door = psp.door.lock();
-    if door.evd.is_none() {
-        drop(door);
+    let mut state = psp.state.lock();
+    if state.evd.is_none() {
+        drop(state);
         drop(listener);
         return Err(Error::InvalidHandle(Handle::Psp)); // freed by somebody who guessed the handle
     }
-    door.listener = Some(listener);
+    state.listener = Some(listener);
     list(&psp.ia, qual);
     Ok(())
 }
@@ -91,7 +91,7 @@ fn listen_anywhere<P: Provider>(psp: &Psp<P>) -> Result<()> {
 }
 
 /// Who listens where, by IA: handle, generation, qualifier. Only to tell one kind of clash from the others.
-static LISTED: Lasting<BTreeSet<(usize, u32, u64)>> = Lasting::new(BTreeSet::new());
+static LISTED: StaticMutex<BTreeSet<(usize, u32, u64)>> = StaticMutex::new(BTreeSet::new());
 
 /// Keeps others out, for `fork`.
 pub(crate) fn hold() -> impl Sized {

@@ -10,7 +10,7 @@ use crate::runtime::handle;
 
 /// A request for this PSP. `Err` gives it back: freed, or no room.
 pub(crate) fn arrive<P: Provider>(psp: &Psp<P>, request: P::Request, info: &RequestInfo) -> Result<(), P::Request> {
-    let Some(evd) = psp.door.lock().evd.as_ref().map(|evd| evd.arc().clone()) else { return Err(request) };
+    let Some(evd) = psp.state.lock().evd.as_ref().map(|evd| evd.arc().clone()) else { return Err(request) };
     let own = match psp.makes_eps.then(|| dapls_ep::create_tentative(&psp.ia, info.peer)).transpose() {
         Ok(ep) => ep.map(|ep| Own { ep: ep.id(), was_made: true }),
         Err(error) => {

@@ -29,11 +29,11 @@ pub struct Psp<P: Provider> {
     qual: AtomicU64,
     /// Every request gets an EP made for it (PROVIDER flag).
     makes_eps: bool,
-    door: Mutex<Door<P>>,
+    state: Mutex<ListenerState<P>>,
 }
 
 /// What an open service point holds.
-struct Door<P: Provider> {
+struct ListenerState<P: Provider> {
     listener: Option<P::Listener>,
     /// `None`: freed.
     evd: Option<Use<Evd<P>>>,
@@ -51,9 +51,9 @@ impl<P: Provider> Psp<P> {
         }
         self.ia.forget(self);
         dapli_psp::unlist(&self.ia, self.qual());
-        let mut door = self.door.lock();
-        let (listener, evd) = (door.listener.take(), door.evd.take());
-        drop(door);
+        let mut state = self.state.lock();
+        let (listener, evd) = (state.listener.take(), state.evd.take());
+        drop(state);
         drop(listener);
         drop(evd);
         Ok(())

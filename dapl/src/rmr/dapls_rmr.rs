@@ -1,4 +1,4 @@
-//! What other rooms may ask of an RMR: make one, judge a bind, have it posted, end it.
+//! What other rooms may ask of an RMR: make one, check a bind, have it posted, end it.
 //!
 //! An LMR is in use from the moment a bind of it is accepted until the provider drops what keeps it: then the window is
 //! bound elsewhere, unbound, or the bind has failed.
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use dat_abi::DAT_RMR_HANDLE;
 use parking_lot::Mutex;
 
-use super::{Bound, Inner, Rmr, Window};
+use super::{Bound, Rmr, RmrState, Window};
 use crate::error::{Access as Way, Error, Handle, Result};
 use crate::ia::{Child, Rank};
 use crate::lmr::{Lmr, dapls_lmr};
@@ -29,7 +29,7 @@ pub fn create<P: Provider>(pz: Arc<Pz<P>>) -> Result<DAT_RMR_HANDLE> {
         let mw = ia.provider().alloc_mw(pz.pd())?;
         let pz_id = pz.id();
         let window = Some(Window { mw, _pz: Use::of_open(pz, Handle::Pz)? });
-        Ok(Rmr { id, ia: ia.clone(), pz: pz_id, inner: Mutex::new(Inner { window, bound: None }) })
+        Ok(Rmr { id, ia: ia.clone(), pz: pz_id, inner: Mutex::new(RmrState { window, bound: None }) })
     })?;
     let child: Arc<dyn Child> = rmr.object().clone();
     let handle = rmr.publish();
@@ -44,21 +44,25 @@ pub fn bound<P: Provider>(rmr: &Rmr<P>) -> Option<Bound> {
 }
 
 /// A bind or unbind that may be posted.
-pub(crate) struct Judged<P: Provider> {
+pub(crate) struct CheckedBind<P: Provider> {
     wanted: Option<(Bound, Use<Lmr<P>>)>,
 }
 
-/// Judges a bind, or an unbind for `None`, on an EP of this PZ (9.2). An EP without a PZ is judged by its state.
+/// Judges a bind, or an unbind for `None`, on an EP of this PZ (9.2). An EP without a PZ is checked by its state.
 ///
 /// Errors: `InvalidParameter(2)` for memory that is not registered in the IA of the RMR, `Protection` when EP, RMR and LMR
 /// are not of one PZ, `Privileges` when a peer is to write where this side may not.
-pub(crate) fn judge<P: Provider>(rmr: &Rmr<P>, ep_pz: Option<ObjectId>, wanted: Option<Bound>) -> Result<Judged<P>> {
+pub(crate) fn check<P: Provider>(
+    rmr: &Rmr<P>,
+    ep_pz: Option<ObjectId>,
+    wanted: Option<Bound>,
+) -> Result<CheckedBind<P>> {
     let writes = wanted.is_some_and(|wanted| wanted.rights.access.remote_write);
     let way = if writes { Way::Write } else { Way::Read };
     let is_ours = |pz: ObjectId| if pz == rmr.pz { Ok(()) } else { Err(Error::Protection(way)) };
     let Some(wanted) = wanted else {
         ep_pz.map_or(Ok(()), is_ours)?;
-        return Ok(Judged { wanted: None });
+        return Ok(CheckedBind { wanted: None });
     };
     let lmr = dapls_lmr::find(&rmr.ia, &wanted.segment).ok_or(Error::InvalidParameter(2))?.to_arc();
     is_ours(lmr.pz().id())?;
@@ -71,18 +75,18 @@ pub(crate) fn judge<P: Provider>(rmr: &Rmr<P>, ep_pz: Option<ObjectId>, wanted: 
     if !handle::is_live(lmr.id()) {
         return Err(Error::InvalidParameter(2));
     }
-    Ok(Judged { wanted: Some((wanted, lmr)) })
+    Ok(CheckedBind { wanted: Some((wanted, lmr)) })
 }
 
 /// Has it posted, and says the new context; 0 for an unbind.
 pub(crate) fn post<P: Provider>(
     rmr: &Rmr<P>,
-    judged: Judged<P>,
+    checked: CheckedBind<P>,
     post: impl FnOnce(&P::Mw, Option<Bind<'_, P::Mr>>) -> Result<u32>,
 ) -> Result<u32> {
     let mut inner = rmr.inner.lock();
     let Some(window) = &inner.window else { return Err(Error::InvalidHandle(Handle::Rmr)) };
-    let Some((wanted, lmr)) = judged.wanted else {
+    let Some((wanted, lmr)) = checked.wanted else {
         post(&window.mw, None)?;
         inner.bound = None;
         return Ok(0);
@@ -93,7 +97,7 @@ pub(crate) fn post<P: Provider>(
         mr: object.mr(),
         region: Region { address: wanted.segment.address, length: wanted.segment.length },
         access: Access { local_write: false, remote_read, remote_write },
-        keep: Arc::new(lmr),
+        kept: Arc::new(lmr),
     };
     let context = post(&window.mw, Some(bind))?;
     inner.bound = Some(Bound { context, ..wanted });

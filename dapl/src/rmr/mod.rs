@@ -22,10 +22,10 @@ pub struct Rmr<P: Provider> {
     ia: Arc<Ia<P>>,
     pz: ObjectId,
     /// Held while a bind is posted, so that what is shown is what was posted last.
-    inner: Mutex<Inner<P>>,
+    inner: Mutex<RmrState<P>>,
 }
 
-struct Inner<P: Provider> {
+struct RmrState<P: Provider> {
     /// Taken by the end of the RMR.
     window: Option<Window<P>>,
     /// What was posted last, if it was no unbind.
@@ -50,7 +50,7 @@ pub struct Bound {
 }
 
 impl<P: Provider> Rmr<P> {
-    /// Its name for those who must not keep it alive; `id().handle` is its handle.
+    /// Its name for those who must not kept it alive; `id().handle` is its handle.
     pub fn id(&self) -> ObjectId {
         self.id
     }

@@ -25,11 +25,11 @@ pub struct Rsp<P: Provider> {
     ia: Arc<Ia<P>>,
     qual: u64,
     ep: ObjectId,
-    door: Mutex<Door<P>>,
+    state: Mutex<ListenerState<P>>,
 }
 
 /// What an open service point holds.
-struct Door<P: Provider> {
+struct ListenerState<P: Provider> {
     listener: Option<P::Listener>,
     /// `None`: freed.
     evd: Option<Use<Evd<P>>>,
@@ -41,14 +41,14 @@ impl<P: Provider> Rsp<P> {
     /// Reserves the EP, then listens, so that a request that comes at once finds it in RSV (spec/endpoints 6.5).
     fn open(ia: &Arc<Ia<P>>, qual: u64, ep: &Ep<P>, evd: Use<Evd<P>>) -> Result<Arc<Self>> {
         let made = handle::create(ia.table(), |id| {
-            let door = Mutex::new(Door { listener: None, evd: Some(evd), is_spent: false });
-            Ok(Rsp { id, ia: ia.clone(), qual, ep: ep.id(), door })
+            let state = Mutex::new(ListenerState { listener: None, evd: Some(evd), is_spent: false });
+            Ok(Rsp { id, ia: ia.clone(), qual, ep: ep.id(), state })
         })?;
         dapls_ep::reserve(ep)?;
         let rsp = made.object().clone();
         made.publish();
         match ia.provider().listen(qual, rsp.id) {
-            Ok(listener) => rsp.door.lock().listener = Some(listener),
+            Ok(listener) => rsp.state.lock().listener = Some(listener),
             Err(error) => {
                 let _ = rsp.shut();
                 return Err(error);
@@ -61,21 +61,21 @@ impl<P: Provider> Rsp<P> {
 
     /// A request. `Err` gives it back: freed, spent, or no room, and then the next one is welcome.
     pub(crate) fn arrive(&self, request: P::Request, info: &RequestInfo) -> std::result::Result<(), P::Request> {
-        let mut door = self.door.lock();
-        let evd = door.evd.as_ref().filter(|_| !door.is_spent).map(|evd| evd.arc().clone());
+        let mut state = self.state.lock();
+        let evd = state.evd.as_ref().filter(|_| !state.is_spent).map(|evd| evd.arc().clone());
         let (Some(evd), Some(ep)) = (evd, handle::from_id::<Ep<P>>(self.ep)) else { return Err(request) };
         if dapls_ep::request(&*ep, info.peer).is_err() {
             return Err(request);
         }
-        door.is_spent = true;
-        drop(door);
+        state.is_spent = true;
+        drop(state);
         let own = Some(Own { ep: self.ep, was_made: false });
         let arrival = Arrival { ia: &self.ia, evd: &evd, sp: self.id, qual: self.qual, own };
         dapls_cr::announce(&arrival, request, info).inspect_err(|_| {
-            let mut door = self.door.lock();
+            let mut state = self.state.lock();
             dapls_ep::request_lost(&*ep);
-            door.is_spent = false;
-            if door.evd.is_none() {
+            state.is_spent = false;
+            if state.evd.is_none() {
                 dapls_ep::release(&*ep);
             }
         })
@@ -87,12 +87,12 @@ impl<P: Provider> Rsp<P> {
             return Err(Error::InvalidHandle(Handle::Rsp));
         }
         self.ia.forget(self);
-        let mut door = self.door.lock();
-        let (listener, evd) = (door.listener.take(), door.evd.take());
-        if let (false, Some(ep)) = (door.is_spent, handle::from_id::<Ep<P>>(self.ep)) {
+        let mut state = self.state.lock();
+        let (listener, evd) = (state.listener.take(), state.evd.take());
+        if let (false, Some(ep)) = (state.is_spent, handle::from_id::<Ep<P>>(self.ep)) {
             dapls_ep::release(&*ep);
         }
-        drop(door);
+        drop(state);
         drop(listener);
         drop(evd);
         Ok(())

@@ -14,23 +14,23 @@ use crate::provider::PeerAddress;
 
 /// `8 * WORDS` bytes.
 #[derive(Debug)]
-pub struct Shown<const WORDS: usize>([AtomicU64; WORDS]);
+pub struct ConsumerVisible<const WORDS: usize>([AtomicU64; WORDS]);
 
 /// Private data: programs read more than was sent, up to 48 bytes (spec/endpoints 9.2 asks for 256).
-pub type PrivateData = Shown<32>;
+pub type PrivateData = ConsumerVisible<32>;
 
 /// A socket address; the longest family is `AF_UNIX` with 110 bytes.
-pub type Address = Shown<14>;
+pub type Address = ConsumerVisible<14>;
 
-impl<const WORDS: usize> Shown<WORDS> {
+impl<const WORDS: usize> ConsumerVisible<WORDS> {
     /// Bytes there are.
     pub const SIZE: usize = 8 * WORDS;
 
-    /// Shows `bytes`, cut to the size, and zeros behind them.
+    /// CounterSource `bytes`, cut to the size, and zeros behind them.
     pub fn new(bytes: &[u8]) -> Self {
-        let shown = Shown([const { AtomicU64::new(0) }; WORDS]);
-        shown.write(bytes);
-        shown
+        let visible = ConsumerVisible([const { AtomicU64::new(0) }; WORDS]);
+        visible.write(bytes);
+        visible
     }
 
     /// As `new`, in place.
@@ -58,7 +58,7 @@ impl<const WORDS: usize> Shown<WORDS> {
     }
 }
 
-impl<const WORDS: usize> Default for Shown<WORDS> {
+impl<const WORDS: usize> Default for ConsumerVisible<WORDS> {
     fn default() -> Self {
         Self::new(&[])
     }
@@ -114,28 +114,28 @@ pub fn parse_address(bytes: &[u8]) -> Option<PeerAddress> {
 mod tests {
     use super::*;
 
-    fn words<const WORDS: usize>(shown: &Shown<WORDS>) -> Vec<u8> {
-        shown.0.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect()
+    fn words<const WORDS: usize>(visible: &ConsumerVisible<WORDS>) -> Vec<u8> {
+        visible.0.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect()
     }
 
     #[test]
     fn what_is_not_written_is_zero() {
-        let shown = PrivateData::new(&[7; 256]);
-        assert_eq!(words(&shown), [7; 256]);
-        shown.write(b"hello, world");
-        let bytes = words(&shown);
+        let visible = PrivateData::new(&[7; 256]);
+        assert_eq!(words(&visible), [7; 256]);
+        visible.write(b"hello, world");
+        let bytes = words(&visible);
         assert_eq!(&bytes[..12], b"hello, world");
         assert_eq!(bytes[12..], [0; 244]);
-        shown.write(&[1; 300]);
-        assert_eq!(words(&shown), [1; 256], "cut");
-        assert!(shown.as_ptr().cast::<u64>().is_aligned());
+        visible.write(&[1; 300]);
+        assert_eq!(words(&visible), [1; 256], "cut");
+        assert!(visible.as_ptr().cast::<u64>().is_aligned());
     }
 
     #[test]
     fn addresses_survive_the_way_to_c_and_back() {
         let there_and_back = |address: PeerAddress| {
-            let shown = Address::new(&peer_address(&address));
-            assert_eq!(parse_address(&words(&shown)), Some(address));
+            let visible = Address::new(&peer_address(&address));
+            assert_eq!(parse_address(&words(&visible)), Some(address));
         };
         there_and_back(PeerAddress::Ip("192.0.2.1".parse().unwrap()));
         there_and_back(PeerAddress::Ip("2001:db8::7".parse().unwrap()));

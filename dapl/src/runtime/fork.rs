@@ -1,7 +1,7 @@
 //! Locks across `fork`: the forking thread holds all that live as long as the library, so that the child finds none taken by
 //! a thread it lacks.
 //!
-//! `registration` sets it up before anything is opened. Locks inside objects are not held: no object of the parent can be
+//! `registration` sets it up before anything is opened. Locks inside objects are not guards: no object of the parent can be
 //! reached in the child, where its handles are refused. A provider with such locks of its own sees to them likewise
 //! ([`crate::runtime::thread::at_fork`]). It changes nothing else about a fork.
 #![forbid(unsafe_code)]
@@ -22,11 +22,11 @@ pub(crate) fn prepare() {
 }
 
 /// A lock that somebody else wants.
-trait Held {}
-impl<T> Held for T {}
+trait ForkGuard {}
+impl<T> ForkGuard for T {}
 
-/// In the order in which they are taken when one is held while another is wanted.
-fn all() -> [Box<dyn Held>; 9] {
+/// In the order in which they are taken when one is guards while another is wanted.
+fn all() -> [Box<dyn ForkGuard>; 9] {
     [
         Box::new(publication::hold()),
         Box::new(names::hold()),
@@ -42,14 +42,14 @@ fn all() -> [Box<dyn Held>; 9] {
 }
 
 thread_local! {
-    static HELD: RefCell<Option<[Box<dyn Held>; 9]>> = const { RefCell::new(None) };
+    static FORK_GUARDS: RefCell<Option<[Box<dyn ForkGuard>; 9]>> = const { RefCell::new(None) };
 }
 
 extern "C" fn before() {
     // A thread on its last steps has no room for the locks any more; its fork then is as it would be without us.
-    let _ = HELD.try_with(|held| held.replace(Some(all())));
+    let _ = FORK_GUARDS.try_with(|guards| guards.replace(Some(all())));
 }
 
 extern "C" fn after() {
-    let _ = HELD.try_with(RefCell::take);
+    let _ = FORK_GUARDS.try_with(RefCell::take);
 }

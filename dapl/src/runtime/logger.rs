@@ -1,7 +1,7 @@
 //! Where this library's log goes: stderr or syslog, one write per message (which may have lines), never stdout.
 //!
 //! Installed once by `dat_provider_init`, unless the process has a logger. `DAPL_DBG_TYPE` says what is
-//! shown (registry-ia.md 14.1), `DAPL_DBG_DEST` where: 1 stderr, 2 syslog, 3 both. Errors and warnings are limited in number
+//! levels (registry-ia.md 14.1), `DAPL_DBG_DEST` where: 1 stderr, 2 syslog, 3 both. Errors and warnings are limited in number
 //! (`limit`), and errors of an open are kept for libdat's one line about it (`aside`).
 
 mod limit;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use log::{Level, LevelFilter, Metadata, Record};
 
 use crate::runtime::cancel;
-use crate::runtime::sync::Lasting;
+use crate::runtime::sync::StaticMutex;
 use limit::Limit;
 
 /// Bits of `DAPL_DBG_TYPE` that are ours to interpret.
@@ -32,7 +32,7 @@ const STDERR: u32 = 1;
 const SYSLOG: u32 = 2;
 
 struct Logger {
-    shown: u32,
+    levels: u32,
     to: u32,
     began: Instant,
 }
@@ -57,16 +57,16 @@ impl Logger {
 }
 
 static LOGGER: OnceLock<Logger> = OnceLock::new();
-static LIMIT: Lasting<Limit> = Lasting::new(Limit::new());
+static LIMIT: StaticMutex<Limit> = StaticMutex::new(Limit::new());
 
 thread_local! {
     /// Errors of the open that this thread is in.
     static ASIDE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Runs an open; the errors that this thread tells meanwhile are not shown but handed back, in one line.
+/// Runs an open; the errors that this thread tells meanwhile are not levels but handed back, in one line.
 pub(crate) fn aside<T>(open: impl FnOnce() -> T) -> (T, String) {
-    /// Also when it unwinds, what is said later is shown.
+    /// Also when it unwinds, what is said later is levels.
     struct End;
     impl Drop for End {
         fn drop(&mut self) {
@@ -101,15 +101,15 @@ pub(crate) fn hold() -> impl Sized {
 /// Sets the logger, the first time it is called.
 pub fn install() {
     let logger = LOGGER.get_or_init(|| Logger {
-        shown: variable("DAPL_DBG_TYPE", ERRORS | WARNINGS),
+        levels: variable("DAPL_DBG_TYPE", ERRORS | WARNINGS),
         to: variable("DAPL_DBG_DEST", STDERR),
         began: Instant::now(),
     });
     if log::set_logger(logger).is_ok() {
-        log::set_max_level(match logger.shown {
+        log::set_max_level(match logger.levels {
             0 => LevelFilter::Off,
             ERRORS => LevelFilter::Error,
-            shown if shown & !(ERRORS | WARNINGS) == 0 => LevelFilter::Warn,
+            levels if levels & !(ERRORS | WARNINGS) == 0 => LevelFilter::Warn,
             _ => LevelFilter::Trace,
         });
     }
@@ -153,11 +153,11 @@ fn bit(level: Level, target: &str) -> u32 {
         Level::Error => ERRORS,
         Level::Warn => WARNINGS,
         _ => match target.rsplit("::").next().unwrap_or_default() {
-            room if room.contains("count") => COUNTERS,
-            room if room.contains("evd") => EVD,
-            room if room.contains("cm") || room.contains("cr") => CM,
-            room if room.contains("ep") => EP,
-            room if room.contains("cno") => CALLBACKS,
+            module if module.contains("count") => COUNTERS,
+            module if module.contains("evd") => EVD,
+            module if module.contains("cm") || module.contains("cr") => CM,
+            module if module.contains("ep") => EP,
+            module if module.contains("cno") => CALLBACKS,
             _ => UTILITIES,
         },
     }
@@ -165,7 +165,7 @@ fn bit(level: Level, target: &str) -> u32 {
 
 impl log::Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        self.shown & bit(metadata.level(), metadata.target()) != 0
+        self.levels & bit(metadata.level(), metadata.target()) != 0
     }
 
     fn log(&self, record: &Record<'_>) {

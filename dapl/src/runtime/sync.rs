@@ -4,12 +4,12 @@
 //! stands; its models are at its foot (`mod interleavings`), and `cargo xtask test loom` runs them all. loom's doubles work
 //! inside a model only, and cannot stand in a `static`.
 
-mod lasting;
 #[cfg(loom)]
-pub mod witness;
+pub mod access_check;
+mod static_mutex;
 
 pub use kind::*;
-pub use lasting::{Lasting, LastingGuard};
+pub use static_mutex::{StaticMutex, StaticMutexGuard};
 
 #[cfg(not(loom))]
 mod kind {

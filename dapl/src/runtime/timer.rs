@@ -182,8 +182,8 @@ mod tests {
         assert_eq!(deadlines.expire(now), Some(2));
     }
 
-    struct Bell(mpsc::Sender<u32>);
-    impl OnExpiry for Bell {
+    struct Recorder(mpsc::Sender<u32>);
+    impl OnExpiry for Recorder {
         fn expired(&self, attempt: u32) {
             let _ = self.0.send(attempt);
         }
@@ -192,12 +192,12 @@ mod tests {
     #[test]
     fn the_thread_calls_in_order_and_leaves_the_cancelled_alone() {
         let (sender, heard) = mpsc::channel();
-        let bell: Arc<dyn OnExpiry> = Arc::new(Bell(sender));
-        let gone: Arc<dyn OnExpiry> = Arc::new(Bell(mpsc::channel().0));
-        arm(Duration::from_millis(40), Arc::downgrade(&bell), 3).unwrap();
-        let cancelled = arm(Duration::from_millis(20), Arc::downgrade(&bell), 2).unwrap();
+        let recorder: Arc<dyn OnExpiry> = Arc::new(Recorder(sender));
+        let gone: Arc<dyn OnExpiry> = Arc::new(Recorder(mpsc::channel().0));
+        arm(Duration::from_millis(40), Arc::downgrade(&recorder), 3).unwrap();
+        let cancelled = arm(Duration::from_millis(20), Arc::downgrade(&recorder), 2).unwrap();
         arm(Duration::from_millis(1), Arc::downgrade(&gone), 9).unwrap();
-        arm(Duration::from_millis(1), Arc::downgrade(&bell), 1).unwrap();
+        arm(Duration::from_millis(1), Arc::downgrade(&recorder), 1).unwrap();
         drop(gone);
         cancel(cancelled);
         let limit = Duration::from_secs(30);

@@ -19,7 +19,7 @@ use crate::runtime::sync::{AtomicU32, Ordering};
 #[cfg(not(loom))]
 mod futex;
 #[cfg(loom)]
-#[path = "wait/futex/double.rs"]
+#[path = "wait/futex/fake.rs"]
 mod futex;
 
 /// What a step of a wait decides.
@@ -92,34 +92,34 @@ pub fn relax() {
 
 /// Who polls in vain on the only CPU that it may use keeps away whom it waits for, so it has to give the CPU up.
 #[derive(Debug, Default)]
-pub struct Crowd {
+pub struct SharedCpuBackoff {
     /// Looks in vain: since something was found, and in all.
     vain: u32,
     looks: u32,
     alone: bool,
 }
 
-impl Crowd {
+impl SharedCpuBackoff {
     /// So many looks in vain are some microseconds: an answer from another CPU would have come. Who has the CPU to himself
     /// pays for a system call only when there is nothing to do.
-    const PATIENCE: u32 = 64;
+    const YIELD_AFTER: u32 = 64;
     /// The thread may be bound elsewhere at any time, but asking is a system call.
-    const ASK_AGAIN: u32 = 1 << 12;
+    const CHECK_INTERVAL: u32 = 1 << 12;
 
     /// Another look in vain. True: others must have the CPU first.
     #[inline]
-    pub fn is_met(&mut self) -> bool {
+    pub fn should_yield(&mut self) -> bool {
         self.vain = self.vain.saturating_add(1);
         self.looks = self.looks.wrapping_add(1);
-        if self.looks % Self::ASK_AGAIN == Self::PATIENCE {
+        if self.looks % Self::CHECK_INTERVAL == Self::YIELD_AFTER {
             self.alone = is_bound_to_one_cpu();
         }
-        self.alone && self.vain >= Self::PATIENCE
+        self.alone && self.vain >= Self::YIELD_AFTER
     }
 
     /// There was something.
     #[inline]
-    pub fn is_gone(&mut self) {
+    pub fn reset(&mut self) {
         self.vain = 0;
     }
 }
@@ -276,17 +276,21 @@ mod tests {
     fn who_polls_in_vain_gives_up_a_cpu_that_is_its_only_one() {
         let looks = |cpus: &rustix::thread::CpuSet| {
             rustix::thread::sched_setaffinity(None, cpus).unwrap();
-            let mut crowd = Crowd::default();
-            let vain = (0..4 * Crowd::PATIENCE).filter(|_| crowd.is_met()).count() as u32;
-            crowd.is_gone();
-            (vain, (1..Crowd::PATIENCE).any(|_| crowd.is_met()))
+            let mut crowd = SharedCpuBackoff::default();
+            let vain = (0..4 * SharedCpuBackoff::YIELD_AFTER).filter(|_| crowd.should_yield()).count() as u32;
+            crowd.reset();
+            (vain, (1..SharedCpuBackoff::YIELD_AFTER).any(|_| crowd.should_yield()))
         };
         // The CPUs of a thread are its own: those of other tests stay.
         std::thread::spawn(move || {
             let all = rustix::thread::sched_getaffinity(None).unwrap();
             let mut one = rustix::thread::CpuSet::new();
             one.set((0..rustix::thread::CpuSet::MAX_CPU).find(|n| all.is_set(*n)).unwrap());
-            assert_eq!(looks(&one), (3 * Crowd::PATIENCE + 1, false), "and is patient again after a find");
+            assert_eq!(
+                looks(&one),
+                (3 * SharedCpuBackoff::YIELD_AFTER + 1, false),
+                "and is patient again after a find"
+            );
             if all.count() > 1 {
                 assert_eq!(looks(&all), (0, false));
             }

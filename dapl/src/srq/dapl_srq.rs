@@ -6,7 +6,7 @@
 use dat_abi::*;
 
 use super::Srq;
-use super::dapls_srq::{self, Asked};
+use super::dapls_srq::{self, SrqAttributes};
 use crate::error::{Error, Handle};
 use crate::ffi::{guard, guard_hot, require, segments};
 use crate::ia::Ia;
@@ -35,8 +35,8 @@ pub unsafe extern "C" fn dapl_srq_create<P: Provider>(
         }
         // SAFETY: neither null nor misaligned, and readable by this function's contract.
         let DAT_SRQ_ATTR { max_recv_dtos, max_recv_iov, low_watermark } = unsafe { attributes.read() };
-        let asked = Asked { max_recvs: max_recv_dtos, max_iov: max_recv_iov, low_watermark };
-        let srq = dapls_srq::create(&ia, pz, asked)?;
+        let attributes = SrqAttributes { max_recvs: max_recv_dtos, max_iov: max_recv_iov, low_watermark };
+        let srq = dapls_srq::create(&ia, pz, attributes)?;
         // SAFETY: not null, and writable by this function's contract.
         unsafe { out.write_unaligned(srq) };
         Ok(())

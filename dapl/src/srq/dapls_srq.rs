@@ -9,7 +9,7 @@ use std::sync::Arc;
 use dat_abi::DAT_SRQ_HANDLE;
 use parking_lot::Mutex;
 
-use super::room::Room;
+use super::capacity::Capacity;
 use super::{Link, Srq};
 use crate::error::{Error, Handle, Resource, Result, State};
 use crate::ia::{AsyncError, AsyncKind, Child, Ia, Rank, dapls_ia};
@@ -19,7 +19,7 @@ use crate::runtime::handle::{self, Usable, Use, UseCount};
 
 /// What the consumer asks for.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct SrqAttributes {
     /// Receives outstanding at most.
     pub max_recvs: i32,
     /// Segments per receive.
@@ -31,14 +31,14 @@ pub struct Asked {
 /// A new SRQ, live in its IA.
 ///
 /// Errors: `ModelNotSupported` by a transport without any; `InvalidParameter(3)` for what cannot be (6.1); the provider's.
-pub fn create<P: Provider>(ia: &Arc<Ia<P>>, pz: Arc<Pz<P>>, asked: Asked) -> Result<DAT_SRQ_HANDLE> {
+pub fn create<P: Provider>(ia: &Arc<Ia<P>>, pz: Arc<Pz<P>>, attributes: SrqAttributes) -> Result<DAT_SRQ_HANDLE> {
     let limits = ia.limits();
     if limits.max_srqs == 0 {
         return Err(Error::ModelNotSupported);
     }
-    let max_recvs = within(asked.max_recvs, limits.max_dtos).ok_or(Error::InvalidParameter(3))?;
-    let max_iov = within(asked.max_iov, limits.max_iov).ok_or(Error::InvalidParameter(3))?;
-    if asked.low_watermark != 0 {
+    let max_recvs = within(attributes.max_recvs, limits.max_dtos).ok_or(Error::InvalidParameter(3))?;
+    let max_iov = within(attributes.max_iov, limits.max_iov).ok_or(Error::InvalidParameter(3))?;
+    if attributes.low_watermark != 0 {
         return Err(Error::InvalidParameter(3));
     }
     let srq = handle::create(ia.table(), |id| {
@@ -52,7 +52,7 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>, pz: Arc<Pz<P>>, asked: Asked) -> Res
             holds: Mutex::new(Some(Use::of_open(pz.clone(), Handle::Pz)?)),
             pz,
             max_iov,
-            room: Room::new(max_recvs),
+            outstanding: Capacity::new(max_recvs),
             low: Mutex::new(0),
             uses: UseCount::default(),
             _link: link,
@@ -73,22 +73,22 @@ fn within(count: i32, limit: u32) -> Option<u32> {
 ///
 /// Errors: `Exhausted(Memory)` when as many are outstanding as may be.
 pub fn post_recv<P: Provider>(srq: &Srq<P>, segments: &[Segment], cookie: u64) -> Result<()> {
-    if !srq.room.take() {
+    if !srq.outstanding.take() {
         return Err(Error::Exhausted(Resource::Memory));
     }
-    srq.queue.post_recv(segments, cookie).inspect_err(|_| srq.room.give_back())
+    srq.queue.post_recv(segments, cookie).inspect_err(|_| srq.outstanding.give_back())
 }
 
 /// A consumer has got the completion of one of its receives, or will never get it.
 pub(crate) fn reaped<P: Provider>(srq: &Srq<P>) {
-    srq.room.give_back();
+    srq.outstanding.give_back();
 }
 
 /// Changes the capacity (6.5).
 pub fn resize<P: Provider>(srq: &Srq<P>, max_recvs: i32) -> Result<()> {
     let max_recvs = within(max_recvs, srq.ia.limits().max_dtos).ok_or(Error::InvalidParameter(2))?;
     let low = srq.low.lock();
-    let before = srq.room.capacity();
+    let before = srq.outstanding.capacity();
     if max_recvs < *low {
         return Err(Error::InvalidState(State::Plain));
     }
@@ -96,7 +96,7 @@ pub fn resize<P: Provider>(srq: &Srq<P>, max_recvs: i32) -> Result<()> {
     if max_recvs > before {
         srq.queue.resize(max_recvs)?;
     }
-    if !srq.room.resize(max_recvs) {
+    if !srq.outstanding.resize(max_recvs) {
         return Err(Error::InvalidState(State::Plain));
     }
     if max_recvs < before && srq.queue.resize(max_recvs).is_err() {
@@ -109,7 +109,7 @@ pub fn resize<P: Provider>(srq: &Srq<P>, max_recvs: i32) -> Result<()> {
 pub fn set_low<P: Provider>(srq: &Srq<P>, mark: i32) -> Result<()> {
     let mark = u32::try_from(mark).map_err(|_| Error::InvalidParameter(2))?;
     let mut low = srq.low.lock();
-    if mark > srq.room.capacity() {
+    if mark > srq.outstanding.capacity() {
         return Err(Error::InvalidParameter(2));
     }
     srq.queue.watch(mark)?;
@@ -140,10 +140,10 @@ pub struct Facts {
 /// Its state now.
 pub fn facts<P: Provider>(srq: &Srq<P>) -> Facts {
     let low = srq.low.lock();
-    let outstanding = srq.room.outstanding();
+    let outstanding = srq.outstanding.outstanding();
     Facts {
         pz: srq.pz.id().handle,
-        max_recvs: srq.room.capacity(),
+        max_recvs: srq.outstanding.capacity(),
         max_iov: srq.max_iov,
         low_watermark: *low,
         // One that was posted between the two looks is not shown.

@@ -16,11 +16,11 @@ use crate::provider::{Provider, SrqSink};
 use crate::pz::Pz;
 use crate::runtime::handle::{self, Kind, Object, ObjectId, Usable, Use, UseCount};
 
+mod capacity;
 pub mod dapl_srq;
 pub mod dapls_srq;
-mod room;
 
-use room::Room;
+use capacity::Capacity;
 
 /// A shared receive queue.
 pub struct Srq<P: Provider> {
@@ -31,7 +31,7 @@ pub struct Srq<P: Provider> {
     holds: Mutex<Option<Use<Pz<P>>>>,
     queue: Arc<P::Srq>,
     max_iov: u32,
-    room: Room,
+    outstanding: Capacity,
     /// The low watermark as it was set last. Held by calls that change it or the capacity.
     low: Mutex<u32>,
     uses: UseCount,

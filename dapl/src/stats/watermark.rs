@@ -1,12 +1,12 @@
 //! Watermarks: when a count of receives has crossed a mark, and whether anybody is still to hear of it.
 //!
-//! Pure. Providers keep a [`High`] per queue pair and a [`Low`] per shared receive queue, under the lock that guards the
+//! Pure. Providers keep a [`HighWatermark`] per queue pair and a [`LowWatermark`] per shared receive queue, under the lock that guards the
 //! count, and ask after each change; as long as no mark is set a question costs one comparison. Nothing is reported here.
 #![forbid(unsafe_code)]
 
 /// The marks above the receives that a queue pair has outstanding (events-transfers-memory.md 5.6).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct High {
+pub struct HighWatermark {
     /// A count up to here crosses nothing.
     quiet: u32,
     soft: Option<u32>,
@@ -22,17 +22,17 @@ pub struct Crossed {
     pub hard: bool,
 }
 
-impl Default for High {
+impl Default for HighWatermark {
     fn default() -> Self {
-        High::new(None, None)
+        HighWatermark::new(None, None)
     }
 }
 
-impl High {
+impl HighWatermark {
     /// Sets and arms both marks; `None` is no mark.
     pub fn new(soft: Option<u32>, hard: Option<u32>) -> Self {
         let quiet = soft.unwrap_or(u32::MAX).min(hard.unwrap_or(u32::MAX));
-        High { quiet, soft, hard }
+        HighWatermark { quiet, soft, hard }
     }
 
     /// Whether a look at this count would find anything.
@@ -52,7 +52,7 @@ impl High {
         let is_above = |mark: Option<u32>| mark.is_some_and(|mark| count > mark);
         let crossed = Crossed { soft: is_above(self.soft), hard: is_above(self.hard) };
         if crossed.soft {
-            *self = High::new(None, self.hard);
+            *self = HighWatermark::new(None, self.hard);
         }
         crossed
     }
@@ -60,12 +60,12 @@ impl High {
 
 /// The mark below which a shared receive queue is short of receives (events-transfers-memory.md 6.6).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Low(u32);
+pub struct LowWatermark(u32);
 
-impl Low {
+impl LowWatermark {
     /// Sets and arms it; 0 is no mark.
     pub fn new(limit: u32) -> Self {
-        Low(limit)
+        LowWatermark(limit)
     }
 
     /// So many are available now: whether the mark is crossed for the first time since it was set.
@@ -89,32 +89,32 @@ mod tests {
 
     #[test]
     fn no_mark_is_never_crossed() {
-        let mut high = High::default();
+        let mut high = HighWatermark::default();
         assert_eq!([0, 1, u32::MAX].map(|count| high.look(count)), [NOTHING; 3]);
-        let mut low = Low::default();
+        let mut low = LowWatermark::default();
         assert_eq!([0, 1].map(|count| low.look(count)), [false; 2]);
     }
 
     #[test]
     fn the_soft_mark_is_told_once_until_it_is_set_again() {
-        let mut high = High::new(Some(2), None);
+        let mut high = HighWatermark::new(Some(2), None);
         assert_eq!([2, 3, 4, 1, 3].map(|count| high.look(count)), [NOTHING, SOFT, NOTHING, NOTHING, NOTHING]);
-        high = High::new(Some(2), None);
+        high = HighWatermark::new(Some(2), None);
         assert_eq!(high.look(3), SOFT, "at once");
     }
 
     #[test]
     fn the_hard_mark_is_told_as_long_as_it_is_crossed() {
-        let mut high = High::new(Some(0), Some(2));
+        let mut high = HighWatermark::new(Some(0), Some(2));
         assert_eq!(high.look(3), Crossed { soft: true, hard: true });
         assert_eq!([3, 2, 3].map(|count| high.look(count)), [HARD, NOTHING, HARD]);
     }
 
     #[test]
     fn the_low_mark_is_told_once() {
-        let mut low = Low::new(2);
+        let mut low = LowWatermark::new(2);
         assert_eq!([3, 2, 1, 0].map(|count| low.look(count)), [false, false, true, false]);
-        low = Low::new(1);
+        low = LowWatermark::new(1);
         assert_eq!([1, 0, 0].map(|count| low.look(count)), [false, true, false]);
     }
 }

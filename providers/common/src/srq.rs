@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{SrqSink, SrqSpec, Token};
-use dapl::stats::watermark::Low;
+use dapl::stats::watermark::LowWatermark;
 use parking_lot::Mutex;
 
 use crate::engine::queue::{EngineQueue, Notify};
@@ -60,7 +60,7 @@ struct SrqState<W: ?Sized> {
     buffers: VecDeque<SrqRecv>,
     waiters: VecDeque<Weak<W>>,
     max_recvs: u32,
-    low: Low,
+    low: LowWatermark,
 }
 
 impl<W: ?Sized, J> std::fmt::Debug for SrqCore<W, J> {
@@ -86,7 +86,7 @@ where
         queue_count
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, more)
             .map_err(|_| Error::Exhausted(Resource::Srq))?;
-        let (buffers, waiters, low) = (VecDeque::new(), VecDeque::new(), Low::default());
+        let (buffers, waiters, low) = (VecDeque::new(), VecDeque::new(), LowWatermark::default());
         let state = Mutex::new(SrqState { buffers, waiters, max_recvs: spec.max_recvs, low });
         Ok(Arc::new(SrqCore { pd, state, available: AtomicU32::new(0), sink: spec.sink, jobs, queue_count }))
     }
@@ -105,7 +105,7 @@ where
     /// Reports once that fewer than `limit` receives are left, at once if that is so already.
     pub fn watch(self: &Arc<Self>, limit: u32) {
         let mut state = self.state.lock();
-        state.low = Low::new(limit);
+        state.low = LowWatermark::new(limit);
         let left = state.buffers.len();
         self.check_low(left, &mut state.low);
     }
@@ -191,7 +191,7 @@ where
         Some(buffer)
     }
 
-    fn check_low(self: &Arc<Self>, left: usize, low: &mut Low) {
+    fn check_low(self: &Arc<Self>, left: usize, low: &mut LowWatermark) {
         if low.look(left as u32) {
             self.jobs.push(J::from(self.clone() as Arc<dyn Notify>));
         }

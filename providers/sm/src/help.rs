@@ -137,7 +137,7 @@ mod tests {
 mod interleavings {
     use std::sync::Arc;
 
-    use dapl::runtime::sync::witness::Witness;
+    use dapl::runtime::sync::access_check::AccessCheck;
     use loom::thread;
 
     use super::*;
@@ -146,7 +146,7 @@ mod interleavings {
     fn each_job_is_done_once_and_before_it_is_used() {
         loom::model(|| {
             let (asker, helper) = (Map::double(1024), Map::double(1024));
-            let parts = Arc::<[Witness; 2]>::default();
+            let parts = Arc::<[AccessCheck; 2]>::default();
             let helping = {
                 let (asker, helper, parts) = (asker.clone(), helper.clone(), parts.clone());
                 thread::spawn(move || {

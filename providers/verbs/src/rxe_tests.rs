@@ -163,7 +163,7 @@ impl Pair {
 
     /// Binds at the other end, or unbinds for `None`; waits for it, and says the key.
     fn bind(&self, mw: &Mw, to: Option<(&Mr, Region)>, keep: &Arc<()>) -> u32 {
-        let bind = to.map(|(mr, region)| Bind { mr, region, access: WRITE, keep: keep.clone() });
+        let bind = to.map(|(mr, region)| Bind { mr, region, access: WRITE, kept: keep.clone() });
         let flags = sends::IBV_SEND_SIGNALED.0;
         let (under_way, key) = mw.0.begin(bind, |mw, what| self.ends[1].bind(mw, 6, flags, what)).unwrap();
         let (id, status, _) = self.next();
@@ -327,7 +327,7 @@ fn rxe_windows_are_of_use_after_a_bind_that_came_to_nothing() {
 
     // Flushed by the device.
     state::to_error(&pair.ends[1]);
-    let bind = Bind { mr: &local, region: pair.region(3000, 100), access: WRITE, keep: keep.clone() as _ };
+    let bind = Bind { mr: &local, region: pair.region(3000, 100), access: WRITE, kept: keep.clone() as _ };
     let flags = sends::IBV_SEND_SIGNALED.0;
     let (flushed, key) = mw.0.begin(Some(bind), |mw, what| pair.ends[1].bind(mw, 6, flags, what)).unwrap();
     assert_eq!((pair.next().1, mw.is_bound()), (Status::Flushed, true));
@@ -340,7 +340,7 @@ fn rxe_windows_are_of_use_after_a_bind_that_came_to_nothing() {
     // Failed: a part that is not of the region.
     pair.connect();
     let two = pair.bind(&mw, Some((&local, pair.region(2000, 100))), &keep);
-    let bind = Bind { mr: &local, region: pair.region(4000, 100), access: WRITE, keep: keep.clone() as _ };
+    let bind = Bind { mr: &local, region: pair.region(4000, 100), access: WRITE, kept: keep.clone() as _ };
     let (failed, _) = mw.0.begin(Some(bind), |mw, what| pair.ends[1].bind(mw, 6, flags, what)).unwrap();
     assert_eq!(pair.next().1, Status::BindFailed);
     failed.completed(false);
@@ -411,7 +411,7 @@ fn rxe_registers_only_memory_that_is_there() {
     assert_ne!(mr.remote_key(), 0);
     let mw = Mw::new(&pair.pd).unwrap();
     let bind =
-        Bind { mr: &mr, region: Region { address: read_only as u64, length: 10 }, access: WRITE, keep: Arc::new(()) };
+        Bind { mr: &mr, region: Region { address: read_only as u64, length: 10 }, access: WRITE, kept: Arc::new(()) };
     let refused = mw.0.begin(Some(bind), |_, _| panic!("it is refused before"));
     assert!(matches!(refused, Err(Error::Privileges(_))));
     for access in [LOCAL, ALL, WRITE] {

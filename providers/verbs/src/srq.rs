@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{Segment, SharedReceiveQueue, SrqSink, SrqSpec};
-use dapl::stats::watermark::Low;
+use dapl::stats::watermark::LowWatermark;
 use parking_lot::Mutex;
 
 use crate::cq::CqCore;
@@ -203,7 +203,7 @@ struct Places {
     free: Vec<usize>,
     taken: u32,
     most: u32,
-    low: Low,
+    low: LowWatermark,
     kept: Kept,
 }
 
@@ -212,7 +212,7 @@ impl Places {
     fn new(most: u32, kept: u32) -> Self {
         let room = most as usize;
         let (cookies, free) = (Vec::with_capacity(room), Vec::with_capacity(room));
-        Places { cookies, free, taken: 0, most, low: Low::default(), kept: Kept::with_room(most, kept) }
+        Places { cookies, free, taken: 0, most, low: LowWatermark::default(), kept: Kept::with_room(most, kept) }
     }
 
     fn resize(&mut self, most: u32) {
@@ -245,7 +245,7 @@ impl Places {
 
     /// Asks to be told when fewer than `limit` are left: whether it is so now.
     fn watch(&mut self, limit: u32) -> bool {
-        self.low = Low::new(limit);
+        self.low = LowWatermark::new(limit);
         self.look()
     }
 
@@ -256,7 +256,7 @@ impl Places {
 
     /// Somebody else has found out: whether anybody wants to know.
     fn unwatch(&mut self) -> bool {
-        std::mem::take(&mut self.low) != Low::default()
+        std::mem::take(&mut self.low) != LowWatermark::default()
     }
 }
 

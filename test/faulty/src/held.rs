@@ -133,7 +133,7 @@ impl<T: QueuePair> QueuePair for Held<T> {
 
     fn post_bind(&self, mw: &Self::Mw, bind: Option<Bind<'_, Self::Mr>>, wr: &BindWr) -> Result<u32> {
         plan::ask(Op::PostBind)?;
-        let bind = bind.map(|Bind { mr, region, access, keep }| Bind { mr: &mr.inner, region, access, keep });
+        let bind = bind.map(|Bind { mr, region, access, kept }| Bind { mr: &mr.inner, region, access, kept });
         self.inner.post_bind(&mw.inner, bind, wr)
     }
 

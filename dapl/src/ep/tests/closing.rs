@@ -133,7 +133,7 @@ fn an_established_that_nobody_can_hear_of_ends_the_connection() {
     let full = world.evd(DAT_EVD_CONNECTION_FLAG | DAT_EVD_SOFTWARE_FLAG);
     let (client, server, psp) = (world.ep_with(world.pz, world.dto, full), world.ep(), world.psp(5));
     world.connect(client, 5, &[]);
-    let evd = from_handle::<Evd<Double>>(full, Handle::EvdConn).unwrap();
+    let evd = from_handle::<Evd<FakeProvider>>(full, Handle::EvdConn).unwrap();
     while dapls_evd::post(&evd, Event::Software { pointer: 0 }).is_ok() {}
     drop(evd);
     assert_eq!(world.accept(world.request(), server, &[]), DAT_SUCCESS);

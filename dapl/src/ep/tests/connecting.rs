@@ -48,7 +48,7 @@ fn receives_outlive_the_connect_and_an_early_send_waits() {
     world.connect(client, 5, &[]);
     assert_eq!(send(client, 2), in_state(State::EpActivePending));
     assert_eq!(call!(dapl_cr_accept(world.request(), server, 0, null_mut())), DAT_SUCCESS);
-    assert_eq!(send(server, 3), DAT_SUCCESS, "held until the connection stands");
+    assert_eq!(send(server, 3), DAT_SUCCESS, "held until the connection is_connected");
     assert_eq!(world.completions(), []);
     world.deliver();
     assert_eq!(world.completions(), [(1, DAT_DTO_SUCCESS), (3, DAT_DTO_SUCCESS)]);
@@ -154,7 +154,7 @@ fn an_answer_in_time_ends_the_timeout() {
     assert_eq!(world.connect_for(client, 5, 20_000_000, &[]), DAT_SUCCESS);
     world.deliver();
     assert_eq!(world.accept(world.request(), server, &[]), DAT_SUCCESS);
-    let ep = crate::runtime::handle::from_handle::<crate::ep::Ep<Double>>(client, Handle::Ep).unwrap();
+    let ep = crate::runtime::handle::from_handle::<crate::ep::Ep<FakeProvider>>(client, Handle::Ep).unwrap();
     assert!(ep.core.lock().timeout.is_none());
     // What a timer says that was on its way already.
     let attempt = ep.core.lock().attempt;

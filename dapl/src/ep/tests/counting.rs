@@ -102,7 +102,7 @@ fn an_ia_keeps_the_counts_of_what_has_gone() {
 fn a_traced_ep_matches_each_completion_to_its_post_and_an_untraced_one_has_no_ring() {
     let plain = World::new(c"counting-untraced");
     let ep = plain.ep();
-    let object = from_handle::<Ep<Double>>(ep, Handle::Ep).unwrap();
+    let object = from_handle::<Ep<FakeProvider>>(ep, Handle::Ep).unwrap();
     assert!(object.trace.is_none());
     drop(object);
     finish(plain, &[ep], &[]);
@@ -116,7 +116,7 @@ fn a_traced_ep_matches_each_completion_to_its_post_and_an_untraced_one_has_no_ri
     world.deliver();
     assert_eq!(world.completions().len(), 12);
     let ends = |ep: H| {
-        let ep = from_handle::<Ep<Double>>(ep, Handle::Ep).unwrap();
+        let ep = from_handle::<Ep<FakeProvider>>(ep, Handle::Ep).unwrap();
         ep.trace.as_ref().unwrap().ends()
     };
     assert_eq!(ends(client), [(3, true), (4, true), (5, true), (6, true)]);

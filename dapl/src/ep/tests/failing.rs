@@ -12,13 +12,13 @@ const DISCONNECTED: DAT_EVENT_NUMBER = DAT_CONNECTION_EVENT_DISCONNECTED;
 /// A transfer of `ep` has failed: its completion lies in the CQ, and the provider has not reported `Broken` yet.
 fn fail(evd: H, ep: H, cookie: u64) {
     let token = Token { cookie, ep: ep as usize, ..Token::default() };
-    let cq = from_handle::<Evd<Double>>(evd, Handle::Plain).unwrap().cq().unwrap();
+    let cq = from_handle::<Evd<FakeProvider>>(evd, Handle::Plain).unwrap().cq().unwrap();
     cq.feed(Completion { token, status: Status::Transport, ..Completion::default() });
 }
 
 /// The provider's report, late.
 fn report_broken(ep: H, attempt: u32) {
-    let ep = from_handle::<Ep<Double>>(ep, Handle::Ep).unwrap();
+    let ep = from_handle::<Ep<FakeProvider>>(ep, Handle::Ep).unwrap();
     dapls_ep::connection_event(&ep, attempt, ConnectionEvent::Broken, &[]);
 }
 
@@ -68,7 +68,7 @@ fn whoever_comes_first_breaks_it_once() {
 fn only_a_failure_breaks_a_connection_and_not_while_it_drains() {
     let world = World::new(c"draining");
     let (client, server) = world.pair(5);
-    let cq = from_handle::<Evd<Double>>(world.dto, Handle::Plain).unwrap().cq().unwrap();
+    let cq = from_handle::<Evd<FakeProvider>>(world.dto, Handle::Plain).unwrap().cq().unwrap();
     let token = Token { cookie: 1, ep: client as usize, ..Token::default() };
     cq.feed(Completion { token, status: Status::Flushed, ..Completion::default() });
     assert_eq!((world.completions(), state(client)), (vec![(1, DAT_DTO_ERR_FLUSHED)], DAT_EP_STATE_CONNECTED));

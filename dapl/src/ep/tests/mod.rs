@@ -21,10 +21,10 @@ use std::ptr::{null, null_mut};
 use dat_abi::*;
 
 use crate::cr::dapl_cr::*;
-use crate::double::{Double, Opened};
 use crate::ep::dapl_ep::*;
 use crate::error::{Error, Handle, State};
 use crate::evd::{dapl_evd::*, dapl_evd_wait};
+use crate::fake::{FakeProvider, Opened};
 use crate::ia::dapl_ia::*;
 use crate::psp::dapl_psp::*;
 use crate::pz::dapl_pz::*;
@@ -34,7 +34,7 @@ use crate::rsp::dapl_rsp::*;
 macro_rules! call {
     ($entry:ident($($argument:expr),* $(,)?)) => {{
         // SAFETY: handles may be anything, and the pointers are to objects of the case, as the entry wants them.
-        unsafe { $entry::<Double>($($argument),*) }
+        unsafe { $entry::<FakeProvider>($($argument),*) }
     }};
 }
 pub(crate) use call;
@@ -64,7 +64,7 @@ impl World {
 
     /// With these `ia_params`.
     fn traced(name: &CStr, params: &CStr) -> Self {
-        let opened = crate::double::open_with(name, params);
+        let opened = crate::fake::open_with(name, params);
         let mut pz = null_mut();
         assert_eq!(call!(dapl_pz_create(opened.ia_handle, &mut pz)), DAT_SUCCESS);
         let mut world = World { opened, pz, dto: null_mut(), conn: null_mut(), requests: null_mut() };

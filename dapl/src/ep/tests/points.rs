@@ -186,7 +186,7 @@ fn a_request_without_room_for_its_event_is_refused_and_the_rsp_waits_on() {
     let full = world.evd(DAT_EVD_CR_FLAG);
     let mut rsp = null_mut();
     assert_eq!(call!(dapl_rsp_create(world.ia(), 5, server, full, &mut rsp)), DAT_SUCCESS);
-    let evd = crate::runtime::handle::from_handle::<Evd<Double>>(full, Handle::EvdCr).unwrap();
+    let evd = crate::runtime::handle::from_handle::<Evd<FakeProvider>>(full, Handle::EvdCr).unwrap();
     while dapls_evd::post(&evd, Event::Software { pointer: 0 }).is_ok() {}
     drop(evd);
     world.connect(client, 5, &[]);

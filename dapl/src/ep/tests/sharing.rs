@@ -7,7 +7,7 @@ use crate::srq::dapl_srq::*;
 
 const SRQ_ATTR: DAT_SRQ_ATTR = DAT_SRQ_ATTR { max_recv_dtos: 8, max_recv_iov: 2, low_watermark: DAT_SRQ_LW_DEFAULT };
 
-/// A call of `dat_ep_create_with_srq`, right as it stands.
+/// A call of `dat_ep_create_with_srq`, right as it is_connected.
 #[derive(Clone, Copy)]
 pub(super) struct Create {
     pz: H,
@@ -124,7 +124,7 @@ pub(super) fn send_silently(ep: H, cookie: u64) {
 
 /// The message that the EP receives, in a provider that was slowed down, is there.
 pub(super) fn arrive(ep: H) {
-    from_handle::<Ep<Double>>(ep, Handle::Ep).unwrap().desk().binding.qp().unwrap().arrive();
+    from_handle::<Ep<FakeProvider>>(ep, Handle::Ep).unwrap().post_state().binding.qp().unwrap().arrive();
 }
 
 pub(super) fn end(world: World, eps: &[H], srqs: &[H]) {
@@ -429,13 +429,13 @@ fn who_hears_of_a_failure_first_does_not_take_the_last_word() {
     let server = Create::new(&world, srq).ep(&world);
     let client = connect(&world, server, 5);
     world.news();
-    let cq = from_handle::<Evd<Double>>(world.dto, Handle::Plain).unwrap().cq().unwrap();
+    let cq = from_handle::<Evd<FakeProvider>>(world.dto, Handle::Plain).unwrap().cq().unwrap();
     let token = Token { cookie: 1, ep: server as usize, ..Token::default() };
     cq.feed(Completion { token, status: Status::LocalLength, ..Completion::default() });
     assert_eq!((completed(world.dto).len(), state(server)), (1, DAT_EP_STATE_DISCONNECTED));
     assert_eq!(errors(&world), [], "more may come");
     crate::ep::dapls_ep::connection_event(
-        &from_handle::<Ep<Double>>(server, Handle::Ep).unwrap(),
+        &from_handle::<Ep<FakeProvider>>(server, Handle::Ep).unwrap(),
         1,
         ConnectionEvent::Broken,
         &[],
@@ -450,7 +450,7 @@ fn the_zone_of_a_freed_queue_can_go_though_a_report_still_holds_the_queue() {
     let (mut pz, mut srq, mut attr) = (null_mut(), null_mut(), SRQ_ATTR);
     assert_eq!(call!(dapl_pz_create(world.ia(), &mut pz)), SUCCESS);
     assert_eq!(call!(dapl_srq_create(world.ia(), pz, &mut attr, &mut srq)), SUCCESS);
-    let held = from_handle::<crate::srq::Srq<Double>>(srq, Handle::Srq).unwrap().to_arc();
+    let held = from_handle::<crate::srq::Srq<FakeProvider>>(srq, Handle::Srq).unwrap().to_arc();
     assert_eq!(call!(dapl_pz_free(pz)), in_state(State::PzInUse));
     assert_eq!((call!(dapl_srq_free(srq)), call!(dapl_pz_free(pz))), (SUCCESS, SUCCESS));
     drop(held);

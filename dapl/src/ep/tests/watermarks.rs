@@ -61,7 +61,7 @@ fn watermarks_of_an_ordinary_ep_count_what_is_posted() {
     assert_eq!(errors(&world), [], "no shared queue, no last word");
     assert_eq!(world.completions().len(), 4);
 
-    // Armed before the connection: it breaks as soon as it stands.
+    // Armed before the connection: it breaks as soon as it is_connected.
     let (early, late) = (world.ep(), world.psp(6));
     assert_eq!(call!(dapl_ep_set_watermark(early, 0, 0)), SUCCESS);
     assert_eq!((recv(early, 1), errors(&world).len(), world.news()), (SUCCESS, 1, vec![]));

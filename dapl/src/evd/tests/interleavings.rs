@@ -10,11 +10,11 @@ use super::*;
 /// Runs `model` with an EVD for everything, in an IA that is closed behind it.
 fn with_evd(model: fn(Evh)) {
     loom::model(move || {
-        let opened = double::open(c"evd-interleavings");
+        let opened = fake::open(c"evd-interleavings");
         let evd = Evh::new(&opened, 4, ALL);
         model(evd);
         // SAFETY: a live IA.
-        assert_eq!(unsafe { dapl_ia_close::<Double>(opened.ia_handle, DAT_CLOSE_ABRUPT_FLAG) }, DAT_SUCCESS);
+        assert_eq!(unsafe { dapl_ia_close::<FakeProvider>(opened.ia_handle, DAT_CLOSE_ABRUPT_FLAG) }, DAT_SUCCESS);
     });
 }
 
@@ -45,7 +45,7 @@ fn a_waiter_that_is_sent_away_learns_of_it() {
     with_evd(|evd| {
         let waiter = waiter(evd);
         // SAFETY: any handle will do.
-        assert_eq!(unsafe { dapl_evd_set_unwaitable::<Double>(evd.handle()) }, DAT_SUCCESS);
+        assert_eq!(unsafe { dapl_evd_set_unwaitable::<FakeProvider>(evd.handle()) }, DAT_SUCCESS);
         let unwaitable = DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_EVD_UNWAITABLE;
         assert_eq!(waiter.join().unwrap().0, unwaitable);
     });
@@ -54,10 +54,10 @@ fn a_waiter_that_is_sent_away_learns_of_it() {
 #[test]
 fn an_ia_that_closes_leaves_no_sleeper() {
     loom::model(|| {
-        let opened = double::open(c"evd-interleavings");
+        let opened = fake::open(c"evd-interleavings");
         let waiter = waiter(Evh::new(&opened, 4, ALL));
         // SAFETY: a live IA.
-        assert_eq!(unsafe { dapl_ia_close::<Double>(opened.ia_handle, DAT_CLOSE_ABRUPT_FLAG) }, DAT_SUCCESS);
+        assert_eq!(unsafe { dapl_ia_close::<FakeProvider>(opened.ia_handle, DAT_CLOSE_ABRUPT_FLAG) }, DAT_SUCCESS);
         assert_ne!(waiter.join().unwrap().0, DAT_SUCCESS);
     });
 }

@@ -10,7 +10,7 @@ use dat_abi::hook::HandleArena;
 
 use super::{STRIDE, Stub};
 use crate::error::{Error, Resource, Result};
-use crate::runtime::sync::Lasting;
+use crate::runtime::sync::StaticMutex;
 
 /// Handles one library can have at a time; the arena takes 64 MiB of address space and memory only for stubs once used.
 const CAPACITY: usize = 1 << 20;
@@ -60,7 +60,7 @@ pub(super) fn rest(handle: usize) {
 
 /// Base address of the arena, 0 until it is reserved; written once.
 static ARENA_BASE: AtomicUsize = AtomicUsize::new(0);
-static ARENA: Lasting<Arena> = Lasting::new(Arena { used: 0, resting: VecDeque::new() });
+static ARENA: StaticMutex<Arena> = StaticMutex::new(Arena { used: 0, resting: VecDeque::new() });
 
 struct Arena {
     /// Stubs handed out at least once; number 0 is never a handle but marks, by its table word, that no fork came between.

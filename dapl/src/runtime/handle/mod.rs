@@ -1,7 +1,7 @@
 //! Handles: stubs that outlive their objects, and [`from_handle`], the only way from a C value to an object.
 //!
 //! A handle is the address of a 64-byte stub in an arena of address space that is reserved once and never unmapped while
-//! the process lives. So any value a C caller passes can be judged without touching foreign memory: in the arena, on a
+//! the process lives. So any value a C caller passes can be checked without touching foreign memory: in the arena, on a
 //! stub's boundary, of the wanted kind, alive. The first word is the provider table libdat jumps through; it stays when the
 //! object dies, and the stub rests in a queue before it serves again, with another generation.
 //!
@@ -23,7 +23,7 @@ use crate::runtime::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 #[cfg(not(loom))]
 mod arena;
 #[cfg(loom)]
-#[path = "arena/double.rs"]
+#[path = "arena/fake.rs"]
 mod arena;
 mod uses;
 
@@ -80,7 +80,7 @@ const STRIDE: usize = 64;
 struct Word;
 
 impl Word {
-    const PIN: u64 = 1;
+    const REFERENCE: u64 = 1;
     const PINS: u64 = 0xFFFF_FFFF;
     const LIVE: u64 = 1 << 32;
     const KIND_SHIFT: u32 = 33;
@@ -151,13 +151,13 @@ impl<T: Object> Drop for Ref<T> {
 impl Stub {
     /// Takes a pin if the stub is live and of this kind (and of this generation, when one is asked for).
     #[inline(always)]
-    fn pin(&self, kind: Kind, generation: Option<u32>) -> bool {
+    fn acquire(&self, kind: Kind, generation: Option<u32>) -> bool {
         // A look before the write: garbage must not scribble on stubs of other kinds, and a stub at rest stays untouched.
         if !Word::is(self.word.load(Ordering::Relaxed), kind) {
             return false;
         }
         // Acquire pairs with the Release in `publish`: the object behind a live word is complete.
-        let word = self.word.fetch_add(Word::PIN, Ordering::Acquire);
+        let word = self.word.fetch_add(Word::REFERENCE, Ordering::Acquire);
         if Word::is(word, kind) && generation.is_none_or(|g| g == Word::generation(word)) {
             return true;
         }
@@ -168,7 +168,7 @@ impl Stub {
     #[inline(always)]
     fn unpin(&self) {
         // AcqRel: whoever takes the count of a dead stub to zero must see all that other users did, before dropping.
-        let word = self.word.fetch_sub(Word::PIN, Ordering::AcqRel) - Word::PIN;
+        let word = self.word.fetch_sub(Word::REFERENCE, Ordering::AcqRel) - Word::REFERENCE;
         if word & (Word::LIVE | Word::PINS) == 0 {
             self.retire(word);
         }
@@ -200,7 +200,7 @@ impl Stub {
 /// `wanted` is the subtype that the specification gives a bad handle in this place. Any value is safe to pass.
 #[inline(always)]
 pub fn from_handle<T: Object>(handle: *mut c_void, wanted: Handle) -> Result<Ref<T>> {
-    pin(handle as usize, None).ok_or(Error::InvalidHandle(wanted))
+    acquire(handle as usize, None).ok_or(Error::InvalidHandle(wanted))
 }
 
 /// As [`from_handle`], where null means "none".
@@ -210,13 +210,13 @@ pub fn from_optional<T: Object>(handle: *mut c_void, wanted: Handle) -> Result<O
 
 /// The object that `id` named, if it is still the same one.
 pub fn from_id<T: Object>(id: ObjectId) -> Option<Ref<T>> {
-    pin(id.handle, Some(id.generation))
+    acquire(id.handle, Some(id.generation))
 }
 
 #[inline(always)]
-fn pin<T: Object>(handle: usize, generation: Option<u32>) -> Option<Ref<T>> {
+fn acquire<T: Object>(handle: usize, generation: Option<u32>) -> Option<Ref<T>> {
     let stub = arena::at(handle)?;
-    if !stub.pin(T::KIND, generation) {
+    if !stub.acquire(T::KIND, generation) {
         return None;
     }
     let object = NonNull::new(stub.object.load(Ordering::Relaxed).cast::<T>())?;
@@ -335,7 +335,7 @@ pub fn destroy(id: ObjectId) -> bool {
             return false;
         }
         // The pin taken here keeps `retire` to the `unpin` below, so that it runs once.
-        let dead = (word & !Word::LIVE) + Word::PIN;
+        let dead = (word & !Word::LIVE) + Word::REFERENCE;
         match stub.word.compare_exchange_weak(word, dead, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => break,
             Err(now) => word = now,
@@ -355,51 +355,51 @@ mod interleavings {
     use loom::thread;
 
     use super::*;
-    use crate::runtime::sync::witness::Witness;
+    use crate::runtime::sync::access_check::AccessCheck;
 
     /// Counts the living, and is written when it goes.
     #[derive(Default)]
-    struct Pear(Witness);
+    struct TypeA(AccessCheck);
 
-    impl Object for Pear {
+    impl Object for TypeA {
         const KIND: Kind = Kind::Pz;
     }
 
-    impl Drop for Pear {
+    impl Drop for TypeA {
         fn drop(&mut self) {
             self.0.write();
         }
     }
 
-    fn pear() -> ObjectId {
-        let made = create(std::ptr::null(), |_| Ok(Pear::default())).unwrap();
+    fn a() -> ObjectId {
+        let made = create(std::ptr::null(), |_| Ok(TypeA::default())).unwrap();
         let id = made.id();
         assert_eq!(made.publish() as usize, id.handle);
         id
     }
 
     fn visit(handle: usize) {
-        if let Ok(pear) = from_handle::<Pear>(handle as *mut c_void, Handle::Pz) {
-            pear.0.read();
+        if let Ok(a) = from_handle::<TypeA>(handle as *mut c_void, Handle::Pz) {
+            a.0.read();
         }
     }
 
     #[test]
     fn an_object_goes_behind_its_last_user() {
         loom::model(|| {
-            let id = pear();
+            let id = a();
             let visitors: Vec<_> = (0..2).map(|_| thread::spawn(move || visit(id.handle))).collect();
             assert!(destroy(id));
             visit(id.handle);
             visitors.into_iter().for_each(|visitor| visitor.join().unwrap());
-            assert!(from_id::<Pear>(id).is_none());
+            assert!(from_id::<TypeA>(id).is_none());
         });
     }
 
     #[test]
     fn two_that_end_it_have_one_winner() {
         loom::model(|| {
-            let id = pear();
+            let id = a();
             let other = thread::spawn(move || destroy(id));
             let visitor = thread::spawn(move || visit(id.handle));
             let won = [destroy(id), other.join().unwrap()];
@@ -411,18 +411,18 @@ mod interleavings {
     #[test]
     fn a_stub_that_serves_again_is_never_taken_for_its_former_life() {
         loom::model(|| {
-            let old = pear();
+            let old = a();
             let late = thread::spawn(move || {
                 visit(old.handle);
-                if let Some(pear) = from_id::<Pear>(old) {
-                    pear.0.read();
+                if let Some(a) = from_id::<TypeA>(old) {
+                    a.0.read();
                 }
             });
             assert!(destroy(old));
-            let new = pear();
+            let new = a();
             // While the late visitor still holds the old object, the stub does not serve again.
             assert!(new.handle != old.handle || new.generation != old.generation);
-            let user = from_id::<Pear>(new).unwrap();
+            let user = from_id::<TypeA>(new).unwrap();
             user.0.read();
             drop(user);
             late.join().unwrap();

@@ -95,9 +95,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Plum(UseCount);
+    struct TypeB(UseCount);
 
-    impl Usable for Plum {
+    impl Usable for TypeB {
         fn uses(&self) -> &UseCount {
             &self.0
         }
@@ -105,13 +105,13 @@ mod tests {
 
     #[test]
     fn either_it_is_used_or_it_is_freed() {
-        let plum = Arc::new(Plum::default());
-        let user = Use::of_open(plum.clone(), Handle::Pz).unwrap();
-        assert_eq!(plum.0.close(State::PzInUse), Err(Error::InvalidState(State::PzInUse)));
+        let b = Arc::new(TypeB::default());
+        let user = Use::of_open(b.clone(), Handle::Pz).unwrap();
+        assert_eq!(b.0.close(State::PzInUse), Err(Error::InvalidState(State::PzInUse)));
         drop(user);
-        assert_eq!(plum.0.close(State::PzInUse), Ok(()));
-        assert_eq!(Use::of_open(plum.clone(), Handle::Pz).err(), Some(Error::InvalidHandle(Handle::Pz)));
-        assert_eq!((plum.0.count(), plum.0.require_unused(State::PzInUse)), (0, Ok(())));
-        assert_eq!(plum.0.close(State::PzInUse), Ok(()), "whose handle is dead is said elsewhere");
+        assert_eq!(b.0.close(State::PzInUse), Ok(()));
+        assert_eq!(Use::of_open(b.clone(), Handle::Pz).err(), Some(Error::InvalidHandle(Handle::Pz)));
+        assert_eq!((b.0.count(), b.0.require_unused(State::PzInUse)), (0, Ok(())));
+        assert_eq!(b.0.close(State::PzInUse), Ok(()), "whose handle is dead is said elsewhere");
     }
 }

@@ -1,8 +1,8 @@
 //! What is counted, per EP, EVD and IA: always, and cheaply enough for that.
 //!
-//! A post adds to [`Posts`], in the line of memory that its lock has just taken. A completion adds to the [`Ledger`] of its
+//! A post adds to [`Posts`], in the line of memory that its lock has just taken. A completion adds to the [`CompletionsByEp`] of its
 //! EVD, under the EVD's lock, so posting and completing threads never write to the same line. Connections are counted
-//! under the lock of their EP. Sums are made by who asks, and shown on a [`Board`]. Nothing here waits, logs or is ever reset.
+//! under the lock of their EP. Sums are made by who asks, and shown on a [`Listing`]. Nothing here waits, logs or is ever reset.
 //!
 //! A request posted with SUPPRESS that succeeds completes unseen: it is in `posts.*`, and its bytes are counted as posted;
 //! `completions.ok` lacks it.
@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::provider::{Segment, Work};
 
-mod board;
-mod ledger;
+mod by_ep;
+mod listing;
 
-pub use board::Board;
-pub use ledger::{Completed, Ledger};
+pub use by_ep::{Completed, CompletionsByEp};
+pub use listing::Listing;
 
 /// Declares counters by name: the name shown, the field, and how two of a kind are summed up.
 macro_rules! counters {

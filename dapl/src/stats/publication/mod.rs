@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use dat_counters::text::Text;
 
 use crate::runtime::logger::secure_variable;
-use crate::runtime::sync::{Lasting, LastingGuard};
+use crate::runtime::sync::{StaticMutex, StaticMutexGuard};
 
 mod server;
 
@@ -23,7 +23,7 @@ mod server;
 pub const VARIABLE: &str = "DAPL_COUNTERS";
 
 /// An IA.
-pub trait Shows: Send + Sync {
+pub trait CounterSource: Send + Sync {
     /// Tells what it has counted.
     fn show(&self, text: &mut Text);
 }
@@ -32,7 +32,7 @@ pub trait Shows: Send + Sync {
 pub(crate) struct Published {
     /// The process that all of this is of: a child inherits the list, but not the thread.
     pid: u32,
-    shows: Vec<Weak<dyn Shows>>,
+    sources: Vec<Weak<dyn CounterSource>>,
     server: Option<Server>,
 }
 
@@ -44,18 +44,18 @@ struct Server {
 }
 
 /// Held while IAs are asked, so that one that is closed is not looked at any more.
-static PUBLISHED: Lasting<Published> = Lasting::new(Published { pid: 0, shows: Vec::new(), server: None });
+static PUBLISHED: StaticMutex<Published> = StaticMutex::new(Published { pid: 0, sources: Vec::new(), server: None });
 
 /// Keeps others out, for `fork`.
-pub(crate) fn hold() -> LastingGuard<Published> {
+pub(crate) fn hold() -> StaticMutexGuard<Published> {
     PUBLISHED.lock()
 }
 
 /// Adds an IA that was opened.
-pub(crate) fn add(shows: Weak<dyn Shows>) {
+pub(crate) fn add(sources: Weak<dyn CounterSource>) {
     let mut published = hold();
     published.be_of_this_process();
-    published.shows.push(shows);
+    published.sources.push(sources);
 }
 
 /// Starts the thread that answers, unless it runs or `DAPL_COUNTERS` is `off`. A failure is logged only: counters that cannot
@@ -63,7 +63,7 @@ pub(crate) fn add(shows: Weak<dyn Shows>) {
 pub(crate) fn start() {
     let mut published = hold();
     if published.server.is_none()
-        && !published.shows.is_empty()
+        && !published.sources.is_empty()
         && secure_variable(VARIABLE).is_none_or(|word| word != "off")
     {
         match server::start() {
@@ -74,12 +74,12 @@ pub(crate) fn start() {
 }
 
 /// An IA is closed, and not looked at after this. With the last one the thread ends.
-pub(crate) fn remove<S: Shows>(shows: &S) {
-    let address = std::ptr::from_ref(shows) as usize;
+pub(crate) fn remove<S: CounterSource>(sources: &S) {
+    let address = std::ptr::from_ref(sources) as usize;
     let mut published = hold();
     published.be_of_this_process();
-    published.shows.retain(|known| known.as_ptr().cast::<()>() as usize != address && known.strong_count() > 0);
-    let server = if published.shows.is_empty() { published.server.take() } else { None };
+    published.sources.retain(|known| known.as_ptr().cast::<()>() as usize != address && known.strong_count() > 0);
+    let server = if published.sources.is_empty() { published.server.take() } else { None };
     drop(published);
     if let Some(Server { thread, stop }) = server {
         drop(stop);
@@ -88,17 +88,17 @@ pub(crate) fn remove<S: Shows>(shows: &S) {
     }
 }
 
-/// What is told now.
+/// What is counters now.
 fn all() -> String {
     let published = hold();
     let mut text = Text::new(std::process::id(), &program());
-    let shows: Vec<Arc<dyn Shows>> = published.shows.iter().filter_map(Weak::upgrade).collect();
-    shows.iter().for_each(|shows| shows.show(&mut text));
+    let sources: Vec<Arc<dyn CounterSource>> = published.sources.iter().filter_map(Weak::upgrade).collect();
+    sources.iter().for_each(|sources| sources.show(&mut text));
     drop(published);
     text.end()
 }
 
-/// As `ps` shows it.
+/// As `ps` sources it.
 fn program() -> String {
     std::fs::read_to_string("/proc/self/comm").map(|name| name.trim_end().to_owned()).unwrap_or_default()
 }
@@ -109,7 +109,7 @@ impl Published {
         let pid = std::process::id();
         if self.pid != pid {
             self.pid = pid;
-            self.shows.clear();
+            self.sources.clear();
             std::mem::forget(self.server.take());
         }
     }
@@ -121,9 +121,9 @@ mod tests {
 
     use super::*;
 
-    struct One;
+    struct OneAdapter;
 
-    impl Shows for One {
+    impl CounterSource for OneAdapter {
         fn show(&self, text: &mut Text) {
             text.adapter("one0", "double", 0x40);
             text.count("sent bytes", "bytes", false, 7);
@@ -134,23 +134,27 @@ mod tests {
         loop {
             let ours = reader::processes().unwrap().into_iter().filter(|found| found.pid == std::process::id());
             // On a busy machine an answer may take longer than a tool waits for it.
-            let Ok(told) = ours.map(|found| found.told).collect::<Result<Vec<_>, _>>() else { continue };
-            return told.into_iter().flat_map(|told| told.adapters).filter(|adapter| adapter.name == "one0").collect();
+            let Ok(counters) = ours.map(|found| found.told).collect::<Result<Vec<_>, _>>() else { continue };
+            return counters
+                .into_iter()
+                .flat_map(|counters| counters.adapters)
+                .filter(|adapter| adapter.name == "one0")
+                .collect();
         }
     }
 
     #[test]
     fn who_asks_hears_of_what_is_open() {
-        let one = Arc::new(One);
+        let one = Arc::new(OneAdapter);
         assert!(of_one().is_empty());
-        let weak: Weak<dyn Shows> = Arc::downgrade(&(one.clone() as Arc<dyn Shows>));
+        let weak: Weak<dyn CounterSource> = Arc::downgrade(&(one.clone() as Arc<dyn CounterSource>));
         add(weak);
         start();
         for _ in 0..3 {
-            let told = of_one();
-            assert_eq!(told.len(), 1);
+            let counters = of_one();
+            assert_eq!(counters.len(), 1);
             assert_eq!(
-                told[0].counts[0],
+                counters[0].counts[0],
                 text::Count { name: "sent bytes".into(), unit: "bytes".into(), value: 7, is_level: false }
             );
         }

@@ -19,7 +19,7 @@ use crate::runtime::thread;
 /// Names that are tried: each provider library of a process has a thread.
 const TRIES: u32 = 64;
 /// A reader that takes nothing for so long is left.
-const PATIENCE: Duration = Duration::from_secs(1);
+const YIELD_AFTER: Duration = Duration::from_secs(1);
 
 /// Starts it.
 pub(super) fn start() -> io::Result<Server> {
@@ -44,21 +44,21 @@ fn listen() -> io::Result<OwnedFd> {
 fn serve(listener: &OwnedFd, stopped: &OwnedFd) {
     while wait(listener.as_fd(), PollFlags::IN, stopped, None) {
         match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(reader) => tell(&reader, stopped),
+            Ok(reader) => send_counters(&reader, stopped),
             // Without descriptors left it would be asked for ever.
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
     }
 }
 
-fn tell(reader: &OwnedFd, stopped: &OwnedFd) {
+fn send_counters(reader: &OwnedFd, stopped: &OwnedFd) {
     let is_trusted = |uid| uid == 0 || uid == rustix::process::geteuid().as_raw();
     if !socket::user(reader).is_ok_and(is_trusted) {
         return;
     }
     let text = all();
     let mut rest = text.as_bytes();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + YIELD_AFTER;
     while !rest.is_empty() && wait(reader.as_fd(), PollFlags::OUT, stopped, Some(deadline)) {
         match rustix::net::send(reader, rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
             Ok(sent) => rest = &rest[sent..],

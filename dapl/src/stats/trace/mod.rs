@@ -34,23 +34,23 @@ pub struct Trace {
     /// Its handle.
     ep: usize,
     ring: Ring,
-    subject: OnceLock<Weak<dyn Subject>>,
+    traced_ep: OnceLock<Weak<dyn TracedEp>>,
     me: Weak<Trace>,
     /// A look at what is overdue will come.
     is_watched: AtomicBool,
     /// What is overdue has been told.
-    is_told: AtomicBool,
+    is_reported: AtomicBool,
 }
 
 /// The EP, as its trace sees it. Implemented by `ep`.
-pub trait Subject: Send + Sync {
+pub trait TracedEp: Send + Sync {
     /// How it stands. Called without locks.
-    fn outlook(&self) -> Outlook;
+    fn summary(&self) -> EpSummary;
 }
 
 /// How an EP stands.
 #[derive(Clone, Debug, Default)]
-pub struct Outlook {
+pub struct EpSummary {
     /// Its state, by name.
     pub state: String,
     /// What the provider still works on.
@@ -76,7 +76,7 @@ pub struct Report(Option<String>);
 
 impl Report {
     /// Tells the log.
-    pub fn tell(self) {
+    pub fn log(self) {
         if let Some(text) = self.0 {
             log::warn!("{text}");
         }
@@ -93,10 +93,10 @@ impl Settings {
         let trace = Arc::new_cyclic(|me: &Weak<Trace>| Trace {
             ep,
             ring: Ring::new(length),
-            subject: OnceLock::new(),
+            traced_ep: OnceLock::new(),
             me: me.clone(),
             is_watched: AtomicBool::new(false),
-            is_told: AtomicBool::new(false),
+            is_reported: AtomicBool::new(false),
         });
         TRACED.write().get_or_insert_default().insert(ep, trace.clone());
         watch::file(self);
@@ -106,9 +106,9 @@ impl Settings {
 
 impl Trace {
     /// The EP is complete.
-    pub fn begin(&self, subject: Weak<dyn Subject>) {
+    pub fn begin(&self, traced_ep: Weak<dyn TracedEp>) {
         // Set once: every EP has a trace of its own.
-        let _ = self.subject.set(subject);
+        let _ = self.traced_ep.set(traced_ep);
     }
 
     /// Notes a post that is about to be made, and gives its number, which is not 0.
@@ -139,8 +139,8 @@ impl Trace {
     }
 
     /// What there is to say; `why` goes on after "ep 0x..".
-    pub fn report(&self, why: &str, outlook: &Outlook) -> Report {
-        Report(Some(text::dump(self.ep, why, outlook, &self.ring.read(), wait::now())))
+    pub fn report(&self, why: &str, summary: &EpSummary) -> Report {
+        Report(Some(text::dump(self.ep, why, summary, &self.ring.read(), wait::now())))
     }
 
     /// Cookies of what is remembered, and whether each has ended.
@@ -155,8 +155,8 @@ impl Trace {
         drop(ended);
     }
 
-    fn outlook(&self) -> Option<Outlook> {
-        Some(self.subject.get()?.upgrade()?.outlook())
+    fn summary(&self) -> Option<EpSummary> {
+        Some(self.traced_ep.get()?.upgrade()?.summary())
     }
 }
 
@@ -169,11 +169,11 @@ pub fn completed(done: &Completion) {
 }
 
 /// Tells of every EP that is traced.
-fn tell_all(why: &str) {
+fn report_all(why: &str) {
     let all: Vec<_> = TRACED.read().iter().flat_map(HashMap::values).cloned().collect();
     for trace in all {
-        if let Some(outlook) = trace.outlook() {
-            trace.report(why, &outlook).tell();
+        if let Some(summary) = trace.summary() {
+            trace.report(why, &summary).log();
         }
     }
 }

@@ -53,8 +53,8 @@ fn a_dump_reads_like_this() {
     ring.complete(&done(Work::Read, read, Status::RemoteAccess, 0), 3 * SECOND + 1_500_000);
     ring.refuse(refused, 4 * SECOND);
     ring.complete(&done(Work::SharedRecv, 1, Status::Success, 7), 4 * SECOND);
-    let outlook = Outlook { state: "Connected".into(), outstanding: Outstanding { recvs: 1, requests: 2 } };
-    let text = text::dump(0x7f40, "is broken", &outlook, &ring.read(), 5 * SECOND);
+    let summary = EpSummary { state: "Connected".into(), outstanding: Outstanding { recvs: 1, requests: 2 } };
+    let text = text::dump(0x7f40, "is broken", &summary, &ring.read(), 5 * SECOND);
     assert_eq!(
         text,
         "ep 0x7f40 is broken; Connected, 2 requests and 1 receives outstanding
@@ -77,21 +77,21 @@ fn a_dump_of_a_long_ring_is_short_and_shows_where_it_is_stuck() {
             ring.complete(&done(Work::Send, number, Status::Success, 42), n);
         }
     }
-    let text = text::dump(64, "is asked", &Outlook::default(), &ring.read(), 1000);
+    let text = text::dump(64, "is asked", &EpSummary::default(), &ring.read(), 1000);
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 1 + 1 + 1 + 1 + 48, "{text}");
     assert_eq!((lines[1], lines[3]), ("  (500 posts not shown)", "  (451 posts not shown)"));
     assert!(lines[2].starts_with("  #501 ") && lines[2].ends_with(": under way"), "{text}");
-    let nothing = text::dump(64, "is asked", &Outlook::default(), &[], 0);
+    let nothing = text::dump(64, "is asked", &EpSummary::default(), &[], 0);
     assert_eq!(nothing, "ep 0x40 is asked; , 0 requests and 0 receives outstanding, no posts");
 }
 
 /// An EP of which only the number of requests is known.
 struct Stuck(Mutex<u32>);
 
-impl Subject for Stuck {
-    fn outlook(&self) -> Outlook {
-        Outlook { state: "Connected".into(), outstanding: Outstanding { recvs: 7, requests: *self.0.lock() } }
+impl TracedEp for Stuck {
+    fn summary(&self) -> EpSummary {
+        EpSummary { state: "Connected".into(), outstanding: Outstanding { recvs: 7, requests: *self.0.lock() } }
     }
 }
 
@@ -100,9 +100,9 @@ fn a_stall_is_told_once_and_receives_are_never_overdue() {
     let (settings, _) = Settings::read("io_trc=4");
     let trace = settings.trace(0xF000).expect("it is on");
     let stuck = Arc::new(Stuck(Mutex::new(0)));
-    let subject: Arc<dyn Subject> = stuck.clone();
-    trace.begin(Arc::downgrade(&subject));
-    let told = |now| (trace.look(now).map(|again| again.as_secs()), trace.is_told.load(Ordering::Relaxed));
+    let traced_ep: Arc<dyn TracedEp> = stuck.clone();
+    trace.begin(Arc::downgrade(&traced_ep));
+    let told = |now| (trace.look(now).map(|again| again.as_secs()), trace.is_reported.load(Ordering::Relaxed));
 
     post(&trace.ring, Work::Recv, 0, 0);
     assert_eq!(told(100 * SECOND), (None, false), "a receive may wait");

@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use super::Outlook;
+use super::EpSummary;
 use super::ring::{End, Entry};
 use crate::provider::Work;
 
@@ -15,8 +15,8 @@ const UNDER_WAY: usize = 16;
 const NEW: usize = 48;
 
 /// All there is to say of an EP at `now`.
-pub(super) fn dump(ep: usize, why: &str, outlook: &Outlook, entries: &[Entry], now: u64) -> String {
-    let Outlook { state, outstanding } = outlook;
+pub(super) fn dump(ep: usize, why: &str, summary: &EpSummary, entries: &[Entry], now: u64) -> String {
+    let EpSummary { state, outstanding } = summary;
     let mut text = format!(
         "ep {ep:#x} {why}; {state}, {} requests and {} receives outstanding",
         outstanding.requests, outstanding.recvs

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 
-use super::{FILE, Settings, TRACED, Trace, tell_all};
+use super::{FILE, Settings, TRACED, Trace, report_all};
 use crate::runtime::timer::{self, OnExpiry};
 use crate::runtime::wait;
 
@@ -46,20 +46,20 @@ impl Trace {
     /// The provider says how many are under way, so neither a suppressed request nor a completion that the program has not
     /// fetched yet misleads.
     pub(super) fn look(&self, now: u64) -> Option<Duration> {
-        let outlook = self.outlook()?;
-        let begun = self.ring.oldest_request(outlook.outstanding.requests);
+        let summary = self.summary()?;
+        let begun = self.ring.oldest_request(summary.outstanding.requests);
         let Some(begun) = begun else {
-            self.is_told.store(false, Ordering::Relaxed);
+            self.is_reported.store(false, Ordering::Relaxed);
             return None;
         };
         let age = Duration::from_nanos(now.saturating_sub(begun));
         if age < OVERDUE {
-            self.is_told.store(false, Ordering::Relaxed);
+            self.is_reported.store(false, Ordering::Relaxed);
             return Some((OVERDUE - age).max(SOON));
         }
-        if !self.is_told.swap(true, Ordering::Relaxed) {
+        if !self.is_reported.swap(true, Ordering::Relaxed) {
             let why = format!("has had no completion for {} s", age.as_secs());
-            self.report(&why, &outlook).tell();
+            self.report(&why, &summary).log();
         }
         Some(OVERDUE)
     }
@@ -111,7 +111,7 @@ impl OnExpiry for File {
         let now = touched(&self.path);
         let before = std::mem::replace(&mut *self.seen.lock(), now);
         if now.is_some() && now != before {
-            tell_all("as asked for");
+            report_all("as asked for");
         }
         let mut watched = FILE.lock();
         let is_wanted = TRACED.read().as_ref().is_some_and(|traced| !traced.is_empty());

@@ -9,7 +9,7 @@ use std::sync::{Arc, Once, Weak};
 
 use super::{BaseDir, lock};
 use dapl::runtime::cancel;
-use dapl::runtime::sync::{Lasting, LastingGuard};
+use dapl::runtime::sync::{StaticMutex, StaticMutexGuard};
 
 /// What is removed at exit.
 struct ExitEntry {
@@ -20,7 +20,7 @@ struct ExitEntry {
     shared: Option<Weak<File>>,
 }
 
-static ENTRIES: Lasting<Vec<ExitEntry>> = Lasting::new(Vec::new());
+static ENTRIES: StaticMutex<Vec<ExitEntry>> = StaticMutex::new(Vec::new());
 
 pub(super) fn register(base: &BaseDir, path: &Path, shared: Option<Weak<File>>) {
     static REGISTERED: Once = Once::new();
@@ -33,7 +33,7 @@ pub(super) fn register(base: &BaseDir, path: &Path, shared: Option<Weak<File>>) 
 }
 
 thread_local! {
-    static HELD: RefCell<Option<LastingGuard<Vec<ExitEntry>>>> = const { RefCell::new(None) };
+    static HELD: RefCell<Option<StaticMutexGuard<Vec<ExitEntry>>>> = const { RefCell::new(None) };
 }
 
 /// Before a fork: the child must not find the lock taken by a thread that it does not have.

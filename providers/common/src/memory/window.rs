@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use dapl::error::Result;
-use dapl::provider::{Access, Keep, Region, Status};
+use dapl::provider::{Access, KeptObject, Region, Status};
 
 /// A peer that is stopped in the middle of a copy, or lies about one, holds a turn up no longer.
 const PEER_COPY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -66,7 +66,7 @@ struct BindGrant {
     source: u32,
     region: Region,
     access: Access,
-    _keep: Keep,
+    _kept: KeptObject,
 }
 
 /// What is open now.
@@ -83,7 +83,7 @@ pub struct BindRequest {
     pub source: u32,
     pub region: Region,
     pub access: Access,
-    pub keep: Keep,
+    pub kept: KeptObject,
 }
 
 impl<K> std::fmt::Debug for WindowCore<K> {
@@ -108,9 +108,9 @@ impl<K: WindowKeys> WindowCore<K> {
         let mut state = self.state.lock();
         let mut key = 0;
         let number = state.posted + 1;
-        state.bound = if let Some(BindRequest { source, region, access, keep }) = wanted {
+        state.bound = if let Some(BindRequest { source, region, access, kept }) = wanted {
             key = self.keys.reserve()?;
-            state.waiting.push_back((number, BindGrant { key, source, region, access, _keep: keep }));
+            state.waiting.push_back((number, BindGrant { key, source, region, access, _kept: kept }));
             true
         } else {
             false

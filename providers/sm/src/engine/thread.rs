@@ -266,7 +266,7 @@ impl Engine {
         let Some((id, listener)) = setup::requested(&device, received, their_id, &terms) else { return };
         self.next_alive.get_or_insert_with(|| Instant::now() + device.knobs.alive);
         let request = Request::new(device.clone(), id);
-        let info = RequestInfo { peer: setup::address_of(&terms), told: private_data.len(), private_data };
+        let info = RequestInfo { peer: setup::address_of(&terms), reported_len: private_data.len(), private_data };
         if let Err(request) = device.sink.request(listener, request, info) {
             log::info!("request of {} for {}: nobody listens or has room", from.display(), terms.qual);
             request.refuse(Answer::NoListener);

@@ -84,63 +84,63 @@ mod tests {
         (window_of(regions.clone(), Arc::default(), PD), regions, source)
     }
 
-    fn wanted(source: u32, keep: &Arc<()>) -> Option<BindRequest> {
-        Some(BindRequest { source, region: whole(), access: READ, keep: keep.clone() })
+    fn wanted(source: u32, kept: &Arc<()>) -> Option<BindRequest> {
+        Some(BindRequest { source, region: whole(), access: READ, kept: kept.clone() })
     }
 
-    fn keeps(keep: &Arc<()>) -> usize {
-        Arc::strong_count(keep) - 1
+    fn keeps(kept: &Arc<()>) -> usize {
+        Arc::strong_count(kept) - 1
     }
 
     #[test]
     fn a_key_opens_at_its_turn_and_dies_at_the_next() {
         let (window, regions, source) = window();
-        let keep = Arc::new(());
+        let kept = Arc::new(());
         let reads = |key| regions.allows(key, PD, whole(), AccessRight::RemoteRead);
-        let (first, one) = window.post(wanted(source, &keep)).unwrap();
-        assert!(window.is_bound() && !reads(one) && keeps(&keep) == 1);
+        let (first, one) = window.post(wanted(source, &kept)).unwrap();
+        assert!(window.is_bound() && !reads(one) && keeps(&kept) == 1);
         assert_eq!(window.execute(first, PD), Ok(true));
-        let (second, two) = window.post(wanted(source, &keep)).unwrap();
-        assert!(reads(one) && !reads(two) && keeps(&keep) == 2);
+        let (second, two) = window.post(wanted(source, &kept)).unwrap();
+        assert!(reads(one) && !reads(two) && keeps(&kept) == 2);
         let hold = regions.hold(one, PD, whole().address, 1, AccessRight::RemoteRead).unwrap();
         assert_eq!(window.execute(second, PD), Ok(false), "a copy is under way");
-        assert!(!reads(one) && !reads(two) && keeps(&keep) == 2);
+        assert!(!reads(one) && !reads(two) && keeps(&kept) == 2);
         drop(hold);
         assert_eq!(window.execute(second, PD), Ok(true));
-        assert!(!reads(one) && reads(two) && keeps(&keep) == 1);
+        assert!(!reads(one) && reads(two) && keeps(&kept) == 1);
         let (third, none) = window.post(None).unwrap();
         assert!(!window.is_bound() && none == 0 && reads(two), "until it has its turn");
         assert_eq!(window.execute(third, PD), Ok(true));
-        assert!(!reads(two) && keeps(&keep) == 0);
+        assert!(!reads(two) && keeps(&kept) == 0);
     }
 
     #[test]
     fn what_is_flushed_leaves_nothing_bound_and_lets_go_once() {
         let (window, regions, source) = window();
-        let keep = Arc::new(());
-        let (first, one) = window.post(wanted(source, &keep)).unwrap();
+        let kept = Arc::new(());
+        let (first, one) = window.post(wanted(source, &kept)).unwrap();
         window.execute(first, PD).unwrap();
-        let (second, _) = window.post(wanted(source, &keep)).unwrap();
+        let (second, _) = window.post(wanted(source, &kept)).unwrap();
         window.flush(second);
-        assert!(!window.is_bound() && keeps(&keep) == 0);
+        assert!(!window.is_bound() && keeps(&kept) == 0);
         assert!(!regions.allows(one, PD, whole(), AccessRight::RemoteRead));
         window.flush(second);
 
-        let (third, three) = window.post(wanted(source, &keep)).unwrap();
+        let (third, three) = window.post(wanted(source, &kept)).unwrap();
         window.execute(third, PD).unwrap();
         window.flush(third);
-        assert!(!window.is_bound() && keeps(&keep) == 0, "after its turn too");
+        assert!(!window.is_bound() && keeps(&kept) == 0, "after its turn too");
         assert!(!regions.allows(three, PD, whole(), AccessRight::RemoteRead));
     }
 
     #[test]
     fn a_later_move_makes_an_earlier_one_void() {
         let (window, regions, source) = window();
-        let keep = Arc::new(());
-        let (first, one) = window.post(wanted(source, &keep)).unwrap();
-        let (second, two) = window.post(wanted(source, &keep)).unwrap();
+        let kept = Arc::new(());
+        let (first, one) = window.post(wanted(source, &kept)).unwrap();
+        let (second, two) = window.post(wanted(source, &kept)).unwrap();
         window.execute(second, PD).unwrap();
-        assert_eq!((window.execute(first, PD), keeps(&keep)), (Ok(true), 1));
+        assert_eq!((window.execute(first, PD), keeps(&kept)), (Ok(true), 1));
         window.flush(first);
         assert!(window.is_bound() && regions.allows(two, PD, whole(), AccessRight::RemoteRead));
         assert!(!regions.allows(one, PD, whole(), AccessRight::RemoteRead));
@@ -149,12 +149,12 @@ mod tests {
     #[test]
     fn a_window_that_closes_takes_all_along() {
         let (window, regions, source) = window();
-        let keep = Arc::new(());
-        let (first, one) = window.post(wanted(source, &keep)).unwrap();
+        let kept = Arc::new(());
+        let (first, one) = window.post(wanted(source, &kept)).unwrap();
         window.execute(first, PD).unwrap();
-        let (second, two) = window.post(wanted(source, &keep)).unwrap();
+        let (second, two) = window.post(wanted(source, &kept)).unwrap();
         window.close();
-        assert_eq!((keeps(&keep), window.execute(second, PD)), (0, Ok(true)));
+        assert_eq!((keeps(&kept), window.execute(second, PD)), (0, Ok(true)));
         for key in [one, two] {
             assert!(!regions.allows(key, PD, whole(), AccessRight::RemoteRead));
         }
@@ -163,8 +163,8 @@ mod tests {
     #[test]
     fn what_cannot_be_granted_fails_at_its_turn() {
         let (window, regions, source) = window();
-        let keep = Arc::new(());
-        let (first, one) = window.post(wanted(source, &keep)).unwrap();
+        let kept = Arc::new(());
+        let (first, one) = window.post(wanted(source, &kept)).unwrap();
         window.execute(first, PD).unwrap();
         let write = Access { remote_write: true, ..READ };
         let beyond = Region { length: 101, ..whole() };
@@ -176,10 +176,10 @@ mod tests {
             ("a window", one, whole(), READ, PD),
         ];
         for (what, source, region, access, pd) in cases {
-            let wanted = BindRequest { source, region, access, keep: keep.clone() };
+            let wanted = BindRequest { source, region, access, kept: kept.clone() };
             let (number, key) = window.post(Some(wanted)).unwrap();
             assert_eq!(window.execute(number, pd), Err(Status::BindFailed), "{what}");
-            assert!(!window.is_bound() && keeps(&keep) == 0, "{what}");
+            assert!(!window.is_bound() && keeps(&kept) == 0, "{what}");
             assert!(!regions.allows(key, PD, region, AccessRight::RemoteRead));
         }
     }

@@ -15,7 +15,7 @@ use dapl::provider::{
     Bind, BindWr, Completion, ConnId, ConnectSpec, Connection, ConnectionEvent, MemoryRegion, Outstanding, QpSpec,
     QueuePair, Segment, SendWr, SharedRecvs, Status, Token,
 };
-use dapl::stats::watermark::High;
+use dapl::stats::watermark::HighWatermark;
 use parking_lot::MutexGuard;
 
 use crate::cm::setup;
@@ -308,14 +308,14 @@ impl QueuePair for Qp {
     fn post_bind(&self, mw: &Mw, bind: Option<Bind<'_, Mr>>, wr: &BindWr) -> Result<u32> {
         let tx = self.0.room_for_request()?;
         let wanted =
-            bind.map(|Bind { mr, region, access, keep }| BindRequest { source: mr.local_key(), region, access, keep });
+            bind.map(|Bind { mr, region, access, kept }| BindRequest { source: mr.local_key(), region, access, kept });
         let (number, key) = mw.0.post(wanted)?;
         self.0.submit(tx, Request::of_window(mw.0.clone(), number, wr));
         Ok(key)
     }
 
     fn watch_recvs(&self, soft: Option<u32>, hard: Option<u32>) -> Result<()> {
-        let judged = self.0.rx.lock().watch(&self.0.shared, High::new(soft, hard));
+        let judged = self.0.rx.lock().watch(&self.0.shared, HighWatermark::new(soft, hard));
         if let Err(fault) = judged {
             self.0.fail(fault);
         }

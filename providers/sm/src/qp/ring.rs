@@ -344,7 +344,7 @@ mod tests {
 /// reader that reads it before it is full.
 #[cfg(all(test, loom))]
 mod interleavings {
-    use dapl::runtime::sync::witness::Witness;
+    use dapl::runtime::sync::access_check::AccessCheck;
     use loom::thread;
 
     use super::*;

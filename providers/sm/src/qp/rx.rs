@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Completion, Segment, Status, Token};
-use dapl::stats::watermark::High;
+use dapl::stats::watermark::HighWatermark;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{Segments, scatter};
 use dapl_software::memory::user_copy;
@@ -52,7 +52,7 @@ pub(crate) struct Rx {
     /// Posted here, or taken out of the shared queue: then at most one, for the message under way.
     pub(crate) queue: VecDeque<Receive>,
     /// Above what is in `queue`.
-    pub(crate) marks: High,
+    pub(crate) marks: HighWatermark,
     pub(crate) ends: Option<RxEnds>,
     /// Receives are flushed as they are posted.
     pub(crate) broken: bool,
@@ -199,7 +199,7 @@ impl Rx {
     }
 
     /// Watches the receives, as from now on.
-    pub(crate) fn watch(&mut self, shared: &Shared, marks: High) -> Result<(), Fault> {
+    pub(crate) fn watch(&mut self, shared: &Shared, marks: HighWatermark) -> Result<(), Fault> {
         self.marks = marks;
         self.judge(shared)
     }
@@ -220,7 +220,7 @@ impl Rx {
 }
 
 /// Tells of the soft watermark; whether the hard one is passed.
-fn is_over(marks: &mut High, shared: &Shared, receives: usize) -> bool {
+fn is_over(marks: &mut HighWatermark, shared: &Shared, receives: usize) -> bool {
     let crossed = marks.look(receives as u32);
     if crossed.soft {
         shared.jobs.push(Job::ManyRecvs(shared.ep));
@@ -257,7 +257,7 @@ impl RxEnds {
         &mut self,
         shared: &Shared,
         queue: &mut VecDeque<Receive>,
-        marks: &mut High,
+        marks: &mut HighWatermark,
         header: Header,
         out: &mut Outbox<'_>,
     ) -> Result<bool, Fault> {
@@ -294,7 +294,7 @@ impl RxEnds {
         &mut self,
         shared: &Shared,
         queue: &mut VecDeque<Receive>,
-        marks: &mut High,
+        marks: &mut HighWatermark,
         total: u64,
         out: &mut Outbox<'_>,
     ) -> Result<bool, Fault> {

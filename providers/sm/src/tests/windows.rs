@@ -16,19 +16,19 @@ const LOCAL: Access = Access { local_write: true, remote_read: false, remote_wri
 struct Land {
     bytes: Vec<u8>,
     mr: Mr,
-    keep: Arc<()>,
+    kept: Arc<()>,
 }
 
 impl Land {
     fn of(side: &Side, pd: &crate::Pd) -> Self {
         let bytes = vec![0u8; 4096];
         let mr = side.ia.register(pd, Region { address: bytes.as_ptr() as u64, length: 4096 }, LOCAL).unwrap();
-        Land { bytes, mr, keep: Arc::new(()) }
+        Land { bytes, mr, kept: Arc::new(()) }
     }
 
     fn bind(&self, offset: u64, length: u64, access: Access) -> Option<Bind<'_, Mr>> {
         let region = Region { address: self.at(offset), length };
-        Some(Bind { mr: &self.mr, region, access, keep: self.keep.clone() })
+        Some(Bind { mr: &self.mr, region, access, kept: self.kept.clone() })
     }
 
     fn at(&self, offset: u64) -> u64 {

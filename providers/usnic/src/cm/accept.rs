@@ -90,7 +90,7 @@ impl PassiveSide {
                 send(&mut self.batch, &device.socket, from);
                 let request = self.acceptor.request(id)?;
                 let private_data = request.private_data.to_vec();
-                let info = RequestInfo { peer: request.from, told: private_data.len(), private_data };
+                let info = RequestInfo { peer: request.from, reported_len: private_data.len(), private_data };
                 Some(CmAction::Request(listener?, id, info))
             }
             Step::Withdrawn(id) => self.failed(id),

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::sync::{Arc, Once, Weak};
 
 use dapl::runtime::cancel;
-use dapl::runtime::sync::{Lasting, LastingGuard};
+use dapl::runtime::sync::{StaticMutex, StaticMutexGuard};
 use dapl::runtime::thread;
 
 use super::QpCore;
@@ -18,7 +18,7 @@ use crate::counters::IaCounters;
 /// The queue pairs of open IAs, each with the process that opened it.
 type OpenIas = Vec<(u32, Weak<IaCounters<QpCore>>)>;
 
-static OPEN_IAS: Lasting<OpenIas> = Lasting::new(Vec::new());
+static OPEN_IAS: StaticMutex<OpenIas> = StaticMutex::new(Vec::new());
 
 /// An IA is open.
 pub(crate) fn register(counters: &Arc<IaCounters<QpCore>>) {
@@ -33,7 +33,7 @@ pub(crate) fn register(counters: &Arc<IaCounters<QpCore>>) {
 }
 
 thread_local! {
-    static HELD: RefCell<Option<LastingGuard<OpenIas>>> = const { RefCell::new(None) };
+    static HELD: RefCell<Option<StaticMutexGuard<OpenIas>>> = const { RefCell::new(None) };
 }
 
 /// Before a fork: the child must not find the lock taken by a thread that it does not have.

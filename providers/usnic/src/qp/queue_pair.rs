@@ -19,7 +19,7 @@ use dapl::provider::{
     QueuePair, Segment, SendWr, SharedRecvs, Status, Token,
 };
 use dapl::runtime::cancel;
-use dapl::stats::watermark::High;
+use dapl::stats::watermark::HighWatermark;
 use dapl_software::memory::scatter_gather::Segments;
 use dapl_software::memory::window::BindRequest;
 use parking_lot::{Mutex, MutexGuard};
@@ -68,7 +68,7 @@ struct QpState {
     requests: VecDeque<Post<WorkRequest>>,
     /// Who heard of a connection already wants it drained, and it does not stand yet.
     drains: bool,
-    marks: High,
+    marks: HighWatermark,
     /// What the last connection had counted.
     past: Option<Box<Counters>>,
 }
@@ -119,7 +119,7 @@ impl Qp {
                 recvs: VecDeque::new(),
                 requests: VecDeque::new(),
                 drains: false,
-                marks: High::default(),
+                marks: HighWatermark::default(),
                 past: None,
             };
             QpCore {
@@ -381,7 +381,7 @@ impl QueuePair for Qp {
     fn post_bind(&self, mw: &Mw, bind: Option<Bind<'_, Mr>>, wr: &BindWr) -> Result<u32> {
         let state = self.0.lock_for_request()?;
         let wanted =
-            bind.map(|Bind { mr, region, access, keep }| BindRequest { source: mr.local_key(), region, access, keep });
+            bind.map(|Bind { mr, region, access, kept }| BindRequest { source: mr.local_key(), region, access, kept });
         let (request, key) = WorkRequest::bind(&mw.0, wanted, wr)?;
         self.0.submit(state, Post { work: Work::Bind, length: 0, fence: wr.fence, request }, true);
         Ok(key)
@@ -390,7 +390,7 @@ impl QueuePair for Qp {
     fn watch_recvs(&self, soft: Option<u32>, hard: Option<u32>) -> Result<()> {
         let core = &self.0;
         let mut state = core.state.lock();
-        state.marks = High::new(soft, hard);
+        state.marks = HighWatermark::new(soft, hard);
         if state.transport.is_some() {
             core.schedule(state, device::now());
         } else {

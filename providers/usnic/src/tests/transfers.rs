@@ -114,7 +114,7 @@ fn a_window_opens_a_part_and_closes_again() {
     let theirs = b.registered(vec![0; 100], Access { local_write: true, ..Access::default() });
     let mw = b.ia.alloc_mw(&b.pd).unwrap();
     let region = Region { address: theirs.segment(20, 50).address, length: 50 };
-    let bind = Bind { mr: &theirs.mr, region, access: ALL, keep: Arc::new(()) };
+    let bind = Bind { mr: &theirs.mr, region, access: ALL, kept: Arc::new(()) };
     let bind_wr = BindWr { token: token(1), suppress: false, fence: false };
     let key = qb.post_bind(&mw, Some(bind), &bind_wr).unwrap();
     assert_eq!((b.completion(&a).status, mw.is_bound()), (Status::Success, true));

@@ -131,7 +131,7 @@ impl Door {
     /// Somebody asks, so to speak. Engine only.
     fn make_up(&self) {
         let Some(me) = self.me.upgrade().filter(|door| *door.is_open.lock()) else { return };
-        let info = RequestInfo { peer: SocketAddr::new(self.address, 0), private_data: Vec::new(), told: 0 };
+        let info = RequestInfo { peer: SocketAddr::new(self.address, 0), private_data: Vec::new(), reported_len: 0 };
         (self.place.arrived)(self.id, Box::new(Caller(Some(me))), info);
     }
 
@@ -307,7 +307,7 @@ mod tests {
         let pair = Double::new(0x20);
         for _ in 0..3 {
             let (id, waiting, info) = stage.request();
-            assert_eq!((id, info.peer.ip(), info.told), (conn(7).ep, stage.address(), 0));
+            assert_eq!((id, info.peer.ip(), info.reported_len), (conn(7).ep, stage.address(), 0));
             assert!(stage.is_silent(), "one at a time");
             let waiting: Box<dyn Any> = waiting;
             waiting.downcast::<Caller>().unwrap().accept_into(pair.clone(), conn(8)).unwrap();

@@ -64,7 +64,7 @@ impl Front {
         }
         self.ready.push_back(done);
         // A message that the device has yet to say is solicited ends no wait for such.
-        if self.wanted && (!self.choosy || done.is_loud()) {
+        if self.wanted && (!self.choosy || done.is_notifying()) {
             self.wanted = false;
             self.due = true;
         }

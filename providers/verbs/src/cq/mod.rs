@@ -369,7 +369,7 @@ impl Source for CqCore {
 }
 
 impl CompletionQueue for Cq {
-    const TELLS_SOLICITED: bool = false;
+    const REPORTS_SOLICITED: bool = false;
 
     fn poll(&self, out: &mut [Completion]) -> usize {
         let mut inner = self.0.lock();

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use dapl::provider::Keep;
+use dapl::provider::KeptObject;
 
 /// Keys that a window of the device gives before the first comes again: drivers count in the low eight bits.
 const KEYS: u32 = 255;
@@ -35,7 +35,7 @@ pub(crate) struct Binds<M> {
 /// What a bind leaves behind: the device's window, and what keeps the registration, if it is no unbind.
 pub(crate) struct Open<M> {
     _mw: Arc<M>,
-    _keep: Option<Keep>,
+    _kept: Option<KeptObject>,
 }
 
 impl<M> std::fmt::Debug for Binds<M> {
@@ -79,12 +79,12 @@ impl<M> Binds<M> {
     }
 
     /// The device has taken a bind, or an unbind for no `keep`. Says its number.
-    pub(crate) fn post(&mut self, mw: Arc<M>, key: u32, keep: Option<Keep>) -> u64 {
+    pub(crate) fn post(&mut self, mw: Arc<M>, key: u32, kept: Option<KeptObject>) -> u64 {
         self.given += 1;
         self.last_key = key;
         self.posted += 1;
-        self.bound = keep.is_some();
-        self.flying.push_back((self.posted, Open { _mw: mw, _keep: keep }));
+        self.bound = kept.is_some();
+        self.flying.push_back((self.posted, Open { _mw: mw, _kept: kept }));
         self.posted
     }
 
@@ -147,7 +147,7 @@ mod tests {
     struct Scene {
         binds: Binds<()>,
         windows: Vec<Weak<()>>,
-        keep: Arc<()>,
+        kept: Arc<()>,
         key: u32,
     }
 
@@ -155,7 +155,7 @@ mod tests {
         fn new() -> Self {
             let binds = Binds::new(0x1210, ());
             let windows = vec![Arc::downgrade(binds.current().unwrap())];
-            Scene { binds, windows, keep: Arc::new(()), key: 0x1210 }
+            Scene { binds, windows, kept: Arc::new(()), key: 0x1210 }
         }
 
         /// Posts a bind, or an unbind, as `Window::begin` does.
@@ -170,8 +170,8 @@ mod tests {
                 }
             };
             self.key = (self.key & !0xFF) | ((self.key + 1) & 0xFF);
-            let keep = is_bind.then(|| self.keep.clone() as Keep);
-            self.binds.post(mw, self.key, keep)
+            let kept = is_bind.then(|| self.kept.clone() as KeptObject);
+            self.binds.post(mw, self.key, kept)
         }
 
         fn complete(&mut self, number: u64, is_done: bool) {
@@ -181,7 +181,7 @@ mod tests {
         /// Registrations kept, and windows that the device has.
         fn counts(&self) -> (usize, usize) {
             let alive = self.windows.iter().filter(|window| window.strong_count() > 0).count();
-            (Arc::strong_count(&self.keep) - 1, alive)
+            (Arc::strong_count(&self.kept) - 1, alive)
         }
     }
 

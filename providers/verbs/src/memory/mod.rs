@@ -197,7 +197,7 @@ impl Window {
             }
         })?;
         let is_bind = bind.is_some();
-        let number = binds.post(mw, key, bind.map(|bind| bind.keep));
+        let number = binds.post(mw, key, bind.map(|bind| bind.kept));
         Ok((Move { window: Some(self.clone()), number }, if is_bind { key } else { 0 }))
     }
 

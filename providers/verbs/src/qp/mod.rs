@@ -26,7 +26,7 @@ use dapl::provider::{
     SharedRecvs, Status, Token,
 };
 use dapl::runtime::handle::ObjectId;
-use dapl::stats::watermark::High;
+use dapl::stats::watermark::HighWatermark;
 use parking_lot::Mutex;
 
 use crate::cm::Link;
@@ -66,7 +66,7 @@ pub(crate) struct Core {
     counts_recvs: AtomicBool,
     /// A failure was seen, and the engine was told.
     failed: AtomicBool,
-    /// The number was sent to a peer that has not answered. Its connection manager may keep the number in use.
+    /// The number was sent to a peer that has not answered. Its connection manager may kept the number in use.
     unanswered: AtomicBool,
 }
 
@@ -101,7 +101,7 @@ struct Recvs {
     /// The device's queue pair, the same as in [`Requests`]. `Core::renumber` replaces both.
     hw: Arc<ibv::Qp>,
     work: Work<Move>,
-    high: High,
+    high: HighWatermark,
     phase: Phase,
     /// The connection was reported, or is about to be.
     reported: bool,
@@ -173,7 +173,7 @@ impl Qp {
             recv: Mutex::new(Recvs {
                 hw: hw.clone(),
                 work: Work::with_room(spec.max_recvs, device.kept(spec.max_recv_iov)),
-                high: High::default(),
+                high: HighWatermark::default(),
                 phase: Phase::Live,
                 reported: false,
                 open: false,

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{Bind, BindWr, Completion, Op, Segment, SendWr, Status, Token};
 use dapl::runtime::cancel::{self, Deferral};
-use dapl::stats::watermark::{Crossed, High};
+use dapl::stats::watermark::{Crossed, HighWatermark};
 use ibverbs_sys::{ibv_send_flags, ibv_sge};
 use parking_lot::MutexGuard;
 
@@ -109,7 +109,7 @@ impl Core {
 
     pub(super) fn watch_recvs(&self, soft: Option<u32>, hard: Option<u32>) -> Result<()> {
         let mut recv = self.recv.lock();
-        recv.high = High::new(soft, hard);
+        recv.high = HighWatermark::new(soft, hard);
         let count = recv.work.len();
         let crossed = recv.high.look(count);
         drop(recv);

@@ -3,7 +3,7 @@
 //! written, is not in the model.
 #![forbid(unsafe_code)]
 
-use dapl::runtime::sync::witness::Witness;
+use dapl::runtime::sync::access_check::AccessCheck;
 use loom::thread;
 
 use super::*;
@@ -11,7 +11,7 @@ use super::*;
 const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true };
 const RANGE: Region = Region { address: 64, length: 64 };
 
-fn scene() -> (Arc<Regions>, Arc<Witness>, u32) {
+fn scene() -> (Arc<Regions>, Arc<AccessCheck>, u32) {
     let regions = Arc::new(Regions::new(1).unwrap());
     let key = regions.add(RANGE, ALL, 1).unwrap();
     (regions, Arc::default(), key)

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Completion, Segment, Status};
-use dapl::stats::watermark::High;
+use dapl::stats::watermark::HighWatermark;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{Segments, scatter};
 
@@ -57,7 +57,7 @@ impl RxEnds {
         &mut self,
         shared: &Shared,
         queue: &mut VecDeque<Receive>,
-        marks: &mut High,
+        marks: &mut HighWatermark,
         header: Header,
         budget: &mut u64,
         out: &mut Outbox<'_>,
@@ -95,7 +95,7 @@ impl RxEnds {
         &mut self,
         shared: &Shared,
         queue: &mut VecDeque<Receive>,
-        marks: &mut High,
+        marks: &mut HighWatermark,
         header: Header,
         out: &mut Outbox<'_>,
     ) -> Result<bool, Fault> {

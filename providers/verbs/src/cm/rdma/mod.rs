@@ -182,12 +182,12 @@ impl Rdma {
         let id = Arc::new(id);
         let has_left = Arc::new(Mutex::new(false));
         let peer = id.peer().unwrap_or_else(|| SocketAddr::new(self.address, 0));
-        let told = if self.is_iwarp { event.private_data.len() } else { event.private_data.len().min(TOLD) };
+        let reported_len = if self.is_iwarp { event.private_data.len() } else { event.private_data.len().min(TOLD) };
         self.known.lock().insert(number, Known::Waiting(has_left.clone()));
         let request = RdmaRequest { manager, number, id: Some(id), terms: event.terms, has_left };
         match known {
             Some(Known::Listener(listener)) => {
-                let info = RequestInfo { peer, private_data: event.private_data, told };
+                let info = RequestInfo { peer, private_data: event.private_data, reported_len };
                 device.arrived(listener, Box::new(request), info);
             }
             // It was freed meanwhile.

@@ -281,7 +281,7 @@ impl Host for Door {
         self.forget(line);
         let peer = SocketAddr::new(line.address(hello), line.peer.port());
         let private_data = hello.private_data.clone();
-        let info = RequestInfo { peer, told: private_data.len(), private_data };
+        let info = RequestInfo { peer, reported_len: private_data.len(), private_data };
         (self.place.arrived)(self.id, Box::new(Caller(Some(line.clone()))), info);
     }
 

@@ -61,7 +61,7 @@ impl House {
     /// The next request, as this library's own.
     fn request(&self) -> (Box<Caller>, Vec<u8>, IpAddr) {
         let (id, waiting, info) = self.stage.request();
-        assert_eq!((id, info.told), (conn(1).ep, info.private_data.len()));
+        assert_eq!((id, info.reported_len), (conn(1).ep, info.private_data.len()));
         let waiting: Box<dyn Any> = waiting;
         (waiting.downcast::<Caller>().unwrap(), info.private_data, info.peer.ip())
     }

@@ -4,45 +4,45 @@
 use std::sync::Arc;
 
 use super::net::Net;
-use super::qp::{Core, DoubleQp, QpState};
+use super::qp::{Core, FakeQp, QpState};
 use crate::error::{Error, Result};
 use crate::provider::{ConnId, ConnRequest, ConnectionEvent, RequestInfo};
 use crate::runtime::handle::ObjectId;
 
 /// A listener.
-pub(crate) struct DoubleListener {
+pub(crate) struct FakeListener {
     net: Arc<Net>,
     qual: u64,
 }
 
-impl DoubleListener {
+impl FakeListener {
     pub(super) fn new(net: &Arc<Net>, qual: u64, id: ObjectId) -> Result<Self> {
         let mut listeners = net.listeners.lock();
         if listeners.contains_key(&qual) {
             return Err(Error::ConnQualTaken);
         }
         listeners.insert(qual, id);
-        Ok(DoubleListener { net: net.clone(), qual })
+        Ok(FakeListener { net: net.clone(), qual })
     }
 }
 
-impl Drop for DoubleListener {
+impl Drop for FakeListener {
     fn drop(&mut self) {
         self.net.listeners.lock().remove(&self.qual);
     }
 }
 
 /// A connection request.
-pub(crate) struct DoubleRequest {
+pub(crate) struct FakeRequest {
     /// Taken by the answer.
     pub(super) from: Option<(Arc<Core>, ConnId)>,
     pub(super) info: RequestInfo,
 }
 
-impl ConnRequest for DoubleRequest {
-    type Qp = DoubleQp;
+impl ConnRequest for FakeRequest {
+    type Qp = FakeQp;
 
-    fn accept(mut self, qp: &DoubleQp, private_data: &[u8], conn: ConnId) -> Result<()> {
+    fn accept(mut self, qp: &FakeQp, private_data: &[u8], conn: ConnId) -> Result<()> {
         let Some((from, theirs)) = self.from.take() else { return Err(Error::Internal) };
         let (to, data) = (qp.0.clone(), private_data.to_vec());
         let asks = matches!(from.inner.lock().state, QpState::Connecting(conn) if conn == theirs);
@@ -65,7 +65,7 @@ impl ConnRequest for DoubleRequest {
             return Err((self, Error::InvalidParameter(2)));
         };
         let (net, info) = (from.net.clone(), self.info.clone());
-        let request = DoubleRequest { from: Some((from, conn)), info: info.clone() };
+        let request = FakeRequest { from: Some((from, conn)), info: info.clone() };
         net.report(move |sink| drop(sink.request(listener, request, info)));
         Ok(())
     }
@@ -77,7 +77,7 @@ impl ConnRequest for DoubleRequest {
     }
 }
 
-impl Drop for DoubleRequest {
+impl Drop for FakeRequest {
     fn drop(&mut self) {
         if let Some((from, conn)) = self.from.take() {
             from.net.event(conn, ConnectionEvent::Rejected);

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::provider::{Completion, CompletionQueue, CqSink};
 
 /// A completion queue that a test can feed.
-pub(crate) struct DoubleCq {
+pub(crate) struct FakeCq {
     queue: Mutex<VecDeque<Completion>>,
     armed: AtomicBool,
     sink: Weak<dyn CqSink>,
@@ -23,9 +23,9 @@ pub(crate) struct DoubleCq {
     pub(crate) longest_look: AtomicU32,
 }
 
-impl DoubleCq {
+impl FakeCq {
     pub(super) fn new(sink: Weak<dyn CqSink>) -> Self {
-        DoubleCq {
+        FakeCq {
             queue: Mutex::default(),
             armed: AtomicBool::new(false),
             sink,
@@ -35,7 +35,7 @@ impl DoubleCq {
         }
     }
 
-    /// Completes something, quietly: nobody hears of it before [`DoubleCq::ring`].
+    /// Completes something, quietly: nobody hears of it before [`FakeCq::ring`].
     pub(crate) fn put(&self, done: Completion) {
         self.queue.lock().push_back(done);
     }
@@ -59,7 +59,7 @@ impl DoubleCq {
     }
 }
 
-impl CompletionQueue for DoubleCq {
+impl CompletionQueue for FakeCq {
     fn poll(&self, out: &mut [Completion]) -> usize {
         self.polls.fetch_add(1, Ordering::Relaxed);
         self.ready(out)

@@ -9,22 +9,22 @@ use parking_lot::Mutex;
 
 use super::net::Net;
 use crate::error::{Error, Result};
-use crate::provider::{Access, Keep, MemoryRegion, MemoryWindow, SharedCookie};
+use crate::provider::{Access, KeptObject, MemoryRegion, MemoryWindow, SharedCookie};
 
 /// Registered memory.
-pub(crate) struct DoubleMr {
+pub(crate) struct FakeMr {
     key: u32,
     remote: bool,
 }
 
-impl DoubleMr {
+impl FakeMr {
     pub(super) fn new(net: &Net, access: Access) -> Self {
         let key = net.keys.fetch_add(1, Ordering::SeqCst) + 1;
-        DoubleMr { key, remote: access.remote_read || access.remote_write }
+        FakeMr { key, remote: access.remote_read || access.remote_write }
     }
 }
 
-impl MemoryRegion for DoubleMr {
+impl MemoryRegion for FakeMr {
     fn local_key(&self) -> u32 {
         self.key
     }
@@ -35,12 +35,12 @@ impl MemoryRegion for DoubleMr {
 }
 
 /// One who shares memory.
-pub(crate) struct DoubleMember {
+pub(crate) struct FakeMember {
     net: Arc<Net>,
     cookie: SharedCookie,
 }
 
-impl DoubleMember {
+impl FakeMember {
     pub(super) fn join(net: &Arc<Net>, cookie: &SharedCookie, length: u64) -> Result<Self> {
         let mut members = net.members.lock();
         let (known, count) = members.entry(*cookie).or_insert((length, 0));
@@ -48,11 +48,11 @@ impl DoubleMember {
             return Err(Error::InvalidParameter(4));
         }
         *count += 1;
-        Ok(DoubleMember { net: net.clone(), cookie: *cookie })
+        Ok(FakeMember { net: net.clone(), cookie: *cookie })
     }
 }
 
-impl Drop for DoubleMember {
+impl Drop for FakeMember {
     fn drop(&mut self) {
         let mut members = self.net.members.lock();
         if let Some((_, count)) = members.get_mut(&self.cookie) {
@@ -66,33 +66,33 @@ impl Drop for DoubleMember {
 
 /// A memory window. What it keeps it lets go when a later bind or unbind starts, or fails.
 #[derive(Default)]
-pub(crate) struct DoubleMw(pub(super) Arc<Mutex<Pane>>);
+pub(crate) struct FakeMw(pub(super) Arc<Mutex<WindowState>>);
 
 #[derive(Default)]
-pub(super) struct Pane {
+pub(super) struct WindowState {
     pub(super) bound: bool,
     /// Of the binding in force, and of those that wait.
-    keep: Option<Keep>,
-    pub(super) next: VecDeque<Option<Keep>>,
+    kept: Option<KeptObject>,
+    pub(super) next: VecDeque<Option<KeptObject>>,
 }
 
-impl Pane {
+impl WindowState {
     /// The oldest that waits takes effect, or nothing is bound any more.
-    pub(super) fn turn(&mut self, works: bool) {
+    pub(super) fn advance(&mut self, works: bool) {
         let next = self.next.pop_front().flatten();
-        self.keep = if works { next } else { None };
+        self.kept = if works { next } else { None };
         self.bound &= works || !self.next.is_empty();
     }
 }
 
-impl MemoryWindow for DoubleMw {
+impl MemoryWindow for FakeMw {
     fn is_bound(&self) -> bool {
         self.0.lock().bound
     }
 }
 
-impl Drop for DoubleMw {
+impl Drop for FakeMw {
     fn drop(&mut self) {
-        *self.0.lock() = Pane::default();
+        *self.0.lock() = WindowState::default();
     }
 }

@@ -13,10 +13,10 @@ use super::net::Net;
 use super::qp::{Core, length};
 use crate::error::{Error, Resource, Result};
 use crate::provider::{Segment, SharedReceiveQueue, SrqSink, SrqSpec};
-use crate::stats::watermark::Low;
+use crate::stats::watermark::LowWatermark;
 
 /// A shared receive queue.
-pub(crate) struct DoubleSrq {
+pub(crate) struct FakeSrq {
     sink: Weak<dyn SrqSink>,
     net: Arc<Net>,
     inner: Mutex<Inner>,
@@ -29,14 +29,14 @@ struct Inner {
     recvs: VecDeque<(u64, u64)>,
     /// Who has a message and no receive for it.
     waiting: VecDeque<Weak<Core>>,
-    low: Low,
+    low: LowWatermark,
 }
 
-impl DoubleSrq {
+impl FakeSrq {
     pub(super) fn new(spec: SrqSpec, net: &Arc<Net>, most: u32) -> Result<Self> {
         let inner = Mutex::new(Inner { most: spec.max_recvs, ..Inner::default() });
-        let made = DoubleSrq { sink: spec.sink, net: net.clone(), inner };
-        // Counted before it is judged; a drop takes it back.
+        let made = FakeSrq { sink: spec.sink, net: net.clone(), inner };
+        // Counted before it is checked; a drop takes it back.
         let before = net.srqs.fetch_add(1, Ordering::SeqCst);
         if before < most { Ok(made) } else { Err(Error::Exhausted(Resource::Srq)) }
     }
@@ -70,7 +70,7 @@ impl DoubleSrq {
     }
 }
 
-impl SharedReceiveQueue for DoubleSrq {
+impl SharedReceiveQueue for FakeSrq {
     fn post_recv(&self, segments: &[Segment], cookie: u64) -> Result<()> {
         let mut inner = self.inner.lock();
         if inner.recvs.len() >= inner.most as usize {
@@ -95,13 +95,13 @@ impl SharedReceiveQueue for DoubleSrq {
 
     fn watch(&self, limit: u32) -> Result<()> {
         let mut inner = self.inner.lock();
-        inner.low = Low::new(limit);
+        inner.low = LowWatermark::new(limit);
         self.look(&mut inner);
         Ok(())
     }
 }
 
-impl Drop for DoubleSrq {
+impl Drop for FakeSrq {
     fn drop(&mut self) {
         self.net.srqs.fetch_sub(1, Ordering::SeqCst);
     }

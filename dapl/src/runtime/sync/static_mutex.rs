@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use parking_lot::lock_api::{GuardNoSend, Mutex, MutexGuard, RawMutex};
 
 /// A value behind such a lock.
-pub type Lasting<T> = Mutex<Word, T>;
+pub type StaticMutex<T> = Mutex<Word, T>;
 /// The lock, held.
-pub type LastingGuard<T> = MutexGuard<'static, Word, T>;
+pub type StaticMutexGuard<T> = MutexGuard<'static, Word, T>;
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;

@@ -9,11 +9,11 @@ use std::ffi::CString;
 use dat_abi::DAT_NAMED_ATTR;
 use parking_lot::Mutex;
 
-use crate::runtime::consumer_memory::Shown;
+use crate::runtime::consumer_memory::ConsumerVisible;
 
 /// The strings, and a list of their addresses.
 #[derive(Debug)]
-pub struct Board {
+pub struct Listing {
     list: Box<[[usize; 2]]>,
     facts: usize,
     lines: Box<[(Name, Value)]>,
@@ -23,13 +23,13 @@ pub struct Board {
 }
 
 /// The longest is an EVD's: `evd.0x7f0123456780.highest_queue`.
-type Name = Shown<6>;
+type Name = ConsumerVisible<6>;
 /// A number of 20 digits.
-type Value = Shown<3>;
+type Value = ConsumerVisible<3>;
 
 const _: () = assert!(size_of::<DAT_NAMED_ATTR>() == size_of::<[usize; 2]>());
 
-impl Board {
+impl Listing {
     /// With facts that never change (one with a zero byte inside is left out), and room for so many numbers.
     pub fn new(facts: impl IntoIterator<Item = (String, String)>, room: usize) -> Self {
         let (mut list, mut strings) = (Vec::new(), Vec::new());
@@ -41,7 +41,7 @@ impl Board {
         let facts = list.len();
         let lines: Box<[(Name, Value)]> = (0..room).map(|_| Default::default()).collect();
         list.extend(lines.iter().map(|(name, value)| [name.as_ptr() as usize, value.as_ptr() as usize]));
-        Board { list: list.into(), facts, lines, writing: Mutex::new(()), _strings: strings }
+        Listing { list: list.into(), facts, lines, writing: Mutex::new(()), _strings: strings }
     }
 
     /// Writes the numbers, as many as there is room for; says how many values the list has now, and where it is.
@@ -68,22 +68,22 @@ mod tests {
     #[test]
     fn facts_come_first_and_numbers_are_written_in_place() {
         let facts = [("transport", "double"), ("bad\0", "left out")].map(|(n, v)| (n.to_owned(), v.to_owned()));
-        let board = Board::new(facts, 2);
-        assert_eq!(board.show([("a", u64::MAX), ("b", 7), ("no room", 8)]).0, 3);
-        let text = |n: usize| (board.lines[n].0.text(), board.lines[n].1.text());
+        let listing = Listing::new(facts, 2);
+        assert_eq!(listing.show([("a", u64::MAX), ("b", 7), ("no room", 8)]).0, 3);
+        let text = |n: usize| (listing.lines[n].0.text(), listing.lines[n].1.text());
         assert_eq!(text(0), ("a".to_owned(), "18446744073709551615".to_owned()));
         assert_eq!(text(1), ("b".to_owned(), "7".to_owned()));
-        assert_eq!(board.list[1], [board.lines[0].0.as_ptr() as usize, board.lines[0].1.as_ptr() as usize]);
+        assert_eq!(listing.list[1], [listing.lines[0].0.as_ptr() as usize, listing.lines[0].1.as_ptr() as usize]);
 
         let long = "x".repeat(60);
-        let (count, list) = board.show([(long.as_str(), 12)]);
-        assert_eq!((count, list.cast_const().cast()), (2, board.list.as_ptr()));
+        let (count, list) = listing.show([(long.as_str(), 12)]);
+        assert_eq!((count, list.cast_const().cast()), (2, listing.list.as_ptr()));
         assert_eq!(text(0), ("x".repeat(47), "12".to_owned()), "in the same place, and a zero behind it");
     }
 
     #[test]
     fn nothing_is_no_list() {
-        let (count, list) = Board::new([], 0).show([("a", 1)]);
+        let (count, list) = Listing::new([], 0).show([("a", 1)]);
         assert_eq!((count, list.is_null()), (0, true));
     }
 }

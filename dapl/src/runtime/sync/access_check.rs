@@ -5,18 +5,18 @@
 use loom::cell::UnsafeCell;
 
 /// A piece of memory without content.
-pub struct Witness(UnsafeCell<()>);
+pub struct AccessCheck(UnsafeCell<()>);
 
 // SAFETY: there is nothing to read or write; who calls when is what loom watches.
-unsafe impl Sync for Witness {}
+unsafe impl Sync for AccessCheck {}
 
-impl Default for Witness {
+impl Default for AccessCheck {
     fn default() -> Self {
-        Witness(UnsafeCell::new(()))
+        AccessCheck(UnsafeCell::new(()))
     }
 }
 
-impl Witness {
+impl AccessCheck {
     /// Somebody reads.
     pub fn read(&self) {
         self.0.with(|_| ());

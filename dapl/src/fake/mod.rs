@@ -1,7 +1,7 @@
 //! A provider in memory, for tests: it loops back within one IA, moves no bytes, and does nothing behind a test's back.
 //!
-//! What a real provider reports from its own thread waits here until the test calls [`Double::deliver`]; a test can also
-//! feed a completion queue by hand ([`DoubleCq::feed`]). So each test decides what happens, and when.
+//! What a real provider reports from its own thread waits here until the test calls [`FakeProvider::deliver`]; a test can also
+//! feed a completion queue by hand ([`FakeCq::feed`]). So each test decides what happens, and when.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -20,25 +20,25 @@ mod qp;
 mod request;
 mod srq;
 
-pub(crate) use cq::DoubleCq;
-pub(crate) use memory::{DoubleMember, DoubleMr, DoubleMw};
+pub(crate) use cq::FakeCq;
+pub(crate) use memory::{FakeMember, FakeMr, FakeMw};
 pub(crate) use opened::{Opened, open, open_with};
-pub(crate) use qp::DoubleQp;
-pub(crate) use request::{DoubleListener, DoubleRequest};
-pub(crate) use srq::DoubleSrq;
+pub(crate) use qp::FakeQp;
+pub(crate) use request::{FakeListener, FakeRequest};
+pub(crate) use srq::FakeSrq;
 
 use net::Net;
 
 /// The provider.
-pub(crate) struct Double {
+pub(crate) struct FakeProvider {
     limits: Limits,
     net: Arc<Net>,
-    sink: Arc<dyn CmSink<Double>>,
+    sink: Arc<dyn CmSink<FakeProvider>>,
     /// Waits that were about to sleep.
     sleeps: AtomicU32,
 }
 
-impl Double {
+impl FakeProvider {
     /// Reports all that is to be reported, as the provider's own thread; says how much it was.
     pub(crate) fn deliver(&self) -> usize {
         let mut count = 0;
@@ -49,7 +49,7 @@ impl Double {
         }
     }
 
-    /// From now on messages take time: a receive that is taken stays so until [`DoubleQp::arrive`].
+    /// From now on messages take time: a receive that is taken stays so until [`FakeQp::arrive`].
     pub(crate) fn slow_down(&self) {
         self.net.slow.store(true, Ordering::SeqCst);
     }
@@ -69,9 +69,9 @@ impl Double {
     }
 }
 
-impl Provider for Double {
-    type Listener = DoubleListener;
-    type Request = DoubleRequest;
+impl Provider for FakeProvider {
+    type Listener = FakeListener;
+    type Request = FakeRequest;
 
     const NAME: &'static str = "double";
 
@@ -97,7 +97,7 @@ impl Provider for Double {
             hardware_version: (0, 0),
             firmware_version: (0, 0),
         };
-        Ok(Double { limits, net: Arc::default(), sink, sleeps: AtomicU32::new(0) })
+        Ok(FakeProvider { limits, net: Arc::default(), sink, sleeps: AtomicU32::new(0) })
     }
 
     fn limits(&self) -> &Limits {
@@ -108,8 +108,8 @@ impl Provider for Double {
         SocketAddr::from(([127, 0, 0, 1], 7))
     }
 
-    fn listen(&self, qual: u64, id: ObjectId) -> Result<DoubleListener> {
-        DoubleListener::new(&self.net, qual, id)
+    fn listen(&self, qual: u64, id: ObjectId) -> Result<FakeListener> {
+        FakeListener::new(&self.net, qual, id)
     }
 
     fn close(&self) {
@@ -118,44 +118,44 @@ impl Provider for Double {
     }
 }
 
-impl MemoryProvider for Double {
+impl MemoryProvider for FakeProvider {
     type Pd = ();
-    type Mr = DoubleMr;
-    type Mw = DoubleMw;
-    type Membership = DoubleMember;
+    type Mr = FakeMr;
+    type Mw = FakeMw;
+    type Membership = FakeMember;
 
     fn alloc_pd(&self) -> Result<()> {
         Ok(())
     }
 
-    fn register(&self, (): &(), _: Region, access: Access) -> Result<DoubleMr> {
-        Ok(DoubleMr::new(&self.net, access))
+    fn register(&self, (): &(), _: Region, access: Access) -> Result<FakeMr> {
+        Ok(FakeMr::new(&self.net, access))
     }
 
-    fn join(&self, cookie: &SharedCookie, length: u64) -> Result<DoubleMember> {
-        DoubleMember::join(&self.net, cookie, length)
+    fn join(&self, cookie: &SharedCookie, length: u64) -> Result<FakeMember> {
+        FakeMember::join(&self.net, cookie, length)
     }
 
-    fn alloc_mw(&self, (): &()) -> Result<DoubleMw> {
-        Ok(DoubleMw::default())
+    fn alloc_mw(&self, (): &()) -> Result<FakeMw> {
+        Ok(FakeMw::default())
     }
 }
 
-impl QueueProvider for Double {
-    type Cq = DoubleCq;
-    type Srq = DoubleSrq;
-    type Qp = DoubleQp;
+impl QueueProvider for FakeProvider {
+    type Cq = FakeCq;
+    type Srq = FakeSrq;
+    type Qp = FakeQp;
 
-    fn create_srq(&self, (): &(), spec: SrqSpec) -> Result<DoubleSrq> {
-        DoubleSrq::new(spec, &self.net, self.limits.max_srqs)
+    fn create_srq(&self, (): &(), spec: SrqSpec) -> Result<FakeSrq> {
+        FakeSrq::new(spec, &self.net, self.limits.max_srqs)
     }
 
-    fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<DoubleCq> {
-        Ok(DoubleCq::new(sink))
+    fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<FakeCq> {
+        Ok(FakeCq::new(sink))
     }
 
-    fn create_qp(&self, (): &(), spec: QpSpec<Self>) -> Result<DoubleQp> {
-        Ok(DoubleQp::new(spec, &self.net))
+    fn create_qp(&self, (): &(), spec: QpSpec<Self>) -> Result<FakeQp> {
+        Ok(FakeQp::new(spec, &self.net))
     }
 
     fn sleeps(&self) {

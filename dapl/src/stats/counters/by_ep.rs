@@ -67,14 +67,14 @@ impl Completed {
 
 /// The accounts of an EVD.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub struct CompletionsByEp {
     /// Who completed last, and what is not in its account yet.
     last: usize,
     run: Completed,
     accounts: HashMap<usize, Completed, BuildHasherDefault<ByHandle>>,
 }
 
-impl Ledger {
+impl CompletionsByEp {
     /// Counts a completion.
     #[inline]
     pub fn count(&mut self, done: &Completion) {
@@ -143,37 +143,37 @@ mod tests {
 
     #[test]
     fn each_ep_has_its_own_and_a_run_is_never_lost() {
-        let mut ledger = Ledger::default();
-        ledger.open(64);
-        ledger.open(128);
-        ledger.count(&done(64, Work::Send, Status::Success, 10));
-        ledger.count(&done(128, Work::Recv, Status::Success, 7));
-        ledger.count(&done(64, Work::Write, Status::Success, 5));
-        ledger.open(64);
-        ledger.count(&done(64, Work::Read, Status::RemoteAccess, 0));
-        ledger.count(&done(64, Work::Read, Status::Flushed, 0));
+        let mut completions = CompletionsByEp::default();
+        completions.open(64);
+        completions.open(128);
+        completions.count(&done(64, Work::Send, Status::Success, 10));
+        completions.count(&done(128, Work::Recv, Status::Success, 7));
+        completions.count(&done(64, Work::Write, Status::Success, 5));
+        completions.open(64);
+        completions.count(&done(64, Work::Read, Status::RemoteAccess, 0));
+        completions.count(&done(64, Work::Read, Status::Flushed, 0));
         let counts = |completed: Completed| {
             let mut counts = EpCounts::default();
             completed.add_to(&mut counts);
             counts
         };
         let first = EpCounts { ok: 2, failed: 1, flushed: 1, bytes_sent: 10, bytes_written: 5, ..EpCounts::default() };
-        assert_eq!(counts(ledger.of(64)), first);
-        ledger.count(&done(128, Work::SharedRecv, Status::Success, 3));
-        assert_eq!(counts(ledger.of(128)), EpCounts { ok: 2, bytes_received: 10, ..EpCounts::default() });
-        assert_eq!(counts(ledger.close(64)), first);
+        assert_eq!(counts(completions.of(64)), first);
+        completions.count(&done(128, Work::SharedRecv, Status::Success, 3));
+        assert_eq!(counts(completions.of(128)), EpCounts { ok: 2, bytes_received: 10, ..EpCounts::default() });
+        assert_eq!(counts(completions.close(64)), first);
     }
 
     #[test]
     fn who_has_no_account_is_not_remembered() {
-        let mut ledger = Ledger::default();
-        ledger.count(&done(64, Work::Send, Status::Success, 10));
-        assert_eq!(ledger.of(64), Completed::default());
-        ledger.open(64);
-        ledger.count(&done(64, Work::Send, Status::Success, 10));
-        ledger.close(64);
-        ledger.count(&done(64, Work::Send, Status::Success, 10));
-        assert_eq!(ledger.of(64), Completed::default());
-        assert!(ledger.accounts.is_empty());
+        let mut completions = CompletionsByEp::default();
+        completions.count(&done(64, Work::Send, Status::Success, 10));
+        assert_eq!(completions.of(64), Completed::default());
+        completions.open(64);
+        completions.count(&done(64, Work::Send, Status::Success, 10));
+        completions.close(64);
+        completions.count(&done(64, Work::Send, Status::Success, 10));
+        assert_eq!(completions.of(64), Completed::default());
+        assert!(completions.accounts.is_empty());
     }
 }

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use parking_lot::Mutex;
 
-use super::Double;
+use super::FakeProvider;
 use crate::provider::{CmSink, ConnId, ConnectionEvent, SharedCookie};
 use crate::runtime::handle::ObjectId;
 
-pub(super) type News = Box<dyn FnOnce(&dyn CmSink<Double>) + Send>;
+pub(super) type News = Box<dyn FnOnce(&dyn CmSink<FakeProvider>) + Send>;
 
 /// What the parts of one IA share.
 #[derive(Default)]
@@ -29,7 +29,7 @@ pub(super) struct Net {
 }
 
 impl Net {
-    pub(super) fn report(&self, news: impl FnOnce(&dyn CmSink<Double>) + Send + 'static) {
+    pub(super) fn report(&self, news: impl FnOnce(&dyn CmSink<FakeProvider>) + Send + 'static) {
         self.news.lock().push_back(Box::new(news));
     }
 

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use super::Double;
+use super::FakeProvider;
 
 /// An open IA over the double, with its async EVD.
 pub(crate) struct Opened {
-    pub(crate) ia: Arc<crate::ia::Ia<Double>>,
+    pub(crate) ia: Arc<crate::ia::Ia<FakeProvider>>,
     pub(crate) ia_handle: *mut std::ffi::c_void,
     pub(crate) async_evd: *mut std::ffi::c_void,
 }
@@ -20,11 +20,11 @@ pub(crate) fn open(name: &std::ffi::CStr) -> Opened {
 /// With these `ia_params`.
 pub(crate) fn open_with(name: &std::ffi::CStr, params: &std::ffi::CStr) -> Opened {
     use crate::{evd::dapls_evd, ia::dapls_ia};
-    let registration = crate::registration::for_test_with::<Double>(name, params);
+    let registration = crate::registration::for_test_with::<FakeProvider>(name, params);
     let (ia_handle, async_evd) =
-        dapls_ia::open::<Double>(registration, crate::cm::sink::<Double>(), dapls_evd::with_ia(8))
+        dapls_ia::open::<FakeProvider>(registration, crate::cm::sink::<FakeProvider>(), dapls_evd::with_ia(8))
             .expect("the double opens");
-    let ia = crate::runtime::handle::from_handle::<crate::ia::Ia<Double>>(ia_handle, crate::error::Handle::Ia)
+    let ia = crate::runtime::handle::from_handle::<crate::ia::Ia<FakeProvider>>(ia_handle, crate::error::Handle::Ia)
         .expect("just opened")
         .to_arc();
     Opened { ia, ia_handle, async_evd }

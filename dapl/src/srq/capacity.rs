@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The capacity in the high half, what is outstanding in the low one.
 #[derive(Debug)]
-pub(super) struct Room(AtomicU64);
+pub(super) struct Capacity(AtomicU64);
 
-impl Room {
+impl Capacity {
     pub(super) fn new(capacity: u32) -> Self {
-        Room(AtomicU64::new(join(capacity, 0)))
+        Capacity(AtomicU64::new(join(capacity, 0)))
     }
 
     pub(super) fn capacity(&self) -> u32 {
@@ -61,24 +61,24 @@ mod tests {
 
     #[test]
     fn it_holds_as_many_as_it_has_room_for() {
-        let room = Room::new(2);
-        assert_eq!([room.take(), room.take(), room.take()], [true, true, false]);
-        room.give_back();
-        assert_eq!((room.outstanding(), room.take(), room.outstanding()), (1, true, 2));
+        let capacity = Capacity::new(2);
+        assert_eq!([capacity.take(), capacity.take(), capacity.take()], [true, true, false]);
+        capacity.give_back();
+        assert_eq!((capacity.outstanding(), capacity.take(), capacity.outstanding()), (1, true, 2));
     }
 
     #[test]
     fn it_shrinks_only_as_far_as_what_is_outstanding_allows() {
-        let room = Room::new(3);
-        assert!(room.take() && room.take());
-        assert_eq!((room.resize(1), room.capacity()), (false, 3));
-        assert_eq!((room.resize(2), room.capacity(), room.take()), (true, 2, false));
+        let capacity = Capacity::new(3);
+        assert!(capacity.take() && capacity.take());
+        assert_eq!((capacity.resize(1), capacity.capacity()), (false, 3));
+        assert_eq!((capacity.resize(2), capacity.capacity(), capacity.take()), (true, 2, false));
     }
 
     #[test]
     fn nothing_is_given_back_that_was_not_taken() {
-        let room = Room::new(1);
-        room.give_back();
-        assert_eq!((room.outstanding(), room.capacity(), room.take()), (0, 1, true));
+        let capacity = Capacity::new(1);
+        capacity.give_back();
+        assert_eq!((capacity.outstanding(), capacity.capacity(), capacity.take()), (0, 1, true));
     }
 }

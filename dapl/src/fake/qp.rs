@@ -8,19 +8,19 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::memory::Pane;
+use super::memory::WindowState;
 use super::net::Net;
-use super::{Double, DoubleCq, DoubleMr, DoubleMw, DoubleRequest};
+use super::{FakeCq, FakeMr, FakeMw, FakeProvider, FakeRequest};
 use crate::error::{Address, Error, Resource, Result};
 use crate::provider::*;
-use crate::stats::watermark::High;
+use crate::stats::watermark::HighWatermark;
 
 /// A queue pair.
-pub(crate) struct DoubleQp(pub(super) Arc<Core>);
+pub(crate) struct FakeQp(pub(super) Arc<Core>);
 
-impl DoubleQp {
-    pub(super) fn new(spec: QpSpec<Double>, net: &Arc<Net>) -> Self {
-        DoubleQp(Arc::new(Core { spec, net: net.clone(), inner: Mutex::default() }))
+impl FakeQp {
+    pub(super) fn new(spec: QpSpec<FakeProvider>, net: &Arc<Net>) -> Self {
+        FakeQp(Arc::new(Core { spec, net: net.clone(), inner: Mutex::default() }))
     }
 
     /// The messages that it is receiving are there.
@@ -34,7 +34,7 @@ impl DoubleQp {
 }
 
 pub(super) struct Core {
-    spec: QpSpec<Double>,
+    spec: QpSpec<FakeProvider>,
     pub(super) net: Arc<Net>,
     pub(super) inner: Mutex<QpInner>,
 }
@@ -45,7 +45,7 @@ pub(super) struct QpInner {
     recvs: VecDeque<(Token, u64)>,
     /// Receives that have a message whose last byte is not there, with its length.
     taken: VecDeque<(Token, u64, bool)>,
-    marks: High,
+    marks: HighWatermark,
     /// Requests that wait for the connection.
     held: VecDeque<Held>,
     /// Messages that came before their receives, by length.
@@ -58,7 +58,7 @@ struct Held {
     bytes: u64,
     is_message: bool,
     suppress: bool,
-    pane: Option<Arc<Mutex<Pane>>>,
+    window: Option<Arc<Mutex<WindowState>>>,
 }
 
 #[derive(Clone, Default)]
@@ -71,7 +71,7 @@ pub(super) enum QpState {
 }
 
 impl Core {
-    fn complete(cq: Option<&Arc<DoubleCq>>, token: Token, status: Status, bytes: u64, solicited: bool) {
+    fn complete(cq: Option<&Arc<FakeCq>>, token: Token, status: Status, bytes: u64, solicited: bool) {
         if let Some(cq) = cq {
             cq.put(Completion { token, status, bytes, solicited });
             // A ring is news too: it must not come from inside a down-call.
@@ -92,9 +92,9 @@ impl Core {
             Self::complete(self.spec.recv_cq.as_ref(), token, Status::Flushed, 0, false);
         }
         if requests {
-            for Held { token, pane, .. } in inner.held.drain(..) {
-                if let Some(pane) = pane {
-                    pane.lock().turn(false);
+            for Held { token, window, .. } in inner.held.drain(..) {
+                if let Some(window) = window {
+                    window.lock().advance(false);
                 }
                 Self::complete(self.spec.request_cq.as_ref(), token, Status::Flushed, 0, false);
             }
@@ -160,18 +160,18 @@ impl Core {
         inner.state = QpState::Connected(conn, Arc::downgrade(peer));
         let held = std::mem::take(&mut inner.held);
         drop(inner);
-        for Held { token, bytes, is_message, suppress, pane } in held {
-            match pane {
-                Some(pane) => self.bind(conn, &pane, token, suppress),
+        for Held { token, bytes, is_message, suppress, window } in held {
+            match window {
+                Some(window) => self.bind(conn, &window, token, suppress),
                 None => self.transfer(peer, token, bytes, is_message.then_some(false), suppress),
             }
         }
         self.look(self.inner.lock());
     }
 
-    fn bind(&self, conn: ConnId, pane: &Mutex<Pane>, token: Token, suppress: bool) {
+    fn bind(&self, conn: ConnId, window: &Mutex<WindowState>, token: Token, suppress: bool) {
         let works = !self.net.spoil_binds.load(Ordering::SeqCst);
-        pane.lock().turn(works);
+        window.lock().advance(works);
         if !works {
             Self::complete(self.spec.request_cq.as_ref(), token, Status::BindFailed, 0, false);
             self.end(QpState::Error);
@@ -216,11 +216,11 @@ impl Core {
     }
 }
 
-impl QueuePair for DoubleQp {
-    type Mr = DoubleMr;
-    type Mw = DoubleMw;
+impl QueuePair for FakeQp {
+    type Mr = FakeMr;
+    type Mw = FakeMw;
 
-    fn post_bind(&self, mw: &DoubleMw, bind: Option<Bind<'_, DoubleMr>>, wr: &BindWr) -> Result<u32> {
+    fn post_bind(&self, mw: &FakeMw, bind: Option<Bind<'_, FakeMr>>, wr: &BindWr) -> Result<u32> {
         let core = &self.0;
         let mut inner = core.inner.lock();
         if inner.held.len() >= core.spec.max_requests as usize {
@@ -229,9 +229,9 @@ impl QueuePair for DoubleQp {
         let key = core.net.keys.fetch_add(1, Ordering::SeqCst) + 1;
         let key = if bind.is_some() { key | 1 << 31 } else { 0 };
         {
-            let mut pane = mw.0.lock();
-            pane.bound = bind.is_some();
-            pane.next.push_back(bind.map(|bind| bind.keep));
+            let mut window = mw.0.lock();
+            window.bound = bind.is_some();
+            window.next.push_back(bind.map(|bind| bind.kept));
         }
         match inner.state.clone() {
             QpState::Connected(conn, _) => {
@@ -239,14 +239,14 @@ impl QueuePair for DoubleQp {
                 core.bind(conn, &mw.0, wr.token, wr.suppress);
             }
             QpState::Error => {
-                mw.0.lock().turn(false);
+                mw.0.lock().advance(false);
                 Core::complete(core.spec.request_cq.as_ref(), wr.token, Status::Flushed, 0, false);
                 core.ring();
             }
             QpState::Idle | QpState::Connecting(_) => {
                 let (token, suppress) = (wr.token, wr.suppress);
-                let pane = Some(mw.0.clone());
-                inner.held.push_back(Held { token, bytes: 0, is_message: false, suppress, pane });
+                let window = Some(mw.0.clone());
+                inner.held.push_back(Held { token, bytes: 0, is_message: false, suppress, window });
             }
         }
         Ok(key)
@@ -254,7 +254,7 @@ impl QueuePair for DoubleQp {
 
     fn watch_recvs(&self, soft: Option<u32>, hard: Option<u32>) -> Result<()> {
         let mut inner = self.0.inner.lock();
-        inner.marks = High::new(soft, hard);
+        inner.marks = HighWatermark::new(soft, hard);
         self.0.look(inner);
         Ok(())
     }
@@ -301,7 +301,7 @@ impl QueuePair for DoubleQp {
                     return Err(Error::Exhausted(Resource::Memory));
                 }
                 let (token, suppress) = (wr.token, wr.suppress);
-                inner.held.push_back(Held { token, bytes, is_message: message.is_some(), suppress, pane: None });
+                inner.held.push_back(Held { token, bytes, is_message: message.is_some(), suppress, window: None });
             }
         }
         Ok(())
@@ -318,7 +318,7 @@ impl QueuePair for DoubleQp {
     }
 }
 
-impl Connection for DoubleQp {
+impl Connection for FakeQp {
     fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
         if *spec.address != PeerAddress::Ip([127, 0, 0, 1].into()) {
             return Err(Error::InvalidAddress(Address::Unreachable));
@@ -332,9 +332,9 @@ impl Connection for DoubleQp {
         let info = RequestInfo {
             peer: SocketAddr::from(([127, 0, 0, 1], 9)),
             private_data: spec.private_data.to_vec(),
-            told: spec.private_data.len(),
+            reported_len: spec.private_data.len(),
         };
-        let request = DoubleRequest { from: Some((core.clone(), conn)), info: info.clone() };
+        let request = FakeRequest { from: Some((core.clone(), conn)), info: info.clone() };
         core.net.report(move |sink| drop(sink.request(listener, request, info)));
         Ok(())
     }
