@@ -326,11 +326,8 @@ fn wait_polls_the_evds_itself() {
     object.spin.set(u32::MAX / 2);
     cq(b).longest_look.store(u32::MAX / 2, Ordering::Relaxed);
     // SAFETY: live handles.
-    assert_eq!(
-        unsafe { dapl_evd_modify_cno::<FakeProvider>(b.raw(), cno.raw()) },
-        DAT_SUCCESS,
-        "the new bound is noticed"
-    );
+    let modified = unsafe { dapl_evd_modify_cno::<FakeProvider>(b.raw(), cno.raw()) };
+    assert_eq!(modified, DAT_SUCCESS, "the new bound is noticed");
     let spinner = std::thread::spawn(move || wait(cno, DAT_TIMEOUT_INFINITE));
     await_waiters(cno, 1);
     cq(b).put(Completion::default());

@@ -36,7 +36,7 @@ impl Land {
     }
 
     fn keeps(&self) -> usize {
-        Arc::strong_count(&self.keep) - 1
+        Arc::strong_count(&self.kept) - 1
     }
 }
 
