@@ -26,7 +26,7 @@ pub fn read(table: &'static Table, params: &str) -> SettingValues<'static> {
         table.unknown(names).for_each(|name| {
             let known = list(table, |knob| knob.variable);
             let meant = nearest(&name).map_or(String::new(), |meant| format!("nearest is {meant}; "));
-            log::warn!("{name} is no variable of {}'s; {meant}these are: {known}", table.provider);
+            log::warn!("{name} is not a variable of {}; {meant}known variables: {known}", table.provider);
         });
     }
     parse(table, params, &|name| secure_variable(name))
@@ -43,9 +43,9 @@ pub fn parse<'a>(
         match word.split_once('=') {
             Some((name, _)) if !name.contains('/') => {
                 let known = list(table, |knob| knob.name);
-                log::warn!("ia_params: nothing is called \"{name}\"; these are: {known}");
+                log::warn!("ia_params: unknown setting \"{name}\"; known settings: {known}");
             }
-            _ => log::warn!("ia_params: \"{word}\" is one word too many; a setting is name=value"),
+            _ => log::warn!("ia_params: unexpected word \"{word}\"; a setting has the form name=value"),
         }
     }
     SettingValues { table, words, variable }

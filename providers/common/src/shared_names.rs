@@ -77,14 +77,14 @@ impl SharedNames {
             let path = names.path().join(&name);
             names.cleaned.call_once(|| names.clean(usize::MAX));
             let tried = names.try_join(&path, length);
-            match tried.map_err(|error| names.base.report_failure("note shared memory in", &path, &error))? {
+            match tried.map_err(|error| names.base.report_failure("register shared memory in", &path, &error))? {
                 JoinOutcome::Joined(member) => {
                     names.base.remove_at_exit_if_last(&member.path, &member.file);
                     return Ok(Membership { _member: member });
                 }
                 JoinOutcome::OtherLength => return Err(Error::InvalidParameter(4)),
                 JoinOutcome::Again if Instant::now() > until => {
-                    log::error!("cannot note shared memory in {}: somebody keeps it locked", path.display());
+                    log::error!("cannot register shared memory in {}: another process keeps the file locked", path.display());
                     return Err(Error::Internal);
                 }
                 JoinOutcome::Again => std::thread::sleep(RETRY),

@@ -131,7 +131,7 @@ impl BaseDir {
         let path = alternative::create(default)
             .map_err(|error| self.report_failure("create a directory beside", default, &error))?;
         log::warn!(
-            "{}: {} is {} of uid {}, not a directory of uid {}: {} serves instead; remove the former",
+            "{}: {} is {} of uid {}, not a directory of uid {}; using {} instead; remove the former",
             self.kind.provider,
             default.display(),
             if found.is_dir { "a directory" } else { "no directory, and" },

@@ -254,7 +254,7 @@ unsafe fn copy_checked(
     if !is_usable(piece, way, &registration.checker.maps) {
         let done = if way == Direction::Write { "written" } else { "read" };
         log::warn!(
-            "{length} bytes of registered memory at {address:#x} are not there any more, or may not be {done}: their transfer fails"
+            "transfer fails: {length} bytes of registered memory at {address:#x} are no longer mapped, or may not be {done}"
         );
         return false;
     }
