@@ -1,8 +1,8 @@
-//! Which interface and address an IA has: what `ia_params` say, looked up in what this host has.
+//! Finds the interface and address of an IA: looks up the text of `ia_params` in the list of this host's interfaces.
 //!
-//! An interface by name (its first IPv4 address, else its first IPv6 one that is not link-local, else a link-local one), or an
-//! address of an interface; a link-local one with `%` and the interface, if several have it. Says what there is when there is
-//! no such thing. Reads the system's list once, and changes nothing.
+//! The text is an interface name or an address of an interface. Of a named interface the first IPv4 address is used, else the
+//! first IPv6 one that is not link-local, else a link-local one. A link-local address has `%` and the interface name behind it
+//! if several interfaces have it. Errors list the interfaces of this host. Reads the system's list once, and changes nothing.
 
 use std::ffi::CStr;
 use std::io::{self, ErrorKind};
@@ -10,28 +10,28 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
 use super::route;
 
-/// An address of this host, and the interface that has it.
+/// An address of this host, and its interface.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Interface {
     pub(crate) name: String,
-    /// With the port 0, and the scope if it is link-local.
+    /// With port 0, and with the scope if it is link-local.
     pub(crate) address: SocketAddr,
-    /// Bytes of a packet, with its IP header.
+    /// In bytes, with the IP header.
     pub(crate) mtu: usize,
     pub(crate) is_loopback: bool,
     pub(crate) is_up: bool,
 }
 
-/// Bytes of the headers of IPv4 or IPv6 and UDP.
+/// Bytes of the IP and UDP headers, for IPv4 and IPv6.
 const HEADERS: [usize; 2] = [20 + 8, 40 + 8];
 
 impl Interface {
-    /// The largest payload of a datagram that it lets through.
+    /// The largest datagram payload that the interface's MTU allows.
     pub(crate) fn largest_payload(&self) -> usize {
         self.payload_of(self.mtu)
     }
 
-    /// The largest payload of a datagram from its address over a path of this MTU.
+    /// The largest datagram payload from this address over a path of this MTU.
     pub(crate) fn payload_of(&self, mtu: usize) -> usize {
         let headers = HEADERS[usize::from(self.address.is_ipv6())];
         mtu.saturating_sub(headers).min(super::send::MAX_BYTES)
@@ -42,8 +42,8 @@ impl Interface {
     }
 }
 
-/// The interface address that `wanted` means; without it the first that is up and leads elsewhere, else the loopback one.
-/// The outer error: the system's list cannot be read; the inner one says why there is no such interface.
+/// Finds the interface address that `wanted` names. Without a name: the first interface that is up and not loopback, else
+/// loopback. The outer error: the system's list cannot be read. The inner error explains why there is no such interface.
 pub(crate) fn find(wanted: Option<&str>) -> io::Result<Result<Interface, String>> {
     Ok(choose(wanted, &list()?))
 }
@@ -72,7 +72,7 @@ fn choose(wanted: Option<&str>, all: &[Interface]) -> Result<Interface, String> 
     }
 }
 
-/// Of the addresses of one interface, the lowest is taken.
+/// Preference among the addresses of an interface: the lowest rank is used.
 fn rank(known: &Interface) -> u8 {
     match known.address {
         SocketAddr::V4(_) => 0,
@@ -91,14 +91,14 @@ fn by_address(ip: IpAddr, scope: Option<&str>, all: &[Interface]) -> Result<Opti
     Ok(first.cloned().or_else(|| by_loopback(ip, all).filter(|_| scope.is_none())))
 }
 
-/// All of 127.0.0.0/8 is here, though one address of it is listed.
+/// Any address of 127.0.0.0/8 is local, although the list has only one of them.
 fn by_loopback(ip: IpAddr, all: &[Interface]) -> Option<Interface> {
     let known = all.iter().find(|known| known.is_loopback && known.address.is_ipv4())?;
     let is_loopback_v4 = ip.is_loopback() && ip.is_ipv4();
     is_loopback_v4.then(|| Interface { address: (ip, 0).into(), ..known.clone() })
 }
 
-/// By name or by number.
+/// Whether `scope` is the interface's name or number.
 fn is_scope(known: &Interface, scope: &str) -> bool {
     let number = match known.address {
         SocketAddr::V6(v6) => v6.scope_id(),
@@ -117,10 +117,10 @@ fn list_text(all: &[Interface]) -> String {
             address => format!("{} ({}{state})", address.ip(), known.name),
         }
     };
-    format!("there are {}", all.iter().map(each).collect::<Vec<_>>().join(", "))
+    format!("this host has {}", all.iter().map(each).collect::<Vec<_>>().join(", "))
 }
 
-/// Every address of every interface.
+/// Lists every address of every interface.
 fn list() -> io::Result<Vec<Interface>> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: writes the head of a list, which is freed below.
@@ -134,7 +134,7 @@ fn list() -> io::Result<Vec<Interface>> {
         next = entry.ifa_next;
         // SAFETY: a name in the list is a C string.
         let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();
-        // SAFETY: an address in the list is whole, and there may be none.
+        // SAFETY: an address in the list is null, or has all bytes of its family.
         let Some(address) = (unsafe { read(entry.ifa_addr) }) else { continue };
         let flags = entry.ifa_flags as libc::c_int;
         all.push(Interface {
@@ -151,7 +151,7 @@ fn list() -> io::Result<Vec<Interface>> {
 }
 
 /// # Safety
-/// Null, or an address with all the bytes of its family.
+/// `address` is null, or points at an address with all the bytes of its family.
 unsafe fn read(address: *const libc::sockaddr) -> Option<SocketAddr> {
     // SAFETY: this function's own contract.
     let family = unsafe { address.as_ref() }?.sa_family;
@@ -172,14 +172,14 @@ unsafe fn read(address: *const libc::sockaddr) -> Option<SocketAddr> {
     }
 }
 
-/// Of an interface; without a word from the kernel, what every IPv6 link takes.
+/// The MTU of an interface; if the kernel does not tell it, the minimum of IPv6.
 fn mtu(name: &str) -> usize {
     const SMALLEST: usize = 1280;
     let text = std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok();
     text.and_then(|text| text.trim().parse().ok()).unwrap_or_else(|| mtu_by_ioctl(name).unwrap_or(SMALLEST))
 }
 
-/// Where no `/sys` is mounted.
+/// The MTU by `SIOCGIFMTU`, where `/sys` is not mounted.
 fn mtu_by_ioctl(name: &str) -> Option<usize> {
     // SAFETY: a plain C record, for which zeros are a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -189,29 +189,29 @@ fn mtu_by_ioctl(name: &str) -> Option<usize> {
     request.ifr_name.iter_mut().zip(name.bytes()).for_each(|(place, byte)| *place = byte as libc::c_char);
     let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
     let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
-    // SAFETY: the record is whole, its name ends with a zero, and it lives beyond the call.
+    // SAFETY: the record is complete, its name ends with a zero, and it outlives the call.
     let failed = unsafe { libc::ioctl(fd, libc::SIOCGIFMTU as _, &raw mut request) };
-    // SAFETY: without failure the kernel has set this field.
+    // SAFETY: the kernel has set this field if the call succeeded.
     (failed == 0).then(|| usize::try_from(unsafe { request.ifr_ifru.ifru_mtu }).ok()).flatten()
 }
 
-/// Is this an address that a peer can have, of the family of `own`?
+/// Whether a peer can have this address: a unicast address of the same family as `own`.
 pub(crate) fn is_reachable(own: &SocketAddr, peer: IpAddr) -> bool {
     !peer.is_unspecified() && !peer.is_multicast() && own.is_ipv4() == peer.is_ipv4() && peer != Ipv4Addr::BROADCAST
 }
 
-/// The kernel knows a way from `own` to `peer`, as far as it can tell without a packet. Yes, if it cannot be asked.
+/// Whether the kernel has a route from `own` to `peer`. No packet is sent. True if the kernel cannot be asked.
 pub(crate) fn has_route(mut own: SocketAddr, peer: SocketAddr) -> bool {
     own.set_port(0);
     let Ok(socket) = UdpSocket::bind(own) else { return true };
     let Err(error) = socket.connect(peer) else { return true };
-    // Invalid: no address of the loopback interface leaves the host. Denied: everybody on a network at once.
+    // InvalidInput: loopback addresses have no route to other hosts. PermissionDenied: a broadcast address.
     use ErrorKind::{AddrNotAvailable, HostUnreachable, InvalidInput, NetworkUnreachable, PermissionDenied};
     let bad = [AddrNotAvailable, HostUnreachable, InvalidInput, NetworkUnreachable, PermissionDenied];
     !bad.contains(&error.kind())
 }
 
-/// Is this an address of this host? All of 127.0.0.0/8 is, and what the kernel routes locally; no packet is sent.
+/// Whether this is an address of this host: one of 127.0.0.0/8, or one that the kernel routes locally. No packet is sent.
 pub(crate) fn is_local_address(own: &SocketAddr, peer: IpAddr) -> bool {
     if peer == own.ip() || peer.is_loopback() {
         return true;
@@ -222,9 +222,10 @@ pub(crate) fn is_local_address(own: &SocketAddr, peer: IpAddr) -> bool {
     if let Ok(is_local) = route::is_local(with_port(own, peer, 9)) {
         return is_local;
     }
-    // Without rtnetlink: what the kernel would send from. Secondary addresses are missed.
+    // Without rtnetlink: the source address that the kernel chooses. This does not recognize secondary addresses.
     let any: IpAddr = if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    // An address can be bound that is nobody's, if the system is set so: what the kernel chooses is its own.
+    // Binding would not tell: the system may allow to bind an address of another host. The source that the kernel chooses is
+    // its own.
     let chosen = UdpSocket::bind((any, 0)).and_then(|socket| {
         socket.connect(with_port(own, peer, 9))?;
         socket.local_addr()
@@ -232,7 +233,7 @@ pub(crate) fn is_local_address(own: &SocketAddr, peer: IpAddr) -> bool {
     chosen.is_ok_and(|chosen| chosen.ip() == peer)
 }
 
-/// The MTU of the kernel's route from `own` to an address of this host; `None`: `peer` is elsewhere.
+/// The MTU of the kernel's route from `own` to an address of this host; `None`: `peer` is on another host.
 pub(crate) fn local_mtu(mut own: SocketAddr, peer: SocketAddr) -> Option<usize> {
     if !is_local_address(&own, peer.ip()) {
         return None;
@@ -246,13 +247,13 @@ pub(crate) fn local_mtu(mut own: SocketAddr, peer: SocketAddr) -> Option<usize> 
     };
     let (mut mtu, mut length): (libc::c_int, _) = (0, size_of::<libc::c_int>() as libc::socklen_t);
     let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
-    // SAFETY: writes one number, for which there is room, and its length; both live beyond the call.
+    // SAFETY: writes one number and its length into locals that outlive the call.
     let failed = unsafe { libc::getsockopt(fd, level, name, (&raw mut mtu).cast(), &raw mut length) };
     usize::try_from(mtu).ok().filter(|mtu| failed == 0 && *mtu > 0)
 }
 
-/// Nobody has the UDP port `server`, an address of this host: the kernel refuses an empty datagram before its sending is over.
-/// False also where that takes longer.
+/// Whether no socket has the UDP port `server`, an address of this host: the kernel refuses an empty datagram before the send
+/// returns. False if that takes longer.
 pub(crate) fn is_port_closed(mut own: SocketAddr, server: SocketAddr) -> bool {
     own.set_port(0);
     let refused = UdpSocket::bind(own).and_then(|socket| {
@@ -264,7 +265,7 @@ pub(crate) fn is_port_closed(mut own: SocketAddr, server: SocketAddr) -> bool {
     refused.is_ok_and(|error| error.is_some_and(|error| error.kind() == ErrorKind::ConnectionRefused))
 }
 
-/// The peer's address with a port, and our scope if it is link-local.
+/// The peer's address with a port, and with the scope of `own` if it is link-local.
 pub(crate) fn with_port(own: &SocketAddr, peer: IpAddr, port: u16) -> SocketAddr {
     match (own, peer) {
         (SocketAddr::V6(own), IpAddr::V6(ip)) if ip.is_unicast_link_local() => {
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_or_an_address_finds_one() {
+    fn finds_interface_by_name_or_address() {
         let all = some();
         let find = |text: &str| choose(Some(text), &all).map(|found| found.address.to_string());
         assert_eq!(find("a").unwrap(), "192.0.2.1:0");
@@ -313,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_told_with_what_is() {
+    fn errors_list_the_interfaces_of_this_host() {
         let all = some();
         let error = |text: &str| choose(Some(text), &all).unwrap_err();
         assert!(error("fe80::1").contains("several interfaces"));
@@ -339,8 +340,8 @@ mod tests {
     }
 
     #[test]
-    fn the_route_to_an_address_of_this_host_is_the_loopback_interfaces() {
-        // No IPv4 packet is longer, whatever the interface takes.
+    fn local_addresses_have_the_loopback_mtu() {
+        // An IPv4 packet is limited to 65,535 bytes, whatever the MTU.
         let loopback = find(Some("127.0.0.1")).unwrap().unwrap().mtu.min(65_535);
         let of = |own: &str, peer: &str| local_mtu(own.parse().unwrap(), peer.parse().unwrap());
         assert_eq!((of("127.0.0.1:5", "127.0.0.9:7"), of("127.0.0.1:5", "203.0.113.77:7")), (Some(loopback), None));
@@ -353,14 +354,14 @@ mod tests {
     }
 
     #[test]
-    fn the_loopback_interface_has_no_way_to_other_hosts() {
+    fn loopback_has_no_route_to_other_hosts() {
         let from = |own: &str, to: &str| has_route(own.parse().unwrap(), to.parse().unwrap());
         assert!(from("127.0.0.1:0", "127.0.0.9:5") && !from("127.0.0.1:0", "203.0.113.77:5"));
         assert!(from("192.0.2.1:0", "203.0.113.77:5"), "an address that is not ours cannot be asked from");
     }
 
     #[test]
-    fn what_is_here_is_told_from_what_is_elsewhere() {
+    fn local_addresses_are_recognized() {
         let own: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let all = list().unwrap().into_iter().filter(|known| known.is_up && !known.is_link_local());
         let listed = all.map(|known| known.address.ip().to_string());
@@ -373,20 +374,20 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_somebody_has_is_not_closed() {
+    fn bound_port_is_not_closed() {
         for own in ["127.0.0.1:0", "[::1]:0"] {
             let own = own.parse().unwrap();
             let socket = UdpSocket::bind(own).unwrap();
             let taken = socket.local_addr().unwrap();
             assert!(!is_port_closed(own, taken));
             drop(socket);
-            // The kernel may leave it to a thread of its own, now and then.
+            // The kernel may deliver the datagram later, on a thread of its own.
             assert!((0..1000).any(|_| is_port_closed(own, taken)), "{own}");
         }
     }
 
     #[test]
-    fn a_peer_is_of_the_same_family_and_one_host() {
+    fn peer_is_unicast_and_of_the_same_family() {
         let (v4, v6): (SocketAddr, SocketAddr) = ("192.0.2.1:9".parse().unwrap(), "[fe80::1%7]:9".parse().unwrap());
         let may = |own, peer: &str| is_reachable(own, peer.parse().unwrap());
         assert!(may(&v4, "192.0.2.2") && may(&v6, "fe80::2") && may(&v6, "2001:db8::1"));

@@ -1,8 +1,8 @@
-//! ICMP messages about datagrams of a socket, as the kernel keeps them in its error queue (`IP_RECVERR`).
+//! Delivery errors of datagrams: ICMP messages and local errors, from the socket's error queue (`IP_RECVERR`).
 //!
-//! Such messages are not authenticated. The kernel matches the addresses and ports of the quoted datagram with the socket, and
-//! nothing more. An attacker off the path can guess these (RFC 5927), so the begin of the quoted payload is read, too: the
-//! caller compares it with what was sent.
+//! ICMP messages are not authenticated. The kernel only matches the addresses and ports of the quoted datagram with the socket.
+//! An attacker off the path can guess these (RFC 5927). So the start of the quoted payload is returned too, and the caller
+//! compares it with what was sent.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,36 +11,36 @@ use std::os::fd::{AsFd, AsRawFd};
 use super::sockaddr::{self, RawSockAddr};
 use super::socket::Socket;
 
-/// What the network says of something that was sent.
+/// The cause of a delivery error.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum DeliveryErrorKind {
-    /// No socket has that port, as the address says to which the datagram was sent.
+    /// No socket has that port. Reported by the address that the datagram was sent to.
     PortClosed,
-    /// Host or network unreachable, or what any other address says of a port.
+    /// Host or network unreachable, or port unreachable from any other address.
     Unreachable,
-    /// Packets of more than so many bytes, with all headers, do not get through.
+    /// The path does not carry packets larger than this number of bytes, headers included.
     TooLarge(u32),
 }
 
-/// A datagram that did not arrive.
+/// A datagram that was not delivered.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct DeliveryError {
-    /// Where it was sent.
+    /// Its destination.
     pub(crate) to: SocketAddr,
     pub(crate) kind: DeliveryErrorKind,
-    /// The kernel of this host says so, not an ICMP message.
+    /// Reported by the kernel of this host, not by an ICMP message.
     pub(crate) is_local: bool,
-    /// The first bytes of its payload, as far as they are quoted: [`QUOTE`] at most.
+    /// The start of its payload as far as it is quoted, at most [`QUOTE`] bytes.
     pub(crate) quote: Vec<u8>,
 }
 
-/// Bytes of a quoted payload that are read. Linux quotes 500 and more, and so do routers after RFC 1812, 4.3.2.3.
+/// Bytes of a quoted payload that are read. Linux quotes 500 and more, as routers do by RFC 1812, 4.3.2.3.
 pub(crate) const QUOTE: usize = 128;
 
-/// Answers that are read in one go: more are left for the next time, and a flood of them keeps nobody from working.
+/// Errors that are read in one call. Further ones are left for the next call, so a flood of them does not delay other work.
 const MAX_ERRORS: usize = 64;
 
-/// Reads what there is.
+/// Reads the errors that are queued.
 pub(crate) fn read(socket: &Socket, mut each: impl FnMut(DeliveryError)) {
     socket.note_errors(false);
     for _ in 0..MAX_ERRORS {
@@ -54,7 +54,7 @@ pub(crate) fn read(socket: &Socket, mut each: impl FnMut(DeliveryError)) {
     socket.note_errors(true);
 }
 
-/// RawSockAddr for the record and the address of who answered.
+/// Buffer for the error record and the address of the ICMP sender.
 type Control = [u64; 16];
 
 fn next(socket: &Socket) -> io::Result<Option<DeliveryError>> {
@@ -71,12 +71,12 @@ fn next(socket: &Socket) -> io::Result<Option<DeliveryError>> {
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control) as _;
     let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-    // SAFETY: every pointer of the record is to a local that lives beyond the call, with its length.
+    // SAFETY: every pointer of the record is to a local that outlives the call, with its length.
     let result = unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut message, flags) };
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    // What is longer is cut, so this is never more than there is.
+    // A longer payload was truncated, so the length is at most that of the buffer.
     quote.truncate(result.unsigned_abs());
     // SAFETY: the kernel has filled the record, and `control` lives.
     let error = unsafe { error(&message) };
@@ -87,7 +87,7 @@ fn next(socket: &Socket) -> io::Result<Option<DeliveryError>> {
     }))
 }
 
-/// What an error says of a datagram to `to`; `by` sent the ICMP message.
+/// Classifies an error of a datagram to `to`; `by` sent the ICMP message.
 fn classify(error: &libc::sock_extended_err, by: Option<SocketAddr>, to: SocketAddr) -> DeliveryErrorKind {
     // RFC 792 and RFC 4443: destination unreachable, port unreachable.
     const PORT_UNREACHABLE: [(u8, u8, u8); 2] = [(libc::SO_EE_ORIGIN_ICMP, 3, 3), (libc::SO_EE_ORIGIN_ICMP6, 1, 4)];
@@ -99,13 +99,13 @@ fn classify(error: &libc::sock_extended_err, by: Option<SocketAddr>, to: SocketA
     }
 }
 
-/// The error, and the sender of the ICMP message, which follows it.
+/// Returns the error record and the sender of the ICMP message, which follows it.
 ///
 /// # Safety
 /// The record is as `recvmsg` has left it, and its control data is there.
 #[allow(clippy::unnecessary_cast, reason = "the length has another type with musl")]
 unsafe fn error(message: &libc::msghdr) -> Option<(libc::sock_extended_err, Option<SocketAddr>)> {
-    // SAFETY: this function's own contract; the headers lie in the buffer, and so does what they announce.
+    // SAFETY: this function's own contract; the headers lie in the buffer, and so does the data that they announce.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while let Some(part) = header.as_ref() {
@@ -136,21 +136,21 @@ mod tests {
     use crate::net::socket::test_config;
 
     #[test]
-    fn who_is_not_there_is_named() {
+    fn closed_port_is_reported_with_quote() {
         for own in ["127.0.0.1:0", "[::1]:0"] {
             let socket = Socket::open(&test_config(own)).unwrap();
-            let nobody = Socket::open(&test_config(own)).unwrap().local();
+            let closed = Socket::open(&test_config(own)).unwrap().local();
             let mut batch = Batch::default();
-            batch.own().extend(b"anybody?");
+            batch.own().extend(b"hello");
             batch.end_packet();
-            let to = SockAddr::of(nobody);
+            let to = SockAddr::of(closed);
             assert_eq!(batch.send(&socket, &to), Default::default());
             let mut missed = Vec::new();
             read(&socket, |one| missed.push(one));
-            let quote = b"anybody?".to_vec();
+            let quote = b"hello".to_vec();
             assert_eq!(
                 missed,
-                [DeliveryError { to: nobody, kind: DeliveryErrorKind::PortClosed, is_local: false, quote }]
+                [DeliveryError { to: closed, kind: DeliveryErrorKind::PortClosed, is_local: false, quote }]
             );
             read(&socket, |one| missed.push(one));
             assert_eq!((missed.len(), socket.has_errors()), (1, false));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_closed_only_if_its_own_address_says_so() {
+    fn port_is_closed_only_if_its_own_address_says_so() {
         let to: SocketAddr = "192.0.2.1:7".parse().unwrap();
         let error = |errno: libc::c_int, origin, kind, code| libc::sock_extended_err {
             ee_errno: errno as u32,
@@ -191,17 +191,17 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_one_packet_does_not_stop_the_next() {
+    fn error_of_one_packet_does_not_stop_the_next() {
         let (socket, peer) =
             (Socket::open(&test_config("127.0.0.1:0")).unwrap(), Socket::open(&test_config("127.0.0.1:0")).unwrap());
-        let nobody = Socket::open(&test_config("127.0.0.1:0")).unwrap().local();
+        let closed = Socket::open(&test_config("127.0.0.1:0")).unwrap().local();
         let mut batch = Batch::default();
         let mut send = |to| {
             batch.own().extend(b"hello");
             batch.end_packet();
             batch.send(&socket, &SockAddr::of(to))
         };
-        send(nobody);
+        send(closed);
         assert_eq!(send(peer.local()), Default::default());
         assert!(socket.has_errors(), "and it is noted that there was one");
         let mut batch = crate::net::receive::ReceiveBatch::new();

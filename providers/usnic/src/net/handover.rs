@@ -1,9 +1,9 @@
-//! How processes of one user pass requests on: one well-known port, many processes that listen.
+//! Forwards connection requests between processes of one user that share the well-known port.
 //!
-//! Each listener has a local datagram socket in a directory of its user (`listener_dir`): only that user's processes can reach
-//! it, so a request is forwarded on to no other user. In the other direction the kernel says of which user the sender is, and what
-//! another user sent is dropped, the superuser included: the kernel shares a UDP port between sockets of one effective user
-//! only, so no other user's process has a request of this one's port. A request comes with the address it was sent from.
+//! Each listener has a local datagram socket in a directory of its user (`listener_dir`). Only that user's processes can send
+//! to it, so a request is not forwarded to another user. The receiver gets the sender's user from the kernel, and drops
+//! datagrams of other users, the superuser included. The kernel shares a UDP port between sockets of one effective user only,
+//! so an honest process of another user has no request for this port. A forwarded request carries its source address.
 
 use std::fs;
 use std::io;
@@ -15,9 +15,9 @@ use std::path::PathBuf;
 use dapl_software::base_dir::{self, BaseDir};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
-/// Bytes of a request at most.
+/// Largest request in bytes.
 pub(crate) const MAX_REQUEST: usize = 2048;
-/// Before the request: where it came from.
+/// Bytes of the source address before the request: IPv6 or mapped IPv4 address, port, scope.
 const SOURCE_LEN: usize = 16 + 2 + 4;
 
 /// The local socket of a listener. Dropping it removes its name.
@@ -26,14 +26,14 @@ pub(crate) struct HandoverSocket {
     fd: OwnedFd,
     base: BaseDir,
     path: PathBuf,
-    /// Device and inode of the name: another process may have made a new one in its place.
+    /// Device and inode of the name. Another process may have replaced the file.
     id: (u64, u64),
-    /// The process and the user that bound it.
+    /// The process and the user that bound the socket.
     pid: u32,
     uid: u32,
 }
 
-/// A request that another process has forwarded on.
+/// A request that another process has forwarded.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct ForwardedRequest {
     pub(crate) from: SocketAddr,
@@ -46,7 +46,7 @@ fn socket() -> io::Result<OwnedFd> {
 }
 
 impl HandoverSocket {
-    /// Binds one to `name`, by which the kernel finds `path`, a path in `base` that does not exist.
+    /// Binds a socket. The kernel resolves `name` to `path`, a path in `base` that does not exist.
     pub(super) fn bind(name: &SocketAddrUnix, base: &BaseDir, path: PathBuf) -> io::Result<HandoverSocket> {
         let fd = socket()?;
         rustix::net::sockopt::set_socket_passcred(&fd, true)?;
@@ -57,7 +57,7 @@ impl HandoverSocket {
         Ok(HandoverSocket { fd, base: base.clone(), path, id: (made.dev(), made.ino()), pid, uid })
     }
 
-    /// The next request; what another user sent is dropped. `None`: there is none.
+    /// Receives the next request, and drops those of other users. `None`: there is none.
     pub(crate) fn receive(&self) -> Option<ForwardedRequest> {
         loop {
             let mut bytes = [0; SOURCE_LEN + MAX_REQUEST];
@@ -67,7 +67,10 @@ impl HandoverSocket {
                 Err(_) => return None,
             };
             if uid != Some(self.uid) {
-                log::warn!("a request that uid {uid:?} forwarded on is dropped: this listener is of uid {}", self.uid);
+                log::warn!(
+                    "dropped a forwarded request of uid {uid:?}: this listener accepts only requests of uid {}",
+                    self.uid
+                );
                 continue;
             }
             if let Some(forwarded) = length.and_then(|length| decode(&bytes[..length])) {
@@ -76,8 +79,8 @@ impl HandoverSocket {
         }
     }
 
-    /// Its length, unless it was cut, and the user of who sent it. By hand, since a sender of another pid namespace has the
-    /// process id 0, which well-kept wrappers hold to be impossible.
+    /// Returns the length unless the datagram was truncated, and the sender's user. Parsed by hand: a sender of another pid
+    /// namespace has process id 0, which the types of rustix cannot represent.
     fn receive_raw(&self, bytes: &mut [u8]) -> io::Result<(Option<usize>, Option<u32>)> {
         let mut control: Control = [0; 8];
         // SAFETY: a plain C record, for which zeros are a value.
@@ -88,7 +91,7 @@ impl HandoverSocket {
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of_val(&control) as _;
         let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-        // SAFETY: every pointer of the record is to a local that lives beyond the call, with its length.
+        // SAFETY: every pointer of the record is to a local that outlives the call, with its length.
         let length = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut message, flags) };
         let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
         let is_whole = message.msg_flags & libc::MSG_TRUNC == 0;
@@ -97,17 +100,17 @@ impl HandoverSocket {
     }
 }
 
-/// RawSockAddr for credentials, and for a descriptor that somebody slips in; aligned as the headers want it.
+/// Buffer for credentials, and for a descriptor that a sender may add; aligned for the headers.
 type Control = [u64; 8];
 
-/// The user that the kernel says the message is of.
+/// Returns the user that sent the message, and closes descriptors that it carried.
 ///
 /// # Safety
-/// The record is as `recvmsg` has left it, and its control data is there. Its descriptors are closed.
+/// The record is as `recvmsg` has left it, and its control data is there.
 #[allow(clippy::unnecessary_cast, reason = "the length has another type with musl")]
 unsafe fn sender(message: &libc::msghdr) -> Option<u32> {
     let mut uid = None;
-    // SAFETY: this function's own contract; the headers lie in the buffer, and so does what they announce.
+    // SAFETY: this function's own contract; the headers lie in the buffer, and so does the data that they announce.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while let Some(part) = header.as_ref() {
@@ -135,11 +138,11 @@ impl AsFd for HandoverSocket {
 
 impl Drop for HandoverSocket {
     fn drop(&mut self) {
-        // A forked child has a copy of it: the name is its parent's.
+        // A forked child has a copy of this object, but the name belongs to the parent.
         if self.pid != std::process::id() {
             return;
         }
-        // Removed before the socket is closed, so nobody has replaced it; but the administrator may have.
+        // The name is removed before the socket is closed, so no process of ours has replaced it. The administrator may have.
         if fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.id) {
             let _ = fs::remove_file(&self.path);
         }
@@ -155,9 +158,9 @@ pub(super) fn send(to: &SocketAddrUnix, forwarded: &ForwardedRequest) -> io::Res
     Ok(())
 }
 
-/// Whether a live process has bound this name.
+/// Probes whether a live process has bound this name.
 ///
-/// Errors: `ConnectionRefused` and `NotFound` if there is none; others if that cannot be found out.
+/// Errors: `ConnectionRefused` and `NotFound` if there is none; others if that cannot be determined.
 pub(super) fn probe(name: &SocketAddrUnix) -> io::Result<()> {
     Ok(rustix::net::connect(socket()?, name)?)
 }
@@ -191,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_another_user_sent_is_dropped() {
+    fn datagrams_of_other_users_are_dropped() {
         const KIND: base_dir::BaseDirKind =
             base_dir::BaseDirKind { provider: "test", variable: "DAPL_DIR", default: "/tmp" };
         let dir = std::env::temp_dir().join(format!("dapl-handover-{}", std::process::id()));
@@ -203,7 +206,7 @@ mod tests {
         send(&name, &forwarded).unwrap();
         assert_eq!(socket.receive(), Some(forwarded.clone()));
         send(&name, &forwarded).unwrap();
-        // As if the sender were another user, or the superuser.
+        // As if another user had sent it.
         socket.uid += 1;
         assert_eq!(socket.receive(), None);
         drop(socket);
@@ -211,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_of_either_family_survives() {
+    fn source_address_of_either_family_is_kept() {
         for from in ["192.0.2.7:5", "[2001:db8::1]:65535", "[fe80::1%4]:9"] {
             let forwarded = ForwardedRequest { from: from.parse().unwrap(), request: b"please".to_vec() };
             assert_eq!(decode(&encode(&forwarded)), Some(forwarded));

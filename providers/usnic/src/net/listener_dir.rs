@@ -1,12 +1,12 @@
-//! The directory in which processes of one user find each other's listeners: `<base>/listeners/`, with a local socket for each.
+//! The directory where processes of one user find each other's listeners: `<base>/listeners/`, with a local socket for each.
 //!
 //! Owner and mode (0700) are checked at every use, and names are resolved through the descriptor that was checked. So no other
-//! user can take a name, receive what is sent to one, or send to one; names of the abstract namespace, which any user can
-//! bind, give none of this. Files are not per network namespace as addresses are, so a name begins with the namespace's inode:
+//! user can bind a name, receive what is sent to one, or send to one. Names of the abstract namespace, which any user can bind,
+//! give none of this. Files are not per network namespace as addresses are, so a name begins with the namespace's inode:
 //! `<namespace>-<address and port>-<qualifier>`.
 //!
-//! The socket of a dead process refuses connections, and its name is replaced. Names are made and replaced under a lock on the
-//! directory that is held for some system calls, never while anything waits.
+//! The socket of a dead process refuses connections, and its name is replaced. Names are created and replaced under a lock on
+//! the directory. It is held for some system calls, none of which blocks.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -24,29 +24,29 @@ use rustix::net::SocketAddrUnix;
 
 use super::handover::{self, ForwardedRequest, HandoverSocket};
 
-/// Far longer than the lock is held, unless its holder was stopped in between.
+/// Far longer than the lock is held, unless its holder was stopped.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
-/// A little longer than the lock is held as a rule.
+/// A little longer than the lock is usually held.
 const RETRY: Duration = Duration::from_micros(100);
 
 /// The listeners of this user.
 #[derive(Debug)]
 pub(crate) struct ListenerDir {
     base: BaseDir,
-    /// Inode of the network namespace; 0 where it is not shown.
+    /// Inode of the network namespace; 0 where `/proc` does not show it.
     namespace: u64,
-    /// Names of dead processes were removed.
+    /// Set once the names of dead processes were removed.
     cleaned: Once,
 }
 
-/// The directory, open, and known to be this user's alone.
+/// An open directory with the right owner and mode.
 struct VerifiedDir {
     file: File,
     path: PathBuf,
 }
 
 impl ListenerDir {
-    /// In this base directory, for the network namespace of the calling thread. Nothing is made or looked at yet.
+    /// A directory in `base`, for the network namespace of the calling thread. No file is accessed yet.
     pub(crate) fn new(base: BaseDir) -> Self {
         let namespace = fs::metadata("/proc/thread-self/ns/net").map_or(0, |found| found.ino());
         ListenerDir { base, namespace, cleaned: Once::new() }
@@ -60,7 +60,7 @@ impl ListenerDir {
         format!("{:x}-{at}-{qual:x}", self.namespace)
     }
 
-    /// A socket for the listener on `qual` at this address.
+    /// Opens a socket for the listener on `qual` at this address.
     ///
     /// Errors: `AddrInUse` if a live process of this user has one; others if the directory cannot be used.
     pub(crate) fn open(&self, at: SocketAddr, qual: u64) -> io::Result<HandoverSocket> {
@@ -68,7 +68,7 @@ impl ListenerDir {
         let until = Instant::now() + LOCK_TIMEOUT;
         loop {
             match self.try_open(&name) {
-                // Another process has the lock, or has just removed the directory, which was empty.
+                // Another process has the lock, or has just removed the empty directory.
                 Err(error) if is_transient(&error) && Instant::now() < until => std::thread::sleep(RETRY),
                 result => return result,
             }
@@ -83,12 +83,12 @@ impl ListenerDir {
         }
         dir.remove(name)?;
         let socket = HandoverSocket::bind(&dir.address(name)?, &self.base, dir.path.join(name))?;
-        // The umask may have taken the owner's right to send.
+        // The umask may have removed the owner's write permission.
         rustix::fs::chmodat(&dir.file, name, Mode::RUSR | Mode::WUSR, AtFlags::empty())?;
         Ok(socket)
     }
 
-    /// The directory, made when missing, with its lock. `WouldBlock`, `NotFound`: try again.
+    /// Creates the directory when missing, and takes its lock. `WouldBlock`, `NotFound`: try again.
     fn lock(&self) -> io::Result<VerifiedDir> {
         self.base.create().map_err(|error| io::Error::other(format!("no base directory: {error:?}")))?;
         let path = self.path();
@@ -106,17 +106,17 @@ impl ListenerDir {
         Ok(dir)
     }
 
-    /// Passes a request on to the process that listens there. False: none of this user does.
+    /// Forwards a request to the process that listens there. False: no process of this user does.
     pub(crate) fn forward(&self, at: SocketAddr, qual: u64, forwarded: &ForwardedRequest) -> bool {
         let name = self.name(at, qual);
         match VerifiedDir::open(self.path()).and_then(|dir| handover::send(&dir.address(&name)?, forwarded)) {
             Ok(()) => true,
-            // Its queue is full: it is there, and the requester will ask again.
+            // A full queue belongs to a listener; the requester will repeat its request.
             Err(error) => error.kind() == ErrorKind::WouldBlock,
         }
     }
 
-    /// Whether the UDP port at this address is this user's: one of its processes listens there, on any qualifier.
+    /// Whether this user has the UDP port at this address: one of its processes listens there, on any qualifier.
     pub(crate) fn owns_port(&self, at: SocketAddr) -> bool {
         let Ok(dir) = VerifiedDir::open(self.path()) else { return false };
         let start = format!("{:x}-{at}-", self.namespace);
@@ -130,13 +130,13 @@ impl ListenerDir {
     }
 }
 
-/// An error that lasts as long as another process is about to make or remove a name.
+/// Errors while another process is creating or removing a name.
 fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotFound)
 }
 
 impl VerifiedDir {
-    /// Errors: `PermissionDenied` if it may be another user's.
+    /// Opens and checks a directory. Errors: `PermissionDenied` if another user may access it.
     fn open(path: PathBuf) -> io::Result<VerifiedDir> {
         let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(&path)?;
@@ -150,14 +150,14 @@ impl VerifiedDir {
         Ok(VerifiedDir { file, path })
     }
 
-    /// By the descriptor, which names this directory whatever is at its path by now; where there is no `/proc`, by the path.
+    /// The address of a name by way of the descriptor, which stays valid if the path is replaced. Without `/proc` by the path.
     fn address(&self, name: &str) -> io::Result<SocketAddrUnix> {
         let by_descriptor = PathBuf::from(format!("/proc/thread-self/fd/{}", self.file.as_raw_fd()));
         let dir: &Path = if by_descriptor.exists() { &by_descriptor } else { &self.path };
         Ok(SocketAddrUnix::new(dir.join(name))?)
     }
 
-    /// No live process has this name.
+    /// Whether no live process has bound this name.
     fn is_free(&self, name: &str) -> io::Result<bool> {
         match handover::probe(&self.address(name)?) {
             Ok(()) => Ok(false),
@@ -173,13 +173,13 @@ impl VerifiedDir {
         }
     }
 
-    /// All names, whether of live processes or not.
+    /// All names, of live and dead processes.
     fn names(&self) -> impl Iterator<Item = String> {
         let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok())
     }
 
-    /// Removes the names of dead processes. Needs the lock.
+    /// Removes the names of dead processes. The caller holds the lock.
     fn clean(&self) {
         for name in self.names().filter(|name| self.is_free(name).is_ok_and(|is_free| is_free)) {
             let _ = self.remove(&name);

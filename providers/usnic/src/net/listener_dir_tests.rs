@@ -1,4 +1,4 @@
-//! Listeners of one user, and what others try in their place.
+//! Listeners of one user, and attacks on their directory.
 
 use std::os::unix::net::UnixDatagram;
 
@@ -9,7 +9,7 @@ use crate::net::handover::MAX_REQUEST;
 
 const KIND: BaseDirKind = BaseDirKind { provider: "test", variable: "DAPL_DIR", default: "/tmp/dapl-listeners-test" };
 
-/// A base directory of one test's own.
+/// A base directory for one test.
 struct Scratch(PathBuf, ListenerDir);
 
 impl Scratch {
@@ -43,7 +43,7 @@ fn forwarded(from: &str, request: &[u8]) -> ForwardedRequest {
 }
 
 #[test]
-fn a_request_arrives_with_its_source() {
+fn forwarded_request_keeps_its_source() {
     let scratch = Scratch::new("arrives");
     let socket = scratch.1.open(here(), 1).unwrap();
     assert_eq!(socket.receive(), None);
@@ -71,22 +71,22 @@ fn a_qualifier_has_one_owner_and_is_free_after_it() {
         assert!(dir.open(address, qual).is_ok(), "{address} {qual}");
     }
     drop(socket);
-    assert!(!dir.forward(here(), 2, &forwarded("1.2.3.4:5", b"anybody?")), "nobody is there");
+    assert!(!dir.forward(here(), 2, &forwarded("1.2.3.4:5", b"hello")), "no listener");
     assert!(dir.open(here(), 2).is_ok());
     assert!(!dir.path().exists(), "the last one removes the directory");
 }
 
 #[test]
-fn a_full_queue_is_a_listener_all_the_same() {
+fn full_queue_still_counts_as_listener() {
     let scratch = Scratch::new("full");
     let socket = scratch.1.open(here(), 4).unwrap();
     (0..10_000).for_each(|_| assert!(scratch.1.forward(here(), 4, &forwarded("1.2.3.4:5", b"again"))));
-    let came = std::iter::from_fn(|| socket.receive()).count();
-    assert!((1..10_000).contains(&came), "{came}");
+    let received = std::iter::from_fn(|| socket.receive()).count();
+    assert!((1..10_000).contains(&received), "{received}");
 }
 
 #[test]
-fn what_is_too_short_or_too_long_is_dropped() {
+fn malformed_lengths_are_dropped() {
     let scratch = Scratch::new("cut");
     let socket = scratch.1.open(here(), 5).unwrap();
     let sender = UnixDatagram::unbound().unwrap();
@@ -103,18 +103,18 @@ fn what_is_too_short_or_too_long_is_dropped() {
 fn names_of_dead_processes_are_replaced_and_removed() {
     let scratch = Scratch::new("dead");
     let first = scratch.1.open(here(), 1).unwrap();
-    // A socket that is closed without its name being removed, as a process that is killed leaves it.
+    // A socket that is closed without removing its name, as a killed process leaves it.
     for qual in [2, 3] {
         drop(UnixDatagram::bind(scratch.1.path().join(scratch.1.name(here(), qual))).unwrap());
     }
     assert_eq!(scratch.names(), 3);
     assert!(scratch.1.owns_port(here()));
-    assert!(!scratch.1.has_listener(here(), 2) && !scratch.1.forward(here(), 2, &forwarded("1.2.3.4:5", b"dead?")));
+    assert!(!scratch.1.has_listener(here(), 2) && !scratch.1.forward(here(), 2, &forwarded("1.2.3.4:5", b"hello")));
     let second = scratch.1.open(here(), 2).unwrap();
     assert!(scratch.1.has_listener(here(), 2));
     let newcomer = ListenerDir::new(scratch.1.base.clone());
     let third = newcomer.open(here(), 4).unwrap();
-    assert_eq!(scratch.names(), 3, "the name of the dead is gone, those of the living are not");
+    assert_eq!(scratch.names(), 3, "only names of dead processes are removed");
     drop((first, second, third));
     assert!(!scratch.1.owns_port(here()));
 }
@@ -138,16 +138,16 @@ fn a_directory_that_others_may_use_is_not_trusted() {
     assert!(!scratch.1.has_listener(here(), 1) && !scratch.1.forward(here(), 1, &forwarded("1.2.3.4:5", b"")));
     assert_eq!(scratch.1.open(here(), 2).unwrap_err().kind(), ErrorKind::PermissionDenied);
     mode(0o700);
-    // The base directory is removed, and somebody puts a link to another place there.
+    // The base directory is replaced by a link to another place.
     let elsewhere = Scratch::new("elsewhere");
     let _theirs = elsewhere.1.open(here(), 3).unwrap();
     fs::rename(scratch.1.path(), scratch.0.join("aside")).unwrap();
     std::os::unix::fs::symlink(elsewhere.1.path(), scratch.1.path()).unwrap();
-    assert!(!scratch.1.has_listener(here(), 3), "a link is not followed");
+    assert!(!scratch.1.has_listener(here(), 3), "links are not followed");
 }
 
 #[test]
-fn comers_and_leavers_do_not_trip_over_each_other() {
+fn concurrent_open_and_close_do_not_interfere() {
     let scratch = Scratch::new("race");
     let base = BaseDir::as_default(&KIND, scratch.0.clone());
     std::thread::scope(|scope| {

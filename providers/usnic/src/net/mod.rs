@@ -1,6 +1,6 @@
-//! Sockets: what is sent and received, byte for byte, and what the kernel says of it.
+//! Sockets: sending and receiving of datagrams, and delivery errors of the kernel.
 //!
-//! Knows no connection and no protocol, believes nothing that came, decides nothing. Never blocks.
+//! Knows neither connections nor the protocol, and trusts no received data. Never blocks.
 
 pub(crate) mod address;
 pub(crate) mod errors;

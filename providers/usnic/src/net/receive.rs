@@ -1,7 +1,7 @@
-//! Packets as they come in: many in one call, trains whole (`UDP_GRO`), and what the kernel tells with them.
+//! Receives datagrams: many in one call, GRO batches in one piece (`UDP_GRO`), and the kernel's count of drops.
 //!
-//! A train is of packets of one sender, of equal length, but that the last may be shorter. What did not fit its room is dropped.
-//! Nothing here looks at what a packet says.
+//! The packets of a GRO batch are of one sender and of equal length, but the last may be shorter. A datagram that did not fit
+//! its buffer is dropped. The content of packets is not examined here.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -11,20 +11,20 @@ use std::os::fd::{AsFd, AsRawFd};
 use super::sockaddr::{self, RawSockAddr};
 use super::socket::Socket;
 
-/// A datagram has no more.
+/// Upper bound of the size of a datagram.
 const MAX_DATAGRAM: usize = 1 << 16;
-/// Datagrams or trains that are taken in one call, at most.
+/// Datagrams or GRO batches that one call receives, at most.
 const MAX_MESSAGES: usize = 8;
 
-/// RawSockAddr for what comes. Its pages are touched, and so come to be, only as far as they are needed.
+/// Buffers for received datagrams. Memory is allocated by the kernel as pages are first written.
 pub(crate) struct ReceiveBatch {
     buffers: Box<[u8]>,
     names: [RawSockAddr; MAX_MESSAGES],
     control: [Control; MAX_MESSAGES],
-    /// Of each that received: its sender, its length, and that of the packets in it.
+    /// For each datagram or GRO batch: its sender, its length, and the length of its packets.
     received: [Option<(SocketAddr, usize, usize)>; MAX_MESSAGES],
     count: usize,
-    /// How many to requested for the next time: one who waits for one answer does not pay for asking after the next.
+    /// Number of messages to request in the next call. A single expected packet then does not pay for a larger call.
     requested: usize,
 }
 
@@ -32,15 +32,15 @@ pub(crate) struct ReceiveBatch {
 #[repr(C, align(8))]
 struct Control([u8; CONTROL]);
 
-/// The length of packets and the count of drops.
-// SAFETY: only computes lengths.
+/// Control data: the length of packets, and the count of drops.
+/// SAFETY: only computes lengths.
 const CONTROL: usize = unsafe { 2 * libc::CMSG_SPACE(size_of::<u64>() as u32) } as usize;
 
-/// Packets of one sender, one after the other; whoever has them may open them where they lie.
+/// Consecutive packets of one sender, which may be decrypted in place.
 #[derive(Debug)]
 pub(crate) struct Packets<'a> {
     bytes: &'a mut [u8],
-    /// Of each but the last; not 0.
+    /// Length of each packet but the last; not 0.
     segment: usize,
 }
 
@@ -49,7 +49,7 @@ impl<'a> Packets<'a> {
         Packets { bytes, segment: segment.max(1) }
     }
 
-    /// Splits off those at the front that have the same answer.
+    /// Splits off the packets at the front for which `of` returns the same value.
     pub(crate) fn split<T: PartialEq>(&mut self, of: impl Fn(&[u8]) -> T) -> Option<(T, Packets<'a>)> {
         let mut packets = self.bytes.chunks(self.segment);
         let first = packets.next()?;
@@ -93,7 +93,7 @@ impl ReceiveBatch {
         }
     }
 
-    /// Takes what is there, and says how many datagrams or trains that were. None is there: 0.
+    /// Receives queued datagrams; returns the number of datagrams and GRO batches, 0 if there are none.
     pub(crate) fn receive(&mut self, socket: &Socket) -> io::Result<usize> {
         self.count = 0;
         let requested = self.requested;
@@ -101,7 +101,7 @@ impl ReceiveBatch {
             Ok(count) => count,
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => 0,
-                // What befell an earlier packet, not this call.
+                // The error of an earlier packet, not of this call.
                 _ => {
                     socket.note_errors(true);
                     return Err(error);
@@ -113,7 +113,8 @@ impl ReceiveBatch {
         Ok(count)
     }
 
-    /// Whether there may be more than was taken. Of a single one it is not asked: who waits for it should have it first.
+    /// Whether there may be more datagrams. After a single one this is false, so that a waiting consumer gets it without a
+    /// further call.
     pub(crate) fn may_have_more(&self) -> bool {
         self.count > 1 && self.requested > self.count || self.count == MAX_MESSAGES
     }
@@ -135,8 +136,8 @@ impl ReceiveBatch {
             messages[at].write(message);
         }
         let first = messages.as_mut_ptr().cast::<libc::mmsghdr>();
-        // SAFETY: so many records are set, and each points at buffers of `self` and of this frame, with their lengths; no two
-        // share one.
+        // SAFETY: `requested` records are set. Each points at buffers of `self` and of this frame, with their lengths; no two
+        // records share a buffer.
         let count = unsafe { receive_messages(socket.as_fd().as_raw_fd(), first, requested) };
         let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?.min(requested);
         for (at, message) in messages[..count].iter().enumerate() {
@@ -148,21 +149,21 @@ impl ReceiveBatch {
         Ok(count)
     }
 
-    /// What received: from whom, and the packets.
+    /// The received batches: sender and packets.
     pub(crate) fn batches(&mut self) -> impl Iterator<Item = (SocketAddr, Packets<'_>)> {
         let buffers = self.buffers.chunks_mut(MAX_DATAGRAM);
-        self.received[..self.count].iter().zip(buffers).filter_map(|(received, room)| {
+        self.received[..self.count].iter().zip(buffers).filter_map(|(received, buffer)| {
             let (from, length, segment) = (*received)?;
-            Some((from, Packets::new(&mut room[..length], segment)))
+            Some((from, Packets::new(&mut buffer[..length], segment)))
         })
     }
 }
 
-/// How many were taken; -1: none, and `errno` says why. Not by the calls of the C library, at which a thread may be cancelled:
-/// here it holds locks, and cancellation costs time in each of them.
+/// Returns the number of messages, or -1 with the error in `errno`. Calls the kernel directly: the functions of the C library
+/// are cancellation points, this thread holds locks, and cancellation costs time in each call.
 ///
 /// # Safety
-/// `first` points at so many records, each of which points at buffers with their lengths.
+/// `first` points at `requested` records, each of which points at buffers with their lengths.
 unsafe fn receive_messages(fd: libc::c_int, first: *mut libc::mmsghdr, requested: usize) -> libc::c_long {
     const FLAGS: libc::c_int = libc::MSG_DONTWAIT;
     let no_time_out = std::ptr::null_mut::<libc::timespec>();
@@ -170,7 +171,7 @@ unsafe fn receive_messages(fd: libc::c_int, first: *mut libc::mmsghdr, requested
         // SAFETY: this function's own contract.
         return unsafe { libc::syscall(libc::SYS_recvmmsg, fd, first, requested as libc::c_uint, FLAGS, no_time_out) };
     }
-    // The call for one is the cheaper.
+    // `recvmsg` is cheaper for one message.
     // SAFETY: as above, and there is one record.
     unsafe {
         let length = libc::syscall(libc::SYS_recvmsg, fd, &raw mut (*first).msg_hdr, FLAGS);
@@ -179,14 +180,14 @@ unsafe fn receive_messages(fd: libc::c_int, first: *mut libc::mmsghdr, requested
     }
 }
 
-/// Sender, length, and that of the packets. `None`: cut, or of nobody.
+/// Returns sender, length, and length of the packets. `None`: the datagram was truncated, or has no source address.
 ///
 /// # Safety
 /// The record is as `recvmmsg` has left it, and its control data is there.
 unsafe fn read(socket: &Socket, message: &libc::mmsghdr, name: &RawSockAddr) -> Option<(SocketAddr, usize, usize)> {
     let (header, length) = (&message.msg_hdr, message.msg_len as usize);
     let mut segment = length;
-    // SAFETY: this function's own contract; the headers lie in the buffer, and so does what they announce.
+    // SAFETY: this function's own contract; the headers lie in the buffer, and so does the data that they announce.
     unsafe {
         let mut control = libc::CMSG_FIRSTHDR(header);
         while let Some(part) = control.as_ref() {

@@ -1,20 +1,20 @@
-//! Which of the processes that share a UDP port gets a datagram.
+//! Chooses which of the processes that share a UDP port gets a datagram.
 //!
-//! The kernel chooses by a hash over both addresses, so all repetitions of a request come to the same process. If that one is
-//! stopped, nobody answers. A filter on the group of sockets chooses by the length instead, where a datagram is shorter than the
-//! first of its kind: by one byte, the first socket of the group; by two bytes, the second. What is as long or longer, or asks
-//! for a socket that is not there, goes by the hash.
+//! The kernel chooses by a hash over both addresses, so all repetitions of a request go to the same process. If that process is
+//! stopped, there is no answer. A filter on the group of sockets chooses by length instead, where a datagram is shorter than
+//! the first of its kind: by one byte, the first socket of the group; by two bytes, the second. The hash decides for any other
+//! length, and where there is no such socket.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use super::socket::Socket;
 
-/// Installs the filter for the whole group of this bound socket; `length` is that of a datagram that goes by the hash. Needs
-/// no rights, and Linux 4.5.
+/// Installs the filter for the whole group of this bound socket. `length` is that of a datagram that goes by the hash. Needs no
+/// privilege, and Linux 4.5.
 pub(crate) fn choose_by_length(socket: &Socket, length: usize) -> io::Result<()> {
     let step = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
-    // What the program returns is the number of the socket; `length` itself gives one that no group has.
+    // The program returns the number of the socket; for `length` itself this is a number that no group has.
     let mut program = [
         step((libc::BPF_LD | libc::BPF_W | libc::BPF_LEN) as u16, 0),
         step((libc::BPF_ALU | libc::BPF_NEG) as u16, 0),
@@ -24,7 +24,7 @@ pub(crate) fn choose_by_length(socket: &Socket, length: usize) -> io::Result<()>
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     let (fd, size) = (socket.as_fd().as_raw_fd(), size_of_val(&filter) as libc::socklen_t);
     let name = libc::SO_ATTACH_REUSEPORT_CBPF;
-    // SAFETY: the record and the program that it points at live beyond the call, with the lengths they say.
+    // SAFETY: the record and the program that it points at outlive the call, and have the lengths that are given.
     let failed = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, name, (&raw const filter).cast(), size) };
     if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -48,15 +48,15 @@ mod tests {
             group.iter().for_each(|socket| choose_by_length(socket, 100).unwrap());
             let sender = UdpSocket::bind(address).unwrap();
             let mut batch = ReceiveBatch::new();
-            let mut came = |socket| batch.receive(socket).unwrap();
+            let mut receive = |socket| batch.receive(socket).unwrap();
             for (less, socket) in (1..).zip(&group) {
                 sender.send_to(&vec![0; 100 - less], &again).unwrap();
-                assert_eq!(came(socket), 1, "{address}, {less} bytes less");
+                assert_eq!(receive(socket), 1, "{address}, {less} bytes less");
             }
-            // The hash says; nothing is lost.
+            // The hash decides; no datagram is lost.
             for length in [1, 96, 100, 101, 1000] {
                 sender.send_to(&vec![0; length], &again).unwrap();
-                assert_eq!(group.iter().map(&mut came).sum::<usize>(), 1, "{address}, {length} bytes");
+                assert_eq!(group.iter().map(&mut receive).sum::<usize>(), 1, "{address}, {length} bytes");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Whether the kernel delivers to an address on this host, by rtnetlink(7). No packet is sent, and nothing is changed.
+//! Tells by rtnetlink(7) whether the kernel delivers to an address on this host. No packet is sent, and nothing is changed.
 #![forbid(unsafe_code)]
 
 use std::io::{self, ErrorKind};
@@ -7,25 +7,25 @@ use std::net::SocketAddr;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
 
-/// Of linux/netlink.h and linux/rtnetlink.h.
+/// Constants of linux/netlink.h and linux/rtnetlink.h.
 const NLM_F_REQUEST: u16 = 1;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTN_LOCAL: u8 = 2;
-/// Bytes of a `nlmsghdr`; in an `rtmsg` behind it, the type of the route is the eighth byte.
+/// Bytes of a `nlmsghdr`. In the `rtmsg` behind it, the type of the route is the eighth byte.
 const HEADER: usize = 16;
 const ROUTE_TYPE: usize = HEADER + 7;
 
-/// Whether the route to `peer` is a local one: an address of any interface, or of a range that is routed so. An error: the kernel
-/// cannot be asked; that it has no route is none.
+/// Whether the route to `peer` is a local one: an address of an interface, or of a range that is routed so. Errors: the kernel
+/// cannot be asked. That it has no route is no error.
 pub(super) fn is_local(peer: SocketAddr) -> io::Result<bool> {
-    // Its protocol 0 is NETLINK_ROUTE.
+    // Protocol 0 is NETLINK_ROUTE.
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     sendto(&socket, &request(peer), SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
     let mut answer = [0; 4096];
-    // The answer is there when the request was taken.
+    // The kernel has answered before `sendto` returns.
     let (length, _) = recv(&socket, &mut answer[..], RecvFlags::DONTWAIT)?;
     let answer = &answer[..length];
     let kind = answer.get(4..6).ok_or(ErrorKind::InvalidData)?;
@@ -33,7 +33,7 @@ pub(super) fn is_local(peer: SocketAddr) -> io::Result<bool> {
     Ok(is_route && answer.get(ROUTE_TYPE) == Some(&RTN_LOCAL))
 }
 
-/// `RTM_GETROUTE` for one destination; that of a link-local one is asked for by its interface.
+/// `RTM_GETROUTE` for one destination; for a link-local one with its interface.
 fn request(peer: SocketAddr) -> Vec<u8> {
     let (family, address, interface) = match peer {
         SocketAddr::V4(v4) => (AddressFamily::INET, v4.ip().octets().to_vec(), 0),
@@ -41,7 +41,7 @@ fn request(peer: SocketAddr) -> Vec<u8> {
     };
     let mut message = vec![0; HEADER];
     let bits = 8 * address.len() as u8;
-    // An rtmsg: family, bits of destination and source, then what is 0 in a request.
+    // An rtmsg: family, prefix lengths of destination and source, then fields that are 0 in a request.
     message.extend([family.as_raw() as u8, bits, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     attribute(&mut message, RTA_DST, &address);
     if interface != 0 {
@@ -54,7 +54,7 @@ fn request(peer: SocketAddr) -> Vec<u8> {
     message
 }
 
-/// Appends an `rtattr`; the data are of a multiple of four bytes.
+/// Appends an `rtattr`; the length of `data` is a multiple of four.
 fn attribute(message: &mut Vec<u8>, kind: u16, data: &[u8]) {
     message.extend((4 + data.len() as u16).to_ne_bytes());
     message.extend(kind.to_ne_bytes());

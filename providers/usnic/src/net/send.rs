@@ -1,8 +1,9 @@
-//! Packets on their way out: gathered where they lie, and given to the kernel in as few calls as it lets us.
+//! Sends batches of packets: gathers them from where they lie, with as few system calls as possible.
 //!
-//! A batch is of one connection, to one destination. Packets of equal length go as one train, cut apart by the kernel or the
-//! card (`UDP_SEGMENT`); few ones, and those of a kernel that cannot, go by `sendmmsg`. Payload is never copied, but for what a
-//! full socket leaves over: that is wanted later, when its memory may be gone.
+//! All packets of a batch are of one connection and go to one destination. Packets of equal length are sent as one GSO batch,
+//! which the kernel or the network card splits (`UDP_SEGMENT`). Few packets, and all packets on a kernel without GSO, are sent
+//! by `sendmmsg`. Payload is not copied, except for the packets that a full socket did not take: they are sent later, when
+//! their memory may be gone.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -13,15 +14,15 @@ use dapl_software::memory::user_copy::{self, Checker, Registration};
 use super::sockaddr::SockAddr;
 use super::socket::Socket;
 
-/// Packets in a batch: as many as the kernel reduced_buffers out of one train.
+/// Packets in a batch: the kernel splits a GSO batch into this many.
 pub(crate) const MAX_PACKETS: usize = 64;
-/// Bytes in a batch: a UDP datagram has no more.
+/// Bytes in a batch: the limit of a UDP datagram.
 pub(crate) const MAX_BYTES: usize = 65_507;
-/// Pieces of memory in a batch: the kernel takes 1024.
+/// Parts in a batch: the kernel takes 1024.
 const MAX_PARTS: usize = 1000;
-/// Fewer packets than these are not worth the kernel's cutting them apart.
+/// Minimum number of packets for which GSO is worth its cost.
 const MIN_GSO: usize = 3;
-/// A send may return what befell an earlier one (an ICMP answer, to whomever). So often it is tried again.
+/// Tries of a send. It may return the error of an earlier packet (an ICMP answer, possibly of another connection).
 const MAX_TRIES: usize = 4;
 
 /// A part of a packet.
@@ -29,7 +30,7 @@ const MAX_TRIES: usize = 4;
 enum Part {
     /// Offset and length in `own`.
     Own(usize, usize),
-    /// Address and length of somebody's memory.
+    /// Address and length of memory outside the batch.
     Memory(usize, usize),
 }
 
@@ -40,63 +41,64 @@ impl Part {
     }
 }
 
-/// Where the parts of a packet end, and its length.
+/// The end of a packet's parts, and its length.
 #[derive(Clone, Copy, Debug)]
 struct Packet {
     end: usize,
     length: usize,
 }
 
-/// What became of a batch. What the network loses does not show here.
+/// The outcome of sending a batch. Losses in the network are not visible here.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct SendOutcome {
-    /// The socket is full. The rest stays in the batch, and is to be sent before anything else.
+    /// The socket is full. The rest stays in the batch, and has to be sent before anything else.
     pub(crate) is_blocked: bool,
-    /// It is not the socket that is full, but a queue behind it that others share.
+    /// Not the socket is full, but a queue behind it that it shares with others.
     pub(crate) overflows: bool,
-    /// A packet of so many bytes is longer than the interface lets through. It is gone, as if lost.
+    /// A packet of this length exceeds the interface's MTU. It was dropped, as if lost.
     pub(crate) too_large: Option<usize>,
-    /// The memory of the packet of this number, from 0, is not there. It is gone, as if lost.
+    /// The memory of the packet with this index is not mapped. It was dropped, as if lost.
     pub(crate) fault: Option<usize>,
-    /// The system says that there is no way there. What it said that of is gone, as if lost.
+    /// The system has no route to the destination. The packets concerned were dropped, as if lost.
     pub(crate) is_unreachable: bool,
 }
 
-/// Packets that leave together. Reused: its memory grows to a bound and stays.
+/// Packets that are sent together. Reused: its memory grows to a bound and stays allocated.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     own: Vec<u8>,
     parts: Vec<Part>,
     packets: Vec<Packet>,
-    /// Where the part of `own` begins that is being written.
+    /// Offset in `own` of the part that is being written.
     began: usize,
-    /// Bytes in packets that are whole.
+    /// Bytes in complete packets.
     bytes: usize,
-    /// Packets that have left.
+    /// Packets that were sent.
     sent: usize,
     calls: Calls,
 }
 
-/// Records for the kernel, kept to be reused.
+/// Records for the kernel, reused.
 #[derive(Debug, Default)]
 struct Calls {
     parts: Vec<libc::iovec>,
     messages: Vec<libc::mmsghdr>,
 }
 
-// SAFETY: the pointers in these records are written before each call and not looked at after it.
+// SAFETY: the pointers in these records are written before each call and not read after it.
 unsafe impl Send for Calls {}
 
 impl Batch {
-    /// For the next bytes of the packet: its header, or a trailer.
+    /// Buffer for the next bytes of the packet: its header, or a trailer.
     pub(crate) fn own(&mut self) -> &mut Vec<u8> {
         &mut self.own
     }
 
-    /// The next bytes of the packet lie here.
+    /// Appends `length` bytes of memory to the packet.
     ///
     /// # Safety
-    /// What is mapped of so many bytes may be read there until [`Self::send`] has returned, or the batch is cleared or dropped.
+    /// The part of this memory that is mapped may be read until [`Self::send`] has returned, or the batch is cleared or
+    /// dropped.
     pub(crate) unsafe fn memory(&mut self, address: *const u8, length: usize) {
         self.end_part();
         if length > 0 {
@@ -104,12 +106,12 @@ impl Batch {
         }
     }
 
-    /// The next bytes of the packet are so many zeros.
+    /// Appends `length` zeros to the packet.
     pub(crate) fn padding(&mut self, length: usize) {
         self.own.resize(self.own.len() + length, 0);
     }
 
-    /// The packet is whole.
+    /// Completes the packet.
     pub(crate) fn end_packet(&mut self) {
         self.end_part();
         let begin = self.packets.last().map_or(0, |packet| packet.end);
@@ -118,7 +120,7 @@ impl Batch {
         self.bytes += length;
     }
 
-    /// What was given for the packet so far is not to leave.
+    /// Discards the incomplete packet.
     pub(crate) fn drop_packet(&mut self) {
         let begin = self.packets.last().map_or(0, |packet| packet.end);
         let own = self.parts[begin..].iter().find_map(|part| match *part {
@@ -137,7 +139,7 @@ impl Batch {
         }
     }
 
-    /// A packet of so many bytes, in so many parts, fits in.
+    /// Whether a packet of `bytes` bytes in `parts` parts fits.
     pub(crate) fn has_capacity(&self, bytes: usize, parts: usize) -> bool {
         self.packets.len() < MAX_PACKETS && self.bytes + bytes <= MAX_BYTES && self.parts.len() + parts <= MAX_PARTS
     }
@@ -146,7 +148,7 @@ impl Batch {
         self.packets.is_empty()
     }
 
-    /// Packets that have not left yet.
+    /// Packets that were not sent yet.
     #[cfg(test)]
     pub(crate) fn left(&self) -> usize {
         self.packets.len() - self.sent
@@ -164,7 +166,7 @@ impl Batch {
         (self.began, self.bytes, self.sent) = (0, 0, 0);
     }
 
-    /// Sends it, from where the last call stopped. It is empty afterwards, unless the socket was full.
+    /// Sends the batch, from where the last call stopped. It is empty afterwards, unless the socket was full.
     pub(crate) fn send(&mut self, socket: &Socket, to: &SockAddr) -> SendOutcome {
         let mut outcome = SendOutcome::default();
         while self.sent < self.packets.len() {
@@ -185,8 +187,8 @@ impl Batch {
         outcome
     }
 
-    /// Packets from the next on that are a train: of equal length, but that the last may be shorter, and no more bytes than a
-    /// datagram has.
+    /// Length of the GSO batch that starts at the next packet: packets of equal length, of which the last may be shorter, and
+    /// in all no more bytes than a datagram has.
     fn gso_run(&self) -> usize {
         let packets = &self.packets[self.sent..];
         let first = packets[0].length;
@@ -197,7 +199,7 @@ impl Batch {
         equal + usize::from(packets.get(equal).is_some_and(is_shorter))
     }
 
-    /// Packets from the next on that are in no train.
+    /// Number of packets before the next GSO batch.
     fn single_run(&self) -> usize {
         let lengths = self.packets[self.sent..].windows(MIN_GSO);
         let until = lengths.clone().position(|next| next[1..].iter().all(|packet| packet.length == next[0].length));
@@ -208,7 +210,7 @@ impl Batch {
         packet.checked_sub(1).map_or(0, |before| self.packets[before].end)
     }
 
-    /// False: the socket is full.
+    /// Sends a GSO batch. Returns false if the socket is full.
     fn send_gso(&mut self, socket: &Socket, to: &SockAddr, run: usize, outcome: &mut SendOutcome) -> bool {
         let segment = self.packets[self.sent].length;
         let range = self.first_part(self.sent)..self.packets[self.sent + run - 1].end;
@@ -221,8 +223,8 @@ impl Batch {
             let own = self.own.as_ptr();
             self.calls.gather(own, &self.parts[range.clone()]);
             let message = header(&mut self.calls.parts[..], to, Some(&mut control));
-            // SAFETY: the record points at parts that live: our own bytes, and memory that the makers of the parts vouch
-            // for. The name and the control data outlive the call.
+            // SAFETY: the record points at parts that live: bytes of `own`, and memory for which the callers of `memory`
+            // guarantee. The address and the control data outlive the call.
             unsafe { send_one(socket.as_fd().as_raw_fd(), &raw const message) }
         });
         match sent {
@@ -234,7 +236,7 @@ impl Batch {
                 outcome.overflows = error.raw_os_error() == Some(libc::ENOBUFS);
                 false
             }
-            // Whose fault it is shows when each goes by itself.
+            // Sends the packets one by one, to find the one that causes the error.
             Err(error) => {
                 let before = *outcome;
                 let gone = self.send_each(socket, to, run, outcome);
@@ -247,7 +249,7 @@ impl Batch {
         }
     }
 
-    /// Sends so many, each by itself. False: the socket is full.
+    /// Sends `count` packets one by one. Returns false if the socket is full.
     fn send_each(&mut self, socket: &Socket, to: &SockAddr, count: usize, outcome: &mut SendOutcome) -> bool {
         let end = (self.sent + count).min(self.packets.len());
         while self.sent < end {
@@ -267,13 +269,13 @@ impl Batch {
                     self.calls.messages.push(libc::mmsghdr { msg_hdr: header(parts, to, None), msg_len: 0 });
                 }
                 let (fd, messages) = (socket.as_fd().as_raw_fd(), &mut self.calls.messages);
-                // The call for one is the cheaper.
+                // `sendmsg` is cheaper for one packet.
                 if let [one] = &messages[..] {
                     // SAFETY: as in `send_gso`; the record and what it points at outlive the call.
                     let sent = unsafe { send_one(fd, &raw const one.msg_hdr) };
                     return if sent < 0 { sent } else { 1 };
                 }
-                // SAFETY: as above, every record.
+                // SAFETY: as above, for every record.
                 unsafe {
                     let (first, count) = (messages.as_mut_ptr(), messages.len() as libc::c_uint);
                     libc::syscall(libc::SYS_sendmmsg, fd, first, count, FLAGS) as isize
@@ -294,7 +296,8 @@ impl Batch {
         true
     }
 
-    /// Takes what is left into memory of its own. Packets whose memory is not there are left out; the number of the first.
+    /// Copies the unsent packets into memory of the batch. Leaves out packets whose memory is not mapped, and returns the index
+    /// of the first of these.
     #[cold]
     fn copy_unsent(&mut self) -> Option<usize> {
         let (mut kept, checker, mut fault) = (Batch::default(), Checker::default(), None);
@@ -309,7 +312,7 @@ impl Batch {
                         let (address, to) = (address as u64, kept.own[end..].as_mut_ptr());
                         let region = Region { address, length: length as u64 };
                         let registration = || Registration { region, checker: &checker };
-                        // SAFETY: its maker vouches that it may be read until `send` returns, which it has not.
+                        // SAFETY: the caller of `memory` guarantees that it may be read until `send` returns, which it has not.
                         is_whole &= unsafe { user_copy::read(address, to, length, registration) };
                     }
                 }
@@ -329,10 +332,11 @@ impl Batch {
 
 const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
-/// Bytes that were sent, or -1. Not by the call of the C library, at which a thread may be cancelled: here it holds locks.
+/// Returns the bytes that were sent, or -1. Calls the kernel directly: the function of the C library is a cancellation point,
+/// and this thread holds locks.
 ///
 /// # Safety
-/// The record and what it points at are whole, and outlive the call.
+/// The record and what it points at are complete, and outlive the call.
 unsafe fn send_one(fd: libc::c_int, message: *const libc::msghdr) -> isize {
     // SAFETY: this function's own contract.
     unsafe { libc::syscall(libc::SYS_sendmsg, fd, message, FLAGS) as isize }
@@ -348,7 +352,7 @@ impl Calls {
     }
 }
 
-/// The control data that makes a train: how long each packet is.
+/// Control data of a GSO batch: the length of its packets.
 #[repr(C, align(8))]
 struct Control([u8; CONTROL]);
 
@@ -360,7 +364,7 @@ impl Control {
     fn new(segment: u16) -> Self {
         let mut control = Control([0; CONTROL]);
         let header = (&raw mut control).cast::<libc::cmsghdr>();
-        // SAFETY: the buffer is aligned for a header, and has room for it and for the number that follows.
+        // SAFETY: the buffer is aligned for a header, and has space for it and for the number that follows.
         unsafe {
             (*header).cmsg_level = libc::SOL_UDP;
             (*header).cmsg_type = libc::UDP_SEGMENT;
@@ -385,7 +389,7 @@ fn header(parts: &mut [libc::iovec], to: &SockAddr, control: Option<&mut Control
     message
 }
 
-/// Calls again what a signal has interrupted, or what returned the fate of an earlier packet.
+/// Repeats a call that a signal has interrupted, or that returned the error of an earlier packet.
 fn retry_interrupted(socket: &Socket, mut call: impl FnMut() -> isize) -> io::Result<usize> {
     let mut tries = 0;
     loop {
@@ -425,7 +429,7 @@ impl SendOutcome {
                 self.too_large = Some(largest);
             }
             Some(libc::EFAULT) => self.fault = self.fault.or(Some(packet)),
-            // A firewall of this host says EPERM.
+            // EPERM comes from a firewall of this host.
             _ => self.is_unreachable = true,
         }
     }

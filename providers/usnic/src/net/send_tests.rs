@@ -1,4 +1,4 @@
-//! Batches over the loopback interface: what leaves, and what becomes of it where the kernel says no.
+//! Batches over the loopback interface: packets that are sent, and errors of the kernel.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::net::receive::ReceiveBatch;
 use crate::net::socket::{SocketConfig, test_config};
 
 thread_local! {
-    /// What a train is answered with by this thread's kernel, and after how many calls its sockets are full.
+    /// The error with which this thread's GSO sends fail, and the number of calls after which its sockets are full.
     static GSO_ERROR: Cell<Option<i32>> = const { Cell::new(None) };
     static CALLS_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
 }
@@ -21,7 +21,7 @@ fn stop_after(calls: Option<u32>) {
     CALLS_LEFT.set(calls);
 }
 
-/// Asked before each call; where it says no, it leaves the error.
+/// Called before each system call. Sets `errno` and returns false if the call is to fail.
 pub(super) fn may_call(is_gso: bool) -> bool {
     let error = match (CALLS_LEFT.get(), GSO_ERROR.get()) {
         (Some(0), _) => libc::EAGAIN,
@@ -31,23 +31,23 @@ pub(super) fn may_call(is_gso: bool) -> bool {
             return true;
         }
     };
-    // SAFETY: this thread's own.
+    // SAFETY: this thread's own variable.
     unsafe { *libc::__errno_location() = error };
     false
 }
 
-/// Two sockets that know each other.
+/// Two sockets with the same settings.
 fn pair(wanted: &SocketConfig) -> (Socket, Socket) {
     let large = SocketConfig { receive_buffer: 1 << 20, send_buffer: 1 << 20, ..wanted.clone() };
     (Socket::open(&large).unwrap(), Socket::open(&large).unwrap())
 }
 
-/// Packets of these lengths, of which each has a header of two bytes and the rest in `memory`; all bytes tell its number.
+/// Adds a packet for each payload: a header of two bytes, and the payload from `memory`.
 fn fill(batch: &mut Batch, memory: &[Vec<u8>]) {
     for (number, payload) in memory.iter().enumerate() {
         batch.own().extend([number as u8, payload.len() as u8]);
         let (first, second) = payload.split_at(payload.len() / 2);
-        // SAFETY: the tests keep it until the batch is sent.
+        // SAFETY: the tests keep the memory until the batch is sent.
         unsafe {
             batch.memory(first.as_ptr(), first.len());
             batch.memory(second.as_ptr(), second.len());
@@ -60,14 +60,14 @@ fn payloads(lengths: &[usize]) -> Vec<Vec<u8>> {
     lengths.iter().enumerate().map(|(number, length)| vec![number as u8; *length]).collect()
 }
 
-/// What comes, packet by packet, and how many parts it came in.
+/// Receives the packets that are queued, and counts the batches they came in.
 fn take(socket: &Socket) -> (Vec<Vec<u8>>, usize) {
     let mut batch = ReceiveBatch::new();
     let (mut packets, mut parts) = (Vec::new(), 0);
     while batch.receive(socket).unwrap() > 0 {
-        for (_, train) in batch.batches() {
+        for (_, gso) in batch.batches() {
             parts += 1;
-            packets.extend(train.map(|packet| packet.to_vec()));
+            packets.extend(gso.map(|packet| packet.to_vec()));
         }
     }
     (packets, parts)
@@ -78,12 +78,12 @@ fn whole(memory: &[Vec<u8>]) -> Vec<Vec<u8>> {
     memory.iter().enumerate().map(|(number, payload)| [&header(number, payload)[..], payload].concat()).collect()
 }
 
-/// Runs of equal length, a shorter last one, longer ones between, and single ones.
+/// GSO batches, one of them with a shorter last packet, larger packets between them, and single ones.
 const MIXED: [usize; 22] =
     [0, 9, 9, 9, 1000, 1000, 1000, 1000, 400, 7, 700, 700, 700, 700, 700, 800, 800, 800, 3, 2, 1000, 4];
 
 #[test]
-fn trains_arrive_whole_and_in_order_however_they_go() {
+fn batches_arrive_complete_and_in_order() {
     for address in ["127.0.0.1:0", "[::1]:0"] {
         for (gso, gro) in [(true, true), (true, false), (false, true), (false, false)] {
             let (socket, peer) = pair(&SocketConfig { gso, gro, ..test_config(address) });
@@ -100,16 +100,16 @@ fn trains_arrive_whole_and_in_order_however_they_go() {
                 assert!(batch.is_empty() && batch.left() == 0);
                 assert_eq!(take(&peer).0, whole(&memory), "{address} {gso} {gro} {lengths:?}");
             }
-            assert_eq!(socket.has_gso(), gso, "and nothing was given up");
+            assert_eq!(socket.has_gso(), gso, "GSO stays enabled");
         }
     }
 }
 
 #[test]
-fn a_train_comes_in_one_piece_where_both_sides_can() {
+fn gso_batch_arrives_in_one_piece() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     if !(socket.has_gso() && peer.has_gro()) {
-        eprintln!("skipped: this kernel sends or takes no trains");
+        eprintln!("skipped: this kernel has no GSO or no GRO");
         return;
     }
     let memory = payloads(&[1000; 60]);
@@ -124,7 +124,7 @@ fn a_train_comes_in_one_piece_where_both_sides_can() {
 }
 
 #[test]
-fn a_kernel_that_says_no_gets_packets_one_by_one() {
+fn without_gso_packets_are_sent_one_by_one() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     let memory = payloads(&[1000; 10]);
     let mut batch = Batch::default();
@@ -132,12 +132,12 @@ fn a_kernel_that_says_no_gets_packets_one_by_one() {
     fail_gso_with(Some(libc::EIO));
     assert_eq!(batch.send(&socket, &SockAddr::of(peer.local())), SendOutcome::default());
     fail_gso_with(None);
-    assert!(!socket.has_gso(), "it is not asked again");
-    assert_eq!(take(&peer).0, whole(&memory), "and nothing got lost");
+    assert!(!socket.has_gso(), "GSO stays disabled");
+    assert_eq!(take(&peer).0, whole(&memory), "no packet is lost");
 }
 
 #[test]
-fn a_packet_that_is_too_large_is_told_and_the_others_leave() {
+fn oversized_packet_is_reported_and_others_are_sent() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     let to = SockAddr::of(peer.local());
     let memory = payloads(&[100, 100, 100]);
@@ -154,13 +154,13 @@ fn a_packet_that_is_too_large_is_told_and_the_others_leave() {
 }
 
 #[test]
-fn memory_that_is_not_there_is_told_by_its_packet() {
+fn unmapped_memory_is_reported_by_packet() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     let memory = payloads(&[100; 5]);
     let mut batch = Batch::default();
     fill(&mut batch, &memory[..3]);
     batch.own().extend([3, 100]);
-    // SAFETY: nobody but the kernel looks there, and it says that nothing is there.
+    // SAFETY: only the kernel accesses this address, and reports that it is not mapped.
     unsafe { batch.memory(std::ptr::without_provenance(4096), 100) };
     batch.end_packet();
     batch.own().extend([4, 100]);
@@ -175,7 +175,7 @@ fn memory_that_is_not_there_is_told_by_its_packet() {
 }
 
 #[test]
-fn what_a_full_socket_leaves_is_kept_and_needs_its_memory_no_more() {
+fn unsent_packets_are_copied_when_the_socket_is_full() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     let to = SockAddr::of(peer.local());
     let mut batch = Batch::default();
@@ -195,7 +195,7 @@ fn what_a_full_socket_leaves_is_kept_and_needs_its_memory_no_more() {
 }
 
 #[test]
-fn a_packet_whose_memory_is_gone_is_left_out_of_what_a_full_socket_leaves() {
+fn unsent_packet_with_unmapped_memory_is_dropped() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     let to = SockAddr::of(peer.local());
     let mut batch = Batch::default();
@@ -216,7 +216,7 @@ fn a_packet_whose_memory_is_gone_is_left_out_of_what_a_full_socket_leaves() {
 }
 
 #[test]
-fn a_batch_is_as_large_as_a_train_can_be() {
+fn batch_limits_are_those_of_gso() {
     let mut batch = Batch::default();
     assert!(
         batch.has_capacity(MAX_BYTES, 2)
@@ -228,7 +228,7 @@ fn a_batch_is_as_large_as_a_train_can_be() {
         batch.padding(1000);
         batch.end_packet();
     }
-    assert!(!batch.has_capacity(1, 1), "so many packets");
+    assert!(!batch.has_capacity(1, 1), "the batch is full");
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     assert_eq!(batch.send(&socket, &SockAddr::of(peer.local())), SendOutcome::default());
     assert_eq!(take(&peer).0, vec![vec![0; 1000]; MAX_PACKETS]);
@@ -246,16 +246,16 @@ fn drops_are_counted() {
         batch.send(&socket, &to);
     }
     let first = take(&peer).0.len();
-    // Of an old kernel that is heard with the next.
+    // An old kernel reports drops with the next packet.
     fill(&mut batch, &memory[..1]);
     batch.send(&socket, &to);
     assert_eq!(take(&peer).0.len(), 1);
-    // The kernel counts trains or packets, as they were when they found no room.
+    // The kernel counts GSO batches or packets, as they were when the buffer was full.
     assert!(first < 1200 && (1..=1200 - first as u64).contains(&peer.drops()), "{first} {}", peer.drops());
 }
 
 #[test]
-fn two_threads_may_send_by_one_socket() {
+fn two_threads_can_send_on_one_socket() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     let (socket, to) = (Arc::new(socket), peer.local());
     let threads = [1u8, 2].map(|number| {
@@ -278,7 +278,7 @@ fn two_threads_may_send_by_one_socket() {
 }
 
 #[test]
-fn a_packet_that_is_dropped_leaves_no_trace() {
+fn discarded_packet_leaves_no_trace() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     let memory = payloads(&[5, 6]);
     let mut batch = Batch::default();

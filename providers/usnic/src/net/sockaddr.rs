@@ -1,16 +1,16 @@
-//! Socket addresses as the kernel wants them and as the rest of the house has them.
+//! Conversion between socket addresses of the kernel and of the standard library.
 
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// RawSockAddr for an address of either family, and how much of it counts.
+/// A socket address of either family, in the kernel's format.
 #[derive(Clone, Copy)]
 pub(crate) struct SockAddr {
     raw: RawSockAddr,
     length: libc::socklen_t,
 }
 
-/// Every field is plain numbers, so all of it is set at any time.
+/// All fields are plain numbers, so any bytes are a valid value.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) union RawSockAddr {
@@ -20,7 +20,7 @@ pub(crate) union RawSockAddr {
 }
 
 impl RawSockAddr {
-    /// For the kernel to fill.
+    /// A buffer for the kernel to fill.
     pub(crate) const EMPTY: RawSockAddr = RawSockAddr { bytes: [0; size_of::<libc::sockaddr_in6>()] };
 }
 
@@ -49,7 +49,7 @@ impl SockAddr {
         }
     }
 
-    /// For a call that reads it; it lives as long as `self`.
+    /// For a system call; the pointer is valid as long as `self`.
     pub(crate) fn as_ptr(&self) -> *const libc::sockaddr {
         (&raw const self.raw).cast()
     }
@@ -65,17 +65,17 @@ impl std::fmt::Debug for SockAddr {
     }
 }
 
-/// What the kernel has filled in; `None` for another family or too few bytes.
+/// Reads an address that the kernel has written; `None` for another family or too few bytes.
 pub(crate) fn read(raw: &RawSockAddr, length: libc::socklen_t) -> Option<SocketAddr> {
-    // SAFETY: both families begin with the same field, and the raw is set from its first byte to its last.
+    // SAFETY: both families begin with the same field, and all bytes of the union are set.
     let family = libc::c_int::from(unsafe { raw.v4.sin_family });
     if family == libc::AF_INET && length as usize >= size_of::<libc::sockaddr_in>() {
-        // SAFETY: all of it is set.
+        // SAFETY: all bytes are set.
         let raw = unsafe { raw.v4 };
         let ip = Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes());
         Some(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into())
     } else if family == libc::AF_INET6 && length as usize >= size_of::<libc::sockaddr_in6>() {
-        // SAFETY: all of it is set.
+        // SAFETY: all bytes are set.
         let raw = unsafe { raw.v6 };
         let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
         Some(SocketAddrV6::new(ip, u16::from_be(raw.sin6_port), 0, raw.sin6_scope_id).into())
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_comes_back_as_it_went() {
+    fn address_conversion_round_trips() {
         for text in ["127.0.0.1:1", "192.0.2.255:65535", "[::1]:17471", "[2001:db8::1]:2"] {
             let address: SocketAddr = text.parse().unwrap();
             let name = SockAddr::of(address);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_short_or_of_another_family_is_none() {
+    fn short_or_foreign_addresses_are_none() {
         let v6 = SockAddr::of("[::1]:1".parse().unwrap());
         assert_eq!(read(&v6.raw, v6.length - 1), None);
         assert_eq!(read(&RawSockAddr::EMPTY, v6.length), None);

@@ -1,6 +1,6 @@
-//! A UDP socket as this provider wants it: unfragmented, with large buffers, counting its drops, batching where the kernel can.
+//! UDP sockets: no fragmentation, large buffers, a count of drops, and GSO and GRO where the kernel has them.
 //!
-//! Says what was wanted and what was granted. Sends nothing and receives nothing itself, and never blocks.
+//! Reports which settings were granted. Sends and receives nothing itself, and never blocks.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,42 +10,42 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-/// What a socket is to be.
+/// Settings of a socket.
 #[derive(Clone, Debug)]
 pub(crate) struct SocketConfig {
-    /// With the port 0, the first free one of `ports`; if that is empty too, whichever the kernel gives.
+    /// With port 0, the first free port of `ports`; without `ports`, a port that the kernel chooses.
     pub(crate) address: SocketAddr,
     pub(crate) ports: Option<RangeInclusive<u16>>,
-    /// Others of this user may bind the same.
+    /// Other sockets of this user may bind the same address and port.
     pub(crate) is_shared: bool,
-    /// Bytes.
+    /// In bytes.
     pub(crate) receive_buffer: usize,
     pub(crate) send_buffer: usize,
-    /// Trains are sent, and taken, in one piece where the kernel can.
+    /// Use GSO and GRO where the kernel has them.
     pub(crate) gso: bool,
     pub(crate) gro: bool,
 }
 
-/// The socket, and what is known of it.
+/// A UDP socket and its properties.
 #[derive(Debug)]
 pub(crate) struct Socket {
     fd: OwnedFd,
     local: SocketAddr,
-    /// Trains go in one piece, until the kernel says no.
+    /// Cleared when the kernel refuses GSO.
     gso: AtomicBool,
     gro: bool,
     receive_buffer: usize,
     send_buffer: usize,
-    /// Datagrams that found the receive buffer full.
+    /// Datagrams that were dropped because the receive buffer was full.
     drops: AtomicU64,
-    /// The error queue has something.
+    /// The error queue may not be empty.
     errors: AtomicBool,
 }
 
-/// A buffer that the system's limit has cut.
+/// A buffer that a limit of the system has reduced.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ReducedBuffer {
-    /// The setting that limits it.
+    /// The sysctl that limits it.
     pub(crate) sysctl: &'static str,
     pub(crate) wanted: usize,
     pub(crate) granted: usize,
@@ -63,7 +63,7 @@ impl Socket {
         } else {
             set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
             set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
-            // Older kernels go by the line before alone.
+            // Older kernels lack this option and need only the one before.
             let _ = set(libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1);
             set(libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
         }
@@ -71,13 +71,14 @@ impl Socket {
             set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
         }
         if kernel_drops(fd.as_fd()).is_none() {
-            // An old kernel tells of drops with each packet, which costs time in each; others when they are asked.
+            // Without SO_MEMINFO the kernel reports drops with each packet, which costs time; otherwise it is asked when
+            // needed.
             let _ = set(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
         }
         let gro = wanted.gro && set(libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
         let receive_buffer = SocketBuffer::Receive.ask(fd.as_fd(), wanted.receive_buffer)?;
         let send_buffer = SocketBuffer::Send.ask(fd.as_fd(), wanted.send_buffer)?;
-        // 0 says "no trains unless a message asks for one"; a kernel that does not know it has none.
+        // 0: no GSO unless a message asks for it. A kernel without GSO refuses the option.
         let gso = wanted.gso && set(libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         let local = bind(fd.as_fd(), wanted)?;
         Ok(Socket {
@@ -100,11 +101,11 @@ impl Socket {
         self.gso.load(Ordering::Relaxed)
     }
 
-    /// The kernel, or what is below it, cannot.
+    /// Stops using GSO on this socket: the kernel or the network card refused it.
     #[cold]
     pub(super) fn disable_gso(&self, why: &io::Error) {
         if self.gso.swap(false, Ordering::Relaxed) {
-            log::info!("{}: trains cannot be sent in one piece ({why}); they go packet by packet", self.local);
+            log::info!("{}: GSO is disabled ({why}); packets are sent one by one", self.local);
         }
     }
 
@@ -112,12 +113,12 @@ impl Socket {
         self.gro
     }
 
-    /// Bytes that it was granted for what has arrived.
+    /// Bytes of the receive buffer that were granted.
     pub(crate) fn receive_buffer(&self) -> usize {
         self.receive_buffer
     }
 
-    /// The buffers that are smaller than what was wanted.
+    /// The buffers that are smaller than requested.
     pub(crate) fn reduced_buffers(&self, wanted: &SocketConfig) -> impl Iterator<Item = ReducedBuffer> {
         let cut = |sysctl, wanted, granted| (granted < wanted).then_some(ReducedBuffer { sysctl, wanted, granted });
         [
@@ -128,7 +129,7 @@ impl Socket {
         .flatten()
     }
 
-    /// Datagrams that found the receive buffer full; of an old kernel, as far as later ones have told.
+    /// Datagrams that were dropped because the receive buffer was full; on an old kernel, as far as later packets have told.
     pub(crate) fn drops(&self) -> u64 {
         if let Some(count) = kernel_drops(self.fd.as_fd()) {
             self.note_drops(count);
@@ -136,17 +137,17 @@ impl Socket {
         self.drops.load(Ordering::Relaxed)
     }
 
-    /// The kernel's counter has 32 bits and wraps.
+    /// Updates the 64-bit count from the kernel's counter, which has 32 bits and wraps.
     pub(super) fn note_drops(&self, count: u32) {
         let known = self.drops.load(Ordering::Relaxed);
         let more = count.wrapping_sub(known as u32);
-        // One that is older than what is known came out of order: there is none such on one socket, but count nothing then.
+        // An older value is out of order; it does not happen on one socket, and is ignored.
         if more != 0 && more < 1 << 31 {
             self.drops.store(known + u64::from(more), Ordering::Relaxed);
         }
     }
 
-    /// The kernel has said that something did not get through: its error queue should be read.
+    /// Whether the kernel has signalled an error: the error queue should be read.
     pub(crate) fn has_errors(&self) -> bool {
         self.errors.load(Ordering::Relaxed)
     }
@@ -188,8 +189,8 @@ enum SocketBuffer {
 }
 
 impl SocketBuffer {
-    /// Asks for so many bytes, past the system's limit if this process may. What was granted; the kernel counts its own
-    /// records too, and doubles for that.
+    /// Requests a size, beyond the system's limit if this process is privileged. Returns the size that was granted. The kernel
+    /// counts its own overhead too, and doubles the size for that.
     fn ask(&self, fd: BorrowedFd<'_>, bytes: usize) -> io::Result<usize> {
         let (force, plain) = match self {
             SocketBuffer::Receive => (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
@@ -209,17 +210,17 @@ impl SocketBuffer {
 
 fn set(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
     let length = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: the option is a number, and it lives beyond the call.
+    // SAFETY: the option is a number, and it outlives the call.
     let failed = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), length) };
     if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The kernel's count of datagrams that found no room.
+/// The kernel's count of datagrams that were dropped because the buffer was full.
 fn kernel_drops(fd: BorrowedFd<'_>) -> Option<u32> {
     let mut numbers = [0u32; libc::SK_MEMINFO_DROPS as usize + 1];
     let mut length = size_of_val(&numbers) as libc::socklen_t;
     let at = (&raw mut numbers).cast();
-    // SAFETY: writes so many bytes at most, and how many those were; both live beyond the call.
+    // SAFETY: writes at most `length` bytes, and the number written; both buffers outlive the call.
     let failed = unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, at, &raw mut length) };
     let is_whole = length as usize == size_of_val(&numbers);
     (failed == 0 && is_whole).then_some(numbers[libc::SK_MEMINFO_DROPS as usize])
@@ -243,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_taken_from_the_range_until_none_is_left() {
+    fn port_is_taken_from_the_range() {
         let first = Socket::open(&test_config("127.0.0.1:0")).unwrap();
         let port = first.local().port();
         assert_ne!(port, 0);
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_port_is_bound_twice_and_another_is_not() {
+    fn only_shared_ports_can_be_bound_twice() {
         let shared = |address: &str| Socket::open(&SocketConfig { is_shared: true, ..test_config(address) });
         let first = shared("127.0.0.1:0").unwrap();
         let again = first.local().to_string();
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_was_cut_names_what_cut_it() {
+    fn reduced_buffer_names_its_sysctl() {
         let wanted = SocketConfig { receive_buffer: 4096, send_buffer: usize::MAX, ..test_config("127.0.0.1:0") };
         let socket = Socket::open(&wanted).unwrap();
         let reduced_buffers: Vec<ReducedBuffer> = socket.reduced_buffers(&wanted).collect();
@@ -280,7 +281,7 @@ mod tests {
         let drops = || socket.drops.load(Ordering::Relaxed);
         socket.note_drops(7);
         socket.note_drops(5);
-        assert_eq!(drops(), 7, "an older word says nothing");
+        assert_eq!(drops(), 7, "an older value is ignored");
         socket.drops.store(u64::from(u32::MAX), Ordering::Relaxed);
         socket.note_drops(2);
         assert_eq!(drops(), (1 << 32) + 2);
