@@ -1,4 +1,4 @@
-//! An open interface adapter: its device, the progress of its connections, its connection manager, and the engine's thread.
+//! An open interface adapter: its device, the progress of its connections, its connection manager, and its engine thread.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) struct Adapter {
 }
 
 impl Adapter {
-    /// Opens it. Errors are logged here, with object, cause and remedy.
+    /// Opens the adapter. Errors are logged here with object, cause and remedy.
     pub(crate) fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Usnic>>) -> Result<Adapter> {
         let device = Arc::new(Device::open(spec)?);
         let progress = Arc::new(Progress::new(device.clone()));
@@ -31,8 +31,8 @@ impl Adapter {
         Ok(Adapter { device, progress, cm, engine: Mutex::default() })
     }
 
-    /// Starts the engine's thread, unless it runs. The first object that may have something to report calls it, so that an
-    /// adapter without such objects has no thread. Errors: `Exhausted(Device)`, logged here.
+    /// Starts the engine thread, unless it runs. The first object that may have something to report calls this, so an adapter
+    /// without such objects has no thread. Errors: `Exhausted(Device)`, logged here.
     pub(crate) fn start_engine(&self) -> Result<()> {
         let mut engine = self.engine.lock();
         if engine.is_some() {
@@ -54,12 +54,12 @@ impl Adapter {
         device.table.entries().into_iter().for_each(|entry| entry.handler.shut_down());
         device.jobs.push(Job::Stop);
         let engine = self.engine.lock().take();
-        // An agent that closes the IA from the engine's own thread must not wait for itself.
+        // An agent that closes the IA on the engine thread must not join its own thread.
         if let Some(engine) = engine.filter(|engine| engine.thread().id() != std::thread::current().id()) {
             let _ = engine.join();
         }
         device.jobs.close();
-        // The table holds queue pairs, and these the device.
+        // Breaks the reference cycle: the table holds queue pairs, and each queue pair holds the device.
         device.table.entries().into_iter().for_each(|entry| device.free_number(entry.number));
     }
 }

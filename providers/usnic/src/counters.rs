@@ -1,6 +1,6 @@
-//! The queue pairs of an IA, to be asked what they have counted, and to be ended all at once.
+//! Counters of the connections of an IA, and the list of its queue pairs, which the exit handler resets.
 //!
-//! What a connection has counted is added up when it ends, so that nothing is lost with its queue pair. Decides nothing.
+//! The counters of a connection are added to a sum when it ends, so they outlive its queue pair.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Weak};
@@ -12,16 +12,16 @@ use parking_lot::Mutex;
 
 use crate::proto::counters::Counters;
 
-/// Counts of connections, in the order of [`COUNTERS`].
+/// Counters of connections, in the order of [`COUNTERS`].
 pub(crate) type Counts = [u64; COUNTERS.len()];
 
-/// How long a process that exits waits for a lock: its holder may be a thread that has stopped.
+/// How long an exiting process waits for a lock. Its holder may be a thread that was stopped.
 pub(crate) const EXIT_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// A name that is shown, and where its count is found.
+/// A name that is shown, and the counter that it shows.
 type Row = (&'static str, fn(&Counters) -> u64);
 
-/// What is counted.
+/// The counters, in the order in which they are shown.
 const COUNTERS: [Row; 28] = [
     ("sent", |of| of.sent),
     ("sent bytes", |of| of.sent_bytes),
@@ -53,12 +53,12 @@ const COUNTERS: [Row; 28] = [
     ("timeouts", |of| of.timeouts),
 ];
 
-/// The counts of one connection, in the order of [`COUNTERS`].
+/// The counters of one connection, in the order of [`COUNTERS`].
 fn counts(of: &Counters) -> Counts {
     COUNTERS.map(|(_, count)| count(of))
 }
 
-/// The same with names and units, as they are shown.
+/// Adds names and units to counters.
 pub(crate) fn named(counts: Counts) -> impl Iterator<Item = Count> {
     COUNTERS.into_iter().zip(counts).map(|((name, _), value)| Count { name, unit: unit(name), value, is_level: false })
 }
@@ -67,21 +67,21 @@ fn unit(name: &str) -> &'static str {
     if name.ends_with("bytes") { "bytes" } else { "" }
 }
 
-/// All of one connection: what it has counted, and how it stands.
+/// All values of one connection: its counters, and its current window, rate, round trip and path MTU.
 pub(crate) fn connection_counts(of: &Counters) -> Vec<Count> {
-    let standing = [
+    let levels = [
         ("window", "bytes", of.window),
         ("in flight", "bytes", of.in_flight),
         ("rate", "bytes/s", of.rate),
         ("round trip", "ns", of.rtt),
         ("path mtu", "bytes", of.mtu as u64),
     ];
-    named(counts(of)).chain(standing.map(|(name, unit, value)| Count { name, unit, value, is_level: true })).collect()
+    named(counts(of)).chain(levels.map(|(name, unit, value)| Count { name, unit, value, is_level: true })).collect()
 }
 
-/// Tells the log, if anybody listens there, what a connection that is over has counted.
+/// Logs the counters of a connection that has ended, if debug messages for connections are enabled.
 pub(crate) fn log(ep: ObjectId, of: &Counters) {
-    // The bit of `DAPL_DBG_TYPE` for connections, which goes by the last part of this.
+    // The last part selects the bit of `DAPL_DBG_TYPE` for connections.
     const TARGET: &str = "daplusnic::cm";
     if log::log_enabled!(target: TARGET, log::Level::Debug) {
         let seen = connection_counts(of).into_iter().filter(|count| count.value > 0);
@@ -90,7 +90,7 @@ pub(crate) fn log(ep: ObjectId, of: &Counters) {
     }
 }
 
-/// The queue pairs of an IA, each a `Q`, and what their past connections have counted.
+/// The queue pairs (`Q`) of an IA, and the sum of the counters of their past connections.
 pub(crate) struct IaCounters<Q> {
     pairs: Mutex<Vec<Weak<Q>>>,
     past: Mutex<Counts>,
@@ -103,7 +103,7 @@ impl<Q> Default for IaCounters<Q> {
 }
 
 impl<Q> IaCounters<Q> {
-    /// Adds a queue pair. Those that are gone are removed before the list grows.
+    /// Adds a queue pair. Dropped queue pairs are removed before the list grows.
     pub(crate) fn add(&self, pair: Weak<Q>) {
         let mut pairs = self.pairs.lock();
         if pairs.len() == pairs.capacity() {
@@ -112,12 +112,12 @@ impl<Q> IaCounters<Q> {
         pairs.push(pair);
     }
 
-    /// A connection is over.
+    /// Adds the counters of a connection that has ended.
     pub(crate) fn add_past(&self, counters: &Counters) {
         add(&mut self.past.lock(), &counts(counters));
     }
 
-    /// The counts of all connections, past and present; `of` gives those of a queue pair that has one.
+    /// Sums the counters of all past and present connections; `of` returns those of a queue pair's present connection.
     pub(crate) fn sum(&self, of: impl Fn(&Q) -> Option<Counters>) -> Counts {
         let mut sum = *self.past.lock();
         let counted = self.live();
@@ -129,7 +129,8 @@ impl<Q> IaCounters<Q> {
         self.pairs.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// The same for a process that exits; none where another thread keeps the lock for longer than [`EXIT_LOCK_TIMEOUT`].
+    /// As [`Self::live`], for a process that exits. Empty if another thread keeps the lock for longer than
+    /// [`EXIT_LOCK_TIMEOUT`].
     pub(crate) fn try_live(&self) -> Vec<Arc<Q>> {
         let pairs = self.pairs.try_lock_for(EXIT_LOCK_TIMEOUT);
         pairs.map_or_else(Vec::new, |pairs| pairs.iter().filter_map(Weak::upgrade).collect())
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_of_past_and_present() {
+    fn sums_past_and_present_connections() {
         let counters = IaCounters::default();
         let pairs = [3, 4, 0].map(Arc::new);
         pairs.iter().for_each(|pair| counters.add(Arc::downgrade(pair)));
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn names_stand_where_their_counts_do() {
+    fn names_match_their_counters() {
         let counters = Counters { sent_bytes: 1, malformed: 2, no_receive: 3, timeouts: 4, ..Counters::default() };
         let named: Vec<_> =
             COUNTERS.map(|(name, _)| name).into_iter().zip(counts(&counters)).filter(|(_, count)| *count > 0).collect();
@@ -172,20 +173,20 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_shows_what_it_counts_and_how_it_stands() {
+    fn connection_lists_counters_and_levels() {
         let counters = Counters { sent: 5, received_bytes: 6, rtt: 7, mtu: 1472, window: 8, ..Counters::default() };
         let shown = connection_counts(&counters);
         let seen: Vec<_> =
             shown.iter().filter(|count| count.value > 0).map(|it| (it.name, it.unit, it.value)).collect();
         let counted = [("sent", "", 5), ("received bytes", "bytes", 6)];
-        assert_eq!(shown.iter().filter(|count| count.is_level).count(), 5, "how it stands");
-        let stands = [("window", "bytes", 8), ("round trip", "ns", 7), ("path mtu", "bytes", 1472)];
-        assert_eq!(seen, [counted.as_slice(), &stands].concat());
-        assert!(shown.len() <= 48, "there is so much room in an EP's list");
+        assert_eq!(shown.iter().filter(|count| count.is_level).count(), 5, "levels");
+        let levels = [("window", "bytes", 8), ("round trip", "ns", 7), ("path mtu", "bytes", 1472)];
+        assert_eq!(seen, [counted.as_slice(), &levels].concat());
+        assert!(shown.len() <= 48, "the limit of the list of an EP");
     }
 
     #[test]
-    fn those_that_are_gone_take_no_room() {
+    fn dropped_queue_pairs_are_removed() {
         let counters = IaCounters::default();
         for _ in 0..1000 {
             let pair = Arc::new(1u64);

@@ -1,9 +1,9 @@
-//! Completion queues: what has completed, and who brings the device on.
+//! Completion queues, and the progress that a poll of one makes.
 //!
-//! A consumer that polls a queue does the engine's work: it receives for all connections of the device, and lets them send. Polls
-//! of an armed queue do not take that work from the engine: whoever armed the queue relies on being notified, and may sleep where
-//! the provider is not told, as a CNO's agent makes a thread do. A connection without traffic costs a poller nothing. The lock
-//! of this module is taken below all others but the job queue's.
+//! A consumer that polls a queue does the engine's work: it receives for all connections of the device, and lets them send.
+//! Polls of an armed queue do not count as such. Its consumer relies on a notification, and may sleep without telling the
+//! provider, as a CNO's agent does. A poll costs nothing for a connection without traffic. The lock of this module is a leaf,
+//! but for the job queue's.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Weak};
@@ -24,7 +24,7 @@ pub(crate) struct CqCore {
     ready: CompletionList,
     sink: Weak<dyn CqSink>,
     progress: Arc<Progress>,
-    /// Nanoseconds that a wait may look before it sleeps.
+    /// Longest time in nanoseconds that a wait polls before it sleeps.
     spin: u32,
     jobs: Arc<Jobs>,
 }
@@ -42,7 +42,7 @@ impl Cq {
 }
 
 impl CqCore {
-    /// A work request is complete.
+    /// Adds the completion of a work request, and notifies the consumer if the queue is armed.
     pub(crate) fn push(self: &Arc<Self>, completion: Completion) {
         if self.ready.push(completion) {
             self.jobs.push(Job::Notify(self.clone()));
@@ -82,7 +82,7 @@ impl CompletionQueue for Cq {
         self.0.spin
     }
 
-    /// Completions tell themselves which were solicited.
+    /// Both kinds of arming are alike here: each completion says whether it was solicited.
     fn arm(&self, _: bool) -> Result<bool> {
         Ok(self.0.ready.arm(|| ()))
     }
@@ -103,16 +103,16 @@ mod tests {
     use crate::proto::schedule::{Outlook, Turn};
     use crate::qp::handler::{ConnectionHandler, ConnectionParams, DeliveryError};
 
-    /// A connection that has a turn in each pass: it counts passes, and completes something in each if it has a queue.
+    /// A connection that has a turn in each pass. It counts the passes, and adds a completion in each if it has a queue.
     #[derive(Default)]
-    struct Double {
+    struct FakeConnection {
         into: Mutex<Option<Arc<CqCore>>>,
         passes: AtomicU32,
     }
 
     const READY: Outlook = Outlook { resend: false, ready: true, ack: false, deadline: None };
 
-    impl ConnectionHandler for Double {
+    impl ConnectionHandler for FakeConnection {
         fn connecting(&self, _: u32, _: ConnId) {}
 
         fn open(&self, _: Nanos, _: ConnectionParams) -> Option<Outlook> {
@@ -150,22 +150,22 @@ mod tests {
         fn shut_down(&self) {}
     }
 
-    struct Counts(AtomicU32);
+    struct CountingSink(AtomicU32);
 
-    impl CqSink for Counts {
+    impl CqSink for CountingSink {
         fn notify(&self) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// A queue of a device without an engine, which has one connection.
-    fn queue() -> (Cq, Arc<Device>, Arc<Double>, Arc<Counts>) {
+    /// A queue of a device without an engine thread, and the device's only connection.
+    fn queue() -> (Cq, Arc<Device>, Arc<FakeConnection>, Arc<CountingSink>) {
         let spec = IaSpec { name: "test", params: "127.0.0.1", library: "" };
-        let (device, pair) = (Arc::new(Device::open(&spec).unwrap()), Arc::new(Double::default()));
+        let (device, pair) = (Arc::new(Device::open(&spec).unwrap()), Arc::new(FakeConnection::default()));
         let number = device.table.reserve(now()).unwrap();
         let next_turn = device.table.insert(number, pair.clone());
         device.schedule(number, &next_turn, &READY);
-        let sink = Arc::new(Counts(AtomicU32::new(0)));
+        let sink = Arc::new(CountingSink(AtomicU32::new(0)));
         let weak: Weak<dyn CqSink> = Arc::downgrade(&(sink.clone() as Arc<dyn CqSink>));
         let progress = Arc::new(Progress::new(device.clone()));
         (Cq::new(weak, progress, device.jobs.clone(), 7), device, pair, sink)
@@ -180,26 +180,26 @@ mod tests {
     }
 
     #[test]
-    fn a_poll_brings_the_device_on_unless_something_waits() {
+    fn poll_makes_progress_unless_a_completion_waits() {
         let (cq, _, pair, _) = queue();
         let mut out = [Completion::default(); 4];
         assert_eq!(cq.poll(&mut out), 0);
         *pair.into.lock() = Some(cq.0.clone());
         assert_eq!((cq.poll(&mut out), pair.passes.load(Ordering::Relaxed)), (1, 2));
         cq.0.push(Completion::default());
-        assert_eq!((cq.poll(&mut out), pair.passes.load(Ordering::Relaxed)), (1, 2), "it was there");
+        assert_eq!((cq.poll(&mut out), pair.passes.load(Ordering::Relaxed)), (1, 2), "it was queued");
         assert_eq!((cq.ready(&mut out), pair.passes.load(Ordering::Relaxed)), (0, 2));
     }
 
     #[test]
-    fn who_arms_it_is_told_once_and_not_of_what_was_there() {
+    fn armed_queue_notifies_once_and_not_of_earlier_completions() {
         let (cq, device, _, sink) = queue();
         assert!(cq.arm(false).unwrap());
         cq.0.push(Completion::default());
         cq.0.push(Completion::default());
         answer(&device.jobs);
         assert_eq!(sink.0.load(Ordering::Relaxed), 1);
-        assert!(!cq.arm(false).unwrap(), "two wait");
+        assert!(!cq.arm(false).unwrap(), "two completions wait");
         cq.0.push(Completion::default());
         answer(&device.jobs);
         assert_eq!(sink.0.load(Ordering::Relaxed), 1);
@@ -209,7 +209,7 @@ mod tests {
     fn polls_of_an_armed_queue_leave_the_sockets_to_the_engine() {
         let (cq, device, pair, _) = queue();
         let mut out = [Completion::default(); 4];
-        // Whether this thread has polled, so that the engine may leave the socket to it.
+        // Whether this thread counts as polling, so that the engine may leave the socket to it.
         let counts = || device.polling.stop(now());
         cq.poll(&mut out);
         assert!(counts() && cq.arm(false).unwrap());
@@ -218,7 +218,7 @@ mod tests {
         cq.0.push(Completion::default());
         answer(&device.jobs);
         assert_eq!((cq.poll(&mut out), counts()), (1, false));
-        assert_eq!((cq.poll(&mut out), counts()), (0, true), "disarmed by what came");
+        assert_eq!((cq.poll(&mut out), counts()), (0, true), "disarmed by the completion");
         assert_eq!(pair.passes.load(Ordering::Relaxed), 3);
     }
 }

@@ -1,10 +1,9 @@
-//! The network side of an open interface adapter: its interface and data socket, its connections by number, and what other
-//! threads leave to the engine.
+//! The network side of an open interface adapter: its interface and data socket, its connections by number, and the lists that
+//! other threads leave to the engine.
 //!
-//! Queue pairs send by themselves, under their own lock, through this socket. Locks are taken in this order: progress, queue
-//! handler, shared receive queue, completion queue, and below all of them the table, `polling`, the lists of this module, and the
-//! job queue, under which nothing is called. The connection manager has a lock of its own, under which no queue handler is called.
-//! Only the engine calls dapl.
+//! Queue pairs send through the data socket under their own lock. Lock order: progress, queue pair, shared receive queue,
+//! completion queue; then the leaf locks, under which nothing is called: the connection table, the lists of this module, and
+//! the job queue. The connection manager has its own lock, under which no queue pair is called. Only the engine calls dapl.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -26,11 +25,11 @@ use crate::qp::connection_table::ConnectionTable;
 use crate::qp::handler::{ConnectionHandler, NextTurn};
 use crate::settings::Knobs;
 
-/// Connections of an IA at most.
+/// Maximum number of connections of an IA.
 pub(crate) const CONNECTIONS: usize = 65_536;
-/// How long a number that was freed is quarantined.
+/// How long a freed number is quarantined.
 const NUMBER_QUARANTINE: Nanos = 10 * SECONDS;
-/// Set-up packets that wait for the engine, at most: more are dropped, and retransmitted by their senders.
+/// Maximum number of set-up packets that wait for the engine. Further ones are dropped, and retransmitted by their senders.
 const MAX_CM_PACKETS: usize = 1024;
 
 /// The device of one IA.
@@ -38,28 +37,28 @@ pub(crate) struct Device {
     pub(crate) name: String,
     pub(crate) knobs: Knobs,
     pub(crate) interface: Interface,
-    /// What data leave and come by.
+    /// The data socket.
     pub(crate) socket: Arc<Socket>,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) table: ConnectionTable,
     pub(crate) polling: Polling,
-    /// What connections want that were touched outside a pass, and how many those are.
+    /// Outlooks of connections that were touched outside a pass, and the length of this list.
     updates: Mutex<Vec<(u32, Outlook)>>,
     update_count: AtomicUsize,
-    /// Set-up packets, and others of connections that are not established yet.
+    /// Set-up packets, and packets of connections that are not established yet.
     cm_packets: Mutex<Vec<(SocketAddr, Vec<u8>)>>,
     /// Packets of no connection.
     unmatched: AtomicU64,
-    /// Naps of the engine after which data were waiting.
+    /// Standby sleeps of the engine after which data were waiting.
     late: AtomicU64,
 }
 
 /// How a peer is reached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct PeerPath {
-    /// The largest payload of a datagram that is ever tried.
+    /// The largest datagram payload that the search for the path MTU tries.
     pub(crate) ceiling: usize,
-    /// The kernel delivers on this host.
+    /// The peer is on this host.
     pub(crate) is_local: bool,
 }
 
@@ -70,7 +69,7 @@ pub(crate) fn now() -> Nanos {
 }
 
 impl Device {
-    /// Opens it. Errors are logged here, with object, cause and remedy.
+    /// Opens the device. Errors are logged here with object, cause and remedy.
     pub(crate) fn open(spec: &IaSpec<'_>) -> Result<Device> {
         let knobs = Knobs::read(spec.params);
         let interface = find_interface(spec.name, &knobs)?;
@@ -99,13 +98,13 @@ impl Device {
         address
     }
 
-    /// The largest payload of a datagram that is ever tried.
+    /// The largest datagram payload that is ever tried on this interface.
     pub(crate) fn ceiling(&self) -> usize {
         self.interface.largest_payload().min(self.knobs.mtu_ceiling)
     }
 
-    /// How `peer` is reached. What the kernel routes locally goes through the loopback interface, whatever interface has the
-    /// address.
+    /// Tells how `peer` is reached. Traffic to an address of this host goes through the loopback interface, whichever interface
+    /// has the address.
     pub(crate) fn path_to(&self, peer: SocketAddr) -> PeerPath {
         if self.interface.is_loopback {
             return PeerPath { ceiling: self.ceiling(), is_local: true };
@@ -118,16 +117,17 @@ impl Device {
         }
     }
 
-    /// Takes what a connection wants that was touched outside a pass, by a post for example. Takes no queue handler's lock.
+    /// Schedules a turn or a deadline of a connection that was touched outside a pass, by a post for example. Takes no queue
+    /// pair's lock.
     pub(crate) fn schedule(&self, number: u32, next_turn: &NextTurn, outlook: &Outlook) {
         let deadline = if outlook.wants_turn() { Some(0) } else { outlook.deadline };
         let Some(deadline) = deadline.filter(|deadline| next_turn.move_forward(*deadline)) else { return };
         let now = now();
-        // A turn is due now; a poller gives it soon enough.
+        // A turn is due now; a polling thread gives it soon enough.
         let deadline = if deadline == 0 { now } else { deadline };
         let mut updates = self.updates.lock();
         updates.push((number, *outlook));
-        // Pairs with the engine's last look before it sleeps.
+        // Pairs with the engine's check of `has_updates` before it sleeps.
         self.update_count.store(updates.len(), Ordering::SeqCst);
         drop(updates);
         if self.polling.must_wake_for(deadline, now) {
@@ -139,7 +139,7 @@ impl Device {
         self.update_count.load(Ordering::SeqCst) > 0
     }
 
-    /// True: there is something in `into`, which was empty.
+    /// Moves the updates into `into`, which must be empty. Returns false if there are none.
     pub(crate) fn take_updates(&self, into: &mut Vec<(u32, Outlook)>) -> bool {
         if !self.has_updates() {
             return false;
@@ -150,9 +150,9 @@ impl Device {
         true
     }
 
-    // --- what is left to the engine ---
+    // --- work for the engine ---
 
-    /// Packets that only the engine understands.
+    /// Queues packets that only the connection manager on the engine thread handles.
     #[cold]
     pub(crate) fn queue_for_cm(&self, from: SocketAddr, packets: Packets<'_>) {
         let mut cm_packets = self.cm_packets.lock();
@@ -174,30 +174,30 @@ impl Device {
         self.unmatched.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Packets that were of no connection.
+    /// Packets that belonged to no connection.
     pub(crate) fn unmatched(&self) -> u64 {
         self.unmatched.load(Ordering::Relaxed)
     }
 
-    /// Data waited for the end of a nap of the engine.
+    /// Counts a standby sleep of the engine during which data had to wait.
     #[cold]
     pub(crate) fn count_late(&self) {
         self.late.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Naps of the engine after which data were waiting, because the consumer had stopped polling.
+    /// Standby sleeps of the engine after which data were waiting, because the consumer had stopped polling.
     pub(crate) fn late(&self) -> u64 {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// Datagrams that found a socket's buffer full.
+    /// Datagrams that were dropped because the socket's receive buffer was full.
     pub(crate) fn drops(&self) -> u64 {
         self.socket.drops()
     }
 
     // --- connections ---
 
-    /// From now on `handler` has this connection: its queue handler is done with it, but the peer may not be.
+    /// Hands a connection to another handler: its queue pair has ended it, but the peer may still send.
     pub(crate) fn replace_handler(&self, number: u32, handler: Arc<dyn ConnectionHandler>, outlook: &Outlook) {
         self.table.replace(number, handler);
         if let Some(entry) = self.table.lookup(number) {
@@ -218,7 +218,7 @@ impl std::fmt::Debug for Device {
     }
 }
 
-/// The interface that the settings name. Errors are logged here.
+/// Finds the interface that the settings name. Errors are logged here.
 fn find_interface(name: &str, knobs: &Knobs) -> Result<Interface> {
     let found = address::find(knobs.address.as_deref()).map_err(|error| {
         log::error!("{name}: cannot list the interfaces of this host: {error}");
@@ -230,7 +230,7 @@ fn find_interface(name: &str, knobs: &Knobs) -> Result<Interface> {
     })
 }
 
-/// What data leave and come by.
+/// Settings of the data socket.
 fn data_socket_config(knobs: &Knobs, interface: &Interface) -> SocketConfig {
     SocketConfig {
         address: interface.address,
@@ -250,7 +250,7 @@ fn open_socket(name: &str, config: &SocketConfig, interface: &Interface) -> Resu
     })?;
     for buffer in socket.reduced_buffers(config) {
         log::warn!(
-            "{name}: the system grants a socket buffer of {} bytes where {} are wanted, which costs speed; set {} to {} or more",
+            "{name}: the system grants a socket buffer of {} bytes instead of {}, which reduces throughput; set {} to {} or more",
             buffer.granted,
             buffer.wanted,
             buffer.sysctl,

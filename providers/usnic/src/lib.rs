@@ -1,14 +1,16 @@
 //! `libdaplusnic.so.1`: the uDAPL provider over UDP, for hosts without RDMA hardware.
 //!
-//! `proto` is the whole protocol, without I/O, clock, threads or unsafe code. `net` has the sockets. An open IA is an `adapter`: a
-//! `device` (its socket, and its connections by number in `qp/table`, each a queue pair behind the trait of `qp/pair`), the
-//! passes over its connections (`engine/progress`), which a polling consumer or the `engine` makes, as `engine/polling` decides,
-//! and the connection manager (`cm`). A connection's packets may touch registered memory (`memory/regions`), through its
-//! `qp/host`. dapl sees queue pairs (`qp`: each sends through its `transport`, and its `closing` state answers late packets),
-//! completion queues (`cq`), shared receive queues (`srq`) and requests (`cm/request`). `limits` says what they can do,
-//! `counters` adds up what they count, `qp/exit_handler` ends them when the process exits.
+//! - `proto`: the protocol, without I/O, clock, threads or unsafe code. `net`: the sockets.
+//! - `adapter`: an open IA, with its `device` (data socket, and the connections by number in `qp/connection_table`), its
+//!   connection manager (`cm`) and its engine thread.
+//! - `engine/progress`: the passes that receive, send and serve timers. A polling consumer or the engine thread makes them, as
+//!   `engine/polling` decides.
+//! - `qp`: queue pairs. Each sends through its `transport`; `host` gives the protocol access to registered memory
+//!   (`memory/regions`); `closing` answers late packets after the end.
+//! - `cq`, `srq`: completion queues and shared receive queues. `limits`, `counters`: attributes and statistics.
+//!   `qp/exit_handler`: resets connections at exit.
 //!
-//! It knows no handle and no event; dapl knows no packet.
+//! This crate knows no DAT handle and no DAT event; dapl knows no packet.
 
 mod adapter;
 mod cm;
@@ -66,11 +68,11 @@ pub struct Usnic {
     names: SharedNames,
     counters: Arc<IaCounters<QpCore>>,
     next_pd: AtomicU32,
-    /// How many shared receive queues there are.
+    /// Number of shared receive queues.
     srqs: Arc<AtomicU32>,
 }
 
-/// A protection domain: a number that registrations and queue pairs must share.
+/// A protection domain. Registrations and queue pairs must have the same number.
 pub struct Pd(u32);
 
 /// Registered memory.
@@ -213,11 +215,11 @@ impl Drop for Usnic {
     }
 }
 
-/// 64 bits from the system's random source: keys must not be guessed.
+/// Returns 64 bits from the system's random source. Keys must not be predictable.
 fn random() -> Result<u64> {
     let mut bytes = [0u8; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(|e| {
-        log::error!("no random numbers: {e}");
+        log::error!("cannot read random numbers: {e}");
         Error::Internal
     })?;
     Ok(u64::from_ne_bytes(bytes))

@@ -1,4 +1,4 @@
-//! What an IA can do, how its connections behave, and what it tells of itself.
+//! The limits of an IA, the configuration of its connections, and its attributes and counters for `dat_ia_query`.
 #![forbid(unsafe_code)]
 
 use dapl::provider::{Count, Limits, QpSpec};
@@ -15,7 +15,7 @@ pub(crate) fn limits() -> Limits {
     dapl_software::limits::limits(CONNECTIONS as u32 - 1, SLOTS as u32 - 1)
 }
 
-/// How the connections of a new queue pair behave, as far as that is known before there is one.
+/// Builds the configuration for the connections of a new queue pair.
 pub(crate) fn config(device: &Device, spec: &QpSpec<Usnic>) -> Config {
     let knobs = &device.knobs;
     let window_kib = device.socket.receive_buffer() >> 10;
@@ -35,7 +35,7 @@ pub(crate) fn config(device: &Device, spec: &QpSpec<Usnic>) -> Config {
     }
 }
 
-/// Named facts of an open IA: how it sends.
+/// Named attributes of an open IA: its interface, its address, and how it sends.
 pub(crate) fn facts(device: &Device) -> Vec<(String, String)> {
     let socket = &device.socket;
     let is_on = |on: bool| if on { "on" } else { "off" }.to_owned();
@@ -50,7 +50,7 @@ pub(crate) fn facts(device: &Device) -> Vec<(String, String)> {
     ]
 }
 
-/// What it has counted: the sums of its connections, requests that were unreadable, and packets of no connection.
+/// The counters of an IA: sums over its connections, unreadable requests, and packets of no connection.
 pub(crate) fn counts(device: &Device, unreadable: u64, sums: Counts) -> Vec<Count> {
     let count = |name, value| Count { name, unit: "", value, is_level: false };
     let lost = [

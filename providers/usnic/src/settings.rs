@@ -1,6 +1,6 @@
-//! What an administrator can set: what the settings of `dat_knobs`' table mean here.
+//! The settings of this provider, in the types that the other modules use.
 //!
-//! How they are read, from `ia_params` and the environment, is in `dapl_software::settings`.
+//! `dapl_software::settings` reads them from `ia_params` and the environment, by a table that datinfo shares.
 #![forbid(unsafe_code)]
 
 use std::ops::RangeInclusive;
@@ -10,51 +10,51 @@ use dapl_software::settings::{SettingValues, USNIC, read};
 
 use crate::proto::{MILLIS, Nanos};
 
-/// Where processes find each other's listeners and names of shared memory.
+/// Base directory: listeners of this user's processes, and names of shared memory.
 const BASE_DIR: BaseDirKind = BaseDirKind { provider: "usnic", variable: "DAPL_DIR", default: "/dev/shm/dapl-usnic" };
 
-/// The value of `rnr_retry` that means without end, as in ibv_modify_qp(3).
+/// The value of `rnr_retry` that means without limit, as in ibv_modify_qp(3).
 const RETRY_FOREVER: u32 = 7;
 
-/// Congestion control.
+/// Congestion control algorithm.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Congestion {
     Bbr,
     Cubic,
 }
 
-/// The settings of one IA, as the table has them.
+/// The settings of one IA.
 #[derive(Clone, Debug)]
 pub(crate) struct Knobs {
     /// `None`: the first interface that is up.
     pub(crate) address: Option<String>,
-    /// `None`: one of this user's under `/dev/shm`.
+    /// `None`: a directory of this user under `/dev/shm`.
     pub(crate) dir: Option<String>,
     pub(crate) port: u16,
-    /// `None`: whichever the kernel gives.
+    /// `None`: a port that the kernel chooses.
     pub(crate) data_ports: Option<RangeInclusive<u16>>,
     /// Bytes of the receive buffer; the send buffer is half as large.
     pub(crate) buffer: usize,
     pub(crate) mtu_ceiling: usize,
     pub(crate) give_up: Nanos,
-    /// `None`: without end.
+    /// RNR retries; `None`: without limit.
     pub(crate) rnr_limit: Option<u32>,
     pub(crate) congestion: Congestion,
     pub(crate) keepalive: Nanos,
-    /// How long a request is retried that finds no listener.
+    /// How long a request that finds no listener is repeated.
     pub(crate) listener_wait: Nanos,
     pub(crate) key_file: Option<String>,
-    /// Nanoseconds that a wait may look before it sleeps.
+    /// Longest time in nanoseconds that a wait polls before it sleeps.
     pub(crate) spin: u32,
 }
 
 impl Knobs {
-    /// From `ia_params` and the environment.
+    /// Reads the settings from `ia_params` and the environment.
     pub(crate) fn read(params: &str) -> Self {
         Self::of(&read(&USNIC, params))
     }
 
-    /// The base directory that `dir` names, or this user's own.
+    /// The base directory that `dir` names, or this user's default.
     pub(crate) fn base_dir(&self) -> BaseDir {
         BaseDir::new(&BASE_DIR, self.dir.as_deref())
     }
@@ -80,16 +80,14 @@ impl Knobs {
     }
 }
 
-/// One port, or the first and the last with `-` between.
+/// Parses a port, or a range of two ports with `-` between them.
 fn data_ports(given: &SettingValues<'_>) -> Option<RangeInclusive<u16>> {
     let (place, text) = given.text("data_ports")?;
     let (first, last) = text.split_once('-').unwrap_or((&text, &text));
     let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port != 0);
     let ports = port(first).zip(port(last)).filter(|(first, last)| first <= last);
     if ports.is_none() {
-        log::warn!(
-            "{place}: \"{text}\" is no range of ports such as 7000-7099; whichever is free is used, the default"
-        );
+        log::warn!("{place}: \"{text}\" is not a port range such as 7000-7099; using any free port, the default");
     }
     ports.map(|(first, last)| first..=last)
 }
@@ -137,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_variables_go_together() {
+    fn names_match_variables() {
         for knob in USNIC.knobs.iter().filter(|knob| !knob.variable.is_empty()) {
             let name = knob.name.to_uppercase();
             assert!([format!("DAPL_USNIC_{name}"), format!("DAPL_{name}")].contains(&knob.variable.to_owned()));

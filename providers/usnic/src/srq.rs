@@ -1,5 +1,5 @@
-//! Shared receive queues. A message that finds the queue empty is not taken, and its connection waits for a receive: the next
-//! post wakes the first waiting connection, which informs its peer. The queue's lock is taken below those of queue pairs.
+//! Shared receive queues. A message that finds the queue empty is not accepted, and its connection waits for a receive. The
+//! next post wakes the first waiting connection, which informs its peer. The queue's lock is taken after those of queue pairs.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -15,9 +15,10 @@ use crate::engine::jobs::{Job, Jobs};
 /// The queue itself.
 pub(crate) type SrqCore = dapl_software::srq::SrqCore<dyn SrqWaiter, Job>;
 
-/// A connection that waits for a receive.
+/// A connection that waits for a receive. A trait, so that the queue does not depend on queue pairs, which depend on it, and
+/// its tests need none.
 pub(crate) trait SrqWaiter: Send + Sync {
-    /// There is a receive. `false`: it was not waiting for one.
+    /// Tells the connection that there is a receive. Returns false if the connection was not waiting for one.
     fn receive_came(&self) -> bool;
 }
 
@@ -25,7 +26,7 @@ pub(crate) trait SrqWaiter: Send + Sync {
 pub struct Srq(pub(crate) Arc<SrqCore>);
 
 impl Srq {
-    /// One more, if `alive` are fewer than `most`.
+    /// Creates a queue, if `alive` counts fewer than `most`. Errors: `Exhausted(Srq)`.
     pub(crate) fn new(pd: u32, spec: SrqSpec, jobs: Arc<Jobs>, alive: Arc<AtomicU32>, most: u32) -> Result<Self> {
         SrqCore::new(pd, spec, jobs, alive, most).map(Srq)
     }
@@ -65,12 +66,12 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Waits {
+    struct FakeWaiter {
         woken: AtomicU32,
         is_served: AtomicBool,
     }
 
-    impl SrqWaiter for Waits {
+    impl SrqWaiter for FakeWaiter {
         fn receive_came(&self) -> bool {
             self.woken.fetch_add(1, Ordering::Relaxed);
             !self.is_served.load(Ordering::Relaxed)
@@ -78,85 +79,85 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Hears(AtomicU32);
+    struct CountingSink(AtomicU32);
 
-    impl SrqSink for Hears {
+    impl SrqSink for CountingSink {
         fn low(&self) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn queue(max_recvs: u32) -> (Srq, Arc<Hears>, Arc<Jobs>) {
-        let (sink, jobs) = (Arc::new(Hears::default()), Arc::new(Jobs::new().unwrap()));
+    fn queue(max_recvs: u32) -> (Srq, Arc<CountingSink>, Arc<Jobs>) {
+        let (sink, jobs) = (Arc::new(CountingSink::default()), Arc::new(Jobs::new().unwrap()));
         let weak: Weak<dyn SrqSink> = Arc::downgrade(&(sink.clone() as Arc<dyn SrqSink>));
         let spec = SrqSpec { max_recvs, max_iov: 1, sink: weak };
         (Srq::new(1, spec, jobs.clone(), Arc::default(), 1).unwrap(), sink, jobs)
     }
 
-    fn taker(waits: &Arc<Waits>) -> Weak<dyn SrqWaiter> {
-        Arc::downgrade(&(waits.clone() as Arc<dyn SrqWaiter>))
+    fn waiter(fake: &Arc<FakeWaiter>) -> Weak<dyn SrqWaiter> {
+        Arc::downgrade(&(fake.clone() as Arc<dyn SrqWaiter>))
     }
 
-    fn woken(all: &[Arc<Waits>]) -> Vec<u32> {
+    fn woken(all: &[Arc<FakeWaiter>]) -> Vec<u32> {
         all.iter().map(|waits| waits.woken.load(Ordering::Relaxed)).collect()
     }
 
     #[test]
-    fn receives_are_taken_in_order_and_who_finds_none_stands_in_line_once() {
+    fn receives_and_waiters_are_served_in_order() {
         let (srq, _, _) = queue(3);
-        let all = [(); 3].map(|()| Arc::new(Waits::default()));
+        let all = [(); 3].map(|()| Arc::new(FakeWaiter::default()));
         (1..=3).for_each(|cookie| srq.post_recv(&[], cookie).unwrap());
         assert_eq!(srq.post_recv(&[], 4), Err(Error::Exhausted(Resource::Memory)));
-        let cookies: Vec<_> = all.iter().map(|waits| srq.0.take(&taker(waits)).unwrap().cookie).collect();
+        let cookies: Vec<_> = all.iter().map(|waits| srq.0.take(&waiter(waits)).unwrap().cookie).collect();
         assert_eq!((cookies, srq.available(), srq.0.waiting()), (vec![1, 2, 3], 0, 0));
         for waits in &all {
-            assert!(srq.0.take(&taker(waits)).is_none());
-            (0..2).for_each(|_| srq.0.wait(&taker(waits)));
+            assert!(srq.0.take(&waiter(waits)).is_none());
+            (0..2).for_each(|_| srq.0.wait(&waiter(waits)));
         }
         assert_eq!(srq.0.waiting(), 3);
         srq.post_recv(&[], 5).unwrap();
         assert_eq!((woken(&all), srq.available()), (vec![1, 0, 0], 1), "the first is woken, the receive stays");
-        srq.0.cancel_wait(&taker(&all[1]));
+        srq.0.cancel_wait(&waiter(&all[1]));
         srq.post_recv(&[], 6).unwrap();
         assert_eq!((woken(&all), srq.0.waiting()), (vec![1, 0, 1], 0));
-        (0..2).for_each(|at: usize| srq.0.wait(&taker(&all[at])));
+        (0..2).for_each(|at: usize| srq.0.wait(&waiter(&all[at])));
         assert_eq!(
-            (srq.0.take(&taker(&all[0])).unwrap().cookie, srq.0.waiting()),
+            (srq.0.take(&waiter(&all[0])).unwrap().cookie, srq.0.waiting()),
             (5, 1),
-            "who has taken one waits no more"
+            "a connection that has taken one waits no longer"
         );
     }
 
     #[test]
-    fn who_does_not_need_its_turn_passes_it_on() {
+    fn served_waiter_passes_its_turn_on() {
         let (srq, _, _) = queue(3);
-        let all = [(); 3].map(|()| Arc::new(Waits::default()));
-        all.iter().for_each(|waits| srq.0.wait(&taker(waits)));
+        let all = [(); 3].map(|()| Arc::new(FakeWaiter::default()));
+        all.iter().for_each(|waits| srq.0.wait(&waiter(waits)));
         all[0].is_served.store(true, Ordering::Relaxed);
         srq.post_recv(&[], 1).unwrap();
         assert_eq!((woken(&all), srq.0.waiting()), (vec![1, 1, 0], 1));
         all[2].is_served.store(true, Ordering::Relaxed);
         srq.post_recv(&[], 2).unwrap();
-        assert_eq!((woken(&all), srq.0.waiting(), srq.available()), (vec![1, 1, 1], 0, 2), "nobody needs it");
+        assert_eq!((woken(&all), srq.0.waiting(), srq.available()), (vec![1, 1, 1], 0, 2), "no waiter needs it");
     }
 
     #[test]
-    fn who_is_gone_is_passed_over() {
+    fn dropped_waiter_is_skipped() {
         let (srq, _, _) = queue(3);
-        let (gone, here) = (Arc::new(Waits::default()), Arc::new(Waits::default()));
-        [&gone, &here].iter().for_each(|waits| srq.0.wait(&taker(waits)));
+        let (gone, here) = (Arc::new(FakeWaiter::default()), Arc::new(FakeWaiter::default()));
+        [&gone, &here].iter().for_each(|waits| srq.0.wait(&waiter(waits)));
         drop(gone);
         srq.post_recv(&[], 1).unwrap();
         assert_eq!(woken(&[here]), [1]);
     }
 
     #[test]
-    fn low_is_told_once_by_the_engine() {
+    fn low_watermark_is_reported_once_by_the_engine() {
         let (srq, sink, jobs) = queue(4);
-        let waits = Arc::new(Waits::default());
+        let fake = Arc::new(FakeWaiter::default());
         (0..3).for_each(|cookie| srq.post_recv(&[], cookie).unwrap());
         srq.watch(2).unwrap();
-        let tell = || {
+        let notify = || {
             for job in jobs.take_all() {
                 if let Job::Notify(queue) = job {
                     queue.notify();
@@ -164,18 +165,18 @@ mod tests {
             }
             sink.0.load(Ordering::Relaxed)
         };
-        let take = || srq.0.take(&taker(&waits)).map(|buffer| buffer.cookie);
-        assert_eq!((tell(), take(), tell()), (0, Some(0), 0));
-        assert_eq!((take(), tell()), (Some(1), 1));
-        assert_eq!((take(), tell()), (Some(2), 1), "once");
+        let take = || srq.0.take(&waiter(&fake)).map(|buffer| buffer.cookie);
+        assert_eq!((notify(), take(), notify()), (0, Some(0), 0));
+        assert_eq!((take(), notify()), (Some(1), 1));
+        assert_eq!((take(), notify()), (Some(2), 1), "once");
         srq.watch(1).unwrap();
-        assert_eq!(tell(), 2, "what is so already counts at once");
+        assert_eq!(notify(), 2, "reported at once if it is low already");
     }
 
     #[test]
-    fn there_are_no_more_queues_than_may_be() {
+    fn number_of_queues_is_limited() {
         let (alive, jobs) = (Arc::new(AtomicU32::new(0)), Arc::new(Jobs::new().unwrap()));
-        let sink: Weak<dyn SrqSink> = Weak::<Hears>::new();
+        let sink: Weak<dyn SrqSink> = Weak::<CountingSink>::new();
         let new = || {
             let spec = SrqSpec { max_recvs: 1, max_iov: 1, sink: sink.clone() };
             Srq::new(1, spec, jobs.clone(), alive.clone(), 1)

@@ -1,4 +1,4 @@
-//! The passive side: requests of peers, until they are connections.
+//! The passive side of connection set-up: requests of peers, until they become connections or fail.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ use crate::proto::setup::{Agreed, Setup};
 use crate::proto::wire;
 use crate::qp::handler::ConnectionHandler;
 
-/// An accept that is not confirmed yet.
+/// An accept that the peer has not confirmed yet.
 struct PendingAccept {
     id: RequestId,
     conn: ConnId,
@@ -29,13 +29,13 @@ struct PendingAccept {
     agreed: Agreed,
 }
 
-/// Requests, and accepts by connection number.
+/// Requests of peers, and accepted requests by connection number.
 pub(super) struct PassiveSide {
     acceptor: Acceptor,
     accepted: HashMap<u32, PendingAccept>,
     number_of: HashMap<RequestId, u32>,
     unreadable: UnreadableRequests,
-    /// Kept for its memory.
+    /// Reused, so that its memory stays allocated.
     batch: Batch,
 }
 
@@ -50,7 +50,7 @@ impl PassiveSide {
         }
     }
 
-    /// Requests that were damaged, or sealed with another key.
+    /// Counts requests that were damaged, or sealed with another key.
     pub(super) fn unreadable(&self) -> u64 {
         self.acceptor.counts().unreadable
     }
@@ -67,7 +67,7 @@ impl PassiveSide {
         self.accepted.keys().copied().collect()
     }
 
-    /// A request came; `listener` has its qualifier.
+    /// Handles a request packet. `listener` is the listener on its qualifier in this process, if there is one.
     pub(super) fn handle_request(
         &mut self,
         device: &Device,
@@ -97,14 +97,14 @@ impl PassiveSide {
         }
     }
 
-    /// The peer has withdrawn its request, or its confirmation did not come.
+    /// Ends an accept: the peer has withdrawn its request, or the confirmation did not arrive in time.
     fn failed(&mut self, id: RequestId) -> Option<CmAction> {
         let number = self.number_of.remove(&id)?;
         let PendingAccept { conn, handler, .. } = self.accepted.remove(&number)?;
         Some(CmAction::End(number, handler, conn, ConnectionEvent::AcceptFailed))
     }
 
-    /// No socket has the port that an accept was sent to: one that this ends.
+    /// Handles ICMP port unreachable for an accept that was sent. Returns the accept that ends by this, if any.
     pub(super) fn port_closed(&mut self, now: Nanos, error: &DeliveryError) -> Option<CmAction> {
         match self.acceptor.port_closed(now, error.to, &error.quote) {
             Step::Withdrawn(id) => self.failed(id),
@@ -112,7 +112,7 @@ impl PassiveSide {
         }
     }
 
-    /// A packet for a connection that was accepted: with the connection's token, it confirms the accept.
+    /// Handles a packet for an accepted connection. A packet with the connection's token confirms the accept.
     pub(super) fn receive(&mut self, now: Nanos, number: u32, from: SocketAddr, packet: Vec<u8>) -> Option<CmAction> {
         if let Step::Withdrawn(id) = self.acceptor.reset(now, &packet) {
             return self.failed(id);
@@ -122,7 +122,8 @@ impl PassiveSide {
         if seal.as_ref().is_some_and(|seal| !seal.vouches(&packet)) {
             return None;
         }
-        // The peer has the accept, so for it the connection was established, even if its end overtakes its confirmation.
+        // The peer has received the accept, so it regards the connection as established. This holds even if its Fin or Reset
+        // arrives before its confirmation.
         let id = self.acceptor.confirmed(now, number, head.token.get())?;
         self.number_of.remove(&id);
         let PendingAccept { conn, handler, agreed, .. } = self.accepted.remove(&number)?;
@@ -146,7 +147,7 @@ impl PassiveSide {
         None
     }
 
-    /// The consumer accepts. `false`: the peer has withdrawn its request.
+    /// Accepts a request. Returns false if the peer has withdrawn it.
     pub(super) fn accept(
         &mut self,
         device: &Device,
@@ -156,8 +157,8 @@ impl PassiveSide {
         (number, conn, handler): (u32, ConnId, Arc<dyn ConnectionHandler>),
     ) -> bool {
         let from = self.acceptor.request(id).map_or(device.address(), |request| request.from);
-        let ours = offer(device, number, caps, from);
-        let agreed = self.acceptor.accept(device::now(), id, &ours, private_data, &mut OsRandom);
+        let local = offer(device, number, caps, from);
+        let agreed = self.acceptor.accept(device::now(), id, &local, private_data, &mut OsRandom);
         let Some(agreed) = agreed else { return false };
         self.number_of.insert(id, number);
         self.accepted.insert(number, PendingAccept { id, conn, handler, agreed });
@@ -168,7 +169,7 @@ impl PassiveSide {
         self.acceptor.reject(device::now(), id, reason, &mut OsRandom);
     }
 
-    /// The consumer has given up what it accepted. `false`: there is no such accept.
+    /// Cancels an accept. Returns false if there is no such accept.
     pub(super) fn withdraw(&mut self, device: &Device, number: u32) -> bool {
         let Some(PendingAccept { id, .. }) = self.accepted.remove(&number) else { return false };
         self.number_of.remove(&id);

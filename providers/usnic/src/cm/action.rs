@@ -1,4 +1,4 @@
-//! What a step of connection set-up leaves to be done without its lock, and what both sides of it share.
+//! Actions of connection set-up that run without its lock, and functions that the active and the passive side share.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -16,37 +16,37 @@ use crate::proto::setup::accept::RequestId;
 use crate::proto::setup::{Agreed, Offer};
 use crate::qp::handler::ConnectionHandler;
 
-/// What a queue handler brings into a connection.
+/// Limits that a queue pair offers for a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct QpCaps {
-    /// Reads outstanding at most: its own, and the peer's.
+    /// Outstanding reads at most: those of this side (`ord`), and those of the peer (`ird`).
     pub(crate) ord: u32,
     pub(crate) ird: u32,
     /// Receives that are posted already.
     pub(crate) credits: u32,
 }
 
-/// What the engine does next, without the lock.
+/// An action that the engine runs without the lock.
 pub(super) enum CmAction {
     /// Reports a request to its listener.
     Request(ObjectId, RequestId, RequestInfo),
-    /// Opens a connection; packets of it have come already.
+    /// Opens a connection. The packets arrived before it was open.
     Establish(EstablishedConnection, Vec<(SocketAddr, Vec<u8>)>),
-    /// Ends the attempt of this connection number, and reports it.
+    /// Ends the attempt of this connection number, and reports the event.
     End(u32, Arc<dyn ConnectionHandler>, ConnId, ConnectionEvent),
 }
 
-/// A connection that is agreed on, and not reported yet.
+/// A connection that both sides have agreed on, and that is not reported yet.
 pub(super) struct EstablishedConnection {
     pub(super) number: u32,
     pub(super) conn: ConnId,
     pub(super) handler: Arc<dyn ConnectionHandler>,
     pub(super) agreed: Agreed,
-    /// The passive side's.
+    /// Private data of the accept; empty on the passive side.
     pub(super) private_data: Vec<u8>,
 }
 
-/// What this side brings into a connection with `peer`, with random numbers of its own.
+/// Builds the offer of this side for a connection with `peer`, with a random token and a random first packet number.
 pub(super) fn offer(device: &Device, number: u32, caps: QpCaps, peer: SocketAddr) -> Offer {
     Offer {
         ord: caps.ord,
@@ -58,7 +58,7 @@ pub(super) fn offer(device: &Device, number: u32, caps: QpCaps, peer: SocketAddr
     }
 }
 
-/// Sends the one packet in the batch. If the socket is full it is lost, and repeated later.
+/// Sends the one packet in the batch. If the socket is full the packet is lost, and its sender repeats it later.
 pub(super) fn send(batch: &mut Batch, socket: &Socket, to: SocketAddr) {
     batch.end_packet();
     batch.send(socket, &SockAddr::of(to));

@@ -1,8 +1,8 @@
-//! The active side: this host's attempts to connect, to another host or to this one.
+//! The active side of connection set-up: attempts to connect to another host or to this host.
 //!
-//! All addresses of this host stand for the adapter's own: programs connect to what the resolver gives for their host's name,
-//! which may be 127.0.1.1. The directory of listeners says whether a process of this user listens; to reach another user's,
-//! requests go to both addresses.
+//! Every address of this host stands for the adapter's own address: the resolver may give 127.0.1.1 for the host's name. The
+//! directory of listeners tells whether a process of this user listens. To reach a listener of another user, the request goes
+//! to both addresses.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -27,7 +27,7 @@ struct ConnectAttempt {
     connector: Connector,
     conn: ConnId,
     handler: Arc<dyn ConnectionHandler>,
-    /// Its place in `due`.
+    /// Key of the entry in `ActiveSide::due`.
     due: Option<Nanos>,
 }
 
@@ -36,14 +36,14 @@ struct ConnectAttempt {
 pub(super) struct ActiveSide {
     attempts: HashMap<u32, ConnectAttempt>,
     due: BTreeSet<(Nanos, u32)>,
-    /// Refused without a packet, and not reported yet.
+    /// Attempts without an address to send to, which are not reported yet.
     refused: VecDeque<(u32, ConnId, Arc<dyn ConnectionHandler>)>,
-    /// Kept for its memory.
+    /// Reused, so that its memory stays allocated.
     batch: Batch,
 }
 
-/// The addresses that a request goes to, one after the other; none: it is this host, no process listens on `qual`, and there is
-/// no waiting for one.
+/// Returns the addresses that a request is sent to, in order. The list is empty if the peer is this host, no process listens on
+/// `qual`, and `listener_wait_ms` is 0.
 pub(super) fn servers(device: &Device, dir: &ListenerDir, ip: IpAddr, qual: u64) -> Result<Vec<SocketAddr>> {
     let (own, port) = (device.address(), device.knobs.port);
     let server = address::with_port(&own, ip, port);
@@ -56,7 +56,8 @@ pub(super) fn servers(device: &Device, dir: &ListenerDir, ip: IpAddr, qual: u64)
     Ok(vec![server])
 }
 
-/// Of this host: the address that the program names, if a process listens there, else the adapter's own.
+/// Returns the addresses for a peer on this host: the named address if a process of this user listens there, else the adapter's
+/// own.
 fn local_servers(device: &Device, dir: &ListenerDir, there: SocketAddr, qual: u64) -> Vec<SocketAddr> {
     let own = device.address();
     let mut servers = vec![own];
@@ -66,7 +67,7 @@ fn local_servers(device: &Device, dir: &ListenerDir, there: SocketAddr, qual: u6
     if let Some(server) = servers.iter().find(|server| dir.has_listener(**server, qual)) {
         return vec![*server];
     }
-    // No process of this user listens on it. Another user's may, where the port is neither free nor this user's.
+    // No process of this user listens. A process of another user may, where the port is neither free nor owned by this user.
     if device.knobs.listener_wait == 0 {
         servers.retain(|server| !dir.owns_port(*server) && !address::is_port_closed(own, *server));
     }
@@ -86,7 +87,7 @@ impl ActiveSide {
         self.transmit(device, now, number);
     }
 
-    /// This attempt has no address to go to.
+    /// Ends an attempt that has no address to send to; `poll` reports it.
     pub(super) fn refuse(&mut self, end: (u32, ConnId, Arc<dyn ConnectionHandler>)) {
         self.refused.push_back(end);
     }
@@ -103,7 +104,7 @@ impl ActiveSide {
         if self.refused.is_empty() { self.due.first().map(|(due, _)| *due) } else { Some(0) }
     }
 
-    /// Sends what an attempt has to send, and plans its next turn.
+    /// Sends the packet that an attempt has to send, and updates its deadline.
     fn transmit(&mut self, device: &Device, now: Nanos, number: u32) {
         let Some(attempt) = self.attempts.get_mut(&number) else { return };
         if let Some(to) = attempt.connector.transmit(now, &mut OsRandom, self.batch.own()) {
@@ -124,7 +125,7 @@ impl ActiveSide {
         Some(attempt)
     }
 
-    /// A packet for one of them.
+    /// Handles a packet for one of the attempts.
     pub(super) fn receive(
         &mut self,
         device: &Device,
@@ -154,7 +155,7 @@ impl ActiveSide {
             Outcome::Ended(event, reason) => {
                 if event == ConnectionEvent::Unreachable {
                     let has_key = device.knobs.key_file.is_some();
-                    let key = if has_key { " (a host with another key, or without one, gives none)" } else { "" };
+                    let key = if has_key { " (hosts with another key, or without one, do not answer)" } else { "" };
                     log::info!("{}: connect to {server}: no answer{key}", device.name);
                 } else if let Some(reason) = reason {
                     log::info!("{}: connect to {server}: {reason:?}", device.name);
@@ -180,7 +181,7 @@ impl ActiveSide {
         None
     }
 
-    /// No socket has the port that a request went to: one attempt that this ends.
+    /// Handles ICMP port unreachable for a request that was sent. Returns one attempt that ends by this.
     pub(super) fn port_closed(&mut self, device: &Device, now: Nanos, error: &DeliveryError) -> Option<CmAction> {
         let is_there = |attempt: &ConnectAttempt| attempt.connector.server().ip() == error.to.ip();
         let there: Vec<u32> =
@@ -191,7 +192,7 @@ impl ActiveSide {
         })
     }
 
-    /// The consumer has given up. `false`: there is no such attempt.
+    /// Cancels an attempt. Returns false if there is no such attempt.
     pub(super) fn withdraw(&mut self, device: &Device, number: u32) -> bool {
         if let Some(place) = self.refused.iter().position(|(refused, ..)| *refused == number) {
             self.refused.remove(place);

@@ -1,5 +1,5 @@
-//! Listeners, and how requests reach them: at the adapter's well-known port, or forwarded on by another process of this user that
-//! has the same port.
+//! Listeners, and the two ways by which requests reach them: the adapter's well-known port, or another process of this user on
+//! the same port that forwards the request.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -23,19 +23,19 @@ use crate::net::socket::{Socket, SocketConfig};
 use crate::proto::echo;
 use crate::proto::setup::packets;
 
-/// Bytes of buffer for requests: some thousands of them.
+/// Receive buffer in bytes of the well-known port: enough for some thousands of requests.
 const REQUEST_BUFFER: usize = 4 << 20;
-/// Requests that are read in one go: then others have their turn.
+/// Requests that are read in one call, so that other work is not delayed.
 const MAX_REQUESTS: usize = 256;
 
 /// The listeners of an IA.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
-    /// Without a local socket where this user's directory of listeners cannot be used.
+    /// The local socket is missing where this user's directory of listeners cannot be used.
     by_qual: HashMap<u64, (ObjectId, Option<HandoverSocket>)>,
-    /// Open while somebody listens.
+    /// Open while there is a listener.
     well_known: Option<Arc<Socket>>,
-    /// Kept for their memory.
+    /// Reused, so that its memory stays allocated.
     received: Option<ReceiveBatch>,
     batch: Batch,
 }
@@ -46,7 +46,7 @@ impl Listeners {
     }
 }
 
-/// A listener; dropped, it listens no more. Requests that were reported can still be answered.
+/// A listener; dropping it ends listening. Requests that were reported can still be answered.
 #[derive(Debug)]
 pub struct Listener {
     cm: Arc<Cm>,
@@ -65,7 +65,7 @@ impl Drop for Listener {
 }
 
 impl Cm {
-    /// Down-call. Errors: `ConnQualTaken`; others are logged here.
+    /// Down-call: listens on `qual`. Errors: `ConnQualTaken`; others are logged here.
     pub(crate) fn listen(self: &Arc<Self>, qual: u64, id: ObjectId) -> Result<Listener> {
         let handover = self.open_handover(qual)?;
         let mut state = self.state.lock();
@@ -79,7 +79,8 @@ impl Cm {
         Ok(Listener { cm: self.clone(), qual })
     }
 
-    /// `None`: this user's processes cannot pass requests on to each other, which is no reason not to listen.
+    /// Opens the local socket of a listener. `None`: other processes of this user cannot forward its requests, but it can still
+    /// listen.
     fn open_handover(&self, qual: u64) -> Result<Option<HandoverSocket>> {
         let own = self.device.address();
         match self.listener_dir.open(own, qual) {
@@ -91,7 +92,7 @@ impl Cm {
             Err(error) => {
                 log::warn!(
                     "{}: no local socket for the listener on qualifier {qual} ({error}): other processes of this user on UDP \
-                     port {} cannot pass its requests on; DAPL_DIR names a directory for such sockets",
+                     port {} cannot forward its requests; set DAPL_DIR to a directory of this user",
                     self.device.name,
                     own.port()
                 );
@@ -117,7 +118,11 @@ impl Cm {
             cannot_listen(device, &format!("listen on UDP port {}{hint}", device.knobs.port), &error)
         })?;
         if let Err(error) = reuseport::choose_by_length(&socket, packets::REQUEST) {
-            log::info!("{}: a stopped process may keep requests from others on its port: {error}", device.name);
+            log::info!(
+                "{}: no socket filter on UDP port {}: {error}; a stopped process can delay requests to others on that port",
+                device.name,
+                device.knobs.port
+            );
         }
         self.watch(&socket)?;
         Ok(socket)
@@ -128,12 +133,12 @@ impl Cm {
             .map_err(|error| cannot_listen(&self.device, "watch for requests", &error.into()))
     }
 
-    /// This process listens on it, or another one of this user.
+    /// Returns whether this process, or another process of this user, listens on `qual`.
     pub(super) fn has_listener(&self, qual: u64) -> bool {
         self.state.lock().listeners.find(qual).is_some() || self.listener_dir.has_listener(self.device.address(), qual)
     }
 
-    /// Reads the requests that have come.
+    /// Reads the requests that have arrived.
     pub(super) fn read_requests(self: &Arc<Self>) {
         let mut requests = Vec::new();
         let well_known = {
@@ -151,12 +156,12 @@ impl Cm {
             }
         }
         if let Some(socket) = well_known.filter(|socket| socket.has_errors()) {
-            // Answers leave by another socket, so none of these errors concerns them.
+            // Answers are sent from another socket, so no error of this one concerns them.
             errors::read(&socket, |_| {});
         }
     }
 
-    /// Passes a request for a qualifier of another process on to it, and takes any other.
+    /// Forwards a request for a qualifier of another process, and handles any other.
     fn dispatch(&self, forwarded: ForwardedRequest) -> Option<CmAction> {
         let mut state = self.state.lock();
         if !self.setup.has_key() && state.listeners.echo(&forwarded) {
@@ -192,7 +197,7 @@ impl Listeners {
         }
     }
 
-    /// Answers a path probe. With a key it is not called: such a host does not show that it is there.
+    /// Answers a path probe. Not called with a key: such a host does not reveal that it exists.
     fn echo(&mut self, forwarded: &ForwardedRequest) -> bool {
         let Some(socket) = &self.well_known else { return false };
         let is_answered = echo::answer(&forwarded.request, self.batch.own());

@@ -1,8 +1,8 @@
-//! The connection manager: listeners, requests of this host (active side), and requests of peers (passive side).
+//! The connection manager: listeners, connection attempts (active side), and requests of peers (passive side).
 //!
-//! The rules are those of `proto::setup`; here are their sockets, connection numbers and queue pairs. Down-calls and the engine
-//! share one lock, which is held for a step of a state machine and what it sends, and never while a queue handler or dapl is called:
-//! that is an [`CmAction`], which the engine runs afterwards.
+//! `proto::setup` has the state machines; this module has their sockets, connection numbers and queue pairs. Down-calls and the
+//! engine share one lock. It is held for one step of a state machine and the packets that the step sends. No queue pair and no
+//! function of dapl is called with it: such a call becomes a [`CmAction`], which the engine runs afterwards.
 #![forbid(unsafe_code)]
 
 mod accept;
@@ -48,12 +48,12 @@ use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 /// The connection manager of an IA.
 pub(crate) struct Cm {
     device: Arc<Device>,
-    /// dapl; only the engine calls it, without a lock.
+    /// dapl; only the engine calls it, and without a lock.
     pub(crate) sink: Arc<dyn CmSink<Usnic>>,
     setup: Arc<Setup>,
     /// Where processes of this user that share the port find each other's listeners.
     listener_dir: ListenerDir,
-    /// All sockets by which requests come; readable if one of them is.
+    /// An epoll set of all sockets that receive requests; readable if one of them is.
     pub(crate) request_sockets: OwnedFd,
     state: Mutex<CmState>,
 }
@@ -71,7 +71,7 @@ impl std::fmt::Debug for Cm {
 }
 
 impl Cm {
-    /// Errors are logged here: the key, random numbers, or the means to watch several sockets.
+    /// Creates the connection manager. Errors are logged here: the key file, random numbers, or the epoll descriptor.
     pub(crate) fn new(device: Arc<Device>, sink: Arc<dyn CmSink<Usnic>>) -> Result<Arc<Self>> {
         let (name, knobs) = (&device.name, &device.knobs);
         secrets::check_random(name)?;
@@ -79,7 +79,7 @@ impl Cm {
         let config = Config { silence: knobs.give_up, listener_wait: knobs.listener_wait, ..Config::default() };
         let setup = Arc::new(Setup::new(config, psk));
         let request_sockets = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| {
-            log::error!("{name}: cannot watch several sockets: {error}");
+            log::error!("{name}: cannot create an epoll descriptor: {error}");
             Error::Exhausted(Resource::Device)
         })?;
         let listener_dir = ListenerDir::new(knobs.base_dir());
@@ -89,26 +89,26 @@ impl Cm {
         Ok(Arc::new(Cm { device, sink, setup, listener_dir, request_sockets, state }))
     }
 
-    /// Requests that were damaged, or sealed with another key.
+    /// Counts requests that were damaged, or sealed with another key.
     pub(crate) fn unreadable(&self) -> u64 {
         self.state.lock().passive.unreadable()
     }
 
-    /// When the engine is to call [`Self::process`].
+    /// Returns when the engine has to call [`Self::process`].
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let state = self.state.lock();
         [state.active.deadline(), state.passive.deadline()].into_iter().flatten().min()
     }
 
-    /// The engine has something to send or to report.
+    /// Wakes the engine: there is something to send or to report.
     fn wake(&self) {
         self.device.jobs.push(Job::Cm);
     }
 
-    /// Down-call: starts an attempt, and returns its connection number. `handler` hears `connecting` before, `open` or `end` later.
-    /// The caller holds no lock that `connecting` takes.
+    /// Down-call: starts an attempt, and returns its connection number. Calls `connecting` of the handler before, and `open` or
+    /// `end` later. The caller holds no lock that `connecting` takes.
     ///
-    /// Errors: `InvalidAddress`, `Exhausted(Memory)`; then `handler` hears nothing.
+    /// Errors: `InvalidAddress`, `Exhausted(Memory)`; then the handler is not called.
     pub(crate) fn connect(
         &self,
         handler: Arc<dyn ConnectionHandler>,
@@ -125,8 +125,8 @@ impl Cm {
         device.table.insert(number, handler.clone());
         let mut state = self.state.lock();
         if let [server, alternatives @ ..] = &servers[..] {
-            let ours = offer(device, number, caps, *server);
-            let connector = Connector::new(self.setup.clone(), *server, spec.qual, ours, spec.private_data, now);
+            let local = offer(device, number, caps, *server);
+            let connector = Connector::new(self.setup.clone(), *server, spec.qual, local, spec.private_data, now);
             let connector = connector.or_at(alternatives.first().copied());
             state.active.start(device, now, connector, (number, conn, handler));
         } else {
@@ -137,8 +137,8 @@ impl Cm {
         Ok(number)
     }
 
-    /// Down-call: gives up an attempt, or an accept, before it is open. Only the peer is notified. Does nothing to an open
-    /// connection, nor to one that the engine is connector: the handler then refuses to open.
+    /// Down-call: cancels an attempt, or an accept, before it is open. Only the peer is notified. Has no effect on an open
+    /// connection, nor on one that the engine is opening: then `open` of the handler refuses it.
     pub(crate) fn cancel(&self, number: u32) {
         let mut state = self.state.lock();
         let was_there = state.active.withdraw(&self.device, number) | state.passive.withdraw(&self.device, number);
@@ -148,14 +148,14 @@ impl Cm {
         }
     }
 
-    /// The IA closes.
+    /// Cancels all attempts and accepts; the IA closes.
     pub(crate) fn cancel_all(&self) {
         let CmState { active, passive, .. } = &mut *self.state.lock();
         active.numbers().into_iter().for_each(|number| _ = active.withdraw(&self.device, number));
         passive.numbers().into_iter().for_each(|number| _ = passive.withdraw(&self.device, number));
     }
 
-    /// The engine: takes what came, and does what is due. `has_requests`: one of `request_sockets` may be readable.
+    /// Engine: handles packets that arrived, and does what is due. `has_requests`: one of `request_sockets` may be readable.
     pub(crate) fn process(self: &Arc<Self>, has_requests: bool) {
         if has_requests {
             self.read_requests();
@@ -172,7 +172,7 @@ impl Cm {
         });
     }
 
-    /// A packet that is of a set-up, or of a connection that was not established when it came.
+    /// Handles a set-up packet, or a packet of a connection that was not established when it arrived.
     fn receive(self: &Arc<Self>, from: SocketAddr, mut packet: Vec<u8>) {
         let (device, now) = (&self.device, device::now());
         let Some((head, _)) = wire::head(&packet) else { return };
@@ -185,7 +185,7 @@ impl Cm {
         }
         let mut state = self.state.lock();
         let action = if let Some(request_head) = packets::request_head(&packet) {
-            // Repeated here, since the answer that it is pending came from here.
+            // A repeated request arrives here, since the Pending answer was sent from this port.
             let listener = state.listeners.find(request_head.qual());
             state.passive.handle_request(device, now, from, &packet, listener)
         } else if state.active.has(number) {
@@ -207,7 +207,7 @@ impl Cm {
         }
     }
 
-    /// The engine: a host says that no socket has the port that a packet was sent to, a listener's or a requester's.
+    /// Engine: an ICMP message says that no socket has the port that a packet was sent to, a listener's or a requester's.
     pub(crate) fn port_closed(self: &Arc<Self>, error: &DeliveryError) {
         let now = device::now();
         self.execute_all(|state| {
@@ -215,7 +215,8 @@ impl Cm {
         });
     }
 
-    /// Runs what `next` finds, each time with the lock, until there is nothing more.
+    /// Runs the actions that `next` returns, until there is none. `next` is called with the lock held, the actions run without
+    /// it.
     fn execute_all(self: &Arc<Self>, mut next: impl FnMut(&mut CmState) -> Option<CmAction>) {
         loop {
             let action = next(&mut self.state.lock());
@@ -231,7 +232,10 @@ impl Cm {
             CmAction::Request(listener, id, info) => {
                 let peer = info.peer;
                 if let Err(mut request) = self.sink.request(listener, ConnectionRequest::new(self.clone(), id), info) {
-                    log::info!("{}: request of {peer}: no listener, or its queue is full", self.device.name);
+                    log::info!(
+                        "{}: request of {peer} rejected: no listener, or its accept queue is full",
+                        self.device.name
+                    );
                     request.answer(Reason::NoListener);
                 }
             }
@@ -245,7 +249,7 @@ impl Cm {
         }
     }
 
-    /// Reports a connection, then set_established it, so that no receive completes before its connection is reported.
+    /// Reports a connection, then opens it, so that no receive completes before its connection is reported.
     fn open(self: &Arc<Self>, established: EstablishedConnection, early: Vec<(SocketAddr, Vec<u8>)>) {
         let device = &self.device;
         let EstablishedConnection { number, conn, handler, agreed, private_data } = established;
@@ -262,7 +266,7 @@ impl Cm {
             is_loopback: path.is_local,
         };
         let outlook = handler.open(device::now(), opened);
-        // Packets go to the connection from now on, or to its closing state if the consumer has ended it already.
+        // From here on packets go to the connection, or to its closing state if the consumer has ended it already.
         entry.set_established();
         if let Some(outlook) = outlook {
             device.schedule(number, &entry.next_turn, &outlook);

@@ -14,7 +14,7 @@ use crate::proto::setup::accept::RequestId;
 use crate::proto::setup::packets::Reason;
 use crate::qp::handler::ConnectionHandler;
 
-/// A connection request: answered once; rejected when it is dropped.
+/// A connection request. It is answered once; dropping it rejects it.
 pub struct ConnectionRequest {
     cm: Arc<Cm>,
     id: Option<RequestId>,
@@ -28,12 +28,13 @@ impl ConnectionRequest {
     pub(crate) fn answer(&mut self, reason: Reason) {
         if let Some(id) = self.id.take() {
             self.cm.state.lock().passive.reject(id, reason);
-            // The engine sends it, and repeats it if the request is repeated.
+            // The engine sends the answer, and repeats it if the request is repeated.
             self.cm.wake();
         }
     }
 
-    /// Sends the peer to the listener on `qual`, of this process or another. Returns the request if there is none.
+    /// Redirects the peer to the listener on `qual`, of this process or another one of this user. Returns the request if there
+    /// is none.
     pub(crate) fn redirect(mut self, qual: u64) -> std::result::Result<(), Self> {
         if !self.cm.has_listener(qual) {
             return Err(self);
@@ -42,7 +43,8 @@ impl ConnectionRequest {
         Ok(())
     }
 
-    /// Accepts it into an unconnected queue handler, as `connect`. That the peer has withdrawn it is no error: it is reported.
+    /// Accepts the request into an unconnected queue pair, as `connect` does. If the peer has withdrawn it, that is no error:
+    /// it is reported as an event.
     pub(crate) fn accept_into(
         mut self,
         handler: Arc<dyn ConnectionHandler>,
@@ -51,7 +53,7 @@ impl ConnectionRequest {
         caps: QpCaps,
     ) -> Result<u32> {
         let (cm, device) = (self.cm.clone(), &self.cm.device);
-        // Without a number it is rejected, by being dropped.
+        // Without a free number the request is dropped, which rejects it.
         let number = device.table.reserve(device::now()).ok_or(Error::Exhausted(Resource::Memory))?;
         let Some(id) = self.id.take() else { return Err(Error::Internal) };
         handler.connecting(number, conn);

@@ -1,4 +1,4 @@
-//! Random numbers of the operating system, and the key that peers share.
+//! Random numbers of the operating system, and the pre-shared key.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -13,10 +13,10 @@ use rustix::rand::GetRandomFlags;
 use crate::proto::seal::{MIN_SECRET, Psk};
 use crate::proto::setup::Random;
 
-/// Bytes of a key file that are read at most.
+/// Largest key file in bytes.
 const MAX_KEY_FILE: u64 = 4096;
 
-/// The operating system's.
+/// The random source of the operating system.
 pub(super) struct OsRandom;
 
 impl Random for OsRandom {
@@ -25,14 +25,14 @@ impl Random for OsRandom {
             match rustix::rand::getrandom(&mut *out, GetRandomFlags::empty()) {
                 Ok(count) => out = &mut out[count..],
                 Err(Errno::INTR) => {}
-                // It had some when the IA was opened, and does not run out of them.
+                // The source worked when the IA was opened (`check_random`), and does not run out.
                 Err(error) => panic!("no random numbers: {error}"),
             }
         }
     }
 }
 
-/// There are random numbers, or it is said that there are none.
+/// Checks that the system has random numbers. Errors: `Internal`, logged here.
 pub(super) fn check_random(name: &str) -> Result<()> {
     let mut some = [0u8; 8];
     rustix::rand::getrandom(&mut some, GetRandomFlags::empty()).map(drop).map_err(|error| {
@@ -41,7 +41,7 @@ pub(super) fn check_random(name: &str) -> Result<()> {
     })
 }
 
-/// The key in a file that only this user and root can read.
+/// Reads a key file that only this user and root can read. Errors are logged here.
 pub(super) fn read_key(name: &str, path: &str) -> Result<Psk> {
     read(path).map_err(|why| {
         log::error!("{name}: key file {path}: {why}");
@@ -50,20 +50,20 @@ pub(super) fn read_key(name: &str, path: &str) -> Result<Psk> {
 }
 
 fn read(path: &str) -> std::result::Result<Psk, String> {
-    // A FIFO without a writer would hold up a plain open for ever.
+    // A plain open of a FIFO without a writer would block for ever.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|error| error.to_string())?);
     let facts = file.metadata().map_err(|error| error.to_string())?;
-    let ours = rustix::process::geteuid().as_raw();
+    let own = rustix::process::geteuid().as_raw();
     if !facts.is_file() {
-        let kind = if facts.file_type().is_fifo() { " but a FIFO" } else { "" };
-        return Err(format!("it is no file{kind}; name a regular file"));
+        let kind = if facts.file_type().is_fifo() { " (it is a FIFO)" } else { "" };
+        return Err(format!("not a regular file{kind}"));
     }
-    if facts.uid() != ours && facts.uid() != 0 {
-        return Err(format!("it is of uid {}, not {ours}", facts.uid()));
+    if facts.uid() != own && facts.uid() != 0 {
+        return Err(format!("owned by uid {}, not by uid {own} or 0", facts.uid()));
     }
     if facts.mode() & 0o077 != 0 {
-        return Err(format!("others may use it (mode {:o}); chmod 600 {path}", facts.mode() & 0o777));
+        return Err(format!("accessible to other users (mode {:o}); chmod 600 {path}", facts.mode() & 0o777));
     }
     let mut secret = Vec::new();
     file.take(MAX_KEY_FILE + 1).read_to_end(&mut secret).map_err(|error| error.to_string())?;
@@ -75,9 +75,9 @@ fn read(path: &str) -> std::result::Result<Psk, String> {
     key.ok_or_else(|| format!("it has less than {MIN_SECRET} bytes; head -c 32 /dev/urandom | base64 makes a good one"))
 }
 
-/// The secret in the bytes of a key file. A text, which is UTF-8 without control characters but for white space, loses the
-/// white space at its ends, such as the line end that an editor adds. Of any other content all bytes count: it is a raw key.
-/// About one of 300,000 files of 16 random bytes is a text; all hosts take the same file in the same way.
+/// Returns the secret in the bytes of a key file. A text (UTF-8 without control characters other than white space) loses the
+/// white space at its ends, such as the line end that an editor adds. Of any other content all bytes count. About one of
+/// 300,000 files of 16 random bytes is a text; all hosts read the same file in the same way.
 fn secret(bytes: &[u8]) -> &[u8] {
     let is_plain = |character: char| !character.is_control() || character.is_ascii_whitespace();
     let is_text = std::str::from_utf8(bytes).is_ok_and(|text| text.chars().all(is_plain));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_long_enough_and_nobody_elses() {
+    fn key_file_needs_length_and_private_mode() {
         let path = std::env::temp_dir().join(format!("daplusnic-key-{}", std::process::id()));
         let text = path.to_str().unwrap();
         let with = |secret: &[u8], mode| {
@@ -113,22 +113,22 @@ mod tests {
         assert!(with(&[b'x'; 4097], 0o600).unwrap_err().contains("more than 4096"));
         assert!(with(b"0123456789abcdef", 0o640).unwrap_err().contains("chmod 600"));
         std::fs::remove_file(&path).unwrap();
-        assert!(read(text).is_err() && read("/dev/null").unwrap_err().contains("no file"));
+        assert!(read(text).is_err() && read("/dev/null").unwrap_err().contains("not a regular file"));
     }
 
     #[test]
-    fn a_fifo_is_refused_at_once() {
+    fn fifo_is_refused_without_blocking() {
         let path = std::env::temp_dir().join(format!("daplusnic-fifo-{}", std::process::id()));
         let text = path.to_str().unwrap();
         let (fifo, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR);
         rustix::fs::mknodat(rustix::fs::CWD, &path, fifo, mode, 0).unwrap();
         let why = read(text).unwrap_err();
         std::fs::remove_file(&path).unwrap();
-        assert!(why.contains("no file") && why.contains("FIFO"), "{why}");
+        assert!(why.contains("not a regular file") && why.contains("FIFO"), "{why}");
     }
 
     #[test]
-    fn white_space_ends_a_text_and_is_part_of_any_other_key() {
+    fn white_space_is_trimmed_from_text_keys_only() {
         let raw = |ends: &[u8; 2]| [&ends[..1], &[0x80, 0xFF, 0, 7], b"0123456789", &ends[1..]].concat();
         for ends in [b" \n", b"\t\x0C", b"\r ", b"\x0B\0"] {
             let raw = raw(ends);

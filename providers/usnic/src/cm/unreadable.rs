@@ -1,5 +1,5 @@
-//! Requests that cannot be read: as a rule a peer has another key. Its own host learns nothing, since there is no answer, so this
-//! one says it.
+//! Logs requests that cannot be read, mostly because the peer has another key. Such a request gets no answer, so only this host
+//! can report it.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -8,10 +8,10 @@ use crate::device::Device;
 use crate::proto::wire::{self, FLAG_SEALED};
 use crate::proto::{Nanos, SECONDS};
 
-/// Anybody can send such requests: between two lines of the log.
+/// Minimum time between two log lines. Any host can send unreadable requests.
 const LOG_INTERVAL: Nanos = 10 * SECONDS;
 
-/// When the log may have the next line, and how many requests it did not name since the last one.
+/// Rate limit of the log, and the number of requests that were not logged since the last line.
 #[derive(Debug, Default)]
 pub(super) struct UnreadableRequests {
     not_before: Nanos,
@@ -19,7 +19,7 @@ pub(super) struct UnreadableRequests {
 }
 
 impl UnreadableRequests {
-    /// One more: logged, unless there was a line a short time ago.
+    /// Logs an unreadable request, unless a line was logged within [`LOG_INTERVAL`].
     pub(super) fn note(&mut self, device: &Device, now: Nanos, from: SocketAddr, packet: &[u8]) {
         if let Some(suppressed) = self.is_due(now) {
             let is_sealed = wire::head(packet).is_some_and(|(head, _)| head.has(FLAG_SEALED));
@@ -31,7 +31,7 @@ impl UnreadableRequests {
         }
     }
 
-    /// Whether to log this one, with the number of those before that were not.
+    /// Returns the number of requests that were not logged since the last line, if this one is to be logged.
     fn is_due(&mut self, now: Nanos) -> Option<u64> {
         if now < self.not_before {
             self.suppressed += 1;
@@ -42,7 +42,7 @@ impl UnreadableRequests {
     }
 }
 
-/// Why a request cannot be read, and what to do.
+/// Explains why a request cannot be read, and what to do.
 fn cause(key_file: Option<&str>, is_sealed: bool) -> String {
     match (key_file, is_sealed) {
         (Some(path), true) => {
@@ -61,14 +61,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_makes_one_line_in_ten_seconds() {
+    fn logs_one_line_in_ten_seconds() {
         let mut unreadable = UnreadableRequests::default();
         let lines: Vec<u64> = (0..30_000).filter_map(|at| unreadable.is_due(at * SECONDS / 1000)).collect();
         assert_eq!(lines, [0, 9_999, 9_999]);
     }
 
     #[test]
-    fn each_combination_of_keys_has_its_cause() {
+    fn each_combination_of_keys_is_explained() {
         assert!(cause(Some("/k"), true).contains("another key than that in /k"));
         assert!(cause(Some("/k"), false).contains("not sealed, and this adapter has key=/k"));
         assert!(cause(None, true).contains("no `key`") && cause(None, false).contains("damaged"));
