@@ -45,12 +45,12 @@ fn what_is_not_understood_is_told_with_its_name_value_and_range() {
     finished.expect_success("messages of up to 2147483648 bytes");
     for words in [
         "ia_params, rma: \"fast\" is not \"auto\" or an order of \"knem\", \"cma\", \"mmap\"",
-        "ia_params: nothing is called \"colour\"; these are: dir, rma, cma, spin_us",
+        "ia_params: unknown setting \"colour\"; known settings: dir, rma, cma, spin_us",
         "DAPL_KEEPALIVE_MS: \"5\" is not a number from 100 to 3600000",
         "using 5000 ms, the default",
         "ia_params, give_up_ms: \"5\" is not a number from 1000 to 3600000",
         "using 60000 ms, the default",
-        "DAPL_SM_RMAS is no variable of sm's; nearest is DAPL_SM_RMA; these are: DAPL_DIR",
+        "DAPL_SM_RMAS is not a variable of sm; nearest is DAPL_SM_RMA; known variables: DAPL_DIR",
         "DAPL_SPIN_US: \"1k\" is not a number from 0 to 1000000",
     ] {
         assert!(finished.stderr.contains(words), "{words}: {finished:#?}");

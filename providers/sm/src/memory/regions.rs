@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_opens_its_range_and_nothing_else() {
+    fn key_allows_its_range_only() {
         let regions = Regions::new(1).unwrap();
         let key = regions.add(memory(100), ALL, 7).unwrap();
         let ok = |address, length| regions.hold(key, 7, address, length, AccessRight::LocalWrite).is_ok();
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_are_what_was_asked_for() {
+    fn grants_only_requested_rights() {
         let regions = Regions::new(1).unwrap();
         let key = regions.add(memory(10), Access { remote_read: true, ..Access::default() }, 1).unwrap();
         assert!(regions.hold(key, 1, base(), 1, AccessRight::LocalRead).is_ok());

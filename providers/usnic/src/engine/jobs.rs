@@ -1,7 +1,6 @@
-//! The jobs of the engine thread. Every thread may queue one; only the engine takes them.
+//! The jobs of the engine thread. Any thread may queue a job; only the engine takes them.
 //!
-//! The queue is bounded by what there is: each completion queue and each connection has at most a few jobs in it. Nothing is
-//! done here.
+//! The length of the queue is bounded: each completion queue and each connection has at most a few jobs in it.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -13,20 +12,20 @@ use dapl_software::engine::queue::{EngineQueue, Notify};
 /// The engine's queue.
 pub(crate) type Jobs = EngineQueue<Job>;
 
-/// A piece of work.
+/// A job of the engine.
 #[derive(Debug)]
 pub(crate) enum Job {
-    /// An armed completion queue has something, or a shared receive queue too little.
+    /// An armed completion queue has a completion, or a shared receive queue is below its low watermark.
     Notify(Arc<dyn Notify>),
     /// The receives of this EP have passed its soft watermark.
     ManyRecvs(ObjectId),
-    /// Report this of a connection or attempt.
+    /// Report this event of a connection or attempt.
     Event(ConnId, ConnectionEvent),
     /// Packets wait for the connection manager, or its deadline has changed.
     Cm,
-    /// Somebody asks for more, or for an earlier look: only the waking counts.
+    /// Wakes the engine without further work: there are updates, or an earlier deadline.
     Wake,
-    /// The end of the IA.
+    /// The IA closes.
     Stop,
 }
 

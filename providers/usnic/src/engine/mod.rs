@@ -1,4 +1,4 @@
-//! The engine of an IA: its thread, its jobs, and the passes over all connections.
+//! The engine of an IA: its thread, its job queue, and the passes over all connections.
 
 pub(crate) mod jobs;
 pub(crate) mod polling;

@@ -1,10 +1,12 @@
-//! Which threads poll, and so make the device's progress in place of the engine.
+//! Which threads poll, and so make progress for the device in place of the engine.
 //!
-//! While a consumer polls, the engine does not watch the data sockets: it standbys, and checks after each standby whether somebody still
-//! polls. A thread that goes to sleep in a wait says so first, and the engine then watches the sockets unless another thread
-//! polled within the last [`POLL_LIFETIME`]. Polls count by thread, not by queue: a thread that sleeps polls none of its queues. A
-//! thread that computes, or sleeps outside of DAT, says nothing: the end of the standby finds that out. The engine sleeps until a
-//! moment that everybody can read, so that a post wakes it only for work that is due before. Pure state, no I/O.
+//! While a consumer polls, the engine is in standby: it sleeps without watching the data socket, and checks after each sleep
+//! whether a thread still polls. A thread that goes to sleep in a wait tells so first. The engine then watches the socket,
+//! unless another thread polled within the last [`POLL_LIFETIME`]. Polls count by thread, not by queue: a sleeping thread polls
+//! none of its queues. A thread that computes, or sleeps outside of DAT, tells nothing; the engine notices that at the end of
+//! its standby sleep.
+//!
+//! The time until which the engine sleeps is published, so that a post wakes it only for work that is due before. No I/O here.
 #![forbid(unsafe_code)]
 
 use std::cell::Cell;
@@ -12,42 +14,43 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crate::proto::{MICROS, MILLIS, Nanos};
 
-/// A thread polls if its last poll is not older than this. Threads that spin poll every microsecond.
+/// A thread counts as polling for this time after its last poll. Threads that spin poll every microsecond.
 pub(crate) const POLL_LIFETIME: Nanos = 100 * MICROS;
-/// The longest standby of the engine.
+/// The longest standby sleep of the engine.
 pub(crate) const MAX_STANDBY: Nanos = 2 * MILLIS;
 
-/// Threads that are told apart. More of them share a slot: one that sleeps then hides another until its next poll.
+/// Number of slots. With more threads than slots, threads share one: a thread that goes to sleep then hides another until that
+/// polls again.
 const SLOTS: usize = 16;
 
 thread_local! {
-    /// The thread's number in every [`Polling`] of the process, from 1; 0: it has none yet.
+    /// The thread's number in every [`Polling`] of the process, from 1; 0 until it has one.
     static NUMBER: Cell<usize> = const { Cell::new(0) };
 }
 
-/// When a thread polled last; 0: it sleeps, or has never polled. Each on its own cache line.
+/// Time of the last poll of a thread; 0 if it sleeps, or has never polled. Each on its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Slot(AtomicU64);
 
-/// Polls of all threads, and the engine's sleep.
+/// Poll times of all threads, and the state of the engine's sleep.
 #[derive(Debug, Default)]
 pub(crate) struct Polling {
     slots: [Slot; SLOTS],
-    /// The engine wakes by itself at this time at the latest; 0: it is awake, and looks around before it sleeps.
+    /// The latest time at which the engine wakes by itself. 0: it is awake, and checks for work before it sleeps.
     wakes_at: AtomicU64,
-    /// The engine's sleep ends when data come.
+    /// Arriving data end the engine's sleep.
     watches_socket: AtomicBool,
 }
 
-/// Whether the engine leaves the data sockets to consumers.
+/// Whether the engine leaves the data socket to consumers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PollState {
-    /// Some thread polls.
+    /// A thread polls.
     Polled,
-    /// None does, and each has said so or has never polled.
+    /// No thread polls, and each that has polled told when it stopped.
     Idle,
-    /// None does, and the last one stopped without saying so.
+    /// No thread polls, and the last one stopped without telling.
     Abandoned,
 }
 
@@ -64,9 +67,10 @@ impl Polling {
         &self.slots[if number == 0 { number_thread() } else { number } % SLOTS].0
     }
 
-    /// The calling thread is about to sleep. True: it was the last that polled, so the engine must watch the sockets.
+    /// The calling thread is about to sleep. Returns true if it was the last that polled, so that the engine must watch the
+    /// socket.
     pub(crate) fn stop(&self, now: Nanos) -> bool {
-        // Pairs with `sleeps`: either the engine sees it, or we see how the engine sleeps.
+        // Pairs with `set_sleeping`: either the engine sees this store, or this thread sees how the engine sleeps.
         self.own().swap(0, Ordering::SeqCst) != 0 && self.state(now) != PollState::Polled
     }
 
@@ -86,18 +90,18 @@ impl Polling {
         self.state(now) == PollState::Polled
     }
 
-    /// The engine takes over from threads that have stopped without saying so.
+    /// The engine takes over from threads that have stopped without telling.
     pub(crate) fn take_over(&self, now: Nanos) {
         for Slot(slot) in &self.slots {
             let last = slot.load(Ordering::Relaxed);
             if last != 0 && now > last.saturating_add(POLL_LIFETIME) {
-                // Unless it polls again just now.
+                // Fails if the thread has just polled again.
                 let _ = slot.compare_exchange(last, 0, Ordering::SeqCst, Ordering::Relaxed);
             }
         }
     }
 
-    /// The engine is about to sleep until then. It looks around once more after this. `watches_socket`: data wake it.
+    /// The engine is about to sleep until then; it checks for work once more after this. `watches_socket`: data wake it.
     pub(crate) fn set_sleeping(&self, until: Nanos, watches_socket: bool) {
         self.watches_socket.store(watches_socket, Ordering::SeqCst);
         self.wakes_at.store(until, Ordering::SeqCst);
@@ -108,14 +112,14 @@ impl Polling {
         self.wakes_at.store(0, Ordering::SeqCst);
     }
 
-    /// Whether the engine must be woken for work that is due then. A thread that polls does it in time, and the engine ends its
-    /// standby soon if that thread stops.
+    /// Whether the engine must be woken for work that is due at `deadline`. A polling thread does such work in time. If that
+    /// thread stops, the engine's standby sleep ends soon enough.
     pub(crate) fn must_wake_for(&self, deadline: Nanos, now: Nanos) -> bool {
         let wakes_at = self.wakes_at.load(Ordering::SeqCst);
         deadline < wakes_at && (deadline.saturating_add(MAX_STANDBY) < wakes_at || !self.is_polled(now))
     }
 
-    /// Whether the engine must be woken to take over what is due then.
+    /// Whether the engine must be woken to take over from a thread that stops polling; `deadline` is the next one.
     pub(crate) fn must_wake_to_take_over(&self, deadline: Option<Nanos>) -> bool {
         let wakes_at = self.wakes_at.load(Ordering::SeqCst);
         wakes_at != 0
@@ -135,23 +139,23 @@ fn number_thread() -> usize {
 mod tests {
     use super::*;
 
-    /// Runs on a thread of its own.
-    fn elsewhere<T: Send>(run: impl FnOnce() -> T + Send) -> T {
+    /// Runs on another thread.
+    fn on_other_thread<T: Send>(run: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| scope.spawn(run).join().unwrap())
     }
 
     #[test]
     fn the_last_thread_that_sleeps_leaves_the_sockets_to_the_engine() {
         let polling = Polling::default();
-        assert!(!polling.stop(1) && polling.state(1) == PollState::Idle, "a thread that never polled stops nothing");
+        assert!(!polling.stop(1) && polling.state(1) == PollState::Idle, "a thread that never polled does not stop");
         polling.note_poll(1);
-        elsewhere(|| polling.note_poll(2));
-        assert!(!polling.stop(3) && polling.is_polled(3), "the other goes on");
+        on_other_thread(|| polling.note_poll(2));
+        assert!(!polling.stop(3) && polling.is_polled(3), "the other thread polls");
         polling.note_poll(4);
         assert!(!polling.stop(5));
         assert!(!polling.stop(5 + POLL_LIFETIME), "once");
         polling.note_poll(6 + POLL_LIFETIME);
-        assert!(polling.stop(7 + POLL_LIFETIME), "the other has stopped since");
+        assert!(polling.stop(7 + POLL_LIFETIME), "the other thread has stopped since");
     }
 
     #[test]
@@ -162,19 +166,19 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_stops_without_saying_so_is_noticed() {
+    fn thread_that_stops_without_telling_is_noticed() {
         let polling = Polling::default();
         polling.note_poll(1);
         assert_eq!(
             (polling.state(1 + POLL_LIFETIME), polling.state(2 + POLL_LIFETIME)),
             (PollState::Polled, PollState::Abandoned)
         );
-        elsewhere(|| polling.note_poll(2 + POLL_LIFETIME));
+        on_other_thread(|| polling.note_poll(2 + POLL_LIFETIME));
         polling.take_over(2 + POLL_LIFETIME);
-        assert!(polling.is_polled(2 + POLL_LIFETIME), "what goes on is not taken over");
+        assert!(polling.is_polled(2 + POLL_LIFETIME), "a polling thread is not taken over");
         polling.take_over(3 + 2 * POLL_LIFETIME);
         assert_eq!(polling.state(3 + 2 * POLL_LIFETIME), PollState::Idle);
-        assert!(!polling.stop(4 + 2 * POLL_LIFETIME), "what was taken over is not given up again");
+        assert!(!polling.stop(4 + 2 * POLL_LIFETIME), "a thread that was taken over does not stop again");
     }
 
     #[test]
@@ -184,15 +188,15 @@ mod tests {
         polling.set_sleeping(10 * MILLIS, true);
         assert!(polling.must_wake_for(10 * MILLIS - 1, 1) && !polling.must_wake_for(10 * MILLIS, 1));
         polling.note_poll(1);
-        assert!(!polling.must_wake_for(9 * MILLIS, 1), "a thread that polls sees to it");
-        assert!(polling.must_wake_for(7 * MILLIS, 1), "but may stop: the engine must come by");
-        assert!(polling.must_wake_for(9 * MILLIS, 2 + POLL_LIFETIME), "and has stopped");
+        assert!(!polling.must_wake_for(9 * MILLIS, 1), "a polling thread serves it");
+        assert!(polling.must_wake_for(7 * MILLIS, 1), "a polling thread may stop before that");
+        assert!(polling.must_wake_for(9 * MILLIS, 2 + POLL_LIFETIME), "the thread has stopped");
         polling.set_awake();
         assert!(!polling.must_wake_for(0, 1));
     }
 
     #[test]
-    fn an_engine_that_takes_over_must_listen_and_know_the_deadline() {
+    fn engine_that_takes_over_watches_socket_and_deadline() {
         let polling = Polling::default();
         assert!(!polling.must_wake_to_take_over(Some(0)), "it is awake");
         polling.set_sleeping(100, false);

@@ -1,8 +1,8 @@
-//! The progress of a device: a pass takes what has come to its queue pairs, gives turns to those that are ready to send, and
-//! looks at those with a deadline (US-3, US-4).
+//! Progress of a device. A pass receives packets for the connections, gives turns to those that are ready to send, and serves
+//! expired deadlines (US-3, US-4).
 //!
-//! Passes are made by a consumer that polls, or by the engine. Queue pairs are called with the lock of the pass and no other;
-//! they take their own. Set-up packets are left to the engine.
+//! A polling consumer or the engine runs a pass. Queue pairs are called with the lock of the pass and no other; they take their
+//! own. Set-up packets are left to the engine.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -20,24 +20,24 @@ use crate::proto::schedule::{Deadlines, Outlook, Schedule};
 use crate::proto::wire::{self, Kind};
 use crate::qp::connection_table::ConnectionEntry;
 
-/// Receive calls in one pass.
+/// Receive calls in one pass, at most.
 const CALLS: usize = 8;
 
 /// The passes of a device.
 pub(crate) struct Progress {
     device: Arc<Device>,
     pub(crate) pass: Mutex<Pass>,
-    /// Bytes that have come are being copied, or their completions are not queued yet.
+    /// Received bytes are being copied, or their completions are not queued yet.
     pub(crate) is_placing: AtomicBool,
 }
 
-/// What a pass works with.
+/// State of the passes.
 pub(crate) struct Pass {
     batch: ReceiveBatch,
     turns: TurnQueue,
-    /// Calls that brought packets.
+    /// Receive calls that returned packets.
     arrivals: u64,
-    /// Kept for its memory.
+    /// Reused, so that its memory stays allocated.
     updates: Vec<(u32, Outlook)>,
 }
 
@@ -54,8 +54,8 @@ impl Progress {
         Progress { device, pass: Mutex::new(pass), is_placing: AtomicBool::new(false) }
     }
 
-    /// A consumer polls: makes a pass, unless another thread makes one. `counts`: until this thread sleeps or stops polling, the
-    /// engine may leave the data socket to it. True: something has moved.
+    /// A consumer polls: runs a pass, unless another thread runs one. `counts`: the engine may leave the data socket to this
+    /// thread until it sleeps or stops polling. Returns true if there was progress.
     pub(crate) fn poll(&self, counts: bool) -> bool {
         let now = now();
         if counts {
@@ -71,12 +71,12 @@ impl Progress {
         pass.run(self, now)
     }
 
-    /// The engine makes a pass. True: something has moved, and there may be more.
+    /// The engine runs a pass. Returns true if there was progress, so that there may be more.
     pub(crate) fn run_pass(&self, now: Nanos) -> bool {
         self.pass.lock().run(self, now)
     }
 
-    /// The same. True: packets had come.
+    /// As [`Self::run_pass`]. Returns true if packets had arrived.
     pub(crate) fn run_pass_for_packets(&self, now: Nanos) -> bool {
         let mut pass = self.pass.lock();
         let before = pass.arrivals;
@@ -84,27 +84,27 @@ impl Progress {
         pass.arrivals != before
     }
 
-    /// When the next connection is due; 0: at once.
+    /// Returns when the next connection is due; 0: at once.
     pub(crate) fn next(&self) -> Option<Nanos> {
         self.pass.lock().next(&self.device)
     }
 
-    /// Makes a pass, unless another thread makes one, so that what is complete is seen.
+    /// Runs a pass, unless another thread runs one, so that the caller sees all completions.
     pub(crate) fn catch_up(&self) {
         let Some(mut pass) = self.pass.try_lock() else { return };
         pass.run(self, now());
         let next = pass.next(&self.device);
         drop(pass);
-        // The engine may sleep longer than what was found now waits.
+        // The new deadline may be earlier than the end of the engine's sleep.
         if !self.device.polling.is_polled(now()) {
             self.wake_engine_for(next);
         }
     }
 
-    /// The calling thread goes to sleep. Unless others poll, the engine watches the socket from now on.
+    /// The calling thread goes to sleep. Unless other threads poll, the engine watches the socket from now on.
     pub(crate) fn stop_polling(&self) {
         if self.device.polling.stop(now()) {
-            // A thread that has the lock may leave something behind.
+            // The thread that holds the lock may leave work behind.
             let next = self.pass.try_lock().map_or(Some(0), |mut pass| pass.next(&self.device));
             self.wake_engine_for(next);
         }
@@ -133,21 +133,21 @@ impl Pass {
         self.take_turns(device, now) || moved
     }
 
-    /// Notes what connections want that were touched outside a pass.
+    /// Takes over the updates of connections that were touched outside a pass.
     fn take_updates(&mut self, device: &Device) {
         if !device.take_updates(&mut self.updates) {
             return;
         }
         for (number, outlook) in self.updates.drain(..) {
             if let Some(entry) = device.table.lookup(number) {
-                // What a connection wants from now on is noted the next time.
+                // An update that comes after this is taken the next time.
                 entry.next_turn.clear();
                 self.turns.note(&entry, &outlook);
             }
         }
     }
 
-    /// True: something came.
+    /// Receives packets. Returns true if there were any.
     fn receive(&mut self, progress: &Progress, now: Nanos) -> bool {
         let device = &progress.device;
         let mut moved = false;
@@ -158,7 +158,7 @@ impl Pass {
                     moved = true;
                     self.arrivals += 1;
                 }
-                // An error of an earlier packet; the next call takes what has come.
+                // The error belongs to an earlier packet; the next call receives what has arrived.
                 Err(_) => continue,
             }
             let Pass { batch, turns, .. } = self;
@@ -172,7 +172,7 @@ impl Pass {
         moved
     }
 
-    /// True: a connection had a turn.
+    /// Gives turns. Returns true if there were any.
     fn take_turns(&mut self, device: &Device, now: Nanos) -> bool {
         let mut moved = false;
         self.turns.schedule.begin();
@@ -201,7 +201,7 @@ impl TurnQueue {
         }
     }
 
-    /// A packets may be for several connections: those of two hosts may share all that the kernel goes by.
+    /// Dispatches a GRO batch. It may contain packets of several connections: those between the same two sockets.
     fn dispatch(&mut self, device: &Device, now: Nanos, from: SocketAddr, mut batch: Packets<'_>) {
         while let Some((target, packets)) = batch.split(target) {
             let entry = match target {
@@ -217,7 +217,7 @@ impl TurnQueue {
                     let outlook = entry.handler.receive(now, entry.number, from, packets);
                     self.note(&entry, &outlook);
                 }
-                // Its first packets may overtake the end of the set-up, or be it.
+                // The first packets of a connection may arrive before its set-up has ended, or confirm it.
                 Some(_) => device.queue_for_cm(from, packets),
                 None => device.count_unmatched(packets.count()),
             }
@@ -225,21 +225,21 @@ impl TurnQueue {
     }
 }
 
-/// Whom a packet is for.
+/// The addressee of a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum PacketTarget {
     Conn(u32),
     Setup,
-    /// It is no packet of ours.
+    /// Not a packet of this protocol.
     Invalid,
 }
 
-/// By its head, of which nothing else is believed.
+/// Reads the addressee from the header, and validates nothing else.
 fn target(packet: &[u8]) -> PacketTarget {
     let Some((head, _)) = wire::head(packet) else { return PacketTarget::Invalid };
     match head.kind() {
         Some(Kind::Request | Kind::Cookie | Kind::Accept | Kind::Reject) => PacketTarget::Setup,
-        // Of a client that takes its request back.
+        // A requester withdraws its request.
         Some(Kind::Reset) if head.conn.get() == 0 => PacketTarget::Setup,
         Some(_) => PacketTarget::Conn(head.conn.get()),
         None => PacketTarget::Invalid,

@@ -1,10 +1,12 @@
-//! The engine: one thread per open IA that sees to the set-ups and the clock, and to the data while no consumer polls.
+//! The engine: one thread per open IA for set-ups and timers, and for data while no consumer polls.
 //!
-//! It alone calls upwards, and holds no lock when it does. It sleeps without a time-out while there is nothing to watch: an
-//! idle process uses no CPU. After work it stays awake in short sleeps for a while, so that a post that comes then need not wake
-//! it. While a consumer polls it standbys, without watching the data sockets; standbys get longer while the polling goes on. If data
-//! have waited for the end of a standby, because the consumer has stopped polling without a word, it watches the sockets for a
-//! while whoever polls. It never spins.
+//! Only the engine calls dapl, and holds no lock when it does. It sleeps without a timeout while there is nothing to watch, so
+//! an idle process uses no CPU. After work it stays active in short sleeps for a while, so that a post needs no system call to
+//! wake it.
+//!
+//! While a consumer polls, the engine is in standby: it sleeps without watching the data socket, and each sleep is longer than
+//! the last. If data had to wait for the end of such a sleep, because the consumer stopped polling without telling, the engine
+//! watches the socket for a while. It never spins.
 #![forbid(unsafe_code)]
 
 use std::os::fd::AsFd;
@@ -20,34 +22,34 @@ use crate::engine::progress::Progress;
 use crate::net::errors::{self, DeliveryErrorKind};
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
 
-/// After work it looks around so often, for so long.
-const ACTIVE_TICK: (Nanos, Nanos) = (MILLIS, 8 * MILLIS);
-/// The first standby while a consumer polls; each further one is twice as long, to [`polling::MAX_STANDBY`].
+/// After work: length of a sleep, and how long the engine stays active.
+const ACTIVE: (Nanos, Nanos) = (MILLIS, 8 * MILLIS);
+/// The first standby sleep while a consumer polls. Each further one is twice as long, up to [`polling::MAX_STANDBY`].
 const FIRST_STANDBY: Nanos = 100 * MICROS;
-/// After a standby that let data wait it does not standby for so long: a consumer that computes between its polls loses at most 0.1 % to
-/// first standbys.
+/// No standby for this time after a standby sleep that delayed data. A consumer that computes between its polls then loses at
+/// most 0.1 % to first standby sleeps.
 const WATCH_AFTER_LATE_DATA: Nanos = 100 * MILLIS;
-/// The shortest sleep: the kernel's timers may be 50 us late.
+/// Shorter sleeps are skipped: the kernel's timers may be 50 us late.
 const MIN_SLEEP: Nanos = 5 * MICROS;
-/// Passes, one after the other, before it sees to other jobs.
+/// Maximum number of consecutive passes before other jobs are served.
 const MAX_PASSES: usize = 64;
 
-/// The engine's thread.
+/// The engine thread.
 pub(crate) struct Engine {
     device: Arc<Device>,
     progress: Arc<Progress>,
     cm: Arc<Cm>,
-    /// The standby under way, if somebody polls.
+    /// The standby sleep, while a consumer polls.
     standby: Option<Standby>,
-    /// It does not standby before this.
+    /// No standby before this time.
     watches_until: Nanos,
     worked_at: Nanos,
-    /// Requests may be there.
+    /// A socket for requests may be readable.
     has_requests: bool,
     stop: bool,
 }
 
-/// A sleep in which data do not wake it.
+/// A sleep that arriving data do not end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Standby {
     until: Nanos,
@@ -59,18 +61,18 @@ impl Standby {
         Standby { until: now + FIRST_STANDBY, length: FIRST_STANDBY }
     }
 
-    /// The standby after this one, or this one if it is not over.
+    /// The next standby sleep, or this one if it is not over.
     fn next(self, now: Nanos) -> Self {
         let length = (self.length * 2).min(polling::MAX_STANDBY);
         if now < self.until { self } else { Standby { until: now + length, length } }
     }
 }
 
-/// What it sleeps by.
+/// Parameters of a sleep.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct SleepPlan {
     until: Nanos,
-    /// Data wake it.
+    /// Arriving data end the sleep.
     watches_socket: bool,
 }
 
@@ -95,7 +97,7 @@ impl Engine {
         }
     }
 
-    /// Does all that is to be done now. True: there was something.
+    /// Does all work that is due. Returns true if there was any.
     fn work(&mut self) -> bool {
         self.do_jobs();
         self.cm.process(std::mem::take(&mut self.has_requests));
@@ -116,7 +118,7 @@ impl Engine {
         self.standby.is_none() && self.make_progress()
     }
 
-    /// The first pass after a standby, if the consumer has stopped polling without saying so.
+    /// First pass after a standby sleep, if the consumer has stopped polling without telling.
     fn check_late_data(&mut self, now: Nanos) {
         if self.progress.run_pass_for_packets(now) {
             self.device.count_late();
@@ -124,11 +126,11 @@ impl Engine {
         }
     }
 
-    /// True: there was something to do.
+    /// Runs passes until there is nothing to do. Returns true if there was anything.
     fn make_progress(&mut self) -> bool {
         let mut worked = false;
         for _ in 0..MAX_PASSES {
-            // A consumer that polls just now has the lock for one pass.
+            // A polling consumer can take the lock between two passes.
             if !self.progress.run_pass(device::now()) {
                 break;
             }
@@ -138,24 +140,24 @@ impl Engine {
         worked
     }
 
-    /// How to sleep.
+    /// Decides until when to sleep, and whether data end the sleep.
     fn plan_sleep(&self, now: Nanos) -> SleepPlan {
         let cm = self.cm.deadline();
         if let Some(Standby { until, .. }) = self.standby {
             return SleepPlan { until: cm.map_or(until, |due| due.min(until)), watches_socket: false };
         }
         let next = self.progress.next();
-        let warm = (now < self.worked_at + ACTIVE_TICK.1).then_some(now + ACTIVE_TICK.0);
-        let until = [cm, next, warm].into_iter().flatten().min();
+        let active = (now < self.worked_at + ACTIVE.1).then_some(now + ACTIVE.0);
+        let until = [cm, next, active].into_iter().flatten().min();
         SleepPlan { until: until.unwrap_or(Nanos::MAX), watches_socket: true }
     }
 
     fn sleep(&mut self, SleepPlan { until, watches_socket }: SleepPlan) {
         let device = &self.device;
-        // First it is said, then looked once more: what comes after that sees it and queues a job.
+        // The sleep is published before the last check: later changes see it, and queue a job.
         device.polling.set_sleeping(until, watches_socket);
         let cm = self.cm.deadline().is_some_and(|due| due < until);
-        // What posts have left is for who polls, or would keep the engine awake on a poller's own processor.
+        // A polling consumer serves updates; checking them here would keep the engine awake on the consumer's CPU.
         let updates = watches_socket && device.has_updates();
         let has_stopped = !watches_socket && !device.polling.is_polled(device::now());
         let has_changed = !device.jobs.prepare_sleep() || cm || updates || has_stopped;
@@ -163,11 +165,12 @@ impl Engine {
         let left = if has_changed || left < MIN_SLEEP { 0 } else { left };
         let timeout = Timespec { tv_sec: (left / SECONDS) as i64, tv_nsec: (left % SECONDS) as i64 };
         let timeout = (until != Nanos::MAX || has_changed).then_some(timeout);
-        let look = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-        let mut fds = [look(device.jobs.as_fd()), look(self.cm.request_sockets.as_fd()), look(device.socket.as_fd())];
-        // Data are last: they wake nobody while somebody polls for them.
+        let poll_in = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        let mut fds =
+            [poll_in(device.jobs.as_fd()), poll_in(self.cm.request_sockets.as_fd()), poll_in(device.socket.as_fd())];
+        // The data socket is last: it is left out while a consumer polls it.
         let count = if watches_socket { 3 } else { 2 };
-        // Interrupted, or out of memory: it looks around, and tries again.
+        // After an interruption or ENOMEM the engine checks for work, and tries again.
         let _ = rustix::event::poll(&mut fds[..count], timeout.as_ref());
         self.has_requests = !fds[1].revents().is_empty();
         let has_errors = fds[..count].iter().any(|fd| fd.revents().contains(PollFlags::ERR));
@@ -178,7 +181,7 @@ impl Engine {
         }
     }
 
-    /// Reads the error queue of the data socket, and notifies the connections target packets did not arrive.
+    /// Reads the error queue of the data socket, and notifies the connections whose packets were not delivered.
     #[cold]
     fn take_errors(&self) {
         let (device, now) = (&self.device, device::now());
@@ -203,7 +206,7 @@ impl Engine {
                 Job::Notify(queue) => queue.notify(),
                 Job::ManyRecvs(ep) => self.cm.sink.many_recvs(ep),
                 Job::Event(conn, event) => self.cm.sink.event(conn, event, &[]),
-                // All of these are seen to anyway, once it is awake.
+                // The engine serves both anyway after it has woken.
                 Job::Cm | Job::Wake => {}
                 Job::Stop => self.stop = true,
             }
@@ -216,9 +219,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn naps_get_longer_while_somebody_polls() {
+    fn standby_sleeps_grow_while_a_consumer_polls() {
         let first = Standby::first(7);
-        assert_eq!((first.until, first.next(first.until - 1)), (7 + FIRST_STANDBY, first), "it is not over");
+        assert_eq!((first.until, first.next(first.until - 1)), (7 + FIRST_STANDBY, first), "it has not ended");
         let second = first.next(first.until);
         assert_eq!(second, Standby { until: first.until + 2 * FIRST_STANDBY, length: 2 * FIRST_STANDBY });
         let longest = (0..20).fold(second, |standby, _| standby.next(standby.until));

@@ -1,9 +1,10 @@
-//! Registered memory: a table of what may be touched, asked by peers' packets and by our own copies.
+//! Registered memory: a table of keys, which is checked for packets of peers and for local copies.
 //!
-//! A key is a place in the table and 16 bits that differ each time the place serves and that nobody can count on; a freed place
-//! rests before it does again. Registration regions and bound windows are alike here, but local segments cannot name a window.
-//! Whoever touches the memory holds its entry for that time; deregistration kills the key and then waits until nobody holds it,
-//! so that afterwards no transfer touches the memory. Entries come to be as they are needed. Copies nothing itself.
+//! A key is an index into the table and 16 unpredictable bits that change with each use of the index. A freed index is
+//! quarantined before it is used again. Registrations and bound windows share the table, but local segments cannot name a
+//! window. A copy holds a reference on its entry. Deregistration revokes the key and then waits until there are no references,
+//! so no transfer touches the memory afterwards. Chunks of the table are allocated on demand. This module copies nothing
+//! itself.
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;
@@ -19,17 +20,17 @@ use dapl_software::memory::user_copy::{Checker, Registration};
 use dapl_software::memory::window::WindowKeys;
 use parking_lot::Mutex;
 
-/// Registrations at a time. Place 0 is never used, so no key is 0.
+/// Size of the table. Index 0 is never used, so no key is 0.
 pub(crate) const SLOTS: usize = 1 << 16;
-/// Entries that come to be together.
+/// Entries that are allocated together.
 const CHUNK: usize = 256;
 
-/// What is known of a place.
+/// An entry of the table.
 #[derive(Debug, Default)]
 struct Entry {
-    /// 0: it opens nothing.
+    /// The live key of this entry; 0 if there is none.
     key: AtomicU32,
-    /// Who touches the memory just now.
+    /// Number of copies and sends that use the memory now.
     users: AtomicU32,
     base: AtomicU64,
     length: AtomicU64,
@@ -38,7 +39,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// Is the range open? Every field is read once, and counts only if the key is still there after that.
+    /// Whether the key allows the access. Each field is read once, and the values count only if the key is still live
+    /// afterwards.
     fn opens(&self, key: u32, pd: u32, range: Region, right: AccessRight) -> bool {
         if key == 0 || self.key.load(Ordering::Acquire) != key {
             return false;
@@ -51,7 +53,7 @@ impl Entry {
     }
 }
 
-/// This process's registrations.
+/// The registrations of this process.
 pub(crate) struct Regions {
     chunks: Box<[OnceLock<Box<[Entry]>>]>,
     places: Mutex<KeyTable>,
@@ -65,19 +67,19 @@ impl std::fmt::Debug for Regions {
 }
 
 impl Regions {
-    /// Without an entry; `seed` is of the system's random source.
+    /// Creates an empty table; `seed` comes from the system's random source.
     pub(crate) fn new(seed: u64) -> Self {
         let chunks = (0..SLOTS / CHUNK).map(|_| OnceLock::new()).collect();
         Regions { chunks, places: Mutex::new(KeyTable::new(SLOTS, seed | 1)), checker: Checker::default() }
     }
 
-    /// The entry of a key, whoever made the key up; `None` where none has ever been.
+    /// The entry that a key names, valid or not. `None` if its chunk was never allocated.
     fn entry(&self, key: u32) -> Option<&Entry> {
         let place = KeyTable::index(key);
         self.chunks[place / CHUNK].get().map(|chunk| &chunk[place % CHUNK])
     }
 
-    /// May a region be registered? `write`: also to be written.
+    /// Whether a region may be registered. `write`: also for writing.
     pub(crate) fn may_register(&self, region: Region, write: bool) -> bool {
         self.checker.may_register(region, write)
     }
@@ -96,24 +98,24 @@ impl Regions {
         entry.base.store(region.address, Ordering::Relaxed);
         entry.length.store(region.length, Ordering::Relaxed);
         entry.rights.store(word, Ordering::Relaxed);
-        // Pairs with the Acquire in `opens`: first the fields, then the key that makes them true.
+        // Pairs with the Acquire in `opens`: the fields are written before the key that makes them valid.
         entry.key.store(key, Ordering::Release);
     }
 
-    /// Does the key grant this right on the range?
+    /// Whether the key grants this right on the range.
     pub(crate) fn allows(&self, key: u32, pd: u32, region: Region, right: AccessRight) -> bool {
         self.entry(key).is_some_and(|entry| entry.opens(key, pd, region, right))
     }
 
-    /// All of the registration of a key that is held.
+    /// The whole registration of a key that is in use.
     pub(crate) fn registration(&self, key: u32) -> Registration<'_> {
         let field = |field: &AtomicU64| field.load(Ordering::Relaxed);
         let region = self.entry(key).map(|entry| Region { address: field(&entry.base), length: field(&entry.length) });
         Registration { region: region.unwrap_or_default(), checker: &self.checker }
     }
 
-    /// Holds a range for a copy. Whether its memory is there is for the copy to find out.
-    pub(crate) fn hold(
+    /// Takes a reference for a copy. The copy itself finds out whether the memory is still mapped.
+    pub(crate) fn acquire(
         &self,
         key: u32,
         pd: u32,
@@ -121,14 +123,14 @@ impl Regions {
         right: AccessRight,
     ) -> std::result::Result<RegistrationGuard<'_>, Status> {
         let entry = self.entry(key).ok_or(right.refusal())?;
-        let hold = RegistrationGuard::new(&entry.users);
-        // Pairs with the fence in `revoke`: either it sees this user, or `opens` sees the key gone.
+        let guard = RegistrationGuard::new(&entry.users);
+        // Pairs with the fence in `revoke`: either it sees this user, or `opens` sees that the key is gone.
         dapl::runtime::sync::fence_behind_rmw();
-        if entry.opens(key, pd, region, right) { Ok(hold) } else { Err(right.refusal()) }
+        if entry.opens(key, pd, region, right) { Ok(guard) } else { Err(right.refusal()) }
     }
 }
 
-/// The table as windows use it. Peers touch memory only through this process, so none has to be waited for beyond that.
+/// The table as windows use it. Peers touch memory only through this process, so there is no use by peers to wait for.
 impl WindowKeys for Regions {
     fn reserve(&self) -> Result<u32> {
         self.places.lock().reserve()
@@ -140,10 +142,10 @@ impl WindowKeys for Regions {
 
     fn revoke(&self, key: u32) {
         if let Some(entry) = self.entry(key) {
-            // A key that was only reserved opens nothing, and the entry may still say what served before it: nothing.
+            // A key that was only reserved is not in its entry, which may still be empty.
             let _ = entry.key.compare_exchange(key, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
-        // Pairs with the fence in `hold`: either it sees the key gone, or we see it.
+        // Pairs with the fence in `acquire`: either that sees the key gone, or `is_in_use` sees its reference.
         fence(Ordering::SeqCst);
     }
 
@@ -182,7 +184,7 @@ impl LocalMemory for Regions {
         piece: &Segment,
         write: bool,
     ) -> std::result::Result<RegistrationGuard<'_>, Status> {
-        self.hold(piece.key, pd, Region { address: piece.address, length: piece.length }, AccessRight::local(write))
+        self.acquire(piece.key, pd, Region { address: piece.address, length: piece.length }, AccessRight::local(write))
     }
 
     fn registration(&self, key: u32) -> Registration<'_> {
@@ -190,16 +192,16 @@ impl LocalMemory for Regions {
     }
 }
 
-/// Holds of many pieces that leave together, let go together. Its memory is reused.
+/// References on the registrations of a batch of packets, released together. Reused, so that its memory stays allocated.
 #[derive(Debug, Default)]
 pub(crate) struct RegistrationGuards {
-    /// Keys whose entries are held, one hold each.
+    /// Keys with one reference each.
     keys: Vec<u32>,
 }
 
 impl RegistrationGuards {
-    /// Holds one more, to be read by the kernel.
-    pub(crate) fn hold(
+    /// Takes one more reference, for memory that the kernel reads.
+    pub(crate) fn acquire(
         &mut self,
         regions: &Regions,
         pd: u32,
@@ -208,15 +210,15 @@ impl RegistrationGuards {
     ) -> std::result::Result<(), Status> {
         let region = Region { address: piece.address, length: piece.length };
         if self.keys.last() == Some(&piece.key) {
-            // Who ends it waits for the hold that is here already.
+            // Deregistration waits for the reference that is already held.
             return if regions.allows(piece.key, pd, region, right) { Ok(()) } else { Err(right.refusal()) };
         }
-        regions.hold(piece.key, pd, region, right)?.suspend();
+        regions.acquire(piece.key, pd, region, right)?.suspend();
         self.keys.push(piece.key);
         Ok(())
     }
 
-    /// Lets go of all.
+    /// Releases all references.
     pub(crate) fn release(&mut self, regions: &Regions) {
         for key in self.keys.drain(..) {
             if let Some(entry) = regions.entry(key) {
@@ -232,7 +234,7 @@ mod tests {
 
     const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true };
 
-    /// Memory that is there.
+    /// Address of memory that is mapped.
     fn base() -> u64 {
         static MEMORY: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
         MEMORY.as_ptr() as u64
@@ -243,45 +245,45 @@ mod tests {
     }
 
     #[test]
-    fn a_key_opens_its_range_and_nothing_else() {
+    fn key_allows_its_range_only() {
         let regions = Regions::new(1);
         let key = regions.add(memory(100), ALL, 7).unwrap();
         let at = base();
         for right in
             [AccessRight::LocalRead, AccessRight::LocalWrite, AccessRight::RemoteRead, AccessRight::RemoteWrite]
         {
-            let ok = |address, length| regions.hold(key, 7, Region { address, length }, right).is_ok();
+            let ok = |address, length| regions.acquire(key, 7, Region { address, length }, right).is_ok();
             assert!(ok(at, 100) && ok(at + 99, 1) && ok(at + 100, 0));
             assert!(!ok(at - 1, 1) && !ok(at, 101) && !ok(at + 101, 0) && !ok(u64::MAX, 2) && !ok(at + 50, u64::MAX));
-            assert!(regions.hold(key, 8, memory(1), right).is_err(), "another domain");
+            assert!(regions.acquire(key, 8, memory(1), right).is_err(), "another domain");
             for garbage in [0, 1, key ^ 1, key ^ 1 << 16, u32::MAX, 0xFFFF_0000] {
-                assert!(regions.hold(garbage, 7, memory(1), right).is_err(), "{garbage:#x}");
+                assert!(regions.acquire(garbage, 7, memory(1), right).is_err(), "{garbage:#x}");
             }
         }
-        assert!(!regions.is_in_use(key), "who was refused holds nothing");
+        assert!(!regions.is_in_use(key), "a refusal takes no reference");
     }
 
     #[test]
-    fn rights_are_what_was_asked_for() {
+    fn grants_only_requested_rights() {
         let regions = Regions::new(1);
         let key = regions.add(memory(10), Access { remote_read: true, ..Access::default() }, 1).unwrap();
-        let refused = |right| regions.hold(key, 1, memory(1), right).err();
+        let refused = |right| regions.acquire(key, 1, memory(1), right).err();
         assert_eq!((refused(AccessRight::LocalRead), refused(AccessRight::RemoteRead)), (None, None));
         assert_eq!(refused(AccessRight::LocalWrite), Some(Status::LocalProtection));
         assert_eq!(refused(AccessRight::RemoteWrite), Some(Status::RemoteAccess));
     }
 
     #[test]
-    fn removal_waits_for_copies_and_for_what_the_kernel_reads() {
+    fn removal_waits_for_copies_and_kernel_reads() {
         let regions = Regions::new(1);
         let mut guards = RegistrationGuards::default();
         for by_kernel in [false, true] {
             let key = regions.add(memory(64), ALL, 1).unwrap();
             let piece = Segment { key, pad: 0, address: base(), length: 8 };
-            let hold = (!by_kernel).then(|| regions.acquire_piece(1, &piece, true).unwrap());
+            let guard = (!by_kernel).then(|| regions.acquire_piece(1, &piece, true).unwrap());
             if by_kernel {
-                guards.hold(&regions, 1, &piece, AccessRight::LocalRead).unwrap();
-                guards.hold(&regions, 1, &piece, AccessRight::LocalRead).unwrap();
+                guards.acquire(&regions, 1, &piece, AccessRight::LocalRead).unwrap();
+                guards.acquire(&regions, 1, &piece, AccessRight::LocalRead).unwrap();
             }
             std::thread::scope(|scope| {
                 let remover = scope.spawn(|| regions.remove(key));
@@ -289,8 +291,11 @@ mod tests {
                     yield_now();
                 }
                 assert!(!remover.is_finished());
-                assert!(guards.hold(&regions, 1, &piece, AccessRight::LocalRead).is_err(), "held or not, it is dead");
-                drop(hold);
+                assert!(
+                    guards.acquire(&regions, 1, &piece, AccessRight::LocalRead).is_err(),
+                    "revoked, referenced or not"
+                );
+                drop(guard);
                 guards.release(&regions);
             });
             assert!(!regions.is_in_use(key));
@@ -301,7 +306,7 @@ mod tests {
     fn a_window_opens_to_peers_and_never_to_local_segments() {
         let regions = Regions::new(1);
         let key = regions.reserve().unwrap();
-        let access = |right| regions.hold(key, 1, memory(8), right).is_ok();
+        let access = |right| regions.acquire(key, 1, memory(8), right).is_ok();
         assert!(!access(AccessRight::RemoteRead), "only reserved");
         regions.open(key, memory(8), Access { remote_read: true, ..Access::default() }, 1);
         assert!(access(AccessRight::RemoteRead) && !access(AccessRight::RemoteWrite));
@@ -311,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_serves_again_is_not_opened_by_its_old_keys() {
+    fn reused_index_rejects_old_keys() {
         let regions = Regions::new(5);
         let mut old = Vec::new();
         for _ in 0..SLOTS - 1 {

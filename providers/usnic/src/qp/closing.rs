@@ -1,6 +1,8 @@
-//! What closing of a connection when its queue pair is done with it: late packets are answered until its peer knows the end.
+//! Closing connections, like TIME_WAIT: answer late packets after the queue pair is gone, until the peer has confirmed the
+//! close.
 //!
-//! All of its work is flushed, so nothing here touches memory or completes. The device forgets it when it is over.
+//! All work requests are flushed by then, so nothing here touches memory or completes a request. The number is freed at the
+//! end.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -19,7 +21,7 @@ use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 use crate::qp::host::{NoHost, QpContext};
 use crate::qp::transport::Transport;
 
-/// A connection that has ended here.
+/// A connection that has ended on this side.
 pub(crate) struct ClosingConnection {
     device: std::sync::Weak<Device>,
     context: QpContext,
@@ -27,7 +29,7 @@ pub(crate) struct ClosingConnection {
 }
 
 impl ClosingConnection {
-    /// The device has it from now on, unless nothing more needs an answer.
+    /// Registers the closing connection with the device, unless no packet needs an answer any more.
     pub(crate) fn start(device: &Arc<Device>, context: &QpContext, transport: Transport, now: Nanos) {
         let number = transport.number;
         if transport.conn.is_over() {
@@ -42,7 +44,7 @@ impl ClosingConnection {
         device.replace_handler(number, Arc::new(closing), &outlook);
     }
 
-    /// Does something with the transport, if it is this one, and says what it wants next.
+    /// Runs `work` on the transport if it has this number, and returns the connection's outlook.
     fn with(&self, now: Nanos, number: u32, work: impl FnOnce(&mut Transport)) -> Outlook {
         let mut transport = self.transport.lock();
         if transport.number != number {
@@ -60,7 +62,7 @@ impl ClosingConnection {
     }
 }
 
-/// The consumer ended a connection between hearing that it stands and its opening: the peer hears that it stood, and has ended.
+/// Resets a new connection that the consumer has ended after it was reported and before it was opened. The peer gets a Reset.
 #[cold]
 pub(crate) fn reset_new(
     device: &Arc<Device>,
@@ -76,7 +78,7 @@ pub(crate) fn reset_new(
 }
 
 impl ConnectionHandler for ClosingConnection {
-    /// The peer was told.
+    /// The peer was notified when the connection ended.
     fn shut_down(&self) {}
 
     fn connecting(&self, _: u32, _: ConnId) {}

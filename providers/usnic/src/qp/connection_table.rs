@@ -1,7 +1,7 @@
-//! Maps the connection number in a packet header to its queue handler.
+//! Maps the connection number in a packet header to the handler of its packets.
 //!
-//! A number is an index and a generation (`proto::ids`); a packet of a former generation finds none. Nothing is called with the
-//! lock of this module held.
+//! A number is an index and a generation (`proto::ids`), so a packet of an earlier generation finds no entry. Nothing is called
+//! with the lock of this module held.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::proto::Nanos;
 use crate::proto::ids::{self, Ids};
 use crate::qp::handler::{ConnectionHandler, NextTurn};
 
-/// A connection, or one on its way, as the device finds it.
+/// A connection, or an attempt, in the table.
 #[derive(Clone)]
 pub(crate) struct ConnectionEntry {
     pub(crate) number: u32,
@@ -23,12 +23,12 @@ pub(crate) struct ConnectionEntry {
 }
 
 impl ConnectionEntry {
-    /// The connection stands, and takes its packets itself.
+    /// The connection is open, and its handler takes its packets.
     pub(crate) fn is_established(&self) -> bool {
         self.is_established.load(Ordering::Acquire)
     }
 
-    /// From now on.
+    /// From now on the handler takes the packets of this connection.
     pub(crate) fn set_established(&self) {
         self.is_established.store(true, Ordering::Release);
     }
@@ -41,17 +41,17 @@ pub(crate) struct ConnectionTable {
 }
 
 impl ConnectionTable {
-    /// For `max` connections; a number is quarantined for `rest` before its entry is used again.
+    /// Creates a table for `max` connections. A freed number is quarantined for `rest` before its index is used again.
     pub(crate) fn new(max: usize, rest: Nanos) -> Self {
         ConnectionTable { slots: RwLock::default(), ids: Mutex::new(Ids::new(max, rest)) }
     }
 
-    /// A free number; `None`: all are taken.
+    /// Reserves a free number; `None` if all are in use.
     pub(crate) fn reserve(&self, now: Nanos) -> Option<u32> {
         self.ids.lock().take(now)
     }
 
-    /// Packets of this number, which is taken, go to `handler` from now on.
+    /// Enters a handler for a reserved number.
     pub(crate) fn insert(&self, number: u32, handler: Arc<dyn ConnectionHandler>) -> Arc<NextTurn> {
         let next_turn = Arc::new(NextTurn::new());
         let entry = ConnectionEntry { number, handler, next_turn: next_turn.clone(), is_established: Arc::default() };
@@ -62,11 +62,11 @@ impl ConnectionTable {
         }
         let before = slots[at].replace(Arc::new(entry));
         drop(slots);
-        drop(before); // it may be the last to hold a queue handler
+        drop(before); // may drop the last reference to a queue pair, so the lock is released first
         next_turn
     }
 
-    /// Packets of this number go to another `handler` from now on; its next_turn stays.
+    /// Enters another handler for this number; its `next_turn` stays.
     pub(crate) fn replace(&self, number: u32, handler: Arc<dyn ConnectionHandler>) {
         let mut slots = self.slots.write();
         let entry = slots.get_mut(ids::index(number)).and_then(Option::as_mut).filter(|entry| entry.number == number);
@@ -78,7 +78,7 @@ impl ConnectionTable {
         drop(before);
     }
 
-    /// Frees the number.
+    /// Removes the entry, and frees the number.
     pub(crate) fn free(&self, number: u32, now: Nanos) {
         let mut slots = self.slots.write();
         let entry =

@@ -1,8 +1,8 @@
 //! Exit handler: a process that exits with open connections acknowledges what it has received, and resets them.
 //!
-//! Without it an ack that is still delayed would be lost with the process, so the peer's request would fail although its message
-//! was delivered; and the peer would notice the end only by its timeouts. A lock that another thread holds is waited for
-//! briefly, then that connection sends nothing. After a signal or `_exit`, and in a forked child, nothing is sent.
+//! Without it a delayed ack would be lost with the process, so the peer's request would fail although its message was
+//! delivered. The peer would also notice the end only by its timeouts. If another thread keeps a connection's lock for longer
+//! than a short timeout, nothing is sent on that connection. Nothing is sent after a signal or `_exit`, nor in a forked child.
 #![forbid(unsafe_code)]
 
 use std::cell::RefCell;
@@ -15,12 +15,12 @@ use dapl::runtime::thread;
 use super::QpCore;
 use crate::counters::IaCounters;
 
-/// The queue pairs of open IAs, each with the process that opened it.
+/// The queue pairs of open IAs, each with the process that opened the IA.
 type OpenIas = Vec<(u32, Weak<IaCounters<QpCore>>)>;
 
 static OPEN_IAS: StaticMutex<OpenIas> = StaticMutex::new(Vec::new());
 
-/// An IA is open.
+/// Registers an open IA, and the exit handler with the first one.
 pub(crate) fn register(counters: &Arc<IaCounters<QpCore>>) {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
@@ -36,7 +36,7 @@ thread_local! {
     static HELD: RefCell<Option<StaticMutexGuard<OpenIas>>> = const { RefCell::new(None) };
 }
 
-/// Before a fork: the child must not find the lock taken by a thread that it does not have.
+/// Before a fork: takes the lock, so that the child does not inherit it locked by a thread that the child does not have.
 extern "C" fn lock() {
     drop(HELD.try_with(|held| held.replace(Some(OPEN_IAS.lock()))));
 }
@@ -54,10 +54,10 @@ extern "C" fn reset_all() {
     if open_ias.is_empty() {
         return;
     }
-    // The thread-local variables of the exiting thread are gone by now, and the batch that packets are built in is one.
+    // The thread-local variables of the exiting thread are destroyed by now, and packets are built in one of them.
     let all = move || open_ias.iter().flat_map(|counters| counters.try_live()).for_each(|qp| qp.exit());
     if let Ok(thread) = thread::spawn("dapl-exit", all) {
-        // It does not panic; if it did, it is over as well.
+        // The thread does not panic; after a panic it would be over as well.
         let _ = thread.join();
     }
 }

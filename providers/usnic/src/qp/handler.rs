@@ -1,7 +1,7 @@
-//! A queue handler as the device sees it.
+//! The interface between the device and whatever handles the packets of a connection: a queue pair, or its closing state.
 //!
-//! A queue handler is reached by the number of its connection. The device brings it packets, turns and deadlines; it answers with
-//! its [`Outlook`], and sends by itself, under its own lock and no lock of the device's that it could want: see `device`.
+//! The device calls the handler with packets, turns and expired deadlines. The handler returns its [`Outlook`], and sends on
+//! its own, under its own lock. It takes no lock of the device that the caller may hold: see `device`.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -17,55 +17,55 @@ use crate::proto::Nanos;
 use crate::proto::schedule::{Outlook, Turn};
 use crate::proto::setup::Agreed;
 
-/// A queue handler, as the device sees it. Every call comes from a poller, or from the engine; never from a down-call, but for
+/// A handler of a connection's packets. All calls come from a polling thread or the engine, never from a down-call, but for
 /// `connecting`.
 pub(crate) trait ConnectionHandler: Send + Sync {
-    /// It is on its way to a connection of this number, by `connect` or `accept`: what it had before is over.
+    /// An attempt with this number begins, by `connect` or `accept`. The previous connection is over.
     fn connecting(&self, number: u32, conn: ConnId);
 
-    /// The connection stands, and the layer above has heard of it. `None`: it is not this one's any more.
+    /// The connection is established, and was reported to dapl. `None`: the consumer has ended it already.
     fn open(&self, now: Nanos, opened: ConnectionParams) -> Option<Outlook>;
 
-    /// Packets of its connection, from one sender, as they came in one train. Their head names this connection; nothing else
-    /// of them was looked at.
+    /// Packets of the connection, from one sender and in one GRO batch. Their header names this connection; nothing else of
+    /// them is validated.
     fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: Packets<'_>) -> Outlook;
 
-    /// Its turn: it sends what the turn is for, one batch at most.
+    /// The connection's turn to send: one batch at most.
     fn transmit(&self, now: Nanos, number: u32, turn: Turn) -> Outlook;
 
-    /// Its deadline may have come: it knows.
+    /// The connection's deadline may have expired; the handler checks that.
     fn on_time(&self, now: Nanos, number: u32) -> Outlook;
 
-    /// Its packets go there.
+    /// Whether packets of the connection go to this address.
     fn sends_to(&self, peer: SocketAddr) -> bool;
 
-    /// An ICMP message about a datagram to where it sends to, perhaps of another connection, and perhaps forged.
+    /// A delivery error for a datagram to the address of the peer. It may concern another connection, and may be forged.
     fn on_delivery_error(&self, now: Nanos, number: u32, error: &DeliveryError) -> Outlook;
 
-    /// The attempt, or the connection, is over: the peer ended it, refused it, or never answered. All is flushed. False: it
-    /// was over before, and there is nothing to report.
+    /// The attempt or the connection is over: the peer ended it, refused it, or never answered. All work is flushed. Returns
+    /// false if it was over before, so that there is nothing to report.
     fn end(&self, number: u32) -> bool;
 
-    /// The IA closes: whatever there is ends, and the peer is told as far as that goes at once.
+    /// The IA closes: ends the connection, and notifies the peer with one send at most.
     fn shut_down(&self);
 }
 
-/// A connection that is established. On the active side (`agreed.terms.active`), `Conn` confirms it.
+/// Parameters of an established connection. On the active side (`agreed.terms.active`), `Conn` sends the confirmation.
 pub(crate) struct ConnectionParams {
     pub(crate) number: u32,
     pub(crate) conn: ConnId,
     pub(crate) agreed: Agreed,
-    /// For [`Device::schedule`](crate::device::Device::schedule).
+    /// See [`Device::schedule`](crate::device::Device::schedule).
     pub(crate) next_turn: Arc<NextTurn>,
-    /// What its packets leave by.
+    /// The data socket.
     pub(crate) socket: Arc<Socket>,
-    /// The largest payload of a datagram that is tried.
+    /// The largest datagram payload that the search for the path MTU tries.
     pub(crate) ceiling: usize,
-    /// The kernel delivers to the peer on this host.
+    /// The peer is on this host.
     pub(crate) is_loopback: bool,
 }
 
-/// When the device will next look at a connection by itself. Only an earlier deadline has to be reported to it.
+/// When the device will next serve a connection on its own. Only an earlier deadline has to be reported to it.
 #[derive(Debug)]
 pub(crate) struct NextTurn(AtomicU64);
 
@@ -74,18 +74,19 @@ impl NextTurn {
         NextTurn(AtomicU64::new(Nanos::MAX))
     }
 
-    /// Is this earlier than what is planned? Then it is planned from now on.
+    /// Lowers the time to `deadline`. Returns false if the device serves the connection before that anyway.
     pub(crate) fn move_forward(&self, deadline: Nanos) -> bool {
         // Only a hint: the device's own list decides.
         deadline < self.0.load(Ordering::Relaxed) && deadline < self.0.fetch_min(deadline, Ordering::AcqRel)
     }
 
-    /// A turn is planned that the device has not seen yet. For a caller with the connection's lock, which that turn will take.
+    /// A turn is planned that the device has not started yet. The caller holds the connection's lock, which that turn will
+    /// take.
     pub(crate) fn is_immediate(&self) -> bool {
         self.0.load(Ordering::Acquire) == 0
     }
 
-    /// The device looks now.
+    /// The device serves the connection now.
     pub(crate) fn clear(&self) {
         self.0.store(Nanos::MAX, Ordering::Release);
     }

@@ -1,7 +1,7 @@
-//! What a connection asks of its queue pair: memory to be touched, receives out of a shared queue, completions to be handed up.
+//! What a connection needs from its queue pair: access to memory, receives of a shared queue, and completions.
 //!
-//! Copies are raw, and each holds its registration for its own time: no reference to memory of the consumer's ever exists. What
-//! is told of a connection that has ended goes nowhere: [`NoHost`]. Takes no lock of a queue pair; it is called under one.
+//! Copies are raw, and each holds a reference on its registration: no Rust reference to consumer memory ever exists. A
+//! connection that has ended uses [`NoHost`]. Takes no lock of a queue pair; it is called under one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,10 +20,10 @@ use crate::proto::conn::{Driver, Host};
 use crate::proto::wire::Refusal;
 use crate::srq::{SrqRecv, SrqWaiter};
 
-/// A memory window of this provider's.
+/// A memory window of this provider.
 pub(crate) type MwCore = dapl_software::memory::window::WindowCore<Regions>;
 
-/// What is kept with a request that is posted.
+/// A posted request, as the connection keeps it.
 #[derive(Debug)]
 pub(crate) struct WorkRequest {
     pub(crate) segments: Segments,
@@ -32,13 +32,13 @@ pub(crate) struct WorkRequest {
     kind: RequestKind,
 }
 
-/// What a request does when its turn comes, beyond moving bytes.
+/// The kind of a request.
 #[derive(Debug)]
 enum RequestKind {
     Transfer,
-    /// The move of a window that has this number.
+    /// A bind or unbind of a window, with its number in that window.
     Bind(Arc<MwCore>, u64),
-    /// It cannot be carried out.
+    /// The request fails at its turn.
     Fail(Status),
 }
 
@@ -52,7 +52,7 @@ impl WorkRequest {
         }
     }
 
-    /// A bind or unbind that the window takes in now, and its key.
+    /// Posts a bind or unbind to the window. Returns the request and the key.
     pub(crate) fn bind(
         window: &Arc<MwCore>,
         wanted: Option<BindRequest>,
@@ -63,33 +63,33 @@ impl WorkRequest {
         Ok((WorkRequest { segments: Segments::default(), token: wr.token, suppress: wr.suppress, kind }, key))
     }
 
-    /// At its turn it fails.
+    /// Makes the request fail with `status` at its turn.
     pub(crate) fn failing(self, status: Status) -> Self {
         WorkRequest { kind: RequestKind::Fail(status), ..self }
     }
 }
 
-/// What is kept with a receive.
+/// A posted receive, as the connection keeps it.
 #[derive(Debug)]
 pub(crate) struct RecvRequest {
     pub(crate) segments: Segments,
     pub(crate) token: Token,
 }
 
-/// Where receives come from, if the queue pair has no queue of its own.
+/// The shared receive queue of a queue pair that has none of its own.
 pub(crate) type Pool = dapl_software::srq::Pool<dyn SrqWaiter, Job>;
 
-/// The context of one queue pair.
+/// The context of one queue pair: everything that its connection needs from outside.
 #[derive(Debug)]
 pub(crate) struct QpContext {
     pub(crate) regions: Arc<Regions>,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) ep: ObjectId,
     pub(crate) pd: u32,
-    /// Of the memory of receives.
+    /// Protection domain of receives.
     pub(crate) recv_pd: u32,
     pub(crate) pool: Option<Pool>,
-    /// Receives out of the shared queue that are not complete, now and at most since the watermarks were looked at.
+    /// Receives of the shared queue that are not complete: now, and the maximum since the watermarks were last checked.
     pub(crate) taken: AtomicU32,
     pub(crate) most_taken: AtomicU32,
     pub(crate) recv_cq: Option<Arc<CqCore>>,
@@ -97,7 +97,7 @@ pub(crate) struct QpContext {
 }
 
 impl QpContext {
-    /// The same memory, and nobody who hears of completions.
+    /// The same context without queues, for a closing connection: completions go nowhere.
     pub(crate) fn without_queues(&self) -> QpContext {
         let (regions, jobs) = (self.regions.clone(), self.jobs.clone());
         QpContext {
@@ -120,7 +120,7 @@ impl QpContext {
         }
     }
 
-    /// A window whose move was flushed is not bound, even if it had had its turn.
+    /// Completes a request. A window whose bind was flushed is not bound, even if the bind was executed.
     pub(crate) fn complete_request(&self, request: &WorkRequest, status: Status, bytes: u64) {
         if let (RequestKind::Bind(window, number), Status::Flushed) = (&request.kind, status) {
             window.flush(*number);
@@ -130,8 +130,8 @@ impl QpContext {
         }
     }
 
-    /// Is all of it registered, to be read or written? Asked when it is posted, beside what is asked when it is used: a request
-    /// that waits for its peer would else fail late, or never.
+    /// Whether all segments are registered for reading, or for writing. Checked when the request is posted, in addition to the
+    /// check at use. Otherwise a request that waits for its peer would fail late, or never.
     pub(crate) fn is_registered(&self, segments: &[Segment], write: bool) -> bool {
         let right = AccessRight::local(write);
         let is_open = |piece: &Segment| {
@@ -145,7 +145,7 @@ impl QpContext {
     pub(crate) fn gather(&self, list: &Segments, offset: u64, length: usize, out: &mut Vec<u8>) -> Result<(), Status> {
         let end = out.len();
         out.resize(end + length, 0);
-        // SAFETY: so many bytes were added just now, and nobody else has them.
+        // SAFETY: `length` bytes were appended just above, and this function alone has access to them.
         let copied =
             unsafe { scatter_gather::gather(&*self.regions, self.pd, list, offset, out[end..].as_mut_ptr(), length) };
         copied.inspect_err(|_| out.truncate(end))
@@ -154,11 +154,12 @@ impl QpContext {
     /// Appends a piece of registered memory that the peer reads.
     pub(crate) fn fetch(&self, piece: &Segment, out: &mut Vec<u8>) -> Result<(), Status> {
         let region = Region { address: piece.address, length: piece.length };
-        let _hold = self.regions.hold(piece.key, self.pd, region, AccessRight::RemoteRead)?;
+        let _guard = self.regions.acquire(piece.key, self.pd, region, AccessRight::RemoteRead)?;
         let (end, length) = (out.len(), piece.length as usize);
         out.resize(end + length, 0);
         let registration = || self.regions.registration(piece.key);
-        // SAFETY: the source is registered memory, held during the copy; the sink was added just now.
+        // SAFETY: the source is registered memory with a reference held during the copy; the destination was appended just
+        // above.
         let is_copied = unsafe { user_copy::read(piece.address, out[end..].as_mut_ptr(), length, registration) };
         if is_copied {
             return Ok(());
@@ -168,9 +169,9 @@ impl QpContext {
     }
 }
 
-/// Where in a request's memory bytes from the network go.
+/// Copies received bytes into the memory of a request or receive.
 fn scatter(context: &QpContext, pd: u32, list: &Segments, offset: u32, bytes: &[u8]) -> Result<(), Status> {
-    // SAFETY: a slice of our own; the receive's memory is checked and held piece by piece.
+    // SAFETY: the source is a slice; the destination is checked and referenced segment by segment.
     unsafe { scatter_gather::scatter(&*context.regions, pd, list, offset.into(), bytes.as_ptr(), bytes.len()) }
 }
 
@@ -187,9 +188,10 @@ impl Host<QpContext> for &QpContext {
 
     fn put_remote(&mut self, key: u32, address: u64, bytes: &[u8]) -> Result<(), Refusal> {
         let region = Region { address, length: bytes.len() as u64 };
-        let _hold = self.regions.hold(key, self.pd, region, AccessRight::RemoteWrite).map_err(|_| Refusal::Access)?;
+        let _guard =
+            self.regions.acquire(key, self.pd, region, AccessRight::RemoteWrite).map_err(|_| Refusal::Access)?;
         let registration = || self.regions.registration(key);
-        // SAFETY: the sink is registered memory, held during the copy, and the range lies within it.
+        // SAFETY: the destination is registered memory with a reference held during the copy, and the range lies within it.
         let is_copied = unsafe { user_copy::write(bytes.as_ptr(), address, bytes.len(), registration) };
         if is_copied { Ok(()) } else { Err(Refusal::Access) }
     }
@@ -243,7 +245,7 @@ impl Host<QpContext> for &QpContext {
     }
 }
 
-/// The context of a connection whose queue pair is done with it: nothing may be touched, and nobody hears of anything.
+/// The host of a closing connection: touches no memory, and reports no completion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoHost;
 

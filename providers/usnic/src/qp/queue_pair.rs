@@ -1,10 +1,10 @@
-//! Queue pairs: the work that is posted, the connection that carries it out, and who sends.
+//! Queue pairs: posted work, the connection that carries it out, and the decision which thread sends.
 //!
-//! All of a queue pair is under one lock: posts, packets that came, turns to send. Before a connection stands its work is kept
-//! here, after its end it is flushed as it is posted, until the queue pair is reset. A small post into a quiet connection leaves
-//! at once, in the posting thread (US-5); more of them wait for the next pass, where they make up trains. When a connection has
-//! ended, what its peer may still want to hear is left to its [`ClosingConnection`](crate::qp::closing::ClosingConnection). Lock order: the device's
-//! pass, queue pair, shared receive queue, completion queue, job queue. Only the engine reports connection events to dapl.
+//! One lock guards all of a queue pair: posts, received packets, turns to send. Before a connection is established posted work
+//! is queued here. After the end of the connection it is flushed as it is posted, until the queue pair is reset. A small post
+//! on a quiet connection is sent at once by the posting thread (US-5); further ones wait for the next pass, where they share a
+//! GSO batch. A connection that has ended becomes a [`ClosingConnection`]. Lock order: the device's pass, queue pair, shared
+//! receive queue, completion queue, job queue. Only the engine reports connection events to dapl.
 #![forbid(unsafe_code)]
 
 mod handler;
@@ -39,7 +39,7 @@ use crate::qp::host::{Pool, QpContext, RecvRequest, WorkRequest};
 use crate::qp::transport::Transport;
 use crate::{Mr, Mw, Usnic};
 
-/// A connection with so few requests under way is quiet: one more leaves at once.
+/// Requests in progress below which a connection is quiet: the next post is sent at once.
 const MAX_QUIET: u32 = 4;
 
 /// A queue pair as dapl holds it.
@@ -58,31 +58,31 @@ pub(crate) struct QpCore {
     state: Mutex<QpState>,
 }
 
-/// What its lock guards.
+/// State under the lock.
 #[derive(Debug)]
 struct QpState {
     phase: QpPhase,
     transport: Option<Transport>,
-    /// What was posted before a connection stands.
+    /// Work that was posted before the connection is established.
     recvs: VecDeque<RecvRequest>,
     requests: VecDeque<Post<WorkRequest>>,
-    /// Who heard of a connection already wants it drained, and it does not stand yet.
+    /// The consumer has asked for a drain after the connection was reported and before it was opened.
     drains: bool,
     marks: HighWatermark,
-    /// What the last connection had counted.
+    /// Final counters of the last connection.
     past: Option<Box<Counters>>,
 }
 
-/// Where it stands.
+/// Phase of the queue pair.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum QpPhase {
-    /// What is posted is kept.
+    /// Posted work is queued.
     Unconnected,
-    /// The same, and an attempt of this number is under way.
+    /// Posted work is queued; an attempt of this number is in progress.
     Connecting(u32),
     /// There is a transport.
     Connected,
-    /// What is posted is flushed.
+    /// Posted work is flushed.
     Over,
 }
 
@@ -140,7 +140,7 @@ impl Qp {
 }
 
 impl QpState {
-    /// Posted and not complete: requests and receives.
+    /// Requests and receives that are posted and not complete.
     fn outstanding(&self) -> (u32, u32) {
         match &self.transport {
             Some(transport) => transport.conn.outstanding(),
@@ -148,20 +148,20 @@ impl QpState {
         }
     }
 
-    /// The transport of this number.
+    /// The transport, if it has this number.
     fn transport(&mut self, number: u32) -> Option<&mut Transport> {
         self.transport.as_mut().filter(|transport| transport.number == number)
     }
 }
 
 impl QpCore {
-    /// After the connection was touched: what became of it, and what it wants next.
+    /// Handles the connection's events after a change, and returns its outlook.
     fn update(&self, state: &mut QpState, now: Nanos) -> Outlook {
         self.take_event(state, now);
         state.transport.as_ref().map_or(Outlook::default(), |transport| transport.outlook(now))
     }
 
-    /// What became of the connection; there is no transport any more if it has ended.
+    /// Handles an event of the connection. If it has ended, the transport is removed.
     #[inline]
     fn take_event(&self, state: &mut QpState, now: Nanos) {
         let Some(transport) = &mut state.transport else { return };
@@ -183,7 +183,8 @@ impl QpCore {
         self.context.jobs.push(Job::Event(id, event));
     }
 
-    /// What the watermarks look at: receives that are posted, or were taken out of a shared queue since the last look.
+    /// The number of receives that the watermarks are checked against: posted ones, or the maximum of those taken from a shared
+    /// queue since the last check.
     #[inline]
     fn recvs(&self, transport: &Transport) -> u32 {
         match self.context.pool {
@@ -192,7 +193,7 @@ impl QpCore {
         }
     }
 
-    /// Holds the receives against the watermarks: the soft one is told; whether the hard one ends a connection.
+    /// Checks the watermarks, and reports the soft one. Returns true if the hard one ends the connection.
     #[cold]
     fn check_watermarks(&self, state: &mut QpState, recvs: u32) -> bool {
         let crossed = state.marks.look(recvs);
@@ -202,12 +203,13 @@ impl QpCore {
         crossed.hard && state.transport.is_some()
     }
 
-    /// Ends the transport, if there is one: all is flushed, and the peer is told. What closing is left to the device.
+    /// Ends the connection, if there is one: flushes all work, notifies the peer, and leaves late packets to a closing
+    /// connection.
     fn finish(&self, state: &mut QpState, now: Nanos) {
         let _deferral = cancel::defer(); // posts and polls come here, and sockets are closed
         state.phase = QpPhase::Over;
         if let Some(mut transport) = state.transport.take() {
-            // What was delivered is acked: the peer's requests have succeeded.
+            // The ack is sent first, since the peer's delivered requests have succeeded.
             transport.conn.tell_all(now, &mut &self.context);
             transport.transmit(now, &mut &self.context, &self.context);
             transport.conn.abort(now, &mut &self.context);
@@ -224,7 +226,7 @@ impl QpCore {
         self.flush(state);
     }
 
-    /// What was kept.
+    /// Flushes the work that is queued here.
     fn flush(&self, state: &mut QpState) {
         for post in state.requests.drain(..) {
             self.context.complete_request(&post.request, Status::Flushed, 0);
@@ -238,10 +240,10 @@ impl QpCore {
         }
     }
 
-    /// After a down-call: what the connection wants is the next pass's business.
+    /// After a down-call: leaves further sending to the next pass.
     fn schedule(&self, mut state: MutexGuard<'_, QpState>, now: Nanos) {
         if state.transport.as_ref().is_some_and(|transport| transport.next_turn.is_immediate()) {
-            // Its turn is to come anyway, and will find what was done: the lock is still held.
+            // The connection's turn is planned, and will see what was done: the lock is still held.
             return self.take_event(&mut state, now);
         }
         let outlook = self.update(&mut state, now);
@@ -252,7 +254,7 @@ impl QpCore {
         }
     }
 
-    /// The lock, with room for one more request.
+    /// Takes the lock, and checks that there is capacity for one more request.
     #[inline]
     fn lock_for_request(&self) -> Result<MutexGuard<'_, QpState>> {
         let state = self.state.lock();
@@ -260,14 +262,14 @@ impl QpCore {
             return Ok(state);
         }
         drop(state);
-        // Some may be complete without anybody having looked.
+        // Requests may be complete whose completions were not received yet.
         self.progress.catch_up();
         let state = self.state.lock();
         let is_full = state.outstanding().0 >= self.config.max_requests;
         if is_full { Err(Error::Exhausted(Resource::Memory)) } else { Ok(state) }
     }
 
-    /// Posts what there is room for. `is_small`: it may leave at once.
+    /// Posts a request. `leaves`: it may be sent at once.
     #[inline]
     fn submit(&self, mut state: MutexGuard<'_, QpState>, post: Post<WorkRequest>, leaves: bool) {
         let phase = state.phase;
@@ -286,7 +288,7 @@ impl QpCore {
         }
     }
 
-    /// A request as the connection wants it; one that is longer than it may be fails at its turn.
+    /// Builds the request for the connection. A request that is invalid or too long is made to fail at its turn.
     fn build_post(&self, wr: &SendWr<'_>) -> Post<WorkRequest> {
         let request = WorkRequest::new(wr);
         let total = request.segments.total();
@@ -310,7 +312,7 @@ impl QpCore {
         }
     }
 
-    /// What it brings into a connection.
+    /// Limits that this queue pair offers for a connection.
     pub(crate) fn caps(&self) -> QpCaps {
         let credits = match &self.context.pool {
             Some(pool) => pool.srq.available(),
@@ -319,12 +321,12 @@ impl QpCore {
         QpCaps { credits, ..self.caps }
     }
 
-    /// It has no connection, and none is on its way.
+    /// There is no connection, and no attempt.
     fn is_unconnected(&self) -> bool {
         self.state.lock().phase == QpPhase::Unconnected
     }
 
-    /// Ends whatever there is; nobody hears of it.
+    /// Ends the connection or attempt without a report.
     pub(crate) fn abort(&self) {
         let mut state = self.state.lock();
         let attempt = match state.phase {
@@ -372,7 +374,7 @@ impl QueuePair for Qp {
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
         let state = self.0.lock_for_request()?;
         let post = self.0.build_post(wr);
-        // Small and in one piece, or so large that it makes up a train by itself.
+        // Small and in one segment, or so large that it fills a GSO batch on its own.
         let leaves = wr.segments.len() <= 1 || post.length > self.0.config.tiny;
         self.0.submit(state, post, leaves);
         Ok(())
@@ -401,7 +403,7 @@ impl QueuePair for Qp {
     }
 
     fn outstanding(&self) -> Outstanding {
-        self.0.progress.catch_up(); // what is complete, but nobody looked
+        self.0.progress.catch_up(); // receives completions that no thread has polled for
         let (requests, recvs) = self.0.state.lock().outstanding();
         Outstanding { recvs, requests }
     }
@@ -434,7 +436,7 @@ impl Connection for Qp {
             transport.transmit(now, &mut &self.0.context, &self.0.context);
             self.0.schedule(state, now);
         } else {
-            // The report of a connection comes before its transport.
+            // The connection was reported, and its transport does not exist yet.
             state.drains = matches!(state.phase, QpPhase::Connecting(_));
         }
     }

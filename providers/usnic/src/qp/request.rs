@@ -1,4 +1,4 @@
-//! dapl's calls of a connection request.
+//! The provider interface of a connection request.
 #![forbid(unsafe_code)]
 
 use dapl::error::{Error, Result};

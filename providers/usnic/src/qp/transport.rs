@@ -1,9 +1,9 @@
-//! A connection that stands, with all that its packets leave by: what comes is opened and handed to it, what it wants to send is
-//! gathered and sent.
+//! The transport of an established connection: opens received packets and passes them to the protocol; gathers and sends the
+//! packets that the protocol has ready.
 //!
-//! Payload is gathered where it lies, and held until the call that sends it has returned; only what is sealed is copied
-//! before. Runs under the lock of whoever has the connection: the queue pair, and after its end what closing of it.
-//! Decides nothing: what leaves and when is the connection's.
+//! Payload is gathered from where it lies, with references on its registrations until the send call has returned. Only sealed
+//! packets are copied first. Runs under the lock of its owner: the queue pair, or the closing connection. The protocol decides
+//! what is sent and when.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -28,17 +28,17 @@ use crate::proto::{MICROS, Nanos};
 use crate::qp::handler::{ConnectionParams, NextTurn};
 use crate::qp::host::QpContext;
 
-/// A socket that is full is tried again so soon.
+/// Delay before a send is repeated that found the socket full.
 const RETRY_FULL: Nanos = 100 * MICROS;
-/// Pieces of a packet at most: its header, each segment of a request, and a trailer.
+/// Maximum number of parts of a packet: its header, each segment of a request, and a trailer.
 const MAX_PARTS: usize = 40;
-/// Bytes that a batch may have when one more packet is begun.
+/// A batch with this many bytes is sent, and no further packet is added.
 const BATCH_TARGET: usize = 60_000;
 
-/// The connection of this side.
+/// The protocol state of a connection.
 pub(crate) type ProtoConn = Conn<QpContext>;
 
-/// A connection that stands.
+/// An established connection.
 pub(crate) struct Transport {
     pub(crate) number: u32,
     pub(crate) id: ConnId,
@@ -47,23 +47,23 @@ pub(crate) struct Transport {
     our_token: u64,
     socket: Arc<Socket>,
     seal: Option<Box<Seal>>,
-    /// Headers of IP and UDP.
+    /// Bytes of the IP and UDP headers.
     headers: usize,
-    /// What is left of a batch for which the socket had no room, where it goes, and when it is tried again.
+    /// The rest of a batch that found the socket full, its destination, and when to try again.
     blocked: Option<(Batch, SocketAddr, Nanos)>,
-    /// Packets that were not of this connection, whatever their number says.
+    /// Packets with this connection's number that did not authenticate: wrong token, or wrong seal.
     pub(crate) unmatched: u64,
 }
 
-/// What a batch is built with. Each thread has one: connections that are idle have none.
+/// Buffers for building a batch. One per thread, so idle connections have none.
 #[derive(Default)]
 struct SendScratch {
     batch: Batch,
     guards: RegistrationGuards,
-    /// What the packets of the batch carry, for those that cannot be sent.
+    /// Payload of each packet of the batch, to fail the requests of packets that cannot be sent.
     carried: Vec<Payload>,
-    /// A sealed packet, while it is opened.
-    room: Vec<u8>,
+    /// A sealed packet while it is opened.
+    opened: Vec<u8>,
 }
 
 thread_local! {
@@ -80,7 +80,7 @@ impl Transport {
     pub(crate) fn new(config: &Config, opened: ConnectionParams, now: Nanos) -> Self {
         let terms = opened.agreed.terms;
         let headers = if terms.peer.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
-        // Nothing lies between two ends of the loopback interface.
+        // No path lies between two ends of the loopback interface.
         let (mtu_start, congestion) = match opened.is_loopback {
             true => (opened.ceiling, Algorithm::Local),
             false => (BASE - headers, config.congestion),
@@ -100,25 +100,26 @@ impl Transport {
         }
     }
 
-    /// Where its packets go.
+    /// Whether packets of this connection go to `peer`.
     pub(crate) fn sends_to(&self, peer: SocketAddr) -> bool {
         self.conn.peer() == peer
     }
 
-    /// What it wants next.
+    /// The connection's outlook: whether it wants a turn, and its deadline.
     pub(crate) fn outlook(&self, now: Nanos) -> Outlook {
         if let Some((_, _, again)) = self.blocked {
             let ready = again <= now;
             return Outlook { ready, deadline: (!ready).then_some(again), ..Outlook::default() };
         }
         let outlook = self.conn.outlook(now).in_one_line();
-        // What is due is seen to at its turn, if it has one; else in the next pass, and never twice in one.
+        // A deadline that has expired is served at the connection's turn if it has one; else in the next pass, never twice in
+        // one.
         let has_turn = outlook.wants_turn();
         let deadline = outlook.deadline.filter(|at| *at > now || !has_turn).map(|at| at.max(now + 1));
         Outlook { deadline, ..outlook }
     }
 
-    /// Packets that name it. Those without its token are nobody's.
+    /// Handles packets with this connection's number. Those without its token are counted and dropped.
     pub(crate) fn receive(
         &mut self,
         now: Nanos,
@@ -127,7 +128,8 @@ impl Transport {
         host: &mut impl Host<QpContext>,
     ) {
         if self.seal.is_some() {
-            return SCRATCH.with_borrow_mut(|scratch| self.receive_sealed(now, from, packets, &mut scratch.room, host));
+            return SCRATCH
+                .with_borrow_mut(|scratch| self.receive_sealed(now, from, packets, &mut scratch.opened, host));
         }
         for packet in packets {
             match wire::head(packet).filter(|(head, _)| head.token.get() == self.our_token) {
@@ -142,22 +144,22 @@ impl Transport {
         now: Nanos,
         from: SocketAddr,
         packets: Packets<'_>,
-        room: &mut Vec<u8>,
+        opened: &mut Vec<u8>,
         host: &mut impl Host<QpContext>,
     ) {
         let Some(seal) = &mut self.seal else { return };
         for packet in packets {
-            room.clear();
-            room.extend_from_slice(packet);
-            match seal.open(room).filter(|(head, _)| head.token.get() == self.our_token) {
+            opened.clear();
+            opened.extend_from_slice(packet);
+            match seal.open(opened).filter(|(head, _)| head.token.get() == self.our_token) {
                 Some((head, body)) => self.conn.receive(now, &head, body, from, host),
                 None => self.unmatched += 1,
             }
         }
     }
 
-    /// An ICMP message about a datagram to the peer. Only what quotes a packet of this connection is believed; anything else
-    /// can be forged from off the path, and makes the connection ask its peer (RFC 5927; RFC 8899, 4.6.1).
+    /// Handles an ICMP message about a datagram to the peer. It is trusted only if it quotes a packet of this connection. Any
+    /// other can be forged from off the path, and only makes the connection probe its peer (RFC 5927; RFC 8899, 4.6.1).
     pub(crate) fn on_delivery_error(&mut self, now: Nanos, error: &DeliveryError) {
         let is_quoted = || self.conn.is_quoted(&error.quote, self.seal.is_some());
         match error.kind {
@@ -170,12 +172,12 @@ impl Transport {
         }
     }
 
-    /// Sends what may leave now: one batch. False: there was nothing, or the socket is full.
+    /// Sends one batch. Returns false if there was nothing to send, or the socket is full.
     pub(crate) fn transmit(&mut self, now: Nanos, host: &mut impl Host<QpContext>, context: &QpContext) -> bool {
         self.send_until(now, host, context, |_| false)
     }
 
-    /// Sends what was posted, if it may leave now. What else there may be to send is left to the next turn.
+    /// Sends what was posted, if it may be sent now. Everything else is left to the next turn.
     pub(crate) fn send_now(&mut self, now: Nanos, host: &mut impl Host<QpContext>, context: &QpContext) -> bool {
         let sent = self.send_until(now, host, context, |conn| !conn.has_requests());
         self.conn.catch_up(host); // while it is on its way
@@ -194,7 +196,7 @@ impl Transport {
                 self.blocked = Some((batch, to, again));
                 return false;
             }
-            // It was copied when it blocked, and what became of it is for acks to say.
+            // The batch was copied when the socket was full. Acks tell the fate of its packets.
             let SendOutcome { is_blocked, overflows, .. } = batch.send(&self.socket, &SockAddr::of(to));
             if overflows {
                 self.conn.overflowed(now);
@@ -215,7 +217,7 @@ impl Transport {
         })
     }
 
-    /// A batch of what may leave now, and where it goes.
+    /// Fills a batch with packets that may be sent now. Returns its destination.
     fn fill(
         &mut self,
         scratch: &mut SendScratch,
@@ -235,7 +237,7 @@ impl Transport {
             }
             scratch.batch.end_packet();
             scratch.carried.push(outgoing.payload);
-            // A packet for elsewhere goes alone: it is rare, and the one before it finds its way too.
+            // A packet to another address is the last of its batch, which goes to the address of its first packet.
             if *batch_to.get_or_insert(to) != to || to != self.conn.peer() || is_enough(&self.conn) {
                 break;
             }
@@ -243,7 +245,7 @@ impl Transport {
         batch_to.unwrap_or_else(|| self.conn.peer())
     }
 
-    /// Puts the payload of a packet into the batch, behind its header. An error: it is not there.
+    /// Appends the payload of a packet behind its header. Errors: its memory cannot be used.
     fn append_payload(
         &mut self,
         scratch: &mut SendScratch,
@@ -255,9 +257,9 @@ impl Transport {
         }
         let SendScratch { batch, guards, .. } = scratch;
         let mut add = |piece: &Segment, right: AccessRight| {
-            guards.hold(&context.regions, context.pd, piece, right)?;
-            // SAFETY: registered memory, which the guards holds until the batch was sent; what is not mapped there the kernel
-            // finds out.
+            guards.acquire(&context.regions, context.pd, piece, right)?;
+            // SAFETY: registered memory, on which the guards hold a reference until the batch was sent; the kernel reports
+            // parts that are not mapped.
             unsafe { batch.memory(piece.address as *const u8, piece.length as usize) };
             Ok(())
         };
@@ -293,7 +295,7 @@ impl Transport {
             }
             Payload::Padding(length) => out.resize(out.len() + length as usize, 0),
         }
-        // Without a counter that was not used, the connection has lasted too long.
+        // Fails when the 64-bit counter of the seal is used up.
         let is_closed = self.seal.as_mut().is_none_or(|seal| seal.close(out, start));
         if is_closed { Ok(()) } else { Err(Status::Transport) }
     }

@@ -1,4 +1,4 @@
-//! A queue pair as others call it: the device, of whose passes it is a part; the sums of counters; the shared receive queue.
+//! The queue pair as the device, the counters, the exit handler and the shared receive queue call it.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ impl ConnectionHandler for QpCore {
         (state.phase, state.drains) = (QpPhase::Connecting(number), false);
     }
 
-    /// What was posted before goes into the connection, in its order.
+    /// Moves the work that was posted before into the connection, in order.
     fn open(&self, now: Nanos, opened: ConnectionParams) -> Option<Outlook> {
         let mut state = self.state.lock();
         if state.phase != QpPhase::Connecting(opened.number) {
@@ -96,12 +96,12 @@ impl ConnectionHandler for QpCore {
 }
 
 impl QpCore {
-    /// What its connection has counted so far.
+    /// The counters of the present connection.
     pub(crate) fn counters(&self) -> Option<Counters> {
         self.state.lock().transport.as_ref().map(|transport| transport.conn.counters())
     }
 
-    /// The process exits: acknowledges what was received and resets the connection, if its lock is free soon.
+    /// The process exits: acknowledges what was received, and resets the connection, if its lock is free soon.
     pub(crate) fn exit(&self) {
         let Some(mut state) = self.state.try_lock_for(counters::EXIT_LOCK_TIMEOUT) else { return };
         if let Some(transport) = &mut state.transport {
