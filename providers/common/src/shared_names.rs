@@ -84,7 +84,10 @@ impl SharedNames {
                 }
                 JoinOutcome::OtherLength => return Err(Error::InvalidParameter(4)),
                 JoinOutcome::Again if Instant::now() > until => {
-                    log::error!("cannot register shared memory in {}: another process keeps the file locked", path.display());
+                    log::error!(
+                        "cannot register shared memory in {}: another process keeps the file locked",
+                        path.display()
+                    );
                     return Err(Error::Internal);
                 }
                 JoinOutcome::Again => std::thread::sleep(RETRY),
