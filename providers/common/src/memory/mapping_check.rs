@@ -1,7 +1,7 @@
-//! Is memory of this process there, with the rights that it was registered with? Asked when it is registered; and, by
-//! `user_copy`, when it is copied. Also counts the engine's ticks, for answers of other kinds that hold for one tick.
+//! Checks whether memory of this process is mapped with the rights that a registration needs. Called at registration and, by
+//! `user_copy`, at copies. Also counts the engine's ticks, for results that are valid for one tick.
 //!
-//! For providers that are made in software. Never changes what is in the memory, and never holds a lock.
+//! Never changes the content of memory, and never holds a lock.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,16 +9,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use dapl::provider::Region;
 use dapl::runtime::mappings::{self, Found, Rights};
 
-/// So much memory is made present when it is registered, which shows its rights as well. For more the list of mappings is
-/// read: that takes long, but not longer than what it is registered for.
-const MADE_PRESENT: u64 = 4 << 20;
+/// Up to this size memory is populated when it is registered, which also checks its rights. For more the list of mappings is
+/// read: this takes long, but not longer than the use of so much memory.
+const POPULATE_MAX: u64 = 4 << 20;
 
-/// May memory of this process be read, all of it, and written if `write`? Asked when it is registered.
+/// Whether a whole region may be read, and written if `write`. Called at registration.
 ///
-/// Shared memory is made present however much it is: a file that ends too early, or whose file system has no room for it,
-/// would be a signal later.
+/// Shared memory of any size is populated: otherwise a file that is too short, or a full file system, would raise SIGBUS later.
 pub fn is_usable(region: Region, write: bool) -> bool {
-    if region.length <= MADE_PRESENT {
+    if region.length <= POPULATE_MAX {
         return is_accessible(region, write);
     }
     let found = |shared| mappings::look(region, Rights { read: true, write, shared });
@@ -29,38 +28,38 @@ pub fn is_usable(region: Region, write: bool) -> bool {
     }
 }
 
-/// Counts the engine's ticks, and says whether they go on: it does something every few milliseconds anyway while somebody
-/// polls. The count outlives its sleep, or the first tick after it would be taken for the first one before.
+/// Counts the engine's ticks. The engine ticks every few milliseconds while a consumer polls. The count goes on after a sleep,
+/// so that a tick after it differs from the last one before.
 #[derive(Debug, Default)]
 pub struct EngineTicks(AtomicU32);
 
 impl EngineTicks {
-    /// The engine ticks; also tells its ticks from the clock's.
-    const OURS: u32 = 1 << 30;
+    /// Set while the engine ticks; tells its ticks from those of the clock.
+    const ENGINE: u32 = 1 << 30;
 
-    /// The engine has ticked, and `goes_on` or sleeps from here on.
+    /// The engine has ticked. `goes_on`: there will be a next tick; else it sleeps.
     pub fn tick(&self, goes_on: bool) {
-        let next = self.0.load(Ordering::Relaxed).wrapping_add(1) & (Self::OURS - 1);
-        self.0.store(if goes_on { next | Self::OURS } else { next }, Ordering::Relaxed);
+        let next = self.0.load(Ordering::Relaxed).wrapping_add(1) & (Self::ENGINE - 1);
+        self.0.store(if goes_on { next | Self::ENGINE } else { next }, Ordering::Relaxed);
     }
 
-    /// What differs from tick to tick, in 31 bits.
+    /// A number that differs from tick to tick, in 31 bits.
     #[inline]
     fn now(&self) -> u32 {
         let count = self.0.load(Ordering::Relaxed);
-        if count & Self::OURS != 0 { count } else { clock() & (Self::OURS - 1) }
+        if count & Self::ENGINE != 0 { count } else { clock() & (Self::ENGINE - 1) }
     }
 }
 
-/// When something was asked about last.
+/// The tick of the last successful check.
 #[derive(Debug, Default)]
 pub struct LastCheck(AtomicU32);
 
 impl LastCheck {
-    /// Does it still hold, whatever it is? `ask` is called if nobody has done so in this tick.
+    /// Returns true if the check succeeded in this tick already; else calls `ask`.
     #[inline]
     pub fn is_still(&self, ticker: &EngineTicks, ask: impl FnOnce() -> bool) -> bool {
-        let now = ticker.now() << 1 | 1; // never 0, which is what nobody has asked about
+        let now = ticker.now() << 1 | 1; // never 0, the initial value
         self.0.load(Ordering::Relaxed) == now
             || ask() && {
                 self.0.store(now, Ordering::Relaxed);
@@ -69,57 +68,57 @@ impl LastCheck {
     }
 }
 
-/// Ticks of the coarse clock, by milliseconds.
+/// The coarse clock in milliseconds.
 #[inline]
 fn clock() -> u32 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes the time there.
+    // SAFETY: writes the time into a local.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
     (now.tv_sec as u32).wrapping_mul(1000).wrapping_add(now.tv_nsec as u32 / 1_000_000)
 }
 
-/// May it be touched now, all of it?
+/// Whether a whole region may be accessed now.
 pub fn is_accessible(region: Region, write: bool) -> bool {
     if region.length == 0 {
         return true;
     }
     match populate(region, write) {
         0 => true,
-        // Not mapped; touching it would be a signal: beyond the end of its file, no room for it, broken memory.
+        // Access would raise a signal: not mapped, beyond the end of the file, no space for it, or broken memory.
         libc::ENOMEM | libc::EFAULT | libc::EHWPOISON => false,
         libc::EINVAL if can_populate() => match mappings::look(region, Rights { read: true, write, shared: false }) {
-            Found::Whole => true, // memory of a device, which cannot be asked so
+            Found::Whole => true, // device memory, which cannot be populated
             Found::Missing | Found::Lacking => false,
             Found::Unknown => is_mapped(region),
         },
         libc::EINVAL => is_mapped(region),
-        _ => true, // a passing trouble of the kernel's
+        _ => true, // a temporary error of the kernel
     }
 }
 
-/// Makes the pages present: 0, or the error's number.
+/// Populates the pages. Returns 0, or the error number.
 fn populate(Region { address, length }: Region, write: bool) -> i32 {
     let begin = address & !(page() - 1);
     let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
-    // SAFETY: makes pages present as a read or a write of one byte would do it, and changes nothing in them.
+    // SAFETY: populates pages as a read or write of one byte would do it, and changes nothing in them.
     let done = unsafe { libc::madvise(begin as *mut libc::c_void, (address + length - begin) as usize, advice) };
     if done == 0 { 0 } else { std::io::Error::last_os_error().raw_os_error().unwrap_or(0) }
 }
 
-/// Kernels before 5.14 cannot.
+/// Kernels before 5.14 cannot populate.
 fn can_populate() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();
     *CAN.get_or_init(|| populate(Region { address: (&raw const CAN) as u64, length: 1 }, false) == 0)
 }
 
-/// Is it mapped, all of it, with whatever rights? Touches no page.
+/// Whether a whole region is mapped, with any rights. Accesses no page.
 fn is_mapped(Region { address, length }: Region) -> bool {
     let mut at = address & !(page() - 1);
     let end = address + length;
     let mut resident = [0u8; 1024];
     while at < end {
         let span = (end - at).min(resident.len() as u64 * page());
-        // SAFETY: asks about pages, touches none; the answer has one byte for each of at most `resident.len()` pages.
+        // SAFETY: queries pages without access to them; the answer has one byte for each of at most `resident.len()` pages.
         if unsafe { libc::mincore(at as *mut libc::c_void, span as usize, resident.as_mut_ptr()) } != 0 {
             return false;
         }
@@ -154,23 +153,23 @@ mod tests {
     }
 
     fn protect(at: u64, rights: i32) {
-        // SAFETY: a mapping of the test's own, which nobody touches.
+        // SAFETY: a mapping of the test's own, which no other code accesses.
         assert_eq!(unsafe { libc::mprotect(at as *mut libc::c_void, PAGE, rights) }, 0);
     }
 
     #[test]
-    fn what_is_there_may_be_touched() {
+    fn mapped_memory_is_accessible() {
         let (at, _file) = mapped(8);
         let whole = Region { address: at + 1, length: 8 * PAGE as u64 - 1 };
         assert!(is_accessible(whole, true) && is_accessible(whole, false) && is_mapped(whole));
-        assert!(is_accessible(Region { address: 8, length: 0 }, true), "nothing is everywhere");
+        assert!(is_accessible(Region { address: 8, length: 0 }, true), "an empty region is always accessible");
         assert!(
             !is_accessible(Region { address: 8, length: 1 }, false) && !is_mapped(Region { address: 8, length: 1 })
         );
     }
 
     #[test]
-    fn rights_count() {
+    fn access_rights_are_checked() {
         let (at, _file) = mapped(8);
         let two = Region { address: at, length: 2 * PAGE as u64 };
         protect(at + PAGE as u64, libc::PROT_READ);
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_end_of_a_file_is_nothing() {
+    fn memory_beyond_end_of_file_is_not_accessible() {
         let (at, file) = mapped(3);
         let of = |pages: usize| Region { address: at, length: (pages * PAGE) as u64 };
         assert!(is_accessible(of(3), true) && !is_accessible(of(4), true) && !is_accessible(of(4), false));
@@ -190,10 +189,10 @@ mod tests {
     }
 
     #[test]
-    fn much_of_a_file_that_is_too_short_is_not_registered() {
+    fn large_region_of_truncated_file_is_refused() {
         let file = rustix::fs::memfd_create("presence", MemfdFlags::CLOEXEC).unwrap();
-        rustix::fs::ftruncate(&file, MADE_PRESENT).unwrap();
-        let length = MADE_PRESENT as usize + PAGE;
+        rustix::fs::ftruncate(&file, POPULATE_MAX).unwrap();
+        let length = POPULATE_MAX as usize + PAGE;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let at =
             unsafe { libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
@@ -205,8 +204,8 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_holds_for_its_tick_and_no_longer() {
-        let (looked, ticker) = (LastCheck::default(), EngineTicks::default());
+    fn check_is_valid_for_its_tick_only() {
+        let (check, ticker) = (LastCheck::default(), EngineTicks::default());
         let by_clock = || {
             let begin = clock();
             while clock() == begin {
@@ -216,38 +215,38 @@ mod tests {
         let by_engine = || ticker.tick(true);
         for later in [&by_clock as &dyn Fn(), &by_engine] {
             later();
-            assert!(looked.is_still(&ticker, || true));
+            assert!(check.is_still(&ticker, || true));
             later();
-            assert!(!looked.is_still(&ticker, || false));
-            assert!(!looked.is_still(&ticker, || false), "a refusal is not remembered");
+            assert!(!check.is_still(&ticker, || false));
+            assert!(!check.is_still(&ticker, || false), "a failed check is not remembered");
         }
     }
 
     #[test]
     fn ticks_differ_from_each_other_and_from_the_clock() {
         let ticker = EngineTicks::default();
-        assert!(ticker.now() < EngineTicks::OURS, "it is the clock that counts");
+        assert!(ticker.now() < EngineTicks::ENGINE, "the clock is used");
         let mut last = ticker.now();
-        for start in [0, EngineTicks::OURS, 2 * EngineTicks::OURS - 2] {
+        for start in [0, EngineTicks::ENGINE, 2 * EngineTicks::ENGINE - 2] {
             ticker.0.store(start, Ordering::Relaxed);
             for _ in 0..4 {
                 ticker.tick(true);
                 let now = ticker.now();
-                assert!(now != last && now & EngineTicks::OURS != 0 && now < 2 * EngineTicks::OURS, "{now:#x}");
+                assert!(now != last && now & EngineTicks::ENGINE != 0 && now < 2 * EngineTicks::ENGINE, "{now:#x}");
                 last = now;
             }
         }
         ticker.tick(false);
-        assert!(ticker.now() < EngineTicks::OURS);
+        assert!(ticker.now() < EngineTicks::ENGINE);
     }
 
     #[test]
-    fn who_was_asked_before_a_sleep_is_asked_again_after_it() {
-        let (looked, ticker) = (LastCheck::default(), EngineTicks::default());
+    fn check_is_repeated_after_a_sleep() {
+        let (check, ticker) = (LastCheck::default(), EngineTicks::default());
         ticker.tick(true);
-        assert!(looked.is_still(&ticker, || true));
+        assert!(check.is_still(&ticker, || true));
         ticker.tick(false);
         ticker.tick(true);
-        assert!(!looked.is_still(&ticker, || false), "this is another tick");
+        assert!(!check.is_still(&ticker, || false), "another tick");
     }
 }

@@ -1,6 +1,7 @@
-//! What a registration allows: the range, the protection domain and the rights of a key, and the guard of a copy that uses it.
+//! Rights of a registration: the range, the protection domain and the access rights of a key; and the guard of a copy that uses
+//! it.
 //!
-//! A provider's table keeps an address, a length and one word for each key. The word has the rights in its lower half and the
+//! A provider's table has an address, a length and one word per key. The word has the rights in its lower half and the
 //! protection domain in its upper half.
 #![forbid(unsafe_code)]
 
@@ -12,13 +13,13 @@ const REMOTE_READ: u64 = 2;
 const REMOTE_WRITE: u64 = 4;
 /// Local segments may name the key. Windows do not have this right.
 pub const LOCAL: u64 = 8;
-/// Peers may map the memory behind the key.
+/// Peers may map the memory of the key.
 pub const EXPORTED: u64 = 16;
 
 /// A right that a copy needs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AccessRight {
-    /// Granted on each registration that is not a window.
+    /// Reads by local segments. Each registration grants it; windows do not.
     LocalRead,
     /// Writes by local segments.
     LocalWrite,
@@ -29,12 +30,12 @@ pub enum AccessRight {
 }
 
 impl AccessRight {
-    /// The right of a local segment.
+    /// The right that a local segment needs.
     pub fn local(write: bool) -> Self {
         if write { AccessRight::LocalWrite } else { AccessRight::LocalRead }
     }
 
-    /// The right of a peer.
+    /// The right that an access by a peer needs.
     pub fn remote(write: bool) -> Self {
         if write { AccessRight::RemoteWrite } else { AccessRight::RemoteRead }
     }
@@ -48,7 +49,7 @@ impl AccessRight {
         }
     }
 
-    /// How a work request fails without this right.
+    /// The status of a work request that fails without this right.
     pub fn refusal(self) -> Status {
         match self {
             AccessRight::LocalRead | AccessRight::LocalWrite => Status::LocalProtection,
@@ -64,7 +65,7 @@ pub fn word(access: Access, pd: u32, more: u64) -> u64 {
     u64::from(pd) << 32 | bit(access.local_write, LOCAL_WRITE) | remote | more
 }
 
-/// What a table says of a live key.
+/// The table entry of a live key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct KeyEntry {
     /// The registered range, or the range of the window.
@@ -99,24 +100,24 @@ impl KeyEntry {
     }
 }
 
-/// Counts as a user of a registration until it is dropped: a deregistration waits for that.
+/// A reference on a registration; deregistration waits until it is dropped.
 #[derive(Debug)]
 pub struct RegistrationGuard<'a>(&'a AtomicU32);
 
 impl<'a> RegistrationGuard<'a> {
-    /// Adds a user. The caller checks the key afterwards, behind `fence_behind_rmw`.
+    /// Takes a reference. The caller checks the key afterwards, behind `fence_behind_rmw`.
     #[inline]
     pub fn new(users: &'a AtomicU32) -> Self {
         users.fetch_add(1, Ordering::SeqCst);
         RegistrationGuard(users)
     }
 
-    /// Keeps the count beyond this guard, until [`RegistrationGuard::resume`].
+    /// Keeps the reference beyond this guard, until [`RegistrationGuard::resume`].
     pub fn suspend(self) {
         std::mem::forget(self);
     }
 
-    /// The guard of a count that [`RegistrationGuard::suspend`] kept.
+    /// Returns the guard of a reference that [`RegistrationGuard::suspend`] kept.
     pub fn resume(users: &'a AtomicU32) -> Self {
         RegistrationGuard(users)
     }

@@ -1,27 +1,26 @@
-//! Local memory of a work request, and the copies between it and a provider's own buffers, for providers that are made in
-//! software.
+//! The segments of a work request, and copies between them and a provider's buffers.
 //!
-//! A segment is checked when it is used, not when it is posted: its registration may have ended since. The copy holds the
-//! registration for its own time only. Never makes a reference to memory of the consumer's.
+//! A segment is checked when it is used, not when it is posted: its registration may have ended in between. A copy holds a
+//! reference on the registration. No Rust reference to consumer memory is ever created.
 
 use crate::memory::user_copy::{self, Registration};
 use dapl::provider::{Segment, Status};
 
-/// Segments held without an allocation.
+/// Segments that are stored without an allocation.
 const FEW: usize = 4;
 
 /// Registered memory of this process.
 pub trait LocalMemory {
-    /// Keeps what was held until it is dropped.
+    /// Holds a reference on a registration until it is dropped.
     type Guard<'a>
     where
         Self: 'a;
 
-    /// Holds `piece` for a copy, to be written if `write`. Fails if it is not registered in `pd` with that right. Does not say
-    /// whether the memory is there.
+    /// Takes a reference for a copy of `piece`; `write`: into it. Fails if it is not registered in `pd` with that right. Does
+    /// not check whether the memory is mapped.
     fn acquire_piece(&self, pd: u32, piece: &Segment, write: bool) -> Result<Self::Guard<'_>, Status>;
 
-    /// All of the registration that a held piece belongs to.
+    /// The whole registration of a key that is in use.
     fn registration(&self, key: u32) -> Registration<'_>;
 }
 
@@ -35,7 +34,7 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// Copies them; a total that does not fit into 64 bits is as good as the largest.
+    /// Copies the list of segments. A total that exceeds 64 bits saturates.
     #[inline]
     pub fn new(list: &[Segment]) -> Self {
         let total = list.iter().fold(0u64, |sum, s| sum.saturating_add(s.length));
@@ -49,7 +48,7 @@ impl Segments {
         Segments { few, count: list.len(), more, total }
     }
 
-    /// Bytes in all.
+    /// Total length in bytes.
     #[inline]
     pub fn total(&self) -> u64 {
         self.total
@@ -60,7 +59,7 @@ impl Segments {
         self.more.as_deref().unwrap_or_else(|| &self.few[..self.count])
     }
 
-    /// The pieces that cover `length` bytes from `offset` on: key, address, length. Empty segments are not looked at.
+    /// The pieces that cover `length` bytes from `offset` on. Empty segments are skipped.
     #[inline]
     pub fn pieces(&self, offset: u64, length: u64) -> impl Iterator<Item = Segment> + '_ {
         let (mut skip, mut left) = (offset, length);
@@ -75,7 +74,7 @@ impl Segments {
     }
 }
 
-/// Copies `length` bytes of the request's memory from `offset` on to `to`.
+/// Copies `length` bytes of the request's memory, from `offset` on, to `to`.
 ///
 /// # Safety
 /// `length` bytes at `to` are writable and belong to this call.
@@ -91,8 +90,8 @@ pub unsafe fn gather(
     for piece in segments.pieces(offset, length as u64) {
         let _hold = memory.acquire_piece(pd, &piece, false)?;
         let registration = || memory.registration(piece.key);
-        // SAFETY: the source is registered memory of the consumer, held during the copy; the pieces add up to `length` at
-        // most, so the sink is within what the caller vouches for.
+        // SAFETY: the source is registered memory with a reference held during the copy. The pieces add up to at most `length`,
+        // so the destination is within the caller's guarantee.
         let is_copied = unsafe { user_copy::read(piece.address, to.add(done), piece.length as usize, registration) };
         if !is_copied {
             return Err(Status::LocalProtection);
@@ -102,7 +101,7 @@ pub unsafe fn gather(
     Ok(())
 }
 
-/// Copies `length` bytes from `from` to the request's memory from `offset` on.
+/// Copies `length` bytes from `from` to the request's memory, from `offset` on.
 ///
 /// # Safety
 /// `length` bytes at `from` are readable; they may change at any time.
@@ -118,7 +117,7 @@ pub unsafe fn scatter(
     for piece in segments.pieces(offset, length as u64) {
         let _hold = memory.acquire_piece(pd, &piece, true)?;
         let registration = || memory.registration(piece.key);
-        // SAFETY: as in `gather`, the other way round.
+        // SAFETY: as in `gather`, in the other direction.
         let is_copied = unsafe { user_copy::write(from.add(done), piece.address, piece.length as usize, registration) };
         if !is_copied {
             return Err(Status::LocalProtection);
@@ -159,10 +158,10 @@ mod tests {
         assert_eq!(Segments::new(&[segment(0, u64::MAX), segment(0, 2)]).total(), u64::MAX);
     }
 
-    /// One registration, readable as it is.
+    /// One registration, which may be read.
     struct FakeMemory {
         key: u32,
-        held: Cell<u32>,
+        references: Cell<u32>,
         checker: Checker,
     }
 
@@ -178,9 +177,9 @@ mod tests {
         type Guard<'a> = FakeGuard<'a>;
 
         fn acquire_piece(&self, pd: u32, piece: &Segment, write: bool) -> Result<FakeGuard<'_>, Status> {
-            self.held.set(self.held.get() + 1);
-            let hold = FakeGuard(&self.held);
-            if pd == 1 && piece.key == self.key && !write { Ok(hold) } else { Err(Status::LocalProtection) }
+            self.references.set(self.references.get() + 1);
+            let guard = FakeGuard(&self.references);
+            if pd == 1 && piece.key == self.key && !write { Ok(guard) } else { Err(Status::LocalProtection) }
         }
 
         fn registration(&self, _: u32) -> Registration<'_> {
@@ -189,8 +188,8 @@ mod tests {
     }
 
     #[test]
-    fn copies_hold_every_piece_and_let_go() {
-        let memory = FakeMemory { key: 9, held: Cell::new(0), checker: Checker::default() };
+    fn copies_take_and_drop_references() {
+        let memory = FakeMemory { key: 9, references: Cell::new(0), checker: Checker::default() };
         let (source, mut sink) = ([3u8; 64], [0u8; 64]);
         let base = source.as_ptr() as u64;
         let list = |key| {
@@ -199,18 +198,18 @@ mod tests {
         };
         // SAFETY: local arrays of 64 bytes, here and below.
         assert_eq!(unsafe { gather(&memory, 1, &list(9), 0, sink.as_mut_ptr(), 64) }, Ok(()));
-        assert_eq!((sink, memory.held.get()), (source, 0));
+        assert_eq!((sink, memory.references.get()), (source, 0));
         // SAFETY: as above.
         let refused = unsafe { scatter(&memory, 1, &list(9), 0, sink.as_ptr(), 64) };
         assert_eq!(refused, Err(Status::LocalProtection), "no right to write");
         for (pd, key) in [(2, 9), (1, 8)] {
             // SAFETY: as above.
             let refused = unsafe { gather(&memory, pd, &list(key), 0, sink.as_mut_ptr(), 64) };
-            assert_eq!((refused, memory.held.get()), (Err(Status::LocalProtection), 0));
+            assert_eq!((refused, memory.references.get()), (Err(Status::LocalProtection), 0));
         }
         let nowhere = Segments::new(&[Segment { key: 9, pad: 0, address: 4096, length: 64 }]);
         // SAFETY: as above.
         let refused = unsafe { gather(&memory, 1, &nowhere, 0, sink.as_mut_ptr(), 64) };
-        assert_eq!((refused, memory.held.get()), (Err(Status::LocalProtection), 0), "not mapped");
+        assert_eq!((refused, memory.references.get()), (Err(Status::LocalProtection), 0), "not mapped");
     }
 }

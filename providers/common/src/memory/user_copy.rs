@@ -1,21 +1,20 @@
-//! Copies between registered memory of the consumer and a provider's own buffers, which fail where a plain copy would fault:
-//! the consumer may have unmapped or protected the memory since it was registered, or cut off the file behind it.
+//! Copies between registered memory of the consumer and a provider's buffers. They fail where a plain copy would raise a
+//! signal: the consumer may have unmapped, protected or truncated the memory since it was registered.
 //!
-//! A handler for SIGSEGV is out of the question: it would change what the program has said about its own signals. Copies by
-//! the kernel report such memory as an error, but cost a system call. So memory that was found usable a moment ago is copied
-//! directly, and all other memory is checked first:
+//! A SIGSEGV handler is no option: it would interfere with the program's own signal handling. Copies by the kernel report such
+//! memory as an error, but cost a system call. So memory that was checked a moment ago is copied directly, and all other memory
+//! is checked first:
 //!
-//! - Whether a page is usable is remembered until the current time slot ends (2^19 ticks of the time stamp counter on x86-64,
-//!   0.5 ms elsewhere; see `slot`). The table below has one word per page, which is all that a copy of recently used
-//!   memory looks at.
-//! - The first copies of a slot that meet other pages go through the kernel (`process_vm_readv` and `process_vm_writev` on
-//!   this process): there is no gap between check and use, and nothing but the pages used is remembered.
-//! - A program that uses many pages in a slot would pay a system call for each. From then on up to 256 KiB of the
-//!   registration around the piece are checked at once.
-//! - Pieces beyond 64 KiB are checked each time, and nothing is remembered.
+//! - A page that was found usable counts as such until the current time slot ends (2^19 ticks of the time stamp counter on
+//!   x86-64, 0.5 ms elsewhere; see `slot`). A table has one word per page; a copy of recently used memory reads only that word.
+//! - The first copies in a slot that meet other pages are made by the kernel (`process_vm_readv` and `process_vm_writev` on
+//!   this process). There is no gap between check and use, and only the pages used are recorded.
+//! - A program that uses many pages in a slot would pay a system call for each copy. So after these first copies, up to 256 KiB
+//!   of the registration around the piece are checked at once.
+//! - Pieces longer than 64 KiB are checked each time, and nothing is recorded.
 //!
-//! What remains: memory that is taken away within a slot of its last check, or in the instant between check and copy, faults.
-//! No lock is taken.
+//! Limits of the method: memory that is taken away within a slot of its last check, or between check and copy, still faults. No
+//! lock is taken.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
@@ -25,45 +24,46 @@ use crate::memory::vma_query::Maps;
 use dapl::provider::Region;
 use dapl::runtime::mappings::{Found, Rights};
 
-/// Ticks of a slot. A copy of memory that is in use all the time meets one check per slot, which takes 1 us: half a percent.
+/// Length of a slot: 2 to the power of this ticks. Memory in continuous use is checked once per slot, which takes 1 us:
+/// half a percent.
 const SLOT_BITS: u32 = 19;
 /// The table counts in pages of this size, which divides every page size of Linux.
 const PAGE_BITS: u32 = 12;
-/// Pages in the table, placed by the low bits of their numbers: 16 MiB of memory that is in use at a time.
-const PLACE_BITS: u32 = 12;
-const PLACES: usize = 1 << PLACE_BITS;
-/// Longer pieces are checked each time they are copied: that takes little beside the copy.
+/// The table has 2 to the power of this entries, indexed by the low bits of page numbers: 16 MiB of memory in use at a time.
+const TABLE_BITS: u32 = 12;
+const TABLE_LEN: usize = 1 << TABLE_BITS;
+/// Longer pieces are checked at each copy: the check is cheap compared with the copy.
 const LONG: usize = 64 << 10;
-/// Longer pieces are not copied by the kernel, which takes longer than to check and to copy.
-const KERNEL_MOST: usize = 16 << 10;
-/// Copies of a slot that the kernel makes if they meet pages that were not checked.
-const EXACT: u64 = 2;
-/// From then on so much of the registration is checked together.
+/// Longer pieces are not copied by the kernel, which takes longer than check and copy.
+const KERNEL_MAX: usize = 16 << 10;
+/// Copies per slot that the kernel makes when they meet unchecked pages.
+const MAX_KERNEL_COPIES: u64 = 2;
+/// After these, blocks of this size of the registration are checked at once.
 const BLOCK: u64 = 256 << 10;
-/// Up to so many bytes pages are asked about one by one, which also makes them present.
-const FEW_PAGES: u64 = 2 << PAGE_BITS;
+/// Up to this many bytes pages are checked one by one, which also populates them.
+const SMALL_REGION: u64 = 2 << PAGE_BITS;
 
-/// For each place, which page was found usable, in which slot, and whether for writing.
-static SEEN: [AtomicU64; PLACES] = [const { AtomicU64::new(0) }; PLACES];
-/// The current slot, and how many copies have met pages that were not checked in it.
+/// For each entry: the page that was found usable, the slot, and whether for writing.
+static TABLE: [AtomicU64; TABLE_LEN] = [const { AtomicU64::new(0) }; TABLE_LEN];
+/// The current slot, and the number of copies that met unchecked pages in it.
 static MISSES: AtomicU64 = AtomicU64::new(0);
 
 /// A word of the table: the upper bits of the page number (33, for addresses of 57 bits), a bit that is always set, the slot
-/// (29 bits: it comes round after a day), and whether the page may be written.
+/// (29 bits: it wraps after a day), and whether the page may be written.
 const ALWAYS: u64 = 1 << 30;
 const SLOT_MASK: u64 = ALWAYS - 1 - WRITABLE;
 const WRITABLE: u64 = 1;
 
-/// The registration that a piece lies in, and the process it belongs to. Built only when a piece has to be checked.
+/// The registration of a piece, and its checker. Built only when a piece has to be checked.
 #[derive(Debug)]
 pub struct Registration<'a> {
-    /// All of the registration.
+    /// The registered range.
     pub region: Region,
-    /// How this process answers questions about its memory.
+    /// Checks mappings of this process.
     pub checker: &'a Checker,
 }
 
-/// What checks are made with. One per IA: it belongs to the process that opened it.
+/// Checks mappings of the process that created it. One per IA.
 #[derive(Debug)]
 pub struct Checker {
     pid: libc::pid_t,
@@ -77,8 +77,8 @@ impl Default for Checker {
 }
 
 impl Checker {
-    /// May a region be registered: read, all of it, and written if `write`? Anonymous memory is asked about in one call and not
-    /// made present, since transfers check it again; for all other memory see [`mapping_check::is_usable`].
+    /// Whether a region may be registered: readable, and writable if `write`. Anonymous memory is checked in one call and not
+    /// populated, since transfers check it again. For other memory see [`mapping_check::is_usable`].
     pub fn may_register(&self, region: Region, write: bool) -> bool {
         if region.length == 0 {
             return true;
@@ -99,17 +99,18 @@ impl Checker {
 
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum Direction {
-    /// Out of the consumer's memory.
+    /// From consumer memory.
     Read,
-    /// Into the consumer's memory.
+    /// Into consumer memory.
     Write,
 }
 
-/// Copies `length` bytes of consumer memory at `address` to `to`. False: some of it is not there or may not be read, and
-/// what is at `to` is undefined.
+/// Copies `length` bytes of consumer memory at `address` to `to`. Returns false if some of it is not mapped or not readable;
+/// then the bytes at `to` are undefined.
 ///
 /// # Safety
-/// What is mapped of the consumer's `length` bytes is this call's to read; as many at `to` are writable and do not overlap them.
+/// The mapped part of the consumer's `length` bytes may be read by this call. As many bytes at `to` are writable and do not
+/// overlap them.
 #[inline]
 pub unsafe fn read<'a>(
     address: u64,
@@ -127,11 +128,12 @@ pub unsafe fn read<'a>(
     unsafe { copy_checked(Direction::Read, address, to, length, &registration()) }
 }
 
-/// Copies `length` bytes from `from` to consumer memory at `address`, the last byte last. False: some of it is not there or
-/// may not be written, and what is there is undefined.
+/// Copies `length` bytes from `from` to consumer memory at `address`, the last byte last. Returns false if some of it is not
+/// mapped or not writable; then the bytes there are undefined.
 ///
 /// # Safety
-/// What is mapped of the consumer's `length` bytes is this call's to write; as many at `from` are readable and do not overlap them.
+/// The mapped part of the consumer's `length` bytes may be written by this call. As many bytes at `from` are readable and do
+/// not overlap them.
 #[inline]
 pub unsafe fn write<'a>(
     from: *const u8,
@@ -149,7 +151,7 @@ pub unsafe fn write<'a>(
     unsafe { copy_checked(Direction::Write, address, from.cast_mut(), length, &registration()) }
 }
 
-/// The current time slot, in the bits of a table word. Nothing about its length depends on the load of the machine.
+/// The current time slot, as the bits of a table word. Its length does not depend on the load of the machine.
 #[inline]
 fn slot() -> u64 {
     // 105 us at 5 GHz, 262 us at 2 GHz.
@@ -159,75 +161,75 @@ fn slot() -> u64 {
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let ticks = {
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: writes the time there.
+        // SAFETY: writes the time into a local.
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
         (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
     };
     ticks >> (SLOT_BITS - 1) & SLOT_MASK
 }
 
-/// The word of a page that is usable for writing.
+/// The table word of a page that is usable for writing.
 #[inline]
 fn word(address: u64, slot: u64) -> u64 {
-    address >> (PAGE_BITS + PLACE_BITS) << 31 | ALWAYS | slot | WRITABLE
+    address >> (PAGE_BITS + TABLE_BITS) << 31 | ALWAYS | slot | WRITABLE
 }
 
 #[inline]
-fn place(address: u64) -> &'static AtomicU64 {
-    &SEEN[(address >> PAGE_BITS) as usize % PLACES]
+fn entry(address: u64) -> &'static AtomicU64 {
+    &TABLE[(address >> PAGE_BITS) as usize % TABLE_LEN]
 }
 
 #[inline]
-fn holds(address: u64, slot: u64, way: Direction) -> bool {
-    place(address).load(Ordering::Relaxed) | u64::from(way == Direction::Read) == word(address, slot)
+fn is_recorded(address: u64, slot: u64, direction: Direction) -> bool {
+    entry(address).load(Ordering::Relaxed) | u64::from(direction == Direction::Read) == word(address, slot)
 }
 
-/// Was a piece within one page found usable in this slot?
+/// Whether a piece within one page was found usable in this slot.
 #[inline]
-fn is_recent(address: u64, length: usize, way: Direction) -> bool {
+fn is_recent(address: u64, length: usize, direction: Direction) -> bool {
     let last = address.wrapping_add(length as u64).wrapping_sub(1);
-    (address ^ last) >> PAGE_BITS == 0 && holds(address, slot(), way)
+    (address ^ last) >> PAGE_BITS == 0 && is_recorded(address, slot(), direction)
 }
 
-/// The same for a piece of any length up to `LONG`.
+/// As `is_recent`, for a piece of any length up to `LONG`.
 #[inline(never)]
-fn is_recent_piece(address: u64, length: usize, way: Direction) -> bool {
+fn is_recent_piece(address: u64, length: usize, direction: Direction) -> bool {
     let slot = slot();
-    length <= LONG && pages(Region { address, length: length as u64 }).all(|page| holds(page, slot, way))
+    length <= LONG && pages(Region { address, length: length as u64 }).all(|page| is_recorded(page, slot, direction))
 }
 
-/// An address in each page of a region.
+/// The address of each page of a region.
 fn pages(region: Region) -> impl Iterator<Item = u64> {
     let count = (region.address + region.length).div_ceil(1 << PAGE_BITS) - (region.address >> PAGE_BITS);
     let first = region.address >> PAGE_BITS;
     (first..first + if region.length == 0 { 0 } else { count }).map(|page| page << PAGE_BITS)
 }
 
-/// Remembers that a region was usable in a slot.
-fn remember(region: Region, slot: u64, way: Direction) {
+/// Records that a region was usable in a slot.
+fn remember(region: Region, slot: u64, direction: Direction) {
     for page in pages(region) {
-        // A page that may be written stays so when it is read.
-        if way == Direction::Write || !holds(page, slot, Direction::Write) {
-            place(page).store(word(page, slot) & !u64::from(way == Direction::Read), Ordering::Relaxed);
+        // A read does not clear the record that a page may be written.
+        if direction == Direction::Write || !is_recorded(page, slot, Direction::Write) {
+            entry(page).store(word(page, slot) & !u64::from(direction == Direction::Read), Ordering::Relaxed);
         }
     }
 }
 
-/// Counts a copy that meets pages which were not checked. Are there still few in this slot?
+/// Counts a copy that met unchecked pages. Returns whether there were few in this slot.
 fn is_rare(slot: u64) -> bool {
     let seen = MISSES.load(Ordering::Relaxed);
     let count = if seen >> 32 == slot { seen & 0xFFFF } else { 0 };
     MISSES.store(slot << 32 | (count + 1).min(0xFFFF), Ordering::Relaxed);
-    count < EXACT
+    count < MAX_KERNEL_COPIES
 }
 
-/// Copies a piece that was not used recently. Says why if it cannot be used.
+/// Copies a piece that was not used recently. Logs a warning if it cannot be used.
 ///
 /// # Safety
 /// As [`read`] or [`write`].
 #[cold]
 unsafe fn copy_checked(
-    way: Direction,
+    direction: Direction,
     address: u64,
     buffer: *mut u8,
     length: usize,
@@ -238,60 +240,60 @@ unsafe fn copy_checked(
     let is_short = length <= LONG;
     if is_short && is_rare(slot) {
         // SAFETY: this function's own contract.
-        if length <= KERNEL_MOST && unsafe { copy_by_kernel(way, piece, buffer, registration.checker.pid) } {
-            remember(piece, slot, way);
+        if length <= KERNEL_MAX && unsafe { copy_by_kernel(direction, piece, buffer, registration.checker.pid) } {
+            remember(piece, slot, direction);
             return true;
         }
     } else if is_short {
         let block = around(piece, registration.region);
-        if is_usable(block, way, &registration.checker.maps) {
-            remember(block, slot, way);
+        if is_usable(block, direction, &registration.checker.maps) {
+            remember(block, slot, direction);
             // SAFETY: this function's own contract, and the memory was usable just now.
-            unsafe { copy_directly(way, address, buffer, length) };
+            unsafe { copy_directly(direction, address, buffer, length) };
             return true;
         }
     }
-    if !is_usable(piece, way, &registration.checker.maps) {
-        let done = if way == Direction::Write { "written" } else { "read" };
+    if !is_usable(piece, direction, &registration.checker.maps) {
+        let done = if direction == Direction::Write { "written" } else { "read" };
         log::warn!(
             "transfer fails: {length} bytes of registered memory at {address:#x} are no longer mapped, or may not be {done}"
         );
         return false;
     }
     if is_short {
-        remember(piece, slot, way);
+        remember(piece, slot, direction);
     }
     // SAFETY: as above.
-    unsafe { copy_directly(way, address, buffer, length) };
+    unsafe { copy_directly(direction, address, buffer, length) };
     true
 }
 
 /// # Safety
-/// As [`read`] or [`write`], and the memory can be touched.
-unsafe fn copy_directly(way: Direction, address: u64, buffer: *mut u8, length: usize) {
+/// As [`read`] or [`write`], and the memory can be accessed.
+unsafe fn copy_directly(direction: Direction, address: u64, buffer: *mut u8, length: usize) {
     // SAFETY: this function's own contract.
     unsafe {
-        match way {
+        match direction {
             Direction::Read => copy(address as *const u8, buffer, length),
             Direction::Write => copy(buffer, address as *mut u8, length),
         }
     }
 }
 
-/// The blocks that a piece lies in, as far as they belong to its registration.
+/// The blocks that contain a piece, limited to its registration.
 fn around(piece: Region, registration: Region) -> Region {
     let (last, end) = (piece.address + piece.length, registration.address.saturating_add(registration.length));
     if piece.address < registration.address || last > end {
-        return piece; // the registration has ended
+        return piece; // deregistered
     }
     let from = (piece.address & !(BLOCK - 1)).max(registration.address);
     Region { address: from, length: last.next_multiple_of(BLOCK).min(end) - from }
 }
 
-/// May all of a region be read, or written, now?
-fn is_usable(region: Region, way: Direction, maps: &Maps) -> bool {
-    let write = way == Direction::Write;
-    if region.length <= FEW_PAGES {
+/// Whether a whole region may be read, or written, now.
+fn is_usable(region: Region, direction: Direction, maps: &Maps) -> bool {
+    let write = direction == Direction::Write;
+    if region.length <= SMALL_REGION {
         return is_accessible(region, write);
     }
     match maps.look(region, Rights { read: true, write, shared: false }, |last| is_accessible(last, write)) {
@@ -301,12 +303,12 @@ fn is_usable(region: Region, way: Direction, maps: &Maps) -> bool {
     }
 }
 
-/// Has the kernel copy a piece, the last byte last. False: it may not or cannot, for whatever reason.
+/// Lets the kernel copy a piece, the last byte last. Returns false if the kernel refuses for any reason.
 ///
 /// # Safety
 /// As [`read`] or [`write`].
-unsafe fn copy_by_kernel(way: Direction, piece: Region, buffer: *mut u8, pid: libc::pid_t) -> bool {
-    /// A sandbox forbids the calls. A process may always reach its own memory otherwise.
+unsafe fn copy_by_kernel(direction: Direction, piece: Region, buffer: *mut u8, pid: libc::pid_t) -> bool {
+    /// Set if a sandbox forbids the calls; otherwise a process may always access its own memory.
     static IS_FORBIDDEN: AtomicBool = AtomicBool::new(false);
     let Some(body) = (piece.length as usize).checked_sub(1) else { return true };
     if IS_FORBIDDEN.load(Ordering::Relaxed) {
@@ -318,13 +320,13 @@ unsafe fn copy_by_kernel(way: Direction, piece: Region, buffer: *mut u8, pid: li
             libc::iovec { iov_base: base.wrapping_add(body).cast(), iov_len: 1 },
         ]
     };
-    let (ours, consumers) = (vector(buffer), vector(piece.address as *mut u8));
-    // SAFETY: both vectors live during the call; the kernel checks the memory that they name, and by this function's own
-    // contract it is this call's to use.
+    let (local, consumer) = (vector(buffer), vector(piece.address as *mut u8));
+    // SAFETY: both vectors outlive the call. The kernel checks the memory that they name, and by this function's own contract
+    // this call may use it.
     let moved = unsafe {
-        match way {
-            Direction::Read => libc::process_vm_readv(pid, ours.as_ptr(), 2, consumers.as_ptr(), 2, 0),
-            Direction::Write => libc::process_vm_writev(pid, ours.as_ptr(), 2, consumers.as_ptr(), 2, 0),
+        match direction {
+            Direction::Read => libc::process_vm_readv(pid, local.as_ptr(), 2, consumer.as_ptr(), 2, 0),
+            Direction::Write => libc::process_vm_writev(pid, local.as_ptr(), 2, consumer.as_ptr(), 2, 0),
         }
     };
     if moved < 0 && matches!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) {
@@ -333,15 +335,15 @@ unsafe fn copy_by_kernel(way: Direction, piece: Region, buffer: *mut u8, pid: li
     moved == piece.length as isize
 }
 
-/// Copies upwards, the last byte last: programs poll it.
+/// Copies in ascending order, the last byte last: programs poll it.
 ///
 /// # Safety
-/// Both ranges are mapped. Either may be changed by somebody else meanwhile; then the bytes are whatever was there.
+/// Both ranges are mapped. Other threads or processes may change either meanwhile; then the copied bytes are unspecified.
 #[inline]
 pub unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     let Some(body) = length.checked_sub(1) else { return };
-    // SAFETY: this function's own contract. The memory is shared with people who may not keep to rules, so it is copied
-    // raw, and no reference to it exists.
+    // SAFETY: this function's own contract. Untrusted processes may write the memory at any time, so it is copied raw, and no
+    // reference to it exists.
     unsafe {
         std::ptr::copy(from, to, body);
         let last = AtomicU8::from_ptr(from.add(body).cast_mut()).load(Ordering::Relaxed);

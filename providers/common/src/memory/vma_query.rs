@@ -1,7 +1,7 @@
-//! Asks the kernel how a range of this process's memory is mapped, in one call per mapping whatever its size.
+//! Asks the kernel how a range of this process's memory is mapped: one call per mapping, whatever its size.
 //!
-//! `PROCMAP_QUERY` of Linux 6.11. Where it is missing or forbidden the answer is `Found::Unknown`, and callers ask page by
-//! page. One `Maps` belongs to one process: objects of a parent are not used after a fork.
+//! Uses `PROCMAP_QUERY` of Linux 6.11. Where that is missing or forbidden the answer is `Found::Unknown`, and callers check
+//! page by page. A `Maps` belongs to one process: objects of a parent are not used after a fork.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dapl::provider::Region;
 use dapl::runtime::mappings::{Found, Rights};
 
-/// Mappings that one question may cover; a range with more of them is asked about page by page.
-const MOST: usize = 16;
+/// Maximum number of mappings in a query. A range with more of them is checked page by page.
+const MAX_MAPPINGS: usize = 16;
 
 /// `struct procmap_query` of `linux/fs.h`.
 #[repr(C)]
@@ -39,7 +39,7 @@ const PROCMAP_QUERY: libc::Ioctl = libc::_IOWR::<Query>(b'f' as u32, 17);
 const READABLE: u64 = 1;
 const WRITABLE: u64 = 2;
 
-/// The list of this process's mappings, opened at the first question.
+/// The list of this process's mappings, opened by the first query.
 #[derive(Debug, Default)]
 pub struct Maps {
     file: OnceLock<Option<File>>,
@@ -47,12 +47,12 @@ pub struct Maps {
 }
 
 impl Maps {
-    /// Is all of a region mapped with these rights (`shared` is ignored)? For each part that has a file behind it, `last_page`
-    /// is called with a piece of that part's last page: a file that was cut off lacks its last pages.
+    /// Whether a whole region is mapped with these rights (`shared` is ignored). For each part with a file behind it
+    /// `last_page` is called with a byte of its last page: a truncated file lacks its last pages.
     pub fn look(&self, region: Region, rights: Rights, last_page: impl Fn(Region) -> bool) -> Found {
         let end = region.address.saturating_add(region.length);
         let mut at = region.address;
-        for _ in 0..MOST {
+        for _ in 0..MAX_MAPPINGS {
             let query = match self.query(at) {
                 Ok(Some(query)) => query,
                 Ok(None) => return Found::Missing,
@@ -74,14 +74,14 @@ impl Maps {
         Found::Unknown
     }
 
-    /// The mapping at an address. An error: the kernel does not answer such questions.
+    /// The mapping at an address. Errors: the kernel does not support the query.
     fn query(&self, address: u64) -> Result<Option<Query>, ()> {
         if self.is_refused.load(Ordering::Relaxed) {
             return Err(());
         }
         let file = self.file.get_or_init(|| File::open("/proc/self/maps").ok()).as_ref().ok_or(())?;
         let mut query = Query { size: size_of::<Query>() as u64, query_addr: address, ..Query::default() };
-        // SAFETY: the kernel reads and fills a record of the size that it says.
+        // SAFETY: the kernel reads and fills a record of the size that is given in it.
         let done = unsafe { libc::ioctl(file.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
         match std::io::Error::last_os_error().raw_os_error() {
             _ if done == 0 => Ok(Some(query).filter(|query| query.vma_end > address)),
@@ -127,7 +127,7 @@ mod tests {
             return eprintln!("skipped: this kernel has no PROCMAP_QUERY");
         }
         assert_eq!(look(0, 8, true), Found::Whole);
-        // SAFETY: pages of the test's own, which nobody touches.
+        // SAFETY: pages of the test's own, which no other code accesses.
         unsafe {
             assert_eq!(libc::mprotect((at as usize + 2 * PAGE) as *mut _, PAGE, libc::PROT_READ), 0);
             assert_eq!(libc::mprotect((at as usize + 3 * PAGE) as *mut _, PAGE, libc::PROT_NONE), 0);

@@ -1,10 +1,9 @@
-//! Memory windows of a provider that is made in software: what each is bound to, and the binds and unbinds that wait for their
-//! turn in a connection's queue.
+//! Memory windows: the state of each window, and the binds and unbinds that wait for their turn in a connection's queue.
 //!
-//! A bind takes its key when it is posted, and opens it when its turn comes; then the old key is dead already, and copies
-//! under way by it are over. Binds of one window may wait in several connections: a later one that had its turn first makes
-//! an earlier one void. Whatever keeps a registration lies here, and is let go without the window's lock. Nothing here
-//! blocks a turn; only the end of a window, or of a bind that will have no turn, waits as a deregistration does.
+//! A bind takes its key when it is posted, and activates it when it is executed. By then the old key is revoked, and copies by
+//! it have ended. Binds of one window may be queued on several connections: a later one that is executed first makes an earlier
+//! one void. The window keeps its registrations alive, and releases them without its lock. Execution never blocks. Only closing
+//! a window, or flushing its bind, waits for copies, as deregistration does.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -16,30 +15,31 @@ use parking_lot::Mutex;
 use dapl::error::Result;
 use dapl::provider::{Access, KeptObject, Region, Status};
 
-/// A peer that is stopped in the middle of a copy, or lies about one, holds a turn up no longer.
+/// Limit of the wait for copies by a peer. The peer may be stopped in the middle of a copy, or may be malicious.
 const PEER_COPY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The provider's table of keys, as a window uses it.
 pub trait WindowKeys: Send + Sync {
-    /// A key that opens nothing yet.
+    /// Reserves a key that grants nothing yet.
     fn reserve(&self) -> Result<u32>;
-    /// Makes a reserved key open a region to peers, not to local segments.
+    /// Makes a reserved key grant access to a region, for peers only.
     fn open(&self, key: u32, region: Region, access: Access, pd: u32);
-    /// From now on the key opens nothing; copies may still be under way.
+    /// Revokes the key. Copies that have started may go on.
     fn revoke(&self, key: u32);
-    /// Is a copy with this key under way in this process?
+    /// Whether a copy with this key is in progress in this process.
     fn is_in_use(&self, key: u32) -> bool;
-    /// Does a peer say that it is copying with this key?
+    /// Whether a peer announces a copy with this key.
     fn is_in_use_by_peer(&self, key: u32) -> bool;
-    /// Kills the key, waits for the copies, and gives it back.
+    /// Revokes the key, waits for the copies, and releases it.
     fn remove(&self, key: u32);
-    /// A key that opens nothing is of no more use.
+    /// Releases a key that grants nothing.
     fn release_key(&self, key: u32);
-    /// Is the region within the registration `source` of this domain, and may this process write it, if `write`?
+    /// Whether the region is within the registration `source` of this domain, and, if `write`, whether this process may write
+    /// it.
     fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool;
 }
 
-/// A window.
+/// The state of a memory window.
 pub struct WindowCore<K> {
     keys: Arc<K>,
     pd: u32,
@@ -48,35 +48,35 @@ pub struct WindowCore<K> {
 
 #[derive(Default)]
 struct WindowState {
-    /// Moves are numbered as they are posted; the last that was, and the last that had its turn or lost it.
+    /// Binds and unbinds are numbered as they are posted: the last one posted, and the last one executed or flushed.
     posted: u64,
     executed: u64,
-    /// The last that was posted is a bind that can still come true.
+    /// The last one posted is a bind that was executed or can still be.
     bound: bool,
-    /// Binds that have not had their turn.
+    /// Binds that were not executed yet.
     waiting: VecDeque<(u64, BindGrant)>,
-    open: Option<ActiveBind>,
+    active: Option<ActiveBind>,
     closed: bool,
 }
 
-/// What a bind asks for.
+/// Parameters of a bind.
 struct BindGrant {
     key: u32,
-    /// The registration below it.
+    /// Key of the registration below the window.
     source: u32,
     region: Region,
     access: Access,
     _kept: KeptObject,
 }
 
-/// What is open now.
+/// The bind in effect.
 struct ActiveBind {
     grant: BindGrant,
-    /// The key is dead, since then; copies by it may be under way.
-    killed: Option<Instant>,
+    /// When the key was revoked; copies by it may still be in progress.
+    revoked: Option<Instant>,
 }
 
-/// A bind as `WindowCore::post` takes it: the key of the registration, and the rest of the provider's `Bind`.
+/// A bind for `WindowCore::post`: the key of the registration, and the rest of the provider's `Bind`.
 #[allow(missing_docs, reason = "the names are those of `Bind`")]
 pub struct BindRequest {
     /// Key of the registration.
@@ -93,17 +93,17 @@ impl<K> std::fmt::Debug for WindowCore<K> {
 }
 
 impl<K: WindowKeys> WindowCore<K> {
-    /// One that is not bound.
+    /// Creates an unbound window.
     pub fn new(keys: Arc<K>, pd: u32) -> Self {
         WindowCore { keys, pd, state: Mutex::default() }
     }
 
-    /// A bind was accepted, and can still come true or has.
+    /// Whether a bind was posted that was executed or can still be.
     pub fn is_bound(&self) -> bool {
         self.state.lock().bound
     }
 
-    /// Takes a bind or unbind in: its number, and its key (0 for an unbind).
+    /// Posts a bind, or an unbind. Returns its number and its key (0 for an unbind).
     pub fn post(&self, wanted: Option<BindRequest>) -> Result<(u64, u32)> {
         let mut state = self.state.lock();
         let mut key = 0;
@@ -119,7 +119,8 @@ impl<K: WindowKeys> WindowCore<K> {
         Ok((number, key))
     }
 
-    /// The turn of a move, in a connection of this protection domain. False: copies by the old key are under way, look again.
+    /// Executes a bind or unbind on a connection of this protection domain. Returns false if copies by the old key are in
+    /// progress: try again.
     pub fn execute(&self, number: u64, pd: u32) -> std::result::Result<bool, Status> {
         let mut state = self.state.lock();
         if number <= state.executed || state.closed {
@@ -128,12 +129,12 @@ impl<K: WindowKeys> WindowCore<K> {
             self.return_key(void);
             return Ok(true);
         }
-        if let Some(open) = &mut state.open
-            && !self.is_revoked(open)
+        if let Some(active) = &mut state.active
+            && !self.is_revoked(active)
         {
             return Ok(false);
         }
-        let old = state.open.take();
+        let old = state.active.take();
         state.executed = number;
         let new = state.withdraw(number);
         let outcome = match new {
@@ -143,65 +144,65 @@ impl<K: WindowKeys> WindowCore<K> {
             }
             Some(grant) => {
                 self.keys.open(grant.key, grant.region, grant.access, self.pd);
-                state.open = Some(ActiveBind { grant, killed: None });
+                state.active = Some(ActiveBind { grant, revoked: None });
                 Ok(true)
             }
             None => Ok(true),
         };
         drop(state);
-        self.return_key(old.map(|open| open.grant));
+        self.return_key(old.map(|active| active.grant));
         outcome.map_err(|grant| {
             self.return_key(Some(grant));
             Status::BindFailed
         })
     }
 
-    /// A move was flushed, whether it had had its turn or not: nothing is bound, unless by a later one.
+    /// Flushes a bind or unbind, executed or not: the window is not bound, unless by a later bind.
     pub fn flush(&self, number: u64) {
         let mut state = self.state.lock();
-        let mine = state.withdraw(number);
-        let old = if number >= state.executed { state.open.take() } else { None };
+        let waiting = state.withdraw(number);
+        let old = if number >= state.executed { state.active.take() } else { None };
         state.executed = state.executed.max(number);
         state.bound &= state.posted != number;
         drop(state);
-        self.return_key(mine);
+        self.return_key(waiting);
         self.revoke_and_wait(old);
     }
 
-    /// The window is no more, at once.
+    /// Closes the window at once.
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
         state.bound = false;
-        let (waiting, open) = (std::mem::take(&mut state.waiting), state.open.take());
+        let (waiting, active) = (std::mem::take(&mut state.waiting), state.active.take());
         drop(state);
         waiting.into_iter().for_each(|(_, grant)| self.return_key(Some(grant)));
-        self.revoke_and_wait(open);
+        self.revoke_and_wait(active);
     }
 
-    /// Kills the key, once, and says whether all copies by it are over.
-    fn is_revoked(&self, open: &mut ActiveBind) -> bool {
-        let key = open.grant.key;
-        let killed = *open.killed.get_or_insert_with(|| {
+    /// Revokes the key once, and returns whether all copies by it have ended.
+    fn is_revoked(&self, active: &mut ActiveBind) -> bool {
+        let key = active.grant.key;
+        let revoked = *active.revoked.get_or_insert_with(|| {
             self.keys.revoke(key);
             Instant::now()
         });
-        !self.keys.is_in_use(key) && (!self.keys.is_in_use_by_peer(key) || killed.elapsed() > PEER_COPY_TIMEOUT)
+        !self.keys.is_in_use(key) && (!self.keys.is_in_use_by_peer(key) || revoked.elapsed() > PEER_COPY_TIMEOUT)
     }
 
-    /// May this be bound? The layer above has seen to it; but nobody has to believe that.
+    /// Whether the bind is allowed. The layer above has checked it; this does not rely on it.
     fn is_valid(&self, grant: &BindGrant, pd: u32) -> bool {
         pd == self.pd && self.keys.covers(grant.source, pd, grant.region, grant.access.remote_write)
     }
 
-    /// Ends what is open, and waits for the copies.
-    fn revoke_and_wait(&self, open: Option<ActiveBind>) {
-        if let Some(ActiveBind { grant, .. }) = open {
+    /// Ends the bind in effect, and waits for the copies.
+    fn revoke_and_wait(&self, active: Option<ActiveBind>) {
+        if let Some(ActiveBind { grant, .. }) = active {
             self.keys.remove(grant.key);
         }
     }
 
-    /// A key that opens nothing goes back, and the registration is let go.
+    /// Returns a key that grants nothing, and releases the registration.
     fn return_key(&self, grant: Option<BindGrant>) {
         if let Some(grant) = grant {
             self.keys.release_key(grant.key);
@@ -210,9 +211,9 @@ impl<K: WindowKeys> WindowCore<K> {
 }
 
 impl WindowState {
-    /// Takes a bind out of those that wait.
+    /// Removes a bind from those that wait.
     fn withdraw(&mut self, number: u64) -> Option<BindGrant> {
-        let place = self.waiting.iter().position(|(waits, _)| *waits == number)?;
-        self.waiting.remove(place).map(|(_, grant)| grant)
+        let index = self.waiting.iter().position(|(waiting, _)| *waiting == number)?;
+        self.waiting.remove(index).map(|(_, grant)| grant)
     }
 }

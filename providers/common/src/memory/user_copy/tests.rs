@@ -1,4 +1,4 @@
-//! Parts of mappings that are unmapped, protected or cut off between copies, at every length that is treated in its own way.
+//! Parts of mappings that are unmapped, protected or truncated between copies, at each length that is handled differently.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::AtomicUsize;
@@ -10,8 +10,8 @@ use super::*;
 const PAGE: usize = 4096;
 const PAGES: usize = 64;
 
-/// Where mappings are placed: the kernel chooses addresses near its mmap base or the heap, and never so low. What a test unmaps
-/// stays unmapped, whatever the threads of other tests map meanwhile.
+/// Where mappings are placed: the kernel chooses addresses near its mmap base or the heap, and never so low. An address that a
+/// test unmaps stays free, whatever other tests map meanwhile.
 static NEXT: AtomicUsize = AtomicUsize::new(64 << 30);
 
 /// A mapping of a file, or of anonymous memory.
@@ -44,13 +44,13 @@ impl Mapping {
         Registration { region: Region { address: self.at, length: (PAGES * PAGE) as u64 }, checker: &self.checker }
     }
 
-    /// Copies out of it or into it, from a byte on.
-    fn copies(&self, way: Direction, offset: usize, length: usize) -> bool {
+    /// Copies from or to the mapping, beginning at `offset`.
+    fn copies(&self, direction: Direction, offset: usize, length: usize) -> bool {
         let mut buffer = vec![7u8; length];
         let address = self.at + offset as u64;
         // SAFETY: the test's own mapping, and a vector of that length.
         unsafe {
-            match way {
+            match direction {
                 Direction::Read => read(address, buffer.as_mut_ptr(), length, || self.registration()),
                 Direction::Write => write(buffer.as_ptr(), address, length, || self.registration()),
             }
@@ -58,7 +58,7 @@ impl Mapping {
     }
 
     fn protect(&self, page: usize, pages: usize, rights: i32) {
-        // SAFETY: pages of the test's own, which nobody touches.
+        // SAFETY: pages of the test's own, which no other code accesses.
         let done = unsafe { libc::mprotect((self.at as usize + page * PAGE) as *mut _, pages * PAGE, rights) };
         assert_eq!(done, 0);
     }
@@ -70,7 +70,7 @@ impl Mapping {
     }
 }
 
-/// Waits until nothing that was found is valid any more.
+/// Waits until no recorded page is valid any more.
 fn next_slot() {
     let begin = slot();
     while slot() == begin {
@@ -79,13 +79,13 @@ fn next_slot() {
 }
 
 const BOTH: [Direction; 2] = [Direction::Read, Direction::Write];
-/// Within a page; across two; by the kernel; checked with others; checked by itself.
+/// Within a page; across two; by the kernel; checked with its block; checked alone.
 const LENGTHS: [usize; 5] = [64, PAGE + 2, 3 * PAGE, 8 * PAGE + 1, 17 * PAGE];
 
 #[test]
 fn copies_bytes_in_both_directions() {
     for length in [0, 1, 2, 64, 4096, 5000, 16 << 10, 64 << 10, 100_000] {
-        for _ in 0..3 * EXACT {
+        for _ in 0..3 * MAX_KERNEL_COPIES {
             let memory = Mapping::new(length % 2 == 0);
             let source: Vec<u8> = (0..length).map(|n| n as u8 ^ (n >> 8) as u8).collect();
             let mut sink = vec![0u8; length];
@@ -102,47 +102,47 @@ fn copies_bytes_in_both_directions() {
 }
 
 #[test]
-fn a_part_that_was_never_mapped_is_found_beside_a_part_in_use() {
-    for way in BOTH {
+fn unmapped_part_beside_used_part_is_detected() {
+    for direction in BOTH {
         for length in LENGTHS {
             let memory = Mapping::new(false);
             memory.unmap(32, 32);
-            for _ in 0..3 * EXACT {
-                assert!(memory.copies(way, 0, 64) && memory.copies(way, 32 * PAGE - length, length));
-                assert!(!memory.copies(way, 32 * PAGE - 1, length), "its end");
-                assert!(!memory.copies(way, 32 * PAGE, length), "all of it");
+            for _ in 0..3 * MAX_KERNEL_COPIES {
+                assert!(memory.copies(direction, 0, 64) && memory.copies(direction, 32 * PAGE - length, length));
+                assert!(!memory.copies(direction, 32 * PAGE - 1, length), "its end");
+                assert!(!memory.copies(direction, 32 * PAGE, length), "all of it");
             }
         }
     }
 }
 
 #[test]
-fn what_goes_after_a_use_is_found_in_the_next_slot() {
-    for (way, length) in BOTH.into_iter().flat_map(|way| LENGTHS.map(|length| (way, length))) {
+fn memory_lost_after_use_is_detected_in_the_next_slot() {
+    for (direction, length) in BOTH.into_iter().flat_map(|direction| LENGTHS.map(|length| (direction, length))) {
         let memory = Mapping::new(true);
         for offset in [0, 1] {
-            assert!(memory.copies(way, offset, length));
+            assert!(memory.copies(direction, offset, length));
         }
         memory.protect(0, PAGES, libc::PROT_NONE);
         next_slot();
-        assert!(!memory.copies(way, 0, length));
+        assert!(!memory.copies(direction, 0, length));
         memory.protect(0, PAGES, libc::PROT_READ);
-        assert_eq!(memory.copies(way, 0, length), way == Direction::Read, "{length}");
+        assert_eq!(memory.copies(direction, 0, length), direction == Direction::Read, "{length}");
         memory.protect(0, PAGES, libc::PROT_READ | libc::PROT_WRITE);
-        assert!(memory.copies(way, 0, length));
+        assert!(memory.copies(direction, 0, length));
         rustix::fs::ftruncate(memory.file.as_ref().unwrap(), 0).unwrap();
         next_slot();
-        assert!(!memory.copies(way, 0, length));
+        assert!(!memory.copies(direction, 0, length));
         rustix::fs::ftruncate(memory.file.as_ref().unwrap(), (PAGES * PAGE) as u64).unwrap();
-        assert!(memory.copies(way, 0, length));
+        assert!(memory.copies(direction, 0, length));
         memory.unmap(0, PAGES);
         next_slot();
-        assert!(!memory.copies(way, 0, length));
+        assert!(!memory.copies(direction, 0, length));
     }
 }
 
 #[test]
-fn memory_that_is_registered_has_its_rights_and_its_file() {
+fn registration_checks_rights_and_file_length() {
     for is_file in [false, true] {
         let memory = Mapping::new(is_file);
         let may = |page: usize, pages: usize, write| {
@@ -157,13 +157,13 @@ fn memory_that_is_registered_has_its_rights_and_its_file() {
         assert!(!may(4, 2, false) && !may(5, 1, true) && may(6, 1, true));
         if let Some(file) = &memory.file {
             rustix::fs::ftruncate(file, (8 * PAGE) as u64).unwrap();
-            assert!(may(6, 2, true) && !may(6, 3, true) && !may(8, 1, false), "cut off");
+            assert!(may(6, 2, true) && !may(6, 3, true) && !may(8, 1, false), "truncated");
         }
     }
 }
 
 #[test]
-fn what_was_read_is_not_taken_for_writable() {
+fn readable_memory_is_not_taken_for_writable() {
     let memory = Mapping::new(false);
     for n in 0..100 {
         memory.protect(n % 8, 1, libc::PROT_READ);
@@ -182,12 +182,12 @@ fn a_checked_block_is_within_its_registration() {
     assert_eq!(around(region(BLOCK * 12 - 1, 2), all), region(BLOCK * 11, 2 * BLOCK));
     let end = all.address + all.length;
     assert_eq!(around(region(end - 1, 1), all), region(BLOCK * 13, 100));
-    assert_eq!(around(region(end - 1, 1), Region::default()), region(end - 1, 1), "it has ended");
+    assert_eq!(around(region(end - 1, 1), Region::default()), region(end - 1, 1), "deregistered");
 }
 
 #[test]
 fn words_of_the_table_differ() {
-    assert_ne!(word(0, 0), 0, "an empty place holds nothing");
+    assert_ne!(word(0, 0), 0, "an empty entry matches no page");
     let addresses: [u64; 4] = [0, 1 << 24, 5 << 24, 1 << 56];
     let slots = [0, 2, SLOT_MASK];
     let mut words: Vec<_> = addresses.iter().flat_map(|page| slots.map(|slot| word(*page, slot))).collect();
