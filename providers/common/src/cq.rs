@@ -1,8 +1,8 @@
-//! What has completed and waits to be taken, and whether somebody sleeps until there is something.
+//! The core of a completion queue: the completions that wait to be taken, and whether the consumer has armed the queue.
 //!
-//! The heart of the completion queue of a provider that is made in software. Whoever goes to sleep arms it and looks once
-//! more; whoever adds something looks whether it is armed. A full barrier lies between the two steps of each, so no completion
-//! comes unnoticed. Tells nobody itself.
+//! A consumer arms the queue and checks it once more before it sleeps. `push` adds a completion and then checks whether the
+//! queue is armed. A full barrier lies between the two steps of each, so no completion is missed. The caller of `push` sends
+//! the notification.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -10,18 +10,18 @@ use std::collections::VecDeque;
 use dapl::provider::Completion;
 use dapl::runtime::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, fence};
 
-/// Completions in their order. Room follows the posted work, so nothing that completes is ever lost.
+/// Completions in order. The capacity follows the posted work, so no completion is ever lost.
 #[derive(Debug, Default)]
 pub struct CompletionList {
     queue: Mutex<VecDeque<Completion>>,
-    /// Length of `queue`, to be read without its lock.
+    /// Length of `queue`, readable without its lock.
     waiting: AtomicUsize,
-    /// One call of the sink is wanted.
+    /// One notification is requested.
     armed: AtomicBool,
 }
 
 impl CompletionList {
-    /// Adds one. True: somebody sleeps, and must be told.
+    /// Adds a completion. Returns true if the caller has to notify the consumer.
     #[inline]
     pub fn push(&self, completion: Completion) -> bool {
         {
@@ -29,13 +29,13 @@ impl CompletionList {
             queue.push_back(completion);
             self.waiting.store(queue.len(), Ordering::Release);
         }
-        // Pairs with the fence in `arm`: either it sees the completion, or we see that it is armed.
+        // Pairs with the fence in `arm`: either that sees the completion, or this sees that the queue is armed.
         fence(Ordering::SeqCst);
         self.armed.load(Ordering::Relaxed)
             && self.armed.compare_exchange(true, false, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Takes what fits, and says how many.
+    /// Moves completions into `out`; returns their number.
     #[inline]
     pub fn take(&self, out: &mut [Completion]) -> usize {
         if self.is_empty() {
@@ -43,21 +43,21 @@ impl CompletionList {
         }
         let mut queue = self.queue.lock();
         let taken = out.len().min(queue.len());
-        for (place, completion) in out.iter_mut().zip(queue.drain(..taken)) {
-            *place = completion;
+        for (slot, completion) in out.iter_mut().zip(queue.drain(..taken)) {
+            *slot = completion;
         }
         self.waiting.store(queue.len(), Ordering::Release);
         taken
     }
 
-    /// Nothing waits to be taken.
+    /// Whether there are no completions.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.waiting.load(Ordering::Acquire) == 0
     }
 
-    /// Asks for one telling. Between that and the last look `settle` sees to it that what comes will be pushed here. False:
-    /// something is here already, and nobody will tell.
+    /// Requests one notification. `settle` runs before the last check, and makes sure that later completions are pushed here.
+    /// Returns false if there is a completion already; then nothing is armed.
     pub fn arm(&self, settle: impl FnOnce()) -> bool {
         self.armed.store(true, Ordering::SeqCst);
         settle();
@@ -70,7 +70,7 @@ impl CompletionList {
         true
     }
 
-    /// No notification is wanted any more. The flag is written only if it is set: a poller calls this in each of its looks.
+    /// Withdraws the request for a notification. The flag is written only if it is set, since every poll calls this.
     #[inline]
     pub fn disarm(&self) {
         if self.armed.load(Ordering::Relaxed) {
@@ -78,14 +78,14 @@ impl CompletionList {
         }
     }
 
-    /// Somebody sleeps, and was not told yet.
+    /// A notification is requested and was not sent yet.
     #[inline]
     pub fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Acquire)
     }
 }
 
-/// A sleeper that is woken by `push` alone, and two that push. loom reports a lost wake-up as a deadlock.
+/// A sleeper that only `push` wakes, and two threads that push. loom reports a lost wake-up as a deadlock.
 #[cfg(all(test, loom))]
 mod interleavings {
     use std::sync::Arc;
@@ -98,12 +98,12 @@ mod interleavings {
 
     #[derive(Default)]
     struct Sleeper {
-        told: Mutex<bool>,
+        notified: Mutex<bool>,
         more: Condvar,
     }
 
     #[test]
-    fn who_sleeps_on_it_is_told_and_nothing_is_taken_twice() {
+    fn armed_sleeper_is_notified_and_nothing_is_taken_twice() {
         loom::model(|| {
             let (ready, sleeper) = (Arc::new(CompletionList::default()), Arc::new(Sleeper::default()));
             let pushers: Vec<_> = (1..=2)
@@ -112,7 +112,7 @@ mod interleavings {
                     thread::spawn(move || {
                         let token = Token { ep: n, ..Token::default() };
                         if ready.push(Completion { token, ..Completion::default() }) {
-                            *sleeper.told.lock() = true;
+                            *sleeper.notified.lock() = true;
                             sleeper.more.notify_one();
                         }
                     })
@@ -124,11 +124,11 @@ mod interleavings {
                 sum += out[..taken].iter().map(|done| done.token.ep).sum::<usize>();
                 assert!(sum <= 1 + 2, "taken twice");
                 if taken == 0 && ready.arm(|| ()) {
-                    let mut told = sleeper.told.lock();
-                    while !*told {
-                        told = sleeper.more.wait(told).unwrap();
+                    let mut notified = sleeper.notified.lock();
+                    while !*notified {
+                        notified = sleeper.more.wait(notified).unwrap();
                     }
-                    *told = false;
+                    *notified = false;
                 }
             }
             pushers.into_iter().for_each(|pusher| pusher.join().unwrap());

@@ -1,6 +1,6 @@
 //! What the providers made in software share: the parts of a transport that do not depend on how bytes get to the peer.
 //!
-//! From the bottom up; imports go down this list only:
+//! Imports go down this list only:
 //! - [`settings`]: reads a provider's settings from `ia_params` and the environment
 //! - [`base_dir`], [`shared_names`]: the directory where processes of one user meet, and the names of shared memory in it
 //! - [`listener_retry`]: the waits between requests that found no listener; [`limits`]: the limits of an IA

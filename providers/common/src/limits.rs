@@ -3,14 +3,14 @@
 
 use dapl::provider::Limits;
 
-/// Requests and receives of an end point at most. An MPI asks for 50,000 and treats less as fatal; memory follows the posted
-/// work.
+/// Maximum number of requests and of receives of an end point. An MPI library asks for 50,000 and fails with less. Memory
+/// follows the posted work.
 pub const MAX_DTOS: u32 = 65_536;
 
 /// Longest message or RDMA transfer, in bytes: the most that a reliable connection of InfiniBand carries (IBA volume 1, 9.7).
 pub const MAX_MESSAGE: u64 = 1 << 31;
 
-/// The limits with `max_eps` end points and `max_keys` keys. Each registration takes a key, and each bound window.
+/// The limits with `max_eps` end points and `max_keys` keys. Each registration and each bound window takes a key.
 pub fn limits(max_eps: u32, max_keys: u32) -> Limits {
     Limits {
         max_eps,

@@ -1,19 +1,19 @@
-//! When a connection request that found no listener is sent again. Reads no clock.
+//! Times between repetitions of a connection request that found no listener. Reads no clock.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 
-/// The first wait; each further one is twice as long, up to `LAST`. Both are short compared with the time that a program takes
+/// The first wait. Each further one is twice as long, up to `LAST`. Both are short compared with the time that a program takes
 /// to start.
 pub const FIRST: Duration = Duration::from_millis(1);
 const LAST: Duration = Duration::from_millis(8);
 
-/// The wait that follows this one.
+/// The wait after this one.
 pub fn next(wait: Duration) -> Duration {
     (wait * 2).min(LAST)
 }
 
-/// What one request has left of the setting `listener_wait_ms`.
+/// The rest of `listener_wait_ms` for one request.
 #[derive(Clone, Copy, Debug)]
 pub struct Retry {
     left: Duration,
@@ -21,12 +21,12 @@ pub struct Retry {
 }
 
 impl Retry {
-    /// For a request that is retried for `listener_wait` in all. Zero: it is not retried.
+    /// For a request that is repeated for `listener_wait` in all. Zero: it is not repeated.
     pub fn new(listener_wait: Duration) -> Self {
         Retry { left: listener_wait, next: FIRST }
     }
 
-    /// The time to wait before the request is sent again. `None`: nothing is left, and the request is rejected.
+    /// The time to wait before the request is repeated. `None`: the time is used up, and the request is rejected.
     pub fn wait(&mut self) -> Option<Duration> {
         let wait = self.next.min(self.left);
         self.left -= wait;

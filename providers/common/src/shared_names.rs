@@ -1,9 +1,10 @@
-//! Who shares memory under which cookie: `<base>/shared/<the cookie in hexadecimal>`, whose text is the length.
+//! Names of shared memory: the file `<base>/shared/<cookie in hexadecimal>` stands for the processes that share memory under a
+//! cookie. It contains the length in bytes.
 //!
-//! Every member holds a shared file lock of its own on the file, and the kernel drops it at any death. Who gets the
-//! exclusive lock is alone with the file: it is new, or of the dead, and its text is theirs to write; or they are the last to
-//! leave, and remove it. Nobody waits for a lock: whoever holds the exclusive one is done in a moment, so the others try
-//! again, for a bounded time. A removed file is known by not being at its path any more.
+//! Each member has a shared lock (flock) on the file, which the kernel releases at any death. A process with the exclusive lock
+//! is alone with the file: the file is new, or left by dead processes, and it writes the length; or it is the last member, and
+//! removes the file. No process blocks on a lock. The exclusive lock is held for a moment only, so the others try again for a
+//! bounded time. A process that holds a removed file notices that it is no longer at its path.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder, File};
@@ -20,26 +21,26 @@ use crate::base_dir::{self, BaseDir, is_at, lock};
 use dapl::error::{Error, Result};
 use dapl::provider::SharedCookie;
 
-/// Far longer than anybody holds the exclusive lock, unless it was stopped in between.
+/// Far longer than the exclusive lock is held, unless its holder was stopped.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
-/// A little longer than that lock is held as a rule.
+/// A little longer than the exclusive lock is usually held.
 const RETRY: Duration = Duration::from_micros(100);
 
 /// The names of one base directory.
 #[derive(Clone, Debug)]
 pub struct SharedNames {
     base: BaseDir,
-    /// The names of the dead were removed.
+    /// Set once the names of dead processes were removed.
     cleaned: Arc<Once>,
 }
 
-/// One of those who share memory. Dropping it leaves; the last one out removes the name.
+/// Membership in a group of processes that share memory. Dropping it leaves the group; the last member removes the name.
 #[derive(Debug)]
 pub struct Membership {
     _member: Member,
 }
 
-/// A lock on the file at this path, held by this process.
+/// A shared lock of this process on the file at this path.
 #[derive(Debug)]
 struct Member {
     base: BaseDir,
@@ -48,16 +49,16 @@ struct Member {
     pid: u32,
 }
 
-/// What a try to join came to.
+/// Outcome of one try to join.
 enum JoinOutcome {
     Joined(Member),
-    /// Somebody is just making or removing the file.
+    /// Another process is creating or removing the file.
     Again,
     OtherLength,
 }
 
 impl SharedNames {
-    /// Those in this base directory, which is made when somebody joins; the first time, the names of the dead go.
+    /// The names in `base`. The directory is created by the first `join`, which also removes names of dead processes.
     pub fn new(base: BaseDir) -> Self {
         SharedNames { base, cleaned: Arc::new(Once::new()) }
     }
@@ -66,7 +67,7 @@ impl SharedNames {
         self.base.path().join("shared")
     }
 
-    /// Joins those who share under this cookie; the first says the length.
+    /// Joins the group of this cookie; the first member sets the length.
     ///
     /// Errors: `InvalidParameter(4)` for another length.
     pub fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Membership> {
@@ -76,8 +77,8 @@ impl SharedNames {
             let names = SharedNames { base: self.base.create()?, cleaned: self.cleaned.clone() };
             let path = names.path().join(&name);
             names.cleaned.call_once(|| names.clean(usize::MAX));
-            let tried = names.try_join(&path, length);
-            match tried.map_err(|error| names.base.report_failure("register shared memory in", &path, &error))? {
+            let outcome = names.try_join(&path, length);
+            match outcome.map_err(|error| names.base.report_failure("register shared memory in", &path, &error))? {
                 JoinOutcome::Joined(member) => {
                     names.base.remove_at_exit_if_last(&member.path, &member.file);
                     return Ok(Membership { _member: member });
@@ -99,7 +100,7 @@ impl SharedNames {
         let _ = DirBuilder::new().mode(0o700).create(self.path());
         let mut file = match self.open(path) {
             Ok(file) => file,
-            Err(Errno::NOENT) => return Ok(JoinOutcome::Again), // an empty `shared` was just removed
+            Err(Errno::NOENT) => return Ok(JoinOutcome::Again), // another process has just removed the empty directory
             Err(e) => return Err(e.into()),
         };
         if lock(&file) {
@@ -110,8 +111,8 @@ impl SharedNames {
             file.rewind()?;
             file.write_all(length.to_string().as_bytes())?;
         }
-        // From the exclusive lock to a shared one is not one step: somebody else may have come between, so all is looked at
-        // again.
+        // Changing the lock from exclusive to shared is not atomic: another process may have had the file between, so path and
+        // length are checked again.
         if flock(&file, FlockOperation::NonBlockingLockShared).is_err() {
             return Ok(JoinOutcome::Again);
         }
@@ -123,11 +124,11 @@ impl SharedNames {
         Ok(match member.length() {
             Some(known) if known == length => JoinOutcome::Joined(member),
             Some(_) => JoinOutcome::OtherLength,
-            None => JoinOutcome::Again, // its maker died over it: alone with it, the next try writes it
+            None => JoinOutcome::Again, // its creator died before it wrote the length; the next try writes it
         })
     }
 
-    /// By a handle of the directory: a link to another is not followed.
+    /// Opens the file through its directory; a link to another directory is not followed.
     fn open(&self, path: &Path) -> rustix::io::Result<File> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let names = open(self.path(), flags, Mode::empty())?;
@@ -135,12 +136,12 @@ impl SharedNames {
         openat(names, path.file_name().unwrap_or_default(), flags, Mode::RUSR | Mode::WUSR).map(File::from)
     }
 
-    /// Removes the names of the dead, among `most` of all names. A link to another directory is not followed.
-    pub fn clean(&self, most: usize) {
-        base_dir::sample(base_dir::entries(&self.path()), most).iter().for_each(|name| base_dir::remove_unlocked(name));
+    /// Removes the names of dead processes, among `max` of all names. Does not follow a link to another directory.
+    pub fn clean(&self, max: usize) {
+        base_dir::sample(base_dir::entries(&self.path()), max).iter().for_each(|name| base_dir::remove_unlocked(name));
     }
 
-    /// Removes the directory of names, if there is none, and a base directory of our own if that is empty then.
+    /// Removes the directory of names if it is empty, and then an empty default base directory.
     pub fn remove_if_empty(&self) {
         let _ = fs::remove_dir(self.path());
         self.base.remove_if_empty();
@@ -159,7 +160,7 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         base_dir::cancel_exit_removal_of_lock(&self.file);
-        // A forked child has the same lock: it must leave it to its parent.
+        // A forked child shares the lock; it belongs to the parent.
         if std::process::id() == self.pid && lock(&self.file) && is_at(&self.file, &self.path) {
             let _ = fs::remove_file(&self.path);
             self.base.prune(&self.path);
@@ -200,14 +201,14 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_there_from_the_first_to_the_last() {
+    fn name_exists_from_first_to_last_member() {
         let scratch = Scratch::new("life");
         let (one, two) = (scratch.join(1, 100).unwrap(), scratch.join(1, 100).unwrap());
         let other = scratch.join(2, 5).unwrap();
         assert_eq!(scratch.names(), 2);
         assert_eq!(scratch.join(1, 101).err(), Some(Error::InvalidParameter(4)));
         drop(one);
-        assert_eq!(scratch.join(1, 101).err(), Some(Error::InvalidParameter(4)), "one is left");
+        assert_eq!(scratch.join(1, 101).err(), Some(Error::InvalidParameter(4)), "one member is left");
         drop(two);
         let one = scratch.join(1, 101).unwrap();
         drop((one, other));
@@ -215,22 +216,22 @@ mod tests {
     }
 
     #[test]
-    fn what_the_dead_left_is_taken_over_or_cleaned() {
+    fn names_of_dead_processes_are_reused_or_removed() {
         let scratch = Scratch::new("dead");
         let member = scratch.join(1, 100).unwrap();
         let name = |byte: &str| scratch.1.path().join(byte.repeat(40));
         for (byte, text) in [("02", "7"), ("03", ""), ("04", "nonsense"), ("05", "7")] {
             fs::write(name(byte), text).unwrap();
         }
-        assert_eq!(scratch.names(), 5, "only who comes anew looks for the dead");
+        assert_eq!(scratch.names(), 5, "only a new process cleans");
         let taken: Vec<_> = (2..5).map(|cookie| scratch.join(cookie, 200).unwrap()).collect();
         scratch.1.clean(usize::MAX);
-        assert_eq!(scratch.names(), 4, "the cleaner spares the living");
+        assert_eq!(scratch.names(), 4, "the cleaner keeps names of living processes");
         assert!(!name("05").exists());
         fs::write(name("05"), "7").unwrap();
         let newcomer = SharedNames::new(scratch.1.base.clone());
         drop(newcomer.join(&[6; 40], 1).unwrap());
-        assert_eq!(scratch.names(), 4, "so does whoever joins for the first time");
+        assert_eq!(scratch.names(), 4, "so does the first join of a process");
         drop((member, taken));
         assert!(!scratch.1.path().exists());
     }
@@ -245,46 +246,46 @@ mod tests {
         assert!(scratch.join(1, 100).is_err());
         scratch.1.clean(usize::MAX);
         let left: Vec<_> = fs::read_dir(&elsewhere.0).unwrap().flatten().map(|entry| entry.file_name()).collect();
-        assert_eq!(left, ["treasure"], "nothing is removed there, and nothing made");
+        assert_eq!(left, ["treasure"], "nothing is removed or created there");
     }
 
-    /// The other process of the next tests: joins twice, and stays until it is killed or has no more input.
+    /// The other process of the next tests: joins twice, and stays until it is killed or its input ends.
     #[test]
     #[ignore = "runs as a process of its own"]
     fn another_process() {
-        let Some(place) = std::env::var_os("DAPL_TEST_PLACE") else { return };
-        let names = SharedNames::new(BaseDir::new(&KIND, place.to_str()));
+        let Some(base) = std::env::var_os("DAPL_TEST_PLACE") else { return };
+        let names = SharedNames::new(BaseDir::new(&KIND, base.to_str()));
         let _members = [100, 100].map(|length| names.join(&[1; 40], length).unwrap());
         println!("\njoined");
         let _ = std::io::stdin().read(&mut [0]);
-        std::process::exit(0); // with everything open
+        std::process::exit(0); // without closing anything
     }
 
     #[test]
-    fn a_process_that_exits_leaves_in_good_order() {
+    fn exiting_process_leaves_the_group() {
         let scratch = Scratch::new("exits");
         let (mut one, mut two) = (other_process(&scratch), other_process(&scratch));
         drop(one.stdin.take());
         one.wait().unwrap();
-        assert_eq!(scratch.join(1, 7).err(), Some(Error::InvalidParameter(4)), "the other stays");
+        assert_eq!(scratch.join(1, 7).err(), Some(Error::InvalidParameter(4)), "the other process stays");
         drop(two.stdin.take());
         two.wait().unwrap();
         assert_eq!(scratch.names(), 0);
     }
 
     #[test]
-    fn a_process_that_is_killed_leaves() {
+    fn killed_process_leaves_the_group() {
         let scratch = Scratch::new("killed");
         for others in [1, 3] {
             let mut processes: Vec<_> = (0..others).map(|_| other_process(&scratch)).collect();
             let mine = scratch.join(1, 100).unwrap();
             drop(mine);
-            assert_eq!(scratch.join(1, 7).err(), Some(Error::InvalidParameter(4)), "the others stay");
+            assert_eq!(scratch.join(1, 7).err(), Some(Error::InvalidParameter(4)), "the other processes stay");
             for process in &mut processes {
                 process.kill().unwrap();
                 process.wait().unwrap();
             }
-            assert_eq!(scratch.names(), 1, "nobody was left to remove it");
+            assert_eq!(scratch.names(), 1, "no process was left to remove it");
             let member = scratch.join(1, 7).unwrap();
             drop(member);
             assert_eq!(scratch.names(), 0);
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn comers_and_leavers_do_not_trip_over_each_other() {
+    fn concurrent_join_and_leave_do_not_interfere() {
         let scratch = Scratch::new("race");
         let rounds = || {
             for round in 0..300 {
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_base_of_our_own_choice_comes_with_the_first_and_goes_with_the_last() {
+    fn default_base_exists_from_first_to_last_member() {
         let path = PathBuf::from(format!("/tmp/dapl-shared-{}-own", std::process::id()));
         let names = SharedNames::new(BaseDir::as_default(&KIND, path.clone()));
         assert!(!path.exists());

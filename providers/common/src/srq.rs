@@ -1,8 +1,8 @@
 //! The core of a shared receive queue: receives for many connections, and the connections that wait for one.
 //!
-//! Waiting connections are kept in order. What a post does for the first of them is the provider's choice: it gets the receive
-//! itself ([`SrqCore::push_or_hand_over`]), or is woken and takes it from the queue ([`SrqCore::push`]). A post costs nothing
-//! more when no connection waits. Waiters are called without the lock.
+//! Waiting connections are served in order. A post either hands its receive to the first of them
+//! ([`SrqCore::push_or_hand_over`]), or queues it and wakes that connection, which then takes it ([`SrqCore::push`]). Without
+//! waiting connections a post does no extra work. Waiters are called without the lock.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -17,36 +17,36 @@ use parking_lot::Mutex;
 use crate::engine::queue::{EngineQueue, Notify};
 use crate::memory::scatter_gather::Segments;
 
-/// A receive that no connection has taken yet.
+/// A posted receive that no connection has taken yet.
 #[derive(Debug)]
 pub struct SrqRecv {
-    /// Where the message goes.
+    /// Memory for the message.
     pub segments: Segments,
     /// The consumer's cookie.
     pub cookie: u64,
 }
 
-/// The queue, shared by the consumer's handle, its connections and the engine. `W` is a waiting connection, `J` the engine's
-/// job.
+/// The queue, shared by the consumer's handle, its connections and the engine. `W` is a waiting connection, `J` a job of the
+/// engine.
 pub struct SrqCore<W: ?Sized, J> {
-    /// Its receives name memory of this protection domain.
+    /// Protection domain of the receives' memory.
     pub pd: u32,
     state: Mutex<SrqState<W>>,
-    /// Receives in the queue, to be read without the lock.
+    /// Receives in the queue, readable without the lock.
     available: AtomicU32,
     sink: Weak<dyn SrqSink>,
     jobs: Arc<EngineQueue<J>>,
-    /// How many queues the IA has.
+    /// Number of queues of the IA.
     queue_count: Arc<AtomicU32>,
 }
 
-/// Where the receives of a connection come from that has no queue of its own.
+/// The shared receive queue of a connection.
 pub struct Pool<W: ?Sized, J> {
-    /// The shared queue.
+    /// The queue.
     pub srq: Arc<SrqCore<W, J>>,
-    /// What receives complete with, but for the cookie.
+    /// Token of the connection's completions, but for the cookie.
     pub token: Token,
-    /// The connection, as it waits in the queue.
+    /// The connection as a waiter.
     pub waiter: Weak<W>,
 }
 
@@ -74,7 +74,7 @@ where
     W: ?Sized + Send + Sync + 'static,
     J: From<Arc<dyn Notify>> + Send + 'static,
 {
-    /// A queue, if `queue_count` counts fewer than `max_queues`. Errors: `Exhausted(Srq)`.
+    /// Creates a queue, if `queue_count` is below `max_queues`. Errors: `Exhausted(Srq)`.
     pub fn new(
         pd: u32,
         spec: SrqSpec,
@@ -97,12 +97,12 @@ where
         self.available.load(Ordering::Acquire)
     }
 
-    /// Sets how many receives may be in the queue.
+    /// Sets the maximum number of receives in the queue.
     pub fn resize(&self, max_recvs: u32) {
         self.state.lock().max_recvs = max_recvs;
     }
 
-    /// Reports once that fewer than `limit` receives are left, at once if that is so already.
+    /// Sets the low watermark: one report when fewer than `limit` receives are left, at once if that is so already.
     pub fn watch(self: &Arc<Self>, limit: u32) {
         let mut state = self.state.lock();
         state.low = LowWatermark::new(limit);
@@ -110,7 +110,7 @@ where
         self.check_low(left, &mut state.low);
     }
 
-    /// Adds a receive. True: a connection waits for one. Errors: `Exhausted(Memory)` for a full queue.
+    /// Adds a receive. Returns true if a connection waits for one. Errors: `Exhausted(Memory)` for a full queue.
     pub fn push(&self, buffer: SrqRecv) -> Result<bool> {
         let mut state = self.state.lock();
         state.check_capacity()?;
@@ -118,8 +118,8 @@ where
         Ok(!state.waiters.is_empty())
     }
 
-    /// Adds a receive if no connection waits for one; else offers it to the waiters in turn. `offer` returns it from a
-    /// connection that no longer wants it. Errors: `Exhausted(Memory)` for a full queue.
+    /// Adds a receive if no connection waits; else offers it to the waiters in turn. `offer` returns the receive if the
+    /// connection no longer needs it. Errors: `Exhausted(Memory)` for a full queue.
     pub fn push_or_hand_over(&self, mut buffer: SrqRecv, offer: impl Fn(&W, SrqRecv) -> Option<SrqRecv>) -> Result<()> {
         let mut state = self.state.lock();
         state.check_capacity()?;
@@ -137,12 +137,12 @@ where
         }
     }
 
-    /// The first waiter whose connection still exists. It waits no more.
+    /// Removes and returns the first waiter whose connection still exists.
     pub fn next_waiter(&self) -> Option<Arc<W>> {
         self.state.lock().first()
     }
 
-    /// Takes a receive; `waiter` waits no more then.
+    /// Takes a receive. On success `waiter` waits no longer.
     pub fn take(self: &Arc<Self>, waiter: &Weak<W>) -> Option<SrqRecv> {
         let mut state = self.state.lock();
         let buffer = self.pop(&mut state)?;
@@ -160,7 +160,8 @@ where
         buffer
     }
 
-    /// `waiter` waits for a receive, unless it does already. It has to try [`take`](Self::take) once more after this.
+    /// Makes `waiter` wait for a receive, unless it does already. The caller has to try [`take`](Self::take) once more after
+    /// this.
     pub fn wait(&self, waiter: &Weak<W>) {
         let mut state = self.state.lock();
         if !state.waiters.iter().any(|known| known.ptr_eq(waiter)) {
@@ -168,12 +169,12 @@ where
         }
     }
 
-    /// `waiter` waits no more.
+    /// Removes `waiter` from the waiters.
     pub fn cancel_wait(&self, waiter: &Weak<W>) {
         self.state.lock().waiters.retain(|known| !known.ptr_eq(waiter));
     }
 
-    /// How many connections wait.
+    /// Number of waiting connections.
     pub fn waiting(&self) -> usize {
         self.state.lock().waiters.len()
     }

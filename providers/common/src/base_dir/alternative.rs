@@ -1,8 +1,8 @@
-//! Directories beside a default path that another user has: `<default>-<16 random hexadecimal digits>`.
+//! Alternative directories, used if another user has the default path: `<default>-<16 random hexadecimal digits>`.
 //!
-//! The random digits keep others from creating the name in advance; owner and mode make it this user's, so a process that did
-//! not create it can trust it. Two processes that create one at the same time may end in different ones: who looks for a
-//! listener looks in all of them ([`all`]).
+//! Other users cannot create the name in advance, because of the random digits. Owner and mode prove that it belongs to this
+//! user, so a process that did not create it can trust it. Two processes that create one at the same time may use different
+//! ones: a process that looks for a listener looks in all of them ([`all`]).
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder};
@@ -15,7 +15,7 @@ use super::{MAX_TRIES, is_private_dir, random};
 /// Random digits at the end of a name.
 const DIGITS: usize = 16;
 
-/// All that are fit, in the order of their names.
+/// Lists all private directories of this user beside the default path, sorted by name.
 pub(super) fn all(default: &Path) -> Vec<PathBuf> {
     let Some((parent, name)) = default.parent().zip(default.file_name().and_then(|name| name.to_str())) else {
         return Vec::new();
@@ -28,13 +28,13 @@ pub(super) fn all(default: &Path) -> Vec<PathBuf> {
     fit
 }
 
-/// The one that a new process uses, if there is any.
+/// The directory that a new process uses, if there is one.
 pub(super) fn in_use(default: &Path) -> Option<PathBuf> {
-    // The default path, when it is this user's, comes first: no process that found it so looks here.
+    // A default path of this user comes first: processes that found it so do not look here.
     if is_private_dir(default) { Some(default.to_path_buf()) } else { all(default).into_iter().next() }
 }
 
-/// Makes one. If another process did so at the same time, the first by name is used.
+/// Creates a directory. If another process did so at the same time, the first by name is used.
 pub(super) fn create(default: &Path) -> io::Result<PathBuf> {
     for _ in 0..MAX_TRIES {
         let mut name = default.as_os_str().to_owned();
@@ -50,7 +50,7 @@ pub(super) fn create(default: &Path) -> io::Result<PathBuf> {
                 return Ok(first);
             }
             Some(_) => return Ok(made),
-            None => {} // it was empty, and another process that leaves has removed it
+            None => {} // another process has removed the empty directory
         }
     }
     Err(ErrorKind::AlreadyExists.into())
@@ -71,7 +71,7 @@ mod tests {
     const KIND: BaseDirKind =
         BaseDirKind { provider: "test", variable: "DAPL_TEST_DIR", default: "/tmp/dapl-beside-test" };
 
-    /// A default path of its own for each test.
+    /// A default path for one test.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -83,8 +83,8 @@ mod tests {
             BaseDir::as_default(&KIND, self.0.clone())
         }
 
-        /// What another user may put there; false: we have no right to make it another user's.
-        fn squat(&self, is_directory: bool) -> bool {
+        /// Creates an object of another user at the default path. Returns false without the privilege to change its owner.
+        fn occupy(&self, is_directory: bool) -> bool {
             if !is_directory {
                 symlink("/tmp", &self.0).unwrap();
                 return true;
@@ -112,46 +112,46 @@ mod tests {
     }
 
     #[test]
-    fn another_users_directory_blocks_nobody() {
+    fn another_users_directory_does_not_block() {
         for is_directory in [false, true] {
             let scratch = Scratch::new(if is_directory { "directory" } else { "link" });
-            if !scratch.squat(is_directory) {
+            if !scratch.occupy(is_directory) {
                 continue;
             }
             let first = scratch.base().create().unwrap();
             assert!(is_private_dir(first.path()) && first.path() != scratch.0);
             assert!(is_alternative_name(scratch.0.to_str().unwrap(), first.path().to_str().unwrap()));
             let second = scratch.base().create().unwrap();
-            assert_eq!(second.path(), first.path(), "a process that comes later meets the first");
+            assert_eq!(second.path(), first.path(), "a later process uses the same directory");
             scratch.free();
             let third = scratch.base().create().unwrap();
             assert_eq!(third.path(), first.path(), "also when the default path is free again");
             assert_eq!(first.create().unwrap().path(), first.path());
             third.remove_if_empty();
             assert!(!first.path().exists());
-            assert_eq!(first.create().unwrap().path(), scratch.0, "the next begins with the default path");
+            assert_eq!(first.create().unwrap().path(), scratch.0, "a new process starts with the default path");
         }
     }
 
     #[test]
     fn a_directory_in_use_stays_when_the_default_path_is_taken() {
         let scratch = Scratch::new("stays");
-        assert!(scratch.squat(false));
+        assert!(scratch.occupy(false));
         let beside = scratch.base().create().unwrap();
         scratch.free();
         fs::create_dir(&scratch.0).unwrap();
         fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o700)).unwrap();
         let default = scratch.base().create().unwrap();
         assert_eq!(default.path(), scratch.0);
-        assert_eq!(default.alternatives(), [beside.path().to_path_buf()], "they find each other");
+        assert_eq!(default.alternatives(), [beside.path().to_path_buf()], "processes in both find each other");
         assert_eq!(beside.alternatives(), std::slice::from_ref(&scratch.0));
         assert_eq!(beside.create().unwrap().path(), beside.path());
     }
 
     #[test]
-    fn only_a_private_directory_of_this_user_serves() {
+    fn only_private_directories_of_this_user_are_used() {
         let scratch = Scratch::new("private");
-        assert!(scratch.squat(false));
+        assert!(scratch.occupy(false));
         let named = |digits: &str| PathBuf::from(format!("{}-{digits}", scratch.0.display()));
         let [link, open, file, short] = ["0000000000000000", "0000000000000001", "0000000000000002", "00"].map(named);
         symlink("/tmp", &link).unwrap();

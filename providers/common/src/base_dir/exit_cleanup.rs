@@ -1,6 +1,6 @@
-//! What a process leaves in a base directory when it exits without closing, and its removal then.
+//! Removes the files of a process in a base directory when the process exits without closing.
 //!
-//! No signal handlers: after a signal or `_exit` the next cleaner removes it, since its lock is gone.
+//! There are no signal handlers. After a signal or `_exit` the lock of the files is free, and the next cleaner removes them.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -11,12 +11,12 @@ use super::{BaseDir, lock};
 use dapl::runtime::cancel;
 use dapl::runtime::sync::{StaticMutex, StaticMutexGuard};
 
-/// What is removed at exit.
+/// A file or folder that is removed at exit.
 struct ExitEntry {
     pid: u32,
     base: BaseDir,
     path: PathBuf,
-    /// Only if nobody else holds a lock on this file.
+    /// Remove only if no other process has a lock on this file.
     shared: Option<Weak<File>>,
 }
 
@@ -25,7 +25,7 @@ static ENTRIES: StaticMutex<Vec<ExitEntry>> = StaticMutex::new(Vec::new());
 pub(super) fn register(base: &BaseDir, path: &Path, shared: Option<Weak<File>>) {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
-        dapl::runtime::thread::at_fork(hold, release);
+        dapl::runtime::thread::at_fork(before_fork, after_fork);
         // SAFETY: a function without arguments that does not unwind; this library is never unmapped.
         unsafe { libc::atexit(remove_all) };
     });
@@ -36,21 +36,21 @@ thread_local! {
     static HELD: RefCell<Option<StaticMutexGuard<Vec<ExitEntry>>>> = const { RefCell::new(None) };
 }
 
-/// Before a fork: the child must not find the lock taken by a thread that it does not have.
-extern "C" fn hold() {
+/// Before a fork: takes the lock, so that the child does not inherit it locked by a thread that the child does not have.
+extern "C" fn before_fork() {
     drop(HELD.try_with(|held| held.replace(Some(ENTRIES.lock()))));
 }
 
-extern "C" fn release() {
+extern "C" fn after_fork() {
     drop(HELD.try_with(RefCell::take));
 }
 
-/// It was removed in good order.
+/// The path was removed by its owner; it is not removed at exit.
 pub fn cancel_exit_removal(path: &Path) {
     ENTRIES.lock().retain(|known| known.shared.is_some() || known.path != path);
 }
 
-/// This process has let go of its lock.
+/// This process has released its lock on the file; nothing is removed at exit.
 pub fn cancel_exit_removal_of_lock(file: &Arc<File>) {
     let is_it = |weak: &Weak<File>| std::ptr::eq(weak.as_ptr(), Arc::as_ptr(file));
     ENTRIES.lock().retain(|known| !known.shared.as_ref().is_some_and(is_it));
@@ -58,9 +58,9 @@ pub fn cancel_exit_removal_of_lock(file: &Arc<File>) {
 
 extern "C" fn remove_all() {
     let _deferral = cancel::defer();
-    // A thread that exits the process while another holds the lock must not wait for it.
-    let Some(left) = ENTRIES.try_lock() else { return };
-    for ExitEntry { base, path, shared, .. } in left.iter().filter(|left| left.pid == std::process::id()) {
+    // An exiting thread must not wait for the lock: its holder may be a thread that was stopped.
+    let Some(entries) = ENTRIES.try_lock() else { return };
+    for ExitEntry { base, path, shared, .. } in entries.iter().filter(|entry| entry.pid == std::process::id()) {
         if shared.as_ref().is_some_and(|file| !file.upgrade().is_some_and(|file| lock(&file))) {
             continue;
         }

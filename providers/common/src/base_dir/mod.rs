@@ -1,10 +1,10 @@
-//! The directory where processes of one user meet: mode 0700, of that user, and a directory, or it is refused.
+//! The base directory of a provider, where the processes of one user meet. It must be a directory of that user with mode 0700.
 //!
-//! A provider has one, and what lies in it is the provider's. One of our own choice is made when missing and removed when
-//! empty; one that the administrator named is made too, and stays. Nothing here waits.
+//! A directory at the default path is created when missing and removed when empty. One that the administrator chose is created
+//! too, and stays. Nothing here blocks.
 //!
-//! Any local user can create the default path first. Then a directory beside it serves whose name ends with random
-//! digits (`beside`): nobody can create that in advance, and the user's processes find it by its name and owner.
+//! Any local user can create the default path first. Then a directory with random digits in its name is used (`alternative`):
+//! another user cannot create it in advance, and the user's processes find it by name and owner.
 
 mod alternative;
 mod exit_cleanup;
@@ -21,17 +21,17 @@ use dapl::error::{Address, Error, Resource, Result};
 
 pub use exit_cleanup::{cancel_exit_removal, cancel_exit_removal_of_lock};
 
-/// How often a directory is made while others remove it.
+/// Maximum tries to create a directory that other processes keep removing.
 const MAX_TRIES: u32 = 100;
 
-/// What a provider calls its directory.
+/// Names of a provider's base directory.
 #[derive(Debug)]
 pub struct BaseDirKind {
     /// The provider's name in messages.
     pub provider: &'static str,
-    /// The variable of the environment that names another one.
+    /// The environment variable that chooses another directory.
     pub variable: &'static str,
-    /// Our own choice, without `-<uid>`.
+    /// The default path, without `-<uid>`.
     pub default: &'static str,
 }
 
@@ -40,11 +40,12 @@ pub struct BaseDirKind {
 pub struct BaseDir {
     kind: &'static BaseDirKind,
     path: PathBuf,
-    /// Our own choice: the default path, which `path` is or is beside. Removed when it is empty again at the end.
+    /// The default path, if the administrator chose none: `path` is this path, or an alternative beside it. Removed when it is
+    /// empty.
     default: Option<PathBuf>,
 }
 
-/// What is at a path.
+/// Owner, mode and type of the object at a path.
 #[derive(Clone, Copy)]
 struct PathFacts {
     uid: u32,
@@ -67,18 +68,18 @@ impl PathFacts {
     }
 }
 
-/// What is at a path, if it is no directory of this user with mode 0700.
+/// Reason why a path is not a directory of this user with mode 0700.
 enum PathProblem {
     /// A directory of another user, or no directory.
     Foreign(PathFacts),
-    /// A directory of this user, but others have rights on it.
+    /// A directory of this user, but other users have access.
     Mode(PathFacts),
-    /// It cannot be made or examined.
+    /// It cannot be created or examined.
     Failed(io::Error),
 }
 
 impl BaseDir {
-    /// The one that the administrator chose, else our own. Nothing is made or looked at yet.
+    /// The directory that the administrator chose, else the default. No file is accessed yet.
     pub fn new(kind: &'static BaseDirKind, chosen: Option<&str>) -> Self {
         match chosen.filter(|path| !path.is_empty()) {
             Some(path) => BaseDir { kind, path: PathBuf::from(path), default: None },
@@ -86,22 +87,22 @@ impl BaseDir {
         }
     }
 
-    /// Treats this path as our own choice.
+    /// Treats this path as a default path.
     #[doc(hidden)]
     pub fn as_default(kind: &'static BaseDirKind, path: PathBuf) -> Self {
         BaseDir { kind, default: Some(path.clone()), path }
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Makes it when missing, and checks it. Returns the directory to use: another one, beside the default path, if somebody
-    /// else has that.
+    /// Creates the directory when missing, and checks it. Returns the directory to use. If another user has the default path,
+    /// this is an alternative beside it.
     ///
-    /// Errors: `InvalidAddress(Malformed)` for a relative path, `PermissionDenied` for a chosen one that is not this user's
-    /// alone, and what [`report_failure`](Self::report_failure) says.
+    /// Errors: `InvalidAddress(Malformed)` for a relative path, `PermissionDenied` for a chosen path that is not private to
+    /// this user, and those of [`report_failure`](Self::report_failure).
     pub fn create(&self) -> Result<BaseDir> {
         let BaseDirKind { provider, variable, .. } = self.kind;
         if !self.path.is_absolute() {
@@ -114,7 +115,7 @@ impl BaseDir {
                 .map(|()| self.clone())
                 .map_err(|problem| self.problem(&self.path, problem));
         };
-        // The one in use stays in use, as long as it exists. Next, one beside the default that others use.
+        // A directory in use stays in use as long as it exists. The second choice is an alternative that other processes use.
         let found = if is_private_dir(&self.path) { Some(self.path.clone()) } else { alternative::in_use(default) };
         if let Some(path) = found {
             return Ok(BaseDir { path, ..self.clone() });
@@ -126,7 +127,7 @@ impl BaseDir {
         }
     }
 
-    /// Makes a directory beside the default path, where `found` is.
+    /// Creates an alternative beside the default path, where `found` is.
     fn create_alternative(&self, default: &Path, found: PathFacts) -> Result<BaseDir> {
         let path = alternative::create(default)
             .map_err(|error| self.report_failure("create a directory beside", default, &error))?;
@@ -142,8 +143,8 @@ impl BaseDir {
         Ok(BaseDir { path, ..self.clone() })
     }
 
-    /// Other directories of this user where processes may meet that would meet here: those that found another user's
-    /// directory at the default path, or no longer found it.
+    /// Other directories of this user where processes with the same default path may be: they found another user's directory at
+    /// the default path, or no longer found it.
     pub fn alternatives(&self) -> Vec<PathBuf> {
         let Some(default) = &self.default else { return Vec::new() };
         let mut others = alternative::all(default);
@@ -169,19 +170,19 @@ impl BaseDir {
         Error::PermissionDenied
     }
 
-    /// Removes it, if it is empty and our own choice.
+    /// Removes the directory if it is empty and the administrator did not choose it.
     pub fn remove_if_empty(&self) {
         if self.default.is_some() {
             let _ = fs::remove_dir(&self.path);
         }
     }
 
-    /// Removes a folder or file in it when the process exits, if it still exists then, and what it leaves empty.
+    /// At process exit, removes a folder or file in the directory, and the directories that become empty.
     pub fn remove_at_exit(&self, path: &Path) {
         exit_cleanup::register(self, path, None);
     }
 
-    /// As `remove_at_exit`, for a file that this process holds a lock on together with others: if it is the last one.
+    /// As `remove_at_exit`, if no other process has a lock on `file` by then.
     pub fn remove_at_exit_if_last(&self, path: &Path, file: &Arc<File>) {
         exit_cleanup::register(self, path, Some(Arc::downgrade(file)));
     }
@@ -194,7 +195,7 @@ impl BaseDir {
         }
     }
 
-    /// Says in the log what could not be done in it, and what to do.
+    /// Logs a failed operation in the directory and its remedy, and returns the error code.
     #[cold]
     pub fn report_failure(&self, what: &str, path: &Path, error: &io::Error) -> Error {
         let BaseDirKind { provider, variable, .. } = self.kind;
@@ -223,8 +224,8 @@ impl BaseDir {
     }
 }
 
-/// Makes a directory when missing, and checks it. Whoever leaves an empty one of our own removes it, maybe just when another
-/// has found it there: then it is missing again.
+/// Creates a directory when missing, and checks it. Tries again if another process removes the empty directory between the two
+/// steps.
 fn create_private(path: &Path, recursive: bool) -> std::result::Result<(), PathProblem> {
     let mut tries = 0..MAX_TRIES;
     loop {
@@ -242,7 +243,7 @@ fn create_private(path: &Path, recursive: bool) -> std::result::Result<(), PathP
     }
 }
 
-/// Is this a directory of this user alone?
+/// Whether this is a directory of this user with mode 0700.
 fn is_private_dir(path: &Path) -> bool {
     PathFacts::at(path).is_ok_and(|found| found.is_own_directory() && found.is_private())
 }
@@ -251,12 +252,12 @@ fn uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Takes the exclusive lock of a file, unless somebody holds one.
+/// Takes the exclusive lock of a file. Returns false if another process has a lock.
 pub fn lock(file: &File) -> bool {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
-/// Removes a file whose lock nobody holds.
+/// Removes a file if no process has its lock.
 pub fn remove_unlocked(path: &Path) {
     let options = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).clone();
     if let Ok(file) = options.open(path)
@@ -267,32 +268,31 @@ pub fn remove_unlocked(path: &Path) {
     }
 }
 
-/// What is in a directory; nothing, if it is a link to one.
+/// Paths in a directory; none if `path` is a link.
 pub fn entries(path: &Path) -> Vec<PathBuf> {
     let is_directory = fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
     let entries = if is_directory { fs::read_dir(path).ok() } else { None };
     entries.map(|dir| dir.flatten().map(|entry| entry.path()).collect()).unwrap_or_default()
 }
 
-/// At most `most` of these, chosen at random: when each process looks at a few, all are looked at in the end, and n
-/// processes do not examine n times n.
+/// Returns at most `most` elements, chosen at random. Each process then examines only a few, and together they examine all.
 pub fn sample<T>(mut all: Vec<T>, most: usize) -> Vec<T> {
-    for place in 0..most.min(all.len()) {
-        let other = place + random() as usize % (all.len() - place);
-        all.swap(place, other);
+    for index in 0..most.min(all.len()) {
+        let other = index + random() as usize % (all.len() - index);
+        all.swap(index, other);
     }
     all.truncate(most);
     all
 }
 
-/// From the system's random source; 0 where there is none.
+/// A number from the system's random source; 0 if there is none.
 fn random() -> u64 {
     let mut bytes = [0; 8];
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     u64::from_ne_bytes(bytes)
 }
 
-/// Is this file still the one at `path`? Its owner may have removed it between our open and our lock.
+/// Whether this file is still the one at `path`. Its owner may have removed it between open and lock.
 pub fn is_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), fs::symlink_metadata(path)) {
         (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
@@ -312,37 +312,37 @@ mod tests {
     }
 
     #[test]
-    fn the_administrators_choice_stays_and_ours_goes() {
+    fn chosen_directory_stays_and_default_is_removed() {
         let path = scratch("stays");
         let named = BaseDir::new(&KIND, path.to_str());
-        let ours = BaseDir::as_default(&KIND, path.clone());
+        let default = BaseDir::as_default(&KIND, path.clone());
         named.create().unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o700);
         named.remove_if_empty();
         assert!(path.exists());
-        ours.remove_if_empty();
+        default.remove_if_empty();
         assert!(!path.exists());
-        let default = BaseDir::new(&KIND, Some("")).path;
-        assert_eq!(default.to_str().unwrap(), format!("/tmp/dapl-base-test-{}", uid()));
+        let path = BaseDir::new(&KIND, Some("")).path;
+        assert_eq!(path.to_str().unwrap(), format!("/tmp/dapl-base-test-{}", uid()));
     }
 
     #[test]
-    fn empty_directories_go_up_to_the_base() {
+    fn empty_directories_are_removed_up_to_the_base() {
         let path = scratch("prune");
-        let (named, ours) = (BaseDir::new(&KIND, path.to_str()), BaseDir::as_default(&KIND, path.clone()));
+        let (named, default) = (BaseDir::new(&KIND, path.to_str()), BaseDir::as_default(&KIND, path.clone()));
         fs::create_dir_all(path.join("a/b")).unwrap();
         fs::write(path.join("a/file"), "").unwrap();
-        ours.prune(&path.join("a/b/gone"));
-        assert!(!path.join("a/b").exists() && path.join("a").exists(), "as far as they are empty");
+        default.prune(&path.join("a/b/gone"));
+        assert!(!path.join("a/b").exists() && path.join("a").exists(), "only empty ones are removed");
         fs::remove_file(path.join("a/file")).unwrap();
         named.prune(&path.join("a/gone"));
         assert!(!path.join("a").exists() && path.exists());
-        ours.prune(&path.join("gone"));
+        default.prune(&path.join("gone"));
         assert!(!path.exists());
     }
 
     #[test]
-    fn openers_and_leavers_do_not_trip_over_each_other() {
+    fn concurrent_create_and_remove_do_not_interfere() {
         let path = scratch("race");
         let base = BaseDir::as_default(&KIND, path.clone());
         let come_and_go = || (0..2000).try_for_each(|_| base.create().map(|base| base.remove_if_empty()));
@@ -354,21 +354,21 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_somebody_elses_is_refused() {
+    fn directory_of_another_user_is_refused() {
         let path = scratch("rights");
         DirBuilder::new().mode(0o755).create(&path).unwrap();
         let base = BaseDir::new(&KIND, path.to_str());
         assert_eq!(base.create().err(), Some(Error::PermissionDenied));
         fs::remove_dir(&path).unwrap();
         std::os::unix::fs::symlink("/tmp", &path).unwrap();
-        assert_eq!(base.create().err(), Some(Error::PermissionDenied), "a link is no directory");
+        assert_eq!(base.create().err(), Some(Error::PermissionDenied), "a link is not a directory");
         fs::remove_file(&path).unwrap();
         let relative = BaseDir::new(&KIND, Some("relative")).create();
         assert_eq!(relative.err(), Some(Error::InvalidAddress(Address::Malformed)));
     }
 
     #[test]
-    fn refusals_have_the_code_of_their_cause() {
+    fn errors_have_the_code_of_their_cause() {
         let base = BaseDir::new(&KIND, Some("/tmp"));
         let code = |number| base.report_failure("test", Path::new("/tmp"), &io::Error::from_raw_os_error(number));
         for number in [libc::EACCES, libc::EPERM, libc::EROFS] {

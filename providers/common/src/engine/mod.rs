@@ -1,3 +1,3 @@
-//! A provider's engine thread: the queue of its jobs.
+//! The engine thread of a provider: its job queue.
 
 pub mod queue;
