@@ -33,7 +33,7 @@ pub unsafe extern "C-unwind" fn dapl_cno_wait<P: Provider>(
     evd: *mut DAT_EVD_HANDLE,
 ) -> DAT_RETURN {
     let mut call = Call { cno, timeout, evd, wait: None, marked: false };
-    // SAFETY: `step` wants a `Call` whose pointers are as this function's contract says.
+    // SAFETY: `step` expects a `Call` whose pointers satisfy this function's contract.
     unsafe { wait::run(&mut call, step::<P>) }
 }
 
@@ -51,7 +51,7 @@ unsafe fn step<P: Provider>(call: &mut Call, cause: Cause) -> Step {
     let (code, evd) = match next {
         Some(Next::Sleep(expected)) => return sleep::<P>(call, expected),
         Some(Next::Evd(evd)) => (DAT_SUCCESS, Some(evd)),
-        // A time-out says so in the handle as well (3.5).
+        // A timeout also sets the handle to null (spec/events 3.5).
         Some(Next::Fail(Error::QueueEmpty)) => (DAT_QUEUE_EMPTY, Some(0)),
         Some(Next::Fail(error)) => (error.code(), None),
         None => (code, None),

@@ -1,6 +1,6 @@
-//! A wait on a CNO, cut into steps as a wait on an EVD is: look, sleep, look.
+//! A wait on a CNO in steps, as a wait on an EVD: poll, sleep, poll.
 //!
-//! No other room may call these. Any number of threads may wait; each trigger wakes one, the end of the last EVD all.
+//! Any number of threads may wait. Each trigger wakes one; the end of the last attached EVD wakes all.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::provider::Provider;
 use crate::runtime::handle::{self, ObjectId};
 use crate::runtime::wait::{self, Cause, Deadline};
 
-/// What the CNO's lock guards.
+/// State behind the CNO's lock.
 #[derive(Default)]
 pub(super) struct CnoState {
     pub(super) triggers: Triggers,
@@ -30,7 +30,7 @@ pub(super) struct CnoState {
     pub(super) asleep: Vec<u64>,
     /// Waiters that the end of the last EVD released and that have not left yet.
     pub(super) released: Vec<u64>,
-    /// The last EVD ended while nobody waited: the next who comes hears of it.
+    /// The last EVD was freed while no thread waited; the next wait returns because of it.
     pub(super) orphaned: bool,
     pub(super) agent: Option<Agent>,
     /// Threads with an agent of this CNO to call, or inside one.
@@ -47,7 +47,7 @@ pub(super) struct Wait {
     pub(super) deadline: Deadline,
 }
 
-/// What a step comes to.
+/// Result of a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Next {
     /// The EVD that triggered; 0 when the last one ended.
@@ -63,7 +63,7 @@ pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (Wait, N
     let has_trigger = {
         let mut inner = cno.inner.lock();
         if inner.dead {
-            // Freed since the handle was looked at; nobody will wake a waiter any more.
+            // Freed since the handle was checked; a waiter would not be woken any more.
             return (wait, Next::Fail(Error::InvalidHandle(Handle::Cno)));
         }
         inner.waiters.push(wait.token);
@@ -102,7 +102,7 @@ pub(super) fn resume<P: Provider>(wait: &Wait, cause: Cause) -> Next {
     }
 }
 
-/// Takes a waiter out whose thread ended in its sleep, and passes on what it may have been woken for.
+/// Removes the waiter of a thread that was cancelled in its sleep, and wakes another one if triggers are left.
 pub(super) fn clear<P: Provider>(id: ObjectId, token: u64) {
     if let Some(cno) = handle::from_id::<Cno<P>>(id) {
         cno.leave(token);
@@ -116,7 +116,7 @@ impl<P: Provider> Cno<P> {
         poll_all(&sources);
     }
 
-    /// Looks without sleeping for a while that is learned, as a wait on an EVD does.
+    /// Polls without sleeping for an adaptive time, as a wait on an EVD does.
     fn spin(&self, wait: &Wait) -> Option<Next> {
         let sources = self.inner.lock().sources.clone();
         let most = sources.iter().map(|(_, longest)| *longest).max().unwrap_or(0);
@@ -141,7 +141,8 @@ impl<P: Provider> Cno<P> {
         }
     }
 
-    /// Looks, and before the caller sleeps has the completion queues armed; what comes in between is not missed.
+    /// Polls, and arms the CQs before the caller sleeps. An event that arrives in between is found by the poll after the
+    /// arming.
     fn look_and_arm(&self, token: u64, cause: Cause) -> Next {
         self.inner.lock().asleep.retain(|sleeper| *sleeper != token);
         loop {

@@ -1,6 +1,6 @@
-//! What other rooms may ask of a CNO: make one, attach to it, trigger it, end it.
+//! CNO operations for other modules: create, attach, trigger, free.
 //!
-//! A trigger only takes notes; [`Fire::fire`] wakes and calls, once the EVD's lock is gone.
+//! A trigger only records; [`Fire::fire`] wakes and calls after the EVD's lock has been released.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>, agent: Option<Agent>) -> Result<DAT_
     Ok(handle)
 }
 
-/// Replaces the agent. A call that is already under way is not stopped.
+/// Replaces the agent. A call in progress is not stopped.
 pub fn modify_agent<P: Provider>(cno: &Cno<P>, agent: Option<Agent>) {
     if agent.is_some() && cno.is_polled() {
         cno.poll(); // what came before this agent is no trigger for it
@@ -53,8 +53,8 @@ pub fn modify_agent<P: Provider>(cno: &Cno<P>, agent: Option<Agent>) {
     }
 }
 
-/// A trigger that has been noted: whom to wake, which agent to call.
-#[must_use = "somebody sleeps until it fires"]
+/// A recorded trigger: the waiter to wake and the agent to call.
+#[must_use = "a thread may sleep until it fires"]
 pub struct Fire<P: Provider> {
     cno: Arc<Cno<P>>,
     wake: bool,
@@ -117,7 +117,7 @@ impl<P: Provider> Cno<P> {
             wait::bump(self.id);
         }
         if inner.asleep.len() == 1 && inner.agent.is_none() {
-            // Nobody sleeps any more: the waiter polls when it comes back, or arms before it sleeps again.
+            // No waiter sleeps any more: the woken one polls, and arms before it sleeps again.
             self.polled.store(true, Ordering::Relaxed);
         }
         Fire { cno: self.clone(), wake, agent, evd }

@@ -1,7 +1,7 @@
-//! Consumer notification objects: many EVDs, and the threads or the agent that want to hear of any of them.
+//! Consumer notification objects: group EVDs, and notify waiting threads or an agent when one of them has events.
 //!
-//! EVDs trigger it under their own lock; it never calls an EVD with its lock held, and no agent with any lock held. What it
-//! remembers of an EVD is a [`EvdSource`], which is its name and one question.
+//! EVDs trigger it under their own lock. It calls no EVD with its lock held, and no agent with any lock held. It knows an EVD
+//! only as an [`EvdSource`].
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -31,7 +31,7 @@ use dapli_cno::CnoState;
 pub trait EvdSource: Send + Sync {
     /// Which EVD.
     fn id(&self) -> ObjectId;
-    /// Whether it still belongs to this CNO, is enabled, and has events for whoever comes.
+    /// Whether it still belongs to this CNO, is enabled, has events, and no thread waits on it directly.
     fn pending(&self, cno: ObjectId) -> bool;
     /// Fetches completions on the calling thread; they trigger the CNO. With `progress` it polls the device as well.
     /// Returns whether the next EVD of the CNO has to poll too: not where one poll serves all CQs of the IA.
@@ -50,12 +50,12 @@ pub struct Cno<P: Provider> {
     /// Waiters poll the EVDs themselves, and no completion queue needs to be armed. Changed under the lock of `inner`.
     polled: AtomicBool,
     spin: SpinBudget,
-    /// Told when an agent returns.
+    /// Notified when an agent returns.
     agent_done: Condvar,
 }
 
 impl<P: Provider> Cno<P> {
-    /// Its name for those who must not keep it alive; `id().handle` is its handle.
+    /// Weak reference for other objects; `id().handle` is the handle.
     pub fn id(&self) -> ObjectId {
         self.id
     }

@@ -86,7 +86,7 @@ fn await_waiters(cno: Hand, count: usize) {
     }
 }
 
-/// What an agent was called with.
+/// The EVDs that an agent was called with.
 #[derive(Default)]
 struct Seen {
     calls: AtomicUsize,

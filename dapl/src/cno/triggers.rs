@@ -1,6 +1,6 @@
-//! Which EVDs have triggered a CNO: a queue in the order of their triggers, each in it at most once (3.6.5).
+//! The EVDs that have triggered a CNO, in the order of their triggers, each at most once (spec/events 3.6).
 //!
-//! Only this room uses it, under the CNO's lock.
+//! Used under the CNO's lock.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashSet, VecDeque};

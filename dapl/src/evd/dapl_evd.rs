@@ -151,7 +151,7 @@ pub unsafe extern "C" fn dapl_evd_post_se<P: Provider>(evd: DAT_EVD_HANDLE, even
         if number != DAT_SOFTWARE_EVENT {
             return Err(Error::InvalidParameter(2));
         }
-        // SAFETY: as above; the number says which member is meant, and any bits are a pointer.
+        // SAFETY: as above; the event number selects the union member, and any bit pattern is a valid pointer value.
         let pointer = unsafe { (&raw const (*event).event_data.software_event_data.pointer).read_unaligned() };
         dapls_evd::post_software(&evd, pointer as usize)
     })

@@ -40,7 +40,7 @@ pub unsafe extern "C-unwind" fn dapl_evd_wait<P: Provider>(
     more: *mut DAT_COUNT,
 ) -> DAT_RETURN {
     let mut call = Call { evd, timeout, threshold, event, more, wait: None, marked: false };
-    // SAFETY: `step` wants a `Call` whose pointers are as this function's contract says.
+    // SAFETY: `step` expects a `Call` whose pointers satisfy this function's contract.
     unsafe { wait::run(&mut call, step::<P>) }
 }
 
@@ -59,7 +59,7 @@ unsafe fn step<P: Provider>(call: &mut Call, cause: Cause) -> Step {
         Some(Next::Sleep(expected)) => sleep::<P>(call, expected),
         Some(Next::Event(event, more)) => {
             forget(call);
-            // SAFETY: both are not null (checked in `look`), and writable by the contract.
+            // SAFETY: both pointers are non-null (checked in `look`) and writable by the contract.
             unsafe { write_event(call.event, call.evd, &event) };
             // SAFETY: as above.
             unsafe { ffi::put(call.more, count(more)) };

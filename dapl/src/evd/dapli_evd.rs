@@ -1,6 +1,7 @@
-//! Steps inside an EVD: from the completion queue into the event queue, and from an arrival to whoever must know.
+//! Private steps of an EVD: moves completions from the CQ into the event queue, and decides which waiter or CNO an event
+//! notifies.
 //!
-//! No other room may call these. Whoever is to be notification is notification by [`Notification::tell`], after the EVD's lock is gone.
+//! A step returns a [`Notification`]; the caller releases the EVD's lock and then calls [`Notification::deliver`].
 #![forbid(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -23,18 +24,18 @@ use crate::stats::trace;
 
 /// Completions fetched at once.
 const BATCH: usize = 16;
-/// Batches fetched in a row before others get the lock again; a flood must not hold it for ever.
+/// Batches fetched before the lock is released, so that a flood of completions does not block other threads.
 const BATCHES: usize = 16;
 
-/// What the EVD's lock guards.
+/// State behind the EVD's lock.
 pub(super) struct EvdState<P: Provider> {
     pub(super) queue: Queue,
     pub(super) cno: Option<Use<Cno<P>>>,
-    /// What has completed here, by EP.
+    /// Completions counted per EP.
     pub(super) completions: CompletionsByEp,
     /// The consumer has taken an event since the last poll. Set only with a CNO.
     has_taken: bool,
-    /// The CQ could not be armed for the CNO, and nobody knows yet.
+    /// The CQ could not be armed for the CNO; the error is not reported yet.
     arm_failed: bool,
     crowd: SharedCpuBackoff,
     buffer: [Completion; BATCH],
@@ -70,7 +71,8 @@ impl<P: Provider> EvdState<P> {
     }
 }
 
-/// How the provider's CQ and the CNO name an EVD: by id, so that late news meet a dead generation.
+/// Identifies an EVD to the provider's CQ and to the CNO. An id, so that a late notification finds a newer generation and is
+/// dropped.
 pub(super) struct EvdRef<P>(ObjectId, PhantomData<fn() -> P>);
 
 impl<P> EvdRef<P> {
@@ -113,8 +115,8 @@ impl<P: Provider> EvdSource for EvdRef<P> {
     }
 }
 
-/// Who must be notification of an arrival, once no lock is held.
-#[must_use = "somebody sleeps until notification"]
+/// Wake-ups and calls that an arrival causes, to be made without locks.
+#[must_use = "a thread may sleep until it is delivered"]
 pub(super) struct Notification<P: Provider> {
     waiter: Option<ObjectId>,
     cno: Option<Fire<P>>,
@@ -123,7 +125,7 @@ pub(super) struct Notification<P: Provider> {
 }
 
 impl<P: Provider> Notification<P> {
-    /// Wakes the waiter, or whoever waits on the CNO, and runs the agent. Called without locks.
+    /// Wakes the waiter of the EVD or of the CNO, and runs the agent. Called without locks.
     #[inline]
     pub(super) fn deliver(self) {
         if let Some(id) = self.waiter {
@@ -141,7 +143,7 @@ impl<P: Provider> Notification<P> {
 
 /// An event that a consumer takes.
 pub(super) enum TakenEvent<'a> {
-    /// A work request ended, and whoever must has heard of it.
+    /// A completion. If it is a failure, its EP has been informed.
     Done(&'a Completion),
     /// Any event.
     Other(&'a Event),
@@ -153,7 +155,6 @@ fn from_shared(done: &Completion) -> Option<usize> {
     (done.token.work == Work::SharedRecv).then_some(done.token.object)
 }
 
-/// How completions are fetched.
 #[derive(Clone, Copy)]
 pub(super) enum Fetch {
     /// Making progress; on a consumer's thread.
@@ -179,7 +180,7 @@ impl<P: Provider> Evd<P> {
         signal
     }
 
-    /// Takes the oldest event for a consumer that does not wait, and shows it to `give` where it lies: events are large, and
+    /// Takes the oldest event for a consumer that does not wait, and passes it to `give` by reference: events are large, and
     /// this is the hot path.
     #[inline]
     pub(super) fn dequeue(&self, give: impl FnOnce(TakenEvent<'_>)) -> Result<()> {
@@ -244,7 +245,7 @@ impl<P: Provider> Evd<P> {
         Ok(())
     }
 
-    /// A consumer gets this event: a receive out of a shared queue makes room there.
+    /// Updates the SRQ when a consumer takes the completion of one of its receives.
     #[inline]
     pub(super) fn reaped(&self, event: &Event) {
         if let Event::Dto(done) | Event::Failed(done) = event
@@ -261,8 +262,8 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// The oldest event in the queue is a failure: it is taken once its EP has heard of it, unless somebody else, such as an
-    /// agent that was called for it, is faster.
+    /// Takes a failure from the front of the queue, after its EP has been informed. An agent that runs meanwhile may take it
+    /// first.
     #[cold]
     #[inline(never)]
     fn dequeue_failure(
@@ -315,8 +316,8 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// A consumer has taken an event from an EVD that may have a CNO: who takes one event per `cno_wait` must find the
-    /// EVD again while there are more (3.6.5c).
+    /// Called after a consumer took an event. If more are queued, triggers the CNO again, since a consumer may take one event
+    /// per `dat_cno_wait` (spec/events 3.6).
     pub(super) fn taken(&self, inner: &mut EvdState<P>, signal: Signal) -> Notification<P> {
         if signal == Signal::Cno {
             return self.signal(inner, signal);
@@ -331,7 +332,7 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// From a signal of the queue to whom it concerns. The words that sleepers look at change here, under the lock.
+    /// Turns a signal of the queue into a notification. The futex words of waiters change here, under the lock.
     pub(super) fn signal(&self, inner: &mut EvdState<P>, signal: Signal) -> Notification<P> {
         let arm_failed = self.arm_failed(inner);
         match (signal, &inner.cno) {
@@ -352,16 +353,16 @@ impl<P: Provider> Evd<P> {
         std::mem::take(&mut inner.arm_failed).then(|| (self.ia.clone(), self.id.handle))
     }
 
-    /// Keeps the CQ armed while somebody who sleeps depends on it: the waiter, or an enabled CNO. Where that fails the waiter
-    /// looks for itself, and gets the error; for a CNO the IA's async EVD hears of it.
+    /// Keeps the CQ armed while a sleeping waiter or an enabled CNO depends on it. If arming fails, the waiter polls and gets
+    /// the error; for a CNO the error is reported on the IA's async EVD.
     pub(super) fn rearm(&self, inner: &mut EvdState<P>) -> Signal {
         let mut signal = Signal::None;
         let Some(cq) = &self.cq else { return signal };
-        // A waiter that still looks finds everything itself, and arms it before it sleeps: to be notification as well would only take
-        // time. But for messages that only a CQ that is armed for them can tell.
+        // A waiter that still polls needs no notification, and arms before it sleeps. Exception: a CQ that can distinguish
+        // solicited messages only while it is armed for them.
         let must_tell = !P::Cq::REPORTS_SOLICITED && inner.queue.config() == Config::Solicited;
         let waits = inner.queue.has_sleeping_waiter() || must_tell && inner.queue.has_waiter();
-        // A CNO whose waiter polls is armed for before that waiter sleeps.
+        // A CNO whose waiter polls arms before that waiter sleeps.
         let triggers = inner.cno.as_ref().is_some_and(|cno| must_tell || !cno.is_polled());
         let wanted = waits || triggers && inner.queue.enabled;
         while wanted && signal != Signal::Waiter {
@@ -385,14 +386,14 @@ impl<P: Provider> Evd<P> {
     fn notified(&self) {
         let mut inner = self.inner.lock();
         let signal = self.fetch(&mut inner, Fetch::Ready);
-        // The trigger first: a CNO whose only sleeper it wakes need not be armed for.
+        // Trigger first: if this wakes the only sleeping waiter of the CNO, the CQ need not be armed.
         let notification = self.signal(&mut inner, signal);
         let signal = self.rearm(&mut inner);
         self.unlock(inner, signal);
         notification.deliver();
     }
 
-    /// Its CNO, if it has one, knows from now on what to poll and to arm.
+    /// Registers this EVD with its CNO, which then polls and arms it.
     pub(super) fn join(&self, inner: &EvdState<P>) {
         if let Some(cno) = &inner.cno {
             cno.watch(self.source(), self.cq.as_ref().map_or(0, |cq| cq.longest_look()));
@@ -427,8 +428,8 @@ impl<P: Provider> Evd<P> {
         self.evd_ref.clone()
     }
 
-    /// Queues an event of ours behind everything that came before it, and says whether there was room: there is none far
-    /// beyond its length (1.4).
+    /// Queues an event that does not come from the CQ, after everything that completed before it. Returns false if the queue is
+    /// far beyond its length and the event was dropped (spec/events 1.4).
     pub(super) fn append(&self, event: Event) -> (Notification<P>, bool) {
         let mut inner = self.inner.lock();
         let mut signal = self.fetch(&mut inner, Fetch::Ready);

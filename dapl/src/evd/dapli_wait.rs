@@ -1,7 +1,7 @@
-//! A wait on an EVD, cut into steps: look, spin a little, arm and look again, sleep, look.
+//! A wait on an EVD in steps: poll, spin, arm and poll again, sleep, poll.
 //!
-//! `dapl_evd_wait` runs the steps and sleeps between them. While a thread sleeps nothing is held: the EVD is found again by
-//! its id, and the waiter in it by a token.
+//! `dapl_evd_wait` runs the steps and sleeps between them. A sleeping thread holds no lock and no reference: it finds the EVD
+//! again by its id, and itself in the EVD by a token.
 #![forbid(unsafe_code)]
 
 use dat_abi::DAT_TIMEOUT;
@@ -24,12 +24,12 @@ pub(super) struct Wait {
     pub(super) deadline: Deadline,
 }
 
-/// What a step comes to.
+/// Result of a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Next {
     /// The event, and how many are left.
     Event(Event, usize),
-    /// Why there is none, and how many are queued.
+    /// The error, and the number of queued events.
     Fail(Error, usize),
     /// Sleep while the word holds this.
     Sleep(u32),
@@ -42,7 +42,7 @@ pub(super) fn begin<P: Provider>(evd: &Evd<P>, timeout: DAT_TIMEOUT, threshold: 
     let token = wait::token();
     let mut inner = evd.inner.lock();
     inner.queue.begin_wait(token, threshold)?;
-    // After the checks and before the first look: the clock is read only by who may have to wait.
+    // The clock is read only after this first poll, by threads that may have to wait.
     evd.fetch(&mut inner, Fetch::Poll);
     let mut wait = Wait { id: evd.id, token, deadline: Deadline::NEVER };
     if timeout == 0 || inner.queue.look(token, false) == WaitStatus::Enough {
@@ -51,7 +51,7 @@ pub(super) fn begin<P: Provider>(evd: &Evd<P>, timeout: DAT_TIMEOUT, threshold: 
     wait.deadline = Deadline::after(timeout);
     inner.queue.settle();
     if !P::Cq::REPORTS_SOLICITED && inner.queue.config() == Config::Solicited {
-        // A look between this one and the arming could take the message unrecognised.
+        // Another poll between this one and the arming could take the message without noticing that it was solicited.
         let next = evd.arm_and_look(inner, &wait, Cause::Start);
         return Ok((wait, next));
     }
@@ -67,7 +67,7 @@ pub(super) fn resume<P: Provider>(wait: &Wait, cause: Cause) -> Next {
     }
 }
 
-/// Takes a waiter out whose thread ended in its sleep.
+/// Removes the waiter of a thread that was cancelled in its sleep.
 pub(super) fn clear<P: Provider>(id: ObjectId, token: u64) {
     if let Some(evd) = handle::from_id::<Evd<P>>(id) {
         let mut inner = evd.inner.lock();
@@ -78,7 +78,7 @@ pub(super) fn clear<P: Provider>(id: ObjectId, token: u64) {
 }
 
 impl<P: Provider> Evd<P> {
-    /// Looks without sleeping for a while that is learned: a spin that paid off may be longer the next time.
+    /// Polls without sleeping for an adaptive time: it grows when polling was successful.
     fn spin(&self, wait: &Wait) -> Option<Next> {
         let most = self.cq.as_ref().map_or(0, |cq| cq.longest_look());
         if most == 0 || cfg!(loom) {
@@ -103,14 +103,14 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// Looks, and arms the CQ before the caller sleeps; what came in between is not missed.
+    /// Polls, and arms the CQ before the caller sleeps. An event that arrives in between is found by the poll after the arming.
     fn look_and_arm(&self, wait: &Wait, cause: Cause) -> Next {
         let mut inner = self.inner.lock();
         self.fetch(&mut inner, Fetch::Poll);
         self.arm_and_look(inner, wait, cause)
     }
 
-    /// As [`Self::look_and_arm`], after the first look.
+    /// As [`Self::look_and_arm`], without the first poll.
     fn arm_and_look(&self, mut inner: MutexGuard<'_, EvdState<P>>, wait: &Wait, cause: Cause) -> Next {
         loop {
             let found = inner.queue.look(wait.token, cause == Cause::TimedOut);
@@ -138,7 +138,7 @@ impl<P: Provider> Evd<P> {
     /// Ends a wait with what there is; `over` says why it ends if there is too little.
     fn conclude<'a>(&'a self, mut inner: MutexGuard<'a, EvdState<P>>, token: u64, over: Option<Error>) -> Next {
         if inner.queue.unreported_failure().is_some() {
-            // Nobody else takes an event meanwhile, since this thread still waits.
+            // This thread is registered as the waiter, so no other thread takes an event meanwhile.
             inner = self.report_failures(inner);
         }
         let found = inner.queue.look(token, over == Some(Error::TimedOut));
@@ -146,7 +146,7 @@ impl<P: Provider> Evd<P> {
         let timed_out = found == WaitStatus::TooFew && over == Some(Error::TimedOut);
         inner.queue.counts.timeouts += u64::from(timed_out);
         let next = match found {
-            // A signal handler ran: nothing is consumed, whatever is there (1.5).
+            // After a signal handler ran, no event is taken (spec/events 1.5).
             WaitStatus::Enough if over != Some(Error::Interrupted) => match inner.queue.pop() {
                 Some(event) => {
                     self.reaped(&event);

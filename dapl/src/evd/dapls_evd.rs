@@ -1,6 +1,6 @@
-//! What other rooms may ask of an EVD: make one, post into it, end it.
+//! EVD operations for other modules: create, post events, configure, free.
 //!
-//! Posting never blocks, holds no lock while it wakes or calls somebody, and may run on any thread.
+//! Posting never blocks, may run on any thread, and holds no lock while it wakes a waiter or calls an agent.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, OnceLock, Weak};
@@ -71,7 +71,7 @@ pub fn create<P: Provider>(
     Ok(handle)
 }
 
-/// What to open an IA with, so that it has an async EVD of its own.
+/// Makes an IA create an async EVD of its own when it is opened.
 pub fn with_ia<P: Provider>(length: i32) -> AsyncEvdChoice<P> {
     AsyncEvdChoice::Make(Box::new(move |ia| {
         let evd = build(ia, length, None, Streams::default().with(Stream::Async))?;
@@ -82,7 +82,7 @@ pub fn with_ia<P: Provider>(length: i32) -> AsyncEvdChoice<P> {
     }))
 }
 
-/// Itself, as its IA knows it.
+/// The EVD as a child of its IA.
 fn downgrade<P: Provider>(evd: &Arc<Evd<P>>) -> Weak<dyn crate::ia::Child> {
     let child: Arc<dyn crate::ia::Child> = evd.clone();
     Arc::downgrade(&child)
@@ -107,8 +107,8 @@ pub fn post<P: Provider>(evd: &Evd<P>, event: Event) -> Result<()> {
     if has_room { Ok(()) } else { overflow(evd, event) }
 }
 
-/// What is left of a call that was made under a lock from above this room: others are still to be notification, without any lock.
-#[must_use = "somebody sleeps until notification"]
+/// The rest of a call that was made under a caller's lock: notifications to be delivered after that lock is released.
+#[must_use = "a thread may sleep until it is delivered"]
 pub(crate) struct PendingNotification<P: Provider> {
     evd: Arc<Evd<P>>,
     notification: Notification<P>,
@@ -116,7 +116,7 @@ pub(crate) struct PendingNotification<P: Provider> {
 }
 
 impl<P: Provider> PendingNotification<P> {
-    /// The event found no room.
+    /// Whether the event was dropped, because the queue was full.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.is_some()
     }
@@ -136,13 +136,13 @@ pub(crate) fn enqueue<P: Provider>(evd: &Arc<Evd<P>>, event: Event) -> PendingNo
     PendingNotification { evd: evd.clone(), notification, lost: if has_room { None } else { Some(event) } }
 }
 
-/// The EP hears of its failures in this EVD, with its lock held. False: there is none left that it had not heard of.
+/// Marks the EP's failures in this EVD as reported. The caller holds the EP's lock. Returns false if there was none.
 pub(crate) fn take_failure<P: Provider>(evd: &Evd<P>, ep: usize) -> bool {
     evd.inner.lock().queue.mark_reported(ep)
 }
 
-/// Queues what has completed on an EVD with a CNO, so that the CNO reports this EVD before one that an event is queued in later.
-/// `None` without a CNO: nobody could tell the order.
+/// Queues all completions of an EVD with a CNO, so that the CNO reports this EVD before one that gets an event later. `None`
+/// without a CNO, where the order is not visible.
 pub(crate) fn catch_up<P: Provider>(evd: &Arc<Evd<P>>) -> Option<PendingNotification<P>> {
     let mut inner = evd.inner.lock();
     inner.cno.as_ref()?;
@@ -151,8 +151,8 @@ pub(crate) fn catch_up<P: Provider>(evd: &Arc<Evd<P>>) -> Option<PendingNotifica
     Some(PendingNotification { evd: evd.clone(), notification, lost: None })
 }
 
-/// All that the EP has posted so far is over, and so is its connection: what has failed is no news any more. For a caller
-/// that holds the EP's lock.
+/// Called when the EP's connection is over and its work has completed: queues all completions and marks the EP's failures as
+/// reported. The caller holds the EP's lock.
 pub(crate) fn settle<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> PendingNotification<P> {
     let mut inner = evd.inner.lock();
     let signal = evd.fetch_all(&mut inner);
@@ -166,12 +166,12 @@ pub(crate) fn start_counting<P: Provider>(evd: &Evd<P>, ep: usize) {
     evd.inner.lock().completions.open(ep);
 }
 
-/// What the EP has completed here so far.
+/// Completions of the EP that were counted here so far.
 pub(crate) fn account<P: Provider>(evd: &Evd<P>, ep: usize) -> Completed {
     evd.inner.lock().completions.of(ep)
 }
 
-/// What the EP has completed here, to the last; nothing more is counted for it. For a caller that holds the EP's lock.
+/// Ends counting for the EP and returns its final counts. The caller holds the EP's lock.
 pub(crate) fn stop_counting<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> (Completed, PendingNotification<P>) {
     let mut inner = evd.inner.lock();
     let signal = evd.fetch_all(&mut inner);
@@ -182,7 +182,7 @@ pub(crate) fn stop_counting<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> (Compl
 
 /// Queues a consumer's event.
 ///
-/// Errors: `InvalidParameter(1)` without the SOFTWARE stream; `QueueFull`, of which nobody else hears.
+/// Errors: `InvalidParameter(1)` without the SOFTWARE stream; `QueueFull`, which is not reported as an asynchronous error.
 pub fn post_software<P: Provider>(evd: &Evd<P>, pointer: usize) -> Result<()> {
     if !evd.serves(Stream::Software) {
         return Err(Error::InvalidParameter(1));
@@ -197,8 +197,8 @@ pub fn post_software<P: Provider>(evd: &Evd<P>, pointer: usize) -> Result<()> {
     if full { Err(Error::QueueFull) } else { Ok(()) }
 }
 
-/// An event found no room: the IA's async EVD hears of it. Of a lost asynchronous error nobody hears: a full async EVD
-/// would be notification of its own overflow.
+/// Reports a dropped event on the IA's async EVD. The loss of an asynchronous error is only logged, since a full async EVD
+/// cannot report its own overflow.
 #[cold]
 pub(super) fn overflow<P: Provider>(evd: &Evd<P>, lost: Event) -> Result<()> {
     log::error!("evd {:#x} overflows; an event is lost", evd.id.handle);
@@ -223,7 +223,7 @@ pub fn modify_cno<P: Provider>(evd: &Evd<P>, cno: Option<Arc<Cno<P>>>) {
     drop(old);
 }
 
-/// It may tell of less from now on; if somebody waits for it, its completion queue is to know before anything comes.
+/// Called when an EP asks for solicited notifications only. If a thread waits, arms the CQ accordingly before the next message.
 pub fn arm_anew<P: Provider>(evd: &Evd<P>) {
     let mut inner = evd.inner.lock();
     if inner.queue.config() == Config::Solicited {
@@ -263,7 +263,7 @@ pub fn resize<P: Provider>(evd: &Evd<P>, length: i32) -> Result<()> {
     inner.queue.resize(length)
 }
 
-/// What `dat_evd_query` shows.
+/// State that `dat_evd_query` returns.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
     /// Its length.
@@ -301,7 +301,7 @@ pub fn free<P: Provider>(evd: &Evd<P>) -> Result<()> {
     if end(evd) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Plain)) }
 }
 
-/// Ends it whoever uses it: a waiter leaves with `Aborted`, what comes later is dropped.
+/// Ends the EVD although objects may still use it: a waiter returns `Aborted`, later events are dropped.
 pub fn close<P: Provider>(evd: &Evd<P>) {
     end(evd);
 }
@@ -313,7 +313,7 @@ fn end<P: Provider>(evd: &Evd<P>) -> bool {
     evd.ia.forget(evd);
     let mut inner = evd.inner.lock();
     let signal = expel(&mut inner);
-    // What nobody will get counts as reaped.
+    // Completions that no consumer will take count as taken.
     let _ = evd.fetch_all(&mut inner);
     inner.queue.close().iter().for_each(|event| evd.reaped(event));
     evd.ia.bury(&Sums { evds: inner.queue.counts, ..Sums::default() });

@@ -1,6 +1,6 @@
-//! What an EVD queues, in our words; the entries turn it into a `DAT_EVENT`.
+//! Events as an EVD queues them; the entries convert them to `DAT_EVENT`.
 //!
-//! Objects, handles and addresses in an event are plain numbers: nobody below C follows them.
+//! Objects, handles and addresses in an event are plain numbers that only the consumer interprets.
 #![forbid(unsafe_code)]
 
 use crate::ia::AsyncError;
@@ -11,7 +11,7 @@ use crate::provider::{Completion, ConnectionEvent, Status};
 pub enum Event {
     /// A work request ended.
     Dto(Completion),
-    /// A work request failed, and its EP has not heard of it. A consumer gets it as `Dto`, once the EP has.
+    /// A failed work request whose EP has not been informed. The consumer gets it as `Dto`, after the EP was informed.
     Failed(Completion),
     /// A connection request arrived.
     Request {
@@ -26,13 +26,12 @@ pub enum Event {
     },
     /// Of an EP's connection.
     Connection {
-        /// What happened.
         kind: ConnectionEvent,
         /// Handle of the EP.
         ep: usize,
         /// Bytes of private data.
         data_size: u32,
-        /// Where they are, as long as the EP keeps them.
+        /// Address of the private data, valid as long as the EP keeps it.
         data: usize,
     },
     /// An error that belongs to no work request.

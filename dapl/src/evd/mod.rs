@@ -1,7 +1,7 @@
-//! Event dispatchers: a queue of events, one thread that may wait on it, and a CNO it may trigger.
+//! Event dispatchers: a queue of events, at most one waiting thread, and optionally a CNO.
 //!
-//! EPs, service points and IAs post into it through `dapls_evd`; completions come from the provider's completion queue.
-//! It never names an EP: an event carries all it needs. No lock is held while an agent runs or a thread is woken.
+//! EPs, service points and IAs post into an EVD through `dapls_evd`; completions come from the provider's CQ. An EVD does not
+//! reference EPs. No lock is held while an agent runs or a thread is woken.
 
 use std::sync::{Arc, OnceLock};
 
@@ -33,21 +33,21 @@ pub struct Evd<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,
     streams: Streams,
-    /// Where DTOs complete; only if it serves DTO or bind completions.
+    /// CQ of the provider, if the EVD has the DTO or RMR-bind stream.
     cq: Option<Arc<P::Cq>>,
-    /// What the CQ and the CNO know of this EVD.
+    /// Identifies this EVD to the CQ and the CNO.
     evd_ref: Arc<EvdRef<P>>,
-    /// Who hears of transfers; set by the first EP that completes here.
+    /// Informed of failures and of SRQ receives; set by the first EP that uses this EVD.
     transfers: OnceLock<&'static dyn TransferSink<P>>,
     uses: UseCount,
     spin: SpinBudget,
     inner: Mutex<EvdState<P>>,
 }
 
-/// Who must take_failure of some transfers. Implemented by `ep`.
+/// Upward reports about completions, implemented by `ep`. A trait, because `ep` is above `evd`.
 pub(crate) trait TransferSink<P: Provider>: Send + Sync {
-    /// `evd` holds a failure that the EP with this handle has not heard of, and the consumer gets it only after this. Called
-    /// without locks; on return the EP has called [`dapls_evd::take_failure`] under its own. False when there is no such EP.
+    /// Informs the EP with handle `ep` of a failure before the consumer gets it. Called without locks; on return the EP has
+    /// called [`dapls_evd::take_failure`] under its own lock. Returns false if there is no such EP.
     fn failed(&self, evd: &Evd<P>, ep: usize) -> bool;
     /// The consumer has got the completion of a receive out of the SRQ with this handle, or will never get it. Called with
     /// or without the lock of an EVD.
@@ -55,7 +55,7 @@ pub(crate) trait TransferSink<P: Provider>: Send + Sync {
 }
 
 impl<P: Provider> Evd<P> {
-    /// Its name for those who must not keep it alive; `id().handle` is its handle.
+    /// Weak reference for other objects; `id().handle` is the handle.
     pub fn id(&self) -> ObjectId {
         self.id
     }
@@ -75,7 +75,7 @@ impl<P: Provider> Evd<P> {
         self.streams
     }
 
-    /// Where DTOs complete; exists if it serves DTO or bind completions.
+    /// CQ of the provider, if the EVD has the DTO or RMR-bind stream.
     pub fn cq(&self) -> Option<Arc<P::Cq>> {
         self.cq.clone()
     }
@@ -90,7 +90,7 @@ impl<P: Provider> Evd<P> {
         self.transfers.get_or_init(|| sink);
     }
 
-    /// An EP whose completions do not all notify feeds it from now on (events-transfers-memory.md 1.3).
+    /// Restricts notification to what an EP that uses this EVD asks for (spec/events 1.3).
     pub fn configure(&self, config: Config) {
         self.inner.lock().queue.configure(config);
     }

@@ -1,6 +1,6 @@
-//! The rules of an EVD's queue: what is counted, who is to be notification, when a wait is over.
+//! The event queue of an EVD: its counters, which events notify, and when a wait ends.
 //!
-//! Only this room uses it, under the EVD's lock. It knows no clock, no thread and no provider.
+//! Used under the EVD's lock. It knows no clock, thread or provider.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -18,11 +18,11 @@ pub enum Config {
     Threshold,
     /// Those posted without UNSIGNALLED.
     Notify,
-    /// Those whose send asked for it.
+    /// Those whose send asked for a solicited event.
     Solicited,
 }
 
-/// Who must be notification of an arrival.
+/// The notification that an arrival causes.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum Signal {
     #[default]
@@ -43,14 +43,14 @@ struct Waiter {
     asleep: bool,
 }
 
-/// What a waiting thread finds.
+/// State of a wait.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum WaitStatus {
     /// Enough events.
     Enough,
     /// Not yet.
     TooFew,
-    /// It is no waiter any more: somebody made the EVD unwaitable.
+    /// The wait was ended, because the EVD became unwaitable.
     Expelled,
 }
 
@@ -58,9 +58,9 @@ pub(super) enum WaitStatus {
 #[derive(Debug)]
 pub(super) struct Queue {
     events: VecDeque<Event>,
-    /// How many of `events` notify.
+    /// Number of `events` that notify.
     notifying: usize,
-    /// How many of `events` are failures their EPs have not heard of.
+    /// Number of `events` that are failures not yet reported to their EP.
     failures: usize,
     length: usize,
     waiter: Option<Waiter>,
@@ -73,9 +73,9 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// How many events beyond its length an EVD takes before it counts as overflown (1.4: it grows on demand).
+    /// Events accepted beyond the length before an event is dropped (spec/events 1.4: the queue grows on demand).
     const MARGIN: usize = 1 << 16;
-    /// Room made at once; a queue that is drained as it should never allocates again.
+    /// Capacity allocated at creation.
     const ROOM: usize = 64;
 
     pub(super) fn new(length: usize) -> Self {
@@ -97,7 +97,7 @@ impl Queue {
         self.events.len()
     }
 
-    /// What the consumer knows as `evd_qlen`.
+    /// The length as the consumer sees it (`evd_qlen`).
     pub(super) fn length(&self) -> usize {
         self.length
     }
@@ -132,7 +132,7 @@ impl Queue {
         self.config = self.config.max(config);
     }
 
-    /// Queues a completion and says who must be notification.
+    /// Queues a completion and returns whom to notify.
     #[inline]
     pub(super) fn complete(&mut self, done: Completion) -> Signal {
         if is_failure(&done) { self.fail(done) } else { self.push(Event::Dto(done)) }
@@ -156,7 +156,7 @@ impl Queue {
         }
     }
 
-    /// The EP knows of all its failures; says whether there was one it had not heard of.
+    /// Marks all failures of this EP as reported. Returns whether there was an unreported one.
     pub(super) fn mark_reported(&mut self, ep: usize) -> bool {
         let before = self.failures;
         if before > 0 {
@@ -172,7 +172,7 @@ impl Queue {
         self.failures < before
     }
 
-    /// Queues an event and says who must be notification (1.3, 3.6.1).
+    /// Queues an event and returns the notification it causes (spec/events 1.3, 3.6).
     pub(super) fn push(&mut self, event: Event) -> Signal {
         if self.closed {
             return Signal::None;
@@ -204,19 +204,18 @@ impl Queue {
         Some(event)
     }
 
-    /// Who does not wait has to leave the events to who does.
+    /// Refuses a dequeue while another thread waits on this EVD.
     #[inline(always)]
     pub(super) fn require_no_waiter(&self) -> Result<()> {
         if self.waiter.is_some() { Err(Error::InvalidState(State::EvdWaiter)) } else { Ok(()) }
     }
 
-    /// The oldest event, where it lies.
     #[inline(always)]
     pub(super) fn front(&self) -> Option<&Event> {
         self.events.front()
     }
 
-    /// As [`Self::pop`], for who has seen it.
+    /// As [`Self::pop`], without returning the event.
     #[inline(always)]
     pub(super) fn drop_front(&mut self) {
         if let Some(event) = self.events.front() {
@@ -228,7 +227,7 @@ impl Queue {
     /// A thread begins to wait. The order of the checks is that of 2.5.
     pub(super) fn begin_wait(&mut self, token: u64, threshold: i32) -> Result<()> {
         if self.closed {
-            // Freed since the handle was looked at; whoever did that has woken its waiters and will wake no more.
+            // Freed since the handle was checked. Its waiters have been woken already, so a new one would sleep without end.
             return Err(Error::InvalidHandle(Handle::Plain));
         }
         let threshold = usize::try_from(threshold).map_err(|_| Error::InvalidParameter(3))?;
@@ -251,7 +250,7 @@ impl Queue {
         Ok(())
     }
 
-    /// What the waiter `token` finds. After the first look only a notifying event ends the wait; with the time, any.
+    /// Checks the wait `token`. After the first check only a notifying event ends the wait; at the timeout any event does.
     pub(super) fn look(&mut self, token: u64, time_is_over: bool) -> WaitStatus {
         let queued = self.events.len();
         match &mut self.waiter {
@@ -266,7 +265,7 @@ impl Queue {
         }
     }
 
-    /// The first look is over: what is queued now no longer ends the wait by itself.
+    /// Ends the first check: events queued now no longer end the wait by themselves.
     pub(super) fn settle(&mut self) {
         if let Some(waiter) = &mut self.waiter {
             waiter.notified = self.notifying > 0;
@@ -305,7 +304,7 @@ impl Queue {
         Ok(())
     }
 
-    /// The EVD ends: nothing is queued any more. The events that nobody gets.
+    /// Closes the queue and returns the events that no consumer will get.
     pub(super) fn close(&mut self) -> VecDeque<Event> {
         self.closed = true;
         self.notifying = 0;

@@ -96,7 +96,7 @@ fn blank() -> DAT_EVENT {
 /// The cookie of a DTO event, the pointer of a software event, else 0.
 fn mark_of(event: &DAT_EVENT) -> u64 {
     match event.event_number {
-        // SAFETY: the number says which member it is.
+        // SAFETY: the event number selects the union member.
         DAT_DTO_COMPLETION_EVENT => unsafe { event.event_data.dto_completion_event_data.user_cookie.as_64 },
         // SAFETY: as above.
         DAT_SOFTWARE_EVENT => unsafe { event.event_data.software_event_data.pointer as u64 },
@@ -309,7 +309,7 @@ fn an_overflow_is_reported_and_survived() {
     // SAFETY: a live handle and a writable event.
     assert_eq!(unsafe { dapl_evd_dequeue::<FakeProvider>(opened.async_evd, &mut event) }, DAT_SUCCESS);
     assert_eq!(event.event_number, DAT_ASYNC_ERROR_EVD_OVERFLOW);
-    // SAFETY: the number says which member it is.
+    // SAFETY: the event number selects the union member.
     let data = unsafe { event.event_data.asynch_error_event_data };
     assert_eq!((data.dat_handle, data.reason), (evd.handle(), 0));
     assert_eq!(evd.dequeue().0, DAT_SUCCESS, "it lives on");
@@ -443,7 +443,7 @@ fn who_still_looks_need_not_be_told() {
     while !object.has_waiter() {
         std::thread::yield_now();
     }
-    // Late news of what somebody has taken before.
+    // A late notification for an event that was taken before.
     object.evd_ref.notify();
     assert!(!cq.is_armed() || !object.has_waiter(), "it looks, and would be notification of everything besides");
     cq.put(done(1));

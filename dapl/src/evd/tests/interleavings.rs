@@ -1,7 +1,7 @@
-//! A waiter against those who must wake it, through the entries, with the real locks, words and steps. loom reports a lost
-//! wake-up as a deadlock.
+//! Loom models of a waiter and the threads that wake it, through the entries, with the real locks and steps. Loom reports a
+//! lost wake-up as a deadlock.
 //!
-//! The kernel's futex is a double, and nobody spins: a model has no clock. The provider's queue is the double's own.
+//! The futex is a fake, and no thread spins, since a model has no clock. The CQ is the fake provider's.
 
 use loom::thread;
 
