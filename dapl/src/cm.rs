@@ -12,7 +12,7 @@ use crate::psp::{Psp, dapls_psp};
 use crate::rsp::Rsp;
 use crate::runtime::handle::{ObjectId, from_id};
 
-/// Where a provider reports; one serves any number of IAs.
+/// The sink that providers report to; one serves any number of IAs.
 pub fn sink<P: Provider>() -> Arc<dyn CmSink<P>> {
     Arc::new(Reports(PhantomData))
 }

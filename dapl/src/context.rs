@@ -1,6 +1,6 @@
-//! `dat_set_consumer_context`, `dat_get_consumer_context`, `dat_get_handle_type`: any kind of handle.
+//! `dat_set_consumer_context`, `dat_get_consumer_context`, `dat_get_handle_type`, for any kind of handle.
 //!
-//! Called from C only. The context lies in the handle's stub, so no object is opened for it.
+//! The context is stored in the handle's stub, so no object is looked up.
 
 use std::sync::atomic::Ordering;
 

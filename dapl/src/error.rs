@@ -1,16 +1,15 @@
-//! Why a DAT call failed, and the one place that knows the numbers.
+//! Errors of DAT calls, and their numbers.
 //!
-//! Every room and every provider speaks `Error`; only the entries turn it into a `DAT_RETURN`, by [`Error::code`]. A
-//! variant is a type of the specification, its payload the subtype. All codes carry the error class bit except the two
-//! that programs compare as whole values: `QUEUE_EMPTY`, and `CONN_QUAL_IN_USE` found by the listener (spec/endpoints 6.1).
+//! Every module and provider uses `Error`; the entries convert it to a `DAT_RETURN` by [`Error::code`]. A variant is a type of
+//! the specification, its payload the subtype. All codes carry the error class bit except the two that programs compare as
+//! whole values: `QUEUE_EMPTY`, and `CONN_QUAL_IN_USE` found by the listener (spec/endpoints 6.1).
 #![forbid(unsafe_code)]
 
 use dat_abi::*;
 
-/// What every fallible call inside returns.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a DAT call failed: a variant per type, its payload the subtype.
+/// Error of a DAT call: a variant per type, its payload the subtype.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Error {
     /// A waiter was released because its object went away.
@@ -58,7 +57,6 @@ pub enum Error {
     /// Nothing queued. Reported without the class bit.
     #[error("queue empty")]
     QueueEmpty,
-    /// No room.
     #[error("queue full")]
     QueueFull,
     /// The time is over.
@@ -74,7 +72,6 @@ pub enum Error {
 
 /// Subtypes of `INSUFFICIENT_RESOURCES`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[allow(missing_docs, reason = "the names are the specification's")]
 pub enum Resource {
     Memory,
     Device,
@@ -88,7 +85,6 @@ pub enum Resource {
 
 /// Subtypes of `INVALID_HANDLE`: the kind that was wanted, or the position of the parameter.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[allow(missing_docs, reason = "the names are the specification's")]
 pub enum Handle {
     /// Subtype 0: what EVD calls report.
     Plain,
@@ -113,7 +109,6 @@ pub enum Handle {
 
 /// Subtypes of `INVALID_STATE`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[allow(missing_docs, reason = "the names are the specification's")]
 pub enum State {
     /// Subtype 0.
     Plain,
@@ -148,7 +143,6 @@ pub enum State {
 
 /// Subtypes of the privileges and protection violations.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[allow(missing_docs, reason = "the names are the specification's")]
 pub enum Access {
     Read,
     Write,
@@ -158,7 +152,6 @@ pub enum Access {
 
 /// Subtypes of `INVALID_ADDRESS`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[allow(missing_docs, reason = "the names are the specification's")]
 pub enum Address {
     Unsupported,
     Unreachable,
@@ -166,7 +159,7 @@ pub enum Address {
 }
 
 impl Error {
-    /// The number a C caller sees (registry-ia.md 9.1).
+    /// The number a C caller sees (spec/registry 9.1).
     pub fn code(self) -> DAT_RETURN {
         let (kind, subtype) = match self {
             Error::ConnQualTaken => return DAT_CONN_QUAL_IN_USE,
@@ -193,7 +186,7 @@ impl Error {
     }
 }
 
-/// `DAT_INVALID_ARGn`; an eleventh parameter has no subtype of its own.
+/// `DAT_INVALID_ARGn`; an eleventh parameter has no subtype.
 fn argument(n: u8) -> DAT_RETURN_SUBTYPE {
     match n {
         1..=10 => DAT_INVALID_ARG1 + u32::from(n) - 1,

@@ -1,7 +1,5 @@
-//! The C boundary: what every entry does around its one call.
-//!
-//! Only the entries (`dapl_*.rs`) use this room. No unwinding leaves here: an error becomes its code, a panic becomes
-//! `DAT_INTERNAL_ERROR` and one log line. Out parameters are written last, and only on success.
+//! The C boundary of the entries (`dapl_*.rs`). An error becomes its code, a panic becomes `DAT_INTERNAL_ERROR` and one log
+//! line; no unwinding leaves. Out parameters are written last, and only on success.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -64,14 +62,14 @@ pub fn require<T>(pointer: *const T, n: u8) -> Result<()> {
 pub unsafe fn copy(from: *const c_void, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     if length > 0 {
-        // SAFETY: this function's own contract; the vector is as long, and nobody else knows it.
+        // SAFETY: this function's own contract; the vector has this length, and no other reference exists.
         unsafe { from.cast::<u8>().copy_to_nonoverlapping(bytes.as_mut_ptr(), length) };
     }
     bytes
 }
 
-/// Writes a record field by field over zeros: what lies between its fields is not left to chance, and programs may compare
-/// records whole. The list names every field, or it does not compile.
+/// Writes a record field by field over zeros, so that padding is zero, because programs compare records bytewise. Compilation
+/// fails if a field is missing.
 macro_rules! put_cleared {
     ($out:expr, $value:expr, $record:ident { $($field:ident),+ $(,)? }) => {{
         let (out, $record { $($field),+ }): (*mut $record, $record) = ($out, $value);

@@ -1,19 +1,19 @@
 //! The uDAPL object layer: everything between the C calls and a transport, generic over the transport.
 //!
-//! One page: a provider library is a [`provider::Provider`] and one line, [`export_provider!`]. The registry calls its
-//! `dat_provider_init`, and [`registration`] answers with a jump table ([`table`]) of entries, one per DAT function. An
-//! entry (`dapl_*`) translates C values, opens handles with [`runtime::handle::from_handle`], and makes one call into the
-//! module of its object; modules call each other through their `dapls_*`. A transport answers upwards through two sinks: completion
-//! queues wake their EVD, and news of connections go through [`cm`] to a CR or an EP.
+//! A provider library consists of a [`provider::Provider`] and [`export_provider!`]. libdat calls its `dat_provider_init`, and
+//! [`registration`] registers a table ([`table`]) of entries, one per DAT function. An entry (`dapl_*`) parses C values, opens
+//! handles with [`runtime::handle::from_handle`], and makes one call into the module of its object; modules call each other
+//! through their `dapls_*` functions. A transport reports upwards through sinks: completion queues notify their EVD, and
+//! connection events go through [`cm`] to a CR or an EP.
 //!
-//! From the bottom up; imports, calls and locks go down this list, only events go up:
-//! - [`error`], [`names`], [`ffi`], [`libdat`], [`provider`]: errors, C values, the two neighbours
-//! - [`runtime`]: handles, locks, waiting, deadlines, threads, the logger, memory that consumers see
+//! Layers, from the bottom up; imports, calls and locks go down this list, only events go up:
+//! - [`error`], [`names`], [`ffi`], [`libdat`], [`provider`]: errors, C values, libdat and the provider interface
+//! - [`runtime`]: handles, locks, waiting, deadlines, threads, the logger, memory that consumers access
 //! - [`stats`]: counters, their publication, traces
 //! - [`ia`], [`pz`], [`cno`]; [`evd`], [`lmr`], [`rmr`], [`srq`]; [`ep`]; [`cr`]; [`psp`], [`rsp`]: the objects
-//! - [`cm`]: events of connections; [`context`], [`table`], [`registration`]: the way in
+//! - [`cm`]: connection events; [`context`], [`table`], [`registration`]: the entries' table and its registration
 //!
-//! Absent on purpose: any transport, any lock held while C code runs, any panic that reaches C.
+//! No lock is held while C code runs, and no panic reaches C.
 
 pub mod cm;
 pub mod cno;

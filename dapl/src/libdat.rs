@@ -1,7 +1,7 @@
-//! The libdat that loaded this library: which of its functions we call, and what only ours can tell.
+//! The libdat that loaded this library: its functions, and the private hook of ours.
 //!
-//! `registration` meets it; an IA asks it for the number that the consumer knows. Ours is told where our handles live, a
-//! foreign one does without.
+//! `registration` calls [`meet`]; an IA asks for the number that the consumer knows it by. Our libdat gets the address range of
+//! our handles.
 
 use std::ffi::{CStr, CString};
 use std::mem::{MaybeUninit, offset_of};
@@ -32,7 +32,7 @@ pub(crate) fn hold() -> impl Sized {
     LIBDAT.lock()
 }
 
-/// Remembers libdat, asks whether it is ours, and tells ours where the handles live.
+/// Stores libdat's functions, checks whether it is ours, and passes the address range of our handles to it.
 ///
 /// # Safety
 /// The functions are libdat's.
@@ -45,7 +45,7 @@ pub(crate) unsafe fn meet(libdat: Libdat) -> bool {
         return false;
     }
     let hook = answer.cast::<LibdatHook>();
-    // SAFETY: ours answers with a record that lives as long as the process; `size` is its first field in every version.
+    // SAFETY: our libdat returns a record that is never freed; `size` is its first field in every version.
     if unsafe { (&raw const (*hook).size).read() } < LIBDAT_HOOK_LEAST {
         return false;
     }
@@ -58,7 +58,7 @@ pub(crate) unsafe fn meet(libdat: Libdat) -> bool {
     true
 }
 
-/// The number under which the consumer knows this IA; `None` as long as there is none.
+/// The consumer's handle of this IA; `None` as long as there is none.
 pub fn ia_number(ia: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
     let hook = HOOK.load(Ordering::Acquire);
     if hook.is_null() {
@@ -69,20 +69,20 @@ pub fn ia_number(ia: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
     (!number.is_null()).then_some(number)
 }
 
-/// Has libdat tell why the open that this thread is in is refused; `false` if it cannot, or nothing is said.
+/// Passes the reason of a refused open to libdat; `false` if libdat does not support it, or there is no reason.
 pub(crate) fn say(words: &str) -> bool {
     let hook = HOOK.load(Ordering::Acquire);
     if words.is_empty() || !has_field(hook, offset_of!(LibdatHook, provider_says)) {
         return false;
     }
     let Ok(words) = CString::new(words) else { return false };
-    // SAFETY: the record has this field; the string lives through the call.
+    // SAFETY: the record has this field; the string outlives the call.
     unsafe { (&raw const (*hook).provider_says).read()(words.as_ptr()) };
     true
 }
 
-/// File name of this library in the dat.conf record whose `dat_provider_init` the calling thread is in. Without our libdat:
-/// the name by which the process first loaded it.
+/// File name of this library in the dat.conf record whose `dat_provider_init` the calling thread is in. Without our libdat: the
+/// name that the process loaded it by first.
 pub(crate) fn library_name() -> String {
     let path = record_library().or_else(image_path).unwrap_or_default();
     path.rsplit('/').next().unwrap_or_default().to_owned()
@@ -113,7 +113,7 @@ fn image_path() -> Option<String> {
     if info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: the loader's own string, which lives while this library is loaded.
+    // SAFETY: the loader's own string, valid while this library is loaded.
     Some(unsafe { CStr::from_ptr(info.dli_fname) }.to_string_lossy().into_owned())
 }
 
@@ -123,7 +123,7 @@ fn has_field(hook: *const LibdatHook, offset: usize) -> bool {
     !hook.is_null() && unsafe { (&raw const (*hook).size).read() } >= offset + size_of::<usize>()
 }
 
-/// Some libdats number IAs from 1, lowest free first, and say only what a number stands for (registry-ia.md 7.2).
+/// Some libdats number IAs from 1, lowest free number first, and can only map a number to its IA (spec/registry 7.2).
 #[cold]
 fn search_number(ia: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
     /// More IAs than a process opens.

@@ -1,7 +1,7 @@
-//! Names that this library serves, each with what the registry said of it and the table behind its handles.
+//! Names that this library serves, with the registry's parameters and the table of their handles.
 //!
-//! `registration` enters them, an IA looks up its own when it is opened and keeps it: a registration is never freed, since
-//! handles point at its table for ever. Speaks to no libdat.
+//! `registration` adds names; an IA looks its own up when it is opened. Entries are never freed, since handles point to their
+//! table.
 
 use std::ffi::{CStr, CString};
 
@@ -26,14 +26,14 @@ unsafe impl Send for Registration {}
 // SAFETY: as above.
 unsafe impl Sync for Registration {}
 
-/// What the registry asked for last under this name.
+/// Parameters of the last registration under this name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Served {
     /// Major version of the API.
     pub major: u32,
     /// Minor version of the API.
     pub minor: u32,
-    /// What to say of thread safety: the registry's word, or the truth when libdat is ours.
+    /// The thread safety to report: the registry's flag, or `true` when libdat is ours.
     pub thread_safe: bool,
 }
 
@@ -58,7 +58,7 @@ impl Registration {
         &raw const self.table
     }
 
-    /// What the registry asked for.
+    /// Parameters of the last registration.
     pub fn served(&self) -> Served {
         *self.served.lock()
     }
@@ -76,8 +76,7 @@ pub fn find(name: &CStr) -> Option<&'static Registration> {
     NAMES.lock().iter().copied().find(|known| known.name.as_c_str() == name)
 }
 
-/// Enters a name, with a table whose own is still missing; a second entry of the same name changes the first, and its table
-/// stays.
+/// Adds a name, whose table is set later. A second entry of the same name updates the first, and its table stays.
 pub(crate) fn remember(
     name: &CStr,
     params: &CStr,

@@ -1,7 +1,7 @@
 //! A provider library and the registry: `dat_provider_init` and `dat_provider_fini`.
 //!
 //! `export_provider!` makes the two exported functions and calls here. Nothing is opened, no thread started: init only
-//! copies, meets libdat, and registers exactly what it was asked to (registry-ia.md 3.3, P1 to P9).
+//! copies, meets libdat, and registers exactly what it was asked to (spec/registry 3.3, P1 to P9).
 
 use std::ffi::{CStr, c_char};
 
@@ -46,14 +46,14 @@ pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, 
         thread_safe: ours || info.is_thread_safe != DAT_FALSE,
     };
     let made = names::remember(name, params, libdat::library_name(), served, table::table::<P>());
-    // SAFETY: as above; the table lives for ever, the info as long as the call.
+    // SAFETY: as above; the table is never freed, and the info outlives the call.
     let code = unsafe { (libdat.add)(made.table(), &raw const info) };
     if code != DAT_SUCCESS {
         log::error!("{}: libdat refused to register {name:?} ({code:#x})", P::NAME);
     }
 }
 
-/// `dat_provider_fini`: takes the registration back. Whatever libdat answers is fine; the table stays.
+/// `dat_provider_fini`: removes the registration. Errors of libdat are ignored; the table stays.
 ///
 /// # Safety
 /// As [`init`].
@@ -65,7 +65,7 @@ pub unsafe fn fini<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO) 
     // SAFETY: not null, and readable by this function's contract.
     let info = unsafe { info.read_unaligned() };
     let Some(known) = name_of(&info).and_then(names::find) else { return };
-    // SAFETY: the functions are libdat's, by this function's contract; the info lives as long as the call.
+    // SAFETY: the functions are libdat's, by this function's contract; the info outlives the call.
     let code = unsafe { (libdat.remove)(known.table(), &raw const info) };
     log::debug!("{}: {} taken back ({code:#x})", P::NAME, known.name());
 }
@@ -76,7 +76,7 @@ fn name_of(info: &DAT_PROVIDER_INFO) -> Option<&CStr> {
     CStr::from_bytes_until_nul(bytes).ok()
 }
 
-/// A registration for tests, under a name of its own.
+/// A registration for tests, under a unique name.
 #[cfg(test)]
 pub(crate) fn for_test<P: Provider>(name: &CStr) -> &'static names::Registration {
     for_test_with::<P>(name, c"")

@@ -123,7 +123,7 @@ impl<P: Provider> Cno<P> {
         Fire { cno: self.clone(), wake, agent, evd }
     }
 
-    /// An EVD has ended. With the last one all waiters leave, and the agent is called, with no EVD (2.10).
+    /// An EVD has ended. With the last one all waiters leave, and the agent is called, with no EVD (spec/events 2.10).
     pub fn detached(&self) {
         if self.uses.count() == 0 {
             self.release();

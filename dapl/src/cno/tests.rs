@@ -119,7 +119,7 @@ fn a_time_out_is_an_empty_queue_and_no_evd() {
 }
 
 #[test]
-fn a_wait_that_sleeps_tells_the_provider_first() {
+fn cno_wait_announces_its_sleep_to_the_provider() {
     let opened = fake::open(c"cno-sleeps");
     let cno = cno(&opened, NO_AGENT);
     let evd = evd(&opened, cno);
@@ -182,7 +182,7 @@ fn disabled_evds_and_unsignalled_events_trigger_nothing() {
 }
 
 #[test]
-fn each_trigger_wakes_one_sleeper() {
+fn each_trigger_wakes_one_waiter() {
     let opened = fake::open(c"cno-sleepers");
     let cno = cno(&opened, NO_AGENT);
     let evds = [evd(&opened, cno), evd(&opened, cno)];
@@ -299,7 +299,7 @@ fn a_waiter_on_the_evd_comes_before_its_cno() {
 }
 
 #[test]
-fn who_looked_at_the_handle_before_it_was_freed_does_not_wait() {
+fn wait_on_a_cno_freed_after_the_handle_check_is_refused() {
     let opened = fake::open(c"cno-late");
     let cno = cno(&opened, NO_AGENT);
     let held = from_handle::<Cno<FakeProvider>>(cno.raw(), Handle::Cno).unwrap();

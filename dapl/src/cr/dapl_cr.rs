@@ -1,6 +1,6 @@
 //! The entries for connection requests.
 //!
-//! Reached only through the provider table. The order of checks is that of endpoints-connections.md 7.
+//! Reached only through the provider table. The order of checks is that of spec/endpoints 7.
 
 use dat_abi::*;
 
@@ -11,7 +11,7 @@ use crate::ffi;
 use crate::provider::Provider;
 use crate::runtime::handle::{from_handle, from_optional};
 
-/// `dat_cr_query`. Whatever the mask, all fields are written: programs ask for one and read another.
+/// `dat_cr_query`. All fields are written for any mask: programs ask for one and read another.
 ///
 /// # Safety
 /// `cr_handle` is any value; `cr_param` is null or points at a writable record.
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn dapl_cr_reject<P: Provider>(cr_handle: DAT_CR_HANDLE) -
     ffi::guard(|| from_handle::<Cr<P>>(cr_handle, Handle::Cr)?.reject())
 }
 
-/// `dat_cr_handoff`: to whoever listens on `handoff` on this host. On error the request stays as it is.
+/// `dat_cr_handoff`: passes the request to the listener on `handoff` on this host. On error the request stays as it is.
 ///
 /// # Safety
 /// `cr_handle` is any value.

@@ -1,4 +1,4 @@
-//! What service points ask of this room: to make a request known to the consumer.
+//! CR operations for service points: delivers a request to the consumer.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::provider::{Provider, RequestInfo};
 use crate::runtime::consumer_memory::{self, Address, PrivateData};
 use crate::runtime::handle::{self, ObjectId};
 
-/// Where a request arrived.
+/// The service point that a request arrived at.
 pub(crate) struct Arrival<'a, P: Provider> {
     pub(crate) ia: &'a Arc<Ia<P>>,
     pub(crate) evd: &'a Arc<Evd<P>>,
@@ -22,9 +22,8 @@ pub(crate) struct Arrival<'a, P: Provider> {
     pub(crate) own: Option<Own>,
 }
 
-/// Makes a CR and posts its event: first the object, complete and in its IA's list, then the event.
-///
-/// `Err` gives the request back when there is no room for the one or the other; then nobody has seen it.
+/// Creates a CR, adds it to its IA, and posts its event. `Err` returns the request if the CR cannot be created or the event
+/// queue is full; then the consumer has not seen it.
 pub(crate) fn announce<P: Provider>(
     arrival: &Arrival<'_, P>,
     request: P::Request,

@@ -29,7 +29,7 @@ pub struct Cr<P: Provider> {
     private_data: PrivateData,
     private_data_size: usize,
     own: Option<Own>,
-    /// Taken by whoever decides; never locked together with another lock.
+    /// Taken by the first decision; never locked together with another lock.
     request: Mutex<Option<P::Request>>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Own {
 }
 
 impl<P: Provider> Cr<P> {
-    /// Gets hold of the request, once: from here on it is decided, and the handle is dead.
+    /// Takes the request, once: from here on it is decided, and the handle is invalid.
     fn take(&self) -> Result<P::Request> {
         let request = self.request.lock().take().ok_or(Error::InvalidHandle(Handle::Cr))?;
         handle::destroy(self.id);
@@ -92,7 +92,7 @@ impl<P: Provider> Child for Cr<P> {
         let _ = self.reject();
     }
 
-    /// A graceful close looks at service points (registry-ia.md 6.2); what they left undecided is refused by it.
+    /// A graceful close checks service points (spec/registry 6.2); it rejects their undecided requests.
     fn counts_as_open(&self) -> bool {
         false
     }

@@ -1,7 +1,7 @@
-//! Attributes of an endpoint: defaults, the rules that creation and modification check, and the queue pair they ask for.
+//! Attributes of an endpoint: defaults, the checks of creation and modification, and the queue pair that results.
 //!
-//! Pure. The entries translate `DAT_EP_ATTR` into [`Attributes`] and back; nothing here knows the C record. What a rule
-//! refuses is a plain [`Refused`], since creation and modification report it as different parameters.
+//! The entries translate `DAT_EP_ATTR` into [`Attributes`] and back. A violation is a plain [`Refused`], since creation and
+//! modification report it as different parameters.
 #![forbid(unsafe_code)]
 
 use dat_abi::{
@@ -11,7 +11,8 @@ use dat_abi::{
 
 use crate::provider::Limits;
 
-/// What the consumer asked for and `dat_ep_query` shows. Numbers are the consumer's until [`Attributes::check`] has passed.
+/// Attributes as the consumer gave them, and as `dat_ep_query` returns them. Not validated until [`Attributes::check`] has
+/// passed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Attributes {
     /// Reliable connection is the only service there is; anything else is refused.
@@ -53,16 +54,14 @@ pub struct Direction {
 
 /// Which directions have an EVD, and whether receives come out of an SRQ.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Wired {
     pub recv: bool,
     pub request: bool,
     pub shared: bool,
 }
 
-/// Watermarks above the receives that an EP holds (events-transfers-memory.md 5.6).
+/// Watermarks above the receives that an EP holds (spec/events 5.6).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Marks {
     pub soft: Option<u32>,
     pub hard: Option<u32>,
@@ -72,9 +71,8 @@ pub struct Marks {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Refused;
 
-/// How large a queue pair is to be.
+/// Size of a queue pair.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[allow(missing_docs, reason = "the names are those of QpSpec")]
 pub struct Shape {
     pub max_recvs: u32,
     pub max_requests: u32,
@@ -84,9 +82,8 @@ pub struct Shape {
     pub max_reads_out: u32,
 }
 
-/// What the posts are held to.
+/// Limits that a post is checked against.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct PostLimits {
     pub recv_iov: usize,
     pub request_iov: usize,
@@ -102,7 +99,7 @@ pub struct PostLimits {
 }
 
 impl Marks {
-    /// A mark as a consumer says it: infinite is none, and nothing else may be negative.
+    /// Parses a watermark: infinite means none; other negative values are refused.
     pub fn parse(mark: i32) -> Result<Option<u32>, Refused> {
         match mark {
             DAT_WATERMARK_INFINITE => Ok(None),
@@ -116,7 +113,7 @@ impl Marks {
 }
 
 impl Attributes {
-    /// What NULL attributes mean (spec/endpoints 5.1), within the IA's limits.
+    /// Defaults for NULL attributes (spec/endpoints 5.1), within the IA's limits.
     pub fn default_for(wired: Wired, limits: &Limits) -> Self {
         let direction = |wired: bool| Direction {
             max_dtos: if wired { clamp(DEFAULT.max_dtos, limits.max_dtos) } else { 0 },
@@ -150,8 +147,8 @@ impl Attributes {
         Ok(self)
     }
 
-    /// The rules that hold at any time. An EVD and DTOs come together; the segments of a direction without are not looked at.
-    /// With an SRQ the receives have watermarks instead, and nobody could reap them without an EVD.
+    /// Rules for every state. A direction has either both an EVD and DTOs, or neither; segment limits of an unused direction
+    /// are ignored. With an SRQ the receives have watermarks instead, and need an EVD.
     pub fn check(&self, wired: Wired, limits: &Limits) -> Result<(), Refused> {
         let within = |value: i32, limit: u32| (0..=count(limit)).contains(&value);
         let direction = |Direction { max_dtos, max_iov }: Direction, wired: bool| {
@@ -177,20 +174,20 @@ impl Attributes {
         if good { Ok(()) } else { Err(Refused) }
     }
 
-    /// The watermarks that a new EP has. A soft one of zero was not filled in: who clears the record and does not think of it
-    /// gets no event for the first message. Who means it sets it afterwards.
+    /// Watermarks of a new EP. A soft watermark of zero counts as not set, because programs clear the record; they can set zero
+    /// afterwards by `dat_ep_set_watermark`.
     pub fn marks(&self, wired: Wired) -> Marks {
         let mark = |mark: i32| if wired.shared { Marks::parse(mark).unwrap_or(None) } else { None };
         Marks { soft: mark(self.srq_soft_hw).filter(|soft| *soft > 0), hard: mark(self.recv.max_dtos) }
     }
 
-    /// Follows the watermarks of an EP with an SRQ, whose attributes they are.
+    /// Copies the watermarks of an EP with an SRQ into its attributes.
     pub fn follow(&mut self, marks: Marks) {
         (self.srq_soft_hw, self.recv.max_dtos) = (Marks::shown(marks.soft), Marks::shown(marks.hard));
     }
 
-    /// The queue pair for these attributes. A direction without an EVD still takes work, whose completions nobody wants
-    /// (spec/events 4.8): it gets the default size.
+    /// The queue pair for these attributes. A direction without an EVD has the default size, since it still accepts work,
+    /// without completions (spec/events 4.8).
     pub fn shape(&self, wired: Wired, limits: &Limits) -> Shape {
         let direction = |direction: Direction, wired: bool| {
             let Direction { max_dtos, max_iov } = if wired { direction } else { DEFAULT };
@@ -213,7 +210,7 @@ impl Attributes {
         }
     }
 
-    /// What the posts are held to.
+    /// Limits that a post is checked against.
     pub fn post_limits(&self, wired: Wired, limits: &Limits) -> PostLimits {
         let iov = |asked: i32| clamp(asked, limits.max_iov) as usize;
         let or_default = |direction: Direction, wired: bool| iov(if wired { direction } else { DEFAULT }.max_iov);

@@ -1,6 +1,6 @@
 //! The entries for endpoints, the posts excepted: handles opened, parameters parsed, one call each.
 //!
-//! Reached only through the provider table. The order of checks is that of endpoints-connections.md 5.
+//! Reached only through the provider table. The order of checks is that of spec/endpoints 5.
 
 use std::time::Duration;
 
@@ -58,8 +58,8 @@ pub unsafe extern "C" fn dapl_ep_create<P: Provider>(
     })
 }
 
-/// `dat_ep_create_with_srq` (events-transfers-memory.md 5.7). A receive EVD is a must: without one nobody could ever reap
-/// what the EP takes, and the SRQ would fill up for good.
+/// `dat_ep_create_with_srq` (spec/events 5.7). A receive EVD is required: without it the receives that the EP takes could never
+/// be reaped, and the SRQ would stay full.
 ///
 /// # Safety
 /// As [`dapl_ep_create`].
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn dapl_ep_create_with_srq<P: Provider>(
             return Err(Error::InvalidHandle(Handle::EvdRecv));
         }
         let srq = from_handle::<Srq<P>>(srq_handle, Handle::Srq)?.to_arc();
-        // Its receives name memory of its own IA.
+        // The SRQ must be of the same IA, since its receives name memory of its IA.
         if srq.ia().id() != ia.id() {
             return Err(Error::InvalidHandle(Handle::Srq));
         }
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn dapl_ep_query<P: Provider>(
     ffi::guard(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
         ffi::require(ep_param, 3)?;
-        // Any known bit asks for all fields; what nobody knows asks for nothing.
+        // Any known bit selects all fields; unknown bits are ignored.
         if ep_param_mask & DAT_EP_FIELD_ALL != 0 {
             let param = ep.param()?;
             // SAFETY: this function's own contract.
@@ -244,7 +244,7 @@ pub unsafe extern "C" fn dapl_ep_get_status<P: Provider>(
     ffi::guard(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
         let outstanding = dapli_watch::outstanding(&ep);
-        // What an EP takes out of an SRQ it has not been posted (spec/endpoints 5.9).
+        // Receives taken from an SRQ were not posted to the EP (spec/endpoints 5.9).
         let recvs = if ep.post_state().limits.shared { 0 } else { outstanding.recvs };
         let idle = |count: u32| if count == 0 { DAT_TRUE } else { DAT_FALSE };
         // SAFETY: this function's own contract.
@@ -335,7 +335,7 @@ fn evd<P: Provider>(handle: DAT_EVD_HANDLE, stream: Stream, wanted: Handle) -> R
     }
 }
 
-/// Microseconds; `None` is for ever. Zero is parameter `n`.
+/// Parses microseconds; `None` is infinite. Zero gives an error for parameter `n`.
 fn time(timeout: DAT_TIMEOUT, n: u8) -> Result<Option<Duration>> {
     match timeout {
         0 => Err(Error::InvalidParameter(n)),

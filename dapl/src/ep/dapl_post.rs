@@ -1,8 +1,8 @@
-//! The posts of an EP: send, receive, RDMA read, RDMA write.
+//! Posts of an EP: send, receive, RDMA read, RDMA write.
 //!
-//! The hot path. Each entry opens the EP, judges its parameters (events-transfers-memory.md 4.8), and hands the work to the
-//! QP. No allocation, no log, no lock but the post_state's read lock and the provider's own. Memory errors are not looked for:
-//! they come back as completions.
+//! The hot path. Each entry looks the EP up, checks its parameters (spec/events 4.8), and passes the work to the QP. It
+//! allocates nothing, logs nothing, and takes no lock but the read lock of the post state and the provider's own. Memory errors
+//! are reported by completions.
 
 use dat_abi::*;
 
@@ -55,7 +55,8 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
         // SAFETY: this function's own contract.
         let segments = unsafe { ffi::segments(local_iov, num_segments, post_state.limits.recv_iov) }?;
         let unsignalled = unsignalled(completion_flags, post_state.limits.recv_unsignalled, 5)?;
-        // A receive that is to notify only when its send says so is posted silent, and its completion tells.
+        // With solicited notification, the receive is posted as non-notifying; its completion says whether the send was
+        // solicited.
         let unsignalled = unsignalled || post_state.limits.recv_solicited;
         let (qp, cookie) = (post_state.binding.qp()?, cookie(&user_cookie));
         let post = ep.trace.as_ref().map_or(0, |trace| trace.posted(Work::Recv, cookie, segments));
@@ -122,7 +123,7 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_write<P: Provider>(
     })
 }
 
-/// What the completion flags of a request say.
+/// Decoded completion flags of a request.
 #[derive(Clone, Copy)]
 struct Flags {
     suppress: bool,
@@ -143,7 +144,7 @@ impl Flags {
 /// UNSIGNALLED needs the EP's consent; bits that mean nothing are refused, those that mean nothing here are ignored.
 #[inline(always)]
 fn unsignalled(flags: DAT_COMPLETION_FLAGS, allowed: bool, n: u8) -> Result<bool> {
-    const KNOWN: DAT_COMPLETION_FLAGS = 0x1F; // events-transfers-memory.md 4.1
+    const KNOWN: DAT_COMPLETION_FLAGS = 0x1F; // spec/events 4.1
     let unsignalled = flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0;
     if flags & !KNOWN != 0 || (unsignalled && !allowed) {
         return Err(Error::InvalidParameter(n));
@@ -182,11 +183,11 @@ fn cookie(cookie: &DAT_DTO_COOKIE) -> u64 {
     unsafe { cookie.as_64 }
 }
 
-/// Where an RDMA operation begins. The length in the triplet is not looked at: the local segments give the amount, and
-/// programs advertise less than they write (events-transfers-memory.md 12, trap 1).
+/// Parses the remote address and key. The length of the triplet is ignored: the local segments give the length, and programs
+/// advertise less than they write (spec/events 12.1).
 ///
 /// # Safety
-/// `triplet` is null or points at one.
+/// `triplet` is null or points to a triplet.
 unsafe fn remote(triplet: *const DAT_RMR_TRIPLET) -> Result<Remote> {
     ffi::require(triplet, 5)?;
     // SAFETY: this function's own contract, and not null.

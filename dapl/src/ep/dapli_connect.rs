@@ -1,7 +1,7 @@
-//! Connecting from this side, and disconnecting.
+//! Connects and disconnects an EP from this side.
 //!
-//! Steps of the ep room only. The provider is asked with the EP's lock held, so its answer, or the timeout, waits until the
-//! new state and the attempt's number are in place.
+//! The provider is called with the EP's lock held. Its report, or the timeout, waits for that lock and finds the new state and
+//! attempt number.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::runtime::consumer_memory;
 use crate::runtime::handle::Ref;
 use crate::runtime::timer::{self, OnExpiry};
 
-/// What `dat_ep_connect` is asked for. What could be wrong with a parameter is kept until its turn in the order of checks
-/// (spec/endpoints 5.4).
+/// Arguments of `dat_ep_connect`. Errors of single parameters are kept until their turn in the order of checks (spec/endpoints
+/// 5.4).
 pub(super) struct Call {
     pub(super) address: Result<PeerAddress>,
     pub(super) qual: u64,
-    /// `None` waits for ever.
+    /// `None` is infinite.
     pub(super) timeout: Result<Option<Duration>>,
     /// Best effort and no flags: all there is.
     pub(super) is_plain: bool,
@@ -46,8 +46,7 @@ pub(super) fn connect<P: Provider>(ep: &Ref<Ep<P>>, call: Call) -> Result<()> {
     ep.attach(&core)?;
 
     let conn = ep.next_attempt(&mut core);
-    // Armed before the call, though the time is the consumer's from its return on: whatever the thread does waits for our
-    // lock, and a timer that cannot be had is found before anything has happened.
+    // Armed before the provider is called, so that a failure to arm has no effects. An early expiry waits for the EP's lock.
     let timeout = timeout.map(|after| {
         let target: Arc<dyn OnExpiry> = ep.to_arc();
         timer::arm(after, Arc::downgrade(&target), conn.attempt)
@@ -69,7 +68,7 @@ pub(super) fn connect<P: Provider>(ep: &Ref<Ep<P>>, call: Call) -> Result<()> {
     Ok(())
 }
 
-/// Where `dat_ep_dup_connect` is to go: to the peer of `dup`, which must be connected.
+/// The peer of `dup`, which must be connected (`dat_ep_dup_connect`).
 pub(super) fn peer_of<P: Provider>(dup: &Ep<P>) -> Result<(PeerAddress, u64)> {
     let core = dup.open()?;
     match (core.state, &core.remote) {

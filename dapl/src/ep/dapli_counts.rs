@@ -1,6 +1,6 @@
-//! The counters of an EP brought together, and what its trace must know and tell.
+//! Sums up the counters of an EP, and provides its summary for the trace.
 //!
-//! Steps of the ep room only. Who asks pays: posts and completions count in places of their own, and are summed up here.
+//! Posts and completions are counted where they happen; the sum is made when it is read.
 #![forbid(unsafe_code)]
 
 use dat_abi::DAT_NAMED_ATTR;
@@ -17,7 +17,7 @@ use crate::stats::trace::{EpSummary, Report, TracedEp};
 /// Numbers of the queue pair's with a place in the list.
 const PROVIDERS: usize = 48;
 
-/// What a change of state counts for.
+/// Counter changes for a state transition.
 pub(super) fn of_step(before: EpState, after: EpState) -> EpCounts {
     let is_connected = |state| matches!(state, EpState::Connected | EpState::DisconnectPending);
     EpCounts {
@@ -45,12 +45,12 @@ impl<P: Provider> Ep<P> {
         listing.show(self.counts(core).list().into_iter().chain(providers))
     }
 
-    /// What its queue pair has counted.
+    /// Counters of the queue pair.
     fn provider_counts(&self) -> Vec<Count> {
         self.post_state().binding.qp().map(|qp| qp.counts()).unwrap_or_default()
     }
 
-    /// The same for who asks from outside.
+    /// Writes the counters as text for the counters socket.
     pub(super) fn describe_counts(&self, core: &ControlState<P>, text: &mut Text) {
         text.ep(self.id.handle, &format!("{:?}", core.state));
         for (name, value) in self.counts(core).list() {
@@ -86,7 +86,7 @@ impl<P: Provider> Ep<P> {
         if summary.outstanding.requests > 0 { trace.report(why, &summary) } else { Report::default() }
     }
 
-    /// For the trace, before a connection is given up because something failed; the second news of that is none.
+    /// The trace report of a connection that failed. Empty if the failure was reported before.
     pub(super) fn report_broken(&self, core: &ControlState<P>) -> Report {
         match &self.trace {
             Some(trace) if core.state.is_live() => trace.report("is broken", &self.summary()),

@@ -1,7 +1,6 @@
-//! `dat_ep_modify`: all or nothing, and a new QP where the old one no longer fits.
+//! `dat_ep_modify`: changes all or nothing, and makes a new QP if the old one does not fit.
 //!
-//! Steps of the ep room only. Everything is checked and made before anything changes; receives posted on a QP that is
-//! replaced come back flushed.
+//! Everything is checked and created before the EP changes. Receives posted on a replaced QP are flushed.
 #![forbid(unsafe_code)]
 
 use dat_abi::*;
@@ -18,7 +17,7 @@ use crate::runtime::handle::{Usable, Use};
 /// A handle the consumer named: `None` leaves the EP's as it is. A bad one is refused when its turn comes.
 pub(super) type New<T> = Option<Result<Option<Use<T>>>>;
 
-/// What is to change.
+/// The requested changes.
 pub(super) struct Change<P: Provider> {
     pub(super) mask: DAT_EP_PARAM_MASK,
     pub(super) pz: New<Pz<P>>,
@@ -29,7 +28,7 @@ pub(super) struct Change<P: Provider> {
     pub(super) attributes: Attributes,
 }
 
-/// Whatever is wrong inside the record is parameter 3 (spec/endpoints 5.3).
+/// Every error inside the record is reported as parameter 3 (spec/endpoints 5.3).
 const BAD_PARAM: Error = Error::InvalidParameter(3);
 
 /// `dat_ep_modify`, from the state checks on.
@@ -72,7 +71,7 @@ fn resolve<T: Usable>(new: New<T>, old: &Option<Use<T>>) -> Result<Option<Use<T>
     }
 }
 
-/// The attributes after the change. They are held against the EVDs the EP will have, wherever those come from.
+/// The attributes after the change, checked against the EVDs that the EP will have.
 fn merged<P: Provider>(
     core: &ControlState<P>,
     wiring: &Wiring<P>,
@@ -96,7 +95,7 @@ fn merged<P: Provider>(
     Ok(attributes)
 }
 
-/// What a change leaves over, in the order in which it must go.
+/// Objects that a change replaced, in the order in which they must be dropped.
 struct Retired<P: Provider> {
     _binding: Option<Binding<P>>,
     _wiring: Wiring<P>,

@@ -1,8 +1,8 @@
-//! The way of an EP's connection events to its EVD: queued there with the EP's lock held, so that they come in the order of
-//! state changes and whoever sees a new state finds its event; told to others when no lock is held.
+//! Delivers connection events of an EP. Events are queued in the connect EVD under the EP's lock, in the order of state
+//! changes, so a thread that sees a new state finds its event. Waiters are woken and agents called without locks.
 //!
-//! Only this room uses it. Whoever changed the state calls `deliver` after unlocking. An event of a finished EP still goes
-//! out, to whatever is left of the EVD.
+//! A thread that changed the state calls `deliver` after unlocking. Events of an EP that was freed meanwhile are still
+//! delivered.
 #![forbid(unsafe_code)]
 
 use super::state::Step;
@@ -12,14 +12,14 @@ use crate::evd::{Event, dapls_evd};
 use crate::ia::{AsyncError, AsyncKind, dapls_ia};
 use crate::provider::{Connection, ConnectionEvent, Provider};
 
-/// What was queued and nobody has been told of: who waits is still to be woken, agents are to be called.
+/// Notifications of queued events, not delivered yet.
 pub(super) struct Outbox<P: Provider> {
     pending: Vec<PendingNotification<P>>,
     ep_broken: EpBrokenReport,
 }
 
-/// An EP that takes its receives out of an SRQ says once that a connection has ended and all it had taken is complete
-/// (events-transfers-memory.md 10): only then can a consumer tell what is left.
+/// State of the EP_BROKEN event of an EP with an SRQ. It is reported once, after the connection has ended and all receives it
+/// took have completed: then the consumer knows what is left in the SRQ (spec/events 10).
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum EpBrokenReport {
     Unsaid,
@@ -38,7 +38,7 @@ impl<P: Provider> Outbox<P> {
         self.ep_broken = EpBrokenReport::Owed;
     }
 
-    /// All that the QP held is complete, and no connection any more.
+    /// The connection has ended and all work of the QP has completed.
     pub(super) fn connection_ended(&mut self) {
         if self.ep_broken == EpBrokenReport::Owed {
             self.ep_broken = EpBrokenReport::Due;
@@ -56,9 +56,11 @@ impl<P: Provider> Outbox<P> {
 }
 
 impl<P: Provider> Ep<P> {
-    /// Queues an event in the connect EVD, if there is one. Completions before the end of a connection trigger their CNO before it
-    /// does: the provider has put them into the CQ, but its notification may still be on its way. `data` is shown with it: present, though maybe empty, only
-    /// with the active side's ESTABLISHED (spec/endpoints 8.3, 13.12).
+    /// Queues an event in the connect EVD, if there is one. `data` is present, possibly empty, only with the active side's
+    /// ESTABLISHED (spec/endpoints 8.3, 13.12).
+    ///
+    /// Before the end of a connection, completions that are in the CQ are queued first, so that the CNO reports their EVDs
+    /// first.
     pub(super) fn announce(&self, core: &mut ControlState<P>, notice: Option<ConnectionEvent>, data: Option<&[u8]>) {
         let (Some(kind), Some(evd)) = (notice, &core.wiring.connect) else { return };
         let (data_size, data) = match data {
@@ -83,7 +85,7 @@ impl<P: Provider> Ep<P> {
         }
     }
 
-    /// Tells of what is queued.
+    /// Delivers the pending notifications.
     pub(super) fn deliver(&self) {
         let mut core = self.core.lock();
         let pending = std::mem::take(&mut core.outbox.pending);
@@ -106,7 +108,8 @@ impl<P: Provider> Ep<P> {
         }
     }
 
-    /// Nobody will ever learn that this connection is_connected: it ends, without another event (spec/endpoints 8.5).
+    /// ESTABLISHED could not be queued, so the consumer would not learn of the connection: ends it without another event
+    /// (spec/endpoints 8.5).
     fn established_lost(&self, core: &mut ControlState<P>) {
         log::warn!("ep {:#x} is torn down, ESTABLISHED cannot be queued", self.id.handle);
         if self.step(core, Step::EstablishedLost).is_err() {

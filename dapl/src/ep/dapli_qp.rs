@@ -1,7 +1,7 @@
-//! An EP and its queue pair: birth, late attachment, reset, end.
+//! Creates, attaches, resets and destroys the queue pair of an EP.
 //!
-//! Steps of the ep room only. Whatever is destroyed here goes after the locks are dropped, the QP before the EVDs and the
-//! PZ, so that its last completions have somewhere to land.
+//! Objects are dropped after the locks are released, the QP before the EVDs and the PZ, since its last completions go to the
+//! EVDs.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::AtomicU8;
@@ -182,7 +182,7 @@ pub(super) fn build<P: Provider>(
             ep: id.handle,
             work: Work::SharedRecv,
             object: srq.id().handle,
-            // As in a post: its completion tells whether it notifies.
+            // As in a post: the completion says whether it notifies.
             unsignalled: attributes.post_limits(wiring.wired(), ia.limits()).recv_solicited,
             post: ia.tracing().shared_post(),
             ..Token::default()
@@ -217,7 +217,7 @@ pub(super) fn build<P: Provider>(
     }
 }
 
-/// Tells the EVDs where transfers of this EP are reported, and that not all of its completions will notify.
+/// Connects the EVDs to this EP's failures, and restricts their notification if not all completions of the EP notify.
 pub(super) fn configure<P: Provider>(ep: ObjectId, wiring: &Wiring<P>, limits: &PostLimits) {
     let (recv, request) = (&wiring.recv, &wiring.request);
     for evd in [recv, request].into_iter().flatten() {

@@ -1,6 +1,6 @@
-//! What an EP has outstanding, and the watermarks above its receives.
+//! Outstanding work of an EP, and the watermarks of its receives.
 //!
-//! Steps of the ep room only. The provider counts and watches; here is kept what another QP of the same EP has to be told.
+//! The provider counts and checks. The watermarks are kept here for a QP that replaces the present one.
 #![forbid(unsafe_code)]
 
 use super::Ep;
@@ -8,12 +8,12 @@ use super::attributes::Marks;
 use crate::error::Result;
 use crate::provider::{Outstanding, Provider, QueuePair};
 
-/// What is outstanding; nothing without a QP.
+/// Outstanding work; zero without a QP.
 pub(super) fn outstanding<P: Provider>(ep: &Ep<P>) -> Outstanding {
     ep.post_state().binding.qp().map(|qp| qp.outstanding()).unwrap_or_default()
 }
 
-/// `dat_ep_set_watermark`, in any state: what is crossed already is told at once, by the provider.
+/// `dat_ep_set_watermark`, in any state. A mark that is exceeded already is reported at once, by the provider.
 pub(super) fn watch<P: Provider>(ep: &Ep<P>, marks: Marks) -> Result<()> {
     let mut core = ep.open()?;
     if let Ok(qp) = ep.post_state().binding.qp() {

@@ -9,9 +9,8 @@ use crate::error::{Error, Result};
 use crate::provider::{BindWr, Provider, QueuePair, Token, Work};
 use crate::rmr::{Bound, Rmr, dapls_rmr};
 
-/// How it is posted.
+/// Flags and cookie of a bind.
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "the names are the specification's")]
 pub(crate) struct Post {
     pub(crate) cookie: u64,
     pub(crate) suppress: bool,
@@ -19,7 +18,7 @@ pub(crate) struct Post {
     pub(crate) fence: bool,
 }
 
-/// Posts a bind, or an unbind for `None`, and says the new context (events-transfers-memory.md 9.2).
+/// Posts a bind, or an unbind for `None`, and says the new context (spec/events 9.2).
 ///
 /// Errors: `InvalidParameter(6)` for an unsignalled one that the EP does not allow; those of `dapls_rmr::check`; the state
 /// of the EP; `Exhausted` when its queue is full.

@@ -1,7 +1,7 @@
-//! What the other rooms may ask of an EP: news of its connection, and the part it plays for service points and requests.
+//! EP operations for other modules: connection events, and the EP's part in service points and requests.
 //!
-//! `cm` reports here, `rsp` reserves, `cr` accepts into an EP, `psp` has one made. All of it is safe from any thread; what
-//! comes too late finds another attempt or another state and has no effect.
+//! `cm` reports events, `rsp` reserves, `cr` accepts into an EP, `psp` creates one. All may be called from any thread. A late
+//! call finds another attempt or state and has no effect.
 #![forbid(unsafe_code)]
 
 use std::any::Any;
@@ -35,7 +35,7 @@ pub(crate) fn connection_event<P: Provider>(ep: &Ep<P>, attempt: u32, event: Con
     }
     if let Ok(notice) = stepped {
         log::debug!("ep {:#x} is {:?} after {event:?}", ep.id.handle, core.state);
-        // The passive side's event never carries data: programs tell the two sides apart by it (spec/endpoints 13.12).
+        // The event of the passive side never carries data: programs distinguish the sides by that (spec/endpoints 13.12).
         let has_data = is_active && event == ConnectionEvent::Established;
         ep.announce(&mut core, notice, has_data.then_some(private_data));
     }
@@ -44,7 +44,7 @@ pub(crate) fn connection_event<P: Provider>(ep: &Ep<P>, attempt: u32, event: Con
     ep.deliver();
 }
 
-/// The soft watermark was passed: an asynchronous event, told apart by its reason (events-transfers-memory.md 14, Q1).
+/// Reports that the soft watermark was exceeded, as an asynchronous event with its own reason (spec/events 14.1).
 pub(crate) fn many_recvs<P: Provider>(ep: &Ep<P>) {
     const SOFT_HIGH_WATERMARK: i32 = 2;
     ep.core.lock().marks.soft = None;
@@ -52,7 +52,7 @@ pub(crate) fn many_recvs<P: Provider>(ep: &Ep<P>) {
     dapls_ia::report(&ep.ia, error);
 }
 
-/// Where EVDs report transfers of EPs.
+/// Receives reports about completions from EVDs.
 pub(super) struct Transfers<P>(PhantomData<fn() -> P>);
 
 impl<P: Provider> Transfers<P> {
@@ -76,7 +76,7 @@ impl<P: Provider> TransferSink<P> for Transfers<P> {
 /// reports that too, from its own thread; the first report counts (spec/endpoints 8.4).
 fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
     let mut core = ep.core.lock();
-    // Under our lock, which a reset holds as well: whatever is still unheard is of this attempt.
+    // Under the EP's lock, which a reset holds too: an unreported failure belongs to this attempt.
     let is_unreported = dapls_evd::take_failure(evd, ep.id.handle);
     let report = if is_unreported { ep.report_broken(&core) } else { Report::default() };
     // While it drains the end comes anyway, and is the consumer's own (spec/endpoints 4.2).
@@ -92,7 +92,7 @@ fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
     ep.deliver();
 }
 
-/// What a request brings into the EP that accepts it.
+/// Data of a connection request for the EP that accepts it.
 pub(crate) struct Acceptance<'a> {
     /// The EP belongs to the request already, and is not the consumer's choice.
     pub(crate) is_own: bool,
@@ -102,8 +102,8 @@ pub(crate) struct Acceptance<'a> {
     pub(crate) kept_cr: Arc<dyn Any + Send + Sync>,
 }
 
-/// `dat_cr_accept`, from its sixth check on (spec/endpoints 7.3). `take` gets hold of the request, once everything else is fine:
-/// from then on the request is consumed, whatever happens.
+/// `dat_cr_accept`, from its sixth check on (spec/endpoints 7.3). Calls `take` when all checks have passed; from then on the
+/// request is consumed, also if the accept fails.
 pub(crate) fn accept<P: Provider>(
     ep: &Ep<P>,
     acceptance: Acceptance<'_>,
@@ -151,7 +151,7 @@ pub(crate) fn request<P: Provider>(ep: &Ep<P>, peer: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Nobody will hear of that request: the EP waits for the next.
+/// The event of the request could not be queued: the EP waits for the next request.
 pub(crate) fn request_lost<P: Provider>(ep: &Ep<P>) {
     if advance(ep, Step::RequestLost).is_ok() {
         ep.remote_address.write(&[]);
@@ -173,7 +173,7 @@ pub(crate) fn create_tentative<P: Provider>(ia: &Arc<Ia<P>>, peer: SocketAddr) -
     Ok(ep)
 }
 
-/// The end of an EP whatever its state, handle included. Does nothing the second time.
+/// Ends an EP in any state and frees its handle. A second call has no effect.
 pub(crate) fn close<P: Provider>(ep: &Ep<P>) {
     let _ = ep.destroy(Step::Close);
 }

@@ -1,16 +1,18 @@
-//! Endpoints: one end of a connection, with its two queues of work.
+//! Endpoints: one end of a connection, with a request queue and a receive queue.
 //!
-//! Reached from C through `dapl_ep` and `dapl_post`; `cr`, `psp`, `rsp` and `cm` ask through `dapls_ep`. An EP never names a
-//! CR: a CR accepts *into* an EP.
+//! C calls come through `dapl_ep` and `dapl_post`; `cr`, `psp`, `rsp` and `cm` use `dapls_ep`. An EP does not reference CRs: a
+//! CR accepts into an EP.
 //!
-//! Two locks, in this order. The **core** holds the state and all that control calls change; the provider is called with it
-//! held (its rules allow that), C code never is. The **post_state** holds what a post needs: the QP, read-locked for the length of
-//! a post, which costs one uncontended atomic each way, allocates nothing and lets posts of several threads run side by side.
-//! Only who replaces, resets or destroys the QP write-locks it, so a post meets either the old queue or the new one, whole.
-//! The state that a post looks at is an atomic mirror of the core's.
+//! An EP has two locks, taken in this order:
 //!
-//! Events are queued in their EVD under the core's lock, in the order of state changes, and told to others without it, since
-//! an EVD may run an agent of the consumer's that calls back into this EP.
+//! - `ControlState` (mutex) holds the DAT state and all that control calls change. The provider is called with it held (its
+//!   rules allow that), C code never.
+//! - `PostState` (read-write lock) holds the QP and limits for posts. A post takes the read lock for its duration, so threads
+//!   post concurrently. Replacing, resetting or destroying the QP takes the write lock, so a post sees either the old or the
+//!   new QP.
+//!
+//! Posts read the DAT state from an atomic copy. Events are queued in their EVD under the control lock, in the order of state
+//! changes, and notified without it, since an agent of the consumer may call back into this EP.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -55,7 +57,7 @@ pub struct Ep<P: Provider> {
     ia: Arc<Ia<P>>,
     /// `ControlState::state` for those without the core's lock; written under it.
     mirror: AtomicU8,
-    /// What is posted and what comes of it, if anybody wants to know.
+    /// Trace of posts and completions, if tracing is on.
     trace: Option<Arc<Trace>>,
     /// Declared before the core: the QP goes before the EVDs and the PZ it uses.
     post_state: RwLock<PostState<P>>,
@@ -67,7 +69,7 @@ pub struct Ep<P: Provider> {
     listing: OnceLock<Listing>,
 }
 
-/// What a post needs.
+/// State of the post path; see the module.
 struct PostState<P: Provider> {
     binding: Binding<P>,
     limits: PostLimits,
@@ -81,10 +83,10 @@ enum Binding<P: Provider> {
     Attached(P::Qp),
 }
 
-/// What control calls change.
+/// State of control calls; see the module.
 struct ControlState<P: Provider> {
     state: EpState,
-    /// Counts attempts to connect and accept: late news carry another number and are dropped.
+    /// Number of the present attempt to connect or accept. Events of earlier attempts are dropped.
     attempt: u32,
     wiring: Wiring<P>,
     attributes: Attributes,
@@ -93,12 +95,12 @@ struct ControlState<P: Provider> {
     remote: Option<Remote>,
     /// The running timeout, only in ACP.
     timeout: Option<Ticket>,
-    /// The CR whose private data the consumer may still look at; goes with reset, free or the next connection.
+    /// The CR whose private data the consumer may still read; dropped at reset, free or the next connection.
     kept_cr: Option<Arc<dyn Any + Send + Sync>>,
     outbox: Outbox<P>,
-    /// What is not counted elsewhere: its connections, and completions in EVDs that it has left.
+    /// Counts of connections, and of completions in EVDs that the EP no longer uses.
     counts: EpCounts,
-    /// The handle is gone, calls that were under way find nothing.
+    /// The EP was freed: calls in progress return `InvalidHandle`.
     freed: bool,
 }
 
@@ -112,7 +114,7 @@ pub(crate) struct Wiring<P: Provider> {
     pub(crate) srq: Option<Use<Srq<P>>>,
 }
 
-/// Who is at the other end, from the connect call or the request on.
+/// The peer, known from the connect call or the request on.
 #[derive(Clone)]
 struct Remote {
     address: PeerAddress,
@@ -157,7 +159,7 @@ impl<P: Provider> Binding<P> {
 }
 
 impl<P: Provider> Ep<P> {
-    /// Its name for those who must not keep it alive; `id().handle` is its handle.
+    /// Weak reference for other objects; `id().handle` is the handle.
     pub fn id(&self) -> ObjectId {
         self.id
     }
@@ -179,12 +181,12 @@ impl<P: Provider> Ep<P> {
         if core.freed { Err(Error::InvalidHandle(Handle::Ep)) } else { Ok(core) }
     }
 
-    /// What a post needs, for its length.
+    /// Locks the post state for reading.
     fn post_state(&self) -> RwLockReadGuard<'_, PostState<P>> {
         self.post_state.read()
     }
 
-    /// Moves the state, and says what the connect EVD has to hear. A timeout ends with the state that it watches.
+    /// Makes a state transition and returns the event for the connect EVD. Leaving ACP cancels the timeout.
     fn step(&self, core: &mut ControlState<P>, step: Step) -> Result<Option<ConnectionEvent>> {
         let (notice, before) = (core.state.notice(step), core.state);
         core.state = before.after(step)?;
@@ -202,8 +204,8 @@ impl<P: Provider> Ep<P> {
         Ok(notice)
     }
 
-    /// Moves the state to an end that this side decides: the provider gives the connection or attempt up, all that was
-    /// posted is flushed, and the connect EVD hears of it where it should.
+    /// Makes a transition that ends the connection or attempt from this side: the provider aborts it, all posted work is
+    /// flushed, and the connect EVD gets the event of the transition, if any.
     fn end(&self, core: &mut ControlState<P>, step: Step) -> Result<()> {
         let was_live = core.state.is_live();
         let notice = self.step(core, step)?;
@@ -253,8 +255,8 @@ impl<P: Provider> Child for Ep<P> {
     }
 }
 
-/// The connect timeout. Whoever takes the EP's lock first while the attempt is pending decides its end; the other finds
-/// another state or another attempt, and is silent.
+/// The connect timeout. The timeout and the provider's report both take the EP's lock: the first decides the attempt, the other
+/// one finds another state or attempt and has no effect.
 impl<P: Provider> OnExpiry for Ep<P> {
     fn expired(&self, attempt: u32) {
         let mut core = self.core.lock();

@@ -1,6 +1,4 @@
-//! The C records of an EP: `DAT_EP_ATTR` and `DAT_EP_PARAM` to our words and back.
-//!
-//! Only the entries and `dat_ep_modify` use it. It judges nothing.
+//! Converts the C records of an EP, `DAT_EP_ATTR` and `DAT_EP_PARAM`, from and to internal types. It validates nothing.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -13,7 +11,7 @@ use super::{Ep, Remote, Wiring};
 use crate::error::Result;
 use crate::provider::Provider;
 
-/// Fields of `dat_ep_modify` that nobody can set. The SRQ belongs to the EP for life.
+/// Fields that `dat_ep_modify` refuses. The SRQ cannot be changed.
 pub(super) const READ_ONLY: DAT_EP_PARAM_MASK = DAT_EP_FIELD_IA_HANDLE
     | DAT_EP_FIELD_EP_STATE
     | DAT_EP_FIELD_LOCAL_IA_ADDRESS_PTR
@@ -41,7 +39,8 @@ pub(super) fn attributes(attr: &DAT_EP_ATTR) -> Attributes {
     }
 }
 
-/// Ours, as the consumer reads them, with the counters as named attributes. Those that a consumer passes are not looked at.
+/// Attributes as `dat_ep_query` returns them, with the counters as named attributes. Named attributes from a consumer are
+/// ignored.
 fn attr(attributes: &Attributes, (named, list): (i32, *mut DAT_NAMED_ATTR)) -> DAT_EP_ATTR {
     DAT_EP_ATTR {
         service_type: DAT_SERVICE_TYPE_RC,
@@ -113,7 +112,7 @@ pub(super) fn state(state: EpState) -> DAT_EP_STATE {
 }
 
 impl<P: Provider> Ep<P> {
-    /// All that `dat_ep_query` shows, of one moment.
+    /// A consistent snapshot for `dat_ep_query`.
     pub(super) fn param(&self) -> Result<DAT_EP_PARAM> {
         let core = self.open()?;
         let Wiring { pz, recv, request, connect, srq } = &core.wiring;

@@ -1,7 +1,7 @@
-//! The endpoint's state machine: every state, every step, and what the connect EVD hears of it.
+//! The endpoint's state machine: states, steps, and the event of each transition.
 //!
-//! Pure. `dapls_ep` and `dapli_ep` move the state in one line, under the EP's lock, before the provider is asked and before
-//! the event is posted. The tables are those of endpoints-connections.md 4.1 and 4.2; the test prints them whole.
+//! `dapls_ep` and `dapli_ep` make a transition under the EP's lock, before they call the provider and post the event. The
+//! tables are those of spec/endpoints 4.1 and 4.2; a test prints the whole machine.
 #![forbid(unsafe_code)]
 
 use crate::error::{Error, Result, State};
@@ -10,7 +10,6 @@ use crate::provider::{ConnectionEvent, ConnectionEvent as E};
 /// The thirteen states of the specification. The four "unconfigured" ones are never entered: an EP that lacks something
 /// shows the plain state, and the lack surfaces as an error of the call that needs it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[allow(missing_docs, reason = "the names are the specification's")]
 pub enum EpState {
     Unconnected,
     UnconfiguredUnconnected,
@@ -27,7 +26,7 @@ pub enum EpState {
     CompletionPending,
 }
 
-/// What can happen to an EP.
+/// Steps: calls, provider events and timeouts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Step {
     /// An RSP takes the EP.
@@ -125,8 +124,8 @@ impl EpState {
         })
     }
 
-    /// What the connect EVD hears of a step that is allowed (spec/endpoints 4.2). One terminal event per attempt: every way to
-    /// `Disconnected` but those of `dat_ep_free`, the close and the lost ESTABLISHED has one.
+    /// The connection event of an allowed step (spec/endpoints 4.2). Each attempt has one terminal event: every transition to
+    /// `Disconnected` has one, except those of `dat_ep_free`, of the close, and of a lost ESTABLISHED.
     pub fn notice(self, step: Step) -> Option<ConnectionEvent> {
         use EpState::*;
         match (self, step) {
@@ -157,8 +156,8 @@ impl EpState {
         matches!(self, ActivePending | CompletionPending | Connected | DisconnectPending)
     }
 
-    /// Requests are taken in CON and DIS (there they are flushed), and held in CMP, since a server may post its first send
-    /// right after the accept (spec/endpoints 4.1, note 1).
+    /// Whether requests may be posted: in CON, in DIS (where they are flushed), and in CMP (where they are held), since a
+    /// server may post its first send right after the accept (spec/endpoints 4.1, note 1).
     pub fn takes_requests(self) -> Result<()> {
         match self {
             EpState::Connected | EpState::Disconnected | EpState::CompletionPending => Ok(()),
@@ -182,7 +181,7 @@ impl EpState {
         }
     }
 
-    /// How `INVALID_STATE` names it.
+    /// The subtype of `INVALID_STATE` for this state.
     pub fn subtype(self) -> State {
         match self {
             EpState::Unconnected => State::EpUnconnected,
@@ -312,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn each_end_of_an_attempt_is_told_once() {
+    fn each_attempt_has_one_terminal_event() {
         use EpState::*;
         let silent = [Step::Free, Step::Close, Step::EstablishedLost];
         for state in [ActivePending, CompletionPending, Connected, DisconnectPending] {

@@ -183,7 +183,7 @@ pub unsafe extern "C" fn dapl_evd_free<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_
     guard(|| dapls_evd::free(&*from_handle::<Evd<P>>(evd, Handle::Plain)?))
 }
 
-/// The streams of a set of flags: at least one, none unknown. All merge (1.2).
+/// The streams of a set of flags: at least one, none unknown. All merge (spec/events 1.2).
 fn streams(flags: DAT_EVD_FLAGS) -> Option<Streams> {
     let known = STREAMS.iter().fold(0, |all, (flag, _)| all | flag);
     if flags == 0 || flags & !known != 0 {
@@ -334,7 +334,7 @@ fn async_number(kind: AsyncKind) -> DAT_EVENT_NUMBER {
     }
 }
 
-/// A bind fails in two ways only (events-transfers-memory.md 9.2).
+/// A bind fails in two ways only (spec/events 9.2).
 fn bind_status(status: Status) -> DAT_DTO_COMPLETION_STATUS {
     match status {
         Status::Success => DAT_RMR_BIND_SUCCESS,

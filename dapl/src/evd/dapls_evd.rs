@@ -209,7 +209,7 @@ pub(super) fn overflow<P: Provider>(evd: &Evd<P>, lost: Event) -> Result<()> {
     Err(Error::QueueFull)
 }
 
-/// Gives it another CNO, or none (2.3).
+/// Gives it another CNO, or none (spec/events 2.3).
 pub fn modify_cno<P: Provider>(evd: &Evd<P>, cno: Option<Arc<Cno<P>>>) {
     let new = cno.map(Cno::attach);
     let mut inner = evd.inner.lock();
@@ -232,7 +232,7 @@ pub fn arm_anew<P: Provider>(evd: &Evd<P>) {
     }
 }
 
-/// Whether arrivals trigger the CNO (2.4).
+/// Whether arrivals trigger the CNO (spec/events 2.4).
 pub fn set_enabled<P: Provider>(evd: &Evd<P>, enabled: bool) {
     let mut inner = evd.inner.lock();
     inner.queue.enabled = enabled;
@@ -240,7 +240,7 @@ pub fn set_enabled<P: Provider>(evd: &Evd<P>, enabled: bool) {
     evd.unlock(inner, signal);
 }
 
-/// Whether it may be waited on (2.9); a waiter is sent away.
+/// Whether it may be waited on (spec/events 2.9); a waiter is sent away.
 pub fn set_waitable<P: Provider>(evd: &Evd<P>, waitable: bool) {
     let mut inner = evd.inner.lock();
     inner.queue.waitable = waitable;
@@ -253,7 +253,7 @@ fn expel<P: Provider>(inner: &mut EvdState<P>) -> Signal {
     if inner.queue.expel() { Signal::Waiter } else { Signal::None }
 }
 
-/// Changes its length (2.8).
+/// Changes its length (spec/events 2.8).
 pub fn resize<P: Provider>(evd: &Evd<P>, length: i32) -> Result<()> {
     let mut inner = evd.inner.lock();
     if usize::try_from(length) == Ok(inner.queue.length()) {

@@ -46,7 +46,6 @@ pub enum Event {
 /// Sources of events that an EVD can serve.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
-#[allow(missing_docs, reason = "the names are the specification's")]
 pub enum Stream {
     Software,
     /// Connection requests.
@@ -73,7 +72,7 @@ impl Streams {
     }
 }
 
-/// Whether it ends the connection (events-transfers-memory.md 4.6).
+/// Whether it ends the connection (spec/events 4.6).
 #[inline]
 pub(super) fn is_failure(done: &Completion) -> bool {
     !matches!(done.status, Status::Success | Status::Flushed)
@@ -95,7 +94,7 @@ mod tests {
     use crate::provider::Token;
 
     #[test]
-    fn only_an_unsignalled_success_is_silent() {
+    fn only_unsignalled_successes_do_not_notify() {
         let token = Token { unsignalled: true, ..Token::default() };
         let silent = Completion { token, ..Completion::default() };
         assert!(!Event::Dto(silent).notifies());

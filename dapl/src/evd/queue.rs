@@ -292,7 +292,7 @@ impl Queue {
         self.waiter.take().is_some_and(|waiter| waiter.asleep)
     }
 
-    /// Changes the length (2.8); the checks against the IA's limit are the caller's.
+    /// Changes the length (spec/events 2.8); the checks against the IA's limit are the caller's.
     pub(super) fn resize(&mut self, length: usize) -> Result<()> {
         if self.waiter.is_some() {
             return Err(Error::InvalidState(State::EvdWaiter));
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_event_wakes_nobody_but_is_counted() {
+    fn non_notifying_event_wakes_no_thread_and_is_counted() {
         let mut queue = slept_on(1);
         assert_eq!(queue.push(silent()), Signal::None);
         assert_eq!(queue.look(1, false), WaitStatus::TooFew, "still asleep for the consumer");
@@ -358,14 +358,14 @@ mod tests {
     }
 
     #[test]
-    fn with_the_time_silent_events_end_the_wait_too() {
+    fn non_notifying_events_end_a_wait_at_its_timeout() {
         let mut queue = slept_on(1);
         queue.push(silent());
         assert_eq!(queue.look(1, true), WaitStatus::Enough);
     }
 
     #[test]
-    fn silent_events_that_are_there_already_end_a_wait_at_once() {
+    fn queued_non_notifying_events_end_a_wait_at_once() {
         let mut queue = Queue::new(8);
         queue.push(silent());
         queue.begin_wait(1, 1).unwrap();
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_sent_away_finds_out_and_blocks_nobody_meanwhile() {
+    fn expelled_waiter_learns_of_it_and_blocks_no_other() {
         let mut queue = slept_on(1);
         queue.waitable = false;
         assert!(queue.expel());
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_begins_to_wait_on_what_was_closed() {
+    fn wait_on_a_closed_queue_is_refused() {
         let mut queue = Queue::new(8);
         queue.close();
         assert_eq!(queue.begin_wait(1, 1), Err(Error::InvalidHandle(Handle::Plain)));
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_loud_event_on_an_enabled_queue_concerns_the_cno() {
+    fn only_notifying_events_of_enabled_queues_trigger_the_cno() {
         let mut queue = Queue::new(8);
         assert_eq!(queue.push(silent()), Signal::None);
         assert_eq!(queue.push(notifying()), Signal::Cno);
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_waits_until_its_ep_has_heard() {
+    fn failure_is_held_until_its_ep_is_informed() {
         let of = |ep, status| Completion { token: Token { ep, ..Token::default() }, status, ..Completion::default() };
         let mut queue = Queue::new(8);
         for done in [of(1, Status::Success), of(2, Status::Transport), of(3, Status::Transport), of(2, Status::Flushed)]

@@ -111,7 +111,7 @@ fn done(cookie: u64) -> Completion {
 const ALL: u32 = DAT_EVD_DEFAULT_FLAG | DAT_EVD_SOFTWARE_FLAG;
 
 #[test]
-fn creation_judges_its_arguments_in_order() {
+fn create_checks_arguments_in_order() {
     let opened = fake::open(c"evd-create");
     let ia = opened.ia_handle;
     let mut out = std::ptr::null_mut();
@@ -164,7 +164,7 @@ fn a_connection_event_comes_after_the_completions_before_it() {
 }
 
 #[test]
-fn a_wait_judges_its_arguments_in_order() {
+fn wait_checks_arguments_in_order() {
     let opened = fake::open(c"evd-wait-arguments");
     let evd = Evh::new(&opened, 4, ALL);
     let (mut event, mut more) = (blank(), 0);
@@ -194,7 +194,7 @@ fn a_wait_that_times_out_takes_nothing_and_counts() {
 }
 
 #[test]
-fn a_wait_that_sleeps_tells_the_provider_first() {
+fn cno_wait_announces_its_sleep_to_the_provider() {
     let opened = fake::open(c"evd-sleeps");
     for flags in [DAT_EVD_DTO_FLAG | DAT_EVD_SOFTWARE_FLAG, DAT_EVD_SOFTWARE_FLAG] {
         let evd = Evh::new(&opened, 8, flags);
@@ -209,7 +209,7 @@ fn a_wait_that_sleeps_tells_the_provider_first() {
 }
 
 #[test]
-fn a_sleeper_is_woken_by_every_stream() {
+fn every_stream_wakes_a_sleeping_waiter() {
     let opened = fake::open(c"evd-wake");
     let evd = Evh::new(&opened, 8, ALL);
     type Waker = (&'static str, fn(Evh));
@@ -245,7 +245,7 @@ fn a_threshold_is_waited_for_across_wake_ups() {
 }
 
 #[test]
-fn who_makes_it_unwaitable_or_ends_it_releases_the_sleeper() {
+fn set_unwaitable_and_free_release_the_waiter() {
     let opened = fake::open(c"evd-release");
     let evd = Evh::new(&opened, 8, ALL);
     let unwaitable = DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_EVD_UNWAITABLE;
@@ -269,7 +269,7 @@ fn who_makes_it_unwaitable_or_ends_it_releases_the_sleeper() {
 }
 
 #[test]
-fn an_abrupt_close_of_the_ia_releases_the_sleeper() {
+fn abrupt_ia_close_releases_the_waiter() {
     let opened = fake::open(c"evd-abrupt");
     let evd = Evh::new(&opened, 8, DAT_EVD_CONNECTION_FLAG);
     let sleeper = std::thread::spawn(move || evd.wait(DAT_TIMEOUT_INFINITE, 1).0);
@@ -288,7 +288,7 @@ fn an_abrupt_close_of_the_ia_releases_the_sleeper() {
 }
 
 #[test]
-fn a_full_queue_refuses_software_events_and_tells_nobody() {
+fn full_queue_refuses_software_events_without_an_async_error() {
     let opened = fake::open(c"evd-full");
     let evd = Evh::new(&opened, 2, ALL);
     assert_eq!((evd.post(1), evd.post(2)), (DAT_SUCCESS, DAT_SUCCESS));
@@ -316,7 +316,7 @@ fn an_overflow_is_reported_and_survived() {
 }
 
 #[test]
-fn query_shows_the_state_and_resize_changes_the_length() {
+fn query_returns_state_and_resize_changes_length() {
     let opened = fake::open(c"evd-query");
     let evd = Evh::new(&opened, 4, DAT_EVD_SOFTWARE_FLAG | DAT_EVD_CR_FLAG);
     // SAFETY: zeros are a record of numbers and null pointers.
@@ -397,7 +397,7 @@ fn cancel_sleeping_thread(name: &CStr, asynchronous: usize) {
 }
 
 #[test]
-fn a_cancelled_sleeper_leaves_nothing_behind() {
+fn cancelled_waiter_is_removed() {
     cancel_sleeping_thread(c"evd-cancel-async", 1);
     cancel_sleeping_thread(c"evd-cancel-deferred", 0);
 }
@@ -433,7 +433,7 @@ fn a_wait_looks_before_it_sleeps_unless_the_provider_says_no() {
 }
 
 #[test]
-fn who_still_looks_need_not_be_told() {
+fn polling_waiter_needs_no_notification() {
     let opened = fake::open(c"evd-looks-on");
     let evd = Evh::new(&opened, 8, ALL);
     let (object, cq) = (evd.object(), evd.cq());

@@ -1,4 +1,4 @@
-//! The double's completion queue. It rings when a queue pair's news are delivered, or when a test feeds it; never by itself.
+//! The fake provider's completion queue. It notifies when events of a queue pair are delivered or a test feeds it.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -15,11 +15,11 @@ pub(crate) struct FakeCq {
     queue: Mutex<VecDeque<Completion>>,
     armed: AtomicBool,
     sink: Weak<dyn CqSink>,
-    /// How often somebody looked into it.
+    /// Number of calls of `poll` and `ready`.
     pub(crate) looks: AtomicU32,
-    /// Looks that were to make progress.
+    /// Number of calls of `poll`.
     pub(crate) polls: AtomicU32,
-    /// What it says of waits.
+    /// Result of [`CompletionQueue::longest_look`].
     pub(crate) longest_look: AtomicU32,
 }
 
@@ -35,12 +35,12 @@ impl FakeCq {
         }
     }
 
-    /// Completes something, quietly: nobody hears of it before [`FakeCq::ring`].
+    /// Adds a completion without a notification; [`FakeCq::ring`] notifies.
     pub(crate) fn put(&self, done: Completion) {
         self.queue.lock().push_back(done);
     }
 
-    /// Tells the sink, if the queue is armed, as the provider's own thread.
+    /// Notifies the sink, if the queue is armed, as a provider's thread does.
     pub(crate) fn ring(&self) {
         let sink = if self.armed.swap(false, Ordering::SeqCst) { self.sink.upgrade() } else { None };
         if let Some(sink) = sink {
@@ -48,7 +48,7 @@ impl FakeCq {
         }
     }
 
-    /// Completes something and tells the sink.
+    /// Adds a completion and notifies the sink.
     pub(crate) fn feed(&self, done: Completion) {
         self.put(done);
         self.ring();

@@ -34,7 +34,7 @@ impl MemoryRegion for FakeMr {
     }
 }
 
-/// One who shares memory.
+/// A registration of shared memory.
 pub(crate) struct FakeMember {
     net: Arc<Net>,
     cookie: SharedCookie,
@@ -64,7 +64,7 @@ impl Drop for FakeMember {
     }
 }
 
-/// A memory window. What it keeps it lets go when a later bind or unbind starts, or fails.
+/// A memory window. It drops its kept object when a later bind or unbind starts, or fails.
 #[derive(Default)]
 pub(crate) struct FakeMw(pub(super) Arc<Mutex<WindowState>>);
 

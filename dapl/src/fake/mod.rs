@@ -39,7 +39,7 @@ pub(crate) struct FakeProvider {
 }
 
 impl FakeProvider {
-    /// Reports all that is to be reported, as the provider's own thread; says how much it was.
+    /// Reports all pending events, as a provider's thread does; returns their number.
     pub(crate) fn deliver(&self) -> usize {
         let mut count = 0;
         loop {
@@ -59,7 +59,7 @@ impl FakeProvider {
         self.net.spoil_binds.store(true, Ordering::SeqCst);
     }
 
-    /// How often a thread has said that it is about to sleep.
+    /// Number of calls that announced a sleep.
     pub(crate) fn sleeps_seen(&self) -> u32 {
         self.sleeps.load(Ordering::SeqCst)
     }

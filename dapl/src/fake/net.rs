@@ -1,5 +1,5 @@
-//! What the parts of one IA share: who listens, the news that wait, and what a test has changed. Nothing is reported but when the
-//! test delivers.
+//! State shared by the objects of one IA: listeners, pending events, and faults set by tests. Events are reported only when the
+//! test delivers them.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
@@ -13,7 +13,6 @@ use crate::runtime::handle::ObjectId;
 
 pub(super) type News = Box<dyn FnOnce(&dyn CmSink<FakeProvider>) + Send>;
 
-/// What the parts of one IA share.
 #[derive(Default)]
 pub(super) struct Net {
     pub(super) listeners: Mutex<HashMap<u64, ObjectId>>,
@@ -21,10 +20,10 @@ pub(super) struct Net {
     pub(super) closed: AtomicBool,
     pub(super) keys: AtomicU32,
     pub(super) srqs: AtomicU32,
-    /// Messages are received in two steps: who takes one completes it only when the test says so.
+    /// Receives complete in two steps: the second one when the test says so.
     pub(super) slow: AtomicBool,
     pub(super) spoil_binds: AtomicBool,
-    /// Lengths and numbers of those who share memory.
+    /// Length and number of registrations, by name of shared memory.
     pub(super) members: Mutex<HashMap<SharedCookie, (u64, usize)>>,
 }
 

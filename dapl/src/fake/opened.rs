@@ -1,4 +1,4 @@
-//! An open IA over the double, as tests of the rooms begin with it.
+//! Opens an IA over the fake provider, for unit tests.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ pub(crate) struct Opened {
     pub(crate) async_evd: *mut std::ffi::c_void,
 }
 
-/// Opens one; `name` only tells tests apart.
+/// Opens an IA; `name` distinguishes tests.
 pub(crate) fn open(name: &std::ffi::CStr) -> Opened {
     open_with(name, c"")
 }

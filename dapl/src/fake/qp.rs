@@ -43,7 +43,7 @@ pub(super) struct Core {
 pub(super) struct QpInner {
     pub(super) state: QpState,
     recvs: VecDeque<(Token, u64)>,
-    /// Receives that have a message whose last byte is not there, with its length.
+    /// Receives whose message is not complete yet, with its length.
     taken: VecDeque<(Token, u64, bool)>,
     marks: HighWatermark,
     /// Requests that wait for the connection.
@@ -74,7 +74,7 @@ impl Core {
     fn complete(cq: Option<&Arc<FakeCq>>, token: Token, status: Status, bytes: u64, solicited: bool) {
         if let Some(cq) = cq {
             cq.put(Completion { token, status, bytes, solicited });
-            // A ring is news too: it must not come from inside a down-call.
+            // A notification is an event too: it must not come from inside a down-call.
         }
     }
 
@@ -136,7 +136,7 @@ impl Core {
         self.ring();
     }
 
-    /// Looks at the watermarks, after the number of receives has changed.
+    /// Checks the watermarks after the number of receives has changed.
     fn look(self: &Arc<Self>, mut inner: MutexGuard<'_, QpInner>) {
         let count = (inner.recvs.len() + inner.taken.len()) as u32;
         let crossed = inner.marks.look(count);
@@ -154,7 +154,7 @@ impl Core {
         }
     }
 
-    /// The connection stands; what was held goes out.
+    /// Establishes the connection; held requests are sent.
     pub(super) fn establish(self: &Arc<Self>, conn: ConnId, peer: &Arc<Core>) {
         let mut inner = self.inner.lock();
         inner.state = QpState::Connected(conn, Arc::downgrade(peer));
@@ -192,7 +192,7 @@ impl Core {
         }
     }
 
-    /// Ends the connection here; the peer hears of it.
+    /// Ends the connection here; the peer gets an event.
     fn end(&self, to: QpState) -> Option<ConnId> {
         let mut inner = self.inner.lock();
         let was = std::mem::replace(&mut inner.state, to);

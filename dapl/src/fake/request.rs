@@ -1,4 +1,4 @@
-//! The double's listeners and connection requests. An answer is heard when the test delivers.
+//! Listeners and connection requests of the fake provider. An answer is reported when the test delivers it.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

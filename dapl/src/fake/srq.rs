@@ -1,6 +1,6 @@
-//! The double's shared receive queue: cookies and lengths, and who waits for them in turn.
+//! The fake provider's shared receive queue: cookies and lengths, and queue pairs that wait for a receive, in order.
 //!
-//! Locks: a queue pair's before the queue's. It reports nothing but through the net, when the test delivers.
+//! Lock order: queue pair, SRQ. Events go through the net, when the test delivers them.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ struct Inner {
     most: u32,
     /// Cookies and lengths.
     recvs: VecDeque<(u64, u64)>,
-    /// Who has a message and no receive for it.
+    /// Queue pairs with a message and no receive.
     waiting: VecDeque<Weak<Core>>,
     low: LowWatermark,
 }
@@ -52,7 +52,7 @@ impl FakeSrq {
         taken
     }
 
-    /// Who is to get what is there.
+    /// The next queue pair to be served.
     fn next_waiting(&self) -> Option<Arc<Core>> {
         let mut inner = self.inner.lock();
         if inner.recvs.is_empty() {

@@ -52,7 +52,7 @@ pub unsafe extern "C" fn dapl_ia_open<P: Provider>(
     })
 }
 
-/// What the consumer asks for by the value of the async EVD handle (registry-ia.md 4.3).
+/// Decodes the async EVD argument of `dat_ia_openv` (spec/registry 4.3).
 fn choice<P: Provider>(evd: DAT_EVD_HANDLE, length: DAT_COUNT) -> Result<AsyncEvdChoice<P>> {
     if evd == DAT_EVD_ASYNC_EXISTS {
         return Ok(AsyncEvdChoice::OutOfScope);

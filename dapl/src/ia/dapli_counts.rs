@@ -1,7 +1,7 @@
-//! The counters of an IA: its own, and the sums over what is or was in it, shown behind the provider's facts.
+//! Counters of an IA: its own, and the sums over its present and past objects.
 //!
-//! Steps of the ia room only, but for `count` and `bury`. No lock is held while a child is asked, and sums are made only for
-//! who asks. Between an object's end and its burial its numbers are missing for a moment.
+//! No lock is held while a child is asked for its counts. Sums are made when they are read. Counts of an object that is being
+//! freed are missing for a moment.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::AtomicU64;
@@ -16,7 +16,7 @@ use crate::provider::Provider;
 use crate::stats::counters::{EpCounts, EvdCounts, IaEvents, Listing, Sums};
 use crate::stats::publication::CounterSource;
 
-/// What an IA keeps for this.
+/// Counters that belong to the IA itself.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     events: IaEvents,
@@ -32,10 +32,10 @@ const MAX_LISTED_EVDS: usize = 64;
 /// Numbers of the provider's with a place in the list.
 const PROVIDERS: usize = 64;
 
-/// EPs that are told of to who asks from outside.
+/// Limit of EPs reported on the counters socket.
 const MAX_LISTED_EPS: usize = 256;
 
-/// Kinds of objects, as their numbers are shown.
+/// Names of the `alive.` counters, by kind of object.
 const ALIVE: [(&str, &[Rank]); 10] = [
     ("alive.ep", &[Rank::Ep]),
     ("alive.evd", &[Rank::Evd, Rank::AsyncEvd]),
@@ -73,7 +73,7 @@ impl<P: Provider> Ia<P> {
         listing.show(self.totals(&sums).chain(alive(&ranks)).chain(own).chain(each_evd(&sums)))
     }
 
-    /// Tells the log, if anybody listens there, what the IA has seen until it is closed.
+    /// Logs the counters when the IA is closed, if that is enabled.
     pub(super) fn log_counts(&self, children: &[Weak<dyn Child>]) {
         if log::log_enabled!(log::Level::Info) {
             let sums = self.sums(children);
@@ -111,7 +111,7 @@ impl<P: Provider> CounterSource for Ia<P> {
         text.adapter(self.registration.name(), P::NAME, self.id.handle);
         for (name, value) in self.totals(&self.sums(&children)).chain(alive(&ranks)) {
             let unit = if name.contains("bytes") { "bytes" } else { "" };
-            // All else that an IA shows of its own is a sum.
+            // All other numbers are sums.
             let is_level = name.starts_with("alive.") || name.ends_with("highest_queue");
             text.count(&name, unit, is_level, value);
         }

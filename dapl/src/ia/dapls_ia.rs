@@ -1,6 +1,6 @@
-//! What other rooms may ask of an IA: open one, close it, report an asynchronous error.
+//! IA operations for other modules: open, close, report an asynchronous error.
 //!
-//! A close never fails for a reason the consumer could not see coming, and leaves no thread of the provider's behind.
+//! A close leaves no thread of the provider running.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ use crate::runtime::sync::StaticMutex;
 use crate::stats::publication::{self, CounterSource};
 use crate::stats::trace;
 
-/// Where the asynchronous errors of a new IA are to go.
+/// The async EVD of a new IA.
 pub enum AsyncEvdChoice<P: Provider> {
     /// To an EVD that this makes, with the IA.
     Make(Maker<P>),
@@ -36,7 +36,7 @@ pub enum AsyncEvdChoice<P: Provider> {
 /// Makes an async EVD in an IA, its handle live.
 type Maker<P> = Box<dyn FnOnce(&Arc<Ia<P>>) -> Result<Arc<dyn AsyncErrorSink>>>;
 
-/// Opens an IA, and says which async EVD it has.
+/// Opens an IA and returns its async EVD.
 ///
 /// Errors: the provider's; those of `dat_evd_create` about the length.
 pub fn open<P: Provider>(
@@ -44,7 +44,7 @@ pub fn open<P: Provider>(
     sink: Arc<dyn CmSink<P>>,
     choice: AsyncEvdChoice<P>,
 ) -> Result<(DAT_IA_HANDLE, DAT_EVD_HANDLE)> {
-    // What is not for the trace is the provider's.
+    // Words of `ia_params` that the trace does not use are passed to the provider.
     let (tracing, params) = trace::Settings::read(&registration.params());
     let spec = IaSpec { name: registration.name(), params: &params, library: &registration.library() };
     let made = handle::create(registration.table(), |id| {
@@ -77,7 +77,7 @@ pub fn open<P: Provider>(
     }
 }
 
-/// As the consumer sees it: without a port, which nobody looks at.
+/// The address as the consumer sees it, without a port.
 fn shown_address(mut address: SocketAddr) -> Address {
     address.set_port(0);
     Address::new(&consumer_memory::socket_address(address))
@@ -88,7 +88,7 @@ fn publish<P: Provider>(ia: Created<Ia<P>>) -> *mut c_void {
     ia.publish()
 }
 
-/// What every provider of this library says of itself.
+/// Provider attributes common to all providers of this library.
 fn own_facts<P: Provider>() -> impl Iterator<Item = (String, String)> {
     [
         ("implementation".to_owned(), "dapl-rs".to_owned()),
@@ -125,7 +125,7 @@ pub(super) fn async_handle<P: Provider>(ia: &Ia<P>) -> DAT_EVD_HANDLE {
     }
 }
 
-/// Async EVDs of this library, for IAs whose own is out of scope. Dead ones do no harm and go when one is added.
+/// Async EVDs of this library, for IAs without one of their own. Freed ones are removed when one is added.
 static LISTENERS: StaticMutex<Vec<(ObjectId, Weak<dyn AsyncErrorSink>)>> = StaticMutex::new(Vec::new());
 
 /// Keeps others out, for `fork`.
@@ -149,7 +149,7 @@ pub fn report<P: Provider>(ia: &Ia<P>, error: AsyncError) {
         AsyncEvd::Borrowed(evd) => vec![evd.arc().clone()],
         AsyncEvd::Absent => Vec::new(),
         AsyncEvd::OutOfScope => {
-            // A closed one drops what it is told.
+            // A closed EVD drops events.
             LISTENERS.lock().iter().filter_map(|(_, evd)| evd.upgrade()).collect()
         }
     };

@@ -1,7 +1,7 @@
-//! Interface adapters: the open provider, and the list of everything made in it.
+//! Interface adapters: the open provider, and the list of all objects made in it.
 //!
-//! Other rooms reach the provider, its limits and the consumer's number of the IA through here. Children are known only
-//! weakly, and only so that a close can end them; the IA never keeps one alive.
+//! Other modules reach the provider, its limits and the consumer's IA handle through this one. Children are referenced weakly,
+//! so that a close can end them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,15 +39,15 @@ pub struct Ia<P: Provider> {
     facts: Vec<(String, String)>,
     counts: Counts,
     tracing: trace::Settings,
-    /// The number the consumer knows, once libdat has given it; 0 until then.
+    /// The IA handle of libdat; 0 until libdat has assigned it.
     number: AtomicUsize,
     async_evd: Mutex<AsyncEvd>,
     children: Mutex<Children>,
-    /// Who stands behind a local context.
+    /// LMRs by local context.
     contexts: Mutex<HashMap<u32, ObjectId>>,
 }
 
-/// Where the asynchronous errors of an IA go (registry-ia.md 4.3).
+/// Destination of the asynchronous errors of an IA (spec/registry 4.3).
 enum AsyncEvd {
     /// To the EVD made with the IA; it goes with the IA.
     Own(Arc<dyn AsyncErrorSink>),
@@ -63,14 +63,13 @@ enum AsyncEvd {
 pub trait AsyncErrorSink: Usable + Send + Sync {
     /// Its name.
     fn id(&self) -> ObjectId;
-    /// Queues an error; a full EVD logs that it lost one, since there is nobody else to tell.
+    /// Queues an error; a full EVD logs the loss.
     fn report(&self, error: AsyncError);
 }
 
 /// An error that belongs to no work request.
 #[derive(Clone, Copy, Debug)]
 pub struct AsyncError {
-    /// What happened.
     pub kind: AsyncKind,
     /// Handle of the object concerned.
     pub handle: usize,
@@ -80,7 +79,6 @@ pub struct AsyncError {
 
 /// Kinds of asynchronous errors.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[allow(missing_docs, reason = "the names are the specification's")]
 pub enum AsyncKind {
     EvdOverflow,
     IaCatastrophic,
@@ -97,13 +95,12 @@ pub trait Child: Send + Sync {
     fn counts_as_open(&self) -> bool;
     /// Adds what it has counted.
     fn add_counts(&self, _sums: &mut Sums) {}
-    /// Tells of itself to who asks from outside.
+    /// Writes counters of its own for the counters socket.
     fn describe(&self, _text: &mut Text) {}
 }
 
-/// The order in which an abrupt close ends the children (registry-ia.md 6.3).
+/// The order in which an abrupt close ends the children (spec/registry 6.3).
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-#[allow(missing_docs, reason = "the names are those of the objects")]
 pub enum Rank {
     Ep,
     Rmr,
@@ -126,7 +123,7 @@ struct Children {
 }
 
 impl<P: Provider> Ia<P> {
-    /// Its name for those who must not keep it alive; `id().handle` is its own handle, not the consumer's number.
+    /// Weak reference for other objects; `id().handle` is the IA's own handle, not the consumer's number.
     pub fn id(&self) -> ObjectId {
         self.id
     }
@@ -136,7 +133,6 @@ impl<P: Provider> Ia<P> {
         &self.provider
     }
 
-    /// What it can do.
     pub fn limits(&self) -> &Limits {
         self.provider.limits()
     }
@@ -151,7 +147,7 @@ impl<P: Provider> Ia<P> {
         self.registration.table()
     }
 
-    /// The handle as the consumer knows it: libdat's number, or the pointer as long as there is none.
+    /// The handle as the consumer knows it: libdat's number, or the pointer until there is one.
     pub fn consumer_handle(&self) -> DAT_IA_HANDLE {
         let known = self.number.load(Ordering::Relaxed);
         if known != 0 {
@@ -173,7 +169,7 @@ impl<P: Provider> Ia<P> {
         matches!(&*self.async_evd.lock(), AsyncEvd::Own(evd) if evd.id() == id)
     }
 
-    /// Takes notice of a child whose handle is live. A child that comes during a close is closed at once.
+    /// Adds a child whose handle is live. A child that is added during a close is closed at once.
     pub fn adopt(&self, child: Weak<dyn Child>, rank: Rank) {
         if matches!(rank, Rank::Ep | Rank::Srq | Rank::Rsp | Rank::Psp) {
             publication::start(); // these have something to count
@@ -211,15 +207,15 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Whose memory a local context of this IA names; the object may have ended since.
+    /// The LMR of a local context; it may have been freed since.
     pub fn context(&self, context: u32) -> Option<ObjectId> {
         self.contexts.lock().get(&context).copied()
     }
 
-    /// Begins a close: from now on nothing new is adopted. The children come back in the order of their end, to one of those
-    /// who close it at once.
+    /// Begins a close: no child is added from now on. Returns the children in the order in which they must be closed.
     ///
-    /// Errors: `InvalidHandle` when another has begun; `IaInUse` when a graceful close finds a child or a user of the async EVD; then nothing has changed.
+    /// Errors: `InvalidHandle` if another thread has begun to close; `IaInUse` if a graceful close finds a child or a user of
+    /// the async EVD; then nothing has changed.
     fn begin_close(&self, graceful: bool) -> Result<Vec<Weak<dyn Child>>> {
         let mut children = self.children.lock();
         if children.closing {

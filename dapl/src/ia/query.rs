@@ -1,4 +1,4 @@
-//! The attribute records of an IA, from values that do not change while it is open (registry-ia.md 11 and 12).
+//! The attribute records of an IA, from values that do not change while it is open (spec/registry 11 and 12).
 //!
 //! Only `dapl_ia_query` uses it. Every field is set; no system call.
 #![forbid(unsafe_code)]
@@ -66,7 +66,7 @@ pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR 
         provider_name: name(ia.registration.name()),
         provider_version_major: version(env!("CARGO_PKG_VERSION_MAJOR")),
         provider_version_minor: version(env!("CARGO_PKG_VERSION_MINOR")),
-        // What the registry asked for, and nothing else: some libdats find by it what to close.
+        // Exactly the version that was registered: some libdats identify the provider by it when they close.
         dapl_version_major: served.major,
         dapl_version_minor: served.minor,
         // An OR of numbers, the first of which is 0.

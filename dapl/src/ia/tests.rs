@@ -42,7 +42,7 @@ const GRACEFUL: u32 = DAT_CLOSE_GRACEFUL_FLAG;
 const IN_USE: DAT_RETURN = DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_IA_IN_USE;
 
 #[test]
-fn an_async_evd_is_made_lent_or_out_of_scope() {
+fn async_evd_is_created_borrowed_or_out_of_scope() {
     let mut evd = NULL;
     assert_eq!(open(c"ia-async", 0, &mut evd).0, argument(2));
     let (code, first) = open(c"ia-async", 8, &mut evd);
@@ -68,7 +68,7 @@ fn an_async_evd_is_made_lent_or_out_of_scope() {
 }
 
 #[test]
-fn an_open_judges_its_pointers() {
+fn open_checks_its_pointers() {
     let name = c"ia-pointers";
     registration::for_test::<FakeProvider>(name);
     let (mut evd, mut ia) = (NULL, NULL);
@@ -119,7 +119,7 @@ fn a_query_checks_before_it_writes() {
 }
 
 #[test]
-fn shared_receive_queues_are_shown_as_the_transport_has_them() {
+fn srq_support_is_reported_as_the_transport_has_it() {
     let shown = |name| {
         let opened = fake::open(name);
         // SAFETY: zeros are valid in these records.
@@ -170,7 +170,7 @@ fn an_abrupt_close_takes_all_along() {
 
 /// A PZ, and 64 bytes registered in it.
 #[test]
-fn of_two_who_close_at_once_one_ends_what_is_in_it() {
+fn concurrent_closes_end_children_once() {
     let mut evd = NULL;
     let (_, ia) = open(c"ia-twice", 8, &mut evd);
     let mut pz = NULL;
@@ -228,7 +228,7 @@ fn a_pz_stays_while_memory_is_in_it() {
 }
 
 #[test]
-fn an_lmr_tells_what_was_registered_and_peers_only_what_they_may() {
+fn lmr_query_returns_registration_and_remote_context_only_with_rights() {
     let opened = fake::open(c"ia-lmr");
     for (privileges, remote) in [(DAT_MEM_PRIV_ALL_FLAG, true), (DAT_MEM_PRIV_LOCAL_WRITE_FLAG, false)] {
         let (pz, lmr) = memory(opened.ia_handle, privileges);
@@ -249,7 +249,7 @@ fn an_lmr_tells_what_was_registered_and_peers_only_what_they_may() {
 }
 
 #[test]
-fn lmr_arguments_are_judged_in_order() {
+fn lmr_create_checks_arguments_in_order() {
     let opened = fake::open(c"ia-lmr-arguments");
     let (ia, (pz, lmr)) = (opened.ia_handle, memory(opened.ia_handle, 0));
     let create = |ia, kind, region, length, pz, privileges, out: *mut *mut c_void| {
@@ -323,7 +323,7 @@ fn every_handle_has_a_context_and_a_type() {
     }
 }
 
-// A libdat that notes what it is told.
+// A libdat that records registrations.
 static ADDED: AtomicUsize = AtomicUsize::new(0);
 static REMOVED: AtomicUsize = AtomicUsize::new(0);
 

@@ -89,7 +89,7 @@ unsafe fn described<P: Provider>(
     }
 }
 
-/// What privileges grant; `None` for bits that mean nothing.
+/// Decodes privileges; `None` for unknown bits.
 pub fn rights(privileges: DAT_MEM_PRIV_FLAGS) -> Option<Rights> {
     let has = |flag| privileges & flag != 0;
     let access = Access {
@@ -111,7 +111,7 @@ pub fn privileges(rights: Rights) -> DAT_MEM_PRIV_FLAGS {
         | bit(access.remote_write, DAT_MEM_PRIV_REMOTE_WRITE_FLAG)
 }
 
-/// What a peer may be given: nothing, if it may do nothing (8.1).
+/// The remote context; 0 without remote rights (spec/events 8.1).
 fn remote_context<P: Provider>(lmr: &Lmr<P>) -> DAT_RMR_CONTEXT {
     let access = lmr.rights().access;
     if access.remote_read || access.remote_write { lmr.mr().remote_key() } else { 0 }
@@ -212,7 +212,7 @@ unsafe fn sync<P: Provider>(ia: DAT_IA_HANDLE, segments: *const DAT_LMR_TRIPLET,
             return Err(Error::InvalidParameter(2));
         }
     }
-    // Stands in for the cache maintenance of other machines; pairs with whatever the consumer tells its peer by.
+    // Replaces the cache maintenance of other architectures; orders memory before the consumer's message to its peer.
     fence(Ordering::SeqCst);
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! What other rooms may ask of an LMR: make one, find one by its context, end it.
+//! LMR operations for other modules: create, find by context, free.
 //!
-//! The registration ends with the object, that is when the last call that uses it has left.
+//! The registration ends with the object, when the last call that uses it has left.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::runtime::mappings;
 /// A new registration; its handle is not live yet.
 ///
 /// Errors: `Length` for no bytes, `InvalidParameter` for memory that cannot be, `InvalidState` for a shared registration of
-/// memory that is not (8.1); what the provider says.
+/// memory that is not (spec/events 8.1); what the provider says.
 pub fn create<P: Provider>(
     ia: &Arc<Ia<P>>,
     pz: Arc<Pz<P>>,
@@ -64,7 +64,7 @@ pub fn publish<P: Provider>(lmr: Created<Lmr<P>>) -> *mut std::ffi::c_void {
     handle
 }
 
-/// The live LMR that a segment of this IA names, if the segment lies inside it.
+/// The live LMR of a segment, if the segment lies inside it.
 pub fn find<P: Provider>(ia: &Ia<P>, segment: &Segment) -> Option<Ref<Lmr<P>>> {
     let lmr = handle::from_id::<Lmr<P>>(ia.context(segment.key)?)?;
     let Region { address, length } = lmr.region;
@@ -85,7 +85,7 @@ fn check(region: Region, longest: u64) -> Result<()> {
     Ok(())
 }
 
-/// Frees it for a consumer, whatever is posted with it.
+/// Frees it, even if posted work uses it.
 ///
 /// Errors: `LmrInUse` while an RMR is bound to it.
 pub fn free<P: Provider>(lmr: &Lmr<P>) -> Result<()> {

@@ -24,12 +24,12 @@ pub struct Lmr<P: Provider> {
     region: Region,
     rights: Rights,
     origin: Origin,
-    /// One of those who share the memory, as long as the registration is.
+    /// Membership in the shared memory's name, for the life of the registration.
     _membership: Option<P::Membership>,
     uses: UseCount,
 }
 
-/// What its memory was described by.
+/// The region description that it was created from.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Origin {
     /// Its address.
@@ -40,17 +40,17 @@ pub enum Origin {
     Shared(Box<SharedCookie>),
 }
 
-/// What was asked for.
+/// Privileges, as requested and as granted.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Rights {
-    /// What the provider grants.
+    /// Rights that the provider grants.
     pub access: Access,
     /// Granted to all, asked or not.
     pub local_read: bool,
 }
 
 impl<P: Provider> Lmr<P> {
-    /// Its name for those who must not keep it alive; `id().handle` is its handle.
+    /// Weak reference for other objects; `id().handle` is the handle.
     pub fn id(&self) -> ObjectId {
         self.id
     }
@@ -75,12 +75,11 @@ impl<P: Provider> Lmr<P> {
         self.region
     }
 
-    /// What may be done with it.
     pub fn rights(&self) -> Rights {
         self.rights
     }
 
-    /// What it was made from; a cookie stays in place as long as the LMR.
+    /// The region description; a cookie stays at its address for the life of the LMR.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }

@@ -20,7 +20,7 @@ struct World {
     page: *mut c_void,
 }
 
-/// What a registration gives: handle, contexts, length, address.
+/// Results of a registration: handle, contexts, length, address.
 type Given = (H, u32, u32, u64, u64);
 
 const PAGE: usize = 4096;
@@ -97,7 +97,7 @@ fn free(lmr: H) -> DAT_RETURN {
 }
 
 #[test]
-fn a_second_registration_has_its_own_rights_and_life() {
+fn second_registration_has_own_rights_and_lifetime() {
     let world = World::new(c"lmr of lmr");
     let bytes = [0u8; 64];
     let region = DAT_REGION_DESCRIPTION { for_va: bytes.as_ptr().cast_mut().cast() };
@@ -143,7 +143,7 @@ fn shared_memory_is_known_by_its_cookie() {
     cookie[39] = 8;
     let param = query(first.0);
     assert_eq!((param.mem_type, param.length), (DAT_MEM_TYPE_SHARED_VIRTUAL, PAGE as u64));
-    // SAFETY: the member of this type, whose cookie the library keeps.
+    // SAFETY: the union member of this memory type; the library keeps the cookie.
     let kept = unsafe { param.region_desc.for_shared_memory };
     assert_eq!(kept.virtual_address, world.page);
     // SAFETY: as above.
@@ -172,7 +172,7 @@ fn memory_that_is_not_shared_cannot_be_registered_as_such() {
 }
 
 #[test]
-fn a_sync_judges_its_segments() {
+fn sync_checks_its_segments() {
     let world = World::new(c"lmr sync");
     let bytes = [0u8; 64];
     let base = bytes.as_ptr() as u64;

@@ -1,6 +1,4 @@
-//! Connections: where to, who asks, and the sink that hears of them.
-//!
-//! Traits, and what they take; nothing is implemented here.
+//! Provider interface for connections: addresses, requests, and the sink for connection events.
 
 use std::net::SocketAddr;
 
@@ -8,7 +6,8 @@ use super::{Count, Provider};
 use crate::error::{Error, Result};
 use crate::runtime::handle::ObjectId;
 
-/// One attempt to connect, and the connection that comes of it: late reports meet a dead generation or attempt.
+/// Identifies one attempt to connect and the resulting connection. Late reports have an old generation or attempt and are
+/// dropped.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct ConnId {
     /// The EP.
@@ -17,7 +16,7 @@ pub struct ConnId {
     pub attempt: u32,
 }
 
-/// Where to connect.
+/// The address to connect to.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectSpec<'a> {
     /// The peer's IA.
@@ -30,7 +29,6 @@ pub struct ConnectSpec<'a> {
 
 /// An IA address as a consumer gives it; ports are never looked at.
 #[derive(Clone, Debug, Eq, PartialEq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub enum PeerAddress {
     Ip(std::net::IpAddr),
     /// `AF_UNIX`: a path.
@@ -39,18 +37,18 @@ pub enum PeerAddress {
 
 /// The connection of a queue pair.
 pub trait Connection: Send + Sync {
-    /// What its connection has counted until now, or the last one had, and how it stands.
+    /// Counters and state of the present connection, or of the last one.
     fn counts(&self) -> Vec<Count> {
         Vec::new()
     }
-    /// Starts connecting; the sink hears the outcome.
+    /// Starts connecting; the outcome is reported to the sink.
     ///
-    /// Errors: `InvalidAddress(Unreachable)` for what can be seen at once; then the sink hears nothing.
+    /// Errors: `InvalidAddress(Unreachable)` if that is known at once; then nothing is reported.
     fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()>;
-    /// Lets the requests finish (receives stay until then), then ends the connection; the sink hears `Disconnected`.
+    /// Waits until posted requests have completed (receives stay posted), then ends the connection and reports `Disconnected`.
     fn drain(&self);
-    /// Ends the connection or attempt now and tells the peer; everything posted is flushed before this returns.
-    /// The sink hears nothing more of it.
+    /// Ends the connection or attempt at once and informs the peer; all posted work is flushed before this returns. Nothing
+    /// more is reported for it.
     fn abort(&self);
     /// Back to unconnected and empty, ready to connect again; what was posted is flushed before this returns.
     fn reset(&self) -> Result<()>;
@@ -60,16 +58,16 @@ pub trait Connection: Send + Sync {
 pub trait ConnRequest: Send + Sync + Sized {
     /// The QP that it can be accepted into.
     type Qp;
-    /// Accepts into `qp`, which is unconnected; the sink hears `Established` or `AcceptFailed` for `conn`.
+    /// Accepts into `qp`, which is unconnected; `Established` or `AcceptFailed` is reported for `conn`.
     ///
-    /// A requester that has left is no error here: the sink hears `AcceptFailed`. Errors: the QP cannot take it; the
-    /// request is consumed and the peer rejected.
+    /// A requester that has left is reported as `AcceptFailed`. Errors: the QP cannot take it; the request is consumed and the
+    /// peer rejected.
     fn accept(self, qp: &Self::Qp, private_data: &[u8], conn: ConnId) -> Result<()>;
     /// Refuses it as the consumer's own decision.
     fn reject(self);
-    /// Gives it to whoever listens on `qual` on this host, as a request of the same peer's with the same private data.
+    /// Passes the request to the listener on `qual` on this host, as a request of the same peer with the same private data.
     ///
-    /// Errors, with the request back and unchanged: `InvalidParameter(2)` when nobody listens there.
+    /// Errors, with the request returned unchanged: `InvalidParameter(2)` without a listener there.
     fn hand_off(self, qual: u64) -> std::result::Result<(), (Self, Error)>;
 }
 
@@ -80,12 +78,12 @@ pub struct RequestInfo {
     pub peer: SocketAddr,
     /// The bytes that were sent, or as many as the transport always carries.
     pub private_data: Vec<u8>,
-    /// How many of them the consumer is reported_len of; who looks further finds the rest.
+    /// Length of the private data that is reported to the consumer; the rest can be read beyond it.
     pub reported_len: usize,
 }
 
-/// What becomes of an attempt or connection. Providers produce it from the answer on the wire; the EP may turn it into another
-/// one by its state; EVDs number it as the event that the consumer takes.
+/// Outcome of an attempt, or event of a connection. Providers produce it from the answer on the wire; the EP's state machine
+/// may change it; EVDs convert it to an event number.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ConnectionEvent {
     /// The connection is established.
@@ -106,10 +104,10 @@ pub enum ConnectionEvent {
     TimedOut,
 }
 
-/// Where a provider reports requests and connections. Implemented by `dapl::cm`.
+/// Receives requests and connection events from a provider. Implemented by `dapl::cm`.
 pub trait CmSink<P: Provider>: Send + Sync {
-    /// A request for the listener made with `listener`. `Err` gives it back when nobody listens there any more or nobody
-    /// has room: the provider refuses it as `Rejected`.
+    /// Delivers a request to the listener `listener`. `Err` returns it if the listener is gone or its queue is full: the
+    /// provider then rejects it as `Rejected`.
     fn request(
         &self,
         listener: ObjectId,

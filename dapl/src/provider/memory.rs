@@ -1,6 +1,4 @@
-//! Memory as a provider knows it: what is registered, what may be done with it, and windows onto it.
-//!
-//! Types and traits only.
+//! Provider interface for memory: registration, access rights, memory windows.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -17,9 +15,8 @@ pub struct Region {
     pub length: u64,
 }
 
-/// What may be done with registered memory. Local reading always may.
+/// Access rights of registered memory. Local reads are always allowed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Access {
     pub local_write: bool,
     pub remote_read: bool,
@@ -43,16 +40,16 @@ pub trait MemoryProvider: Send + Sync + 'static {
     /// Registers `region`. Errors: `InvalidParameter(3)` for memory that is not there.
     fn register(&self, pd: &Self::Pd, region: Region, access: Access) -> Result<Self::Mr>;
 
-    /// As `register`, of memory that is mapped as shared and registered as such: a transport may pass on to its peers what is
-    /// behind it, and their transfers then touch that, as hardware does, whatever is mapped there later.
+    /// As `register`, for memory mapped and registered as shared. A provider may export the underlying file or segment to its
+    /// peers. Their transfers then access that, as hardware does, even if the address is mapped differently later.
     fn register_shared(&self, pd: &Self::Pd, region: Region, access: Access) -> Result<Self::Mr> {
         self.register(pd, region, access)
     }
 
-    /// Joins those who registered shared memory under `cookie`, in any process of this provider; the first makes the entry.
-    /// A process that dies leaves.
+    /// Joins the processes that registered shared memory under `cookie` with this provider; the first one creates the entry.
+    /// The death of a process removes it.
     ///
-    /// Errors: `InvalidParameter(4)` when the others say another length.
+    /// Errors: `InvalidParameter(4)` if others registered another length.
     fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Self::Membership>;
 
     /// A window that is not bound.
@@ -67,26 +64,26 @@ pub trait MemoryRegion: Send + Sync {
     fn remote_key(&self) -> u32;
 }
 
-/// What processes that share memory call it: 40 bytes, compared as they are.
+/// Name of shared memory: 40 bytes, compared bytewise.
 pub type SharedCookie = [u8; 40];
 
-/// A window onto a part of a registered region, under a remote key of its own. Unbound at first; dropping it unbinds at once,
-/// and after that no transfer of a peer's touches the memory by its key.
+/// A window onto a part of a registered region, with its own remote key. Initially unbound. Dropping it unbinds at once; after
+/// that no transfer of a peer accesses the memory by its key.
 pub trait MemoryWindow: Send + Sync {
     /// A bind was accepted, and has not been undone, nor failed, nor been flushed.
     fn is_bound(&self) -> bool;
 }
 
-/// Kept by whoever depends on it, and let go once.
+/// A reference that the provider drops when it no longer needs the object.
 pub type KeptObject = Arc<dyn Any + Send + Sync>;
 
-/// What a window is bound to. The remote rights need not be rights of the region.
+/// Parameters of a bind. The remote rights may exceed those of the region.
 pub struct Bind<'a, Mr> {
     /// The registration.
     pub mr: &'a Mr,
     /// The part of it.
     pub region: Region,
-    /// What the peer may do there.
+    /// Rights granted to the peer.
     pub access: Access,
     /// Keeps the registration: dropped when the window is bound elsewhere, unbound, or when the bind fails or is flushed.
     pub kept: KeptObject,

@@ -1,20 +1,20 @@
-//! All that dapl and a transport say to each other.
+//! The provider interface: everything between the object layer and a transport.
 //!
-//! Downwards the object layer calls a [`Provider`], which is also a [`MemoryProvider`] and a [`QueueProvider`], and the objects
-//! that it makes: protection domains, memory regions and windows, completion queues, queue pairs with their [`Connection`],
-//! shared receive queues, listeners, requests. Upwards a provider calls the three sinks, [`CmSink`], [`CqSink`] and
-//! [`SrqSink`]. Every `.so` holds one provider, so all of this is static.
+//! Downwards, the object layer calls a [`Provider`], which is also a [`MemoryProvider`] and a [`QueueProvider`], and the
+//! objects that it makes: protection domains, memory regions and windows, completion queues, queue pairs with their
+//! [`Connection`], shared receive queues, listeners, requests. Upwards, a provider calls the three sinks, [`CmSink`],
+//! [`CqSink`] and [`SrqSink`]. Every `.so` holds one provider, so all calls are static.
 //!
-//! Rules that hold for every transport:
-//! - **The sinks are called from a thread of the provider's own, with no lock of the provider held that a down-call could
-//!   want, and never from inside a down-call.** dapl may hold the EP's and the EVD's lock while it calls down.
+//! Rules for every transport:
+//! - **Sinks are called from a thread of the provider, with no lock held that a down-call takes, and never from inside a
+//!   down-call.** The object layer may hold the EP's and the EVD's lock while it calls down.
 //! - Down-calls do not block on the network or on a peer.
 //! - For one [`ConnId`] the provider reports one failure, or `Established` and later one end; nothing after that.
 //! - No receive of a connection completes before its `Established` was reported.
-//! - Every accepted work request completes exactly once, in post order per queue, and its completion is in the CQ before
-//!   the sink hears of the end of the connection. Successful requests marked `suppress` complete without a [`Completion`].
-//! - A work request that fails other than by flush ends the connection: the rest is flushed and `Broken` is reported,
-//!   whether or not anybody polls.
+//! - Every accepted work request completes exactly once, in post order per queue, and its completion is in the CQ before the
+//!   end of the connection is reported. Successful requests marked `suppress` complete without a [`Completion`].
+//! - A work request that fails other than by flush ends the connection: the rest is flushed and `Broken` is reported, whether
+//!   or not the consumer polls.
 
 mod connect;
 mod memory;
@@ -51,7 +51,7 @@ pub trait Provider: QueueProvider + Sized {
     /// Opens the interface adapter. Errors are logged where they are found, with object, cause and remedy.
     fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self>;
 
-    /// What this IA can do; constant while it is open.
+    /// Limits of this IA; constant while it is open.
     fn limits(&self) -> &Limits;
 
     /// Named facts for `provider_specific_attr`, such as the method of RMA in use.
@@ -59,7 +59,7 @@ pub trait Provider: QueueProvider + Sized {
         Vec::new()
     }
 
-    /// What the IA has counted until now, beside what the layer above does.
+    /// The provider's own counters of the IA.
     fn counts(&self) -> Vec<Count> {
         Vec::new()
     }
@@ -69,10 +69,10 @@ pub trait Provider: QueueProvider + Sized {
 
     /// Starts listening. Requests may be reported, for `id`, before this returns.
     ///
-    /// Errors: `ConnQualTaken` when somebody listens there.
+    /// Errors: `ConnQualTaken` if there is a listener already.
     fn listen(&self, qual: u64, id: ObjectId) -> Result<Self::Listener>;
 
-    /// Ends everything at once: peers see a disconnect, threads are joined; the sinks hear nothing more.
+    /// Ends everything at once: peers see a disconnect, threads are joined, and nothing more is reported.
     fn close(&self);
 }
 
@@ -100,9 +100,8 @@ pub struct IaSpec<'a> {
     pub library: &'a str,
 }
 
-/// What an IA can do: the source of `DAT_IA_ATTR` and of the checks on EP attributes. Counts fit in 31 bits.
+/// Limits of an IA: the source of `DAT_IA_ATTR` and of the checks on EP attributes. Counts fit in 31 bits.
 #[derive(Clone, Debug)]
-#[allow(missing_docs, reason = "the names are those of the attributes")]
 pub struct Limits {
     pub max_eps: u32,
     /// Per EP and direction.

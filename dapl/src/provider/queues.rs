@@ -1,6 +1,4 @@
-//! Completion queues, shared receive queues and queue pairs, and the sinks that hear of them.
-//!
-//! Traits, and what they take; nothing is implemented here.
+//! Provider interface for completion queues, shared receive queues and queue pairs, and their sinks.
 
 use std::sync::{Arc, Weak};
 
@@ -20,7 +18,7 @@ pub trait QueueProvider: MemoryProvider + Sized {
     /// A shared receive queue. Errors: `Exhausted(Srq)` when there are as many as the limits say.
     fn create_srq(&self, pd: &Self::Pd, spec: SrqSpec) -> Result<Self::Srq>;
 
-    /// A completion queue that tells `sink` when it was armed and something came.
+    /// Creates a completion queue that notifies `sink` when it is armed and a completion arrives.
     fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Self::Cq>;
 
     /// A queue pair that takes receives at once.
@@ -31,7 +29,7 @@ pub trait QueueProvider: MemoryProvider + Sized {
     fn sleeps(&self) {}
 }
 
-/// A completion queue. Its room follows the work posted to it: nothing posted is ever lost here.
+/// A completion queue. Its capacity follows the work posted to it, so it never overflows.
 pub trait CompletionQueue: Send + Sync {
     /// A completion says whether its message was solicited; else only [`Self::arm`] finds that out, and what a poll takes
     /// before it counts as not solicited.
@@ -39,29 +37,29 @@ pub trait CompletionQueue: Send + Sync {
     /// A poll of one queue makes the progress of all queues of the IA.
     const SHARES_PROGRESS: bool = false;
 
-    /// Makes progress, fills `out` from the front and says how many it filled. Never blocks.
+    /// Makes progress, fills `out` from the front and returns the number of completions. Never blocks.
     fn poll(&self, out: &mut [Completion]) -> usize;
     /// As `poll`, but takes only what is there already.
     fn ready(&self, out: &mut [Completion]) -> usize;
     /// No notification is wanted any more: a consumer polls. One that is on its way may still come.
     fn disarm(&self) {}
-    /// Nanoseconds at most that a wait looks before it sleeps; within these it learns how long that pays. 0: not at all.
+    /// Longest time in nanoseconds that a wait polls before it sleeps; the wait adapts within it. 0: it does not poll.
     fn longest_look(&self) -> u32 {
         50_000
     }
-    /// Asks for one call of the sink. `false`: a completion already waits, so poll, do not sleep. With `solicited` only
-    /// failures and receives whose send carried SOLICITED_WAIT need call it; a transport whose completions do not tell these
-    /// apart marks those that a call was made for.
+    /// Requests one call of the sink. Returns `false` if a completion is already there: poll instead of sleeping. With
+    /// `solicited`, only failures and receives whose send carried SOLICITED_WAIT need to notify. A transport that cannot
+    /// distinguish these marks the completions that it notified for.
     fn arm(&self, solicited: bool) -> Result<bool>;
 }
 
-/// What a new shared receive queue is to be.
+/// Parameters of a new shared receive queue.
 pub struct SrqSpec {
     /// Receives in it at most.
     pub max_recvs: u32,
     /// Segments per receive.
     pub max_iov: u32,
-    /// Hears when few are left.
+    /// Notified at the low watermark.
     pub sink: Weak<dyn SrqSink>,
 }
 
@@ -74,27 +72,27 @@ pub trait SharedReceiveQueue: Send + Sync {
     fn available(&self) -> u32;
     /// Changes `max_recvs`; what is posted stays. The caller has checked that it fits.
     fn resize(&self, max_recvs: u32) -> Result<()>;
-    /// The sink is to hear, once, as soon as fewer than `limit` are available; 0 asks for nothing.
+    /// Notifies the sink once when fewer than `limit` receives are available; 0 disables this.
     fn watch(&self, limit: u32) -> Result<()>;
 }
 
-/// Where a queue pair takes its receives, if it has no queue of its own.
+/// The SRQ that a queue pair takes its receives from.
 pub struct SharedRecvs<P: QueueProvider> {
     /// The queue.
     pub srq: Arc<P::Srq>,
-    /// What its receives complete with, but for the cookie.
+    /// Token of its receive completions, without the cookie.
     pub token: Token,
 }
 
-/// What a new queue pair is to be.
+/// Parameters of a new queue pair.
 pub struct QpSpec<P: QueueProvider> {
     /// The EP.
     pub ep: ObjectId,
     /// Receives come out of this; `post_recv` is not called then.
     pub shared: Option<SharedRecvs<P>>,
-    /// Where receives complete; `None`: completions are not wanted.
+    /// CQ of receives; `None`: no completions.
     pub recv_cq: Option<Arc<P::Cq>>,
-    /// Where requests complete; `None`: completions are not wanted.
+    /// CQ of requests; `None`: no completions.
     pub request_cq: Option<Arc<P::Cq>>,
     /// Receives outstanding at most; 0 with a shared queue.
     pub max_recvs: u32,
@@ -110,9 +108,8 @@ pub struct QpSpec<P: QueueProvider> {
     pub max_reads_out: u32,
 }
 
-/// Work posted whose completion has not been generated yet. With a shared receive queue: receives taken out of it.
+/// Posted work that has not completed yet. With a shared receive queue: receives taken out of it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Outstanding {
     pub recvs: u32,
     pub requests: u32,
@@ -127,30 +124,32 @@ pub trait QueuePair: Connection {
 
     /// Posts a receive in any state. Errors: `Exhausted(Memory)` when `max_recvs` are outstanding.
     fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()>;
-    /// Posts a request; before the connection stands it is held. Errors: `Exhausted(Memory)` when the queue is full.
+    /// Posts a request; it is held until the connection is established. Errors: `Exhausted(Memory)` when the queue is full.
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()>;
-    /// Posts a bind, or an unbind for `None`, and says the window's new remote key: one it never had before, and good once
-    /// the bind is complete, when the old one is dead; 0 for an unbind. A failed or flushed bind leaves the window unbound.
+    /// Posts a bind, or an unbind for `None`, and returns the window's new remote key, 0 for an unbind. The key has not been
+    /// used before. It is valid once the bind is complete; then the old one is invalid. A failed or flushed bind leaves the
+    /// window unbound.
+    ///
     /// Errors: as `post_send`, and nothing has changed.
     fn post_bind(&self, mw: &Self::Mw, bind: Option<Bind<'_, Self::Mr>>, wr: &BindWr) -> Result<u32>;
-    /// Watches how many receives are outstanding, for this and every later connection. Above `soft` the sink hears of it,
-    /// once; above `hard` a connection breaks. `None` watches nothing. What is above already counts at once.
+    /// Sets watermarks of outstanding receives for this and every later connection. Above `soft` the sink is notified once;
+    /// above `hard` the connection breaks. `None` disables a mark. A mark that is exceeded already takes effect at once.
     ///
     /// Errors: `ModelNotSupported`.
     fn watch_recvs(&self, soft: Option<u32>, hard: Option<u32>) -> Result<()>;
-    /// What is outstanding.
+    /// Number of outstanding work requests.
     fn outstanding(&self) -> Outstanding;
     /// Flushes the receives of an unconnected QP and stays usable.
     fn flush_recvs(&self);
 }
 
-/// Where a provider reports that an armed completion queue has something. Implemented by `dapl::evd`.
+/// Notified when an armed completion queue has a completion. Implemented by `dapl::evd`.
 pub trait CqSink: Send + Sync {
     /// Something came since the queue was armed. It is disarmed now.
     fn notify(&self);
 }
 
-/// Where a shared receive queue reports that few receives are left. Implemented by `dapl::srq`.
+/// Notified when a shared receive queue falls below its low watermark. Implemented by `dapl::srq`.
 pub trait SrqSink: Send + Sync {
     /// Fewer than the limit were available. The limit is off now.
     fn low(&self);

@@ -25,18 +25,17 @@ pub struct Remote {
     pub address: u64,
 }
 
-/// What the completion of a work request carries back, unchanged: all that an event needs, so nobody looks anything up.
+/// Data that the completion of a work request returns unchanged: everything that an event needs, so no lookup is needed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Token {
     /// The consumer's.
     pub cookie: u64,
-    /// The EP's handle as the event will show it.
+    /// Handle of the EP for the event.
     pub ep: usize,
-    /// What kind of work this is.
     pub work: Work,
     /// Handle of the other object concerned: the SRQ a receive came from, the RMR that is bound; else 0.
     pub object: usize,
-    /// Posted with UNSIGNALLED: the completion is queued but notifies nobody.
+    /// Posted with UNSIGNALLED: the completion is queued without a notification.
     pub unsignalled: bool,
     /// Its number in the EP's trace; 0: not traced.
     pub post: u32,
@@ -45,7 +44,6 @@ pub struct Token {
 /// Kinds of work, as far as their events and counters differ.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[repr(u8)]
-#[allow(missing_docs, reason = "the names say it")]
 pub enum Work {
     #[default]
     Send,
@@ -58,15 +56,14 @@ pub enum Work {
 }
 
 impl Work {
-    /// A receive, out of whichever queue.
+    /// Whether it is a receive, from the QP's own queue or an SRQ.
     pub fn is_recv(self) -> bool {
         matches!(self, Work::Recv | Work::SharedRecv)
     }
 }
 
-/// What a request asks for.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub enum Op {
     Send { solicited: bool },
     Write(Remote),
@@ -74,7 +71,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// What its completion is of.
+    /// Kind of work for the completion.
     pub fn work(self) -> Work {
         match self {
             Op::Send { .. } => Work::Send,
@@ -83,7 +80,7 @@ impl Op {
         }
     }
 
-    /// Where it begins at the peer.
+    /// Remote address and key of an RDMA operation.
     pub fn remote(self) -> Option<Remote> {
         match self {
             Op::Send { .. } => None,
@@ -95,7 +92,6 @@ impl Op {
 /// A request: send, RDMA write or RDMA read.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr<'a> {
-    /// What to do.
     pub op: Op,
     /// Local memory; copied before the post returns.
     pub segments: &'a [Segment],
@@ -107,9 +103,8 @@ pub struct SendWr<'a> {
     pub fence: bool,
 }
 
-/// How a work request ended (events-transfers-memory.md 4.5).
+/// Completion status of a work request (spec/events 4.5).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-#[allow(missing_docs, reason = "the names are the specification's")]
 #[repr(u8)]
 pub enum Status {
     #[default]
@@ -129,9 +124,8 @@ pub enum Status {
 /// The end of a work request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Completion {
-    /// What the post gave.
+    /// Token of the post.
     pub token: Token,
-    /// How it ended.
     pub status: Status,
     /// Bytes moved, on success.
     pub bytes: u64,
@@ -140,7 +134,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Whether it releases waiters (events-transfers-memory.md 1.3): all do, but a success that was posted UNSIGNALLED. A
+    /// Whether it releases waiters (spec/events 1.3): all do, but a success that was posted UNSIGNALLED. A
     /// receive on an EP that waits for solicited messages is posted so, and `solicited` undoes it.
     #[inline]
     pub fn is_notifying(&self) -> bool {

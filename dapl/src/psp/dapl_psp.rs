@@ -1,11 +1,11 @@
 //! The entries for public service points.
 //!
-//! Reached only through the provider table. The order of checks is that of endpoints-connections.md 6.
+//! Reached only through the provider table. The order of checks is that of spec/endpoints 6.
 
 use dat_abi::*;
 
 use super::Psp;
-use super::dapli_psp::{self, At};
+use super::dapli_psp::{self, RequestedQual};
 use crate::error::{Error, Handle, Result};
 use crate::evd::{Evd, Stream};
 use crate::ffi;
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn dapl_psp_create<P: Provider>(
         if conn_qual == 0 {
             return Err(Error::InvalidParameter(2));
         }
-        let psp = dapli_psp::open(&ia, At::Qual(conn_qual), evd, makes_eps)?;
+        let psp = dapli_psp::open(&ia, RequestedQual::Qual(conn_qual), evd, makes_eps)?;
         // SAFETY: this function's own contract.
         unsafe { ffi::put(psp_handle, psp.id.handle as DAT_PSP_HANDLE) };
         Ok(())
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn dapl_psp_create_any<P: Provider>(
         ffi::require(psp_handle, 5)?;
         ffi::require(conn_qual, 2)?;
         let evd = for_requests(&evd)?;
-        let psp = dapli_psp::open(&ia, At::AnyFree, evd, makes_eps(psp_flags)?)?;
+        let psp = dapli_psp::open(&ia, RequestedQual::AnyFree, evd, makes_eps(psp_flags)?)?;
         // SAFETY: this function's own contract.
         unsafe {
             ffi::put(conn_qual, psp.qual());
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn dapl_psp_create_any<P: Provider>(
     })
 }
 
-/// `dat_psp_query`. All fields are written, whatever the mask.
+/// `dat_psp_query`. All fields are written for any mask.
 ///
 /// # Safety
 /// `psp_handle` is any value; `psp_param` is null or points at a writable record.

@@ -15,8 +15,8 @@ use crate::provider::Provider;
 use crate::runtime::handle::{self, Use};
 use crate::runtime::sync::StaticMutex;
 
-/// Where to listen.
-pub(super) enum At {
+/// The requested qualifier.
+pub(super) enum RequestedQual {
     Qual(u64),
     AnyFree,
 }
@@ -25,7 +25,12 @@ pub(super) enum At {
 ///
 /// Errors: `ConnQualInUse` when a PSP of this IA listens there, `ConnQualTaken` for any other clash (spec/endpoints 6.1);
 /// `ConnQualUnavailable` when none is free.
-pub(super) fn open<P: Provider>(ia: &Arc<Ia<P>>, at: At, evd: Use<Evd<P>>, makes_eps: bool) -> Result<Arc<Psp<P>>> {
+pub(super) fn open<P: Provider>(
+    ia: &Arc<Ia<P>>,
+    at: RequestedQual,
+    evd: Use<Evd<P>>,
+    makes_eps: bool,
+) -> Result<Arc<Psp<P>>> {
     let made = handle::create(ia.table(), |id| {
         Ok(Psp {
             id,
@@ -38,8 +43,8 @@ pub(super) fn open<P: Provider>(ia: &Arc<Ia<P>>, at: At, evd: Use<Evd<P>>, makes
     let psp = made.object().clone();
     made.publish();
     let listening = match at {
-        At::Qual(qual) => listen(&psp, qual),
-        At::AnyFree => listen_anywhere(&psp),
+        RequestedQual::Qual(qual) => listen(&psp, qual),
+        RequestedQual::AnyFree => listen_anywhere(&psp),
     };
     if let Err(error) = listening {
         let _ = psp.shut();
@@ -75,7 +80,7 @@ const FIRST: u64 = 1024;
 /// One past the last.
 const END: u64 = 0x1_0000;
 
-/// Where the next search begins, so that it does not always fight for the same ones.
+/// Start of the next search for a free qualifier.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 fn listen_anywhere<P: Provider>(psp: &Psp<P>) -> Result<()> {
@@ -90,7 +95,7 @@ fn listen_anywhere<P: Provider>(psp: &Psp<P>) -> Result<()> {
     Err(Error::ConnQualUnavailable)
 }
 
-/// Who listens where, by IA: handle, generation, qualifier. Only to tell one kind of clash from the others.
+/// Qualifiers of this library's PSPs by IA: handle, generation, qualifier. Used to report the right error for a clash.
 static LISTED: StaticMutex<BTreeSet<(usize, u32, u64)>> = StaticMutex::new(BTreeSet::new());
 
 /// Keeps others out, for `fork`.

@@ -1,4 +1,4 @@
-//! What `cm` asks of a PSP: to take in a request.
+//! PSP operations for `cm`: delivers a connection request.
 #![forbid(unsafe_code)]
 
 use super::Psp;
@@ -8,7 +8,7 @@ use crate::ep::{Ep, dapls_ep};
 use crate::provider::{Provider, RequestInfo};
 use crate::runtime::handle;
 
-/// A request for this PSP. `Err` gives it back: freed, or no room.
+/// Delivers a request. `Err` returns it: the PSP was freed, or the queue is full.
 pub(crate) fn arrive<P: Provider>(psp: &Psp<P>, request: P::Request, info: &RequestInfo) -> Result<(), P::Request> {
     let Some(evd) = psp.state.lock().evd.as_ref().map(|evd| evd.arc().clone()) else { return Err(request) };
     let own = match psp.makes_eps.then(|| dapls_ep::create_tentative(&psp.ia, info.peer)).transpose() {

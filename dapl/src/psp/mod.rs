@@ -1,7 +1,7 @@
-//! Public service points: a qualifier that peers connect to, as often as they like.
+//! Public service points: a listener on a qualifier, for any number of requests.
 //!
-//! Made and freed by the entries in `dapl_psp`; requests come through `cm`. Freeing one stops the listening at once and
-//! touches no request or connection that came through it. No lock is held while the provider starts or stops listening, nor
+//! The entries in `dapl_psp` create and free them; requests come through `cm`. Freeing one stops the listener at once and does
+//! not affect requests or connections that came through it. No lock is held while the provider starts or stops listening, nor
 //! while an event is posted.
 
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub struct Psp<P: Provider> {
     state: Mutex<ListenerState<P>>,
 }
 
-/// What an open service point holds.
+/// State of a live service point.
 struct ListenerState<P: Provider> {
     listener: Option<P::Listener>,
     /// `None`: freed.

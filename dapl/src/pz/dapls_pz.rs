@@ -1,6 +1,4 @@
-//! What other rooms may ask of a PZ: make one, end it.
-//!
-//! It ends for a consumer only when nobody uses it.
+//! PZ operations for other modules: create, free. A PZ in use cannot be freed.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

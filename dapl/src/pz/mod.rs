@@ -20,7 +20,7 @@ pub struct Pz<P: Provider> {
 }
 
 impl<P: Provider> Pz<P> {
-    /// Its name for those who must not keep it alive; `id().handle` is its handle.
+    /// Weak reference for other objects; `id().handle` is the handle.
     pub fn id(&self) -> ObjectId {
         self.id
     }

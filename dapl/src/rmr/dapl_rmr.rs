@@ -29,7 +29,7 @@ pub unsafe extern "C" fn dapl_rmr_create<P: Provider>(pz: DAT_PZ_HANDLE, out: *m
     })
 }
 
-/// `dat_rmr_query`: of an unbound RMR, zeros (events-transfers-memory.md 9.1).
+/// `dat_rmr_query`: of an unbound RMR, zeros (spec/events 9.1).
 ///
 /// # Safety
 /// As [`dapl_rmr_create`].
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn dapl_rmr_bind<P: Provider>(
     context: *mut DAT_RMR_CONTEXT,
 ) -> DAT_RETURN {
     guard_hot(|| {
-        const KNOWN: DAT_COMPLETION_FLAGS = 0x1F; // events-transfers-memory.md 4.1
+        const KNOWN: DAT_COMPLETION_FLAGS = 0x1F; // spec/events 4.1
         let rmr = from_handle::<Rmr<P>>(rmr, Handle::Rmr)?;
         let ep = from_handle::<Ep<P>>(ep, Handle::Ep)?;
         require(segment, 2)?;

@@ -1,7 +1,7 @@
-//! What other rooms may ask of an RMR: make one, check a bind, have it posted, end it.
+//! RMR operations for other modules: create, check a bind, post it, free.
 //!
-//! An LMR is in use from the moment a bind of it is accepted until the provider drops what keeps it: then the window is
-//! bound elsewhere, unbound, or the bind has failed.
+//! An LMR is in use from the moment a bind of it is accepted until the provider drops the kept object: then the window is bound
+//! elsewhere or unbound, or the bind has failed.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use dat_abi::DAT_RMR_HANDLE;
 use parking_lot::Mutex;
 
-use super::{Bound, Rmr, RmrState, Window};
+use super::{Bound, BoundWindow, Rmr, RmrState};
 use crate::error::{Access as Way, Error, Handle, Result};
 use crate::ia::{Child, Rank};
 use crate::lmr::{Lmr, dapls_lmr};
@@ -28,7 +28,7 @@ pub fn create<P: Provider>(pz: Arc<Pz<P>>) -> Result<DAT_RMR_HANDLE> {
     let rmr = handle::create(ia.table(), |id| {
         let mw = ia.provider().alloc_mw(pz.pd())?;
         let pz_id = pz.id();
-        let window = Some(Window { mw, _pz: Use::of_open(pz, Handle::Pz)? });
+        let window = Some(BoundWindow { mw, _pz: Use::of_open(pz, Handle::Pz)? });
         Ok(Rmr { id, ia: ia.clone(), pz: pz_id, inner: Mutex::new(RmrState { window, bound: None }) })
     })?;
     let child: Arc<dyn Child> = rmr.object().clone();
@@ -37,7 +37,7 @@ pub fn create<P: Provider>(pz: Arc<Pz<P>>) -> Result<DAT_RMR_HANDLE> {
     Ok(handle)
 }
 
-/// What it is bound to, by what was posted last; nothing when that has failed.
+/// The binding posted last; `None` if it failed or was an unbind.
 pub fn bound<P: Provider>(rmr: &Rmr<P>) -> Option<Bound> {
     let inner = rmr.inner.lock();
     inner.bound.filter(|_| inner.window.as_ref().is_some_and(|window| window.mw.is_bound()))
@@ -48,10 +48,11 @@ pub(crate) struct CheckedBind<P: Provider> {
     wanted: Option<(Bound, Use<Lmr<P>>)>,
 }
 
-/// Judges a bind, or an unbind for `None`, on an EP of this PZ (9.2). An EP without a PZ is checked by its state.
+/// Checks a bind, or an unbind for `None`, on an EP of this PZ (spec/events 9.2). The state of an EP without a PZ is checked
+/// elsewhere.
 ///
-/// Errors: `InvalidParameter(2)` for memory that is not registered in the IA of the RMR, `Protection` when EP, RMR and LMR
-/// are not of one PZ, `Privileges` when a peer is to write where this side may not.
+/// Errors: `InvalidParameter(2)` for memory that is not registered in the IA of the RMR, `Protection` if EP, RMR and LMR are
+/// not of one PZ, `Privileges` if the peer is to write where this side may not.
 pub(crate) fn check<P: Provider>(
     rmr: &Rmr<P>,
     ep_pz: Option<ObjectId>,
@@ -104,7 +105,7 @@ pub(crate) fn post<P: Provider>(
     Ok(context)
 }
 
-/// Frees it for a consumer, bound or not: the context is dead when this returns.
+/// Frees it, bound or not: the context is invalid when this returns.
 pub fn free<P: Provider>(rmr: &Rmr<P>) -> Result<()> {
     if close(rmr) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Rmr)) }
 }

@@ -1,7 +1,7 @@
-//! Remote memory regions: windows onto a part of an LMR, under a remote context of their own, that can be moved and closed.
+//! Remote memory regions (memory windows): a remote context for a part of an LMR, which can be bound, moved and unbound.
 //!
-//! Made, shown and freed by the entries in `dapl_rmr`. A bind is a request of an EP, so `ep` posts it; this room judges what
-//! is to be bound and remembers what was. When a bind takes effect, and when the LMR is let go, the provider decides.
+//! The entries in `dapl_rmr` create, query and free them. A bind is a request of an EP, so `ep` posts it; this module checks
+//! the bind and stores it. The provider decides when a bind takes effect and when the LMR is released.
 
 use std::sync::Arc;
 
@@ -21,36 +21,36 @@ pub struct Rmr<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,
     pz: ObjectId,
-    /// Held while a bind is posted, so that what is shown is what was posted last.
+    /// Locked while a bind is posted, so that a query returns the bind posted last.
     inner: Mutex<RmrState<P>>,
 }
 
 struct RmrState<P: Provider> {
     /// Taken by the end of the RMR.
-    window: Option<Window<P>>,
-    /// What was posted last, if it was no unbind.
+    window: Option<BoundWindow<P>>,
+    /// The bind posted last; `None` for an unbind.
     bound: Option<Bound>,
 }
 
-/// What ends with an RMR, however many calls still hold it; the provider's half first.
-struct Window<P: Provider> {
+/// The provider's window; ends with the RMR even while calls still use the object.
+struct BoundWindow<P: Provider> {
     mw: P::Mw,
     _pz: Use<Pz<P>>,
 }
 
-/// What a consumer wants to bind, or has bound.
+/// A requested or posted binding.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bound {
     /// A part of an LMR.
     pub segment: Segment,
-    /// Local ones mean nothing here, and are shown again.
+    /// Local rights have no effect here, and are returned by queries.
     pub rights: Rights,
-    /// What peers name it by.
+    /// The remote context (key) for peers.
     pub context: u32,
 }
 
 impl<P: Provider> Rmr<P> {
-    /// Its name for those who must not kept it alive; `id().handle` is its handle.
+    /// Weak reference for other objects; `id().handle` is the handle.
     pub fn id(&self) -> ObjectId {
         self.id
     }

@@ -1,6 +1,6 @@
 //! The entries for reserved service points.
 //!
-//! Reached only through the provider table. The order of checks is that of endpoints-connections.md 6.5.
+//! Reached only through the provider table. The order of checks is that of spec/endpoints 6.5.
 
 use dat_abi::*;
 
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn dapl_rsp_create<P: Provider>(
     })
 }
 
-/// `dat_rsp_query`. All fields are written, whatever the mask.
+/// `dat_rsp_query`. All fields are written for any mask.
 ///
 /// # Safety
 /// `rsp_handle` is any value; `rsp_param` is null or points at a writable record.

@@ -1,8 +1,8 @@
-//! Reserved service points: a qualifier for one request, and the EP that waits for it.
+//! Reserved service points: a listener for one request, with an EP reserved for it.
 //!
-//! Made and freed by the entries in `dapl_rsp`; the request comes through `cm`. After the first one it is spent and refuses
-//! all others, but keeps its qualifier and its handle until it is freed, which touches neither request nor connection. No
-//! lock is held while the provider starts or stops listening, nor while an event is posted.
+//! The entries in `dapl_rsp` create and free them; the request comes through `cm`. After the first request all others are
+//! refused. The qualifier and handle stay until it is freed, which does not affect the request or connection. No lock is held
+//! while the provider starts or stops listening, nor while an event is posted.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub struct Rsp<P: Provider> {
     state: Mutex<ListenerState<P>>,
 }
 
-/// What an open service point holds.
+/// State of a live service point.
 struct ListenerState<P: Provider> {
     listener: Option<P::Listener>,
     /// `None`: freed.
@@ -59,7 +59,8 @@ impl<P: Provider> Rsp<P> {
         Ok(rsp)
     }
 
-    /// A request. `Err` gives it back: freed, spent, or no room, and then the next one is welcome.
+    /// Delivers a request. `Err` returns it: the RSP was freed or used, or the queue is full; after a full queue the next
+    /// request is accepted.
     pub(crate) fn arrive(&self, request: P::Request, info: &RequestInfo) -> std::result::Result<(), P::Request> {
         let mut state = self.state.lock();
         let evd = state.evd.as_ref().filter(|_| !state.is_spent).map(|evd| evd.arc().clone());

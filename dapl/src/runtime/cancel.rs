@@ -1,13 +1,13 @@
-//! Cancellation of POSIX threads (`pthread_cancel`): calls defer it.
+//! Defers POSIX thread cancellation (`pthread_cancel`) during calls.
 //!
 //! glibc ends a cancelled thread by a forced unwind that begins in a cancellation point, such as `close`, `write` or
-//! `pthread_join`. It must not meet a frame of ours: `catch_unwind` and every destructor that runs then aborts the process.
-//! Only the sleep of a wait lets it pass (see `wait`).
+//! `pthread_join`. If it passes through a Rust frame with a destructor or `catch_unwind`, the process aborts. Only the sleep of
+//! a wait permits it (see `wait`).
 
 use std::ffi::c_int;
 use std::marker::PhantomData;
 
-/// Defers cancellation of the calling thread while it lives; a request stays pending. May be nested.
+/// Defers cancellation of the calling thread while it exists; a request stays pending. May be nested.
 #[must_use = "cancellation is deferred until this is dropped"]
 #[derive(Debug)]
 pub struct Deferral {

@@ -1,7 +1,7 @@
-//! Memory of an object that its consumer reads, and may write, through a plain pointer: addresses and private data.
+//! Memory of an object that the consumer accesses through a plain pointer: addresses and private data of EPs and CRs.
 //!
-//! EPs and CRs keep some. It stays in place as long as the object, begins on an 8-byte boundary, and all behind the bytes
-//! written last is zero. Atomics, since a consumer may look while a later event writes; nothing here waits.
+//! It stays at its address for the life of the object, is aligned to 8 bytes, and is zero after the bytes written last. It
+//! consists of atomics, since a consumer may read while a later event writes.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_void;
@@ -44,12 +44,12 @@ impl<const WORDS: usize> ConsumerVisible<WORDS> {
         }
     }
 
-    /// Where the consumer reads.
+    /// The address given to the consumer.
     pub fn as_ptr(&self) -> *mut c_void {
         self.0.as_ptr().cast_mut().cast()
     }
 
-    /// What a consumer that takes it for a string reads.
+    /// The content up to the first zero byte.
     #[cfg(test)]
     pub(crate) fn text(&self) -> String {
         let bytes: Vec<u8> = self.0.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_written_is_zero() {
+    fn unwritten_bytes_are_zero() {
         let visible = PrivateData::new(&[7; 256]);
         assert_eq!(words(&visible), [7; 256]);
         visible.write(b"hello, world");

@@ -1,9 +1,8 @@
-//! Locks across `fork`: the forking thread holds all that live as long as the library, so that the child finds none taken by
-//! a thread it lacks.
+//! Locks across `fork`: the forking thread takes all static locks, so that in the child none is held by a thread that does not
+//! exist there.
 //!
-//! `registration` sets it up before anything is opened. Locks inside objects are not guards: no object of the parent can be
-//! reached in the child, where its handles are refused. A provider with such locks of its own sees to them likewise
-//! ([`crate::runtime::thread::at_fork`]). It changes nothing else about a fork.
+//! `registration` installs the handlers before anything is opened. Locks inside objects are not taken, since no object of the
+//! parent can be reached in the child. A provider with static locks does the same through [`crate::runtime::thread::at_fork`].
 #![forbid(unsafe_code)]
 
 use std::cell::RefCell;
@@ -21,7 +20,7 @@ pub(crate) fn prepare() {
     ASKED.call_once(|| thread::at_fork(before, after));
 }
 
-/// A lock that somebody else wants.
+/// A guard of any static lock.
 trait ForkGuard {}
 impl<T> ForkGuard for T {}
 
@@ -46,7 +45,7 @@ thread_local! {
 }
 
 extern "C" fn before() {
-    // A thread on its last steps has no room for the locks any more; its fork then is as it would be without us.
+    // In a thread that is ending, thread-local storage is gone; its fork then happens without the locks.
     let _ = FORK_GUARDS.try_with(|guards| guards.replace(Some(all())));
 }
 

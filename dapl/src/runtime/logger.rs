@@ -1,8 +1,8 @@
-//! Where this library's log goes: stderr or syslog, one write per message (which may have lines), never stdout.
+//! The log of this library: stderr or syslog, one write per message (which may have lines), never stdout.
 //!
-//! Installed once by `dat_provider_init`, unless the process has a logger. `DAPL_DBG_TYPE` says what is
-//! levels (registry-ia.md 14.1), `DAPL_DBG_DEST` where: 1 stderr, 2 syslog, 3 both. Errors and warnings are limited in number
-//! (`limit`), and errors of an open are kept for libdat's one line about it (`aside`).
+//! Installed once by `dat_provider_init`, unless the process has a logger. `DAPL_DBG_TYPE` selects messages (spec/registry
+//! 14.1), `DAPL_DBG_DEST` the destination: 1 stderr, 2 syslog, 3 both. Errors and warnings are rate-limited (`limit`), and
+//! errors of an open are collected for libdat's one line about it (`aside`).
 
 mod limit;
 
@@ -18,7 +18,7 @@ use crate::runtime::cancel;
 use crate::runtime::sync::StaticMutex;
 use limit::Limit;
 
-/// Bits of `DAPL_DBG_TYPE` that are ours to interpret.
+/// Bits of `DAPL_DBG_TYPE` that the object layer interprets.
 const ERRORS: u32 = 0x1;
 const WARNINGS: u32 = 0x2;
 const EVD: u32 = 0x4;
@@ -43,7 +43,7 @@ impl Logger {
         if self.to & STDERR != 0 {
             let process = std::process::id();
             let lines: String = text.lines().map(|line| format!("dapl[{process}]: {line}\n")).collect();
-            // One write, so that lines of several threads do not mix. A closed stderr is nobody's fault here.
+            // One write, so that lines of several threads do not mix. Errors of a closed stderr are ignored.
             let _ = std::io::stderr().write_all(lines.as_bytes());
         }
         if self.to & SYSLOG != 0 {
@@ -64,7 +64,7 @@ thread_local! {
     static ASIDE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Runs an open; the errors that this thread tells meanwhile are not levels but handed back, in one line.
+/// Runs an open; errors that this thread logs meanwhile are not printed but returned, joined in one line.
 pub(crate) fn aside<T>(open: impl FnOnce() -> T) -> (T, String) {
     /// Also when it unwinds, what is said later is levels.
     struct End;
@@ -130,7 +130,7 @@ fn variable(name: &str, default: u32) -> u32 {
 
 /// The text of a variable that may name a file, so a set-uid program sees none.
 pub fn secure_variable(name: &str) -> Option<String> {
-    // SAFETY: reads what the kernel told the process when it began.
+    // SAFETY: reads the auxiliary vector, which the kernel passed at exec.
     let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     if is_secure { None } else { Some(std::env::var_os(name)?.to_string_lossy().into_owned()) }
 }
@@ -176,7 +176,7 @@ impl log::Log for Logger {
         if record.level() == Level::Error && keep(&text) {
             return;
         }
-        // What is finer was asked for.
+        // Debug messages were asked for explicitly and are not limited.
         if record.level() <= Level::Warn {
             let Some(left_out) = LIMIT.lock().take(self.now()) else { return };
             if left_out > 0 {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_shown_by_its_room() {
+    fn log_levels_select_lines_by_module() {
         assert_eq!(bit(Level::Error, "dapl::evd"), ERRORS);
         assert_eq!(bit(Level::Debug, "dapl::evd::dapli_evd"), EVD);
         assert_eq!(bit(Level::Trace, "dapl::cm"), CM);

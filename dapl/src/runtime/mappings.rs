@@ -1,15 +1,14 @@
-//! What the kernel's list of this process's mappings says of a piece of memory: whether it is there, with which rights,
-//! whether it is shared, and which file is behind it.
+//! Looks memory up in the kernel's list of this process's mappings: whether it is mapped, with which rights, whether it is
+//! shared, and which file backs it.
 //!
-//! Reads the list, which takes the longer the more mappings there are; never touches the memory. Without a list it knows
-//! nothing, and says so.
+//! Reading the list takes longer the more mappings there are. The memory itself is not touched. Without a list, the result is
+//! unknown.
 #![forbid(unsafe_code)]
 
 use crate::provider::Region;
 
 /// Rights that every part of a piece of memory must have.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Rights {
     pub read: bool,
     pub write: bool,
@@ -17,7 +16,7 @@ pub struct Rights {
     pub shared: bool,
 }
 
-/// What was found.
+/// Result of a lookup.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Found {
     /// All of it is there, with the rights.
@@ -30,7 +29,7 @@ pub enum Found {
     Unknown,
 }
 
-/// Looks all of a region up.
+/// Looks up all pages of a region.
 pub fn look(region: Region, rights: Rights) -> Found {
     match std::fs::read_to_string("/proc/self/maps") {
         Ok(maps) => look_in(&maps, region, rights),
@@ -48,13 +47,13 @@ pub struct Behind {
     pub device: (u32, u32),
     /// The file's number; of a System V segment, that is its id.
     pub inode: u64,
-    /// Where in it the piece begins.
+    /// Offset of the region in the file.
     pub offset: u64,
-    /// What the list calls it, up to the first space.
+    /// Name in the list, up to the first space.
     pub name: String,
 }
 
-/// What is behind a region, if all of it is one piece of one file, mapped as shared. Empty ones have nothing behind them.
+/// The file that backs a region, if all of it is one contiguous part of one file, mapped as shared. `None` for an empty region.
 pub fn behind(region: Region) -> Option<Behind> {
     behind_in(&std::fs::read_to_string("/proc/self/maps").ok()?, region)
 }
@@ -86,7 +85,7 @@ fn behind_in(maps: &str, region: Region) -> Option<Behind> {
     found.filter(|_| at >= end)
 }
 
-/// What a line says of the file.
+/// Parses the file from a line of the list.
 fn file(line: &str) -> Option<Behind> {
     let mut words = line.split_ascii_whitespace().skip(2);
     let offset = u64::from_str_radix(words.next()?, 16).ok()?;

@@ -1,6 +1,6 @@
-//! What the objects run on: handles, locks, threads, deadlines, waiting, the logger, fork.
+//! Services for the objects: handles, locks, threads, deadlines, waiting, the logger, fork.
 //!
-//! Only `fork` knows what lies above: it prepares every part of the library for a fork.
+//! `fork` alone imports upper modules, since it takes every static lock of the library.
 
 pub mod cancel;
 pub mod consumer_memory;

@@ -1,6 +1,4 @@
-//! How long a wait looks before it sleeps: learned from whether earlier looks paid off.
-//!
-//! Shared by waits on EVDs and on CNOs. Knows no clock and no queue.
+//! Adaptive spin time of a wait: grows when polling was successful, shrinks otherwise. Used by waits on EVDs and CNOs.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +14,7 @@ const TRY_ALL: u32 = 8;
 pub(crate) struct SpinBudget {
     /// Nanoseconds.
     next: AtomicU32,
-    /// How many spins were unsuccessful.
+    /// Number of unsuccessful spins.
     vain: AtomicU32,
 }
 

@@ -1,8 +1,8 @@
-//! Atomics, fences and locks of the rooms whose interleavings are searched: the real ones, or loom's doubles of them.
+//! Atomics, fences and locks for modules with loom models: the real ones, or loom's.
 //!
-//! This is the only place where `cfg(loom)` chooses. A room that takes its atomics from here can be run by loom as it
-//! stands; its models are at its foot (`mod interleavings`), and `cargo xtask test loom` runs them all. loom's doubles work
-//! inside a model only, and cannot stand in a `static`.
+//! Only this module depends on `cfg(loom)`. A module that takes its atomics from here can be run by loom unchanged; its models
+//! are at its foot (`mod interleavings`), and `cargo xtask test loom` runs them all. Loom's types work inside a model only, and
+//! cannot be used in a `static`.
 
 #[cfg(loom)]
 pub mod access_check;

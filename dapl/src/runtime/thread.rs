@@ -1,7 +1,7 @@
-//! Threads of our own inside somebody else's program: named, deaf to signals, and never cancelled.
+//! Threads of this library inside the consumer's program: named, with all signals blocked, and never cancelled.
 //!
-//! Every thread that dapl or a provider starts comes from here, so that the consumer's signal handlers run on the
-//! consumer's threads only. Nothing here waits for a thread.
+//! Every thread that the object layer or a provider starts comes from here, so that the consumer's signal handlers run on the
+//! consumer's threads only.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -55,8 +55,8 @@ pub fn request_short_slice() {
     }
 }
 
-/// Has `before` run in a thread about to fork, and `after` in parent and child: a child must not find locks taken by
-/// threads that it does not have. The last who asks is the first to be called.
+/// Registers `before`, called in a thread about to fork, and `after`, called in parent and child, so that the child finds no
+/// lock held by a thread that it does not have. The last registration runs first.
 pub fn at_fork(before: extern "C" fn(), after: extern "C" fn()) {
     unsafe extern "C" {
         fn pthread_atfork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> libc::c_int;
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_of_ours_hears_no_signal_and_its_parent_still_does() {
+    fn spawned_thread_blocks_signals_and_parent_does_not() {
         let blocked = || {
             block_all().map(|mask| {
                 // SAFETY: a complete mask.
@@ -98,7 +98,7 @@ mod tests {
             })
         };
         assert_eq!(spawn("dapl-test", blocked).unwrap().join().unwrap(), Some(1));
-        // On a thread that nothing here made deaf.
+        // A thread with no signal blocked.
         let parent = std::thread::spawn(move || {
             spawn("dapl-test", || ()).unwrap().join().unwrap();
             blocked()

@@ -1,9 +1,9 @@
-//! Connect timeouts: [`Deadlines`] is the rule, the rest is one lazy thread over it.
+//! Connect timeouts: [`Deadlines`] is a sorted set, served by one lazily started thread.
 //!
-//! `ep` arms one per connect with a finite timeout and cancels it when the attempt ends. Nothing runs before the first
-//! [`arm`], and the thread goes away after a while without deadlines. It is woken only when the earliest deadline changes,
-//! and it calls nobody with its lock held. A cancel does not wait for a callback on its way: that callback carries its
-//! attempt's number, finds it stale under the EP's lock, and does nothing. What is pending at exit is discarded.
+//! `ep` arms a deadline per connect with a finite timeout and cancels it when the attempt ends. The thread starts with the
+//! first [`arm`] and ends after some time without deadlines. It is woken only when the earliest deadline changes, and calls
+//! back without its lock held. A cancel does not wait for a callback in progress: that callback carries the number of its
+//! attempt, finds it stale under the EP's lock, and does nothing. Deadlines pending at exit are discarded.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Resource, Result};
 use crate::runtime::thread;
 
-/// Who is told that its time is over.
+/// Called when a deadline expires.
 pub trait OnExpiry: Send + Sync {
-    /// Called on the timer's thread, no lock held. `attempt` is what [`arm`] was given.
+    /// Called on the timer thread without locks. `attempt` is the argument of [`arm`].
     fn expired(&self, attempt: u32);
 }
 
@@ -36,7 +36,7 @@ pub fn arm(after: Duration, target: Weak<dyn OnExpiry>, attempt: u32) -> Result<
     Ok(ticket)
 }
 
-/// Forgets a deadline. Wakes nobody: the thread finds a later head and sleeps again.
+/// Removes a deadline, without waking the thread: it finds a later head and sleeps again.
 pub fn cancel(ticket: Ticket) {
     hold().deadlines.remove(ticket);
 }
@@ -67,7 +67,7 @@ impl<T> Deadlines<T> {
         self.entries.remove(&ticket)
     }
 
-    /// When the earliest is due.
+    /// The earliest deadline.
     pub fn next(&self) -> Option<Instant> {
         self.entries.first_key_value().map(|(ticket, _)| ticket.0)
     }
@@ -85,11 +85,11 @@ impl<T> Default for Deadlines<T> {
     }
 }
 
-/// How long the thread stays without anything to do: connects come in bursts, and a program that has stopped connecting
+/// Time after which the thread ends without deadlines. Connects come in bursts, and a program that has stopped connecting
 /// should not keep a thread.
 const LINGER: Duration = Duration::from_secs(2);
 
-// The standard library's, since a lock that keeps a list of its sleepers cannot be let go of in a forked child.
+// The standard library's mutex: a lock with a list of waiters could not be released in a forked child.
 static CLOCK: Mutex<Clock> = Mutex::new(Clock { deadlines: Deadlines::new(), owner: 0 });
 static WAKE: Condvar = Condvar::new();
 
@@ -105,7 +105,7 @@ struct Alarm {
 
 pub(crate) struct Clock {
     deadlines: Deadlines<Alarm>,
-    /// The process whose thread serves the deadlines; 0 while there is no thread. A forked child inherits no thread.
+    /// The process of the timer thread; 0 without a thread. A forked child inherits no thread.
     owner: u32,
 }
 

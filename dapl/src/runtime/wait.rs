@@ -1,9 +1,9 @@
-//! Sleeping in C's name: a wait that a signal may interrupt, and that `pthread_cancel` may end without harm.
+//! Sleeping on behalf of a C caller: a wait that a signal may interrupt, and that `pthread_cancel` may end without harm.
 //!
-//! The entries of `dat_evd_wait` and `dat_cno_wait` call [`run`]. It alternates between a step, which does all that has
-//! destructors, locks or pins with cancellation held off, and a bare sleep on a futex word, in frames that own nothing:
-//! glibc's forced unwinding meets only those. Who never comes back has left a [`Mark`] in its thread, and the thread's end
-//! wipes it. The words live in the arena of handles, so they outlive the objects.
+//! The entries of `dat_evd_wait` and `dat_cno_wait` call [`run`]. It alternates between a step, which holds locks and
+//! references with cancellation deferred, and a sleep on a futex word in frames that own nothing: glibc's forced unwinding
+//! passes only through those. A cancelled thread leaves a [`Mark`] in its thread-local storage, whose destructor removes the
+//! waiter. The futex words are in the arena of handles, so they outlive the objects.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -22,7 +22,7 @@ mod futex;
 #[path = "wait/futex/fake.rs"]
 mod futex;
 
-/// What a step of a wait decides.
+/// Decision of a step.
 pub enum Step {
     /// The wait is over.
     Done(DAT_RETURN),
@@ -30,14 +30,14 @@ pub enum Step {
     Sleep {
         /// The word of the object waited on.
         word: &'static AtomicU32,
-        /// What it held when there was nothing to do.
+        /// The value that the word had when the step found nothing.
         expected: u32,
-        /// When to wake at the latest.
+        /// The latest time to wake up.
         deadline: Deadline,
     },
 }
 
-/// Why a step is called.
+/// The reason why a step is called.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Cause {
     /// The wait begins.
@@ -55,7 +55,7 @@ pub enum Cause {
 pub struct Deadline(Option<u64>);
 
 impl Deadline {
-    /// Not yet set; the clock is read only by who has to sleep.
+    /// Not set yet; the clock is read only by threads that have to sleep.
     pub const NEVER: Deadline = Deadline(None);
 
     /// `timeout` microseconds from now.
@@ -80,7 +80,7 @@ pub fn now() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Between two looks. On the only CPU that this process may use, a spin would only delay whom it waits for.
+/// Pauses between two polls. On a single CPU it yields, since spinning would only delay the peer.
 pub fn relax() {
     static MAY_SPIN: OnceLock<bool> = OnceLock::new();
     if *MAY_SPIN.get_or_init(|| std::thread::available_parallelism().is_ok_and(|n| n.get() > 1)) {
@@ -90,23 +90,23 @@ pub fn relax() {
     }
 }
 
-/// Who polls in vain on the only CPU that it may use keeps away whom it waits for, so it has to give the CPU up.
+/// A thread limited to one CPU calls `sched_yield` after a few microseconds of unsuccessful polling, because the peer may need
+/// that CPU.
 #[derive(Debug, Default)]
 pub struct SharedCpuBackoff {
-    /// Looks in vain: since something was found, and in all.
+    /// Unsuccessful polls since the last successful one, and in all.
     vain: u32,
     looks: u32,
     alone: bool,
 }
 
 impl SharedCpuBackoff {
-    /// So many looks in vain are some microseconds: an answer from another CPU would have come. Who has the CPU to himself
-    /// pays for a system call only when there is nothing to do.
+    /// Number of unsuccessful polls, some microseconds, after which an answer from another CPU would have come.
     const YIELD_AFTER: u32 = 64;
     /// The thread may be bound elsewhere at any time, but asking is a system call.
     const CHECK_INTERVAL: u32 = 1 << 12;
 
-    /// Another look in vain. True: others must have the CPU first.
+    /// Counts an unsuccessful poll. Returns true if the caller should yield.
     #[inline]
     pub fn should_yield(&mut self) -> bool {
         self.vain = self.vain.saturating_add(1);
@@ -137,16 +137,16 @@ pub fn token() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// What the word of `id` holds now. Read under the lock under which [`bump`] is called.
+/// The futex word of `id` and its value. Read under the lock under which [`bump`] is called.
 pub fn word(id: ObjectId) -> Option<(&'static AtomicU32, u32)> {
     let word = handle::futex(id)?;
     Some((word, word.load(Ordering::Relaxed)))
 }
 
-/// Changes the word, so that nobody falls asleep on its old value. Called under the object's lock.
+/// Changes the word, so that no thread falls asleep on its old value. Called under the object's lock.
 pub fn bump(id: ObjectId) {
     if let Some(word) = handle::futex(id) {
-        // The object's lock orders this with `word`; the kernel's own lock orders it with the sleeper's last look.
+        // The object's lock orders this with `word`; the kernel's lock orders it with the check of a thread that falls asleep.
         word.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -166,8 +166,9 @@ pub fn wake(id: ObjectId, count: i32) {
 pub unsafe fn run<S: Copy>(state: &mut S, step: unsafe fn(&mut S, Cause) -> Step) -> DAT_RETURN {
     let mut caller_state = 0;
     let mut caller_type = 0;
-    // Both, and the type first: a request that is on its way as a signal may look at the type alone.
-    // SAFETY: plain calls on the own thread, with writable out parameters.
+    // Both, and the type first: a cancellation that arrives as a signal may check the type alone.
+    //
+    // SAFETY: plain calls for the calling thread, with writable out parameters.
     unsafe {
         pthread_setcanceltype(CANCEL_DEFERRED, &raw mut caller_type);
         pthread_setcancelstate(CANCEL_DISABLE, &raw mut caller_state);
@@ -259,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_changed_word_is_no_sleep_and_a_past_deadline_none_either() {
+    fn wait_returns_at_once_for_changed_word_or_past_deadline() {
         let word: &'static AtomicU32 = Box::leak(Box::new(AtomicU32::new(7)));
         assert_eq!(futex::sleep(word, 6, None), Cause::Woken);
         assert_eq!(futex::sleep(word, 7, Some(now())), Cause::TimedOut);
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn who_polls_in_vain_gives_up_a_cpu_that_is_its_only_one() {
+    fn unsuccessful_polling_yields_the_only_cpu() {
         let looks = |cpus: &rustix::thread::CpuSet| {
             rustix::thread::sched_setaffinity(None, cpus).unwrap();
             let mut crowd = SharedCpuBackoff::default();

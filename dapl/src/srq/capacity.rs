@@ -1,6 +1,6 @@
-//! How many receives of an SRQ are outstanding, and how many may be (events-transfers-memory.md 6).
+//! Number of outstanding receives of an SRQ, and its limit (spec/events 6).
 //!
-//! Only this room uses it. One atomic word, so that a post, a reaping and a resize agree without a lock.
+//! One atomic word, so that a post, a reaped receive and a resize agree without a lock.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_holds_as_many_as_it_has_room_for() {
+    fn capacity_limits_outstanding_receives() {
         let capacity = Capacity::new(2);
         assert_eq!([capacity.take(), capacity.take(), capacity.take()], [true, true, false]);
         capacity.give_back();
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn it_shrinks_only_as_far_as_what_is_outstanding_allows() {
+    fn shrink_is_limited_by_outstanding_receives() {
         let capacity = Capacity::new(3);
         assert!(capacity.take() && capacity.take());
         assert_eq!((capacity.resize(1), capacity.capacity()), (false, 3));

@@ -1,6 +1,6 @@
-//! What other rooms may ask of an SRQ: make one, post to it, change it, end it; and what they tell it.
+//! SRQ operations for other modules: create, post, modify, free, and reports from EVDs and the provider.
 //!
-//! Nothing here blocks. The provider is called with the lock of control calls held, C code never is.
+//! Nothing blocks. The provider is called with the lock of control calls held, C code never is.
 #![forbid(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -10,14 +10,14 @@ use dat_abi::DAT_SRQ_HANDLE;
 use parking_lot::Mutex;
 
 use super::capacity::Capacity;
-use super::{Link, Srq};
+use super::{Srq, SrqRef};
 use crate::error::{Error, Handle, Resource, Result, State};
 use crate::ia::{AsyncError, AsyncKind, Child, Ia, Rank, dapls_ia};
 use crate::provider::{Provider, Segment, SharedReceiveQueue, SrqSink, SrqSpec};
 use crate::pz::Pz;
 use crate::runtime::handle::{self, Usable, Use, UseCount};
 
-/// What the consumer asks for.
+/// Attributes of a new SRQ.
 #[derive(Clone, Copy, Debug)]
 pub struct SrqAttributes {
     /// Receives outstanding at most.
@@ -30,7 +30,7 @@ pub struct SrqAttributes {
 
 /// A new SRQ, live in its IA.
 ///
-/// Errors: `ModelNotSupported` by a transport without any; `InvalidParameter(3)` for what cannot be (6.1); the provider's.
+/// Errors: `ModelNotSupported` by a transport without any; `InvalidParameter(3)` for what cannot be (spec/events 6.1); the provider's.
 pub fn create<P: Provider>(ia: &Arc<Ia<P>>, pz: Arc<Pz<P>>, attributes: SrqAttributes) -> Result<DAT_SRQ_HANDLE> {
     let limits = ia.limits();
     if limits.max_srqs == 0 {
@@ -42,8 +42,8 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>, pz: Arc<Pz<P>>, attributes: SrqAttri
         return Err(Error::InvalidParameter(3));
     }
     let srq = handle::create(ia.table(), |id| {
-        let link = Arc::new(Link::<P>(id, PhantomData));
-        let sink: Arc<dyn SrqSink> = link.clone();
+        let srq_ref = Arc::new(SrqRef::<P>(id, PhantomData));
+        let sink: Arc<dyn SrqSink> = srq_ref.clone();
         let spec = SrqSpec { max_recvs, max_iov, sink: Arc::downgrade(&sink) };
         Ok(Srq {
             id,
@@ -55,7 +55,7 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>, pz: Arc<Pz<P>>, attributes: SrqAttri
             outstanding: Capacity::new(max_recvs),
             low: Mutex::new(0),
             uses: UseCount::default(),
-            _link: link,
+            _srq_ref: srq_ref,
         })
     })?;
     let child: Arc<dyn Child> = srq.object().clone();
@@ -84,7 +84,7 @@ pub(crate) fn reaped<P: Provider>(srq: &Srq<P>) {
     srq.outstanding.give_back();
 }
 
-/// Changes the capacity (6.5).
+/// Changes the capacity (spec/events 6.5).
 pub fn resize<P: Provider>(srq: &Srq<P>, max_recvs: i32) -> Result<()> {
     let max_recvs = within(max_recvs, srq.ia.limits().max_dtos).ok_or(Error::InvalidParameter(2))?;
     let low = srq.low.lock();
@@ -92,7 +92,7 @@ pub fn resize<P: Provider>(srq: &Srq<P>, max_recvs: i32) -> Result<()> {
     if max_recvs < *low {
         return Err(Error::InvalidState(State::Plain));
     }
-    // The provider's room is never the smaller one.
+    // The provider's capacity must be at least this one: it grows first and shrinks last.
     if max_recvs > before {
         srq.queue.resize(max_recvs)?;
     }
@@ -105,7 +105,7 @@ pub fn resize<P: Provider>(srq: &Srq<P>, max_recvs: i32) -> Result<()> {
     Ok(())
 }
 
-/// Sets and arms the low watermark (6.6); 0 is none.
+/// Sets and arms the low watermark (spec/events 6.6); 0 is none.
 pub fn set_low<P: Provider>(srq: &Srq<P>, mark: i32) -> Result<()> {
     let mark = u32::try_from(mark).map_err(|_| Error::InvalidParameter(2))?;
     let mut low = srq.low.lock();
@@ -117,17 +117,16 @@ pub fn set_low<P: Provider>(srq: &Srq<P>, mark: i32) -> Result<()> {
     Ok(())
 }
 
-/// Fewer receives are available than its low watermark: an asynchronous event, told apart by its reason
-/// (events-transfers-memory.md 14, Q1).
+/// Reports that fewer receives are available than the low watermark, as an asynchronous event with its own reason (spec/events
+/// 14.1).
 pub(super) fn low<P: Provider>(srq: &Srq<P>) {
     const LOW_WATERMARK: i32 = 2;
     let error = AsyncError { kind: AsyncKind::ProviderInternal, handle: srq.id.handle, reason: LOW_WATERMARK };
     dapls_ia::report(&srq.ia, error);
 }
 
-/// What `dat_srq_query` shows.
+/// State that `dat_srq_query` returns.
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "the names are those of the record")]
 pub struct Facts {
     pub pz: usize,
     pub max_recvs: u32,
@@ -146,7 +145,7 @@ pub fn facts<P: Provider>(srq: &Srq<P>) -> Facts {
         max_recvs: srq.outstanding.capacity(),
         max_iov: srq.max_iov,
         low_watermark: *low,
-        // One that was posted between the two looks is not shown.
+        // A receive posted between the two reads is not counted.
         available: srq.queue.available().min(outstanding),
         outstanding,
     }

@@ -1,10 +1,9 @@
 //! Shared receive queues: one pool of receives for many EPs.
 //!
-//! Made and used by the entries in `dapl_srq`; EPs count themselves as users, and `ep` reports what consumers have reaped.
-//! The provider keeps the receives and knows how many are available; here is counted what is outstanding: posted, and its
-//! completion not yet taken by the consumer. Never names an EP or an EVD.
-//!
-//! A post and a reaping meet in one atomic word; only control calls take a lock.
+//! The entries in `dapl_srq` create and use them; EPs are counted as users, and `ep` reports receives that consumers have
+//! reaped. The provider keeps the receives and knows how many are available. Outstanding receives are counted here: posted, and
+//! the completion not yet taken by the consumer. A post and a reaped receive change one atomic word; only control calls take a
+//! lock.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -32,17 +31,17 @@ pub struct Srq<P: Provider> {
     queue: Arc<P::Srq>,
     max_iov: u32,
     outstanding: Capacity,
-    /// The low watermark as it was set last. Held by calls that change it or the capacity.
+    /// The low watermark. Locked by calls that change it or the capacity.
     low: Mutex<u32>,
     uses: UseCount,
-    /// What the provider knows of this SRQ.
-    _link: Arc<Link<P>>,
+    /// Identifies this SRQ to the provider.
+    _srq_ref: Arc<SrqRef<P>>,
 }
 
-/// How the provider names an SRQ: by id, so that late news meet a dead generation.
-struct Link<P>(ObjectId, PhantomData<fn() -> P>);
+/// Identifies an SRQ to the provider. An id, so that a late event finds a newer generation and is dropped.
+struct SrqRef<P>(ObjectId, PhantomData<fn() -> P>);
 
-impl<P: Provider> SrqSink for Link<P> {
+impl<P: Provider> SrqSink for SrqRef<P> {
     fn low(&self) {
         if let Some(srq) = handle::from_id::<Srq<P>>(self.0) {
             dapls_srq::low(&srq);
@@ -51,7 +50,7 @@ impl<P: Provider> SrqSink for Link<P> {
 }
 
 impl<P: Provider> Srq<P> {
-    /// Its name for those who must not keep it alive; `id().handle` is its handle.
+    /// Weak reference for other objects; `id().handle` is the handle.
     pub fn id(&self) -> ObjectId {
         self.id
     }

@@ -1,10 +1,10 @@
-//! Watermarks: when a count of receives has crossed a mark, and whether anybody is still to hear of it.
+//! Watermarks on counts of receives.
 //!
-//! Pure. Providers keep a [`HighWatermark`] per queue pair and a [`LowWatermark`] per shared receive queue, under the lock that guards the
-//! count, and ask after each change; as long as no mark is set a question costs one comparison. Nothing is reported here.
+//! Providers keep a [`HighWatermark`] per queue pair and a [`LowWatermark`] per shared receive queue, under the lock that
+//! guards the count, and check after each change. Without a mark, a check is one comparison. The caller reports a crossing.
 #![forbid(unsafe_code)]
 
-/// The marks above the receives that a queue pair has outstanding (events-transfers-memory.md 5.6).
+/// The marks above the receives that a queue pair has outstanding (spec/events 5.6).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct HighWatermark {
     /// A count up to here crosses nothing.
@@ -13,7 +13,7 @@ pub struct HighWatermark {
     hard: Option<u32>,
 }
 
-/// What a count has crossed.
+/// Marks that a count has exceeded.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Crossed {
     /// The soft mark, for the first time since it was set.
@@ -35,7 +35,7 @@ impl HighWatermark {
         HighWatermark { quiet, soft, hard }
     }
 
-    /// Whether a look at this count would find anything.
+    /// Whether [`Self::look`] would report a crossing.
     #[inline]
     pub fn is_crossed(&self, count: u32) -> bool {
         count > self.quiet
@@ -58,7 +58,7 @@ impl HighWatermark {
     }
 }
 
-/// The mark below which a shared receive queue is short of receives (events-transfers-memory.md 6.6).
+/// The mark below which a shared receive queue is short of receives (spec/events 6.6).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct LowWatermark(u32);
 
@@ -68,7 +68,7 @@ impl LowWatermark {
         LowWatermark(limit)
     }
 
-    /// So many are available now: whether the mark is crossed for the first time since it was set.
+    /// Checks the number of available receives: true if the mark is crossed for the first time since it was set.
     #[inline]
     pub fn look(&mut self, available: u32) -> bool {
         let crossed = available < self.0;
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_soft_mark_is_told_once_until_it_is_set_again() {
+    fn soft_mark_is_reported_once_until_set_again() {
         let mut high = HighWatermark::new(Some(2), None);
         assert_eq!([2, 3, 4, 1, 3].map(|count| high.look(count)), [NOTHING, SOFT, NOTHING, NOTHING, NOTHING]);
         high = HighWatermark::new(Some(2), None);
@@ -104,14 +104,14 @@ mod tests {
     }
 
     #[test]
-    fn the_hard_mark_is_told_as_long_as_it_is_crossed() {
+    fn hard_mark_is_reported_while_exceeded() {
         let mut high = HighWatermark::new(Some(0), Some(2));
         assert_eq!(high.look(3), Crossed { soft: true, hard: true });
         assert_eq!([3, 2, 3].map(|count| high.look(count)), [HARD, NOTHING, HARD]);
     }
 
     #[test]
-    fn the_low_mark_is_told_once() {
+    fn low_mark_is_reported_once() {
         let mut low = LowWatermark::new(2);
         assert_eq!([3, 2, 1, 0].map(|count| low.look(count)), [false, false, true, false]);
         low = LowWatermark::new(1);

@@ -8,7 +8,6 @@
 #![no_std]
 #![forbid(unsafe_code)]
 #![allow(non_camel_case_types, reason = "the names are the specification's")]
-#![allow(missing_docs, reason = "fields and constants carry the specification's names and meaning")]
 
 pub mod attr;
 pub mod error;

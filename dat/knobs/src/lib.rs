@@ -73,10 +73,8 @@ pub enum Values {
     /// `auto`, the default, or some of these words in an order, with commas between.
     Order(&'static [&'static str]),
     /// A number.
-    #[allow(missing_docs, reason = "the names say it")]
     Number { low: u64, high: u64, default: u64, unit: &'static str },
     /// A number without which something else decides; `unset` says what.
-    #[allow(missing_docs, reason = "the names say it")]
     Optional { low: u64, high: u64, unset: &'static str, unit: &'static str },
 }
 

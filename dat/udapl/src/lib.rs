@@ -52,6 +52,7 @@
 //!     Ok(())
 //! }
 //! ```
+#![warn(missing_docs)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod address;

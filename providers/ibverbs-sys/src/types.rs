@@ -1,5 +1,4 @@
 //! Structures of `<infiniband/verbs.h>`: all fields, in the header's order and by its names.
-#![allow(missing_docs, reason = "the names are the header's")]
 
 use std::os::raw::{c_char, c_int, c_uint, c_void};
 

@@ -13,7 +13,6 @@ use crate::plan::{self, Op};
 
 /// Kinds of objects, as they are counted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[allow(missing_docs, reason = "the names are those of the seam")]
 pub enum Kind {
     Ia,
     Pd,

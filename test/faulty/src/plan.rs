@@ -19,7 +19,6 @@ use dapl::error::{Address, Error, Resource, Result};
 /// Calls of the seam that can fail; the last two are reports upwards, which can only be late.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(usize)]
-#[allow(missing_docs, reason = "the names are those of the seam's functions")]
 pub enum Op {
     Open,
     AllocPd,

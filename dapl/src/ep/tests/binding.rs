@@ -1,4 +1,4 @@
-//! RMRs: what may be bound where, in which state and order, and who lets go of what when a bind ends.
+//! RMR binds: which binds are allowed in which state and order, and when the old and new registrations are released.
 
 use super::*;
 use crate::error::{Access, Resource};
@@ -44,7 +44,7 @@ impl World {
         std::iter::from_fn(|| next(self.dto))
             .map(|event| {
                 assert_eq!(event.event_number, DAT_RMR_BIND_COMPLETION_EVENT);
-                // SAFETY: the number says so; all members of a cookie are numbers.
+                // SAFETY: the event number selects the union member; all members of a cookie are integers.
                 unsafe {
                     let done = event.event_data.rmr_completion_event_data;
                     (done.user_cookie.as_64, done.rmr_handle, done.status)
@@ -105,7 +105,7 @@ fn free_rmr(rmr: H) -> DAT_RETURN {
 const ALL: u32 = DAT_MEM_PRIV_ALL_FLAG;
 
 #[test]
-fn a_bind_is_shown_moved_and_undone() {
+fn bind_can_be_queried_moved_and_undone() {
     let world = World::new(c"bind");
     let (client, server) = world.pair(5);
     let rmr = world.rmr();
@@ -139,7 +139,7 @@ fn a_bind_is_shown_moved_and_undone() {
 }
 
 #[test]
-fn what_cannot_be_bound_is_refused() {
+fn invalid_binds_are_refused() {
     let world = World::new(c"bind errors");
     let (client, server) = world.pair(5);
     let (rmr, mut out) = (world.rmr(), null_mut());
@@ -226,7 +226,7 @@ fn a_bind_that_fails_breaks_the_connection() {
 }
 
 #[test]
-fn binds_are_held_while_an_accept_is_under_way_and_the_queue_has_an_end() {
+fn binds_are_queued_during_an_accept_up_to_the_limit() {
     let world = World::new(c"bind held");
     let (client, server) = (world.ep(), world.ep());
     let (psp, rmr) = (world.psp(5), world.rmr());

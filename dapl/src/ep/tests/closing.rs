@@ -8,7 +8,7 @@ use crate::runtime::handle::from_handle;
 const DISCONNECTED: DAT_EVENT_NUMBER = DAT_CONNECTION_EVENT_DISCONNECTED;
 
 #[test]
-fn each_side_hears_of_the_end_once_however_often_it_is_asked_for() {
+fn repeated_disconnects_give_one_event_per_side() {
     for flags in [DAT_CLOSE_ABRUPT_FLAG, DAT_CLOSE_GRACEFUL_FLAG] {
         let world = World::new(c"both");
         let (client, server) = world.pair(5);
@@ -86,7 +86,7 @@ fn an_unconnected_ep_gives_its_receives_back() {
 }
 
 #[test]
-fn freed_while_connected_it_says_nothing_and_the_peer_hears() {
+fn free_of_a_connected_ep_notifies_only_the_peer() {
     let world = World::new(c"free");
     let (client, server) = world.pair(5);
     assert_eq!((recv(client, 1), recv(server, 2)), (DAT_SUCCESS, DAT_SUCCESS));
@@ -128,7 +128,7 @@ fn accept_disconnect_reset_goes_round_for_ever() {
 }
 
 #[test]
-fn an_established_that_nobody_can_hear_of_ends_the_connection() {
+fn lost_established_event_ends_the_connection() {
     let world = World::new(c"lost");
     let full = world.evd(DAT_EVD_CONNECTION_FLAG | DAT_EVD_SOFTWARE_FLAG);
     let (client, server, psp) = (world.ep_with(world.pz, world.dto, full), world.ep(), world.psp(5));

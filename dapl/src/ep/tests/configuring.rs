@@ -1,4 +1,4 @@
-//! Making and changing endpoints, and what a post is held to.
+//! Creating and modifying endpoints, and the limits of posts.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn ep_create_checks_in_order() {
 }
 
 #[test]
-fn a_query_shows_what_was_given_and_writes_nothing_unasked() {
+fn query_returns_given_attributes_and_writes_only_requested_fields() {
     let world = World::new(c"query");
     let ep = world.ep();
     let param = query(ep);
@@ -74,7 +74,7 @@ fn a_modify_is_all_or_nothing() {
 }
 
 #[test]
-fn a_new_queue_gives_back_what_the_old_one_held() {
+fn replaced_queue_pair_flushes_its_receives() {
     let world = World::new(c"rebuild");
     let ep = world.ep_with(null_mut(), world.dto, world.conn);
     let mut param = query(ep);
@@ -102,7 +102,7 @@ fn a_new_queue_gives_back_what_the_old_one_held() {
 }
 
 #[test]
-fn a_post_is_judged_before_it_is_taken() {
+fn posts_are_validated_before_they_are_accepted() {
     let world = World::new(c"posts");
     let (client, server) = world.pair(5);
     let cookie = DAT_CONTEXT { as_64: 1 };

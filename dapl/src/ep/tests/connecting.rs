@@ -3,14 +3,14 @@
 use super::*;
 
 #[test]
-fn both_sides_hear_established_and_only_the_active_one_gets_data() {
+fn both_sides_get_established_and_only_the_active_one_data() {
     let world = World::new(c"est");
     let (client, server, psp) = (world.ep(), world.ep(), world.psp(1 << 40));
     world.connect(client, 1 << 40, b"are you there?");
     assert_eq!(state(client), DAT_EP_STATE_ACTIVE_CONNECTION_PENDING);
 
     let event = next(world.requests).unwrap();
-    // SAFETY: this EVD hears of nothing else.
+    // SAFETY: this EVD gets connection requests only.
     let arrival = unsafe { event.event_data.cr_arrival_event_data };
     // SAFETY: both members are handles.
     assert_eq!((unsafe { arrival.sp_handle.psp_handle }, arrival.conn_qual), (psp, 1 << 40));
@@ -56,7 +56,7 @@ fn receives_outlive_the_connect_and_an_early_send_waits() {
 }
 
 #[test]
-fn who_refuses_decides_the_event_and_a_reset_lets_it_try_again() {
+fn reject_event_depends_on_the_rejecting_side_and_reset_allows_retry() {
     let world = World::new(c"refuse");
     let client = world.ep();
     world.connect(client, 5, &[]);
@@ -76,7 +76,7 @@ fn who_refuses_decides_the_event_and_a_reset_lets_it_try_again() {
 }
 
 #[test]
-fn what_cannot_be_reached_at_once_leaves_no_trace() {
+fn unreachable_address_leaves_the_ep_unchanged() {
     let world = World::new(c"far");
     let client = world.ep();
     assert_eq!(recv(client, 1), DAT_SUCCESS);
@@ -156,7 +156,7 @@ fn an_answer_in_time_ends_the_timeout() {
     assert_eq!(world.accept(world.request(), server, &[]), DAT_SUCCESS);
     let ep = crate::runtime::handle::from_handle::<crate::ep::Ep<FakeProvider>>(client, Handle::Ep).unwrap();
     assert!(ep.core.lock().timeout.is_none());
-    // What a timer says that was on its way already.
+    // A timer that expired concurrently.
     let attempt = ep.core.lock().attempt;
     crate::runtime::timer::OnExpiry::expired(&*ep, attempt);
     drop(ep);

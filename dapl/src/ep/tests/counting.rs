@@ -9,7 +9,7 @@ use crate::runtime::handle::from_handle;
 /// An EP's counters that are not 0.
 fn counters(ep: H) -> Vec<(String, u64)> {
     let attr = query(ep).ep_attr;
-    // SAFETY: the query has set a list of that many attributes, whose strings end with a zero.
+    // SAFETY: the query has set a list of that many attributes, with NUL-terminated strings.
     let list =
         unsafe { std::slice::from_raw_parts(attr.ep_provider_specific, attr.ep_provider_specific_count as usize) };
     // SAFETY: as above.
@@ -24,7 +24,7 @@ fn are(counted: &[(String, u64)], wanted: &[(&str, u64)]) {
 }
 
 #[test]
-fn an_ep_counts_what_it_posts_completes_and_lives_through() {
+fn ep_counts_posts_completions_and_state_changes() {
     let world = World::new(c"counting");
     let (client, server) = world.pair(40);
     are(&counters(client), &[("connects", 1)]);
@@ -77,7 +77,7 @@ fn attributes_of_a_query_make_another_ep_and_are_accepted_by_modify() {
 }
 
 #[test]
-fn an_ia_keeps_the_counts_of_what_has_gone() {
+fn ia_keeps_the_counts_of_freed_objects() {
     let world = World::new(c"counting-sums");
     let (client, server) = world.pair(41);
     recv(server, 1);

@@ -1,4 +1,4 @@
-//! Transfers that fail: who takes the completion finds the connection broken, whenever the provider says so.
+//! Failed transfers: a consumer that takes the completion finds the connection broken, whenever the provider reports it.
 
 use super::*;
 use crate::cno::dapl_cno::{dapl_cno_create, dapl_cno_free, dapl_cno_modify_agent};
@@ -9,7 +9,7 @@ use crate::runtime::handle::from_handle;
 
 const DISCONNECTED: DAT_EVENT_NUMBER = DAT_CONNECTION_EVENT_DISCONNECTED;
 
-/// A transfer of `ep` has failed: its completion lies in the CQ, and the provider has not reported `Broken` yet.
+/// Makes a transfer of `ep` fail: its completion is in the CQ, and the provider has not reported `Broken` yet.
 fn fail(evd: H, ep: H, cookie: u64) {
     let token = Token { cookie, ep: ep as usize, ..Token::default() };
     let cq = from_handle::<Evd<FakeProvider>>(evd, Handle::Plain).unwrap().cq().unwrap();
@@ -26,7 +26,7 @@ const FAILED: DAT_DTO_COMPLETION_STATUS = DAT_DTO_ERR_TRANSPORT;
 const BROKEN: DAT_EVENT_NUMBER = DAT_CONNECTION_EVENT_BROKEN;
 
 #[test]
-fn who_has_a_failed_completion_finds_the_connection_broken() {
+fn connection_is_broken_when_a_failed_completion_is_dequeued() {
     let dequeue = |evd| next(evd).unwrap();
     for take in [dequeue, wait] {
         let world = World::new(c"failed");
@@ -43,7 +43,7 @@ fn who_has_a_failed_completion_finds_the_connection_broken() {
 }
 
 #[test]
-fn whoever_comes_first_breaks_it_once() {
+fn concurrent_failures_break_the_connection_once() {
     let world = World::new(c"failure race");
     for round in 0..100 {
         let (client, server) = world.pair(5);

@@ -1,7 +1,6 @@
-//! Endpoints, service points and requests as a consumer sees them: through the entries, over the double.
+//! Endpoints, service points and requests through the C entries, over the fake provider.
 //!
-//! Here is the consumer, `World`; the cases are in the rooms below it. All but `storm` say themselves when the
-//! provider reports (`World::deliver`).
+//! `World` is the consumer. Tests decide when the provider reports (`World::deliver`), except those of `storm`.
 
 mod binding;
 mod closing;
@@ -51,7 +50,7 @@ struct World {
     requests: H,
 }
 
-/// What a CR's query shows.
+/// Result of a CR query.
 struct Asked {
     param: DAT_CR_PARAM,
     private_data: Vec<u8>,
@@ -119,7 +118,7 @@ impl World {
     fn request(&self) -> H {
         let event = next(self.requests).expect("a request");
         assert_eq!(event.event_number, DAT_CONNECTION_REQUEST_EVENT);
-        // SAFETY: the number says so.
+        // SAFETY: the event number selects the union member.
         unsafe { event.event_data.cr_arrival_event_data.cr_handle }
     }
 
@@ -143,7 +142,7 @@ impl World {
         (client, server)
     }
 
-    /// What the connect EVD has heard.
+    /// Events taken from the connect EVD.
     fn news(&self) -> Vec<(H, DAT_EVENT_NUMBER)> {
         self.deliver();
         std::iter::from_fn(|| next(self.conn)).map(|event| (connection(&event).ep_handle, event.event_number)).collect()
@@ -153,7 +152,7 @@ impl World {
     fn completions(&self) -> Vec<(u64, DAT_DTO_COMPLETION_STATUS)> {
         std::iter::from_fn(|| next(self.dto))
             .map(|event| {
-                // SAFETY: this EVD hears of nothing else; all members of a cookie are numbers.
+                // SAFETY: this EVD gets DTO completions only; all members of a cookie are integers.
                 let done = unsafe { event.event_data.dto_completion_event_data };
                 // SAFETY: as above.
                 (unsafe { done.user_cookie.as_64 }, done.status)
@@ -183,7 +182,7 @@ fn next(evd: H) -> Option<DAT_EVENT> {
 
 fn connection(event: &DAT_EVENT) -> DAT_CONNECTION_EVENT_DATA {
     assert_eq!(event.event_number & 0x4000, 0x4000);
-    // SAFETY: the number says so.
+    // SAFETY: the event number selects the union member.
     unsafe { event.event_data.connect_event_data }
 }
 

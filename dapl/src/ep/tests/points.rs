@@ -179,7 +179,7 @@ fn a_request_is_handed_to_another_service_point() {
 }
 
 #[test]
-fn a_request_without_room_for_its_event_is_refused_and_the_rsp_waits_on() {
+fn request_is_rejected_if_its_event_does_not_fit_and_the_rsp_stays() {
     use crate::evd::{Evd, Event, dapls_evd};
     let world = World::new(c"full");
     let (client, server) = (world.ep(), world.ep());

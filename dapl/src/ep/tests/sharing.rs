@@ -83,12 +83,12 @@ pub(super) fn counts(srq: H) -> (i32, i32) {
     (param.available_dto_count, param.outstanding_dto_count)
 }
 
-/// Number, handle and reason of what the async EVD has heard.
+/// Number, handle and reason of the events of the async EVD.
 pub(super) fn errors(world: &World) -> Vec<(DAT_EVENT_NUMBER, H, i32)> {
     world.deliver();
     std::iter::from_fn(|| next(world.opened.async_evd))
         .map(|event| {
-            // SAFETY: this EVD hears of nothing else.
+            // SAFETY: this EVD gets asynchronous errors only.
             let error = unsafe { event.event_data.asynch_error_event_data };
             (event.event_number, error.dat_handle, error.reason)
         })
@@ -99,7 +99,7 @@ pub(super) fn errors(world: &World) -> Vec<(DAT_EVENT_NUMBER, H, i32)> {
 pub(super) fn completed(evd: H) -> Vec<(H, u64, DAT_DTO_COMPLETION_STATUS)> {
     std::iter::from_fn(|| next(evd))
         .map(|event| {
-            // SAFETY: this EVD hears of nothing else; all members of a cookie are numbers.
+            // SAFETY: this EVD gets DTO completions only; all members of a cookie are integers.
             let done = unsafe { event.event_data.dto_completion_event_data };
             // SAFETY: as above.
             (done.ep_handle, unsafe { done.user_cookie.as_64 }, done.status)
@@ -141,7 +141,7 @@ const OK: DAT_DTO_COMPLETION_STATUS = DAT_DTO_SUCCESS;
 pub(super) const FLUSHED: DAT_DTO_COMPLETION_STATUS = DAT_DTO_ERR_FLUSHED;
 pub(super) const SUCCESS: DAT_RETURN = DAT_SUCCESS;
 pub(super) const INTERNAL: DAT_EVENT_NUMBER = DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR;
-// Reasons of its own, by the kind of object.
+// Reasons are numbered per kind of object.
 const LOW: i32 = DAT_SRQ_LOW_WATERMARK_EVENT as i32;
 pub(super) const SOFT_HIGH: i32 = DAT_SRQ_SOFT_HIGH_WATERMARK_EVENT as i32;
 
@@ -239,7 +239,7 @@ fn available_and_outstanding_follow_a_receive_from_its_post_until_it_is_reaped()
 }
 
 #[test]
-fn what_an_evd_drops_is_reaped_too() {
+fn completions_dropped_by_a_freed_evd_are_reaped() {
     let world = World::new(c"srq dropped");
     let (srq, recv) = (srq(&world), world.evd(DAT_EVD_DTO_FLAG));
     let server = Create { recv, ..Create::new(&world, srq) }.ep(&world);
@@ -254,7 +254,7 @@ fn what_an_evd_drops_is_reaped_too() {
 }
 
 #[test]
-fn it_is_resized_within_what_is_outstanding_and_marked() {
+fn srq_resize_respects_outstanding_receives_and_watermark() {
     let world = World::new(c"srq resize");
     let srq = srq(&world);
     let resize = |length| call!(dapl_srq_resize(srq, length));
@@ -272,7 +272,7 @@ fn it_is_resized_within_what_is_outstanding_and_marked() {
 }
 
 #[test]
-fn the_low_watermark_is_told_once_and_at_once() {
+fn low_watermark_is_reported_once_and_at_once() {
     let world = World::new(c"srq low");
     let srq = srq(&world);
     let low = |mark| call!(dapl_srq_set_lw(srq, mark));
@@ -386,7 +386,7 @@ fn an_empty_queue_makes_messages_wait_and_serves_them_in_turn() {
 }
 
 #[test]
-fn an_end_completes_what_the_ep_had_taken_and_leaves_the_rest() {
+fn disconnect_flushes_taken_receives_and_leaves_the_srq() {
     for abrupt in [true, false] {
         let world = World::new(c"srq end");
         let srq = srq(&world);
@@ -421,7 +421,7 @@ fn an_end_completes_what_the_ep_had_taken_and_leaves_the_rest() {
 }
 
 #[test]
-fn who_hears_of_a_failure_first_does_not_take_the_last_word() {
+fn ep_broken_is_reported_after_a_failed_completion() {
     use crate::evd::Evd;
     use crate::provider::{Completion, ConnectionEvent, Status, Token};
     let world = World::new(c"srq failure");

@@ -1,4 +1,4 @@
-//! Everything at once: one client, one server, the provider, the timer and an onlooker, each on a thread of its own.
+//! Concurrency test: client, server, provider, timer and an observer, each on its own thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,7 +7,7 @@ use super::*;
 const ROUNDS: usize = 300;
 
 #[test]
-fn every_attempt_ends_once_whoever_is_faster() {
+fn every_attempt_ends_once_under_races() {
     let world = World::new(c"storm");
     let (client, server, psp) = (world.ep(), world.ep(), world.psp(5));
     let ia = world.opened.ia.clone();
@@ -30,7 +30,7 @@ fn every_attempt_ends_once_whoever_is_faster() {
                     std::thread::yield_now();
                     continue;
                 };
-                // SAFETY: this EVD hears of nothing else.
+                // SAFETY: this EVD gets connection requests only.
                 let cr = unsafe { event.event_data.cr_arrival_event_data.cr_handle };
                 let server = server_at as H;
                 if turn.is_multiple_of(3) || call!(dapl_cr_accept(cr, server, 0, null_mut())) != DAT_SUCCESS {

@@ -4,7 +4,7 @@ use super::sharing::*;
 use super::*;
 
 #[test]
-fn watermarks_count_what_an_ep_has_taken() {
+fn srq_watermarks_count_taken_receives() {
     let world = World::new(c"srq marks");
     let srq = srq(&world);
     let server = Create::new(&world, srq).marks(1, 2).ep(&world);
@@ -40,7 +40,7 @@ fn watermarks_count_what_an_ep_has_taken() {
 }
 
 #[test]
-fn watermarks_of_an_ordinary_ep_count_what_is_posted() {
+fn watermarks_count_posted_receives() {
     let world = World::new(c"marks");
     let (client, server) = world.pair(5);
     let watch = |soft, hard| call!(dapl_ep_set_watermark(server, soft, hard));
@@ -75,7 +75,7 @@ fn watermarks_of_an_ordinary_ep_count_what_is_posted() {
 }
 
 #[test]
-fn a_soft_mark_that_was_told_stays_so_with_another_queue_pair() {
+fn reported_soft_watermark_stays_reported_after_queue_pair_replacement() {
     let world = World::new(c"marks stay");
     let (ep, mut pz) = (world.ep(), null_mut());
     assert_eq!(call!(dapl_pz_create(world.ia(), &mut pz)), SUCCESS);

@@ -52,7 +52,7 @@ fn a_waiter_that_is_sent_away_learns_of_it() {
 }
 
 #[test]
-fn an_ia_that_closes_leaves_no_sleeper() {
+fn ia_close_releases_all_waiters() {
     loom::model(|| {
         let opened = fake::open(c"evd-interleavings");
         let waiter = waiter(Evh::new(&opened, 4, ALL));

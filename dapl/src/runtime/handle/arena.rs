@@ -1,7 +1,6 @@
 //! The arena of stubs: address space that is reserved once, handed out stub by stub, and never unmapped.
 //!
-//! Only the room's front uses it: when it judges a handle, makes one, and when a stub has served; `arena` tells libdat where
-//! it lies. It knows no object. Its lock is held for a few steps, or for one `mmap`.
+//! Its lock is held for a few instructions, or for one `mmap`. `arena` gives the range to libdat.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,17 +13,17 @@ use crate::runtime::sync::StaticMutex;
 
 /// Handles one library can have at a time; the arena takes 64 MiB of address space and memory only for stubs once used.
 const CAPACITY: usize = 1 << 20;
-/// How many freed stubs rest before the oldest serves again: a stale handle stays stale for long.
+/// Number of freed stubs that are quarantined before the oldest is used again, so that a stale handle stays invalid for long.
 const REST: usize = 4096;
 const ARENA_LEN: usize = CAPACITY * STRIDE;
 
-/// Where this library's handles live, for libdat; reserves the arena at the first call.
+/// The address range of this library's handles; reserves the arena at the first call.
 pub fn arena() -> Result<HandleArena> {
     let base = ARENA.lock().base()?;
     Ok(HandleArena { base, len: ARENA_LEN, stride: STRIDE })
 }
 
-/// How many stubs are handed out and have not come back.
+/// Number of stubs in use.
 pub fn alive() -> usize {
     let arena = ARENA.lock();
     arena.used.saturating_sub(1 + arena.resting.len())

@@ -1,12 +1,12 @@
-//! Handles: stubs that outlive their objects, and [`from_handle`], the only way from a C value to an object.
+//! Handles: stubs that outlive their objects, and [`from_handle`], which validates a C value and returns its object.
 //!
-//! A handle is the address of a 64-byte stub in an arena of address space that is reserved once and never unmapped while
-//! the process lives. So any value a C caller passes can be checked without touching foreign memory: in the arena, on a
-//! stub's boundary, of the wanted kind, alive. The first word is the provider table libdat jumps through; it stays when the
-//! object dies, and the stub rests in a queue before it serves again, with another generation.
+//! A handle is the address of a 64-byte stub in an arena of address space that is reserved once and never unmapped. So any
+//! value that a C caller passes can be checked without touching foreign memory: inside the arena, at a stub's boundary, of the
+//! expected kind, live. The first word is the provider table that libdat uses; it stays when the object is freed. A freed stub
+//! is quarantined in a queue and reused with another generation.
 //!
-//! Never blocks: a free marks the stub dead and whoever leaves it last drops the object. In a forked child the whole arena
-//! reads as zeros (`MADV_WIPEONFORK`), so every inherited handle is refused there, and new ones come from behind them.
+//! Nothing blocks: a free marks the stub as not live, and the last call that uses the object drops it. In a forked child the
+//! arena reads as zeros (`MADV_WIPEONFORK`), so inherited handles are refused there, and new ones come from fresh memory.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -34,7 +34,6 @@ pub use uses::{Usable, Use, UseCount};
 /// Kinds of objects, numbered from 1 so that zeroed memory is of no kind.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
-#[allow(missing_docs, reason = "the names are the specification's")]
 pub enum Kind {
     Ia = 1,
     Pz,
@@ -49,7 +48,7 @@ pub enum Kind {
     Rsp,
 }
 
-/// What can stand behind a handle.
+/// An object with a handle.
 pub trait Object: Send + Sync + 'static {
     /// Which kind it is; one kind per Rust type.
     const KIND: Kind;
@@ -59,7 +58,7 @@ pub trait Object: Send + Sync + 'static {
 #[repr(C, align(64))]
 pub struct Stub {
     table: AtomicPtr<DAT_PROVIDER>,
-    /// Pins in the low half; live bit, kind and generation above (see [`Word`]).
+    /// Reference count in the low half; live bit, kind and generation above (see [`Word`]).
     word: AtomicU64,
     object: AtomicPtr<c_void>,
     /// Drops the reference that the stub holds on its object; a `fn(*const c_void)`.
@@ -100,7 +99,7 @@ impl Word {
     }
 }
 
-/// Names an object for those who must not keep it alive: events that come late meet a dead generation.
+/// Weak reference to an object, for late events: an id of an earlier generation finds nothing.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct ObjectId {
     /// The handle, as a number; 0 names nothing.
@@ -109,7 +108,7 @@ pub struct ObjectId {
     pub generation: u32,
 }
 
-/// An object in use by one call; the object lives at least as long.
+/// A reference for the duration of a call.
 pub struct Ref<T: Object> {
     stub: &'static Stub,
     object: NonNull<T>,
@@ -124,7 +123,8 @@ unsafe impl<T: Object> Sync for Ref<T> {}
 impl<T: Object> Ref<T> {
     /// A reference that may be kept beyond the call.
     pub fn to_arc(&self) -> Arc<T> {
-        // SAFETY: the pointer came from `Arc::into_raw` in `create`, and the pin keeps that reference from being dropped.
+        // SAFETY: the pointer came from `Arc::into_raw` in `create`, and the reference count keeps that `Arc` from being
+        // dropped.
         unsafe {
             Arc::increment_strong_count(self.object.as_ptr());
             Arc::from_raw(self.object.as_ptr())
@@ -136,7 +136,7 @@ impl<T: Object> Deref for Ref<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the pin keeps the stub's reference, and so the object, alive.
+        // SAFETY: the reference count of the stub keeps the object alive.
         unsafe { self.object.as_ref() }
     }
 }
@@ -149,10 +149,10 @@ impl<T: Object> Drop for Ref<T> {
 }
 
 impl Stub {
-    /// Takes a pin if the stub is live and of this kind (and of this generation, when one is asked for).
+    /// Takes a reference if the stub is live, of this kind, and of this generation if one is given.
     #[inline(always)]
     fn acquire(&self, kind: Kind, generation: Option<u32>) -> bool {
-        // A look before the write: garbage must not scribble on stubs of other kinds, and a stub at rest stays untouched.
+        // Checked before the write, so that garbage handles do not modify stubs of other kinds or in quarantine.
         if !Word::is(self.word.load(Ordering::Relaxed), kind) {
             return false;
         }
@@ -167,17 +167,17 @@ impl Stub {
 
     #[inline(always)]
     fn unpin(&self) {
-        // AcqRel: whoever takes the count of a dead stub to zero must see all that other users did, before dropping.
+        // AcqRel: the thread that drops the last reference must see all writes of the other users before it drops the object.
         let word = self.word.fetch_sub(Word::REFERENCE, Ordering::AcqRel) - Word::REFERENCE;
         if word & (Word::LIVE | Word::PINS) == 0 {
             self.retire(word);
         }
     }
 
-    /// Drops the object of a dead stub nobody uses any more, and lets the stub rest. A word without a kind has none.
+    /// Drops the object of a freed stub without users, and quarantines the stub. A word without a kind has no object.
     ///
-    /// Late pins, on their way to being refused, bring others here. Whoever changes the word is the one: it changes once in
-    /// a life, and who comes too late finds another generation. The former life is over before the next can begin.
+    /// References that are about to be refused can bring several threads here. The thread that changes the word does the work;
+    /// the others find another generation.
     #[cold]
     fn retire(&self, word: u64) {
         let next = u64::from(Word::generation(word).wrapping_add(1)) << Word::GENERATION_SHIFT;
@@ -231,7 +231,7 @@ pub fn is_live(id: ObjectId) -> bool {
     })
 }
 
-/// The kind of a live handle, whatever it is.
+/// The kind of a live handle.
 pub fn kind_of(handle: *mut c_void) -> Option<Kind> {
     const KINDS: [Kind; 11] = [
         Kind::Ia,
@@ -281,7 +281,7 @@ pub fn create<T: Object>(table: *const DAT_PROVIDER, build: impl FnOnce(ObjectId
     Ok(Created { stub, id, object: Some(object) })
 }
 
-/// An object whose handle is not live yet: [`Created::publish`] it last, or drop it and nobody ever saw it.
+/// An object whose handle is not live yet. [`Created::publish`] makes it live; dropping it frees the object unseen.
 pub struct Created<T: Object> {
     stub: &'static Stub,
     id: ObjectId,
@@ -309,8 +309,8 @@ impl<T: Object> Created<T> {
         };
         self.stub.release.store(release as *mut c_void, Ordering::Relaxed);
         self.stub.object.store(Arc::into_raw(object).cast_mut().cast(), Ordering::Relaxed);
-        // Pairs with the Acquire in `pin`: first the object, then the word that announces it. By addition, for a late pin
-        // may hold a count in it.
+        // Pairs with the Acquire in `acquire`: the object first, then the word that announces it. An addition, because a late
+        // reference of the previous generation may be counted in it.
         self.stub.word.fetch_add((T::KIND as u64) << Word::KIND_SHIFT | Word::LIVE, Ordering::Release);
         self.id.handle as *mut c_void
     }
@@ -324,9 +324,9 @@ impl<T: Object> Drop for Created<T> {
     }
 }
 
-/// Ends a handle: calls with it fail from now on; the object goes when its last user has left.
+/// Invalidates a handle: calls with it fail from now on; the object is dropped when its last user has left.
 ///
-/// False when it was not live any more (somebody else freed it first).
+/// Returns false if the handle was not live, because another thread freed it first.
 pub fn destroy(id: ObjectId) -> bool {
     let Some(stub) = arena::at(id.handle) else { return false };
     let mut word = stub.word.load(Ordering::Relaxed);
@@ -334,7 +334,7 @@ pub fn destroy(id: ObjectId) -> bool {
         if word & Word::LIVE == 0 || Word::generation(word) != id.generation {
             return false;
         }
-        // The pin taken here keeps `retire` to the `unpin` below, so that it runs once.
+        // The reference taken here defers `retire` to the release below, so that it runs once.
         let dead = (word & !Word::LIVE) + Word::REFERENCE;
         match stub.word.compare_exchange_weak(word, dead, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => break,
@@ -409,7 +409,7 @@ mod interleavings {
     }
 
     #[test]
-    fn a_stub_that_serves_again_is_never_taken_for_its_former_life() {
+    fn reused_stub_is_not_found_by_its_old_generation() {
         loom::model(|| {
             let old = a();
             let late = thread::spawn(move || {

@@ -51,7 +51,7 @@ fn an_object_goes_with_its_last_user_and_its_handle_stays_dead() {
 }
 
 #[test]
-fn what_was_never_published_never_had_a_handle() {
+fn unpublished_object_has_no_handle() {
     let drops: Arc<AtomicUsize> = Arc::default();
     let made = create(std::ptr::null(), |_| Ok(TypeA(drops.clone()))).unwrap();
     let handle = made.id().handle as *mut c_void;

@@ -1,6 +1,4 @@
-//! Counted uses: an object that others use cannot be freed, and stays in memory as long as they do.
-//!
-//! A room that keeps a `Use` of another's object needs no thought about its end. Never blocks.
+//! Reference counts between objects: an object that others use cannot be freed, and stays in memory as long as they exist.
 #![forbid(unsafe_code)]
 
 use std::ops::Deref;
@@ -9,18 +7,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::{Error, Handle, Result, State};
 
-/// How many other objects use this one; while there are any it cannot be freed.
+/// Number of objects that use this one; it can be freed only when it is zero.
 #[derive(Debug, Default)]
 pub struct UseCount(AtomicUsize);
 
-/// Set in the count of an object that is freed: who counts himself in from then on is too late.
+/// Set in the count of an object that is being freed: later users are refused.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
 impl UseCount {
-    /// The object is about to be freed: nobody begins to use it from here on. `Err` with `state` while somebody does.
+    /// Closes the object to new users before it is freed. `Err` with `state` if it is in use.
     pub fn close(&self, state: State) -> Result<()> {
         match self.0.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire) {
-            // Somebody else frees it as well; one of them finds the handle dead.
+            // Another thread may free it as well; one of them finds the handle invalid.
             Ok(_) => Ok(()),
             Err(count) if count & !CLOSED == 0 => Ok(()),
             Err(_) => Err(Error::InvalidState(state)),
@@ -31,12 +29,12 @@ impl UseCount {
         self.0.load(Ordering::Acquire) & CLOSED != 0
     }
 
-    /// `Err` with `state` while somebody uses the object.
+    /// `Err` with `state` if the object is in use.
     pub fn require_unused(&self, state: State) -> Result<()> {
         if self.count() == 0 { Ok(()) } else { Err(Error::InvalidState(state)) }
     }
 
-    /// How many users there are.
+    /// Number of users.
     pub fn count(&self) -> usize {
         self.0.load(Ordering::Acquire) & !CLOSED
     }

@@ -1,7 +1,6 @@
-//! How many errors and warnings are told: a burst, then so many per second, and how many were left out.
+//! Rate limit for errors and warnings: a burst, then a number per second, and a count of suppressed lines.
 //!
-//! The logger asks before each. A program that loses thousands of connections at once must not be slowed down, nor its log
-//! drowned, by what is said about each. Pure: the time comes in.
+//! A program that loses thousands of connections at once must not be slowed down by its log. Time is an argument.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -11,14 +10,14 @@ const BURST: u32 = 256;
 /// Time for one more.
 const EACH: Duration = Duration::from_millis(50);
 
-/// A bucket of lines that may be told.
+/// A token bucket of log lines.
 #[derive(Debug)]
 pub(super) struct Limit {
-    /// Lines told since the bucket was full, and not yet made good by time.
+    /// Lines logged since the bucket was full, minus those replenished by time.
     owed: u32,
     /// Until when time has been counted.
     since: Duration,
-    /// Lines left out since the last that was told.
+    /// Lines suppressed since the last logged one.
     left_out: u64,
 }
 
@@ -27,12 +26,12 @@ impl Limit {
         Limit { owed: 0, since: Duration::ZERO, left_out: 0 }
     }
 
-    /// Whether a line may be told at `now`, on a clock that only goes forward; then, how many were left out before it.
+    /// Whether a line may be logged at `now` (monotonic). Returns the number of lines suppressed before it.
     pub(super) fn take(&mut self, now: Duration) -> Option<u64> {
         let passed = now.saturating_sub(self.since);
         let good = u32::try_from(passed.as_nanos() / EACH.as_nanos()).unwrap_or(u32::MAX);
         self.owed = self.owed.saturating_sub(good);
-        // What is left of a step counts on; with nothing owed there is nothing to count.
+        // The remainder of a step is kept; a full bucket starts a new one.
         self.since = if self.owed == 0 { now.max(self.since) } else { self.since + EACH * good };
         if self.owed < BURST {
             self.owed += 1;
@@ -63,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_out_is_counted() {
+    fn suppressed_lines_are_counted() {
         let mut limit = Limit::new();
         let now = Duration::from_secs(9);
         assert_eq!(told(&mut limit, BURST + 7, now), BURST);

@@ -1,4 +1,4 @@
-//! Stands for memory in loom's models: loom reports two that are at it at the same time, unless both only read.
+//! Stands for memory in loom's models: loom reports two concurrent accesses, unless both only read.
 //!
 //! Exists under `cfg(loom)` only, and holds no data.
 
@@ -7,7 +7,7 @@ use loom::cell::UnsafeCell;
 /// A piece of memory without content.
 pub struct AccessCheck(UnsafeCell<()>);
 
-// SAFETY: there is nothing to read or write; who calls when is what loom watches.
+// SAFETY: there is no data; loom checks the accesses.
 unsafe impl Sync for AccessCheck {}
 
 impl Default for AccessCheck {
@@ -17,12 +17,12 @@ impl Default for AccessCheck {
 }
 
 impl AccessCheck {
-    /// Somebody reads.
+    /// A read access.
     pub fn read(&self) {
         self.0.with(|_| ());
     }
 
-    /// Somebody writes, or the memory goes.
+    /// A write access, or the end of the memory.
     pub fn write(&self) {
         self.0.with_mut(|_| ());
     }

@@ -1,7 +1,7 @@
-//! A lock that lives as long as the library, and can be let go of in a forked child.
+//! A mutex for statics that can be released in a forked child.
 //!
-//! A lock with a list of its sleepers may be handed to one of them when it is released, and in a child none of them exists.
-//! This one keeps no list: it is a word, and sleepers are the kernel's affair. For `static`s that `fork` holds.
+//! A lock with a list of waiters may pass ownership to one of them, and in a child none of them exists. This one is a futex
+//! word without a list. For statics that `fork` locks.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -9,18 +9,17 @@ use parking_lot::lock_api::{GuardNoSend, Mutex, MutexGuard, RawMutex};
 
 /// A value behind such a lock.
 pub type StaticMutex<T> = Mutex<Word, T>;
-/// The lock, held.
 pub type StaticMutexGuard<T> = MutexGuard<'static, Word, T>;
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
-/// Taken, and somebody may sleep.
+/// Locked, and a thread may sleep.
 const WANTED: u32 = 2;
 
 /// The lock itself.
 pub struct Word(AtomicU32);
 
-// SAFETY: only who changes the word from `FREE` holds the lock, and it stays so until it stores `FREE` again.
+// SAFETY: only the thread that changes the word from `FREE` owns the lock, until it stores `FREE` again.
 unsafe impl RawMutex for Word {
     #[allow(clippy::declare_interior_mutable_const, reason = "what a new lock is made of")]
     const INIT: Self = Word(AtomicU32::new(FREE));
@@ -34,7 +33,7 @@ unsafe impl RawMutex for Word {
         while self.0.swap(WANTED, Ordering::Acquire) != FREE {
             let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
             let for_ever: *const libc::timespec = std::ptr::null();
-            // SAFETY: the word lives during the call.
+            // SAFETY: the word outlives the call.
             unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), op, WANTED, for_ever) };
         }
     }

@@ -1,6 +1,6 @@
-//! The kernel's part of a sleep: wait on a word while it holds a value, wake who waits.
+//! Futex calls: wait on a word while it holds a value, wake waiters.
 //!
-//! `wait` alone calls it. Its frames own nothing, for a cancelled thread may leave the sleep at any moment.
+//! Its frames own nothing, since a cancelled thread may leave the sleep at any moment.
 
 use std::ffi::c_long;
 
@@ -10,7 +10,7 @@ use crate::runtime::sync::AtomicU32;
 /// Wakes up to `count` sleepers.
 pub(super) fn wake(word: &'static AtomicU32, count: i32) {
     let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the word lives for ever.
+    // SAFETY: the word is never unmapped.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, count) };
 }
 
@@ -27,7 +27,7 @@ pub(super) fn sleep(word: &'static AtomicU32, expected: u32, until: Option<u64>)
     // Bitset waits take an absolute time on the monotonic clock.
     let op = libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG;
     let any = u32::MAX;
-    // SAFETY: the word lives for ever; the time is null or lives in this frame.
+    // SAFETY: the word is never unmapped; the timeout is null or in this frame.
     let result = unsafe { syscall(libc::SYS_futex, word.as_ptr(), op, expected, limit, std::ptr::null::<u32>(), any) };
     if result == 0 {
         return Cause::Woken;

@@ -1,7 +1,7 @@
-//! What an EVD has seen complete, kept apart by EP: plain numbers under the EVD's lock.
+//! Completions of an EVD, counted by EP under the EVD's lock.
 //!
-//! An EP is a number here. The one that completed last is at hand, since completions come in runs; a change of EP costs one
-//! look-up. An account is opened when an EP is wired to the EVD and closed with it, so a completion allocates nothing.
+//! Completions come in runs of one EP, so those of the last EP are kept apart; a change of EP costs one lookup. An EP is added
+//! when it starts to use the EVD, so counting allocates nothing.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -68,7 +68,7 @@ impl Completed {
 /// The accounts of an EVD.
 #[derive(Debug, Default)]
 pub struct CompletionsByEp {
-    /// Who completed last, and what is not in its account yet.
+    /// The EP that completed last, and its completions that are not in the map yet.
     last: usize,
     run: Completed,
     accounts: HashMap<usize, Completed, BuildHasherDefault<ByHandle>>,
@@ -89,13 +89,13 @@ impl CompletionsByEp {
         self.accounts.entry(ep).or_default();
     }
 
-    /// What an EP has completed here, and the end of its account: what comes later is of nobody.
+    /// Removes an EP and returns its completions. Later ones are not counted.
     pub fn close(&mut self, ep: usize) -> Completed {
         self.turn(0);
         self.accounts.remove(&ep).unwrap_or_default()
     }
 
-    /// What an EP has completed here so far.
+    /// Completions of an EP so far.
     pub fn of(&mut self, ep: usize) -> Completed {
         self.turn(0);
         self.accounts.get(&ep).copied().unwrap_or_default()
@@ -111,7 +111,7 @@ impl CompletionsByEp {
     }
 }
 
-/// Handles are multiples of 64 and nobody's choice: one multiplication spreads them.
+/// A hash for handles, which are multiples of 64 and not chosen by peers: one multiplication.
 #[derive(Default)]
 pub(super) struct ByHandle(u64);
 
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_account_is_not_remembered() {
+    fn completions_of_unknown_eps_are_not_kept() {
         let mut completions = CompletionsByEp::default();
         completions.count(&done(64, Work::Send, Status::Success, 10));
         assert_eq!(completions.of(64), Completed::default());

@@ -17,7 +17,7 @@ pub struct Listing {
     list: Box<[[usize; 2]]>,
     facts: usize,
     lines: Box<[(Name, Value)]>,
-    /// Held by who writes: two queries at once must not mix their digits.
+    /// Held while numbers are written, so that two queries do not mix their digits.
     writing: Mutex<()>,
     _strings: Vec<CString>,
 }
@@ -30,7 +30,7 @@ type Value = ConsumerVisible<3>;
 const _: () = assert!(size_of::<DAT_NAMED_ATTR>() == size_of::<[usize; 2]>());
 
 impl Listing {
-    /// With facts that never change (one with a zero byte inside is left out), and room for so many numbers.
+    /// A list with constant facts (one that contains a zero byte is left out) and space for `room` numbers.
     pub fn new(facts: impl IntoIterator<Item = (String, String)>, room: usize) -> Self {
         let (mut list, mut strings) = (Vec::new(), Vec::new());
         for (name, value) in facts {
@@ -44,7 +44,7 @@ impl Listing {
         Listing { list: list.into(), facts, lines, writing: Mutex::new(()), _strings: strings }
     }
 
-    /// Writes the numbers, as many as there is room for; says how many values the list has now, and where it is.
+    /// Writes the numbers, as many as fit; returns the length of the list and its address.
     pub fn show<N: AsRef<str>>(&self, numbers: impl IntoIterator<Item = (N, u64)>) -> (i32, *mut DAT_NAMED_ATTR) {
         let _writing = self.writing.lock();
         let mut count = self.facts;

@@ -1,11 +1,11 @@
-//! What is counted, per EP, EVD and IA: always, and cheaply enough for that.
+//! Counters per EP, EVD and IA, always on.
 //!
-//! A post adds to [`Posts`], in the line of memory that its lock has just taken. A completion adds to the [`CompletionsByEp`] of its
-//! EVD, under the EVD's lock, so posting and completing threads never write to the same line. Connections are counted
-//! under the lock of their EP. Sums are made by who asks, and shown on a [`Listing`]. Nothing here waits, logs or is ever reset.
+//! A post adds to [`Posts`], on the cache line that its lock has just taken. A completion adds to the [`CompletionsByEp`] of
+//! its EVD, under the EVD's lock, so posting and completing threads never write to the same line. Connections are counted under
+//! the lock of their EP. Sums are made when they are read, and written to a [`Listing`]. Counters are never reset.
 //!
-//! A request posted with SUPPRESS that succeeds completes unseen: it is in `posts.*`, and its bytes are counted as posted;
-//! `completions.ok` lacks it.
+//! A request posted with SUPPRESS that succeeds has no completion: it is in `posts.*`, and its bytes are counted when it is
+//! posted.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,19 +18,17 @@ mod listing;
 pub use by_ep::{Completed, CompletionsByEp};
 pub use listing::Listing;
 
-/// Declares counters by name: the name shown, the field, and how two of a kind are summed up.
+/// Declares counters: the displayed name, the field, and how two are combined.
 macro_rules! counters {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $field:ident = $shown:literal $how:ident;)* }) => {
         $(#[$about])*
         #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-        #[allow(missing_docs, reason = "the names say it")]
         pub struct $name { $($(#[$doc])* pub $field: u64,)* }
 
         impl $name {
-            /// How many there are.
+            /// Number of counters.
             pub const LEN: usize = [$($shown),*].len();
 
-            /// Adds another's.
             pub fn add(&mut self, other: &Self) {
                 $(self.$field = $how(self.$field, other.$field);)*
             }
@@ -68,7 +66,7 @@ counters! {
         bytes_written = "bytes.written" sum;
         /// Connections that stood, from either side.
         connects = "connects" sum;
-        /// Connections that ended, in whatever way.
+        /// Connections that ended, for any reason.
         disconnects = "disconnects" sum;
         resets = "resets" sum;
     }
@@ -77,7 +75,7 @@ counters! {
 counters! {
     /// Of an event dispatcher.
     EvdCounts {
-        /// All that came, of whatever kind.
+        /// All events.
         events = "events" sum;
         /// Events in the queue at one time.
         highest = "highest_queue" max;
@@ -91,7 +89,7 @@ counters! {
     }
 }
 
-/// What an EP has posted; counted once the provider has taken it.
+/// Posts of an EP that the provider accepted.
 #[derive(Debug, Default)]
 pub struct Posts {
     /// By [`Work`].
@@ -107,7 +105,7 @@ impl Posts {
         self.posts[work as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The bytes of a request whose success nobody will see.
+    /// Bytes of requests posted with SUPPRESS.
     #[inline]
     pub fn count_unseen(&self, work: Work, segments: &[Segment]) {
         if let Some(unseen) = self.unseen.get(work as usize) {
@@ -133,11 +131,10 @@ impl Posts {
     }
 }
 
-/// What only an IA counts; far from any hot path.
+/// Counters of an IA; not on a hot path.
 #[derive(Debug, Default)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct IaEvents {
-    /// Connection requests that a consumer was shown.
+    /// Connection requests delivered to the consumer.
     pub requests: AtomicU64,
     /// Connection requests that a consumer refused.
     pub rejects: AtomicU64,
@@ -150,7 +147,7 @@ impl IaEvents {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many there are.
+    /// Number of counters.
     pub const LEN: usize = 3;
 
     /// Names and values.

@@ -24,11 +24,11 @@ pub const VARIABLE: &str = "DAPL_COUNTERS";
 
 /// An IA.
 pub trait CounterSource: Send + Sync {
-    /// Tells what it has counted.
+    /// Writes its counters.
     fn show(&self, text: &mut Text);
 }
 
-/// Who is asked, and the thread that asks.
+/// The sources of counters, and the thread that serves them.
 pub(crate) struct Published {
     /// The process that all of this is of: a child inherits the list, but not the thread.
     pid: u32,
@@ -43,7 +43,7 @@ struct Server {
     stop: OwnedFd,
 }
 
-/// Held while IAs are asked, so that one that is closed is not looked at any more.
+/// Locked while IAs are asked, so that an IA that is being closed is not used any more.
 static PUBLISHED: StaticMutex<Published> = StaticMutex::new(Published { pid: 0, sources: Vec::new(), server: None });
 
 /// Keeps others out, for `fork`.
@@ -88,7 +88,7 @@ pub(crate) fn remove<S: CounterSource>(sources: &S) {
     }
 }
 
-/// What is counters now.
+/// All counters as text.
 fn all() -> String {
     let published = hold();
     let mut text = Text::new(std::process::id(), &program());
@@ -104,7 +104,7 @@ fn program() -> String {
 }
 
 impl Published {
-    /// What was the parent's is not this process's; its thread is not there, and cannot be joined.
+    /// Drops the state inherited from the parent; its thread does not exist in the child.
     fn be_of_this_process(&mut self) {
         let pid = std::process::id();
         if self.pid != pid {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_hears_of_what_is_open() {
+    fn client_gets_counters_of_open_ias() {
         let one = Arc::new(OneAdapter);
         assert!(of_one().is_empty());
         let weak: Weak<dyn CounterSource> = Arc::downgrade(&(one.clone() as Arc<dyn CounterSource>));

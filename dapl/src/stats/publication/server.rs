@@ -1,7 +1,7 @@
-//! The thread that answers: it sleeps until somebody connects, tells him all, and hangs up.
+//! The thread that serves counters: it accepts a connection, writes the text, and closes it.
 //!
-//! Who is slow to listen is left after a while, and who is of another user at once. It reads nothing from anybody, and ends
-//! when its end of the stop pipe says so.
+//! It drops a client of another user at once, and a slow one after a timeout. It reads nothing from clients, and ends when the
+//! stop pipe is closed.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -18,7 +18,7 @@ use crate::runtime::thread;
 
 /// Names that are tried: each provider library of a process has a thread.
 const TRIES: u32 = 64;
-/// A reader that takes nothing for so long is left.
+/// Time after which a client that does not read is dropped.
 const YIELD_AFTER: Duration = Duration::from_secs(1);
 
 /// Starts it.
@@ -45,7 +45,7 @@ fn serve(listener: &OwnedFd, stopped: &OwnedFd) {
     while wait(listener.as_fd(), PollFlags::IN, stopped, None) {
         match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(reader) => send_counters(&reader, stopped),
-            // Without descriptors left it would be asked for ever.
+            // Out of descriptors: accept would fail again at once.
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
     }

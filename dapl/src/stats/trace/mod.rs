@@ -1,13 +1,13 @@
-//! The trace of transfers: what an EP has posted and what came of it, for who asks why something does not complete.
+//! Traces of transfers: the last posts of an EP and their completions, to find out why a transfer does not complete.
 //!
-//! Off unless `DAPL_DBG_IO_TRC` or the `ia_params` of the IA's line say how many posts to remember ([`Settings`]); then every
-//! EP of that IA has a `Ring` of so many, made with it. `ep` notes posts here, `evd` completions, by the number that a
-//! token carries. It is told to the log, in one piece and never more than a screenful or two:
-//! - when a request has been under way for too long (`watch`), once per stall;
-//! - when a connection breaks, and when an EP is reset or freed with requests under way;
-//! - when somebody touches the file named by `DAPL_DBG_IO_TRC_FILE`.
+//! Off unless `DAPL_DBG_IO_TRC` or the `ia_params` of the IA's line give a number of posts ([`Settings`]). Then every EP of
+//! that IA has a `Ring` of that size. `ep` records posts here, `evd` completions, by the number in the token. The trace is
+//! logged in one piece of bounded size:
+//! - when a request has been in flight for too long (`watch`), once per stall;
+//! - when a connection breaks, and when an EP is reset or freed with requests in flight;
+//! - when the file named by `DAPL_DBG_IO_TRC_FILE` is touched.
 //!
-//! A post neither allocates nor locks here. Nothing of what is transferred is ever looked at.
+//! Recording a post neither allocates nor locks. Transferred data are never read.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -36,24 +36,24 @@ pub struct Trace {
     ring: Ring,
     traced_ep: OnceLock<Weak<dyn TracedEp>>,
     me: Weak<Trace>,
-    /// A look at what is overdue will come.
+    /// A check for overdue requests is scheduled.
     is_watched: AtomicBool,
-    /// What is overdue has been told.
+    /// The present stall has been reported.
     is_reported: AtomicBool,
 }
 
 /// The EP, as its trace sees it. Implemented by `ep`.
 pub trait TracedEp: Send + Sync {
-    /// How it stands. Called without locks.
+    /// Called without locks.
     fn summary(&self) -> EpSummary;
 }
 
-/// How an EP stands.
+/// State of an EP for its trace.
 #[derive(Clone, Debug, Default)]
 pub struct EpSummary {
     /// Its state, by name.
     pub state: String,
-    /// What the provider still works on.
+    /// Work that the provider has not completed.
     pub outstanding: Outstanding,
 }
 
@@ -63,19 +63,18 @@ struct Posted<'a> {
     work: Work,
     cookie: u64,
     segments: &'a [Segment],
-    /// Where it begins at the peer.
+    /// Remote address and key of an RDMA operation.
     remote: Option<Remote>,
     /// Its success will not be seen.
     suppress: bool,
 }
 
-/// Text for the log, made under a lock and told without.
+/// Text for the log, made under a lock and logged without.
 #[derive(Debug, Default)]
 #[must_use = "somebody should read it"]
 pub struct Report(Option<String>);
 
 impl Report {
-    /// Tells the log.
     pub fn log(self) {
         if let Some(text) = self.0 {
             log::warn!("{text}");
@@ -83,7 +82,7 @@ impl Report {
     }
 }
 
-/// Who traces, by handle: so a completion finds its EP's trace without the EP.
+/// Traces by the handle of their EP, so that a completion finds its trace without the EP.
 static TRACED: RwLock<Option<HashMap<usize, Arc<Trace>>>> = RwLock::new(None);
 
 impl Settings {
@@ -107,7 +106,7 @@ impl Settings {
 impl Trace {
     /// The EP is complete.
     pub fn begin(&self, traced_ep: Weak<dyn TracedEp>) {
-        // Set once: every EP has a trace of its own.
+        // Set once, since every EP has a trace of its own.
         let _ = self.traced_ep.set(traced_ep);
     }
 
@@ -138,7 +137,7 @@ impl Trace {
         }
     }
 
-    /// What there is to say; `why` goes on after "ep 0x..".
+    /// The text of the trace; `why` continues "ep 0x..".
     pub fn report(&self, why: &str, summary: &EpSummary) -> Report {
         Report(Some(text::dump(self.ep, why, summary, &self.ring.read(), wait::now())))
     }
@@ -168,7 +167,7 @@ pub fn completed(done: &Completion) {
     }
 }
 
-/// Tells of every EP that is traced.
+/// Logs the traces of all EPs.
 fn report_all(why: &str) {
     let all: Vec<_> = TRACED.read().iter().flat_map(HashMap::values).cloned().collect();
     for trace in all {
@@ -178,5 +177,5 @@ fn report_all(why: &str) {
     }
 }
 
-/// The file that is watched, and who does it: one per process.
+/// The watched file; one per process.
 static FILE: Mutex<Option<Arc<watch::File>>> = Mutex::new(None);

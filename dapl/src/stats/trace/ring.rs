@@ -1,7 +1,7 @@
-//! The memory of a trace: as many posts as there are places, each with its end; the oldest is overwritten.
+//! The ring of a trace: the last posts, each with its completion; the oldest is overwritten.
 //!
-//! Posting and completing threads write at once and never wait for each other or for a reader: all fields are atomics, and a
-//! record is valid while it carries its number. Knows no clock: times are given.
+//! Posting and completing threads write concurrently and wait neither for each other nor for a reader: all fields are atomics,
+//! and a record is valid while it carries its number. Times are arguments.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -30,9 +30,9 @@ struct Record {
     what: AtomicU64,
     bytes: AtomicU64,
     address: AtomicU64,
-    /// When; 0 while it is under way.
+    /// Completion time; 0 while it is in flight.
     ended: AtomicU64,
-    /// How in bits 0 to 7, bytes moved from 8.
+    /// Status in bits 0 to 7, bytes moved from bit 8.
     end: AtomicU64,
 }
 
@@ -82,7 +82,7 @@ impl Ring {
         let suppress = if post.suppress { SUPPRESS } else { 0 };
         let segments = post.segments.len().min(0xFFFF) as u64;
         record.number.store(0, Ordering::Relaxed);
-        // Pairs with the fence in `read`: who sees any of the following stores sees that the record is being written.
+        // Pairs with the fence in `read`: a reader that sees one of the following stores sees that the record is being written.
         fence(Ordering::Release);
         record.begun.store(now, Ordering::Relaxed);
         record.cookie.store(post.cookie, Ordering::Relaxed);
@@ -101,8 +101,8 @@ impl Ring {
         self.finish(post, REFUSED, now);
     }
 
-    /// Notes the end of the post that the completion is of, if it is still remembered. A receive out of a shared queue is
-    /// noted whole: nobody has posted it here.
+    /// Records the completion of a post, if it is still in the ring. A receive from an SRQ is recorded whole, since it was not
+    /// posted to the EP.
     pub(super) fn complete(&self, done: &Completion, now: u64) {
         let Token { work, cookie, post, .. } = done.token;
         let post = match work {
@@ -121,14 +121,15 @@ impl Ring {
         }
     }
 
-    /// All that is remembered, the oldest first.
+    /// All valid records, the oldest first.
     pub(super) fn read(&self) -> Vec<Entry> {
         let last = self.posts.load(Ordering::Relaxed);
         let first = last.saturating_sub(self.records.len() as u64);
         (first + 1..=last).filter_map(|number| self.at(number).read(number)).collect()
     }
 
-    /// When the oldest of the `count` requests was posted that the provider has not finished: it finishes them in order.
+    /// Post time of the oldest of the last `count` requests. The provider completes requests in order, so these are the
+    /// outstanding ones.
     pub(super) fn oldest_request(&self, count: u32) -> Option<u64> {
         let entries = self.read();
         let requests = entries.iter().rev().filter(|entry| entry.is_request() && !entry.is_refused());

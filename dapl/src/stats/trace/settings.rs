@@ -1,7 +1,7 @@
-//! What an administrator can set of the trace: by environment, and per IA by words of its line's `ia_params`.
+//! Settings of the trace: environment variables, and words of an IA's `ia_params`.
 //!
-//! The word `io_trc=` is the object layer's and is taken out; what is left is the provider's, as it was. A bad value is reported
-//! with its name, text and range, and the default is used.
+//! The word `io_trc=` is removed here; the other words are passed to the provider unchanged. An invalid value is reported with
+//! name, text and range, and the default is used.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ pub struct Settings {
     /// `io_trc=` or `DAPL_DBG_IO_TRC`: posts that each EP remembers, at most 65,536, rounded up to a power of two; 0 is off.
     /// Default: 0. A bare 1 is [`Settings::PLAIN`].
     posts: usize,
-    /// `DAPL_DBG_IO_TRC_FILE`: whenever it is touched, every trace is told. A set-uid program does not look.
+    /// `DAPL_DBG_IO_TRC_FILE`: every trace is logged when the file is touched. Ignored in a set-uid program.
     file: Option<PathBuf>,
 }
 
@@ -47,12 +47,12 @@ impl Settings {
         (self.posts > 0).then(|| self.posts.next_power_of_two())
     }
 
-    /// What the receives carry that an EP takes out of a shared queue: nobody has posted them to the EP.
+    /// The post number of receives taken from an SRQ, which were not posted to the EP.
     pub fn shared_post(&self) -> u32 {
         u32::from(self.posts > 0)
     }
 
-    /// The file to look at.
+    /// The file to watch.
     pub(super) fn file(&self) -> Option<&PathBuf> {
         self.file.as_ref()
     }

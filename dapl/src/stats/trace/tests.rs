@@ -1,4 +1,4 @@
-//! A trace as who reads its dump sees it: the ring over its end, the text to the letter, a stall told once.
+//! Tests of the trace through its dump: wrap-around of the ring, exact text, one report per stall.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ fn done(work: Work, post: u32, status: Status, bytes: u64) -> Completion {
 }
 
 #[test]
-fn the_ring_keeps_the_newest_and_a_late_end_of_a_forgotten_post_hits_nobody() {
+fn ring_keeps_newest_posts_and_ignores_late_completions() {
     let ring = Ring::new(4);
     let posts: Vec<u32> = (0..6).map(|n| post(&ring, Work::Send, n, n)).collect();
     ring.complete(&done(Work::Send, posts[1], Status::Flushed, 0), 9);
@@ -69,7 +69,7 @@ fn a_dump_reads_like_this() {
 }
 
 #[test]
-fn a_dump_of_a_long_ring_is_short_and_shows_where_it_is_stuck() {
+fn dump_of_a_long_ring_is_bounded_and_shows_oldest_in_flight() {
     let ring = Ring::new(1024);
     for n in 0..1000 {
         let number = post(&ring, Work::Send, n, n);
@@ -96,7 +96,7 @@ impl TracedEp for Stuck {
 }
 
 #[test]
-fn a_stall_is_told_once_and_receives_are_never_overdue() {
+fn stall_is_reported_once_and_receives_are_never_overdue() {
     let (settings, _) = Settings::read("io_trc=4");
     let trace = settings.trace(0xF000).expect("it is on");
     let stuck = Arc::new(Stuck(Mutex::new(0)));

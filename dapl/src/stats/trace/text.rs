@@ -1,7 +1,6 @@
-//! A trace as a person reads it: one line on the EP, then one per post, the oldest first.
+//! Formats a trace: one line for the EP, then one per post, the oldest first.
 //!
-//! Bounded: of a long ring the oldest requests still under way are shown, then the newest posts. No data is shown, only
-//! where it is to go. Pure: entries and times in, text out.
+//! Bounded: the oldest requests in flight, then the newest posts. It shows addresses and lengths, never data.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
@@ -10,7 +9,7 @@ use super::EpSummary;
 use super::ring::{End, Entry};
 use crate::provider::Work;
 
-/// Posts shown because they are under way, and because they are new.
+/// Maximum number of posts in flight, and of newest posts, in a dump.
 const UNDER_WAY: usize = 16;
 const NEW: usize = 48;
 
@@ -71,7 +70,7 @@ fn name(work: Work) -> &'static str {
     }
 }
 
-/// Nanoseconds, shown as seconds.
+/// Nanoseconds, displayed as seconds.
 struct Seconds(u64);
 
 impl std::fmt::Display for Seconds {

@@ -1,7 +1,7 @@
-//! Looking after traces on the timer's thread: requests that take too long, and the file that somebody may touch.
+//! Watches traces on the timer thread: overdue requests, and the file whose change requests a dump.
 //!
-//! An EP without requests under way is not looked at, so an idle one costs nothing; the file is looked at once a second
-//! while any EP is traced. The file is never opened, made or removed, and no signal is used.
+//! An EP without requests in flight is not checked. The file's modification time is read once a second while any EP is traced;
+//! the file is never opened, created or removed.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -18,13 +18,13 @@ use crate::runtime::wait;
 
 /// Age from which an incomplete request is overdue: by then usnic's default `give_up_ms` has ended a request to a lost peer.
 const OVERDUE: Duration = Duration::from_secs(10);
-/// How often the file is looked at.
+/// Interval between checks of the file.
 const LOOK: Duration = Duration::from_secs(1);
 /// Not sooner than this is an EP looked at again.
 const SOON: Duration = Duration::from_millis(100);
 
 impl Trace {
-    /// Something is under way: a look will come, if none is to come already.
+    /// Schedules a check for overdue requests, unless one is scheduled.
     pub(super) fn watch(&self) {
         if !self.is_watched.load(Ordering::SeqCst) {
             self.look_after(OVERDUE);
@@ -41,10 +41,10 @@ impl Trace {
         }
     }
 
-    /// Tells, once, if a request is overdue, and says when to look again: never, if nothing is under way.
+    /// Reports an overdue request, once. Returns the time until the next check, or `None` if no request is in flight.
     ///
-    /// The provider says how many are under way, so neither a suppressed request nor a completion that the program has not
-    /// fetched yet misleads.
+    /// The provider tells how many requests are in flight, so suppressed requests and completions that the program has not
+    /// fetched are counted correctly.
     pub(super) fn look(&self, now: u64) -> Option<Duration> {
         let summary = self.summary()?;
         let begun = self.ring.oldest_request(summary.outstanding.requests);
@@ -67,7 +67,7 @@ impl Trace {
 
 impl OnExpiry for Trace {
     fn expired(&self, _: u32) {
-        // First this, then the look: a post that comes in between asks for another.
+        // Cleared before the check: a post that comes in between schedules another one.
         self.is_watched.store(false, Ordering::SeqCst);
         if let Some(again) = self.look(wait::now()) {
             self.look_after(again);
@@ -75,16 +75,16 @@ impl OnExpiry for Trace {
     }
 }
 
-/// A file that somebody may touch.
+/// The watched file.
 #[derive(Debug)]
 pub(super) struct File {
     path: PathBuf,
-    /// The process that looks; a forked child's own does not.
+    /// The process that watches; a forked child does not.
     process: u32,
     seen: Mutex<Option<SystemTime>>,
 }
 
-/// Looks at the file of `settings` from now on, if it names one and nobody looks at it yet.
+/// Starts to watch the file of `settings`, if it names one that is not watched yet.
 pub(super) fn file(settings: &Settings) {
     let (Some(path), process) = (settings.file(), std::process::id()) else { return };
     let mut watched = FILE.lock();

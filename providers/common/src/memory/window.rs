@@ -77,7 +77,6 @@ struct ActiveBind {
 }
 
 /// A bind for `WindowCore::post`: the key of the registration, and the rest of the provider's `Bind`.
-#[allow(missing_docs, reason = "the names are those of `Bind`")]
 pub struct BindRequest {
     /// Key of the registration.
     pub source: u32,

@@ -1,6 +1,4 @@
-//! The arena as loom sees it: a few stubs that live as long as one run of a model, and serve again at once.
-//!
-//! Stands in for `arena` in loom's models. No address space is reserved, and nobody forks.
+//! The arena in loom's models: a few stubs that live as long as one run of a model, and are reused at once.
 #![forbid(unsafe_code)]
 
 use std::array;
@@ -38,7 +36,7 @@ pub fn arena() -> Result<HandleArena> {
     Err(Error::Exhausted(Resource::Memory))
 }
 
-/// How many stubs are handed out and have not come back.
+/// Number of stubs in use.
 #[allow(dead_code, reason = "as the real one, whoever asks")]
 pub fn alive() -> usize {
     STUBS - RESTING.lock().len()

@@ -1,6 +1,6 @@
-//! The kernel's part of a sleep as loom sees it: the look at the word and the falling asleep are one step under its lock.
+//! The futex in loom's models: checking the word and falling asleep are one step under a lock.
 //!
-//! Stands in for `futex` in loom's models. One lock and one bed for all words, and no clock: a sleep ends by a wake-up only.
+//! One lock and one condition variable for all words, and no clock: a sleep ends by a wake-up only.
 #![forbid(unsafe_code)]
 
 use loom::lazy_static;
@@ -22,7 +22,7 @@ pub(super) fn wake(_: &'static AtomicU32, _: i32) {
 
 pub(super) fn sleep(word: &'static AtomicU32, expected: u32, _: Option<u64>) -> Cause {
     let kernel = KERNEL.lock();
-    // The kernel looks behind a full barrier.
+    // The kernel checks the word after a full barrier.
     crate::runtime::sync::fence(Ordering::SeqCst);
     if word.load(Ordering::SeqCst) == expected {
         drop(BED.wait(kernel));
