@@ -25,26 +25,26 @@ type Row = (&'static str, fn(&Counters) -> u64);
 const COUNTERS: [Row; 28] = [
     ("sent", |of| of.sent),
     ("sent bytes", |of| of.sent_bytes),
-    ("resent after a gap", |of| of.resent_gap),
-    ("resent after a timeout", |of| of.resent_timeout),
-    ("resent as a probe", |of| of.resent_probe),
-    ("left in pieces", |of| of.torn),
+    ("retransmitted after a gap", |of| of.resent_gap),
+    ("retransmitted after a timeout", |of| of.resent_timeout),
+    ("retransmitted as a probe", |of| of.resent_probe),
+    ("refragmented", |of| of.torn),
     ("lost", |of| of.lost),
-    ("not lost after all", |of| of.spurious),
+    ("spurious losses", |of| of.spurious),
     ("received", |of| of.received),
     ("received bytes", |of| of.received_bytes),
     ("duplicates", |of| of.duplicates),
     ("out of window", |of| of.outside),
     ("gaps", |of| of.gaps),
-    ("delivered at once", |of| of.fast),
+    ("fast deliveries", |of| of.fast),
     ("malformed", |of| of.malformed),
     ("acks sent", |of| of.acks_sent),
     ("acks carried", |of| of.acks_carried),
     ("acks received", |of| of.acks_received),
-    ("false acks", |of| of.acks_false),
-    ("asked for a receive", |of| of.credit_probes),
-    ("without a receive", |of| of.no_receive),
-    ("taken back", |of| of.taken_back),
+    ("invalid acks", |of| of.acks_false),
+    ("rnr probes", |of| of.credit_probes),
+    ("receiver not ready", |of| of.no_receive),
+    ("withdrawn sends", |of| of.taken_back),
     ("mtu probes", |of| of.mtu_probes),
     ("keepalives", |of| of.keepalives),
     ("challenges", |of| of.challenges),
@@ -169,7 +169,7 @@ mod tests {
         let counters = Counters { sent_bytes: 1, malformed: 2, no_receive: 3, timeouts: 4, ..Counters::default() };
         let named: Vec<_> =
             COUNTERS.map(|(name, _)| name).into_iter().zip(counts(&counters)).filter(|(_, count)| *count > 0).collect();
-        assert_eq!(named, [("sent bytes", 1), ("malformed", 2), ("without a receive", 3), ("timeouts", 4)]);
+        assert_eq!(named, [("sent bytes", 1), ("malformed", 2), ("receiver not ready", 3), ("timeouts", 4)]);
     }
 
     #[test]
