@@ -23,7 +23,7 @@ use crate::proto::schedule::Outlook;
 use crate::proto::{Nanos, SECONDS};
 use crate::qp::connection_table::ConnectionTable;
 use crate::qp::handler::{ConnectionHandler, NextTurn};
-use crate::settings::Knobs;
+use crate::settings::Settings;
 
 /// Maximum number of connections of an IA.
 pub(crate) const CONNECTIONS: usize = 65_536;
@@ -35,7 +35,7 @@ const MAX_CM_PACKETS: usize = 1024;
 /// The device of one IA.
 pub(crate) struct Device {
     pub(crate) name: String,
-    pub(crate) knobs: Knobs,
+    pub(crate) settings: Settings,
     pub(crate) interface: Interface,
     /// The data socket.
     pub(crate) socket: Arc<Socket>,
@@ -71,13 +71,13 @@ pub(crate) fn now() -> Nanos {
 impl Device {
     /// Opens the device. Errors are logged here with object, cause and remedy.
     pub(crate) fn open(spec: &IaSpec<'_>) -> Result<Device> {
-        let knobs = Knobs::read(spec.params);
-        let interface = find_interface(spec.name, &knobs)?;
-        let config = data_socket_config(&knobs, &interface);
+        let settings = Settings::read(spec.params);
+        let interface = find_interface(spec.name, &settings)?;
+        let config = data_socket_config(&settings, &interface);
         let socket = Arc::new(open_socket(spec.name, &config, &interface)?);
         Ok(Device {
             name: spec.name.to_owned(),
-            knobs,
+            settings,
             interface,
             socket,
             jobs: Arc::new(Jobs::new()?),
@@ -94,13 +94,13 @@ impl Device {
     /// The address that peers connect to, with the port of set-ups.
     pub(crate) fn address(&self) -> SocketAddr {
         let mut address = self.interface.address;
-        address.set_port(self.knobs.port);
+        address.set_port(self.settings.port);
         address
     }
 
     /// The largest datagram payload that is ever tried on this interface.
     pub(crate) fn ceiling(&self) -> usize {
-        self.interface.largest_payload().min(self.knobs.mtu_ceiling)
+        self.interface.largest_payload().min(self.settings.mtu_ceiling)
     }
 
     /// Tells how `peer` is reached. Traffic to an address of this host goes through the loopback interface, whichever interface
@@ -111,7 +111,7 @@ impl Device {
         }
         match address::local_mtu(self.interface.address, peer) {
             Some(mtu) => {
-                PeerPath { ceiling: self.interface.payload_of(mtu).min(self.knobs.mtu_ceiling), is_local: true }
+                PeerPath { ceiling: self.interface.payload_of(mtu).min(self.settings.mtu_ceiling), is_local: true }
             }
             None => PeerPath { ceiling: self.ceiling(), is_local: false },
         }
@@ -219,8 +219,8 @@ impl std::fmt::Debug for Device {
 }
 
 /// Finds the interface that the settings name. Errors are logged here.
-fn find_interface(name: &str, knobs: &Knobs) -> Result<Interface> {
-    let found = address::find(knobs.address.as_deref()).map_err(|error| {
+fn find_interface(name: &str, settings: &Settings) -> Result<Interface> {
+    let found = address::find(settings.address.as_deref()).map_err(|error| {
         log::error!("{name}: cannot list the interfaces of this host: {error}");
         Error::Exhausted(Resource::Device)
     })?;
@@ -231,13 +231,13 @@ fn find_interface(name: &str, knobs: &Knobs) -> Result<Interface> {
 }
 
 /// Settings of the data socket.
-fn data_socket_config(knobs: &Knobs, interface: &Interface) -> SocketConfig {
+fn data_socket_config(settings: &Settings, interface: &Interface) -> SocketConfig {
     SocketConfig {
         address: interface.address,
-        ports: knobs.data_ports.clone(),
+        ports: settings.data_ports.clone(),
         is_shared: false,
-        receive_buffer: knobs.buffer,
-        send_buffer: knobs.buffer / 2,
+        receive_buffer: settings.buffer,
+        send_buffer: settings.buffer / 2,
         gso: true,
         gro: true,
     }
@@ -252,9 +252,9 @@ fn open_socket(name: &str, config: &SocketConfig, interface: &Interface) -> Resu
         log::warn!(
             "{name}: the system grants a socket buffer of {} bytes instead of {}, which reduces throughput; set {} to {} or more",
             buffer.granted,
-            buffer.wanted,
+            buffer.requested,
             buffer.sysctl,
-            buffer.wanted
+            buffer.requested
         );
     }
     Ok(socket)

@@ -123,7 +123,7 @@ impl Provider for Usnic {
         let adapter = Adapter::open(spec, sink)?;
         let limits = limits::limits();
         let regions = Arc::new(Regions::new(random()?));
-        let names = SharedNames::new(adapter.device.knobs.base_dir());
+        let names = SharedNames::new(adapter.device.settings.base_dir());
         let counters = Arc::default();
         qp::exit_handler::register(&counters);
         Ok(Usnic { adapter, regions, limits, names, counters, next_pd: AtomicU32::new(1), srqs: Arc::default() })
@@ -196,7 +196,7 @@ impl QueueProvider for Usnic {
     fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Cq> {
         self.adapter.start_engine()?;
         let Adapter { device, progress, .. } = &self.adapter;
-        Ok(Cq::new(sink, progress.clone(), device.jobs.clone(), device.knobs.spin))
+        Ok(Cq::new(sink, progress.clone(), device.jobs.clone(), device.settings.spin))
     }
 
     fn create_qp(&self, pd: &Pd, spec: QpSpec<Self>) -> Result<Qp> {

@@ -17,17 +17,17 @@ pub(crate) fn limits() -> Limits {
 
 /// Builds the configuration for the connections of a new queue pair.
 pub(crate) fn config(device: &Device, spec: &QpSpec<Usnic>) -> Config {
-    let knobs = &device.knobs;
+    let settings = &device.settings;
     let window_kib = device.socket.receive_buffer() >> 10;
     Config {
         max_requests: spec.max_requests,
         max_recvs: spec.max_recvs,
         shared: spec.shared.is_some(),
         window_kib: u16::try_from(window_kib).unwrap_or(u16::MAX),
-        give_up: knobs.give_up,
-        rnr_limit: knobs.rnr_limit,
-        keepalive: knobs.keepalive,
-        congestion: match knobs.congestion {
+        give_up: settings.give_up,
+        rnr_limit: settings.rnr_limit,
+        keepalive: settings.keepalive,
+        congestion: match settings.congestion {
             settings::Congestion::Bbr => Algorithm::Bbr,
             settings::Congestion::Cubic => Algorithm::Cubic,
         },

@@ -25,7 +25,7 @@ pub(crate) enum Congestion {
 
 /// The settings of one IA.
 #[derive(Clone, Debug)]
-pub(crate) struct Knobs {
+pub(crate) struct Settings {
     /// `None`: the first interface that is up.
     pub(crate) address: Option<String>,
     /// `None`: a directory of this user under `/dev/shm`.
@@ -48,7 +48,7 @@ pub(crate) struct Knobs {
     pub(crate) spin: u32,
 }
 
-impl Knobs {
+impl Settings {
     /// Reads the settings from `ia_params` and the environment.
     pub(crate) fn read(params: &str) -> Self {
         Self::of(&read(&USNIC, params))
@@ -62,7 +62,7 @@ impl Knobs {
     fn of(given: &SettingValues<'_>) -> Self {
         let small = |name| given.number(name) as u32;
         let text = |name| given.text(name).map(|(_, text)| text);
-        Knobs {
+        Settings {
             address: text("address"),
             dir: text("dir"),
             port: given.number("port") as u16,
@@ -99,16 +99,16 @@ mod tests {
     use super::*;
     use crate::proto::SECONDS;
 
-    fn with(params: &str) -> Knobs {
-        Knobs::of(&parse(&USNIC, params, &|_| None))
+    fn with(params: &str) -> Settings {
+        Settings::of(&parse(&USNIC, params, &|_| None))
     }
 
     #[test]
     fn defaults_are_those_of_the_table() {
-        let knobs = with("");
-        assert_eq!((knobs.address, knobs.port, knobs.data_ports), (None, 17_471, None));
-        assert_eq!((knobs.give_up, knobs.keepalive), (10 * SECONDS, 15 * SECONDS));
-        assert_eq!((knobs.rnr_limit, knobs.congestion), (None, Congestion::Bbr));
+        let settings = with("");
+        assert_eq!((settings.address, settings.port, settings.data_ports), (None, 17_471, None));
+        assert_eq!((settings.give_up, settings.keepalive), (10 * SECONDS, 15 * SECONDS));
+        assert_eq!((settings.rnr_limit, settings.congestion), (None, Congestion::Bbr));
     }
 
     #[test]
@@ -118,7 +118,7 @@ mod tests {
             "DAPL_USNIC_PORT" => Some("99".to_owned()),
             _ => None,
         };
-        let read = |params| Knobs::of(&parse(&USNIC, params, &env));
+        let read = |params| Settings::of(&parse(&USNIC, params, &env));
         assert_eq!((read("").dir.as_deref(), read("").port), (Some("/env"), 99));
         let both = read("fe80::1%eth0 port=100 mtu=1400 congestion=cubic rnr_retry=6");
         assert_eq!((both.address.as_deref(), both.port, both.mtu_ceiling), (Some("fe80::1%eth0"), 100, 1400));

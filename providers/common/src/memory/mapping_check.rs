@@ -56,12 +56,12 @@ impl EngineTicks {
 pub struct LastCheck(AtomicU32);
 
 impl LastCheck {
-    /// Returns true if the check succeeded in this tick already; else calls `ask`.
+    /// Returns true if the check succeeded in this tick already; else calls `check`.
     #[inline]
-    pub fn is_still(&self, ticker: &EngineTicks, ask: impl FnOnce() -> bool) -> bool {
+    pub fn is_still(&self, ticker: &EngineTicks, check: impl FnOnce() -> bool) -> bool {
         let now = ticker.now() << 1 | 1; // never 0, the initial value
         self.0.load(Ordering::Relaxed) == now
-            || ask() && {
+            || check() && {
                 self.0.store(now, Ordering::Relaxed);
                 true
             }

@@ -88,7 +88,7 @@ pub unsafe fn gather(
 ) -> Result<(), Status> {
     let mut done = 0;
     for piece in segments.pieces(offset, length as u64) {
-        let _hold = memory.acquire_piece(pd, &piece, false)?;
+        let _guard = memory.acquire_piece(pd, &piece, false)?;
         let registration = || memory.registration(piece.key);
         // SAFETY: the source is registered memory with a reference held during the copy. The pieces add up to at most `length`,
         // so the destination is within the caller's guarantee.
@@ -115,7 +115,7 @@ pub unsafe fn scatter(
 ) -> Result<(), Status> {
     let mut done = 0;
     for piece in segments.pieces(offset, length as u64) {
-        let _hold = memory.acquire_piece(pd, &piece, true)?;
+        let _guard = memory.acquire_piece(pd, &piece, true)?;
         let registration = || memory.registration(piece.key);
         // SAFETY: as in `gather`, in the other direction.
         let is_copied = unsafe { user_copy::write(from.add(done), piece.address, piece.length as usize, registration) };

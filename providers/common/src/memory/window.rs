@@ -103,11 +103,11 @@ impl<K: WindowKeys> WindowCore<K> {
     }
 
     /// Posts a bind, or an unbind. Returns its number and its key (0 for an unbind).
-    pub fn post(&self, wanted: Option<BindRequest>) -> Result<(u64, u32)> {
+    pub fn post(&self, request: Option<BindRequest>) -> Result<(u64, u32)> {
         let mut state = self.state.lock();
         let mut key = 0;
         let number = state.posted + 1;
-        state.bound = if let Some(BindRequest { source, region, access, kept }) = wanted {
+        state.bound = if let Some(BindRequest { source, region, access, kept }) = request {
             key = self.keys.reserve()?;
             state.waiting.push_back((number, BindGrant { key, source, region, access, _kept: kept }));
             true

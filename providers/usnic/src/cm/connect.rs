@@ -45,7 +45,7 @@ pub(super) struct ActiveSide {
 /// Returns the addresses that a request is sent to, in order. The list is empty if the peer is this host, no process listens on
 /// `qual`, and `listener_wait_ms` is 0.
 pub(super) fn servers(device: &Device, dir: &ListenerDir, ip: IpAddr, qual: u64) -> Result<Vec<SocketAddr>> {
-    let (own, port) = (device.address(), device.knobs.port);
+    let (own, port) = (device.address(), device.settings.port);
     let server = address::with_port(&own, ip, port);
     if address::is_local_address(&own, ip) {
         return Ok(local_servers(device, dir, server, qual));
@@ -68,7 +68,7 @@ fn local_servers(device: &Device, dir: &ListenerDir, there: SocketAddr, qual: u6
         return vec![*server];
     }
     // No process of this user listens. A process of another user may, where the port is neither free nor owned by this user.
-    if device.knobs.listener_wait == 0 {
+    if device.settings.listener_wait == 0 {
         servers.retain(|server| !dir.owns_port(*server) && !address::is_port_closed(own, *server));
     }
     servers
@@ -154,7 +154,7 @@ impl ActiveSide {
             }
             Outcome::Ended(event, reason) => {
                 if event == ConnectionEvent::Unreachable {
-                    let has_key = device.knobs.key_file.is_some();
+                    let has_key = device.settings.key_file.is_some();
                     let key = if has_key { " (hosts with another key, or without one, do not answer)" } else { "" };
                     log::info!("{}: connect to {server}: no answer{key}", device.name);
                 } else if let Some(reason) = reason {

@@ -103,7 +103,7 @@ impl Cm {
 
     fn open_well_known(&self) -> Result<Socket> {
         let device = &self.device;
-        let wanted = SocketConfig {
+        let config = SocketConfig {
             address: device.address(),
             ports: None,
             is_shared: true,
@@ -112,16 +112,16 @@ impl Cm {
             gso: false,
             gro: false,
         };
-        let socket = Socket::open(&wanted).map_err(|error| {
+        let socket = Socket::open(&config).map_err(|error| {
             let hint = "; it is another user's, or of a program that does not share it: set `port` on all hosts";
             let hint = if error.kind() == io::ErrorKind::AddrInUse { hint } else { "" };
-            cannot_listen(device, &format!("listen on UDP port {}{hint}", device.knobs.port), &error)
+            cannot_listen(device, &format!("listen on UDP port {}{hint}", device.settings.port), &error)
         })?;
         if let Err(error) = reuseport::choose_by_length(&socket, packets::REQUEST) {
             log::info!(
                 "{}: no socket filter on UDP port {}: {error}; a stopped process can delay requests to others on that port",
                 device.name,
-                device.knobs.port
+                device.settings.port
             );
         }
         self.watch(&socket)?;

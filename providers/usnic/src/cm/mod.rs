@@ -73,16 +73,16 @@ impl std::fmt::Debug for Cm {
 impl Cm {
     /// Creates the connection manager. Errors are logged here: the key file, random numbers, or the epoll descriptor.
     pub(crate) fn new(device: Arc<Device>, sink: Arc<dyn CmSink<Usnic>>) -> Result<Arc<Self>> {
-        let (name, knobs) = (&device.name, &device.knobs);
+        let (name, settings) = (&device.name, &device.settings);
         secrets::check_random(name)?;
-        let psk = knobs.key_file.as_deref().map(|path| secrets::read_key(name, path)).transpose()?;
-        let config = Config { silence: knobs.give_up, listener_wait: knobs.listener_wait, ..Config::default() };
+        let psk = settings.key_file.as_deref().map(|path| secrets::read_key(name, path)).transpose()?;
+        let config = Config { silence: settings.give_up, listener_wait: settings.listener_wait, ..Config::default() };
         let setup = Arc::new(Setup::new(config, psk));
         let request_sockets = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| {
             log::error!("{name}: cannot create an epoll descriptor: {error}");
             Error::Exhausted(Resource::Device)
         })?;
-        let listener_dir = ListenerDir::new(knobs.base_dir());
+        let listener_dir = ListenerDir::new(settings.base_dir());
         let (active, passive, listeners) =
             (ActiveSide::default(), PassiveSide::new(setup.clone()), Listeners::default());
         let state = Mutex::new(CmState { active, passive, listeners });

@@ -23,7 +23,7 @@ impl UnreadableRequests {
     pub(super) fn note(&mut self, device: &Device, now: Nanos, from: SocketAddr, packet: &[u8]) {
         if let Some(suppressed) = self.is_due(now) {
             let is_sealed = wire::head(packet).is_some_and(|(head, _)| head.has(FLAG_SEALED));
-            let cause = cause(device.knobs.key_file.as_deref(), is_sealed);
+            let cause = cause(device.settings.key_file.as_deref(), is_sealed);
             log::warn!(
                 "{}: request from {from} is ignored: {cause} ({suppressed} more since the last such line)",
                 device.name

@@ -42,47 +42,56 @@ impl Interface {
     }
 }
 
-/// Finds the interface address that `wanted` names. Without a name: the first interface that is up and not loopback, else
+/// Finds the interface address that `requested` names. Without a name: the first interface that is up and not loopback, else
 /// loopback. The outer error: the system's list cannot be read. The inner error explains why there is no such interface.
-pub(crate) fn find(wanted: Option<&str>) -> io::Result<Result<Interface, String>> {
-    Ok(choose(wanted, &list()?))
+pub(crate) fn find(requested: Option<&str>) -> io::Result<Result<Interface, String>> {
+    Ok(choose(requested, &list()?))
 }
 
-fn choose(wanted: Option<&str>, all: &[Interface]) -> Result<Interface, String> {
-    let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else {
-        let elsewhere = all.iter().filter(|known| known.is_up && !known.is_loopback).min_by_key(|known| rank(known));
-        let found = elsewhere.or_else(|| all.iter().filter(|known| known.is_up).min_by_key(|known| rank(known)));
+fn choose(requested: Option<&str>, all: &[Interface]) -> Result<Interface, String> {
+    let Some(requested) = requested.filter(|requested| !requested.is_empty()) else {
+        let elsewhere = all
+            .iter()
+            .filter(|interface| interface.is_up && !interface.is_loopback)
+            .min_by_key(|interface| rank(interface));
+        let found = elsewhere
+            .or_else(|| all.iter().filter(|interface| interface.is_up).min_by_key(|interface| rank(interface)));
         return found.cloned().ok_or_else(|| "no interface of this host is up".to_owned());
     };
-    let (text, scope) = match wanted.split_once('%') {
+    let (text, scope) = match requested.split_once('%') {
         Some((text, scope)) => (text, Some(scope)),
-        None => (wanted, None),
+        None => (requested, None),
     };
     let found = match text.parse::<IpAddr>() {
         Ok(ip) => by_address(ip.to_canonical(), scope, all)?,
-        Err(_) => all.iter().filter(|known| known.name == wanted).min_by_key(|known| rank(known)).cloned(),
+        Err(_) => {
+            all.iter().filter(|interface| interface.name == requested).min_by_key(|interface| rank(interface)).cloned()
+        }
     };
     match found {
         Some(found) if found.is_up => Ok(found),
-        Some(found) => Err(format!("{wanted}: the interface {} is down (ip link set {} up)", found.name, found.name)),
+        Some(found) => {
+            Err(format!("{requested}: the interface {} is down (ip link set {} up)", found.name, found.name))
+        }
         None => Err(format!(
-            "{wanted} is neither an interface with an address nor an address of this host; {}",
+            "{requested} is neither an interface with an address nor an address of this host; {}",
             list_text(all)
         )),
     }
 }
 
 /// Preference among the addresses of an interface: the lowest rank is used.
-fn rank(known: &Interface) -> u8 {
-    match known.address {
+fn rank(interface: &Interface) -> u8 {
+    match interface.address {
         SocketAddr::V4(_) => 0,
-        SocketAddr::V6(_) if !known.is_link_local() => 1,
+        SocketAddr::V6(_) if !interface.is_link_local() => 1,
         SocketAddr::V6(_) => 2,
     }
 }
 
 fn by_address(ip: IpAddr, scope: Option<&str>, all: &[Interface]) -> Result<Option<Interface>, String> {
-    let is_it = |known: &&Interface| known.address.ip() == ip && scope.is_none_or(|scope| is_scope(known, scope));
+    let is_it =
+        |interface: &&Interface| interface.address.ip() == ip && scope.is_none_or(|scope| is_scope(interface, scope));
     let mut found = all.iter().filter(is_it);
     let (first, others) = (found.next(), found.count());
     if first.is_some_and(Interface::is_link_local) && others > 0 {
@@ -93,28 +102,28 @@ fn by_address(ip: IpAddr, scope: Option<&str>, all: &[Interface]) -> Result<Opti
 
 /// Any address of 127.0.0.0/8 is local, although the list has only one of them.
 fn by_loopback(ip: IpAddr, all: &[Interface]) -> Option<Interface> {
-    let known = all.iter().find(|known| known.is_loopback && known.address.is_ipv4())?;
+    let interface = all.iter().find(|interface| interface.is_loopback && interface.address.is_ipv4())?;
     let is_loopback_v4 = ip.is_loopback() && ip.is_ipv4();
-    is_loopback_v4.then(|| Interface { address: (ip, 0).into(), ..known.clone() })
+    is_loopback_v4.then(|| Interface { address: (ip, 0).into(), ..interface.clone() })
 }
 
 /// Whether `scope` is the interface's name or number.
-fn is_scope(known: &Interface, scope: &str) -> bool {
-    let number = match known.address {
+fn is_scope(interface: &Interface, scope: &str) -> bool {
+    let number = match interface.address {
         SocketAddr::V6(v6) => v6.scope_id(),
         SocketAddr::V4(_) => 0,
     };
-    known.name == scope || number != 0 && scope.parse() == Ok(number)
+    interface.name == scope || number != 0 && scope.parse() == Ok(number)
 }
 
 fn list_text(all: &[Interface]) -> String {
-    let each = |known: &Interface| {
-        let state = if known.is_up { "" } else { ", down" };
-        match known.address {
-            SocketAddr::V6(v6) if known.is_link_local() => {
-                format!("{}%{} ({}{state})", v6.ip(), known.name, known.name)
+    let each = |interface: &Interface| {
+        let state = if interface.is_up { "" } else { ", down" };
+        match interface.address {
+            SocketAddr::V6(v6) if interface.is_link_local() => {
+                format!("{}%{} ({}{state})", v6.ip(), interface.name, interface.name)
             }
-            address => format!("{} ({}{state})", address.ip(), known.name),
+            address => format!("{} ({}{state})", address.ip(), interface.name),
         }
     };
     format!("this host has {}", all.iter().map(each).collect::<Vec<_>>().join(", "))
@@ -279,20 +288,20 @@ pub(crate) fn with_port(own: &SocketAddr, peer: IpAddr, port: u16) -> SocketAddr
 mod tests {
     use super::*;
 
-    fn known(name: &str, address: &str, is_up: bool) -> Interface {
+    fn interface(name: &str, address: &str, is_up: bool) -> Interface {
         let address: SocketAddr = address.parse().unwrap();
         Interface { name: name.into(), address, mtu: 1500, is_loopback: name == "lo", is_up }
     }
 
     fn some() -> Vec<Interface> {
         vec![
-            known("lo", "127.0.0.1:0", true),
-            known("lo", "[::1]:0", true),
-            known("a", "[fe80::1%2]:0", true),
-            known("a", "[2001:db8::1]:0", true),
-            known("a", "192.0.2.1:0", true),
-            known("b", "[fe80::1%3]:0", true),
-            known("c", "192.0.2.9:0", false),
+            interface("lo", "127.0.0.1:0", true),
+            interface("lo", "[::1]:0", true),
+            interface("a", "[fe80::1%2]:0", true),
+            interface("a", "[2001:db8::1]:0", true),
+            interface("a", "192.0.2.1:0", true),
+            interface("b", "[fe80::1%3]:0", true),
+            interface("c", "192.0.2.9:0", false),
         ]
     }
 
@@ -335,8 +344,8 @@ mod tests {
         assert!(found.is_loopback && found.mtu >= 16_384 && found.largest_payload() <= 65_507, "{found:?}");
         assert_eq!(mtu_by_ioctl(&found.name), Some(found.mtu));
         assert_eq!(mtu_by_ioctl("an-interface-with-a-long-name"), None);
-        assert_eq!(known("e", "[::1]:0", true).largest_payload(), 1452);
-        assert_eq!(known("e", "1.1.1.1:0", true).largest_payload(), 1472);
+        assert_eq!(interface("e", "[::1]:0", true).largest_payload(), 1452);
+        assert_eq!(interface("e", "1.1.1.1:0", true).largest_payload(), 1472);
     }
 
     #[test]
@@ -346,10 +355,10 @@ mod tests {
         let of = |own: &str, peer: &str| local_mtu(own.parse().unwrap(), peer.parse().unwrap());
         assert_eq!((of("127.0.0.1:5", "127.0.0.9:7"), of("127.0.0.1:5", "203.0.113.77:7")), (Some(loopback), None));
         assert_eq!(of("192.0.2.1:5", "203.0.113.77:7"), None);
-        for known in list().unwrap().into_iter().filter(|known| known.is_up) {
-            let peer = SocketAddr::new(known.address.ip(), 7);
-            let peer = if known.is_link_local() { with_port(&known.address, peer.ip(), 7) } else { peer };
-            assert!(local_mtu(known.address, peer).is_some_and(|mtu| mtu >= loopback), "{known:?}");
+        for interface in list().unwrap().into_iter().filter(|interface| interface.is_up) {
+            let peer = SocketAddr::new(interface.address.ip(), 7);
+            let peer = if interface.is_link_local() { with_port(&interface.address, peer.ip(), 7) } else { peer };
+            assert!(local_mtu(interface.address, peer).is_some_and(|mtu| mtu >= loopback), "{interface:?}");
         }
     }
 
@@ -363,8 +372,8 @@ mod tests {
     #[test]
     fn local_addresses_are_recognized() {
         let own: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let all = list().unwrap().into_iter().filter(|known| known.is_up && !known.is_link_local());
-        let listed = all.map(|known| known.address.ip().to_string());
+        let all = list().unwrap().into_iter().filter(|interface| interface.is_up && !interface.is_link_local());
+        let listed = all.map(|interface| interface.address.ip().to_string());
         for here in listed.chain(["127.0.0.1", "127.0.1.1", "127.255.255.254", "::1"].map(str::to_owned)) {
             assert!(is_local_address(&own, here.parse().unwrap()), "{here}");
         }

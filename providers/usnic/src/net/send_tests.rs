@@ -37,8 +37,8 @@ pub(super) fn may_call(is_gso: bool) -> bool {
 }
 
 /// Two sockets with the same settings.
-fn pair(wanted: &SocketConfig) -> (Socket, Socket) {
-    let large = SocketConfig { receive_buffer: 1 << 20, send_buffer: 1 << 20, ..wanted.clone() };
+fn pair(config: &SocketConfig) -> (Socket, Socket) {
+    let large = SocketConfig { receive_buffer: 1 << 20, send_buffer: 1 << 20, ..config.clone() };
     (Socket::open(&large).unwrap(), Socket::open(&large).unwrap())
 }
 

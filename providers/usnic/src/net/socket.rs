@@ -47,17 +47,17 @@ pub(crate) struct Socket {
 pub(crate) struct ReducedBuffer {
     /// The sysctl that limits it.
     pub(crate) sysctl: &'static str,
-    pub(crate) wanted: usize,
+    pub(crate) requested: usize,
     pub(crate) granted: usize,
 }
 
 impl Socket {
-    pub(crate) fn open(wanted: &SocketConfig) -> io::Result<Socket> {
-        let family = if wanted.address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    pub(crate) fn open(config: &SocketConfig) -> io::Result<Socket> {
+        let family = if config.address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
         let set = |level, name, value| set(fd.as_fd(), level, name, value);
-        if wanted.address.is_ipv4() {
+        if config.address.is_ipv4() {
             set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
             set(libc::IPPROTO_IP, libc::IP_RECVERR, 1)?;
         } else {
@@ -67,7 +67,7 @@ impl Socket {
             let _ = set(libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1);
             set(libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
         }
-        if wanted.is_shared {
+        if config.is_shared {
             set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
         }
         if kernel_drops(fd.as_fd()).is_none() {
@@ -75,12 +75,12 @@ impl Socket {
             // needed.
             let _ = set(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
         }
-        let gro = wanted.gro && set(libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
-        let receive_buffer = SocketBuffer::Receive.ask(fd.as_fd(), wanted.receive_buffer)?;
-        let send_buffer = SocketBuffer::Send.ask(fd.as_fd(), wanted.send_buffer)?;
+        let gro = config.gro && set(libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
+        let receive_buffer = SocketBuffer::Receive.set_size(fd.as_fd(), config.receive_buffer)?;
+        let send_buffer = SocketBuffer::Send.set_size(fd.as_fd(), config.send_buffer)?;
         // 0: no GSO unless a message asks for it. A kernel without GSO refuses the option.
-        let gso = wanted.gso && set(libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
-        let local = bind(fd.as_fd(), wanted)?;
+        let gso = config.gso && set(libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
+        let local = bind(fd.as_fd(), config)?;
         Ok(Socket {
             fd,
             local,
@@ -119,11 +119,12 @@ impl Socket {
     }
 
     /// The buffers that are smaller than requested.
-    pub(crate) fn reduced_buffers(&self, wanted: &SocketConfig) -> impl Iterator<Item = ReducedBuffer> {
-        let cut = |sysctl, wanted, granted| (granted < wanted).then_some(ReducedBuffer { sysctl, wanted, granted });
+    pub(crate) fn reduced_buffers(&self, config: &SocketConfig) -> impl Iterator<Item = ReducedBuffer> {
+        let reduced =
+            |sysctl, requested, granted| (granted < requested).then_some(ReducedBuffer { sysctl, requested, granted });
         [
-            cut("net.core.rmem_max", wanted.receive_buffer, self.receive_buffer),
-            cut("net.core.wmem_max", wanted.send_buffer, self.send_buffer),
+            reduced("net.core.rmem_max", config.receive_buffer, self.receive_buffer),
+            reduced("net.core.wmem_max", config.send_buffer, self.send_buffer),
         ]
         .into_iter()
         .flatten()
@@ -163,9 +164,9 @@ impl AsFd for Socket {
     }
 }
 
-fn bind(fd: BorrowedFd<'_>, wanted: &SocketConfig) -> io::Result<SocketAddr> {
-    let mut address = wanted.address;
-    match wanted.ports.clone().filter(|_| address.port() == 0) {
+fn bind(fd: BorrowedFd<'_>, config: &SocketConfig) -> io::Result<SocketAddr> {
+    let mut address = config.address;
+    match config.ports.clone().filter(|_| address.port() == 0) {
         None => rustix::net::bind(fd, &address)?,
         Some(ports) => {
             let is_bound = ports.clone().any(|port| {
@@ -191,7 +192,7 @@ enum SocketBuffer {
 impl SocketBuffer {
     /// Requests a size, beyond the system's limit if this process is privileged. Returns the size that was granted. The kernel
     /// counts its own overhead too, and doubles the size for that.
-    fn ask(&self, fd: BorrowedFd<'_>, bytes: usize) -> io::Result<usize> {
+    fn set_size(&self, fd: BorrowedFd<'_>, bytes: usize) -> io::Result<usize> {
         let (force, plain) = match self {
             SocketBuffer::Receive => (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
             SocketBuffer::Send => (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
@@ -265,14 +266,11 @@ mod tests {
 
     #[test]
     fn reduced_buffer_names_its_sysctl() {
-        let wanted = SocketConfig { receive_buffer: 4096, send_buffer: usize::MAX, ..test_config("127.0.0.1:0") };
-        let socket = Socket::open(&wanted).unwrap();
-        let reduced_buffers: Vec<ReducedBuffer> = socket.reduced_buffers(&wanted).collect();
-        assert_eq!(
-            (reduced_buffers.len(), reduced_buffers[0].sysctl, reduced_buffers[0].wanted),
-            (1, "net.core.wmem_max", usize::MAX)
-        );
-        assert!(reduced_buffers[0].granted >= 4096 && socket.receive_buffer() >= 4096);
+        let config = SocketConfig { receive_buffer: 4096, send_buffer: usize::MAX, ..test_config("127.0.0.1:0") };
+        let socket = Socket::open(&config).unwrap();
+        let reduced: Vec<ReducedBuffer> = socket.reduced_buffers(&config).collect();
+        assert_eq!((reduced.len(), reduced[0].sysctl, reduced[0].requested), (1, "net.core.wmem_max", usize::MAX));
+        assert!(reduced[0].granted >= 4096 && socket.receive_buffer() >= 4096);
     }
 
     #[test]

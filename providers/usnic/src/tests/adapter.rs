@@ -93,7 +93,7 @@ fn without_room_above_a_request_is_rejected() {
 fn a_silent_host_is_unreachable() {
     let (here, there) = addresses();
     let client = Ia::open(&here, "give_up_ms=1000");
-    let silent = std::net::UdpSocket::bind((there.as_str(), client.device.knobs.port)).unwrap();
+    let silent = std::net::UdpSocket::bind((there.as_str(), client.device.settings.port)).unwrap();
     client.try_connect(silent.local_addr().unwrap().ip(), 7, conn(1)).unwrap();
     assert_eq!(client.event(), (conn(1), "unreachable"));
 }
@@ -420,7 +420,7 @@ fn asked(from: &str, to: &Ia, flags: u16, length: usize) -> Option<Vec<u8>> {
     let mut packet = Head::new(Kind::Probe, flags, 0, 0xABCD).as_bytes().to_vec();
     packet.resize(length, 0);
     socket.send_to(&packet, to.device.address()).unwrap();
-    let patience = if to.device.knobs.key_file.is_some() { Duration::from_millis(100) } else { LONG };
+    let patience = if to.device.settings.key_file.is_some() { Duration::from_millis(100) } else { LONG };
     socket.set_read_timeout(Some(patience)).unwrap();
     let mut answer = vec![0; 1 << 16];
     let (length, by) = socket.recv_from(&mut answer).ok()?;

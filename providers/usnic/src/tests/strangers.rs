@@ -46,7 +46,7 @@ fn a_listener_that_dies_with_a_request_has_rejected_it() {
     let (here, there) = addresses();
     let client = Ia::open(&here, "give_up_ms=3600000");
     let bind = |port| UdpSocket::bind((there.as_str(), port)).unwrap();
-    let (well_known, data) = (bind(client.device.knobs.port), bind(0));
+    let (well_known, data) = (bind(client.device.settings.port), bind(0));
     client.try_connect(there.parse().unwrap(), 7, conn(1)).unwrap();
     let mut packet = [0; 2048];
     let (length, from) = well_known.recv_from(&mut packet).unwrap();
@@ -139,7 +139,7 @@ fn a_process_that_shares_the_port_and_is_stopped_keeps_no_request() {
         Socket::open(&wanted).unwrap()
     };
     let server = Ia::open(&there, "");
-    let port = server.device.knobs.port;
+    let port = server.device.settings.port;
     let before = [shared(port), shared(port)];
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     let after = [shared(port), shared(port)];
