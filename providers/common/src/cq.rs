@@ -50,7 +50,6 @@ impl CompletionList {
         taken
     }
 
-    /// Whether there are no completions.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.waiting.load(Ordering::Acquire) == 0

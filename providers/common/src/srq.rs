@@ -42,7 +42,6 @@ pub struct SrqCore<W: ?Sized, J> {
 
 /// The shared receive queue of a connection.
 pub struct Pool<W: ?Sized, J> {
-    /// The queue.
     pub srq: Arc<SrqCore<W, J>>,
     /// Token of the connection's completions, but for the cookie.
     pub token: Token,
@@ -174,7 +173,6 @@ where
         self.state.lock().waiters.retain(|known| !known.ptr_eq(waiter));
     }
 
-    /// Number of waiting connections.
     pub fn waiting(&self) -> usize {
         self.state.lock().waiters.len()
     }

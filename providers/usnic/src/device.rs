@@ -32,12 +32,10 @@ const NUMBER_QUARANTINE: Nanos = 10 * SECONDS;
 /// Maximum number of set-up packets that wait for the engine. Further ones are dropped, and retransmitted by their senders.
 const MAX_CM_PACKETS: usize = 1024;
 
-/// The device of one IA.
 pub(crate) struct Device {
     pub(crate) name: String,
     pub(crate) settings: Settings,
     pub(crate) interface: Interface,
-    /// The data socket.
     pub(crate) socket: Arc<Socket>,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) table: ConnectionTable,
@@ -230,7 +228,6 @@ fn find_interface(name: &str, settings: &Settings) -> Result<Interface> {
     })
 }
 
-/// Settings of the data socket.
 fn data_socket_config(settings: &Settings, interface: &Interface) -> SocketConfig {
     SocketConfig {
         address: interface.address,

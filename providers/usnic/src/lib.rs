@@ -75,7 +75,6 @@ pub struct Usnic {
 /// A protection domain. Registrations and queue pairs must have the same number.
 pub struct Pd(u32);
 
-/// Registered memory.
 pub struct Mr {
     regions: Arc<Regions>,
     key: u32,
@@ -98,7 +97,6 @@ impl Drop for Mr {
     }
 }
 
-/// A memory window.
 pub struct Mw(Arc<MwCore>);
 
 impl MemoryWindow for Mw {

@@ -16,14 +16,12 @@ const BASE_DIR: BaseDirKind = BaseDirKind { provider: "usnic", variable: "DAPL_D
 /// The value of `rnr_retry` that means without limit, as in ibv_modify_qp(3).
 const RETRY_FOREVER: u32 = 7;
 
-/// Congestion control algorithm.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Congestion {
     Bbr,
     Cubic,
 }
 
-/// The settings of one IA.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// `None`: the first interface that is up.

@@ -35,7 +35,6 @@ pub struct BaseDirKind {
     pub default: &'static str,
 }
 
-/// A base directory.
 #[derive(Clone, Debug)]
 pub struct BaseDir {
     kind: &'static BaseDirKind,
@@ -93,7 +92,6 @@ impl BaseDir {
         BaseDir { kind, default: Some(path.clone()), path }
     }
 
-    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }

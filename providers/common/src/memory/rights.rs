@@ -21,11 +21,8 @@ pub const EXPORTED: u64 = 16;
 pub enum AccessRight {
     /// Reads by local segments. Each registration grants it; windows do not.
     LocalRead,
-    /// Writes by local segments.
     LocalWrite,
-    /// Reads by peers.
     RemoteRead,
-    /// Writes by peers.
     RemoteWrite,
 }
 
@@ -75,7 +72,6 @@ pub struct KeyEntry {
 }
 
 impl KeyEntry {
-    /// The protection domain.
     pub fn pd(&self) -> u32 {
         (self.word >> 32) as u32
     }

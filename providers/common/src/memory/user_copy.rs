@@ -57,7 +57,6 @@ const WRITABLE: u64 = 1;
 /// The registration of a piece, and its checker. Built only when a piece has to be checked.
 #[derive(Debug)]
 pub struct Registration<'a> {
-    /// The registered range.
     pub region: Region,
     /// Checks mappings of this process.
     pub checker: &'a Checker,

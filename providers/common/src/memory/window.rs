@@ -59,7 +59,6 @@ struct WindowState {
     closed: bool,
 }
 
-/// Parameters of a bind.
 struct BindGrant {
     key: u32,
     /// Key of the registration below the window.
@@ -69,7 +68,6 @@ struct BindGrant {
     _kept: KeptObject,
 }
 
-/// The bind in effect.
 struct ActiveBind {
     grant: BindGrant,
     /// When the key was revoked; copies by it may still be in progress.
@@ -168,7 +166,6 @@ impl<K: WindowKeys> WindowCore<K> {
         self.revoke_and_wait(old);
     }
 
-    /// Closes the window at once.
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;

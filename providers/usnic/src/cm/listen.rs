@@ -28,7 +28,6 @@ const REQUEST_BUFFER: usize = 4 << 20;
 /// Requests that are read in one call, so that other work is not delayed.
 const MAX_REQUESTS: usize = 256;
 
-/// The listeners of an IA.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     /// The local socket is missing where this user's directory of listeners cannot be used.

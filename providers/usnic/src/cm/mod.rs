@@ -256,7 +256,7 @@ impl Cm {
         let Some(entry) = device.table.lookup(number) else { return };
         self.sink.event(conn, ConnectionEvent::Established, &private_data);
         let path = device.path_to(agreed.terms.peer);
-        let opened = ConnectionParams {
+        let params = ConnectionParams {
             number,
             conn,
             agreed,
@@ -265,7 +265,7 @@ impl Cm {
             ceiling: path.ceiling,
             is_loopback: path.is_local,
         };
-        let outlook = handler.open(device::now(), opened);
+        let outlook = handler.open(device::now(), params);
         // From here on packets go to the connection, or to its closing state if the consumer has ended it already.
         entry.set_established();
         if let Some(outlook) = outlook {

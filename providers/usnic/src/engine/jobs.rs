@@ -9,10 +9,8 @@ use dapl::provider::{ConnId, ConnectionEvent};
 use dapl::runtime::handle::ObjectId;
 use dapl_software::engine::queue::{EngineQueue, Notify};
 
-/// The engine's queue.
 pub(crate) type Jobs = EngineQueue<Job>;
 
-/// A job of the engine.
 #[derive(Debug)]
 pub(crate) enum Job {
     /// An armed completion queue has a completion, or a shared receive queue is below its low watermark.

@@ -107,7 +107,6 @@ impl Polling {
         self.wakes_at.store(until, Ordering::SeqCst);
     }
 
-    /// The engine is awake.
     pub(crate) fn set_awake(&self) {
         self.wakes_at.store(0, Ordering::SeqCst);
     }
@@ -139,7 +138,6 @@ fn number_thread() -> usize {
 mod tests {
     use super::*;
 
-    /// Runs on another thread.
     fn on_other_thread<T: Send>(run: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| scope.spawn(run).join().unwrap())
     }

@@ -23,7 +23,6 @@ use crate::qp::connection_table::ConnectionEntry;
 /// Receive calls in one pass, at most.
 const CALLS: usize = 8;
 
-/// The passes of a device.
 pub(crate) struct Progress {
     device: Arc<Device>,
     pub(crate) pass: Mutex<Pass>,

@@ -34,7 +34,6 @@ const MIN_SLEEP: Nanos = 5 * MICROS;
 /// Maximum number of consecutive passes before other jobs are served.
 const MAX_PASSES: usize = 64;
 
-/// The engine thread.
 pub(crate) struct Engine {
     device: Arc<Device>,
     progress: Arc<Progress>,

@@ -25,7 +25,6 @@ pub(crate) const SLOTS: usize = 1 << 16;
 /// Entries that are allocated together.
 const CHUNK: usize = 256;
 
-/// An entry of the table.
 #[derive(Debug, Default)]
 struct Entry {
     /// The live key of this entry; 0 if there is none.
@@ -218,7 +217,6 @@ impl RegistrationGuards {
         Ok(())
     }
 
-    /// Releases all references.
     pub(crate) fn release(&mut self, regions: &Regions) {
         for key in self.keys.drain(..) {
             if let Some(entry) = regions.entry(key) {

@@ -29,7 +29,6 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// A little longer than the lock is usually held.
 const RETRY: Duration = Duration::from_micros(100);
 
-/// The listeners of this user.
 #[derive(Debug)]
 pub(crate) struct ListenerDir {
     base: BaseDir,

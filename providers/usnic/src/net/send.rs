@@ -25,7 +25,6 @@ const MIN_GSO: usize = 3;
 /// Tries of a send. It may return the error of an earlier packet (an ICMP answer, possibly of another connection).
 const MAX_TRIES: usize = 4;
 
-/// A part of a packet.
 #[derive(Clone, Copy, Debug)]
 enum Part {
     /// Offset and length in `own`.
@@ -53,7 +52,7 @@ struct Packet {
 pub(crate) struct SendOutcome {
     /// The socket is full. The rest stays in the batch, and has to be sent before anything else.
     pub(crate) is_blocked: bool,
-    /// Not the socket is full, but a queue behind it that it shares with others.
+    /// The socket has space, but a queue behind it is full, which it shares with other sockets.
     pub(crate) overflows: bool,
     /// A packet of this length exceeds the interface's MTU. It was dropped, as if lost.
     pub(crate) too_large: Option<usize>,

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-/// Settings of a socket.
 #[derive(Clone, Debug)]
 pub(crate) struct SocketConfig {
     /// With port 0, the first free port of `ports`; without `ports`, a port that the kernel chooses.

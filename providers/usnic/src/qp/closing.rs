@@ -68,10 +68,10 @@ pub(crate) fn reset_new(
     device: &Arc<Device>,
     config: &Config,
     context: &QpContext,
-    opened: ConnectionParams,
+    params: ConnectionParams,
     now: Nanos,
 ) {
-    let mut transport = Transport::new(config, opened, now);
+    let mut transport = Transport::new(config, params, now);
     transport.conn.abort(now, &mut NoHost);
     transport.transmit(now, &mut NoHost, context);
     ClosingConnection::start(device, context, transport, now);

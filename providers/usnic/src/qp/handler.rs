@@ -24,7 +24,7 @@ pub(crate) trait ConnectionHandler: Send + Sync {
     fn connecting(&self, number: u32, conn: ConnId);
 
     /// The connection is established, and was reported to dapl. `None`: the consumer has ended it already.
-    fn open(&self, now: Nanos, opened: ConnectionParams) -> Option<Outlook>;
+    fn open(&self, now: Nanos, params: ConnectionParams) -> Option<Outlook>;
 
     /// Packets of the connection, from one sender and in one GRO batch. Their header names this connection; nothing else of
     /// them is validated.
@@ -57,7 +57,6 @@ pub(crate) struct ConnectionParams {
     pub(crate) agreed: Agreed,
     /// See [`Device::schedule`](crate::device::Device::schedule).
     pub(crate) next_turn: Arc<NextTurn>,
-    /// The data socket.
     pub(crate) socket: Arc<Socket>,
     /// The largest datagram payload that the search for the path MTU tries.
     pub(crate) ceiling: usize,

@@ -32,7 +32,6 @@ pub(crate) struct WorkRequest {
     kind: RequestKind,
 }
 
-/// The kind of a request.
 #[derive(Debug)]
 enum RequestKind {
     Transfer,
@@ -91,7 +90,7 @@ pub(crate) struct QpContext {
     pub(crate) pool: Option<Pool>,
     /// Receives of the shared queue that are not complete: now, and the maximum since the watermarks were last checked.
     pub(crate) taken: AtomicU32,
-    pub(crate) most_taken: AtomicU32,
+    pub(crate) max_taken: AtomicU32,
     pub(crate) recv_cq: Option<Arc<CqCore>>,
     pub(crate) request_cq: Option<Arc<CqCore>>,
 }
@@ -108,7 +107,7 @@ impl QpContext {
             recv_pd: self.recv_pd,
             pool: None,
             taken: AtomicU32::new(0),
-            most_taken: AtomicU32::new(0),
+            max_taken: AtomicU32::new(0),
             recv_cq: None,
             request_cq: None,
         }
@@ -210,7 +209,7 @@ impl Host<QpContext> for &QpContext {
         let length = segments.total();
         let taken = self.taken.load(Ordering::Relaxed) + 1;
         self.taken.store(taken, Ordering::Relaxed);
-        self.most_taken.fetch_max(taken, Ordering::Relaxed);
+        self.max_taken.fetch_max(taken, Ordering::Relaxed);
         Some((RecvRequest { segments, token: Token { cookie, ..pool.token } }, length))
     }
 

@@ -73,7 +73,6 @@ struct QpState {
     past: Option<Box<Counters>>,
 }
 
-/// Phase of the queue pair.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum QpPhase {
     /// Posted work is queued.
@@ -103,7 +102,7 @@ impl Qp {
             recv_pd: pd,
             pool: None,
             taken: AtomicU32::new(0),
-            most_taken: AtomicU32::new(0),
+            max_taken: AtomicU32::new(0),
             recv_cq: spec.recv_cq.map(|cq| cq.0.clone()),
             request_cq: spec.request_cq.map(|cq| cq.0.clone()),
         };
@@ -188,7 +187,7 @@ impl QpCore {
     #[inline]
     fn recvs(&self, transport: &Transport) -> u32 {
         match self.context.pool {
-            Some(_) => self.context.most_taken.swap(self.context.taken.load(Ordering::Relaxed), Ordering::Relaxed),
+            Some(_) => self.context.max_taken.swap(self.context.taken.load(Ordering::Relaxed), Ordering::Relaxed),
             None => transport.conn.outstanding().1,
         }
     }

@@ -77,23 +77,23 @@ impl std::fmt::Debug for Transport {
 }
 
 impl Transport {
-    pub(crate) fn new(config: &Config, opened: ConnectionParams, now: Nanos) -> Self {
-        let terms = opened.agreed.terms;
+    pub(crate) fn new(config: &Config, params: ConnectionParams, now: Nanos) -> Self {
+        let terms = params.agreed.terms;
         let headers = if terms.peer.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
         // No path lies between two ends of the loopback interface.
-        let (mtu_start, congestion) = match opened.is_loopback {
-            true => (opened.ceiling, Algorithm::Local),
+        let (mtu_start, congestion) = match params.is_loopback {
+            true => (params.ceiling, Algorithm::Local),
             false => (BASE - headers, config.congestion),
         };
         let config = Config { mtu_start, congestion, ip_headers: headers, ..config.clone() };
         Transport {
-            number: opened.number,
-            id: opened.conn,
-            next_turn: opened.next_turn,
+            number: params.number,
+            id: params.conn,
+            next_turn: params.next_turn,
             conn: Conn::new(&config, terms, now),
             our_token: terms.our_token,
-            socket: opened.socket,
-            seal: opened.agreed.seal,
+            socket: params.socket,
+            seal: params.agreed.seal,
             headers,
             blocked: None,
             unmatched: 0,

@@ -30,14 +30,14 @@ impl ConnectionHandler for QpCore {
     }
 
     /// Moves the work that was posted before into the connection, in order.
-    fn open(&self, now: Nanos, opened: ConnectionParams) -> Option<Outlook> {
+    fn open(&self, now: Nanos, params: ConnectionParams) -> Option<Outlook> {
         let mut state = self.state.lock();
-        if state.phase != QpPhase::Connecting(opened.number) {
+        if state.phase != QpPhase::Connecting(params.number) {
             drop(state);
-            closing::reset_new(&self.device, &self.config, &self.context, opened, now);
+            closing::reset_new(&self.device, &self.config, &self.context, params, now);
             return None;
         }
-        let mut transport = Transport::new(&self.config, opened, now);
+        let mut transport = Transport::new(&self.config, params, now);
         for recv in state.recvs.drain(..) {
             let length = recv.segments.total();
             transport.conn.post_recv(now, recv, length, &mut &self.context);
