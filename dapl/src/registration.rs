@@ -1,7 +1,7 @@
 //! A provider library and the registry: `dat_provider_init` and `dat_provider_fini`.
 //!
 //! `export_provider!` makes the two exported functions and calls here. Nothing is opened, no thread started: init only
-//! copies, meets libdat, and registers exactly what it was asked to (spec/registry 3.3, P1 to P9).
+//! copies, meets libdat, and registers exactly what it was asked to (spec/registry 3.3 P1 to P9).
 
 use std::ffi::{CStr, c_char};
 
