@@ -1,8 +1,8 @@
-//! Completion queues: what has completed, and the connections that a poller brings on itself.
+//! Completion queues, and the connections that a polling consumer makes progress on.
 //!
-//! While a consumer polls a queue, it drives the connections in `active` and the engine sleeps; when it stops, the engine
-//! arms them and takes over. So a connection without traffic costs a poller nothing: it is not in the list. Locks of this
-//! room are taken below all others but the job queue's.
+//! While a consumer polls a queue, it drives the connections in `active` and the engine sleeps. When it stops, the engine arms
+//! them and takes over. A connection without traffic is not in the list, so it costs a poller nothing. Locks of this module are
+//! taken after all others except the engine queue's.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -15,32 +15,32 @@ use dapl_software::cq::CompletionList;
 use dapl_software::engine::queue::Notify;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::engine::jobs::{Attended, Job, Jobs};
+use crate::engine::jobs::{EngineQueueClient, Job, Jobs};
 
 /// Connections that stay with a poller even while they are idle.
-const WARM: usize = 16;
+const ACTIVE: usize = 16;
 
-/// A connection, as whoever polls one of its queues sees it.
-pub(crate) trait Driven: Send + Sync {
+/// A connection, as seen by a thread that polls one of its queues. A trait, because queue pairs are above completion queues.
+pub(crate) trait PolledConnection: Send + Sync {
     /// A poller's pass over it.
     fn poll(&self, out: &mut Outbox<'_>);
     /// There is no connection (any more).
     fn is_over(&self) -> bool;
-    /// Its peer was told that somebody polls.
-    fn is_hot(&self) -> bool;
+    /// Whether it is polled and its peer sends no wake-ups.
+    fn is_polled(&self) -> bool;
     /// Nothing has moved the last times that this was asked.
     fn was_idle(&self) -> bool;
-    /// Somebody begins to poll: no words, please.
+    /// Clears the wake-up flags, because a thread polls.
     fn disarm(&self);
-    /// Makes progress until there is nothing to do, then asks the peer for a word, unless somebody polls.
+    /// Makes progress until there is nothing to do, then sets the wake-up flags, unless a thread polls.
     fn serve(&self);
     /// Takes it from its pollers: from now on it costs them nothing.
     fn retire(&self);
-    /// Something is in the rings that nobody has taken.
-    fn has_news(&self) -> bool;
+    /// Whether the rings hold entries that have not been taken.
+    fn has_unread(&self) -> bool;
 }
 
-/// Where a pass leaves completions: straight with the poller that made it, if they are for its queue, else in their queue.
+/// Collects the completions of a pass: for the polling thread's own queue directly, else for their queue.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox<'a> {
     poller: Option<(&'a Arc<CqCore>, &'a mut [Completion])>,
@@ -75,17 +75,17 @@ pub struct Cq(pub(crate) Arc<CqCore>);
 pub(crate) struct CqCore {
     ready: CompletionList,
     sink: Weak<dyn CqSink>,
-    active: Mutex<Vec<Arc<dyn Driven>>>,
+    active: Mutex<Vec<Arc<dyn PolledConnection>>>,
     /// A consumer polls: its connections need no waking.
     polled: AtomicBool,
     polls: AtomicU32,
-    /// Engine passes under way that may complete receives of this queue.
+    /// Engine passes in progress that may complete receives of this queue.
     in_service: AtomicU32,
-    /// The engine looks after it every few milliseconds.
+    /// The engine checks it every tick.
     watched: AtomicBool,
-    /// Nobody will poll it any more: it takes no connections.
+    /// The queue was dropped: it accepts no connections.
     closed: AtomicBool,
-    /// Nanoseconds that a wait may look before it sleeps.
+    /// Longest time in nanoseconds that a wait polls before it sleeps.
     spin: u32,
     jobs: Arc<Jobs>,
 }
@@ -127,8 +127,8 @@ impl CqCore {
         Service(self)
     }
 
-    /// Waits until no engine pass is under way. A program that has seen the last byte of a message in memory finds its completion
-    /// then, although the engine was preempted between the two. A pass calls nothing above, and its length is bounded.
+    /// Waits until no engine pass is in progress. A program that has seen the last byte of a message in memory then finds its
+    /// completion, even if the engine was preempted between the two. A pass has a bounded length and calls no upper layer.
     #[inline]
     fn await_service(&self) {
         while self.in_service.load(Ordering::Acquire) > 0 {
@@ -145,7 +145,7 @@ impl CqCore {
     }
 
     /// Gives a connection with traffic to the poller.
-    pub(crate) fn activate(&self, conn: Arc<dyn Driven>) {
+    pub(crate) fn activate(&self, conn: Arc<dyn PolledConnection>) {
         let mut active = self.active.lock();
         let known = active.iter().any(|known| Arc::ptr_eq(known, &conn));
         if !known && !self.closed.load(Ordering::Acquire) && !conn.is_over() {
@@ -154,21 +154,22 @@ impl CqCore {
     }
 
     /// The connection is over, or its QP goes. A poller that has the list just now finds out by itself.
-    pub(crate) fn forget(&self, conn: &dyn Driven) {
+    pub(crate) fn forget(&self, conn: &dyn PolledConnection) {
         if let Some(mut active) = self.active.try_lock() {
             active.retain(|known| !std::ptr::addr_eq(Arc::as_ptr(known), conn));
         }
     }
 
-    /// Nobody polls: every connection is brought on and armed. First `polled` goes, then the list is read; the engine adds
-    /// to the list first and then looks at `polled`. So no connection falls between.
+    /// No thread polls: makes progress on every connection and arms it. `polled` is cleared before the list is read; the engine
+    /// adds to the list before it reads `polled`. So no connection is missed.
     fn serve_active(&self) {
-        let hot: Vec<Arc<dyn Driven>> = self.active.lock().iter().filter(|conn| conn.is_hot()).cloned().collect();
+        let hot: Vec<Arc<dyn PolledConnection>> =
+            self.active.lock().iter().filter(|conn| conn.is_polled()).cloned().collect();
         hot.iter().for_each(|conn| conn.serve());
     }
 
     #[cold]
-    fn begin_polling(self: &Arc<Self>, active: &[Arc<dyn Driven>]) {
+    fn begin_polling(self: &Arc<Self>, active: &[Arc<dyn PolledConnection>]) {
         self.polled.store(true, Ordering::SeqCst);
         active.iter().for_each(|conn| conn.disarm());
         if !self.watched.swap(true, Ordering::SeqCst) {
@@ -194,8 +195,8 @@ impl Notify for CqCore {
     }
 }
 
-impl Attended for CqCore {
-    /// What a consumer that stopped polling left is taken over.
+impl EngineQueueClient for CqCore {
+    /// Takes over from a consumer that stopped polling.
     fn tick(&self, last: &mut u32) -> bool {
         let polls = self.polls.load(Ordering::Relaxed);
         if polls == *last {
@@ -206,7 +207,7 @@ impl Attended for CqCore {
         }
         *last = polls;
         let mut active = self.active.lock();
-        if active.len() > WARM {
+        if active.len() > ACTIVE {
             let (idle, busy): (Vec<_>, Vec<_>) = active.drain(..).partition(|conn| conn.was_idle());
             *active = busy;
             drop(active);
@@ -238,7 +239,7 @@ impl CompletionQueue for Cq {
         let mut filled = 0;
         if let Some(mut active) = cq.active.try_lock() {
             let mut outbox = Outbox { poller: Some((cq, out)), filled: 0 };
-            // A queue that is armed as well has somebody to wake: its connections go on waking the engine.
+            // An armed queue has a sleeping consumer: its connections keep waking the engine.
             if !cq.polled.load(Ordering::Relaxed) && !cq.is_armed() {
                 cq.begin_polling(&active);
             }
@@ -259,7 +260,8 @@ impl CompletionQueue for Cq {
                 let _deferral = cancel::defer(); // the last to leave a connection closes its descriptors
                 active.retain(|conn| !conn.is_over());
             }
-            // Who polls without a pause would take it again before the engine, which brings connections, has woken up.
+            // A thread that polls without a pause would retake the lock before the engine, which adds connections, has woken
+            // up.
             MutexGuard::unlock_fair(active);
         }
         if filled == 0 {
@@ -294,9 +296,9 @@ mod tests {
     use super::*;
 
     /// A connection that always has more than a poller takes.
-    struct Flood(Arc<CqCore>, AtomicU32);
+    struct ManyCompletions(Arc<CqCore>, AtomicU32);
 
-    impl Driven for Flood {
+    impl PolledConnection for ManyCompletions {
         fn poll(&self, out: &mut Outbox<'_>) {
             while !out.is_full() {
                 out.put(&self.0, Completion::default());
@@ -306,13 +308,13 @@ mod tests {
         fn is_over(&self) -> bool {
             false
         }
-        fn is_hot(&self) -> bool {
+        fn is_polled(&self) -> bool {
             true
         }
         fn was_idle(&self) -> bool {
             false
         }
-        fn has_news(&self) -> bool {
+        fn has_unread(&self) -> bool {
             false
         }
         fn disarm(&self) {}
@@ -320,17 +322,17 @@ mod tests {
         fn retire(&self) {}
     }
 
-    struct Nobody;
+    struct NoWaiter;
 
-    impl CqSink for Nobody {
+    impl CqSink for NoWaiter {
         fn notify(&self) {}
     }
 
     #[test]
-    fn connections_take_turns_and_what_does_not_fit_stays_in_its_ring() {
-        let sink: Weak<dyn CqSink> = Weak::<Nobody>::new();
+    fn connections_take_turns_and_excess_stays_in_the_ring() {
+        let sink: Weak<dyn CqSink> = Weak::<NoWaiter>::new();
         let cq = Cq::new(sink, Arc::new(Jobs::new().unwrap()), 0);
-        let floods: Vec<_> = (0..3).map(|_| Arc::new(Flood(cq.0.clone(), AtomicU32::new(0)))).collect();
+        let floods: Vec<_> = (0..3).map(|_| Arc::new(ManyCompletions(cq.0.clone(), AtomicU32::new(0)))).collect();
         floods.iter().for_each(|flood| cq.0.activate(flood.clone()));
         let mut out = [Completion::default(); 16];
         for _ in 0..6 {

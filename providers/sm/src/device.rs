@@ -15,47 +15,47 @@ use parking_lot::Mutex;
 
 use crate::Sm;
 use crate::cm::socket::{self, SetupSocket};
-use crate::cm::table::Book;
+use crate::cm::table::ConnectionTable;
 use crate::dir::{Base, Endpoint};
 use crate::engine::jobs::Jobs;
 use crate::memory::backing::Backings;
 use crate::memory::cma::Probe;
 use crate::memory::knem::Knem;
 use crate::memory::regions::{Regions, SLOTS};
-use crate::settings::{ByKernel, Knobs};
+use crate::settings::{ByKernel, SmSettings};
 
-/// What all objects of one open IA share.
+/// State shared by all objects of an open IA.
 pub(crate) struct Device {
     pub(crate) limits: Limits,
-    pub(crate) knobs: Knobs,
+    pub(crate) settings: SmSettings,
     pub(crate) ip: IpAddr,
-    /// Tells this life of the end point from others at the same path.
-    pub(crate) life: u64,
+    /// Distinguishes this end point from earlier ones with the same path.
+    pub(crate) epoch: u64,
     pub(crate) endpoint: Endpoint,
     pub(crate) socket: SetupSocket,
     pub(crate) fifo: OwnedFd,
     pub(crate) regions: Arc<Regions>,
-    /// What is behind registrations that peers may map.
+    /// Files and segments of registrations that peers may map.
     pub(crate) backings: Backings,
     pub(crate) probe: Probe,
     /// This process takes barriers from others, and gives them.
     pub(crate) barrier: bool,
     pub(crate) jobs: Arc<Jobs>,
-    pub(crate) book: Arc<Book>,
+    pub(crate) book: Arc<ConnectionTable>,
     pub(crate) listeners: Mutex<HashMap<u64, ObjectId>>,
     pub(crate) sink: Arc<dyn CmSink<Sm>>,
     next_pd: AtomicU32,
-    /// How many shared receive queues there are.
+    /// Number of shared receive queues.
     pub(crate) srqs: Arc<AtomicU32>,
 }
 
 impl Device {
     pub(crate) fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Sm>>) -> Result<Self> {
-        let knobs = Knobs::read(spec.params);
-        if knobs.is_open {
+        let settings = SmSettings::read(spec.params);
+        if settings.is_open {
             crate::memory::cma::open_to_the_user();
         }
-        let base = Base::open(knobs.base.as_deref())?;
+        let base = Base::open(settings.base.as_deref())?;
         let endpoint = Endpoint::create(base)?;
         endpoint.base().at_exit(endpoint.path());
         let failed = |what: &str, error: rustix::io::Errno| {
@@ -64,12 +64,12 @@ impl Device {
         };
         let socket = SetupSocket::bind(endpoint.path()).map_err(|e| failed("bind the set-up socket", e))?;
         let fifo = socket::open_own_fifo(endpoint.path()).map_err(|e| failed("open the FIFO", e))?;
-        let knem = if knobs.rma.has(ByKernel::Knem) { Knem::open() } else { None };
+        let knem = if settings.rma.has(ByKernel::Knem) { Knem::open() } else { None };
         Ok(Device {
             limits: limits(65_535, SLOTS as u32 - 1),
-            knobs,
+            settings,
             ip: own_address(),
-            life: random()?,
+            epoch: random()?,
             socket,
             fifo,
             regions: Arc::new(Regions::new(random()? | 1)?.with(knem)),

@@ -1,9 +1,9 @@
-//! The end point's folder: `<base>/<pid>/<id>/` with `sock`, `fifo`, `lock` and `conns/`, and beside it the names of
-//! listeners in `<base>/quals/` (transports.md SM-1..SM-3, B3; design.md 8 and 10) and those of shared memory.
+//! The end point directory `<base>/<pid>/<id>/` with `sock`, `fifo`, `lock` and `conns/`, and beside it the names of listeners
+//! in `<base>/quals/` (SM-1 to SM-3, spec/transports B3) and of shared memory.
 //!
-//! Whoever lives holds an exclusive file lock in its folder; the kernel drops it at any death. So a cleaner can tell the
-//! dead from the living: it deletes only what it could lock, after renaming it aside. Folders are 0700, files 0600, made
-//! exclusively, and links are not followed. Nothing here talks to a peer.
+//! A live process holds an exclusive file lock in its directory; the kernel releases it when the process dies. A cleaner
+//! deletes only what it could lock, after renaming it. Directories are 0700, files 0600, created exclusively, and links are not
+//! followed.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -23,7 +23,7 @@ use rustix::io::Errno;
 /// Longest path of a Unix socket, its NUL left out.
 const SUN_PATH: usize = 107;
 
-/// How often a listener asks for its name while others are about to leave it, and how long it waits in between.
+/// Attempts to take a listener's name that others are about to release, and the pause in between.
 const TRIES: u32 = 100;
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -36,7 +36,7 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
 const KIND: BaseDirKind = BaseDirKind { provider: "sm", variable: "DAPL_DIR", default: "/dev/shm/dapl" };
 
-/// Where the end points of one user meet.
+/// The base directory of one user's end points.
 #[derive(Clone, Debug)]
 pub(crate) struct Base {
     dir: BaseDir,
@@ -89,8 +89,7 @@ impl Base {
         &self.names
     }
 
-    /// Where the listener on `qual` says that its end point is. It may be dead; asking it tells. Errors: `Exhausted(Device)`
-    /// without a descriptor to look.
+    /// End point of the listener on `qual`, which may be dead. Errors: `Exhausted(Device)` without a free descriptor.
     pub(crate) fn find(&self, qual: u64) -> Result<Option<PathBuf>> {
         if let Some(path) = self.find_in(self.dir.path(), qual)? {
             return Ok(Some(path));
@@ -112,8 +111,8 @@ impl Base {
         Ok(read.and_then(|_| endpoint_path(&text)))
     }
 
-    /// Whether who lives listens on `qual`: the name that is locked says so. Otherwise a cleaner looks at it, or somebody is
-    /// about to write it; both are done in a moment.
+    /// Whether a live process listens on `qual`. A name that is not locked is being created or cleaned up; both take a moment,
+    /// so it is checked again.
     fn has_listener(&self, qual: u64) -> bool {
         let path = self.find_in(self.dir.path(), qual).ok().flatten();
         let pid = path.and_then(|path| path.parent()?.file_name()?.to_str()?.parse().ok());
@@ -129,11 +128,11 @@ impl Base {
         self.dir.alternatives().into_iter().any(is_locked)
     }
 
-    /// Removes what the dead left: end points, names of listeners and of shared memory. `died` is the id of a process that is
-    /// known to be dead, though its number is still in use.
+    /// Removes what dead processes left: end points, names of listeners and of shared memory. `died` is the id of a process
+    /// that is known to be dead, though its number is still in use.
     ///
-    /// Probes every process that does not live, and `PROBED` of the others, whose number may be another process's by now;
-    /// `PROBED` names, or all when anything else was removed.
+    /// Probes every process that does not exist, and `PROBED` of the others, whose number may have been reused; of the names
+    /// `PROBED`, or all if anything else was removed.
     pub(crate) fn clean(&self, died: Option<i32>) {
         let processes = entries(self.dir.path()).into_iter();
         let numbered = processes.filter_map(|path| Some((path.file_name()?.to_str()?.parse::<i32>().ok()?, path)));
@@ -147,7 +146,7 @@ impl Base {
         self.names.clean(most);
     }
 
-    /// As `clean`, for one end point that nobody answered at; only if it is of this base.
+    /// As `clean`, for one end point that did not answer; only below this base directory.
     pub(crate) fn clean_up(&self, path: &Path) {
         if path.parent().and_then(Path::parent) == Some(self.dir.path()) {
             clean_endpoint(path);
@@ -161,7 +160,7 @@ impl Base {
     }
 }
 
-/// Removes the dead end points of a process, and its folder if none is left. True: it is gone.
+/// Removes the dead end points of a process, and its directory if none is left. Returns whether it is gone.
 fn clean_process(process: &Path, pid: i32) -> bool {
     for endpoint in entries(process) {
         let name = endpoint.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
@@ -174,7 +173,7 @@ fn clean_process(process: &Path, pid: i32) -> bool {
     fs::remove_dir(process).is_ok()
 }
 
-/// Removes the folder of a dead end point; leaves that of a living one alone, and what is no folder.
+/// Removes the directory of a dead end point. Does nothing for a live one, or for anything but a directory.
 fn clean_endpoint(path: &Path) {
     if !is_folder(path) || !path.parent().is_some_and(is_folder) {
         return;
@@ -187,13 +186,13 @@ fn clean_endpoint(path: &Path) {
     }
 }
 
-/// Was this folder begun by a process that died over it? Who lives has locked it, or is about to: that takes a moment, and
-/// until then nobody else may touch anything in it.
+/// Whether the process that began to create this directory died. A live process locks it within a moment; until then no other
+/// process may change it.
 fn is_abandoned(new: &Path, pid: i32) -> bool {
     const LONG: Duration = Duration::from_secs(10);
     let Ok(found) = fs::symlink_metadata(new) else { return false };
     let is_old = || found.modified().ok().and_then(|begun| begun.elapsed().ok()).is_some_and(|age| age > LONG);
-    // The number may be somebody else's by now.
+    // The process id may have been reused.
     if is_alive(pid) && !is_old() {
         return false;
     }
@@ -203,8 +202,8 @@ fn is_abandoned(new: &Path, pid: i32) -> bool {
     }
 }
 
-/// Removes a folder without a lock. That is the last thing that an end point leaves, so it is of somebody who died over that.
-/// By a handle: a living one of the same name may come to its place.
+/// Removes a directory without a lock file: the lock is removed last, so a process died while removing it. Uses a directory
+/// handle, since a live end point may take the name.
 fn sweep(path: &Path) {
     let Ok(folder) = open_folder(path) else { return };
     let inside = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
@@ -227,8 +226,8 @@ fn move_away(path: &Path) {
     }
 }
 
-/// Removes the folder of an end point. Looking into a folder takes a descriptor, and there may be none: so first by name. The
-/// lock goes last: who dies over this leaves what a cleaner knows.
+/// Removes the directory of an end point. Known names first, since listing a directory needs a descriptor and there may be
+/// none. The lock goes last, so that a cleaner can continue after a crash.
 fn remove(path: &Path) {
     let file = |name| {
         let _ = fs::remove_file(path.join(name));
@@ -261,8 +260,9 @@ fn is_alive(pid: i32) -> bool {
     pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))
 }
 
-/// Somebody removed or locked what we were just making, or left something at its place: the next number is as good.
-fn met_a_cleaner(error: &std::io::Error) -> bool {
+/// Whether creation failed because a cleaner removed or locked the directory, or because the name was taken; then the next
+/// number is tried.
+fn is_cleaner_conflict(error: &std::io::Error) -> bool {
     use ErrorKind::*;
     matches!(error.kind(), NotFound | AlreadyExists | DirectoryNotEmpty | WouldBlock)
 }
@@ -272,7 +272,7 @@ fn met_a_cleaner(error: &std::io::Error) -> bool {
 pub(crate) struct Endpoint {
     base: Base,
     path: PathBuf,
-    /// Held locked for life.
+    /// Locked for the epoch of the end point.
     _lock: File,
     pid: u32,
 }
@@ -292,7 +292,7 @@ impl Endpoint {
             let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
             match Self::build(&base, named, id) {
                 Ok((path, lock)) => return Ok(Endpoint { base, path, _lock: lock, pid }),
-                Err(e) if met_a_cleaner(&e) => base = base.make()?,
+                Err(e) if is_cleaner_conflict(&e) => base = base.make()?,
                 Err(e) => return Err(base.dir.report_failure("create an end point in", base.dir.path(), &e)),
             }
         }
@@ -339,7 +339,7 @@ impl Endpoint {
         &self.base
     }
 
-    /// Notes a connection: an administrator sees who talks to whom.
+    /// Links a connection to its peer's directory, for administrators.
     pub(crate) fn add_conn(&self, id: u32, peer: &Path) {
         let dir = self.path.join("conns").join(id.to_string());
         if DirBuilder::new().mode(0o700).create(&dir).is_ok() {
@@ -355,7 +355,7 @@ impl Endpoint {
         }
     }
 
-    /// Listens under the name of `qual`. `ConnQualTaken` while somebody who lives does.
+    /// Listens under the name of `qual`. `ConnQualTaken` while another live process does.
     pub(crate) fn claim(&self, qual: u64) -> Result<Name> {
         let path = self.base.quals().join(qual.to_string());
         for _ in 0..TRIES {

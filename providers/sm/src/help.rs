@@ -1,9 +1,9 @@
-//! Help: who fetches a long message asks its sender to write a part of it, so that two processors copy.
+//! Sender-assisted copy: the receiver of a long message asks the sender to write a part of it, so that two processors copy.
 //!
-//! The asker puts a job on its own control line and does other work; then it withdraws the job, and unless the helper has
-//! claimed it by then, it is the asker's again. A claim and a withdrawal that meet see at least one of each other: each side
-//! writes its word, then a full barrier, then reads the other's. What is claimed is reported, done or not. Each side writes
-//! only its own words; nothing here copies, sleeps or wakes.
+//! The receiver writes a job to its own control line and copies another part; then it withdraws the job. If the sender has not
+//! claimed it by then, the receiver copies that part too. A concurrent claim and withdrawal cannot miss each other: each side
+//! writes its word, executes a full barrier, then reads the other's. A claimed job is always reported, done or not. This module
+//! does not copy, sleep or wake.
 #![forbid(unsafe_code)]
 
 use dapl::runtime::sync::{Ordering, fence};
@@ -22,10 +22,10 @@ const OUTCOME: usize = CLAIM + 8;
 pub(crate) struct Job {
     /// The message: the count of requests when it will have been taken.
     pub(crate) slot: u64,
-    /// Where the part begins in it, and how long it is.
+    /// Offset and length of the part in the message.
     pub(crate) offset: u64,
     pub(crate) length: u32,
-    /// Where it is to go, in the asker's memory.
+    /// Key and address of the destination in the receiver's memory.
     pub(crate) key: u32,
     pub(crate) pd: u32,
     pub(crate) address: u64,
@@ -58,7 +58,7 @@ impl Help<'_> {
         for (n, word) in job.encode().into_iter().enumerate() {
             self.own.word(JOB + n * 8).store(word, Ordering::Relaxed);
         }
-        // Pairs with the Acquire in `look`: first the job, then its ticket.
+        // Pairs with the Acquire in `look`: the job first, then its ticket.
         self.own.word(TICKET).store(ticket, Ordering::Release);
     }
 
@@ -70,9 +70,9 @@ impl Help<'_> {
         self.theirs.word(CLAIM).load(Ordering::Relaxed) == ticket
     }
 
-    /// What became of a job that was claimed, once it is known: whether it was done.
+    /// Result of a claimed job, once it is reported.
     pub(crate) fn outcome(&self, ticket: u64) -> Option<bool> {
-        // Pairs with the Release in `report`: the part is there before the word says so.
+        // Pairs with the Release in `report`: the bytes are written before the result.
         let word = self.theirs.word(OUTCOME).load(Ordering::Acquire);
         (word >> 1 == ticket).then_some(word & 1 == 1)
     }
@@ -80,7 +80,7 @@ impl Help<'_> {
     /// Is there a job, and one with another ticket than the last? Nothing of it is sure before it is claimed.
     pub(crate) fn look(&self, last: u64) -> Option<(u64, Job)> {
         let ticket = self.theirs.word(TICKET).load(Ordering::Acquire);
-        // A ticket whose outcome has no room for it is nobody's.
+        // A ticket that does not fit into the result word is invalid.
         if ticket == 0 || ticket == last || ticket >> 62 != 0 {
             return None;
         }
@@ -132,7 +132,7 @@ mod tests {
     }
 }
 
-/// loom reports a part that both write, one that is used before it is written, and one that nobody writes.
+/// Loom reports a part that both sides write, one that is used before it is written, and one that neither writes.
 #[cfg(all(test, loom))]
 mod interleavings {
     use std::sync::Arc;

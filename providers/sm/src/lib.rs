@@ -1,18 +1,17 @@
-//! `libdaplsm.so.1`: the uDAPL provider over shared memory, between processes of one user on one host.
+//! `libdaplsm.so.1`: the uDAPL provider over shared memory, between processes of one user on one host. The design is in
+//! docs/sm.md.
 //!
 //! An open IA is a `device`: an end point directory (`dir`) with a set-up socket and a FIFO, and one thread (`engine`) with its
 //! `jobs`. `cm` sets connections up by datagrams (`proto`), which pass sealed memory (`memory/map`, `qp/link`), and keeps the
-//! table of attempts and connections. Then the two directions of a connection (`qp/rx`, `qp/tx`, `qp/shared`) run over slot
-//! rings (`qp/ring`) without a lock or a pointer in shared memory. RDMA is a single copy (`qp/single_copy`) where possible:
-//! into shared memory that the peer exports (`memory/backing`, `exchange`, `imports`, `mapped`) or by the kernel
-//! (`memory/kernel_copy`: `knem`, `cma`; `calibration` times that); else it goes through a bounce buffer. Long sends take the
-//! same ways, and sender and receiver share the work (`help`). dapl sees queue pairs (`qp`), completion queues (`cq`), shared
-//! receive queues (`srq`), requests (`cm/request`), registered memory (`memory/regions`) and memory windows
+//! table of attempts and connections. The two directions of a connection (`qp/rx`, `qp/tx`, `qp/shared`) run over slot rings
+//! (`qp/ring`) without a lock or a pointer in shared memory. RDMA is a single copy (`qp/single_copy`) where possible: into
+//! shared memory that the peer exports (`memory/backing`, `exchange`, `imports`, `mapped`) or by the kernel
+//! (`memory/kernel_copy`: `knem`, `cma`; `calibration` measures it); else it goes through a bounce buffer. Long sends take the
+//! same ways, with sender and receiver sharing the work (`help`). dapl uses queue pairs (`qp`), completion queues (`cq`),
+//! shared receive queues (`srq`), requests (`cm/request`), registered memory (`memory/regions`) and memory windows
 //! (`memory/window`).
-//!
-//! It knows no handle and no event; dapl knows no ring.
 
-/// Where the suites may end this process, or stop it. In what is released there is nothing at these places.
+/// Places where tests end or stop this process. Empty in release builds.
 macro_rules! fail_point {
     ($point:ident) => {
         #[cfg(test)]
@@ -76,7 +75,7 @@ pub struct Mr {
     key: u32,
     remote: bool,
     /// Peers may map what is behind it.
-    lent: bool,
+    exported: bool,
 }
 
 impl MemoryRegion for Mr {
@@ -92,7 +91,7 @@ impl MemoryRegion for Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         self.device.regions.remove(self.key, self.device.book.announced());
-        if self.lent {
+        if self.exported {
             self.device.backings.take_back(self.key);
         }
     }
@@ -166,7 +165,7 @@ impl Provider for Sm {
 
     fn facts(&self) -> Vec<(String, String)> {
         let uri = format!("sm://{}", self.device.endpoint.path().display());
-        vec![("endpoint".into(), uri), ("rma".into(), self.device.knobs.rma.to_string())]
+        vec![("endpoint".into(), uri), ("rma".into(), self.device.settings.rma.to_string())]
     }
 
     fn address(&self) -> SocketAddr {
@@ -210,22 +209,22 @@ impl MemoryProvider for Sm {
             return Err(Error::InvalidParameter(3));
         }
         let key = self.device.regions.add(region, access, pd.0)?;
-        Ok(Mr { device: self.device.clone(), key, remote: access.remote_read || access.remote_write, lent: false })
+        Ok(Mr { device: self.device.clone(), key, remote: access.remote_read || access.remote_write, exported: false })
     }
 
     fn register_shared(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
-        let Device { backings, regions, knobs, .. } = &*self.device;
+        let Device { backings, regions, settings, .. } = &*self.device;
         let remote = access.remote_read || access.remote_write;
         let usable = remote
-            && knobs.rma == settings::RmaMethod::Auto
+            && settings.rma == settings::RmaMethod::Auto
             && regions.may_register(region, access.local_write || access.remote_write);
         let Some(backing) = usable.then(|| backings.find(region, access.remote_write)).flatten() else {
             log::info!("shared memory at {:#x}: peers cannot map it, and use the other ways", region.address);
             return self.register(pd, region, access);
         };
-        let key = regions.lend(region, access, pd.0)?;
-        backings.lend(key, backing);
-        Ok(Mr { device: self.device.clone(), key, remote, lent: true })
+        let key = regions.export(region, access, pd.0)?;
+        backings.export(key, backing);
+        Ok(Mr { device: self.device.clone(), key, remote, exported: true })
     }
 
     fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Membership> {
@@ -250,7 +249,7 @@ impl QueueProvider for Sm {
 
     fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Cq> {
         self.start_engine()?;
-        Ok(Cq::new(sink, self.device.jobs.clone(), self.device.knobs.spin))
+        Ok(Cq::new(sink, self.device.jobs.clone(), self.device.settings.spin))
     }
 
     fn create_qp(&self, pd: &Pd, spec: QpSpec<Self>) -> Result<Qp> {

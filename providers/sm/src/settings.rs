@@ -1,11 +1,8 @@
-//! What an administrator can set: what the settings of `dat_knobs`' table mean here.
+//! The settings of sm: values of the settings table, from `ia_params` and the environment (`dapl_software::settings`).
 //!
-//! How they are read, from `ia_params` and the environment, is in `dapl_software::settings`.
-//!
-//! Not here, on purpose: who may connect, since the base directory is of one user and closed to others, and a list of others
-//! would have to open it to them; huge pages, since no area is as large as one; the size of a slot, 128 bytes, since both sides
-//! must have the same and it is part of the protocol's version; the number of slots and the sizes of buffers
-//! (`Geometry::OURS`), which each side sends to the other.
+//! Not settable: which users may connect, since the base directory is private to one user; huge pages, since no area is as
+//! large as one; the slot size of 128 bytes, which is part of the protocol version; the number of slots and the sizes of
+//! buffers, which each side sends to the other.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -24,14 +21,14 @@ pub(crate) enum ByKernel {
 /// How RDMA moves bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum RmaMethod {
-    /// Whatever is fastest of what is seen to work.
+    /// The fastest method that works.
     Auto,
     /// The first of these that is seen to work, else shared buffers.
     Order([Option<ByKernel>; 2]),
 }
 
 impl RmaMethod {
-    /// What comes behind shared buffers is never used: they always work.
+    /// Methods after the bounce buffer are dropped, since that always works.
     fn of(words: &[&str]) -> Self {
         let kernels = words.iter().take_while(|word| **word != "mmap");
         let mut order = kernels.map(|word| if *word == "knem" { ByKernel::Knem } else { ByKernel::Cma });
@@ -69,7 +66,7 @@ impl std::fmt::Display for RmaMethod {
 
 /// The settings of one IA, as the table has them.
 #[derive(Clone, Debug)]
-pub(crate) struct Knobs {
+pub(crate) struct SmSettings {
     /// `None`: one of this user's under `/dev/shm`.
     pub(crate) base: Option<String>,
     pub(crate) rma: RmaMethod,
@@ -77,38 +74,38 @@ pub(crate) struct Knobs {
     pub(crate) calibrate: bool,
     /// Of this side's areas.
     pub(crate) geometry: Geometry,
-    /// Nanoseconds that a wait may look before it sleeps.
+    /// Longest time in nanoseconds that a wait polls before it sleeps.
     pub(crate) spin: u32,
     /// Opened to the user's other processes.
     pub(crate) is_open: bool,
     pub(crate) alive: Duration,
     pub(crate) silence: Duration,
-    /// How long a request is retried that finds no listener.
+    /// Time for which a request without a listener is retried.
     pub(crate) listener_wait: Duration,
 }
 
-impl Knobs {
+impl SmSettings {
     /// From `ia_params` and the environment.
     pub(crate) fn read(params: &str) -> Self {
         #[cfg(test)]
         let (areas, params) = &tests::areas(params);
-        let knobs = Self::of(&read(&SM, params));
+        let settings = Self::of(&read(&SM, params));
         #[cfg(test)]
-        let knobs = tests::hooked(knobs, *areas);
-        knobs
+        let settings = tests::hooked(settings, *areas);
+        settings
     }
 
     fn of(given: &SettingValues<'_>) -> Self {
         let rma = given.order("rma").map_or(RmaMethod::Auto, |order| RmaMethod::of(&order));
         let silence = Duration::from_millis(given.number("give_up_ms"));
-        Knobs {
+        SmSettings {
             base: given.text("dir").map(|(_, text)| text),
             rma,
             calibrate: rma == RmaMethod::Auto,
-            geometry: Geometry::OURS,
+            geometry: Geometry::LOCAL,
             spin: given.number("spin_us") as u32 * 1000,
             is_open: given.word("cma") == "open",
-            // Who is rarely heard would be taken for dead by a peer of the same settings.
+            // At most a quarter of the give-up time, or a peer with the same settings would give this process up.
             alive: Duration::from_millis(given.number("keepalive_ms")).min(silence / 4),
             silence,
             listener_wait: Duration::from_millis(given.number("listener_wait_ms")),
@@ -126,7 +123,7 @@ mod tests {
 
     /// Tests alone choose the sizes of areas, by words of `ia_params`: `slots=`, `message_buffer=`, `rma_buffer=`.
     pub(super) fn areas(params: &str) -> (Geometry, String) {
-        let (mut geometry, mut rest) = (Geometry::OURS, Vec::new());
+        let (mut geometry, mut rest) = (Geometry::LOCAL, Vec::new());
         for word in params.split(' ') {
             let (name, number) = word.split_once('=').unwrap_or_default();
             match (name, number.parse()) {
@@ -141,12 +138,12 @@ mod tests {
     }
 
     /// `DAPL_TEST_UNTIMED`: a process with a stop point set passes no such point while it times copies.
-    pub(super) fn hooked(knobs: Knobs, geometry: Geometry) -> Knobs {
-        let calibrate = knobs.calibrate && std::env::var_os("DAPL_TEST_UNTIMED").is_none();
-        Knobs { geometry, calibrate, ..knobs }
+    pub(super) fn hooked(settings: SmSettings, geometry: Geometry) -> SmSettings {
+        let calibrate = settings.calibrate && std::env::var_os("DAPL_TEST_UNTIMED").is_none();
+        SmSettings { geometry, calibrate, ..settings }
     }
 
-    impl Knobs {
+    impl SmSettings {
         fn from(params: &str, variable: &dyn Fn(&str) -> Option<String>) -> Self {
             Self::of(&dapl_software::settings::parse(&SM, params, variable))
         }
@@ -159,7 +156,7 @@ mod tests {
             "DAPL_SM_RMA" => Some("mmap".to_string()),
             _ => None,
         };
-        let read = |params| Knobs::from(params, &env);
+        let read = |params| SmSettings::from(params, &env);
         assert_eq!((read("").base.as_deref(), read("").rma), (Some("/env"), RmaMethod::Order([None, None])));
         let both = read("/params rma=auto");
         assert_eq!((both.base.as_deref(), both.rma), (Some("/params"), RmaMethod::Auto));
@@ -169,25 +166,25 @@ mod tests {
 
     #[test]
     fn defaults_are_those_of_the_table() {
-        let knobs = Knobs::from("", &none);
-        assert_eq!((knobs.base, knobs.rma, knobs.is_open), (None, RmaMethod::Auto, false));
-        assert_eq!((knobs.calibrate, knobs.spin, knobs.listener_wait.as_millis()), (true, 150_000, 50));
-        assert_eq!((knobs.alive.as_millis(), knobs.silence.as_millis()), (5_000, 60_000));
+        let settings = SmSettings::from("", &none);
+        assert_eq!((settings.base, settings.rma, settings.is_open), (None, RmaMethod::Auto, false));
+        assert_eq!((settings.calibrate, settings.spin, settings.listener_wait.as_millis()), (true, 150_000, 50));
+        assert_eq!((settings.alive.as_millis(), settings.silence.as_millis()), (5_000, 60_000));
     }
 
     #[test]
     fn bad_values_fall_back() {
-        let bad = Knobs::from("", &|name| (name != "DAPL_DIR").then(|| "12x".to_string()));
+        let bad = SmSettings::from("", &|name| (name != "DAPL_DIR").then(|| "12x".to_string()));
         assert_eq!((bad.rma, bad.is_open, bad.spin), (RmaMethod::Auto, false, 150_000));
         assert_eq!((bad.alive.as_millis(), bad.silence.as_millis()), (5_000, 60_000));
-        let set = Knobs::from("cma=open keepalive_ms=3600001 give_up_ms=999 nonsense=1 a b c", &none);
+        let set = SmSettings::from("cma=open keepalive_ms=3600001 give_up_ms=999 nonsense=1 a b c", &none);
         assert_eq!((set.is_open, set.alive.as_millis(), set.silence.as_millis()), (true, 5_000, 60_000));
     }
 
     #[test]
     fn rma_has_an_order() {
         use ByKernel::{Cma, Knem};
-        let order = |text: &str| Knobs::from(&format!("rma={text}"), &none).rma;
+        let order = |text: &str| SmSettings::from(&format!("rma={text}"), &none).rma;
         assert_eq!(order("auto").by_kernel().collect::<Vec<_>>(), [Knem, Cma]);
         for (text, ways) in [
             ("knem,cma,mmap", [Some(Knem), Some(Cma)]),
@@ -204,18 +201,18 @@ mod tests {
         assert!(order("cma").has(Cma) && !order("cma").has(Knem) && !order("mmap,cma").has(Cma));
         assert_eq!(order("mmap").to_string(), "shared buffers");
         assert_eq!(order("cma").to_string(), "cross-memory copy where it works, else shared buffers");
-        assert!(!Knobs::from("rma=cma", &none).calibrate, "an order leaves nothing to choose");
+        assert!(!SmSettings::from("rma=cma", &none).calibrate, "an order leaves nothing to choose");
     }
 
     #[test]
     fn areas_are_sane_and_smaller_than_a_huge_page() {
-        assert!(Geometry::OURS.is_sane() && Geometry::OURS.area_len() < 2 << 20);
+        assert!(Geometry::LOCAL.is_sane() && Geometry::LOCAL.area_len() < 2 << 20);
     }
 
     #[test]
-    fn signs_of_life_come_sooner_than_death() {
-        assert_eq!(Knobs::from("give_up_ms=1000", &none).alive.as_millis(), 250);
-        assert_eq!(Knobs::from("give_up_ms=1000 keepalive_ms=100", &none).alive.as_millis(), 100);
+    fn heartbeat_interval_is_below_the_give_up_time() {
+        assert_eq!(SmSettings::from("give_up_ms=1000", &none).alive.as_millis(), 250);
+        assert_eq!(SmSettings::from("give_up_ms=1000 keepalive_ms=100", &none).alive.as_millis(), 100);
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! Every entry from several threads at once, over sm, through the provider's own table.
 //!
-//! `cargo test` runs these as they are; `cargo xtask test threads` runs them under ThreadSanitizer, which then sees all of
+//! `payload test` runs these as they are; `payload xtask test threads` runs them under ThreadSanitizer, which then sees all of
 //! dapl and sm, as they are linked into this program. No test asserts an order that the specification does not give; a
 //! test that does not end is ended by its watchdog.
 
-#[path = "threads/door.rs"]
-mod door;
-#[path = "threads/monkey.rs"]
-mod monkey;
+#[path = "threads/entries.rs"]
+mod entries;
+#[path = "threads/random_calls.rs"]
+mod random_calls;
 #[path = "threads/pair.rs"]
 mod pair;
 #[cfg(tsan)]
@@ -22,14 +22,14 @@ use std::thread;
 use std::time::Duration;
 
 use dat_abi::*;
-use door::{Door, blank, completion, cookie, crew, dat, made, next, sure};
-use monkey::Cage;
+use entries::{Entries, blank, completion, cookie, crew, dat, made, next, sure};
+use random_calls::Cage;
 use pair::{End, connect};
 
 /// Under the sanitizer all is done more often: that is what it is built for.
 const TIMES: u32 = if cfg!(tsan) { 8 } else { 1 };
 
-/// Ends the process when a test hangs: a lost wake-up must not stop a suite for ever.
+/// Ends the process when a test hangs, for example because of a lost wake-up.
 struct Watchdog(Arc<AtomicBool>);
 
 impl Watchdog {
@@ -56,21 +56,21 @@ impl Drop for Watchdog {
     }
 }
 
-/// Runs with an adapter of its own, closed behind it whatever is left in it.
-fn with_ia(name: &'static str, test: impl FnOnce(door::Handle)) {
+/// Runs with an adapter of its own, which is closed afterwards in any state.
+fn with_ia(name: &'static str, test: impl FnOnce(entries::Handle)) {
     let _watchdog = Watchdog::new(name);
-    let door = Door::new();
+    let door = Entries::new();
     let ia = door.open();
     test(ia);
     assert_eq!(dat!(ia_close_func(ia, DAT_CLOSE_ABRUPT_FLAG)), DAT_SUCCESS);
 }
 
-/// Not a test of ours but of the sanitizer: `cargo xtask test threads` asks it to find this.
+/// A check of the sanitizer itself: `payload xtask test threads` expects it to report this race.
 #[test]
 #[ignore = "races on purpose"]
 fn a_deliberate_race_is_seen() {
     struct Shared(std::cell::UnsafeCell<u64>);
-    // SAFETY: a lie, on purpose.
+    // SAFETY: a violation, on purpose.
     unsafe impl Sync for Shared {}
     static SHARED: Shared = Shared(std::cell::UnsafeCell::new(0));
     // SAFETY: as above.
@@ -220,7 +220,7 @@ fn posts_meet_a_disconnect_a_reset_and_a_free() {
     });
 }
 
-/// What an agent knows.
+/// State of an agent.
 struct Agent {
     cno: AtomicPtr<std::ffi::c_void>,
     evd: AtomicPtr<std::ffi::c_void>,
@@ -237,7 +237,7 @@ impl Agent {
     }
 }
 
-/// Takes everything, arms itself again, and looks once more.
+/// Takes all events, sets itself as the agent again, and polls once more.
 unsafe extern "C" fn called(agent: DAT_PVOID, _: DAT_EVD_HANDLE) {
     // SAFETY: the agent outlives its CNO.
     let agent = unsafe { &*agent.cast::<Agent>() };
@@ -296,7 +296,7 @@ fn every_entry_from_every_thread() {
 #[test]
 fn an_adapter_is_closed_under_load() {
     let _watchdog = Watchdog::new("closing");
-    let door = Door::new();
+    let door = Entries::new();
     for round in 0..6 * u64::from(TIMES) {
         let ia = door.open();
         let cage = Cage::new(ia);

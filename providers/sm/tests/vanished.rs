@@ -1,12 +1,10 @@
-//! Memory that is unmapped, protected or cut off after it was registered: a transfer that uses it ends with an error, and
-//! nobody dies of it.
-//!
-//! Each case runs in a process of its own, since what it must not do is end one. Both ends are in it, so that whichever side
-//! copies would be seen to fault.
+//! Memory that is unmapped, protected or truncated after it was registered: a transfer that uses it ends with an error, and no
+//! process crashes. Each case runs in a process of its own. Both end points are in it, so that a fault on either side would be
+//! seen.
 
-#[path = "threads/door.rs"]
+#[path = "threads/entries.rs"]
 #[expect(dead_code, reason = "the suite of threads uses more of it")]
-mod door;
+mod entries;
 #[path = "threads/pair.rs"]
 mod pair;
 
@@ -14,20 +12,20 @@ use std::process::Command;
 use std::ptr::null_mut;
 
 use dat_abi::*;
-use door::{Door, Handle, completion, cookie, dat, made, next, sure};
+use entries::{Entries, Handle, completion, cookie, dat, made, next, sure};
 use pair::{End, connect};
 
 const CASE: &str = "VANISHED_CASE";
 
-/// Whose memory goes: that of who posts, or that of the receive or the target.
+/// The side whose memory vanishes: the poster's, or the receiver's or target's.
 const SIDES: [&str; 2] = ["local", "remote"];
-/// How the memory goes.
+/// How the memory vanishes.
 const WAYS: [&str; 4] = ["unmapped", "protected", "cut", "again"];
 /// Inside a slot, in a piece, in many pieces.
 const LENGTHS: [usize; 3] = [48, 9_000, 200_000];
 const ROOM: usize = 1 << 18;
 
-/// Memory of its own, and for `cut` of a file.
+/// A mapping, of a file for `cut`.
 struct Memory {
     at: *mut u8,
     file: i32,
@@ -77,7 +75,7 @@ impl Memory {
 
     /// Takes it away, so that it is of no use to `write` or to reading.
     fn vanish(&self, way: &str) {
-        // SAFETY: nobody here touches it any more; that the library does not either is what is tested.
+        // SAFETY: the test no longer uses it; that the library does not either is what is tested.
         let done = unsafe {
             match way {
                 "cut" => libc::ftruncate(self.file, 0),
@@ -105,12 +103,12 @@ fn post(transfer: &str, from: End, to: End, mine: &Memory, theirs: &Memory, leng
     assert_eq!(code, DAT_SUCCESS, "{code:#x}");
 }
 
-/// One case: which transfer, whose memory, how it goes, how long.
+/// Runs a case: transfer, side, way, length.
 fn run(case: &str) {
     let mut words = case.split(' ');
     let mut word = || words.next().expect("four words");
     let (transfer, side, way, length) = (word(), word(), word(), word().parse().expect("a length"));
-    let door = Door::new();
+    let door = Entries::new();
     let ia = door.open();
     let pz = sure(made!(pz_create_func(ia)));
     let (from, to) = (End::new(ia, pz), End::new(ia, pz));
@@ -118,7 +116,7 @@ fn run(case: &str) {
     connect(ia, from, to);
     let is_send = transfer == "send";
     if way == "again" {
-        // What was fine a while ago is no proof.
+        // A successful transfer before does not prove that the memory is still there.
         post(transfer, from, to, &mine, &theirs, length);
         assert_eq!(completion(&next(from.sent())), (1, DAT_DTO_SUCCESS));
         if is_send {
@@ -145,7 +143,7 @@ fn run(case: &str) {
     assert_eq!(dat!(ia_close_func(ia, DAT_CLOSE_ABRUPT_FLAG)), DAT_SUCCESS);
 }
 
-/// All cases of one transfer, with this way of moving RDMA.
+/// All cases of one transfer, with this RDMA method.
 fn all(transfer: &str, rma: &str) {
     let program = std::env::current_exe().expect("this program has a path");
     let mut failed = Vec::new();

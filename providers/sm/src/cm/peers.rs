@@ -1,6 +1,6 @@
-//! Who is at the other side: its half of a link is mapped, and the end point behind it found again, or met and probed.
+//! The peer's side of a link: maps its areas, and finds or probes the end point behind it.
 //!
-//! What a peer sent is checked before it is mapped. Answers nobody, and keeps nothing: a peer lives as long as its links.
+//! What a peer sent is checked before it is mapped. A peer's state lives as long as its links.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -14,11 +14,11 @@ use crate::cm::socket::{self, MAX_FDS};
 use crate::device::Device;
 use crate::memory::calibration;
 use crate::memory::cma;
-use crate::memory::imports::Loans;
+use crate::memory::imports::Imports;
 use crate::memory::map::{LastCheck, Map};
 use crate::memory::regions::PeerRegions;
 use crate::proto::handshake::Terms;
-use crate::qp::link::{Peer, Theirs};
+use crate::qp::link::{Peer, PeerSide};
 use crate::settings::{ByKernel, RmaMethod};
 
 /// Maps the other side's half of a link; its descriptors are closed again. `None`: it is not what it should be.
@@ -29,7 +29,7 @@ pub(crate) fn meet(
     their_id: u32,
     terms: &Terms,
     mut fds: Vec<OwnedFd>,
-) -> Option<Theirs> {
+) -> Option<PeerSide> {
     if fds.len() != MAX_FDS {
         let is_full = matches!(rustix::io::dup(device.regions.fd()), Err(Errno::MFILE | Errno::NFILE));
         let why = if is_full { ": this process may not have more open; allow more (ulimit -n)" } else { "" };
@@ -44,7 +44,7 @@ pub(crate) fn meet(
         return None;
     };
     let peer = peer(device, path, pid, terms, &table)?;
-    Some(Theirs {
+    Some(PeerSide {
         area: Arc::new(area),
         rma: Arc::new(rma),
         geometry: terms.geometry,
@@ -77,15 +77,15 @@ fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) 
         log::warn!("set-up with {}: its table of memory cannot be mapped", path.display());
         return None;
     };
-    // Watched before it is probed: so it is this process that shows the value, and whose death is heard.
-    let rma = &device.knobs.rma;
+    // Watched before it is probed, so that the probed process is the one whose death is noticed.
+    let rma = &device.settings.rma;
     let wanted = rma.has(ByKernel::Cma) && terms.probe_address != 0 && watch.is_some();
     let cma = AtomicBool::new(wanted && cma::probe(pid, terms.probe_address, terms.probe_value));
     let is_first = rma.by_kernel().next() == Some(ByKernel::Knem);
     let knem = device.regions.knem().is_some() && watch.is_some() && (is_first || !cma.load(Ordering::Relaxed));
-    let is_timed = device.knobs.calibrate && cma.load(Ordering::Relaxed);
+    let is_timed = device.settings.calibrate && cma.load(Ordering::Relaxed);
     let offer_from = if is_timed { calibration::crossover() } else { calibration::USUAL };
-    let loans = (*rma == RmaMethod::Auto).then(Loans::default);
+    let imports = (*rma == RmaMethod::Auto).then(Imports::default);
     let peer = Arc::new(Peer {
         path: path.to_path_buf(),
         pid,
@@ -94,7 +94,7 @@ fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) 
         cma,
         knem: knem.into(),
         offer_from,
-        loans,
+        imports,
         watch,
         looked: LastCheck::default(),
         #[cfg(test)]

@@ -1,35 +1,35 @@
-//! One datagram of the set-up socket, with the descriptors it brings and what the kernel says of its sender.
+//! Receives a datagram of the set-up socket, with descriptors and the sender's credentials.
 //!
-//! By hand, since a sender of another pid namespace has the process id 0, which well-kept wrappers hold to be impossible.
-//! Believes nothing of the bytes and looks at none of them. Never blocks.
+//! Calls `recvmsg` directly, because a sender of another pid namespace has process id 0, which wrapper crates reject. The bytes
+//! are not interpreted here. Never blocks.
 
 use std::io;
 use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// What came.
+/// A received datagram.
 #[derive(Debug)]
 pub(crate) struct Datagram {
-    /// How many bytes of the room were filled.
+    /// Number of bytes received.
     pub(crate) length: usize,
     pub(crate) fds: Vec<OwnedFd>,
-    /// 0: not visible in our pid namespace, or not told.
+    /// 0: not visible in this pid namespace, or no credentials.
     pub(crate) pid: i32,
-    /// The largest number: not told.
+    /// `u32::MAX`: no credentials.
     pub(crate) uid: u32,
     /// The path of the sender's socket; empty if it has none.
     pub(crate) from: Vec<u8>,
 }
 
-/// Room for credentials and some descriptors, aligned as the headers want it. What does not fit is closed by the kernel.
+/// Buffer for credentials and some descriptors, aligned for the headers. The kernel closes descriptors that do not fit.
 type Control = [u64; 16];
 
 /// The next datagram. Errors: `EAGAIN` when there is none, `EINTR`.
-pub(crate) fn receive(socket: BorrowedFd<'_>, room: &mut [u8]) -> io::Result<Datagram> {
+pub(crate) fn receive(socket: BorrowedFd<'_>, space: &mut [u8]) -> io::Result<Datagram> {
     let mut control: Control = [0; 16];
     // SAFETY: both are plain C records, for which zeros are values.
     let (mut name, mut message): (libc::sockaddr_un, libc::msghdr) = unsafe { std::mem::zeroed() };
-    let mut part = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
+    let mut part = libc::iovec { iov_base: space.as_mut_ptr().cast(), iov_len: space.len() };
     message.msg_name = (&raw mut name).cast();
     message.msg_namelen = size_of_val(&name) as libc::socklen_t;
     message.msg_iov = &raw mut part;
@@ -37,22 +37,22 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, room: &mut [u8]) -> io::Result<Dat
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control) as _;
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: every pointer of the record is to a local that lives beyond the call, with its length.
+    // SAFETY: every pointer of the record is to a local that outlives the call, with its length.
     let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
     let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
     let from = path(&name, message.msg_namelen as usize);
     let mut datagram = Datagram { length, fds: Vec::new(), pid: 0, uid: u32::MAX, from };
-    // SAFETY: the kernel has filled the record, and `control` lives.
+    // SAFETY: the kernel has filled the record, and `control` is still alive.
     unsafe { datagram.read_control(&message) };
     Ok(datagram)
 }
 
 impl Datagram {
     /// # Safety
-    /// The record is as `recvmsg` has left it, and its control buffer lives. Its descriptors are ours from here on.
+    /// The record is as `recvmsg` left it, and its control buffer is alive. The caller owns the descriptors.
     #[allow(clippy::unnecessary_cast, reason = "the length has another type with musl")]
     unsafe fn read_control(&mut self, message: &libc::msghdr) {
-        // SAFETY: this function's own contract; the headers lie in the buffer, and so does what they announce.
+        // SAFETY: this function's own contract; the headers violation in the buffer, and so does what they announce.
         unsafe {
             let mut header = libc::CMSG_FIRSTHDR(message);
             while let Some(part) = header.as_ref() {
@@ -78,7 +78,7 @@ impl Datagram {
     }
 }
 
-/// The path in an address of so many bytes.
+/// The path in an address of `length` bytes.
 fn path(name: &libc::sockaddr_un, length: usize) -> Vec<u8> {
     let length = length.saturating_sub(offset_of!(libc::sockaddr_un, sun_path)).min(name.sun_path.len());
     name.sun_path[..length].iter().map(|byte| *byte as u8).take_while(|byte| *byte != 0).collect()
@@ -100,15 +100,15 @@ mod tests {
         let (one, other) = UnixDatagram::pair().unwrap();
         rustix::net::sockopt::set_socket_passcred(&one, true).unwrap();
         other.send(b"hello").unwrap();
-        let mut room = [0; 8];
-        let got = receive(one.as_fd(), &mut room).unwrap();
-        assert_eq!((got.length, &room[..5]), (5, &b"hello"[..]));
+        let mut space = [0; 8];
+        let got = receive(one.as_fd(), &mut space).unwrap();
+        assert_eq!((got.length, &space[..5]), (5, &b"hello"[..]));
         assert_eq!((got.pid, got.uid), (std::process::id() as i32, rustix::process::geteuid().as_raw()));
         assert!(got.from.is_empty() && got.fds.is_empty());
-        assert_eq!(receive(one.as_fd(), &mut room).unwrap_err().raw_os_error(), Some(libc::EAGAIN));
+        assert_eq!(receive(one.as_fd(), &mut space).unwrap_err().raw_os_error(), Some(libc::EAGAIN));
         here.connect(&dir).unwrap();
         here.send(b"a long word").unwrap();
-        let got = receive(here.as_fd(), &mut room).unwrap();
+        let got = receive(here.as_fd(), &mut space).unwrap();
         assert_eq!(
             (got.length, got.from),
             (8, dir.as_os_str().as_encoded_bytes().to_vec()),

@@ -49,7 +49,7 @@ impl ConnRequest for Request {
             .inspect_err(|_| setup::refuse(&self.device, self.id, Answer::Rejected))
     }
 
-    /// The requester is told to ask the other listener: so it need not be of this process.
+    /// Tells the requester to ask the other listener, which may be in another process.
     fn hand_off(self, qual: u64) -> std::result::Result<(), (Self, Error)> {
         match self.device.endpoint.base().find(qual) {
             Ok(Some(_)) => {}

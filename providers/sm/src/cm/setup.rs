@@ -1,9 +1,9 @@
-//! Connection set-up: attempts by id, the datagrams between them, and what each step does (transports.md SM-4..SM-8, CM-4).
+//! Connection set-up: sends and receives the handshake's datagrams and carries out the actions of `proto::machine` (SM-4 to
+//! SM-8, CM-4).
 //!
-//! Down-calls (connect, accept, reject, close) and the engine meet here, under one lock that is held for book-keeping and
-//! sends. What is decided is decided by `proto::machine`; here its actions are carried out. Duplicates are recognised by
-//! sender and token. Only the engine reports upwards. Whatever a peer sent has been decoded by `proto` and is believed no further than
-//! that; descriptors are checked before they are mapped.
+//! Calls from dapl (connect, accept, reject, close) and the engine use one lock over the connection table. Duplicates are
+//! recognised by sender and token. Only the engine reports to dapl. Datagrams have been decoded and validated by `proto`;
+//! descriptors are checked before they are mapped.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, SocketAddr};
@@ -27,15 +27,15 @@ use crate::engine::jobs::Job;
 use crate::memory::regions::SLOTS;
 use crate::proto::handshake::{Answer, Datagram, Geometry, Terms};
 use crate::proto::machine::{Action, Delivery, Input, Machine};
-use crate::qp::link::Link;
+use crate::qp::link::ConnectionMemory;
 use crate::settings::ByKernel;
 
 fn terms(device: &Device, qp: &dyn Conn, generation: u16, token: u64, qual: u64, geometry: Geometry) -> Terms {
-    let probe = device.knobs.rma.has(ByKernel::Cma);
+    let probe = device.settings.rma.has(ByKernel::Cma);
     Terms {
         generation,
         token,
-        endpoint: device.life,
+        endpoint: device.epoch,
         qual,
         geometry,
         pd: qp.pd(),
@@ -51,7 +51,7 @@ fn terms(device: &Device, qp: &dyn Conn, generation: u16, token: u64, qual: u64,
     }
 }
 
-/// The end point that an address and a qualifier name. `Ok(None)`: it is here, but nobody listens.
+/// The end point of an address and a qualifier. `Ok(None)`: the address is local, but there is no listener.
 fn resolve(device: &Device, address: &PeerAddress, qual: u64) -> Result<Option<PathBuf>> {
     match address {
         PeerAddress::Path(path) => {
@@ -64,14 +64,14 @@ fn resolve(device: &Device, address: &PeerAddress, qual: u64) -> Result<Option<P
     }
 }
 
-/// What is left to do after a step of an attempt's machine.
+/// Actions to be done after a step, without the lock.
 #[derive(Default)]
 pub(crate) struct Step {
     pub(crate) actions: Vec<Action>,
     pub(crate) conn: Option<Arc<dyn Conn>>,
-    pub(crate) link: Option<Arc<Link>>,
+    pub(crate) link: Option<Arc<ConnectionMemory>>,
     pub(crate) peer: PathBuf,
-    /// The attempt, if it is over; dropped when the lock is not held.
+    /// The attempt, if it is over; dropped without the lock.
     _over: Option<Attempt>,
 }
 
@@ -124,7 +124,7 @@ fn transmit(device: &Device, attempt: &Attempt) -> Delivery {
     let Some(datagram) = attempt.machine.outgoing() else { return Delivery::Queued };
     let mut fds: Vec<BorrowedFd<'_>> = attempt.fds.iter().map(|fd| fd.as_fd()).collect();
     fds.push(device.regions.fd().as_fd());
-    // Descriptors of ours go to nobody else.
+    // Descriptors are sent only to a directory of the same user.
     let sent = socket::check_folder(&attempt.peer, rustix::process::geteuid().as_raw())
         .and_then(|()| device.socket.send(&attempt.peer, &datagram.encode(), &fds));
     fail_point!(AfterRequestOrReply);
@@ -170,7 +170,7 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
         let mut book = device.book.lock();
         (book.new_id().ok_or(Error::Exhausted(Resource::Memory))?, book.new_generation())
     };
-    let (link, fds) = Link::create(id, conn, device.knobs.geometry)?;
+    let (link, fds) = ConnectionMemory::create(id, conn, device.settings.geometry)?;
     let link = Arc::new(link);
     link.be_of(generation);
     // The machine puts the token in.
@@ -178,7 +178,7 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
     let request = Datagram::Request { id, terms, private_data: spec.private_data.to_vec() };
     let now = Instant::now();
     let attempt = Attempt {
-        machine: Machine::active(id, request, now + device.knobs.listener_wait, device.knobs.silence, now),
+        machine: Machine::active(id, request, now + device.settings.listener_wait, device.settings.silence, now),
         conn: Some(Arc::downgrade(&qp)),
         link: Some(link.clone()),
         listener: Some((spec.address.clone(), spec.qual)),
@@ -196,7 +196,7 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
     Ok(())
 }
 
-/// Engine: looks the listener of an attempt up again, or the one on `qual` that has the request now.
+/// Looks up the listener of an attempt again, or the one on `qual` to which the request was handed off. Called by the engine.
 pub(crate) fn look_up(device: &Device, id: u32, qual: Option<u64>) -> Step {
     let listener = device.book.lock().by_id.get(&id).and_then(|attempt| attempt.listener.clone());
     let Some((address, first)) = listener else { return Step::default() };
@@ -223,7 +223,7 @@ pub(crate) fn refuse(device: &Device, id: u32, answer: Answer) {
 
 /// Down-call: accepts a request into a queue pair.
 pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: &[u8], conn: ConnId) -> Result<()> {
-    let (link, fds) = Link::create(id, conn, device.knobs.geometry)?;
+    let (link, fds) = ConnectionMemory::create(id, conn, device.settings.geometry)?;
     let link = Arc::new(link);
     // One lock for both steps: a repeated request in between would find an attempt without a reply, and close `fds`.
     let mut book = device.book.lock();
@@ -245,18 +245,17 @@ pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: 
 }
 
 /// Down-call or engine: this side ends a connection or attempt, and its peer is notified.
-pub(crate) fn close(device: &Device, link: &Arc<Link>) {
+pub(crate) fn close(device: &Device, link: &Arc<ConnectionMemory>) {
     step(device, link.id, Input::Close);
 }
 
-/// A request arrived: `Some` with its id and listener if it is a new one for the consumer. One that nobody listens for, or
-/// that makes no sense, is answered here.
+/// Handles a request: returns id and listener if it is new. A request without a listener, or an invalid one, is answered here.
 pub(crate) fn requested(device: &Device, received: Received, their_id: u32, terms: &Terms) -> Option<(u32, ObjectId)> {
     let Received { fds, from, pid, .. } = received;
     let key = (from.clone(), terms.token);
     let known = {
         let book = device.book.lock();
-        if book.past.knows(terms.token) {
+        if book.history.knows(terms.token) {
             return None; // sent again before its sender had the answer, and read after the end
         }
         book.by_peer.get(&key).copied()
@@ -275,7 +274,7 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
         refuse(Answer::NoListener);
         return None;
     };
-    fail_point!(RequestHeard);
+    fail_point!(RequestReceived);
     let Some(theirs) = peers::meet(device, &from, pid, their_id, terms, fds) else {
         refuse(Answer::NotUnderstood);
         return None;
@@ -287,7 +286,7 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
     };
     let watch = book.watch(pid);
     let attempt = Attempt {
-        machine: Machine::passive(id, their_id, terms.token, device.knobs.silence, Instant::now()),
+        machine: Machine::passive(id, their_id, terms.token, device.settings.silence, Instant::now()),
         conn: None,
         link: None,
         listener: None,

@@ -106,7 +106,7 @@ pub(crate) fn check_folder(endpoint: &Path, uid: u32) -> rustix::io::Result<()> 
     Ok(())
 }
 
-/// Opens a peer's FIFO for writing; refuses anything that is not a FIFO of `uid`. `NXIO`: nobody reads it.
+/// Opens a peer's FIFO for writing. Refuses anything but a FIFO of `uid`. `NXIO`: it has no reader.
 pub(crate) fn open_peer_fifo(endpoint: &Path, uid: u32) -> rustix::io::Result<OwnedFd> {
     check_folder(endpoint, uid)?;
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;

@@ -1,6 +1,6 @@
-//! The book of attempts and connections of an IA: ids, deadlines, known peers and the processes watched.
+//! The table of attempts and connections of an IA: ids, deadlines, known peers and watched processes.
 //!
-//! `setup` and the engine write in it, under one lock that is held for that only. It sends nothing and decides nothing.
+//! `setup` and the engine use it under one lock.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -12,26 +12,26 @@ use std::time::Instant;
 use dapl::provider::PeerAddress;
 use parking_lot::Mutex;
 
-use crate::cq::Driven;
+use crate::cq::PolledConnection;
 use crate::proto::machine::Machine;
-use crate::qp::link::{Link, Peer, PidWatch, Theirs};
+use crate::qp::link::{ConnectionMemory, Peer, PeerSide, PidWatch};
 
 /// A queue pair, as its attempts and the engine see it.
-pub(crate) trait Conn: Driven {
+pub(crate) trait Conn: PolledConnection {
     /// Its protection domain.
     fn pd(&self) -> u32;
     /// Reads of the peer's that it takes at a time.
     fn max_reads_in(&self) -> u32;
     /// An attempt begins.
-    fn begin(&self, link: Arc<Link>);
+    fn begin(&self, link: Arc<ConnectionMemory>);
     /// Ends the connection (or only `which`) on this side: everything posted is flushed, later posts are flushed at once.
     /// The link, if there was one.
-    fn break_off(&self, which: Option<&Arc<Link>>) -> Option<Arc<Link>>;
-    /// The connection stands and was reported: data may flow.
-    fn open(&self, link: &Arc<Link>);
+    fn break_off(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<Arc<ConnectionMemory>>;
+    /// Starts data transfer, after the connection was reported.
+    fn open(&self, link: &Arc<ConnectionMemory>);
     /// The peer ended the connection: what it had sent before is taken, then all is flushed. `None`: this side had ended it
     /// already; else whether it ended by a fault.
-    fn peer_left(&self, link: &Arc<Link>) -> Option<bool>;
+    fn peer_left(&self, link: &Arc<ConnectionMemory>) -> Option<bool>;
 }
 
 /// Undecided and lingering requests at most: what a peer may make us remember is bounded.
@@ -41,7 +41,7 @@ const MAX_ATTEMPTS: usize = 65_000;
 pub(crate) struct Attempt {
     pub(crate) machine: Machine,
     pub(crate) conn: Option<Weak<dyn Conn>>,
-    pub(crate) link: Option<Arc<Link>>,
+    pub(crate) link: Option<Arc<ConnectionMemory>>,
     /// Active: the address and qualifier of the listener.
     pub(crate) listener: Option<(PeerAddress, u64)>,
     /// The other side's end point (empty: not found yet).
@@ -50,7 +50,7 @@ pub(crate) struct Attempt {
     pub(crate) pid: i32,
     pub(crate) watch: Option<Arc<PidWatch>>,
     /// Passive: the requester's half of the link, until our consumer accepts.
-    pub(crate) theirs: Option<Theirs>,
+    pub(crate) theirs: Option<PeerSide>,
     /// Of this side's areas; they go with the request or reply.
     pub(crate) fds: Vec<OwnedFd>,
     /// Under which the machine's deadline is listed.
@@ -59,13 +59,13 @@ pub(crate) struct Attempt {
 
 /// Tokens of requests that are over: the end of a connection overtakes a repeated request, which would be taken for a new one.
 #[derive(Default)]
-pub(crate) struct Past {
+pub(crate) struct RequestHistory {
     known: HashSet<u64>,
     order: VecDeque<u64>,
 }
 
-impl Past {
-    /// So many are remembered; a repeated request waits in a queue of a few places, so far fewer would do.
+impl RequestHistory {
+    /// Number of remembered requests. A repeated request waits in a short socket queue, so far fewer would do.
     const MOST: usize = 4096;
 
     pub(crate) fn remember(&mut self, token: u64) {
@@ -87,7 +87,7 @@ impl Past {
 
 /// All attempts and connections of an IA.
 #[derive(Default)]
-pub(crate) struct Book {
+pub(crate) struct ConnectionTable {
     inner: Mutex<Attempts>,
 }
 
@@ -99,20 +99,20 @@ pub(crate) struct Attempts {
     pub(crate) deadlines: BTreeSet<(Instant, u32)>,
     pub(crate) peers: HashMap<(PathBuf, u64), Weak<Peer>>,
     watches: HashMap<i32, Weak<PidWatch>>,
-    /// Process ids whose descriptors the engine has still to look after.
+    /// Processes that the engine has to add to its epoll set.
     pub(crate) new_watches: Vec<(i32, Arc<PidWatch>)>,
     /// Requests that were answered and are over.
-    pub(crate) past: Past,
-    /// Those that nobody listened for: sent twice, the second may be read when somebody does.
-    pub(crate) turned_away: Past,
+    pub(crate) history: RequestHistory,
+    /// Requests that were rejected for lack of a listener. A duplicate may arrive after the listener has started.
+    pub(crate) turned_away: RequestHistory,
     used: u16,
     free: VecDeque<u32>,
-    /// Of the last attempt: each has a generation of its own (CM-3).
+    /// Generation of the last attempt; each has its own (CM-3).
     generation: u16,
 }
 
 impl Attempts {
-    /// A new id: a place and a generation, so that a late word names nobody.
+    /// A new id: table index and generation, so that a late FIFO word matches no connection.
     pub(crate) fn new_id(&mut self) -> Option<u32> {
         if self.by_id.len() >= MAX_ATTEMPTS {
             return None;
@@ -139,7 +139,7 @@ impl Attempts {
         let key = (attempt.peer.clone(), attempt.machine.token());
         if self.by_peer.get(&key) == Some(&id) {
             self.by_peer.remove(&key);
-            self.past.remember(attempt.machine.token());
+            self.history.remember(attempt.machine.token());
         }
         self.free.push_back(id);
         Some(attempt)
@@ -172,17 +172,17 @@ impl Attempts {
     }
 }
 
-impl Book {
+impl ConnectionTable {
     pub(crate) fn lock(&self) -> parking_lot::MutexGuard<'_, Attempts> {
         self.inner.lock()
     }
 
-    /// Attempts whose deadline has come.
+    /// Attempts whose deadline has passed.
     pub(crate) fn due(&self, now: Instant) -> Vec<u32> {
         self.lock().deadlines.iter().take_while(|(due, _)| *due <= now).map(|(_, id)| *id).collect()
     }
 
-    /// When the engine must look again.
+    /// The earliest deadline.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.lock().deadlines.first().map(|(due, _)| *due)
     }
@@ -193,8 +193,8 @@ impl Book {
         move |key| links.get_or_init(|| self.links()).iter().any(|link| link.peer_copies_with(key))
     }
 
-    /// Every connection of this IA that stands.
-    pub(crate) fn links(&self) -> Vec<Arc<Link>> {
+    /// Every established connection of this IA.
+    pub(crate) fn links(&self) -> Vec<Arc<ConnectionMemory>> {
         self.lock().by_id.values().filter_map(|a| a.link.clone()).collect()
     }
 }

@@ -50,7 +50,7 @@ fn processes_of_one_id_in_several_name_spaces_never_clash() {
 }
 
 #[test]
-fn a_qualifier_has_one_listener_and_the_dead_hold_none() {
+fn qualifier_has_one_live_listener() {
     let dir = scratch("qual");
     let endpoint = Endpoint::create(Base::open(Some(&dir)).unwrap()).unwrap();
     let first = endpoint.claim(u64::MAX).unwrap();
@@ -84,7 +84,7 @@ fn a_cleaner_takes_nothing_of_an_end_point_that_is_being_made() {
 }
 
 #[test]
-fn a_cleaner_stands_in_no_listeners_way() {
+fn cleaner_does_not_block_listeners() {
     let dir = scratch("way");
     let base = Base::open(Some(&dir)).unwrap();
     let endpoint = Endpoint::create(base.clone()).unwrap();
@@ -104,7 +104,7 @@ fn a_cleaner_stands_in_no_listeners_way() {
 }
 
 #[test]
-fn the_cleaner_takes_the_dead_and_spares_the_living() {
+fn cleaner_removes_dead_and_keeps_live_end_points() {
     let dir = scratch("clean");
     let base = Base::open(Some(&dir)).unwrap();
     let living = Endpoint::create(base.clone()).unwrap();
@@ -184,7 +184,7 @@ fn the_default_base_stays_while_an_end_point_is_open() {
 }
 
 #[test]
-fn a_cleaner_probes_few_of_many_living_processes_and_all_dead_ones() {
+fn cleaner_probes_all_dead_and_few_live_processes() {
     let dir = scratch("many");
     let base = Base::open(Some(&dir)).unwrap();
     let left = |process: u32| {

@@ -13,10 +13,10 @@ use dapl_software::engine::queue::{EngineQueue, Notify};
 /// The engine's queue.
 pub(crate) type Jobs = EngineQueue<Job>;
 
-/// A completion queue, as the engine looks after it.
-pub(crate) trait Attended: Notify {
-    /// Every few milliseconds while it is polled; `last` is the count of polls seen the time before. False: nobody polls
-    /// any more, and the engine need not look again.
+/// A completion queue, as seen by the engine. A trait, because completion queues are above the engine's jobs.
+pub(crate) trait EngineQueueClient: Notify {
+    /// Called every tick while the queue is polled; `last` is the number of polls at the last call. Returns false when no
+    /// thread polls any more.
     fn tick(&self, last: &mut u32) -> bool;
 }
 
@@ -28,8 +28,8 @@ pub(crate) enum Job {
     /// The receives of this EP have passed its soft watermark.
     ManyRecvs(ObjectId),
     /// A completion queue began to be polled.
-    Watch(Arc<dyn Attended>),
-    /// The connection of this id has work that nobody else does.
+    Watch(Arc<dyn EngineQueueClient>),
+    /// The connection of this id has work that no consumer does.
     Run(u32),
     /// Its graceful end is drained.
     Drained(u32),
@@ -39,7 +39,7 @@ pub(crate) enum Job {
     Ask(u32, u32),
     /// Report this of a connection or attempt.
     Event(ConnId, ConnectionEvent),
-    /// Look at the deadlines again.
+    /// Check the deadlines again.
     Deadlines,
     /// The end of the IA.
     Stop,

@@ -1,8 +1,8 @@
-//! The engine: one thread per open IA that listens to the set-up socket, the FIFO, the deaths of peers and its jobs.
+//! The engine: one thread per open IA, which waits for the set-up socket, the FIFO, deaths of peers and its jobs.
 //!
-//! It alone calls the sinks, and holds no lock when it does. It sleeps without a time-out while there is nothing to watch:
-//! an idle process uses no CPU. A consumer that polls does the engine's work on its own connections; the engine only looks,
-//! every few milliseconds, whether it still polls.
+//! It alone calls the sinks, without locks. It sleeps without a timeout while there is nothing to watch, so an idle process
+//! uses no CPU. While a consumer polls, the consumer makes progress on its own connections, and the engine checks every tick
+//! whether it still polls.
 #![forbid(unsafe_code)]
 
 use std::os::fd::AsFd;
@@ -21,15 +21,15 @@ use crate::cm::setup::{self, Step};
 use crate::cm::socket::Received;
 use crate::cm::table::Conn;
 use crate::device::Device;
-use crate::engine::jobs::{Attended, Job};
+use crate::engine::jobs::{EngineQueueClient, Job};
 use crate::engine::wake::Delivery;
 use crate::memory::exchange;
 use crate::proto::handshake::{Answer, Bad, Datagram, Terms};
 use crate::proto::machine::{Action, Input};
 use crate::proto::message::Note;
-use crate::qp::link::Link;
+use crate::qp::link::ConnectionMemory;
 
-/// How often a polling consumer is looked after.
+/// Interval between checks of a polling consumer.
 const TICK: Duration = Duration::from_millis(2);
 /// Words of the FIFO that are read at once; as many as the FIFO holds, so that a full one is noticed.
 const WORDS: usize = 16_384;
@@ -45,7 +45,7 @@ pub(crate) struct Engine {
     device: Arc<Device>,
     epoll: rustix::fd::OwnedFd,
     /// Polled completion queues, with the count of polls seen last.
-    watched: Vec<(Arc<dyn Attended>, u32)>,
+    watched: Vec<(Arc<dyn EngineQueueClient>, u32)>,
     next_tick: Option<Instant>,
     next_alive: Option<Instant>,
     stop: bool,
@@ -138,33 +138,34 @@ impl Engine {
             self.step(id, Input::Deadline);
         }
         if self.next_alive.is_some_and(|due| due <= now) {
-            self.signs_of_life(now);
+            self.send_heartbeats(now);
         }
     }
 
-    /// Tells every peer that we live, and finds those that were silent for too long (CM-5).
-    fn signs_of_life(&mut self, now: Instant) {
+    /// Sends heartbeats to all peers, and gives up those that were silent for too long (CM-5).
+    fn send_heartbeats(&mut self, now: Instant) {
         let (mut dead, mut cool) = (Vec::new(), Vec::new());
         let mut open = 0;
         for (id, attempt) in self.device.book.lock().by_id.iter_mut() {
             let (true, Some(link)) = (attempt.machine.is_open(), &attempt.link) else { continue };
             open += 1;
-            if attempt.machine.is_silent(link.deeds(), now) || link.alive() == Delivery::Dead {
-                log::warn!("connection {id}: the peer gives no sign of life");
+            if attempt.machine.is_silent(link.progress(), now) || link.alive() == Delivery::Dead {
+                log::warn!("connection {id}: the peer gives no sign of epoch");
                 dead.push(*id);
             } else if link.is_reset() {
                 dead.push(*id); // its word got lost
             } else {
-                cool.extend(attempt.conn().filter(|qp| !qp.is_hot()));
+                cool.extend(attempt.conn().filter(|qp| !qp.is_polled()));
             }
         }
         for id in dead {
             self.attempt_gone(id);
         }
-        // A word may be lost in a full FIFO, or with whoever else reads it: what it would have told of is looked for.
-        cool.into_iter().filter(|qp| qp.has_news()).for_each(|qp| qp.serve());
+        // A FIFO word may have been lost, because the FIFO was full or another process read it: check what it would have
+        // announced.
+        cool.into_iter().filter(|qp| qp.has_unread()).for_each(|qp| qp.serve());
         exchange::look_after(&self.device);
-        self.next_alive = (open > 0).then(|| now + self.device.knobs.alive);
+        self.next_alive = (open > 0).then(|| now + self.device.settings.alive);
     }
 
     // --- the FIFO ---
@@ -177,7 +178,7 @@ impl Engine {
                 notes.dedup();
                 notes.into_iter().for_each(|note| self.noted(note));
             }
-            // Words were lost in a full FIFO, or torn by somebody: look at every connection.
+            // FIFO words were lost or corrupted: check every connection.
             None => {
                 let ids: Vec<u32> = self.device.book.lock().by_id.keys().copied().collect();
                 ids.into_iter().for_each(|id| self.look_at(id, true));
@@ -187,7 +188,7 @@ impl Engine {
 
     fn noted(&mut self, note: Note) {
         let (Note::Wake(id) | Note::Alive(id) | Note::Reset(id)) = note;
-        // The generation is part of the id: a word of a former life names nobody.
+        // The generation is part of the id: a word for an earlier connection matches none.
         self.step(id, Input::Alive);
         self.look_at(id, matches!(note, Note::Wake(_)));
     }
@@ -235,7 +236,7 @@ impl Engine {
                 if self.has_asked(client, token, answer, &received.from) {
                     self.reply(client, server, answer, accepted, received);
                 } else if let Answer::Accepted = answer {
-                    // An attempt that we gave up, or of a former life: the acceptor must learn it.
+                    // An attempt that we gave up, or of a former epoch: the acceptor must learn it.
                     let reset = Datagram::Reset { from: client, to: server, token };
                     let _ = self.device.socket.send(&received.from, &reset.encode(), &[]);
                 }
@@ -249,11 +250,11 @@ impl Engine {
                 known.into_iter().for_each(|id| self.attempt_gone(id));
             }
             Datagram::Ask { .. } => exchange::asked(&self.device, &datagram, &received.from),
-            Datagram::Lend { .. } => exchange::answered(&self.device, &datagram, &received),
+            Datagram::Export { .. } => exchange::answered(&self.device, &datagram, &received),
         }
     }
 
-    /// Is this an answer to a request of ours, whatever became of it?
+    /// Whether this answers a request that this process has sent, even if the attempt is over.
     fn has_asked(&self, id: u32, token: u64, answer: Answer, from: &Path) -> bool {
         let book = self.device.book.lock();
         let attempt = book.by_id.get(&id).filter(|a| a.peer == from);
@@ -264,11 +265,11 @@ impl Engine {
         let device = self.device.clone();
         let from = received.from.clone();
         let Some((id, listener)) = setup::requested(&device, received, their_id, &terms) else { return };
-        self.next_alive.get_or_insert_with(|| Instant::now() + device.knobs.alive);
+        self.next_alive.get_or_insert_with(|| Instant::now() + device.settings.alive);
         let request = Request::new(device.clone(), id);
         let info = RequestInfo { peer: setup::address_of(&terms), reported_len: private_data.len(), private_data };
         if let Err(request) = device.sink.request(listener, request, info) {
-            log::info!("request of {} for {}: nobody listens or has room", from.display(), terms.qual);
+            log::info!("request of {} for {}: nobody listens or has space", from.display(), terms.qual);
             request.refuse(Answer::NoListener);
         }
     }
@@ -278,7 +279,7 @@ impl Engine {
         match (step.actions.first(), &step.link, accepted) {
             (Some(Action::Watch), ..) => setup::watch(&self.device, id, received.pid),
             (Some(Action::Join), Some(link), Some((terms, private_data))) => {
-                fail_point!(ReplyHeard);
+                fail_point!(ReplyReceived);
                 let theirs = peers::meet(&self.device, &received.from, received.pid, server, &terms, received.fds);
                 let joined = theirs.map(|theirs| link.join(theirs));
                 fail_point!(BeforeAck);
@@ -321,19 +322,19 @@ impl Engine {
     }
 
     /// The queue pair and areas of an attempt.
-    fn conn(&self, id: u32) -> Option<(Arc<dyn Conn>, Arc<Link>)> {
+    fn conn(&self, id: u32) -> Option<(Arc<dyn Conn>, Arc<ConnectionMemory>)> {
         let book = self.device.book.lock();
         let attempt = book.by_id.get(&id)?;
         Some((attempt.conn()?, attempt.link.clone()?))
     }
 
-    /// First the report, then the data: nobody sees a receive before its connection.
-    fn established(&mut self, id: u32, qp: &dyn Conn, link: &Arc<Link>, private_data: &[u8]) {
+    /// Reports the connection before data transfer starts, so that no receive completes before it.
+    fn established(&mut self, id: u32, qp: &dyn Conn, link: &Arc<ConnectionMemory>, private_data: &[u8]) {
         fail_point!(Confirmed);
         if let Some(theirs) = link.theirs() {
             self.device.endpoint.add_conn(id, &theirs.peer.path);
         }
-        self.next_alive.get_or_insert_with(|| Instant::now() + self.device.knobs.alive);
+        self.next_alive.get_or_insert_with(|| Instant::now() + self.device.settings.alive);
         self.device.sink.event(link.conn, ConnectionEvent::Established, private_data);
         fail_point!(Reported);
         qp.open(link);
@@ -361,7 +362,7 @@ impl Engine {
     }
 
     pub(crate) fn process_died(&mut self, pid: i32) {
-        // First what it had said before: an attempt that was answered is not judged by the silence.
+        // Read datagrams first: an attempt that was answered must not time out.
         self.read_datagrams();
         let ids: Vec<u32> = {
             let book = self.device.book.lock();

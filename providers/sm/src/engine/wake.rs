@@ -1,8 +1,7 @@
-//! Words into a peer's FIFO: wake-ups, signs of life, resets (transports.md SM-14..SM-16, B3).
+//! Words written to a peer's FIFO: wake-ups, heartbeats, resets (SM-14 to SM-16).
 //!
-//! A FIFO without a reader answers EPIPE, which is a verdict: the peer is dead. The signal that comes with it never reaches
-//! the consumer: new kernels have a flag for that, on others SIGPIPE is blocked in this thread and taken off again. The
-//! process-wide disposition is never touched.
+//! Writing to a FIFO without a reader fails with EPIPE: the peer is dead. SIGPIPE never reaches the consumer: new kernels have
+//! a flag for that; on others it is blocked in this thread and consumed. The process-wide signal disposition is not changed.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,19 +11,19 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::proto::message::Note;
 
-/// What became of a word.
+/// Result of a write.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Delivery {
     Sent,
-    /// The FIFO is full: the peer has thousands of words to read and looks everywhere when it does.
+    /// The FIFO is full: the peer has thousands of words to read, and then checks every connection.
     Full,
-    /// Nobody reads it any more.
+    /// The FIFO has no reader.
     Dead,
 }
 
 /// `RWF_NOSIGNAL`: no SIGPIPE for this write.
 const NO_SIGNAL: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x100);
-/// Whether the kernel knows that flag, until it says no.
+/// Whether the kernel supports the flag; assumed until a call fails.
 static KNOWS_FLAG: AtomicBool = AtomicBool::new(true);
 
 /// Writes one word. Never blocks.
@@ -88,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_reader_is_a_verdict_and_not_a_signal() {
+    fn fifo_without_reader_reports_death_without_a_signal() {
         // The test harness ignores SIGPIPE; a consumer need not.
         // SAFETY: restores the default for the writes below, in this test process only, and puts it back.
         let before = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };

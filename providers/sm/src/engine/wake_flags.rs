@@ -1,8 +1,9 @@
-//! Wishes to be woken: who goes to sleep writes one on its control line, who publishes something looks at it.
+//! Wake-up flags: a side sets them on its control line before it sleeps; after publishing, the peer checks them and sends a
+//! FIFO word if set.
 //!
-//! A sleeper wishes, looks once more, and sleeps; a publisher publishes, and then looks for a wish. A full barrier lies
-//! between the two steps of each, so at least one of them sees the other. A word is an epoch and what is wished for: a
-//! publisher answers an epoch once. Nothing here sends a wake-up or sleeps.
+//! The sleeper sets a flag, polls once more, and sleeps; the publisher publishes, and then reads the flag. A full barrier
+//! separates the two steps on each side, so at least one of them sees the other. A flag word holds an epoch and the flags; a
+//! publisher sends one word per epoch. This module neither sends nor sleeps.
 #![forbid(unsafe_code)]
 
 use dapl::runtime::sync::{AtomicU64, Ordering, fence};
@@ -12,7 +13,7 @@ use rustix::thread::MembarrierCommand;
 pub(crate) const WANT_REQUESTS: u64 = 1;
 /// Wake me when you take my requests or answer them.
 pub(crate) const WANT_PROGRESS: u64 = 2;
-/// Above these bits of the word lies the epoch.
+/// The epoch is stored above these bits.
 const EPOCH_SHIFT: u32 = 2;
 
 /// Registers this process for barriers from others; false where the kernel does not know them.
@@ -20,21 +21,22 @@ pub(crate) fn offer_barrier() -> bool {
     rustix::thread::membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok()
 }
 
-/// This side's part in the wishes of both.
+/// This side's state of the flags of both sides.
 #[derive(Debug, Default)]
-pub(crate) struct Wishes {
-    /// Counts how often this side wished: the peer sends one word an epoch.
+pub(crate) struct WakeFlags {
+    /// Number of times this side has set its flags; the peer sends one word per epoch.
     epoch: AtomicU64,
     /// The peer's epoch that was answered last.
     answered: AtomicU64,
 }
 
-impl Wishes {
-    /// Asks to be woken; look once more afterwards, before sleeping. `light`: publishers leave the barrier to us.
-    pub(crate) fn wish(&self, own: &AtomicU64, want: u64, light: bool) {
+impl WakeFlags {
+    /// Sets a flag; the caller polls once more before it sleeps. `light`: this side executes the barrier for both.
+    pub(crate) fn set(&self, own: &AtomicU64, want: u64, light: bool) {
         let epoch = self.epoch.fetch_add(1, Ordering::Relaxed) + 1;
         own.store(epoch << EPOCH_SHIFT | want, Ordering::Relaxed);
-        // Pairs with the fence in `answers`, or stands for both: either the peer sees our wish, or we see what it published.
+        // Pairs with the fence in `answers`, or replaces both: either the peer sees the flag, or this side sees what it
+        // published.
         if light {
             barrier::everywhere();
         } else {
@@ -42,19 +44,19 @@ impl Wishes {
         }
     }
 
-    /// No more words, please: somebody polls.
+    /// Clears the flags, because a thread polls.
     pub(crate) fn withdraw(&self, own: &AtomicU64) {
         own.store(self.epoch.load(Ordering::Relaxed) << EPOCH_SHIFT, Ordering::Relaxed);
     }
 
-    /// Is this wish on our line already?
+    /// Whether this flag is set already.
     pub(crate) fn wants(own: &AtomicU64, want: u64) -> bool {
         own.load(Ordering::Relaxed) & want == want
     }
 
     /// After publishing something for the peer: does it sleep, and must be sent a word?
     pub(crate) fn answers(&self, theirs: &AtomicU64, want: u64, light: bool) -> bool {
-        // Pairs with the fence in `wish`; with a barrier there, the compiler's order is enough here.
+        // Pairs with the fence where the flag is set; with `light`, compiler order suffices here.
         if light {
             barrier::compiler();
         } else {
@@ -92,30 +94,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_polls_is_sent_nothing_and_who_sleeps_one_word() {
+    fn polling_side_gets_no_wake_up_and_sleeping_side_one() {
         for light in [false, true] {
-            let (line, sleeper, publisher) = (AtomicU64::new(0), Wishes::default(), Wishes::default());
+            let (line, sleeper, publisher) = (AtomicU64::new(0), WakeFlags::default(), WakeFlags::default());
             let sends = |want| publisher.answers(&line, want, light);
             assert!(!sends(WANT_REQUESTS), "nobody has wished for it");
-            sleeper.wish(&line, WANT_REQUESTS, light);
+            sleeper.set(&line, WANT_REQUESTS, light);
             assert!(!sends(WANT_PROGRESS), "not for that");
             assert!(sends(WANT_REQUESTS));
             assert!(!sends(WANT_REQUESTS), "one word is enough");
-            sleeper.wish(&line, WANT_REQUESTS | WANT_PROGRESS, light);
+            sleeper.set(&line, WANT_REQUESTS | WANT_PROGRESS, light);
             assert!(sends(WANT_PROGRESS), "asleep again");
-            sleeper.wish(&line, WANT_REQUESTS, light);
+            sleeper.set(&line, WANT_REQUESTS, light);
             sleeper.withdraw(&line);
             assert!(!sends(WANT_REQUESTS), "it polls again");
         }
     }
 }
 
-/// The ring, the wishes, and a sleeper that nobody else wakes. loom reports a lost wake-up as a deadlock.
+/// A ring, the flags, and a sleeper that only the peer wakes. Loom reports a lost wake-up as a deadlock.
 ///
-/// In light mode the publisher has no fence: the kernel interrupts it between any two of its steps. loom has no barrier on
-/// another thread, so the double below has the publisher take the interrupt itself, at each place where it matters: before
-/// it publishes, between that and its look, behind its look. What loom cannot say: that `membarrier` does what its manual
-/// says, and that the compiler keeps the two steps in order.
+/// In light mode the publisher has no fence: the kernel interrupts it between any two of its steps. Loom has no barrier on
+/// other threads, so the fake below lets the publisher take the interrupt itself, at each place where it matters: before it
+/// publishes, between that and its check, after its check. Not covered by the model: that `membarrier` works as documented, and
+/// that the compiler keeps the order.
 #[cfg(all(test, loom))]
 mod interleavings {
     use std::sync::Arc;
@@ -126,7 +128,7 @@ mod interleavings {
     use super::*;
     use crate::memory::map::Map;
     use crate::proto::message::{Header, Kind};
-    use crate::qp::ring::{Cargo, Next, Place, Reader, Writer};
+    use crate::qp::ring::{Next, Place, Reader, SlotPayload, Writer};
     use dapl::runtime::sync::Mutex;
 
     const PLACE: Place = Place { offset: 0, slots: 2 };
@@ -189,18 +191,19 @@ mod interleavings {
         }
     }
 
-    fn nobody_sleeps_for_ever(light: bool) {
+    fn no_wake_up_is_lost(light: bool) {
         let (area, line) = (Arc::new(Map::double(256)), Map::double(8));
         let (mut writer, mut reader) = (Writer::new(area.clone(), PLACE), Reader::new(area, PLACE));
         let fifo = Arc::new(Fifo::default());
         let publisher = {
             let (line, fifo) = (line.clone(), fifo.clone());
             thread::spawn(move || {
-                let wishes = Wishes::default();
+                let wake_flags = WakeFlags::default();
                 for n in 0..MESSAGES {
                     barrier::compiler();
-                    writer.push(Header::plain(Kind::Send, 8), &Cargo { total: Some(n), ..Cargo::default() });
-                    if wishes.answers(line.word(0), WANT_REQUESTS, light) {
+                    writer
+                        .push(Header::plain(Kind::Send, 8), &SlotPayload { total: Some(n), ..SlotPayload::default() });
+                    if wake_flags.answers(line.word(0), WANT_REQUESTS, light) {
                         fifo.tell();
                     }
                     barrier::compiler();
@@ -208,15 +211,15 @@ mod interleavings {
                 kernel::leave();
             })
         };
-        let wishes = Wishes::default();
+        let wake_flags = WakeFlags::default();
         while reader.taken() < MESSAGES {
             if reader.peek() == Next::Empty {
-                wishes.wish(line.word(0), WANT_REQUESTS, light);
+                wake_flags.set(line.word(0), WANT_REQUESTS, light);
                 if reader.peek() == Next::Empty {
                     fifo.sleep();
                 }
             } else {
-                assert_eq!(reader.cargo().total, Some(reader.taken()));
+                assert_eq!(reader.payload().total, Some(reader.taken()));
                 reader.advance();
             }
         }
@@ -224,12 +227,12 @@ mod interleavings {
     }
 
     #[test]
-    fn with_fences_nobody_sleeps_for_ever() {
-        loom::model(|| nobody_sleeps_for_ever(false));
+    fn no_wake_up_is_lost_with_fences() {
+        loom::model(|| no_wake_up_is_lost(false));
     }
 
     #[test]
-    fn with_a_barrier_on_all_processors_nobody_sleeps_for_ever() {
-        loom::model(|| nobody_sleeps_for_ever(true));
+    fn no_wake_up_is_lost_with_membarrier() {
+        loom::model(|| no_wake_up_is_lost(true));
     }
 }

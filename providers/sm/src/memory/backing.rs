@@ -1,9 +1,8 @@
-//! What is behind a registration of shared memory of this process, to be passed on to peers that want to map it.
+//! The file or segment behind a registration of shared memory, to be exported to peers that want to map it.
 //!
-//! Found once, when the memory is registered, and kept with the registration. Only what peers can touch without fear of a
-//! signal: a memory file that is sealed against shrinking and still open here, or a System V segment; of small pages, both.
-//! For everything else, and where the kernel shows no list of mappings, there is nothing. Whoever may connect is of this
-//! user and could open such a file at its descriptor here, so passing it on opens nothing to anybody.
+//! Found once, when the memory is registered. Only memory that peers can access without SIGBUS: a memfd that is sealed against
+//! shrinking and still open here, or a System V segment; neither of huge pages. A peer is of the same user and could open such
+//! a file through /proc, so exporting it grants nothing new.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -18,7 +17,7 @@ use parking_lot::Mutex;
 
 use crate::memory::mapped::{is_steady, memory_device, segment_size};
 
-/// What is behind a region, and where the region begins in it.
+/// The file or segment, and the offset of the region in it.
 #[derive(Clone, Debug)]
 pub(crate) struct Backing {
     pub(crate) region: Region,
@@ -26,7 +25,6 @@ pub(crate) struct Backing {
     pub(crate) store: Store,
 }
 
-/// What it is.
 #[derive(Clone, Debug)]
 pub(crate) enum Store {
     Memory(Arc<Memory>),
@@ -42,7 +40,7 @@ pub(crate) struct Memory {
     writable: bool,
 }
 
-/// What is behind the registrations of an IA, by their keys.
+/// Exportable registrations of an IA, by key.
 #[derive(Debug, Default)]
 pub(crate) struct Backings(Mutex<HashMap<u32, Backing>>);
 
@@ -73,7 +71,7 @@ impl Backings {
     }
 
     /// Peers may ask for it from now on.
-    pub(crate) fn lend(&self, key: u32, backing: Backing) {
+    pub(crate) fn export(&self, key: u32, backing: Backing) {
         self.0.lock().insert(key, backing);
     }
 

@@ -1,8 +1,8 @@
-//! From which length on a message is fetched by one copy of the kernel's instead of two through a buffer: timed once per
-//! process, about a millisecond, when the first peer is met whose memory can be reached (transports.md B2).
+//! Measures from which message length one copy by the kernel is faster than two through a buffer: once per process, about a
+//! millisecond, when the first peer is found whose memory can be reached (spec/transports B2).
 //!
-//! Both ways are timed in this process alone, the kernel's by reaching for its own memory. That leaves out what it costs to
-//! get lines from another processor, which both pay. RDMA is not concerned: it is one-sided by the kernel, whatever is faster.
+//! Both are measured in this process alone, the kernel's by copying its own memory. That leaves out the transfer of cache lines
+//! between processors, which both pay. RDMA does not use the result: it is one-sided.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ const LENGTHS: [usize; 3] = [16 << 10, 32 << 10, 64 << 10];
 /// Of each the best counts: a thread that was interrupted says nothing about copies.
 const TRIES: usize = 9;
 
-/// The length, measured if nobody has done so yet.
+/// The length, measured at the first call.
 pub(crate) fn crossover() -> u64 {
     static MEASURED: OnceLock<u64> = OnceLock::new();
     *MEASURED.get_or_init(|| {
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_measured_is_one_of_the_answers_and_stays() {
+    fn measured_crossover_is_valid_and_constant() {
         let length = crossover();
         assert!(LENGTHS.contains(&(length as usize)), "{length}");
         assert_eq!(crossover(), length);

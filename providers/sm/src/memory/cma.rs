@@ -1,8 +1,7 @@
-//! Cross-memory attach: copies between this process's memory and another's, by the kernel (transports.md B2).
+//! Cross-memory attach: copies by the kernel between this process's memory and another's (spec/transports B2).
 //!
-//! Nobody here asks whether a copy is allowed: `regions` has checked the registration before, and the kernel checks the
-//! right to touch that process. A refusal is an answer, not a failure: the caller goes on by the bounce buffer. Copies go
-//! upwards and the last byte goes last, since programs poll it.
+//! `regions` has checked the registration; the kernel checks the right to access the process. After a refusal the caller uses
+//! the bounce buffer. Copies go upwards and the last byte is written last, since programs poll it.
 
 use std::ffi::c_void;
 
@@ -13,7 +12,7 @@ use crate::memory::map::is_accessible;
 /// Bytes of one call: progress is shared among connections.
 pub(crate) const CHUNK: usize = 512 << 10;
 
-/// Why a copy did not happen.
+/// The reason why a copy did not happen.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Refusal {
     /// Not allowed or not there on this system: use another method.
@@ -70,23 +69,23 @@ pub(crate) unsafe fn copy(way: Way, pid: i32, local: u64, remote: u64, len: usiz
     Ok(())
 }
 
-/// Whose memory was it? The kernel does not say; whoever's it is, some of it may have been copied.
+/// Finds out which side's memory was missing, which the kernel does not say. Part of it may have been copied.
 #[cold]
 pub(crate) fn whose(way: Way, local: u64, len: usize) -> Refusal {
     let mine = Region { address: local, length: len as u64 };
     if is_accessible(mine, way == Way::Read) { Refusal::Fault } else { Refusal::Here }
 }
 
-/// Lets all processes of this user copy from and to this one, where Yama lets only its ancestors do so (scope 1). They can
-/// read everything in it then, so nobody does this unasked.
+/// Permits all processes of this user to copy from and to this one, where Yama allows only its ancestors (scope 1). They can
+/// then read all of its memory, so this is done only on request.
 pub(crate) fn open_to_the_user() {
-    // SAFETY: says who may trace this process, and does nothing else; without Yama it is not understood.
+    // SAFETY: only sets which processes may trace this one; fails without Yama.
     if unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) } != 0 {
         log::debug!("no Yama here, so nothing to open: {}", std::io::Error::last_os_error());
     }
 }
 
-/// Where a peer may try its luck: it reads the value, and writes it to the second word.
+/// Memory for a peer's probe: it reads the value, and writes it to the second word.
 #[derive(Debug)]
 pub(crate) struct Probe(Box<[std::sync::atomic::AtomicU64; 2]>);
 
@@ -127,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_reaches_itself_and_refusals_are_told_apart() {
+    fn process_reaches_itself_and_refusals_differ() {
         let pid = std::process::id() as i32;
         let mine = Probe::new(99);
         assert!(probe(pid, mine.address(), 99));
@@ -136,7 +135,7 @@ mod tests {
         // SAFETY: two local arrays of that length.
         let done = unsafe { copy(Way::Write, pid, source.as_ptr() as u64, sink.as_mut_ptr() as u64, 1000) };
         assert_eq!((done, sink), (Ok(()), source));
-        // SAFETY: the local side is an array of ours; address 8 of the other is not mapped.
+        // SAFETY: the local side is an array; address 8 of the other side is not mapped.
         assert_eq!(unsafe { copy(Way::Write, pid, source.as_ptr() as u64, 8, 100) }, Err(Refusal::Fault));
         // SAFETY: as above, the other way round: nothing is mapped there.
         assert_eq!(unsafe { copy(Way::Read, pid, 8, source.as_ptr() as u64, 100) }, Err(Refusal::Here));

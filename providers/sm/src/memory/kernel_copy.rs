@@ -1,7 +1,7 @@
-//! Copies that the kernel makes for us, between a piece of ours and a peer's memory: which of its ways is taken.
+//! Chooses the kernel's method of copying between local memory and a peer's.
 //!
-//! Through KNEM's device where the peer has lent its memory there, else by cross-memory attach. What one refuses the other may
-//! do; a way that was refused is not tried with that peer again. Judges no right to copy: `regions` has, before.
+//! KNEM if the peer has declared its memory to the device, else cross-memory attach. A method that the kernel refused is not
+//! tried with that peer again. `regions` has checked the right to copy.
 
 use std::sync::atomic::Ordering;
 
@@ -14,7 +14,7 @@ use crate::qp::link::Peer;
 /// Is there a way into the memory of this key?
 #[inline]
 pub(crate) fn reaches(peer: &Peer, key: u32) -> bool {
-    peer.cma.load(Ordering::Relaxed) || peer.knem.load(Ordering::Relaxed) && peer.regions.lent(key).is_some()
+    peer.cma.load(Ordering::Relaxed) || peer.knem.load(Ordering::Relaxed) && peer.regions.exported(key).is_some()
 }
 
 /// Copies all of a piece.
@@ -31,10 +31,10 @@ pub(crate) unsafe fn copy(
 ) -> Result<(), Refusal> {
     if peer.knem.load(Ordering::Relaxed)
         && let Some(knem) = regions.knem()
-        && let Some((lent, offset)) = peer.regions.lent(target.key).zip(peer.regions.offset(target))
+        && let Some((exported, offset)) = peer.regions.exported(target.key).zip(peer.regions.offset(target))
     {
         // SAFETY: this function's own contract.
-        match unsafe { knem.copy(way, piece.address, lent, offset, piece.length as usize) } {
+        match unsafe { knem.copy(way, piece.address, exported, offset, piece.length as usize) } {
             Err(Refusal::Denied) if peer.regions.allows(target) => {
                 log::info!("a copy through KNEM to process {} was refused; going on without it", peer.pid);
                 peer.knem.store(false, Ordering::Relaxed);

@@ -1,13 +1,12 @@
-//! KNEM: a device that copies between processes, region by region (transports.md SM-17).
+//! KNEM: a device that copies between processes, by declared regions (SM-17).
 //!
-//! Who owns memory makes a region of it and gets a cookie; who knows the cookie copies into or out of it, with its own segments
-//! as the other side. Here a registration that peers may reach makes one, its cookie stands in the table that peers read, and
-//! its end destroys it. What the device grants, a cookie alone opens, so this is for processes of one user, as all here; a
-//! peer that passes another's cookie could have used that itself. The right to copy is judged by the table before, as ever.
+//! The owner declares memory as a region and gets a cookie; a process that knows the cookie copies into or out of it. A
+//! registration that peers may access declares a region, publishes its cookie in the table of registrations, and destroys it at
+//! its end. The device grants access to every holder of the cookie, so it is for processes of one user. The table is checked
+//! before each copy.
 //!
-//! Never seen with a real device: that is a module outside the kernel, which this was not developed with. The numbers and
-//! structures are those of its public interface, version 12 and later; the tests have a double of the device. Without
-//! `/dev/knem` all that happens is one open that fails.
+//! Not tested with a real device, since the module is not part of the kernel. The numbers and structures are those of its
+//! public interface, version 12 and later; the tests use a fake device. Without `/dev/knem` this is one open that fails.
 
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
@@ -23,7 +22,7 @@ use crate::memory::cma::{Refusal, Way, whose};
 const OLDEST: u32 = 12;
 const MAGIC: u32 = b'K' as u32;
 
-/// What the driver is.
+/// The driver's answer to the information request.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Info {
@@ -89,8 +88,8 @@ struct Device(File);
 
 impl Device {
     fn call<T>(&self, number: libc::Ioctl, argument: &mut T) -> io::Result<()> {
-        // SAFETY: the number says the size of `T`, which the driver reads and fills; what it points to further is memory of the
-        // caller's that lives during the call, and memory that the driver looks up itself.
+        // SAFETY: the request number contains the size of `T`, which the driver reads and fills; memory that it points to is
+        // the caller's and outlives the call, or is looked up by the driver itself.
         if unsafe { libc::ioctl(self.0.as_raw_fd(), number, std::ptr::from_mut(argument)) } < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -130,7 +129,7 @@ impl Knem {
     /// `None` where there is none, or this process may not use it.
     pub(crate) fn open() -> Option<Self> {
         #[cfg(test)]
-        if let Some(double) = double::installed() {
+        if let Some(double) = fake::installed() {
             return Knem::over(Box::new(double));
         }
         let device = OpenOptions::new().read(true).write(true).open("/dev/knem");
@@ -161,7 +160,7 @@ impl Knem {
     }
 
     /// Lets peers reach memory: the cookie, or 0 if the device does not want to. The device keeps that memory from going.
-    pub(crate) fn lend(&self, region: Region, read: bool, write: bool) -> u64 {
+    pub(crate) fn export(&self, region: Region, read: bool, write: bool) -> u64 {
         if region.length == 0 || !(read || write) {
             return 0;
         }
@@ -182,7 +181,7 @@ impl Knem {
         }
     }
 
-    /// Nobody reaches it any more.
+    /// Destroys the region of a cookie.
     pub(crate) fn take_back(&self, cookie: u64) {
         if cookie != 0
             && let Err(error) = self.0.destroy(cookie)
@@ -195,7 +194,14 @@ impl Knem {
     ///
     /// # Safety
     /// What is mapped of `len` bytes at `local` is this call's to read, and for `Read` to write.
-    pub(crate) unsafe fn copy(&self, way: Way, local: u64, lent: Lent, offset: u64, len: usize) -> Result<(), Refusal> {
+    pub(crate) unsafe fn copy(
+        &self,
+        way: Way,
+        local: u64,
+        exported: ExportedRegion,
+        offset: u64,
+        len: usize,
+    ) -> Result<(), Refusal> {
         let (begin, last) = (len as u64 - 1, local + len as u64 - 1);
         let both = [Piece { address: local, length: begin }, Piece { address: last, length: 1 }];
         // A piece of nothing is none.
@@ -204,7 +210,7 @@ impl Knem {
             pieces: pieces.as_ptr() as u64,
             count: pieces.len() as u32,
             write: u32::from(way == Way::Write),
-            cookie: lent.0,
+            cookie: exported.0,
             offset,
             ..InlineCopy::default()
         };
@@ -219,18 +225,18 @@ impl Knem {
 
 /// A cookie of a peer's, out of its table.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Lent(u64);
+pub(crate) struct ExportedRegion(u64);
 
-impl Lent {
+impl ExportedRegion {
     /// 0 is none.
     pub(crate) fn of(cookie: u64) -> Option<Self> {
-        (cookie != 0).then_some(Lent(cookie))
+        (cookie != 0).then_some(ExportedRegion(cookie))
     }
 }
 
 #[cfg(test)]
-#[path = "knem/double.rs"]
-pub(crate) mod double;
+#[path = "knem/fake.rs"]
+pub(crate) mod fake;
 
 #[cfg(test)]
 mod tests {
@@ -239,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn structures_lie_as_the_interface_says() {
+    fn structures_match_the_device_interface() {
         assert_eq!((size_of::<Info>(), size_of::<Piece>(), align_of::<Piece>()), (16, 16, 8));
         assert_eq!(size_of::<CreateRegion>(), 32);
         assert_eq!(
@@ -277,35 +283,38 @@ mod tests {
 
     #[test]
     fn an_old_driver_and_one_that_says_nothing_are_none() {
-        let of = |version| double::Double::new(version);
+        let of = |version| fake::Double::new(version);
         assert!(Knem::over(Box::new(of(11))).is_none());
         assert!(Knem::over(Box::new(of(0))).is_none());
         assert!(Knem::over(Box::new(of(12))).is_some() && Knem::over(Box::new(of(13))).is_some());
     }
 
     #[test]
-    fn copies_go_both_ways_and_refusals_are_told_apart() {
-        let double = double::Double::new(13);
+    fn copies_go_both_ways_and_refusals_differ() {
+        let double = fake::Double::new(13);
         let knem = Knem::over(Box::new(double.clone())).unwrap();
         let (target, source) = (vec![0u8; 100], vec![7u8; 50]);
         let region = Region { address: target.as_ptr() as u64, length: 100 };
-        assert_eq!((knem.lend(Region { length: 0, ..region }, true, true), knem.lend(region, false, false)), (0, 0));
-        let cookie = knem.lend(region, true, true);
-        let lent = Lent::of(cookie).unwrap();
+        assert_eq!(
+            (knem.export(Region { length: 0, ..region }, true, true), knem.export(region, false, false)),
+            (0, 0)
+        );
+        let cookie = knem.export(region, true, true);
+        let exported = ExportedRegion::of(cookie).unwrap();
         let at = source.as_ptr() as u64;
         // SAFETY: fifty bytes of this test's, here and below.
-        let copy = |way, offset, len| unsafe { knem.copy(way, at, lent, offset, len) };
+        let copy = |way, offset, len| unsafe { knem.copy(way, at, exported, offset, len) };
         assert_eq!(copy(Way::Write, 10, 50), Ok(()));
         assert_eq!((&target[..10], &target[10..60], &target[60..]), (&[0; 10][..], &[7; 50][..], &[0; 40][..]));
         assert_eq!(copy(Way::Read, 0, 1), Ok(()));
         assert_eq!(source[..2], [0, 7], "one byte is a piece, too");
-        double.refuses(double::Refuses::Copies(libc::EACCES));
+        double.refuses(fake::Refuses::Copies(libc::EACCES));
         assert_eq!(copy(Way::Write, 0, 1), Err(Refusal::Denied));
-        double.refuses(double::Refuses::Copies(libc::EFAULT));
+        double.refuses(fake::Refuses::Copies(libc::EFAULT));
         assert_eq!(copy(Way::Write, 0, 1), Err(Refusal::Fault), "what is here is well");
-        double.refuses(double::Refuses::Nothing);
+        double.refuses(fake::Refuses::Nothing);
         knem.take_back(cookie);
         assert_eq!(copy(Way::Write, 0, 1), Err(Refusal::Denied), "no such region any more");
-        assert!(Lent::of(0).is_none());
+        assert!(ExportedRegion::of(0).is_none());
     }
 }

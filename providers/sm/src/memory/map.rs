@@ -1,8 +1,8 @@
-//! Shared areas: sealed memory files and their mappings.
+//! Shared areas: sealed memfds and their mappings.
 //!
-//! An area is made here or comes from a peer by descriptor. It never changes its size (sealed), so touching it cannot
-//! raise SIGBUS; the descriptor is closed once both sides have mapped it. What lies in an area is the other process's to
-//! scribble on: this room gives out atomics and copies bytes, never a slice into shared memory.
+//! An area is created here or received from a peer as a descriptor. Its size is sealed, so accessing it cannot raise SIGBUS;
+//! the descriptor is closed once both sides have mapped it. The other process may change its content at any time: this module
+//! gives out atomics and copies bytes, never a slice into shared memory.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -36,9 +36,8 @@ unsafe impl Send for Map {}
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// A new area of `len` zero bytes, mapped for writing, with its descriptor to pass on.
-    ///
-    /// With `theirs_read_only` nobody can map that descriptor for writing any more.
+    /// Creates an area of `len` zero bytes, mapped for writing, and a descriptor for the peer. With `theirs_read_only` that
+    /// descriptor can no longer be mapped for writing.
     pub(crate) fn create(name: &str, len: usize, theirs_read_only: bool) -> Result<(Map, OwnedFd)> {
         let failed = |step: &str, error: Errno| {
             let remedy = match error {
@@ -88,8 +87,8 @@ impl Map {
     /// An aligned word of the area. The bound is this side's geometry, so a miss is a bug here, not the peer's.
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.len, "word at {offset} of {}", self.len);
-        // SAFETY: in bounds and aligned (a mapping begins on a page); lives as long as the mapping. Atomics allow the other
-        // process to change it at any time. Stores go to writable maps only (callers hold that by type of area).
+        // SAFETY: in bounds and aligned (a mapping begins on a page); valid as long as the mapping. Atomics allow the other
+        // process to change it at any time. Callers store to writable maps only.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 
@@ -100,7 +99,7 @@ impl Map {
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 
-    /// Where `len` bytes at `offset` lie, for raw copies; `None` outside the area.
+    /// Address of `len` bytes at `offset`, for raw copies; `None` outside the area.
     pub(crate) fn bytes(&self, offset: usize, len: usize) -> Option<*mut u8> {
         if offset.checked_add(len)? > self.len {
             return None;
@@ -113,7 +112,7 @@ impl Map {
     #[inline(always)]
     pub(crate) fn put(&self, offset: usize, bytes: &[u8]) {
         let Some(to) = self.bytes(offset, bytes.len()).filter(|_| self.writable) else { return };
-        // SAFETY: in bounds of a writable mapping, which no slice of ours can lie in.
+        // SAFETY: in bounds of a writable mapping, to which no slice exists.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
@@ -145,7 +144,7 @@ pub(crate) fn is_ordinary(fd: impl AsFd) -> bool {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `of`; nobody holds a pointer into it, since they all hold this `Map` by `Arc`.
+        // SAFETY: the mapping made in `of`; every user of a pointer into it keeps this `Map` alive by an `Arc`.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -157,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_sees_what_the_owner_writes_and_can_change_nothing() {
+    fn peer_mapping_is_read_only_and_current() {
         let (mine, fd) = Map::create("test", 8192, true).unwrap();
         let theirs = Map::of_peer(&fd, 8192, false).unwrap();
         mine.word(4096).store(42, Ordering::Release);
@@ -184,7 +183,7 @@ mod tests {
         };
         rustix::fs::ftruncate(&huge, 4 << 20).unwrap();
         rustix::fs::fcntl_add_seals(&huge, FIXED).unwrap();
-        // Where no such page is set aside it could not be mapped anyway.
+        // Without reserved huge pages it could not be mapped anyway.
         assert!(!is_ordinary(&huge) && Map::of_peer(&huge, 4 << 20, false).is_none());
     }
 

@@ -1,8 +1,9 @@
-//! What is behind a region of a peer's, mapped here, so that RDMA to it is one copy by this process.
+//! A mapping of a peer's registered region, so that RDMA to it is one copy by this process.
 //!
-//! Comes as a descriptor or as the number of a System V segment, from a peer that may lie: so only what can never shrink is
-//! mapped, and nothing of huge pages, which may run out; touching it is no SIGBUS then. Gives out raw places, inside the
-//! region only, and for writing only if that was granted. Who may touch a region, and when, is for `regions` to say.
+//! The region arrives as a descriptor or as the number of a System V segment, from a peer that may be malicious. Only files
+//! that can never shrink are mapped, and nothing of huge pages, which may run out, so that accesses cause no SIGBUS. Gives out
+//! raw addresses inside the region only, and for writing only if that was granted. `regions` decides when a region may be
+//! accessed.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +17,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::memory::map::is_ordinary;
 
-/// No region is longer: address space is what a peer could use up by lies.
+/// Longest region that is mapped, so that a malicious peer cannot exhaust the address space.
 pub(crate) const LONGEST: u64 = 1 << 40;
 
 /// A region of a peer's, in this process.
@@ -38,7 +39,7 @@ unsafe impl Send for Mapped {}
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// Maps a region that begins at `offset` of a memory file. The error says what is wrong with it.
+    /// Maps a region that begins at `offset` of a memfd. The error names the violated condition.
     pub(crate) fn of_file(
         file: impl AsFd,
         offset: u64,
@@ -89,7 +90,7 @@ impl Mapped {
         }
     }
 
-    /// Where `length` bytes at `address` of the peer lie here; `None` outside the region, or without the right.
+    /// Local address of `length` bytes at the peer's `address`; `None` outside the region, or without the right.
     #[inline]
     pub(crate) fn place(&self, address: u64, length: u64, write: bool) -> Option<*mut u8> {
         let offset = address.checked_sub(self.region.address)?;
@@ -115,16 +116,16 @@ impl Drop for Mapped {
     fn drop(&mut self) {
         let base = self.base.as_ptr().cast();
         if self.is_segment {
-            // SAFETY: the segment attached in `of_segment`; who copies holds this object.
+            // SAFETY: the segment attached in `of_segment`; a copying thread keeps this object alive.
             let _ = unsafe { libc::shmdt(base) };
         } else {
-            // SAFETY: the mapping made in `of_file`; who copies holds this object.
+            // SAFETY: the mapping made in `of_file`; a copying thread keeps this object alive.
             let _ = unsafe { rustix::mm::munmap(base.cast(), self.span) };
         }
     }
 }
 
-/// How much to map.
+/// Length of the mapping.
 fn length_of(skip: u64, region: Region) -> std::result::Result<usize, &'static str> {
     let span = region.length.checked_add(skip).filter(|span| (1..=LONGEST).contains(span));
     span.and_then(|span| usize::try_from(span).ok()).ok_or("a region of no bytes, or too many")
@@ -151,7 +152,7 @@ pub(crate) fn segment_size(id: i32) -> Option<u64> {
     ours.then_some(found.shm_segsz as u64)
 }
 
-/// Tells the name spaces of segments apart: in another one a number is another segment's.
+/// Identifies the IPC namespace: in another one a number names another segment.
 pub(crate) fn segment_space() -> Option<u64> {
     std::fs::metadata("/proc/self/ns/ipc").ok().map(|space| space.ino())
 }
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_a_signal_is_not_mapped() {
+    fn shrinkable_files_are_not_mapped() {
         let refused = |file: &OwnedFd, offset, length| {
             Mapped::of_file(file, offset, Region { address: 4096, length }, true).is_err()
         };

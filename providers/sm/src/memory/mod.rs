@@ -10,7 +10,7 @@ pub(crate) mod knem;
 #[cfg(not(loom))]
 pub(crate) mod map;
 #[cfg(loom)]
-#[path = "map/double.rs"]
+#[path = "map/fake.rs"]
 pub(crate) mod map;
 pub(crate) mod mapped;
 pub(crate) mod regions;

@@ -18,7 +18,7 @@ use dapl_software::memory::rights::{self, AccessRight, EXPORTED, KeyEntry, LOCAL
 use dapl_software::memory::scatter_gather::LocalMemory;
 use dapl_software::memory::user_copy::{Checker, Registration};
 
-use crate::memory::knem::{Knem, Lent};
+use crate::memory::knem::{ExportedRegion, Knem};
 use crate::memory::map::{EngineTicks, Map};
 
 /// Registrations at a time; a model has one. Place 0 is never used, so no key is 0.
@@ -56,7 +56,7 @@ fn entry(table: &Map, slots: u32, key: u32) -> Option<KeyEntry> {
 pub(crate) struct Regions {
     table: Map,
     fd: OwnedFd,
-    /// For each place: copies under way in this process.
+    /// For each entry: copies in progress in this process.
     users: Box<[AtomicU32]>,
     places: Mutex<KeyTable>,
     knem: Option<Knem>,
@@ -86,7 +86,7 @@ impl Regions {
         self.checker.may_register(region, write)
     }
 
-    /// With KNEM's device, if there is one: what peers may reach is lent there too.
+    /// With KNEM's device, if there is one: memory that peers may access is declared to it as well.
     pub(crate) fn with(self, knem: Option<Knem>) -> Self {
         Regions { knem, ..self }
     }
@@ -96,7 +96,7 @@ impl Regions {
         self.knem.as_ref()
     }
 
-    /// What a liar may rewrite, and where in it the fields of a key stand: the key, the base, the length, the rights.
+    /// The table as a malicious peer sees it, and the offsets of an entry's fields: key, base, length, rights.
     #[cfg(test)]
     pub(crate) fn exposed(&self, key: u32) -> (&Map, [usize; 4]) {
         (&self.table, [KEY, BASE, LEN, RIGHTS].map(|field| (key >> 16) as usize * ENTRY + field))
@@ -115,13 +115,13 @@ impl Regions {
     }
 
     /// As `add`, of memory that peers may map.
-    pub(crate) fn lend(&self, region: Region, access: Access, pd: u32) -> Result<u32> {
+    pub(crate) fn export(&self, region: Region, access: Access, pd: u32) -> Result<u32> {
         let key = self.reserve()?;
         self.set(key, region, rights::word(access, pd, LOCAL | EXPORTED));
         Ok(key)
     }
 
-    /// What is known of a live key of ours.
+    /// The entry of a live key.
     pub(crate) fn entry(&self, key: u32) -> Option<KeyEntry> {
         entry(&self.table, SLOTS as u32, key)
     }
@@ -141,11 +141,11 @@ impl Regions {
         self.table.word(entry + BASE).store(region.address, Ordering::Relaxed);
         self.table.word(entry + LEN).store(region.length, Ordering::Relaxed);
         self.table.word(entry + RIGHTS).store(word, Ordering::Relaxed);
-        // A window is a part of memory that is lent as a whole: its key leads elsewhere.
+        // Windows are not declared to KNEM: their memory is declared as a whole, under another key.
         let grants = |right| KeyEntry { region, word }.grants(right);
         let knem = self.knem.as_ref().filter(|_| grants(AccessRight::LocalRead));
         let (read, write) = (grants(AccessRight::RemoteRead), grants(AccessRight::RemoteWrite));
-        let cookie = knem.map_or(0, |knem| knem.lend(region, read, write));
+        let cookie = knem.map_or(0, |knem| knem.export(region, read, write));
         self.table.word(entry + COOKIE).store(cookie, Ordering::Relaxed);
         // Pairs with the Acquire in `entry`: first the fields, then the key that makes them true.
         self.table.word(entry + KEY).store(u64::from(key), Ordering::Release);
@@ -164,19 +164,19 @@ impl Regions {
         self.release_key(key);
     }
 
-    /// From now on the key opens nothing; copies may still be under way.
+    /// Revokes a key; copies may still be in progress.
     pub(crate) fn revoke(&self, key: u32) {
         self.table.word((key >> 16) as usize * ENTRY + KEY).store(0, Ordering::Relaxed);
         // Pairs with the fences in `hold` and `announce`: either they see the key gone, or we see them.
         fence(Ordering::SeqCst);
     }
 
-    /// Is a copy with this key under way in this process?
+    /// Whether a copy with this key is in progress in this process.
     pub(crate) fn is_in_use(&self, key: u32) -> bool {
         self.users[(key >> 16) as usize].load(Ordering::Acquire) != 0
     }
 
-    /// A dead key, or one that was only reserved, is of no more use.
+    /// Releases a revoked key, or one that was only reserved.
     pub(crate) fn release_key(&self, key: u32) {
         self.places.lock().release_key(key);
     }
@@ -186,7 +186,7 @@ impl Regions {
         self.entry(key).is_some_and(|entry| entry.allows(pd, region, right))
     }
 
-    /// All of the registration of a key that is held.
+    /// The whole registration of a key that is in use.
     pub(crate) fn registration(&self, key: u32) -> Registration<'_> {
         let entry = (key >> 16) as usize * ENTRY;
         let field = |offset| self.table.word(entry + offset).load(Ordering::Relaxed);
@@ -227,8 +227,8 @@ impl LocalMemory for Regions {
     }
 }
 
-/// Waits for a copy of a peer's, which takes a moment, or as long as that process does not get a processor. One that is
-/// stopped, or lies, is not waited for longer than a second.
+/// Waits for a copy of a peer, which takes a moment, or as long as that process is not scheduled. At most a second, in case the
+/// peer is stopped or malicious.
 pub(crate) fn wait_while(busy: impl Fn() -> bool) {
     const FEW: u32 = 1000;
     let (mut rounds, mut since) = (0, None);
@@ -273,23 +273,23 @@ impl PeerRegions {
     }
 
     /// The cookie of a key, where its owner has one. It is the key's only as long as the key is live.
-    pub(crate) fn lent(&self, key: u32) -> Option<Lent> {
+    pub(crate) fn exported(&self, key: u32) -> Option<ExportedRegion> {
         let place = self.place(key)?;
-        Lent::of(self.table.word(place + COOKIE).load(Ordering::Relaxed))
+        ExportedRegion::of(self.table.word(place + COOKIE).load(Ordering::Relaxed))
     }
 
-    /// How far into its registration a range begins.
+    /// Offset of a range in its registration.
     pub(crate) fn offset(&self, target: &Target) -> Option<u64> {
         let place = self.place(target.key)?;
         target.address.checked_sub(self.table.word(place + BASE).load(Ordering::Relaxed))
     }
 
-    /// Where the entry of a key begins.
+    /// Offset of a key's entry in the table.
     fn place(&self, key: u32) -> Option<usize> {
         (key >> 16 < self.slots).then_some((key >> 16) as usize * ENTRY)
     }
 
-    /// What the peer says of a key of its, if it is live.
+    /// The peer's entry of a key, if it is live.
     pub(crate) fn entry(&self, key: u32) -> Option<KeyEntry> {
         entry(&self.table, self.slots, key)
     }
@@ -311,13 +311,13 @@ pub(crate) struct Target {
     pub(crate) right: AccessRight,
 }
 
-/// A copy into or out of a peer's memory is under way.
+/// Marks a copy into or out of a peer's memory as in progress.
 #[derive(Debug)]
 pub(crate) struct Announced<'a>(&'a AtomicU64);
 
 impl Drop for Announced<'_> {
     fn drop(&mut self) {
-        // Release: the copy is done before the word says so.
+        // Release: the copy is done before the word is cleared.
         self.0.store(0, Ordering::Release);
     }
 }
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_key_is_dead_here_and_at_the_peer() {
+    fn removed_key_is_invalid_on_both_sides() {
         let regions = Regions::new(1).unwrap();
         let theirs = PeerRegions::map(regions.fd(), SLOTS as u32).unwrap();
         let key = regions.add(memory(64), ALL, 1).unwrap();
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_opens_to_peers_when_it_is_opened_and_never_to_local_segments() {
+    fn window_key_is_valid_for_peers_only_after_its_bind() {
         let regions = Regions::new(1).unwrap();
         let key = regions.reserve().unwrap();
         let access = |right| regions.hold(key, 1, base(), 8, right).is_ok();

@@ -9,7 +9,7 @@ use dapl::provider::{Access, Region};
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::window::WindowKeys;
 
-use crate::cm::table::Book;
+use crate::cm::table::ConnectionTable;
 use crate::memory::regions::Regions;
 
 pub(crate) use dapl_software::memory::window::BindRequest;
@@ -17,14 +17,14 @@ pub(crate) use dapl_software::memory::window::BindRequest;
 /// A window of this provider's.
 pub(crate) type Window = dapl_software::memory::window::WindowCore<Table>;
 
-/// The table, and the connections whose peers copy by what it says.
+/// The table of registrations, and the connections whose peers read it.
 pub(crate) struct Table {
     regions: Arc<Regions>,
-    book: Arc<Book>,
+    book: Arc<ConnectionTable>,
 }
 
 /// A window that is not bound.
-pub(crate) fn window_of(regions: Arc<Regions>, book: Arc<Book>, pd: u32) -> Window {
+pub(crate) fn window_of(regions: Arc<Regions>, book: Arc<ConnectionTable>, pd: u32) -> Window {
     Window::new(Arc::new(Table { regions, book }), pd)
 }
 
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_opens_at_its_turn_and_dies_at_the_next() {
+    fn key_is_valid_from_its_bind_to_the_next() {
         let (window, regions, source) = window();
         let kept = Arc::new(());
         let reads = |key| regions.allows(key, PD, whole(), AccessRight::RemoteRead);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_flushed_leaves_nothing_bound_and_lets_go_once() {
+    fn flushed_bind_leaves_window_unbound_and_releases_once() {
         let (window, regions, source) = window();
         let kept = Arc::new(());
         let (first, one) = window.post(wanted(source, &kept)).unwrap();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_closes_takes_all_along() {
+    fn dropped_window_revokes_all_keys() {
         let (window, regions, source) = window();
         let kept = Arc::new(());
         let (first, one) = window.post(wanted(source, &kept)).unwrap();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_granted_fails_at_its_turn() {
+    fn invalid_bind_fails_in_order() {
         let (window, regions, source) = window();
         let kept = Arc::new(());
         let (first, one) = window.post(wanted(source, &kept)).unwrap();

@@ -1,9 +1,9 @@
-//! Datagrams of connection set-up: request, reply, acknowledgement, reset (transports.md SM-4..SM-8); and, on a connection
-//! that stands, the question for what is behind a region of shared memory, with its answer (B2).
+//! Datagrams of connection set-up: request, reply, acknowledgement, reset (SM-4 to SM-8); and, on an established connection,
+//! the question for the mapping of a region of shared memory, with its answer (spec/transports B2).
 //!
-//! Each begins with a fixed header of eight bytes; a request and an accepting reply add a payload with everything the rings
-//! need. Decoding believes nothing: unknown types, other versions, lengths and geometries out of bounds are an `Err` that
-//! says which. Numbers are little-endian; both sides are on one machine, but a dump should read the same everywhere.
+//! Each begins with a fixed header of eight bytes; a request and an accepting reply add a payload with the parameters of the
+//! rings. Decoding validates everything: unknown types, other versions, lengths and geometries out of bounds are an `Err` with
+//! the reason. Numbers are little-endian.
 #![forbid(unsafe_code)]
 
 use super::message::SLOT;
@@ -16,7 +16,7 @@ pub(crate) const MAX_PRIVATE: usize = 256;
 /// Longest datagram.
 pub(crate) const MAX_DATAGRAM: usize = 8 + Terms::LEN + MAX_PRIVATE;
 
-/// How a reply answers.
+/// Result in a reply.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Answer {
     /// Accepted; the payload follows.
@@ -25,7 +25,7 @@ pub(crate) enum Answer {
     Pending,
     /// The consumer said no.
     Rejected,
-    /// Nobody listens, or nobody has room.
+    /// There is no listener, or its queue is full.
     NoListener,
     /// Another major version of this protocol, or a payload that makes no sense.
     NotUnderstood,
@@ -61,9 +61,9 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// What a side makes: 124 KiB for the rings and messages, 128 KiB for RMA and 4 KiB for the stage
-    /// behind it, touched only when used.
-    pub(crate) const OURS: Geometry = Geometry { requests: 256, responses: 64, messages: 80 << 10, rma: 128 << 10 };
+    /// The geometry of this version: 124 KiB for rings and messages, 128 KiB for RMA and 4 KiB for staging behind it, allocated
+    /// when touched.
+    pub(crate) const LOCAL: Geometry = Geometry { requests: 256, responses: 64, messages: 80 << 10, rma: 128 << 10 };
     const CONTROL: usize = 4096;
 
     pub(crate) fn requests_at(&self) -> usize {
@@ -78,7 +78,7 @@ impl Geometry {
         self.responses_at() + self.responses as usize * SLOT
     }
 
-    /// Where offers are staged, in the RMA buffer. A buffer too small for that begins with it, and is too short for a piece.
+    /// Offset in the RMA buffer at which offers are staged; 0 if the buffer is too small for that.
     pub(crate) fn stage_at(&self) -> usize {
         self.rma as usize
     }
@@ -93,7 +93,7 @@ impl Geometry {
         self.messages_at() + self.messages as usize
     }
 
-    /// Most RMA fragments in flight: the response ring must have room for all answers.
+    /// Limit of RMA fragments in flight: the response ring must have space for all answers.
     pub(crate) fn max_fragments(&self) -> u32 {
         self.responses / 2
     }
@@ -105,14 +105,14 @@ impl Geometry {
     }
 }
 
-/// What a side tells about itself before the rings exist.
+/// Parameters that each side sends before the rings exist.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Terms {
     /// Generation of the connection machine.
     pub(crate) generation: u16,
     /// The other side's attempt is known by this number, from the kernel's random source.
     pub(crate) token: u64,
-    /// Tells one life of an end point from another at the same path.
+    /// Distinguishes this end point from earlier ones with the same path.
     pub(crate) endpoint: u64,
     /// Service point asked for (requests only).
     pub(crate) qual: u64,
@@ -123,10 +123,10 @@ pub(crate) struct Terms {
     pub(crate) reads: u32,
     /// Slots of the table of registrations.
     pub(crate) table_slots: u32,
-    /// Where a probe of cross-memory copy may read `probe_value` and write it back to; 0: the method is not wanted.
+    /// Address from which a probe of cross-memory copy reads `probe_value`, to write it back; 0: the method is disabled.
     pub(crate) probe_address: u64,
     pub(crate) probe_value: u64,
-    /// Whoever arms a control line here makes all processors see it (`membarrier`), so that the other side needs no fence.
+    /// This side executes `membarrier` when it sets wake-up flags, so that the other side needs no fence.
     pub(crate) barrier: bool,
     /// The IA address in 16 bytes, IPv4 mapped into IPv6.
     pub(crate) ip: [u8; 16],
@@ -179,31 +179,31 @@ impl Terms {
     }
 }
 
-/// What is behind a region of the sender's, for a peer that wants to map it.
+/// An exported region of the sender's shared memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Loan {
+pub(crate) struct ExportAnswer {
     /// The region, in the sender's addresses.
     pub(crate) address: u64,
     pub(crate) length: u64,
-    /// Where in the carrier it begins.
+    /// Offset of the region in the file or segment.
     pub(crate) offset: u64,
-    pub(crate) carrier: Carrier,
+    pub(crate) object: ExportedObject,
 }
 
-/// What carries shared memory from one process to another.
+/// The kind of shared memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Carrier {
+pub(crate) enum ExportedObject {
     /// The descriptor that comes along.
     Descriptor,
     /// The System V segment of this number, in this name space.
     Segment { id: u32, space: u64 },
 }
 
-impl Loan {
+impl ExportAnswer {
     fn put(&self, out: &mut Vec<u8>) {
-        let (id, space) = match self.carrier {
-            Carrier::Descriptor => (u32::MAX, 0),
-            Carrier::Segment { id, space } => (id, space),
+        let (id, space) = match self.object {
+            ExportedObject::Descriptor => (u32::MAX, 0),
+            ExportedObject::Segment { id, space } => (id, space),
         };
         for word in [self.address, self.length, self.offset, space] {
             out.extend(word.to_le_bytes());
@@ -213,11 +213,11 @@ impl Loan {
 
     fn take(bytes: &mut Reader<'_>) -> Result<Self, Bad> {
         let [address, length, offset, space] = [bytes.word()?, bytes.word()?, bytes.word()?, bytes.word()?];
-        let carrier = match u32::from_le_bytes(bytes.array()?) {
-            u32::MAX => Carrier::Descriptor,
-            id => Carrier::Segment { id, space },
+        let object = match u32::from_le_bytes(bytes.array()?) {
+            u32::MAX => ExportedObject::Descriptor,
+            id => ExportedObject::Segment { id, space },
         };
-        Ok(Loan { address, length, offset, carrier })
+        Ok(ExportAnswer { address, length, offset, object })
     }
 }
 
@@ -226,20 +226,20 @@ impl Loan {
 pub(crate) enum Datagram {
     /// `id`: by which the client will know the connection, so the server writes it into its FIFO words.
     Request { id: u32, terms: Terms, private_data: Vec<u8> },
-    /// `client` names the connection to the client, `server` to the server; `token` is the request's, so that an answer to a
-    /// former life of the client finds nobody. Who did not understand a request does not know it: 0.
+    /// Answers a request. `client` and `server` are the ids of the two sides; `token` is the request's, so that an answer to an
+    /// earlier end point of the client matches nothing. If the request was not understood, the token is 0.
     Reply { client: u32, server: u32, token: u64, answer: Answer, accepted: Option<(Terms, Vec<u8>)> },
     /// The third step: the client has mapped the server's areas.
     Ack { client: u32, server: u32, token: u64 },
-    /// The attempt is over; `token` proves that the sender knows it. `to` is the receiver's id, or 0 when none is known.
+    /// Ends an attempt; `token` proves that the sender knows it. `to` is the receiver's id, or 0 if unknown.
     Reset { from: u32, to: u32, token: u64 },
-    /// What is behind the region of this key? Ids and token are those of a connection that stands.
+    /// Asks for a mapping of the region of this key. Ids and token are those of an established connection.
     Ask { from: u32, to: u32, token: u64, key: u32 },
     /// The answer; `None`: it is not to be had.
-    Lend { from: u32, to: u32, token: u64, key: u32, loan: Option<Loan> },
+    Export { from: u32, to: u32, token: u64, key: u32, export: Option<ExportAnswer> },
 }
 
-/// Why a datagram was not understood.
+/// The reason why a datagram is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Bad {
     Short,
@@ -256,7 +256,7 @@ const REPLY: u8 = 2;
 const ACK: u8 = 3;
 const RESET: u8 = 4;
 const ASK: u8 = 5;
-const LEND: u8 = 6;
+const EXPORT: u8 = 6;
 
 impl Datagram {
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -294,12 +294,12 @@ impl Datagram {
                 out.extend(token.to_le_bytes());
                 out.extend(key.to_le_bytes());
             }
-            Datagram::Lend { from, to, token, key, loan } => {
-                pair(&mut out, LEND, *from, VERSION, *to);
+            Datagram::Export { from, to, token, key, export } => {
+                pair(&mut out, EXPORT, *from, VERSION, *to);
                 out.extend(token.to_le_bytes());
                 out.extend(key.to_le_bytes());
-                if let Some(loan) = loan {
-                    loan.put(&mut out);
+                if let Some(export) = export {
+                    export.put(&mut out);
                 }
             }
         }
@@ -316,7 +316,7 @@ impl Datagram {
             REPLY => Self::reply(first, header[4], second, bytes),
             ACK => Ok(Datagram::Ack { client: first, server: second, token: bytes.last_u64()? }),
             RESET => Ok(Datagram::Reset { from: first, to: second, token: bytes.last_u64()? }),
-            ASK | LEND => Self::sharing(header[0], first, second, bytes),
+            ASK | EXPORT => Self::sharing(header[0], first, second, bytes),
             other => Err(Bad::Type(other)),
         }
     }
@@ -324,8 +324,8 @@ impl Datagram {
     fn sharing(kind: u8, from: u32, to: u32, mut bytes: Reader<'_>) -> Result<Self, Bad> {
         let token = bytes.word()?;
         let key = u32::from_le_bytes(bytes.array()?);
-        let loan = match kind {
-            LEND if !bytes.0.is_empty() => Some(Loan::take(&mut bytes)?),
+        let export = match kind {
+            EXPORT if !bytes.0.is_empty() => Some(ExportAnswer::take(&mut bytes)?),
             _ => None,
         };
         if !bytes.0.is_empty() {
@@ -334,7 +334,7 @@ impl Datagram {
         Ok(if kind == ASK {
             Datagram::Ask { from, to, token, key }
         } else {
-            Datagram::Lend { from, to, token, key, loan }
+            Datagram::Export { from, to, token, key, export }
         })
     }
 
@@ -411,7 +411,7 @@ mod tests {
             token: 0x1122_3344_5566_7788,
             endpoint: 5,
             qual: u64::MAX,
-            geometry: Geometry::OURS,
+            geometry: Geometry::LOCAL,
             pd: 3,
             reads: 4,
             table_slots: 1 << 16,
@@ -422,8 +422,8 @@ mod tests {
         }
     }
 
-    fn loan(carrier: Carrier) -> Loan {
-        Loan { address: 4096, length: u64::MAX, offset: 7, carrier }
+    fn export(object: ExportedObject) -> ExportAnswer {
+        ExportAnswer { address: 4096, length: u64::MAX, offset: 7, object }
     }
 
     fn all() -> Vec<Datagram> {
@@ -443,9 +443,15 @@ mod tests {
             Datagram::Ack { client: 1, server: 2, token: 3 },
             Datagram::Reset { from: 1, to: 0, token: 3 },
             Datagram::Ask { from: 1, to: 0xFFFFFF, token: 3, key: u32::MAX },
-            Datagram::Lend { from: 1, to: 2, token: 3, key: 4, loan: None },
-            Datagram::Lend { from: 1, to: 2, token: 3, key: 4, loan: Some(loan(Carrier::Descriptor)) },
-            Datagram::Lend { from: 1, to: 2, token: 3, key: 4, loan: Some(loan(Carrier::Segment { id: 0, space: 9 })) },
+            Datagram::Export { from: 1, to: 2, token: 3, key: 4, export: None },
+            Datagram::Export { from: 1, to: 2, token: 3, key: 4, export: Some(export(ExportedObject::Descriptor)) },
+            Datagram::Export {
+                from: 1,
+                to: 2,
+                token: 3,
+                key: 4,
+                export: Some(export(ExportedObject::Segment { id: 0, space: 9 })),
+            },
         ]
     }
 
@@ -486,7 +492,7 @@ mod tests {
 
     #[test]
     fn a_connection_stays_within_its_footprint() {
-        let ours = Geometry::OURS;
+        let ours = Geometry::LOCAL;
         assert!(ours.is_sane() && ours.area_len() + ours.rma_len() <= 256 << 10);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! An input and the time go in, actions come out, and the caller carries out exactly these, in that order. The table of CM-4
 //! has three states; here DISCONNECTED is `Seeking`, `Offered` and those after the end, CONNECTING is `Requested` and
-//! `Replied`, CONNECTED is `Open`. The three-way handshake of SM-5 is the carrier: a request is sent again until it is
+//! `Replied`, CONNECTED is `Open`. The three-way handshake of SM-5 is the object: a request is sent again until it is
 //! answered, a reply until it is acknowledged. Once `Open`, the end is a mark on the control line.
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ use dapl::provider::ConnectionEvent;
 use dapl_software::listener_retry;
 
 use super::handshake::{Answer, Datagram};
-use super::pulse::Pulse;
+use super::liveness::Liveness;
 
 /// First wait before a datagram that found the peer's queue full is sent again; it doubles each time. The queue has few
 /// places, and a live peer empties it at once.
@@ -22,9 +22,9 @@ const FIRST_REPEAT: Duration = Duration::from_millis(20);
 const LAST_REPEAT: Duration = Duration::from_millis(500);
 /// Wait between requests once the peer has answered that its consumer has not decided yet.
 const PATIENT_REPEAT: Duration = Duration::from_secs(2);
-/// Times a request may be handed on: two listeners could do it for ever.
+/// Limit of hand-offs of a request, since two listeners could repeat them without end.
 const MAX_HAND_OFFS: usize = 8;
-/// How long a refusal is remembered, for a client that repeats its request.
+/// Time for which a rejection is remembered, for a client that repeats its request.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// The state of an attempt or connection.
@@ -81,7 +81,7 @@ struct Asking {
     hand_offs: usize,
 }
 
-/// What happens to an attempt.
+/// Input of the state machine.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Input {
     /// The listener was found; the request goes there under this token. A new one: a listener that had the request before
@@ -89,7 +89,7 @@ pub(crate) enum Input {
     Found { qual: u64, token: u64 },
     /// The lookup found no listener.
     NotFound,
-    /// What became of `Action::Transmit`.
+    /// Result of `Action::Transmit`.
     Sent(Delivery),
     /// The peer answered the request; `server` is its id for the connection, 0 if no listener had it.
     Reply { server: u32, answer: Answer },
@@ -105,7 +105,7 @@ pub(crate) enum Input {
     Refuse(Answer),
     /// The peer acknowledged the reply, or did what implies that.
     Ack,
-    /// A sign of life or data of this connection (CM-5).
+    /// A sign of epoch or data of this connection (CM-5).
     Alive,
     /// The deadline has come.
     Deadline,
@@ -115,7 +115,7 @@ pub(crate) enum Input {
     Close,
 }
 
-/// What became of a datagram.
+/// Result of sending a datagram.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Delivery {
     Queued,
@@ -125,10 +125,10 @@ pub(crate) enum Delivery {
     NoPeer,
 }
 
-/// What the caller does.
+/// Action for the caller.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Action {
-    /// Look the listener up again and say `Found` or `NotFound`.
+    /// Look the listener up again; the result is the input `Found` or `NotFound`.
     Lookup,
     /// As `Lookup`, on another qualifier of this host.
     LookupQual(u64),
@@ -161,27 +161,26 @@ pub(crate) struct Machine {
     id: u32,
     /// The peer's id for the connection; 0: not known yet.
     peer_id: u32,
-    /// Proves to the other side that this one knows the attempt; the active side's choice.
+    /// Chosen by the active side; proves that a sender knows the attempt.
     token: u64,
     due: Option<Instant>,
-    pulse: Pulse,
+    liveness: Liveness,
     silence: Duration,
 }
 
 impl Machine {
-    /// An active attempt that has still to find its listener; `request` goes there. A peer that is silent for longer than
-    /// `silence` is gone.
+    /// An active attempt that has not found its listener yet. A peer that is silent for longer than `silence` is given up.
     pub(crate) fn active(id: u32, request: Datagram, seek_until: Instant, silence: Duration, now: Instant) -> Self {
         let request = Outgoing::new(request);
         let seek_until = Some(seek_until);
         let asking = Asking { request, was_sent: false, seek_until, seek_wait: listener_retry::FIRST, hand_offs: 0 };
         let state = State::Seeking(asking);
-        Machine { state, id, peer_id: 0, token: 0, due: None, pulse: Pulse::new(now), silence }
+        Machine { state, id, peer_id: 0, token: 0, due: None, liveness: Liveness::new(now), silence }
     }
 
     /// A request that the consumer is to answer.
     pub(crate) fn passive(id: u32, peer_id: u32, token: u64, silence: Duration, now: Instant) -> Self {
-        Machine { state: State::Offered, id, peer_id, token, due: None, pulse: Pulse::new(now), silence }
+        Machine { state: State::Offered, id, peer_id, token, due: None, liveness: Liveness::new(now), silence }
     }
 
     pub(crate) fn token(&self) -> u64 {
@@ -192,7 +191,7 @@ impl Machine {
         self.peer_id
     }
 
-    /// When `Deadline` is to be said.
+    /// Time of the next `Deadline` input.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }
@@ -224,9 +223,9 @@ impl Machine {
         }
     }
 
-    /// Is the peer of an open connection silent for too long? `progress` counts what it has done so far (CM-5).
+    /// Whether the peer of an open connection is silent for too long. `progress` counts what it has done so far (CM-5).
     pub(crate) fn is_silent(&mut self, progress: u64, now: Instant) -> bool {
-        self.pulse.is_gone(progress, now, self.silence)
+        self.liveness.is_gone(progress, now, self.silence)
     }
 
     /// The whole machine. An input that the table of a state does not list is ignored.
@@ -282,7 +281,7 @@ impl Machine {
             Input::Deadline => (State::Requested(asking), vec![Action::Transmit]),
             Input::Reply { server, answer } => self.answered(asking, server, answer, now),
             Input::Joined(private_data) => {
-                self.pulse.beats(now);
+                self.liveness.record(now);
                 (State::Open, vec![Action::Ack, Action::Established(private_data)])
             }
             Input::JoinFailed => (State::Closed, vec![self.reset(), Action::Ended(ConnectionEvent::Rejected)]),
@@ -323,7 +322,7 @@ impl Machine {
         match input {
             Input::Repeated => (State::Offered, vec![self.reply(Answer::Pending)]),
             Input::Accept(reply) => {
-                self.pulse.beats(now);
+                self.liveness.record(now);
                 (State::Replied(Outgoing::new(reply)), vec![Action::Transmit])
             }
             Input::Refuse(answer) => {
@@ -339,7 +338,7 @@ impl Machine {
     fn replied(&mut self, mut reply: Outgoing, input: Input, now: Instant) -> (State, Vec<Action>) {
         let action = match input {
             Input::Repeated => {
-                self.pulse.beats(now);
+                self.liveness.record(now);
                 Action::Transmit
             }
             // A missing acknowledgement is silence like any other. How long an answer may take, the requester decides.
@@ -351,7 +350,7 @@ impl Machine {
                 return (State::Replied(reply), vec![]);
             }
             Input::Ack | Input::Alive => {
-                self.pulse.beats(now);
+                self.liveness.record(now);
                 return (State::Open, vec![Action::Established(Vec::new())]);
             }
             Input::Gone => return (State::Closed, vec![Action::Mark, Action::Ended(ConnectionEvent::AcceptFailed)]),
@@ -364,7 +363,7 @@ impl Machine {
     fn open(&mut self, input: Input, now: Instant) -> (State, Vec<Action>) {
         match input {
             Input::Alive | Input::Repeated => {
-                self.pulse.beats(now);
+                self.liveness.record(now);
                 (State::Open, vec![])
             }
             // The acknowledgement was lost.

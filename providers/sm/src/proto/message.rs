@@ -11,7 +11,7 @@ pub(crate) const INLINE: usize = SLOT - 16;
 /// A cache line: the unit of the message and RMA buffers (SM-12).
 pub(crate) const LINE: usize = 64;
 
-/// Types of ring words. 0 is no type: fresh memory must not look like a message.
+/// Types of ring words. 0 is not a type, so that fresh memory does not look like a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -25,9 +25,9 @@ pub(crate) enum Kind {
     RmaAck = 4,
     /// A send could not be delivered; the length field is a status.
     SendNak = 5,
-    /// A send whose bytes are to be fetched; the length field counts the segments.
+    /// A send whose bytes are to be fetched; the length field is the number of segments.
     Offer = 6,
-    /// Answer to an offer that cannot be fetched: stage it from byte `aux` on; the length field says which.
+    /// Answer to an offer that cannot be fetched: stage it from byte `aux` on; the length field identifies the offer.
     Stage = 7,
 }
 
@@ -85,7 +85,7 @@ impl Header {
 }
 
 /// The data header of a piece of a send (CM-2), behind the word of its slot. A message inside its slot has none: the ring is
-/// of one life of one connection, and the slot is all there is of the message.
+/// of one epoch of one connection, and the slot is all there is of the message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Data {
     /// Of the sender: raised before each request for a connection.
@@ -122,8 +122,8 @@ impl Data {
     }
 }
 
-/// The self-describing header in line 0 of an RMA fragment (SM-19). The initiator finds its own work by the line number
-/// in the acknowledgement, never by what stands here: the target may have written over it.
+/// The self-describing header in line 0 of an RMA fragment (SM-19). The initiator identifies a fragment by the line number in
+/// the acknowledgement, not by this header, which the target may have overwritten.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Fragment {
     /// The target's remote key.
@@ -132,9 +132,9 @@ pub(crate) struct Fragment {
     pub(crate) length: u32,
     /// Target address.
     pub(crate) address: u64,
-    /// Initiator's first byte, for people who read dumps.
+    /// Initiator's first byte, for debugging.
     pub(crate) origin: u64,
-    /// Initiator's cookie, for people who read dumps.
+    /// Initiator's cookie, for debugging.
     pub(crate) cookie: u64,
 }
 
@@ -160,7 +160,7 @@ impl Fragment {
 pub(crate) enum Note {
     /// Something is in the rings of this connection.
     Wake(u32),
-    /// The sender of this word lives.
+    /// Heartbeat.
     Alive(u32),
     /// The connection was ended; the control line says how.
     Reset(u32),
@@ -190,7 +190,7 @@ impl Note {
         }
     }
 
-    /// What was read at once, or `None` if somebody has torn it: then words of others may be lost in it.
+    /// Decodes the words of one read. `None` if another reader has taken part of a word: then words may be lost.
     pub(crate) fn all(bytes: &[u8]) -> Option<Vec<Self>> {
         let (words, rest) = bytes.as_chunks::<4>();
         let notes = words.iter().map(|word| Note::decode(*word)).collect();
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_survive_the_way() {
+    fn ring_words_round_trip() {
         for word in 0..=0xFFFFu32 {
             if let Some(header) = Header::decode(word) {
                 assert_eq!(header.encode(), word);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn data_headers_survive_the_way_and_what_is_reserved_is_zero() {
+    fn data_headers_round_trip_with_zero_reserved_field() {
         let all =
             Data { generation: 0xFFFF, message: 0xFFFE, source: u32::MAX, destination: 0x8000_0001, size: u64::MAX };
         let small = Data { generation: 1, message: 2, source: 3, destination: 4, size: 5 };

@@ -1,8 +1,7 @@
-//! An offer: a send whose bytes stay where they are until the receiver fetches them, or has them staged.
+//! An offer: a send whose bytes stay in the sender's memory until the receiver fetches them, or has them staged.
 //!
-//! The slot says how many bytes there are in all, and then where: a key, an address and a length for each segment. The
-//! receiver goes through them from the front, and may leave parts of them to the sender. Numbers only; what a peer wrote
-//! is looked at here, and nobody believes more of it than that it adds up.
+//! The slot holds the total length, then a key, an address and a length for each segment. The receiver copies from the front,
+//! and may leave parts to the sender. Only numbers are handled here; those from a peer are checked for consistency.
 #![forbid(unsafe_code)]
 
 use super::message::INLINE;
@@ -11,11 +10,11 @@ use super::message::INLINE;
 pub(crate) const WORDS: usize = INLINE / 8 - 1;
 /// Segments that an offer can name.
 pub(crate) const MOST: usize = WORDS / 2;
-/// Bytes that one side copies before others have their turn, or before it looks whether the other has come to help.
+/// Bytes that one side copies before other connections get a turn, or before it checks for help from the other side.
 pub(crate) const CHUNK: u64 = 256 << 10;
-/// Below that nobody is asked for help.
+/// Minimum length of a part for which help is requested.
 const LEAST: u64 = 48 << 10;
-/// What is left to the helper begins on a page, as seen from the first byte.
+/// Alignment of the helper's part, from the first byte.
 const PAGE: u64 = 4096;
 /// Bytes of the place behind a sender's RMA buffer where an offer is staged that the receiver cannot fetch.
 pub(crate) const STAGE: usize = 4 << 10;
@@ -46,7 +45,7 @@ pub(crate) fn parts(count: u32, total: u64, words: [u64; WORDS]) -> Option<impl 
     (sum == total && parts().all(|part| part.length > 0)).then(parts)
 }
 
-/// Who copies what comes next of so many bytes: from the front this side, behind that the helper, if there is one.
+/// Splits the next `left` bytes: this side copies from the front, the helper, if there is one, the part behind.
 pub(crate) fn split(left: u64, has_helper: bool) -> (u64, u64) {
     if !has_helper || left < LEAST {
         return (left.min(CHUNK), 0);
@@ -56,12 +55,12 @@ pub(crate) fn split(left: u64, has_helper: bool) -> (u64, u64) {
     (mine, window - mine)
 }
 
-/// The word that tells what is staged: a count of stagings, and the bytes.
+/// The word that announces staged bytes: the number of stagings, and the length.
 pub(crate) fn staged(count: u64, length: usize) -> u64 {
     count << 32 | length as u64
 }
 
-/// The slot of an offer as an answer tells it, in the length field.
+/// The slot of an offer as it is sent in the length field of an answer.
 pub(crate) fn short(slot: u64) -> u32 {
     slot as u32 & 0xFF_FFFF
 }
@@ -89,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_add_up_is_no_offer() {
+    fn inconsistent_offers_are_refused() {
         let part = Part { key: 1, length: u32::MAX, address: 8 };
         let list = words(&[part; MOST]);
         let total = u64::from(u32::MAX);
@@ -102,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn who_copies_what_goes_from_the_front_and_leaves_nothing_out() {
+    fn split_covers_all_bytes_from_the_front() {
         for left in [1, 4096, LEAST - 1, LEAST, 65_536, 65_537, CHUNK, 2 * CHUNK, 2 * CHUNK + 1, 1 << 40] {
             let (alone, none) = split(left, false);
             assert_eq!((alone, none), (left.min(CHUNK), 0));

@@ -1,19 +1,18 @@
-//! Pieces of long sends, numbered by who sends them and put together again by who receives them (transports.md CM-2, CM-3,
-//! CM-7).
+//! Pieces of long sends, numbered by the sender and reassembled by the receiver (CM-2, CM-3, CM-7).
 //!
-//! A piece says which message it is of, on which connection and in which life of it; what does not fit is an `Err` that says
-//! why, and the liar loses the connection. A ring keeps its order, so one message is under way at a time, and a piece belongs
-//! behind the one before. Nothing here touches bytes: it says where they go.
+//! A piece carries message id, connection and generation; a violation is an `Err` with the reason, and ends the connection. A
+//! ring keeps its order, so one message is in progress at a time, and each piece continues the one before. The bytes are not
+//! touched here.
 #![forbid(unsafe_code)]
 
 use super::message::{Data, Header};
 
-/// Who sends to whom, and in which life of the connection.
+/// Sender, receiver and generation of a connection.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Route {
-    /// Of the sender, as its hand-shake told.
+    /// The sender's generation, from its handshake.
     pub(crate) generation: u16,
-    /// By which the sender knows the connection.
+    /// The sender's id of the connection.
     pub(crate) source: u32,
     /// By which the receiver does.
     pub(crate) destination: u32,
@@ -40,7 +39,7 @@ impl Numbering {
     }
 }
 
-/// Where the bytes of a piece go.
+/// Position of a piece in its message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Part {
     /// In the message.
@@ -49,13 +48,13 @@ pub(crate) struct Part {
     pub(crate) size: u64,
 }
 
-/// The receiver's side: the message under way.
+/// The receiver's state: the message in progress.
 #[derive(Debug)]
 pub(crate) struct Reassembly {
     route: Route,
     /// Number of the last message that began in pieces.
     message: u16,
-    /// What the next piece must continue: bytes placed, bytes in all.
+    /// Bytes placed and total length of the message in progress.
     under_way: Option<Part>,
 }
 
@@ -64,8 +63,8 @@ impl Reassembly {
         Reassembly { route, message: 0, under_way: None }
     }
 
-    /// Where a piece, or a message in its slot, belongs. Asks for the words of the data header only if there is one, and may
-    /// be asked again, as long as the piece waits.
+    /// Position of a piece, or of a message in its slot. Reads the data header only if there is one; may be called again while
+    /// the piece waits.
     #[inline]
     pub(crate) fn look(
         &self,
@@ -84,7 +83,7 @@ impl Reassembly {
     fn look_at_piece(&self, header: &Header, data: &Data) -> Result<Part, &'static str> {
         let Route { generation, source, destination } = self.route;
         if data.generation != generation {
-            return Err("a piece of another life of the connection");
+            return Err("a piece of another epoch of the connection");
         }
         if (data.source, data.destination) != (source, destination) {
             return Err("a piece of another connection");
@@ -98,19 +97,19 @@ impl Reassembly {
             return Err("a piece of another message");
         }
         let (length, left) = (u64::from(header.length), part.size - part.offset);
-        // What is complete says so, and nothing is sent for nothing: else a message would never end.
+        // The last piece must be marked as such, and no piece may be empty; otherwise a message would never end.
         if length == 0 || length > left || header.last != (length == left) {
             return Err("pieces of a message that do not add up");
         }
         Ok(part)
     }
 
-    /// Nothing is under way: another message may begin.
+    /// Whether no message is in progress.
     pub(crate) fn is_between(&self) -> bool {
         self.under_way.is_none()
     }
 
-    /// What `look` gave this part for is in its place.
+    /// Records that the piece has been placed.
     #[inline]
     pub(crate) fn took(&mut self, header: &Header, part: Part) {
         if header.inline {
@@ -172,10 +171,10 @@ mod tests {
     }
 
     #[test]
-    fn every_lie_in_a_header_is_found_and_changes_nothing() {
-        type Lie = fn(&mut Header, &mut Data);
-        let lies: [(&str, Lie); 10] = [
-            ("a piece of another life of the connection", |_, data| data.generation = 6),
+    fn every_invalid_header_is_refused_without_effect() {
+        type Violation = fn(&mut Header, &mut Data);
+        let lies: [(&str, Violation); 10] = [
+            ("a piece of another epoch of the connection", |_, data| data.generation = 6),
             ("a piece of another connection", |_, data| data.source += 1),
             ("a piece of another connection", |_, data| data.destination = 0),
             ("a piece of another message", |_, data| data.message = data.message.wrapping_add(1)),
@@ -188,12 +187,12 @@ mod tests {
                 (header.first, header.inline) = (data.message == 0, true);
             }),
         ];
-        for (why, lie) in lies {
+        for (why, violation) in lies {
             let (mut numbering, mut reassembly) = (Numbering::new(ROUTE), Reassembly::new(ROUTE));
             for (n, offset) in [0, 40].into_iter().enumerate() {
                 let honest = (header(n == 0, n == 1, if n == 0 { 40 } else { 60 }), numbering.next(n == 0, 100));
                 let mut liar = honest;
-                lie(&mut liar.0, &mut liar.1);
+                violation(&mut liar.0, &mut liar.1);
                 assert_eq!(reassembly.look(&liar.0, || liar.1.encode()), Err(why), "piece {n}");
                 assert_eq!(feed(&mut reassembly, honest.0, honest.1), Ok(Part { offset, size: 100 }));
             }
@@ -201,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_is_told_once_and_kept() {
+    fn size_is_taken_from_the_first_piece() {
         let (mut numbering, mut reassembly) = (Numbering::new(ROUTE), Reassembly::new(ROUTE));
         feed(&mut reassembly, header(true, false, 40), numbering.next(true, 100)).unwrap();
         let changed = numbering.next(false, 1 << 40);

@@ -1,8 +1,8 @@
-//! A link: the areas of one connection, this side's and the peer's, and the control line that each side writes.
+//! The shared memory of a connection: this side's area, the peer's, and the control line of each side.
 //!
-//! Each side writes only its own area, which the peer maps read-only; the RMA buffer is written by both. On the control line
-//! a side says how far it has read, whether it sleeps, which registrations it is copying with, whether it can fetch what is
-//! offered to it, and that it has gone.
+//! Each side writes only its own area, which the peer maps read-only; the RMA buffer is written by both. On its control line a
+//! side publishes how many entries it has taken, its wake-up flags, the registrations it is copying with, whether it can fetch
+//! offered messages, and the end of the connection.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -16,9 +16,9 @@ use dapl::runtime::sync::{AtomicU64, Ordering, fence};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::engine::wake::{Delivery, tell};
-use crate::engine::wake_flags::Wishes;
+use crate::engine::wake_flags::WakeFlags;
 use crate::help::Help;
-use crate::memory::imports::Loans;
+use crate::memory::imports::Imports;
 use crate::memory::map::{EngineTicks, LastCheck, Map};
 use crate::memory::regions::PeerRegions;
 use crate::proto::handshake::Geometry;
@@ -28,7 +28,7 @@ use crate::qp::ring::Place;
 
 pub(crate) use crate::engine::wake_flags::{WANT_PROGRESS, WANT_REQUESTS, offer_barrier};
 
-// Offsets in an area; lines written for different readers lie 128 bytes apart (adjacent-line prefetch).
+// Offsets in an area; lines written for different readers violation 128 bytes apart (adjacent-line prefetch).
 const WANT: usize = 128;
 const TAKEN_REQUESTS: usize = 256;
 const TAKEN_RESPONSES: usize = 264;
@@ -52,29 +52,29 @@ pub(crate) struct Peer {
     pub(crate) cma: AtomicBool,
     /// KNEM's device comes first, or alone, and has not refused since.
     pub(crate) knem: AtomicBool,
-    /// What of its shared memory is mapped here; `None`: nothing is to be.
-    pub(crate) loans: Option<Loans>,
-    /// From so many bytes on one copy of the kernel's is better than two through a buffer.
+    /// Mappings of the peer's shared memory; `None`: mapping is disabled.
+    pub(crate) imports: Option<Imports>,
+    /// Message size from which one copy by the kernel is faster than two through a buffer.
     pub(crate) offer_from: u64,
     /// Becomes readable when the process dies. Without it there is no cross-memory copy.
     pub(crate) watch: Option<Arc<PidWatch>>,
-    /// When that was asked about last.
+    /// Time of the last check.
     pub(crate) looked: LastCheck,
-    /// So many copies are still allowed, if it is not `u32::MAX`.
+    /// Copies still allowed, unless `u32::MAX`.
     #[cfg(test)]
     pub(crate) allowed: std::sync::atomic::AtomicU32,
 }
 
 impl Peer {
-    /// Is its process id still its own? The engine hears of a death at once, but it may be kept from that for long, by the
-    /// consumer or a signal, and then another process may have the number. So a copy asks, the first one of a tick: in so
-    /// short a time the numbers do not come round.
+    /// Whether the process id still names this peer. The engine notices a death at once, but it may be delayed by the scheduler
+    /// or a signal, and another process may get the number. So the first copy of a tick checks; numbers are not reused within a
+    /// tick.
     #[inline]
     pub(crate) fn lives(&self, ticker: &EngineTicks) -> bool {
         self.looked.is_still(ticker, || self.watch.as_ref().is_some_and(|watch| !watch.is_dead()))
     }
 
-    /// As many copies as that are allowed to a sender that does not look whether it is asked for help.
+    /// Number of copies allowed to a sender that does not check for help requests.
     #[cfg(test)]
     pub(crate) const LAZY: u32 = u32::MAX - 1;
 
@@ -87,14 +87,14 @@ impl Peer {
     }
 }
 
-/// A process whose death the engine hears of at once.
+/// A process whose death the engine notices at once.
 #[derive(Debug)]
 pub(crate) struct PidWatch {
     pub(crate) fd: OwnedFd,
 }
 
 impl PidWatch {
-    /// Has it died? Its id may be another's then.
+    /// Whether it has died. Its id may have been reused then.
     pub(crate) fn is_dead(&self) -> bool {
         let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec::default())) != Ok(0)
@@ -103,16 +103,16 @@ impl PidWatch {
 
 /// The peer's half of a link.
 #[derive(Debug)]
-pub(crate) struct Theirs {
+pub(crate) struct PeerSide {
     pub(crate) area: Arc<Map>,
     pub(crate) rma: Arc<Map>,
     pub(crate) geometry: Geometry,
-    /// By which the peer knows the connection: what our FIFO words name.
+    /// The peer's id of the connection, used in FIFO words to it.
     pub(crate) id: u32,
     pub(crate) pd: u32,
-    /// What its packets carry.
+    /// Generation in its messages.
     pub(crate) generation: u16,
-    /// Reads of ours that it takes at a time.
+    /// Concurrent reads that it serves.
     pub(crate) reads: u32,
     /// Both sides arm with a barrier on all processors, so publishing needs none.
     pub(crate) light: bool,
@@ -121,25 +121,25 @@ pub(crate) struct Theirs {
 
 /// The areas of one connection.
 #[derive(Debug)]
-pub(crate) struct Link {
-    /// By which this side knows the connection.
+pub(crate) struct ConnectionMemory {
+    /// This side's id of the connection.
     pub(crate) id: u32,
     pub(crate) conn: ConnId,
     pub(crate) area: Arc<Map>,
     pub(crate) rma: Arc<Map>,
     pub(crate) geometry: Geometry,
-    /// What our packets carry.
+    /// Generation in messages of this side.
     generation: OnceLock<u16>,
-    theirs: OnceLock<Theirs>,
-    wishes: Wishes,
+    theirs: OnceLock<PeerSide>,
+    wake_flags: WakeFlags,
 }
 
-impl Link {
+impl ConnectionMemory {
     /// This side's half, and the descriptors that the peer gets.
-    pub(crate) fn create(id: u32, conn: ConnId, geometry: Geometry) -> Result<(Link, [OwnedFd; 2])> {
+    pub(crate) fn create(id: u32, conn: ConnId, geometry: Geometry) -> Result<(ConnectionMemory, [OwnedFd; 2])> {
         let (area, area_fd) = Map::create("dapl-sm-rings", geometry.area_len(), true)?;
         let (rma, rma_fd) = Map::create("dapl-sm-rma", geometry.rma_len(), false)?;
-        let link = Link {
+        let link = ConnectionMemory {
             id,
             conn,
             area: Arc::new(area),
@@ -147,23 +147,23 @@ impl Link {
             geometry,
             generation: OnceLock::new(),
             theirs: OnceLock::new(),
-            wishes: Wishes::default(),
+            wake_flags: WakeFlags::default(),
         };
         Ok((link, [area_fd, rma_fd]))
     }
 
     /// Joins the peer's half; once.
-    pub(crate) fn join(&self, theirs: Theirs) {
-        self.tell_reach(theirs.peer.cma.load(std::sync::atomic::Ordering::Relaxed));
+    pub(crate) fn join(&self, theirs: PeerSide) {
+        self.publish_reach(theirs.peer.cma.load(std::sync::atomic::Ordering::Relaxed));
         let _ = self.theirs.set(theirs);
     }
 
     /// Says whether this side can copy from and to the peer's memory by itself.
-    pub(crate) fn tell_reach(&self, reaches: bool) {
+    pub(crate) fn publish_reach(&self, reaches: bool) {
         self.area.word(REACH).store(u64::from(reaches), Ordering::Relaxed);
     }
 
-    /// Does the peer say so of itself?
+    /// Whether the peer can fetch offered messages, as it says on its control line.
     pub(crate) fn is_reached(&self) -> bool {
         self.theirs().is_some_and(|t| t.area.word(REACH).load(Ordering::Relaxed) == 1)
     }
@@ -181,38 +181,38 @@ impl Link {
         self.theirs().is_none_or(|t| t.area.word(RECALLED).load(Ordering::Relaxed) != 0)
     }
 
-    /// What is staged for the peer.
-    pub(crate) fn tell_staged(&self, word: u64) {
+    /// Publishes how much is staged for the peer.
+    pub(crate) fn publish_staged(&self, word: u64) {
         // Release: the bytes are in their place.
         self.area.word(STAGED).store(word, Ordering::Release);
     }
 
-    /// What the peer has staged.
+    /// How much the peer has staged.
     pub(crate) fn staged(&self) -> u64 {
         self.theirs().map_or(0, |t| t.area.word(STAGED).load(Ordering::Acquire))
     }
 
-    /// Where both sides ask for help and give it.
+    /// The words for sender-assisted copies.
     pub(crate) fn help(&self) -> Option<Help<'_>> {
         Some(Help { own: &self.area, theirs: &self.theirs()?.area })
     }
 
-    pub(crate) fn theirs(&self) -> Option<&Theirs> {
+    pub(crate) fn theirs(&self) -> Option<&PeerSide> {
         self.theirs.get()
     }
 
-    /// Says what our packets carry; once, before the peer hears of it.
+    /// Sets the generation of messages of this side; once, before the connection is established.
     pub(crate) fn be_of(&self, generation: u16) {
         let _ = self.generation.set(generation);
     }
 
-    /// The way of what we send.
+    /// The ring to the peer.
     pub(crate) fn route_out(&self) -> Option<Route> {
         let generation = *self.generation.get()?;
         self.theirs().map(|t| Route { generation, source: self.id, destination: t.id })
     }
 
-    /// The way of what the peer sends.
+    /// The ring from the peer.
     pub(crate) fn route_in(&self) -> Option<Route> {
         self.theirs().map(|t| Route { generation: t.generation, source: t.id, destination: self.id })
     }
@@ -225,17 +225,17 @@ impl Link {
         Place { offset: geometry.responses_at(), slots: geometry.responses }
     }
 
-    /// Says how many of the peer's requests were taken.
-    pub(crate) fn tell_taken(&self, requests: u64) {
+    /// Publishes the number of the peer's requests taken.
+    pub(crate) fn publish_taken(&self, requests: u64) {
         // Release: the buffers of those requests were read before they are given back.
         self.area.word(TAKEN_REQUESTS).store(requests, Ordering::Release);
     }
 
-    pub(crate) fn tell_taken_responses(&self, responses: u64) {
+    pub(crate) fn publish_taken_responses(&self, responses: u64) {
         self.area.word(TAKEN_RESPONSES).store(responses, Ordering::Release);
     }
 
-    /// How many of our requests the peer says it took; 0 before it has joined.
+    /// Number of requests that the peer has taken; 0 before it has joined.
     pub(crate) fn taken(&self) -> u64 {
         self.theirs().map_or(0, |t| t.area.word(TAKEN_REQUESTS).load(Ordering::Acquire))
     }
@@ -244,8 +244,8 @@ impl Link {
         self.theirs().map_or(0, |t| t.area.word(TAKEN_RESPONSES).load(Ordering::Acquire))
     }
 
-    /// What the peer has done so far: how many requests and answers of its we took, and how many of ours it took.
-    pub(crate) fn deeds(&self) -> u64 {
+    /// Progress of the peer: its requests and answers taken here, and requests of this side that it took.
+    pub(crate) fn progress(&self) -> u64 {
         let ours = [TAKEN_REQUESTS, TAKEN_RESPONSES].map(|at| self.area.word(at).load(Ordering::Relaxed));
         [ours[0], ours[1], self.taken(), self.taken_responses()].into_iter().fold(0, u64::wrapping_add)
     }
@@ -260,41 +260,43 @@ impl Link {
         self.area.word(BUSY_FETCHING)
     }
 
-    /// Is the peer copying with this key of ours?
+    /// Whether the peer is copying with this key.
     pub(crate) fn peer_copies_with(&self, key: u32) -> bool {
         let copies = |word| self.theirs().is_some_and(|t| t.area.word(word).load(Ordering::Acquire) == u64::from(key));
         copies(BUSY) || copies(BUSY_FETCHING)
     }
 
-    /// Asks to be woken; look once more afterwards, before sleeping.
+    /// Sets a wake-up flag; the caller polls once more before it sleeps.
     pub(crate) fn arm(&self, want: u64) {
-        self.wishes.wish(self.area.word(WANT), want, self.theirs().is_some_and(|t| t.light));
+        self.wake_flags.set(self.area.word(WANT), want, self.theirs().is_some_and(|t| t.light));
     }
 
-    /// Is this wish on the line already?
+    /// Whether this flag is set.
     pub(crate) fn wants(&self, want: u64) -> bool {
-        Wishes::wants(self.area.word(WANT), want)
+        WakeFlags::wants(self.area.word(WANT), want)
     }
 
-    /// No more words, please: somebody polls.
+    /// Clears the wake-up flags, because a thread polls.
     pub(crate) fn disarm(&self) {
-        self.wishes.withdraw(self.area.word(WANT));
+        self.wake_flags.withdraw(self.area.word(WANT));
     }
 
     /// After publishing something for the peer: one FIFO word if it sleeps. A polling peer costs no system call (SM-15).
     pub(crate) fn poke(&self, want: u64) -> Delivery {
         match self.theirs() {
-            Some(t) if self.wishes.answers(t.area.word(WANT), want, t.light) => tell(&t.peer.fifo, Note::Wake(t.id)),
+            Some(t) if self.wake_flags.answers(t.area.word(WANT), want, t.light) => {
+                tell(&t.peer.fifo, Note::Wake(t.id))
+            }
             _ => Delivery::Sent,
         }
     }
 
-    /// The mark by which the peer knows that this side ended a connection that stood.
+    /// Marks an established connection as ended by this side.
     pub(crate) fn mark_over(&self) {
         self.area.word(GONE).store(1, Ordering::Release);
     }
 
-    /// Ends the connection for the peer: the mark, and a word that makes it look.
+    /// Ends the connection for the peer: sets the mark and wakes its engine.
     pub(crate) fn reset(&self) {
         self.mark_over();
         if let Some(theirs) = self.theirs() {
@@ -307,7 +309,7 @@ impl Link {
         self.theirs().is_some_and(|t| t.area.word(GONE).load(Ordering::Acquire) != 0)
     }
 
-    /// A sign of life (CM-5).
+    /// A sign of epoch (CM-5).
     pub(crate) fn alive(&self) -> Delivery {
         self.theirs().map_or(Delivery::Sent, |t| tell(&t.peer.fifo, Note::Alive(t.id)))
     }

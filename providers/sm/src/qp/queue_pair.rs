@@ -1,11 +1,11 @@
-//! Queue pairs: the two halves of a connection, their locks, and who makes them progress.
+//! Queue pairs: the send and receive direction of a connection with their locks, and which thread makes progress.
 //!
-//! A consumer's poll, a post, or the engine: whoever is there takes a half's lock and passes over it. When nobody polls, a
-//! connection is armed, and the peer wakes the engine by a FIFO word. Lock order: receiving half, sending half, shared receive
-//! queue, completion queue, job queue. Only the engine reports connection events to dapl.
+//! A consumer's poll, a post or the engine takes the lock of a direction and makes a pass over it. When no thread polls, the
+//! connection is armed, and the peer wakes the engine by a FIFO word. Lock order: receive direction, send direction, shared
+//! receive queue, completion queue, engine queue. Only the engine reports connection events to dapl.
 #![forbid(unsafe_code)]
 
-mod called;
+mod engine_calls;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -24,13 +24,13 @@ use crate::cq::Outbox;
 use crate::device::Device;
 use crate::engine::jobs::Job;
 use crate::memory::window::BindRequest;
-use crate::qp::link::{Link, WANT_PROGRESS, WANT_REQUESTS};
+use crate::qp::link::{ConnectionMemory, WANT_PROGRESS, WANT_REQUESTS};
 use crate::qp::rx::Rx;
 use crate::qp::shared::{Fault, Pool, Shared};
 use crate::qp::tx::{Request, Tx};
 use crate::{Mr, Mw, Sm};
 
-/// Looks of the engine's, 2 ms apart, after which a connection is idle. One that has its turn among many comes by more often.
+/// Engine ticks (2 ms) without progress before a connection counts as idle. Connections that share a poller get more passes.
 const COLD: u32 = 16;
 /// Passes over one connection before others have their turn.
 const SERVICE: usize = 1000;
@@ -48,17 +48,17 @@ pub(crate) struct Core {
     max_reads_in: u32,
     rx: parking_lot::Mutex<Rx>,
     tx: parking_lot::Mutex<Tx>,
-    /// The connection or attempt; the halves have their own way to its rings. Whoever arms or disarms it holds this lock,
-    /// so that `hot` says the truth about the control line.
-    link: parking_lot::Mutex<Option<Arc<Link>>>,
-    /// Somebody polls a queue of ours, and the peer was told that no waking is wanted.
+    /// The connection or attempt; the directions reference its rings directly. Locked while the connection is armed or
+    /// disarmed, so that `hot` matches the control line.
+    link: parking_lot::Mutex<Option<Arc<ConnectionMemory>>>,
+    /// A thread polls one of the queues, and the wake-up flags are cleared.
     hot: AtomicBool,
-    /// There is no connection or attempt; says so without the lock.
+    /// There is no connection or attempt; readable without the lock.
     over: AtomicBool,
     /// Passes that moved something, and how many of them the engine has seen.
     moved: AtomicU32,
     seen: AtomicU32,
-    /// Looks of the engine's since something moved.
+    /// Engine ticks since the last progress.
     idle: AtomicU32,
 }
 
@@ -139,7 +139,8 @@ impl Core {
         moved
     }
 
-    /// Does somebody poll for us? Who sleeps on one of our queues must be woken, whoever polls the other.
+    /// Whether a thread polls for this queue pair. A thread that sleeps on one of its queues must be woken even if another
+    /// polls the other.
     fn has_poller(&self) -> bool {
         self.shared.cqs().any(|cq| cq.is_polled()) && !self.shared.cqs().any(|cq| cq.is_armed())
     }
@@ -164,23 +165,23 @@ impl Core {
     /// Asks for a word. True: something is there already.
     fn arm(&self) -> bool {
         let rx = self.rx.lock();
-        // Held from the question to the answer: a post in between would be forgotten.
+        // Locked until the flag is set: a post in between would be forgotten.
         let tx = self.tx.lock();
-        let wants_progress = tx.needs_news();
+        let wants_progress = tx.needs_peer_progress();
         if !self.ask(WANT_REQUESTS | if wants_progress { WANT_PROGRESS } else { 0 }) {
             return false;
         }
         rx.has_work() || tx.must_go_on() || tx.has_work(&self.shared)
     }
 
-    /// Puts a wish on the control line. False: there is no connection.
+    /// Sets a wake-up flag. Returns false without a connection.
     fn ask(&self, want: u64) -> bool {
         let link = self.link.lock();
         self.hot.store(false, Ordering::SeqCst);
         link.as_ref().inspect(|link| link.arm(want)).is_some()
     }
 
-    /// The connection cannot go on: flush, tell the peer, report it.
+    /// Ends the connection because of a fault: flushes, informs the peer, reports it.
     #[cold]
     fn fail(&self, fault: Fault) {
         if let Some((link, _)) = self.end(None) {
@@ -194,8 +195,8 @@ impl Core {
         }
     }
 
-    /// As `Conn::break_off`; says also whether a fault was found that nobody has reported yet.
-    fn end(&self, which: Option<&Arc<Link>>) -> Option<(Arc<Link>, bool)> {
+    /// As `Conn::break_off`; also returns whether an unreported fault was found.
+    fn end(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<(Arc<ConnectionMemory>, bool)> {
         let mut rx = self.rx.lock();
         let mut tx = self.tx.lock();
         let link = {
@@ -217,8 +218,8 @@ impl Core {
 
     fn flush(&self, rx: &mut Rx, tx: &mut Tx) {
         if let Some(ends) = &rx.ends {
-            ends.tell_last(); // what we took is delivered: the peer's sends succeeded
-            if let (true, Some(pool)) = (ends.is_held(), &self.shared.pool) {
+            ends.publish_last(); // what we took is delivered: the peer's sends succeeded
+            if let (true, Some(pool)) = (ends.waits_for_receive(), &self.shared.pool) {
                 pool.srq.cancel_wait(&pool.waiter);
             }
         }
@@ -237,11 +238,12 @@ impl Core {
         }
     }
 
-    pub(crate) fn link(&self) -> Option<Arc<Link>> {
+    pub(crate) fn link(&self) -> Option<Arc<ConnectionMemory>> {
         self.link.lock().clone()
     }
 
-    /// After a receive has come, and maybe brought this half on. Whoever polls, sees what is more; else the engine must.
+    /// Called after a receive was posted, which may have made progress. A polling thread finds the rest; otherwise the engine
+    /// must.
     fn after_recv(&self, outcome: std::result::Result<bool, Fault>) {
         match outcome {
             Ok(false) => {}
@@ -250,12 +252,12 @@ impl Core {
         }
     }
 
-    /// The sending half, with room for one more.
+    /// The send direction, with space for one more request.
     #[inline]
-    fn room_for_request(&self) -> Result<MutexGuard<'_, Tx>> {
+    fn locked_tx_with_space(&self) -> Result<MutexGuard<'_, Tx>> {
         let mut tx = self.tx.lock();
         if tx.len() >= self.max_requests as usize {
-            // Some may be complete without anybody having looked.
+            // Some requests may be complete without having been noticed.
             if let Err(fault) = tx.pass(&self.shared, &mut Outbox::default()) {
                 drop(tx);
                 self.fail(fault);
@@ -280,14 +282,14 @@ impl Core {
         }
     }
 
-    /// After a post that nobody polls for: the peer is asked for a word when it has brought us on, and what needs no word
-    /// is the engine's.
+    /// Called after a post without a polling thread: sets the wake-up flag for the peer's answers, and passes work that needs
+    /// no answer to the engine.
     fn after_post(&self, tx: &Tx) {
         let Some(ends) = tx.ends.as_ref().filter(|_| !self.hot.load(Ordering::Relaxed)) else { return };
         let mut run = tx.must_go_on();
-        if tx.needs_news() && !ends.link().wants(WANT_PROGRESS) {
+        if tx.needs_peer_progress() && !ends.link().wants(WANT_PROGRESS) {
             self.ask(WANT_REQUESTS | WANT_PROGRESS);
-            // What came in before we asked brings no word.
+            // What arrived before the flag was set causes no wake-up.
             run |= ends.has_work(&self.shared)
                 || self.rx.try_lock().is_none_or(|rx| rx.ends.as_ref().is_some_and(|e| e.has_work(0)));
         }
@@ -306,7 +308,7 @@ impl QueuePair for Qp {
     type Mw = Mw;
 
     fn post_bind(&self, mw: &Mw, bind: Option<Bind<'_, Mr>>, wr: &BindWr) -> Result<u32> {
-        let tx = self.0.room_for_request()?;
+        let tx = self.0.locked_tx_with_space()?;
         let wanted =
             bind.map(|Bind { mr, region, access, kept }| BindRequest { source: mr.local_key(), region, access, kept });
         let (number, key) = mw.0.post(wanted)?;
@@ -315,8 +317,8 @@ impl QueuePair for Qp {
     }
 
     fn watch_recvs(&self, soft: Option<u32>, hard: Option<u32>) -> Result<()> {
-        let judged = self.0.rx.lock().watch(&self.0.shared, HighWatermark::new(soft, hard));
-        if let Err(fault) = judged {
+        let checked = self.0.rx.lock().watch(&self.0.shared, HighWatermark::new(soft, hard));
+        if let Err(fault) = checked {
             self.0.fail(fault);
         }
         Ok(())
@@ -339,7 +341,7 @@ impl QueuePair for Qp {
     }
 
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
-        let tx = self.0.room_for_request()?;
+        let tx = self.0.locked_tx_with_space()?;
         self.0.submit(tx, Request::new(wr));
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! A slot is two cache lines, fetched together. Its first word holds the header in the low half and the lap in the high half and is stored last,
 //! so the reader polls only the next slot. The writer's count is private: a process that dies between filling a slot and
 //! publishing it leaves the ring as if it had never begun. How far the reader is comes back on a line of the reader's own
-//! (and inside its messages); a count that was never written is the peer's lie and is reported as `None`.
+//! (and inside its messages); a count that was never written is the peer's violation and is reported as `None`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use crate::proto::message::{Header, INLINE, LINE, SLOT};
 const ACK: usize = 8;
 const AUX: usize = 12;
 const BODY: usize = 16;
-/// A line of the other side's takes as long to come as so many messages to go.
+/// Messages sent in the time that a cache line takes from the other side.
 const AHEAD: u64 = 4;
 
 fn lap(index: u64, shift: u32) -> u64 {
@@ -23,7 +23,7 @@ fn lap(index: u64, shift: u32) -> u64 {
     (((index >> shift) + 1) & 0xFFFF_FFFF) << 32
 }
 
-/// Where a ring lies in its area.
+/// Position of a ring in its area.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) offset: usize,
@@ -38,14 +38,14 @@ pub(crate) struct Writer {
     /// A power of two.
     slots: u64,
     next: u64,
-    /// How many slots the reader has taken.
+    /// Number of slots that the reader has taken.
     taken: u64,
 }
 
-/// What goes into a slot beside its word.
+/// Content of a slot besides its header word.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Cargo {
-    /// How many of the peer's slots this side has taken (low half).
+pub(crate) struct SlotFields {
+    /// Number of the peer's slots that this side has taken (low half).
     pub(crate) ack: u32,
     /// Meaning by type: a line of a buffer.
     pub(crate) aux: u32,
@@ -84,12 +84,12 @@ impl Writer {
 
     /// As `learn`, from the low half that travels inside messages.
     pub(crate) fn learn_low(&mut self, low: u32) -> Option<()> {
-        // The distance from what is known is at most a ring, so the low half tells all of it. An older one is no news.
+        // The count advances by at most one ring, so the low half determines it. An older count is ignored.
         let ahead = u64::from(low.wrapping_sub(self.taken as u32));
         if ahead > u64::from(u32::MAX / 2) { Some(()) } else { self.learn(self.taken + ahead) }
     }
 
-    /// Fills a word of the next slot behind its cargo, before it is pushed.
+    /// Fills a word of the next slot behind its payload, before it is pushed.
     pub(crate) fn note(&self, n: usize, word: u64) {
         assert!(n < INLINE / 8 - 1);
         self.area.word(self.slot() + BODY + 8 + n * 8).store(word, Ordering::Relaxed);
@@ -100,30 +100,30 @@ impl Writer {
     }
 
     /// Fills and publishes the next slot. The caller has made sure that the ring is not full.
-    pub(crate) fn push(&mut self, header: Header, cargo: &Cargo) {
-        if let Some(total) = cargo.total {
+    pub(crate) fn push(&mut self, header: Header, payload: &SlotFields) {
+        if let Some(total) = payload.total {
             self.area.word(self.slot() + BODY).store(total, Ordering::Relaxed);
         }
-        self.publish(header, cargo);
+        self.publish(header, payload);
     }
 
     /// As `push`, with the bytes of an inline message, at most [`INLINE`]. They are here already: while they were gathered, a
     /// reader that polls would take the line away more than once.
-    pub(crate) fn push_inline(&mut self, header: Header, cargo: &Cargo, bytes: &[u8]) {
+    pub(crate) fn push_inline(&mut self, header: Header, payload: &SlotFields, bytes: &[u8]) {
         self.area.put(self.slot() + BODY, &bytes[..bytes.len().min(INLINE)]);
         fail_point!(SlotFilled);
-        self.publish(header, cargo);
+        self.publish(header, payload);
     }
 
     #[inline(always)]
-    fn publish(&mut self, header: Header, cargo: &Cargo) {
+    fn publish(&mut self, header: Header, payload: &SlotFields) {
         debug_assert!(!self.is_full());
         let slot = self.slot();
-        self.area.half(slot + ACK).store(cargo.ack, Ordering::Relaxed);
-        self.area.half(slot + AUX).store(cargo.aux, Ordering::Relaxed);
+        self.area.half(slot + ACK).store(payload.ack, Ordering::Relaxed);
+        self.area.half(slot + AUX).store(payload.aux, Ordering::Relaxed);
         let word = u64::from(header.encode()) | lap(self.next, self.slots.trailing_zeros());
         fail_point!(BeforePublish);
-        // Pairs with the Acquire in `peek`: first the cargo, then the word that announces it.
+        // Pairs with the Acquire in `peek`: first the payload, then the word that announces it.
         self.area.word(slot).store(word, Ordering::Release);
         fail_point!(AfterPublish);
         self.next += 1;
@@ -144,7 +144,7 @@ pub(crate) struct Reader {
     next: u64,
 }
 
-/// What the reader finds in the next slot.
+/// Content of the next slot for the reader.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Next {
     Empty,
@@ -178,10 +178,10 @@ impl Reader {
         Header::decode(word as u32).map_or(Next::Nonsense, Next::Word)
     }
 
-    /// Cargo of the slot that `peek` found; its total means something only where one was pushed.
-    pub(crate) fn cargo(&self) -> Cargo {
+    /// Fields of the slot that `peek` found; `total` is valid only if the writer set it.
+    pub(crate) fn fields(&self) -> SlotFields {
         let slot = self.slot();
-        Cargo {
+        SlotFields {
             ack: self.area.half(slot + ACK).load(Ordering::Relaxed),
             aux: self.area.half(slot + AUX).load(Ordering::Relaxed),
             total: Some(self.area.word(slot + BODY).load(Ordering::Relaxed)),
@@ -194,13 +194,13 @@ impl Reader {
         std::array::from_fn(|n| self.area.word(self.slot() + BODY + n * 8).load(Ordering::Relaxed))
     }
 
-    /// The words behind the cargo, as the writer's `note` left them.
+    /// The words behind the payload, as the writer's `note` left them.
     pub(crate) fn notes<const N: usize>(&self) -> [u64; N] {
         const { assert!(N < INLINE / 8) };
         std::array::from_fn(|n| self.area.word(self.slot() + BODY + 8 + n * 8).load(Ordering::Relaxed))
     }
 
-    /// Where the bytes of an inline message are, up to `INLINE` of them.
+    /// Address of the payload of an inline message, up to `INLINE` bytes.
     pub(crate) fn payload(&self) -> Option<*const u8> {
         self.area.bytes(self.slot() + BODY, INLINE).map(|at| at.cast_const())
     }
@@ -231,7 +231,7 @@ impl Lines {
         Lines { lines: u64::from(bytes) / LINE as u64, head: 0, tail: 0 }
     }
 
-    /// Reserves `wanted` lines in a row: the first line, and the mark to give back when they are free again.
+    /// Reserves `wanted` consecutive lines: returns the first line, and the mark that releases them.
     pub(crate) fn reserve(&mut self, wanted: usize) -> Option<(u32, u64)> {
         let wanted = wanted as u64;
         let at = self.head % self.lines;
@@ -265,18 +265,18 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_in_comes_out_in_order_over_many_laps() {
+    fn ring_keeps_order_over_many_laps() {
         let (mut writer, mut reader) = pair(8);
         let mut oracle = VecDeque::new();
         let mut random = 12345u64;
         for step in 0..20_000u64 {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
             if random >> 63 == 0 && !writer.is_full() {
-                writer.push(Header::plain(Kind::Send, 8), &Cargo { aux: step as u32, total: Some(step), ack: 0 });
+                writer.push(Header::plain(Kind::Send, 8), &SlotFields { aux: step as u32, total: Some(step), ack: 0 });
                 oracle.push_back(step);
             } else if let Next::Word(_) = reader.peek() {
-                let cargo = reader.cargo();
-                assert_eq!(oracle.pop_front(), cargo.total);
+                let payload = reader.fields();
+                assert_eq!(oracle.pop_front(), payload.total);
                 reader.advance();
                 assert_eq!(writer.learn_low(reader.taken() as u32), Some(()));
             } else {
@@ -286,11 +286,11 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_claims_the_future_is_a_liar() {
+    fn count_of_unsent_slots_is_refused() {
         let (mut writer, _reader) = pair(8);
         assert_eq!(writer.learn(1), None);
         assert_eq!(writer.learn_low(3), None);
-        writer.push(Header::plain(Kind::Send, 0), &Cargo::default());
+        writer.push(Header::plain(Kind::Send, 0), &SlotFields::default());
         assert_eq!(writer.learn_low(1), Some(()));
         assert_eq!(writer.learn_low(0), Some(()), "old news is no news");
         assert_eq!(writer.taken(), 1);
@@ -307,14 +307,14 @@ mod tests {
                         writer.learn(told.load(Ordering::Acquire)).unwrap();
                         std::thread::yield_now();
                     }
-                    writer.push(Header::plain(Kind::Send, 8), &Cargo { total: Some(n), ack: 0, aux: 0 });
+                    writer.push(Header::plain(Kind::Send, 8), &SlotFields { total: Some(n), ack: 0, aux: 0 });
                 }
             });
             let mut n = 0;
             while n < 200_000u64 {
                 match reader.peek() {
                     Next::Word(_) => {
-                        assert_eq!(reader.cargo().total, Some(n));
+                        assert_eq!(reader.fields().total, Some(n));
                         reader.advance();
                         told.store(reader.taken(), Ordering::Release);
                         n += 1;
@@ -370,7 +370,7 @@ mod interleavings {
                         bodies[n as usize % 2].write();
                         writer.push(
                             Header::plain(Kind::Send, 8),
-                            &Cargo { total: Some(n), ack: n as u32, aux: !n as u32 },
+                            &SlotFields { total: Some(n), ack: n as u32, aux: !n as u32 },
                         );
                     }
                 })
@@ -380,9 +380,9 @@ mod interleavings {
                 match reader.peek() {
                     Next::Empty => thread::yield_now(),
                     Next::Word(header) => {
-                        let cargo = reader.cargo();
+                        let payload = reader.fields();
                         assert_eq!(
-                            (header.length, cargo.total, cargo.ack, cargo.aux),
+                            (header.length, payload.total, payload.ack, payload.aux),
                             (8, Some(n), n as u32, !n as u32)
                         );
                         bodies[n as usize % 2].read();

@@ -1,10 +1,9 @@
-//! The receiving half of a connection: takes the peer's requests off its ring, in order (transports.md SM-13, SM-20,
-//! SM-21).
+//! The receive direction of a connection: takes the peer's requests off its ring, in order (SM-13, SM-20, SM-21).
 //!
-//! Sends go into the receives in their posting order, or each into one out of the shared queue; a send without a receive
-//! stays in the ring, without a time limit, and what is behind it waits. Long sends are fetched (`fetch`). RMA fragments are
-//! checked against this process's registrations and answered on our response ring, which never waits for a receive. Runs
-//! under the lock of this half; calls nobody above.
+//! Sends go into receives in posting order, or each into one from the shared receive queue. A send without a receive stays in
+//! the ring, without a time limit, and what is behind it waits. Long sends are fetched (`fetch`). RMA fragments are checked
+//! against this process's registrations and answered on the response ring, which never waits for a receive. Runs under the lock
+//! of this direction.
 
 mod fetch;
 
@@ -22,8 +21,8 @@ use crate::cq::Outbox;
 use crate::engine::jobs::Job;
 use crate::proto::message::{Fragment, Header, INLINE, Kind, LINE};
 use crate::proto::reassembly::Reassembly;
-use crate::qp::link::{Link, WANT_PROGRESS};
-use crate::qp::ring::{Cargo, Next, Reader, Writer};
+use crate::qp::link::{ConnectionMemory, WANT_PROGRESS};
+use crate::qp::ring::{Next, Reader, SlotFields, Writer};
 use crate::qp::shared::{Fault, NAK_ACCESS, NAK_RESPONDER, Pool, Shared};
 use crate::srq::SrqRecv;
 
@@ -49,7 +48,7 @@ impl Receive {
 /// The state of this half.
 #[derive(Debug, Default)]
 pub(crate) struct Rx {
-    /// Posted here, or taken out of the shared queue: then at most one, for the message under way.
+    /// Receives posted here, or at most one taken from the shared receive queue for the message in progress.
     pub(crate) queue: VecDeque<Receive>,
     /// Above what is in `queue`.
     pub(crate) marks: HighWatermark,
@@ -63,27 +62,27 @@ pub(crate) struct Rx {
 /// The rings of this half, while there is a connection.
 #[derive(Debug)]
 pub(crate) struct RxEnds {
-    link: Arc<Link>,
+    link: Arc<ConnectionMemory>,
     requests: Reader,
     responses: Writer,
-    /// The message under way.
+    /// The message in progress.
     message: Reassembly,
-    /// The offer under way; how many parts of offers the sender was asked to write, and to stage.
+    /// The offer in progress; numbers of parts that the sender was asked to write and to stage.
     fetch: Option<fetch::Fetch>,
     tickets: u64,
     staged: u64,
     /// The next message waits for a receive; with a shared queue, in line.
     held: bool,
-    /// The count that the peer was told last.
+    /// The last count published to the peer.
     told: u64,
 }
 
 impl RxEnds {
     /// `None` before the peer's half is there.
-    pub(crate) fn new(link: Arc<Link>) -> Option<Self> {
+    pub(crate) fn new(link: Arc<ConnectionMemory>) -> Option<Self> {
         let theirs = link.theirs()?;
-        let requests = Reader::new(theirs.area.clone(), Link::requests(&theirs.geometry));
-        let responses = Writer::new(link.area.clone(), Link::responses(&link.geometry));
+        let requests = Reader::new(theirs.area.clone(), ConnectionMemory::requests(&theirs.geometry));
+        let responses = Writer::new(link.area.clone(), ConnectionMemory::responses(&link.geometry));
         let message = Reassembly::new(link.route_in()?);
         let (tickets, staged) = (0, 0);
         Some(RxEnds { requests, responses, message, fetch: None, tickets, staged, held: false, told: 0, link })
@@ -94,15 +93,15 @@ impl RxEnds {
         self.requests.peek() != Next::Empty && !(self.held && receives == 0) && self.can_go_on()
     }
 
-    /// The next message stands in line for a receive out of the shared queue, if there is one.
-    pub(crate) fn is_held(&self) -> bool {
+    /// Whether the next message waits for a receive from the shared receive queue.
+    pub(crate) fn waits_for_receive(&self) -> bool {
         self.held
     }
 
     /// The last word on how far we got, and to a helper: the receives complete now.
-    pub(crate) fn tell_last(&self) {
+    pub(crate) fn publish_last(&self) {
         self.call_off();
-        self.link.tell_taken(self.requests.taken());
+        self.link.publish_taken(self.requests.taken());
     }
 
     fn answer(&mut self, header: Header, aux: u32) -> Result<(), Fault> {
@@ -114,7 +113,7 @@ impl RxEnds {
                 return Err(Fault::Nonsense("more fragments in flight than agreed"));
             }
         }
-        self.responses.push(header, &Cargo { aux, ..Cargo::default() });
+        self.responses.push(header, &SlotFields { aux, ..SlotFields::default() });
         Ok(())
     }
 }
@@ -172,17 +171,18 @@ impl Rx {
         result.map(|()| taken != begin || budget < BUDGET)
     }
 
-    /// Posts a receive; the caller has checked the room. Takes what waited for it, and says whether more is there.
+    /// Posts a receive; the caller has checked the capacity. Delivers a message that waited for it, and returns whether more
+    /// work is there.
     pub(crate) fn post(&mut self, shared: &Shared, list: &[Segment], token: Token) -> Result<bool, Fault> {
         self.queue.push_back(Receive { segments: Segments::new(list), token });
         let more = self.ends.as_ref().is_some_and(|ends| ends.held) && self.go_on(shared)?;
         if self.marks.is_crossed(self.queue.len() as u32) {
-            self.judge(shared)?;
+            self.check_watermarks(shared)?;
         }
         Ok(more)
     }
 
-    /// A receive out of the shared queue, for the message that stands in line; given back if none does (any more).
+    /// Takes a receive from the shared receive queue for the waiting message; returns it if no message waits any more.
     pub(crate) fn accept(&mut self, shared: &Shared, buffer: SrqRecv) -> Option<SrqRecv> {
         let waits = !self.stopped && self.queue.is_empty() && self.ends.as_ref().is_some_and(|ends| ends.held);
         match &shared.pool {
@@ -201,12 +201,12 @@ impl Rx {
     /// Watches the receives, as from now on.
     pub(crate) fn watch(&mut self, shared: &Shared, marks: HighWatermark) -> Result<(), Fault> {
         self.marks = marks;
-        self.judge(shared)
+        self.check_watermarks(shared)
     }
 
-    /// Holds the receives against the watermarks: the soft one is told, the hard one ends a connection.
+    /// Checks the receives against the watermarks: the soft one is reported, the hard one ends the connection.
     #[cold]
-    pub(crate) fn judge(&mut self, shared: &Shared) -> Result<(), Fault> {
+    pub(crate) fn check_watermarks(&mut self, shared: &Shared) -> Result<(), Fault> {
         if self.marks.is_crossed(self.queue.len() as u32) {
             self.pass(shared, &mut Outbox::default())?; // what is complete, but nobody looked
         }
@@ -219,7 +219,7 @@ impl Rx {
     }
 }
 
-/// Tells of the soft watermark; whether the hard one is passed.
+/// Reports the soft watermark; returns whether the hard one is exceeded.
 fn is_over(marks: &mut HighWatermark, shared: &Shared, receives: usize) -> bool {
     let crossed = marks.look(receives as u32);
     if crossed.soft {
@@ -228,7 +228,7 @@ fn is_over(marks: &mut HighWatermark, shared: &Shared, receives: usize) -> bool 
     crossed.hard
 }
 
-/// Takes a receive out of the shared queue; if there is none, the connection stands in line from now on.
+/// Takes a receive from the shared receive queue; if it is empty, the connection waits in its queue.
 fn borrow(shared: &Shared, queue: &mut VecDeque<Receive>) -> bool {
     let Some(pool) = &shared.pool else { return false };
     let Some(buffer) = pool.srq.take_or_wait(&pool.waiter) else { return false };
@@ -237,14 +237,15 @@ fn borrow(shared: &Shared, queue: &mut VecDeque<Receive>) -> bool {
 }
 
 impl RxEnds {
-    /// Tells the peer how far we are. At once: its sends are complete by that, and this side may not look again for long.
+    /// Publishes the count of taken requests, at once: the peer's sends complete by it, and this side may not make a pass for
+    /// long.
     fn settle(&mut self, shared: &Shared, taken: u64, answered: bool) {
-        // What went out inside our own requests needs no telling.
+        // A count sent with requests of this side need not be published again.
         self.told = self.told.max(shared.told.load(Ordering::Relaxed));
         fail_point!(BeforeTelling);
         let tell = taken != self.told;
         if tell {
-            self.link.tell_taken(taken);
+            self.link.publish_taken(taken);
             self.told = taken;
         }
         if tell || answered {
@@ -261,13 +262,13 @@ impl RxEnds {
         header: Header,
         out: &mut Outbox<'_>,
     ) -> Result<bool, Fault> {
-        let cargo = self.requests.cargo();
-        shared.ack_low.store(cargo.ack, Ordering::Release);
+        let fields = self.requests.fields();
+        shared.ack_low.store(fields.ack, Ordering::Release);
         let part = self.message.look(&header, || self.requests.body()).map_err(Fault::Nonsense)?;
         if header.first && !self.find_receive(shared, queue, marks, part.size, out)? {
             return Ok(false);
         }
-        let placed = self.place(shared, queue, header, &cargo, part.offset);
+        let placed = self.place(shared, queue, header, &fields, part.offset);
         fail_point!(PieceTaken);
         if let Err(status) = placed? {
             return Err(self.spoiled(shared, queue, status, out));
@@ -321,7 +322,7 @@ impl RxEnds {
         shared: &Shared,
         queue: &VecDeque<Receive>,
         header: Header,
-        cargo: &Cargo,
+        fields: &SlotFields,
         offset: u64,
     ) -> Result<Result<(), Status>, Fault> {
         let length = header.length as usize;
@@ -334,7 +335,7 @@ impl RxEnds {
         } else {
             let theirs = self.link.theirs().ok_or(Fault::Nonsense("no peer"))?;
             let (start, size) = (theirs.geometry.messages_at(), theirs.geometry.messages as usize);
-            let at = cargo.aux as usize * LINE;
+            let at = fields.aux as usize * LINE;
             if at > size || length > size - at {
                 return Err(Fault::Nonsense("a message outside its buffer"));
             }
@@ -359,16 +360,16 @@ impl RxEnds {
         }
         let _ = self.answer(Header::plain(Kind::SendNak, NAK_RESPONDER), 0);
         shared.rx_taken.store(self.requests.taken(), Ordering::Release);
-        self.link.tell_taken(self.requests.taken());
+        self.link.publish_taken(self.requests.taken());
         Fault::Receive
     }
 
     /// An RMA fragment in the peer's RMA buffer: copy between there and our memory, and answer.
     fn serve(&mut self, shared: &Shared, header: Header) -> Result<bool, Fault> {
-        let cargo = self.requests.cargo();
-        shared.ack_low.store(cargo.ack, Ordering::Release);
+        let fields = self.requests.fields();
+        shared.ack_low.store(fields.ack, Ordering::Release);
         let theirs = self.link.theirs().ok_or(Fault::Nonsense("no peer"))?;
-        let line = cargo.aux as usize * LINE;
+        let line = fields.aux as usize * LINE;
         if line + 2 * LINE > theirs.rma.len() {
             return Err(Fault::Nonsense("a fragment outside its buffer"));
         }
@@ -381,7 +382,7 @@ impl RxEnds {
         let is_copied = shared.regions.hold(key, shared.pd, address, length as u64, right).is_ok_and(|_hold| {
             fail_point!(TargetHeld);
             let registration = || shared.regions.registration(key);
-            // SAFETY: our side is registered memory, held; the other lies in the mapped buffer (checked just above), which is
+            // SAFETY: the local side is registered memory in use; the other is in the mapped buffer (checked above), which is
             // writable on both sides.
             unsafe {
                 match right {
@@ -392,8 +393,8 @@ impl RxEnds {
         });
         let status = if is_copied { 0 } else { NAK_ACCESS };
         fail_point!(TargetCopied);
-        self.answer(Header::plain(Kind::RmaAck, status), cargo.aux)?;
-        // What follows a refused access is not carried out: the connection is over.
+        self.answer(Header::plain(Kind::RmaAck, status), fields.aux)?;
+        // Requests after a refused access are not executed: the connection is over.
         if status == 0 { Ok(true) } else { Err(Fault::Access) }
     }
 }

@@ -1,6 +1,6 @@
-//! What the two halves of a connection share, and how they fail.
+//! State shared by the two directions of a connection, and its faults.
 //!
-//! Each of the counters here is written by one half, under its lock, and read by the other without one.
+//! Each counter is written by one direction, under its lock, and read by the other without it.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -12,31 +12,31 @@ use dapl::runtime::handle::ObjectId;
 use crate::cq::{CqCore, Outbox};
 use crate::engine::jobs::{Job, Jobs};
 use crate::memory::regions::Regions;
-use crate::qp::link::Link;
+use crate::qp::link::ConnectionMemory;
 use crate::srq::SrqWaiter;
 
-/// Why a connection cannot go on.
+/// The reason why a connection cannot go on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Fault {
     /// The peer wrote something that no honest peer writes.
     Nonsense(&'static str),
-    /// A receive failed; its completion says how.
+    /// A receive failed; its completion has the status.
     Receive,
     /// The peer reached for memory that it may not touch.
     Access,
-    /// A request failed; its completion says how.
+    /// A request failed; its completion has the status.
     Request,
     /// More receives are outstanding than the hard watermark allows.
     Watermark,
 }
 
-/// Statuses in the length field of an answer: no access; a receive that is too short or whose memory is not there; a send
-/// whose memory is not.
+/// Status in the length field of an answer: no access; a receive that is too short or whose memory is gone; a send whose memory
+/// is gone.
 pub(crate) const NAK_ACCESS: u32 = 6;
 pub(crate) const NAK_RESPONDER: u32 = 7;
 pub(crate) const NAK_SOURCE: u32 = 8;
 
-/// Where receives come from, if the connection has no queue of its own.
+/// The shared receive queue of a connection without receives of its own.
 pub(crate) type Pool = dapl_software::srq::Pool<dyn SrqWaiter, Job>;
 
 /// Known to both halves.
@@ -55,10 +55,10 @@ pub(crate) struct Shared {
     pub(crate) max_message: u64,
     pub(crate) max_rdma: u64,
     pub(crate) max_reads_out: u32,
-    /// Peer's requests taken (receiving half), and what the peer was told of it inside our requests (sending half).
+    /// Requests of the peer taken (receive direction), and the count last sent to it with a request (send direction).
     pub(crate) rx_taken: AtomicU64,
     pub(crate) told: AtomicU64,
-    /// What the peer told inside its requests of ours, the low half (receiving half).
+    /// The low half of the count of requests that the peer has taken, from its own requests (receive direction).
     pub(crate) ack_low: AtomicU32,
     /// The sending half has something to wait for (sending half).
     pub(crate) tx_waits: AtomicBool,
@@ -82,7 +82,7 @@ impl Shared {
     }
 
     /// The last request of a graceful end is complete.
-    pub(crate) fn drained(&self, link: &Link) {
+    pub(crate) fn drained(&self, link: &ConnectionMemory) {
         self.jobs.push(Job::Drained(link.id));
     }
 

@@ -1,8 +1,7 @@
-//! One piece straight across, by the kernel or by this process's own hands, between registered memory of this process and of a peer's.
+//! Copies one piece between registered memory of this process and of a peer, once: by the kernel, or through a mapping.
 //!
-//! Both registrations are checked before the kernel copies, held and announced while it does, and the peer's is checked
-//! again behind it. Who calls says what a failure means; a method that was refused is given up here, for all connections to
-//! that peer.
+//! Both registrations are checked before the copy, marked in use during it, and the peer's is checked again afterwards. A
+//! method that the kernel refuses is disabled for all connections to that peer.
 
 use std::sync::atomic::Ordering;
 
@@ -17,13 +16,13 @@ use crate::memory::mapped::Mapped;
 use crate::memory::regions::{Regions, Target};
 use crate::qp::link::Peer;
 
-/// Why a piece did not get across.
+/// The reason why a piece was not copied.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Broken {
     /// This side's memory is not what its registration says, or is not registered for this.
     Mine,
     /// The peer's is not.
-    Theirs,
+    PeerSide,
     /// The peer is gone.
     Gone,
     /// The kernel does not allow it (any more): use another way.
@@ -31,18 +30,18 @@ pub(crate) enum Broken {
 }
 
 impl Broken {
-    /// How an RDMA operation ends by it; none if it need not.
+    /// The status of an RDMA operation that fails by it; `None` if another method can be tried.
     pub(crate) fn status(self) -> Option<Status> {
         match self {
             Broken::Mine => Some(Status::LocalProtection),
-            Broken::Theirs => Some(Status::RemoteAccess),
+            Broken::PeerSide => Some(Status::RemoteAccess),
             Broken::Gone => Some(Status::Transport),
             Broken::Denied => None,
         }
     }
 }
 
-/// Who copies.
+/// The method of a copy.
 #[derive(Clone, Copy)]
 pub(crate) enum By<'a> {
     /// This process, into memory of the peer's that is mapped here.
@@ -66,13 +65,13 @@ pub(crate) fn copy(
     }
     let right = AccessRight::local(way == Way::Read);
     let _hold = regions.hold(mine.key, pd, mine.address, mine.length, right).map_err(|_| Broken::Mine)?;
-    let announced = peer.regions.announce(busy, target).map_err(|_| Broken::Theirs)?;
+    let announced = peer.regions.announce(busy, target).map_err(|_| Broken::PeerSide)?;
     fail_point!(KeyAnnounced);
     #[cfg(test)]
     if matches!(by, By::Kernel) && peer.is_denied() {
         return Err(denied(peer));
     }
-    // SAFETY: the local piece is registered for this use and held during the copy.
+    // SAFETY: the local piece is registered for this use and marked in use during the copy.
     let copied = unsafe {
         match by {
             By::Us(mapped) => copy_here(regions, way, mapped, &mine, target.address),
@@ -83,10 +82,10 @@ pub(crate) fn copy(
     fail_point!(PieceCopied);
     drop(announced);
     match copied {
-        Ok(()) if !peer.regions.allows(target) => Err(Broken::Theirs),
+        Ok(()) if !peer.regions.allows(target) => Err(Broken::PeerSide),
         Ok(()) => Ok(()),
         Err(Refusal::Gone) => Err(Broken::Gone),
-        Err(Refusal::Fault) => Err(Broken::Theirs),
+        Err(Refusal::Fault) => Err(Broken::PeerSide),
         Err(Refusal::Here) => Err(Broken::Mine),
         Err(Refusal::Denied) => Err(denied(peer)),
     }
@@ -99,10 +98,10 @@ fn denied(peer: &Peer) -> Broken {
     Broken::Denied
 }
 
-/// By this process. The error is `Fault` where the mapping has no such place, `Here` where our memory is gone.
+/// Copies through a mapping. Errors: `Fault` if the mapping does not contain the range, `Here` if local memory is gone.
 ///
 /// # Safety
-/// The piece is registered memory that is held, for writing if this reads.
+/// The piece is registered memory that is marked in use, writable if this reads.
 #[inline]
 unsafe fn copy_here(
     regions: &Regions,
@@ -114,8 +113,8 @@ unsafe fn copy_here(
     let there = mapped.place(address, piece.length, way == Way::Write).ok_or(Refusal::Fault)?;
     let (here, length) = (piece.address, piece.length as usize);
     let registration = || regions.registration(piece.key);
-    // SAFETY: the other side is a place in a mapping that never shrinks, writable if this writes; ours is by this function's
-    // contract.
+    // SAFETY: the other side is in a mapping that never shrinks, writable if this writes; the local side is valid by this
+    // function's contract.
     let is_copied = unsafe {
         match way {
             Way::Write => user_copy::read(here, there, length, registration),

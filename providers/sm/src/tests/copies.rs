@@ -1,8 +1,8 @@
-//! Copies by the kernel whose other end goes away at any moment: no process of another gets what was meant for the dead, each
-//! request completes once and in its turn, and the target of a copy lives on.
+//! Kernel copies whose target process dies: no other process gets the data, each request completes once and in order, and the
+//! target of a copy survives.
 
+use super::invalid_data::works;
 use super::kills::is_empty;
-use super::liars::works;
 use super::other::{Other, QUAL, on, take_event, was_killed, while_young};
 use super::*;
 
@@ -36,7 +36,7 @@ pub(super) fn copies(place: &Place) {
     let side = place.open();
     let mut streams = Streams::new(&side);
     streams.qp.connect(&ConnectSpec { address: &here(), qual: QUAL, private_data: &[] }, conn(1)).unwrap();
-    let Heard::Established(card) = side.sink.next(conn(1)) else { panic!() };
+    let SinkEvent::Established(card) = side.sink.next(conn(1)) else { panic!() };
     while_young(|| {
         streams.go_on(&side, on(&card));
         true
@@ -60,7 +60,7 @@ impl Streams {
         Streams { qp: side.qp(), memory, mr, posted: 0, done: 0, last: Status::Success }
     }
 
-    /// Posts while there is room and nothing has failed; settles what is complete.
+    /// Posts while the queue has space and nothing has failed; takes completions.
     fn go_on(&mut self, side: &Side, remote: Remote) {
         while self.last == Status::Success && self.posted - self.done < REQUESTS {
             let op = if self.posted.is_multiple_of(2) { Op::Write(remote) } else { Op::Read(remote) };
@@ -99,8 +99,8 @@ fn the_target_is_killed_while_large_copies_run() {
             let address = here();
             streams.qp.connect(&ConnectSpec { address: &address, qual: QUAL, private_data: &[] }, attempt).unwrap();
             match side.sink.next(attempt) {
-                Heard::Established(card) => break card,
-                Heard::Other(event) => assert_eq!(event, "rejected"), // nobody listens yet
+                SinkEvent::Established(card) => break card,
+                SinkEvent::Other(event) => assert_eq!(event, "rejected"), // nobody listens yet
             }
             streams.qp.reset().unwrap();
             assert!(Instant::now() < until, "nobody offers anything");
@@ -117,7 +117,7 @@ fn the_target_is_killed_while_large_copies_run() {
         }
         assert!(was_killed(killer.join().unwrap()));
         assert_ne!(streams.last, Status::Success, "what was posted then did not come true");
-        assert!(matches!(end, Some(Heard::Other("broken" | "disconnected"))), "{end:?}");
+        assert!(matches!(end, Some(SinkEvent::Other("broken" | "disconnected"))), "{end:?}");
         works(&friend, &side, &good);
         assert!(side.sink.is_silent(), "one end");
     }
@@ -140,9 +140,9 @@ fn the_initiator_is_killed_while_its_large_copies_run() {
         let attempt = ConnId { attempt: round + 1, ..conn(1) };
         qp.post_recv(&[], token(7)).unwrap();
         side.sink.request().0.accept(&qp, &card(inside, &mr), attempt).unwrap();
-        assert_eq!(side.sink.next(attempt), Heard::Established(vec![]));
+        assert_eq!(side.sink.next(attempt), SinkEvent::Established(vec![]));
         kill(&mut other, round);
-        assert_eq!(side.sink.next(attempt), Heard::Other("disconnected"));
+        assert_eq!(side.sink.next(attempt), SinkEvent::Other("disconnected"));
         let flushed = side.completion();
         assert_eq!((flushed.token.cookie, flushed.status), (7, Status::Flushed));
         assert!(was_killed(other.end()));
@@ -155,9 +155,9 @@ fn the_initiator_is_killed_while_its_large_copies_run() {
     assert!(is_empty(&place));
 }
 
-/// The process has died, another has its id, and nobody has told us yet.
+/// The process has died, another has its id, and the engine has not noticed yet.
 #[test]
-fn who_has_the_id_of_a_dead_process_gets_nothing() {
+fn process_with_reused_id_gets_no_data() {
     for read in [false, true] {
         let place = Place::new(&format!("id-again-{read}"));
         let (a, b) = (place.open(), place.open());
@@ -172,14 +172,14 @@ fn who_has_the_id_of_a_dead_process_gets_nothing() {
         bury(peer.watch.as_ref().unwrap());
         active.post_send(&wr(op, &[segment(&mine_mr, &mine)], 1)).unwrap();
         assert_eq!(a.completion().status, Status::Transport);
-        assert_eq!(a.sink.next(conn(10)), Heard::Other("broken"));
+        assert_eq!(a.sink.next(conn(10)), SinkEvent::Other("broken"));
         assert!(mine == [1; 64] && innocent == [2; 64]);
         drop((active, passive));
     }
 }
 
 #[test]
-fn a_new_process_with_the_id_of_a_dead_one_has_a_watch_of_its_own() {
+fn process_with_reused_id_has_its_own_watch() {
     let place = Place::new("watch-again");
     let a = place.open();
     let mut book = a.ia.device.book.lock();
@@ -205,7 +205,7 @@ fn a_late_death_ends_no_connection_of_the_next_with_that_id() {
     let mine = std::process::id() as i32;
     a.ia.device.book.lock().new_watches.push((mine, watch.clone()));
     a.ia.device.jobs.push(crate::engine::jobs::Job::Deadlines);
-    // The engine has heard of the death before it hears of this.
+    // The engine has noticed the death before it gets this.
     let late = connected(&a, &b, 8, 20);
     works(&a, &b, &pair);
     works(&a, &b, &late);

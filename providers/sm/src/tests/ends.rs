@@ -92,7 +92,7 @@ fn rdma_by_the_bounce_buffer_needs_no_call_of_the_target() {
 }
 
 #[test]
-fn rdma_outside_what_was_granted_breaks_the_connection() {
+fn rdma_outside_granted_memory_breaks_the_connection() {
     for bounce in [false, true] {
         for wrong in 0..4 {
             let place = Place::new(&format!("access-{bounce}-{wrong}"));
@@ -119,9 +119,9 @@ fn rdma_outside_what_was_granted_breaks_the_connection() {
             active.post_send(&wr(Op::Send { solicited: false }, &[], 2)).unwrap();
             assert_eq!(a.completion().status, Status::RemoteAccess, "case {wrong}");
             assert_eq!(a.completion().status, Status::Flushed);
-            assert_eq!(a.sink.next(conn(10)), Heard::Other("broken"));
+            assert_eq!(a.sink.next(conn(10)), SinkEvent::Other("broken"));
             let end = b.sink.next(conn(11));
-            assert!(matches!(end, Heard::Other("broken" | "disconnected")), "{end:?}");
+            assert!(matches!(end, SinkEvent::Other("broken" | "disconnected")), "{end:?}");
             assert_eq!(b.completion().status, Status::Flushed);
             assert_eq!(target, [0; 64]);
         }
@@ -129,7 +129,7 @@ fn rdma_outside_what_was_granted_breaks_the_connection() {
 }
 
 #[test]
-fn a_request_read_after_the_end_of_its_connection_is_no_new_one() {
+fn late_duplicate_request_is_not_a_new_one() {
     let place = Place::new("late");
     let (a, b) = (place.open(), place.open());
     let listener = b.ia.listen(7, ObjectId::default()).unwrap();
@@ -144,20 +144,20 @@ fn a_request_read_after_the_end_of_its_connection_is_no_new_one() {
         )
     };
     b.sink.request().0.accept(&passive, &[], conn(11)).unwrap();
-    assert_eq!(a.sink.next(conn(10)), Heard::Established(vec![]));
-    assert_eq!(b.sink.next(conn(11)), Heard::Established(vec![]));
+    assert_eq!(a.sink.next(conn(10)), SinkEvent::Established(vec![]));
+    assert_eq!(b.sink.next(conn(11)), SinkEvent::Established(vec![]));
     active.abort();
-    assert_eq!(b.sink.next(conn(11)), Heard::Other("disconnected"));
+    assert_eq!(b.sink.next(conn(11)), SinkEvent::Other("disconnected"));
     let mut fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
     fds.push(a.ia.device.regions.fd().as_fd());
     a.ia.device.socket.send(b.ia.device.endpoint.path(), &bytes, &fds).unwrap();
-    // A request behind it is heard: so the late one was read, and was none.
+    // A request behind it is reported, so the late one was read and dropped.
     active.reset().unwrap();
     active.connect(&ConnectSpec { address: &here(), qual: 7, private_data: b"new" }, conn(12)).unwrap();
     let (request, info) = b.sink.request();
     assert_eq!(info.private_data, b"new");
     request.reject();
-    assert_eq!(a.sink.next(conn(12)), Heard::Other("peer rejected"));
+    assert_eq!(a.sink.next(conn(12)), SinkEvent::Other("peer rejected"));
     assert!(b.sink.is_silent());
     drop(listener);
 }
@@ -171,7 +171,7 @@ fn a_peer_that_takes_no_reads_gets_none() {
     let (active, passive) = (a.qp(), b.ia.create_qp(&b.pd, spec).unwrap());
     active.connect(&ConnectSpec { address: &here(), qual: 7, private_data: &[] }, conn(10)).unwrap();
     b.sink.request().0.accept(&passive, &[], conn(11)).unwrap();
-    assert_eq!(a.sink.next(conn(10)), Heard::Established(vec![]));
+    assert_eq!(a.sink.next(conn(10)), SinkEvent::Established(vec![]));
     drop(listener);
     let (back, target) = (vec![0u8; 64], vec![1u8; 64]);
     let (back_mr, target_mr) = (a.register(&back), b.register(&target));
@@ -193,7 +193,7 @@ fn memory_that_a_copy_could_not_use_is_not_registered() {
     };
     let protect = |rights| {
         let middle = address.wrapping_byte_add(length / 3);
-        // SAFETY: the middle page of that mapping, where nobody keeps anything.
+        // SAFETY: the middle page of that mapping, which is unused.
         unsafe { rustix::mm::mprotect(middle, length / 3, rights).unwrap() };
     };
     let region = Region { address: address as u64, length: length as u64 };
@@ -204,7 +204,7 @@ fn memory_that_a_copy_could_not_use_is_not_registered() {
     assert_eq!((register(read), register(write)), (Ok(()), Err(Error::InvalidParameter(3))));
     protect(rustix::mm::MprotectFlags::empty());
     assert_eq!((register(read), register(write)), (Err(Error::InvalidParameter(3)), Err(Error::InvalidParameter(3))));
-    // SAFETY: the mapping from above, which nobody uses any more.
+    // SAFETY: the mapping from above, no longer used.
     unsafe { rustix::mm::munmap(address, length).unwrap() };
     assert_eq!(register(read), Err(Error::InvalidParameter(3)));
 }
@@ -221,10 +221,10 @@ fn a_message_longer_than_its_receive_breaks_both_ends() {
     active.post_send(&wr(Op::Send { solicited: false }, &[segment(&out_mr, &out)], 3)).unwrap();
     assert_eq!(b.completion().status, Status::LocalLength);
     assert_eq!(b.completion().status, Status::Flushed);
-    assert_eq!(b.sink.next(conn(11)), Heard::Other("broken"));
+    assert_eq!(b.sink.next(conn(11)), SinkEvent::Other("broken"));
     assert_eq!(a.completion().status, Status::RemoteResponder);
     let end = a.sink.next(conn(10));
-    assert!(matches!(end, Heard::Other("broken" | "disconnected")), "{end:?}");
+    assert!(matches!(end, SinkEvent::Other("broken" | "disconnected")), "{end:?}");
 }
 
 #[test]
@@ -236,9 +236,9 @@ fn a_graceful_end_delivers_first_and_an_abrupt_one_flushes() {
     active.drain();
     passive.post_recv(&[], token(2)).unwrap();
     passive.post_recv(&[], token(3)).unwrap();
-    assert_eq!((a.completion().status, a.sink.next(conn(10))), (Status::Success, Heard::Other("disconnected")));
+    assert_eq!((a.completion().status, a.sink.next(conn(10))), (Status::Success, SinkEvent::Other("disconnected")));
     assert_eq!((b.completion().status, b.completion().status), (Status::Success, Status::Flushed));
-    assert_eq!(b.sink.next(conn(11)), Heard::Other("disconnected"));
+    assert_eq!(b.sink.next(conn(11)), SinkEvent::Other("disconnected"));
     active.post_send(&wr(Op::Send { solicited: false }, &[], 4)).unwrap();
     assert_eq!(a.completion().status, Status::Flushed, "after the end");
 
@@ -248,25 +248,25 @@ fn a_graceful_end_delivers_first_and_an_abrupt_one_flushes() {
     active.post_recv(&[], token(1)).unwrap();
     passive.abort();
     assert_eq!(a.completion().status, Status::Flushed);
-    assert_eq!(a.sink.next(conn(20)), Heard::Other("disconnected"));
+    assert_eq!(a.sink.next(conn(20)), SinkEvent::Other("disconnected"));
     assert!(a.sink.is_silent() && b.sink.is_silent());
 }
 
 #[test]
-fn who_is_not_there_refuses_or_changes_his_mind_is_told_apart() {
+fn missing_rejecting_and_leaving_peers_give_different_events() {
     let place = Place::new("refusals");
     let (a, b) = (place.open(), place.open());
     let qp = a.qp();
     let spec = ConnectSpec { address: &here(), qual: 9, private_data: &[] };
     qp.connect(&spec, conn(1)).unwrap();
-    assert_eq!(a.sink.next(conn(1)), Heard::Other("rejected"), "nobody listens");
+    assert_eq!(a.sink.next(conn(1)), SinkEvent::Other("rejected"), "nobody listens");
 
     let _listener = b.ia.listen(9, ObjectId { handle: 4096, generation: 1 }).unwrap();
     assert!(a.ia.listen(9, ObjectId::default()).is_err(), "taken");
     qp.reset().unwrap();
     qp.connect(&spec, conn(2)).unwrap();
     b.sink.request().0.reject();
-    assert_eq!(a.sink.next(conn(2)), Heard::Other("peer rejected"));
+    assert_eq!(a.sink.next(conn(2)), SinkEvent::Other("peer rejected"));
 
     qp.reset().unwrap();
     qp.connect(&spec, conn(3)).unwrap();
@@ -274,14 +274,14 @@ fn who_is_not_there_refuses_or_changes_his_mind_is_told_apart() {
     qp.abort();
     let passive = b.qp();
     request.accept(&passive, &[], conn(4)).unwrap();
-    assert_eq!(b.sink.next(conn(4)), Heard::Other("accept failed"), "the requester has left");
+    assert_eq!(b.sink.next(conn(4)), SinkEvent::Other("accept failed"), "the requester has left");
     let far = PeerAddress::Ip([192, 0, 2, 9].into());
     qp.reset().unwrap();
     assert!(qp.connect(&ConnectSpec { address: &far, ..spec }, conn(5)).is_err(), "another host");
 }
 
 #[test]
-fn a_request_is_handed_on_within_the_host_and_not_for_ever() {
+fn hand_off_works_within_the_host_and_is_bounded() {
     let place = Place::new("hand-off");
     let (a, b, c) = (place.open(), place.open(), place.open());
     let id = ObjectId { handle: 4096, generation: 1 };
@@ -297,8 +297,8 @@ fn a_request_is_handed_on_within_the_host_and_not_for_ever() {
     let (request, info) = c.sink.request();
     assert_eq!(info.private_data, b"hello");
     request.accept(&passive, b"welcome", conn(2)).unwrap();
-    assert_eq!(a.sink.next(conn(1)), Heard::Established(b"welcome".to_vec()));
-    assert_eq!(c.sink.next(conn(2)), Heard::Established(vec![]));
+    assert_eq!(a.sink.next(conn(1)), SinkEvent::Established(b"welcome".to_vec()));
+    assert_eq!(c.sink.next(conn(2)), SinkEvent::Established(vec![]));
 
     let lost = a.qp();
     lost.connect(&spec, conn(3)).unwrap();
@@ -306,7 +306,7 @@ fn a_request_is_handed_on_within_the_host_and_not_for_ever() {
         b.sink.request().0.hand_off(7).ok().unwrap();
     }
     b.sink.request().0.hand_off(7).ok().unwrap();
-    assert_eq!(a.sink.next(conn(3)), Heard::Other("rejected"), "handed on too often");
+    assert_eq!(a.sink.next(conn(3)), SinkEvent::Other("rejected"), "handed on too often");
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn nothing_is_left_on_disk() {
     qp.connect(&ConnectSpec { address: &by_path, qual: 7, private_data: &[] }, conn(30)).unwrap();
     assert_eq!(
         a.sink.next(conn(30)),
-        Heard::Other("rejected"),
+        SinkEvent::Other("rejected"),
         "by the path of the end point, nobody on that qualifier"
     );
     drop((pair, qp));

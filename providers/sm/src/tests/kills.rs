@@ -18,7 +18,7 @@ pub(super) fn is_empty(place: &Place) -> bool {
     left.is_empty() || panic!("{left:?}")
 }
 
-/// An attempt of somebody who lives.
+/// A connect of a live process succeeds.
 fn serves_others(side: &Side, place: &Place) {
     let friend = place.open();
     let qp = friend.qp();
@@ -26,16 +26,16 @@ fn serves_others(side: &Side, place: &Place) {
     loop {
         let (request, info) = side.sink.request();
         if info.private_data != b"friend" {
-            // Of the dead, asked before.
+            // A late request of the dead process.
             let late = side.qp();
             request.accept(&late, &[], conn(8)).unwrap();
-            assert_eq!(side.sink.next(conn(8)), Heard::Other("accept failed"));
+            assert_eq!(side.sink.next(conn(8)), SinkEvent::Other("accept failed"));
             continue;
         }
         let mine = side.qp();
         request.accept(&mine, &[], conn(10)).unwrap();
-        assert_eq!(friend.sink.next(conn(9)), Heard::Established(vec![]));
-        assert_eq!(side.sink.next(conn(10)), Heard::Established(vec![]));
+        assert_eq!(friend.sink.next(conn(9)), SinkEvent::Established(vec![]));
+        assert_eq!(side.sink.next(conn(10)), SinkEvent::Established(vec![]));
         return;
     }
 }
@@ -124,15 +124,15 @@ fn in_the_naming_of_a_listener() {
 }
 
 #[test]
-fn in_the_hand_shake_of_who_connects() {
-    for point in [BeforeRequest, AfterRequestOrReply, ReplyHeard, BeforeAck, AfterAck, Confirmed, Reported] {
+fn requester_killed_during_handshake() {
+    for point in [BeforeRequest, AfterRequestOrReply, ReplyReceived, BeforeAck, AfterAck, Confirmed, Reported] {
         dies_connecting(point, 0, &[]);
     }
 }
 
 #[test]
-fn in_the_hand_shake_of_who_listens() {
-    for point in [RequestHeard, BeforeReply, AfterRequestOrReply, Confirmed, Reported] {
+fn listener_killed_during_handshake() {
+    for point in [RequestReceived, BeforeReply, AfterRequestOrReply, Confirmed, Reported] {
         dies_listening(point, 0, &[]);
     }
 }
@@ -216,7 +216,7 @@ fn serves_others_by(side: Side, place: &Place) {
 }
 
 #[test]
-fn makers_cleaners_and_their_dead_do_not_trip_over_each_other() {
+fn concurrent_creation_cleaning_and_deaths_are_consistent() {
     let place = Place::new("crowd");
     let mut visitors: Vec<_> = (0..3).map(|_| Other::start("haunts", &place, "", &[])).collect();
     for (n, point) in
@@ -233,7 +233,7 @@ fn makers_cleaners_and_their_dead_do_not_trip_over_each_other() {
     assert!(is_empty(&place));
 }
 
-/// Connects to this end point, again while nobody is there, and goes on until so many requests are done or it is over.
+/// Connects to this end point, with retries, and continues until that many requests are done or the connection ends.
 fn reaches(side: &Side, address: &PeerAddress, first: &mut u32, enough: u64) -> Traffic {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -259,23 +259,23 @@ fn started_again_under_the_same_name() {
     let side = place.open();
     let address = PeerAddress::Path(format!("{}/1/1", place.0).into());
     let mut attempts = 0;
-    let Some(mut life) = Other::start_as_first("listens", &place) else {
+    let Some(mut epoch) = Other::start_as_first("listens", &place) else {
         eprintln!("skipped: no right to make a pid namespace");
         return;
     };
     for _ in 0..3 {
         let mut traffic = reaches(&side, &address, &mut attempts, 20);
-        // Ends the old life, and begins a new one before anybody has heard of that.
-        life.kill_inner();
-        life = Other::start_as_first("listens", &place).unwrap();
+        // Kills the process and starts a new one before the death is noticed.
+        epoch.kill_inner();
+        epoch = Other::start_as_first("listens", &place).unwrap();
         let until = Instant::now() + PATIENCE;
         while !traffic.is_settled() {
             traffic.go_on(&side);
-            assert!(Instant::now() < until, "the end of the old life is not heard");
+            assert!(Instant::now() < until, "the end of the old epoch is not heard");
         }
     }
     drop(reaches(&side, &address, &mut attempts, 20));
-    life.kill_inner();
+    epoch.kill_inner();
     drop((place.open(), side));
     assert!(is_empty(&place));
 }

@@ -1,17 +1,17 @@
-//! RDMA through KNEM's device, of which there is a double here: who makes regions, who uses them, and what follows a refusal.
+//! RDMA through a fake KNEM device: which process declares and uses regions, and what follows a refusal.
 
 use std::sync::atomic::Ordering;
 
 use super::ends::{pattern, without_cma};
 use super::*;
-use crate::memory::knem::double::{Asked, Double, Refuses};
+use crate::memory::knem::fake::{Asked, Double, Refuses};
 
 const READ: u32 = libc::PROT_READ as u32;
 const WRITE: u32 = libc::PROT_WRITE as u32;
 
 /// Two ends that find the double, connected.
 fn over(device: &Double, place: &Place, settings: &str) -> (Side, Side, (Qp, Qp)) {
-    let (a, b) = device.during(|| (boxes::set(place, settings), boxes::set(place, settings)));
+    let (a, b) = device.during(|| (requirements::set(place, settings), requirements::set(place, settings)));
     let pair = connected(&a, &b, 7, 10);
     (a, b, pair)
 }
@@ -32,7 +32,7 @@ fn copies(device: &Double) -> Vec<Asked> {
 }
 
 #[test]
-fn a_registration_lends_its_memory_and_the_initiator_copies_by_its_cookie() {
+fn registration_declares_memory_and_initiator_copies_by_cookie() {
     let (device, place) = (Double::new(13), Place::new("knem"));
     let (a, b, (active, _passive)) = over(&device, &place, "");
     without_cma(&active);
@@ -41,7 +41,7 @@ fn a_registration_lends_its_memory_and_the_initiator_copies_by_its_cookie() {
     let region = Region { address: target.as_ptr() as u64, length: target.len() as u64 };
     let local = Access { local_write: true, ..Access::default() };
     drop(b.ia.register(&b.pd, region, local).unwrap());
-    assert_eq!(device.asked(), [], "what no peer may reach is not lent");
+    assert_eq!(device.asked(), [], "what no peer may reach is not exported");
     for (access, protection) in [
         (Access { remote_read: true, ..local }, READ),
         (Access { remote_write: true, ..local }, WRITE),
@@ -70,7 +70,7 @@ fn a_registration_lends_its_memory_and_the_initiator_copies_by_its_cookie() {
 }
 
 #[test]
-fn what_the_device_refuses_goes_another_way() {
+fn copy_refused_by_the_device_uses_another_method() {
     for (n, (refuses, by_cma)) in [
         (Refuses::Copies(libc::EINVAL), true),
         (Refuses::Copies(libc::EINVAL), false),
@@ -121,7 +121,7 @@ fn the_order_that_is_set_is_kept() {
 }
 
 #[test]
-fn rights_are_judged_before_the_device_is_asked() {
+fn rights_are_checked_before_the_device_is_used() {
     let (device, place) = (Double::new(13), Place::new("knem-rights"));
     let (a, b, (active, _passive)) = over(&device, &place, "");
     let (out, target) = (pattern(64, 1), vec![0u8; 64]);

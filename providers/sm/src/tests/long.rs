@@ -7,7 +7,7 @@ use super::ends::{pattern, without_cma};
 use super::points::{Point, yield_at};
 use super::*;
 use crate::help::{Help, Job};
-use crate::qp::link::{Link, Peer, WANT_PROGRESS, WANT_REQUESTS};
+use crate::qp::link::{ConnectionMemory, Peer, WANT_PROGRESS, WANT_REQUESTS};
 
 const MIB: usize = 1 << 20;
 /// More than a test copies.
@@ -17,12 +17,12 @@ pub(super) fn send(qp: &Qp, segments: &[Segment], cookie: u64) {
     qp.post_send(&wr(Op::Send { solicited: false }, segments, cookie)).unwrap();
 }
 
-/// The next copies of this side, so many, are allowed.
+/// Allows the next `copies` copies of this side.
 fn allow(qp: &Qp, copies: u32) {
     qp.0.link().unwrap().theirs().unwrap().peer.allowed.store(copies, Relaxed);
 }
 
-/// How many copies this side has made since it was allowed plenty.
+/// Number of copies by this side since it was allowed many.
 fn copies(qp: &Qp) -> u32 {
     PLENTY - qp.0.link().unwrap().theirs().unwrap().peer.allowed.load(Relaxed)
 }
@@ -59,24 +59,24 @@ fn cut(mr: &Mr, memory: &[u8], pieces: usize) -> Vec<Segment> {
 impl Both {
     /// Sends `length` bytes out of memory that begins `skew` bytes behind a page, in `from` segments into `into`.
     fn passes(&self, length: usize, skew: usize, from: usize, into: usize) {
-        let (out, room) = (pattern(length + skew, length as u8), vec![0xEEu8; length + 2 * skew + 64]);
-        let (out_mr, room_mr) = (self.a.register(&out), self.b.register(&room));
-        let place = &room[2 * skew..][..length + 1];
-        self.passive.post_recv(&cut(&room_mr, place, into), token(1)).unwrap();
+        let (out, space) = (pattern(length + skew, length as u8), vec![0xEEu8; length + 2 * skew + 64]);
+        let (out_mr, space_mr) = (self.a.register(&out), self.b.register(&space));
+        let place = &space[2 * skew..][..length + 1];
+        self.passive.post_recv(&cut(&space_mr, place, into), token(1)).unwrap();
         send(&self.active, &cut(&out_mr, &out[skew..], from), 2);
         let got = self.b.completion();
         let what = format!("{length} bytes, {skew} off, {from} segments into {into}");
         assert_eq!((got.token.cookie, got.status, got.bytes), (1, Status::Success, length as u64), "{what}");
         assert!(place[..length] == out[skew..], "{what}");
         assert!(
-            room[..2 * skew].iter().chain(&room[2 * skew + length..]).all(|byte| *byte == 0xEE),
+            space[..2 * skew].iter().chain(&space[2 * skew + length..]).all(|byte| *byte == 0xEE),
             "{what}: beside it"
         );
         let sent = self.a.completion();
         assert_eq!((sent.token.cookie, sent.status, sent.bytes), (2, Status::Success, length as u64), "{what}");
     }
 
-    fn link(&self) -> Arc<Link> {
+    fn link(&self) -> Arc<ConnectionMemory> {
         self.active.0.link().unwrap()
     }
 }
@@ -99,7 +99,7 @@ fn every_length_arrives_whole_in_any_segments() {
 }
 
 #[test]
-fn long_and_short_ones_and_rdma_keep_their_order() {
+fn long_and_short_sends_and_rdma_keep_their_order() {
     let pair = both("long-order");
     let Both { a, b, active, passive, .. } = &pair;
     let lengths = [MIB, 8, 100_000, 5_000, 70_000, 0, 300_000, 64, 40_000, MIB];
@@ -108,12 +108,12 @@ fn long_and_short_ones_and_rdma_keep_their_order() {
     let remote = Remote { key: target_mr.remote_key(), address: target.as_ptr() as u64 };
     for round in 0..6u8 {
         let out: Vec<_> = lengths.iter().enumerate().map(|(n, length)| pattern(*length, round + n as u8)).collect();
-        let rooms: Vec<_> = lengths.iter().map(|length| vec![0u8; *length + 8]).collect();
+        let spaces: Vec<_> = lengths.iter().map(|length| vec![0u8; *length + 8]).collect();
         let out_mrs: Vec<_> = out.iter().map(|out| (!out.is_empty()).then(|| a.register(out))).collect();
-        let room_mrs: Vec<_> = rooms.iter().map(|room| b.register(room)).collect();
-        let (early, late) = if round % 2 == 0 { (rooms.len(), 0) } else { (3, 3) };
-        for (n, room) in rooms.iter().enumerate().take(early) {
-            passive.post_recv(&[segment(&room_mrs[n], room)], token(n as u64)).unwrap();
+        let space_mrs: Vec<_> = spaces.iter().map(|space| b.register(space)).collect();
+        let (early, late) = if round % 2 == 0 { (spaces.len(), 0) } else { (3, 3) };
+        for (n, space) in spaces.iter().enumerate().take(early) {
+            passive.post_recv(&[segment(&space_mrs[n], space)], token(n as u64)).unwrap();
         }
         let put = pattern(target.len(), round);
         let put_mr = a.register(&put);
@@ -125,14 +125,14 @@ fn long_and_short_ones_and_rdma_keep_their_order() {
             active.post_send(&posted).unwrap();
         }
         active.post_send(&wr(Op::Write(remote), &[segment(&put_mr, &put)], 99)).unwrap();
-        for (n, room) in rooms.iter().enumerate().skip(late).filter(|_| late > 0) {
-            passive.post_recv(&[segment(&room_mrs[n], room)], token(n as u64)).unwrap();
+        for (n, space) in spaces.iter().enumerate().skip(late).filter(|_| late > 0) {
+            passive.post_recv(&[segment(&space_mrs[n], space)], token(n as u64)).unwrap();
         }
-        for (n, room) in rooms.iter().enumerate() {
+        for (n, space) in spaces.iter().enumerate() {
             let got = b.completion();
             let expected = (n as u64, Status::Success, lengths[n] as u64, n % 2 == 1);
             assert_eq!((got.token.cookie, got.status, got.bytes, got.solicited), expected, "round {round}");
-            assert!(room[..lengths[n]] == out[n][..] && room[lengths[n]..] == [0; 8], "round {round}, {n}");
+            assert!(space[..lengths[n]] == out[n][..] && space[lengths[n]..] == [0; 8], "round {round}, {n}");
         }
         for n in (0..lengths.len()).filter(|n| n % 3 != 2).chain([99]) {
             let done = a.completion();
@@ -149,10 +149,10 @@ fn both_ways_at_once() {
     std::thread::scope(|scope| {
         for (n, (side, qp)) in ends.into_iter().enumerate() {
             scope.spawn(move || {
-                let (out, room) = (pattern(MIB, n as u8), vec![0u8; MIB]);
-                let (out_mr, room_mr) = (side.register(&out), side.register(&room));
+                let (out, space) = (pattern(MIB, n as u8), vec![0u8; MIB]);
+                let (out_mr, space_mr) = (side.register(&out), side.register(&space));
                 for round in 0..40 {
-                    qp.post_recv(&[segment(&room_mr, &room)], token(1)).unwrap();
+                    qp.post_recv(&[segment(&space_mr, &space)], token(1)).unwrap();
                     send(qp, &[segment(&out_mr, &out)], 2);
                     let mut cookies = [side.completion(), side.completion()].map(|done| {
                         assert_eq!((done.status, done.bytes), (Status::Success, MIB as u64));
@@ -160,7 +160,7 @@ fn both_ways_at_once() {
                     });
                     cookies.sort_unstable();
                     assert_eq!(cookies, [1, 2]);
-                    assert!(*std::hint::black_box(&room) == pattern(MIB, 1 - n as u8), "round {round}");
+                    assert!(*std::hint::black_box(&space) == pattern(MIB, 1 - n as u8), "round {round}");
                 }
             });
         }
@@ -171,59 +171,59 @@ fn both_ways_at_once() {
 #[test]
 fn too_long_for_its_receive_breaks_both_ends() {
     let Both { a, b, active, passive, _place } = both("long-short");
-    let (out, room) = (pattern(MIB, 1), vec![0u8; MIB - 1]);
-    let (out_mr, room_mr) = (a.register(&out), b.register(&room));
-    passive.post_recv(&[segment(&room_mr, &room)], token(1)).unwrap();
+    let (out, space) = (pattern(MIB, 1), vec![0u8; MIB - 1]);
+    let (out_mr, space_mr) = (a.register(&out), b.register(&space));
+    passive.post_recv(&[segment(&space_mr, &space)], token(1)).unwrap();
     send(&active, &[segment(&out_mr, &out)], 3);
     assert_eq!((b.completion().status, a.completion().status), (Status::LocalLength, Status::RemoteResponder));
-    assert_eq!(b.sink.next(conn(11)), Heard::Other("broken"));
-    assert!(room.iter().all(|byte| *byte == 0));
+    assert_eq!(b.sink.next(conn(11)), SinkEvent::Other("broken"));
+    assert!(space.iter().all(|byte| *byte == 0));
 }
 
 #[test]
 fn memory_of_the_sender_that_goes_before_it_is_fetched() {
     for late in [false, true] {
         let Both { a, b, active, passive, _place } = both(&format!("long-gone-{late}"));
-        let (out, room) = (pattern(MIB, 1), vec![0u8; MIB]);
-        let (mut out_mr, room_mr) = (Some(a.register(&out)), b.register(&room));
+        let (out, space) = (pattern(MIB, 1), vec![0u8; MIB]);
+        let (mut out_mr, space_mr) = (Some(a.register(&out)), b.register(&space));
         let segments = [segment(out_mr.as_ref().unwrap(), &out)];
         if !late {
             out_mr = None;
         }
         send(&active, &segments, 3);
         drop(out_mr);
-        passive.post_recv(&[segment(&room_mr, &room)], token(1)).unwrap();
+        passive.post_recv(&[segment(&space_mr, &space)], token(1)).unwrap();
         assert_eq!(a.completion().status, Status::LocalProtection);
-        assert_eq!(a.sink.next(conn(10)), Heard::Other("broken"));
+        assert_eq!(a.sink.next(conn(10)), SinkEvent::Other("broken"));
         assert_eq!(b.completion().status, Status::Flushed);
-        assert_eq!(b.sink.next(conn(11)), Heard::Other("disconnected"));
+        assert_eq!(b.sink.next(conn(11)), SinkEvent::Other("disconnected"));
     }
 }
 
 #[test]
 fn memory_of_the_receiver_that_goes() {
-    let Both { a, b, active, passive, _place } = both("long-no-room");
-    let (out, room) = (pattern(MIB, 1), vec![0u8; MIB]);
-    let (out_mr, room_mr) = (a.register(&out), b.register(&room));
-    passive.post_recv(&[segment(&room_mr, &room)], token(1)).unwrap();
-    drop(room_mr);
+    let Both { a, b, active, passive, _place } = both("long-no-space");
+    let (out, space) = (pattern(MIB, 1), vec![0u8; MIB]);
+    let (out_mr, space_mr) = (a.register(&out), b.register(&space));
+    passive.post_recv(&[segment(&space_mr, &space)], token(1)).unwrap();
+    drop(space_mr);
     send(&active, &[segment(&out_mr, &out)], 3);
     assert_eq!((b.completion().status, a.completion().status), (Status::LocalProtection, Status::RemoteResponder));
-    assert_eq!(b.sink.next(conn(11)), Heard::Other("broken"));
+    assert_eq!(b.sink.next(conn(11)), SinkEvent::Other("broken"));
 }
 
 #[test]
 fn a_graceful_end_waits_for_an_offer_and_an_abrupt_one_takes_it_back() {
     let Both { a, b, active, passive, _place } = both("long-ends");
-    let (out, room) = (pattern(MIB, 1), vec![0u8; MIB]);
-    let (out_mr, room_mr) = (a.register(&out), b.register(&room));
+    let (out, space) = (pattern(MIB, 1), vec![0u8; MIB]);
+    let (out_mr, space_mr) = (a.register(&out), b.register(&space));
     send(&active, &[segment(&out_mr, &out)], 1);
     active.drain();
-    passive.post_recv(&[segment(&room_mr, &room)], token(2)).unwrap();
+    passive.post_recv(&[segment(&space_mr, &space)], token(2)).unwrap();
     assert_eq!((b.completion().status, a.completion().status), (Status::Success, Status::Success));
-    assert!(room == out);
-    assert_eq!(a.sink.next(conn(10)), Heard::Other("disconnected"));
-    assert_eq!(b.sink.next(conn(11)), Heard::Other("disconnected"));
+    assert!(space == out);
+    assert_eq!(a.sink.next(conn(10)), SinkEvent::Other("disconnected"));
+    assert_eq!(b.sink.next(conn(11)), SinkEvent::Other("disconnected"));
 
     active.reset().unwrap();
     passive.reset().unwrap();
@@ -232,48 +232,48 @@ fn a_graceful_end_waits_for_an_offer_and_an_abrupt_one_takes_it_back() {
     // The memory has another use as soon as this returns.
     active.abort();
     assert_eq!(a.completion().status, Status::Flushed);
-    let _ = passive.post_recv(&[segment(&room_mr, &room)], token(2));
+    let _ = passive.post_recv(&[segment(&space_mr, &space)], token(2));
     assert_eq!(b.completion().status, Status::Flushed);
-    assert_eq!(b.sink.next(conn(21)), Heard::Other("disconnected"));
+    assert_eq!(b.sink.next(conn(21)), SinkEvent::Other("disconnected"));
 }
 
 #[test]
-fn what_the_kernel_refuses_is_staged_in_its_turn() {
+fn copy_refused_by_the_kernel_is_staged_in_order() {
     for allowed in [0, 1, 3] {
         let pair = both(&format!("long-refused-{allowed}"));
         let Both { a, b, active, passive, .. } = &pair;
         let (long, short) = (pattern(MIB + 77, 5), pattern(64, 6));
         let (long_mr, short_mr) = (a.register(&long), a.register(&short));
-        let rooms = [vec![0u8; MIB + 77], vec![0u8; 64], vec![0u8; MIB + 77]];
-        let mrs = rooms.each_ref().map(|room| b.register(room));
+        let spaces = [vec![0u8; MIB + 77], vec![0u8; 64], vec![0u8; MIB + 77]];
+        let mrs = spaces.each_ref().map(|space| b.register(space));
         allow(passive, allowed);
-        // Nobody polls for the sender: it asked for no completions.
+        // No thread polls for the sender, which asked for no completions.
         for list in [segment(&long_mr, &long), segment(&short_mr, &short), segment(&long_mr, &long)].map(|one| [one]) {
             let posted = SendWr { suppress: true, ..wr(Op::Send { solicited: false }, &list, 1) };
             active.post_send(&posted).unwrap();
         }
-        for (n, room) in rooms.iter().enumerate() {
-            passive.post_recv(&cut(&mrs[n], room, 3), token(n as u64)).unwrap();
+        for (n, space) in spaces.iter().enumerate() {
+            passive.post_recv(&cut(&mrs[n], space, 3), token(n as u64)).unwrap();
         }
         for n in 0..3 {
             let got = b.completion();
             assert_eq!((got.token.cookie, got.status), (n, Status::Success), "{allowed} allowed");
         }
-        assert!(rooms[0] == long && rooms[1] == short && rooms[2] == long, "{allowed} allowed");
+        assert!(spaces[0] == long && spaces[1] == short && spaces[2] == long, "{allowed} allowed");
         assert!(!pair.link().is_reached(), "the sender knows");
         pair.passes(MIB, 1, 2, 2);
         assert_eq!(active.outstanding().requests, 0);
     }
 }
 
-/// The receiver asks for each next part before the sender looks for answers again.
+/// The receiver asks for each next part before the sender checks for answers again.
 #[test]
 fn a_message_of_more_parts_than_the_response_ring_has_slots_is_staged() {
     let Both { a, b, active, passive, _place } = both("long-many-parts");
-    let (out, room) = (pattern(MIB, 1), vec![0u8; MIB]);
-    let (out_mr, room_mr) = (a.register(&out), b.register(&room));
+    let (out, space) = (pattern(MIB, 1), vec![0u8; MIB]);
+    let (out_mr, space_mr) = (a.register(&out), b.register(&space));
     without_cma(&passive);
-    passive.post_recv(&[segment(&room_mr, &room)], token(1)).unwrap();
+    passive.post_recv(&[segment(&space_mr, &space)], token(1)).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             yield_at(Point::PartStaged);
@@ -282,18 +282,18 @@ fn a_message_of_more_parts_than_the_response_ring_has_slots_is_staged() {
         });
         assert_eq!(b.completion().status, Status::Success);
     });
-    assert!(room == out);
+    assert!(space == out);
 }
 
 #[test]
 fn memory_of_the_sender_that_goes_while_it_is_staged() {
     let Both { a, b, active, passive, _place } = both("long-stage-gone");
-    let (out, room) = (pattern(MIB, 1), vec![0u8; MIB]);
-    let (out_mr, room_mr) = (a.register(&out), b.register(&room));
+    let (out, space) = (pattern(MIB, 1), vec![0u8; MIB]);
+    let (out_mr, space_mr) = (a.register(&out), b.register(&space));
     without_cma(&passive);
     send(&active, &[segment(&out_mr, &out)], 3);
     drop(out_mr);
-    passive.post_recv(&[segment(&room_mr, &room)], token(1)).unwrap();
+    passive.post_recv(&[segment(&space_mr, &space)], token(1)).unwrap();
     assert_eq!((a.completion().status, b.completion().status), (Status::LocalProtection, Status::Flushed));
 }
 
@@ -304,14 +304,14 @@ fn ask(pair: &Both, ticket: u64, offset: usize, to: &[u8], mr: &Mr) {
     put(pair, ticket, &job);
 }
 
-/// Puts it, and sees to it that the sender looks: for help alone nobody is woken.
+/// Puts the job, and makes the sender check: a help request alone wakes no process.
 fn put(pair: &Both, ticket: u64, job: &Job) {
     let link = pair.passive.0.link().unwrap();
     link.help().unwrap().ask(ticket, job);
     link.poke(WANT_PROGRESS);
 }
 
-/// Has the sender look, until it has said what became of this job.
+/// Makes the sender check until it has reported the result of this job.
 fn outcome(pair: &Both, ticket: u64) -> bool {
     let link = pair.passive.0.link().unwrap();
     let until = Instant::now() + PATIENCE;
@@ -325,23 +325,24 @@ fn outcome(pair: &Both, ticket: u64) -> bool {
 }
 
 #[test]
-fn a_sender_that_looks_writes_what_it_is_asked_to_and_nothing_else() {
+fn polling_sender_writes_exactly_the_requested_part() {
     let pair = both("long-help");
     let Both { a, b, active, passive, .. } = &pair;
-    let (out, room) = (pattern(MIB, 1), vec![0u8; MIB]);
-    let (out_mr, room_mr) = (a.register(&out), b.register(&room));
+    let (out, space) = (pattern(MIB, 1), vec![0u8; MIB]);
+    let (out_mr, space_mr) = (a.register(&out), b.register(&space));
     send(active, &cut(&out_mr, &out, 3), 3);
-    ask(&pair, 1, 300_000, &room[300_000..500_000], &room_mr);
+    ask(&pair, 1, 300_000, &space[300_000..500_000], &space_mr);
     assert!(outcome(&pair, 1));
-    assert!(room[300_000..500_000] == out[300_000..500_000]);
-    assert!(room[..300_000].iter().chain(&room[500_000..]).all(|byte| *byte == 0));
+    assert!(space[300_000..500_000] == out[300_000..500_000]);
+    assert!(space[..300_000].iter().chain(&space[500_000..]).all(|byte| *byte == 0));
     let before = copies(active);
-    for (n, lie) in ["behind the end", "a wrapped offset", "too much", "no such key", "another domain", "no such offer"]
-        .iter()
-        .enumerate()
+    for (n, violation) in
+        ["behind the end", "a wrapped offset", "too much", "no such key", "another domain", "no such offer"]
+            .iter()
+            .enumerate()
     {
-        let mr = room_mr.local_key();
-        let fine = Job { slot: 1, offset: 0, length: 8, key: mr, pd: b.pd.0, address: room.as_ptr() as u64 };
+        let mr = space_mr.local_key();
+        let fine = Job { slot: 1, offset: 0, length: 8, key: mr, pd: b.pd.0, address: space.as_ptr() as u64 };
         let job = match n {
             0 => Job { offset: MIB as u64 - 7, ..fine },
             1 => Job { offset: u64::MAX, ..fine },
@@ -351,16 +352,16 @@ fn a_sender_that_looks_writes_what_it_is_asked_to_and_nothing_else() {
             _ => Job { slot: 2, ..fine },
         };
         put(&pair, 10 + n as u64, &job);
-        assert!(!outcome(&pair, 10 + n as u64), "{lie}");
+        assert!(!outcome(&pair, 10 + n as u64), "{violation}");
     }
-    assert_eq!((copies(active), &room[..8]), (before, &[0; 8][..]));
+    assert_eq!((copies(active), &space[..8]), (before, &[0; 8][..]));
     // And still the message arrives, whole.
-    passive.post_recv(&[segment(&room_mr, &room)], token(1)).unwrap();
+    passive.post_recv(&[segment(&space_mr, &space)], token(1)).unwrap();
     assert_eq!((b.completion().status, a.completion().status), (Status::Success, Status::Success));
-    assert!(room == out);
+    assert!(space == out);
 }
 
-/// A pair whose sender helps nobody by itself.
+/// A pair whose sender does not help by itself.
 fn both_lazy(name: &str) -> Both {
     let pair = both(name);
     allow(&pair.active, Peer::LAZY);
@@ -374,34 +375,34 @@ fn helper(pair: &Both, then: impl FnOnce(&Help<'_>)) {
     link.poke(WANT_REQUESTS);
 }
 
-/// Until the part of the receiver's own is there. The compiler takes it that nobody changes the room.
-fn fetches_its_part(b: &Side, out: &[u8], room: &[u8]) {
+/// Waits until the receiver's own part has arrived. Reads are volatile, since the compiler assumes an unchanged buffer.
+fn fetches_its_part(b: &Side, out: &[u8], space: &[u8]) {
     let until = Instant::now() + PATIENCE;
-    while std::hint::black_box(room)[..4096] != out[..4096] {
+    while std::hint::black_box(space)[..4096] != out[..4096] {
         assert_eq!(b.cq.poll(&mut [Completion::default()]), 0);
         assert!(Instant::now() < until, "nothing is fetched");
     }
 }
 
 #[test]
-fn a_part_that_is_claimed_is_waited_for_and_done_again_if_it_came_to_nothing() {
+fn claimed_part_is_awaited_and_redone_on_failure() {
     for done in [true, false] {
         let pair = both_lazy(&format!("long-claimed-{done}"));
         let Both { a, b, active, passive, .. } = &pair;
-        let (out, room) = (pattern(100_000, 1), vec![0u8; 100_000]);
-        let (out_mr, room_mr) = (a.register(&out), b.register(&room));
+        let (out, space) = (pattern(100_000, 1), vec![0u8; 100_000]);
+        let (out_mr, space_mr) = (a.register(&out), b.register(&space));
         helper(&pair, |help| assert!(!help.claim(1), "not yet asked"));
         send(active, &[segment(&out_mr, &out)], 2);
-        passive.post_recv(&[segment(&room_mr, &room)], token(1)).unwrap();
-        fetches_its_part(b, &out, &room);
+        passive.post_recv(&[segment(&space_mr, &space)], token(1)).unwrap();
+        fetches_its_part(b, &out, &space);
         for _ in 0..1000 {
             assert_eq!(b.cq.poll(&mut [Completion::default()]), 0, "it waits for the helper");
         }
-        assert!(room[99_000..] == [0; 1000]);
+        assert!(space[99_000..] == [0; 1000]);
         helper(&pair, |help| help.report(1, done));
         let got = b.completion();
         assert_eq!((got.status, got.bytes), (Status::Success, 100_000));
-        assert_eq!(room[99_000..] == out[99_000..], !done, "it believes the helper, or does it itself");
+        assert_eq!(space[99_000..] == out[99_000..], !done, "it believes the helper, or does it itself");
     }
 }
 
@@ -409,12 +410,12 @@ fn a_part_that_is_claimed_is_waited_for_and_done_again_if_it_came_to_nothing() {
 fn the_end_of_a_receive_waits_for_its_helper_but_not_for_ever() {
     let pair = both_lazy("long-called-off");
     let Both { a, b, active, passive, .. } = &pair;
-    let (out, room) = (pattern(100_000, 1), vec![0u8; 100_000]);
-    let (out_mr, room_mr) = (a.register(&out), b.register(&room));
+    let (out, space) = (pattern(100_000, 1), vec![0u8; 100_000]);
+    let (out_mr, space_mr) = (a.register(&out), b.register(&space));
     helper(&pair, |help| _ = help.claim(1));
     send(active, &[segment(&out_mr, &out)], 2);
-    passive.post_recv(&[segment(&room_mr, &room)], token(1)).unwrap();
-    fetches_its_part(b, &out, &room);
+    passive.post_recv(&[segment(&space_mr, &space)], token(1)).unwrap();
+    fetches_its_part(b, &out, &space);
     let began = Instant::now();
     passive.abort();
     assert!(began.elapsed() < PATIENCE);
@@ -427,8 +428,8 @@ fn help_is_given_while_both_are_at_it() {
     let Both { a, b, active, passive, .. } = &pair;
     let until = Instant::now() + PATIENCE;
     let over = &std::sync::atomic::AtomicBool::new(false);
-    let room = vec![0u8; MIB];
-    let room_mr = b.register(&room);
+    let space = vec![0u8; MIB];
+    let space_mr = b.register(&space);
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let out = pattern(MIB, 1);
@@ -440,15 +441,15 @@ fn help_is_given_while_both_are_at_it() {
         });
         let expected = pattern(MIB, 1);
         let mut rounds = 0;
-        passive.post_recv(&[segment(&room_mr, &room)], token(1)).unwrap();
+        passive.post_recv(&[segment(&space_mr, &space)], token(1)).unwrap();
         while !over.load(Ordering::SeqCst) || rounds < 20 {
             assert_eq!(b.completion().status, Status::Success);
-            assert!(*std::hint::black_box(&room) == expected, "round {rounds}");
+            assert!(*std::hint::black_box(&space) == expected, "round {rounds}");
             assert!(Instant::now() < until, "nobody helps");
             rounds += 1;
             let helped = copies(active) > 0 && rounds > 20;
             over.store(helped, Ordering::SeqCst);
-            passive.post_recv(&[segment(&room_mr, &room)], token(1)).unwrap();
+            passive.post_recv(&[segment(&space_mr, &space)], token(1)).unwrap();
         }
     });
     assert!(copies(active) > 0);

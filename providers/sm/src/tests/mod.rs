@@ -1,30 +1,29 @@
-//! The provider as dapl sees it: two IAs in one process, with a sink that records, and peers that lie.
+//! Tests of the provider through its interface to dapl: two IAs in one process, with a sink that records.
 //!
-//! `boxes`, `ends`, `sharing` and `windows` are the honest world, `liars` the other, with `folders`, `storm`, `tables` and
-//! `words`; `lending` has both. `seeking` asks before somebody listens. In `kills`, `stops` and `copies` one of two processes (`other`) ends or stops, mostly at one of
-//! the `points`. `waits` sleeps and is woken, very often; `knem` has a double of that device. All of it runs without libdat and
-//! without dapl's objects.
+//! Most files have correct peers; the tests of invalid data have malicious ones. In `kills`, `stops` and `copies` one of two
+//! processes (`other`) ends or stops, mostly at one of the `points`. `waits` sleeps and is woken very often; `knem` has a fake
+//! device. All run without libdat and without dapl's objects.
 
-mod boxes;
+mod base_directory;
+mod changing_tables;
 mod copies;
 mod ends;
-mod folders;
+mod exports;
+mod fifo;
+mod hostile_processes;
+mod invalid_data;
+mod invalid_offers;
 mod kills;
 mod knem;
-mod lending;
-mod liars;
+mod listener_retry;
 mod long;
-mod long_lies;
 mod other;
 pub(crate) mod points;
-mod seeking;
-mod sharing;
+mod requirements;
+mod srq;
 mod stops;
-mod storm;
-mod tables;
 mod waits;
 mod windows;
-mod words;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -38,12 +37,12 @@ use parking_lot::{Condvar, Mutex};
 use crate::qp::link::PidWatch;
 use crate::{Cq, Mr, Qp, Request, Sm};
 
-/// How long a test waits for what must come.
+/// Time limit of a wait in a test.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the sink heard.
+/// A report that the sink received.
 #[derive(Debug, Eq, PartialEq)]
-enum Heard {
+enum SinkEvent {
     Established(Vec<u8>),
     Other(&'static str),
 }
@@ -51,7 +50,7 @@ enum Heard {
 /// A sink that keeps everything.
 #[derive(Default)]
 struct Recorder {
-    events: Mutex<VecDeque<(ConnId, Heard)>>,
+    events: Mutex<VecDeque<(ConnId, SinkEvent)>>,
     requests: Mutex<VecDeque<(Request, RequestInfo)>>,
     changed: Condvar,
 }
@@ -65,21 +64,21 @@ impl CmSink<Sm> for Recorder {
 
     fn event(&self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]) {
         let heard = match event {
-            ConnectionEvent::Established => Heard::Established(private_data.to_vec()),
-            ConnectionEvent::PeerRejected => Heard::Other("peer rejected"),
-            ConnectionEvent::Rejected => Heard::Other("rejected"),
-            ConnectionEvent::Unreachable => Heard::Other("unreachable"),
-            ConnectionEvent::AcceptFailed => Heard::Other("accept failed"),
-            ConnectionEvent::Disconnected => Heard::Other("disconnected"),
-            ConnectionEvent::Broken => Heard::Other("broken"),
-            ConnectionEvent::TimedOut => Heard::Other("timed out"),
+            ConnectionEvent::Established => SinkEvent::Established(private_data.to_vec()),
+            ConnectionEvent::PeerRejected => SinkEvent::Other("peer rejected"),
+            ConnectionEvent::Rejected => SinkEvent::Other("rejected"),
+            ConnectionEvent::Unreachable => SinkEvent::Other("unreachable"),
+            ConnectionEvent::AcceptFailed => SinkEvent::Other("accept failed"),
+            ConnectionEvent::Disconnected => SinkEvent::Other("disconnected"),
+            ConnectionEvent::Broken => SinkEvent::Other("broken"),
+            ConnectionEvent::TimedOut => SinkEvent::Other("timed out"),
         };
         self.events.lock().push_back((conn, heard));
         self.wake();
     }
 
     fn many_recvs(&self, ep: ObjectId) {
-        self.events.lock().push_back((ConnId { ep, attempt: 0 }, Heard::Other("many receives")));
+        self.events.lock().push_back((ConnId { ep, attempt: 0 }, SinkEvent::Other("many receives")));
         self.wake();
     }
 }
@@ -91,7 +90,7 @@ impl Recorder {
     }
 
     /// The next event of this connection.
-    fn next(&self, conn: ConnId) -> Heard {
+    fn next(&self, conn: ConnId) -> SinkEvent {
         let until = Instant::now() + PATIENCE;
         let mut events = self.events.lock();
         loop {
@@ -126,14 +125,14 @@ struct Side {
     cq: Arc<Cq>,
 }
 
-/// Nobody to wake: these tests poll.
-struct Deaf;
+/// Ignores notifications: these tests poll.
+struct IgnoreNotifications;
 
-impl CqSink for Deaf {
+impl CqSink for IgnoreNotifications {
     fn notify(&self) {}
 }
 
-/// Somebody who sleeps until a completion queue tells him.
+/// A thread that sleeps until a completion queue notifies it.
 #[derive(Default)]
 struct Sleeper {
     told: Mutex<bool>,
@@ -160,7 +159,7 @@ impl Sleeper {
         (out[0], slept)
     }
 
-    /// Until it is told.
+    /// Sleeps until notified.
     fn sleep(&self) {
         let until = Instant::now() + PATIENCE;
         let mut told = self.told.lock();
@@ -173,11 +172,11 @@ impl Sleeper {
 
 /// Puts another descriptor in the place of one that is in use.
 fn replace(old: &OwnedFd, new: &OwnedFd) {
-    // SAFETY: both are open; who uses the old one finds the new one there, and closes that.
+    // SAFETY: both are open; users of the old descriptor find the new one there, and close that.
     assert!(unsafe { libc::dup3(new.as_raw_fd(), old.as_raw_fd(), libc::O_CLOEXEC) } >= 0);
 }
 
-/// From now on this is the watch of a process that has died; the engine has not heard of it.
+/// Replaces the watch by that of a dead process, without a notification of the engine.
 fn bury(watch: &PidWatch) {
     let mut child = std::process::Command::new("true").spawn().unwrap();
     let pid = rustix::process::Pid::from_child(&child);
@@ -186,7 +185,7 @@ fn bury(watch: &PidWatch) {
     replace(&watch.fd, &dead);
 }
 
-/// What was logged, by all tests of this program.
+/// Log lines of all tests of this program.
 struct Log(Mutex<Vec<String>>);
 
 static LOG: Log = Log(Mutex::new(Vec::new()));
@@ -203,12 +202,12 @@ impl log::Log for Log {
     fn flush(&self) {}
 }
 
-/// Did somebody log this?
+/// Whether a line with this text was logged.
 fn said(text: &str) -> bool {
     LOG.0.lock().iter().any(|line| line.contains(text))
 }
 
-/// A base directory of its own for every test, gone when dropped.
+/// A base directory per test, removed when dropped.
 struct Place(String);
 
 impl Place {
@@ -220,10 +219,10 @@ impl Place {
     }
 
     fn open(&self) -> Side {
-        self.open_with("", Weak::<Deaf>::new())
+        self.open_with("", Weak::<IgnoreNotifications>::new())
     }
 
-    /// With settings as in `ia_params`, and somebody to tell of completions.
+    /// Opens an IA with settings as in `ia_params`, whose completion queues notify `sleeper`.
     fn open_with(&self, settings: &str, sleeper: Weak<dyn CqSink>) -> Side {
         let sink = Arc::<Recorder>::default();
         let params = format!("{} {settings}", self.0);
@@ -236,7 +235,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // What is left in it, the tests of `ends` look at before.
+        // Tests of `ends` check before this what is left in it.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -307,8 +306,8 @@ fn connected(a: &Side, b: &Side, qual: u64, n: usize) -> (Qp, Qp) {
     let (request, info) = b.sink.request();
     assert_eq!(info.private_data, b"hello");
     request.accept(&passive, b"welcome", conn(n + 1)).unwrap();
-    assert_eq!(a.sink.next(conn(n)), Heard::Established(b"welcome".to_vec()));
-    assert_eq!(b.sink.next(conn(n + 1)), Heard::Established(vec![]));
+    assert_eq!(a.sink.next(conn(n)), SinkEvent::Established(b"welcome".to_vec()));
+    assert_eq!(b.sink.next(conn(n + 1)), SinkEvent::Established(vec![]));
     drop(listener);
     (active, passive)
 }

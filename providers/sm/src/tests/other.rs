@@ -1,6 +1,5 @@
-//! A second process, with an open IA of its own: this test program again, which plays one role and keeps at it until it ends.
-//!
-//! Both processes use the same `Traffic`: all kinds of transfers at once, each of which must complete once and in its turn.
+//! A second process with an open IA of its own: this test program again, in one role, until it is ended. Both processes use the
+//! same `Traffic`: all kinds of transfers at once, each of which must complete once and in order.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,7 +9,7 @@ use super::*;
 
 /// `<role> <base directory>`.
 const ROLE: &str = "DAPL_SM_TEST_ROLE";
-/// Where the one who listens does.
+/// Qualifier of the listening process.
 pub(super) const QUAL: u64 = 7;
 
 /// Far more than two chunks of a copy by the kernel.
@@ -59,7 +58,7 @@ impl Other {
         Other(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
     }
 
-    /// How it ended, if it has.
+    /// Exit status, if it has ended.
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().unwrap()
     }
@@ -123,7 +122,7 @@ pub(super) struct Traffic {
     remote: Option<Remote>,
     recvs: Account,
     requests: Account,
-    events: Vec<Heard>,
+    events: Vec<SinkEvent>,
 }
 
 #[derive(Debug, Default)]
@@ -175,7 +174,7 @@ impl Traffic {
         new
     }
 
-    /// What the peer must know to write here, as private data.
+    /// Keys and addresses for the peer, as private data.
     pub(super) fn card(&self) -> Vec<u8> {
         let (memory, mr) = &self.target;
         [&mr.remote_key().to_le_bytes()[..], &(memory.as_ptr() as u64).to_le_bytes()].concat()
@@ -189,10 +188,10 @@ impl Traffic {
         self.qp.connect(&ConnectSpec { address, qual: QUAL, private_data: &self.card() }, self.conn).unwrap();
     }
 
-    /// Listens to what happened, posts what there is room for, and settles what is complete.
+    /// Handles reports, posts while there is space, and takes completions.
     pub(super) fn go_on(&mut self, side: &Side) {
         while let Some(event) = take_event(side, self.conn) {
-            if let Heard::Established(card) = &event {
+            if let SinkEvent::Established(card) = &event {
                 assert!(self.events.is_empty(), "{:?}, then {event:?}", self.events);
                 // The passive side has had it with the request.
                 if !card.is_empty() {
@@ -220,12 +219,12 @@ impl Traffic {
     }
 
     pub(super) fn is_established(&self) -> bool {
-        matches!(self.events.first(), Some(Heard::Established(_)))
+        matches!(self.events.first(), Some(SinkEvent::Established(_)))
     }
 
     /// Its last event has come.
     pub(super) fn is_over(&self) -> bool {
-        matches!(self.events.last(), Some(Heard::Other(_)))
+        matches!(self.events.last(), Some(SinkEvent::Other(_)))
     }
 
     /// It is over, and everything that was posted is complete.
@@ -253,7 +252,7 @@ impl Traffic {
         self.requests.posted += 1;
     }
 
-    /// Posts a request, and keeps no account of it; it may find no room.
+    /// Posts a request without counting it; the queue may be full.
     pub(super) fn post_blindly(&self, card: &[u8], number: u64) {
         let _ = self.qp.post_recv(&[], token(RECV));
         self.post(on(card), number);
@@ -274,13 +273,13 @@ impl Traffic {
     }
 }
 
-/// Where a card says that memory is.
+/// The remote memory that private data describe.
 pub(super) fn on(card: &[u8]) -> Remote {
     let key = u32::from_le_bytes(card[..4].try_into().unwrap());
     Remote { key, address: u64::from_le_bytes(card[4..12].try_into().unwrap()) }
 }
 
-pub(super) fn take_event(side: &Side, conn: ConnId) -> Option<Heard> {
+pub(super) fn take_event(side: &Side, conn: ConnId) -> Option<SinkEvent> {
     let mut events = side.sink.events.lock();
     let place = events.iter().position(|(of, _)| *of == conn)?;
     events.remove(place).map(|(_, heard)| heard)
@@ -298,8 +297,8 @@ fn the_other_process() {
         "listens" => listens(&place),
         "connects" => connects(&place, u64::MAX),
         "parts" => connects(&place, 9),
-        "rages" => storm::rages(&place),
-        "changes-user" => storm::changes_user(&place),
+        "rages" => hostile_processes::rages(&place),
+        "changes-user" => hostile_processes::changes_user(&place),
         "visits" => visits(&place),
         "offers" => copies::offers(&place),
         "copies" => copies::copies(&place),
@@ -308,7 +307,7 @@ fn the_other_process() {
     }
 }
 
-/// Nobody needs it for longer.
+/// Runs until the process is told to end, with a limit.
 pub(super) fn while_young(mut go_on: impl FnMut() -> bool) {
     let until = Instant::now() + 3 * PATIENCE;
     while go_on() {
@@ -321,7 +320,7 @@ fn listens(place: &Place) {
     let _listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
     let (mut traffic, mut attempts) = (None::<Traffic>, 0);
     while_young(|| {
-        // An attempt that came to nothing is no life.
+        // An attempt that came to nothing is no epoch.
         if traffic.as_ref().is_some_and(|traffic| traffic.is_settled() && !traffic.is_established()) {
             traffic = None;
         }
@@ -338,7 +337,7 @@ fn listens(place: &Place) {
     });
 }
 
-/// Asks until somebody listens; after so many requests it has had enough.
+/// Connects with retries until there is a listener; ends after `enough` requests.
 fn connects(place: &Place, enough: u64) {
     let side = place.open();
     let mut traffic = Traffic::new(&side, conn(1));

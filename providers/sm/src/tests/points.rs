@@ -1,6 +1,5 @@
-//! Numbered points at which a test has a process killed or stopped: the one that `PLAN` names, when it comes there.
-//!
-//! `fail_point!` stands at each of them; without the variable nothing happens there.
+//! Numbered points at which a test kills or stops a process: the one that `PLAN` names, when it is reached. `fail_point!` marks
+//! them; without the variable they do nothing.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -9,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// `<point> <how often it passes there> kill|stop`.
 pub(crate) const PLAN: &str = "DAPL_SM_TEST_PLAN";
 
-/// Where.
+/// The point.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Point {
     // The folder of an end point, and the name of a listener.
@@ -23,9 +22,9 @@ pub(crate) enum Point {
     // The hand-shake.
     BeforeRequest,
     AfterRequestOrReply,
-    RequestHeard,
+    RequestReceived,
     BeforeReply,
-    ReplyHeard,
+    ReplyReceived,
     BeforeAck,
     AfterAck,
     Confirmed,
@@ -73,7 +72,7 @@ struct Plan {
 }
 
 thread_local! {
-    /// Where this thread lets others run for a moment.
+    /// The point at which this thread yields.
     static YIELDS_AT: Cell<Option<Point>> = const { Cell::new(None) };
 }
 

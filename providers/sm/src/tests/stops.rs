@@ -3,8 +3,8 @@
 
 use std::os::fd::AsFd;
 
+use super::invalid_data::{TestClient, terms};
 use super::kills::is_empty;
-use super::liars::{Stranger, terms};
 use super::other::{Other, QUAL, Traffic};
 use super::points::Point::{self, *};
 use super::*;
@@ -83,7 +83,7 @@ fn pauses(role: &str, point: Point) {
 }
 
 #[test]
-fn a_pause_in_the_hand_shake_of_who_listens_does_no_harm() {
+fn pause_of_the_listener_during_handshake_is_harmless() {
     for point in [
         FolderBegun,
         FolderHasLockFile,
@@ -92,7 +92,7 @@ fn a_pause_in_the_hand_shake_of_who_listens_does_no_harm() {
         QualOpened,
         QualLocked,
         QualWritten,
-        RequestHeard,
+        RequestReceived,
         BeforeReply,
         AfterRequestOrReply,
         Confirmed,
@@ -103,7 +103,7 @@ fn a_pause_in_the_hand_shake_of_who_listens_does_no_harm() {
 }
 
 #[test]
-fn a_pause_in_the_hand_shake_of_who_connects_does_no_harm() {
+fn pause_of_the_requester_during_handshake_is_harmless() {
     for point in [
         FolderBegun,
         FolderHasLockFile,
@@ -111,7 +111,7 @@ fn a_pause_in_the_hand_shake_of_who_connects_does_no_harm() {
         FolderNamed,
         BeforeRequest,
         AfterRequestOrReply,
-        ReplyHeard,
+        ReplyReceived,
         BeforeAck,
         AfterAck,
         Confirmed,
@@ -121,12 +121,12 @@ fn a_pause_in_the_hand_shake_of_who_connects_does_no_harm() {
     }
 }
 
-/// Whoever was accepted and then says nothing is given up like any other; when it comes back, it finds that out.
+/// A peer that was accepted and then stops is given up like any other; when it continues, it notices.
 #[test]
 fn stopped_before_the_acknowledgement_until_it_is_given_up() {
-    for point in [ReplyHeard, BeforeAck] {
+    for point in [ReplyReceived, BeforeAck] {
         let place = Place::new(&format!("unacknowledged-{point:?}"));
-        let side = place.open_with("keepalive_ms=100 give_up_ms=1000", Weak::<Deaf>::new());
+        let side = place.open_with("keepalive_ms=100 give_up_ms=1000", Weak::<IgnoreNotifications>::new());
         let listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
         let mut other = Other::start("connects", &place, &plan(point, 0), &[]);
         let (request, info) = side.sink.request();
@@ -165,14 +165,14 @@ fn panic_unless(good: bool) -> bool {
 }
 
 #[test]
-fn an_answer_counts_though_who_gave_it_has_died() {
+fn answer_of_a_dead_process_counts() {
     let place = Place::new("last-word");
     let sink = Arc::<Recorder>::default();
     std::fs::DirBuilder::new().recursive(true).create(&place.0).unwrap();
     std::fs::set_permissions(&place.0, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
     let device = Arc::new(Device::open(&IaSpec { name: "sm0", params: &place.0, library: "" }, sink.clone()).unwrap());
     let mut engine = Engine::new(device.clone()).unwrap();
-    let stranger = Stranger::new(&place);
+    let client = TestClient::new(&place);
     let spec = QpSpec {
         ep: ObjectId::default(),
         shared: None,
@@ -186,21 +186,21 @@ fn an_answer_counts_though_who_gave_it_has_died() {
         max_reads_out: 1,
     };
     let qp = Qp::new(device.clone(), 1, spec);
-    let address = PeerAddress::Path(stranger.path.clone());
+    let address = PeerAddress::Path(client.path.clone());
     qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: &[] }, conn(1)).unwrap();
-    let Datagram::Request { id, terms: asked, .. } = stranger.answer() else { panic!() };
-    let geometry = Geometry::OURS;
+    let Datagram::Request { id, terms: asked, .. } = client.answer() else { panic!() };
+    let geometry = Geometry::LOCAL;
     let reply = |answer, accepted, fds: &[_]| {
         let reply = Datagram::Reply { client: id, server: 3, token: asked.token, answer, accepted };
-        stranger.socket.send(device.endpoint.path(), &reply.encode(), fds).unwrap();
+        client.socket.send(device.endpoint.path(), &reply.encode(), fds).unwrap();
     };
     reply(Answer::Pending, None, &[]);
     engine.read_datagrams();
     let sealed = |len| Map::create("area", len, false).unwrap().1;
     let fds = [sealed(geometry.area_len()), sealed(geometry.rma_len()), sealed(16 * 64)];
     reply(Answer::Accepted, Some((terms(asked.token, geometry), vec![])), &fds.each_ref().map(|fd| fd.as_fd()));
-    // Its death is heard first.
+    // Its death is noticed first.
     bury(device.book.lock().by_id[&id].watch.as_ref().unwrap());
     engine.process_died(std::process::id() as i32);
-    assert_eq!(sink.next(conn(1)), Heard::Established(vec![]));
+    assert_eq!(sink.next(conn(1)), SinkEvent::Established(vec![]));
 }

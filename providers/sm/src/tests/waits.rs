@@ -1,18 +1,18 @@
-//! Sleeping and being woken, so often that a wake-up that is lost once in a million times is seen: whoever is not woken ends
-//! the test. `loom` has looked at every order of a few steps; these see many orders of all of them.
+//! Sleeping and waking, so often that a wake-up lost once in a million times is found: a sleeper that is not woken ends the
+//! test. Loom checks every order of a few steps; these tests see many orders of all steps.
 
 use dapl_software::cq::CompletionList;
 
 use super::*;
 
-/// How many waits, if not as many as is usual: `DAPL_TEST_WAITS=10000000`.
+/// Overrides the number of waits: `DAPL_TEST_WAITS=10000000`.
 const WAITS: &str = "DAPL_TEST_WAITS";
 
 fn waits(usual: u64) -> u64 {
     std::env::var(WAITS).ok().map_or(usual, |text| text.parse().unwrap())
 }
 
-/// Nobody sleeps in all waits, but who hardly ever does shows nothing.
+/// Not every wait sleeps, but a test that hardly ever sleeps shows nothing.
 fn was_asleep(slept: u64, waits: u64) {
     println!("{slept} of {waits} waits were asleep");
     assert!(slept >= waits / 10, "{slept} of {waits}");
@@ -24,7 +24,7 @@ fn dawdle(random: &mut u64) {
     (0..*random >> 58).for_each(|_| std::hint::spin_loop());
 }
 
-/// What has completed, and who sleeps on it.
+/// Completions, and the thread that sleeps on them.
 #[derive(Default)]
 struct Bed {
     ready: CompletionList,
@@ -52,7 +52,7 @@ impl Bed {
 }
 
 #[test]
-fn who_sleeps_on_completions_is_woken_every_time() {
+fn waiter_for_completions_is_always_woken() {
     let count = waits(200_000) / 2;
     let beds = [Bed::default(), Bed::default()];
     let side = |mine: usize, mut random: u64| {
@@ -79,7 +79,7 @@ fn who_sleeps_on_completions_is_woken_every_time() {
 }
 
 #[test]
-fn who_sleeps_on_connections_is_woken_every_time() {
+fn waiter_for_connections_is_always_woken() {
     let pairs = 4;
     let count = waits(60_000) / 2 / pairs;
     let place = Place::new("waits");
@@ -97,7 +97,7 @@ fn who_sleeps_on_connections_is_woken_every_time() {
     was_asleep(slept, 2 * pairs * count);
 }
 
-/// A queue pair whose receives somebody sleeps for.
+/// A queue pair with a thread that sleeps for its receives.
 struct Dreamer {
     qp: Qp,
     cq: Arc<Cq>,
@@ -145,7 +145,7 @@ fn connect(a: &Side, b: &Side, n: usize, active: &Qp, passive: &Qp) {
     active.connect(&ConnectSpec { address: &here(), qual: 7, private_data: &[] }, of[0]).unwrap();
     b.sink.request().0.accept(passive, &[], of[1]).unwrap();
     for (side, of) in [a, b].into_iter().zip(of) {
-        assert_eq!(side.sink.next(of), Heard::Established(vec![]));
+        assert_eq!(side.sink.next(of), SinkEvent::Established(vec![]));
     }
     drop(listener);
 }

@@ -1,4 +1,4 @@
-//! Memory windows: what they open to whom and for how long, in which order, and who lets go when.
+//! Memory windows: which access they grant, for how long, in which order, and when registrations are released.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,7 +12,7 @@ const READ: Access = Access { local_write: false, remote_read: true, remote_writ
 const WRITE: Access = Access { local_write: false, remote_read: false, remote_write: true };
 const LOCAL: Access = Access { local_write: true, remote_read: false, remote_write: false };
 
-/// Memory of a side, registered without any right of a peer's, and a count of who keeps that.
+/// Registered memory without remote rights, and a reference count.
 struct Land {
     bytes: Vec<u8>,
     mr: Mr,
@@ -84,7 +84,7 @@ impl World {
         self.active.post_send(&wr(op(Remote { key, address }), &[segment(&mr, &memory)], 1)).unwrap();
         let status = self.a.completion().status;
         if status != Status::Success {
-            assert_eq!(self.a.sink.next(conn(10)), Heard::Other("broken"));
+            assert_eq!(self.a.sink.next(conn(10)), SinkEvent::Other("broken"));
             self.b.sink.next(conn(11));
             (self.active, self.passive) = connected(&self.a, &self.b, 7, 10);
             if self.bounce {
@@ -102,7 +102,7 @@ fn by_both_ways(name: &str, case: fn(World)) {
 }
 
 #[test]
-fn a_window_opens_exactly_what_was_bound() {
+fn window_grants_exactly_the_bound_range() {
     by_both_ways("window", |mut world| {
         let at = world.land.at(1000);
         let key = world.bind(world.land.bind(1000, 100, WRITE));
@@ -121,7 +121,7 @@ fn a_window_opens_exactly_what_was_bound() {
 }
 
 #[test]
-fn an_old_key_is_dead_when_its_successor_is_complete() {
+fn old_key_is_invalid_when_the_new_bind_completes() {
     by_both_ways("rebind", |mut world| {
         let at = world.land.at(0);
         let mut keys = Vec::new();
@@ -140,7 +140,7 @@ fn an_old_key_is_dead_when_its_successor_is_complete() {
 }
 
 #[test]
-fn a_window_that_goes_is_closed_at_once() {
+fn dropped_window_is_unbound_at_once() {
     by_both_ways("window-drop", |mut world| {
         let at = world.land.at(0);
         let key = world.bind(world.land.bind(0, 64, WRITE));
@@ -177,7 +177,7 @@ fn nothing_starts_before_a_bind_that_waits_for_copies() {
         world.active.post_recv(&[], token(1)).unwrap();
         let new = world.passive.post_bind(&world.window, world.land.bind(64, 64, WRITE), &bind_wr(2)).unwrap();
         world.passive.post_send(&wr(Op::Send { solicited: false }, &[], 3)).unwrap();
-        // The old key is dead already, and the new one not alive.
+        // The old key is revoked already, and the new one not valid yet.
         let dead = |key, at, right| regions.hold(key, world.b.pd.0, world.land.at(at), 64, right).is_err();
         assert!(dead(old, 0, AccessRight::RemoteRead) && dead(new, 64, AccessRight::RemoteWrite));
         if !sleepy {
@@ -189,7 +189,7 @@ fn nothing_starts_before_a_bind_that_waits_for_copies() {
         assert_eq!((world.passive.outstanding().requests, world.land.keeps()), (2, 2));
         drop(hold);
         if sleepy {
-            // Nobody polls: the engine brings it on.
+            // No thread polls: the engine makes progress.
             let until = Instant::now() + PATIENCE;
             while world.active.0.link().is_some() && world.land.keeps() == 2 && Instant::now() < until {
                 std::thread::yield_now();
@@ -227,9 +227,9 @@ fn a_bind_that_fails_breaks_the_connection_and_leaves_nothing_bound() {
     let (failed, flushed) = (world.b.completion(), world.b.completion());
     assert_eq!((failed.token.cookie, failed.status), (1, Status::BindFailed));
     assert_eq!((flushed.token.cookie, flushed.status), (2, Status::Flushed));
-    assert_eq!(world.b.sink.next(conn(11)), Heard::Other("broken"));
+    assert_eq!(world.b.sink.next(conn(11)), SinkEvent::Other("broken"));
     let end = world.a.sink.next(conn(10));
-    assert!(matches!(end, Heard::Other("broken" | "disconnected")), "{end:?}");
+    assert!(matches!(end, SinkEvent::Other("broken" | "disconnected")), "{end:?}");
     assert!(!world.window.is_bound());
     assert_eq!((foreign.keeps(), world.land.keeps()), (0, 0));
 }
@@ -288,7 +288,7 @@ fn nothing_is_written_once_an_unbind_is_complete() {
                 writer.join().unwrap();
                 assert!(snapshot == world.land.bytes, "round {round}");
             });
-            assert_eq!(world.a.sink.next(conn(10)), Heard::Other("broken"));
+            assert_eq!(world.a.sink.next(conn(10)), SinkEvent::Other("broken"));
             world.b.sink.next(conn(11));
             (world.active, world.passive) = connected(&world.a, &world.b, 7, 10);
             if world.bounce {
@@ -298,7 +298,7 @@ fn nothing_is_written_once_an_unbind_is_complete() {
     });
 }
 
-/// The peer writes other bytes each time, until its key is dead.
+/// The peer writes changing bytes until its key is revoked.
 fn write_until_refused(world: &World, key: u32, written: &AtomicU32) {
     for n in (0..=u8::MAX).cycle() {
         let memory = pattern(4096, n);

@@ -4,7 +4,7 @@ use std::ptr::{null, null_mut};
 
 use dat_abi::*;
 
-use crate::door::{Handle, address, dat, made, next, request, sure};
+use crate::entries::{Handle, address, dat, made, next, request, sure};
 
 /// One end. Its handles are kept as numbers, which any thread may use.
 #[derive(Clone, Copy)]
@@ -31,17 +31,17 @@ impl End {
         self.ep as Handle
     }
 
-    /// Where its receives complete.
+    /// EVD of its receives.
     pub(crate) fn received(&self) -> Handle {
         self.received as Handle
     }
 
-    /// Where its requests complete.
+    /// EVD of its requests.
     pub(crate) fn sent(&self) -> Handle {
         self.sent as Handle
     }
 
-    /// Where it hears of its connections.
+    /// EVD of its connections.
     pub(crate) fn connected(&self) -> Handle {
         self.connected as Handle
     }

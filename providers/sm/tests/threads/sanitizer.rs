@@ -1,8 +1,8 @@
-//! What ThreadSanitizer does not know of `Arc`, which gives up a reference by a release and, if it was the last, an acquire
-//! fence: it understands no fences, and would report every object that dies on another thread than it was used on.
+//! Makes `Arc` visible to ThreadSanitizer: it drops a reference by a release and, if it was the last, an acquire fence. The
+//! sanitizer does not understand fences, and would report every object that is dropped on another thread than it was used on.
 //!
-//! So the subtraction, to which the linker leads here (`--wrap`), acquires as well. In dapl and sm nothing else subtracts
-//! from 64 bits but what acquires anyhow.
+//! The linker redirects the subtraction here (`--wrap`), which acquires as well. In dapl and sm all other 64-bit subtractions
+//! acquire anyway.
 
 use std::ffi::c_int;
 

@@ -13,7 +13,7 @@ fn terms(token: u64) -> Terms {
         token,
         endpoint: 2,
         qual: QUAL,
-        geometry: Geometry::OURS,
+        geometry: Geometry::LOCAL,
         pd: 1,
         reads: 4,
         table_slots: 16,
@@ -231,7 +231,7 @@ fn a_socket_that_is_gone_before_the_first_send_is_removed_and_looked_up_again() 
 }
 
 #[test]
-fn an_unanswered_request_is_repeated_with_backoff_and_rarely_once_pending() {
+fn unanswered_request_is_repeated_with_backoff() {
     let begin = Instant::now();
     let mut machine = requested(begin);
     let (mut now, mut waits) = (begin, Vec::new());
@@ -249,7 +249,7 @@ fn an_unanswered_request_is_repeated_with_backoff_and_rarely_once_pending() {
 }
 
 #[test]
-fn a_reply_is_repeated_until_the_requester_is_silent_too_long() {
+fn reply_is_repeated_until_give_up() {
     let begin = Instant::now();
     let mut machine = after(offered(begin), &[Input::Accept(accepting())], begin);
     machine.handle(Input::Sent(Delivery::Full), begin);

@@ -1,8 +1,8 @@
-//! Offers: long sends that this half fetches out of the sender's memory, by one copy of the kernel's (see `tx/offer.rs`).
+//! Offers: long sends that the receiver fetches from the sender's memory by one copy of the kernel (see `tx/offer.rs`).
 //!
-//! An offer stays in the ring until all of it is here, so order holds by itself. While this half copies a part from the front,
-//! the sender may write the next one; each part has a ticket, and none is outstanding when its receive completes. Where the
-//! kernel refuses, the rest is asked for piece by piece. Between two steps nobody waits here: a pass returns.
+//! An offer stays in the ring until it is fetched completely, which keeps the order. While this side copies a part from the
+//! front, the sender may write the next one; each part has a ticket, and none is outstanding when the receive completes. If the
+//! kernel refuses, the rest is requested piece by piece through the bounce buffer. A pass never waits.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ use crate::qp::link::WANT_PROGRESS;
 use crate::qp::shared::{Fault, NAK_SOURCE, Shared};
 use crate::qp::single_copy::{self, Broken, By};
 
-/// An offer under way.
+/// An offer in progress.
 #[derive(Debug)]
 pub(super) struct Fetch {
     /// The sender's memory.
@@ -99,12 +99,12 @@ impl RxEnds {
         header: Header,
         out: &mut Outbox<'_>,
     ) -> Result<bool, Fault> {
-        let cargo = self.requests.cargo();
-        shared.ack_low.store(cargo.ack, Ordering::Release);
+        let payload = self.requests.fields();
+        shared.ack_low.store(payload.ack, Ordering::Release);
         if !self.message.is_between() {
             return Err(Fault::Nonsense("an offer in the middle of a message"));
         }
-        let total = cargo.total.unwrap_or(0);
+        let total = payload.total.unwrap_or(0);
         let parts = parts(header.length, total, self.requests.notes());
         let parts = parts.ok_or(Fault::Nonsense("an offer that does not add up"))?;
         if !self.find_receive(shared, queue, marks, total, out)? {
@@ -159,15 +159,15 @@ impl RxEnds {
         Ok(())
     }
 
-    /// The kernel refused: the rest comes over the stage. Else nothing more comes, and the sender knows why.
+    /// The kernel refused the copy: requests the rest through the bounce buffer, or refuses the send.
     #[cold]
     fn broke(&mut self, broken: Broken) -> Result<(), Fault> {
         match broken {
             Broken::Denied => {
-                self.link.tell_reach(false);
-                return self.ask_for_stage();
+                self.link.publish_reach(false);
+                return self.request_staging();
             }
-            Broken::Theirs => {
+            Broken::PeerSide => {
                 self.answer(Header::plain(Kind::SendNak, NAK_SOURCE), 0)?;
                 self.link.poke(WANT_PROGRESS);
             }
@@ -177,7 +177,7 @@ impl RxEnds {
         Ok(())
     }
 
-    fn ask_for_stage(&mut self) -> Result<(), Fault> {
+    fn request_staging(&mut self) -> Result<(), Fault> {
         let slot = short(self.requests.taken() + 1);
         self.staged += 1;
         let Some(fetch) = &mut self.fetch else { return Ok(()) };
@@ -212,7 +212,7 @@ impl RxEnds {
             fetch.done += length as u64;
             *budget = budget.saturating_sub(length as u64);
             if (length as u64) < left {
-                self.ask_for_stage()?;
+                self.request_staging()?;
             }
         }
         Ok(placed)
@@ -231,7 +231,7 @@ impl RxEnds {
         Ok(true)
     }
 
-    /// Would another pass bring the offer on that is under way, if there is one?
+    /// Whether another pass would make progress on the offer.
     pub(super) fn can_go_on(&self) -> bool {
         let Some(fetch) = &self.fetch else { return true };
         match fetch.step {
@@ -242,14 +242,14 @@ impl RxEnds {
         }
     }
 
-    /// Before receives complete whose message is not whole: from here on no helper writes into them.
+    /// Called before receives complete with an incomplete message: from here on the sender writes nothing into them.
     pub(super) fn call_off(&self) {
         if let Some(Fetch { step: Step::Helped { ticket, .. }, .. }) = self.fetch {
             self.call_off_help(ticket);
         }
     }
 
-    /// A helper that is stopped, or lies, is not waited for longer than in a deregistration.
+    /// Waits for a part that the sender has claimed, not longer than a deregistration does.
     #[cold]
     fn call_off_help(&self, ticket: u64) {
         let Some(help) = self.link.help() else { return };
@@ -268,7 +268,7 @@ fn job(shared: &Shared, receive: &Receive, slot: u64, offset: u64, length: u64) 
 /// Copies `length` bytes of a message, from `offset` on, out of the sender's memory to their place.
 fn across_all(
     shared: &Shared,
-    link: &crate::qp::link::Link,
+    link: &crate::qp::link::ConnectionMemory,
     (source, receive): (&Segments, &Receive),
     mut offset: u64,
     length: u64,
@@ -276,7 +276,7 @@ fn across_all(
     let theirs = link.theirs().ok_or(Broken::Gone)?;
     let end = offset + length;
     while offset < end {
-        let from = source.pieces(offset, end - offset).next().ok_or(Broken::Theirs)?;
+        let from = source.pieces(offset, end - offset).next().ok_or(Broken::PeerSide)?;
         let to = receive.segments.pieces(offset, from.length).next().ok_or(Broken::Mine)?;
         let Segment { key, address, .. } = from;
         let target = Target { key, pd: theirs.pd, address, length: to.length, right: AccessRight::LocalRead };

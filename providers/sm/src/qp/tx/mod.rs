@@ -1,9 +1,8 @@
-//! The sending half of a connection: the request queue, our request ring, and the peer's answers (transports.md SM-12,
-//! SM-17..SM-22).
+//! The send direction of a connection: the request queue, the request ring, and the peer's answers (SM-12, SM-17 to SM-22).
 //!
-//! Requests start in order and complete in order. A send is complete when the peer has taken its last piece off the ring;
-//! an RDMA operation when it has been copied across, or when the target has answered its last fragment. What does not fit
-//! waits here: a full ring is back-pressure, never a disconnect. Runs under the lock of this half; calls nobody above.
+//! Requests start in order and complete in order. A send is complete when the peer has taken its last slot off the ring; an
+//! RDMA operation when it has been copied, or when the target has answered its last fragment. Requests that do not fit into the
+//! ring wait here: a full ring is back-pressure, never a disconnect. Runs under the lock of this direction.
 
 mod offer;
 mod rma;
@@ -21,8 +20,8 @@ use crate::memory::cma::{self, Way};
 use crate::memory::window::Window;
 use crate::proto::message::{Kind, LINE};
 use crate::proto::reassembly::Numbering;
-use crate::qp::link::{Link, WANT_REQUESTS};
-use crate::qp::ring::{Cargo, Lines, Next, Reader, Writer};
+use crate::qp::link::{ConnectionMemory, WANT_REQUESTS};
+use crate::qp::ring::{Lines, Next, Reader, SlotFields, Writer};
 use crate::qp::shared::{Fault, NAK_SOURCE, Shared};
 
 /// Bytes copied across in one pass: progress is shared among connections.
@@ -31,11 +30,11 @@ const BUDGET: u64 = cma::CHUNK as u64;
 /// Requests that gather before a post asks how far the peer is.
 const GATHER: usize = 32;
 
-/// How far a request is.
+/// Progress of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Stage {
     Waiting,
-    /// Some bytes are under way.
+    /// Some bytes are in flight.
     Running,
     /// All bytes were handed over; complete when the ring has been taken up to here.
     Sent(u64),
@@ -45,7 +44,7 @@ enum Stage {
     Failed(Status),
 }
 
-/// What a request asks for.
+/// A posted request.
 #[derive(Debug)]
 enum Task {
     Transfer(Op),
@@ -98,7 +97,7 @@ impl Request {
 /// A fragment in our RMA buffer that the target has not answered yet.
 #[derive(Debug)]
 struct Pending {
-    /// Number of its request, counted over the life of the connection.
+    /// Number of its request, counted over the epoch of the connection.
     request: u64,
     line: u32,
     mark: u64,
@@ -111,10 +110,10 @@ struct Pending {
 #[derive(Debug, Default)]
 pub(crate) struct Tx {
     queue: VecDeque<Request>,
-    /// How many at the front of `queue` are fully handed over.
+    /// Number of requests at the front of `queue` that are fully handed over.
     issued: usize,
-    /// How many in `queue` want a completion when they succeed.
-    loud: usize,
+    /// Number of requests in `queue` that notify when they succeed.
+    notifying: usize,
     pub(crate) ends: Option<TxEnds>,
     /// Requests are flushed as they are posted.
     pub(crate) broken: bool,
@@ -127,19 +126,19 @@ pub(crate) struct Tx {
 /// The rings of this half, while there is a connection.
 #[derive(Debug)]
 pub(crate) struct TxEnds {
-    link: Arc<Link>,
+    link: Arc<ConnectionMemory>,
     requests: Writer,
     responses: Reader,
     messages: Lines,
     numbering: Numbering,
-    /// Message lines to give back when the ring has been taken up to a slot.
+    /// Message lines to be released when the ring has been taken up to a slot.
     marks: VecDeque<(u64, u64)>,
     rma: Lines,
     /// Sends from this length on are offered.
     offer_from: u64,
     /// The last offer is complete when the ring has been taken up to here.
     offered: u64,
-    /// How often an offer was staged; the ticket of the last help.
+    /// Number of times an offer was staged; ticket of the last assisted part.
     staged: u64,
     helped: u64,
     pending: VecDeque<Pending>,
@@ -153,10 +152,10 @@ pub(crate) struct TxEnds {
 
 impl TxEnds {
     /// `None` before the peer's half is there.
-    pub(crate) fn new(link: Arc<Link>) -> Option<Self> {
+    pub(crate) fn new(link: Arc<ConnectionMemory>) -> Option<Self> {
         let theirs = link.theirs()?;
-        let responses = Reader::new(theirs.area.clone(), Link::responses(&theirs.geometry));
-        let requests = Writer::new(link.area.clone(), Link::requests(&link.geometry));
+        let responses = Reader::new(theirs.area.clone(), ConnectionMemory::responses(&theirs.geometry));
+        let requests = Writer::new(link.area.clone(), ConnectionMemory::requests(&link.geometry));
         let (messages, rma) = (Lines::new(link.geometry.messages), Lines::new(link.geometry.rma));
         Some(TxEnds {
             requests,
@@ -178,7 +177,7 @@ impl TxEnds {
         })
     }
 
-    pub(crate) fn link(&self) -> &Link {
+    pub(crate) fn link(&self) -> &ConnectionMemory {
         &self.link
     }
 
@@ -199,14 +198,14 @@ impl Tx {
             return Ok(false);
         }
         let outcome = self.bring_on(shared, out).inspect_err(|_| self.stopped = true);
-        shared.tx_waits.store(self.needs_news(), Ordering::Release);
+        shared.tx_waits.store(self.needs_peer_progress(), Ordering::Release);
         outcome
     }
 
-    /// After a post: hands over what fits. What the peer did is learned only when that stands in the way, or when much has
-    /// gathered: its line would have to come over for every message.
+    /// Called after a post: hands over requests that fit. The peer's count is read only when space runs out or many requests
+    /// are outstanding, since that transfers a cache line.
     pub(crate) fn post(&mut self, shared: &Shared, request: Request) -> Result<(), Fault> {
-        self.loud += usize::from(!request.suppress);
+        self.notifying += usize::from(!request.suppress);
         self.queue.push_back(request);
         if self.ends.is_none() || self.stopped {
             return Ok(());
@@ -217,7 +216,7 @@ impl Tx {
         if done || self.issued < self.queue.len() || self.queue.len() >= GATHER {
             return self.pass(shared, &mut Outbox::default()).map(|_| ());
         }
-        shared.tx_waits.store(self.needs_news(), Ordering::Release);
+        shared.tx_waits.store(self.needs_peer_progress(), Ordering::Release);
         Ok(())
     }
 
@@ -237,9 +236,9 @@ impl Tx {
         }
     }
 
-    /// Is there something that a pass would take, and that somebody waits for?
+    /// Whether a pass would find work that a completion depends on.
     pub(crate) fn has_work(&self, shared: &Shared) -> bool {
-        self.needs_news() && self.ends.as_ref().is_some_and(|ends| ends.has_work(shared))
+        self.needs_peer_progress() && self.ends.as_ref().is_some_and(|ends| ends.has_work(shared))
     }
 
     /// Work that only another pass can bring on, and for which no word of the peer's will come.
@@ -249,9 +248,9 @@ impl Tx {
 
     fn learn(&mut self, shared: &Shared) -> Result<(), Fault> {
         let Some(ends) = self.ends.as_mut() else { return Ok(()) };
-        let lie = Fault::Nonsense("requests taken that never were");
-        ends.requests.learn_low(shared.ack_low.load(Ordering::Acquire)).ok_or(lie)?;
-        ends.requests.learn(ends.link.taken()).ok_or(lie)?;
+        let violation = Fault::Nonsense("requests taken that never were");
+        ends.requests.learn_low(shared.ack_low.load(Ordering::Acquire)).ok_or(violation)?;
+        ends.requests.learn(ends.link.taken()).ok_or(violation)?;
         while let Some((_, mark)) = ends.marks.front().copied().filter(|(slot, _)| *slot < ends.requests.taken()) {
             ends.messages.give_back(mark);
             ends.marks.pop_front();
@@ -262,20 +261,20 @@ impl Tx {
                 (Kind::RmaAck, line, status) => self.answered(shared, line, status)?,
                 (Kind::Stage, offset, slot) => {
                     // The peer asks for the next part as soon as this one is staged, and the ring must have space for that.
-                    self.tell_taken_responses();
+                    self.publish_taken_responses();
                     self.stage(shared, slot, u64::from(offset))?;
                 }
                 (_, _, status) => self.refused(status)?,
             }
         }
         if self.ends.as_ref().is_some_and(|ends| ends.responses.taken() != before) {
-            self.tell_taken_responses();
+            self.publish_taken_responses();
         }
         Ok(())
     }
 
-    fn tell_taken_responses(&self) {
-        self.ends.iter().for_each(|ends| ends.link.tell_taken_responses(ends.responses.taken()));
+    fn publish_taken_responses(&self) {
+        self.ends.iter().for_each(|ends| ends.link.publish_taken_responses(ends.responses.taken()));
     }
 
     /// Takes the next answer off the ring: its kind, line and status.
@@ -284,7 +283,7 @@ impl Tx {
         match ends.responses.peek() {
             Next::Empty => Ok(None),
             Next::Word(header) if matches!(header.kind, Kind::RmaAck | Kind::SendNak | Kind::Stage) => {
-                let line = ends.responses.cargo().aux;
+                let line = ends.responses.fields().aux;
                 ends.responses.advance();
                 Ok(Some((header.kind, line, header.length)))
             }
@@ -326,7 +325,7 @@ impl Tx {
     /// The peer could not take a send: it is the oldest that is not complete.
     fn refused(&mut self, status: u32) -> Result<(), Fault> {
         let Some(ends) = self.ends.as_mut() else { return Ok(()) };
-        // The count that was told before the refusal: what we learned may be older.
+        // The count that was published before the refusal; the known one may be older.
         ends.requests.learn(ends.link.taken()).ok_or(Fault::Nonsense("requests taken that never were"))?;
         let taken = ends.requests.taken();
         let open = |r: &&mut Request| match r.stage {
@@ -393,7 +392,7 @@ impl Tx {
                 shared.complete_request(out, Completion { token: request.token, status, bytes, solicited: false });
             }
             fail_point!(Completed);
-            self.loud -= usize::from(!request.suppress);
+            self.notifying -= usize::from(!request.suppress);
             self.queue.pop_front();
             self.issued = self.issued.saturating_sub(1);
             ends.first += 1;
@@ -415,7 +414,7 @@ impl Tx {
             ends.link.recall();
         }
         self.issued = 0;
-        self.loud = 0;
+        self.notifying = 0;
         self.draining = false;
         self.stopped = false;
         self.queue.drain(..).map(Request::flush)
@@ -433,15 +432,15 @@ impl Tx {
         self.queue.is_empty()
     }
 
-    /// Is there anything that the peer's progress brings on: completions that are wanted, or work that waits for room?
-    pub(crate) fn needs_news(&self) -> bool {
+    /// Whether progress of the peer would complete notifying requests or free space for waiting ones.
+    pub(crate) fn needs_peer_progress(&self) -> bool {
         // The receiver of an offer may have a question, and be glad of help.
         let offers = self.ends.as_ref().is_some_and(TxEnds::has_offers);
-        self.draining || self.loud > 0 || self.queue.len() > self.issued || offers
+        self.draining || self.notifying > 0 || self.queue.len() > self.issued || offers
     }
 }
 
-/// What became of an attempt to hand over a request.
+/// Result of handing over a request.
 enum Step {
     Whole { wrote: bool },
     Part { wrote: bool },
@@ -460,7 +459,7 @@ impl TxEnds {
         }
     }
 
-    fn cargo(&self, shared: &Shared) -> Cargo {
-        Cargo { ack: shared.rx_taken.load(Ordering::Acquire) as u32, ..Cargo::default() }
+    fn payload(&self, shared: &Shared) -> SlotFields {
+        SlotFields { ack: shared.rx_taken.load(Ordering::Acquire) as u32, ..SlotFields::default() }
     }
 }

@@ -1,8 +1,8 @@
-//! Long sends: offered to the receiver, who fetches them out of this process's memory by one copy of the kernel's.
+//! Long sends: offered to the receiver, which fetches them from this process's memory by one copy of the kernel.
 //!
-//! An offer is one slot, complete when it is taken, like any send. While it lies there, this half writes a part of it into
-//! the receiver's memory if it is asked to, so that both processors copy; and if the receiver finds that it may not fetch
-//! after all, it stages the bytes for it, a little at a time. Memory that is not registered any more is noticed at each step.
+//! An offer takes one slot and completes like any send. While it is in the ring, this side writes a part of it into the
+//! receiver's memory if it is asked to, so that both processors copy. If the receiver cannot fetch, this side stages the bytes
+//! in the bounce buffer, a piece at a time. Memory that is no longer registered is noticed at each step.
 
 use std::sync::atomic::Ordering;
 
@@ -52,8 +52,8 @@ impl TxEnds {
             self.requests.note(2 * n, low);
             self.requests.note(2 * n + 1, high);
         }
-        let cargo = crate::qp::ring::Cargo { total: Some(total), ..self.cargo(shared) };
-        self.requests.push(Header { solicited, ..Header::plain(Kind::Offer, count as u32) }, &cargo);
+        let payload = crate::qp::ring::SlotFields { total: Some(total), ..self.payload(shared) };
+        self.requests.push(Header { solicited, ..Header::plain(Kind::Offer, count as u32) }, &payload);
         fail_point!(Offered);
         request.issued = total;
         self.offered = self.requests.next();
@@ -68,7 +68,7 @@ impl TxEnds {
 }
 
 impl Tx {
-    /// Writes a part of an offer that lies before the receiver, if it asks for that. Says whether it did.
+    /// Writes a part of an offer, if the receiver asks for it. Returns whether it did.
     #[inline]
     pub(super) fn help(&mut self, shared: &Shared) -> bool {
         self.ends.as_ref().is_some_and(TxEnds::has_offers) && self.help_out(shared).is_some()
@@ -111,7 +111,7 @@ impl Tx {
             return Ok(());
         }
         ends.staged += 1;
-        ends.link.tell_staged(staged(ends.staged, length));
+        ends.link.publish_staged(staged(ends.staged, length));
         ends.link.poke(WANT_REQUESTS);
         fail_point!(PartStaged);
         Ok(())
@@ -119,7 +119,7 @@ impl Tx {
 }
 
 impl TxEnds {
-    /// Straight across. What the receiver says of its own memory is checked in its table, and it is its own.
+    /// Copies the part by the kernel. The destination is checked in the receiver's table of registrations.
     fn write_part(&self, shared: &Shared, request: &Request, job: &Job) -> bool {
         let Some(theirs) = self.link.theirs() else { return false };
         let (length, total) = (u64::from(job.length), request.segments.total());
@@ -136,7 +136,7 @@ impl TxEnds {
                 single_copy::copy(&shared.regions, &theirs.peer, busy, Way::Write, mine, &target, By::Kernel)
             {
                 if broken == single_copy::Broken::Denied {
-                    self.link.tell_reach(false);
+                    self.link.publish_reach(false);
                 }
                 return false;
             }

@@ -16,14 +16,14 @@ use crate::memory::kernel_copy;
 use crate::memory::mapped::Mapped;
 use crate::memory::regions::Target;
 use crate::proto::message::{Fragment, Header, Kind, LINE};
-use crate::qp::ring::Cargo;
+use crate::qp::ring::SlotFields;
 use crate::qp::shared::Shared;
 use crate::qp::single_copy::{self, Broken, By};
 
 /// Bytes of an RMA fragment.
 const FRAGMENT: usize = 32 << 10;
 
-/// The mapping that was used last. Whoever finds its key dead may unmap it, unless it is in use just then.
+/// The mapping that was used last. It may be unmapped when its key is revoked, unless it is in use.
 #[derive(Debug, Default)]
 pub(super) struct Last {
     key: u32,
@@ -53,7 +53,7 @@ impl TxEnds {
             request.stage = Stage::Done;
             return Step::Whole { wrote: false };
         }
-        // Fragments under way must land before anybody copies the rest, so a method is kept to the end of a request.
+        // Fragments in flight must be placed before the rest is copied, so a request keeps its method to the end.
         let begins = request.stage == Stage::Waiting;
         if (begins || self.mapped.request == Some(number))
             && let Some(mapped) = self.mapped(shared, remote.key)
@@ -81,7 +81,7 @@ impl TxEnds {
         self.fragment(shared, request, number, remote, way)
     }
 
-    /// What is behind the peer's key, if that is mapped here. If it could be, that is asked for; nobody waits for it.
+    /// The mapping of the peer's key, if there is one. Otherwise a mapping is requested, and this transfer uses another method.
     #[inline]
     fn mapped(&mut self, shared: &Shared, key: u32) -> Option<Arc<Mapped>> {
         if self.mapped.key == key
@@ -90,11 +90,11 @@ impl TxEnds {
             return Some(mapped);
         }
         let peer = &self.link.theirs()?.peer;
-        let loans = peer.loans.as_ref()?;
+        let imports = peer.imports.as_ref()?;
         if !peer.regions.entry(key).is_some_and(|entry| entry.is_exported()) {
             return None;
         }
-        match loans.find(key) {
+        match imports.find(key) {
             Found::Here(mapped) => {
                 (self.mapped.key, self.mapped.mapped) = (key, Arc::downgrade(&mapped));
                 Some(mapped)
@@ -141,7 +141,7 @@ impl TxEnds {
         Ok(true)
     }
 
-    /// Reads under way at a time: neither more than we want nor than the peer takes.
+    /// Maximum of concurrent reads: the smaller of this side's and the peer's limit.
     fn most_reads(&self, shared: &Shared) -> u32 {
         shared.max_reads_out.min(self.link.theirs().map_or(0, |theirs| theirs.reads))
     }
@@ -178,14 +178,14 @@ impl TxEnds {
             }
             fail_point!(FragmentFilled);
             let kind = if read { Kind::RmaRead } else { Kind::RmaWrite };
-            let cargo = Cargo { aux: line, ..self.cargo(shared) };
-            self.requests.push(Header::plain(kind, 0), &cargo);
+            let payload = SlotFields { aux: line, ..self.payload(shared) };
+            self.requests.push(Header::plain(kind, 0), &payload);
             request.issued += length as u64;
             request.stage = Stage::Running;
             self.reads += u32::from(begins && !wrote);
             wrote = true;
         }
-        // Complete when all is answered; no ring slot says so.
+        // Complete when all fragments are answered; no ring slot completes it.
         request.stage = if request.answered == total { Stage::Done } else { Stage::Sent(u64::MAX) };
         Step::Whole { wrote }
     }

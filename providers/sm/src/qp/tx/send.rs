@@ -52,8 +52,8 @@ impl TxEnds {
         unsafe { gather(&*shared.regions, shared.pd, &request.segments, 0, bytes.as_mut_ptr(), total) }?;
         let header =
             Header { kind: Kind::Send, first: true, last: true, inline: true, solicited, length: total as u32 };
-        let cargo = self.cargo(shared);
-        self.requests.push_inline(header, &cargo, &bytes[..total]);
+        let payload = self.payload(shared);
+        self.requests.push_inline(header, &payload, &bytes[..total]);
         request.issued = total as u64;
         Ok(true)
     }
@@ -77,14 +77,14 @@ impl TxEnds {
         gathered?; // else nothing is published for these lines, and the connection ends with this request
         let total = request.segments.total();
         request.issued += length as u64;
-        let mut cargo = self.cargo(shared);
-        cargo.aux = line;
+        let mut payload = self.payload(shared);
+        payload.aux = line;
         let words = self.numbering.next(first, total).encode();
-        cargo.total = Some(words[0]);
+        payload.total = Some(words[0]);
         words[1..].iter().enumerate().for_each(|(n, word)| self.requests.note(n, *word));
         let last = request.issued == total;
         let header = Header { kind: Kind::Send, first, last, inline: false, solicited, length: length as u32 };
-        self.requests.push(header, &cargo);
+        self.requests.push(header, &payload);
         Ok(true)
     }
 }

@@ -1,9 +1,9 @@
-//! Peers that lie about long sends: in an offer, on the stage, in a question. The liar loses its connection.
+//! Malicious peers and long sends: invalid offers, staged data and requests. The malicious peer loses its connection.
 
 use std::sync::atomic::Ordering;
 
 use super::ends::{pattern, without_cma};
-use super::liars::{forge_piece, works};
+use super::invalid_data::{forge_piece, works};
 use super::long::send;
 use super::*;
 use crate::proto::message::{Header, Kind};
@@ -11,7 +11,7 @@ use crate::proto::offer::{MOST, Part, staged};
 
 const LENGTH: u32 = 100_000;
 
-/// Puts an offer into the first slot of the liar's ring.
+/// Puts an offer into the first slot of the malicious peer's ring.
 fn forge_offer(liar: &Qp, count: u32, total: u64, parts: &[Part]) {
     let link = liar.0.link().unwrap();
     let words: Vec<u64> =
@@ -35,7 +35,7 @@ fn is_answered(victim: &Qp) {
 }
 
 #[test]
-fn an_offer_that_lies_costs_the_liar_his_connection() {
+fn invalid_offer_ends_the_connection() {
     let place = Place::new("offer-lies");
     let (a, b) = (place.open(), place.open());
     let good = connected(&a, &b, 7, 2);
@@ -44,7 +44,7 @@ fn an_offer_that_lies_costs_the_liar_his_connection() {
     let (mr, other) = (a.register(&memory), a.ia.register(&other_pd, region, Access::default()).unwrap());
     let fine = Part { key: mr.local_key(), length: LENGTH, address: region.address };
     let half = Part { length: LENGTH / 2, ..fine };
-    let (broken, left) = (Heard::Other("broken"), Heard::Other("disconnected"));
+    let (broken, left) = (SinkEvent::Other("broken"), SinkEvent::Other("disconnected"));
     let total = u64::from(LENGTH);
     let lies = [
         ("no segments", 0, 0, vec![], &broken),
@@ -61,9 +61,9 @@ fn an_offer_that_lies_costs_the_liar_his_connection() {
     for (n, (what, count, total, parts, end)) in lies.into_iter().enumerate() {
         let id = 100 + 2 * n;
         let (liar, victim) = connected(&a, &b, 7, id);
-        let room = vec![0u8; LENGTH as usize + 10];
-        let room_mr = b.register(&room);
-        victim.post_recv(&[segment(&room_mr, &room)], token(9)).unwrap();
+        let space = vec![0u8; LENGTH as usize + 10];
+        let space_mr = b.register(&space);
+        victim.post_recv(&[segment(&space_mr, &space)], token(9)).unwrap();
         forge_offer(&liar, count, total, &parts);
         if *end == left {
             // It may be an honest sender's mistake, so it is answered, and the sender ends it; this one needs a push.
@@ -80,27 +80,27 @@ fn an_offer_that_lies_costs_the_liar_his_connection() {
 }
 
 #[test]
-fn a_stage_with_other_bytes_than_were_asked_for_is_a_lie() {
+fn staging_of_other_bytes_ends_the_connection() {
     for (n, length) in [0, 17, 16_385, u32::MAX as usize].into_iter().enumerate() {
         let place = Place::new(&format!("stage-lies-{n}"));
         let (a, b) = (place.open(), place.open());
         let (liar, victim) = connected(&a, &b, 7, 10);
-        let (out, room) = (pattern(LENGTH as usize, 1), vec![0u8; LENGTH as usize]);
-        let (out_mr, room_mr) = (a.register(&out), b.register(&room));
+        let (out, space) = (pattern(LENGTH as usize, 1), vec![0u8; LENGTH as usize]);
+        let (out_mr, space_mr) = (a.register(&out), b.register(&space));
         without_cma(&victim);
-        liar.0.link().unwrap().tell_staged(staged(1, length));
-        victim.post_recv(&[segment(&room_mr, &room)], token(2)).unwrap();
+        liar.0.link().unwrap().publish_staged(staged(1, length));
+        victim.post_recv(&[segment(&space_mr, &space)], token(2)).unwrap();
         // Not sent by its provider, which would answer the question.
         let part = Part { key: out_mr.local_key(), length: LENGTH, address: out.as_ptr() as u64 };
         forge_offer(&liar, 1, u64::from(LENGTH), &[part]);
         assert_eq!(b.completion().status, Status::Flushed, "{length}");
-        assert_eq!(b.sink.next(conn(11)), Heard::Other("broken"), "{length}");
-        assert!(room.iter().all(|byte| *byte == 0), "{length}");
+        assert_eq!(b.sink.next(conn(11)), SinkEvent::Other("broken"), "{length}");
+        assert!(space.iter().all(|byte| *byte == 0), "{length}");
     }
 }
 
 #[test]
-fn questions_about_what_was_not_offered_are_lies() {
+fn staging_request_without_an_offer_ends_the_connection() {
     for (n, (slot, offset)) in [(0, 0), (2, 0), (0xFF_FFFF, 0), (1, LENGTH), (1, u32::MAX)].into_iter().enumerate() {
         let place = Place::new(&format!("question-lies-{n}"));
         let (a, b) = (place.open(), place.open());
@@ -115,6 +115,6 @@ fn questions_about_what_was_not_offered_are_lies() {
         link.area.word(first).store(u64::from(word) | 1 << 32, Ordering::Release);
         link.poke(crate::qp::link::WANT_PROGRESS);
         assert_eq!(a.completion().status, Status::Flushed, "{slot} {offset}");
-        assert_eq!(a.sink.next(conn(10)), Heard::Other("broken"), "{slot} {offset}");
+        assert_eq!(a.sink.next(conn(10)), SinkEvent::Other("broken"), "{slot} {offset}");
     }
 }

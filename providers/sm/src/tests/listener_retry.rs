@@ -18,14 +18,14 @@ fn ask(side: &Side, address: &PeerAddress, n: usize) -> Qp {
 }
 
 fn open(place: &Place, settings: &str) -> Side {
-    place.open_with(settings, Weak::<Deaf>::new())
+    place.open_with(settings, Weak::<IgnoreNotifications>::new())
 }
 
 #[test]
-fn a_listener_that_comes_later_gets_the_request() {
+fn late_listener_gets_the_request() {
     let place = Place::new("seek-later");
     let (a, b) = (open(&place, LONG), place.open());
-    // By address nothing is found at first; by path the end point is, and says that nobody listens.
+    // By address nothing is found at first; by path the end point exists and says that it has no listener.
     let path = PeerAddress::Path(b.ia.device.endpoint.path().to_path_buf());
     for (n, address) in [here(), path].iter().enumerate() {
         let active = ask(&a, address, n);
@@ -35,8 +35,8 @@ fn a_listener_that_comes_later_gets_the_request() {
         assert_eq!(info.private_data, [n as u8]);
         let passive = b.qp();
         request.accept(&passive, b"", conn(n + 2)).unwrap();
-        assert_eq!(a.sink.next(conn(n)), Heard::Established(vec![]));
-        assert_eq!(b.sink.next(conn(n + 2)), Heard::Established(vec![]));
+        assert_eq!(a.sink.next(conn(n)), SinkEvent::Established(vec![]));
+        assert_eq!(b.sink.next(conn(n + 2)), SinkEvent::Established(vec![]));
         drop((listener, active, passive));
     }
 }
@@ -49,7 +49,7 @@ fn without_a_listener_it_is_rejected_in_the_end() {
         let path = PeerAddress::Path(b.ia.device.endpoint.path().to_path_buf());
         for (n, address) in [here(), path, PeerAddress::Path("/dev/shm/dapl-no-such/1/1".into())].iter().enumerate() {
             let _active = ask(&a, address, n);
-            assert_eq!(a.sink.next(conn(n)), Heard::Other("rejected"), "{settings} {address:?}");
+            assert_eq!(a.sink.next(conn(n)), SinkEvent::Other("rejected"), "{settings} {address:?}");
             assert!(a.ia.device.book.lock().by_id.is_empty());
         }
     }
@@ -68,7 +68,7 @@ fn an_end_point_that_died_is_no_end_of_the_search() {
     let _listener = b.ia.listen(9, LISTENER).unwrap();
     let passive = b.qp();
     b.sink.request().0.accept(&passive, b"", conn(2)).unwrap();
-    assert_eq!(a.sink.next(conn(1)), Heard::Established(vec![]));
+    assert_eq!(a.sink.next(conn(1)), SinkEvent::Established(vec![]));
 }
 
 #[test]
@@ -87,19 +87,19 @@ fn a_consumer_that_gives_up_asks_no_more() {
 }
 
 #[test]
-fn a_listener_without_room_is_asked_once() {
-    let place = Place::new("seek-room");
+fn listener_with_full_queue_is_asked_once() {
+    let place = Place::new("seek-space");
     let (a, b) = (open(&place, LONG), place.open());
     let _listener = b.ia.listen(9, LISTENER).unwrap();
     let _active = ask(&a, &here(), 1);
     let (request, _) = b.sink.request();
     request.refuse(crate::proto::handshake::Answer::NoListener);
-    assert_eq!(a.sink.next(conn(1)), Heard::Other("rejected"));
+    assert_eq!(a.sink.next(conn(1)), SinkEvent::Other("rejected"));
 }
 
-/// The engine may look at a request, for example since it was repeated, while the consumer accepts it.
+/// The engine may handle a request, for example a repeated one, while the consumer accepts it.
 #[test]
-fn the_engine_may_look_at_a_request_during_its_accept() {
+fn engine_may_handle_a_request_during_its_accept() {
     let place = Place::new("seek-accepted");
     let (a, b) = (place.open(), place.open());
     let _listener = b.ia.listen(9, LISTENER).unwrap();
@@ -119,9 +119,9 @@ fn the_engine_may_look_at_a_request_during_its_accept() {
             request.accept(&passive, b"", conn(2 * n + 1)).unwrap();
             is_accepted.store(true, Ordering::Relaxed);
         });
-        assert_eq!(a.sink.next(conn(2 * n)), Heard::Established(vec![]), "round {n}");
-        assert_eq!(b.sink.next(conn(2 * n + 1)), Heard::Established(vec![]), "round {n}");
+        assert_eq!(a.sink.next(conn(2 * n)), SinkEvent::Established(vec![]), "round {n}");
+        assert_eq!(b.sink.next(conn(2 * n + 1)), SinkEvent::Established(vec![]), "round {n}");
         drop(active);
-        assert_eq!(b.sink.next(conn(2 * n + 1)), Heard::Other("disconnected"), "round {n}");
+        assert_eq!(b.sink.next(conn(2 * n + 1)), SinkEvent::Other("disconnected"), "round {n}");
     }
 }

@@ -42,23 +42,23 @@ unsafe extern "C" {
 }
 
 pub(crate) fn table() -> &'static DAT_PROVIDER {
-    // SAFETY: set in `Door::new`, before any call; tables stay for the process's life.
+    // SAFETY: set before any call; tables are never freed.
     unsafe { &*TABLE.load(Ordering::Acquire) }
 }
 
 /// Calls an entry: `dat!(ep_free_func(ep))` is its return code.
 macro_rules! dat {
     ($function:ident($($argument:expr),* $(,)?)) => {{
-        let function = $crate::door::table().$function.expect("the table is full");
-        // SAFETY: any value is allowed as a handle; pointers are null, or to what lives during the call.
+        let function = $crate::entries::table().$function.expect("the table is full");
+        // SAFETY: any value is allowed as a handle; pointers are null, or valid during the call.
         unsafe { function($($argument),*) }
     }};
 }
 
-/// Calls an entry whose last argument is where a new handle goes.
+/// Calls an entry whose last argument receives a new handle.
 macro_rules! made {
     ($function:ident($($argument:expr),* $(,)?)) => {{
-        let mut handle: $crate::door::Handle = std::ptr::null_mut();
+        let mut handle: $crate::entries::Handle = std::ptr::null_mut();
         let code = dat!($function($($argument,)* &mut handle));
         (code, handle)
     }};
@@ -74,12 +74,12 @@ pub(crate) fn sure((code, handle): (DAT_RETURN, Handle)) -> Handle {
 }
 
 /// A registration, and the directory in which its end points meet.
-pub(crate) struct Door {
+pub(crate) struct Entries {
     name: CString,
     base: PathBuf,
 }
 
-impl Door {
+impl Entries {
     pub(crate) fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -99,7 +99,7 @@ impl Door {
         let params = CString::new(base.to_str().expect("ASCII")).expect("no NUL");
         // SAFETY: both are readable during the call.
         unsafe { dat_provider_init(&info, params.as_ptr()) };
-        Door { name, base }
+        Entries { name, base }
     }
 
     /// Opens an adapter: its handle.
@@ -112,7 +112,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for Entries {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.base);
     }
@@ -148,7 +148,7 @@ pub(crate) fn next(evd: Handle) -> DAT_EVENT {
 #[track_caller]
 pub(crate) fn completion(event: &DAT_EVENT) -> (u64, DAT_DTO_COMPLETION_STATUS) {
     assert_eq!(event.event_number, DAT_DTO_COMPLETION_EVENT);
-    // SAFETY: the number says which member it is; any cookie is 64 bits.
+    // SAFETY: the event number selects the union member; any cookie is 64 bits.
     unsafe {
         let done = event.event_data.dto_completion_event_data;
         (done.user_cookie.as_64, done.status)
@@ -160,7 +160,7 @@ pub(crate) fn request(event: &DAT_EVENT) -> Option<Handle> {
     if event.event_number != DAT_CONNECTION_REQUEST_EVENT {
         return None;
     }
-    // SAFETY: the number says which member it is.
+    // SAFETY: the event number selects the union member.
     Some(unsafe { event.event_data.cr_arrival_event_data.cr_handle })
 }
 

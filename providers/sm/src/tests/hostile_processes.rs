@@ -6,19 +6,19 @@ use std::sync::atomic::Ordering;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
 use rustix::process::Uid;
 
-use super::liars::{terms, works};
+use super::invalid_data::{terms, works};
 use super::other::{Other, QUAL, Traffic, on, was_killed};
 use super::*;
 use crate::memory::map::Map;
 use crate::proto::handshake::{Datagram, Geometry};
-use crate::qp::link::{Link, WANT_PROGRESS, WANT_REQUESTS};
+use crate::qp::link::{ConnectionMemory, WANT_PROGRESS, WANT_REQUESTS};
 
 /// Connections that a hostile process makes, one after the other.
 const ROUNDS: u64 = 80;
-/// How it says that it has not the right to be another user.
+/// Exit status without the right to change the user.
 const NO_RIGHT: i32 = 3;
 
-/// Numbers that look random, the same ones each time.
+/// A deterministic random generator.
 struct Random(u64);
 
 impl Random {
@@ -50,8 +50,8 @@ pub(super) fn rages(place: &Place) {
         let traffic = Traffic::new(&side, conn);
         traffic.connect(&here());
         match side.sink.next(conn) {
-            Heard::Established(card) => rage(&side, &traffic, &card, round, &mut random),
-            Heard::Other("rejected") => std::thread::yield_now(), // its datagrams were not understood
+            SinkEvent::Established(card) => rage(&side, &traffic, &card, round, &mut random),
+            SinkEvent::Other("rejected") => std::thread::yield_now(), // its datagrams were not understood
             other => panic!("{other:?}"),
         }
         drop(traffic);
@@ -84,26 +84,26 @@ fn rewrite(area: &Map, random: &mut Random) {
 }
 
 /// The control line and the first slots, where words mean something.
-fn tamper(link: &Link, random: &mut Random) {
+fn tamper(link: &ConnectionMemory, random: &mut Random) {
     let place = (random.next() as usize % (4096 + 64 * 128)) & !7;
     link.area.word(place).store(random.word(), Ordering::Release);
     link.rma.word((random.next() as usize % 4096) & !7).store(random.word(), Ordering::Release);
 }
 
-/// What it has granted, and for whom: as if by another key, or with other rights.
+/// Corrupts a registration: another key or other rights.
 fn disown(side: &Side, key: u32, random: &mut Random) {
     let (table, [key_at, _, _, rights]) = side.ia.device.regions.exposed(key);
     let at = if random.next().is_multiple_of(2) { key_at } else { rights };
     table.word(at).store(random.word(), Ordering::Release);
 }
 
-/// Torn words in the FIFO, and datagrams with some bytes changed.
-fn spoil(side: &Side, link: &Link, random: &mut Random) {
+/// Sends partial words to the FIFO, and datagrams with changed bytes.
+fn spoil(side: &Side, link: &ConnectionMemory, random: &mut Random) {
     let Some(theirs) = link.theirs() else { return };
     let bytes = random.next().to_le_bytes();
     let _ = rustix::io::write(&theirs.peer.fifo, &bytes[..1 + random.next() as usize % 8]);
     let datagrams = [
-        Datagram::Request { id: link.id, terms: terms(random.next(), Geometry::OURS), private_data: vec![1; 12] },
+        Datagram::Request { id: link.id, terms: terms(random.next(), Geometry::LOCAL), private_data: vec![1; 12] },
         Datagram::Ack { client: link.id, server: theirs.id, token: 0 },
         Datagram::Reset { from: link.id, to: theirs.id, token: 0 },
     ];
@@ -172,7 +172,7 @@ fn nor_where_rdma_goes_by_shared_buffers() {
     weathers("storm-buffers", &[("DAPL_SM_RMA", "mmap")]);
 }
 
-/// The role of another user's process: it got hold of a way to the socket while it was ours.
+/// The role of another user's process, which inherited a descriptor of the socket.
 pub(super) fn changes_user(place: &Place) {
     let side = place.open();
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None).unwrap();
@@ -183,7 +183,7 @@ pub(super) fn changes_user(place: &Place) {
     if rustix::thread::set_thread_res_uid(nobody, nobody, nobody).is_err() {
         std::process::exit(NO_RIGHT);
     }
-    let request = Datagram::Request { id: 5, terms: terms(1, Geometry::OURS), private_data: vec![] };
+    let request = Datagram::Request { id: 5, terms: terms(1, Geometry::LOCAL), private_data: vec![] };
     for bytes in [request.encode(), vec![1, 9, 0, 0, 5, 0, 0, 0], vec![]] {
         rustix::net::send(&socket, &bytes, SendFlags::empty()).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Peers that lie: in the rings, in the buffers, in the hand-shake. The victim drops that peer, and serves the others.
+//! Peers that violation: in the rings, in the buffers, in the hand-shake. The victim drops that peer, and serves the others.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
@@ -25,25 +25,25 @@ pub(super) fn works(a: &Side, b: &Side, pair: &(Qp, Qp)) {
     assert_eq!(into, out);
 }
 
-/// Puts a word and a body into the next slot of the liar's ring of requests, as the first message of a connection.
+/// Puts a word and a body into the next slot of the malicious peer's request ring, as the first message of a connection.
 fn forge(liar: &Qp, header: u32, aux: u32, body: u64) {
     forge_piece(liar, header, aux, |data| data[0] = body);
 }
 
-/// As `forge`, with a data header that is right but for what a lie changes.
-pub(super) fn forge_piece(liar: &Qp, header: u32, aux: u32, lie: impl FnOnce(&mut [u64; Data::WORDS])) {
+/// As `forge`, with a data header that is right but for what a violation changes.
+pub(super) fn forge_piece(liar: &Qp, header: u32, aux: u32, violation: impl FnOnce(&mut [u64; Data::WORDS])) {
     let link = liar.0.link().unwrap();
     let slot = link.geometry.requests_at();
     link.area.half(slot + 12).store(aux, Ordering::Relaxed);
     let mut words = Numbering::new(link.route_out().unwrap()).next(true, 100).encode();
-    lie(&mut words);
+    violation(&mut words);
     words.iter().enumerate().for_each(|(n, word)| link.area.word(slot + 16 + n * 8).store(*word, Ordering::Relaxed));
     link.area.word(slot).store(u64::from(header) | 1 << 32, Ordering::Release);
     link.poke(crate::qp::link::WANT_REQUESTS);
 }
 
 #[test]
-fn a_lie_in_the_ring_costs_the_liar_his_connection_and_nobody_else() {
+fn invalid_ring_entry_ends_only_that_connection() {
     let piece = Header { kind: Kind::Send, first: true, last: true, inline: false, solicited: false, length: 100 };
     let lies: [(&str, u32, u32, u64); 11] = [
         ("a type that does not exist", 0xF, 0, 0),
@@ -68,17 +68,17 @@ fn a_lie_in_the_ring_costs_the_liar_his_connection_and_nobody_else() {
         let mr = b.register(&into);
         victim.post_recv(&[segment(&mr, &into)], token(9)).unwrap();
         forge(&liar, header, aux, body);
-        assert_eq!(b.sink.next(conn(id + 1)), Heard::Other("broken"), "{what}");
+        assert_eq!(b.sink.next(conn(id + 1)), SinkEvent::Other("broken"), "{what}");
         assert_eq!(b.completion().status, Status::Flushed, "{what}");
-        assert_eq!(a.sink.next(conn(id)), Heard::Other("disconnected"), "{what}");
+        assert_eq!(a.sink.next(conn(id)), SinkEvent::Other("disconnected"), "{what}");
         works(&a, &b, &good);
     }
 }
 
 #[test]
-fn a_piece_of_another_life_connection_or_message_costs_the_liar_his_connection() {
-    type Lie = fn(&mut [u64; Data::WORDS]);
-    let lies: [(&str, Lie); 6] = [
+fn piece_of_another_message_ends_the_connection() {
+    type Violation = fn(&mut [u64; Data::WORDS]);
+    let lies: [(&str, Violation); 6] = [
         ("another generation", |data| data[1] ^= 1),
         ("another message", |data| data[1] += 1 << 16),
         ("another sender", |data| data[1] ^= 1 << 32),
@@ -86,26 +86,26 @@ fn a_piece_of_another_life_connection_or_message_costs_the_liar_his_connection()
         ("something beside the receiver", |data| data[2] |= 1 << 63),
         ("something in what is reserved", |data| data[3] = 1),
     ];
-    let honest: Lie = |_| {};
+    let honest: Violation = |_| {};
     let place = Place::new("piece-lies");
     let (a, b) = (place.open(), place.open());
     let good = connected(&a, &b, 7, 2);
     let header = Header { kind: Kind::Send, first: true, last: true, inline: false, solicited: false, length: 100 };
-    for (n, (what, lie)) in lies.into_iter().chain([("nothing", honest)]).enumerate() {
+    for (n, (what, violation)) in lies.into_iter().chain([("nothing", honest)]).enumerate() {
         let id = 100 + 2 * n;
         let (liar, victim) = connected(&a, &b, 7, id);
         let into = vec![1u8; 100];
         let mr = b.register(&into);
         victim.post_recv(&[segment(&mr, &into)], token(9)).unwrap();
-        forge_piece(&liar, header.encode(), 0, lie);
+        forge_piece(&liar, header.encode(), 0, violation);
         if what == "nothing" {
             // So the others were dropped for that, and for nothing else.
             assert_eq!((b.completion().status, into), (Status::Success, vec![0; 100]));
             break;
         }
-        assert_eq!(b.sink.next(conn(id + 1)), Heard::Other("broken"), "{what}");
+        assert_eq!(b.sink.next(conn(id + 1)), SinkEvent::Other("broken"), "{what}");
         assert_eq!(b.completion().status, Status::Flushed, "{what}");
-        assert_eq!(a.sink.next(conn(id)), Heard::Other("disconnected"), "{what}");
+        assert_eq!(a.sink.next(conn(id)), SinkEvent::Other("disconnected"), "{what}");
         assert_eq!(into, [1; 100], "{what}");
         works(&a, &b, &good);
     }
@@ -116,10 +116,10 @@ fn a_reader_that_claims_the_future_is_dropped() {
     let place = Place::new("count-lies");
     let (a, b) = (place.open(), place.open());
     let (liar, victim) = connected(&a, &b, 7, 2);
-    liar.0.link().unwrap().tell_taken(1 << 40);
+    liar.0.link().unwrap().publish_taken(1 << 40);
     victim.post_send(&wr(Op::Send { solicited: false }, &[], 1)).unwrap();
     assert_eq!(b.completion().status, Status::Flushed);
-    assert_eq!(b.sink.next(conn(3)), Heard::Other("broken"));
+    assert_eq!(b.sink.next(conn(3)), SinkEvent::Other("broken"));
 }
 
 #[test]
@@ -163,21 +163,21 @@ fn a_peer_that_scribbles_over_all_it_may_write_does_no_harm() {
     }
 }
 
-/// A stranger with an end point directory of his own and no manners.
-pub(super) struct Stranger {
+/// A test client with an end point directory of its own that sends arbitrary datagrams.
+pub(super) struct TestClient {
     pub(super) path: PathBuf,
     pub(super) socket: SetupSocket,
     _fifo: OwnedFd,
 }
 
-impl Stranger {
+impl TestClient {
     pub(super) fn new(place: &Place) -> Self {
-        let path = PathBuf::from(&place.0).join("stranger");
+        let path = PathBuf::from(&place.0).join("client");
         std::fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, path.join("fifo"), Mode::RUSR | Mode::WUSR).unwrap();
         let fifo = crate::cm::socket::open_own_fifo(&path).unwrap();
         let socket = SetupSocket::bind(&path).unwrap();
-        Stranger { path, socket, _fifo: fifo }
+        TestClient { path, socket, _fifo: fifo }
     }
 
     pub(super) fn answer(&self) -> Datagram {
@@ -214,49 +214,49 @@ pub(super) fn terms(token: u64, geometry: Geometry) -> Terms {
 }
 
 #[test]
-fn lies_in_the_hand_shake_are_answered_or_ignored() {
+fn invalid_handshake_datagrams_are_rejected_or_ignored() {
     let place = Place::new("hand-lies");
     let (a, b) = (place.open(), place.open());
     let good = connected(&a, &b, 7, 2);
     let victim = b.ia.device.endpoint.path().to_path_buf();
-    let stranger = Stranger::new(&place);
-    let request = |token| Datagram::Request { id: 5, terms: terms(token, Geometry::OURS), private_data: vec![] };
+    let client = TestClient::new(&place);
+    let request = |token| Datagram::Request { id: 5, terms: terms(token, Geometry::LOCAL), private_data: vec![] };
     let mut other_version = request(1).encode();
     other_version[1] = 9;
-    stranger.socket.send(&victim, &other_version, &[]).unwrap();
+    client.socket.send(&victim, &other_version, &[]).unwrap();
     let refused = |answer| Datagram::Reply { client: 5, server: 0, token: 0, answer, accepted: None };
-    assert_eq!(stranger.answer(), refused(Answer::NotUnderstood));
+    assert_eq!(client.answer(), refused(Answer::NotUnderstood));
     for garbage in [&b""[..], b"x", &[0xFF; 8], &[2; 300]] {
-        stranger.socket.send(&victim, garbage, &[]).unwrap();
+        client.socket.send(&victim, garbage, &[]).unwrap();
     }
     let nobody = request(2).encode();
-    stranger.socket.send(&victim, &nobody, &[]).unwrap();
-    assert!(matches!(stranger.answer(), Datagram::Reply { answer: Answer::NoListener, .. }));
-    // Sent twice, and read again when somebody listens.
+    client.socket.send(&victim, &nobody, &[]).unwrap();
+    assert!(matches!(client.answer(), Datagram::Reply { answer: Answer::NoListener, .. }));
+    // Sent twice; the second is read when there is a listener.
     let _listener = b.ia.listen(7, ObjectId { handle: 4096, generation: 1 }).unwrap();
-    stranger.socket.send(&victim, &nobody, &[]).unwrap();
-    assert!(matches!(stranger.answer(), Datagram::Reply { answer: Answer::NoListener, .. }));
+    client.socket.send(&victim, &nobody, &[]).unwrap();
+    assert!(matches!(client.answer(), Datagram::Reply { answer: Answer::NoListener, .. }));
     for forged in [
         Datagram::Ack { client: 1, server: 1, token: 0 },
         Datagram::Reset { from: 1, to: 1, token: 0 },
         Datagram::Reply { client: 1, server: 1, token: 0, answer: Answer::Rejected, accepted: None },
     ] {
-        stranger.socket.send(&victim, &forged.encode(), &[]).unwrap();
-        stranger.socket.send(a.ia.device.endpoint.path(), &forged.encode(), &[]).unwrap();
+        client.socket.send(&victim, &forged.encode(), &[]).unwrap();
+        client.socket.send(a.ia.device.endpoint.path(), &forged.encode(), &[]).unwrap();
     }
     works(&a, &b, &good);
 }
 
 #[test]
-fn areas_that_are_not_what_was_agreed_are_not_mapped() {
+fn areas_with_another_geometry_are_not_mapped() {
     let place = Place::new("area-lies");
     let b = place.open();
     let _listener = b.ia.listen(7, ObjectId { handle: 4096, generation: 1 }).unwrap();
     let victim = b.ia.device.endpoint.path().to_path_buf();
-    let stranger = Stranger::new(&place);
-    let sealed = |len| Map::create("lie", len, false).unwrap().1;
-    let loose = || rustix::fs::memfd_create("lie", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-    let geometry = Geometry::OURS;
+    let client = TestClient::new(&place);
+    let sealed = |len| Map::create("violation", len, false).unwrap().1;
+    let loose = || rustix::fs::memfd_create("violation", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let geometry = Geometry::LOCAL;
     let (area, rma) = (geometry.area_len(), geometry.rma_len());
     let cases = [
         vec![],
@@ -269,46 +269,46 @@ fn areas_that_are_not_what_was_agreed_are_not_mapped() {
     for (n, fds) in cases.iter().enumerate() {
         let request = Datagram::Request { id: 5, terms: terms(50 + n as u64, geometry), private_data: vec![] };
         let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
-        stranger.socket.send(&victim, &request.encode(), &fds).unwrap();
+        client.socket.send(&victim, &request.encode(), &fds).unwrap();
         let answer = Answer::NotUnderstood;
         let refused = Datagram::Reply { client: 5, server: 0, token: 0, answer, accepted: None };
-        assert_eq!(stranger.answer(), refused, "case {n}");
+        assert_eq!(client.answer(), refused, "case {n}");
     }
     assert!(b.sink.is_silent(), "no consumer is bothered with that");
-    // All as it should be: this one is heard, and so the others were not refused for something else.
+    // A valid request is accepted, so the others were not refused for another reason.
     let request = Datagram::Request { id: 5, terms: terms(99, geometry), private_data: vec![] };
     let fds = [sealed(area), sealed(rma), sealed(16 * 64)];
-    stranger.socket.send(&victim, &request.encode(), &fds.each_ref().map(|fd| fd.as_fd())).unwrap();
+    client.socket.send(&victim, &request.encode(), &fds.each_ref().map(|fd| fd.as_fd())).unwrap();
     let (request, _) = b.sink.request();
     let passive = b.qp();
     request.accept(&passive, &[], conn(1)).unwrap();
-    let Datagram::Reply { server, token: 99, answer: Answer::Accepted, .. } = stranger.answer() else { panic!() };
-    // With another token the acknowledgement is somebody else's; with the right one it counts.
+    let Datagram::Reply { server, token: 99, answer: Answer::Accepted, .. } = client.answer() else { panic!() };
+    // With another token the acknowledgement is ignored; with the right one it counts.
     for token in [98, 99] {
         assert!(b.sink.is_silent(), "before {token}");
-        stranger.socket.send(&victim, &Datagram::Ack { client: 5, server, token }.encode(), &[]).unwrap();
-        stranger.socket.send(&victim, &request_of_nobody(), &[]).unwrap();
-        while !matches!(stranger.answer(), Datagram::Reply { answer: Answer::NoListener, .. }) {}
+        client.socket.send(&victim, &Datagram::Ack { client: 5, server, token }.encode(), &[]).unwrap();
+        client.socket.send(&victim, &request_of_nobody(), &[]).unwrap();
+        while !matches!(client.answer(), Datagram::Reply { answer: Answer::NoListener, .. }) {}
     }
-    assert_eq!(b.sink.next(conn(1)), Heard::Established(vec![]));
+    assert_eq!(b.sink.next(conn(1)), SinkEvent::Established(vec![]));
 }
 
 /// Answered at once, and so after what was sent before.
 fn request_of_nobody() -> Vec<u8> {
-    let terms = Terms { qual: 8, ..terms(1000, Geometry::OURS) };
+    let terms = Terms { qual: 8, ..terms(1000, Geometry::LOCAL) };
     Datagram::Request { id: 6, terms, private_data: vec![] }.encode()
 }
 
 #[test]
-fn an_answer_to_a_former_life_is_none() {
-    let place = Place::new("former-life");
+fn answer_for_an_earlier_end_point_is_ignored() {
+    let place = Place::new("former-epoch");
     let a = place.open();
-    let stranger = Stranger::new(&place);
+    let client = TestClient::new(&place);
     let qp = a.qp();
-    let address = PeerAddress::Path(stranger.path.clone());
+    let address = PeerAddress::Path(client.path.clone());
     qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: &[] }, conn(1)).unwrap();
-    let Datagram::Request { id, terms: asked, .. } = stranger.answer() else { panic!() };
-    let geometry = Geometry::OURS;
+    let Datagram::Request { id, terms: asked, .. } = client.answer() else { panic!() };
+    let geometry = Geometry::LOCAL;
     let sealed = |len| Map::create("area", len, false).unwrap().1;
     let fds = [sealed(geometry.area_len()), sealed(geometry.rma_len()), sealed(16 * 64)];
     let fds = fds.each_ref().map(|fd| fd.as_fd());
@@ -316,16 +316,16 @@ fn an_answer_to_a_former_life_is_none() {
         let accepted = (answer == Answer::Accepted).then(|| (terms(token, geometry), vec![]));
         let fds: &[_] = if accepted.is_some() { &fds } else { &[] };
         let reply = Datagram::Reply { client: id, server: 3, token, answer, accepted };
-        stranger.socket.send(a.ia.device.endpoint.path(), &reply.encode(), fds).unwrap();
+        client.socket.send(a.ia.device.endpoint.path(), &reply.encode(), fds).unwrap();
     };
     let old = asked.token ^ 1;
     for answer in [Answer::Rejected, Answer::NoListener, Answer::HandedOff(7), Answer::Accepted] {
         reply(old, answer);
     }
-    // Who accepted the former one is told that it is over; that comes behind the rest.
+    // The acceptor of the former attempt is informed that it is over, after the rest.
     let over = Datagram::Reset { from: id, to: 3, token: old };
-    while stranger.answer() != over {}
+    while client.answer() != over {}
     assert!(a.sink.is_silent());
     reply(asked.token, Answer::Accepted);
-    assert_eq!(a.sink.next(conn(1)), Heard::Established(vec![]));
+    assert_eq!(a.sink.next(conn(1)), SinkEvent::Established(vec![]));
 }

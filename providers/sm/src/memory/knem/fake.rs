@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::{Calls, CreateRegion, FAILED, Info, InlineCopy, Piece, SUCCESS};
 
-/// What it does not do, and the reason it gives.
+/// Requests that the fake device refuses, and its error.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Refuses {
     #[default]
@@ -18,7 +18,7 @@ pub(crate) enum Refuses {
     Copies(i32),
 }
 
-/// What was asked.
+/// A recorded request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Asked {
     Create { address: u64, length: u64, protection: u32, cookie: u64 },
@@ -43,7 +43,7 @@ thread_local! {
     static INSTALLED: RefCell<Option<Double>> = const { RefCell::new(None) };
 }
 
-/// What this thread finds at the device's place.
+/// The fake device of this thread, if any.
 pub(super) fn installed() -> Option<Double> {
     INSTALLED.with_borrow(Clone::clone)
 }
@@ -65,7 +65,7 @@ impl Double {
         self.0.lock().refuses = what;
     }
 
-    /// What was asked since the last time.
+    /// Requests since the last call.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         std::mem::take(&mut self.0.lock().asked)
     }
@@ -77,7 +77,7 @@ impl Double {
 }
 
 fn pieces(address: u64, count: u32) -> Vec<Piece> {
-    // SAFETY: who asks has so many pieces there, during its call.
+    // SAFETY: the caller passes that many pieces, alive during its call.
     unsafe { std::slice::from_raw_parts(address as *const Piece, count as usize) }.to_vec()
 }
 

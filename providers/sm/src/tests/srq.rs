@@ -60,8 +60,8 @@ fn connect(a: &Side, b: &Side, passive: &Qp, n: usize) -> Qp {
     let active = a.qp();
     active.connect(&ConnectSpec { address: &here(), qual, private_data: &[] }, conn(n)).unwrap();
     b.sink.request().0.accept(passive, &[], conn(n + 1)).unwrap();
-    assert_eq!(a.sink.next(conn(n)), Heard::Established(vec![]));
-    assert_eq!(b.sink.next(conn(n + 1)), Heard::Established(vec![]));
+    assert_eq!(a.sink.next(conn(n)), SinkEvent::Established(vec![]));
+    assert_eq!(b.sink.next(conn(n + 1)), SinkEvent::Established(vec![]));
     drop(listener);
     active
 }
@@ -75,7 +75,7 @@ fn send(qp: &Qp, segments: &[Segment], cookie: u64) {
     qp.post_send(&SendWr { suppress: true, ..wr(Op::Send { solicited: false }, segments, cookie) }).unwrap();
 }
 
-/// Waits until so many connections stand in line.
+/// Waits until that many connections wait for a receive.
 fn in_line(srq: &Srq, count: usize) {
     let until = Instant::now() + PATIENCE;
     while srq.0.waiting() != count {
@@ -84,7 +84,7 @@ fn in_line(srq: &Srq, count: usize) {
     }
 }
 
-/// The next completion: who took the receive, its cookie, how it ended.
+/// The next completion: EP, cookie and status.
 fn taken(side: &Side) -> (usize, u64, Status) {
     let done = side.completion();
     assert_eq!((done.token.work, done.token.object), (Work::SharedRecv, SRQ));
@@ -95,7 +95,7 @@ const FLUSHED: Status = Status::Flushed;
 const OK: Status = Status::Success;
 
 #[test]
-fn connections_take_receives_out_of_one_queue_each_in_its_own_order() {
+fn connections_take_srq_receives_in_order() {
     let place = Place::new("srq-order");
     let (a, b) = (place.open(), place.open());
     let srq = srq(&b, &Arc::default());
@@ -123,7 +123,7 @@ fn connections_take_receives_out_of_one_queue_each_in_its_own_order() {
                 }
             });
         }
-        // Fewer receives than connections want: somebody always stands in line.
+        // Fewer receives than connections need: some always wait.
         (0..2).for_each(|n| srq.post_recv(&[place_of(n)], n).unwrap());
         let mut seen = HashMap::new();
         for _ in 0..3 * ROUNDS {
@@ -139,7 +139,7 @@ fn connections_take_receives_out_of_one_queue_each_in_its_own_order() {
 }
 
 #[test]
-fn an_empty_queue_serves_those_in_line_by_turns() {
+fn empty_srq_serves_waiting_connections_in_order() {
     let place = Place::new("srq-line");
     let (a, b) = (place.open(), place.open());
     let srq = srq(&b, &Arc::default());
@@ -157,12 +157,12 @@ fn an_empty_queue_serves_those_in_line_by_turns() {
         }
     }
     assert_eq!(srq.available(), 0);
-    // Who has left is not in line any more.
+    // A connection that ended does not wait any more.
     ends.iter().for_each(|(active, _)| send(active, &[], 9));
     in_line(&srq, 3);
     ends[0].1.abort();
     ends[1].0.abort();
-    assert_eq!(b.sink.next(conn(21)), Heard::Other("disconnected"));
+    assert_eq!(b.sink.next(conn(21)), SinkEvent::Other("disconnected"));
     srq.post_recv(&[], 3).unwrap();
     assert_eq!(taken(&b), (30, 3, OK));
     srq.post_recv(&[], 4).unwrap();
@@ -170,7 +170,7 @@ fn an_empty_queue_serves_those_in_line_by_turns() {
 }
 
 #[test]
-fn who_sleeps_is_woken_by_a_receive_for_a_message_that_waited() {
+fn waiter_is_woken_by_a_receive_for_a_waiting_message() {
     let place = Place::new("srq-sleep");
     let (a, b) = (place.open(), place.open());
     let (srq, sink) = (srq(&b, &Arc::default()), Arc::<Counter>::default());
@@ -223,7 +223,7 @@ fn a_long_message_keeps_its_receive_until_it_is_whole_or_its_sender_is_gone() {
     send(&active, &[segment(&out_mr, &out)], 2);
     active.abort();
     assert_eq!(taken(&b), (10, 3, FLUSHED), "what it had taken");
-    assert_eq!(b.sink.next(conn(11)), Heard::Other("disconnected"));
+    assert_eq!(b.sink.next(conn(11)), SinkEvent::Other("disconnected"));
     assert_eq!((srq.available(), passive.outstanding()), (2, Outstanding::default()), "the rest stays");
 
     passive.reset().unwrap();
@@ -252,11 +252,11 @@ fn receives_name_memory_of_the_queues_domain() {
     active.post_send(&wr(Op::Send { solicited: false }, &[segment(&out_mr, &out)], 2)).unwrap();
     assert_eq!(taken(&b), (10, 2, Status::LocalProtection));
     assert_eq!(a.completion().status, Status::RemoteResponder);
-    assert_eq!((b.sink.next(conn(11)), srq.available()), (Heard::Other("broken"), 1));
+    assert_eq!((b.sink.next(conn(11)), srq.available()), (SinkEvent::Other("broken"), 1));
 }
 
 #[test]
-fn the_low_watermark_is_told_once() {
+fn low_watermark_is_reported_once() {
     let place = Place::new("srq-low");
     let (a, b) = (place.open(), place.open());
     let sink = Arc::<Counter>::default();
@@ -300,26 +300,26 @@ fn one_receive_above_a_hard_watermark_of_none_breaks_the_connection() {
     passive.watch_recvs(Some(0), Some(0)).unwrap();
     send(&active, &[], 0);
     assert_eq!(taken(&b), (10, 0, FLUSHED));
-    assert_eq!(b.sink.next(ConnId { ep: ep(10), attempt: 0 }), Heard::Other("many receives"));
-    assert_eq!(b.sink.next(conn(11)), Heard::Other("broken"));
-    assert_eq!((a.sink.next(conn(10)), srq.available()), (Heard::Other("disconnected"), 1));
+    assert_eq!(b.sink.next(ConnId { ep: ep(10), attempt: 0 }), SinkEvent::Other("many receives"));
+    assert_eq!(b.sink.next(conn(11)), SinkEvent::Other("broken"));
+    assert_eq!((a.sink.next(conn(10)), srq.available()), (SinkEvent::Other("disconnected"), 1));
 }
 
 #[test]
-fn watermarks_of_a_queue_pair_with_its_own_receives() {
+fn watermarks_of_a_queue_pair_with_own_receives() {
     let place = Place::new("marks");
     let (a, b) = (place.open(), place.open());
     let passive = b.ia.create_qp(&b.pd, spec(&b, 10, None)).unwrap();
     let many = ConnId { ep: ep(10), attempt: 0 };
     passive.watch_recvs(Some(1), Some(2)).unwrap();
     (0..3).for_each(|n| passive.post_recv(&[], token(n)).unwrap());
-    assert_eq!(b.sink.next(many), Heard::Other("many receives"));
+    assert_eq!(b.sink.next(many), SinkEvent::Other("many receives"));
     let listener = b.ia.listen(7, ep(4)).unwrap();
     let active = a.qp();
     active.connect(&ConnectSpec { address: &here(), qual: 7, private_data: &[] }, conn(20)).unwrap();
     b.sink.request().0.accept(&passive, &[], conn(21)).unwrap();
-    assert_eq!(b.sink.next(conn(21)), Heard::Established(vec![]));
-    assert_eq!(b.sink.next(conn(21)), Heard::Other("broken"), "as soon as it stands");
+    assert_eq!(b.sink.next(conn(21)), SinkEvent::Established(vec![]));
+    assert_eq!(b.sink.next(conn(21)), SinkEvent::Other("broken"), "as soon as it stands");
     for n in 0..3 {
         let done = b.completion();
         assert_eq!((done.token.cookie, done.status), (n, FLUSHED));
@@ -330,7 +330,7 @@ fn watermarks_of_a_queue_pair_with_its_own_receives() {
     let active = connect(&a, &b, &passive, 30);
     passive.watch_recvs(Some(2), Some(3)).unwrap();
     (0..3).for_each(|n| passive.post_recv(&[], token(n)).unwrap());
-    assert_eq!(b.sink.next(many), Heard::Other("many receives"));
+    assert_eq!(b.sink.next(many), SinkEvent::Other("many receives"));
     send(&active, &[], 0);
     let (mut out, until) = ([Completion::default(); 4], Instant::now() + PATIENCE);
     while passive.outstanding().recvs == 3 {
@@ -340,7 +340,7 @@ fn watermarks_of_a_queue_pair_with_its_own_receives() {
     assert!(b.sink.is_silent(), "three again: not above, and the soft one was told");
     assert_eq!((b.cq.ready(&mut out), out[0].status), (1, OK));
     passive.post_recv(&[], token(4)).unwrap();
-    assert_eq!(b.sink.next(conn(31)), Heard::Other("broken"));
-    assert_eq!(a.sink.next(conn(30)), Heard::Other("disconnected"));
+    assert_eq!(b.sink.next(conn(31)), SinkEvent::Other("broken"));
+    assert_eq!(a.sink.next(conn(30)), SinkEvent::Other("disconnected"));
     assert_eq!(b.cq.ready(&mut out), 4);
 }

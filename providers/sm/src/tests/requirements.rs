@@ -1,4 +1,4 @@
-//! What the design asks for and no other test shows: `docs/spec/requirements-sm.md` names each box with its test.
+//! Requirements that no other test covers; `docs/spec/requirements-sm.md` lists all with their tests.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -7,14 +7,14 @@ use std::thread::ThreadId;
 use dapl::error::{Error, Resource};
 
 use super::ends::{pattern, without_cma};
-use super::liars::{Stranger, terms};
+use super::invalid_data::{TestClient, terms};
 use super::*;
 use crate::cm::socket::open_peer_fifo;
 use crate::engine::wake::tell;
 use crate::memory::map::Map;
 use crate::proto::handshake::{Answer, Datagram, Geometry};
 use crate::proto::message::{Fragment, Header, Kind, LINE, Note, SLOT};
-use crate::qp::link::Link;
+use crate::qp::link::ConnectionMemory;
 
 /// An IA with settings.
 pub(super) fn set(place: &Place, settings: &str) -> Side {
@@ -22,27 +22,27 @@ pub(super) fn set(place: &Place, settings: &str) -> Side {
     let params = format!("{} {settings}", place.0);
     let ia = Sm::open(&IaSpec { name: "sm0", params: &params, library: "" }, sink.clone()).unwrap();
     let pd = ia.alloc_pd().unwrap();
-    let cq = Arc::new(ia.create_cq(Weak::<Deaf>::new()).unwrap());
+    let cq = Arc::new(ia.create_cq(Weak::<IgnoreNotifications>::new()).unwrap());
     Side { ia, sink, pd, cq }
 }
 
-/// Two queue pairs with room for this many requests and receives, connected.
-pub(super) fn roomy(a: &Side, b: &Side, room: u32) -> (Qp, Qp) {
+/// Two connected queue pairs with capacity for this many requests and receives.
+pub(super) fn roomy(a: &Side, b: &Side, space: u32) -> (Qp, Qp) {
     let make = |side: &Side| {
-        let spec = QpSpec { max_recvs: room, max_requests: room, ..side.spec() };
+        let spec = QpSpec { max_recvs: space, max_requests: space, ..side.spec() };
         side.ia.create_qp(&side.pd, spec).unwrap()
     };
     let listener = b.ia.listen(8, ObjectId::default()).unwrap();
     let (active, passive) = (make(a), make(b));
     active.connect(&ConnectSpec { address: &here(), qual: 8, private_data: &[] }, conn(10)).unwrap();
     b.sink.request().0.accept(&passive, &[], conn(11)).unwrap();
-    assert_eq!(a.sink.next(conn(10)), Heard::Established(vec![]));
-    assert_eq!(b.sink.next(conn(11)), Heard::Established(vec![]));
+    assert_eq!(a.sink.next(conn(10)), SinkEvent::Established(vec![]));
+    assert_eq!(b.sink.next(conn(11)), SinkEvent::Established(vec![]));
     drop(listener);
     (active, passive)
 }
 
-fn link(qp: &Qp) -> Arc<Link> {
+fn link(qp: &Qp) -> Arc<ConnectionMemory> {
     qp.0.link().unwrap()
 }
 
@@ -76,28 +76,28 @@ fn a_connection_has_its_areas_and_a_name_in_conns() {
 fn a_request_is_repeated_until_it_is_answered() {
     let place = Place::new("repeats");
     let a = place.open();
-    let stranger = Stranger::new(&place);
+    let client = TestClient::new(&place);
     let qp = a.qp();
-    let address = PeerAddress::Path(stranger.path.clone());
+    let address = PeerAddress::Path(client.path.clone());
     qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: b"again" }, conn(1)).unwrap();
-    let first = stranger.answer();
+    let first = client.answer();
     let Datagram::Request { id, terms, .. } = &first else { panic!("{first:?}") };
-    assert_eq!((stranger.answer(), stranger.answer()), (first.clone(), first.clone()));
+    assert_eq!((client.answer(), client.answer()), (first.clone(), first.clone()));
     let reply = |answer| Datagram::Reply { client: *id, server: 3, token: terms.token, answer, accepted: None };
-    // The same answer twice is heard once.
+    // A duplicate answer is ignored.
     for _ in 0..2 {
         let bytes = reply(Answer::Rejected).encode();
-        stranger.socket.send(a.ia.device.endpoint.path(), &bytes, &[]).unwrap();
+        client.socket.send(a.ia.device.endpoint.path(), &bytes, &[]).unwrap();
     }
-    assert_eq!(a.sink.next(conn(1)), Heard::Other("peer rejected"));
+    assert_eq!(a.sink.next(conn(1)), SinkEvent::Other("peer rejected"));
     qp.reset().unwrap();
     qp.connect(&ConnectSpec { address: &here(), qual: 7, private_data: &[] }, conn(2)).unwrap();
-    assert_eq!(a.sink.next(conn(2)), Heard::Other("rejected"));
+    assert_eq!(a.sink.next(conn(2)), SinkEvent::Other("rejected"));
     assert!(a.sink.is_silent());
 }
 
 #[test]
-fn who_wants_no_cross_memory_copy_is_not_reached_by_it() {
+fn disabled_cross_memory_copy_is_not_used() {
     for (n, settings) in [("", "rma=mmap"), ("rma=mmap", "")].into_iter().enumerate() {
         let place = Place::new(&format!("methods-{n}"));
         let (a, b) = (set(&place, settings.0), set(&place, settings.1));
@@ -134,7 +134,7 @@ fn the_initiator_alone_moves_the_data_where_the_kernel_copies() {
     assert_ne!(slot(&link.area, requests, 0), 0, "here it must be");
 }
 
-/// A queue pair that a stranger with areas of this geometry has accepted; the stranger's area, its FIFO's words name `id`.
+/// A queue pair whose peer is a test client with areas of this geometry; FIFO words of the client name `id`.
 struct Guest {
     qp: Qp,
     area: Map,
@@ -142,27 +142,27 @@ struct Guest {
 }
 
 impl Guest {
-    fn of(a: &Side, stranger: &Stranger, geometry: Geometry) -> Self {
+    fn of(a: &Side, client: &TestClient, geometry: Geometry) -> Self {
         let qp = a.qp();
-        let address = PeerAddress::Path(stranger.path.clone());
+        let address = PeerAddress::Path(client.path.clone());
         qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: &[] }, conn(1)).unwrap();
-        let Datagram::Request { id, terms: asked, .. } = stranger.answer() else { panic!() };
+        let Datagram::Request { id, terms: asked, .. } = client.answer() else { panic!() };
         let sealed = |len| Map::create("area", len, false).unwrap();
         let ((area, area_fd), (_, rma_fd), (_, table_fd)) =
             (sealed(geometry.area_len()), sealed(geometry.rma_len()), sealed(16 * 64));
         let accepted = Some((terms(asked.token, geometry), vec![]));
         let reply = Datagram::Reply { client: id, server: 3, token: asked.token, answer: Answer::Accepted, accepted };
         let fds = [area_fd.as_fd(), rma_fd.as_fd(), table_fd.as_fd()];
-        stranger.socket.send(a.ia.device.endpoint.path(), &reply.encode(), &fds).unwrap();
-        assert_eq!(a.sink.next(conn(1)), Heard::Established(vec![]));
+        client.socket.send(a.ia.device.endpoint.path(), &reply.encode(), &fds).unwrap();
+        assert_eq!(a.sink.next(conn(1)), SinkEvent::Established(vec![]));
         Guest { qp, area, id }
     }
 
-    /// Fragments of RDMA that lie in the ring. The stranger takes none.
+    /// RDMA fragments in the ring; the test client takes none.
     fn fragments(&self) -> usize {
         let link = link(&self.qp);
         let kind = |n| Header::decode(slot(&link.area, link.geometry.requests_at(), n) as u32).map(|h| h.kind);
-        // What was posted goes out when the connection is open, a moment after it was reported.
+        // Posted work is sent when the connection opens, a moment after it was reported.
         let until = Instant::now() + PATIENCE;
         while kind(0).is_none() {
             assert!(Instant::now() < until, "nothing goes out");
@@ -177,14 +177,14 @@ impl Guest {
 fn fragments_describe_themselves_several_are_under_way_and_the_first_error_ends_all() {
     let place = Place::new("fragments");
     let a = place.open();
-    let (stranger, geometry) = (Stranger::new(&place), Geometry::OURS);
-    let guest = Guest::of(&a, &stranger, geometry);
+    let (client, geometry) = (TestClient::new(&place), Geometry::LOCAL);
+    let guest = Guest::of(&a, &client, geometry);
     let (qp, link) = (&guest.qp, link(&guest.qp));
     let out = pattern(1 << 20, 5);
     let mr = a.register(&out);
     let remote = Remote { key: 0x1_2345, address: 0x10_0000 };
     qp.post_send(&wr(Op::Write(remote), &[segment(&mr, &out)], 77)).unwrap();
-    // Several are there; the rest waits for room.
+    // Several are in the ring; the rest waits for space.
     let under_way = guest.fragments();
     assert!((2..32).contains(&under_way), "{under_way}");
     let (mut offset, mut lines) = (0, Vec::new());
@@ -199,7 +199,7 @@ fn fragments_describe_themselves_several_are_under_way_and_the_first_error_ends_
         offset += u64::from(said.length);
         lines.push(line);
     }
-    // The first is well, the second is not: that is the end of the whole transfer, told once.
+    // The first succeeds, the second fails: the transfer ends with one completion.
     for (n, status) in [0, 6].into_iter().enumerate() {
         guest.area.half(geometry.responses_at() + n * SLOT + 12).store(lines[n], Ordering::Relaxed);
         let word = u64::from(Header::plain(Kind::RmaAck, status).encode()) | 1 << 32;
@@ -209,7 +209,7 @@ fn fragments_describe_themselves_several_are_under_way_and_the_first_error_ends_
     tell(&open_peer_fifo(a.ia.device.endpoint.path(), uid).unwrap(), Note::Wake(guest.id));
     let failed = a.completion();
     assert_eq!((failed.token.cookie, failed.status), (77, Status::RemoteAccess));
-    assert_eq!(a.sink.next(conn(1)), Heard::Other("broken"));
+    assert_eq!(a.sink.next(conn(1)), SinkEvent::Other("broken"));
     assert_eq!(a.cq.poll(&mut [Completion::default(); 4]), 0);
 }
 
@@ -217,13 +217,13 @@ fn fragments_describe_themselves_several_are_under_way_and_the_first_error_ends_
 fn no_more_fragments_are_under_way_than_the_targets_ring_of_answers_holds() {
     let place = Place::new("answers");
     let a = set(&place, "rma_buffer=1048576");
-    let stranger = Stranger::new(&place);
-    let guest = Guest::of(&a, &stranger, Geometry { responses: 8, ..Geometry::OURS });
+    let client = TestClient::new(&place);
+    let guest = Guest::of(&a, &client, Geometry { responses: 8, ..Geometry::LOCAL });
     let out = pattern(1 << 20, 5);
     let mr = a.register(&out);
     let remote = Remote { key: 0x1_2345, address: 0x10_0000 };
     guest.qp.post_send(&wr(Op::Write(remote), &[segment(&mr, &out)], 77)).unwrap();
-    assert_eq!(guest.fragments(), 4, "half of it, since answers to what was before may lie there still");
+    assert_eq!(guest.fragments(), 4, "half of it, since answers to what was before may violation there still");
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn ends_with_areas_of_different_sizes_understand_each_other() {
     }
 }
 
-/// Remembers which thread told.
+/// Records the reporting thread.
 #[derive(Default)]
 struct Witness {
     heard: Recorder,
@@ -283,7 +283,7 @@ impl CmSink<Sm> for Witness {
 }
 
 #[test]
-fn one_thread_tells_of_all_connections() {
+fn one_thread_reports_all_connections() {
     let place = Place::new("one-thread");
     let sink = Arc::<Witness>::default();
     let ia = Sm::open(&IaSpec { name: "sm0", params: &place.0, library: "" }, sink.clone()).unwrap();
@@ -307,13 +307,13 @@ fn one_thread_tells_of_all_connections() {
         qp
     };
     let _nobody = asks(1, 9);
-    assert_eq!(sink.heard.next(conn(1)), Heard::Other("rejected"));
+    assert_eq!(sink.heard.next(conn(1)), SinkEvent::Other("rejected"));
     let (active, passive) = (asks(2, 7), ia.create_qp(&pd, spec()).unwrap());
     sink.heard.request().0.accept(&passive, &[], conn(3)).unwrap();
-    assert_eq!(sink.heard.next(conn(2)), Heard::Established(vec![]));
-    assert_eq!(sink.heard.next(conn(3)), Heard::Established(vec![]));
+    assert_eq!(sink.heard.next(conn(2)), SinkEvent::Established(vec![]));
+    assert_eq!(sink.heard.next(conn(3)), SinkEvent::Established(vec![]));
     active.abort();
-    assert_eq!(sink.heard.next(conn(3)), Heard::Other("disconnected"));
+    assert_eq!(sink.heard.next(conn(3)), SinkEvent::Other("disconnected"));
     ia.close();
     let threads = sink.threads.lock();
     assert_eq!(threads.len(), 5);
@@ -337,13 +337,14 @@ fn nothing_is_delivered_and_nothing_sent_after_the_end() {
             let sender = scope.spawn(|| (0..60).for_each(send));
             let settled = (round % 2 == 0).then(|| b.completion());
             passive.abort();
-            // From here on the memory is this test's: who still wrote there would be seen.
-            // SAFETY: `into` is alive, and nobody else uses it.
+            // A late write by the library would be visible from here on.
+            //
+            // SAFETY: `into` is alive, and not used elsewhere.
             unsafe { std::ptr::write_bytes(into.as_ptr().cast_mut(), 0, into.len()) };
             sender.join().unwrap();
             assert!(settled.is_none_or(|done| done.status == Status::Success));
         });
-        assert_eq!(a.sink.next(conn(100 + 2 * round)), Heard::Other("disconnected"));
+        assert_eq!(a.sink.next(conn(100 + 2 * round)), SinkEvent::Other("disconnected"));
         let slots = ours.geometry.requests as usize;
         let ring = || (0..slots).map(|n| slot(&ours.area, ours.geometry.requests_at(), n)).collect::<Vec<_>>();
         let before = ring();
@@ -363,7 +364,7 @@ fn nothing_is_delivered_and_nothing_sent_after_the_end() {
 }
 
 #[test]
-fn a_wait_looks_as_long_as_is_set() {
+fn wait_polls_for_the_set_time() {
     for (settings, nanoseconds) in [("", 150_000), ("spin_us=0", 0), ("spin_us=1000000", 1_000_000_000)] {
         let place = Place::new("spin");
         assert_eq!(set(&place, settings).cq.longest_look(), nanoseconds);
@@ -378,7 +379,7 @@ fn a_queue_pair_that_was_dropped_is_gone() {
     let (core, link) = (Arc::downgrade(&active.0), Arc::downgrade(&link(&active)));
     passive.post_send(&wr(Op::Send { solicited: false }, &[], 1)).unwrap();
     drop(active);
-    assert_eq!(b.sink.next(conn(11)), Heard::Other("disconnected"));
+    assert_eq!(b.sink.next(conn(11)), SinkEvent::Other("disconnected"));
     // The engine may just be at it.
     let until = Instant::now() + PATIENCE;
     while core.strong_count() + link.strong_count() > 0 {
@@ -388,12 +389,12 @@ fn a_queue_pair_that_was_dropped_is_gone() {
 }
 
 #[test]
-fn a_full_ring_is_back_pressure_up_to_what_the_queue_holds() {
+fn full_ring_is_back_pressure_up_to_queue_capacity() {
     let place = Place::new("deferred");
     let (a, b) = (place.open(), place.open());
-    let room = 3 * Geometry::OURS.requests;
-    let (active, passive) = roomy(&a, &b, room);
-    let out: Vec<u64> = (0..u64::from(room)).collect();
+    let space = 3 * Geometry::LOCAL.requests;
+    let (active, passive) = roomy(&a, &b, space);
+    let out: Vec<u64> = (0..u64::from(space)).collect();
     // SAFETY: numbers as bytes.
     let bytes = unsafe { std::slice::from_raw_parts(out.as_ptr().cast::<u8>(), out.len() * 8) };
     let mr = a.register(bytes);

@@ -1,7 +1,7 @@
-//! Shared areas as loom sees them: words that begin as zero, and no bytes. Stands in for `map` in loom's models.
+//! Shared areas in loom's models: words that begin as zero, and no bytes.
 //!
-//! Both sides have the same area, where two mappings have two addresses. A copy of bytes is not seen by loom at all; models
-//! use words for what rings carry.
+//! Both sides have the same area, instead of two mappings. Loom does not see copies of bytes; models use words for what rings
+//! carry.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -48,7 +48,7 @@ impl Map {
         &self.0.words[offset / 8]
     }
 
-    /// Nobody uses the same bytes as a word and as halves.
+    /// The bytes of a word are not also used as halves.
     pub(crate) fn half(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4));
         &self.0.halves[offset / 4]

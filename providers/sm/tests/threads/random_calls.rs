@@ -1,7 +1,7 @@
-//! Threads that call whatever comes to their mind with whatever handles lie about, live, freed or of another kind.
+//! Threads that make random calls with random handles: live, freed or of another kind.
 //!
-//! Nothing is expected of an answer, but that it comes. Each receive has memory of its own, and what is sent is only read:
-//! otherwise the consumer itself would race.
+//! Every call must return. Each receive has its own memory, and sent memory is only read; otherwise the consumer itself would
+//! race.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use dat_abi::*;
 
-use crate::door::{Handle, address, blank, cookie, crew, dat, made, request, sure};
+use crate::entries::{Handle, address, blank, cookie, crew, dat, made, request, sure};
 use crate::pair::{End, connect};
 
 /// Bytes of a message.
 const MESSAGE: usize = 200;
-/// KeyTable for received messages, and how many handles of a kind lie about.
+/// KeyTable for received messages, and how many handles of a kind violation about.
 const PLACES: usize = 1 << 14;
 const LITTER: usize = 6;
 
@@ -36,12 +36,12 @@ enum Kind {
 
 const KINDS: usize = 10;
 
-/// What the monkeys share.
+/// State shared by the random callers.
 pub(crate) struct Cage {
     ia: AtomicPtr<c_void>,
     address: AtomicPtr<DAT_SOCK_ADDR>,
     litter: [[AtomicPtr<c_void>; LITTER]; KINDS],
-    /// The qualifier somebody listened on last.
+    /// The last qualifier with a listener.
     qual: AtomicU64,
     /// Contexts of some LMR.
     local: AtomicU32,
@@ -60,7 +60,7 @@ impl Cage {
             qual: AtomicU64::new(0),
             local: AtomicU32::new(0),
             remote: AtomicU32::new(0),
-            // Never freed: transfers may be under way as long as the IA lives.
+            // Never freed: transfers may be in flight as long as the IA exists.
             memory: Vec::leak(vec![MaybeUninit::new(0); MESSAGE * PLACES]),
             places: AtomicUsize::new(1),
         };
@@ -76,7 +76,7 @@ impl Cage {
                 put(Kind::Evd, 2 * n + 1, end.sent());
             }
         }
-        Monkey { cage: &cage, random: 1 }.register(pz);
+        RandomCaller { cage: &cage, random: 1 }.register(pz);
         cage
     }
 
@@ -84,19 +84,19 @@ impl Cage {
     pub(crate) fn open(&self, count: u64, calls: u32) {
         crew(|crew| {
             for seed in 1..=count {
-                let mut monkey = Monkey { cage: self, random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) };
+                let mut monkey = RandomCaller { cage: self, random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) };
                 crew.spawn(move || (0..calls).for_each(|_| monkey.act()));
             }
         });
     }
 }
 
-struct Monkey<'a> {
+struct RandomCaller<'a> {
     cage: &'a Cage,
     random: u64,
 }
 
-impl Monkey<'_> {
+impl RandomCaller<'_> {
     fn below(&mut self, n: u64) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -118,7 +118,8 @@ impl Monkey<'_> {
         self.place(kind).load(Ordering::Relaxed)
     }
 
-    /// Leaves a new handle about; whose place it takes stays alive until the IA is closed, or somebody still has it.
+    /// Publishes a new handle to the other threads; the object that it replaces stays alive until the IA is closed or another
+    /// thread frees it.
     fn drop_here(&mut self, kind: Kind, (code, handle): (DAT_RETURN, Handle)) {
         if code == DAT_SUCCESS {
             let old = self.place(kind).swap(handle, Ordering::Relaxed);
@@ -152,7 +153,7 @@ impl Monkey<'_> {
         self.segment(0)
     }
 
-    /// Memory that nobody else has.
+    /// Memory that no other thread uses.
     fn own_place(&mut self) -> DAT_LMR_TRIPLET {
         let place = self.cage.places.fetch_add(1, Ordering::Relaxed);
         let mut segment = self.segment(place % PLACES);

@@ -1,5 +1,5 @@
-//! What somebody left or put into the base directory: links to elsewhere, files that are none, names without an end point.
-//! Nothing outside is read, written or removed, and nobody waits for ever.
+//! Foreign content of the base directory: links to other places, files instead of directories, names without an end point.
+//! Nothing outside is read, written or removed, and no call hangs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,7 +9,7 @@ use rustix::fs::{CWD, Mode};
 
 use super::*;
 
-/// A directory that is none of ours, with everything in it that a cleaner would take.
+/// A directory outside, with everything that a cleaner removes.
 struct Elsewhere(PathBuf);
 
 impl Elsewhere {
@@ -51,7 +51,7 @@ fn with_link(name: &str, path: &str) -> (Place, Elsewhere) {
 }
 
 #[test]
-fn a_cleaner_follows_no_link() {
+fn cleaner_follows_no_symlink() {
     for (n, path) in ["4194303", "4194303/1", "4194303/.new-2", "quals", "shared"].into_iter().enumerate() {
         let (place, elsewhere) = with_link(&format!("links-{n}"), path);
         let before = elsewhere.count();
@@ -72,11 +72,11 @@ fn a_listener_has_no_name_elsewhere() {
     refused(&side, 9, &here());
 }
 
-/// Nobody is there, and that is said.
+/// The connect is rejected for lack of a listener.
 fn refused(side: &Side, qual: u64, address: &PeerAddress) {
     let qp = side.qp();
     qp.connect(&ConnectSpec { address, qual, private_data: &[] }, conn(qual as usize)).unwrap();
-    assert_eq!(side.sink.next(conn(qual as usize)), Heard::Other("rejected"), "{qual}");
+    assert_eq!(side.sink.next(conn(qual as usize)), SinkEvent::Other("rejected"), "{qual}");
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_name_that_is_none_is_nobodys() {
 }
 
 #[test]
-fn an_address_of_nobody_is_no_order_to_remove_it() {
+fn connect_to_a_foreign_path_removes_nothing() {
     let (place, elsewhere) = (Place::new("no-order"), Elsewhere::new("no-order"));
     let before = elsewhere.count();
     let side = place.open();
@@ -122,7 +122,7 @@ fn an_address_of_nobody_is_no_order_to_remove_it() {
 }
 
 #[test]
-fn what_a_removal_left_half_done_goes_in_the_end() {
+fn interrupted_removal_is_completed_later() {
     let place = Place::new("half");
     let dead = Path::new(&place.0).join("4194303");
     for folder in ["1/conns/5", "2"] {
@@ -139,7 +139,7 @@ fn nothing_is_sent_to_a_folder_of_wrong_rights_or_of_others() {
     use std::os::unix::fs::PermissionsExt;
     let place = Place::new("strangers");
     let side = place.open();
-    let folder = Path::new(&place.0).join("stranger");
+    let folder = Path::new(&place.0).join("client");
     fs::create_dir(&folder).unwrap();
     let socket = crate::cm::socket::SetupSocket::bind(&folder).unwrap();
     let address = PeerAddress::Path(folder.clone());

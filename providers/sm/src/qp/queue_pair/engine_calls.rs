@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering;
 
 use super::{COLD, Core, SERVICE};
 use crate::cm::table::Conn;
-use crate::cq::{Driven, Outbox};
-use crate::qp::link::Link;
+use crate::cq::{Outbox, PolledConnection};
+use crate::qp::link::ConnectionMemory;
 use crate::qp::rx::RxEnds;
 use crate::qp::tx::TxEnds;
 use crate::srq::{SrqRecv, SrqWaiter};
 
-impl Driven for Core {
-    /// A sending half that waits for nothing is left alone: its next post will look.
+impl PolledConnection for Core {
+    /// An idle send direction is skipped: its next post will check.
     fn poll(&self, out: &mut Outbox<'_>) {
         let received = self.rx.lock().pass(&self.shared, out);
         self.bring_on(received, out, self.shared.tx_waits.load(Ordering::Acquire));
@@ -23,7 +23,7 @@ impl Driven for Core {
         self.over.load(Ordering::Acquire)
     }
 
-    fn is_hot(&self) -> bool {
+    fn is_polled(&self) -> bool {
         self.hot.load(Ordering::SeqCst)
     }
 
@@ -48,7 +48,8 @@ impl Driven for Core {
 
     fn serve(&self) {
         if self.has_poller() {
-            // In the lists of both queues: whoever polls either brings it on, and whoever sleeps on either arms it.
+            // Added to the lists of both queues: a thread that polls either makes progress on it, and one that sleeps on either
+            // arms it.
             if let Some(me) = self.me.upgrade() {
                 self.shared.cqs().for_each(|cq| cq.activate(me.clone()));
             }
@@ -67,7 +68,7 @@ impl Driven for Core {
         self.cool();
     }
 
-    fn has_news(&self) -> bool {
+    fn has_unread(&self) -> bool {
         self.rx.lock().has_work() || self.tx.lock().has_work(&self.shared)
     }
 }
@@ -81,16 +82,16 @@ impl Conn for Core {
         self.max_reads_in
     }
 
-    fn begin(&self, link: Arc<Link>) {
+    fn begin(&self, link: Arc<ConnectionMemory>) {
         *self.link.lock() = Some(link);
         self.over.store(false, Ordering::Release);
     }
 
-    fn break_off(&self, which: Option<&Arc<Link>>) -> Option<Arc<Link>> {
+    fn break_off(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<Arc<ConnectionMemory>> {
         self.end(which).map(|(link, _)| link)
     }
 
-    fn open(&self, link: &Arc<Link>) {
+    fn open(&self, link: &Arc<ConnectionMemory>) {
         {
             let mut rx = self.rx.lock();
             let mut tx = self.tx.lock();
@@ -101,16 +102,16 @@ impl Conn for Core {
             rx.ends = RxEnds::new(link.clone());
             tx.ends = TxEnds::new(link.clone());
             drop(tx);
-            let judged = rx.judge(&self.shared);
+            let checked = rx.check_watermarks(&self.shared);
             drop(rx);
-            if let Err(fault) = judged {
+            if let Err(fault) = checked {
                 return self.fail(fault);
             }
         }
         self.serve();
     }
 
-    fn peer_left(&self, link: &Arc<Link>) -> Option<bool> {
+    fn peer_left(&self, link: &Arc<ConnectionMemory>) -> Option<bool> {
         for _ in 0..SERVICE {
             if !self.progress() {
                 break;
@@ -127,7 +128,7 @@ impl SrqWaiter for Core {
         if back.is_some() {
             return back;
         }
-        let outcome = rx.judge(&self.shared).and_then(|()| rx.go_on(&self.shared));
+        let outcome = rx.check_watermarks(&self.shared).and_then(|()| rx.go_on(&self.shared));
         drop(rx);
         self.after_recv(outcome);
         None

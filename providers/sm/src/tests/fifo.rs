@@ -1,5 +1,5 @@
-//! FIFOs that somebody fills, forges, steals or never reads, and folders that vanish: what a lost word would have told of is
-//! found all the same, within the time between two signs of life, and nobody is led astray.
+//! FIFOs that are full, forged, read by others or never read, and directories that vanish: a lost wake-up is made good within a
+//! heartbeat interval, and forged words have no effect.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -8,15 +8,15 @@ use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags};
 
-use super::liars::works;
+use super::invalid_data::works;
 use super::*;
 use crate::engine::wake::{Delivery, tell};
 use crate::proto::message::{ID_MASK, Note};
 
-/// The shortest time between signs of life that can be set.
+/// The shortest time between signs of epoch that can be set.
 const OFTEN: &str = "keepalive_ms=100";
 
-/// Somebody who sleeps on everything, and his IA.
+/// An IA with a thread that sleeps on all of its queues.
 fn sleeper(place: &Place) -> (Side, Arc<Sleeper>) {
     let sleeper = Arc::<Sleeper>::default();
     let weak: Weak<Sleeper> = Arc::downgrade(&sleeper);
@@ -36,7 +36,7 @@ fn send((_, qp): (&Side, &Qp), cookie: u64) {
     qp.post_send(&wr(Op::Send { solicited: false }, &[], cookie)).unwrap();
 }
 
-/// Falls asleep in a thread of its own, and lets `wake` happen then.
+/// Sleeps in a thread of its own, and calls `wake` then.
 fn while_asleep(side: &Side, sleeper: &Sleeper, wake: impl FnOnce()) -> Completion {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| sleeper.completion(&side.cq));
@@ -69,7 +69,7 @@ fn a_lost_word_is_made_up_for() {
         assert_eq!(a.completion().token.cookie, n);
         passive.post_recv(&[], token(n + 1)).unwrap();
     }
-    // The other way: it is the progress of its own requests that a sleeper hears of.
+    // The other direction: a sleeper is woken by progress of its own requests.
     active.post_recv(&[], token(9)).unwrap();
     let completion = while_asleep(&b, &sleeper, || {
         send((&b, &passive), 10);
@@ -78,7 +78,7 @@ fn a_lost_word_is_made_up_for() {
     assert_eq!((completion.token.cookie, completion.status), (10, Status::Success));
 }
 
-/// Fills the FIFO of an IA whose engine is held up, sends something, and lets the engine go on.
+/// Fills the FIFO of an IA whose engine is blocked, sends something, and releases the engine.
 fn fills(shrink: bool) {
     let place = Place::new(&format!("full-{shrink}"));
     let (a, c, (b, sleeper)) = (place.open(), place.open(), sleeper(&place));
@@ -100,7 +100,7 @@ fn fills(shrink: bool) {
         }
         while tell(&fifo, Note::Wake(ID_MASK)) == Delivery::Sent {}
         send((&a, &active), 1);
-        // Nor does anybody who writes to it wait.
+        // Other writers to it do not block either.
         let friend = connected(&a, &c, 9, 30);
         works(&a, &c, &friend);
         drop(held_up);
@@ -115,7 +115,7 @@ fn a_full_fifo_loses_nothing() {
 }
 
 #[test]
-fn nor_does_one_that_somebody_made_small() {
+fn shrunk_fifo_does_not_block_writers() {
     fills(true);
 }
 
@@ -128,7 +128,7 @@ fn forged_words_do_nothing() {
     passive.post_recv(&[], token(1)).unwrap();
     let id = active.0.link().unwrap().theirs().unwrap().id;
     for n in 0..2000u32 {
-        // Neighbours of the true number, other lives of it, the true number itself.
+        // Neighbours of the right id, other generations of it, the right id itself.
         let forged = [n, id ^ n, id.wrapping_add(n << 16) & ID_MASK, id][n as usize % 4];
         for note in [Note::Reset(forged), Note::Alive(forged), Note::Wake(forged)] {
             tell(&fifo, note);
@@ -138,7 +138,7 @@ fn forged_words_do_nothing() {
     assert!(a.sink.is_silent() && b.sink.is_silent());
 }
 
-/// What somebody puts in the place of a FIFO; the true one is aside.
+/// Replaces a FIFO by something else; the original is kept aside.
 fn put(kind: &str, at: &Path, aside: &Path) {
     let make = |path: &Path| rustix::fs::mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).unwrap();
     match kind {
@@ -165,7 +165,7 @@ const KINDS: [&str; 6] = [
 ];
 
 #[test]
-fn what_is_no_fifo_of_the_peers_is_not_written_to() {
+fn only_a_fifo_of_the_peer_is_written_to() {
     let place = Place::new("stolen-fifo");
     let (a, b) = (place.open(), place.open());
     let id = ObjectId { handle: 4096, generation: 1 };
@@ -187,12 +187,12 @@ fn what_is_no_fifo_of_the_peers_is_not_written_to() {
                 let (request, _) = b.sink.request();
                 steal();
                 request.accept(&passive, &[], conn(500)).unwrap();
-                assert_eq!(a.sink.next(of), Heard::Other("rejected"), "{kind}");
-                assert_eq!(b.sink.next(conn(500)), Heard::Other("accept failed"), "{kind}");
+                assert_eq!(a.sink.next(of), SinkEvent::Other("rejected"), "{kind}");
+                assert_eq!(b.sink.next(conn(500)), SinkEvent::Other("accept failed"), "{kind}");
             } else {
                 steal();
                 active.connect(&spec, of).unwrap();
-                assert_eq!(a.sink.next(of), Heard::Other("rejected"), "{kind}");
+                assert_eq!(a.sink.next(of), SinkEvent::Other("rejected"), "{kind}");
             }
             assert!(a.sink.is_silent() && b.sink.is_silent(), "{kind}");
             take_away(&at);
@@ -204,7 +204,7 @@ fn what_is_no_fifo_of_the_peers_is_not_written_to() {
 }
 
 #[test]
-fn who_reads_the_words_of_others_keeps_nobody_asleep() {
+fn stolen_fifo_words_lose_no_wake_up() {
     let place = Place::new("thief");
     let (a, (b, sleeper)) = (place.open(), sleeper(&place));
     let at = b.ia.device.endpoint.path().join("fifo");
@@ -230,9 +230,9 @@ fn a_folder_that_vanishes_ends_no_connection() {
     (1..20).for_each(|n| wakes((&a, &active), (&b, &passive, &sleeper), n));
     let qp = a.qp();
     qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: &[] }, conn(20)).unwrap();
-    assert_eq!(a.sink.next(conn(20)), Heard::Other("rejected"), "nobody finds it any more");
+    assert_eq!(a.sink.next(conn(20)), SinkEvent::Other("rejected"), "nobody finds it any more");
     active.abort();
-    assert_eq!(b.sink.next(conn(11)), Heard::Other("disconnected"));
+    assert_eq!(b.sink.next(conn(11)), SinkEvent::Other("disconnected"));
     drop((active, passive, qp, a, b));
     assert!(!Path::new(&place.0).join("quals").exists());
 }

@@ -1,19 +1,19 @@
-//! Peers that change what they must not: their table of registered memory while we copy by it, and the pages of the memory
-//! that they passed. It costs them their connection; no memory of ours is touched but what a request names.
+//! Malicious peers that change their table of registrations during copies, or the memory that they exported. They lose their
+//! connection; only memory that a request names is accessed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::FallocateFlags;
 
 use super::ends::without_cma;
-use super::liars::works;
+use super::invalid_data::works;
 use super::*;
 
 /// Requests on one lying peer, again on a new connection when one has ended.
 const REQUESTS: u64 = 3_000;
 
-/// Rewrites the entry of a key as fast as it goes, until told to stop. With `wild`, base and length as well.
-fn lie(liar: &Side, key: u32, memory: &[u8], wild: bool, stop: &AtomicBool) {
+/// Rewrites the entry of a key until stopped. With `wild`, base and length as well.
+fn violation(liar: &Side, key: u32, memory: &[u8], wild: bool, stop: &AtomicBool) {
     let (table, [key_at, base, len, rights]) = liar.ia.device.regions.exposed(key);
     let truth =
         [u64::from(key), memory.as_ptr() as u64, memory.len() as u64, table.word(rights).load(Ordering::Relaxed)];
@@ -42,7 +42,7 @@ fn lie(liar: &Side, key: u32, memory: &[u8], wild: bool, stop: &AtomicBool) {
         .for_each(|(at, word)| table.word(at).store(word, Ordering::Release));
 }
 
-/// Memory in the middle of more that nobody may touch.
+/// Memory between inaccessible pages.
 struct Guarded(Vec<u8>, usize);
 
 impl Guarded {
@@ -59,7 +59,7 @@ impl Guarded {
     }
 }
 
-fn copies_by_a_lying_table(name: &str, bounce: bool) {
+fn copies_by_a_malicious_table(name: &str, bounce: bool) {
     let place = Place::new(name);
     let (a, b, friend) = (place.open(), place.open(), place.open());
     let good = connected(&a, &friend, 9, 300);
@@ -70,7 +70,7 @@ fn copies_by_a_lying_table(name: &str, bounce: bool) {
     let mut counts = [0u64; 3];
     std::thread::scope(|scope| {
         let stopper = Stop(&stop);
-        scope.spawn(|| lie(&b, key, theirs.inside(), !bounce, &stop));
+        scope.spawn(|| violation(&b, key, theirs.inside(), !bounce, &stop));
         let mut pair: Option<(Qp, Qp)> = None;
         for n in 0..REQUESTS {
             let (active, _) = pair.get_or_insert_with(|| connected(&a, &b, 7, 1000 + 2 * n as usize));
@@ -78,7 +78,7 @@ fn copies_by_a_lying_table(name: &str, bounce: bool) {
                 without_cma(active);
             }
             let length = [1, 64, 4096, 100_000][n as usize % 4];
-            // Where nothing is: only a lying table says that there is something.
+            // An unmapped address that only the malicious table grants.
             let address = if !bounce && n % 7 == 6 { 4096 } else { at };
             let remote = Remote { key, address };
             let op = if n % 2 == 0 { Op::Write(remote) } else { Op::Read(remote) };
@@ -111,7 +111,7 @@ fn copies_by_a_lying_table(name: &str, bounce: bool) {
     works(&a, &friend, &good);
 }
 
-/// Ends the liar, however the test ends.
+/// Ends the malicious thread when the test ends.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -122,12 +122,12 @@ impl Drop for Stop<'_> {
 
 #[test]
 fn a_table_that_changes_under_the_copies_of_the_kernel_grants_nothing() {
-    copies_by_a_lying_table("table-kernel", false);
+    copies_by_a_malicious_table("table-kernel", false);
 }
 
 #[test]
 fn nor_under_copies_by_shared_buffers() {
-    copies_by_a_lying_table("table-buffers", true);
+    copies_by_a_malicious_table("table-buffers", true);
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn holes_punched_into_shared_buffers_are_no_signal() {
             attempt.fds.iter().map(|fd| fd.try_clone().unwrap()).collect()
         };
         request.accept(&passive, &[], conn(11 + 2 * round)).unwrap();
-        assert_eq!(a.sink.next(of), Heard::Established(vec![]));
+        assert_eq!(a.sink.next(of), SinkEvent::Established(vec![]));
         without_cma(&active);
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {

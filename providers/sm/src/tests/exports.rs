@@ -1,4 +1,4 @@
-//! Shared memory that peers map: what can be lent, transfers that go by it, its end, and peers that lie about it.
+//! Shared memory mapped by peers: which memory can be exported, transfers through mappings, their end, and malicious peers.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -7,11 +7,11 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::ends::{pattern, without_cma};
-use super::liars::{Stranger, terms};
+use super::invalid_data::{TestClient, terms};
 use super::*;
 use crate::memory::map::Map;
 use crate::memory::mapped::segment_space;
-use crate::proto::handshake::{Answer, Carrier, Datagram, Geometry, Loan};
+use crate::proto::handshake::{Answer, Datagram, ExportAnswer, ExportedObject, Geometry};
 use crate::qp::link::Peer;
 
 const PAGE: usize = 4096;
@@ -21,8 +21,8 @@ const ALL: Access = Access { local_write: true, remote_read: true, remote_write:
 /// Memory of a file, or without one; mapped as long as the tests run.
 fn mapping(file: Option<&OwnedFd>, length: usize, flags: MapFlags) -> &'static [u8] {
     let (nowhere, rights) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
-    // SAFETY: a new mapping at an address of the kernel's choice, which nobody unmaps. Tests look at it when the
-    // transfers that write there are complete.
+    // SAFETY: a new mapping at an address of the kernel's choice, never unmapped. Tests read it after the transfers that write
+    // there are complete.
     unsafe {
         let at = match file {
             Some(file) => rustix::mm::mmap(nowhere, length, rights, flags, file, 0),
@@ -77,10 +77,10 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// So many keys are mapped.
+/// Waits until that many keys are mapped.
 fn has_mapped(qp: &Qp, count: usize) {
     let peer = peer(qp);
-    until("mapped", || peer.loans.as_ref().unwrap().mapped() == count);
+    until("mapped", || peer.imports.as_ref().unwrap().mapped() == count);
 }
 
 fn transfer(side: &Side, qp: &Qp, op: Op, mr: &Mr, memory: &[u8]) -> Status {
@@ -100,35 +100,35 @@ fn has_fragments(qp: &Qp) -> bool {
 }
 
 #[test]
-fn only_what_can_never_be_a_signal_is_lent() {
-    let place = Place::new("lent");
+fn only_memory_that_cannot_fault_is_exported() {
+    let place = Place::new("exported");
     let a = place.open();
-    let is_lent = |memory: &[u8]| {
+    let is_exported = |memory: &[u8]| {
         let mr = a.share(memory);
         a.ia.device.regions.entry(mr.local_key()).unwrap().is_exported()
     };
     let file = sealed();
-    assert!(is_lent(mapping(Some(&file), LENGTH, MapFlags::SHARED)));
+    assert!(is_exported(mapping(Some(&file), LENGTH, MapFlags::SHARED)));
     let part = &mapping(Some(&file), LENGTH, MapFlags::SHARED)[5000..5100];
-    assert!(is_lent(part));
-    assert!(is_lent(segment_of(LENGTH).1));
-    assert!(!is_lent(mapping(Some(&file), LENGTH, MapFlags::PRIVATE)), "of this process alone");
+    assert!(is_exported(part));
+    assert!(is_exported(segment_of(LENGTH).1));
+    assert!(!is_exported(mapping(Some(&file), LENGTH, MapFlags::PRIVATE)), "of this process alone");
     let loose = memory(SealFlags::GROW, MemfdFlags::empty()).unwrap();
-    assert!(!is_lent(mapping(Some(&loose), LENGTH, MapFlags::SHARED)), "it may shrink");
-    assert!(!is_lent(mapping(None, LENGTH, MapFlags::SHARED)), "nothing to pass on");
+    assert!(!is_exported(mapping(Some(&loose), LENGTH, MapFlags::SHARED)), "it may shrink");
+    assert!(!is_exported(mapping(None, LENGTH, MapFlags::SHARED)), "nothing to pass on");
     let closed = mapping(Some(&sealed()), LENGTH, MapFlags::SHARED);
-    assert!(!is_lent(closed), "no descriptor is left");
+    assert!(!is_exported(closed), "no descriptor is left");
     let path = format!("{}/file", place.0);
     let disk = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap();
     disk.set_len(LENGTH as u64).unwrap();
-    assert!(!is_lent(mapping(Some(&disk.into()), LENGTH, MapFlags::SHARED)), "anybody may cut it");
+    assert!(!is_exported(mapping(Some(&disk.into()), LENGTH, MapFlags::SHARED)), "anybody may cut it");
     if let Ok(huge) = memory(SealFlags::SHRINK, MemfdFlags::HUGETLB) {
-        assert!(!is_lent(mapping(Some(&huge), LENGTH, MapFlags::SHARED)), "huge pages may run out");
+        assert!(!is_exported(mapping(Some(&huge), LENGTH, MapFlags::SHARED)), "huge pages may run out");
     }
     let fixed = memory(SealFlags::SHRINK, MemfdFlags::empty()).unwrap();
     let written = mapping(Some(&fixed), LENGTH, MapFlags::SHARED);
     rustix::fs::fcntl_add_seals(&fixed, SealFlags::FUTURE_WRITE).unwrap();
-    assert!(!is_lent(written), "peers could not write it");
+    assert!(!is_exported(written), "peers could not write it");
     let reads = Access { remote_write: false, ..ALL };
     let mr = a.ia.register_shared(&a.pd, region(written), reads).unwrap();
     assert!(a.ia.device.regions.entry(mr.local_key()).unwrap().is_exported());
@@ -145,7 +145,7 @@ fn only_what_can_never_be_a_signal_is_lent() {
 
 #[test]
 fn one_descriptor_does_for_all_registrations_of_a_file_and_goes_with_the_last() {
-    let place = Place::new("lent-once");
+    let place = Place::new("exported-once");
     let a = place.open();
     let file = sealed();
     let name = std::fs::read_link(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file))).unwrap();
@@ -277,7 +277,7 @@ fn a_deregistration_ends_direct_copies_and_the_mapping_goes() {
     assert_eq!((times_mapped(), transfer(&a, &active, write(&target_mr), &local_mr, &local)), (2, Status::Success));
     let old = write(&target_mr);
     drop(target_mr);
-    // The next registration that is asked for shows that the key is dead.
+    // The next registration that is mapped shows that the key is revoked.
     let next = b.share(target);
     assert_eq!(transfer(&a, &active, write(&next), &local_mr, &local), Status::Success);
     until("unmapped", || times_mapped() == 2);
@@ -288,7 +288,7 @@ fn a_deregistration_ends_direct_copies_and_the_mapping_goes() {
     // Nor does it stay when nothing is asked for.
     crate::memory::exchange::look_after(&a.ia.device);
     assert_eq!(times_mapped(), 1);
-    assert_eq!(peer(&active).loans.as_ref().unwrap().mapped(), 0);
+    assert_eq!(peer(&active).imports.as_ref().unwrap().mapped(), 0);
 }
 
 #[test]
@@ -317,32 +317,32 @@ fn a_peer_that_is_started_again_is_asked_again() {
     }
 }
 
-/// A liar with a table of registrations, and a victim that is connected to it.
+/// A malicious peer with a table of registrations, connected to the side under test.
 struct Owner {
-    stranger: Stranger,
+    client: TestClient,
     table: Map,
-    /// The ids and the token of the connection: ours, the victim's.
+    /// The two ids of the connection (own, peer's) and its token.
     ids: (u32, u32),
     token: u64,
 }
 
 impl Owner {
     fn connect(place: &Place, victim: &Side, qp: &Qp) -> Self {
-        let stranger = Stranger::new(place);
-        let address = PeerAddress::Path(stranger.path.clone());
+        let client = TestClient::new(place);
+        let address = PeerAddress::Path(client.path.clone());
         qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: &[] }, conn(1)).unwrap();
-        let Datagram::Request { id, terms: asked, .. } = stranger.answer() else { panic!() };
-        let geometry = Geometry::OURS;
+        let Datagram::Request { id, terms: asked, .. } = client.answer() else { panic!() };
+        let geometry = Geometry::LOCAL;
         let (table, table_fd) = Map::create("table", 16 * 64, false).unwrap();
         let area = |len| Map::create("area", len, false).unwrap().1;
         let fds = [area(geometry.area_len()), area(geometry.rma_len()), table_fd];
         let accepted = Some((terms(asked.token, geometry), vec![]));
         let reply = Datagram::Reply { client: id, server: 3, token: asked.token, answer: Answer::Accepted, accepted };
         let path = victim.ia.device.endpoint.path();
-        stranger.socket.send(path, &reply.encode(), &fds.each_ref().map(|fd| fd.as_fd())).unwrap();
-        assert_eq!(victim.sink.next(conn(1)), Heard::Established(vec![]));
-        assert!(matches!(stranger.answer(), Datagram::Ack { .. }));
-        Owner { stranger, table, ids: (3, id), token: asked.token }
+        client.socket.send(path, &reply.encode(), &fds.each_ref().map(|fd| fd.as_fd())).unwrap();
+        assert_eq!(victim.sink.next(conn(1)), SinkEvent::Established(vec![]));
+        assert!(matches!(client.answer(), Datagram::Ack { .. }));
+        Owner { client, table, ids: (3, id), token: asked.token }
     }
 
     /// Grants all of a region under a key.
@@ -354,129 +354,135 @@ impl Owner {
         }
     }
 
-    fn lend(&self, victim: &Side, datagram: &Datagram, fds: &[BorrowedFd<'_>]) {
-        self.stranger.socket.send(victim.ia.device.endpoint.path(), &datagram.encode(), fds).unwrap();
+    fn export(&self, victim: &Side, datagram: &Datagram, fds: &[BorrowedFd<'_>]) {
+        self.client.socket.send(victim.ia.device.endpoint.path(), &datagram.encode(), fds).unwrap();
     }
 }
 
 #[test]
-fn lies_about_lent_memory_are_not_mapped() {
-    let place = Place::new("lend-lies");
+fn invalid_export_answers_are_not_mapped() {
+    let place = Place::new("export-lies");
     let a = place.open();
     let victim = a.qp();
     let owner = Owner::connect(&place, &a, &victim);
     let (from, to) = owner.ids;
     let token = owner.token;
     let granted = Region { address: 0x10_0000, length: LENGTH as u64 };
-    let good = Loan { address: granted.address, length: granted.length, offset: 0, carrier: Carrier::Descriptor };
+    let good = ExportAnswer {
+        address: granted.address,
+        length: granted.length,
+        offset: 0,
+        object: ExportedObject::Descriptor,
+    };
     let space = segment_space().unwrap();
     let segment_id = |length| u32::try_from(segment_of(length).0).unwrap();
-    let numbered = |id, space| Carrier::Segment { id, space };
+    let numbered = |id, space| ExportedObject::Segment { id, space };
     let loose = || memory(SealFlags::GROW, MemfdFlags::empty()).unwrap();
-    let lies: Vec<(&str, Option<Loan>, Vec<OwnedFd>)> = vec![
+    let lies: Vec<(&str, Option<ExportAnswer>, Vec<OwnedFd>)> = vec![
         ("no", None, vec![sealed()]),
-        ("another address", Some(Loan { address: granted.address + 4096, ..good }), vec![sealed()]),
-        ("a shorter region", Some(Loan { length: 4096, ..good }), vec![sealed()]),
-        ("beyond its end", Some(Loan { offset: 1, ..good }), vec![sealed()]),
-        ("an offset that wraps", Some(Loan { offset: u64::MAX - 4095, ..good }), vec![sealed()]),
+        ("another address", Some(ExportAnswer { address: granted.address + 4096, ..good }), vec![sealed()]),
+        ("a shorter region", Some(ExportAnswer { length: 4096, ..good }), vec![sealed()]),
+        ("beyond its end", Some(ExportAnswer { offset: 1, ..good }), vec![sealed()]),
+        ("an offset that wraps", Some(ExportAnswer { offset: u64::MAX - 4095, ..good }), vec![sealed()]),
         ("no seals", Some(good), vec![loose()]),
         ("no descriptor", Some(good), vec![]),
         ("many descriptors", Some(good), vec![sealed(), sealed()]),
         ("a device", Some(good), vec![std::fs::File::open("/dev/zero").unwrap().into()]),
-        ("a short segment", Some(Loan { carrier: numbered(segment_id(LENGTH - 1), space), ..good }), vec![]),
-        ("another's segment", Some(Loan { carrier: numbered(segment_id(LENGTH), space ^ 1), ..good }), vec![]),
-        ("no segment", Some(Loan { carrier: numbered(u32::MAX - 1, space), ..good }), vec![]),
+        ("a short segment", Some(ExportAnswer { object: numbered(segment_id(LENGTH - 1), space), ..good }), vec![]),
+        ("another's segment", Some(ExportAnswer { object: numbered(segment_id(LENGTH), space ^ 1), ..good }), vec![]),
+        ("no segment", Some(ExportAnswer { object: numbered(u32::MAX - 1, space), ..good }), vec![]),
         (
             "an end that wraps",
-            Some(Loan { offset: u64::MAX, carrier: numbered(segment_id(LENGTH), space), ..good }),
+            Some(ExportAnswer { offset: u64::MAX, object: numbered(segment_id(LENGTH), space), ..good }),
             vec![],
         ),
     ];
     let local = [3u8; 8];
     let mr = a.register(&local);
     let peer = peer(&victim);
-    let loans = peer.loans.as_ref().unwrap();
+    let imports = peer.imports.as_ref().unwrap();
     let is_asked_for = |key| {
         owner.grant(key, granted);
         let remote = Remote { key, address: granted.address };
         victim.post_send(&wr(Op::Write(remote), &[segment(&mr, &local)], 1)).unwrap();
-        assert_eq!(owner.stranger.answer(), Datagram::Ask { from: to, to: from, token, key });
+        assert_eq!(owner.client.answer(), Datagram::Ask { from: to, to: from, token, key });
     };
-    for (n, (what, loan, fds)) in lies.iter().enumerate() {
+    for (n, (what, export, fds)) in lies.iter().enumerate() {
         let key = (n as u32 + 1) << 16 | 5;
         is_asked_for(key);
-        // Of nobody, for nothing, or of another connection: it does not count, and the answer is still waited for.
+        // Answers from an unknown sender, to no question, or for another connection are ignored; the real answer is still
+        // accepted.
         for (from, to, token, key) in
             [(from, to, token ^ 1, key), (from + 1, to, token, key), (from, to + 1, token, key)]
         {
-            owner.lend(&a, &Datagram::Lend { from, to, token, key, loan: Some(good) }, &[sealed().as_fd()]);
+            owner.export(&a, &Datagram::Export { from, to, token, key, export: Some(good) }, &[sealed().as_fd()]);
         }
-        owner.lend(&a, &Datagram::Lend { from, to, token, key: key ^ 1, loan: Some(good) }, &[sealed().as_fd()]);
-        assert!(loans.is_asked(key), "{what}");
+        owner.export(&a, &Datagram::Export { from, to, token, key: key ^ 1, export: Some(good) }, &[sealed().as_fd()]);
+        assert!(imports.is_asked(key), "{what}");
         let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
-        owner.lend(&a, &Datagram::Lend { from, to, token, key, loan: *loan }, &fds);
-        until(what, || !loans.is_asked(key));
-        assert_eq!(loans.mapped(), 0, "{what}");
+        owner.export(&a, &Datagram::Export { from, to, token, key, export: *export }, &fds);
+        until(what, || !imports.is_asked(key));
+        assert_eq!(imports.mapped(), 0, "{what}");
     }
     // The truth, and so the others were not refused for something else; it counts once.
     let key = 15 << 16 | 5;
     is_asked_for(key);
     for _ in 0..2 {
-        owner.lend(&a, &Datagram::Lend { from, to, token, key, loan: Some(good) }, &[sealed().as_fd()]);
+        owner.export(&a, &Datagram::Export { from, to, token, key, export: Some(good) }, &[sealed().as_fd()]);
     }
-    until("mapped", || loans.mapped() == 1);
+    until("mapped", || imports.mapped() == 1);
     let key = 14 << 16 | 5;
     is_asked_for(key);
-    let loan = Some(Loan { carrier: numbered(segment_id(LENGTH), space), ..good });
-    owner.lend(&a, &Datagram::Lend { from, to, token, key, loan }, &[]);
-    until("attached", || loans.mapped() == 2);
+    let export = Some(ExportAnswer { object: numbered(segment_id(LENGTH), space), ..good });
+    owner.export(&a, &Datagram::Export { from, to, token, key, export }, &[]);
+    until("attached", || imports.mapped() == 2);
 }
 
 #[test]
-fn who_may_not_reach_a_region_is_not_lent_it() {
-    let place = Place::new("lend-whom");
+fn region_is_not_exported_without_rights() {
+    let place = Place::new("export-whom");
     let b = place.open();
     let _listener = b.ia.listen(7, ObjectId { handle: 4096, generation: 1 }).unwrap();
     let path = b.ia.device.endpoint.path().to_path_buf();
-    let stranger = Stranger::new(&place);
-    let geometry = Geometry::OURS;
+    let client = TestClient::new(&place);
+    let geometry = Geometry::LOCAL;
     let area = |len| Map::create("area", len, false).unwrap().1;
     let fds = [area(geometry.area_len()), area(geometry.rma_len()), area(16 * 64)];
     let request = Datagram::Request { id: 5, terms: terms(99, geometry), private_data: vec![] };
-    stranger.socket.send(&path, &request.encode(), &fds.each_ref().map(|fd| fd.as_fd())).unwrap();
+    client.socket.send(&path, &request.encode(), &fds.each_ref().map(|fd| fd.as_fd())).unwrap();
     let passive = b.qp();
     b.sink.request().0.accept(&passive, &[], conn(1)).unwrap();
-    let Datagram::Reply { server, token: 99, answer: Answer::Accepted, .. } = stranger.answer() else { panic!() };
-    stranger.socket.send(&path, &Datagram::Ack { client: 5, server, token: 99 }.encode(), &[]).unwrap();
-    assert_eq!(b.sink.next(conn(1)), Heard::Established(vec![]));
+    let Datagram::Reply { server, token: 99, answer: Answer::Accepted, .. } = client.answer() else { panic!() };
+    client.socket.send(&path, &Datagram::Ack { client: 5, server, token: 99 }.encode(), &[]).unwrap();
+    assert_eq!(b.sink.next(conn(1)), SinkEvent::Established(vec![]));
 
     let file = sealed();
     let memory = mapping(Some(&file), LENGTH, MapFlags::SHARED);
     let part = &memory[5000..6000];
     let other_pd = b.ia.alloc_pd().unwrap();
-    let lent = b.share(part);
+    let exported = b.share(part);
     let (plain, other) = (b.register(part), b.ia.register_shared(&other_pd, region(part), ALL).unwrap());
     let local = b.ia.register_shared(&b.pd, region(part), Access { local_write: true, ..Access::default() }).unwrap();
     let over = b.share(part).local_key();
     let ask = |from, to, token, key| {
-        stranger.socket.send(&path, &Datagram::Ask { from, to, token, key }.encode(), &[]).unwrap();
+        client.socket.send(&path, &Datagram::Ask { from, to, token, key }.encode(), &[]).unwrap();
     };
-    let no = |key| Datagram::Lend { from: server, to: 5, token: 99, key, loan: None };
-    for mr in [plain.local_key(), other.local_key(), local.local_key(), over, lent.local_key() ^ 1, 0, u32::MAX] {
+    let no = |key| Datagram::Export { from: server, to: 5, token: 99, key, export: None };
+    for mr in [plain.local_key(), other.local_key(), local.local_key(), over, exported.local_key() ^ 1, 0, u32::MAX] {
         ask(5, server, 99, mr);
-        let received = stranger.received();
+        let received = client.received();
         assert_eq!((Datagram::decode(&received.bytes), received.fds.len()), (Ok(no(mr)), 0), "{mr:#x}");
     }
-    // Who does not know the connection hears nothing: the next answer is to the question behind those.
-    let key = lent.local_key();
+    // A question for an unknown connection gets no answer; the next answer belongs to the question behind it.
+    let key = exported.local_key();
     ask(5, server, 98, key);
     ask(6, server, 99, key);
     ask(5, server + 1, 99, key);
     ask(5, server, 99, key);
-    let received = stranger.received();
+    let received = client.received();
     let Region { address, length } = region(part);
-    let loan = Some(Loan { address, length, offset: 5000, carrier: Carrier::Descriptor });
-    assert_eq!(Datagram::decode(&received.bytes), Ok(Datagram::Lend { from: server, to: 5, token: 99, key, loan }));
+    let export = Some(ExportAnswer { address, length, offset: 5000, object: ExportedObject::Descriptor });
+    assert_eq!(Datagram::decode(&received.bytes), Ok(Datagram::Export { from: server, to: 5, token: 99, key, export }));
     let [given] = &received.fds[..] else { panic!("one descriptor") };
     assert_eq!(rustix::fs::fstat(given).unwrap().st_ino, rustix::fs::fstat(&file).unwrap().st_ino);
 }

@@ -1,0 +1,70 @@
+//! Liveness of a peer: the time of its last activity (CM-5).
+//!
+//! A heartbeat in the FIFO counts, and so does any progress on the connection: a message of the peer that was taken, or one of
+//! this side that it took. The engine checks at intervals.
+#![forbid(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Liveness {
+    heard: Instant,
+    /// Progress of the peer at that time.
+    progress: u64,
+}
+
+impl Liveness {
+    pub(crate) fn new(now: Instant) -> Self {
+        Liveness { heard: now, progress: 0 }
+    }
+
+    /// A sign of epoch.
+    pub(crate) fn record(&mut self, now: Instant) {
+        self.heard = now;
+    }
+
+    /// Records progress, which counts as activity. Returns whether the peer has been silent for longer than `silence`.
+    pub(crate) fn is_gone(&mut self, progress: u64, now: Instant, silence: Duration) -> bool {
+        if progress != self.progress {
+            (self.heard, self.progress) = (now, progress);
+        }
+        now.saturating_duration_since(self.heard) > silence
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SILENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_peer_that_says_nothing_for_too_long_is_gone_and_not_before() {
+        let begin = Instant::now();
+        let after = |seconds| begin + Duration::from_secs(seconds);
+        let mut liveness = Liveness::new(begin);
+        assert!(!liveness.is_gone(0, after(60), SILENCE));
+        assert!(liveness.is_gone(0, after(61), SILENCE));
+        liveness.record(after(61));
+        assert!(!liveness.is_gone(0, after(121), SILENCE));
+        assert!(liveness.is_gone(0, after(122), SILENCE));
+    }
+
+    #[test]
+    fn any_progress_counts_as_activity() {
+        let begin = Instant::now();
+        let after = |seconds| begin + Duration::from_secs(seconds);
+        let mut liveness = Liveness::new(begin);
+        assert!(!liveness.is_gone(5, after(59), SILENCE));
+        assert!(!liveness.is_gone(5, after(119), SILENCE), "its last deed is less than that ago");
+        assert!(liveness.is_gone(5, after(120), SILENCE));
+        assert!(!liveness.is_gone(6, after(500), SILENCE), "it was only not looked at");
+    }
+
+    #[test]
+    fn stopped_or_backward_clock_ends_no_connection() {
+        let begin = Instant::now();
+        let mut liveness = Liveness::new(begin + SILENCE);
+        assert!(!liveness.is_gone(0, begin, Duration::ZERO));
+    }
+}
