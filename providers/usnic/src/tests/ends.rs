@@ -84,7 +84,7 @@ fn who_ends_what_is_just_being_opened_ends_it_on_both_sides() {
 }
 
 #[test]
-fn rdma_outside_what_was_granted_breaks_the_connection() {
+fn rdma_outside_granted_memory_breaks_the_connection() {
     for case in 0..4 {
         let (a, qa, b, qb) = two();
         let mine = a.registered(vec![1; 64], ALL);
