@@ -6,10 +6,10 @@
 
 #[path = "threads/entries.rs"]
 mod entries;
-#[path = "threads/random_calls.rs"]
-mod random_calls;
 #[path = "threads/pair.rs"]
 mod pair;
+#[path = "threads/random_calls.rs"]
+mod random_calls;
 #[cfg(tsan)]
 #[path = "threads/sanitizer.rs"]
 mod sanitizer;
@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use dat_abi::*;
 use entries::{Entries, blank, completion, cookie, crew, dat, made, next, sure};
-use random_calls::Cage;
 use pair::{End, connect};
+use random_calls::Cage;
 
 /// Under the sanitizer all is done more often: that is what it is built for.
 const TIMES: u32 = if cfg!(tsan) { 8 } else { 1 };
