@@ -17,7 +17,7 @@ pub(crate) fn of_this_host() -> io::Result<Vec<(String, IpAddr)>> {
     while !next.is_null() {
         // SAFETY: an entry of the list, which is freed below.
         let entry = unsafe { &*next };
-        // SAFETY: null, or an address of its family that lives as long as the list.
+        // SAFETY: null, or an address of its family, valid as long as the list.
         if let Some(address) = unsafe { ip(entry.ifa_addr) } {
             // SAFETY: every entry has a name, which ends with zero.
             let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy();
@@ -50,12 +50,12 @@ unsafe fn ip(address: *const libc::sockaddr) -> Option<IpAddr> {
     // SAFETY: not null; every address begins with its family.
     match i32::from(unsafe { (*address).sa_family }) {
         libc::AF_INET => {
-            // SAFETY: the family says so.
+            // SAFETY: the family selects the structure.
             let address = unsafe { &*address.cast::<libc::sockaddr_in>() };
             Some(IpAddr::V4(Ipv4Addr::from(address.sin_addr.s_addr.to_ne_bytes())))
         }
         libc::AF_INET6 => {
-            // SAFETY: the family says so.
+            // SAFETY: the family selects the structure.
             let address = unsafe { &*address.cast::<libc::sockaddr_in6>() };
             Some(IpAddr::V6(Ipv6Addr::from(address.sin6_addr.s6_addr)))
         }

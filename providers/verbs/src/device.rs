@@ -1,6 +1,6 @@
-//! An open device: what an IA's objects share, and where the engine finds whom an event is about.
+//! An open device: state shared by the objects of an IA, and dispatch of events to their objects.
 //!
-//! Events name queue pairs by number and queues by id; a table gives the object if it still lives. Nothing here decides.
+//! Events name queue pairs by number and queues by id; a table gives the object if it still exists.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -23,8 +23,8 @@ use crate::engine::{Interest, Reactor, Source, Watch};
 use crate::find::Found;
 use crate::ibv::{AsyncEvent, Channel, Context, Gid, PortEvent, QpEvent, SrqEvent};
 use crate::memory::keys::Keys;
-use crate::opened::Opened;
 use crate::settings::Knobs;
+use crate::shared_device::Opened;
 use crate::{find, gid, limits};
 
 /// An open device.
@@ -48,25 +48,25 @@ pub(crate) struct Device {
     pub(crate) channel: Arc<Channel>,
     pub(crate) reactor: Arc<Reactor>,
     pub(crate) sink: Arc<dyn CmSink<Verbs>>,
-    /// What is registered, for data that go inline.
+    /// Registrations, for checks of inline data.
     pub(crate) keys: Arc<Keys>,
     pub(crate) names: SharedNames,
     manager: OnceLock<Arc<dyn Manager>>,
-    /// Who listens, by qualifier.
+    /// Listeners by qualifier.
     pub(crate) listeners: Mutex<HashMap<u64, ObjectId>>,
     completions: Arc<Completions>,
     asynchronous: Arc<Asynchronous>,
     watches: OnceLock<[Watch; 2]>,
 }
 
-/// Where processes of this host find each other's shared memory.
+/// Base directory for names of shared memory.
 const NAMES: BaseDirKind = BaseDirKind { provider: "verbs", variable: "DAPL_DIR", default: "/dev/shm/dapl-verbs" };
 
 /// The vendor's number of soft-RoCE.
 const SOFTWARE: u32 = 0xff_ffff;
 /// Vendors whose drivers of rdma-core post through the kernel: soft-RoCE, soft-iWARP, and Intel's qib and hfi1.
 const POST_BY_KERNEL: [u32; 3] = [SOFTWARE, 0x62_6d74, 0x1175];
-/// Longer than it takes to look at a packet.
+/// Longer than soft-RoCE takes to handle a packet.
 const PAUSE: Duration = Duration::from_micros(100);
 
 impl Device {
@@ -122,15 +122,15 @@ impl Device {
         Ok(device)
     }
 
-    /// How many of so many segments of a request are to be kept while it is in flight: none, but for soft-RoCE, which does
-    /// not say what was wrong with them.
+    /// Number of segments of a request to be kept while it is in flight: none, except for soft-RoCE, which does not report
+    /// which segment was wrong.
     pub(crate) fn kept(&self, segments: u32) -> u32 {
         if self.is_software { segments } else { 0 }
     }
 
-    /// Waits until the device has seen that a queue pair is in error, where going on to RESET would meet it: soft-RoCE of Linux
-    /// 6.1 looks at the state twice for one packet, and follows a null pointer if it was ERR and is not any more.
-    pub(crate) fn let_notice(&self) {
+    /// Waits until the device has noticed that a queue pair is in ERR. Soft-RoCE of Linux 6.1 checks the state twice per
+    /// packet, and follows a null pointer if it was ERR and is RESET at the second check.
+    pub(crate) fn wait_for_error_state(&self) {
         if self.is_software {
             std::thread::sleep(PAUSE);
         }
@@ -158,7 +158,7 @@ impl Device {
         self.is_ethernet
     }
 
-    /// Completions that a queue can have room for.
+    /// Maximum capacity of a completion queue.
     pub(crate) fn max_cqe(&self) -> u32 {
         self.max_cqe
     }
@@ -185,7 +185,7 @@ impl Device {
                     QpEvent::Fatal | QpEvent::RequestError | QpEvent::AccessError | QpEvent::PathMigrationError => {
                         qp.device_failed();
                     }
-                    // Of a queue pair that has ended, or no news.
+                    // Of a queue pair that has ended, or without consequences.
                     QpEvent::LastWqe | QpEvent::SqDrained | QpEvent::PathMigrated => {}
                 }
             }
@@ -231,7 +231,7 @@ impl Device {
     }
 }
 
-/// Where completions are announced.
+/// Receives completion events.
 pub(crate) struct Completions(pub(crate) Weak<Device>);
 
 impl Source for Completions {
@@ -255,7 +255,7 @@ impl Source for Completions {
     }
 }
 
-/// Where the device tells what happens to it.
+/// Receives asynchronous events of the device.
 pub(crate) struct Asynchronous(pub(crate) Weak<Device>);
 
 impl Source for Asynchronous {

@@ -1,7 +1,6 @@
-//! The engine: one thread per IA that waits for descriptors, deadlines and jobs, and tells those concerned.
+//! The engine: one thread per IA that waits for descriptors, deadlines and jobs, and calls their handlers.
 //!
-//! Everything that is reported upwards is reported from here, with no lock held. Nothing here knows what a source is for,
-//! and nothing here blocks but the one wait for all of them.
+//! All reports to the object layer are made here, without locks. Only the wait for all sources blocks.
 #![forbid(unsafe_code)]
 
 use std::cmp::Reverse;
@@ -18,10 +17,10 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 /// Events taken from the kernel at a time.
 const BATCH: usize = 32;
-/// The key of the bell; sources count from 1.
-const BELL: u64 = 0;
+/// Key of the wake-up eventfd; sources count from 1.
+const WAKE_UP: u64 = 0;
 
-/// Who waits for a descriptor or a deadline.
+/// Handler of a descriptor or a deadline.
 pub(crate) trait Source: Send + Sync {
     /// Its descriptor can be read or written, or has hung up; it finds out which.
     fn ready(&self) {}
@@ -31,7 +30,7 @@ pub(crate) trait Source: Send + Sync {
     }
 }
 
-/// What a source waits for on its descriptor, level-triggered.
+/// Events awaited on a descriptor, level-triggered.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Interest {
     Read,
@@ -49,11 +48,11 @@ impl Interest {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The engine, as those who use it see it.
+/// Interface of the engine for other modules.
 pub(crate) struct Reactor {
     epoll: OwnedFd,
-    bell: OwnedFd,
-    /// The bell was rung, and nobody has come yet.
+    wake_up: OwnedFd,
+    /// The eventfd was written and not read yet.
     rung: AtomicBool,
     stopping: AtomicBool,
     jobs: Mutex<VecDeque<Job>>,
@@ -120,22 +119,22 @@ impl Drop for Watch {
 impl Reactor {
     pub(crate) fn new() -> io::Result<Arc<Self>> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+        let wake_up = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &wake_up, epoll::EventData::new_u64(WAKE_UP), epoll::EventFlags::IN)?;
         Ok(Arc::new(Reactor {
             epoll,
-            bell,
+            wake_up,
             rung: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             jobs: Mutex::default(),
             sources: Mutex::default(),
-            keys: AtomicU64::new(BELL + 1),
+            keys: AtomicU64::new(WAKE_UP + 1),
             alarms: Mutex::default(),
             thread: Mutex::new(None),
         }))
     }
 
-    /// Has `source` told when its descriptor has something.
+    /// Calls `source` when its descriptor has events.
     pub(crate) fn watch(
         self: &Arc<Self>,
         fd: BorrowedFd<'_>,
@@ -149,8 +148,7 @@ impl Reactor {
         Ok(watch)
     }
 
-    /// Has `source` told, with `what`, when the time has passed. It cannot be called off: who has changed its mind knows by
-    /// `what`.
+    /// Calls `source` with `what` after the delay. It cannot be cancelled; `what` identifies a call that is no longer wanted.
     pub(crate) fn after(&self, delay: Duration, source: Weak<dyn Source>, what: u64) {
         let number = self.keys.fetch_add(1, Ordering::Relaxed);
         let alarm = Alarm { at: Instant::now() + delay, number, source, what };
@@ -186,7 +184,7 @@ impl Reactor {
     fn ring(&self) {
         if !self.rung.swap(true, Ordering::AcqRel) {
             // Fails only when it rings already.
-            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(&self.wake_up, &1u64.to_ne_bytes());
         }
     }
 
@@ -231,17 +229,17 @@ impl Reactor {
             Err(rustix::io::Errno::INTR) => return,
             Err(error) => {
                 log::error!("the engine cannot wait: {error}");
-                // Whatever it is, the thread must not spin.
+                // An unexpected error must not make the thread spin.
                 std::thread::sleep(Duration::from_millis(10));
                 return;
             }
         };
         for event in ready {
             match event.data.u64() {
-                BELL => {
+                WAKE_UP => {
                     let mut count = [0; 8];
-                    let _ = rustix::io::read(&self.bell, &mut count);
-                    // After the read and before the jobs are looked at: who rings now rings again.
+                    let _ = rustix::io::read(&self.wake_up, &mut count);
+                    // After the read and before the jobs are taken: a thread that adds a job now writes again.
                     self.rung.store(false, Ordering::Release);
                 }
                 key => {
@@ -254,7 +252,7 @@ impl Reactor {
         }
     }
 
-    /// How long there is nothing to do; `None` is for ever.
+    /// Time until the next deadline; `None` without one.
     fn patience(&self) -> Option<Duration> {
         if self.stopping.load(Ordering::Acquire) || !self.jobs.lock().is_empty() {
             return Some(Duration::ZERO);

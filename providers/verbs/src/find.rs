@@ -1,6 +1,6 @@
-//! Which device, port and address an IA is: from what its line names to an open device.
+//! Finds device, port and address of an IA from its `ia_params`, and opens the device.
 //!
-//! Asked once, when the IA is opened; it may ask the resolver, and so wait. What cannot be found is told by `explain`.
+//! Called once, when the IA is opened; it may call the resolver, and so wait. `explain` logs failures.
 #![forbid(unsafe_code)]
 
 use std::fs::OpenOptions;
@@ -12,13 +12,13 @@ use std::sync::Arc;
 use dapl::error::Result;
 use ibverbs_sys::{IBV_LINK_LAYER_ETHERNET, ibv_port_state};
 
-use crate::explain::{self, Cause};
 use crate::gid;
 use crate::host::Host;
 use crate::ibv::{Context, Gid};
+use crate::refusal::{self, Cause};
 use crate::settings::{Knobs, ManagerKind};
 
-/// What was found, and opened.
+/// The opened device with its port and address.
 pub(crate) struct Found {
     pub(crate) context: Arc<Context>,
     pub(crate) port: u8,
@@ -34,7 +34,7 @@ pub(crate) struct Found {
 pub(crate) fn open(name: &str, knobs: &Knobs) -> Result<Found> {
     let host = Host::this();
     let opened = load(knobs).and_then(|()| find(&host, knobs)).and_then(|place| open_place(&host, &place, knobs));
-    opened.map_err(|cause| explain::refusal(name, &knobs.object, &cause))
+    opened.map_err(|cause| refusal::refusal(name, &knobs.object, &cause))
 }
 
 /// Loads what an open IA calls of rdma-core.
@@ -46,9 +46,9 @@ fn load(knobs: &Knobs) -> Finding<()> {
     }
 }
 
-/// Where an IA is.
+/// The location of an IA.
 #[derive(Clone, Debug, Eq, PartialEq)]
-struct Place {
+struct SocketContext {
     device: String,
     port: u8,
     netdev: Option<String>,
@@ -57,7 +57,7 @@ struct Place {
 
 type Finding<T> = std::result::Result<T, Cause>;
 
-fn find(host: &Host, knobs: &Knobs) -> Finding<Place> {
+fn find(host: &Host, knobs: &Knobs) -> Finding<SocketContext> {
     let object = knobs.object.as_str();
     let devices = host.devices().ok_or(Cause::NoRdma)?;
     let place = if devices.is_empty() {
@@ -82,13 +82,13 @@ fn find(host: &Host, knobs: &Knobs) -> Finding<Place> {
 }
 
 /// The first device with an address, else the first.
-fn any(host: &Host, devices: &[String], knobs: &Knobs) -> Finding<Place> {
+fn any(host: &Host, devices: &[String], knobs: &Knobs) -> Finding<SocketContext> {
     let places = || devices.iter().map(|device| by_device(host, device, knobs));
     let with_address = places().find(|place| place.as_ref().is_ok_and(|place| place.address.is_some()));
     with_address.or_else(|| places().next()).unwrap_or(Err(Cause::NoDevices))
 }
 
-fn by_device(host: &Host, device: &str, knobs: &Knobs) -> Finding<Place> {
+fn by_device(host: &Host, device: &str, knobs: &Knobs) -> Finding<SocketContext> {
     let ports = host.ports(device);
     let port = knobs.port.or(ports.first().copied()).unwrap_or(1);
     if !ports.contains(&port) {
@@ -99,16 +99,16 @@ fn by_device(host: &Host, device: &str, knobs: &Knobs) -> Finding<Place> {
     let first = with_address.clone().next();
     let chosen = with_address.find(|(_, address)| address.is_ipv4()).or(first);
     let netdev = chosen.map(|(netdev, _)| netdev).or(netdevs.first()).cloned();
-    Ok(Place { device: device.to_string(), port, netdev, address: chosen.map(|(_, address)| address) })
+    Ok(SocketContext { device: device.to_string(), port, netdev, address: chosen.map(|(_, address)| address) })
 }
 
-fn by_netdev(host: &Host, netdev: &str, address: Option<IpAddr>) -> Finding<Place> {
+fn by_netdev(host: &Host, netdev: &str, address: Option<IpAddr>) -> Finding<SocketContext> {
     let plain = || Cause::Plain { netdev: netdev.to_string(), others: host.rdma_netdevs() };
     let (device, port) = host.device_of(netdev).ok_or_else(plain)?;
-    Ok(Place { device, port, netdev: Some(netdev.to_string()), address })
+    Ok(SocketContext { device, port, netdev: Some(netdev.to_string()), address })
 }
 
-fn by_address(host: &Host, object: &str, devices: Vec<String>) -> Finding<Place> {
+fn by_address(host: &Host, object: &str, devices: Vec<String>) -> Finding<SocketContext> {
     let addresses = object.parse().map_or_else(|_| (host.resolve)(object), |address| vec![address]);
     if addresses.is_empty() {
         return Err(Cause::Unknown { object: object.to_string(), devices });
@@ -131,7 +131,7 @@ fn check_manager(host: &Host) -> Finding<()> {
     opened.map(drop).or_else(|error| node_trouble(&node, &error).map_or(Ok(()), Err))
 }
 
-/// What the failure to open a device file says, if it is one that has a remedy.
+/// The cause for a failure to open a device file, if it has a remedy.
 fn node_trouble(node: &Path, error: &io::Error) -> Option<Cause> {
     let node = node.display().to_string();
     match error.kind() {
@@ -141,7 +141,7 @@ fn node_trouble(node: &Path, error: &io::Error) -> Option<Cause> {
     }
 }
 
-/// Why libibverbs does not open a device that the kernel has.
+/// The reason why libibverbs does not open a device that the kernel has.
 fn diagnose(host: &Host, device: &str, is_listed: bool, error: &io::Error) -> Cause {
     let Some(node) = host.verbs_node(device) else { return Cause::NoVerbs { device: device.to_string() } };
     if !node.exists() {
@@ -154,8 +154,8 @@ fn diagnose(host: &Host, device: &str, is_listed: bool, error: &io::Error) -> Ca
     node_trouble(&node, error).unwrap_or_else(failed)
 }
 
-fn open_place(host: &Host, place: &Place, knobs: &Knobs) -> Finding<Found> {
-    let Place { device, port, netdev, address } = place;
+fn open_place(host: &Host, place: &SocketContext, knobs: &Knobs) -> Finding<Found> {
+    let SocketContext { device, port, netdev, address } = place;
     let context = Context::open(device).map_err(|error| {
         let is_listed = Context::devices().is_ok_and(|devices| devices.contains(device));
         diagnose(host, device, is_listed, &error)
@@ -169,7 +169,8 @@ fn open_place(host: &Host, place: &Place, knobs: &Knobs) -> Finding<Found> {
     }
     let is_ethernet = u32::from(attributes.link_layer) == IBV_LINK_LAYER_ETHERNET && !context.is_iwarp();
     let gids = context.gids(*port).map_err(failed("the port's GIDs"))?;
-    let wanted = gid::Wanted { is_ethernet, address: *address, netdev: netdev.as_deref(), index: knobs.gid_index };
+    let wanted =
+        gid::GidRequirements { is_ethernet, address: *address, netdev: netdev.as_deref(), index: knobs.gid_index };
     let gid = gid::choose(&gids, &wanted);
     let gid = gid.ok_or_else(|| Cause::NoGid { device: device.clone(), port: *port, index: knobs.gid_index })?;
     log::info!(

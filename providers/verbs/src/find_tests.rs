@@ -91,7 +91,7 @@ impl Tree {
         }
     }
 
-    fn find(&self, params: &str) -> Finding<Place> {
+    fn find(&self, params: &str) -> Finding<SocketContext> {
         find(&self.host, &Knobs::read(params, ""))
     }
 
@@ -114,7 +114,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// The resolver knows one host with an address elsewhere and two here, one abroad, and one that is plain.
+/// A resolver with one host that has an address elsewhere and two here, one remote host, and one plain one.
 fn resolve(name: &str) -> Vec<IpAddr> {
     let known: &[&str] = match name {
         "node-ib1" => &["198.51.100.9", "192.0.2.11", "2001:db8::10"],
@@ -125,8 +125,13 @@ fn resolve(name: &str) -> Vec<IpAddr> {
     known.iter().map(|text| ip(text)).collect()
 }
 
-fn place(device: &str, port: u8, netdev: &str, address: &str) -> Finding<Place> {
-    Ok(Place { device: device.to_string(), port, netdev: Some(netdev.to_string()), address: address.parse().ok() })
+fn place(device: &str, port: u8, netdev: &str, address: &str) -> Finding<SocketContext> {
+    Ok(SocketContext {
+        device: device.to_string(),
+        port,
+        netdev: Some(netdev.to_string()),
+        address: address.parse().ok(),
+    })
 }
 
 #[test]
@@ -187,7 +192,7 @@ fn only_rdma_cm_needs_an_address() {
     assert_eq!(tree.cause("mthca0 1"), none(&["ib0"]));
     assert_eq!(tree.cause("ib0 0"), none(&["ib0"]));
     assert_eq!(tree.find("mthca0 1 cm=socket"), place("mthca0", 1, "ib0", ""));
-    let bare = Place { device: "mthca0".to_string(), port: 1, netdev: None, address: None };
+    let bare = SocketContext { device: "mthca0".to_string(), port: 1, netdev: None, address: None };
     fs::remove_dir_all(tree.host.sys.join("class/infiniband/mthca0/device/net")).unwrap();
     assert_eq!(tree.cause("mthca0 1"), none(&[]));
     assert_eq!(tree.find("mthca0 1 cm=none"), Ok(bare));
@@ -227,7 +232,7 @@ fn a_host_without_devices_says_so() {
 }
 
 #[test]
-fn rdma_cm_must_be_there_for_those_who_use_it() {
+fn missing_rdma_cm_refuses_only_its_users() {
     let tree = Tree::full();
     fs::remove_file(tree.host.dev.join("infiniband/rdma_cm")).unwrap();
     assert_eq!(tree.cause("mlx5_0 1"), Cause::NoNode { node: tree.path("rdma_cm") }, "a container, perhaps");

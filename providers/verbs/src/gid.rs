@@ -1,6 +1,5 @@
-//! Which GID of its port an IA uses: on Ethernet it says also by which protocol, and in which VLAN.
-//!
-//! Pure. The choice is logged by whoever opens the device.
+//! Chooses the GID of an IA's port; on Ethernet it determines the RoCE version and the VLAN as well. The caller logs the
+//! choice.
 #![forbid(unsafe_code)]
 
 use std::cmp::Reverse;
@@ -8,26 +7,26 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use crate::ibv::{Gid, GidKind};
 
-/// What a GID is wanted for.
+/// Requirements for a GID.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct GidRequirements<'a> {
     /// RoCE: peers know us by the GID of our address.
     pub(crate) is_ethernet: bool,
     pub(crate) address: Option<IpAddr>,
     /// The network device that has the address.
     pub(crate) netdev: Option<&'a str>,
-    /// What the administrator says.
+    /// The index from the settings.
     pub(crate) index: Option<u32>,
 }
 
 /// The GID of that index, if one is given. On Ethernet: RoCE v2 before v1, and of these the one that is the address,
 /// then those of its network device, and of them one that holds on the link only. Elsewhere the first.
-pub(crate) fn choose(gids: &[Gid], wanted: &Wanted<'_>) -> Option<Gid> {
+pub(crate) fn choose(gids: &[Gid], wanted: &GidRequirements<'_>) -> Option<Gid> {
     if let Some(index) = wanted.index {
         return gids.iter().find(|gid| gid.index == index).cloned();
     }
     if !wanted.is_ethernet {
-        // A port of InfiniBand always has one. Who speaks iWARP never looks at it.
+        // A port of InfiniBand always has one. iWARP does not use it.
         let nothing = Gid { index: 0, raw: [0; 16], kind: GidKind::Ib, netdev: None };
         return Some(gids.iter().min_by_key(|gid| gid.index).cloned().unwrap_or(nothing));
     }
@@ -48,8 +47,8 @@ pub(crate) fn is_same_family(one: &[u8; 16], other: &[u8; 16]) -> bool {
     is_v4(one) == is_v4(other)
 }
 
-/// The GID with which to reach a peer's GID of another family than `chosen`: of `chosen`'s network device, of the scope
-/// (link-local or not) of the peer's, and the first such of the port, since a peer without a choice of its own uses its first.
+/// A GID that reaches a peer's GID of another address family than `chosen`: the port's first one of the same network device and
+/// of the peer's scope (link-local or not), since a peer without a setting uses its first.
 pub(crate) fn reaching(gids: &[Gid], chosen: &Gid, peer: &[u8; 16]) -> Option<Gid> {
     let is_link_local = |gid: &[u8; 16]| Ipv6Addr::from(*gid).is_unicast_link_local();
     let rank = |gid: &&Gid| {
@@ -98,11 +97,11 @@ mod tests {
         ]
     }
 
-    fn roce<'a>(address: &str, netdev: &'a str) -> Wanted<'a> {
-        Wanted { is_ethernet: true, address: address.parse().ok(), netdev: Some(netdev), index: None }
+    fn roce<'a>(address: &str, netdev: &'a str) -> GidRequirements<'a> {
+        GidRequirements { is_ethernet: true, address: address.parse().ok(), netdev: Some(netdev), index: None }
     }
 
-    fn index(gids: &[Gid], wanted: &Wanted<'_>) -> Option<u32> {
+    fn index(gids: &[Gid], wanted: &GidRequirements<'_>) -> Option<u32> {
         choose(gids, wanted).map(|gid| gid.index)
     }
 
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_old_protocol_is_for_those_who_have_no_other() {
+    fn rocev1_is_chosen_only_without_rocev2() {
         let old: Vec<_> = table().into_iter().filter(|gid| gid.kind == GidKind::RoceV1).collect();
         assert_eq!(index(&old, &roce("192.0.2.1", "eth2")), Some(2));
         assert_eq!(index(&old, &roce("192.0.2.77", "eth2")), Some(0));
@@ -133,8 +132,8 @@ mod tests {
     }
 
     #[test]
-    fn the_administrator_has_the_last_word() {
-        let wanted = |index| Wanted { index: Some(index), ..roce("192.0.2.1", "eth2") };
+    fn configured_index_wins() {
+        let wanted = |index| GidRequirements { index: Some(index), ..roce("192.0.2.1", "eth2") };
         assert_eq!(index(&table(), &wanted(4)), Some(4));
         assert_eq!(index(&table(), &wanted(9)), None);
     }
@@ -156,15 +155,15 @@ mod tests {
 
     #[test]
     fn infiniband_takes_the_first() {
-        let ib = Wanted { is_ethernet: false, address: None, netdev: None, index: None };
+        let ib = GidRequirements { is_ethernet: false, address: None, netdev: None, index: None };
         let gids = [gid(1, "fe80::2", GidKind::Ib, ""), gid(0, "fe80::1", GidKind::Ib, "")];
         assert_eq!(index(&gids, &ib), Some(0));
         assert_eq!(choose(&[], &ib).map(|gid| gid.raw), Some([0; 16]));
-        assert_eq!(index(&gids, &Wanted { index: Some(1), ..ib }), Some(1));
+        assert_eq!(index(&gids, &GidRequirements { index: Some(1), ..ib }), Some(1));
     }
 
     #[test]
-    fn it_is_shown_with_all_that_matters() {
+    fn gid_choice_is_logged_completely() {
         let text = shown(&table()[3]);
         assert_eq!(text, "GID ::ffff:192.0.2.1 (index 3, roce-v2 on eth2)");
     }

@@ -1,14 +1,13 @@
-//! What this host has: RDMA devices, their ports and network devices, and the files by which programs reach them.
+//! RDMA devices of this host, their ports and network devices, and the device files.
 //!
-//! All of it is read from sysfs and `/dev`, whose places are given, so that a test can make up a host. Only facts: what
-//! they are good for is `find`'s business.
+//! Read from sysfs and `/dev`, whose paths are arguments for tests. Only facts; `find` uses them.
 #![forbid(unsafe_code)]
 
 use std::fs;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-/// How deep network devices stand upon each other: a VLAN upon a bond upon a port is two.
+/// Maximum nesting of network devices: a VLAN on a bond on a port is two.
 const DEEP: usize = 4;
 
 /// A host.
@@ -31,7 +30,7 @@ impl Host {
         Host { sys: "/sys".into(), dev: "/dev".into(), addresses, resolve }
     }
 
-    /// The RDMA devices that the kernel has, in order; `None` when it knows nothing of RDMA.
+    /// RDMA devices of the kernel, in order; `None` without RDMA support.
     pub(crate) fn devices(&self) -> Option<Vec<String>> {
         let directory = self.infiniband();
         directory.is_dir().then(|| names(&directory))
@@ -68,7 +67,7 @@ impl Host {
         all.into_iter().filter(|netdev| self.device_of(netdev).is_some()).collect()
     }
 
-    /// The RDMA device and the port that a network device goes with: also one that stands upon another (VLAN, bond).
+    /// RDMA device and port of a network device, also of a VLAN or bond on top of it.
     pub(crate) fn device_of(&self, netdev: &str) -> Option<(String, u8)> {
         self.device_below(netdev, DEEP)
     }
@@ -136,7 +135,7 @@ impl Host {
         }
         let devices = self.devices()?;
         let ports = || devices.iter().flat_map(|device| self.ports(device).into_iter().map(move |port| (device, port)));
-        // RoCE: the kernel's own word. A port's GIDs name all that stands upon its network device as well.
+        // RoCE: from the kernel's table. A port's GIDs also name the devices on top of its network device.
         let mut by_gid =
             ports().filter(|(device, port)| self.gid_netdevs(device, *port).iter().any(|name| name == netdev));
         if let Some((device, port)) = by_gid.next() {
@@ -148,7 +147,7 @@ impl Host {
             let port = self.port_of(netdev, &device)?;
             return Some((device, port));
         }
-        // Drivers in software say what they stand upon.
+        // Software drivers name their parent.
         let is_parent =
             |device: &&String| text(&self.infiniband().join(device).join("parent")).as_deref() == Some(netdev);
         if let Some(device) = devices.iter().find(is_parent) {
@@ -180,7 +179,7 @@ impl Host {
     }
 }
 
-/// What is in a directory, in order; nothing if it is not there.
+/// Entries of a directory, in order; empty if it does not exist.
 fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -188,7 +187,7 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Indices without a GID in a row, behind which nobody looks: a port may have a thousand.
+/// Number of consecutive empty GID entries after which the search ends: a table may have a thousand.
 const FREE: u32 = 64;
 
 /// The trimmed text of a file, if there is any.

@@ -1,30 +1,28 @@
 //! `libdaplverbs.so.1`: the uDAPL provider over rdma-core, for InfiniBand, RoCE and iWARP.
 //!
-//! An open IA is a `device` (found by `find`, described by `limits`, set up by `settings` and `gid`) with one thread, the
-//! `engine`. dapl sees queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), memory and windows
-//! (`memory`); each stands on its counterpart in `ibv`, which alone calls libibverbs. A connection manager (`cm`) connects two
-//! queue pairs: by rdma_cm, by messages over TCP, or not at all.
-//!
-//! It knows no handle and no event of DAT's; dapl knows no queue pair's state.
+//! An open IA is a `device` (found by `find`, described by `limits`, configured by `settings` and `gid`) with one thread, the
+//! `engine`. dapl uses queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), memory and windows
+//! (`memory`); each is built on its counterpart in `ibv`, which alone calls libibverbs. A connection manager (`cm`) connects
+//! two queue pairs: by rdma_cm, by messages over TCP, or without messages.
 
 mod addresses;
 mod cm;
 mod cq;
 mod device;
 mod engine;
-mod explain;
 mod find;
 mod gid;
 mod host;
 mod ibv;
 mod limits;
 mod memory;
-mod opened;
 mod qp;
 mod rdma_cm;
+mod refusal;
 #[cfg(test)]
 mod rxe_tests;
 mod settings;
+mod shared_device;
 mod srq;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

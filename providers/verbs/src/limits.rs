@@ -1,7 +1,7 @@
-//! What an IA can do: the device's numbers and the port's, as far as a DAT attribute can say them.
+//! Limits of an IA: the device's and the port's, as far as a DAT attribute can express them.
 //!
-//! Pure but for the two questions to the device. A number that is larger than an attribute can say is cut, one of a
-//! part that the device lacks is 0, and no limit is promised that one end point alone could not use.
+//! A number that is too large for its attribute is cut, one of a feature that the device lacks is 0, and no limit is promised
+//! that a single end point could not use.
 
 use std::ffi::CStr;
 
@@ -25,7 +25,7 @@ pub(crate) fn of(context: &Context, port: u8, knobs: &Knobs) -> Result<Limits> {
     Ok(limits(&device, &port, knobs))
 }
 
-/// Events that any EVD may have room for: they are kept by us.
+/// Capacity of any EVD, which is kept in software.
 const EVENTS: u32 = 1 << 20;
 
 fn limits(device: &ibv_device_attr, port: &ibv_port_attr, knobs: &Knobs) -> Limits {
@@ -63,7 +63,7 @@ fn limits(device: &ibv_device_attr, port: &ibv_port_attr, knobs: &Knobs) -> Limi
     }
 }
 
-/// Drivers that count without a sign look negative.
+/// Drivers with unsigned counts look negative.
 fn count(number: i32) -> u32 {
     if number < 0 { i32::MAX as u32 } else { number as u32 }
 }
@@ -101,7 +101,7 @@ fn vendor(id: u32, part: u32) -> String {
 
 /// The first two numbers of such as `16.35.2000`.
 fn firmware(device: &ibv_device_attr) -> (u32, u32) {
-    // SAFETY: an array of bytes, whatever their sign, read as bytes.
+    // SAFETY: an array of bytes, reinterpreted as unsigned.
     let bytes = unsafe { std::slice::from_raw_parts(device.fw_ver.as_ptr().cast::<u8>(), device.fw_ver.len()) };
     let text = CStr::from_bytes_until_nul(bytes).map(CStr::to_string_lossy).unwrap_or_default();
     let mut numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse::<u32>().ok());
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_the_devices_within_what_an_attribute_can_say() {
+    fn limits_are_the_devices_clamped_to_attributes() {
         let limits = limits(&device(), &port(), &knobs("mlx5_0 1"));
         assert_eq!((limits.max_eps, limits.max_evds, limits.max_pzs, limits.max_rmrs), (1000, 500, 100, 77));
         assert_eq!((limits.max_lmrs, limits.max_lmr_size), (i32::MAX as u32, u64::MAX));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_device_lacks_is_nothing() {
+    fn missing_features_have_limit_zero() {
         let device = ibv_device_attr { max_srq: 0, device_cap_flags: 0, max_sge: 100, ..device() };
         let limits = limits(&device, &port(), &knobs("mlx5_0 1"));
         assert_eq!((limits.max_srqs, limits.max_rmrs, limits.max_dtos), (0, 0, 32768));

@@ -1,7 +1,7 @@
-//! librdmacm in Rust's terms: the event channel, its ids, and events that are copies.
+//! Safe wrappers of librdmacm: the event channel, its ids, and events that are copies.
 //!
-//! The only room that calls librdmacm. An event is acknowledged before anybody acts on it, so destroying an id waits for
-//! nobody. It retries nothing and decides nothing.
+//! The only module that calls librdmacm. An event is acknowledged before it is handled, so destroying an id does not wait. It
+//! retries nothing.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -17,7 +17,7 @@ use rdma_cm_sys::*;
 
 use crate::qp::state::Change;
 
-/// Where events come from.
+/// The source of events.
 pub(crate) struct EventChannel(NonNull<rdma_event_channel>);
 
 // SAFETY: librdmacm allows any thread to use a channel.
@@ -25,7 +25,7 @@ unsafe impl Send for EventChannel {}
 // SAFETY: as above.
 unsafe impl Sync for EventChannel {}
 
-/// What an event says.
+/// A copy of an event.
 pub(crate) struct Event {
     pub(crate) kind: rdma_cm_event_type,
     /// A reason, or an error number, negative.
@@ -38,7 +38,7 @@ pub(crate) struct Event {
     pub(crate) private_data: Vec<u8>,
 }
 
-/// What two ends tell each other, besides private data.
+/// Connection parameters exchanged besides private data.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Terms {
     /// Reads of the peer's at a time.
@@ -110,20 +110,20 @@ impl EventChannel {
         let raw = unsafe { &*event };
         let is_request = raw.event == RDMA_CM_EVENT_CONNECT_REQUEST;
         let about = if is_request { raw.listen_id } else { raw.id };
-        // SAFETY: the id of an event lives until the event is acknowledged.
+        // SAFETY: the id of an event is valid until the event is acknowledged.
         let number = unsafe { (*about).context } as usize;
         // SAFETY: all our ids are of a port space with connections, so this member of the union holds.
         let conn = unsafe { &raw.param.conn };
         let mut private_data = vec![0; if conn.private_data.is_null() { 0 } else { conn.private_data_len.into() }];
         if !private_data.is_empty() {
-            // SAFETY: so many bytes lie there until the event is acknowledged, and here.
+            // SAFETY: that many bytes are valid until the event is acknowledged.
             unsafe {
                 ptr::copy_nonoverlapping(conn.private_data.cast(), private_data.as_mut_ptr(), private_data.len())
             };
         }
         let new = is_request.then(|| {
             let number = fresh();
-            // SAFETY: a new id is nobody's yet; its context is the creator's to set.
+            // SAFETY: a new id is not shared yet; its context is set by its creator.
             unsafe { (*raw.id).context = number as *mut c_void };
             NonNull::new(raw.id).map(|id| (Id { id, _channel: self.clone() }, number))
         });
@@ -155,14 +155,14 @@ unsafe impl Sync for Id {}
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: ours, and gone after this. Its events are acknowledged as they are read, so this does not wait.
+        // SAFETY: owned, and not used after this. Its events are acknowledged as they are read, so this does not wait.
         if unsafe { rdma_destroy_id(self.id.as_ptr()) } != 0 {
             log::warn!("an rdma_cm id could not be destroyed: {}", io::Error::last_os_error());
         }
     }
 }
 
-/// As the library says it.
+/// Converts a result of the library.
 fn done(result: c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -244,7 +244,7 @@ impl Id {
         done(unsafe { rdma_notify(self.id.as_ptr(), IBV_EVENT_COMM_EST) })
     }
 
-    /// What takes a queue pair to this state.
+    /// Attributes that take a queue pair to this state.
     pub(crate) fn change(&self, state: ibv_qp_state::Type) -> io::Result<Change> {
         let mut attributes = ibv_qp_attr { qp_state: state, ..Default::default() };
         let mut mask = 0;
@@ -305,7 +305,7 @@ fn address_of(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match c_int::from(storage.ss_family) {
         libc::AF_INET => {
             let mut raw = MaybeUninit::<libc::sockaddr_in>::uninit();
-            // SAFETY: any bytes are an address, and a storage has room for each kind.
+            // SAFETY: any bytes are an address, and the storage has space for each kind.
             let raw = unsafe {
                 ptr::copy_nonoverlapping(ptr::from_ref(storage).cast(), raw.as_mut_ptr(), 1);
                 raw.assume_init()
@@ -337,7 +337,7 @@ mod tests {
             let address: SocketAddr = text.parse().unwrap();
             let raw = RawAddress::new(address);
             let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
-            // SAFETY: a storage has room for each kind, and any bytes are one.
+            // SAFETY: the storage has space for each kind, and any bytes are one.
             let storage = unsafe {
                 ptr::copy_nonoverlapping(
                     ptr::from_ref(&raw).cast::<u8>(),

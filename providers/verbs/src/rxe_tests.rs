@@ -1,6 +1,5 @@
-//! What only a device can tell: verbs, windows, shared queues, registrations, against soft-RoCE.
-//!
-//! Every test is skipped, with a word, where there is no device rxe0 with the address 192.0.2.1.
+//! Tests that need a device: verbs, windows, shared queues, registrations, on soft-RoCE. Skipped without a device rxe0 with the
+//! address 192.0.2.1.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use ibverbs_sys::{
     ibv_send_flags as sends, ibv_sge, ibv_wc,
 };
 
-use crate::ibv::{AsyncEvent, Channel, Context, Cq, GidKind, Op, Qp, QpWish, Srq, SrqEvent, Template, Wr};
+use crate::ibv::{AsyncEvent, Channel, Context, Cq, GidKind, Op, Qp, QpAttributes, Srq, SrqEvent, Template, Wr};
 use crate::memory::{Keys, Mr, Mw, Pd};
 use crate::settings::Knobs;
 use crate::{cq::status, find, limits, qp::state};
@@ -50,7 +49,7 @@ impl Pair {
         let channel = Channel::new(&context).unwrap();
         let cq = Cq::new(&context, &channel, 64, 77).unwrap();
         let srq = srq.then(|| Srq::new(&pd.0, 16, 2, 88).unwrap());
-        let wish = QpWish {
+        let attributes = QpAttributes {
             send_cq: &cq,
             recv_cq: &cq,
             srq: srq.as_ref(),
@@ -60,7 +59,7 @@ impl Pair {
             max_recv_sge: 2,
             max_inline: 64,
         };
-        let ends = [(); 2].map(|()| Qp::new(&pd.0, &wish).unwrap());
+        let ends = [(); 2].map(|()| Qp::new(&pd.0, &attributes).unwrap());
         let bytes = Box::new([0; 4096]);
         let pair = Pair { context, pd, keys: Arc::default(), channel, cq, ends, bytes };
         pair.connect();
@@ -119,9 +118,9 @@ impl Pair {
         ibv_sge { addr: self.region(at, 0).address, length, lkey: mr.local_key() }
     }
 
-    /// What is at a place now, which the device may have written.
+    /// The byte at this offset, which the device may have written.
     fn byte(&self, at: usize) -> u8 {
-        // SAFETY: inside the buffer; read as it is, since the compiler knows nothing of the device.
+        // SAFETY: inside the buffer; volatile, since the device writes it.
         unsafe { self.bytes.as_ptr().add(at).read_volatile() }
     }
 
@@ -154,7 +153,7 @@ impl Pair {
             .unwrap();
     }
 
-    /// Writes ten bytes from one end through `key`, and says how that ended.
+    /// Writes ten bytes from one end through `key`, and returns the status.
     fn write(&self, mr: &Mr, key: u32, to: usize) -> Status {
         let remote = Remote { key, address: self.region(to, 0).address };
         self.request(0, 5, Op::Write(remote), &[self.sge(mr, 0, 10)]);
@@ -173,7 +172,7 @@ impl Pair {
     }
 }
 
-/// A receive that fails for this reason. This driver knows of one only, which is none of the specification's.
+/// Whether a receive failed for this reason, or with the one status that this driver reports for all.
 fn is_local(status: Status, reason: Status) -> bool {
     status == reason || status == Status::LocalEp
 }
@@ -191,7 +190,7 @@ fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 #[test]
-fn rxe_says_what_it_is() {
+fn rxe_reports_its_attributes() {
     let Some(context) = device() else { return };
     let limits = limits::of(&context, 1, &Knobs::read("rxe0 1", "")).unwrap();
     eprintln!("{limits:?}");
@@ -264,7 +263,7 @@ fn rxe_carries_messages_writes_and_reads() {
 }
 
 #[test]
-fn rxe_refuses_what_a_key_does_not_allow() {
+fn rxe_refuses_access_beyond_a_key() {
     let Some(context) = device() else { return };
     let (pair, _) = Pair::new(context, false);
     let (all, local) = (pair.mr(ALL), pair.mr(LOCAL));
@@ -274,7 +273,7 @@ fn rxe_refuses_what_a_key_does_not_allow() {
     pair.connect();
     assert_eq!(pair.write(&all, all.remote_key() ^ 0x55, 2000), Status::RemoteAccess);
 
-    // Lent for writing, and not for receiving: two keys.
+    // Remotely but not locally writable: two keys.
     pair.connect();
     let lent = pair.mr(WRITE);
     assert_eq!((pair.write(&all, lent.remote_key(), 2000), pair.byte(2009)), (Status::Success, 0));
@@ -397,7 +396,7 @@ fn rxe_registers_only_memory_that_is_there() {
     let Some(context) = device() else { return };
     let (pair, _) = Pair::new(context, false);
     let map = |prot| {
-        // SAFETY: a fresh mapping; nobody else knows of it.
+        // SAFETY: a fresh mapping, not shared.
         let at =
             unsafe { libc::mmap(std::ptr::null_mut(), 8192, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED);

@@ -1,14 +1,12 @@
-//! What an administrator can set: one table of names, ranges and defaults, per IA (`ia_params`) and by environment.
+//! The settings of verbs, per IA (`ia_params`) and by environment.
 //!
-//! Read once, when the IA is opened. A bad value is reported with its name, text and range, and the default is used.
-//! The names without `VERBS` are those of the references' providers, with their defaults. Numbers are in C's notations
-//! (16, 0x10, 020). Other variables of theirs are not looked at: what they set is not there, or nobody may set it.
+//! Read once, when the IA is opened. An invalid value is reported with its name, text and range, and the default is used. Names
+//! without `VERBS` are those of the references' providers, with their defaults. Numbers are in C notation (16, 0x10, 020).
 //!
-//! `ia_params` are what old lines say: `"mlx5_0 1"` (a device and a port of it), `"ib0 0"` (a network device, whose
-//! number is not looked at), `"192.0.2.1 0"` (an address) or `"node-ib0 0"` (a host name); then, if wanted, `cm=rdma`,
-//! `cm=socket` or `cm=none`, and `listener_wait_ms=` with a number, which come before the environment. Empty, they mean the
-//! first device with an address. Without a manager in either, the library that the line names chooses: `socket` for
-//! `libdaplscm.so.1`, else `rdma`.
+//! `ia_params` may be: `"mlx5_0 1"` (a device and a port of it), `"ib0 0"` (a network device, whose number is ignored),
+//! `"192.0.2.1 0"` (an address) or `"node-ib0 0"` (a host name); then optionally `cm=rdma`, `cm=socket` or `cm=none`, and
+//! `listener_wait_ms=` with a number, which come before the environment. If empty, they mean the first device with an address.
+//! Without a manager in either, the library name in the line decides: `socket` for `libdaplscm.so.1`, else `rdma`.
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;
@@ -34,11 +32,11 @@ pub(crate) struct Knobs {
     pub(crate) listener_wait: Duration,
     /// `DAPL_MAX_INLINE`: bytes that go inline, 0 to 4,096. Default: 200, or 64 over iWARP.
     pub(crate) max_inline: Option<u32>,
-    /// How rdma_cm resolves.
+    /// Timeouts of rdma_cm's address and route resolution.
     pub(crate) resolving: Resolving,
-    /// What the managers `socket` and `none` put into queue pairs.
+    /// Path parameters for the managers `socket` and `none`.
     pub(crate) path: Path,
-    /// Whom the manager `none` takes for its peer.
+    /// The peer assumed by the manager `none`.
     pub(crate) peer: Peer,
 }
 
@@ -73,7 +71,7 @@ impl ManagerKind {
     }
 }
 
-/// How rdma_cm resolves.
+/// Timeouts of rdma_cm's address and route resolution.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Resolving {
     /// `DAPL_CM_ARP_TIMEOUT_MS`: time for an address, 1 to 3,600,000 ms. Default: 4,000.
@@ -82,7 +80,7 @@ pub(crate) struct Resolving {
     pub(crate) route_timeout: Duration,
 }
 
-/// What goes into a queue pair whose path nobody resolves.
+/// Path parameters of a queue pair without path resolution.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Path {
     /// `DAPL_IB_MTU`: bytes per packet, 256, 512, 1024, 2048 or 4096. Default: 1024; never more than the port has
@@ -108,7 +106,7 @@ pub(crate) struct Path {
     pub(crate) pkey: Option<u16>,
 }
 
-/// Whom the manager `none` takes for its peer.
+/// The peer assumed by the manager `none`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Peer {
     /// `DAPL_VERBS_PEER`, an address in it. Default: our own.
@@ -117,7 +115,7 @@ pub(crate) struct Peer {
     pub(crate) number: PeerNumber,
 }
 
-/// How the number of a peer's queue pair is found.
+/// How the number of the peer's queue pair is derived.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PeerNumber {
     /// `same`, `+1` or `-1`: so far from our own.
@@ -129,7 +127,7 @@ pub(crate) enum PeerNumber {
 /// Milliseconds for which a connect that finds no listener is retried.
 const LISTENER_WAIT_MS: u32 = 50;
 const LONGEST_LISTENER_WAIT_MS: u32 = 60_000;
-/// Bytes that go inline if nobody says otherwise.
+/// Default of bytes sent inline.
 const INLINE: u32 = 200;
 /// The same over iWARP.
 const INLINE_IWARP: u32 = 64;
@@ -263,7 +261,7 @@ impl Line {
     }
 }
 
-/// The environment, and what is said about what stands there.
+/// The environment, with reporting of invalid values.
 struct Environment<'a>(&'a dyn Fn(&str) -> Option<String>);
 
 impl Environment<'_> {
@@ -338,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_words_are_left_out() {
+    fn invalid_words_are_ignored() {
         let line = |params| {
             let knobs = with(params, &[("DAPL_VERBS_CM", "socket")]);
             (knobs.port, knobs.manager)
@@ -356,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_retried_for_as_long_as_the_line_or_the_environment_says() {
+    fn listener_wait_is_taken_from_line_or_environment() {
         let wait = |params, set: &[(&str, &str)]| with(params, set).listener_wait.as_millis();
         let variable = [("DAPL_LISTENER_WAIT_MS", "7")];
         assert_eq!([wait("mlx5_0 1", &[]), wait("mlx5_0 1", &variable)], [50, 7]);

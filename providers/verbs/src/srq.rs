@@ -1,10 +1,9 @@
-//! Shared receive queues: the device's, and the cookies of what is in them.
+//! Shared receive queues: the device's, and the cookies of their receives.
 //!
-//! A receive has a place in a table, and the device carries its number: a completion says which receive it was, whoever
-//! took it. What is available is what was posted and has not been seen to complete, so it may count some that a
-//! connection has taken already. The device tells when few are left, also when nobody polls; whether they are few
-//! already when somebody asks to be told, and when completions are seen, is found out here. The sink is called by the
-//! engine alone.
+//! A receive has a slot in a table, and the device carries its number, so a completion identifies its receive on any
+//! connection. The number of available receives is that of posted ones without a polled completion, so it may include some that
+//! a connection has taken. The device notifies when few are left; whether few are left already when a watermark is set, or when
+//! completions are polled, is checked here. Only the engine calls the sink.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Weak};
@@ -22,7 +21,7 @@ use crate::memory::Pd;
 use crate::qp::gather::gathered;
 use crate::qp::work::Kept;
 
-/// Top bit of the id of a receive, which `work` knows it by; the rest is its place.
+/// Top bit of a receive's id, which distinguishes it for `work`; the rest is its slot.
 const SHARED: u64 = 1 << 63;
 
 /// A shared receive queue as dapl holds it.
@@ -36,7 +35,7 @@ pub(crate) struct SrqCore {
     reactor: Arc<Reactor>,
     sink: Weak<dyn SrqSink>,
     places: Mutex<Places>,
-    /// Where its receives complete.
+    /// The completion queues of its receives.
     cqs: Mutex<Vec<Weak<CqCore>>>,
     /// Changes of size and limit come one at a time. Taken before `places`.
     changing: Mutex<()>,
@@ -116,7 +115,7 @@ impl SrqCore {
     /// The device says that few are left. Engine only.
     pub(crate) fn is_low(&self) {
         let changing = self.changing.lock();
-        // What the device said of a limit that was replaced since is no news of the new one, which still stands there.
+        // An event of a limit that has been replaced does not concern the new one, which is still set in the device.
         let is_old = self.hw.attributes().is_ok_and(|attributes| attributes.srq_limit != 0);
         let is_wanted = !is_old && self.places.lock().unwatch();
         drop(changing);
@@ -159,7 +158,7 @@ impl SharedReceiveQueue for Srq {
     }
 
     fn available(&self) -> u32 {
-        // What is complete, but nobody looked.
+        // Take completions that were not polled.
         let cqs: Vec<_> = self.0.cqs.lock().iter().filter_map(Weak::upgrade).collect();
         cqs.iter().for_each(|cq| cq.fetch());
         self.0.places.lock().taken
@@ -188,7 +187,7 @@ impl SharedReceiveQueue for Srq {
             log::debug!("a shared queue is not watched by the device: {error}");
         }
         if self.0.places.lock().watch(limit) {
-            // It is told now, and not again when the device finds out.
+            // It is reported now, and must not be reported again by the device.
             let _ = self.0.hw.limit(0);
             self.0.tell();
         }
@@ -208,11 +207,18 @@ struct Places {
 }
 
 impl Places {
-    /// For so many, of each of which so many segments are kept.
+    /// For `most` receives with `kept` segments of each.
     fn new(most: u32, kept: u32) -> Self {
         let room = most as usize;
         let (cookies, free) = (Vec::with_capacity(room), Vec::with_capacity(room));
-        Places { cookies, free, taken: 0, most, low: LowWatermark::default(), kept: Kept::with_room(most, kept) }
+        Places {
+            cookies,
+            free,
+            taken: 0,
+            most,
+            low: LowWatermark::default(),
+            kept: Kept::with_capacity_for(most, kept),
+        }
     }
 
     fn resize(&mut self, most: u32) {
@@ -235,7 +241,7 @@ impl Places {
         Some(place)
     }
 
-    /// Takes a place back and says what was there.
+    /// Frees a slot and returns its cookie.
     fn give_back(&mut self, place: usize) -> Option<u64> {
         let cookie = self.cookies.get_mut(place)?.take()?;
         self.free.push(place);
@@ -243,7 +249,7 @@ impl Places {
         Some(cookie)
     }
 
-    /// Asks to be told when fewer than `limit` are left: whether it is so now.
+    /// Sets the watermark; returns whether fewer than `limit` are left already.
     fn watch(&mut self, limit: u32) -> bool {
         self.low = LowWatermark::new(limit);
         self.look()
@@ -254,7 +260,7 @@ impl Places {
         self.low.look(self.taken)
     }
 
-    /// Somebody else has found out: whether anybody wants to know.
+    /// Clears the watermark; returns whether one was set.
     fn unwatch(&mut self) -> bool {
         std::mem::take(&mut self.low) != LowWatermark::default()
     }
@@ -275,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn room_can_grow_and_shrink() {
+    fn capacity_can_grow_and_shrink() {
         let mut places = Places::new(1, 0);
         let first = places.take(1, &[]).unwrap();
         places.resize(2);
@@ -286,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn few_are_told_of_once() {
+    fn low_watermark_is_reported_once() {
         let mut places = Places::new(4, 0);
         let taken: Vec<_> = (0..3).map(|cookie| places.take(cookie, &[]).unwrap()).collect();
         assert!(!places.watch(3));

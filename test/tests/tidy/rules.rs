@@ -95,7 +95,7 @@ const USNIC: &[&[&str]] = &[
 
 /// As its `lib.rs` has it.
 const VERBS: &[&[&str]] = &[
-    &["addresses", "memory/binds", "explain", "qp/gather", "ibv", "settings", "cm/name_service", "engine", "cq/status"],
+    &["addresses", "memory/binds", "refusal", "qp/gather", "ibv", "settings", "cm/name_service", "engine", "cq/status"],
     &["qp/work", "gid", "host", "memory/keys", "qp/state"],
     &["find", "memory", "rdma_cm"],
     &["limits"],
@@ -103,7 +103,7 @@ const VERBS: &[&[&str]] = &[
     &["cq"],
     &["srq"],
     &["qp"],
-    &["opened"],
+    &["shared_device"],
     &["cm"],
     &["cm/request"],
 ];
@@ -134,12 +134,12 @@ pub(crate) const LAYERS: [(&str, &[&[&str]]); 6] = [
 /// Imports that do not go down: the file, the imported module, the reason.
 pub(crate) const UPWARD_IMPORTS: &[(&str, &str, &str)] = &[
     ("providers/verbs/src/device.rs", "cm", "opens and owns the connection manager that the settings name"),
-    ("providers/verbs/src/device.rs", "opened", "finds the queue of an asynchronous event, which may be another IA's"),
+    ("providers/verbs/src/device.rs", "shared_device", "finds the queue of an asynchronous event, which may be another IA's"),
     ("providers/verbs/src/device.rs", "cm/request", "hands a request of the connection manager to dapl"),
     ("providers/verbs/src/cq/mod.rs", "qp", "fails the queue pairs of a completion queue that overran"),
-    ("providers/verbs/src/cq/table.rs", "qp", "finds the queue pair of a completion by its number"),
+    ("providers/verbs/src/cq/members.rs", "qp", "finds the queue pair of a completion by its number"),
     ("providers/verbs/src/qp/mod.rs", "cm", "owns the connection's state of the connection manager"),
-    ("providers/verbs/src/qp/life.rs", "cm", "takes the attributes for INIT, RTR and RTS from the connection manager"),
+    ("providers/verbs/src/qp/lifecycle.rs", "cm", "takes the attributes for INIT, RTR and RTS from the connection manager"),
 ];
 
 /// Where the word `unsafe` may stand, besides entries (`dapl_*.rs`: C hands them pointers) and `tests`. Everywhere else:
@@ -277,8 +277,8 @@ pub(crate) const FORBIDDEN_UNSAFE: &[&str] = &[
     "providers/usnic/src/proto/mod.rs",
     "providers/usnic/src/counters.rs",
     "providers/verbs/src/memory/binds.rs",
-    "providers/verbs/src/cm/socket/guide.rs",
-    "providers/verbs/src/cm/socket/talk.rs",
+    "providers/verbs/src/cm/socket/gid_lookup.rs",
+    "providers/verbs/src/cm/socket/protocol.rs",
     "providers/verbs/src/cm/socket/wire.rs",
     "providers/verbs/src/qp/gather.rs",
     "providers/verbs/src/gid.rs",

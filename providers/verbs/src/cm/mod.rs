@@ -1,9 +1,9 @@
-//! Connection managers: how two queue pairs find each other and learn that they are connected.
+//! Connection managers: connect two queue pairs, by one of three protocols.
 //!
-//! A manager knows addresses and messages; a queue pair knows its states. Whoever connects gives the queue pair a [`Link`];
-//! from then on the manager reports to the queue pair, from the engine's thread only: [`Core::raise`] when the peer is known,
-//! [`Core::established`], [`Core::over`]. The consumer may take the link away at any moment: what the manager says of it
-//! afterwards has no effect. No manager blocks, and none looks into a queue pair's queues.
+//! A manager handles addresses and messages; a queue pair handles its states. A connecting queue pair holds a [`Link`]; the
+//! manager reports to it from the engine's thread only: [`Core::raise`] when the peer's parameters are known,
+//! [`Core::established`], [`Core::over`]. The consumer may take the link away at any moment; later reports have no effect. No
+//! manager blocks.
 #![forbid(unsafe_code)]
 
 pub(crate) mod name_service;
@@ -35,7 +35,7 @@ pub(crate) fn start(device: &Arc<Device>) -> Result<Arc<dyn Manager>> {
             rdma::Rdma::new(device, address)?
         }
         ManagerKind::Socket => socket::Socket::new(device),
-        ManagerKind::None => none::Alone::new(device),
+        ManagerKind::None => none::NoMessages::new(device),
     })
 }
 
@@ -50,20 +50,20 @@ pub(crate) trait Manager: Send + Sync {
     ///
     /// Errors: `InvalidAddress(Unreachable)` for what can be seen at once.
     fn connect(&self, qp: &Arc<Core>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()>;
-    /// The IA closes: every link has ended. Says goodbye to peers that have not confirmed, for a short time, and lets go
-    /// of all there is. The engine still runs.
+    /// Called when the IA closes, after every link has ended. Waits a short time for peers to confirm, and releases everything.
+    /// The engine still runs.
     fn close(&self);
 }
 
 /// A connection or attempt, as its queue pair holds it.
 pub(crate) trait Link: Send + Sync {
-    /// Ends it and tells the peer, whatever state it is in. From any thread; does not block, reports nothing.
+    /// Ends the connection or attempt in any state and informs the peer. From any thread; does not block, reports nothing.
     fn end(&self);
     /// The device has got a message on a queue pair that is not confirmed to be connected: its confirmation may be lost.
     fn peer_is_there(&self) {}
 }
 
-/// A request of a peer's, not answered yet. Dropped, it is refused as [`Refusal::Nobody`].
+/// A connection request that is not answered yet. Dropping it rejects it as [`Refusal::Nobody`].
 pub(crate) trait Waiting: Any + Send + Sync {
     /// Accepts into a queue pair: attaches a link to it, reports later. A requester that has left is no error.
     ///
@@ -73,18 +73,18 @@ pub(crate) trait Waiting: Any + Send + Sync {
     fn refuse(self: Box<Self>, by: Refusal);
 }
 
-/// Who says no.
+/// The reason of a rejection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Refusal {
     /// The consumer.
     Consumer,
-    /// Nobody listens any more, or there is no room.
+    /// There is no listener any more, or its queue is full.
     Nobody,
 }
 
-/// What takes a queue pair from INIT to RTS.
+/// Parameters that take a queue pair from INIT to RTS.
 pub(crate) struct Path {
-    /// INIT once more, where the manager knows better than we at creation (partition, port).
+    /// Repeats INIT, if the manager knows better partition or port values than at creation.
     pub(crate) init: Option<Change>,
     pub(crate) to_receive: Change,
     pub(crate) to_send: Change,

@@ -1,13 +1,12 @@
-//! ibhosts: which GID an IP address stands for, where no connection manager of the fabric's can say it.
+//! ibhosts: maps an IP address to a GID, for managers without address resolution (spec/endpoints 12.1).
 //!
-//! One record per line, `<host name> 0x<GID prefix> 0x<GUID>`; `#` begins a comment, blank lines are nothing. A host stands
-//! for all addresses that the resolver knows of it, IPv4 and IPv6, and the first record for an address counts. A line that
-//! is wrong, and a host that nobody knows, is complained about and skipped. The file is `dapl/ibhosts` in the directory of
-//! the system's configuration, or the one that `DAPL_IBHOSTS` names (a set-uid program does not look). It is read at the
-//! first question, and then no more; without it no address is known.
+//! One record per line, `<host name> 0x<GID prefix> 0x<GUID>`; `#` begins a comment, blank lines are ignored. A host stands for
+//! all its IPv4 and IPv6 addresses; the first record for an address counts. Invalid lines and unknown hosts are reported and
+//! skipped. The file is `dapl/ibhosts` in the configuration directory, or the one that `DAPL_IBHOSTS` names (ignored in a
+//! set-uid program). It is read at the first lookup, once; without it no address is known.
 //!
-//! That first question may have to wait for the resolver: whoever must not wait asks from a thread that may
-//! ([`NameService::is_read`] says when it is not needed). Only `read` does I/O; `Table` is text in, table out.
+//! The first lookup may wait for the resolver, so it must not be made on the engine's thread ([`NameService::is_read`] tells
+//! whether it was made). Only `read` does I/O.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -29,10 +28,10 @@ const SYSCONFDIR: &str = match option_env!("DAPL_SYSCONFDIR") {
 /// Longest file that is read, in bytes: some 50,000 records. A longer one is no list of hosts.
 const LONGEST: u64 = 4 << 20;
 
-/// Complaints shown one by one; of the others only the number.
-const SHOWN: usize = 20;
+/// Number of problems reported one by one; of the others only the number is reported.
+const MAX_REPORTED: usize = 20;
 
-/// A port's global identifier, as it stands on the wire: prefix, then GUID, both in network order.
+/// A port's global identifier in network order: prefix, then GUID.
 pub(crate) type Gid = [u8; 16];
 
 /// The file, and what was found in it.
@@ -59,8 +58,8 @@ impl NameService {
         NameService { path, table: OnceLock::new() }
     }
 
-    /// The GID of the host with this address. The first call reads the file and asks the resolver, which may take long; a
-    /// miss is told to the log.
+    /// The GID of the host with this address. The first call reads the file and calls the resolver, which may take long; a miss
+    /// is logged.
     pub(crate) fn gid(&self, address: IpAddr) -> Option<Gid> {
         let found = self.lookup(address);
         if found.is_none() {
@@ -73,7 +72,7 @@ impl NameService {
         found
     }
 
-    /// As `gid`, without a word: a miss may be no error to whoever asks.
+    /// As `gid`, without logging a miss.
     pub(crate) fn lookup(&self, address: IpAddr) -> Option<Gid> {
         self.table().gid(address)
     }
@@ -91,7 +90,7 @@ impl NameService {
         let text = match read(&self.path) {
             Ok(text) => text,
             Err(error) => {
-                // Absent is as good as empty: whoever misses a host there is told the file's name.
+                // An absent file counts as empty; a missed lookup logs its name.
                 if error.kind() != ErrorKind::NotFound {
                     log::error!("cannot read {}: {error}; no host is known", self.path.display());
                 }
@@ -100,8 +99,11 @@ impl NameService {
         };
         let (table, complaints) = Table::parse(&text, resolve);
         let file = self.path.display();
-        complaints.iter().take(SHOWN).for_each(|complaint| log::error!("{file}:{complaint}; the line is skipped"));
-        if let Some(more) = complaints.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        complaints
+            .iter()
+            .take(MAX_REPORTED)
+            .for_each(|complaint| log::error!("{file}:{complaint}; the line is skipped"));
+        if let Some(more) = complaints.len().checked_sub(MAX_REPORTED).filter(|more| *more > 0) {
             log::error!("{file}: {more} more lines are skipped");
         }
         log::debug!("{file}: {} addresses", table.gids.len());
@@ -110,7 +112,7 @@ impl NameService {
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    // Whatever stands at that place, opening it must not wait.
+    // Non-blocking, in case the path is a FIFO or device.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is no regular file"));
@@ -203,7 +205,7 @@ fn shown(word: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Knows literal addresses, and "two", which has two.
+    /// A resolver for literal addresses, and for "two", which has two.
     fn literal(name: &str) -> io::Result<Vec<IpAddr>> {
         match name {
             "two" => Ok(vec![ip("192.0.2.7"), ip("2001:db8::7")]),
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_wrong_alone() {
+    fn invalid_line_does_not_affect_others() {
         let wrong: [(&[u8], &str); 9] = [
             (b"192.0.2.1", "1 words"),
             (b"192.0.2.1 0x1 # 0x2", "2 words"),
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_nobody_knows_is_skipped() {
+    fn unknown_host_is_skipped() {
         let (table, complaints) = Table::parse(b"nowhere 0x1 0x1\nnone 0x1 0x1\n192.0.2.9 0x1 0x9\n", literal);
         assert_eq!(table.gids.len(), 1);
         assert!(complaints[0].starts_with("1: \"nowhere\" cannot be resolved: "), "{complaints:?}");
@@ -300,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_of_hosts_is_not_read() {
+    fn invalid_hosts_file_is_not_read() {
         let path = std::env::temp_dir().join(format!("dapl-ibhosts-long-{}", std::process::id()));
         let file = std::fs::File::create(&path).unwrap();
         file.set_len(LONGEST).unwrap();

@@ -1,18 +1,19 @@
-//! The manager `none`: no messages at all, for a fabric under construction where no connection manager works yet.
+//! The manager `none`: no messages at all, for bringing up a fabric on which no connection manager works yet (CM_BUSTED,
+//! spec/endpoints 12.2).
 //!
-//! Each side brings its queue pair up alone, with a guess about the other, as the seed's `CM_BUSTED` does: the number of the
-//! peer's queue pair is our own, or one more or less, or a fixed one (`DAPL_VERBS_PEER`); LIDs are equal; packets are
-//! numbered from a fixed number on. Where packets have a global header, so always on Ethernet, the peer's GID is that of the
-//! address that is connected to, and for a listener that of `DAPL_VERBS_PEER`, or else our own: by `ibhosts`, and on
-//! Ethernet an address that is not in it is its own GID.
+//! Each side brings its queue pair up alone and assumes the peer's parameters: the number of the peer's queue pair is the local
+//! one, one more or less, or a fixed one (`DAPL_VERBS_PEER`); LIDs are equal; PSNs start at a fixed number. Where packets have
+//! a global header, always on Ethernet, the peer's GID is that of the address that is connected to; for a listener that of
+//! `DAPL_VERBS_PEER`, or else the local one. It is looked up in `ibhosts`; on Ethernet an address that is not listed is its own
+//! GID.
 //!
-//! Its limits, all of them of the idea:
-//! - Nobody is asked. A connection stands as soon as our own queue pair does, whether or not there is a peer; what is sent
-//!   too early is repeated, and breaks the connection if nobody answers in time (`DAPL_ACK_TIMER`, `DAPL_ACK_RETRY`).
-//! - A listener's request is made up: one at once, the next when the connection that came of it is over, or a while after
-//!   the consumer refused it. Qualifiers lead nowhere; a rejection and a disconnect tell nobody; a peer's death is noticed
-//!   by the next request that gets no answer.
-//! - There is no private data. Both programs make and connect their queue pairs in step, or the numbers do not meet; there
+//! Limits:
+//! - A connection is established as soon as the local queue pair is up, whether or not there is a peer. Data sent too early are
+//!   retransmitted, and break the connection without an answer in time (`DAPL_ACK_TIMER`, `DAPL_ACK_RETRY`).
+//! - A listener's requests are synthetic: one at once, the next when its connection is over, or a while after the consumer
+//!   rejected it. Qualifiers are ignored; a rejection and a disconnect are not sent; a peer's death is noticed by the next
+//!   request without an answer.
+//! - There is no private data. Both programs create and connect their queue pairs in step, or the numbers do not match; there
 //!   is one peer.
 #![forbid(unsafe_code)]
 
@@ -26,32 +27,32 @@ use dapl::provider::{ConnId, ConnectSpec, ConnectionEvent, PeerAddress, RequestI
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
-use super::socket::path::{Ours, Theirs};
-use super::socket::{Pair, Place};
+use super::socket::path::{LocalEnd, RemoteEnd};
+use super::socket::{Pair, SocketContext};
 use super::{Link, Listening, Manager, Refusal, Waiting};
 use crate::device::Device;
 use crate::engine::Source;
 use crate::qp::Core;
 use crate::settings::{Peer, PeerNumber};
 
-/// After a refused request there is another one, but not at once: who refuses all would do nothing else.
+/// Pause after a rejected request, so that a consumer that rejects all is not kept busy.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The manager of one IA.
-pub(crate) struct Alone {
-    place: Arc<Place>,
+pub(crate) struct NoMessages {
+    place: Arc<SocketContext>,
     peer: Peer,
-    doors: Mutex<Vec<Weak<Door>>>,
+    listeners: Mutex<Vec<Weak<SyntheticListener>>>,
 }
 
-impl Alone {
+impl NoMessages {
     pub(crate) fn new(device: &Arc<Device>) -> Arc<Self> {
         log::warn!("{}: connections are guessed (connection manager \"none\"): for bring-up only", device.name);
-        Self::over(Place::of(device), device.knobs.peer)
+        Self::over(SocketContext::of(device), device.knobs.peer)
     }
 
-    fn over(place: Place, peer: Peer) -> Arc<Self> {
-        Arc::new(Alone { place: Arc::new(place), peer, doors: Mutex::default() })
+    fn over(place: SocketContext, peer: Peer) -> Arc<Self> {
+        Arc::new(NoMessages { place: Arc::new(place), peer, listeners: Mutex::default() })
     }
 
     fn begin(&self, pair: Arc<dyn Pair>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
@@ -62,8 +63,8 @@ impl Alone {
         Guess::attach(&self.place, pair, conn, self.peer.number, ip.to_canonical(), None)
     }
 
-    fn open(&self, id: ObjectId) -> Arc<Door> {
-        let door = Arc::new_cyclic(|me| Door {
+    fn open(&self, id: ObjectId) -> Arc<SyntheticListener> {
+        let listener = Arc::new_cyclic(|me| SyntheticListener {
             me: Weak::clone(me),
             place: self.place.clone(),
             id,
@@ -71,15 +72,15 @@ impl Alone {
             address: self.peer.address.or(self.place.address).unwrap_or(Ipv4Addr::UNSPECIFIED.into()),
             is_open: Mutex::new(true),
         });
-        let mut doors = self.doors.lock();
-        doors.retain(|door| door.strong_count() > 0);
-        doors.push(Arc::downgrade(&door));
-        door.make_up_soon();
-        door
+        let mut listeners = self.listeners.lock();
+        listeners.retain(|listener| listener.strong_count() > 0);
+        listeners.push(Arc::downgrade(&listener));
+        listener.make_up_soon();
+        listener
     }
 }
 
-impl Manager for Alone {
+impl Manager for NoMessages {
     fn listen(&self, _: u64, id: ObjectId) -> Result<Listening> {
         Ok(Box::new(Open(self.open(id))))
     }
@@ -89,8 +90,8 @@ impl Manager for Alone {
     }
 
     fn close(&self) {
-        let doors = std::mem::take(&mut *self.doors.lock());
-        doors.iter().filter_map(Weak::upgrade).for_each(|door| *door.is_open.lock() = false);
+        let listeners = std::mem::take(&mut *self.listeners.lock());
+        listeners.iter().filter_map(Weak::upgrade).for_each(|listener| *listener.is_open.lock() = false);
     }
 }
 
@@ -102,10 +103,10 @@ fn guess(own: u32, number: PeerNumber) -> u32 {
     }
 }
 
-/// A listener, whose requests are made up.
-struct Door {
-    me: Weak<Door>,
-    place: Arc<Place>,
+/// A listener with synthetic requests.
+struct SyntheticListener {
+    me: Weak<SyntheticListener>,
+    place: Arc<SocketContext>,
     id: ObjectId,
     number: PeerNumber,
     /// The one peer's.
@@ -114,7 +115,7 @@ struct Door {
 }
 
 /// Stops listening when dropped.
-struct Open(Arc<Door>);
+struct Open(Arc<SyntheticListener>);
 
 impl Drop for Open {
     fn drop(&mut self) {
@@ -122,17 +123,17 @@ impl Drop for Open {
     }
 }
 
-impl Door {
+impl SyntheticListener {
     fn make_up_soon(&self) {
         let me = self.me.clone();
-        self.place.reactor.soon(move || me.upgrade().into_iter().for_each(|door| door.make_up()));
+        self.place.reactor.soon(move || me.upgrade().into_iter().for_each(|listener| listener.deliver_synthetic()));
     }
 
-    /// Somebody asks, so to speak. Engine only.
-    fn make_up(&self) {
-        let Some(me) = self.me.upgrade().filter(|door| *door.is_open.lock()) else { return };
+    /// Delivers a synthetic request. Engine only.
+    fn deliver_synthetic(&self) {
+        let Some(me) = self.me.upgrade().filter(|listener| *listener.is_open.lock()) else { return };
         let info = RequestInfo { peer: SocketAddr::new(self.address, 0), private_data: Vec::new(), reported_len: 0 };
-        (self.place.arrived)(self.id, Box::new(Caller(Some(me))), info);
+        (self.place.arrived)(self.id, Box::new(SyntheticRequest(Some(me))), info);
     }
 
     fn pause(&self) {
@@ -141,24 +142,24 @@ impl Door {
     }
 }
 
-impl Source for Door {
+impl Source for SyntheticListener {
     fn expired(&self, _: u64) {
-        self.make_up();
+        self.deliver_synthetic();
     }
 }
 
-/// A request that nobody made.
-struct Caller(Option<Arc<Door>>);
+/// A synthetic request.
+struct SyntheticRequest(Option<Arc<SyntheticListener>>);
 
-impl Caller {
+impl SyntheticRequest {
     fn accept_into(mut self, pair: Arc<dyn Pair>, conn: ConnId) -> Result<()> {
-        let Some(door) = self.0.take() else { return Err(Error::Internal) };
-        let (place, number, address) = (door.place.clone(), door.number, door.address);
-        Guess::attach(&place, pair, conn, number, address, Some(door))
+        let Some(listener) = self.0.take() else { return Err(Error::Internal) };
+        let (place, number, address) = (listener.place.clone(), listener.number, listener.address);
+        Guess::attach(&place, pair, conn, number, address, Some(listener))
     }
 }
 
-impl Waiting for Caller {
+impl Waiting for SyntheticRequest {
     fn accept(self: Box<Self>, qp: &Arc<Core>, _: &[u8], conn: ConnId) -> Result<()> {
         self.accept_into(qp.clone(), conn)
     }
@@ -168,32 +169,32 @@ impl Waiting for Caller {
     }
 }
 
-impl Drop for Caller {
+impl Drop for SyntheticRequest {
     fn drop(&mut self) {
-        self.0.take().into_iter().for_each(|door| door.pause());
+        self.0.take().into_iter().for_each(|listener| listener.pause());
     }
 }
 
 /// A connection by guess.
 struct Guess {
     me: Weak<Guess>,
-    place: Arc<Place>,
+    place: Arc<SocketContext>,
     pair: Weak<dyn Pair>,
     number: PeerNumber,
     address: IpAddr,
-    /// Whose request it was; it makes up another one when this is over.
-    door: Mutex<Option<Arc<Door>>>,
+    /// The listener of the request; it delivers another one when this connection is over.
+    listener: Mutex<Option<Arc<SyntheticListener>>>,
     is_passive: bool,
 }
 
 impl Guess {
     fn attach(
-        place: &Arc<Place>,
+        place: &Arc<SocketContext>,
         pair: Arc<dyn Pair>,
         conn: ConnId,
         number: PeerNumber,
         address: IpAddr,
-        door: Option<Arc<Door>>,
+        listener: Option<Arc<SyntheticListener>>,
     ) -> Result<()> {
         let guess = Arc::new_cyclic(|me| Guess {
             me: Weak::clone(me),
@@ -201,8 +202,8 @@ impl Guess {
             pair: Arc::downgrade(&pair),
             number,
             address,
-            is_passive: door.is_some(),
-            door: Mutex::new(door),
+            is_passive: listener.is_some(),
+            listener: Mutex::new(listener),
         });
         pair.attach(conn, guess.clone()).inspect_err(|_| guess.end())?;
         let me = guess.me.clone();
@@ -228,9 +229,9 @@ impl Guess {
         });
     }
 
-    fn raise(&self, ours: &Ours, gid: Gid) {
+    fn raise(&self, ours: &LocalEnd, gid: Gid) {
         let Some(pair) = self.pair.upgrade() else { return };
-        let theirs = Theirs { lid: ours.lid, number: guess(pair.number(), self.number), gid };
+        let theirs = RemoteEnd { lid: ours.lid, number: guess(pair.number(), self.number), gid };
         log::info!("queue pair {:#x} takes {theirs} for its peer", pair.number());
         match pair.raise(self, ours, &theirs) {
             Ok(true) => pair.established(self, &[]),
@@ -250,8 +251,8 @@ impl Guess {
 
 impl Link for Guess {
     fn end(&self) {
-        let door = self.door.lock().take();
-        door.into_iter().for_each(|door| door.make_up_soon());
+        let listener = self.listener.lock().take();
+        listener.into_iter().for_each(|listener| listener.make_up_soon());
     }
 }
 
@@ -260,10 +261,10 @@ mod tests {
     use std::any::Any;
 
     use super::*;
-    use crate::cm::socket::double::{Double, Heard, Stage, conn};
+    use crate::cm::socket::fake::{FakeQp, QpReport, Stage, conn};
 
-    fn alone(stage: &Stage, number: PeerNumber) -> Arc<Alone> {
-        Alone::over(stage.place(), Peer { address: None, number })
+    fn alone(stage: &Stage, number: PeerNumber) -> Arc<NoMessages> {
+        NoMessages::over(stage.place(), Peer { address: None, number })
     }
 
     fn spec(address: &PeerAddress) -> ConnectSpec<'_> {
@@ -278,24 +279,27 @@ mod tests {
     }
 
     #[test]
-    fn who_connects_stands_at_once() {
+    fn connect_is_established_at_once() {
         let stage = Stage::new();
         let manager = alone(&stage, PeerNumber::Offset(-1));
-        let pair = Double::new(0x12);
+        let pair = FakeQp::new(0x12);
         let address = PeerAddress::Ip("192.0.2.9".parse().unwrap());
         manager.begin(pair.clone(), &spec(&address), conn(1)).unwrap();
         assert_eq!(
             pair.next(),
-            Heard::Raised { number: 0x11, gid: crate::cm::socket::guide::by_address("192.0.2.9".parse().unwrap()) }
+            QpReport::Raised {
+                number: 0x11,
+                gid: crate::cm::socket::gid_lookup::by_address("192.0.2.9".parse().unwrap())
+            }
         );
-        assert_eq!(pair.next(), Heard::Established(vec![]));
+        assert_eq!(pair.next(), QpReport::Established(vec![]));
         pair.end();
         let address = PeerAddress::Ip(stage.address());
         manager.begin(pair.clone(), &spec(&address), conn(2)).unwrap();
-        assert_eq!(pair.next(), Heard::Raised { number: 0x11, gid: stage.gid() });
-        assert_eq!(pair.next(), Heard::Established(vec![]));
+        assert_eq!(pair.next(), QpReport::Raised { number: 0x11, gid: stage.gid() });
+        assert_eq!(pair.next(), QpReport::Established(vec![]));
         let path = PeerAddress::Path("/nowhere".into());
-        let refused = manager.begin(Double::new(1), &spec(&path), conn(3));
+        let refused = manager.begin(FakeQp::new(1), &spec(&path), conn(3));
         assert_eq!(refused, Err(Error::InvalidAddress(Address::Malformed)));
     }
 
@@ -303,22 +307,22 @@ mod tests {
     fn a_listener_has_one_request_and_another_when_its_connection_is_over() {
         let stage = Stage::new();
         let manager = alone(&stage, PeerNumber::Offset(1));
-        let door = manager.open(conn(7).ep);
-        let pair = Double::new(0x20);
+        let listener = manager.open(conn(7).ep);
+        let pair = FakeQp::new(0x20);
         for _ in 0..3 {
             let (id, waiting, info) = stage.request();
             assert_eq!((id, info.peer.ip(), info.reported_len), (conn(7).ep, stage.address(), 0));
             assert!(stage.is_silent(), "one at a time");
             let waiting: Box<dyn Any> = waiting;
-            waiting.downcast::<Caller>().unwrap().accept_into(pair.clone(), conn(8)).unwrap();
-            assert_eq!(pair.next(), Heard::Raised { number: 0x21, gid: stage.gid() });
-            assert_eq!(pair.next(), Heard::Established(vec![]));
+            waiting.downcast::<SyntheticRequest>().unwrap().accept_into(pair.clone(), conn(8)).unwrap();
+            assert_eq!(pair.next(), QpReport::Raised { number: 0x21, gid: stage.gid() });
+            assert_eq!(pair.next(), QpReport::Established(vec![]));
             assert!(stage.is_silent(), "while it stands");
             pair.end();
         }
         drop(stage.request());
         let (_, waiting, _) = stage.request();
-        drop(Open(door));
+        drop(Open(listener));
         drop(waiting);
         std::thread::sleep(PAUSE);
         assert!(stage.is_silent(), "nobody listens any more");
@@ -328,12 +332,12 @@ mod tests {
     fn a_path_that_the_device_does_not_take_is_a_failure() {
         let stage = Stage::new();
         let manager = alone(&stage, PeerNumber::Offset(0));
-        let pair = Double::new(1);
+        let pair = FakeQp::new(1);
         pair.refuse_paths();
         manager.begin(pair.clone(), &spec(&PeerAddress::Ip(stage.address())), conn(1)).unwrap();
-        assert_eq!(pair.next(), Heard::Over("rejected"));
-        let door = manager.open(conn(7).ep);
-        Caller(Some(door)).accept_into(pair.clone(), conn(2)).unwrap();
-        assert_eq!(pair.next(), Heard::Over("accept failed"));
+        assert_eq!(pair.next(), QpReport::Over("rejected"));
+        let listener = manager.open(conn(7).ep);
+        SyntheticRequest(Some(listener)).accept_into(pair.clone(), conn(2)).unwrap();
+        assert_eq!(pair.next(), QpReport::Over("accept failed"));
     }
 }

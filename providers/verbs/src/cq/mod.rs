@@ -1,14 +1,14 @@
-//! Completion queues: the device's, and in front of it what was taken from there and what was completed without it.
+//! Completion queues: the device's, and in front of it completions taken from there or made in software.
 //!
-//! Who polls takes the device's completions and finds their work in the queues of the queue pairs. When nobody polls, the
-//! device's queue stays armed and the engine looks, so that a failure is noticed all the same; while somebody polls, the
-//! engine only asks now and then whether that is still so. The lock of this room is taken above those of a queue pair's
-//! queues and below its link's. Nothing here calls a sink but the engine.
+//! A polling thread takes the device's completions and matches them with the queues of the queue pairs. When no thread polls,
+//! the device's queue stays armed and the engine polls, so that a failure is noticed; while a thread polls, the engine only
+//! checks at intervals whether it still does. Lock order: a queue pair's link, completion queue, a queue pair's queues. Only
+//! the engine calls sinks.
 
-mod front;
-mod rooms;
+mod device_queues;
+mod members;
+mod pending;
 pub(crate) mod status;
-mod table;
 
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
@@ -21,10 +21,10 @@ use dapl::provider::{Completion, CompletionQueue, CqSink};
 use ibverbs_sys::ibv_wc;
 use parking_lot::{Mutex, MutexGuard};
 
-pub(crate) use self::front::Mark;
-use self::front::{Front, Out};
-use self::rooms::{Maker, Rooms};
-use self::table::Table;
+use self::device_queues::{DeviceQueues, Maker};
+use self::members::Table;
+pub(crate) use self::pending::Solicited;
+use self::pending::{Out, PendingCompletions};
 use crate::device::Device;
 use crate::engine::{Reactor, Source};
 use crate::ibv;
@@ -32,7 +32,7 @@ use crate::qp::Core;
 
 /// Completions taken from the device at a time.
 const BATCH: usize = 16;
-/// How often the engine asks whether somebody still polls.
+/// Interval at which the engine checks whether a thread still polls.
 const GUARD: Duration = Duration::from_millis(10);
 
 /// A completion queue as dapl holds it.
@@ -50,50 +50,49 @@ pub(crate) struct CqCore {
     me: Weak<CqCore>,
     maker: Maker,
     reactor: Arc<Reactor>,
-    /// Who is told; a queue of completions that nobody wants has none.
+    /// The sink; `None` for a queue without a consumer.
     sink: Option<Weak<dyn CqSink>>,
-    inner: Mutex<Inner>,
+    inner: Mutex<CqState>,
     polls: AtomicU32,
 }
 
-/// What the lock guards.
+/// State behind the lock.
 #[derive(Default)]
-pub(crate) struct Inner {
-    front: Front,
+pub(crate) struct CqState {
+    front: PendingCompletions,
     table: Table,
-    /// The device's queues: one, or as many as it takes to have room for all that may complete.
-    rooms: Rooms,
+    /// The device's queues: as many as needed for all outstanding work.
+    rooms: DeviceQueues,
     /// Which of them is looked at first.
     turn: usize,
-    /// A queue pair may be given something to do: until then there is nothing to be told of, and what the consumer wants to
-    /// be told of may yet become less.
+    /// A queue pair uses the queue. Before that, arming is deferred, since the consumer may still restrict notification.
     live: bool,
-    /// The engine will ask whether anybody still polls, and how many polls it has seen.
+    /// A check by the engine is scheduled; number of polls at that time.
     watched: bool,
     seen: u32,
 }
 
-/// The lock, held. A call that became due meanwhile is made by the engine.
-pub(crate) struct Held<'a> {
+/// The locked queue. A notification that becomes due meanwhile is made by the engine.
+pub(crate) struct LockedCq<'a> {
     cq: &'a CqCore,
-    inner: MutexGuard<'a, Inner>,
+    inner: MutexGuard<'a, CqState>,
 }
 
-impl Deref for Held<'_> {
-    type Target = Inner;
+impl Deref for LockedCq<'_> {
+    type Target = CqState;
 
-    fn deref(&self) -> &Inner {
+    fn deref(&self) -> &CqState {
         &self.inner
     }
 }
 
-impl DerefMut for Held<'_> {
-    fn deref_mut(&mut self) -> &mut Inner {
+impl DerefMut for LockedCq<'_> {
+    fn deref_mut(&mut self) -> &mut CqState {
         &mut self.inner
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for LockedCq<'_> {
     #[inline]
     fn drop(&mut self) {
         if std::mem::take(&mut self.inner.front.due)
@@ -104,7 +103,7 @@ impl Drop for Held<'_> {
     }
 }
 
-impl Held<'_> {
+impl LockedCq<'_> {
     /// Gives a queue of a queue pair its place.
     pub(crate) fn enter(&mut self, core: &Arc<Core>, side: Side) -> Result<u32> {
         self.table.enter(core, side)
@@ -124,7 +123,7 @@ impl Held<'_> {
         self.table.leave_number(number);
     }
 
-    /// A completion that the device knows nothing of, behind all that is there.
+    /// Adds a completion made in software, behind all others.
     pub(crate) fn push(&mut self, completion: Completion) {
         self.front.push(completion);
     }
@@ -136,7 +135,11 @@ impl CqCore {
         let id = device.opened.next_id();
         let (context, channel) = (device.context.clone(), device.channel.clone());
         let maker = Maker { context, channel, id, longest: device.max_cqe() };
-        let inner = Inner { front: Front::new(sink.is_none()), rooms: Rooms::new(&maker)?, ..Inner::default() };
+        let inner = CqState {
+            front: PendingCompletions::new(sink.is_none()),
+            rooms: DeviceQueues::new(&maker)?,
+            ..CqState::default()
+        };
         let cq = Arc::new_cyclic(|me| CqCore {
             me: Weak::clone(me),
             maker,
@@ -150,8 +153,8 @@ impl CqCore {
     }
 
     #[inline]
-    pub(crate) fn lock(&self) -> Held<'_> {
-        Held { cq: self, inner: self.inner.lock() }
+    pub(crate) fn lock(&self) -> LockedCq<'_> {
+        LockedCq { cq: self, inner: self.inner.lock() }
     }
 
     /// The queue pairs that complete here.
@@ -159,32 +162,32 @@ impl CqCore {
         self.lock().table.users()
     }
 
-    /// Finds or makes a queue of the device with room for so many completions more.
+    /// Finds or creates a queue of the device with capacity for `count` more completions.
     pub(crate) fn reserve(&self, count: u32) -> Result<Arc<ibv::Cq>> {
         self.reserved(|rooms| rooms.reserve(&self.maker, count))
     }
 
-    /// The same for a queue pair that takes from a shared queue of so many receives.
+    /// The same for a queue pair that uses a shared queue with `count` receives.
     pub(crate) fn reserve_shared(&self, srq: usize, count: u32) -> Result<Arc<ibv::Cq>> {
         self.reserved(|rooms| rooms.reserve_shared(&self.maker, srq, count))
     }
 
-    fn reserved(&self, reserve: impl FnOnce(&mut Rooms) -> Result<Arc<ibv::Cq>>) -> Result<Arc<ibv::Cq>> {
+    fn reserved(&self, reserve: impl FnOnce(&mut DeviceQueues) -> Result<Arc<ibv::Cq>>) -> Result<Arc<ibv::Cq>> {
         let mut inner = self.lock();
         let before = inner.rooms.len();
         let cq = reserve(&mut inner.rooms)?;
         if inner.rooms.len() > before && inner.front.armed {
-            cq.arm(inner.front.choosy).map_err(|error| self.cannot_arm(&error))?;
+            cq.arm(inner.front.solicited_only).map_err(|error| self.cannot_arm(&error))?;
         }
         Ok(cq)
     }
 
-    /// The shared queue has so many receives now.
+    /// The shared queue has been resized to `count` receives.
     pub(crate) fn widen_shared(&self, srq: usize, count: u32) -> Result<()> {
         self.lock().rooms.widen_shared(&self.maker, srq, count)
     }
 
-    /// Gives room back.
+    /// Releases reserved capacity.
     pub(crate) fn release(&self, cq: &Arc<ibv::Cq>, count: u32) {
         self.lock().rooms.release(cq, count);
     }
@@ -194,7 +197,7 @@ impl CqCore {
         self.lock().rooms.release_shared(srq);
     }
 
-    /// Looks after a queue that somebody depends on and nobody may poll.
+    /// Schedules checks of a queue that may not be polled by any thread.
     pub(crate) fn guard(&self) {
         self.watch(&mut self.lock());
     }
@@ -202,13 +205,13 @@ impl CqCore {
     /// As [`Self::guard`], where receives are counted from now on: it may be armed for less.
     pub(crate) fn guard_count(&self) {
         let mut inner = self.lock();
-        if inner.front.armed && !inner.front.choosy && self.arm_device(&mut inner, false).is_err() {
+        if inner.front.armed && !inner.front.solicited_only && self.arm_device(&mut inner, false).is_err() {
             inner.front.armed = false;
         }
         self.watch(&mut inner);
     }
 
-    fn watch(&self, inner: &mut Inner) {
+    fn watch(&self, inner: &mut CqState) {
         if !std::mem::replace(&mut inner.watched, true) {
             inner.seen = self.polls.load(Ordering::Relaxed);
             let me: Weak<dyn Source> = self.me.clone();
@@ -220,13 +223,13 @@ impl CqCore {
     pub(crate) fn enliven(&self) -> Result<()> {
         let mut inner = self.lock();
         if !std::mem::replace(&mut inner.live, true) && inner.front.wanted {
-            let solicited = inner.front.choosy;
+            let solicited = inner.front.solicited_only;
             self.arm_device(&mut inner, solicited)?;
         }
         Ok(())
     }
 
-    /// A completion that the device knows nothing of.
+    /// Adds a completion made in software.
     pub(crate) fn push(&self, completion: Completion) {
         self.lock().push(completion);
     }
@@ -236,14 +239,14 @@ impl CqCore {
         self.drain(&mut self.lock());
     }
 
-    fn drain(&self, inner: &mut Inner) {
+    fn drain(&self, inner: &mut CqState) {
         while self.take(inner, &mut Out { room: &mut [], filled: 0 }, BATCH).is_full {}
     }
 
-    /// For who polls: what is there, then the device's. `expects`: while the device is armed to tell of a solicited message,
-    /// this may be faster than its word.
+    /// For a polling thread: waiting completions, then the device's. `expects`: the device is armed for a solicited message,
+    /// and this poll may be faster than its event.
     #[inline]
-    fn fill(&self, inner: &mut Inner, out: &mut [Completion], expects: bool) -> usize {
+    fn fill(&self, inner: &mut CqState, out: &mut [Completion], expects: bool) -> usize {
         let before = inner.front.solicited;
         if expects && inner.front.armed {
             inner.front.may_be_solicited();
@@ -260,15 +263,15 @@ impl CqCore {
             }
         }
         let filled = out.filled;
-        // Whoever was called for a solicited message has it among these.
+        // The solicited message that the consumer was notified of is among these.
         inner.front.solicited = before && filled == 0;
         filled
     }
 
     /// Takes up to `most` of the device's completions.
     #[inline]
-    fn take(&self, inner: &mut Inner, out: &mut Out<'_>, most: usize) -> Taken {
-        let Inner { front, table, rooms, turn, .. } = inner;
+    fn take(&self, inner: &mut CqState, out: &mut Out<'_>, most: usize) -> Taken {
+        let CqState { front, table, rooms, turn, .. } = inner;
         let mut batch = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
         let most = most.min(BATCH);
         for _ in 0..rooms.len() {
@@ -318,7 +321,7 @@ impl CqCore {
         }
     }
 
-    fn arm_device(&self, inner: &mut Inner, solicited: bool) -> Result<()> {
+    fn arm_device(&self, inner: &mut CqState, solicited: bool) -> Result<()> {
         for cq in inner.rooms.iter() {
             cq.arm(solicited).map_err(|error| self.cannot_arm(&error))?;
         }
@@ -332,14 +335,14 @@ impl CqCore {
     }
 }
 
-/// What a look at the device's queues came to.
+/// Result of polling the device's queues.
 struct Taken {
     /// There may be more.
     is_full: bool,
 }
 
 impl Source for CqCore {
-    /// Does anybody still poll? If not, the failures among the completions are for us to find.
+    /// Checks whether a thread still polls. If not, the engine looks for failures among the completions.
     fn expired(&self, _: u64) {
         let mut inner = self.lock();
         inner.watched = false;
@@ -349,22 +352,22 @@ impl Source for CqCore {
         if self.polls.load(Ordering::Relaxed) != inner.seen {
             return self.watch(&mut inner);
         }
-        // The consumer wants less than we do: we have to look for ourselves.
-        let is_deaf = inner.front.choosy && inner.table.counts_recvs();
-        if is_deaf {
+        // The consumer's notification excludes events that the provider needs, so the engine has to poll.
+        let must_poll = inner.front.solicited_only && inner.table.counts_recvs();
+        if must_poll {
             self.drain(&mut inner);
             return self.watch(&mut inner);
         }
         if !inner.front.armed {
             self.drain(&mut inner);
             // A queue that was armed for all could not be armed for less.
-            let solicited = inner.front.choosy || inner.table.wants_failures_only();
+            let solicited = inner.front.solicited_only || inner.table.wants_failures_only();
             if self.arm_device(&mut inner, solicited).is_err() {
                 return self.watch(&mut inner);
             }
             self.drain(&mut inner);
         }
-        // From here on the device tells.
+        // From here on the device notifies.
     }
 }
 
@@ -388,13 +391,13 @@ impl CompletionQueue for Cq {
         if !inner.front.is_empty() {
             return Ok(false);
         }
-        inner.front.choosy = solicited;
+        inner.front.solicited_only = solicited;
         if !inner.live {
             inner.front.wanted = true;
             return Ok(true);
         }
         cq.arm_device(&mut inner, solicited)?;
-        // What came before the device was armed brings no event, and nobody knows whether it was solicited.
+        // Completions from before the arming bring no event; whether they were solicited is unknown.
         let before = std::mem::replace(&mut inner.front.solicited, solicited);
         cq.drain(&mut inner);
         inner.front.solicited = before;

@@ -1,14 +1,13 @@
-//! How a work request ended: what verbs call it, and what the layer above does.
+//! Maps completion status of verbs to the provider interface (spec/events 4.5).
 //!
-//! A table of numbers (events-transfers-memory.md 4.5), and nothing else. What is not in it is a failure of the
-//! transport: it ends the connection like any other, and is never taken for a flush, which would not.
+//! An unknown status is a transport failure, which ends the connection; it is never taken for a flush, which would not.
 #![forbid(unsafe_code)]
 
 use dapl::provider::Status;
 use ibverbs_sys::ibv_wc;
 use ibverbs_sys::ibv_wc_status::*;
 
-/// How this one ended.
+/// Status of a completion.
 pub(crate) fn of(wc: &ibv_wc) -> Status {
     wc.error().map_or(Status::Success, |(status, _)| word(status))
 }
@@ -36,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_status_has_its_word() {
+    fn every_status_is_mapped() {
         use Status::*;
         // By number, as the kernel counts them.
         let table = [

@@ -1,4 +1,4 @@
-//! A completion channel: tells which completion queues, when armed, got something.
+//! A completion channel: reports armed completion queues with new completions.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -32,19 +32,18 @@ impl Channel {
         Ok(Arc::new(channel))
     }
 
-    /// Readable when a queue has something to tell.
+    /// Readable when a queue has an event.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is the channel's, which is open as long as the borrow.
         unsafe { BorrowedFd::borrow_raw((*self.as_ptr()).fd) }
     }
 
-    /// The id of the next completion queue that got something since it was armed; `None`: no more.
-    ///
-    /// Acknowledged at once: whoever destroys the queue waits for that.
+    /// The id of the next completion queue with an event; `None`: no more. Acknowledged at once, since destroying the queue
+    /// waits for that.
     pub(crate) fn next(&self) -> io::Result<Option<usize>> {
         let (mut cq, mut id) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the channel is open, and both places are valid. A queue whose event was read is not freed before the
-        // acknowledgement, so `cq` is good until then.
+        // SAFETY: the channel is open, and both pointers are valid. A queue whose event was read is not freed before the
+        // acknowledgement, so `cq` is valid until then.
         if unsafe { ibv_get_cq_event(self.as_ptr(), &mut cq, &mut id) } != 0 {
             let error = io::Error::last_os_error();
             return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };

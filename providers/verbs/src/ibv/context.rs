@@ -39,7 +39,7 @@ pub(crate) struct Gid {
     pub(crate) netdev: Option<String>,
 }
 
-/// What an address handle made of a GID speaks.
+/// Protocol of an address handle made from a GID.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum GidKind {
     Ib,
@@ -72,7 +72,7 @@ impl Context {
             .devices()
             .find(|&device| DeviceList::name(device) == name)
             .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("libibverbs lists no device {name}")))?;
-        // SAFETY: `device` is of the list, which lives until the end of this function.
+        // SAFETY: `device` is in the list, which outlives this function.
         let context = made(unsafe { ibv_open_device(device) })?;
         // SAFETY: as above; the field is set when the list is made and never changes.
         let iwarp = unsafe { (*device).transport_type } == IBV_TRANSPORT_IWARP;
@@ -97,22 +97,22 @@ impl Context {
     /// The attributes of a port, counted from 1.
     pub(crate) fn port(&self, port: u8) -> io::Result<ibv_port_attr> {
         let mut attributes = ibv_port_attr::default();
-        // SAFETY: the context is open. The function fills a record that ends where `flags` ends; what `ibv_port_attr`
-        // has after that stays zero, and nobody here reads it.
+        // SAFETY: the context is open. The function fills a record that ends where `flags` ends; later fields of
+        // `ibv_port_attr` stay zero and are not read.
         done(unsafe { ibv_query_port(self.as_ptr(), port, (&raw mut attributes).cast()) })?;
         Ok(attributes)
     }
 
     /// The GIDs of a port that are set, by index.
     pub(crate) fn gids(&self, port: u8) -> io::Result<Vec<Gid>> {
-        // The table is the device's: room for what every port has.
+        // The table is the device's, so the size is that of all ports.
         let attributes = self.attributes()?;
         let mut room = 0;
         for number in 1..=attributes.phys_port_cnt {
             room += usize::try_from(self.port(number)?.gid_tbl_len).unwrap_or(0);
         }
         let mut entries: Vec<ibv_gid_entry> = vec![ibv_gid_entry::default(); room];
-        // SAFETY: the context is open, and `entries` has room for as many records of this size as is said.
+        // SAFETY: the context is open, and `entries` has space for that many records of this size.
         let found = unsafe {
             ibverbs_sys::_ibv_query_gid_table(
                 self.as_ptr(),
@@ -171,7 +171,7 @@ impl From<&ibv_gid_entry> for Gid {
             IBV_GID_TYPE_ROCE_V2 => GidKind::RoceV2,
             _ => GidKind::Ib,
         };
-        // SAFETY: all 16 bytes of the union are set, whichever way they are read.
+        // SAFETY: all 16 bytes of the union are initialised.
         let raw = unsafe { entry.gid.raw };
         Gid { index: entry.gid_index, raw, kind, netdev: interface_name(entry.ndev_ifindex) }
     }
@@ -186,7 +186,7 @@ fn interface_name(index: u32) -> Option<String> {
     (!found.is_null()).then(|| unsafe { CStr::from_ptr(found) }.to_string_lossy().into_owned())
 }
 
-/// What `ibv_get_device_list` gives.
+/// The result of `ibv_get_device_list`.
 struct DeviceList {
     list: NonNull<*mut ibv_device>,
     count: usize,
@@ -208,7 +208,7 @@ impl DeviceList {
     }
 
     fn name(device: *mut ibv_device) -> String {
-        // SAFETY: `device` is of a list that lives; its name ends with zero.
+        // SAFETY: `device` is in a list that has not been freed; its name ends with zero.
         unsafe { CStr::from_ptr(ibv_get_device_name(device)) }.to_string_lossy().into_owned()
     }
 }

@@ -15,7 +15,7 @@ use super::{Channel, Context, absent, destroyed, done, made};
 #[derive(Debug)]
 pub(crate) struct Cq {
     cq: NonNull<ibv_cq>,
-    /// What the device has made of the wish.
+    /// Capacity as granted by the device.
     capacity: AtomicU32,
     context: Arc<Context>,
     /// Keeps it open.
@@ -28,17 +28,17 @@ unsafe impl Send for Cq {}
 unsafe impl Sync for Cq {}
 
 impl Cq {
-    /// A queue with room for at least `capacity` completions; its news come through `channel` under `id`.
+    /// A queue with capacity for at least `capacity` completions; its events come through `channel` under `id`.
     pub(crate) fn new(
         context: &Arc<Context>,
         channel: &Arc<Channel>,
         capacity: u32,
         id: usize,
     ) -> io::Result<Arc<Self>> {
-        let wish = c_int::try_from(capacity).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let attributes = c_int::try_from(capacity).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         // SAFETY: context and channel are open, and the channel is the context's. The id is a number that libibverbs
         // keeps and never follows.
-        let cq = made(unsafe { ibv_create_cq(context.as_ptr(), wish, id as *mut c_void, channel.as_ptr(), 0) })?;
+        let cq = made(unsafe { ibv_create_cq(context.as_ptr(), attributes, id as *mut c_void, channel.as_ptr(), 0) })?;
         // SAFETY: just made.
         let capacity = AtomicU32::new(unsafe { (*cq.as_ptr()).cqe } as u32);
         Ok(Arc::new(Cq { cq, capacity, context: context.clone(), _channel: channel.clone() }))
@@ -48,11 +48,11 @@ impl Cq {
     pub(crate) fn poll_into<'a>(&self, out: &'a mut [MaybeUninit<ibv_wc>]) -> io::Result<&'a [ibv_wc]> {
         let poll = self.context.ops().poll_cq.ok_or_else(absent)?;
         let room = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
-        // SAFETY: the queue lives, and `out` has room for as many records.
+        // SAFETY: the queue exists, and `out` has space for that many records.
         let taken = unsafe { poll(self.as_ptr(), room, out.as_mut_ptr().cast()) };
         // The verb gives no number for what went wrong.
         let taken = usize::try_from(taken).map_err(|_| io::Error::from_raw_os_error(libc::EIO))?;
-        // SAFETY: the call has written so many records, which is not more than there was room for.
+        // SAFETY: the call has written that many records, not more than fit.
         Ok(unsafe { std::slice::from_raw_parts(out.as_ptr().cast(), taken.min(out.len())) })
     }
 
@@ -63,18 +63,18 @@ impl Cq {
         done(unsafe { arm(self.as_ptr(), solicited_only.into()) })
     }
 
-    /// Changes the room; what is queued stays. Errors: the device cannot, or not so much.
+    /// Changes the capacity; queued completions stay. Errors: not supported by the device, or too large.
     pub(crate) fn resize(&self, capacity: u32) -> io::Result<()> {
-        let wish = c_int::try_from(capacity).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-        // SAFETY: the queue lives; the driver locks out those who poll meanwhile.
-        done(unsafe { ibv_resize_cq(self.as_ptr(), wish) })?;
-        // SAFETY: the queue lives. The driver has set the field before it returned; a resize of another thread's at the
-        // same time would be a mistake of the caller's, who has to know how much room is wanted in all.
+        let attributes = c_int::try_from(capacity).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        // SAFETY: the queue exists; the driver locks out concurrent polls.
+        done(unsafe { ibv_resize_cq(self.as_ptr(), attributes) })?;
+        // SAFETY: the queue exists. The driver has set the field before it returned; callers do not resize concurrently, since
+        // they know the total capacity.
         self.capacity.store(unsafe { (*self.as_ptr()).cqe } as u32, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Completions that it has room for.
+    /// Capacity in completions.
     pub(crate) fn capacity(&self) -> u32 {
         self.capacity.load(Ordering::Relaxed)
     }

@@ -18,7 +18,6 @@ pub(crate) enum AsyncEvent {
     Other(i32),
 }
 
-/// What happened to a queue pair.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum QpEvent {
     Fatal,
@@ -31,14 +30,12 @@ pub(crate) enum QpEvent {
     PathMigrationError,
 }
 
-/// What happened to a shared receive queue.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum SrqEvent {
     Limit,
     Error,
 }
 
-/// What happened to a port.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PortEvent {
     Active,
@@ -50,11 +47,10 @@ pub(crate) enum PortEvent {
     GidChange,
 }
 
-/// Takes the next event and acknowledges it: whoever destroys the object waits for that, so it is done here at once,
-/// after what the event says was copied.
+/// Takes the next event, copies it and acknowledges it at once, since destroying the object waits for that.
 pub(super) fn next(context: &Context) -> io::Result<Option<AsyncEvent>> {
     let mut event = MaybeUninit::<ibv_async_event>::zeroed();
-    // SAFETY: the context is open and `event` is room for an event.
+    // SAFETY: the context is open and `event` has space for an event.
     if unsafe { ibv_get_async_event(context.as_ptr(), event.as_mut_ptr()) } != 0 {
         let error = io::Error::last_os_error();
         return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
@@ -131,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn events_name_what_they_are_of() {
+    fn events_name_their_object() {
         let mut qp = ibv_qp { qp_num: 17, ..Default::default() };
         let of_qp = event(IBV_EVENT_QP_LAST_WQE_REACHED, ibv_async_event_element { qp: &mut qp });
         assert_eq!(of_qp, AsyncEvent::Qp { number: 17, kind: QpEvent::LastWqe });

@@ -30,7 +30,6 @@ impl Pd {
         Ok(Arc::new(Pd { pd, context: context.clone() }))
     }
 
-    /// Where it is.
     pub(crate) fn context(&self) -> &Arc<Context> {
         &self.context
     }
@@ -62,12 +61,12 @@ unsafe impl Send for Mr {}
 unsafe impl Sync for Mr {}
 
 impl Mr {
-    /// Registers `region` with `IBV_ACCESS_*` flags. Errors: whatever the kernel says, such as `EFAULT` for memory that
-    /// is not there or may not be written to.
+    /// Registers `region` with `IBV_ACCESS_*` flags. Errors: the kernel's, such as `EFAULT` for memory that is not mapped or
+    /// not writable.
     pub(crate) fn new(pd: &Arc<Pd>, region: Region, flags: u32) -> io::Result<Self> {
         let length = usize::try_from(region.length).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-        // SAFETY: the domain lives. The kernel checks address and length against this process's memory and fails
-        // otherwise; nothing is read or written here.
+        // SAFETY: the domain exists. The kernel checks address and length against this process's memory and fails otherwise;
+        // nothing is read or written here.
         let mr = made(unsafe { ibv_reg_mr(pd.as_ptr(), region.address as *mut c_void, length, flags as c_int) })?;
         // SAFETY: just made.
         let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
@@ -91,7 +90,7 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // SAFETY: ours, and gone after this. Transfers that name it fail from now on.
+        // SAFETY: owned, and not used after this. Transfers that name it fail from now on.
         destroyed(&format!("{}: a memory region", self.pd.context.name()), unsafe { ibv_dereg_mr(self.as_ptr()) });
     }
 }
@@ -118,15 +117,14 @@ impl Mw {
         Ok(Mw { mw: Mutex::new(mw), pd: pd.clone() })
     }
 
-    /// The key that it has, or will have when all binds posted are done. Drivers count on from it in the low eight
-    /// bits, also after a bind that fails, and some compare it with what the device has: so a window whose bind failed
-    /// is of no more use.
+    /// The key that it has, or will have when all posted binds are done. Drivers increment its low eight bits, also for a bind
+    /// that fails, and some compare it with the device's key: a window whose bind failed cannot be used any more.
     pub(crate) fn rkey(&self) -> u32 {
-        // SAFETY: the window lives, and the lock keeps binds out.
+        // SAFETY: the window exists, and the lock excludes binds.
         self.with(|mw| unsafe { (*mw).rkey })
     }
 
-    /// With the window, while nobody else has it.
+    /// Calls `body` with exclusive access to the window.
     pub(super) fn with<T>(&self, body: impl FnOnce(*mut ibv_mw) -> T) -> T {
         let mw = self.mw.lock();
         body(mw.as_ptr())
@@ -140,7 +138,7 @@ impl Mw {
 impl Drop for Mw {
     fn drop(&mut self) {
         let Some(dealloc) = self.pd.context.ops().dealloc_mw else { return };
-        // SAFETY: ours, and gone after this. Transfers that name it fail from now on.
+        // SAFETY: owned, and not used after this. Transfers that name it fail from now on.
         let result = unsafe { dealloc(self.mw.get_mut().as_ptr()) };
         destroyed(&format!("{}: a memory window", self.pd.context.name()), result);
     }

@@ -1,9 +1,9 @@
-//! libibverbs in Rust's terms: one type per object, each keeping what it stands on, so the order of drops is free.
+//! Safe wrappers of libibverbs: one type per object, each keeping the objects that it depends on alive.
 //!
-//! The only room of this crate that calls libibverbs. It knows nothing of DAT: it neither retries nor decides, it only
-//! tells success from failure, which verbs do in three ways (a null pointer and `errno`, the number of the error as the
-//! result, or -1 and `errno`). Inline functions of `verbs.h` are reached through the table of the context.
-//! Every call may be made from any thread; libibverbs locks inside.
+//! The only module of this crate that calls libibverbs. It neither retries nor decides; it only distinguishes success from
+//! failure, which verbs report in three ways (a null pointer and `errno`, the error number as the result, or -1 and `errno`).
+//! Inline functions of `verbs.h` are called through the table of the context. Every call may be made from any thread;
+//! libibverbs locks inside.
 
 mod channel;
 mod context;
@@ -21,7 +21,7 @@ pub(crate) use context::{Context, Gid, GidKind};
 pub(crate) use cq::Cq;
 pub(crate) use event::{AsyncEvent, PortEvent, QpEvent, SrqEvent};
 pub(crate) use memory::{Mr, Mw, Pd};
-pub(crate) use qp::{Op, Qp, QpWish, Template, Wr};
+pub(crate) use qp::{Op, Qp, QpAttributes, Template, Wr};
 pub(crate) use srq::Srq;
 
 /// From a verb that returns the number of the error. Some drivers return it negative, or -1 and set `errno`.
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_ways_to_tell_an_error() {
+    fn all_three_error_conventions_are_converted() {
         assert!(done(0).is_ok());
         assert_eq!(done(libc::ENOMEM).unwrap_err().raw_os_error(), Some(libc::ENOMEM));
         assert_eq!(done(-libc::EINVAL).unwrap_err().raw_os_error(), Some(libc::EINVAL));

@@ -13,9 +13,9 @@ use ibverbs_sys::{
 use super::srq::recv_wr;
 use super::{Cq, Mr, Mw, Pd, Srq, absent, destroyed, done, made};
 
-/// What a new queue pair is to be.
+/// Parameters of a new queue pair.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct QpWish<'a> {
+pub(crate) struct QpAttributes<'a> {
     pub(crate) send_cq: &'a Arc<Cq>,
     pub(crate) recv_cq: &'a Arc<Cq>,
     /// Receives come out of this; the two `recv` numbers are not looked at then.
@@ -55,7 +55,7 @@ impl std::fmt::Debug for Template {
     }
 }
 
-/// What a request asks for.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Op {
     Send,
@@ -83,18 +83,18 @@ unsafe impl Send for Qp {}
 unsafe impl Sync for Qp {}
 
 impl Qp {
-    /// A queue pair in RESET, whose requests complete only if they say so.
-    pub(crate) fn new(pd: &Arc<Pd>, wish: &QpWish<'_>) -> io::Result<Self> {
-        let own = wish.srq.is_none();
+    /// A queue pair in RESET, whose requests complete only if signalled.
+    pub(crate) fn new(pd: &Arc<Pd>, attributes: &QpAttributes<'_>) -> io::Result<Self> {
+        let own = attributes.srq.is_none();
         let caps = ibv_qp_cap {
-            max_send_wr: wish.max_send_wr,
-            max_recv_wr: if own { wish.max_recv_wr } else { 0 },
-            max_send_sge: wish.max_send_sge,
-            max_recv_sge: if own { wish.max_recv_sge } else { 0 },
-            max_inline_data: wish.max_inline,
+            max_send_wr: attributes.max_send_wr,
+            max_recv_wr: if own { attributes.max_recv_wr } else { 0 },
+            max_send_sge: attributes.max_send_sge,
+            max_recv_sge: if own { attributes.max_recv_sge } else { 0 },
+            max_inline_data: attributes.max_inline,
         };
-        let cqs = [wish.send_cq.clone(), wish.recv_cq.clone()];
-        Self::make(pd.clone(), cqs, wish.srq.cloned(), caps)
+        let cqs = [attributes.send_cq.clone(), attributes.recv_cq.clone()];
+        Self::make(pd.clone(), cqs, attributes.srq.cloned(), caps)
     }
 
     /// A queue pair in RESET that differs from this one in its number alone.
@@ -118,7 +118,7 @@ impl Qp {
             qp,
             // SAFETY: just made.
             number: unsafe { (*qp.as_ptr()).qp_num },
-            // The record now says what the device has made of it.
+            // The record now has the values granted by the device.
             max_inline: attributes.cap.max_inline_data,
             pd,
             cqs,
@@ -139,7 +139,7 @@ impl Qp {
 
     /// Changes what `mask` (`IBV_QP_*`) names.
     pub(crate) fn modify(&self, attributes: &mut ibv_qp_attr, mask: i32) -> io::Result<()> {
-        // SAFETY: the queue pair lives, and `attributes` is a whole record.
+        // SAFETY: the queue pair exists, and `attributes` is a whole record.
         done(unsafe { ibv_modify_qp(self.as_ptr(), attributes, mask) })
     }
 
@@ -148,7 +148,7 @@ impl Qp {
         let post = self.pd.context().ops().post_recv.ok_or_else(absent)?;
         let mut wr = recv_wr(wr_id, segments);
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair lives; the request and its segments do until the call returns.
+        // SAFETY: the queue pair exists; the request and its segments outlive the call.
         done(unsafe { post(self.as_ptr(), &mut wr, &mut bad) })
     }
 
@@ -174,12 +174,12 @@ impl Qp {
             request.wr.rdma.rkey = remote.key;
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair lives; the request and its segments do until the call returns.
+        // SAFETY: the queue pair exists; the request and its segments outlive the call.
         done(unsafe { post(self.as_ptr(), request, &mut bad) })
     }
 
-    /// Posts a bind of `mw` to a part of a region with `IBV_ACCESS_*` flags, or an unbind for `None`, and says the new
-    /// key. The key stands as soon as this returns; see `Mw::rkey` for a bind that fails later.
+    /// Posts a bind of `mw` to a part of a region with `IBV_ACCESS_*` flags, or an unbind for `None`, and returns the new key.
+    /// The key is final as soon as this returns; see `Mw::rkey` for a bind that fails later.
     pub(crate) fn bind(&self, mw: &Mw, wr_id: u64, flags: u32, what: Option<(&Mr, Region, u32)>) -> io::Result<u32> {
         let bind = self.pd.context().ops().bind_mw.ok_or_else(absent)?;
         let mut nothing = NoRegion::new(mw.pd());
@@ -194,10 +194,10 @@ impl Qp {
         };
         let mut request = ibv_mw_bind { wr_id, send_flags: flags, bind_info };
         mw.with(|mw| {
-            // SAFETY: queue pair, window and region live, the request does until the call returns, and nobody else has
-            // the window meanwhile.
+            // SAFETY: queue pair, window and region exist, the request outlives the call, and access to the window is
+            // exclusive.
             done(unsafe { bind(self.as_ptr(), mw, &mut request) })?;
-            // SAFETY: the window lives, and we have it alone.
+            // SAFETY: the window exists, and access is exclusive.
             Ok(unsafe { (*mw).rkey })
         })
     }
@@ -209,14 +209,14 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        // SAFETY: ours, and gone after this. All events were acknowledged when they were read.
+        // SAFETY: owned, and not used after this. All events were acknowledged when they were read.
         let result = unsafe { ibv_destroy_qp(self.as_ptr()) };
         destroyed(&format!("{}: queue pair {}", self.pd.context().name(), self.number), result);
     }
 }
 
-/// Stands in for a region in an unbind. Verbs allow a null pointer there, but the drivers of rxe and mlx4 follow it;
-/// the zeros behind it are for those that look at their own record around the region's.
+/// Stands in for a region in an unbind. Verbs allow a null pointer there, but the drivers of rxe and mlx4 follow it; the zeros
+/// behind it are for drivers that read their own record around the region's.
 #[repr(C)]
 struct NoRegion {
     mr: ibv_mr,

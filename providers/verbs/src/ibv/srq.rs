@@ -16,7 +16,7 @@ use super::{Pd, absent, destroyed, done, made};
 #[derive(Debug)]
 pub(crate) struct Srq {
     srq: NonNull<ibv_srq>,
-    /// What the device has made of the wish.
+    /// Capacity as granted by the device.
     capacity: u32,
     pd: Arc<Pd>,
 }
@@ -27,15 +27,14 @@ unsafe impl Send for Srq {}
 unsafe impl Sync for Srq {}
 
 impl Srq {
-    /// A queue with room for at least `max_wr` receives of `max_sge` segments; its events come under `id`.
+    /// A queue with capacity for at least `max_wr` receives of `max_sge` segments; its events come under `id`.
     pub(crate) fn new(pd: &Arc<Pd>, max_wr: u32, max_sge: u32, id: usize) -> io::Result<Arc<Self>> {
         let attr = ibv_srq_attr { max_wr, max_sge, srq_limit: 0 };
-        let mut wish = ibv_srq_init_attr { srq_context: id as *mut c_void, attr };
-        // SAFETY: the domain lives, and `wish` is a whole record. The id is a number that libibverbs keeps and never
-        // follows.
-        let srq = made(unsafe { ibv_create_srq(pd.as_ptr(), &mut wish) })?;
-        // The record now says what the device has made of it.
-        Ok(Arc::new(Srq { srq, capacity: wish.attr.max_wr, pd: pd.clone() }))
+        let mut attributes = ibv_srq_init_attr { srq_context: id as *mut c_void, attr };
+        // SAFETY: the domain exists, and `attributes` is a whole record. The id is a number that libibverbs stores and never follows.
+        let srq = made(unsafe { ibv_create_srq(pd.as_ptr(), &mut attributes) })?;
+        // The record now has the values granted by the device.
+        Ok(Arc::new(Srq { srq, capacity: attributes.attr.max_wr, pd: pd.clone() }))
     }
 
     /// Posts a receive.
@@ -43,7 +42,7 @@ impl Srq {
         let post = self.pd.context().ops().post_srq_recv.ok_or_else(absent)?;
         let mut wr = recv_wr(wr_id, segments);
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue lives; the request and its segments do until the call returns, and nobody writes to them.
+        // SAFETY: the queue exists; the request and its segments outlive the call and are not modified.
         done(unsafe { post(self.as_ptr(), &mut wr, &mut bad) })
     }
 
@@ -52,26 +51,26 @@ impl Srq {
         self.modify(ibv_srq_attr { srq_limit: limit, ..Default::default() }, IBV_SRQ_LIMIT)
     }
 
-    /// Changes the room. Errors: the device cannot, or not so much, or more is posted.
+    /// Changes the capacity. Errors: not supported by the device, too large, or more is posted.
     pub(crate) fn resize(&self, max_wr: u32) -> io::Result<()> {
         self.modify(ibv_srq_attr { max_wr, ..Default::default() }, IBV_SRQ_MAX_WR)
     }
 
-    /// Room and limit as the device has them; the limit is 0 after its event.
+    /// Capacity and limit as the device has them; the limit is 0 after its event.
     pub(crate) fn attributes(&self) -> io::Result<ibv_srq_attr> {
         let mut attributes = ibv_srq_attr::default();
-        // SAFETY: the queue lives, and `attributes` is a whole record.
+        // SAFETY: the queue exists, and `attributes` is a whole record.
         done(unsafe { ibv_query_srq(self.as_ptr(), &mut attributes) })?;
         Ok(attributes)
     }
 
-    /// Receives that it had room for when it was made.
+    /// Capacity at creation.
     pub(crate) fn capacity(&self) -> u32 {
         self.capacity
     }
 
     fn modify(&self, mut attributes: ibv_srq_attr, mask: u32) -> io::Result<()> {
-        // SAFETY: the queue lives, and `attributes` is a whole record.
+        // SAFETY: the queue exists, and `attributes` is a whole record.
         done(unsafe { ibv_modify_srq(self.as_ptr(), &mut attributes, mask as i32) })
     }
 

@@ -1,9 +1,8 @@
-//! What a memory window is bound to, was, and is to be: which of the device's windows and registrations are to live on.
+//! Bindings of a memory window: which of the device's windows and registrations must be kept.
 //!
-//! Pure, but for what lies under `M`, a window of the device. Only `memory` uses it. A binding stands until the next
-//! bind is complete; one that fails or is flushed leaves nothing bound, also not what was bound before, which the
-//! device alone would leave in place: so the device's window goes then, with the last bind in flight that names it.
-//! Each goes also when it has given all its keys, with the binding that its last key opened.
+//! Only `memory` uses it. A binding is in effect until the next bind is complete. A bind that fails or is flushed leaves
+//! nothing bound; since the device would keep the old binding, the device's window is dropped then, with the last bind in
+//! flight that names it. A window is also dropped when it has used all its keys, with the binding of its last key.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -27,12 +26,12 @@ pub(crate) struct Binds<M> {
     /// The last that was posted is a bind that can still come true.
     bound: bool,
     flying: VecDeque<(u64, Open<M>)>,
-    /// What is open now. More than one only if binds over several connections have overtaken each other: then nobody
-    /// knows which was the last.
+    /// The bindings in effect. More than one only if binds over several connections have overtaken each other, so that the last
+    /// is unknown.
     open: Vec<Open<M>>,
 }
 
-/// What a bind leaves behind: the device's window, and what keeps the registration, if it is no unbind.
+/// Objects of a bind: the device's window, and the reference to the registration unless it is an unbind.
 pub(crate) struct Open<M> {
     _mw: Arc<M>,
     _kept: Option<KeptObject>,
@@ -91,7 +90,7 @@ impl<M> Binds<M> {
     /// One is over; `is_done`: it has had its effect. To be dropped: what it has ended.
     #[must_use]
     pub(crate) fn complete(&mut self, number: u64, is_done: bool) -> Vec<Open<M>> {
-        // A window that was dropped knows of none.
+        // A window that was dropped has none.
         let Some(place) = self.flying.iter().position(|(flying, _)| *flying == number) else { return Vec::new() };
         let mine = self.flying.remove(place).map(|(_, open)| open);
         let is_late = number < self.over;
@@ -111,8 +110,7 @@ impl<M> Binds<M> {
         }
     }
 
-    /// One is posted and flushed at once, and the device knows nothing of it. Says a key that opens nothing; to be
-    /// dropped: what it has ended.
+    /// A bind that is flushed at once without the device. Returns an invalid key, and the objects to be dropped.
     #[must_use]
     pub(crate) fn lose(&mut self) -> (u32, Vec<Open<M>>) {
         self.posted += 1;
@@ -121,7 +119,7 @@ impl<M> Binds<M> {
         (self.last_key, self.nothing(self.posted))
     }
 
-    /// Ends it, whatever is in flight. To be dropped: all there is.
+    /// Ends the window with binds in flight. Returns the objects to be dropped.
     #[must_use]
     pub(crate) fn close(&mut self) -> Vec<Open<M>> {
         self.bound = false;
@@ -186,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binding_stands_until_the_next_is_complete() {
+    fn binding_is_kept_until_the_next_completes() {
         let mut scene = Scene::new();
         let first = scene.post(true);
         scene.complete(first, true);
@@ -201,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_leaves_nothing_bound_and_lets_go_once() {
+    fn failed_bind_unbinds_and_releases_once() {
         let mut scene = Scene::new();
         let first = scene.post(true);
         scene.complete(first, true);
@@ -217,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_leaves_nothing_bound() {
+    fn flushed_bind_leaves_nothing_bound() {
         let mut scene = Scene::new();
         let first = scene.post(true);
         scene.complete(first, true);
@@ -228,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_behind_one_in_flight_waits_for_it() {
+    fn failed_bind_waits_for_earlier_binds() {
         let mut scene = Scene::new();
         let [first, second] = [scene.post(true), scene.post(true)];
         scene.complete(second, false);

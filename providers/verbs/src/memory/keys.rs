@@ -1,8 +1,8 @@
-//! Which local keys there are: for data that go inline, which are read when they are posted, by us and not by the
-//! device; and for what a device has refused without a word of why.
+//! The table of local keys: to check inline data, which the CPU and not the device reads, and to find out what a device has
+//! refused without a reason.
 //!
-//! Pure, but for a lock. Who posts asks with [`Keys::allow`] and holds the answer until the data are read; a
-//! registration that ends waits for that. Everything else the device checks by itself.
+//! A post calls [`Keys::allow`] and keeps the result until the data are read; a registration that ends waits for that. The
+//! device checks everything else.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -20,30 +20,30 @@ pub(crate) struct Keys(RwLock<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    keys: HashMap<u32, Known, BuildHasherDefault<KeyHasher>>,
+    keys: HashMap<u32, KeyRange, BuildHasherDefault<KeyHasher>>,
     /// Counts the changes.
     changes: u64,
 }
 
-/// The key that somebody looked up last, which is mostly the one that he wants next.
+/// The key that was looked up last, which is mostly the next one as well.
 #[derive(Debug, Default)]
 pub(crate) struct Hint {
     /// Of the table when it was looked up; 0, which no table with a key has, for none.
     changes: u64,
     key: u32,
-    known: Known,
+    known: KeyRange,
 }
 
-/// What a key stands for.
+/// The registration of a key.
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+struct KeyRange {
     /// Address of the protection domain, which lives as long as the registration.
     pd: usize,
     region: Region,
     writable: bool,
 }
 
-/// The memory may be read as long as this is held.
+/// The memory may be read as long as this exists.
 pub(crate) struct Allowed<'a> {
     _table: RwLockReadGuard<'a, Table>,
 }
@@ -51,17 +51,17 @@ pub(crate) struct Allowed<'a> {
 impl Keys {
     /// Makes a key known. `writable`: also for what is written from this side.
     pub(crate) fn add(&self, key: u32, pd: &Arc<Pd>, region: Region, writable: bool) {
-        self.insert(key, Known { pd: place(pd), region, writable });
+        self.insert(key, KeyRange { pd: place(pd), region, writable });
     }
 
-    /// It is no more. Waits for those who read by it.
+    /// Removes a key. Waits for threads that read by it.
     pub(crate) fn remove(&self, key: u32) {
         let mut table = self.0.write();
         table.changes += 1;
         table.keys.remove(&key);
     }
 
-    /// Leave to read all segments: each has a key of the protection domain, and lies inside what the key stands for.
+    /// Permission to read all segments: each has a key of the protection domain, and lies inside its registration.
     #[inline(always)]
     pub(crate) fn allow(&self, hint: &mut Hint, pd: &Arc<Pd>, segments: &[Segment]) -> Option<Allowed<'_>> {
         self.look(hint, place(pd), segments, false)
@@ -72,7 +72,7 @@ impl Keys {
         self.look(&mut Hint::default(), place(pd), segments, written).is_some()
     }
 
-    fn insert(&self, key: u32, known: Known) {
+    fn insert(&self, key: u32, known: KeyRange) {
         let mut table = self.0.write();
         table.changes += 1;
         table.keys.insert(key, known);
@@ -87,7 +87,7 @@ impl Keys {
                 let Some(known) = table.keys.get(&segment.key) else { return false };
                 *hint = Hint { changes: table.changes, key: segment.key, known: *known };
             }
-            let Known { pd: owner, region, writable } = &hint.known;
+            let KeyRange { pd: owner, region, writable } = &hint.known;
             let offset = segment.address.wrapping_sub(region.address);
             *owner == pd
                 && (*writable || !written)
@@ -104,7 +104,7 @@ fn place(pd: &Arc<Pd>) -> usize {
     Arc::as_ptr(pd) as usize
 }
 
-/// Spreads numbers that a device gives out, in some order: nobody chooses them to collide.
+/// A hash for keys, which the device assigns.
 #[derive(Default)]
 pub(crate) struct KeyHasher(u64);
 
@@ -134,12 +134,12 @@ mod tests {
         Segment { key, pad: 0, address, length }
     }
 
-    fn known(pd: usize, writable: bool) -> Known {
-        Known { pd, region: Region { address: 4096, length: 100 }, writable }
+    fn known(pd: usize, writable: bool) -> KeyRange {
+        KeyRange { pd, region: Region { address: 4096, length: 100 }, writable }
     }
 
     #[test]
-    fn only_what_is_inside_a_live_key_of_the_domain_may_be_read() {
+    fn only_memory_of_a_live_key_may_be_read() {
         let keys = Keys::default();
         keys.insert(0x500, known(1, false));
         keys.insert(0x501, known(2, true));
@@ -168,14 +168,14 @@ mod tests {
     }
 
     #[test]
-    fn a_key_ends_when_nobody_reads_by_it() {
+    fn key_removal_waits_for_readers() {
         let keys = Keys::default();
         keys.insert(1, known(1, false));
         let mut hint = Hint::default();
         let held = keys.look(&mut hint, 1, &[segment(1, 4096, 1)], false).unwrap();
         std::thread::scope(|scope| {
             let removing = scope.spawn(|| keys.remove(1));
-            // Also while somebody waits to end it, who reads already may read more.
+            // A reader may read more while a thread waits to remove the key.
             while keys.0.try_read().is_some() && !removing.is_finished() {
                 std::thread::yield_now();
             }

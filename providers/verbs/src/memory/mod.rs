@@ -1,14 +1,13 @@
-//! Protection domains, registered memory and windows, as dapl holds them.
+//! Protection domains, registered memory and windows, as dapl uses them.
 //!
-//! A region is registered with what it is for and with the right to be bound, where the device has windows and the
-//! memory allows it. Verbs lend no memory to writing peers that may not be written to from here; who asks for that gets
-//! two registrations, one for each side.
+//! A region is registered with its rights and with the right to be bound, where the device has windows and the memory allows
+//! it. Verbs grant peers no write access to memory that is not writable locally; that combination gets two registrations, one
+//! for each side.
 //!
-//! Windows, for `qp`: [`Window::begin`] posts a bind by a function of the caller's, under the window's lock, and gives
-//! a [`Move`], which the caller keeps until the bind completes ([`Move::completed`]); one that is dropped was flushed.
-//! A bind that is flushed without the device having seen it is [`Window::lose`]. Drivers count keys in eight bits and
-//! leave the old binding in place when a bind fails; so after 255 binds, and after one that came to nothing, the
-//! device's window is replaced by another. Nothing here waits.
+//! [`Window::begin`] posts a bind by a function of the caller, under the window's lock, and returns a [`Move`], which the
+//! caller keeps until the bind completes ([`Move::completed`]); dropping it means that the bind was flushed. A bind that is
+//! flushed before it reaches the device is [`Window::lose`]. Drivers count keys in eight bits and keep the old binding when a
+//! bind fails; so after 255 binds, and after a failed one, the device's window is replaced. Nothing here waits.
 
 pub(crate) mod binds;
 pub(crate) mod keys;
@@ -23,7 +22,7 @@ use parking_lot::Mutex;
 
 use crate::memory::binds::Binds;
 pub(crate) use crate::memory::keys::Keys;
-use crate::{explain, ibv};
+use crate::{ibv, refusal};
 
 /// A protection domain.
 #[derive(Clone, Debug)]
@@ -66,7 +65,7 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // Before the registration ends: afterwards somebody else may be given the key.
+        // Before the registration ends: afterwards its key may be reused.
         self.keys.remove(self.local.lkey());
     }
 }
@@ -92,20 +91,19 @@ fn register(pd: &Pd, region: Region, access: flags, wants_binds: bool) -> Result
     if wants_binds {
         match ibv::Mr::new(&pd.0, region, (access | flags::IBV_ACCESS_MW_BIND).0) {
             Ok(mr) => return Ok(Registered { mr, is_bindable: true }),
-            // For the kernel the right to be bound is a wish to write, which memory that can only be read does not
-            // grant.
+            // For the kernel the right to be bound implies write access, which read-only memory does not have.
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) && access.0 & WRITES.0 == 0 => {}
-            Err(error) => return Err(explain::registration(pd.0.context().name(), region, &error)),
+            Err(error) => return Err(refusal::registration(pd.0.context().name(), region, &error)),
         }
     }
     let mr = ibv::Mr::new(&pd.0, region, access.0);
-    let mr = mr.map_err(|error| explain::registration(pd.0.context().name(), region, &error))?;
+    let mr = mr.map_err(|error| refusal::registration(pd.0.context().name(), region, &error))?;
     Ok(Registered { mr, is_bindable: false })
 }
 
 const WRITES: flags = flags(flags::IBV_ACCESS_LOCAL_WRITE.0 | flags::IBV_ACCESS_REMOTE_WRITE.0);
 
-/// What the registration for this side may do; peers have their part in it if that is allowed.
+/// Rights of the registration for this side, including the remote ones where that is allowed.
 fn local_flags(access: Access) -> flags {
     let mut wanted = flags(0);
     if access.local_write {
@@ -120,7 +118,7 @@ fn local_flags(access: Access) -> flags {
     wanted
 }
 
-/// What the registration for peers alone may do.
+/// Rights of the registration for peers alone.
 fn remote_flags(access: Access) -> flags {
     local_flags(Access { local_write: true, ..access })
 }
@@ -156,7 +154,7 @@ impl MemoryWindow for Mw {
 
 impl Drop for Mw {
     fn drop(&mut self) {
-        // The device's window goes now, whatever is in flight; a bind that is will fail.
+        // Drops the device's windows now; a bind in flight will fail.
         let all = self.0.binds.lock().close();
         drop(all);
     }
@@ -240,7 +238,7 @@ impl Drop for Move {
     }
 }
 
-/// What a peer may do through a window.
+/// Rights that a window grants to a peer.
 fn remote_rights(access: Access) -> flags {
     let read = if access.remote_read { flags::IBV_ACCESS_REMOTE_READ.0 } else { 0 };
     let write = if access.remote_write { flags::IBV_ACCESS_REMOTE_WRITE.0 } else { 0 };
@@ -252,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_registration_may_do_what_was_asked_for_and_no_more() {
+    fn registration_has_exactly_the_requested_rights() {
         let access = |local_write, remote_read, remote_write| Access { local_write, remote_read, remote_write };
         let (local, write, read) =
             (flags::IBV_ACCESS_LOCAL_WRITE.0, flags::IBV_ACCESS_REMOTE_WRITE.0, flags::IBV_ACCESS_REMOTE_READ.0);

@@ -1,6 +1,6 @@
-//! What the device's completions mean: which work they end, and what the consumer hears of it.
+//! Matches the device's completions with posted work.
 //!
-//! Called by whoever polls, with the completion queue's lock held. A failure is only noted here; the engine ends the
+//! Called by the polling thread, with the completion queue's lock held. A failure is only recorded here; the engine ends the
 //! connection.
 #![forbid(unsafe_code)]
 
@@ -11,11 +11,12 @@ use dapl::provider::{Completion, Segment, Status, Work};
 use ibverbs_sys::ibv_wc;
 
 use super::{Core, Recvs, Requests, post};
-use crate::cq::Mark;
+use crate::cq::Solicited;
 use crate::cq::status;
 use crate::qp::work::Entry;
 
-/// What ends a connection. A flush alone does not: it only follows from something, which is told as well (8.4).
+/// Whether a status ends the connection. A flush does not: it follows from a failure that is reported as well (spec/endpoints
+/// 8.4).
 fn is_failure(status: Status) -> bool {
     !matches!(status, Status::Success | Status::Flushed)
 }
@@ -23,7 +24,7 @@ fn is_failure(status: Status) -> bool {
 impl Recvs {
     /// The connection was not reported yet: this waits for it.
     #[cold]
-    fn keep(&mut self, done: Completion, mark: Mark) {
+    fn keep(&mut self, done: Completion, mark: Solicited) {
         self.early.push(Completion { solicited: mark.later, ..done });
     }
 }
@@ -51,14 +52,14 @@ impl Requests {
 }
 
 impl Core {
-    /// A completion of its own receive queue.
+    /// A completion of the queue pair's own receive queue.
     #[inline(always)]
     pub(crate) fn complete_recv(
         &self,
         epoch: u32,
         number: u32,
         wc: &ibv_wc,
-        mark: Mark,
+        mark: Solicited,
         mut put: impl FnMut(Completion),
     ) {
         let mut recv = self.recv.lock();
@@ -75,9 +76,9 @@ impl Core {
         if recv.open { put(done) } else { recv.keep(done, mark) }
     }
 
-    /// One that the device has not told of was never its; it cannot have failed alone.
+    /// Completes work that the device has skipped, which it never accepted; it cannot have failed alone.
     #[cold]
-    fn pass_over_recv(&self, recv: &mut Recvs, mark: Mark, put: &mut impl FnMut(Completion)) {
+    fn pass_over_recv(&self, recv: &mut Recvs, mark: Solicited, put: &mut impl FnMut(Completion)) {
         if let Some(entry) = recv.work.pop() {
             let done = post::done(entry.token, 0);
             if recv.open { put(done) } else { recv.keep(done, mark) }
@@ -89,7 +90,7 @@ impl Core {
     pub(crate) fn complete_request(&self, epoch: u32, number: u32, wc: &ibv_wc, mut put: impl FnMut(Completion)) {
         let mut send = self.send.lock();
         for _ in 1..send.work.until(epoch, number) {
-            // One that the device has not told of was done before this one.
+            // Work that the device has not signalled was done before this.
             let passed = send.work.pop();
             passed.into_iter().for_each(|entry| send.succeeded(entry, &mut put));
         }
@@ -107,7 +108,7 @@ impl Core {
     }
 
     /// A receive out of the shared queue.
-    pub(crate) fn complete_shared(&self, place: u64, wc: &ibv_wc, mark: Mark, mut put: impl FnMut(Completion)) {
+    pub(crate) fn complete_shared(&self, place: u64, wc: &ibv_wc, mark: Solicited, mut put: impl FnMut(Completion)) {
         let Some((srq, token)) = &self.shared else { return };
         let status = if wc.is_valid() { Status::Success } else { self.failure_of_recv(wc, srq.kept(place).as_deref()) };
         let Some(cookie) = srq.complete(place) else { return };
@@ -120,14 +121,14 @@ impl Core {
         } else {
             recv.keep(done, mark)
         }
-        // As far as the device tells, it is taken and complete at once: it was one for a moment.
+        // The device reports a receive only when it is complete, so it counts as outstanding for a moment.
         let crossed = recv.high.look(1);
         drop(recv);
-        self.tell_crossed(crossed);
+        self.report_crossed(crossed);
     }
 
-    /// How a receive failed, and the end of the connection. A device may say no more than that it has failed here: if its
-    /// segments are right, the message was too long for them.
+    /// Status of a failed receive, which ends the connection. A device may only report a local failure: if the segments are
+    /// valid, the message was too long.
     #[cold]
     fn failure_of_recv(&self, wc: &ibv_wc, kept: Option<&[Segment]>) -> Status {
         let status = self.note_failure(wc);
@@ -140,7 +141,7 @@ impl Core {
         }
     }
 
-    /// How a request failed, likewise.
+    /// Status of a failed request, likewise.
     #[cold]
     fn failure_of_request(&self, send: &mut Requests, entry: Entry, number: u32, wc: &ibv_wc) -> Completion {
         send.end_bind(&entry, false);

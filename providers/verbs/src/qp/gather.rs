@@ -16,12 +16,12 @@ const TOO_LONG: u32 = 1 << 31;
 /// A key that no device gives out.
 const NO_KEY: u32 = 0;
 
-/// Segments of most requests: for these little room has to be cleared.
+/// Segments of most requests, to be initialised on the stack.
 const FEW: usize = 4;
 
-/// Has `post` post the segments, as the device has them, and so many bytes in all.
+/// Calls `post` with the segments in the device's format, and the total length.
 ///
-/// Errors: more segments than limits promise; those of `post`.
+/// Errors: more segments than the limit; those of `post`.
 #[inline(always)]
 pub(crate) fn gathered<T>(segments: &[Segment], post: impl FnOnce(&[ibv_sge], u64) -> Result<T>) -> Result<T> {
     if let [one] = segments

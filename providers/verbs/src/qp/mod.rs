@@ -1,15 +1,15 @@
-//! Queue pairs: the device's, what is in flight in them, and the connection that they have.
+//! Queue pairs: the device's, their work in flight, and their connection.
 //!
-//! A queue pair lives as long as its EP, in INIT when nothing is connected so that receives can be posted; the connection
-//! manager brings it to RTS. Its end is always the same ([`Core::flush`]): to ERR, so that nothing succeeds any more; what
-//! the device has completed is taken; to RESET, so that it touches no memory any more; what is left is flushed here. Until
-//! the peer is known to be there requests wait, and so do completions of receives that come before the connection was
-//! reported. Lock order: link, completion queue, the two queues; what is reported is reported by the engine without any.
+//! A queue pair lives as long as its EP, in INIT while it is unconnected so that receives can be posted; the connection manager
+//! brings it to RTS. Its end is always the same ([`Core::flush`]): to ERR, so that nothing succeeds any more; the device's
+//! completions are taken; to RESET, so that it accesses no memory any more; the rest is flushed in software. Until the peer is
+//! known to be ready requests wait, and so do completions of receives that come before the connection was reported. Lock order:
+//! link, completion queue, the two queues; the engine reports without locks.
 #![forbid(unsafe_code)]
 
 mod complete;
 pub(crate) mod gather;
-mod life;
+mod lifecycle;
 mod post;
 #[cfg(test)]
 mod rxe_tests;
@@ -55,16 +55,16 @@ pub(crate) struct Core {
     shared: Option<(Arc<SrqCore>, Token)>,
     recv_cq: Arc<CqCore>,
     request_cq: Arc<CqCore>,
-    /// What it has taken of them.
-    _room: [Room; 2],
+    /// Capacity reserved in the completion queues.
+    _room: [ReservedCapacity; 2],
     /// Its places in them.
     slots: OnceLock<[u32; 2]>,
     link: Mutex<Option<Attached>>,
     recv: Mutex<Recvs>,
     send: Mutex<Requests>,
-    /// Somebody is to be told when many receives are under way.
+    /// A watermark counts the outstanding receives.
     counts_recvs: AtomicBool,
-    /// A failure was seen, and the engine was told.
+    /// A failure was seen, and the engine was notified.
     failed: AtomicBool,
     /// The number was sent to a peer that has not answered. Its connection manager may kept the number in use.
     unanswered: AtomicBool,
@@ -85,7 +85,7 @@ struct Attached {
     link: Arc<dyn Link>,
 }
 
-/// What becomes of what is posted.
+/// Treatment of posted work.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Phase {
     /// The device gets it.
@@ -116,9 +116,9 @@ struct Requests {
     hw: Arc<ibv::Qp>,
     work: Work<Move>,
     /// Requests that wait for the connection.
-    held: VecDeque<post::Held>,
+    held: VecDeque<post::LockedCq>,
     phase: Phase,
-    /// The connection stands: requests go to the device.
+    /// The connection is established: requests go to the device.
     open: bool,
     template: ibv::Template,
     /// The key that was looked up last.
@@ -138,8 +138,11 @@ impl Qp {
         let (recv_cq, request_cq) = (queue(spec.recv_cq)?, queue(spec.request_cq)?);
         let shared = spec.shared.map(|SharedRecvs { srq, token }| (srq.0.clone(), token));
         let of_recvs = shared.as_ref().map_or(For::Own(spec.max_recvs), |(srq, _)| For::Shared(srq.clone()));
-        let room = [Room::take(&recv_cq, of_recvs)?, Room::take(&request_cq, For::Own(spec.max_requests))?];
-        let wish = ibv::QpWish {
+        let room = [
+            ReservedCapacity::take(&recv_cq, of_recvs)?,
+            ReservedCapacity::take(&request_cq, For::Own(spec.max_requests))?,
+        ];
+        let attributes = ibv::QpAttributes {
             send_cq: &room[1].hw,
             recv_cq: &room[0].hw,
             srq: shared.as_ref().map(|(srq, _)| srq.hw()),
@@ -149,8 +152,8 @@ impl Qp {
             max_recv_sge: spec.max_recv_iov.max(1),
             max_inline: device.knobs.inline(device.context.is_iwarp()),
         };
-        let hw = ibv::Qp::new(&pd.0, &wish).map_err(|error| {
-            log::error!("{}: no queue pair ({wish:?}): {error}", device.context.name());
+        let hw = ibv::Qp::new(&pd.0, &attributes).map_err(|error| {
+            log::error!("{}: no queue pair ({attributes:?}): {error}", device.context.name());
             Error::Exhausted(Resource::Ep)
         })?;
         state::to_init(&hw, device.port)?;
@@ -172,7 +175,7 @@ impl Qp {
             link: Mutex::new(None),
             recv: Mutex::new(Recvs {
                 hw: hw.clone(),
-                work: Work::with_room(spec.max_recvs, device.kept(spec.max_recv_iov)),
+                work: Work::with_capacity_for(spec.max_recvs, device.kept(spec.max_recv_iov)),
                 high: HighWatermark::default(),
                 phase: Phase::Live,
                 reported: false,
@@ -181,7 +184,7 @@ impl Qp {
             }),
             send: Mutex::new(Requests {
                 hw,
-                work: Work::with_room(spec.max_requests, device.kept(spec.max_request_iov)),
+                work: Work::with_capacity_for(spec.max_requests, device.kept(spec.max_request_iov)),
                 held: VecDeque::new(),
                 phase: Phase::Live,
                 open: false,
@@ -194,7 +197,7 @@ impl Qp {
             failed: AtomicBool::new(false),
             unanswered: AtomicBool::new(false),
         });
-        // From here on the queue pair leaves what it has entered, whatever happens.
+        // From here on, dropping the queue pair removes it from the tables.
         let qp = Qp(core);
         let core = &qp.0;
         let recv_slot = recv_cq.lock().enter(core, Side::Recv)?;
@@ -213,32 +216,32 @@ impl Qp {
     }
 }
 
-/// Room in a completion queue of the device, given back at the end.
-struct Room {
+/// Capacity in a completion queue of the device, released on drop.
+struct ReservedCapacity {
     cq: Arc<CqCore>,
     hw: Arc<ibv::Cq>,
     what: For,
 }
 
-/// What the room is for.
+/// The user of the capacity.
 enum For {
-    /// So many of a queue of its own.
+    /// A queue of its own, of this depth.
     Own(u32),
-    /// What comes out of a shared queue.
+    /// A shared receive queue.
     Shared(Arc<SrqCore>),
 }
 
-impl Room {
+impl ReservedCapacity {
     fn take(cq: &Arc<CqCore>, what: For) -> Result<Self> {
         let hw = match &what {
             For::Own(count) => cq.reserve(*count)?,
             For::Shared(srq) => cq.reserve_shared(srq.id(), srq.capacity())?,
         };
-        Ok(Room { cq: cq.clone(), hw, what })
+        Ok(ReservedCapacity { cq: cq.clone(), hw, what })
     }
 }
 
-impl Drop for Room {
+impl Drop for ReservedCapacity {
     fn drop(&mut self) {
         match &self.what {
             For::Own(count) => self.cq.release(&self.hw, *count),
@@ -267,7 +270,7 @@ impl Core {
         self.reads
     }
 
-    /// Whether somebody is to be told when many receives are under way.
+    /// Whether a watermark counts the outstanding receives.
     pub(crate) fn counts_recvs(&self) -> bool {
         self.counts_recvs.load(Ordering::Relaxed)
     }
@@ -315,7 +318,7 @@ impl QueuePair for Qp {
     }
 
     fn outstanding(&self) -> Outstanding {
-        // What is complete, but nobody looked.
+        // Take completions that were not polled.
         self.0.recv_cq.fetch();
         self.0.request_cq.fetch();
         let recvs = self.0.recv.lock().work.len();

@@ -22,7 +22,7 @@ use crate::qp::gather::{DOOMED, gathered};
 use crate::qp::work::{Entry, WorkId};
 
 /// A request that waits for the connection.
-pub(super) struct Held {
+pub(super) struct LockedCq {
     op: Op,
     segments: Vec<Segment>,
     token: Token,
@@ -30,16 +30,16 @@ pub(super) struct Held {
     fence: bool,
 }
 
-impl Held {
+impl LockedCq {
     fn new(wr: &SendWr<'_>) -> Self {
         let SendWr { op, segments, token, suppress, fence } = *wr;
-        Held { op, segments: segments.to_vec(), token, suppress, fence }
+        LockedCq { op, segments: segments.to_vec(), token, suppress, fence }
     }
 
     /// A bind that waits to be flushed.
     fn bind(wr: &BindWr) -> Self {
         let BindWr { token, suppress, fence } = *wr;
-        Held { op: Op::Send { solicited: false }, segments: Vec::new(), token, suppress, fence }
+        LockedCq { op: Op::Send { solicited: false }, segments: Vec::new(), token, suppress, fence }
     }
 
     pub(super) fn token(&self) -> Token {
@@ -47,12 +47,12 @@ impl Held {
     }
 
     fn wr(&self) -> SendWr<'_> {
-        let Held { op, segments, token, suppress, fence } = self;
+        let LockedCq { op, segments, token, suppress, fence } = self;
         SendWr { op: *op, segments, token: *token, suppress: *suppress, fence: *fence }
     }
 }
 
-/// What the device says to a post that it does not take.
+/// The error of a post that the device refuses.
 fn refusal(what: &str, error: &std::io::Error) -> Error {
     match error.raw_os_error() {
         Some(libc::ENOMEM | libc::EAGAIN) => Error::Exhausted(Resource::Memory),
@@ -74,7 +74,7 @@ impl Core {
     pub(super) fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
         let mut recv = self.recv.lock();
         if recv.work.len() >= self.max_recvs {
-            // Some may be complete, and nobody has looked.
+            // Some may have completed without having been polled.
             drop(recv);
             self.recv_cq.fetch();
             recv = self.recv.lock();
@@ -103,7 +103,7 @@ impl Core {
         let count = recv.work.len();
         let crossed = recv.high.look(count);
         drop(recv);
-        self.tell_crossed(crossed);
+        self.report_crossed(crossed);
         Ok(())
     }
 
@@ -113,14 +113,14 @@ impl Core {
         let count = recv.work.len();
         let crossed = recv.high.look(count);
         drop(recv);
-        self.tell_crossed(crossed);
+        self.report_crossed(crossed);
         self.counts_recvs.store(soft.is_some() || hard.is_some(), Ordering::Relaxed);
         self.recv_cq.guard_count();
         Ok(())
     }
 
     #[inline]
-    pub(super) fn tell_crossed(&self, crossed: Crossed) {
+    pub(super) fn report_crossed(&self, crossed: Crossed) {
         if crossed.soft {
             self.soon(|core| core.device.sink.many_recvs(core.ep));
         }
@@ -131,7 +131,7 @@ impl Core {
 
     pub(super) fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
         let _deferral = self.defer();
-        let mut send = self.room_for_request()?;
+        let mut send = self.queue_with_space()?;
         if send.open { self.submit(&mut send, wr) } else { self.hold(send, wr) }
     }
 
@@ -142,21 +142,21 @@ impl Core {
             drop(send);
             self.request_cq.push(flushed(wr.token));
         } else {
-            send.held.push_back(Held::new(wr));
+            send.held.push_back(LockedCq::new(wr));
         }
         Ok(())
     }
 
-    /// The queue, with room for one more.
+    /// The send queue, with space for one more request.
     #[inline(always)]
-    fn room_for_request(&self) -> Result<MutexGuard<'_, Requests>> {
+    fn queue_with_space(&self) -> Result<MutexGuard<'_, Requests>> {
         let send = self.send.lock();
-        if send.outstanding() < self.max_requests { Ok(send) } else { self.make_room(send) }
+        if send.outstanding() < self.max_requests { Ok(send) } else { self.poll_for_space(send) }
     }
 
-    /// Some may be complete, and nobody has looked: who suppresses completions need not.
+    /// Some may have completed without having been polled: a consumer that suppresses completions need not poll.
     #[cold]
-    fn make_room<'a>(&'a self, send: MutexGuard<'a, Requests>) -> Result<MutexGuard<'a, Requests>> {
+    fn poll_for_space<'a>(&'a self, send: MutexGuard<'a, Requests>) -> Result<MutexGuard<'a, Requests>> {
         drop(send);
         self.request_cq.fetch();
         let send = self.send.lock();
@@ -164,7 +164,7 @@ impl Core {
     }
 
     /// Gives the device what has waited, in order.
-    pub(super) fn submit_held(&self, send: &mut Requests) -> Result<()> {
+    pub(super) fn submit_waiting(&self, send: &mut Requests) -> Result<()> {
         while let Some(held) = send.held.pop_front() {
             if let Err(error) = self.submit(send, &held.wr()) {
                 send.held.push_front(held);
@@ -198,13 +198,13 @@ impl Core {
         }
         let doom = match wr.op {
             _ if bytes > most => Some(Status::LocalLength),
-            // The device would hold it back for ever.
+            // The device would never complete it.
             Op::Read(_) if send.reads == 0 => Some(Status::RemoteResponder),
             _ => None,
         };
         let (op, segments) = if doom.is_some() { (ibv::Op::Send, &DOOMED[..]) } else { (op, list) };
-        // Inline data are read here and now, so their keys are ours to check; what is wrong is left to the device.
-        // Held until the device has copied them.
+        // The CPU reads inline data now, so their keys are checked here; invalid ones are left to the device. Kept until the
+        // device has copied them.
         let may_inline = is_local && bytes <= u64::from(send.hw.max_inline());
         let Requests { hw, work, template, hint, .. } = send;
         let allowed =
@@ -227,11 +227,11 @@ impl Core {
 
     pub(super) fn post_bind(&self, mw: &Mw, bind: Option<Bind<'_, Mr>>, wr: &BindWr) -> Result<u32> {
         let _deferral = self.defer();
-        let mut send = self.room_for_request()?;
+        let mut send = self.queue_with_space()?;
         match send.phase {
             Phase::Live => {}
             Phase::Flushing => {
-                send.held.push_back(Held::bind(wr));
+                send.held.push_back(LockedCq::bind(wr));
                 return Ok(mw.0.lose(bind.is_some()));
             }
             Phase::Broken => {

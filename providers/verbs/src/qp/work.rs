@@ -13,7 +13,7 @@ const SHARED: u64 = 1 << 63;
 const SLOT_BITS: u32 = 19;
 const EPOCH_BITS: u32 = 12;
 
-/// What a completion's id says.
+/// Decoded id of a completion.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum WorkId {
     /// Of a queue pair's own queue.
@@ -23,7 +23,7 @@ pub(crate) enum WorkId {
 }
 
 impl WorkId {
-    /// Queues that a completion queue can tell apart.
+    /// Queues that a completion queue can distinguish.
     pub(crate) const SLOTS: u32 = 1 << SLOT_BITS;
 
     /// As the device carries it.
@@ -46,7 +46,7 @@ impl WorkId {
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) token: Token,
-    /// What success says of bytes; a receive's are the device's to say.
+    /// Bytes reported on success; for a receive the device reports them.
     pub(crate) bytes: u64,
     /// No completion if it succeeds.
     pub(crate) suppress: bool,
@@ -62,11 +62,11 @@ impl Entry {
     }
 }
 
-/// What is in flight in one queue.
+/// Work in flight in one queue.
 #[derive(Debug)]
 pub(crate) struct Work<W> {
     entries: VecDeque<Entry>,
-    /// What the binds among them leave behind, in their order.
+    /// Objects of the binds among them, in order.
     windows: VecDeque<W>,
     /// The number of the first entry.
     first: u32,
@@ -75,10 +75,10 @@ pub(crate) struct Work<W> {
 }
 
 impl<W> Work<W> {
-    /// Room for so much, without allocation later; and for as many segments of each, if they are to be kept.
-    pub(crate) fn with_room(most: u32, kept: u32) -> Self {
+    /// Allocates space for `most` entries, and for `kept` segments of each.
+    pub(crate) fn with_capacity_for(most: u32, kept: u32) -> Self {
         let entries = VecDeque::with_capacity(most as usize);
-        Work { entries, windows: VecDeque::new(), first: 0, epoch: 0, kept: Kept::with_room(most, kept) }
+        Work { entries, windows: VecDeque::new(), first: 0, epoch: 0, kept: Kept::with_capacity_for(most, kept) }
     }
 
     pub(crate) fn len(&self) -> u32 {
@@ -119,7 +119,7 @@ impl<W> Work<W> {
         self.kept.get(number)
     }
 
-    /// How many entries are complete when this one is; 0 for one of an earlier life.
+    /// Number of entries that are complete when this one is; 0 for an id of an earlier generation.
     #[inline]
     pub(crate) fn until(&self, epoch: u32, number: u32) -> u32 {
         let count = number.wrapping_sub(self.first);
@@ -143,32 +143,32 @@ impl<W> Work<W> {
         if self.until(epoch, number) == 1 { self.pop() } else { None }
     }
 
-    /// The queue begins another life; the device knows nothing of what is left here.
+    /// Begins a new generation; the device knows none of the remaining entries.
     pub(crate) fn begin_anew(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
     }
 }
 
-/// Segments of what is in flight, by number: for a device that does not say what was wrong with them.
+/// Segments of work in flight, by number: for a device that does not report which was wrong.
 #[derive(Debug)]
 pub(crate) struct Kept {
     /// Rows of `each`; none if nothing is to be kept.
     segments: Vec<Segment>,
     each: usize,
-    /// How many there are in a row. A power of two of rows.
+    /// Number of segments per row. The number of rows is a power of two.
     lengths: Vec<u8>,
 }
 
 impl Kept {
-    /// Room for `most` numbers in a row, `each` segments of each.
-    pub(crate) fn with_room(most: u32, each: u32) -> Self {
+    /// Space for `most` consecutive numbers with `each` segments.
+    pub(crate) fn with_capacity_for(most: u32, each: u32) -> Self {
         let rows = (most.max(1) as usize).next_power_of_two();
         let each = each as usize;
         let rows = if each > 0 { rows } else { 0 };
         Kept { segments: vec![Segment::default(); rows * each], each, lengths: vec![0; rows] }
     }
 
-    /// Makes room for numbers up to `most`, which do not wrap; never less.
+    /// Grows to numbers up to `most`, which do not wrap; never shrinks.
     pub(crate) fn grow(&mut self, most: u32) {
         let wanted = (most.max(1) as usize).next_power_of_two();
         if self.each > 0 && wanted > self.lengths.len() {
@@ -182,7 +182,7 @@ impl Kept {
         number as usize & self.lengths.len().wrapping_sub(1)
     }
 
-    /// Those beyond the room are not kept.
+    /// Segments beyond the limit are not kept.
     #[inline]
     pub(crate) fn put(&mut self, number: u32, segments: &[Segment]) {
         let row = self.row(number);
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn segments_are_kept_until_others_take_their_place() {
         let segment = |key| Segment { key, pad: 0, address: 1, length: 1 };
-        let mut kept = Kept::with_room(3, 2);
+        let mut kept = Kept::with_capacity_for(3, 2);
         kept.put(u32::MAX, &[segment(1), segment(2)]);
         kept.put(0, &[segment(3)]);
         assert_eq!(kept.get(u32::MAX), Some(&[segment(1), segment(2)][..]));
@@ -222,19 +222,19 @@ mod tests {
         kept.grow(5);
         kept.put(7, &[segment(4); 3]);
         assert_eq!(kept.get(7), Some(&[segment(4); 2][..]), "no more than there is room for");
-        let mut kept = Kept::with_room(3, 0);
+        let mut kept = Kept::with_capacity_for(3, 0);
         kept.put(1, &[segment(1)]);
         assert_eq!(kept.get(1), None);
     }
 
     fn work(count: u64) -> Work<()> {
-        let mut work = Work::with_room(8, 0);
+        let mut work = Work::with_capacity_for(8, 0);
         (0..count).for_each(|cookie| work.push(Entry::recv(Token { cookie, ..Token::default() })));
         work
     }
 
     #[test]
-    fn an_id_says_what_went_into_it() {
+    fn work_ids_round_trip() {
         for (slot, epoch, number) in [(0, 0, 0), (WorkId::SLOTS - 1, 4095, u32::MAX), (5, 7, 9)] {
             let parsed = WorkId::parse(WorkId::pack(slot, epoch, number));
             assert_eq!(parsed, WorkId::Own { slot, epoch, number });
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_life_is_not_found() {
+    fn id_of_an_earlier_generation_is_not_found() {
         let mut work = work(1);
         let (epoch, number) = (0, 0);
         work.begin_anew();

@@ -1,6 +1,6 @@
-//! A connection of `rdma` or an attempt at one, from the address to the farewell: what each event of its id means.
+//! A connection of the manager `rdma`, or an attempt: handles each event of its rdma_cm id.
 //!
-//! Active: address, route, request, confirmation. Passive: the answer to a request. Both wait where the manager says so.
+//! Active: address, route, request, confirmation. Passive: the answer to a request.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -14,7 +14,7 @@ use ibverbs_sys::{ibv_qp_attr_mask, ibv_qp_state};
 use parking_lot::Mutex;
 use rdma_cm_sys::*;
 
-use super::{Known, Rdma, is_end};
+use super::{EventOwner, Rdma, is_end};
 use crate::cm::{Link, Path};
 use crate::device::Device;
 use crate::engine::Source;
@@ -22,22 +22,22 @@ use crate::qp::Core;
 use crate::rdma_cm::{Event, Id, Terms};
 use dapl_software::listener_retry::Retry;
 
-/// What the consumer is told of an accept's private data (9.2).
+/// Length of an accept's private data as reported to the consumer (spec/endpoints 9.2).
 const ACCEPTED: usize = 196;
-/// How long a peer may take to hear that the last connection of a queue pair is over.
+/// Time that a peer may take to notice that the last connection of a queue pair is over.
 const STALE: Duration = Duration::from_secs(10);
-/// How long an ended connection waits for the peer's confirmation.
+/// Time that an ended connection waits for the peer's confirmation.
 const LINGER: Duration = Duration::from_secs(30);
 /// How long the id of an abandoned attempt is kept. Destroying it makes the kernel send a REJ. The peer's kernel handles messages
 /// on several processors, so it may handle the REJ before the REQ. It then ignores the REJ, and its REP stays unanswered for a
-/// minute. The time is longer than a work item of a loaded kernel waits, and shorter than the close of an IA (`FAREWELL`).
+/// minute. The time is longer than a work item of a loaded kernel waits, and shorter than the close of an IA (`CLOSE_WAIT`).
 const WITHDRAWAL: Duration = Duration::from_millis(200);
 
 /// Tries in all to resolve an address, and a route: the reference's default (`DAPL_CM_ARP_RETRY_COUNT`,
 /// `DAPL_CM_ROUTE_RETRY_COUNT`).
 const TRIES: u32 = 15;
 
-/// Where a connection is.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Stage {
     /// Address or route.
@@ -52,7 +52,7 @@ pub(super) enum Stage {
     Ended,
 }
 
-/// What an attempt is for.
+/// Parameters of an attempt.
 #[derive(Clone)]
 pub(super) struct Target {
     pub(super) peer: SocketAddr,
@@ -71,9 +71,9 @@ pub(super) struct RdmaLink {
     /// The number of its queue pair.
     pub(super) qp: u32,
     pub(super) target: Target,
-    /// The peer has said goodbye: there is nothing to wait for.
+    /// The peer has disconnected, so nothing is awaited from it.
     pub(super) has_left: AtomicBool,
-    /// What the request that it accepts is to be told.
+    /// Parameters and private data of the accept.
     pub(super) answer: Mutex<Option<(Terms, Vec<u8>)>>,
     /// Left of address and route.
     pub(super) tries: [AtomicU32; 2],
@@ -102,7 +102,7 @@ impl RdmaLink {
         }
         let (Some(core), Some(device)) = (self.core.upgrade(), manager.device.upgrade()) else { return };
         if !core.has(&**self) {
-            // Ended here in this moment; whichever is later, this or `end`, sees the other.
+            // It may be ended locally at this moment; whichever comes later, this or `end`, sees the other.
             if is_end(event.kind) {
                 manager.has_left(self.number);
             }
@@ -122,17 +122,17 @@ impl RdmaLink {
                 self.establish(&core, &[]);
                 Ok(())
             }
-            RDMA_CM_EVENT_REJECTED if event.status == IB_CM_REJ_STALE_CONN && self.may_ask_again() => {
-                self.once_more(manager, &device, &core, self.target.clone())
+            RDMA_CM_EVENT_REJECTED if event.status == IB_CM_REJ_STALE_CONN && self.may_retry() => {
+                self.restart(manager, &device, &core, self.target.clone())
             }
             RDMA_CM_EVENT_REJECTED
-                if event.status == IB_CM_REJ_INVALID_SERVICE_ID && self.ask_later(manager, &device) =>
+                if event.status == IB_CM_REJ_INVALID_SERVICE_ID && self.retry_later(manager, &device) =>
             {
                 Ok(())
             }
             kind if is_end(kind) => {
                 if kind == RDMA_CM_EVENT_DISCONNECTED && *self.stage.lock() == Stage::Accepted {
-                    // A goodbye may overtake the confirmation: who sends one has been connected.
+                    // A disconnect may overtake the confirmation; it shows that the peer was connected.
                     self.establish(&core, &[]);
                 }
                 Err(self.meaning_of(event))
@@ -173,13 +173,13 @@ impl RdmaLink {
         ConnectionEvent::AcceptFailed
     }
 
-    /// Who asked may ask again for a while.
-    fn may_ask_again(&self) -> bool {
+    /// Whether the request may be retried.
+    fn may_retry(&self) -> bool {
         *self.stage.lock() == Stage::Requested && self.target.began.elapsed() < STALE
     }
 
     /// The peer has no listener: plans the next request. `false`: `listener_wait_ms` is used up.
-    fn ask_later(&self, manager: &Rdma, device: &Device) -> bool {
+    fn retry_later(&self, manager: &Rdma, device: &Device) -> bool {
         let mut stage = self.stage.lock();
         let mut retry = self.target.retry;
         let Some(wait) = retry.wait().filter(|_| *stage == Stage::Requested) else { return false };
@@ -194,19 +194,19 @@ impl RdmaLink {
         *self.stage.lock() == Stage::Refused
     }
 
-    /// Looks for a listener again.
-    pub(super) fn ask_again(&self, manager: &Rdma, device: &Device) {
+    /// Retries the request.
+    pub(super) fn retry(&self, manager: &Rdma, device: &Device) {
         let Some(core) = self.core.upgrade().filter(|core| core.has(self)) else { return };
         let mut target = self.target.clone();
         target.retry.wait();
-        if let Err(end) = self.once_more(manager, device, &core, target) {
+        if let Err(end) = self.restart(manager, device, &core, target) {
             core.over(self, end);
         }
     }
 
-    /// Starts another attempt in place of this one: the peer has no listener yet, or had not heard that the last connection
-    /// of this queue pair is over.
-    fn once_more(
+    /// Replaces this attempt by another one: the peer has no listener yet, or had not noticed that the last connection of this
+    /// queue pair is over.
+    fn restart(
         &self,
         manager: &Rdma,
         device: &Device,
@@ -217,7 +217,7 @@ impl RdmaLink {
         let id = manager.bound_id(number, self.target.peer.ip());
         let id = id.map_err(|error| self.broken("cannot ask again", &error))?;
         let link = Arc::new(RdmaLink::active(manager, number, id, core, target));
-        manager.known.lock().insert(number, Known::Link(link.clone()));
+        manager.known.lock().insert(number, EventOwner::Link(link.clone()));
         if !core.relink(self, link.clone()) {
             manager.forget(number);
             return Ok(());
@@ -230,7 +230,7 @@ impl RdmaLink {
         Ok(())
     }
 
-    /// Why it is over (8.1, 8.2).
+    /// Maps an rdma_cm event to the connection event (spec/endpoints 8.1, 8.2).
     fn meaning_of(&self, event: &Event) -> ConnectionEvent {
         let stage = *self.stage.lock();
         match (stage, event.kind) {
@@ -325,7 +325,7 @@ impl RdmaLink {
     }
 }
 
-/// From INIT to RTS, as the id knows the way; `terms` on the passive side, where it does not know the depths yet.
+/// Parameters from INIT to RTS, from the id's route; `terms` on the passive side, where the id does not have the depths yet.
 fn path_of(id: &Id, device: &Device, terms: Option<&Terms>) -> io::Result<Path> {
     let init = id.change(ibv_qp_state::IBV_QPS_INIT)?;
     let mut to_receive = id.change(ibv_qp_state::IBV_QPS_RTR)?;
@@ -337,7 +337,7 @@ fn path_of(id: &Id, device: &Device, terms: Option<&Terms>) -> io::Result<Path> 
         to_receive.attributes.max_dest_rd_atomic = terms.responder_resources;
         to_send.attributes.max_rd_atomic = terms.initiator_depth;
     }
-    // What the kernel takes for Ethernet is seconds: a lost packet would be noticed as late.
+    // The kernel's timeout for Ethernet is seconds, so a lost packet would be noticed late.
     if device.is_ethernet() {
         to_send.attributes.timeout = to_send.attributes.timeout.min(knobs.ack_timer);
     }
@@ -355,10 +355,10 @@ impl Link for RdmaLink {
             _ => Duration::ZERO,
         };
         if wait.is_zero() || self.has_left.load(Ordering::SeqCst) {
-            // Whatever is under way ends with the id, and a peer that waits for us is told.
+            // Pending operations end with the id, and a waiting peer is informed.
             return manager.forget(self.number);
         }
-        manager.let_leave(self.number);
+        manager.await_confirmation(self.number);
         if self.has_left.load(Ordering::SeqCst) {
             return manager.has_left(self.number);
         }

@@ -1,9 +1,10 @@
-//! The manager `rdma`: connections by rdma_cm, with the ports, parameters and private data of the C reference's.
+//! The manager `rdma`: connections by rdma_cm, with the ports, parameters and private data of the C reference (spec/endpoints
+//! 8, 9, 10).
 //!
-//! Active: address, route, request; the answer brings the queue pair to RTS, and is confirmed. Passive: a request waits for
-//! the consumer; accepting brings the queue pair to RTS before the answer goes. An id that has ended lives on until the
-//! peer has confirmed that, or for a while, since a goodbye may be lost. Everything is answered by events, which the engine
-//! reads; ids have numbers, so that an event of one that is gone finds nobody. (endpoints-connections.md 8, 9, 10.)
+//! Active: address, route, request; the answer brings the queue pair to RTS, and is confirmed. Passive: a request waits for the
+//! consumer; accepting brings the queue pair to RTS before the answer is sent. The id of an ended connection is kept until the
+//! peer has confirmed the end, or for a while, since a DREQ may be lost. The engine reads all events; ids have numbers, so that
+//! an event of a released id is dropped.
 #![forbid(unsafe_code)]
 
 mod link;
@@ -31,10 +32,11 @@ use crate::qp::Core;
 use crate::rdma_cm::{Event, EventChannel, Id};
 use dapl_software::listener_retry::Retry;
 
-/// What the consumer is told of a request's private data, where the transport always carries more (9.2).
-const TOLD: usize = 48;
-/// How long an ended connection waits for the peer's confirmation when the IA closes.
-const FAREWELL: Duration = Duration::from_millis(300);
+/// Length of a request's private data as reported to the consumer, where the transport always carries more (spec/endpoints
+/// 9.2).
+const REPORTED: usize = 48;
+/// Time that ended connections wait for the peer's confirmation when the IA closes.
+const CLOSE_WAIT: Duration = Duration::from_millis(300);
 /// The same when its queue pair has another peer to ask already.
 const TURN: Duration = Duration::from_millis(500);
 
@@ -47,17 +49,17 @@ pub(crate) struct Rdma {
     channel: Arc<EventChannel>,
     watch: OnceLock<Watch>,
     numbers: AtomicUsize,
-    known: Mutex<HashMap<usize, Known>>,
+    known: Mutex<HashMap<usize, EventOwner>>,
     /// Attempts that wait until the last connection of their queue pair has been confirmed to be over, by its number. The
     /// peer, or the kernel here, would take the request or the answer for one of that connection. Taken after `known`.
     parked: Mutex<HashMap<u32, Arc<RdmaLink>>>,
-    /// Somebody is not known any more.
+    /// Notified when an id is released.
     gone: Condvar,
 }
 
-/// Whose events these are.
+/// The owner of an id's events.
 #[derive(Clone)]
-enum Known {
+enum EventOwner {
     Listener(ObjectId),
     Link(Arc<RdmaLink>),
     /// A request that waits for the consumer; true when its peer has left.
@@ -99,7 +101,7 @@ impl Rdma {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// An id of ours to reach `peer` by.
+    /// An id bound to the local address from which `peer` can be reached.
     fn bound_id(&self, number: usize, peer: IpAddr) -> io::Result<Id> {
         let id = Id::new(&self.channel, number)?;
         if peer.is_ipv4() == self.address.is_ipv4() {
@@ -112,8 +114,8 @@ impl Rdma {
         let gone = self.known.lock().remove(&number);
         self.gone.notify_all();
         match &gone {
-            Some(Known::Ended(link)) => self.unpark(link.qp),
-            Some(Known::Link(link)) => {
+            Some(EventOwner::Ended(link)) => self.unpark(link.qp),
+            Some(EventOwner::Link(link)) => {
                 let mut parked = self.parked.lock();
                 if parked.get(&link.qp).is_some_and(|other| Arc::ptr_eq(other, link)) {
                     parked.remove(&link.qp);
@@ -126,25 +128,25 @@ impl Rdma {
 
     /// The peer has confirmed the end.
     fn has_left(&self, number: usize) {
-        let is_ended = matches!(self.known.lock().get(&number), Some(Known::Ended(_)));
+        let is_ended = matches!(self.known.lock().get(&number), Some(EventOwner::Ended(_)));
         if is_ended {
             self.forget(number);
         }
     }
 
-    /// A connection has ended here, and its peer was told.
-    fn let_leave(&self, number: usize) {
+    /// Keeps the id of a connection that has ended here until the peer confirms.
+    fn await_confirmation(&self, number: usize) {
         if let Some(known) = self.known.lock().get_mut(&number)
-            && let Known::Link(link) = known
+            && let EventOwner::Link(link) = known
         {
-            *known = Known::Ended(link.clone());
+            *known = EventOwner::Ended(link.clone());
         }
     }
 
     /// Lets an attempt wait, if its queue pair has a connection that is not confirmed to be over.
     fn park(&self, device: &Device, link: &Arc<RdmaLink>) -> bool {
         let known = self.known.lock();
-        let is_leaving = known.values().any(|known| matches!(known, Known::Ended(old) if old.qp == link.qp));
+        let is_leaving = known.values().any(|known| matches!(known, EventOwner::Ended(old) if old.qp == link.qp));
         if is_leaving {
             self.parked.lock().insert(link.qp, link.clone());
             let source: Weak<dyn Source> = self.me.clone();
@@ -167,26 +169,27 @@ impl Rdma {
         log::debug!("{}: event {} (status {}) of id {}", device.name, event.kind, event.status, event.number);
         match (event.kind, known) {
             (RDMA_CM_EVENT_CONNECT_REQUEST, known) => self.request(device, known, event),
-            (_, Some(Known::Link(link))) => link.handle(self, &event),
-            (kind, Some(Known::Waiting(has_left))) if is_end(kind) => *has_left.lock() = true,
-            (kind, Some(Known::Ended(_))) if is_end(kind) => self.has_left(event.number),
+            (_, Some(EventOwner::Link(link))) => link.handle(self, &event),
+            (kind, Some(EventOwner::Waiting(has_left))) if is_end(kind) => *has_left.lock() = true,
+            (kind, Some(EventOwner::Ended(_))) if is_end(kind) => self.has_left(event.number),
             // The peer has accepted an attempt that was given up: destroying its id rejects the answer.
-            (RDMA_CM_EVENT_CONNECT_RESPONSE, Some(Known::Ended(_))) => self.has_left(event.number),
+            (RDMA_CM_EVENT_CONNECT_RESPONSE, Some(EventOwner::Ended(_))) => self.has_left(event.number),
             (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => log::error!("{}: the device is being removed", device.name),
             _ => {}
         }
     }
 
-    fn request(&self, device: &Arc<Device>, known: Option<Known>, event: Event) {
+    fn request(&self, device: &Arc<Device>, known: Option<EventOwner>, event: Event) {
         let (Some((id, number)), Some(manager)) = (event.new, self.me.upgrade()) else { return };
         let id = Arc::new(id);
         let has_left = Arc::new(Mutex::new(false));
         let peer = id.peer().unwrap_or_else(|| SocketAddr::new(self.address, 0));
-        let reported_len = if self.is_iwarp { event.private_data.len() } else { event.private_data.len().min(TOLD) };
-        self.known.lock().insert(number, Known::Waiting(has_left.clone()));
+        let reported_len =
+            if self.is_iwarp { event.private_data.len() } else { event.private_data.len().min(REPORTED) };
+        self.known.lock().insert(number, EventOwner::Waiting(has_left.clone()));
         let request = RdmaRequest { manager, number, id: Some(id), terms: event.terms, has_left };
         match known {
-            Some(Known::Listener(listener)) => {
+            Some(EventOwner::Listener(listener)) => {
                 let info = RequestInfo { peer, private_data: event.private_data, reported_len };
                 device.arrived(listener, Box::new(request), info);
             }
@@ -228,12 +231,12 @@ impl Source for Rdma {
     fn expired(&self, number: u64) {
         let known = self.known.lock().get(&(number as usize)).cloned();
         match known {
-            Some(Known::Ended(_)) => self.forget(number as usize),
-            Some(Known::Link(link)) if link.is_refused() => {
+            Some(EventOwner::Ended(_)) => self.forget(number as usize),
+            Some(EventOwner::Link(link)) if link.is_refused() => {
                 let device = self.device.upgrade();
-                device.into_iter().for_each(|device| link.ask_again(self, &device));
+                device.into_iter().for_each(|device| link.retry(self, &device));
             }
-            Some(Known::Link(link)) => self.unpark(link.qp),
+            Some(EventOwner::Link(link)) => self.unpark(link.qp),
             _ => {}
         }
     }
@@ -257,7 +260,7 @@ impl Manager for Rdma {
         };
         let listener = Id::new(&self.channel, number).map_err(failed)?;
         listener.bind(SocketAddr::new(self.address, port_of(qual))).map_err(failed)?;
-        self.known.lock().insert(number, Known::Listener(id));
+        self.known.lock().insert(number, EventOwner::Listener(id));
         let listening = RdmaListener { manager: self.me.clone(), number, _id: listener };
         listening._id.listen(0).map_err(failed)?;
         Ok(Box::new(listening))
@@ -280,7 +283,7 @@ impl Manager for Rdma {
             retry: Retry::new(device.knobs.listener_wait),
         };
         let link = Arc::new(RdmaLink::active(self, number, id, qp, target));
-        self.known.lock().insert(number, Known::Link(link.clone()));
+        self.known.lock().insert(number, EventOwner::Link(link.clone()));
         let started = qp.attach(conn, link.clone()).and_then(|()| {
             let resolved = link.id.resolve_address(link.target.peer, resolving.address_timeout);
             resolved.map_err(|error| {
@@ -293,8 +296,8 @@ impl Manager for Rdma {
 
     fn close(&self) {
         let mut known = self.known.lock();
-        let deadline = Instant::now() + FAREWELL;
-        while known.values().any(|known| matches!(known, Known::Ended(_))) {
+        let deadline = Instant::now() + CLOSE_WAIT;
+        while known.values().any(|known| matches!(known, EventOwner::Ended(_))) {
             if self.gone.wait_until(&mut known, deadline).timed_out() {
                 break;
             }
@@ -305,7 +308,7 @@ impl Manager for Rdma {
     }
 }
 
-/// What the caller of connect hears of what can be seen at once (10.6).
+/// The return code of a connect that fails at once (spec/endpoints 10.6).
 fn failure_of_connect(peer: IpAddr, error: &io::Error) -> Error {
     match error.raw_os_error() {
         Some(libc::ENOMEM | libc::ENOSPC | libc::EAGAIN) => Error::Exhausted(Resource::Memory),

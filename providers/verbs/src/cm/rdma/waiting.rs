@@ -12,13 +12,13 @@ use dapl::provider::{ConnId, ConnectionEvent};
 use parking_lot::Mutex;
 
 use super::link::{RdmaLink, Stage, Target};
-use super::{Known, Rdma};
+use super::{EventOwner, Rdma};
 use crate::cm::{Refusal, Waiting};
 use crate::qp::Core;
 use crate::rdma_cm::{Id, Terms};
 use dapl_software::listener_retry::Retry;
 
-/// An answer that says no as the consumer's decision: DAT's version and ours, one byte each (10.4).
+/// Private data of a consumer's reject: DAT's version and the provider's, one byte each (spec/endpoints 10.4).
 const REJECTION: [u8; 4] = [1, 2, 1, 2];
 
 /// A request that waits for the consumer.
@@ -61,14 +61,14 @@ impl Waiting for RdmaRequest {
             stage: Mutex::new(Stage::Accepted),
         });
         qp.attach(conn, link.clone()).inspect_err(|_| self.manager.forget(self.number))?;
-        self.manager.known.lock().insert(self.number, Known::Link(link.clone()));
+        self.manager.known.lock().insert(self.number, EventOwner::Link(link.clone()));
         let accepted = match *self.has_left.lock() {
             true => Err(io::ErrorKind::NotConnected.into()),
             false if self.manager.park(&device, &link) => Ok(()),
             false => link.accept(&device, qp),
         };
         if let Err(error) = accepted {
-            // The consumer hears of that as of everything else: by an event.
+            // Reported to the consumer by an event.
             link.cannot_accept(&error);
             let core = qp.clone();
             device.reactor.soon(move || core.over(&*link, ConnectionEvent::AcceptFailed));

@@ -1,22 +1,22 @@
-//! The manager `socket`: queue pairs find each other by messages over TCP, with the bytes of the C references' `scm`.
+//! The manager `socket`: exchanges queue pair parameters over TCP, with the wire format of the C references' `scm`
+//! (spec/endpoints 10.7).
 //!
-//! For fabrics without rdma_cm between the two hosts, or hosts that speak `scm` only. A listener is a TCP port (`tcp`), an
-//! attempt or a request a `line`, which leads a conversation (`talk`) of messages (`wire`) and brings its queue pair up by
-//! the path that follows from them (`path`; `guide` says a GID that no message has said). The socket stays for the life of
-//! the connection: what comes on it then, or its end, is the end of the connection. (endpoints-connections.md 10.7)
+//! For fabrics without rdma_cm between two hosts, or peers that speak `scm` only. A listener is a TCP port (`tcp`). An attempt
+//! or a request is a socket connection (`line`) with a protocol state machine (`talk`) and messages (`wire`), which brings its
+//! queue pair up by the resulting path (`path`; `guide` looks up GIDs that no message carries). The socket stays open for the
+//! life of the connection; its end is the end of the connection. A request to a port without a listener is retried for
+//! `listener_wait_ms`, with a new socket each time.
 //!
-//! A request to a port without a listener is retried for `listener_wait_ms`, each time with a socket of its own.
-//!
-//! All sockets are the engine's, and none blocks. A peer that owes us bytes has a bounded time; so many strangers may stand
-//! at a listener at once, and who came first leaves when there are more.
+//! All sockets are non-blocking and belong to the engine. A peer that owes a message has a time limit. The number of
+//! connections at a listener without a complete request is limited; the oldest is closed when there are more.
 #![forbid(unsafe_code)]
 
+mod connection;
 #[cfg(test)]
-pub(super) mod double;
-pub(super) mod guide;
-mod line;
+pub(super) mod fake;
+pub(super) mod gid_lookup;
 pub(super) mod path;
-mod talk;
+mod protocol;
 mod tcp;
 #[cfg(test)]
 mod tests;
@@ -39,45 +39,45 @@ use super::{Link, Listening, Manager, Refusal, Waiting};
 use crate::device::Device;
 use crate::engine::{Interest, Reactor, Source, Watch};
 use crate::qp::Core;
-use guide::Guide;
-pub(super) use line::Pair;
-use line::{Host, Line};
-use path::Ours;
-use talk::Talk;
+pub(super) use connection::Pair;
+use connection::{Host, SocketConnection};
+use gid_lookup::GidLookup;
+use path::LocalEnd;
+use protocol::Protocol;
 use wire::Hello;
 
-/// Strangers at a listener whose request is not whole.
-const STRANGERS: usize = if cfg!(test) { 16 } else { 1024 };
+/// Limit of connections at a listener without a complete request.
+const MAX_UNKNOWN_CLIENTS: usize = if cfg!(test) { 16 } else { 1024 };
 /// Those taken in at a time, so that others have their turn.
 const AT_ONCE: usize = 64;
-/// How long a listener rests when the process has no more descriptors.
+/// Pause of a listener when the process has no more descriptors.
 const REST: Duration = Duration::from_millis(100);
 
-type Reaching = dyn Fn(Ours, &Gid) -> Option<Ours> + Send + Sync;
+type Reaching = dyn Fn(LocalEnd, &Gid) -> Option<LocalEnd> + Send + Sync;
 type Arrived = dyn Fn(ObjectId, Box<dyn Waiting>, RequestInfo) + Send + Sync;
 
-/// What all connections of an IA stand on, where no rdma_cm resolves their paths.
-pub(super) struct Place {
+/// State shared by all connections of an IA, without rdma_cm.
+pub(super) struct SocketContext {
     pub(super) reactor: Arc<Reactor>,
-    pub(super) guide: Guide,
-    /// The IA's, as peers are told.
+    pub(super) guide: GidLookup,
+    /// The IA's address, as sent to peers.
     pub(super) address: Option<IpAddr>,
     /// For how long a request that finds no listener is retried.
     pub(super) listener_wait: Duration,
     /// Our end of a path, as it is now.
-    ours: Box<dyn Fn() -> Option<Ours> + Send + Sync>,
-    /// The same with a GID that reaches a peer's, where ours does not.
+    ours: Box<dyn Fn() -> Option<LocalEnd> + Send + Sync>,
+    /// Finds a local GID that reaches a peer's, if the default one does not.
     reaching: Box<Reaching>,
     pub(super) arrived: Box<Arrived>,
 }
 
-impl Place {
+impl SocketContext {
     /// It does not keep the device, which keeps its manager.
     pub(super) fn of(device: &Arc<Device>) -> Self {
         let (at, of, to) = (Arc::downgrade(device), Arc::downgrade(device), Arc::downgrade(device));
-        Place {
+        SocketContext {
             reactor: device.reactor.clone(),
-            guide: Guide::new(&device.reactor),
+            guide: GidLookup::new(&device.reactor),
             address: device.address,
             listener_wait: device.knobs.listener_wait,
             ours: Box::new(move || at.upgrade().and_then(|device| path::ours(&device))),
@@ -90,33 +90,33 @@ impl Place {
         }
     }
 
-    pub(super) fn ours(&self) -> Option<Ours> {
+    pub(super) fn ours(&self) -> Option<LocalEnd> {
         (self.ours)()
     }
 
-    /// `ours` if it reaches the peer's GID, else our end with another GID.
-    fn reaching(&self, ours: Ours, peer: &Gid) -> Option<Ours> {
+    /// `ours` if it reaches the peer's GID, else local parameters with another GID.
+    fn reaching(&self, ours: LocalEnd, peer: &Gid) -> Option<LocalEnd> {
         if ours.reaches(peer) { Some(ours) } else { (self.reaching)(ours, peer) }
     }
 
-    fn hello(&self, ours: &Ours, number: u32, private_data: Vec<u8>) -> Hello {
+    fn hello(&self, ours: &LocalEnd, number: u32, private_data: Vec<u8>) -> Hello {
         Hello { lid: ours.lid, port: ours.port.into(), number, address: self.address, gid: ours.gid, private_data }
     }
 }
 
 /// The manager of one IA.
 pub(crate) struct Socket {
-    place: Arc<Place>,
-    doors: Mutex<Vec<Weak<Door>>>,
+    place: Arc<SocketContext>,
+    listeners: Mutex<Vec<Weak<TcpListening>>>,
 }
 
 impl Socket {
     pub(crate) fn new(device: &Arc<Device>) -> Arc<Self> {
-        Self::over(Place::of(device))
+        Self::over(SocketContext::of(device))
     }
 
-    fn over(place: Place) -> Arc<Self> {
-        Arc::new(Socket { place: Arc::new(place), doors: Mutex::default() })
+    fn over(place: SocketContext) -> Arc<Self> {
+        Arc::new(Socket { place: Arc::new(place), listeners: Mutex::default() })
     }
 
     fn dial(&self, pair: Arc<dyn Pair>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
@@ -128,32 +128,33 @@ impl Socket {
         let ours = self.place.ours().ok_or(Error::Internal)?;
         let hello = self.place.hello(&ours, pair.number(), spec.private_data.to_vec());
         let stream = tcp::dial(peer)?;
-        Line::new(&self.place, stream, peer, Talk::active(hello, self.place.listener_wait), None).connect(pair, conn)
+        SocketConnection::new(&self.place, stream, peer, Protocol::active(hello, self.place.listener_wait), None)
+            .connect(pair, conn)
     }
 
-    fn open(&self, qual: u64, id: ObjectId) -> Result<Arc<Door>> {
+    fn open(&self, qual: u64, id: ObjectId) -> Result<Arc<TcpListening>> {
         let listener = tcp::listen(qual)?;
-        let door = Arc::new_cyclic(|me| Door {
+        let listener = Arc::new_cyclic(|me| TcpListening {
             me: Weak::clone(me),
             place: self.place.clone(),
             id,
-            at: Mutex::new(At { listener: Some(listener), watch: None, is_told: false }),
-            strangers: Mutex::default(),
+            at: Mutex::new(At { listener: Some(listener), watch: None, is_reported: false }),
+            unknown_clients: Mutex::default(),
         });
-        door.watch().map_err(|error| {
+        listener.watch().map_err(|error| {
             log::error!("a listener cannot be watched: {error}");
             Error::Exhausted(Resource::Memory)
         })?;
-        let mut doors = self.doors.lock();
-        doors.retain(|door| door.strong_count() > 0);
-        doors.push(Arc::downgrade(&door));
-        Ok(door)
+        let mut listeners = self.listeners.lock();
+        listeners.retain(|listener| listener.strong_count() > 0);
+        listeners.push(Arc::downgrade(&listener));
+        Ok(listener)
     }
 }
 
 impl Manager for Socket {
     fn listen(&self, qual: u64, id: ObjectId) -> Result<Listening> {
-        self.open(qual, id).map(|door| Box::new(Open(door)) as Listening)
+        self.open(qual, id).map(|listener| Box::new(Open(listener)) as Listening)
     }
 
     fn connect(&self, qp: &Arc<Core>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
@@ -161,30 +162,30 @@ impl Manager for Socket {
     }
 
     fn close(&self) {
-        let doors = std::mem::take(&mut *self.doors.lock());
-        doors.iter().filter_map(Weak::upgrade).for_each(|door| door.close());
+        let listeners = std::mem::take(&mut *self.listeners.lock());
+        listeners.iter().filter_map(Weak::upgrade).for_each(|listener| listener.close());
     }
 }
 
 /// A listener.
-struct Door {
-    me: Weak<Door>,
-    place: Arc<Place>,
+struct TcpListening {
+    me: Weak<TcpListening>,
+    place: Arc<SocketContext>,
     id: ObjectId,
     at: Mutex<At>,
-    /// Whose request is not whole, first come first.
-    strangers: Mutex<VecDeque<Arc<Line>>>,
+    /// Connections without a complete request, in order of arrival.
+    unknown_clients: Mutex<VecDeque<Arc<SocketConnection>>>,
 }
 
 struct At {
     listener: Option<TcpListener>,
     watch: Option<Watch>,
-    /// It was said that nobody can be let in.
-    is_told: bool,
+    /// The lack of descriptors was logged.
+    is_reported: bool,
 }
 
 /// Stops listening when dropped.
-struct Open(Arc<Door>);
+struct Open(Arc<TcpListening>);
 
 impl Drop for Open {
     fn drop(&mut self) {
@@ -192,7 +193,7 @@ impl Drop for Open {
     }
 }
 
-impl Door {
+impl TcpListening {
     fn watch(&self) -> io::Result<()> {
         let me: Weak<dyn Source> = self.me.clone();
         let mut at = self.at.lock();
@@ -208,45 +209,48 @@ impl Door {
             let (listener, watch) = (at.listener.take(), at.watch.take());
             if let Some(listener) = listener {
                 watch.into_iter().for_each(|watch| watch.end(listener.as_fd()));
-                // Nobody listens any more, even if a process that was forked off has the socket too.
+                // Stops listening even if a forked process also has the socket.
                 let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
             }
         }
-        let strangers = std::mem::take(&mut *self.strangers.lock());
-        strangers.iter().for_each(|line| line.end());
+        let unknown_clients = std::mem::take(&mut *self.unknown_clients.lock());
+        unknown_clients.iter().for_each(|line| line.end());
     }
 
-    /// Takes one in. `false`: nobody is there.
-    fn let_in(&self) -> io::Result<bool> {
+    /// Accepts a connection. `false`: none is waiting.
+    fn accept_client(&self) -> io::Result<bool> {
         let accepted = match &self.at.lock().listener {
             Some(listener) => tcp::accept(listener)?,
             None => None,
         };
         let Some((stream, peer)) = accepted else { return Ok(false) };
-        self.at.lock().is_told = false;
+        self.at.lock().is_reported = false;
         let host: Weak<dyn Host> = self.me.clone();
-        let line = Line::new(&self.place, stream, peer, Talk::passive(), Some(host));
+        let line = SocketConnection::new(&self.place, stream, peer, Protocol::passive(), Some(host));
         let first = {
-            let mut strangers = self.strangers.lock();
-            strangers.push_back(line.clone());
-            if strangers.len() > STRANGERS { strangers.pop_front() } else { None }
+            let mut unknown_clients = self.unknown_clients.lock();
+            unknown_clients.push_back(line.clone());
+            if unknown_clients.len() > MAX_UNKNOWN_CLIENTS { unknown_clients.pop_front() } else { None }
         };
         if let Some(first) = first {
-            log::info!("{} has sent no whole request, and {STRANGERS} others wait: it must leave", first.peer);
+            log::info!(
+                "{} has sent no whole request, and {MAX_UNKNOWN_CLIENTS} others wait: it must leave",
+                first.peer
+            );
             first.end();
         }
         line.begin();
         Ok(true)
     }
 
-    fn forget(&self, line: &Arc<Line>) {
-        self.strangers.lock().retain(|known| !Arc::ptr_eq(known, line));
+    fn forget(&self, line: &Arc<SocketConnection>) {
+        self.unknown_clients.lock().retain(|known| !Arc::ptr_eq(known, line));
     }
 
     /// Until there may be descriptors again: a listener that cannot accept would wake the engine without end.
     fn rest(&self, error: &io::Error) {
         let mut at = self.at.lock();
-        if !std::mem::replace(&mut at.is_told, true) {
+        if !std::mem::replace(&mut at.is_reported, true) {
             log::error!("requests wait, but cannot be taken in: {error}");
         }
         let watch = at.watch.take();
@@ -258,10 +262,10 @@ impl Door {
     }
 }
 
-impl Source for Door {
+impl Source for TcpListening {
     fn ready(&self) {
         for _ in 0..AT_ONCE {
-            match self.let_in() {
+            match self.accept_client() {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => return self.rest(&error),
@@ -276,31 +280,31 @@ impl Source for Door {
     }
 }
 
-impl Host for Door {
-    fn asked(&self, line: &Arc<Line>, hello: &Hello) {
+impl Host for TcpListening {
+    fn asked(&self, line: &Arc<SocketConnection>, hello: &Hello) {
         self.forget(line);
         let peer = SocketAddr::new(line.address(hello), line.peer.port());
         let private_data = hello.private_data.clone();
         let info = RequestInfo { peer, reported_len: private_data.len(), private_data };
-        (self.place.arrived)(self.id, Box::new(Caller(Some(line.clone()))), info);
+        (self.place.arrived)(self.id, Box::new(SocketRequest(Some(line.clone()))), info);
     }
 
-    fn vanished(&self, line: &Arc<Line>) {
+    fn vanished(&self, line: &Arc<SocketConnection>) {
         self.forget(line);
     }
 }
 
-/// A request that waits for the consumer. Who refuses it for another reason just hangs up.
-struct Caller(Option<Arc<Line>>);
+/// A request that waits for the consumer. A rejection for another reason closes the socket.
+struct SocketRequest(Option<Arc<SocketConnection>>);
 
-impl Caller {
+impl SocketRequest {
     fn accept_into(mut self, pair: Arc<dyn Pair>, private_data: &[u8], conn: ConnId) -> Result<()> {
         let line = self.0.take().ok_or(Error::Internal)?;
         line.accept(pair, private_data, conn)
     }
 }
 
-impl Waiting for Caller {
+impl Waiting for SocketRequest {
     fn accept(self: Box<Self>, qp: &Arc<Core>, private_data: &[u8], conn: ConnId) -> Result<()> {
         self.accept_into(qp.clone(), private_data, conn)
     }
@@ -312,7 +316,7 @@ impl Waiting for Caller {
     }
 }
 
-impl Drop for Caller {
+impl Drop for SocketRequest {
     fn drop(&mut self) {
         self.0.take().into_iter().for_each(|line| line.end());
     }

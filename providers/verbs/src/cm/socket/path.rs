@@ -1,8 +1,8 @@
-//! What takes a queue pair from INIT to RTS when nobody resolves a path: our port, the administrator's settings, and what
-//! is known of the peer.
+//! Parameters that take a queue pair from INIT to RTS without path resolution: the local port, settings, and the peer's
+//! parameters.
 //!
-//! For the managers that have no subnet manager to ask. On Ethernet every packet has a global header, with our GID and the
-//! peer's; elsewhere only on request. The reads are those of the EP. Nothing here changes a device.
+//! For managers without a subnet manager. On Ethernet every packet has a global header with both GIDs; elsewhere only on
+//! request. The limits of reads are those of the EP.
 #![forbid(unsafe_code)]
 
 use std::fmt::{self, Display, Formatter};
@@ -25,43 +25,43 @@ const FIRST_PACKET: u32 = 1;
 
 /// Our end of a path.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ours {
+pub(crate) struct LocalEnd {
     pub(crate) port: u8,
     pub(crate) lid: u16,
     pub(crate) is_ethernet: bool,
     pub(crate) active_mtu: ibv_mtu,
     pub(crate) gid_index: u8,
     pub(crate) gid: Gid,
-    /// Place of the partition key in the port's table, where it is not the first.
+    /// SocketContext of the partition key in the port's table, where it is not the first.
     pub(crate) partition: Option<u16>,
     pub(crate) knobs: settings::Path,
 }
 
 /// The peer's end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Theirs {
+pub(crate) struct RemoteEnd {
     pub(crate) lid: u16,
     pub(crate) number: u32,
     /// Not looked at where packets have no global header.
     pub(crate) gid: Gid,
 }
 
-impl Display for Ours {
+impl Display for LocalEnd {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "GID {} (index {})", Ipv6Addr::from(self.gid), self.gid_index)
     }
 }
 
-impl Display for Theirs {
+impl Display for RemoteEnd {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "GID {}, LID {}, queue pair {:#x}", Ipv6Addr::from(self.gid), self.lid, self.number)
     }
 }
 
-impl Ours {
+impl LocalEnd {
     /// `attributes` are those of the port now: a subnet manager may have changed them.
     pub(crate) fn new(port: u8, attributes: &ibv_port_attr, gid_index: u32, gid: Gid, knobs: settings::Path) -> Self {
-        Ours {
+        LocalEnd {
             port,
             lid: attributes.lid,
             is_ethernet: u32::from(attributes.link_layer) == IBV_LINK_LAYER_ETHERNET,
@@ -85,7 +85,7 @@ impl Ours {
     }
 
     /// The steps to RTS.
-    pub(crate) fn path(&self, theirs: &Theirs, reads: Reads) -> Path {
+    pub(crate) fn path(&self, theirs: &RemoteEnd, reads: Reads) -> Path {
         let knobs = &self.knobs;
         let to_receive = Change {
             attributes: ibv_qp_attr {
@@ -143,7 +143,7 @@ impl Ours {
         }
     }
 
-    fn address_handle(&self, theirs: &Theirs) -> ibv_ah_attr {
+    fn address_handle(&self, theirs: &RemoteEnd) -> ibv_ah_attr {
         let mut handle =
             ibv_ah_attr { dlid: theirs.lid, sl: self.knobs.service_level, port_num: self.port, ..Default::default() };
         if self.is_global() {
@@ -161,13 +161,13 @@ impl Ours {
 }
 
 /// Our end, as the device has it now. `None`: the device says nothing, which is logged.
-pub(crate) fn ours(device: &Device) -> Option<Ours> {
+pub(crate) fn ours(device: &Device) -> Option<LocalEnd> {
     let (name, port) = (device.context.name(), device.port);
     let attributes = device.context.port(port).inspect_err(|error| {
         log::error!("{}: port {port} of {name} cannot be queried: {error}", device.name);
     });
     let knobs = device.knobs.path;
-    let mut ours = Ours::new(port, &attributes.ok()?, device.gid.index, device.gid.raw, knobs);
+    let mut ours = LocalEnd::new(port, &attributes.ok()?, device.gid.index, device.gid.raw, knobs);
     ours.partition = knobs.pkey.map(|key| {
         let entry = |place: u16| {
             std::fs::read_to_string(format!("/sys/class/infiniband/{name}/ports/{port}/pkeys/{place}")).ok()
@@ -183,9 +183,9 @@ pub(crate) fn ours(device: &Device) -> Option<Ours> {
     Some(ours)
 }
 
-/// Our end with another GID of the port, which reaches the peer's. `None`: the port has no such GID, or `DAPL_VERBS_GID_INDEX`
-/// says which one to use.
-pub(crate) fn reaching(device: &Device, ours: Ours, peer: &Gid) -> Option<Ours> {
+/// Local parameters with another GID of the port, which reaches the peer's. `None`: the port has no such GID, or
+/// `DAPL_VERBS_GID_INDEX` is set.
+pub(crate) fn reaching(device: &Device, ours: LocalEnd, peer: &Gid) -> Option<LocalEnd> {
     if device.knobs.gid_index.is_some() {
         return None;
     }
@@ -193,11 +193,11 @@ pub(crate) fn reaching(device: &Device, ours: Ours, peer: &Gid) -> Option<Ours> 
         log::error!("{}: the GIDs of port {} cannot be read: {error}", device.name, device.port);
     });
     let other = gid::reaching(&gids.ok()?, &device.gid, peer)?;
-    Some(Ours { gid_index: u8::try_from(other.index).ok()?, gid: other.raw, ..ours })
+    Some(LocalEnd { gid_index: u8::try_from(other.index).ok()?, gid: other.raw, ..ours })
 }
 
-/// The place of a partition key in a port's table, whose entries are as the kernel writes them (`0xffff`). Full and limited
-/// members of a partition differ in the first bit only.
+/// Index of a partition key in a port's table, whose entries are as in sysfs (`0xffff`). Full and limited members of a
+/// partition differ in the first bit only.
 pub(crate) fn place_of(key: u16, table: impl IntoIterator<Item = String>) -> Option<u16> {
     let is_it = |text: String| {
         let known = text.trim().strip_prefix("0x").and_then(|digits| u16::from_str_radix(digits, 16).ok());
@@ -221,11 +221,11 @@ fn mtu(bytes: u32) -> ibv_mtu {
 pub(crate) mod tests {
     use super::*;
 
-    const THEIRS: Theirs = Theirs { lid: 5, number: 0x11, gid: [9; 16] };
+    const REMOTE: RemoteEnd = RemoteEnd { lid: 5, number: 0x11, gid: [9; 16] };
     const READS: Reads = Reads { incoming: 3, outgoing: 7 };
 
     /// A port of neither a device nor the environment.
-    pub(crate) fn port(link_layer: u32) -> Ours {
+    pub(crate) fn port(link_layer: u32) -> LocalEnd {
         let attributes =
             ibv_port_attr { lid: 4, link_layer: link_layer as u8, active_mtu: IBV_MTU_4096, ..Default::default() };
         let knobs = settings::Path {
@@ -240,16 +240,16 @@ pub(crate) mod tests {
             service_level: 0,
             pkey: None,
         };
-        Ours::new(2, &attributes, 6, [8; 16], knobs)
+        LocalEnd::new(2, &attributes, 6, [8; 16], knobs)
     }
 
-    fn handle(ours: &Ours) -> ibv_ah_attr {
-        ours.path(&THEIRS, READS).to_receive.attributes.ah_attr
+    fn handle(ours: &LocalEnd) -> ibv_ah_attr {
+        ours.path(&REMOTE, READS).to_receive.attributes.ah_attr
     }
 
     #[test]
     fn defaults_are_the_references() {
-        let path = port(IBV_LINK_LAYER_ETHERNET).path(&THEIRS, READS);
+        let path = port(IBV_LINK_LAYER_ETHERNET).path(&REMOTE, READS);
         assert!(path.init.is_none());
         let receive = path.to_receive.attributes;
         assert_eq!((receive.qp_state, receive.path_mtu), (ibv_qp_state::IBV_QPS_RTR, IBV_MTU_1024));
@@ -281,9 +281,9 @@ pub(crate) mod tests {
     fn packets_are_no_longer_than_the_port_allows() {
         let mut ours = port(IBV_LINK_LAYER_ETHERNET);
         ours.active_mtu = IBV_MTU_512;
-        assert_eq!(ours.path(&THEIRS, READS).to_receive.attributes.path_mtu, IBV_MTU_512);
+        assert_eq!(ours.path(&REMOTE, READS).to_receive.attributes.path_mtu, IBV_MTU_512);
         ours.knobs.mtu = 256;
-        assert_eq!(ours.path(&THEIRS, READS).to_receive.attributes.path_mtu, IBV_MTU_256);
+        assert_eq!(ours.path(&REMOTE, READS).to_receive.attributes.path_mtu, IBV_MTU_256);
     }
 
     #[test]
@@ -296,7 +296,7 @@ pub(crate) mod tests {
         assert_eq!(place_of(0x8002, table()), None);
         let mut ours = port(IBV_LINK_LAYER_ETHERNET);
         ours.partition = Some(2);
-        let init = ours.path(&THEIRS, READS).init.unwrap();
+        let init = ours.path(&REMOTE, READS).init.unwrap();
         assert_eq!((init.attributes.pkey_index, init.attributes.port_num, init.mask), (2, 2, 0x39));
     }
 }

@@ -1,6 +1,6 @@
-//! The sockets of the socket connection manager: none of them ever blocks, and none survives a program that is started.
+//! Sockets of the manager `socket`: non-blocking and close-on-exec.
 //!
-//! A port is a qualifier modulo 65,536. A silent peer's host is noticed by probes, so that its death is a hang-up.
+//! The port is the qualifier modulo 65,536. TCP keepalive notices a dead host, which then looks like a close.
 #![forbid(unsafe_code)]
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -18,7 +18,7 @@ const BACKLOG: i32 = 128;
 const IDLE: Duration = Duration::from_secs(30);
 /// so often,
 const PROBE: Duration = Duration::from_secs(10);
-/// and is dead after so many probes. What was sent has as much time in all.
+/// Number of keepalive probes without an answer after which the peer is dead. Unacknowledged data have the same total time.
 const PROBES: u32 = 6;
 
 /// The port of a qualifier.
@@ -53,11 +53,11 @@ pub(super) fn is_connected(stream: &TcpStream) -> io::Result<()> {
         return Err(error);
     }
     match stream.peer_addr() {
-        // Without a listener, a socket whose own port happens to be the one that it asks for connects to itself.
+        // Without a listener, a socket whose own port happens to be the requested one connects to itself.
         Ok(peer) if stream.local_addr()? == peer => Err(ErrorKind::ConnectionRefused.into()),
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotConnected => Err(match has_hung_up(stream) {
-            // It was told already, by the call that began to connect.
+            // The error was already returned by the call that began to connect.
             true => ErrorKind::ConnectionRefused.into(),
             false => ErrorKind::WouldBlock.into(),
         }),
@@ -70,7 +70,7 @@ fn has_hung_up(stream: &TcpStream) -> bool {
     poll(&mut socket, Some(&Timespec::default())).is_ok() && socket[0].revents().contains(PollFlags::HUP)
 }
 
-/// Listens on any address. Errors: `ConnQualTaken`; `ConnQualUnavailable` for a port that nobody may or can have.
+/// Listens on any address. Errors: `ConnQualTaken`; `ConnQualUnavailable` for a port that this process may not or cannot have.
 pub(super) fn listen(qual: u64) -> Result<TcpListener> {
     let port = port(qual);
     if port == 0 {
@@ -105,7 +105,7 @@ fn listen_on(address: SocketAddr) -> std::result::Result<TcpListener, Errno> {
     Ok(TcpListener::from(socket))
 }
 
-/// The next who asks; `None`: nobody at the moment.
+/// The next connection; `None`: none at the moment.
 pub(super) fn accept(listener: &TcpListener) -> io::Result<Option<(TcpStream, SocketAddr)>> {
     loop {
         match listener.accept() {
@@ -116,7 +116,7 @@ pub(super) fn accept(listener: &TcpListener) -> io::Result<Option<(TcpStream, So
             }
             Err(error) => match error.kind() {
                 ErrorKind::WouldBlock => return Ok(None),
-                // Who asked has left while it stood in line; the next may be there.
+                // The client left while it was queued; another one may be there.
                 ErrorKind::Interrupted | ErrorKind::ConnectionAborted => continue,
                 _ => return Err(error),
             },
@@ -124,7 +124,7 @@ pub(super) fn accept(listener: &TcpListener) -> io::Result<Option<(TcpStream, So
     }
 }
 
-/// What has come, at most as much as there is room for; empty: nothing yet. `UnexpectedEof`: the peer has closed.
+/// Reads available bytes, at most the size of `room`; empty: none yet. `UnexpectedEof`: the peer has closed.
 pub(super) fn read<'a>(mut stream: &TcpStream, room: &'a mut [u8]) -> io::Result<&'a [u8]> {
     loop {
         match stream.read(room) {
@@ -137,7 +137,7 @@ pub(super) fn read<'a>(mut stream: &TcpStream, room: &'a mut [u8]) -> io::Result
     }
 }
 
-/// How much of this has gone; 0: nothing yet.
+/// Writes as much as possible; 0: nothing at the moment.
 pub(super) fn write(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
     loop {
         match stream.write(bytes) {

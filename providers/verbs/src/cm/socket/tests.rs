@@ -1,4 +1,5 @@
-//! The manager over real sockets: with itself, with a peer that speaks the references' bytes, and with those who do not.
+//! The manager over real sockets: with itself, with a peer that sends the references' bytes, and with peers that send invalid
+//! data.
 
 use std::any::Any;
 use std::io::{Read, Write};
@@ -9,20 +10,20 @@ use std::time::Duration;
 use dapl::error::Error;
 use dapl::provider::{ConnectSpec, PeerAddress};
 
-use super::double::{Double, Heard, Stage, V4_GID, conn};
-use super::wire::{GOODBYE, READY};
-use super::{Caller, Door, Place, Socket};
+use super::fake::{FakeQp, QpReport, Stage, V4_GID, conn};
+use super::wire::{DISCONNECT, READY};
+use super::{SocketRequest, TcpListening, Socket, SocketContext};
 use crate::cm::{Manager, Refusal, Waiting};
 
-/// A manager, with a listener on a port that nobody else has.
-struct House {
+/// A manager with a listener on an unused port.
+struct TestManager {
     stage: Stage,
     manager: Arc<Socket>,
-    door: Arc<Door>,
+    listener: Arc<TcpListening>,
     port: u16,
 }
 
-impl House {
+impl TestManager {
     fn new() -> Self {
         Self::with_listener_wait(Duration::ZERO)
     }
@@ -30,21 +31,21 @@ impl House {
     /// A manager that retries requests without a listener for this time.
     fn with_listener_wait(listener_wait: Duration) -> Self {
         let stage = Stage::new();
-        let manager = Socket::over(Place { listener_wait, ..stage.place() });
-        let (port, door) = (0..100)
+        let manager = Socket::over(SocketContext { listener_wait, ..stage.place() });
+        let (port, listener) = (0..100)
             .find_map(|_| {
                 let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-                manager.open(port.into(), conn(1).ep).ok().map(|door| (port, door))
+                manager.open(port.into(), conn(1).ep).ok().map(|listener| (port, listener))
             })
             .expect("a free port");
-        House { stage, manager, door, port }
+        TestManager { stage, manager, listener, port }
     }
 
-    fn dial(&self, pair: &Arc<Double>, private_data: &[u8], attempt: u32) {
+    fn dial(&self, pair: &Arc<FakeQp>, private_data: &[u8], attempt: u32) {
         self.dial_to(self.port, pair, private_data, attempt).unwrap();
     }
 
-    fn dial_to(&self, port: u16, pair: &Arc<Double>, private_data: &[u8], attempt: u32) -> dapl::error::Result<()> {
+    fn dial_to(&self, port: u16, pair: &Arc<FakeQp>, private_data: &[u8], attempt: u32) -> dapl::error::Result<()> {
         let address = PeerAddress::Ip(self.stage.address());
         // Any qualifier with this port will do.
         let spec = ConnectSpec { address: &address, qual: u64::from(port) + 0x1_0000, private_data };
@@ -52,27 +53,27 @@ impl House {
     }
 
     /// A peer of another make.
-    fn stranger(&self) -> TcpStream {
+    fn client(&self) -> TcpStream {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream
     }
 
     /// The next request, as this library's own.
-    fn request(&self) -> (Box<Caller>, Vec<u8>, IpAddr) {
+    fn request(&self) -> (Box<SocketRequest>, Vec<u8>, IpAddr) {
         let (id, waiting, info) = self.stage.request();
         assert_eq!((id, info.reported_len), (conn(1).ep, info.private_data.len()));
         let waiting: Box<dyn Any> = waiting;
-        (waiting.downcast::<Caller>().unwrap(), info.private_data, info.peer.ip())
+        (waiting.downcast::<SocketRequest>().unwrap(), info.private_data, info.peer.ip())
     }
 
-    fn connected(&self) -> (Arc<Double>, Arc<Double>) {
-        let (active, passive) = (Double::new(0x10), Double::new(0x20));
+    fn connected(&self) -> (Arc<FakeQp>, Arc<FakeQp>) {
+        let (active, passive) = (FakeQp::new(0x10), FakeQp::new(0x20));
         self.dial(&active, b"", 1);
         self.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
-        assert_eq!(passive.next(), Heard::Raised { number: 0x10, gid: self.stage.gid() });
-        assert_eq!(active.next(), Heard::Raised { number: 0x20, gid: self.stage.gid() });
-        assert_eq!([active.next(), passive.next()], [Heard::Established(vec![]), Heard::Established(vec![])]);
+        assert_eq!(passive.next(), QpReport::Raised { number: 0x10, gid: self.stage.gid() });
+        assert_eq!(active.next(), QpReport::Raised { number: 0x20, gid: self.stage.gid() });
+        assert_eq!([active.next(), passive.next()], [QpReport::Established(vec![]), QpReport::Established(vec![])]);
         (active, passive)
     }
 }
@@ -101,52 +102,52 @@ fn rest(stream: &mut TcpStream) -> Vec<u8> {
 
 #[test]
 fn two_queue_pairs_come_together_with_their_private_data() {
-    let house = House::new();
-    let (active, passive) = (Double::new(0x10), Double::new(0x20));
+    let house = TestManager::new();
+    let (active, passive) = (FakeQp::new(0x10), FakeQp::new(0x20));
     let long: Vec<u8> = (0..196).collect();
     house.dial(&active, &long[..92], 1);
     let (caller, private_data, peer) = house.request();
     assert_eq!((&private_data[..], peer), (&long[..92], house.stage.address()));
     assert!(active.is_silent(), "the consumer decides");
     caller.accept_into(passive.clone(), &long, conn(2)).unwrap();
-    assert_eq!(passive.next(), Heard::Raised { number: 0x10, gid: house.stage.gid() });
-    assert_eq!(active.next(), Heard::Raised { number: 0x20, gid: house.stage.gid() });
-    assert_eq!(active.next(), Heard::Established(long));
-    assert_eq!(passive.next(), Heard::Established(vec![]));
+    assert_eq!(passive.next(), QpReport::Raised { number: 0x10, gid: house.stage.gid() });
+    assert_eq!(active.next(), QpReport::Raised { number: 0x20, gid: house.stage.gid() });
+    assert_eq!(active.next(), QpReport::Established(long));
+    assert_eq!(passive.next(), QpReport::Established(vec![]));
     active.end();
-    assert_eq!(passive.next(), Heard::Over("disconnected"));
+    assert_eq!(passive.next(), QpReport::Over("disconnected"));
     assert!(active.is_silent() && passive.is_silent());
 }
 
 #[test]
 fn either_side_ends_it_and_a_queue_pair_connects_again() {
-    let house = House::new();
+    let house = TestManager::new();
     for round in 0..50 {
         let (active, passive) = house.connected();
         let (first, second) = if round % 2 == 0 { (active, passive) } else { (passive, active) };
         first.end();
-        assert_eq!(second.next(), Heard::Over("disconnected"));
+        assert_eq!(second.next(), QpReport::Over("disconnected"));
     }
-    let strangers = house.door.strangers.lock().len();
-    assert_eq!(strangers, 0);
+    let unknown_clients = house.listener.unknown_clients.lock().len();
+    assert_eq!(unknown_clients, 0);
 }
 
 #[test]
 fn a_refusal_is_the_consumers_and_all_else_is_nobodys() {
-    let house = House::new();
-    let active = Double::new(1);
+    let house = TestManager::new();
+    let active = FakeQp::new(1);
     house.dial(&active, b"", 1);
     house.request().0.refuse(Refusal::Consumer);
-    assert_eq!(active.next(), Heard::Over("peer rejected"));
+    assert_eq!(active.next(), QpReport::Over("peer rejected"));
     house.dial(&active, b"", 2);
     drop(house.request());
-    assert_eq!(active.next(), Heard::Over("rejected"));
+    assert_eq!(active.next(), QpReport::Over("rejected"));
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     house.dial_to(free, &active, b"", 3).unwrap();
-    assert_eq!(active.next(), Heard::Over("rejected"), "nobody listens there");
+    assert_eq!(active.next(), QpReport::Over("rejected"), "nobody listens there");
     house.manager.close();
     house.dial(&active, b"", 4);
-    assert_eq!(active.next(), Heard::Over("rejected"), "nobody listens any more");
+    assert_eq!(active.next(), QpReport::Over("rejected"), "nobody listens any more");
 }
 
 /// Longer than any test takes.
@@ -159,8 +160,8 @@ fn free_port() -> u16 {
 
 #[test]
 fn a_listener_that_comes_later_gets_the_request() {
-    let house = House::with_listener_wait(LONG);
-    let (active, passive) = (Double::new(0x10), Double::new(0x20));
+    let house = TestManager::with_listener_wait(LONG);
+    let (active, passive) = (FakeQp::new(0x10), FakeQp::new(0x20));
     let port = free_port();
     house.dial_to(port, &active, b"early", 1).unwrap();
     assert!(active.is_silent(), "neither connected nor rejected");
@@ -168,26 +169,26 @@ fn a_listener_that_comes_later_gets_the_request() {
     let (caller, private_data, _) = house.request();
     assert_eq!(private_data, b"early");
     caller.accept_into(passive.clone(), b"", conn(2)).unwrap();
-    assert!(matches!(passive.next(), Heard::Raised { number: 0x10, .. }));
-    assert!(matches!(active.next(), Heard::Raised { number: 0x20, .. }));
-    assert_eq!([active.next(), passive.next()], [Heard::Established(vec![]), Heard::Established(vec![])]);
+    assert!(matches!(passive.next(), QpReport::Raised { number: 0x10, .. }));
+    assert!(matches!(active.next(), QpReport::Raised { number: 0x20, .. }));
+    assert_eq!([active.next(), passive.next()], [QpReport::Established(vec![]), QpReport::Established(vec![])]);
     assert!(house.stage.is_silent(), "there is one request");
 }
 
 #[test]
 fn without_a_listener_a_request_is_rejected_when_its_time_is_used_up() {
     for milliseconds in [0, 1, 50] {
-        let house = House::with_listener_wait(Duration::from_millis(milliseconds));
-        let active = Double::new(1);
+        let house = TestManager::with_listener_wait(Duration::from_millis(milliseconds));
+        let active = FakeQp::new(1);
         house.dial_to(free_port(), &active, b"", 1).unwrap();
-        assert_eq!(active.next(), Heard::Over("rejected"), "{milliseconds} ms");
+        assert_eq!(active.next(), QpReport::Over("rejected"), "{milliseconds} ms");
     }
 }
 
 #[test]
 fn an_attempt_that_is_given_up_is_not_retried() {
-    let house = House::with_listener_wait(LONG);
-    let (active, port) = (Double::new(1), free_port());
+    let house = TestManager::with_listener_wait(LONG);
+    let (active, port) = (FakeQp::new(1), free_port());
     house.dial_to(port, &active, b"", 1).unwrap();
     assert!(active.is_silent());
     active.end();
@@ -197,49 +198,49 @@ fn an_attempt_that_is_given_up_is_not_retried() {
 
 #[test]
 fn an_attempt_that_is_given_up_fails_at_the_acceptor() {
-    let house = House::new();
-    let (active, passive) = (Double::new(1), Double::new(2));
+    let house = TestManager::new();
+    let (active, passive) = (FakeQp::new(1), FakeQp::new(2));
     house.dial(&active, b"", 1);
     let (caller, ..) = house.request();
     active.end();
     caller.accept_into(passive.clone(), b"", conn(2)).unwrap();
-    let heard = std::iter::repeat_with(|| passive.next()).find(|heard| matches!(heard, Heard::Over(_)));
-    assert_eq!(heard, Some(Heard::Over("accept failed")));
+    let heard = std::iter::repeat_with(|| passive.next()).find(|heard| matches!(heard, QpReport::Over(_)));
+    assert_eq!(heard, Some(QpReport::Over("accept failed")));
     assert!(active.is_silent() && passive.is_silent());
 }
 
 #[test]
 fn a_queue_pair_that_cannot_take_it_refuses_the_peer() {
-    let house = House::new();
-    let (active, passive) = (Double::new(1), Double::new(2));
+    let house = TestManager::new();
+    let (active, passive) = (FakeQp::new(1), FakeQp::new(2));
     house.dial(&active, b"", 1);
     passive.refuse_paths();
     house.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
-    assert_eq!([passive.next(), active.next()], [Heard::Over("accept failed"), Heard::Over("rejected")]);
+    assert_eq!([passive.next(), active.next()], [QpReport::Over("accept failed"), QpReport::Over("rejected")]);
     let (busy, other) = house.connected();
     house.dial(&active, b"", 3);
     assert_eq!(house.request().0.accept_into(busy.clone(), b"", conn(4)), Err(Error::Internal));
-    assert_eq!(active.next(), Heard::Over("rejected"));
+    assert_eq!(active.next(), QpReport::Over("rejected"));
     assert!(busy.is_silent() && other.is_silent(), "its connection is not concerned");
     active.refuse_paths();
     house.dial(&active, b"", 5);
-    let passive = Double::new(2);
+    let passive = FakeQp::new(2);
     house.request().0.accept_into(passive.clone(), b"", conn(6)).unwrap();
-    assert!(matches!(passive.next(), Heard::Raised { .. }));
-    assert_eq!([active.next(), passive.next()], [Heard::Over("rejected"), Heard::Over("accept failed")]);
+    assert!(matches!(passive.next(), QpReport::Raised { .. }));
+    assert_eq!([active.next(), passive.next()], [QpReport::Over("rejected"), QpReport::Over("accept failed")]);
 }
 
 #[test]
 fn a_peer_of_the_references_is_served_byte_by_byte() {
-    let house = House::new();
-    let (mut peer, passive) = (house.stranger(), Double::new(0x20));
+    let house = TestManager::new();
+    let (mut peer, passive) = (house.client(), FakeQp::new(0x20));
     for byte in request(0x11, 9, b"abc") {
         peer.write_all(&[byte]).unwrap();
     }
     let (caller, private_data, address) = house.request();
     assert_eq!((&private_data[..], address), (&b"abc"[..], "192.0.2.7".parse().unwrap()));
     caller.accept_into(passive.clone(), b"xy", conn(2)).unwrap();
-    assert_eq!(passive.next(), Heard::Raised { number: 0x11, gid: [9; 16] });
+    assert_eq!(passive.next(), QpReport::Raised { number: 0x11, gid: [9; 16] });
     let mut reply = [0; 66];
     peer.read_exact(&mut reply).unwrap();
     let mut expected = request(0x20, 8, b"xy");
@@ -250,19 +251,19 @@ fn a_peer_of_the_references_is_served_byte_by_byte() {
     assert!(passive.is_silent(), "not before it is confirmed");
     peer.write_all(&READY[..1]).unwrap();
     peer.write_all(&READY[1..]).unwrap();
-    assert_eq!(passive.next(), Heard::Established(vec![]));
+    assert_eq!(passive.next(), QpReport::Established(vec![]));
     passive.end();
-    assert_eq!(rest(&mut peer), GOODBYE);
+    assert_eq!(rest(&mut peer), DISCONNECT);
 }
 
 #[test]
-fn a_peer_that_says_no_gid_is_known_by_its_address() {
-    let house = House::new();
-    let (mut peer, passive) = (house.stranger(), Double::new(0x20));
+fn gid_of_a_peer_is_derived_from_its_address() {
+    let house = TestManager::new();
+    let (mut peer, passive) = (house.client(), FakeQp::new(0x20));
     peer.write_all(&request(0x11, 0, b"")).unwrap();
     house.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
-    let gid = super::guide::by_address("192.0.2.7".parse().unwrap());
-    assert_eq!(passive.next(), Heard::Raised { number: 0x11, gid });
+    let gid = super::gid_lookup::by_address("192.0.2.7".parse().unwrap());
+    assert_eq!(passive.next(), QpReport::Raised { number: 0x11, gid });
 }
 
 /// A request or reply with this GID.
@@ -274,12 +275,12 @@ fn with_gid(number: u8, gid: [u8; 16]) -> Vec<u8> {
 
 #[test]
 fn an_acceptor_uses_a_gid_of_the_requesters_family() {
-    let house = House::new();
-    let (mut peer, passive) = (house.stranger(), Double::new(0x20));
-    let peer_gid = super::guide::by_address("192.0.2.7".parse().unwrap());
+    let house = TestManager::new();
+    let (mut peer, passive) = (house.client(), FakeQp::new(0x20));
+    let peer_gid = super::gid_lookup::by_address("192.0.2.7".parse().unwrap());
     peer.write_all(&with_gid(0x11, peer_gid)).unwrap();
     house.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
-    assert_eq!(passive.next(), Heard::Raised { number: 0x11, gid: peer_gid });
+    assert_eq!(passive.next(), QpReport::Raised { number: 0x11, gid: peer_gid });
     let mut reply = [0; 64];
     peer.read_exact(&mut reply).unwrap();
     assert_eq!(reply[48..], V4_GID, "the requester learns the GID that is used");
@@ -287,53 +288,53 @@ fn an_acceptor_uses_a_gid_of_the_requesters_family() {
 
 #[test]
 fn a_requester_whose_gid_does_not_reach_the_acceptors_is_rejected() {
-    let house = House::new();
+    let house = TestManager::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let active = Double::new(0x10);
+    let active = FakeQp::new(0x10);
     house.dial_to(listener.local_addr().unwrap().port(), &active, b"", 1).unwrap();
     let (mut peer, _) = listener.accept().unwrap();
     peer.read_exact(&mut [0; 64]).unwrap();
     peer.write_all(&with_gid(0x11, V4_GID)).unwrap();
-    assert_eq!(active.next(), Heard::Over("rejected"));
+    assert_eq!(active.next(), QpReport::Over("rejected"));
 }
 
 #[test]
-fn who_is_not_understood_gets_no_answer() {
-    let house = House::new();
+fn invalid_request_gets_no_answer() {
+    let house = TestManager::new();
     let mut version = request(1, 1, b"");
     version[1] = 3;
     let mut length = request(1, 1, b"");
     length[15] = 93;
     for wrong in [version, length, b"GET / HTTP/1.1\r\n\r\n".repeat(4), vec![0; 64]] {
-        let mut peer = house.stranger();
+        let mut peer = house.client();
         peer.write_all(&wrong).unwrap();
         assert!(rest(&mut peer).is_empty());
     }
-    // Those who leave in the middle, or never begin.
+    // Clients that leave in the middle, or never begin.
     for length in [0, 1, 63] {
-        house.stranger().write_all(&request(1, 1, b"")[..length]).unwrap();
+        house.client().write_all(&request(1, 1, b"")[..length]).unwrap();
     }
-    let mut slow = house.stranger();
+    let mut slow = house.client();
     slow.write_all(&request(1, 1, b"")[..10]).unwrap();
     assert!(rest(&mut slow).is_empty(), "it must not stand there for ever");
     assert!(house.stage.is_silent());
-    assert!(house.door.strangers.lock().is_empty());
+    assert!(house.listener.unknown_clients.lock().is_empty());
 }
 
 #[test]
-fn a_crowd_of_strangers_keeps_nobody_out() {
-    let house = House::new();
-    let mut crowd: Vec<_> = (0..super::STRANGERS * 2).map(|_| house.stranger()).collect();
-    let (active, passive) = (Double::new(0x10), Double::new(0x20));
+fn many_silent_clients_do_not_block_others() {
+    let house = TestManager::new();
+    let mut crowd: Vec<_> = (0..super::MAX_UNKNOWN_CLIENTS * 2).map(|_| house.client()).collect();
+    let (active, passive) = (FakeQp::new(0x10), FakeQp::new(0x20));
     house.dial(&active, b"", 1);
     house.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
-    assert!(matches!(active.next(), Heard::Raised { .. }));
+    assert!(matches!(active.next(), QpReport::Raised { .. }));
     assert!(rest(&mut crowd[0]).is_empty(), "who came first had to leave");
 }
 
 #[test]
 fn acceptors_that_make_no_sense() {
-    let house = House::new();
+    let house = TestManager::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let mut version = request(1, 1, b"");
@@ -343,7 +344,7 @@ fn acceptors_that_make_no_sense() {
     for (wrong, hangs_up) in
         [(version, false), (length, false), (Vec::new(), true), (request(1, 1, b"")[..63].to_vec(), true)]
     {
-        let active = Double::new(1);
+        let active = FakeQp::new(1);
         house.dial_to(port, &active, b"hi", 1).unwrap();
         let (mut peer, _) = listener.accept().unwrap();
         let mut asked = [0; 66];
@@ -352,57 +353,57 @@ fn acceptors_that_make_no_sense() {
         if hangs_up {
             peer.shutdown(std::net::Shutdown::Write).unwrap();
         }
-        assert_eq!(active.next(), Heard::Over("rejected"));
+        assert_eq!(active.next(), QpReport::Over("rejected"));
         assert!(rest(&mut peer).is_empty());
     }
-    let active = Double::new(1);
+    let active = FakeQp::new(1);
     house.dial_to(port, &active, b"", 1).unwrap();
     let (mut peer, _) = listener.accept().unwrap();
     peer.write_all(&request(1, 1, b"")[..5]).unwrap();
-    assert_eq!(active.next(), Heard::Over("rejected"), "a message that has begun must come to its end");
+    assert_eq!(active.next(), QpReport::Over("rejected"), "a message that has begun must come to its end");
 }
 
 #[test]
 fn a_connection_is_over_with_its_socket() {
-    let house = House::new();
-    for last in [&GOODBYE[..], b"anything", b""] {
-        let (mut peer, passive) = (house.stranger(), Double::new(0x20));
+    let house = TestManager::new();
+    for last in [&DISCONNECT[..], b"anything", b""] {
+        let (mut peer, passive) = (house.client(), FakeQp::new(0x20));
         peer.write_all(&request(0x11, 9, b"")).unwrap();
         house.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
-        assert!(matches!(passive.next(), Heard::Raised { .. }));
+        assert!(matches!(passive.next(), QpReport::Raised { .. }));
         peer.write_all(&READY).unwrap();
-        assert_eq!(passive.next(), Heard::Established(vec![]));
+        assert_eq!(passive.next(), QpReport::Established(vec![]));
         peer.write_all(last).unwrap();
         drop(peer);
-        assert_eq!(passive.next(), Heard::Over("disconnected"));
+        assert_eq!(passive.next(), QpReport::Over("disconnected"));
     }
 }
 
 #[test]
 fn an_acceptor_waits_for_its_confirmation_but_not_for_ever() {
-    let house = House::new();
-    for wrong in [Some(&b"\x0e\x0e"[..]), Some(&GOODBYE), None] {
-        let (mut peer, passive) = (house.stranger(), Double::new(0x20));
+    let house = TestManager::new();
+    for wrong in [Some(&b"\x0e\x0e"[..]), Some(&DISCONNECT), None] {
+        let (mut peer, passive) = (house.client(), FakeQp::new(0x20));
         peer.write_all(&request(0x11, 9, b"")).unwrap();
         house.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
-        assert!(matches!(passive.next(), Heard::Raised { .. }));
+        assert!(matches!(passive.next(), QpReport::Raised { .. }));
         wrong.into_iter().for_each(|wrong| peer.write_all(wrong).unwrap());
-        assert_eq!(passive.next(), Heard::Over("accept failed"));
+        assert_eq!(passive.next(), QpReport::Over("accept failed"));
     }
 }
 
-/// A forked child has them as well, for as long as it lives.
+/// A forked child has the sockets as well.
 #[test]
-fn what_is_over_is_over_whoever_else_has_the_sockets() {
-    let house = House::new();
-    let listener = house.door.at.lock().listener.as_ref().unwrap().try_clone().unwrap();
-    let active = Double::new(1);
+fn close_takes_effect_despite_inherited_sockets() {
+    let house = TestManager::new();
+    let listener = house.listener.at.lock().listener.as_ref().unwrap().try_clone().unwrap();
+    let active = FakeQp::new(1);
     house.dial(&active, b"", 1);
     let (caller, ..) = house.request();
     let socket = caller.0.as_ref().unwrap().socket();
     drop(caller);
-    assert_eq!(active.next(), Heard::Over("rejected"));
-    house.door.close();
+    assert_eq!(active.next(), QpReport::Over("rejected"));
+    house.listener.close();
     let again = house.manager.open(house.port.into(), conn(1).ep);
     assert!(again.is_ok(), "{:?}", again.err());
     drop((listener, socket));
@@ -410,9 +411,9 @@ fn what_is_over_is_over_whoever_else_has_the_sockets() {
 
 #[test]
 fn paths_are_no_addresses() {
-    let house = House::new();
+    let house = TestManager::new();
     let address = PeerAddress::Path("/tmp".into());
     let spec = ConnectSpec { address: &address, qual: 5, private_data: &[] };
-    let refused = house.manager.dial(Double::new(1), &spec, conn(1));
+    let refused = house.manager.dial(FakeQp::new(1), &spec, conn(1));
     assert_eq!(refused, Err(Error::InvalidAddress(dapl::error::Address::Malformed)));
 }

@@ -1,8 +1,7 @@
-//! The bytes of the socket connection manager: the message that each side sends once, and what follows it.
+//! Wire format of the manager `socket`: the message that each side sends once, and the words that follow it.
 //!
-//! The layout is the references' (`scm`, version 2): 64 bytes in network order, then private data. A stream comes in pieces:
-//! [`Inbox`] says how many bytes it wants, and never takes one that belongs to what follows. Whatever a peer sends is either
-//! understood or named as wrong; nothing here reads a socket.
+//! The layout is that of the references' `scm`, version 2: 64 bytes in network order, then private data. [`MessageReader`] says how
+//! many bytes to read next, and never reads beyond the message. Every message is validated.
 #![forbid(unsafe_code)]
 
 use std::fmt::{self, Display, Formatter};
@@ -16,10 +15,10 @@ pub(crate) const MOST_IN_REPLY: usize = 196;
 /// The longest message.
 pub(super) const LONGEST: usize = HEAD + MOST_IN_REPLY;
 
-/// What the active side sends when it is ready.
+/// Sent by the active side when its queue pair is up.
 pub(super) const READY: [u8; 2] = [0x0E, 0x0F];
-/// What either side sends when it ends a connection.
-pub(super) const GOODBYE: [u8; 4] = [0x00, 0x00, 0xDE, 0xAD];
+/// Sent by either side when it ends a connection.
+pub(super) const DISCONNECT: [u8; 4] = [0x00, 0x00, 0xDE, 0xAD];
 
 /// The reason of a consumer's refusal.
 const REFUSED: u16 = 28;
@@ -31,7 +30,7 @@ const AF_INET6: u16 = libc::AF_INET6 as u16;
 /// Queue pairs have numbers of 24 bits.
 const NUMBERS: u32 = 0xFF_FFFF;
 
-/// Who somebody is: the message of a request, or of an acceptance.
+/// Parameters of a side: the message of a request, or of an accept.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Hello {
     pub(crate) lid: u16,
@@ -52,7 +51,7 @@ pub(super) enum Message {
     Refusal,
 }
 
-/// What is wrong with a message.
+/// The reason why a message is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Wrong {
     Version(u16),
@@ -94,15 +93,15 @@ impl Message {
 
 /// A message that comes in pieces.
 #[derive(Debug)]
-pub(super) struct Inbox {
+pub(super) struct MessageReader {
     bytes: Vec<u8>,
     most: usize,
 }
 
-impl Inbox {
-    /// For a message with so much private data at most.
+impl MessageReader {
+    /// For a message with at most `most` bytes of private data.
     pub(super) fn new(most: usize) -> Self {
-        Inbox { bytes: Vec::new(), most }
+        MessageReader { bytes: Vec::new(), most }
     }
 
     /// Nothing has come yet.
@@ -110,7 +109,7 @@ impl Inbox {
         self.bytes.is_empty()
     }
 
-    /// How many bytes are wanted next; never 0, and never more than the message has.
+    /// Number of bytes to read next; never 0, and never beyond the message.
     pub(super) fn wanted(&self) -> usize {
         match self.bytes.len() {
             had if had < HEAD => HEAD - had,
@@ -130,7 +129,7 @@ impl Inbox {
             return Err(Wrong::Version(version));
         }
         if self.word(2) != 0 {
-            // The other fields are meaningless then, and nobody reads on.
+            // The other fields have no meaning then.
             return Ok(Some(Message::Refusal));
         }
         if self.length() as usize > self.most {
@@ -217,9 +216,9 @@ mod tests {
         }
     }
 
-    /// Feeds it `step` bytes at a time; also says what was left over.
+    /// Feeds it `step` bytes at a time; also returns the number of bytes left over.
     fn read(bytes: &[u8], most: usize, step: usize) -> (Result<Option<Message>, Wrong>, usize) {
-        let (mut inbox, mut at) = (Inbox::new(most), 0);
+        let (mut inbox, mut at) = (MessageReader::new(most), 0);
         loop {
             let length = inbox.wanted().min(step).min(bytes.len() - at);
             let taken = inbox.take(&bytes[at..at + length]);
@@ -231,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_has_every_byte_at_its_place() {
+    fn message_layout_matches_the_reference() {
         let bytes = Message::Hello(hello()).encode();
         let family = AF_INET.to_ne_bytes();
         let mut expected = vec![0, 2, 0, 0, 1, 2, 0, 3, 0, 0x0A, 0x0B, 0x0C, 0, 0, 0, 5];
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_read_in_pieces_of_any_size() {
+    fn messages_are_read_in_pieces_of_any_size() {
         let long = Hello {
             private_data: (0..MOST_IN_REQUEST as u8).collect(),
             address: Some("2001:db8::7".parse().unwrap()),
@@ -278,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_field() {
         let with = |at: usize, bytes: &[u8]| {
             let mut message = Message::Hello(hello()).encode();
             message[at..at + bytes.len()].copy_from_slice(bytes);
@@ -293,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_never_wants_more_than_a_message_and_never_panics() {
+    fn garbage_never_reads_beyond_a_message_or_panics() {
         let mut seed = 1u64;
         for round in 0..2000 {
             let mut next = || {

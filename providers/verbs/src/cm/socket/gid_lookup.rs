@@ -1,7 +1,7 @@
-//! Whose GID an address stands for, where no message has said it.
+//! Looks up the GID of an address that no message has carried.
 //!
-//! `ibhosts` knows; on Ethernet, where GIDs are made of addresses, an address that it does not have stands for itself. The
-//! first question may have to wait for a resolver, so a thread of its own asks it, and the answer comes by the engine.
+//! From `ibhosts`; on Ethernet, where GIDs are derived from addresses, an unlisted address stands for itself. The first lookup
+//! may wait for a resolver, so it runs on a thread of its own, and the engine gets the answer.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
@@ -12,15 +12,15 @@ use parking_lot::Mutex;
 
 use crate::engine::Reactor;
 
-/// Who knows.
-pub(crate) struct Guide {
+/// The lookup service.
+pub(crate) struct GidLookup {
     names: Arc<NameService>,
     reactor: Arc<Reactor>,
 }
 
-impl Guide {
+impl GidLookup {
     pub(crate) fn new(reactor: &Arc<Reactor>) -> Self {
-        Guide { names: Arc::default(), reactor: reactor.clone() }
+        GidLookup { names: Arc::default(), reactor: reactor.clone() }
     }
 
     /// Calls `then` with what is known, now or later, on the engine's thread; it must not keep what the engine's jobs may

@@ -1,8 +1,8 @@
-//! A conversation at work: its socket, its queue pair, and the engine's thread that moves bytes between them.
+//! A socket connection: its TCP socket, its protocol state, and its queue pair. The engine's thread moves the bytes.
 //!
-//! The socket is written and read by the engine; only a refusal and a goodbye, which are the last that is said, are written
-//! where they are decided. The queue pair holds the line as its link, the line the queue pair weakly. No lock of a line is
-//! held while a queue pair or a listener is spoken to.
+//! Only a rejection and a disconnect, which are sent last, are written by the thread that decides them. The queue pair holds
+//! the connection as its link; the connection holds the queue pair weakly. No lock is held while a queue pair or a listener is
+//! called.
 #![forbid(unsafe_code)]
 
 use std::io::{self, ErrorKind};
@@ -15,20 +15,20 @@ use dapl::error::Result;
 use dapl::provider::{ConnId, ConnectionEvent};
 use parking_lot::Mutex;
 
-use super::Place;
-use super::path::{Ours, Theirs};
-use super::talk::{Talk, TalkEvent};
+use super::SocketContext;
+use super::path::{LocalEnd, RemoteEnd};
+use super::protocol::{Protocol, ProtocolEvent};
 use super::tcp;
 use super::wire::{self, Hello};
 use crate::cm::Link;
 use crate::engine::{Interest, Source, Watch};
 use crate::qp::Core;
 
-/// What a connection asks of its queue pair; see [`Core`].
+/// Calls to the queue pair; see [`Core`]. A trait, so that tests can replace the queue pair.
 pub(in crate::cm) trait Pair: Send + Sync {
     fn number(&self) -> u32;
     fn attach(&self, conn: ConnId, link: Arc<dyn Link>) -> Result<()>;
-    fn raise(&self, link: &dyn Link, ours: &Ours, theirs: &Theirs) -> io::Result<bool>;
+    fn raise(&self, link: &dyn Link, ours: &LocalEnd, theirs: &RemoteEnd) -> io::Result<bool>;
     fn established(&self, link: &dyn Link, private_data: &[u8]);
     fn over(&self, link: &dyn Link, event: ConnectionEvent);
 }
@@ -42,7 +42,7 @@ impl Pair for Core {
         Core::attach(self, conn, link)
     }
 
-    fn raise(&self, link: &dyn Link, ours: &Ours, theirs: &Theirs) -> io::Result<bool> {
+    fn raise(&self, link: &dyn Link, ours: &LocalEnd, theirs: &RemoteEnd) -> io::Result<bool> {
         Core::raise(self, link, &mut ours.path(theirs, self.reads()))
     }
 
@@ -55,53 +55,53 @@ impl Pair for Core {
     }
 }
 
-/// Who wants to know what comes of a request that has not been accepted.
+/// The listener of a request that has not been accepted. A trait, because the listener is above this module.
 pub(super) trait Host: Send + Sync {
     /// The request has come whole. Engine only.
-    fn asked(&self, line: &Arc<Line>, hello: &Hello);
+    fn asked(&self, line: &Arc<SocketConnection>, hello: &Hello);
     /// It came to nothing before that. Engine only.
-    fn vanished(&self, line: &Arc<Line>);
+    fn vanished(&self, line: &Arc<SocketConnection>);
 }
 
 /// A conversation.
-pub(super) struct Line {
-    me: Weak<Line>,
-    place: Arc<Place>,
+pub(super) struct SocketConnection {
+    me: Weak<SocketConnection>,
+    place: Arc<SocketContext>,
     /// The socket's other end.
     pub(super) peer: SocketAddr,
     host: Option<Weak<dyn Host>>,
     pair: OnceLock<Weak<dyn Pair>>,
-    inner: Mutex<Inner>,
+    inner: Mutex<ConnectionState>,
 }
 
-struct Inner {
-    talk: Talk,
+struct ConnectionState {
+    talk: Protocol,
     stream: Option<TcpStream>,
     watch: Option<Watch>,
     interest: Interest,
     /// The time that was given last.
     turn: Option<u64>,
-    /// What the peer has said about itself.
+    /// The peer's parameters.
     hello: Option<Hello>,
     /// For the answer.
     private_data: Vec<u8>,
 }
 
-impl Line {
+impl SocketConnection {
     pub(super) fn new(
-        place: &Arc<Place>,
+        place: &Arc<SocketContext>,
         stream: TcpStream,
         peer: SocketAddr,
-        talk: Talk,
+        talk: Protocol,
         host: Option<Weak<dyn Host>>,
     ) -> Arc<Self> {
-        Arc::new_cyclic(|me| Line {
+        Arc::new_cyclic(|me| SocketConnection {
             me: Weak::clone(me),
             place: place.clone(),
             peer,
             host,
             pair: OnceLock::new(),
-            inner: Mutex::new(Inner {
+            inner: Mutex::new(ConnectionState {
                 talk,
                 stream: Some(stream),
                 watch: None,
@@ -145,7 +145,7 @@ impl Line {
     pub(super) fn refuse(&self) {
         let mut inner = self.inner.lock();
         inner.talk.refuse();
-        inner.hang_up();
+        inner.close();
     }
 
     /// Another descriptor of its socket.
@@ -168,7 +168,7 @@ impl Line {
                 }
                 Err(error) => {
                     log::error!("{}: its socket cannot be watched: {error}", self.peer);
-                    inner.talk.hung_up(Some(error.kind()))
+                    inner.talk.closed(Some(error.kind()))
                 }
             }
         };
@@ -178,16 +178,16 @@ impl Line {
         }
     }
 
-    /// Moves what can be moved, until there is news. The last news has the socket closed already.
-    fn step(&self) -> Option<TalkEvent> {
+    /// Transfers bytes until there is an event. The socket is closed before the last event.
+    fn step(&self) -> Option<ProtocolEvent> {
         let mut inner = self.inner.lock();
         let was_asked = inner.talk.is_asked();
         let news = inner.step();
-        if was_asked && news == Some(TalkEvent::Over(ConnectionEvent::Rejected)) {
+        if was_asked && news == Some(ProtocolEvent::Over(ConnectionEvent::Rejected)) {
             self.explain_hang_up();
         }
         if inner.talk.is_over() {
-            inner.hang_up();
+            inner.close();
         } else if inner.talk.is_refused() {
             inner.stop();
         }
@@ -202,7 +202,7 @@ impl Line {
 
     /// The peer has closed the socket in place of an answer, as it does when it finds no path to our GID.
     fn explain_hang_up(&self) {
-        if let Some(ours) = self.place.ours().filter(Ours::is_global) {
+        if let Some(ours) = self.place.ours().filter(LocalEnd::is_global) {
             log::warn!(
                 "{}: the peer closed the connection without an answer; if it reports no path to our {ours}, set \
                  DAPL_VERBS_GID_INDEX here to the index that it uses (by default 0 in the reference)",
@@ -211,24 +211,24 @@ impl Line {
         }
     }
 
-    fn tell(&self, news: TalkEvent) {
+    fn tell(&self, news: ProtocolEvent) {
         let Some(me) = self.me.upgrade() else { return };
         match news {
-            TalkEvent::Request(hello) => {
+            ProtocolEvent::Request(hello) => {
                 self.inner.lock().hello = Some(hello.clone());
                 if let Some(host) = self.host.as_ref().and_then(Weak::upgrade) {
                     host.asked(&me, &hello);
                 }
             }
-            TalkEvent::Reply(hello) => {
+            ProtocolEvent::Reply(hello) => {
                 self.inner.lock().hello = Some(hello);
                 self.find_peer();
             }
-            TalkEvent::Established => {
+            ProtocolEvent::Established => {
                 self.with_pair(|pair| pair.established(self, &[]));
             }
-            TalkEvent::Dial => self.dial_again(),
-            TalkEvent::Over(event) => {
+            ProtocolEvent::Dial => self.dial_again(),
+            ProtocolEvent::Over(event) => {
                 self.over(event);
                 if let Some(host) = self.host.as_ref().and_then(Weak::upgrade) {
                     host.vanished(&me);
@@ -249,7 +249,7 @@ impl Line {
                     inner.stream = Some(stream);
                     None
                 }
-                Err(_) => inner.talk.hung_up(None),
+                Err(_) => inner.talk.closed(None),
             }
         };
         match failed {
@@ -287,7 +287,7 @@ impl Line {
     }
 
     /// Our end of the path to the peer's GID. The requester has sent its own GID already and cannot use another one.
-    fn local_end(&self, ours: &Ours, peer: &Gid) -> Option<Ours> {
+    fn local_end(&self, ours: &LocalEnd, peer: &Gid) -> Option<LocalEnd> {
         let is_passive = self.host.is_some();
         let found =
             if is_passive { self.place.reaching(*ours, peer) } else { Some(*ours).filter(|ours| ours.reaches(peer)) };
@@ -304,10 +304,10 @@ impl Line {
         found
     }
 
-    /// Brings the queue pair up and tells the peer.
-    fn raise(&self, ours: &Ours, hello: &Hello) {
+    /// Brings the queue pair up and informs the peer.
+    fn raise(&self, ours: &LocalEnd, hello: &Hello) {
         let Some(ours) = &self.local_end(ours, &hello.gid) else { return self.fail() };
-        let theirs = Theirs { lid: hello.lid, number: hello.number, gid: hello.gid };
+        let theirs = RemoteEnd { lid: hello.lid, number: hello.number, gid: hello.gid };
         let raised = self.with_pair(|pair| pair.raise(self, ours, &theirs));
         match raised {
             None | Some(Ok(false)) => {}
@@ -319,7 +319,7 @@ impl Line {
         }
     }
 
-    fn go_on(&self, ours: &Ours, hello: &Hello) {
+    fn go_on(&self, ours: &LocalEnd, hello: &Hello) {
         let Some(number) = self.with_pair(|pair| pair.number()) else { return };
         let mut inner = self.inner.lock();
         if inner.talk.confirm() {
@@ -339,7 +339,7 @@ impl Line {
         drop(inner);
         match is_answered {
             true => self.ready(),
-            // Who asked has left before the answer, or who answered before the confirmation; the latter was told.
+            // The requester has left before the answer, or the acceptor before the confirmation; the latter was informed.
             false => self.over(ConnectionEvent::AcceptFailed),
         }
     }
@@ -355,18 +355,18 @@ impl Line {
     }
 }
 
-impl Inner {
-    fn step(&mut self) -> Option<TalkEvent> {
+impl ConnectionState {
+    fn step(&mut self) -> Option<ProtocolEvent> {
         let Some(stream) = &self.stream else { return None };
         if self.talk.is_dialling() {
             match tcp::is_connected(stream) {
                 Ok(()) => self.talk.connected(),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
-                Err(error) => return self.talk.hung_up(Some(error.kind())),
+                Err(error) => return self.talk.closed(Some(error.kind())),
             }
         }
         if let Err(error) = self.flush() {
-            return self.talk.hung_up(Some(error.kind()));
+            return self.talk.closed(Some(error.kind()));
         }
         let stream = self.stream.as_ref()?;
         let mut room = [0; wire::LONGEST];
@@ -381,7 +381,7 @@ impl Inner {
                     None => {}
                     news => return news,
                 },
-                Err(error) => return self.talk.hung_up(Some(error.kind())),
+                Err(error) => return self.talk.closed(Some(error.kind())),
             }
         }
     }
@@ -408,8 +408,8 @@ impl Inner {
         }
     }
 
-    /// Says what is left to say, as far as it goes at once, and closes.
-    fn hang_up(&mut self) {
+    /// Sends what is left, as far as possible without blocking, and closes the socket.
+    fn close(&mut self) {
         if let Some(stream) = &self.stream {
             // A peer that cannot take a few bytes sees the end of the socket.
             let _ = tcp::write(stream, self.talk.outbox());
@@ -427,7 +427,7 @@ impl Inner {
     }
 }
 
-impl Source for Line {
+impl Source for SocketConnection {
     fn ready(&self) {
         while let Some(news) = self.step() {
             self.tell(news);
@@ -448,10 +448,10 @@ impl Source for Line {
     }
 }
 
-impl Link for Line {
+impl Link for SocketConnection {
     fn end(&self) {
         let mut inner = self.inner.lock();
         inner.talk.end();
-        inner.hang_up();
+        inner.close();
     }
 }

@@ -1,7 +1,7 @@
-//! The device's queues behind a completion queue, and how much of each is spoken for.
+//! The device's queues behind a completion queue, and the reserved capacity of each.
 //!
-//! A device loses what completes beyond the room of its queue, so all that may complete has its room before it is posted.
-//! There are as many queues as that takes. Nothing is polled or armed here.
+//! A device loses completions beyond the capacity of its queue, so capacity is reserved before work is posted. There are as
+//! many queues as needed. Nothing is polled or armed here.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use dapl::error::{Error, Resource, Result};
 
 use crate::ibv;
 
-/// Room that a queue begins with.
+/// Initial capacity of a queue.
 const SMALL: u32 = 64;
 
-/// What a queue of the device is made of.
+/// Parameters for creating a queue of the device.
 pub(super) struct Maker {
     pub(super) context: Arc<ibv::Context>,
     pub(super) channel: Arc<ibv::Channel>,
-    /// What its events are named by.
+    /// Id in its events.
     pub(super) id: usize,
     /// The longest queue that the device makes.
     pub(super) longest: u32,
@@ -26,12 +26,12 @@ pub(super) struct Maker {
 /// A queue of the device.
 struct Hw {
     cq: Arc<ibv::Cq>,
-    /// Room that queue pairs have asked for.
+    /// Capacity reserved by queue pairs.
     reserved: u32,
 }
 
-/// Room for the receives of a shared queue, which is one for all queue pairs that take from it: what is complete and not
-/// looked at has not given its place back.
+/// Capacity for the receives of a shared queue, reserved once for all queue pairs that use it: a receive that has completed,
+/// but was not polled, still occupies the shared queue.
 struct Shared {
     /// The shared queue's id.
     srq: usize,
@@ -42,7 +42,7 @@ struct Shared {
 
 /// All of them.
 #[derive(Default)]
-pub(super) struct Rooms {
+pub(super) struct DeviceQueues {
     hws: Vec<Hw>,
     shared: Vec<Shared>,
 }
@@ -69,11 +69,11 @@ impl Maker {
     }
 }
 
-impl Rooms {
+impl DeviceQueues {
     /// One small queue.
     pub(super) fn new(maker: &Maker) -> Result<Self> {
         let first = maker.make(SMALL.min(maker.longest))?;
-        Ok(Rooms { hws: vec![first], shared: Vec::new() })
+        Ok(DeviceQueues { hws: vec![first], shared: Vec::new() })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -88,7 +88,7 @@ impl Rooms {
         self.hws.iter().map(|hw| &*hw.cq)
     }
 
-    /// Finds or makes a queue with room for so many completions more.
+    /// Finds or creates a queue with capacity for `count` more completions.
     pub(super) fn reserve(&mut self, maker: &Maker, count: u32) -> Result<Arc<ibv::Cq>> {
         for hw in &mut self.hws {
             let wanted = hw.reserved.saturating_add(count);
@@ -105,7 +105,7 @@ impl Rooms {
         Ok(cq)
     }
 
-    /// The same for a queue pair that takes from a shared queue of so many receives.
+    /// The same for a queue pair that uses a shared queue with `count` receives.
     pub(super) fn reserve_shared(&mut self, maker: &Maker, srq: usize, count: u32) -> Result<Arc<ibv::Cq>> {
         if let Some(room) = self.shared.iter_mut().find(|room| room.srq == srq) {
             room.users += 1;
@@ -116,7 +116,7 @@ impl Rooms {
         Ok(cq)
     }
 
-    /// The shared queue has so many receives now; its room is never made smaller.
+    /// The shared queue has been resized to `count` receives; its capacity never shrinks.
     pub(super) fn widen_shared(&mut self, maker: &Maker, srq: usize, count: u32) -> Result<()> {
         let narrow = |room: &&mut Shared| room.srq == srq && room.count < count;
         let Some(room) = self.shared.iter_mut().find(narrow) else { return Ok(()) };
@@ -130,7 +130,7 @@ impl Rooms {
         Ok(())
     }
 
-    /// Gives room back; the queue stays.
+    /// Releases capacity; the queue stays.
     pub(super) fn release(&mut self, cq: &Arc<ibv::Cq>, count: u32) {
         if let Some(hw) = self.hws.iter_mut().find(|hw| Arc::ptr_eq(&hw.cq, cq)) {
             hw.reserved = hw.reserved.saturating_sub(count);

@@ -1,4 +1,4 @@
-//! Doubles for tests of the managers that need no rdma_cm: a queue pair that notes what it hears, and an engine that runs.
+//! Fakes for tests of the managers without rdma_cm: a queue pair that records reports, and a running engine.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -15,24 +15,24 @@ use dapl::runtime::handle::ObjectId;
 use ibverbs_sys::IBV_LINK_LAYER_ETHERNET;
 use parking_lot::Mutex;
 
-use super::guide::Guide;
-use super::path::{Ours, Theirs};
-use super::{Pair, Place};
+use super::gid_lookup::GidLookup;
+use super::path::{LocalEnd, RemoteEnd};
+use super::{Pair, SocketContext};
 use crate::cm::{Link, Waiting};
 use crate::engine::Reactor;
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Longer than what is under way needs to be heard.
+/// Longer than a pending report takes.
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// An engine, and what it stands for.
+/// A running engine with the state of an IA.
 pub(in crate::cm) struct Stage {
     pub(in crate::cm) reactor: Arc<Reactor>,
-    requests: (Sender<Asked>, Mutex<Receiver<Asked>>),
+    requests: (Sender<Requested>, Mutex<Receiver<Requested>>),
 }
 
-type Asked = (ObjectId, Box<dyn Waiting>, RequestInfo);
+type Requested = (ObjectId, Box<dyn Waiting>, RequestInfo);
 
 impl Stage {
     pub(in crate::cm) fn new() -> Self {
@@ -51,21 +51,21 @@ impl Stage {
         ours().gid
     }
 
-    pub(in crate::cm) fn place(&self) -> Place {
+    pub(in crate::cm) fn place(&self) -> SocketContext {
         let sender = self.requests.0.clone();
-        Place {
+        SocketContext {
             reactor: self.reactor.clone(),
-            guide: Guide::new(&self.reactor),
+            guide: GidLookup::new(&self.reactor),
             address: Some(self.address()),
             listener_wait: Duration::ZERO,
             ours: Box::new(|| Some(ours())),
-            reaching: Box::new(|ours, _| Some(Ours { gid: V4_GID, gid_index: 3, ..ours })),
+            reaching: Box::new(|ours, _| Some(LocalEnd { gid: V4_GID, gid_index: 3, ..ours })),
             arrived: Box::new(move |id, waiting, info| drop(sender.send((id, waiting, info)))),
         }
     }
 
     /// The next request.
-    pub(in crate::cm) fn request(&self) -> Asked {
+    pub(in crate::cm) fn request(&self) -> Requested {
         self.requests.1.lock().recv_timeout(PATIENCE).expect("a request")
     }
 
@@ -84,7 +84,7 @@ impl Drop for Stage {
 /// The port's GID of an IPv4 address. The one of [`ours`] is of no IPv4 address.
 pub(in crate::cm) const V4_GID: Gid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 192, 0, 2, 1];
 
-fn ours() -> Ours {
+fn ours() -> LocalEnd {
     super::path::tests::port(IBV_LINK_LAYER_ETHERNET)
 }
 
@@ -93,26 +93,26 @@ pub(in crate::cm) fn conn(number: u32) -> ConnId {
     ConnId { ep: ObjectId { handle: number as usize * 64, generation: 1 }, attempt: number }
 }
 
-/// What a queue pair is told.
+/// A report to the queue pair.
 #[derive(Debug, Eq, PartialEq)]
-pub(in crate::cm) enum Heard {
+pub(in crate::cm) enum QpReport {
     Raised { number: u32, gid: Gid },
     Established(Vec<u8>),
     Over(&'static str),
 }
 
 /// A queue pair of no device.
-pub(in crate::cm) struct Double {
+pub(in crate::cm) struct FakeQp {
     number: u32,
     link: Mutex<Option<Arc<dyn Link>>>,
     takes_no_path: AtomicBool,
-    heard: (Sender<Heard>, Mutex<Receiver<Heard>>),
+    heard: (Sender<QpReport>, Mutex<Receiver<QpReport>>),
 }
 
-impl Double {
+impl FakeQp {
     pub(in crate::cm) fn new(number: u32) -> Arc<Self> {
         let (sender, receiver) = channel();
-        Arc::new(Double {
+        Arc::new(FakeQp {
             number,
             link: Mutex::new(None),
             takes_no_path: AtomicBool::new(false),
@@ -124,7 +124,7 @@ impl Double {
         self.takes_no_path.store(true, Ordering::Relaxed);
     }
 
-    pub(in crate::cm) fn next(&self) -> Heard {
+    pub(in crate::cm) fn next(&self) -> QpReport {
         self.heard.1.lock().recv_timeout(PATIENCE).expect("news")
     }
 
@@ -142,12 +142,12 @@ impl Double {
         self.link.lock().as_ref().is_some_and(|known| std::ptr::addr_eq(Arc::as_ptr(known), link))
     }
 
-    fn hear(&self, heard: Heard) {
+    fn hear(&self, heard: QpReport) {
         let _ = self.heard.0.send(heard);
     }
 }
 
-impl Pair for Double {
+impl Pair for FakeQp {
     fn number(&self) -> u32 {
         self.number
     }
@@ -161,20 +161,20 @@ impl Pair for Double {
         Ok(())
     }
 
-    fn raise(&self, link: &dyn Link, _: &Ours, theirs: &Theirs) -> io::Result<bool> {
+    fn raise(&self, link: &dyn Link, _: &LocalEnd, theirs: &RemoteEnd) -> io::Result<bool> {
         if !self.has(link) {
             return Ok(false);
         }
         if self.takes_no_path.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        self.hear(Heard::Raised { number: theirs.number, gid: theirs.gid });
+        self.hear(QpReport::Raised { number: theirs.number, gid: theirs.gid });
         Ok(true)
     }
 
     fn established(&self, link: &dyn Link, private_data: &[u8]) {
         if self.has(link) {
-            self.hear(Heard::Established(private_data.to_vec()));
+            self.hear(QpReport::Established(private_data.to_vec()));
         }
     }
 
@@ -183,7 +183,7 @@ impl Pair for Double {
             return;
         }
         self.end();
-        self.hear(Heard::Over(match event {
+        self.hear(QpReport::Over(match event {
             ConnectionEvent::Established => "established",
             ConnectionEvent::PeerRejected => "peer rejected",
             ConnectionEvent::Rejected => "rejected",

@@ -1,8 +1,7 @@
-//! Why an IA cannot be opened or memory not be registered: the cause in words, its remedy, and the code for the caller.
+//! Reasons why an IA cannot be opened or memory not be registered: cause, remedy, and the code for the caller.
 //!
-//! An open that fails is one line: object, cause, remedy. Programs that try every name they are given would fill the
-//! screen, so each line is shown once in a process, and at most four of them; the rest is for those who ask for more.
-//! Finding out is the part of `find`; here are the words, and what only the kernel's numbers about this process tell.
+//! A failed open is one line: object, cause, remedy. Programs that try every name would flood the log, so each line is logged
+//! once in a process, and at most four of them; the rest at debug level.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -14,7 +13,7 @@ use ibverbs_sys::LoadError;
 use parking_lot::Mutex;
 use rustix::process::{Resource as Bound, getrlimit};
 
-/// Why an IA cannot be opened.
+/// The reason why an IA cannot be opened.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Cause {
     /// A library of rdma-core cannot be loaded.
@@ -39,7 +38,7 @@ pub(crate) enum Cause {
     NoNode { node: String },
     /// A device file may not be opened.
     NoRights { node: String },
-    /// libibverbs knows no driver for the device.
+    /// libibverbs has no driver for the device.
     NoDriver { device: String, kernel_driver: Option<String> },
     /// The kernel does not offer rdma_cm to programs.
     NoManager,
@@ -51,11 +50,10 @@ pub(crate) enum Cause {
 
 /// librdmacm's, which the other connection managers do not need.
 const MANAGER_PACKAGE: &str = "librdmacm1";
-/// What helps as well where rdma_cm cannot be used.
+/// An additional remedy where rdma_cm cannot be used.
 const MANAGER_CHOICE: &str = ", or choose another connection manager (cm=socket in ia_params, or DAPL_VERBS_CM=socket)";
 
 impl Cause {
-    /// What is wrong.
     fn cause(&self) -> String {
         match self {
             Cause::NoLibrary(error) => format!("a library of rdma-core cannot be used: {error}"),
@@ -89,7 +87,6 @@ impl Cause {
         }
     }
 
-    /// What helps.
     fn remedy(&self) -> String {
         let listed = |what: &str, names: &[String]| match names {
             [] => String::new(),
@@ -138,7 +135,7 @@ impl Cause {
         }
     }
 
-    /// What the caller is told.
+    /// Return code for the caller.
     fn error(&self) -> Error {
         match self {
             Cause::NoRights { .. } => Error::PermissionDenied,
@@ -148,58 +145,58 @@ impl Cause {
     }
 }
 
-/// Tells why an IA of this name, over this object, is not opened, and with which error.
+/// Logs why an IA is not opened, and returns the error.
 pub(crate) fn refusal(name: &str, object: &str, cause: &Cause) -> Error {
-    static TOLD: Mutex<Told> = Mutex::new(Told { lines: BTreeSet::new() });
+    static REPORTED: Mutex<Reported> = Mutex::new(Reported { lines: BTreeSet::new() });
     let line = format!("{name}: cannot open \"{object}\": {}; {}", cause.cause(), cause.remedy());
-    let how = TOLD.lock().tell(&line);
+    let how = REPORTED.lock().tell(&line);
     match how {
-        Tell::Show => log::error!("{line}"),
-        Tell::ShowLast => log::error!("{line} (of further IAs that cannot be opened: DAPL_DBG_TYPE=0xffff)"),
-        Tell::Hide => log::info!("{line}"),
+        LogLevelChoice::Show => log::error!("{line}"),
+        LogLevelChoice::ShowLast => log::error!("{line} (of further IAs that cannot be opened: DAPL_DBG_TYPE=0xffff)"),
+        LogLevelChoice::Hide => log::info!("{line}"),
     }
     cause.error()
 }
 
-/// Lines shown before the rest is for those who ask.
+/// Lines logged as errors; later ones at debug level.
 const MOST: usize = 4;
 
-/// What was told.
-struct Told {
+/// Lines logged so far.
+struct Reported {
     lines: BTreeSet<String>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Tell {
+enum LogLevelChoice {
     Show,
     ShowLast,
     Hide,
 }
 
-impl Told {
-    fn tell(&mut self, line: &str) -> Tell {
+impl Reported {
+    fn tell(&mut self, line: &str) -> LogLevelChoice {
         if self.lines.len() >= MOST || !self.lines.insert(line.to_string()) {
-            return Tell::Hide;
+            return LogLevelChoice::Hide;
         }
-        if self.lines.len() == MOST { Tell::ShowLast } else { Tell::Show }
+        if self.lines.len() == MOST { LogLevelChoice::ShowLast } else { LogLevelChoice::Show }
     }
 }
 
-/// Tells why memory is not registered, and with which error: `InvalidParameter(3)` for memory that is not there,
-/// `Exhausted(Memory)` when no more may be locked, `Exhausted(MemoryRegion)` when the device has no room.
+/// Logs why memory is not registered, and returns the error: `InvalidParameter(3)` for unmapped memory, `Exhausted(Memory)`
+/// when no more may be locked, `Exhausted(MemoryRegion)` when the device has no more regions.
 pub(crate) fn registration(device: &str, region: Region, error: &io::Error) -> Error {
     let number = error.raw_os_error().unwrap_or_default();
     let (told, line) = judge(number, region, &Locked::now());
     let Region { address, length } = region;
     match line {
-        // Who asks for what cannot be is told by the code alone.
+        // An invalid argument is reported by the return code alone.
         None => log::debug!("{device}: no registration of {length} bytes at {address:#x}: {error}"),
         Some(line) => log::error!("{device}: cannot register {length} bytes at {address:#x}: {error}{line}"),
     }
     told
 }
 
-/// What this process has locked, in bytes.
+/// Memory that this process has locked, and its limit, in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Locked {
     /// As the kernel counts it for RDMA.
@@ -306,14 +303,20 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_shown_once_and_only_four_are() {
-        let mut told = Told { lines: BTreeSet::new() };
-        assert_eq!([told.tell("a"), told.tell("a"), told.tell("b")], [Tell::Show, Tell::Hide, Tell::Show]);
-        assert_eq!([told.tell("c"), told.tell("d"), told.tell("e")], [Tell::Show, Tell::ShowLast, Tell::Hide]);
+    fn refusals_are_logged_once_and_at_most_four() {
+        let mut told = Reported { lines: BTreeSet::new() };
+        assert_eq!(
+            [told.tell("a"), told.tell("a"), told.tell("b")],
+            [LogLevelChoice::Show, LogLevelChoice::Hide, LogLevelChoice::Show]
+        );
+        assert_eq!(
+            [told.tell("c"), told.tell("d"), told.tell("e")],
+            [LogLevelChoice::Show, LogLevelChoice::ShowLast, LogLevelChoice::Hide]
+        );
     }
 
     #[test]
-    fn the_limit_on_locked_memory_is_known_from_the_kernels_numbers() {
+    fn locked_memory_limit_is_read_from_proc() {
         let status = "Name:\tx\nVmLck:\t      64 kB\nVmPin:\t      40 kB\nCapEff:\t0000000000000400\n";
         let locked = Locked::from(status, Some(64 * 1024), PAGE);
         assert_eq!(locked, Locked { pinned: 40 * 1024, allowed: Some(64 * 1024), page: PAGE });
@@ -326,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_a_registration_are_told_apart() {
+    fn registration_errors_have_different_causes() {
         let region = Region { address: PAGE, length: PAGE };
         let free = Locked { pinned: 0, allowed: None, page: PAGE };
         let full = Locked { pinned: 0, allowed: Some(0), page: PAGE };

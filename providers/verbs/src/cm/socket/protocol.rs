@@ -1,11 +1,12 @@
-//! One conversation, as a state machine: bytes and the passing of time in, bytes and news out.
+//! The protocol of a socket connection as a state machine: bytes and time in, bytes and events out.
 //!
 //! ```text
-//! active    Dialling -> Asked -> Replied -> Standing        passive   Arriving -> Pending -> Answered -> Standing
+//! active    Dialling -> Requested -> Replied -> Standing        passive   Arriving -> Pending -> Answered -> Standing
 //!           Dialling <-> Refused
 //! ```
-//! Each leads to `Over`, and nothing leads out of that. Only a peer that owes us bytes is given a time: an answer that its
-//! consumer has to decide on has none. No socket, no clock, no queue pair here; [`super::line`] has all three.
+//!
+//! Every state can change to `Over`, which is final. Only a peer that owes a message has a time limit; an answer that its
+//! consumer has to decide has none. [`super::line`] has the socket, the clock and the queue pair.
 #![forbid(unsafe_code)]
 
 use std::io::ErrorKind;
@@ -13,23 +14,23 @@ use std::time::Duration;
 
 use dapl::provider::ConnectionEvent;
 
-use super::wire::{self, GOODBYE, Hello, Inbox, Message, READY};
+use super::wire::{self, DISCONNECT, Hello, Message, MessageReader, READY};
 use dapl_software::listener_retry::Retry;
 
 /// Until a host answers at all; as long as rdma_cm takes to give one up.
 const DIALLING: Duration = Duration::from_secs(100);
 /// Until a message that has begun, or is due at once, is whole.
 const MESSAGE: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });
-/// Until the active side has brought its queue pair up and says so.
+/// Time limit for the active side to confirm that its queue pair is up.
 const CONFIRMATION: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 30 });
 
 /// A conversation.
 #[derive(Debug)]
-pub(super) struct Talk {
+pub(super) struct Protocol {
     state: State,
     /// Counts the times that were given, so that an old one is known.
     turn: u64,
-    /// What is to be sent.
+    /// Bytes to be sent.
     outbox: Vec<u8>,
 }
 
@@ -40,22 +41,22 @@ enum State {
     /// The peer's port has no listener: another socket is to be connected after this time.
     Refused(Box<Hello>, Retry, Duration),
     /// The peer decides.
-    Asked(Inbox),
+    Requested(MessageReader),
     /// It has accepted; the queue pair is being brought up.
     Replied,
     /// The request is due.
-    Arriving(Inbox),
+    Arriving(MessageReader),
     /// Our consumer decides.
     Pending,
-    /// It has accepted; so much of the confirmation has come.
+    /// Accepted; this many bytes of the confirmation have arrived.
     Answered(usize),
     Standing,
     Over,
 }
 
-/// What has happened.
+/// Event of a conversation.
 #[derive(Debug, Eq, PartialEq)]
-pub(super) enum TalkEvent {
+pub(super) enum ProtocolEvent {
     Request(Hello),
     Reply(Hello),
     /// The active side has confirmed.
@@ -65,17 +66,17 @@ pub(super) enum TalkEvent {
     Over(ConnectionEvent),
 }
 
-impl Talk {
-    /// Of who connects. Without a listener the request is retried for `listener_wait`.
+impl Protocol {
+    /// The requester's side. Without a listener the request is retried for `listener_wait`.
     pub(super) fn active(request: Hello, listener_wait: Duration) -> Self {
         let state = State::Dialling(Box::new(request), Retry::new(listener_wait));
-        Talk { state, turn: 0, outbox: Vec::new() }
+        Protocol { state, turn: 0, outbox: Vec::new() }
     }
 
-    /// Of who listens.
+    /// The listener's side.
     pub(super) fn passive() -> Self {
-        let inbox = Inbox::new(wire::MOST_IN_REQUEST);
-        Talk { state: State::Arriving(inbox), turn: 0, outbox: Vec::new() }
+        let inbox = MessageReader::new(wire::MOST_IN_REQUEST);
+        Protocol { state: State::Arriving(inbox), turn: 0, outbox: Vec::new() }
     }
 
     /// The socket is not connected yet.
@@ -83,48 +84,48 @@ impl Talk {
         matches!(self.state, State::Dialling(..))
     }
 
-    /// The last socket was refused and is to be closed; another one follows after [`Talk::patience`].
+    /// The last socket was refused and is to be closed; another one follows after [`Protocol::patience`].
     pub(super) fn is_refused(&self) -> bool {
         matches!(self.state, State::Refused(..))
     }
 
     /// The request is sent and the peer has not answered.
     pub(super) fn is_asked(&self) -> bool {
-        matches!(self.state, State::Asked(_))
+        matches!(self.state, State::Requested(_))
     }
 
     pub(super) fn is_over(&self) -> bool {
         matches!(self.state, State::Over)
     }
 
-    /// How many bytes are to be read at most; 0: none.
+    /// Maximum number of bytes to read; 0: none.
     pub(super) fn wanted(&self) -> usize {
         match &self.state {
-            State::Asked(inbox) | State::Arriving(inbox) => inbox.wanted(),
+            State::Requested(inbox) | State::Arriving(inbox) => inbox.wanted(),
             State::Answered(had) => READY.len() - had,
-            State::Replied | State::Pending | State::Standing => GOODBYE.len(),
+            State::Replied | State::Pending | State::Standing => DISCONNECT.len(),
             State::Dialling(..) | State::Refused(..) | State::Over => 0,
         }
     }
 
-    /// What is to be sent.
+    /// Bytes to be sent.
     pub(super) fn outbox(&self) -> &[u8] {
         &self.outbox
     }
 
-    /// So much of it was sent.
+    /// Removes sent bytes.
     pub(super) fn sent(&mut self, length: usize) {
         self.outbox.drain(..length);
     }
 
-    /// Until when something must have happened, and what to call [`Talk::late`] with then. It changes with the state, and
+    /// Until when something must have happened, and what to call [`Protocol::late`] with then. It changes with the state, and
     /// when a message begins.
     pub(super) fn patience(&self) -> Option<(Duration, u64)> {
         let time = match &self.state {
             State::Dialling(..) => DIALLING,
             State::Refused(_, _, wait) => *wait,
             State::Arriving(_) => MESSAGE,
-            State::Asked(inbox) if !inbox.is_empty() => MESSAGE,
+            State::Requested(inbox) if !inbox.is_empty() => MESSAGE,
             State::Answered(_) => CONFIRMATION,
             _ => return None,
         };
@@ -136,23 +137,23 @@ impl Talk {
         self.turn += 1;
     }
 
-    fn over(&mut self, event: ConnectionEvent) -> Option<TalkEvent> {
+    fn over(&mut self, event: ConnectionEvent) -> Option<ProtocolEvent> {
         self.turn(State::Over);
-        Some(TalkEvent::Over(event))
+        Some(ProtocolEvent::Over(event))
     }
 
     /// The socket is connected.
     pub(super) fn connected(&mut self) {
         if let State::Dialling(hello, _) = &self.state {
             self.outbox = Message::Hello((**hello).clone()).encode();
-            self.turn(State::Asked(Inbox::new(wire::MOST_IN_REPLY)));
+            self.turn(State::Requested(MessageReader::new(wire::MOST_IN_REPLY)));
         }
     }
 
     /// Bytes have come, at least one and at most as many as were wanted.
-    pub(super) fn take(&mut self, bytes: &[u8]) -> Option<TalkEvent> {
+    pub(super) fn take(&mut self, bytes: &[u8]) -> Option<ProtocolEvent> {
         match &mut self.state {
-            State::Asked(inbox) => {
+            State::Requested(inbox) => {
                 let begins = inbox.is_empty();
                 let taken = inbox.take(bytes);
                 self.turn += u64::from(begins);
@@ -161,7 +162,7 @@ impl Talk {
                     Ok(Some(Message::Refusal)) => self.over(ConnectionEvent::PeerRejected),
                     Ok(Some(Message::Hello(hello))) => {
                         self.turn(State::Replied);
-                        Some(TalkEvent::Reply(hello))
+                        Some(ProtocolEvent::Reply(hello))
                     }
                     Err(wrong) => {
                         log::warn!("a reply is not understood: {wrong}");
@@ -173,7 +174,7 @@ impl Talk {
                 Ok(None) => None,
                 Ok(Some(Message::Hello(hello))) => {
                     self.turn(State::Pending);
-                    Some(TalkEvent::Request(hello))
+                    Some(ProtocolEvent::Request(hello))
                 }
                 Ok(Some(Message::Refusal)) => self.over(ConnectionEvent::AcceptFailed),
                 Err(wrong) => {
@@ -188,18 +189,18 @@ impl Talk {
                     (true, false) => None,
                     (true, true) => {
                         self.turn(State::Standing);
-                        Some(TalkEvent::Established)
+                        Some(ProtocolEvent::Established)
                     }
                     (false, _) => self.over(ConnectionEvent::AcceptFailed),
                 }
             }
-            // Whatever it says now, it means the end.
-            _ => self.hung_up(None),
+            // Any other message ends the connection.
+            _ => self.closed(None),
         }
     }
 
     /// The peer has closed, or the socket has failed.
-    pub(super) fn hung_up(&mut self, error: Option<ErrorKind>) -> Option<TalkEvent> {
+    pub(super) fn closed(&mut self, error: Option<ErrorKind>) -> Option<ProtocolEvent> {
         let silence = matches!(
             error,
             Some(
@@ -218,16 +219,16 @@ impl Talk {
             }
             State::Dialling(..) => self.over(ConnectionEvent::Unreachable),
             State::Refused(..) => None,
-            State::Asked(_) if silence => self.over(ConnectionEvent::Unreachable),
-            State::Asked(_) | State::Replied => self.over(ConnectionEvent::Rejected),
+            State::Requested(_) if silence => self.over(ConnectionEvent::Unreachable),
+            State::Requested(_) | State::Replied => self.over(ConnectionEvent::Rejected),
             State::Arriving(_) | State::Pending | State::Answered(_) => self.over(ConnectionEvent::AcceptFailed),
             State::Standing => self.over(ConnectionEvent::Disconnected),
             State::Over => None,
         }
     }
 
-    /// The time is over that [`Talk::patience`] gave with this number.
-    pub(super) fn late(&mut self, turn: u64) -> Option<TalkEvent> {
+    /// The time is over that [`Protocol::patience`] gave with this number.
+    pub(super) fn late(&mut self, turn: u64) -> Option<ProtocolEvent> {
         if turn != self.turn || self.patience().is_none() {
             return None;
         }
@@ -235,15 +236,15 @@ impl Talk {
             State::Refused(hello, retry, _) => {
                 let dialling = State::Dialling(hello.clone(), *retry);
                 self.turn(dialling);
-                Some(TalkEvent::Dial)
+                Some(ProtocolEvent::Dial)
             }
             State::Dialling(..) => self.over(ConnectionEvent::Unreachable),
-            State::Asked(_) => self.over(ConnectionEvent::Rejected),
+            State::Requested(_) => self.over(ConnectionEvent::Rejected),
             _ => self.over(ConnectionEvent::AcceptFailed),
         }
     }
 
-    /// Our consumer accepts and our queue pair is up. `false`: who asked has left.
+    /// Accepts, after the local queue pair is up. `false`: the requester has left.
     pub(super) fn answer(&mut self, hello: Hello) -> bool {
         let is_asked = matches!(self.state, State::Pending);
         if is_asked {
@@ -274,7 +275,7 @@ impl Talk {
     /// We end it. A peer that waits for an answer sees that we hang up.
     pub(super) fn end(&mut self) {
         if matches!(self.state, State::Answered(_) | State::Standing) {
-            self.outbox.extend(GOODBYE);
+            self.outbox.extend(DISCONNECT);
         }
         self.turn(State::Over);
     }
@@ -289,17 +290,17 @@ mod tests {
         Hello { lid: 1, port: 1, number, address, gid: [7; 16], private_data: private_data.to_vec() }
     }
 
-    /// One whose request is not retried.
-    fn active(request: Hello) -> Talk {
-        Talk::active(request, Duration::ZERO)
+    /// A requester without retries.
+    fn active(request: Hello) -> Protocol {
+        Protocol::active(request, Duration::ZERO)
     }
 
     fn bytes(hello: &Hello) -> Vec<u8> {
         Message::Hello(hello.clone()).encode()
     }
 
-    /// Moves all that one says to the other, a few bytes at a time; gives the last news of it.
-    fn carry(from: &mut Talk, to: &mut Talk) -> Option<TalkEvent> {
+    /// Transfers all bytes from one side to the other, a few at a time; returns the last event.
+    fn carry(from: &mut Protocol, to: &mut Protocol) -> Option<ProtocolEvent> {
         let mut news = None;
         while !from.outbox().is_empty() && news.is_none() && to.wanted() > 0 {
             let length = from.outbox().len().min(to.wanted()).min(5);
@@ -310,19 +311,19 @@ mod tests {
         news
     }
 
-    fn asked() -> (Talk, Talk) {
-        let (mut active, mut passive) = (active(hello(1, b"may I")), Talk::passive());
+    fn asked() -> (Protocol, Protocol) {
+        let (mut active, mut passive) = (active(hello(1, b"may I")), Protocol::passive());
         active.connected();
-        assert_eq!(carry(&mut active, &mut passive), Some(TalkEvent::Request(hello(1, b"may I"))));
+        assert_eq!(carry(&mut active, &mut passive), Some(ProtocolEvent::Request(hello(1, b"may I"))));
         (active, passive)
     }
 
-    fn standing() -> (Talk, Talk) {
+    fn standing() -> (Protocol, Protocol) {
         let (mut active, mut passive) = asked();
         assert!(passive.answer(hello(2, b"yes")));
-        assert_eq!(carry(&mut passive, &mut active), Some(TalkEvent::Reply(hello(2, b"yes"))));
+        assert_eq!(carry(&mut passive, &mut active), Some(ProtocolEvent::Reply(hello(2, b"yes"))));
         assert!(active.confirm());
-        assert_eq!(carry(&mut active, &mut passive), Some(TalkEvent::Established));
+        assert_eq!(carry(&mut active, &mut passive), Some(ProtocolEvent::Established));
         (active, passive)
     }
 
@@ -331,103 +332,106 @@ mod tests {
         let (mut active, mut passive) = standing();
         assert_eq!((active.patience(), passive.patience()), (None, None));
         active.end();
-        assert_eq!(carry(&mut active, &mut passive), Some(TalkEvent::Over(ConnectionEvent::Disconnected)));
-        assert_eq!((passive.is_over(), passive.wanted(), passive.hung_up(None)), (true, 0, None));
+        assert_eq!(carry(&mut active, &mut passive), Some(ProtocolEvent::Over(ConnectionEvent::Disconnected)));
+        assert_eq!((passive.is_over(), passive.wanted(), passive.closed(None)), (true, 0, None));
         let (mut active, mut passive) = standing();
         passive.end();
-        assert_eq!(passive.outbox(), GOODBYE);
-        assert_eq!(carry(&mut passive, &mut active), Some(TalkEvent::Over(ConnectionEvent::Disconnected)));
+        assert_eq!(passive.outbox(), DISCONNECT);
+        assert_eq!(carry(&mut passive, &mut active), Some(ProtocolEvent::Over(ConnectionEvent::Disconnected)));
     }
 
     #[test]
     fn a_refusal_is_the_consumers_and_a_closed_socket_is_not() {
         let (mut active, mut passive) = asked();
         passive.refuse();
-        assert_eq!(carry(&mut passive, &mut active), Some(TalkEvent::Over(ConnectionEvent::PeerRejected)));
+        assert_eq!(carry(&mut passive, &mut active), Some(ProtocolEvent::Over(ConnectionEvent::PeerRejected)));
         let (mut active, mut passive) = asked();
         passive.end();
         assert!(passive.outbox().is_empty());
-        assert_eq!(active.hung_up(None), Some(TalkEvent::Over(ConnectionEvent::Rejected)));
+        assert_eq!(active.closed(None), Some(ProtocolEvent::Over(ConnectionEvent::Rejected)));
     }
 
     #[test]
     fn a_socket_that_cannot_be_connected() {
-        let dial = |error| active(hello(1, b"")).hung_up(Some(error));
-        assert_eq!(dial(ErrorKind::ConnectionRefused), Some(TalkEvent::Over(ConnectionEvent::Rejected)));
+        let dial = |error| active(hello(1, b"")).closed(Some(error));
+        assert_eq!(dial(ErrorKind::ConnectionRefused), Some(ProtocolEvent::Over(ConnectionEvent::Rejected)));
         for error in [ErrorKind::TimedOut, ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable, ErrorKind::Other]
         {
-            assert_eq!(dial(error), Some(TalkEvent::Over(ConnectionEvent::Unreachable)), "{error}");
+            assert_eq!(dial(error), Some(ProtocolEvent::Over(ConnectionEvent::Unreachable)), "{error}");
         }
         let (mut active, _) = asked();
         assert_eq!(
-            active.hung_up(Some(ErrorKind::TimedOut)),
-            Some(TalkEvent::Over(ConnectionEvent::Unreachable)),
+            active.closed(Some(ErrorKind::TimedOut)),
+            Some(ProtocolEvent::Over(ConnectionEvent::Unreachable)),
             "its host is gone"
         );
         let (mut active, _) = asked();
-        assert_eq!(active.hung_up(Some(ErrorKind::ConnectionReset)), Some(TalkEvent::Over(ConnectionEvent::Rejected)));
+        assert_eq!(
+            active.closed(Some(ErrorKind::ConnectionReset)),
+            Some(ProtocolEvent::Over(ConnectionEvent::Rejected))
+        );
     }
 
     #[test]
     fn a_refused_socket_is_followed_by_another_until_the_time_is_used_up() {
         let listener_wait = Duration::from_millis(50);
-        let mut active = Talk::active(hello(1, b"may I"), listener_wait);
+        let mut active = Protocol::active(hello(1, b"may I"), listener_wait);
         let mut waited = Duration::ZERO;
         let end = loop {
-            match active.hung_up(Some(ErrorKind::ConnectionRefused)) {
+            match active.closed(Some(ErrorKind::ConnectionRefused)) {
                 None => {}
                 end => break end,
             }
             assert!(active.is_refused() && !active.is_dialling());
             let (wait, turn) = active.patience().unwrap();
             waited += wait;
-            assert_eq!((active.late(turn - 1), active.late(turn)), (None, Some(TalkEvent::Dial)));
+            assert_eq!((active.late(turn - 1), active.late(turn)), (None, Some(ProtocolEvent::Dial)));
             assert!(active.is_dialling() && active.outbox().is_empty());
         };
-        assert_eq!((end, waited), (Some(TalkEvent::Over(ConnectionEvent::Rejected)), listener_wait));
+        assert_eq!((end, waited), (Some(ProtocolEvent::Over(ConnectionEvent::Rejected)), listener_wait));
 
-        let (mut active, mut passive) = (Talk::active(hello(1, b"may I"), listener_wait), Talk::passive());
-        active.hung_up(Some(ErrorKind::ConnectionRefused));
+        let (mut active, mut passive) = (Protocol::active(hello(1, b"may I"), listener_wait), Protocol::passive());
+        active.closed(Some(ErrorKind::ConnectionRefused));
         let (_, turn) = active.patience().unwrap();
         active.late(turn);
         active.connected();
-        assert_eq!(carry(&mut active, &mut passive), Some(TalkEvent::Request(hello(1, b"may I"))));
+        assert_eq!(carry(&mut active, &mut passive), Some(ProtocolEvent::Request(hello(1, b"may I"))));
         assert_eq!(
-            active.hung_up(Some(ErrorKind::ConnectionRefused)),
-            Some(TalkEvent::Over(ConnectionEvent::Rejected)),
+            active.closed(Some(ErrorKind::ConnectionRefused)),
+            Some(ProtocolEvent::Over(ConnectionEvent::Rejected)),
             "it was asked"
         );
 
-        let mut given_up = Talk::active(hello(1, b""), listener_wait);
-        given_up.hung_up(Some(ErrorKind::ConnectionRefused));
+        let mut given_up = Protocol::active(hello(1, b""), listener_wait);
+        given_up.closed(Some(ErrorKind::ConnectionRefused));
         let (_, turn) = given_up.patience().unwrap();
         given_up.end();
         assert_eq!(given_up.late(turn), None);
     }
 
     #[test]
-    fn who_asked_may_leave_at_any_time() {
+    fn requester_may_leave_at_any_time() {
         let (_, mut passive) = asked();
-        assert_eq!(passive.hung_up(None), Some(TalkEvent::Over(ConnectionEvent::AcceptFailed)));
+        assert_eq!(passive.closed(None), Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed)));
         assert!(!passive.answer(hello(2, b"")));
         let (_, mut passive) = asked();
-        assert_eq!(passive.take(&GOODBYE), Some(TalkEvent::Over(ConnectionEvent::AcceptFailed)));
+        assert_eq!(passive.take(&DISCONNECT), Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed)));
         let (_, mut passive) = asked();
         passive.answer(hello(2, b""));
         assert_eq!(
-            passive.hung_up(Some(ErrorKind::ConnectionReset)),
-            Some(TalkEvent::Over(ConnectionEvent::AcceptFailed))
+            passive.closed(Some(ErrorKind::ConnectionReset)),
+            Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed))
         );
-        let mut passive = Talk::passive();
-        assert_eq!(passive.hung_up(None), Some(TalkEvent::Over(ConnectionEvent::AcceptFailed)));
+        let mut passive = Protocol::passive();
+        assert_eq!(passive.closed(None), Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed)));
     }
 
     #[test]
-    fn who_accepted_may_leave_before_we_confirm() {
+    fn acceptor_may_leave_before_the_confirmation() {
         let (mut active, mut passive) = asked();
         passive.answer(hello(2, b""));
         assert!(carry(&mut passive, &mut active).is_some());
-        assert_eq!(active.take(&GOODBYE), Some(TalkEvent::Over(ConnectionEvent::Rejected)));
+        assert_eq!(active.take(&DISCONNECT), Some(ProtocolEvent::Over(ConnectionEvent::Rejected)));
         assert!(!active.confirm());
         assert!(active.outbox().is_empty());
     }
@@ -437,7 +441,7 @@ mod tests {
         for wrong in [&[0x0F_u8][..], &[0x0E, 0x0E], &[0, 0]] {
             let (_, mut passive) = asked();
             passive.answer(hello(2, b""));
-            assert_eq!(passive.take(wrong), Some(TalkEvent::Over(ConnectionEvent::AcceptFailed)), "{wrong:?}");
+            assert_eq!(passive.take(wrong), Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed)), "{wrong:?}");
         }
     }
 
@@ -453,32 +457,32 @@ mod tests {
         assert_eq!(time, MESSAGE);
         assert_eq!(active.take(&bytes(&hello(2, b""))[10..20]), None);
         assert_eq!(active.patience(), Some((MESSAGE, message)), "a byte now and then does not prolong it");
-        assert_eq!(active.late(message), Some(TalkEvent::Over(ConnectionEvent::Rejected)));
+        assert_eq!(active.late(message), Some(ProtocolEvent::Over(ConnectionEvent::Rejected)));
 
-        let mut passive = Talk::passive();
+        let mut passive = Protocol::passive();
         let (_, arriving) = passive.patience().unwrap();
         passive.take(&bytes(&hello(1, b""))[..63]);
-        assert_eq!(passive.late(arriving), Some(TalkEvent::Over(ConnectionEvent::AcceptFailed)));
+        assert_eq!(passive.late(arriving), Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed)));
 
         let (_, mut passive) = asked();
         assert_eq!(passive.patience(), None);
         passive.answer(hello(2, b""));
         let (_, answered) = passive.patience().unwrap();
         assert_eq!(passive.late(answered - 1), None);
-        assert_eq!(passive.late(answered), Some(TalkEvent::Over(ConnectionEvent::AcceptFailed)));
+        assert_eq!(passive.late(answered), Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed)));
     }
 
     #[test]
-    fn what_is_not_understood_ends_it() {
-        let mut passive = Talk::passive();
+    fn invalid_message_ends_the_connection() {
+        let mut passive = Protocol::passive();
         let mut wrong = bytes(&hello(1, b""));
         wrong[1] = 1;
-        assert_eq!(passive.take(&wrong), Some(TalkEvent::Over(ConnectionEvent::AcceptFailed)));
+        assert_eq!(passive.take(&wrong), Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed)));
         let (mut active, _) = asked();
-        assert_eq!(active.take(&wrong), Some(TalkEvent::Over(ConnectionEvent::Rejected)));
+        assert_eq!(active.take(&wrong), Some(ProtocolEvent::Over(ConnectionEvent::Rejected)));
         let (mut active, _) = asked();
         let mut long = bytes(&hello(1, b""));
         long[14] = 1;
-        assert_eq!(active.take(&long), Some(TalkEvent::Over(ConnectionEvent::Rejected)));
+        assert_eq!(active.take(&long), Some(ProtocolEvent::Over(ConnectionEvent::Rejected)));
     }
 }

@@ -1,7 +1,5 @@
-//! A device that is open in this process, shared by all IAs over it: so that a queue pair of one can complete on the queues
-//! of another, and so that an event finds its object, whichever engine reads it.
-//!
-//! A forked child shares nothing with its parent. Nothing here decides.
+//! A device that is open in this process, shared by all IAs over it: a queue pair of one can complete on the queues of another,
+//! and an event finds its object, whichever engine reads it. A forked child shares nothing with its parent.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -18,7 +16,7 @@ use crate::srq::SrqCore;
 /// The devices that are open, by the process that opened them.
 static OPEN: Mutex<Vec<(u32, Weak<Opened>)>> = Mutex::new(Vec::new());
 
-/// An open device, and whom its events are about.
+/// An open device, and the objects of its events.
 pub(crate) struct Opened {
     pub(crate) context: Arc<Context>,
     ids: AtomicUsize,
@@ -69,7 +67,7 @@ impl Opened {
         self.qps.lock().insert(number, qp);
     }
 
-    /// Its number may be another's already.
+    /// Its number may have been reused already.
     pub(crate) fn forget_qp(&self, number: u32, qp: &Weak<Core>) {
         let mut qps = self.qps.lock();
         if qps.get(&number).is_some_and(|known| known.ptr_eq(qp)) {

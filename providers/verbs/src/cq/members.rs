@@ -1,6 +1,5 @@
-//! Whose completions these are: the queues that complete here, by place, and those of a shared queue by their number.
-//!
-//! Under the completion queue's lock.
+//! The queue pairs that complete on a completion queue, by slot, and those of a shared queue by their number. Under the queue's
+//! lock.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -11,7 +10,7 @@ use dapl::error::{Error, Resource, Result};
 use ibverbs_sys::ibv_wc;
 
 use super::Side;
-use super::front::{Front, Out};
+use super::pending::{Out, PendingCompletions};
 use crate::memory::keys::KeyHasher;
 use crate::qp::Core;
 use crate::qp::work::WorkId;
@@ -65,8 +64,8 @@ impl Table {
         self.slots.iter().flatten().map(|(core, _)| core.clone()).collect()
     }
 
-    /// Of receives only the failures are news for us, unless somebody counts them. (Of requests not every device tells
-    /// the failures alone.)
+    /// Whether only failures of receives must be noticed, because no watermark counts them. (Not every device can notify of
+    /// failed requests only.)
     pub(super) fn wants_failures_only(&self) -> bool {
         self.slots.iter().flatten().all(|(core, side)| *side == Side::Recv && !core.counts_recvs())
     }
@@ -75,9 +74,9 @@ impl Table {
         self.slots.iter().flatten().any(|(core, side)| *side == Side::Recv && core.counts_recvs())
     }
 
-    /// Finds the work that is complete, and what the consumer hears of it.
+    /// Finds the work that a completion is of, and returns the completion for the consumer.
     #[inline(always)]
-    pub(super) fn complete(&self, front: &mut Front, wc: &ibv_wc, out: &mut Out<'_>) {
+    pub(super) fn complete(&self, front: &mut PendingCompletions, wc: &ibv_wc, out: &mut Out<'_>) {
         match WorkId::parse(wc.wr_id) {
             WorkId::Own { slot, epoch, number } => {
                 let Some(Some((core, side))) = self.slots.get(slot as usize) else { return };

@@ -1,7 +1,7 @@
 //! The life of a connection, from the attempt to the flush.
 //!
-//! The manager reports here, from the engine's thread; the consumer may end it at any moment from its own. Whoever takes
-//! the link out of its place has ended the connection, and the other one's report has no effect.
+//! The manager reports here, from the engine's thread; the consumer may end the connection at any moment from its own. The
+//! thread that takes the link has ended the connection; the other's report has no effect.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::cm::{Link, Path};
 use crate::engine::Source;
 use crate::qp::state::{self, Change};
 
-/// How long the engine sleeps between looks at requests that drain, at first and at last.
+/// Interval between the engine's checks of draining requests, at first and at most.
 const DRAIN: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
 
 impl Core {
@@ -73,12 +73,12 @@ impl Core {
         }
         let Change { attributes, mask } = &path.to_send;
         // A connection manager that does not say leaves it to the device.
-        let is_told = mask & ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC.0 as i32 != 0;
-        self.send.lock().reads = if is_told { attributes.max_rd_atomic } else { u8::MAX };
+        let is_reported = mask & ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC.0 as i32 != 0;
+        self.send.lock().reads = if is_reported { attributes.max_rd_atomic } else { u8::MAX };
         Ok(true)
     }
 
-    /// The connection stands. Engine only.
+    /// The connection is established. Engine only.
     pub(crate) fn established(&self, link: &dyn Link, private_data: &[u8]) {
         let Some(conn) = self.open_requests(link) else { return };
         self.device.sink.event(conn, ConnectionEvent::Established, private_data);
@@ -87,14 +87,14 @@ impl Core {
         self.request_cq.guard();
     }
 
-    /// What waited for the connection goes to the device, before the consumer hears: nothing that it posts then has to wait.
+    /// Posts waiting requests to the device, before the consumer is informed, so that its later posts need not wait.
     fn open_requests(&self, link: &dyn Link) -> Option<ConnId> {
         let place = self.link.lock();
         let conn = place.as_ref().filter(|attached| attached.is(link))?.conn;
         self.recv.lock().reported = true;
         let mut send = self.send.lock();
         send.open = true;
-        if let Err(error) = self.submit_held(&mut send) {
+        if let Err(error) = self.submit_waiting(&mut send) {
             log::error!("queue pair {}: what waited for the connection cannot be posted: {error}", self.number());
             self.fail();
         }
@@ -141,7 +141,7 @@ impl Core {
     /// A failure was seen. Engine only.
     pub(super) fn break_off(&self) {
         let mut place = self.link.lock();
-        // A failure may be told of twice: another connection is not meant.
+        // A failure may be reported twice; it must not end another connection.
         if !self.failed.load(Ordering::Acquire) {
             return;
         }
@@ -151,7 +151,7 @@ impl Core {
         }
     }
 
-    /// What the device says about the queue pair itself. Engine only.
+    /// Handles an error event of the queue pair. Engine only.
     pub(crate) fn device_failed(&self) {
         self.fail();
     }
@@ -164,7 +164,7 @@ impl Core {
         }
     }
 
-    /// Takes the link away, flushes, tells the peer.
+    /// Takes the link away, flushes, and informs the peer.
     fn end(&self, place: &mut MutexGuard<'_, Option<Attached>>) -> Option<ConnId> {
         let Attached { conn, link } = place.take()?;
         self.flush();
@@ -188,7 +188,7 @@ impl Core {
         self.begin_anew()
     }
 
-    /// Notes whether a peer that knows the number of the queue pair has yet to answer. If it never does, the next attempt
+    /// Records whether a peer that knows the number of the queue pair has not answered yet. If it never does, the next attempt
     /// needs another number.
     pub(crate) fn set_unanswered(&self, unanswered: bool) {
         self.unanswered.store(unanswered, Ordering::Release);
@@ -238,7 +238,7 @@ impl Core {
         Ok(())
     }
 
-    /// Ends everything that is posted; the queue pair is in RESET afterwards. The link's lock is held.
+    /// Flushes all posted work; the queue pair is in RESET afterwards. The link's lock is held.
     fn flush(&self) {
         {
             let mut recv = self.recv.lock();
@@ -248,11 +248,11 @@ impl Core {
             send.open = false;
             send.draining = false;
         }
-        // No failure that comes of this is news.
+        // Failures caused by the flush are not reported.
         self.failed.store(true, Ordering::Release);
         let hw = self.hw();
         state::to_error(&hw);
-        self.device.let_notice();
+        self.device.wait_for_error_state();
         self.take_completions();
         state::to_reset(&hw);
         self.take_completions();
@@ -336,7 +336,7 @@ impl Core {
 }
 
 impl Source for Core {
-    /// Requests drain, and maybe nobody polls.
+    /// Requests drain, and no thread may be polling.
     fn expired(&self, looks: u64) {
         self.request_cq.fetch();
         let send = self.send.lock();

@@ -1,7 +1,7 @@
-//! What was taken from the device and waits for the consumer, or never was the device's; and who wants to hear of it.
+//! Completions taken from the device, or made in software, that wait for the consumer; and the state of notification.
 //!
-//! Pure. A device does not say which message was solicited: while the consumer waits for such only, the device's event is
-//! the word, and it may come after the completion was taken. Nobody is called here: a call that is due is remembered.
+//! A device does not say which message was solicited. While the consumer waits for solicited messages only, the device's event
+//! marks one, and may come after the completion was taken. This module calls no sink; it records that a call is due.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -10,31 +10,31 @@ use dapl::provider::Completion;
 
 /// Completions on their way, under the queue's lock.
 #[derive(Default)]
-pub(super) struct Front {
+pub(super) struct PendingCompletions {
     ready: VecDeque<Completion>,
-    /// Nobody reads them.
+    /// The queue has no consumer.
     unread: bool,
     /// The consumer wants one call.
     pub(super) wanted: bool,
     /// The call is due.
     pub(super) due: bool,
-    /// The device is to tell of what comes next.
+    /// The device is to notify of the next completion.
     pub(super) armed: bool,
     /// The consumer asked last to be called for solicited messages only.
-    pub(super) choosy: bool,
+    pub(super) solicited_only: bool,
     /// A receive that completes now may be the one that a call was made for.
     pub(super) solicited: bool,
 }
 
-/// Whether a receive was solicited, as far as one knows.
+/// Whether a receive was solicited, as far as known.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mark {
+pub(crate) struct Solicited {
     pub(crate) now: bool,
     /// If it is kept back, and the device's word comes before it goes out.
     pub(crate) later: bool,
 }
 
-/// Where completions go first: the room of who polls, none for others.
+/// Destination of completions: the buffer of a polling thread, if any.
 pub(super) struct Out<'a> {
     pub(super) room: &'a mut [Completion],
     pub(super) filled: usize,
@@ -46,10 +46,10 @@ impl Out<'_> {
     }
 }
 
-impl Front {
-    /// Of a queue that nobody reads, or somebody.
+impl PendingCompletions {
+    /// `unread`: the queue has no consumer.
     pub(super) fn new(unread: bool) -> Self {
-        Front { unread, ..Front::default() }
+        PendingCompletions { unread, ..PendingCompletions::default() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -64,7 +64,7 @@ impl Front {
         }
         self.ready.push_back(done);
         // A message that the device has yet to say is solicited ends no wait for such.
-        if self.wanted && (!self.choosy || done.is_notifying()) {
+        if self.wanted && (!self.solicited_only || done.is_notifying()) {
             self.wanted = false;
             self.due = true;
         }
@@ -82,7 +82,7 @@ impl Front {
         }
     }
 
-    /// What is there, to the poller, whose room is empty.
+    /// Moves waiting completions to the polling thread, whose buffer is empty.
     pub(super) fn give(&mut self, out: &mut Out<'_>) {
         let count = out.left().min(self.ready.len());
         for (place, done) in out.room.iter_mut().zip(self.ready.drain(..count)) {
@@ -93,7 +93,7 @@ impl Front {
 
     /// The device says that a solicited message has come, or a failure: it is among those here, or comes next.
     pub(super) fn may_be_solicited(&mut self) {
-        if self.choosy {
+        if self.solicited_only {
             self.solicited = true;
             self.ready.iter_mut().for_each(|done| done.solicited |= done.token.work.is_recv());
         }
@@ -101,8 +101,8 @@ impl Front {
 
     /// Whether a receive that completes now was solicited.
     #[inline(always)]
-    pub(super) fn mark(&self) -> Mark {
-        Mark { now: self.solicited, later: self.solicited || self.armed && self.choosy }
+    pub(super) fn mark(&self) -> Solicited {
+        Solicited { now: self.solicited, later: self.solicited || self.armed && self.solicited_only }
     }
 }
 
@@ -120,7 +120,7 @@ mod tests {
         }
     }
 
-    fn given(front: &mut Front, room: usize) -> Vec<(u64, bool)> {
+    fn given(front: &mut PendingCompletions, room: usize) -> Vec<(u64, bool)> {
         let mut room = vec![Completion::default(); room];
         let mut out = Out { room: &mut room, filled: 0 };
         front.give(&mut out);
@@ -129,8 +129,8 @@ mod tests {
     }
 
     #[test]
-    fn nothing_overtakes_what_waits() {
-        let mut front = Front::default();
+    fn waiting_completions_keep_their_order() {
+        let mut front = PendingCompletions::default();
         let mut room = [Completion::default(); 2];
         let mut out = Out { room: &mut room, filled: 0 };
         (1..=3).for_each(|cookie| front.put(&mut out, done(cookie, Work::Send)));
@@ -144,19 +144,20 @@ mod tests {
 
     #[test]
     fn a_call_is_due_once() {
-        let mut front = Front { wanted: true, ..Front::default() };
+        let mut front = PendingCompletions { wanted: true, ..PendingCompletions::default() };
         front.push(done(1, Work::Recv));
-        assert!(std::mem::take(&mut front.due), "who is not choosy hears of everything");
+        assert!(std::mem::take(&mut front.due), "who is not solicited_only hears of everything");
         front.push(done(2, Work::Recv));
         assert!(!front.due);
-        let mut front = Front { unread: true, wanted: true, ..Front::default() };
+        let mut front = PendingCompletions { unread: true, wanted: true, ..PendingCompletions::default() };
         front.push(done(1, Work::Recv));
         assert!(front.is_empty() && !front.due);
     }
 
     #[test]
     fn a_message_counts_as_solicited_when_the_device_says_so() {
-        let mut front = Front { wanted: true, armed: true, choosy: true, ..Front::default() };
+        let mut front =
+            PendingCompletions { wanted: true, armed: true, solicited_only: true, ..PendingCompletions::default() };
         assert!(!front.mark().now && front.mark().later);
         front.push(done(1, Work::Recv));
         assert!(!front.due && front.wanted, "the device has not said yet that it is");
@@ -165,7 +166,7 @@ mod tests {
         assert_eq!(given(&mut front, 9), [(1, true)]);
         front.push(done(2, Work::Send));
         assert!(front.due, "a request's end is always of interest");
-        let mut plain = Front { wanted: true, armed: true, ..Front::default() };
+        let mut plain = PendingCompletions { wanted: true, armed: true, ..PendingCompletions::default() };
         plain.may_be_solicited();
         assert!(!plain.mark().now && !plain.mark().later, "nobody waits for solicited ones");
     }
