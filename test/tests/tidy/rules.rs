@@ -134,12 +134,20 @@ pub(crate) const LAYERS: [(&str, &[&[&str]]); 6] = [
 /// Imports that do not go down: the file, the imported module, the reason.
 pub(crate) const UPWARD_IMPORTS: &[(&str, &str, &str)] = &[
     ("providers/verbs/src/device.rs", "cm", "opens and owns the connection manager that the settings name"),
-    ("providers/verbs/src/device.rs", "shared_device", "finds the queue of an asynchronous event, which may be another IA's"),
+    (
+        "providers/verbs/src/device.rs",
+        "shared_device",
+        "finds the queue of an asynchronous event, which may be another IA's",
+    ),
     ("providers/verbs/src/device.rs", "cm/request", "hands a request of the connection manager to dapl"),
     ("providers/verbs/src/cq/mod.rs", "qp", "fails the queue pairs of a completion queue that overran"),
     ("providers/verbs/src/cq/members.rs", "qp", "finds the queue pair of a completion by its number"),
     ("providers/verbs/src/qp/mod.rs", "cm", "owns the connection's state of the connection manager"),
-    ("providers/verbs/src/qp/lifecycle.rs", "cm", "takes the attributes for INIT, RTR and RTS from the connection manager"),
+    (
+        "providers/verbs/src/qp/lifecycle.rs",
+        "cm",
+        "takes the attributes for INIT, RTR and RTS from the connection manager",
+    ),
 ];
 
 /// Where the word `unsafe` may stand, besides entries (`dapl_*.rs`: C hands them pointers) and `tests`. Everywhere else:

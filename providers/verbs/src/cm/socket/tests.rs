@@ -12,7 +12,7 @@ use dapl::provider::{ConnectSpec, PeerAddress};
 
 use super::fake::{FakeQp, QpReport, Stage, V4_GID, conn};
 use super::wire::{DISCONNECT, READY};
-use super::{SocketRequest, TcpListening, Socket, SocketContext};
+use super::{Socket, SocketContext, SocketRequest, TcpListening};
 use crate::cm::{Manager, Refusal, Waiting};
 
 /// A manager with a listener on an unused port.
