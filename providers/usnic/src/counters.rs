@@ -19,10 +19,10 @@ pub(crate) type Counts = [u64; COUNTERS.len()];
 pub(crate) const EXIT_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// A name that is shown, and the counter that it shows.
-type Row = (&'static str, fn(&Counters) -> u64);
+type CounterRow = (&'static str, fn(&Counters) -> u64);
 
 /// The counters, in the order in which they are shown.
-const COUNTERS: [Row; 28] = [
+const COUNTERS: [CounterRow; 28] = [
     ("sent", |of| of.sent),
     ("sent bytes", |of| of.sent_bytes),
     ("retransmitted after a gap", |of| of.resent_gap),

@@ -23,7 +23,7 @@ use crate::proto::schedule::Outlook;
 use crate::proto::{Nanos, SECONDS};
 use crate::qp::connection_table::ConnectionTable;
 use crate::qp::handler::{ConnectionHandler, NextTurn};
-use crate::settings::Settings;
+use crate::settings::UsnicSettings;
 
 /// Maximum number of connections of an IA.
 pub(crate) const CONNECTIONS: usize = 65_536;
@@ -34,7 +34,7 @@ const MAX_CM_PACKETS: usize = 1024;
 
 pub(crate) struct Device {
     pub(crate) name: String,
-    pub(crate) settings: Settings,
+    pub(crate) settings: UsnicSettings,
     pub(crate) interface: Interface,
     pub(crate) socket: Arc<Socket>,
     pub(crate) jobs: Arc<Jobs>,
@@ -69,7 +69,7 @@ pub(crate) fn now() -> Nanos {
 impl Device {
     /// Opens the device. Errors are logged here with object, cause and remedy.
     pub(crate) fn open(spec: &IaSpec<'_>) -> Result<Device> {
-        let settings = Settings::read(spec.params);
+        let settings = UsnicSettings::read(spec.params);
         let interface = find_interface(spec.name, &settings)?;
         let config = data_socket_config(&settings, &interface);
         let socket = Arc::new(open_socket(spec.name, &config, &interface)?);
@@ -217,7 +217,7 @@ impl std::fmt::Debug for Device {
 }
 
 /// Finds the interface that the settings name. Errors are logged here.
-fn find_interface(name: &str, settings: &Settings) -> Result<Interface> {
+fn find_interface(name: &str, settings: &UsnicSettings) -> Result<Interface> {
     let found = address::find(settings.address.as_deref()).map_err(|error| {
         log::error!("{name}: cannot list the interfaces of this host: {error}");
         Error::Exhausted(Resource::Device)
@@ -228,7 +228,7 @@ fn find_interface(name: &str, settings: &Settings) -> Result<Interface> {
     })
 }
 
-fn data_socket_config(settings: &Settings, interface: &Interface) -> SocketConfig {
+fn data_socket_config(settings: &UsnicSettings, interface: &Interface) -> SocketConfig {
     SocketConfig {
         address: interface.address,
         ports: settings.data_ports.clone(),

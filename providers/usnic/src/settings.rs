@@ -23,7 +23,7 @@ pub(crate) enum Congestion {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct UsnicSettings {
     /// `None`: the first interface that is up.
     pub(crate) address: Option<String>,
     /// `None`: a directory of this user under `/dev/shm`.
@@ -46,7 +46,7 @@ pub(crate) struct Settings {
     pub(crate) spin: u32,
 }
 
-impl Settings {
+impl UsnicSettings {
     /// Reads the settings from `ia_params` and the environment.
     pub(crate) fn read(params: &str) -> Self {
         Self::of(&read(&USNIC, params))
@@ -60,7 +60,7 @@ impl Settings {
     fn of(given: &SettingValues<'_>) -> Self {
         let small = |name| given.number(name) as u32;
         let text = |name| given.text(name).map(|(_, text)| text);
-        Settings {
+        UsnicSettings {
             address: text("address"),
             dir: text("dir"),
             port: given.number("port") as u16,
@@ -97,8 +97,8 @@ mod tests {
     use super::*;
     use crate::proto::SECONDS;
 
-    fn with(params: &str) -> Settings {
-        Settings::of(&parse(&USNIC, params, &|_| None))
+    fn with(params: &str) -> UsnicSettings {
+        UsnicSettings::of(&parse(&USNIC, params, &|_| None))
     }
 
     #[test]
@@ -116,7 +116,7 @@ mod tests {
             "DAPL_USNIC_PORT" => Some("99".to_owned()),
             _ => None,
         };
-        let read = |params| Settings::of(&parse(&USNIC, params, &env));
+        let read = |params| UsnicSettings::of(&parse(&USNIC, params, &env));
         assert_eq!((read("").dir.as_deref(), read("").port), (Some("/env"), 99));
         let both = read("fe80::1%eth0 port=100 mtu=1400 congestion=cubic rnr_retry=6");
         assert_eq!((both.address.as_deref(), both.port, both.mtu_ceiling), (Some("fe80::1%eth0"), 100, 1400));

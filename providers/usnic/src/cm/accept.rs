@@ -13,7 +13,7 @@ use super::secrets::OsRandom;
 use super::unreadable::UnreadableRequests;
 use crate::device::{self, Device};
 use crate::net::errors::DeliveryError;
-use crate::net::send::Batch;
+use crate::net::send::SendBatch;
 use crate::proto::Nanos;
 use crate::proto::setup::accept::{Acceptor, Due, RequestId, Step};
 use crate::proto::setup::packets::Reason;
@@ -36,7 +36,7 @@ pub(super) struct PassiveSide {
     number_of: HashMap<RequestId, u32>,
     unreadable: UnreadableRequests,
     /// Reused, so that its memory stays allocated.
-    batch: Batch,
+    batch: SendBatch,
 }
 
 impl PassiveSide {
@@ -46,7 +46,7 @@ impl PassiveSide {
             accepted: HashMap::new(),
             number_of: HashMap::new(),
             unreadable: UnreadableRequests::default(),
-            batch: Batch::default(),
+            batch: SendBatch::default(),
         }
     }
 

@@ -9,7 +9,7 @@ use dapl::runtime::handle::ObjectId;
 
 use super::secrets::OsRandom;
 use crate::device::Device;
-use crate::net::send::Batch;
+use crate::net::send::SendBatch;
 use crate::net::sockaddr::SockAddr;
 use crate::net::socket::Socket;
 use crate::proto::setup::accept::RequestId;
@@ -59,7 +59,7 @@ pub(super) fn offer(device: &Device, number: u32, caps: QpCaps, peer: SocketAddr
 }
 
 /// Sends the one packet in the batch. If the socket is full the packet is lost, and its sender repeats it later.
-pub(super) fn send(batch: &mut Batch, socket: &Socket, to: SocketAddr) {
+pub(super) fn send(batch: &mut SendBatch, socket: &Socket, to: SocketAddr) {
     batch.end_packet();
     batch.send(socket, &SockAddr::of(to));
     batch.clear();

@@ -18,7 +18,7 @@ use crate::device::Device;
 use crate::net::address;
 use crate::net::errors::DeliveryError;
 use crate::net::listener_dir::ListenerDir;
-use crate::net::send::Batch;
+use crate::net::send::SendBatch;
 use crate::proto::Nanos;
 use crate::proto::setup::connect::{Connector, Outcome};
 use crate::qp::handler::ConnectionHandler;
@@ -39,7 +39,7 @@ pub(super) struct ActiveSide {
     /// Attempts without an address to send to, which are not reported yet.
     refused: VecDeque<(u32, ConnId, Arc<dyn ConnectionHandler>)>,
     /// Reused, so that its memory stays allocated.
-    batch: Batch,
+    batch: SendBatch,
 }
 
 /// Returns the addresses that a request is sent to, in order. The list is empty if the peer is this host, no process listens on

@@ -18,7 +18,7 @@ use crate::net::errors;
 use crate::net::handover::{ForwardedRequest, HandoverSocket};
 use crate::net::receive::ReceiveBatch;
 use crate::net::reuseport;
-use crate::net::send::Batch;
+use crate::net::send::SendBatch;
 use crate::net::socket::{Socket, SocketConfig};
 use crate::proto::echo;
 use crate::proto::setup::packets;
@@ -36,7 +36,7 @@ pub(super) struct Listeners {
     well_known: Option<Arc<Socket>>,
     /// Reused, so that its memory stays allocated.
     received: Option<ReceiveBatch>,
-    batch: Batch,
+    batch: SendBatch,
 }
 
 impl Listeners {

@@ -37,7 +37,7 @@ use crate::engine::jobs::Job;
 use crate::net::errors::DeliveryError;
 use crate::net::listener_dir::ListenerDir;
 use crate::net::receive::Packets;
-use crate::net::send::Batch;
+use crate::net::send::SendBatch;
 use crate::proto::Nanos;
 use crate::proto::setup::connect::{Connector, refuse_stray};
 use crate::proto::setup::packets::{self, Reason};
@@ -194,7 +194,7 @@ impl Cm {
             state.passive.receive(now, number, from, packet)
         } else {
             if head.kind() == Some(Kind::Accept) && entry.is_none() {
-                let mut batch = Batch::default();
+                let mut batch = SendBatch::default();
                 if refuse_stray(&self.setup, &packet, &mut OsRandom, batch.own()) {
                     send(&mut batch, &device.socket, from);
                 }

@@ -31,12 +31,12 @@ thread_local! {
 /// Time of the last poll of a thread; 0 if it sleeps, or has never polled. Each on its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Slot(AtomicU64);
+struct PollSlot(AtomicU64);
 
 /// Poll times of all threads, and the state of the engine's sleep.
 #[derive(Debug, Default)]
 pub(crate) struct Polling {
-    slots: [Slot; SLOTS],
+    slots: [PollSlot; SLOTS],
     /// The latest time at which the engine wakes by itself. 0: it is awake, and checks for work before it sleeps.
     wakes_at: AtomicU64,
     /// Arriving data end the engine's sleep.
@@ -92,7 +92,7 @@ impl Polling {
 
     /// The engine takes over from threads that have stopped without telling.
     pub(crate) fn take_over(&self, now: Nanos) {
-        for Slot(slot) in &self.slots {
+        for PollSlot(slot) in &self.slots {
             let last = slot.load(Ordering::Relaxed);
             if last != 0 && now > last.saturating_add(POLL_LIFETIME) {
                 // Fails if the thread has just polled again.

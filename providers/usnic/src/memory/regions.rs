@@ -26,7 +26,7 @@ pub(crate) const SLOTS: usize = 1 << 16;
 const CHUNK: usize = 256;
 
 #[derive(Debug, Default)]
-struct Entry {
+struct RegionEntry {
     /// The live key of this entry; 0 if there is none.
     key: AtomicU32,
     /// Number of copies and sends that use the memory now.
@@ -37,7 +37,7 @@ struct Entry {
     rights: AtomicU64,
 }
 
-impl Entry {
+impl RegionEntry {
     /// Whether the key allows the access. Each field is read once, and the values count only if the key is still live
     /// afterwards.
     fn opens(&self, key: u32, pd: u32, range: Region, right: AccessRight) -> bool {
@@ -54,7 +54,7 @@ impl Entry {
 
 /// The registrations of this process.
 pub(crate) struct Regions {
-    chunks: Box<[OnceLock<Box<[Entry]>>]>,
+    chunks: Box<[OnceLock<Box<[RegionEntry]>>]>,
     places: Mutex<KeyTable>,
     checker: Checker,
 }
@@ -73,7 +73,7 @@ impl Regions {
     }
 
     /// The entry that a key names, valid or not. `None` if its chunk was never allocated.
-    fn entry(&self, key: u32) -> Option<&Entry> {
+    fn entry(&self, key: u32) -> Option<&RegionEntry> {
         let place = KeyTable::index(key);
         self.chunks[place / CHUNK].get().map(|chunk| &chunk[place % CHUNK])
     }
@@ -92,7 +92,7 @@ impl Regions {
 
     fn set(&self, key: u32, region: Region, word: u64) {
         let place = KeyTable::index(key);
-        let chunk = self.chunks[place / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Entry::default()).collect());
+        let chunk = self.chunks[place / CHUNK].get_or_init(|| (0..CHUNK).map(|_| RegionEntry::default()).collect());
         let entry = &chunk[place % CHUNK];
         entry.base.store(region.address, Ordering::Relaxed);
         entry.length.store(region.length, Ordering::Relaxed);

@@ -55,11 +55,11 @@ pub(crate) fn read(socket: &Socket, mut each: impl FnMut(DeliveryError)) {
 }
 
 /// Buffer for the error record and the address of the ICMP sender.
-type Control = [u64; 16];
+type ErrorControl = [u64; 16];
 
 fn next(socket: &Socket) -> io::Result<Option<DeliveryError>> {
     let mut raw = RawSockAddr::EMPTY;
-    let mut control: Control = [0; 16];
+    let mut control: ErrorControl = [0; 16];
     let mut quote = vec![0; QUOTE];
     let mut piece = libc::iovec { iov_base: quote.as_mut_ptr().cast(), iov_len: quote.len() };
     // SAFETY: a plain C record, for which zeros are a value.
@@ -131,7 +131,7 @@ unsafe fn error(message: &libc::msghdr) -> Option<(libc::sock_extended_err, Opti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::send::Batch;
+    use crate::net::send::SendBatch;
     use crate::net::sockaddr::SockAddr;
     use crate::net::socket::test_config;
 
@@ -140,7 +140,7 @@ mod tests {
         for own in ["127.0.0.1:0", "[::1]:0"] {
             let socket = Socket::open(&test_config(own)).unwrap();
             let closed = Socket::open(&test_config(own)).unwrap().local();
-            let mut batch = Batch::default();
+            let mut batch = SendBatch::default();
             batch.own().extend(b"hello");
             batch.end_packet();
             let to = SockAddr::of(closed);
@@ -195,7 +195,7 @@ mod tests {
         let (socket, peer) =
             (Socket::open(&test_config("127.0.0.1:0")).unwrap(), Socket::open(&test_config("127.0.0.1:0")).unwrap());
         let closed = Socket::open(&test_config("127.0.0.1:0")).unwrap().local();
-        let mut batch = Batch::default();
+        let mut batch = SendBatch::default();
         let mut send = |to| {
             batch.own().extend(b"hello");
             batch.end_packet();

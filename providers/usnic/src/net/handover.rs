@@ -82,7 +82,7 @@ impl HandoverSocket {
     /// Returns the length unless the datagram was truncated, and the sender's user. Parsed by hand: a sender of another pid
     /// namespace has process id 0, which the types of rustix cannot represent.
     fn receive_raw(&self, bytes: &mut [u8]) -> io::Result<(Option<usize>, Option<u32>)> {
-        let mut control: Control = [0; 8];
+        let mut control: CredentialControl = [0; 8];
         // SAFETY: a plain C record, for which zeros are a value.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -101,7 +101,7 @@ impl HandoverSocket {
 }
 
 /// Buffer for credentials, and for a descriptor that a sender may add; aligned for the headers.
-type Control = [u64; 8];
+type CredentialControl = [u64; 8];
 
 /// Returns the user that sent the message, and closes descriptors that it carried.
 ///

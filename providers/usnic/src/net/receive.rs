@@ -20,7 +20,7 @@ const MAX_MESSAGES: usize = 8;
 pub(crate) struct ReceiveBatch {
     buffers: Box<[u8]>,
     names: [RawSockAddr; MAX_MESSAGES],
-    control: [Control; MAX_MESSAGES],
+    control: [ReceiveControl; MAX_MESSAGES],
     /// For each datagram or GRO batch: its sender, its length, and the length of its packets.
     received: [Option<(SocketAddr, usize, usize)>; MAX_MESSAGES],
     count: usize,
@@ -30,7 +30,7 @@ pub(crate) struct ReceiveBatch {
 
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-struct Control([u8; CONTROL]);
+struct ReceiveControl([u8; CONTROL]);
 
 /// Control data: the length of packets, and the count of drops.
 /// SAFETY: only computes lengths.
@@ -86,7 +86,7 @@ impl ReceiveBatch {
         ReceiveBatch {
             buffers: vec![0; MAX_MESSAGES * MAX_DATAGRAM].into(),
             names: [RawSockAddr::EMPTY; MAX_MESSAGES],
-            control: [Control([0; CONTROL]); MAX_MESSAGES],
+            control: [ReceiveControl([0; CONTROL]); MAX_MESSAGES],
             received: [None; MAX_MESSAGES],
             count: 0,
             requested: 1,

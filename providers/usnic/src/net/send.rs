@@ -26,23 +26,23 @@ const MIN_GSO: usize = 3;
 const MAX_TRIES: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
-enum Part {
+enum BatchPart {
     /// Offset and length in `own`.
     Own(usize, usize),
     /// Address and length of memory outside the batch.
     Memory(usize, usize),
 }
 
-impl Part {
+impl BatchPart {
     fn length(self) -> usize {
-        let (Part::Own(_, length) | Part::Memory(_, length)) = self;
+        let (BatchPart::Own(_, length) | BatchPart::Memory(_, length)) = self;
         length
     }
 }
 
 /// The end of a packet's parts, and its length.
 #[derive(Clone, Copy, Debug)]
-struct Packet {
+struct BatchPacket {
     end: usize,
     length: usize,
 }
@@ -64,30 +64,30 @@ pub(crate) struct SendOutcome {
 
 /// Packets that are sent together. Reused: its memory grows to a bound and stays allocated.
 #[derive(Debug, Default)]
-pub(crate) struct Batch {
+pub(crate) struct SendBatch {
     own: Vec<u8>,
-    parts: Vec<Part>,
-    packets: Vec<Packet>,
+    parts: Vec<BatchPart>,
+    packets: Vec<BatchPacket>,
     /// Offset in `own` of the part that is being written.
     began: usize,
     /// Bytes in complete packets.
     bytes: usize,
     /// Packets that were sent.
     sent: usize,
-    calls: Calls,
+    records: SendRecords,
 }
 
 /// Records for the kernel, reused.
 #[derive(Debug, Default)]
-struct Calls {
+struct SendRecords {
     parts: Vec<libc::iovec>,
     messages: Vec<libc::mmsghdr>,
 }
 
 // SAFETY: the pointers in these records are written before each call and not read after it.
-unsafe impl Send for Calls {}
+unsafe impl Send for SendRecords {}
 
-impl Batch {
+impl SendBatch {
     /// Buffer for the next bytes of the packet: its header, or a trailer.
     pub(crate) fn own(&mut self) -> &mut Vec<u8> {
         &mut self.own
@@ -101,7 +101,7 @@ impl Batch {
     pub(crate) unsafe fn memory(&mut self, address: *const u8, length: usize) {
         self.end_part();
         if length > 0 {
-            self.parts.push(Part::Memory(address as usize, length));
+            self.parts.push(BatchPart::Memory(address as usize, length));
         }
     }
 
@@ -115,7 +115,7 @@ impl Batch {
         self.end_part();
         let begin = self.packets.last().map_or(0, |packet| packet.end);
         let length = self.parts[begin..].iter().map(|part| part.length()).sum();
-        self.packets.push(Packet { end: self.parts.len(), length });
+        self.packets.push(BatchPacket { end: self.parts.len(), length });
         self.bytes += length;
     }
 
@@ -123,8 +123,8 @@ impl Batch {
     pub(crate) fn drop_packet(&mut self) {
         let begin = self.packets.last().map_or(0, |packet| packet.end);
         let own = self.parts[begin..].iter().find_map(|part| match *part {
-            Part::Own(at, _) => Some(at),
-            Part::Memory(..) => None,
+            BatchPart::Own(at, _) => Some(at),
+            BatchPart::Memory(..) => None,
         });
         self.parts.truncate(begin);
         self.began = own.unwrap_or(self.began);
@@ -133,7 +133,7 @@ impl Batch {
 
     fn end_part(&mut self) {
         if self.own.len() > self.began {
-            self.parts.push(Part::Own(self.began, self.own.len() - self.began));
+            self.parts.push(BatchPart::Own(self.began, self.own.len() - self.began));
             self.began = self.own.len();
         }
     }
@@ -193,8 +193,9 @@ impl Batch {
         let first = packets[0].length;
         let most = (MAX_BYTES / first.max(1)).max(1);
         let equal = packets.iter().take(most).take_while(|packet| packet.length == first).count();
-        let is_shorter =
-            |packet: &Packet| (1..first.min((MAX_BYTES + 1).saturating_sub(equal * first))).contains(&packet.length);
+        let is_shorter = |packet: &BatchPacket| {
+            (1..first.min((MAX_BYTES + 1).saturating_sub(equal * first))).contains(&packet.length)
+        };
         equal + usize::from(packets.get(equal).is_some_and(is_shorter))
     }
 
@@ -213,15 +214,15 @@ impl Batch {
     fn send_gso(&mut self, socket: &Socket, to: &SockAddr, run: usize, outcome: &mut SendOutcome) -> bool {
         let segment = self.packets[self.sent].length;
         let range = self.first_part(self.sent)..self.packets[self.sent + run - 1].end;
-        let mut control = Control::new(segment as u16);
+        let mut control = SegmentControl::new(segment as u16);
         let sent = retry_interrupted(socket, || {
             #[cfg(test)]
             if !tests::may_call(true) {
                 return -1;
             }
             let own = self.own.as_ptr();
-            self.calls.gather(own, &self.parts[range.clone()]);
-            let message = header(&mut self.calls.parts[..], to, Some(&mut control));
+            self.records.gather(own, &self.parts[range.clone()]);
+            let message = header(&mut self.records.parts[..], to, Some(&mut control));
             // SAFETY: the record points at parts that live: bytes of `own`, and memory for which the callers of `memory`
             // guarantee. The address and the control data outlive the call.
             unsafe { send_one(socket.as_fd().as_raw_fd(), &raw const message) }
@@ -259,15 +260,15 @@ impl Batch {
                     return -1;
                 }
                 let own = self.own.as_ptr();
-                self.calls.gather(own, &self.parts[first..self.packets[end - 1].end]);
-                self.calls.messages.clear();
+                self.records.gather(own, &self.parts[first..self.packets[end - 1].end]);
+                self.records.messages.clear();
                 let mut at = 0;
                 for packet in &self.packets[next.clone()] {
-                    let parts = &mut self.calls.parts[at..packet.end - first];
+                    let parts = &mut self.records.parts[at..packet.end - first];
                     at = packet.end - first;
-                    self.calls.messages.push(libc::mmsghdr { msg_hdr: header(parts, to, None), msg_len: 0 });
+                    self.records.messages.push(libc::mmsghdr { msg_hdr: header(parts, to, None), msg_len: 0 });
                 }
-                let (fd, messages) = (socket.as_fd().as_raw_fd(), &mut self.calls.messages);
+                let (fd, messages) = (socket.as_fd().as_raw_fd(), &mut self.records.messages);
                 // `sendmsg` is cheaper for one packet.
                 if let [one] = &messages[..] {
                     // SAFETY: as in `send_gso`; the record and what it points at outlive the call.
@@ -299,13 +300,13 @@ impl Batch {
     /// of the first of these.
     #[cold]
     fn copy_unsent(&mut self) -> Option<usize> {
-        let (mut kept, checker, mut fault) = (Batch::default(), Checker::default(), None);
+        let (mut kept, checker, mut fault) = (SendBatch::default(), Checker::default(), None);
         for packet in self.sent..self.packets.len() {
             let mut is_whole = true;
             for part in &self.parts[self.first_part(packet)..self.packets[packet].end] {
                 match *part {
-                    Part::Own(at, length) => kept.own.extend_from_slice(&self.own[at..at + length]),
-                    Part::Memory(address, length) => {
+                    BatchPart::Own(at, length) => kept.own.extend_from_slice(&self.own[at..at + length]),
+                    BatchPart::Memory(address, length) => {
                         let end = kept.own.len();
                         kept.own.resize(end + length, 0);
                         let (address, to) = (address as u64, kept.own[end..].as_mut_ptr());
@@ -323,7 +324,7 @@ impl Batch {
                 fault = fault.or(Some(packet));
             }
         }
-        std::mem::swap(&mut kept.calls, &mut self.calls);
+        std::mem::swap(&mut kept.records, &mut self.records);
         *self = kept;
         fault
     }
@@ -341,27 +342,29 @@ unsafe fn send_one(fd: libc::c_int, message: *const libc::msghdr) -> isize {
     unsafe { libc::syscall(libc::SYS_sendmsg, fd, message, FLAGS) as isize }
 }
 
-impl Calls {
-    fn gather(&mut self, own: *const u8, parts: &[Part]) {
+impl SendRecords {
+    fn gather(&mut self, own: *const u8, parts: &[BatchPart]) {
         self.parts.clear();
         self.parts.extend(parts.iter().map(|part| match *part {
-            Part::Own(at, length) => libc::iovec { iov_base: own.wrapping_add(at).cast_mut().cast(), iov_len: length },
-            Part::Memory(address, length) => libc::iovec { iov_base: address as *mut _, iov_len: length },
+            BatchPart::Own(at, length) => {
+                libc::iovec { iov_base: own.wrapping_add(at).cast_mut().cast(), iov_len: length }
+            }
+            BatchPart::Memory(address, length) => libc::iovec { iov_base: address as *mut _, iov_len: length },
         }));
     }
 }
 
 /// Control data of a GSO batch: the length of its packets.
 #[repr(C, align(8))]
-struct Control([u8; CONTROL]);
+struct SegmentControl([u8; CONTROL]);
 
 // SAFETY: only computes a length.
 const CONTROL: usize = unsafe { libc::CMSG_SPACE(size_of::<u16>() as u32) } as usize;
 
-impl Control {
+impl SegmentControl {
     #[allow(clippy::unnecessary_cast, reason = "the length has another type with musl")]
     fn new(segment: u16) -> Self {
-        let mut control = Control([0; CONTROL]);
+        let mut control = SegmentControl([0; CONTROL]);
         let header = (&raw mut control).cast::<libc::cmsghdr>();
         // SAFETY: the buffer is aligned for a header, and has space for it and for the number that follows.
         unsafe {
@@ -374,7 +377,7 @@ impl Control {
     }
 }
 
-fn header(parts: &mut [libc::iovec], to: &SockAddr, control: Option<&mut Control>) -> libc::msghdr {
+fn header(parts: &mut [libc::iovec], to: &SockAddr, control: Option<&mut SegmentControl>) -> libc::msghdr {
     // SAFETY: a plain C record, for which zeros are a value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_name = to.as_ptr().cast_mut().cast();

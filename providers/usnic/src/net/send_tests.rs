@@ -43,7 +43,7 @@ fn pair(config: &SocketConfig) -> (Socket, Socket) {
 }
 
 /// Adds a packet for each payload: a header of two bytes, and the payload from `memory`.
-fn fill(batch: &mut Batch, memory: &[Vec<u8>]) {
+fn fill(batch: &mut SendBatch, memory: &[Vec<u8>]) {
     for (number, payload) in memory.iter().enumerate() {
         batch.own().extend([number as u8, payload.len() as u8]);
         let (first, second) = payload.split_at(payload.len() / 2);
@@ -88,7 +88,7 @@ fn batches_arrive_complete_and_in_order() {
         for (gso, gro) in [(true, true), (true, false), (false, true), (false, false)] {
             let (socket, peer) = pair(&SocketConfig { gso, gro, ..test_config(address) });
             let to = SockAddr::of(peer.local());
-            let mut batch = Batch::default();
+            let mut batch = SendBatch::default();
             for lengths in [&MIXED[..], &[1000; 60], &[5], &[1000, 1000, 1000, 1000, 0]] {
                 let memory = payloads(lengths);
                 fill(&mut batch, &memory);
@@ -113,7 +113,7 @@ fn gso_batch_arrives_in_one_piece() {
         return;
     }
     let memory = payloads(&[1000; 60]);
-    let mut batch = Batch::default();
+    let mut batch = SendBatch::default();
     fill(&mut batch, &memory);
     batch.send(&socket, &SockAddr::of(peer.local()));
     let (packets, parts) = take(&peer);
@@ -127,7 +127,7 @@ fn gso_batch_arrives_in_one_piece() {
 fn without_gso_packets_are_sent_one_by_one() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     let memory = payloads(&[1000; 10]);
-    let mut batch = Batch::default();
+    let mut batch = SendBatch::default();
     fill(&mut batch, &memory);
     fail_gso_with(Some(libc::EIO));
     assert_eq!(batch.send(&socket, &SockAddr::of(peer.local())), SendOutcome::default());
@@ -142,7 +142,7 @@ fn oversized_packet_is_reported_and_others_are_sent() {
     let to = SockAddr::of(peer.local());
     let memory = payloads(&[100, 100, 100]);
     let large = vec![1; MAX_BYTES - 1];
-    let mut batch = Batch::default();
+    let mut batch = SendBatch::default();
     fill(&mut batch, &memory);
     batch.own().extend([9, 9]);
     // SAFETY: it lives until the end of this test.
@@ -157,7 +157,7 @@ fn oversized_packet_is_reported_and_others_are_sent() {
 fn unmapped_memory_is_reported_by_packet() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     let memory = payloads(&[100; 5]);
-    let mut batch = Batch::default();
+    let mut batch = SendBatch::default();
     fill(&mut batch, &memory[..3]);
     batch.own().extend([3, 100]);
     // SAFETY: only the kernel accesses this address, and reports that it is not mapped.
@@ -178,7 +178,7 @@ fn unmapped_memory_is_reported_by_packet() {
 fn unsent_packets_are_copied_when_the_socket_is_full() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     let to = SockAddr::of(peer.local());
-    let mut batch = Batch::default();
+    let mut batch = SendBatch::default();
     let memory = payloads(&MIXED);
     fill(&mut batch, &memory);
     let all = whole(&memory);
@@ -198,7 +198,7 @@ fn unsent_packets_are_copied_when_the_socket_is_full() {
 fn unsent_packet_with_unmapped_memory_is_dropped() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     let to = SockAddr::of(peer.local());
-    let mut batch = Batch::default();
+    let mut batch = SendBatch::default();
     let memory = payloads(&[50, 60, 70]);
     fill(&mut batch, &memory[..1]);
     batch.own().extend([9, 9]);
@@ -217,7 +217,7 @@ fn unsent_packet_with_unmapped_memory_is_dropped() {
 
 #[test]
 fn batch_limits_are_those_of_gso() {
-    let mut batch = Batch::default();
+    let mut batch = SendBatch::default();
     assert!(
         batch.has_capacity(MAX_BYTES, 2)
             && !batch.has_capacity(MAX_BYTES + 1, 2)
@@ -239,7 +239,7 @@ fn drops_are_counted() {
     let (socket, _) = pair(&test_config("127.0.0.1:0"));
     let peer = Socket::open(&SocketConfig { receive_buffer: 8192, ..test_config("127.0.0.1:0") }).unwrap();
     let to = SockAddr::of(peer.local());
-    let mut batch = Batch::default();
+    let mut batch = SendBatch::default();
     let memory = payloads(&[1000; 60]);
     for _ in 0..20 {
         fill(&mut batch, &memory);
@@ -261,7 +261,7 @@ fn two_threads_can_send_on_one_socket() {
     let threads = [1u8, 2].map(|number| {
         let socket = socket.clone();
         std::thread::spawn(move || {
-            let mut batch = Batch::default();
+            let mut batch = SendBatch::default();
             for _ in 0..8 {
                 for _ in 0..8 {
                     batch.own().extend([number; 100]);
@@ -281,7 +281,7 @@ fn two_threads_can_send_on_one_socket() {
 fn discarded_packet_leaves_no_trace() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     let memory = payloads(&[5, 6]);
-    let mut batch = Batch::default();
+    let mut batch = SendBatch::default();
     batch.own().extend(b"first");
     batch.end_packet();
     for with_memory in [true, false] {

@@ -15,7 +15,7 @@ use dapl_software::memory::rights::AccessRight;
 use crate::memory::regions::RegistrationGuards;
 use crate::net::errors::{DeliveryError, DeliveryErrorKind};
 use crate::net::receive::Packets;
-use crate::net::send::{Batch, SendOutcome};
+use crate::net::send::{SendBatch, SendOutcome};
 use crate::net::sockaddr::SockAddr;
 use crate::net::socket::Socket;
 use crate::proto::congestion::Algorithm;
@@ -50,7 +50,7 @@ pub(crate) struct Transport {
     /// Bytes of the IP and UDP headers.
     headers: usize,
     /// The rest of a batch that found the socket full, its destination, and when to try again.
-    blocked: Option<(Batch, SocketAddr, Nanos)>,
+    blocked: Option<(SendBatch, SocketAddr, Nanos)>,
     /// Packets with this connection's number that did not authenticate: wrong token, or wrong seal.
     pub(crate) unmatched: u64,
 }
@@ -58,7 +58,7 @@ pub(crate) struct Transport {
 /// Buffers for building a batch. One per thread, so idle connections have none.
 #[derive(Default)]
 struct SendScratch {
-    batch: Batch,
+    batch: SendBatch,
     guards: RegistrationGuards,
     /// Payload of each packet of the batch, to fail the requests of packets that cannot be sent.
     carried: Vec<Payload>,

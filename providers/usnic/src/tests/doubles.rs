@@ -17,7 +17,7 @@ use crate::cm::{ConnectionRequest, QpCaps};
 use crate::device::Device;
 use crate::net::errors::{DeliveryError, DeliveryErrorKind};
 use crate::net::receive::Packets;
-use crate::net::send::Batch;
+use crate::net::send::SendBatch;
 use crate::net::sockaddr::SockAddr;
 use crate::proto::Nanos;
 use crate::proto::schedule::{Outlook, Turn};
@@ -182,7 +182,7 @@ impl ConnectionHandler for Double {
     fn transmit(&self, _: Nanos, _: u32, turn: Turn) -> Outlook {
         let opened = self.opened.lock().unwrap();
         if let Some(ConnectionParams { agreed, socket, .. }) = &*opened {
-            let mut batch = Batch::default();
+            let mut batch = SendBatch::default();
             for packet in self.queue.lock().unwrap().drain(..) {
                 batch.own().extend(packet);
                 batch.end_packet();
