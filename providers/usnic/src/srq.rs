@@ -26,9 +26,15 @@ pub(crate) trait SrqWaiter: Send + Sync {
 pub struct Srq(pub(crate) Arc<SrqCore>);
 
 impl Srq {
-    /// Creates a queue, if `alive` counts fewer than `most`. Errors: `Exhausted(Srq)`.
-    pub(crate) fn new(pd: u32, spec: SrqSpec, jobs: Arc<Jobs>, alive: Arc<AtomicU32>, most: u32) -> Result<Self> {
-        SrqCore::new(pd, spec, jobs, alive, most).map(Srq)
+    /// Creates a queue, if `queue_count` counts fewer than `max_queues`. Errors: `Exhausted(Srq)`.
+    pub(crate) fn new(
+        pd: u32,
+        spec: SrqSpec,
+        jobs: Arc<Jobs>,
+        queue_count: Arc<AtomicU32>,
+        max_queues: u32,
+    ) -> Result<Self> {
+        SrqCore::new(pd, spec, jobs, queue_count, max_queues).map(Srq)
     }
 }
 
@@ -175,11 +181,11 @@ mod tests {
 
     #[test]
     fn number_of_queues_is_limited() {
-        let (alive, jobs) = (Arc::new(AtomicU32::new(0)), Arc::new(Jobs::new().unwrap()));
+        let (queue_count, jobs) = (Arc::new(AtomicU32::new(0)), Arc::new(Jobs::new().unwrap()));
         let sink: Weak<dyn SrqSink> = Weak::<CountingSink>::new();
         let new = || {
             let spec = SrqSpec { max_recvs: 1, max_iov: 1, sink: sink.clone() };
-            Srq::new(1, spec, jobs.clone(), alive.clone(), 1)
+            Srq::new(1, spec, jobs.clone(), queue_count.clone(), 1)
         };
         let first = new().unwrap();
         assert_eq!(new().err(), Some(Error::Exhausted(Resource::Srq)));

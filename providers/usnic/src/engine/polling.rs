@@ -1,9 +1,9 @@
 //! Which threads poll, and so make progress for the device in place of the engine.
 //!
 //! While a consumer polls, the engine is in standby: it sleeps without watching the data socket, and checks after each sleep
-//! whether a thread still polls. A thread that goes to sleep in a wait tells so first. The engine then watches the socket,
+//! whether a thread still polls. A thread that goes to sleep in a wait announces it. The engine then watches the socket,
 //! unless another thread polled within the last [`POLL_LIFETIME`]. Polls count by thread, not by queue: a sleeping thread polls
-//! none of its queues. A thread that computes, or sleeps outside of DAT, tells nothing; the engine notices that at the end of
+//! none of its queues. A thread that computes, or sleeps outside of DAT, announces nothing; the engine notices that at the end of
 //! its standby sleep.
 //!
 //! The time until which the engine sleeps is published, so that a post wakes it only for work that is due before. No I/O here.
@@ -48,9 +48,9 @@ pub(crate) struct Polling {
 pub(crate) enum PollState {
     /// A thread polls.
     Polled,
-    /// No thread polls, and each that has polled told when it stopped.
+    /// No thread polls, and each that has polled announced when it stopped.
     Idle,
-    /// No thread polls, and the last one stopped without telling.
+    /// No thread polls, and the last one stopped without announcing it.
     Abandoned,
 }
 
@@ -90,7 +90,7 @@ impl Polling {
         self.state(now) == PollState::Polled
     }
 
-    /// The engine takes over from threads that have stopped without telling.
+    /// The engine takes over from threads that have stopped without announcing it.
     pub(crate) fn take_over(&self, now: Nanos) {
         for PollSlot(slot) in &self.slots {
             let last = slot.load(Ordering::Relaxed);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn thread_that_stops_without_telling_is_noticed() {
+    fn thread_that_stops_without_notice_is_detected() {
         let polling = Polling::default();
         polling.note_poll(1);
         assert_eq!(

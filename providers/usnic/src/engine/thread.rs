@@ -5,7 +5,7 @@
 //! wake it.
 //!
 //! While a consumer polls, the engine is in standby: it sleeps without watching the data socket, and each sleep is longer than
-//! the last. If data had to wait for the end of such a sleep, because the consumer stopped polling without telling, the engine
+//! the last. If data had to wait for the end of such a sleep, because the consumer stopped polling without announcing it, the engine
 //! watches the socket for a while. It never spins.
 #![forbid(unsafe_code)]
 
@@ -117,7 +117,7 @@ impl Engine {
         self.standby.is_none() && self.make_progress()
     }
 
-    /// First pass after a standby sleep, if the consumer has stopped polling without telling.
+    /// First pass after a standby sleep, if the consumer has stopped polling without announcing it.
     fn check_late_data(&mut self, now: Nanos) {
         if self.progress.run_pass_for_packets(now) {
             self.device.count_late();

@@ -205,7 +205,7 @@ impl QpCore {
     /// Ends the connection, if there is one: flushes all work, notifies the peer, and leaves late packets to a closing
     /// connection.
     fn finish(&self, state: &mut QpState, now: Nanos) {
-        let _deferral = cancel::defer(); // posts and polls come here, and sockets are closed
+        let _deferral = cancel::defer(); // called by posts and polls; closing a socket is a cancellation point
         state.phase = QpPhase::Over;
         if let Some(mut transport) = state.transport.take() {
             // The ack is sent first, since the peer's delivered requests have succeeded.
