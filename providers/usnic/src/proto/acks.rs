@@ -1,8 +1,8 @@
-//! When an ack is owed (US-10): a train of packets has one, not each packet.
+//! Decides when an ack is sent (US-10): one per batch of packets, not per packet.
 //!
-//! Whoever receives tells every packet with data that came, asks after each batch whether one is due, and says when
-//! one left. A single small message waits a little for a packet that goes the other way; trouble does not wait. What
-//! the ack says is not known here.
+//! The receiver reports every packet with data, asks after each batch whether an ack is due, and reports when one was sent. A
+//! single small message is acknowledged after a short delay, to ride on a packet in the other direction; gaps and duplicates
+//! are acknowledged at once.
 
 use super::received::Arrival;
 use super::{MICROS, Nanos};
@@ -10,35 +10,35 @@ use super::{MICROS, Nanos};
 /// The longest delay of the ack of an RDMA write. A request that the consumer posts at once still carries the ack.
 const PROMPT: Nanos = 4 * MICROS;
 
-/// What is owed.
+/// State of the pending ack.
 #[derive(Debug)]
 pub(crate) struct AckClock {
     delay: Nanos,
     /// An RDMA write of `prompt` has come since the last ack.
     is_prompt: bool,
     every: u32,
-    /// New packets that no ack has told of.
+    /// New packets not acknowledged yet.
     untold: u32,
-    /// When the first of them came.
+    /// Arrival of the first of them.
     since: Nanos,
-    /// When the newest packet came, told of or not.
+    /// Arrival of the newest packet.
     newest: Nanos,
     urgency: Urgency,
 }
 
-/// How soon the ack has to leave, and on what.
+/// Urgency and form of the ack.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Urgency {
-    /// When its time has come.
+    /// At its deadline.
     Waits,
     /// Now, as itself or on other packets.
     Now,
-    /// Now and as itself: only that has room for what lies behind a gap.
+    /// Now and as a packet of its own, which alone has space for selective ranges.
     Whole,
 }
 
 impl AckClock {
-    /// Waits for `delay`, or for so many packets: a quarter of the window (the peer's, in packets, at most 1024).
+    /// An ack is due after `delay`, or after a quarter of the window (the peer's, in packets, at most 1024).
     pub(crate) fn new(delay: Nanos, every: u32) -> Self {
         AckClock {
             delay,
@@ -51,10 +51,8 @@ impl AckClock {
         }
     }
 
-    /// A packet with data came, and lies so. `last_of_chunks`: it ends a message of more than one packet. `ack_now`:
-    /// it asks for an answer, or it closed a gap (its sender waits for that).
-    ///
-    /// A packet that is outside the window is nobody's business.
+    /// A packet with data arrived. `last_of_chunks`: it ends a message of more than one packet. `ack_now`: it asks for an ack,
+    /// or it closed a gap. Packets outside the window are ignored.
     pub(crate) fn arrived(&mut self, now: Nanos, arrival: Arrival, last_of_chunks: bool, ack_now: bool) {
         let urgency = match arrival {
             Arrival::Outside => return,
@@ -76,23 +74,23 @@ impl AckClock {
         }
     }
 
-    /// The packet is an RDMA write whose ack leaves soon. The initiator's completion needs the ack, and the target's consumer is not
-    /// notified, so it may post nothing that carries it.
+    /// The packet is an RDMA write, whose ack is sent soon: the initiator's completion needs the ack, and the target's consumer
+    /// is not notified, so it may post nothing that carries it.
     pub(crate) fn prompt(&mut self) {
         self.is_prompt = true;
     }
 
-    /// There is something to tell without a packet that came: credits, a window. Other packets may carry it.
+    /// Requests an ack for other reasons than a packet: credits, a window. Data packets may carry it.
     pub(crate) fn at_once(&mut self) {
         self.urgency = self.urgency.max(Urgency::Now);
     }
 
-    /// The same, and it needs an ack of its own: a refusal.
+    /// Requests an ack of its own, for a refusal.
     pub(crate) fn whole_at_once(&mut self) {
         self.urgency = Urgency::Whole;
     }
 
-    /// Something is to be told, now or later.
+    /// Whether an ack is pending.
     pub(crate) fn owed(&self) -> bool {
         self.untold > 0 || self.urgency > Urgency::Waits
     }
@@ -102,7 +100,7 @@ impl AckClock {
         self.deadline().is_some_and(|deadline| deadline <= now)
     }
 
-    /// When it has to leave; the beginning of time if at once.
+    /// Deadline of the ack; 0 if it is due at once.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         match self.urgency {
             Urgency::Waits => {
@@ -113,8 +111,8 @@ impl AckClock {
         }
     }
 
-    /// A packet with data leaves and carries the short form: what it says of its delay. All is told then, but not
-    /// what lies behind a gap.
+    /// A data packet carries the short form: returns its delay field. Everything is acknowledged then, except packets behind a
+    /// gap.
     pub(crate) fn carried(&mut self, now: Nanos) -> u16 {
         self.untold = 0;
         self.is_prompt = false;
@@ -124,13 +122,13 @@ impl AckClock {
         self.waited(now)
     }
 
-    /// An ack leaves as a packet of its own: what it says of its delay. Nothing is owed then.
+    /// An ack packet is sent: returns its delay field. Nothing is pending then.
     pub(crate) fn left(&mut self, now: Nanos) -> u16 {
         self.urgency = Urgency::Waits;
         self.carried(now)
     }
 
-    /// How long the newest packet has waited, in microseconds.
+    /// Time since the arrival of the newest packet, in microseconds.
     fn waited(&self, now: Nanos) -> u16 {
         (now.saturating_sub(self.newest) / MICROS).try_into().unwrap_or(u16::MAX)
     }

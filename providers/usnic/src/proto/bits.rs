@@ -17,7 +17,7 @@ pub(crate) struct Bits {
     words: [u64; WORDS],
 }
 
-/// Where in the ring a packet has its bit.
+/// Word and bit of a packet in the ring.
 fn place(psn: Psn) -> (usize, u32) {
     let at = psn.0 % WINDOW;
     ((at / BITS) as usize, at % BITS)
@@ -85,7 +85,7 @@ impl Bits {
         let mut left = count.min(WINDOW);
         while left > 0 {
             let (_, bit) = place(from.plus(left - 1));
-            // What of the last one's word lies in the run.
+            // The part of the last word that is in the run.
             let (word, mask, covered) = chunk(from.plus(left - left.min(bit + 1)), left.min(bit + 1));
             let seen = see(self.words[word]) & mask;
             if seen != 0 {

@@ -1,8 +1,8 @@
-//! Where the peer is, and whether it lives.
+//! The peer's address and liveness.
 //!
-//! A packet from a new address may be the peer's, moved, or somebody's who copied it on the way: nothing is sent there but a
-//! challenge, and only the answer, from there, makes it the peer's address. The same challenge asks a silent peer for a sign
-//! of life. Knows nothing of data; which packets are the connection's own, `Conn` has seen before.
+//! A packet from a new address may be from the peer, which has moved, or a copy by another host: only a challenge is sent
+//! there, and only its answer from there makes it the peer's address. The same challenge is the keepalive for a silent peer.
+//! The caller has authenticated packets.
 
 use siphasher::sip128::SipHasher24;
 use zerocopy::IntoBytes;
@@ -17,9 +17,9 @@ use crate::proto::{MILLIS, Nanos, SECONDS};
 
 /// A new address is asked so often before it is forgotten.
 const TRIES: u32 = 3;
-/// Between two challenges to new addresses, whichever they are.
+/// Interval between challenges to new addresses.
 const APART: Nanos = 100 * MILLIS;
-/// A silent peer is asked so often at least before it is gone. Of a peer whose port is closed, so many questions must have that
+/// Challenges without an answer before a silent peer is given up. For a peer whose port is reported closed, each must have that
 /// for an answer.
 const ASKED: u32 = 3;
 /// Between two questions at least, however short the round trip: also the most that ICMP messages make a connection ask.
@@ -43,7 +43,7 @@ fn put(kind: Kind, terms: &Terms, nonce: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(U64::new(nonce).as_bytes());
 }
 
-/// What came of a deadline.
+/// Result of a deadline.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Beat {
     Nothing,
@@ -67,7 +67,7 @@ struct Asking {
     /// Questions so far, and what the last one said.
     asked: u32,
     nonce: u64,
-    /// When the last question left; the next leaves at `next`.
+    /// Time of the last challenge; the next is sent at `next`.
     last: Nanos,
     next: Nanos,
     /// Questions to which the peer's host answered that the port is closed.
@@ -92,9 +92,9 @@ pub(crate) struct Peer {
     /// Nonces come of this and a number, so that the peer cannot foresee them.
     seed: [u8; 16],
     nonces: u64,
-    /// Asked for a sign of life after so long; 0: never.
+    /// Keepalive interval; 0: none.
     interval: Nanos,
-    /// Gone so long after it was asked.
+    /// Time without an answer after which the peer is given up.
     give_up: Nanos,
     heard: Nanos,
     asking: Option<Asking>,
@@ -118,12 +118,12 @@ impl Peer {
         }
     }
 
-    /// Where packets go.
+    /// The peer's address.
     pub(crate) fn at(&self) -> Source {
         self.at
     }
 
-    /// A packet of the connection came, whatever it was.
+    /// A packet of the connection arrived.
     pub(crate) fn heard(&mut self, now: Nanos, from: Source) {
         self.heard = self.heard.max(now);
         self.asking = None;
@@ -135,8 +135,8 @@ impl Peer {
         }
     }
 
-    /// A response came, after `heard`. `true`: the peer has moved, and `at` is new; what was learnt of the path is not true
-    /// of this one.
+    /// A response arrived, after `heard`. `true`: the peer has moved, and `at` is new; measurements of the old path are
+    /// invalid.
     pub(crate) fn responded(&mut self, from: Source, nonce: u64) -> bool {
         let moved = self.candidate.is_some_and(|it| it.at == from && it.nonce == nonce && it.asked > 0);
         if moved {
@@ -152,8 +152,8 @@ impl Peer {
         self.asking.get_or_insert_with(|| Asking::new(now, next));
     }
 
-    /// The peer's host says that the peer's port is closed, and quotes a recent packet. It is an answer to the last question;
-    /// the next one follows a probe timeout after that, so that a peer that lives has the time to say so.
+    /// The peer's host reports that the peer's port is closed, quoting a recent packet. This answers the last challenge; the
+    /// next one follows after a probe timeout, so that a live peer has time to answer.
     pub(crate) fn port_closed(&mut self, now: Nanos, rtt: &Rtt) {
         self.hinted(now);
         let Some(asking) = self.asking.as_mut().filter(|asking| asking.is_open) else { return };
@@ -194,7 +194,7 @@ impl Peer {
                 self.asking = Some(Asking::new(now, now));
                 Beat::Nothing
             }
-            // The questions count as well as the time: a process that stood still must hear the answers first.
+            // Both the number of challenges and the time count: a process that was stopped must read the answers first.
             Some(Asking { since, asked, next, closed, .. }) if asked >= ASKED && now >= next => {
                 let is_gone = now.saturating_sub(since) >= self.give_up || closed >= ASKED;
                 if is_gone { Beat::Gone } else { Beat::Nothing }
@@ -203,7 +203,7 @@ impl Peer {
         }
     }
 
-    /// When something is to be asked or decided.
+    /// Time of the next challenge or decision.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let candidate = self.candidate.map(|_| self.not_before);
         let life = match self.asking {

@@ -1,8 +1,8 @@
-//! The end of a connection: the last words, and the answers to what comes late.
+//! The end of a connection: Fin or Reset, and answers to late packets.
 //!
-//! `Conn` makes a [`Closing`] when it is drained, when it is broken off, or when the peer's last word came. It says Fin or
-//! Reset until the peer answers or the time is up, and then stays for a while, so that a peer whose answer was lost gets
-//! another one. Knows nothing of data: that all of it has arrived, `Conn` has seen before.
+//! `Conn` makes a [`Closing`] when it is drained, when it is aborted, or when the peer ended it. It sends Fin or Reset until
+//! the peer answers or the time is up. Then it stays for a while, so that a peer whose answer was lost gets another one (like
+//! TIME_WAIT).
 //!
 //! | | Fin | FinAck | Reset | time is up |
 //! |---|---|---|---|---|
@@ -19,19 +19,19 @@ use crate::proto::{MILLIS, Nanos, SECONDS};
 
 /// Waits between repetitions double up to this.
 const LONGEST_WAIT: Nanos = SECONDS;
-/// Nothing is repeated faster, whatever the round trip.
+/// Minimum interval between retransmissions.
 const SHORTEST_WAIT: Nanos = 5 * MILLIS;
 /// A Reset is said so often: the peer may be long gone, and finds out by itself in the end.
 const RESETS: u32 = 6;
 
-/// What the times are of one end.
+/// Times of a close.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     /// A round trip and then some.
     pub(crate) timeout: Nanos,
-    /// The peer is given up after so long.
+    /// Time after which the peer is given up.
     pub(crate) give_up: Nanos,
-    /// Late packets are answered for so long.
+    /// Time for which late packets are answered.
     pub(crate) linger: Nanos,
 }
 
@@ -43,13 +43,13 @@ pub(crate) struct Closing {
     /// The heads of what is said.
     word: Head,
     answer: Head,
-    /// When the word is said next, if it still is.
+    /// Time of the next retransmission, if any.
     due: Option<Nanos>,
     wait: Nanos,
     said: u32,
     /// An answer is owed to what came.
     owes: bool,
-    /// The peer knows, or will never.
+    /// The peer has confirmed the end, or was given up.
     known: bool,
     give_up: Nanos,
     linger: Nanos,
@@ -93,7 +93,7 @@ impl Closing {
     /// A packet of the connection came.
     pub(crate) fn receive(&mut self, now: Nanos, kind: Kind) {
         match (self.kind, kind) {
-            // Who broke off says so to whatever comes, but no more often than it would anyway.
+            // An aborting side answers each packet, but no more often than it retransmits.
             (Kind::Reset, Kind::Fin) if !self.known => {}
             (_, Kind::Fin | Kind::Reset) => {
                 self.owes = true;
@@ -104,7 +104,7 @@ impl Closing {
         }
     }
 
-    /// The other side knows, or it is too late for that: from here it lingers.
+    /// The end is confirmed or given up: only late packets are answered from here on.
     fn is_known(&mut self, now: Nanos) {
         if !self.known {
             self.known = true;
@@ -132,7 +132,7 @@ impl Closing {
         true
     }
 
-    /// What `transmit` has next is the answer to what came.
+    /// Whether `transmit` has an answer to a received packet.
     pub(crate) fn owes_answer(&self) -> bool {
         self.owes
     }
@@ -150,7 +150,7 @@ impl Closing {
         }
     }
 
-    /// When something is to be said or decided.
+    /// Time of the next transmission or decision.
     pub(crate) fn deadline(&self) -> Nanos {
         match self.due {
             _ if self.owes => 0,
@@ -159,7 +159,7 @@ impl Closing {
         }
     }
 
-    /// The peer knows that it is over, or is given up. Who drained reports the end now.
+    /// Whether the peer has confirmed the end or was given up. A draining side reports the end now.
     pub(crate) fn is_done(&self) -> bool {
         self.known
     }

@@ -1,10 +1,8 @@
-//! What a connection counts: its users debug with these.
-//!
-//! Plain numbers, read at any time; nothing is decided by them.
+//! Counters of a connection, for users who diagnose problems.
 
 use crate::proto::Nanos;
 
-/// Since the connection stands. Packets, where nothing else is said.
+/// Counts since the connection was established, in packets unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Counters {
     /// With data, for the first time; and their payload in bytes.
@@ -50,7 +48,7 @@ pub(crate) struct Counters {
     pub(crate) malformed: u64,
     /// Probe timeouts.
     pub(crate) timeouts: u64,
-    /// How it stands: bytes that may be and are in flight, bytes a second (0: not paced), round trip, bytes of a datagram.
+    /// Present state: window and in flight in bytes, rate in bytes per second (0: not paced), round trip, datagram size.
     pub(crate) window: u64,
     pub(crate) in_flight: u64,
     pub(crate) rate: u64,

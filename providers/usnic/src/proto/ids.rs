@@ -13,7 +13,7 @@ const INDEX_BITS: u32 = 20;
 /// Connections that can have a number at a time.
 pub(crate) const MAX: usize = 1 << INDEX_BITS;
 
-/// Where in the table the connection of this number stands, if it stands.
+/// Table index of a connection number.
 pub(crate) fn index(conn: u32) -> usize {
     conn as usize & (MAX - 1)
 }
@@ -22,7 +22,7 @@ pub(crate) fn index(conn: u32) -> usize {
 #[derive(Debug)]
 pub(crate) struct Ids {
     max: usize,
-    /// So long a place rests.
+    /// Time for which a freed number is quarantined.
     rest: Nanos,
     /// Generation of each place that was ever taken, and whether it is now.
     places: Vec<(u32, bool)>,
@@ -36,8 +36,7 @@ impl Ids {
         Ids { max: max.min(MAX), rest, places: Vec::new(), resting: VecDeque::new() }
     }
 
-    /// A number that nobody has. Takes a place that has rested, else one that was never used, and only if there is none the
-    /// one that has rested longest. `None`: all are taken.
+    /// Allocates a number: one whose quarantine is over, else a fresh one, else the one freed first. `None`: all are in use.
     pub(crate) fn take(&mut self, now: Nanos) -> Option<u32> {
         let is_rested = |&(since, _): &(Nanos, usize)| now.saturating_sub(since) >= self.rest;
         let index = if self.places.len() < self.max && !self.resting.front().is_some_and(is_rested) {

@@ -1,8 +1,7 @@
-//! The protocol: everything that a connection says and does, as pure logic.
+//! The protocol as pure logic: no I/O, no clock, no threads, no unsafe code.
 //!
-//! A packet comes in as bytes and a time, a packet goes out as the bytes of its header and a word on which memory its payload
-//! lies in. Who drives this reads the clock, has the sockets and touches the memory. Nothing in these rooms does I/O, reads a
-//! clock, starts a thread, or holds unsafe code.
+//! A packet comes in as bytes and a time, and goes out as the bytes of its header and the location of its payload. The caller
+//! reads the clock, owns the sockets and accesses memory.
 #![forbid(unsafe_code)]
 
 pub(crate) mod acks;

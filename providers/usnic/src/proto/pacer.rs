@@ -10,22 +10,22 @@ use super::{MICROS, Nanos, SECONDS};
 /// The bucket holds what this long earns, if that is more than a quantum: Linux's timer slack (50 us) and the time in which a
 /// thread wakes up make timers late by as much.
 const TIMER_LATENESS: Nanos = 200 * MICROS;
-/// No packet waits longer than this, whatever rates were in the past.
+/// Longest wait of a packet, even after a low rate.
 const LONGEST: Nanos = SECONDS;
 
 #[derive(Debug, Default)]
 pub(crate) struct Pacer {
-    /// When the bucket is full again.
+    /// Time at which the bucket is full again.
     full_at: Nanos,
-    /// When an empty bucket has filled with a quantum.
+    /// Time at which an empty bucket has filled with a quantum.
     resume_at: Nanos,
-    /// How long an empty bucket takes to fill.
+    /// Time that an empty bucket takes to fill.
     depth: Nanos,
     /// Of the last packet; 0: unpaced.
     rate: u64,
 }
 
-/// How long so many bytes take.
+/// Time that `bytes` take at the rate.
 #[inline]
 fn time(bytes: u64, rate: u64) -> Nanos {
     (bytes.saturating_mul(SECONDS) / rate.max(1)).min(LONGEST)

@@ -1,10 +1,10 @@
-//! How large a datagram the path carries: packetisation-layer MTU search, in the spirit of RFC 8899.
+//! Path MTU search (packetisation layer, after RFC 8899).
 //!
-//! Sizes are bytes of datagram payload; what IP and UDP add is told once. The socket sets do-not-fragment. Padded probes go
-//! out beside the data, and no probe's loss is congestion. The connection says which sizes were acknowledged and which were
-//! lost; here is decided what is safe. Two things end a size: the local host refuses it, or a black hole. That one is proved
-//! by pairs of probes, large and small, of which only small ones come back: plain loss, however bad, spares a large one. While
-//! one is suspected, packets are no larger than at first: what is under way need not wait for the proof.
+//! Sizes are bytes of datagram payload. The socket sets do-not-fragment. Padded probes are sent beside the data, and the loss
+//! of a probe is not congestion. The connection reports which sizes were acknowledged and lost. A size is given up when the
+//! local host refuses it, or for a black hole. A black hole is detected by pairs of probes, large and small, of which only the
+//! small ones are answered; plain loss would spare some large ones. While one is suspected, packets have the initial size, so
+//! that data need not wait.
 
 use super::{MILLIS, Nanos, SECONDS};
 
@@ -45,7 +45,7 @@ const BETWEEN: Nanos = 20 * MILLIS;
 enum Search {
     /// A size is to be probed at once.
     Due { size: usize, tries: u32 },
-    /// Its probe is under way until then.
+    /// Its probe is in flight until then.
     Waits { size: usize, tries: u32, until: Nanos },
     /// Nothing more to find before then.
     Over { again: Option<Nanos> },
@@ -68,7 +68,7 @@ struct Pairs {
 pub(crate) struct Path {
     headers: usize,
     start: usize,
-    /// What the interface carries, as far as told; comes back when the search starts again.
+    /// The interface's MTU; used again when the search restarts.
     configured: usize,
     ceiling: usize,
     mtu: usize,
@@ -131,8 +131,7 @@ impl Path {
         self.black_holes
     }
 
-    /// A probe to send now, padded to so many bytes; ask until there is none, whenever something is sent and after
-    /// `on_time`.
+    /// Size of a probe to send now; call until there is none, whenever something is sent and after `on_time`.
     pub(crate) fn next_probe(&mut self, now: Nanos) -> Option<usize> {
         if let Some(pairs) = self.pairs.as_mut().filter(|pairs| pairs.next <= now && pairs.small < PAIRS) {
             pairs.half = !pairs.half;
@@ -157,7 +156,7 @@ impl Path {
         pairs || matches!(self.search, Search::Due { .. })
     }
 
-    /// A probe of so many bytes was answered. A size that was never probed is a lie or a ghost, and changes nothing.
+    /// A probe of this size was answered. A size that was never probed is ignored.
     pub(crate) fn acked(&mut self, now: Nanos, size: usize) {
         if let Some(pairs) = self.pairs.as_mut().filter(|_| size == self.start) {
             pairs.small += 1;
@@ -174,7 +173,7 @@ impl Path {
         self.look_on(now);
     }
 
-    /// A packet with data, of so many bytes, was acknowledged.
+    /// A data packet of this size was acknowledged.
     pub(crate) fn arrived(&mut self, size: usize) {
         if size.saturating_add(ENOUGH) >= self.mtu {
             self.vanished = 0;
@@ -183,7 +182,7 @@ impl Path {
         }
     }
 
-    /// A packet with data, of so many bytes, was found lost, or is sent again because a probe timeout passed.
+    /// A data packet of this size was declared lost, or is retransmitted after a probe timeout.
     pub(crate) fn lost(&mut self, now: Nanos, size: usize) {
         if self.is_large(size) {
             self.vanished = self.vanished.saturating_add(1);
@@ -191,7 +190,7 @@ impl Path {
         }
     }
 
-    /// A probe timeout passed, and the packet that waits for longest has so many bytes.
+    /// A probe timeout expired; the oldest packet in flight has this size.
     pub(crate) fn timed_out(&mut self, now: Nanos, size: usize) {
         if self.is_large(size) {
             self.silences = self.silences.saturating_add(1);
@@ -222,7 +221,7 @@ impl Path {
         self.look_on(now);
     }
 
-    /// When `on_time` has something to do.
+    /// Time of the next `on_time`.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let search = match self.search {
             Search::Due { .. } => None,

@@ -1,7 +1,6 @@
 //! Packet sequence numbers: modulo 2^32, compared across the wrap.
 //!
-//! Two numbers are compared by the shorter way round, which is right as long as they lie less than 2^31 apart; a window of
-//! 4096 sees to that. Knows nothing of what is numbered.
+//! A comparison is valid if the numbers are less than 2^31 apart, which the window of 4096 ensures.
 
 /// Number of a packet of one connection and direction.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
@@ -13,12 +12,12 @@ impl Psn {
         self.plus(1)
     }
 
-    /// So many further on.
+    /// The number `count` later.
     pub(crate) fn plus(self, count: u32) -> Psn {
         Psn(self.0.wrapping_add(count))
     }
 
-    /// How far it lies behind `from`; negative if before it.
+    /// Distance from `from`; negative if before it.
     pub(crate) fn since(self, from: Psn) -> i32 {
         self.0.wrapping_sub(from.0) as i32
     }

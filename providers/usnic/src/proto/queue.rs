@@ -1,7 +1,7 @@
-//! A work queue: a ring of what waits, a hash of what is active by its number, a list of that in order (UR-1).
+//! A work queue: a ring of waiting entries, a hash of active ones by number, and a list of these in order (UR-1).
 //!
-//! All entries lie in one array, whose places a bitmap of our own gives out; it grows up to the queue's capacity and stays, so
-//! that nothing is allocated in steady state. Knows nothing of what is queued.
+//! All entries are in one array, whose slots a bitmap allocates; it grows up to the queue's capacity, so nothing is allocated
+//! in steady state.
 
 use std::collections::VecDeque;
 
@@ -59,7 +59,7 @@ impl<T> Queue<T> {
         self.len() == self.capacity
     }
 
-    /// How many wait.
+    /// Number of waiting entries.
     pub(crate) fn waiting(&self) -> u32 {
         self.waiting.len() as u32
     }
@@ -219,7 +219,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Frees a place of the table, and moves up what stands behind it only because it was taken.
+    /// Frees a slot of the hash table, and moves up later entries of its probe sequence.
     fn remove(&mut self, mut hole: usize) {
         let mask = self.table.len() - 1;
         let mut at = hole;
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn numbers_in_a_row_make_no_long_runs_in_the_table() {
-        // To take one out moves up what stands behind it without a gap: all of it, if numbers stood as they come.
+        // Removal moves up the entries behind it without a gap: all of them, if hashes were consecutive.
         for base in [0, 1, 1 << 20, u32::MAX - 300, 0xDEAD_BEEF] {
             let mut queue = Queue::new(512);
             for number in 0..512u32 {

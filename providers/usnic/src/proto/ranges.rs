@@ -1,7 +1,7 @@
-//! Which bytes of a message are here: a small array of ranges, where touching ones merge (UR-3).
+//! Received bytes of a message: a small array of ranges, where touching ones merge (UR-3).
 //!
-//! The first range needs no memory of its own, and a message that comes in order needs no other. Bounded: what would need more
-//! ranges than the window can tear into one message is not noted, and comes again.
+//! The first range needs no allocation. Bounded: bytes that would need more ranges than the limit are not recorded, and are
+//! retransmitted.
 
 use crate::proto::WINDOW;
 
@@ -24,7 +24,7 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    /// Notes the bytes from `start` to before `end`, some. `false`: there is no room to note them.
+    /// Records the bytes from `start` up to `end`. `false`: no space to record them.
     pub(crate) fn add(&mut self, start: u32, end: u32) -> bool {
         let span = Span { start, end };
         if self.first == Span::default() || (self.more.is_empty() && end < self.first.start) {

@@ -1,15 +1,14 @@
-//! What has come: a cumulative number, and a bit for each packet of the window from it on.
+//! Received packets: a cumulative PSN, and a bit for each packet of the window after it.
 //!
-//! Everything before `next` is here; of the 4096 numbers from it on, some are. Nothing else is remembered, and
-//! nothing that a peer says makes it grow. Asked first, told after: `look` changes nothing, `accept` is for a packet
-//! that was taken.
+//! Everything before `next` has arrived. Memory does not grow with input of the peer. `look` checks a packet; `accept` records
+//! it after it was processed.
 
 use super::WINDOW;
 use super::bits::Bits;
 use super::psn::Psn;
 use super::wire::Range;
 
-/// Where a packet lies.
+/// Position of a packet relative to the window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Arrival {
     /// The one that was due.
@@ -30,7 +29,7 @@ pub(crate) struct Received {
     ahead: Bits,
     /// One more than the highest number here; `next` if there is no gap.
     end: Psn,
-    /// Where the next report goes on that has no room for all ranges.
+    /// Where the next report continues, if not all ranges fit.
     told: Psn,
 }
 
@@ -50,7 +49,7 @@ impl Received {
         self.end == self.next
     }
 
-    /// Where a packet of this number lies.
+    /// Position of this PSN.
     pub(crate) fn look(&self, psn: Psn) -> Arrival {
         const LENGTH: i32 = WINDOW as i32;
         const BEHIND: i32 = -LENGTH;
@@ -64,7 +63,7 @@ impl Received {
         }
     }
 
-    /// The packet of this number has been taken. Says how far `next` moved; 0 for what is not new.
+    /// Records a packet. Returns how far `next` moved; 0 for a duplicate.
     pub(crate) fn accept(&mut self, psn: Psn) -> u32 {
         match self.look(psn) {
             Arrival::Next if self.is_gapless() => {
@@ -95,10 +94,8 @@ impl Received {
         self.end.since(self.next).unsigned_abs()
     }
 
-    /// Writes what is here behind gaps, and says how many ranges that is.
-    ///
-    /// If there are more than there is room for, the highest ones have half of the room, for they are news, and the
-    /// other half goes round, so that after some reports everything has been told.
+    /// Writes the ranges received behind gaps, and returns their number. If not all fit, the highest ranges, which are new,
+    /// take half of the space; the other half continues where the last report stopped.
     pub(crate) fn ranges(&mut self, out: &mut [Range]) -> usize {
         if self.is_gapless() || out.is_empty() {
             return 0;
@@ -114,7 +111,7 @@ impl Received {
         older + self.write_highest(&mut out[older..][..count / 2])
     }
 
-    /// Writes the ranges from `from` on; where it stopped if there was no room.
+    /// Writes the ranges from `from` on; returns where it stopped if they did not fit.
     fn write(&self, from: Psn, out: &mut [Range]) -> (usize, Option<Psn>) {
         let mut at = from;
         for (count, range) in out.iter_mut().enumerate() {

@@ -4,7 +4,7 @@
 
 use super::{MICROS, MILLIS, Nanos, SECONDS};
 
-/// What can be set of time.
+/// Times from the configuration.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Timing {
     /// Timeout before anything was measured (US-9).
@@ -13,9 +13,9 @@ pub(crate) struct Timing {
     pub(crate) floor: Nanos,
     /// and none longer, however often it doubled.
     pub(crate) ceiling: Nanos,
-    /// How long the peer waits before it acks.
+    /// The peer's maximum ack delay.
     pub(crate) ack_delay: Nanos,
-    /// So long without progress, and the peer is gone.
+    /// Time without progress after which the peer is given up.
     pub(crate) give_up: Nanos,
 }
 
@@ -31,7 +31,7 @@ impl Default for Timing {
     }
 }
 
-/// The longest ack delay that is subtracted, whatever the peer reports (max_ack_delay, RFC 9002, 5.3).
+/// Largest ack delay that is subtracted (max_ack_delay, RFC 9002, 5.3).
 const MAX_ACK_DELAY: Nanos = 25 * MILLIS;
 
 /// min_rtt is that of the last one or two of these windows, so that it follows a path that got longer (RFC 9002, 5.2).
@@ -52,7 +52,7 @@ struct Measured {
     rttvar: Nanos,
     /// Of the span before, and of this one.
     min_rtt: [Nanos; 2],
-    /// When this span began.
+    /// Start of this span.
     since: Nanos,
 }
 

@@ -1,18 +1,16 @@
-//! Which connection has its turn to send (US-3, US-4), and when each is to be looked at again.
+//! Scheduling: which connection sends next (US-3, US-4), and the deadlines of all connections.
 //!
-//! A connection says after each touch what it wants, its [`Outlook`]. Turns go in passes: first those with lost packets to
-//! resend, so many per pass; then those that are ready, each once; then those that owe an ack. A connection stands in each line
-//! at most once, and leaves one when it says so. Deadlines are per connection only: what is in flight has its own order
-//! (US-9). They are ordered lazily: an entry is looked at when its time comes, and goes back if there is time left.
-//!
-//! Connections are known by number here. Knows no packet and sends nothing.
+//! A connection reports what it needs after each call, as an [`Outlook`]. A pass serves connections with lost packets first, up
+//! to a limit; then ready ones, each once; then those with a pending ack. A connection is in each queue at most once. Deadlines
+//! are per connection; packets in flight have their own order (US-9). The heap is lazy: an entry whose deadline moved later is
+//! reinserted when it expires. Connections are known by number.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use super::Nanos;
 
-/// What a connection wants next.
+/// What a connection needs next.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Outlook {
     /// Lost packets wait, and may leave now.
@@ -21,7 +19,7 @@ pub(crate) struct Outlook {
     pub(crate) ready: bool,
     /// An ack is due that nothing else carries.
     pub(crate) ack: bool,
-    /// It wants to be looked at then, whatever comes.
+    /// Deadline of the next call.
     pub(crate) deadline: Option<Nanos>,
 }
 
@@ -31,7 +29,7 @@ impl Outlook {
         self.resend || self.ready || self.ack
     }
 
-    /// Of one that does all that is due in a single turn: it stands in the line of what is most urgent, and in no other.
+    /// For a connection that does all due work in a single turn: it is only in the queue of its most urgent work.
     pub(crate) fn in_one_line(self) -> Outlook {
         Outlook { ready: self.ready && !self.resend, ack: self.ack && !self.ready && !self.resend, ..self }
     }
@@ -90,7 +88,7 @@ impl Line {
 }
 
 impl Schedule {
-    /// What this connection wants now.
+    /// Queues a connection for what it needs.
     pub(crate) fn wants(&mut self, number: u32, outlook: &Outlook) {
         if outlook.resend {
             self.resend.join(number);
@@ -102,14 +100,14 @@ impl Schedule {
         }
     }
 
-    /// A pass begins: whoever comes into a line from now on has its turn in the next one.
+    /// Begins a pass: connections queued from now on are served in the next one.
     pub(crate) fn begin(&mut self) {
         self.resends = RESENDS.min(self.resend.waiting.len() as u32);
         self.sends = self.ready.waiting.len();
         self.ack_turns = self.acks.waiting.len();
     }
 
-    /// Whose turn it is, and for what; `None`: the pass is over.
+    /// The next connection and its turn; `None`: the pass is over.
     pub(crate) fn next(&mut self) -> Option<(u32, Turn)> {
         if let Some(left) = self.resends.checked_sub(1) {
             self.resends = left;
@@ -124,13 +122,13 @@ impl Schedule {
         self.acks.next().map(|number| (number, Turn::Ack))
     }
 
-    /// Somebody waits for a turn.
+    /// Whether a connection is queued.
     pub(crate) fn is_busy(&self) -> bool {
         [&self.resend, &self.ready, &self.acks].iter().any(|line| !line.waiting.is_empty())
     }
 }
 
-/// When to look at whom.
+/// Deadlines of the connections.
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines {
     heap: BinaryHeap<Reverse<(Nanos, u32)>>,
@@ -139,8 +137,8 @@ pub(crate) struct Deadlines {
 }
 
 impl Deadlines {
-    /// This one is to be looked at by then. True: that is earlier than was planned for it. A later wish changes nothing: it
-    /// is asked when its time comes.
+    /// Sets the deadline of a connection. Returns true if it is earlier than the one in the heap. A later one is applied when
+    /// that expires.
     pub(crate) fn plan(&mut self, number: u32, deadline: Nanos) -> bool {
         let at = number as usize;
         if at >= self.planned.len() {
@@ -154,7 +152,7 @@ impl Deadlines {
         is_earlier
     }
 
-    /// The next that is due. Who is still waiting for something says so by `plan`.
+    /// The next expired connection. It calls `plan` again if it still waits.
     pub(crate) fn due(&mut self, now: Nanos) -> Option<u32> {
         while let Some(Reverse((deadline, number))) = self.heap.peek().copied() {
             if !self.counts(deadline, number) {
@@ -171,7 +169,7 @@ impl Deadlines {
         None
     }
 
-    /// When the next is due.
+    /// The earliest deadline.
     pub(crate) fn next(&mut self) -> Option<Nanos> {
         while let Some(Reverse((deadline, number))) = self.heap.peek().copied() {
             if self.counts(deadline, number) {

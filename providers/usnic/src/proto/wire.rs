@@ -1,9 +1,8 @@
-//! What a datagram of an open connection looks like: fragments, chunks, pieces, acks and the small words between (US-7).
+//! Wire format of the packets of an open connection: fragments, chunks, pieces, acks and control packets (US-7).
 //!
-//! Every number is in network byte order, every record without gaps, so that they lie on the wire as they stand here. A
-//! datagram is one packet, or a piece of one, from its first byte to its last; there are no stream markers (UR-7). Reads what came once, into
-//! values, and believes nothing: what a value means for this connection is checked by who uses it. What sets up and ends
-//! connections stands in `setup`.
+//! Every number is in network byte order, records have no padding. A datagram is one packet, or a piece of one; there are no
+//! stream markers (UR-7). Each field is read once, into a value; the caller checks it against the connection. `setup` has the
+//! packets that open and end connections.
 //!
 //! ```text
 //! Fragment   Head  Carried  Message  payload               a whole message
@@ -20,7 +19,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Of the protocol; another one is not understood.
 pub(crate) const VERSION: u8 = 2;
 
-/// What a packet is.
+/// Kind of a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -53,8 +52,8 @@ impl Kind {
     }
 }
 
-/// How every packet begins. `conn` and `token` are those that its receiver gave out for the connection: who does not know
-/// both is nobody. 0 in what opens one.
+/// The header of every packet. `conn` and `token` are those that its receiver assigned to the connection; a packet without both
+/// is dropped. 0 in packets that open a connection.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Head {
@@ -71,9 +70,9 @@ pub(crate) const FLAG_ACK_NOW: u16 = 1;
 pub(crate) const FLAG_LAST: u16 = 2;
 /// A CRC32C of all before it ends the packet.
 pub(crate) const FLAG_CHECKED: u16 = 4;
-/// What follows the head is sealed under a key (`seal`).
+/// The rest after the head is sealed under a key (`seal`).
 pub(crate) const FLAG_SEALED: u16 = 8;
-/// Of a Reset: its sender never had the connection, of which it was told by an accept.
+/// In a Reset: its sender does not know the connection that an accept named.
 pub(crate) const FLAG_UNKNOWN: u16 = 16;
 
 impl Head {
@@ -90,7 +89,7 @@ impl Head {
     }
 }
 
-/// What the sender of a packet has received: rides on everything that carries data, and is an ack of its own.
+/// Ack fields: carried by every packet with data, and by ack packets.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Ack {
@@ -98,7 +97,7 @@ pub(crate) struct Ack {
     pub(crate) next: U32,
     /// Sends that may come in all: those with a number below this find a receive.
     pub(crate) credits: U32,
-    /// How long the newest packet has waited for this, in microseconds; the largest number: so long or longer.
+    /// Delay of the ack since the newest packet, in microseconds; the largest number means that or longer.
     pub(crate) delay: U16,
     /// Counts acks, so that the receiver ignores the credits of one that a later ack has overtaken.
     pub(crate) serial: U16,
@@ -112,13 +111,13 @@ pub(crate) struct Carried {
     pub(crate) ack: Ack,
 }
 
-/// What a message does.
+/// Operation of a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(crate) enum Op {
     /// Untagged: into the receive of its number.
     Send = 1,
-    /// The same, and its receive wakes who waits for solicited ones.
+    /// The same, with a solicited event at the receiver.
     SendSolicited = 2,
     /// Tagged: to `key` and `address`.
     Write = 3,
@@ -157,7 +156,7 @@ impl Message {
     }
 }
 
-/// Where in its message a chunk begins. It ends where its packet does.
+/// Offset of a chunk in its message. It ends with its packet.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Part {
@@ -178,11 +177,11 @@ impl Extent {
     }
 }
 
-/// What an ack says of packets behind a gap, and of a message that could not be taken.
+/// Fields of an ack packet: packets behind a gap, and a refused message.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Selective {
-    /// So many ranges follow.
+    /// Number of ranges that follow.
     pub(crate) ranges: u8,
     /// A `Refusal`; 0: nothing was refused.
     pub(crate) refusal: u8,
@@ -191,7 +190,7 @@ pub(crate) struct Selective {
     pub(crate) refused: U32,
 }
 
-/// Why a message was not taken, and the connection is over.
+/// The reason why a message was refused, which ends the connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(crate) enum Refusal {
@@ -239,7 +238,7 @@ pub(crate) struct Data<'a> {
     pub(crate) message: Message,
     /// Of the payload in the message.
     pub(crate) offset: u32,
-    /// What the whole packet carries, if this is a piece of one.
+    /// Extent of the whole packet, if this is a piece.
     pub(crate) extent: Option<Extent>,
     pub(crate) payload: &'a [u8],
 }
@@ -249,8 +248,8 @@ pub(crate) fn head(packet: &[u8]) -> Option<(Head, &[u8])> {
     Head::read_from_prefix(packet).ok()
 }
 
-/// What follows the header of a fragment, chunk or piece. `None` if it is not one: too short, no operation, or a payload that
-/// does not lie within its packet, or that within its message.
+/// Decodes what follows the header of a fragment, chunk or piece. `None` if it is too short, has no operation, or its payload
+/// exceeds its packet or message.
 pub(crate) fn data(kind: Kind, body: &[u8]) -> Option<Data<'_>> {
     let (carried, rest) = Carried::read_from_prefix(body).ok()?;
     let (message, rest) = Message::read_from_prefix(rest).ok()?;
@@ -286,7 +285,7 @@ pub(crate) fn data(kind: Kind, body: &[u8]) -> Option<Data<'_>> {
     (fits && is_within).then_some(Data { carried, op, message, offset, extent, payload })
 }
 
-/// What follows the header of an ack.
+/// Decodes what follows the header of an ack.
 pub(crate) fn ack(body: &[u8]) -> Option<(Ack, Selective, &[Range])> {
     let (ack, rest) = Ack::read_from_prefix(body).ok()?;
     let (selective, rest) = Selective::read_from_prefix(rest).ok()?;

@@ -1,4 +1,4 @@
-//! Peers that move, that are silent, and those who only say that they are the peer.
+//! Peers that move, silent peers, and packets from hosts that are not the peer.
 
 use super::*;
 use crate::proto::rtt::Timing;
@@ -23,7 +23,7 @@ fn rtt(time: Nanos) -> Rtt {
     rtt
 }
 
-/// What is asked now: where, and the nonce.
+/// The challenge to be sent: address and nonce.
 fn asks(peer: &mut Peer, now: Nanos) -> Option<(Source, u64)> {
     asks_over(&rtt(MILLIS), peer, now)
 }

@@ -29,7 +29,7 @@ struct Window {
     w_est: f64,
     /// K: from the start of the epoch until the cube is at W_max.
     k: f64,
-    /// When congestion avoidance last began; `None`: with the next ack.
+    /// Start of congestion avoidance; `None`: at the next ack.
     epoch_start: Option<Nanos>,
 }
 
@@ -37,7 +37,7 @@ struct Window {
 pub(crate) struct Cubic {
     packet: f64,
     window: Window,
-    /// What the window was before the last reduction, in case the loss was spurious (RFC 9438, 4.9).
+    /// The window before the last reduction, in case the loss was spurious (RFC 9438, 4.9).
     undo: Window,
     hystart: HyStart,
     recovery: Recovery,

@@ -1,9 +1,8 @@
-//! How much may be in flight and how fast it leaves: congestion control.
+//! Congestion control: the congestion window and the pacing rate.
 //!
-//! A connection reports what it sent, what was acked and what was lost, and asks for a congestion window and a pacing rate.
-//! `bbr` is BBRv3 (draft-ietf-ccwg-bbr-06), the default; `cubic` is CUBIC (RFC 9438) with HyStart++ (RFC 9406); `local` limits
-//! what goes to a peer on this host, where no network path is to be modelled. All volumes are bytes of datagrams. Packets,
-//! timers and the peer's receive window are not known here.
+//! A connection reports sent, acked and lost packets. `bbr` is BBRv3 (draft-ietf-ccwg-bbr-06), the default; `cubic` is CUBIC
+//! (RFC 9438) with HyStart++ (RFC 9406); `local` serves peers on this host, where there is no network path to model. All
+//! volumes are bytes of datagrams.
 
 mod bbr;
 mod cubic;
@@ -46,7 +45,7 @@ pub(crate) struct Sent {
     pub(crate) is_app_limited: bool,
 }
 
-/// What one ack says.
+/// Summary of an ack.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ack {
     pub(crate) now: Nanos,
@@ -59,9 +58,9 @@ pub(crate) struct Ack {
     pub(crate) in_flight: u64,
     /// `None`: it is unknown which of the acked packets left last.
     pub(crate) rate: Option<RateSample>,
-    /// The congestion window held packets back since the previous ack.
+    /// The congestion window limited sending since the previous ack.
     pub(crate) is_cwnd_limited: bool,
-    /// Packets that had been found lost, and whose first copy has arrived after all.
+    /// Packets declared lost whose first transmission arrived after all.
     pub(crate) spurious: u32,
 }
 
@@ -74,7 +73,7 @@ pub(crate) struct Loss {
     pub(crate) ranges: u32,
     /// Bytes in flight, without the lost packets.
     pub(crate) in_flight: u64,
-    /// When the last of them was sent.
+    /// Send time of the last of them.
     pub(crate) last_sent: Nanos,
     /// C.delivered.
     pub(crate) total_delivered: u64,

@@ -13,7 +13,7 @@ use crate::proto::flight::{Delivery, PacketState, is_loss_too_high};
 use crate::proto::pacer::Pacer;
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
 
-/// A sequence of numbers that looks random (splitmix64).
+/// A pseudo-random sequence (splitmix64).
 pub(super) struct Chance(pub(super) u64);
 
 impl Chance {
@@ -30,7 +30,7 @@ impl Chance {
     }
 }
 
-/// What is between the hosts.
+/// The path between the hosts.
 #[derive(Clone, Copy)]
 pub(super) struct Road {
     /// Round trip of an empty path.
@@ -42,7 +42,7 @@ pub(super) struct Road {
     pub(super) loss: f64,
     /// Bytes a second that are let pass, and those that may have been saved up.
     pub(super) policer: Option<(u64, u64)>,
-    /// Now and then a host stands still: mean time between, longest time of.
+    /// Pauses of a host: mean interval, longest duration.
     pub(super) stalls: Option<(Nanos, Nanos)>,
 }
 
@@ -52,11 +52,10 @@ impl Default for Road {
     }
 }
 
-/// Who sends.
 pub(super) struct Sender {
     pub(super) control: Congestion,
     pub(super) packet: u64,
-    /// What the peer allows.
+    /// The peer's receive window.
     pub(super) limit: u64,
     pub(super) starts: Nanos,
 }
@@ -118,7 +117,7 @@ pub(super) struct Model {
     /// The last ack of all comes then: nothing is overtaken.
     last: Nanos,
     tokens: (f64, Nanos),
-    /// Until when each host stands still, and when it next does.
+    /// End of each host's present pause, and start of its next.
     hosts: [(Nanos, Nanos); 2],
 }
 
@@ -168,7 +167,7 @@ impl Model {
         flow
     }
 
-    /// Lets so much time pass, and says how many bytes a second of each flow arrived in it.
+    /// Advances the time; returns the bytes per second of each flow.
     pub(super) fn run(&mut self, time: Nanos) -> Vec<f64> {
         let end = self.now + time;
         let before: Vec<u64> = self.flows.iter().map(|flow| flow.arrived).collect();
@@ -186,7 +185,7 @@ impl Model {
         self.flows.iter().zip(before).map(|(flow, before)| (flow.arrived - before) as f64 / seconds).collect()
     }
 
-    /// From now on there is only so much to send.
+    /// Limits the application's rate from now on.
     pub(super) fn offer(&mut self, flow: usize, rate: u64) {
         let now = self.now;
         let flow = &mut self.flows[flow];
@@ -203,7 +202,7 @@ impl Model {
         from + (2.0 * mean as f64 * self.chance.share()) as Nanos
     }
 
-    /// When a host that should do something at this time comes to it.
+    /// The time at which a host runs that is due at `at`.
     fn runs_at(&mut self, host: usize, at: Nanos) -> Nanos {
         while let Some((_, longest)) = self.road.stalls.filter(|_| self.hosts[host].1 <= at) {
             let until = self.hosts[host].1 + (longest as f64 * self.chance.share()) as Nanos;
@@ -212,7 +211,7 @@ impl Model {
         at.max(self.hosts[host].0)
     }
 
-    /// When the ack of a packet that leaves now comes, if it does; and how long it was in the queue.
+    /// Arrival time of the ack of a packet sent now, if it arrives, and its queueing time.
     fn travels(&mut self, bytes: u64) -> Option<(Nanos, Nanos)> {
         if self.chance.share() < self.road.loss {
             return None;

@@ -6,7 +6,7 @@ use crate::proto::Nanos;
 /// One recovery period, or none.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
-    /// When it started. It ends with the ack of a packet sent later.
+    /// Start of recovery. It ends with the ack of a packet sent later.
     start: Option<Nanos>,
     is_over: bool,
     /// Packets found lost in it, and those of them that had arrived.
@@ -29,7 +29,7 @@ impl Recovery {
     pub(super) fn signalled(&mut self, now: Nanos, srtt: Nanos) -> bool {
         let is_new = self.start.is_none_or(|start| now > start.saturating_add(srtt));
         if is_new {
-            // No ack will show that it was spurious.
+            // No ack can show this one as spurious.
             *self = Recovery { start: Some(now), lost: u32::MAX, ..Recovery::default() };
         }
         is_new

@@ -1,4 +1,4 @@
-//! What the algorithms reach on the model of a path, as shares and ratios; and their reactions one by one.
+//! Performance of the algorithms on a model of a path, as shares and ratios; and single reactions.
 
 use super::model::{Model, Road, Sender};
 use super::{Ack, Algorithm, Congestion, Controller, Cubic, Local, Loss};
@@ -120,7 +120,7 @@ fn hosts_that_stall_do_not_collapse_a_flow() {
             let road = Road { stalls: Some((mean * MILLIS, 8 * MILLIS)), ..quiet };
             let control = |limit| Sender { limit, ..sender(algorithm, 2) };
             let rate = alone(road, 11, control(4_000_000));
-            // Half the time either host stands still with a mean of 5 ms between stalls.
+            // Either host pauses half of the time, with a mean of 5 ms between pauses.
             let least = if mean == 20 { 0.5 } else { 0.2 };
             assert!(rate >= least * road.link as f64, "{algorithm:?}, every {mean} ms: {rate:.0}");
         }
@@ -159,7 +159,7 @@ fn too_little_to_send_neither_raises_nor_lowers_the_window() {
     }
 }
 
-/// An ack of `bytes` that left at `send_time`, in a round of its own.
+/// An ack of `bytes` sent at `send_time`, in a round of its own.
 fn ack(now: Nanos, bytes: u64, send_time: Nanos, delivered: u64) -> Ack {
     let rate = RateSample {
         delivered: bytes,

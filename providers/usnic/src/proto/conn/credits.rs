@@ -1,7 +1,7 @@
-//! Receives at the peer: how many of our sends find one, and asking again when none is left.
+//! Credits: the number of sends that find a posted receive at the peer, and RNR probes when there are none.
 //!
-//! The peer tells by itself as receives are posted; since what it tells may be lost, a send that waits asks, after a round
-//! trip at first and less and less often then. That is for ever, unless a limit is set.
+//! The peer announces new receives by itself; since an announcement may be lost, a waiting send probes, after a round trip at
+//! first and with growing intervals. Without a limit (`rnr_retry`) it probes for ever.
 
 use zerocopy::network_endian::U32;
 

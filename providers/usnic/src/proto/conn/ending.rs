@@ -1,7 +1,7 @@
-//! How a connection ends: drained and with a Fin, at once and with a Reset, refused, or given up.
+//! The end of a connection: drained with a Fin, aborted with a Reset, refused, or given up.
 //!
-//! Whatever the way: everything posted completes exactly once, in order; then there is one piece of event; then late packets
-//! are answered for a while, so that the other side learns of it too (`closing`).
+//! In every case all posted work completes exactly once, in order; then one event is reported; then late packets are answered
+//! for a while, so that the peer learns of the end (`closing`).
 
 use dapl::provider::{ConnectionEvent, Status};
 
@@ -14,25 +14,25 @@ use crate::proto::setup::packets::{self, Fin};
 use crate::proto::wire::{Kind, Refusal};
 use crate::proto::{MILLIS, Nanos};
 
-/// A refusal is repeated after so long, then after twice as long, and so on; and whenever the peer says something.
+/// Interval after which a refusal is repeated; it doubles each time. It is also repeated upon each packet of the peer.
 const REPEAT: Nanos = 20 * MILLIS;
 /// So often by itself.
 const REPEATS: u32 = 6;
 
-/// How far it is.
+/// Progress of the end.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Phase {
     #[default]
     Open,
     /// Ends when the last request is complete.
     Draining,
-    /// The peer is told so, until it answers. Nothing more is taken.
+    /// Fin is sent until the peer answers. No more work is accepted.
     Finishing,
     /// All is flushed.
     Closed,
 }
 
-/// What the peer asked for and may not have.
+/// A refused request of the peer.
 #[derive(Clone, Copy, Debug)]
 struct Refused {
     why: Refusal,
@@ -48,7 +48,7 @@ pub(super) struct Ending {
     event: Option<ConnectionEvent>,
     /// The last words, once there are some.
     closing: Option<Closing>,
-    /// Where the peer's last one came from: it may have moved, and that is answered there.
+    /// Source of the peer's last packet: it may have moved, and is answered there.
     asker: Option<Source>,
     refused: Option<Refused>,
 }
@@ -63,7 +63,7 @@ impl Ending {
         matches!(self.phase, Phase::Finishing | Phase::Closed)
     }
 
-    /// To be told in every ack.
+    /// The refusal for every ack.
     pub(super) fn refusal(&self) -> Option<(Refusal, Psn)> {
         self.refused.map(|refused| (refused.why, refused.psn))
     }
@@ -100,7 +100,7 @@ impl<D: Driver> Conn<D> {
 
     /// The last request may be complete.
     pub(super) fn emptied(&mut self) {
-        // What lies behind a gap is not complete at the peer: a send of ours may, while an answer before it is missing there.
+        // Packets behind a gap are not complete at the peer: a send may have arrived while an answer before it is missing.
         let has_all = || self.requests.latest.is_none_or(|latest| latest.is_before(self.flight.cumulative()));
         if self.ending.phase == Phase::Draining && self.requests.queue.is_empty() && has_all() {
             self.ending.phase = Phase::Finishing;
@@ -129,7 +129,7 @@ impl<D: Driver> Conn<D> {
         self.ending.event = None;
     }
 
-    /// What became of it; told once.
+    /// The event of the end; returned once.
     pub(crate) fn take_event(&mut self) -> Option<ConnectionEvent> {
         self.ending.event.take()
     }
@@ -163,14 +163,14 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// A read whose memory is gone is refused when all before it have been answered.
+    /// Refuses a read whose memory is gone, after all before it have been answered.
     pub(super) fn refuse_gone(&mut self, host: &mut impl Host<D>) {
         if let Some(psn) = self.serving.refusable() {
             self.refuse(Refusal::Source, psn, None, host);
         }
     }
 
-    /// The peer asks for what it may not have: it is told, and both sides are done. `receive`: one that fails of itself.
+    /// Refuses a request of the peer and ends the connection. `receive`: a receive that fails by it.
     #[cold]
     pub(super) fn refuse(&mut self, why: Refusal, psn: Psn, receive: Option<(u32, Status)>, host: &mut impl Host<D>) {
         if self.ending.is_closed() {
@@ -183,7 +183,7 @@ impl<D: Driver> Conn<D> {
         {
             host.recv_done(own, status, 0, false);
         }
-        // Who is reached for wrongly has not failed itself.
+        // The target of an invalid access has not failed itself.
         let event = if why == Refusal::Access { ConnectionEvent::Disconnected } else { ConnectionEvent::Broken };
         self.close(Some(event), host);
         let (again, until) = (Some(self.now.saturating_add(REPEAT)), self.now.saturating_add(self.config.linger));
@@ -191,7 +191,7 @@ impl<D: Driver> Conn<D> {
         self.acks.whole_at_once();
     }
 
-    /// The peer refused a message of ours.
+    /// The peer refused a request of this side.
     #[cold]
     pub(super) fn refused(&mut self, refusal: Refusal, psn: Psn, host: &mut impl Host<D>) {
         if self.ending.is_closed() {
@@ -230,14 +230,14 @@ impl<D: Driver> Conn<D> {
         self.say_reset();
     }
 
-    /// The peer has said nothing for too long: it went away, as far as can be told, and nothing of ours has failed.
+    /// The peer is given up: it is gone, and no request of this side has failed.
     #[cold]
     pub(super) fn peer_is_gone(&mut self, host: &mut impl Host<D>) {
         self.close(Some(ConnectionEvent::Disconnected), host);
         self.say_reset();
     }
 
-    /// A request has failed: the peer is told that it is over.
+    /// A request has failed: informs the peer of the end.
     #[cold]
     pub(super) fn break_off(&mut self, host: &mut impl Host<D>) {
         self.close(Some(ConnectionEvent::Broken), host);
@@ -266,7 +266,7 @@ impl<D: Driver> Conn<D> {
             Kind::FinAck => return true,
             Kind::Fin if !self.ending.is_closed() => {
                 let Some(fin) = packets::fin(body) else { return false };
-                // What it took is complete.
+                // Requests that the peer has received are complete.
                 let last = self.credits.with_next(fin.received);
                 self.take_ack(&last, &[], host);
             }
@@ -292,7 +292,7 @@ impl<D: Driver> Conn<D> {
     pub(super) fn last_word(&mut self, out: &mut Vec<u8>) -> Option<Outgoing> {
         let start = out.len();
         let closing = self.ending.closing.as_mut()?;
-        // An answer is no longer than what it answers, so that nobody gains by a source that is not its own.
+        // An answer is no longer than the packet that it answers, so that a spoofed source cannot amplify.
         let to = self.ending.asker.filter(|_| closing.owes_answer());
         let is_said = closing.transmit(self.now, out);
         is_said.then(|| Outgoing { to, ..outgoing(out.len() - start) })

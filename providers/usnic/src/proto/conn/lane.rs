@@ -1,6 +1,5 @@
-//! May a packet leave now? The congestion window, the peer's receive window and the pacer, behind one question.
-//!
-//! Also knows how large packets are to be: the search for the path's MTU is here. Counts bytes of datagrams.
+//! The send path: combines congestion window, the peer's receive window and the pacer, and knows the packet size from the path
+//! MTU search. Counts bytes of datagrams.
 
 use super::words::Config;
 use crate::proto::Nanos;
@@ -18,17 +17,17 @@ pub(super) struct Lane {
     congestion: Congestion,
     pacer: Pacer,
     pub(super) path: Path,
-    /// Bytes that the peer's socket has room for.
+    /// Capacity of the peer's socket buffer in bytes.
     peer_window: u64,
     /// Bytes that a seal adds to every datagram.
     pub(super) extra: usize,
     /// Bytes sent since an ack was asked for.
     unasked: u64,
-    /// The congestion window held packets back since the last ack.
+    /// The congestion window limited sending since the last ack.
     is_cwnd_limited: bool,
-    /// When the youngest packet that was acked had left.
+    /// Send time of the newest acked packet.
     newest_acked: Nanos,
-    /// The MTU that the controller knows.
+    /// The MTU last reported to the congestion controller.
     known: usize,
 }
 
@@ -61,7 +60,7 @@ impl Lane {
         self.within(PIECE).max(1)
     }
 
-    /// What fits behind a header.
+    /// Payload bytes that fit behind a header.
     fn within(&self, header: usize) -> u32 {
         u32::try_from(self.path.size().saturating_sub(self.extra + header)).unwrap_or(u32::MAX)
     }
@@ -81,7 +80,7 @@ impl Lane {
         self.congestion.pacing_rate().unwrap_or(0)
     }
 
-    /// May so many bytes leave, when so many are in flight? One packet always may, if there is none.
+    /// Whether `bytes` may be sent with `in_flight` bytes in flight. One packet always may, if none is in flight.
     pub(super) fn admits(&mut self, now: Nanos, bytes: u64, in_flight: u64) -> bool {
         if in_flight > 0 && in_flight + bytes > self.window() {
             self.is_cwnd_limited |= in_flight + bytes > self.congestion.cwnd();
@@ -90,7 +89,7 @@ impl Lane {
         self.pacer.ready(now, bytes).is_ok()
     }
 
-    /// When so many bytes may leave, as far as is known now; the beginning of time if at once.
+    /// The time at which `bytes` may be sent; 0 if at once, `None` if it depends on an ack.
     pub(super) fn admits_at(&self, now: Nanos, bytes: u64, in_flight: u64) -> Option<Nanos> {
         let is_open = in_flight == 0 || in_flight + bytes <= self.window();
         is_open.then(|| self.pacer.ready(now, bytes).err().unwrap_or(0))

@@ -1,8 +1,8 @@
-//! An open connection: what is posted here becomes packets, what comes becomes completions.
+//! An open connection: turns posted work into packets, and received packets into completions.
 //!
-//! Driven from outside under one lock: posts, packets that came, packets that may leave, time. Touches no memory but its own
-//! and never waits; what it needs of the world it asks of its [`Host`]. One room each for what leaves (`transmit`), what
-//! comes (`receive`), and how it ends (`ending`), over the requests, the receives, and the reads of the peer.
+//! Called under one lock: posts, received packets, opportunities to send, deadlines. It performs no I/O and never waits; it
+//! uses a [`Host`] for memory and receives. `transmit` sends, `receive` receives, `ending` ends, over the requests, the
+//! receives and the peer's reads.
 
 mod credits;
 mod ending;
@@ -57,7 +57,7 @@ pub(crate) struct Conn<D: Driver> {
     config: Config,
     terms: Terms,
     counters: Counters,
-    /// The time at the last call that told it.
+    /// Time of the last call that passed it.
     now: Nanos,
 
     requests: Requests<D::Request>,
@@ -72,11 +72,11 @@ pub(crate) struct Conn<D: Driver> {
     data: u32,
     /// The next large piece is an answer's, if there is one.
     favours_answers: bool,
-    /// Of the lost packets, those that the time has shown to be lost.
+    /// Packets declared lost by the time threshold.
     late: u32,
     /// Sent again in this pass.
     resends: u32,
-    /// What leaves in pieces, until all of them have.
+    /// A packet that is being sent re-fragmented.
     torn: Option<Torn>,
     /// Small answers that are due.
     notes: VecDeque<Note>,
@@ -89,7 +89,7 @@ pub(crate) struct Conn<D: Driver> {
     pieces: Pieces,
     acks: AckClock,
     deferred: Option<Deferred>,
-    /// Where the peer is, and whether it lives.
+    /// The peer's address and liveness.
     partner: Peer,
     /// We asked, and nothing has come yet.
     confirming: Option<Confirming>,
@@ -97,7 +97,7 @@ pub(crate) struct Conn<D: Driver> {
 }
 
 impl<D: Driver> Conn<D> {
-    /// What the set-up has agreed on.
+    /// A connection with the parameters agreed on in the handshake.
     pub(crate) fn new(config: &Config, terms: Terms, now: Nanos) -> Self {
         let timing = Timing {
             first: config.first_timeout,
@@ -154,7 +154,7 @@ impl<D: Driver> Conn<D> {
         self.deferred.is_some()
     }
 
-    /// Posts a request; the caller has seen to it that there is room. After the end it is flushed at once.
+    /// Posts a request; the caller has checked the capacity. After the end it is flushed at once.
     pub(crate) fn post(&mut self, now: Nanos, post: Post<D::Request>, host: &mut impl Host<D>) {
         self.now = now;
         if self.ending.is_closed() {
@@ -177,9 +177,9 @@ impl<D: Driver> Conn<D> {
         self.look_at_credits(host);
     }
 
-    /// The shared receive queue has got some. `false`: the peer knows already, and does not hear of it.
+    /// Receives were added to the shared receive queue. `false`: the peer knows already, so no ack is needed.
     pub(crate) fn look_at_credits(&mut self, host: &mut impl Host<D>) -> bool {
-        // What is owed anyway tells of it soon enough.
+        // A pending ack carries the credits.
         if self.acks.owed() || self.deferred.is_some() {
             return true;
         }
@@ -190,12 +190,12 @@ impl<D: Driver> Conn<D> {
         is_news
     }
 
-    /// What was left for later, if there is time for it.
+    /// Does deferred work.
     pub(crate) fn catch_up(&mut self, host: &mut impl Host<D>) {
         self.settle(host);
     }
 
-    /// What the driver keeps with the request of a `Payload`.
+    /// The driver's data of the request of a `Payload`.
     pub(crate) fn request(&self, slot: u32) -> Option<&D::Request> {
         self.requests.queue.get(slot).map(|request| &request.own)
     }
@@ -205,7 +205,7 @@ impl<D: Driver> Conn<D> {
         !self.requests.have_left()
     }
 
-    /// Where packets go, unless they say otherwise.
+    /// Destination of packets, unless they name another.
     pub(crate) fn peer(&self) -> Source {
         self.partner.at()
     }
@@ -215,14 +215,14 @@ impl<D: Driver> Conn<D> {
         (self.requests.queue.len(), self.receives.len())
     }
 
-    /// The socket refuses datagrams of more than so many bytes.
+    /// The socket refuses datagrams of more than `most` bytes.
     pub(crate) fn too_large(&mut self, now: Nanos, most: usize) {
         self.now = now;
         self.lane.path.limit(now, most);
         self.lane.measure();
     }
 
-    /// A queue of this host had no room for what left.
+    /// A queue of this host was full.
     pub(crate) fn overflowed(&mut self, now: Nanos) {
         self.now = now;
         self.lane.overflowed(now);
@@ -240,9 +240,9 @@ impl<D: Driver> Conn<D> {
         self.partner.port_closed(now, self.flight.rtt());
     }
 
-    /// Whether `quote`, the begin of a packet as an ICMP message quotes it, is of a recent packet of this connection: it has the
-    /// peer's number and token, and a packet with data is not acknowledged yet, as RFC 5927, 4.1 has it for TCP. What is sealed
-    /// does not show its packet number.
+    /// Whether `quote`, the begin of a packet as quoted by an ICMP message, belongs to a recent packet of this connection: it
+    /// has the peer's number and token, and a packet with data is not acknowledged yet (RFC 5927, 4.1, for TCP). A sealed
+    /// packet does not show its PSN.
     pub(crate) fn is_quoted(&self, quote: &[u8], is_sealed: bool) -> bool {
         let Some((head, body)) = wire::head(quote) else { return false };
         if (head.conn.get(), head.token.get()) != (self.terms.peer_conn, self.terms.peer_token) {
@@ -263,7 +263,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// What it has counted, and how it stands.
+    /// Counters and present state.
     pub(crate) fn counters(&self) -> Counters {
         let tally = self.flight.tally();
         Counters {

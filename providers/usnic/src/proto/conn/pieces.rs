@@ -1,9 +1,9 @@
-//! Packets that were too long for the path, and come in pieces: which bytes of each are here.
+//! Re-fragmented packets: packets that were too long for the path and arrive in pieces.
 //!
-//! A number stands for one packet, and the order of numbers is what keeps messages in order. So a packet that must leave
-//! again on a path that no longer takes it keeps its number and leaves in pieces, each a datagram; it counts as received when
-//! all of them are here. A piece's payload goes to its place as it comes, so that nothing is kept here but ranges.
-//! Bounded: of more packets than [`MOST`] no pieces are taken until some are whole, and they come again.
+//! A PSN stands for one packet, and the order of PSNs keeps messages in order. So a packet that must be retransmitted on a path
+//! with a smaller MTU keeps its PSN and is sent in pieces, each a datagram; it counts as received when all of them have
+//! arrived. The payload of a piece is placed on arrival, so only ranges are kept. Bounded: pieces of more than [`MOST`] packets
+//! are dropped until some are complete, and are retransmitted.
 
 use super::requests::Sent;
 use crate::proto::psn::Psn;
@@ -17,7 +17,7 @@ const MOST: usize = 64;
 #[derive(Debug)]
 struct Partial {
     psn: Psn,
-    /// What its first piece said; all others say the same.
+    /// Fields of the first piece; all others must agree.
     op: Op,
     id: u32,
     extent: Extent,
@@ -25,7 +25,7 @@ struct Partial {
     have: Ranges,
 }
 
-/// What a piece meets.
+/// Result of checking a piece.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Met {
     Room,
@@ -39,7 +39,7 @@ pub(super) enum Met {
 pub(super) struct Pieces(Vec<Partial>);
 
 impl Pieces {
-    /// A packet came. May it be taken, as far as this room knows?
+    /// Whether a piece may be accepted.
     pub(super) fn meets(&self, psn: Psn, data: &Data<'_>) -> Met {
         let Some(extent) = data.extent else { return Met::Room };
         match self.0.iter().find(|it| it.psn == psn) {
@@ -50,7 +50,7 @@ impl Pieces {
         }
     }
 
-    /// Its payload is in its place: so many bytes of the packet's if all of it is here now.
+    /// The payload of a piece was placed: returns the payload length of the packet if it is complete now.
     pub(super) fn placed(&mut self, psn: Psn, data: &Data<'_>) -> Option<usize> {
         let found = self.0.iter().position(|it| it.psn == psn);
         let Some(extent) = data.extent else {
@@ -63,7 +63,7 @@ impl Pieces {
             self.0.len() - 1
         });
         let start = data.offset - extent.start.get();
-        // What there is no room to note comes again.
+        // A piece that cannot be recorded is retransmitted.
         let is_noted = self.0[at].have.add(start, start + data.payload.len() as u32);
         let is_whole = is_noted && self.0[at].have.is_whole(extent.length());
         is_whole.then(|| {
@@ -78,14 +78,14 @@ impl Pieces {
 pub(super) struct Torn {
     pub(super) psn: Psn,
     pub(super) sent: Sent,
-    /// Bytes of it that have left, and so many in each piece.
+    /// Bytes already sent, and bytes per piece.
     pub(super) left: u32,
     pub(super) each: u32,
     pub(super) resend: bool,
 }
 
 impl Torn {
-    /// In as few pieces as there can be with at most so many bytes each, and those of one length, that they make a train.
+    /// As few pieces as possible of at most `most` bytes, all of one length, so that they can be sent as a GSO batch.
     pub(super) fn new(psn: Psn, sent: Sent, most: u32, resend: bool) -> Self {
         let count = sent.length.div_ceil(most.max(1)).max(1);
         Torn { psn, sent, left: 0, each: sent.length.div_ceil(count).max(1), resend }

@@ -1,8 +1,7 @@
-//! What comes: payload goes to its place at once, in whatever order; what is complete is told in the order of numbers.
+//! Receiving: payload is placed on arrival in any order; completions are reported in PSN order.
 //!
-//! Everything here was written by the peer and is believed only as far as it was checked. A packet counts as received only
-//! when it was taken; whoever asks for what it may not have is refused, once all before it is done. Late duplicates end at
-//! the number, before any memory is touched.
+//! Everything in a packet is untrusted until checked. A packet counts as received only when it was accepted. An invalid request
+//! is refused after all before it is done. Duplicates are dropped by their PSN, before memory is touched.
 
 use dapl::provider::Status;
 use zerocopy::FromBytes;
@@ -31,12 +30,12 @@ pub(super) struct Deferred {
     is_noted: bool,
 }
 
-/// Why a packet was not taken.
+/// The reason why a packet was not accepted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Untaken {
     /// It may be, when it comes again.
     Later,
-    /// Never: the peer is told why. A receive of ours may have to say why, too.
+    /// Refused: the peer is informed. A receive may fail with a status, too.
     Refused(Refusal, Option<(u32, Status)>),
     /// It answers nothing that we asked: the connection is over.
     BadAnswer,
@@ -53,7 +52,7 @@ impl<D: Driver> Conn<D> {
         self.now = now;
         self.settle(host);
         self.partner.heard(now, from);
-        // What was sent before the other side had the confirmation says nothing of it.
+        // Handshake packets were sent before the peer had the confirmation.
         if !matches!(head.kind(), Some(Kind::Accept | Kind::Cookie | Kind::Reject)) {
             self.confirming = None;
         }
@@ -87,9 +86,9 @@ impl<D: Driver> Conn<D> {
                     self.lane.moved(&self.config, &self.terms);
                 }
             }
-            // The other side does not know yet that it stands, or that we do.
+            // The peer does not know yet that the connection is established.
             Kind::Accept | Kind::Confirm => self.acks.at_once(),
-            // What is left of the set-up, come late.
+            // Late packets of the handshake.
             _ => {}
         }
         true
@@ -150,7 +149,7 @@ impl<D: Driver> Conn<D> {
         true
     }
 
-    /// Puts the payload where it belongs: so many bytes of the packet's if all of it is here, and not a piece alone.
+    /// Places the payload. Returns the payload length of the packet if all of it has arrived, not only a piece.
     fn take_in(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<Option<usize>, Untaken> {
         match self.pieces.meets(psn, data) {
             Met::Room => {}
@@ -191,7 +190,7 @@ impl<D: Driver> Conn<D> {
         self.acks.at_once();
         match untaken {
             Untaken::Later => self.counters.no_receive += 1,
-            // What was asked for earlier comes to its end first; it will come again.
+            // Earlier requests are completed first; this packet is retransmitted.
             Untaken::Refused(..) if arrival != Arrival::Next || self.serving.has_before(psn) => {}
             Untaken::Refused(refusal, receive) => self.refuse(refusal, psn, receive, host),
             Untaken::BadAnswer => self.end_with(Status::BadResponse, host),
@@ -263,7 +262,7 @@ impl<D: Driver> Conn<D> {
         is_noted.then_some(()).ok_or(Untaken::Later)
     }
 
-    /// A small send that was due, with nothing before it under way: it is delivered, and all else is left for later.
+    /// Fast path for a small send in order with nothing in progress before it: delivers it and defers the rest.
     #[inline]
     fn take_fast(&mut self, psn: Psn, data: &Data<'_>, ack_now: bool, host: &mut impl Host<D>) -> bool {
         let is_send = matches!(data.op, Op::Send | Op::SendSolicited);
@@ -323,7 +322,7 @@ impl<D: Driver> Conn<D> {
         may
     }
 
-    /// What the peer has received, and may receive.
+    /// Processes the peer's ack and credits.
     pub(super) fn take_ack(&mut self, ack: &Ack, ranges: &[Range], host: &mut impl Host<D>) {
         let delay = match ack.delay.get() {
             u16::MAX => Nanos::MAX,
@@ -369,8 +368,8 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// A shared queue had receives when we sent, and had none for it: what was sent beyond is to be sent again, without waiting
-    /// for a timeout, since nothing else will tell.
+    /// The shared receive queue had receives when the packets were sent, and none for them on arrival: retransmits the sends
+    /// beyond, without waiting for a timeout.
     #[cold]
     fn take_untaken_back(&mut self) {
         let (queue, there) = (&self.requests.queue, self.credits.there);

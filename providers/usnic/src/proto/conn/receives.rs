@@ -1,7 +1,7 @@
-//! The receives of this side: receive n of the connection takes send n (UR-2), whichever of its packets comes first.
+//! Posted receives: receive n of the connection takes send n (UR-2), whichever of its packets arrives first.
 //!
-//! Binds, notes what is here, and says which are complete, in order. Out of a shared queue they are taken in the order of the
-//! messages, no earlier than a message asks for one.
+//! Binds messages to receives, and reports which are complete, in order. From a shared receive queue, receives are taken in the
+//! order of the messages, when a message needs one.
 
 use super::words::{Driver, Host};
 use crate::proto::WINDOW;
@@ -9,8 +9,8 @@ use crate::proto::psn::Psn;
 use crate::proto::queue::Queue;
 use crate::proto::ranges::Ranges;
 
-/// Messages that may come before the oldest that is not complete, out of a shared queue: so much of it at most is taken by
-/// what one peer says.
+/// Messages that may be ahead of the oldest incomplete one with a shared receive queue: limits how many receives one peer can
+/// take.
 const SHARED: u32 = 64;
 
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(super) struct Receive<R> {
     last: Psn,
 }
 
-/// What a send finds.
+/// Result of looking up the receive of a send.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Found {
     Place(u32),
@@ -40,10 +40,10 @@ pub(super) struct Receives<D: Driver> {
     /// The next message to be bound, and to be completed.
     bound: u32,
     complete: u32,
-    /// What the peer was told last.
+    /// The last credit count sent to the peer.
     told: u32,
     shared: bool,
-    /// A send was not taken, and its sender has not heard so.
+    /// A send was not accepted, and its sender has not been informed.
     turned_away: bool,
 }
 
@@ -83,27 +83,27 @@ impl<D: Driver> Receives<D> {
         }
     }
 
-    /// What the peer is told now. Whose send was not taken hears of no receive first, though there may be one again: else it
-    /// would wait for an answer that does not come.
+    /// The credit count to be sent now. After a send was not accepted, a count without a receive is sent first, even if there
+    /// is one again: otherwise the sender would wait for an answer.
     pub(super) fn tell(&mut self, host: &impl Host<D>) -> u32 {
         let turned_away = std::mem::take(&mut self.turned_away);
         self.told = if turned_away { self.bound } else { self.credits(host) };
         self.told
     }
 
-    /// A send was not taken, and the next ack says so.
+    /// Whether a send was not accepted; the next ack says so.
     pub(super) fn turned_away(&self) -> bool {
         self.turned_away
     }
 
-    /// The peer asks, perhaps since it waits: it hears when there is a receive.
+    /// The peer probes: it is informed when there is a receive.
     pub(super) fn asked(&mut self, host: &mut impl Host<D>) {
         if self.shared && host.shared_left() == 0 {
             host.await_shared();
         }
     }
 
-    /// The peer may be waiting to hear of this many.
+    /// Whether the peer may be waiting for the present credit count.
     pub(super) fn is_news(&self, host: &impl Host<D>) -> bool {
         let (told, there) = (self.told.wrapping_sub(self.bound) as i32, self.credits(host).wrapping_sub(self.bound));
         there > 0 && told.max(0).unsigned_abs() <= there / 2
@@ -121,7 +121,7 @@ impl<D: Driver> Receives<D> {
         self.queue.find(u64::from(number)).map_or(Found::Nothing, Found::Place)
     }
 
-    /// The receive that this send finds, if it is its own queue's next and nothing before it is under way.
+    /// The receive for this send, if it is the next one of the own queue and nothing before it is in progress.
     pub(super) fn waiting(&self, number: u32) -> Option<&Receive<D::Recv>> {
         let is_next = number == self.bound && number == self.complete && !self.shared;
         self.queue.get(self.queue.next().filter(|_| is_next)?)
@@ -213,5 +213,5 @@ impl<R> Receive<R> {
     }
 }
 
-// What is bound is found in a window of message numbers that never comes near half of them.
+// Bound receives are found in a window that is far below half of the message numbers.
 const _: () = assert!(SHARED <= WINDOW);

@@ -1,7 +1,6 @@
-//! The requests of this side: they start in the order of their posts, are cut into packets when these leave, and complete in
-//! the order of their posts.
+//! Posted requests: started in posting order, segmented when packets are sent, completed in posting order.
 //!
-//! Knows what may start (fences, reads outstanding, credits) and what is done; sends nothing and touches no memory.
+//! Decides what may start (fences, outstanding reads, credits) and what is complete; sends nothing and touches no memory.
 
 use std::collections::VecDeque;
 
@@ -13,7 +12,7 @@ use crate::proto::queue::Queue;
 use crate::proto::ranges::Ranges;
 use crate::proto::wire::Op;
 
-/// What is needed to send a packet again.
+/// Data for retransmitting a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Sent {
     pub(super) what: What,
@@ -27,16 +26,16 @@ pub(super) struct Sent {
     pub(super) in_pieces: bool,
 }
 
-/// Whose piece a packet carries.
+/// The owner of a packet's payload.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum What {
     Request,
     Response,
-    /// Nobody's any more: its number is still due.
+    /// None any more: only its PSN must be delivered.
     Nothing,
 }
 
-/// How far a request is.
+/// Progress of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Stage {
     /// Not all of it has left.
@@ -75,7 +74,7 @@ pub(super) struct Numbers {
     pub(super) reads: u32,
 }
 
-/// Why nothing can be cut.
+/// The reason why no packet can be made.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Wait {
     /// There is nothing, or it waits for earlier requests.
@@ -88,7 +87,7 @@ pub(super) enum Wait {
     NoReads,
 }
 
-/// What was agreed, and what the peer said last.
+/// Limits from the handshake and from the peer's last ack.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) ord: u32,
@@ -101,7 +100,7 @@ pub(super) struct Requests<Q> {
     pub(super) numbers: Numbers,
     /// The one that is being cut.
     cutting: Option<u32>,
-    /// Reads that have started and whose data are not all here.
+    /// Started reads whose data have not all arrived.
     pub(super) reads_out: u32,
     /// One has failed: nothing more starts.
     pub(super) stopped: bool,
@@ -112,7 +111,7 @@ pub(super) struct Requests<Q> {
 }
 
 impl Work {
-    /// What its packets say.
+    /// Operation in its packets.
     pub(super) fn op(self) -> Op {
         match self {
             Work::Send { solicited: false } => Op::Send,
@@ -177,7 +176,7 @@ impl<Q> Requests<Q> {
         Ok(())
     }
 
-    /// What could be cut next, with at most so many bytes in a whole message and in a part of one.
+    /// The next packet, with at most `fragment` bytes for a whole message and `chunk` bytes for a part of one.
     pub(super) fn next(&self, bounds: Bounds, fragment: u32, chunk: u32) -> Result<Sent, Wait> {
         if self.stopped {
             return Err(Wait::Idle);

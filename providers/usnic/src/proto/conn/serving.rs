@@ -1,7 +1,7 @@
-//! The peer's reads: taken in the order of their packets, answered in the order of their numbers (UR-4).
+//! Reads of the peer: accepted in PSN order, answered in the order of their numbers (UR-4).
 //!
-//! Keeps where the data lie until the peer has them all, for they may have to leave again. As many as were agreed, and as
-//! many again that have been sent and whose acks are late.
+//! Keeps the location of the data until the peer has acknowledged all, for retransmissions. Limited to the agreed number, and
+//! as many again that were sent and whose acks are late.
 
 use std::collections::VecDeque;
 
@@ -23,11 +23,11 @@ pub(super) struct Read {
     out: u32,
 }
 
-/// What becomes of a read request.
+/// Result for a read request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Taken {
     Yes,
-    /// There is no room until an ack comes.
+    /// No space until an ack arrives.
     Later,
     /// More than agreed, or a number that was used.
     Nonsense,
@@ -35,10 +35,10 @@ pub(super) enum Taken {
 
 #[derive(Debug)]
 pub(super) struct Serving {
-    /// From the oldest on whose data the peer has not all.
+    /// Reads, from the oldest whose data are not fully acknowledged.
     reads: VecDeque<Read>,
     first: u32,
-    /// So many at the front have been sent.
+    /// Number of reads at the front that have been sent.
     sent: usize,
     most: usize,
     /// The memory of this one could not be read: it and what follows are not answered.
@@ -70,7 +70,7 @@ impl Serving {
         self.reads.get(self.place(id)).filter(|read| read.there)
     }
 
-    /// A read request came, whose memory may be read.
+    /// Adds a read request, whose memory may be read.
     pub(super) fn take(&mut self, id: u32, psn: Psn, key: u32, address: u64, length: u32) -> Taken {
         let place = self.place(id);
         if place >= self.sent + self.most || self.get(id).is_some() {
@@ -86,7 +86,7 @@ impl Serving {
         Taken::Yes
     }
 
-    /// The next piece of an answer: of a read before whose request nothing is missing.
+    /// The next packet of an answer: of a read before whose request no packet is missing.
     pub(super) fn next(&self, next: Psn, fragment: u32, chunk: u32) -> Option<Sent> {
         let read = self.reads.get(self.sent).filter(|read| read.there && read.psn.is_before(next))?;
         let left = read.length - read.cut;

@@ -1,4 +1,4 @@
-//! What the time brings: one deadline for all that waits, and what is done when it is here.
+//! Deadlines: one per connection for all timers, and the work to be done when it expires.
 
 use dapl::provider::Status;
 
@@ -11,11 +11,11 @@ use crate::proto::flight::Timeout;
 use crate::proto::schedule::Outlook;
 use crate::proto::{Nanos, SECONDS};
 
-/// A connection that nobody has touched for so long gives back what memory it can.
+/// Idle time after which a connection frees memory.
 const REST: Nanos = SECONDS;
 
 impl<D: Driver> Conn<D> {
-    /// When `on_time` is to be called, at the latest; packets may be due after it.
+    /// Latest time of the next `on_time` call; packets may become due after it.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         self.deadline_beside(|| (self.resend_at(), self.fresh_at()))
     }
@@ -36,7 +36,7 @@ impl<D: Driver> Conn<D> {
             self.lane.path.deadline(),
             earliest([resend, fresh]).filter(|at| *at > self.now),
             self.credits.deadline(),
-            // When it has passed, `outlook` says so, unless something else holds it up.
+            // When it has passed, `outlook` says so, unless something else blocks it.
             self.turn_at.filter(|at| *at > self.now),
             self.partner.deadline(),
             self.confirming.and_then(|it| it.deadline()),
@@ -44,10 +44,10 @@ impl<D: Driver> Conn<D> {
         ])
     }
 
-    /// What it wants next: turns, and to be looked at again.
+    /// The connection's next turns and deadline.
     pub(crate) fn outlook(&self, now: Nanos) -> Outlook {
         if self.deferred.is_some() && !self.ending.is_closed() {
-            // What follows from it is seen once it is noted: in the next pass, or before what is posted first.
+            // Deferred work comes first: in the next pass, or before the next post.
             return Outlook { deadline: self.deadline(), ..Outlook::default() };
         }
         if self.ending.is_closed() {
@@ -135,7 +135,7 @@ impl<D: Driver> Conn<D> {
     }
 }
 
-/// Of those that there are. No branches: this is on the way of every message.
+/// The earliest of the given times. Branch-free, because it runs for every message.
 fn earliest<const N: usize>(all: [Option<Nanos>; N]) -> Option<Nanos> {
     let at = all.into_iter().fold(Nanos::MAX, |least, at| least.min(at.unwrap_or(Nanos::MAX)));
     (at < Nanos::MAX).then_some(at)

@@ -1,7 +1,7 @@
-//! What leaves, and in which order: resends, then new packets with acks on them, then acks of their own (US-4).
+//! Sending, in this order: retransmissions, new packets with acks on them, ack packets (US-4).
 //!
-//! Decides and counts; `write` makes the bytes. Small requests go before all other new packets, over the command channel;
-//! large ones and answers to reads take turns (US-2). Pieces are cut when they leave (US-6).
+//! Decides and counts; `write` encodes. Small requests go before all other new packets, over the command channel; large ones
+//! and answers to reads alternate (US-2). Packets are segmented when they are sent (US-6).
 
 use dapl::provider::Status;
 
@@ -17,15 +17,15 @@ use crate::proto::{MICROS, Nanos};
 
 /// Resends in one pass at most: progress is shared among connections.
 const RESENDS: u32 = 64;
-/// Small answers that wait at most; who asks for more asks again.
+/// Limit of queued small answers; the peer repeats its probe.
 const NOTES: usize = 8;
-/// A bind whose turn has come is asked again after so long.
+/// Interval after which a deferred bind is tried again.
 const TURN: Nanos = 50 * MICROS;
 
 /// A packet without a number that is due.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Note {
-    /// A probe of so many bytes is here.
+    /// Answer to an MTU probe of this size.
     ProbeAck(u32),
     /// The answer to a challenge, to where that came from.
     Response(u64, Source),
@@ -62,7 +62,7 @@ impl<D: Driver> Conn<D> {
         if let Some(packet) = self.small(out, host) {
             return Some(packet);
         }
-        // What lies behind a gap fits only an ack of its own, and the peer waits for that.
+        // Ranges behind a gap fit only into an ack packet, and the peer waits for them.
         if self.acks.due(self.now) && !self.received.is_gapless() {
             return Some(self.write_ack(out, 0, host));
         }
@@ -74,7 +74,7 @@ impl<D: Driver> Conn<D> {
         packet.or_else(|| self.acks.due(self.now).then(|| self.write_ack(out, 0, host)))
     }
 
-    /// What is answered or asked without a number.
+    /// Answers and probes without a PSN.
     fn small(&mut self, out: &mut Vec<u8>, host: &impl Host<D>) -> Option<Outgoing> {
         let start = out.len();
         if let Some(to) = self.partner.transmit(self.now, self.flight.rtt(), &self.terms, out) {
@@ -170,7 +170,7 @@ impl<D: Driver> Conn<D> {
         Some(packet)
     }
 
-    /// What it would carry is not there any more.
+    /// Whether the payload of a packet is no longer needed.
     fn has_nothing(&self, sent: &Sent) -> bool {
         match sent.what {
             What::Nothing => false,
@@ -181,14 +181,14 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// What a packet carried is not to be carried again: its number goes on, empty.
+    /// Whether a lost packet is sent again without its payload: its PSN must still be delivered.
     fn is_void(&mut self, sent: &Sent) -> bool {
         if self.has_nothing(sent) {
             return true;
         }
         let request = self.requests.queue.get(sent.slot).filter(|_| sent.what == What::Request);
-        // The peer's shared queue had a receive when we sent, and has none now. To insist would keep all that lies behind
-        // from being counted as here.
+        // The peer's shared receive queue had a receive when the packet was sent, and has none now. Repeating it would keep all
+        // later packets from being delivered.
         let finds_nothing =
             request.is_some_and(|it| matches!(it.work, Work::Send { .. }) && !is_below(it.id, self.credits.there));
         if finds_nothing {
@@ -252,11 +252,11 @@ impl<D: Driver> Conn<D> {
         self.requests.next(self.bounds(), fragment, chunk)
     }
 
-    /// The next piece that could leave, of a request or of an answer, if there is room in flight on its channel.
+    /// The next packet of a request or of an answer, if its channel has space in flight.
     pub(super) fn piece(&self) -> Result<Sent, Wait> {
         let (fragment, chunk) = self.lane.payloads();
         let request = self.requests.next(self.bounds(), fragment, chunk);
-        // What sends nothing needs no room.
+        // A request that sends nothing needs no space.
         if let Err(wait @ (Wait::Turn | Wait::NoReads)) = request {
             let is_due = wait == Wait::NoReads || self.turn_at.is_none_or(|at| at <= self.now);
             if is_due {
@@ -282,7 +282,7 @@ impl<D: Driver> Conn<D> {
         Ok(sent)
     }
 
-    /// What stands at the head is done here. Says whether it is.
+    /// Completes requests at the head that need no packet. Returns whether it did.
     #[cold]
     fn take_turn(&mut self, wait: Wait, host: &mut impl Host<D>) -> bool {
         let Some(request) = self.requests.queue.next().and_then(|slot| self.requests.queue.get(slot)) else {

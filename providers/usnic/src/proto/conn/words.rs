@@ -11,10 +11,10 @@ use crate::proto::path::{BASE, HEADERS_V4};
 use crate::proto::wire::Refusal;
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS, WINDOW};
 
-/// Where a packet came from.
+/// Source address of a packet.
 pub(crate) type Source = SocketAddr;
 
-/// What a connection is allowed, and how it behaves. The defaults are those of the settings and, where there is no setting, the values in use.
+/// Configuration of a connection, from the settings or with constant values.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     /// Requests, and receives, outstanding at most.
@@ -24,9 +24,9 @@ pub(crate) struct Config {
     pub(crate) shared: bool,
     /// Packets in flight at most, up to [`WINDOW`].
     pub(crate) window: u32,
-    /// What our socket has room for; the peer is told.
+    /// Capacity of the local socket buffer, as announced to the peer.
     pub(crate) window_kib: u16,
-    /// An ack is owed for so long at most.
+    /// Maximum delay of an ack.
     pub(crate) ack_delay: Nanos,
     /// Payload at most that goes over the command channel.
     pub(crate) tiny: u32,
@@ -36,13 +36,13 @@ pub(crate) struct Config {
     /// Before the round trip is known, and at least.
     pub(crate) first_timeout: Nanos,
     pub(crate) min_timeout: Nanos,
-    /// The peer is gone when it has said nothing for so long, though asked.
+    /// Time without an answer after which the peer is given up.
     pub(crate) give_up: Nanos,
-    /// How often the peer is asked whether it has a receive by now; `None`: for ever.
+    /// Limit of RNR probes; `None`: none.
     pub(crate) rnr_limit: Option<u32>,
-    /// An idle connection says something after so long; 0: never.
+    /// Keepalive interval of an idle connection; 0: none.
     pub(crate) keepalive: Nanos,
-    /// A closed connection answers late packets for so long.
+    /// Time for which a closed connection answers late packets.
     pub(crate) linger: Nanos,
     /// Bytes of a datagram that the path surely takes; what IP and UDP add to it.
     pub(crate) mtu_start: usize,
@@ -79,7 +79,7 @@ impl Default for Config {
     }
 }
 
-/// What a request asks for.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Work {
     Send {
@@ -103,7 +103,7 @@ pub(crate) struct Post<Q> {
     pub(crate) request: Q,
 }
 
-/// What a driver keeps with the work of a connection.
+/// The driver's data with posted work.
 pub(crate) trait Driver {
     /// With a request: its segments and its token.
     type Request;
@@ -125,7 +125,7 @@ pub(crate) trait Host<D: Driver> {
     fn take_shared(&mut self) -> Option<(D::Recv, u64)>;
     /// Receives in the shared queue.
     fn shared_left(&self) -> u32;
-    /// There are too few: the connection wants to hear of the next, by `Conn::look_at_credits`.
+    /// There are too few receives: calls `Conn::look_at_credits` when some are added.
     fn await_shared(&mut self) {}
     /// The turn of a bind has come: `true` when it is done, `false` when it must be tried again soon.
     fn turn(&mut self, request: &D::Request) -> Result<bool, Status>;
@@ -142,7 +142,7 @@ pub(crate) enum Channel {
     Data,
 }
 
-/// Where the payload of a packet lies.
+/// Location of a packet's payload.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Payload {
     None,
@@ -159,11 +159,11 @@ pub(crate) enum Payload {
         address: u64,
         length: u32,
     },
-    /// So many bytes that nobody looks at.
+    /// Padding of this length.
     Padding(u32),
 }
 
-/// A packet that leaves: its header stands at the end of the buffer that was given.
+/// A packet to be sent; its header is at the end of the given buffer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Outgoing {
     /// Bytes appended to the buffer.
@@ -171,6 +171,6 @@ pub(crate) struct Outgoing {
     pub(crate) payload: Payload,
     pub(crate) channel: Channel,
     pub(crate) resend: bool,
-    /// Where to, if not to `Conn::peer`.
+    /// Destination, if not `Conn::peer`.
     pub(crate) to: Option<Source>,
 }

@@ -20,7 +20,7 @@ impl<D: Driver> Conn<D> {
         Head::new(kind, flags, self.terms.peer_conn, self.terms.peer_token)
     }
 
-    /// What its packets say of the message that a piece belongs to, and where the piece lies.
+    /// Message header and payload location of a packet.
     fn message(&self, sent: &Sent) -> (Message, Payload) {
         let nothing = (Message { op: Op::Write as u8, ..Message::default() }, Payload::None);
         let Sent { slot, offset, length, .. } = *sent;
@@ -121,7 +121,7 @@ impl<D: Driver> Conn<D> {
         out.extend_from_slice(carried.as_bytes());
     }
 
-    /// What we have received, and may receive.
+    /// The ack fields: received packets and credits.
     fn said(&mut self, delay: u16, host: &impl Host<D>) -> Ack {
         let was_turned_away = self.receives.turned_away();
         let credits = self.receives.tell(host).into();
@@ -133,7 +133,7 @@ impl<D: Driver> Conn<D> {
         Ack { next, credits, delay: delay.into(), serial: self.ack_serial.into() }
     }
 
-    /// An ack of its own.
+    /// Encodes an ack packet.
     pub(super) fn write_ack(&mut self, out: &mut Vec<u8>, flags: u16, host: &impl Host<D>) -> Outgoing {
         let start = out.len();
         out.extend_from_slice(self.head(Kind::Ack, flags).as_bytes());
@@ -165,7 +165,7 @@ impl<D: Driver> Conn<D> {
     }
 }
 
-/// A packet without payload, whose header has this many bytes.
+/// A packet without payload, with a header of this length.
 pub(super) fn outgoing(header: usize) -> Outgoing {
     Outgoing { header, payload: Payload::None, channel: Channel::Command, resend: false, to: None }
 }

@@ -1,6 +1,6 @@
-//! What an ack changes: packets are acked, the RTT and the delivery rate are measured, and losses are detected.
+//! Processing of an ack: packets become acked, RTT and delivery rate are measured, and losses are detected.
 //!
-//! Everything in an ack is checked before anything of it counts. Time alone changes nothing here: that is `timeout`'s.
+//! All of an ack is validated before any of it takes effect.
 
 use super::super::psn::Psn;
 use super::super::wire::Range;
@@ -11,7 +11,7 @@ use super::{Acked, Cause, Flight, OutOfWindow, State};
 /// Round trips without any that could be measured, after which those of first copies are.
 const UNSURE: Nanos = 4;
 
-/// What one ack's packets say together.
+/// Summary of the packets of one ack.
 #[derive(Default)]
 struct Round {
     acked: Acked,
@@ -19,7 +19,7 @@ struct Round {
     newest: Option<(u64, Nanos, u8)>,
     /// The state of that packet, when it left.
     state: PacketState,
-    /// When the youngest of those that were retransmitted spuriously was sent first.
+    /// First send time of the newest packet that was retransmitted spuriously.
     first: Option<Nanos>,
 }
 
@@ -60,7 +60,7 @@ impl<T: Copy> Flight<T> {
         Ok(round.acked)
     }
 
-    /// Nothing of it is about packets that were not sent, or that nobody can still wait for.
+    /// Whether an ack names only packets that were sent and are in the window.
     fn is_inside(&self, next: Psn, ranges: &[Range]) -> bool {
         const LENGTH: i32 = WINDOW as i32;
         let sent = self.next.since(next);
@@ -139,7 +139,7 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// What follows from packets newly acked.
+    /// Updates RTT and delivery rate from newly acked packets.
     fn learn(&mut self, now: Nanos, delay: Nanos, round: &mut Round) {
         if round.acked.packets == 0 {
             return;
@@ -159,9 +159,10 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// Where the path has become far longer, all is sent again before its ack can come, and nothing that left once is left
-    /// to be measured. So when that has been so for some round trips, and retransmissions are known to be spurious, first transmissions are;
-    /// if those acked are younger and younger. Where they do not, it takes long because much was lost.
+    /// After a large increase of the path's delay, every packet is retransmitted before its ack can arrive, so no packet sent
+    /// once is left for an RTT sample. If this lasts for some round trips, and retransmissions are known to be spurious, first
+    /// transmissions are sampled, provided that those acked are progressively newer; otherwise the delay comes from real
+    /// losses.
     fn learn_from_first(&mut self, now: Nanos, first: Nanos, delay: Nanos) {
         let (since, oldest) = *self.unsure.get_or_insert((now, first));
         let lasts = now.saturating_sub(since);
@@ -171,7 +172,7 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// An ack that tells once more of the same gap has the packet before it resent, unless a resend is on its way
+    /// A duplicate ack that reports the same gap causes a retransmission of the packet before it, unless one is in flight
     /// (US-11).
     fn note_duplicate_ack(&mut self, now: Nanos, has_gap: bool, acked: &mut Acked) {
         if acked.advanced {

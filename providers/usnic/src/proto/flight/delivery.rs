@@ -19,7 +19,7 @@ pub(crate) struct PacketState {
     is_app_limited: bool,
 }
 
-/// What one ack says of the path's rate (draft, 4.1.2.1.3 and 2.3).
+/// Rate sample of an ack (draft, 4.1.2.1.3 and 2.3).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct RateSample {
     /// Bytes per second; 0: the interval was too short to be reliable.

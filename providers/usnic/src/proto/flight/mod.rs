@@ -1,11 +1,8 @@
 //! Loss recovery in the terms of RFC 9002 and RACK (RFC 8985): packets sent and not acked (US-8, US-9, US-11).
 //!
-//! A packet is in one of four states: acked, unsent (it has no number yet), in flight, lost. A connection reports what it sent and
-//! every ack that came, and asks what to send again and when to come back. An ack may be stale, doubled, or made up: what lies outside of what
-//! was sent is counted and changes nothing. Each packet costs a bounded amount of work, and the memory grows to the
-//! window and no further.
-//!
-//! Nothing is sent here, and how fast to send is for `congestion` to say.
+//! A packet is in one of four states: unsent (no PSN yet), in flight, lost, acked. A connection reports what it sent and every
+//! received ack, and asks what to retransmit and for its deadline. An ack may be stale, duplicate or forged: parts outside of
+//! what was sent are counted and ignored. The work per packet is bounded, and memory is limited by the window.
 
 mod acked;
 mod delivery;
@@ -23,7 +20,7 @@ pub(crate) use delivery::{Delivery, LostPacket, RateSample, is_loss_too_high};
 use reorder::Reorder;
 use ring::Ring;
 
-/// Why a packet is retransmitted.
+/// The cause of a retransmission.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Cause {
     /// It was found lost, as later ones were acked.
@@ -32,7 +29,7 @@ pub(crate) enum Cause {
     Pto,
 }
 
-/// Where a packet stands.
+/// State of a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum State {
     Acked,
@@ -50,7 +47,7 @@ pub(crate) struct OutOfWindow;
 pub(crate) struct Lost {
     pub(crate) packets: u32,
     pub(crate) bytes: u64,
-    /// When the first and the last of them had left.
+    /// Send times of the first and the last of them.
     pub(crate) first_sent: Nanos,
     pub(crate) last_sent: Nanos,
     /// Discontiguous ranges of packet numbers.
@@ -75,7 +72,7 @@ impl Lost {
     }
 }
 
-/// What an ack brought.
+/// Result of an ack.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Acked {
     /// Newly acked.
@@ -89,13 +86,13 @@ pub(crate) struct Acked {
     pub(crate) rate: Option<RateSample>,
     /// The cumulative number moved.
     pub(crate) advanced: bool,
-    /// Packets that were thought lost, and whose first copy came after all.
+    /// Packets declared lost whose first transmission arrived after all.
     pub(crate) spurious: u32,
     /// Older than one that came before: nothing was done.
     pub(crate) old: bool,
 }
 
-/// What a deadline brought.
+/// Result of a deadline.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Timeout {
     /// It was not yet time.
@@ -109,7 +106,7 @@ pub(crate) enum Timeout {
     GiveUp,
 }
 
-/// What happened, for those who look for trouble.
+/// Counters of loss recovery.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Tally {
     /// Acks: older than another, repeating a gap, outside of what was sent.
@@ -119,7 +116,7 @@ pub(crate) struct Tally {
     /// Packets put on the resend list, by cause.
     pub(crate) losses: u64,
     pub(crate) probes: u64,
-    /// Of these, those whose first copy came after all.
+    /// Those of them whose first transmission arrived after all.
     pub(crate) spurious_losses: u64,
     pub(crate) spurious_probes: u64,
 }
@@ -142,13 +139,13 @@ pub(crate) struct Flight<T> {
     rtt: Rtt,
     /// Since when there are acks, but none that a round trip can be measured by; and when what the first was of had left.
     unsure: Option<(Nanos, Nanos)>,
-    /// When something was last acked, or the first packet left.
+    /// Time of the last newly acked packet, or of the first sent one.
     progress: Nanos,
-    /// When the last timeout was, and how many there were since the last progress.
+    /// Time of the last probe timeout, and number of them since the last progress.
     last_pto: Nanos,
     pto_count: u32,
     probes: u32,
-    /// Acks since the cumulative number moved that tell of a gap behind it.
+    /// Acks with a gap since the cumulative number moved.
     duplicate_acks: u32,
     tally: Tally,
 }
@@ -247,7 +244,7 @@ impl<T: Copy> Flight<T> {
         &self.tally
     }
 
-    /// Where a packet of the window stands.
+    /// State of a packet in the window.
     pub(crate) fn state(&self, psn: Psn) -> State {
         match psn.since(self.first) {
             ..0 => State::Acked,
@@ -258,7 +255,7 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// A new packet leaves. There has to be room.
+    /// Records a new packet and returns its PSN. The window must have space.
     pub(crate) fn sent(&mut self, now: Nanos, bytes: u64, what: T) -> Psn {
         assert!(self.room() > 0, "who sends asks for room first");
         if self.is_empty() {
@@ -284,7 +281,7 @@ impl<T: Copy> Flight<T> {
         Some((psn, self.ring.slot(psn).what))
     }
 
-    /// Why a packet is to be resent, or was resent last; `None` if neither.
+    /// The cause of a pending or the last retransmission; `None` if there was none.
     pub(crate) fn cause(&self, psn: Psn) -> Option<Cause> {
         match self.state(psn) {
             State::Lost => Some(self.ring.slot(psn).cause),
@@ -293,7 +290,7 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// What it takes to send a packet again is now this. Nothing if it is acked, or was never sent.
+    /// Replaces the retransmission data of a packet. Has no effect if it is acked, or was never sent.
     pub(crate) fn change(&mut self, psn: Psn, what: T) {
         if matches!(self.state(psn), State::InFlight | State::Lost) {
             self.ring.slot_mut(psn).what = what;

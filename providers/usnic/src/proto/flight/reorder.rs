@@ -1,9 +1,9 @@
-//! When a packet counts as lost: packet threshold, time threshold, and how both adapt to a path that reorders.
+//! Loss detection thresholds: packet threshold, time threshold, and their adaptation to reordering.
 //!
-//! A packet is lost if one that left later was acked, and either as many as the packet threshold left later and are no longer
-//! in flight, or the loss delay has passed since it left: a round trip and the reordering window (RFC 9002, 6.1). As in RACK
-//! (RFC 8985, 6.2) the order is that of transmission, not of packet numbers, and the window grows when a loss turns out to be
-//! spurious, for then the path reorders. Both shrink again when many losses were real.
+//! A packet is lost if one sent later was acked, and either the packet threshold of later ones are no longer in flight, or the
+//! loss delay has passed since it was sent: a round trip and the reordering window (RFC 9002, 6.1). As in RACK (RFC 8985, 6.2)
+//! the order is that of transmission, not of PSNs, and the window grows when a loss turns out to be spurious. Both shrink again
+//! when many losses were real.
 
 use super::super::rtt::Rtt;
 use super::super::{MICROS, Nanos, SECONDS};
@@ -25,7 +25,7 @@ const CALM: u32 = 64;
 pub(super) struct Reorder {
     packet_threshold: u32,
     time_threshold: u64,
-    /// When they last grew: once in a round trip (RFC 8985, 6.2).
+    /// Time of the last increase: once per round trip (RFC 8985, 6.2).
     grown: Option<Nanos>,
     /// Real losses since then.
     needed: u32,

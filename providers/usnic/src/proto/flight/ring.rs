@@ -1,31 +1,30 @@
-//! Where the packets in flight are kept: a ring indexed by PSN, and through it a list in the order in which they left.
+//! Storage of the packets in flight: a ring indexed by PSN, and a list in transmission order through it.
 //!
-//! The ring grows as far as it is needed, up to the window; within it every packet has its slot by its number alone.
-//! The list holds the packets in flight, oldest transmission first; a packet that is sent again moves to its end. Which packets there are is
-//! for `Flight` to know.
+//! The ring grows as needed, up to the window. The list holds the packets in flight, oldest transmission first; a retransmitted
+//! packet moves to its end.
 
 use super::super::psn::Psn;
 use super::super::{Nanos, WINDOW};
 use super::Cause;
 use super::delivery::PacketState;
 
-/// What an idle connection starts with, in slots.
+/// Initial size in slots.
 const SMALLEST: usize = 16;
 
 /// One packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot<T> {
     pub(super) what: T,
-    /// When it last left,
+    /// Time of the last transmission.
     pub(super) sent: Nanos,
-    /// When it left for the first time.
+    /// Time of the first transmission.
     pub(super) first: Nanos,
     /// as the how manieth of all that left.
     pub(super) order: u64,
     pub(super) bytes: u32,
-    /// What was delivered and lost when it last left.
+    /// Delivered and lost totals at the last transmission.
     pub(super) state: PacketState,
-    /// How often it left.
+    /// Number of transmissions.
     pub(super) sends: u8,
     /// Of the last time that it was to be sent again.
     pub(super) cause: Cause,
@@ -147,7 +146,7 @@ impl<T: Copy> Ring<T> {
         self.bytes -= u64::from(bytes);
     }
 
-    /// Gives the memory back. Nobody may need a slot.
+    /// Frees the memory. No packet may be in the ring.
     pub(super) fn rest(&mut self) {
         self.slots = Vec::new();
     }

@@ -24,7 +24,7 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// When `on_time` has something to do; `None` if nothing is in flight (what is to be resent waits for its sender).
+    /// Time of the next `on_time`; `None` if nothing is in flight (pending retransmissions wait for the sender).
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let slot = self.ring.slot(self.ring.oldest()?);
         let timeout = self.pto_deadline();
@@ -34,7 +34,7 @@ impl<T: Copy> Flight<T> {
         Some(timeout.min(slot.sent.saturating_add(self.reorder.loss_delay(&self.rtt))))
     }
 
-    /// When the probe timeout expires, or the peer is given up.
+    /// Deadline of the probe timeout, or of giving the peer up.
     fn pto_deadline(&self) -> Nanos {
         let oldest = self.ring.oldest().map_or(0, |psn| self.ring.slot(psn).sent);
         let from = oldest.max(self.progress).max(self.last_pto);
@@ -45,13 +45,13 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// When the peer is gone, if it was asked often enough.
+    /// Time at which the peer is given up, if enough probes were sent.
     fn give_up(&self) -> Nanos {
         self.progress.saturating_add(self.rtt.timing().give_up)
     }
 
-    /// The time has come, perhaps. May have to be called again: ask `deadline`. Whatever has arrived is to be handed in
-    /// before, or it is taken for late.
+    /// Handles an expired deadline; ask `deadline` for the next. Received acks must be processed before, or their packets count
+    /// as late.
     pub(crate) fn on_time(&mut self, now: Nanos) -> Timeout {
         let mut lost = Lost::default();
         self.detect(now, &mut lost);

@@ -1,17 +1,17 @@
 //! Authenticated encryption under a pre-shared key, for a network path that is not trusted.
 //!
-//! Set-up packets go through a [`Guard`]: XChaCha20-Poly1305 under a key of the pre-shared one, with nonces from the caller's
-//! random source. Packets of a connection go through its [`Seal`]: ChaCha20-Poly1305, one key a direction, from the pre-shared
-//! key and both sides' random numbers by HKDF-SHA256, with a counter as nonce that a window lets in once. What does not open
-//! gets no answer: who has another key learns nothing, not even that somebody is here.
+//! Handshake packets go through a [`Guard`]: XChaCha20-Poly1305 under a key derived from the pre-shared one, with random
+//! nonces. Packets of a connection go through its [`Seal`]: ChaCha20-Poly1305, one key per direction, derived from the
+//! pre-shared key and both sides' random numbers by HKDF-SHA256, with a counter as nonce and a replay window. A packet that
+//! does not authenticate gets no answer, so a host with another key does not even learn that there is a listener.
 //!
 //! ```text
 //! set-up   Head  clear part  sealed(rest)  nonce(24)   tag(16)      without a key:  Head  clear part  rest  CRC32C(4)
 //! open     Head  sealed(rest)              counter(8)  tag(16)
 //! ```
 //!
-//! The head and the clear part are authenticated with the rest. There is no forward secrecy: who learns the pre-shared key
-//! can read what was recorded.
+//! The head and the clear part are authenticated with the rest. There is no forward secrecy: the pre-shared key decrypts
+//! recorded traffic.
 
 mod replay;
 
@@ -41,10 +41,10 @@ pub(crate) const OVERHEAD: usize = COUNTER + TAG;
 /// Bytes that a [`Guard`] adds at most.
 pub(crate) const GUARD: usize = NONCE + TAG;
 
-/// Shortest secret: so much cannot be tried out.
+/// Minimum length of a secret, against guessing.
 pub(crate) const MIN_SECRET: usize = 16;
 
-/// What both sides know, in the form that keys are derived from.
+/// The pre-shared key, in the form that keys are derived from.
 pub(crate) struct Psk(Zeroizing<[u8; 32]>);
 
 impl fmt::Debug for Psk {
@@ -117,7 +117,8 @@ impl Guard {
         out.extend_from_slice(&tag.expect("a packet is far shorter than what a key may seal"));
     }
 
-    /// What followed the clear part of `clear` bytes, in `room`. `None`: damaged, not ours, or guarded in another way.
+    /// Decrypts what follows the clear part of `clear` bytes, into `room`. `None`: corrupt, another key, or another kind of
+    /// protection.
     pub(crate) fn open<'a>(&self, packet: &[u8], clear: usize, room: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         let (head, _) = wire::head(packet)?;
         let (open, rest) = packet.split_at_checked(HEAD + clear)?;
@@ -196,7 +197,7 @@ impl Seal {
         self.decrypt(&mut packet.to_vec()).is_some()
     }
 
-    /// Opens a packet where it lies: its head and its body. `None`: not ours, damaged, or here before; it may be garbled.
+    /// Decrypts a packet in place: its head and its body. `None`: another key, corrupt, or replayed; the buffer may be garbled.
     pub(crate) fn open<'a>(&mut self, packet: &'a mut [u8]) -> Option<(Head, &'a [u8])> {
         let (head, body, counter) = self.decrypt(packet)?;
         // Only now: else a forged counter could shut the window.

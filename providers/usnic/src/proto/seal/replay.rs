@@ -1,8 +1,6 @@
-//! Which counters have been here: each goes through once, and none that lies too far back.
-//!
-//! Knows nothing of packets.
+//! Replay window: each counter is accepted once, and none that is too old.
 
-/// Counters behind the highest that are told apart: twice the packets that can be in flight, as acks and probes count too.
+/// Size of the window: twice the packets that can be in flight, as acks and probes count too.
 pub(crate) const WIDTH: u64 = 8192;
 
 const _: () = assert!(WIDTH >= 4096 && WIDTH.is_multiple_of(64));
@@ -22,7 +20,7 @@ impl Window {
         Window { end: 0, seen: [0; WORDS] }
     }
 
-    /// It has not been taken, and is not too old to tell. The very last number is never new: it has no successor.
+    /// Whether the counter is new and not too old. The very last number is never new: it has no successor.
     pub(crate) fn is_new(&self, counter: u64) -> bool {
         if counter >= self.end {
             return counter != u64::MAX;
@@ -39,7 +37,7 @@ impl Window {
         self.seen[word(counter)] |= bit(counter);
     }
 
-    /// Makes room up to `counter`: the places there are those of counters that are now too old.
+    /// Moves the window up to `counter`, and clears the bits of counters that enter it.
     fn forget(&mut self, counter: u64) {
         if counter - self.end >= WIDTH {
             self.seen = [0; WORDS];

@@ -1,4 +1,4 @@
-//! What a key keeps out.
+//! Packets that a key rejects.
 
 use super::*;
 use crate::proto::setup::tests::Dice;

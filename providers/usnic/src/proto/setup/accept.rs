@@ -1,15 +1,15 @@
-//! The passive side of all attempts that are not connections yet.
+//! The passive side of the handshake, for all attempts of an IA.
 //!
-//! One table for an IA. Sources that have not shown that they are there get few places in it and then cookies, for which
-//! nothing is kept; and until they have, never more than three times the bytes that came from them. An attempt is known by its
-//! source, the client's number and token, and the hand-off; a repetition finds it, also for a while after it is over.
+//! Sources with an unverified address get few table entries and then cookies, for which no state is kept; until verified, they
+//! get at most three times the bytes that they sent. An attempt is identified by source, the client's number and token, and the
+//! hand-off; a duplicate finds it, also for a while after it is over.
 //!
 //! ```text
 //! Pending --accept--> Accepted --confirmed--> Over
 //!   |  \--reject, the client leaves or is gone--> Over <--time is up, the client leaves or does not know it--/
 //! ```
 //!
-//! Knows no consumer, no listener and no connection: the caller has these, and keeps the `RequestId` with them.
+//! The caller has the consumer, the listeners and the connections, and keeps the `RequestId` with them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -23,16 +23,16 @@ use super::{Agreed, Offer, Random, Setup};
 use crate::proto::Nanos;
 use crate::proto::wire::{self, Kind, VERSION};
 
-/// What is sent to an unproven source, as a multiple of what came from it.
+/// Amplification limit: bytes to an unverified source, as a multiple of those received from it.
 const FOLD: u64 = 3;
-/// How often, between repetitions, the host must report the client's port as closed before that is believed.
+/// Number of reports, between retransmissions, that the client's port is closed before that is believed.
 const MIN_CLOSED: u32 = 2;
 
 /// One request, for as long as the caller keeps it; none is used twice.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) struct RequestId(u64);
 
-/// What a packet did.
+/// Result of a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Step {
     Nothing,
@@ -40,13 +40,14 @@ pub(crate) enum Step {
     Unreadable,
     /// An answer was appended; it goes to the source.
     Answer,
-    /// A new request, for the consumer: [`Acceptor::request`] says what it brings. That it is here was appended, for its source.
+    /// A new request for the consumer: [`Acceptor::request`] returns its content. The "pending" answer to its source was
+    /// appended.
     Requested(RequestId),
     /// The client has withdrawn this one, or does not know it: it is over.
     Withdrawn(RequestId),
 }
 
-/// What the time did.
+/// Result of a deadline.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Due {
     /// A packet was appended; it goes there.
@@ -55,7 +56,7 @@ pub(crate) enum Due {
     Failed(RequestId),
 }
 
-/// What a request brings.
+/// Content of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Request<'a> {
     pub(crate) from: SocketAddr,
@@ -79,7 +80,7 @@ enum Stage {
         token: u64,
         wait: Nanos,
         until: Nanos,
-        /// How often the host has reported the client's port as closed, at most once per accept.
+        /// Number of reports that the client's port is closed, at most once per accept.
         closed: u32,
         closed_counts: bool,
     },
@@ -98,7 +99,7 @@ struct Attempt {
     offer: Offer,
     private: Vec<u8>,
     stage: Stage,
-    /// The source has shown that it is there.
+    /// The source address is verified.
     is_proven: bool,
     /// Bytes from and to it, while it is not.
     received: u64,
@@ -271,7 +272,7 @@ impl Acceptor {
         Step::Requested(id)
     }
 
-    /// The same request again: it is answered as it was, or told that it is here.
+    /// Handles a duplicate request: repeats its answer, or "pending".
     fn repeated(
         &mut self,
         now: Nanos,
@@ -305,7 +306,7 @@ impl Acceptor {
         Step::Answer
     }
 
-    /// A client withdraws its request, whatever listener has it.
+    /// A client withdraws its request.
     fn withdrawn(&mut self, now: Nanos, packet: &[u8], from: SocketAddr) -> Step {
         let Some((conn, token)) = packets::withdrawal(&self.setup.guard, packet) else {
             self.counts.unreadable += 1;
@@ -317,8 +318,8 @@ impl Acceptor {
         self.end(now, found)
     }
 
-    /// A packet came for the number of an accept that is not confirmed: if it is a Reset that says so, the client has left, and
-    /// does not know of the accept. The Reset of a connection is none, but confirms that it stood.
+    /// A packet came for the number of an unconfirmed accept: if it is a Reset with the "unknown" flag, the client has left.
+    /// The Reset of a connection has no such flag, and confirms that it was established.
     pub(crate) fn reset(&mut self, now: Nanos, packet: &[u8]) -> Step {
         let Some((head, _)) = wire::head(packet) else { return Step::Nothing };
         let found = self.by_conn.get(&head.conn.get()).copied().filter(|id| self.gave(*id, head.token.get()));
@@ -346,14 +347,14 @@ impl Acceptor {
         Step::Withdrawn(id)
     }
 
-    /// What a request brings; `None`: it is over.
+    /// Content of a request; `None`: it is over.
     pub(crate) fn request(&self, id: RequestId) -> Option<Request<'_>> {
         let attempt = self.attempts.get(&id).filter(|attempt| matches!(attempt.stage, Stage::Pending))?;
         Some(Request { from: attempt.key.from, qual: attempt.qual, private_data: &attempt.private })
     }
 
-    /// The consumer accepts: what is agreed, if the client confirms it. The connection is to be known by `ours` at once, as
-    /// its first packet may be the confirmation. `None`: the client has left.
+    /// Accepts: returns the agreed parameters. The connection must be known by `ours` at once, as its first packet may be the
+    /// confirmation. `None`: the client has left.
     pub(crate) fn accept(
         &mut self,
         now: Nanos,
@@ -385,8 +386,8 @@ impl Acceptor {
         self.set_due(id, now);
     }
 
-    /// A packet came for the number of an accept, and has this token; of a sealed connection, its seal vouches for it. Who
-    /// could send it has the accept. The request, the first time: the connection stands.
+    /// A packet arrived for the number of an accept, with its token (and a valid seal, if sealed), so the sender has received
+    /// the accept. Returns the request the first time: the connection is established.
     pub(crate) fn confirmed(&mut self, now: Nanos, conn: u32, token: u64) -> Option<RequestId> {
         let id = self.by_conn.get(&conn).copied().filter(|id| self.gave(*id, token))?;
         self.be_over(now, id, Vec::new());
@@ -432,7 +433,7 @@ impl Acceptor {
         None
     }
 
-    /// When `poll` has something.
+    /// Time of the next `poll`.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         self.due.first().map(|(due, _)| *due)
     }
@@ -445,7 +446,7 @@ impl Acceptor {
         }
     }
 
-    /// From here it is only remembered, with what it is told if it comes again.
+    /// Ends an attempt. It is remembered, with the answer to duplicates.
     fn be_over(&mut self, now: Nanos, id: RequestId, packet: Vec<u8>) {
         let Some(attempt) = self.attempts.get_mut(&id).filter(|attempt| !attempt.is_over()) else { return };
         let until = now.saturating_add(self.setup.config.linger);

@@ -1,13 +1,13 @@
-//! The active side of one attempt: repeats its request until an answer comes, and gives up only when the peer is silent.
+//! The active side of one attempt: retransmits the request until an answer arrives, and gives up when the peer is silent.
 //!
-//! The consumer's timeout is not known here: the caller ends an attempt by [`Connector::withdraw`]. An answer counts if it has
-//! the attempt's number and token and comes from the host that the request went to; a late one, of a listener that handed the
-//! request off, does not. After an answer that the request is pending, the request is repeated to where that answer came from:
-//! the well-known port is closed when its listener is, but the request lives on.
+//! The caller handles the consumer's timeout, by [`Connector::withdraw`]. An answer counts if it has the attempt's number and
+//! token and comes from the host that the request was sent to; a late one, of a listener that handed the request off, does not.
+//! After a "pending" answer the request is retransmitted to the source of that answer: the well-known port is closed with its
+//! listener, but the request stays valid.
 //!
-//! A port may be shared by several processes of the peer's host; any of them can pass the request on, and one may be stopped. A
-//! request that is repeated for want of an answer is one byte shorter than before, by which the peer's kernel chooses another of
-//! these processes (`net::reuseport`). [`Confirming`] repeats the confirmation beside the established connection.
+//! Several processes of the peer's host may share the port; any of them can pass the request on, and one may be stopped. A
+//! retransmission without an answer is one byte shorter than before, by which the peer's kernel chooses another process
+//! (`net::reuseport`). [`Confirming`] retransmits the confirmation beside the established connection.
 
 use std::mem;
 use std::net::SocketAddr;
@@ -24,14 +24,14 @@ use super::{Agreed, Offer, Random, Setup, Terms};
 use crate::proto::Nanos;
 use crate::proto::wire::{self, Kind};
 
-/// How often a request may be handed off: two listeners could do it for ever.
+/// Limit of hand-offs of a request, since two listeners could repeat them for ever.
 const MAX_HOPS: u16 = 8;
-/// How often a request is sent at least before the peer counts as silent: after a pause of this process, answers may wait.
+/// Minimum number of transmissions before the peer counts as silent: after a pause of this process, answers may be queued.
 const MIN_SENDS: u32 = 3;
-/// How often, between repetitions, the host must report the port as closed before that is believed.
+/// Number of reports, between retransmissions, that the port is closed before that is believed.
 const MIN_CLOSED: u32 = 2;
 
-/// How an attempt ended.
+/// Outcome of an attempt.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// The server's consumer accepted, with this private data. `Conn` confirms: [`Confirming`].
@@ -47,7 +47,7 @@ pub(crate) struct Connector {
     server: SocketAddr,
     /// The next address, if `server` does not answer the request.
     alternative: Option<SocketAddr>,
-    /// Where the request is repeated: the well-known address, or the source of the answer that it is pending.
+    /// Destination of retransmissions: the well-known address, or the source of the "pending" answer.
     at: SocketAddr,
     qual: u64,
     ours: Offer,
@@ -55,25 +55,25 @@ pub(crate) struct Connector {
     hop: u16,
     /// The last hand-off that had a cookie.
     cookie_of: Option<u16>,
-    /// What the last cookie said.
+    /// The last cookie.
     ticket: Option<Ticket>,
     /// The request, as it was sent last.
     packet: Vec<u8>,
     /// Bytes that the request is shorter: which process of those that share the port is to have it.
     shorter: usize,
-    /// When it is sent next; `None`: the attempt is over.
+    /// Time of the next transmission; `None`: the attempt is over.
     due: Option<Nanos>,
     wait: Nanos,
     /// Until then a request without a listener is repeated; how long the next repetition waits.
     seek_until: Nanos,
     seek_wait: Duration,
-    /// After the next "pending" it waits so long.
+    /// Interval after the next "pending" answer.
     patience: Nanos,
     sent_at: Nanos,
     /// The last sign of life, or the beginning, and how often the request was sent since.
     heard: Nanos,
     sends: u32,
-    /// How often the host has reported the port as closed, at most once per request.
+    /// Number of reports that the port is closed, at most once per request.
     closed: u32,
     closed_counts: bool,
 }
@@ -123,7 +123,7 @@ impl Connector {
         Connector { alternative, ..self }
     }
 
-    /// Where the request goes.
+    /// Destination of the request.
     pub(crate) fn server(&self) -> SocketAddr {
         self.server
     }
@@ -139,7 +139,7 @@ impl Connector {
     /// Appends the request if it is due, and says where it goes.
     pub(crate) fn transmit(&mut self, now: Nanos, random: &mut dyn Random, out: &mut Vec<u8>) -> Option<SocketAddr> {
         self.due.filter(|due| now >= *due)?;
-        // The process that had it last is silent. After an answer the length stays.
+        // The last process did not answer. After an answer the length stays.
         if self.sends > 0 {
             self.shorter = (self.shorter + 1) % (SHORTER + 1);
         }
@@ -153,7 +153,7 @@ impl Connector {
         self.closed_counts = true;
         self.due = Some(now.saturating_add(self.wait));
         self.wait = (self.wait * 2).min(self.setup.config.last_repeat);
-        // A peer that has become silent may have moved: the well-known port gets every second repetition.
+        // A peer that has become silent may have moved: every second retransmission goes to the well-known port.
         let is_lost = self.sends > MIN_SENDS && self.sends.is_multiple_of(2);
         Some(if is_lost { self.server } else { self.at })
     }
@@ -273,13 +273,13 @@ impl Connector {
         true
     }
 
-    /// When `on_time` and `transmit` are to be called; `None`: the attempt is over.
+    /// Time of the next `on_time` and `transmit`; `None`: the attempt is over.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let silent = self.heard.saturating_add(self.setup.config.silence);
         self.due.map(|due| if self.sends >= MIN_SENDS { due.min(silent) } else { due })
     }
 
-    /// The consumer has given up: ends the attempt, and appends what tells the server so.
+    /// Ends the attempt, because the consumer has given up, and appends the packet that informs the server.
     pub(crate) fn withdraw(&mut self, random: &mut dyn Random, out: &mut Vec<u8>) -> SocketAddr {
         self.due = None;
         let request_head = RequestHead::new(self.qual, self.hop, None);
@@ -292,7 +292,7 @@ impl Connector {
 /// established.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Confirming {
-    /// When it is said next; `None`: enough.
+    /// Time of the next transmission; `None`: done.
     due: Option<Nanos>,
     wait: Nanos,
     longest: Nanos,
@@ -328,13 +328,14 @@ impl Confirming {
         is_due
     }
 
-    /// When it is due.
+    /// Time of the next transmission.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         self.due
     }
 }
 
-/// An accept came for a number and token that no attempt has: the request was withdrawn, or of an earlier process. `true`: what says so was appended, complete; it goes to where the accept came from, and is shorter.
+/// Answers an accept for a number and token of no attempt, whose request was withdrawn or is of an earlier process. `true`: an
+/// answer was appended, for the source of the accept; it is shorter than the accept.
 pub(crate) fn refuse_stray(setup: &Setup, packet: &[u8], random: &mut dyn Random, out: &mut Vec<u8>) -> bool {
     let mut room = Vec::new();
     let Some((_, Answer::Accept(theirs, _))) = packets::answer(&setup.guard, packet, &mut room) else { return false };

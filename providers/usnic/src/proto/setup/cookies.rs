@@ -1,7 +1,7 @@
-//! Cookies: proof that a source is where it says, kept by the source and not here.
+//! Cookies: proof of a source address, kept by the source instead of the server.
 //!
-//! A cookie is a keyed hash over the source and its request. The secret is replaced every half minute and the one before is
-//! still good, so a cookie lives between one and two turns. Keeps no record of the cookies that were given.
+//! A cookie is a keyed hash over the source and its request. The secret is replaced every half minute and the previous one
+//! stays valid, so a cookie is valid for one to two periods. No state is kept per cookie.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,7 +11,7 @@ use super::Random;
 use super::packets::{RequestHead, Ticket};
 use crate::proto::{Nanos, SECONDS};
 
-/// The secret is replaced after so long.
+/// Period after which the secret is replaced.
 pub(crate) const TURN: Nanos = 30 * SECONDS;
 
 /// The secrets of an IA.
@@ -66,7 +66,7 @@ fn previous(epoch: u32) -> u32 {
     if epoch == 1 { u32::MAX } else { epoch - 1 }
 }
 
-/// What a cookie is bound to, besides the source.
+/// The request fields that a cookie is bound to, besides the source.
 pub(super) struct CookieKey {
     pub(super) head: RequestHead,
     pub(super) conn: u32,

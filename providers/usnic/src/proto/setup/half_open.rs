@@ -1,7 +1,7 @@
-//! How many attempts are open, in all and by where they come from.
+//! Counts half-open attempts, in total and by source prefix.
 //!
-//! A prefix stands for a network in which one may send from any address: /24 of IPv4, /64 of IPv6. Counts, decides nothing,
-//! and keeps an entry only for prefixes that have an attempt.
+//! A prefix stands for a network in which a host may use any address: /24 of IPv4, /64 of IPv6. Only prefixes with an attempt
+//! have an entry.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -9,11 +9,11 @@ use std::net::{IpAddr, SocketAddr};
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Count {
     pub(super) all: usize,
-    /// Of sources that have not shown that they are there.
+    /// Attempts of unverified sources.
     pub(super) unproven: usize,
 }
 
-/// What was counted since the IA was opened.
+/// Counts since the IA was opened.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Counts {
     pub(crate) requests: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Counts {
     pub(crate) refused: u64,
     /// Put off: as many attempts were open as may be.
     pub(crate) no_room: u64,
-    /// Answers that the three-fold limit held back.
+    /// Answers suppressed by the amplification limit.
     pub(crate) held_back: u64,
 }
 
@@ -48,7 +48,7 @@ impl HalfOpen {
         self.change(from, 1, isize::from(!is_proven));
     }
 
-    /// One that was counted as unproven has shown that it is there.
+    /// An unverified source has been verified.
     pub(super) fn proven(&mut self, from: SocketAddr) {
         self.change(from, 0, -1);
     }

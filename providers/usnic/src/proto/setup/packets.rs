@@ -1,10 +1,9 @@
-//! What the packets look like that open and end a connection.
+//! Wire format of the packets that open and end a connection.
 //!
-//! Numbers are in network byte order, records have no gaps. Packets that open one are guarded (`seal::Guard`) and carry the
-//! number of the hand-off that they belong to, so that a late answer of the listener before is not taken for this one's.
-//! Whatever the version: a request begins with head and [`RequestHead`], the rest is guarded in this way and begins with the
-//! client's connection and token, and a reject is read as far as [`Refused`]. Reads what came once, into values; says nothing
-//! about what to do with it.
+//! Numbers are in network byte order, records have no padding. Packets that open a connection are protected (`seal::Guard`) and
+//! carry the number of the hand-off, so that a late answer of an earlier listener is not taken for the present one's. For every
+//! version: a request begins with head and [`RequestHead`], the protected rest begins with the client's connection and token,
+//! and a reject is read as far as [`Refused`].
 //!
 //! ```text
 //! Request  Head(0, 0)  RequestHead  guarded: Offer  private data  padding to 1185 to 1200 bytes
@@ -27,8 +26,8 @@ use crate::proto::wire::{self, FLAG_UNKNOWN, Head, Kind, VERSION};
 
 /// Bytes of a request: all paths take them, and three times as many hold every answer more than once.
 pub(crate) const REQUEST: usize = 1200;
-/// Repetitions of a request are shorter by up to so many bytes: by them the server's kernel chooses between processes that
-/// share the port.
+/// Maximum shortening of retransmitted requests: by their length the server's kernel chooses between processes that share the
+/// port.
 pub(crate) const SHORTER: usize = 15;
 
 /// The part of a request that is read in the clear.
@@ -40,7 +39,7 @@ pub(crate) struct RequestHead {
     pub(super) max: u8,
     /// So often the request was handed on.
     pub(super) hop: U16,
-    /// What a cookie said; 0: there was none yet.
+    /// From the last cookie; 0: none yet.
     pub(super) epoch: U32,
     pub(super) qual: U64,
     pub(super) cookie: [u8; 16],
@@ -132,14 +131,14 @@ pub(super) fn offer(bytes: &[u8]) -> Option<(Offer, &[u8])> {
     (is_sane && private <= MAX_PRIVATE).then_some((offer, rest.get(..private)?))
 }
 
-/// How an answer to a request is to name its receiver, even if nothing else of the offer makes sense.
+/// Connection and token of the requester, readable even if the rest of the offer is invalid.
 pub(super) fn requester(bytes: &[u8]) -> Option<(u32, u64)> {
     let (conn, rest) = U32::read_from_prefix(bytes).ok()?;
     let (token, _) = U64::read_from_prefix(rest).ok()?;
     Some((conn.get(), token.get())).filter(|(conn, token)| *conn != 0 && *token != 0)
 }
 
-/// A request, shorter than the longest one by so many bytes. Private data longer than [`MAX_PRIVATE`] is cut.
+/// Encodes a request, shorter than the longest one by `shorter` bytes. Private data longer than [`MAX_PRIVATE`] is cut.
 pub(super) fn put_request(
     guard: &Guard,
     request_head: &RequestHead,
@@ -172,7 +171,7 @@ impl Ticket {
     }
 }
 
-/// Why there is no connection.
+/// The reason of a reject.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Reason {
     NoListener,
@@ -218,7 +217,7 @@ struct Refused {
     qual: U64,
 }
 
-/// What is sent to a client: how it named itself, and for which of its requests.
+/// The client's identification of its attempt.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct To {
     pub(super) conn: u32,
@@ -269,7 +268,7 @@ pub(super) fn put_accept(
 /// The longest that is sent to a client.
 pub(super) const LONGEST_ANSWER: usize = size_of::<Head>() + size_of::<WireOffer>() + MAX_PRIVATE + GUARD;
 
-/// What a server says.
+/// An answer of the server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Answer<'a> {
     Again(Ticket),
@@ -278,7 +277,7 @@ pub(super) enum Answer<'a> {
     Reject(Reason),
 }
 
-/// Reads an answer: to which hand-off, if it says so, and what. `room` is where it is opened.
+/// Decodes an answer and its hand-off number, if it has one. `room` is a buffer for decryption.
 pub(super) fn answer<'a>(guard: &Guard, packet: &[u8], room: &'a mut Vec<u8>) -> Option<(Option<u16>, Answer<'a>)> {
     let (head, _) = wire::head(packet).filter(|_| packet.len() <= LONGEST_ANSWER)?;
     if head.kind == Kind::Reject as u8 {
@@ -304,7 +303,7 @@ pub(super) fn answer<'a>(guard: &Guard, packet: &[u8], room: &'a mut Vec<u8>) ->
     }
 }
 
-/// How a client names the request that it takes back.
+/// The client's identification of the request that it withdraws.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Withdrawal {
@@ -329,7 +328,7 @@ pub(super) fn withdrawal(guard: &Guard, packet: &[u8]) -> Option<(u32, u64)> {
     Some((withdrawal.conn.get(), withdrawal.token.get()))
 }
 
-/// Bytes of a packet that an ICMP message must quote at least: those that only the receiver of the packet knows are among them.
+/// Minimum length of a quote in an ICMP message: it includes fields that only the receiver of the packet knows.
 const LEAST_QUOTE: usize = 64;
 
 /// Whether `quote`, the begin of a packet as an ICMP message quotes it, is of `packet`. An attacker off the path cannot know it:
@@ -338,12 +337,12 @@ pub(super) fn is_quoted(packet: &[u8], quote: &[u8]) -> bool {
     quote.len() >= LEAST_QUOTE && packet.starts_with(quote)
 }
 
-/// The rest of a request, in `room`.
+/// Decodes the rest of a request, into `room`.
 pub(super) fn request<'a>(guard: &Guard, packet: &[u8], room: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     guard.open(packet, size_of::<RequestHead>(), room)
 }
 
-/// It says that its sender does not know the connection that it names. The Reset of a connection that stands does not.
+/// Whether a Reset says that its sender does not know the connection. That of an established connection does not.
 pub(super) fn is_unknown(guard: &Guard, packet: &[u8]) -> bool {
     let is_it = |head: Head| head.kind() == Some(Kind::Reset) && head.has(FLAG_UNKNOWN);
     let is_reset = wire::head(packet).is_some_and(|(head, _)| is_it(head));
@@ -370,7 +369,7 @@ pub(crate) struct Fin {
     pub(crate) received: U32,
 }
 
-/// What follows the head of a fin.
+/// Decodes what follows the head of a Fin.
 pub(crate) fn fin(body: &[u8]) -> Option<Fin> {
     Fin::read_from_bytes(body).ok()
 }

@@ -1,4 +1,4 @@
-//! What the model means for the pacing rate and the congestion window (5.6).
+//! Pacing rate and congestion window from the model (5.6).
 
 use super::{Bbr, Sample, State};
 use crate::proto::congestion::{INITIAL_PACKETS, send_quantum};

@@ -1,9 +1,8 @@
-//! BBRv3, as draft-ietf-ccwg-bbr-06 has it. Numbers in comments are sections of that draft; names are those of the draft.
+//! BBRv3 according to draft-ietf-ccwg-bbr-06. Numbers in comments are sections of that draft; names are those of the draft.
 //!
-//! A model of the path, the bandwidth `max_bw` and the round trip `min_rtt`, decides how fast packets leave and how many are in
-//! flight. Delay is no signal of congestion, so a host whose threads wait for a processor does not slow it down; loss is one
-//! where more than 2 % are lost. `model` keeps the model, `probe_bw` and `probe_rtt` are the states that measure it, `control`
-//! computes the window and the rate.
+//! A model of the path, the bandwidth `max_bw` and the round trip `min_rtt`, determines pacing rate and congestion window.
+//! Delay is not a congestion signal, so a host with more runnable threads than processors is not slowed down; loss is one above
+//! 2 %. `model` keeps the model, `probe_bw` and `probe_rtt` are the states that measure it, `control` computes window and rate.
 
 mod control;
 mod model;
@@ -84,7 +83,7 @@ struct Sample {
     rtt: Option<Nanos>,
     in_flight: u64,
     rate: RateSample,
-    /// RS.is_app_limited, and what was sent in ProbeRTT, whose low rates are ignored (5.3.4.3).
+    /// RS.is_app_limited, and samples from ProbeRTT, whose low rates are ignored (5.3.4.3).
     is_app_limited: bool,
 }
 

@@ -47,7 +47,7 @@ impl Default for ShortTerm {
     }
 }
 
-/// What is restored when a loss turns out to be spurious (2.15).
+/// State to restore when a loss turns out to be spurious (2.15).
 #[derive(Debug, Default)]
 pub(super) struct Undo {
     pub(super) state: Option<State>,
@@ -84,7 +84,7 @@ impl FullPipe {
     }
 }
 
-/// How much more is acked at a time than the bandwidth explains (2.12, 5.5.9).
+/// ExtraACKed: data acked beyond what the bandwidth explains (2.12, 5.5.9).
 #[derive(Debug, Default)]
 pub(super) struct ExtraAcked {
     interval_start: Nanos,

@@ -197,7 +197,7 @@ impl Bbr {
         false
     }
 
-    /// A number that looks random (splitmix64).
+    /// A pseudo-random number (splitmix64).
     fn next_random(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! What a client makes of what it hears.
+//! The client's reactions to packets.
 
 use dapl::provider::ConnectionEvent;
 
