@@ -28,7 +28,7 @@ const COUNTERS: [CounterRow; 28] = [
     ("retransmitted after a gap", |of| of.resent_gap),
     ("retransmitted after a timeout", |of| of.resent_timeout),
     ("retransmitted as a probe", |of| of.resent_probe),
-    ("refragmented", |of| of.torn),
+    ("refragmented", |of| of.refragmented),
     ("lost", |of| of.lost),
     ("spurious losses", |of| of.spurious),
     ("received", |of| of.received),

@@ -39,7 +39,7 @@ use crate::net::listener_dir::ListenerDir;
 use crate::net::receive::Packets;
 use crate::net::send::SendBatch;
 use crate::proto::Nanos;
-use crate::proto::setup::connect::{Connector, refuse_stray};
+use crate::proto::setup::connect::{Connector, refuse_unmatched};
 use crate::proto::setup::packets::{self, Reason};
 use crate::proto::setup::{Config, Setup};
 use crate::proto::wire::{self, Kind};
@@ -195,7 +195,7 @@ impl Cm {
         } else {
             if head.kind() == Some(Kind::Accept) && entry.is_none() {
                 let mut batch = SendBatch::default();
-                if refuse_stray(&self.setup, &packet, &mut OsRandom, batch.own()) {
+                if refuse_unmatched(&self.setup, &packet, &mut OsRandom, batch.own()) {
                     send(&mut batch, &device.socket, from);
                 }
             }

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_told_by_an_ack_of_its_own() {
+    fn gap_is_reported_by_an_ack_packet() {
         for arrival in [Arrival::Ahead, Arrival::Duplicate] {
             let mut clock = after(arrival, false, false);
             clock.carried(START);

@@ -1,6 +1,6 @@
 //! One bit for each packet of a window: a ring of 4096, found by the packet's number.
 //!
-//! Two packets that lie a window or more apart share a bit, so a user clears what leaves the window. Works a word at
+//! Two packets that invalid a window or more apart share a bit, so a user clears what leaves the window. Works a word at
 //! a time; never allocates.
 
 use super::WINDOW;
@@ -121,7 +121,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn finds_what_a_plain_search_finds(
+        fn agrees_with_a_linear_search(
             start: u32,
             set in prop::collection::vec(0..WINDOW, 0..40),
             from in 0..WINDOW,
@@ -138,7 +138,7 @@ mod tests {
         }
 
         #[test]
-        fn clears_a_run_and_nothing_else(start: u32, count in 0..=WINDOW) {
+        fn clears_exactly_the_run(start: u32, count in 0..=WINDOW) {
             let start = Psn(start);
             let mut bits = Bits::new();
             (0..WINDOW).for_each(|at| bits.set(start.plus(at)));

@@ -21,7 +21,7 @@ const TRIES: u32 = 3;
 const APART: Nanos = 100 * MILLIS;
 /// Challenges without an answer before a silent peer is given up. For a peer whose port is reported closed, each must have that
 /// for an answer.
-const ASKED: u32 = 3;
+const MIN_PROBES: u32 = 3;
 /// Between two questions at least, however short the round trip: also the most that ICMP messages make a connection ask.
 const PAUSE: Nanos = 100 * MILLIS;
 /// Questions without an answer after which the wait doubles no more (RFC 9002, 6.2.1).
@@ -45,7 +45,7 @@ fn put(kind: Kind, terms: &Terms, nonce: u64, out: &mut Vec<u8>) {
 
 /// Result of a deadline.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Beat {
+pub(crate) enum PeerTimeout {
     Nothing,
     /// It did not answer, and is gone.
     Gone,
@@ -62,7 +62,7 @@ struct Candidate {
 
 /// A peer that is asked for a sign of life.
 #[derive(Clone, Copy, Debug)]
-struct Asking {
+struct Probing {
     since: Nanos,
     /// Questions so far, and what the last one said.
     asked: u32,
@@ -76,9 +76,9 @@ struct Asking {
     is_open: bool,
 }
 
-impl Asking {
-    fn new(now: Nanos, next: Nanos) -> Asking {
-        Asking { since: now, asked: 0, nonce: 0, last: now, next, closed: 0, is_open: false }
+impl Probing {
+    fn new(now: Nanos, next: Nanos) -> Probing {
+        Probing { since: now, asked: 0, nonce: 0, last: now, next, closed: 0, is_open: false }
     }
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Peer {
     /// Time without an answer after which the peer is given up.
     give_up: Nanos,
     heard: Nanos,
-    asking: Option<Asking>,
+    probing: Option<Probing>,
     /// ICMP messages make the peer be asked no earlier than this.
     not_hinted_before: Nanos,
 }
@@ -113,7 +113,7 @@ impl Peer {
             interval,
             give_up,
             heard: now,
-            asking: None,
+            probing: None,
             not_hinted_before: 0,
         }
     }
@@ -126,7 +126,7 @@ impl Peer {
     /// A packet of the connection arrived.
     pub(crate) fn heard(&mut self, now: Nanos, from: Source) {
         self.heard = self.heard.max(now);
-        self.asking = None;
+        self.probing = None;
         if from != self.at && self.candidate.is_none_or(|candidate| candidate.at != from && candidate.asked > 0) {
             // The newest counts: a peer that moves on while it is asked is found in the end.
             if self.candidate.is_none() || now >= self.not_before {
@@ -149,21 +149,21 @@ impl Peer {
     /// is asked, and given up no earlier than any peer that is asked.
     pub(crate) fn hinted(&mut self, now: Nanos) {
         let next = now.max(self.not_hinted_before);
-        self.asking.get_or_insert_with(|| Asking::new(now, next));
+        self.probing.get_or_insert_with(|| Probing::new(now, next));
     }
 
     /// The peer's host reports that the peer's port is closed, quoting a recent packet. This answers the last challenge; the
     /// next one follows after a probe timeout, so that a live peer has time to answer.
     pub(crate) fn port_closed(&mut self, now: Nanos, rtt: &Rtt) {
         self.hinted(now);
-        let Some(asking) = self.asking.as_mut().filter(|asking| asking.is_open) else { return };
-        (asking.closed, asking.is_open) = (asking.closed + 1, false);
-        asking.next = asking.next.min(asking.last.saturating_add(rtt.pto(0).max(PAUSE)));
+        let Some(probing) = self.probing.as_mut().filter(|probing| probing.is_open) else { return };
+        (probing.closed, probing.is_open) = (probing.closed + 1, false);
+        probing.next = probing.next.min(probing.last.saturating_add(rtt.pto(0).max(PAUSE)));
     }
 
     /// This was the last question.
-    pub(crate) fn has_asked(&self, nonce: u64) -> bool {
-        self.asking.is_some_and(|asking| asking.asked > 0 && asking.nonce == nonce)
+    pub(crate) fn has_probed(&self, nonce: u64) -> bool {
+        self.probing.is_some_and(|probing| probing.asked > 0 && probing.nonce == nonce)
     }
 
     /// Appends a challenge, if one is due, and says where it goes.
@@ -178,36 +178,36 @@ impl Peer {
                 return Some(candidate.at);
             }
         }
-        let asking = self.asking.filter(|asking| now >= asking.next)?;
+        let probing = self.probing.filter(|probing| now >= probing.next)?;
         let nonce = self.fresh();
-        let next = now.saturating_add(self.wait(&asking, rtt));
-        self.asking = Some(Asking { asked: asking.asked + 1, nonce, last: now, next, is_open: true, ..asking });
+        let next = now.saturating_add(self.wait(&probing, rtt));
+        self.probing = Some(Probing { asked: probing.asked + 1, nonce, last: now, next, is_open: true, ..probing });
         self.not_hinted_before = now.saturating_add(PAUSE);
         put(Kind::Challenge, terms, nonce, out);
         Some(self.at)
     }
 
     /// The deadline is here; then `transmit` may have something.
-    pub(crate) fn on_time(&mut self, now: Nanos) -> Beat {
-        match self.asking {
+    pub(crate) fn on_time(&mut self, now: Nanos) -> PeerTimeout {
+        match self.probing {
             None if self.interval != 0 && now >= self.heard.saturating_add(self.interval) => {
-                self.asking = Some(Asking::new(now, now));
-                Beat::Nothing
+                self.probing = Some(Probing::new(now, now));
+                PeerTimeout::Nothing
             }
             // Both the number of challenges and the time count: a process that was stopped must read the answers first.
-            Some(Asking { since, asked, next, closed, .. }) if asked >= ASKED && now >= next => {
-                let is_gone = now.saturating_sub(since) >= self.give_up || closed >= ASKED;
-                if is_gone { Beat::Gone } else { Beat::Nothing }
+            Some(Probing { since, asked, next, closed, .. }) if asked >= MIN_PROBES && now >= next => {
+                let is_gone = now.saturating_sub(since) >= self.give_up || closed >= MIN_PROBES;
+                if is_gone { PeerTimeout::Gone } else { PeerTimeout::Nothing }
             }
-            _ => Beat::Nothing,
+            _ => PeerTimeout::Nothing,
         }
     }
 
     /// Time of the next challenge or decision.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let candidate = self.candidate.map(|_| self.not_before);
-        let life = match self.asking {
-            Some(asking) => Some(asking.next),
+        let life = match self.probing {
+            Some(probing) => Some(probing.next),
             None => (self.interval != 0).then(|| self.heard.saturating_add(self.interval)),
         };
         candidate.into_iter().chain(life).min()
@@ -215,12 +215,12 @@ impl Peer {
 
     /// From the question that leaves now to the next one: at least a probe timeout. A host limits its ICMP messages (Linux: one
     /// a second), so with a closed port the wait doubles with each question that has no answer.
-    fn wait(&self, asking: &Asking, rtt: &Rtt) -> Nanos {
+    fn wait(&self, probing: &Probing, rtt: &Rtt) -> Nanos {
         let timeout = rtt.pto(0);
         let plain = (self.give_up / 4).clamp(10 * MILLIS, SECONDS).max(timeout);
-        match asking.closed {
+        match probing.closed {
             0 => plain,
-            closed => (timeout.max(PAUSE) << (asking.asked - closed).min(DOUBLINGS)).min(plain),
+            closed => (timeout.max(PAUSE) << (probing.asked - closed).min(DOUBLINGS)).min(plain),
         }
     }
 

@@ -173,7 +173,7 @@ impl Closing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::setup::tests::{Dice, terms};
+    use crate::proto::setup::tests::{TestRandom, terms};
     use crate::proto::wire;
 
     const PACE: Pace = Pace { timeout: 20 * MILLIS, give_up: 10 * SECONDS, linger: SECONDS };
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn the_two_ends_agree_whatever_is_lost() {
         for seed in 0..500 {
-            let mut dice = Dice::new(seed);
+            let mut dice = TestRandom::new(seed);
             let (mut one, mut other) = (Some(finish(0)), None::<Closing>);
             let mut way: Vec<(Nanos, usize, Kind)> = Vec::new();
             let mut now = 0;

@@ -13,7 +13,7 @@ pub(crate) struct Counters {
     pub(crate) resent_timeout: u64,
     pub(crate) resent_probe: u64,
     /// Left in pieces, since the path takes less now than when they were cut.
-    pub(crate) torn: u64,
+    pub(crate) refragmented: u64,
     /// Lost, as it seems; and those that were not.
     pub(crate) lost: u64,
     pub(crate) spurious: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Counters {
     pub(crate) duplicates: u64,
     pub(crate) outside: u64,
     pub(crate) gaps: u64,
-    /// Delivered at once, with the book-keeping left for later.
+    /// Delivered at once, with the oracle-keeping left for later.
     pub(crate) fast: u64,
     /// Of their own, and with data.
     pub(crate) acks_sent: u64,

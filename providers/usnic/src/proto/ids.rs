@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_freed_place_rests_while_there_are_others() {
+    fn freed_number_is_quarantined() {
         let mut ids = Ids::new(3, 100);
         let first = ids.take(0).expect("room");
         ids.free(first, 10);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_elsewhere_are_not_live() {
+    fn unknown_numbers_are_not_live() {
         let mut ids = Ids::new(4, 0);
         let conn = ids.take(0).expect("room");
         for other in [0, conn + 1, conn | 1 << 31, u32::MAX] {

@@ -191,7 +191,7 @@ impl<T> Queue<T> {
         Some(old as usize / 64)
     }
 
-    /// Numbers come in a row: multiplied by the golden section they are spread over all of the table.
+    /// PeerLimits come in a row: multiplied by the golden section they are spread over all of the table.
     fn home(&self, key: u64) -> usize {
         let mixed = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         (mixed >> (64 - self.table.len().trailing_zeros())) as usize
@@ -245,7 +245,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_waits_starts_in_order_and_is_found_by_its_number() {
+    fn waiting_entries_start_in_order_and_are_found_by_number() {
         let mut queue = Queue::new(100);
         let places: Vec<u32> = (0..100).map(|i| queue.push(i).expect("there is room")).collect();
         assert_eq!((queue.push(100), queue.len(), queue.waiting()), (None, 100, 100));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_of_nothing_takes_nothing() {
+    fn queue_of_depth_zero_accepts_nothing() {
         let mut queue: Queue<u8> = Queue::new(0);
         assert_eq!(
             (queue.push(1), queue.start(0), queue.find(0), queue.pop(), queue.get(0)),

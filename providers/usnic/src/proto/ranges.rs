@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_array_loses_nothing() {
+    fn full_array_loses_no_range() {
         let mut ranges = Ranges::default();
         (0..=MOST as u32).for_each(|i| assert!(ranges.add(i * 20 + 10, i * 20 + 20)));
         assert!(!ranges.add(0, 5));

@@ -21,7 +21,7 @@ pub(crate) enum Arrival {
     Outside,
 }
 
-/// Numbers of the packets that are here.
+/// PeerLimits of the packets that are here.
 #[derive(Debug)]
 pub(crate) struct Received {
     next: Psn,
@@ -89,7 +89,7 @@ impl Received {
         }
     }
 
-    /// Numbers from `next` to the highest.
+    /// PeerLimits from `next` to the highest.
     fn reach(&self) -> u32 {
         self.end.since(self.next).unsigned_abs()
     }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_without_room_for_all_tells_the_newest_and_in_time_the_rest() {
+    fn limited_report_has_newest_ranges_and_rotates_the_rest() {
         for start in STARTS.map(Psn) {
             let mut received = Received::new(start);
             (1..2048).for_each(|pair| _ = received.accept(start.plus(pair * 2)));
@@ -205,7 +205,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn it_is_a_set_of_numbers(
+        fn received_is_a_set_of_psns(
             start in prop_oneof![prop::sample::select(STARTS.to_vec()), any::<u32>()],
             steps in prop::collection::vec((-5000i32..5000, 1u32..40, any::<bool>()), 1..120),
             room in 0..70usize,

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_first_sample_nothing_is_known() {
+    fn defaults_hold_before_the_first_sample() {
         let rtt = rtt(&[]);
         assert_eq!((rtt.latest_rtt(), rtt.srtt(), rtt.min_rtt()), (None, None, None));
         assert_eq!((rtt.pto(0), rtt.pto(1), rtt.pto(2)), (100 * MILLIS, 200 * MILLIS, 400 * MILLIS));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peers_delay_is_not_the_paths_but_hides_nothing() {
+    fn peer_ack_delay_is_subtracted_within_bounds() {
         assert_eq!(rtt(&[(MILLIS, 0), (3 * MILLIS, MILLIS)]).latest_rtt(), Some(2 * MILLIS));
         assert_eq!(rtt(&[(MILLIS, 0), (3 * MILLIS, Nanos::MAX)]).latest_rtt(), Some(MILLIS), "never below the minimum");
         assert_eq!(

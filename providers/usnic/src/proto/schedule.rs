@@ -30,7 +30,7 @@ impl Outlook {
     }
 
     /// For a connection that does all due work in a single turn: it is only in the queue of its most urgent work.
-    pub(crate) fn in_one_line(self) -> Outlook {
+    pub(crate) fn most_urgent_only(self) -> Outlook {
         Outlook { ready: self.ready && !self.resend, ack: self.ack && !self.ready && !self.resend, ..self }
     }
 }
@@ -61,7 +61,7 @@ pub(crate) struct Schedule {
     ack_turns: usize,
 }
 
-/// Numbers in the order of their coming, none twice.
+/// PeerLimits in the order of their coming, none twice.
 #[derive(Debug, Default)]
 struct Line {
     waiting: VecDeque<u32>,
@@ -211,26 +211,26 @@ mod tests {
     }
 
     #[test]
-    fn who_does_all_in_one_turn_has_one_a_pass_by_what_is_most_urgent() {
+    fn single_turn_connection_is_queued_by_its_most_urgent_work() {
         let mut schedule = Schedule::default();
         let all = Outlook { resend: true, ready: true, ack: true, deadline: Some(7) };
-        schedule.wants(1, &Outlook { resend: false, ready: false, ..all }.in_one_line());
-        schedule.wants(2, &Outlook { resend: false, ..all }.in_one_line());
-        schedule.wants(3, &all.in_one_line());
+        schedule.wants(1, &Outlook { resend: false, ready: false, ..all }.most_urgent_only());
+        schedule.wants(2, &Outlook { resend: false, ..all }.most_urgent_only());
+        schedule.wants(3, &all.most_urgent_only());
         assert_eq!(pass(&mut schedule), [(3, Turn::Resend), (2, Turn::Send), (1, Turn::Ack)]);
-        assert_eq!(all.in_one_line().deadline, Some(7));
-        assert!(all.in_one_line().wants_turn() && !Outlook::default().in_one_line().wants_turn());
+        assert_eq!(all.most_urgent_only().deadline, Some(7));
+        assert!(all.most_urgent_only().wants_turn() && !Outlook::default().most_urgent_only().wants_turn());
     }
 
     #[test]
-    fn an_ack_that_something_carries_has_no_turn_of_its_own() {
+    fn piggybacked_ack_has_no_turn_of_its_own() {
         let mut schedule = Schedule::default();
         schedule.wants(1, &Outlook { ack: true, ..READY });
         assert_eq!(pass(&mut schedule), [(1, Turn::Send)]);
     }
 
     #[test]
-    fn who_always_wants_has_one_turn_a_pass() {
+    fn busy_connection_has_one_turn_per_pass() {
         let mut schedule = Schedule::default();
         (0..3).for_each(|number| schedule.wants(number, &READY));
         schedule.wants(1, &READY);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_that_moves_to_and_fro_leaves_nothing_behind() {
+    fn moving_deadline_leaves_no_entry() {
         let mut deadlines = Deadlines::default();
         for round in 0..1000u64 {
             assert!(deadlines.plan(7, round * 10 + 9));

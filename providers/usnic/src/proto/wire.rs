@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_lies_within_its_message() {
+    fn payload_must_be_within_its_message() {
         let is_data = |kind, bytes: &[u8]| data(kind, bytes).is_some();
         assert!(is_data(Kind::Fragment, &packet(5, 1, None, 5)));
         assert!(is_data(Kind::Fragment, &packet(0, 3, None, 0)), "a message of nothing is one");
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_lies_within_its_packet_and_that_within_its_message() {
+    fn piece_must_be_within_packet_and_message() {
         let is_piece = |length: u32, offset: u32, extent: (u32, u32), payload: usize| {
             let mut bytes = packet(length, 3, Some(offset), 0);
             bytes.extend(Extent { start: extent.0.into(), end: extent.1.into() }.as_bytes());

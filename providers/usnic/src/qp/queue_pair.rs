@@ -209,7 +209,7 @@ impl QpCore {
         state.phase = QpPhase::Over;
         if let Some(mut transport) = state.transport.take() {
             // The ack is sent first, since the peer's delivered requests have succeeded.
-            transport.conn.tell_all(now, &mut &self.context);
+            transport.conn.report_all(now, &mut &self.context);
             transport.transmit(now, &mut &self.context, &self.context);
             transport.conn.abort(now, &mut &self.context);
             transport.transmit(now, &mut &self.context, &self.context);

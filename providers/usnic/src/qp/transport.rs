@@ -111,7 +111,7 @@ impl Transport {
             let ready = again <= now;
             return Outlook { ready, deadline: (!ready).then_some(again), ..Outlook::default() };
         }
-        let outlook = self.conn.outlook(now).in_one_line();
+        let outlook = self.conn.outlook(now).most_urgent_only();
         // A deadline that has expired is served at the connection's turn if it has one; else in the next pass, never twice in
         // one.
         let has_turn = outlook.wants_turn();

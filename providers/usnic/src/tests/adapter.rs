@@ -3,12 +3,12 @@
 
 #[path = "backlog.rs"]
 mod backlog;
-#[path = "doubles.rs"]
-mod doubles;
-#[path = "naps.rs"]
-mod naps;
-#[path = "strangers.rs"]
-mod strangers;
+#[path = "engine_sleep.rs"]
+mod engine_sleep;
+#[path = "fakes.rs"]
+mod fakes;
+#[path = "unmatched_packets.rs"]
+mod unmatched_packets;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use dapl::provider::{ConnectSpec, IaSpec, PeerAddress};
 use dapl::runtime::handle::ObjectId;
 use zerocopy::IntoBytes;
 
-use self::doubles::*;
+use self::fakes::*;
 use crate::adapter::Adapter;
 use crate::device::now;
 use crate::net::errors::DeliveryErrorKind;
@@ -29,7 +29,7 @@ use crate::proto::setup::packets::Reason;
 use crate::proto::wire::{Head, Kind};
 
 #[test]
-fn a_connection_is_asked_for_accepted_and_carries_packets_both_ways() {
+fn connection_is_requested_accepted_and_carries_packets() {
     let ((client, ours), (server, theirs)) = connected("");
     theirs.post(&server.device, b"back");
     assert_eq!(ours.ear.wait(packet).0, b"back");
@@ -53,7 +53,7 @@ fn ipv6_is_as_good() {
 }
 
 #[test]
-fn who_listens_says_no_and_who_does_not_is_not_there() {
+fn reject_and_missing_listener_give_different_events() {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
     let nobody = client.connect(&server, 7, conn(1));
@@ -81,7 +81,7 @@ fn an_absent_interface_is_an_invalid_address() {
 }
 
 #[test]
-fn without_room_above_a_request_is_rejected() {
+fn request_is_rejected_if_the_event_queue_is_full() {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, ""), Ia::with(Above { is_full: true, ..Above::default() }, &there, ""));
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
@@ -109,7 +109,7 @@ fn an_address_that_no_peer_can_have_is_refused_at_once() {
 }
 
 #[test]
-fn by_any_address_of_this_host_ours_is_meant_unless_somebody_listens_there() {
+fn local_addresses_reach_the_own_listener_unless_taken() {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, ""), Ia::open(&here, ""));
     let listening = server.cm.listen(7, ObjectId::default()).unwrap();
@@ -132,12 +132,12 @@ fn by_any_address_of_this_host_ours_is_meant_unless_somebody_listens_there() {
 }
 
 #[test]
-fn who_is_refused_without_a_packet_may_give_up_first() {
+fn requester_without_an_answer_times_out() {
     let (here, _) = addresses();
     let client = Ia::open(&here, "");
     let spec = ConnectSpec { address: &PeerAddress::Ip(here.parse().unwrap()), qual: 7, private_data: b"" };
     for _ in 0..100 {
-        let pair = Arc::new(Double::default());
+        let pair = Arc::new(FakeSink::default());
         let number = client.cm.connect(pair.clone(), &spec, conn(1), CAPS).unwrap();
         client.cm.cancel(number);
         // By one of the two, and once.
@@ -148,19 +148,19 @@ fn who_is_refused_without_a_packet_may_give_up_first() {
 }
 
 #[test]
-fn who_gives_up_is_heard_of_and_hears_nothing() {
+fn withdrawn_request_is_reported_to_the_server_only() {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     // Before the consumer there has decided.
-    let pair = Arc::new(Double::default());
+    let pair = Arc::new(FakeSink::default());
     let address = PeerAddress::Ip(server.device.address().ip());
     let spec = ConnectSpec { address: &address, qual: 7, private_data: b"may I?" };
     let number = client.cm.connect(pair.clone(), &spec, conn(1), CAPS).unwrap();
     let request = server.request();
     client.cm.cancel(number);
     // The word is on its way; an accept that was faster meets nobody, and is told so.
-    request.accept_into(Arc::new(Double::default()), b"", conn(2), CAPS).unwrap();
+    request.accept_into(Arc::new(FakeSink::default()), b"", conn(2), CAPS).unwrap();
     assert_eq!(server.event(), (conn(2), "accept failed"));
     assert!(client.above.ear.has(|_| Some(())).is_none() && pair.ear.has(|_| Some(())).is_none());
 }
@@ -175,7 +175,7 @@ fn an_accept_that_is_taken_back_is_a_rejection() {
     // The engine, which says the accept, is kept from it.
     let number = {
         let progress = server.progress.pass.lock();
-        let number = request.accept_into(Arc::new(Double::default()), b"", conn(2), CAPS).unwrap();
+        let number = request.accept_into(Arc::new(FakeSink::default()), b"", conn(2), CAPS).unwrap();
         server.cm.cancel(number);
         drop(progress);
         number
@@ -219,7 +219,7 @@ fn two_ias_of_one_address_share_the_port_and_pass_requests_on() {
 }
 
 #[test]
-fn deadlines_are_met_though_nobody_polls() {
+fn deadlines_are_met_without_polling() {
     let ((client, ours), _server) = connected("");
     for _ in 0..3 {
         *ours.deadline.lock().unwrap() = Some(now() + 3 * MILLIS);
@@ -232,7 +232,7 @@ fn deadlines_are_met_though_nobody_polls() {
 }
 
 #[test]
-fn who_polls_does_the_work_and_the_engine_takes_over_when_it_stops() {
+fn poller_makes_progress_and_engine_takes_over() {
     let ((client, ours), (server, theirs)) = connected("");
     let me = std::thread::current().id();
     let mut by_me = 0;
@@ -263,7 +263,7 @@ fn who_polls_does_the_work_and_the_engine_takes_over_when_it_stops() {
 }
 
 #[test]
-fn who_polls_while_bytes_are_put_into_their_place_finds_them_complete() {
+fn poll_during_placement_finds_complete_data() {
     let ia = Ia::open("127.0.0.1", "");
     let (is_complete, begun) = (AtomicBool::new(false), std::sync::Barrier::new(2));
     std::thread::scope(|scope| {
@@ -284,7 +284,7 @@ fn who_polls_while_bytes_are_put_into_their_place_finds_them_complete() {
 }
 
 #[test]
-fn a_deadline_that_a_poller_leaves_is_met() {
+fn deadline_is_met_after_polling_stops() {
     let ((client, ours), _server) = connected("");
     let next_turn = ours.opened.lock().unwrap().as_ref().unwrap().next_turn.clone();
     for is_told in [true, false] {
@@ -300,7 +300,7 @@ fn a_deadline_that_a_poller_leaves_is_met() {
 }
 
 #[test]
-fn nothing_is_left_of_an_ia_that_was_closed() {
+fn closed_ia_leaves_no_state() {
     let ((client, ours), _server) = connected("");
     let (device, socket) = {
         let opened = ours.opened.lock().unwrap().take().unwrap();
@@ -319,7 +319,7 @@ fn an_ia_that_closes_takes_its_requests_back() {
     client.connect(&server, 7, conn(1));
     let request = server.request();
     drop(client);
-    request.accept_into(Arc::new(Double::default()), b"", conn(2), CAPS).unwrap();
+    request.accept_into(Arc::new(FakeSink::default()), b"", conn(2), CAPS).unwrap();
     assert_eq!(server.event(), (conn(2), "accept failed"));
 }
 
@@ -340,7 +340,7 @@ fn a_peer_that_is_gone_is_hinted_at() {
 }
 
 #[test]
-fn what_is_of_no_connection_is_counted_and_left_alone() {
+fn unmatched_packets_are_counted_and_dropped() {
     let ((client, ours), _server) = connected("");
     let stranger = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let to = client.device.socket.local();
@@ -367,7 +367,7 @@ fn what_is_of_no_connection_is_counted_and_left_alone() {
 #[test]
 fn a_connection_that_is_handed_on_is_another_ones() {
     let ((client, ours), (server, theirs)) = connected("");
-    let heir = Arc::new(Double::default());
+    let heir = Arc::new(FakeSink::default());
     client.device.replace_handler(ours.number(), heir.clone(), &Outlook::default());
     theirs.post(&server.device, b"late");
     assert_eq!(heir.ear.wait(packet).0, b"late");
@@ -384,7 +384,7 @@ fn a_connection_that_is_handed_on_is_another_ones() {
 }
 
 #[test]
-fn a_wrong_key_connects_to_nothing_and_the_right_one_does() {
+fn only_the_right_key_connects() {
     let path = |name: &str| std::env::temp_dir().join(format!("daplusnic-{name}-{}", std::process::id()));
     let key = |name: &str| {
         use std::os::unix::fs::OpenOptionsExt;
@@ -430,7 +430,7 @@ fn asked(from: &str, to: &Ia, flags: u16, length: usize) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn who_asks_what_the_path_carries_is_told_by_who_listens() {
+fn listener_answers_path_probes() {
     let (here, there) = addresses();
     let server = Ia::open(&there, "");
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();

@@ -17,7 +17,7 @@ fn requests_beyond_the_half_open_limit_wait_and_all_connect() {
     let mut requests: Vec<_> = (0..PENDING).map(|_| server.request()).collect();
     for attempt in 0..CLIENTS {
         let request = requests.pop().unwrap_or_else(|| server.request());
-        request.accept_into(Arc::new(Double::default()), b"you may", conn(CLIENTS + attempt), CAPS).unwrap();
+        request.accept_into(Arc::new(FakeSink::default()), b"you may", conn(CLIENTS + attempt), CAPS).unwrap();
         let (conn, _) = client.above.ear.wait(established).0;
         let established = &clients[conn.attempt as usize];
         established.is_open();

@@ -30,7 +30,7 @@ fn an_abort_flushes_here_at_once_and_there_soon() {
 }
 
 #[test]
-fn who_ends_it_before_it_could_open_tells_the_peer() {
+fn disconnect_during_the_handshake_informs_the_peer() {
     let (a, b) = (Side::open(), Side::open());
     let (qa, qb) = (a.qp(), b.qp());
     let [na, nb] = [&a, &b].map(|side| side.ia.adapter.device.table.reserve(device::now()).unwrap());
@@ -63,7 +63,7 @@ fn a_drain_lets_requests_finish() {
 
 /// A consumer may end a connection that it heard of before it is open here.
 #[test]
-fn who_ends_what_is_just_being_opened_ends_it_on_both_sides() {
+fn disconnect_while_opening_ends_both_sides() {
     for is_graceful in [true, false] {
         let (a, b) = (Side::open(), Side::open());
         let (qa, qb) = (a.qp(), b.qp());
@@ -137,7 +137,7 @@ fn local_memory_that_is_not_registered_fails_its_request() {
 }
 
 #[test]
-fn a_message_that_is_too_long_fails_at_its_turn() {
+fn too_long_message_fails_in_order() {
     let (mut a, b) = (Side::open(), Side::open());
     a.ia.limits.max_message = 65_536;
     let (qa, qb) = (a.qp(), b.qp());
@@ -170,7 +170,7 @@ fn a_queue_pair_connects_again_after_a_reset() {
 }
 
 #[test]
-fn watermarks_tell_and_break() {
+fn watermarks_report_and_break() {
     let (a, qa, b, qb) = two();
     qb.watch_recvs(Some(2), Some(3)).unwrap();
     (0..3).for_each(|n| qb.post_recv(&[], token(n)).unwrap());
@@ -183,7 +183,7 @@ fn watermarks_tell_and_break() {
 }
 
 #[test]
-fn a_queue_pair_that_was_dropped_leaves_nothing() {
+fn dropped_queue_pair_leaves_no_state() {
     let (a, qa, b, qb) = two();
     let held = Arc::downgrade(&qa.0);
     drop(qa);
@@ -200,7 +200,7 @@ fn a_queue_pair_that_was_dropped_leaves_nothing() {
 
 /// As at the exit of a process: nothing completes there any more, and the peer has what is its due.
 #[test]
-fn an_exit_acks_what_was_delivered_and_resets() {
+fn exit_acks_delivered_data_and_resets() {
     let (a, qa, b, qb) = two();
     qb.post_recv(&[], token(1)).unwrap();
     qb.post_recv(&[], token(2)).unwrap();
@@ -216,7 +216,7 @@ fn an_exit_acks_what_was_delivered_and_resets() {
 }
 
 #[test]
-fn what_a_connection_counts_is_shown_now_and_after_its_end() {
+fn counters_are_visible_during_and_after_a_connection() {
     let (a, qa, b, qb) = two();
     qb.post_recv(&[], token(1)).unwrap();
     qa.post_send(&wr(SEND, &[], 2)).unwrap();

@@ -11,7 +11,7 @@ use crate::proto::conn::{Config, Conn, Driver, Host, Payload, Post, Work};
 use crate::proto::echo;
 use crate::proto::psn::Psn;
 use crate::proto::setup::accept::Acceptor;
-use crate::proto::setup::connect::{Connector, refuse_stray};
+use crate::proto::setup::connect::{Connector, refuse_unmatched};
 use crate::proto::setup::{self, Offer, Random, Setup, Terms};
 use crate::proto::wire::{
     self, Ack, Carried, Extent, FLAG_CHECKED, Head, Kind, Message, Part, RANGES, Range, Refusal, Selective,
@@ -28,10 +28,10 @@ const MOST: u32 = 8;
 const OURS: (u32, u64) = (0xA0, 0xAAAA);
 const FIRST: [u32; 2] = [u32::MAX - 3, 7];
 
-/// Numbers that are the same in every run.
-struct Dice(u64);
+/// PeerLimits that are the same in every run.
+struct TestRandom(u64);
 
-impl Random for Dice {
+impl Random for TestRandom {
     fn fill(&mut self, out: &mut [u8]) {
         for byte in out {
             self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -73,7 +73,7 @@ pub fn packet(bytes: &[u8]) {
 
 /// A packet for both machines of the set-up.
 fn set_up(packet: &[u8]) {
-    let mut dice = Dice(1);
+    let mut dice = TestRandom(1);
     let setup = Arc::new(Setup::new(setup::Config::default(), None));
     let mut acceptor = Acceptor::new(setup.clone(), 0, &mut dice);
     let (mut out, from) = (Vec::new(), address(9));
@@ -96,7 +96,7 @@ fn set_up(packet: &[u8]) {
     }
     connector.receive(0, &to_us, address(9), &mut dice);
     out.clear();
-    refuse_stray(&setup, packet, &mut dice, &mut out);
+    refuse_unmatched(&setup, packet, &mut dice, &mut out);
     assert!(out.len() <= packet.len());
 }
 
@@ -424,7 +424,7 @@ mod tests {
     }
 
     /// Some bytes changed, left out, doubled or added.
-    fn mutate(bytes: &mut Vec<u8>, dice: &mut Dice) {
+    fn mutate(bytes: &mut Vec<u8>, dice: &mut TestRandom) {
         for _ in 0..1 + dice.u32() % 8 {
             let at = dice.u32() as usize % (bytes.len() + 1);
             let end = (at + dice.u32() as usize % 24).min(bytes.len());
@@ -449,7 +449,7 @@ mod tests {
             let first = bytes.clone();
             let more = std::env::var("DAPL_FUZZ_ROUNDS").ok().and_then(|text| text.parse().ok());
             for round in 0..more.unwrap_or(MUTATIONS) {
-                let mut dice = Dice((place as u64) << 32 | round);
+                let mut dice = TestRandom((place as u64) << 32 | round);
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| property(&bytes))) {
                     panic!("{of}: {name}, round {round}: {:?}\n{bytes:?}", panic.downcast_ref::<String>());
                 }
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_a_peers_life() {
+    fn any_bytes_are_survived() {
         replay("usnic_peer", peer);
     }
 }

@@ -3,8 +3,8 @@
 //! Runs without libdat and without dapl's objects. Connections are agreed on by hand here: how they are set up is shown
 //! elsewhere. `sim` is the protocol alone, over a network that is only thought of.
 
-mod boxes;
 mod ends;
+mod requirements;
 mod sim;
 mod transfers;
 

@@ -21,7 +21,7 @@ fn sends_of_every_size_arrive_whole_and_in_order() {
 }
 
 #[test]
-fn what_is_posted_before_the_connection_is_carried_out_in_it() {
+fn work_posted_before_the_connection_is_executed() {
     let (a, b) = (Side::open(), Side::open());
     let (qa, qb) = (a.qp(), b.qp());
     let from = a.registered(pattern(300, 9), Access::default());

@@ -67,7 +67,7 @@ fn a_new_address_is_used_only_after_it_has_answered() {
 }
 
 #[test]
-fn an_answer_that_nobody_asked_for_moves_nothing() {
+fn unsolicited_response_does_not_move_the_peer() {
     let mut peer = peer();
     let old = peer.at();
     peer.heard(0, place(1));
@@ -102,7 +102,7 @@ fn an_address_that_does_not_answer_is_forgotten() {
 }
 
 #[test]
-fn a_peer_that_moves_on_while_it_is_asked_is_found() {
+fn peer_moving_during_a_challenge_is_found() {
     let mut peer = peer();
     peer.heard(0, place(1));
     assert!(asks(&mut peer, 0).is_some_and(|(to, _)| to == place(1)));
@@ -136,12 +136,12 @@ fn until_gone_over(rtt: &Rtt, peer: &mut Peer, says: impl Fn(&mut Peer, Nanos, u
     let mut asked = 0;
     for _ in 0..100 {
         let now = peer.deadline().expect("it goes on");
-        if peer.on_time(now) == Beat::Gone {
+        if peer.on_time(now) == PeerTimeout::Gone {
             return (now, asked);
         }
         let at = peer.at();
         while let Some((to, nonce)) = asks_over(rtt, peer, now) {
-            assert!(to == at && peer.has_asked(nonce) && !peer.has_asked(nonce ^ 1));
+            assert!(to == at && peer.has_probed(nonce) && !peer.has_probed(nonce ^ 1));
             asked += 1;
             says(peer, now, asked);
         }
@@ -150,18 +150,18 @@ fn until_gone_over(rtt: &Rtt, peer: &mut Peer, says: impl Fn(&mut Peer, Nanos, u
 }
 
 #[test]
-fn a_silent_peer_is_asked_and_then_gone() {
+fn silent_peer_is_probed_then_given_up() {
     let (now, asked) = until_gone(&mut peer(), false);
     assert!((INTERVAL + GIVE_UP..INTERVAL + GIVE_UP + 2 * SECONDS).contains(&now), "at {now}");
     assert!(asked >= 10);
 }
 
 #[test]
-fn a_peer_that_answers_is_asked_again_only_after_the_interval() {
+fn answering_peer_is_probed_after_the_interval() {
     let mut peer = peer();
     for round in 1..5 {
         let now = round * INTERVAL;
-        assert_eq!((peer.deadline(), peer.on_time(now)), (Some(now), Beat::Nothing));
+        assert_eq!((peer.deadline(), peer.on_time(now)), (Some(now), PeerTimeout::Nothing));
         let (to, nonce) = asks(&mut peer, now).expect("it is asked");
         assert_eq!(asks(&mut peer, now), None);
         peer.heard(now, to);
@@ -171,54 +171,57 @@ fn a_peer_that_answers_is_asked_again_only_after_the_interval() {
 }
 
 #[test]
-fn a_process_that_stood_still_hears_the_answers_first() {
+fn stopped_process_reads_answers_before_giving_up() {
     let mut peer = peer();
     let late = 3600 * SECONDS;
-    assert_eq!(peer.on_time(late), Beat::Nothing);
+    assert_eq!(peer.on_time(late), PeerTimeout::Nothing);
     assert!(asks(&mut peer, late).is_some());
-    assert_eq!(peer.on_time(2 * late), Beat::Nothing, "asked once only");
+    assert_eq!(peer.on_time(2 * late), PeerTimeout::Nothing, "asked once only");
     let (gone, asked) = until_gone(&mut peer, false);
-    assert!(asked >= ASKED - 1 && gone > late);
+    assert!(asked >= MIN_PROBES - 1 && gone > late);
 }
 
 #[test]
-fn without_an_interval_nobody_is_asked() {
+fn no_keepalive_without_an_interval() {
     let mut peer = Peer::new(&terms(), 0, 0, GIVE_UP);
-    assert_eq!((peer.deadline(), peer.on_time(u64::MAX), asks(&mut peer, u64::MAX)), (None, Beat::Nothing, None));
+    assert_eq!(
+        (peer.deadline(), peer.on_time(u64::MAX), asks(&mut peer, u64::MAX)),
+        (None, PeerTimeout::Nothing, None)
+    );
 }
 
 #[test]
-fn a_host_that_says_that_nobody_is_there_is_believed_sooner_but_not_at_once() {
+fn port_unreachable_ends_sooner_but_not_at_once() {
     for interval in [INTERVAL, 0] {
         let mut peer = Peer::new(&terms(), 0, interval, GIVE_UP);
         peer.port_closed(5, &rtt(MILLIS));
-        assert_eq!((peer.on_time(5), peer.deadline()), (Beat::Nothing, Some(5)), "it is asked first");
+        assert_eq!((peer.on_time(5), peer.deadline()), (PeerTimeout::Nothing, Some(5)), "it is asked first");
         let (gone, asked) = until_gone(&mut peer, true);
-        assert!(asked == ASKED && gone < SECONDS, "{asked} times, at {gone}");
+        assert!(asked == MIN_PROBES && gone < SECONDS, "{asked} times, at {gone}");
     }
 }
 
 #[test]
-fn a_sign_of_life_outweighs_what_the_host_says() {
+fn activity_outweighs_port_unreachable() {
     let mut peer = peer();
     for now in 0..100 {
         peer.port_closed(now * PAUSE, &rtt(MILLIS));
         asks(&mut peer, now * PAUSE);
         peer.heard(now * PAUSE, peer.at());
-        assert_eq!(peer.on_time(now * PAUSE + 1), Beat::Nothing);
+        assert_eq!(peer.on_time(now * PAUSE + 1), PeerTimeout::Nothing);
     }
     assert_eq!(peer.deadline(), Some(99 * PAUSE + INTERVAL));
 }
 
 #[test]
-fn hints_end_nothing_before_the_time_to_give_up() {
+fn icmp_hints_end_nothing_before_give_up() {
     for interval in [INTERVAL, 0] {
         let mut peer = Peer::new(&terms(), 0, interval, GIVE_UP);
         peer.hinted(5);
         assert_eq!(peer.deadline(), Some(5), "it is asked at once");
         let (gone, asked) =
             until_gone_over(&rtt(MILLIS), &mut peer, |peer, now, _| (0..5).for_each(|_| peer.hinted(now)));
-        assert!(gone >= 5 + GIVE_UP && asked >= ASKED, "{asked} times, at {gone}");
+        assert!(gone >= 5 + GIVE_UP && asked >= MIN_PROBES, "{asked} times, at {gone}");
     }
 }
 
@@ -230,11 +233,11 @@ fn questions_about_a_closed_port_are_a_probe_timeout_apart() {
     let mut peer = peer();
     peer.port_closed(5, &far);
     let (gone, asked) = until_gone_over(&far, &mut peer, |peer, now, _| peer.port_closed(now, &far));
-    assert!(asked == ASKED && gone >= 5 + u64::from(ASKED) * timeout, "{asked} times, at {gone}");
+    assert!(asked == MIN_PROBES && gone >= 5 + u64::from(MIN_PROBES) * timeout, "{asked} times, at {gone}");
 }
 
 #[test]
-fn a_host_that_limits_its_answers_is_asked_more_and_more_slowly() {
+fn challenges_back_off_with_limited_answers() {
     let near = rtt(MILLIS);
     let mut peer = Peer::new(&terms(), 0, INTERVAL, 100 * GIVE_UP);
     peer.port_closed(5, &near);
@@ -243,7 +246,7 @@ fn a_host_that_limits_its_answers_is_asked_more_and_more_slowly() {
             peer.port_closed(now, &near);
         }
     });
-    assert!(asked == 5 * ASKED && gone < 100 * GIVE_UP, "{asked} times, at {gone}");
+    assert!(asked == 5 * MIN_PROBES && gone < 100 * GIVE_UP, "{asked} times, at {gone}");
 }
 
 #[test]

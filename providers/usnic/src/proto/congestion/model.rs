@@ -14,9 +14,9 @@ use crate::proto::pacer::Pacer;
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
 
 /// A pseudo-random sequence (splitmix64).
-pub(super) struct Chance(pub(super) u64);
+pub(super) struct PseudoRandom(pub(super) u64);
 
-impl Chance {
+impl PseudoRandom {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -112,7 +112,7 @@ pub(super) struct Model {
     pub(super) now: Nanos,
     events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
     order: u64,
-    chance: Chance,
+    random: PseudoRandom,
     free_at: Nanos,
     /// The last ack of all comes then: nothing is overtaken.
     last: Nanos,
@@ -130,7 +130,7 @@ impl Model {
             now: 0,
             events: BinaryHeap::new(),
             order: 0,
-            chance: Chance(seed),
+            random: PseudoRandom(seed),
             free_at: 0,
             last: 0,
             tokens,
@@ -199,13 +199,13 @@ impl Model {
 
     fn next_stall(&mut self, from: Nanos) -> Nanos {
         let Some((mean, _)) = self.road.stalls else { return Nanos::MAX };
-        from + (2.0 * mean as f64 * self.chance.share()) as Nanos
+        from + (2.0 * mean as f64 * self.random.share()) as Nanos
     }
 
     /// The time at which a host runs that is due at `at`.
     fn runs_at(&mut self, host: usize, at: Nanos) -> Nanos {
         while let Some((_, longest)) = self.road.stalls.filter(|_| self.hosts[host].1 <= at) {
-            let until = self.hosts[host].1 + (longest as f64 * self.chance.share()) as Nanos;
+            let until = self.hosts[host].1 + (longest as f64 * self.random.share()) as Nanos;
             self.hosts[host] = (until, self.next_stall(until));
         }
         at.max(self.hosts[host].0)
@@ -213,7 +213,7 @@ impl Model {
 
     /// Arrival time of the ack of a packet sent now, if it arrives, and its queueing time.
     fn travels(&mut self, bytes: u64) -> Option<(Nanos, Nanos)> {
-        if self.chance.share() < self.road.loss {
+        if self.random.share() < self.road.loss {
             return None;
         }
         if let Some((rate, burst)) = self.road.policer {
@@ -232,7 +232,7 @@ impl Model {
         self.free_at = self.free_at.max(self.now) + bytes * SECONDS / self.road.link;
         let there = self.runs_at(0, self.free_at + self.road.rtt / 2);
         // Hosts are never quite as fast as the time before.
-        let jitter = (self.chance.share() * self.road.rtt as f64 / 64.0) as Nanos;
+        let jitter = (self.random.share() * self.road.rtt as f64 / 64.0) as Nanos;
         self.last = self.runs_at(1, there + self.road.rtt / 2 + jitter).max(self.last);
         Some((self.last, waits))
     }

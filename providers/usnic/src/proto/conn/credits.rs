@@ -17,11 +17,11 @@ pub(super) struct Credits {
     pub(super) there: u32,
     /// Of the latest ack.
     serial: u16,
-    asking: Option<Asking>,
+    probing: Option<Probing>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Asking {
+struct Probing {
     at: Nanos,
     wait: Nanos,
     count: u32,
@@ -29,7 +29,7 @@ struct Asking {
 
 impl Credits {
     pub(super) fn new(there: u32) -> Self {
-        Credits { there, serial: 0, asking: None }
+        Credits { there, serial: 0, probing: None }
     }
 
     /// Takes the count of an ack, unless a later one came before it. The count of a shared receive queue may decrease, so an
@@ -49,27 +49,27 @@ impl Credits {
 
     /// A send waits for one. `wait`: about a round trip.
     pub(super) fn wait(&mut self, now: Nanos, wait: Nanos) {
-        if self.asking.is_none() {
+        if self.probing.is_none() {
             let wait = wait.clamp(1, RAREST);
-            self.asking = Some(Asking { at: now.saturating_add(wait), wait, count: 0 });
+            self.probing = Some(Probing { at: now.saturating_add(wait), wait, count: 0 });
         }
     }
 
     /// Nothing waits for one.
     pub(super) fn stop(&mut self) {
-        self.asking = None;
+        self.probing = None;
     }
 
     pub(super) fn deadline(&self) -> Option<Nanos> {
-        self.asking.map(|asking| asking.at)
+        self.probing.map(|probing| probing.at)
     }
 
     /// Is the peer to be asked now? The how manieth time.
     pub(super) fn on_time(&mut self, now: Nanos) -> Option<u32> {
-        let asking = self.asking.as_mut().filter(|asking| asking.at <= now)?;
-        asking.wait = asking.wait.saturating_mul(2).min(RAREST);
-        asking.at = now.saturating_add(asking.wait);
-        asking.count = asking.count.saturating_add(1);
-        Some(asking.count)
+        let probing = self.probing.as_mut().filter(|probing| probing.at <= now)?;
+        probing.wait = probing.wait.saturating_mul(2).min(RAREST);
+        probing.at = now.saturating_add(probing.wait);
+        probing.count = probing.count.saturating_add(1);
+        Some(probing.count)
     }
 }

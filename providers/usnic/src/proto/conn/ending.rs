@@ -6,7 +6,7 @@
 use dapl::provider::{ConnectionEvent, Status};
 
 use super::Conn;
-use super::words::{Driver, Host, Outgoing, Payload, Source};
+use super::types::{Driver, Host, Outgoing, Payload, Source};
 use super::write::outgoing;
 use crate::proto::closing::{Closing, Pace};
 use crate::proto::psn::Psn;
@@ -49,7 +49,7 @@ pub(super) struct Ending {
     /// The last words, once there are some.
     closing: Option<Closing>,
     /// Source of the peer's last packet: it may have moved, and is answered there.
-    asker: Option<Source>,
+    last_source: Option<Source>,
     refused: Option<Refused>,
 }
 
@@ -59,7 +59,7 @@ impl Ending {
     }
 
     /// Nothing of the peer's is taken any more.
-    pub(super) fn is_deaf(&self) -> bool {
+    pub(super) fn is_unreachable(&self) -> bool {
         matches!(self.phase, Phase::Finishing | Phase::Closed)
     }
 
@@ -110,7 +110,7 @@ impl<D: Driver> Conn<D> {
     }
 
     /// The end is near: what came is acked with the next packet.
-    pub(crate) fn tell_all(&mut self, now: Nanos, host: &mut impl Host<D>) {
+    pub(crate) fn report_all(&mut self, now: Nanos, host: &mut impl Host<D>) {
         self.now = now;
         self.settle(host);
         if self.acks.owed() && !self.ending.is_closed() {
@@ -156,7 +156,7 @@ impl<D: Driver> Conn<D> {
                 self.retire(host);
             }
             Payload::Remote { slot, .. } => {
-                self.serving.lose(slot);
+                self.peer_reads.lose(slot);
                 self.refuse_gone(host);
             }
             Payload::None | Payload::Padding(_) => {}
@@ -165,7 +165,7 @@ impl<D: Driver> Conn<D> {
 
     /// Refuses a read whose memory is gone, after all before it have been answered.
     pub(super) fn refuse_gone(&mut self, host: &mut impl Host<D>) {
-        if let Some(psn) = self.serving.refusable() {
+        if let Some(psn) = self.peer_reads.refusable() {
             self.refuse(Refusal::Source, psn, None, host);
         }
     }
@@ -256,7 +256,7 @@ impl<D: Driver> Conn<D> {
     /// The peer ends it, or answers our end. `false`: not understood.
     #[cold]
     pub(super) fn take_end(&mut self, kind: Kind, body: &[u8], from: Source, host: &mut impl Host<D>) -> bool {
-        self.ending.asker = Some(from);
+        self.ending.last_source = Some(from);
         if let Some(closing) = &mut self.ending.closing {
             closing.receive(self.now, kind);
             self.finished(host);
@@ -293,7 +293,7 @@ impl<D: Driver> Conn<D> {
         let start = out.len();
         let closing = self.ending.closing.as_mut()?;
         // An answer is no longer than the packet that it answers, so that a spoofed source cannot amplify.
-        let to = self.ending.asker.filter(|_| closing.owes_answer());
+        let to = self.ending.last_source.filter(|_| closing.owes_answer());
         let is_said = closing.transmit(self.now, out);
         is_said.then(|| Outgoing { to, ..outgoing(out.len() - start) })
     }
@@ -309,7 +309,7 @@ impl<D: Driver> Conn<D> {
         while let Some(own) = self.receives.pop() {
             host.recv_done(own, Status::Flushed, 0, false);
         }
-        self.serving.clear();
+        self.peer_reads.clear();
         self.notes.clear();
         self.credits.stop();
         self.turn_at = None;

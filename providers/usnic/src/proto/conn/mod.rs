@@ -6,22 +6,22 @@
 
 mod credits;
 mod ending;
-mod lane;
-mod pieces;
+mod peer_reads;
 mod receive;
 mod receives;
+mod refragmented;
 mod requests;
-mod serving;
+mod send_path;
 #[cfg(test)]
 mod tests;
-mod time;
+mod timers;
 mod transmit;
-mod words;
+mod types;
 mod write;
 
 #[cfg(test)]
-pub(crate) use words::Channel;
-pub(crate) use words::{Config, Driver, Host, Outgoing, Payload, Post, Source, Work};
+pub(crate) use types::Channel;
+pub(crate) use types::{Config, Driver, Host, Outgoing, Payload, Post, Source, Work};
 
 use std::collections::VecDeque;
 
@@ -41,12 +41,12 @@ use crate::proto::wire::{self, Carried, Kind};
 use crate::proto::{Nanos, SECONDS};
 use credits::Credits;
 use ending::Ending;
-use lane::Lane;
-use pieces::{Pieces, Torn};
+use peer_reads::PeerReads;
 use receive::Deferred;
 use receives::Receives;
+use refragmented::{Refragmented, SendingPieces};
 use requests::{Requests, Sent};
-use serving::Serving;
+use send_path::SendPath;
 use transmit::Note;
 
 /// A timeout is no longer than this, however often it doubled.
@@ -61,9 +61,9 @@ pub(crate) struct Conn<D: Driver> {
     now: Nanos,
 
     requests: Requests<D::Request>,
-    serving: Serving,
+    peer_reads: PeerReads,
     flight: Flight<Sent>,
-    lane: Lane,
+    send_path: SendPath,
     credits: Credits,
     /// Acks written.
     ack_serial: u16,
@@ -77,7 +77,7 @@ pub(crate) struct Conn<D: Driver> {
     /// Sent again in this pass.
     resends: u32,
     /// A packet that is being sent re-fragmented.
-    torn: Option<Torn>,
+    sending_pieces: Option<SendingPieces>,
     /// Small answers that are due.
     notes: VecDeque<Note>,
     /// A bind is to be asked again then.
@@ -86,7 +86,7 @@ pub(crate) struct Conn<D: Driver> {
     receives: Receives<D>,
     received: Received,
     /// Packets that are here in part.
-    pieces: Pieces,
+    pieces: Refragmented,
     acks: AckClock,
     deferred: Option<Deferred>,
     /// The peer's address and liveness.
@@ -106,8 +106,8 @@ impl<D: Driver> Conn<D> {
             ack_delay: config.ack_delay,
             give_up: config.give_up,
         };
-        let lane = Lane::new(config, &terms);
-        let quarter = (u64::from(config.window_kib) << 8) / lane.path.mtu().max(1) as u64;
+        let send_path = SendPath::new(config, &terms);
+        let quarter = (u64::from(config.window_kib) << 8) / send_path.path.mtu().max(1) as u64;
         let mut acks =
             AckClock::new(config.ack_delay, u32::try_from(quarter).unwrap_or(u32::MAX).min(config.window / 4));
         acks.at_once(); // the peer is told of the receives that are here
@@ -115,9 +115,9 @@ impl<D: Driver> Conn<D> {
             counters: Counters::default(),
             now,
             requests: Requests::new(config.max_requests),
-            serving: Serving::new(terms.ird),
+            peer_reads: PeerReads::new(terms.ird),
             flight: Flight::new(terms.first_psn, timing),
-            lane,
+            send_path,
             credits: Credits::new(terms.credits),
             ack_serial: 0,
             commands: 0,
@@ -125,12 +125,12 @@ impl<D: Driver> Conn<D> {
             favours_answers: false,
             late: 0,
             resends: 0,
-            torn: None,
+            sending_pieces: None,
             notes: VecDeque::new(),
             turn_at: None,
             receives: Receives::new(config.max_recvs, config.shared),
             received: Received::new(terms.peer_first_psn),
-            pieces: Pieces::default(),
+            pieces: Refragmented::default(),
             acks,
             deferred: None,
             partner: Peer::new(&terms, now, config.keepalive, config.give_up),
@@ -144,9 +144,9 @@ impl<D: Driver> Conn<D> {
     /// Messages of all kinds are counted from here: only for tests of the wrap.
     #[cfg(test)]
     pub(crate) fn count_from(&mut self, number: u32) {
-        self.requests.numbers = requests::Numbers { sends: number, writes: number, reads: number };
+        self.requests.numbers = requests::PeerLimits { sends: number, writes: number, reads: number };
         self.receives.count_from(number);
-        self.serving.count_from(number);
+        self.peer_reads.count_from(number);
     }
 
     #[cfg(test)]
@@ -218,14 +218,14 @@ impl<D: Driver> Conn<D> {
     /// The socket refuses datagrams of more than `most` bytes.
     pub(crate) fn too_large(&mut self, now: Nanos, most: usize) {
         self.now = now;
-        self.lane.path.limit(now, most);
-        self.lane.measure();
+        self.send_path.path.limit(now, most);
+        self.send_path.measure();
     }
 
     /// A queue of this host was full.
     pub(crate) fn overflowed(&mut self, now: Nanos) {
         self.now = now;
-        self.lane.overflowed(now);
+        self.send_path.overflowed(now);
     }
 
     /// An ICMP message says that a packet did not arrive. It is no proof: the peer is asked.
@@ -257,7 +257,7 @@ impl<D: Driver> Conn<D> {
             }
             Some(Kind::Challenge) => {
                 let nonce = body.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
-                nonce.is_some_and(|nonce| self.partner.has_asked(nonce))
+                nonce.is_some_and(|nonce| self.partner.has_probed(nonce))
             }
             Some(_) => true,
         }
@@ -265,16 +265,16 @@ impl<D: Driver> Conn<D> {
 
     /// Counters and present state.
     pub(crate) fn counters(&self) -> Counters {
-        let tally = self.flight.tally();
+        let counters = self.flight.counters();
         Counters {
-            lost: tally.losses,
-            spurious: tally.spurious_losses + tally.spurious_probes,
-            acks_false: tally.outside,
-            window: self.lane.window(),
+            lost: counters.losses,
+            spurious: counters.spurious_losses + counters.spurious_probes,
+            acks_false: counters.outside,
+            window: self.send_path.window(),
             in_flight: self.flight.bytes(),
-            rate: self.lane.rate(),
+            rate: self.send_path.rate(),
             rtt: self.flight.rtt().srtt().unwrap_or(0),
-            mtu: self.lane.path.mtu(),
+            mtu: self.send_path.path.mtu(),
             ..self.counters
         }
     }

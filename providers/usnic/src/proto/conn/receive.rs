@@ -8,12 +8,12 @@ use zerocopy::FromBytes;
 use zerocopy::network_endian::U32;
 
 use super::Conn;
-use super::pieces::Met;
+use super::peer_reads::Taken;
 use super::receives::Found;
+use super::refragmented::PieceCheck;
 use super::requests::{What, is_below};
-use super::serving::Taken;
 use super::transmit::Note;
-use super::words::{Driver, Host, Source, Work};
+use super::types::{Driver, Host, Source, Work};
 use crate::proto::psn::Psn;
 use crate::proto::received::Arrival;
 use crate::proto::wire::{self, Ack, Data, FLAG_ACK_NOW, FLAG_LAST, Head, Kind, Op, Range, Refusal};
@@ -32,7 +32,7 @@ pub(super) struct Deferred {
 
 /// The reason why a packet was not accepted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Untaken {
+pub(super) enum NotAccepted {
     /// It may be, when it comes again.
     Later,
     /// Refused: the peer is informed. A receive may fail with a status, too.
@@ -44,7 +44,7 @@ pub(super) enum Untaken {
 /// RDMA writes of this many bytes and more are acked promptly. For shorter ones the ack would cost as much as the write.
 const PROMPT_WRITE: usize = 1024;
 
-const NONSENSE: Untaken = Untaken::Refused(Refusal::Nonsense, None);
+const NONSENSE: NotAccepted = NotAccepted::Refused(Refusal::Nonsense, None);
 
 impl<D: Driver> Conn<D> {
     /// A packet for this connection, with its token: `body` is what follows the head.
@@ -68,13 +68,13 @@ impl<D: Driver> Conn<D> {
 
     /// Probes and challenges.
     fn take_word(&mut self, kind: Kind, body: &[u8], from: Source) -> bool {
-        let size = body.len() + size_of::<Head>() + self.lane.extra;
+        let size = body.len() + size_of::<Head>() + self.send_path.extra;
         match kind {
             Kind::Probe => self.note(Note::ProbeAck(u32::try_from(size).unwrap_or(0))),
             Kind::ProbeAck => {
                 let Ok(size) = U32::read_from_bytes(body) else { return false };
-                self.lane.path.acked(self.now, size.get() as usize);
-                self.lane.measure();
+                self.send_path.path.acked(self.now, size.get() as usize);
+                self.send_path.measure();
             }
             Kind::Challenge => {
                 let Some(nonce) = challenge::nonce(body) else { return false };
@@ -83,7 +83,7 @@ impl<D: Driver> Conn<D> {
             Kind::Response => {
                 let Some(nonce) = challenge::nonce(body) else { return false };
                 if self.partner.responded(from, nonce) {
-                    self.lane.moved(&self.config, &self.terms);
+                    self.send_path.moved(&self.config, &self.terms);
                 }
             }
             // The peer does not know yet that the connection is established.
@@ -114,13 +114,13 @@ impl<D: Driver> Conn<D> {
     /// A fragment, a chunk, or a piece of either.
     fn take_data(&mut self, kind: Kind, head: &Head, body: &[u8], host: &mut impl Host<D>) -> bool {
         let Some(data) = wire::data(kind, body) else { return false };
-        if self.ending.is_deaf() {
+        if self.ending.is_unreachable() {
             self.acks.whole_at_once(); // it hears of the refusal, if that is what was
             return true;
         }
         let psn = Psn(data.carried.psn.get());
-        let (is_asked, is_last) = (head.has(FLAG_ACK_NOW), kind != Kind::Fragment && head.has(FLAG_LAST));
-        if kind == Kind::Fragment && self.take_fast(psn, &data, is_asked, host) {
+        let (is_probe, is_last) = (head.has(FLAG_ACK_NOW), kind != Kind::Fragment && head.has(FLAG_LAST));
+        if kind == Kind::Fragment && self.take_fast(psn, &data, is_probe, host) {
             return true;
         }
         self.take_ack(&data.carried.ack, &[], host);
@@ -132,16 +132,16 @@ impl<D: Driver> Conn<D> {
             Arrival::Outside => self.counters.outside += 1,
             Arrival::Duplicate => {
                 self.counters.duplicates += 1;
-                self.acks.arrived(self.now, arrival, false, is_asked);
+                self.acks.arrived(self.now, arrival, false, is_probe);
             }
             Arrival::Next | Arrival::Ahead => match self.take_in(psn, &data, host) {
                 Ok(Some(bytes)) => {
-                    self.accept(psn, arrival, bytes, is_last, is_asked, host);
+                    self.accept(psn, arrival, bytes, is_last, is_probe, host);
                     if data.op == Op::Write && bytes >= PROMPT_WRITE {
                         self.acks.prompt();
                     }
                 }
-                Ok(None) if is_asked => self.acks.at_once(),
+                Ok(None) if is_probe => self.acks.at_once(),
                 Ok(None) => {}
                 Err(untaken) => self.leave(psn, arrival, untaken, host),
             },
@@ -150,11 +150,11 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Places the payload. Returns the payload length of the packet if all of it has arrived, not only a piece.
-    fn take_in(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<Option<usize>, Untaken> {
+    fn take_in(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<Option<usize>, NotAccepted> {
         match self.pieces.meets(psn, data) {
-            Met::Room => {}
-            Met::NoRoom => return Err(Untaken::Later),
-            Met::Contradiction => return Err(NONSENSE),
+            PieceCheck::Room => {}
+            PieceCheck::NoSpace => return Err(NotAccepted::Later),
+            PieceCheck::Contradiction => return Err(NONSENSE),
         }
         self.place(psn, data, host)?;
         Ok(self.pieces.placed(psn, data))
@@ -167,7 +167,7 @@ impl<D: Driver> Conn<D> {
         arrival: Arrival,
         bytes: usize,
         is_last: bool,
-        is_asked: bool,
+        is_probe: bool,
         host: &mut impl Host<D>,
     ) {
         self.counters.received += 1;
@@ -175,7 +175,7 @@ impl<D: Driver> Conn<D> {
         self.counters.gaps += u64::from(arrival == Arrival::Ahead);
         let closes_gap = arrival == Arrival::Next && !self.received.is_gapless();
         self.received.accept(psn);
-        self.acks.arrived(self.now, arrival, is_last, is_asked || closes_gap);
+        self.acks.arrived(self.now, arrival, is_last, is_probe || closes_gap);
         if arrival == Arrival::Next {
             while let Some((own, length, solicited)) = self.receives.completed(self.received.next()) {
                 host.recv_done(own, Status::Success, u64::from(length), solicited);
@@ -186,19 +186,19 @@ impl<D: Driver> Conn<D> {
 
     /// The packet is not taken, and not acked.
     #[cold]
-    fn leave(&mut self, psn: Psn, arrival: Arrival, untaken: Untaken, host: &mut impl Host<D>) {
+    fn leave(&mut self, psn: Psn, arrival: Arrival, untaken: NotAccepted, host: &mut impl Host<D>) {
         self.acks.at_once();
         match untaken {
-            Untaken::Later => self.counters.no_receive += 1,
+            NotAccepted::Later => self.counters.no_receive += 1,
             // Earlier requests are completed first; this packet is retransmitted.
-            Untaken::Refused(..) if arrival != Arrival::Next || self.serving.has_before(psn) => {}
-            Untaken::Refused(refusal, receive) => self.refuse(refusal, psn, receive, host),
-            Untaken::BadAnswer => self.end_with(Status::BadResponse, host),
+            NotAccepted::Refused(..) if arrival != Arrival::Next || self.peer_reads.has_before(psn) => {}
+            NotAccepted::Refused(refusal, receive) => self.refuse(refusal, psn, receive, host),
+            NotAccepted::BadAnswer => self.end_with(Status::BadResponse, host),
         }
     }
 
     /// Puts the payload where it belongs.
-    fn place(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), Untaken> {
+    fn place(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
         let message = &data.message;
         let (id, key, address, length) =
             (message.id.get(), message.key.get(), message.address.get(), message.length.get());
@@ -209,16 +209,16 @@ impl<D: Driver> Conn<D> {
                 let is_whole = data.payload.len() == length as usize;
                 let at = address.checked_add(u64::from(data.offset));
                 let may = is_whole || host.may_touch(key, address, length, true);
-                let at = at.filter(|_| may).ok_or(Untaken::Refused(Refusal::Access, None))?;
-                host.put_remote(key, at, data.payload).map_err(|refusal| Untaken::Refused(refusal, None))
+                let at = at.filter(|_| may).ok_or(NotAccepted::Refused(Refusal::Access, None))?;
+                host.put_remote(key, at, data.payload).map_err(|refusal| NotAccepted::Refused(refusal, None))
             }
             Op::ReadRequest => {
                 if length > 0 && !host.may_touch(key, address, length, false) {
-                    return Err(Untaken::Refused(Refusal::Access, None));
+                    return Err(NotAccepted::Refused(Refusal::Access, None));
                 }
-                match self.serving.take(id, psn, key, address, length) {
+                match self.peer_reads.take(id, psn, key, address, length) {
                     Taken::Yes => Ok(()),
-                    Taken::Later => Err(Untaken::Later),
+                    Taken::Later => Err(NotAccepted::Later),
                     Taken::Nonsense => Err(NONSENSE),
                 }
             }
@@ -226,11 +226,11 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    fn place_send(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), Untaken> {
+    fn place_send(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
         let place = match self.receives.find(data.message.id.get(), host) {
             Found::Place(place) => place,
             Found::Complete => return Ok(()),
-            Found::Nothing => return Err(Untaken::Later),
+            Found::Nothing => return Err(NotAccepted::Later),
         };
         let length = data.message.length.get();
         let message = (length, data.op == Op::SendSolicited);
@@ -239,27 +239,27 @@ impl<D: Driver> Conn<D> {
             return Err(NONSENSE);
         }
         if u64::from(length) > receive.room {
-            return Err(Untaken::Refused(Refusal::Receive, Some((place, Status::LocalLength))));
+            return Err(NotAccepted::Refused(Refusal::Receive, Some((place, Status::LocalLength))));
         }
         host.put_recv(&receive.own, data.offset, data.payload)
-            .map_err(|status| Untaken::Refused(Refusal::Receive, Some((place, status))))?;
+            .map_err(|status| NotAccepted::Refused(Refusal::Receive, Some((place, status))))?;
         let is_noted = self.receives.has_come(place, psn, message, data.offset, data.payload.len() as u32);
-        is_noted.then_some(()).ok_or(Untaken::Later)
+        is_noted.then_some(()).ok_or(NotAccepted::Later)
     }
 
     /// A piece of what we read.
-    fn place_answer(&mut self, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), Untaken> {
-        let slot = self.requests.read(data.message.id.get()).ok_or(Untaken::BadAnswer)?;
-        let request = self.requests.queue.get(slot).ok_or(Untaken::BadAnswer)?;
+    fn place_answer(&mut self, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
+        let slot = self.requests.read(data.message.id.get()).ok_or(NotAccepted::BadAnswer)?;
+        let request = self.requests.queue.get(slot).ok_or(NotAccepted::BadAnswer)?;
         if request.length != data.message.length.get() {
-            return Err(Untaken::BadAnswer);
+            return Err(NotAccepted::BadAnswer);
         }
         if let Err(status) = host.put_read(&request.own, data.offset, data.payload) {
             self.requests.fail(slot, status);
             return Ok(());
         }
         let is_noted = self.requests.has_come(slot, data.offset, data.payload.len() as u32);
-        is_noted.then_some(()).ok_or(Untaken::Later)
+        is_noted.then_some(()).ok_or(NotAccepted::Later)
     }
 
     /// Fast path for a small send in order with nothing in progress before it: delivers it and defers the rest.
@@ -285,7 +285,7 @@ impl<D: Driver> Conn<D> {
         true
     }
 
-    /// The book-keeping that was left for later.
+    /// The oracle-keeping that was left for later.
     #[inline]
     pub(super) fn settle(&mut self, host: &mut impl Host<D>) {
         self.note_deferred();
@@ -313,7 +313,7 @@ impl<D: Driver> Conn<D> {
     /// change what leaves first.
     pub(super) fn answers_first(&mut self) -> bool {
         let is_fresh = self.deferred.is_some_and(|deferred| !deferred.is_noted);
-        let is_quiet = self.flight.lost().is_none() && self.torn.is_none() && self.flight.probes() == 0;
+        let is_quiet = self.flight.lost().is_none() && self.sending_pieces.is_none() && self.flight.probes() == 0;
         let is_open = !self.ending.is_closed();
         let may = is_fresh && is_quiet && is_open && self.has_requests();
         if may {
@@ -331,28 +331,28 @@ impl<D: Driver> Conn<D> {
         if ack.next.get() == self.flight.cumulative().0 && ranges.is_empty() {
             return self.update_credits(ack); // most of a stream's that goes one way
         }
-        if self.requests.have_left() && self.serving.next(self.received.next(), 1, 1).is_none() {
+        if self.requests.have_left() && self.peer_reads.next(self.received.next(), 1, 1).is_none() {
             self.note_app_limited();
         }
-        let (requests, serving) = (&mut self.requests, &mut self.serving);
+        let (requests, peer_reads) = (&mut self.requests, &mut self.peer_reads);
         let (commands, data, mut largest) = (&mut self.commands, &mut self.data, 0);
         let mut done = |_: Psn, sent: super::Sent| {
             match sent.what {
                 What::Request => requests.acked(sent.slot),
-                What::Response => serving.acked(sent.slot),
+                What::Response => peer_reads.acked(sent.slot),
                 What::Nothing => {}
             }
             let channel = if sent.command { &mut *commands } else { &mut *data };
             *channel = channel.saturating_sub(1);
-            // Pieces say nothing of large packets.
+            // Refragmented say nothing of large packets.
             largest = largest.max(if sent.in_pieces { 0 } else { sent.length as usize });
         };
         let Ok(acked) = self.flight.acked(self.now, Psn(ack.next.get()), ranges, delay, &mut done) else { return };
         if acked.old {
             return;
         }
-        let largest = largest + wire::FRAGMENT + self.lane.extra;
-        self.lane.acked(self.now, &acked, &self.flight, largest);
+        let largest = largest + wire::FRAGMENT + self.send_path.extra;
+        self.send_path.acked(self.now, &acked, &self.flight, largest);
         self.update_credits(ack);
         if acked.packets > 0 {
             self.retire(host);
@@ -364,14 +364,14 @@ impl<D: Driver> Conn<D> {
     fn update_credits(&mut self, ack: &Ack) {
         self.credits.update(ack);
         if is_below(self.credits.there, self.requests.numbers.sends) {
-            self.take_untaken_back();
+            self.retract_not_accepted();
         }
     }
 
     /// The shared receive queue had receives when the packets were sent, and none for them on arrival: retransmits the sends
     /// beyond, without waiting for a timeout.
     #[cold]
-    fn take_untaken_back(&mut self) {
+    fn retract_not_accepted(&mut self) {
         let (queue, there) = (&self.requests.queue, self.credits.there);
         self.flight.resend_where(self.now, |sent| {
             let request = queue.get(sent.slot).filter(|_| sent.what == What::Request);

@@ -3,7 +3,7 @@
 //! Binds messages to receives, and reports which are complete, in order. From a shared receive queue, receives are taken in the
 //! order of the messages, when a message needs one.
 
-use super::words::{Driver, Host};
+use super::types::{Driver, Host};
 use crate::proto::WINDOW;
 use crate::proto::psn::Psn;
 use crate::proto::queue::Queue;
@@ -44,13 +44,13 @@ pub(super) struct Receives<D: Driver> {
     told: u32,
     shared: bool,
     /// A send was not accepted, and its sender has not been informed.
-    turned_away: bool,
+    not_accepted: bool,
 }
 
 impl<D: Driver> Receives<D> {
     pub(super) fn new(capacity: u32, shared: bool) -> Self {
         let capacity = if shared { SHARED } else { capacity };
-        Receives { queue: Queue::new(capacity), bound: 0, complete: 0, told: 0, shared, turned_away: false }
+        Receives { queue: Queue::new(capacity), bound: 0, complete: 0, told: 0, shared, not_accepted: false }
     }
 
     /// Messages are counted from here: only for tests of the wrap.
@@ -86,14 +86,14 @@ impl<D: Driver> Receives<D> {
     /// The credit count to be sent now. After a send was not accepted, a count without a receive is sent first, even if there
     /// is one again: otherwise the sender would wait for an answer.
     pub(super) fn tell(&mut self, host: &impl Host<D>) -> u32 {
-        let turned_away = std::mem::take(&mut self.turned_away);
-        self.told = if turned_away { self.bound } else { self.credits(host) };
+        let not_accepted = std::mem::take(&mut self.not_accepted);
+        self.told = if not_accepted { self.bound } else { self.credits(host) };
         self.told
     }
 
     /// Whether a send was not accepted; the next ack says so.
-    pub(super) fn turned_away(&self) -> bool {
-        self.turned_away
+    pub(super) fn not_accepted(&self) -> bool {
+        self.not_accepted
     }
 
     /// The peer probes: it is informed when there is a receive.
@@ -140,7 +140,7 @@ impl<D: Driver> Receives<D> {
             let fits = count <= SHARED - self.queue.len() && count <= host.shared_left();
             let is_bound = fits && (0..count).all(|_| self.bind_shared(host));
             if !is_bound {
-                self.turned_away = true;
+                self.not_accepted = true;
                 host.await_shared();
             }
             return is_bound;

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use dapl::provider::Status;
 
-use super::words::{Post, Work};
+use super::types::{Post, Work};
 use crate::proto::psn::Psn;
 use crate::proto::queue::Queue;
 use crate::proto::ranges::Ranges;
@@ -68,7 +68,7 @@ pub(super) struct Request<Q> {
 
 /// The numbers that the next ones get.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Numbers {
+pub(super) struct PeerLimits {
     pub(super) sends: u32,
     pub(super) writes: u32,
     pub(super) reads: u32,
@@ -97,14 +97,14 @@ pub(super) struct Bounds {
 
 pub(super) struct Requests<Q> {
     pub(super) queue: Queue<Request<Q>>,
-    pub(super) numbers: Numbers,
+    pub(super) numbers: PeerLimits,
     /// The one that is being cut.
     cutting: Option<u32>,
     /// Started reads whose data have not all arrived.
     pub(super) reads_out: u32,
     /// One has failed: nothing more starts.
     pub(super) stopped: bool,
-    /// Pieces of sends that were taken back: they leave under new numbers.
+    /// Refragmented of sends that were taken back: they leave under new numbers.
     pub(super) again: VecDeque<Sent>,
     /// The latest packet of any.
     pub(super) latest: Option<Psn>,
@@ -144,7 +144,7 @@ impl<Q> Requests<Q> {
     pub(super) fn new(capacity: u32) -> Self {
         Requests {
             queue: Queue::new(capacity),
-            numbers: Numbers::default(),
+            numbers: PeerLimits::default(),
             cutting: None,
             reads_out: 0,
             stopped: false,

@@ -6,9 +6,9 @@
 use dapl::provider::Status;
 
 use super::Conn;
-use super::pieces::Torn;
+use super::refragmented::SendingPieces;
 use super::requests::{Bounds, Sent, Stage, Wait, What, is_below};
-use super::words::{Channel, Driver, Host, Outgoing, Payload, Source, Work};
+use super::types::{Channel, Driver, Host, Outgoing, Payload, Source, Work};
 use super::write::outgoing;
 use crate::proto::flight::{Cause, State};
 use crate::proto::psn::Psn;
@@ -110,7 +110,7 @@ impl<D: Driver> Conn<D> {
         }
         let (psn, mut sent) = self.flight.lost()?;
         let bytes = self.size(&sent);
-        if self.flight.probes() == 0 && !self.lane.admits(self.now, bytes, self.flight.bytes()) {
+        if self.flight.probes() == 0 && !self.send_path.admits(self.now, bytes, self.flight.bytes()) {
             return None;
         }
         if self.is_void(&sent) {
@@ -127,10 +127,10 @@ impl<D: Driver> Conn<D> {
         }
         self.resends += 1;
         if !sent.in_pieces {
-            self.lane.path.lost(self.now, bytes as usize);
+            self.send_path.path.lost(self.now, bytes as usize);
         }
         self.flight.resent(self.now, psn);
-        self.lane.sent(self.now, bytes, &self.flight);
+        self.send_path.sent(self.now, bytes, &self.flight);
         Some(self.leave_as_it_can(out, psn, sent, FLAG_ACK_NOW, true, host))
     }
 
@@ -144,7 +144,7 @@ impl<D: Driver> Conn<D> {
         resend: bool,
         host: &impl Host<D>,
     ) -> Outgoing {
-        let in_pieces = self.size(&sent) > self.lane.path.size() as u64 && sent.length > self.lane.piece();
+        let in_pieces = self.size(&sent) > self.send_path.path.size() as u64 && sent.length > self.send_path.piece();
         if in_pieces != sent.in_pieces {
             sent.in_pieces = in_pieces;
             self.flight.change(psn, sent);
@@ -152,29 +152,31 @@ impl<D: Driver> Conn<D> {
         if !in_pieces {
             return self.write_data(out, psn, &sent, flags, resend, host);
         }
-        self.counters.torn += 1;
-        let mut torn = Torn::new(psn, sent, self.lane.piece(), resend);
-        let packet = self.write_piece(out, &mut torn, host);
-        self.torn = Some(torn).filter(|torn| torn.left < torn.sent.length);
+        self.counters.refragmented += 1;
+        let mut sending_pieces = SendingPieces::new(psn, sent, self.send_path.piece(), resend);
+        let packet = self.write_piece(out, &mut sending_pieces, host);
+        self.sending_pieces =
+            Some(sending_pieces).filter(|sending_pieces| sending_pieces.left < sending_pieces.sent.length);
         packet
     }
 
     /// The next piece of what has begun to leave so, if it is still wanted.
     fn rest(&mut self, out: &mut Vec<u8>, host: &impl Host<D>) -> Option<Outgoing> {
-        let mut torn = self.torn.take()?;
-        if self.flight.state(torn.psn) != State::InFlight || self.has_nothing(&torn.sent) {
+        let mut sending_pieces = self.sending_pieces.take()?;
+        if self.flight.state(sending_pieces.psn) != State::InFlight || self.has_no_payload(&sending_pieces.sent) {
             return None;
         }
-        let packet = self.write_piece(out, &mut torn, host);
-        self.torn = Some(torn).filter(|torn| torn.left < torn.sent.length);
+        let packet = self.write_piece(out, &mut sending_pieces, host);
+        self.sending_pieces =
+            Some(sending_pieces).filter(|sending_pieces| sending_pieces.left < sending_pieces.sent.length);
         Some(packet)
     }
 
     /// Whether the payload of a packet is no longer needed.
-    fn has_nothing(&self, sent: &Sent) -> bool {
+    fn has_no_payload(&self, sent: &Sent) -> bool {
         match sent.what {
             What::Nothing => false,
-            What::Response => self.serving.get(sent.slot).is_none() || self.serving.is_gone(sent.slot),
+            What::Response => self.peer_reads.get(sent.slot).is_none() || self.peer_reads.is_gone(sent.slot),
             What::Request => {
                 self.requests.queue.get(sent.slot).is_none_or(|request| matches!(request.stage, Stage::Failed(_)))
             }
@@ -183,7 +185,7 @@ impl<D: Driver> Conn<D> {
 
     /// Whether a lost packet is sent again without its payload: its PSN must still be delivered.
     fn is_void(&mut self, sent: &Sent) -> bool {
-        if self.has_nothing(sent) {
+        if self.has_no_payload(sent) {
             return true;
         }
         let request = self.requests.queue.get(sent.slot).filter(|_| sent.what == What::Request);
@@ -202,7 +204,7 @@ impl<D: Driver> Conn<D> {
     fn fresh(&mut self, out: &mut Vec<u8>, host: &mut impl Host<D>) -> Option<Outgoing> {
         let mut piece = self.piece();
         while let Err(wait @ (Wait::Turn | Wait::NoReads)) = piece
-            && self.take_turn(wait, host)
+            && self.serve(wait, host)
         {
             piece = self.piece();
         }
@@ -214,21 +216,21 @@ impl<D: Driver> Conn<D> {
         }
         let sent = piece.ok()?;
         let bytes = self.size(&sent);
-        if self.flight.probes() == 0 && !self.lane.admits(self.now, bytes, self.flight.bytes()) {
+        if self.flight.probes() == 0 && !self.send_path.admits(self.now, bytes, self.flight.bytes()) {
             return None;
         }
         let psn = self.flight.sent(self.now, bytes, sent);
         match sent.what {
             What::Request => self.requests.left(&sent, psn),
-            _ => self.serving.left(&sent),
+            _ => self.peer_reads.left(&sent),
         }
         self.favours_answers = sent.what == What::Request;
         if self.credits.deadline().is_some() && !matches!(self.next_request(), Err(Wait::Credit)) {
             self.credits.stop();
         }
         *if sent.command { &mut self.commands } else { &mut self.data } += 1;
-        let flags = if self.lane.asks(bytes) { FLAG_ACK_NOW } else { 0 };
-        self.lane.sent(self.now, bytes, &self.flight);
+        let flags = if self.send_path.asks(bytes) { FLAG_ACK_NOW } else { 0 };
+        self.send_path.sent(self.now, bytes, &self.flight);
         self.counters.sent += 1;
         self.counters.sent_bytes += u64::from(sent.length);
         Some(self.leave_as_it_can(out, psn, sent, flags, false, host))
@@ -242,19 +244,19 @@ impl<D: Driver> Conn<D> {
 
     /// CheckIfApplicationLimited() (draft-ietf-ccwg-bbr-06, 4.1.2.4), where nothing waits to leave for the first time.
     pub(super) fn note_app_limited(&mut self) {
-        if self.flight.lost().is_none() && self.flight.bytes() < self.lane.cwnd() {
+        if self.flight.lost().is_none() && self.flight.bytes() < self.send_path.cwnd() {
             self.flight.mark_app_limited();
         }
     }
 
     fn next_request(&self) -> Result<Sent, Wait> {
-        let (fragment, chunk) = self.lane.payloads();
+        let (fragment, chunk) = self.send_path.payloads();
         self.requests.next(self.bounds(), fragment, chunk)
     }
 
     /// The next packet of a request or of an answer, if its channel has space in flight.
     pub(super) fn piece(&self) -> Result<Sent, Wait> {
-        let (fragment, chunk) = self.lane.payloads();
+        let (fragment, chunk) = self.send_path.payloads();
         let request = self.requests.next(self.bounds(), fragment, chunk);
         // A request that sends nothing needs no space.
         if let Err(wait @ (Wait::Turn | Wait::NoReads)) = request {
@@ -266,7 +268,7 @@ impl<D: Driver> Conn<D> {
         if self.flight.room() == 0 || self.commands + self.data >= self.config.window {
             return Err(Wait::Idle);
         }
-        let answer = self.serving.next(self.received.next(), fragment, chunk);
+        let answer = self.peer_reads.next(self.received.next(), fragment, chunk);
         let is_tiny = |sent: &Sent| sent.length <= self.config.tiny && self.is_whole(sent);
         let mut sent = match (request, answer) {
             (Ok(request), Some(_)) if is_tiny(&request) || !self.favours_answers => request,
@@ -284,7 +286,7 @@ impl<D: Driver> Conn<D> {
 
     /// Completes requests at the head that need no packet. Returns whether it did.
     #[cold]
-    fn take_turn(&mut self, wait: Wait, host: &mut impl Host<D>) -> bool {
+    fn serve(&mut self, wait: Wait, host: &mut impl Host<D>) -> bool {
         let Some(request) = self.requests.queue.next().and_then(|slot| self.requests.queue.get(slot)) else {
             return false;
         };
@@ -315,8 +317,8 @@ impl<D: Driver> Conn<D> {
 
     /// A packet to find out how much the path carries.
     fn probe_path(&mut self, out: &mut Vec<u8>) -> Option<Outgoing> {
-        let size = self.lane.path.next_probe(self.now)?;
-        let padding = size.saturating_sub(size_of::<Head>() + self.lane.extra);
+        let size = self.send_path.path.next_probe(self.now)?;
+        let padding = size.saturating_sub(size_of::<Head>() + self.send_path.extra);
         self.counters.mtu_probes += 1;
         let mut packet = self.write_bare(out, Kind::Probe);
         packet.payload = Payload::Padding(u32::try_from(padding).unwrap_or(0));

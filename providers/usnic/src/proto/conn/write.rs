@@ -6,9 +6,9 @@ use zerocopy::IntoBytes;
 use zerocopy::network_endian::U32;
 
 use super::Conn;
-use super::pieces::Torn;
+use super::refragmented::SendingPieces;
 use super::requests::{Sent, What};
-use super::words::{Channel, Driver, Host, Outgoing, Payload, Source, Work};
+use super::types::{Channel, Driver, Host, Outgoing, Payload, Source, Work};
 use crate::proto::psn::Psn;
 use crate::proto::wire::{
     Ack, CHUNK, Carried, Extent, FLAG_ACK_NOW, FLAG_LAST, FRAGMENT, Head, Kind, Message, Op, Part, RANGES, Range,
@@ -41,7 +41,7 @@ impl<D: Driver> Conn<D> {
                 (message, payload)
             }
             What::Response => {
-                let Some(read) = self.serving.get(slot) else { return nothing };
+                let Some(read) = self.peer_reads.get(slot) else { return nothing };
                 let op = Op::ReadResponse as u8;
                 let message = Message { op, id: slot.into(), length: read.length.into(), ..Message::default() };
                 // The whole range was checked when it was asked for.
@@ -60,7 +60,7 @@ impl<D: Driver> Conn<D> {
                 Work::Read(_) => 0,
                 _ => request.length,
             }),
-            What::Response => self.serving.get(sent.slot).map(|read| read.length),
+            What::Response => self.peer_reads.get(sent.slot).map(|read| read.length),
         };
         sent.offset == 0 && length == Some(sent.length)
     }
@@ -68,7 +68,7 @@ impl<D: Driver> Conn<D> {
     /// Bytes of the datagram that carries it.
     pub(super) fn size(&self, sent: &Sent) -> u64 {
         let header = if self.is_whole(sent) { FRAGMENT } else { CHUNK };
-        (header + sent.length as usize + self.lane.extra) as u64
+        (header + sent.length as usize + self.send_path.extra) as u64
     }
 
     pub(super) fn write_data(
@@ -97,9 +97,14 @@ impl<D: Driver> Conn<D> {
     }
 
     /// The next piece of a packet. The last one asks for an ack.
-    pub(super) fn write_piece(&mut self, out: &mut Vec<u8>, torn: &mut Torn, host: &impl Host<D>) -> Outgoing {
-        let Torn { psn, sent, resend, .. } = *torn;
-        let (piece, is_last) = torn.next();
+    pub(super) fn write_piece(
+        &mut self,
+        out: &mut Vec<u8>,
+        sending_pieces: &mut SendingPieces,
+        host: &impl Host<D>,
+    ) -> Outgoing {
+        let SendingPieces { psn, sent, resend, .. } = *sending_pieces;
+        let (piece, is_last) = sending_pieces.next();
         let (message, payload) = self.message(&piece);
         let ends_message = is_last && sent.offset + sent.length == message.length.get();
         let flags = if is_last { FLAG_ACK_NOW } else { 0 } | if ends_message { FLAG_LAST } else { 0 };
@@ -123,7 +128,7 @@ impl<D: Driver> Conn<D> {
 
     /// The ack fields: received packets and credits.
     fn said(&mut self, delay: u16, host: &impl Host<D>) -> Ack {
-        let was_turned_away = self.receives.turned_away();
+        let was_turned_away = self.receives.not_accepted();
         let credits = self.receives.tell(host).into();
         if was_turned_away && self.receives.is_news(host) {
             self.acks.at_once();
@@ -140,8 +145,8 @@ impl<D: Driver> Conn<D> {
         let delay = self.acks.left(self.now);
         out.extend_from_slice(self.said(delay, host).as_bytes());
         let mut ranges = [Range::default(); RANGES];
-        let fixed = size_of::<Head>() + size_of::<Ack>() + size_of::<Selective>() + self.lane.extra;
-        let room = self.lane.path.mtu().saturating_sub(fixed) / size_of::<Range>();
+        let fixed = size_of::<Head>() + size_of::<Ack>() + size_of::<Selective>() + self.send_path.extra;
+        let room = self.send_path.path.mtu().saturating_sub(fixed) / size_of::<Range>();
         let count = self.received.ranges(&mut ranges[..room.min(RANGES)]);
         let (refusal, refused) = self.ending.refusal().map_or((0, U32::ZERO), |(why, psn)| (why as u8, psn.0.into()));
         let selective = Selective { ranges: count as u8, refusal, refused, ..Selective::default() };

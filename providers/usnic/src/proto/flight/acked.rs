@@ -35,11 +35,11 @@ impl<T: Copy> Flight<T> {
         done: &mut impl FnMut(Psn, T),
     ) -> Result<Acked, OutOfWindow> {
         if !self.is_inside(next, ranges) {
-            self.tally.outside += 1;
+            self.counters.outside += 1;
             return Err(OutOfWindow);
         }
         if next.is_before(self.first) {
-            self.tally.old += 1;
+            self.counters.old += 1;
             return Ok(Acked { old: true, ..Acked::default() });
         }
         let mut round = Round::default();
@@ -131,11 +131,11 @@ impl<T: Copy> Flight<T> {
     fn note_spurious(&mut self, now: Nanos, cause: Cause, round: &mut Round) {
         match cause {
             Cause::Loss => {
-                self.tally.spurious_losses += 1;
+                self.counters.spurious_losses += 1;
                 round.acked.spurious += 1;
                 self.reorder.spurious(now, &self.rtt);
             }
-            Cause::Pto => self.tally.spurious_probes += 1,
+            Cause::Pto => self.counters.spurious_probes += 1,
         }
     }
 
@@ -185,7 +185,7 @@ impl<T: Copy> Flight<T> {
         if self.duplicate_acks == 1 {
             return;
         }
-        self.tally.repeated += 1;
+        self.counters.repeated += 1;
         if self.duplicate_acks <= self.reorder.duplicate_threshold() || self.state(self.first) != State::InFlight {
             return;
         }

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_app_limited_until_what_was_in_flight_is_delivered() {
+    fn samples_are_app_limited_until_flight_is_delivered() {
         let mut delivery = Delivery::default();
         delivery.sent(0, 1000, 1000);
         delivery.mark_app_limited(1000);

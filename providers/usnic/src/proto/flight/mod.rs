@@ -108,7 +108,7 @@ pub(crate) enum Timeout {
 
 /// Counters of loss recovery.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Tally {
+pub(crate) struct RecoveryCounters {
     /// Acks: older than another, repeating a gap, outside of what was sent.
     pub(crate) old: u64,
     pub(crate) repeated: u64,
@@ -147,7 +147,7 @@ pub(crate) struct Flight<T> {
     probes: u32,
     /// Acks with a gap since the cumulative number moved.
     duplicate_acks: u32,
-    tally: Tally,
+    counters: RecoveryCounters,
 }
 
 impl<T: Copy> Flight<T> {
@@ -170,7 +170,7 @@ impl<T: Copy> Flight<T> {
             pto_count: 0,
             probes: 0,
             duplicate_acks: 0,
-            tally: Tally::default(),
+            counters: RecoveryCounters::default(),
         }
     }
 
@@ -240,8 +240,8 @@ impl<T: Copy> Flight<T> {
         self.delivery.mark_app_limited(self.ring.bytes());
     }
 
-    pub(crate) fn tally(&self) -> &Tally {
-        &self.tally
+    pub(crate) fn counters(&self) -> &RecoveryCounters {
+        &self.counters
     }
 
     /// State of a packet in the window.
@@ -345,8 +345,8 @@ impl<T: Copy> Flight<T> {
         self.lost.set(psn);
         self.lost_count += 1;
         match cause {
-            Cause::Loss => self.tally.losses += 1,
-            Cause::Pto => self.tally.probes += 1,
+            Cause::Loss => self.counters.losses += 1,
+            Cause::Pto => self.counters.probes += 1,
         }
         self.ring.slot_mut(psn).cause = cause;
     }

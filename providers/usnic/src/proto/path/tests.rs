@@ -72,7 +72,7 @@ fn the_ceiling_is_found_with_one_probe_and_never_exceeded() {
 }
 
 #[test]
-fn what_the_path_carries_is_found_within_a_few_bytes() {
+fn path_mtu_is_found_within_a_few_bytes() {
     for carries in [1172, 1173, 1252, 1392, 1422, 1464, 1471, 1472, 1473, 2000, 4324, 8871, 8971] {
         let (mut path, mut net) = (path(9000), Net::new(carries));
         let sent = net.until(&mut path, 60 * SECONDS);
@@ -100,7 +100,7 @@ fn one_lost_probe_is_not_the_end_of_a_size() {
 }
 
 #[test]
-fn an_answer_that_comes_late_counts_and_a_lie_does_not() {
+fn late_probe_answer_counts_and_invalid_one_does_not() {
     let (mut late, mut net) = (path(1500), Net::new(1172));
     net.until(&mut late, 5 * SECONDS);
     assert_eq!(late.mtu(), 1172);
@@ -125,7 +125,7 @@ fn after_ten_minutes_a_path_may_have_grown() {
 }
 
 #[test]
-fn what_the_host_refuses_is_the_ceiling_until_the_next_search() {
+fn size_refused_by_the_host_is_the_limit() {
     let (mut path, mut net) = (path(9000), Net::new(usize::MAX));
     let size = path.next_probe(0).unwrap();
     path.limit(0, size - 1);

@@ -1,7 +1,7 @@
 //! Packets that a key rejects.
 
 use super::*;
-use crate::proto::setup::tests::Dice;
+use crate::proto::setup::tests::TestRandom;
 use crate::proto::wire::{FLAG_ACK_NOW, Kind};
 
 fn psk(secret: &str) -> Psk {
@@ -9,7 +9,7 @@ fn psk(secret: &str) -> Psk {
 }
 
 fn offers() -> (Offer, Offer) {
-    let mut dice = Dice::new(1);
+    let mut dice = TestRandom::new(1);
     (Offer::new(1, &mut dice), Offer::new(2, &mut dice))
 }
 
@@ -45,7 +45,7 @@ fn a_packet_comes_through_both_ways_and_is_not_readable_between() {
 }
 
 #[test]
-fn the_same_words_twice_are_not_the_same_packet() {
+fn equal_payloads_give_different_packets() {
     let (mut client, _) = pair();
     let (first, second) = (sealed(&mut client, b"word"), sealed(&mut client, b"word"));
     assert_ne!(first[16..20], second[16..20]);
@@ -64,7 +64,7 @@ fn a_packet_behind_others_in_a_buffer_is_sealed_alone() {
 }
 
 #[test]
-fn a_replay_is_refused_and_so_is_what_is_older_than_the_window() {
+fn replays_and_old_counters_are_refused() {
     let (mut client, mut server) = pair();
     let all: Vec<Vec<u8>> = (0..replay::WIDTH + 2).map(|_| sealed(&mut client, b"x")).collect();
     let mut open = |packet: &Vec<u8>| server.open(&mut packet.clone()).is_some();
@@ -78,7 +78,7 @@ fn a_replay_is_refused_and_so_is_what_is_older_than_the_window() {
 }
 
 #[test]
-fn what_is_vouched_for_still_opens_once() {
+fn authenticated_packet_opens_once() {
     let (mut client, mut server) = pair();
     let packet = sealed(&mut client, b"x");
     assert!(server.vouches(&packet) && server.vouches(&packet));
@@ -133,7 +133,7 @@ fn another_key_another_connection_and_ones_own_direction_do_not_open() {
 }
 
 #[test]
-fn counters_that_are_used_up_seal_nothing() {
+fn exhausted_counter_seals_nothing() {
     let (mut client, mut server) = pair();
     client.next = u64::MAX - 1;
     assert!(server.open(&mut sealed(&mut client, b"the last")).is_some());
@@ -144,7 +144,7 @@ fn counters_that_are_used_up_seal_nothing() {
 
 #[test]
 fn a_guarded_packet_shows_its_clear_part_only() {
-    let mut dice = Dice::new(2);
+    let mut dice = TestRandom::new(2);
     for guard in [Guard::new(None), Guard::new(Some(&psk("0123456789abcdef")))] {
         let mut out = Vec::new();
         let head = Head::new(Kind::Request, 0, 0, 0);
@@ -166,12 +166,12 @@ fn a_guarded_packet_shows_its_clear_part_only() {
 }
 
 #[test]
-fn who_has_a_key_and_who_has_none_or_another_do_not_understand_each_other() {
+fn sides_with_different_keys_do_not_connect() {
     let guards =
         [Guard::new(None), Guard::new(Some(&psk("0123456789abcdef"))), Guard::new(Some(&psk("0123456789abcdeg")))];
     for (from, sender) in guards.iter().enumerate() {
         let mut out = Vec::new();
-        sender.close(Head::new(Kind::Accept, 0, 1, 2), b"", b"rest", &mut Dice::new(3), &mut out);
+        sender.close(Head::new(Kind::Accept, 0, 1, 2), b"", b"rest", &mut TestRandom::new(3), &mut out);
         for (to, receiver) in guards.iter().enumerate() {
             assert_eq!(receiver.open(&out, 0, &mut Vec::new()).is_some(), from == to, "{from} to {to}");
         }
@@ -201,7 +201,7 @@ fn the_ciphers_are_those_of_the_documents() {
 }
 
 #[test]
-fn the_sum_is_what_others_compute() {
+fn crc32c_matches_the_standard() {
     assert_eq!(sum(b"123456789"), 0xE306_9283u32.to_be_bytes(), "the check value of CRC-32C");
 }
 
@@ -211,7 +211,7 @@ fn every_flipped_bit_and_every_cut_is_seen_without_a_key() {
     let opens = |packet: &[u8]| guard.open(packet, 0, &mut Vec::new()).map(<[u8]>::to_vec);
     for payload in [&b""[..], b"some payload"] {
         let mut good = Vec::new();
-        guard.close(Head::new(Kind::Accept, 0, 3, 4), &[], payload, &mut Dice::new(1), &mut good);
+        guard.close(Head::new(Kind::Accept, 0, 3, 4), &[], payload, &mut TestRandom::new(1), &mut good);
         assert_eq!(opens(&good).as_deref(), Some(payload));
         for bit in 0..good.len() * 8 {
             let mut bad = good.clone();

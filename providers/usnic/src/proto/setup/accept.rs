@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::cookies::{CookieKey, Jar};
+use super::cookies::{CookieKey, Cookies};
 pub(crate) use super::half_open::Counts;
 use super::half_open::HalfOpen;
 use super::packets::{self, Reason, To};
@@ -153,7 +153,7 @@ impl Attempt {
 /// All attempts at one IA.
 pub(crate) struct Acceptor {
     setup: Arc<Setup>,
-    jar: Jar,
+    cookies: Cookies,
     attempts: BTreeMap<RequestId, Attempt>,
     by_key: BTreeMap<Key, RequestId>,
     by_conn: BTreeMap<u32, RequestId>,
@@ -169,7 +169,7 @@ pub(crate) struct Acceptor {
 impl Acceptor {
     pub(crate) fn new(setup: Arc<Setup>, now: Nanos, random: &mut dyn Random) -> Acceptor {
         Acceptor {
-            jar: Jar::new(now, random),
+            cookies: Cookies::new(now, random),
             half_open: HalfOpen::default(),
             setup,
             attempts: BTreeMap::new(),
@@ -210,7 +210,7 @@ impl Acceptor {
         let Some((conn, token)) = packets::requester(rest) else { return Step::Nothing };
         let key = CookieKey { head: request_head, conn, token };
         let to = To { conn, token, hop: request_head.hop() };
-        let is_proven = self.jar.is_good(now, from, &key, random);
+        let is_proven = self.cookies.is_good(now, from, &key, random);
         if let Some(id) = self.by_key.get(&Key { from, to }) {
             return self.repeated(now, *id, packet.len(), is_proven, random, out);
         }
@@ -223,7 +223,7 @@ impl Acceptor {
         // At the limit, too, nothing is kept: the client repeats the request with the cookie until there is a place.
         if offered.is_ok() && (!self.has_room(from) || !is_proven && self.wants_proof(from)) {
             self.counts.cookies += 1;
-            let ticket = self.jar.give(now, from, &key, random);
+            let ticket = self.cookies.give(now, from, &key, random);
             packets::put_cookie(&setup.guard, to, Some(ticket), random, out);
             return Step::Answer;
         }

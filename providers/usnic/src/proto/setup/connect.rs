@@ -336,7 +336,7 @@ impl Confirming {
 
 /// Answers an accept for a number and token of no attempt, whose request was withdrawn or is of an earlier process. `true`: an
 /// answer was appended, for the source of the accept; it is shorter than the accept.
-pub(crate) fn refuse_stray(setup: &Setup, packet: &[u8], random: &mut dyn Random, out: &mut Vec<u8>) -> bool {
+pub(crate) fn refuse_unmatched(setup: &Setup, packet: &[u8], random: &mut dyn Random, out: &mut Vec<u8>) -> bool {
     let mut room = Vec::new();
     let Some((_, Answer::Accept(theirs, _))) = packets::answer(&setup.guard, packet, &mut room) else { return false };
     packets::put_unknown(&setup.guard, &theirs, random, out);

@@ -15,7 +15,7 @@ use crate::proto::{Nanos, SECONDS};
 pub(crate) const TURN: Nanos = 30 * SECONDS;
 
 /// The secrets of an IA.
-pub(crate) struct Jar {
+pub(crate) struct Cookies {
     /// Of the newest secret; never 0, which on the wire means no cookie.
     epoch: u32,
     since: Nanos,
@@ -23,12 +23,12 @@ pub(crate) struct Jar {
     before: [u8; 16],
 }
 
-impl Jar {
-    pub(crate) fn new(now: Nanos, random: &mut dyn Random) -> Jar {
-        let mut jar = Jar { epoch: random.u32().max(1), since: now, newest: [0; 16], before: [0; 16] };
-        random.fill(&mut jar.newest);
-        random.fill(&mut jar.before);
-        jar
+impl Cookies {
+    pub(crate) fn new(now: Nanos, random: &mut dyn Random) -> Cookies {
+        let mut cookies = Cookies { epoch: random.u32().max(1), since: now, newest: [0; 16], before: [0; 16] };
+        random.fill(&mut cookies.newest);
+        random.fill(&mut cookies.before);
+        cookies
     }
 
     /// The cookie for this request from there.
@@ -97,7 +97,7 @@ fn hash(secret: &[u8; 16], from: SocketAddr, key: &CookieKey) -> [u8; 16] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::Dice;
+    use super::super::tests::TestRandom;
     use super::*;
 
     const FROM: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)), 700);
@@ -106,33 +106,33 @@ mod tests {
         CookieKey { head: RequestHead::new(5, 0, ticket), conn: 6, token: 7 }
     }
 
-    fn given(jar: &mut Jar, now: Nanos, dice: &mut Dice) -> CookieKey {
-        let ticket = jar.give(now, FROM, &key(None), dice);
+    fn given(cookies: &mut Cookies, now: Nanos, dice: &mut TestRandom) -> CookieKey {
+        let ticket = cookies.give(now, FROM, &key(None), dice);
         key(Some(ticket))
     }
 
     #[test]
     fn a_cookie_lives_between_one_and_two_turns() {
         for start in [0, 29 * SECONDS] {
-            let mut dice = Dice::new(1);
-            let mut jar = Jar::new(0, &mut dice);
-            let key = given(&mut jar, start, &mut dice);
+            let mut dice = TestRandom::new(1);
+            let mut cookies = Cookies::new(0, &mut dice);
+            let key = given(&mut cookies, start, &mut dice);
             for now in [start, start + TURN, 2 * TURN - 1] {
-                assert!(jar.is_good(now, FROM, &key, &mut dice), "given at {start}, shown at {now}");
+                assert!(cookies.is_good(now, FROM, &key, &mut dice), "given at {start}, shown at {now}");
             }
-            assert!(!jar.is_good(2 * TURN, FROM, &key, &mut dice));
-            assert!(!jar.is_good(1000 * TURN, FROM, &key, &mut dice));
+            assert!(!cookies.is_good(2 * TURN, FROM, &key, &mut dice));
+            assert!(!cookies.is_good(1000 * TURN, FROM, &key, &mut dice));
         }
     }
 
     #[test]
-    fn it_is_good_for_nobody_else_and_nothing_else() {
-        let mut dice = Dice::new(2);
-        let mut jar = Jar::new(0, &mut dice);
-        let good = given(&mut jar, 0, &mut dice);
-        assert!(jar.is_good(0, FROM, &good, &mut dice));
+    fn cookie_is_valid_only_for_its_source_and_request() {
+        let mut dice = TestRandom::new(2);
+        let mut cookies = Cookies::new(0, &mut dice);
+        let good = given(&mut cookies, 0, &mut dice);
+        assert!(cookies.is_good(0, FROM, &good, &mut dice));
         for from in ["10.0.0.2:700", "10.0.0.1:701", "[::1]:700"] {
-            assert!(!jar.is_good(0, from.parse().expect("an address"), &good, &mut dice), "{from}");
+            assert!(!cookies.is_good(0, from.parse().expect("an address"), &good, &mut dice), "{from}");
         }
         let head = good.head;
         let others = [
@@ -145,31 +145,33 @@ mod tests {
             CookieKey { head: RequestHead { epoch: (head.epoch.get() - 1).into(), ..head }, ..good },
         ];
         for (which, other) in others.iter().enumerate() {
-            assert!(!jar.is_good(0, FROM, other, &mut dice), "{which}");
+            assert!(!cookies.is_good(0, FROM, other, &mut dice), "{which}");
         }
         for bit in 0..128 {
             let mut cookie = head.cookie;
             cookie[bit / 8] ^= 1 << (bit % 8);
             let forged = CookieKey { head: RequestHead { cookie, ..head }, ..good };
-            assert!(!jar.is_good(0, FROM, &forged, &mut dice), "bit {bit}");
+            assert!(!cookies.is_good(0, FROM, &forged, &mut dice), "bit {bit}");
         }
     }
 
     #[test]
-    fn another_life_of_the_server_does_not_know_it() {
-        let (mut dice, mut other) = (Dice::new(3), Dice::new(4));
-        let good = given(&mut Jar::new(0, &mut dice), 0, &mut dice);
-        assert!(!Jar::new(0, &mut other).is_good(0, FROM, &good, &mut other));
+    fn restarted_server_does_not_accept_old_cookies() {
+        let (mut dice, mut other) = (TestRandom::new(3), TestRandom::new(4));
+        let good = given(&mut Cookies::new(0, &mut dice), 0, &mut dice);
+        assert!(!Cookies::new(0, &mut other).is_good(0, FROM, &good, &mut other));
     }
 
     #[test]
     fn epochs_wrap_and_are_never_none() {
-        let mut dice = Dice::new(5);
-        let mut jar = Jar { epoch: u32::MAX, ..Jar::new(0, &mut dice) };
-        let last = given(&mut jar, 0, &mut dice);
-        let first = given(&mut jar, TURN, &mut dice);
+        let mut dice = TestRandom::new(5);
+        let mut cookies = Cookies { epoch: u32::MAX, ..Cookies::new(0, &mut dice) };
+        let last = given(&mut cookies, 0, &mut dice);
+        let first = given(&mut cookies, TURN, &mut dice);
         assert_eq!(first.head.epoch.get(), 1);
-        assert!(jar.is_good(TURN, FROM, &last, &mut dice) && jar.is_good(TURN, FROM, &first, &mut dice));
-        assert!(!jar.is_good(2 * TURN, FROM, &last, &mut dice) && jar.is_good(2 * TURN, FROM, &first, &mut dice));
+        assert!(cookies.is_good(TURN, FROM, &last, &mut dice) && cookies.is_good(TURN, FROM, &first, &mut dice));
+        assert!(
+            !cookies.is_good(2 * TURN, FROM, &last, &mut dice) && cookies.is_good(2 * TURN, FROM, &first, &mut dice)
+        );
     }
 }

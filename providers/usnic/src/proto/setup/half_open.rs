@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_added_can_be_taken_away_and_leaves_nothing() {
+    fn added_attempts_can_be_removed_completely() {
         let mut half_open = HalfOpen::default();
         half_open.add(at("10.0.0.1:1"), false);
         half_open.add(at("10.0.0.1:2"), true);

@@ -21,7 +21,7 @@
 //! - an accept of this side, from `Acceptor::accept` on: `Acceptor::reset`, then, if the seal is valid, `Acceptor::confirmed`; the
 //!   packet that confirms is the first for `Conn`.
 //! - an established connection: its seal, if there is one, and `Conn`, which answers late packets of the set-up.
-//! - no match: an Accept goes to `connect::refuse_stray`; all else is dropped and counted.
+//! - no match: an Accept goes to `connect::refuse_unmatched`; all else is dropped and counted.
 //!
 //! Read the sockets before calling `on_time` and `poll`: after a pause of the process, answers may wait there.
 //! Nothing here has a socket or a clock, or knows what a consumer is.

@@ -1,6 +1,6 @@
 //! Wire format of the packets that open and end a connection.
 //!
-//! Numbers are in network byte order, records have no padding. Packets that open a connection are protected (`seal::Guard`) and
+//! PeerLimits are in network byte order, records have no padding. Packets that open a connection are protected (`seal::Guard`) and
 //! carry the number of the hand-off, so that a late answer of an earlier listener is not taken for the present one's. For every
 //! version: a request begins with head and [`RequestHead`], the protected rest begins with the client's connection and token,
 //! and a reject is read as far as [`Refused`].
@@ -177,7 +177,7 @@ pub(crate) enum Reason {
     NoListener,
     /// The consumer said no.
     Refused,
-    NoRoom,
+    NoSpace,
     /// None of the client's versions is spoken here.
     Version,
     NotUnderstood,
@@ -190,7 +190,7 @@ impl Reason {
         match self {
             Reason::NoListener => 1,
             Reason::Refused => 2,
-            Reason::NoRoom => 3,
+            Reason::NoSpace => 3,
             Reason::Version => 4,
             Reason::NotUnderstood => 5,
             Reason::HandedOff(_) => 6,
@@ -199,7 +199,7 @@ impl Reason {
 
     fn of(code: u8, qual: u64) -> Option<Reason> {
         use Reason::*;
-        [NoListener, Refused, NoRoom, Version, NotUnderstood, HandedOff(qual)].into_iter().find(|r| r.code() == code)
+        [NoListener, Refused, NoSpace, Version, NotUnderstood, HandedOff(qual)].into_iter().find(|r| r.code() == code)
     }
 }
 

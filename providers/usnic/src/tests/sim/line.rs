@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 
 use dapl::provider::Status;
 
-use super::book::Hand;
 use super::network::Datagram;
+use super::oracle::Hand;
 use super::scenario::SidePlan;
 use crate::proto::conn::{Config, Conn, Outgoing, Payload};
 use crate::proto::psn::Psn;
@@ -24,7 +24,7 @@ pub(super) struct Line {
     pub(super) terms: Terms,
     seal: Option<Box<Seal>>,
     pub(super) burst: usize,
-    /// Numbers that came, from the first one on: all before, and more.
+    /// PeerLimits that came, from the first one on: all before, and more.
     all_before: u32,
     more: BTreeSet<u32>,
     /// Bytes that are here of those that come in pieces.
@@ -55,7 +55,7 @@ pub(super) fn config(plan: &SidePlan, window_kib: u16) -> Config {
 impl Line {
     pub(super) fn new(link: usize, agreed: Agreed, config: &Config, hand: Hand, burst: usize, now: Nanos) -> Line {
         let terms = agreed.terms;
-        let loose = hand.book.borrow().loose;
+        let loose = hand.oracle.borrow().loose;
         Line {
             link,
             conn: Conn::new(config, terms, now),
@@ -128,10 +128,10 @@ impl Line {
         have.iter().all(|here| *here)
     }
 
-    /// The end of the connection, for the book.
+    /// The end of the connection, for the oracle.
     pub(super) fn look(&mut self) {
         if let Some(event) = self.conn.take_event() {
-            self.hand.book.borrow_mut().sides[self.hand.side].events.push(event);
+            self.hand.oracle.borrow_mut().sides[self.hand.side].events.push(event);
         }
     }
 
@@ -152,8 +152,8 @@ impl Line {
     }
 
     fn gather(&mut self, out: Outgoing, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
-        let book = self.hand.book.clone();
-        let book = book.borrow();
+        let oracle = self.hand.oracle.clone();
+        let oracle = oracle.borrow();
         let payload = match out.payload {
             Payload::None => Some(&[][..]),
             Payload::Padding(length) => {
@@ -162,12 +162,12 @@ impl Line {
             }
             Payload::Request { slot, offset, length } => {
                 let asked = self.conn.request(slot).expect("it is active");
-                book.source(self.hand.side, asked, offset, length)
+                oracle.source(self.hand.side, asked, offset, length)
             }
-            Payload::Remote { key, address, length, .. } => book.remote(self.hand.side, key, address, length),
+            Payload::Remote { key, address, length, .. } => oracle.remote(self.hand.side, key, address, length),
         };
         let Some(payload) = payload else {
-            drop(book);
+            drop(oracle);
             self.conn.source_gone(&out.payload, Status::LocalProtection, &mut self.hand);
             return None;
         };

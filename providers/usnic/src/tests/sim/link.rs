@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use dapl::provider::{ConnectionEvent, Status};
 
-use super::book::Book;
 use super::line::Line;
+use super::oracle::Oracle;
 use super::scenario::{LinkPlan, Scenario, What};
 use crate::proto::psn::Psn;
 use crate::proto::setup::Offer;
@@ -35,7 +35,7 @@ impl Fate {
 }
 
 pub(super) struct Link {
-    pub(super) book: Rc<RefCell<Book>>,
+    pub(super) oracle: Rc<RefCell<Oracle>>,
     pub(super) fate: [Fate; 2],
     /// Requests, and receives, that were posted.
     pub(super) posted: [usize; 2],
@@ -68,7 +68,7 @@ impl Link {
             times.into_iter().zip(lengths).chain(spare.map(|(_, length)| (last, length))).collect()
         });
         Link {
-            book: Book::new(scenario.seed ^ at as u64, scenario.is_loose(at)),
+            oracle: Oracle::new(scenario.seed ^ at as u64, scenario.is_loose(at)),
             fate: [Fate::Before; 2],
             posted: [0; 2],
             recvs,
@@ -118,9 +118,9 @@ impl Link {
 
     /// Everything is posted and complete, and has arrived.
     pub(super) fn is_done(&self, plan: &LinkPlan) -> bool {
-        let book = self.book.borrow();
+        let oracle = self.oracle.borrow();
         (0..2).all(|side| {
-            let (one, other) = (&book.sides[side], &book.sides[1 - side]);
+            let (one, other) = (&oracle.sides[side], &oracle.sides[1 - side]);
             self.posted[side] == plan.sides[side].items.len()
                 && one.entries.iter().all(|entry| entry.status == Some(Status::Success))
                 && one.got == other.sends.len()
@@ -142,8 +142,8 @@ impl Link {
 
     /// The first request of a side that failed of itself, and how.
     pub(super) fn failure(&self, side: usize) -> Option<(usize, Status)> {
-        let book = self.book.borrow();
-        let mut entries = book.sides[side].entries.iter().enumerate();
+        let oracle = self.oracle.borrow();
+        let mut entries = oracle.sides[side].entries.iter().enumerate();
         entries.find_map(|(index, entry)| {
             let status = entry.status.filter(|status| !matches!(status, Status::Success | Status::Flushed))?;
             Some((index, status))
@@ -151,6 +151,6 @@ impl Link {
     }
 
     pub(super) fn events(&self, side: usize) -> Vec<ConnectionEvent> {
-        self.book.borrow().sides[side].events.clone()
+        self.oracle.borrow().sides[side].events.clone()
     }
 }

@@ -1,23 +1,23 @@
 //! The whole protocol in one thread: processes that set up connections and use them, over a network as bad as a seed says, in
 //! virtual time.
 //!
-//! A seed makes a scenario (`scenario`), a run plays it (`run`, over `peer`, `line` and `network`), the consumers' book judges
-//! whatever happens (`book`), and at the end all of it (`verdict`). One that fails is made smaller as long as it fails
+//! A seed makes a scenario (`scenario`), a run plays it (`run`, over `peer`, `line` and `network`), the consumers' oracle judges
+//! whatever happens (`oracle`), and at the end all of it (`verdict`). One that fails is made smaller as long as it fails
 //! (`shrink`). The same seed is the same run.
 //!
 //! `DAPL_SIM_SEED=n` runs one seed; `DAPL_SIM_RUNS=n` so many, from `DAPL_SIM_FIRST` on; `DAPL_SIM_TOLD=1` tells of packets;
 //! `DAPL_SIM_ALL=1` goes on after a failure, and tells of all in short.
 
-mod book;
-pub(crate) mod dice;
 mod line;
 mod link;
 mod network;
+mod oracle;
 mod peer;
+pub(crate) mod random;
+mod reports;
 mod run;
 mod scenario;
 mod shrink;
-mod told;
 mod verdict;
 
 use scenario::Scenario;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
-use super::dice::Dice;
+use super::random::TestRandom;
 use super::scenario::{Fault, Ill, Scenario};
 use crate::proto::Nanos;
 
@@ -21,7 +21,7 @@ pub(super) struct Datagram {
 }
 
 pub(super) struct Network {
-    dice: Dice,
+    dice: TestRandom,
     faults: Vec<Fault>,
     latency: Nanos,
     wire: BTreeMap<(Nanos, u64), Datagram>,
@@ -42,7 +42,7 @@ pub(super) fn peer_of(address: SocketAddr) -> usize {
 impl Network {
     pub(super) fn new(scenario: &Scenario) -> Network {
         Network {
-            dice: Dice::new(scenario.seed ^ 0x6E65_7477_6F72_6B00),
+            dice: TestRandom::new(scenario.seed ^ 0x6E65_7477_6F72_6B00),
             faults: scenario.faults.clone(),
             latency: scenario.latency,
             wire: BTreeMap::new(),
@@ -93,7 +93,7 @@ impl Network {
                 Ill::Drop(often) if self.dice.hits(often) => return self.tell(now, &datagram, "lost"),
                 Ill::Outage => return self.tell(now, &datagram, "outage"),
                 Ill::Cut(size) if datagram.bytes.len() > size => return self.tell(now, &datagram, "too large"),
-                Ill::Double(often) if self.dice.hits(often) => {
+                Ill::FakeSink(often) if self.dice.hits(often) => {
                     let later = at + self.dice.below(10 * self.latency);
                     self.put(later, datagram.clone());
                 }
@@ -122,7 +122,7 @@ impl Network {
     fn tell(&self, now: Nanos, datagram: &Datagram, what: &str) {
         if self.told {
             let (from, to) = (peer_of(datagram.from), peer_of(datagram.to));
-            println!("{now:>12} {from} -> {to} {} {what}", super::told::packet(&datagram.bytes));
+            println!("{now:>12} {from} -> {to} {} {what}", super::reports::packet(&datagram.bytes));
         }
     }
 

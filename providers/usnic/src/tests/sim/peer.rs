@@ -10,15 +10,15 @@ use std::sync::Arc;
 
 use dapl::provider::ConnectionEvent;
 
-use super::book::Pool;
-use super::dice::Dice;
 use super::line::Line;
 use super::network::Datagram;
+use super::oracle::Pool;
+use super::random::TestRandom;
 use super::scenario::PeerPlan;
 use crate::proto::ids::Ids;
 use crate::proto::seal::Psk;
 use crate::proto::setup::accept::{Acceptor, Due, RequestId, Step};
-use crate::proto::setup::connect::{Connector, Outcome, refuse_stray};
+use crate::proto::setup::connect::{Connector, Outcome, refuse_unmatched};
 use crate::proto::setup::packets::{self, Reason};
 use crate::proto::setup::{Agreed, Config, Offer, Setup};
 use crate::proto::wire::{self, Kind};
@@ -43,7 +43,7 @@ pub(super) enum Told {
 pub(super) struct Peer {
     pub(super) address: SocketAddr,
     pub(super) plan: PeerPlan,
-    pub(super) dice: Dice,
+    pub(super) dice: TestRandom,
     setup: Arc<Setup>,
     pub(super) acceptor: Acceptor,
     pub(super) ids: Ids,
@@ -62,7 +62,7 @@ pub(super) fn address(at: usize, port: u16) -> SocketAddr {
 
 impl Peer {
     pub(super) fn new(at: usize, life: u64, plan: &PeerPlan, sealed: bool, seed: u64, now: Nanos) -> Peer {
-        let mut dice = Dice::new(seed ^ ((at as u64 + 1) << 32) ^ (life << 48));
+        let mut dice = TestRandom::new(seed ^ ((at as u64 + 1) << 32) ^ (life << 48));
         let psk = sealed.then(|| Psk::new(b"0123456789abcdef-secret").expect("long enough"));
         let unproven = if plan.cookies { 0 } else { Config::default().unproven };
         let config = Config { unproven, ..Config::default() };
@@ -169,7 +169,7 @@ impl Peer {
             return self.maybe_confirmed(now, number, datagram);
         }
         let mut packet = Vec::new();
-        if kind == Kind::Accept && refuse_stray(&self.setup, &datagram.bytes, &mut self.dice, &mut packet) {
+        if kind == Kind::Accept && refuse_unmatched(&self.setup, &datagram.bytes, &mut self.dice, &mut packet) {
             self.out.push((datagram.from, packet));
         }
     }

@@ -1,9 +1,9 @@
 //! One run of a scenario, from the first request until nothing is left, in virtual time.
 
-use super::book::Hand;
 use super::line::{self, Line};
 use super::link::{Fate, Link};
 use super::network::{Datagram, Network, peer_of};
+use super::oracle::Hand;
 use super::peer::{Peer, Told, address};
 use super::scenario::{Deed, Finish, Scenario, What};
 use crate::proto::conn::Post;
@@ -42,7 +42,7 @@ pub(super) fn run(scenario: &Scenario, told: bool) {
         assert!(run.now < limit, "no progress: {}", run.state());
         assert!(steps < MOST && at_once < AT_ONCE, "busy for nothing: {}", run.state());
     }
-    super::verdict::judge(&run);
+    super::verdict::check(&run);
 }
 
 impl<'a> Run<'a> {
@@ -82,7 +82,8 @@ impl<'a> Run<'a> {
 
     /// What has completed.
     fn done(&self) -> u64 {
-        let sides = |link: &Link| link.book.borrow().sides.iter().map(|it| it.done as u64 + it.done_recvs).sum::<u64>();
+        let sides =
+            |link: &Link| link.oracle.borrow().sides.iter().map(|it| it.done as u64 + it.done_recvs).sum::<u64>();
         self.links.iter().map(sides).sum()
     }
 
@@ -138,7 +139,7 @@ impl<'a> Run<'a> {
         let mine = &plan.sides[side];
         let config = line::config(mine, peer.plan.window_kib);
         let pool = mine.shared.then(|| peer.pool.clone());
-        let hand = Hand { book: link.book.clone(), side, pool };
+        let hand = Hand { oracle: link.oracle.clone(), side, pool };
         let mut line = Line::new(at, agreed, &config, hand, mine.burst, self.now);
         // Those that the offer counts.
         while !mine.shared && link.recvs_posted[side] < link.due_recvs(side, mine.max_recvs as usize, 0) {
@@ -285,7 +286,7 @@ impl<'a> Run<'a> {
             && (closed || line.conn.outstanding().0 < mine.max_requests)
         {
             link.posted[side] += 1;
-            let (work, length, request) = link.book.borrow_mut().post(side, item);
+            let (work, length, request) = link.oracle.borrow_mut().post(side, item);
             line.conn.post(self.now, Post { work, length, fence: item.fence, request }, &mut line.hand);
         }
     }
@@ -327,13 +328,13 @@ impl<'a> Run<'a> {
             let Fate::Stands(number) = self.links[at].fate[side] else { panic!("it stands") };
             self.peers[plan.ends[side]].lines[&number].conn.counters()
         });
-        let book = self.links[at].book.borrow();
+        let oracle = self.links[at].oracle.borrow();
         for (ours, theirs) in [(0, 1), (1, 0)] {
             let (a, b) = (&counters[ours], &counters[theirs]);
             assert!(b.received <= a.sent, "{} taken of {}", b.received, a.sent);
             assert_eq!((a.refusals_sent, a.refusals_received, a.acks_false), (0, 0, 0));
             let bytes = |side: usize, kind: fn(What) -> bool| -> u64 {
-                let entries = &book.sides[side].entries;
+                let entries = &oracle.sides[side].entries;
                 entries.iter().filter(|entry| kind(entry.what)).map(|entry| u64::from(entry.length)).sum()
             };
             let sent = bytes(ours, |what| matches!(what, What::Send | What::Write));
@@ -354,9 +355,9 @@ impl<'a> Run<'a> {
 
     pub(super) fn state(&self) -> String {
         let link = |link: &Link| {
-            let book = link.book.borrow();
+            let oracle = link.oracle.borrow();
             let side = |side: usize| {
-                let it = &book.sides[side];
+                let it = &oracle.sides[side];
                 format!("{:?}: {}/{} done, {} got, {:?}", link.fate[side], it.done, it.entries.len(), it.got, it.events)
             };
             format!("[{} | {}]", side(0), side(1))

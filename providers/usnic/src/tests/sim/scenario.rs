@@ -2,7 +2,7 @@
 //!
 //! Plain data that a seed makes, so that a part of it can be left out and the rest run again.
 
-use super::dice::Dice;
+use super::random::TestRandom;
 use crate::proto::congestion::Algorithm;
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
 
@@ -123,7 +123,7 @@ pub(super) struct Fault {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Ill {
     Drop(u64),
-    Double(u64),
+    FakeSink(u64),
     /// So many are late, by up to so long.
     Late(u64, Nanos),
     /// All are.
@@ -242,7 +242,7 @@ impl Scenario {
 
     /// Of this seed.
     pub(super) fn of(seed: u64) -> Scenario {
-        let mut dice = Dice::new(seed);
+        let mut dice = TestRandom::new(seed);
         let dice = &mut dice;
         let peers = dice.pick(&[2, 2, 2, 3, 4]);
         let span = MILLIS << dice.below(11);
@@ -280,7 +280,7 @@ impl Scenario {
     }
 }
 
-fn peer(dice: &mut Dice) -> PeerPlan {
+fn peer(dice: &mut TestRandom) -> PeerPlan {
     PeerPlan {
         mtu: dice.pick(&[1200, 1200, 1472, 1472, 4000, 8972, 65_507]),
         window_kib: dice.pick(&[4, 32, 208, 208, 4096]),
@@ -288,7 +288,7 @@ fn peer(dice: &mut Dice) -> PeerPlan {
     }
 }
 
-fn link(dice: &mut Dice, peers: usize, span: Nanos, budget: u64) -> LinkPlan {
+fn link(dice: &mut TestRandom, peers: usize, span: Nanos, budget: u64) -> LinkPlan {
     let client = dice.below(peers as u64) as usize;
     let server = (client + 1 + dice.below(peers as u64 - 1) as usize) % peers;
     let start = if dice.hits(700) { 0 } else { dice.below(span) };
@@ -316,7 +316,7 @@ fn link(dice: &mut Dice, peers: usize, span: Nanos, budget: u64) -> LinkPlan {
     }
 }
 
-fn side_plan(dice: &mut Dice, span: Nanos, budget: u64, has_bad: bool) -> SidePlan {
+fn side_plan(dice: &mut TestRandom, span: Nanos, budget: u64, has_bad: bool) -> SidePlan {
     let mut items = Vec::new();
     let (mut left, slowness) = (budget as i64, dice.pick(&[0, 0, 10, 1000]) * span / 1000);
     let small = dice.hits(500);
@@ -355,7 +355,7 @@ fn side_plan(dice: &mut Dice, span: Nanos, budget: u64, has_bad: bool) -> SidePl
     }
 }
 
-fn length(dice: &mut Dice, small: bool) -> u32 {
+fn length(dice: &mut TestRandom, small: bool) -> u32 {
     let longest = if small { 9_000 } else { u64::from(LONGEST) };
     let length = match dice.below(10) {
         0 => 0,
@@ -370,7 +370,7 @@ fn length(dice: &mut Dice, small: bool) -> u32 {
     length.min(longest) as u32
 }
 
-fn faults(dice: &mut Dice, peers: usize, span: Nanos) -> Vec<Fault> {
+fn faults(dice: &mut TestRandom, peers: usize, span: Nanos) -> Vec<Fault> {
     let count = dice.pick(&[0, 1, 2, 3, 4, 6, 8]);
     let mut faults: Vec<Fault> = (0..count).map(|_| fault(dice, peers, span)).collect();
     // The same in both directions, sometimes.
@@ -382,14 +382,14 @@ fn faults(dice: &mut Dice, peers: usize, span: Nanos) -> Vec<Fault> {
     faults
 }
 
-fn fault(dice: &mut Dice, peers: usize, span: Nanos) -> Fault {
+fn fault(dice: &mut TestRandom, peers: usize, span: Nanos) -> Fault {
     let one = dice.below(peers as u64) as usize;
     let other = (one + 1 + dice.below(peers as u64 - 1) as usize) % peers;
     let from = if dice.hits(500) { 0 } else { dice.below(span) };
     let lasts = if dice.hits(500) { 2 * span } else { dice.below(span) };
     let kind = match dice.below(16) {
         0..3 => Ill::Drop(dice.pick(&[5, 20, 100, 300])),
-        3..5 => Ill::Double(dice.pick(&[10, 100, 500])),
+        3..5 => Ill::FakeSink(dice.pick(&[10, 100, 500])),
         5..8 => Ill::Late(dice.pick(&[10, 100, 500]), dice.pick(&[20, 300, 5_000]) * MICROS),
         8..10 => Ill::Slow(dice.pick(&[20, 300, 30_000]) * MICROS),
         10..12 => Ill::Corrupt(dice.pick(&[2, 20, 200])),
@@ -406,9 +406,9 @@ fn fault(dice: &mut Dice, peers: usize, span: Nanos) -> Fault {
     Fault { way: (one, other), from, until: from + lasts, kind }
 }
 
-fn acts(dice: &mut Dice, peers: usize, links: usize, span: Nanos) -> Vec<Act> {
+fn acts(dice: &mut TestRandom, peers: usize, links: usize, span: Nanos) -> Vec<Act> {
     let mut acts = Vec::new();
-    let mut act = |dice: &mut Dice, what| acts.push(Act { at: dice.below(span), what });
+    let mut act = |dice: &mut TestRandom, what| acts.push(Act { at: dice.below(span), what });
     if dice.hits(100) {
         let peer = dice.below(peers as u64) as usize;
         act(dice, Deed::Restart(peer));

@@ -6,7 +6,7 @@ use super::link::{Fate, Link};
 use super::run::Run;
 use super::scenario::{Deed, Scenario, What};
 
-pub(super) fn judge(run: &Run<'_>) {
+pub(super) fn check(run: &Run<'_>) {
     for (at, link) in run.links.iter().enumerate() {
         for side in 0..2 {
             one_end(link, side, at);
@@ -15,7 +15,7 @@ pub(super) fn judge(run: &Run<'_>) {
         if !run.scenario.is_excused(at) {
             undisturbed(link, at);
         } else if !run.scenario.is_loose(at) {
-            only_what_was_bad_fails(run.scenario, link, at);
+            only_invalid_requests_fail(run.scenario, link, at);
             drained(run.scenario, link, at);
         }
     }
@@ -34,8 +34,8 @@ fn one_end(link: &Link, side: usize, at: usize) {
 
 fn everything_completes(link: &Link, side: usize, at: usize) {
     if link.fate[side] != Fate::Dead {
-        let book = link.book.borrow();
-        let it = &book.sides[side];
+        let oracle = link.oracle.borrow();
+        let it = &oracle.sides[side];
         assert_eq!(it.done, it.entries.len(), "link {at} side {side}: requests");
         assert_eq!(it.done_recvs, it.posted_recvs, "link {at} side {side}: receives");
     }
@@ -45,11 +45,11 @@ fn everything_completes(link: &Link, side: usize, at: usize) {
 fn undisturbed(link: &Link, at: usize) {
     assert_eq!(link.fate, [Fate::Ended; 2], "link {at}");
     assert!(link.complete, "link {at} ended too early");
-    let book = link.book.borrow();
+    let oracle = link.oracle.borrow();
     for side in 0..2 {
-        let it = &book.sides[side];
+        let it = &oracle.sides[side];
         assert!(it.entries.iter().all(|entry| entry.status == Some(Status::Success)), "link {at} side {side}");
-        assert_eq!(it.got, book.sides[1 - side].sends.len(), "link {at} side {side}: messages");
+        assert_eq!(it.got, oracle.sides[1 - side].sends.len(), "link {at} side {side}: messages");
         assert!(it.failed_recvs.iter().all(|status| *status == Status::Flushed));
         assert!(
             it.events.iter().all(|event| *event == ConnectionEvent::Disconnected),
@@ -60,11 +60,11 @@ fn undisturbed(link: &Link, at: usize) {
 }
 
 /// A request that fails of itself asked for what it could not have, or the network was cut, or the peer died.
-fn only_what_was_bad_fails(scenario: &Scenario, link: &Link, at: usize) {
+fn only_invalid_requests_fail(scenario: &Scenario, link: &Link, at: usize) {
     for side in 0..2 {
         let Some((index, status)) = link.failure(side) else { continue };
-        let book = link.book.borrow();
-        let what = book.sides[side].entries[index].what;
+        let oracle = link.oracle.borrow();
+        let what = oracle.sides[side].entries[index].what;
         let fits = match status {
             Status::RemoteAccess => matches!(what, What::BadWrite | What::BadRead),
             Status::RemoteResponder => what == What::LongSend,
@@ -80,10 +80,10 @@ fn only_what_was_bad_fails(scenario: &Scenario, link: &Link, at: usize) {
         };
         assert!(fits, "link {at} side {side}: request {index}, {what:?}: {status:?}");
     }
-    let book = link.book.borrow();
+    let oracle = link.oracle.borrow();
     for side in 0..2 {
-        for status in &book.sides[side].failed_recvs {
-            let is_long = book.sides[1 - side].entries.iter().any(|entry| entry.what == What::LongSend);
+        for status in &oracle.sides[side].failed_recvs {
+            let is_long = oracle.sides[1 - side].entries.iter().any(|entry| entry.what == What::LongSend);
             let fits = *status == Status::Flushed || (*status == Status::LocalLength && is_long);
             assert!(fits, "link {at} side {side}: a receive: {status:?}");
         }
@@ -97,9 +97,9 @@ fn drained(scenario: &Scenario, link: &Link, at: usize) {
     if !is_quiet || link.drained == [true; 2] || link.fate != [Fate::Ended; 2] {
         return;
     }
-    let book = link.book.borrow();
+    let oracle = link.oracle.borrow();
     for side in 0..2 {
-        let (one, other) = (&book.sides[side], &book.sides[1 - side]);
+        let (one, other) = (&oracle.sides[side], &oracle.sides[1 - side]);
         let sent = one.sends.iter().filter(|index| one.entries[**index].status == Some(Status::Success)).count();
         assert!(other.got >= sent, "link {at} side {side}: {sent} sent, {} arrived", other.got);
     }

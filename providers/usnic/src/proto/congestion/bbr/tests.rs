@@ -70,7 +70,7 @@ fn startup_goes_on_while_the_application_is_the_limit_and_ends_by_loss() {
 }
 
 #[test]
-fn bandwidth_is_probed_for_in_turn() {
+fn bandwidth_is_probed_in_phases() {
     // A.5 and A.8.
     let mut path = Path::new();
     path.until(State::ProbeBwCruise);
@@ -82,7 +82,7 @@ fn bandwidth_is_probed_for_in_turn() {
 }
 
 #[test]
-fn loss_while_probing_bounds_what_is_in_flight() {
+fn loss_while_probing_bounds_inflight() {
     // A.21.
     let mut path = Path::new();
     path.until(State::ProbeBwUp);

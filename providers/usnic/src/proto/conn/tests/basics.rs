@@ -2,7 +2,7 @@
 
 use dapl::provider::Status;
 
-use super::pair::{Pair, Plan, Side, Weather};
+use super::pair::{NetworkConditions, Pair, Plan, Side};
 use crate::proto::MICROS;
 use crate::proto::conn::{Conn, Driver};
 
@@ -36,7 +36,7 @@ fn sends_of_all_lengths_find_their_receives() {
 #[test]
 fn writes_and_reads_move_bytes() {
     let mut pair = Pair::new(&Plan { memory: 3 << 20, ..Plan::default() });
-    pair.weather = Weather { latency: 5 * MICROS, ..Weather::default() };
+    pair.weather = NetworkConditions { latency: 5 * MICROS, ..NetworkConditions::default() };
     for length in [0, 1, 769, 1144, 1145, 1 << 20] {
         let (a, b) = (pair.a.world.requests.len(), pair.b.world.requests.len());
         pair.write(Side::A, 3, length, 1 << 20);

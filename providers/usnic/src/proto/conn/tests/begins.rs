@@ -26,7 +26,7 @@ fn run(pair: &mut Pair, end: u64) {
 }
 
 #[test]
-fn what_is_said_anyway_confirms_on_a_quiet_wire() {
+fn any_packet_confirms_the_connection() {
     let mut pair = pair();
     run(&mut pair, 5000 * MILLIS);
     for side in [Side::A, Side::B] {
@@ -36,7 +36,7 @@ fn what_is_said_anyway_confirms_on_a_quiet_wire() {
 }
 
 #[test]
-fn who_asked_confirms_until_it_is_heard() {
+fn requester_confirms_until_answered() {
     let mut pair = pair();
     pair.b.mute = true;
     run(&mut pair, 2000 * MILLIS);

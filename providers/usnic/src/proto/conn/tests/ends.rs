@@ -79,7 +79,7 @@ fn memory_that_is_gone_breaks_both() {
 const TARGET: Remote = Remote { key: KEY, address: BASE + 100 };
 
 #[test]
-fn who_reaches_for_what_it_may_not_is_refused() {
+fn invalid_access_is_refused() {
     let beyond = BASE + (1 << 16);
     let cases = [
         Work::Write(Remote { key: READ_ONLY, ..TARGET }),
@@ -107,7 +107,7 @@ fn who_reaches_for_what_it_may_not_is_refused() {
 }
 
 #[test]
-fn a_read_whose_memory_vanishes_is_refused_after_those_before_it() {
+fn read_of_vanished_memory_is_refused_in_order() {
     for when in [0, 5, 15] {
         let mut pair = Pair::new(&Plan { memory: 1 << 20, ..Plan::default() });
         pair.weather.drop = 30;
@@ -164,7 +164,7 @@ fn both_may_drain_at_once() {
 }
 
 #[test]
-fn who_drains_takes_nothing_more_and_the_peer_learns_what_was_taken() {
+fn draining_side_accepts_nothing_more() {
     let mut pair = Pair::new(&Plan::default());
     for _ in 0..2 {
         pair.recv(Side::A, 0, 100);
@@ -209,7 +209,7 @@ fn an_abort_flushes_at_once_and_tells_the_peer() {
 }
 
 #[test]
-fn a_peer_that_falls_silent_is_given_up() {
+fn silent_peer_is_given_up() {
     let mut pair = Pair::new(&Plan::default());
     pair.recv(Side::A, 0, 10);
     pair.pass(MILLIS);
@@ -273,7 +273,7 @@ fn a_peer_that_was_killed_is_gone_after_three_questions() {
 }
 
 #[test]
-fn icmp_from_off_the_path_ends_nothing() {
+fn off_path_icmp_is_ignored() {
     // Of a path of 500 ms, several times each round trip.
     let mut pair = Pair::new(&Plan::default());
     pair.weather.latency = 250 * MILLIS;
@@ -298,7 +298,7 @@ fn icmp_from_off_the_path_ends_nothing() {
 }
 
 #[test]
-fn a_quote_of_what_was_acknowledged_is_of_the_past() {
+fn icmp_quote_of_an_acked_packet_is_ignored() {
     let mut pair = Pair::new(&Plan::default());
     pair.log = Some(Vec::new());
     pair.write(Side::A, 0, 100, 0);
@@ -338,7 +338,7 @@ fn late_packets_find_an_answer() {
 }
 
 #[test]
-fn who_moves_at_the_end_is_answered_where_it_is() {
+fn peer_that_moved_while_closing_is_answered_at_its_new_address() {
     for drains in [true, false] {
         let mut pair = Pair::new(&Plan::default());
         pair.pass(MILLIS);

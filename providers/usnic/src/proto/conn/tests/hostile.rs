@@ -3,13 +3,13 @@
 use dapl::provider::{ConnectionEvent, Status};
 use zerocopy::IntoBytes;
 
-use super::pair::{BASE, Dice, KEY, Pair, Plan, Side};
+use super::pair::{BASE, KEY, Pair, Plan, Side, TestRandom};
 use crate::proto::MILLIS;
 use crate::proto::conn::Config;
 use crate::proto::wire::{Ack, Carried, Extent, Head, Kind, Message, Op, Part, Range, Selective};
 
 /// A packet to A, as if from B.
-struct Lie {
+struct InvalidPacket {
     kind: Kind,
     psn: u32,
     ack: Ack,
@@ -24,14 +24,14 @@ struct Lie {
     payload: usize,
 }
 
-impl Lie {
+impl InvalidPacket {
     /// The next packet that is due, with a send of one byte.
-    fn new(pair: &Pair) -> Lie {
+    fn new(pair: &Pair) -> InvalidPacket {
         let next = pair.a.conn.received.next().0;
         let next_ack = pair.a.conn.flight.next_psn().0.into();
         let ack = Ack { credits: 0.into(), ..pair.a.conn.credits.with_next(next_ack) };
         let (kind, op) = (Kind::Fragment, Op::Send);
-        Lie {
+        InvalidPacket {
             kind,
             psn: next,
             ack,
@@ -98,46 +98,46 @@ fn is_refused(what: &str, mut pair: Pair, before: &[u8]) {
 }
 
 #[test]
-fn a_message_is_what_its_first_packet_said() {
+fn later_packets_must_agree_with_the_first() {
     for (length, op) in [(3000, Op::Send), (2000, Op::SendSolicited)] {
         let mut pair = pair();
         pair.recv(Side::A, 0, 4000);
         let before = pair.a.world.memory.clone();
-        let chunk = |pair: &Pair, offset| Lie {
+        let chunk = |pair: &Pair, offset| InvalidPacket {
             kind: Kind::Chunk,
             length: 2000,
             offset: Some(offset),
             payload: 0,
-            ..Lie::new(pair)
+            ..InvalidPacket::new(pair)
         };
-        Lie { payload: 0, ..chunk(&pair, 0) }.tell(&mut pair);
+        InvalidPacket { payload: 0, ..chunk(&pair, 0) }.tell(&mut pair);
         assert_eq!(pair.a.conn.counters().malformed, 1, "a part of nothing");
-        Lie { payload: 1000, ..chunk(&pair, 0) }.tell(&mut pair);
+        InvalidPacket { payload: 1000, ..chunk(&pair, 0) }.tell(&mut pair);
         let half = pair.a.world.memory.clone();
         assert!(half != before);
-        Lie { payload: 1000, length, op, ..chunk(&pair, 1000) }.tell(&mut pair);
+        InvalidPacket { payload: 1000, length, op, ..chunk(&pair, 1000) }.tell(&mut pair);
         is_refused("another length or kind", pair, &half);
     }
 }
 
 /// A piece of a packet of 1000 bytes in a message of 2000.
-fn piece(pair: &Pair, offset: u32) -> Lie {
+fn piece(pair: &Pair, offset: u32) -> InvalidPacket {
     let (offset, extent) = (Some(offset), Some((500, 1500)));
-    Lie { kind: Kind::Piece, length: 2000, offset, extent, payload: 100, ..Lie::new(pair) }
+    InvalidPacket { kind: Kind::Piece, length: 2000, offset, extent, payload: 100, ..InvalidPacket::new(pair) }
 }
 
 #[test]
-fn pieces_that_do_not_belong_together_are_nonsense() {
-    for lie in [
-        |pair: &Pair| Lie { extent: Some((500, 1501)), ..piece(pair, 900) },
-        |pair: &Pair| Lie { id: 1, ..piece(pair, 900) },
-        |pair: &Pair| Lie { op: Op::Write, ..piece(pair, 900) },
+fn inconsistent_pieces_end_the_connection() {
+    for invalid in [
+        |pair: &Pair| InvalidPacket { extent: Some((500, 1501)), ..piece(pair, 900) },
+        |pair: &Pair| InvalidPacket { id: 1, ..piece(pair, 900) },
+        |pair: &Pair| InvalidPacket { op: Op::Write, ..piece(pair, 900) },
     ] {
         let mut pair = pair();
         (0..2).for_each(|at| _ = pair.recv(Side::A, at * 4000, 4000));
         piece(&pair, 500).tell(&mut pair);
         let before = pair.a.world.memory.clone();
-        lie(&pair).tell(&mut pair);
+        invalid(&pair).tell(&mut pair);
         is_refused("another packet or message", pair, &before);
     }
 }
@@ -163,34 +163,40 @@ fn so_many_packets_are_here_in_part_and_no_more() {
     pair.recv(Side::A, 0, 4000);
     let untouched = pair.a.world.memory[..500].to_vec();
     let next = pair.a.conn.received.next();
-    let lie = |pair: &Pair, at: u32| Lie { psn: next.plus(1 + at).0, ..piece(pair, 500) };
-    (0..MOST).for_each(|at| lie(&pair, at).tell(&mut pair));
-    let full = Lie { offset: Some(0), extent: Some((0, 500)), ..lie(&pair, MOST) };
+    let invalid = |pair: &Pair, at: u32| InvalidPacket { psn: next.plus(1 + at).0, ..piece(pair, 500) };
+    (0..MOST).for_each(|at| invalid(&pair, at).tell(&mut pair));
+    let full = InvalidPacket { offset: Some(0), extent: Some((0, 500)), ..invalid(&pair, MOST) };
     full.tell(&mut pair);
     assert!(pair.a.world.memory[..500] == untouched, "what cannot be noted is not placed");
     assert_eq!((pair.a.conn.counters().no_receive, pair.a.events.len()), (1, 0));
 }
 
 #[test]
-fn what_lies_beyond_its_message_is_not_looked_at() {
+fn bytes_beyond_the_message_are_ignored() {
     let mut pair = pair();
     pair.recv(Side::A, 0, 4000);
     let before = pair.a.world.memory.clone();
-    let lie = |pair: &Pair| Lie { kind: Kind::Chunk, length: 2000, offset: Some(1500), payload: 501, ..Lie::new(pair) };
-    lie(&pair).tell(&mut pair);
-    Lie { offset: Some(u32::MAX), ..lie(&pair) }.tell(&mut pair);
-    Lie { kind: Kind::Fragment, offset: None, payload: 2001, ..lie(&pair) }.tell(&mut pair);
+    let invalid = |pair: &Pair| InvalidPacket {
+        kind: Kind::Chunk,
+        length: 2000,
+        offset: Some(1500),
+        payload: 501,
+        ..InvalidPacket::new(pair)
+    };
+    invalid(&pair).tell(&mut pair);
+    InvalidPacket { offset: Some(u32::MAX), ..invalid(&pair) }.tell(&mut pair);
+    InvalidPacket { kind: Kind::Fragment, offset: None, payload: 2001, ..invalid(&pair) }.tell(&mut pair);
     assert_eq!(pair.a.conn.counters().malformed, 3);
     assert!(pair.a.world.memory == before && pair.a.events.is_empty());
     // A receive of 4000 is not filled by a message that says it has more.
-    Lie { length: 4001, payload: 500, ..lie(&pair) }.tell(&mut pair);
+    InvalidPacket { length: 4001, payload: 500, ..invalid(&pair) }.tell(&mut pair);
     assert_eq!(pair.a.world.recvs[0].status, Status::LocalLength);
     assert!(pair.a.world.memory == before);
 }
 
 #[test]
-fn answers_that_were_not_asked_for_end_it() {
-    let answer = |pair: &Pair| Lie { op: Op::ReadResponse, ..Lie::new(pair) };
+fn unsolicited_answers_end_the_connection() {
+    let answer = |pair: &Pair| InvalidPacket { op: Op::ReadResponse, ..InvalidPacket::new(pair) };
     // Nobody reads.
     let mut none = pair();
     answer(&none).tell(&mut none);
@@ -202,7 +208,7 @@ fn answers_that_were_not_asked_for_end_it() {
         pair.read(Side::A, 0, 100, 0);
         pair.send(Side::A, 0, 100);
         pair.pump(Side::A, 10);
-        Lie { id, length, payload: length as usize, ..answer(&pair) }.tell(&mut pair);
+        InvalidPacket { id, length, payload: length as usize, ..answer(&pair) }.tell(&mut pair);
         assert_eq!(pair.a.events, [ConnectionEvent::Broken]);
         let ends: Vec<_> = pair.a.world.requests.iter().map(|done| done.status).collect();
         assert_eq!(ends, [Status::BadResponse, Status::Flushed]);
@@ -212,19 +218,20 @@ fn answers_that_were_not_asked_for_end_it() {
     let mut pair = pair();
     pair.read(Side::A, 0, 100, 0);
     pair.pump(Side::A, 10);
-    let right = Lie { length: 100, payload: 100, ..answer(&pair) };
+    let right = InvalidPacket { length: 100, payload: 100, ..answer(&pair) };
     right.tell(&mut pair);
     right.tell(&mut pair);
     assert_eq!((pair.a.world.requests.len(), pair.a.conn.counters().duplicates), (1, 1));
     pair.a.world.memory[..100].fill(7);
-    Lie { psn: right.psn.wrapping_add(1), ..right }.tell(&mut pair);
+    InvalidPacket { psn: right.psn.wrapping_add(1), ..right }.tell(&mut pair);
     assert!(pair.a.world.memory[..100] == [7; 100] && pair.a.events == [ConnectionEvent::Disconnected]);
 }
 
 #[test]
 fn more_reads_than_agreed_are_nonsense() {
     let mut pair = pair();
-    let read = |pair: &Pair, id| Lie { op: Op::ReadRequest, id, length: 10, payload: 0, ..Lie::new(pair) };
+    let read =
+        |pair: &Pair, id| InvalidPacket { op: Op::ReadRequest, id, length: 10, payload: 0, ..InvalidPacket::new(pair) };
     for id in 0..4 {
         read(&pair, id).tell(&mut pair);
     }
@@ -243,7 +250,7 @@ fn more_reads_than_agreed_are_nonsense() {
 #[test]
 fn a_read_number_is_used_once() {
     let mut pair = pair();
-    let read = |pair: &Pair| Lie { op: Op::ReadRequest, length: 10, payload: 0, ..Lie::new(pair) };
+    let read = |pair: &Pair| InvalidPacket { op: Op::ReadRequest, length: 10, payload: 0, ..InvalidPacket::new(pair) };
     read(&pair).tell(&mut pair);
     pair.pump(Side::A, 100);
     let next = pair.a.conn.flight.next_psn().0;
@@ -254,7 +261,7 @@ fn a_read_number_is_used_once() {
 }
 
 #[test]
-fn sends_that_nobody_may_send_are_dropped() {
+fn sends_beyond_the_window_are_dropped() {
     for shared in [false, true] {
         let config = Config { shared, ..Plan::default().config };
         let mut pair = Pair::new(&Plan { config, ..Plan::default() });
@@ -267,7 +274,7 @@ fn sends_that_nobody_may_send_are_dropped() {
         }
         let before = pair.a.world.memory.clone();
         for id in [100, 5000, 1 << 31, (1 << 31) - 1, 200] {
-            Lie { id, ..Lie::new(&pair) }.tell(&mut pair);
+            InvalidPacket { id, ..InvalidPacket::new(&pair) }.tell(&mut pair);
         }
         assert_eq!(
             pair.a.conn.counters().received,
@@ -280,7 +287,7 @@ fn sends_that_nobody_may_send_are_dropped() {
 }
 
 #[test]
-fn acks_of_what_was_not_sent_change_nothing() {
+fn acks_of_unsent_packets_are_ignored() {
     let mut pair = pair();
     pair.write(Side::A, 0, 5000, 0);
     pair.pump(Side::A, 100);
@@ -301,8 +308,12 @@ fn acks_of_what_was_not_sent_change_nothing() {
 fn credits_may_go_back_and_ahead() {
     let mut pair = pair();
     for credits in [5, 2, 0, u32::MAX, 1 << 31, 3] {
-        Lie { ack: Ack { credits: credits.into(), ..Lie::new(&pair).ack }, op: Op::Write, ..Lie::new(&pair) }
-            .tell(&mut pair);
+        InvalidPacket {
+            ack: Ack { credits: credits.into(), ..InvalidPacket::new(&pair).ack },
+            op: Op::Write,
+            ..InvalidPacket::new(&pair)
+        }
+        .tell(&mut pair);
     }
     (0..6).for_each(|_| {
         pair.send(Side::A, 0, 10);
@@ -310,8 +321,12 @@ fn credits_may_go_back_and_ahead() {
     pair.pump(Side::A, 100);
     assert_eq!(pair.a.conn.commands, 3);
     // Taken back while they are under way: what is lost waits, and none is lost for good.
-    Lie { ack: Ack { credits: 1.into(), next: 7.into(), ..Lie::new(&pair).ack }, op: Op::Write, ..Lie::new(&pair) }
-        .tell(&mut pair);
+    InvalidPacket {
+        ack: Ack { credits: 1.into(), next: 7.into(), ..InvalidPacket::new(&pair).ack },
+        op: Op::Write,
+        ..InvalidPacket::new(&pair)
+    }
+    .tell(&mut pair);
     pair.b.mute = false;
     (0..6).for_each(|_| {
         pair.recv(Side::B, 100, 10);
@@ -320,7 +335,7 @@ fn credits_may_go_back_and_ahead() {
 }
 
 #[test]
-fn a_refusal_of_nothing_ends_it_and_no_more() {
+fn refusal_of_an_unknown_request_ends_only_the_connection() {
     for refused in [0, 6, 7, 1 << 31] {
         let mut pair = pair();
         for _ in 0..2 {
@@ -337,14 +352,14 @@ fn a_refusal_of_nothing_ends_it_and_no_more() {
 }
 
 #[test]
-fn numbers_outside_the_window_are_not_remembered() {
+fn psns_outside_the_window_are_dropped() {
     let mut pair = pair();
-    let next = Lie::new(&pair).psn;
+    let next = InvalidPacket::new(&pair).psn;
     for ahead in [4096, 10_000, 1 << 31, u32::MAX / 2] {
-        Lie { psn: next.wrapping_add(ahead), op: Op::Write, ..Lie::new(&pair) }.tell(&mut pair);
+        InvalidPacket { psn: next.wrapping_add(ahead), op: Op::Write, ..InvalidPacket::new(&pair) }.tell(&mut pair);
     }
     assert_eq!((pair.a.conn.counters().outside, pair.a.conn.received.next().0), (4, next));
-    Lie { psn: next.wrapping_add(4095), op: Op::Write, ..Lie::new(&pair) }.tell(&mut pair);
+    InvalidPacket { psn: next.wrapping_add(4095), op: Op::Write, ..InvalidPacket::new(&pair) }.tell(&mut pair);
     assert_eq!(pair.a.conn.counters().received, 1);
 }
 
@@ -353,7 +368,7 @@ fn numbers_outside_the_window_are_not_remembered() {
 fn noise() {
     for seed in 0..300 {
         let mut pair = Pair::new(&Plan { seed, ..Plan::default() });
-        let mut dice = Dice(seed);
+        let mut dice = TestRandom(seed);
         (0..4).for_each(|at| {
             pair.recv(Side::A, at * 3000, 3000);
         });
@@ -365,7 +380,7 @@ fn noise() {
             let kinds =
                 [Kind::Fragment, Kind::Chunk, Kind::Piece, Kind::Ack, Kind::Probe, Kind::ProbeAck, Kind::Challenge];
             let ops = [Op::Send, Op::SendSolicited, Op::Write, Op::ReadRequest, Op::ReadResponse];
-            let template = Lie::new(&pair);
+            let template = InvalidPacket::new(&pair);
             let (kind, op) = (kinds[small(7) as usize % 7], ops[small(5) as usize % 5]);
             let ack = Ack {
                 next: template.ack.next.get().wrapping_sub(small(5) as u32).into(),
@@ -375,7 +390,7 @@ fn noise() {
             };
             let (length, psn) = (small(6000) as u32, template.psn.wrapping_add(small(5) as u32));
             let payload = if small(2) == 0 { length as usize % 6000 } else { small(1200) as usize % 1200 };
-            let lie = Lie {
+            let invalid = InvalidPacket {
                 kind,
                 psn,
                 ack,
@@ -388,7 +403,7 @@ fn noise() {
                 extent: (kind == Kind::Piece).then(|| (small(3000) as u32, small(6000) as u32)),
                 payload,
             };
-            lie.tell(&mut pair);
+            invalid.tell(&mut pair);
             (0..small(3) % 3).for_each(|_| {
                 pair.step();
             });

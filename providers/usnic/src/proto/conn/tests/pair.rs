@@ -158,7 +158,7 @@ impl Side {
 
 /// What the network does, in parts of a thousand, and how long it takes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Weather {
+pub(crate) struct NetworkConditions {
     pub(crate) drop: u64,
     pub(crate) double: u64,
     pub(crate) corrupt: u64,
@@ -170,17 +170,17 @@ pub(crate) struct Weather {
     pub(crate) mtu: usize,
 }
 
-impl Default for Weather {
+impl Default for NetworkConditions {
     fn default() -> Self {
         let lateness = 300 * MICROS;
-        Weather { drop: 0, double: 0, corrupt: 0, late: 0, lateness, latency: 10 * MICROS, mtu: 65_507 }
+        NetworkConditions { drop: 0, double: 0, corrupt: 0, late: 0, lateness, latency: 10 * MICROS, mtu: 65_507 }
     }
 }
 
-/// Numbers that follow from a seed (SplitMix64).
-pub(crate) struct Dice(pub(crate) u64);
+/// PeerLimits that follow from a seed (SplitMix64).
+pub(crate) struct TestRandom(pub(crate) u64);
 
-impl Dice {
+impl TestRandom {
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -216,8 +216,8 @@ pub(crate) struct End {
 
 pub(crate) struct Pair {
     pub(crate) now: Nanos,
-    pub(crate) dice: Dice,
-    pub(crate) weather: Weather,
+    pub(crate) dice: TestRandom,
+    pub(crate) weather: NetworkConditions,
     pub(crate) a: End,
     pub(crate) b: End,
     wire: BTreeMap<(Nanos, u64), Datagram>,
@@ -282,8 +282,8 @@ impl Pair {
         };
         Pair {
             now: 0,
-            dice: Dice(plan.seed),
-            weather: Weather::default(),
+            dice: TestRandom(plan.seed),
+            weather: NetworkConditions::default(),
             a: end(Side::A),
             b: end(Side::B),
             wire: BTreeMap::new(),

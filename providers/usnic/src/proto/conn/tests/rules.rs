@@ -57,7 +57,7 @@ fn more_reads_than_agreed_wait() {
 }
 
 #[test]
-fn without_reads_agreed_a_read_fails_in_its_turn() {
+fn read_fails_in_order_if_the_peer_takes_none() {
     let mut pair = Pair::new(&Plan { reads: 0, ..Plan::default() });
     let write = pair.write(Side::A, 0, 3000, 0);
     let read = pair.post(Side::A, read(0), 0, 10, false);
@@ -73,7 +73,7 @@ fn without_reads_agreed_a_read_fails_in_its_turn() {
 }
 
 #[test]
-fn what_follows_a_bind_waits_for_its_turn() {
+fn requests_behind_a_bind_wait_for_it() {
     let mut pair = Pair::new(&Plan::default());
     pair.pass(MILLIS);
     pair.a.world.put_off = 3;
@@ -168,7 +168,7 @@ fn a_late_packet_with_an_old_credit_count_takes_no_send_back() {
 }
 
 #[test]
-fn who_asks_too_often_in_vain_gives_up() {
+fn rnr_probes_are_limited() {
     let config = Config { rnr_limit: Some(3), ..Plan::default().config };
     let mut pair = Pair::new(&Plan { config, ..Plan::default() });
     let send = pair.send(Side::A, 0, 10);
@@ -179,7 +179,7 @@ fn who_asks_too_often_in_vain_gives_up() {
 }
 
 #[test]
-fn a_receive_that_is_posted_is_told_of_at_once_if_somebody_may_wait() {
+fn new_receive_is_announced_at_once_to_a_waiting_sender() {
     let mut pair = Pair::new(&Plan::default());
     pair.pass(MILLIS);
     pair.send(Side::A, 0, 10);
@@ -254,7 +254,7 @@ fn a_large_message_is_cut_as_it_leaves_and_numbered_then() {
 fn writes_are_there_before_the_send_behind_them_is() {
     for seed in 0..40 {
         let mut pair = Pair::new(&Plan { seed, ..Plan::default() });
-        pair.weather = super::pair::Weather { drop: 100, late: 300, ..Default::default() };
+        pair.weather = super::pair::NetworkConditions { drop: 100, late: 300, ..Default::default() };
         (0..30).for_each(|_| {
             pair.recv(Side::B, 50_000, 4);
         });
@@ -276,7 +276,7 @@ fn writes_are_there_before_the_send_behind_them_is() {
 }
 
 #[test]
-fn a_peer_that_moves_is_asked_and_followed() {
+fn moved_peer_is_challenged_and_followed() {
     let mut pair = Pair::new(&Plan::default());
     (0..3).for_each(|_| {
         pair.recv(Side::A, 0, 100);
@@ -302,7 +302,7 @@ fn a_peer_that_moves_is_asked_and_followed() {
 }
 
 #[test]
-fn the_path_is_measured_and_what_it_does_not_carry_is_not_sent() {
+fn path_mtu_is_found_and_not_exceeded() {
     let mut pair = Pair::new(&Plan { mtu: 9000, memory: 1 << 20, ..Plan::default() });
     pair.weather.mtu = 1500;
     pair.write(Side::A, 0, 300_000, 0);
@@ -322,7 +322,7 @@ fn the_path_is_measured_and_what_it_does_not_carry_is_not_sent() {
 }
 
 #[test]
-fn a_path_that_becomes_smaller_loses_nothing() {
+fn shrinking_path_mtu_loses_no_data() {
     for seed in 0..10 {
         let mut pair = Pair::new(&Plan { mtu: 9000, memory: 3 << 20, seed, ..Plan::default() });
         pair.pass(5 * SECONDS);
@@ -340,10 +340,10 @@ fn a_path_that_becomes_smaller_loses_nothing() {
 }
 
 #[test]
-fn a_read_finds_what_was_written_before_it() {
+fn read_returns_earlier_writes() {
     for seed in 0..40 {
         let mut pair = Pair::new(&Plan { seed, reads: 16, ..Plan::default() });
-        pair.weather = super::pair::Weather { drop: 150, late: 300, ..Default::default() };
+        pair.weather = super::pair::NetworkConditions { drop: 150, late: 300, ..Default::default() };
         for turn in 0..30u8 {
             pair.a.world.memory[usize::from(turn)] = turn + 1;
             pair.write(Side::A, usize::from(turn), 1, 40_000 + usize::from(turn));

@@ -112,7 +112,7 @@ fn a_packet_is_queued_flies_is_lost_flies_and_is_free() {
 }
 
 #[test]
-fn what_a_packet_carries_can_change_until_it_is_acked() {
+fn retransmission_data_can_change_until_acked() {
     let mut sender = Sender::with(u32::MAX, 3);
     [u32::MAX, 0, 1, 2].iter().for_each(|&psn| sender.flight.change(Psn(psn), 70 + psn % 10));
     sender.ack(1, &[]).unwrap();
@@ -134,7 +134,7 @@ fn two_later_packets_make_no_loss_and_three_do() {
 }
 
 #[test]
-fn what_was_overtaken_is_lost_after_a_round_trip_and_an_eighth() {
+fn overtaken_packet_is_lost_after_nine_eighths_of_an_rtt() {
     let mut sender = Sender::with(0, 2);
     sender.now += TRIP;
     assert_eq!(sender.lost(0, &[(1, 2)]), 0);
@@ -166,11 +166,11 @@ fn later_means_sent_later() {
     assert_eq!(sender.lost(0, &[(1, 4)]), 0, "these left before the resend");
     sender.now += TRIP / 2;
     assert_eq!(sender.lost(0, &[(1, 7)]), 1, "and these after it: the resend is lost too");
-    assert_eq!((sender.resend(), sender.flight.tally().losses), (vec![0], 2));
+    assert_eq!((sender.resend(), sender.flight.counters().losses), (vec![0], 2));
 }
 
 #[test]
-fn what_left_in_vain_is_not_taken_for_a_later_packet() {
+fn spurious_transmission_is_not_a_later_packet() {
     let mut sender = Sender::with(0, 10);
     (0..3).for_each(|_| sender.flight.resent(sender.now, Psn(5)));
     sender.now += TRIP;
@@ -195,8 +195,8 @@ fn an_ack_that_repeats_a_gap_has_the_packet_resent_once() {
     }
     sender.now += TRIP;
     assert_eq!(sender.lost(0, &[(1, 3)]), 1, "now it should have come");
-    let tally = *sender.flight.tally();
-    assert_eq!((tally.losses, tally.repeated, tally.spurious_losses), (2, 1003, 0));
+    let counters = *sender.flight.counters();
+    assert_eq!((counters.losses, counters.repeated, counters.spurious_losses), (2, 1003, 0));
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn old_acks_are_ignored_and_foreign_ones_too() {
         sender.ack(4, &[]).unwrap();
         sender.now += 3 * TRIP;
         assert!(sender.ack(3, &[]).unwrap().old && sender.ack(-4092, &[(5, 7)]).unwrap().old);
-        assert_eq!(sender.flight.tally().old, 2);
+        assert_eq!(sender.flight.counters().old, 2);
         let foreign = [11, 4096, -4093, 1 << 30, i32::MAX, i32::MIN, -(1 << 30)];
         foreign.iter().for_each(|&next| assert_eq!(sender.ack(next, &[]), Err(OutOfWindow), "{next}"));
         let (low, high) = (i32::MIN, i32::MAX);
@@ -224,7 +224,7 @@ fn old_acks_are_ignored_and_foreign_ones_too() {
         for range in hostile {
             assert_eq!(sender.ack(5, &[(6, 7), range]), Err(OutOfWindow), "{range:?}");
         }
-        assert_eq!(sender.flight.tally().outside, (foreign.len() + hostile.len()) as u64);
+        assert_eq!(sender.flight.counters().outside, (foreign.len() + hostile.len()) as u64);
         assert_eq!(
             (sender.flight.packets(), sender.flight.cumulative()),
             (6, Psn(start).plus(4)),
@@ -258,7 +258,7 @@ fn timeouts_double_and_probe_with_one_or_two() {
     assert_eq!(sender.resend(), [1, 2], "those that left first");
     assert_eq!((sender.wait(), sender.now), (Timeout::Probe(2), start + 700 * MILLIS));
     sender.resend();
-    assert_eq!(sender.flight.tally().probes, 5);
+    assert_eq!(sender.flight.counters().probes, 5);
     sender.ack(49, &[]).unwrap();
     assert_eq!((sender.flight.pto_count(), sender.flight.probes()), (0, 0), "it is there again");
     assert_eq!(sender.resend(), [49], "the probes overtook it");
@@ -285,7 +285,7 @@ fn a_measured_path_has_a_shorter_timeout() {
 }
 
 #[test]
-fn a_silent_peer_is_given_up_and_one_that_progresses_is_not() {
+fn only_a_peer_without_progress_is_given_up() {
     let mut sender = Sender::with(0, 2);
     let start = sender.now;
     let end = loop {
@@ -358,13 +358,13 @@ fn a_resend_in_vain_is_noticed_and_makes_the_flight_more_patient() {
         (3, 0),
         "no resend came that fast, and it proves nothing of the others"
     );
-    assert_eq!(sender.flight.tally().spurious_losses, 3);
+    assert_eq!(sender.flight.counters().spurious_losses, 3);
     assert_eq!(sender.lost(6, &[(7, 12)]), 0, "five later ones are now too few");
     assert_eq!(sender.lost(6, &[(7, 16)]), 1, "the three in vain are not taken for later ones, nine are enough");
 }
 
 #[test]
-fn resends_that_are_answered_a_little_sooner_than_ever_tell_of_no_longer_path() {
+fn early_acks_of_retransmissions_do_not_lengthen_the_rtt() {
     let mut sender = Sender::with(0, 40);
     sender.now += 100 * MILLIS;
     for packet in 1..=40 {
@@ -406,7 +406,7 @@ fn patience_has_bounds_and_goes_again() {
 }
 
 #[test]
-fn memory_follows_the_flight_and_goes_when_it_rests() {
+fn flight_memory_follows_load_and_is_freed_when_idle() {
     let mut sender = Sender::with(u32::MAX - 1000, 16);
     assert_eq!(sender.flight.ring.capacity(), 16);
     sender.send(1);

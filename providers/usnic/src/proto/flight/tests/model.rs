@@ -161,7 +161,7 @@ proptest! {
 }
 
 #[test]
-fn a_hostile_peer_that_never_tires_changes_nothing() {
+fn endless_hostile_acks_change_nothing() {
     let mut sender = Sender::with(u32::MAX - 20, 100);
     let mut bits = 1u32;
     for _ in 0..20_000 {
@@ -174,6 +174,6 @@ fn a_hostile_peer_that_never_tires_changes_nothing() {
         assert!(sender.ack(-1 - (bits % 4000) as i32, &[]).unwrap().old);
     }
     assert_eq!((sender.flight.packets(), sender.flight.lost_packets(), sender.done.len()), (100, 0, 0));
-    assert_eq!((sender.flight.tally().outside, sender.flight.tally().old), (60_000, 20_000));
+    assert_eq!((sender.flight.counters().outside, sender.flight.counters().old), (60_000, 20_000));
     assert_eq!(sender.ack(100, &[]).unwrap().packets, 100);
 }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 /// What the path does, in thousandths.
 #[derive(Clone, Copy, Debug, Default)]
-struct Weather {
+struct NetworkConditions {
     loses: u64,
     loses_acks: u64,
     doubles: u64,
@@ -33,7 +33,7 @@ struct World {
     received: Received,
     clock: AckClock,
     wire: BinaryHeap<Reverse<(Nanos, u64, Flown)>>,
-    weather: Weather,
+    weather: NetworkConditions,
     random: u64,
     now: Nanos,
     flown: u64,
@@ -49,7 +49,7 @@ const CWND: u32 = 256;
 const LEAVES: Nanos = MICROS;
 
 impl World {
-    fn new(start: u32, seed: u64, weather: Weather) -> Self {
+    fn new(start: u32, seed: u64, weather: NetworkConditions) -> Self {
         World {
             flight: Flight::new(Psn(start), Timing::default()),
             received: Received::new(Psn(start)),
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    fn chance(&mut self, of_thousand: u64) -> bool {
+    fn random(&mut self, of_thousand: u64) -> bool {
         self.any() % 1000 < of_thousand
     }
 
@@ -79,12 +79,12 @@ impl World {
 
     fn fly(&mut self, what: Flown) {
         let loses = if matches!(what, Flown::Packet(_)) { self.weather.loses } else { self.weather.loses_acks };
-        if self.chance(loses) {
+        if self.random(loses) {
             return;
         }
-        let copies = 1 + u32::from(self.chance(self.weather.doubles));
+        let copies = 1 + u32::from(self.random(self.weather.doubles));
         for _ in 0..copies {
-            let late = if self.chance(self.weather.reorders) { self.any() % (self.weather.late + 1) } else { 0 };
+            let late = if self.random(self.weather.reorders) { self.any() % (self.weather.late + 1) } else { 0 };
             let slow = self.weather.slower.filter(|(from, _)| *from <= self.now).map_or(0, |(_, by)| by);
             self.flown += 1;
             self.wire.push(Reverse((self.now + ONE_WAY + slow + late, self.flown, what.clone())));
@@ -144,7 +144,7 @@ impl World {
             let due = [arrives, self.flight.deadline(), self.clock.deadline()].into_iter().flatten().min();
             let due = due.expect("somebody always has something to wait for");
             self.now = self.now.max(due);
-            prop_assert!(self.now < 600 * SECONDS, "it comes to an end: {:?}", self.flight.tally());
+            prop_assert!(self.now < 600 * SECONDS, "it comes to an end: {:?}", self.flight.counters());
             if self.clock.due(self.now) {
                 self.ack();
             }
@@ -176,54 +176,54 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn everything_comes_through_any_weather(
+    fn all_packets_arrive_under_any_conditions(
         start in prop_oneof![prop::sample::select(STARTS.to_vec()), any::<u32>()],
         seed: u64,
         loses in 0..300u64, loses_acks in 0..300u64, doubles in 0..200u64, reorders in 0..500u64,
         late in prop_oneof![Just(0), 0..ONE_WAY, 0..20 * MILLIS],
     ) {
-        World::new(start, seed, Weather { loses, loses_acks, doubles, reorders, late, slower: None }).run(2000)?;
+        World::new(start, seed, NetworkConditions { loses, loses_acks, doubles, reorders, late, slower: None }).run(2000)?;
     }
 }
 
-fn through(weather: Weather) -> World {
+fn through(weather: NetworkConditions) -> World {
     World::new(u32::MAX - 500, 0x5eed, weather).run(20_000).unwrap()
 }
 
 #[test]
 fn a_clean_path_sees_no_resend() {
-    let world = through(Weather::default());
-    let tally = world.flight.tally();
-    assert_eq!((tally.losses, tally.probes, world.wasted), (0, 0, 0));
+    let world = through(NetworkConditions::default());
+    let counters = world.flight.counters();
+    assert_eq!((counters.losses, counters.probes, world.wasted), (0, 0, 0));
     let trip = world.flight.rtt().srtt().unwrap();
     assert!((2 * ONE_WAY..2 * ONE_WAY + CWND as u64 * LEAVES).contains(&trip), "{trip}");
 }
 
 #[test]
 fn a_lossy_path_wastes_little() {
-    let world = through(Weather { loses: 50, loses_acks: 50, ..Weather::default() });
-    let tally = world.flight.tally();
-    assert!(tally.losses + tally.probes < 20_000 * 6 / 100, "a little over one in twenty: {tally:?}");
+    let world = through(NetworkConditions { loses: 50, loses_acks: 50, ..NetworkConditions::default() });
+    let counters = world.flight.counters();
+    assert!(counters.losses + counters.probes < 20_000 * 6 / 100, "a little over one in twenty: {counters:?}");
     assert!(world.wasted < 20, "{} came twice", world.wasted);
-    assert!(tally.probes < 100, "hardly any timeout: {tally:?}");
+    assert!(counters.probes < 100, "hardly any timeout: {counters:?}");
 }
 
 #[test]
 fn a_path_that_reorders_is_learned() {
-    let weather = Weather { reorders: 100, late: 60 * MICROS, ..Weather::default() };
+    let weather = NetworkConditions { reorders: 100, late: 60 * MICROS, ..NetworkConditions::default() };
     let world = through(weather);
-    let tally = world.flight.tally();
-    assert!(tally.spurious_losses > 0 && world.wasted < 400, "2 % of 10 %: {} {tally:?}", world.wasted);
+    let counters = world.flight.counters();
+    assert!(counters.spurious_losses > 0 && world.wasted < 400, "2 % of 10 %: {} {counters:?}", world.wasted);
 }
 
 #[test]
 fn a_path_that_becomes_far_longer_is_measured_anew() {
     // A queue that somebody else fills does that. All that flies is sent again in vain then, at first.
     for (seed, by) in [(1, 2 * MILLIS), (2, 5 * MILLIS), (3, 20 * MILLIS), (4, 50 * MILLIS)] {
-        let weather = Weather { slower: Some((10 * MILLIS, by)), loses: 2, ..Weather::default() };
+        let weather = NetworkConditions { slower: Some((10 * MILLIS, by)), loses: 2, ..NetworkConditions::default() };
         let world = World::new(7, seed, weather).run(40_000).unwrap();
         let trip = world.flight.rtt().srtt().unwrap();
         assert!((2 * by..3 * by).contains(&trip), "{trip} is not {}", 2 * (by + ONE_WAY));
-        assert!(world.wasted < 4_000, "{by}: {} of 40,000 came twice: {:?}", world.wasted, world.flight.tally());
+        assert!(world.wasted < 4_000, "{by}: {} of 40,000 came twice: {:?}", world.wasted, world.flight.counters());
     }
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::super::connect::Connector;
 use super::super::packets::{Answer, REQUEST};
-use super::super::tests::Dice;
+use super::super::tests::TestRandom;
 use super::super::{Config, MAX_PRIVATE};
 use super::*;
 use crate::proto::SECONDS;
@@ -14,14 +14,14 @@ use crate::proto::wire::VERSION;
 struct Server {
     acceptor: Acceptor,
     setup: Arc<Setup>,
-    dice: Dice,
+    dice: TestRandom,
     /// The bytes of the last answer.
     out: Vec<u8>,
 }
 
 impl Server {
     fn new(config: Config, secret: Option<&[u8]>) -> Server {
-        let mut dice = Dice::new(1);
+        let mut dice = TestRandom::new(1);
         let setup = Arc::new(Setup::new(config, secret.and_then(Psk::new)));
         Server { acceptor: Acceptor::new(setup.clone(), 0, &mut dice), setup, dice, out: Vec::new() }
     }
@@ -32,7 +32,7 @@ impl Server {
         let server = source(0, 0);
         let mut connector = Connector::new(self.setup.clone(), server, 77, offer, &[5; MAX_PRIVATE], 0);
         let mut packet = Vec::new();
-        connector.transmit(0, &mut Dice::new(9), &mut packet);
+        connector.transmit(0, &mut TestRandom::new(9), &mut packet);
         (connector, packet)
     }
 
@@ -91,7 +91,7 @@ fn requested(heard: Step) -> RequestId {
 }
 
 #[test]
-fn a_request_is_reported_once_and_told_to_be_pending() {
+fn request_is_reported_once_and_answered_pending() {
     let mut server = Server::new(Config::default(), None);
     let (_, packet) = server.request(1);
     let from = source(0, 1);
@@ -123,7 +123,7 @@ fn it_is_remembered_as_long_as_it_is_repeated() {
     let (_, packet) = server.request(1);
     let from = source(0, 1);
     let id = requested(server.hears(0, &packet, from));
-    server.acceptor.reject(0, id, Reason::HandedOff(5), &mut Dice::new(3));
+    server.acceptor.reject(0, id, Reason::HandedOff(5), &mut TestRandom::new(3));
     let linger = Config::default().linger;
     for round in 1..10 {
         let now = round * (linger - 1);
@@ -141,25 +141,25 @@ fn answers_after_the_end_change_nothing() {
     let (mut connector, packet) = server.request(1);
     let id = requested(server.hears(0, &packet, source(0, 1)));
     let mut leaves = Vec::new();
-    connector.withdraw(&mut Dice::new(2), &mut leaves);
+    connector.withdraw(&mut TestRandom::new(2), &mut leaves);
     assert_eq!(server.hears(0, &leaves, source(0, 2)), Step::Nothing, "from elsewhere");
     assert_eq!(server.hears(0, &leaves, source(0, 1)), Step::Withdrawn(id));
     assert_eq!(server.hears(0, &leaves, source(0, 1)), Step::Nothing);
     let offer = Offer::new(8, &mut server.dice);
-    assert!(server.acceptor.accept(1, id, &offer, b"", &mut Dice::new(3)).is_none());
-    server.acceptor.reject(1, id, Reason::Refused, &mut Dice::new(3));
+    assert!(server.acceptor.accept(1, id, &offer, b"", &mut TestRandom::new(3)).is_none());
+    server.acceptor.reject(1, id, Reason::Refused, &mut TestRandom::new(3));
     assert_eq!(server.time(60 * SECONDS), (0, vec![]));
-    server.acceptor.reject(1, RequestId(99), Reason::Refused, &mut Dice::new(3));
+    server.acceptor.reject(1, RequestId(99), Reason::Refused, &mut TestRandom::new(3));
     assert!(server.is_empty());
 }
 
 #[test]
-fn no_unproven_source_gets_more_than_three_times_what_it_sent() {
+fn unverified_source_gets_at_most_three_times_its_bytes() {
     type Ends = fn(&mut Server, RequestId);
     let ends: [Ends; 4] = [
         |server, id| drop(server.accept(0, id, 8)),
-        |server, id| server.acceptor.reject(0, id, Reason::Refused, &mut Dice::new(3)),
-        |server, id| server.acceptor.reject(0, id, Reason::HandedOff(u64::MAX), &mut Dice::new(3)),
+        |server, id| server.acceptor.reject(0, id, Reason::Refused, &mut TestRandom::new(3)),
+        |server, id| server.acceptor.reject(0, id, Reason::HandedOff(u64::MAX), &mut TestRandom::new(3)),
         |_, _| {},
     ];
     for end in ends {
@@ -182,14 +182,14 @@ fn no_unproven_source_gets_more_than_three_times_what_it_sent() {
 }
 
 #[test]
-fn answers_for_which_nothing_is_kept_are_no_more_than_three_times_as_long() {
+fn stateless_answers_respect_the_amplification_limit() {
     for secret in [None, Some(&[7; 16][..])] {
         let mut server = Server::new(Config { unproven: 0, ..Config::default() }, secret);
         let (_, packet) = server.request(1);
         assert_eq!(server.hears(0, &packet, source(0, 1)), Step::Answer);
         assert!(matches!(server.said(), Some(Answer::Again(_))) && server.out.len() <= 3 * packet.len());
         let mut out = Vec::new();
-        server.acceptor.receive(0, &packet, source(0, 1), false, &mut Dice::new(2), &mut out);
+        server.acceptor.receive(0, &packet, source(0, 1), false, &mut TestRandom::new(2), &mut out);
         assert!(!out.is_empty() && out.len() <= 3 * packet.len());
         assert!(server.is_empty());
         // What is shorter than a request is none, and gets nothing.
@@ -201,22 +201,22 @@ fn answers_for_which_nothing_is_kept_are_no_more_than_three_times_as_long() {
 }
 
 #[test]
-fn a_source_that_has_shown_its_cookie_may_get_more() {
+fn verified_source_has_no_amplification_limit() {
     let mut server = Server::new(Config { silence: 3600 * SECONDS, unproven: 0, ..Config::default() }, None);
     let (mut connector, packet) = server.request(1);
     let from = source(0, 1);
     server.hears(0, &packet, from);
     let answer = server.out.clone();
-    assert!(connector.receive(0, &answer, source(0, 0), &mut Dice::new(2)).is_none());
+    assert!(connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2)).is_none());
     let mut packet = Vec::new();
-    connector.transmit(0, &mut Dice::new(9), &mut packet);
+    connector.transmit(0, &mut TestRandom::new(9), &mut packet);
     let id = requested(server.hears(0, &packet, from));
     server.accept(0, id, 8);
     assert!(server.time(3000 * SECONDS).0 > 3 * packet.len());
 }
 
 #[test]
-fn an_accept_to_where_nobody_is_ends_after_the_second_time() {
+fn accept_to_a_closed_port_ends_after_two_reports() {
     let mut server = Server::new(Config::default(), None);
     let from = source(0, 1);
     let ids: Vec<RequestId> = (1..=3)
@@ -253,7 +253,7 @@ fn an_accept_to_where_nobody_is_ends_after_the_second_time() {
 }
 
 #[test]
-fn under_load_nothing_is_kept_of_the_unproven() {
+fn no_state_is_kept_for_unverified_sources_under_load() {
     let config = Config { unproven: 20, unproven_of_prefix: 5, ..Config::default() };
     let mut server = Server::new(config, None);
     let (mut kept, mut cookies) = ([0; 8], 0);
@@ -277,9 +277,9 @@ fn under_load_nothing_is_kept_of_the_unproven() {
     let from = source(9, 9);
     assert_eq!(server.hears(0, &packet, from), Step::Answer);
     let answer = server.out.clone();
-    connector.receive(0, &answer, source(0, 0), &mut Dice::new(2));
+    connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2));
     let mut again = Vec::new();
-    connector.transmit(0, &mut Dice::new(9), &mut again);
+    connector.transmit(0, &mut TestRandom::new(9), &mut again);
     assert_eq!(server.hears(0, &again, source(9, 10)), Step::Answer, "shown by another it is worth nothing");
     requested(server.hears(0, &again, from));
     assert_eq!((server.acceptor.half_open.total().all, server.acceptor.half_open.total().unproven), (21, 20));
@@ -294,13 +294,13 @@ fn a_source_may_show_its_cookie_later() {
     let from = source(0, 1);
     assert_eq!(server.hears(0, &packet, from), Step::Answer);
     let answer = server.out.clone();
-    connector.receive(0, &answer, source(0, 0), &mut Dice::new(2));
-    server.acceptor.reject(0, other, Reason::Refused, &mut Dice::new(2));
+    connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2));
+    server.acceptor.reject(0, other, Reason::Refused, &mut TestRandom::new(2));
     // The load is gone, and a repetition of the first request is faster than the one with the cookie.
     requested(server.hears(0, &packet, from));
     assert_eq!(server.acceptor.half_open.total().unproven, 1);
     let mut with = Vec::new();
-    connector.transmit(0, &mut Dice::new(9), &mut with);
+    connector.transmit(0, &mut TestRandom::new(9), &mut with);
     for _ in 0..2 {
         assert_eq!(server.hears(0, &with, from), Step::Answer);
         assert_eq!((server.said(), server.acceptor.half_open.total().unproven), (Some(Answer::Pending), 0));
@@ -316,9 +316,9 @@ fn a_forged_or_stale_cookie_gets_another_one() {
     let from = source(0, 1);
     server.hears(0, &packet, from);
     let answer = server.out.clone();
-    connector.receive(0, &answer, source(0, 0), &mut Dice::new(2));
+    connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2));
     let mut with = Vec::new();
-    connector.transmit(0, &mut Dice::new(9), &mut with);
+    connector.transmit(0, &mut TestRandom::new(9), &mut with);
     assert_eq!(server.hears(100 * SECONDS, &with, from), Step::Answer, "stale");
     assert!(matches!(server.said(), Some(Answer::Again(_))));
     assert!(server.is_empty());
@@ -327,14 +327,14 @@ fn a_forged_or_stale_cookie_gets_another_one() {
         let ticket = packets::Ticket::new(guess % 7 + 1, [guess as u8; 16]);
         let request_head = packets::RequestHead::new(77, 0, Some(ticket));
         let offer = Offer::new(1, &mut server.dice);
-        packets::put_request(&server.setup.guard, &request_head, &offer, b"", 0, &mut Dice::new(2), &mut packet);
+        packets::put_request(&server.setup.guard, &request_head, &offer, b"", 0, &mut TestRandom::new(2), &mut packet);
         assert_eq!(server.hears(100 * SECONDS, &packet, from), Step::Answer);
     }
     assert!(server.is_empty() && server.acceptor.counts().requests == 0);
 }
 
 #[test]
-fn memory_is_bounded_whoever_comes() {
+fn half_open_state_is_bounded() {
     let config = Config { half_open: 30, half_open_of_prefix: 10, remembered: 15, ..Config::default() };
     let (all, prefix) = (config.half_open, config.half_open_of_prefix);
     let mut server = Server::new(Config { unproven: 1000, unproven_of_prefix: 1000, ..config }, None);
@@ -351,7 +351,7 @@ fn memory_is_bounded_whoever_comes() {
     }
     assert_eq!((ids.len(), server.acceptor.counts().no_room), (all, 170));
     for id in ids {
-        server.acceptor.reject(0, id, Reason::Refused, &mut Dice::new(2));
+        server.acceptor.reject(0, id, Reason::Refused, &mut TestRandom::new(2));
     }
     assert_eq!(
         (server.acceptor.half_open.total().all, server.acceptor.attempts.len()),
@@ -365,13 +365,13 @@ fn memory_is_bounded_whoever_comes() {
 }
 
 #[test]
-fn what_makes_no_sense_or_is_of_another_version_is_told_so() {
+fn malformed_and_other_version_requests_are_rejected() {
     let mut server = Server::new(Config::default(), None);
     let good = Offer::new(1, &mut server.dice);
     let request = |request_head: &packets::RequestHead, offer: &Offer| {
         let mut packet = Vec::new();
         let guard = crate::proto::seal::Guard::new(None);
-        packets::put_request(&guard, request_head, offer, b"", 0, &mut Dice::new(2), &mut packet);
+        packets::put_request(&guard, request_head, offer, b"", 0, &mut TestRandom::new(2), &mut packet);
         packet
     };
     let request_head = packets::RequestHead::new(77, 0, None);
@@ -402,19 +402,19 @@ fn a_reset_needs_the_number_the_token_and_the_guard() {
         let from = source(0, 1);
         if server.hears(0, &packet, from) == Step::Answer {
             let answer = server.out.clone();
-            connector.receive(0, &answer, source(0, 0), &mut Dice::new(2));
+            connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2));
         }
         let mut again = Vec::new();
-        connector.transmit(0, &mut Dice::new(9), &mut again);
+        connector.transmit(0, &mut TestRandom::new(9), &mut again);
         let id = match server.hears(0, if again.is_empty() { &packet } else { &again }, from) {
             Step::Requested(id) => id,
             _ => *server.acceptor.attempts.keys().next().expect("it is there"),
         };
         let terms = server.accept(0, id, 8).terms;
-        let theirs = |conn, token| Offer { conn, token, ..Offer::new(1, &mut Dice::new(4)) };
+        let theirs = |conn, token| Offer { conn, token, ..Offer::new(1, &mut TestRandom::new(4)) };
         let reset = |server: &mut Server, guard: &crate::proto::seal::Guard, conn, flip| {
             let mut packet = Vec::new();
-            packets::put_unknown(guard, &theirs(conn, terms.our_token ^ flip), &mut Dice::new(5), &mut packet);
+            packets::put_unknown(guard, &theirs(conn, terms.our_token ^ flip), &mut TestRandom::new(5), &mut packet);
             server.acceptor.reset(1, &packet)
         };
         let setup = server.setup.clone();

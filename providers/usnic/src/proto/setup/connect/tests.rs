@@ -4,7 +4,7 @@ use dapl::provider::ConnectionEvent;
 
 use super::super::Config;
 use super::super::packets::To;
-use super::super::tests::Dice;
+use super::super::tests::TestRandom;
 use super::*;
 use crate::proto::{MILLIS, SECONDS};
 
@@ -16,7 +16,7 @@ fn at(text: &str) -> SocketAddr {
 }
 
 fn offer() -> Offer {
-    Offer::new(9, &mut Dice::new(1))
+    Offer::new(9, &mut TestRandom::new(1))
 }
 
 fn connector() -> Connector {
@@ -32,7 +32,7 @@ fn sends(connector: &mut Connector, now: Nanos) -> Option<Vec<u8>> {
 /// And where it goes.
 fn sends_to(connector: &mut Connector, now: Nanos) -> Option<(SocketAddr, Vec<u8>)> {
     let mut out = Vec::new();
-    connector.transmit(now, &mut Dice::new(6), &mut out).map(|to| (to, out))
+    connector.transmit(now, &mut TestRandom::new(6), &mut out).map(|to| (to, out))
 }
 
 /// The guarded part of a request.
@@ -47,25 +47,25 @@ fn to(hop: u16) -> To {
 }
 
 fn hears(connector: &mut Connector, now: Nanos, packet: &[u8], from: &str) -> Option<Outcome> {
-    connector.receive(now, packet, at(from), &mut Dice::new(3))
+    connector.receive(now, packet, at(from), &mut TestRandom::new(3))
 }
 
 fn accept(to: To) -> Vec<u8> {
     let (setup, mut out) = (Setup::new(Config::default(), None), Vec::new());
-    let theirs = Offer::new(11, &mut Dice::new(4));
-    packets::put_accept(&setup.guard, to, &theirs, b"yes", &mut Dice::new(5), &mut out);
+    let theirs = Offer::new(11, &mut TestRandom::new(4));
+    packets::put_accept(&setup.guard, to, &theirs, b"yes", &mut TestRandom::new(5), &mut out);
     out
 }
 
 fn reject(to: To, reason: Reason) -> Vec<u8> {
     let (setup, mut out) = (Setup::new(Config::default(), None), Vec::new());
-    packets::put_reject(&setup.guard, to, reason, &mut Dice::new(5), &mut out);
+    packets::put_reject(&setup.guard, to, reason, &mut TestRandom::new(5), &mut out);
     out
 }
 
 fn cookie(to: To, ticket: Option<Ticket>) -> Vec<u8> {
     let (setup, mut out) = (Setup::new(Config::default(), None), Vec::new());
-    packets::put_cookie(&setup.guard, to, ticket, &mut Dice::new(5), &mut out);
+    packets::put_cookie(&setup.guard, to, ticket, &mut TestRandom::new(5), &mut out);
     out
 }
 
@@ -107,7 +107,7 @@ fn a_process_that_stood_still_asks_before_it_gives_up() {
 }
 
 #[test]
-fn what_was_asked_before_the_last_sign_of_life_does_not_count() {
+fn reports_before_the_last_activity_do_not_count() {
     let mut connector = connector();
     for now in [0, SECONDS, 2 * SECONDS, 3 * SECONDS] {
         assert!(sends(&mut connector, now).is_some());
@@ -121,7 +121,7 @@ fn what_was_asked_before_the_last_sign_of_life_does_not_count() {
 }
 
 #[test]
-fn only_the_host_that_was_asked_is_believed_and_only_with_number_and_token() {
+fn answers_count_only_from_the_server_with_number_and_token() {
     let strangers = ["10.0.0.2:17471", "[::1]:5000"];
     let wrong = [To { conn: 8, ..to(0) }, To { token: 1, ..to(0) }, To { conn: 0, token: 0, hop: 0 }];
     let mut connector = connector();
@@ -142,7 +142,7 @@ fn only_the_host_that_was_asked_is_believed_and_only_with_number_and_token() {
 }
 
 #[test]
-fn strangers_are_no_sign_of_life() {
+fn packets_of_other_hosts_do_not_count_as_activity() {
     let mut connector = connector();
     for now in (0..11).map(|second| second * SECONDS) {
         sends(&mut connector, now);
@@ -189,7 +189,7 @@ fn pending_makes_it_more_and_more_patient() {
 }
 
 #[test]
-fn what_is_pending_is_asked_for_where_it_is() {
+fn pending_request_is_repeated_to_its_process() {
     let mut connector = connector();
     assert_eq!(sends_to(&mut connector, 0).map(|(to, _)| to), Some(at(SERVER)));
     hears(&mut connector, 1, &cookie(to(0), None), "10.0.0.2:5000");
@@ -204,7 +204,7 @@ fn what_is_pending_is_asked_for_where_it_is() {
     let (here, there) = (Some(at(ANSWERS_FROM)), Some(at(SERVER)));
     assert_eq!(asked, [here, here, here, there, here, there, here, there], "one that is silent may have moved");
     let mut out = Vec::new();
-    assert_eq!(connector.withdraw(&mut Dice::new(4), &mut out), at(ANSWERS_FROM));
+    assert_eq!(connector.withdraw(&mut TestRandom::new(4), &mut out), at(ANSWERS_FROM));
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn a_hand_off_and_a_cookie_begin_at_the_well_known_port_again() {
 }
 
 #[test]
-fn who_is_gone_with_a_pending_request_has_rejected_it() {
+fn server_gone_with_a_pending_request_counts_as_reject() {
     let mut connector = connector();
     sends(&mut connector, 0);
     hears(&mut connector, 1, &cookie(to(0), None), ANSWERS_FROM);
@@ -239,7 +239,7 @@ fn who_is_gone_with_a_pending_request_has_rejected_it() {
 }
 
 #[test]
-fn late_words_of_the_listener_before_are_not_the_next_ones() {
+fn late_answers_of_a_former_listener_are_ignored() {
     let mut connector = connector();
     sends(&mut connector, 0);
     assert!(hears(&mut connector, 1, &reject(to(0), Reason::HandedOff(88)), ANSWERS_FROM).is_none());
@@ -259,7 +259,7 @@ fn late_words_of_the_listener_before_are_not_the_next_ones() {
 #[test]
 fn every_reason_has_its_outcome() {
     use Reason::*;
-    for reason in [NoListener, NoRoom, Version, NotUnderstood] {
+    for reason in [NoListener, NoSpace, Version, NotUnderstood] {
         let outcome = hears(&mut connector(), 0, &reject(to(0), reason), ANSWERS_FROM);
         assert!(
             matches!(outcome, Some(Outcome::Ended(ConnectionEvent::Rejected, Some(why))) if why == reason),
@@ -308,15 +308,15 @@ fn a_request_without_a_listener_is_rejected_when_the_wait_is_over() {
     assert_eq!((now, sent), (50 * MILLIS, 10), "after 0, 1, 3, 7, 15, 23, 31, 39, 47 and 50 ms");
     let mut connector = patient();
     sends(&mut connector, 0);
-    let refused = hears(&mut connector, 0, &reject(to(0), Reason::NoRoom), ANSWERS_FROM);
+    let refused = hears(&mut connector, 0, &reject(to(0), Reason::NoSpace), ANSWERS_FROM);
     assert!(
-        matches!(refused, Some(Outcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoRoom)))),
+        matches!(refused, Some(Outcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoSpace)))),
         "only the lack of a listener may end soon"
     );
 }
 
 #[test]
-fn a_port_that_nobody_has_is_asked_until_the_wait_is_over() {
+fn closed_port_is_retried_for_the_listener_wait() {
     let (mut now, mut connector) = (0, patient());
     let outcome = loop {
         let packet = sends(&mut connector, now).expect("it is due");
@@ -330,7 +330,7 @@ fn a_port_that_nobody_has_is_asked_until_the_wait_is_over() {
 }
 
 #[test]
-fn a_port_that_nobody_has_is_asked_twice() {
+fn closed_port_is_tried_twice() {
     let mut connector = connector();
     let quote = sends(&mut connector, 0).expect("at once");
     let closed = |connector: &mut Connector, now| connector.port_closed(now, at(SERVER), &quote[..64]);
@@ -359,7 +359,7 @@ fn a_closed_port_is_believed_only_with_a_quote_of_the_request() {
 }
 
 #[test]
-fn where_nobody_is_the_alternative_is_asked_as_if_it_were_the_first() {
+fn alternative_address_is_tried_after_a_closed_port() {
     for is_told_by_a_listener in [true, false] {
         let mut connector = connector().or_at(Some(at("10.0.0.9:17471")));
         let mut now = 0;
@@ -386,7 +386,7 @@ fn where_nobody_is_the_alternative_is_asked_as_if_it_were_the_first() {
 }
 
 #[test]
-fn silence_has_the_next_process_of_the_port_asked_and_an_answer_keeps_it() {
+fn silence_selects_the_next_process_of_the_port() {
     let mut connector = connector();
     let mut lengths = Vec::new();
     for round in 0..40 {
@@ -415,12 +415,19 @@ fn with_a_key_no_answer_without_it_is_believed_wherever_it_comes_from() {
     }
     assert!(connector.deadline().is_some(), "it goes on, and the right one is heard");
     let mut out = Vec::new();
-    packets::put_accept(&ours.guard, to(0), &Offer::new(11, &mut Dice::new(4)), b"", &mut Dice::new(5), &mut out);
+    packets::put_accept(
+        &ours.guard,
+        to(0),
+        &Offer::new(11, &mut TestRandom::new(4)),
+        b"",
+        &mut TestRandom::new(5),
+        &mut out,
+    );
     assert!(matches!(hears(&mut connector, 0, &out, ANSWERS_FROM), Some(Outcome::Established { .. })));
 }
 
 #[test]
-fn a_server_that_lives_outweighs_a_port_that_nobody_has() {
+fn answer_of_a_live_server_outweighs_port_unreachable() {
     let mut connector = connector();
     for now in (0..20).map(|round| round * 10 * SECONDS) {
         let (to_whom, packet) = sends_to(&mut connector, now).expect("it goes on");
@@ -430,17 +437,17 @@ fn a_server_that_lives_outweighs_a_port_that_nobody_has() {
 }
 
 #[test]
-fn an_accept_that_nobody_waits_for_is_refused() {
+fn unmatched_accept_is_reset() {
     let setup = Setup::new(Config::default(), None);
     let refuses = |packet: &[u8]| {
         let mut out = Vec::new();
-        let is_said = refuse_stray(&setup, packet, &mut Dice::new(6), &mut out);
+        let is_said = refuse_unmatched(&setup, packet, &mut TestRandom::new(6), &mut out);
         assert!(out.len() < packet.len() && is_said != out.is_empty());
         is_said
     };
     assert!(refuses(&accept(to(0))));
     assert!(
-        !refuses(&accept(to(0))[1..]) && !refuses(&reject(to(0), Reason::NoRoom)) && !refuses(&cookie(to(0), None))
+        !refuses(&accept(to(0))[1..]) && !refuses(&reject(to(0), Reason::NoSpace)) && !refuses(&cookie(to(0), None))
     );
 }
 

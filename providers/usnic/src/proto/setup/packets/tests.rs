@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::tests::Dice;
+use super::super::tests::TestRandom;
 use super::*;
 use crate::proto::seal::Psk;
 
@@ -11,7 +11,7 @@ fn guards() -> [Guard; 2] {
 }
 
 fn an_offer() -> Offer {
-    Offer { ord: 3, ird: 4, credits: 5, window_kib: 6, mtu: 9000, ..Offer::new(9, &mut Dice::new(1)) }
+    Offer { ord: 3, ird: 4, credits: 5, window_kib: 6, mtu: 9000, ..Offer::new(9, &mut TestRandom::new(1)) }
 }
 
 const TO: To = To { conn: 3, token: 4, hop: 5 };
@@ -19,7 +19,7 @@ const TO: To = To { conn: 3, token: 4, hop: 5 };
 fn a_request(guard: &Guard, private: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let ticket = Some(Ticket::new(8, [9; 16]));
-    put_request(guard, &RequestHead::new(77, 2, ticket), &an_offer(), private, 0, &mut Dice::new(2), &mut out);
+    put_request(guard, &RequestHead::new(77, 2, ticket), &an_offer(), private, 0, &mut TestRandom::new(2), &mut out);
     out
 }
 
@@ -34,13 +34,13 @@ fn answers(guard: &Guard) -> Vec<(Vec<u8>, Option<u16>, Answer<'static>)> {
         (None, Answer::Accept(an_offer(), b"")),
     ];
     use Reason::*;
-    let reasons = [NoListener, Refused, NoRoom, Version, NotUnderstood, HandedOff(u64::MAX)];
+    let reasons = [NoListener, Refused, NoSpace, Version, NotUnderstood, HandedOff(u64::MAX)];
     all.extend(reasons.map(|reason| (Some(TO.hop), Answer::Reject(reason))));
     all.into_iter().map(|(hop, answer)| (put(guard, &answer), hop, answer)).collect()
 }
 
 fn put(guard: &Guard, answer: &Answer<'_>) -> Vec<u8> {
-    let (mut dice, mut out) = (Dice::new(3), Vec::new());
+    let (mut dice, mut out) = (TestRandom::new(3), Vec::new());
     match answer {
         Answer::Again(ticket) => put_cookie(guard, TO, Some(*ticket), &mut dice, &mut out),
         Answer::Pending => put_cookie(guard, TO, None, &mut dice, &mut out),
@@ -82,7 +82,7 @@ fn a_request_is_of_one_size_or_a_little_shorter_and_three_of_it_hold_every_answe
                 &an_offer(),
                 private,
                 shorter,
-                &mut Dice::new(2),
+                &mut TestRandom::new(2),
                 &mut packet,
             );
             assert_eq!(packet.len(), REQUEST - shorter.min(SHORTER));
@@ -117,7 +117,7 @@ fn answers_come_through_and_no_cut_or_flipped_bit_is_believed() {
 fn no_cut_or_flipped_bit_of_a_request_or_of_taking_it_back_is_believed() {
     for guard in guards() {
         let mut leaves = Vec::new();
-        put_withdrawal(&guard, &RequestHead::new(77, 2, None), &an_offer(), &mut Dice::new(4), &mut leaves);
+        put_withdrawal(&guard, &RequestHead::new(77, 2, None), &an_offer(), &mut TestRandom::new(4), &mut leaves);
         assert_eq!(request_head(&leaves).map(|request_head| request_head.qual()), Some(77));
         assert_eq!(withdrawal(&guard, &leaves), Some((9, an_offer().token)));
         assert!(!is_unknown(&guard, &leaves));
@@ -138,10 +138,10 @@ fn no_cut_or_flipped_bit_of_a_request_or_of_taking_it_back_is_believed() {
 }
 
 #[test]
-fn who_does_not_know_a_connection_says_so_with_its_number_and_token() {
+fn unknown_connection_is_reset_with_number_and_token() {
     for guard in guards() {
         let mut packet = Vec::new();
-        put_unknown(&guard, &an_offer(), &mut Dice::new(5), &mut packet);
+        put_unknown(&guard, &an_offer(), &mut TestRandom::new(5), &mut packet);
         let (head, _) = wire::head(&packet).expect("a packet");
         assert_eq!((head.conn.get(), head.token.get()), (9, an_offer().token));
         assert!(is_unknown(&guard, &packet) && request_head(&packet).is_none());
@@ -153,7 +153,7 @@ fn who_does_not_know_a_connection_says_so_with_its_number_and_token() {
         // Who had it, and ends it, says the same without the flag, guarded or not.
         let mut ends = Vec::new();
         let head = Head::new(Kind::Reset, 0, 9, an_offer().token);
-        guard.close(head, &[], &[], &mut Dice::new(5), &mut ends);
+        guard.close(head, &[], &[], &mut TestRandom::new(5), &mut ends);
         assert!(!is_unknown(&guard, &ends) && !is_unknown(&guard, head.as_bytes()));
     }
 }
@@ -202,7 +202,7 @@ fn another_version_is_read_as_far_as_its_reject() {
         let mut out = Vec::new();
         let head = Head { version: VERSION + 1, ..Head::new(Kind::Reject, 0, 3, 4) };
         let rest = [refused.as_bytes(), b"and more"].concat();
-        guard.close(head, &[], &rest, &mut Dice::new(6), &mut out);
+        guard.close(head, &[], &rest, &mut TestRandom::new(6), &mut out);
         out
     };
     let version = Answer::Reject(Reason::Version);
@@ -233,7 +233,7 @@ proptest! {
     ) {
         let (guard, mut packet) = (&guards()[0], Vec::new());
         let head = Head { kind, ..Head::new(Kind::Accept, 0, 3, 4) };
-        guard.close(head, &[], &rest, &mut Dice::new(7), &mut packet);
+        guard.close(head, &[], &rest, &mut TestRandom::new(7), &mut packet);
         if let Some((_, Answer::Accept(offer, private))) = answer(guard, &packet, &mut Vec::new()) {
             prop_assert!(private.len() <= MAX_PRIVATE && offer.conn != 0 && offer.token != 0 && offer.mtu >= MIN_MTU);
         }

@@ -3,7 +3,7 @@
 use super::super::accept::Counts;
 use super::super::cookies::TURN;
 use super::super::packets::{self, REQUEST};
-use super::world::*;
+use super::network::*;
 use super::*;
 use crate::proto::wire::{self, Head, Kind};
 
@@ -118,7 +118,7 @@ fn a_request_that_is_here_outlives_its_listener() {
         world.will = |_| Will::Accept(20 * SECONDS);
         let client = world.client();
         world.run(SECONDS);
-        (world.is_deaf, world.faults.loss) = (true, 20);
+        (world.is_unreachable, world.faults.loss) = (true, 20);
         world.run(60 * SECONDS);
         assert!(stands(&world, client));
         assert_eq!((world.asked.len(), world.left.len()), (1, 0));
@@ -132,7 +132,7 @@ fn how_long_it_waits_for_a_consumer_is_not_the_machines_business() {
     let client = world.client();
     world.run(3600 * SECONDS);
     assert_eq!((world.clients[client].outcome.as_deref(), world.asked.len(), world.left.len()), (None, 1, 0));
-    let (mut dice, mut out) = (Dice::new(21), Vec::new());
+    let (mut dice, mut out) = (TestRandom::new(21), Vec::new());
     let to = world.clients[client].connector.withdraw(&mut dice, &mut out);
     (0..5).for_each(|_| world.send(client_at(client), to, out.clone()));
     world.run(3601 * SECONDS);
@@ -159,7 +159,7 @@ fn a_consumer_may_say_no_or_hand_it_on() {
 }
 
 #[test]
-fn who_listens_nowhere_or_is_not_there_is_told_apart() {
+fn missing_listener_and_missing_host_give_different_events() {
     let mut world = world(7);
     let nobody = world.client_with(world.setup.clone(), 5);
     world.run(SECONDS);
@@ -207,7 +207,7 @@ fn a_client_that_dies_while_the_consumer_thinks_is_gone_after_a_while() {
 }
 
 #[test]
-fn a_client_that_is_restarted_says_that_it_knows_nothing() {
+fn restarted_client_resets_unknown_accepts() {
     for mut world in [world(10), sealed(10)] {
         world.will = |_| Will::Accept(SECONDS);
         world.client();
@@ -237,7 +237,7 @@ fn a_server_that_is_restarted_serves_the_repeated_request() {
 }
 
 #[test]
-fn a_late_request_of_a_connection_that_stands_or_is_over_does_nothing() {
+fn late_request_of_an_existing_or_ended_connection_is_ignored() {
     for mut world in [world(12), sealed(12)] {
         let client = world.client();
         world.run(SECONDS);
@@ -259,7 +259,7 @@ fn a_late_request_of_a_connection_that_stands_or_is_over_does_nothing() {
 }
 
 #[test]
-fn a_request_that_is_replayed_hours_later_connects_nobody() {
+fn replayed_request_does_not_connect() {
     for (mut world, is_sealed) in [(world(13), false), (sealed(13), true)] {
         let client = world.client();
         world.run(SECONDS);
@@ -306,7 +306,7 @@ fn a_replayed_request_with_a_fresh_cookie_is_known_again() {
 }
 
 #[test]
-fn a_wrong_key_connects_to_nothing_and_gets_no_answer() {
+fn request_with_wrong_key_gets_no_answer() {
     let key = |secret: Option<&str>| {
         std::sync::Arc::new(Setup::new(Config::default(), secret.and_then(|secret| Psk::new(secret.as_bytes()))))
     };
@@ -369,10 +369,10 @@ fn two_that_ask_each_other_at_once_get_two_connections() {
 #[test]
 fn whatever_the_wire_does_both_sides_agree_in_the_end() {
     for seed in 0..600 {
-        // So much time that only a machine that stopped asking can fail.
+        // So much time that only a machine that stopped probing can fail.
         let config = Config { silence: 60 * SECONDS, patience: 90 * SECONDS, ..Config::default() };
         let mut world = World::new(seed, config, (seed % 3 == 0).then_some("a key of sixteen bytes or more"));
-        let mut dice = Dice::new(seed);
+        let mut dice = TestRandom::new(seed);
         world.faults = Faults {
             loss: dice.below(40),
             twice: dice.below(40),

@@ -4,18 +4,18 @@ use super::*;
 
 /// Of some connection.
 pub(crate) fn terms() -> Terms {
-    let mut dice = Dice::new(0);
+    let mut dice = TestRandom::new(0);
     let (ours, theirs) = (Offer::new(1, &mut dice), Offer::new(2, &mut dice));
     let peer = "10.0.0.2:700".parse().expect("an address");
     Setup::new(Config::default(), None).agree(&ours, &theirs, peer, true, &mut dice).terms
 }
 
 /// Random numbers that are the same in every run.
-pub(crate) struct Dice(u64);
+pub(crate) struct TestRandom(u64);
 
-impl Dice {
-    pub(crate) fn new(seed: u64) -> Dice {
-        Dice(seed)
+impl TestRandom {
+    pub(crate) fn new(seed: u64) -> TestRandom {
+        TestRandom(seed)
     }
 
     /// SplitMix64.
@@ -33,7 +33,7 @@ impl Dice {
     }
 }
 
-impl Random for Dice {
+impl Random for TestRandom {
     fn fill(&mut self, out: &mut [u8]) {
         for chunk in out.chunks_mut(8) {
             chunk.copy_from_slice(&self.next().to_ne_bytes()[..chunk.len()]);
@@ -42,12 +42,12 @@ impl Random for Dice {
 }
 
 #[test]
-fn what_two_offers_make() {
-    let mut dice = Dice::new(1);
+fn agreement_of_two_offers() {
+    let mut dice = TestRandom::new(1);
     let ours = Offer { ord: 9, ird: 1, credits: 3, window_kib: 10, mtu: 1500, ..Offer::new(1, &mut dice) };
     let theirs = Offer { ord: 5, ird: 4, credits: 6, window_kib: 20, mtu: 1400, ..Offer::new(2, &mut dice) };
     let peer = "10.0.0.2:700".parse().expect("an address");
-    let terms = |psk: Option<Psk>, ours: &Offer, theirs: &Offer, dice: &mut Dice| {
+    let terms = |psk: Option<Psk>, ours: &Offer, theirs: &Offer, dice: &mut TestRandom| {
         let agreed = Setup::new(Config::default(), psk).agree(ours, theirs, peer, true, dice);
         assert_eq!(agreed.seal.is_some(), agreed.terms.overhead != 0);
         agreed.terms
@@ -60,4 +60,4 @@ fn what_two_offers_make() {
 }
 
 mod cases;
-mod world;
+mod network;

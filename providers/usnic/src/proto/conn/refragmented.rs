@@ -27,26 +27,26 @@ struct Partial {
 
 /// Result of checking a piece.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Met {
+pub(super) enum PieceCheck {
     Room,
     /// None until others are whole.
-    NoRoom,
+    NoSpace,
     /// Another piece has said something else of the packet.
     Contradiction,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Pieces(Vec<Partial>);
+pub(super) struct Refragmented(Vec<Partial>);
 
-impl Pieces {
+impl Refragmented {
     /// Whether a piece may be accepted.
-    pub(super) fn meets(&self, psn: Psn, data: &Data<'_>) -> Met {
-        let Some(extent) = data.extent else { return Met::Room };
+    pub(super) fn meets(&self, psn: Psn, data: &Data<'_>) -> PieceCheck {
+        let Some(extent) = data.extent else { return PieceCheck::Room };
         match self.0.iter().find(|it| it.psn == psn) {
-            Some(it) if (it.op, it.id, it.extent) == (data.op, data.message.id.get(), extent) => Met::Room,
-            Some(_) => Met::Contradiction,
-            None if self.0.len() < MOST => Met::Room,
-            None => Met::NoRoom,
+            Some(it) if (it.op, it.id, it.extent) == (data.op, data.message.id.get(), extent) => PieceCheck::Room,
+            Some(_) => PieceCheck::Contradiction,
+            None if self.0.len() < MOST => PieceCheck::Room,
+            None => PieceCheck::NoSpace,
         }
     }
 
@@ -75,7 +75,7 @@ impl Pieces {
 
 /// A packet that is leaving in pieces.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Torn {
+pub(super) struct SendingPieces {
     pub(super) psn: Psn,
     pub(super) sent: Sent,
     /// Bytes already sent, and bytes per piece.
@@ -84,11 +84,11 @@ pub(super) struct Torn {
     pub(super) resend: bool,
 }
 
-impl Torn {
+impl SendingPieces {
     /// As few pieces as possible of at most `most` bytes, all of one length, so that they can be sent as a GSO batch.
     pub(super) fn new(psn: Psn, sent: Sent, most: u32, resend: bool) -> Self {
         let count = sent.length.div_ceil(most.max(1)).max(1);
-        Torn { psn, sent, left: 0, each: sent.length.div_ceil(count).max(1), resend }
+        SendingPieces { psn, sent, left: 0, each: sent.length.div_ceil(count).max(1), resend }
     }
 
     /// The next piece, and whether it is the last.
@@ -115,8 +115,8 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_is_here_when_all_its_pieces_are_in_any_order_and_twice() {
-        let (mut pieces, bytes) = (Pieces::default(), [0; 40]);
+    fn packet_is_complete_with_all_pieces_in_any_order() {
+        let (mut pieces, bytes) = (Refragmented::default(), [0; 40]);
         let extent = Some((100, 200));
         for offset in [160, 100, 100] {
             assert_eq!(pieces.placed(Psn(7), &piece(1, offset, extent, &bytes)), None);
@@ -127,46 +127,49 @@ mod tests {
     }
 
     #[test]
-    fn the_packet_as_a_whole_ends_its_pieces() {
-        let (mut pieces, bytes) = (Pieces::default(), [0; 100]);
+    fn whole_packet_replaces_its_pieces() {
+        let (mut pieces, bytes) = (Refragmented::default(), [0; 100]);
         assert_eq!(pieces.placed(Psn(7), &piece(1, 0, Some((0, 100)), &bytes[..30])), None);
         assert_eq!(pieces.placed(Psn(7), &piece(1, 0, None, &bytes)), Some(100));
         assert!(pieces.0.is_empty());
     }
 
     #[test]
-    fn pieces_that_do_not_belong_together_contradict() {
-        let (mut pieces, bytes) = (Pieces::default(), [0; 10]);
+    fn inconsistent_pieces_are_refused() {
+        let (mut pieces, bytes) = (Refragmented::default(), [0; 10]);
         pieces.placed(Psn(7), &piece(1, 0, Some((0, 100)), &bytes));
         let meets = |it: Data<'_>| pieces.meets(Psn(7), &it);
-        assert_eq!(meets(piece(1, 50, Some((0, 100)), &bytes)), Met::Room);
-        assert_eq!(meets(piece(2, 50, Some((0, 100)), &bytes)), Met::Contradiction, "of another message");
-        assert_eq!(meets(piece(1, 50, Some((0, 101)), &bytes)), Met::Contradiction, "of a longer packet");
-        assert_eq!(meets(Data { op: Op::Write, ..piece(1, 50, Some((0, 100)), &bytes) }), Met::Contradiction);
-        assert_eq!(meets(piece(2, 50, None, &bytes)), Met::Room, "the whole is for others to judge");
+        assert_eq!(meets(piece(1, 50, Some((0, 100)), &bytes)), PieceCheck::Room);
+        assert_eq!(meets(piece(2, 50, Some((0, 100)), &bytes)), PieceCheck::Contradiction, "of another message");
+        assert_eq!(meets(piece(1, 50, Some((0, 101)), &bytes)), PieceCheck::Contradiction, "of a longer packet");
+        assert_eq!(meets(Data { op: Op::Write, ..piece(1, 50, Some((0, 100)), &bytes) }), PieceCheck::Contradiction);
+        assert_eq!(meets(piece(2, 50, None, &bytes)), PieceCheck::Room, "the whole is for others to check");
     }
 
     #[test]
     fn so_many_are_here_in_part_and_no_more() {
-        let (mut pieces, bytes) = (Pieces::default(), [0; 10]);
+        let (mut pieces, bytes) = (Refragmented::default(), [0; 10]);
         let it = |offset| piece(1, offset, Some((0, 20)), &bytes);
         for psn in 0..MOST as u32 {
-            assert_eq!(pieces.meets(Psn(psn), &it(0)), Met::Room);
+            assert_eq!(pieces.meets(Psn(psn), &it(0)), PieceCheck::Room);
             assert_eq!(pieces.placed(Psn(psn), &it(0)), None);
         }
-        assert_eq!((pieces.meets(Psn(99), &it(0)), pieces.meets(Psn(0), &it(10))), (Met::NoRoom, Met::Room));
+        assert_eq!(
+            (pieces.meets(Psn(99), &it(0)), pieces.meets(Psn(0), &it(10))),
+            (PieceCheck::NoSpace, PieceCheck::Room)
+        );
         assert_eq!(pieces.placed(Psn(0), &it(10)), Some(20));
-        assert_eq!(pieces.meets(Psn(99), &it(0)), Met::Room);
+        assert_eq!(pieces.meets(Psn(99), &it(0)), PieceCheck::Room);
     }
 
     #[test]
-    fn it_is_torn_into_equal_pieces() {
+    fn packet_is_split_into_equal_pieces() {
         let sent = Sent { what: What::Request, command: false, slot: 3, offset: 1000, length: 8000, in_pieces: true };
         for (most, count, each) in [(1100, 8, 1000), (8000, 1, 8000), (1, 8000, 1), (0, 8000, 1), (7999, 2, 4000)] {
-            let mut torn = Torn::new(Psn(1), sent, most, true);
+            let mut sending_pieces = SendingPieces::new(Psn(1), sent, most, true);
             let (mut at, mut seen) = (1000, 0);
             loop {
-                let (piece, is_last) = torn.next();
+                let (piece, is_last) = sending_pieces.next();
                 assert!((piece.offset, piece.slot) == (at, 3) && (is_last || piece.length == each));
                 (at, seen) = (at + piece.length, seen + 1);
                 if is_last {
@@ -176,6 +179,6 @@ mod tests {
             assert_eq!((at, seen), (9000, count), "of at most {most}");
         }
         let nothing = Sent { length: 0, ..sent };
-        assert_eq!(Torn::new(Psn(1), nothing, 10, true).next(), (Sent { offset: 1000, ..nothing }, true));
+        assert_eq!(SendingPieces::new(Psn(1), nothing, 10, true).next(), (Sent { offset: 1000, ..nothing }, true));
     }
 }

@@ -9,19 +9,19 @@ use dapl::runtime::handle::ObjectId;
 
 use dapl::provider::ConnectionEvent;
 
-use super::doubles::*;
+use super::fakes::*;
 use crate::cm::ConnectionRequest;
 use crate::net::socket::{Socket, SocketConfig, test_config};
 use crate::proto::setup::accept::Acceptor;
 use crate::proto::setup::connect::{Connector, Outcome};
 use crate::proto::setup::packets::Reason;
-use crate::proto::setup::tests::Dice;
+use crate::proto::setup::tests::TestRandom;
 use crate::proto::setup::{Config, Offer, Setup};
 
 /// A client without an IA: its request has come, and it is gone.
 fn dead_requester(server: &Ia) -> ConnectionRequest {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let mut dice = Dice::new(1);
+    let mut dice = TestRandom::new(1);
     let setup = Arc::new(Setup::new(Config::default(), None));
     let offer = Offer::new(9, &mut dice);
     let mut connector = Connector::new(setup, server.device.address(), 7, offer, b"may I?", 0);
@@ -32,12 +32,12 @@ fn dead_requester(server: &Ia) -> ConnectionRequest {
 }
 
 #[test]
-fn an_accept_of_who_is_gone_fails_by_what_its_host_says() {
+fn accept_of_a_dead_requester_fails_by_port_unreachable() {
     let (_, there) = addresses();
     let server = Ia::open(&there, "give_up_ms=3600000");
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     let request = dead_requester(&server);
-    request.accept_into(Arc::new(Double::default()), b"", conn(2), CAPS).unwrap();
+    request.accept_into(Arc::new(FakeSink::default()), b"", conn(2), CAPS).unwrap();
     assert_eq!(server.event(), (conn(2), "accept failed"));
 }
 
@@ -50,7 +50,7 @@ fn a_listener_that_dies_with_a_request_has_rejected_it() {
     client.try_connect(there.parse().unwrap(), 7, conn(1)).unwrap();
     let mut packet = [0; 2048];
     let (length, from) = well_known.recv_from(&mut packet).unwrap();
-    let (mut dice, mut out) = (Dice::new(1), Vec::new());
+    let (mut dice, mut out) = (TestRandom::new(1), Vec::new());
     let mut acceptor = Acceptor::new(Arc::new(Setup::new(Config::default(), None)), 0, &mut dice);
     acceptor.receive(0, &packet[..length], from, true, &mut dice, &mut out);
     data.send_to(&out, from).unwrap();
@@ -72,12 +72,12 @@ fn a_request_outlives_the_listener_that_had_it() {
     drop(listening);
     // So long that it is asked for again, more than once.
     std::thread::sleep(Duration::from_millis(400));
-    request.accept_into(Arc::new(Double::default()), b"you may", conn(2), CAPS).unwrap();
+    request.accept_into(Arc::new(FakeSink::default()), b"you may", conn(2), CAPS).unwrap();
     assert_eq!(client.above.ear.wait(established).0, (conn(1), b"you may".to_vec()));
 }
 
 #[test]
-fn another_host_hears_that_nobody_listens_where_it_asks() {
+fn request_without_a_listener_is_rejected() {
     let (_, there) = addresses();
     let server = Ia::open(&there, "");
     let _listening = server.cm.listen(8, ObjectId::default()).unwrap();
@@ -85,7 +85,7 @@ fn another_host_hears_that_nobody_listens_where_it_asks() {
     socket.set_read_timeout(Some(LONG)).unwrap();
     // The port of the data is as good as the well-known one.
     for to in [server.device.address(), server.device.socket.local()] {
-        let mut dice = Dice::new(1);
+        let mut dice = TestRandom::new(1);
         let setup = Arc::new(Setup::new(Config::default(), None));
         let mut connector = Connector::new(setup, to, 7, Offer::new(9, &mut dice), b"", 0);
         let mut packet = Vec::new();
@@ -108,7 +108,7 @@ fn a_request_that_comes_before_its_listener_is_answered() {
     let (client, server) = (Ia::open(&here, wait), Ia::open(&there, ""));
     client.connect(&server, 7, conn(1));
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
-    server.request().accept_into(Arc::new(Double::default()), b"you may", conn(2), CAPS).unwrap();
+    server.request().accept_into(Arc::new(FakeSink::default()), b"you may", conn(2), CAPS).unwrap();
     assert_eq!(client.above.ear.wait(established).0, (conn(1), b"you may".to_vec()));
     let impatient = Ia::open(&here, "listener_wait_ms=0");
     impatient.connect(&server, 8, conn(3));

@@ -1,14 +1,14 @@
-//! Numbers that follow from a seed: all chance of a run.
+//! PeerLimits that follow from a seed: all random of a run.
 
 use crate::proto::setup::Random;
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
-pub(crate) struct Dice(u64);
+pub(crate) struct TestRandom(u64);
 
-impl Dice {
-    pub(crate) fn new(seed: u64) -> Dice {
-        Dice(seed)
+impl TestRandom {
+    pub(crate) fn new(seed: u64) -> TestRandom {
+        TestRandom(seed)
     }
 
     pub(crate) fn next(&mut self) -> u64 {
@@ -32,7 +32,7 @@ impl Dice {
     }
 }
 
-impl Random for Dice {
+impl Random for TestRandom {
     fn fill(&mut self, out: &mut [u8]) {
         for chunk in out.chunks_mut(8) {
             chunk.copy_from_slice(&self.next().to_ne_bytes()[..chunk.len()]);

@@ -132,7 +132,7 @@ impl CmSink<Usnic> for Above {
 
 /// A queue pair that sends what it is given, and tells what it is told.
 #[derive(Default)]
-pub(super) struct Double {
+pub(super) struct FakeSink {
     pub(super) ear: Ear,
     pub(super) opened: Mutex<Option<ConnectionParams>>,
     /// Packets that wait for a turn.
@@ -140,7 +140,7 @@ pub(super) struct Double {
     pub(super) deadline: Mutex<Option<Nanos>>,
 }
 
-impl Double {
+impl FakeSink {
     pub(super) fn outlook(&self) -> Outlook {
         let ready = !self.queue.lock().unwrap().is_empty();
         Outlook { ready, deadline: *self.deadline.lock().unwrap(), ..Outlook::default() }
@@ -165,7 +165,7 @@ impl Double {
     }
 }
 
-impl ConnectionHandler for Double {
+impl ConnectionHandler for FakeSink {
     fn connecting(&self, _: u32, _: ConnId) {}
 
     fn open(&self, _: Nanos, opened: ConnectionParams) -> Option<Outlook> {
@@ -242,19 +242,19 @@ impl Ia {
         Ia { adapter, above }
     }
 
-    pub(super) fn connect(&self, to: &Ia, qual: u64, conn: ConnId) -> Arc<Double> {
+    pub(super) fn connect(&self, to: &Ia, qual: u64, conn: ConnId) -> Arc<FakeSink> {
         self.try_connect(to.device.address().ip(), qual, conn).unwrap()
     }
 
-    pub(super) fn try_connect(&self, ip: IpAddr, qual: u64, conn: ConnId) -> dapl::error::Result<Arc<Double>> {
-        let pair = Arc::new(Double::default());
+    pub(super) fn try_connect(&self, ip: IpAddr, qual: u64, conn: ConnId) -> dapl::error::Result<Arc<FakeSink>> {
+        let pair = Arc::new(FakeSink::default());
         let spec = ConnectSpec { address: &PeerAddress::Ip(ip), qual, private_data: b"may I?" };
         self.cm.connect(pair.clone(), &spec, conn, CAPS).map(|_| pair)
     }
 
     /// Accepts the next request.
-    pub(super) fn accept(&self, conn: ConnId) -> Arc<Double> {
-        let pair = Arc::new(Double::default());
+    pub(super) fn accept(&self, conn: ConnId) -> Arc<FakeSink> {
+        let pair = Arc::new(FakeSink::default());
         self.request().accept_into(pair.clone(), b"you may", conn, CAPS).unwrap();
         pair
     }
@@ -297,7 +297,7 @@ pub(super) fn addresses() -> (String, String) {
 }
 
 /// Two IAs with a connection: clients and servers.
-pub(super) fn connected(params: &str) -> ((Ia, Arc<Double>), (Ia, Arc<Double>)) {
+pub(super) fn connected(params: &str) -> ((Ia, Arc<FakeSink>), (Ia, Arc<FakeSink>)) {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, params), Ia::open(&there, params));
     let listening = server.cm.listen(7, ObjectId::default()).unwrap();

@@ -2,7 +2,7 @@
 
 use dapl::provider::Status;
 
-use super::pair::{Dice, Pair, Plan, Side, Weather};
+use super::pair::{NetworkConditions, Pair, Plan, Side, TestRandom};
 use crate::proto::conn::{Config, Work};
 use crate::proto::{MICROS, MILLIS};
 
@@ -37,7 +37,7 @@ struct Load {
     lengths: Vec<usize>,
 }
 
-fn length(dice: &mut Dice, mtu: usize) -> usize {
+fn length(dice: &mut TestRandom, mtu: usize) -> usize {
     let lengths = [0, 1, 64, 767, 768, 769, mtu - 57, mtu - 56, mtu - 55, 2 * mtu, 9 * mtu, 30_000];
     lengths[dice.below(lengths.len() as u64) as usize]
 }
@@ -50,7 +50,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(mut plan: Plan, weather: Weather) -> Run {
+    fn new(mut plan: Plan, weather: NetworkConditions) -> Run {
         plan.memory = 4 * PART;
         let (mtu, shared) = (plan.mtu.min(plan.config.mtu_start), plan.config.shared);
         let mut pair = Pair::new(&plan);
@@ -174,7 +174,7 @@ impl Run {
     }
 }
 
-fn run(plan: Plan, weather: Weather, work: usize) -> Run {
+fn run(plan: Plan, weather: NetworkConditions, work: usize) -> Run {
     let mut run = Run::new(plan, weather);
     run.work(work);
     run.finish();
@@ -186,14 +186,14 @@ fn plan(seed: u64) -> Plan {
     Plan { config, seed, psn: [u32::MAX - 40, u32::MAX - 500], number: u32::MAX - 20, ..Plan::default() }
 }
 
-fn storm(drop: u64) -> Weather {
-    Weather { drop, double: 20, late: 100, lateness: 500 * MICROS, ..Weather::default() }
+fn storm(drop: u64) -> NetworkConditions {
+    NetworkConditions { drop, double: 20, late: 100, lateness: 500 * MICROS, ..NetworkConditions::default() }
 }
 
 #[test]
 fn fair_weather() {
     (0..20).for_each(|seed| {
-        let run = run(plan(seed), Weather::default(), 60);
+        let run = run(plan(seed), NetworkConditions::default(), 60);
         let counters = run.pair.a.conn.counters();
         assert_eq!((counters.resent_gap, counters.resent_probe, counters.duplicates), (0, 0, 0));
     });

@@ -1,7 +1,7 @@
 //! The send path: combines congestion window, the peer's receive window and the pacer, and knows the packet size from the path
 //! MTU search. Counts bytes of datagrams.
 
-use super::words::Config;
+use super::types::Config;
 use crate::proto::Nanos;
 use crate::proto::congestion::{Ack, Congestion, Controller, Loss, Sent};
 use crate::proto::flight::{Acked, Flight, Lost};
@@ -13,7 +13,7 @@ use crate::proto::wire::{CHUNK, FRAGMENT, PIECE};
 /// Probe timeouts that make persistent congestion: kPersistentCongestionThreshold (RFC 9002, 7.6.1).
 const PERSISTENT_CONGESTION_THRESHOLD: Nanos = 3;
 
-pub(super) struct Lane {
+pub(super) struct SendPath {
     congestion: Congestion,
     pacer: Pacer,
     pub(super) path: Path,
@@ -31,13 +31,13 @@ pub(super) struct Lane {
     known: usize,
 }
 
-impl Lane {
+impl SendPath {
     pub(super) fn new(config: &Config, terms: &Terms) -> Self {
         let ceiling = terms.mtu_ceiling.max(CHUNK + 1 + terms.overhead);
         let path = Path::new(config.mtu_start.min(ceiling), ceiling, config.ip_headers);
         let peer_window = u64::from(terms.peer_window_kib) << 10;
         let first_psn = terms.first_psn.0.into();
-        Lane {
+        SendPath {
             congestion: Congestion::new(config.congestion, path.mtu() as u64, peer_window, first_psn),
             pacer: Pacer::default(),
             known: path.mtu(),
@@ -159,7 +159,7 @@ impl Lane {
 
     /// The peer has moved: nothing that was learnt is true of the new path.
     pub(super) fn moved(&mut self, config: &Config, terms: &Terms) {
-        *self = Lane::new(config, terms);
+        *self = SendPath::new(config, terms);
     }
 
     /// The path may have turned out larger or smaller.

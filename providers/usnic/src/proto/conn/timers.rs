@@ -5,14 +5,14 @@ use dapl::provider::Status;
 use super::Conn;
 use super::requests::Wait;
 use super::transmit::Note;
-use super::words::{Driver, Host};
-use crate::proto::challenge::Beat;
+use super::types::{Driver, Host};
+use crate::proto::challenge::PeerTimeout;
 use crate::proto::flight::Timeout;
 use crate::proto::schedule::Outlook;
 use crate::proto::{Nanos, SECONDS};
 
 /// Idle time after which a connection frees memory.
-const REST: Nanos = SECONDS;
+const IDLE_TIME: Nanos = SECONDS;
 
 impl<D: Driver> Conn<D> {
     /// Latest time of the next `on_time` call; packets may become due after it.
@@ -33,7 +33,7 @@ impl<D: Driver> Conn<D> {
         earliest([
             self.flight.deadline(),
             self.acks.deadline(),
-            self.lane.path.deadline(),
+            self.send_path.path.deadline(),
             earliest([resend, fresh]).filter(|at| *at > self.now),
             self.credits.deadline(),
             // When it has passed, `outlook` says so, unless something else blocks it.
@@ -59,7 +59,7 @@ impl<D: Driver> Conn<D> {
         let is_small = !self.notes.is_empty()
             || self.ending.has_word(now)
             || self.confirming.is_some_and(|it| it.has_word(now))
-            || self.lane.path.wants_probe(now)
+            || self.send_path.path.wants_probe(now)
             || self.partner.deadline().is_some_and(|at| at <= now);
         Outlook {
             resend: resend.is_some_and(|at| at <= now),
@@ -70,7 +70,7 @@ impl<D: Driver> Conn<D> {
     }
 
     fn resend_at(&self) -> Option<Nanos> {
-        if self.torn.is_some() {
+        if self.sending_pieces.is_some() {
             return Some(0);
         }
         let (_, sent) = self.flight.lost()?;
@@ -88,7 +88,7 @@ impl<D: Driver> Conn<D> {
 
     fn admits_at(&self, bytes: u64) -> Option<Nanos> {
         match self.flight.probes() {
-            0 => self.lane.admits_at(self.now, bytes, self.flight.bytes()),
+            0 => self.send_path.admits_at(self.now, bytes, self.flight.bytes()),
             _ => Some(0),
         }
     }
@@ -96,7 +96,7 @@ impl<D: Driver> Conn<D> {
     /// The deadline is here. Packets may be due after it.
     pub(crate) fn on_time(&mut self, now: Nanos, host: &mut impl Host<D>) {
         let last = std::mem::replace(&mut self.now, now);
-        if now.saturating_sub(last) >= REST {
+        if now.saturating_sub(last) >= IDLE_TIME {
             self.flight.rest();
         }
         self.settle(host);
@@ -108,18 +108,18 @@ impl<D: Driver> Conn<D> {
             Timeout::Nothing => {}
             Timeout::Lost(lost) => {
                 self.late = self.late.saturating_add(lost.packets);
-                self.lane.lost(now, &lost, &self.flight);
+                self.send_path.lost(now, &lost, &self.flight);
             }
             Timeout::Probe(_) => {
                 self.counters.timeouts += 1;
                 if let Some((_, sent)) = self.flight.lost().filter(|(_, sent)| !sent.in_pieces) {
-                    self.lane.path.timed_out(now, self.size(&sent) as usize);
+                    self.send_path.path.timed_out(now, self.size(&sent) as usize);
                 }
             }
             Timeout::GiveUp => return self.peer_is_gone(host),
         }
-        self.lane.path.on_time(now);
-        self.lane.measure();
+        self.send_path.path.on_time(now);
+        self.send_path.measure();
         if let Some(count) = self.credits.on_time(now) {
             if self.config.rnr_limit.is_some_and(|limit| count > limit) {
                 self.fail_head(Status::ReceiverNotReady);
@@ -128,7 +128,7 @@ impl<D: Driver> Conn<D> {
             self.counters.credit_probes += 1;
             self.note(Note::Question);
         }
-        if self.partner.on_time(now) == Beat::Gone {
+        if self.partner.on_time(now) == PeerTimeout::Gone {
             self.counters.timeouts += 1;
             self.peer_is_gone(host);
         }

@@ -1,6 +1,6 @@
 //! What both consumers of a connection know of it: what was posted, what has completed, and what memory holds.
 //!
-//! This is the judge: every call of a connection on its host comes here and is compared with what DAT promises. Messages are
+//! This is the check: every call of a connection on its host comes here and is compared with what DAT promises. Messages are
 //! pieces of one table of random bytes, so that each byte is known before it comes.
 
 use std::cell::RefCell;
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use dapl::provider::{ConnectionEvent, Remote, Status};
 
-use super::dice::Dice;
+use super::random::TestRandom;
 use super::scenario::{Item, LONGEST, What};
 use crate::proto::conn::{Driver, Host, Work};
 use crate::proto::wire::Refusal;
@@ -25,7 +25,7 @@ const BEGIN: u64 = 0x40;
 fn table() -> &'static [u8] {
     static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
     BYTES.get_or_init(|| {
-        let mut dice = Dice::new(7);
+        let mut dice = TestRandom::new(7);
         (0..TABLE / 8).flat_map(|_| dice.next().to_ne_bytes()).collect()
     })
 }
@@ -115,24 +115,24 @@ pub(super) struct Side {
 
 /// Both sides of one.
 #[derive(Debug)]
-pub(super) struct Book {
+pub(super) struct Oracle {
     pub(super) sides: [Side; 2],
     /// What came may be garbled: contents are not judged.
     pub(super) loose: bool,
-    dice: Dice,
+    dice: TestRandom,
 }
 
-/// A side's hand on the book.
+/// A side's hand on the oracle.
 #[derive(Clone, Debug)]
 pub(super) struct Hand {
-    pub(super) book: Rc<RefCell<Book>>,
+    pub(super) oracle: Rc<RefCell<Oracle>>,
     pub(super) side: usize,
     pub(super) pool: Option<Rc<RefCell<Pool>>>,
 }
 
-impl Book {
-    pub(super) fn new(seed: u64, loose: bool) -> Rc<RefCell<Book>> {
-        Rc::new(RefCell::new(Book { sides: Default::default(), loose, dice: Dice::new(seed) }))
+impl Oracle {
+    pub(super) fn new(seed: u64, loose: bool) -> Rc<RefCell<Oracle>> {
+        Rc::new(RefCell::new(Oracle { sides: Default::default(), loose, dice: TestRandom::new(seed) }))
     }
 
     /// The consumer of a side posts a request: what it is for the connection.
@@ -208,7 +208,7 @@ impl Book {
     }
 
     /// A message is here: everything before it is, too.
-    fn judge_message(&mut self, side: usize, length: u64, solicited: bool, buffer: &[u8]) {
+    fn check_message(&mut self, side: usize, length: u64, solicited: bool, buffer: &[u8]) {
         let other = 1 - side;
         let number = self.sides[side].got;
         self.sides[side].got += 1;
@@ -236,7 +236,7 @@ impl Book {
         self.sides[side].verified = verified.unwrap_or(index).max(self.sides[side].verified);
     }
 
-    fn judge_success(&mut self, side: usize, index: usize, done: u64) {
+    fn check_success(&mut self, side: usize, index: usize, done: u64) {
         let Entry { what, length, area, .. } = self.sides[side].entries[index];
         assert_eq!(done, u64::from(length), "bytes of request {index}");
         if self.loose {
@@ -300,7 +300,7 @@ fn address(area: usize) -> u64 {
 impl Hand {
     /// A receive of its own.
     pub(super) fn landing(&self, length: u32) -> Landing {
-        let side = &mut self.book.borrow_mut().sides[self.side];
+        let side = &mut self.oracle.borrow_mut().sides[self.side];
         side.posted_recvs += 1;
         Landing { id: side.posted_recvs, buffer: RefCell::new(vec![0; length as usize]) }
     }
@@ -313,14 +313,14 @@ impl Driver for Hand {
 
 impl Host<Hand> for Hand {
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
-        let is_there = self.book.borrow().remote(self.side, key, address, length).is_some();
+        let is_there = self.oracle.borrow().remote(self.side, key, address, length).is_some();
         is_there && !(write && key == SOURCE)
     }
 
     fn put_remote(&mut self, key: u32, address: u64, bytes: &[u8]) -> Result<(), Refusal> {
-        let mut book = self.book.borrow_mut();
-        let loose = book.loose;
-        let side = &mut book.sides[self.side];
+        let mut oracle = self.oracle.borrow_mut();
+        let loose = oracle.loose;
+        let side = &mut oracle.sides[self.side];
         let (area, start) = side.find(key, address, bytes.len() as u32).ok_or(Refusal::Access)?;
         side.areas[area].put(start, bytes, loose);
         Ok(())
@@ -334,9 +334,9 @@ impl Host<Hand> for Hand {
     }
 
     fn put_read(&mut self, request: &Asked, offset: u32, bytes: &[u8]) -> Result<(), Status> {
-        let mut book = self.book.borrow_mut();
-        let loose = book.loose;
-        let side = &mut book.sides[self.side];
+        let mut oracle = self.oracle.borrow_mut();
+        let loose = oracle.loose;
+        let side = &mut oracle.sides[self.side];
         let entry = &side.entries[request.index];
         assert!(entry.status.is_none(), "data for a read that is complete");
         assert!(offset as usize + bytes.len() <= entry.length as usize, "beyond the read");
@@ -355,7 +355,7 @@ impl Host<Hand> for Hand {
     }
 
     fn turn(&mut self, request: &Asked) -> Result<bool, Status> {
-        let entry = &mut self.book.borrow_mut().sides[self.side].entries[request.index];
+        let entry = &mut self.oracle.borrow_mut().sides[self.side].entries[request.index];
         assert_eq!(entry.what, What::Bind);
         let is_done = entry.puts_off == 0;
         entry.puts_off = entry.puts_off.saturating_sub(1);
@@ -363,9 +363,9 @@ impl Host<Hand> for Hand {
     }
 
     fn request_done(&mut self, request: Asked, status: Status, bytes: u64) {
-        let mut book = self.book.borrow_mut();
-        let loose = book.loose;
-        let side = &mut book.sides[self.side];
+        let mut oracle = self.oracle.borrow_mut();
+        let loose = oracle.loose;
+        let side = &mut oracle.sides[self.side];
         assert_eq!(request.index, side.done, "requests complete in order");
         side.done += 1;
         let entry = &mut side.entries[request.index];
@@ -377,20 +377,20 @@ impl Host<Hand> for Hand {
         assert!((fits && (status != Status::Success || is_first)) || loose, "{status:?} after one that failed");
         side.has_failed |= status != Status::Success;
         if status == Status::Success {
-            book.judge_success(self.side, request.index, bytes);
+            oracle.check_success(self.side, request.index, bytes);
         }
     }
 
     fn recv_done(&mut self, recv: Landing, status: Status, bytes: u64, solicited: bool) {
-        let mut book = self.book.borrow_mut();
-        let side = &mut book.sides[self.side];
+        let mut oracle = self.oracle.borrow_mut();
+        let side = &mut oracle.sides[self.side];
         side.done_recvs += 1;
         assert_eq!(recv.id, side.done_recvs, "receives complete in order");
         let buffer = recv.buffer.borrow();
         if status == Status::Success {
             assert!(side.failed_recvs.is_empty(), "a message after one that failed");
             assert!(bytes <= buffer.len() as u64);
-            return book.judge_message(self.side, bytes, solicited, &buffer);
+            return oracle.check_message(self.side, bytes, solicited, &buffer);
         }
         side.failed_recvs.push(status);
         if let Some(pool) = &self.pool {

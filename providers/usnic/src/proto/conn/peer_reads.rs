@@ -34,7 +34,7 @@ pub(super) enum Taken {
 }
 
 #[derive(Debug)]
-pub(super) struct Serving {
+pub(super) struct PeerReads {
     /// Reads, from the oldest whose data are not fully acknowledged.
     reads: VecDeque<Read>,
     first: u32,
@@ -45,10 +45,10 @@ pub(super) struct Serving {
     gone: Option<u32>,
 }
 
-impl Serving {
+impl PeerReads {
     /// `ird` reads at a time.
     pub(super) fn new(ird: u32) -> Self {
-        Serving { reads: VecDeque::new(), first: 0, sent: 0, most: ird as usize, gone: None }
+        PeerReads { reads: VecDeque::new(), first: 0, sent: 0, most: ird as usize, gone: None }
     }
 
     #[cfg(test)]

@@ -16,7 +16,7 @@ fn pair(memory: usize) -> Pair {
     let mut pair = Pair::new(&Plan { config, mtu: LARGE, memory, ..Plan::default() });
     pair.weather.mtu = LARGE;
     pair.pass(SECONDS);
-    assert_eq!(pair.a.conn.lane.path.mtu(), LARGE, "the search has found it");
+    assert_eq!(pair.a.conn.send_path.path.mtu(), LARGE, "the search has found it");
     pair
 }
 
@@ -25,7 +25,7 @@ fn is_done(pair: &Pair, count: usize) -> bool {
 }
 
 #[test]
-fn a_hole_under_large_packets_holds_nothing_up_for_more_than_a_few_timeouts() {
+fn black_hole_delays_data_by_a_few_timeouts_only() {
     const BYTES: usize = 400_000;
     let mut pair = pair(2 * BYTES);
     // What a round trip is, is known by now.
@@ -43,7 +43,7 @@ fn a_hole_under_large_packets_holds_nothing_up_for_more_than_a_few_timeouts() {
     assert!(waited < 5 * timeout, "{waited} for timeouts of {timeout}");
     pair.until("all is done", |pair| is_done(pair, 2));
     assert!(pair.now - start < SECONDS, "{} in all", pair.now - start);
-    assert!(pair.a.conn.counters().torn > 0);
+    assert!(pair.a.conn.counters().refragmented > 0);
     let (ours, theirs) = (&pair.a.world.memory[..BYTES], &pair.b.world.memory[BYTES..]);
     assert!(ours == theirs && pair.a.world.requests.iter().all(|done| done.status == Status::Success));
 }
@@ -57,13 +57,13 @@ fn a_hole_is_proved_meanwhile_and_packets_are_cut_for_it_from_then_on() {
         pair.until("a write is done", |pair| is_done(pair, count));
         pair.pass(20 * MILLIS);
     }
-    assert_eq!(pair.a.conn.lane.path.black_holes(), 1);
-    let mtu = pair.a.conn.lane.path.mtu();
+    assert_eq!(pair.a.conn.send_path.path.black_holes(), 1);
+    let mtu = pair.a.conn.send_path.path.mtu();
     assert!((LEFT - 100..=LEFT).contains(&mtu), "{mtu}");
-    let torn = pair.a.conn.counters().torn;
+    let refragmented = pair.a.conn.counters().refragmented;
     pair.write(Side::A, 0, 100_000, 100_000);
     pair.until("another one is done", |pair| is_done(pair, 41));
-    assert_eq!(pair.a.conn.counters().torn, torn);
+    assert_eq!(pair.a.conn.counters().refragmented, refragmented);
 }
 
 #[test]
@@ -75,27 +75,27 @@ fn an_outage_is_none_and_packets_are_as_large_as_before_it() {
     pair.weather.mtu = LARGE;
     pair.until("the write is done", |pair| is_done(pair, 1));
     pair.pass(SECONDS);
-    assert_eq!((pair.a.conn.lane.path.black_holes(), pair.a.conn.lane.path.size()), (0, LARGE));
+    assert_eq!((pair.a.conn.send_path.path.black_holes(), pair.a.conn.send_path.path.size()), (0, LARGE));
 }
 
 #[test]
-fn what_the_host_refuses_leaves_in_pieces_at_once() {
+fn packet_refused_by_the_host_is_refragmented_at_once() {
     let mut pair = pair(1 << 20);
     pair.write(Side::A, 0, 50_000, 100_000);
     pair.weather.mtu = LEFT;
     let now = pair.now;
     pair.pump(Side::A, 6);
     pair.a.conn.too_large(now, LEFT);
-    assert_eq!(pair.a.conn.lane.path.size(), LEFT);
+    assert_eq!(pair.a.conn.send_path.path.size(), LEFT);
     pair.until("the write is done", |pair| is_done(pair, 1));
-    assert_eq!(pair.a.conn.lane.path.black_holes(), 0);
-    assert!(pair.a.conn.counters().torn > 0, "{:?}", pair.a.conn.counters());
+    assert_eq!(pair.a.conn.send_path.path.black_holes(), 0);
+    assert!(pair.a.conn.counters().refragmented > 0, "{:?}", pair.a.conn.counters());
 }
 
 #[test]
 fn holes_come_and_go_and_every_byte_finds_its_place() {
     const PART: usize = 1 << 20;
-    let mut torn = 0;
+    let mut refragmented = 0;
     for seed in 0..40 {
         let config = Config { window_kib: 512, shared: seed % 3 == 2, ..Config::default() };
         let psn = [u32::MAX - 40, u32::MAX - 500];
@@ -138,7 +138,7 @@ fn holes_come_and_go_and_every_byte_finds_its_place() {
         }
         pair.a.world.check_untouched();
         pair.b.world.check_untouched();
-        torn += pair.a.conn.counters().torn + pair.b.conn.counters().torn;
+        refragmented += pair.a.conn.counters().refragmented + pair.b.conn.counters().refragmented;
     }
-    assert!(torn > 100, "only {torn} packets found a hole");
+    assert!(refragmented > 100, "only {refragmented} packets found a hole");
 }

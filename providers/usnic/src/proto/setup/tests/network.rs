@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use super::super::accept::{Acceptor, Due, RequestId, Step};
-use super::super::connect::{Confirming, Connector, Outcome, refuse_stray};
+use super::super::connect::{Confirming, Connector, Outcome, refuse_unmatched};
 use super::super::packets::{self, Reason};
 use super::*;
 use crate::proto::wire::{self, Head, Kind};
@@ -65,7 +65,7 @@ pub(crate) struct Accepted {
 
 pub(crate) struct World {
     pub(crate) now: Nanos,
-    pub(crate) dice: Dice,
+    pub(crate) dice: TestRandom,
     pub(crate) faults: Faults,
     pub(crate) setup: Arc<Setup>,
     pub(crate) clients: Vec<Client>,
@@ -73,7 +73,7 @@ pub(crate) struct World {
     pub(crate) conns: BTreeMap<u32, Accepted>,
     pub(crate) will: fn(u64) -> Will,
     /// Nobody has the well-known port.
-    pub(crate) is_deaf: bool,
+    pub(crate) is_unreachable: bool,
     /// What the consumer has yet to do, and when.
     plans: Vec<(Nanos, RequestId, Will)>,
     pub(crate) asked: Vec<RequestId>,
@@ -92,7 +92,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(seed: u64, config: Config, secret: Option<&str>) -> World {
-        let mut dice = Dice::new(seed);
+        let mut dice = TestRandom::new(seed);
         let setup = Arc::new(Setup::new(config, secret.and_then(|secret| Psk::new(secret.as_bytes()))));
         let acceptor = Acceptor::new(setup.clone(), 0, &mut dice);
         World {
@@ -104,7 +104,7 @@ impl World {
             acceptor,
             conns: BTreeMap::new(),
             will: |_| Will::Accept(0),
-            is_deaf: false,
+            is_unreachable: false,
             plans: Vec::new(),
             asked: Vec::new(),
             left: Vec::new(),
@@ -249,7 +249,7 @@ impl World {
         let mut out = Vec::new();
         let of = |client: &&mut Client| client.at == to && client.ours == (head.conn.get(), head.token.get());
         let Some(client) = self.clients.iter_mut().find(of) else {
-            if refuse_stray(&self.setup, &packet, &mut self.dice, &mut out) {
+            if refuse_unmatched(&self.setup, &packet, &mut self.dice, &mut out) {
                 self.send(to, from, out);
             }
             return;
@@ -282,7 +282,8 @@ impl World {
 
     fn at_server(&mut self, from: SocketAddr, to: SocketAddr, mut packet: Vec<u8>) {
         let (now, mut out) = (self.now, Vec::new());
-        if let Some(request_head) = packets::request_head(&packet).filter(|_| to.port() != WELL_KNOWN || !self.is_deaf)
+        if let Some(request_head) =
+            packets::request_head(&packet).filter(|_| to.port() != WELL_KNOWN || !self.is_unreachable)
         {
             let listens = (QUAL..QUAL + 10).contains(&request_head.qual());
             match self.acceptor.receive(now, &packet, from, listens, &mut self.dice, &mut out) {

@@ -42,10 +42,10 @@ fn engines() -> usize {
 }
 
 #[test]
-fn nothing_runs_before_an_ia_is_open_or_after_it_is_closed() {
+fn no_thread_runs_before_open_or_after_close() {
     if std::env::var_os(ALONE).is_none() {
         // Other tests have engines of their own: it is seen in a process of its own.
-        let name = concat!(module_path!(), "::nothing_runs_before_an_ia_is_open_or_after_it_is_closed");
+        let name = concat!(module_path!(), "::no_thread_runs_before_open_or_after_close");
         let name = name.split_once("::").expect("a module of this package").1;
         let alone = std::env::current_exe().unwrap();
         let output = Command::new(alone).args(["--exact", name, "--test-threads=1"]).env(ALONE, "1").output().unwrap();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use dapl::provider::{Completion, CompletionQueue, CqSink};
 
-use super::doubles::*;
+use super::fakes::*;
 use crate::cq::Cq;
 use crate::device;
 use crate::engine::jobs::Job;
@@ -19,7 +19,7 @@ impl CqSink for Silent {
 }
 
 /// Polls the queues until the engine leaves all packets to the calling thread.
-fn poll_alone(queues: &[Cq], (_, ours): &(Ia, Arc<Double>), (server, theirs): &(Ia, Arc<Double>)) {
+fn poll_alone(queues: &[Cq], (_, ours): &(Ia, Arc<FakeSink>), (server, theirs): &(Ia, Arc<FakeSink>)) {
     let (me, mut by_me, mut out) = (std::thread::current().id(), 0, [Completion::default()]);
     while by_me < 10 {
         theirs.post(&server.device, b"poll");
@@ -53,7 +53,7 @@ fn stop_within_a_nap(ia: &Ia) {
 }
 
 #[test]
-fn no_packet_waits_for_a_nap_if_a_thread_sleeps_that_polled_several_queues() {
+fn no_packet_waits_for_a_tick_after_polling_several_queues() {
     let (client, server) = connected("");
     let (device, progress) = (&client.0.device, &client.0.progress);
     let queues = [(); 2].map(|()| Cq::new(Weak::<Silent>::new(), progress.clone(), device.jobs.clone(), 0));
@@ -94,7 +94,7 @@ fn a_thread_that_sleeps_leaves_the_sockets_to_another_that_polls() {
 }
 
 #[test]
-fn data_that_waited_for_a_nap_are_counted() {
+fn data_delayed_by_an_engine_sleep_are_counted() {
     let (client, server) = connected("");
     let (device, progress) = (&client.0.device, &client.0.progress);
     let queues = [Cq::new(Weak::<Silent>::new(), progress.clone(), device.jobs.clone(), 0)];
