@@ -1,6 +1,6 @@
 //! The libdat that loaded this library: its functions, and the private hook of ours.
 //!
-//! `registration` calls [`meet`]; an IA asks for the number that the consumer knows it by. Our libdat gets the address range of
+//! `registration` calls `meet`; an IA asks for the number that the consumer knows it by. Our libdat gets the address range of
 //! our handles.
 
 use std::ffi::{CStr, CString};
