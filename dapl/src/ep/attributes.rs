@@ -380,7 +380,11 @@ mod tests {
         assert_eq!(plain.check_for_create(BOTH, &limits()), Err(Refused));
         assert_eq!(plain.check_for_create(SHARED, &limits()), Ok(plain));
         assert_eq!(plain.marks(SHARED), Marks::default());
-        assert_eq!(plain.check(Wired { recv: false, ..SHARED }, &limits()), Err(Refused), "nobody could reap");
+        assert_eq!(
+            plain.check(Wired { recv: false, ..SHARED }, &limits()),
+            Err(Refused),
+            "no EVD could take the completions"
+        );
         (plain.recv.max_dtos, plain.srq_soft_hw) = (100_000, 0);
         assert_eq!(plain.check_for_create(SHARED, &limits()).map(|a| a.recv.max_dtos), Ok(100_000), "not a size");
         assert_eq!(plain.marks(SHARED), Marks { soft: None, hard: Some(100_000) }, "a soft one of zero is none");

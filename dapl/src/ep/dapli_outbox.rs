@@ -111,7 +111,7 @@ impl<P: Provider> Ep<P> {
     /// ESTABLISHED could not be queued, so the consumer would not learn of the connection: ends it without another event
     /// (spec/endpoints 8.5).
     fn established_lost(&self, core: &mut ControlState<P>) {
-        log::warn!("ep {:#x} is torn down, ESTABLISHED cannot be queued", self.id.handle);
+        log::warn!("ep {:#x} is being freed, ESTABLISHED cannot be queued", self.id.handle);
         if self.step(core, Step::EstablishedLost).is_err() {
             return;
         }

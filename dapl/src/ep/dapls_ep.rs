@@ -31,7 +31,7 @@ pub(crate) fn connection_event<P: Provider>(ep: &Ep<P>, attempt: u32, event: Con
     let report = if event == ConnectionEvent::Broken { ep.report_broken(&core) } else { Report::default() };
     let stepped = ep.step(&mut core, Step::Event(event));
     if event != ConnectionEvent::Established {
-        core.outbox.connection_ended(); // whoever else may have ended it for the consumer before
+        core.outbox.connection_ended(); // even if another thread ended it for the consumer before
     }
     if let Ok(notice) = stepped {
         log::debug!("ep {:#x} is {:?} after {event:?}", ep.id.handle, core.state);

@@ -37,7 +37,7 @@ pub(super) struct EvdState<P: Provider> {
     has_taken: bool,
     /// The CQ could not be armed for the CNO; the error is not reported yet.
     arm_failed: bool,
-    crowd: SharedCpuBackoff,
+    backoff: SharedCpuBackoff,
     buffer: [Completion; BATCH],
 }
 
@@ -49,7 +49,7 @@ impl<P: Provider> EvdState<P> {
             completions: CompletionsByEp::default(),
             has_taken: false,
             arm_failed: false,
-            crowd: SharedCpuBackoff::default(),
+            backoff: SharedCpuBackoff::default(),
             buffer: [Completion::default(); BATCH],
         }
     }
@@ -208,14 +208,14 @@ impl<P: Provider> Evd<P> {
                 let how = if std::mem::take(&mut held.has_taken) { Fetch::Ready } else { Fetch::Poll };
                 let n = held.poll(cq, how);
                 let Some((first, rest)) = held.buffer[..n].split_first() else {
-                    let crowded = held.crowd.should_yield();
+                    let shares_cpu = held.backoff.should_yield();
                     drop(inner);
-                    if crowded {
+                    if shares_cpu {
                         yield_now();
                     }
                     return Err(Error::QueueEmpty);
                 };
-                held.crowd.reset();
+                held.backoff.reset();
                 let failed = is_failure(first);
                 if failed {
                     signal = held.queue.complete(*first);

@@ -380,7 +380,7 @@ mod tests {
         assert_eq!(queue.begin_wait(2, 1), Err(Error::InvalidState(State::EvdWaiter)));
         assert_eq!(queue.resize(5), Err(Error::InvalidState(State::EvdWaiter)));
         queue.end_wait(7);
-        assert!(queue.has_waiter(), "somebody else's token");
+        assert!(queue.has_waiter(), "another waiter's token");
         queue.end_wait(1);
         assert!(queue.require_no_waiter().is_ok() && queue.pop().is_some());
     }

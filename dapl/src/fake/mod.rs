@@ -43,8 +43,8 @@ impl FakeProvider {
     pub(crate) fn deliver(&self) -> usize {
         let mut count = 0;
         loop {
-            let Some(news) = self.net.news.lock().pop_front() else { return count };
-            news(&*self.sink);
+            let Some(event) = self.net.events.lock().pop_front() else { return count };
+            event(&*self.sink);
             count += 1;
         }
     }
@@ -93,7 +93,7 @@ impl Provider for FakeProvider {
             max_reads_out: 4,
             private_data_connect: 92,
             private_data_accept: 196,
-            vendor: "nobody".into(),
+            vendor: "none".into(),
             hardware_version: (0, 0),
             firmware_version: (0, 0),
         };
@@ -114,7 +114,7 @@ impl Provider for FakeProvider {
 
     fn close(&self) {
         self.net.closed.store(true, Ordering::SeqCst);
-        self.net.news.lock().clear();
+        self.net.events.lock().clear();
     }
 }
 

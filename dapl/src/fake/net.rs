@@ -11,12 +11,12 @@ use super::FakeProvider;
 use crate::provider::{CmSink, ConnId, ConnectionEvent, SharedCookie};
 use crate::runtime::handle::ObjectId;
 
-pub(super) type News = Box<dyn FnOnce(&dyn CmSink<FakeProvider>) + Send>;
+pub(super) type Event = Box<dyn FnOnce(&dyn CmSink<FakeProvider>) + Send>;
 
 #[derive(Default)]
 pub(super) struct Net {
     pub(super) listeners: Mutex<HashMap<u64, ObjectId>>,
-    pub(super) news: Mutex<VecDeque<News>>,
+    pub(super) events: Mutex<VecDeque<Event>>,
     pub(super) closed: AtomicBool,
     pub(super) keys: AtomicU32,
     pub(super) srqs: AtomicU32,
@@ -28,8 +28,8 @@ pub(super) struct Net {
 }
 
 impl Net {
-    pub(super) fn report(&self, news: impl FnOnce(&dyn CmSink<FakeProvider>) + Send + 'static) {
-        self.news.lock().push_back(Box::new(news));
+    pub(super) fn report(&self, event: impl FnOnce(&dyn CmSink<FakeProvider>) + Send + 'static) {
+        self.events.lock().push_back(Box::new(event));
     }
 
     pub(super) fn event(&self, conn: ConnId, event: ConnectionEvent) {

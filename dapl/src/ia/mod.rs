@@ -223,8 +223,8 @@ impl<P: Provider> Ia<P> {
         }
         if graceful {
             let open = |child: &Weak<dyn Child>| child.upgrade().is_some_and(|child| child.counts_as_open());
-            let lent = matches!(&*self.async_evd.lock(), AsyncEvd::Own(evd) if evd.uses().count() > 0);
-            if lent || children.known.values().any(|(_, child)| open(child)) {
+            let in_use = matches!(&*self.async_evd.lock(), AsyncEvd::Own(evd) if evd.uses().count() > 0);
+            if in_use || children.known.values().any(|(_, child)| open(child)) {
                 return Err(Error::InvalidState(State::IaInUse));
             }
         }

@@ -66,7 +66,7 @@ pub struct SrqSpec {
 /// A shared receive queue. Connected queue pairs take receives out of it, each in the order of its peer's sends; one that
 /// ends completes what it took, and leaves the rest alone. Dropped, it forgets its receives.
 pub trait SharedReceiveQueue: Send + Sync {
-    /// Posts a receive; the completion carries the taker's token with this cookie. Errors: `Exhausted(Memory)` when full.
+    /// Posts a receive; the completion carries the SRQ waiter's token with this cookie. Errors: `Exhausted(Memory)` when full.
     fn post_recv(&self, segments: &[Segment], cookie: u64) -> Result<()>;
     /// Receives that a queue pair could take now.
     fn available(&self) -> u32;

@@ -68,7 +68,7 @@ fn listen<P: Provider>(psp: &Psp<P>, qual: u64) -> Result<()> {
     if state.evd.is_none() {
         drop(state);
         drop(listener);
-        return Err(Error::InvalidHandle(Handle::Psp)); // freed by somebody who guessed the handle
+        return Err(Error::InvalidHandle(Handle::Psp)); // another thread freed it through a guessed handle
     }
     state.listener = Some(listener);
     list(&psp.ia, qual);

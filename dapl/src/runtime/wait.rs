@@ -277,10 +277,10 @@ mod tests {
     fn unsuccessful_polling_yields_the_only_cpu() {
         let looks = |cpus: &rustix::thread::CpuSet| {
             rustix::thread::sched_setaffinity(None, cpus).unwrap();
-            let mut crowd = SharedCpuBackoff::default();
-            let vain = (0..4 * SharedCpuBackoff::YIELD_AFTER).filter(|_| crowd.should_yield()).count() as u32;
-            crowd.reset();
-            (vain, (1..SharedCpuBackoff::YIELD_AFTER).any(|_| crowd.should_yield()))
+            let mut backoff = SharedCpuBackoff::default();
+            let vain = (0..4 * SharedCpuBackoff::YIELD_AFTER).filter(|_| backoff.should_yield()).count() as u32;
+            backoff.reset();
+            (vain, (1..SharedCpuBackoff::YIELD_AFTER).any(|_| backoff.should_yield()))
         };
         // The CPUs of a thread are its own: those of other tests stay.
         std::thread::spawn(move || {

@@ -23,7 +23,7 @@ pub const RDMA_CM_EVENT_ADDR_ERROR: rdma_cm_event_type = 1;
 pub const RDMA_CM_EVENT_ROUTE_RESOLVED: rdma_cm_event_type = 2;
 /// `rdma_resolve_route` did not.
 pub const RDMA_CM_EVENT_ROUTE_ERROR: rdma_cm_event_type = 3;
-/// Somebody connects; the event's `id` is new.
+/// A peer connects; the event's `id` is new.
 pub const RDMA_CM_EVENT_CONNECT_REQUEST: rdma_cm_event_type = 4;
 /// The peer accepted, and `rdma_establish` is due: the id has no queue pair of the library's.
 pub const RDMA_CM_EVENT_CONNECT_RESPONSE: rdma_cm_event_type = 5;
@@ -77,7 +77,7 @@ pub const RDMA_OPTION_ID_ACK_TIMEOUT: c_int = 3;
 
 // InfiniBand specification, volume 1, 12.6.7.2: what `status` of a refusal says on InfiniBand and RoCE. The library hands
 // these numbers on and has no names for them.
-/// Nobody listens there.
+/// No process listens there.
 pub const IB_CM_REJ_INVALID_SERVICE_ID: c_int = 8;
 /// The peer still knows an earlier connection of this queue pair.
 pub const IB_CM_REJ_STALE_CONN: c_int = 10;

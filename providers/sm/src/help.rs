@@ -157,7 +157,7 @@ mod interleavings {
                         last = ticket;
                         let claimed = help.claim(ticket);
                         if claimed {
-                            assert_eq!(job.slot, ticket, "torn");
+                            assert_eq!(job.slot, ticket, "half of another job");
                             parts[ticket as usize - 1].write();
                         }
                         help.report(ticket, claimed);

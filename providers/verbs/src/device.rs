@@ -164,14 +164,14 @@ impl Device {
     }
 
     pub(crate) fn manager(&self) -> &Arc<dyn Manager> {
-        self.manager.get().expect("it is set before anybody else sees the device")
+        self.manager.get().expect("it is set before another thread sees the device")
     }
 
     /// A request for a listener. Engine only.
     pub(crate) fn arrived(self: &Arc<Self>, listener: ObjectId, waiting: Box<dyn Waiting>, info: RequestInfo) {
         let request = Request { device: self.clone(), waiting, info: info.clone() };
         if let Err(request) = self.sink.request(listener, request, info) {
-            request.waiting.refuse(Refusal::Nobody);
+            request.waiting.refuse(Refusal::NoListener);
         }
     }
 

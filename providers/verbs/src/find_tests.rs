@@ -264,5 +264,5 @@ fn device_files_that_do_not_open_have_their_remedies() {
     let node = || "/dev/x".to_string();
     assert_eq!(trouble(libc::EACCES), Some(Cause::NoRights { node: node() }));
     assert_eq!(trouble(libc::ENOENT), Some(Cause::NoNode { node: node() }));
-    assert_eq!(trouble(libc::ENODEV), None, "whoever uses it will say");
+    assert_eq!(trouble(libc::ENODEV), None, "its use reports the error");
 }

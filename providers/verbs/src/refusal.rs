@@ -186,14 +186,14 @@ impl Reported {
 /// when no more may be locked, `Exhausted(MemoryRegion)` when the device has no more regions.
 pub(crate) fn registration(device: &str, region: Region, error: &io::Error) -> Error {
     let number = error.raw_os_error().unwrap_or_default();
-    let (told, line) = judge(number, region, &Locked::now());
+    let (code, line) = classify(number, region, &Locked::now());
     let Region { address, length } = region;
     match line {
         // An invalid argument is reported by the return code alone.
         None => log::debug!("{device}: no registration of {length} bytes at {address:#x}: {error}"),
         Some(line) => log::error!("{device}: cannot register {length} bytes at {address:#x}: {error}{line}"),
     }
-    told
+    code
 }
 
 /// Memory that this process has locked, and its limit, in bytes.
@@ -235,7 +235,7 @@ impl Locked {
 }
 
 /// The error, and what is to be logged behind the kernel's own words.
-fn judge(errno: i32, region: Region, locked: &Locked) -> (Error, Option<String>) {
+fn classify(errno: i32, region: Region, locked: &Locked) -> (Error, Option<String>) {
     let plain = |text: &str| Some(text.to_string());
     match (errno, locked.excess(region)) {
         // The kernel says EPERM when nothing may be locked at all.
@@ -304,13 +304,13 @@ mod tests {
 
     #[test]
     fn refusals_are_logged_once_and_at_most_four() {
-        let mut told = Reported { lines: BTreeSet::new() };
+        let mut reported = Reported { lines: BTreeSet::new() };
         assert_eq!(
-            [told.tell("a"), told.tell("a"), told.tell("b")],
+            [reported.tell("a"), reported.tell("a"), reported.tell("b")],
             [LogLevelChoice::Show, LogLevelChoice::Hide, LogLevelChoice::Show]
         );
         assert_eq!(
-            [told.tell("c"), told.tell("d"), told.tell("e")],
+            [reported.tell("c"), reported.tell("d"), reported.tell("e")],
             [LogLevelChoice::Show, LogLevelChoice::ShowLast, LogLevelChoice::Hide]
         );
     }
@@ -333,15 +333,15 @@ mod tests {
         let region = Region { address: PAGE, length: PAGE };
         let free = Locked { pinned: 0, allowed: None, page: PAGE };
         let full = Locked { pinned: 0, allowed: Some(0), page: PAGE };
-        let (error, line) = judge(libc::ENOMEM, region, &full);
+        let (error, line) = classify(libc::ENOMEM, region, &full);
         assert_eq!(error, Error::Exhausted(Resource::Memory));
         let line = line.unwrap();
         assert!(line.contains("4096 bytes") && line.contains("allows 0") && line.contains("LimitMEMLOCK"), "{line}");
-        assert_eq!(judge(libc::EPERM, region, &full).0, Error::Exhausted(Resource::Memory), "nothing may be locked");
-        assert_eq!(judge(libc::ENOMEM, region, &free).0, Error::Exhausted(Resource::MemoryRegion));
-        assert_eq!(judge(libc::EFAULT, region, &full), (Error::InvalidParameter(3), None));
-        assert_eq!(judge(libc::EPERM, region, &free).0, Error::PermissionDenied);
-        assert_eq!(judge(libc::EACCES, region, &full).0, Error::PermissionDenied);
-        assert_eq!(judge(libc::EIO, region, &free).0, Error::Internal);
+        assert_eq!(classify(libc::EPERM, region, &full).0, Error::Exhausted(Resource::Memory), "nothing may be locked");
+        assert_eq!(classify(libc::ENOMEM, region, &free).0, Error::Exhausted(Resource::MemoryRegion));
+        assert_eq!(classify(libc::EFAULT, region, &full), (Error::InvalidParameter(3), None));
+        assert_eq!(classify(libc::EPERM, region, &free).0, Error::PermissionDenied);
+        assert_eq!(classify(libc::EACCES, region, &full).0, Error::PermissionDenied);
+        assert_eq!(classify(libc::EIO, region, &free).0, Error::Internal);
     }
 }

@@ -275,9 +275,9 @@ fn rxe_refuses_access_beyond_a_key() {
 
     // Remotely but not locally writable: two keys.
     pair.connect();
-    let lent = pair.mr(WRITE);
-    assert_eq!((pair.write(&all, lent.remote_key(), 2000), pair.byte(2009)), (Status::Success, 0));
-    pair.ends[1].post_recv(1, &[pair.sge(&lent, 1000, 50)]).unwrap();
+    let exported = pair.mr(WRITE);
+    assert_eq!((pair.write(&all, exported.remote_key(), 2000), pair.byte(2009)), (Status::Success, 0));
+    pair.ends[1].post_recv(1, &[pair.sge(&exported, 1000, 50)]).unwrap();
     pair.request(0, 2, Op::Send, &[pair.sge(&all, 0, 10)]);
     let mut both = [pair.next(), pair.next()].map(|(id, status, _)| (id, status));
     both.sort_unstable_by_key(|(id, _)| *id);
@@ -379,7 +379,7 @@ fn rxe_shares_receives_and_says_when_few_are_left() {
     }
     let event = eventually(|| context.next_event().unwrap());
     assert_eq!(event, AsyncEvent::Srq { id: 88, kind: SrqEvent::Limit });
-    assert_eq!(srq.attributes().unwrap().srq_limit, 0, "told once");
+    assert_eq!(srq.attributes().unwrap().srq_limit, 0, "reported once");
     let before = srq.capacity();
     srq.resize(before * 4).unwrap();
     assert!(srq.attributes().unwrap().max_wr >= before * 4);

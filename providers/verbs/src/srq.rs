@@ -299,7 +299,7 @@ mod tests {
         places.give_back(taken[0]);
         assert_eq!([places.look(), places.look()], [true, false]);
         assert!(places.watch(3), "few already");
-        assert!(!places.unwatch(), "and told already");
+        assert!(!places.unwatch(), "and reported already");
         assert!(!places.watch(2) && places.unwatch() && !places.unwatch());
         places.give_back(taken[1]);
         assert!(!places.look(), "the device was first");

@@ -46,7 +46,7 @@ impl Limit {
 mod tests {
     use super::*;
 
-    fn told(limit: &mut Limit, count: u32, now: Duration) -> u32 {
+    fn logged(limit: &mut Limit, count: u32, now: Duration) -> u32 {
         (0..count).filter(|_| limit.take(now).is_some()).count() as u32
     }
 
@@ -54,18 +54,18 @@ mod tests {
     fn a_burst_passes_and_a_flood_does_not() {
         let mut limit = Limit::new();
         let now = Duration::from_secs(1_000_000);
-        assert_eq!(told(&mut limit, BURST + 500, now), BURST);
-        assert_eq!(told(&mut limit, 500, now + EACH * 10), 10);
-        assert_eq!(told(&mut limit, 500, now + EACH * 10 + EACH / 2), 0);
-        assert_eq!(told(&mut limit, 500, now + EACH * 11), 1, "halves add up");
-        assert_eq!(told(&mut limit, 5_000, now + Duration::from_secs(3600)), BURST, "it fills up, and no further");
+        assert_eq!(logged(&mut limit, BURST + 500, now), BURST);
+        assert_eq!(logged(&mut limit, 500, now + EACH * 10), 10);
+        assert_eq!(logged(&mut limit, 500, now + EACH * 10 + EACH / 2), 0);
+        assert_eq!(logged(&mut limit, 500, now + EACH * 11), 1, "halves add up");
+        assert_eq!(logged(&mut limit, 5_000, now + Duration::from_secs(3600)), BURST, "it fills up, and no further");
     }
 
     #[test]
     fn suppressed_lines_are_counted() {
         let mut limit = Limit::new();
         let now = Duration::from_secs(9);
-        assert_eq!(told(&mut limit, BURST + 7, now), BURST);
+        assert_eq!(logged(&mut limit, BURST + 7, now), BURST);
         assert_eq!(limit.take(now + EACH), Some(7));
         assert_eq!(limit.take(now + EACH * 2), Some(0));
     }
@@ -73,8 +73,8 @@ mod tests {
     #[test]
     fn a_clock_that_stands_still_or_goes_back_is_no_harm() {
         let mut limit = Limit::new();
-        assert_eq!(told(&mut limit, BURST, Duration::from_secs(5)), BURST);
-        assert_eq!(told(&mut limit, 3, Duration::ZERO), 0);
+        assert_eq!(logged(&mut limit, BURST, Duration::from_secs(5)), BURST);
+        assert_eq!(logged(&mut limit, 3, Duration::ZERO), 0);
         assert_eq!(limit.take(Duration::MAX), Some(3));
     }
 }

@@ -71,7 +71,7 @@ struct Posted<'a> {
 
 /// Text for the log, made under a lock and logged without.
 #[derive(Debug, Default)]
-#[must_use = "somebody should read it"]
+#[must_use = "a recorder without a reader is useless"]
 pub struct Report(Option<String>);
 
 impl Report {

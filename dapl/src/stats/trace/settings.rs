@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(settings.file(), Some(&PathBuf::from("/f")));
         let (settings, rest) = from("/base io_trcs=9", &variables);
         assert_eq!(settings.length(), Some(64));
-        assert_eq!(rest, "/base io_trcs=9", "nobody's word is the provider's");
+        assert_eq!(rest, "/base io_trcs=9", "an unknown word is left to the provider");
         assert_eq!(from("io_trc=x", &variables).0.length(), None, "a bad word does not fall back to the variable");
     }
 }

@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(
             (got.length, got.from),
             (8, dir.as_os_str().as_encoded_bytes().to_vec()),
-            "cut, by name, not told who"
+            "cut, by name, without credentials"
         );
         assert_eq!((got.pid, got.uid), (0, u32::MAX));
         std::fs::remove_file(dir).unwrap();

@@ -269,7 +269,7 @@ impl Engine {
         let request = Request::new(device.clone(), id);
         let info = RequestInfo { peer: setup::address_of(&terms), reported_len: private_data.len(), private_data };
         if let Err(request) = device.sink.request(listener, request, info) {
-            log::info!("request of {} for {}: nobody listens or has space", from.display(), terms.qual);
+            log::info!("request of {} for {}: no listener, or its queue is full", from.display(), terms.qual);
             request.refuse(Answer::NoListener);
         }
     }

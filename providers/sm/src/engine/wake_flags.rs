@@ -98,7 +98,7 @@ mod tests {
         for light in [false, true] {
             let (line, sleeper, publisher) = (AtomicU64::new(0), WakeFlags::default(), WakeFlags::default());
             let sends = |want| publisher.answers(&line, want, light);
-            assert!(!sends(WANT_REQUESTS), "nobody has wished for it");
+            assert!(!sends(WANT_REQUESTS), "no side has set the flag");
             sleeper.set(&line, WANT_REQUESTS, light);
             assert!(!sends(WANT_PROGRESS), "not for that");
             assert!(sends(WANT_REQUESTS));

@@ -49,7 +49,7 @@ impl Backings {
     pub(crate) fn find(&self, region: Region, write: bool) -> Option<Backing> {
         let behind = mappings::behind(region)?;
         if Some(behind.device) != memory_device() {
-            return None; // on a file system of its own, where anybody may cut it
+            return None; // on a file system of its own, which any process may truncate
         }
         let store = if behind.name.starts_with("/SYSV") {
             let id = i32::try_from(behind.inode).ok()?;

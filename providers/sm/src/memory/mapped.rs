@@ -222,7 +222,7 @@ mod tests {
         assert!(refused(&file, 4096, 4097) && refused(&file, 8193, 1) && refused(&file, 0, 0));
         assert!(refused(&file, u64::MAX, 2) && refused(&file, 4096, u64::MAX) && refused(&file, 1 << 63, 1 << 63));
         let endless = sealed(1 << 50);
-        assert!(refused(&endless, 0, 1 << 50), "more than anybody has");
+        assert!(refused(&endless, 0, 1 << 50), "more than any memory");
         assert!(refused(&std::fs::File::open("/dev/zero").unwrap().into(), 0, 4096), "no file of memory");
         let for_reading = memory(8192, SealFlags::SHRINK | SealFlags::FUTURE_WRITE, MemfdFlags::empty()).unwrap();
         assert!(refused(&for_reading, 0, 8192));

@@ -217,10 +217,10 @@ mod tests {
             assert_eq!(Note::decode(note.encode()), Some(note));
         }
         assert_eq!(Note::decode([0; 4]), None);
-        let (two, torn) = ([Note::Wake(1).encode(), Note::Reset(2).encode()].concat(), [9].as_slice());
+        let (two, cut) = ([Note::Wake(1).encode(), Note::Reset(2).encode()].concat(), [9].as_slice());
         assert_eq!(Note::all(&two), Some(vec![Note::Wake(1), Note::Reset(2)]));
-        assert_eq!(Note::all(&[&two, torn].concat()), None);
-        assert_eq!(Note::all(&[torn, &two, &[0; 3]].concat()), None);
+        assert_eq!(Note::all(&[&two, cut].concat()), None);
+        assert_eq!(Note::all(&[cut, &two, &[0; 3]].concat()), None);
     }
 
     #[test]

@@ -191,9 +191,9 @@ mod tests {
             let (mut numbering, mut reassembly) = (Numbering::new(ROUTE), Reassembly::new(ROUTE));
             for (n, offset) in [0, 40].into_iter().enumerate() {
                 let honest = (header(n == 0, n == 1, if n == 0 { 40 } else { 60 }), numbering.next(n == 0, 100));
-                let mut liar = honest;
-                violation(&mut liar.0, &mut liar.1);
-                assert_eq!(reassembly.look(&liar.0, || liar.1.encode()), Err(why), "piece {n}");
+                let mut invalid = honest;
+                violation(&mut invalid.0, &mut invalid.1);
+                assert_eq!(reassembly.look(&invalid.0, || invalid.1.encode()), Err(why), "piece {n}");
                 assert_eq!(feed(&mut reassembly, honest.0, honest.1), Ok(Part { offset, size: 100 }));
             }
         }

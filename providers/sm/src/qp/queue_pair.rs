@@ -83,7 +83,7 @@ impl Qp {
             max_rdma: device.limits.max_rdma,
             max_reads_out: spec.max_reads_out,
             rx_taken: AtomicU64::new(0),
-            told: AtomicU64::new(0),
+            reported_taken: AtomicU64::new(0),
             ack_low: AtomicU32::new(0),
             tx_waits: AtomicBool::new(false),
         };
@@ -347,7 +347,7 @@ impl QueuePair for Qp {
     }
 
     fn outstanding(&self) -> Outstanding {
-        self.0.progress(); // what is complete, but nobody looked
+        self.0.progress(); // reports completions that were not polled
         let recvs = self.0.rx.lock().queue.len() as u32;
         Outstanding { recvs, requests: self.0.tx.lock().len() as u32 }
     }

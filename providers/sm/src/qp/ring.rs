@@ -292,19 +292,19 @@ mod tests {
         assert_eq!(writer.learn_low(3), None);
         writer.push(Header::plain(Kind::Send, 0), &SlotFields::default());
         assert_eq!(writer.learn_low(1), Some(()));
-        assert_eq!(writer.learn_low(0), Some(()), "old news is no news");
+        assert_eq!(writer.learn_low(0), Some(()), "an older count changes nothing");
         assert_eq!(writer.taken(), 1);
     }
 
     #[test]
     fn two_threads_pass_every_slot_once() {
         let (mut writer, mut reader) = pair(16);
-        let told = std::sync::atomic::AtomicU64::new(0);
+        let taken = std::sync::atomic::AtomicU64::new(0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for n in 0..200_000u64 {
                     while writer.is_full() {
-                        writer.learn(told.load(Ordering::Acquire)).unwrap();
+                        writer.learn(taken.load(Ordering::Acquire)).unwrap();
                         std::thread::yield_now();
                     }
                     writer.push(Header::plain(Kind::Send, 8), &SlotFields { total: Some(n), ack: 0, aux: 0 });
@@ -316,7 +316,7 @@ mod tests {
                     Next::Word(_) => {
                         assert_eq!(reader.fields().total, Some(n));
                         reader.advance();
-                        told.store(reader.taken(), Ordering::Release);
+                        taken.store(reader.taken(), Ordering::Release);
                         n += 1;
                     }
                     Next::Empty => std::thread::yield_now(),
@@ -389,7 +389,7 @@ mod interleavings {
                         reader.advance();
                         line.word(0).store(reader.taken(), Ordering::Release);
                     }
-                    Next::Nonsense => panic!("nobody wrote that"),
+                    Next::Nonsense => panic!("no writer wrote that"),
                 }
             }
             writing.join().unwrap();

@@ -74,7 +74,7 @@ pub(crate) struct RxEnds {
     /// The next message waits for a receive; with a shared queue, in line.
     held: bool,
     /// The last count published to the peer.
-    told: u64,
+    reported: u64,
 }
 
 impl RxEnds {
@@ -85,7 +85,7 @@ impl RxEnds {
         let responses = Writer::new(link.area.clone(), ConnectionMemory::responses(&link.geometry));
         let message = Reassembly::new(link.route_in()?);
         let (tickets, staged) = (0, 0);
-        Some(RxEnds { requests, responses, message, fetch: None, tickets, staged, held: false, told: 0, link })
+        Some(RxEnds { requests, responses, message, fetch: None, tickets, staged, held: false, reported: 0, link })
     }
 
     /// Is there something that a pass would take?
@@ -208,7 +208,7 @@ impl Rx {
     #[cold]
     pub(crate) fn check_watermarks(&mut self, shared: &Shared) -> Result<(), Fault> {
         if self.marks.is_crossed(self.queue.len() as u32) {
-            self.pass(shared, &mut Outbox::default())?; // what is complete, but nobody looked
+            self.pass(shared, &mut Outbox::default())?; // reports completions that were not polled
         }
         let is_over = is_over(&mut self.marks, shared, self.queue.len());
         if is_over && self.ends.is_some() {
@@ -241,12 +241,12 @@ impl RxEnds {
     /// long.
     fn settle(&mut self, shared: &Shared, taken: u64, answered: bool) {
         // A count sent with requests of this side need not be published again.
-        self.told = self.told.max(shared.told.load(Ordering::Relaxed));
+        self.reported = self.reported.max(shared.reported_taken.load(Ordering::Relaxed));
         fail_point!(BeforeTelling);
-        let tell = taken != self.told;
+        let tell = taken != self.reported;
         if tell {
             self.link.publish_taken(taken);
-            self.told = taken;
+            self.reported = taken;
         }
         if tell || answered {
             self.link.poke(WANT_PROGRESS);

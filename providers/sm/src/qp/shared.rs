@@ -57,7 +57,7 @@ pub(crate) struct Shared {
     pub(crate) max_reads_out: u32,
     /// Requests of the peer taken (receive direction), and the count last sent to it with a request (send direction).
     pub(crate) rx_taken: AtomicU64,
-    pub(crate) told: AtomicU64,
+    pub(crate) reported_taken: AtomicU64,
     /// The low half of the count of requests that the peer has taken, from its own requests (receive direction).
     pub(crate) ack_low: AtomicU32,
     /// The sending half has something to wait for (sending half).
@@ -89,7 +89,7 @@ impl Shared {
     /// A connection begins: both sides count from nothing.
     pub(crate) fn begin(&self) {
         self.rx_taken.store(0, Ordering::Relaxed);
-        self.told.store(0, Ordering::Relaxed);
+        self.reported_taken.store(0, Ordering::Relaxed);
         self.ack_low.store(0, Ordering::Relaxed);
     }
 }

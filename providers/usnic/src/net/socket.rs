@@ -129,7 +129,7 @@ impl Socket {
         .flatten()
     }
 
-    /// Datagrams that were dropped because the receive buffer was full; on an old kernel, as far as later packets have told.
+    /// Datagrams that were dropped because the receive buffer was full; on an old kernel, only as counted when a later packet arrives.
     pub(crate) fn drops(&self) -> u64 {
         if let Some(count) = kernel_drops(self.fd.as_fd()) {
             self.note_drops(count);

@@ -18,7 +18,7 @@ pub(crate) struct AckClock {
     is_prompt: bool,
     every: u32,
     /// New packets not acknowledged yet.
-    untold: u32,
+    pending: u32,
     /// Arrival of the first of them.
     since: Nanos,
     /// Arrival of the newest packet.
@@ -44,7 +44,7 @@ impl AckClock {
             delay,
             is_prompt: false,
             every: every.max(1),
-            untold: 0,
+            pending: 0,
             since: 0,
             newest: 0,
             urgency: Urgency::Waits,
@@ -64,12 +64,12 @@ impl AckClock {
         if arrival == Arrival::Duplicate {
             return;
         }
-        if self.untold == 0 {
+        if self.pending == 0 {
             self.since = now;
         }
-        self.untold = self.untold.saturating_add(1);
+        self.pending = self.pending.saturating_add(1);
         self.newest = now;
-        if self.untold >= self.every {
+        if self.pending >= self.every {
             self.urgency = self.urgency.max(Urgency::Now);
         }
     }
@@ -92,7 +92,7 @@ impl AckClock {
 
     /// Whether an ack is pending.
     pub(crate) fn owed(&self) -> bool {
-        self.untold > 0 || self.urgency > Urgency::Waits
+        self.pending > 0 || self.urgency > Urgency::Waits
     }
 
     /// It has to leave now.
@@ -105,7 +105,7 @@ impl AckClock {
         match self.urgency {
             Urgency::Waits => {
                 let delay = if self.is_prompt { PROMPT.min(self.delay) } else { self.delay };
-                (self.untold > 0).then(|| self.since.saturating_add(delay))
+                (self.pending > 0).then(|| self.since.saturating_add(delay))
             }
             Urgency::Now | Urgency::Whole => Some(0),
         }
@@ -114,7 +114,7 @@ impl AckClock {
     /// A data packet carries the short form: returns its delay field. Everything is acknowledged then, except packets behind a
     /// gap.
     pub(crate) fn carried(&mut self, now: Nanos) -> u16 {
-        self.untold = 0;
+        self.pending = 0;
         self.is_prompt = false;
         if self.urgency != Urgency::Whole {
             self.urgency = Urgency::Waits;

@@ -85,7 +85,7 @@ mod tests {
         assert_ne!(third, first);
         assert!(ids.is_live(third) && !ids.is_live(first));
         ids.free(first, 110);
-        assert!(ids.is_live(third), "an old number frees nobody");
+        assert!(ids.is_live(third), "a stale number frees nothing");
     }
 
     #[test]

@@ -30,13 +30,13 @@ pub(crate) struct Received {
     /// One more than the highest number here; `next` if there is no gap.
     end: Psn,
     /// Where the next report continues, if not all ranges fit.
-    told: Psn,
+    reported: Psn,
 }
 
 impl Received {
     /// Nothing is here; `first` is due.
     pub(crate) fn new(first: Psn) -> Self {
-        Received { next: first, ahead: Bits::new(), end: first, told: first }
+        Received { next: first, ahead: Bits::new(), end: first, reported: first }
     }
 
     /// Everything before this is here.
@@ -104,10 +104,10 @@ impl Received {
         if rest.is_none() {
             return count;
         }
-        let is_inside = self.next.is_before(self.told) && self.told.is_before(self.end);
-        let from = if is_inside { self.told } else { self.next };
+        let is_inside = self.next.is_before(self.reported) && self.reported.is_before(self.end);
+        let from = if is_inside { self.reported } else { self.next };
         let (older, rest) = self.write(from, &mut out[..count.div_ceil(2)]);
-        self.told = rest.unwrap_or(self.next);
+        self.reported = rest.unwrap_or(self.next);
         older + self.write_highest(&mut out[older..][..count / 2])
     }
 
@@ -153,7 +153,7 @@ mod tests {
 
     const STARTS: [u32; 7] = [0, 1, 4095, (1 << 31) - 2, 1 << 31, u32::MAX - 70, u32::MAX];
 
-    fn told(received: &mut Received, room: usize) -> Vec<(u32, u32)> {
+    fn reported(received: &mut Received, room: usize) -> Vec<(u32, u32)> {
         let mut out = vec![Range::default(); room];
         let count = received.ranges(&mut out);
         out[..count].iter().map(|range| (range.first.get(), range.end.get())).collect()
@@ -188,7 +188,7 @@ mod tests {
             (1..2048).for_each(|pair| _ = received.accept(start.plus(pair * 2)));
             let mut all = BTreeSet::new();
             for _ in 0..2048 / (RANGES / 2) {
-                let ranges = told(&mut received, RANGES);
+                let ranges = reported(&mut received, RANGES);
                 assert!(ranges.len() > RANGES / 2);
                 assert!(ranges.contains(&(start.plus(4094).0, start.plus(4095).0)), "the newest");
                 all.extend(ranges);
@@ -196,8 +196,8 @@ mod tests {
             assert_eq!(all.len(), 2047, "all in so many reports");
             received.accept(start);
             received.accept(start.plus(1));
-            assert_eq!(told(&mut received, 1).len(), 1, "room for one");
-            assert_eq!(told(&mut received, 0).len(), 0, "and for none");
+            assert_eq!(reported(&mut received, 1).len(), 1, "room for one");
+            assert_eq!(reported(&mut received, 0).len(), 0, "and for none");
         }
     }
 
@@ -238,7 +238,7 @@ mod tests {
                     prop_assert_eq!(received.next(), first.plus(next as u32));
                     prop_assert_eq!(received.is_gapless(), model.is_empty());
                 }
-                let ranges = told(&mut received, room);
+                let ranges = reported(&mut received, room);
                 let here = |psn: u32| i64::from(Psn(psn).since(first.plus(next as u32))) + next;
                 for &(from, end) in &ranges {
                     prop_assert!(here(from) < here(end) && (here(from)..here(end)).all(|at| model.contains(&at)));

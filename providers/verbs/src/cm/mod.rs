@@ -63,7 +63,7 @@ pub(crate) trait Link: Send + Sync {
     fn peer_is_there(&self) {}
 }
 
-/// A connection request that is not answered yet. Dropping it rejects it as [`Refusal::Nobody`].
+/// A connection request that is not answered yet. Dropping it rejects it as [`Refusal::NoListener`].
 pub(crate) trait Waiting: Any + Send + Sync {
     /// Accepts into a queue pair: attaches a link to it, reports later. A requester that has left is no error.
     ///
@@ -79,7 +79,7 @@ pub(crate) enum Refusal {
     /// The consumer.
     Consumer,
     /// There is no listener any more, or its queue is full.
-    Nobody,
+    NoListener,
 }
 
 /// Parameters that take a queue pair from INIT to RTS.

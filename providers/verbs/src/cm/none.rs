@@ -325,7 +325,7 @@ mod tests {
         drop(Open(listener));
         drop(waiting);
         std::thread::sleep(PAUSE);
-        assert!(stage.is_silent(), "nobody listens any more");
+        assert!(stage.is_silent(), "no listener is left");
     }
 
     #[test]

@@ -139,14 +139,14 @@ mod tests {
         assert_eq!(room.map(|done| done.token.cookie), [1, 2]);
         assert_eq!(given(&mut front, 1), [(3, false)]);
         assert_eq!(given(&mut front, 9), [(4, false)]);
-        assert!(front.is_empty() && !front.due, "nobody has asked for a call");
+        assert!(front.is_empty() && !front.due, "the CQ is not armed");
     }
 
     #[test]
     fn a_call_is_due_once() {
         let mut front = PendingCompletions { wanted: true, ..PendingCompletions::default() };
         front.push(done(1, Work::Recv));
-        assert!(std::mem::take(&mut front.due), "who is not solicited_only hears of everything");
+        assert!(std::mem::take(&mut front.due), "a CQ armed for every completion is notified");
         front.push(done(2, Work::Recv));
         assert!(!front.due);
         let mut front = PendingCompletions { unread: true, wanted: true, ..PendingCompletions::default() };
@@ -168,6 +168,6 @@ mod tests {
         assert!(front.due, "a request's end is always of interest");
         let mut plain = PendingCompletions { wanted: true, armed: true, ..PendingCompletions::default() };
         plain.may_be_solicited();
-        assert!(!plain.mark().now && !plain.mark().later, "nobody waits for solicited ones");
+        assert!(!plain.mark().now && !plain.mark().later, "not armed for solicited completions");
     }
 }

@@ -68,6 +68,6 @@ mod tests {
             assert_eq!(word(number as u32), status, "{number}");
         }
         assert_eq!(table.len() as u32, IBV_WC_TM_RNDV_INCOMPLETE + 1);
-        assert_eq!([24, 1000, u32::MAX].map(word), [Transport; 3], "what nobody knows yet");
+        assert_eq!([24, 1000, u32::MAX].map(word), [Transport; 3], "unknown numbers");
     }
 }

@@ -58,10 +58,10 @@ pub(super) fn next(context: &Context) -> io::Result<Option<AsyncEvent>> {
     // SAFETY: the call has filled it; before that it was zero, which every field may be.
     let mut event = unsafe { event.assume_init() };
     // SAFETY: not acknowledged yet, so what it points to is still there.
-    let told = unsafe { translate(&event) };
+    let translated = unsafe { translate(&event) };
     // SAFETY: it came from `ibv_get_async_event` and is acknowledged once.
     unsafe { ibv_ack_async_event(&mut event) };
-    Ok(Some(told))
+    Ok(Some(translated))
 }
 
 /// # Safety

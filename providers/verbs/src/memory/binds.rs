@@ -232,7 +232,7 @@ mod tests {
         scene.complete(second, false);
         assert_eq!((scene.binds.is_bound(), scene.counts()), (false, (1, 1)), "the device still has the first");
         scene.complete(first, true);
-        assert_eq!(scene.counts(), (1, 1), "nobody knows whether it was in time");
+        assert_eq!(scene.counts(), (1, 1), "whether it was in time is unknown");
         let third = scene.post(false);
         scene.complete(third, true);
         assert_eq!(scene.counts(), (0, 1));

@@ -154,7 +154,7 @@ mod tests {
             ("wraps", segment(0x500, 4097, u64::MAX)),
             ("after", segment(0x500, 4197, 1)),
             ("another domain", segment(0x501, 4096, 1)),
-            ("nobody's", segment(0x502, 4096, 1)),
+            ("unknown", segment(0x502, 4096, 1)),
         ];
         for (what, wrong) in wrong {
             assert!(!allows(&[wrong]), "{what}");

@@ -76,8 +76,8 @@ impl MemoryRegion for Mr {
     }
 
     fn remote_key(&self) -> u32 {
-        let is_lent = self.access.remote_read || self.access.remote_write;
-        if is_lent { self.remote.as_ref().unwrap_or(&self.local).rkey() } else { 0 }
+        let is_exported = self.access.remote_read || self.access.remote_write;
+        if is_exported { self.remote.as_ref().unwrap_or(&self.local).rkey() } else { 0 }
     }
 }
 

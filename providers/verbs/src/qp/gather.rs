@@ -60,7 +60,7 @@ fn fill<T>(room: &mut [ibv_sge], segments: &[Segment], post: impl FnOnce(&[ibv_s
 }
 
 /// Something that the device refuses when its turn comes.
-pub(crate) const DOOMED: [ibv_sge; 1] = [ibv_sge { addr: 0, length: 1, lkey: NO_KEY }];
+pub(crate) const INVALID_LIST: [ibv_sge; 1] = [ibv_sge { addr: 0, length: 1, lkey: NO_KEY }];
 
 #[cfg(test)]
 mod tests {

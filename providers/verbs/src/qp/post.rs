@@ -18,7 +18,7 @@ use super::{Core, Phase, Requests, flushed};
 use crate::cq::Side;
 use crate::ibv;
 use crate::memory::{Mr, Mw};
-use crate::qp::gather::{DOOMED, gathered};
+use crate::qp::gather::{INVALID_LIST, gathered};
 use crate::qp::work::{Entry, WorkId};
 
 /// A request that waits for the connection.
@@ -202,7 +202,7 @@ impl Core {
             Op::Read(_) if send.reads == 0 => Some(Status::RemoteResponder),
             _ => None,
         };
-        let (op, segments) = if doom.is_some() { (ibv::Op::Send, &DOOMED[..]) } else { (op, list) };
+        let (op, segments) = if doom.is_some() { (ibv::Op::Send, &INVALID_LIST[..]) } else { (op, list) };
         // The CPU reads inline data now, so their keys are checked here; invalid ones are left to the device. Kept until the
         // device has copied them.
         let may_inline = is_local && bytes <= u64::from(send.hw.max_inline());

@@ -37,7 +37,7 @@ pub fn arena() -> Result<HandleArena> {
 }
 
 /// Number of stubs in use.
-#[allow(dead_code, reason = "as the real one, whoever asks")]
+#[allow(dead_code, reason = "the same functions as the real one")]
 pub fn alive() -> usize {
     STUBS - RESTING.lock().len()
 }

@@ -231,7 +231,7 @@ impl Tx {
 
     fn publish(&self, shared: &Shared, published: bool) {
         if let (Some(ends), true) = (&self.ends, published) {
-            shared.told.store(shared.rx_taken.load(Ordering::Acquire), Ordering::Relaxed);
+            shared.reported_taken.store(shared.rx_taken.load(Ordering::Acquire), Ordering::Relaxed);
             ends.link.poke(WANT_REQUESTS);
         }
     }

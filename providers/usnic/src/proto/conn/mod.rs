@@ -110,7 +110,7 @@ impl<D: Driver> Conn<D> {
         let quarter = (u64::from(config.window_kib) << 8) / send_path.path.mtu().max(1) as u64;
         let mut acks =
             AckClock::new(config.ack_delay, u32::try_from(quarter).unwrap_or(u32::MAX).min(config.window / 4));
-        acks.at_once(); // the peer is told of the receives that are here
+        acks.at_once(); // reports the posted receives to the peer
         Conn {
             counters: Counters::default(),
             now,
@@ -183,11 +183,11 @@ impl<D: Driver> Conn<D> {
         if self.acks.owed() || self.deferred.is_some() {
             return true;
         }
-        let is_news = self.receives.is_news(host);
-        if is_news {
+        let is_due = self.receives.is_credit_due(host);
+        if is_due {
             self.acks.at_once();
         }
-        is_news
+        is_due
     }
 
     /// Does deferred work.

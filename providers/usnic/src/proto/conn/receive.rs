@@ -102,7 +102,7 @@ impl<D: Driver> Conn<D> {
             self.receives.asked(host);
         }
         if self.ending.is_closed() {
-            return true; // it hears of the refusal, if that is what was
+            return true; // the peer is notified of a refusal
         }
         self.take_ack(&ack, ranges, host);
         if let Some(refusal) = Refusal::of(selective.refusal) {
@@ -115,7 +115,7 @@ impl<D: Driver> Conn<D> {
     fn take_data(&mut self, kind: Kind, head: &Head, body: &[u8], host: &mut impl Host<D>) -> bool {
         let Some(data) = wire::data(kind, body) else { return false };
         if self.ending.is_unreachable() {
-            self.acks.whole_at_once(); // it hears of the refusal, if that is what was
+            self.acks.whole_at_once(); // the peer is notified of a refusal
             return true;
         }
         let psn = Psn(data.carried.psn.get());

@@ -41,7 +41,7 @@ pub(super) struct Receives<D: Driver> {
     bound: u32,
     complete: u32,
     /// The last credit count sent to the peer.
-    told: u32,
+    reported: u32,
     shared: bool,
     /// A send was not accepted, and its sender has not been informed.
     not_accepted: bool,
@@ -50,13 +50,13 @@ pub(super) struct Receives<D: Driver> {
 impl<D: Driver> Receives<D> {
     pub(super) fn new(capacity: u32, shared: bool) -> Self {
         let capacity = if shared { SHARED } else { capacity };
-        Receives { queue: Queue::new(capacity), bound: 0, complete: 0, told: 0, shared, not_accepted: false }
+        Receives { queue: Queue::new(capacity), bound: 0, complete: 0, reported: 0, shared, not_accepted: false }
     }
 
     /// Messages are counted from here: only for tests of the wrap.
     #[cfg(test)]
     pub(super) fn count_from(&mut self, number: u32) {
-        (self.bound, self.complete, self.told) = (number, number, number);
+        (self.bound, self.complete, self.reported) = (number, number, number);
     }
 
     pub(super) fn len(&self) -> u32 {
@@ -87,8 +87,8 @@ impl<D: Driver> Receives<D> {
     /// is one again: otherwise the sender would wait for an answer.
     pub(super) fn tell(&mut self, host: &impl Host<D>) -> u32 {
         let not_accepted = std::mem::take(&mut self.not_accepted);
-        self.told = if not_accepted { self.bound } else { self.credits(host) };
-        self.told
+        self.reported = if not_accepted { self.bound } else { self.credits(host) };
+        self.reported
     }
 
     /// Whether a send was not accepted; the next ack says so.
@@ -104,9 +104,10 @@ impl<D: Driver> Receives<D> {
     }
 
     /// Whether the peer may be waiting for the present credit count.
-    pub(super) fn is_news(&self, host: &impl Host<D>) -> bool {
-        let (told, there) = (self.told.wrapping_sub(self.bound) as i32, self.credits(host).wrapping_sub(self.bound));
-        there > 0 && told.max(0).unsigned_abs() <= there / 2
+    pub(super) fn is_credit_due(&self, host: &impl Host<D>) -> bool {
+        let (reported, there) =
+            (self.reported.wrapping_sub(self.bound) as i32, self.credits(host).wrapping_sub(self.bound));
+        there > 0 && reported.max(0).unsigned_abs() <= there / 2
     }
 
     /// The receive of a send.

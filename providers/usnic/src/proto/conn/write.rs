@@ -130,7 +130,7 @@ impl<D: Driver> Conn<D> {
     fn said(&mut self, delay: u16, host: &impl Host<D>) -> Ack {
         let was_turned_away = self.receives.not_accepted();
         let credits = self.receives.tell(host).into();
-        if was_turned_away && self.receives.is_news(host) {
+        if was_turned_away && self.receives.is_credit_due(host) {
             self.acks.at_once();
         }
         self.ack_serial = self.ack_serial.wrapping_add(1);

@@ -86,7 +86,7 @@ mod tests {
         assert!(try_take(&mut window, 0) && !try_take(&mut window, 0));
         assert!(try_take(&mut window, WIDTH), "nothing between has come");
         assert!(!window.is_new(0), "too old, by one");
-        assert!(try_take(&mut window, 1) && !try_take(&mut window, 1), "the oldest that can be told");
+        assert!(try_take(&mut window, 1) && !try_take(&mut window, 1), "the oldest that the window holds");
         assert!(try_take(&mut window, 10 * WIDTH));
         assert!(!window.is_new(WIDTH) && !window.is_new(9 * WIDTH) && window.is_new(9 * WIDTH + 1));
     }

@@ -119,9 +119,9 @@ impl SrqWaiter for QpCore {
         let mut state = self.state.lock();
         let Some(transport) = &mut state.transport else { return false };
         let now = device::now();
-        let is_told = transport.conn.look_at_credits(&mut &self.context);
+        let is_reported = transport.conn.look_at_credits(&mut &self.context);
         transport.transmit(now, &mut &self.context, &self.context);
         self.schedule(state, now);
-        is_told
+        is_reported
     }
 }

@@ -194,7 +194,7 @@ impl Rdma {
                 device.arrived(listener, Box::new(request), info);
             }
             // It was freed meanwhile.
-            _ => Box::new(request).refuse(Refusal::Nobody),
+            _ => Box::new(request).refuse(Refusal::NoListener),
         }
     }
 }

@@ -87,7 +87,7 @@ impl RdmaRequest {
     fn say_no(&self, id: &Id, by: Refusal) {
         let said = match by {
             Refusal::Consumer => id.reject(&REJECTION),
-            Refusal::Nobody => id.turn_away().or_else(|_| id.reject(&REJECTION)),
+            Refusal::NoListener => id.turn_away().or_else(|_| id.reject(&REJECTION)),
         };
         if let Err(error) = said {
             log::debug!("a request that is refused has left already: {error}");
@@ -99,7 +99,7 @@ impl RdmaRequest {
 impl Drop for RdmaRequest {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
-            self.say_no(&id, Refusal::Nobody);
+            self.say_no(&id, Refusal::NoListener);
         }
     }
 }

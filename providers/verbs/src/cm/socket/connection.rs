@@ -173,7 +173,7 @@ impl SocketConnection {
             }
         };
         match failed {
-            Some(news) => self.tell(news),
+            Some(event) => self.tell(event),
             None => self.ready(),
         }
     }
@@ -182,8 +182,8 @@ impl SocketConnection {
     fn step(&self) -> Option<ProtocolEvent> {
         let mut inner = self.inner.lock();
         let was_asked = inner.talk.is_asked();
-        let news = inner.step();
-        if was_asked && news == Some(ProtocolEvent::Over(ConnectionEvent::Rejected)) {
+        let event = inner.step();
+        if was_asked && event == Some(ProtocolEvent::Over(ConnectionEvent::Rejected)) {
             self.explain_hang_up();
         }
         if inner.talk.is_over() {
@@ -197,7 +197,7 @@ impl SocketConnection {
             let me: Weak<dyn Source> = self.me.clone();
             self.place.reactor.after(time, me, turn);
         }
-        news
+        event
     }
 
     /// The peer has closed the socket in place of an answer, as it does when it finds no path to our GID.
@@ -211,9 +211,9 @@ impl SocketConnection {
         }
     }
 
-    fn tell(&self, news: ProtocolEvent) {
+    fn tell(&self, event: ProtocolEvent) {
         let Some(me) = self.me.upgrade() else { return };
-        match news {
+        match event {
             ProtocolEvent::Request(hello) => {
                 self.inner.lock().hello = Some(hello.clone());
                 if let Some(host) = self.host.as_ref().and_then(Weak::upgrade) {
@@ -253,7 +253,7 @@ impl SocketConnection {
             }
         };
         match failed {
-            Some(news) => self.tell(news),
+            Some(event) => self.tell(event),
             None => self.begin(),
         }
     }
@@ -379,7 +379,7 @@ impl ConnectionState {
                 Ok([]) => return None,
                 Ok(bytes) => match self.talk.take(bytes) {
                     None => {}
-                    news => return news,
+                    event => return event,
                 },
                 Err(error) => return self.talk.closed(Some(error.kind())),
             }
@@ -429,8 +429,8 @@ impl ConnectionState {
 
 impl Source for SocketConnection {
     fn ready(&self) {
-        while let Some(news) = self.step() {
-            self.tell(news);
+        while let Some(event) = self.step() {
+            self.tell(event);
         }
     }
 
@@ -444,7 +444,7 @@ impl Source for SocketConnection {
             }
             late
         };
-        late.into_iter().for_each(|news| self.tell(news));
+        late.into_iter().for_each(|event| self.tell(event));
     }
 }
 

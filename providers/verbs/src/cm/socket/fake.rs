@@ -125,7 +125,7 @@ impl FakeQp {
     }
 
     pub(in crate::cm) fn next(&self) -> QpReport {
-        self.heard.1.lock().recv_timeout(PATIENCE).expect("news")
+        self.heard.1.lock().recv_timeout(PATIENCE).expect("an event")
     }
 
     pub(in crate::cm) fn is_silent(&self) -> bool {

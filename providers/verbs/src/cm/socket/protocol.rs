@@ -301,14 +301,14 @@ mod tests {
 
     /// Transfers all bytes from one side to the other, a few at a time; returns the last event.
     fn carry(from: &mut Protocol, to: &mut Protocol) -> Option<ProtocolEvent> {
-        let mut news = None;
-        while !from.outbox().is_empty() && news.is_none() && to.wanted() > 0 {
+        let mut event = None;
+        while !from.outbox().is_empty() && event.is_none() && to.wanted() > 0 {
             let length = from.outbox().len().min(to.wanted()).min(5);
             let piece = from.outbox()[..length].to_vec();
             from.sent(length);
-            news = to.take(&piece);
+            event = to.take(&piece);
         }
-        news
+        event
     }
 
     fn asked() -> (Protocol, Protocol) {

@@ -74,7 +74,7 @@ fn has_hung_up(stream: &TcpStream) -> bool {
 pub(super) fn listen(qual: u64) -> Result<TcpListener> {
     let port = port(qual);
     if port == 0 {
-        log::error!("nobody can listen on qualifier {qual}: its TCP port is {qual} modulo 65536, which is 0");
+        log::error!("cannot listen on qualifier {qual}: its TCP port is {qual} modulo 65536, which is 0");
         return Err(Error::ConnQualUnavailable);
     }
     let both = listen_on(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port));
