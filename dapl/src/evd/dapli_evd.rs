@@ -286,16 +286,16 @@ impl<P: Provider> Evd<P> {
         Ok(())
     }
 
-    /// Lets an EP take_failure of its failure before a consumer gets the completion. The lock is given up for that: the EP's comes
-    /// before it, and an agent of the consumer's may run.
+    /// Lets an EP process its failure before a consumer gets the completion. The EVD lock is released meanwhile: the EP's lock
+    /// comes before it, and an agent of the consumer may run.
     #[cold]
     pub(super) fn report_failures<'a>(&'a self, mut inner: MutexGuard<'a, EvdState<P>>) -> MutexGuard<'a, EvdState<P>> {
         while let Some(ep) = inner.queue.unreported_failure() {
             drop(inner);
-            let heard = self.transfers.get().is_some_and(|sink| sink.failed(self, ep));
+            let is_reported = self.transfers.get().is_some_and(|sink| sink.failed(self, ep));
             inner = self.inner.lock();
-            if !heard {
-                inner.queue.mark_reported(ep); // it is gone
+            if !is_reported {
+                inner.queue.mark_reported(ep); // the EP is gone
             }
         }
         inner

@@ -144,7 +144,7 @@ impl Queue {
         self.push(Event::Failed(done))
     }
 
-    /// The EP, by its handle, that must take_failure of its failure before the oldest event may go to a consumer.
+    /// Handle of the EP that must process its failure before a consumer may take the oldest event.
     #[inline]
     pub(super) fn unreported_failure(&self) -> Option<usize> {
         if self.failures == 0 {

@@ -145,7 +145,7 @@ mod interleavings {
     #[test]
     fn each_job_is_done_once_and_before_it_is_used() {
         loom::model(|| {
-            let (asker, helper) = (Map::double(1024), Map::double(1024));
+            let (asker, helper) = (Map::fake(1024), Map::fake(1024));
             let parts = Arc::<[AccessCheck; 2]>::default();
             let helping = {
                 let (asker, helper, parts) = (asker.clone(), helper.clone(), parts.clone());

@@ -128,7 +128,7 @@ mod interleavings {
     use super::*;
     use crate::memory::map::Map;
     use crate::proto::message::{Header, Kind};
-    use crate::qp::ring::{Next, Place, Reader, SlotPayload, Writer};
+    use crate::qp::ring::{Next, Place, Reader, SlotFields, Writer};
     use dapl::runtime::sync::Mutex;
 
     const PLACE: Place = Place { offset: 0, slots: 2 };
@@ -192,7 +192,7 @@ mod interleavings {
     }
 
     fn no_wake_up_is_lost(light: bool) {
-        let (area, line) = (Arc::new(Map::double(256)), Map::double(8));
+        let (area, line) = (Arc::new(Map::fake(256)), Map::fake(8));
         let (mut writer, mut reader) = (Writer::new(area.clone(), PLACE), Reader::new(area, PLACE));
         let fifo = Arc::new(Fifo::default());
         let publisher = {
@@ -201,8 +201,7 @@ mod interleavings {
                 let wake_flags = WakeFlags::default();
                 for n in 0..MESSAGES {
                     barrier::compiler();
-                    writer
-                        .push(Header::plain(Kind::Send, 8), &SlotPayload { total: Some(n), ..SlotPayload::default() });
+                    writer.push(Header::plain(Kind::Send, 8), &SlotFields { total: Some(n), ..SlotFields::default() });
                     if wake_flags.answers(line.word(0), WANT_REQUESTS, light) {
                         fifo.tell();
                     }
@@ -219,7 +218,7 @@ mod interleavings {
                     fifo.sleep();
                 }
             } else {
-                assert_eq!(reader.payload().total, Some(reader.taken()));
+                assert_eq!(reader.fields().total, Some(reader.taken()));
                 reader.advance();
             }
         }

@@ -356,8 +356,8 @@ mod interleavings {
     #[test]
     fn every_slot_passes_once_in_order_and_is_never_shared() {
         loom::model(|| {
-            let (area, line) = (Arc::new(Map::double(256)), Map::double(8));
-            let bodies = Arc::<[Witness; 2]>::default();
+            let (area, line) = (Arc::new(Map::fake(256)), Map::fake(8));
+            let bodies = Arc::<[AccessCheck; 2]>::default();
             let (mut writer, mut reader) = (Writer::new(area.clone(), PLACE), Reader::new(area, PLACE));
             let writing = {
                 let (line, bodies) = (line.clone(), bodies.clone());

@@ -261,12 +261,12 @@ fn ends_with_areas_of_different_sizes_understand_each_other() {
 
 /// Records the reporting thread.
 #[derive(Default)]
-struct Witness {
+struct EventRecorder {
     heard: Recorder,
     threads: Mutex<Vec<ThreadId>>,
 }
 
-impl CmSink<Sm> for Witness {
+impl CmSink<Sm> for EventRecorder {
     fn request(&self, listener: ObjectId, request: Request, info: RequestInfo) -> Result<(), Request> {
         self.threads.lock().push(std::thread::current().id());
         CmSink::<Sm>::request(&self.heard, listener, request, info)
@@ -285,7 +285,7 @@ impl CmSink<Sm> for Witness {
 #[test]
 fn one_thread_reports_all_connections() {
     let place = Place::new("one-thread");
-    let sink = Arc::<Witness>::default();
+    let sink = Arc::<EventRecorder>::default();
     let ia = Sm::open(&IaSpec { name: "sm0", params: &place.0, library: "" }, sink.clone()).unwrap();
     let pd = ia.alloc_pd().unwrap();
     let spec = || QpSpec {

@@ -24,7 +24,7 @@ struct Area {
 
 impl Map {
     /// An area, which a model shares by clones.
-    pub(crate) fn double(len: usize) -> Map {
+    pub(crate) fn fake(len: usize) -> Map {
         let (words, halves) = ((0..len / 8).map(|_| AtomicU64::new(0)), (0..len / 4).map(|_| AtomicU32::new(0)));
         Map(Arc::new(Area { len, words: words.collect(), halves: halves.collect() }))
     }
@@ -32,7 +32,7 @@ impl Map {
     /// The descriptor leads nowhere.
     pub(crate) fn create(_: &str, len: usize, _: bool) -> Result<(Map, OwnedFd)> {
         let nowhere = std::fs::File::open("/dev/null").map_err(|_| Error::Internal)?;
-        Ok((Map::double(len), nowhere.into()))
+        Ok((Map::fake(len), nowhere.into()))
     }
 
     pub(crate) fn of_peer(_: &OwnedFd, _: usize, _: bool) -> Option<Map> {
