@@ -101,6 +101,19 @@ pub unsafe fn gather(
     Ok(())
 }
 
+/// As [`gather`], for all of one segment.
+///
+/// # Safety
+/// As many bytes at `to` as the segment has are writable and belong to this call.
+#[inline]
+pub unsafe fn gather_one(memory: &impl LocalMemory, pd: u32, segment: &Segment, to: *mut u8) -> Result<(), Status> {
+    let _guard = memory.acquire_piece(pd, segment, false)?;
+    let registration = || memory.registration(segment.key);
+    // SAFETY: registered memory with a reference held during the copy, and this function's own contract.
+    let is_copied = unsafe { user_copy::read(segment.address, to, segment.length as usize, registration) };
+    if is_copied { Ok(()) } else { Err(Status::LocalProtection) }
+}
+
 /// Copies `length` bytes from `from` to the request's memory, from `offset` on.
 ///
 /// # Safety

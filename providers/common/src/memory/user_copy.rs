@@ -344,11 +344,47 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     // SAFETY: this function's own contract. Untrusted processes may write the memory at any time, so it is copied raw, and no
     // reference to it exists.
     unsafe {
-        std::ptr::copy(from, to, body);
+        copy_body(from, to, body);
         let last = AtomicU8::from_ptr(from.add(body).cast_mut()).load(Ordering::Relaxed);
         // Pairs with the consumer's own load of that byte.
         fence(Ordering::Release);
         AtomicU8::from_ptr(to.add(body)).store(last, Ordering::Release);
+    }
+}
+
+/// Copies in ascending order; up to 64 bytes by a few moves of fixed size, which overlap in the middle.
+///
+/// # Safety
+/// As [`copy`].
+#[inline(always)]
+unsafe fn copy_body(from: *const u8, to: *mut u8, length: usize) {
+    type Half = [u64; 4];
+    // SAFETY: this function's own contract; each move begins at the start or ends at the end of the range, and is not longer.
+    unsafe {
+        match length {
+            0 => {}
+            1..4 => (0..length).for_each(|n| to.add(n).write(from.add(n).read())),
+            4..8 => move_ends::<u32>(from, to, length),
+            8..16 => move_ends::<u64>(from, to, length),
+            16..32 => move_ends::<u128>(from, to, length),
+            32..=64 => move_ends::<Half>(from, to, length),
+            _ => std::ptr::copy(from, to, length),
+        }
+    }
+}
+
+/// Copies the first and the last `size_of::<T>()` bytes of a range.
+///
+/// # Safety
+/// As [`copy`]; `length` is between one and two sizes of `T`.
+#[inline(always)]
+unsafe fn move_ends<T>(from: *const u8, to: *mut u8, length: usize) {
+    let end = length - size_of::<T>();
+    // SAFETY: this function's own contract. Both are read before either is written, so the ranges may overlap.
+    unsafe {
+        let (first, last) = (from.cast::<T>().read_unaligned(), from.add(end).cast::<T>().read_unaligned());
+        to.cast::<T>().write_unaligned(first);
+        to.add(end).cast::<T>().write_unaligned(last);
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::AtomicU64;
 
 use dapl::error::{Error, Resource, Result};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -92,11 +92,12 @@ impl Map {
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 
-    /// As `word`, 32 bits wide.
-    pub(crate) fn half(&self, offset: usize) -> &AtomicU32 {
-        assert!(offset.is_multiple_of(4) && offset + 4 <= self.len, "half word at {offset} of {}", self.len);
-        // SAFETY: as in `word`.
-        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(offset).cast()) }
+    /// `N` consecutive words, as `word`.
+    #[inline(always)]
+    pub(crate) fn words<const N: usize>(&self, offset: usize) -> &[AtomicU64; N] {
+        assert!(offset.is_multiple_of(8) && offset + 8 * N <= self.len, "{N} words at {offset} of {}", self.len);
+        // SAFETY: as in `word`; an atomic has the size and alignment of its word.
+        unsafe { &*self.base.as_ptr().add(offset).cast() }
     }
 
     /// Address of `len` bytes at `offset`, for raw copies; `None` outside the area.
@@ -106,14 +107,6 @@ impl Map {
         }
         // SAFETY: in bounds of the mapping.
         Some(unsafe { self.base.as_ptr().add(offset) })
-    }
-
-    /// Writes bytes into an area of this process's own. Outside the area it does nothing.
-    #[inline(always)]
-    pub(crate) fn put(&self, offset: usize, bytes: &[u8]) {
-        let Some(to) = self.bytes(offset, bytes.len()).filter(|_| self.writable) else { return };
-        // SAFETY: in bounds of a writable mapping, to which no slice exists.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
     /// Brings the line at `offset` over before its turn, to be written or only read. Outside the area it does nothing.

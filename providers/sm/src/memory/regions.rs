@@ -32,23 +32,22 @@ const RIGHTS: usize = 24;
 /// Of KNEM's region of the same memory, or 0.
 const COOKIE: usize = 32;
 
-/// Reads a table, this process's or a peer's; every field once.
+/// Reads an entry of a table, this process's or a peer's; each field once.
+#[inline]
 fn entry(table: &Map, slots: u32, key: u32) -> Option<KeyEntry> {
     let place = key >> 16;
     if place == 0 || place >= slots {
         return None;
     }
-    let entry = place as usize * ENTRY;
-    let live = |order| table.word(entry + KEY).load(order) == u64::from(key);
-    if !live(Ordering::Acquire) {
+    let fields = table.words::<4>(place as usize * ENTRY);
+    let is_live = |order| fields[KEY / 8].load(order) == u64::from(key);
+    if !is_live(Ordering::Acquire) {
         return None;
     }
-    let address = table.word(entry + BASE).load(Ordering::Relaxed);
-    let length = table.word(entry + LEN).load(Ordering::Relaxed);
-    let word = table.word(entry + RIGHTS).load(Ordering::Relaxed);
+    let [address, length, word] = [BASE, LEN, RIGHTS].map(|at| fields[at / 8].load(Ordering::Relaxed));
     // The fields belong to the key only if it is still there after they were read.
     fence(Ordering::Acquire);
-    live(Ordering::Relaxed).then_some(KeyEntry { region: Region { address, length }, word })
+    is_live(Ordering::Relaxed).then_some(KeyEntry { region: Region { address, length }, word })
 }
 
 /// This process's registrations.

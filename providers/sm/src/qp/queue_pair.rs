@@ -269,7 +269,7 @@ impl Core {
         Ok(tx)
     }
 
-    #[inline]
+    #[inline(never)]
     fn submit(&self, mut tx: MutexGuard<'_, Tx>, request: Request) {
         if tx.broken {
             return self.shared.complete_request(&mut Outbox::default(), request.flush());
@@ -284,8 +284,15 @@ impl Core {
 
     /// Called after a post without a polling thread: sets the wake-up flag for the peer's answers, and passes work that needs
     /// no answer to the engine.
+    #[inline]
     fn after_post(&self, tx: &Tx) {
-        let Some(ends) = tx.ends.as_ref().filter(|_| !self.hot.load(Ordering::Relaxed)) else { return };
+        if !self.hot.load(Ordering::Relaxed) {
+            self.after_unpolled_post(tx);
+        }
+    }
+
+    fn after_unpolled_post(&self, tx: &Tx) {
+        let Some(ends) = tx.ends.as_ref() else { return };
         let mut run = tx.must_go_on();
         if tx.needs_peer_progress() && !ends.link().wants(WANT_PROGRESS) {
             self.ask(WANT_REQUESTS | WANT_PROGRESS);
@@ -341,8 +348,12 @@ impl QueuePair for Qp {
     }
 
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
-        let tx = self.0.locked_tx_with_space()?;
-        self.0.submit(tx, Request::new(wr));
+        let mut tx = self.0.locked_tx_with_space()?;
+        if tx.post_short(&self.0.shared, wr) {
+            self.0.after_post(&tx);
+        } else {
+            self.0.submit(tx, Request::new(wr));
+        }
         Ok(())
     }
 

@@ -11,8 +11,7 @@ use std::sync::atomic::Ordering;
 use crate::memory::map::Map;
 use crate::proto::message::{Header, INLINE, LINE, SLOT};
 
-const ACK: usize = 8;
-const AUX: usize = 12;
+/// Bytes in front of the body: the header word, and a word with `ack` in its low half and `aux` in its high half.
 const BODY: usize = 16;
 /// Messages sent in the time that a cache line takes from the other side.
 const AHEAD: u64 = 4;
@@ -107,10 +106,15 @@ impl Writer {
         self.publish(header, payload);
     }
 
-    /// As `push`, with the bytes of an inline message, at most [`INLINE`]. They are here already: while they were gathered, a
-    /// reader that polls would take the line away more than once.
-    pub(crate) fn push_inline(&mut self, header: Header, payload: &SlotFields, bytes: &[u8]) {
-        self.area.put(self.slot() + BODY, &bytes[..bytes.len().min(INLINE)]);
+    /// As `push`, with the bytes of an inline message in `words`. The caller has gathered them before: a polling reader would
+    /// take the cache line away more than once meanwhile.
+    #[inline(always)]
+    pub(crate) fn push_inline(&mut self, header: Header, payload: &SlotFields, words: &[u64; INLINE / 8]) {
+        let used = (header.length as usize).div_ceil(8);
+        let body = self.area.words::<{ INLINE / 8 }>(self.slot() + BODY);
+        for (to, word) in body.iter().zip(words).take(used) {
+            to.store(*word, Ordering::Relaxed);
+        }
         fail_point!(SlotFilled);
         self.publish(header, payload);
     }
@@ -119,12 +123,12 @@ impl Writer {
     fn publish(&mut self, header: Header, payload: &SlotFields) {
         debug_assert!(!self.is_full());
         let slot = self.slot();
-        self.area.half(slot + ACK).store(payload.ack, Ordering::Relaxed);
-        self.area.half(slot + AUX).store(payload.aux, Ordering::Relaxed);
+        let [head, fields] = self.area.words::<2>(slot);
+        fields.store(u64::from(payload.aux) << 32 | u64::from(payload.ack), Ordering::Relaxed);
         let word = u64::from(header.encode()) | lap(self.next, self.slots.trailing_zeros());
         fail_point!(BeforePublish);
         // Pairs with the Acquire in `peek`: first the payload, then the word that announces it.
-        self.area.word(slot).store(word, Ordering::Release);
+        head.store(word, Ordering::Release);
         fail_point!(AfterPublish);
         self.next += 1;
         // The reader has had that slot in the lap before. Its line is to be here when its turn comes, not from then on.
@@ -180,12 +184,9 @@ impl Reader {
 
     /// Fields of the slot that `peek` found; `total` is valid only if the writer set it.
     pub(crate) fn fields(&self) -> SlotFields {
-        let slot = self.slot();
-        SlotFields {
-            ack: self.area.half(slot + ACK).load(Ordering::Relaxed),
-            aux: self.area.half(slot + AUX).load(Ordering::Relaxed),
-            total: Some(self.area.word(slot + BODY).load(Ordering::Relaxed)),
-        }
+        let [_, fields, body] = self.area.words::<3>(self.slot());
+        let (fields, total) = (fields.load(Ordering::Relaxed), body.load(Ordering::Relaxed));
+        SlotFields { ack: fields as u32, aux: (fields >> 32) as u32, total: Some(total) }
     }
 
     /// The words of the body, each read once.

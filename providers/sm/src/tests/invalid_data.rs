@@ -34,7 +34,7 @@ fn forge(liar: &Qp, header: u32, aux: u32, body: u64) {
 pub(super) fn forge_piece(liar: &Qp, header: u32, aux: u32, violation: impl FnOnce(&mut [u64; Data::WORDS])) {
     let link = liar.0.link().unwrap();
     let slot = link.geometry.requests_at();
-    link.area.half(slot + 12).store(aux, Ordering::Relaxed);
+    link.area.word(slot + 8).store(u64::from(aux) << 32, Ordering::Relaxed);
     let mut words = Numbering::new(link.route_out().unwrap()).next(true, 100).encode();
     violation(&mut words);
     words.iter().enumerate().for_each(|(n, word)| link.area.word(slot + 16 + n * 8).store(*word, Ordering::Relaxed));

@@ -110,7 +110,7 @@ fn staging_request_without_an_offer_ends_the_connection() {
         send(&victim, &[segment(&out_mr, &out)], 1);
         let link = liar.0.link().unwrap();
         let first = link.geometry.responses_at();
-        link.area.half(first + 12).store(offset, Ordering::Relaxed);
+        link.area.word(first + 8).store(u64::from(offset) << 32, Ordering::Relaxed);
         let word = Header::plain(Kind::Stage, slot).encode();
         link.area.word(first).store(u64::from(word) | 1 << 32, Ordering::Release);
         link.poke(crate::qp::link::WANT_PROGRESS);

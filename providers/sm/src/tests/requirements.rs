@@ -189,7 +189,7 @@ fn fragments_describe_themselves_several_are_under_way_and_the_first_error_ends_
     assert!((2..32).contains(&under_way), "{under_way}");
     let (mut offset, mut lines) = (0, Vec::new());
     for n in 0..under_way {
-        let line = link.area.half(link.geometry.requests_at() + n * SLOT + 12).load(Ordering::Relaxed);
+        let line = (link.area.word(link.geometry.requests_at() + n * SLOT + 8).load(Ordering::Relaxed) >> 32) as u32;
         let at = line as usize * LINE;
         let said = Fragment::decode(std::array::from_fn(|n| link.rma.word(at + n * 8).load(Ordering::Relaxed)));
         assert_eq!((said.key, said.address, said.origin), (remote.key, remote.address + offset, offset));
@@ -201,7 +201,7 @@ fn fragments_describe_themselves_several_are_under_way_and_the_first_error_ends_
     }
     // The first succeeds, the second fails: the transfer ends with one completion.
     for (n, status) in [0, 6].into_iter().enumerate() {
-        guest.area.half(geometry.responses_at() + n * SLOT + 12).store(lines[n], Ordering::Relaxed);
+        guest.area.word(geometry.responses_at() + n * SLOT + 8).store(u64::from(lines[n]) << 32, Ordering::Relaxed);
         let word = u64::from(Header::plain(Kind::RmaAck, status).encode()) | 1 << 32;
         guest.area.word(geometry.responses_at() + n * SLOT).store(word, Ordering::Release);
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use dapl::error::{Error, Result};
 use dapl::provider::Region;
-use dapl::runtime::sync::{AtomicU32, AtomicU64};
+use dapl::runtime::sync::AtomicU64;
 
 /// A mapping of an area.
 #[derive(Clone, Debug)]
@@ -19,14 +19,12 @@ pub(crate) struct Map(Arc<Area>);
 struct Area {
     len: usize,
     words: Box<[AtomicU64]>,
-    halves: Box<[AtomicU32]>,
 }
 
 impl Map {
     /// An area, which a model shares by clones.
     pub(crate) fn fake(len: usize) -> Map {
-        let (words, halves) = ((0..len / 8).map(|_| AtomicU64::new(0)), (0..len / 4).map(|_| AtomicU32::new(0)));
-        Map(Arc::new(Area { len, words: words.collect(), halves: halves.collect() }))
+        Map(Arc::new(Area { len, words: (0..len / 8).map(|_| AtomicU64::new(0)).collect() }))
     }
 
     /// The descriptor leads nowhere.
@@ -48,17 +46,14 @@ impl Map {
         &self.0.words[offset / 8]
     }
 
-    /// The bytes of a word are not also used as halves.
-    pub(crate) fn half(&self, offset: usize) -> &AtomicU32 {
-        assert!(offset.is_multiple_of(4));
-        &self.0.halves[offset / 4]
+    pub(crate) fn words<const N: usize>(&self, offset: usize) -> &[AtomicU64; N] {
+        assert!(offset.is_multiple_of(8));
+        self.0.words[offset / 8..][..N].try_into().expect("the slice has this length")
     }
 
     pub(crate) fn bytes(&self, _: usize, _: usize) -> Option<*mut u8> {
         None
     }
-
-    pub(crate) fn put(&self, _: usize, _: &[u8]) {}
 
     pub(crate) fn fetch(&self, _: usize, _: bool) {}
 

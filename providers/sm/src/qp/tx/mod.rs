@@ -18,7 +18,7 @@ use dapl_software::memory::scatter_gather::{Segments, scatter};
 use crate::cq::Outbox;
 use crate::memory::cma::{self, Way};
 use crate::memory::window::Window;
-use crate::proto::message::{Kind, LINE};
+use crate::proto::message::{INLINE, Kind, LINE};
 use crate::proto::reassembly::Numbering;
 use crate::qp::link::{ConnectionMemory, WANT_REQUESTS};
 use crate::qp::ring::{Lines, Next, Reader, SlotFields, Writer};
@@ -85,12 +85,84 @@ impl Request {
         matches!(self.task, Task::Transfer(Op::Send { .. }))
     }
 
-    /// The completion of a request that will not be carried out. A window is not bound then, even if it had its turn.
+    /// The completion of a request that is not executed. A window is not bound then, even if its bind was next.
     pub(crate) fn flush(self) -> Completion {
         if let Task::Move(window, number) = &self.task {
             window.flush(*number);
         }
-        Completion { token: self.token, status: Status::Flushed, ..Completion::default() }
+        flushed(self.token)
+    }
+}
+
+fn flushed(token: Token) -> Completion {
+    Completion { token, status: Status::Flushed, ..Completion::default() }
+}
+
+/// A send that its post has put into the ring whole: only the data of its completion is kept.
+#[derive(Debug)]
+struct ShortSend {
+    token: Token,
+    bytes: u64,
+    suppress: bool,
+    stage: Stage,
+}
+
+/// An entry of the request queue.
+#[derive(Debug)]
+enum Entry {
+    Request(Request),
+    ShortSend(ShortSend),
+}
+
+impl Entry {
+    fn stage(&self) -> Stage {
+        match self {
+            Entry::Request(request) => request.stage,
+            Entry::ShortSend(send) => send.stage,
+        }
+    }
+
+    fn fail(&mut self, status: Status) {
+        match self {
+            Entry::Request(request) => request.stage = Stage::Failed(status),
+            Entry::ShortSend(send) => send.stage = Stage::Failed(status),
+        }
+    }
+
+    fn is_send(&self) -> bool {
+        match self {
+            Entry::Request(request) => request.is_send(),
+            Entry::ShortSend(_) => true,
+        }
+    }
+
+    /// Token, length in bytes, and whether a success is not reported.
+    fn outcome(&self) -> (Token, u64, bool) {
+        match self {
+            Entry::Request(request) => (request.token, request.segments.total(), request.suppress),
+            Entry::ShortSend(send) => (send.token, send.bytes, send.suppress),
+        }
+    }
+
+    fn request(&self) -> Option<&Request> {
+        match self {
+            Entry::Request(request) => Some(request),
+            Entry::ShortSend(_) => None,
+        }
+    }
+
+    fn request_mut(&mut self) -> Option<&mut Request> {
+        match self {
+            Entry::Request(request) => Some(request),
+            Entry::ShortSend(_) => None,
+        }
+    }
+
+    fn flush(self) -> Completion {
+        match self {
+            Entry::Request(request) => request.flush(),
+            Entry::ShortSend(send) => flushed(send.token),
+        }
     }
 }
 
@@ -109,7 +181,7 @@ struct Pending {
 /// The state of this half.
 #[derive(Debug, Default)]
 pub(crate) struct Tx {
-    queue: VecDeque<Request>,
+    queue: VecDeque<Entry>,
     /// Number of requests at the front of `queue` that are fully handed over.
     issued: usize,
     /// Number of requests in `queue` that notify when they succeed.
@@ -202,17 +274,39 @@ impl Tx {
         outcome
     }
 
+    /// Posts a send that fits into one slot, if everything before it is in the ring. Returns false if it must be posted as a
+    /// `Request`: then nothing has changed.
+    #[inline]
+    pub(crate) fn post_short(&mut self, shared: &Shared, wr: &SendWr<'_>) -> bool {
+        let (Op::Send { solicited }, [segment], Some(ends)) = (wr.op, wr.segments, self.ends.as_mut()) else {
+            return false;
+        };
+        let is_next = self.issued == self.queue.len() && self.issued + 1 < GATHER && !self.stopped;
+        let is_short = segment.length <= (INLINE as u64).min(ends.offer_from.saturating_sub(1)).min(shared.max_message);
+        if !is_next || !is_short || wr.fence && ends.reads > 0 || !ends.send_short(shared, segment, solicited) {
+            return false;
+        }
+        let SendWr { token, suppress, .. } = *wr;
+        let stage = Stage::Sent(ends.requests.next());
+        self.queue.push_back(Entry::ShortSend(ShortSend { token, bytes: segment.length, suppress, stage }));
+        self.issued += 1;
+        self.notifying += usize::from(!suppress);
+        self.publish(shared, true);
+        shared.tx_waits.store(self.needs_peer_progress(), Ordering::Release);
+        true
+    }
+
     /// Called after a post: hands over requests that fit. The peer's count is read only when space runs out or many requests
     /// are outstanding, since that transfers a cache line.
     pub(crate) fn post(&mut self, shared: &Shared, request: Request) -> Result<(), Fault> {
         self.notifying += usize::from(!request.suppress);
-        self.queue.push_back(request);
+        self.queue.push_back(Entry::Request(request));
         if self.ends.is_none() || self.stopped {
             return Ok(());
         }
         let published = self.issue(shared);
         self.publish(shared, published);
-        let done = self.queue.front().is_some_and(|r| matches!(r.stage, Stage::Done | Stage::Failed(_)));
+        let done = self.queue.front().is_some_and(|r| matches!(r.stage(), Stage::Done | Stage::Failed(_)));
         if done || self.issued < self.queue.len() || self.queue.len() >= GATHER {
             return self.pass(shared, &mut Outbox::default()).map(|_| ());
         }
@@ -298,7 +392,8 @@ impl Tx {
             return Err(Fault::Nonsense("an answer to no fragment"));
         };
         let place = usize::try_from(pending.request - ends.first).unwrap_or(usize::MAX);
-        let Some(request) = self.queue.get_mut(place) else { return Err(Fault::Nonsense("an answer to no request")) };
+        let request = self.queue.get_mut(place).and_then(Entry::request_mut);
+        let Some(request) = request else { return Err(Fault::Nonsense("an answer to no request")) };
         let mut outcome = if status == 0 { Ok(()) } else { Err(Status::RemoteAccess) };
         if pending.read && outcome.is_ok() {
             let from = ends.link.rma.bytes(line as usize * LINE + LINE, pending.length as usize);
@@ -328,13 +423,13 @@ impl Tx {
         // The count that was published before the refusal; the known one may be older.
         ends.requests.learn(ends.link.taken()).ok_or(Fault::Nonsense("requests taken that never were"))?;
         let taken = ends.requests.taken();
-        let open = |r: &&mut Request| match r.stage {
+        let open = |r: &&mut Entry| match r.stage() {
             Stage::Sent(slot) | Stage::Offered(slot) => slot > taken && r.is_send(),
             Stage::Running => r.is_send(),
             _ => false,
         };
         let request = self.queue.iter_mut().find(open).ok_or(Fault::Nonsense("a refusal of no send"))?;
-        request.stage = Stage::Failed(match status {
+        request.fail(match status {
             NAK_SOURCE => Status::LocalProtection,
             _ => Status::RemoteResponder,
         });
@@ -345,7 +440,11 @@ impl Tx {
     fn issue(&mut self, shared: &Shared) -> bool {
         let mut published = false;
         let mut budget = BUDGET;
-        while let (Some(ends), Some(request)) = (self.ends.as_mut(), self.queue.get_mut(self.issued)) {
+        while let (Some(ends), Some(entry)) = (self.ends.as_mut(), self.queue.get_mut(self.issued)) {
+            let Some(request) = entry.request_mut() else {
+                self.issued += 1; // a short send is in the ring already
+                continue;
+            };
             if matches!(request.stage, Stage::Failed(_)) || (request.fence && ends.reads > 0) {
                 break;
             }
@@ -381,18 +480,19 @@ impl Tx {
     fn retire(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
         let mut moved = false;
         while let (Some(ends), Some(request)) = (self.ends.as_mut(), self.queue.front()) {
-            let status = match request.stage {
+            let status = match request.stage() {
                 Stage::Done => Status::Success,
                 Stage::Sent(slot) | Stage::Offered(slot) if slot <= ends.requests.taken() => Status::Success,
                 Stage::Failed(status) => status,
                 _ => break,
             };
-            if status != Status::Success || !request.suppress {
-                let bytes = if status == Status::Success { request.segments.total() } else { 0 };
-                shared.complete_request(out, Completion { token: request.token, status, bytes, solicited: false });
+            let (token, bytes, suppress) = request.outcome();
+            if status != Status::Success || !suppress {
+                let bytes = if status == Status::Success { bytes } else { 0 };
+                shared.complete_request(out, Completion { token, status, bytes, solicited: false });
             }
             fail_point!(Completed);
-            self.notifying -= usize::from(!request.suppress);
+            self.notifying -= usize::from(!suppress);
             self.queue.pop_front();
             self.issued = self.issued.saturating_sub(1);
             ends.first += 1;
@@ -417,7 +517,7 @@ impl Tx {
         self.notifying = 0;
         self.draining = false;
         self.stopped = false;
-        self.queue.drain(..).map(Request::flush)
+        self.queue.drain(..).map(Entry::flush)
     }
 
     pub(crate) fn len(&self) -> usize {

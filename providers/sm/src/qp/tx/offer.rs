@@ -10,7 +10,7 @@ use dapl::provider::{Region, Status};
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::gather;
 
-use super::{Request, Stage, Step, Tx, TxEnds};
+use super::{Entry, Request, Stage, Step, Tx, TxEnds};
 use crate::help::Job;
 use crate::memory::cma::Way;
 use crate::memory::regions::Target;
@@ -87,7 +87,8 @@ impl Tx {
         let claimed = help.claim(ticket);
         fail_point!(HelpClaimed);
         let done = claimed && {
-            let request = self.queue.iter().find(|request| request.stage == Stage::Offered(job.slot));
+            let mut requests = self.queue.iter().filter_map(Entry::request);
+            let request = requests.find(|request| request.stage == Stage::Offered(job.slot));
             request.is_some_and(|request| ends.write_part(shared, request, &job))
         };
         help.report(ticket, done);
@@ -100,7 +101,8 @@ impl Tx {
     pub(super) fn stage(&mut self, shared: &Shared, slot: u32, offset: u64) -> Result<(), Fault> {
         let Some(ends) = self.ends.as_mut() else { return Ok(()) };
         let is_meant = |request: &&mut Request| matches!(request.stage, Stage::Offered(of) if short(of) == slot);
-        let request = self.queue.iter_mut().find(is_meant).ok_or(Fault::Nonsense("a question about no offer"))?;
+        let mut requests = self.queue.iter_mut().filter_map(Entry::request_mut);
+        let request = requests.find(is_meant).ok_or(Fault::Nonsense("a question about no offer"))?;
         let length = request.segments.total().saturating_sub(offset).min(STAGE as u64) as usize;
         let place = ends.link.rma.bytes(ends.link.geometry.stage_at(), length);
         let (true, Some(to)) = (length > 0, place) else { return Err(Fault::Nonsense("a question beyond an offer")) };

@@ -1,7 +1,7 @@
 //! Sends: inside a slot, or in pieces through the message buffer (transports.md SM-12, B1).
 
-use dapl::provider::Status;
-use dapl_software::memory::scatter_gather::gather;
+use dapl::provider::{Segment, Status};
+use dapl_software::memory::scatter_gather::{gather, gather_one};
 
 use super::{Request, Stage, Step, TxEnds};
 use crate::proto::message::{Header, INLINE, Kind, LINE};
@@ -46,16 +46,37 @@ impl TxEnds {
 
     fn send_inline(&mut self, shared: &Shared, request: &mut Request, solicited: bool) -> Result<bool, Status> {
         let total = request.segments.total() as usize;
-        let mut bytes = [0u8; INLINE];
+        let mut words = [0u64; INLINE / 8];
         fail_point!(SlotReserved);
-        // SAFETY: `total` is at most INLINE, the length of `bytes`.
-        unsafe { gather(&*shared.regions, shared.pd, &request.segments, 0, bytes.as_mut_ptr(), total) }?;
-        let header =
-            Header { kind: Kind::Send, first: true, last: true, inline: true, solicited, length: total as u32 };
-        let payload = self.payload(shared);
-        self.requests.push_inline(header, &payload, &bytes[..total]);
+        // SAFETY: `total` is at most INLINE, the size of `words`.
+        unsafe { gather(&*shared.regions, shared.pd, &request.segments, 0, words.as_mut_ptr().cast(), total) }?;
+        self.push_inline(shared, &words, total, solicited);
         request.issued = total as u64;
         Ok(true)
+    }
+
+    /// Puts a send of one short segment into the next slot. Returns false if the ring is full or the segment cannot be read.
+    #[inline]
+    pub(super) fn send_short(&mut self, shared: &Shared, segment: &Segment, solicited: bool) -> bool {
+        if self.requests.is_full() {
+            return false;
+        }
+        let mut words = [0u64; INLINE / 8];
+        fail_point!(SlotReserved);
+        // SAFETY: the caller has checked that the segment is at most INLINE bytes, the size of `words`.
+        let gathered = unsafe { gather_one(&*shared.regions, shared.pd, segment, words.as_mut_ptr().cast()) };
+        if gathered.is_ok() {
+            self.push_inline(shared, &words, segment.length as usize, solicited);
+        }
+        gathered.is_ok()
+    }
+
+    #[inline]
+    fn push_inline(&mut self, shared: &Shared, words: &[u64; INLINE / 8], length: usize, solicited: bool) {
+        let length = length as u32;
+        let header = Header { kind: Kind::Send, first: true, last: true, inline: true, solicited, length };
+        let payload = self.payload(shared);
+        self.requests.push_inline(header, &payload, words);
     }
 
     fn send_piece(
