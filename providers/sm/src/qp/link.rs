@@ -131,6 +131,10 @@ pub(crate) struct ConnectionMemory {
     /// Generation in messages of this side.
     generation: OnceLock<u16>,
     theirs: OnceLock<PeerSide>,
+    /// `theirs` is set. ThreadSanitizer needs it: the standard library is built without it, so it does not see the ordering of
+    /// `OnceLock`.
+    #[cfg(tsan)]
+    joined: std::sync::atomic::AtomicBool,
     wake_flags: WakeFlags,
 }
 
@@ -147,6 +151,8 @@ impl ConnectionMemory {
             geometry,
             generation: OnceLock::new(),
             theirs: OnceLock::new(),
+            #[cfg(tsan)]
+            joined: Default::default(),
             wake_flags: WakeFlags::default(),
         };
         Ok((link, [area_fd, rma_fd]))
@@ -156,6 +162,8 @@ impl ConnectionMemory {
     pub(crate) fn join(&self, theirs: PeerSide) {
         self.publish_reach(theirs.peer.cma.load(std::sync::atomic::Ordering::Relaxed));
         let _ = self.theirs.set(theirs);
+        #[cfg(tsan)]
+        self.joined.store(true, Ordering::Release);
     }
 
     /// Says whether this side can copy from and to the peer's memory by itself.
@@ -197,7 +205,12 @@ impl ConnectionMemory {
         Some(Help { own: &self.area, theirs: &self.theirs()?.area })
     }
 
+    /// The peer's half, once it has joined.
     pub(crate) fn theirs(&self) -> Option<&PeerSide> {
+        #[cfg(tsan)]
+        if !self.joined.load(Ordering::Acquire) {
+            return None;
+        }
         self.theirs.get()
     }
 
