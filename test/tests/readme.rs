@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use dapl_test::run::{self, Finished, Room, SM0};
 use dapl_test::stage::{Profile, stage, workspace};
-use dat_knobs::{BUILD_TIME, Known, look_up};
+use dat_settings::{BUILD_TIME, Known, look_up};
 
 fn readme() -> String {
     fs::read_to_string(workspace().join("README.md")).expect("README.md is in the repository")
@@ -60,7 +60,7 @@ fn no_call_is_absent() {
 #[test]
 fn variables_are_those_that_are_read() {
     let mut read = BTreeSet::new();
-    for house in ["dat/src", "dat/knobs/src", "dapl/src", "providers"] {
+    for house in ["dat/src", "dat/settings/src", "dapl/src", "providers"] {
         visit(&workspace().join(house), &mut |_, text| {
             // Those of unit tests are nobody's business.
             let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
@@ -85,7 +85,7 @@ fn variables_are_those_that_are_read() {
     // Tools show what the tables have, and libdat takes all else for a slip.
     let is_known = |name: &&String| matches!(look_up(name), Known::Read(..)) || **name == BUILD_TIME;
     let unknown: Vec<_> = table.iter().filter(|name| !is_known(name)).collect();
-    assert!(unknown.is_empty(), "not in dat/knobs: {unknown:?}");
+    assert!(unknown.is_empty(), "not in dat/settings: {unknown:?}");
 }
 
 #[test]

@@ -1,22 +1,22 @@
 //! What is set, and where: every variable with its value in effect (`-e`), and each adapter's settings as its provider will
 //! read them (`-c`).
 //!
-//! By the tables that libdat and the providers themselves read (`dat-knobs`).
+//! By the tables that libdat and the providers themselves read (`dat-settings`).
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
 
-use dat_knobs::{ALL, DAPL, Knob, Known, SM, Table, USNIC, VERBS, look_up, nearest};
+use dat_settings::{ALL, DAPL, Known, SM, Setting, Table, USNIC, VERBS, look_up, nearest};
 use serde_json::{Value, json};
 
 use crate::options::Options;
 use crate::registry::{Entry, Registry};
 use crate::{say, say_json};
 
-/// A setting in effect.
-struct Setting {
+/// A setting with its value in effect and where that comes from.
+struct SettingReport {
     table: &'static Table,
-    knob: &'static Knob,
+    setting: &'static Setting,
     value: String,
     /// `default`, `environment`, `ia_params`, `library`.
     origin: &'static str,
@@ -24,28 +24,29 @@ struct Setting {
     trouble: Option<String>,
 }
 
-impl Setting {
+impl SettingReport {
     /// By the words of `ia_params`, if there are any, then by the environment.
-    fn of(table: &'static Table, knob: &'static Knob, words: &[(&'static str, String)]) -> Self {
-        let word = words.iter().rfind(|(name, _)| !name.is_empty() && *name == knob.name).map(|(_, text)| text.clone());
-        let variable = || std::env::var_os(knob.variable).map(|text| text.to_string_lossy().into_owned());
+    fn of(table: &'static Table, setting: &'static Setting, words: &[(&'static str, String)]) -> Self {
+        let word =
+            words.iter().rfind(|(name, _)| !name.is_empty() && *name == setting.name).map(|(_, text)| text.clone());
+        let variable = || std::env::var_os(setting.variable).map(|text| text.to_string_lossy().into_owned());
         let (text, origin) = match word {
             Some(text) => (Some(text), "ia_params"),
             None => (variable(), "environment"),
         };
-        let default = knob.values.default();
-        match text.as_deref().map(|text| table.value(knob, text)) {
-            None => Setting { table, knob, value: default, origin: "default", trouble: None },
-            Some(Ok(value)) => Setting { table, knob, value, origin, trouble: None },
+        let default = setting.values.default();
+        match text.as_deref().map(|text| table.value(setting, text)) {
+            None => SettingReport { table, setting, value: default, origin: "default", trouble: None },
+            Some(Ok(value)) => SettingReport { table, setting, value, origin, trouble: None },
             Some(Err(allowed)) => {
                 let trouble = format!("{origin}: \"{}\" is not {allowed}", text.unwrap_or_default().escape_debug());
-                Setting { table, knob, value: default, origin: "default", trouble: Some(trouble) }
+                SettingReport { table, setting, value: default, origin: "default", trouble: Some(trouble) }
             }
         }
     }
 
     fn json(&self) -> Value {
-        let Knob { name, variable, values, meaning } = self.knob;
+        let Setting { name, variable, values, meaning } = self.setting;
         json!({
             "variable": variable,
             "name": name,
@@ -62,15 +63,15 @@ impl Setting {
     }
 
     fn line(&self, name: &str) -> String {
-        let Setting { knob, value, origin, .. } = self;
-        let unit = knob.values.unit();
+        let SettingReport { setting, value, origin, .. } = self;
+        let unit = setting.values.unit();
         let mut text = format!("{name}={value}");
         if !unit.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
             let _ = write!(text, " {unit}");
         }
         let _ = write!(text, "  ({origin}");
         if *origin != "default" {
-            let _ = write!(text, "; default {}", knob.values.default());
+            let _ = write!(text, "; default {}", setting.values.default());
         }
         text += ")\n";
         if let Some(trouble) = &self.trouble {
@@ -115,22 +116,23 @@ impl Idle {
 
 /// Every variable.
 pub(crate) fn environment(options: &Options) -> crate::Result {
-    let settings = ALL.iter().flat_map(|table| table.knobs.iter().map(|knob| Setting::of(table, knob, &[])));
-    let settings: Vec<Setting> = settings.filter(|setting| !setting.knob.variable.is_empty()).collect();
+    let settings =
+        ALL.iter().flat_map(|table| table.settings.iter().map(|setting| SettingReport::of(table, setting, &[])));
+    let settings: Vec<SettingReport> = settings.filter(|report| !report.setting.variable.is_empty()).collect();
     let unknown = Idle::all();
     if options.json {
         let json = |idle: &Idle| json!({"variable": idle.name, "nearest": idle.nearest, "instead": idle.instead});
         let unknown: Vec<Value> = unknown.iter().map(json).collect();
-        let settings: Vec<Value> = settings.iter().map(Setting::json).collect();
+        let settings: Vec<Value> = settings.iter().map(SettingReport::json).collect();
         say_json(&json!({"variables": settings, "unknown": unknown}));
         return Ok(true);
     }
     let mut text = String::new();
-    for setting in &settings {
-        text += &setting.line(setting.knob.variable);
-        let (kind, allowed) = (setting.knob.values.kind(), setting.knob.values.allowed());
-        let of = setting.table.provider;
-        let _ = writeln!(text, "    {of}, {kind} ({allowed}): {}", setting.knob.meaning);
+    for report in &settings {
+        text += &report.line(report.setting.variable);
+        let (kind, allowed) = (report.setting.values.kind(), report.setting.values.allowed());
+        let of = report.table.provider;
+        let _ = writeln!(text, "    {of}, {kind} ({allowed}): {}", report.setting.meaning);
     }
     for idle in unknown {
         let _ = writeln!(text, "{}: is set and has no effect; {}", idle.name, idle.remedy());
@@ -162,7 +164,7 @@ pub(crate) fn is_ours(library: &str) -> bool {
 }
 
 /// An adapter's settings, and words of its parameters that nobody understands.
-fn settings_of(entry: &Entry) -> (Vec<Setting>, Vec<String>) {
+fn settings_of(entry: &Entry) -> (Vec<SettingReport>, Vec<String>) {
     let Some(table) = table_of(&entry.library) else { return (Vec::new(), Vec::new()) };
     let params = String::from_utf8_lossy(&crate::probe::unescaped(&entry.params)).into_owned();
     let is_common = |word: &str| word.split_once('=').is_some_and(|(name, _)| DAPL.named(name).is_some());
@@ -173,12 +175,12 @@ fn settings_of(entry: &Entry) -> (Vec<Setting>, Vec<String>) {
         // Its plain words name the adapter.
         odd.retain(|word| word.contains('='));
     }
-    let settings = |table: &'static Table, words: &[(&'static str, String)]| -> Vec<Setting> {
-        table.knobs.iter().map(|knob| Setting::of(table, knob, words)).collect()
+    let settings = |table: &'static Table, words: &[(&'static str, String)]| -> Vec<SettingReport> {
+        table.settings.iter().map(|setting| SettingReport::of(table, setting, words)).collect()
     };
     let mut all = settings(table, &own);
     if is_library(&entry.library, "libdaplscm") {
-        let cm = all.iter_mut().find(|setting| setting.knob.name == "cm" && setting.origin == "default");
+        let cm = all.iter_mut().find(|report| report.setting.name == "cm" && report.origin == "default");
         cm.into_iter().for_each(|cm| (cm.value, cm.origin) = ("socket".to_owned(), "library"));
     }
     all.extend(settings(&DAPL, &common));
@@ -189,9 +191,9 @@ fn settings_of(entry: &Entry) -> (Vec<Setting>, Vec<String>) {
 pub(crate) fn param_troubles(entry: &Entry) -> Vec<(String, String)> {
     let Some(table) = table_of(&entry.library) else { return Vec::new() };
     let (settings, odd) = settings_of(entry);
-    let wrong = settings.iter().filter_map(|setting| {
-        let trouble = setting.trouble.as_ref()?.strip_prefix("ia_params: ")?;
-        Some((format!("{}: {trouble}", setting.knob.name), "the default is used".to_owned()))
+    let wrong = settings.iter().filter_map(|report| {
+        let trouble = report.trouble.as_ref()?.strip_prefix("ia_params: ")?;
+        Some((format!("{}: {trouble}", report.setting.name), "the default is used".to_owned()))
     });
     let unknown = odd.iter().map(|word| {
         let found = format!("\"{}\" is not understood", word.escape_debug());
@@ -216,7 +218,7 @@ pub(crate) fn configuration(options: &Options) -> crate::Result {
             .map(|entry| {
                 let (settings, odd) = settings_of(entry);
                 let mut value = json!(entry);
-                value["settings"] = settings.iter().map(Setting::json).collect();
+                value["settings"] = settings.iter().map(SettingReport::json).collect();
                 value["not_understood"] = json!(odd);
                 value
             })
@@ -237,9 +239,9 @@ pub(crate) fn configuration(options: &Options) -> crate::Result {
     for entry in &entries {
         let _ = writeln!(text, "{}  {}  {} \"{}\"", entry.name, entry.place, entry.library, entry.params);
         let (settings, odd) = settings_of(entry);
-        for setting in &settings {
-            let name = if setting.knob.name.is_empty() { setting.knob.variable } else { setting.knob.name };
-            text += &format!("  {}", setting.line(name));
+        for report in &settings {
+            let name = if report.setting.name.is_empty() { report.setting.variable } else { report.setting.name };
+            text += &format!("  {}", report.line(name));
         }
         for word in odd {
             let _ = writeln!(text, "  \"{}\" in its ia_params is not understood", word.escape_debug());
@@ -258,20 +260,20 @@ mod tests {
         Entry { library: library.to_owned(), params: params.to_owned(), ..Entry::default() }
     }
 
-    fn setting<'a>(settings: &'a [Setting], name: &str) -> &'a Setting {
-        settings.iter().find(|setting| setting.knob.name == name).unwrap()
+    fn report<'a>(settings: &'a [SettingReport], name: &str) -> &'a SettingReport {
+        settings.iter().find(|report| report.setting.name == name).unwrap()
     }
 
     #[test]
     fn parameters_are_read_as_the_provider_reads_them() {
         let (settings, odd) =
             settings_of(&entry("/x/libdaplsm.so.1", "/dev/shm/a rma=cma io_trc=0x40 give_up_ms=1 colour=red"));
-        let seen = |name: &str| (setting(&settings, name).value.as_str(), setting(&settings, name).origin);
+        let seen = |name: &str| (report(&settings, name).value.as_str(), report(&settings, name).origin);
         assert_eq!(seen("dir"), ("/dev/shm/a", "ia_params"));
         assert_eq!((seen("rma"), seen("io_trc")), (("cma", "ia_params"), ("64", "ia_params")));
         assert_eq!(seen("give_up_ms"), ("60000", "default"));
         assert!(
-            setting(&settings, "give_up_ms").trouble.as_ref().is_some_and(|why| why.contains("from 1000 to 3600000"))
+            report(&settings, "give_up_ms").trouble.as_ref().is_some_and(|why| why.contains("from 1000 to 3600000"))
         );
         assert_eq!(odd, ["colour=red"]);
     }
@@ -293,10 +295,10 @@ mod tests {
     #[test]
     fn an_adapter_of_verbs_is_named_by_plain_words() {
         let (settings, odd) = settings_of(&entry("libdaplcma.so", "mlx5_0 1 cm=socket x=y"));
-        assert_eq!((setting(&settings, "cm").value.as_str(), odd), ("socket", vec!["x=y".to_owned()]));
+        assert_eq!((report(&settings, "cm").value.as_str(), odd), ("socket", vec!["x=y".to_owned()]));
         let manager = |library, params| {
             let (settings, _) = settings_of(&entry(library, params));
-            let cm = setting(&settings, "cm");
+            let cm = report(&settings, "cm");
             (cm.value.clone(), cm.origin)
         };
         assert_eq!(manager("/usr/lib/libdaplscm.so.1", "ib0 0"), ("socket".to_owned(), "library"));

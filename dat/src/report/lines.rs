@@ -6,7 +6,7 @@
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use dat_knobs::{Known, LIBDAT, look_up, nearest};
+use dat_settings::{Known, LIBDAT, look_up, nearest};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use super::Topic;
@@ -86,10 +86,10 @@ fn write(text: &str) {
 
 /// One variable, as the table has it; rubbish is named, with what is allowed, and counts as unset.
 fn setting(variable: &'static str, wrong: &mut Vec<String>) -> u32 {
-    let knob = LIBDAT.knobs.iter().find(|knob| knob.variable == variable).expect("the table has its own");
-    let default = knob.values.default();
+    let setting = LIBDAT.settings.iter().find(|setting| setting.variable == variable).expect("the table has its own");
+    let default = setting.values.default();
     let value = host::environment(variable).map(|text| {
-        let given = text.to_str().ok_or_else(|| knob.values.allowed()).and_then(|text| LIBDAT.value(knob, text));
+        let given = text.to_str().ok_or_else(|| setting.values.allowed()).and_then(|text| LIBDAT.value(setting, text));
         given.unwrap_or_else(|allowed| {
             wrong.push(format!("{variable}={text:?} is not {allowed}; {default} is used"));
             default.clone()

@@ -7,8 +7,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dat_knobs::nearest;
-pub use dat_knobs::{Knob, SM, Table, USNIC, VERBS, Values};
+use dat_settings::nearest;
+pub use dat_settings::{SM, Setting, Table, USNIC, VERBS, Values};
 
 use dapl::runtime::logger::secure_variable;
 
@@ -22,7 +22,7 @@ pub fn read(table: &'static Table, params: &str) -> SettingValues<'static> {
         // A set-uid program cannot read these variables, so their names are not checked either.
         let names = names.filter(|name| secure_variable(name).is_some());
         table.unknown(names).for_each(|name| {
-            let known = list(table, |knob| knob.variable);
+            let known = list(table, |setting| setting.variable);
             let nearest_name =
                 nearest(&name).map_or(String::new(), |nearest_name| format!("nearest is {nearest_name}; "));
             log::warn!("{name} is not a variable of {}; {nearest_name}known variables: {known}", table.provider);
@@ -41,7 +41,7 @@ pub fn parse<'a>(
     for word in unknown {
         match word.split_once('=') {
             Some((name, _)) if !name.contains('/') => {
-                let known = list(table, |knob| knob.name);
+                let known = list(table, |setting| setting.name);
                 log::warn!("ia_params: unknown setting \"{name}\"; known settings: {known}");
             }
             _ => log::warn!("ia_params: unexpected word \"{word}\"; a setting has the form name=value"),
@@ -50,8 +50,8 @@ pub fn parse<'a>(
     SettingValues { table, words, variable }
 }
 
-fn list(table: &Table, name: impl Fn(&Knob) -> &str) -> String {
-    table.knobs.iter().map(name).filter(|name| !name.is_empty()).collect::<Vec<_>>().join(", ")
+fn list(table: &Table, name: impl Fn(&Setting) -> &str) -> String {
+    table.settings.iter().map(name).filter(|name| !name.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
 /// Values that were given in `ia_params` and in the environment.
@@ -80,7 +80,7 @@ impl SettingValues<'_> {
 
     /// A number within its range, or the default.
     pub fn number(&self, name: &str) -> u64 {
-        let Some(Knob { values: Values::Number { low, high, default, unit }, meaning, .. }) = self.table.named(name)
+        let Some(Setting { values: Values::Number { low, high, default, unit }, meaning, .. }) = self.table.named(name)
         else {
             return 0;
         };
@@ -95,7 +95,7 @@ impl SettingValues<'_> {
 
     /// A list of words in order; `None` for `auto`.
     pub fn order(&self, name: &str) -> Option<Vec<&'static str>> {
-        let Some(Knob { values: Values::Order(words), meaning, .. }) = self.table.named(name) else { return None };
+        let Some(Setting { values: Values::Order(words), meaning, .. }) = self.table.named(name) else { return None };
         let (origin, text) = self.text(name).filter(|(_, text)| text != "auto")?;
         let known = |word: &str| words.iter().find(|known| **known == word).copied();
         let order: Option<Vec<_>> = text.split(',').map(known).collect();
@@ -111,7 +111,7 @@ impl SettingValues<'_> {
 
     /// One of the setting's words; the first is the default.
     pub fn word(&self, name: &str) -> &'static str {
-        let Some(Knob { values: Values::OneOf(words), meaning, .. }) = self.table.named(name) else { return "" };
+        let Some(Setting { values: Values::OneOf(words), meaning, .. }) = self.table.named(name) else { return "" };
         let Some((origin, text)) = self.text(name) else { return words[0] };
         words.iter().find(|word| **word == text).unwrap_or_else(|| {
             let choice = words.join("\" or \"");
@@ -123,7 +123,7 @@ impl SettingValues<'_> {
 
 #[cfg(test)]
 mod tests {
-    use dat_knobs::Notation;
+    use dat_settings::Notation;
 
     use super::*;
 
@@ -132,16 +132,16 @@ mod tests {
         prefix: "DAPL_X",
         plain: &["dir", "count"],
         notation: Notation::Decimal,
-        knobs: &[
-            Knob { name: "dir", variable: "DAPL_X_DIR", values: Values::Text(""), meaning: "a directory" },
-            Knob {
+        settings: &[
+            Setting { name: "dir", variable: "DAPL_X_DIR", values: Values::Text(""), meaning: "a directory" },
+            Setting {
                 name: "count",
                 variable: "DAPL_X_COUNT",
                 values: Values::Number { low: 2, high: 9_000, default: 1_234, unit: " ms" },
                 meaning: "a time",
             },
-            Knob { name: "way", variable: "DAPL_X_WAY", values: Values::Order(&["a", "b", "c"]), meaning: "ways" },
-            Knob { name: "mode", variable: "DAPL_X_MODE", values: Values::OneOf(&["on", "off"]), meaning: "a mode" },
+            Setting { name: "way", variable: "DAPL_X_WAY", values: Values::Order(&["a", "b", "c"]), meaning: "ways" },
+            Setting { name: "mode", variable: "DAPL_X_MODE", values: Values::OneOf(&["on", "off"]), meaning: "a mode" },
         ],
     };
 

@@ -224,12 +224,12 @@ mod tests {
     #[test]
     fn settings_page_lists_every_setting() {
         let page = include_str!("../../../docs/settings.md");
-        for knob in SM.knobs {
-            let begin = format!("| `{}` | ", knob.variable);
+        for setting in SM.settings {
+            let begin = format!("| `{}` | ", setting.variable);
             let row = page.lines().find(|line| line.starts_with(&begin));
             let row = row.unwrap_or_else(|| panic!("no row begins {begin:?}"));
             assert!(row.contains("sm"), "{row:?}");
-            knob.facts().iter().for_each(|fact| {
+            setting.facts().iter().for_each(|fact| {
                 assert!(row.contains(fact.as_str()), "{fact:?} is not in {row:?}");
             });
         }

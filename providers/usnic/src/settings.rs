@@ -134,21 +134,21 @@ mod tests {
 
     #[test]
     fn names_match_variables() {
-        for knob in USNIC.knobs.iter().filter(|knob| !knob.variable.is_empty()) {
-            let name = knob.name.to_uppercase();
-            assert!([format!("DAPL_USNIC_{name}"), format!("DAPL_{name}")].contains(&knob.variable.to_owned()));
+        for setting in USNIC.settings.iter().filter(|setting| !setting.variable.is_empty()) {
+            let name = setting.name.to_uppercase();
+            assert!([format!("DAPL_USNIC_{name}"), format!("DAPL_{name}")].contains(&setting.variable.to_owned()));
         }
     }
 
     #[test]
     fn settings_page_lists_every_setting() {
         let page = include_str!("../../../docs/settings.md");
-        for knob in USNIC.knobs.iter().filter(|knob| !knob.variable.is_empty()) {
-            let begin = format!("| `{}` | ", knob.variable);
+        for setting in USNIC.settings.iter().filter(|setting| !setting.variable.is_empty()) {
+            let begin = format!("| `{}` | ", setting.variable);
             let row = page.lines().find(|line| line.starts_with(&begin));
             let row = row.unwrap_or_else(|| panic!("no row begins {begin:?}"));
             assert!(row.contains("usnic"), "{row:?}");
-            knob.facts().iter().for_each(|fact| {
+            setting.facts().iter().for_each(|fact| {
                 assert!(row.contains(fact.as_str()), "{fact:?} is not in {row:?}");
             });
         }

@@ -23,7 +23,7 @@ use crate::engine::{Interest, Reactor, Source, Watch};
 use crate::find::Found;
 use crate::ibv::{AsyncEvent, Channel, Context, Gid, PortEvent, QpEvent, SrqEvent};
 use crate::memory::keys::Keys;
-use crate::settings::Knobs;
+use crate::settings::Settings;
 use crate::shared_device::Opened;
 use crate::{find, gid, limits};
 
@@ -43,7 +43,7 @@ pub(crate) struct Device {
     is_software: bool,
     /// Its driver posts requests by a `write` to the kernel, which is a cancellation point.
     pub(crate) posts_by_kernel: bool,
-    pub(crate) knobs: Knobs,
+    pub(crate) settings: Settings,
     pub(crate) limits: Limits,
     pub(crate) channel: Arc<Channel>,
     pub(crate) reactor: Arc<Reactor>,
@@ -72,8 +72,8 @@ const PAUSE: Duration = Duration::from_micros(100);
 impl Device {
     /// Opens what `spec` names. Errors are logged where they are found.
     pub(crate) fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Verbs>>) -> Result<Arc<Self>> {
-        let knobs = Knobs::read(spec.params, spec.library);
-        let Found { context, port, address, gid, is_ethernet } = find::open(spec.name, &knobs)?;
+        let settings = Settings::read(spec.params, spec.library);
+        let Found { context, port, address, gid, is_ethernet } = find::open(spec.name, &settings)?;
         let failed = |what: &str, error: io::Error| {
             log::error!("{}: {what}: {error}", spec.name);
             Error::Exhausted(Resource::Device)
@@ -82,7 +82,7 @@ impl Device {
         let context = opened.context.clone();
         let reactor = Reactor::new().map_err(|error| failed("no engine", error))?;
         let channel = Channel::new(&context).map_err(|error| failed("no completion channel", error))?;
-        let limits = limits::of(&context, port, &knobs)?;
+        let limits = limits::of(&context, port, &settings)?;
         let attributes = context.attributes();
         let max_cqe = attributes.as_ref().map_or(limits.max_dtos, |device| device.max_cqe.max(1) as u32);
         let vendor = attributes.map_or(0, |device| device.vendor_id);
@@ -101,7 +101,7 @@ impl Device {
             max_cqe,
             is_software,
             posts_by_kernel: POST_BY_KERNEL.contains(&vendor),
-            knobs,
+            settings,
             limits,
             channel,
             reactor,
@@ -141,7 +141,7 @@ impl Device {
         let mut facts = vec![
             ("device", self.context.name().to_string()),
             ("port", self.port.to_string()),
-            ("connection manager", self.knobs.manager.name().to_string()),
+            ("connection manager", self.settings.manager.name().to_string()),
             ("gid", gid::shown(&self.gid)),
             ("gid index", self.gid.index.to_string()),
             ("gid type", self.gid.kind.name().to_string()),

@@ -16,7 +16,7 @@ use crate::gid;
 use crate::host::Host;
 use crate::ibv::{Context, Gid};
 use crate::refusal::{self, Cause};
-use crate::settings::{Knobs, ManagerKind};
+use crate::settings::{ManagerKind, Settings};
 
 /// The opened device with its port and address.
 pub(crate) struct Found {
@@ -31,16 +31,17 @@ pub(crate) struct Found {
 }
 
 /// Opens the device that an IA of this name is. Errors are logged, with their remedy.
-pub(crate) fn open(name: &str, knobs: &Knobs) -> Result<Found> {
+pub(crate) fn open(name: &str, settings: &Settings) -> Result<Found> {
     let host = Host::this();
-    let opened = load(knobs).and_then(|()| find(&host, knobs)).and_then(|place| open_place(&host, &place, knobs));
-    opened.map_err(|cause| refusal::refusal(name, &knobs.object, &cause))
+    let opened =
+        load(settings).and_then(|()| find(&host, settings)).and_then(|place| open_place(&host, &place, settings));
+    opened.map_err(|cause| refusal::refusal(name, &settings.object, &cause))
 }
 
 /// Loads what an open IA calls of rdma-core.
-fn load(knobs: &Knobs) -> Finding<()> {
+fn load(settings: &Settings) -> Finding<()> {
     ibverbs_sys::load().map_err(|error| Cause::NoLibrary(error.clone()))?;
-    match knobs.manager {
+    match settings.manager {
         ManagerKind::Rdma => rdma_cm_sys::load().map_err(|error| Cause::NoLibrary(error.clone())),
         _ => Ok(()),
     }
@@ -57,21 +58,21 @@ struct SocketContext {
 
 type Finding<T> = std::result::Result<T, Cause>;
 
-fn find(host: &Host, knobs: &Knobs) -> Finding<SocketContext> {
-    let object = knobs.object.as_str();
+fn find(host: &Host, settings: &Settings) -> Finding<SocketContext> {
+    let object = settings.object.as_str();
     let devices = host.devices().ok_or(Cause::NoRdma)?;
     let place = if devices.is_empty() {
         return Err(Cause::NoDevices);
     } else if object.is_empty() {
-        any(host, &devices, knobs)?
+        any(host, &devices, settings)?
     } else if devices.iter().any(|device| device == object) {
-        by_device(host, object, knobs)?
+        by_device(host, object, settings)?
     } else if host.has_netdev(object) {
         by_netdev(host, object, host.addresses_of(object))?
     } else {
         by_address(host, object, devices)?
     };
-    if knobs.manager == ManagerKind::Rdma {
+    if settings.manager == ManagerKind::Rdma {
         check_manager(host)?;
         if place.address.is_none() {
             let netdevs = place.netdev.map_or_else(|| host.netdevs(&place.device, place.port), |netdev| vec![netdev]);
@@ -82,15 +83,15 @@ fn find(host: &Host, knobs: &Knobs) -> Finding<SocketContext> {
 }
 
 /// The first device with an address, else the first.
-fn any(host: &Host, devices: &[String], knobs: &Knobs) -> Finding<SocketContext> {
-    let places = || devices.iter().map(|device| by_device(host, device, knobs));
+fn any(host: &Host, devices: &[String], settings: &Settings) -> Finding<SocketContext> {
+    let places = || devices.iter().map(|device| by_device(host, device, settings));
     let with_address = places().find(|place| place.as_ref().is_ok_and(|place| place.address.is_some()));
     with_address.or_else(|| places().next()).unwrap_or(Err(Cause::NoDevices))
 }
 
-fn by_device(host: &Host, device: &str, knobs: &Knobs) -> Finding<SocketContext> {
+fn by_device(host: &Host, device: &str, settings: &Settings) -> Finding<SocketContext> {
     let ports = host.ports(device);
-    let port = knobs.port.or(ports.first().copied()).unwrap_or(1);
+    let port = settings.port.or(ports.first().copied()).unwrap_or(1);
     if !ports.contains(&port) {
         return Err(Cause::NoPort { device: device.to_string(), port, ports });
     }
@@ -154,7 +155,7 @@ fn diagnose(host: &Host, device: &str, is_listed: bool, error: &io::Error) -> Ca
     node_trouble(&node, error).unwrap_or_else(failed)
 }
 
-fn open_place(host: &Host, place: &SocketContext, knobs: &Knobs) -> Finding<Found> {
+fn open_place(host: &Host, place: &SocketContext, settings: &Settings) -> Finding<Found> {
     let SocketContext { device, port, netdev, address } = place;
     let context = Context::open(device).map_err(|error| {
         let is_listed = Context::devices().is_ok_and(|devices| devices.contains(device));
@@ -170,9 +171,9 @@ fn open_place(host: &Host, place: &SocketContext, knobs: &Knobs) -> Finding<Foun
     let is_ethernet = u32::from(attributes.link_layer) == IBV_LINK_LAYER_ETHERNET && !context.is_iwarp();
     let gids = context.gids(*port).map_err(failed("the port's GIDs"))?;
     let wanted =
-        gid::GidRequirements { is_ethernet, address: *address, netdev: netdev.as_deref(), index: knobs.gid_index };
+        gid::GidRequirements { is_ethernet, address: *address, netdev: netdev.as_deref(), index: settings.gid_index };
     let gid = gid::choose(&gids, &wanted);
-    let gid = gid.ok_or_else(|| Cause::NoGid { device: device.clone(), port: *port, index: knobs.gid_index })?;
+    let gid = gid.ok_or_else(|| Cause::NoGid { device: device.clone(), port: *port, index: settings.gid_index })?;
     log::info!(
         "{device}: port {port}, {}; {}",
         address.map_or("no address".to_string(), |address| address.to_string()),

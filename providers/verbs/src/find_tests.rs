@@ -92,7 +92,7 @@ impl Tree {
     }
 
     fn find(&self, params: &str) -> Finding<SocketContext> {
-        find(&self.host, &Knobs::read(params, ""))
+        find(&self.host, &Settings::read(params, ""))
     }
 
     fn cause(&self, params: &str) -> Cause {
@@ -201,7 +201,7 @@ fn only_rdma_cm_needs_an_address() {
 #[test]
 fn no_name_at_all_is_the_first_device_with_an_address() {
     let tree = Tree::full();
-    assert_eq!(find(&tree.host, &Knobs::read("", "")), place("mlx5_0", 1, "eth2", "192.0.2.2"));
+    assert_eq!(find(&tree.host, &Settings::read("", "")), place("mlx5_0", 1, "eth2", "192.0.2.2"));
 }
 
 #[test]

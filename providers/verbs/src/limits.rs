@@ -13,22 +13,22 @@ use ibverbs_sys::{
 
 use crate::ibv::Context;
 use crate::qp::gather::MAX_SEGMENTS;
-use crate::settings::{Knobs, ManagerKind};
+use crate::settings::{ManagerKind, Settings};
 
 /// The limits of an IA over this port.
-pub(crate) fn of(context: &Context, port: u8, knobs: &Knobs) -> Result<Limits> {
+pub(crate) fn of(context: &Context, port: u8, settings: &Settings) -> Result<Limits> {
     let asked = context.attributes().and_then(|device| Ok((device, context.port(port)?)));
     let (device, port) = asked.map_err(|error| {
         log::error!("{}: the attributes of the device cannot be read: {error}", context.name());
         Error::Internal
     })?;
-    Ok(limits(&device, &port, knobs))
+    Ok(limits(&device, &port, settings))
 }
 
 /// Capacity of any EVD, which is kept in software.
 const EVENTS: u32 = 1 << 20;
 
-fn limits(device: &ibv_device_attr, port: &ibv_port_attr, knobs: &Knobs) -> Limits {
+fn limits(device: &ibv_device_attr, port: &ibv_port_attr, settings: &Settings) -> Limits {
     let has_srqs = device.max_srq > 0;
     // A queue completes on one queue of the device, and a shared queue may be as long as any other.
     let mut max_wr = count(device.max_qp_wr).min(count(device.max_cqe));
@@ -38,7 +38,7 @@ fn limits(device: &ibv_device_attr, port: &ibv_port_attr, knobs: &Knobs) -> Limi
         max_sge = max_sge.min(count(device.max_srq_sge));
     }
     let has_windows = device.device_cap_flags & IBV_DEVICE_MEM_WINDOW != 0;
-    let (private_data_connect, private_data_accept) = private_data(knobs.manager);
+    let (private_data_connect, private_data_accept) = private_data(settings.manager);
     Limits {
         max_eps: count(device.max_qp),
         max_dtos: max_wr,
@@ -157,13 +157,13 @@ mod tests {
         ibv_port_attr { max_msg_sz: 1 << 30, ..Default::default() }
     }
 
-    fn knobs(params: &str) -> Knobs {
-        Knobs::read(params, "")
+    fn settings(params: &str) -> Settings {
+        Settings::read(params, "")
     }
 
     #[test]
     fn limits_are_the_devices_clamped_to_attributes() {
-        let limits = limits(&device(), &port(), &knobs("mlx5_0 1"));
+        let limits = limits(&device(), &port(), &settings("mlx5_0 1"));
         assert_eq!((limits.max_eps, limits.max_evds, limits.max_pzs, limits.max_rmrs), (1000, 500, 100, 77));
         assert_eq!((limits.max_lmrs, limits.max_lmr_size), (i32::MAX as u32, u64::MAX));
         assert_eq!((limits.max_message, limits.max_rdma, limits.max_evd_qlen), (1 << 30, 1 << 30, 4_194_303));
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn missing_features_have_limit_zero() {
         let device = ibv_device_attr { max_srq: 0, device_cap_flags: 0, max_sge: 100, ..device() };
-        let limits = limits(&device, &port(), &knobs("mlx5_0 1"));
+        let limits = limits(&device, &port(), &settings("mlx5_0 1"));
         assert_eq!((limits.max_srqs, limits.max_rmrs, limits.max_dtos), (0, 0, 32768));
         assert_eq!(limits.max_iov, MAX_SEGMENTS as u32);
     }
@@ -184,13 +184,13 @@ mod tests {
     #[test]
     fn a_queue_is_no_longer_than_a_completion_queue() {
         let device = ibv_device_attr { max_cqe: 1001, ..device() };
-        assert_eq!(limits(&device, &port(), &knobs("x")).max_dtos, 1001);
+        assert_eq!(limits(&device, &port(), &settings("x")).max_dtos, 1001);
     }
 
     #[test]
     fn private_data_are_as_long_as_the_manager_carries() {
         let of = |params| {
-            let limits = limits(&device(), &port(), &knobs(params));
+            let limits = limits(&device(), &port(), &settings(params));
             (limits.private_data_connect, limits.private_data_accept)
         };
         assert_eq!([of("x cm=rdma"), of("x cm=socket"), of("x cm=none")], [(48, 196), (92, 196), (0, 0)]);

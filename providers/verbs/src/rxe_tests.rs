@@ -14,7 +14,7 @@ use ibverbs_sys::{
 
 use crate::ibv::{AsyncEvent, Channel, Context, Cq, GidKind, Op, Qp, QpAttributes, Srq, SrqEvent, Template, Wr};
 use crate::memory::{Keys, Mr, Mw, Pd};
-use crate::settings::Knobs;
+use crate::settings::Settings;
 use crate::{cq::status, find, limits, qp::state};
 
 const ADDRESS: &str = "192.0.2.1";
@@ -192,7 +192,7 @@ fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
 #[test]
 fn rxe_reports_its_attributes() {
     let Some(context) = device() else { return };
-    let limits = limits::of(&context, 1, &Knobs::read("rxe0 1", "")).unwrap();
+    let limits = limits::of(&context, 1, &Settings::read("rxe0 1", "")).unwrap();
     eprintln!("{limits:?}");
     assert!(limits.max_eps > 0 && limits.max_dtos >= 1000 && limits.max_evd_qlen >= 6000 && limits.max_iov >= 4);
     assert!(limits.max_rmrs > 0 && limits.max_srqs > 0 && limits.max_reads_in > 0 && limits.max_reads_out > 0);
@@ -212,14 +212,14 @@ fn rxe_is_found_by_device_network_device_and_address() {
     let netdev = context.gids(1).unwrap().into_iter().find_map(|gid| gid.netdev).unwrap();
     for params in ["rxe0 1".to_string(), format!("{netdev} 0"), format!("{ADDRESS} 0"), "rxe0 1 cm=socket".to_string()]
     {
-        let found = find::open("ia", &Knobs::read(&params, "")).unwrap();
+        let found = find::open("ia", &Settings::read(&params, "")).unwrap();
         assert_eq!((found.context.name(), found.port, found.is_ethernet), ("rxe0", 1, true), "{params}");
         assert_eq!(found.address, Some(ADDRESS.parse::<IpAddr>().unwrap()), "{params}");
         assert_eq!(found.gid.raw, crate::gid::raw(ADDRESS.parse().unwrap()), "{params}");
     }
-    assert_eq!(find::open("ia", &Knobs::read("", "")).unwrap().context.name(), "rxe0", "the first with an address");
+    assert_eq!(find::open("ia", &Settings::read("", "")).unwrap().context.name(), "rxe0", "the first with an address");
     for params in ["rxe0 2", "lo 0", "127.0.0.1", "rxe9 1"] {
-        assert!(matches!(find::open("ia", &Knobs::read(params, "")), Err(Error::InvalidAddress(_))), "{params}");
+        assert!(matches!(find::open("ia", &Settings::read(params, "")), Err(Error::InvalidAddress(_))), "{params}");
     }
 }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// The settings of one IA.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Knobs {
+pub(crate) struct Settings {
     /// `ia_params` first word: a device, a network device, an address or a host name. Empty: the first device with an
     /// address.
     pub(crate) object: String,
@@ -132,7 +132,7 @@ const INLINE: u32 = 200;
 /// The same over iWARP.
 const INLINE_IWARP: u32 = 64;
 
-impl Knobs {
+impl Settings {
     /// From `ia_params`, the file name of the library in the same line, and the environment.
     pub(crate) fn read(params: &str, library: &str) -> Self {
         Self::from(params, library, &|name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()))
@@ -150,7 +150,7 @@ impl Knobs {
         let allowed = "\"rdma\", \"socket\" or \"none\"";
         let listener_wait = || env.number_or("DAPL_LISTENER_WAIT_MS", 0..=LONGEST_LISTENER_WAIT_MS, LISTENER_WAIT_MS);
         let manager = || env.parsed("DAPL_VERBS_CM", allowed, format!("\"{}\"", default.name()), ManagerKind::parse);
-        Knobs {
+        Settings {
             object: line.object,
             port: line.port,
             manager: line.manager.or_else(manager).unwrap_or(default),
@@ -315,16 +315,16 @@ fn number(text: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn with(params: &str, set: &[(&str, &str)]) -> Knobs {
+    fn with(params: &str, set: &[(&str, &str)]) -> Settings {
         let variable = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, text)| text.to_string());
-        Knobs::from(params, "libdaplverbs.so.1", &variable)
+        Settings::from(params, "libdaplverbs.so.1", &variable)
     }
 
     #[test]
     fn old_lines_are_read_as_they_are() {
         let line = |params| {
-            let knobs = with(params, &[]);
-            (knobs.object, knobs.port, knobs.manager)
+            let settings = with(params, &[]);
+            (settings.object, settings.port, settings.manager)
         };
         assert_eq!(line("mlx5_0 1"), ("mlx5_0".into(), Some(1), ManagerKind::Rdma));
         assert_eq!(line("ib0 0"), ("ib0".into(), None, ManagerKind::Rdma));
@@ -338,8 +338,8 @@ mod tests {
     #[test]
     fn invalid_words_are_ignored() {
         let line = |params| {
-            let knobs = with(params, &[("DAPL_VERBS_CM", "socket")]);
-            (knobs.port, knobs.manager)
+            let settings = with(params, &[("DAPL_VERBS_CM", "socket")]);
+            (settings.port, settings.manager)
         };
         assert_eq!(line("mlx5_0 x"), (None, ManagerKind::Socket));
         assert_eq!(line("mlx5_0 256 cm=tcp"), (None, ManagerKind::Socket));
@@ -367,7 +367,7 @@ mod tests {
     fn the_librarys_name_chooses_where_nothing_else_does() {
         let manager = |params, library, set: &'static [(&str, &str)]| {
             let variable = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, text)| text.to_string());
-            Knobs::from(params, library, &variable).manager
+            Settings::from(params, library, &variable).manager
         };
         for library in ["libdaplscm.so.1", "libdaplscm.so"] {
             assert_eq!(manager("ib0 0", library, &[]), ManagerKind::Socket);
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn without_any_setting_the_references_defaults_hold() {
-        let knobs = with("ib0 0", &[]);
+        let settings = with("ib0 0", &[]);
         let four = Duration::from_secs(4);
         let resolving = Resolving { address_timeout: four, route_timeout: four };
         let path = Path {
@@ -396,10 +396,10 @@ mod tests {
             service_level: 0,
             pkey: None,
         };
-        assert_eq!((knobs.resolving, knobs.path), (resolving, path));
-        assert_eq!(knobs.peer, Peer { address: None, number: PeerNumber::Offset(0) });
-        assert_eq!(knobs.gid_index, None);
-        assert_eq!((knobs.inline(false), knobs.inline(true)), (200, 64));
+        assert_eq!((settings.resolving, settings.path), (resolving, path));
+        assert_eq!(settings.peer, Peer { address: None, number: PeerNumber::Offset(0) });
+        assert_eq!(settings.gid_index, None);
+        assert_eq!((settings.inline(false), settings.inline(true)), (200, 64));
     }
 
     #[test]
@@ -421,9 +421,9 @@ mod tests {
             ("DAPL_IB_PKEY", "0x8001"),
             ("DAPL_VERBS_PEER", "192.0.2.9,-1"),
         ];
-        let knobs = with("mlx5_0 1", &all);
-        assert_eq!((knobs.gid_index, knobs.inline(false)), (Some(3), 64));
-        let Resolving { address_timeout, route_timeout } = knobs.resolving;
+        let settings = with("mlx5_0 1", &all);
+        assert_eq!((settings.gid_index, settings.inline(false)), (Some(3), 64));
+        let Resolving { address_timeout, route_timeout } = settings.resolving;
         assert_eq!((address_timeout.as_millis(), route_timeout.as_millis()), (100, 200));
         let path = Path {
             mtu: 4096,
@@ -437,9 +437,9 @@ mod tests {
             service_level: 5,
             pkey: Some(0x8001),
         };
-        assert_eq!(knobs.path, path);
+        assert_eq!(settings.path, path);
         let peer = Peer { address: Some("192.0.2.9".parse().unwrap()), number: PeerNumber::Offset(-1) };
-        assert_eq!(knobs.peer, peer);
+        assert_eq!(settings.peer, peer);
         let peer = |text| with("", &[("DAPL_VERBS_PEER", text)]).peer;
         assert_eq!(peer("0x11"), Peer { address: None, number: PeerNumber::Fixed(17) });
         assert_eq!([peer("+1").number, peer("same").number], [PeerNumber::Offset(1), PeerNumber::Offset(0)]);

@@ -8,7 +8,7 @@ use std::fs::{self, OpenOptions};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 
-use dat_knobs::{SM, USNIC};
+use dat_settings::{SM, USNIC};
 use rustix::process::{Resource, getrlimit};
 
 use super::{Finding, Grade, in_effect};
@@ -91,7 +91,7 @@ fn variables(findings: &mut Vec<Finding>) {
 }
 
 fn shared_memory(findings: &mut Vec<Finding>) {
-    let directory = SM.named("dir").and_then(|knob| std::env::var(knob.variable).ok());
+    let directory = SM.named("dir").and_then(|setting| std::env::var(setting.variable).ok());
     let directory = directory.filter(|text| !text.is_empty()).unwrap_or_else(|| "/dev/shm".to_owned());
     let finding = match rustix::fs::statvfs(directory.as_str()) {
         Err(error) => Finding::new(

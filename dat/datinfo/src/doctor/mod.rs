@@ -12,7 +12,7 @@ mod wire;
 
 use std::fmt::Write;
 
-use dat_knobs::{Table, USNIC};
+use dat_settings::{Table, USNIC};
 use serde_json::{Value, json};
 
 use crate::options::{self, Options};
@@ -110,9 +110,9 @@ fn lines(findings: &[Finding]) -> String {
 
 /// A number of a table's, as it is in effect for adapters whose line says nothing else.
 fn in_effect(table: &'static Table, name: &str) -> u64 {
-    let Some(knob) = table.named(name) else { return 0 };
-    let given = std::env::var(knob.variable).ok().and_then(|text| table.value(knob, &text).ok());
-    given.unwrap_or_else(|| knob.values.default()).parse().unwrap_or(0)
+    let Some(setting) = table.named(name) else { return 0 };
+    let given = std::env::var(setting.variable).ok().and_then(|text| table.value(setting, &text).ok());
+    given.unwrap_or_else(|| setting.values.default()).parse().unwrap_or(0)
 }
 
 fn usnic_port() -> u16 {

@@ -26,7 +26,7 @@ use crate::settings::ManagerKind;
 
 /// The manager that the settings ask for.
 pub(crate) fn start(device: &Arc<Device>) -> Result<Arc<dyn Manager>> {
-    Ok(match device.knobs.manager {
+    Ok(match device.settings.manager {
         ManagerKind::Rdma => {
             let address = device.address.ok_or_else(|| {
                 log::error!("{}: no address; rdma_cm needs one on the port's network device", device.name);

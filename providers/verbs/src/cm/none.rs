@@ -48,7 +48,7 @@ pub(crate) struct NoMessages {
 impl NoMessages {
     pub(crate) fn new(device: &Arc<Device>) -> Arc<Self> {
         log::warn!("{}: connections are guessed (connection manager \"none\"): for bring-up only", device.name);
-        Self::over(SocketContext::of(device), device.knobs.peer)
+        Self::over(SocketContext::of(device), device.settings.peer)
     }
 
     fn over(place: SocketContext, peer: Peer) -> Arc<Self> {

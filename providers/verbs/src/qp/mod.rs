@@ -150,7 +150,7 @@ impl Qp {
             max_recv_wr: spec.max_recvs.max(1),
             max_send_sge: spec.max_request_iov.max(1),
             max_recv_sge: spec.max_recv_iov.max(1),
-            max_inline: device.knobs.inline(device.context.is_iwarp()),
+            max_inline: device.settings.inline(device.context.is_iwarp()),
         };
         let hw = ibv::Qp::new(&pd.0, &attributes).map_err(|error| {
             log::error!("{}: no queue pair ({attributes:?}): {error}", device.context.name());

@@ -6,8 +6,8 @@
 #![forbid(unsafe_code)]
 
 mod header;
-mod knobs;
 mod roff;
+mod settings;
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,7 +64,7 @@ fn write(made: &[Made], root: &Path) -> std::io::Result<()> {
 /// All pages.
 pub(crate) fn pages() -> Result<Vec<Made>> {
     let declared = declared()?;
-    let variables = knobs::rows(&read("docs/settings.md")?);
+    let variables = settings::rows(&read("docs/settings.md")?);
     let release = release::current()?;
     let (date, release) = (release.date.as_str(), format!("dapl-rs {}", release.version));
     let foot = Foot { date, release: &release };
@@ -75,7 +75,7 @@ pub(crate) fn pages() -> Result<Vec<Made>> {
         if path != format!("docs/man/{}.{}.md", page.name, page.section) {
             return Err(wrong(format!("it is the page of {}({})", page.name, page.section)));
         }
-        knobs::fill_in(&mut page, &variables).map_err(wrong)?;
+        settings::fill_in(&mut page, &variables).map_err(wrong)?;
         let synopsis = synopsis(&mut page, &declared).map_err(wrong)?;
         let text = roff::render(&page, &synopsis, &foot);
         made.push(Made { path: format!("man{0}/{1}.{0}", page.section, page.name), text });

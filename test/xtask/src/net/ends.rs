@@ -16,7 +16,7 @@ use super::wire::{DEVICE, Wire};
 use crate::Result;
 use crate::quiet::run_quietly;
 
-/// Nobody who is left may need longer to see it: more than all retries take, unless somebody sets the knobs.
+/// Nobody who is left may need longer to see it: more than all retries take, unless somebody sets the settings.
 const BOUND: Duration = Duration::from_secs(60);
 /// For a stream that never ends by itself: the client's seconds.
 const FOR_EVER: &str = "600";

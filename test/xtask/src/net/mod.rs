@@ -2,7 +2,7 @@
 //! check, as cargo's suites report.
 //!
 //! A check is a function over a wire of its own (`wire`), which it spoils with `rule`s; what it needs to run is in `setting`.
-//! The checks are `flows` (what must get through, whole), `settings` (the same, with knobs that change what is on the wire),
+//! The checks are `flows` (what must get through, whole), `settings` (the same, with settings that change what is on the wire),
 //! `ends` (what must be noticed) and `trust` (which process gets a request). None asserts how fast anything is, but that a flow
 //! shares a link with the kernel's TCP as that does with itself; limits are there to end what hangs.
 //!

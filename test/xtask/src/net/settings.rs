@@ -1,4 +1,4 @@
-//! Knobs that change what is on the wire: a flow gets through with each, where packets are lost; and who has no key gets
+//! Settings that change what is on the wire: a flow gets through with each, where packets are lost; and who has no key gets
 //! nowhere.
 #![forbid(unsafe_code)]
 

@@ -223,7 +223,7 @@ impl RdmaLink {
             return Ok(());
         }
         manager.forget(self.number);
-        let resolved = link.id.resolve_address(link.target.peer, device.knobs.resolving.address_timeout);
+        let resolved = link.id.resolve_address(link.target.peer, device.settings.resolving.address_timeout);
         if let Err(error) = resolved {
             core.over(&*link, self.broken("cannot ask again", &error));
         }
@@ -247,7 +247,7 @@ impl RdmaLink {
     }
 
     fn resolve_route(&self, device: &Device) -> std::result::Result<(), ConnectionEvent> {
-        self.id.resolve_route(device.knobs.resolving.route_timeout).map_err(|error| self.broken("no route", &error))
+        self.id.resolve_route(device.settings.resolving.route_timeout).map_err(|error| self.broken("no route", &error))
     }
 
     /// Address or route did not answer: once more, if that is why.
@@ -263,7 +263,7 @@ impl RdmaLink {
             );
             return Err(ConnectionEvent::Unreachable);
         }
-        let resolving = device.knobs.resolving;
+        let resolving = device.settings.resolving;
         let started = match which {
             0 => self.id.resolve_address(self.target.peer, resolving.address_timeout),
             _ => self.id.resolve_route(resolving.route_timeout),
@@ -275,7 +275,7 @@ impl RdmaLink {
         if self.id.port() != device.port {
             log::warn!("{}: the way to {} leads through port {}", device.name, self.target.peer, self.id.port());
         }
-        let (reads, path) = (core.reads(), device.knobs.path);
+        let (reads, path) = (core.reads(), device.settings.path);
         let terms = Terms {
             responder_resources: reads.incoming,
             initiator_depth: reads.outgoing,
@@ -330,8 +330,8 @@ fn path_of(id: &Id, device: &Device, terms: Option<&Terms>) -> io::Result<Path> 
     let init = id.change(ibv_qp_state::IBV_QPS_INIT)?;
     let mut to_receive = id.change(ibv_qp_state::IBV_QPS_RTR)?;
     let mut to_send = id.change(ibv_qp_state::IBV_QPS_RTS)?;
-    let knobs = device.knobs.path;
-    to_receive.attributes.min_rnr_timer = knobs.rnr_timer;
+    let settings = device.settings.path;
+    to_receive.attributes.min_rnr_timer = settings.rnr_timer;
     to_receive.mask |= ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0 as i32;
     if let Some(terms) = terms {
         to_receive.attributes.max_dest_rd_atomic = terms.responder_resources;
@@ -339,7 +339,7 @@ fn path_of(id: &Id, device: &Device, terms: Option<&Terms>) -> io::Result<Path> 
     }
     // The kernel's timeout for Ethernet is seconds, so a lost packet would be noticed late.
     if device.is_ethernet() {
-        to_send.attributes.timeout = to_send.attributes.timeout.min(knobs.ack_timer);
+        to_send.attributes.timeout = to_send.attributes.timeout.min(settings.ack_timer);
     }
     Ok(Path { init: Some(init), to_receive, to_send })
 }

@@ -275,12 +275,12 @@ impl Manager for Rdma {
         let number = self.number();
         let failed = |error: io::Error| failure_of_connect(ip, &error);
         let id = self.bound_id(number, ip).map_err(failed)?;
-        let resolving = device.knobs.resolving;
+        let resolving = device.settings.resolving;
         let target = Target {
             peer: SocketAddr::new(ip, port_of(spec.qual)),
             private_data: spec.private_data.to_vec(),
             began: Instant::now(),
-            retry: Retry::new(device.knobs.listener_wait),
+            retry: Retry::new(device.settings.listener_wait),
         };
         let link = Arc::new(RdmaLink::active(self, number, id, qp, target));
         self.known.lock().insert(number, EventOwner::Link(link.clone()));

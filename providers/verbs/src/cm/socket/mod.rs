@@ -79,7 +79,7 @@ impl SocketContext {
             reactor: device.reactor.clone(),
             guide: GidLookup::new(&device.reactor),
             address: device.address,
-            listener_wait: device.knobs.listener_wait,
+            listener_wait: device.settings.listener_wait,
             ours: Box::new(move || at.upgrade().and_then(|device| path::ours(&device))),
             reaching: Box::new(move |ours, peer| path::reaching(&*of.upgrade()?, ours, peer)),
             arrived: Box::new(move |listener, waiting, info| {

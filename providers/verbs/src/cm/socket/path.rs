@@ -34,7 +34,7 @@ pub(crate) struct LocalEnd {
     pub(crate) gid: Gid,
     /// SocketContext of the partition key in the port's table, where it is not the first.
     pub(crate) partition: Option<u16>,
-    pub(crate) knobs: settings::Path,
+    pub(crate) settings: settings::Path,
 }
 
 /// The peer's end.
@@ -60,7 +60,13 @@ impl Display for RemoteEnd {
 
 impl LocalEnd {
     /// `attributes` are those of the port now: a subnet manager may have changed them.
-    pub(crate) fn new(port: u8, attributes: &ibv_port_attr, gid_index: u32, gid: Gid, knobs: settings::Path) -> Self {
+    pub(crate) fn new(
+        port: u8,
+        attributes: &ibv_port_attr,
+        gid_index: u32,
+        gid: Gid,
+        settings: settings::Path,
+    ) -> Self {
         LocalEnd {
             port,
             lid: attributes.lid,
@@ -70,13 +76,13 @@ impl LocalEnd {
             gid_index: u8::try_from(gid_index).unwrap_or(u8::MAX),
             gid,
             partition: None,
-            knobs,
+            settings,
         }
     }
 
     /// Packets have a global header, so the peer's GID must be known.
     pub(crate) fn is_global(&self) -> bool {
-        self.is_ethernet || self.knobs.global_routing
+        self.is_ethernet || self.settings.global_routing
     }
 
     /// Whether packets from our GID can reach the peer's.
@@ -86,15 +92,15 @@ impl LocalEnd {
 
     /// The steps to RTS.
     pub(crate) fn path(&self, theirs: &RemoteEnd, reads: Reads) -> Path {
-        let knobs = &self.knobs;
+        let settings = &self.settings;
         let to_receive = Change {
             attributes: ibv_qp_attr {
                 qp_state: ibv_qp_state::IBV_QPS_RTR,
-                path_mtu: mtu(knobs.mtu).min(self.active_mtu),
+                path_mtu: mtu(settings.mtu).min(self.active_mtu),
                 dest_qp_num: theirs.number,
                 rq_psn: FIRST_PACKET,
                 max_dest_rd_atomic: reads.incoming,
-                min_rnr_timer: knobs.rnr_timer,
+                min_rnr_timer: settings.rnr_timer,
                 ah_attr: self.address_handle(theirs),
                 ..Default::default()
             },
@@ -111,9 +117,9 @@ impl LocalEnd {
             attributes: ibv_qp_attr {
                 qp_state: ibv_qp_state::IBV_QPS_RTS,
                 sq_psn: FIRST_PACKET,
-                timeout: knobs.ack_timer,
-                retry_cnt: knobs.ack_retry,
-                rnr_retry: knobs.rnr_retry,
+                timeout: settings.ack_timer,
+                retry_cnt: settings.ack_retry,
+                rnr_retry: settings.rnr_retry,
                 max_rd_atomic: reads.outgoing,
                 ..Default::default()
             },
@@ -144,16 +150,20 @@ impl LocalEnd {
     }
 
     fn address_handle(&self, theirs: &RemoteEnd) -> ibv_ah_attr {
-        let mut handle =
-            ibv_ah_attr { dlid: theirs.lid, sl: self.knobs.service_level, port_num: self.port, ..Default::default() };
+        let mut handle = ibv_ah_attr {
+            dlid: theirs.lid,
+            sl: self.settings.service_level,
+            port_num: self.port,
+            ..Default::default()
+        };
         if self.is_global() {
             handle.is_global = 1;
             handle.grh = ibv_global_route {
                 dgid: ibv_gid { raw: theirs.gid },
                 flow_label: 0,
                 sgid_index: self.gid_index,
-                hop_limit: self.knobs.hop_limit,
-                traffic_class: self.knobs.traffic_class,
+                hop_limit: self.settings.hop_limit,
+                traffic_class: self.settings.traffic_class,
             };
         }
         handle
@@ -166,9 +176,9 @@ pub(crate) fn ours(device: &Device) -> Option<LocalEnd> {
     let attributes = device.context.port(port).inspect_err(|error| {
         log::error!("{}: port {port} of {name} cannot be queried: {error}", device.name);
     });
-    let knobs = device.knobs.path;
-    let mut ours = LocalEnd::new(port, &attributes.ok()?, device.gid.index, device.gid.raw, knobs);
-    ours.partition = knobs.pkey.map(|key| {
+    let settings = device.settings.path;
+    let mut ours = LocalEnd::new(port, &attributes.ok()?, device.gid.index, device.gid.raw, settings);
+    ours.partition = settings.pkey.map(|key| {
         let entry = |place: u16| {
             std::fs::read_to_string(format!("/sys/class/infiniband/{name}/ports/{port}/pkeys/{place}")).ok()
         };
@@ -186,7 +196,7 @@ pub(crate) fn ours(device: &Device) -> Option<LocalEnd> {
 /// Local parameters with another GID of the port, which reaches the peer's. `None`: the port has no such GID, or
 /// `DAPL_VERBS_GID_INDEX` is set.
 pub(crate) fn reaching(device: &Device, ours: LocalEnd, peer: &Gid) -> Option<LocalEnd> {
-    if device.knobs.gid_index.is_some() {
+    if device.settings.gid_index.is_some() {
         return None;
     }
     let gids = device.context.gids(device.port).inspect_err(|error| {
@@ -228,7 +238,7 @@ pub(crate) mod tests {
     pub(crate) fn port(link_layer: u32) -> LocalEnd {
         let attributes =
             ibv_port_attr { lid: 4, link_layer: link_layer as u8, active_mtu: IBV_MTU_4096, ..Default::default() };
-        let knobs = settings::Path {
+        let settings = settings::Path {
             mtu: 1024,
             ack_timer: 16,
             ack_retry: 7,
@@ -240,7 +250,7 @@ pub(crate) mod tests {
             service_level: 0,
             pkey: None,
         };
-        LocalEnd::new(2, &attributes, 6, [8; 16], knobs)
+        LocalEnd::new(2, &attributes, 6, [8; 16], settings)
     }
 
     fn handle(ours: &LocalEnd) -> ibv_ah_attr {
@@ -273,7 +283,7 @@ pub(crate) mod tests {
     fn on_infiniband_only_on_request() {
         let mut ours = port(ibverbs_sys::IBV_LINK_LAYER_INFINIBAND);
         assert_eq!((ours.is_global(), handle(&ours).is_global, handle(&ours).grh.hop_limit), (false, 0, 0));
-        ours.knobs.global_routing = true;
+        ours.settings.global_routing = true;
         assert_eq!((ours.is_global(), handle(&ours).is_global), (true, 1));
     }
 
@@ -282,7 +292,7 @@ pub(crate) mod tests {
         let mut ours = port(IBV_LINK_LAYER_ETHERNET);
         ours.active_mtu = IBV_MTU_512;
         assert_eq!(ours.path(&REMOTE, READS).to_receive.attributes.path_mtu, IBV_MTU_512);
-        ours.knobs.mtu = 256;
+        ours.settings.mtu = 256;
         assert_eq!(ours.path(&REMOTE, READS).to_receive.attributes.path_mtu, IBV_MTU_256);
     }
 

@@ -52,7 +52,7 @@ const SUITES: &str = "DAPL_TEST_ DAPL_SIM_ DAPL_FUZZ_ DAPL_FAULTY";
 
 /// One thing that can be set.
 #[derive(Debug)]
-pub struct Knob {
+pub struct Setting {
     /// In `ia_params`; empty where only the environment sets it.
     pub name: &'static str,
     /// In the environment; empty where only `ia_params` sets it.
@@ -63,7 +63,7 @@ pub struct Knob {
     pub meaning: &'static str,
 }
 
-/// What a knob can be set to.
+/// What a setting can be set to.
 #[derive(Debug)]
 pub enum Values {
     /// Any text; what happens without it, in words.
@@ -99,14 +99,14 @@ pub struct Table {
     /// How its numbers are written.
     pub notation: Notation,
     /// The settings.
-    pub knobs: &'static [Knob],
+    pub settings: &'static [Setting],
 }
 
 /// What a variable is to this implementation.
 #[derive(Clone, Copy, Debug)]
 pub enum Known {
     /// It is read.
-    Read(&'static Table, &'static Knob),
+    Read(&'static Table, &'static Setting),
     /// Others read it, or a build does; here it changes nothing.
     Idle,
     /// It is not read; what to use instead.
@@ -125,8 +125,8 @@ pub fn look_up(name: &str) -> Known {
         return Known::Idle;
     }
     for table in ALL {
-        if let Some(knob) = table.knobs.iter().find(|knob| knob.variable == name) {
-            return Known::Read(table, knob);
+        if let Some(setting) = table.settings.iter().find(|setting| setting.variable == name) {
+            return Known::Read(table, setting);
         }
     }
     if let Some((_, instead)) = NO_EFFECT.iter().find(|(known, _)| *known == name) {
@@ -143,13 +143,13 @@ impl Table {
     pub fn unknown(&self, names: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
         let is_unread = |name: &str| !matches!(look_up(name), Known::NoEffect(_));
         names.filter(move |name| {
-            self.claims(name) && is_unread(name) && self.knobs.iter().all(|knob| knob.variable != *name)
+            self.claims(name) && is_unread(name) && self.settings.iter().all(|setting| setting.variable != *name)
         })
     }
 
     /// The setting of this name in `ia_params`.
-    pub fn named(&self, name: &str) -> Option<&'static Knob> {
-        self.knobs.iter().find(|knob| !name.is_empty() && knob.name == name)
+    pub fn named(&self, name: &str) -> Option<&'static Setting> {
+        self.settings.iter().find(|setting| !name.is_empty() && setting.name == name)
     }
 
     /// The settings that the words of `ia_params` make, in their order, and the words that make none: a name that is not in
@@ -162,7 +162,7 @@ impl Table {
             let pair = word.split_once('=').filter(|(name, _)| !name.contains('/'));
             match pair {
                 Some((name, value)) => match self.named(name) {
-                    Some(knob) => words.push((knob.name, value.to_owned())),
+                    Some(setting) => words.push((setting.name, value.to_owned())),
                     None => odd.push(word.to_owned()),
                 },
                 None => match plain.next() {
@@ -175,12 +175,12 @@ impl Table {
     }
 
     /// What such a text sets, as it will be used; the error says what is allowed.
-    pub fn value(&self, knob: &Knob, text: &str) -> Result<String, String> {
+    pub fn value(&self, setting: &Setting, text: &str) -> Result<String, String> {
         let text = if self.notation == Notation::C { text.trim() } else { text };
         if self.notation == Notation::C && text.is_empty() {
-            return Ok(knob.values.default());
+            return Ok(setting.values.default());
         }
-        match &knob.values {
+        match &setting.values {
             Values::Text(_) => Some(text.to_owned()),
             Values::OneOf(words) => words.contains(&text).then(|| text.to_owned()),
             Values::Order(words) => is_order(words, text).then(|| text.to_owned()),
@@ -188,7 +188,7 @@ impl Table {
                 self.number(text).filter(|value| (low..=high).contains(&value)).map(|value| value.to_string())
             }
         }
-        .ok_or_else(|| knob.values.allowed())
+        .ok_or_else(|| setting.values.allowed())
     }
 
     fn number(&self, text: &str) -> Option<u64> {
@@ -266,7 +266,7 @@ impl Values {
     }
 }
 
-impl Knob {
+impl Setting {
     /// What a page about it must say: its values, and its meaning.
     pub fn facts(&self) -> Vec<String> {
         let quoted = |word: &&str| format!("`{word}`");
@@ -306,11 +306,16 @@ mod tests {
         prefix: "DAPL_X",
         plain: &[],
         notation: Notation::Decimal,
-        knobs: &[
-            Knob { name: "dir", variable: "DAPL_X_DIR", values: Values::Text("home"), meaning: "a place" },
-            Knob { name: "count", variable: "DAPL_X_COUNT", values: number(2, 9_000, 1_234, " ms"), meaning: "a time" },
-            Knob { name: "way", variable: "DAPL_X_WAY", values: Values::Order(&["a", "b", "c"]), meaning: "ways" },
-            Knob { name: "mode", variable: "DAPL_X_MODE", values: Values::OneOf(&["on", "off"]), meaning: "a mode" },
+        settings: &[
+            Setting { name: "dir", variable: "DAPL_X_DIR", values: Values::Text("home"), meaning: "a place" },
+            Setting {
+                name: "count",
+                variable: "DAPL_X_COUNT",
+                values: number(2, 9_000, 1_234, " ms"),
+                meaning: "a time",
+            },
+            Setting { name: "way", variable: "DAPL_X_WAY", values: Values::Order(&["a", "b", "c"]), meaning: "ways" },
+            Setting { name: "mode", variable: "DAPL_X_MODE", values: Values::OneOf(&["on", "off"]), meaning: "a mode" },
         ],
     };
 
@@ -326,7 +331,7 @@ mod tests {
 
     #[test]
     fn facts_are_values_and_meaning() {
-        let facts: Vec<_> = TABLE.knobs.iter().map(|knob| knob.facts().join("; ")).collect();
+        let facts: Vec<_> = TABLE.settings.iter().map(|setting| setting.facts().join("; ")).collect();
         let all =
             ["a place", "2 to 9,000 (default 1,234); a time", "`auto`; `a`; `b`; `c`; ways", "`on`; `off`; a mode"];
         assert_eq!(facts, all);
@@ -347,7 +352,7 @@ mod tests {
 
     #[test]
     fn numbers_in_c_are_written_as_in_c() {
-        let mask = &LIBDAT.knobs[1];
+        let mask = &LIBDAT.settings[1];
         assert_eq!(
             (LIBDAT.value(mask, " 0x10 ").as_deref(), LIBDAT.value(mask, "010").as_deref()),
             (Ok("16"), Ok("8"))
@@ -363,11 +368,11 @@ mod tests {
         let mut names = BTreeSet::new();
         for table in ALL {
             let mut own = BTreeSet::new();
-            for knob in table.knobs.iter().filter(|knob| !knob.variable.is_empty()) {
-                assert!(own.insert(knob.variable), "{} twice", knob.variable);
+            for setting in table.settings.iter().filter(|setting| !setting.variable.is_empty()) {
+                assert!(own.insert(setting.variable), "{} twice", setting.variable);
                 let is_found =
-                    matches!(look_up(knob.variable), Known::Read(_, found) if found.variable == knob.variable);
-                assert!(is_found, "{}", knob.variable);
+                    matches!(look_up(setting.variable), Known::Read(_, found) if found.variable == setting.variable);
+                assert!(is_found, "{}", setting.variable);
             }
             if table.provider != "libdat" {
                 names.append(&mut own);

@@ -4,21 +4,21 @@
 #![forbid(unsafe_code)]
 
 use crate::common::{dir, give_up, keepalive, listener_wait, spin};
-use crate::{Knob, Notation, Table, Values};
+use crate::{Notation, Setting, Table, Values};
 
 /// The settings of `libdaplsm.so.1`.
 pub static SM: Table =
-    Table { provider: "sm", prefix: "DAPL_SM", plain: &["dir"], notation: Notation::Decimal, knobs: KNOBS };
+    Table { provider: "sm", prefix: "DAPL_SM", plain: &["dir"], notation: Notation::Decimal, settings: SETTINGS };
 
-const KNOBS: &[Knob] = &[
+const SETTINGS: &[Setting] = &[
     dir("base directory in which processes meet"),
-    Knob {
+    Setting {
         name: "rma",
         variable: "DAPL_SM_RMA",
         values: Values::Order(&["knem", "cma", "mmap"]),
         meaning: "how RDMA moves bytes",
     },
-    Knob {
+    Setting {
         name: "cma",
         variable: "DAPL_SM_CMA",
         values: Values::OneOf(&["closed", "open"]),

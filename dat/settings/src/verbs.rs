@@ -4,104 +4,104 @@
 #![forbid(unsafe_code)]
 
 use crate::common::{dir, listener_wait, rnr_retry};
-use crate::{Knob, Notation, Table, Values, number};
+use crate::{Notation, Setting, Table, Values, number};
 
 /// The settings of `libdaplverbs.so.1`.
 pub static VERBS: Table =
-    Table { provider: "verbs", prefix: "DAPL_VERBS", plain: &[], notation: Notation::C, knobs: KNOBS };
+    Table { provider: "verbs", prefix: "DAPL_VERBS", plain: &[], notation: Notation::C, settings: SETTINGS };
 
 const fn optional(low: u64, high: u64, unset: &'static str, unit: &'static str) -> Values {
     Values::Optional { low, high, unset, unit }
 }
 
-const KNOBS: &[Knob] = &[
-    Knob {
+const SETTINGS: &[Setting] = &[
+    Setting {
         name: "cm",
         variable: "DAPL_VERBS_CM",
         values: Values::OneOf(&["rdma", "socket", "none"]),
         meaning: "the connection manager",
     },
-    Knob {
+    Setting {
         name: "",
         variable: "DAPL_VERBS_GID_INDEX",
         values: optional(0, 65_535, "the one of the address", ""),
         meaning: "which GID of the port",
     },
-    Knob {
+    Setting {
         name: "",
         variable: "DAPL_MAX_INLINE",
         values: optional(0, 4_096, "200; 64 over iWARP", " bytes"),
         meaning: "bytes that a send carries inline",
     },
-    Knob {
+    Setting {
         name: "",
         variable: "DAPL_CM_ARP_TIMEOUT_MS",
         values: number(1, 3_600_000, 4_000, " ms"),
         meaning: "`rdma`: time to resolve an address",
     },
-    Knob {
+    Setting {
         name: "",
         variable: "DAPL_CM_ROUTE_TIMEOUT_MS",
         values: number(1, 3_600_000, 4_000, " ms"),
         meaning: "`rdma`: time to resolve a route",
     },
-    Knob {
+    Setting {
         name: "",
         variable: "DAPL_IBHOSTS",
         values: Values::Text("dapl/ibhosts in the configuration directory"),
         meaning: "`socket` and `none`: the file that says which GID a host has",
     },
-    Knob {
+    Setting {
         name: "",
         variable: "DAPL_IB_MTU",
         values: Values::OneOf(&["1024", "256", "512", "2048", "4096"]),
         meaning: "`socket` and `none`: bytes per packet, at most what the port has active",
     },
-    Knob {
+    Setting {
         name: "",
         variable: "DAPL_ACK_TIMER",
         values: number(0, 31, 16, ""),
         meaning: "time to wait for an acknowledgement, 4.096 us times 2 to the power of this",
     },
-    Knob { name: "", variable: "DAPL_ACK_RETRY", values: number(0, 7, 7, ""), meaning: "how often to repeat then" },
-    Knob {
+    Setting { name: "", variable: "DAPL_ACK_RETRY", values: number(0, 7, 7, ""), meaning: "how often to repeat then" },
+    Setting {
         name: "",
         variable: "DAPL_RNR_TIMER",
         values: number(0, 31, 12, ""),
         meaning: "the code of how long a peer without a receive makes us wait",
     },
-    Knob {
+    Setting {
         name: "",
         variable: "DAPL_GLOBAL_ROUTING",
         values: number(0, 1, 0, ""),
         meaning: "`socket` and `none`: a global header in every packet; on Ethernet always",
     },
-    Knob {
+    Setting {
         name: "",
         variable: "DAPL_HOP_LIMIT",
         values: number(0, 255, 255, ""),
         meaning: "`socket` and `none`: hop limit of the global header",
     },
-    Knob {
+    Setting {
         name: "",
         variable: "DAPL_TCLASS",
         values: number(0, 255, 0, ""),
         meaning: "`socket` and `none`: traffic class of the global header",
     },
-    Knob {
+    Setting {
         name: "",
         variable: "DAPL_IB_SL",
         values: number(0, 15, 0, ""),
         meaning: "`socket` and `none`: service level",
     },
-    Knob {
+    Setting {
         name: "",
         variable: "DAPL_IB_PKEY",
         values: optional(0, 65_535, "the first of the port's", ""),
         meaning: "`socket` and `none`: partition key; 0 is as unset",
     },
-    Knob { name: "", ..dir("base directory in which processes find each other's names of shared memory") },
-    Knob {
+    Setting { name: "", ..dir("base directory in which processes find each other's names of shared memory") },
+    Setting {
         name: "",
         variable: "DAPL_VERBS_PEER",
         values: Values::Text("our own address and number"),
@@ -109,5 +109,5 @@ const KNOBS: &[Knob] = &[
                   with a comma between if both are given",
     },
     listener_wait(),
-    Knob { name: "", ..rnr_retry() },
+    Setting { name: "", ..rnr_retry() },
 ];

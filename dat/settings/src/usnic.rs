@@ -5,51 +5,56 @@
 #![forbid(unsafe_code)]
 
 use crate::common::{dir, give_up, keepalive, listener_wait, rnr_retry, spin};
-use crate::{Knob, Notation, Table, Values, number};
+use crate::{Notation, Setting, Table, Values, number};
 
 /// The settings of `libdaplusnic.so.1`.
-pub static USNIC: Table =
-    Table { provider: "usnic", prefix: "DAPL_USNIC", plain: &["address"], notation: Notation::Decimal, knobs: KNOBS };
+pub static USNIC: Table = Table {
+    provider: "usnic",
+    prefix: "DAPL_USNIC",
+    plain: &["address"],
+    notation: Notation::Decimal,
+    settings: SETTINGS,
+};
 
-const KNOBS: &[Knob] = &[
-    Knob {
+const SETTINGS: &[Setting] = &[
+    Setting {
         name: "address",
         variable: "",
         values: Values::Text("the first interface that is up and leads elsewhere"),
         meaning: "interface, or one of its addresses, that the IA is bound to; with `%` and the interface for a link-local one",
     },
     dir("base directory in which processes find each other's listeners and names of shared memory"),
-    Knob {
+    Setting {
         name: "port",
         variable: "DAPL_USNIC_PORT",
         values: number(1, 65_535, 17_471, ""),
         meaning: "UDP port of set-ups, the same for all who are to meet",
     },
-    Knob {
+    Setting {
         name: "data_ports",
         variable: "DAPL_USNIC_DATA_PORTS",
         values: Values::Text("whichever is free"),
         meaning: "UDP ports that data leave from, as `7000-7099`; without it whichever is free",
     },
-    Knob {
+    Setting {
         name: "buffer",
         variable: "DAPL_USNIC_BUFFER",
         values: number(8 << 10, 1 << 30, 8 << 20, " bytes"),
         meaning: "receive buffer of the data socket; peers send no more than it holds; its send buffer is half as large",
     },
-    Knob {
+    Setting {
         name: "mtu",
         variable: "DAPL_USNIC_MTU",
         values: number(1_200, 65_507, 65_507, " bytes"),
         meaning: "largest payload of a datagram that is tried on a path",
     },
-    Knob {
+    Setting {
         name: "congestion",
         variable: "DAPL_USNIC_CONGESTION",
         values: Values::OneOf(&["bbr", "cubic"]),
         meaning: "congestion control to other hosts: BBRv3, or CUBIC",
     },
-    Knob {
+    Setting {
         name: "key",
         variable: "DAPL_USNIC_KEY",
         values: Values::Text("none: the path is trusted"),

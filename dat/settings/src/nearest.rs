@@ -8,7 +8,7 @@ const LEAST: f64 = 0.75;
 
 /// The variable most similar to `name` (Damerau-Levenshtein distance over the longer length). `None` if none is similar.
 pub fn nearest(name: &str) -> Option<&'static str> {
-    let variables = ALL.iter().flat_map(|table| table.knobs.iter().map(|knob| knob.variable));
+    let variables = ALL.iter().flat_map(|table| table.settings.iter().map(|setting| setting.variable));
     let variables = variables.filter(|variable| !variable.is_empty());
     let rated = variables.map(|variable| (variable, strsim::normalized_damerau_levenshtein(name, variable)));
     let (variable, similarity) = rated.max_by(|(_, a), (_, b)| a.total_cmp(b))?;

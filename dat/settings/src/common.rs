@@ -1,7 +1,7 @@
 //! What can be set in libdat, and in all providers.
 #![forbid(unsafe_code)]
 
-use crate::{Knob, Notation, Table, Values, number};
+use crate::{Notation, Setting, Table, Values, number};
 
 const MASK: u64 = u32::MAX as u64;
 
@@ -11,27 +11,27 @@ pub static LIBDAT: Table = Table {
     prefix: "DAT",
     plain: &[],
     notation: Notation::C,
-    knobs: &[
-        Knob {
+    settings: &[
+        Setting {
             name: "",
             variable: "DAT_OVERRIDE",
             values: Values::Text("dat.conf in the configuration directory, or in one of the usual ones"),
             meaning: "the one dat.conf to read",
         },
-        Knob {
+        Setting {
             name: "",
             variable: "DAT_DBG_TYPE",
             values: number(0, MASK, 1, ""),
             meaning: "what libdat tells: bits 0x1 refusals and complaints, 0x2 all of them without limit, 0x4 files and \
                       loading, 0x8 registrations, 0x10 calls into providers, 0x20 calls of programs",
         },
-        Knob {
+        Setting {
             name: "",
             variable: "DAT_DBG_LEVEL",
             values: number(0, MASK, 0, ""),
             meaning: "further bits of `DAT_DBG_TYPE`",
         },
-        Knob {
+        Setting {
             name: "",
             variable: "DAT_DBG_DEST",
             values: number(1, 3, 1, ""),
@@ -46,28 +46,33 @@ pub static DAPL: Table = Table {
     prefix: "DAPL",
     plain: &[],
     notation: Notation::C,
-    knobs: &[
-        Knob {
+    settings: &[
+        Setting {
             name: "",
             variable: "DAPL_DBG_TYPE",
             values: number(0, MASK, 3, ""),
             meaning: "what providers tell: bits 0x1 errors and 0x2 warnings, 0x4 event dispatchers, 0x8 connections, 0x10 \
                       endpoints, 0x20 the rest, 0x40 notification objects, 0x1000 counters when an adapter is closed",
         },
-        Knob { name: "", variable: "DAPL_DBG_DEST", values: number(1, 3, 1, ""), meaning: "where: as `DAT_DBG_DEST`" },
-        Knob {
+        Setting {
+            name: "",
+            variable: "DAPL_DBG_DEST",
+            values: number(1, 3, 1, ""),
+            meaning: "where: as `DAT_DBG_DEST`",
+        },
+        Setting {
             name: "",
             variable: "DAPL_COUNTERS",
             values: Values::OneOf(&["on", "off"]),
             meaning: "whether a process with an endpoint or a listener answers its user's tools that ask for its counters",
         },
-        Knob {
+        Setting {
             name: "io_trc",
             variable: "DAPL_DBG_IO_TRC",
             values: number(0, 65_536, 0, " posts"),
             meaning: "posts that each endpoint remembers, rounded up to a power of two; 1 is 32, 0 none",
         },
-        Knob {
+        Setting {
             name: "",
             variable: "DAPL_DBG_IO_TRC_FILE",
             values: Values::Text("none"),
@@ -79,8 +84,8 @@ pub static DAPL: Table = Table {
 // Settings of several providers have one name, and one variable that sets them all.
 
 /// Where processes meet; each provider has a default of its own.
-pub(crate) const fn dir(meaning: &'static str) -> Knob {
-    Knob {
+pub(crate) const fn dir(meaning: &'static str) -> Setting {
+    Setting {
         name: "dir",
         variable: "DAPL_DIR",
         values: Values::Text("one of this user's under /dev/shm for each provider"),
@@ -89,8 +94,8 @@ pub(crate) const fn dir(meaning: &'static str) -> Knob {
 }
 
 /// How long a wait polls.
-pub(crate) const fn spin() -> Knob {
-    Knob {
+pub(crate) const fn spin() -> Setting {
+    Setting {
         name: "spin_us",
         variable: "DAPL_SPIN_US",
         values: number(0, 1_000_000, 150, " us"),
@@ -99,8 +104,8 @@ pub(crate) const fn spin() -> Knob {
 }
 
 /// How often an idle connection is used.
-pub(crate) const fn keepalive(default: u64) -> Knob {
-    Knob {
+pub(crate) const fn keepalive(default: u64) -> Setting {
+    Setting {
         name: "keepalive_ms",
         variable: "DAPL_KEEPALIVE_MS",
         values: number(100, 3_600_000, default, " ms"),
@@ -109,8 +114,8 @@ pub(crate) const fn keepalive(default: u64) -> Knob {
 }
 
 /// When a silent peer is lost.
-pub(crate) const fn give_up(default: u64) -> Knob {
-    Knob {
+pub(crate) const fn give_up(default: u64) -> Setting {
+    Setting {
         name: "give_up_ms",
         variable: "DAPL_GIVE_UP_MS",
         values: number(1_000, 3_600_000, default, " ms"),
@@ -119,8 +124,8 @@ pub(crate) const fn give_up(default: u64) -> Knob {
 }
 
 /// How long a request waits for its listener.
-pub(crate) const fn listener_wait() -> Knob {
-    Knob {
+pub(crate) const fn listener_wait() -> Setting {
+    Setting {
         name: "listener_wait_ms",
         variable: "DAPL_LISTENER_WAIT_MS",
         values: number(0, 60_000, 50, " ms"),
@@ -129,8 +134,8 @@ pub(crate) const fn listener_wait() -> Knob {
 }
 
 /// How often a send is repeated that found no receive.
-pub(crate) const fn rnr_retry() -> Knob {
-    Knob {
+pub(crate) const fn rnr_retry() -> Setting {
+    Setting {
         name: "rnr_retry",
         variable: "DAPL_RNR_RETRY",
         values: number(0, 7, 7, ""),
