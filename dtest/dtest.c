@@ -112,7 +112,7 @@ static const char *connection_word(DAT_EVENT_NUMBER number)
     case DAT_CONNECTION_REQUEST_EVENT: return "a connection request";
     case DAT_CONNECTION_EVENT_ESTABLISHED: return "established";
     case DAT_CONNECTION_EVENT_PEER_REJECTED: return "rejected by the peer";
-    case DAT_CONNECTION_EVENT_NON_PEER_REJECTED: return "rejected, nobody listens there";
+    case DAT_CONNECTION_EVENT_NON_PEER_REJECTED: return "rejected, no program listens there";
     case DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR: return "accepted, but the peer was gone";
     case DAT_CONNECTION_EVENT_DISCONNECTED: return "disconnected";
     case DAT_CONNECTION_EVENT_BROKEN: return "broken";
@@ -513,7 +513,7 @@ static struct hello hello(bool client)
     return hello;
 }
 
-/* Where nothing manages connections (verbs with cm=none), no private data travel, and nobody learns of a disconnect. */
+/* Without a connection manager (verbs with cm=none), there are no private data and no disconnect events. */
 static bool unmanaged(void)
 {
     return provider_attr.max_private_data_size < (DAT_COUNT)sizeof(struct hello);
@@ -529,7 +529,7 @@ static void check_hello(const void *data, DAT_COUNT size, bool client)
         fail("private data of %d bytes in place of %zu", size, sizeof got);
     memcpy(&got, data, sizeof got);
     if (memcmp(got.greeting, wanted.greeting, sizeof got.greeting) || memcmp(got.role, wanted.role, sizeof got.role))
-        fail("private data of somebody else than a dtest %s", wanted.role);
+        fail("private data are not those of a dtest %s", wanted.role);
     if (memcmp(&got, &wanted, sizeof got))
         fail("the %s runs with -b %" PRIu64 " -B %u, we with -b %zu -B %u", wanted.role, be64toh(got.bytes),
              ntohl(got.bursts), opt.bytes, opt.bursts);
@@ -541,7 +541,7 @@ static uint64_t accept_client(void)
     ok("dat_evd_create (requests)", dat_evd_create(ia, 4, cno, DAT_EVD_CR_FLAG, &cr_evd));
     ok("dat_psp_create", dat_psp_create(ia, opt.qual, cr_evd, DAT_PSP_CONSUMER_FLAG, &psp));
     printf("listening on %" PRIu64 "\n", (uint64_t)opt.qual);
-    fflush(stdout); /* whoever started us may wait for this line */
+    fflush(stdout); /* a parent process may wait for this line */
 
     DAT_EVENT event;
     next_event(cr_evd, "a connection request", &event);
@@ -565,7 +565,7 @@ static uint64_t accept_client(void)
         fail("the connection: %s", connection_word(event.event_number));
     const DAT_CONNECTION_EVENT_DATA *connection = &event.event_data.connect_event_data;
     if (connection->ep_handle != ep || connection->private_data_size != 0)
-        fail("the accepting side is told of another EP, or of private data");
+        fail("the accepting side's event names another EP, or has private data");
     return now_ns() - start;
 }
 
@@ -739,7 +739,7 @@ static void disconnect(void)
     bool client = opt.host != NULL;
 
     /* Who sent the last message disconnects: only he knows when it was acknowledged, and what was not would be flushed. Each
-       side is told exactly once. */
+       side gets exactly one event. */
     if (client || unmanaged())
         tell(BYE, 0);
     if (!client || unmanaged())

@@ -1,7 +1,8 @@
-//! Where our providers keep their handles: the test that lets a thunk read a handle's first word.
+//! Address ranges (arenas) in which this project's providers keep their handles. A call may read a handle's first word only if
+//! the handle lies in one of them.
 //!
-//! `thunk` asks on every call, so the answer costs a compare and a few loads of one cache line and takes no lock. Arenas
-//! come through the hook and never go: a provider's arena stays mapped while the process lives. Reads no handle itself.
+//! `thunk` looks a handle up on every call, so the lookup is a comparison and a few loads of one cache line, without a lock.
+//! Providers add arenas through the hook; an arena stays mapped until the process ends.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -45,11 +46,11 @@ pub(crate) struct Arenas {
     writing: Mutex<()>,
 }
 
-/// What may be done with a value a consumer passes as a handle.
+/// Whether the first word of a value passed as a handle may be read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Verdict {
-    /// Its first word may be read: it lies in an arena.
-    Ours,
+pub(crate) enum HandleClass {
+    /// The value lies in an arena: its first word may be read.
+    InArena,
     /// Nothing is known against it, and only a foreign provider can say more.
     Perhaps,
     /// Not a handle.
@@ -64,21 +65,22 @@ impl Arenas {
         Self { list: [const { Arena::empty() }; MOST], foreign: AtomicBool::new(false), writing: Mutex::new(()) }
     }
 
-    /// Judges a value without reading it. Most processes load one provider: its arena is asked first, and in line.
+    /// Classifies a value without reading memory at it. The first arena is checked inline, since most processes load one
+    /// provider.
     #[inline(always)]
-    pub(crate) fn judge(&self, address: usize) -> Verdict {
-        if self.list[0].has(address) { Verdict::Ours } else { self.judge_others(address) }
+    pub(crate) fn classify(&self, address: usize) -> HandleClass {
+        if self.list[0].has(address) { HandleClass::InArena } else { self.classify_others(address) }
     }
 
     #[inline(never)]
-    fn judge_others(&self, address: usize) -> Verdict {
+    fn classify_others(&self, address: usize) -> HandleClass {
         let used = self.list.iter().take_while(|arena| arena.len.load(Ordering::Relaxed) > 0);
         if used.skip(1).any(|arena| arena.has(address)) {
-            return Verdict::Ours;
+            return HandleClass::InArena;
         }
         let plausible = address > u16::MAX as usize && address.is_multiple_of(ALIGN) && (address as isize) > 0;
         // A foreign table is registered before any handle of it exists: Relaxed sees the flag by then.
-        if plausible && self.foreign.load(Ordering::Relaxed) { Verdict::Perhaps } else { Verdict::Never }
+        if plausible && self.foreign.load(Ordering::Relaxed) { HandleClass::Perhaps } else { HandleClass::Never }
     }
 
     /// From now on handles outside all arenas are possible.
@@ -130,10 +132,10 @@ mod tests {
     fn only_places_of_an_arena_are_handles() {
         let arenas = Arenas::new();
         assert!(arenas.add(ARENA));
-        assert_eq!(arenas.judge(0x10_0000), Verdict::Ours);
-        assert_eq!(arenas.judge(0x10_0fc0), Verdict::Ours);
+        assert_eq!(arenas.classify(0x10_0000), HandleClass::InArena);
+        assert_eq!(arenas.classify(0x10_0fc0), HandleClass::InArena);
         for address in [0, 1, 8, 0x10_0008, 0x10_0001, 0x0f_ffc0, 0x10_1000, usize::MAX, usize::MAX - 7] {
-            assert_eq!(arenas.judge(address), Verdict::Never, "{address:#x}");
+            assert_eq!(arenas.classify(address), HandleClass::Never, "{address:#x}");
         }
     }
 
@@ -142,9 +144,9 @@ mod tests {
         let arenas = Arenas::new();
         assert!(arenas.add(ARENA));
         arenas.expect_foreign();
-        assert_eq!(arenas.judge(0x20_0000), Verdict::Perhaps);
+        assert_eq!(arenas.classify(0x20_0000), HandleClass::Perhaps);
         for address in [0, 2, 0xffff, 0x20_0004, usize::MAX - 7] {
-            assert_eq!(arenas.judge(address), Verdict::Never, "{address:#x}");
+            assert_eq!(arenas.classify(address), HandleClass::Never, "{address:#x}");
         }
     }
 
@@ -153,7 +155,7 @@ mod tests {
         let arenas = Arenas::new();
         assert!(arenas.add(ARENA) && arenas.add(ARENA));
         assert!(arenas.add(HandleArena { len: 0x2000, ..ARENA }));
-        assert_eq!((arenas.judge(0x10_1000), arenas.list[1].len.load(Ordering::Relaxed)), (Verdict::Ours, 0));
+        assert_eq!((arenas.classify(0x10_1000), arenas.list[1].len.load(Ordering::Relaxed)), (HandleClass::InArena, 0));
     }
 
     #[test]

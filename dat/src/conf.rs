@@ -10,8 +10,8 @@ use std::sync::Arc;
 /// The longest IA name: `DAT_PROVIDER_INFO` keeps 256 bytes with the NUL.
 pub const NAME_MAX: usize = 255;
 
-/// What names one registration: the whole of it is compared, so one name may be served under several versions. Keys of one
-/// name are neighbours in their order.
+/// Key of a registration: name, version and thread safety. All fields are compared, so one name may be registered under several
+/// versions. Keys of one name are adjacent in sort order.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Key {
     /// Name of the interface adapter: bytes, case matters.
@@ -48,7 +48,7 @@ pub struct Record {
     pub library: Vec<u8>,
     /// Field 7: instance data for `dat_provider_init`.
     pub params: Vec<u8>,
-    /// Where it stands.
+    /// Position in the file.
     pub place: Place,
 }
 
@@ -57,20 +57,20 @@ pub struct Record {
 pub struct Absent {
     /// Field 1 of that line.
     pub name: Vec<u8>,
-    /// Where it stands.
+    /// Position in the file.
     pub place: Place,
-    /// Why it does not count.
-    pub why: String,
-    /// What makes it count.
+    /// Reason for dropping the record.
+    pub cause: String,
+    /// What to change in the file.
     pub remedy: &'static str,
 }
 
-/// What a complaint cost.
+/// Consequence of a problem in a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Cost {
     /// The record is gone.
     Record,
-    /// Nothing: the record counts, but the line deserves a look.
+    /// The record is kept; the line should be corrected.
     Nothing,
 }
 
@@ -83,9 +83,9 @@ pub struct Complaint {
     pub column: usize,
     /// The field's name, as in the documentation.
     pub field: &'static str,
-    /// What stands there.
+    /// Text found in the file.
     pub found: String,
-    /// What may stand there.
+    /// Permitted values.
     pub allowed: &'static str,
     /// Whether the record was dropped.
     pub cost: Cost,
@@ -99,7 +99,7 @@ impl fmt::Display for Complaint {
     }
 }
 
-/// What one file, or several after another, say.
+/// Parsed content of one file, or of several files in order.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Conf {
     /// Accepted records in file order.
@@ -122,7 +122,7 @@ impl Conf {
     pub fn append(&mut self, file: &Arc<str>, text: &[u8]) {
         let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);
         for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
-            // Files born on Windows: their carriage return would otherwise be a token of its own.
+            // Strips the carriage return of a file with Windows line endings, which would be a token otherwise.
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             self.read_line(Place { file: file.clone(), line: index + 1 }, line);
         }
@@ -140,31 +140,31 @@ impl Conf {
             None => reader.record(),
         };
         let name = reader.tokens.first().map(|token| token.text.clone());
-        let mut why = None;
+        let mut cause = None;
         match outcome {
             Ok(Line::Kept(record)) => self.records.push(record),
-            Ok(Line::Hidden(reason, remedy)) => why = Some((reason.to_owned(), remedy)),
-            Err(Trouble { column, field, found, allowed }) => {
-                why = Some((format!("was dropped: {field}: {found}"), allowed));
+            Ok(Line::Hidden(reason, remedy)) => cause = Some((reason.to_owned(), remedy)),
+            Err(LineError { column, field, found, allowed }) => {
+                cause = Some((format!("was dropped: {field}: {found}"), allowed));
                 let place = reader.place.clone();
                 reader.complaints.push(Complaint { place, column, field, found, allowed, cost: Cost::Record });
             }
         }
-        if let (Some(name), Some((why, remedy))) = (name, why) {
-            self.absent.push(Absent { name, place: reader.place, why, remedy });
+        if let (Some(name), Some((cause, remedy))) = (name, cause) {
+            self.absent.push(Absent { name, place: reader.place, cause, remedy });
         }
         self.complaints.append(&mut reader.complaints);
     }
 }
 
-/// A well-formed line: it counts, or it says itself that it does not (why, and what would make it count).
+/// A well-formed line: it counts, or it says itself that it does not (cause, and what would make it count).
 enum Line {
     Kept(Record),
     Hidden(&'static str, &'static str),
 }
 
-/// Why a record is dropped.
-struct Trouble {
+/// Reason for dropping a record.
+struct LineError {
     column: usize,
     field: &'static str,
     found: String,
@@ -181,7 +181,7 @@ struct LineReader {
 }
 
 impl LineReader {
-    fn record(&mut self) -> Result<Line, Trouble> {
+    fn record(&mut self) -> Result<Line, LineError> {
         let name = self.field(0, "ia_name", "the record has eight fields")?;
         if name.text.len() > NAME_MAX {
             let found = format!("{} bytes long", name.text.len());
@@ -227,8 +227,8 @@ impl LineReader {
         Ok(Line::Kept(Record { key, library: library.text, params: params.text, place: self.place.clone() }))
     }
 
-    fn field(&self, index: usize, field: &'static str, allowed: &'static str) -> Result<Token, Trouble> {
-        let missing = || Trouble { column: self.end, field, found: "missing (end of line)".to_owned(), allowed };
+    fn field(&self, index: usize, field: &'static str, allowed: &'static str) -> Result<Token, LineError> {
+        let missing = || LineError { column: self.end, field, found: "missing (end of line)".to_owned(), allowed };
         self.tokens.get(index).cloned().ok_or_else(missing)
     }
 
@@ -239,7 +239,7 @@ impl LineReader {
         field: &'static str,
         allowed: &'static str,
         [yes, no]: [&str; 2],
-    ) -> Result<bool, Trouble> {
+    ) -> Result<bool, LineError> {
         let token = self.field(index, field, allowed)?;
         match &token.text {
             text if text == yes.as_bytes() => Ok(true),
@@ -288,7 +288,7 @@ pub fn is_for_libdat2(library: &[u8]) -> bool {
     name.windows(b".so.2".len()).enumerate().any(|(at, part)| part == b".so.2" && matches!(tail(at), [] | [b'.', ..]))
 }
 
-/// A token as it stands, for a message: printable, and not longer than a line wants.
+/// A token for a message: printable characters only, shortened.
 fn quoted(text: &[u8]) -> String {
     let shown = text[..text.len().min(60)].escape_ascii();
     format!("\"{shown}{}\"", if text.len() > 60 { "..." } else { "" })
@@ -303,17 +303,17 @@ struct Token {
 }
 
 impl Token {
-    fn refused(&self, field: &'static str, allowed: &'static str) -> Trouble {
+    fn refused(&self, field: &'static str, allowed: &'static str) -> LineError {
         self.trouble(field, quoted(&self.text), allowed)
     }
 
-    fn trouble(&self, field: &'static str, found: String, allowed: &'static str) -> Trouble {
-        Trouble { column: self.column, field, found, allowed }
+    fn trouble(&self, field: &'static str, found: String, allowed: &'static str) -> LineError {
+        LineError { column: self.column, field, found, allowed }
     }
 }
 
-/// Splits a line; also says what stopped it, if it does not reach the end. Blanks are space and tab alone.
-fn tokens(line: &[u8]) -> (Vec<Token>, Option<Trouble>) {
+/// Splits a line into tokens at spaces and tabs. Also returns the error that ended the split early, if any.
+fn tokens(line: &[u8]) -> (Vec<Token>, Option<LineError>) {
     let mut tokens = Vec::new();
     let mut at = 0;
     while let Some(byte) = line.get(at) {
@@ -329,7 +329,7 @@ fn tokens(line: &[u8]) -> (Vec<Token>, Option<Trouble>) {
                 None => {
                     let (field, found) = (FIELDS[tokens.len().min(8)], "a quote that is not closed".to_owned());
                     let allowed = "it must end on the same line";
-                    return (tokens, Some(Trouble { column: at + 1, field, found, allowed }));
+                    return (tokens, Some(LineError { column: at + 1, field, found, allowed }));
                 }
             },
             _ => {
@@ -342,7 +342,7 @@ fn tokens(line: &[u8]) -> (Vec<Token>, Option<Trouble>) {
     }
     let nul = tokens.iter().position(|token| token.text.contains(&0)).map(|index| {
         let (column, field) = (tokens[index].column, FIELDS[index.min(8)]);
-        Trouble { column, field, found: "a NUL byte".to_owned(), allowed: "text must not contain it" }
+        LineError { column, field, found: "a NUL byte".to_owned(), allowed: "text must not contain it" }
     });
     (tokens, nul)
 }
@@ -360,7 +360,8 @@ const FIELDS: [&str; 9] = [
     "end of record",
 ];
 
-/// What stands between quotes, and the bytes used with the closing one. A backslash takes the next byte as it is.
+/// Returns the text between quotes, and the number of bytes including the closing quote. A backslash makes the next byte
+/// literal.
 fn quoted_token(rest: &[u8]) -> Option<(Vec<u8>, usize)> {
     let mut text = Vec::new();
     let mut bytes = rest.iter().enumerate();

@@ -1,8 +1,7 @@
-//! What this machine has, as lines of dat.conf: memory, network interfaces that are up, ports of RDMA devices.
+//! Adapters of this machine as lines of dat.conf: shared memory, network interfaces that are up, ports of RDMA devices.
 //!
-//! `sources` asks when no registry file exists, and tools to show it. Looks at names only: no library is loaded, no device
-//! opened. Names that are not plain words are left out, since a line's parameters are words with a meaning; and there is an
-//! end to how many there can be.
+//! `sources` uses them when there is no registry file. Only names are read: no library is loaded and no device opened. Names
+//! with special characters are skipped, since a line's parameters have a syntax. The number of lines is limited.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -10,13 +9,13 @@ use std::path::Path;
 
 use crate::loader::host;
 
-/// Interfaces, and ports, that get a line; who has more writes a dat.conf.
+/// Maximum number of interfaces, and of ports, that get a line.
 const MOST: usize = 64;
 /// Of a device's name: the kernel's own limit.
 const LONGEST: usize = 64;
 
-/// What is there always: first the names that programs and people know. `nonthreadsafe`, as all lines here, because other
-/// libdats of 1.2 match the word exactly and programs ask for that; the libraries are thread-safe, and libdat knows it.
+/// Lines for every machine. They say `nonthreadsafe`, as all lines here, because other implementations of libdat 1.2 compare
+/// the word exactly and programs request it. The libraries are thread-safe, and this libdat knows that.
 pub(crate) const ALWAYS: &str = r#"sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 "" ""
 usnic0 u1.2 nonthreadsafe default libdaplusnic.so.1 dapl.1.2 "" ""
 "#;

@@ -11,10 +11,10 @@ use crate::arena::ARENAS;
 use crate::loader::host;
 use crate::{handles, registry, report};
 
-/// In the order in which they are taken when one is held while another is wanted.
+/// The locks held across `fork`, in lock order.
 struct All {
     _registry: MutexGuard<'static, registry::Registry>,
-    _handles: MutexGuard<'static, handles::Book>,
+    _handles: MutexGuard<'static, handles::IaTable>,
     _arenas: MutexGuard<'static, ()>,
     _report: MutexGuard<'static, report::Reporter>,
 }
@@ -38,7 +38,7 @@ extern "C" fn before() {
         _arenas: ARENAS.hold(),
         _report: report::hold(),
     };
-    // A thread on its last steps has no room for the locks any more; its fork then is as it would be without us.
+    // A thread that is exiting has lost its thread-local storage. Its fork then happens without these locks.
     let _ = HELD.try_with(|held| held.replace(Some(all())));
 }
 

@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::registry::Served;
+use crate::registry::Lease;
 
 /// Numbers are 1 to 65535: below every address that could be a pointer, above what programs make up by accident.
 const NUMBERS: usize = 1 << 16;
@@ -18,14 +18,14 @@ const NUMBERS: usize = 1 << 16;
 /// Number -> the provider's IA; null where none is open.
 static OPEN: [AtomicPtr<c_void>; NUMBERS] = [const { AtomicPtr::new(ptr::null_mut()) }; NUMBERS];
 
-/// All that is not on the hot path.
-static BOOK: Mutex<Book> = Mutex::new(Book { last: 0, served: BTreeMap::new(), by_pointer: BTreeMap::new() });
+/// State outside the hot path.
+static TABLE: Mutex<IaTable> = Mutex::new(IaTable { last: 0, lease: BTreeMap::new(), by_pointer: BTreeMap::new() });
 
-pub(crate) struct Book {
+pub(crate) struct IaTable {
     /// The number given out last.
     last: usize,
     /// By number.
-    served: BTreeMap<usize, Served>,
+    lease: BTreeMap<usize, Lease>,
     /// The provider's pointer -> number.
     by_pointer: BTreeMap<usize, usize>,
 }
@@ -47,40 +47,40 @@ pub(crate) fn number_of(ia: *mut c_void) -> Option<usize> {
 }
 
 /// Numbers a freshly opened IA. `None`: all numbers are in use.
-pub(crate) fn admit(ia: *mut c_void, served: Served) -> Option<usize> {
+pub(crate) fn admit(ia: *mut c_void, lease: Lease) -> Option<usize> {
     let mut book = hold();
     let free = |number: &usize| OPEN[*number].load(Ordering::Relaxed).is_null();
     let number = (book.last + 1..NUMBERS).chain(1..=book.last).find(free)?;
     book.last = number;
-    book.served.insert(number, served);
+    book.lease.insert(number, lease);
     book.by_pointer.insert(ia as usize, number);
     // Pairs with the Acquire in `translate`.
     OPEN[number].store(ia, Ordering::Release);
     Some(number)
 }
 
-/// Forgets a closed IA; gives back what served it. `None`: another thread was faster.
-pub(crate) fn forget(number: usize) -> Option<Served> {
+/// Removes a closed IA and returns its lease. `None` if another thread closed it first.
+pub(crate) fn forget(number: usize) -> Option<Lease> {
     let mut book = hold();
-    let served = book.served.remove(&number)?;
+    let lease = book.lease.remove(&number)?;
     let ia = OPEN[number].swap(ptr::null_mut(), Ordering::Relaxed);
     // The provider may have opened another IA at the same address meanwhile; that one keeps its entry.
     if book.by_pointer.get(&(ia as usize)) == Some(&number) {
         book.by_pointer.remove(&(ia as usize));
     }
-    Some(served)
+    Some(lease)
 }
 
 /// Keeps others out, for `fork`.
-pub(crate) fn hold() -> MutexGuard<'static, Book> {
-    BOOK.lock().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn hold() -> MutexGuard<'static, IaTable> {
+    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const SERVED: Served = Served { registration: 1, entry: None };
+    const LEASE: Lease = Lease { registration: 1, entry: None };
 
     fn pointer(address: usize) -> *mut c_void {
         ptr::without_provenance_mut(address)
@@ -90,27 +90,27 @@ mod tests {
     #[test]
     fn a_number_lives_from_open_to_close_and_comes_back_late() {
         let (one, two) = (pointer(0x7000_0000), pointer(0x7000_0100));
-        let first = admit(one, SERVED).unwrap();
-        let second = admit(two, SERVED).unwrap();
+        let first = admit(one, LEASE).unwrap();
+        let second = admit(two, LEASE).unwrap();
         assert_eq!((first, second), (1, 2));
         assert_eq!(translate(pointer(first)), Some(one));
         assert_eq!(translate(one), Some(one), "the pointer of an open IA is as good");
         assert_eq!(number_of(two), Some(second));
-        for nobody in [0, 3, 65535, 65536, 0x7000_0200, usize::MAX] {
-            assert_eq!(translate(pointer(nobody)), None, "{nobody:#x}");
+        for unknown in [0, 3, 65535, 65536, 0x7000_0200, usize::MAX] {
+            assert_eq!(translate(pointer(unknown)), None, "{unknown:#x}");
         }
-        assert_eq!(forget(first), Some(SERVED));
+        assert_eq!(forget(first), Some(LEASE));
         assert_eq!((forget(first), forget(0), forget(usize::MAX)), (None, None, None));
         assert_eq!((translate(pointer(first)), translate(one)), (None, None));
-        assert_eq!(admit(one, SERVED), Some(3), "a freed number rests");
-        assert_eq!(forget(second), Some(SERVED));
+        assert_eq!(admit(one, LEASE), Some(3), "a freed number rests");
+        assert_eq!(forget(second), Some(LEASE));
         for _ in 4..NUMBERS {
-            let number = admit(two, SERVED).unwrap();
+            let number = admit(two, LEASE).unwrap();
             assert!(number > 3);
             forget(number).unwrap();
         }
-        assert_eq!(admit(two, SERVED), Some(1), "the range wrapped");
-        while let Some(number) = admit(two, SERVED) {
+        assert_eq!(admit(two, LEASE), Some(1), "the range wrapped");
+        while let Some(number) = admit(two, LEASE) {
             assert_ne!(number, 3, "still in use");
         }
     }

@@ -1,27 +1,27 @@
-//! libdat.so.1: the registry and front door of uDAPL 1.2. This page is the house.
+//! libdat.so.1: the registry of uDAPL 1.2, and the dispatch of `dat_*` calls to providers.
 //!
-//! A consumer calls `dat_*`; every such symbol lives in `thunk`. Most calls go through the provider's table, which is the
-//! first word of every handle: `thunk/pass` finds it and jumps. The rest libdat answers itself, in `thunk/own`.
+//! A consumer calls `dat_*`; every such symbol is in `thunk`. Most calls go through the provider's table, whose address is the
+//! first word of every handle: `thunk/pass` finds it and jumps. libdat answers the other calls itself, in `thunk/own`.
 //!
-//! | room | what it knows |
+//! | module | purpose |
 //! |---|---|
-//! | `conf` | dat.conf text -> records and complaints (pure) |
-//! | `matching` | which records may serve an open, and why none may (pure) |
-//! | `strerror` | numbers -> words (pure) |
-//! | `refused` | why an open was refused, as a line and as fields (pure) |
-//! | `discovery` | what this machine has -> lines of dat.conf |
-//! | `arena` | which values may be read as handles |
+//! | `conf` | parses dat.conf into records and complaints (pure) |
+//! | `matching` | selects the records that may serve an open, or the reason cause none may (pure) |
+//! | `strerror` | names of return codes (pure) |
+//! | `refused` | the reason for a refused open, as a line and as fields (pure) |
+//! | `discovery` | adapters of this machine as lines of dat.conf |
+//! | `arena` | address ranges of handles that may be read |
 //! | `loader` | provider libraries; `loader/host`: environment, fork, syslog, cancellation |
-//! | `report` | lines on stderr, once each and few; `report/lines`: variables, and where the log goes |
-//! | `sources` | which files are read |
-//! | `registry` | static and dynamic registry, use counts, one init at a time per record; `registry/tell`: it all, for tools |
+//! | `report` | rate-limited messages on stderr; `report/lines`: debug variables and log destination |
+//! | `sources` | selects the files to read |
+//! | `registry` | static and dynamic registry, use counts, one initialisation at a time per record; `registry/query`: its content as text for tools |
 //! | `handles` | IA numbers |
-//! | `fork` | locks across `fork` |
+//! | `fork` | locks held across `fork` |
 //! | `thunk` | the C boundary |
 //!
-//! Imports go up this list, never down (`report` asks `loader::host`, and `handles` names the registry's `Served`).
-//! Unsafe code is in `thunk` and `loader` alone. Absent on purpose: any knowledge of an object behind a handle; a lock on
-//! the path of a thunk; a constructor, destructor or thread; stdout; unloading, of libdat or of a provider.
+//! A module imports only modules above it (exceptions: `report` uses `loader::host`, and `handles` names the registry's
+//! `OpenProvider`). Unsafe code is in `thunk` and `loader` alone. libdat does not interpret objects behind handles, takes no lock in a
+//! thunk, has no constructor, destructor or thread, never writes to stdout, and never unloads itself or a provider.
 
 mod arena;
 pub mod conf;

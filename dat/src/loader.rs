@@ -1,7 +1,7 @@
-//! Provider libraries: found, mapped, looked over, and their `dat_provider_init` and `_fini` called.
+//! Loads provider libraries, checks them, and calls their `dat_provider_init` and `dat_provider_fini`.
 //!
-//! `registry` calls it with no lock held, since a provider's init calls back into libdat. Nothing is ever unmapped: the
-//! first word of a stale handle must stay readable, and a provider may have threads. Decides no name and counts no use.
+//! `registry` calls this module without a lock, since a provider's init calls back into libdat. A library is never unmapped:
+//! the first word of a stale handle must stay readable, and a provider may have threads.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +11,7 @@ use std::ptr;
 use dat_abi::{DAT_PROVIDER_FINI_FUNC, DAT_PROVIDER_INFO, DAT_PROVIDER_INIT_FUNC};
 
 use crate::conf::is_for_libdat2;
-use crate::refused::Why;
+use crate::refused::Cause;
 
 pub(crate) mod found;
 pub(crate) mod host;
@@ -26,21 +26,21 @@ pub(crate) struct Library {
 /// Maps the library of a record. The error is the cause in words, and what helps.
 ///
 /// `serves_1` says that the record is for API version 1.x.
-pub(crate) fn load(path: &[u8], serves_1: bool) -> Result<Library, Why> {
+pub(crate) fn load(path: &[u8], serves_1: bool) -> Result<Library, Cause> {
     let shown = path.escape_ascii();
     if let Some((cause, remedy)) = objection(path, serves_1, host::is_privileged()) {
-        return Err(Why::new(format!("{shown} {cause}"), remedy));
+        return Err(Cause::new(format!("{shown} {cause}"), remedy));
     }
-    let name = CString::new(path).map_err(|_| Why::new(format!("{shown} contains a NUL byte"), ""))?;
+    let name = CString::new(path).map_err(|_| Cause::new(format!("{shown} contains a NUL byte"), ""))?;
     let image =
-        open_somewhere(&name).map_err(|reason| Why { remedy: remedy(path, &reason).to_owned(), cause: reason })?;
+        open_somewhere(&name).map_err(|reason| Cause { remedy: remedy(path, &reason).to_owned(), cause: reason })?;
     if image.needed().any(|needed| needed.to_bytes().starts_with(b"libdat2.so")) {
         let cause = format!("{shown} needs libdat2.so.2: it serves DAT 2.0 only");
-        return Err(Why::new(cause, "name a library for 1.2"));
+        return Err(Cause::new(cause, "name a library for 1.2"));
     }
     let Some(init) = image.symbol(c"dat_provider_init") else {
         let cause = format!("{shown} has no dat_provider_init: it is not a DAT provider");
-        return Err(Why::new(cause, "name a provider's library as lib_path"));
+        return Err(Cause::new(cause, "name a provider's library as lib_path"));
     };
     let fini = image.symbol(c"dat_provider_fini");
     // SAFETY: a symbol of this name is the contract's init function; `symbol` found it, so it is not null.
@@ -50,7 +50,7 @@ pub(crate) fn load(path: &[u8], serves_1: bool) -> Result<Library, Why> {
     Ok(Library { init, fini })
 }
 
-/// What speaks against a path before anything is mapped.
+/// Returns a reason against loading this path, and what to do, before anything is mapped.
 fn objection(path: &[u8], serves_1: bool, privileged: bool) -> Option<(&'static str, &'static str)> {
     if serves_1 && is_for_libdat2(path) {
         return Some(("is a library for libdat2 (.so.2), but the line says u1", "name the .so.1 library"));
@@ -61,7 +61,7 @@ fn objection(path: &[u8], serves_1: bool, privileged: bool) -> Option<(&'static 
     (privileged && relative).then_some((cause, "write an absolute one"))
 }
 
-/// What helps against a refusal of the dynamic loader's.
+/// What to do about an error of the dynamic loader.
 fn remedy(path: &[u8], reason: &str) -> &'static str {
     let about_itself = reason.as_bytes().starts_with(path);
     match reason {
@@ -72,7 +72,7 @@ fn remedy(path: &[u8], reason: &str) -> &'static str {
         _ if reason.contains("invalid ELF header") || reason.contains("wrong ELF class") => {
             "name a shared library for this machine"
         }
-        _ => "ldd on that file may tell more",
+        _ => "run ldd on that file",
     }
 }
 
@@ -92,7 +92,7 @@ impl Library {
     }
 }
 
-/// A file mapped by the dynamic loader, for ever.
+/// A library mapped by the dynamic loader, never unmapped.
 struct Image(*mut c_void);
 
 /// Tries the path as it is; then, for a bare name, beside libdat, so that a fresh prefix runs without further set-up.
@@ -133,7 +133,7 @@ impl Image {
         if !image.is_null() {
             return Ok(Self(image));
         }
-        // SAFETY: dlerror answers per thread, with null or a string that lives until the next dl call of this thread.
+        // SAFETY: dlerror is per thread. It returns null or a string that is valid until this thread's next dl call.
         let reason = unsafe {
             let text = libc::dlerror();
             (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_judged_before_anything_is_mapped() {
+    fn refuses_bad_paths_before_mapping_them() {
         assert_eq!(objection(b"libx.so.1", true, true), None);
         assert_eq!(objection(b"/opt/libx.so.1", true, true), None);
         assert_eq!(objection(b"./libx.so.1", true, false), None);
@@ -238,8 +238,8 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_there_says_so() {
-        let why = load(b"/nonexistent/libx.so.1", true).err().unwrap();
-        assert!(why.cause.contains("/nonexistent/libx.so.1") && why.cause.contains("No such file"), "{why:?}");
-        assert_eq!(why.remedy, "install that library, or correct lib_path");
+        let cause = load(b"/nonexistent/libx.so.1", true).err().unwrap();
+        assert!(cause.cause.contains("/nonexistent/libx.so.1") && cause.cause.contains("No such file"), "{cause:?}");
+        assert_eq!(cause.remedy, "install that library, or correct lib_path");
     }
 }

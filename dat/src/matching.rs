@@ -1,17 +1,17 @@
-//! Which candidates may serve an open: name, version and thread safety, each refusal with its own reason.
+//! Selects the records that may serve an open, by name, version and thread safety, or the reason cause none may.
 //!
-//! `registry` asks with all it knows and loads what comes back, first to last. Pure: it loads nothing and counts nothing.
+//! `registry` passes all records and loads the selected ones in order. Pure: nothing is loaded or counted here.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
 
 use crate::conf::Key;
 
-/// The oldest version served by a newer minor: 1.2 put fields into the middle of both attribute records, so a caller
+/// The oldest version lease by a newer minor: 1.2 put fields into the middle of both attribute records, so a caller
 /// compiled for 1.1 would have its memory overwritten.
 const UPWARDS_FROM: (u32, u32) = (1, 2);
 
-/// Why nothing is left: the first filter that emptied the set. `present` is what stood before that filter.
+/// The first filter that left no candidate. `present` lists what was there before that filter.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Refusal {
     /// Nothing has this name.
@@ -41,7 +41,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// What helps; for a name that is not there only the files can say.
+    /// What to do. For an unknown name it depends on the files, so `registry/index` answers.
     pub fn remedy(&self) -> String {
         match self {
             Self::Name => String::new(),
@@ -55,11 +55,11 @@ fn libdat2(only_newer: &bool) -> &'static str {
     if *only_newer { " (for libdat2)" } else { "" }
 }
 
-/// The candidates to try, in order, or why there are none.
+/// Returns the candidates to try, in order, or the reason cause there are none.
 ///
-/// The order of the candidates is kept, but those whose line says the thread safety that is asked for come first. A line
-/// that says `nonthreadsafe` is a candidate for a thread-safe open as well: whether its library is thread-safe is known
-/// once it is loaded, and `registry` refuses it then with [`Refusal::ThreadSafety`].
+/// Candidates keep their order, but those whose line has the requested thread safety come first. A line with `nonthreadsafe` is
+/// a candidate for a thread-safe open too: whether its library is thread-safe is known once it is loaded. If it is not,
+/// `registry` refuses with [`Refusal::ThreadSafety`].
 pub fn choose<'a, T>(wanted: &Key, candidates: &'a [(Key, T)]) -> Result<Vec<&'a (Key, T)>, Refusal> {
     let mut left: Vec<_> = candidates.iter().filter(|(key, _)| key.name == wanted.name).collect();
     if left.is_empty() {
@@ -105,7 +105,7 @@ mod tests {
         Key { name, major, minor, thread_safe: words.next() == Some("s") }
     }
 
-    /// What is tried, by position, or the refusal.
+    /// Positions of the selected candidates, or the refusal.
     fn chosen(wanted: &str, candidates: &[&str]) -> Result<Vec<usize>, Refusal> {
         let candidates: Vec<_> = candidates.iter().enumerate().map(|(at, text)| (key(text), at)).collect();
         choose(&key(wanted), &candidates).map(|order| order.iter().map(|(_, at)| *at).collect())

@@ -1,32 +1,32 @@
-//! Why an open was refused: what of, the cause, and what helps; as one line for people and as fields for tools.
+//! The reason for a refused open: the request, the cause and the remedy, as one line for people and as fields for tools.
 //!
-//! `matching`, `loader` and `registry` find the causes, `report` tells them. Pure.
+//! `matching`, `loader` and `registry` create it, `report` writes it. Pure.
 #![forbid(unsafe_code)]
 
 use std::fmt;
 
 /// A cause, and what helps.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Why {
+pub(crate) struct Cause {
     pub(crate) cause: String,
-    /// Empty if the cause says it, or nothing is known to help.
+    /// Empty if the cause implies it, or no remedy is known.
     pub(crate) remedy: String,
 }
 
-impl Why {
+impl Cause {
     pub(crate) fn new(cause: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { cause: cause.into(), remedy: remedy.into() }
     }
 
     /// Several in one: the causes as they come, each remedy once.
-    pub(crate) fn all(several: Vec<Why>) -> Self {
+    pub(crate) fn all(several: Vec<Cause>) -> Self {
         let mut remedies: Vec<String> = Vec::new();
-        for why in &several {
-            if !why.remedy.is_empty() && !remedies.contains(&why.remedy) {
-                remedies.push(why.remedy.clone());
+        for cause in &several {
+            if !cause.remedy.is_empty() && !remedies.contains(&cause.remedy) {
+                remedies.push(cause.remedy.clone());
             }
         }
-        let causes: Vec<_> = several.into_iter().map(|why| why.cause).collect();
+        let causes: Vec<_> = several.into_iter().map(|cause| cause.cause).collect();
         Self { cause: causes.join("; also "), remedy: remedies.join("; ") }
     }
 }
@@ -72,15 +72,15 @@ pub(crate) struct Refused {
     pub(crate) name: Vec<u8>,
     /// The line of a file that it is about; empty if there is none.
     pub(crate) place: String,
-    pub(crate) why: Why,
+    pub(crate) cause: Cause,
 }
 
 impl Refused {
     /// Kind, name, place, cause, remedy.
     pub(crate) fn fields(&self) -> [String; 5] {
-        let Self { kind, name, place, why } = self;
+        let Self { kind, name, place, cause } = self;
         let name = name.escape_ascii().to_string();
-        [kind.word().to_owned(), name, place.clone(), why.cause.clone(), why.remedy.clone()]
+        [kind.word().to_owned(), name, place.clone(), cause.cause.clone(), cause.remedy.clone()]
     }
 }
 
@@ -90,8 +90,8 @@ impl fmt::Display for Refused {
         if !self.place.is_empty() {
             write!(f, "{}: ", self.place)?;
         }
-        f.write_str(&self.why.cause)?;
-        if self.why.remedy.is_empty() { Ok(()) } else { write!(f, "; {}", self.why.remedy) }
+        f.write_str(&self.cause.cause)?;
+        if self.cause.remedy.is_empty() { Ok(()) } else { write!(f, "; {}", self.cause.remedy) }
     }
 }
 
@@ -102,8 +102,8 @@ mod tests {
     #[test]
     fn a_line_has_what_is_known_and_nothing_else() {
         let line = |place: &str, remedy: &str| {
-            let why = Why::new("it is not there", remedy);
-            Refused { kind: Kind::Library, name: b"a\tb".to_vec(), place: place.to_owned(), why }.to_string()
+            let cause = Cause::new("it is not there", remedy);
+            Refused { kind: Kind::Library, name: b"a\tb".to_vec(), place: place.to_owned(), cause }.to_string()
         };
         assert_eq!(line("", ""), r#"cannot open "a\tb": it is not there"#);
         assert_eq!(line("f:3", "bring it"), r#"cannot open "a\tb": f:3: it is not there; bring it"#);
@@ -111,7 +111,8 @@ mod tests {
 
     #[test]
     fn several_causes_have_each_remedy_once() {
-        let why = Why::all(vec![Why::new("a", "x"), Why::new("b", ""), Why::new("c", "x"), Why::new("d", "y")]);
-        assert_eq!(why, Why::new("a; also b; also c; also d", "x; y"));
+        let cause =
+            Cause::all(vec![Cause::new("a", "x"), Cause::new("b", ""), Cause::new("c", "x"), Cause::new("d", "y")]);
+        assert_eq!(cause, Cause::new("a; also b; also c; also d", "x; y"));
     }
 }

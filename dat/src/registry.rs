@@ -1,8 +1,8 @@
-//! Which provider serves which name: the static registry (files), the dynamic one (registrations), and use counts.
+//! Maps names to providers: the static registry (files), the dynamic registry (registrations), and use counts.
 //!
-//! `thunk` leases a provider for an open and releases it at the close; providers add and remove themselves through it.
-//! The lock is never held while a library is loaded or called; `entry` says whose turn a record is. Every count goes back
-//! exactly as it came. Never calls into a table, and never unloads.
+//! `thunk` takes a lease on a provider for an open and returns it at the close. Providers add and remove registrations. The
+//! lock is never held while a library is loaded or called; `entry` serialises that per record. Never calls through a provider's
+//! table, and never unloads.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -15,35 +15,35 @@ use crate::arena::ARENAS;
 use crate::conf::{Cost, Key};
 use crate::loader::host;
 use crate::matching::{self, Refusal};
-use crate::refused::{Kind, Refused, Why};
+use crate::refused::{Cause, Kind, Refused};
 use crate::report::{self, Topic};
 use crate::sources::{self, Gathered};
 
 mod entry;
 mod index;
+pub(crate) mod query;
 mod registrations;
-pub(crate) mod tell;
 
-use entry::{Blocked, Entry, Turn};
+use entry::{Blocked, Entry, EntryState};
 use index::Index;
 use registrations::Registrations;
 
-/// What an open IA stands on; its close gives it back.
+/// The registration and record that an open IA uses; returned when the IA is closed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Served {
+pub(crate) struct Lease {
     /// The registration that opened it.
     pub(crate) registration: u64,
-    /// The record whose library registered it; none for a program that registered itself.
+    /// The record whose library made the registration; `None` if the program registered itself.
     pub(crate) entry: Option<usize>,
 }
 
 /// The right to call a provider's `ia_open`, counted.
-pub(crate) struct Lease {
+pub(crate) struct OpenProvider {
     pub(crate) open: DAT_IA_OPEN_FUNC,
-    pub(crate) served: Served,
+    pub(crate) lease: Lease,
 }
 
-/// Everything, under one lock that is never held across a call into a library.
+/// All state, under one lock that is never held across a call into a library.
 pub(crate) struct Registry {
     /// Read at first use.
     files: Option<Gathered>,
@@ -51,8 +51,8 @@ pub(crate) struct Registry {
     entries: Vec<&'static Entry>,
     /// Finds them, and lines that do not count, by name.
     index: Index,
-    /// Whose turn each of them is.
-    turns: Vec<Turn>,
+    /// State of each record.
+    states: Vec<EntryState>,
     /// Threads waiting for a record's turn: (thread, record).
     waiting: Vec<(usize, usize)>,
     registrations: Registrations,
@@ -71,14 +71,14 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
     files: None,
     entries: Vec::new(),
     index: Index::new(),
-    turns: Vec::new(),
+    states: Vec::new(),
     waiting: Vec::new(),
     registrations: Registrations::new(),
     hooked: BTreeSet::new(),
 });
 
 /// Finds the provider for an open, loads it if need be, and counts the use. The error has been reported.
-pub(crate) fn lease(wanted: &Key) -> Result<Lease, DAT_RETURN> {
+pub(crate) fn lease(wanted: &Key) -> Result<OpenProvider, DAT_RETURN> {
     let choice = {
         let mut registry = hold();
         registry.read_files();
@@ -88,22 +88,22 @@ pub(crate) fn lease(wanted: &Key) -> Result<Lease, DAT_RETURN> {
             .map_err(|refusal| registry.explain(wanted, &refusal))
     };
     let order = choice.map_err(|(code, refused)| refuse(code, refused))?;
-    let (mut whys, mut is_only_unsafe) = (Vec::new(), true);
+    let (mut causes, mut is_only_unsafe) = (Vec::new(), true);
     for (key, source) in order {
         let place = source.map_or(String::new(), |source| source.entry.record.place.to_string());
         match try_source(&key, source.map(|source| source.index), wanted.thread_safe) {
             Ok(lease) => return Ok(lease),
             Err(Blocked::Reentrant) => {
-                let why = Why::new("it is being opened from inside its own provider's initialisation", "");
-                let refused = Refused { kind: Kind::Busy, name: key.name, place, why };
+                let cause = Cause::new("it is being opened from inside its own provider's initialisation", "");
+                let refused = Refused { kind: Kind::Busy, name: key.name, place, cause };
                 return Err(refuse(error(DAT_INVALID_STATE, DAT_NO_SUBTYPE), refused));
             }
             Err(Blocked::NotThreadSafe) => {
-                whys.push((place, Why::new(Refusal::ThreadSafety.to_string(), Refusal::ThreadSafety.remedy())));
+                causes.push((place, Cause::new(Refusal::ThreadSafety.to_string(), Refusal::ThreadSafety.remedy())));
             }
-            Err(Blocked::Unusable(why)) => {
+            Err(Blocked::Unusable(cause)) => {
                 is_only_unsafe = false;
-                whys.push((place, why));
+                causes.push((place, cause));
             }
         }
     }
@@ -111,34 +111,34 @@ pub(crate) fn lease(wanted: &Key) -> Result<Lease, DAT_RETURN> {
         let (code, refused) = hold().explain(wanted, &Refusal::ThreadSafety);
         return Err(refuse(code, refused));
     }
-    Err(refuse(error(DAT_PROVIDER_NOT_FOUND, DAT_NO_SUBTYPE), unusable(wanted, whys)))
+    Err(refuse(error(DAT_PROVIDER_NOT_FOUND, DAT_NO_SUBTYPE), unusable(wanted, causes)))
 }
 
 /// None of the libraries serves it.
-fn unusable(wanted: &Key, mut whys: Vec<(String, Why)>) -> Refused {
+fn unusable(wanted: &Key, mut causes: Vec<(String, Cause)>) -> Refused {
     let (kind, name) = (Kind::Library, wanted.name.clone());
-    if whys.len() == 1 {
-        let (place, why) = whys.remove(0);
-        return Refused { kind, name, place, why };
+    if causes.len() == 1 {
+        let (place, cause) = causes.remove(0);
+        return Refused { kind, name, place, cause };
     }
-    let told = whys.into_iter().map(|(place, why)| Why::new(format!("{place}: {}", why.cause), why.remedy));
-    Refused { kind, name, place: String::new(), why: Why::all(told.collect()) }
+    let causes = causes.into_iter().map(|(place, cause)| Cause::new(format!("{place}: {}", cause.cause), cause.remedy));
+    Refused { kind, name, place: String::new(), cause: Cause::all(causes.collect()) }
 }
 
-/// The provider of an open has answered with an error: tells what it said of it, or what it answered in words.
-pub(crate) fn refused_by_provider(wanted: &Key, served: Served, code: DAT_RETURN, words: &str) {
-    let entry = served.entry.map(|index| hold().entries[index]);
+/// Reports that a provider refused an open: its own explanation, or the name of the code it returned.
+pub(crate) fn refused_by_provider(wanted: &Key, lease: Lease, code: DAT_RETURN, words: &str) {
+    let entry = lease.entry.map(|index| hold().entries[index]);
     let (library, place) = match entry {
         Some(entry) => (entry.record.library.escape_ascii().to_string(), entry.record.place.to_string()),
         None => ("the program's own provider".to_owned(), String::new()),
     };
     let said = report::said();
-    let why = match said.is_empty() {
-        false => Why::new(said, ""),
-        true => Why::new(format!("{library} answered {words}"), "DAPL_DBG_TYPE=0xffff may make it tell more"),
+    let cause = match said.is_empty() {
+        false => Cause::new(said, ""),
+        true => Cause::new(format!("{library} answered {words}"), "DAPL_DBG_TYPE=0xffff logs more"),
     };
-    let refused = Refused { kind: Kind::Device, name: wanted.name.clone(), place, why };
-    // What is wrong with the call itself, the program knows.
+    let refused = Refused { kind: Kind::Device, name: wanted.name.clone(), place, cause };
+    // An invalid call is not reported: the program gets the code.
     match code & DAT_TYPE_MASK {
         DAT_INVALID_PARAMETER | DAT_INVALID_HANDLE => report::note(refused),
         _ => report::refusal(refused),
@@ -146,13 +146,13 @@ pub(crate) fn refused_by_provider(wanted: &Key, served: Served, code: DAT_RETURN
 }
 
 /// Gives a lease back; the last one of a record lets its library take the registration back.
-pub(crate) fn release(served: Served) {
+pub(crate) fn release(lease: Lease) {
     let mut registry = hold();
-    if let Some(registration) = registry.registrations.with_id(served.registration) {
+    if let Some(registration) = registry.registrations.with_id(lease.registration) {
         registration.uses -= 1;
     }
     drop(registry);
-    if let Some(index) = served.entry {
+    if let Some(index) = lease.entry {
         entry::leave(index);
     }
 }
@@ -167,7 +167,7 @@ pub(crate) fn add(key: Key, open: DAT_IA_OPEN_FUNC, image: Option<usize>) -> DAT
     if entry::hook_was_asked() {
         registry.hooked.extend(image);
     }
-    // A library that knows the hook is one of this project's, and those are thread-safe.
+    // A library that requested the hook is one of this project's, and those are thread-safe.
     let is_hooked = entry::hook_was_asked() || image.is_some_and(|image| registry.hooked.contains(&image));
     if !is_hooked {
         ARENAS.expect_foreign();
@@ -178,7 +178,7 @@ pub(crate) fn add(key: Key, open: DAT_IA_OPEN_FUNC, image: Option<usize>) -> DAT
     DAT_SUCCESS
 }
 
-/// Takes a registration back, unless an IA stands on it.
+/// Removes a registration, unless an open IA uses it.
 pub(crate) fn remove(key: &Key) -> DAT_RETURN {
     let mut registry = hold();
     match registry.registrations.get(key) {
@@ -190,18 +190,18 @@ pub(crate) fn remove(key: &Key) -> DAT_RETURN {
     DAT_SUCCESS
 }
 
-/// The library that asked knows the hook: what it registers next has its handles in arenas.
+/// Called when a library requests the hook: its later registrations have their handles in arenas.
 pub(crate) fn hook_asked() {
     entry::note_hook();
 }
 
-/// The library field of the record whose `dat_provider_init` this thread is in.
+/// Library field of the record whose `dat_provider_init` this thread is running.
 pub(crate) fn library_in_init() -> Option<String> {
     let index = entry::initialising()?;
     Some(String::from_utf8_lossy(&hold().entries[index].record.library).into_owned())
 }
 
-/// What a consumer may be told: each key of the files once, those it can open first.
+/// The adapters for `dat_registry_list_providers`: each key of the files once, those that this program can open first.
 pub(crate) fn list() -> Vec<DAT_PROVIDER_INFO> {
     let mut registry = hold();
     registry.read_files();
@@ -222,9 +222,9 @@ pub(crate) fn error(kind: DAT_RETURN_TYPE, subtype: DAT_RETURN_SUBTYPE) -> DAT_R
     DAT_CLASS_ERROR | kind | subtype
 }
 
-/// Makes one candidate ready and counts the use. A program's own registration goes before a record of the same key,
-/// whose library could not register any more.
-fn try_source(key: &Key, source: Option<usize>, thread_safe: bool) -> Result<Lease, Blocked> {
+/// Makes one candidate ready and counts the use. A registration by the program itself precedes a record of the same key, whose
+/// library could not register any more.
+fn try_source(key: &Key, source: Option<usize>, thread_safe: bool) -> Result<OpenProvider, Blocked> {
     let entry = match hold().registrations.get(key) {
         Some(registration) => registration.owner,
         None => source,
@@ -236,9 +236,9 @@ fn try_source(key: &Key, source: Option<usize>, thread_safe: bool) -> Result<Lea
         Some(registration) if thread_safe && !registration.is_thread_safe => Err(Blocked::NotThreadSafe),
         Some(registration) => {
             registration.uses += 1;
-            Ok(Lease { open: registration.open, served: Served { registration: registration.id, entry } })
+            Ok(OpenProvider { open: registration.open, lease: Lease { registration: registration.id, entry } })
         }
-        None => Err(Blocked::Unusable(Why::new("its provider took the registration back", "try again"))),
+        None => Err(Blocked::Unusable(Cause::new("its provider took the registration back", "try again"))),
     };
     lease.inspect_err(|_| {
         if let Some(index) = entry {
@@ -259,7 +259,7 @@ fn describe(key: &Key) -> String {
 }
 
 impl Registry {
-    /// Once per process, and only when somebody asks for a name: so a program may still set its environment in `main`.
+    /// Reads the files once per process, at the first lookup of a name, so that a program may set its environment in `main`.
     fn read_files(&mut self) {
         if self.files.is_some() {
             return;
@@ -276,7 +276,7 @@ impl Registry {
         }
         show(&gathered);
         self.entries = gathered.conf.records.iter().map(Entry::settle).collect();
-        self.turns = gathered.conf.records.iter().map(|_| Turn::default()).collect();
+        self.states = gathered.conf.records.iter().map(|_| EntryState::default()).collect();
         self.index.fill(&gathered.conf);
         self.files = Some(gathered);
     }
@@ -316,8 +316,8 @@ fn show(gathered: &Gathered) {
     }
     for absent in &gathered.conf.absent {
         report::debug(topic, || {
-            let (name, why) = (absent.name.escape_ascii(), &absent.why);
-            format!("{}: \"{name}\" does not count: the line {why}; {}", absent.place, absent.remedy)
+            let (name, cause) = (absent.name.escape_ascii(), &absent.cause);
+            format!("{}: \"{name}\" does not count: the line {cause}; {}", absent.place, absent.remedy)
         });
     }
 }

@@ -1,8 +1,8 @@
-//! What libdat tells people: one line on stderr per refusal, complaints about files, and the debug lines of `DAT_DBG_*`.
+//! Messages of libdat: one line on stderr per refused open, complaints about files, and the debug lines of `DAT_DBG_*`.
 //!
-//! Everyone but `thunk`'s hot path reports here, and all of it goes through the `log` crate, to the logger of `report/lines`
-//! unless the program has set one. Never writes to stdout, never fails. Some programs try every name they are given, so
-//! refusals are told once each and at most four times in a process.
+//! All modules except the hot path of `thunk` report here. Lines go through the `log` crate to the logger of `report/lines`,
+//! unless the program has set another. Never writes to stdout, never fails. Some programs try every name they are given, so
+//! each refusal is reported once and at most four per process.
 #![forbid(unsafe_code)]
 
 mod lines;
@@ -15,11 +15,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::refused::Refused;
 
-/// Refusals told before one line points to the rest.
+/// Refusals reported before one line refers to the rest.
 const MOST_REFUSALS: usize = 4;
-/// Complaints about files told in full; a file with more is broken as a whole.
+/// Complaints about files that are reported in full.
 const MOST_COMPLAINTS: usize = 16;
-/// Refusals remembered for "told once"; a program that asks for this many names gets repetitions.
+/// Refusals remembered, so that each is reported once. A program with more names gets repetitions.
 const MOST_REMEMBERED: usize = 1024;
 
 /// Bits of `DAT_DBG_TYPE`.
@@ -62,31 +62,31 @@ impl Topic {
     }
 }
 
-/// What has been told.
+/// Counts and contents of earlier reports.
 pub(crate) struct Reporter {
-    told: BTreeSet<(Vec<u8>, String)>,
+    reported: BTreeSet<(Vec<u8>, String)>,
     refusals: usize,
     complaints: usize,
 }
 
-static REPORTER: Mutex<Reporter> = Mutex::new(Reporter { told: BTreeSet::new(), refusals: 0, complaints: 0 });
+static REPORTER: Mutex<Reporter> = Mutex::new(Reporter { reported: BTreeSet::new(), refusals: 0, complaints: 0 });
 
 /// The environment has been read.
 static READY: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// Why this thread's last `dat_ia_openv` was refused, for the hook.
+    /// The refusal of this thread's last `dat_ia_openv`, for the hook.
     static LAST: RefCell<Option<Refused>> = const { RefCell::new(None) };
-    /// What a provider said of the open that this thread is in.
+    /// The provider's explanation of the open in progress in this thread.
     static SAID: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// A name was refused: tells why, unless it was told before or enough was told.
+/// Reports a refused name, unless it was reported before or the limit is reached.
 pub(crate) fn refusal(refused: Refused) {
     let line = refused.to_string();
     let mut reporter = prepared();
     let reason = line.clone();
-    let is_new = reporter.told.len() >= MOST_REMEMBERED || reporter.told.insert((refused.name.clone(), reason));
+    let is_new = reporter.reported.len() >= MOST_REMEMBERED || reporter.reported.insert((refused.name.clone(), reason));
     note(refused);
     if is_new && lines::has_errors() {
         reporter.refusals += 1;
@@ -94,7 +94,7 @@ pub(crate) fn refusal(refused: Refused) {
     }
 }
 
-/// Remembers a refusal for those who ask, without a word: the call itself was wrong.
+/// Stores a refusal for the hook without reporting it, because the call itself was invalid.
 pub(crate) fn note(refused: Refused) {
     LAST.set(Some(refused));
 }
@@ -114,7 +114,7 @@ pub(crate) fn provider_says(words: &str) {
     SAID.with_borrow_mut(|said| words.clone_into(said));
 }
 
-/// What it said; empty if nothing.
+/// The provider's explanation; empty if there is none.
 pub(crate) fn said() -> String {
     SAID.take()
 }
@@ -128,7 +128,7 @@ pub(crate) fn complaint(text: &dyn Display) {
     }
 }
 
-/// A line for those who asked for this topic; the text is made only then.
+/// Writes a debug line if the topic is enabled; the text is built only then.
 pub(crate) fn debug(topic: Topic, text: impl FnOnce() -> String) {
     if !READY.load(Ordering::Acquire) {
         drop(prepared());
@@ -153,7 +153,7 @@ fn prepared() -> MutexGuard<'static, Reporter> {
     reporter
 }
 
-/// The `count`th of its kind: those beyond `most` only if somebody asked for all.
+/// Writes the `count`th line of a kind; lines beyond `most` only if all were requested.
 fn tell_limited(line: &str, count: usize, most: usize, what: &str) {
     if lines::has_all() || count <= most {
         log::error!(target: Topic::Errors.target(), "{line}");

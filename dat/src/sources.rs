@@ -1,7 +1,8 @@
-//! Where the registry's lines come from: the search order, the drop-in directory, and without any file what the machine has.
+//! Sources of the registry's lines: the search order of files, the drop-in directory, and without any file the adapters of this
+//! machine.
 //!
-//! `registry` calls it once per process, at the first call that wants a name. Reads files, never writes; what is wrong
-//! with a file becomes a complaint or a note, never a failure.
+//! `registry` calls it once per process, at the first call that needs a name. Reads files, never writes. An error in a file
+//! becomes a complaint or a note, never a failure.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,11 +29,11 @@ const USUAL: [&str; 3] = ["/etc/dat.conf", "/etc/rdma/compat-dapl/dat.conf", "/e
 /// All records, and how to name their origin in a message.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
-    /// What the files say.
+    /// Parsed content of the files.
     pub(crate) conf: Conf,
     /// Files that could not be read, in words.
     pub(crate) unreadable: Vec<String>,
-    /// Where the records come from, in words.
+    /// Origin of the records, as a sentence.
     pub(crate) origin: String,
     /// Files that were looked for and do not exist.
     pub(crate) missing: Vec<PathBuf>,
@@ -105,7 +106,7 @@ impl Gathered {
             let beside = if file.parent() == self.target.parent() { Vec::new() } else { drop_ins(file) };
             for path in own.chain(beside) {
                 if seen.insert(path.clone()) {
-                    // One that cannot be read has no name to tell of.
+                    // A directory that cannot be read has no file names to report.
                     let _ = others.append(&path);
                 }
             }
@@ -141,7 +142,7 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// `dat.conf.d/*.conf` beside a file, by name: packages add their lines without editing anyone else's.
+/// `dat.conf.d/*.conf` beside a file, sorted by name: packages add lines without editing a shared file.
 fn drop_ins(file: &Path) -> Vec<PathBuf> {
     let Ok(directory) = fs::read_dir(file.with_file_name("dat.conf.d")) else { return Vec::new() };
     let visible = |path: &PathBuf| {
@@ -158,7 +159,7 @@ pub(crate) fn discovered() -> String {
     discovery::lines()
 }
 
-/// What the built-in registry has everywhere, for tests that hold it against the sample file.
+/// The built-in lines for every machine, which tests compare with the sample file.
 pub fn built_in() -> Conf {
     conf::parse(&Arc::from("built-in registry"), discovery::ALWAYS.as_bytes())
 }

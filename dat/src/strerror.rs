@@ -14,11 +14,11 @@ pub struct Words {
     pub major: &'static CStr,
     /// Name of the subtype; empty for none.
     pub minor: &'static CStr,
-    /// Whether both are names, and not a way of saying that there is none.
+    /// Both names are known; otherwise they are placeholders.
     pub known: bool,
 }
 
-/// Looks a result up. Class bits do not matter, nor whether type and subtype belong together.
+/// Looks a return code up. Class bits are ignored; type and subtype are looked up independently.
 pub fn words(value: DAT_RETURN) -> Words {
     let major = match value & DAT_TYPE_MASK {
         // Its own number swallows the class bits.

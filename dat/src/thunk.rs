@@ -1,7 +1,7 @@
 //! The C boundary: every exported `dat_*`, and the only place that reads a handle's first word.
 //!
-//! `pass` holds the calls that go to the provider behind a handle, `own` those that libdat answers. A value that is no
-//! handle is refused unread (`arena`), so nothing a C caller passes as one can crash. Knows no object and takes no lock.
+//! `pass` holds the calls that go to the provider behind a handle, `own` those that libdat answers. A value that is not a
+//! handle is refused without reading memory (`arena`), so garbage handles cannot crash. Takes no lock.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use dat_abi::*;
 
-use crate::arena::{ARENAS, Verdict};
+use crate::arena::{ARENAS, HandleClass};
 use crate::loader::host::Uncancelled;
 use crate::registry::error;
 use crate::{fork, handles};
@@ -17,15 +17,15 @@ use crate::{fork, handles};
 pub mod own;
 pub mod pass;
 
-/// What a thunk needs: the handle as the provider knows it, and the provider's table.
+/// The handle as the provider knows it, and the provider's table.
 type Found = Option<(DAT_HANDLE, &'static DAT_PROVIDER)>;
 
 /// An object of any kind but IA. Only our own arenas are read, unless a provider without the hook is about.
 #[inline(always)]
 fn object(handle: DAT_HANDLE) -> Found {
-    match ARENAS.judge(handle as usize) {
-        Verdict::Never => None,
-        Verdict::Ours | Verdict::Perhaps => table(handle),
+    match ARENAS.classify(handle as usize) {
+        HandleClass::Never => None,
+        HandleClass::InArena | HandleClass::Perhaps => table(handle),
     }
 }
 
@@ -35,17 +35,18 @@ fn ia(handle: DAT_HANDLE) -> Found {
     table(handles::translate(handle)?)
 }
 
-/// Whatever a consumer may hold: a small integer can only be an IA.
+/// Resolves a handle of any kind: a small integer is an IA number.
 #[inline(always)]
 fn any(handle: DAT_HANDLE) -> Found {
     if handle as usize <= usize::from(u16::MAX) { ia(handle) } else { object(handle) }
 }
 
-/// The table behind a handle that has been judged.
+/// The table of a handle that was classified.
 #[inline(always)]
 fn table(handle: DAT_HANDLE) -> Found {
-    // SAFETY: the address lies in an arena, which stays mapped, or is an open IA that its provider gave out. Failing both, a
-    // provider without the hook is loaded: its handles cannot be told from other aligned addresses, as in every libdat.
+    // SAFETY: the address lies in an arena, which stays mapped, or is an open IA that its provider returned. Otherwise a
+    // provider without the hook is loaded: its handles cannot be distinguished from other aligned addresses, as in every
+    // libdat.
     let word = unsafe { &*handle.cast::<AtomicPtr<DAT_PROVIDER>>() };
     // Pairs with the provider's store when the object was made: its table is written before its first word.
     let table = word.load(Ordering::Acquire);

@@ -7,7 +7,7 @@
  *
  *   -P ia       interface adapter [usnic0]
  *   -n COUNT    connects so often [1]
- *   -e          every attempt is to be rejected, since nobody listens
+ *   -e          every attempt is to be rejected, since no program listens
  *   -u UID      is of this user: all of it with -a, with -h from the connect on
  *   -p PORT     with -a: the port of set-ups [17471]
  *   -d PATH     with -a: the base directory of the user whose requests are wanted

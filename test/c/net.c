@@ -90,7 +90,7 @@ static const char *event_word(DAT_EVENT_NUMBER number)
     case DAT_CONNECTION_EVENT_TIMED_OUT: return "timed out";
     case DAT_CONNECTION_EVENT_UNREACHABLE: return "unreachable";
     case DAT_CONNECTION_EVENT_PEER_REJECTED: return "rejected";
-    case DAT_CONNECTION_EVENT_NON_PEER_REJECTED: return "nobody listens";
+    case DAT_CONNECTION_EVENT_NON_PEER_REJECTED: return "no program listens";
     case DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR: return "accepted in vain";
     default: return "of another kind";
     }

@@ -264,9 +264,9 @@ fn a_signal_ends_server_and_clients_in_order() {
 fn nobody_serves() {
     let house = House::of("sm0");
     let finished = house.run("-T T -s localhost --tries 2 client SR server SR");
-    finished.expect_failure("localhost, port 45278, asked 2 times: no connection: rejected, nobody listens there");
+    finished.expect_failure("localhost, port 45278, asked 2 times: no connection: rejected, no program listens there");
     assert_eq!(finished.status.code(), Some(1));
-    house.run("-T Q -s localhost --tries 1").expect_failure("nobody listens there");
+    house.run("-T Q -s localhost --tries 1").expect_failure("no program listens there");
     house.run("-T P -s no-such-host.invalid RW").expect_failure("no-such-host.invalid");
 }
 

@@ -42,7 +42,7 @@ fn a_program_that_listens_over_usnic_answers_the_doctor() {
     let gone = visit();
     assert_eq!(gone.status.code(), Some(1), "{gone:#?}");
     let [grade, found, remedy] = finding(&gone, "path");
-    assert!(grade == "bad" && found.contains("nobody listens on this port"), "{found}");
+    assert!(grade == "bad" && found.contains("no program listens on this port"), "{found}");
     assert!(remedy.contains("start the server there first") && remedy.contains("datinfo doctor --serve"), "{remedy}");
 }
 

@@ -6,7 +6,7 @@ use core::ffi::c_char;
 
 use crate::types::*;
 
-/// What a CNO calls when it is triggered: `(instance_data, evd)`.
+/// Function of a CNO that is called when it is triggered: `(instance_data, evd)`.
 pub type DAT_AGENT_FUNC = unsafe extern "C" fn(instance_data: DAT_PVOID, event_dispatcher: DAT_EVD_HANDLE);
 
 /// `struct dat_named_attr`, 16 bytes.

@@ -1,8 +1,9 @@
-//! The private hook between our libdat and our providers: what the public ABI has no room for.
+//! The private hook between this project's libdat and its providers, for what the public ABI does not offer.
 //!
-//! A provider asks for it from `dat_provider_init`: it calls `dats_get_ia_handle(LIBDAT_HOOK_REQUEST, &mut p)`. A foreign
-//! libdat answers that the number names no IA; ours answers `DAT_SUCCESS` and a pointer to a [`LibdatHook`] that lives as
-//! long as the process. So each half also works with somebody else's other half. Nothing here is called on a hot path.
+//! A provider requests it from `dat_provider_init`: it calls `dats_get_ia_handle(LIBDAT_HOOK_REQUEST, &mut p)`. A foreign
+//! libdat answers that the number names no IA; ours returns `DAT_SUCCESS` and a pointer to a [`LibdatHook`] that is valid until
+//! the process ends. So each side also works with another implementation of the other side. Nothing here is called on a hot
+//! path.
 
 use core::ffi::{c_char, c_void};
 
@@ -11,9 +12,9 @@ use crate::types::DAT_IA_HANDLE;
 /// The number asked for: far outside every IA handle; its low byte is the version of [`LibdatHook`].
 pub const LIBDAT_HOOK_REQUEST: u64 = 0x6461_706c_5f72_7301;
 
-/// Where a provider keeps its handles: memory that stays readable while the process lives.
+/// Address range in which a provider keeps its handles; it stays readable until the process ends.
 ///
-/// Every handle of that provider is `base + k * stride`; the first word of an unused place is null.
+/// Every handle of that provider is `base + k * stride`; the first word of an unused slot is null.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct HandleArena {
@@ -25,49 +26,49 @@ pub struct HandleArena {
     pub stride: usize,
 }
 
-/// What our libdat offers to a provider that asks.
+/// Functions of libdat for a provider that requests them.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct LibdatHook {
     /// Size of this record in bytes; later versions append.
     pub size: usize,
-    /// Tells libdat where the handles of the calling library live. Idempotent; 0 on success, -1 when the table is full or the
+    /// Registers the address range of the calling library's handles. Idempotent; 0 on success, -1 if the table is full or the
     /// arena malformed.
     ///
-    /// libdat then refuses, without reading it, any handle that lies in no arena, unless a library without the hook is loaded.
+    /// libdat then refuses a handle outside all arenas without reading it, unless a library without the hook is loaded.
     pub add_arena: extern "C" fn(arena: HandleArena) -> i32,
-    /// The number under which the consumer knows this IA of the provider's; null when libdat has given none (yet).
+    /// The consumer's number for this IA of the provider; null if libdat has not assigned one yet.
     pub ia_number: extern "C" fn(provider_ia: *mut c_void) -> DAT_IA_HANDLE,
-    /// Why the calling thread's last `dat_ia_openv` was refused by libdat, for tools: writes at most `room` bytes with the
-    /// NUL, and answers the full length without it; 0 when there was no refusal.
+    /// The reason why libdat refused the calling thread's last `dat_ia_openv`, for tools. Writes at most `capacity` bytes
+    /// including the NUL and returns the full length without it; 0 if there was no refusal.
     pub last_refusal: unsafe extern "C" fn(out: *mut c_char, room: usize) -> usize,
-    /// A provider's own words, a C string, on why it refuses the `ia_open` that the calling thread is in: libdat tells them
-    /// in its own line, and no more often than others.
+    /// A provider's explanation, as a C string, of refusing the `ia_open` that the calling thread is in. libdat adds it to its
+    /// own line, with the same rate limit.
     pub provider_says: unsafe extern "C" fn(words: *const c_char),
-    /// What libdat knows, for tools: the `index`th line of a topic (`TELL_*`), written as by `last_refusal`; 0 behind the last.
-    /// Fields of a line have tabs between them; all but printable ASCII in them is escaped as in C.
+    /// Content of the registry, for tools: line `index` of a topic (`TELL_*`), written as by `last_refusal`; 0 after the last
+    /// line. Fields are separated by tabs; all but printable ASCII in them is escaped as in C.
     pub tell: unsafe extern "C" fn(topic: u32, index: usize, out: *mut c_char, room: usize) -> usize,
-    /// The library field of the dat.conf record whose `dat_provider_init` the calling thread is in, written as by
+    /// Library field of the dat.conf record whose `dat_provider_init` the calling thread is running, written as by
     /// `last_refusal`; 0 outside of one. Several names of one file are one library to the dynamic loader.
     pub record_library: unsafe extern "C" fn(out: *mut c_char, room: usize) -> usize,
 }
 
-/// Size of a [`LibdatHook`] without what was appended since its first version: the least that one of ours has.
+/// Size of a [`LibdatHook`] in its first version: the minimum of every later version.
 pub const LIBDAT_HOOK_LEAST: usize = core::mem::offset_of!(LibdatHook, provider_says);
 
 /// Accepted records: name, version, thread safety, library, parameters, file:line, the library's file (empty if there is none).
 pub const TELL_ENTRY: u32 = 0;
 /// Names on lines that do not count: name, file:line, why, what makes it count.
 pub const TELL_ABSENT: u32 = 1;
-/// What is wrong with lines: file:line, column, field, found, allowed, `dropped` or `kept`.
+/// Complaints about lines: file:line, column, field, found, allowed, `dropped` or `kept`.
 pub const TELL_COMPLAINT: u32 = 2;
 /// Files that cannot be read: a sentence.
 pub const TELL_UNREADABLE: u32 = 3;
-/// Where the records come from: a sentence.
+/// Origin of the records, as a sentence.
 pub const TELL_ORIGIN: u32 = 4;
 /// The calling thread's last refusal: kind, name, file:line, cause, remedy.
 pub const TELL_REFUSAL: u32 = 5;
-/// Lines of dat.conf for what this machine has, whatever the files say.
+/// Lines of dat.conf for the adapters of this machine, independent of the files.
 pub const TELL_DISCOVERED: u32 = 6;
 /// libdat's own version.
 pub const TELL_VERSION: u32 = 7;

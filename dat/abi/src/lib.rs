@@ -1,10 +1,10 @@
-//! The contract between a consumer, libdat and a provider: uDAPL 1.2 for Linux on LP64.
+//! The C contract between a consumer, libdat and a provider: uDAPL 1.2 for Linux on LP64.
 //!
-//! Everyone imports this crate; it imports nobody, has no behaviour and no exported symbol. (A `#[no_mangle]` function in
-//! a library crate would be exported again by every shared object that links it.) Its numbers and layouts are asserted
-//! against the recorded facts and against the C headers by `test/tests/abi.rs`.
+//! Every crate imports this one; it imports none and exports no symbol. (A `#[no_mangle]` function in a library crate would be
+//! exported again by every shared object that links it.) `test/tests/abi.rs` asserts its numbers and layouts against recorded
+//! facts and against the C headers.
 //!
-//! Names are those of the DAT specification, which is why they look like C.
+//! Names are those of the DAT specification, in C style.
 #![no_std]
 #![forbid(unsafe_code)]
 #![allow(non_camel_case_types, reason = "the names are the specification's")]

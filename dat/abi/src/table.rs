@@ -374,9 +374,9 @@ pub type DAT_SRQ_POST_RECV_FUNC = unsafe extern "C" fn(
     local_iov: *mut DAT_LMR_TRIPLET,
     user_cookie: DAT_DTO_COOKIE,
 ) -> DAT_RETURN;
-/// What libdat looks up in a provider library to start it.
+/// Symbol that libdat calls in a provider library to initialise it.
 pub const DAT_PROVIDER_INIT_FUNC_STR: &CStr = c"dat_provider_init";
-/// What libdat looks up in a provider library to end it.
+/// Symbol that libdat calls in a provider library to finalise it.
 pub const DAT_PROVIDER_FINI_FUNC_STR: &CStr = c"dat_provider_fini";
 /// Shape of `dat_provider_init`.
 pub type DAT_PROVIDER_INIT_FUNC =

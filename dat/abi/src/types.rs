@@ -1,7 +1,6 @@
-//! Scalars, handles, flags and masks of DAT 1.2: the small words of the contract.
+//! Scalars, handles, flags and masks of DAT 1.2.
 //!
-//! Every room that touches a C value names it from here. Enumerations are plain integers: a C caller can pass any number,
-//! so whoever receives one has to check it. Nothing here has behaviour.
+//! Enumerations are plain integers: a C caller can pass any number, so the receiver of one has to check it.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -23,7 +22,7 @@ pub type DAT_COUNT = c_int;
 pub type DAT_PADDR = DAT_UINT64;
 /// The socket address that all IA addresses are typed as.
 pub type DAT_SOCK_ADDR = sockaddr;
-/// Room for an IPv6 socket address.
+/// Storage for an IPv6 socket address.
 pub type DAT_SOCK_ADDR6 = sockaddr_in6;
 /// Mask of the fields wanted from a query, bit n for field n.
 pub type DAT_PROVIDER_ATTR_MASK = DAT_UINT64;
@@ -33,7 +32,7 @@ pub type DAT_NAME_PTR = *mut c_char;
 pub type DAT_DTO_COOKIE = DAT_CONTEXT;
 /// The consumer's 64 bits, returned unchanged with a bind completion.
 pub type DAT_RMR_COOKIE = DAT_CONTEXT;
-/// Microseconds; `DAT_TIMEOUT_INFINITE` waits for ever.
+/// Microseconds; `DAT_TIMEOUT_INFINITE` waits without a limit.
 pub type DAT_TIMEOUT = DAT_UINT32;
 /// Any object: its first word is the provider table (IA handles of libdat excepted).
 pub type DAT_HANDLE = DAT_PVOID;
@@ -57,7 +56,7 @@ pub type DAT_RMR_HANDLE = DAT_HANDLE;
 pub type DAT_RSP_HANDLE = DAT_HANDLE;
 /// Handle of an object of kind SRQ.
 pub type DAT_SRQ_HANDLE = DAT_HANDLE;
-/// A socket address whose real length follows from its family.
+/// A socket address whose length follows from its family.
 pub type DAT_IA_ADDRESS_PTR = *mut DAT_SOCK_ADDR;
 /// Connection qualifier: the full 64-bit number a service point listens on.
 pub type DAT_CONN_QUAL = DAT_UINT64;

@@ -1,13 +1,14 @@
-//! How a process tells its counters to tools of its user: what both sides have to know, and nothing of what is counted.
+//! Exchange of counters between a process and its user's tools: sockets, text format and reader, independent of the counters'
+//! meaning.
 //!
-//! | room | what it knows |
+//! | module | purpose |
 //! |---|---|
-//! | `socket` | local sockets with abstract names, and whose they are (unsafe) |
-//! | `text` | the form of what is told: pure |
-//! | `reader` | finds the processes of this user, and asks them all at once, with limits |
+//! | `socket` | local sockets with abstract names, and their owners (unsafe) |
+//! | `text` | the text format (pure) |
+//! | `reader` | finds the processes of this user and queries them concurrently, with limits |
 //!
-//! The object layer (`dapl::stats::publication`) listens and writes, in the process that is asked; `datinfo top` reads. Neither needs
-//! more of the other than this, so a tool is built without the object layer, and the layer without a tool.
+//! The object layer (`dapl::stats::publication`) listens and writes in the process that is queried; `datinfo top` reads. So the
+//! tool is built without the object layer, and the object layer without the tool.
 
 pub mod reader;
 pub mod socket;

@@ -1,8 +1,8 @@
-//! Who publishes counters on this host, and what they say: for tools.
+//! Finds the processes of this host that publish counters, and reads them, for tools.
 //!
-//! Only processes of this user are asked, and one is believed only if the kernel says that it is of the user in its name. They
-//! are asked all at once; none can keep us waiting for long, fill our memory, or keep others from being heard. What one says
-//! that is stopped, dies meanwhile, or talks nonsense is a [`Trouble`] of its own.
+//! Only processes of this user are queried, and an answer counts only if the kernel says that its process belongs to the user
+//! in its socket's name. All are queried concurrently, with a limit on time and on memory for each. A process that is stopped,
+//! dies meanwhile or sends invalid data yields a [`ReadError`] of its own.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -17,110 +17,110 @@ use rustix::net::RecvFlags;
 use crate::socket::{self, Name};
 use crate::text::{self, Fault, MOST, Process};
 
-/// A process answers within so long, or is passed over. Who tells one tool is busy with a slow one for a second at most.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time for one process to answer. A process that serves another, slow tool is busy for at most a second.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
-/// Asked at once: descriptors that are open meanwhile.
+/// Query at once: descriptors that are open meanwhile.
 const TOGETHER: usize = 128;
 
-/// After so long no more are asked, however many are left.
-const LOOK: Duration = Duration::from_secs(10);
+/// Time after which no more processes are queried.
+const RUN_LIMIT: Duration = Duration::from_secs(10);
 
-/// Bytes that are read in one look, whoever sends them.
-const ROOM: usize = 64 << 20;
+/// Bytes that are read in one run, from all processes together.
+const CAPACITY: usize = 64 << 20;
 
 /// A process that publishes.
 #[derive(Debug)]
-pub struct Found {
+pub struct Answer {
     /// Its id, in its own name space.
     pub pid: u32,
     /// Of its provider library: a process with two is found twice.
     pub number: u32,
-    /// What it has told.
-    pub told: Result<Process, Trouble>,
+    /// Its counters, or why they could not be read.
+    pub result: Result<Process, ReadError>,
 }
 
-/// Why nothing is known of a process that is there.
+/// Why the counters of a process could not be read.
 #[derive(Debug)]
-pub enum Trouble {
+pub enum ReadError {
     /// It says nothing, or does not come to its end.
-    Silent,
-    /// So many have asked that no more are let in.
+    Timeout,
+    /// Its accept queue is full.
     Busy,
     /// It speaks another version.
     Version(String),
     /// It hung up in the middle.
     Cut,
-    /// What it says makes no sense.
+    /// Its answer is malformed.
     Nonsense,
-    /// All together tell more than is read in one look, or it alone does.
+    /// More bytes than one run reads.
     TooMuch,
     /// There was no time left to ask it.
     Skipped,
-    /// What the system says.
+    /// An error of the operating system.
     System(io::Error),
 }
 
-impl Trouble {
+impl ReadError {
     /// In one word, for programs.
     pub fn word(&self) -> &'static str {
         match self {
-            Trouble::Silent => "silent",
-            Trouble::Busy => "busy",
-            Trouble::Version(_) => "version",
-            Trouble::Cut => "cut",
-            Trouble::Nonsense => "nonsense",
-            Trouble::TooMuch => "too-much",
-            Trouble::Skipped => "skipped",
-            Trouble::System(_) => "system",
+            ReadError::Timeout => "silent",
+            ReadError::Busy => "busy",
+            ReadError::Version(_) => "version",
+            ReadError::Cut => "cut",
+            ReadError::Nonsense => "nonsense",
+            ReadError::TooMuch => "too-much",
+            ReadError::Skipped => "skipped",
+            ReadError::System(_) => "system",
         }
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Trouble::Silent => {
-                write!(f, "no answer within {} s: it is stopped, stuck, or short of CPU", PATIENCE.as_secs())
+            ReadError::Timeout => {
+                write!(f, "no answer within {} s: it is stopped, stuck, or short of CPU", ANSWER_LIMIT.as_secs())
             }
-            Trouble::Busy => f.write_str("too many have asked it and wait for an answer: it is stopped or stuck"),
-            Trouble::Version(version) => {
+            ReadError::Busy => f.write_str("too many have queries it and wait for an answer: it is stopped or stuck"),
+            ReadError::Version(version) => {
                 write!(
                     f,
-                    "it tells its counters in version \"{version}\", which this program does not read: use its own tools"
+                    "it publishes its counters in version \"{version}\", which this program does not read: use its own tools"
                 )
             }
-            Trouble::Cut => f.write_str("it hung up in the middle: it has ended, or closed its adapters"),
-            Trouble::Nonsense => {
+            ReadError::Cut => f.write_str("it hung up in the middle: it has ended, or closed its adapters"),
+            ReadError::Nonsense => {
                 f.write_str("what it says makes no sense: it is no process of these libraries, or damaged")
             }
-            Trouble::TooMuch => f.write_str("it tells more than is read in one look"),
-            Trouble::Skipped => f.write_str("not asked: others took all the time of this look"),
-            Trouble::System(error) => write!(f, "it cannot be asked: {error}"),
+            ReadError::TooMuch => f.write_str("it tells more than is read in one look"),
+            ReadError::Skipped => f.write_str("not queries: others took all the time of this look"),
+            ReadError::System(error) => write!(f, "it cannot be queries: {error}"),
         }
     }
 }
 
-impl From<Fault> for Trouble {
+impl From<Fault> for ReadError {
     fn from(fault: Fault) -> Self {
         match fault {
-            Fault::Version(version) => Trouble::Version(version),
-            Fault::Cut => Trouble::Cut,
-            Fault::Nonsense => Trouble::Nonsense,
+            Fault::Version(version) => ReadError::Version(version),
+            Fault::Cut => ReadError::Cut,
+            Fault::Nonsense => ReadError::Nonsense,
         }
     }
 }
 
-/// All processes of this user that have an open IA, by their ids. Only of this network name space. A look is over within some
-/// ten seconds, however many are stuck, and in milliseconds if none is.
+/// All processes of this user with an open IA, by their ids, in this network namespace only. Returns within ten seconds even if
+/// processes hang, and in milliseconds if none does.
 ///
-/// Errors: there is no list of local sockets to be had.
-pub fn processes() -> io::Result<Vec<Found>> {
+/// Errors: the list of local sockets cannot be read.
+pub fn processes() -> io::Result<Vec<Answer>> {
     let me = rustix::process::geteuid().as_raw();
     let list = std::fs::read("/proc/net/unix")?;
     let names = names(&String::from_utf8_lossy(&list), me);
-    let (end, mut room) = (Instant::now() + LOOK, ROOM);
-    Ok(names.chunks(TOGETHER).flat_map(|some| ask(some, end, &mut room)).collect())
+    let (end, mut capacity) = (Instant::now() + RUN_LIMIT, CAPACITY);
+    Ok(names.chunks(TOGETHER).flat_map(|some| ask(some, end, &mut capacity)).collect())
 }
 
 /// Those in the kernel's list that are this user's, each once: a listener's and those of its connections are the same.
@@ -134,98 +134,98 @@ fn names(list: &str, uid: u32) -> Vec<Name> {
 }
 
 /// Asks these, all at once. One that has gone meanwhile, or was never what its name says, is none.
-fn ask(names: &[Name], end: Instant, room: &mut usize) -> Vec<Found> {
+fn ask(names: &[Name], end: Instant, capacity: &mut usize) -> Vec<Answer> {
     let began = Instant::now();
     let is_late = began >= end;
     let start = |name: &Name| match connect(*name) {
-        _ if is_late => Some(Asked { name: *name, socket: None, told: Vec::new(), trouble: Some(Trouble::Skipped) }),
-        Ok(socket) => Some(Asked { name: *name, socket: Some(socket), told: Vec::new(), trouble: None }),
-        Err(Trouble::System(error)) if is_gone(&error) => None,
-        Err(trouble) => Some(Asked { name: *name, socket: None, told: Vec::new(), trouble: Some(trouble) }),
+        _ if is_late => Some(Query { name: *name, socket: None, bytes: Vec::new(), error: Some(ReadError::Skipped) }),
+        Ok(socket) => Some(Query { name: *name, socket: Some(socket), bytes: Vec::new(), error: None }),
+        Err(ReadError::System(error)) if is_gone(&error) => None,
+        Err(error) => Some(Query { name: *name, socket: None, bytes: Vec::new(), error: Some(error) }),
     };
-    let mut asked: Vec<Asked> = names.iter().filter_map(start).collect();
-    listen(&mut asked, began + PATIENCE, room);
-    asked.into_iter().map(Asked::found).collect()
+    let mut queries: Vec<Query> = names.iter().filter_map(start).collect();
+    listen(&mut queries, began + ANSWER_LIMIT, capacity);
+    queries.into_iter().map(Query::found).collect()
 }
 
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::PermissionDenied)
 }
 
-fn connect(name: Name) -> Result<OwnedFd, Trouble> {
+fn connect(name: Name) -> Result<OwnedFd, ReadError> {
     let socket = socket::connect(name).map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock => Trouble::Busy,
-        _ => Trouble::System(error),
+        io::ErrorKind::WouldBlock => ReadError::Busy,
+        _ => ReadError::System(error),
     })?;
     match socket::user(&socket) {
         Ok(uid) if uid == name.uid => Ok(socket),
-        Ok(_) => Err(Trouble::System(io::ErrorKind::PermissionDenied.into())),
-        Err(error) => Err(Trouble::System(error)),
+        Ok(_) => Err(ReadError::System(io::ErrorKind::PermissionDenied.into())),
+        Err(error) => Err(ReadError::System(error)),
     }
 }
 
-/// A process that was asked.
-struct Asked {
+/// A process that was queries.
+struct Query {
     name: Name,
     /// As long as it may say more.
     socket: Option<OwnedFd>,
-    told: Vec<u8>,
-    trouble: Option<Trouble>,
+    bytes: Vec<u8>,
+    error: Option<ReadError>,
 }
 
-impl Asked {
+impl Query {
     /// Takes what has come, and hangs up if that is all, or too much.
-    fn take(&mut self, piece: &mut [u8], room: &mut usize) {
+    fn take(&mut self, piece: &mut [u8], capacity: &mut usize) {
         let Some(socket) = &self.socket else { return };
         match rustix::net::recv(socket, &mut *piece, RecvFlags::DONTWAIT) {
             Ok((0, _)) => self.socket = None,
-            Ok((count, _)) if self.told.len() + count <= MOST && count <= *room => {
-                *room -= count;
-                self.told.extend_from_slice(&piece[..count]);
+            Ok((count, _)) if self.bytes.len() + count <= MOST && count <= *capacity => {
+                *capacity -= count;
+                self.bytes.extend_from_slice(&piece[..count]);
             }
-            Ok(_) => self.stop(Trouble::TooMuch),
+            Ok(_) => self.stop(ReadError::TooMuch),
             Err(Errno::AGAIN | Errno::INTR) => {}
             // It has ended before it had taken notice of us.
-            Err(Errno::CONNRESET) => self.stop(Trouble::Cut),
-            Err(error) => self.stop(Trouble::System(error.into())),
+            Err(Errno::CONNRESET) => self.stop(ReadError::Cut),
+            Err(error) => self.stop(ReadError::System(error.into())),
         }
     }
 
-    fn stop(&mut self, trouble: Trouble) {
-        (self.socket, self.told, self.trouble) = (None, Vec::new(), Some(trouble));
+    fn stop(&mut self, error: ReadError) {
+        (self.socket, self.bytes, self.error) = (None, Vec::new(), Some(error));
     }
 
-    fn found(self) -> Found {
-        let told = match self.trouble {
-            Some(trouble) => Err(trouble),
-            None => text::read(&self.told).map_err(Trouble::from),
+    fn found(self) -> Answer {
+        let result = match self.error {
+            Some(error) => Err(error),
+            None => text::read(&self.bytes).map_err(ReadError::from),
         };
-        Found { pid: self.name.pid, number: self.name.number, told }
+        Answer { pid: self.name.pid, number: self.name.number, result }
     }
 }
 
-/// Takes all that comes, until everybody has hung up or the time is over.
-fn listen(asked: &mut [Asked], deadline: Instant, room: &mut usize) {
+/// Reads all answers until every process has closed its connection or the deadline has passed.
+fn listen(queries: &mut [Query], deadline: Instant, capacity: &mut usize) {
     let mut piece = vec![0; 1 << 16];
     loop {
-        let speaking: Vec<usize> = (0..asked.len()).filter(|at| asked[*at].socket.is_some()).collect();
+        let speaking: Vec<usize> = (0..queries.len()).filter(|at| queries[*at].socket.is_some()).collect();
         let left = deadline.saturating_duration_since(Instant::now());
         if speaking.is_empty() || left.is_zero() {
-            return speaking.into_iter().for_each(|at| asked[at].stop(Trouble::Silent));
+            return speaking.into_iter().for_each(|at| queries[at].stop(ReadError::Timeout));
         }
         let mut fds: Vec<_> =
-            asked.iter().filter_map(|one| one.socket.as_ref()).map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+            queries.iter().filter_map(|one| one.socket.as_ref()).map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
         match poll(&mut fds, Timespec::try_from(left).ok().as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => {
                 drop(fds);
-                return speaking.into_iter().for_each(|at| asked[at].stop(Trouble::System(error.into())));
+                return speaking.into_iter().for_each(|at| queries[at].stop(ReadError::System(error.into())));
             }
         }
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
         let ready = speaking.into_iter().zip(ready).filter(|(_, is_ready)| *is_ready);
-        ready.for_each(|(at, _)| asked[at].take(&mut piece, room));
+        ready.for_each(|(at, _)| queries[at].take(&mut piece, capacity));
     }
 }
 

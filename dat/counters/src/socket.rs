@@ -1,28 +1,28 @@
-//! Local sockets with abstract names, and whose they are, as the kernel says.
+//! Local sockets with abstract names, and their owners as the kernel reports them.
 //!
-//! Nothing here waits: all are non-blocking, and who has to wait does so with a limit.
+//! All sockets are non-blocking; callers that wait use a limit.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// What all names begin with.
+/// Prefix of all names.
 const PREFIX: &str = "dapl-counters/";
 
-/// Whose a socket is, as its name says: `dapl-counters/1000/4711/0`.
+/// User, process and library of a socket, parsed from its name: `dapl-counters/1000/4711/0`.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Name {
     /// The user's id.
     pub uid: u32,
     /// The process's, in its own name space.
     pub pid: u32,
-    /// Each provider library of a process has a socket, with a number of its own.
+    /// Each provider library of a process has a socket with a number of its own.
     pub number: u32,
 }
 
 impl Name {
-    /// Out of the text; `None`: it is none of ours.
+    /// Parses a name; `None` if it has another form.
     pub fn read(text: &str) -> Option<Self> {
         let mut numbers = text.strip_prefix(PREFIX)?.split('/').map(|word| word.parse().ok());
         let name = Name { uid: numbers.next()??, pid: numbers.next()??, number: numbers.next()?? };
@@ -50,9 +50,10 @@ pub fn listen(name: Name) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A socket that is connected.
+/// Connects to a process.
 ///
-/// Errors: `ConnectionRefused`: nobody listens there. `WouldBlock`: too many are asking. And what the system says.
+/// Errors: `ConnectionRefused` without a listener, `WouldBlock` if the accept queue is full, and others of the operating
+/// system.
 pub fn connect(name: Name) -> io::Result<OwnedFd> {
     let fd = socket()?;
     rustix::net::connect(&fd, &name.address()?)?;

@@ -1,9 +1,8 @@
-//! The text that a process tells its counters in, and how it is read.
+//! The text format of counters, and its parser.
 //!
-//! Lines of words with tabs between them. The first names the form, the last says that nothing is missing; what a reader does
-//! not know it passes over, and so it does with further words of a line. No word has a tab or a line's end in it: they become
-//! `?`. A reader believes nothing: any bytes are read without harm, and are a text, or are none; whatever might move the cursor
-//! of a terminal becomes `?` there too.
+//! Lines of words separated by tabs. The first line names the format, the last one marks a complete text. A reader skips
+//! unknown lines and further words of a line. Tabs and newlines in a word become `?`. The parser accepts any bytes: they are a
+//! text or an error. Characters that could move a terminal's cursor become `?`.
 //!
 //! ```text
 //! dapl-counters 1
@@ -21,7 +20,7 @@
 
 use std::fmt::{Display, Write};
 
-/// What the first line begins with; the version follows.
+/// Start of the first line; the version follows.
 const FORM: &str = "dapl-counters ";
 /// Of the form.
 const VERSION: &str = "1";
@@ -68,7 +67,7 @@ impl Text {
         self.line(&[if is_level { "level" } else { "count" }, name, unit, &number]);
     }
 
-    /// So many EPs are not in the text.
+    /// Records that this many EPs are not in the text.
     pub fn left_out(&mut self, eps: usize) {
         self.line(&["left out", &eps.to_string()]);
     }
@@ -80,7 +79,7 @@ impl Text {
     }
 }
 
-/// What a process has told.
+/// Counters of a process.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Process {
     /// Its id, in its own name space.
@@ -98,11 +97,11 @@ pub struct Adapter {
     pub name: String,
     /// Its transport, such as `usnic`.
     pub provider: String,
-    /// Its own handle in its process, as `0x7f0123456740`: two of one name are told apart by it.
+    /// Its handle in its process, as `0x7f0123456740`: it distinguishes IAs of one name.
     pub handle: String,
-    /// What the IA has counted.
+    /// Counters of the IA.
     pub counts: Vec<Count>,
-    /// Its EPs, as far as they are told of.
+    /// The EPs that are in the text.
     pub eps: Vec<Endpoint>,
     /// EPs that are not in the list.
     pub left_out: u64,
@@ -115,7 +114,7 @@ pub struct Endpoint {
     pub handle: String,
     /// As `Connected`.
     pub state: String,
-    /// What it has counted, and how its connection stands.
+    /// Its counters, and the state of its connection.
     pub counts: Vec<Count>,
 }
 
@@ -132,7 +131,7 @@ pub struct Count {
     pub is_level: bool,
 }
 
-/// Why bytes are no text.
+/// Why bytes cannot be parsed.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Fault {
     /// Of another version of the form: this one.
@@ -161,7 +160,7 @@ pub fn read(bytes: &[u8]) -> Result<Process, Fault> {
     Ok(process)
 }
 
-/// What has no line's end may be the beginning of a text.
+/// A text without a newline may be an incomplete one.
 fn beginning(text: &str) -> Fault {
     let first = format!("{FORM}{VERSION}");
     if first.starts_with(text) { Fault::Cut } else { Fault::Nonsense }

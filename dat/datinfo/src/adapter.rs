@@ -10,7 +10,7 @@ use crate::registry::Entry;
 /// Children at a time.
 const AT_ONCE: usize = 4;
 
-/// What came of opening an adapter.
+/// Result of opening an adapter.
 #[derive(Clone, Debug)]
 pub(crate) enum Opened {
     /// It opens; its attributes, and what was wrong with its close.
@@ -18,7 +18,7 @@ pub(crate) enum Opened {
     No(Reason),
 }
 
-/// Why it does not open.
+/// Why it cannot be opened.
 #[derive(Clone, Debug)]
 pub(crate) struct Reason {
     /// As libdat has it (`name`, `library`, `device`, ...), or `crash`, `hang`, `error`.
@@ -74,7 +74,7 @@ fn read(outcome: Outcome) -> Opened {
     };
     if answers.is_empty() {
         let (kind, cause) = unanswered(end, "in the open");
-        let remedy = "take its line out of dat.conf (nondefault), and tell who made the provider".to_owned();
+        let remedy = "take its line out of dat.conf (nondefault), and inform the provider's author".to_owned();
         return Opened::No(Reason { kind: kind.to_owned(), remedy, ..broken(&cause) });
     }
     let first = answers.remove(0);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_answer_is_told_with_how_it_ended() {
+    fn reports_a_missing_answer_with_the_end_of_the_child() {
         let hung = reason(outcome(&[], End::Hung(3)));
         assert_eq!(
             (hung.kind.as_str(), hung.cause.as_str()),
@@ -163,9 +163,9 @@ mod tests {
     fn what_libdat_says_is_handed_on() {
         let answer = json!({"opened": false, "code": "0x800a0000", "type": "T", "subtype": "S", "kind": "library",
                             "cause": "it is not there", "remedy": "bring it"});
-        let told = reason(outcome(&[answer], End::Well));
+        let text = reason(outcome(&[answer], End::Well));
         assert_eq!(
-            (told.kind.as_str(), told.code.as_str(), told.line().as_str()),
+            (text.kind.as_str(), text.code.as_str(), text.line().as_str()),
             ("library", "T S", "it is not there; bring it")
         );
         let foreign = reason(outcome(&[json!({"opened": false, "type": "T", "subtype": ""})], End::Well));

@@ -1,6 +1,6 @@
 //! The attribute records of an adapter and its provider as names, values and units, in the order of the ABI.
 //!
-//! `probe` fills it in the child. Knows no library.
+//! `probe` fills them in, in the child process. Independent of any library.
 #![forbid(unsafe_code)]
 
 use dat_abi::{DAT_IA_ATTR, DAT_PROVIDER_ATTR};

@@ -42,10 +42,10 @@ pub(crate) fn check(options: &Options, file: Option<&Path>) -> crate::Result {
     let mut text = format!("read: {}\n", registry.origin.as_deref().unwrap_or_default());
     registry.unreadable.iter().for_each(|trouble| text += &format!("{trouble}\n"));
     for entry in &registry.entries {
-        let _ = writeln!(text, "{}: {}", entry.place, meaning(entry));
+        let _ = writeln!(text, "{}: {}", entry.id, meaning(entry));
     }
     for absent in &registry.absent {
-        let _ = writeln!(text, "{}: \"{}\" {}; {}", absent.place, absent.name, absent.why, absent.remedy);
+        let _ = writeln!(text, "{}: \"{}\" {}; {}", absent.id, absent.name, absent.why, absent.remedy);
     }
     for complaint in &complaints {
         text += &line(complaint);
@@ -74,25 +74,29 @@ fn meaning(entry: &Entry) -> String {
     format!("\"{name}\" serves DAT {version}{who}, {threads}, by {library} with {given}")
 }
 
-/// What is doubtful about lines that can be read: names that come twice, libraries that are not there, parameters.
+/// Warnings about lines that can be parsed: duplicate names, missing libraries, invalid parameters.
 fn doubts(entries: &[Entry]) -> Vec<Complaint> {
     let mut first: BTreeMap<(&str, &str, &str), &str> = BTreeMap::new();
     let mut doubts = Vec::new();
     for entry in entries.iter().filter(|entry| entry.is_version_1()) {
-        let Entry { name, version, safety, library, place, .. } = entry;
+        let Entry { name, version, safety, library, id, .. } = entry;
         let mut doubt = |field: &str, found: String, allowed: String, is_wrong| {
-            let (place, column, field) = (place.clone(), None, field.to_owned());
-            doubts.push(Complaint { place, column, field, found, allowed, is_dropped: false, is_wrong });
+            let (id, column, field) = (id.clone(), None, field.to_owned());
+            doubts.push(Complaint { id, column, field, found, allowed, is_dropped: false, is_wrong });
         };
         match first.entry((name, version, safety)) {
-            Slot::Vacant(slot) => drop(slot.insert(place)),
+            Slot::Vacant(slot) => drop(slot.insert(id)),
             Slot::Occupied(slot) => {
                 let found = format!("\"{name}\" {version} {safety} is the entry of {} again", slot.get());
                 doubt("ia_name", found, "it serves only where no library of that one loads".to_owned(), false);
             }
         }
         if entry.file.as_ref().is_some_and(String::is_empty) {
-            let where_to = if library.contains('/') { "" } else { ": not beside libdat nor where the loader looks" };
+            let where_to = if library.contains('/') {
+                ""
+            } else {
+                ": neither in libdat's directory nor in the loader's search path"
+            };
             let allowed = "install that library, or correct lib_path".to_owned();
             doubt("lib_path", format!("{library} does not exist{where_to}"), allowed, true);
         }
@@ -104,10 +108,10 @@ fn doubts(entries: &[Entry]) -> Vec<Complaint> {
 }
 
 fn line(complaint: &Complaint) -> String {
-    let Complaint { place, column, field, found, allowed, is_dropped, .. } = complaint;
+    let Complaint { id, column, field, found, allowed, is_dropped, .. } = complaint;
     let cost = if *is_dropped { "; this record is dropped" } else { "" };
     let column = column.map_or(String::new(), |column| format!(":{column}"));
-    format!("{place}{column}: {field}: {found}; {allowed}{cost}\n")
+    format!("{id}{column}: {field}: {found}; {allowed}{cost}\n")
 }
 
 #[cfg(test)]
@@ -115,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_told_in_words() {
+    fn describes_lines_in_words() {
         let text = |text: &str| text.to_owned();
         let entry = Entry {
             name: text("a"),
@@ -123,7 +127,7 @@ mod tests {
             safety: text("nonthreadsafe"),
             library: text("l"),
             params: text("p"),
-            place: text("f:1"),
+            id: text("f:1"),
             file: None,
         };
         assert_eq!(

@@ -1,7 +1,7 @@
-//! The parent's side of a probe: starts this program again as a child, with a limit of time, and says how that ended.
+//! The parent's side of a probe: starts this program as a child with a time limit, and reports how it ended.
 //!
-//! A child that hangs is killed, one that dies is reported with its signal. What it may say is bounded, and read to its end
-//! in threads, so that nobody blocks on a full pipe.
+//! A child that hangs is killed; one that dies is reported with its signal. Its output is limited in size and read by threads,
+//! so that the child cannot block on a full pipe.
 #![forbid(unsafe_code)]
 
 use std::io::Read;
@@ -18,23 +18,23 @@ use crate::options::Options;
 /// Of an answer; a provider that prints without end gets no more memory than this.
 const MOST: u64 = 4 << 20;
 
-/// What a child came to.
+/// Output and exit of a child.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// Its answers, in order.
     pub(crate) answers: Vec<Value>,
-    /// What it and its libraries said.
+    /// Output of the child and its libraries on stderr.
     pub(crate) stderr: String,
     pub(crate) end: End,
 }
 
-/// How it ended.
+/// How the child ended.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum End {
     Well,
     /// Exited with another status, or was ended by a signal: in words.
     Badly(String),
-    /// Was killed after so many seconds.
+    /// Killed after this many seconds.
     Hung(u64),
 }
 
@@ -118,7 +118,7 @@ fn drain(from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let mut from = from;
-        // What comes behind is read and dropped, so that the child can end.
+        // Reads and drops the rest, so that the child can exit.
         let _ = (&mut from).take(MOST).read_to_end(&mut bytes);
         let _ = std::io::copy(&mut from, &mut std::io::sink());
         bytes
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_told_apart() {
+    fn distinguishes_ends_of_a_child() {
         assert_eq!(shell("exit 0", 60).end, End::Well);
         assert_eq!(shell("exit 3", 60).end, End::Badly("it exited with status 3".to_owned()));
         assert_eq!(shell("kill -SEGV $$", 60).end, End::Badly("it died of signal 11 (SIGSEGV)".to_owned()));

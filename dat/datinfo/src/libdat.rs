@@ -1,6 +1,6 @@
-//! libdat.so.1, found as programs find it, and what it says of itself: a few of its functions, made safe.
+//! libdat.so.1, found as programs find it: safe wrappers of its functions and of its private hook.
 //!
-//! Runs in the child only. Ours tells more through its hook (`dat_abi::hook`); of another's only names can be listed.
+//! Runs in the child only. This project's libdat has the hook (`dat_abi::hook`); of another libdat only names can be listed.
 
 use std::ffi::{CStr, CString, c_char};
 use std::mem::{offset_of, zeroed};
@@ -11,7 +11,7 @@ use dat_abi::hook::{LIBDAT_HOOK_REQUEST, LibdatHook, TELL_REFUSAL};
 use dat_abi::*;
 use udapl::{Address, Error, Functions, Library, Words};
 
-/// Records that are listed of another's libdat.
+/// Maximum number of records listed by a foreign libdat.
 const MOST: usize = 1024;
 
 /// The library, mapped for the rest of the process.
@@ -49,14 +49,14 @@ impl Libdat {
     }
 
     /// The lines of a topic, each with its fields; `None` if this libdat has no such thing.
-    pub(crate) fn told(&self, topic: u32) -> Option<Vec<Vec<String>>> {
+    pub(crate) fn lines(&self, topic: u32) -> Option<Vec<Vec<String>>> {
         let hook = self.hook?;
         let lines = (0..).map_while(|index| self.line(hook, topic, index));
         Some(lines.map(|line| line.split('\t').map(str::to_owned).collect()).collect())
     }
 
-    /// Why this thread's last open was refused, in fields; `None` if this libdat does not say.
-    pub(crate) fn told_refusal(&self) -> Option<Vec<String>> {
+    /// Fields of this thread's last refused open; `None` without the hook.
+    pub(crate) fn last_refusal_fields(&self) -> Option<Vec<String>> {
         let line = self.line(self.hook?, TELL_REFUSAL, 0)?;
         Some(line.split('\t').map(str::to_owned).collect())
     }
@@ -74,7 +74,7 @@ impl Libdat {
         }
     }
 
-    /// What the ABI itself lists: name, version, thread safety.
+    /// The list of the ABI: name, version, thread safety.
     pub(crate) fn listed(&self) -> Result<Vec<Vec<String>>, Code> {
         // SAFETY: plain numbers and characters, for which zeros are values.
         let mut records: Vec<DAT_PROVIDER_INFO> = vec![unsafe { zeroed() }; MOST];
@@ -109,7 +109,7 @@ impl Libdat {
 }
 
 impl Adapter<'_> {
-    /// All attributes. What they point at lives as long as the adapter is open.
+    /// All attributes. Their pointers are valid while the adapter is open.
     pub(crate) fn attributes(&self) -> Result<Box<(DAT_IA_ATTR, DAT_PROVIDER_ATTR)>, Code> {
         // SAFETY: plain numbers and pointers, for which zeros are values.
         let mut both = Box::new(unsafe { zeroed::<(DAT_IA_ATTR, DAT_PROVIDER_ATTR)>() });
@@ -127,7 +127,7 @@ impl Adapter<'_> {
         if list.is_null() {
             return Vec::new();
         }
-        // SAFETY: the provider's own list of that many, which lives as long as the adapter is open; it runs in this child only.
+        // SAFETY: the provider's own list with this count, valid while the adapter is open; it runs in this child only.
         let list = unsafe { std::slice::from_raw_parts(list, count) };
         let word = |word: *const c_char| match word.is_null() {
             true => String::new(),
@@ -139,7 +139,7 @@ impl Adapter<'_> {
 
     /// The address in the attributes above; none of another family than IP's.
     pub(crate) fn address(&self, address: DAT_IA_ADDRESS_PTR) -> Option<std::net::IpAddr> {
-        // SAFETY: null or a whole socket address, which lives as long as the adapter is open.
+        // SAFETY: null or a whole socket address, valid while the adapter is open.
         unsafe { Address::from_c(address) }.map(Address::ip)
     }
 
@@ -155,18 +155,18 @@ pub(crate) fn text(bytes: &[c_char]) -> String {
     bytes.escape_ascii().to_string()
 }
 
-/// The hook of a libdat of ours that has all we ask for.
+/// The hook of this project's libdat, if it has all functions used here.
 fn hook(functions: &Functions) -> Option<&'static LibdatHook> {
     let mut answer = DAT_HANDLE_NULL;
-    // SAFETY: the place is ours; another's libdat refuses the number.
+    // SAFETY: the result is written to a local variable; a foreign libdat refuses the number.
     let code = unsafe { (functions.dats_get_ia_handle?)(LIBDAT_HOOK_REQUEST as DAT_IA_HANDLE, &mut answer) };
     if code != DAT_SUCCESS || answer.is_null() {
         return None;
     }
     let hook = answer.cast::<LibdatHook>();
-    // SAFETY: ours answers with a record whose first field is its size, in every version.
+    // SAFETY: the record begins with its size in every version.
     let size = unsafe { (&raw const (*hook).size).read() };
-    // SAFETY: it is as long as we know it, and lives as long as the process.
+    // SAFETY: its size was checked, and it is valid until the process ends.
     (size > offset_of!(LibdatHook, tell)).then(|| unsafe { &*hook })
 }
 

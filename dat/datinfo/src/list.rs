@@ -1,4 +1,4 @@
-//! What is printed of the registry: entries and whether each opens, attributes, versions, what this machine has.
+//! Prints the registry: entries and whether each opens, attributes, versions, adapters of this machine.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
@@ -39,7 +39,7 @@ pub(crate) fn list(options: &Options) -> crate::Result {
         registry.absent.iter().filter(|absent| options.names.is_empty() || options.names.contains(&absent.name))
     {
         let _ =
-            writeln!(text, "{}  {}: out of use: the line {}; {}", absent.name, absent.place, absent.why, absent.remedy);
+            writeln!(text, "{}  {}: out of use: the line {}; {}", absent.name, absent.id, absent.why, absent.remedy);
     }
     let dropped = registry.complaints.iter().filter(|complaint| complaint.is_dropped).count();
     if dropped > 0 {
@@ -74,9 +74,9 @@ fn document(registry: &Registry, entries: &[Entry], opened: &[Opened], with_attr
     })
 }
 
-/// An adapter: its line, then how it stands, then with `-v` all attributes.
+/// An adapter: its line, its state, and with `-v` all attributes.
 fn lines(entry: &Entry, opened: &Opened, verbose: bool) -> String {
-    let Entry { name, version, safety, library, params, place, .. } = entry;
+    let Entry { name, version, safety, library, params, id, .. } = entry;
     let mut text = name.clone();
     if !version.is_empty() {
         let _ = write!(text, "  {version} {safety}");
@@ -84,8 +84,8 @@ fn lines(entry: &Entry, opened: &Opened, verbose: bool) -> String {
     if !library.is_empty() {
         let _ = write!(text, "  {library} \"{params}\"");
     }
-    if !place.is_empty() {
-        let _ = write!(text, "  {place}");
+    if !id.is_empty() {
+        let _ = write!(text, "  {id}");
     }
     match opened {
         Opened::Yes(attributes, closed) => {
@@ -158,7 +158,7 @@ pub(crate) fn versions(options: &Options) -> crate::Result {
     }
     for (entry, opened) in entries.iter().zip(&opened) {
         let Opened::Yes(attributes, _) = opened else { continue };
-        // What a provider says of itself in words is longer than the two numbers of the ABI.
+        // Prints the provider-specific attributes, which are more precise than the two version numbers of the ABI.
         let facts = attributes["provider_specific"].as_array().into_iter().flatten();
         let fact = facts.filter(|fact| fact["name"] == "version").find_map(|fact| fact["value"].as_str());
         let own = fact.or(attributes["version"].as_str()).unwrap_or_default();
@@ -180,7 +180,7 @@ fn line_of(file: &Value) -> String {
     format!("{} {}\n", text("file"), text("version")).trim_end().to_owned() + "\n"
 }
 
-/// What stands behind `.so.` in a library's name.
+/// The version after `.so.` in a library's name.
 fn of_name(file: &str) -> &str {
     file.rsplit_once(".so.").map_or("", |(_, version)| version)
 }

@@ -1,21 +1,21 @@
-//! `datinfo`: what the DAT registry of this machine offers, whether each adapter opens, and if not why. This page is the house.
+//! `datinfo`: lists the DAT registry of this machine, whether each adapter opens, and if not why.
 //!
-//! | room | what it knows |
+//! | module | purpose |
 //! |---|---|
 //! | `options` | the command line |
-//! | `libdat` | the library, found as programs find it, and what it says of itself (unsafe) |
-//! | `probe` | the child: reads the registry, or opens one adapter, and answers in JSON |
-//! | `child` | the parent's side: starts a child, with a limit of time, and says how it ended |
-//! | `registry`, `adapter` | a child's answers, read |
+//! | `libdat` | the library, found as programs find it (unsafe) |
+//! | `probe` | the child process: reads the registry, or opens one adapter, and answers in JSON |
+//! | `child` | the parent's side: starts a child with a time limit, and reports how it ended |
+//! | `registry`, `adapter` | parsed answers of a child |
 //! | `attributes` | the attribute records as names, values and units |
-//! | `list`, `settings`, `check` | what is printed |
-//! | `doctor` | what this host, or a pair of hosts, lacks |
-//! | `top` | the counters of running processes, which tell them by themselves |
-//! | `system` | calls of the kernel's (unsafe) |
+//! | `list`, `settings`, `check` | output of the commands |
+//! | `doctor` | problems of this host, or of a pair of hosts |
+//! | `top` | counters of running processes |
+//! | `system` | system calls (unsafe) |
 //!
-//! Nothing of libdat or a provider runs in this process itself: one that crashes or hangs ends its child, and the listing
-//! goes on. Works without a device and without rights; changes nothing. Exit status: 0, 1 if nothing is usable (`check`,
-//! `doctor`: something is wrong; `top --once`: nothing to show), 2 for errors.
+//! libdat and providers run only in child processes: one that crashes or hangs ends its child, and the listing continues. Works
+//! without a device and without privileges; changes nothing. Exit status: 0, 1 if nothing is usable (`check`, `doctor`: a
+//! problem was found; `top --once`: nothing to show), 2 for errors.
 
 mod adapter;
 mod attributes;
@@ -37,7 +37,7 @@ use clap::Parser;
 
 use options::{Command, Options};
 
-/// What a command answers: whether all is as it should be, or why nothing can be said.
+/// Result of a command: whether all is well, or an error message.
 type Result<T = bool> = std::result::Result<T, String>;
 
 fn main() -> ExitCode {
@@ -65,11 +65,11 @@ fn main() -> ExitCode {
 
 /// Prints text; a reader that has gone is no error.
 fn say(text: &str) {
-    tell(text);
+    print_text(text);
 }
 
-/// Prints text, all of it now. False: nobody reads any more.
-fn tell(text: &str) -> bool {
+/// Prints and flushes text. Returns false if stdout is closed.
+fn print_text(text: &str) -> bool {
     use std::io::Write;
     let mut stdout = std::io::stdout();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_ok()

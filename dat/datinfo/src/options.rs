@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-/// What the DAT registry of this machine offers, whether each adapter opens, and if not why.
+/// Lists the DAT registry of this machine, whether each adapter opens, and if not why.
 ///
-/// Exit status: 0, 1 if no adapter is usable (check, doctor: something is wrong; top: nothing to show), 2 for errors.
+/// Exit status: 0, 1 if no adapter is usable (check, doctor: a problem was found; top: nothing to show), 2 for errors.
 #[derive(Debug, Parser)]
 #[command(name = "datinfo", disable_version_flag = true, max_term_width = 100)]
 pub(crate) struct Options {
@@ -33,7 +33,7 @@ pub(crate) struct Options {
     /// Open as a program does that asks for thread safety
     #[arg(long, global = true)]
     pub(crate) thread_safe: bool,
-    /// How long an open may take before it counts as hanging
+    /// Time limit for an open, after which it counts as hanging
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600),
           global = true)]
     pub(crate) timeout: u64,
@@ -84,16 +84,16 @@ pub(crate) struct Doctor {
 
 #[derive(Args, Debug)]
 pub(crate) struct Top {
-    /// Look once, show sums, and end
+    /// Show sums once, and exit
     #[arg(long)]
     pub(crate) once: bool,
-    /// Seconds from one look to the next, from 0.1 to 3600
+    /// Seconds between updates, from 0.1 to 3600
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = interval, conflicts_with = "once")]
     pub(crate) interval: Duration,
     /// Each number of each adapter and endpoint, unless it is 0
     #[arg(short, long, conflicts_with_all = ["json", "openmetrics"])]
     pub(crate) verbose: bool,
-    /// Look once, for monitors: text in the format of OpenMetrics
+    /// Show once, for monitors: text in the format of OpenMetrics
     #[arg(long, conflicts_with_all = ["json", "interval"])]
     pub(crate) openmetrics: bool,
     /// With --openmetrics: samples of each endpoint as well, some 50 each

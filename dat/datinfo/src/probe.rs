@@ -34,7 +34,7 @@ pub(crate) fn run(options: &Options, name: Option<&str>) -> crate::Result {
                 Err(code) => return answer(refusal(&libdat, &code)).map(|()| true),
             };
             answer(opened(&adapter))?;
-            // Told apart, for a close can hang as well.
+            // Reported separately, since a close can hang as well.
             let closed = adapter.close();
             answer(json!({"closed": closed.is_ok(), "code": closed.err().map(|code| words(&code))})).map(|()| true)
         }
@@ -42,9 +42,9 @@ pub(crate) fn run(options: &Options, name: Option<&str>) -> crate::Result {
 }
 
 fn registry(libdat: &Libdat) -> Value {
-    let lines = |topic| libdat.told(topic).unwrap_or_default();
+    let lines = |topic| libdat.lines(topic).unwrap_or_default();
     let one = |topic| lines(topic).first().and_then(|fields| fields.first().cloned());
-    let (entries, is_ours) = match libdat.told(TELL_ENTRY) {
+    let (entries, is_ours) = match libdat.lines(TELL_ENTRY) {
         Some(entries) => (entries, true),
         None => match libdat.listed() {
             Ok(entries) => (entries, false),
@@ -88,16 +88,16 @@ fn opened(adapter: &Adapter<'_>) -> Value {
 }
 
 fn refusal(libdat: &Libdat, code: &Code) -> Value {
-    let told = libdat.told_refusal();
+    let text = libdat.last_refusal_fields();
     let field =
-        |at: usize| told.as_ref().and_then(|fields| fields.get(at)).map_or(String::new(), |text| readable(text));
+        |at: usize| text.as_ref().and_then(|fields| fields.get(at)).map_or(String::new(), |text| readable(text));
     json!({
         "opened": false,
         "code": format!("{:#010x}", code.value),
         "type": code.words.kind,
         "subtype": code.words.detail,
         "kind": field(0),
-        "place": field(2),
+        "id": field(2),
         "cause": field(3),
         "remedy": field(4),
         "files": files(),

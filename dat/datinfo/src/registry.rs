@@ -19,20 +19,20 @@ pub(crate) struct Entry {
     pub(crate) version: String,
     #[serde(rename = "thread_safety")]
     pub(crate) safety: String,
-    /// Empty where libdat does not tell.
+    /// Empty if libdat does not report it.
     pub(crate) library: String,
     #[serde(rename = "ia_params")]
     pub(crate) params: String,
     /// file:line, or empty.
-    pub(crate) place: String,
-    /// The library's file, empty if there is none; `None` where libdat does not tell.
+    pub(crate) id: String,
+    /// The library's file, empty if there is none; `None` if libdat does not report it.
     pub(crate) file: Option<String>,
 }
 
-/// What is wrong with a line.
+/// An error in a line.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Complaint {
-    pub(crate) place: String,
+    pub(crate) id: String,
     /// `None` if it is about the whole field.
     pub(crate) column: Option<u64>,
     pub(crate) field: String,
@@ -40,7 +40,7 @@ pub(crate) struct Complaint {
     pub(crate) allowed: String,
     #[serde(rename = "dropped")]
     pub(crate) is_dropped: bool,
-    /// It deserves more than a look: an adapter is missing or set otherwise than it says.
+    /// An adapter is missing, or set otherwise than the line says.
     #[serde(rename = "wrong")]
     pub(crate) is_wrong: bool,
 }
@@ -49,14 +49,14 @@ pub(crate) struct Complaint {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Absent {
     pub(crate) name: String,
-    pub(crate) place: String,
+    pub(crate) id: String,
     pub(crate) why: String,
     pub(crate) remedy: String,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Registry {
-    /// Whether libdat is ours, and tells all of this.
+    /// Whether libdat is this project's and has the hook.
     pub(crate) is_ours: bool,
     pub(crate) version: Option<String>,
     pub(crate) origin: Option<String>,
@@ -98,11 +98,11 @@ impl Registry {
             safety: field(&fields, 2),
             library: field(&fields, 3),
             params: field(&fields, 4),
-            place: words(&fields, 5),
+            id: words(&fields, 5),
             file: fields.get(6).map(|file| readable(file)),
         };
         let complaint = |fields: Vec<String>| Complaint {
-            place: words(&fields, 0),
+            id: words(&fields, 0),
             column: field(&fields, 1).parse().ok(),
             field: words(&fields, 2),
             found: words(&fields, 3),
@@ -112,7 +112,7 @@ impl Registry {
         };
         let absent = |fields: Vec<String>| Absent {
             name: field(&fields, 0),
-            place: words(&fields, 1),
+            id: words(&fields, 1),
             why: words(&fields, 2),
             remedy: words(&fields, 3),
         };
@@ -154,7 +154,7 @@ impl Registry {
 
 /// Lines for other versions, in one; `None` if there are none.
 fn others_line(others: &[Entry]) -> Option<String> {
-    /// Names that are shown.
+    /// Maximum number of names printed.
     const MOST: usize = 3;
     let versions: BTreeSet<&str> = others.iter().map(|entry| entry.version.as_str()).collect();
     let versions: Vec<_> = versions.into_iter().collect();

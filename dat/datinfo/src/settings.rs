@@ -1,7 +1,6 @@
-//! What is set, and where: every variable with its value in effect (`-e`), and each adapter's settings as its provider will
-//! read them (`-c`).
+//! Settings in effect: every variable (`-e`), and the settings of each adapter as its provider reads them (`-c`).
 //!
-//! By the tables that libdat and the providers themselves read (`dat-settings`).
+//! Uses the tables that libdat and the providers use (`dat-settings`).
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
@@ -20,7 +19,7 @@ struct SettingReport {
     value: String,
     /// `default`, `environment`, `ia_params`, `library`.
     origin: &'static str,
-    /// What is wrong with what was given.
+    /// Error in the given value.
     trouble: Option<String>,
 }
 
@@ -82,14 +81,14 @@ impl SettingReport {
 }
 
 /// A variable that is set and has no effect.
-pub(crate) struct Idle {
+pub(crate) struct IneffectiveVariable {
     /// Without control characters.
     pub(crate) name: String,
     nearest: Option<&'static str>,
     instead: Option<&'static str>,
 }
 
-impl Idle {
+impl IneffectiveVariable {
     /// Those of this process.
     pub(crate) fn all() -> Vec<Self> {
         let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
@@ -99,12 +98,12 @@ impl Idle {
                 Known::Unknown | Known::Providers(_) => (nearest(&name), None),
                 Known::Read(..) | Known::Idle => return None,
             };
-            Some(Idle { name: name.escape_debug().to_string(), nearest, instead })
+            Some(IneffectiveVariable { name: name.escape_debug().to_string(), nearest, instead })
         });
         idle.collect()
     }
 
-    /// What to do instead; empty if that is not known.
+    /// What to do; empty if unknown.
     pub(crate) fn remedy(&self) -> String {
         match (self.nearest, self.instead) {
             (Some(nearest), _) => format!("the nearest that is read is {nearest}"),
@@ -119,9 +118,9 @@ pub(crate) fn environment(options: &Options) -> crate::Result {
     let settings =
         ALL.iter().flat_map(|table| table.settings.iter().map(|setting| SettingReport::of(table, setting, &[])));
     let settings: Vec<SettingReport> = settings.filter(|report| !report.setting.variable.is_empty()).collect();
-    let unknown = Idle::all();
+    let unknown = IneffectiveVariable::all();
     if options.json {
-        let json = |idle: &Idle| json!({"variable": idle.name, "nearest": idle.nearest, "instead": idle.instead});
+        let json = |idle: &IneffectiveVariable| json!({"variable": idle.name, "nearest": idle.nearest, "instead": idle.instead});
         let unknown: Vec<Value> = unknown.iter().map(json).collect();
         let settings: Vec<Value> = settings.iter().map(SettingReport::json).collect();
         say_json(&json!({"variables": settings, "unknown": unknown}));
@@ -141,7 +140,7 @@ pub(crate) fn environment(options: &Options) -> crate::Result {
     Ok(true)
 }
 
-/// The table of the provider behind a library's name, if it is one of ours.
+/// The settings table for a library's name, if it is one of this project's providers.
 fn table_of(library: &str) -> Option<&'static Table> {
     let begins = |start| is_library(library, start);
     match () {
@@ -163,7 +162,7 @@ pub(crate) fn is_ours(library: &str) -> bool {
     table_of(library).is_some() && !["libdaplcma", "libdaplscm"].iter().any(|name| is_library(library, name))
 }
 
-/// An adapter's settings, and words of its parameters that nobody understands.
+/// An adapter's settings, and unknown words of its parameters.
 fn settings_of(entry: &Entry) -> (Vec<SettingReport>, Vec<String>) {
     let Some(table) = table_of(&entry.library) else { return (Vec::new(), Vec::new()) };
     let params = String::from_utf8_lossy(&crate::probe::unescaped(&entry.params)).into_owned();
@@ -187,7 +186,7 @@ fn settings_of(entry: &Entry) -> (Vec<SettingReport>, Vec<String>) {
     (all, odd)
 }
 
-/// What is wrong with an adapter's `ia_params`: what was found, and what may stand there.
+/// Errors in an adapter's `ia_params`: the text found, and the permitted values.
 pub(crate) fn param_troubles(entry: &Entry) -> Vec<(String, String)> {
     let Some(table) = table_of(&entry.library) else { return Vec::new() };
     let (settings, odd) = settings_of(entry);
@@ -208,7 +207,7 @@ pub(crate) fn param_troubles(entry: &Entry) -> Vec<(String, String)> {
     wrong.chain(unknown).chain(nameless).collect()
 }
 
-/// Where the registry comes from, and each adapter's settings.
+/// Prints the origin of the registry and each adapter's settings.
 pub(crate) fn configuration(options: &Options) -> crate::Result {
     let registry = Registry::read(options, None)?;
     let (entries, others) = if options.json { (registry.wanted(options), None) } else { registry.openable(options) };
@@ -237,7 +236,7 @@ pub(crate) fn configuration(options: &Options) -> crate::Result {
     }
     registry.unreadable.iter().for_each(|trouble| text += &format!("{trouble}\n"));
     for entry in &entries {
-        let _ = writeln!(text, "{}  {}  {} \"{}\"", entry.name, entry.place, entry.library, entry.params);
+        let _ = writeln!(text, "{}  {}  {} \"{}\"", entry.name, entry.id, entry.library, entry.params);
         let (settings, odd) = settings_of(entry);
         for report in &settings {
             let name = if report.setting.name.is_empty() { report.setting.variable } else { report.setting.name };

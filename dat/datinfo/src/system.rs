@@ -4,7 +4,7 @@ use std::io;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 
-/// What the kernel does with a datagram larger than the path MTU that it has learnt (ip(7), `IP_MTU_DISCOVER`).
+/// How the kernel handles a datagram larger than the known path MTU (ip(7), `IP_MTU_DISCOVER`).
 #[derive(Clone, Copy)]
 pub(crate) enum Fragments {
     /// Refuses it with `EMSGSIZE`.
@@ -27,7 +27,7 @@ pub(crate) fn forbid_fragments(socket: &UdpSocket, is_v4: bool, path_mtu: Fragme
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Path MTU of a connected socket as the kernel knows it, headers included: at first the interface's MTU.
+/// Path MTU of a connected socket as the kernel knows it, headers included; initially the interface's MTU.
 pub(crate) fn path_mtu(socket: &UdpSocket, is_v4: bool) -> Option<usize> {
     let (level, name) = if is_v4 { (libc::IPPROTO_IP, libc::IP_MTU) } else { (libc::IPPROTO_IPV6, libc::IPV6_MTU) };
     let mut value: libc::c_int = 0;
@@ -52,10 +52,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_of_ones_own_is_read_and_one_of_nobodys_is_not() {
+    fn reads_own_memory_and_refuses_unmapped_memory() {
         let word = 0x0123_4567_89ab_cdef_u64;
         let own = std::process::id() as i32;
-        // Where the call is forbidden, there is nothing to see.
+        // A sandbox may forbid the call.
         if let Ok(read) = read_across(own, (&raw const word) as usize) {
             assert_eq!(read, word);
         }

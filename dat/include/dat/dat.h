@@ -353,7 +353,7 @@ typedef struct dat_rmr_param {
 
 /* ---- Transfers (DTO) -------------------------------------------------------------------------------------------- */
 
-/* How the end of a transfer is told. */
+/* How the completion of a transfer is reported. */
 typedef enum dat_completion_flags {
     DAT_COMPLETION_DEFAULT_FLAG        = 0x00, /* an event, which wakes */
     DAT_COMPLETION_SUPPRESS_FLAG       = 0x01, /* no event unless it fails */
@@ -527,7 +527,7 @@ typedef DAT_UINT64 DAT_EP_PARAM_MASK;
 #define DAT_EP_FIELD_EP_ATTR_ALL                      UINT64_C(0x7ffff000)
 #define DAT_EP_FIELD_ALL                              UINT64_C(0x7ffff7ff)
 
-/* Any EVD, and the attributes, may be NULL: events nobody wants, and defaults. */
+/* Any EVD, and the attributes, may be NULL: then these events are dropped, and the defaults apply. */
 extern DAT_RETURN dat_ep_create(
     IN  DAT_IA_HANDLE     ia_handle,
     IN  DAT_PZ_HANDLE     pz_handle,
@@ -839,7 +839,7 @@ typedef enum dat_event_number {
     DAT_CONNECTION_REQUEST_EVENT                 = 0x02001,
     DAT_CONNECTION_EVENT_ESTABLISHED             = 0x04001,
     DAT_CONNECTION_EVENT_PEER_REJECTED           = 0x04002, /* the program there said no */
-    DAT_CONNECTION_EVENT_NON_PEER_REJECTED       = 0x04003, /* nobody listens there */
+    DAT_CONNECTION_EVENT_NON_PEER_REJECTED       = 0x04003, /* no program listens there */
     DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR = 0x04004, /* accepted, but the peer was gone */
     DAT_CONNECTION_EVENT_DISCONNECTED            = 0x04005, /* by either end */
     DAT_CONNECTION_EVENT_BROKEN                  = 0x04006, /* by an error */

@@ -42,7 +42,7 @@ typedef DAT_UINT32 DAT_RETURN;
 DAT_EXTENSION_ typedef enum dat_return_type {
     DAT_SUCCESS                     = 0x00000000, /* done */
     DAT_ABORT                       = 0x00010000, /* a waiter was released because its object goes away */
-    DAT_CONN_QUAL_IN_USE            = 0x00020000, /* somebody listens there already */
+    DAT_CONN_QUAL_IN_USE            = 0x00020000, /* another listener has the qualifier */
     DAT_INSUFFICIENT_RESOURCES      = 0x00030000, /* subtype: of what */
     DAT_INTERNAL_ERROR              = 0x00040000, /* the provider failed; see its log */
     DAT_INVALID_HANDLE              = 0x00050000, /* null, stale, or of another kind; subtype: which */

@@ -95,7 +95,7 @@ typedef DAT_HANDLE DAT_CNO_HANDLE;
 
 /*
  * A function to be called when a CNO is triggered, once: arm it again with dat_cno_modify_agent. It runs on a thread of
- * the provider or of whoever caused the event, so it must not block.
+ * the provider or of the thread that caused the event, so it must not block.
  */
 typedef void (*DAT_AGENT_FUNC)(DAT_PVOID instance_data, DAT_EVD_HANDLE event_dispatcher);
 

@@ -1,4 +1,4 @@
-//! What can be set in libdat, and in all providers.
+//! Settings of libdat, and those of all providers.
 #![forbid(unsafe_code)]
 
 use crate::{Notation, Setting, Table, Values, number};
@@ -22,7 +22,7 @@ pub static LIBDAT: Table = Table {
             name: "",
             variable: "DAT_DBG_TYPE",
             values: number(0, MASK, 1, ""),
-            meaning: "what libdat tells: bits 0x1 refusals and complaints, 0x2 all of them without limit, 0x4 files and \
+            meaning: "topics that libdat logs: bits 0x1 refusals and complaints, 0x2 all of them without limit, 0x4 files and \
                       loading, 0x8 registrations, 0x10 calls into providers, 0x20 calls of programs",
         },
         Setting {
@@ -51,7 +51,7 @@ pub static DAPL: Table = Table {
             name: "",
             variable: "DAPL_DBG_TYPE",
             values: number(0, MASK, 3, ""),
-            meaning: "what providers tell: bits 0x1 errors and 0x2 warnings, 0x4 event dispatchers, 0x8 connections, 0x10 \
+            meaning: "topics that providers log: bits 0x1 errors and 0x2 warnings, 0x4 event dispatchers, 0x8 connections, 0x10 \
                       endpoints, 0x20 the rest, 0x40 notification objects, 0x1000 counters when an adapter is closed",
         },
         Setting {
@@ -76,14 +76,14 @@ pub static DAPL: Table = Table {
             name: "",
             variable: "DAPL_DBG_IO_TRC_FILE",
             values: Values::Text("none"),
-            meaning: "a file to touch when all traces are to be told",
+            meaning: "a file to touch that makes providers write all traces",
         },
     ],
 };
 
 // Settings of several providers have one name, and one variable that sets them all.
 
-/// Where processes meet; each provider has a default of its own.
+/// Base directory in which processes find each other; each provider has its own default.
 pub(crate) const fn dir(meaning: &'static str) -> Setting {
     Setting {
         name: "dir",
@@ -93,7 +93,7 @@ pub(crate) const fn dir(meaning: &'static str) -> Setting {
     }
 }
 
-/// How long a wait polls.
+/// How long a wait polls before it sleeps.
 pub(crate) const fn spin() -> Setting {
     Setting {
         name: "spin_us",
@@ -103,7 +103,7 @@ pub(crate) const fn spin() -> Setting {
     }
 }
 
-/// How often an idle connection is used.
+/// Interval of keepalives on an idle connection.
 pub(crate) const fn keepalive(default: u64) -> Setting {
     Setting {
         name: "keepalive_ms",
@@ -113,7 +113,7 @@ pub(crate) const fn keepalive(default: u64) -> Setting {
     }
 }
 
-/// When a silent peer is lost.
+/// Time after which a peer that does not answer counts as lost.
 pub(crate) const fn give_up(default: u64) -> Setting {
     Setting {
         name: "give_up_ms",
@@ -123,7 +123,7 @@ pub(crate) const fn give_up(default: u64) -> Setting {
     }
 }
 
-/// How long a request waits for its listener.
+/// How long a connect is retried while there is no listener.
 pub(crate) const fn listener_wait() -> Setting {
     Setting {
         name: "listener_wait_ms",
@@ -133,7 +133,7 @@ pub(crate) const fn listener_wait() -> Setting {
     }
 }
 
-/// How often a send is repeated that found no receive.
+/// Number of retries of a send after RNR.
 pub(crate) const fn rnr_retry() -> Setting {
     Setting {
         name: "rnr_retry",

@@ -1,7 +1,7 @@
-//! What can be set in libdat and its providers: names, values, defaults and meanings, in one place.
+//! Settings of libdat and its providers: names, values, defaults and meanings, in one place.
 //!
-//! libdat looks here for misspelt variables, providers read what is given by these tables (`dapl_software::settings`), and tools print
-//! them. Pure data and the rules over it: reads no environment, and nothing here has an effect.
+//! libdat finds misspelt variables by these tables, providers parse their settings by them (`dapl_software::settings`), and
+//! tools print them. Pure data and lookups: the environment is not read here.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -16,7 +16,7 @@ pub use sm::SM;
 pub use usnic::USNIC;
 pub use verbs::VERBS;
 
-/// All that can be set: libdat's, what all providers share, each provider's.
+/// All tables: libdat, the object layer, each provider.
 pub const ALL: [&Table; 5] = [&LIBDAT, &DAPL, &SM, &USNIC, &VERBS];
 
 /// Read when libraries are built, so it is no misspelling and has no effect on a program.
@@ -57,13 +57,13 @@ pub struct Setting {
     pub name: &'static str,
     /// In the environment; empty where only `ia_params` sets it.
     pub variable: &'static str,
-    /// What it can be set to.
+    /// Permitted values.
     pub values: Values,
     /// For messages and documentation.
     pub meaning: &'static str,
 }
 
-/// What a setting can be set to.
+/// Kind, range and default of a setting's value.
 #[derive(Debug)]
 pub enum Values {
     /// Any text; what happens without it, in words.
@@ -74,11 +74,11 @@ pub enum Values {
     Order(&'static [&'static str]),
     /// A number.
     Number { low: u64, high: u64, default: u64, unit: &'static str },
-    /// A number without which something else decides; `unset` says what.
+    /// A number without a fixed default; `unset` says what applies without it.
     Optional { low: u64, high: u64, unset: &'static str, unit: &'static str },
 }
 
-/// How numbers are written.
+/// Notation of numbers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Notation {
     /// Decimal digits.
@@ -87,22 +87,22 @@ pub enum Notation {
     C,
 }
 
-/// All that can be set in one place.
+/// The settings of one library.
 #[derive(Debug)]
 pub struct Table {
     /// For messages, such as `sm`.
     pub provider: &'static str,
-    /// What its variables begin with, such as `DAPL_SM`.
+    /// Prefix of its variables, such as `DAPL_SM`.
     pub prefix: &'static str,
     /// The names that plain words of `ia_params` are for, in their order.
     pub plain: &'static [&'static str],
-    /// How its numbers are written.
+    /// Notation of its numbers.
     pub notation: Notation,
     /// The settings.
     pub settings: &'static [Setting],
 }
 
-/// What a variable is to this implementation.
+/// Classification of a variable's name.
 #[derive(Clone, Copy, Debug)]
 pub enum Known {
     /// It is read.
@@ -111,13 +111,13 @@ pub enum Known {
     Idle,
     /// It is not read; what to use instead.
     NoEffect(&'static str),
-    /// It begins like a provider's, which knows its own names best and tells by itself.
+    /// It begins like a provider's variable; the provider itself reports unknown names.
     Providers(&'static Table),
-    /// Nobody reads it.
+    /// No library reads it.
     Unknown,
 }
 
-/// Looks a variable up by its name. Names that are not DAT's are [`Known::Idle`].
+/// Looks a variable up by its name. Names of other programs are [`Known::Idle`].
 pub fn look_up(name: &str) -> Known {
     let is_ours = matches!(name.split_once('_'), Some(("DAT" | "DAPL", _)));
     let of_suites = SUITES.split(' ').any(|start| name.starts_with(start));
@@ -139,7 +139,7 @@ pub fn look_up(name: &str) -> Known {
 }
 
 impl Table {
-    /// Variables that look like this table's and are none.
+    /// Variables with this table's prefix that are not in the table.
     pub fn unknown(&self, names: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
         let is_unread = |name: &str| !matches!(look_up(name), Known::NoEffect(_));
         names.filter(move |name| {
@@ -158,7 +158,7 @@ impl Table {
         let (mut words, mut odd) = (Vec::new(), Vec::new());
         let mut plain = self.plain.iter();
         for word in params.split_ascii_whitespace() {
-            // A path is absolute, so what stands before its first = is no name.
+            // A path is absolute, so text with a slash before the first = is not a name.
             let pair = word.split_once('=').filter(|(name, _)| !name.contains('/'));
             match pair {
                 Some((name, value)) => match self.named(name) {
@@ -174,7 +174,7 @@ impl Table {
         (words, odd)
     }
 
-    /// What such a text sets, as it will be used; the error says what is allowed.
+    /// Parses a text into the value in effect; the error says what is permitted.
     pub fn value(&self, setting: &Setting, text: &str) -> Result<String, String> {
         let text = if self.notation == Notation::C { text.trim() } else { text };
         if self.notation == Notation::C && text.is_empty() {
@@ -224,7 +224,7 @@ fn is_order(words: &[&str], text: &str) -> bool {
 }
 
 impl Values {
-    /// What kind it is, in a word.
+    /// Kind of value, in one word.
     pub fn kind(&self) -> &'static str {
         match self {
             Values::Text(_) => "text",
@@ -234,7 +234,7 @@ impl Values {
         }
     }
 
-    /// What it is if nobody sets it: a value, or words that say what decides.
+    /// The default: a value, or words that say what applies instead.
     pub fn default(&self) -> String {
         match self {
             Values::Text(unset) => (*unset).to_owned(),
@@ -253,7 +253,7 @@ impl Values {
         }
     }
 
-    /// What it can be set to, in words.
+    /// Permitted values, in words.
     pub fn allowed(&self) -> String {
         match self {
             Values::Text(_) => "any text".to_owned(),
@@ -267,7 +267,7 @@ impl Values {
 }
 
 impl Setting {
-    /// What a page about it must say: its values, and its meaning.
+    /// Facts that its documentation must contain: its values and its meaning.
     pub fn facts(&self) -> Vec<String> {
         let quoted = |word: &&str| format!("`{word}`");
         let mut facts = match self.values {
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_judged_as_providers_judge_them() {
+    fn parses_values_as_providers_do() {
         for (name, good) in [("count", "2"), ("count", "9000"), ("way", "c,a"), ("way", "auto"), ("mode", "off")] {
             assert_eq!(value(name, good).as_deref(), Ok(good));
         }

@@ -1,6 +1,6 @@
-//! What can be set in sm, per IA and by environment.
+//! Settings of sm, per IA and by environment.
 //!
-//! The plain word of `ia_params` is the base directory.
+//! The positional word of `ia_params` is the base directory.
 #![forbid(unsafe_code)]
 
 use crate::common::{dir, give_up, keepalive, listener_wait, spin};

@@ -1,7 +1,7 @@
-//! What can be set in usnic, per IA and by environment.
+//! Settings of usnic, per IA and by environment.
 //!
-//! The plain word of `ia_params` is the interface or address. Not here, on purpose: a way to switch congestion control off,
-//! or do-not-fragment.
+//! The positional word of `ia_params` is the interface or address. There is deliberately no setting to switch congestion
+//! control off, and none for the do-not-fragment bit.
 #![forbid(unsafe_code)]
 
 use crate::common::{dir, give_up, keepalive, listener_wait, rnr_retry, spin};

@@ -1,6 +1,6 @@
-//! What can be set in verbs, by environment; the settings with a name per IA as well.
+//! Settings of verbs, by environment; those with a name also per IA.
 //!
-//! The names without `VERBS` are those of the references' providers. Plain words of `ia_params` name the adapter.
+//! Names without `VERBS` are those of the reference's providers. Positional words of `ia_params` name the adapter.
 #![forbid(unsafe_code)]
 
 use crate::common::{dir, listener_wait, rnr_retry};

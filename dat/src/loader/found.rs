@@ -1,6 +1,8 @@
-//! Where the dynamic loader would find a library, without loading it: what a refusal proposes, and what `datinfo check` says.
+//! Resolves a library name as the dynamic loader does, without loading it. For the remedies of refused opens and for `datinfo
+//! check`.
 //!
-//! Looks where the loader looks for what is opened by name, and beside libdat. A library that is found may still not load.
+//! Searches the loader's cache and standard directories, and libdat's own directory. A library that is found may still fail to
+//! load.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -12,12 +14,12 @@ use std::sync::OnceLock;
 
 use super::host;
 
-/// Where the loader's cache is.
+/// Cache file of the dynamic loader.
 const CACHE: &str = "/etc/ld.so.cache";
 /// The loader's own directories.
 const DIRECTORIES: [&str; 4] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib"];
 
-/// The file that a `lib_path` stands for; none if there is no such file.
+/// Resolves a `lib_path` to a file; `None` if there is no such file.
 pub(crate) fn library(name: &[u8]) -> Option<PathBuf> {
     let path = Path::new(OsStr::from_bytes(name));
     if name.contains(&b'/') {
@@ -35,7 +37,7 @@ pub(crate) fn library(name: &[u8]) -> Option<PathBuf> {
         .or_else(|| below(own?.parent()?))
 }
 
-/// What the cache says, by file name, as it was at first use.
+/// Looks a file name up in the cache, which is read once.
 fn cached(name: &[u8]) -> Option<&'static Path> {
     static PATHS: OnceLock<BTreeMap<Vec<u8>, PathBuf>> = OnceLock::new();
     PATHS.get_or_init(|| paths(&fs::read(CACHE).unwrap_or_default())).get(name).map(PathBuf::as_path)

@@ -1,6 +1,5 @@
-//! What libdat asks of the host process: its environment and privilege, where libdat lies, syslog, fork, cancellation.
-//!
-//! `report`, `registry`, `loader` and `thunk` call it. Each function is one call into the C library, made safe.
+//! Safe wrappers for C library calls about the process: environment and privilege, location of libdat, syslog, fork,
+//! cancellation.
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -19,7 +18,7 @@ pub(crate) fn environment(name: &str) -> Option<OsString> {
 
 /// Whether the process runs with more rights than its user: then the user's word does not choose what is loaded.
 pub(crate) fn is_privileged() -> bool {
-    // SAFETY: getauxval only reads what the kernel told the process.
+    // SAFETY: getauxval reads data that the kernel provided at process start.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
@@ -28,7 +27,7 @@ pub(crate) fn library() -> Option<CString> {
     file_at(library as *const c_void).map(|(_, name)| name)
 }
 
-/// The first address of the image that an address lies in: what tells one library from another.
+/// Base address of the image that contains an address. It identifies a library.
 pub(crate) fn image_of(address: *const c_void) -> Option<usize> {
     file_at(address).map(|(base, _)| base)
 }
@@ -48,20 +47,20 @@ fn file_at(address: *const c_void) -> Option<(usize, CString)> {
 /// Names of the network interfaces that are up and have an IP address; some more than once.
 pub(crate) fn interfaces() -> Vec<Vec<u8>> {
     let mut list: *mut libc::ifaddrs = ptr::null_mut();
-    // SAFETY: writes the head of a list that is ours to free.
+    // SAFETY: writes the head of a list, which is freed below.
     if unsafe { libc::getifaddrs(&mut list) } != 0 {
         return Vec::new();
     }
     let mut names = Vec::new();
     let mut at = list;
-    // SAFETY: null ends the list, whose records live until it is freed.
+    // SAFETY: the list ends with null; its records are valid until it is freed.
     while let Some(one) = unsafe { at.as_ref() } {
         at = one.ifa_next;
         // SAFETY: null, or the head of a socket address, which every family has.
         let family = unsafe { one.ifa_addr.as_ref() }.map(|address| i32::from(address.sa_family));
         let is_up = one.ifa_flags & libc::IFF_UP as u32 != 0;
         if is_up && matches!(family, Some(libc::AF_INET | libc::AF_INET6)) && !one.ifa_name.is_null() {
-            // SAFETY: a string that lives as long as the list; it is copied at once.
+            // SAFETY: the string is valid as long as the list, and copied at once.
             names.push(unsafe { CStr::from_ptr(one.ifa_name) }.to_bytes().to_vec());
         }
     }
@@ -85,7 +84,7 @@ pub(crate) fn at_fork(before: extern "C" fn(), after: extern "C" fn()) {
     unsafe { pthread_atfork(before, after, after) };
 }
 
-/// Holds off cancellation of this thread while it lives: no unwinding may run through frames that own something.
+/// Defers cancellation of this thread until it is dropped: frames with destructors must not be unwound by cancellation.
 pub(crate) struct Uncancelled(c_int);
 
 impl Uncancelled {
@@ -100,7 +99,7 @@ impl Uncancelled {
 impl Drop for Uncancelled {
     fn drop(&mut self) {
         let mut ours = 0;
-        // SAFETY: gives back what `new` found.
+        // SAFETY: restores the state that `new` saved.
         unsafe { pthread_setcancelstate(self.0, &mut ours) };
     }
 }

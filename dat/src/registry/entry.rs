@@ -1,7 +1,7 @@
-//! One record of a file and whose turn it is: loading, init and fini happen once at a time per record, without the lock.
+//! One record of a file and its state. Loading, init and fini of a record are serialised without holding the registry's lock.
 //!
-//! `registry` enters a record for each open and leaves it for each close; the first in loads and initialises, the last
-//! out finishes. Others wait for the same record only. Waiting that could never end is refused instead.
+//! `registry` enters a record for each open and leaves it at each close. The first user loads and initialises, the last one
+//! finalises. Other threads wait for the same record only. A wait that would deadlock is refused instead.
 #![forbid(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -13,10 +13,10 @@ use dat_abi::{DAT_NAME_MAX_LENGTH, DAT_PROVIDER_INFO};
 use super::{Registry, describe, hold};
 use crate::conf::{Key, Record};
 use crate::loader::{self, Library};
-use crate::refused::Why;
+use crate::refused::Cause;
 use crate::report::{self, Topic};
 
-/// A record with what its provider is given. Providers may keep the pointers, so it lives as long as the process.
+/// A record and the strings passed to its provider. Providers may keep the pointers, so it is never freed.
 pub(super) struct Entry {
     pub(super) record: Record,
     info: DAT_PROVIDER_INFO,
@@ -25,9 +25,9 @@ pub(super) struct Entry {
     library: OnceLock<Library>,
 }
 
-/// Who has the record.
+/// State of a record: idle, or owned by a thread that loads, initialises or finalises it.
 #[derive(Clone, Copy, Default)]
-pub(super) enum Turn {
+pub(super) enum EntryState {
     /// Not initialised.
     #[default]
     Idle,
@@ -37,21 +37,21 @@ pub(super) enum Turn {
     Ready { uses: usize },
 }
 
-/// Why a record cannot be entered.
+/// Reason cause a record cannot be entered.
 pub(super) enum Blocked {
     /// This thread is initialising it, or waiting for it would never end.
     Reentrant,
     /// A thread-safe provider is wanted; neither its line nor its library says that it is one.
     NotThreadSafe,
     /// It does not load, is no provider, or does not register.
-    Unusable(Why),
+    Unusable(Cause),
 }
 
 /// Signalled whenever a turn ends.
 static CHANGED: Condvar = Condvar::new();
 
 thread_local! {
-    /// The records whose init runs in this thread, innermost last.
+    /// Records whose init runs in this thread, innermost last.
     static INITS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
     /// Libraries being mapped by this thread: it then holds the dynamic loader's own lock, and others may need that.
     static MAPPING: Cell<usize> = const { Cell::new(0) };
@@ -59,7 +59,7 @@ thread_local! {
     static HOOK_ASKED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The record whose init this thread is in.
+/// The record whose init this thread is running.
 pub(super) fn initialising() -> Option<usize> {
     INITS.with_borrow(|inits| inits.last().copied())
 }
@@ -78,12 +78,12 @@ pub(super) fn hook_was_asked() -> bool {
 pub(super) fn enter(index: usize) -> Result<(), Blocked> {
     let mut registry = hold();
     loop {
-        match registry.turns[index] {
-            Turn::Ready { uses } => {
-                registry.turns[index] = Turn::Ready { uses: uses + 1 };
+        match registry.states[index] {
+            EntryState::Ready { uses } => {
+                registry.states[index] = EntryState::Ready { uses: uses + 1 };
                 return Ok(());
             }
-            Turn::Busy { thread, process } if process == std::process::id() => {
+            EntryState::Busy { thread, process } if process == std::process::id() => {
                 if MAPPING.get() > 0 || registry.waits_for_me(thread) {
                     return Err(Blocked::Reentrant);
                 }
@@ -92,55 +92,55 @@ pub(super) fn enter(index: usize) -> Result<(), Blocked> {
                 registry = CHANGED.wait(registry).unwrap_or_else(PoisonError::into_inner);
                 registry.waiting.retain(|waiter| *waiter != me);
             }
-            Turn::Idle | Turn::Busy { .. } => break,
+            EntryState::Idle | EntryState::Busy { .. } => break,
         }
     }
-    let mut mine = Mine::take(&mut registry, index);
+    let mut transition = Transition::take(&mut registry, index);
     let entry = registry.entries[index];
     drop(registry);
     start(index, entry).map_err(Blocked::Unusable)?;
-    mine.then = Turn::Ready { uses: 1 };
+    transition.then = EntryState::Ready { uses: 1 };
     Ok(())
 }
 
 /// Uncounts a use; the last lets the library take its registration back.
 pub(super) fn leave(index: usize) {
     let mut registry = hold();
-    match registry.turns[index] {
-        Turn::Ready { uses } if uses > 1 => registry.turns[index] = Turn::Ready { uses: uses - 1 },
-        Turn::Ready { .. } => {
-            let _mine = Mine::take(&mut registry, index);
+    match registry.states[index] {
+        EntryState::Ready { uses } if uses > 1 => registry.states[index] = EntryState::Ready { uses: uses - 1 },
+        EntryState::Ready { .. } => {
+            let _mine = Transition::take(&mut registry, index);
             let entry = registry.entries[index];
             drop(registry);
             finish(index, entry);
         }
         // Only an inherited count in a child of `fork` could come here: nothing is initialised, so nothing is owed.
-        Turn::Idle | Turn::Busy { .. } => {}
+        EntryState::Idle | EntryState::Busy { .. } => {}
     }
 }
 
-/// A record's turn, held; ends as `then` says.
-struct Mine {
+/// Exclusive ownership of a record's state transition; ends as `then` says.
+struct Transition {
     index: usize,
-    then: Turn,
+    then: EntryState,
 }
 
-impl Mine {
+impl Transition {
     fn take(registry: &mut Registry, index: usize) -> Self {
-        registry.turns[index] = Turn::Busy { thread: this_thread(), process: std::process::id() };
-        Self { index, then: Turn::Idle }
+        registry.states[index] = EntryState::Busy { thread: this_thread(), process: std::process::id() };
+        Self { index, then: EntryState::Idle }
     }
 }
 
-impl Drop for Mine {
+impl Drop for Transition {
     fn drop(&mut self) {
-        hold().turns[self.index] = self.then;
+        hold().states[self.index] = self.then;
         CHANGED.notify_all();
     }
 }
 
 /// Loads and initialises. A provider's init has no result, so its registration is looked for.
-fn start(index: usize, entry: &'static Entry) -> Result<(), Why> {
+fn start(index: usize, entry: &'static Entry) -> Result<(), Cause> {
     let library = match entry.library.get() {
         Some(library) => *library,
         None => {
@@ -170,11 +170,11 @@ fn start(index: usize, entry: &'static Entry) -> Result<(), Why> {
     let (library, wanted) = (entry.record.library.escape_ascii(), describe(&entry.record.key));
     let params = entry.record.params.escape_ascii();
     Err(match instead {
-        Some(instead) => Why::new(
+        Some(instead) => Cause::new(
             format!("{library} was loaded, but registered {instead} instead of {wanted}"),
             "correct the line, or name another library",
         ),
-        None => Why::new(
+        None => Cause::new(
             format!("{library} was loaded, but did not register {wanted}"),
             format!("see its own message, and check ia_params (\"{params}\")"),
         ),
@@ -203,9 +203,9 @@ impl Registry {
                 return true;
             }
             let Some((_, record)) = self.waiting.iter().find(|(waiter, _)| *waiter == thread) else { return false };
-            match self.turns[*record] {
-                Turn::Busy { thread: next, .. } => thread = next,
-                Turn::Idle | Turn::Ready { .. } => return false,
+            match self.states[*record] {
+                EntryState::Busy { thread: next, .. } => thread = next,
+                EntryState::Idle | EntryState::Ready { .. } => return false,
             }
         }
         false

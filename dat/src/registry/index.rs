@@ -1,6 +1,6 @@
-//! Lines of the files by name, and what a refusal says of them: an open looks at the lines of its own name only.
+//! Index of the files' lines by name, and the remedies for refused opens. An open reads the lines of its own name only.
 //!
-//! What takes a look at all lines (which names could be opened, which names other files have) is done once and kept.
+//! Scans over all lines (names that can be opened, names in other files) are done once and cached.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use super::{Registry, error};
 use crate::conf::{Conf, Key, Place};
 use crate::loader::found;
 use crate::matching::{self, Refusal};
-use crate::refused::{Kind, Refused, Why};
+use crate::refused::{Cause, Kind, Refused};
 
 /// Names, and lines of one name, that a refusal lists.
 const MOST: usize = 8;
@@ -57,7 +57,7 @@ impl Registry {
             Refusal::Minor { .. } => (Kind::Minor, DAT_MINOR_NOT_FOUND),
             Refusal::ThreadSafety => (Kind::ThreadSafety, DAT_THREAD_SAFETY_NOT_FOUND),
         };
-        let (mut why, mut place) = (Why::new(refusal.to_string(), refusal.remedy()), String::new());
+        let (mut cause, mut place) = (Cause::new(refusal.to_string(), refusal.remedy()), String::new());
         let lines = self.index.lines(&wanted.name);
         let absent = self.index.absent.get(&wanted.name).copied();
         match (absent, lines) {
@@ -66,13 +66,13 @@ impl Registry {
                 let absent = self.files.as_ref().map(|files| &files.conf.absent[at]);
                 if let Some(absent) = absent {
                     place = absent.place.to_string();
-                    why = Why::new(format!("the line {}", absent.why), absent.remedy);
+                    cause = Cause::new(format!("the line {}", absent.cause), absent.remedy);
                 }
             }
-            (None, []) if *refusal == Refusal::Name => why = self.unknown(wanted, &why.cause),
+            (None, []) if *refusal == Refusal::Name => cause = self.unknown(wanted, &cause.cause),
             (None, []) => {}
         }
-        (error(DAT_PROVIDER_NOT_FOUND, subtype), Refused { kind, name: wanted.name.clone(), place, why })
+        (error(DAT_PROVIDER_NOT_FOUND, subtype), Refused { kind, name: wanted.name.clone(), place, cause })
     }
 
     fn places(&self, lines: &[usize]) -> String {
@@ -81,22 +81,22 @@ impl Registry {
         shown.chain(more).collect::<Vec<_>>().join(", ")
     }
 
-    /// Why a name that no line has is refused: where else it is, or what can be opened instead.
-    fn unknown(&mut self, wanted: &Key, cause: &str) -> Why {
-        let Some(files) = &self.files else { return Why::new(cause, "") };
+    /// Builds the refusal of an unknown name: the file that has it, or the names that can be opened.
+    fn unknown(&mut self, wanted: &Key, cause: &str) -> Cause {
+        let Some(files) = &self.files else { return Cause::new(cause, "") };
         let cause = format!("{cause} in {}", files.origin);
         match self.index.elsewhere.get_or_insert_with(|| files.elsewhere()).get(&wanted.name) {
             Some(place) => {
                 let target = files.target.display();
                 let cause =
                     format!("{cause}; {place} has it, but was not read: only the first dat.conf that exists counts");
-                Why::new(cause, format!("copy that line to {target}, or set DAT_OVERRIDE={}", place.file))
+                Cause::new(cause, format!("copy that line to {target}, or set DAT_OVERRIDE={}", place.file))
             }
-            None => Why::new(cause, self.proposal(wanted)),
+            None => Cause::new(cause, self.proposal(wanted)),
         }
     }
 
-    /// What helps where a name is not there: names that can be opened, cut to a line.
+    /// Remedy for an unknown name: names that can be opened, shortened to a line.
     fn proposal(&mut self, wanted: &Key) -> String {
         let asked = (wanted.major, wanted.minor, wanted.thread_safe);
         if self.index.proposals.as_ref().is_none_or(|(of, _)| *of != asked) {
@@ -120,7 +120,7 @@ impl Registry {
         }
     }
 
-    /// Names of the files with a line for such an open whose library is there, in file order; one more than are shown.
+    /// Names with a line that matches such an open and whose library exists, in file order; one more than are printed.
     fn openable(&self, wanted: &Key) -> Vec<String> {
         let (mut seen, mut names) = (BTreeSet::new(), Vec::new());
         let mut libraries: BTreeMap<&[u8], bool> = BTreeMap::new();

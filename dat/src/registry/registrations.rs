@@ -1,6 +1,6 @@
-//! Providers that have registered, found by key, by number, and by the record whose library registered them.
+//! Registered providers, found by key, by number, and by the record whose library registered them.
 //!
-//! Each lookup takes logarithmic time: a program may register, list and open any number of names.
+//! Lookups take logarithmic time, so the number of registrations is not limited.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,9 +16,9 @@ pub(super) struct Registration {
     /// Copied, so that the table need not outlive the registering call.
     pub(super) open: DAT_IA_OPEN_FUNC,
     pub(super) uses: usize,
-    /// The record in whose init it came.
+    /// The record in whose init it was registered.
     pub(super) owner: Option<usize>,
-    /// Its key says so, or its library is one of this project's.
+    /// The key says so, or the library is one of this project's.
     pub(super) is_thread_safe: bool,
 }
 

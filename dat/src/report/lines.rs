@@ -1,6 +1,6 @@
-//! Where libdat's log goes: stderr or syslog, one write per line, as `DAT_DBG_*` say; and which variables nobody reads.
+//! Destination of libdat's log: stderr or syslog, one write per line, as `DAT_DBG_*` say. Also reports unknown variables.
 //!
-//! `report` installs it once, at the first line that might be written. Never stdout, whose numbers went there once.
+//! `report` installs it at the first line that might be written. Never stdout.
 #![forbid(unsafe_code)]
 
 use std::io::Write;
@@ -16,7 +16,7 @@ use crate::loader::host;
 const TO_STDERR: u32 = 1;
 const TO_SYSLOG: u32 = 2;
 
-/// Misspelt variables told of; who has more has another purpose for such names.
+/// Unknown variables reported. A process with more uses such names for another purpose.
 const MOST_UNKNOWN: usize = 8;
 /// Of a name, for a line.
 const LONGEST_NAME: usize = 64;
@@ -43,11 +43,11 @@ pub(super) fn install() {
     if has_errors() {
         wrong.extend(unknown(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())));
     }
-    // What is wrong with the settings is told whatever they are.
+    // Errors in the settings are reported whatever the settings say.
     wrong.iter().for_each(|line| write(line));
 }
 
-/// Whether refusals and complaints are told.
+/// Whether refusals and complaints are reported.
 pub(super) fn has_errors() -> bool {
     MASK.load(Ordering::Relaxed) & (Topic::Errors as u32 | Topic::General as u32) != 0
 }
@@ -59,7 +59,7 @@ pub(super) fn has_all() -> bool {
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // What was decided to be told is told.
+        // Lines of other targets were filtered by the caller.
         let topic = Topic::ALL.into_iter().find(|topic| topic.target() == metadata.target());
         metadata.level() == Level::Error || topic.is_some_and(|topic| MASK.load(Ordering::Relaxed) & topic as u32 != 0)
     }
@@ -76,7 +76,7 @@ impl Log for Logger {
 fn write(text: &str) {
     let destination = DESTINATION.load(Ordering::Relaxed);
     if destination & TO_STDERR != 0 {
-        // Nobody can be told that stderr is closed.
+        // A closed stderr cannot be reported.
         let _ = std::io::stderr().write_all(format!("libdat: {text}\n").as_bytes());
     }
     if destination & TO_SYSLOG != 0 {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_reads_is_told_with_what_may_have_been_meant() {
+    fn reports_unknown_variable_with_nearest_name() {
         assert_eq!(
             lines(&["DAT_OVERIDE", "DAT_OVERRIDE", "PATH", "DAPL_UCM_RETRY", "DAPL_SM_COLOUR", "DATA_DIR"]),
             ["DAT_OVERIDE is no variable of DAT's; the nearest that is one is DAT_OVERRIDE"]
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_names_are_cut_and_few_are_told() {
+    fn shortens_hostile_names_and_reports_few() {
         let long = format!("DAT_\u{1b}[2J{}", "x".repeat(100_000));
         let line = lines(&[&long]).remove(0);
         assert!(line.starts_with("DAT_\\u{1b}[2Jxxx") && line.len() < 120, "{line}");

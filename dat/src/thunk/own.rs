@@ -1,7 +1,7 @@
-//! The calls that libdat answers itself: open and close, the registry, the words for numbers, and the private hook.
+//! Calls that libdat answers itself: open and close, the registry, names of return codes, and the private hook.
 //!
-//! C programs and providers call them by name. Each reads its C arguments into Rust values, asks one room, and writes its
-//! results last. No rule about names, counts or versions is here.
+//! Each converts its C arguments to Rust values, calls one module, and writes its results last. Names, counts and versions are
+//! handled in the modules.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
@@ -13,7 +13,7 @@ use super::{bad_parameter, guard, ia, not_a_handle, table};
 use crate::arena::ARENAS;
 use crate::conf::Key;
 use crate::loader::host;
-use crate::registry::{self, Served, error};
+use crate::registry::{self, Lease, error};
 use crate::report::{self, Topic};
 use crate::{handles, strerror};
 
@@ -71,23 +71,23 @@ fn open(wanted: &Key, qlen: DAT_COUNT, evd: Option<&mut DAT_EVD_HANDLE>) -> Resu
             DAT_SUCCESS => (error(DAT_INTERNAL_ERROR, DAT_NO_SUBTYPE), "success without an adapter".to_owned()),
             code => (code, words(code)),
         };
-        registry::refused_by_provider(wanted, lease.served, code, &words);
-        registry::release(lease.served);
+        registry::refused_by_provider(wanted, lease.lease, code, &words);
+        registry::release(lease.lease);
         return Err(code);
     }
-    handles::admit(ia, lease.served).ok_or_else(|| {
-        close_unnumbered(ia, lease.served);
+    handles::admit(ia, lease.lease).ok_or_else(|| {
+        close_unnumbered(ia, lease.lease);
         error(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY)
     })
 }
 
 #[cold]
-fn close_unnumbered(ia: DAT_IA_HANDLE, served: Served) {
+fn close_unnumbered(ia: DAT_IA_HANDLE, lease: Lease) {
     if let Some(close) = table(ia).and_then(|(_, table)| table.ia_close_func) {
-        // SAFETY: the provider has just opened this IA, and nobody else knows it.
+        // SAFETY: the provider has just opened this IA, and no other thread knows its handle.
         unsafe { close(ia, DAT_CLOSE_ABRUPT_FLAG) };
     }
-    registry::release(served);
+    registry::release(lease);
 }
 
 /// `dat_ia_close`: closes at the provider, then forgets the number and counts the use down.
@@ -108,8 +108,8 @@ pub unsafe extern "C" fn dat_ia_close(handle: DAT_IA_HANDLE, flags: DAT_CLOSE_FL
         if code != DAT_SUCCESS {
             return Err(code);
         }
-        if let Some(served) = number.and_then(handles::forget) {
-            registry::release(served);
+        if let Some(lease) = number.and_then(handles::forget) {
+            registry::release(lease);
         }
         Ok(())
     })
@@ -156,9 +156,10 @@ pub unsafe extern "C" fn dat_registry_remove_provider(
     })
 }
 
-/// `dat_registry_list_providers`: what the files offer, into records of the consumer.
+/// `dat_registry_list_providers`: writes the adapters of the files into the consumer's records.
 ///
-/// Asked with 0 it is an error that tells how many there are; asked with too few it is a success, cut short.
+/// With a count of 0 it returns an error and the number of adapters. With too small a count it succeeds and writes as many as
+/// fit.
 ///
 /// # Safety
 /// `returned` is null or may be written; `list` is null or has `most` pointers, each null or to a record.
@@ -176,26 +177,26 @@ pub unsafe extern "C" fn dat_registry_list_providers(
             return Err(bad_parameter(3));
         }
         let infos = registry::list();
-        let tell = |count: usize| {
+        let report_count = |count: usize| {
             // SAFETY: not null, and the caller lets us write.
             unsafe { *returned = DAT_COUNT::try_from(count).unwrap_or(DAT_COUNT::MAX) }
         };
-        let Some(room) = usize::try_from(most).ok().filter(|room| *room > 0) else {
-            tell(infos.len());
+        let Some(capacity) = usize::try_from(most).ok().filter(|capacity| *capacity > 0) else {
+            report_count(infos.len());
             return Err(bad_parameter(1));
         };
-        let count = room.min(infos.len());
+        let count = capacity.min(infos.len());
         // SAFETY: the caller's array has `most` elements, and `count` is no more.
         let places = unsafe { std::slice::from_raw_parts(list, count) };
         if places.iter().any(|place| place.is_null()) {
-            tell(infos.len());
+            report_count(infos.len());
             return Err(bad_parameter(3));
         }
         for (place, info) in places.iter().zip(infos) {
             // SAFETY: not null, and the caller lets us write a record there.
             unsafe { place.write(info) };
         }
-        tell(count);
+        report_count(count);
         Ok(())
     })
 }
@@ -224,7 +225,8 @@ pub unsafe extern "C" fn dat_strerror(
     if words.known { DAT_SUCCESS } else { bad_parameter(1) }
 }
 
-/// `dats_get_ia_handle`: the provider's pointer behind a number; also how a provider of ours asks for the hook.
+/// `dats_get_ia_handle`: the provider's pointer behind an IA number; also the call by which this project's providers request
+/// the hook.
 ///
 /// # Safety
 /// `out` is null or may be written.
@@ -265,11 +267,11 @@ extern "C" fn ia_number(provider_ia: *mut c_void) -> DAT_IA_HANDLE {
 }
 
 /// # Safety
-/// `room` bytes may be written at `out`.
-unsafe extern "C" fn last_refusal(out: *mut c_char, room: usize) -> usize {
+/// `capacity` bytes may be written at `out`.
+unsafe extern "C" fn last_refusal(out: *mut c_char, capacity: usize) -> usize {
     let text = report::last_refusal().map_or(String::new(), |refused| refused.to_string());
     // SAFETY: this function's own contract.
-    unsafe { hand_out(&text, out, room) }
+    unsafe { hand_out(&text, out, capacity) }
 }
 
 /// # Safety
@@ -286,31 +288,31 @@ unsafe extern "C" fn provider_says(words: *const c_char) {
 }
 
 /// # Safety
-/// `room` bytes may be written at `out`.
-unsafe extern "C" fn tell(topic: u32, index: usize, out: *mut c_char, room: usize) -> usize {
-    let text = registry::tell::line(topic, index).unwrap_or_default();
+/// `capacity` bytes may be written at `out`.
+unsafe extern "C" fn tell(topic: u32, index: usize, out: *mut c_char, capacity: usize) -> usize {
+    let text = registry::query::line(topic, index).unwrap_or_default();
     // SAFETY: this function's own contract.
-    unsafe { hand_out(&text, out, room) }
+    unsafe { hand_out(&text, out, capacity) }
 }
 
 /// # Safety
-/// `room` bytes may be written at `out`.
-unsafe extern "C" fn record_library(out: *mut c_char, room: usize) -> usize {
+/// `capacity` bytes may be written at `out`.
+unsafe extern "C" fn record_library(out: *mut c_char, capacity: usize) -> usize {
     let text = registry::library_in_init().unwrap_or_default();
     // SAFETY: this function's own contract.
-    unsafe { hand_out(&text, out, room) }
+    unsafe { hand_out(&text, out, capacity) }
 }
 
-/// Writes what fits, and a NUL byte; answers the whole length.
+/// Writes as much of `text` as fits, and a NUL byte; returns the full length.
 ///
 /// # Safety
-/// `room` bytes may be written at `out`.
-unsafe fn hand_out(text: &str, out: *mut c_char, room: usize) -> usize {
-    if let Some(most) = room.checked_sub(1) {
+/// `capacity` bytes may be written at `out`.
+unsafe fn hand_out(text: &str, out: *mut c_char, capacity: usize) -> usize {
+    if let Some(most) = capacity.checked_sub(1) {
         let bytes = &text.as_bytes()[..text.len().min(most)];
-        // SAFETY: the caller lets us write `room` bytes, and these are one fewer.
+        // SAFETY: the caller allows `capacity` bytes, and this is at most one fewer.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr().cast(), out, bytes.len()) };
-        // SAFETY: the byte behind them is the last of the room or before it.
+        // SAFETY: this byte is at most the last of the `capacity` bytes.
         unsafe { *out.add(bytes.len()) = 0 };
     }
     text.len()

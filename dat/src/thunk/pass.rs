@@ -1,10 +1,10 @@
-//! The calls that go to the provider behind a handle: find the table, load the slot, jump.
+//! Calls that go to the provider behind a handle: find the table, load the slot, jump.
 //!
-//! C programs call them by name; nobody in libdat does. The handle is the only argument that is looked at. A slot that a
-//! foreign provider left empty answers `DAT_NOT_IMPLEMENTED`.
+//! C programs call them by name; libdat itself does not. Only the handle is checked. An empty slot of a foreign provider
+//! returns `DAT_NOT_IMPLEMENTED`.
 //!
-//! They differ in nothing but name, slot and arguments, so they are a table: *name => slot(arguments behind the handle)*,
-//! grouped by what finds the handle's table and by the subtype when that fails.
+//! The functions differ in name, slot and arguments only, so they are a table: *name => slot(arguments after the handle)*,
+//! grouped by the function that resolves the handle and by the subtype of its error.
 
 use dat_abi::*;
 

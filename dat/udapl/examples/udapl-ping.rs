@@ -15,7 +15,7 @@ use udapl::{
     Access, Buffer, Completion, End, Ep, Evd, Event, Library, Listener, Op, Pz, Remote, Streams, TransferError, Window,
 };
 
-/// How long anything may take.
+/// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Between attempts to connect.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -98,7 +98,7 @@ fn server(ep: &Ep, pz: &Pz, events: &Evd, listener: Listener) -> Outcome {
     Ok(())
 }
 
-/// What the client has written, and read back.
+/// Checks the data that the client has written and read back.
 fn check(window: &Window) -> Outcome {
     let mut bytes = vec![0; LENGTH];
     window.read(0, &mut bytes);
@@ -107,7 +107,7 @@ fn check(window: &Window) -> Outcome {
 
 fn client(ep: &Ep, pz: &Pz, events: &Evd, host: IpAddr, qualifier: u64) -> Outcome {
     let Some(private_data) = connected(ep, events, host, qualifier)? else {
-        return Err(format!("{host}: nobody listens on {qualifier}").into());
+        return Err(format!("{host}: no program listens on {qualifier}").into());
     };
     let ticket = private_data.first_chunk::<TICKET>().ok_or("the server has named no window")?;
     let window = Remote::from_bytes(ticket);
@@ -149,12 +149,13 @@ fn client(ep: &Ep, pz: &Pz, events: &Evd, host: IpAddr, qualifier: u64) -> Outco
     }
 }
 
-/// What the server says with its acceptance. None: it does not listen in all that time.
+/// Connects, and returns the private data of the server's acceptance. `None` if the server does not listen within the time
+/// limit.
 fn connected(ep: &Ep, events: &Evd, host: IpAddr, qualifier: u64) -> Outcome<Option<Vec<u8>>> {
     let begin = Instant::now();
     while begin.elapsed() < PATIENCE {
         ep.connect(host.into(), qualifier, PATIENCE, b"")?;
-        // An attempt that fails takes the posted receive with it, before or after it is told.
+        // A failed attempt flushes the posted receive, before or after its own event.
         let (mut failed, mut flushed) = (false, None);
         while !failed || flushed.is_none() {
             match next(events)? {

@@ -1,4 +1,4 @@
-//! Addresses of adapters: those of IP, as Rust and as C have them. Asks nobody.
+//! IP addresses of adapters, converted between Rust and C.
 
 use std::fmt;
 use std::mem::{MaybeUninit, size_of};
@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use dat_abi::{DAT_IA_ADDRESS_PTR, DAT_SOCK_ADDR};
 
-/// Where an adapter is: an IPv4 or IPv6 address, for a link-local one with its scope. DAT has no use for a port.
+/// Address of an adapter: IPv4 or IPv6, with a scope if link-local. DAT does not use a port.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Address(SocketAddr);
 
@@ -50,12 +50,12 @@ impl Address {
         let family = i32::from(unsafe { at.read_unaligned() }.sa_family);
         match family {
             libc::AF_INET => {
-                // SAFETY: so long, by its family.
+                // SAFETY: the family says that it has this length.
                 let v4 = unsafe { at.cast::<libc::sockaddr_in>().read_unaligned() };
                 Some(Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes()).into())
             }
             libc::AF_INET6 => {
-                // SAFETY: so long, by its family.
+                // SAFETY: the family says that it has this length.
                 let v6 = unsafe { at.cast::<libc::sockaddr_in6>().read_unaligned() };
                 Some(SocketAddrV6::new(Ipv6Addr::from(v6.sin6_addr.s6_addr), 0, 0, v6.sin6_scope_id).into())
             }

@@ -15,13 +15,14 @@ pub(crate) struct Block {
     layout: Layout,
 }
 
-// SAFETY: it owns the block, and touches it by atomic loads and stores only; who makes references of it answers for them.
+// SAFETY: it owns the block, and accesses it by atomic loads and stores only; callers that create references guarantee
+// exclusive use.
 unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// So many bytes, at least one. None if there is no room for them.
+    /// Allocates `length` bytes, at least one. `None` if memory is exhausted.
     pub(crate) fn new(length: usize) -> Option<Self> {
         let layout = Layout::from_size_align(length, PAGE).ok().filter(|layout| layout.size() > 0)?;
         // SAFETY: the size is not zero.
@@ -89,7 +90,7 @@ impl Block {
     }
 
     fn byte(&self, at: usize) -> &AtomicU8 {
-        // SAFETY: inside, by the callers' check; everybody in this crate touches it by atomics only.
+        // SAFETY: in bounds, as the callers have checked; all accesses of this crate are atomic.
         unsafe { AtomicU8::from_ptr(self.base.as_ptr().add(at)) }
     }
 
@@ -101,7 +102,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and nobody has it any more.
+        // SAFETY: allocated with this layout; the last owner is being dropped.
         unsafe { dealloc(self.base.as_ptr(), self.layout) };
     }
 }

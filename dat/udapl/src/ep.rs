@@ -22,22 +22,22 @@ use crate::memory::{Buffer, Remote};
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct EpId(u64);
 
-/// What an endpoint shall be: its queues, and how much may be posted on it at a time.
+/// Attributes of a new endpoint: its event queues and the lengths of its work queues.
 #[derive(Clone)]
 pub struct EpSpec<'e> {
-    /// Where completions of receives go: a queue with [`Streams::DTO`](crate::Streams::DTO).
+    /// Queue for completions of receives: one with [`Streams::DTO`](crate::Streams::DTO).
     pub recv: &'e Evd,
-    /// Where completions of sends, reads and writes go: likewise.
+    /// Queue for completions of sends, RDMA reads and RDMA writes: one with [`Streams::DTO`](crate::Streams::DTO).
     pub request: &'e Evd,
-    /// Where it is told what becomes of the connection: one with [`Streams::CONNECTION`](crate::Streams::CONNECTION).
+    /// Queue for connection events: one with [`Streams::CONNECTION`](crate::Streams::CONNECTION).
     pub connect: &'e Evd,
     /// Receives.
     pub max_recvs: u32,
     /// Sends, reads and writes.
     pub max_requests: u32,
-    /// Reads under way that it asks for. None: as many as the adapter can.
+    /// Maximum of outstanding RDMA reads that it issues. `None`: the adapter's maximum.
     pub max_reads: Option<u32>,
-    /// Reads under way that it answers. None: as many as the adapter can.
+    /// Maximum of outstanding RDMA reads that it responds to. `None`: the adapter's maximum.
     pub max_reads_answered: Option<u32>,
 }
 
@@ -56,13 +56,13 @@ impl<'e> EpSpec<'e> {
     }
 }
 
-/// Where an endpoint is in its life.
+/// State of an endpoint.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum State {
     /// May connect, or be given to a request.
     Unconnected,
-    /// On the way to a connection, whichever side asked.
+    /// A connection is being established, by either side.
     Connecting,
     /// May transfer.
     Connected,
@@ -74,7 +74,7 @@ pub enum State {
 
 /// A transfer that was not posted, and its buffer.
 pub struct PostError {
-    /// Why.
+    /// The error.
     pub error: Error,
     /// As it was.
     pub buffer: Buffer,
@@ -120,7 +120,7 @@ impl Ep {
         let queues = [spec.recv, spec.request, spec.connect].map(|queue| Arc::clone(&queue.inner));
         let [recv, request, connect] = &queues;
         let mut handle = ptr::null_mut();
-        // SAFETY: the attributes are whole and only read, and the place is ours.
+        // SAFETY: the attributes are valid and only read; the result is written to a local variable.
         let code = unsafe {
             let queues = (recv.handle.0, request.handle.0, connect.handle.0);
             let attributes = &raw const attributes;
@@ -136,18 +136,18 @@ impl Ep {
         Ok(Ep { inner })
     }
 
-    /// What events call it.
+    /// Its id in events.
     pub fn id(&self) -> EpId {
         self.inner.id
     }
 
-    /// Where it is in its life.
+    /// State of the endpoint.
     ///
     /// # Errors
-    /// What `dat_ep_get_status` refuses.
+    /// Those of `dat_ep_get_status`.
     pub fn state(&self) -> Result<State> {
         let mut state = DAT_EP_STATE_UNCONNECTED;
-        // SAFETY: the place is ours; what is not asked for is null.
+        // SAFETY: the result is written to a local variable; null for results that are not needed.
         let code = unsafe {
             (self.functions().dat_ep_get_status)(self.handle(), &raw mut state, ptr::null_mut(), ptr::null_mut())
         };
@@ -161,16 +161,16 @@ impl Ep {
         })
     }
 
-    /// Transfers that are posted and whose completion nobody has taken.
+    /// Number of posted transfers whose completions have not been taken.
     pub fn posted(&self) -> usize {
         self.inner.flight.lock().len()
     }
 
-    /// Asks who listens on this qualifier for a connection, with private data. The answer is an event. Without a time limit it
-    /// may take for ever.
+    /// Sends a connection request with private data to the listener on this qualifier. The result is an event. Without a time
+    /// limit it may never come.
     ///
     /// # Errors
-    /// What `dat_ep_connect` refuses.
+    /// Those of `dat_ep_connect`.
     pub fn connect(
         &self,
         to: Address,
@@ -198,10 +198,10 @@ impl Ep {
         self.functions().check("dat_ep_connect", code)
     }
 
-    /// Ends the connection when all that is posted is done. An event tells the end, at both ends.
+    /// Ends the connection when all posted transfers are complete. Both sides get an event.
     ///
     /// # Errors
-    /// What `dat_ep_disconnect` refuses.
+    /// Those of `dat_ep_disconnect`.
     pub fn disconnect(&self) -> Result<()> {
         self.end(DAT_CLOSE_GRACEFUL_FLAG)
     }
@@ -237,7 +237,7 @@ impl Ep {
     pub fn send(&self, buffer: Buffer, range: impl RangeBounds<usize>) -> Result<OpId, PostError> {
         let post = self.functions().dat_ep_post_send;
         self.post(Op::Send, buffer, range, |ep, count, iov, cookie| {
-            // SAFETY: so many segments, of a buffer that the transfer now has.
+            // SAFETY: `count` segments of a buffer that now belongs to the transfer.
             Ok(unsafe { post(ep, count, iov, cookie, DAT_COMPLETION_DEFAULT_FLAG) })
         })
     }
@@ -249,15 +249,15 @@ impl Ep {
     pub fn recv(&self, buffer: Buffer, range: impl RangeBounds<usize>) -> Result<OpId, PostError> {
         let post = self.functions().dat_ep_post_recv;
         self.post(Op::Recv, buffer, range, |ep, count, iov, cookie| {
-            // SAFETY: so many segments, of a buffer that the transfer now has.
+            // SAFETY: `count` segments of a buffer that now belongs to the transfer.
             Ok(unsafe { post(ep, count, iov, cookie, DAT_COMPLETION_DEFAULT_FLAG) })
         })
     }
 
-    /// Puts this part of the buffer into the peer's window, from `offset` on. The peer takes no part, and hears nothing of it.
+    /// Writes this part of the buffer into the peer's window, starting at `offset`. The peer gets no event.
     ///
     /// # Errors
-    /// What `dat_ep_post_rdma_write` refuses; [`Error::Argument`] if a range is not inside.
+    /// Those of `dat_ep_post_rdma_write`; [`Error::Argument`] for a range outside the buffer or window.
     pub fn write(
         &self,
         buffer: Buffer,
@@ -339,7 +339,7 @@ impl Op {
 impl Drop for EpInner {
     fn drop(&mut self) {
         self.pz.ia.leave(self.handle);
-        // SAFETY: nobody has it any more. After it no transfer of it touches memory.
+        // SAFETY: the last owner is being dropped. After the call, no transfer of this endpoint accesses memory.
         let code = unsafe { (self.pz.ia.functions.dat_ep_free)(self.handle.0) };
         if !is_success(code) {
             // It may still work with the buffers: better lost than given away.
@@ -355,7 +355,7 @@ pub(crate) fn private(data: &[u8]) -> Result<(DAT_COUNT, *const u8)> {
     Ok((size, if data.is_empty() { ptr::null() } else { data.as_ptr() }))
 }
 
-/// Start and length of a range of so many bytes.
+/// Start and length of a range within `all` bytes.
 fn part(range: impl RangeBounds<usize>, all: usize) -> Result<(usize, usize)> {
     let start = match range.start_bound() {
         Bound::Included(start) => Some(*start),
@@ -377,7 +377,7 @@ fn part(range: impl RangeBounds<usize>, all: usize) -> Result<(usize, usize)> {
 
 /// The bytes of what was made just above: one segment, or none.
 fn length_of(count: DAT_COUNT, iov: *const DAT_LMR_TRIPLET) -> usize {
-    // SAFETY: `post` hands on a segment of its own.
+    // SAFETY: `post` passes a segment of its own.
     if count == 0 { 0 } else { unsafe { (*iov).segment_length as usize } }
 }
 

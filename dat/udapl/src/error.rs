@@ -1,4 +1,4 @@
-//! What a call of the library answered, in words. Never decides what to do about it.
+//! Errors of calls into libdat, with their names.
 
 use std::fmt;
 
@@ -47,7 +47,7 @@ impl fmt::Display for Words {
     }
 }
 
-/// What every call here returns.
+/// Result of every call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn success_is_told_by_the_type() {
+    fn success_depends_on_the_type_only() {
         assert!(is_success(0));
         assert!(!is_success(0x8000_0000 | DAT_INVALID_HANDLE));
     }

@@ -15,19 +15,19 @@ use crate::listener::Request;
 use crate::memory::Buffer;
 
 bitflags::bitflags! {
-    /// What a queue takes.
+    /// Kinds of events that a queue accepts.
     #[derive(Clone, Copy, Debug, Eq, PartialEq)]
     pub struct Streams: u32 {
         /// Requests for connections.
         const REQUEST = DAT_EVD_CR_FLAG;
         /// Completions of transfers.
         const DTO = DAT_EVD_DTO_FLAG;
-        /// What becomes of connections.
+        /// Connection events.
         const CONNECTION = DAT_EVD_CONNECTION_FLAG;
     }
 }
 
-/// What has happened.
+/// An event.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -35,25 +35,25 @@ pub enum Event {
     Completed(Completion),
     /// The connection is there.
     Established {
-        /// Whose.
+        /// The endpoint.
         ep: EpId,
-        /// What the peer has said with its acceptance; empty at the side that accepted. Some transports pad it with zeros.
+        /// Private data of the peer's acceptance; empty at the side that accepted. Some transports pad it with zeros.
         private_data: Vec<u8>,
     },
     /// There is no connection, or no longer one.
     Ended {
-        /// Whose.
+        /// The endpoint.
         ep: EpId,
-        /// Why.
+        /// The reason.
         why: End,
     },
-    /// Somebody asks for a connection.
+    /// A connection request.
     Request(Request),
     /// Something else: its number, as `dat_event_number` has it.
     Other(DAT_EVENT_NUMBER),
 }
 
-/// Why there is no connection.
+/// Why a connection ended or was not established.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum End {
@@ -61,7 +61,7 @@ pub enum End {
     Disconnected,
     /// It broke: a transfer that was not allowed, or a peer that is gone.
     Broken,
-    /// The listener said no, or nobody listens.
+    /// The listener said no, or no program listens.
     PeerRejected,
     /// The peer's host or the network said no.
     Rejected,
@@ -78,17 +78,17 @@ pub enum End {
 pub struct Completion {
     /// Which.
     pub id: OpId,
-    /// What it did.
+    /// The operation.
     pub op: Op,
     /// On which endpoint.
     pub ep: EpId,
-    /// What it worked with. A message that was taken begins where the range of the post did.
+    /// The buffer of the post. A received message begins at the start of the posted range.
     pub buffer: Buffer,
-    /// How many bytes, or why none.
+    /// Number of bytes transferred, or the error.
     pub result: std::result::Result<usize, TransferError>,
 }
 
-/// Why a transfer failed (`dat_dto_completion_status`). All of them end the connection, and come with its end.
+/// Why a transfer failed (`dat_dto_completion_status`). Every such failure also ends the connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransferError {
@@ -163,7 +163,7 @@ impl Evd {
         let length = DAT_COUNT::try_from(events)
             .map_err(|_| Error::Argument(format!("{events} events are more than DAT can count")))?;
         let mut handle = ptr::null_mut();
-        // SAFETY: the place is ours; no CNO is asked for.
+        // SAFETY: the result is written to a local variable; no CNO is passed.
         let code = unsafe {
             (ia.functions.dat_evd_create)(ia.handle.0, length, ptr::null_mut(), streams.bits(), &raw mut handle)
         };
@@ -171,16 +171,17 @@ impl Evd {
         Ok(Evd { inner: Arc::new(EvdInner { handle: Handle(handle), ia }) })
     }
 
-    /// The oldest event; waits for it. None: the time is over. Without a time limit it waits for ever.
+    /// Takes the oldest event, and waits for one if there is none. `None` after the time limit; without one it waits
+    /// indefinitely.
     ///
     /// # Errors
-    /// What `dat_evd_wait` refuses, as that another thread waits.
+    /// Those of `dat_evd_wait`, for example if another thread waits on this queue.
     pub fn wait(&self, at_most: impl Into<Option<Duration>>) -> Result<Option<Event>> {
         let until = at_most.into().and_then(|limit| Instant::now().checked_add(limit));
         loop {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let (mut event, mut more) = (none(), 0);
-            // SAFETY: the places are ours.
+            // SAFETY: the results are written to local variables.
             let code = unsafe {
                 let wait = self.inner.ia.functions.dat_evd_wait;
                 wait(self.inner.handle.0, micros(left), 1, &raw mut event, &raw mut more)
@@ -204,7 +205,7 @@ impl Evd {
     pub fn poll(&self) -> Result<Option<Event>> {
         loop {
             let mut event = none();
-            // SAFETY: the place is ours.
+            // SAFETY: the result is written to a local variable.
             let code = unsafe { (self.inner.ia.functions.dat_evd_dequeue)(self.inner.handle.0, &raw mut event) };
             if kind(code) == DAT_QUEUE_EMPTY {
                 return Ok(None);
@@ -220,19 +221,19 @@ impl Evd {
     fn read(&self, event: &DAT_EVENT) -> Option<Event> {
         let data = event.event_data;
         match event.event_number {
-            // SAFETY: the number says so.
+            // SAFETY: the event number selects this member.
             DAT_DTO_COMPLETION_EVENT => {
-                // SAFETY: the number says so.
+                // SAFETY: the event number selects this member.
                 let data = unsafe { data.dto_completion_event_data };
                 self.completion(data).map(Event::Completed)
             }
             DAT_CONNECTION_REQUEST_EVENT => {
-                // SAFETY: the number says so, and whoever takes the event has the request.
+                // SAFETY: the event number selects this member, and the taker of the event owns the request.
                 let cr = unsafe { data.cr_arrival_event_data.cr_handle };
                 Some(Event::Request(Request::new(&self.inner.ia, cr)))
             }
             number => {
-                // SAFETY: the number says so if it is one of a connection's.
+                // SAFETY: the numbers of connection events select this member.
                 let event = unsafe { self.connection(number, &data.connect_event_data) };
                 event.unwrap_or(Some(Event::Other(number)))
             }
@@ -267,12 +268,12 @@ impl Evd {
             DAT_CONNECTION_EVENT_UNREACHABLE => Some(End::Unreachable),
             _ => return None,
         };
-        // Held while its private data are copied: they are the endpoint's.
+        // A reference is held while the endpoint's private data are copied.
         let Some(ep) = self.inner.ia.ep(data.ep_handle) else { return Some(None) };
         Some(Some(match end {
             Some(why) => Event::Ended { ep: ep.id, why },
             None => {
-                // SAFETY: as the caller says, and the endpoint is held.
+                // SAFETY: the caller's contract, and a reference on the endpoint is held.
                 let private_data = unsafe { copied(data.private_data_size, data.private_data) };
                 Event::Established { ep: ep.id, private_data }
             }
@@ -282,12 +283,12 @@ impl Evd {
 
 impl Drop for EvdInner {
     fn drop(&mut self) {
-        // SAFETY: nobody has it any more; endpoints and listeners that use it keep it alive.
+        // SAFETY: the last owner is being dropped; endpoints and listeners that use the queue hold references.
         let _ = unsafe { (self.ia.functions.dat_evd_free)(self.handle.0) };
     }
 }
 
-/// The longest wait that can be told to C, but for ever.
+/// Longest finite wait of the C interface.
 const LONGEST: Duration = Duration::from_micros((DAT_TIMEOUT_INFINITE - 1) as u64);
 
 /// A time limit as C takes it: rounded up, so that a wait is never shorter.
@@ -297,13 +298,13 @@ pub(crate) fn micros(limit: Option<Duration>) -> DAT_TIMEOUT {
     DAT_TIMEOUT::try_from(whole).unwrap_or(DAT_TIMEOUT_INFINITE - 1)
 }
 
-/// Bytes that C has; none for a null pointer.
+/// Copies bytes of a C caller; none for a null pointer.
 ///
 /// # Safety
-/// Null, or so many bytes that do not change meanwhile.
+/// `data` is null, or `size` bytes that do not change meanwhile.
 pub(crate) unsafe fn copied(size: DAT_COUNT, data: DAT_PVOID) -> Vec<u8> {
     match usize::try_from(size) {
-        // SAFETY: so many, as the caller says.
+        // SAFETY: the caller's contract.
         Ok(size) if size > 0 && !data.is_null() => unsafe { slice::from_raw_parts(data.cast(), size) }.to_vec(),
         _ => Vec::new(),
     }

@@ -1,4 +1,4 @@
-//! Buffers that transfers work with, by the cookies of their posts. Asks nobody, and never waits.
+//! Buffers of outstanding transfers, by the cookies of their posts. Never waits.
 
 use crate::memory::Buffer;
 
@@ -6,7 +6,7 @@ use crate::memory::Buffer;
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct OpId(pub(crate) u64);
 
-/// What a transfer does.
+/// Kinds of transfers.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum Op {
@@ -27,7 +27,7 @@ pub(crate) struct Flight<B = Buffer> {
 }
 
 struct Slot<B> {
-    /// How often it has served: a name is never given twice in 2^32 turns of a slot.
+    /// Number of times the slot was used: a cookie is not repeated within 2^32 uses of its slot.
     generation: u32,
     held: Option<(Op, B)>,
 }
@@ -59,7 +59,7 @@ impl<B> Flight<B> {
         Some(held)
     }
 
-    /// How many there are.
+    /// Number of buffers.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

@@ -1,4 +1,4 @@
-//! An open adapter, and its protection zones: what all other objects are made on. It knows the endpoints that are alive, for
+//! Open adapters and their protection zones, on which all other objects are created. Keeps a table of live endpoints, because
 //! events name them.
 
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use crate::listener::Listener;
 /// Asynchronous errors that may wait at an adapter's own queue.
 const ERRORS: DAT_COUNT = 16;
 
-/// What an adapter can do at most, as it says itself.
+/// Limits of an adapter, from its attributes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Limits {
@@ -29,9 +29,9 @@ pub struct Limits {
     pub max_rdma: u64,
     /// Transfers posted at a time, of each direction of an endpoint.
     pub max_posted: u32,
-    /// RDMA reads under way at a time that an endpoint asks for.
+    /// Maximum of outstanding RDMA reads that an endpoint issues.
     pub max_reads: u32,
-    /// RDMA reads under way at a time that an endpoint answers.
+    /// Maximum of outstanding RDMA reads that an endpoint responds to.
     pub max_reads_answered: u32,
     /// Events in a queue.
     pub max_events: u32,
@@ -50,17 +50,17 @@ pub(crate) struct IaInner {
     pub(crate) limits: Limits,
     address: Option<Address>,
     provider: String,
-    /// What the memory that reads bring data to has to allow.
+    /// Privileges that the memory of an RDMA read's destination needs.
     pub(crate) sink: DAT_MEM_PRIV_FLAGS,
     /// Endpoints by their handles.
     eps: Mutex<HashMap<usize, Weak<EpInner>>>,
 }
 
-/// A handle of libdat's. It may be used by any thread: whoever makes one has asked the provider for that.
+/// A handle of libdat, usable by any thread: a thread-safe provider was requested.
 #[derive(Clone, Copy)]
 pub(crate) struct Handle(pub(crate) DAT_HANDLE);
 
-// SAFETY: a name, which this side never looks behind; the library takes it from any thread.
+// SAFETY: an opaque value that is never dereferenced here; the library accepts it from any thread.
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
@@ -68,7 +68,7 @@ unsafe impl Sync for Handle {}
 impl Ia {
     pub(crate) fn open(functions: Arc<Functions>, name: &str, c_name: &CStr) -> Result<Self> {
         let (mut errors, mut handle) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the name is NUL-terminated and only read; the places are ours.
+        // SAFETY: the name is NUL-terminated and only read; the results are written to local variables.
         let code = unsafe {
             let name = c_name.as_ptr().cast_mut();
             let (major, minor) = (DAT_VERSION_MAJOR, DAT_VERSION_MINOR);
@@ -88,17 +88,17 @@ impl Ia {
         Ok(Ia { inner: Arc::new(inner) })
     }
 
-    /// What it can do.
+    /// Limits of the adapter.
     pub fn limits(&self) -> &Limits {
         &self.inner.limits
     }
 
-    /// Where peers find it; none if its address is not one of IP.
+    /// Address for peers; `None` if it is not an IP address.
     pub fn address(&self) -> Option<Address> {
         self.inner.address
     }
 
-    /// What its provider calls itself.
+    /// Name of its provider.
     pub fn provider(&self) -> &str {
         &self.inner.provider
     }
@@ -110,32 +110,32 @@ impl Ia {
     pub fn pz(&self) -> Result<Pz> {
         let ia = Arc::clone(&self.inner);
         let mut handle = ptr::null_mut();
-        // SAFETY: the place is ours.
+        // SAFETY: the result is written to a local variable.
         let code = unsafe { (ia.functions.dat_pz_create)(ia.handle.0, &raw mut handle) };
         ia.functions.check("dat_pz_create", code)?;
         Ok(Pz { inner: Arc::new(PzInner { handle: Handle(handle), ia }) })
     }
 
-    /// A new queue for at least so many events of these streams.
+    /// Creates a queue for at least `events` events of these streams.
     ///
     /// # Errors
-    /// What `dat_evd_create` refuses.
+    /// Those of `dat_evd_create`.
     pub fn evd(&self, events: u32, streams: Streams) -> Result<Evd> {
         Evd::new(&self.inner, events, streams)
     }
 
-    /// Listens on this qualifier; requests come to `events`, which needs [`Streams::REQUEST`].
+    /// Listens on this qualifier; requests arrive in `events`, which needs [`Streams::REQUEST`].
     ///
     /// # Errors
-    /// What `dat_psp_create` refuses, as that somebody listens there.
+    /// Those of `dat_psp_create`, for example if the qualifier is in use.
     pub fn listen(&self, qualifier: u64, events: &Evd) -> Result<Listener> {
         Listener::new(&self.inner, Some(qualifier), events)
     }
 
-    /// Listens on a qualifier that nobody listens on; [`Listener::qualifier`] says which.
+    /// Listens on a free qualifier, which [`Listener::qualifier`] returns.
     ///
     /// # Errors
-    /// What `dat_psp_create_any` refuses.
+    /// Those of `dat_psp_create_any`.
     pub fn listen_any(&self, events: &Evd) -> Result<Listener> {
         Listener::new(&self.inner, None, events)
     }
@@ -167,11 +167,11 @@ impl Limits {
 }
 
 impl IaInner {
-    /// What it can do; and whether this crate may let threads share it.
+    /// Queries the limits of the adapter, and whether its provider is thread-safe.
     fn ask(&mut self, name: &str) -> Result<()> {
         // SAFETY: numbers, characters and pointers; all zero is a value of each.
         let (mut ia, mut provider): (DAT_IA_ATTR, DAT_PROVIDER_ATTR) = unsafe { std::mem::zeroed() };
-        // SAFETY: both records are whole and ours; the queue of errors is not asked for.
+        // SAFETY: both records are local and complete; null for the asynchronous EVD.
         let code = unsafe {
             (self.functions.dat_ia_query)(
                 self.handle.0,
@@ -218,7 +218,7 @@ impl IaInner {
 
 impl Drop for IaInner {
     fn drop(&mut self) {
-        // SAFETY: nobody has it any more, nor what was made on it.
+        // SAFETY: the last owner is being dropped, and so is everything created on it.
         let _ = unsafe { (self.functions.dat_ia_close)(self.handle.0, DAT_CLOSE_ABRUPT_FLAG) };
     }
 }
@@ -254,7 +254,7 @@ impl Pz {
 
 impl Drop for PzInner {
     fn drop(&mut self) {
-        // SAFETY: nobody has it any more; what was made in it kept it alive.
+        // SAFETY: the last owner is being dropped; objects created in it hold references.
         let _ = unsafe { (self.ia.functions.dat_pz_free)(self.handle.0) };
     }
 }

@@ -1,27 +1,27 @@
 //! uDAPL for Rust, over any `libdat.so.1`: interface adapters, endpoints, registered memory and events, without unsafe code.
 //!
 //! The library is opened at run time, as [`Library`]; programs build where it is not installed. [`Ia`] is an open adapter, and
-//! all else is made on it: [`Pz`] groups what may work together, [`Buffer`] and [`Window`] are registered memory, [`Evd`]
-//! queues events, [`Ep`] is one end of a connection, [`Listener`] brings [`Request`]s for one.
+//! all else is created on it: [`Pz`] groups objects that may work together, [`Buffer`] and [`Window`] are registered memory,
+//! [`Evd`] queues events, [`Ep`] is one end of a connection, [`Listener`] receives [`Request`]s for connections.
 //!
-//! # What cannot go wrong
-//! - A [`Buffer`] that a transfer works with belongs to the library: it goes in with the post and comes back with the
-//!   [`Completion`]. Nobody reads or writes it meanwhile, and nobody can free it.
-//! - Memory that peers reach is a [`Window`]. It is never lent as a slice: its bytes may change at any time.
-//! - What names a window to a peer, a [`Ticket`], cannot outlive it.
-//! - Each object keeps alive what it was made on. The order in which they are dropped does not matter.
+//! # Guarantees
+//! - A [`Buffer`] of a transfer belongs to the library: it is moved in by the post and returned by the [`Completion`]. The
+//!   program cannot read, write or free it meanwhile.
+//! - Memory that peers may access is a [`Window`]. It is never borrowed as a slice, because its bytes may change at any time.
+//! - A [`Ticket`], which names a window to a peer, cannot outlive the window.
+//! - Each object holds a reference on the objects it was created on. They may be dropped in any order.
 //!
 //! ```compile_fail,E0382
 //! # fn f(ep: &udapl::Ep, buffer: udapl::Buffer) {
 //! ep.send(buffer, ..);
-//! println!("{}", buffer[0]); // The transfer has it now.
+//! println!("{}", buffer[0]); // The buffer was moved into the transfer.
 //! # }
 //! ```
 //! ```compile_fail,E0505
 //! # fn f(window: udapl::Window) {
 //! let ticket = window.ticket();
-//! drop(window); // Deregisters it,
-//! println!("{ticket:?}"); // and so nobody may still hand out its name.
+//! drop(window); // Deregisters the memory,
+//! println!("{ticket:?}"); // so its ticket cannot be used any more.
 //! # }
 //! ```
 //!

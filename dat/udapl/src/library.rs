@@ -1,6 +1,6 @@
-//! libdat, opened at run time: the functions that this crate calls, and what they answered, as a `Result`.
+//! libdat, opened at run time: the functions that this crate calls, with their codes as `Result`.
 //!
-//! It knows no object. Once open, libdat stays: its providers have threads.
+//! Once opened, libdat is never closed, because its providers have threads.
 
 use std::ffi::{CStr, CString, OsStr, c_char};
 use std::mem::ManuallyDrop;
@@ -25,7 +25,7 @@ macro_rules! functions {
         #[non_exhaustive]
         pub struct Functions {
             $(pub $name: $shape,)*
-            /// `None` in another's libdat that lacks it.
+            /// `None` in a libdat that lacks it.
             pub dats_get_ia_handle: Option<GetIaHandle>,
             /// Keeps all of them where they are.
             _library: ManuallyDrop<Image>,
@@ -110,10 +110,10 @@ impl Functions {
     /// The library's words for a result.
     pub fn words(&self, code: DAT_RETURN) -> Words {
         let (mut kind, mut detail) = (ptr::null(), ptr::null());
-        // SAFETY: both places are ours; they are set to strings that are never freed, or left alone.
+        // SAFETY: both results are local variables; they are set to strings that are never freed, or left unchanged.
         let code = unsafe { (self.dat_strerror)(code, &raw mut kind, &raw mut detail) };
         let text = |at: *const c_char| match is_success(code) && !at.is_null() {
-            // SAFETY: a string of libdat's, NUL-terminated, there for ever.
+            // SAFETY: a NUL-terminated string of libdat that is never freed.
             true => unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned(),
             false => String::new(),
         };
@@ -154,10 +154,10 @@ impl Library {
         &self.functions
     }
 
-    /// The names that dat.conf knows, in its order.
+    /// Names of the adapters in dat.conf, in its order.
     ///
     /// # Errors
-    /// What `dat_registry_list_providers` refuses.
+    /// Those of `dat_registry_list_providers`.
     pub fn names(&self) -> Result<Vec<String>> {
         // More than most registries have; doubled while it is full.
         let mut room = 64;
@@ -166,7 +166,7 @@ impl Library {
             let mut records: Vec<DAT_PROVIDER_INFO> = vec![unsafe { std::mem::zeroed() }; room];
             let mut places: Vec<_> = records.iter_mut().map(ptr::from_mut).collect();
             let mut count = 0;
-            // SAFETY: so many places, each with room for a record.
+            // SAFETY: `places` has this many pointers, each to a record.
             let code = unsafe {
                 (self.functions.dat_registry_list_providers)(room as DAT_COUNT, &raw mut count, places.as_mut_ptr())
             };

@@ -1,4 +1,4 @@
-//! Listeners, and the requests for connections that come to them. A request that nobody answers is rejected.
+//! Listeners and their connection requests. A request that is dropped unanswered is rejected.
 
 use std::fmt;
 use std::mem;
@@ -29,7 +29,7 @@ impl Listener {
         let (call, queue) = (&ia.functions, events.handle.0);
         let qualifier = match qualifier {
             Some(qualifier) => {
-                // SAFETY: the place is ours.
+                // SAFETY: the result is written to a local variable.
                 let code = unsafe {
                     (call.dat_psp_create)(ia.handle.0, qualifier, queue, DAT_PSP_CONSUMER_FLAG, &raw mut handle)
                 };
@@ -38,7 +38,7 @@ impl Listener {
             }
             None => {
                 let mut chosen = 0;
-                // SAFETY: the places are ours.
+                // SAFETY: the results are written to local variables.
                 let code = unsafe {
                     let flags = DAT_PSP_CONSUMER_FLAG;
                     (call.dat_psp_create_any)(ia.handle.0, &raw mut chosen, queue, flags, &raw mut handle)
@@ -50,7 +50,7 @@ impl Listener {
         Ok(Listener { handle: Handle(handle), qualifier, ia, _events: events })
     }
 
-    /// Where it listens.
+    /// The qualifier it listens on.
     pub fn qualifier(&self) -> u64 {
         self.qualifier
     }
@@ -58,12 +58,12 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // SAFETY: nobody has it any more.
+        // SAFETY: the last owner is being dropped.
         let _ = unsafe { (self.ia.functions.dat_psp_free)(self.handle.0) };
     }
 }
 
-/// Somebody asks for a connection. Dropped, it is rejected.
+/// A connection request. It is rejected when dropped.
 pub struct Request {
     handle: Handle,
     is_answered: bool,
@@ -75,30 +75,31 @@ impl Request {
         Request { handle: Handle(handle), is_answered: false, ia: Arc::clone(ia) }
     }
 
-    /// Who asks, if that is an address of IP.
+    /// Address of the peer, if it is an IP address.
     ///
     /// # Errors
-    /// What `dat_cr_query` refuses.
+    /// Those of `dat_cr_query`.
     pub fn peer(&self) -> Result<Option<Address>> {
         let param = self.ask(DAT_CR_FIELD_REMOTE_IA_ADDRESS_PTR)?;
         // SAFETY: the request's own, there while it is.
         Ok(unsafe { Address::from_c(param.remote_ia_address_ptr) })
     }
 
-    /// What came with it. Some transports pad it with zeros.
+    /// Private data of the request. Some transports pad it with zeros.
     ///
     /// # Errors
-    /// What `dat_cr_query` refuses.
+    /// Those of `dat_cr_query`.
     pub fn private_data(&self) -> Result<Vec<u8>> {
         let param = self.ask(DAT_CR_FIELD_PRIVATE_DATA_SIZE | DAT_CR_FIELD_PRIVATE_DATA)?;
         // SAFETY: the request's own, there while it is.
         Ok(unsafe { copied(param.private_data_size, param.private_data) })
     }
 
-    /// Gives it an endpoint that is not connected, and an answer. An event of that endpoint tells how it ends.
+    /// Accepts the request with an unconnected endpoint, and private data for the peer. An event of that endpoint reports the
+    /// result.
     ///
     /// # Errors
-    /// What `dat_cr_accept` refuses; the request is rejected then.
+    /// Those of `dat_cr_accept`; the request is then rejected.
     pub fn accept(mut self, ep: &Ep, private_data: &[u8]) -> Result<()> {
         let (size, data) = private(private_data)?;
         // SAFETY: the data are only read, during the call.
@@ -122,7 +123,7 @@ impl Request {
     fn ask(&self, fields: DAT_CR_PARAM_MASK) -> Result<DAT_CR_PARAM> {
         // SAFETY: numbers and pointers; all zero is a value.
         let mut param: DAT_CR_PARAM = unsafe { mem::zeroed() };
-        // SAFETY: the record is whole and ours.
+        // SAFETY: the record is a complete local variable.
         let code = unsafe { (self.ia.functions.dat_cr_query)(self.handle.0, fields, &raw mut param) };
         self.ia.functions.check("dat_cr_query", code)?;
         Ok(param)

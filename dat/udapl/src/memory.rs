@@ -15,7 +15,7 @@ use crate::error::{Error, Result, is_success};
 use crate::ia::{Handle, Pz, PzInner};
 
 bitflags::bitflags! {
-    /// What peers may do with a window.
+    /// Access rights of peers to a window.
     #[derive(Clone, Copy, Debug, Eq, PartialEq)]
     pub struct Access: u32 {
         /// RDMA reads from it.
@@ -42,7 +42,7 @@ impl Registered {
         let pz = Arc::clone(&pz.inner);
         let region = DAT_REGION_DESCRIPTION { for_va: block.base().as_ptr().cast() };
         let (mut handle, mut context, mut remote) = (ptr::null_mut(), 0, 0);
-        // SAFETY: the memory is ours until it is deregistered; the places are ours, those that may be null are.
+        // SAFETY: the memory stays allocated until it is deregistered; the results are local variables or null.
         let code = unsafe {
             (pz.ia.functions.dat_lmr_create)(
                 pz.ia.handle.0,
@@ -62,10 +62,7 @@ impl Registered {
         Ok(Registered { handle: Handle(handle), context, remote, pz, block: ManuallyDrop::new(block) })
     }
 
-    /// A part of it, for a transfer.
-    ///
-    /// # Panics
-    /// Never: who calls has looked at the range.
+    /// A part of it as a local segment. The caller has checked the range.
     pub(crate) fn segment(&self, start: usize, length: usize) -> DAT_LMR_TRIPLET {
         DAT_LMR_TRIPLET {
             lmr_context: self.context,
@@ -78,13 +75,13 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // SAFETY: registered by us, and nobody has it any more. Transfers that still name it fail from here on.
+        // SAFETY: registered by this object, whose last owner is being dropped. Transfers that still name it fail from here on.
         let code = unsafe { (self.pz.ia.functions.dat_lmr_free)(self.handle.0) };
         if is_success(code) {
             // SAFETY: dropped once, here.
             unsafe { ManuallyDrop::drop(&mut self.block) };
         }
-        // Otherwise somebody may still use it: better lost than given away.
+        // If it cannot be deregistered it may still be in use, so it is leaked.
     }
 }
 
@@ -92,10 +89,10 @@ impl Drop for Registered {
 pub struct Buffer(pub(crate) Registered);
 
 impl Buffer {
-    /// So many bytes, registered in this zone.
+    /// Allocates and registers `length` bytes in this zone.
     ///
     /// # Errors
-    /// What `dat_lmr_create` refuses, as that too little memory may be locked; [`Error::Argument`] for a length of 0.
+    /// Those of `dat_lmr_create`, for example if the limit of locked memory is reached; [`Error::Argument`] for a length of 0.
     pub fn new(pz: &Pz, length: usize) -> Result<Self> {
         Registered::new(pz, length, DAT_MEM_PRIV_LOCAL_READ_FLAG | pz.inner.ia.sink).map(Buffer)
     }
@@ -114,7 +111,7 @@ impl Deref for Buffer {
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         let (base, length) = (self.0.block.base(), self.0.block.len());
-        // SAFETY: as above, and borrowed by nobody else.
+        // SAFETY: as above, and `&mut self` makes the borrow exclusive.
         unsafe { slice::from_raw_parts_mut(base.as_ptr(), length) }
     }
 }
@@ -129,13 +126,13 @@ impl fmt::Debug for Buffer {
 pub struct Window(Registered);
 
 impl Window {
-    /// So many bytes, zeroed, registered in this zone, for peers to use so.
+    /// Allocates and registers `length` zeroed bytes in this zone, with these access rights for peers.
     ///
     /// # Errors
-    /// What `dat_lmr_create` refuses; [`Error::Argument`] for a length of 0 and for no access at all.
+    /// Those of `dat_lmr_create`; [`Error::Argument`] for a length of 0 and for no access right.
     pub fn new(pz: &Pz, length: usize, access: Access) -> Result<Self> {
         if access.is_empty() {
-            return Err(Error::Argument("a window that nobody may read or write: take a Buffer".into()));
+            return Err(Error::Argument("a window needs remote read or write access; use a Buffer for local memory".into()));
         }
         let local = DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_LOCAL_WRITE_FLAG;
         Registered::new(pz, length, local | access.bits()).map(Window)
@@ -151,7 +148,7 @@ impl Window {
         false
     }
 
-    /// What names it to a peer.
+    /// The key, address and length for a peer.
     pub fn ticket(&self) -> Ticket<'_> {
         let address = self.0.block.base().as_ptr() as u64;
         let remote = Remote { context: self.0.remote, address, length: self.len() as u64 };
@@ -174,7 +171,7 @@ impl Window {
         self.0.block.write(offset, bytes);
     }
 
-    /// The eight bytes at a multiple of eight, as this machine has numbers: for who polls for the last of what a peer writes.
+    /// Reads eight bytes at a multiple of eight, in native byte order: for polling the last bytes of a peer's write.
     ///
     /// # Panics
     /// If they are not all inside, or `offset` is no multiple of eight.
@@ -189,7 +186,7 @@ impl fmt::Debug for Window {
     }
 }
 
-/// What names a window to a peer, as long as it is there. [`to_bytes`](Remote::to_bytes) is what to send.
+/// Names a window to a peer, while the window exists. [`to_bytes`](Remote::to_bytes) makes it portable.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticket<'w> {
     remote: Remote,
@@ -223,7 +220,7 @@ impl Remote {
         self.length == 0
     }
 
-    /// 20 bytes that say it to any machine: context, address and length, the most significant byte first.
+    /// Encodes it in 20 bytes, big-endian: context, address, length.
     pub fn to_bytes(&self) -> [u8; 20] {
         let mut bytes = [0; 20];
         bytes[..4].copy_from_slice(&self.context.to_be_bytes());
@@ -232,7 +229,7 @@ impl Remote {
         bytes
     }
 
-    /// What a peer has said so. Any bytes are some window; whether it is one of the peer's shows when it is used.
+    /// Decodes a peer's window. Any bytes are accepted; whether they name a window of the peer is checked when it is used.
     pub fn from_bytes(bytes: &[u8; 20]) -> Self {
         let [a, b, c, d, address @ .., _, _, _, _, _, _, _, _] = *bytes;
         let [.., l0, l1, l2, l3, l4, l5, l6, l7] = *bytes;
@@ -243,7 +240,7 @@ impl Remote {
         }
     }
 
-    /// A part of it, for a transfer of so many bytes.
+    /// A part of it as the remote segment of a transfer of `length` bytes.
     pub(crate) fn part(&self, offset: u64, length: usize) -> Result<DAT_RMR_TRIPLET> {
         let end = offset.checked_add(length as u64).filter(|end| *end <= self.length);
         let address = end.and_then(|_| self.address.checked_add(offset));

@@ -334,7 +334,7 @@ fn start(
         };
         let said = File::create(task.record.with_extension("said"))?;
         let mut command = Command::new(std::env::current_exe()?);
-        // Cases connect thousands of times where nobody listens: each is to be rejected at once.
+        // Cases connect thousands of times where no program listens: each is to be rejected at once.
         command.env("DAPL_LISTENER_WAIT_MS", "0");
         command.args(task.to_words()).stdin(Stdio::from(OwnedFd::from(channel)));
         command.stdout(said.try_clone()?).stderr(said).process_group(0);

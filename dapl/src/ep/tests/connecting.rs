@@ -60,7 +60,7 @@ fn reject_event_depends_on_the_rejecting_side_and_reset_allows_retry() {
     let world = World::new(c"refuse");
     let client = world.ep();
     world.connect(client, 5, &[]);
-    assert_eq!(world.news(), [(client, DAT_CONNECTION_EVENT_NON_PEER_REJECTED)], "nobody listens");
+    assert_eq!(world.news(), [(client, DAT_CONNECTION_EVENT_NON_PEER_REJECTED)], "no program listens");
     assert_eq!(world.connect_for(client, 5, 1, &[]), in_state(State::EpDisconnected));
     assert_eq!(call!(dapl_ep_reset(client)), DAT_SUCCESS);
 

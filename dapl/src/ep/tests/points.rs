@@ -156,7 +156,7 @@ fn a_request_is_handed_to_another_service_point() {
     world.connect(client, 5, b"keep");
     let cr = world.request();
     assert_eq!(call!(dapl_cr_handoff(cr, 0)), wrong(2));
-    assert_eq!(call!(dapl_cr_handoff(cr, 77)), wrong(2), "nobody listens there");
+    assert_eq!(call!(dapl_cr_handoff(cr, 77)), wrong(2), "no program listens there");
     assert_eq!(asked(cr).private_data, b"keep", "the request stays");
     assert_eq!(call!(dapl_cr_handoff(cr, 6)), DAT_SUCCESS);
     assert_eq!(call!(dapl_cr_handoff(cr, 6)), bad(Handle::Cr), "it is decided");

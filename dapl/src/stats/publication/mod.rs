@@ -134,7 +134,7 @@ mod tests {
         loop {
             let ours = reader::processes().unwrap().into_iter().filter(|found| found.pid == std::process::id());
             // On a busy machine an answer may take longer than a tool waits for it.
-            let Ok(counters) = ours.map(|found| found.told).collect::<Result<Vec<_>, _>>() else { continue };
+            let Ok(counters) = ours.map(|found| found.result).collect::<Result<Vec<_>, _>>() else { continue };
             return counters
                 .into_iter()
                 .flat_map(|counters| counters.adapters)

@@ -1,7 +1,7 @@
-//! What this host has and lacks, provider by provider: devices and rights, limits, shared memory, copies, sockets, ports.
+//! Checks of this host, per provider: devices and permissions, limits, shared memory, copies, sockets, ports.
 //!
-//! Reads `/proc`, `/sys` and limits, and tries the harmless thing itself where there is one (a copy, a bound port, an opened
-//! device node). Judgement is in functions over what was read, so that tests can hand in machines they do not run on.
+//! Reads `/proc`, `/sys` and limits, and tries harmless operations (a copy, a bound port, an opened device node). The findings
+//! are computed by functions over the data read, so that tests can pass the data of other machines.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, OpenOptions};
@@ -15,10 +15,10 @@ use super::{Finding, Grade, in_effect};
 use crate::adapter;
 use crate::options::Options;
 use crate::registry::Registry;
-use crate::settings::Idle;
+use crate::settings::IneffectiveVariable;
 use crate::system;
 
-/// Shared memory that a handful of connections of sm takes, with room for an application's own.
+/// Shared memory for a few sm connections and an application's own use.
 const SHARED_MEMORY: u64 = 64 << 20;
 /// Descriptors that a program with some hundred connections takes.
 const FILES: u64 = 1024;
@@ -84,7 +84,7 @@ fn registry(options: &Options, findings: &mut Vec<Finding>) {
 
 /// Those that are set and have no effect.
 fn variables(findings: &mut Vec<Finding>) {
-    for idle in Idle::all() {
+    for idle in IneffectiveVariable::all() {
         let found = format!("{} is set and has no effect", idle.name);
         findings.push(Finding::new(Grade::Warning, "variables", found, idle.remedy()));
     }
@@ -126,7 +126,7 @@ fn space(directory: &str, free: u64) -> Finding {
     }
 }
 
-/// Cross-memory copy: whether the kernel knows and allows it at all, then whether between processes of one user.
+/// Cross-memory copy: whether the kernel supports and permits it, and then whether between processes of one user.
 fn copies(findings: &mut Vec<Finding>) {
     let word = 1_u64;
     let tried = system::read_across(std::process::id() as i32, (&raw const word) as usize);
@@ -176,7 +176,7 @@ fn limits(need: u64, findings: &mut Vec<Finding>) {
     });
 }
 
-/// Verbs pins what is registered; the others do not.
+/// Locked-memory limit. Only verbs pins registered memory.
 fn memlock(limit: Option<u64>, need: u64, may_lock: bool, has_devices: bool) -> Finding {
     let about = "locked memory";
     match limit {

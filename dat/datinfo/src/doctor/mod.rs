@@ -1,8 +1,8 @@
-//! `datinfo doctor`: what this host, or the path to another one, lacks for DAT, and what helps.
+//! `datinfo doctor`: finds problems of this host, or of the path to another one, that affect DAT, and says what to do.
 //!
-//! `host` looks at this machine, `pair` asks another one: by the probes of `path`, which `serve` answers too, and
-//! in the datagrams of `wire`. Everything is a finding with its remedy. Nothing is changed, and no rights are needed; what
-//! cannot be seen without them is told as such.
+//! `host` checks this machine. `pair` checks the path to another one by the probes of `path`, which `serve` answers too, and by
+//! the datagrams of `wire`. Each result is a finding with a remedy. Nothing is changed and no privileges are needed; what
+//! cannot be checked without them is reported as such.
 
 mod host;
 mod pair;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::options::{self, Options};
 use crate::{say, say_json};
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Grade {
     /// As it should be.
@@ -31,15 +31,15 @@ enum Grade {
     Bad,
 }
 
-/// What was looked at and found.
+/// Result of one check.
 #[derive(Clone, Debug)]
 struct Finding {
     grade: Grade,
-    /// What was looked at.
+    /// Subject of the check.
     about: &'static str,
-    /// What is so.
+    /// Result in words.
     found: String,
-    /// What helps; empty if nothing has to.
+    /// What to do; empty if nothing.
     remedy: String,
 }
 
@@ -68,7 +68,7 @@ impl Grade {
     }
 }
 
-/// Looks at what is asked for; whether nothing is bad.
+/// Runs the requested checks; true if no finding is bad.
 pub(crate) fn doctor(options: &Options, wanted: &options::Doctor) -> crate::Result {
     let port = wanted.port.unwrap_or_else(usnic_port);
     if wanted.serve {
@@ -108,7 +108,7 @@ fn lines(findings: &[Finding]) -> String {
     text
 }
 
-/// A number of a table's, as it is in effect for adapters whose line says nothing else.
+/// Value of a numeric setting for adapters whose line does not set it.
 fn in_effect(table: &'static Table, name: &str) -> u64 {
     let Some(setting) = table.named(name) else { return 0 };
     let given = std::env::var(setting.variable).ok().and_then(|text| table.value(setting, &text).ok());

@@ -30,7 +30,7 @@ pub(super) fn look(host: &str, port: u16, findings: &mut Vec<Finding>) -> Result
         Some(theirs) => versions(&String::from_utf8_lossy(&theirs), &serve::facts()),
         None => Finding::note(
             "versions",
-            "who answers is a program that listens over usnic, which does not tell them: compare datinfo --version on both",
+            "a program that listens over usnic answered, which does not send them: compare datinfo --version on both",
         ),
     });
     findings.push(row(&path::row(to, PATIENCE, ROW).map_err(failed)?));
@@ -38,14 +38,14 @@ pub(super) fn look(host: &str, port: u16, findings: &mut Vec<Finding>) -> Result
     Ok(())
 }
 
-/// Nobody answers.
+/// Finding for a host that does not answer.
 fn silence(report: &Report) -> Finding {
     let port = report.to.port();
     let without = format!("{}. Without a server: run datinfo doctor --serve --port {port} there", report.remedy());
     Finding::new(Grade::Bad, "path", format!("no answer from {}: {}", report.to, report.found()), without)
 }
 
-/// What small datagrams say of loss.
+/// Finding about loss, from small datagrams.
 fn row(times: &[Duration]) -> Finding {
     let mut times = times.to_vec();
     times.sort();
@@ -57,12 +57,12 @@ fn row(times: &[Duration]) -> Finding {
             Grade::Warning,
             "small datagrams",
             found,
-            "a path that loses this much is slow: look at cables, duplex, and the counters of ip -s link",
+            "a path that loses this much is slow: check cables, duplex, and the counters of ip -s link",
         ),
     }
 }
 
-/// What large ones say of the MTU, there and back.
+/// Finding about the MTU in both directions, from large datagrams.
 fn sizes(report: &Report) -> Finding {
     let about = "large datagrams";
     let (there, back) = (report.reach.there, report.reach.back);
@@ -75,7 +75,7 @@ fn sizes(report: &Report) -> Finding {
     Finding::new(grade, about, report.found(), report.remedy())
 }
 
-/// What the other doctor tells of its host; `None`: there is none.
+/// Facts about the other host from its `datinfo doctor --serve`; `None` if that does not run there.
 fn facts(to: SocketAddr) -> io::Result<Option<Vec<u8>>> {
     let any: SocketAddr =
         if to.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
@@ -151,10 +151,10 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_judged_by_what_fits_and_whether_that_is_told() {
-        let grade = |there, back, is_told| {
+    fn grades_sizes_by_what_fits_and_by_icmp_reports() {
+        let grade = |there, back, is_reported| {
             let (to, outcome) = (([192, 0, 2, 1], 7).into(), Outcome::Answers(Duration::ZERO));
-            let finding = sizes(&Report { to, outcome, reach: Size { local: 8972, there, back, is_told } });
+            let finding = sizes(&Report { to, outcome, reach: Size { local: 8972, there, back, is_reported } });
             assert_eq!(finding.remedy.is_empty(), finding.grade == Grade::Good);
             finding.grade.word()
         };
@@ -164,9 +164,9 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_answer_is_told_with_the_cause_and_the_remedy() {
+    fn reports_a_missing_answer_with_cause_and_remedy() {
         for (outcome, found, remedy) in [
-            (Outcome::Refused, "nobody listens", "start the server there"),
+            (Outcome::Refused, "no program listens", "start the server there"),
             (Outcome::Silent, "a firewall drops UDP", "let UDP to port 7 in there"),
             (Outcome::Unreachable, "no way to this host", "ip route get 192.0.2.1"),
             (Outcome::Forbidden, "its own firewall", "let UDP to port 7 out"),
@@ -224,7 +224,7 @@ mod tests {
     fn noise_and_answers_to_other_questions_are_passed_over() {
         let findings = against(|asked| {
             let mut answers = vec![Vec::new(), b"DATINFO2".to_vec(), vec![0xff; 2000], asked.to_vec()];
-            answers.extend(wire::answer(&wire::question(u64::MAX), "liar"));
+            answers.extend(wire::answer(&wire::question(u64::MAX), "forged"));
             answers.extend(serve::answer(asked, &serve::facts()));
             answers
         });
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_narrow_in_one_direction_is_told() {
+    fn reports_a_path_that_is_narrow_in_one_direction() {
         let findings =
             against(|asked| serve::answer(asked, "").into_iter().filter(|answer| answer.len() <= 1_400).collect());
         assert_eq!(grades(&findings), ["ok", "warning", "ok", "warning"], "{findings:?}");

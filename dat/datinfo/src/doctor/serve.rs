@@ -1,6 +1,6 @@
-//! `datinfo doctor --serve`: answers another host's doctor until it is killed.
+//! `datinfo doctor --serve`: answers the checks of other hosts until it is killed.
 //!
-//! One socket, no state per peer, and no more than so many answers in a second, whoever asks.
+//! One socket, no state per peer, and a limit on answers per second.
 #![forbid(unsafe_code)]
 
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -32,7 +32,7 @@ pub(super) fn serve(port: u16) -> crate::Result {
     loop {
         let (length, from) = match socket.recv_from(&mut room) {
             Ok(received) => received,
-            // What the network says about an earlier answer is about that one only.
+            // An ICMP report about an earlier answer concerns that one only.
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted || error.raw_os_error().is_some() => continue,
             Err(error) => return Err(format!("UDP port {port}: {error}")),
         };
@@ -44,13 +44,13 @@ pub(super) fn serve(port: u16) -> crate::Result {
     }
 }
 
-/// The answer to a datagram, never longer than it is: to another doctor, or to who asks what the path carries.
+/// The answer to a datagram, never longer than the datagram: to `datinfo doctor` or to a path probe.
 pub(super) fn answer(datagram: &[u8], facts: &str) -> Option<Vec<u8>> {
     let mut echo = Vec::new();
     if path::answer(datagram, &mut echo) { Some(echo) } else { wire::answer(datagram, facts) }
 }
 
-/// What the other side is told of this host.
+/// Facts about this host for the other side.
 pub(super) fn facts() -> String {
     let read = |path: &str| std::fs::read_to_string(path).map_or("?".to_owned(), |text| text.trim().to_owned());
     format!(

@@ -1,7 +1,7 @@
-//! The datagrams between two doctors, beside the probes of `path`: who are you? And the answer, which is never longer.
+//! Datagrams between `datinfo doctor` on two hosts, beside the probes of `path`: a request for facts, and the answer.
 //!
-//! `serve` answers with [`answer`], `pair` asks. Pure. A question that is not one gets no answer, and an answer is no question,
-//! so two servers cannot keep each other busy; nobody gets more bytes out than went in, so none is of use against a third.
+//! `serve` answers with [`answer`], `pair` asks. Pure. Malformed requests get no answer and an answer is not a valid request,
+//! so two servers cannot loop. An answer is never longer than its request, so a server cannot be used for amplification.
 #![forbid(unsafe_code)]
 
 /// Every datagram begins so; the digit is the protocol's version.
@@ -13,7 +13,7 @@ const HEAD: usize = 8 + 4 + 8;
 /// A question: long enough for every answer.
 pub(super) const LEAST: usize = 512;
 
-/// Who are you?
+/// Builds a request for facts.
 pub(super) fn question(number: u64) -> Vec<u8> {
     let mut bytes = head(QUESTION, number);
     bytes.resize(LEAST, 0);

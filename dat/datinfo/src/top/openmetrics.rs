@@ -1,9 +1,9 @@
-//! The same for monitors, in the text format of OpenMetrics 1.0.
+//! Counters for monitors, in the text format of OpenMetrics 1.0.
 //!
-//! Pure. Sums are counters, levels gauges; a family for each name, and a sample for each adapter that has it. Endpoints have
-//! samples on request only, because a monitor stores every label set and endpoints come and go. Names and labels
-//! come from other processes: whatever they are, the text is valid. A sample that would stand there twice, or under a name
-//! that is of the other type already, is left out.
+//! Pure. Sums are counters, levels are gauges; one family per name, and one sample per adapter that has it. Endpoints have
+//! samples on request only, because a monitor stores every label set, and endpoints come and go. Names and labels come from
+//! other processes: the text is valid whatever they contain. A duplicate sample, or one whose name already has the other type,
+//! is left out.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashSet};
@@ -11,26 +11,26 @@ use std::fmt::Write;
 
 use dat_counters::text::{Adapter, Count};
 
-use super::Look;
+use super::Sample;
 
-/// What a family's name must not end in: names of samples are made so.
+/// Suffixes that a family's name must not have, since sample names use them.
 const RESERVED: [&str; 8] = ["_total", "_created", "_count", "_sum", "_bucket", "_gcount", "_gsum", "_info"];
 
 /// `with_endpoints`: samples of each endpoint beside those of its adapter.
-pub(super) fn exposition(look: &Look, with_endpoints: bool) -> String {
+pub(super) fn exposition(look: &Sample, with_endpoints: bool) -> String {
     let mut families = Families::default();
     for found in &look.found {
         let process = Labels::default().with("pid", &found.pid.to_string()).with("library", &found.number.to_string());
-        let answered = u64::from(found.told.is_ok());
+        let answered = u64::from(found.result.is_ok());
         families.level(
             "dapl_process_answered",
             "whether a process that publishes its counters answers",
             &process,
             answered,
         );
-        let Ok(told) = &found.told else { continue };
-        let process = process.with("program", &told.program);
-        told.adapters.iter().for_each(|it| families.adapter(it, &process, with_endpoints));
+        let Ok(counters) = &found.result else { continue };
+        let process = process.with("program", &counters.program);
+        counters.adapters.iter().for_each(|it| families.adapter(it, &process, with_endpoints));
     }
     families.text()
 }
@@ -134,7 +134,7 @@ mod grammar_tests;
 
 #[cfg(test)]
 mod tests {
-    use dat_counters::reader::{Found, Trouble};
+    use dat_counters::reader::{Answer, ReadError};
 
     use super::super::table::tests::{count, look};
     use super::*;
@@ -192,10 +192,10 @@ mod tests {
         let mut look = look(0, 7, &[count("a b", 1), count("a.b", 2), count("endpoints left out", 3), count("x", 4)]);
         let mut other =
             super::super::table::tests::look(0, 8, &[Count { is_level: true, ..count("x", 5) }, count("\"\n}", 1)]);
-        let told = other.found[0].told.as_mut().unwrap();
-        told.program = "\"}\\\n# EOF".into();
+        let text = other.found[0].result.as_mut().unwrap();
+        text.program = "\"}\\\n# EOF".into();
         look.found.append(&mut other.found);
-        look.found.push(Found { pid: 9, number: 1, told: Err(Trouble::Cut) });
+        look.found.push(Answer { pid: 9, number: 1, result: Err(ReadError::Cut) });
         let text = exposition(&look, true);
         assert!(text.contains("program=\"\\\"}\\\\\\n# EOF\""), "{text}");
         assert!(text.contains("dapl_ia_a_b_total{") && text.matches("dapl_ia_a_b_total{").count() == 1, "{text}");

@@ -1,11 +1,11 @@
-//! Where tables go: over the one before on a terminal, one after the other elsewhere.
+//! Output of tables: on a terminal over the previous one, otherwise one after the other.
 //!
-//! On a terminal each line is cut to its width, and what is below its last line is counted. No mode of the terminal is changed.
+//! On a terminal, lines are cut to its width, and lines below its last row are counted. No terminal mode is changed.
 #![forbid(unsafe_code)]
 
 use std::io::IsTerminal;
 
-use crate::tell;
+use crate::print_text;
 
 /// Standard output.
 pub(super) struct Screen {
@@ -18,18 +18,18 @@ impl Screen {
         Screen { is_terminal: std::io::stdout().is_terminal(), is_first: true }
     }
 
-    /// Shows lines. False: nobody reads any more.
+    /// Shows lines. Returns false if stdout is closed.
     pub(super) fn show(&mut self, lines: &[String]) -> bool {
         let is_first = std::mem::replace(&mut self.is_first, false);
         match self.is_terminal {
-            true => tell(&over(lines, size(), is_first)),
-            false if is_first => tell(&lines.join("")),
-            false => tell(&format!("\n{}", lines.join(""))),
+            true => print_text(&over(lines, size(), is_first)),
+            false if is_first => print_text(&lines.join("")),
+            false => print_text(&format!("\n{}", lines.join(""))),
         }
     }
 }
 
-/// Columns and rows of the terminal; one that does not tell is as they used to be.
+/// Columns and rows of the terminal; 80 and 24 if unknown.
 fn size() -> (usize, usize) {
     match rustix::termios::tcgetwinsize(std::io::stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),

@@ -1,16 +1,16 @@
 //! The table for people: a line per adapter, and with `-v` each number that is not 0.
 //!
-//! Pure: a look in, lines out. Of one look it shows sums, of two how they grow by the second.
+//! Pure: a sample in, lines out. One sample gives sums, two give rates per second.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
 use std::time::Duration;
 
-use dat_counters::reader::Found;
+use dat_counters::reader::Answer;
 use dat_counters::text::{Adapter, Count, Process};
 
-use super::Look;
-use super::rates::{Place, Rates};
+use super::Sample;
+use super::rates::{CounterId, Rates};
 
 /// Columns of numbers, and the counters of an adapter that they add up.
 const COLUMNS: [(&str, &[&str]); 5] = [
@@ -21,9 +21,9 @@ const COLUMNS: [(&str, &[&str]); 5] = [
     ("DONE", &["ep.completions.ok", "ep.completions.failed", "ep.completions.flushed"]),
 ];
 
-/// The lines, each with its end. `rates`: what has changed since the look before, and how often one is taken.
-pub(super) fn table(look: &Look, rates: Option<(&Rates, Duration)>, verbose: bool) -> Vec<String> {
-    let [processes, adapters, eps] = look.census();
+/// The lines of the table, with newlines. `rates`: changes since the previous sample, and the interval.
+pub(super) fn table(look: &Sample, rates: Option<(&Rates, Duration)>, verbose: bool) -> Vec<String> {
+    let [processes, adapters, eps] = look.totals();
     let mut lines = vec![format!("{processes} processes, {adapters} adapters, {eps} endpoints")];
     if let Some((_, interval)) = rates {
         let _ = write!(lines[0], "; every {} s, by the second", interval.as_secs_f64());
@@ -37,11 +37,11 @@ pub(super) fn table(look: &Look, rates: Option<(&Rates, Duration)>, verbose: boo
         lines.push(head(rates.is_some()));
     }
     for found in &look.found {
-        match &found.told {
+        match &found.result {
             Ok(process) => process.adapters.iter().for_each(|adapter| {
                 lines.push(row(found, process, adapter, rates));
                 if verbose {
-                    all(Place::of_adapter(found, adapter), adapter, rates, &mut lines);
+                    all(CounterId::of_adapter(found, adapter), adapter, rates, &mut lines);
                 }
             }),
             Err(trouble) => lines.push(format!("{:>9}  {trouble}", found.pid)),
@@ -60,15 +60,15 @@ fn head(by_second: bool) -> String {
     line + "  FAILED"
 }
 
-fn row(found: &Found, process: &Process, adapter: &Adapter, rates: Option<&Rates>) -> String {
-    let place = Place::of_adapter(found, adapter);
+fn row(found: &Answer, process: &Process, adapter: &Adapter, rates: Option<&Rates>) -> String {
+    let id = CounterId::of_adapter(found, adapter);
     let of = |name: &str| adapter.counts.iter().find(|count| count.name == name);
     let number = |name: &str| of(name).map_or("-".to_owned(), |count| short(count.value as f64));
     let (program, name) = (cut(&process.program, 15), cut(&adapter.name, 15));
     let mut line = format!("{:>9}  {program:<15}  {name:<15}  {:>5}", found.pid, number("alive.ep"));
     for (_, names) in COLUMNS {
         let value = |name: &&str| match rates {
-            Some(rates) => of(name).and_then(|count| rates.of(place, count)),
+            Some(rates) => of(name).and_then(|count| rates.of(id, count)),
             None => of(name).map(|count| count.value as f64),
         };
         // One that is not known leaves the sum unknown.
@@ -80,24 +80,24 @@ fn row(found: &Found, process: &Process, adapter: &Adapter, rates: Option<&Rates
 }
 
 /// Each number of an adapter and its endpoints, unless it is 0.
-fn all(place: Place<'_>, adapter: &Adapter, rates: Option<&Rates>, lines: &mut Vec<String>) {
-    numbers(place, &adapter.counts, rates, 11, lines);
+fn all(id: CounterId<'_>, adapter: &Adapter, rates: Option<&Rates>, lines: &mut Vec<String>) {
+    numbers(id, &adapter.counts, rates, 11, lines);
     for ep in &adapter.eps {
         lines.push(format!("{:11}endpoint {} {}", "", ep.handle, ep.state));
-        numbers(place.of_ep(ep), &ep.counts, rates, 13, lines);
+        numbers(id.of_ep(ep), &ep.counts, rates, 13, lines);
     }
     if adapter.left_out > 0 {
-        lines.push(format!("{:11}and {} endpoints that are not told of", "", adapter.left_out));
+        lines.push(format!("{:11}and {} endpoints that are not listed", "", adapter.left_out));
     }
 }
 
-fn numbers(place: Place<'_>, counts: &[Count], rates: Option<&Rates>, indent: usize, lines: &mut Vec<String>) {
+fn numbers(id: CounterId<'_>, counts: &[Count], rates: Option<&Rates>, indent: usize, lines: &mut Vec<String>) {
     for count in counts.iter().filter(|count| count.value > 0) {
         let mut line = format!("{:indent$}{:<28}  {:>20}", "", count.name, count.value);
         if !count.unit.is_empty() {
             let _ = write!(line, " {}", count.unit);
         }
-        if let Some(rate) = rates.and_then(|rates| rates.of(place, count)) {
+        if let Some(rate) = rates.and_then(|rates| rates.of(id, count)) {
             let _ = write!(line, "  {}/s", short(rate));
         }
         lines.push(line);
@@ -109,7 +109,7 @@ fn short(number: f64) -> String {
     let mut rest = number.max(0.0);
     let mut names = ["", "k", "M", "G", "T", "P", "E"].into_iter();
     let mut name = names.next().unwrap_or_default();
-    // What is shown with no digit behind the point must not round up to 1000.
+    // A value printed without decimals must not round up to 1000.
     while rest >= 999.5 {
         let Some(next) = names.next() else { break };
         (rest, name) = (rest / 1000.0, next);
@@ -136,7 +136,7 @@ pub(super) mod tests {
     use std::sync::OnceLock;
     use std::time::{Instant, SystemTime};
 
-    use dat_counters::reader::Trouble;
+    use dat_counters::reader::ReadError;
     use dat_counters::text::Endpoint;
 
     use super::*;
@@ -146,7 +146,7 @@ pub(super) mod tests {
     }
 
     /// A process with one adapter and one endpoint, at some second.
-    pub(in super::super) fn look(second: u64, pid: u32, counts: &[Count]) -> Look {
+    pub(in super::super) fn look(second: u64, pid: u32, counts: &[Count]) -> Sample {
         static BEGAN: OnceLock<Instant> = OnceLock::new();
         let ep = Endpoint { handle: "0x40".into(), state: "Connected".into(), counts: vec![count("connects", 1)] };
         let adapter = Adapter {
@@ -159,7 +159,7 @@ pub(super) mod tests {
         };
         let process = Process { pid, program: "a program of many letters".into(), adapters: vec![adapter] };
         let when = *BEGAN.get_or_init(Instant::now) + Duration::from_secs(second);
-        Look { at: SystemTime::UNIX_EPOCH, when, found: vec![Found { pid, number: 0, told: Ok(process) }] }
+        Sample { at: SystemTime::UNIX_EPOCH, when, found: vec![Answer { pid, number: 0, result: Ok(process) }] }
     }
 
     #[test]
@@ -207,17 +207,17 @@ pub(super) mod tests {
         let rest: Vec<String> =
             lines[3..].iter().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         let wanted =
-            ["sent bytes 123 bytes", "endpoint 0x40 Connected", "connects 1", "and 2 endpoints that are not told of"];
+            ["sent bytes 123 bytes", "endpoint 0x40 Connected", "connects 1", "and 2 endpoints that are not listed"];
         assert_eq!(rest, wanted);
     }
 
     #[test]
-    fn trouble_has_a_line_and_nobody_has_one_too() {
+    fn prints_a_line_for_an_error_and_for_no_process() {
         let mut look = look(0, 1, &[]);
-        look.found[0].told = Err(Trouble::Version("2".into()));
+        look.found[0].result = Err(ReadError::Version("2".into()));
         let lines = table(&look, None, true);
         assert_eq!((lines.len(), lines[0].as_str()), (2, "0 processes, 0 adapters, 0 endpoints\n"));
-        assert!(lines[1].starts_with("        1  it tells its counters in version \"2\""), "{lines:?}");
+        assert!(lines[1].starts_with("        1  it publishes its counters in version \"2\""), "{lines:?}");
         look.found.clear();
         assert!(table(&look, None, false)[1].starts_with("no process of yours has an endpoint"));
     }

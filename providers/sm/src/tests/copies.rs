@@ -100,7 +100,7 @@ fn the_target_is_killed_while_large_copies_run() {
             streams.qp.connect(&ConnectSpec { address: &address, qual: QUAL, private_data: &[] }, attempt).unwrap();
             match side.sink.next(attempt) {
                 SinkEvent::Established(card) => break card,
-                SinkEvent::Other(event) => assert_eq!(event, "rejected"), // nobody listens yet
+                SinkEvent::Other(event) => assert_eq!(event, "rejected"), // no program listens yet
             }
             streams.qp.reset().unwrap();
             assert!(Instant::now() < until, "nobody offers anything");

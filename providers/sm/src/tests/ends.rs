@@ -259,7 +259,7 @@ fn missing_rejecting_and_leaving_peers_give_different_events() {
     let qp = a.qp();
     let spec = ConnectSpec { address: &here(), qual: 9, private_data: &[] };
     qp.connect(&spec, conn(1)).unwrap();
-    assert_eq!(a.sink.next(conn(1)), SinkEvent::Other("rejected"), "nobody listens");
+    assert_eq!(a.sink.next(conn(1)), SinkEvent::Other("rejected"), "no program listens");
 
     let _listener = b.ia.listen(9, ObjectId { handle: 4096, generation: 1 }).unwrap();
     assert!(a.ia.listen(9, ObjectId::default()).is_err(), "taken");
@@ -290,7 +290,7 @@ fn hand_off_works_within_the_host_and_is_bounded() {
     let (active, passive) = (a.qp(), c.qp());
     let spec = ConnectSpec { address: &here(), qual: 7, private_data: b"hello" };
     active.connect(&spec, conn(1)).unwrap();
-    let Err((request, error)) = b.sink.request().0.hand_off(77) else { panic!("nobody listens on 77") };
+    let Err((request, error)) = b.sink.request().0.hand_off(77) else { panic!("no program listens on 77") };
     assert_eq!(error, Error::InvalidParameter(2));
     request.hand_off(8).ok().unwrap();
     b.sink.request().0.hand_off(9).ok().unwrap();

@@ -67,7 +67,7 @@ pub(crate) fn connection_word(number: DAT_EVENT_NUMBER) -> &'static str {
     match number {
         DAT_CONNECTION_EVENT_ESTABLISHED => "established",
         DAT_CONNECTION_EVENT_PEER_REJECTED => "rejected by the peer",
-        DAT_CONNECTION_EVENT_NON_PEER_REJECTED => "rejected, nobody listens there",
+        DAT_CONNECTION_EVENT_NON_PEER_REJECTED => "rejected, no program listens there",
         DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR => "accepted, but the peer was gone",
         DAT_CONNECTION_EVENT_DISCONNECTED => "disconnected",
         DAT_CONNECTION_EVENT_BROKEN => "broken",

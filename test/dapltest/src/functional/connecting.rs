@@ -18,7 +18,7 @@ pub(super) const CASES: &[Case] = &[
     ("an ended connection flushes its receives", flushes),
     ("endpoints connect again after a reset", again),
     ("a request is rejected", rejects),
-    ("nobody listens", nobody),
+    ("no program listens", nobody),
     ("a qualifier is listened on once", twice),
     ("a reserved service point takes one connection", reserved),
     ("a connected endpoint does not connect", connected_already),
@@ -131,7 +131,7 @@ fn nobody(common: &Common) -> Result {
     ep.connect(own_address(&bench.ia)?, qual, microseconds(common), DAT_QOS_BEST_EFFORT)?;
     let number = outcome(&bench, &ep, asleep(common))?;
     let is_so = number == DAT_CONNECTION_EVENT_NON_PEER_REJECTED;
-    ensure(is_so, &format!("{} in place of nobody listens", connection_word(number)))?;
+    ensure(is_so, &format!("{} in place of no program listens", connection_word(number)))?;
     ep.free()?;
     bench.close()
 }

@@ -337,7 +337,7 @@ fn lines(from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
         loop {
             let mut line = Vec::new();
             let is_over = from.read_until(b'\n', &mut line).unwrap_or(0) == 0;
-            // Nobody listens to a guest that was dropped.
+            // No program listens to a guest that was dropped.
             if is_over || sender.send(line).is_err() {
                 return;
             }

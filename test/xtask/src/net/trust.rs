@@ -70,7 +70,7 @@ fn another_user(setting: &Setting, wire: &Wire, set: Environment<'_>) -> Result 
     let attack = ["-a", ADDRESSES[0], "-u", ANOTHER_USER, "-p", PORT, "-d", &directory, "2"];
     let attacker = hosts.start(0, &attack);
     attacker.wait_for("waiting", LIMIT);
-    hosts.client(1, &["-e", "2"]).map_err(|why| format!("nobody listens: {why}"))?;
+    hosts.client(1, &["-e", "2"]).map_err(|why| format!("no program listens: {why}"))?;
     let _listener = hosts.listener("2");
     hosts.client(1, &["-n", "8", "2"])?;
     hosts.client(0, &["2"]).map_err(|why| format!("from the same host: {why}"))?;

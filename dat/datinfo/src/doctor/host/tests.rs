@@ -11,7 +11,7 @@ fn memory_that_may_be_locked_is_held_against_the_need() {
     let one = |limit, may_lock, devices| memlock(limit, 1 << 20, may_lock, devices);
     assert_eq!(grade(&one(Some(65_536), false, true)), "bad");
     assert!(one(Some(65_536), false, true).remedy.starts_with("ulimit -l 1024 "));
-    assert_eq!(grade(&one(Some(65_536), false, false)), "note", "without a device nobody locks");
+    assert_eq!(grade(&one(Some(65_536), false, false)), "note", "without a device no memory is locked");
     assert_eq!(grade(&one(Some(65_536), true, true)), "ok");
     assert_eq!([grade(&one(None, false, true)), grade(&one(Some(1 << 20), false, true))], ["ok", "ok"]);
 }
@@ -27,7 +27,7 @@ fn copies_are_refused_for_different_reasons_with_different_remedies() {
 }
 
 #[test]
-fn ceilings_and_space_are_told_with_the_command() {
+fn reports_limits_and_space_with_the_command_to_change_them() {
     let low = ceiling_finding("rmem_max", Some(212_992), 8 << 20);
     assert_eq!((grade(&low), low.remedy.as_str()), ("warning", "sysctl -w net.core.rmem_max=8388608"));
     assert_eq!(grade(&ceiling_finding("rmem_max", Some(8 << 20), 8 << 20)), "ok");

@@ -1,11 +1,11 @@
-//! What the network path to a host carries: small and large datagrams, there and back.
+//! Measures the datagram sizes that the path to a host carries in both directions.
 //!
-//! Sends probes of no connection to a host on which a program listens over `usnic` or `datinfo doctor --serve` runs. Needs no
-//! adapter and no rights. Datagrams are not fragmented on their way, so one that does not fit is lost; if a router reports
-//! that (ICMP), the kernel learns it, and the report says so. A check sends a few dozen datagrams and waits for each with a
-//! limit. Sizes are bytes of UDP payload.
+//! Sends connectionless probes to a host on which a program listens over `usnic`, or `datinfo doctor --serve` runs. Needs no
+//! adapter and no privileges. Datagrams are not fragmented, so one that does not fit is lost; if a router reports that (ICMP),
+//! the kernel learns it and the report says so. A check sends a few dozen datagrams and waits for each with a limit. Sizes are
+//! bytes of UDP payload.
 //!
-//! `probe` has the datagrams, `search` the choice of sizes, `report` the texts.
+//! `probe` has the datagrams, `search` selects the sizes, `report` makes the texts.
 #![forbid(unsafe_code)]
 
 mod probe;
@@ -21,18 +21,18 @@ use probe::{LONGEST, SHORTEST};
 #[cfg(test)]
 pub(super) use report::Size;
 pub(super) use report::{LEAST, Outcome, Report};
-use search::{Answer, Ask, SMALL};
+use search::{Answer, Prober, SMALL};
 
 use crate::system::{self, Fragments};
 
 /// Each datagram is sent so often before it counts as lost.
 const TRIES: u32 = 3;
 
-/// Checks the path to a host. `patience`: how long an answer is waited for; twice the round trip is enough.
+/// Checks the path to a host. `patience`: time to wait for an answer; twice the round trip is enough.
 ///
-/// Errors: those of the system's sockets; that nobody answers is none, but a report.
+/// Errors: those of the socket. A missing answer is no error but a report.
 pub(super) fn check(to: SocketAddr, patience: Duration) -> io::Result<Report> {
-    match Asking::of(to, patience) {
+    match SocketProber::of(to, patience) {
         Ok(mut asking) => search::run(to, &mut asking),
         Err(error) => match Answer::of(&error).and_then(search::outcome) {
             Some(outcome) => Ok(Report { to, outcome, reach: report::Size::default() }),
@@ -41,11 +41,12 @@ pub(super) fn check(to: SocketAddr, patience: Duration) -> io::Result<Report> {
     }
 }
 
-/// Sends so many small datagrams, each once, and says how long those took that were answered. Stops if the first few are not.
+/// Sends `count` small datagrams, each once, and returns the round trips of those that were answered. Stops if the first few
+/// are not.
 ///
-/// Errors: those of the system's sockets.
+/// Errors: those of the socket.
 pub(super) fn row(to: SocketAddr, patience: Duration, count: usize) -> io::Result<Vec<Duration>> {
-    let mut asking = Asking::of(to, patience)?;
+    let mut asking = SocketProber::of(to, patience)?;
     let mut times = Vec::with_capacity(count);
     for sent in 0..count {
         match asking.once(SMALL, false)? {
@@ -63,7 +64,7 @@ fn seed() -> u64 {
     (time.as_nanos() as u64 ^ u64::from(std::process::id()).rotate_left(40)) | 1
 }
 
-struct Asking {
+struct SocketProber {
     socket: UdpSocket,
     is_v4: bool,
     /// Bytes of IP and UDP.
@@ -72,7 +73,7 @@ struct Asking {
     number: u64,
 }
 
-impl Asking {
+impl SocketProber {
     fn of(to: SocketAddr, patience: Duration) -> io::Result<Self> {
         let any: SocketAddr =
             if to.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
@@ -80,7 +81,7 @@ impl Asking {
         system::forbid_fragments(&socket, to.is_ipv4(), Fragments::ByPathMtu)?;
         socket.connect(to)?;
         let headers = if to.is_ipv4() { 28 } else { 48 };
-        Ok(Asking { socket, is_v4: to.is_ipv4(), headers, patience, number: seed() })
+        Ok(SocketProber { socket, is_v4: to.is_ipv4(), headers, patience, number: seed() })
     }
 
     /// Sends one probe, and waits for its answer.
@@ -91,7 +92,7 @@ impl Asking {
         match came.and_then(|_| self.listen(sent + self.patience, size, as_long)) {
             Ok(true) => Ok(Answer::Came(sent.elapsed())),
             Ok(false) => Ok(Answer::Nothing),
-            // Of an earlier one, it may be; it is told once.
+            // The error may belong to an earlier datagram; the kernel reports it once.
             Err(error) => Answer::of(&error).ok_or(error),
         }
     }
@@ -116,19 +117,19 @@ impl Asking {
     }
 }
 
-impl Ask for Asking {
+impl Prober for SocketProber {
     fn most(&self) -> usize {
         // Without an answer of the system's, what an Ethernet takes.
         let mtu = system::path_mtu(&self.socket, self.is_v4).unwrap_or(1500);
         mtu.saturating_sub(self.headers).clamp(SHORTEST, LONGEST)
     }
 
-    fn ask(&mut self, size: usize, as_long: bool) -> io::Result<Answer> {
+    fn probe(&mut self, size: usize, as_long: bool) -> io::Result<Answer> {
         let mut last = Answer::Nothing;
         for _ in 0..TRIES {
             match self.once(size, as_long)? {
                 answer @ (Answer::Came(_) | Answer::TooLarge) => return Ok(answer),
-                // What the network has said outweighs a silence.
+                // An ICMP report takes precedence over a missing answer.
                 Answer::Nothing => {}
                 answer => last = answer,
             }
@@ -138,7 +139,7 @@ impl Ask for Asking {
 }
 
 impl Answer {
-    /// What an error of a socket's says of the path. `None`: nothing.
+    /// Maps a socket error to an answer of the network. `None` for other errors.
     fn of(error: &io::Error) -> Option<Answer> {
         match error.raw_os_error()? {
             libc::EMSGSIZE => Some(Answer::TooLarge),
@@ -186,7 +187,7 @@ mod tests {
         let report = check(listener.0, Duration::from_secs(10)).unwrap();
         let times = row(listener.0, Duration::from_secs(10), 20).unwrap();
         end(listener);
-        assert!(report.is_whole() && report.reach.local >= 1400 && !report.reach.is_told, "{report:?}");
+        assert!(report.is_whole() && report.reach.local >= 1400 && !report.reach.is_reported, "{report:?}");
         assert_eq!(times.len(), 20);
     }
 
@@ -200,21 +201,21 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_is_refused() {
+    fn reports_a_port_without_a_program() {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let at = socket.local_addr().unwrap();
         drop(socket);
         let report = check(at, Duration::from_millis(30)).unwrap();
-        assert!(!report.answers() && report.found().contains("nobody listens"), "{report:?}");
+        assert!(!report.answers() && report.found().contains("no program listens"), "{report:?}");
         assert!(row(at, Duration::from_millis(30), 50).unwrap().is_empty());
     }
 
     #[test]
-    fn errors_of_sockets_are_told_apart() {
+    fn distinguishes_socket_errors() {
         let of = |number| Answer::of(&io::Error::from_raw_os_error(number));
         assert_eq!([libc::ENETUNREACH, libc::EHOSTUNREACH].map(of), [Some(Answer::Unreachable); 2]);
         assert_eq!((of(libc::EPERM), of(libc::ENOBUFS)), (Some(Answer::Forbidden), None));
-        // Who has not asked for that may not send to all.
+        // Broadcasts are refused without the socket option.
         let report = check((Ipv4Addr::BROADCAST, 9).into(), Duration::from_millis(30)).unwrap();
         assert_eq!(report.outcome, Outcome::Forbidden);
     }

@@ -1,7 +1,7 @@
 //! The datagrams: a probe of some size, and its answer, which is never longer.
 //!
 //! Pure. A probe has the header of a usnic packet (`daplusnic::proto::wire`) of no connection, with a number that the sender
-//! chose in place of the token. A listener over `usnic` (`daplusnic::proto::echo`) and `datinfo doctor --serve` (by
+//! chose in id of the token. A listener over `usnic` (`daplusnic::proto::echo`) and `datinfo doctor --serve` (by
 //! [`answer`]) answer with the size that arrived; if the probe asks so, with as many bytes. So an answer amplifies nothing,
 //! and the listener keeps no state.
 #![forbid(unsafe_code)]
@@ -49,7 +49,7 @@ pub(super) fn is_answer(bytes: &[u8], number: u64, size: usize, as_long: bool) -
     is_head && bytes.len() == length && bytes[HEAD..SHORTEST] == (size as u32).to_be_bytes()
 }
 
-/// Version, kind, flags, no connection, and the number in the place of its token.
+/// Version, kind, flags, no connection, and the number in the id of its token.
 fn head(kind: u8, flags: u16, number: u64) -> [u8; HEAD] {
     let mut head = [0; HEAD];
     head[..2].copy_from_slice(&[VERSION, kind]);

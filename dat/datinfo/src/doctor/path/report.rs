@@ -1,14 +1,14 @@
-//! What was found, and how it is said: with the cause, as far as it is known, and what to do.
+//! Results of a path check, with the cause as far as it is known, and the remedy.
 #![forbid(unsafe_code)]
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// What was found.
+/// Result of a path check.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(in crate::doctor) struct Report {
-    /// Who was asked.
+    /// Address of the checked host.
     pub(in crate::doctor) to: SocketAddr,
     /// Whether there was an answer to a small datagram.
     pub(in crate::doctor) outcome: Outcome,
@@ -19,12 +19,12 @@ pub(in crate::doctor) struct Report {
 /// Bytes that a path must carry: usnic's set-ups are as long.
 pub(in crate::doctor) const LEAST: usize = 1200;
 
-/// Whether somebody answers.
+/// Whether the port answers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(in crate::doctor) enum Outcome {
     /// After this round trip.
     Answers(Duration),
-    /// The host says that nobody has the port.
+    /// ICMP: port unreachable.
     Refused,
     /// Nothing comes back.
     Silent,
@@ -44,33 +44,33 @@ pub(in crate::doctor) struct Size {
     /// That comes back, of what arrives there.
     pub(in crate::doctor) back: usize,
     /// Something on the way has said that more does not fit.
-    pub(in crate::doctor) is_told: bool,
+    pub(in crate::doctor) is_reported: bool,
 }
 
 impl Report {
-    /// Somebody answers.
+    /// Whether the port answers.
     pub(in crate::doctor) fn answers(&self) -> bool {
         matches!(self.outcome, Outcome::Answers(_))
     }
 
-    /// All that this host would send arrives, and comes back.
+    /// Whether the largest datagram that this host sends arrives, and its answer too.
     pub(in crate::doctor) fn is_whole(&self) -> bool {
         self.answers() && self.reach.back == self.reach.local
     }
 
-    /// Larger ones are lost, and nothing on the way says so.
+    /// Whether larger datagrams are lost without an ICMP report (an MTU black hole).
     pub(in crate::doctor) fn is_hole(&self) -> bool {
-        self.answers() && self.reach.there < self.reach.local && !self.reach.is_told
+        self.answers() && self.reach.there < self.reach.local && !self.reach.is_reported
     }
 
-    /// What is so.
+    /// Result in words.
     pub(in crate::doctor) fn found(&self) -> String {
-        let Size { local, there, back, is_told } = self.reach;
-        let way_back = Back(there, back);
+        let Size { local, there, back, is_reported } = self.reach;
+        let way_back = ReturnPath(there, back);
         match self.outcome {
-            Outcome::Refused => "the host is there, but nobody listens on this port".to_owned(),
+            Outcome::Refused => "the host is there, but no program listens on this port".to_owned(),
             Outcome::Silent => {
-                "nothing comes back from this port: the host is down, a firewall drops UDP, nobody listens, \
+                "nothing comes back from this port: the host is down, a firewall drops UDP, no program listens, \
                                 or who does has a key (`key`), and then answers only who has it too"
                     .to_owned()
             }
@@ -87,7 +87,7 @@ impl Report {
                 "small datagrams arrive, {local} bytes do not: the path carries {there}, and something on the way drops \
                  larger ones without a word (or drops ICMP){way_back}"
             ),
-            Outcome::Answers(_) if is_told && there < local => format!(
+            Outcome::Answers(_) if is_reported && there < local => format!(
                 "the path carries {there} bytes, of the {local} that this host would send, and something on the way says \
                  so{way_back}"
             ),
@@ -95,11 +95,11 @@ impl Report {
         }
     }
 
-    /// What helps; empty if nothing has to.
+    /// What to do; empty if nothing.
     pub(in crate::doctor) fn remedy(&self) -> String {
         let (to, Size { there, back, .. }) = (self.to, self.reach);
         match self.outcome {
-            Outcome::Refused => "start the server there first, and look at `port` on both hosts".to_owned(),
+            Outcome::Refused => "start the server there first, and compare `port` on both hosts".to_owned(),
             Outcome::Silent => format!(
                 "ping the host; start the server there first, look at `port` and `key` on both hosts, and let UDP to port \
                  {} in there",
@@ -129,12 +129,12 @@ impl Report {
     }
 }
 
-/// What is said of the way back, if it is another one.
-struct Back(usize, usize);
+/// Text about the return path, if its limit differs.
+struct ReturnPath(usize, usize);
 
-impl fmt::Display for Back {
+impl fmt::Display for ReturnPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Back(there, back) = *self;
+        let ReturnPath(there, back) = *self;
         if back == there { Ok(()) } else { write!(f, "; on the way back only {back} bytes do") }
     }
 }
@@ -143,9 +143,9 @@ impl fmt::Display for Back {
 mod tests {
     use super::*;
 
-    fn said(outcome: Outcome, local: usize, there: usize, back: usize, is_told: bool) -> String {
+    fn said(outcome: Outcome, local: usize, there: usize, back: usize, is_reported: bool) -> String {
         let to = ([192, 0, 2, 1], 17_471).into();
-        let report = Report { to, outcome, reach: Size { local, there, back, is_told } };
+        let report = Report { to, outcome, reach: Size { local, there, back, is_reported } };
         [report.found(), report.remedy()].join("; ")
     }
 
@@ -159,11 +159,11 @@ mod tests {
         let hole = said(answers, 8972, 1472, 1472, false);
         assert!(hole.contains("small datagrams arrive, 8972 bytes do not: the path carries 1472"), "{hole}");
         assert!(hole.contains("drops ICMP") && hole.contains("mtu=1472") && !hole.contains("way back"), "{hole}");
-        let told = said(answers, 8972, 1400, 1300, true);
-        assert!(told.contains("carries 1400") && told.contains("says so") && told.contains("only 1300"), "{told}");
+        let text = said(answers, 8972, 1400, 1300, true);
+        assert!(text.contains("carries 1400") && text.contains("says so") && text.contains("only 1300"), "{text}");
         let back = said(answers, 8972, 8972, 1472, false);
         assert!(back.contains("datagrams of 8972 bytes arrive; on the way back only 1472"), "{back}");
-        assert!(said(Outcome::Refused, 1472, 0, 0, false).contains("nobody listens"));
+        assert!(said(Outcome::Refused, 1472, 0, 0, false).contains("no program listens"));
         assert!(said(Outcome::Silent, 1472, 0, 0, false).contains("firewall"));
         assert!(said(Outcome::Unreachable, 0, 0, 0, false).contains("ip route get 192.0.2.1"));
         assert!(said(Outcome::Forbidden, 0, 0, 0, false).contains("let UDP to port 17471 out"));

@@ -11,14 +11,14 @@ use super::report::{Outcome, Report, Size};
 /// Small enough for any path.
 pub(super) const SMALL: usize = 64;
 
-/// What became of a probe.
+/// Result of a probe.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Answer {
     /// After this round trip.
     Came(Duration),
     /// Neither at once nor repeated.
     Nothing,
-    /// The host says that nobody has the port.
+    /// ICMP: port unreachable.
     Refused,
     /// The system does not send it: it is larger than the path carries, as something on it has said.
     TooLarge,
@@ -28,29 +28,29 @@ pub(super) enum Answer {
     Forbidden,
 }
 
-/// Who asks.
-pub(super) trait Ask {
+/// Sends probes: the network, or a model in tests.
+pub(super) trait Prober {
     /// Bytes that the system would send now.
     fn most(&self) -> usize;
-    /// Sends a probe of so many bytes. `as_long`: its answer has as many.
-    fn ask(&mut self, size: usize, as_long: bool) -> io::Result<Answer>;
+    /// Sends a probe of `size` bytes. `as_long`: requests an answer of the same size.
+    fn probe(&mut self, size: usize, as_long: bool) -> io::Result<Answer>;
 }
 
-pub(super) fn run(to: SocketAddr, by: &mut impl Ask) -> io::Result<Report> {
+pub(super) fn run(to: SocketAddr, by: &mut impl Prober) -> io::Result<Report> {
     let local = by.most();
     let mut reach = Size { local, ..Size::default() };
-    let outcome = match by.ask(SMALL.min(local), false)? {
+    let outcome = match by.probe(SMALL.min(local), false)? {
         Answer::Came(trip) => Outcome::Answers(trip),
         other => outcome(other).unwrap_or(Outcome::Silent),
     };
     if let Outcome::Answers(_) = outcome {
-        (reach.there, reach.is_told) = largest(by, local, false)?;
+        (reach.there, reach.is_reported) = largest(by, local, false)?;
         (reach.back, _) = largest(by, reach.there, true)?;
     }
     Ok(Report { to, outcome, reach })
 }
 
-/// What it means that the first probe was not answered, if somebody has said so.
+/// Outcome of the check if an ICMP report answered the first probe.
 pub(super) fn outcome(answer: Answer) -> Option<Outcome> {
     match answer {
         Answer::Refused => Some(Outcome::Refused),
@@ -61,16 +61,16 @@ pub(super) fn outcome(answer: Answer) -> Option<Outcome> {
 }
 
 /// The largest size that is answered, and whether something on the way has said what is too large.
-fn largest(by: &mut impl Ask, most: usize, as_long: bool) -> io::Result<(usize, bool)> {
-    let (mut good, mut bad, mut is_told) = (SHORTEST, most.saturating_add(1), false);
+fn largest(by: &mut impl Prober, most: usize, as_long: bool) -> io::Result<(usize, bool)> {
+    let (mut good, mut bad, mut is_reported) = (SHORTEST, most.saturating_add(1), false);
     // All of it is likely, and then what something on the way has named.
     let mut next = most;
     while good + 1 < bad {
-        match by.ask(next, as_long)? {
+        match by.probe(next, as_long)? {
             Answer::Came(_) => good = next,
             Answer::Nothing | Answer::Refused | Answer::Unreachable | Answer::Forbidden => bad = next,
             Answer::TooLarge => {
-                is_told |= !as_long;
+                is_reported |= !as_long;
                 bad = next.min(by.most().saturating_add(1)).max(good + 1);
                 if bad < next {
                     next = bad - 1;
@@ -80,14 +80,14 @@ fn largest(by: &mut impl Ask, most: usize, as_long: bool) -> io::Result<(usize, 
         }
         next = good + (bad - good) / 2;
     }
-    Ok((good, is_told))
+    Ok((good, is_reported))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A path by its limits; `tells`: what is too large is said, and the system learns it.
+    /// A model of a path with its limits; `tells`: it reports datagrams that are too large.
     struct Path {
         local: usize,
         there: usize,
@@ -97,12 +97,12 @@ mod tests {
         asked: u32,
     }
 
-    impl Ask for Path {
+    impl Prober for Path {
         fn most(&self) -> usize {
             self.local.min(self.learnt)
         }
 
-        fn ask(&mut self, size: usize, as_long: bool) -> io::Result<Answer> {
+        fn probe(&mut self, size: usize, as_long: bool) -> io::Result<Answer> {
             self.asked += 1;
             assert!((SHORTEST..=self.local).contains(&size));
             if size > self.most() {
@@ -132,14 +132,14 @@ mod tests {
                     for tells in [false, true] {
                         let mut path = Path { local, there, back, tells, learnt: usize::MAX, asked: 0 };
                         let report = run(to(), &mut path).unwrap();
-                        let Size { local: seen, there: found, back: returned, is_told } = report.reach;
+                        let Size { local: seen, there: found, back: returned, is_reported } = report.reach;
                         let carries = there.min(local);
                         assert_eq!(
                             (seen, found, returned),
                             (local, carries, carries.min(back)),
                             "{there} {back} {tells}"
                         );
-                        assert_eq!(is_told, tells && there < local);
+                        assert_eq!(is_reported, tells && there < local);
                         assert!(path.asked <= 40, "{} probes", path.asked);
                     }
                 }
@@ -149,12 +149,12 @@ mod tests {
 
     #[test]
     fn who_does_not_answer_is_asked_once() {
-        struct Nobody(Answer, u32);
-        impl Ask for Nobody {
+        struct NoHost(Answer, u32);
+        impl Prober for NoHost {
             fn most(&self) -> usize {
                 1472
             }
-            fn ask(&mut self, _: usize, _: bool) -> io::Result<Answer> {
+            fn probe(&mut self, _: usize, _: bool) -> io::Result<Answer> {
                 self.1 += 1;
                 Ok(self.0)
             }
@@ -165,9 +165,9 @@ mod tests {
             (Answer::Unreachable, Outcome::Unreachable),
             (Answer::Forbidden, Outcome::Forbidden),
         ] {
-            let mut nobody = Nobody(answer, 0);
-            let report = run(to(), &mut nobody).unwrap();
-            assert_eq!((report.outcome, report.reach.there, nobody.1), (outcome, 0, 1));
+            let mut no_host = NoHost(answer, 0);
+            let report = run(to(), &mut no_host).unwrap();
+            assert_eq!((report.outcome, report.reach.there, no_host.1), (outcome, 0, 1));
         }
     }
 }

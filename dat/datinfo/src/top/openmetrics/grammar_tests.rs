@@ -1,22 +1,22 @@
-//! A judge of texts in the format of OpenMetrics, as far as counters and gauges go; for tests here, and those of the program.
+//! A validator of OpenMetrics text with counters and gauges, for unit tests and tests of the program.
 
 use std::collections::HashSet;
 
-/// So many samples are in it. Errors: the line that is wrong, and why.
+/// Returns the number of samples. Errors: the invalid line, and the reason.
 pub(crate) fn samples(text: &str) -> Result<usize, String> {
     let lines = text.strip_suffix("# EOF\n").ok_or("the last line is not # EOF")?;
     if !lines.is_empty() && !lines.ends_with('\n') {
         return Err("a line without its end".into());
     }
-    let mut judge = Judge::default();
+    let mut validator = Validator::default();
     for line in lines.lines() {
-        judge.line(line).map_err(|why| format!("{why}: {line}"))?;
+        validator.line(line).map_err(|why| format!("{why}: {line}"))?;
     }
-    Ok(judge.samples.len())
+    Ok(validator.samples.len())
 }
 
 #[derive(Default)]
-struct Judge {
+struct Validator {
     /// Names of families, and all names of samples that they might have.
     taken: HashSet<String>,
     /// The family that the next samples are of, and what their names end in.
@@ -25,7 +25,7 @@ struct Judge {
     samples: HashSet<String>,
 }
 
-impl Judge {
+impl Validator {
     fn line(&mut self, line: &str) -> Result<(), &'static str> {
         if let Some(rest) = line.strip_prefix("# TYPE ") {
             return self.family(rest);
@@ -59,7 +59,7 @@ impl Judge {
     }
 }
 
-/// What follows the labels.
+/// Parses labels; returns the rest of the line.
 fn labels(mut rest: &str) -> Result<&str, &'static str> {
     let mut known = HashSet::new();
     loop {
@@ -103,7 +103,7 @@ fn is_name(name: &str) -> bool {
 }
 
 #[test]
-fn the_judge_knows_wrong_from_right() {
+fn validator_refuses_malformed_text() {
     let good = "# TYPE a counter\n# HELP a \\\"x\\\"\na_total{b=\"c\",d=\"\\\"}\"} 5\n# TYPE g gauge\ng{b=\"c\"} 1\ng{b=\"d\"} 1\n# EOF\n";
     assert_eq!((samples(good), samples("# EOF\n")), (Ok(3), Ok(0)));
     let wrong = [

@@ -144,10 +144,10 @@ fn a_refusal_is_the_consumers_and_all_else_is_nobodys() {
     assert_eq!(active.next(), QpReport::Over("rejected"));
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     house.dial_to(free, &active, b"", 3).unwrap();
-    assert_eq!(active.next(), QpReport::Over("rejected"), "nobody listens there");
+    assert_eq!(active.next(), QpReport::Over("rejected"), "no program listens there");
     house.manager.close();
     house.dial(&active, b"", 4);
-    assert_eq!(active.next(), QpReport::Over("rejected"), "nobody listens any more");
+    assert_eq!(active.next(), QpReport::Over("rejected"), "no program listens any more");
 }
 
 /// Longer than any test takes.

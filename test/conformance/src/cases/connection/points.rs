@@ -25,7 +25,7 @@ pub(super) fn carries(near: &Conn, far: &Conn) {
     expect_dto(near.request.h(), 32, DAT_DTO_SUCCESS, 0);
 }
 
-/// Nobody listens here any more.
+/// No program listens here any more.
 #[track_caller]
 pub(super) fn is_deserted(ia: &Ia, qual: DAT_CONN_QUAL) {
     requester(ia, qual).expect(DAT_CONNECTION_EVENT_NON_PEER_REJECTED);

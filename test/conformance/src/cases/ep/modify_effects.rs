@@ -71,7 +71,7 @@ fn ep_modify_of_the_connect_evd_moves_events(ctx: &Ctx) {
     let other = ia.evd(8, DAT_EVD_CONNECTION_FLAG);
     let conn = Conn::on(&ia);
     modify(&conn.ep, DAT_EP_FIELD_CONNECT_EVD_HANDLE, |param| param.connect_evd_handle = other.h());
-    // Nobody listens there.
+    // No program listens there.
     conn.connect(&ia.address(), ctx.qual(9));
     expect_conn(other.h(), conn.ep.h(), DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
     expect_nothing(conn.events.h());

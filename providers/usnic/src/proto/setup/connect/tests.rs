@@ -227,7 +227,10 @@ fn server_gone_with_a_pending_request_counts_as_reject() {
     let mut now = connector.deadline().expect("it goes on");
     let quote = sends(&mut connector, now).expect("it asks again");
     let closed = |connector: &mut Connector, now, to| connector.port_closed(now, at(to), &quote[..64]);
-    assert!((0..10).all(|_| closed(&mut connector, now, SERVER).is_none()), "nobody listens there, and nobody need");
+    assert!(
+        (0..10).all(|_| closed(&mut connector, now, SERVER).is_none()),
+        "no program listens there, and nobody need"
+    );
     assert!(closed(&mut connector, now, ANSWERS_FROM).is_none(), "once is a hint");
     now = connector.deadline().expect("it goes on");
     sends(&mut connector, now);
@@ -270,7 +273,7 @@ fn every_reason_has_its_outcome() {
     assert!(matches!(outcome, Some(Outcome::Ended(ConnectionEvent::PeerRejected, _))));
 }
 
-/// One that is repeated for 50 ms where nobody listens.
+/// One that is repeated for 50 ms where no program listens.
 fn patient() -> Connector {
     let config = Config { listener_wait: 50 * MILLIS, ..Config::default() };
     Connector::new(Arc::new(Setup::new(config, None)), at(SERVER), 77, offer(), b"", 0)

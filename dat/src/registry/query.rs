@@ -1,7 +1,7 @@
-//! What the registry knows, as lines of text, for tools: what was read and from where, what is wrong with it, the last refusal.
+//! Content of the registry as lines of text for tools: files read, complaints about them, the last refusal.
 //!
-//! `thunk` hands it out through the hook. A line's fields have tabs between them; in a field everything but printable ASCII
-//! is escaped as in C. Loads nothing.
+//! `thunk` returns the lines through the hook. Fields are separated by tabs; all but printable ASCII in a field is escaped as
+//! in C. Nothing is loaded.
 #![forbid(unsafe_code)]
 
 use super::hold;
@@ -21,7 +21,7 @@ pub(crate) fn line(topic: u32, index: usize) -> Option<String> {
     }
 }
 
-/// What was read.
+/// A line about what was read.
 fn known(topic: u32, index: usize) -> Option<String> {
     use dat_abi::hook::*;
     let mut registry = hold();
@@ -42,7 +42,7 @@ fn known(topic: u32, index: usize) -> Option<String> {
         }),
         TELL_ABSENT => files.conf.absent.get(index).map(|absent| {
             let name = absent.name.escape_ascii().to_string();
-            format!("{name}\t{}", joined(&[absent.place.to_string(), absent.why.clone(), absent.remedy.to_owned()]))
+            format!("{name}\t{}", joined(&[absent.place.to_string(), absent.cause.clone(), absent.remedy.to_owned()]))
         }),
         TELL_COMPLAINT => files.conf.complaints.get(index).map(|complaint| {
             let cost = if complaint.cost == Cost::Record { "dropped" } else { "kept" };
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_told_as_such() {
+    fn reports_missing_lines_as_missing() {
         assert_eq!((line(u32::MAX, 0), line(dat_abi::hook::TELL_VERSION, 1)), (None, None));
         assert_eq!(line(dat_abi::hook::TELL_DISCOVERED, usize::MAX), None);
         assert!(line(dat_abi::hook::TELL_DISCOVERED, 0).is_some_and(|line| line.starts_with("sm0 u1.2 ")));
