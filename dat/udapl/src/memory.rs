@@ -132,7 +132,9 @@ impl Window {
     /// Those of `dat_lmr_create`; [`Error::Argument`] for a length of 0 and for no access right.
     pub fn new(pz: &Pz, length: usize, access: Access) -> Result<Self> {
         if access.is_empty() {
-            return Err(Error::Argument("a window needs remote read or write access; use a Buffer for local memory".into()));
+            return Err(Error::Argument(
+                "a window needs remote read or write access; use a Buffer for local memory".into(),
+            ));
         }
         let local = DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_LOCAL_WRITE_FLAG;
         Registered::new(pz, length, local | access.bits()).map(Window)

@@ -1,7 +1,7 @@
-//! Benches: a promise, our figure and a peer's for it, measured in turns on the same two processors in one run.
+//! Benches: each figure is measured beside that of a peer, alternating, on the same two processors in one run.
 //!
-//! `sm`, `usnic`, `evd` (our own with more and more endpoints) and `verbs` are the benches; the rest is what they share. A
-//! figure with a promise is the median of five. Nothing here judges: the status says only whether everything could be measured.
+//! `sm`, `usnic`, `evd` (this project's own, with growing numbers of endpoints) and `verbs` are the benches; the other modules
+//! are shared. A figure with a promise is the median of five. The exit status says only whether everything could be measured.
 #![forbid(unsafe_code)]
 
 mod chart;
@@ -29,7 +29,7 @@ pub(crate) use sm::sm;
 pub(crate) use usnic::usnic;
 pub(crate) use verbs::verbs;
 
-/// So many runs of each side, in turns; the median counts.
+/// Runs of each side, alternating; the median counts.
 const ROUNDS: usize = 5;
 
 fn median(samples: &[f64]) -> f64 {

@@ -1,4 +1,4 @@
-//! The command line. `cargo xtask help COMMAND` shows what stands here.
+//! The command line; `cargo xtask help COMMAND` prints it.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -8,7 +8,8 @@ use dapl_test::stage::Profile;
 
 /// The project's commands.
 ///
-/// demo, test, guest, bench, build and install bring the system packages they need, or say which. Builds go where cargo's own go.
+/// demo, test, guest, bench, build and install bring the system packages they need, or say which. Builds go into cargo's target
+/// directory.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 pub(crate) struct Cli {
@@ -31,7 +32,7 @@ pub(crate) enum Command {
     Setup,
     /// Lay out libraries, headers, programs and a dat.conf as installed, and say where
     Build {
-        /// What the tests have built: quicker, not optimized as a whole
+        /// Use the build of the tests: quicker to build, without link-time optimization
         #[arg(long)]
         debug: bool,
     },
@@ -117,7 +118,7 @@ pub(crate) enum BenchOf {
     },
 }
 
-/// What of a bench is measured.
+/// Selection of measurements.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Selection {
     /// A little of it
@@ -135,20 +136,20 @@ pub(crate) struct Install {
     /// For packages: puts the tree below this directory
     #[arg(long, value_name = "D")]
     pub(crate) destdir: Option<PathBuf>,
-    /// Where dat.conf is read from; without it, etc below the prefix
+    /// Directory of dat.conf; default: etc below the prefix
     #[arg(long, value_name = "C")]
     pub(crate) sysconfdir: Option<PathBuf>,
-    /// Where libraries go; without it, lib below the prefix
+    /// Directory of libraries; default: lib below the prefix
     #[arg(long, value_name = "L")]
     pub(crate) libdir: Option<PathBuf>,
-    /// What the tests have built, whose libdat looks in /etc
+    /// Install the build of the tests, whose libdat reads /etc
     #[arg(long)]
     pub(crate) debug: bool,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Deb {
-    /// Where packages go; without it, deb/ in the target directory
+    /// Directory of packages; default: deb/ in the target directory
     #[arg(long, value_name = "D")]
     pub(crate) output: Option<PathBuf>,
     /// Build again elsewhere, and compare all bytes

@@ -1,4 +1,4 @@
-//! The conformance suite over a provider: ours in a room of its own, anybody else's in the environment as it is.
+//! The conformance suite over a provider: this project's in a temporary environment, another one in the environment as it is.
 #![forbid(unsafe_code)]
 
 use std::process::Command;
@@ -18,7 +18,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
             let registry = [SM0, USNIC0].concat();
             room = Room::new(&stage_with(Profile::Dev, &["daplsm", "daplusnic"]), Some(&registry));
             let mut command = room.command(&driver, arguments);
-            // Ours has everything.
+            // This project's providers have every feature.
             command.arg("--complete");
             command
         }

@@ -1,8 +1,8 @@
-//! How much of the object layer the suites reach: they run once more, instrumented, and the lines of `dapl/src` are counted.
+//! Line coverage of the object layer: the suites run once more, instrumented, and the lines of `dapl/src` are counted.
 //!
-//! Everything is built apart from ordinary builds, below `coverage` in the target directory. The counters lie in files that
-//! are mapped while a program runs, one per library, so that programs which are killed or leave by `_exit` count as well.
-//! Lines that exist only for tests do not count. Judges nothing: a figure is printed, and a file written for other tools.
+//! Everything is built apart from ordinary builds, below `coverage` in the target directory. The counters are files that are
+//! mapped while a program runs, one per library, so programs that are killed or leave by `_exit` count as well. Lines that
+//! exist only for tests do not count. Prints a figure, and writes a file for other tools.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use crate::Result;
 use crate::quiet::{run_quietly, text_of};
 use crate::setup::{self, Tool};
 
-/// What is counted.
+/// Folder whose lines are counted.
 const HOUSE: &str = "dapl/src/";
 /// Counters are found through a word that the runtime sets, which is what lets it map them into a file.
 const FLAGS: &str = "-Cinstrument-coverage -Cllvm-args=-runtime-counter-relocation";
@@ -30,9 +30,9 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
     cleared.map_err(|error| format!("{}: {error}", place.display()))?;
     let instrumented = |mut command: Command| -> Command {
         command.env("CARGO_TARGET_DIR", &place).env("RUSTFLAGS", FLAGS).env("RUSTDOCFLAGS", FLAGS);
-        // c: mapped while it runs; m: one file per library, whatever the number of programs.
+        // c: mapped while it runs; m: one file per library, for all programs together.
         command.env("LLVM_PROFILE_FILE", raw.join("%c%m.profraw"));
-        // Of instrumented code valgrind believes that system calls read registers nobody set. Lost memory it still finds.
+        // valgrind reports uninitialised registers in system calls of instrumented code. It still finds leaks.
         command.env("VALGRIND_OPTS", "--undef-value-errors=no");
         command
     };
@@ -105,7 +105,7 @@ impl Tools {
         Ok(Tools { profdata: profdata.into(), cov: cov.into() })
     }
 
-    /// How often each line ran, as lcov has it.
+    /// Number of executions of each line, in lcov's format.
     fn lines(&self, raw: &Path, merged: &Path, objects: &[PathBuf]) -> Result<String> {
         let files = fs::read_dir(raw).map_err(|error| format!("{}: {error}", raw.display()))?;
         let files: Vec<PathBuf> = files.flatten().map(|file| file.path()).collect();
@@ -125,7 +125,7 @@ impl Tools {
 /// By file, from `dapl/src` on: how often each line ran.
 type Counted = BTreeMap<String, BTreeMap<usize, u64>>;
 
-/// The lines of the house, without those that are there for tests.
+/// Counts the lines of the folder, without those for tests.
 fn count(lcov: &str) -> Result<Counted> {
     let mut counted = Counted::new();
     let root = format!("{}/{HOUSE}", workspace().display());
@@ -185,7 +185,7 @@ fn lcov(counted: &Counted) -> String {
     text
 }
 
-/// One row per room, and the sum. A room is a folder or a file.
+/// A row per module (a folder or a file), and the sum.
 fn table(counted: &Counted) -> String {
     let mut rooms: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for (path, lines) in counted {

@@ -10,7 +10,7 @@ use crate::{Result, tree};
 
 /// A run takes less than a second; a machine under load more. A hang ends here.
 const LIMIT: Duration = Duration::from_secs(120);
-/// dtest says so, last, when every byte was right.
+/// dtest's last line if every byte was right.
 const VERDICT: &str = "dtest: OK (checked ";
 
 /// Runs it, and prints what both said.

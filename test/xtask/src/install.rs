@@ -1,7 +1,7 @@
-//! `install` and `uninstall`: the items of `layout`, put below a prefix and taken away again.
+//! `install` and `uninstall`: put the items of `layout` below a prefix, and remove them again.
 //!
-//! An install leaves a list of what it has made (`share/dapl-rs/installed`), and only that is taken away: no file of anybody
-//! else's, no directory that was there before, no dat.conf that was changed.
+//! An install writes a list of what it has made (`share/dapl-rs/installed`), and only that is removed: no other file, no
+//! directory that existed before, no dat.conf that was changed.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -19,12 +19,12 @@ use crate::{Result, cli, setup, tree};
 
 /// libdat reads this variable when it is built: where dat.conf is looked for first.
 pub(crate) const SYSCONFDIR: &str = "DAPL_SYSCONFDIR";
-/// What was made, below the prefix.
+/// List of installed files, below the prefix.
 const LIST: &str = "share/dapl-rs/installed";
 /// The dat.conf as it was made, below the prefix.
 const SAMPLE: &str = "share/dapl-rs/dat.conf";
 
-/// Where an install goes.
+/// Destination of an install.
 #[derive(Debug, Eq, PartialEq)]
 struct Goal {
     places: Places,
@@ -44,7 +44,7 @@ impl Goal {
         Ok(Goal { places, destdir: arguments.destdir.clone(), profile: cli::profile(arguments.debug) })
     }
 
-    /// Where a file is put that will be used at `path`.
+    /// Where to write a file that will be used at `path`.
     fn at(&self, path: &Path) -> PathBuf {
         match &self.destdir {
             Some(destdir) => destdir.join(path.strip_prefix("/").unwrap_or(path)),
@@ -57,7 +57,7 @@ impl Goal {
     }
 }
 
-/// Installs; `--debug` what tests use, which is built already, and whose libdat looks in /etc.
+/// Installs; `--debug` the build of the tests, which exists already, and whose libdat reads /etc.
 pub(crate) fn install(arguments: &cli::Install) -> Result {
     let goal = Goal::new(arguments)?;
     let is_set = std::env::var_os(SYSCONFDIR).is_some_and(|set| set == goal.places.sysconfdir.as_os_str());
@@ -101,7 +101,7 @@ fn put_all(goal: &Goal, items: &[Item]) -> io::Result<()> {
             remove(goal, line)?;
         }
     }
-    // What was ours stays ours, though it was not written this time.
+    // Files of the earlier install stay listed, though they were not written this time.
     made.extend(old.iter().filter(|line| line.starts_with("conf ")).cloned());
     made.sort();
     made.dedup();
@@ -201,7 +201,7 @@ pub(crate) fn uninstall(arguments: &cli::Install) -> Result {
         if old.is_empty() {
             return Ok(false);
         }
-        // dat.conf before the sample that it is held against, and directories from the deepest one up.
+        // dat.conf before the sample that it is compared with, and directories from the deepest one up.
         old.sort_by_key(|line| (line.starts_with("dir "), !line.starts_with("conf "), usize::MAX - line.len()));
         let (directories, files): (Vec<_>, Vec<_>) = old.into_iter().partition(|line| line.starts_with("dir "));
         files.iter().try_for_each(|line| remove(&goal, line))?;
@@ -229,7 +229,7 @@ fn remove(goal: &Goal, line: &str) -> io::Result<()> {
         "file" => true,
         "link" => !is_foreign(&place, target),
         "conf" => fs::read(&place).ok() == fs::read(sample).ok(),
-        // Whoever else has something in it keeps it.
+        // A directory with other files stays.
         _ => {
             let _ = fs::remove_dir(&place);
             return Ok(());

@@ -1,4 +1,4 @@
-//! iperf3: what it is told, and what its JSON says.
+//! iperf3: its options, and its JSON output.
 //!
 //! A change of its format is an error, never a wrong figure.
 #![forbid(unsafe_code)]
@@ -20,7 +20,7 @@ pub(crate) enum Flow {
     Udp,
 }
 
-/// What a client said at its end.
+/// Result of a client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Said {
     /// Millions of bytes per second, where they came.
@@ -42,14 +42,14 @@ pub(crate) fn server(port: u16) -> Command {
     command
 }
 
-/// Its client, for so many seconds.
+/// Command of a client that runs for this many seconds.
 pub(crate) fn client(flow: Flow, seconds: u32, host: &str, port: u16) -> Command {
     let mut command = Command::new("iperf3");
     command.args(words(flow, seconds)).args(["-J", "-p", &port.to_string(), "-c", host]);
     command
 }
 
-/// What one would type.
+/// The command line.
 pub(crate) fn line(flow: Flow, seconds: u32) -> String {
     format!("iperf3 {}", words(flow, seconds).join(" "))
 }

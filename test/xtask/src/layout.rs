@@ -12,7 +12,7 @@ use crate::{Result, man};
 /// The version of libdat, for `pkg-config`: that of the API and of the library's own file.
 const VERSION: &str = "1.2.0";
 
-/// Programs: the name they are installed by, and a second one that is left to whoever has it.
+/// Programs: the name they are installed by, and a second one that is used only if it is free.
 pub(crate) const PROGRAMS: [(&str, Option<&str>); 2] = [("dtest1", Some("dtest")), ("dapltest1", None)];
 
 /// The directories of a system.
@@ -29,13 +29,13 @@ pub(crate) struct Places {
 /// Something that is installed.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Item {
-    /// Where it will be used.
+    /// Path where it will be used.
     pub(crate) path: PathBuf,
-    /// What is there.
+    /// Content of the item.
     pub(crate) what: What,
 }
 
-/// What an item is.
+/// Kinds of items.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum What {
     /// A copy of this file; whether it can be run.
@@ -44,7 +44,7 @@ pub(crate) enum What {
     Text(String),
     /// A link.
     Link(String),
-    /// A link by a name that others use as well: theirs stays.
+    /// A symbolic link with a name that other packages use as well: an existing file stays.
     Yielding(String),
     /// Configuration, with this text at first: the administrator's from then on.
     Conf(String),
@@ -95,7 +95,7 @@ fn library(file: &Path) -> Vec<(String, What)> {
     vec![(name, what)]
 }
 
-/// What says how programs are compiled and linked.
+/// The pkg-config file: flags for compiling and linking.
 fn pkg_config(places: &Places) -> String {
     let Places { prefix, libdir, .. } = places;
     let lib = match libdir.strip_prefix(prefix) {

@@ -1,7 +1,7 @@
 //! The project's commands. `cargo xtask --help` lists them; README shows `demo` and `test`.
 //!
-//! Each does all its own set-up (`setup`) and goes through the tree that an install would make (`tree`). Nothing of the
-//! product depends on this package, and it knows the product only by its files.
+//! Each does its own set-up (`setup`) and uses the directory tree that an install would make (`tree`). Nothing of the product
+//! depends on this package.
 
 mod bench;
 mod cli;
@@ -31,7 +31,7 @@ use clap::Parser;
 
 use cli::{Bench, BenchOf, Cli, Command};
 
-/// What a command answers: nothing more to say, or why it failed.
+/// Result of a command: an error message if it failed.
 type Result<T = ()> = std::result::Result<T, String>;
 
 fn main() -> ExitCode {

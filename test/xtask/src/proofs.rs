@@ -1,7 +1,7 @@
-//! Suites that need a build of their own: `loom` searches the interleavings of models, `threads` runs under ThreadSanitizer.
-//! And `nightly`, which only takes long.
+//! Suites that need a build of their own: `loom` explores the interleavings of models, `threads` runs under ThreadSanitizer.
+//! And `nightly`, which takes long.
 //!
-//! Both build below the target directory, where they disturb no other build. What cannot run here says so, loudly.
+//! Builds are below the target directory, apart from other builds. What cannot run here is reported as skipped.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use dapl_test::stage::{target_directory, workspace};
 
 use crate::Result;
 
-/// Preemptions in one run of a model. Every mistake that was ever put into the models' rooms shows with two.
+/// Preemptions in one run of a model. Every bug that was ever injected into the models was found with two.
 const PREEMPTIONS: &str = "3";
 
-/// Runs the models at the feet of dapl's and sm's rooms.
+/// Runs the models in the sources of dapl, common and sm.
 pub(crate) fn loom(rest: &[&str]) -> Result {
     let mut cargo = cargo("loom", "--cfg loom");
     cargo

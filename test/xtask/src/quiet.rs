@@ -1,4 +1,4 @@
-//! Programs whose output matters to us alone: captured, and shown only when they fail. Long steps, each with its time.
+//! Runs programs whose output is captured and shown only when they fail, and long steps with their time.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ pub(crate) fn run_quietly(command: &mut Command) -> Result<Output> {
     }
 }
 
-/// What it said on standard output.
+/// Standard output of a command.
 pub(crate) fn text_of(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&run_quietly(command)?.stdout).into_owned())
 }

@@ -1,7 +1,7 @@
 //! Debian's DAT 2.0 reference: fetched and unpacked once, then found in the target directory.
 //!
-//! Nothing of it is installed on this machine: its package would bring an /etc/dat.conf, and then programs that look for
-//! ours would find that. What it needs itself (libibverbs, librdmacm) comes with perftest. Its programs run in guests.
+//! It is not installed on this machine: its package would bring an /etc/dat.conf, which other programs would then find. Its
+//! dependencies (libibverbs, librdmacm) come with perftest. Its programs run in guests.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -18,7 +18,7 @@ const PACKAGES: [&str; 3] = ["libdapl2", "dapl2-utils", "libdapl-dev"];
 /// The adapter of its registry, over rdma_cm on the guest's link.
 pub(crate) const ADAPTER: &str = "ofa-v2-d0";
 
-/// Where it was unpacked.
+/// The unpacked reference.
 pub(crate) struct Reference {
     root: PathBuf,
     /// Its libraries.
@@ -43,7 +43,7 @@ impl Reference {
             Err(_) if place.join("version").exists() => Ok(()),
             result => result.map_err(|error| format!("{}: {error}", place.display())),
         });
-        // What is left of a failure is of no use to anybody.
+        // A failed download leaves nothing behind.
         let _ = fs::remove_dir_all(&fresh);
         made.and_then(|()| Reference::of(&place))
     }
@@ -68,13 +68,13 @@ impl Reference {
         command
     }
 
-    /// Compiles a C program of ours, which was written for 1.2.
+    /// Compiles a C program of this project, which is written for 1.2.
     pub(crate) fn compile(&self, output: &Path, source: &Path) -> Result {
         let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
         cc.args(["-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", "-Wall", "-Wextra", "-I"]);
         cc.arg(workspace().join("test/c/dat20")).arg("-I").arg(self.root.join("usr/include"));
         cc.arg("-o").arg(output).arg(source).arg("-L").arg(&self.lib);
-        // What the library itself is linked with is the system's.
+        // The library's own dependencies are the system's.
         text_of(cc.args(["-ldat2", "-Wl,--allow-shlib-undefined", "-pthread"])).map(drop)
     }
 }

@@ -12,7 +12,7 @@ pub(crate) struct Release {
     pub(crate) version: String,
     /// Year, month and day.
     pub(crate) date: String,
-    /// What has changed, point by point.
+    /// List of changes.
     pub(crate) changes: Vec<String>,
 }
 

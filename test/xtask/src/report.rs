@@ -1,11 +1,11 @@
-//! What a suite of this program's own says: a line per check, then a verdict, as cargo's suites do.
+//! Output of this program's own suites: a line per check, then a summary, as cargo's suites print.
 #![forbid(unsafe_code)]
 
 use std::time::Instant;
 
 use crate::Result;
 
-/// Counts, and says what it counts.
+/// Counts and prints results.
 pub(crate) struct Report {
     suite: &'static str,
     filters: Vec<String>,
@@ -16,19 +16,19 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Of a suite's checks whose name has one of these in it; with none, of all.
+    /// For checks whose names contain one of the filters; without filters, for all.
     pub(crate) fn new(suite: &'static str, filters: Vec<String>) -> Self {
         Report { suite, filters, passed: 0, failed: Vec::new(), left_out: 0, began: Instant::now() }
     }
 
-    /// Whether a check is asked for. Who asks runs it.
+    /// Whether a check is selected. The caller then runs it.
     pub(crate) fn wants(&mut self, name: &str) -> bool {
         let is_wanted = self.filters.is_empty() || self.filters.iter().any(|filter| is_part(filter, name));
         self.left_out += u32::from(!is_wanted);
         is_wanted
     }
 
-    /// What of a name's inside is asked for: of `conformance::ep_` the rest. Nothing: all of it.
+    /// Filters inside a check: of `conformance::ep_` the rest. Empty: all of it.
     pub(crate) fn inside(&self, name: &str) -> Vec<&str> {
         let rest = |filter: &'_ String| -> Option<usize> {
             filter.strip_prefix(name)?.strip_prefix("::").map(|rest| filter.len() - rest.len())

@@ -23,19 +23,19 @@ pub(crate) const RDMA_HEADERS: Tool =
     Tool { program: "/usr/include/rdma/rdma_cma.h", packages: &["libibverbs-dev", "librdmacm-dev"] };
 /// Compiles what holds the headers against C++.
 pub(crate) const CXX: Tool = Tool { program: "c++", packages: &["g++"] };
-/// Looks for lost memory.
+/// Detects memory errors.
 pub(crate) const VALGRIND: Tool = Tool { program: "valgrind", packages: &["valgrind"] };
 /// Packs packages.
 pub(crate) const DPKG_DEB: Tool = Tool { program: "dpkg-deb", packages: &["dpkg"] };
-/// Knows which packages libraries come from.
+/// Finds the packages of linked libraries.
 pub(crate) const SHLIBDEPS: Tool = Tool { program: "dpkg-shlibdeps", packages: &["dpkg-dev"] };
 /// Takes from binaries what nothing needs at run time.
 pub(crate) const STRIP: Tool = Tool { program: "strip", packages: &["binutils"] };
-/// Judges packages.
+/// Checks packages.
 pub(crate) const LINTIAN: Tool = Tool { program: "lintian", packages: &["lintian"] };
-/// Says how programs are compiled.
+/// Prints compiler flags.
 pub(crate) const PKG_CONFIG: Tool = Tool { program: "pkg-config", packages: &["pkg-config"] };
-/// Judges manual pages.
+/// Checks manual pages.
 pub(crate) const MANDOC: Tool = Tool { program: "mandoc", packages: &["mandoc"] };
 /// The peer of most benches.
 pub(crate) const UCX: Tool = Tool { program: "ucx_perftest", packages: &["ucx-utils"] };
@@ -57,11 +57,11 @@ pub(crate) const SOCKPERF: Tool = Tool { program: "sockperf", packages: &["sockp
 pub(crate) const NSENTER: Tool = Tool { program: "nsenter", packages: &["util-linux"] };
 /// Runs guests.
 pub(crate) const QEMU: Tool = Tool { program: "qemu-system-x86_64", packages: &["qemu-system-x86"] };
-/// Where depmod is, which few have in their path.
+/// Path of depmod, which is often not in PATH.
 pub(crate) const DEPMOD_PATH: &str = "/usr/sbin/depmod";
-/// Says which module needs which.
+/// Computes module dependencies.
 pub(crate) const DEPMOD: Tool = Tool { program: DEPMOD_PATH, packages: &["kmod"] };
-/// Lets a guest, or who runs in a namespace, die with its owner.
+/// Lets a guest, or a program in a namespace, die with its parent.
 pub(crate) const SETPRIV: Tool = Tool { program: "setpriv", packages: &["util-linux"] };
 /// Makes RDMA devices.
 pub(crate) const RDMA: Tool = Tool { program: "rdma", packages: &["iproute2"] };
@@ -79,7 +79,7 @@ pub(crate) const XZ: Tool = Tool { program: "xz", packages: &["xz-utils"] };
 pub(crate) const ZSTD: Tool = Tool { program: "zstd", packages: &["zstd"] };
 
 impl Tool {
-    /// One whose name says for what it is; the few there are may stay for the life of the process.
+    /// A tool whose package has a version in its name; leaked, since there are few.
     pub(crate) fn versioned(program: &str, package: &str) -> Self {
         let packages: Box<[&'static str]> = [&*package.to_owned().leak()].into();
         Tool { program: program.to_owned().leak(), packages: Box::leak(packages) }
@@ -110,14 +110,14 @@ pub(crate) fn require(tools: &[Tool]) -> Result {
     }
 }
 
-/// The same where a suite does without, in part: says what is missing, in one line.
+/// As `require`, for tools without which a suite skips checks: prints one line for what is missing.
 pub(crate) fn wish(tools: &[Tool]) {
     if let Err(reason) = require(tools) {
         eprintln!("xtask: some checks will be skipped: {reason}");
     }
 }
 
-/// Installs packages, or says how the user does it for what is missing.
+/// Installs packages, or says how the user can install them.
 fn install(missing: &str, packages: &[&str]) -> Result {
     let wanted = packages.join(" ");
     if !is_program("apt-get") {
@@ -142,7 +142,7 @@ pub(crate) fn update() -> Result {
 
 fn apt(arguments: &[&str]) -> Result {
     let mut apt = Command::new("apt-get");
-    // Another installation may be under way: wait for it.
+    // Waits for another installation in progress.
     apt.args(["-qq", "-o", "DPkg::Lock::Timeout=300"]).args(arguments);
     apt.env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null()).stdout(Stdio::null());
     match apt.status() {

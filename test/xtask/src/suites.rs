@@ -21,11 +21,11 @@ use crate::{Result, conformance, coverage, net, proofs, setup};
 
 /// Suites that `cargo xtask test` leaves out, among the files of `test/tests`.
 const LEFT_OUT: [&str; 1] = ["deb"];
-/// What the suites need of the system.
+/// System tools that the suites need.
 const NEEDED: [setup::Tool; 3] = [setup::CC, setup::CXX, setup::VALGRIND];
 /// The suites of `quick` that take longest.
 const LONGEST: [&str; 6] = ["conformance", "unit", "datinfo", "faulty", "faults", "cancel"];
-/// What some checks are skipped without.
+/// Tools without which some checks are skipped.
 const WISHED: [setup::Tool; 3] = [setup::RDMA_HEADERS, setup::MANDOC, setup::PKG_CONFIG];
 
 /// Runs what the arguments ask for: everything of a kind, or a suite with arguments for cargo.
@@ -49,7 +49,7 @@ pub(crate) fn run(test: &Test) -> Result {
     }
 }
 
-/// All that needs no guest, no root and no package build. Every step runs, whatever the result of those before.
+/// All suites that need no guest, no root and no package build. Every step runs, also after a failure.
 fn quick(known: &[String]) -> Result {
     setup::require(&NEEDED)?;
     setup::wish(&WISHED);
@@ -68,7 +68,7 @@ fn quick(known: &[String]) -> Result {
     side_by_side(queue)
 }
 
-/// Runs suites three at a time: many of them wait for timeouts most of their time. The output of each is shown when it ends.
+/// Runs three suites at a time, since many wait for timeouts most of their time. The output of each is printed when it ends.
 fn side_by_side(mut queue: Vec<(String, Vec<String>)>) -> Result {
     const LANES: usize = 3;
     // The longest first, so that none of them is alone at the end.
@@ -95,7 +95,7 @@ fn side_by_side(mut queue: Vec<(String, Vec<String>)>) -> Result {
     both(&results.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()))
 }
 
-/// What `quick` leaves out. `is_required`: fails where it would skip what needs namespaces or guests.
+/// The suites that `quick` leaves out. `is_required`: fails instead of skipping what needs namespaces or guests.
 fn rest(known: &[String], is_required: bool) -> Result {
     setup::require(&NEEDED)?;
     let tools =
@@ -154,7 +154,7 @@ fn report(rest: &[&str]) -> Result {
     cargo_test("report", &[&["-p", "xtask", "bench::page"], rest].concat())
 }
 
-/// The rooms of the provider's own tests that belong to `faults`.
+/// Modules of the provider's unit tests that belong to `faults`.
 const WITHIN_SM: [&str; 13] = [
     "-p",
     "daplsm",
@@ -177,11 +177,11 @@ fn tests(suite: &str, known: &[String], rest: &[&str]) -> Result {
     cargo_test(suite, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// What cargo gets for a suite. All packages are named, so that cargo builds each dependency once, whichever suite asks for it.
+/// Arguments of cargo for a suite. All packages are named, so that cargo builds each dependency once for all suites.
 fn arguments(suite: &str, known: &[String], rest: &[&str]) -> Result<Vec<String>> {
     let mut arguments = vec!["--workspace", "--no-fail-fast"];
     if suite == "unit" {
-        // Without the one package whose library holds another's: it has no tests, and --lib would make some of it.
+        // Without the package whose library is another's: it has no tests, and --lib would build part of it.
         arguments.extend(["--exclude", "daplfaulty", "--lib", "--bins"]);
     } else {
         let chosen: Vec<&String> = known.iter().filter(|name| suite_of(name) == suite).collect();

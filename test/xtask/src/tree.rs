@@ -40,7 +40,7 @@ pub(crate) fn build(profile: Profile) -> Result<Tree> {
     Ok(Tree { stage, dtest, dapltest, datinfo, conf })
 }
 
-/// What the demonstration needs of a tree.
+/// The parts of a tree that the demonstration needs.
 pub(crate) struct Part {
     /// Libraries and headers.
     pub(crate) stage: Stage,

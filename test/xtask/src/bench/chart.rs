@@ -1,8 +1,8 @@
-//! Charts as SVG: lines over sizes or counts, both axes logarithmic, one panel below the other; or dots, row by row (`dots`).
+//! Charts as SVG: lines over sizes or counts with logarithmic axes, one panel below the other; or rows of dots (`dots`).
 //!
-//! A file stands alone: no script, no font or picture from elsewhere. It follows the reader's light or dark setting; lines
-//! differ by mark as well as by colour (of Okabe and Ito's, which the colour-blind tell apart) and are named where they end.
-//! Knows nothing of what is measured.
+//! A file is self-contained: no script, font or external picture. It follows the reader's light or dark setting. Lines differ
+//! by marker and by colour (the Okabe-Ito palette, for colour-blind readers) and are labelled at their ends. Independent of
+//! what is measured.
 #![forbid(unsafe_code)]
 
 mod dots;
@@ -11,13 +11,13 @@ use std::fmt::Write;
 
 pub(super) use dots::Dots;
 
-/// One line. Points go from small sizes to large; what is not positive cannot be shown and is left out.
+/// One line. Points are sorted by size; values that are not positive cannot be shown and are left out.
 pub(super) struct Line {
     pub(super) name: String,
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// What the horizontal axis shows.
+/// Quantity on the horizontal axis.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Across {
     Bytes,
@@ -62,7 +62,7 @@ impl Across {
         }
     }
 
-    /// What its unit is called.
+    /// Name of its unit.
     pub(super) fn unit(self) -> &'static str {
         match self {
             Across::Loss => "lost 1/1000",
@@ -128,11 +128,11 @@ const BOTTOM: f64 = 370.0;
 const HEADING: f64 = 40.0;
 /// From one name to the next.
 const LEADING: f64 = 16.0;
-/// Where a legend's entries begin, and how wide they are.
+/// Start of a legend's entries, and their width.
 const ENTRY: f64 = 145.0;
 const SHADES: usize = 4;
 
-/// How everything looks.
+/// CSS of all charts.
 pub(super) const STYLE: &str = "\
 svg text { font: 13px sans-serif; fill: #222 } svg .title { font-size: 16px; font-weight: bold }
 .ground { fill: #fff } .grid { stroke: #ddd } .axis { stroke: #222; fill: none }
@@ -171,7 +171,7 @@ impl Scale {
         self.from + share * (self.to - self.from)
     }
 
-    /// Every so many times from the low end.
+    /// Ticks at powers of `factor` from the low end.
     fn ticks(&self, factor: f64) -> impl Iterator<Item = f64> {
         let high = self.high * 1.000_001;
         std::iter::successors(Some(self.low), move |value| Some(value * factor)).take_while(move |value| *value <= high)
@@ -184,7 +184,7 @@ fn log(value: f64, base: f64) -> f64 {
     if (exact - exact.round()).abs() < 1e-9 { exact.round() } else { exact }
 }
 
-/// One panel for a page that has `STYLE`: its title and what it shows are what a reader hears who does not see it.
+/// One panel for a page that has `STYLE`. Title and description are for screen readers.
 pub(super) fn inline(mut panel: Panel, id: &str) -> String {
     let names: Vec<&str> = panel.lines.iter().map(|line| &*line.name).collect();
     let shows = format!("{} against {}. Lines: {}.", panel.up, panel.across.title(), names.join(", "));
@@ -192,7 +192,7 @@ pub(super) fn inline(mut panel: Panel, id: &str) -> String {
     framed(id, &title, &shows, HEIGHT, |text| draw(text, &panel))
 }
 
-/// A picture of a page, which has a heading of its own: that place is cut off.
+/// A picture for a page with its own heading: the space for the title is cut off.
 fn framed(id: &str, title: &str, shows: &str, height: f64, draw: impl FnOnce(&mut String)) -> String {
     let [id, title, shows] = [id, title, shows].map(escaped);
     let mut text = format!(

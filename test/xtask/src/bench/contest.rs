@@ -1,4 +1,4 @@
-//! A promise: what is measured for it, beside whom, and how far from it we may be. A bench has a list of them.
+//! A promise: the figure that is measured for it, the peers, and the permitted ratio. Each bench has a list of them.
 #![forbid(unsafe_code)]
 
 use super::ground::{Ground, Terrain};
@@ -50,7 +50,7 @@ impl Contest {
         Ok(Measured { contest: self, ours, peers })
     }
 
-    /// What a promise or a hope says.
+    /// The bound of a promise or goal in words.
     pub(super) fn bound(&self, value: f64) -> String {
         let is_less = self.shown.less_is_better();
         match (self.peers.is_empty(), is_less) {
@@ -71,7 +71,7 @@ impl Measured {
         median(&self.ours)
     }
 
-    /// The median of the best of each round; `None`: nobody was beside us.
+    /// Median of the best peer of each round; `None` without a peer.
     pub(super) fn peer(&self) -> Option<f64> {
         let (first, others) = self.peers.split_first()?;
         let best = first.iter().enumerate().map(|(round, sample)| {
@@ -80,7 +80,7 @@ impl Measured {
         Some(median(&best.collect::<Vec<_>>()))
     }
 
-    /// What the promise is about.
+    /// The figure that the promise is about.
     pub(super) fn figure(&self) -> f64 {
         self.ours() / self.peer().unwrap_or(1.0)
     }

@@ -1,6 +1,6 @@
-//! What idle endpoints cost who polls their EVD: `test/c/crowd.c` with more and more of them.
+//! Cost of idle endpoints for a thread that polls their EVD: `test/c/crowd.c` with growing numbers of them.
 //!
-//! There is no peer: the figures are held against our own with two endpoints. Nothing here judges.
+//! There is no peer: figures are compared with those for two endpoints.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::{Result, tree};
 
 /// Endpoints on the one EVD.
 const CROWDS: [u32; 5] = [2, 10, 100, 1_000, 10_000];
-/// What the program says, and how it is shown.
+/// Figures of the program's output, and their labels.
 const FIGURES: [(&str, &str); 4] = [
     ("pingpong_usec", "ping-pong, one way, us"),
     ("empty_usec", "look at the empty EVD, us"),

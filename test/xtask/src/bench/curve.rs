@@ -1,4 +1,4 @@
-//! Figures over something, which here is called a size: ours and the peers' in turns at each.
+//! Figures over a variable, called the size here: all sides alternate at each size.
 #![forbid(unsafe_code)]
 
 use super::chart::{Across, Line, Panel};
@@ -8,7 +8,7 @@ use super::ours::Perf;
 use super::side::{Effort, Ends, Shown, Side};
 use crate::Result;
 
-/// One line: whose it is, and how it is asked for a size.
+/// One line: its side, and the arguments for a size.
 pub(super) struct Who {
     pub(super) name: &'static str,
     pub(super) side: Box<dyn Fn(u32) -> Side>,
@@ -27,10 +27,10 @@ pub(super) struct Plan {
     pub(super) title: &'static str,
     pub(super) up: &'static str,
     pub(super) shown: Shown,
-    /// What a size is.
+    /// Meaning of a size.
     pub(super) across: Across,
     pub(super) sizes: Vec<u32>,
-    /// Where they meet at a size.
+    /// The network between the two sides at a size.
     pub(super) terrain: fn(u32) -> Terrain,
     pub(super) all: Vec<Who>,
 }

@@ -1,4 +1,4 @@
-//! What the bench leaves: tables to read, JSON to compare, a chart.
+//! Results of a bench: printed tables, JSON and a chart.
 #![forbid(unsafe_code)]
 
 use dapl_test::stage::Stage;
@@ -23,14 +23,14 @@ pub(super) struct Bench {
     pub(super) caption: &'static str,
 }
 
-/// What it can measure.
+/// What the bench can measure.
 pub(super) struct Lists {
     pub(super) contests: Vec<Contest>,
     pub(super) plans: Vec<scale::Plan>,
     pub(super) families: Vec<curve::Plan>,
 }
 
-/// What was asked for of it.
+/// Selected measurements.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) struct Wanted<'a> {
     pub(super) is_quick: bool,
@@ -76,7 +76,7 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// Measures what is wanted, says it and writes it.
+/// Measures the selection, prints and writes the results.
 pub(super) fn run(bench: &Bench, perf: &Perf, stage: &Stage, wanted: &Wanted<'_>, lists: Lists) -> Result {
     let effort = wanted.effort();
     let mut found = Found { load: load(), is_quick: wanted.is_quick, ..Found::default() };
@@ -92,7 +92,7 @@ pub(super) fn run(bench: &Bench, perf: &Perf, stage: &Stage, wanted: &Wanted<'_>
     found.failures.into_result()
 }
 
-/// What could not be measured, and why. The rest is measured all the same.
+/// Measurements that failed, with reasons. The others are made all the same.
 #[derive(Default)]
 struct Failures(Vec<String>);
 

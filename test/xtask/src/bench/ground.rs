@@ -1,6 +1,6 @@
-//! Where the two sides of a bench meet: on this host, or over a wire between namespaces that loses packets.
+//! The network between the two sides of a bench: this host, or a link between namespaces that drops packets.
 //!
-//! On the wire each packet travels alone, and the same rule is for all who use it.
+//! On the link each packet is a packet of its own (no offload), and the same rule applies to all programs.
 #![forbid(unsafe_code)]
 
 use std::process::Command;
@@ -9,12 +9,12 @@ use crate::Result;
 use crate::net::Rule;
 use crate::net::wire::{ADDRESSES, Applied, DEVICE, Wire};
 
-/// What a bench asks for.
+/// The network that a bench needs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Terrain {
     /// This host, by its own addresses.
     Loopback,
-    /// A wire on which so many of a thousand packets are lost, either way.
+    /// A link that drops this many of a thousand packets in each direction.
     Wire { per_mille: u32 },
 }
 
@@ -34,7 +34,7 @@ impl Terrain {
         }
     }
 
-    /// What clients call the server's host.
+    /// Address of the server for clients.
     pub(super) fn host(self) -> &'static str {
         match self {
             Terrain::Loopback => "localhost",
@@ -64,7 +64,7 @@ impl Ground {
         if self.wire.is_some() { DEVICE } else { "lo" }
     }
 
-    /// What clients call the server's host.
+    /// Address of the server for clients.
     pub(super) fn host(&self) -> &'static str {
         self.terrain().host()
     }

@@ -1,5 +1,5 @@
-//! How MPI libraries move data: short messages written into rings that the target polls in memory, long ones announced and
-//! then written into memory that is registered for each. For any provider; who stands beside it is the caller's choice.
+//! Data transfer as MPI libraries do it: short messages written into rings that the target polls in memory; long ones
+//! announced, and then written into memory that is registered for each. For any provider; the caller selects the peers.
 #![forbid(unsafe_code)]
 
 use super::contest::Contest;

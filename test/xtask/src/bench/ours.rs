@@ -12,10 +12,10 @@ use super::pair::{Cores, Farewell, Said, pair};
 use crate::Result;
 use crate::json::field;
 
-/// The first qualifier; each pair takes one of its own.
+/// The first qualifier; each pair uses its own.
 const QUAL: u32 = 45_300;
 
-/// What a server says when clients may come.
+/// Output of a server when clients may start.
 const READY: &str = "perf: listening";
 
 /// Which provider is measured.
@@ -39,14 +39,14 @@ pub(super) struct Perf {
     next: AtomicU32,
 }
 
-/// What it is asked for: see its head.
+/// Arguments of the program; see its head.
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
     pub(super) mode: &'static str,
     pub(super) size: u32,
     pub(super) count: u32,
     pub(super) options: Vec<String>,
-    /// So many processes; from two on the server has the figure.
+    /// Number of client processes; with two or more the server reports the figure.
     pub(super) clients: u32,
     pub(super) cores: Cores,
 }
@@ -63,12 +63,12 @@ impl Ask {
         self
     }
 
-    /// What one would type.
+    /// The command line.
     pub(super) fn line(&self) -> String {
         ["perf"].into_iter().map(str::to_owned).chain(self.words()).collect::<Vec<_>>().join(" ")
     }
 
-    /// What one would type at either end, but for the processors.
+    /// The command lines of both sides, without processor pinning.
     pub(super) fn ends(&self, adapter: &str, host: &str) -> [String; 2] {
         let (words, clients) = (self.words().join(" "), self.clients);
         let served = if clients > 1 { format!("-p {clients} ") } else { String::new() };
@@ -95,7 +95,7 @@ impl Perf {
         self.adapter.name
     }
 
-    /// What both sides say.
+    /// Output of both sides.
     pub(super) fn both(&self, ask: &Ask, ground: &Ground) -> Result<Said> {
         let room = Room::new(&self.stage, Some(&self.adapter.line.replace("DEVICE", ground.device())));
         let qual = self.next.fetch_add(1, Ordering::Relaxed).to_string();

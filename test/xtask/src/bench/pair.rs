@@ -1,6 +1,6 @@
-//! A server and its clients, each on its processor: started, waited for, and what they said.
+//! Runs a server and its clients, each pinned to a processor, and collects their output.
 //!
-//! Knows no program. Nothing waits for ever.
+//! Independent of the programs. Every wait has a limit.
 #![forbid(unsafe_code)]
 
 use std::os::unix::process::ExitStatusExt;
@@ -15,10 +15,10 @@ use crate::Result;
 const LIMIT: Duration = Duration::from_secs(120);
 /// The same, for a client, in seconds: a little less.
 const CLIENT_LIMIT: &str = "110";
-/// What a process killed by SIGKILL ends with.
+/// Signal of a killed process.
 const SIGKILL: i32 = 9;
 
-/// Where the two sides run.
+/// Placement of the two sides.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Cores {
     /// The server on processor 0, clients on 1.
@@ -40,24 +40,24 @@ impl Cores {
     }
 }
 
-/// How a server ends when its clients have.
+/// How a server ends after its clients.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Farewell {
     /// By itself, well.
     Itself,
     /// It kills itself.
     Suicide,
-    /// It would serve for ever: it is killed.
+    /// It serves until it is killed.
     Killed,
 }
 
-/// What the two sides said on their standard output; of clients, all in turn.
+/// Standard output of both sides; of all clients in order.
 pub(super) struct Said {
     pub(super) server: String,
     pub(super) client: String,
 }
 
-/// Runs a server, then, when it is ready, so many times its client.
+/// Runs a server and, when it is ready, this many clients.
 pub(super) fn pair(
     server: &Command,
     is_ready: impl Fn(&Run) -> bool,
@@ -74,7 +74,7 @@ pub(super) fn pair(
         if started.elapsed() > LIMIT {
             return Err(format!("the server of {client:?} is not ready after {LIMIT:?}"));
         }
-        // What readiness shows in (a file, a port) has no event to wait for.
+        // Readiness shows in a file or a port, for which there is no event to wait for.
         std::thread::sleep(Duration::from_millis(5));
     }
     let running: Vec<Run> = (0..clients).map(|_| Run::start(pin(cores.client(), &limited(client)))).collect();

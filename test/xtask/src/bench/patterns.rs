@@ -1,4 +1,4 @@
-//! How larger programs use EVDs, beside the plain ping-pong: every send completes, requests have an EVD of their own, a CNO or
+//! EVD use as in larger programs, beside the plain ping-pong: every send completes, requests have an EVD of their own, a CNO or
 //! a thread waits, endpoints share an EVD or have a thread each. For any provider.
 #![forbid(unsafe_code)]
 

@@ -15,10 +15,10 @@ use crate::iperf::{self, Flow};
 
 /// Bytes in what `ucx_perftest` calls a megabyte.
 const UCX_MEGABYTE: f64 = 1_048_576.0;
-/// What UCX is told to use on one host.
+/// UCX transports on one host.
 pub(super) const SHARED_MEMORY: &str = "posix,cma,self";
 
-/// What `ucx_perftest` ends with.
+/// Result line of `ucx_perftest`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct UcxSaid {
     /// Overall average in microseconds; for a ping-pong test, of one way.
@@ -48,13 +48,13 @@ impl Ucx {
         Ucx { test, size, count, transports: Some(SHARED_MEMORY), sleeps: false, cores: Cores::Apart }
     }
 
-    /// What one would type.
+    /// The command line.
     pub(super) fn line(&self) -> String {
         let transports = self.transports.map_or(String::new(), |list| format!("UCX_TLS={list} "));
         format!("{transports}ucx_perftest {}", self.words().join(" "))
     }
 
-    /// The same, at either end, for who puts another program before it.
+    /// The command lines of both sides, to be prefixed by another program.
     pub(super) fn ends(&self) -> [String; 2] {
         let variables = self.transports.map_or(String::new(), |list| format!("env UCX_TLS={list} "));
         let words = self.words().join(" ");
@@ -175,14 +175,14 @@ pub(super) struct Sockperf {
     pub(super) test: &'static str,
     pub(super) size: u32,
     pub(super) seconds: u32,
-    /// Both sides look again and again, and do not sleep.
+    /// Both sides poll, and do not sleep.
     pub(super) polls: bool,
     /// Over TCP in place of UDP.
     pub(super) tcp: bool,
 }
 
 impl Sockperf {
-    /// What one would type.
+    /// The command line.
     pub(super) fn line(&self) -> String {
         format!("sockperf {}", self.words().join(" "))
     }
@@ -197,7 +197,7 @@ impl Sockperf {
         text.split(' ').map(str::to_owned).collect()
     }
 
-    /// What both sides are told, each with a blank before it.
+    /// Options of both sides, each after a blank.
     fn flags(&self) -> String {
         [(self.polls, " --nonblocked"), (self.tcp, " --tcp")]
             .iter()

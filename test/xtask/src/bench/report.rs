@@ -1,4 +1,4 @@
-//! What all benches leave: JSON with the facts of the machine, and where it lies.
+//! JSON result files of all benches, with facts about the machine.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::Result;
 
-/// Of the target directory: where all that benches leave lies.
+/// Directory of results in the target directory.
 pub(super) const DIRECTORY: &str = "bench";
 
 /// Settings that change figures, and where the system has them.
@@ -26,7 +26,7 @@ const SETTINGS: [(&str, &str); 6] = [
 /// The packages of sm's peers.
 pub(super) const PEERS: [&str; 2] = ["ucx-utils", "libfabric-bin"];
 
-/// Writes a file of the target directory's `bench/`, and says so.
+/// Writes a result file and prints its path.
 pub(super) fn save(stage: &Stage, name: &str, text: &str) -> Result {
     let path = directory(stage).join(name);
     let written = fs::create_dir_all(directory(stage)).and_then(|()| fs::write(&path, text));
@@ -39,7 +39,7 @@ fn directory(stage: &Stage) -> PathBuf {
     stage.root.ancestors().nth(2).expect("a stage lies in the target directory").join(DIRECTORY)
 }
 
-/// Says so if others used the machine.
+/// Prints a warning if the machine was busy.
 pub(super) fn warn(load: f64) {
     if is_busy(load) {
         println!("the machine was busy before (load {load}): these figures say little");
@@ -82,7 +82,7 @@ fn version(package: &str) -> String {
     said("dpkg-query", &["-W", "-f", "${Version}", package])
 }
 
-/// What a program of the system says, in the repository; nothing where it is not.
+/// Output of a system program that is run in the repository; empty if there is no such program.
 fn said(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).current_dir(workspace()).output();
     output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What is asked of many: connections on one EVD, connecting, memory of idle endpoints. Nobody is beside us.
+//! Measurements with large numbers: connections on one EVD, connects, memory of idle endpoints. Without a peer.
 #![forbid(unsafe_code)]
 
 use super::chart::Across;
@@ -8,14 +8,14 @@ use super::side::{Effort, Ends};
 use crate::Result;
 use crate::json::field;
 
-/// What perf is asked for about so many.
+/// Arguments of perf for a count.
 pub(super) struct Question {
     pub(super) ask: Ask,
     pub(super) count: u32,
     pub(super) answers: Vec<Answer>,
 }
 
-/// Which of its fields is shown.
+/// Field of the output that is shown.
 #[derive(Clone, Copy)]
 pub(super) struct Answer {
     pub(super) field: &'static str,
@@ -75,7 +75,7 @@ pub(super) struct Figure {
     pub(super) samples: Vec<f64>,
 }
 
-/// 8-byte ping-pong over one of so many connections, and over all in turn.
+/// 8-byte ping-pong over one of `count` connections, and over all in turn.
 pub(super) fn crowd(effort: Effort, count: u32) -> Plan {
     let question = |mode, name| Question {
         ask: Ask::new(mode, 8, effort.count(50_000)).with(&["-c", &count.to_string()]),
@@ -98,7 +98,7 @@ pub(super) fn connects(effort: Effort) -> Plan {
     Plan { section: &CONNECTS, title: "connections made".to_owned(), questions }
 }
 
-/// What one of so many costs that nobody uses.
+/// Memory of one idle endpoint among `count`.
 pub(super) fn memory(count: u32) -> Plan {
     let answer = |field, name| Answer { field, name, line: name, unit: "KiB" };
     let answers =

@@ -1,4 +1,4 @@
-//! Who is measured, and what its figure means.
+//! The sides of a measurement, and the meaning of their figures.
 #![forbid(unsafe_code)]
 
 use super::ground::{Ground, Terrain};
@@ -9,7 +9,7 @@ use crate::Result;
 use crate::iperf::{self, Flow};
 use crate::json::field;
 
-/// What a figure is.
+/// Kind of figure.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Shown {
     /// Of half a round trip.
@@ -41,7 +41,7 @@ impl Shown {
         !matches!(self, Shown::Rate | Shown::Bandwidth)
     }
 
-    /// Where our program says it.
+    /// Its field in the output of this project's program.
     fn field(self) -> &'static str {
         match self {
             Shown::Microseconds => "usec",
@@ -53,11 +53,11 @@ impl Shown {
     }
 }
 
-/// One side of a contest: a program and what it is told.
+/// One side of a comparison: a program and its arguments.
 #[derive(Clone, Debug)]
 pub(super) enum Side {
     Ours(Ask),
-    /// As much as it can in about so long, which a short run says.
+    /// Runs for about this time; a short run determines the count.
     Timed {
         ask: Ask,
         seconds: f64,
@@ -73,7 +73,7 @@ pub(super) enum Side {
     TwoPairs(Box<Side>),
 }
 
-/// What one would type at either end.
+/// Command lines of both sides.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Ends {
     pub(super) server: String,
@@ -93,7 +93,7 @@ impl Ends {
 }
 
 impl Side {
-    /// Whose program it is.
+    /// Name of the program.
     pub(super) fn program(&self) -> &'static str {
         match self {
             Side::Ours(_) | Side::Timed { .. } => "perf",
@@ -105,7 +105,7 @@ impl Side {
         }
     }
 
-    /// What one would type at either end; ours over this adapter.
+    /// Command lines of both sides; this project's over this adapter.
     pub(super) fn ends(&self, adapter: &str, terrain: Terrain) -> Ends {
         match self {
             Side::Ours(ask) => Ends::of(ask, adapter, terrain),
@@ -128,7 +128,7 @@ impl Side {
         }
     }
 
-    /// What one would type.
+    /// The command line.
     pub(super) fn line(&self) -> String {
         match self {
             Side::Ours(ask) => ask.line(),
@@ -214,7 +214,7 @@ fn ours(perf: &Perf, ground: &Ground, ask: &Ask, shown: Shown) -> Result<f64> {
     }
 }
 
-/// So many operations last so long, if few of them gave this figure.
+/// Number of operations that take this long, from the figure of a short run.
 fn count_for(seconds: f64, size: u32, shown: Shown, once: f64) -> u32 {
     let count = match shown {
         Shown::Bandwidth => seconds * 1e6 * once / f64::from(size.max(1)),
@@ -224,10 +224,10 @@ fn count_for(seconds: f64, size: u32, shown: Shown, once: f64) -> u32 {
     count.clamp(16.0, 2_000_000.0) as u32
 }
 
-/// How much is done.
+/// Extent of a measurement.
 #[derive(Clone, Copy)]
 pub(super) struct Effort {
-    /// So many runs of each side of a contest, in turns; the median counts.
+    /// Runs of each side, alternating; the median counts.
     pub(super) rounds: usize,
     /// The same, where there is no promise.
     pub(super) few: usize,
@@ -240,12 +240,12 @@ impl Effort {
     /// To see that it can be measured.
     pub(super) const QUICK: Effort = Effort { rounds: 1, few: 1, part: 20 };
 
-    /// How often, in place of so often.
+    /// Number of operations, in place of `full`.
     pub(super) fn count(self, full: u32) -> u32 {
         (full / self.part).max(full.min(20))
     }
 
-    /// How long, in place of so long.
+    /// Duration, in place of `full`.
     pub(super) fn seconds(self, full: f64) -> f64 {
         full / f64::from(self.part)
     }
@@ -262,7 +262,7 @@ pub(super) fn depth(size: u32) -> u32 {
     (BYTES / size.max(1)).clamp(8, 512)
 }
 
-/// So many messages of a size that one run moves about as many bytes as others, and takes a fraction of a second.
+/// Number of messages of a size such that one run moves about the same number of bytes and takes a fraction of a second.
 pub(super) fn stream_count(size: u32) -> u32 {
     const BYTES: u64 = 1 << 30;
     (BYTES / u64::from(size.max(1))).clamp(64, 1_000_000) as u32

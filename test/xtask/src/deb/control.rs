@@ -1,4 +1,4 @@
-//! What a package says about itself: control file, symbols, changelog, copyright, and what lintian is told.
+//! Metadata of packages: control file, symbols, changelog, copyright, and lintian overrides.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -14,12 +14,12 @@ use crate::quiet::{run_quietly, text_of};
 
 /// The source package.
 const SOURCE: &str = "dapl-rs";
-/// Who packs: `DEBFULLNAME` and `DEBEMAIL` come first, as with Debian's own tools.
+/// The maintainer: `DEBFULLNAME` and `DEBEMAIL` take precedence, as with Debian's own tools.
 const MAINTAINER: (&str, &str) = ("dapl-rs packagers", "packages@dapl-rs.invalid");
 /// The revision of the packaging.
 const REVISION: &str = "1";
 
-/// What all packages of a build share.
+/// Data common to all packages of a build.
 pub(super) struct Control {
     arch: String,
     version: String,
@@ -179,7 +179,7 @@ fn binaries(root: &Path) -> Result<Vec<String>> {
     Ok(list.lines().map(str::to_owned).collect())
 }
 
-/// Ours, and that of all that is linked in.
+/// Licences of this project and of all linked crates.
 fn copyright() -> Result<String> {
     let read = |name: &str| fs::read_to_string(workspace().join(name)).map_err(|error| format!("{name}: {error}"));
     let mit = read("LICENSE-MIT")?;

@@ -39,7 +39,7 @@ const HARDENED: [&str; 8] = [
     "-Wformat",
 ];
 
-/// What was asked for.
+/// Arguments of the command.
 struct Wish {
     profile: Profile,
     output: PathBuf,
@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &cli::Deb) -> Result {
     Ok(())
 }
 
-/// Runs the command again, in an environment of its own: where it builds, what no file may tell of.
+/// Runs the command again with a build directory of its own and remapped paths.
 fn prepared(build: &Path, output: &Path) -> Result {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let home = std::env::var("CARGO_HOME").unwrap_or_else(|_| {

@@ -12,25 +12,25 @@ pub(crate) struct Package {
     pub(crate) section: &'static str,
     /// Whether packages of several architectures can be installed together.
     pub(crate) is_multi_arch: bool,
-    /// What it needs besides what its programs and libraries are linked with; `{version}` is this version.
+    /// Dependencies besides linked libraries; `{version}` is this version.
     pub(crate) depends: &'static [&'static str],
-    /// What is of use beside it.
+    /// Recommended packages.
     pub(crate) recommends: &'static [&'static str],
-    /// What else may be.
+    /// Suggested packages.
     pub(crate) suggests: &'static [&'static str],
-    /// What it is, in a line.
+    /// One-line description.
     pub(crate) summary: &'static str,
     /// And in more of them.
     pub(crate) description: &'static [&'static str],
-    /// Paths: `*` at the end stands for anything, `@` for the directory of libraries.
+    /// Paths: a final `*` matches anything, `@` is the directory of libraries.
     files: &'static [&'static str],
     /// The provider's drop-in for dat.conf: its name, and how its lines of the sample begin.
     pub(crate) drop_in: Option<(&'static str, &'static str)>,
-    /// What lintian is told, and why.
+    /// lintian overrides with reasons.
     pub(crate) overrides: &'static [(&'static str, &'static str)],
 }
 
-/// Why a provider's library is named by its transport and not by its package, and has no symbols file.
+/// Reasons: a provider's library is named by its transport and not by its package, and has no symbols file.
 const PLUGIN: [(&str, &str); 3] = [
     ("package-name-doesnt-match-sonames", "A plugin of libdat.so.1, opened by name and never linked with."),
     ("no-symbols-control-file", "As above: nobody is built against it."),

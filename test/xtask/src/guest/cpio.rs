@@ -1,12 +1,13 @@
-//! The archive from which a kernel fills its first file system ("newc", Documentation/driver-api/early-userspace/buffer-format).
+//! The archive from which a kernel fills its initial file system ("newc",
+//! Documentation/driver-api/early-userspace/buffer-format).
 //!
-//! Pure: bytes in, bytes out. Makes regular files and folders, which is all that an initramfs of ours needs.
+//! Pure. Writes regular files and folders only, which is all that the guests' initramfs needs.
 #![forbid(unsafe_code)]
 
 const FOLDER: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 
-/// An archive under way.
+/// An archive being written.
 pub(super) struct Archive {
     bytes: Vec<u8>,
     entries: u32,

@@ -18,7 +18,7 @@ use crate::{Result, setup};
 const META: &str = "linux-image-amd64";
 /// One program that is all of the first file system.
 const BUSYBOX: &str = "busybox-static";
-/// What a kernel's packages are called; the rest of what they want is for booting from a disk.
+/// Names of a kernel's packages; its other dependencies are for booting from a disk.
 const PACKAGES: [&str; 2] = ["linux-image-", "linux-modules-"];
 
 /// Without these there is no guest. Some are part of some kernels.
@@ -38,10 +38,10 @@ const NEEDED: [&str; 14] = [
     "sch_netem",
     "udp_tunnel",
 ];
-/// rxe asks for a checksum by name and fails with "failed to add" when nobody offers it. Newer kernels have it built in.
+/// rxe requests a checksum algorithm by name and fails with "failed to add" if there is none. Newer kernels have it built in.
 const WANTED: [&str; 3] = ["crc32_generic", "crc32_pclmul", "ip6_udp_tunnel"];
 
-/// What a guest is started from.
+/// Files that a guest boots from.
 pub(super) struct Kernel {
     place: PathBuf,
 }
@@ -55,7 +55,7 @@ impl Kernel {
         }
         let fresh = place.with_extension(format!("fresh-{}", std::process::id()));
         let made = make(&fresh).and_then(|()| settle(&fresh, place));
-        // What is left of a failure is of no use to anybody.
+        // A failed build leaves nothing behind.
         let _ = fs::remove_dir_all(&fresh);
         made.map(|()| kernel)
     }
@@ -83,7 +83,7 @@ impl Kernel {
     }
 }
 
-/// What a kernel in the cache was made for.
+/// Key of a cached kernel.
 fn purpose() -> String {
     format!("{} {}\n", NEEDED.join(" "), WANTED.join(" "))
 }
@@ -189,7 +189,7 @@ fn load_order<'a>(dependencies: &'a str, builtin: &str) -> Result<Vec<&'a str>> 
     let rules: BTreeMap<String, (&str, &str)> = rules.map(|(path, rest)| (name_of(path), (path, rest))).collect();
     let inside: Vec<String> = builtin.lines().map(name_of).collect();
     let mut order = Vec::new();
-    // The checksums go before who asks for them.
+    // The checksum modules are loaded before the modules that need them.
     for name in WANTED.iter().chain(&NEEDED) {
         if rules.contains_key(*name) {
             load(name, &rules, &mut order);

@@ -1,10 +1,9 @@
-//! A guest: a Debian kernel in qemu that sees this machine's files, for what this machine's own kernel lacks.
+//! A guest: a Debian kernel in qemu that sees this machine's files, for features that this machine's own kernel lacks.
 //!
-//! It has the RDMA device rxe0 (verbs over Ethernet, in software). Its root is this machine's, read only, below a layer of
-//! memory; one folder is shared at the same path for what is to come back. Commands run one after another, as root. No guest
-//! outlives its `Guest`, or the thread that started it: the kernel sees to that. Needs no KVM; it is emulated, so all that
-//! is to be measured here is how much code runs (`Clock::Instructions`). What lies on this machine below /proc, /sys and
-//! /dev (so also /dev/shm) is not to be seen.
+//! It has the RDMA device rxe0 (soft-RoCE). Its root is this machine's, read only, below a layer of memory; one folder is
+//! shared at the same path for results. Commands run one after another, as root. The kernel kills a guest when its `Guest`, or
+//! the thread that started it, is gone. Needs no KVM; it is emulated, so the only useful measure is how much code runs
+//! (`Clock::Instructions`). This machine's /proc, /sys and /dev (so also /dev/shm) are not visible.
 #![forbid(unsafe_code)]
 
 pub(crate) mod command;
@@ -28,22 +27,21 @@ use kernel::Kernel;
 const INIT: &str = include_str!("init.sh");
 /// Ten seconds on two processors that have other work as well.
 const BOOT: Duration = Duration::from_secs(120);
-/// Between being told to go and being gone.
+/// Time for a guest to power off.
 const FAREWELL: Duration = Duration::from_secs(30);
-/// What is shown of the console of a guest that failed.
+/// Console lines that are shown of a guest that failed.
 const LAST_WORDS: usize = 60;
 /// The wire between two guests: a socket in the folder of the first.
 const WIRE: &str = "wire";
-/// What the kernel is told. The clock is the processor's: others are devices, and emulated. Programs and kernel lie where
-/// they lay the last time (a guest that places them at random is translated again for each process, which takes three times
-/// as long as all else), and nothing guards a processor that is not there against its own speculation. The console takes
-/// its bytes one at a time, so only errors go there; the rest is in the kernel's own buffer.
+/// Kernel command line. The clock is the processor's, since others are emulated devices. Address randomisation is off: code at
+/// a new address is translated again for each process, which takes three times as long as all else. Mitigations for speculation
+/// are off. The console takes one byte at a time, so only errors go there; the rest is in the kernel's buffer.
 const KERNEL: &str =
     "console=ttyS0 loglevel=4 panic=-1 tsc=reliable clocksource=tsc norandmaps nokaslr mitigations=off";
 /// All there is, but for copies that would be made byte by byte.
 const PROCESSOR: &str = "max,-erms";
 
-/// What the guest's link is.
+/// The guest's network link.
 #[derive(Clone, Copy)]
 pub(crate) enum Link<'a> {
     /// A made-up one; only the guest itself is there.
@@ -68,20 +66,20 @@ impl Link<'_> {
         if matches!(self, Link::Alone) { "d0" } else { "eth0" }
     }
 
-    /// How many it has. Two guests share what a small machine has: an emulated processor that is not run when another waits
-    /// for it costs more than it brings.
+    /// Number of emulated processors. Two guests share a small machine: an emulated processor that is not scheduled when
+    /// another waits for it costs more than it brings.
     fn processors(self) -> &'static str {
         if matches!(self, Link::Alone) { "2" } else { "1" }
     }
 }
 
-/// What the guest's clock shows.
+/// The guest's clock.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(crate) enum Clock {
     /// The time. Two processors.
     Time,
-    /// What its only processor has executed: a nanosecond per instruction, besides the time that it has nothing to do. So
-    /// what ran is measured, to a few instructions, however busy this machine is.
+    /// Instructions executed by its only processor, a nanosecond each, plus idle time. So a figure is exact to a few
+    /// instructions however busy this machine is.
     Instructions,
 }
 
@@ -93,7 +91,7 @@ pub(crate) struct Guest {
     token: String,
     share: PathBuf,
     jobs: u32,
-    /// The end of the command that runs, when somebody heard it who waited for something else.
+    /// Exit status of the command that runs, if it was read while waiting for something else.
     ended: Option<String>,
     failed: bool,
 }
@@ -108,13 +106,13 @@ pub(crate) fn prepare() -> Result {
     Kernel::find(&home().join("kernel")).map(drop)
 }
 
-/// Removes what failed guests of earlier processes left to look at.
+/// Removes the folders of failed guests of earlier processes.
 fn sweep() {
     for folder in fs::read_dir(home()).into_iter().flatten().flatten() {
         let name = folder.file_name().to_string_lossy().into_owned();
         let owner = name.strip_prefix("run-").and_then(|rest| rest.split('-').next());
         if owner.is_some_and(|owner| !Path::new("/proc").join(owner).exists()) {
-            // Whatever stays is in nobody's way.
+            // A folder that cannot be removed does no harm.
             let _ = fs::remove_dir_all(folder.path());
         }
     }
@@ -141,7 +139,7 @@ impl Guest {
         let name = format!("run-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let kernel = Kernel::find(&home().join("kernel"))?;
         let share = home().join(&name);
-        // As it is without symbolic links, which lead elsewhere where the guest's own program stands.
+        // Without symbolic links, which have other targets inside the guest's initial root.
         let share = fs::create_dir_all(&share).and_then(|()| fs::canonicalize(&share));
         let share = share.map_err(|error| format!("{}: {error}", home().display()))?;
         let token = format!("guest-{name}-says");
@@ -256,7 +254,7 @@ impl Guest {
                 Err(RecvTimeoutError::Disconnected) => return Err(self.wreck("qemu has ended")),
             };
             let line = line.trim_end_matches(['\n', '\r']);
-            // Output that ends without a new line stands before the word.
+            // Output that ends without a newline precedes the token on its line.
             match line.split_once(&self.token) {
                 None if see(line) => return Ok(String::new()),
                 None => {}
@@ -270,7 +268,7 @@ impl Guest {
         }
     }
 
-    /// Ends it, and says what is known about why.
+    /// Ends the guest, and returns what is known about the cause.
     fn wreck(&mut self, reason: &str) -> String {
         self.failed = true;
         let _ = self.qemu.kill();
@@ -301,12 +299,12 @@ impl Drop for Guest {
 
 /// Its standard input and output are a port of the guest's, its folder is shared.
 fn qemu(kernel: &Kernel, link: Link<'_>, clock: Clock) -> Command {
-    // Whatever becomes of us, it must not stay.
+    // The guest must die with this process.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "qemu-system-x86_64", "-nodefaults", "-no-user-config"]);
     command.args(match clock {
         Clock::Time => vec!["-accel", "tcg,thread=multi", "-smp", link.processors()],
-        // sleep=on: with nothing to do its time is ours, so that what it waits for from us does not come late.
+        // sleep=on: an idle guest follows real time, so that input from this machine is not late.
         Clock::Instructions => vec!["-accel", "tcg,thread=single", "-smp", "1", "-icount", "shift=0,sleep=on"],
     });
     command.args(["-cpu", PROCESSOR, "-m", "2048", "-display", "none", "-no-reboot", "-append", KERNEL, "-kernel"]);
@@ -324,7 +322,7 @@ fn qemu(kernel: &Kernel, link: Link<'_>, clock: Clock) -> Command {
             (format!("server=off,addr.path=../{folder}/{WIRE}"), 2)
         }
     };
-    // Of qemu 7.2 and later; the older kind takes a port of this machine, which somebody else may have.
+    // Needs qemu 7.2; the older kind takes a port of this machine, which may be in use.
     command.args(["-netdev", &format!("stream,id=wire,addr.type=unix,{wire}")]);
     command.args(["-device", &format!("virtio-net-pci,netdev=wire,romfile=,mac=52:54:00:12:34:{last:02}")]);
     command
@@ -376,7 +374,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(60);
 
-    /// What the guest's own program does, by a shell of this machine.
+    /// The guest's init, run by a shell of this machine.
     const AGENT: &str = "while read -r job; do [ $job = off ] && exit; sh ./$job </dev/null 2>&1; echo \"T $?\"; done";
 
     fn double(name: &str, text: &str) -> Guest {

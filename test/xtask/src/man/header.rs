@@ -1,4 +1,4 @@
-//! Prototypes, out of the headers that are installed: what a page's SYNOPSIS shows, and its PARAMETERS are held against.
+//! Prototypes from the installed headers, for SYNOPSIS and for checking PARAMETERS.
 #![forbid(unsafe_code)]
 
 /// A function of a header.
@@ -6,7 +6,7 @@
 pub(crate) struct Prototype {
     /// Its name.
     pub(crate) name: String,
-    /// How C declares it, in lines.
+    /// Its C declaration, in lines.
     pub(crate) lines: Vec<String>,
     /// The names of its parameters, in order.
     pub(crate) parameters: Vec<String>,

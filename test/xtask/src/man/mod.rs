@@ -1,8 +1,8 @@
-//! Manual pages: what stands in `docs/man/`, with what the code knows better: prototypes out of the headers, variables and
-//! their ranges out of the table of docs/settings.md (which a test holds against the code), date and version of the release.
+//! Manual pages: the texts of `docs/man/`, completed by prototypes from the headers, variables and their ranges from the table
+//! of docs/settings.md (which a test compares with the code), date and version of the release.
 //!
-//! A page that is not as it should be (parameters of another name, a term twice) is an error here, not in a reader's hands.
-//! What the suites know (return codes, options of programs) they check themselves, on what this writes.
+//! A page with an error (wrong parameter names, a duplicate term) is refused here. The suites check return codes and options of
+//! programs on the output.
 #![forbid(unsafe_code)]
 
 mod header;
@@ -110,7 +110,7 @@ fn declared() -> Result<BTreeMap<String, (Prototype, &'static str)>> {
     Ok(all)
 }
 
-/// What the page's SYNOPSIS shows: its own, or the prototype, which its parameters must fit.
+/// The page's SYNOPSIS: its own, or the prototype, whose parameters the page must explain.
 fn synopsis(page: &mut Page, declared: &BTreeMap<String, (Prototype, &'static str)>) -> Result<Vec<String>> {
     let written =
         page.sections.iter().position(|(heading, _)| heading == "SYNOPSIS").map(|at| page.sections.remove(at));

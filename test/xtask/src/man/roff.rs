@@ -76,7 +76,7 @@ fn code(out: &mut String, lines: &[String]) {
     *out += ".fi\n";
 }
 
-/// Running text, its code in bold, each sentence on a line of its own.
+/// Running text with code in bold, each sentence on a line of its own.
 fn line(out: &mut String, text: &str) {
     let mut whole = String::new();
     for (at, part) in text.split('`').enumerate() {
@@ -111,7 +111,7 @@ fn place_to_break(text: &str) -> Option<usize> {
     text.match_indices(' ').map(|(at, _)| at).take_while(|at| *at <= WIDTH).last().or_else(|| text.find(' '))
 }
 
-/// What Markdown links to, by its words alone.
+/// Replaces Markdown links by their texts.
 fn links(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;

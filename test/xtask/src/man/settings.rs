@@ -1,6 +1,6 @@
 //! The variables of docs/settings.md, for the manual pages of the providers that read them. Pure.
 //!
-//! A paragraph `{variables: sm}` of a page stands for all rows of that owner: each variable with its meaning.
+//! A paragraph `{variables: sm}` of a page is replaced by all rows of that owner: each variable with its meaning.
 #![forbid(unsafe_code)]
 
 use super::source::{Block, Page};

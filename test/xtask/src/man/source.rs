@@ -1,7 +1,7 @@
-//! A manual page as it is written below `docs/man/`: a small part of Markdown, so that it can be read where it lies.
+//! Parser of manual pages in `docs/man/`: a small subset of Markdown, so that they can be read in place.
 //!
-//! The first line is `# name(section) - what it is`. Paragraphs, `-` lists, fenced code and `##` headings follow. A list
-//! whose items begin with code and a colon explains terms. Rows of tables are not understood. Pure.
+//! The first line is `# name(section) - description`. Paragraphs, `-` lists, fenced code and `##` headings follow. A list whose
+//! items begin with code and a colon explains terms. Tables are not supported. Pure.
 #![forbid(unsafe_code)]
 
 /// A page.
@@ -13,13 +13,13 @@ pub(crate) struct Page {
     pub(crate) section: u8,
     /// For the NAME line.
     pub(crate) brief: String,
-    /// What stands before the first heading.
+    /// Text before the first heading.
     pub(crate) description: Vec<Block>,
     /// Headings, and what is below each.
     pub(crate) sections: Vec<(String, Vec<Block>)>,
 }
 
-/// What a page is made of.
+/// Elements of a page.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Block {
     /// Running text.
@@ -34,7 +34,7 @@ pub(crate) enum Block {
     Heading(String),
 }
 
-/// Reads a page; an `Err` says what is wrong.
+/// Parses a page.
 pub(crate) fn parse(text: &str) -> Result<Page, String> {
     let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
     let (name, section, brief) = title(first).ok_or_else(|| format!("\"{first}\" is not `# name(section) - brief`"))?;
@@ -85,7 +85,7 @@ fn block(text: String) -> Block {
 }
 
 impl Page {
-    /// What stands below a heading.
+    /// Elements below a heading.
     pub(crate) fn below(&self, heading: &str) -> &[Block] {
         self.sections.iter().find(|(name, _)| name == heading).map_or(&[], |(_, blocks)| blocks)
     }

@@ -1,6 +1,6 @@
-//! What must be noticed, and soon: a peer that is killed, a link that is down, a host that is gone, a firewall.
+//! Failures that must be detected in time: a killed peer, a link that is down, a host that is gone, a firewall.
 //!
-//! Who is left gets one event that says the end, all that it posted back, and then silence (`net -e` checks that).
+//! The surviving side gets one disconnect event, all its posts back, and nothing afterwards (`net -e` checks that).
 #![forbid(unsafe_code)]
 
 use std::process::Command;
@@ -16,11 +16,11 @@ use super::wire::{DEVICE, Wire};
 use crate::Result;
 use crate::quiet::run_quietly;
 
-/// Nobody who is left may need longer to see it: more than all retries take, unless somebody sets the settings.
+/// Longest time to detect the end: more than all retries take with default settings.
 const BOUND: Duration = Duration::from_secs(60);
 /// For a stream that never ends by itself: the client's seconds.
 const FOR_EVER: &str = "600";
-/// What may be left of the connection.
+/// Last line of a program whose connection has ended.
 const GONE: &str = "OK (disconnected;";
 /// Messages of an unreachable host that a connection survives: several for each question that it asks its peer.
 const HINTS: u64 = 12;
@@ -37,7 +37,7 @@ pub(super) fn checks() -> Vec<Check> {
         Check::new("ends::host_is_unreachable", |s, wire| {
             both_see(s, wire, GONE, || {
                 wire.ip(0, &["addr", "flush", "dev", DEVICE])?;
-                // Who asks for it now gets no answer.
+                // From now on an ARP request gets no answer.
                 wire.ip(1, &["neigh", "flush", "dev", DEVICE])
             })
         }),
@@ -104,7 +104,7 @@ fn hinted(setting: &Setting, wire: &Wire) -> Result {
     pair.end_well(GOOD)
 }
 
-/// Nothing is sent any more; only what keeps a connection alive can tell.
+/// No data is sent; only keepalives can detect the loss.
 fn idle(setting: &Setting, wire: &Wire) -> Result {
     let pair = setting.flow(wire, Family::V4, &["-2", "-e", "-i", "-t", "1"]);
     let _silence = wire.apply_to_both(Rule::Silence)?;

@@ -1,4 +1,5 @@
-//! What must get through, byte for byte: over a wire that loses, cuts long packets, is slow or full, or leads elsewhere.
+//! Transfers that must succeed byte for byte: over a link that drops packets, has a small MTU, is slow or congested, or is
+//! rerouted.
 #![forbid(unsafe_code)]
 
 use std::thread::sleep;
@@ -13,7 +14,7 @@ use super::wire::{self, ADDRESSES, Wire};
 use crate::Result;
 use crate::iperf::{self, Flow};
 
-/// What `net` says last when all went well.
+/// Last line of `net` after success.
 pub(super) const GOOD: &str = "OK (disconnected;";
 /// Of the link that flows share: slow enough that no processor is the limit.
 const SHARED_MEGABITS: u32 = 200;
@@ -131,7 +132,7 @@ fn fairness() -> Vec<Check> {
     let mut links = vec![("policer", 0, Rule::Policer { megabits: SHARED_MEGABITS })];
     if wire::has_queues() {
         links.extend([("short_queue", 1, queue(5)), ("long_queue", 1, queue(40))]);
-        // What this host itself cannot queue is reported to the sender.
+        // A packet that this host itself cannot queue is reported to the sender.
         checks.push(Check::new("flow::over_a_queue_that_is_full", move |s, wire| {
             let _queues = wire.apply_to_both(queue(5))?;
             s.flow(wire, Family::V4, &["-2", "-b", "1048576"]).end_well(GOOD)
@@ -156,8 +157,8 @@ fn fairness() -> Vec<Check> {
     checks
 }
 
-/// A flow of ours beside one of TCP, both with this algorithm, over one slow link: ours has between `least` and twice what TCP has
-/// beside itself there. The kernel's BBR is version 1, ours is version 3.
+/// A usnic flow beside a TCP flow, both with this algorithm, over one slow link: ours gets between `least` and twice the share
+/// that TCP gets beside itself there. The kernel's BBR is version 1, ours is version 3.
 fn share(setting: &Setting, wire: &Wire, (end, rule): (usize, Rule), algorithm: &'static str, least: f64) -> Result {
     // A policer lets pass what it saved up in a second, which the first flow gets.
     const SECONDS: u32 = 15;

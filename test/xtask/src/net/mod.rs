@@ -1,12 +1,12 @@
-//! The suite `net`: the usnic provider between two network namespaces, over a wire that is spoilt on purpose. One line per
-//! check, as cargo's suites report.
+//! The suite `net`: the usnic provider between two network namespaces, over an impaired link. One line per check, as cargo's
+//! suites print.
 //!
-//! A check is a function over a wire of its own (`wire`), which it spoils with `rule`s; what it needs to run is in `setting`.
-//! The checks are `flows` (what must get through, whole), `settings` (the same, with settings that change what is on the wire),
-//! `ends` (what must be noticed) and `trust` (which process gets a request). None asserts how fast anything is, but that a flow
-//! shares a link with the kernel's TCP as that does with itself; limits are there to end what hangs.
+//! A check is a function over a link of its own (`wire`), which it impairs by `rule`s; `setting` has what it runs. The checks
+//! are `flows` (transfers that must succeed), `settings` (the same, with settings that change packets), `ends` (failures that
+//! must be detected) and `trust` (which process gets a request). No speed is asserted, except that a flow shares a link with
+//! the kernel's TCP as that does with itself; limits end what hangs.
 //!
-//! Says "skipped" on a machine on which there can be no such wire; `--required` makes that a failure.
+//! Prints "skipped" on a machine without such links; `--required` makes that a failure.
 #![forbid(unsafe_code)]
 
 mod ends;
@@ -39,7 +39,7 @@ impl Check {
     }
 }
 
-/// Runs it: all, or the checks whose names have one of the words in them.
+/// Runs all checks, or those whose names contain one of the words.
 pub(crate) fn run(is_required: bool, words: &[String]) -> Result {
     match wire::prepare() {
         Ok(()) => {}

@@ -1,6 +1,6 @@
-//! What can be done to a network, as values, and as the text that nft or tc wants for it.
+//! Network impairments, as values and as text for nft or tc.
 //!
-//! Pure: `wire` applies them. A rule is for one end, and for what comes in there, unless it says otherwise.
+//! Pure: `wire` applies them. A rule is for one end, and for incoming packets unless it says otherwise.
 #![forbid(unsafe_code)]
 
 use super::wire::DEVICE;
@@ -8,25 +8,25 @@ use super::wire::DEVICE;
 /// One thing that is wrong with the network.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Rule {
-    /// So many of a thousand TCP and UDP packets are lost, at random.
+    /// Drops this many of a thousand TCP and UDP packets, at random.
     Loss { per_mille: u32 },
-    /// IP packets longer than this vanish, and nobody is told.
+    /// Drops longer IP packets silently.
     BlackHole { longest: u32 },
     /// From now on everything is lost.
     Silence,
-    /// No UDP is let in, and each sender is told by ICMP that this host is unreachable.
+    /// Rejects UDP with ICMP host unreachable.
     HostUnreachable,
     /// A firewall that lets in no UDP but to these ports.
     Only { ports: &'static str },
-    /// A policer: what comes faster than so many millions of bits in a second is lost.
+    /// A policer: drops what exceeds this rate in Mbit/s.
     Policer { megabits: u32 },
-    /// What leaves waits in a queue of so many milliseconds, which is emptied at this rate.
+    /// Outgoing packets wait in a queue of this many milliseconds, which is emptied at this rate.
     Queue { megabits: u32, milliseconds: u32 },
     /// The other end seems to be at another address, and is reached there.
     Moved { from: &'static str, to: &'static str },
 }
 
-/// Who applies a rule.
+/// The program that applies a rule.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum Text {
     /// A table of nft's, and its name, with its family.

@@ -1,4 +1,4 @@
-//! What the checks run: the staged libraries, a registry for each end of a wire, dtest, and `test/c/net.c`.
+//! Environment of the checks: the staged libraries, a registry for each end of a link, dtest, and `test/c/net.c`.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub(super) enum Family {
 }
 
 impl Family {
-    /// Where the server is, and so what `-h` wants.
+    /// Address of the server, for `-h`.
     pub(super) fn host(self) -> &'static str {
         match self {
             Family::V4 => ADDRESSES[0],
@@ -49,15 +49,15 @@ fn registry(place: &str) -> String {
     format!("usnic0 u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"{place}\" \"\"\n")
 }
 
-/// A program at an end, with the registry of a room.
+/// Starts a program at an end, with the registry of an environment.
 fn start(wire: &Wire, end: usize, room: &Room, program: &Path, arguments: &[&str], set: Environment<'_>) -> Run {
     let mut command = room.command(program, arguments);
-    // Rooms differ in it, so that they can share a host; these share one port.
+    // Test environments use different ports, so that they can share a host; these share one port.
     command.env("DAPL_USNIC_PORT", PORT);
     Run::start(wire.command(end, command.envs(set.iter().copied())))
 }
 
-/// Where both listen.
+/// UDP port of both ends.
 pub(super) const PORT: &str = "17471";
 
 /// All of it. With all assertions.
@@ -133,7 +133,7 @@ impl Setting {
         Pair { server, client, _rooms: rooms }
     }
 
-    /// `net` between two addresses of end 0, to its end. Both sides show their counters when the connection ends.
+    /// `net` between two addresses of end 0, until it ends. Both sides print their counters when the connection ends.
     pub(super) fn flow_within(&self, wire: &Wire, client_at: &str) -> Result<[Finished; 2]> {
         let places = [ADDRESSES[0], client_at];
         let rooms = places.map(|place| Room::new(&self.stage, Some(&registry(place))));
@@ -182,7 +182,7 @@ pub(super) fn judge(who: &str, finished: &Finished, last: &str) -> Result {
     }
 }
 
-/// A program that is not ours, at an end.
+/// Starts a system program at an end.
 pub(super) fn other(wire: &Wire, end: usize, command: &Command) -> Run {
     Run::start(wire.command(end, command))
 }

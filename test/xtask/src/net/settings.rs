@@ -1,5 +1,4 @@
-//! Settings that change what is on the wire: a flow gets through with each, where packets are lost; and who has no key gets
-//! nowhere.
+//! Settings that change packets: a transfer succeeds with each on a lossy link, and a peer without the key gets no connection.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, OpenOptions};
@@ -14,7 +13,7 @@ use super::setting::{Environment, Family, LIMIT, Setting};
 use super::wire::Wire;
 use crate::Result;
 
-/// What both sides are told, and what the check is called.
+/// Variables of both sides, and the name of the check.
 const SETTINGS: [(&str, Environment<'static>); 2] =
     [("cubic", &[("DAPL_USNIC_CONGESTION", "cubic")]), ("small_buffers", &[("DAPL_USNIC_BUFFER", "65536")])];
 pub(super) const KEY: &str = "DAPL_USNIC_KEY";
@@ -52,7 +51,7 @@ fn lossy(setting: &Setting, wire: &Wire, set: Environment<'_>) -> Result {
     setting.flow_with(wire, Family::V4, &["-2"], [set, set]).end_well(GOOD)
 }
 
-/// The client gets no connection, and is told so; the server's program hears nothing, and its log names the cause.
+/// The client gets no connection and an event that says so; the server's program gets nothing, and its log names the cause.
 fn strangers(setting: &Setting, wire: &Wire, set: [Environment<'_>; 2], cause: &str) -> Result {
     let pair = setting.begin(wire, Family::V4, &[], set);
     let client = pair.client.finish(LIMIT);
@@ -83,7 +82,7 @@ impl KeyFile {
 
 impl Drop for KeyFile {
     fn drop(&mut self) {
-        // It is in nobody's way.
+        // A file that cannot be removed does no harm.
         let _ = fs::remove_file(&self.0);
     }
 }

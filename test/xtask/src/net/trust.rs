@@ -1,5 +1,6 @@
-//! Who gets requests: processes of one user share the port of set-ups and pass requests on to each other; no process of another
-//! user gets one, or keeps a listener from listening; and none that is stopped keeps requests from the others.
+//! Delivery of requests between users: processes of one user share the port for connection setup and pass requests on to each
+//! other. A process of another user gets no request and cannot block a listener, and a stopped process does not keep requests
+//! from the others.
 #![forbid(unsafe_code)]
 
 use std::process::Command;
@@ -13,7 +14,7 @@ use super::wire::{ADDRESSES, Wire};
 use crate::Result;
 use crate::quiet::run_quietly;
 
-/// Of the user whose requests nobody else gets, and of those that try.
+/// The user of attacking processes.
 const ANOTHER_USER: &str = "65534";
 const OK: &str = "listeners: OK";
 
@@ -29,7 +30,7 @@ pub(super) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Where the programs of a check run: those of the listeners' host share a base directory.
+/// Hosts of a check's programs; those of the listeners' host share a base directory.
 struct Hosts<'a> {
     setting: &'a Setting,
     wire: &'a Wire,

@@ -1,8 +1,8 @@
-//! Two network namespaces with a wire between them, and rules that spoil it until they are dropped.
+//! Two network namespaces with a link between them, and rules that impair it until they are dropped.
 //!
-//! Nothing stays: a keeper, a process of its own, kills what still runs in the namespaces and removes them as soon as its
-//! standard input ends, so also when this process was killed. What a keeper that was killed itself left, the next `sweep`
-//! finds by the dead owner's number in the name. Touches no other namespace, and no device of this machine.
+//! Nothing is left behind: a keeper process kills what still runs in the namespaces and removes them when its standard input
+//! ends, so also when this process was killed. What a killed keeper left is found by the next `sweep`, by the dead owner's pid
+//! in the name. No other namespace and no device of this machine is touched.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -17,15 +17,15 @@ use crate::{Result, setup};
 
 /// The end of the wire, at both ends.
 pub(crate) const DEVICE: &str = "d0";
-/// Where the ends are: of the addresses that are for documentation.
+/// Addresses of the ends, from the documentation range.
 pub(crate) const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 /// The same, in IPv6.
 pub(crate) const V6: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
-/// What a wire takes unless somebody says otherwise.
+/// Default MTU of a link.
 const MTU: u32 = 1500;
-/// What every namespace of ours is called first; then come the owner's process, a number, and which end it is.
+/// Prefix of the namespaces' names; the owner's pid, a number, and the end follow.
 const PREFIX: &str = "dapl-wire-";
-/// Where `ip netns` keeps them.
+/// Directory of `ip netns`.
 const NAMESPACES: &str = "/run/netns";
 
 /// $@ are the namespaces. A terminal's signals go to it as well as to its owner, and are not for it.
@@ -49,7 +49,7 @@ pub(crate) struct Applied {
     undo: Command,
 }
 
-/// Whether wires can be laid here: root, programs, and a kernel that knows all of it. Installs what can be installed.
+/// Whether links can be made here: root, programs, and kernel features. Installs what can be installed.
 pub(crate) fn prepare() -> Result {
     if !setup::is_root() {
         return Err("network namespaces are for root".to_owned());
@@ -70,18 +70,18 @@ pub(crate) fn has_queues() -> bool {
     Wire::lay().and_then(|wire| wire.apply(0, rule).map(drop)).is_ok()
 }
 
-/// Removes what dead processes left.
+/// Removes namespaces of dead processes.
 pub(crate) fn sweep() {
     for entry in fs::read_dir(NAMESPACES).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         if owner(&name).is_some_and(|owner| !Path::new("/proc").join(owner).exists()) {
-            // Whatever stays is in nobody's way.
+            // A namespace that cannot be removed does no harm.
             let _ = Command::new("sh").args(["-c", KEEPER, "keeper", &name]).stdin(Stdio::null()).output();
         }
     }
 }
 
-/// Whose a namespace is, if it is of ours.
+/// The owner's pid in a namespace's name, if the name has this form.
 fn owner(name: &str) -> Option<&str> {
     let owner = name.strip_prefix(PREFIX)?.split('-').next()?;
     owner.bytes().all(|byte| byte.is_ascii_digit()).then_some(owner).filter(|owner| !owner.is_empty())
@@ -94,7 +94,7 @@ impl Wire {
         let name = format!("{PREFIX}{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let names = ["a", "b"].map(|end| format!("{name}-{end}"));
         let mut keeper = Command::new("sh");
-        // In a folder that nobody wants to remove.
+        // In a folder that is never removed.
         keeper.args(["-c", KEEPER, "keeper"]).args(&names).current_dir("/");
         keeper.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let keeper = keeper.spawn().map_err(|error| format!("sh: {error}"))?;
@@ -218,7 +218,7 @@ fn feed(command: &mut Command, text: &str) -> Result {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(failed)?;
     let mut stdin = child.stdin.take().expect("it is piped");
-    // It may end before it has read all; then its status says so.
+    // It may exit before it has read all; then its status says so.
     let _ = stdin.write_all(text.as_bytes());
     drop(stdin);
     let output = child.wait_with_output().map_err(failed)?;

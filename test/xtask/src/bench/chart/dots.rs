@@ -1,4 +1,4 @@
-//! Dots, row by row, on one logarithmic axis: ratios of figures that have nothing else in common, beside a line at 1.
+//! Rows of dots on one logarithmic axis: ratios of unrelated figures, with a line at 1.
 //!
 //! For pages only, so it brings no style of its own.
 #![forbid(unsafe_code)]
@@ -10,17 +10,17 @@ use super::{BOTTOM, ENTRY, HEIGHT, SHADES, Scale, TOP, WIDTH, framed, label, log
 /// Rows of dots.
 pub(in crate::bench) struct Dots {
     pub(in crate::bench) title: String,
-    /// What the axis shows.
+    /// Label of the axis.
     pub(in crate::bench) across: String,
     /// The axis goes from one power of this to another.
     pub(in crate::bench) base: f64,
-    /// Whose dots they are.
+    /// Names of the dots.
     pub(in crate::bench) names: Vec<String>,
-    /// What a row is about, and its dot of each name, if it has one that can be shown.
+    /// Label of a row, and its dot for each name, if it has one.
     pub(in crate::bench) rows: Vec<(String, Vec<Option<f64>>)>,
 }
 
-/// Of the plot: left of it stands what the rows are about.
+/// Left edge of the plot; row labels are to the left of it.
 const LEFT: f64 = 360.0;
 const RIGHT: f64 = 830.0;
 /// From one row to the next.
@@ -46,7 +46,7 @@ impl Dots {
         let shown = |value: &f64| value.is_finite() && *value > 0.0;
         let all = self.rows.iter().flat_map(|(_, dots)| dots.iter().flatten().copied().filter(shown));
         let scale = Scale::over(all, self.base, LEFT, RIGHT);
-        // Where not all powers have room every other has, and 1 is among them.
+        // If not all powers fit, every other one is shown, 1 among them.
         let every = if scale.ticks(self.base).count() > TICKS { 2 } else { 1 };
         let power = |value: f64| log(value, self.base).round() as i32;
         for value in scale.ticks(self.base).filter(|value| power(*value) % every == 0) {

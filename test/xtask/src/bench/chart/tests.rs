@@ -1,4 +1,4 @@
-//! Where points land, what is written, and that it is XML.
+//! Positions of points, text, and well-formed XML.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn line(name: &str, points: &[(f64, f64)]) -> Line {
     Line { name: name.to_owned(), points: points.to_vec() }
 }
 
-/// What stands between the quotes of each such attribute, of elements with this start.
+/// Values of an attribute of all elements that start like this.
 fn attributes<'a>(svg: &'a str, element: &str, name: &str) -> Vec<&'a str> {
     let tags = svg.split('<').filter(|tag| tag.starts_with(element));
     let value = |tag: &'a str| tag.split_once(&format!(" {name}=\""))?.1.split('"').next();

@@ -43,7 +43,7 @@ pub(super) fn curve(chart: &Chart, id: &str) -> String {
     inline(Panel { title, across: chart.across, up, lines }, id)
 }
 
-/// How we stand beside the peers, where there are any.
+/// Ratios to the peers, if there are any.
 pub(super) fn standing(contests: &[Contest], id: &str) -> Option<String> {
     let row = |contest: &Contest| {
         let (_, ratio) = contest.against?;

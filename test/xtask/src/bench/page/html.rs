@@ -60,7 +60,7 @@ fn overview(sections: &[Section]) -> String {
     table("All providers", head, &rows)
 }
 
-/// What a reader should know of its figures.
+/// Remarks on the figures of a provider.
 fn about(provider: &str) -> &'static str {
     match provider {
         "sm" => "Shared memory: two processes on one host, each on a processor of its own.",
@@ -202,7 +202,7 @@ fn commands(name: &str, measure: &Measure) -> String {
     format!("<p>{0}, server: <code>{1}</code></p><p>{0}, client: <code>{2}</code></p>", e(name), e(server), e(client))
 }
 
-/// What the chart shows, as a table.
+/// The data of a chart as a table.
 fn medians(chart: &Chart) -> String {
     let names: Vec<&str> = chart.lines.iter().map(|line| &*line.name).collect();
     let row = |place: u32| {

@@ -1,7 +1,7 @@
-//! One page with everything that the benches have measured: all providers beside their peers, charts, tables, commands.
+//! A page with the results of all benches: providers beside their peers, charts, tables, commands.
 //!
-//! The page stands alone: no script, nothing from elsewhere, and it says so to the browser. It is made of the JSON that each
-//! bench leaves, so it can be made again without measuring. What failed or was not measured is named on it.
+//! The page is self-contained, without scripts, and its content security policy says so. It is made of the JSON files of the
+//! benches, so it can be made again without measuring. It names what failed or was not measured.
 #![forbid(unsafe_code)]
 
 mod charts;
@@ -19,7 +19,7 @@ use super::{sm, usnic, verbs};
 use crate::Result;
 use crate::cli::Selection;
 
-/// The name of the page, if nobody gives it another.
+/// Default name of the page.
 const PAGE: &str = "report.html";
 
 /// The provider of a bench, and how it is run.
@@ -37,7 +37,7 @@ pub(crate) fn all(quick: bool) -> Result {
     }
 }
 
-/// Runs all of them, whatever comes of the first.
+/// Runs all benches, also after a failure.
 fn measure(benches: &[Bench], quick: bool, directory: &Path) -> Vec<Failed> {
     let mut failed = Vec::new();
     let selection = Selection { quick, ..Selection::default() };
@@ -46,7 +46,7 @@ fn measure(benches: &[Bench], quick: bool, directory: &Path) -> Vec<Failed> {
         let file = directory.join(format!("{provider}.json"));
         let written = || fs::metadata(&file).and_then(|metadata| metadata.modified()).ok();
         let before = written();
-        // What the suites share panics with what a compiler or a program said; the others are measured all the same.
+        // Shared test code panics with the output of a failed compiler or program; the other benches still run.
         let result = std::panic::catch_unwind(|| bench(&selection)).unwrap_or_else(|payload| {
             let text = payload.downcast_ref::<String>().cloned();
             Err(text.or(payload.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default())

@@ -1,4 +1,4 @@
-//! The page is made of what the benches themselves write, of figures that nobody measured.
+//! The page is made of files as the benches write them, with invented figures.
 
 mod chromium;
 mod drawn;
@@ -13,7 +13,7 @@ use super::results::{Failed, Findings, PROVIDERS, Section, of_files, parse};
 use crate::bench::side::Effort;
 use crate::bench::{found, sm, usnic, verbs};
 
-/// What each bench would write.
+/// Files as the benches write them.
 fn files() -> [String; 3] {
     let sm = found::example::results(&sm::BENCH, sm::lists(Effort::FULL), &["S1: <gone> & \"lost\""]);
     let usnic = found::example::results(&usnic::BENCH, usnic::lists(Effort::FULL), &[]);
@@ -46,7 +46,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A directory that stays harms nobody.
+        // A directory that cannot be removed does no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -137,7 +137,7 @@ fn what_is_missing_is_named() {
     assert!(whole.contains("<p class=\"trouble\">The bench failed: no &lt;wire&gt;</p>"), "{whole}");
     assert!(whole.contains("verbs.json; cargo xtask bench verbs makes it"));
     assert!(whole.contains("Not measured: S1: &lt;gone&gt; &amp; &quot;lost&quot;"));
-    // What an earlier run has left is not what this one found.
+    // Files of an earlier run are not results of this one.
     let stale = of_files(&scratch.0, &failed(false));
     assert!(stale[1].findings.is_none());
     assert!(!page(&stale).contains("id=\"usnic-latency\""));

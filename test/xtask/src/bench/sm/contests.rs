@@ -18,8 +18,8 @@ pub(super) fn contests(effort: Effort) -> Vec<Contest> {
     [pingpongs(effort), patterns, streams(effort), like_mpi(effort), absolutes(effort)].into_iter().flatten().collect()
 }
 
-/// Beside what UCX does in shared memory, and with the kernel's copies between processes alone; long messages beside ours of
-/// S5 as well.
+/// Beside UCX over shared memory, and UCX with the kernel's copies between processes alone; long messages also beside this
+/// project's own of S5.
 fn like_mpi(effort: Effort) -> Vec<Contest> {
     /// Without shared memory, which leaves copies by the kernel; connections are made over TCP.
     const KERNEL_ONLY: &str = "cma,self,tcp";

@@ -1,4 +1,4 @@
-//! Figures over sizes: ours and the peers' in turns at each size.
+//! Figures over sizes: all sides alternate at each size.
 #![forbid(unsafe_code)]
 
 use crate::bench::chart::Across;

@@ -1,7 +1,7 @@
-//! The sm provider beside its peers: the promises S1 to S9, what is asked of many, and figures over sizes.
+//! The sm provider beside its peers: the promises S1 to S9, measurements with large numbers, and figures over sizes.
 //!
-//! Lists only; the rooms around this one measure and show. Nothing here judges: a mark in the table says which promises are
-//! met, the status only whether everything could be measured.
+//! Lists only; the modules of `bench` measure and print. The table marks which promises are met; the exit status says only
+//! whether everything could be measured.
 #![forbid(unsafe_code)]
 
 mod contests;

@@ -1,4 +1,4 @@
-//! What is asked of many: what all benches ask, and two senders.
+//! Measurements with large numbers: those of all benches, and two senders.
 #![forbid(unsafe_code)]
 
 use crate::bench::ours::Ask;

@@ -1,4 +1,4 @@
-//! The promises U1 to U7, and who is beside us without one.
+//! The promises U1 to U7, and comparisons without a promise.
 #![forbid(unsafe_code)]
 
 use crate::bench::contest::Contest;
@@ -27,7 +27,7 @@ pub(super) fn contests(effort: Effort) -> Vec<Contest> {
         .collect()
 }
 
-/// What is promised, and what is hoped for.
+/// Promise and goal.
 type Bounds = Option<(f64, f64)>;
 
 fn contest(id: &'static str, title: &'static str, shown: Shown, ours: Side, peer: Side, bounds: Bounds) -> Contest {
@@ -35,7 +35,7 @@ fn contest(id: &'static str, title: &'static str, shown: Shown, ours: Side, peer
     Contest { id, title, shown, must, stretch, ours, peers: vec![peer], terrain: Terrain::Loopback }
 }
 
-/// RDMA writes of a mebibyte for so long. Where packets are lost, the first of them say nothing of how many that will be.
+/// RDMA writes of 1 MiB for this time. With loss, a short run does not predict the count.
 pub(super) fn writes(seconds: f64) -> Side {
     Side::Ours(Ask::new("write", MIB, 1_000_000).with(&["-d", &depth(MIB).to_string(), "-e", &seconds.to_string()]))
 }

@@ -1,4 +1,4 @@
-//! Figures over sizes, and over loss: ours and the peers' in turns at each.
+//! Figures over sizes, and over loss: all sides alternate at each.
 #![forbid(unsafe_code)]
 
 use super::contests::{RXD, RXM, writes};

@@ -1,9 +1,8 @@
-//! The usnic provider beside sockperf, iperf3 and libfabric: the promises U1 to U7, what is asked of many, and figures over
-//! sizes and over loss.
+//! The usnic provider beside sockperf, iperf3 and libfabric: the promises U1 to U7, measurements with large numbers, and
+//! figures over sizes and over loss.
 //!
-//! Lists only; the rooms around this one measure and show. What is about loss happens between network namespaces, with one
-//! rule for all. Nothing here judges: a mark in the table says which promises are met, the status only whether everything
-//! could be measured.
+//! Lists only; the modules of `bench` measure and print. Loss is measured between network namespaces, with the same rule for
+//! all. The table marks which promises are met; the exit status says only whether everything could be measured.
 #![forbid(unsafe_code)]
 
 mod contests;

@@ -7,18 +7,18 @@ use crate::bench::median;
 use crate::bench::side::Ends;
 use crate::guest::Guest;
 
-/// When a program that polls gives the processor to the other.
+/// When a polling program yields its processor to the other.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(super) enum Turns {
-    /// There is nobody to wait for.
+    /// Never: it has a processor of its own.
     Never,
-    /// When it finds no completion.
+    /// When a poll finds no completion.
     Empty,
     /// After a completion as well: it then polls memory.
     After,
 }
 
-/// How the time of one operation is shown.
+/// Unit in which the time of one operation is shown.
 #[derive(Clone, Copy)]
 pub(super) enum Shown {
     Microseconds,
@@ -27,7 +27,7 @@ pub(super) enum Shown {
 }
 
 impl Shown {
-    /// What its figure is counted in.
+    /// Name of the unit.
     pub(super) fn unit(self) -> &'static str {
         match self {
             Shown::Microseconds => "us",
@@ -36,7 +36,7 @@ impl Shown {
         }
     }
 
-    /// Of an operation on so many bytes that took so long.
+    /// Figure of an operation on `size` bytes that took `usec`.
     pub(super) fn figure(self, size: u32, usec: f64) -> f64 {
         match self {
             Shown::Microseconds => usec,
@@ -56,7 +56,7 @@ pub(super) struct Operation {
     pub(super) what: &'static str,
     /// In bytes; 0: it has none.
     pub(super) size: u32,
-    /// So many at a time; 0: it has none.
+    /// Operations in flight; 0 if that does not apply.
     pub(super) depth: u32,
     pub(super) count: u32,
     /// Its program and arguments, besides size, depth and count. Empty: it does not do this.
@@ -66,7 +66,7 @@ pub(super) struct Operation {
     pub(super) turns: Turns,
 }
 
-/// No completion is left out (-Q 1), no search for a peak (-N), as many reads as ours has.
+/// Every request is signalled (-Q 1), no search for a peak (-N), as many reads as ours has.
 const WRITE: &[&str] = &["ib_write_bw", "-Q", "1", "-N"];
 const READ: &[&str] = &["ib_read_bw", "-Q", "1", "-N", "-o", "16"];
 
@@ -114,11 +114,11 @@ pub(super) const fn connects(id: &'static str, title: &'static str, depth: u32) 
     Operation { shown: Shown::PerSecond, depth, perftest: &[], dapltest: "", ..stream(id, title, "connect", 0) }
 }
 
-/// What one side took for one operation.
+/// Times per operation of one side.
 pub(super) struct Figures {
     /// Microseconds of the guest's clock, run by run.
     pub(super) samples: Vec<f64>,
-    /// How it was asked.
+    /// Command lines of both ends.
     pub(super) ends: Ends,
     /// Of processor time, in microseconds: the server's and the client's.
     pub(super) processor: Option<(f64, f64)>,
@@ -157,7 +157,7 @@ impl Measured {
         let mut figures = Vec::new();
         for (side, samples) in runs {
             let processor = match samples[0].processor {
-                // Who polls memory takes all the time there is, for nothing until the other one is there.
+                // A program that polls memory keeps the only processor until its time slice ends.
                 _ if operation.turns == Turns::After => None,
                 None => None,
                 Some(_) => {

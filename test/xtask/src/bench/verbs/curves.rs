@@ -9,7 +9,7 @@ use crate::bench::curve::{Curve, Family, Point};
 use crate::bench::side::Ends;
 use crate::guest::Guest;
 
-/// All bytes of a run are about so many.
+/// Approximate number of bytes of a run.
 const BYTES: u32 = 4 << 20;
 
 /// One family of lines, before it is measured.

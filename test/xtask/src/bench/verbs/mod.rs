@@ -1,17 +1,16 @@
-//! The verbs provider beside perftest and the 2.0 reference, each doing the same operation in the same loop, in one guest.
+//! The verbs provider beside perftest and the 2.0 reference, each with the same operation in the same loop, in one guest.
 //!
-//! The guest is emulated, so the figures say how much code runs, not how fast hardware is. With time as its clock they would
-//! not even say that: the emulator shares its processors with whatever else this machine does, and the same run differs by
-//! a third. So the guest's clock counts instructions (`Clock::Instructions`): one processor, on which a nanosecond is an
-//! instruction, of programs and kernel alike. A figure then comes out the same to a fraction of a percent, on a busy machine
-//! too, and 3 % can be told. soft-RoCE delivers a request within the call that posts it, so one processor loses nothing by
-//! it; two programs that poll for each other hand it over when they find nothing (`test/c/turns.c`, the same for each).
-//! `--clock` runs the same list with time as the clock and two processors, to look at; it says little.
+//! The guest is emulated, so the figures show how much code runs, not how fast hardware is. With time as its clock, the same
+//! run differs by a third, because the emulator shares processors with other load. So the guest's clock counts instructions
+//! (`Clock::Instructions`): one processor, on which an instruction takes a nanosecond, for programs and kernel. A figure is
+//! then reproducible to a fraction of a percent on a busy machine too, and differences of 3 % are visible. soft-RoCE delivers a
+//! request within the call that posts it, so one processor is enough; two programs that poll yield to each other when they find
+//! nothing (`test/c/turns.c`, the same for each). `--clock` runs the same list with time as the clock and two processors, for
+//! curiosity only.
 //!
-//! The loops are perftest's: `test/c/verbs_bench.c` repeats them over DAT, and is compiled for ours and for the reference.
-//! V10 to V14 use EVDs as larger programs do (`test/c/verbs_evds.h`); perftest has nothing like them.
-//! What `dapltest` says of itself stands beside it, where it has such a test. Nothing here judges: the status says only
-//! whether everything could be measured.
+//! The loops are perftest's: `test/c/verbs_bench.c` repeats them over DAT, and is compiled for this project and for the
+//! reference. V10 to V14 use EVDs as larger programs do (`test/c/verbs_evds.h`); perftest has nothing comparable. Where
+//! `dapltest` has such a test, its figure is shown too. The exit status says only whether everything could be measured.
 #![forbid(unsafe_code)]
 
 mod contest;
@@ -45,7 +44,7 @@ fn caption(clock: Clock) -> &'static str {
     }
 }
 
-/// What was asked for; with no names everything.
+/// Selected measurements; without names all.
 struct Wanted<'a> {
     clock: Clock,
     rounds: usize,

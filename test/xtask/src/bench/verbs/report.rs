@@ -1,4 +1,4 @@
-//! What the bench leaves: a table to read, and JSON to compare.
+//! Results of the bench: a printed table, and JSON.
 #![forbid(unsafe_code)]
 
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ const PROMISES: [(Side, f64); 2] = [(Side::Perftest, 1.03), (Side::Reference, 1.
 /// Of this machine's packages, besides the reference's.
 const PACKAGES: [&str; 4] = ["perftest", "libibverbs1", "librdmacm1", "qemu-system-x86"];
 
-/// What else the figures come from.
+/// Facts about the measurement.
 pub(super) struct Facts {
     /// The guest's.
     pub(super) kernel: String,
@@ -28,7 +28,7 @@ pub(super) struct Facts {
     pub(super) load: f64,
 }
 
-/// The clock of a guest whose figures are the same on a busy machine.
+/// Name of the clock with reproducible figures.
 pub(in crate::bench) const INSTRUCTIONS: &str = "a nanosecond per instruction";
 
 /// Prints the table.

@@ -1,4 +1,4 @@
-//! Who is measured: how each is asked for an operation, and what its output means.
+//! The sides: command lines for an operation, and parsers of their output.
 //!
 //! A change of a peer's format is an error here, never a wrong figure: columns are found by name.
 #![forbid(unsafe_code)]
@@ -20,12 +20,12 @@ use crate::reference::{ADAPTER, Reference};
 
 /// No run takes as long.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Where perftest's server listens.
+/// Port of perftest's server.
 const PERFTEST_PORT: &str = "tcp:18515";
 /// Our adapter, by the guest's link.
 const OURS: &str = "verbs0";
 
-/// Who is measured.
+/// The measured implementations.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(super) enum Side {
     Ours,
@@ -67,7 +67,7 @@ impl Side {
     }
 }
 
-/// What one run came to.
+/// Result of one run.
 pub(super) struct Sample {
     /// Of one operation, by the guest's clock.
     pub(super) usec: f64,
@@ -84,7 +84,7 @@ pub(super) struct Sides<'a> {
 }
 
 impl<'a> Sides<'a> {
-    /// Compiles what is ours.
+    /// Compiles this project's programs.
     pub(super) fn new(stage: &'a Stage, reference: &'a Reference, clock: Clock) -> Result<Self> {
         let source = |name: &str| workspace().join("test/c").join(name);
         let sides = Sides { stage, reference, clock, conf: stage.root.join("etc/bench-verbs.conf") };
@@ -99,7 +99,7 @@ impl<'a> Sides<'a> {
 
     /// In a guest that has just come up.
     pub(super) fn prepare(&self, guest: &mut Guest) -> Result {
-        // Who polls memory keeps the processor for so long, until it has found the rhythm.
+        // A program that polls memory keeps the processor for a time slice, so it is made short.
         said(guest, "echo 4 >/proc/sys/kernel/sched_rr_timeslice_ms").map(drop)
     }
 
@@ -121,7 +121,7 @@ impl<'a> Sides<'a> {
         Ok(Sample { usec, processor: processor.filter(|_| side != Side::Dapltest) })
     }
 
-    /// What one would type at either end, in the guest.
+    /// Command lines of both ends, in the guest.
     pub(super) fn ends(&self, side: Side, operation: &Operation) -> Ends {
         ends(&self.command(side, operation, operation.count))
     }
@@ -160,7 +160,7 @@ impl<'a> Sides<'a> {
                 let server = [&*program, "-T", "S", "-D", ADAPTER].map(OsString::from).to_vec();
                 let to = format!("-D {ADAPTER} -s {address}");
                 let (what, size, depth) = (operation.dapltest, operation.size, operation.depth);
-                // Its server stays until it is told.
+                // Its server runs until it is killed.
                 let script = format!(
                     "'{program}' -T P {to} -i {count} -p {depth} -m p {what} {size} 1 && '{program}' -T Q {to} >&2"
                 );
@@ -237,7 +237,7 @@ fn bench(program: &Path, adapter: &str, operation: &Operation, count: u32) -> [V
     [end(&["-s"]), end(&["-h", Link::Alone.address()])]
 }
 
-/// What a shell's text says in the guest.
+/// Output of a shell command in the guest.
 pub(super) fn said(guest: &mut Guest, text: &str) -> Result<String> {
     let mut said = String::new();
     let mut command = Command::new("sh");

@@ -1,4 +1,5 @@
-//! What is tried in one guest: its device, unit tests, dtest, dapltest, the reference, dying peers, a crowd, the conformance suite.
+//! Checks in one guest: its device, unit tests, dtest, dapltest, the reference, dying peers, many connections, the conformance
+//! suite.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -47,7 +48,7 @@ for qual in 45248 45249 45250 45251; do sh -c "$pair" sh "$@" -q $qual & pids="$
 for pid in $pids; do wait $pid || status=1; done
 exit $status"#;
 
-/// Over sockets, with the server's GID of another family than the client's: $1 is dtest. Both sides say what to set.
+/// Over sockets, with the server's GID of another address family than the client's: $1 is dtest. Both sides print what to set.
 const UNREACHABLE: &str = r#"
 place=$(mktemp -d)
 DAPL_VERBS_GID_INDEX=0 "$1" -P rxe0 -t 60 >"$place/server" 2>&1 & server=$!
@@ -231,7 +232,7 @@ fn choices(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     report.check(keeper, "gid::a_gid_that_reaches_nothing_is_explained", LIMIT, &job);
 }
 
-/// Each test of dapltest, over the managers whose listeners several connections can ask for.
+/// Each test of dapltest, over the connection managers that allow several connections per listener.
 fn dapltests(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     let served: [(&str, &[&str]); 3] = [
         ("transaction", &["-T", "T", "-V", "-t", "2", "-w", "2", "-i", "20"]),
@@ -258,7 +259,7 @@ fn dapltests(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
 }
 
 fn dtest(setting: &Setting, manager: &str, text: &str, before: &[&str], options: &[&str]) -> Job {
-    // Whoever comes second has the next number.
+    // The second process gets the next QP number.
     let (server, client) = ("DAPL_VERBS_PEER=+1", "DAPL_VERBS_PEER=-1");
     setting.shell(text, &[before, &[&setting.dtest, server, client], options].concat()).with("DAPL_VERBS_CM", manager)
 }

@@ -1,6 +1,6 @@
 //! The conformance suite in a guest: every case in one process and in two, over the verbs provider.
 //!
-//! Its failures come back as failures of ours; what it has seen is kept beside this machine's own report.
+//! Its failures are reported as failures of this suite; its list of covered requirements is kept.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -13,17 +13,17 @@ use super::setting::Setting;
 use crate::report::Report;
 
 const NAME: &str = "conformance";
-/// It takes ten minutes where nobody else works.
+/// It takes ten minutes on an idle machine.
 const LIMIT: Duration = Duration::from_secs(2700);
-/// An emulated processor is so many times slower, at times.
+/// Factor for time limits on an emulated processor.
 const PATIENCE: &str = "5";
 /// Some cases wait more than they work.
 const JOBS: &str = "4";
 
-/// Somebody may be watching: a sign of life each time so many runs have passed.
+/// Number of runs after which a line of progress is printed.
 const STEP: u32 = 500;
 
-/// Runs it: all of it, or the cases whose names have in them what stands behind `conformance::`.
+/// Runs all cases, or those whose names contain the text after `conformance::`.
 pub(super) fn run(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     if !report.wants(NAME) {
         return;

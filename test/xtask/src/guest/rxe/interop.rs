@@ -1,8 +1,8 @@
-//! Our provider and the 2.0 reference, each as server and as client of the other: what each side saw.
+//! This provider and the 2.0 reference, each as server and as client of the other, with the observations of each side.
 //!
-//! `test/c/verbs_interop.c`, compiled for both, says it, and here it is compared. The sizes and numbers expected are those of
-//! rdma_cm over RoCE, which pads private data and carries no length. A qualifier beyond the ports meets the other side only
-//! where both fold it into the same port.
+//! `test/c/verbs_interop.c`, compiled for both, prints them, and they are compared here. The expected sizes and numbers are
+//! those of rdma_cm over RoCE, which pads private data and carries no length. A qualifier above 65,535 reaches the other side
+//! only if both fold it into the same port.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use crate::report::Report;
 
 /// A case takes less than a second.
 const LIMIT: Duration = Duration::from_secs(120);
-/// What an accept carries, all of it.
+/// Bytes of private data that an accept carries.
 const REPLY: u32 = 196;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -29,7 +29,7 @@ enum Side {
 }
 
 impl Side {
-    /// Bytes of private data that a request has, as it tells its consumer.
+    /// Bytes of private data of a request that the consumer sees.
     fn request(self) -> u32 {
         match self {
             Side::Ours => 48,
@@ -37,7 +37,7 @@ impl Side {
         }
     }
 
-    /// What it lets its consumer know of a rejection.
+    /// Event that the consumer gets for a rejection.
     fn rejection(self) -> u32 {
         match self {
             Side::Ours => 0,
@@ -53,10 +53,10 @@ impl Side {
     }
 }
 
-/// What becomes of a request.
+/// Answer to a request.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
-    /// Private data back, and who ends it.
+    /// Length of the private data in the reply, and the side that disconnects.
     Accept(u32, &'static str),
     Reject,
 }
@@ -77,7 +77,7 @@ struct Case {
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (server, client) in [(Side::Ours, Side::Theirs), (Side::Theirs, Side::Ours)] {
-        // What each takes from its consumer at most.
+        // Maximum of private data that each side accepts from its consumer.
         let (most, most_back) = match client {
             Side::Ours => (48, 160),
             Side::Theirs => (56, 196),
@@ -99,7 +99,7 @@ impl Case {
         format!("interop::{}_serves_{}_{}", self.server.name(), self.client.name(), self.name)
     }
 
-    /// What must be said, line by line; more may be.
+    /// Lines that must be printed; others may be.
     fn expected(&self) -> Vec<String> {
         let (request, told) = (self.request, self.server.request());
         let mut lines = vec![
@@ -145,7 +145,7 @@ impl Programs<'_> {
         Ok(Programs { setting, reference, duet, ours, theirs })
     }
 
-    /// The words that run one end. The setting is ours; the reference has libraries and a registry of its own.
+    /// Command line of one end. The test environment is this project's; the reference has libraries and a registry of its own.
     fn end(&self, side: Side, role: &[&str], qual: u32) -> Vec<String> {
         let (mut words, adapter) = match side {
             Side::Ours => (vec![self.ours.clone()], "rxe0"),

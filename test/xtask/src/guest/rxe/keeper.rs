@@ -1,5 +1,5 @@
-//! Keeps a guest, or two that are wired: boots when somebody needs them, and anew after they broke. What a guest said is
-//! shown only of a failure.
+//! Keeps one guest, or two connected ones: boots them when needed, and again after a failure. Output of a guest is shown only
+//! with a failure.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ const WATCH: &str = include_str!("watch.sh");
 /// For that: after it the guest itself is given up.
 const MARGIN: Duration = Duration::from_secs(60);
 
-/// How a job ended, and what it said.
+/// Exit status and output of a command.
 pub(super) struct Answer {
     pub(super) result: Result<i32>,
     pub(super) said: Vec<String>,
@@ -42,7 +42,7 @@ impl Report {
         }
     }
 
-    /// What a command answered that must end well.
+    /// Reports a command that must succeed.
     pub(super) fn answer(&mut self, name: &str, answer: Answer) {
         match answer.result {
             Ok(0) => self.line(name, Ok(())),
@@ -67,7 +67,7 @@ impl Keeper {
         Ok(self.guest.as_mut().expect("it was just booted"))
     }
 
-    /// What comes back from it lies here.
+    /// The folder shared with the guest.
     pub(super) fn share(&mut self) -> Result<PathBuf> {
         Ok(self.guest()?.share().to_path_buf())
     }
@@ -107,15 +107,15 @@ pub(super) struct Wire {
     ends: Option<[Guest; 2]>,
 }
 
-/// What happens at the two ends.
+/// Commands of the two ends.
 pub(super) struct Meeting<'a> {
     /// Which end begins: 0 or 1.
     pub(super) host: usize,
-    /// What it runs.
+    /// The server.
     pub(super) serve: &'a Job,
-    /// When it has said this, the other one is started.
+    /// The client is started when the server has printed this.
     pub(super) ready: &'a str,
-    /// What that runs.
+    /// The client.
     pub(super) call: &'a Job,
     /// For either.
     pub(super) limit: Duration,
@@ -148,7 +148,7 @@ impl Wire {
             let limit = meeting.limit + MARGIN;
             ends[host].start(&meeting.serve.watched(WATCH, meeting.limit))?;
             let mut called = Ok(1);
-            // When it ends without a word, its own status says so.
+            // If it ends without that line, its exit status is reported.
             if ends[host].await_line(meeting.ready, limit, |line| said.push(line.to_owned()))? {
                 let call = meeting.call.watched(WATCH, meeting.limit);
                 called = ends[guest].run(&call, limit, |line| others.push(format!("   caller: {line}")));

@@ -1,11 +1,11 @@
-//! The suite `rxe`: the provider over rdma-core, on soft-RoCE, in guests. One line per check, as cargo's suites report.
+//! The suite `rxe`: the provider over rdma-core, on soft-RoCE, in guests. One line per check, as cargo's suites print.
 //!
-//! In one guest (`alone`): the unit tests that want a device, the conformance suite, dtest over each connection manager, the
-//! 2.0 reference as the other side, a crowd of connections. Between two (`wired`): dtest again, a network that loses and
-//! delays, a link that goes down, a peer that is killed. A check whose guest breaks fails, and the next one gets another
-//! guest. Nothing here asserts how fast anything is; limits are there to end what hangs.
+//! In one guest (`alone`): the unit tests that need a device, the conformance suite, dtest over each connection manager, the
+//! 2.0 reference as the other side, many connections. Between two (`wired`): dtest again, a network that drops and delays
+//! packets, a link that goes down, a peer that is killed. A check whose guest breaks fails, and the next one gets a new guest.
+//! No speed is asserted; limits end what hangs.
 //!
-//! Says "skipped" on a machine that can run no guest; `--required` makes that a failure.
+//! Prints "skipped" on a machine that cannot run guests; `--required` makes that a failure.
 #![forbid(unsafe_code)]
 
 mod alone;
@@ -20,10 +20,10 @@ use crate::report::Report;
 use crate::{Result, setup};
 use setting::Setting;
 
-/// What leads connections; over each of them everything is tried.
+/// Connection managers; every check runs over each of them.
 const MANAGERS: [&str; 3] = ["rdma", "socket", "none"];
 
-/// Runs it: all, or the checks whose names have one of the words in them.
+/// Runs all checks, or those whose names contain one of the words.
 pub(crate) fn run(is_required: bool, words: &[String]) -> Result {
     match can_run() {
         Ok(()) => {}

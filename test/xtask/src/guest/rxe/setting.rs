@@ -1,4 +1,4 @@
-//! What the suite runs with: the staged libraries, a dat.conf with the guest's device, and what was compiled here.
+//! Environment of the suite: the staged libraries, a dat.conf with the guest's device, and the compiled C programs.
 #![forbid(unsafe_code)]
 
 use std::fs;

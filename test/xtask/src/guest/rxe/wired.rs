@@ -1,4 +1,4 @@
-//! What is tried between two guests: dtest each way, on a bad network too, and ends that nobody announces.
+//! Checks between two guests: dtest in each direction, also on a bad network, and connections that end without notice.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -10,11 +10,11 @@ use crate::report::Report;
 
 /// A hang ends here.
 const LIMIT: Duration = Duration::from_secs(180);
-/// Where much is lost, or time must pass before somebody is given up.
+/// Limit where much is lost, or a retry time must pass.
 const LONG: Duration = Duration::from_secs(400);
 
 const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
-/// What each of the two is called in the names of checks.
+/// Names of the two directions in the names of checks.
 const WAYS: [&str; 2] = ["there", "back"];
 
 /// perftest's client: waits for the server on another machine. $1 is its address, the rest a program and its arguments.
@@ -99,12 +99,12 @@ fn dtest(
     wire.meet(&Meeting { host, serve: &serve, ready: "listening", call: &call, limit })
 }
 
-/// Only the third manager wants to be told who the peer is.
+/// Only the manager `none` needs the peer's address.
 fn over(job: Job, manager: &str, peer: &str) -> Job {
     job.with("DAPL_VERBS_CM", manager).with("DAPL_VERBS_PEER", peer)
 }
 
-/// Ends of connections in the middle of a stream both ways: each side that lives gets one event and all completions.
+/// Connections that end in the middle of a stream in both directions: each surviving side gets one event and all completions.
 fn ends(setting: &Setting, report: &mut Report, wire: &mut Wire, manager: &str) {
     let stream = setting.program("test/c/verbs_stream.c");
     // 137: as it was meant, by SIGKILL.

@@ -1,6 +1,6 @@
-//! What the benches have left, read again: JSON to what a page shows. Pure but for `of_files`.
+//! Reads the JSON files of the benches for the page. Pure but for `of_files`.
 //!
-//! A file that is not understood is an error with the name of what it lacks, never a figure that is wrong or missing.
+//! A file that cannot be parsed is an error that names the missing field, never a wrong figure.
 #![forbid(unsafe_code)]
 
 mod verbs;
@@ -22,7 +22,7 @@ pub(super) const PROVIDERS: [&str; 3] = ["sm", "usnic", "verbs"];
 /// All there is about one provider.
 pub(super) struct Section {
     pub(super) provider: &'static str,
-    /// Why figures are missing, all or some.
+    /// Why all or some figures are missing.
     pub(super) trouble: Option<String>,
     pub(super) findings: Option<Findings>,
 }
@@ -38,25 +38,25 @@ pub(super) struct Findings {
     pub(super) not_measured: Vec<String>,
 }
 
-/// Ours beside a peer.
+/// A figure beside that of a peer.
 #[derive(Debug)]
 pub(super) struct Contest {
     pub(super) id: String,
     pub(super) title: String,
     pub(super) unit: String,
-    /// Where it was measured, if not where everything was.
+    /// Network of this measurement, if it differs from the others.
     pub(super) place: Option<String>,
     pub(super) ours: Measure,
     /// Programs, or none: the promise is about our figure itself.
     pub(super) peers: Vec<(String, Measure)>,
-    /// What counts of the peers', and ours over it.
+    /// The peer's figure that counts, and the ratio to it.
     pub(super) against: Option<(f64, f64)>,
     pub(super) less_is_better: bool,
     pub(super) must: Option<Bound>,
     pub(super) stretch: Option<Bound>,
 }
 
-/// What is promised or hoped for.
+/// A promise or a goal.
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) words: String,
@@ -101,14 +101,14 @@ impl Measure {
 }
 
 impl Contest {
-    /// How many times as good as the peer a ratio says we are.
+    /// How many times better than the peer a ratio is.
     pub(super) fn advantage(&self, ratio: f64) -> f64 {
         if self.less_is_better { 1.0 / ratio } else { ratio }
     }
 }
 
 impl Chart {
-    /// Where any line has a point.
+    /// Sizes at which any line has a point.
     pub(super) fn places(&self) -> Vec<u32> {
         let mut places: Vec<u32> = self.lines.iter().flat_map(|line| &line.points).map(|point| point.0).collect();
         places.sort_unstable();
@@ -117,7 +117,7 @@ impl Chart {
     }
 }
 
-/// What a directory has of each provider; of those that failed just now, only what they left since.
+/// Results of each provider in a directory; for benches that failed just now, only files written since.
 pub(super) fn of_files(directory: &Path, failed: &[Failed]) -> Vec<Section> {
     PROVIDERS.iter().map(|provider| section(directory, provider, failed)).collect()
 }

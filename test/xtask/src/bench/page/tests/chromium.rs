@@ -1,6 +1,6 @@
-//! Chromium without a screen: opens a page from a file, says what its scripts made of it, takes a picture.
+//! Headless Chromium: opens a page from a file, returns its DOM after scripts, takes a screenshot.
 //!
-//! Each call has a profile of its own, which is gone afterwards, and a time after which it is killed.
+//! Each call has a temporary profile and a time limit.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ pub(super) struct Window {
     pub(super) is_dark: bool,
 }
 
-/// Whether it is there; says so if not.
+/// Whether Chromium is installed; prints a line if not.
 pub(super) fn is_there() -> bool {
     let there = is_program("chromium");
     if !there {
@@ -38,7 +38,7 @@ pub(super) fn dump(page: &Path, window: Window) -> String {
     run(page, window, &["--dump-dom"])
 }
 
-/// What the window shows.
+/// Screenshot of the window.
 pub(super) fn picture(page: &Path, window: Window) -> Picture {
     let file = page.with_extension("png");
     run(page, window, &[&format!("--screenshot={}", file.display())]);
@@ -61,7 +61,7 @@ pub(super) struct Picture {
 }
 
 impl Picture {
-    /// How many pixels of a rectangle have about this colour, of how many.
+    /// Number of pixels of a rectangle that have about this colour, and number of all its pixels.
     pub(super) fn count(&self, [left, top, width, height]: [f64; 4], colour: [u8; 3]) -> (usize, usize) {
         let is_like = |pixel: &[u8; 3]| pixel.iter().zip(&colour).all(|(one, other)| one.abs_diff(*other) < 24);
         let (left, right) = (left as usize, (left + width) as usize);
@@ -76,7 +76,7 @@ fn run(page: &Path, window: Window, what: &[&str]) -> String {
     let profile = Scratch::new("profile");
     let mut chromium = Command::new("timeout");
     chromium.args(["-s", "KILL", LIMIT_SECONDS, "chromium", "--headless"]);
-    // Root, and who is in a container, has no sandbox; the page is ours.
+    // The sandbox works neither as root nor in containers; the page is trusted.
     chromium.args([
         "--no-sandbox",
         "--disable-gpu",

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::chromium::{Picture, Window, dump, is_there, picture};
 use super::{POLICY, Scratch, page, sections};
 
-/// Says where charts are and what they are made of, in an element of its own.
+/// Script that reports positions and elements of charts in an element of its own.
 const PROBE: &str = "<script>addEventListener('load', () => {
   const list = (element, name) => [...element.querySelectorAll(name)];
   const rectangle = box => [box.x + scrollX, box.y + scrollY, box.width, box.height];
@@ -47,7 +47,7 @@ fn probed(scratch: &Scratch, provider: Option<&str>) -> PathBuf {
     path
 }
 
-/// What the script said.
+/// Output of the script.
 fn said(dom: &str) -> Value {
     let text = dom.split_once("<pre id=\"said\">").and_then(|(_, rest)| rest.split_once("</pre>"));
     let (text, _) = text.unwrap_or_else(|| panic!("the script has not run:\n{dom}"));
@@ -110,7 +110,7 @@ fn check_pixels(picture: &Picture, chart: &Value) {
     assert!(ground > all / 2 && ground < all - all / 100, "{id}: {ground} of {all} are ground");
     let marks: Vec<[f64; 4]> = items(chart, "marks").iter().map(|mark| rectangle(&mark["box"])).collect();
     for line in items(chart, "lines").iter().filter(|line| line["points"] != 1) {
-        // Where no mark is: it might have the same colour.
+        // Only where no marker is, since it might have the same colour.
         let is_bare = |way: &[f64; 4]| !marks.iter().any(|mark| do_meet(*mark, *way));
         let ways: Vec<[f64; 4]> = items(line, "ways").iter().map(rectangle).filter(is_bare).collect();
         let seen = ways.iter().filter(|way| picture.count(**way, colour(&line["colour"])).0 > 0).count();
