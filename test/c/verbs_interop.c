@@ -6,7 +6,7 @@
  *
  *   accept REQUEST REPLY END     private data of so many bytes each way, data both ways, then END ends it: client or server
  *   reject REQUEST               the server refuses
- *   nobody                       a client without a server
+ *   no-listener                  a client without a server
  *
  * Each side checks what was promised to every consumer (data, order of events) and fails otherwise. What differs between
  * providers (sizes, numbers) it prints, and whoever started it compares. With the headers of dat20/ the same source is a

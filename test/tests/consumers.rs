@@ -62,7 +62,7 @@ fn garbage_is_refused() {
 
 #[test]
 fn ten_thousand_endpoints_on_one_evd_lose_nothing() {
-    consume("test/c/crowd.c", &["10000"]).expect_success("\"endpoints\":10000");
+    consume("test/c/many_endpoints.c", &["10000"]).expect_success("\"endpoints\":10000");
 }
 
 #[test]

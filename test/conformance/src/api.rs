@@ -1,7 +1,6 @@
-//! The 73 names of libdat, found at run time: each call is written into the flight record, with its whole answer.
+//! The 73 functions of libdat, resolved at run time: each call is recorded with its complete result.
 //!
-//! The functions take what C would take, so that a case can hand over any rubbish; that is what they are for. Nothing here
-//! judges an answer.
+//! The functions take the C arguments unchecked, so that a case can pass any value. Results are not checked here.
 #![allow(clippy::too_many_arguments, reason = "the signatures are the specification's")]
 
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -138,8 +137,8 @@ static TABLE: OnceLock<Table> = OnceLock::new();
 /// Opens the library, once per process.
 pub(crate) fn load(path: &str) -> Result<(), String> {
     let name = CString::new(path).map_err(|error| error.to_string())?;
-    // Global: the reference's provider libraries name no libdat of their own and look its functions up here.
-    // SAFETY: the name is NUL-terminated; what the library's constructors do is its own affair.
+    // Global: the reference's provider libraries are not linked with a libdat, and look its functions up globally. SAFETY: the
+    // name is NUL-terminated; the library's constructors are trusted.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     if library.is_null() {
         // SAFETY: after a failure dlerror gives a string, valid until this thread's next call of the family.
@@ -150,7 +149,7 @@ pub(crate) fn load(path: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What a C string of the library says; nothing for null.
+/// Copies a C string of the library; empty for null.
 pub(crate) fn text_at(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();
@@ -180,20 +179,21 @@ fn see(event: *const DAT_EVENT) {
     if event.is_null() {
         return;
     }
-    // SAFETY: the case gave room for an event, and the call has just filled it. Every member of the union is plain numbers.
+    // SAFETY: the case passed storage for an event, and the call has just filled it. Every member of the union is plain
+    // numbers.
     let (event, data) = unsafe { (&*event, &(*event).event_data) };
     flight::seen_event(event.event_number);
     match event.event_number {
         DAT_DTO_COMPLETION_EVENT => {
-            // SAFETY: the number says so, and any bits are a value.
+            // SAFETY: the event number selects this member, and any bits are a value.
             flight::seen_dto(unsafe { data.dto_completion_event_data.status });
         }
         DAT_RMR_BIND_COMPLETION_EVENT => {
-            // SAFETY: the number says so, and any bits are a value.
+            // SAFETY: the event number selects this member, and any bits are a value.
             flight::seen_rmr(unsafe { data.rmr_completion_event_data.status });
         }
         DAT_ASYNC_ERROR_EVD_OVERFLOW..=DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR => {
-            // SAFETY: the number says so, and any bits are a value.
+            // SAFETY: the event number selects this member, and any bits are a value.
             flight::seen_async(event.event_number, unsafe { data.asynch_error_event_data.reason });
         }
         _ => {}

@@ -1,11 +1,11 @@
-//! What a case is: a name, the section it proves, and one body (local) or two (pair). Cases hold no state between runs.
+//! A case: a name, the section it proves, and one body (local) or two (pair). Cases hold no state between runs.
 #![forbid(unsafe_code)]
 
 use std::borrow::Cow;
 
 use crate::ctx::{Ctx, Mode};
 
-/// What a role runs.
+/// The body of a role.
 pub(crate) type Role = Box<dyn Fn(&Ctx) + Send + Sync>;
 
 /// The shape of a case.
@@ -16,7 +16,7 @@ pub(crate) enum Body {
     Pair(Role, Role),
 }
 
-/// What a library may honestly lack. A case that needs it is then counted, not failed.
+/// A feature that a library may lack. A case that needs it is then counted as unsupported, not as failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Need {
     /// Shared receive queues.
@@ -35,7 +35,7 @@ pub(crate) enum Need {
 pub(crate) struct Case {
     pub(crate) name: Cow<'static, str>,
     pub(crate) section: Cow<'static, str>,
-    /// Whose list it is in.
+    /// Index of its area.
     pub(crate) area: usize,
     pub(crate) body: Body,
     /// Seconds before the watchdog bites; 20, at most 60.
@@ -77,7 +77,7 @@ impl Case {
         self
     }
 
-    /// What it proves: a file of the specification by its first word, and the section.
+    /// Sets the section it proves: the first word names a file of the specification.
     pub(crate) fn proves(mut self, section: impl Into<Cow<'static, str>>) -> Self {
         self.section = section.into();
         self
@@ -90,7 +90,7 @@ impl Case {
         self
     }
 
-    /// What the library must have, or the case is not run.
+    /// Sets a feature without which the case is not run.
     pub(crate) fn needs(mut self, need: Need) -> Self {
         self.needs.push(need);
         self

@@ -1,7 +1,7 @@
-//! What a case is given: who it is, the adapter's name, connection qualifiers of its own, and a channel to the other role.
+//! Context of a running case: its role, the adapter's name, connection qualifiers of its own, and a channel to the other role.
 //!
-//! The channel is a socket and has nothing to do with DAT, so roles can agree on what happens next without proving it by
-//! the thing under test. Every wait ends at the case's deadline.
+//! The channel is a socket independent of DAT, so roles can synchronise without the code under test. Every wait ends at the
+//! case's deadline.
 #![forbid(unsafe_code)]
 
 use std::io::{ErrorKind, Read, Write};
@@ -15,7 +15,7 @@ use dat_abi::DAT_CONN_QUAL;
 use crate::worker::Ending;
 use crate::{flight, os};
 
-/// How the roles of a case are spread.
+/// Whether the roles of a case are threads or processes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Mode {
     /// Over threads of one process.
@@ -53,13 +53,13 @@ impl Side {
     }
 }
 
-/// Why a role fails whose partner is silent at the deadline.
+/// Failure of a role whose partner has not answered by the deadline.
 pub(crate) const NO_ANSWER: &str = "the other role did not answer in time";
 
 /// The panic of a case that finds something absent which may be absent.
 pub(crate) struct Unsupported(pub(crate) String);
 
-/// What a body is given.
+/// Context passed to a body.
 pub(crate) struct Ctx {
     /// Threads or processes.
     pub(crate) mode: Mode,
@@ -72,7 +72,7 @@ pub(crate) struct Ctx {
     pub(crate) shares_ia: bool,
     pub(crate) first_qual: DAT_CONN_QUAL,
     pub(crate) deadline: Instant,
-    /// Where the driver looks for how this process ended.
+    /// File from which the driver reads how this process ended.
     pub(crate) ending: PathBuf,
     pub(crate) channel: Option<UnixStream>,
 }
@@ -100,12 +100,12 @@ impl Ctx {
         directory.join(format!("{}-{}{twin}-{name}", self.case, self.mode.word()))
     }
 
-    /// Says where the case is, to be shown when it hangs or fails.
+    /// Records the current step, which is shown if the case hangs or fails.
     pub(crate) fn step(&self, text: impl AsRef<str>) {
         flight::step(self.side.word(), text.as_ref());
     }
 
-    /// What is left until the deadline.
+    /// Time until the deadline.
     pub(crate) fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
@@ -122,13 +122,13 @@ impl Ctx {
         self.tell(number.to_le_bytes());
     }
 
-    /// What the other role told next.
+    /// The next message of the other role.
     #[track_caller]
     pub(crate) fn hear(&self) -> Vec<u8> {
         self.read(DATA)
     }
 
-    /// The number the other role told next.
+    /// The next number of the other role.
     #[track_caller]
     pub(crate) fn hear_number(&self) -> u64 {
         let bytes = self.hear();
@@ -204,5 +204,5 @@ impl Ctx {
     }
 }
 
-/// The panic of a role whose partner has ended: the partner's own failure is the one worth reading.
+/// The panic of a role whose partner has ended; the partner's own failure is reported instead.
 pub(crate) struct OtherEnded;

@@ -1,6 +1,7 @@
-//! Runs the cases: each in a process or two of its own, a few at a time, under a watchdog. Collects what they have seen.
+//! Runs the cases: each in one or two processes of its own, a few at a time, under a watchdog. Collects the observed answers
+//! and events.
 //!
-//! Nothing is run twice. What a case does to its process is no other case's concern, and never the driver's.
+//! No case is run twice. A case cannot affect other cases or the driver.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -28,7 +29,7 @@ usage: dapl-conformance [run] [--provider NAME] [--libdat PATH] [--mode one|two|
        dapl-conformance coverage [--report DIR]
 ";
 
-/// How many steps and calls a report of a failure shows.
+/// Number of steps and calls that a report of a failure shows.
 const SHOWN: usize = 10;
 
 struct Options {
@@ -136,7 +137,7 @@ fn list(options: &Options) -> io::Result<bool> {
     Ok(true)
 }
 
-/// How one case went in one mode.
+/// Result of one case in one mode.
 struct Outcome {
     name: String,
     mode: Mode,
@@ -214,7 +215,7 @@ fn check_names(all: &[Case]) -> io::Result<()> {
     }
 }
 
-/// Says how a run went, as soon as it has.
+/// Prints the result of a run when it ends.
 fn say(options: &Options, outcome: &Outcome) {
     let (name, mode) = (&outcome.name, outcome.mode.word());
     match &outcome.ending {
@@ -256,7 +257,7 @@ fn conclude(options: &Options, cases: usize, all: &[Outcome], took: Duration, is
     Ok(failed == 0 && (holes.is_empty() || options.open) && (absent == 0 || !options.complete))
 }
 
-/// Where the files of this run of the suite are, in memory where that exists. Gone with it.
+/// Temporary directory of this run of the suite, in memory if possible; removed when dropped.
 struct Place(PathBuf);
 
 impl Place {
@@ -354,8 +355,8 @@ fn first_qual(index: usize) -> u64 {
     2048 + (u64::from(std::process::id()) % 61 + index as u64) * 32 % 60_000
 }
 
-/// Waits for the processes. When one has failed the others have a little time left. What does not end is described and
-/// killed. A slow machine has so many times the seconds.
+/// Waits for the processes. When one has failed the others have a little time left. A process that hangs is described and
+/// killed. `patience` multiplies the seconds for a slow machine.
 fn watch(processes: &mut [Process], seconds: u64, patience: u32) -> Option<String> {
     let mut deadline = Instant::now() + Duration::from_secs(seconds) * patience;
     let mut has_failed = false;
@@ -388,13 +389,13 @@ fn end(processes: &mut [Process]) {
     }
 }
 
-/// What both processes together amount to.
+/// Combines the endings of both processes.
 fn judge(processes: &[Process], hang: Option<String>) -> Ending {
     let ending = processes.iter().map(ending_of).fold(Ending::Passed, Ending::worse);
     match (ending, hang) {
         (Ending::Followed, None) => Ending::Failed("killed from outside, as by a system out of memory".to_owned()),
         (ending, None) => ending,
-        // Why the one gave up is what the other was doing.
+        // If one role got no answer, the other role's current call explains why.
         (Ending::Failed(why), Some(text)) if why.contains(NO_ANSWER) => Ending::Failed(format!("{why}\n{text}")),
         (Ending::Failed(why), Some(_)) => Ending::Failed(why),
         (_, Some(text)) => Ending::Failed(format!("HANGS\n{text}")),
@@ -421,13 +422,13 @@ fn ending_of(process: &Process) -> Ending {
     }
 }
 
-/// Where other threads were when the process gave up.
+/// State of the other threads when the process failed.
 fn asleep(process: &Process) -> String {
     let inside = Record::read(&process.task.record).inside();
     inside.iter().map(|(thread, function, _)| format!("\n    thread {thread} was in {function}")).collect()
 }
 
-/// What the process said on its own, such as a library's reasons.
+/// Output of the process, such as the library's log.
 fn said(process: &Process) -> String {
     let text = fs::read_to_string(process.task.record.with_extension("said")).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
@@ -437,7 +438,7 @@ fn said(process: &Process) -> String {
         .collect()
 }
 
-/// Where a process was that ended by a signal.
+/// Last call of a process that ended by a signal.
 fn last(process: &Process) -> String {
     let record = Record::read(&process.task.record);
     let call = record
@@ -448,7 +449,7 @@ fn last(process: &Process) -> String {
     call.chain(step).collect()
 }
 
-/// What a process is doing that does not end.
+/// Current calls of a process that hangs.
 fn describe(process: &Process) -> String {
     use std::fmt::Write;
     let (id, record) = (process.child.id(), Record::read(&process.task.record));

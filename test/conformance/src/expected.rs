@@ -1,7 +1,7 @@
-//! What the specification promises, function by function: the answers and events that a full run must have seen.
+//! Answers and events that the specification promises, function by function, which a full run must have seen.
 //!
-//! Taken from the tables of the specification, where a decision stands beside the sources the decision. An answer that the
-//! C ABI cannot provoke stands in `UNREACHABLE` with its reason. Says nothing about who provokes what: that is the cases'.
+//! Taken from the tables of the specification. Answers that cannot be provoked through the C ABI are in `UNREACHABLE` with the
+//! reason. Independent of which case provokes what.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -53,13 +53,13 @@ const CR: Answer = handle(DAT_INVALID_HANDLE_CR);
 const CNO: Answer = handle(DAT_INVALID_HANDLE_CNO);
 const SRQ: Answer = handle(DAT_INVALID_HANDLE_SRQ);
 const ANY: Answer = handle(DAT_INVALID_HANDLE1);
-/// Of an EVD that is none: the sources differ in the subtype, programs look at the type.
+/// Invalid EVD handle: implementations differ in the subtype, programs check the type.
 const EVD: Answer = Kind(DAT_INVALID_HANDLE);
 const EVD_CR: Answer = handle(DAT_INVALID_HANDLE_EVD_CR);
 const EVD_CONN: Answer = handle(DAT_INVALID_HANDLE_EVD_CONN);
 const EVD_RECV: Answer = handle(DAT_INVALID_HANDLE_EVD_RECV);
 const EVD_REQUEST: Answer = handle(DAT_INVALID_HANDLE_EVD_REQUEST);
-/// No room for more posted work.
+/// The work queue is full.
 const FULL: Answer = is(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY);
 const UNREACHABLE_ADDRESS: Answer = is(DAT_INVALID_ADDRESS, DAT_INVALID_ADDRESS_UNREACHABLE);
 /// Found by the listener, without its class as programs know it.
@@ -297,7 +297,7 @@ const REASONS: &[(DAT_EVENT_NUMBER, u32)] = &[
     (DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR, DAT_SRQ_LOW_WATERMARK_EVENT),
 ];
 
-/// What the specification names and no case can provoke through the C ABI of a healthy library: where, what, why not.
+/// Answers of the specification that no case can provoke through the C ABI of a healthy library: function, answer, reason.
 pub(crate) const UNREACHABLE: &[(&str, &str, &str)] = &[
     ("dat_ia_openv", "INSUFFICIENT_RESOURCES", "memory for an adapter would have to run out"),
     ("dat_ia_openv", "INVALID_STATE", "a provider library would have to open its own entry inside dat_provider_init"),
@@ -330,7 +330,7 @@ pub(crate) const UNREACHABLE: &[(&str, &str, &str)] = &[
     ("bind status", "RMR_OPERATION_FAILED", "what could fail a bind is refused when it is posted"),
 ];
 
-/// What a full run should have seen and has not, in words.
+/// Promised answers and events that a full run has not seen, in words.
 pub(crate) fn holes(seen: &BTreeMap<Seen, Vec<&str>>) -> Vec<String> {
     let mut holes = Vec::new();
     for (function, answers) in ANSWERS {
@@ -388,7 +388,7 @@ mod tests {
         assert!(REFUSED_IN.iter().all(|(function, _)| names.contains(function)));
     }
 
-    /// What a page says of it does not matter here, that it does.
+    /// Checks that each page mentions the answer, not how.
     #[test]
     fn every_answer_is_on_the_manual_page_of_its_function() {
         let mut missing = Vec::new();
@@ -400,7 +400,7 @@ mod tests {
             let path = format!("{}/../../docs/man/{function}.3.md", env!("CARGO_MANIFEST_DIR"));
             let page = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
             let term = |answer: &str| format!("- `DAT_{}`", answer.replace('/', "/DAT_"));
-            // Whichever subtype: the type is told, with one or without.
+            // With any subtype, a page gives the type with or without one.
             let (wanted, ends) = match (answer.strip_suffix(", any subtype"), answer.strip_prefix("bare ")) {
                 (Some(kind), _) => (term(kind).trim_end_matches('`').to_owned(), ['`', '/']),
                 (_, Some(whole)) => (term(whole) + " (bare)", [':', ':']),

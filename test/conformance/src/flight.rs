@@ -83,14 +83,14 @@ pub(crate) fn open(path: &Path) -> io::Result<()> {
     if map == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the map is page-aligned, as long as this, zeroed, and never unmapped; whoever else writes uses atomics.
+    // SAFETY: the map is page-aligned, of this length, zeroed, and never unmapped; all other writers use atomics.
     let words = unsafe { std::slice::from_raw_parts(map.cast::<AtomicU64>(), WORDS) };
     *STEPS.lock().unwrap_or_else(PoisonError::into_inner) = Some(File::create(steps_of(path))?);
     assert!(WORDS_OF_THIS_PROCESS.set(words).is_ok(), "one record per process");
     Ok(())
 }
 
-/// A call under way. Forgotten when the thread leaves it otherwise, by cancellation.
+/// A call in progress. Removed if the thread leaves it by cancellation.
 pub(crate) struct Call {
     function: usize,
     slot: usize,
@@ -170,7 +170,7 @@ pub(crate) fn step(role: &str, text: &str) {
     }
 }
 
-/// What a process left behind, or has written so far.
+/// Records of a process that has ended, or that is still running.
 pub(crate) struct Record {
     words: Vec<u64>,
     steps: String,

@@ -1,4 +1,4 @@
-//! The conformance suite: what the specification promises, as cases against any `libdat.so.1`, through the C ABI alone.
+//! The conformance suite: cases that check the specification against any `libdat.so.1`, through the C ABI alone.
 //!
 //! ```text
 //! dapl-conformance [run] [--provider NAME] [--libdat PATH] [--mode one|two|both] [--jobs N] [--report DIR]
@@ -24,7 +24,7 @@
 //! pub(crate) fn cases() -> Vec<Case> {
 //!     cases![
 //!         "spec/events 2.5": evd_wait_zero_timeout_is_timeout_expired,      // local, the function has the case's name
-//!         "spec/consumers 13": connect_both_hear => pair(near, far),        // two roles
+//!         "spec/consumers 13": connect_reports_to_both_sides => pair(near, far),        // two roles
 //!         "spec/events 9.2": rmr_binds => local(binds).needs(Need::Rmr).limit(40),
 //!     ]
 //! }
@@ -39,8 +39,8 @@
 //! ```
 //!
 //! A *pair* has two roles, `near` and `far`: two threads with an IA each in mode `one` (with `.shares_ia()`, one IA), two
-//! processes in mode `two`. They talk beside DAT: `ctx.tell(bytes)`, `tell_number`, `tell_target`, `tell_address`, the same
-//! with `hear`, and `ctx.meet()`, a barrier. When one role fails the other is ended too.
+//! processes in mode `two`. They communicate outside DAT: `ctx.tell(bytes)`, `tell_number`, `tell_target`, `tell_address`, the same
+//! with `receive`, and `ctx.meet()`, a barrier. When one role fails the other is ended too.
 //!
 //! ```text
 //! fn near(ctx: &Ctx) {
@@ -49,7 +49,7 @@
 //!     memory.write_pattern(0, 1000, 7);
 //!     conn.post_send(0x11, memory.segment(0, 1000));
 //!     expect_dto(conn.request.h(), 0x11, DAT_DTO_SUCCESS, 1000);
-//!     ctx.meet();                                                      // or the connection would go under far's feet
+//!     ctx.meet();                                                      // or the connection would end too early
 //! }
 //! ```
 //!
@@ -72,15 +72,15 @@
 //! - `ctx.step("..")` says where a long case is. Waits end at the case's deadline (20 s, `.limit(60)` at most).
 //! - Threads: `std::thread::scope`; objects may be shared, and `Handle::of(h)` makes a raw handle shareable.
 //! - Blocking calls: `evd_waiter(evd, time, threshold)`, `cno_waiter(cno, time)` and `blocked(|| call)` begin one in a thread;
-//!   `.inside(evd)` and `.asleep()` wait until it is there, `.interrupt()` sends signals, `.join()` gives what came back.
+//!   `.inside(evd)` and `.asleep()` wait until it blocks, `.interrupt()` sends signals, `.join()` returns its result.
 //!   `Cancellable::on_evd(evd)` and `on_cno` may be cancelled at any moment.
-//! - Agents of a CNO: `Agent::default()` notes its calls, armed by `agent.arm()`; `agent(|evd| ..)` does anything.
-//! - `Zoo::of(ctx)` is one live object of each [`Kind`](kit::Kind), for what all have in common.
+//! - Agents of a CNO: `Agent::default()` notes its calls, armed by `agent.arm()`; `agent(|evd| ..)` runs any closure.
+//! - `Zoo::of(ctx)` is one live object of each [`Kind`](kit::Kind), for properties of all kinds.
 //! - Of the system, by `os::`: `set_env` (first of all, for a dat.conf in `ctx.file("dat.conf")`), `in_fork(|| 0)`, `Map`
 //!   (private, read-only, shared, of a file).
 //! - Behind pointers of the library: `bytes_at write_at address_at context_bits region_address named_attributes text_at`.
-//! - What a provider may lack: `.needs(Need::Srq)`, or `ctx.unsupported("why")` in the body.
-//! - `ctx.die()` ends the process as an accident would; such a case is `.only_two()`.
+//! - Optional features: `.needs(Need::Srq)`, or `ctx.unsupported("why")` in the body.
+//! - `ctx.die()` kills the process; such a case is `.only_two()`.
 //!
 //! No case sleeps to let something happen, asserts an upper bound on time, or depends on another case.
 #![allow(dead_code, reason = "tools lie ready whether or not a case uses them today")]

@@ -6,10 +6,10 @@
 
 mod chart;
 mod contest;
-mod crowd;
 mod curve;
 mod found;
 mod ground;
+mod many_endpoints;
 mod mpi;
 mod ours;
 mod page;
@@ -23,7 +23,7 @@ mod sm;
 mod usnic;
 mod verbs;
 
-pub(crate) use crowd::evd;
+pub(crate) use many_endpoints::evd;
 pub(crate) use page::{all, report as page};
 pub(crate) use sm::sm;
 pub(crate) use usnic::usnic;

@@ -111,7 +111,7 @@ pub(crate) fn require(tools: &[Tool]) -> Result {
 }
 
 /// As `require`, for tools without which a suite skips checks: prints one line for what is missing.
-pub(crate) fn wish(tools: &[Tool]) {
+pub(crate) fn recommend(tools: &[Tool]) {
     if let Err(reason) = require(tools) {
         eprintln!("xtask: some checks will be skipped: {reason}");
     }

@@ -26,7 +26,7 @@ const NEEDED: [setup::Tool; 3] = [setup::CC, setup::CXX, setup::VALGRIND];
 /// The suites of `quick` that take longest.
 const LONGEST: [&str; 6] = ["conformance", "unit", "datinfo", "faulty", "faults", "cancel"];
 /// Tools without which some checks are skipped.
-const WISHED: [setup::Tool; 3] = [setup::RDMA_HEADERS, setup::MANDOC, setup::PKG_CONFIG];
+const RECOMMENDED: [setup::Tool; 3] = [setup::RDMA_HEADERS, setup::MANDOC, setup::PKG_CONFIG];
 
 /// Runs what the arguments ask for: everything of a kind, or a suite with arguments for cargo.
 pub(crate) fn run(test: &Test) -> Result {
@@ -52,7 +52,7 @@ pub(crate) fn run(test: &Test) -> Result {
 /// All suites that need no guest, no root and no package build. Every step runs, also after a failure.
 fn quick(known: &[String]) -> Result {
     setup::require(&NEEDED)?;
-    setup::wish(&WISHED);
+    setup::recommend(&RECOMMENDED);
     // Without --lib, which would build a test program of daplfaulty: it has none (test/faulty/Cargo.toml).
     step("compile all tests", || cargo_test("compile", &["--workspace", "--tests", "--no-run"]))?;
     let suites: BTreeSet<&str> = known.iter().map(|name| suite_of(name)).collect();
@@ -103,7 +103,7 @@ fn rest(known: &[String], is_required: bool) -> Result {
     if is_required {
         setup::require(&tools)?
     } else {
-        setup::wish(&tools)
+        setup::recommend(&tools)
     }
     let mut results = Vec::new();
     for suite in LEFT_OUT {
@@ -132,10 +132,10 @@ fn one(suite: &str, known: &[String], rest: &[&str]) -> Result {
     setup::require(&NEEDED)?;
     match suite {
         "report" => setup::require(&[setup::CHROMIUM])?,
-        "rdma" => setup::wish(&[setup::RDMA_HEADERS]),
-        "man" => setup::wish(&[setup::MANDOC]),
-        "install" => setup::wish(&[setup::PKG_CONFIG]),
-        "deb" => setup::wish(&[setup::SHLIBDEPS, setup::LINTIAN]),
+        "rdma" => setup::recommend(&[setup::RDMA_HEADERS]),
+        "man" => setup::recommend(&[setup::MANDOC]),
+        "install" => setup::recommend(&[setup::PKG_CONFIG]),
+        "deb" => setup::recommend(&[setup::SHLIBDEPS, setup::LINTIAN]),
         _ => {}
     }
     match suite {
@@ -163,11 +163,11 @@ const WITHIN_SM: [&str; 13] = [
     "tests::kills",
     "tests::stops",
     "tests::copies",
-    "tests::folders",
-    "tests::words",
-    "tests::liars",
-    "tests::tables",
-    "tests::storm",
+    "tests::base_directory",
+    "tests::fifo",
+    "tests::invalid_data",
+    "tests::changing_tables",
+    "tests::hostile_processes",
     "tests::waits",
 ];
 

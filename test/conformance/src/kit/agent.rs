@@ -9,7 +9,7 @@ use dat_abi::*;
 use super::object::Handle;
 use super::thread::until;
 
-/// What an agent does with the EVD it is called for.
+/// Function that an agent runs with its EVD.
 type Deed = Arc<dyn Fn(Handle) + Send + Sync>;
 
 /// All agents of the process; instance data is the place in here, plus one.
@@ -43,7 +43,7 @@ impl Agent {
         agent(move |evd| own.note(evd))
     }
 
-    /// How often it was called.
+    /// Number of calls.
     pub(crate) fn count(&self) -> usize {
         self.all().len()
     }
@@ -57,7 +57,7 @@ impl Agent {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|evd| evd.h()).collect()
     }
 
-    /// Waits for so many calls: which EVDs they were for.
+    /// Waits for `count` calls, and returns their EVDs.
     pub(crate) fn wait_for(&self, count: usize) -> Vec<DAT_EVD_HANDLE> {
         until(|| self.all().len() >= count);
         self.all()

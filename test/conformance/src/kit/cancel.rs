@@ -1,6 +1,6 @@
-//! Signals to a thread, and threads that are cancelled as C programs cancel theirs.
+//! Signals to a thread, and cancellation of threads as C programs do it.
 //!
-//! Beside `raw` the only unsafe room of the kit.
+//! Together with `raw` the only unsafe module of the kit.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::transmute;
@@ -44,7 +44,7 @@ pub(crate) struct Cancellable {
     frame: Box<Frame>,
 }
 
-/// What the thread works with; it outlives the thread.
+/// Data of the thread; it outlives the thread.
 struct Frame {
     wait: *mut c_void,
     handle: Handle,
@@ -66,7 +66,7 @@ unsafe extern "C-unwind" {
 }
 
 const PTHREAD_CANCEL_ASYNCHRONOUS: c_int = 1;
-/// What joining a cancelled thread gives.
+/// Result of joining a cancelled thread.
 const PTHREAD_CANCELED: usize = usize::MAX;
 
 impl Cancellable {
@@ -87,7 +87,7 @@ impl Cancellable {
         let frame = Box::new(Frame { wait, handle: Handle::of(handle), begun: AtomicBool::new(false) });
         let mut thread = 0;
         let arg = std::ptr::from_ref(&*frame).cast_mut().cast();
-        // SAFETY: the frame lives until the thread has been joined.
+        // SAFETY: the frame is valid until the thread has been joined.
         let code = unsafe { pthread_create(&mut thread, std::ptr::null(), body, arg) };
         assert_eq!(code, 0, "threads can be made");
         let cancellable = Cancellable { thread, frame };

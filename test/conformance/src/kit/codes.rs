@@ -88,7 +88,7 @@ pub(crate) fn filled<T: CRecord>(call: impl FnOnce(*mut T) -> DAT_RETURN) -> T {
 
 pub(crate) use raw::{CRecord, zeroed};
 
-/// The function whose answer this most likely is: this thread's last, if the code is the same.
+/// The function that most likely returned this code: this thread's last, if the code is the same.
 fn caller(code: DAT_RETURN) -> String {
     match flight::last_call() {
         Some((function, last)) if last == code => format!("{function} answered"),

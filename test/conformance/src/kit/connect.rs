@@ -30,7 +30,7 @@ impl Address {
         Address(words.map(u64::to_le))
     }
 
-    /// For a call; valid while this lives.
+    /// Pointer for a call; valid as long as this value.
     pub(crate) fn pointer(&self) -> DAT_IA_ADDRESS_PTR {
         self.0.as_ptr().cast_mut().cast()
     }
@@ -43,7 +43,7 @@ impl Address {
 }
 
 impl Ia {
-    /// Where peers find it.
+    /// Address for peers.
     #[track_caller]
     pub(crate) fn address(&self) -> Address {
         Address::of_bytes(&address_at(self.attr().ia_address_ptr))
@@ -51,13 +51,13 @@ impl Ia {
 }
 
 impl Ctx {
-    /// Tells the other role where to connect to.
+    /// Sends the other role this address.
     #[track_caller]
     pub(crate) fn tell_address(&self, ia: &Ia) {
         self.tell(address_at(ia.attr().ia_address_ptr));
     }
 
-    /// The address that the other role told.
+    /// Receives the address from the other role.
     #[track_caller]
     pub(crate) fn hear_address(&self) -> Address {
         Address::of_bytes(&self.hear())
@@ -101,7 +101,7 @@ impl Ctx {
     }
 }
 
-/// How the ends of a connection are made.
+/// Parameters of both ends of a connection.
 #[derive(Clone)]
 pub(crate) struct Setup {
     /// Of the EP.
@@ -118,7 +118,7 @@ impl Default for Setup {
     }
 }
 
-/// One end of a connection and all it stands on. Memory made for it is declared later, and so freed earlier.
+/// One end of a connection with all objects it uses. Memory is declared after it, and so freed before it.
 pub(crate) struct Conn {
     pub(crate) ep: Ep,
     /// Completions of receives.
@@ -132,7 +132,7 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    /// Everything but the connection, on an adapter of its own.
+    /// All objects of an unconnected end, on an adapter of its own.
     #[track_caller]
     pub(crate) fn alone(ctx: &Ctx) -> Self {
         Conn::on(&ctx.ia())
@@ -179,7 +179,7 @@ impl Conn {
         expect_conn(self.events.h(), self.ep.h(), number);
     }
 
-    /// Disconnects, and sees it happen; for the end whose peer does not.
+    /// Disconnects, and takes the event; for the end whose peer does not disconnect.
     #[track_caller]
     pub(crate) fn disconnect(&self) {
         ok(dat_ep_disconnect(self.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
@@ -220,7 +220,7 @@ impl Conn {
     }
 }
 
-/// Both ends hear that they are connected.
+/// Takes the ESTABLISHED events of both ends.
 #[track_caller]
 pub(crate) fn established(near: &Conn, far: &Conn) {
     near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);

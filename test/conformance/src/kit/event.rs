@@ -22,7 +22,7 @@ impl Event {
         self.0.event_number
     }
 
-    /// The EVD it says it came from.
+    /// The EVD in the event.
     pub(crate) fn evd(&self) -> DAT_EVD_HANDLE {
         self.0.evd_handle
     }
@@ -155,7 +155,7 @@ pub(crate) fn expect_event(evd: DAT_EVD_HANDLE, time: Duration) -> Event {
     }
 }
 
-/// The event that must come, by polling: for EVDs on which nobody may wait.
+/// The expected event, by polling: for EVDs on which waits are refused.
 #[track_caller]
 pub(crate) fn polled_event(evd: DAT_EVD_HANDLE) -> Event {
     let end = Instant::now() + patiently(SOON);
@@ -255,7 +255,7 @@ pub(crate) fn expect_nothing(evd: DAT_EVD_HANDLE) {
     expect(code, DAT_QUEUE_EMPTY);
 }
 
-/// Nothing is queued now, and nothing comes for so long. Costs that time: 50 ms show most mistakes.
+/// No event is queued now, and none comes for this time. Costs that time: 50 ms show most bugs.
 #[track_caller]
 pub(crate) fn expect_quiet(evd: DAT_EVD_HANDLE, time: Duration) {
     if let Some(event) = wait(evd, time) {

@@ -36,7 +36,7 @@ impl Buffer {
         &self.bytes[self.start..self.start + self.length]
     }
 
-    /// Where it begins.
+    /// Start address.
     pub(crate) fn pointer(&self) -> DAT_PVOID {
         self.own().as_ptr().cast_mut().cast()
     }
@@ -68,7 +68,7 @@ impl Buffer {
         self.own().iter().for_each(|place| place.store(byte, Ordering::Release));
     }
 
-    /// Fills a range with bytes that tell their place, and the seed.
+    /// Fills a range with bytes that depend on their offset and the seed.
     pub(crate) fn write_pattern(&self, at: usize, length: usize, seed: u8) {
         for (offset, place) in self.own()[at..at + length].iter().enumerate() {
             place.store(pattern(offset, seed), Ordering::Release);
@@ -124,9 +124,9 @@ pub(crate) struct Memory {
     pub(crate) lmr_context: DAT_LMR_CONTEXT,
     /// For the peer.
     pub(crate) rmr_context: DAT_RMR_CONTEXT,
-    /// As the library says it.
+    /// As the library returned it.
     pub(crate) registered_length: DAT_VLEN,
-    /// As the library says it.
+    /// As the library returned it.
     pub(crate) registered_address: DAT_VADDR,
 }
 
@@ -195,7 +195,7 @@ impl Memory {
 }
 
 impl Ctx {
-    /// Tells the other role of memory that it may reach.
+    /// Sends the other role the key, address and length of this memory.
     #[track_caller]
     pub(crate) fn tell_target(&self, target: DAT_RMR_TRIPLET) {
         self.tell_number(target.rmr_context.into());
@@ -203,7 +203,7 @@ impl Ctx {
         self.tell_number(target.segment_length);
     }
 
-    /// The memory that the other role told of.
+    /// Receives key, address and length of the other role's memory.
     #[track_caller]
     pub(crate) fn hear_target(&self) -> DAT_RMR_TRIPLET {
         let (context, target_address, segment_length) = (self.hear_number(), self.hear_number(), self.hear_number());

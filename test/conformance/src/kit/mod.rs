@@ -1,6 +1,6 @@
-//! The authors' tools: one `use crate::kit::*;` brings these, all 73 functions, and every name of `dat_abi`.
+//! Helpers for cases: one `use crate::kit::*;` imports them, all 73 functions, and every name of `dat_abi`.
 //!
-//! Tools check what a case takes for granted and say which line of the case it was. What a case is about it calls itself.
+//! Helpers check the preconditions of a case and name its line in failures. The calls under test are made by the case itself.
 #![allow(unused_imports, reason = "tools lie ready whether or not a case uses them today")]
 
 mod agent;
@@ -35,14 +35,14 @@ pub(crate) use raw::{address_at, bytes_at, context_bits, named_attributes, regio
 pub(crate) use thread::*;
 pub(crate) use zoo::*;
 
-/// How long a tool waits for what has to come. Never how long something may take.
+/// Time that a helper waits for an expected event. Never an assertion about speed.
 pub(crate) const SOON: Duration = Duration::from_secs(5);
 
-/// The adapter's name, for those who have no other way to ask it something.
+/// The adapter's name, for code without a context.
 pub(crate) static PROVIDER: OnceLock<String> = OnceLock::new();
 
-/// These private data came, and nothing else; but over rdma_cm, which has room for 48 bytes in a request, there are always
-/// as many as there is room for, with zeros behind what was sent (spec/endpoints 9.2).
+/// Expects exactly these private data; but over rdma_cm, whose request always carries 48 bytes, they are followed by zeros
+/// (spec/endpoints 9.2).
 #[track_caller]
 pub(crate) fn expect_data(came: &[u8], sent: &[u8]) {
     static IS_PADDED: OnceLock<bool> = OnceLock::new();
@@ -55,7 +55,7 @@ pub(crate) fn expect_data(came: &[u8], sent: &[u8]) {
     }
 }
 
-/// How many times as long, on a slow machine.
+/// Factor for time limits on a slow machine.
 pub(crate) static PATIENCE: AtomicU32 = AtomicU32::new(1);
 
 /// `SOON` on this machine; other times stay what they are.

@@ -55,7 +55,7 @@ macro_rules! objects {
                 self.handle.expect("it is there until it is freed").h()
             }
 
-            /// Frees it, which must succeed. The dead handle comes back.
+            /// Frees it, which must succeed. Returns the stale handle.
             #[track_caller]
             pub(crate) fn free(self) -> DAT_HANDLE {
                 let handle = self.leak();
@@ -63,7 +63,7 @@ macro_rules! objects {
                 handle
             }
 
-            /// Gives the handle away: nobody frees it.
+            /// Returns the handle without freeing it.
             pub(crate) fn leak(mut self) -> DAT_HANDLE {
                 self.handle.take().expect("it is there until it is freed").h()
             }
@@ -124,7 +124,7 @@ impl Drop for Opened {
     }
 }
 
-/// Of cases whose roles share one.
+/// The IA of cases whose roles share one.
 static SHARED: Mutex<Weak<Opened>> = Mutex::new(Weak::new());
 
 impl Ctx {
@@ -150,7 +150,7 @@ impl Ctx {
 }
 
 impl Ia {
-    /// Opens this adapter, with an EVD of its own for errors.
+    /// Opens this adapter, with an EVD of its own for asynchronous errors.
     #[track_caller]
     pub(crate) fn open(name: &str, qlen: DAT_COUNT) -> Self {
         let name = CString::new(name).expect("a name without NUL");
@@ -165,7 +165,7 @@ impl Ia {
         self.0.handle.h()
     }
 
-    /// Closes it gracefully, which must succeed, as the last that uses it. The dead number comes back.
+    /// Closes it gracefully, which must succeed, as its last user. Returns the stale number.
     #[track_caller]
     pub(crate) fn close(self) -> DAT_IA_HANDLE {
         let handle = self.leak();
@@ -173,7 +173,7 @@ impl Ia {
         handle
     }
 
-    /// Gives the handle away: nobody closes it.
+    /// Returns the handle without closing it.
     pub(crate) fn leak(self) -> DAT_IA_HANDLE {
         let handle = self.h();
         std::mem::forget(self);

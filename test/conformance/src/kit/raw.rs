@@ -1,6 +1,6 @@
-//! Looks through the pointers and into the unions that the library hands out.
+//! Reads through pointers and unions that the library returns.
 //!
-//! Beside `cancel` the only unsafe room of the kit. Everything here copies; nothing keeps a reference to what is not ours.
+//! Together with `cancel` the only unsafe module of the kit. All functions copy; no reference to the library's memory is kept.
 
 use std::ffi::c_void;
 use std::mem::{MaybeUninit, size_of};
@@ -57,7 +57,7 @@ pub(crate) fn zeroed<T: CRecord>() -> T {
 }
 
 pub(super) fn fill<T: Copy>(out: &mut MaybeUninit<T>, byte: u8) {
-    // SAFETY: the place is ours and as long as this.
+    // SAFETY: a local value of this size.
     unsafe { std::ptr::write_bytes(out.as_mut_ptr().cast::<u8>(), byte, size_of::<T>()) };
 }
 
@@ -67,12 +67,12 @@ pub(super) fn bytes_of<T: Copy>(out: &MaybeUninit<T>) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(out.as_ptr().cast::<u8>(), size_of::<T>()) }.to_vec()
 }
 
-/// What lies at a pointer that came from the library. Nothing for null.
+/// Copies the bytes at a pointer of the library; empty for null.
 pub(crate) fn bytes_at(pointer: *const c_void, length: usize) -> Vec<u8> {
     if pointer.is_null() {
         return Vec::new();
     }
-    // SAFETY: the library says that so many bytes are there.
+    // SAFETY: the library returned this pointer with this length.
     unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), length) }.to_vec()
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn address_at(pointer: DAT_IA_ADDRESS_PTR) -> Vec<u8> {
 
 /// Writes where the library says that a consumer may.
 pub(crate) fn write_at(pointer: *mut c_void, bytes: &[u8]) {
-    // SAFETY: the library says that so many bytes are there and writable.
+    // SAFETY: the library returned this pointer with this length as writable.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), pointer.cast::<u8>(), bytes.len()) };
 }
 
@@ -104,42 +104,42 @@ pub(crate) fn context_bits(context: DAT_CONTEXT) -> u64 {
 }
 
 pub(super) fn dto(event: &DAT_EVENT) -> DAT_DTO_COMPLETION_EVENT_DATA {
-    // SAFETY: plain numbers and addresses, whatever the number says.
+    // SAFETY: all members are plain numbers and addresses.
     unsafe { event.event_data.dto_completion_event_data }
 }
 
 pub(super) fn rmr(event: &DAT_EVENT) -> DAT_RMR_BIND_COMPLETION_EVENT_DATA {
-    // SAFETY: plain numbers and addresses, whatever the number says.
+    // SAFETY: all members are plain numbers and addresses.
     unsafe { event.event_data.rmr_completion_event_data }
 }
 
 pub(super) fn arrival(event: &DAT_EVENT) -> DAT_CR_ARRIVAL_EVENT_DATA {
-    // SAFETY: plain numbers and addresses, whatever the number says.
+    // SAFETY: all members are plain numbers and addresses.
     unsafe { event.event_data.cr_arrival_event_data }
 }
 
 pub(super) fn connection(event: &DAT_EVENT) -> DAT_CONNECTION_EVENT_DATA {
-    // SAFETY: plain numbers and addresses, whatever the number says.
+    // SAFETY: all members are plain numbers and addresses.
     unsafe { event.event_data.connect_event_data }
 }
 
 pub(super) fn asynchronous(event: &DAT_EVENT) -> DAT_ASYNCH_ERROR_EVENT_DATA {
-    // SAFETY: plain numbers and addresses, whatever the number says.
+    // SAFETY: all members are plain numbers and addresses.
     unsafe { event.event_data.asynch_error_event_data }
 }
 
 pub(super) fn software(event: &DAT_EVENT) -> DAT_PVOID {
-    // SAFETY: plain numbers and addresses, whatever the number says.
+    // SAFETY: all members are plain numbers and addresses.
     unsafe { event.event_data.software_event_data.pointer }
 }
 
-/// A service point's handle, of whichever kind.
+/// A service point's handle of either kind.
 pub(super) fn service_point(handle: DAT_SP_HANDLE) -> DAT_HANDLE {
     // SAFETY: both members are a handle.
     unsafe { handle.psp_handle }
 }
 
-/// Where a region begins, for memory described by its address.
+/// Start address of a region that is described by its address.
 pub(crate) fn region_address(region: DAT_REGION_DESCRIPTION) -> DAT_PVOID {
     // SAFETY: any bits are an address.
     unsafe { region.for_va }
@@ -149,7 +149,7 @@ pub(crate) fn region_address(region: DAT_REGION_DESCRIPTION) -> DAT_PVOID {
 pub(crate) fn named_attributes(array: *const DAT_NAMED_ATTR, count: DAT_COUNT) -> Vec<(String, String)> {
     let count = if array.is_null() { 0 } else { count.max(0) as usize };
     let one = |at| {
-        // SAFETY: the library says that the array has so many.
+        // SAFETY: the library returned the array with this length.
         let attribute = unsafe { *array.add(at) };
         (text_at(attribute.name), text_at(attribute.value))
     };

@@ -20,11 +20,11 @@ use super::raw;
 pub(crate) struct Blocked<T> {
     thread: JoinHandle<T>,
     signals: Interruptible,
-    /// Where the system tells of it.
+    /// Its directory in /proc.
     place: PathBuf,
 }
 
-/// Makes a call in a thread of its own; comes back when the thread is about to call.
+/// Makes a call in a thread of its own; returns when the thread is about to call.
 pub(crate) fn blocked<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Blocked<T> {
     let (tell, hear) = mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -65,14 +65,14 @@ impl<T> Blocked<T> {
         text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
     }
 
-    /// What the call gave, once it comes back.
+    /// Result of the call, once it has returned.
     #[track_caller]
     pub(crate) fn join(self) -> T {
         self.thread.join().unwrap_or_else(|payload| std::panic::resume_unwind(payload))
     }
 }
 
-/// What a wait on an EVD gave; of the event only what threads may share.
+/// Result of a wait on an EVD, with the parts of the event that threads may share.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Waited {
     pub(crate) code: DAT_RETURN,
@@ -93,7 +93,7 @@ pub(crate) fn evd_waiter(evd: DAT_EVD_HANDLE, timeout: DAT_TIMEOUT, threshold: D
 }
 
 impl Blocked<Waited> {
-    /// Waits until the EVD, which is empty, knows its waiter.
+    /// Waits until the empty EVD has registered its waiter.
     #[track_caller]
     pub(crate) fn inside(self, evd: DAT_EVD_HANDLE) -> Self {
         let waiter = error(DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_WAITER);

@@ -61,7 +61,7 @@ impl Kind {
         }
     }
 
-    /// As `dat_get_handle_type` says it.
+    /// Number of `dat_get_handle_type`.
     pub(crate) fn number(self) -> DAT_HANDLE_TYPE {
         match self {
             Self::Cr => DAT_HANDLE_TYPE_CR,
@@ -96,7 +96,7 @@ impl Kind {
     }
 }
 
-/// One live object of each kind, none of which another but the PZ and the EVDs stands on. What the provider lacks is absent.
+/// One live object of each kind; only the PZ and the EVDs are used by others. Kinds that the provider lacks are absent.
 pub(crate) struct Zoo {
     /// Undecided; rejected at the end.
     cr: Option<Handle>,
@@ -236,7 +236,7 @@ impl Zoo {
         }
     }
 
-    /// Gives all objects away but the IA, whose abrupt close is to end them.
+    /// Leaks all objects but the IA, whose abrupt close is to free them.
     pub(crate) fn abandon(mut self) -> (Ia, Vec<(Kind, Handle)>) {
         let others = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Ia && self.has(*kind));
         let mut handles: Vec<_> = others.map(|kind| (kind, Handle::of(self.handle(kind)))).collect();

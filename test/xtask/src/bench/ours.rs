@@ -8,7 +8,7 @@ use dapl_test::run::{Room, SM0};
 use dapl_test::stage::{Stage, workspace};
 
 use super::ground::Ground;
-use super::pair::{Cores, Farewell, Said, pair};
+use super::pair::{Cores, Said, ServerEnd, pair};
 use crate::Result;
 use crate::json::field;
 
@@ -107,8 +107,8 @@ impl Perf {
         let client: Vec<&str> = ["-h", ground.host()].into_iter().chain(common()).collect();
         let server = ground.server(room.command(&self.program, &server));
         let client = ground.client(room.command(&self.program, &client));
-        let farewell = if ask.mode == "death" { Farewell::Suicide } else { Farewell::Itself };
-        pair(&server, |server| server.has_said(READY), (&client, ask.clients), ask.cores, farewell)
+        let server_end = if ask.mode == "death" { ServerEnd::Suicide } else { ServerEnd::Itself };
+        pair(&server, |server| server.has_said(READY), (&client, ask.clients), ask.cores, server_end)
     }
 
     /// Its line of JSON.

@@ -42,7 +42,7 @@ impl Cores {
 
 /// How a server ends after its clients.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Farewell {
+pub(super) enum ServerEnd {
     /// By itself, well.
     Itself,
     /// It kills itself.
@@ -63,7 +63,7 @@ pub(super) fn pair(
     is_ready: impl Fn(&Run) -> bool,
     (client, clients): (&Command, u32),
     cores: Cores,
-    farewell: Farewell,
+    server_end: ServerEnd,
 ) -> Result<Said> {
     let started = Instant::now();
     let mut server = Run::start(pin(cores.server(), server));
@@ -87,13 +87,13 @@ pub(super) fn pair(
         }
         said += &finished.stdout;
     }
-    if farewell == Farewell::Killed {
+    if server_end == ServerEnd::Killed {
         server.kill();
     }
     let server = server.finish(LIMIT);
-    let ended_as_it_should = match farewell {
-        Farewell::Itself => server.status.success(),
-        Farewell::Suicide | Farewell::Killed => server.status.signal() == Some(SIGKILL),
+    let ended_as_it_should = match server_end {
+        ServerEnd::Itself => server.status.success(),
+        ServerEnd::Suicide | ServerEnd::Killed => server.status.signal() == Some(SIGKILL),
     };
     if !ended_as_it_should {
         return Err(format!("its server: {}\n{}{}", server.status, server.stdout, server.stderr));
@@ -135,23 +135,23 @@ mod tests {
 
     #[test]
     fn both_sides_are_heard_and_must_end_well() {
-        let run = |server: &str, client: &str, farewell| {
-            pair(&shell(server), |_| true, (&shell(client), 2), Cores::Together, farewell)
+        let run = |server: &str, client: &str, server_end| {
+            pair(&shell(server), |_| true, (&shell(client), 2), Cores::Together, server_end)
         };
-        let said = run("echo served", "echo asked", Farewell::Itself).unwrap();
+        let said = run("echo served", "echo asked", ServerEnd::Itself).unwrap();
         assert_eq!((&*said.server, &*said.client), ("served\n", "asked\nasked\n"));
-        assert!(run("exit 1", "true", Farewell::Itself).is_err_and(|reason| reason.starts_with("its server")));
-        assert!(run("true", "echo why >&2; exit 1", Farewell::Itself).is_err_and(|reason| reason.contains("why")));
+        assert!(run("exit 1", "true", ServerEnd::Itself).is_err_and(|reason| reason.starts_with("its server")));
+        assert!(run("true", "echo why >&2; exit 1", ServerEnd::Itself).is_err_and(|reason| reason.contains("why")));
         assert!(
-            run("kill -9 $$", "true", Farewell::Suicide).is_ok() && run("true", "true", Farewell::Suicide).is_err()
+            run("kill -9 $$", "true", ServerEnd::Suicide).is_ok() && run("true", "true", ServerEnd::Suicide).is_err()
         );
-        assert!(run("exec sleep 1000", "true", Farewell::Killed).is_ok());
+        assert!(run("exec sleep 1000", "true", ServerEnd::Killed).is_ok());
     }
 
     #[test]
     fn a_server_that_is_gone_is_not_waited_for() {
         let (server, client) = (shell("echo alas"), shell("true"));
-        let said = pair(&server, |_| false, (&client, 1), Cores::Together, Farewell::Itself);
+        let said = pair(&server, |_| false, (&client, 1), Cores::Together, ServerEnd::Itself);
         assert!(said.is_err_and(|reason| reason.contains("alas")));
     }
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 use dapl_test::run::Run;
 
 use super::ground::Ground;
-use super::pair::{Cores, Farewell, pair};
+use super::pair::{Cores, ServerEnd, pair};
 use crate::Result;
 use crate::iperf::{self, Flow};
 
@@ -84,7 +84,7 @@ impl Ucx {
         let mut client = command();
         client.arg("localhost").args(self.words());
         let said =
-            pair(&command(), |server| has_port(server, "tcp", port), (&client, 1), self.cores, Farewell::Itself)?
+            pair(&command(), |server| has_port(server, "tcp", port), (&client, 1), self.cores, ServerEnd::Itself)?
                 .client;
         parse_ucx(&said).ok_or_else(|| format!("the output of {} is not understood: {said}", self.line()))
     }
@@ -139,7 +139,7 @@ impl Fabric {
         };
         let client = command("-P", &["localhost"]);
         let is_ready = |server: &Run| has_port(server, "tcp", port);
-        let said = pair(&command("-B", &[]), is_ready, (&client, 1), Cores::Apart, Farewell::Itself)?.client;
+        let said = pair(&command("-B", &[]), is_ready, (&client, 1), Cores::Apart, ServerEnd::Itself)?.client;
         parse_fabric(&said).ok_or_else(|| format!("the output of {} is not understood: {said}", self.line()))
     }
 }
@@ -215,7 +215,7 @@ impl Sockperf {
         let mut client = Command::new("sockperf");
         client.args(self.words()).args(&place);
         let is_ready = |server: &Run| has_port(server, if self.tcp { "tcp" } else { "udp" }, port);
-        let said = pair(&server, is_ready, (&client, 1), Cores::Apart, Farewell::Killed)?.client;
+        let said = pair(&server, is_ready, (&client, 1), Cores::Apart, ServerEnd::Killed)?.client;
         parse_sockperf(&said).ok_or_else(|| format!("the output of {} is not understood: {said}", self.line()))
     }
 }
@@ -235,7 +235,7 @@ pub(super) fn run_iperf(flow: Flow, seconds: u32, ground: &Ground) -> Result<ipe
     let server = ground.server(iperf::server(port));
     let client = ground.client(iperf::client(flow, seconds, ground.host(), port));
     let is_ready = |server: &Run| has_port(server, "tcp", port);
-    iperf::parse(&pair(&server, is_ready, (&client, 1), Cores::Apart, Farewell::Itself)?.client)
+    iperf::parse(&pair(&server, is_ready, (&client, 1), Cores::Apart, ServerEnd::Itself)?.client)
 }
 
 fn free_port() -> Result<u16> {

@@ -76,7 +76,7 @@ pub(super) struct Figure {
 }
 
 /// 8-byte ping-pong over one of `count` connections, and over all in turn.
-pub(super) fn crowd(effort: Effort, count: u32) -> Plan {
+pub(super) fn connections(effort: Effort, count: u32) -> Plan {
     let question = |mode, name| Question {
         ask: Ask::new(mode, 8, effort.count(50_000)).with(&["-c", &count.to_string()]),
         count,

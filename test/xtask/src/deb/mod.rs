@@ -40,7 +40,7 @@ const HARDENED: [&str; 8] = [
 ];
 
 /// Arguments of the command.
-struct Wish {
+struct PackageOptions {
     profile: Profile,
     output: PathBuf,
     is_twice: bool,
@@ -49,17 +49,17 @@ struct Wish {
 /// The command.
 pub(crate) fn run(arguments: &cli::Deb) -> Result {
     let output = arguments.output.clone().unwrap_or_else(|| target_directory().join("deb"));
-    let wish = Wish { profile: cli::profile(arguments.debug), output, is_twice: arguments.twice };
+    let options = PackageOptions { profile: cli::profile(arguments.debug), output, is_twice: arguments.twice };
     setup::require(&[setup::DPKG_DEB, setup::SHLIBDEPS, setup::STRIP])?;
-    if wish.profile == Profile::Dev || std::env::var_os(PREPARED).is_some() {
-        return pack_all(&wish);
+    if options.profile == Profile::Dev || std::env::var_os(PREPARED).is_some() {
+        return pack_all(&options);
     }
     let build = target_directory().join("deb-build");
-    prepared(&build.join("1"), &wish.output)?;
-    if wish.is_twice {
+    prepared(&build.join("1"), &options.output)?;
+    if options.is_twice {
         let second = build.join("second");
         prepared(&build.join("2"), &second)?;
-        same(&wish.output, &second)?;
+        same(&options.output, &second)?;
         println!("two builds gave the same bytes");
     }
     Ok(())
@@ -107,16 +107,16 @@ fn same(one: &Path, other: &Path) -> Result {
 }
 
 /// Builds, and makes all packages for which there is something.
-fn pack_all(wish: &Wish) -> Result {
-    let tree = tree::build(wish.profile)?;
+fn pack_all(options: &PackageOptions) -> Result {
+    let tree = tree::build(options.profile)?;
     let arch = text_of(Command::new("dpkg").arg("--print-architecture"))?.trim().to_owned();
     let triplet = text_of(Command::new("dpkg-architecture").arg("-qDEB_HOST_MULTIARCH"))?.trim().to_owned();
     let libdir = format!("/usr/lib/{triplet}");
     let places = Places { prefix: "/usr".into(), libdir: libdir.clone().into(), sysconfdir: "/etc".into() };
     let mut items = layout::items(&tree, &places)?;
-    harden(&tree, wish.profile, &mut items)?;
+    harden(&tree, options.profile, &mut items)?;
     let control = Control::of(&arch)?;
-    let _ = fs::remove_dir_all(wish.output.join("work"));
+    let _ = fs::remove_dir_all(options.output.join("work"));
     let mut made = Vec::new();
     for package in &PACKAGES {
         let own: Vec<&Item> = items.iter().filter(|item| package.has(&item.path.to_string_lossy(), &libdir)).collect();
@@ -125,9 +125,9 @@ fn pack_all(wish: &Wish) -> Result {
             println!("left out {}: it could not be built here", package.name);
             continue;
         }
-        made.push(pack(package, &own, &control, wish).map_err(|error| format!("{}: {error}", package.name))?);
+        made.push(pack(package, &own, &control, options).map_err(|error| format!("{}: {error}", package.name))?);
     }
-    fs::remove_dir_all(wish.output.join("work")).map_err(|error| error.to_string())?;
+    fs::remove_dir_all(options.output.join("work")).map_err(|error| error.to_string())?;
     made.iter().for_each(|path| println!("{}", path.display()));
     Ok(())
 }
@@ -153,8 +153,8 @@ fn harden(tree: &Tree, profile: Profile, items: &mut [Item]) -> Result {
 }
 
 /// Lays a package out and packs it; its file.
-fn pack(package: &Package, items: &[&Item], control: &Control, wish: &Wish) -> Result<PathBuf> {
-    let root = wish.output.join("work").join(package.name);
+fn pack(package: &Package, items: &[&Item], control: &Control, options: &PackageOptions) -> Result<PathBuf> {
+    let root = options.output.join("work").join(package.name);
     let io = |error: io::Error| error.to_string();
     for item in items {
         lay(item, &root, control).map_err(io)?;
@@ -170,7 +170,7 @@ fn pack(package: &Package, items: &[&Item], control: &Control, wish: &Wish) -> R
         }
     }
     control.describe(package, &root)?;
-    let file = wish.output.join(control.file_name(package));
+    let file = options.output.join(control.file_name(package));
     stamp(&root, control.epoch).map_err(io)?;
     let mut dpkg = Command::new("dpkg-deb");
     dpkg.env("SOURCE_DATE_EPOCH", control.epoch.to_string());

@@ -33,7 +33,7 @@ pub(crate) struct Package {
 /// Reasons: a provider's library is named by its transport and not by its package, and has no symbols file.
 const PLUGIN: [(&str, &str); 3] = [
     ("package-name-doesnt-match-sonames", "A plugin of libdat.so.1, opened by name and never linked with."),
-    ("no-symbols-control-file", "As above: nobody is built against it."),
+    ("no-symbols-control-file", "As above: no program is built against it."),
     ("no-shlibs", "As above."),
 ];
 

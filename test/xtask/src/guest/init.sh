@@ -50,7 +50,7 @@ must within ip link set "$LINK" up
 # A connection manager takes its own ports from above those that the conformance suite listens on.
 must within sh -c 'echo 62100 65500 >/proc/sys/net/ipv4/ip_local_port_range'
 must within rdma link add rxe0 type rxe netdev "$LINK"
-# What the device has before anybody has used it.
+# What the device has before its first use.
 within rdma resource show >/new/tmp/resources
 
 until [ -e /dev/vport0p1 ]; do sleep 0.1; done

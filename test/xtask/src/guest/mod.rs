@@ -28,7 +28,7 @@ const INIT: &str = include_str!("init.sh");
 /// Ten seconds on two processors that have other work as well.
 const BOOT: Duration = Duration::from_secs(120);
 /// Time for a guest to power off.
-const FAREWELL: Duration = Duration::from_secs(30);
+const POWER_OFF_LIMIT: Duration = Duration::from_secs(30);
 /// Console lines that are shown of a guest that failed.
 const LAST_WORDS: usize = 60;
 /// The wire between two guests: a socket in the folder of the first.
@@ -232,7 +232,7 @@ impl Guest {
     /// Switches it off.
     pub(crate) fn off(mut self) -> Result {
         let _ = writeln!(self.stdin, "off");
-        let deadline = Instant::now() + FAREWELL;
+        let deadline = Instant::now() + POWER_OFF_LIMIT;
         loop {
             match self.qemu.try_wait() {
                 Ok(Some(status)) if status.success() => return Ok(()),

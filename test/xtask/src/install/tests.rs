@@ -67,7 +67,7 @@ fn a_package_is_laid_below_its_root() {
 #[test]
 fn what_was_put_goes_and_nothing_else() {
     let (root, goal) = goal("goes");
-    fs::write(root.join("p/lib/other"), "somebody's").unwrap();
+    fs::write(root.join("p/lib/other"), "another's").unwrap();
     put_all(&goal, &some()).unwrap();
     assert_eq!(fs::read_link(root.join("p/lib/old.so")).unwrap(), Path::new("a.so.1"));
     put_all(&goal, &some()).unwrap();

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_of_another_name_are_told() {
+    fn refuses_parameters_of_another_name() {
         let prototype = Prototype { name: "f".into(), lines: vec!["f(".into()], parameters: vec!["a".into()] };
         let declared = BTreeMap::from([("f".to_owned(), (prototype, "h"))]);
         let mut page = source::parse("# f(3) - x\n\ny\n\n## PARAMETERS\n\n- `b`: z\n").unwrap();

@@ -11,7 +11,7 @@ use dapl_test::run::Run;
 use super::Check;
 use super::flows::GOOD;
 use super::rule::Rule;
-use super::setting::{Environment, Family, LIMIT, Setting, judge};
+use super::setting::{Environment, Family, LIMIT, Setting, check_output};
 use super::wire::{DEVICE, Wire};
 use crate::Result;
 use crate::quiet::run_quietly;
@@ -82,7 +82,7 @@ fn both_see<T>(setting: &Setting, wire: &Wire, last: &str, happens: impl FnOnce(
 /// Its last word is the event; that it has come by now is all that is asked.
 fn sees(who: &str, run: Run, last: &str, since: Instant) -> Result {
     let finished = run.finish(BOUND.saturating_sub(since.elapsed()));
-    judge(who, &finished, last)
+    check_output(who, &finished, last)
 }
 
 /// For some seconds both hosts answer every packet by ICMP host unreachable: less than `give_up_ms`, so the flow goes on.

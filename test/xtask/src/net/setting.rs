@@ -143,8 +143,8 @@ impl Setting {
         server.wait_for("listening", LIMIT);
         let client = start(1, &["-h", places[0], "-2"]).finish(LIMIT);
         let server = server.finish(LIMIT);
-        judge("server", &server, GOOD)?;
-        judge("client", &client, GOOD)?;
+        check_output("server", &server, GOOD)?;
+        check_output("client", &client, GOOD)?;
         Ok([server, client])
     }
 }
@@ -167,14 +167,14 @@ impl Pair {
             ));
         }
         let server = self.server.finish(LIMIT);
-        judge("server", &server, last)?;
-        judge("client", &client, last)?;
+        check_output("server", &server, last)?;
+        check_output("client", &client, last)?;
         Ok(client)
     }
 }
 
 /// It ended well, and this is in the last line that it said.
-pub(super) fn judge(who: &str, finished: &Finished, last: &str) -> Result {
+pub(super) fn check_output(who: &str, finished: &Finished, last: &str) -> Result {
     let said = finished.stdout.lines().last().unwrap_or_default();
     match finished.status.success() && said.contains(last) {
         true => Ok(()),

@@ -36,11 +36,11 @@ pub(super) fn checks() -> Vec<Check> {
         let (ours, theirs) =
             (KeyFile::new("ours", "a secret that one side has")?, KeyFile::new("theirs", "another one, here")?);
         let set: [Environment<'_>; 2] = [&[(KEY, &ours.path())], &[(KEY, &theirs.path())]];
-        strangers(s, wire, set, "sealed with another key than that in")
+        without_key(s, wire, set, "sealed with another key than that in")
     }));
     checks.push(Check::new("key::none", |s, wire| {
         let key = KeyFile::new("servers", "a secret that only the server has")?;
-        strangers(s, wire, [&[(KEY, &key.path())], &[]], "it is not sealed, and this adapter has key=")
+        without_key(s, wire, [&[(KEY, &key.path())], &[]], "it is not sealed, and this adapter has key=")
     }));
     checks
 }
@@ -52,14 +52,14 @@ fn lossy(setting: &Setting, wire: &Wire, set: Environment<'_>) -> Result {
 }
 
 /// The client gets no connection and an event that says so; the server's program gets nothing, and its log names the cause.
-fn strangers(setting: &Setting, wire: &Wire, set: [Environment<'_>; 2], cause: &str) -> Result {
+fn without_key(setting: &Setting, wire: &Wire, set: [Environment<'_>; 2], cause: &str) -> Result {
     let pair = setting.begin(wire, Family::V4, &[], set);
     let client = pair.client.finish(LIMIT);
-    let has_been_told = client.status.code() == Some(1) && client.stderr.contains("the connection: event");
-    let heard = pair.server.so_far();
-    match has_been_told && heard.contains(cause) && !pair.server.has_ended() && !pair.server.has_said("flowing") {
+    let has_event = client.status.code() == Some(1) && client.stderr.contains("the connection: event");
+    let log = pair.server.so_far();
+    match has_event && log.contains(cause) && !pair.server.has_ended() && !pair.server.has_said("flowing") {
         true => Ok(()),
-        false => Err(format!("{}\n{}{}\nits server: {heard}", client.status, client.stdout, client.stderr)),
+        false => Err(format!("{}\n{}{}\nits server: {log}", client.status, client.stdout, client.stderr)),
     }
 }
 

@@ -8,7 +8,7 @@ use std::process::Command;
 use dapl_test::run::{self, Room, Run};
 
 use super::Check;
-use super::setting::{Environment, Family, LIMIT, PORT, Setting, judge};
+use super::setting::{Environment, Family, LIMIT, PORT, Setting, check_output};
 use super::settings::{KEY, KeyFile};
 use super::wire::{ADDRESSES, Wire};
 use crate::Result;
@@ -59,7 +59,7 @@ impl<'a> Hosts<'a> {
     /// A client at an end, which must end well.
     fn client(&self, end: usize, arguments: &[&str]) -> Result {
         let client = self.start(end, &[&["-h", ADDRESSES[0]], arguments].concat());
-        judge("client", &client.finish(LIMIT), OK)
+        check_output("client", &client.finish(LIMIT), OK)
     }
 }
 

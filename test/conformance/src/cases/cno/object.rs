@@ -1,4 +1,4 @@
-//! CNOs as objects: creation, queries, changes of the agent, freeing. Nobody waits but where that holds them.
+//! CNOs as objects: creation, queries, changes of the agent, freeing. Waits only where a waiter blocks the call.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -164,7 +164,7 @@ fn cno_free_under_a_disabled_evd_is_in_use(ctx: &Ctx) {
     refused(dat_cno_free(cno.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_CNO_IN_USE);
 }
 
-/// Waits until somebody waits on a CNO that no EVD is attached to.
+/// Waits until a thread waits on a CNO without an EVD.
 fn await_waiter(cno: &Cno, waiter: &Blocked<(DAT_RETURN, Handle)>) {
     assert!(!waiter.is_back());
     refused(dat_cno_free(cno.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_CNO_IN_USE);
@@ -175,7 +175,7 @@ fn cno_free_under_a_waiter_is_in_use(ctx: &Ctx) {
     let cno = ia.cno();
     let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE).asleep();
     await_waiter(&cno, &waiter);
-    // How to get it out.
+    // A way to end its wait.
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
     evd.post(1);
     assert_eq!(waiter.join(), (DAT_SUCCESS, Handle::of(evd.h())));

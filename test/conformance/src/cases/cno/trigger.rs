@@ -1,4 +1,4 @@
-//! What triggers a CNO and what does not, and which EVD it then names. Its agents are in `agent`.
+//! Events that trigger a CNO and those that do not, and the EVD it then names. Agents are in `agent`.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;

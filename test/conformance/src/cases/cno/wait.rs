@@ -263,7 +263,7 @@ fn cno_wait_abrupt_close_releases_without_any_evd(ctx: &Ctx) {
     assert_eq!(waiter.join(), (DAT_SUCCESS, Handle::of(null_mut())));
 }
 
-/// Only the end of an EVD does; who detaches it may attach another.
+/// A wait ends when its last EVD is freed, not when it is detached: another one may be attached.
 fn cno_wait_detaching_the_last_evd_releases_nobody(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();

@@ -1,4 +1,4 @@
-//! A request that waits, and who asks. Tools, no cases.
+//! Pending connection requests and their requesters. Helpers, no cases.
 #![forbid(unsafe_code)]
 
 use crate::cases::ep::scene::{Request, silent_listener};
@@ -6,7 +6,7 @@ use crate::kit::*;
 
 use super::call::Call;
 
-/// A request that waits, and who asks.
+/// A pending connection request and its requester.
 pub(super) struct Asked {
     pub(super) request: Request,
     pub(super) near: Conn,

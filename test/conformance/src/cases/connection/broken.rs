@@ -70,7 +70,7 @@ fn broken_by_a_message_too_long(ctx: &Ctx) {
     near.post_send(2, from.segment(0, 64));
     expect_dto(far.recv.h(), 1, DAT_DTO_ERR_LOCAL_LENGTH, 0);
     is_broken(&far);
-    // The sender: a failure of its own request, or the end by the peer.
+    // The sender gets a failure of its own request, or a disconnect by the peer.
     let number = expect_event(near.events.h(), SOON).number();
     assert!([DAT_CONNECTION_EVENT_BROKEN, DAT_CONNECTION_EVENT_DISCONNECTED].contains(&number));
     near.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
@@ -121,7 +121,7 @@ fn broken_then_reset_and_connect(ctx: &Ctx) {
     }
 }
 
-/// An EP whose connect EVD is full. Declared in the order in which things must go.
+/// An EP whose connect EVD is full. Fields are declared in the order in which they must be dropped.
 struct Deaf {
     ep: Ep,
     _filler: Ep,
@@ -136,7 +136,7 @@ fn deaf(ia: &Ia) -> Deaf {
     Deaf { ep, _filler: filler, events, other }
 }
 
-/// The connection that nobody can be told of ends; its EVD says so, and works on.
+/// A connection whose event cannot be queued ends; its EVD reports that, and stays usable.
 fn tears_down(ctx: &Ctx, ia: &Ia, deaf: &Deaf, connects: impl Fn(&Ep, &Ep), is_active: bool) {
     let (near, far) = if is_active { (&deaf.ep, &deaf.other.ep) } else { (&deaf.other.ep, &deaf.ep) };
     connects(near, far);

@@ -112,7 +112,7 @@ fn connect_with_timeout_zero_is_told_before_the_missing_pz(ctx: &Ctx) {
     bad_arg(Call { timeout: 0, ..Call::to(&conn.ia, 1) }.make(homeless(&conn).h()), 4);
 }
 
-/// NOTREADY stands before the state in the order of checks.
+/// NOTREADY is checked before the state.
 fn connect_reserved_without_a_pz_is_not_ready(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let requests = conn.ia.evd(8, DAT_EVD_CR_FLAG);
@@ -203,8 +203,8 @@ fn connect_does_not_write_the_address(ctx: &Ctx) {
     assert_eq!(bytes_at(pointer.cast(), 28), before);
 }
 
-/// An address of a network kept for documents. What can be seen at once is told at once; else an event comes, by the latest
-/// the timeout's.
+/// Connects to an address of a documentation network. An error that is known at once is returned; otherwise an event comes, at
+/// the latest that of the timeout.
 fn to_nobody(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let address = Some(Address::ipv4([203, 0, 113, 77]));
@@ -347,7 +347,7 @@ fn early_near(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// The first send is posted right behind the accept, before the connection stands.
+/// The first send is posted directly after the accept, before the connection is established.
 fn early_far(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     conn.listen(ctx.qual(0), || ctx.tell_address(&conn.ia));

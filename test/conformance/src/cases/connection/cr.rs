@@ -1,4 +1,4 @@
-//! `dat_cr_query`, `dat_cr_accept` and `dat_cr_reject`: what requests show, and how they are answered.
+//! `dat_cr_query`, `dat_cr_accept` and `dat_cr_reject`: the parameters of requests, and their answers.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -162,7 +162,7 @@ fn cr_accept_checks_in_order(ctx: &Ctx) {
     bad_arg(dat_cr_accept(cr, near, DAT_COUNT::MAX, byte.as_mut_ptr().cast()), 3);
 }
 
-/// Bytes of private data with an accept, whatever the provider (spec/endpoints 9.1).
+/// Bytes of private data that an accept carries over every provider (spec/endpoints 9.1).
 pub(super) const ACCEPT_LIMIT: usize = 196;
 
 fn cr_accept_with_too_much_data_leaves_it_usable(ctx: &Ctx) {

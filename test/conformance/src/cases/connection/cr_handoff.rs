@@ -1,4 +1,4 @@
-//! `dat_cr_handoff`: to other points, to nobody, to another process and back.
+//! `dat_cr_handoff`: to other service points, to a qualifier without one, to another process and back.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -1,4 +1,4 @@
-//! Requests whose requester has left: they can still be asked and answered.
+//! Requests whose requester has given up: they can still be queried and answered.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

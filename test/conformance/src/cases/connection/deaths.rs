@@ -1,4 +1,4 @@
-//! Peers that die, exit or close their adapter: the other end hears of it once. The dead one checks nothing.
+//! Peers that are killed, exit or close their adapter: the other side gets one event. The killed side checks nothing.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -86,7 +86,7 @@ fn dies(ctx: &Ctx) {
     ctx.die();
 }
 
-/// What is posted comes back, and the end is told once.
+/// Posted work is flushed, and one disconnect event comes.
 fn survives(ctx: &Ctx) {
     let conn = ctx.connect();
     (1..=3).for_each(|id| post_empty_recv(&conn, id));
@@ -140,7 +140,7 @@ fn closes(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     ok(dat_ia_close(conn.ia.h(), DAT_CLOSE_ABRUPT_FLAG));
-    // All its handles are dead.
+    // All its handles are invalid.
     std::mem::forget(conn);
 }
 
@@ -159,7 +159,7 @@ fn closes_undecided(ctx: &Ctx) {
     ctx.tell_address(&ia);
     let request = Request::arrives(&requests);
     ok(dat_ia_close(ia.h(), DAT_CLOSE_ABRUPT_FLAG));
-    // All its handles are dead.
+    // All its handles are invalid.
     request.leak();
     psp.leak();
     requests.leak();

@@ -307,7 +307,7 @@ fn disconnect_abrupt_flushes_requests_in_order(ctx: &Ctx) {
     expect_nothing(near.request.h());
 }
 
-/// An error overrides the wish for silence.
+/// An error overrides the SUPPRESS flag.
 fn disconnect_flushes_suppressed_requests_with_events(ctx: &Ctx) {
     let (near, _far) = ctx.loopback();
     for id in 1..=4 {
@@ -457,7 +457,8 @@ fn flushes_held(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// An abrupt disconnect in any live state: receives come back, the end is told once, no further event.
+/// An abrupt disconnect in any connected or connecting state: receives are flushed, one disconnect event comes, and no further
+/// event.
 fn flushes_all(at: State, scene: &Scene) {
     (1..=3).for_each(|id| post_empty_recv(&scene.own, id));
     disconnect(&scene.own, DAT_CLOSE_ABRUPT_FLAG);

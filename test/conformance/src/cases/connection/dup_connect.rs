@@ -128,7 +128,7 @@ fn dup_connect_of_a_wide_qualifier(ctx: &Ctx) {
     second_like_it(ctx, ctx.qual(0) + (3 << 40), &[]);
 }
 
-/// It knows the peer's port only, and no program listens there.
+/// The passive side knows the peer's port only, on which no program listens.
 fn dup_connect_of_a_passive_end_finds_nobody(ctx: &Ctx) {
     let (near, far) = ctx.loopback();
     let conn = Conn::on(&near.ia);

@@ -1,4 +1,4 @@
-//! Connections: who asks, who listens, who answers, and how they end. What they carry is in `transfer`.
+//! Connections: connect, listen, accept, reject, disconnect. Data transfer is in `transfer`.
 #![forbid(unsafe_code)]
 
 mod asked;
@@ -8,10 +8,10 @@ mod connect;
 mod cr;
 mod cr_handoff;
 mod cr_left;
-mod crowds;
 mod deaths;
 pub(crate) mod disconnect;
 mod dup_connect;
+mod many_connections;
 mod points;
 mod private_data;
 mod psp;
@@ -29,7 +29,7 @@ pub(crate) fn cases() -> Vec<Case> {
         timeouts::cases,
         deaths::cases,
         broken::cases,
-        crowds::cases,
+        many_connections::cases,
         psp::cases,
         psp_life::cases,
         rsp::cases,

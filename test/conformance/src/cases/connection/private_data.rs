@@ -1,4 +1,4 @@
-//! Private data, both ways: sizes, alignment, whose it is, and where there is none.
+//! Private data in both directions: sizes, alignment, lifetime, and requests without any.
 #![forbid(unsafe_code)]
 
 use crate::cases::ep::scene::{Request, silent_listener};
@@ -105,7 +105,7 @@ fn private_data_is_the_callers_again_at_once(ctx: &Ctx) {
 
 fn private_data_at_least_64_bytes(ctx: &Ctx) {
     let limit = ctx.ia().provider_attr().max_private_data_size as usize;
-    // Over rdma_cm there is no room for more than 48 (9.1).
+    // rdma_cm carries at most 48 bytes (9.1).
     assert!(limit >= 64 || limit == 48, "{limit}");
     let asked = asked(ctx, &pattern(limit, 3));
     assert_eq!(data_of(&asked.request), pattern(limit, 3));

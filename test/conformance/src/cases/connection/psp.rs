@@ -148,7 +148,7 @@ fn psp_create_again_after_the_free(ctx: &Ctx) {
     }
 }
 
-/// As programs look for a free port: the next after each clash.
+/// Searches a free port as programs do: the next number after each conflict.
 fn psp_create_next_one_after_a_clash(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = cr_evd(&ia);

@@ -205,7 +205,7 @@ fn rsp_free_leaves_the_live_connection_alone(ctx: &Ctx) {
     carries(scene.other(), &scene.own);
 }
 
-/// What the EP lacks is found at the accept, which leaves the request alone.
+/// A missing PZ is found at the accept, which leaves the request unanswered.
 fn rsp_of_an_ep_without_pz_is_configured_late(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, parts) = (cr_evd(&ia), crate::cases::ep::parts::Parts::new(ctx));

@@ -1,4 +1,5 @@
-//! Attempts with a time limit: each has one end, whoever wins, and the limit ends with the attempt.
+//! Connects with a timeout: each attempt yields exactly one event whichever side wins the race, and the timeout ends with the
+//! attempt.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -24,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Connects to a silent listener with a limit.
+/// Connects with a timeout to a listener that does not answer.
 #[track_caller]
 fn limited(ctx: &Ctx, conn: &Conn, timeout: DAT_TIMEOUT) {
     ok(Call { timeout, ..Call::to(&conn.ia, ctx.qual(0)) }.make(conn.ep.h()));
@@ -143,7 +144,7 @@ fn timeout_of_many_each_once(ctx: &Ctx) {
     expect_nothing(events.h());
 }
 
-/// Whoever wins, there is one event and no crash.
+/// Whichever side wins the race, there is one event and no crash.
 fn timeout_races_with_the_free(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(512, DAT_EVD_CR_FLAG);

@@ -1,4 +1,4 @@
-//! How programs end: together, one-sided, not at all, by cancelling their threads (lines 12 to 15).
+//! Ends of programs: both sides together, one side first, abruptly, and by cancelled threads (lines 12 to 15).
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -276,7 +276,7 @@ fn cancels_after_events(ctx: &Ctx) {
     (0..3).for_each(|id| conn.post_recv(id, memory.segment(0, 64)));
     sleeper.cancel();
     ctx.meet();
-    // What was to come comes to the next who asks.
+    // The event of a cancelled waiter goes to the next waiter.
     for id in 0..3 {
         expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 8);
     }

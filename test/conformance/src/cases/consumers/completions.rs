@@ -17,7 +17,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Posts it as soon as there is room.
+/// Posts as soon as the queue has space.
 fn post_when_room(post: impl Fn() -> DAT_RETURN) {
     until(|| {
         let code = post();
@@ -56,7 +56,7 @@ fn suppresses_sends(ctx: &Ctx) {
     for id in [0, 1000, 2000, 3000, 4000] {
         expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0);
     }
-    // Acknowledged before the peer, who has it all, may end: it would be flushed.
+    // The last send must be acknowledged before the peer, which has received it, ends: otherwise it would be flushed.
     until(|| is_request_idle(&conn));
     expect_nothing(conn.request.h());
     ctx.meet();

@@ -53,7 +53,7 @@ impl Door {
         Door { far, near, requests, ia: ia.clone() }
     }
 
-    /// A connection by this address and qualifier, on which somebody listens.
+    /// Connects to this address and qualifier, which has a listener.
     #[track_caller]
     fn opens(&self, address: &Address, qual: DAT_CONN_QUAL) {
         connect_to(&self.near.ep, address, qual);
@@ -209,7 +209,7 @@ fn all_are_here(ctx: &Ctx, addresses: impl IntoIterator<Item = [u8; 4]>) {
     }
 }
 
-/// Whatever the resolver says for this host's name.
+/// All addresses that the resolver returns for this host's name.
 fn consumers_7_resolver_addresses_are_here(ctx: &Ctx) {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let resolved = [name.trim(), "localhost"].map(|name| (name, 0).to_socket_addrs());

@@ -47,8 +47,8 @@ fn spins_on_marks(ctx: &Ctx) {
     }
 }
 
-/// Slots of a ring, each of payload and a footer that says the round. Nobody calls for an event: writes are suppressed, and
-/// room is told by a write of its own.
+/// Slots of a ring, each with payload and a footer that holds the round. No completions are taken: writes are suppressed, and
+/// free slots are announced by another write.
 fn eager_ring(ctx: &Ctx) {
     const SLOTS: usize = 8;
     const SLOT: usize = 512;

@@ -79,7 +79,7 @@ fn consumers_16_idle_evd_is_resized_and_shows_it(ctx: &Ctx) {
     }
 }
 
-/// As Open MPI does: an EP tells how much it takes, is freed, and the EVD grows for those to come.
+/// As Open MPI does: the queue depth of a first EP is read, the EP is freed, and the EVD resized for the next ones.
 fn consumers_16_grown_after_a_first_ep(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, evd) = (ia.pz(), ia.evd(1, DAT_EVD_DEFAULT_FLAG));

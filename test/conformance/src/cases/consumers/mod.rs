@@ -1,4 +1,4 @@
-//! What real programs rely on, line by line: each case does it the way that one of them does.
+//! Behaviour that real programs rely on, line by line: each case does what one of them does.
 //!
 //! The number in a name is that of the line. Cases of other areas that prove a line too name it as their section.
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! What is asked of the adapter and the registry, codes and their words, careless handles (lines 20 to 22, 24, 25).
+//! Queries of adapter and registry, codes and their names, careless handles (lines 20 to 22, 24, 25).
 #![forbid(unsafe_code)]
 
 use std::ffi::CString;
@@ -51,7 +51,7 @@ fn consumers_20_ia_query_for_the_evd_alone(ctx: &Ctx) {
     assert!(evd == ia.errors());
 }
 
-/// So many entries asked for: how many came, and their names.
+/// Lists with a capacity of `asked` entries: the returned count, and the names.
 fn list(asked: DAT_COUNT) -> (DAT_COUNT, Vec<String>) {
     let mut entries = vec![zeroed::<DAT_PROVIDER_INFO>(); asked as usize];
     let mut places: Vec<_> = entries.iter_mut().map(from_mut).collect();
@@ -102,7 +102,7 @@ fn consumers_21_words_for_every_code(_: &Ctx) {
             for class in classes {
                 let (mut major, mut minor) = (null(), null());
                 dat_strerror(class | kind << 16 | subtype, &mut major, &mut minor);
-                // Printed unchecked, whatever the answer was.
+                // Programs print both without checking the return code.
                 assert!(!major.is_null() && !minor.is_null(), "of {:#x}", class | kind << 16 | subtype);
                 assert!(!bytes_at(major.cast(), 1).is_empty() && !bytes_at(minor.cast(), 1).is_empty());
             }

@@ -214,7 +214,7 @@ fn ep_create_by_default_has_the_attributes_of_the_book(ctx: &Ctx) {
     assert_eq!(attr.max_rdma_read_out, limits.max_rdma_read_per_ep_out.min(8));
     assert_eq!((attr.srq_soft_hw, attr.max_rdma_read_iov, attr.max_rdma_write_iov), (0, 0, 0));
     assert_eq!(attr.ep_transport_specific_count, 0);
-    // What a provider adds of its own has names.
+    // Provider-specific attributes have names.
     let added = named_attributes(attr.ep_provider_specific, attr.ep_provider_specific_count);
     assert!(added.iter().all(|(name, _)| !name.is_empty()));
 }

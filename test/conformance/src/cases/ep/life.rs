@@ -187,7 +187,7 @@ fn free_leaves_completions_dequeuable(ctx: &Ctx) {
     is_over(&far);
     let Conn { ep, recv, .. } = far;
     ep.free();
-    // What was made stays, nothing follows it.
+    // Events that were queued before stay, none follows.
     assert!([vec![], vec![2, 3]].contains(&cookies(&drain(recv.h()))));
     expect_nothing(recv.h());
     recv.free();
@@ -259,7 +259,7 @@ fn status_request_idle_is_false_while_one_waits(ctx: &Ctx) {
     assert_eq!(idle(&near), (true, false));
 }
 
-/// From then on it is idle, whether or not anybody has taken the event.
+/// From the completion on it is idle, even if the event was not taken.
 fn status_counts_until_the_completion_is_made(ctx: &Ctx) {
     let (near, far) = ctx.loopback();
     (1..=2).for_each(|id| post_empty_recv(&far, id));

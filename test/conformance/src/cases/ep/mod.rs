@@ -1,4 +1,4 @@
-//! Endpoints as objects, a room per call, and every state against every call. How they connect is in `connection`.
+//! Endpoints as objects, a module per call, and every state with every call. Connecting is in `connection`.
 #![forbid(unsafe_code)]
 
 mod create;

@@ -238,7 +238,7 @@ fn param_of(ep: DAT_EP_HANDLE) -> DAT_EP_PARAM {
     filled(|out| dat_ep_query(ep, DAT_EP_FIELD_ALL, out))
 }
 
-/// All that `dat_ep_modify` could have changed.
+/// All fields that `dat_ep_modify` could have changed.
 fn shape(ep: DAT_EP_HANDLE) -> (Vec<usize>, Vec<u64>) {
     let param = param_of(ep);
     let handles =
@@ -282,7 +282,7 @@ fn one_field(field: &Field, at: State, scene: &Scene) {
     }
 }
 
-/// What must be as asked after a change: all, but for DTOs that come along with a first EVD.
+/// Fields that must be as requested after a change: all, except for DTO counts, which are set with a first EVD.
 fn numbers_of_change(param: &DAT_EP_PARAM, field: &Field, at: State) -> (Vec<usize>, Vec<u64>) {
     let handles = [param.pz_handle, param.recv_evd_handle, param.request_evd_handle, param.connect_evd_handle];
     let mut attr = param.ep_attr;

@@ -1,4 +1,4 @@
-//! What `dat_ep_modify` does to an EP in use: to receives that are posted, to where events go, to the connection after it.
+//! Effects of `dat_ep_modify` on an EP in use: on posted receives, on the EVDs of later events, on the next connection.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -57,7 +57,7 @@ fn ep_modify_of_the_recv_evd_moves_completions(ctx: &Ctx) {
     let conn = Conn::on(&ia);
     post_empty_recv(&conn, 1);
     modify(&conn.ep, DAT_EP_FIELD_RECV_EVD_HANDLE, |param| param.recv_evd_handle = other.h());
-    // What was posted before comes back where it was to come.
+    // Earlier posts complete on the earlier EVD.
     expect_flushed(&conn.recv, [1]);
     post_empty_recv(&conn, 2);
     ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));

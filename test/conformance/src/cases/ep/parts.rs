@@ -1,9 +1,9 @@
-//! What EPs are made of, before they are, and their attributes as numbers. Tools, no cases.
+//! Parameters of EPs before creation, and their attributes as numbers. Helpers, no cases.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
 
-/// What an EP is made of, before it is.
+/// Parameters of an EP before creation.
 pub(crate) struct Parts {
     pub(crate) connect: Evd,
     pub(crate) request: Evd,

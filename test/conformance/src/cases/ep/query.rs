@@ -1,4 +1,4 @@
-//! EPs as they show themselves: what a query writes, which mask asks for it, and the peer in each state. Cases only.
+//! `dat_ep_query`: fields by mask, and the peer's address in each state. Cases only.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -139,7 +139,7 @@ fn keeps_a_wide_qualifier(ctx: &Ctx) {
     far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
 }
 
-/// The peer's port, which is nobody's qualifier (13.27).
+/// The peer's port, which is no listener's qualifier (13.27).
 fn ep_query_passive_side_shows_no_qualifier_of_its_own(ctx: &Ctx) {
     let (_near, far) = ctx.loopback();
     assert_ne!(far.ep.param().remote_port_qual, ctx.qual(0));

@@ -57,7 +57,7 @@ impl State {
         }
     }
 
-    /// What `DAT_INVALID_STATE` says of it.
+    /// Subtype of `DAT_INVALID_STATE` in this state.
     pub(crate) fn subtype(self) -> DAT_RETURN_SUBTYPE {
         match self {
             Unconnected => DAT_INVALID_STATE_EP_UNCONNECTED,
@@ -73,8 +73,8 @@ impl State {
     }
 }
 
-/// A case about an EP in this state: `body` is given it. CMP ends by itself as soon as the requester's library hears of the
-/// acceptance, so there the requester is another process, stopped meanwhile; all other states need one process only.
+/// A case with an EP in this state, which is passed to `body`. CMP ends when the requester's library receives the acceptance,
+/// so there the requester is another process, stopped meanwhile; all other states need one process only.
 pub(crate) fn in_state(at: State, body: impl Fn(&Ctx, Scene) + Send + Sync + 'static) -> Case {
     match at {
         Completing => pair(stopped_requester, move |ctx| {
@@ -89,7 +89,7 @@ pub(crate) fn in_state(at: State, body: impl Fn(&Ctx, Scene) + Send + Sync + 'st
     }
 }
 
-/// A request that is still to be answered; refused at the end if nobody has.
+/// A pending request; rejected at the end if it is still unanswered.
 pub(crate) struct Request(Option<Handle>);
 
 impl Request {
@@ -107,7 +107,7 @@ impl Request {
         self.0.expect("it is there until it is answered").h()
     }
 
-    /// The handle, for whoever answers it now.
+    /// The handle; the caller answers it.
     pub(crate) fn leak(mut self) -> DAT_CR_HANDLE {
         self.0.take().expect("it is there until it is answered").h()
     }
@@ -145,7 +145,7 @@ pub(crate) struct Scene {
     pub(crate) psp: Option<Psp>,
     /// Of the service point.
     pub(crate) requests: Evd,
-    /// What the case is about: `own.ep`, but in TCP the EP that the service point made.
+    /// The EP under test: `own.ep`, but in TCP the EP that the service point created.
     pub(crate) subject: Handle,
     pub(crate) own: Conn,
     /// The other end, if it is in this process.
@@ -254,7 +254,7 @@ impl Scene {
         filled(|out| dat_ep_get_status(self.ep(), out, null_mut(), null_mut()))
     }
 
-    /// Both calls that tell say this state.
+    /// Both calls that return the state return this one.
     #[track_caller]
     pub(crate) fn expect(&self, at: State) {
         let state = self.state();
@@ -291,7 +291,7 @@ impl Stopped {
     fn is_still(&self) -> bool {
         let threads = fs::read_dir(format!("/proc/{}/task", self.0)).expect("it runs").flatten();
         let stat = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        // The state follows the name, which stands in parentheses.
+        // In /proc the state follows the name, which is in parentheses.
         threads.map(stat).all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
     }
 }
@@ -338,8 +338,8 @@ pub(crate) fn silent_listener(ctx: &Ctx, ia: &Ia, n: u64) -> (Evd, Psp) {
     (requests, psp)
 }
 
-/// An EVD that has no room left, and the EP that filled it. A queue may grow far beyond its length, so it is filled until the
-/// IA says that it overflows; the IA's error is taken.
+/// A full EVD, and the EP that filled it. A queue may grow far beyond its length, so it is filled until the IA reports an
+/// overflow; that event is taken.
 #[track_caller]
 pub(crate) fn full_evd(ia: &Ia, pz: &Pz, flags: DAT_EVD_FLAGS) -> (Evd, Ep) {
     let evd = ia.evd(1, flags | DAT_EVD_CONNECTION_FLAG);

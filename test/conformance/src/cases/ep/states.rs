@@ -321,7 +321,7 @@ fn free(_ctx: &Ctx, at: State, scene: Scene) {
     refused(dat_ep_free(subject.h()), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP);
     let code = untouched(|state| dat_ep_get_status(subject.h(), state, null_mut(), null_mut()));
     refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP);
-    // Its own event only where an attempt ends that was never told of (5.8).
+    // An event of its own only where an attempt ends that had no event yet (5.8).
     if matches!(at, Active | Completing) {
         expect_conn(events.h(), subject.h(), DAT_CONNECTION_EVENT_DISCONNECTED);
     }

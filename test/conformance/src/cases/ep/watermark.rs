@@ -1,4 +1,4 @@
-//! `dat_ep_set_watermark` of EPs without a shared queue, who have watermarks too. Those with one are in `srq::marks`.
+//! `dat_ep_set_watermark` of EPs without a shared queue. Those with one are in `srq::marks`.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -28,7 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 pub(crate) const NONE: DAT_COUNT = DAT_WATERMARK_INFINITE;
 
-/// What an EP has to say of its receives.
+/// Events about the receives of an EP.
 #[track_caller]
 pub(crate) fn expect_soft(ia: &Ia, ep: &Ep) {
     let number = DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR;
@@ -139,7 +139,7 @@ fn watermark_soft_counts_only_what_is_outstanding(ctx: &Ctx) {
     expect_soft(&far.ia, &far.ep);
 }
 
-/// The far end has broken at a watermark; the near one hears of it.
+/// The far side's connection ended at a hard watermark; the near side gets a disconnect.
 #[track_caller]
 fn expect_broken(near: &Conn, far: &Conn, flushed: u64) {
     far.expect(DAT_CONNECTION_EVENT_BROKEN);

@@ -1,4 +1,4 @@
-//! `dat_evd_create`: its checks in order, lengths, streams. What becomes of an EVD is in the rooms beside.
+//! `dat_evd_create`: its checks in order, lengths, streams.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

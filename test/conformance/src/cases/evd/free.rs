@@ -1,4 +1,4 @@
-//! `dat_evd_free`: what is dropped with it, and who holds it.
+//! `dat_evd_free`: events that are dropped with it, and objects that keep it from being freed.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;

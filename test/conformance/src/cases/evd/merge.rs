@@ -237,9 +237,9 @@ fn evd_notify_suppressed_success_shows_nowhere(ctx: &Ctx) {
     ok(dat_evd_modify_cno(near.request.h(), DAT_HANDLE_NULL));
 }
 
-/// Connection events that nobody takes: the provider may let the queue grow, but not for ever.
+/// Connection events that are not taken: the provider may let the queue grow, up to a limit.
 fn overflows(ctx: &Ctx) {
-    /// Ours takes 65,536 beyond the length.
+    /// This project's providers hold 65,536 beyond the length.
     const MOST: usize = 70_000;
     let ia = ctx.ia();
     let conn = Conn::on(&ia);
@@ -267,7 +267,7 @@ fn overflows(ctx: &Ctx) {
     error.is(DAT_ASYNC_ERROR_EVD_OVERFLOW);
     let data = error.asynchronous();
     assert_eq!((data.dat_handle, data.reason), (evd.h(), DAT_EVD_OVERFLOW_ERROR as DAT_COUNT));
-    // It lives: what it holds comes out, and it takes more.
+    // It stays usable: its events can be taken, and new ones arrive.
     drain(ia.errors());
     let held = drain(evd.h());
     assert!(!held.is_empty());

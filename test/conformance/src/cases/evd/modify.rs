@@ -1,4 +1,4 @@
-//! `dat_evd_query`, and the calls that change what it tells but the length: CNO, enabled or not, waitable or not.
+//! `dat_evd_query`, and the calls that change its parameters except the length: CNO, enabled or not, waitable or not.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

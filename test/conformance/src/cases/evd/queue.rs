@@ -1,4 +1,4 @@
-//! What goes into an EVD and comes out: software events, order, exactly once, a full queue, merged streams.
+//! Events of an EVD: software events, order, exactly once, a full queue, merged streams.
 #![forbid(unsafe_code)]
 
 use std::ptr::{null, null_mut};
@@ -82,7 +82,7 @@ fn evd_post_on_a_full_queue_is_queue_full(ctx: &Ctx) {
     for _ in 0..3 {
         refused(dat_evd_post_se(evd.h(), &software_event(0xbad)), DAT_QUEUE_FULL, DAT_NO_SUBTYPE);
     }
-    // The consumer knows; no asynchronous event says it again.
+    // The caller got the error; no asynchronous event repeats it.
     expect_quiet(ia.errors(), std::time::Duration::from_millis(50));
 }
 
@@ -119,7 +119,7 @@ fn evd_post_takes_number_and_pointer_only(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     for pointer in [0, 1, usize::MAX] {
-        // What the consumer left in the handle is nobody's concern.
+        // The EVD handle that the consumer left in the event is ignored.
         let event = DAT_EVENT { evd_handle: ia.errors(), ..software_event(pointer) };
         ok(dat_evd_post_se(evd.h(), &event));
         let event = expect_event(evd.h(), SOON);
@@ -254,7 +254,7 @@ fn speaks_at_once(ctx: &Ctx) {
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     conn.post_send(1, memory.segment(0, 8));
     expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 8);
-    // The other looks only now, when both are there.
+    // The other side polls only now, when both are there.
     ctx.meet();
     ctx.meet();
 }

@@ -1,4 +1,4 @@
-//! `dat_evd_resize`: longer, shorter, and what stands in its way. Events are never lost by it.
+//! `dat_evd_resize`: longer, shorter, and its errors. Events are never lost by it.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;

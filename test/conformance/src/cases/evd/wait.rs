@@ -206,7 +206,7 @@ fn evd_wait_threshold_is_exact(ctx: &Ctx) {
             evd.post(number);
         }
         let waiter = waiter.asleep();
-        // It still waits: nobody else may look.
+        // It still waits, so a dequeue is refused.
         let code = untouched(|event| dat_evd_dequeue(evd.h(), event));
         refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_WAITER);
         assert!(!waiter.is_back());

@@ -1,4 +1,4 @@
-//! BARRIER_FENCE: what stands behind a fence begins when all reads before it have completed.
+//! BARRIER_FENCE: a fenced request begins when all earlier reads have completed.
 #![forbid(unsafe_code)]
 
 use crate::cases::transfer::ends::*;

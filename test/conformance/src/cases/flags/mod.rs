@@ -1,4 +1,4 @@
-//! Completion flags (spec/events 4.1): suppressed, unsignalled, solicited, fenced, and those that mean nothing: a room per flag.
+//! Completion flags (spec/events 4.1): suppressed, unsignalled, solicited, fenced, and undefined ones: a module per flag.
 #![forbid(unsafe_code)]
 
 mod fence;

@@ -39,7 +39,7 @@ fn unsignalled_requests() -> Setup {
     setup(|attr| attr.request_completion_flags = UNSIGNALLED)
 }
 
-/// A waiter that stays asleep while unsignalled completions come, and then gets the oldest and hears of the others.
+/// A waiter that stays asleep while unsignalled completions come; then it gets the oldest, and the number of the others.
 #[track_caller]
 fn stays_asleep(evd: DAT_EVD_HANDLE, quiet: impl FnOnce(), loud: impl FnOnce(), more: DAT_COUNT) {
     let waiter = evd_waiter(evd, DAT_TIMEOUT_INFINITE, 1).inside(evd).asleep();
@@ -68,7 +68,7 @@ fn wakes_nobody(ctx: &Ctx, op: Op) {
     ctx.meet();
 }
 
-/// Sends an empty message for each word heard.
+/// Sends an empty message for each word from the other role.
 fn sends_on_words(ctx: &Ctx) {
     let conn = ctx.connect();
     for id in 0..3 {
@@ -118,7 +118,7 @@ fn receives_unsignalled(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// An end whose EP has these attributes, and whose transfers come on an EVD of this CNO.
+/// An end whose EP has these attributes, with completions on an EVD of this CNO.
 #[track_caller]
 fn connect_on(ctx: &Ctx, ia: &Ia, cno: &Cno, setup: &Setup) -> Conn {
     let mut conn = Conn::unconnected(ia, setup);

@@ -161,7 +161,7 @@ fn suppresses_then_signals(ctx: &Ctx) {
     ok(Op::Write.call(&conn, 1, &[memory.segment(0, LARGE)], &remote, SUPPRESS));
     conn.post_write(2, memory.segment(0, 1), remote);
     expect_dto(conn.request.h(), 2, DAT_DTO_SUCCESS, 1);
-    // The buffer is ours again, and the peer has it all.
+    // The request is complete: the buffer may be changed, and the peer has received it all.
     memory.fill(9);
     ctx.tell("done");
     ctx.meet();
@@ -294,7 +294,7 @@ fn sends_suppressed(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     ok(Op::Send.call(&conn, 1, &[memory.segment(0, 100)], &NOWHERE, SUPPRESS));
-    // Acknowledged before the peer, who has it all, may end: it would be flushed.
+    // The last send must be acknowledged before the peer, which has received it, ends: otherwise it would be flushed.
     until(|| is_request_idle(&conn));
     expect_nothing(conn.request.h());
     ctx.meet();

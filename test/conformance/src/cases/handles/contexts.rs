@@ -32,7 +32,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
-/// What holds for every kind.
+/// A claim about objects of every kind.
 type Claim = fn(&Ctx, Kind);
 
 fn context(handle: DAT_HANDLE) -> u64 {

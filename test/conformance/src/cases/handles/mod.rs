@@ -1,4 +1,4 @@
-//! What objects of all kinds have in common: their contexts, and handles that are refused. Never what a kind does.
+//! Properties common to objects of all kinds: their contexts, and refused handles.
 #![forbid(unsafe_code)]
 
 mod contexts;

@@ -1,4 +1,4 @@
-//! Where functions take handles: for each place a call in which all else is right. A table for `refusals`; no cases.
+//! All handle parameters of functions: for each a call in which everything else is valid. A table for `refusals`; no cases.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -16,7 +16,7 @@ pub(super) struct Place {
     pub(super) is_optional: bool,
     /// Subtype for a value that cannot be a handle.
     pub(super) front: DAT_RETURN_SUBTYPE,
-    /// Subtype for a handle of another kind, or of a dead object.
+    /// Subtype for a handle of another kind, or of a freed object.
     pub(super) behind: DAT_RETURN_SUBTYPE,
     call: fn(&Zoo, DAT_HANDLE) -> DAT_RETURN,
 }
@@ -36,9 +36,9 @@ impl Place {
         self.wants.into_iter().chain(needs.into_iter().filter(|(is, _)| *is).map(|(_, kind)| kind))
     }
 
-    /// Whether values of this group can be told from right ones, or are looked at in time.
+    /// Whether invalid values of this group are detected, and before other errors.
     pub(super) fn has_group(&self, word: &str) -> bool {
-        // `dat_ep_dup_connect` looks at the other EP's state first; there is a case for it.
+        // `dat_ep_dup_connect` checks the other EP's state first; there is a case for it.
         let looks_late = self.function == "dat_ep_dup_connect" && self.parameter.is_empty();
         match word {
             "other_kind" => self.wants.is_some() && !looks_late,
@@ -51,7 +51,7 @@ impl Place {
         [self.front, self.behind]
     }
 
-    /// Subtype for a dead object of this kind: an IA's number is looked up before any provider is asked.
+    /// Subtype for a freed object of this kind: an IA's number is looked up before any provider is called.
     pub(super) fn dead(&self, kind: Kind) -> DAT_RETURN_SUBTYPE {
         if kind == Kind::Ia { self.front } else { self.behind }
     }
@@ -75,7 +75,7 @@ fn first(
     Place { function, parameter: "", wants: Some(wants), is_optional: false, front, behind, call }
 }
 
-/// Another parameter, which only the provider looks at.
+/// Another parameter, which only the provider checks.
 fn other(
     function: &'static str,
     parameter: &'static str,
@@ -195,7 +195,7 @@ fn adapters_others() -> Vec<Place> {
 }
 
 fn dispatchers() -> Vec<Place> {
-    // The provider knows no roles of an EVD that is none.
+    // The provider does not distinguish the roles of an invalid EVD.
     let evd = |function, call| first(function, Kind::Evd, DAT_INVALID_HANDLE_EVD_REQUEST, DAT_NO_SUBTYPE, call);
     vec![
         evd("dat_evd_query", |_, h| untouched(|out| dat_evd_query(h, DAT_EVD_FIELD_ALL, out))),

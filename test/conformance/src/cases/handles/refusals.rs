@@ -11,7 +11,7 @@ use crate::kit::*;
 
 use super::places::{Place, places};
 
-/// What a case does with a place.
+/// Body of a case for a handle parameter.
 type Group = fn(&Ctx, &Place);
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -93,7 +93,7 @@ fn refuses_addresses(ctx: &Ctx, place: &Place) {
     finish(&zoo);
 }
 
-/// An object of the wanted kind that was freed, and one whose IA was closed abruptly.
+/// A freed object of the right kind, and one whose IA was closed abruptly.
 fn refuses_the_dead(ctx: &Ctx, place: &Place) {
     let zoo = Zoo::of(ctx);
     let kind = place.wants.unwrap_or(Kind::Evd);

@@ -85,11 +85,11 @@ fn ia_close_graceful_despite_the_async_evd_and_its_state(ctx: &Ctx) {
     ia.close();
 }
 
-/// One object and no more than it stands on; then without it.
+/// With one object and those it depends on; then without it.
 fn is_refused_with(ctx: &Ctx, kind: Kind) {
     let ia = ctx.ia();
     let evd = |flags| ia.evd(8, flags);
-    // Freed from the front: each stands on those behind it.
+    // Freed from the front: each depends on those after it.
     let mut left: Vec<(Kind, DAT_HANDLE)> = match kind {
         Kind::Pz | Kind::Evd | Kind::Cno => Vec::new(),
         Kind::Psp => vec![(Kind::Evd, evd(DAT_EVD_CR_FLAG).leak())],
@@ -175,7 +175,7 @@ fn ia_close_refused_leaves_a_connection_working(ctx: &Ctx) {
     }
 }
 
-/// All these handles are dead.
+/// All these handles are invalid.
 #[track_caller]
 fn expect_dead(handles: &[(Kind, Handle)]) {
     for (kind, handle) in handles {
@@ -195,7 +195,7 @@ fn ia_close_abrupt_with_everything_left(ctx: &Ctx) {
     expect_dead(&[(Kind::Evd, errors), (Kind::Ia, Handle::of(ia))]);
 }
 
-/// Programs free what they remember, in whatever order, look at no answer, and close.
+/// Programs free what they remember in any order, ignore the return codes, and close.
 fn ia_close_abrupt_after_freeing_in_any_order(ctx: &Ctx) {
     for turn in 0..6 {
         let (ia, mut handles) = Zoo::of(ctx).abandon();

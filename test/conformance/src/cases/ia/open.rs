@@ -202,13 +202,13 @@ fn ia_open_thread_safe_as_the_registry_says(ctx: &Ctx) {
     if is_thread_safe(ctx) { ok(code) } else { thread_safe_by_library(&ctx.provider, code) }
 }
 
-/// What opens a line that says `nonthreadsafe` for a program that asks for thread safety: a library known to be thread-safe.
+/// A line with `nonthreadsafe` can be opened with thread safety if the library is known to be thread-safe.
 fn thread_safe_by_library(name: &str, code: DAT_RETURN) {
     let is_known = Ia::open(name, 8).provider_attr().is_thread_safe != DAT_FALSE;
     if is_known { ok(code) } else { not_found(code, DAT_THREAD_SAFETY_NOT_FOUND) }
 }
 
-/// Whatever the run's own registry says.
+/// Independent of the registry of this run.
 fn ia_open_thread_safe_of_either_kind(ctx: &Ctx) {
     let lines = ["threadsafe", "nonthreadsafe"].map(|word| {
         let line = own_line(ctx, word);
@@ -266,7 +266,7 @@ fn ia_open_too_long_an_evd_is_refused(ctx: &Ctx) {
     if most == DAT_COUNT::MAX {
         ctx.unsupported("a limit on the length of EVDs");
     }
-    // The same as `dat_evd_create` says; the resource is not told apart.
+    // The same code as `dat_evd_create`; its subtype is not distinguished.
     assert_eq!(kind_of(with_length(ctx, most + 1)), error(DAT_INSUFFICIENT_RESOURCES, 0));
     ok(with_length(ctx, most));
 }
@@ -299,7 +299,7 @@ fn ia_open_many_at_a_time(ctx: &Ctx) {
 fn ia_open_adapters_do_not_share_objects(ctx: &Ctx) {
     let (one, other) = (ctx.ia(), ctx.ia());
     let pz = other.pz();
-    // What is left in the other is no reason to keep this one.
+    // Objects in the other IA do not keep this one from being closed.
     one.close();
     let param: DAT_PZ_PARAM = filled(|out| dat_pz_query(pz.h(), DAT_PZ_FIELD_ALL, out));
     assert_eq!(param.ia_handle, other.h());

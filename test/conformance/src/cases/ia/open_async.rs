@@ -1,11 +1,11 @@
-//! The async EVD of an adapter: its own, one that it was lent, one that is elsewhere, and values that are none.
+//! The async EVD of an adapter: its own, one passed by the consumer, one of another adapter, and invalid values.
 #![forbid(unsafe_code)]
 
 use std::ptr::{null_mut, without_provenance_mut};
 
 use crate::kit::*;
 
-/// What is in the async EVD's place.
+/// Value passed as the async EVD.
 type Value = fn(&Zoo) -> DAT_HANDLE;
 
 pub(crate) fn cases() -> Vec<Case> {

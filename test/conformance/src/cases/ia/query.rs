@@ -1,4 +1,4 @@
-//! What adapters and providers say of themselves, and whether it is true.
+//! Attributes of adapters and providers, and whether they are true.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -197,7 +197,7 @@ fn ia_query_gives_the_same_every_time(ctx: &Ctx) {
     assert_eq!(all(), before);
 }
 
-/// Whole records compare, whatever lay there before.
+/// Programs compare whole records, so padding is cleared.
 fn ia_query_clears_what_lies_between_fields(ctx: &Ctx) {
     let ia = ctx.ia();
     let records = |before| {
@@ -349,7 +349,8 @@ fn provider_attr_memory_types_work(ctx: &Ctx) {
 }
 
 fn provider_attr_thread_safety_is_the_registrys(ctx: &Ctx) {
-    // Other libdats find by it what to close, so it is what `dat_provider_init` was told, or more over our own.
+    // Other libdats decide by it what to close, so it equals the argument of `dat_provider_init`, or is true over this
+    // project's libdat.
     let truth = ctx.ia().provider_attr().is_thread_safe;
     assert!([DAT_FALSE, DAT_TRUE].contains(&truth), "{truth}");
 }

@@ -1,4 +1,4 @@
-//! What a bind promises (spec/events 9.2): order, fence, range, privileges, and the death of the context before.
+//! Guarantees of a bind (spec/events 9.2): order, fence, range, privileges, and invalidation of the previous context.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -68,7 +68,7 @@ fn tries(ctx: &Ctx, op: Op, may: bool) {
     ctx.meet();
 }
 
-/// Binds bytes 100 to 300 of a page, and tells of a range that is shifted.
+/// Binds bytes 100 to 300 of a page, and sends the peer a range that is shifted.
 fn lends_part(ctx: &Ctx, privileges: DAT_MEM_PRIV_FLAGS, may: bool, shift: i64) {
     let conn = ctx.connect();
     let memory = conn.memory(4096);
@@ -115,7 +115,7 @@ fn receives_three(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Binds, and sends the context at once; the peer writes by it before anybody has seen the bind complete.
+/// Binds, and sends the context at once; the peer writes with it before the completion of the bind was taken.
 fn sends_contexts_at_once(ctx: &Ctx) {
     let conn = ctx.connect();
     let (memory, word) = (conn.memory(100), conn.memory(4));
@@ -125,7 +125,7 @@ fn sends_contexts_at_once(ctx: &Ctx) {
         let context = post_bind(&conn, &rmr, 1, memory.segment(0, 100), REMOTE);
         word.put(0, &context.to_le_bytes());
         conn.post_send(2, word.segment(0, 4));
-        // By memory alone: no call of ours brings it on.
+        // Polls memory only: no DAT call of this role makes progress.
         memory.spin_for(99, round);
         expect_rmr(conn.request.h(), rmr.h(), 1, DAT_RMR_BIND_SUCCESS);
         expect_dto(conn.request.h(), 2, DAT_DTO_SUCCESS, 4);
@@ -230,7 +230,7 @@ fn two_of_one_pz(ctx: &Ctx) -> (Conn, Conn) {
     let first = ctx.connect();
     let second = sibling(&first, &Setup::default());
     join(ctx, &second, 1);
-    // The EP of the second stands on the zone of the first, and so goes first.
+    // The EP of the second uses the zone of the first, so it is dropped first.
     (second, first)
 }
 

@@ -1,4 +1,4 @@
-//! What a bind is refused for (spec/events 9.2), state by state and parameter by parameter, and that a refusal changes nothing.
+//! Refusals of a bind (spec/events 9.2), by state and by parameter, and that a refusal changes nothing.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -10,7 +10,7 @@ use crate::kit::*;
 
 use super::make::*;
 
-/// What is wrong with a bind.
+/// An error in the parameters of a bind.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Wrong {
     NullRmr,

@@ -245,7 +245,7 @@ fn lmr_of_the_same_memory_many_times(ctx: &Ctx) {
 fn lmr_beyond_the_buffer_to_whole_pages(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
-    // A program rounds outwards: the rest of the page is another's, and is there.
+    // A program may round outwards: the rest of the page belongs to other data, and is mapped.
     let map = os::Map::private(8192, true);
     let made = Wanted::memory(map.pointer(), 8192).make(&ia, &pz);
     let inner = Wanted::memory(map.pointer().wrapping_byte_add(100), 5000).make(&ia, &pz);

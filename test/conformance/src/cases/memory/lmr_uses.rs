@@ -135,7 +135,7 @@ fn receives_zeros(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// A registration of such memory with all privileges. A library that can tell refuses it, and the case is over.
+/// Registers such memory with all privileges. A library that detects it refuses, and the case ends.
 #[track_caller]
 fn dubious(conn: &Conn, map: &os::Map) -> Option<Made> {
     let wanted = Wanted::memory(map.pointer(), 4096);
@@ -260,7 +260,7 @@ fn frees_amid_writes(ctx: &Ctx) {
     ctx.tell_target(memory.target(0, LARGE));
     assert_eq!(ctx.hear(), b"moving");
     memory.deregister();
-    // It is ours alone from here on.
+    // From here on the library must not access it.
     memory.fill(3);
     expect_lost(&conn);
     ctx.meet();

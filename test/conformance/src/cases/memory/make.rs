@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 
 use crate::kit::*;
 
-/// What is to be registered.
+/// Memory to be registered.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) kind: DAT_MEM_TYPE,
@@ -74,7 +74,7 @@ impl Wanted {
     }
 }
 
-/// A registration of memory that somebody else keeps, and what the library said of it.
+/// A registration of memory owned by the case, and the values that the library returned.
 pub(super) struct Made {
     pub(super) lmr: Lmr,
     pub(super) lmr_context: DAT_LMR_CONTEXT,
@@ -94,7 +94,7 @@ impl Made {
         DAT_RMR_TRIPLET { rmr_context, pad: 0, target_address, segment_length: length }
     }
 
-    /// All that the library knows of it.
+    /// All fields of its query.
     #[track_caller]
     pub(super) fn param(&self) -> DAT_LMR_PARAM {
         filled(|out| dat_lmr_query(self.lmr.h(), DAT_LMR_FIELD_ALL, out))
@@ -148,7 +148,7 @@ pub(super) fn unbind(conn: &Conn, rmr: &Rmr) {
     expect_rmr(conn.request.h(), rmr.h(), 0xdb1d, DAT_RMR_BIND_SUCCESS);
 }
 
-/// All that the library knows of an RMR.
+/// All fields of the query of an RMR.
 #[track_caller]
 pub(super) fn rmr_param(rmr: &Rmr) -> DAT_RMR_PARAM {
     filled(|out| dat_rmr_query(rmr.h(), DAT_RMR_FIELD_ALL, out))

@@ -1,4 +1,4 @@
-//! Protection zones, LMRs, RMRs: registration, binding, rights, freeing in the wrong order: a room per claim.
+//! Protection zones, LMRs, RMRs: registration, binding, rights, freeing in the wrong order: a module per claim.
 #![forbid(unsafe_code)]
 
 mod bind;

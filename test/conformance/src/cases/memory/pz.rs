@@ -1,4 +1,4 @@
-//! Protection zones as objects (spec/events 7): made, shown, freed, and not freed while something is in them.
+//! Protection zones as objects (spec/events 7): created, queried, freed, and not freed while in use.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -1,4 +1,4 @@
-//! RMRs as objects (spec/events 9.1): made, shown unbound and bound, freed unbound and bound.
+//! RMRs as objects (spec/events 9.1): created, queried unbound and bound, freed unbound and bound.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -73,7 +73,7 @@ fn rmr_query_after_an_unbind_shows_zeros(ctx: &Ctx) {
     }
 }
 
-/// A bind that waits behind a fence-less send has begun, or has not; what was posted last is shown.
+/// A bind after a send without a fence may have begun or not; a query shows the last posted bind.
 fn binds_behind_a_send(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1000);
@@ -89,7 +89,7 @@ fn binds_behind_a_send(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Receives when told to, and stays until the other has done with the connection.
+/// Receives on request, and stays until the other role has finished with the connection.
 fn receives_one(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);

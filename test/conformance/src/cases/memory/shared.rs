@@ -1,4 +1,4 @@
-//! Memory that processes share under a name (spec/events 8.4): who may join, by what length, and what is left of the dead.
+//! Memory that processes share under a name (spec/events 8.4): access, lengths, and cleanup after killed processes.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
@@ -25,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 const LENGTH: usize = 8192;
 
-/// A name of this run: connection qualifiers are nobody else's.
+/// A name that only this run uses: its connection qualifiers are unique.
 fn name(ctx: &Ctx, number: u8) -> [u8; 40] {
     let mut name = [0; 40];
     name[..8].copy_from_slice(&ctx.qual(0).to_le_bytes());
@@ -154,7 +154,7 @@ fn writes_into_shared(ctx: &Ctx) {
     let memory = conn.memory(LENGTH);
     memory.fill(7);
     ctx.meet();
-    // Through the peer's registration into memory that is ours as well.
+    // Through the peer's registration into memory that this process shares.
     conn.post_write(1, memory.segment(0, LENGTH), ctx.hear_target());
     expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, LENGTH as u64);
     assert_eq!(map.take(0, LENGTH), vec![7; LENGTH]);
@@ -223,7 +223,7 @@ fn joins_after_death(ctx: &Ctx) {
     assert_eq!(ctx.hear(), b"joined");
     wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);
     ctx.tell("die");
-    // What the dead held is free, once it is dead.
+    // Memory of a killed process is free.
     let mut lmr = DAT_HANDLE_NULL;
     until(|| wanted.call(ia.h(), pz.h(), &mut lmr) == DAT_SUCCESS);
     drop(Lmr::own(lmr));
@@ -237,7 +237,7 @@ fn stays_when_one_dies(ctx: &Ctx) {
     assert_eq!(ctx.hear(), b"joined");
     let made = Wanted::shared(map.pointer(), 4096, &mut name).make(&ia, &pz);
     ctx.tell("die");
-    // Our own connections to it tell of no death here; our membership counts before and after.
+    // The connection to it may not have ended yet; the membership is counted before and after.
     for _ in 0..50 {
         let wanted = Wanted::shared(map.pointer(), LENGTH, &mut name);
         wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);

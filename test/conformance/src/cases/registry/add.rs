@@ -29,7 +29,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// A provider of the case's own: it opens nothing and says so.
+/// A provider of the case: it opens nothing and returns an error.
 fn table() -> DAT_PROVIDER {
     extern "C" fn open(_: DAT_NAME_PTR, _: DAT_COUNT, _: *mut DAT_EVD_HANDLE, _: *mut DAT_IA_HANDLE) -> DAT_RETURN {
         error(DAT_INVALID_ADDRESS, DAT_INVALID_ADDRESS_UNREACHABLE)

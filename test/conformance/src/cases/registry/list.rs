@@ -1,4 +1,4 @@
-//! `dat_registry_list_providers`, and what stands in the file that it tells of.
+//! `dat_registry_list_providers`, and the file whose lines it lists.
 #![forbid(unsafe_code)]
 
 use std::ffi::CString;
@@ -31,7 +31,7 @@ pub(super) fn open(name: &str) -> (DAT_RETURN, DAT_IA_HANDLE) {
     (dat_ia_openv(name.as_ptr().cast_mut(), 8, &mut errors, &mut ia, 1, 2, DAT_FALSE), ia)
 }
 
-/// Asks with room for so many: the code, the count, and the names that came.
+/// Lists with this capacity: the code, the count, and the names.
 fn list(room: usize, most: DAT_COUNT) -> (DAT_RETURN, DAT_COUNT, Vec<String>) {
     let mut records: Vec<DAT_PROVIDER_INFO> = (0..room).map(|_| zeroed()).collect();
     let mut places: Vec<*mut DAT_PROVIDER_INFO> = records.iter_mut().map(std::ptr::from_mut).collect();

@@ -1,4 +1,4 @@
-//! EP_BROKEN of EPs on a shared queue: when it comes, for whom, and after what.
+//! EP_BROKEN of EPs on a shared queue: its condition, its EPs, and its order among other events.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;

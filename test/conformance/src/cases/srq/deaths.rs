@@ -1,4 +1,4 @@
-//! Shared queues whose connections end all at once: by a close, by a death, as dtestsrq ends them.
+//! Shared queues whose connections all end at once: by a close, by a killed process, and as dtestsrq ends them.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -46,7 +46,7 @@ fn leaves(ctx: &Ctx) {
         pool.accept(&ep);
         ctx.meet();
         let (srq, ep) = (pool.srq.h(), ep.leak());
-        // The memory stays where it is: the library may be told of it no more, but has to let go of it by itself.
+        // The memory stays mapped: no call deregisters it any more, but the library has to stop using it by itself.
         std::mem::forget(pool);
         ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));
         refused(dat_srq_free(srq), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_SRQ);
@@ -54,7 +54,7 @@ fn leaves(ctx: &Ctx) {
     }
 }
 
-/// The far role of a case whose near process dies: the queue goes on without it.
+/// The far role of a case whose near process is killed: the queue stays in use.
 fn srq_peer_is_killed(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 16);
     let peer = Peer::listen(ctx, &pool);
@@ -103,7 +103,7 @@ const EPS: usize = 8;
 
 const BURST: usize = 10;
 
-/// What the attributes of that program are.
+/// The attributes that dtestsrq uses.
 fn program_attr() -> DAT_EP_ATTR {
     let burst = BURST as DAT_COUNT;
     DAT_EP_ATTR {

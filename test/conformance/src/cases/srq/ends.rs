@@ -1,4 +1,4 @@
-//! Connections on a shared queue that end one by one: what becomes of the receives, and who goes on.
+//! Connections on a shared queue that end one by one: what happens to the receives, and to the other connections.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -25,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all.into_iter().map(|case| case.needs(Need::Srq)).collect()
 }
 
-/// What `dat_ep_create_with_srq` is given; one value is spoiled.
+/// Arguments of `dat_ep_create_with_srq`; one of them is invalid.
 #[derive(Clone, Copy)]
 struct Given {
     ia: DAT_HANDLE,

@@ -40,7 +40,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all.into_iter().map(|case| case.needs(Need::Srq)).collect()
 }
 
-/// What an SRQ has to say of its receives.
+/// Events about the receives of an SRQ.
 #[track_caller]
 fn expect_low(pool: &Pool) {
     let number = DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR;
@@ -161,7 +161,7 @@ fn srq_low_watermark_of_one_queue_is_not_the_others(ctx: &Ctx) {
     expect_silence(&pool.ia);
 }
 
-/// Tells of the first receive that its EP takes. That can be set, but not be an attribute.
+/// An EP that reports the first receive it takes. That can be set later, but not as an attribute.
 fn eager(peer: &Peer, pool: &Pool) -> Ep {
     let ep = pool.ep();
     ok(dat_ep_set_watermark(ep.h(), 0, NONE));
@@ -266,7 +266,7 @@ fn srq_hard_watermark_leaves_others_alone(_: &Ctx, peer: &Peer, pool: &Pool) {
 }
 
 fn srq_hard_watermark_above_what_is_taken_at_once(_: &Ctx, peer: &Peer, pool: &Pool) {
-    // As programs do that give the number of messages under way: what is completed is not held any more.
+    // As in programs whose attribute is the number of messages in flight: completed receives do not count.
     let ep = peer.connected_to(pool, pool.ep_with(&marked(NONE, 10)));
     pool.post_all(0..10);
     peer.send_many(0, 10, 0);

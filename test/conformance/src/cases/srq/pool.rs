@@ -1,7 +1,8 @@
-//! A far end that receives from a shared queue, and a near end that does what it is told. Tools for the SRQ cases, no cases.
+//! A far role that receives from a shared queue, and a near role that executes its commands. Helpers for the SRQ cases, no
+//! cases.
 //!
-//! The body of such a case is the far role. It holds the queue and asks its [`Peer`] for every step, so that it alone knows
-//! what has happened so far. An answer means that the step is done; whoever sends does not wait for the completion.
+//! The body of such a case is the far role. It owns the queue and requests every step from its [`Peer`], so it knows all that
+//! has happened. An answer means that the step was done; the sender does not wait for the completion.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -11,7 +12,7 @@ use crate::kit::*;
 /// Bytes of each receive of a [`Pool`].
 pub(super) const SLOT: usize = 256;
 
-/// A case whose far role has a queue of 16, and whose near role obeys.
+/// A case whose far role has a queue of 16, and whose near role executes commands.
 pub(super) fn served(body: fn(&Ctx, &Peer, &Pool)) -> Case {
     served_with(16, body)
 }
@@ -108,7 +109,7 @@ impl Pool {
         filled(|out| dat_srq_query(self.srq.h(), DAT_SRQ_FIELD_ALL, out))
     }
 
-    /// What is on the queue, and what is not reaped.
+    /// Numbers of receives in the queue, and of completions not taken yet.
     #[track_caller]
     pub(super) fn expect_counts(&self, available: DAT_COUNT, outstanding: DAT_COUNT) {
         let param = self.param();
@@ -124,7 +125,7 @@ impl Pool {
         self.memory.expect_pattern(at as usize * SLOT, length, seed);
     }
 
-    /// The next completion that comes, whichever: the EP, the slot, and the first byte of the message.
+    /// The next completion of any EP: the EP, the slot, and the first byte of the message.
     #[track_caller]
     pub(super) fn next(&self) -> (Handle, u64, u8) {
         let data = expect_event(self.recv.h(), SOON).dto();
@@ -197,13 +198,13 @@ impl<'a> Peer<'a> {
         self.ask(SEND, [conn, length as u64, seed.into(), 1]);
     }
 
-    /// It posts so many messages of eight bytes, whose patterns begin with `first`, `first + 1` and so on.
+    /// Posts `count` messages of eight bytes, with patterns `first`, `first + 1` and so on.
     #[track_caller]
     pub(super) fn send_many(&self, conn: u64, count: u64, first: u8) {
         self.ask(SEND, [conn, 8, first.into(), count]);
     }
 
-    /// It sees so many of its requests complete like this.
+    /// `count` of its requests complete with this status.
     #[track_caller]
     pub(super) fn sees(&self, conn: u64, count: u64, status: DAT_DTO_COMPLETION_STATUS) {
         self.ask(SEES, [conn, count, status.into(), 0]);
@@ -227,7 +228,7 @@ impl<'a> Peer<'a> {
         self.ask(DISCONNECT, [conn, 0, 0, 0]);
     }
 
-    /// It hears that a connection has ended, in whichever way.
+    /// It gets an event that a connection has ended, of any kind.
     #[track_caller]
     pub(super) fn hears_the_end(&self, conn: u64) {
         self.ask(ENDED, [conn, 0, 0, 0]);
@@ -276,11 +277,11 @@ fn words(what: u64, [a, b, c, d]: [u64; 4]) -> Vec<u8> {
 struct Line {
     memory: Memory,
     conn: Conn,
-    /// Where the next message is put together.
+    /// Offset of the next message.
     at: usize,
 }
 
-/// Space for messages of one connection; more than any case has under way.
+/// Space for messages of one connection; more than any case has in flight.
 const SPACE: usize = 1 << 19;
 
 impl Line {
@@ -310,7 +311,7 @@ impl Line {
     }
 }
 
-/// The near role: does what it is told until it may go.
+/// The near role: executes commands until it is released.
 pub(super) fn obey(ctx: &Ctx) {
     let ia = ctx.ia();
     let address = ctx.hear_address();

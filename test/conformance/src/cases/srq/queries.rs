@@ -1,4 +1,4 @@
-//! What is told of a shared queue and of an EP on it: query, status, attributes, and what of them can be changed.
+//! Queries of a shared queue and of an EP on it: parameters, status, attributes, and which of them can be changed.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

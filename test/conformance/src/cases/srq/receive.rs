@@ -1,4 +1,4 @@
-//! Messages out of a shared queue: whose, which, in which order, and what waits for what.
+//! Messages received from a shared queue: which EP, which buffer, in which order, and blocking.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -248,7 +248,7 @@ fn srq_resize_has_room_for_all_completions(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     ok(dat_srq_resize(pool.srq.h(), MANY as DAT_COUNT));
     (0..MANY).for_each(|_| pool.post(0));
-    // Nobody looks at what is complete until all is.
+    // No completion is taken until all are there.
     for _ in 0..MANY / 32 {
         peer.send_many(0, 32, 0);
         peer.sees(0, 32, DAT_DTO_SUCCESS);
@@ -407,7 +407,7 @@ fn srq_recv_query_counts_what_an_ep_has_taken(_: &Ctx, peer: &Peer, pool: &Pool)
     for _ in 0..8 {
         ok(pool.post_as(0, &mut [memory.segment(0, LONG)]));
         peer.send(0, LONG, 9);
-        // Whatever moment it is: one scan gives both, and nobody else's message counts.
+        // At any moment one query returns both, and messages of other EPs do not count.
         let mut event = zeroed();
         until(|| {
             for (ep, most) in [(&ep, 1), (&idle, 0)] {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::kit::*;
 
-use super::{crowd, kind_in};
+use super::{kind_in, run_threads};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
@@ -37,7 +37,7 @@ fn connects_in_four(ctx: &Ctx) {
     let ia = ctx.ia();
     let address = ctx.hear_address();
     let conns = Mutex::new(Vec::new());
-    crowd(4, |_| {
+    run_threads(4, |_| {
         for _ in 0..EACH {
             let conn = Conn::on(&ia);
             conn.connect(&address, ctx.qual(0));
@@ -49,7 +49,7 @@ fn connects_in_four(ctx: &Ctx) {
     });
     ctx.meet();
     let conns = conns.into_inner().expect("nobody has failed");
-    crowd(4, |thread| {
+    run_threads(4, |thread| {
         for conn in conns.iter().skip(thread).step_by(4) {
             ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
             conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
@@ -65,11 +65,11 @@ fn accepts_in_two(ctx: &Ctx) {
     let psp = ia.psp(ctx.qual(0), &requests);
     ctx.tell_address(&ia);
     let conns = Mutex::new(Vec::new());
-    crowd(2, |_| {
+    run_threads(2, |_| {
         for _ in 0..2 * EACH {
             let conn = Conn::on(&ia);
             ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
-            // Nobody may wait where another may be waiting.
+            // A wait would be refused where another thread may be waiting.
             let mut event = zeroed();
             until(|| dat_evd_dequeue(requests.h(), &mut event) == DAT_SUCCESS);
             ok(dat_cr_accept(Event(event).arrival().cr_handle, conn.ep.h(), 0, null_mut()));
@@ -105,7 +105,7 @@ fn threads_disconnect_one_ep_at_once(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..20 {
         let (near, far) = ctx.loopback_with(&ia, &Setup::default());
-        crowd(4, |thread| {
+        run_threads(4, |thread| {
             let ep = if thread < 2 { near.ep.h() } else { far.ep.h() };
             ok(dat_ep_disconnect(ep, DAT_CLOSE_ABRUPT_FLAG));
         });
@@ -129,7 +129,7 @@ fn threads_accept_one_request_at_once(ctx: &Ctx) {
         near.connect(&ia.address(), ctx.qual(0));
         let cr = Handle::of(expect_cr(requests.h()).cr_handle);
         let accepted = Mutex::new(Vec::new());
-        crowd(3, |thread| {
+        run_threads(3, |thread| {
             let code = dat_cr_accept(cr.h(), ends[thread].ep.h(), 0, null_mut());
             if code == DAT_SUCCESS {
                 accepted.lock().expect("nobody has failed").push(thread);
@@ -159,7 +159,7 @@ fn threads_connect_one_ep_at_once(ctx: &Ctx) {
     for _ in 0..15 {
         let (near, far) = (Conn::on(&ia), Conn::on(&ia));
         let begun = AtomicUsize::new(0);
-        crowd(3, |_| {
+        run_threads(3, |_| {
             let address = ia.address();
             let (ep, pointer, flags) = (near.ep.h(), address.pointer(), DAT_CONNECT_DEFAULT_FLAG);
             let (qos, no_limit) = (DAT_QOS_BEST_EFFORT, DAT_TIMEOUT_INFINITE);
@@ -184,7 +184,7 @@ fn threads_free_an_ep_under_sends_of_the_peer(ctx: &Ctx) {
         let from = near.memory(4096);
         let dead = Mutex::new(Some(far.ep));
         let posted = AtomicUsize::new(0);
-        crowd(2, |thread| {
+        run_threads(2, |thread| {
             if thread == 0 {
                 until(|| posted.load(Ordering::Acquire) > 2);
                 dead.lock().expect("nobody has failed").take().expect("once").free();
@@ -199,7 +199,7 @@ fn threads_free_an_ep_under_sends_of_the_peer(ctx: &Ctx) {
             assert_eq!(context_bits(expect_event(near.request.h(), SOON).dto().user_cookie), id, "in order");
         }
         near.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
-        // What was in flight for the dead EP may lie on its EVDs, which can go with it.
+        // Completions of the freed EP may be queued on its EVDs, and are dropped with them.
         drop((far.recv, far.request, far.events));
     }
 }
@@ -212,7 +212,7 @@ fn threads_free_a_listener_under_requests(ctx: &Ctx) {
         let requests = ia.evd(8, DAT_EVD_CR_FLAG);
         let psp = Handle::of(ia.psp(ctx.qual(0), &requests).leak());
         let eps: Vec<Ep> = (0..3).map(|_| ia.ep(&pz, &dtos, &dtos, &events)).collect();
-        crowd(2, |thread| {
+        run_threads(2, |thread| {
             if thread == 0 {
                 ok(dat_psp_free(psp.h()));
                 return;
@@ -266,7 +266,7 @@ fn threads_close_releases_all_waiters(ctx: &Ctx) {
     }
 }
 
-/// An adapter full of work is closed, and all who work in it come back.
+/// An adapter with outstanding work is closed, and all calls of other threads return.
 fn threads_close_under_load(ctx: &Ctx) {
     for _ in 0..8 {
         let ia = ctx.ia();
@@ -278,7 +278,7 @@ fn threads_close_under_load(ctx: &Ctx) {
         let is_over = |code: DAT_RETURN| kind_of(code) == error(DAT_INVALID_HANDLE, DAT_NO_SUBTYPE);
         let others = [DAT_SUCCESS, DAT_INVALID_HANDLE, DAT_INSUFFICIENT_RESOURCES, DAT_INVALID_STATE, DAT_QUEUE_FULL];
         let waits = [DAT_SUCCESS, DAT_ABORT, DAT_INVALID_HANDLE, DAT_INVALID_STATE, DAT_TIMEOUT_EXPIRED];
-        crowd(6, |thread| match thread {
+        run_threads(6, |thread| match thread {
             0 => {
                 until(|| work.load(Ordering::Relaxed) > 200);
                 ok(dat_ia_close(adapter.h(), DAT_CLOSE_ABRUPT_FLAG));
@@ -314,7 +314,7 @@ fn threads_close_under_load(ctx: &Ctx) {
                 is_over(code) || evd.is_null()
             }),
         });
-        // All is gone with the adapter; only the buffers are ours still.
+        // The close has freed all objects; only the buffers are left to free.
         std::mem::forget((near, far, cno, software, ia));
         std::mem::forget((from, into));
     }
@@ -374,7 +374,7 @@ fn threads_close_one_adapter_at_once(ctx: &Ctx) {
         let _evd = ia.evd(4, DAT_EVD_DEFAULT_FLAG).leak();
         let ia = Handle::of(ia.leak());
         let closed = AtomicUsize::new(0);
-        crowd(4, |_| {
+        run_threads(4, |_| {
             let code = dat_ia_close(ia.h(), DAT_CLOSE_ABRUPT_FLAG);
             kind_in(code, &[DAT_SUCCESS, DAT_INVALID_HANDLE]);
             closed.fetch_add((code == DAT_SUCCESS).into(), Ordering::Relaxed);
@@ -386,7 +386,7 @@ fn threads_close_one_adapter_at_once(ctx: &Ctx) {
 fn threads_close_one_adapter_and_use_another(ctx: &Ctx) {
     let (near, far) = ctx.loopback();
     let memory = far.memory(64);
-    crowd(2, |thread| {
+    run_threads(2, |thread| {
         for round in 0..10 {
             if thread == 0 {
                 let ia = Ia::open(&ctx.provider, 4);
@@ -407,7 +407,7 @@ fn threads_close_one_adapter_and_use_another(ctx: &Ctx) {
 /// Each thread has a pair of EPs and takes it through connections, over one adapter.
 fn threads_reset_and_connect_in_parallel(ctx: &Ctx) {
     let ia = ctx.ia();
-    crowd(4, |thread| {
+    run_threads(4, |thread| {
         let requests = ia.evd(8, DAT_EVD_CR_FLAG);
         let _psp = ia.psp(ctx.qual(thread as u64), &requests);
         let (near, far) = (Conn::on(&ia), Conn::on(&ia));

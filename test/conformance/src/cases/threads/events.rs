@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::kit::*;
 
 use super::posts::in_order;
-use super::{crowd, kind_in};
+use super::{kind_in, run_threads};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
@@ -22,7 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 const EVENTS: usize = 3000;
 
-/// Posts the numbers from `first` on, waiting for room.
+/// Posts the numbers from `first` on, and waits for space.
 fn post_numbers(evd: &Evd, numbers: std::ops::Range<usize>) {
     for number in numbers {
         let event = software_event(number);
@@ -39,7 +39,7 @@ fn takes_each_once(ctx: &Ctx, take: impl Fn(DAT_EVD_HANDLE) -> Option<Event> + S
     let ia = ctx.ia();
     let evd = ia.evd(32, DAT_EVD_SOFTWARE_FLAG);
     let seen = Mutex::new(HashSet::new());
-    crowd(4, |thread| {
+    run_threads(4, |thread| {
         if thread == 0 {
             return post_numbers(&evd, 0..EVENTS);
         }
@@ -78,7 +78,7 @@ fn threads_dequeue_beside_a_waiter(ctx: &Ctx) {
         let is_new = seen.lock().expect("nobody has failed").insert(event.software().addr());
         assert!(is_new, "an event came twice");
     };
-    crowd(3, |thread| match thread {
+    run_threads(3, |thread| match thread {
         0 => post_numbers(&evd, 0..EVENTS),
         1 => until(|| {
             let mut event = zeroed();
@@ -106,7 +106,7 @@ fn threads_dequeue_beside_a_waiter(ctx: &Ctx) {
 fn threads_post_events_each_in_its_order(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(16, DAT_EVD_SOFTWARE_FLAG);
-    crowd(4, |thread| {
+    run_threads(4, |thread| {
         if thread < 3 {
             let first = thread << 32;
             return post_numbers(&evd, first..first + EVENTS / 3);
@@ -125,7 +125,7 @@ fn threads_post_events_to_a_full_evd(ctx: &Ctx) {
         let evd = ia.evd(10, DAT_EVD_SOFTWARE_FLAG);
         let length = evd.param().evd_qlen as usize;
         let accepted = AtomicUsize::new(0);
-        crowd(4, |_| {
+        run_threads(4, |_| {
             for number in 0..length {
                 let code = dat_evd_post_se(evd.h(), &software_event(number));
                 kind_in(code, &[DAT_SUCCESS, DAT_QUEUE_FULL]);

@@ -1,7 +1,7 @@
-//! Many threads inside the library at once: on objects, in transfers, in waits, and while things end.
+//! Many concurrent threads in the library: on objects, in transfers, in waits, and during disconnects and frees.
 //!
-//! Rounds are counted, never timed. What several threads do at once has several right outcomes; a case checks that it is one
-//! of them, and that nothing is lost, doubled or torn.
+//! Rounds are counted, never timed. Concurrent calls have several correct results; a case checks that the result is one of
+//! them, and that nothing is lost, duplicated or mixed.
 #![forbid(unsafe_code)]
 
 mod ends;
@@ -16,8 +16,8 @@ pub(crate) fn cases() -> Vec<Case> {
     [objects::cases(), posts::cases(), events::cases(), wakes::cases(), ends::cases()].into_iter().flatten().collect()
 }
 
-/// Runs this in so many threads at once, each with its number.
-fn crowd(threads: usize, work: impl Fn(usize) + Sync) {
+/// Runs `work` in this many threads at once, each with its number.
+fn run_threads(threads: usize, work: impl Fn(usize) + Sync) {
     let start = std::sync::Barrier::new(threads);
     std::thread::scope(|scope| {
         for number in 0..threads {

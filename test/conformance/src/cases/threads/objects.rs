@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::kit::*;
 
-use super::{crowd, kind_in};
+use super::{kind_in, run_threads};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
@@ -40,7 +40,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 fn threads_make_and_free_objects_of_their_own(ctx: &Ctx) {
     let ia = ctx.ia();
-    crowd(4, |thread| {
+    run_threads(4, |thread| {
         for _ in 0..25 {
             let pz = ia.pz();
             let cno = ia.cno();
@@ -59,7 +59,7 @@ fn threads_make_and_free_shared_receive_queues(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let evd = ia.evd(8, DAT_EVD_DEFAULT_FLAG);
-    crowd(4, |_| {
+    run_threads(4, |_| {
         for _ in 0..25 {
             let srq = ia.srq(&pz, 8, 1);
             let ep = ia.ep_on(&srq, &pz, &evd, &evd, &evd);
@@ -73,7 +73,7 @@ fn threads_make_and_free_shared_receive_queues(ctx: &Ctx) {
 fn threads_call_everything_on_the_same_objects(ctx: &Ctx) {
     let zoo = Zoo::of(ctx);
     let address = zoo.ia.address();
-    crowd(4, |thread| {
+    run_threads(4, |thread| {
         for round in 0..40 {
             for kind in Kind::ALL.into_iter().filter(|kind| zoo.has(*kind)) {
                 assert_eq!(filled(|out| dat_get_handle_type(zoo.handle(kind), out)), kind.number());
@@ -138,7 +138,7 @@ fn change_all(zoo: &Zoo, number: usize) {
 }
 
 fn threads_open_and_close_adapters(ctx: &Ctx) {
-    crowd(4, |thread| {
+    run_threads(4, |thread| {
         for round in 0..6 {
             let ia = Ia::open(&ctx.provider, 4);
             let pz = ia.pz();
@@ -155,7 +155,7 @@ fn threads_open_and_close_adapters(ctx: &Ctx) {
 
 fn threads_ask_the_registry_and_for_words(ctx: &Ctx) {
     let _ia = ctx.ia();
-    crowd(4, |_| {
+    run_threads(4, |_| {
         for code in 0..200 {
             let mut entries = vec![zeroed::<DAT_PROVIDER_INFO>(); 8];
             let mut list: Vec<_> = entries.iter_mut().map(std::ptr::from_mut).collect();
@@ -182,7 +182,7 @@ fn threads_see_whole_attributes_of_an_ep(ctx: &Ctx) {
     };
     set(1);
     let done = AtomicBool::new(false);
-    crowd(3, |thread| {
+    run_threads(3, |thread| {
         if thread == 0 {
             (0..100).for_each(|round| set(1 + round % 20));
             done.store(true, Ordering::Release);
@@ -197,10 +197,10 @@ fn threads_see_whole_attributes_of_an_ep(ctx: &Ctx) {
 fn threads_set_and_get_a_context(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
-    // Both halves the same: a torn value would show.
+    // Both halves are equal, so a value mixed from two would be noticed.
     let number = |n: u64| n << 32 | n;
     ok(dat_set_consumer_context(pz.h(), cookie(number(7))));
-    crowd(4, |thread| {
+    run_threads(4, |thread| {
         for round in 0..500 {
             ok(dat_set_consumer_context(pz.h(), cookie(number(thread as u64 * 1000 + round))));
             let bits = context_bits(filled(|out| dat_get_consumer_context(pz.h(), out)));
@@ -214,7 +214,7 @@ fn threads_ask_for_one_qualifier(ctx: &Ctx) {
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     for _ in 0..20 {
         let made = Mutex::new(Vec::new());
-        crowd(4, |_| {
+        run_threads(4, |_| {
             let mut psp = DAT_HANDLE_NULL;
             let code = dat_psp_create(ia.h(), ctx.qual(0), requests.h(), DAT_PSP_CONSUMER_FLAG, &mut psp);
             kind_in(code, &[DAT_SUCCESS, DAT_CONN_QUAL_IN_USE]);
@@ -231,7 +231,7 @@ fn threads_ask_for_any_qualifier(ctx: &Ctx) {
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let seen = Mutex::new(HashSet::new());
     let made = Mutex::new(Vec::new());
-    crowd(4, |_| {
+    run_threads(4, |_| {
         for _ in 0..10 {
             let mut qual = 0;
             let create = |out| dat_psp_create_any(ia.h(), &mut qual, requests.h(), DAT_PSP_CONSUMER_FLAG, out);
@@ -249,7 +249,7 @@ fn frees_while_an_ep_is_made(
 ) -> (bool, Option<Ep>) {
     let made = Mutex::new(None);
     let freed = AtomicBool::new(false);
-    crowd(2, |thread| {
+    run_threads(2, |thread| {
         if thread == 0 {
             let code = free();
             kind_in(code, &[DAT_SUCCESS, DAT_INVALID_STATE]);
@@ -299,7 +299,7 @@ fn threads_resize_while_others_post_and_dequeue(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(64, DAT_EVD_SOFTWARE_FLAG);
     let taken = AtomicUsize::new(0);
-    crowd(3, |thread| match thread {
+    run_threads(3, |thread| match thread {
         0 => {
             for number in 0..EVENTS {
                 let event = software_event(number);
@@ -335,7 +335,7 @@ fn threads_register_overlapping_memory(ctx: &Ctx) {
     let pz = ia.pz();
     let buffer = Buffer::new(1 << 16);
     let region = Handle::of(buffer.pointer());
-    crowd(4, |thread| {
+    run_threads(4, |thread| {
         for round in 0..50 {
             let length = (1 << 16) >> ((thread + round) % 8);
             let (mut lmr, mut context, null) = (DAT_HANDLE_NULL, 0, null_mut::<DAT_VLEN>());
@@ -353,7 +353,7 @@ fn threads_modify_an_ep_from_both_sides(ctx: &Ctx) {
     let zones = [ia.pz(), ia.pz()];
     let conn = Conn::on(&ia);
     let ep = &conn.ep;
-    crowd(2, |thread| {
+    run_threads(2, |thread| {
         for _ in 0..50 {
             let mut param = ep.param();
             param.pz_handle = zones[thread].h();
@@ -378,7 +378,7 @@ fn one_of_many_frees(ctx: &Ctx, kind: Kind) {
         let freed = AtomicUsize::new(0);
         let (ia, _others) = zoo.abandon();
         let close = if kind == Kind::Ia { DAT_CLOSE_ABRUPT_FLAG } else { DAT_CLOSE_GRACEFUL_FLAG };
-        crowd(4, |_| {
+        run_threads(4, |_| {
             let code = if kind == Kind::Ia { dat_ia_close(object.h(), close) } else { kind.end(object.h()) };
             kind_in(code, &[DAT_SUCCESS, DAT_INVALID_HANDLE]);
             if code == DAT_SUCCESS {
@@ -403,7 +403,7 @@ fn freed_under_use(ctx: &Ctx, kind: Kind) {
         let object = Handle::of(zoo.handle(kind));
         let (ia, _others) = zoo.abandon();
         let turns = AtomicUsize::new(0);
-        crowd(3, |thread| {
+        run_threads(3, |thread| {
             if thread == 0 {
                 until(|| turns.load(Ordering::Relaxed) > 20);
                 let code = if kind == Kind::Ia {

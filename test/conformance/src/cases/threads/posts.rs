@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::kit::*;
 
-use super::{crowd, kind_in};
+use super::{kind_in, run_threads};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
@@ -29,7 +29,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Deep enough for what two threads have under way.
+/// Queues deep enough for the requests of two threads.
 fn deep() -> Setup {
     let attr = DAT_EP_ATTR { max_recv_dtos: 256, max_request_dtos: 256, ..ep_attr() };
     Setup { attr, qlen: 512, ..Setup::default() }
@@ -38,7 +38,7 @@ fn deep() -> Setup {
 /// Of each thread.
 const EACH: usize = 400;
 
-/// Posts an 8-byte message that tells this number, as soon as there is room.
+/// Posts an 8-byte message with this number, as soon as the queue has space.
 fn send_number(conn: &Conn, memory: &Memory, at: usize, number: u64) {
     memory.put(8 * at, &number.to_le_bytes());
     let mut segment = memory.segment(8 * at, 8);
@@ -56,13 +56,13 @@ fn number_at(memory: &Memory, slot: usize) -> u64 {
 fn two_posters(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
     let memory = conn.memory(8 * 2 * EACH);
-    crowd(3, |thread| {
+    run_threads(3, |thread| {
         if thread < 2 {
             let numbers = (0..EACH).map(|number| (thread << 32 | number) as u64);
             numbers.enumerate().for_each(|(at, number)| send_number(&conn, &memory, thread * EACH + at, number));
             return;
         }
-        // Completions come in the order of the posts, which each thread knows of its own.
+        // Completions come in the order of the posts; each thread knows the order of its own.
         let mut next = [0, 0];
         for _ in 0..2 * EACH {
             let data = polled_event(conn.request.h()).dto();
@@ -100,7 +100,7 @@ fn takes_two_orders(ctx: &Ctx) {
 fn sends_numbers(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
     let memory = conn.memory(8 * 3 * EACH);
-    crowd(2, |thread| {
+    run_threads(2, |thread| {
         if thread == 0 {
             (0..3 * EACH).for_each(|number| send_number(&conn, &memory, number, number as u64));
         } else {
@@ -117,7 +117,7 @@ fn posts_from_three(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
     let memory = conn.memory(8 * 3 * EACH);
     let begun = AtomicUsize::new(0);
-    crowd(4, |thread| {
+    run_threads(4, |thread| {
         if thread == 3 {
             for number in 0..3 * EACH as u64 {
                 let data = polled_event(conn.recv.h()).dto();
@@ -146,7 +146,7 @@ fn posts_from_three(ctx: &Ctx) {
 fn three_parties(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
     let (from, into) = (conn.memory(8 * EACH), conn.memory(8 * 16));
-    crowd(3, |thread| match thread {
+    run_threads(3, |thread| match thread {
         0 => (0..EACH).for_each(|number| send_number(&conn, &from, number, number as u64)),
         1 => (0..EACH as u64).for_each(|number| {
             check_dto(&polled_event(conn.request.h()).dto(), number, DAT_DTO_SUCCESS, 8);
@@ -169,7 +169,7 @@ fn all_requests(ctx: &Ctx) {
     let memory = conn.memory(4096);
     let target = ctx.hear_target();
     let posted = AtomicUsize::new(0);
-    crowd(4, |thread| {
+    run_threads(4, |thread| {
         if thread == 3 {
             for _ in 0..3 * EACH {
                 let data = polled_event(conn.request.h()).dto();
@@ -220,7 +220,7 @@ fn four_senders(ctx: &Ctx) {
         conn.connect(&address, ctx.qual(0));
         conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     }
-    crowd(4, |thread| {
+    run_threads(4, |thread| {
         let conn = &conns[thread];
         let memory = conn.memory(8 * EACH);
         for number in 0..EACH as u64 {
@@ -241,7 +241,7 @@ fn four_receivers(ctx: &Ctx) {
         ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, conn.ep.h(), 0, null_mut()));
         conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     }
-    crowd(4, |thread| {
+    run_threads(4, |thread| {
         let conn = &conns[thread];
         let memory = conn.memory(8);
         for number in 0..EACH as u64 {
@@ -271,7 +271,7 @@ fn threads_post_to_one_shared_receive_queue(ctx: &Ctx) {
     near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     psp.free();
     let (from, into) = (near.memory(8 * 2 * EACH), ia.memory(&pz, 8 * 2 * EACH));
-    crowd(4, |thread| match thread {
+    run_threads(4, |thread| match thread {
         0 | 1 => (0..EACH).for_each(|at| {
             let slot = thread * EACH + at;
             let mut segment = into.segment(8 * slot, 8);
@@ -299,7 +299,7 @@ fn threads_post_to_one_shared_receive_queue(ctx: &Ctx) {
     assert_eq!((param.available_dto_count, param.outstanding_dto_count), (0, 0));
 }
 
-/// Whatever was accepted completes once, whenever the end comes.
+/// Every accepted post completes once, whenever the disconnect comes.
 fn threads_post_while_another_disconnects(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..15 {
@@ -308,7 +308,7 @@ fn threads_post_while_another_disconnects(ctx: &Ctx) {
             ok(dat_ep_post_recv(far.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
         });
         let accepted = Mutex::new(HashSet::new());
-        crowd(3, |thread| {
+        run_threads(3, |thread| {
             if thread == 2 {
                 until(|| accepted.lock().expect("nobody has failed").len() > 4);
                 ok(dat_ep_disconnect(near.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
@@ -345,7 +345,7 @@ fn threads_post_receives_while_another_resets(ctx: &Ctx) {
     far.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
     let ep = &far.ep;
     let accepted = AtomicUsize::new(0);
-    crowd(2, |thread| {
+    run_threads(2, |thread| {
         for id in 0..100 {
             if thread == 0 {
                 ok(dat_ep_reset(ep.h()));
@@ -367,7 +367,7 @@ fn dequeues_in_four(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
     let memory = conn.memory(8 * 3 * EACH);
     let seen = Mutex::new(HashSet::new());
-    crowd(5, |thread| {
+    run_threads(5, |thread| {
         if thread == 4 {
             for slot in 0..3 * EACH {
                 let mut segment = memory.segment(8 * slot, 8);
@@ -399,7 +399,7 @@ fn threads_free_memory_under_transfers(ctx: &Ctx) {
         let into = Mutex::new(far.memory(1 << 16));
         let target = into.lock().expect("nobody has failed").target(0, 1 << 16);
         let is_over = AtomicBool::new(false);
-        crowd(2, |thread| {
+        run_threads(2, |thread| {
             if thread == 1 {
                 into.lock().expect("nobody has failed").deregister();
                 is_over.store(true, Ordering::Release);
@@ -422,7 +422,7 @@ fn binds(ctx: &Ctx) {
     let memory = conn.memory(4096);
     let windows: Vec<Rmr> = (0..4).map(|_| conn.pz.rmr()).collect();
     let contexts = Mutex::new(HashSet::new());
-    crowd(4, |thread| {
+    run_threads(4, |thread| {
         for round in 0..30 {
             let segment = memory.segment(64 * thread, 64);
             let (ep, id, all) = (conn.ep.h(), cookie(round), DAT_MEM_PRIV_ALL_FLAG);

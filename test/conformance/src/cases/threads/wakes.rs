@@ -1,4 +1,4 @@
-//! Sleepers and those who wake them: no arrival goes by unheard, whatever else happens to its EVD and CNO.
+//! Waiting threads and the events that wake them: no event is missed, whatever else happens to its EVD and CNO.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::kit::*;
 
-use super::{crowd, kind_in};
+use super::{kind_in, run_threads};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
@@ -47,7 +47,7 @@ fn wait_on(cno: &Cno) -> DAT_EVD_HANDLE {
 fn threads_wake_each_other_by_software_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let evds = [ia.evd(1, DAT_EVD_SOFTWARE_FLAG), ia.evd(1, DAT_EVD_SOFTWARE_FLAG)];
-    crowd(2, |thread| {
+    run_threads(2, |thread| {
         for round in 0..1000 {
             if thread == 0 {
                 evds[0].post(round);
@@ -68,7 +68,7 @@ fn threads_wake_each_other_over_cnos(ctx: &Ctx) {
         assert!(wait_on(&cnos[at]) == evds[at].h());
         assert_eq!(dequeue(evds[at].h()).map(|event| event.software().addr()), Some(round));
     };
-    crowd(2, |thread| {
+    run_threads(2, |thread| {
         for round in 0..1000 {
             if thread == 0 {
                 evds[0].post(round);
@@ -88,13 +88,13 @@ fn threads_many_waiters_on_one_cno(ctx: &Ctx) {
     let cno = ia.cno();
     let evds: Vec<Evd> = (0..3).map(|_| ia.evd_on(&cno, EVENTS as DAT_COUNT, DAT_EVD_SOFTWARE_FLAG)).collect();
     let taken = AtomicUsize::new(0);
-    crowd(4, |thread| {
+    run_threads(4, |thread| {
         if thread == 3 {
             return (0..EVENTS).for_each(|number| evds[number % 3].post(number));
         }
         while taken.load(Ordering::Acquire) < EVENTS {
             let mut evd = DAT_HANDLE_NULL;
-            // With a limit only because nobody wakes those who have nothing more to do.
+            // With a timeout only because threads that have finished are not woken.
             let code = dat_cno_wait(cno.h(), 20_000, &mut evd);
             if code == DAT_QUEUE_EMPTY {
                 continue;
@@ -113,7 +113,7 @@ fn threads_many_evds_on_one_cno(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evds: Vec<Evd> = (0..4).map(|_| ia.evd_on(&cno, EACH as DAT_COUNT, DAT_EVD_SOFTWARE_FLAG)).collect();
-    crowd(5, |thread| {
+    run_threads(5, |thread| {
         if thread < 4 {
             return (0..EACH).for_each(|number| evds[thread].post(number));
         }
@@ -137,7 +137,7 @@ fn threads_move_an_evd_to_another_cno_under_arrivals(ctx: &Ctx) {
     for round in 0..150 {
         let new = &cnos[round % 2];
         let waiter = cno_waiter(new.h(), DAT_TIMEOUT_INFINITE);
-        crowd(2, |thread| {
+        run_threads(2, |thread| {
             if thread == 0 {
                 ok(dat_evd_modify_cno(evd.h(), new.h()));
             } else {
@@ -149,17 +149,17 @@ fn threads_move_an_evd_to_another_cno_under_arrivals(ctx: &Ctx) {
         ok(code);
         assert!(named.h() == evd.h());
         assert_eq!(drain(evd.h()).len(), 2, "both events are there");
-        // What the old one, and the second event, have left behind: nothing of it names an empty EVD.
+        // Left-over triggers of the old CNO and of the second event name no empty EVD.
         for cno in &cnos {
             expect(dat_cno_wait(cno.h(), 0, &mut null_mut()), DAT_QUEUE_EMPTY);
         }
     }
 }
 
-/// Ten events arrive while another thread changes the EVD ten times; one more, after that, wakes who waits on the CNO.
+/// Ten events arrive while another thread changes the EVD ten times; one more event wakes the thread that waits on the CNO.
 fn wakes_after_changes(cno: &Cno, evd: &Evd, change: impl Fn() + Sync) {
     let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE);
-    crowd(2, |thread| {
+    run_threads(2, |thread| {
         for number in 0..10 {
             if thread == 0 {
                 change();
@@ -206,7 +206,7 @@ fn threads_make_unwaitable_under_waits(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(64, DAT_EVD_SOFTWARE_FLAG);
     let is_done = AtomicBool::new(false);
-    crowd(3, |thread| match thread {
+    run_threads(3, |thread| match thread {
         0 => {
             for _ in 0..300 {
                 ok(dat_evd_set_unwaitable(evd.h()));
@@ -239,7 +239,7 @@ fn threads_wait_directly_and_over_a_cno(ctx: &Ctx) {
     let evd = ia.evd_on(&cno, EVENTS as DAT_COUNT, DAT_EVD_SOFTWARE_FLAG);
     let taken = AtomicUsize::new(0);
     let is_done = || taken.load(Ordering::Acquire) == EVENTS;
-    crowd(3, |thread| match thread {
+    run_threads(3, |thread| match thread {
         0 => (0..EVENTS).for_each(|number| evd.post(number)),
         1 => until(|| {
             let mut event = zeroed();
@@ -268,7 +268,7 @@ fn threads_agent_that_arms_itself_again(ctx: &Ctx) {
     let evd = ia.evd_on(&cno, 64, DAT_EVD_SOFTWARE_FLAG);
     let calls = Arc::new(AtomicUsize::new(0));
     arm_for_ever(Handle::of(cno.h()), calls.clone());
-    crowd(3, |thread| {
+    run_threads(3, |thread| {
         for number in 0..20 {
             if thread < 2 {
                 evd.post(number);
@@ -277,7 +277,7 @@ fn threads_agent_that_arms_itself_again(ctx: &Ctx) {
             }
         }
     });
-    // Whatever the others have left of triggers is taken away; then each arrival is a call of its own.
+    // Left-over triggers are consumed; from here on each event causes one call.
     drain(evd.h());
     for round in 0..20 {
         let before = calls.load(Ordering::Acquire);
@@ -312,7 +312,7 @@ fn threads_agent_that_takes_the_events(ctx: &Ctx) {
                 own.store(event.software().addr(), Ordering::Release);
             }),
         ));
-        // The call may be in this thread: nothing is held that it needs.
+        // The agent may be called in this thread: no lock that it needs is held.
         evd.post(round);
         until(|| taken.load(Ordering::Acquire) == round);
         expect_nothing(evd.h());
@@ -347,7 +347,7 @@ fn threads_change_agents_under_arrivals(ctx: &Ctx) {
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 256, DAT_EVD_SOFTWARE_FLAG);
     let noted = Agent::default();
-    crowd(3, |thread| match thread {
+    run_threads(3, |thread| match thread {
         0 => (0..200).for_each(|number| evd.post(number)),
         1 => (0..100).for_each(|_| {
             ok(dat_cno_modify_agent(cno.h(), noted.arm()));
@@ -372,7 +372,7 @@ fn sends_one_by_one(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Receives are taken and posted again by an agent alone, called in whatever thread.
+/// Receives are taken and posted again by an agent alone, called in any thread.
 fn takes_in_an_agent(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
@@ -389,7 +389,7 @@ fn takes_in_an_agent(ctx: &Ctx) {
         kind_in(dat_cno_wait(cno.h(), 0, &mut null_mut()), &[DAT_SUCCESS, DAT_QUEUE_EMPTY]);
         let own = taken.clone();
         ok(dat_cno_modify_agent(cno.h(), agent(move |evd| take_and_post(evd, ep, &own))));
-        // What came before the agent was armed is nobody's to announce.
+        // Events from before the agent was armed are not announced.
         take_and_post(Handle::of(recv.h()), ep, &taken);
         until(|| *taken.lock().expect("nobody has failed") > number);
         ctx.tell("next");
@@ -432,7 +432,7 @@ fn threads_interrupt_waits_under_arrivals(ctx: &Ctx) {
     let evd = ia.evd(64, DAT_EVD_SOFTWARE_FLAG);
     for round in 0..40 {
         let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 1).inside(evd.h());
-        crowd(2, |thread| if thread == 0 { waiter.interrupt() } else { evd.post(round) });
+        run_threads(2, |thread| if thread == 0 { waiter.interrupt() } else { evd.post(round) });
         let waited = waiter.join();
         kind_in(waited.code, &[DAT_SUCCESS, DAT_INTERRUPTED_CALL]);
         let left = drain(evd.h());
@@ -447,7 +447,7 @@ fn threads_cancel_waits_under_arrivals(ctx: &Ctx) {
         let evd = ia.evd(64, DAT_EVD_SOFTWARE_FLAG);
         let other = ia.evd(64, DAT_EVD_SOFTWARE_FLAG);
         let sleeper = Cancellable::on_evd(other.h());
-        crowd(2, |thread| (0..20).for_each(|number| evd.post(20 * thread + number)));
+        run_threads(2, |thread| (0..20).for_each(|number| evd.post(20 * thread + number)));
         sleeper.cancel();
         other.post(round);
         assert_eq!(wait_for(&other), round, "the next waiter is served");

@@ -1,4 +1,4 @@
-//! What a failure does to both ends of its connection, who is told, and what it leaves alone (spec/events 4.6).
+//! Effects of a failed transfer on both ends of its connection: events, flushes, and what stays unchanged (spec/events 4.6).
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
@@ -28,7 +28,7 @@ fn fails_unseen(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.hear_target();
     conn.post_send(1, nowhere());
-    // Nobody has looked at the completion.
+    // The completion was not taken yet.
     expect_broken(&conn);
     expect_dto(conn.request.h(), 1, DAT_DTO_ERR_LOCAL_PROTECTION, 0);
     ctx.meet();
@@ -173,7 +173,7 @@ fn changes_pz_before_use(ctx: &Ctx) {
     }
     memory.expect_all(0, 100, 0);
     ctx.meet();
-    // Its EP stands on that zone.
+    // Its EP uses that zone.
     drop((memory, conn));
 }
 

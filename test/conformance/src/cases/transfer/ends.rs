@@ -27,7 +27,7 @@ impl Op {
         }
     }
 
-    /// The call, with whatever values. A send and a receive have no remote side.
+    /// The call with raw values. A send and a receive have no remote side.
     pub(crate) fn post_raw(
         self,
         ep: DAT_EP_HANDLE,
@@ -64,13 +64,13 @@ impl Op {
         ok(self.call(conn, id, segments, remote, DAT_COMPLETION_DEFAULT_FLAG));
     }
 
-    /// Where its completion comes.
+    /// EVD of its completion.
     pub(crate) fn evd(self, conn: &Conn) -> DAT_EVD_HANDLE {
         if self == Self::Recv { conn.recv.h() } else { conn.request.h() }
     }
 }
 
-/// For posts whose remote side is not looked at.
+/// For posts whose remote side is not checked.
 pub(crate) const NOWHERE: DAT_RMR_TRIPLET =
     DAT_RMR_TRIPLET { rmr_context: 0, pad: 0, target_address: 0, segment_length: 0 };
 
@@ -136,7 +136,7 @@ pub(crate) fn is_request_idle(conn: &Conn) -> bool {
     request != DAT_FALSE
 }
 
-/// Has what goes across memory take the slow way, where a library knows two: no copies by the kernel.
+/// Disables copies by the kernel, so that a library with two methods uses the other one.
 pub(crate) fn without_kernel_copies() {
     os::set_env("DAPL_SM_RMA", "mmap");
 }

@@ -5,7 +5,7 @@ use crate::kit::*;
 
 use super::ends::*;
 
-/// What is wrong with a local segment of 100 bytes.
+/// An error in a local segment of 100 bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Local {
     Unknown,
@@ -31,7 +31,7 @@ const LOCAL: [(Local, &str); 9] = [
     (Local::NoWrite, "no_right_to_write"),
 ];
 
-/// What is wrong with the remote side of 100 bytes.
+/// An error in the remote segment of 100 bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Remote {
     Unknown,
@@ -231,7 +231,7 @@ fn denies(ctx: &Ctx, op: Op, fault: Remote) {
         Remote::Before => DAT_RMR_TRIPLET { target_address: memory.address(0) - 1, ..good },
         Remote::Beyond => memory.target(201, 100),
         Remote::Wraps => DAT_RMR_TRIPLET { target_address: u64::MAX - 49, ..good },
-        // It is nobody's business, but a peer might guess it.
+        // A local key is not sent to peers, but a peer might guess it.
         Remote::LocalRights => DAT_RMR_TRIPLET { rmr_context: memory.lmr_context, ..good },
         Remote::OtherPz | Remote::OtherRight => good,
     };
@@ -260,7 +260,7 @@ fn takes_too_little(ctx: &Ctx, length: usize) {
     ctx.meet();
     expect_dto(conn.recv.h(), 2, DAT_DTO_ERR_LOCAL_LENGTH, 0);
     expect_broken(&conn);
-    // What is in the buffer is undefined; beyond it nothing is touched.
+    // The content of the buffer is undefined; bytes outside are unchanged.
     memory.expect_all(length, 100, 0xee);
     ctx.meet();
 }

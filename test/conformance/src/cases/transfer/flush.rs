@@ -1,4 +1,4 @@
-//! What becomes of posted work when a connection ends (spec/events 4.7): flushed in order, drained, kept, or gone with its EP.
+//! Posted work when a connection ends (spec/events 4.7): flushed in order, drained, kept, or freed with its EP.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
@@ -39,7 +39,7 @@ fn leaves_abruptly(ctx: &Ctx) {
     ctx.meet();
     ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
     conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
-    // Where the write may have been done, but after a failure there is no success.
+    // The write may have been executed, but after a failure no success is reported.
     expect_flushed(&conn.request, 11..=13);
     (1..=2).for_each(|id| _ = expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 100));
     expect_flushed(&conn.recv, [3]);
@@ -244,7 +244,7 @@ fn frees_its_ep(ctx: &Ctx) {
     drop(memory);
     let Conn { ep, recv, request, events, pz, ia } = conn;
     ep.free();
-    // With whatever is queued on them.
+    // With all queued events.
     recv.free();
     request.free();
     events.free();

@@ -28,7 +28,7 @@ fn echoes_on_one_evd(ctx: &Ctx) {
     let memory = conn.memory(200);
     conn.post_recv(2, memory.segment(100, 100));
     conn.post_send(1, memory.segment(0, 100));
-    // Both streams, in whatever order between them.
+    // Both streams; their order among each other is undefined.
     let mut ids: Vec<u64> = (0..2)
         .map(|_| {
             let data = expect_event(conn.request.h(), SOON).dto();
@@ -124,7 +124,7 @@ fn serves_beyond(ctx: &Ctx) {
     serves_three_ways(ctx, &ctx.connect_with(&small_sizes()), 200_000);
 }
 
-/// An end whose EP was made without attributes.
+/// An end whose EP was created without attributes.
 fn connect_by_default(ctx: &Ctx) -> Conn {
     let make = |conn: &Conn| {
         let (ia, pz) = (conn.ia.h(), conn.pz.h());
@@ -184,7 +184,7 @@ fn serves_three_ways(ctx: &Ctx, conn: &Conn, length: usize) {
 fn connect_lacking(ctx: &Ctx, has_recv: bool, has_request: bool) -> Conn {
     let make = |conn: &Conn| {
         let (ia, pz, mut attr) = (conn.ia.h(), conn.pz.h(), ep_attr());
-        // What has no EVD is asked for with a depth of 0 (spec/endpoints 5.1); the library gives one of its own.
+        // A queue without an EVD is requested with a depth of 0 (spec/endpoints 5.1).
         attr.max_recv_dtos *= DAT_COUNT::from(has_recv);
         attr.max_request_dtos *= DAT_COUNT::from(has_request);
         let recv = if has_recv { conn.recv.h() } else { DAT_HANDLE_NULL };

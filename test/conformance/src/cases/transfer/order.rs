@@ -1,4 +1,4 @@
-//! What the order of posts promises (spec/events 4.3): one case per row, by ways that messages and RDMA take.
+//! Ordering guarantees of posts (spec/events 4.3): one case per row, over the transfer methods of messages and RDMA.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
@@ -352,7 +352,7 @@ fn reads_then_writes(ctx: &Ctx) {
     conn.post_read(0, memory.segment(0, LONGEST), remote);
     conn.post_write(1, memory.segment(LONGEST, 100), remote);
     (0..2).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, [LONGEST as u64, 100][id as usize]));
-    // What the write may have overtaken lies beyond its hundred bytes.
+    // Data that the write may have overtaken is outside its hundred bytes.
     memory.expect_bytes(100, &(100..LONGEST).map(|at| (at % 251) as u8 + 5).collect::<Vec<_>>());
     ctx.meet();
 }
@@ -362,7 +362,7 @@ fn waits_with_a_send(ctx: &Ctx) {
     let memory = conn.memory(200);
     conn.post_recv(1, memory.segment(0, 100));
     conn.post_send(2, memory.segment(100, 100));
-    // The peer has no receive for ours, and sends us its own.
+    // The peer has no receive for this message, and sends one itself.
     expect_dto(conn.recv.h(), 1, DAT_DTO_SUCCESS, 100);
     expect_nothing(conn.request.h());
     ctx.meet();

@@ -95,7 +95,7 @@ fn watches_recv(ctx: &Ctx) {
 fn posts_late(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(5000);
-    // The send is posted, and has had time to look for its receive.
+    // The send is posted, and has had time to find its receive.
     ctx.meet();
     expect_quiet(conn.events.h(), std::time::Duration::from_millis(50));
     conn.post_recv(2, memory.segment(0, 5000));

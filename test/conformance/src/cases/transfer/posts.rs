@@ -1,4 +1,4 @@
-//! What a post is refused for (spec/events 4.8), in families over the four calls, and how deep its queue is (spec/events 4.4).
+//! Refusals of a post (spec/events 4.8), in families over the four calls, and the depth of its queue (spec/events 4.4).
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -7,7 +7,7 @@ use crate::kit::*;
 
 use super::ends::*;
 
-/// What is wrong with a call.
+/// An error in the parameters of a call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Wrong {
     NullEp,
@@ -259,7 +259,7 @@ fn fills_by_suppressed(ctx: &Ctx) {
     ctx.tell_number(posted + 1);
     // Nothing is taken from any queue: the slot is free because the send is done.
     until(|| post() == DAT_SUCCESS);
-    // Acknowledged before the peer, who has it all, may end: it would be flushed.
+    // The last send must be acknowledged before the peer, which has received it, ends: otherwise it would be flushed.
     until(|| is_request_idle(&conn));
     expect_nothing(conn.request.h());
     ctx.meet();

@@ -50,7 +50,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
-/// So much, or as much as the adapter carries at a time.
+/// `size`, or the adapter's maximum if that is less.
 fn carried(conn: &Conn, op: Op, size: usize) -> usize {
     let attr = conn.ia.attr();
     let most = if matches!(op, Op::Send | Op::Recv) { attr.max_message_size } else { attr.max_rdma_size };
@@ -86,7 +86,7 @@ fn moves_segments(
     if op == Op::Read {
         memory.expect_pattern(0, size as usize, 9);
     }
-    // The other side looks now, and says when it has.
+    // The other side polls now, and reports when it has.
     ctx.meet();
     ctx.meet();
 }

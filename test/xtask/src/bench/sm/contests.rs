@@ -61,16 +61,16 @@ fn pingpongs(effort: Effort) -> Vec<Contest> {
         terrain: Terrain::Loopback,
     };
     let fabric = Fabric { provider: "shm", size: 64, count: effort.count(200_000) };
-    let (long, asleep, crowded) = (effort.count(300_000), effort.count(50_000), effort.count(200));
+    let (long, asleep, shared) = (effort.count(300_000), effort.count(50_000), effort.count(200));
     let sleeping = Ucx { sleeps: true, ..ucx(8, asleep) };
-    let together = Ucx { cores: Cores::Together, ..ucx(8, crowded) };
+    let together = Ucx { cores: Cores::Together, ..ucx(8, shared) };
     let eight = pingpong("S1", "8 B ping-pong, polling", 8, many, Side::Ucx(ucx(8, many)), (1.5, 1.1));
     let sixty_four = pingpong("S2", "64 B ping-pong, polling", 64, many, Side::Fabric(fabric), (0.3, 0.2));
     let page = pingpong("S4", "4 KiB ping-pong, polling", 4096, long, Side::Ucx(ucx(4096, long)), (1.3, 1.0));
-    let mut one = pingpong("S7", "8 B ping-pong, one processor", 8, crowded, Side::Ucx(together), (0.01, 0.001));
+    let mut one = pingpong("S7", "8 B ping-pong, one processor", 8, shared, Side::Ucx(together), (0.01, 0.001));
     // Too far apart for one number.
-    let crowded = Ask { cores: Cores::Together, ..Ask::new("lat", 8, 100) };
-    one.ours = Side::Timed { ask: crowded, seconds: effort.seconds(0.5) };
+    let shared = Ask { cores: Cores::Together, ..Ask::new("lat", 8, 100) };
+    one.ours = Side::Timed { ask: shared, seconds: effort.seconds(0.5) };
     let mut wait = pingpong("S8", "8 B ping-pong, asleep between", 8, asleep, Side::Ucx(sleeping), (1.5, 1.0));
     wait.ours = Side::Ours(Ask::new("lat", 8, asleep).with(&["-w"]));
     vec![eight, sixty_four, page, one, wait]
@@ -88,8 +88,8 @@ fn streams(effort: Effort) -> Vec<Contest> {
     };
     // Shared memory alone, and UCX's own choice.
     let both = |size| {
-        let told = Ucx::new("tag_bw", size, bytes_count(effort, size));
-        vec![Side::Ucx(told.clone()), Side::Ucx(Ucx { transports: None, ..told })]
+        let peer = Ucx::new("tag_bw", size, bytes_count(effort, size));
+        vec![Side::Ucx(peer.clone()), Side::Ucx(Ucx { transports: None, ..peer })]
     };
     const MIB: u32 = 1 << 20;
     let put = Side::Ucx(Ucx::new("ucp_put_bw", MIB, bytes_count(effort, MIB)));

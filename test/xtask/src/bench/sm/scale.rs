@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::bench::ours::Ask;
-use crate::bench::scale::{Answer, Plan, Question, SENDERS, connects, crowd, memory};
+use crate::bench::scale::{Answer, Plan, Question, SENDERS, connections, connects, memory};
 use crate::bench::side::Effort;
 
 /// All of them.
@@ -17,7 +17,7 @@ pub(super) fn plans(effort: Effort) -> Vec<Plan> {
         title: "8 B messages into one process".to_owned(),
         questions: vec![rate(1, "one sends"), rate(2, "two send")],
     };
-    let crowds = [1, 10, 100, 1_000].map(|count| crowd(effort, count));
+    let counts = [1, 10, 100, 1_000].map(|count| connections(effort, count));
     let memories = [10, 100, 1_000].map(memory);
-    crowds.into_iter().chain([connects(effort)]).chain(memories).chain([senders]).collect()
+    counts.into_iter().chain([connects(effort)]).chain(memories).chain([senders]).collect()
 }

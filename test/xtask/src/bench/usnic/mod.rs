@@ -12,7 +12,7 @@ use dapl_test::stage::Profile;
 
 use super::found::{self, Bench, Lists, Wanted};
 use super::ours::{Perf, USNIC};
-use super::scale::{connects, crowd, memory};
+use super::scale::{connections, connects, memory};
 use super::side::Effort;
 use crate::cli::Selection;
 use crate::net::wire;
@@ -27,10 +27,10 @@ pub(super) const BENCH: Bench = Bench {
 
 /// All there is to measure.
 pub(super) fn lists(effort: Effort) -> Lists {
-    let crowds = [1, 100, 1_000].map(|count| crowd(effort, count));
+    let counts = [1, 100, 1_000].map(|count| connections(effort, count));
     Lists {
         contests: contests::contests(effort),
-        plans: crowds.into_iter().chain([connects(effort)]).chain([10, 100, 1_000].map(memory)).collect(),
+        plans: counts.into_iter().chain([connects(effort)]).chain([10, 100, 1_000].map(memory)).collect(),
         families: curves::plans(effort),
     }
 }

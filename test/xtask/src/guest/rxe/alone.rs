@@ -114,8 +114,8 @@ pub(super) fn run(setting: &Setting, report: &mut Report) {
         report.check(guest, &format!("killed::{manager}"), LONG, &job);
     }
     // Each of the five hundred is two endpoints.
-    let crowd = setting.program("test/c/crowd.c");
-    report.check(guest, "crowd::five_hundred_connections", LONG, &setting.shell(OBJECTS, &[&crowd, "1000", "rxe0"]));
+    let many = setting.program("test/c/many_endpoints.c");
+    report.check(guest, "many::five_hundred_connections", LONG, &setting.shell(OBJECTS, &[&many, "1000", "rxe0"]));
     conformance::run(setting, report, guest);
     report.check(guest, "guest::nothing_is_left", LIMIT, &setting.shell(OBJECTS, &["true"]));
     if let Some(result) = keeper.off() {

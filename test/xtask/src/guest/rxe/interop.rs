@@ -101,9 +101,9 @@ impl Case {
 
     /// Lines that must be printed; others may be.
     fn expected(&self) -> Vec<String> {
-        let (request, told) = (self.request, self.server.request());
+        let (request, reported) = (self.request, self.server.request());
         let mut lines = vec![
-            format!("server | request: size {told}, {request} of {request} as sent, zeros behind"),
+            format!("server | request: size {reported}, {request} of {request} as sent, zeros behind"),
             format!("server | from: {}", Link::Alone.address()),
         ];
         match self.fate {
@@ -176,9 +176,9 @@ impl Programs<'_> {
     }
 
     /// A client alone.
-    fn nobody(&self) -> Job {
+    fn no_listener(&self) -> Job {
         let words = self.end(Side::Ours, &["-h", Link::Alone.address()], 45_252);
-        let words: Vec<&str> = words[1..].iter().map(String::as_str).chain(["nobody"]).collect();
+        let words: Vec<&str> = words[1..].iter().map(String::as_str).chain(["no-listener"]).collect();
         self.setting.exec(self.ours.as_ref(), &words)
     }
 }
@@ -186,8 +186,8 @@ impl Programs<'_> {
 /// Runs it.
 pub(super) fn run(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     let wanted: Vec<Case> = cases().into_iter().filter(|case| report.wants(&case.title())).collect();
-    let nobody = "interop::ours_calls_where_nobody_listens";
-    let is_wanted = report.wants(nobody);
+    let no_listener = "interop::reports_rejection_without_listener";
+    let is_wanted = report.wants(no_listener);
     if wanted.is_empty() && !is_wanted {
         return;
     }
@@ -197,15 +197,15 @@ pub(super) fn run(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     };
     for case in wanted {
         let answer = keeper.run(&programs.job(&case), LIMIT);
-        judge(report, &case.title(), answer, &case.expected());
+        check_output(report, &case.title(), answer, &case.expected());
     }
     if is_wanted {
-        let answer = keeper.run(&programs.nobody(), LIMIT);
-        judge(report, nobody, answer, &["event: NON_PEER_REJECTED, size 0".to_owned()]);
+        let answer = keeper.run(&programs.no_listener(), LIMIT);
+        check_output(report, no_listener, answer, &["event: NON_PEER_REJECTED, size 0".to_owned()]);
     }
 }
 
-fn judge(report: &mut Report, name: &str, answer: Answer, expected: &[String]) {
+fn check_output(report: &mut Report, name: &str, answer: Answer, expected: &[String]) {
     let missing: Vec<&str> = expected.iter().filter(|line| !answer.said.contains(line)).map(String::as_str).collect();
     match answer.result {
         Ok(0) if !missing.is_empty() => {
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_longer_request_has_beyond_what_is_told_is_expected_too() {
+    fn expects_padding_of_a_longer_request() {
         let case = cases().into_iter().find(|case| case.name == "the_most_each_way").unwrap();
         let line = "server | request: size 48, 56 of 56 as sent, zeros behind";
         assert!(case.expected().contains(&line.to_owned()), "{:?}", case.expected());

@@ -108,7 +108,7 @@ pub(super) struct Wire {
 }
 
 /// Commands of the two ends.
-pub(super) struct Meeting<'a> {
+pub(super) struct TwoEnds<'a> {
     /// Which end begins: 0 or 1.
     pub(super) host: usize,
     /// The server.
@@ -137,30 +137,30 @@ impl Wire {
         let result = self.ends().and_then(|ends| {
             ends[end].run(&job.watched(WATCH, limit), limit + MARGIN, |line| said.push(line.to_owned()))
         });
-        self.judge(result, said)
+        self.check_output(result, said)
     }
 
     /// Runs one at each end; both must end well, or the answer is the worse one's.
-    pub(super) fn meet(&mut self, meeting: &Meeting<'_>) -> Answer {
+    pub(super) fn meet(&mut self, ends_of: &TwoEnds<'_>) -> Answer {
         let (mut said, mut others) = (Vec::new(), Vec::new());
         let result = self.ends().and_then(|ends| {
-            let (host, guest) = (meeting.host, 1 - meeting.host);
-            let limit = meeting.limit + MARGIN;
-            ends[host].start(&meeting.serve.watched(WATCH, meeting.limit))?;
+            let (host, guest) = (ends_of.host, 1 - ends_of.host);
+            let limit = ends_of.limit + MARGIN;
+            ends[host].start(&ends_of.serve.watched(WATCH, ends_of.limit))?;
             let mut called = Ok(1);
             // If it ends without that line, its exit status is reported.
-            if ends[host].await_line(meeting.ready, limit, |line| said.push(line.to_owned()))? {
-                let call = meeting.call.watched(WATCH, meeting.limit);
+            if ends[host].await_line(ends_of.ready, limit, |line| said.push(line.to_owned()))? {
+                let call = ends_of.call.watched(WATCH, ends_of.limit);
                 called = ends[guest].run(&call, limit, |line| others.push(format!("   caller: {line}")));
             }
             let served = ends[host].finish(limit, |line| said.push(line.to_owned()))?;
             Ok(served.max(called?))
         });
         said.append(&mut others);
-        self.judge(result, said)
+        self.check_output(result, said)
     }
 
-    fn judge(&mut self, mut result: Result<i32>, said: Vec<String>) -> Answer {
+    fn check_output(&mut self, mut result: Result<i32>, said: Vec<String>) -> Answer {
         if let Err(ref mut reason) = result {
             *reason += "\nthe guests are given up; the next check gets others";
             self.ends = None;

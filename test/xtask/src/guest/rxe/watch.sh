@@ -25,7 +25,7 @@ status=$?
 kill -KILL "-$dog" 2>/dev/null
 if [ "$status" != 0 ]; then
     echo "--- status $status; the last that its kernel said, at $(cut -d ' ' -f 1 /proc/uptime) s:"
-    # That it says each time when somebody looks at a device over a link that is made up.
+    # Printed at each query of a device over an emulated link.
     dmesg | grep -v 'speed is unknown' | tail -n 12
 fi
 exit "$status"

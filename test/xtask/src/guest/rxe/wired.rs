@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::MANAGERS;
-use super::keeper::{Meeting, Wire};
+use super::keeper::{TwoEnds, Wire};
 use super::setting::{Job, Setting};
 use crate::report::Report;
 
@@ -65,7 +65,7 @@ fn smoke(setting: &Setting, report: &mut Report, wire: &mut Wire) {
         let serve = setting.shell("echo starting; exec \"$@\"", &program);
         let call = setting.shell(CLIENT, &[&[ADDRESSES[0]], &program[..]].concat());
         report
-            .answer(name, wire.meet(&Meeting { host: 0, serve: &serve, ready: "starting", call: &call, limit: LIMIT }));
+            .answer(name, wire.meet(&TwoEnds { host: 0, serve: &serve, ready: "starting", call: &call, limit: LIMIT }));
     }
 }
 
@@ -96,7 +96,7 @@ fn dtest(
     let serve = over(setting.shell(text, &common), manager, ADDRESSES[1 - host]);
     let call = setting.shell(text, &[&common[..], &["-h", ADDRESSES[host]]].concat());
     let call = over(call, manager, ADDRESSES[host]);
-    wire.meet(&Meeting { host, serve: &serve, ready: "listening", call: &call, limit })
+    wire.meet(&TwoEnds { host, serve: &serve, ready: "listening", call: &call, limit })
 }
 
 /// Only the manager `none` needs the peer's address.
@@ -120,7 +120,7 @@ fn ends(setting: &Setting, report: &mut Report, wire: &mut Wire, manager: &str) 
         let (serve, call) = (over(serve, manager, ADDRESSES[1]), over(call, manager, ADDRESSES[0]));
         report.answer(
             &name,
-            wire.meet(&Meeting { host: 0, serve: &serve, ready: "listening", call: &call, limit: LONG }),
+            wire.meet(&TwoEnds { host: 0, serve: &serve, ready: "listening", call: &call, limit: LONG }),
         );
     }
 }

@@ -1,7 +1,7 @@
 /*
- * crowd: thousands of endpoints on one EVD, all of this process and connected among themselves, two by two.
+ * many_endpoints: thousands of endpoints on one EVD, all of this process and connected among themselves, two by two.
  *
- *   crowd ENDPOINTS [IA]
+ *   many_endpoints ENDPOINTS [IA]
  *
  * Every endpoint receives one message before and one after, each posted to the same EVD, which is far shorter than what is
  * under way: not one may be lost, and each comes for its own endpoint. In between, one pair alone plays ping-pong by polling
@@ -120,7 +120,7 @@ static void connect_all(void)
     }
 }
 
-/* Microseconds of one way between two endpoints of the crowd, while the others are silent. */
+/* Microseconds of one way between two endpoints while the others are idle. */
 static double ping_pong(void)
 {
     double begin = 0;

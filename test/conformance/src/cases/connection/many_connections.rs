@@ -11,7 +11,7 @@ use super::disconnect::is_over;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/endpoints 13.7": many_endpoints_on_one_evd => pair(crowd_near, crowd_far).limit(60),
+        "spec/endpoints 13.7": many_endpoints_on_one_evd => pair(many_near, many_far).limit(60),
         "spec/endpoints 4.2": many_threads_connect => pair(threads_near, threads_far).limit(60),
     ]
 }
@@ -19,7 +19,7 @@ pub(crate) fn cases() -> Vec<Case> {
 const CROWD: usize = 40;
 
 /// dtestcm: a burst of connects on one EVD of twice as many events, a DTO EVD of one; EPs are freed in the event loop.
-fn crowd_near(ctx: &Ctx) {
+fn many_near(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, dto) = (ia.pz(), ia.evd(1, DAT_EVD_DTO_FLAG));
     let events = ia.evd(2 * CROWD as DAT_COUNT, DAT_EVD_CONNECTION_FLAG);
@@ -55,7 +55,7 @@ fn take_ended(event: &Event, eps: &mut BTreeMap<DAT_EP_HANDLE, Ep>) -> Ep {
     eps.remove(&event.connection().ep_handle).expect("a known EP, once")
 }
 
-fn crowd_far(ctx: &Ctx) {
+fn many_far(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, dto) = (ia.pz(), ia.evd(1, DAT_EVD_DTO_FLAG));
     let events = ia.evd(2 * CROWD as DAT_COUNT, DAT_EVD_CONNECTION_FLAG);

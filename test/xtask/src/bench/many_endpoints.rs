@@ -1,4 +1,4 @@
-//! Cost of idle endpoints for a thread that polls their EVD: `test/c/crowd.c` with growing numbers of them.
+//! Cost of idle endpoints for a thread that polls their EVD: `test/c/many_endpoints.c` with growing numbers of them.
 //!
 //! There is no peer: figures are compared with those for two endpoints.
 #![forbid(unsafe_code)]
@@ -14,7 +14,7 @@ use crate::json::field;
 use crate::{Result, tree};
 
 /// Endpoints on the one EVD.
-const CROWDS: [u32; 5] = [2, 10, 100, 1_000, 10_000];
+const COUNTS: [u32; 5] = [2, 10, 100, 1_000, 10_000];
 /// Figures of the program's output, and their labels.
 const FIGURES: [(&str, &str); 4] = [
     ("pingpong_usec", "ping-pong, one way, us"),
@@ -28,19 +28,19 @@ const LIMIT: Duration = Duration::from_secs(300);
 pub(crate) fn evd() -> Result {
     let tree = tree::build(Profile::Dist)?;
     let load = report::load();
-    let program = tree.stage.root.join("bin/crowd");
-    tree.stage.compile(&program, &[&workspace().join("test/c/crowd.c")], &["-O2"]);
-    let mut samples = vec![vec![Vec::new(); FIGURES.len()]; CROWDS.len()];
+    let program = tree.stage.root.join("bin/many_endpoints");
+    tree.stage.compile(&program, &[&workspace().join("test/c/many_endpoints.c")], &["-O2"]);
+    let mut samples = vec![vec![Vec::new(); FIGURES.len()]; COUNTS.len()];
     for _ in 0..ROUNDS {
-        for (size, samples) in CROWDS.iter().zip(&mut samples) {
+        for (size, samples) in COUNTS.iter().zip(&mut samples) {
             let room = Room::new(&tree.stage, Some(SM0));
             // Not pinned: its one thread polls, and the provider's needs a processor too.
             let finished = Run::start(room.command(&program, &[&size.to_string()])).finish(LIMIT);
             if !finished.status.success() {
-                return Err(format!("crowd {size}: {}\n{}", finished.status, finished.stderr));
+                return Err(format!("many_endpoints {size}: {}\n{}", finished.status, finished.stderr));
             }
             for ((name, _), samples) in FIGURES.iter().zip(samples) {
-                samples.push(field(&finished.stdout, name).ok_or_else(|| format!("crowd says no {name}"))?);
+                samples.push(field(&finished.stdout, name).ok_or_else(|| format!("many_endpoints prints no {name}"))?);
             }
         }
     }
@@ -50,23 +50,23 @@ pub(crate) fn evd() -> Result {
 
 fn print(samples: &[Vec<Vec<f64>>], load: f64) {
     print!("\n{:28}", "endpoints on one EVD");
-    CROWDS.iter().for_each(|size| print!("{size:>9}"));
+    COUNTS.iter().for_each(|size| print!("{size:>9}"));
     println!("{:>22}", "last over first");
     for (n, (_, title)) in FIGURES.iter().enumerate() {
         print!("{title:28}");
         samples.iter().for_each(|of_size| print!("{:>9.3}", median(&of_size[n])));
-        let (first, last) = (median(&samples[0][n]), median(&samples[CROWDS.len() - 1][n]));
+        let (first, last) = (median(&samples[0][n]), median(&samples[COUNTS.len() - 1][n]));
         println!("{:>21.2}x", last / first);
     }
     report::warn(load);
 }
 
 fn json(samples: &[Vec<Vec<f64>>], load: f64) -> String {
-    let crowd = |(size, of_size): (&u32, &Vec<Vec<f64>>)| {
-        let mut crowd = json!({"endpoints": size});
-        FIGURES.iter().zip(of_size).for_each(|((name, _), samples)| crowd[*name] = json!(samples));
-        crowd
+    let many = |(size, of_size): (&u32, &Vec<Vec<f64>>)| {
+        let mut many = json!({"endpoints": size});
+        FIGURES.iter().zip(of_size).for_each(|((name, _), samples)| many[*name] = json!(samples));
+        many
     };
-    let crowds: Value = CROWDS.iter().zip(samples).map(crowd).collect();
-    report::pretty(&json!({"machine": report::machine(load, &report::PEERS), "crowds": crowds}))
+    let counts: Value = COUNTS.iter().zip(samples).map(many).collect();
+    report::pretty(&json!({"machine": report::machine(load, &report::PEERS), "counts": counts}))
 }
