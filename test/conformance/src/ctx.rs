@@ -112,26 +112,26 @@ impl Ctx {
 
     /// Sends bytes to the other role.
     #[track_caller]
-    pub(crate) fn tell(&self, bytes: impl AsRef<[u8]>) {
+    pub(crate) fn send(&self, bytes: impl AsRef<[u8]>) {
         self.write(DATA, bytes.as_ref());
     }
 
     /// Sends a number.
     #[track_caller]
-    pub(crate) fn tell_number(&self, number: u64) {
-        self.tell(number.to_le_bytes());
+    pub(crate) fn send_number(&self, number: u64) {
+        self.send(number.to_le_bytes());
     }
 
     /// The next message of the other role.
     #[track_caller]
-    pub(crate) fn hear(&self) -> Vec<u8> {
+    pub(crate) fn receive(&self) -> Vec<u8> {
         self.read(DATA)
     }
 
     /// The next number of the other role.
     #[track_caller]
-    pub(crate) fn hear_number(&self) -> u64 {
-        let bytes = self.hear();
+    pub(crate) fn receive_number(&self) -> u64 {
+        let bytes = self.receive();
         match bytes.as_slice().try_into() {
             Ok(bytes) => u64::from_le_bytes(bytes),
             Err(_) => panic!("heard {} bytes where a number was expected", bytes.len()),
@@ -200,7 +200,7 @@ impl Ctx {
 
     #[track_caller]
     fn channel(&self) -> &UnixStream {
-        self.channel.as_ref().expect("a local case has nobody to talk to")
+        self.channel.as_ref().expect("a local case has no other role")
     }
 }
 

@@ -294,7 +294,7 @@ fn run_one(options: &Options, place: &Place, index: usize, case: &Case, mode: Mo
         Err(ending) => (ending, Vec::new()),
         Ok(mut processes) => {
             let hang = watch(&mut processes, case.limit, options.patience);
-            let ending = judge(&processes, hang);
+            let ending = combine(&processes, hang);
             (ending, processes.iter().flat_map(|process| Record::read(&process.task.record).seen()).collect())
         }
     };
@@ -390,7 +390,7 @@ fn end(processes: &mut [Process]) {
 }
 
 /// Combines the endings of both processes.
-fn judge(processes: &[Process], hang: Option<String>) -> Ending {
+fn combine(processes: &[Process], hang: Option<String>) -> Ending {
     let ending = processes.iter().map(ending_of).fold(Ending::Passed, Ending::worse);
     match (ending, hang) {
         (Ending::Followed, None) => Ending::Failed("killed from outside, as by a system out of memory".to_owned()),

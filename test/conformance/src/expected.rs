@@ -321,7 +321,7 @@ pub(crate) const UNREACHABLE: &[(&str, &str, &str)] = &[
     ("dat_srq_create", "INSUFFICIENT_RESOURCES/RESOURCE_SRQ", "needs more queues than memory holds"),
     ("dat_lmr_create", "INSUFFICIENT_RESOURCES/RESOURCE_MEMORY_REGION", "needs more regions than memory holds"),
     ("dat_pz_create", "INSUFFICIENT_RESOURCES/RESOURCE_PROTECTION_DOMAIN", "needs more zones than memory holds"),
-    ("event", "CONNECTION_EVENT_UNREACHABLE", "a host would have to fall silent during the connection's set-up"),
+    ("event", "CONNECTION_EVENT_UNREACHABLE", "a host would have to fall silent during connection setup"),
     ("event", "ASYNC_ERROR_IA_CATASTROPHIC, ASYNC_ERROR_TIMED_OUT", "the device would have to fail"),
     ("status", "DTO_ERR_LOCAL_EP, DTO_ERR_BAD_RESPONSE", "the library or its peer would have to be wrong"),
     ("status", "DTO_ERR_TRANSPORT", "depends on the moment at which a peer dies; mostly its work is flushed"),

@@ -39,7 +39,7 @@
 //! ```
 //!
 //! A *pair* has two roles, `near` and `far`: two threads with an IA each in mode `one` (with `.shares_ia()`, one IA), two
-//! processes in mode `two`. They communicate outside DAT: `ctx.tell(bytes)`, `tell_number`, `tell_target`, `tell_address`, the same
+//! processes in mode `two`. They communicate outside DAT: `ctx.send(bytes)`, `send_number`, `send_target`, `send_address`, the same
 //! with `receive`, and `ctx.meet()`, a barrier. When one role fails the other is ended too.
 //!
 //! ```text

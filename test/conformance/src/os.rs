@@ -28,7 +28,7 @@ pub(crate) fn kill_group(leader: u32) {
 
 /// This process dies as by an accident: no exit handler, no closing.
 pub(crate) fn die() -> ! {
-    // SAFETY: sends a signal to ourselves, which nobody can hold off.
+    // SAFETY: sends a signal to ourselves, which cannot be blocked.
     unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     loop {
         std::thread::park();

@@ -1,4 +1,4 @@
-//! The coverage table: which function gave which code in which cases, which events were seen, and what nobody has seen.
+//! The coverage table: which function gave which code in which cases, which events were seen, and those that were not seen.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

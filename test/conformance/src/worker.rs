@@ -172,7 +172,7 @@ fn play(task: &Task, case: Case) -> Ending {
 fn threads(task: &Task, case: Case) -> Ending {
     let (one, other) = UnixStream::pair().expect("sockets can be made");
     let case = Arc::new(case);
-    let (tell, hear) = mpsc::channel();
+    let (tell, receive) = mpsc::channel();
     for (side, channel) in [(Side::Near, one), (Side::Far, other)] {
         let (case, tell, ctx) = (Arc::clone(&case), tell.clone(), ctx(task, &case, side, Some(channel)));
         let role = move || {
@@ -184,10 +184,10 @@ fn threads(task: &Task, case: Case) -> Ending {
         };
         std::thread::Builder::new().name(side.word().to_owned()).spawn(role).expect("threads can be made");
     }
-    let first = hear.recv().expect("a role always reports");
+    let first = receive.recv().expect("a role always reports");
     let second = match first {
-        Ending::Passed => hear.recv().expect("a role always reports"),
-        _ => match hear.recv_timeout(GRACE * task.patience) {
+        Ending::Passed => receive.recv().expect("a role always reports"),
+        _ => match receive.recv_timeout(GRACE * task.patience) {
             Ok(second) => second,
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Ending::Followed,
         },

@@ -1,4 +1,4 @@
-//! The cases, a directory per area and in it a file per call or claim. Each gives its own list; what an area lends to others
+//! The cases, a directory per area and in it a file per call or claim. Each gives its own list; what an area exports_memory to others
 //! are scenes, ends and the like, never a case.
 #![forbid(unsafe_code)]
 

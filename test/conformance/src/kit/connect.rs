@@ -53,14 +53,14 @@ impl Ia {
 impl Ctx {
     /// Sends the other role this address.
     #[track_caller]
-    pub(crate) fn tell_address(&self, ia: &Ia) {
-        self.tell(address_at(ia.attr().ia_address_ptr));
+    pub(crate) fn send_address(&self, ia: &Ia) {
+        self.send(address_at(ia.attr().ia_address_ptr));
     }
 
     /// Receives the address from the other role.
     #[track_caller]
-    pub(crate) fn hear_address(&self) -> Address {
-        Address::of_bytes(&self.hear())
+    pub(crate) fn receive_address(&self) -> Address {
+        Address::of_bytes(&self.receive())
     }
 
     /// Both roles: an end of a new connection. `far` listens on the run's qualifier 0.
@@ -74,10 +74,10 @@ impl Ctx {
     pub(crate) fn connect_with(&self, setup: &Setup) -> Conn {
         let conn = Conn::unconnected(&self.ia(), setup);
         if self.is_near() {
-            let address = self.hear_address();
+            let address = self.receive_address();
             conn.connect(&address, self.qual(setup.qual));
         } else {
-            conn.listen(self.qual(setup.qual), || self.tell_address(&conn.ia));
+            conn.listen(self.qual(setup.qual), || self.send_address(&conn.ia));
         }
         conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
         conn

@@ -197,16 +197,17 @@ impl Memory {
 impl Ctx {
     /// Sends the other role the key, address and length of this memory.
     #[track_caller]
-    pub(crate) fn tell_target(&self, target: DAT_RMR_TRIPLET) {
-        self.tell_number(target.rmr_context.into());
-        self.tell_number(target.target_address);
-        self.tell_number(target.segment_length);
+    pub(crate) fn send_target(&self, target: DAT_RMR_TRIPLET) {
+        self.send_number(target.rmr_context.into());
+        self.send_number(target.target_address);
+        self.send_number(target.segment_length);
     }
 
     /// Receives key, address and length of the other role's memory.
     #[track_caller]
-    pub(crate) fn hear_target(&self) -> DAT_RMR_TRIPLET {
-        let (context, target_address, segment_length) = (self.hear_number(), self.hear_number(), self.hear_number());
+    pub(crate) fn receive_target(&self) -> DAT_RMR_TRIPLET {
+        let (context, target_address, segment_length) =
+            (self.receive_number(), self.receive_number(), self.receive_number());
         DAT_RMR_TRIPLET { rmr_context: context as DAT_RMR_CONTEXT, pad: 0, target_address, segment_length }
     }
 }

@@ -26,13 +26,13 @@ pub(crate) struct Blocked<T> {
 
 /// Makes a call in a thread of its own; returns when the thread is about to call.
 pub(crate) fn blocked<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Blocked<T> {
-    let (tell, hear) = mpsc::channel();
+    let (tell, receive) = mpsc::channel();
     let thread = std::thread::spawn(move || {
         let place = std::fs::read_link("/proc/thread-self").expect("the system tells of its threads");
         let _ = tell.send((Interruptible::this(), Path::new("/proc").join(place)));
         call()
     });
-    let (signals, place) = hear.recv().expect("the thread has begun");
+    let (signals, place) = receive.recv().expect("the thread has begun");
     Blocked { thread, signals, place }
 }
 

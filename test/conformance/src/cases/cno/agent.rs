@@ -18,11 +18,11 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 3.6": cno_agent_arms_itself_again_from_inside,
         "spec/events 3.6": cno_agent_dequeues_posts_and_queries_from_inside,
         "spec/events 3.6": cno_agent_posts_to_another_evd_of_its_cno,
-        "spec/events 3.6": cno_agent_and_waiter_both_hear,
+        "spec/events 3.6": cno_agent_and_waiter_both_get_an_event,
         "spec/events 3.6": cno_agent_called_and_the_trigger_stays,
         "spec/events 3.6": cno_agent_replaced_is_not_called,
         "spec/events 3.6": cno_agent_not_called_for_disabled_evds,
-        "spec/events 3.6": cno_agent_not_called_for_what_is_left,
+        "spec/events 3.6": cno_agent_not_called_for_left_over_events,
         "spec/events 3.6": cno_agent_of_completions,
         "spec/events 3.6": cno_agent_called_with_null_at_the_end_of_the_last_evd,
         "spec/registry 6.3": cno_agent_called_with_null_by_an_abrupt_close,
@@ -132,7 +132,7 @@ fn cno_agent_posts_to_another_evd_of_its_cno(ctx: &Ctx) {
     assert_eq!(next(&cno), one.h());
 }
 
-fn cno_agent_and_waiter_both_hear(ctx: &Ctx) {
+fn cno_agent_and_waiter_both_get_an_event(ctx: &Ctx) {
     let ia = ctx.ia();
     let agent = Agent::default();
     let cno = ia.cno_with(agent.arm());
@@ -177,7 +177,7 @@ fn cno_agent_not_called_for_disabled_evds(ctx: &Ctx) {
 }
 
 /// Only arrivals call it, not what a consumer leaves behind.
-fn cno_agent_not_called_for_what_is_left(ctx: &Ctx) {
+fn cno_agent_not_called_for_left_over_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let agent = Agent::default();
     let cno = ia.cno();

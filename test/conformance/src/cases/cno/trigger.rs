@@ -9,7 +9,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/events 3.6": cno_trigger_by_an_arrival_names_its_evd,
         "spec/events 3.6": cno_trigger_not_by_a_disabled_evd,
-        "spec/events 3.6": cno_trigger_not_while_somebody_waits_on_the_evd,
+        "spec/events 3.6": cno_trigger_not_while_a_thread_waits_on_the_evd,
         "spec/events 3.6": cno_trigger_not_without_a_cno,
         "spec/events 3.6": cno_trigger_knows_each_evd_once,
         "spec/events 3.6": cno_trigger_of_several_evds_in_their_order,
@@ -19,10 +19,10 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 3.6": cno_trigger_drops_evds_that_are_freed_by_now,
         "spec/events 3.6": cno_trigger_again_while_events_are_left_by_dequeue,
         "spec/events 3.6": cno_trigger_again_while_events_are_left_by_a_wait,
-        "spec/events 3.6": cno_trigger_not_again_for_what_is_left_untouched,
+        "spec/events 3.6": cno_trigger_not_again_for_events_left_untouched,
         "spec/events 3.6": cno_trigger_one_event_per_wait_loses_nothing,
-        "spec/events 2.3": cno_trigger_not_by_what_was_queued_before_modify_cno,
-        "spec/events 2.4": cno_trigger_not_by_what_was_queued_before_enable,
+        "spec/events 2.3": cno_trigger_not_by_events_queued_before_modify_cno,
+        "spec/events 2.4": cno_trigger_not_by_events_queued_before_enable,
         "spec/events 2.3": cno_trigger_after_modify_cno_is_the_new_one_alone,
         "spec/events 2.9": cno_trigger_by_an_unwaitable_evd,
         "spec/events 3.6": cno_trigger_is_pending_without_threshold,
@@ -59,7 +59,7 @@ fn cno_trigger_not_by_a_disabled_evd(ctx: &Ctx) {
     assert_eq!(drain(evd.h()).len(), 1, "it is queued all the same");
 }
 
-fn cno_trigger_not_while_somebody_waits_on_the_evd(ctx: &Ctx) {
+fn cno_trigger_not_while_a_thread_waits_on_the_evd(ctx: &Ctx) {
     let ia = ctx.ia();
     let agent = Agent::default();
     let cno = ia.cno_with(agent.arm());
@@ -116,7 +116,7 @@ fn ended_near(ctx: &Ctx) {
         let events = [(&conn.recv, DAT_DTO_COMPLETION_EVENT), (&conn.events, DAT_CONNECTION_EVENT_DISCONNECTED)];
         events.iter().for_each(|(evd, _)| ok(dat_evd_modify_cno(evd.h(), cno.h())));
         post_empty_recv(&conn, 1);
-        ctx.tell([]);
+        ctx.send([]);
         while round % 2 == 0 && conn.ep.state() != DAT_EP_STATE_DISCONNECTED {
             std::thread::yield_now();
         }
@@ -132,7 +132,7 @@ fn ended_near(ctx: &Ctx) {
 fn ended_far(ctx: &Ctx) {
     for _ in 0..ENDS {
         let conn = ctx.connect();
-        let _: Vec<u8> = ctx.hear();
+        let _: Vec<u8> = ctx.receive();
         post_empty_send(&conn, 1);
         ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
         conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
@@ -211,7 +211,7 @@ fn cno_trigger_again_while_events_are_left_by_a_wait(ctx: &Ctx) {
     again_while_events_are_left(ctx, |evd| Some(expect_event(evd, SOON)));
 }
 
-fn cno_trigger_not_again_for_what_is_left_untouched(ctx: &Ctx) {
+fn cno_trigger_not_again_for_events_left_untouched(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let (one, other) = (on(&ia, &cno), on(&ia, &cno));
@@ -250,7 +250,7 @@ fn cno_trigger_one_event_per_wait_loses_nothing(ctx: &Ctx) {
     expect_untriggered(&cno);
 }
 
-fn cno_trigger_not_by_what_was_queued_before_modify_cno(ctx: &Ctx) {
+fn cno_trigger_not_by_events_queued_before_modify_cno(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
@@ -261,7 +261,7 @@ fn cno_trigger_not_by_what_was_queued_before_modify_cno(ctx: &Ctx) {
     assert_eq!(next(&cno), evd.h());
 }
 
-fn cno_trigger_not_by_what_was_queued_before_enable(ctx: &Ctx) {
+fn cno_trigger_not_by_events_queued_before_enable(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = on(&ia, &cno);

@@ -26,10 +26,10 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 1.5": cno_wait_one_trigger_releases_one_of_several,
         "spec/events 1.5": cno_wait_as_many_triggers_as_waiters,
         "spec/events 2.10": cno_wait_end_of_the_last_evd_releases_all,
-        "spec/events 2.10": cno_wait_end_of_one_of_two_evds_releases_nobody,
+        "spec/events 2.10": cno_wait_end_of_one_of_two_evds_releases_no_waiter,
         "spec/registry 6.3": cno_wait_abrupt_close_releases_all_with_a_null_evd,
         "spec/registry 6.3": cno_wait_abrupt_close_releases_without_any_evd,
-        "spec/events 2.10": cno_wait_detaching_the_last_evd_releases_nobody,
+        "spec/events 2.10": cno_wait_detaching_the_last_evd_releases_no_waiter,
     ]
 }
 
@@ -213,7 +213,7 @@ fn cno_wait_as_many_triggers_as_waiters(ctx: &Ctx) {
         released.push(evd.h());
     }
     for evd in &evds {
-        assert!(released.contains(&evd.h()), "each trigger releases somebody");
+        assert!(released.contains(&evd.h()), "each trigger releases a waiter");
     }
 }
 
@@ -229,7 +229,7 @@ fn cno_wait_end_of_the_last_evd_releases_all(ctx: &Ctx) {
     cno.free();
 }
 
-fn cno_wait_end_of_one_of_two_evds_releases_nobody(ctx: &Ctx) {
+fn cno_wait_end_of_one_of_two_evds_releases_no_waiter(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let (one, other) = (ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG), ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG));
@@ -264,7 +264,7 @@ fn cno_wait_abrupt_close_releases_without_any_evd(ctx: &Ctx) {
 }
 
 /// A wait ends when its last EVD is freed, not when it is detached: another one may be attached.
-fn cno_wait_detaching_the_last_evd_releases_nobody(ctx: &Ctx) {
+fn cno_wait_detaching_the_last_evd_releases_no_waiter(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);

@@ -13,10 +13,10 @@ use super::disconnect::{cookies, is_over};
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/endpoints 8.4": broken_by_a_write_to_nowhere,
-        "spec/endpoints 14.37": broken_whether_or_not_anybody_polls,
+        "spec/endpoints 14.37": broken_with_and_without_a_poller,
         "spec/endpoints 8.4": broken_by_a_local_key_that_is_none,
         "spec/endpoints 8.4": broken_by_a_message_too_long,
-        "spec/endpoints 4.3": broken_flushes_what_follows_in_order,
+        "spec/endpoints 4.3": broken_flushes_later_posts_in_order,
         "spec/endpoints 8.4": broken_then_disconnect_is_silent,
         "spec/endpoints 8.4": broken_then_reset_and_connect,
         "spec/endpoints 8.5": lost_established_of_the_active_end_tears_down => local(lost_active).limit(60),
@@ -47,7 +47,7 @@ fn broken_by_a_write_to_nowhere(ctx: &Ctx) {
     is_over(&far);
 }
 
-fn broken_whether_or_not_anybody_polls(ctx: &Ctx) {
+fn broken_with_and_without_a_poller(ctx: &Ctx) {
     let (near, far) = ctx.loopback();
     let memory = near.memory(64);
     write_nowhere(&near, &memory, 1);
@@ -77,7 +77,7 @@ fn broken_by_a_message_too_long(ctx: &Ctx) {
     expect_nothing(near.events.h());
 }
 
-fn broken_flushes_what_follows_in_order(ctx: &Ctx) {
+fn broken_flushes_later_posts_in_order(ctx: &Ctx) {
     let (near, _far) = ctx.loopback();
     let memory = near.memory(64);
     (1..=3).for_each(|id| post_empty_recv(&near, id));
@@ -122,52 +122,52 @@ fn broken_then_reset_and_connect(ctx: &Ctx) {
 }
 
 /// An EP whose connect EVD is full. Fields are declared in the order in which they must be dropped.
-struct Deaf {
+struct FullConnectEvd {
     ep: Ep,
     _filler: Ep,
     events: Evd,
     other: Conn,
 }
 
-fn deaf(ia: &Ia) -> Deaf {
+fn full(ia: &Ia) -> FullConnectEvd {
     let other = Conn::on(ia);
     let (events, filler) = full_evd(ia, &other.pz, 0);
     let ep = ia.ep(&other.pz, &other.recv, &other.request, &events);
-    Deaf { ep, _filler: filler, events, other }
+    FullConnectEvd { ep, _filler: filler, events, other }
 }
 
 /// A connection whose event cannot be queued ends; its EVD reports that, and stays usable.
-fn tears_down(ctx: &Ctx, ia: &Ia, deaf: &Deaf, connects: impl Fn(&Ep, &Ep), is_active: bool) {
-    let (near, far) = if is_active { (&deaf.ep, &deaf.other.ep) } else { (&deaf.other.ep, &deaf.ep) };
+fn ends_connection(ctx: &Ctx, ia: &Ia, full: &FullConnectEvd, connects: impl Fn(&Ep, &Ep), is_active: bool) {
+    let (near, far) = if is_active { (&full.ep, &full.other.ep) } else { (&full.other.ep, &full.ep) };
     connects(near, far);
     let event = expect_event(ia.errors(), SOON);
     event.is(DAT_ASYNC_ERROR_EVD_OVERFLOW);
-    assert_eq!(event.asynchronous().dat_handle, deaf.events.h());
-    let mut story = vec![expect_event(deaf.other.events.h(), SOON).number()];
+    assert_eq!(event.asynchronous().dat_handle, full.events.h());
+    let mut story = vec![expect_event(full.other.events.h(), SOON).number()];
     if story[0] == DAT_CONNECTION_EVENT_ESTABLISHED {
-        story.push(expect_event(deaf.other.events.h(), SOON).number());
+        story.push(expect_event(full.other.events.h(), SOON).number());
     }
     assert!(story.last().is_some_and(|last| *last > DAT_CONNECTION_EVENT_ESTABLISHED), "{story:x?}");
-    deaf.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
-    assert!(drain(deaf.events.h()).iter().all(|event| event.connection().ep_handle != deaf.ep.h()));
+    full.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    assert!(drain(full.events.h()).iter().all(|event| event.connection().ep_handle != full.ep.h()));
     ctx.step("again, with room");
-    ok(dat_ep_reset(deaf.ep.h()));
-    ok(dat_ep_reset(deaf.other.ep.h()));
+    ok(dat_ep_reset(full.ep.h()));
+    ok(dat_ep_reset(full.other.ep.h()));
     drain(ia.errors());
     connects(near, far);
-    expect_conn(deaf.events.h(), deaf.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
-    deaf.other.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    expect_conn(full.events.h(), full.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
+    full.other.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
 }
 
 fn lost(ctx: &Ctx, is_active: bool) {
     let ia = ctx.ia();
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
-    let deaf = deaf(&ia);
+    let full = full(&ia);
     let connects = |near: &Ep, far: &Ep| {
         ok(Call::to(&ia, ctx.qual(0)).make(near.h()));
         Request::arrives(&requests).accept(far);
     };
-    tears_down(ctx, &ia, &deaf, connects, is_active);
+    ends_connection(ctx, &ia, &full, connects, is_active);
 }
 
 fn lost_active(ctx: &Ctx) {

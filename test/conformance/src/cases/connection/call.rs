@@ -43,7 +43,7 @@ impl<'a> Call<'a> {
 }
 
 /// Without a connect EVD.
-pub(super) fn deaf(conn: &Conn) -> Ep {
+pub(super) fn without_connect_evd(conn: &Conn) -> Ep {
     let (ia, pz, recv, request) = (conn.ia.h(), conn.pz.h(), conn.recv.h(), conn.request.h());
     Ep::own(filled(|out| dat_ep_create(ia, pz, recv, request, DAT_HANDLE_NULL, &ep_attr(), out)))
 }

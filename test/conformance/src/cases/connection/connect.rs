@@ -6,34 +6,34 @@ use std::ptr::null_mut;
 use crate::cases::ep::scene::{Request, Scene, State, in_state, silent_listener};
 use crate::kit::*;
 
-use super::call::{Call, deaf, homeless, untroubled};
+use super::call::{Call, homeless, untroubled, without_connect_evd};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/endpoints 5.4": connect_without_an_address_is_arg2,
-        "spec/endpoints 5.4": connect_without_an_address_is_told_before_the_missing_evd,
+        "spec/endpoints 5.4": connect_without_an_address_is_reported_before_the_missing_evd,
         "spec/endpoints 5.4": connect_without_a_connect_evd_is_invalid_handle,
-        "spec/endpoints 5.4": connect_without_a_connect_evd_is_told_before_the_timeout,
+        "spec/endpoints 5.4": connect_without_a_connect_evd_is_reported_before_the_timeout,
         "spec/endpoints 5.4": connect_with_an_evd_of_a_closed_ia_is_invalid_handle,
         "spec/endpoints 13.32": connect_with_timeout_zero_is_arg4,
-        "spec/endpoints 5.4": connect_with_timeout_zero_is_told_before_the_missing_pz,
+        "spec/endpoints 5.4": connect_with_timeout_zero_is_reported_before_the_missing_pz,
         "spec/endpoints 5.4": connect_reserved_without_a_pz_is_not_ready,
-        "spec/endpoints 5.4": connect_in_a_wrong_state_is_told_before_the_quality,
-        "spec/endpoints 5.4": connect_with_a_bad_quality_is_told_before_private_data,
+        "spec/endpoints 5.4": connect_in_a_wrong_state_is_reported_before_the_quality,
+        "spec/endpoints 5.4": connect_with_a_bad_quality_is_reported_before_private_data,
         "spec/endpoints 5.4": connect_refused_leaves_receives_posted,
         "spec/endpoints 5.4": connect_synchronously_refused_can_connect_at_once,
         "spec/endpoints 5.4": connect_does_not_write_the_address,
-        "spec/endpoints 5.4": connect_to_nobody_is_unreachable => local(to_nobody).limit(40),
-        "spec/endpoints 8.1": connect_where_nobody_listens_is_non_peer_rejected,
-        "spec/endpoints 4.3": connect_where_nobody_listens_flushes_receives,
-        "spec/endpoints 14.35": connect_where_nobody_listens_then_reset_and_connect,
+        "spec/endpoints 5.4": connect_to_an_absent_host_is_unreachable => local(to_absent_host).limit(40),
+        "spec/endpoints 8.1": connect_without_a_listener_is_non_peer_rejected,
+        "spec/endpoints 4.3": connect_without_a_listener_flushes_receives,
+        "spec/endpoints 14.35": connect_without_a_listener_then_reset_and_connect,
         "spec/consumers 7": connect_by_the_address_of_the_ia => local(|ctx| by_address(ctx, |ia| ia.address())),
         "spec/consumers 7": connect_by_127_0_0_1 => local(|ctx| by_address(ctx, |_| Address::ipv4([127, 0, 0, 1]))),
         "spec/consumers 7": connect_by_127_0_1_1 => local(|ctx| by_address(ctx, |_| Address::ipv4([127, 0, 1, 1]))),
         "spec/endpoints 5.4": connect_by_an_unknown_address_family_is_malformed,
         "spec/consumers 6": connect_by_an_address_with_a_port => local(|ctx| by_address(ctx, with_a_port)),
         "spec/consumers 8": connect_to_oneself_in_one_thread,
-        "spec/endpoints 13.35": connect_to_oneself_returns_before_anybody_answers,
+        "spec/endpoints 13.35": connect_to_oneself_returns_before_an_answer,
         "spec/endpoints 13.1": connect_receives_posted_before_survive_into_the_connection => pair(survives_near, survives_far),
         "spec/endpoints 4.1": connect_a_send_posted_right_after_the_accept_arrives => pair(early_near, early_far),
         "spec/endpoints 4.3": connect_established_comes_before_data_on_one_evd => pair(merged_near, early_far),
@@ -70,22 +70,22 @@ fn connect_without_an_address_is_arg2(ctx: &Ctx) {
     untroubled(&conn);
 }
 
-fn connect_without_an_address_is_told_before_the_missing_evd(ctx: &Ctx) {
+fn connect_without_an_address_is_reported_before_the_missing_evd(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    bad_arg(Call { address: None, timeout: 0, ..Call::to(&conn.ia, 1) }.make(deaf(&conn).h()), 2);
+    bad_arg(Call { address: None, timeout: 0, ..Call::to(&conn.ia, 1) }.make(without_connect_evd(&conn).h()), 2);
 }
 
 fn connect_without_a_connect_evd_is_invalid_handle(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    let ep = deaf(&conn);
+    let ep = without_connect_evd(&conn);
     bad_handle(Call::to(&conn.ia, 1).make(ep.h()), DAT_INVALID_HANDLE_EVD_CONN);
     ep.expect_state(DAT_EP_STATE_UNCONNECTED);
 }
 
-fn connect_without_a_connect_evd_is_told_before_the_timeout(ctx: &Ctx) {
+fn connect_without_a_connect_evd_is_reported_before_the_timeout(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let call = Call { timeout: 0, ..Call::to(&conn.ia, 1) };
-    bad_handle(call.make(deaf(&conn).h()), DAT_INVALID_HANDLE_EVD_CONN);
+    bad_handle(call.make(without_connect_evd(&conn).h()), DAT_INVALID_HANDLE_EVD_CONN);
 }
 
 fn connect_with_an_evd_of_a_closed_ia_is_invalid_handle(ctx: &Ctx) {
@@ -107,7 +107,7 @@ fn connect_with_timeout_zero_is_arg4(ctx: &Ctx) {
     untroubled(&conn);
 }
 
-fn connect_with_timeout_zero_is_told_before_the_missing_pz(ctx: &Ctx) {
+fn connect_with_timeout_zero_is_reported_before_the_missing_pz(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     bad_arg(Call { timeout: 0, ..Call::to(&conn.ia, 1) }.make(homeless(&conn).h()), 4);
 }
@@ -123,13 +123,13 @@ fn connect_reserved_without_a_pz_is_not_ready(ctx: &Ctx) {
     ep.expect_state(DAT_EP_STATE_RESERVED);
 }
 
-fn connect_in_a_wrong_state_is_told_before_the_quality(ctx: &Ctx) {
+fn connect_in_a_wrong_state_is_reported_before_the_quality(ctx: &Ctx) {
     let (near, _far) = ctx.loopback();
     let call = Call { qos: DAT_QOS_PREMIUM, ..Call::to(&near.ia, 1) };
     refused(call.make(near.ep.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_EP_CONNECTED);
 }
 
-fn connect_with_a_bad_quality_is_told_before_private_data(ctx: &Ctx) {
+fn connect_with_a_bad_quality_is_reported_before_private_data(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let call = Call { qos: DAT_QOS_PREMIUM, size: -1, ..Call::to(&conn.ia, 1) };
     refused(call.make(conn.ep.h()), DAT_MODEL_NOT_SUPPORTED, DAT_NO_SUBTYPE);
@@ -205,7 +205,7 @@ fn connect_does_not_write_the_address(ctx: &Ctx) {
 
 /// Connects to an address of a documentation network. An error that is known at once is returned; otherwise an event comes, at
 /// the latest that of the timeout.
-fn to_nobody(ctx: &Ctx) {
+fn to_absent_host(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let address = Some(Address::ipv4([203, 0, 113, 77]));
     let code = Call { address, timeout: 1_000_000, ..Call::to(&conn.ia, ctx.qual(0)) }.make(conn.ep.h());
@@ -220,7 +220,7 @@ fn to_nobody(ctx: &Ctx) {
     expect_nothing(conn.events.h());
 }
 
-fn connect_where_nobody_listens_is_non_peer_rejected(ctx: &Ctx) {
+fn connect_without_a_listener_is_non_peer_rejected(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     conn.connect(&conn.ia.address(), ctx.qual(9));
     let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
@@ -230,7 +230,7 @@ fn connect_where_nobody_listens_is_non_peer_rejected(ctx: &Ctx) {
     expect_nothing(conn.events.h());
 }
 
-fn connect_where_nobody_listens_flushes_receives(ctx: &Ctx) {
+fn connect_without_a_listener_flushes_receives(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     (1..=4).for_each(|id| post_empty_recv(&conn, id));
     conn.connect(&conn.ia.address(), ctx.qual(9));
@@ -239,7 +239,7 @@ fn connect_where_nobody_listens_flushes_receives(ctx: &Ctx) {
     expect_nothing(conn.recv.h());
 }
 
-fn connect_where_nobody_listens_then_reset_and_connect(ctx: &Ctx) {
+fn connect_without_a_listener_then_reset_and_connect(ctx: &Ctx) {
     let (near, far) = (Conn::alone(ctx), Conn::alone(ctx));
     for _ in 0..20 {
         near.connect(&far.ia.address(), ctx.qual(0));
@@ -306,7 +306,7 @@ fn connect_to_oneself_in_one_thread(ctx: &Ctx) {
     expect_nothing(events.h());
 }
 
-fn connect_to_oneself_returns_before_anybody_answers(ctx: &Ctx) {
+fn connect_to_oneself_returns_before_an_answer(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     conn.connect(&conn.ia.address(), ctx.qual(0));
@@ -319,7 +319,7 @@ fn connect_to_oneself_returns_before_anybody_answers(ctx: &Ctx) {
 fn survives_near(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     (1..=3).for_each(|id| post_empty_recv(&conn, id));
-    conn.connect(&ctx.hear_address(), ctx.qual(0));
+    conn.connect(&ctx.receive_address(), ctx.qual(0));
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     (11..=13).for_each(|id| post_empty_send(&conn, id));
     (1..=3).for_each(|id| _ = expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 0));
@@ -330,7 +330,7 @@ fn survives_near(ctx: &Ctx) {
 fn survives_far(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     (1..=3).for_each(|id| post_empty_recv(&conn, id));
-    conn.listen(ctx.qual(0), || ctx.tell_address(&conn.ia));
+    conn.listen(ctx.qual(0), || ctx.send_address(&conn.ia));
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     (11..=13).for_each(|id| post_empty_send(&conn, id));
     (1..=3).for_each(|id| _ = expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 0));
@@ -341,7 +341,7 @@ fn survives_far(ctx: &Ctx) {
 fn early_near(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     post_empty_recv(&conn, 1);
-    conn.connect(&ctx.hear_address(), ctx.qual(0));
+    conn.connect(&ctx.receive_address(), ctx.qual(0));
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     expect_dto(conn.recv.h(), 1, DAT_DTO_SUCCESS, 0);
     ctx.meet();
@@ -350,7 +350,7 @@ fn early_near(ctx: &Ctx) {
 /// The first send is posted directly after the accept, before the connection is established.
 fn early_far(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    conn.listen(ctx.qual(0), || ctx.tell_address(&conn.ia));
+    conn.listen(ctx.qual(0), || ctx.send_address(&conn.ia));
     post_empty_send(&conn, 2);
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     expect_dto(conn.request.h(), 2, DAT_DTO_SUCCESS, 0);
@@ -363,7 +363,7 @@ fn merged_near(ctx: &Ctx) {
     let (pz, evd) = (ia.pz(), ia.evd(16, DAT_EVD_DTO_FLAG | DAT_EVD_CONNECTION_FLAG));
     let ep = ia.ep(&pz, &evd, &evd, &evd);
     ok(dat_ep_post_recv(ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
-    let call = Call { address: Some(ctx.hear_address()), ..Call::to(&ia, ctx.qual(0)) };
+    let call = Call { address: Some(ctx.receive_address()), ..Call::to(&ia, ctx.qual(0)) };
     ok(call.make(ep.h()));
     expect_conn(evd.h(), ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
     expect_dto(evd.h(), 1, DAT_DTO_SUCCESS, 0);

@@ -14,10 +14,10 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/endpoints 7.2": cr_query_without_room_is_arg3,
         "spec/endpoints 7.2": cr_query_writes_all_whatever_the_mask,
-        "spec/endpoints 14.22": cr_query_tells_the_requesters_address,
+        "spec/endpoints 14.22": cr_query_returns_the_requesters_address,
         "spec/endpoints 13.3": cr_accept_takes_the_requests_own_data_back,
-        "spec/endpoints 7.2": cr_is_dead_after_the_accept,
-        "spec/endpoints 7.2": cr_is_dead_after_the_rejection,
+        "spec/endpoints 7.2": cr_is_invalid_after_the_accept,
+        "spec/endpoints 7.2": cr_is_invalid_after_the_rejection,
         "spec/endpoints 8.1": cr_reject_is_peer_rejected => pair(is_rejected, rejects),
         "spec/endpoints 4.3": cr_reject_flushes_the_requesters_receives,
         "spec/endpoints 13.13": cr_reject_then_reset_and_retry,
@@ -46,7 +46,7 @@ fn cr_query_writes_all_whatever_the_mask(ctx: &Ctx) {
     }
 }
 
-fn cr_query_tells_the_requesters_address(ctx: &Ctx) {
+fn cr_query_returns_the_requesters_address(ctx: &Ctx) {
     let asked = asked(ctx, &[]);
     let theirs = address_at(asked.request.param().remote_ia_address_ptr);
     let own = address_at(asked.ia.attr().ia_address_ptr);
@@ -74,7 +74,7 @@ pub(super) fn is_dead(cr: DAT_CR_HANDLE, ep: DAT_EP_HANDLE) {
     bad_handle(dat_cr_handoff(cr, 1), DAT_INVALID_HANDLE_CR);
 }
 
-fn cr_is_dead_after_the_accept(ctx: &Ctx) {
+fn cr_is_invalid_after_the_accept(ctx: &Ctx) {
     let Asked { ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &[]);
     let (cr, spare) = (request.h(), Conn::on(&ia));
     accepted(request, &near, &far);
@@ -82,7 +82,7 @@ fn cr_is_dead_after_the_accept(ctx: &Ctx) {
     spare.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
 }
 
-fn cr_is_dead_after_the_rejection(ctx: &Ctx) {
+fn cr_is_invalid_after_the_rejection(ctx: &Ctx) {
     let Asked { ia: _ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &[]);
     let cr = request.h();
     request.reject();
@@ -92,7 +92,7 @@ fn cr_is_dead_after_the_rejection(ctx: &Ctx) {
 
 fn is_rejected(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    conn.connect(&ctx.hear_address(), ctx.qual(0));
+    conn.connect(&ctx.receive_address(), ctx.qual(0));
     let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_PEER_REJECTED);
     assert_eq!(event.connection().private_data_size, 0);
     conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
@@ -103,7 +103,7 @@ fn is_rejected(ctx: &Ctx) {
 fn rejects(ctx: &Ctx) {
     let ia = ctx.ia();
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
-    ctx.tell_address(&ia);
+    ctx.send_address(&ia);
     Request::arrives(&requests).reject();
     ctx.meet();
 }
@@ -186,9 +186,10 @@ fn cr_accept_into_an_ep_without_pz(ctx: &Ctx) {
 fn cr_accept_into_an_ep_without_connect_evd(ctx: &Ctx) {
     let Asked { ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &[]);
     let (pz, recv, send) = (far.pz.h(), far.recv.h(), far.request.h());
-    let deaf = Ep::own(filled(|out| dat_ep_create(ia.h(), pz, recv, send, DAT_HANDLE_NULL, null_mut(), out)));
-    bad_handle(dat_cr_accept(request.h(), deaf.h(), 0, null_mut()), DAT_INVALID_HANDLE_EP);
-    deaf.expect_state(DAT_EP_STATE_UNCONNECTED);
+    let without_connect_evd =
+        Ep::own(filled(|out| dat_ep_create(ia.h(), pz, recv, send, DAT_HANDLE_NULL, null_mut(), out)));
+    bad_handle(dat_cr_accept(request.h(), without_connect_evd.h(), 0, null_mut()), DAT_INVALID_HANDLE_EP);
+    without_connect_evd.expect_state(DAT_EP_STATE_UNCONNECTED);
     accepted(request, &near, &far);
 }
 
@@ -209,8 +210,8 @@ fn cr_accept_again_after_the_ep_was_reset(ctx: &Ctx) {
 fn wins(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
-    ctx.tell_address(&conn.ia);
-    conn.connect(&ctx.hear_address(), ctx.qual(1));
+    ctx.send_address(&conn.ia);
+    conn.connect(&ctx.receive_address(), ctx.qual(1));
     let request = Request::arrives(&requests);
     ctx.meet();
     ctx.meet(); // the loser has tried
@@ -222,8 +223,8 @@ fn wins(ctx: &Ctx) {
 fn loses(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 1);
-    ctx.tell_address(&conn.ia);
-    conn.connect(&ctx.hear_address(), ctx.qual(0));
+    ctx.send_address(&conn.ia);
+    conn.connect(&ctx.receive_address(), ctx.qual(0));
     let request = Request::arrives(&requests);
     ctx.meet();
     let code = dat_cr_accept(request.h(), conn.ep.h(), 0, null_mut());

@@ -17,7 +17,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 7.5": cr_handoff_to_another_point,
         "spec/endpoints 7.5": cr_handoff_to_a_reserved_point,
         "spec/endpoints 7.5": cr_handoff_to_the_requesters_process => pair(takes_it_itself, hands_it_back),
-        "spec/endpoints 7.5": cr_handoff_to_nobody_leaves_it_usable,
+        "spec/endpoints 7.5": cr_handoff_without_a_listener_leaves_it_usable,
         "spec/endpoints 7.5": cr_handoff_to_qualifier_zero_leaves_it_usable,
         "spec/endpoints 7.5": cr_handoff_of_no_request_is_invalid_handle,
         "spec/endpoints 7.5": cr_handoff_gives_the_rsp_ep_back,
@@ -55,7 +55,7 @@ fn takes_it_itself(ctx: &Ctx) {
     let ia = ctx.ia();
     let (near, far) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, _psp) = silent_listener(ctx, &ia, 1);
-    ok(Call { address: Some(ctx.hear_address()), ..Call::to(&ia, ctx.qual(0)).carrying(b"home") }.make(near.ep.h()));
+    ok(Call { address: Some(ctx.receive_address()), ..Call::to(&ia, ctx.qual(0)).carrying(b"home") }.make(near.ep.h()));
     let request = Request::arrives(&requests);
     expect_data(&data_of(&request), b"home");
     accepted(request, &near, &far);
@@ -67,12 +67,12 @@ fn takes_it_itself(ctx: &Ctx) {
 fn hands_it_back(ctx: &Ctx) {
     let ia = ctx.ia();
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
-    ctx.tell_address(&ia);
+    ctx.send_address(&ia);
     ok(dat_cr_handoff(Request::arrives(&requests).leak(), ctx.qual(1)));
     ctx.meet();
 }
 
-fn cr_handoff_to_nobody_leaves_it_usable(ctx: &Ctx) {
+fn cr_handoff_without_a_listener_leaves_it_usable(ctx: &Ctx) {
     let Asked { ia: _ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &pattern(7, 7));
     bad_arg(dat_cr_handoff(request.h(), ctx.qual(9)), 2);
     expect_data(&data_of(&request), &pattern(7, 7));

@@ -25,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 fn asks_and_dies(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    conn.connect(&ctx.hear_address(), ctx.qual(0));
+    conn.connect(&ctx.receive_address(), ctx.qual(0));
     ctx.meet(); // the request has come
     ctx.die();
 }
@@ -33,7 +33,7 @@ fn asks_and_dies(ctx: &Ctx) {
 /// The request of a process that is gone.
 fn of_the_dead(ctx: &Ctx, conn: &Conn) -> Request {
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
-    ctx.tell_address(&conn.ia);
+    ctx.send_address(&conn.ia);
     let request = Request::arrives(&requests);
     ctx.meet();
     is_gone(ctx);
@@ -65,7 +65,7 @@ fn rejects_the_dead(ctx: &Ctx) {
 fn left_alone(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     post_empty_recv(&conn, 1);
-    conn.connect(&ctx.hear_address(), ctx.qual(0));
+    conn.connect(&ctx.receive_address(), ctx.qual(0));
     conn.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
     conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
     expect_flushed(&conn.recv, [1]);
@@ -75,7 +75,7 @@ fn left_alone(ctx: &Ctx) {
 fn dies_undecided(ctx: &Ctx) {
     let ia = ctx.ia();
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
-    ctx.tell_address(&ia);
+    ctx.send_address(&ia);
     let _request = Request::arrives(&requests);
     ctx.die();
 }
@@ -146,7 +146,7 @@ fn closes(ctx: &Ctx) {
 
 fn is_refused(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    conn.connect(&ctx.hear_address(), ctx.qual(0));
+    conn.connect(&ctx.receive_address(), ctx.qual(0));
     let number = expect_event(conn.events.h(), SOON).number();
     assert!([DAT_CONNECTION_EVENT_PEER_REJECTED, DAT_CONNECTION_EVENT_NON_PEER_REJECTED].contains(&number));
     conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
@@ -156,7 +156,7 @@ fn is_refused(ctx: &Ctx) {
 fn closes_undecided(ctx: &Ctx) {
     let ia = ctx.ia();
     let (requests, psp) = silent_listener(ctx, &ia, 0);
-    ctx.tell_address(&ia);
+    ctx.send_address(&ia);
     let request = Request::arrives(&requests);
     ok(dat_ia_close(ia.h(), DAT_CLOSE_ABRUPT_FLAG));
     // All its handles are invalid.

@@ -10,10 +10,10 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/consumers 13": connect_one_end_disconnects_and_both_hear => pair(disconnects, hears),
-        "spec/endpoints 13.5": disconnect_graceful_both_hear => pair(disconnects_gracefully, hears),
-        "spec/endpoints 5.6": disconnect_by_the_passive_end => pair(hears, disconnects),
-        "spec/endpoints 5.6": disconnect_graceful_by_the_passive_end => pair(hears, disconnects_gracefully),
+        "spec/consumers 13": connect_one_end_disconnects_and_both_get_an_event => pair(disconnects, gets_event),
+        "spec/endpoints 13.5": disconnect_graceful_both_get_an_event => pair(disconnects_gracefully, gets_event),
+        "spec/endpoints 5.6": disconnect_by_the_passive_end => pair(gets_event, disconnects),
+        "spec/endpoints 5.6": disconnect_graceful_by_the_passive_end => pair(gets_event, disconnects_gracefully),
         "spec/endpoints 13.6": disconnect_at_once_abrupt_abrupt => pair(|c| at_once(c, 0), |c| at_once(c, 0)),
         "spec/endpoints 13.6": disconnect_at_once_graceful_graceful => pair(|c| at_once(c, 1), |c| at_once(c, 1)),
         "spec/endpoints 13.6": disconnect_at_once_abrupt_graceful => pair(|c| at_once(c, 0), |c| at_once(c, 1)),
@@ -38,12 +38,12 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 4.3": disconnected_takes_and_flushes_more_work,
         "spec/endpoints 4.3": disconnect_pending_connect_flushes_receives,
         "spec/endpoints 5.6": disconnect_of_many_in_a_row_then_their_events,
-        "spec/endpoints 14.6": disconnect_pending_connect_is_told_to_the_peer => pair(gives_up, accepts_too_late),
-        "spec/endpoints 14.6": disconnect_pending_accept_is_told_to_the_peer => pair(hears_of_it, disconnects_in_cmp).only_two(),
-        "spec/endpoints 14.6": free_pending_accept_is_told_to_the_peer => pair(hears_of_it, frees_in_cmp).only_two(),
+        "spec/endpoints 14.6": disconnect_pending_connect_is_reported_to_the_peer => pair(gives_up, accepts_too_late),
+        "spec/endpoints 14.6": disconnect_pending_accept_is_reported_to_the_peer => pair(gets_disconnected, disconnects_in_cmp).only_two(),
+        "spec/endpoints 14.6": free_pending_accept_is_reported_to_the_peer => pair(gets_disconnected, frees_in_cmp).only_two(),
         "spec/endpoints 4.1": cmp_holds_a_send_until_the_connection_stands => pair(held_near, held_far).only_two(),
-        "spec/endpoints 4.3": cmp_disconnect_flushes_what_it_held => pair(hears_of_it, flushes_held).only_two(),
-        "spec/endpoints 5.8": free_connected_tells_the_peer => pair(frees, hears),
+        "spec/endpoints 4.3": cmp_disconnect_flushes_its_posts => pair(gets_disconnected, flushes_held).only_two(),
+        "spec/endpoints 5.8": free_connected_disconnects_the_peer => pair(frees, gets_event),
     ];
     all.extend([Active, Completing, Connected, Disconnecting].map(|at| {
         let name = format!("disconnect_{}_flushes_all_then_it_is_over", at.word());
@@ -91,7 +91,7 @@ fn disconnects_gracefully(ctx: &Ctx) {
     is_over(&conn);
 }
 
-fn hears(ctx: &Ctx) {
+fn gets_event(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     is_over(&conn);
@@ -120,7 +120,7 @@ const ROUNDS: u32 = 200;
 
 fn at_once_often_near(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    let address = ctx.hear_address();
+    let address = ctx.receive_address();
     for round in 0..ROUNDS {
         conn.connect(&address, ctx.qual(0));
         at_once_again(ctx, &conn, round);
@@ -130,7 +130,7 @@ fn at_once_often_near(ctx: &Ctx) {
 fn at_once_often_far(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
-    ctx.tell_address(&conn.ia);
+    ctx.send_address(&conn.ia);
     for round in 0..ROUNDS {
         Request::arrives(&requests).accept(&conn.ep);
         at_once_again(ctx, &conn, round);
@@ -363,7 +363,7 @@ fn disconnect_of_many_in_a_row_then_their_events(ctx: &Ctx) {
 
 fn gives_up(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    conn.connect(&ctx.hear_address(), ctx.qual(0));
+    conn.connect(&ctx.receive_address(), ctx.qual(0));
     ctx.meet(); // the request has come
     disconnect(&conn, DAT_CLOSE_ABRUPT_FLAG);
     is_over(&conn);
@@ -386,7 +386,7 @@ pub(super) fn is_accepted_too_late(conn: &Conn, request: Request) {
 fn accepts_too_late(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
-    ctx.tell_address(&conn.ia);
+    ctx.send_address(&conn.ia);
     let request = Request::arrives(&requests);
     ctx.meet();
     ctx.meet(); // the requester has given up
@@ -396,10 +396,10 @@ fn accepts_too_late(ctx: &Ctx) {
 }
 
 /// The requester of an EP that gives up in CMP: it sees an end, whether or not it saw a beginning.
-fn hears_of_it(ctx: &Ctx) {
+fn gets_disconnected(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    conn.connect(&ctx.hear_address(), ctx.qual(0));
-    ctx.tell_number(std::process::id().into());
+    conn.connect(&ctx.receive_address(), ctx.qual(0));
+    ctx.send_number(std::process::id().into());
     let mut event = expect_event(conn.events.h(), SOON);
     if event.number() == DAT_CONNECTION_EVENT_ESTABLISHED {
         event = expect_event(conn.events.h(), SOON);
@@ -429,8 +429,8 @@ fn frees_in_cmp(ctx: &Ctx) {
 fn held_near(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     (1..=3).for_each(|id| post_empty_recv(&conn, id));
-    conn.connect(&ctx.hear_address(), ctx.qual(0));
-    ctx.tell_number(std::process::id().into());
+    conn.connect(&ctx.receive_address(), ctx.qual(0));
+    ctx.send_number(std::process::id().into());
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     (1..=3).for_each(|id| _ = expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 0));
     ctx.meet();

@@ -6,13 +6,13 @@ use std::ptr::{from_ref, null_mut};
 use crate::cases::ep::scene::Request;
 use crate::kit::*;
 
-use super::call::{deaf, homeless, untroubled};
+use super::call::{homeless, untroubled, without_connect_evd};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/endpoints 5.5": dup_connect_of_no_endpoint_is_invalid_handle,
         "spec/endpoints 5.5": dup_connect_with_timeout_zero_is_arg3,
-        "spec/endpoints 5.5": dup_connect_tells_of_the_dup_before_the_endpoint,
+        "spec/endpoints 5.5": dup_connect_reports_the_dup_before_the_endpoint,
         "spec/endpoints 5.5": dup_connect_of_an_endpoint_without_a_pz_is_not_ready,
         "spec/endpoints 5.5": dup_connect_with_a_bad_quality,
         "spec/endpoints 14.32": dup_connect_with_too_much_private_data_is_arg4,
@@ -20,7 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.5": dup_connect_goes_where_the_dup_went,
         "spec/endpoints 5.5": dup_connect_carries_private_data,
         "spec/endpoints 5.5": dup_connect_of_a_wide_qualifier,
-        "spec/endpoints 5.5": dup_connect_of_a_passive_end_finds_nobody,
+        "spec/endpoints 5.5": dup_connect_of_a_passive_end_finds_no_listener,
         "spec/endpoints 5.5": dup_connect_of_itself_is_a_wrong_state,
     ]
 }
@@ -47,9 +47,9 @@ fn dup_connect_with_timeout_zero_is_arg3(ctx: &Ctx) {
     untroubled(&conn);
 }
 
-fn dup_connect_tells_of_the_dup_before_the_endpoint(ctx: &Ctx) {
+fn dup_connect_reports_the_dup_before_the_endpoint(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    let code = dup(&deaf(&conn), conn.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT);
+    let code = dup(&without_connect_evd(&conn), conn.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT);
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_UNCONNECTED);
 }
 
@@ -129,7 +129,7 @@ fn dup_connect_of_a_wide_qualifier(ctx: &Ctx) {
 }
 
 /// The passive side knows the peer's port only, on which no program listens.
-fn dup_connect_of_a_passive_end_finds_nobody(ctx: &Ctx) {
+fn dup_connect_of_a_passive_end_finds_no_listener(ctx: &Ctx) {
     let (near, far) = ctx.loopback();
     let conn = Conn::on(&near.ia);
     ok(dup(&conn.ep, far.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT));

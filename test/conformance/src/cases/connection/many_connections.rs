@@ -23,7 +23,7 @@ fn many_near(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, dto) = (ia.pz(), ia.evd(1, DAT_EVD_DTO_FLAG));
     let events = ia.evd(2 * CROWD as DAT_COUNT, DAT_EVD_CONNECTION_FLAG);
-    let address = ctx.hear_address();
+    let address = ctx.receive_address();
     let mut eps: BTreeMap<DAT_EP_HANDLE, Ep> = (0..CROWD)
         .map(|_| {
             let ep = ia.ep(&pz, &dto, &dto, &events);
@@ -61,7 +61,7 @@ fn many_far(ctx: &Ctx) {
     let events = ia.evd(2 * CROWD as DAT_COUNT, DAT_EVD_CONNECTION_FLAG);
     let requests = ia.evd(CROWD as DAT_COUNT, DAT_EVD_CR_FLAG);
     let psp = ia.psp(ctx.qual(0), &requests);
-    ctx.tell_address(&ia);
+    ctx.send_address(&ia);
     let mut eps = BTreeMap::new();
     for _ in 0..CROWD {
         let ep = ia.ep(&pz, &dto, &dto, &events);
@@ -91,7 +91,7 @@ const EACH: usize = 20;
 
 fn threads_near(ctx: &Ctx) {
     let ia = ctx.ia();
-    let address = ctx.hear_address();
+    let address = ctx.receive_address();
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
@@ -112,7 +112,7 @@ fn threads_far(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(64, DAT_EVD_CR_FLAG);
     let _psp = ia.psp(ctx.qual(0), &requests);
-    ctx.tell_address(&ia);
+    ctx.send_address(&ia);
     std::thread::scope(|scope| {
         for _ in 0..THREADS * EACH {
             let request = Handle::of(Request::arrives(&requests).leak());

@@ -39,7 +39,7 @@ fn cr_query_data_is_aligned_and_zero_behind(ctx: &Ctx) {
 
 fn sends(ctx: &Ctx, size: usize) {
     let conn = Conn::alone(ctx);
-    let (address, data) = (Some(ctx.hear_address()), pattern(size, 1));
+    let (address, data) = (Some(ctx.receive_address()), pattern(size, 1));
     ok(Call { address, ..Call::to(&conn.ia, ctx.qual(0)).carrying(&data) }.make(conn.ep.h()));
     let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
     let shown = event.connection();
@@ -54,7 +54,7 @@ fn sends(ctx: &Ctx, size: usize) {
 fn answers(ctx: &Ctx, size: usize) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
-    ctx.tell_address(&conn.ia);
+    ctx.send_address(&conn.ia);
     let request = Request::arrives(&requests);
     expect_data(&data_of(&request), &pattern(size, 1));
     let mut data = pattern(size, 2);
@@ -71,7 +71,7 @@ fn sends_48(ctx: &Ctx) {
 fn takes_48(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
-    ctx.tell_address(&conn.ia);
+    ctx.send_address(&conn.ia);
     let mut data = pattern(48, 2);
     let cr = Request::arrives(&requests).leak();
     ok(dat_cr_accept(cr, conn.ep.h(), 48, data.as_mut_ptr().cast()));

@@ -14,7 +14,7 @@ use super::points::{BARE_IN_USE, cr_evd, requester};
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/endpoints 6.1": psp_create_without_an_evd_is_invalid_handle,
-        "spec/endpoints 6.1": psp_create_without_an_evd_is_told_before_the_missing_pointer,
+        "spec/endpoints 6.1": psp_create_without_an_evd_is_reported_before_the_missing_pointer,
         "spec/endpoints 6.1": psp_create_without_out_pointer_is_arg5,
         "spec/endpoints 6.1": psp_create_wants_the_cr_flag,
         "spec/endpoints 6.1": psp_create_with_unknown_flags_is_arg4,
@@ -28,7 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 13.38": psp_create_next_one_after_a_clash,
         "spec/consumers 6": psp_qualifiers_are_64_bits_wide,
         "spec/consumers 6": psp_greatest_qualifiers => local(greatest_qualifiers),
-        "spec/endpoints 6.4": psp_query_tells_all_whatever_the_mask,
+        "spec/endpoints 6.4": psp_query_returns_all_for_any_mask,
         "spec/endpoints 6.4": psp_query_without_room_is_arg3,
         "spec/endpoints 6.2": psp_create_any_is_small_and_not_zero,
         "spec/endpoints 6.2": psp_create_any_can_be_connected_to,
@@ -53,7 +53,7 @@ fn psp_create_without_an_evd_is_invalid_handle(ctx: &Ctx) {
     }
 }
 
-fn psp_create_without_an_evd_is_told_before_the_missing_pointer(ctx: &Ctx) {
+fn psp_create_without_an_evd_is_reported_before_the_missing_pointer(ctx: &Ctx) {
     let ia = ctx.ia();
     bad_handle(dat_psp_create(ia.h(), 0, DAT_HANDLE_NULL, 9, null_mut()), DAT_INVALID_HANDLE_EVD_CR);
 }
@@ -182,7 +182,7 @@ fn psp_qualifiers_are_64_bits_wide(ctx: &Ctx) {
 fn greatest_qualifiers(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = cr_evd(&ia);
-    let qual = !ctx.qual(0); // the highest bit set, and nobody else's
+    let qual = !ctx.qual(0); // the highest bit set, and unique
     let psp = ia.psp(qual, &evd);
     let param: DAT_PSP_PARAM = filled(|out| dat_psp_query(psp.h(), DAT_PSP_FIELD_ALL, out));
     assert_eq!(param.conn_qual, qual);
@@ -193,7 +193,7 @@ fn greatest_qualifiers(ctx: &Ctx) {
     near.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
 }
 
-fn psp_query_tells_all_whatever_the_mask(ctx: &Ctx) {
+fn psp_query_returns_all_for_any_mask(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
     for mask in [DAT_PSP_FIELD_ALL, DAT_PSP_FIELD_IA_HANDLE, DAT_PSP_FIELD_PSP_FLAGS] {

@@ -13,13 +13,13 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/endpoints 6.5": rsp_create_without_an_ep_is_invalid_handle,
         "spec/endpoints 6.5": rsp_create_without_an_evd_is_invalid_handle,
-        "spec/endpoints 6.5": rsp_create_without_out_pointer_is_told_before_the_state,
-        "spec/endpoints 6.5": rsp_create_in_a_wrong_state_is_told_before_the_evd_flag,
+        "spec/endpoints 6.5": rsp_create_without_out_pointer_is_reported_before_the_state,
+        "spec/endpoints 6.5": rsp_create_in_a_wrong_state_is_reported_before_the_evd_flag,
         "spec/endpoints 6.5": rsp_create_wants_the_cr_flag,
         "spec/endpoints 6.5": rsp_create_with_qualifier_zero_is_arg2,
         "spec/endpoints 14.14": rsp_create_where_an_rsp_is_leaves_the_ep_unconnected,
         "spec/endpoints 14.14": rsp_create_where_a_psp_is_leaves_the_ep_unconnected,
-        "spec/endpoints 6.6": rsp_query_tells_all_whatever_the_mask,
+        "spec/endpoints 6.6": rsp_query_returns_all_for_any_mask,
         "spec/endpoints 6.6": rsp_query_without_room_is_arg3,
         "spec/endpoints 6.6": rsp_request_brings_its_ep_and_handle,
         "spec/endpoints 6.6": rsp_takes_one_request_only,
@@ -60,13 +60,13 @@ fn rsp_create_without_an_evd_is_invalid_handle(ctx: &Ctx) {
     conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
 }
 
-fn rsp_create_without_out_pointer_is_told_before_the_state(ctx: &Ctx) {
+fn rsp_create_without_out_pointer_is_reported_before_the_state(ctx: &Ctx) {
     let scene = Scene::new(ctx, Connected);
     let Conn { ia, ep, .. } = &scene.own;
     bad_arg(dat_rsp_create(ia.h(), ctx.qual(1), ep.h(), scene.requests.h(), null_mut()), 5);
 }
 
-fn rsp_create_in_a_wrong_state_is_told_before_the_evd_flag(ctx: &Ctx) {
+fn rsp_create_in_a_wrong_state_is_reported_before_the_evd_flag(ctx: &Ctx) {
     let scene = Scene::new(ctx, Connected);
     let Conn { ia, ep, recv, .. } = &scene.own;
     let code = rsp_create(ia, ctx.qual(1), ep.h(), recv.h());
@@ -103,7 +103,7 @@ fn rsp_create_where_a_psp_is_leaves_the_ep_unconnected(ctx: &Ctx) {
     conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
 }
 
-fn rsp_query_tells_all_whatever_the_mask(ctx: &Ctx) {
+fn rsp_query_returns_all_for_any_mask(ctx: &Ctx) {
     let scene = Scene::new(ctx, Reserved);
     let rsp = scene.rsp.as_ref().expect("it is reserved").h();
     for mask in [DAT_RSP_FIELD_ALL, DAT_RSP_FIELD_IA_HANDLE, DAT_RSP_FIELD_EP_HANDLE] {

@@ -134,13 +134,13 @@ fn timeout_of_many_each_once(ctx: &Ctx) {
         let timeout = SHORT + (n as u32 % 7) * 1000;
         ok(Call { timeout, ..Call::to(&ia, ctx.qual(0)) }.make(ep.h()));
     }
-    let mut told = BTreeMap::new();
+    let mut counts = BTreeMap::new();
     for _ in 0..MANY {
         let event = expect_event(events.h(), SOON);
         event.is(DAT_CONNECTION_EVENT_TIMED_OUT);
-        *told.entry(event.connection().ep_handle).or_insert(0) += 1;
+        *counts.entry(event.connection().ep_handle).or_insert(0) += 1;
     }
-    assert!(eps.iter().all(|ep| told.get(&ep.h()) == Some(&1)));
+    assert!(eps.iter().all(|ep| counts.get(&ep.h()) == Some(&1)));
     expect_nothing(events.h());
 }
 
@@ -166,7 +166,7 @@ const RACES: u32 = 200;
 /// A time limit near the time that an answer takes: one outcome each.
 fn races_near(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    let address = ctx.hear_address();
+    let address = ctx.receive_address();
     let attempt = |timeout, data: &[u8]| {
         let call = Call { address: Some(address.clone()), timeout, ..Call::to(&conn.ia, ctx.qual(0)).carrying(data) };
         ok(call.make(conn.ep.h()));
@@ -197,7 +197,7 @@ fn races_far(ctx: &Ctx) {
     let events = ia.evd(1000, DAT_EVD_CONNECTION_FLAG);
     let requests = ia.evd(512, DAT_EVD_CR_FLAG);
     let _psp = ia.psp(ctx.qual(0), &requests);
-    ctx.tell_address(&ia);
+    ctx.send_address(&ia);
     let mut eps = Vec::new();
     let mut is_last = false;
     while !is_last {
@@ -210,8 +210,8 @@ fn races_far(ctx: &Ctx) {
     }
     // Each: ESTABLISHED and DISCONNECTED, or ACCEPT_COMPLETION_ERROR alone.
     let mut stories: BTreeMap<DAT_EP_HANDLE, Vec<DAT_EVENT_NUMBER>> = BTreeMap::new();
-    let is_told = |story: &Vec<u32>| story.last().is_some_and(|last| *last > DAT_CONNECTION_EVENT_ESTABLISHED);
-    while stories.values().filter(|story| is_told(story)).count() < eps.len() {
+    let is_reported = |story: &Vec<u32>| story.last().is_some_and(|last| *last > DAT_CONNECTION_EVENT_ESTABLISHED);
+    while stories.values().filter(|story| is_reported(story)).count() < eps.len() {
         let event = expect_event(events.h(), SOON);
         stories.entry(event.connection().ep_handle).or_default().push(event.number());
     }

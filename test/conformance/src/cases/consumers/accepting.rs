@@ -10,7 +10,7 @@ use super::connecting::{connect_to, connect_with};
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/consumers 9": consumers_9_private_data_is_edited_in_place => pair(sends_private, edits_private),
-        "spec/consumers 9": consumers_9_sizes_tell_the_sides_apart => pair(active_size, passive_size),
+        "spec/consumers 9": consumers_9_sizes_distinguish_the_sides => pair(active_size, passive_size),
         "spec/consumers 10": consumers_10_accepts_again_after_a_reset => pair(is_accepted_late, fails_first),
         "spec/consumers 10": consumers_10_accepts_again_with_another_ep => pair(is_accepted_late, fails_then_takes_another),
         "spec/consumers 10": consumers_10_state_is_asked_meanwhile => pair(is_accepted_late, fails_under_questions),
@@ -31,7 +31,7 @@ fn data(size: usize, seed: u8) -> Vec<u8> {
 
 fn gives(ctx: &Ctx, size: usize) {
     let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
-    let (address, mut sent) = (ctx.hear_address(), data(size, 1));
+    let (address, mut sent) = (ctx.receive_address(), data(size, 1));
     connect_with(&conn.ep, &address, ctx.qual(0), DAT_TIMEOUT_INFINITE, &mut sent);
     sent.fill(0);
     let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
@@ -43,7 +43,7 @@ fn takes(ctx: &Ctx, size: usize) {
     let ia = ctx.ia();
     let (conn, requests) = (Conn::unconnected(&ia, &Setup::default()), ia.evd(8, DAT_EVD_CR_FLAG));
     let psp = ia.psp(ctx.qual(0), &requests);
-    ctx.tell_address(&ia);
+    ctx.send_address(&ia);
     let cr = expect_cr(requests.h()).cr_handle;
     let param: DAT_CR_PARAM = filled(|out| dat_cr_query(cr, DAT_CR_FIELD_ALL, out));
     expect_data(&bytes_at(param.private_data, param.private_data_size as usize), &data(size, 1));
@@ -59,7 +59,7 @@ fn takes(ctx: &Ctx, size: usize) {
 
 fn sends_private(ctx: &Ctx) {
     let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
-    let address = ctx.hear_address();
+    let address = ctx.receive_address();
     connect_with(&conn.ep, &address, ctx.qual(0), DAT_TIMEOUT_INFINITE, &mut data(32, 1));
     let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
     expect_data(&event.private_data(), &[&[0xee; 8][..], &data(32, 1)[8..]].concat());
@@ -70,7 +70,7 @@ fn edits_private(ctx: &Ctx) {
     let ia = ctx.ia();
     let (conn, requests) = (Conn::unconnected(&ia, &Setup::default()), ia.evd(8, DAT_EVD_CR_FLAG));
     let psp = ia.psp(ctx.qual(0), &requests);
-    ctx.tell_address(&ia);
+    ctx.send_address(&ia);
     let cr = expect_cr(requests.h()).cr_handle;
     let param: DAT_CR_PARAM = filled(|out| dat_cr_query(cr, DAT_CR_FIELD_ALL, out));
     write_at(param.private_data, &[0xee; 8]);
@@ -84,7 +84,7 @@ fn active_size(ctx: &Ctx) {
     let ia = ctx.ia();
     for size in [0, 36] {
         let conn = Conn::unconnected(&ia, &Setup::default());
-        let address = ctx.hear_address();
+        let address = ctx.receive_address();
         connect_with(&conn.ep, &address, ctx.qual(0), DAT_TIMEOUT_INFINITE, &mut data(48, 1));
         let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
         expect_data(&event.private_data(), &data(size, 2));
@@ -97,7 +97,7 @@ fn passive_size(ctx: &Ctx) {
     for size in [0, 36] {
         let (conn, requests) = (Conn::unconnected(&ia, &Setup::default()), ia.evd(8, DAT_EVD_CR_FLAG));
         let psp = ia.psp(ctx.qual(0), &requests);
-        ctx.tell_address(&ia);
+        ctx.send_address(&ia);
         let mut answer = data(size, 2);
         let pointer = if size == 0 { null_mut() } else { answer.as_mut_ptr().cast() };
         ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, conn.ep.h(), size as DAT_COUNT, pointer));
@@ -111,7 +111,7 @@ fn passive_size(ctx: &Ctx) {
 /// Connects twice: with an EP that keeps the acceptor's busy, and with one that has to wait.
 fn is_accepted_late(ctx: &Ctx) {
     let ia = ctx.ia();
-    let address = ctx.hear_address();
+    let address = ctx.receive_address();
     let (first, second) = (Conn::unconnected(&ia, &Setup::default()), Conn::unconnected(&ia, &Setup::default()));
     connect_to(&first.ep, &address, ctx.qual(0));
     first.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
@@ -127,7 +127,7 @@ fn is_accepted_late(ctx: &Ctx) {
 
 /// Accepts the first request, and fails to accept the second into the same EP.
 fn fail_to_accept(ctx: &Ctx, ia: &Ia, requests: &Evd, conn: &Conn) -> DAT_CR_HANDLE {
-    ctx.tell_address(ia);
+    ctx.send_address(ia);
     ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, conn.ep.h(), 0, null_mut()));
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     let cr = expect_cr(requests.h()).cr_handle;
@@ -202,7 +202,7 @@ fn fails_under_questions(ctx: &Ctx) {
 
 fn waits_for_the_accept(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (waits, address) = (Conn::unconnected(&ia, &Setup::default()), ctx.hear_address());
+    let (waits, address) = (Conn::unconnected(&ia, &Setup::default()), ctx.receive_address());
     connect_to(&waits.ep, &address, ctx.qual(0));
     ctx.meet();
     for _ in 0..10 {
@@ -222,7 +222,7 @@ fn accepts_last(ctx: &Ctx) {
     let ia = ctx.ia();
     let (late, requests) = (ia.evd(8, DAT_EVD_CR_FLAG), ia.evd(8, DAT_EVD_CR_FLAG));
     let psps = [ia.psp(ctx.qual(0), &late), ia.psp(ctx.qual(1), &requests)];
-    ctx.tell_address(&ia);
+    ctx.send_address(&ia);
     let cr = expect_cr(late.h()).cr_handle;
     ctx.meet();
     for _ in 0..10 {
@@ -243,7 +243,7 @@ const LIMITS: [DAT_TIMEOUT; 4] = [10_000_000, 100_000_000, DAT_TIMEOUT_INFINITE 
 
 fn connects_with_limits(ctx: &Ctx) {
     let ia = ctx.ia();
-    let address = ctx.hear_address();
+    let address = ctx.receive_address();
     for limit in LIMITS {
         let conn = Conn::unconnected(&ia, &Setup::default());
         connect_with(&conn.ep, &address, ctx.qual(0), limit, &mut []);
@@ -256,7 +256,7 @@ fn accepts_each(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let psp = ia.psp(ctx.qual(0), &requests);
-    ctx.tell_address(&ia);
+    ctx.send_address(&ia);
     for _ in LIMITS {
         let conn = Conn::unconnected(&ia, &Setup::default());
         ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, conn.ep.h(), 0, null_mut()));
@@ -274,8 +274,8 @@ fn crosses(ctx: &Ctx) {
     conn.ep = ia.ep(&conn.pz, &conn.recv, &conn.request, &both);
     let (own, other) = if ctx.is_near() { (0, 1) } else { (1, 0) };
     let psp = ia.psp(ctx.qual(own), &both);
-    ctx.tell_address(&ia);
-    let address = ctx.hear_address();
+    ctx.send_address(&ia);
+    let address = ctx.receive_address();
     connect_to(&conn.ep, &address, ctx.qual(other));
     let cr = expect_cr(both.h()).cr_handle;
     ctx.meet();

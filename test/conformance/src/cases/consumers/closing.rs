@@ -14,7 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 13": consumers_13_client_of_dtest => pair(dtest_client, dtest_server),
         "spec/consumers 14": consumers_14_leaves_everything_behind => pair(leaves_all, sees_an_orderly_end).only_two(),
         "spec/consumers 14": consumers_14_refused_close_leaves_all_handles,
-        "spec/consumers 14": consumers_14_abrupt_close_after_a_partial_clean_up => pair(cleans_partly, hears_it),
+        "spec/consumers 14": consumers_14_abrupt_close_after_a_partial_clean_up => pair(cleans_partly, gets_event),
         "spec/consumers 15": consumers_15_progress_thread_is_cancelled => pair(cancels_its_thread, connects_to_it),
         "spec/consumers 15": consumers_15_cancelled_while_connected => pair(cancels_after_events, connects_and_sends),
         "spec/endpoints 5.7": consumers_reset_cycle_of_dapltest => pair(resets_and_connects, resets_and_accepts).limit(40),
@@ -56,14 +56,14 @@ fn six(ctx: &Ctx) -> (Ia, Pz, [Evd; 2], Evd, Vec<Ep>) {
     let events = ia.evd(16, DAT_EVD_CONNECTION_FLAG);
     let eps: Vec<Ep> = (0..6).map(|_| ia.ep(&pz, &dtos, &dtos, &events)).collect();
     if ctx.is_near() {
-        let address = ctx.hear_address();
+        let address = ctx.receive_address();
         for ep in &eps {
             let (pointer, no_limit, flags) = (address.pointer(), DAT_TIMEOUT_INFINITE, DAT_CONNECT_DEFAULT_FLAG);
             ok(dat_ep_connect(ep.h(), pointer, ctx.qual(0), no_limit, 0, null_mut(), DAT_QOS_BEST_EFFORT, flags));
         }
     } else {
         let psp = ia.psp(ctx.qual(0), &requests);
-        ctx.tell_address(&ia);
+        ctx.send_address(&ia);
         eps.iter().for_each(|ep| ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, ep.h(), 0, null_mut())));
         psp.free();
     }
@@ -198,7 +198,7 @@ fn cleans_partly(ctx: &Ctx) {
     for order in 0..3 {
         let ia = Ia::open(&ctx.provider, 8);
         let conn = Conn::unconnected(&ia, &Setup::default());
-        conn.connect(&ctx.hear_address(), ctx.qual(0));
+        conn.connect(&ctx.receive_address(), ctx.qual(0));
         conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
         let memory = conn.memory(64);
         conn.post_recv(1, memory.segment(0, 64));
@@ -230,11 +230,11 @@ fn cleans_partly(ctx: &Ctx) {
     }
 }
 
-fn hears_it(ctx: &Ctx) {
+fn gets_event(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..3 {
         let conn = Conn::unconnected(&ia, &Setup::default());
-        conn.listen(ctx.qual(0), || ctx.tell_address(&ia));
+        conn.listen(ctx.qual(0), || ctx.send_address(&ia));
         conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
         conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
     }
@@ -250,7 +250,7 @@ fn cancels_its_thread(ctx: &Ctx) {
     let mut conn = Conn::unconnected(&ia, &Setup::default());
     conn.ep = ia.ep(&conn.pz, &conn.recv, &conn.request, &both);
     let psp = ia.psp(ctx.qual(0), &both);
-    ctx.tell_address(&ia);
+    ctx.send_address(&ia);
     ok(dat_cr_accept(expect_cr(both.h()).cr_handle, conn.ep.h(), 0, null_mut()));
     expect_conn(both.h(), conn.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
     Cancellable::on_evd(both.h()).cancel();
@@ -263,7 +263,7 @@ fn cancels_its_thread(ctx: &Ctx) {
 
 fn connects_to_it(ctx: &Ctx) {
     let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
-    conn.connect(&ctx.hear_address(), ctx.qual(0));
+    conn.connect(&ctx.receive_address(), ctx.qual(0));
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     ctx.meet();
     conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
@@ -301,7 +301,7 @@ const CYCLES: u64 = 25;
 
 fn resets_and_connects(ctx: &Ctx) {
     let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
-    let address = ctx.hear_address();
+    let address = ctx.receive_address();
     let memory = conn.memory(64);
     for cycle in 0..CYCLES {
         conn.post_recv(cycle, memory.segment(0, 64));
@@ -321,7 +321,7 @@ fn resets_and_accepts(ctx: &Ctx) {
     let (conn, requests) = (Conn::unconnected(&ia, &Setup::default()), ia.evd(8, DAT_EVD_CR_FLAG));
     let memory = conn.memory(64);
     let psp = ia.psp(ctx.qual(0), &requests);
-    ctx.tell_address(&ia);
+    ctx.send_address(&ia);
     for cycle in 0..CYCLES {
         conn.post_recv(cycle, memory.segment(0, 64));
         conn.post_recv(cycle + CYCLES, memory.segment(0, 64));

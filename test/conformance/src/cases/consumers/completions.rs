@@ -10,7 +10,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/consumers 18": consumers_18_fifty_thousand_suppressed => pair(suppresses, sinks_writes).limit(60),
         "spec/consumers 18": consumers_18_suppressed_sends_between_two_signalled => pair(suppresses_sends, receives_all).limit(60),
-        "spec/consumers 18": consumers_18_suppressed_failure_is_told => pair(fails_suppressed, sinks_writes),
+        "spec/consumers 18": consumers_18_suppressed_failure_is_reported => pair(fails_suppressed, sinks_writes),
         "spec/consumers 18": consumers_18_unsignalled_ep => pair(unsignalled, receives_three),
         "spec/consumers 19": consumers_19_empty_messages_keep_the_order => pair(interleaves_empty, takes_interleaved),
         "spec/consumers 23": consumers_23_ep_handle_is_the_first_field => pair(looks_first, looks_first),
@@ -29,7 +29,7 @@ fn post_when_room(post: impl Fn() -> DAT_RETURN) {
 fn suppresses(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(8);
-    let target = ctx.hear_target();
+    let target = ctx.receive_target();
     let write = |flags| dat_ep_post_rdma_write(conn.ep.h(), 1, &mut memory.segment(0, 8), cookie(1), &target, flags);
     for _ in 0..50_000 {
         post_when_room(|| write(DAT_COMPLETION_SUPPRESS_FLAG));
@@ -43,7 +43,7 @@ fn suppresses(ctx: &Ctx) {
 fn sinks_writes(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(8);
-    ctx.tell_target(memory.target(0, 8));
+    ctx.send_target(memory.target(0, 8));
     ctx.meet();
 }
 
@@ -76,7 +76,7 @@ fn receives_all(ctx: &Ctx) {
 fn fails_suppressed(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(8);
-    let target = ctx.hear_target();
+    let target = ctx.receive_target();
     let beyond = DAT_RMR_TRIPLET { target_address: target.target_address + 4, ..target };
     let flags = DAT_COMPLETION_SUPPRESS_FLAG;
     ok(dat_ep_post_rdma_write(conn.ep.h(), 1, &mut memory.segment(0, 8), cookie(5), &beyond, flags));
@@ -144,9 +144,9 @@ fn looks_first(ctx: &Ctx) {
     let own = (conn.ep.h().expose_provenance() as u64).to_ne_bytes().to_vec();
     ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
     if ctx.is_near() {
-        conn.connect(&ctx.hear_address(), ctx.qual(0));
+        conn.connect(&ctx.receive_address(), ctx.qual(0));
     } else {
-        conn.listen(ctx.qual(0), || ctx.tell_address(&ia));
+        conn.listen(ctx.qual(0), || ctx.send_address(&ia));
     }
     assert_eq!(first(expect_event(conn.events.h(), SOON)), own, "of a connection event");
     ok(dat_ep_post_send(conn.ep.h(), 0, null_mut(), cookie(2), DAT_COMPLETION_DEFAULT_FLAG));

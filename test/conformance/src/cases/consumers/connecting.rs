@@ -72,7 +72,7 @@ fn rank_qual(ctx: &Ctx, n: u64) -> DAT_CONN_QUAL {
 
 fn connects_to_rank(ctx: &Ctx) {
     let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
-    connect_to(&conn.ep, &ctx.hear_address(), rank_qual(ctx, 0));
+    connect_to(&conn.ep, &ctx.receive_address(), rank_qual(ctx, 0));
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     ctx.meet();
 }
@@ -83,7 +83,7 @@ fn listens_as_rank(ctx: &Ctx) {
     let psp = ia.psp(rank_qual(ctx, 0), &requests);
     let param: DAT_PSP_PARAM = filled(|out| dat_psp_query(psp.h(), DAT_PSP_FIELD_ALL, out));
     assert_eq!(param.conn_qual, rank_qual(ctx, 0));
-    ctx.tell_address(&ia);
+    ctx.send_address(&ia);
     let arrival = expect_cr(requests.h());
     assert_eq!(arrival.conn_qual, rank_qual(ctx, 0), "all 64 bits");
     ok(dat_cr_accept(arrival.cr_handle, conn.ep.h(), 0, null_mut()));
@@ -136,7 +136,7 @@ fn consumers_6_any_qualifier_fits_16_bits(ctx: &Ctx) {
 
 fn connects_to_any(ctx: &Ctx) {
     let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
-    let (address, port) = (ctx.hear_address(), ctx.hear_number() as u16);
+    let (address, port) = (ctx.receive_address(), ctx.receive_number() as u16);
     connect_to(&conn.ep, &address, port.into());
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     ctx.meet();
@@ -147,8 +147,8 @@ fn listens_on_any(ctx: &Ctx) {
     let conn = Conn::unconnected(&ia, &Setup::default());
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let (psp, qual) = any_psp(&ia, &requests);
-    ctx.tell_address(&ia);
-    ctx.tell_number(qual);
+    ctx.send_address(&ia);
+    ctx.send_number(qual);
     ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, conn.ep.h(), 0, null_mut()));
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     ctx.meet();
@@ -172,7 +172,7 @@ fn consumers_7_address_is_sixteen_bytes(ctx: &Ctx) {
     assert_eq!(bytes.len(), 16, "programs copy so many");
     assert_eq!(bytes[..2], (libc::AF_INET as u16).to_ne_bytes());
     assert_eq!(bytes[8..], [0; 8], "the padding is defined");
-    assert_ne!(bytes[4..8], [0; 4], "it is somebody's address");
+    assert_ne!(bytes[4..8], [0; 4], "a specific address");
 }
 
 fn consumers_7_address_stays_until_close(ctx: &Ctx) {

@@ -14,7 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 2": consumers_2_last_byte_is_last => pair(writes_sizes, watches_sizes).limit(40),
         "spec/consumers 2": consumers_2_write_over_several_segments => pair(gathers, watches_gathered),
         "spec/consumers 2": consumers_2_completion_no_later_than_the_last_byte => pair(sends_sizes, spins_then_dequeues).limit(40),
-        "spec/consumers 3": consumers_3_tells_over_another_connection => pair(writes_then_tells, frees_at_once).limit(40),
+        "spec/consumers 3": consumers_3_reports_over_another_connection => pair(writes_then_tells, frees_at_once).limit(40),
         "spec/consumers 4": consumers_4_sends_before_any_receive => pair(sends_early, receives_late),
         "spec/consumers 4": consumers_4_both_send_before_any_receive => pair(both_early, both_early),
         "spec/consumers 4": consumers_4_writes_go_on_behind_other_traffic => pair(holds_near, holds_far),
@@ -27,23 +27,23 @@ pub(crate) fn cases() -> Vec<Case> {
 fn writes_marks(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(4096);
-    let target = ctx.hear_target();
+    let target = ctx.receive_target();
     for round in 1..=50 {
         memory.fill(round);
         conn.post_write(round.into(), memory.segment(0, 4096), target);
         expect_dto(conn.request.h(), round.into(), DAT_DTO_SUCCESS, 4096);
-        ctx.hear();
+        ctx.receive();
     }
 }
 
 fn spins_on_marks(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(4096);
-    ctx.tell_target(memory.target(0, 4096));
+    ctx.send_target(memory.target(0, 4096));
     for round in 1..=50 {
         memory.spin_for(4095, round);
         memory.expect_all(0, 4096, round);
-        ctx.tell("seen");
+        ctx.send("seen");
     }
 }
 
@@ -56,9 +56,9 @@ fn eager_ring(ctx: &Ctx) {
     let conn = ctx.connect();
     let (ring, out) = (conn.memory(SLOTS * SLOT), conn.memory(SLOTS * SLOT));
     let (credits, own) = (conn.memory(8), conn.memory(8));
-    ctx.tell_target(ring.target(0, SLOTS * SLOT));
-    ctx.tell_target(credits.target(0, 8));
-    let (to_ring, to_credits) = (ctx.hear_target(), ctx.hear_target());
+    ctx.send_target(ring.target(0, SLOTS * SLOT));
+    ctx.send_target(credits.target(0, 8));
+    let (to_ring, to_credits) = (ctx.receive_target(), ctx.receive_target());
     let write = |from: DAT_LMR_TRIPLET, to: DAT_RMR_TRIPLET| {
         let (ep, flags) = (conn.ep.h(), DAT_COMPLETION_SUPPRESS_FLAG);
         until(|| {
@@ -96,7 +96,7 @@ fn eager_ring(ctx: &Ctx) {
 fn writes_and_reads_back(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(2000);
-    let target = ctx.hear_target();
+    let target = ctx.receive_target();
     for round in 1..20 {
         memory.write_pattern(0, 1000, round);
         conn.post_write(1, memory.segment(0, 1000), target);
@@ -111,7 +111,7 @@ fn writes_and_reads_back(ctx: &Ctx) {
 fn sits_still(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1000);
-    ctx.tell_target(memory.target(0, 1000));
+    ctx.send_target(memory.target(0, 1000));
     ctx.meet();
 }
 
@@ -120,7 +120,7 @@ const SIZES: [usize; 14] = [1, 2, 7, 63, 64, 65, 127, 4095, 4096, 4097, 65_535, 
 fn writes_sizes(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1 << 20);
-    let target = ctx.hear_target();
+    let target = ctx.receive_target();
     let mut mark = 0;
     for _ in 0..3 {
         for size in SIZES {
@@ -128,7 +128,7 @@ fn writes_sizes(ctx: &Ctx) {
             memory.fill(mark);
             conn.post_write(1, memory.segment(0, size), target);
             expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, size as u64);
-            ctx.hear();
+            ctx.receive();
         }
     }
 }
@@ -136,14 +136,14 @@ fn writes_sizes(ctx: &Ctx) {
 fn watches_sizes(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1 << 20);
-    ctx.tell_target(memory.target(0, 1 << 20));
+    ctx.send_target(memory.target(0, 1 << 20));
     let mut mark = 0;
     for _ in 0..3 {
         for size in SIZES {
             mark += 1;
             memory.spin_for(size - 1, mark);
             memory.expect_all(0, size, mark);
-            ctx.tell("seen");
+            ctx.send("seen");
         }
     }
 }
@@ -151,24 +151,24 @@ fn watches_sizes(ctx: &Ctx) {
 fn gathers(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(8192);
-    let target = ctx.hear_target();
+    let target = ctx.receive_target();
     for round in 1..=20 {
         memory.fill(round);
         let mut list = [memory.segment(0, 1500), memory.segment(3000, 1), memory.segment(4000, 2000)];
         let flags = DAT_COMPLETION_SUPPRESS_FLAG;
         ok(dat_ep_post_rdma_write(conn.ep.h(), 3, list.as_mut_ptr(), cookie(1), &target, flags));
-        ctx.hear();
+        ctx.receive();
     }
 }
 
 fn watches_gathered(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(8192);
-    ctx.tell_target(memory.target(0, 64));
+    ctx.send_target(memory.target(0, 64));
     for round in 1..=20 {
         memory.spin_for(3500, round);
         memory.expect_all(0, 3501, round);
-        ctx.tell("seen");
+        ctx.send("seen");
     }
     memory.expect_all(3501, 100, 0);
 }
@@ -177,7 +177,7 @@ fn sends_sizes(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1 << 20);
     for (round, size) in SIZES.into_iter().enumerate() {
-        ctx.hear();
+        ctx.receive();
         memory.fill(round as u8 + 1);
         conn.post_send(1, memory.segment(0, size));
         expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, size as u64);
@@ -190,7 +190,7 @@ fn spins_then_dequeues(ctx: &Ctx) {
     let memory = conn.memory(1 << 20);
     for (round, size) in SIZES.into_iter().enumerate() {
         conn.post_recv(9, memory.segment(0, 1 << 20));
-        ctx.tell("post");
+        ctx.send("post");
         memory.spin_for(size - 1, round as u8 + 1);
         let event = dequeue(conn.recv.h()).expect("the completion is there when the last byte is");
         check_dto(&event.dto(), 9, DAT_DTO_SUCCESS, size as u64);
@@ -211,7 +211,7 @@ fn writes_then_tells(ctx: &Ctx) {
     let memory = data.memory(1 << 18);
     for round in 0..ROUNDS {
         memory.write_pattern(0, 1 << 18, round as u8);
-        data.post_write(round, memory.segment(0, 1 << 18), ctx.hear_target());
+        data.post_write(round, memory.segment(0, 1 << 18), ctx.receive_target());
         expect_dto(data.request.h(), round, DAT_DTO_SUCCESS, 1 << 18);
         ok(dat_ep_post_send(control.ep.h(), 0, null_mut(), cookie(round), DAT_COMPLETION_DEFAULT_FLAG));
     }
@@ -223,7 +223,7 @@ fn frees_at_once(ctx: &Ctx) {
     for round in 0..ROUNDS {
         let mut memory = data.memory(1 << 18);
         ok(dat_ep_post_recv(control.ep.h(), 0, null_mut(), cookie(round), DAT_COMPLETION_DEFAULT_FLAG));
-        ctx.tell_target(memory.target(0, 1 << 18));
+        ctx.send_target(memory.target(0, 1 << 18));
         expect_dto(control.recv.h(), round, DAT_DTO_SUCCESS, 0);
         memory.deregister();
         memory.expect_pattern(0, 1 << 18, round as u8);
@@ -312,10 +312,10 @@ fn one_evd(ctx: &Ctx) {
     (0..16).for_each(recv);
     let psp = (!ctx.is_near()).then(|| ia.psp(ctx.qual(0), &all));
     if psp.is_some() {
-        ctx.tell_address(&ia);
+        ctx.send_address(&ia);
         ok(dat_cr_accept(expect_cr(all.h()).cr_handle, ep.h(), 0, null_mut()));
     } else {
-        let (address, no_limit) = (ctx.hear_address(), DAT_TIMEOUT_INFINITE);
+        let (address, no_limit) = (ctx.receive_address(), DAT_TIMEOUT_INFINITE);
         let (pointer, flags) = (address.pointer(), DAT_CONNECT_DEFAULT_FLAG);
         ok(dat_ep_connect(ep.h(), pointer, ctx.qual(0), no_limit, 0, null_mut(), DAT_QOS_BEST_EFFORT, flags));
     }
@@ -343,9 +343,9 @@ fn many_eps(ctx: &Ctx) {
     let eps: Vec<Ep> = (0..8).map(|_| ia.ep(&pz, &dtos, &dtos, &both)).collect();
     let psp = (!ctx.is_near()).then(|| ia.psp(ctx.qual(0), &both));
     if psp.is_some() {
-        ctx.tell_address(&ia);
+        ctx.send_address(&ia);
     }
-    let address = ctx.is_near().then(|| ctx.hear_address());
+    let address = ctx.is_near().then(|| ctx.receive_address());
     for ep in &eps {
         ok(dat_ep_post_recv(ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
         if let Some(address) = &address {
@@ -379,9 +379,9 @@ fn mixed_flags(ctx: &Ctx) {
     conn.ep = ia.ep_with(&conn.pz, &conn.recv, &conn.recv, &conn.events, &attr);
     ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
     if ctx.is_near() {
-        conn.connect(&ctx.hear_address(), ctx.qual(0));
+        conn.connect(&ctx.receive_address(), ctx.qual(0));
     } else {
-        conn.listen(ctx.qual(0), || ctx.tell_address(&ia));
+        conn.listen(ctx.qual(0), || ctx.send_address(&ia));
     }
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     ok(dat_ep_post_send(conn.ep.h(), 0, null_mut(), cookie(2), DAT_COMPLETION_UNSIGNALLED_FLAG));

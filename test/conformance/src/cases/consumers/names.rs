@@ -91,7 +91,7 @@ fn consumers_20_list_gives_no_more_than_asked_for(ctx: &Ctx) {
 }
 
 fn consumers_20_list_of_an_empty_registry(ctx: &Ctx) {
-    registry(ctx, "# nobody\n");
+    registry(ctx, "# none\n");
     assert_eq!(list(4), (0, vec![]));
 }
 

@@ -10,13 +10,13 @@ use super::scene::{Request, silent_listener};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/endpoints 5.1": ep_create_looks_at_handles_before_pointers_in_order,
+        "spec/endpoints 5.1": ep_create_checks_handles_before_pointers_in_order,
         "spec/endpoints 5.1": ep_create_wants_the_connection_flag_of_the_connect_evd,
         "spec/endpoints 5.1": ep_create_wants_the_dto_flag_of_the_recv_evd,
         "spec/endpoints 5.1": ep_create_wants_the_dto_flag_of_the_request_evd,
         "spec/endpoints 5.1": ep_create_without_out_pointer_is_arg7,
         "spec/endpoints 5.1": ep_create_with_misaligned_attributes_is_arg6,
-        "spec/endpoints 5.1": ep_create_tells_of_no_room_for_the_handle_before_bad_attributes,
+        "spec/endpoints 5.1": ep_create_reports_a_missing_out_pointer_before_bad_attributes,
         "spec/endpoints 5.1": ep_create_refused_holds_no_object,
         "spec/endpoints 5.1": ep_create_by_default_has_the_attributes_of_the_book,
         "spec/endpoints 13.15": ep_create_with_a_freed_pz_is_invalid_handle,
@@ -29,7 +29,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 13.18": ep_create_takes_attributes_of_zeros_with_counts_only,
         "spec/endpoints 5.1": ep_create_clamps_recv_dtos_to_the_limit,
         "spec/endpoints 5.1": ep_create_clamps_request_dtos_to_the_limit,
-        "spec/endpoints 5.1": ep_create_stores_what_it_was_asked_for,
+        "spec/endpoints 5.1": ep_create_stores_requested_attributes,
         "spec/endpoints 5.1": ep_create_needs_no_evd_to_take_receives,
         "spec/endpoints 5.1": ep_create_without_pz_cannot_connect,
         "spec/endpoints 5.1": ep_create_without_pz_takes_no_receive,
@@ -137,7 +137,7 @@ fn takes(ctx: &Ctx, change: Spoil) {
     assert_eq!(numbers(&ep.param().ep_attr), numbers(&attr), "what was asked for is shown");
 }
 
-fn ep_create_looks_at_handles_before_pointers_in_order(ctx: &Ctx) {
+fn ep_create_checks_handles_before_pointers_in_order(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let Parts { connect, request, recv, pz, ia } = &parts;
     let bad = ia.h(); // no handle of any object but the IA
@@ -177,7 +177,7 @@ fn ep_create_with_misaligned_attributes_is_arg6(ctx: &Ctx) {
     bad_arg(untouched(|ep| parts.create(odd, ep)), 6);
 }
 
-fn ep_create_tells_of_no_room_for_the_handle_before_bad_attributes(ctx: &Ctx) {
+fn ep_create_reports_a_missing_out_pointer_before_bad_attributes(ctx: &Ctx) {
     let attr = DAT_EP_ATTR { service_type: 7, ..ep_attr() };
     bad_arg(Parts::new(ctx).create(&attr, null_mut()), 7);
 }
@@ -325,7 +325,7 @@ fn ep_create_clamps_request_dtos_to_the_limit(ctx: &Ctx) {
     assert_eq!(ep.param().ep_attr.max_request_dtos, parts.ia.attr().max_dto_per_ep);
 }
 
-fn ep_create_stores_what_it_was_asked_for(ctx: &Ctx) {
+fn ep_create_stores_requested_attributes(ctx: &Ctx) {
     let attr = DAT_EP_ATTR {
         max_message_size: 12345,
         max_rdma_size: 54321,

@@ -104,7 +104,7 @@ fn reset_without_pz_stays_without(ctx: &Ctx) {
 }
 
 fn cycle_near(ctx: &Ctx) {
-    let address = ctx.hear_address();
+    let address = ctx.receive_address();
     for round in 0..100 {
         let conn = Conn::alone(ctx);
         post_empty_recv(&conn, 1);
@@ -122,7 +122,7 @@ fn cycle_far(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     (1..=2).for_each(|id| post_empty_recv(&conn, id));
-    ctx.tell_address(&conn.ia);
+    ctx.send_address(&conn.ia);
     for _ in 0..100 {
         Request::arrives(&requests).accept(&conn.ep);
         conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
@@ -142,7 +142,7 @@ const CONNECTS: u32 = 1000;
 
 fn thousand_near(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    let address = ctx.hear_address();
+    let address = ctx.receive_address();
     for _ in 0..CONNECTS {
         conn.connect(&address, ctx.qual(0));
         conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
@@ -154,7 +154,7 @@ fn thousand_near(ctx: &Ctx) {
 fn thousand_far(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
-    ctx.tell_address(&conn.ia);
+    ctx.send_address(&conn.ia);
     for _ in 0..CONNECTS {
         Request::arrives(&requests).accept(&conn.ep);
         conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);

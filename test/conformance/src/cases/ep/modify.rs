@@ -14,7 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/endpoints 5.3": ep_modify_without_a_record_is_arg3,
         "spec/endpoints 5.3": ep_modify_of_nothing_changes_nothing,
-        "spec/endpoints 5.3": ep_modify_tells_of_read_only_fields_before_the_state,
+        "spec/endpoints 5.3": ep_modify_reports_read_only_fields_before_the_state,
         "spec/endpoints 13.23": ep_modify_takes_dtos_whatever_evd_the_record_names,
         "spec/endpoints 5.3": ep_modify_without_an_evd_takes_its_dtos_away,
         "spec/endpoints 5.3": ep_modify_refused_holds_no_object,
@@ -338,7 +338,7 @@ fn ep_modify_of_nothing_changes_nothing(ctx: &Ctx) {
     assert_eq!(shape(ep.h()), before);
 }
 
-fn ep_modify_tells_of_read_only_fields_before_the_state(ctx: &Ctx) {
+fn ep_modify_reports_read_only_fields_before_the_state(ctx: &Ctx) {
     let (near, _far) = ctx.loopback();
     let param = near.ep.param();
     bad_arg(dat_ep_modify(near.ep.h(), DAT_EP_FIELD_EP_STATE | DAT_EP_FIELD_PZ_HANDLE, &param), 2);

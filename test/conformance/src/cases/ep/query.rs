@@ -14,7 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.2": ep_query_of_nothing_writes_nothing,
         "spec/endpoints 5.2": ep_query_of_unknown_bits_writes_nothing,
         "spec/endpoints 5.2": ep_query_takes_unknown_bits_beside_known_ones,
-        "spec/endpoints 5.2": ep_query_tells_the_objects_in_use,
+        "spec/endpoints 5.2": ep_query_returns_the_objects_in_use,
         "spec/endpoints 5.2": ep_query_remote_address_is_forgotten_by_a_reset,
         "spec/endpoints 5.2": ep_query_remote_address_outlives_the_connection,
         "spec/endpoints 5.2": ep_query_keeps_a_wide_qualifier => local(keeps_a_wide_qualifier),
@@ -76,7 +76,7 @@ fn one_bit_writes_all(ctx: &Ctx, mask: DAT_EP_PARAM_MASK) {
     assert_eq!(numbers(&param.ep_attr), numbers(&ep.param().ep_attr));
 }
 
-fn ep_query_tells_the_objects_in_use(ctx: &Ctx) {
+fn ep_query_returns_the_objects_in_use(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let param = parts.ep(&ep_attr()).param();
     assert_eq!(param.ia_handle, parts.ia.h());
@@ -100,7 +100,7 @@ fn addresses(_ctx: &Ctx, at: State, scene: &Scene) {
     assert!(!param.remote_ia_address_ptr.is_null(), "storage of the EP's own, always");
     let remote = address_at(param.remote_ia_address_ptr);
     match at {
-        State::Unconnected | State::Reserved => assert_eq!(remote[..2], [0, 0], "nobody yet"),
+        State::Unconnected | State::Reserved => assert_eq!(remote[..2], [0, 0], "no peer yet"),
         _ => assert_eq!(host(&remote), host(&address_at(own)), "the peer's"),
     }
 }

@@ -310,8 +310,8 @@ fn signal(name: &str, id: u64) {
 /// Connects to `completing` and lets itself be stopped.
 fn stopped_requester(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    conn.connect(&ctx.hear_address(), ctx.qual(0));
-    ctx.tell_number(std::process::id().into());
+    conn.connect(&ctx.receive_address(), ctx.qual(0));
+    ctx.send_number(std::process::id().into());
     ctx.meet();
 }
 
@@ -319,9 +319,9 @@ fn stopped_requester(ctx: &Ctx) {
 pub(crate) fn completing(ctx: &Ctx) -> (Scene, Stopped) {
     let scene = Scene::unconnected(&ctx.ia());
     let psp = scene.own.ia.psp(ctx.qual(0), &scene.requests);
-    ctx.tell_address(&scene.own.ia);
+    ctx.send_address(&scene.own.ia);
     let request = Request::arrives(&scene.requests);
-    let stopped = Stopped::process(ctx.hear_number());
+    let stopped = Stopped::process(ctx.receive_number());
     let answered = Some(Handle::of(request.h()));
     request.accept(&scene.own.ep);
     drop(psp);

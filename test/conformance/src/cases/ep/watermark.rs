@@ -12,15 +12,15 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 5.6": watermark_that_is_none,
         "spec/events 5.6": watermark_in_any_state,
         "spec/events 5.6": watermark_soft_on_posted_receives,
-        "spec/events 5.6": watermark_soft_is_told_at_once,
-        "spec/events 5.6": watermark_soft_is_told_once_until_set_again,
+        "spec/events 5.6": watermark_soft_is_reported_at_once,
+        "spec/events 5.6": watermark_soft_is_reported_once_until_set_again,
         "spec/events 5.6": watermark_soft_is_not_of_an_attribute_without_a_queue,
-        "spec/events 5.6": watermark_soft_counts_only_what_is_outstanding,
+        "spec/events 5.6": watermark_soft_counts_outstanding_receives_only,
         "spec/events 5.6": watermark_hard_breaks_a_connection,
         "spec/events 5.6": watermark_hard_is_met_at_once,
         "spec/events 5.6": watermark_hard_armed_before_the_connection,
         "spec/events 5.6": watermark_hard_reached_exactly_breaks_nothing,
-        "spec/events 5.6": watermark_hard_alone_tells_no_soft_one,
+        "spec/events 5.6": watermark_hard_alone_reports_no_soft_one,
         "spec/events 5.6": watermark_both_at_once,
     ];
     all.into_iter().map(|case| case.needs(Need::Srq)).collect()
@@ -96,7 +96,7 @@ fn watermark_soft_on_posted_receives(ctx: &Ctx) {
     expect_soft(&conn.ia, &conn.ep);
 }
 
-fn watermark_soft_is_told_at_once(ctx: &Ctx) {
+fn watermark_soft_is_reported_at_once(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     post_recvs(&conn, 0..4);
     watch(&conn, 4, NONE);
@@ -105,7 +105,7 @@ fn watermark_soft_is_told_at_once(ctx: &Ctx) {
     expect_soft(&conn.ia, &conn.ep);
 }
 
-fn watermark_soft_is_told_once_until_set_again(ctx: &Ctx) {
+fn watermark_soft_is_reported_once_until_set_again(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     watch(&conn, 0, NONE);
     post_recvs(&conn, 0..4);
@@ -126,7 +126,7 @@ fn watermark_soft_is_not_of_an_attribute_without_a_queue(ctx: &Ctx) {
     expect_silence(&conn.ia);
 }
 
-fn watermark_soft_counts_only_what_is_outstanding(ctx: &Ctx) {
+fn watermark_soft_counts_outstanding_receives_only(ctx: &Ctx) {
     let (near, far) = ctx.loopback();
     watch(&far, 1, NONE);
     for id in 0..10 {
@@ -194,7 +194,7 @@ fn watermark_hard_reached_exactly_breaks_nothing(ctx: &Ctx) {
     expect_nothing(far.events.h());
 }
 
-fn watermark_hard_alone_tells_no_soft_one(ctx: &Ctx) {
+fn watermark_hard_alone_reports_no_soft_one(ctx: &Ctx) {
     let (near, far) = ctx.loopback();
     watch(&far, NONE, 0);
     post_recvs(&far, 0..1);

@@ -17,9 +17,9 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.1": evd_create_without_flags_is_arg4,
         "spec/events 2.1": evd_create_unknown_flags_are_arg4,
         "spec/events 2.1": evd_create_without_out_pointer_is_arg5,
-        "spec/events 2.1": evd_create_looks_at_the_ia_before_the_length,
-        "spec/events 2.1": evd_create_looks_at_the_length_before_the_cno,
-        "spec/events 2.1": evd_create_looks_at_the_cno_before_the_flags,
+        "spec/events 2.1": evd_create_checks_the_ia_before_the_length,
+        "spec/events 2.1": evd_create_checks_the_length_before_the_cno,
+        "spec/events 2.1": evd_create_checks_the_cno_before_the_flags,
         "spec/events 2.1": evd_create_is_enabled_waitable_and_empty,
         "spec/events 2.1": evd_create_takes_a_reference_on_its_cno,
         "spec/events 1.2": evd_create_with_the_default_flags,
@@ -108,17 +108,17 @@ fn evd_create_without_out_pointer_is_arg5(ctx: &Ctx) {
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG5);
 }
 
-fn evd_create_looks_at_the_ia_before_the_length(_ctx: &Ctx) {
+fn evd_create_checks_the_ia_before_the_length(_ctx: &Ctx) {
     let code = untouched(|out| dat_evd_create(DAT_HANDLE_NULL, 0, DAT_HANDLE_NULL, 0, out));
     refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_IA);
 }
 
-fn evd_create_looks_at_the_length_before_the_cno(ctx: &Ctx) {
+fn evd_create_checks_the_length_before_the_cno(ctx: &Ctx) {
     let ia = ctx.ia();
     refused(create(&ia, 0, ia.pz().h(), 0), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
 }
 
-fn evd_create_looks_at_the_cno_before_the_flags(ctx: &Ctx) {
+fn evd_create_checks_the_cno_before_the_flags(ctx: &Ctx) {
     let ia = ctx.ia();
     refused(create(&ia, 8, ia.pz().h(), 0), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_CNO);
 }

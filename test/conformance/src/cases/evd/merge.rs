@@ -15,10 +15,10 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 1.3": evd_notify_threshold_above_one_is_refused_with_unsignalled,
         "spec/events 1.3": evd_notify_threshold_above_one_is_refused_with_solicited,
         "spec/events 1.3": evd_notify_threshold_works_with_plain_streams,
-        "spec/events 4.1": evd_notify_unsignalled_is_queued_and_wakes_nobody,
+        "spec/events 4.1": evd_notify_unsignalled_is_queued_and_wakes_no_waiter,
         "spec/events 1.3": evd_notify_next_notification_gives_the_oldest,
         "spec/events 1.3": evd_notify_wait_on_a_queue_with_silent_events_returns_at_once,
-        "spec/events 4.1": evd_notify_unsignalled_receive_wakes_nobody,
+        "spec/events 4.1": evd_notify_unsignalled_receive_wakes_no_waiter,
         "spec/events 4.1": evd_notify_solicited_wakes_only_when_asked,
         "spec/events 14": evd_notify_error_completions_always_notify,
         "spec/events 1.3": evd_notify_unsignalled_does_not_trigger_the_cno,
@@ -110,7 +110,7 @@ fn send(near: &Conn, far: &Conn, memory: (&Memory, &Memory), id: u64, flags: DAT
     expect_dto(far.recv.h(), id, DAT_DTO_SUCCESS, 8);
 }
 
-fn evd_notify_unsignalled_is_queued_and_wakes_nobody(ctx: &Ctx) {
+fn evd_notify_unsignalled_is_queued_and_wakes_no_waiter(ctx: &Ctx) {
     let (near, far) = ends(ctx, UNSIGNALLED, DEFAULT);
     let (here, there) = (near.memory(64), far.memory(64));
     let waiter = evd_waiter(near.request.h(), DAT_TIMEOUT_INFINITE, 1).inside(near.request.h()).asleep();
@@ -154,7 +154,7 @@ fn evd_notify_wait_on_a_queue_with_silent_events_returns_at_once(ctx: &Ctx) {
     check_dto(&data, 1, DAT_DTO_SUCCESS, 8);
 }
 
-fn evd_notify_unsignalled_receive_wakes_nobody(ctx: &Ctx) {
+fn evd_notify_unsignalled_receive_wakes_no_waiter(ctx: &Ctx) {
     let (near, far) = ends(ctx, DEFAULT, UNSIGNALLED);
     let (here, there) = (near.memory(64), far.memory(64));
     let (ep, evd) = (near.ep.h(), near.recv.h());
@@ -245,7 +245,7 @@ fn overflows(ctx: &Ctx) {
     let conn = Conn::on(&ia);
     let evd = ia.evd(1, DAT_EVD_CONNECTION_FLAG | DAT_EVD_SOFTWARE_FLAG);
     let ep = ia.ep(&conn.pz, &conn.recv, &conn.request, &evd);
-    let (address, nobody) = (ia.address(), ctx.qual(9));
+    let (address, unused) = (ia.address(), ctx.qual(9));
     let forever = DAT_TIMEOUT_INFINITE;
     let flags = DAT_CONNECT_DEFAULT_FLAG;
     let mut error = None;
@@ -257,12 +257,12 @@ fn overflows(ctx: &Ctx) {
         if error.is_some() {
             break;
         }
-        ok(dat_ep_connect(ep.h(), address.pointer(), nobody, forever, 0, null_mut(), DAT_QOS_BEST_EFFORT, flags));
+        ok(dat_ep_connect(ep.h(), address.pointer(), unused, forever, 0, null_mut(), DAT_QOS_BEST_EFFORT, flags));
         until(|| ep.state() == DAT_EP_STATE_DISCONNECTED);
         ok(dat_ep_reset(ep.h()));
     }
     let Some(error) = error.or_else(|| wait(ia.errors(), SOON)) else {
-        panic!("{MOST} events in an EVD of length 1, and nobody heard of it");
+        panic!("{MOST} events in an EVD of length 1, and no overflow was reported");
     };
     error.is(DAT_ASYNC_ERROR_EVD_OVERFLOW);
     let data = error.asynchronous();

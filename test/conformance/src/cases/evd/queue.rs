@@ -24,8 +24,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.6": evd_dequeue_of_a_dto_has_the_ep_first,
         "spec/events 1.1": evd_events_of_a_stream_keep_their_order,
         "spec/events 1.1": evd_events_come_once_to_many_threads,
-        "spec/events 1.1": evd_established_comes_before_the_first_receive => pair(speaks_at_once, hears_in_order),
-        "spec/events 1.1": evd_receives_come_before_disconnected => pair(sends_and_leaves, hears_all_before_the_end),
+        "spec/events 1.1": evd_established_comes_before_the_first_receive => pair(speaks_at_once, receives_in_order),
+        "spec/events 1.1": evd_receives_come_before_disconnected => pair(sends_and_leaves, receives_all_before_the_end),
         "spec/consumers 5": evd_takes_all_streams_at_once,
         "spec/events 2.6": evd_same_for_receives_and_requests,
         "spec/events 1.4": evd_smaller_than_the_posted_work_loses_nothing,
@@ -250,7 +250,7 @@ fn on_one_evd(ia: &Ia, length: DAT_COUNT) -> Conn {
 fn speaks_at_once(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let memory = conn.memory(64);
-    conn.connect(&ctx.hear_address(), ctx.qual(0));
+    conn.connect(&ctx.receive_address(), ctx.qual(0));
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     conn.post_send(1, memory.segment(0, 8));
     expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 8);
@@ -259,11 +259,11 @@ fn speaks_at_once(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn hears_in_order(ctx: &Ctx) {
+fn receives_in_order(ctx: &Ctx) {
     let conn = on_one_evd(&ctx.ia(), 8);
     let memory = conn.memory(64);
     conn.post_recv(2, memory.segment(0, 64));
-    conn.listen(ctx.qual(0), || ctx.tell_address(&conn.ia));
+    conn.listen(ctx.qual(0), || ctx.send_address(&conn.ia));
     ctx.meet();
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     expect_dto(conn.events.h(), 2, DAT_DTO_SUCCESS, 8);
@@ -285,13 +285,13 @@ fn sends_and_leaves(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn hears_all_before_the_end(ctx: &Ctx) {
+fn receives_all_before_the_end(ctx: &Ctx) {
     let conn = on_one_evd(&ctx.ia(), 32);
     let memory = conn.memory(64);
     for number in 0..8 {
         conn.post_recv(number, memory.segment(8 * number as usize, 8));
     }
-    conn.listen(ctx.qual(0), || ctx.tell_address(&conn.ia));
+    conn.listen(ctx.qual(0), || ctx.send_address(&conn.ia));
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     ctx.meet();
     ctx.meet();

@@ -9,7 +9,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.8": evd_resize_grows_and_the_query_shows_it,
         "spec/events 2.8": evd_resize_zero_or_less_is_arg2,
         "spec/events 2.8": evd_resize_beyond_the_adapter_is_arg2,
-        "spec/events 2.8": evd_resize_below_what_is_queued_is_refused,
+        "spec/events 2.8": evd_resize_below_the_queued_events_is_refused,
         "spec/events 2.8": evd_resize_loses_nothing_that_is_queued,
         "spec/events 2.8": evd_resize_smaller_that_still_fits_succeeds,
         "spec/events 2.8": evd_resize_of_the_async_evd,
@@ -61,7 +61,7 @@ fn evd_resize_beyond_the_adapter_is_arg2(ctx: &Ctx) {
     assert_eq!(evd.param().evd_qlen, length);
 }
 
-fn evd_resize_below_what_is_queued_is_refused(ctx: &Ctx) {
+fn evd_resize_below_the_queued_events_is_refused(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     let length = evd.param().evd_qlen;

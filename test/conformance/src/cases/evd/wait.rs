@@ -10,7 +10,7 @@ use crate::kit::*;
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/events 2.5": evd_wait_zero_timeout_is_timeout_expired,
-        "spec/events 2.5": evd_wait_zero_timeout_takes_what_is_there,
+        "spec/events 2.5": evd_wait_zero_timeout_takes_queued_events,
         "spec/events 2.5": evd_wait_time_out_is_not_early,
         "spec/events 2.5": evd_wait_time_out_says_how_many_are_queued,
         "spec/events 2.5": evd_wait_time_out_takes_nothing,
@@ -24,12 +24,12 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.5": evd_wait_refusals_in_their_order,
         "spec/events 2.5": evd_wait_gives_the_oldest_and_counts_the_rest,
         "spec/events 2.5": evd_wait_threshold_is_exact,
-        "spec/events 2.5": evd_wait_threshold_counts_what_was_there_before,
+        "spec/events 2.5": evd_wait_threshold_counts_earlier_events,
         "spec/events 2.5": evd_wait_second_waiter_is_refused,
         "spec/events 1.5": evd_wait_dequeue_beside_a_waiter_is_refused,
         "spec/events 1.5": evd_wait_dequeue_beside_a_waiter_is_refused_below_its_threshold,
         "spec/events 1.5": evd_wait_others_may_wait_after_it,
-        "spec/events 1.5": evd_wait_is_deaf_to_enable_disable_and_cno,
+        "spec/events 1.5": evd_wait_ignores_enable_disable_and_cno,
         "spec/events 2.5": evd_wait_unwaitable_at_the_call,
         "spec/events 2.5": evd_wait_unwaitable_even_with_events,
     ]
@@ -50,7 +50,7 @@ fn evd_wait_zero_timeout_is_timeout_expired(ctx: &Ctx) {
     }
 }
 
-fn evd_wait_zero_timeout_takes_what_is_there(ctx: &Ctx) {
+fn evd_wait_zero_timeout_takes_queued_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(4, SOFTWARE);
     evd.post(7);
@@ -217,7 +217,7 @@ fn evd_wait_threshold_is_exact(ctx: &Ctx) {
     }
 }
 
-fn evd_wait_threshold_counts_what_was_there_before(ctx: &Ctx) {
+fn evd_wait_threshold_counts_earlier_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     evd.post(1);
@@ -277,7 +277,7 @@ fn evd_wait_others_may_wait_after_it(ctx: &Ctx) {
     }
 }
 
-fn evd_wait_is_deaf_to_enable_disable_and_cno(ctx: &Ctx) {
+fn evd_wait_ignores_enable_disable_and_cno(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd(8, SOFTWARE);

@@ -19,7 +19,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 6.3": evd_wait_abrupt_close_aborts_a_waiter_on_the_async_evd,
         "spec/events 2.5": evd_wait_is_interrupted_by_a_signal,
         "spec/events 2.5": evd_wait_with_a_time_limit_is_interrupted_by_a_signal,
-        "spec/events 14": evd_wait_interrupted_counts_and_keeps_what_is_queued,
+        "spec/events 14": evd_wait_interrupted_counts_and_keeps_queued_events,
         "spec/events 2.5": evd_wait_works_after_an_interruption,
         "spec/consumers 15": evd_wait_cancelled_leaves_no_waiter_behind,
         "spec/consumers 15": evd_wait_cancelled_on_a_dto_evd,
@@ -156,7 +156,7 @@ fn evd_wait_with_a_time_limit_is_interrupted_by_a_signal(ctx: &Ctx) {
     }
 }
 
-fn evd_wait_interrupted_counts_and_keeps_what_is_queued(ctx: &Ctx) {
+fn evd_wait_interrupted_counts_and_keeps_queued_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 5).inside(evd.h());
@@ -295,7 +295,7 @@ fn is_woken_by_software(ctx: &Ctx, flags: DAT_EVD_FLAGS) {
 
 fn connects_later(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    let address = ctx.hear_address();
+    let address = ctx.receive_address();
     ctx.meet();
     conn.connect(&address, ctx.qual(0));
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
@@ -307,7 +307,7 @@ fn is_woken_by_the_connection(ctx: &Ctx) {
     let waiter = evd_waiter(conn.events.h(), DAT_TIMEOUT_INFINITE, 1).inside(conn.events.h()).asleep();
     let requests = conn.ia.evd(8, DAT_EVD_CR_FLAG);
     let _psp = conn.ia.psp(ctx.qual(0), &requests);
-    ctx.tell_address(&conn.ia);
+    ctx.send_address(&conn.ia);
     ctx.meet();
     ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, conn.ep.h(), 0, null_mut()));
     let waited = waiter.join();

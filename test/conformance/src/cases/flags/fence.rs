@@ -8,14 +8,14 @@ const FENCE: DAT_COMPLETION_FLAGS = DAT_COMPLETION_BARRIER_FENCE_FLAG;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/events 4.1": flag_fence_without_a_read_before_it => pair(fences_nothing, lends_and_receives),
-        "spec/events 4.1": flag_fenced_bind_after_reads => pair(fences_a_bind, lends).needs(Need::Rmr),
+        "spec/events 4.1": flag_fence_without_a_read_before_it => pair(fences_nothing, exports_and_receives),
+        "spec/events 4.1": flag_fenced_bind_after_reads => pair(fences_a_bind, exports_memory).needs(Need::Rmr),
     ];
     for size in [100, 40_000, 1 << 20] {
         type Role = fn(&Ctx, usize);
         let rows: [(&str, Role, Role); 3] = [
-            ("write_of_what_was_read", writes_what_it_read, is_written_what_it_lent),
-            ("send_of_what_was_read", sends_what_it_read, is_sent_what_it_lent),
+            ("write_of_what_was_read", writes_what_it_read, is_written_what_it_exported),
+            ("send_of_what_was_read", sends_what_it_read, is_sent_what_it_exported),
             ("write_over_what_is_read", overwrites_what_it_reads, is_overwritten),
         ];
         for (words, near, far) in rows {
@@ -41,7 +41,7 @@ const ROUNDS: u8 = 10;
 fn writes_what_it_read(ctx: &Ctx, size: usize) {
     let conn = ctx.connect();
     let memory = conn.memory(size);
-    let (from, to) = (ctx.hear_target(), ctx.hear_target());
+    let (from, to) = (ctx.receive_target(), ctx.receive_target());
     for _ in 0..ROUNDS {
         memory.fill(0xff);
         conn.post_read(1, memory.segment(0, size), from);
@@ -52,12 +52,12 @@ fn writes_what_it_read(ctx: &Ctx, size: usize) {
     }
 }
 
-fn is_written_what_it_lent(ctx: &Ctx, size: usize) {
+fn is_written_what_it_exported(ctx: &Ctx, size: usize) {
     let conn = ctx.connect();
     let (from, to) = (conn.memory(size), conn.memory(size));
     from.fill(1);
-    ctx.tell_target(from.target(0, size));
-    ctx.tell_target(to.target(0, size));
+    ctx.send_target(from.target(0, size));
+    ctx.send_target(to.target(0, size));
     for round in 1..=ROUNDS {
         ctx.meet();
         to.expect_all(0, size, round);
@@ -69,7 +69,7 @@ fn is_written_what_it_lent(ctx: &Ctx, size: usize) {
 fn sends_what_it_read(ctx: &Ctx, size: usize) {
     let conn = ctx.connect();
     let memory = conn.memory(size);
-    let from = ctx.hear_target();
+    let from = ctx.receive_target();
     for _ in 0..ROUNDS {
         memory.fill(0xff);
         conn.post_read(1, memory.segment(0, size), from);
@@ -80,12 +80,12 @@ fn sends_what_it_read(ctx: &Ctx, size: usize) {
     }
 }
 
-fn is_sent_what_it_lent(ctx: &Ctx, size: usize) {
+fn is_sent_what_it_exported(ctx: &Ctx, size: usize) {
     let conn = ctx.connect();
     let (from, to) = (conn.memory(size), conn.memory(size));
     from.fill(1);
     conn.post_recv(1, to.segment(0, size));
-    ctx.tell_target(from.target(0, size));
+    ctx.send_target(from.target(0, size));
     for round in 1..=ROUNDS {
         ctx.meet();
         expect_dto(conn.recv.h(), 1, DAT_DTO_SUCCESS, size as u64);
@@ -100,7 +100,7 @@ fn is_sent_what_it_lent(ctx: &Ctx, size: usize) {
 fn overwrites_what_it_reads(ctx: &Ctx, size: usize) {
     let conn = ctx.connect();
     let (into, from) = (conn.memory(size), conn.memory(size));
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     for round in 1..=ROUNDS {
         from.fill(round);
         conn.post_read(1, into.segment(0, size), remote);
@@ -114,7 +114,7 @@ fn overwrites_what_it_reads(ctx: &Ctx, size: usize) {
 fn is_overwritten(ctx: &Ctx, size: usize) {
     let conn = ctx.connect();
     let memory = conn.memory(size);
-    ctx.tell_target(memory.target(0, size));
+    ctx.send_target(memory.target(0, size));
     ctx.meet();
     memory.expect_all(0, size, ROUNDS);
 }
@@ -122,7 +122,7 @@ fn is_overwritten(ctx: &Ctx, size: usize) {
 fn fences_nothing(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     for op in Op::REQUESTS {
         ok(op.call(&conn, 1, &[memory.segment(0, 100)], &remote, FENCE));
         expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 100);
@@ -130,34 +130,34 @@ fn fences_nothing(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn lends_and_receives(ctx: &Ctx) {
+fn exports_and_receives(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(200);
     conn.post_recv(1, memory.segment(100, 100));
-    ctx.tell_target(memory.target(0, 100));
+    ctx.send_target(memory.target(0, 100));
     ctx.meet();
 }
 
-const LENT: usize = 100_000;
+const EXPORTED: usize = 100_000;
 
 fn fences_a_bind(ctx: &Ctx) {
     let conn = ctx.connect();
-    let memory = conn.memory(4 * LENT);
+    let memory = conn.memory(4 * EXPORTED);
     let rmr = conn.pz.rmr();
-    let remote = ctx.hear_target();
-    (0..4).for_each(|id| conn.post_read(id, memory.segment(id as usize * LENT, LENT), remote));
+    let remote = ctx.receive_target();
+    (0..4).for_each(|id| conn.post_read(id, memory.segment(id as usize * EXPORTED, EXPORTED), remote));
     let segment = memory.segment(0, 100);
     let privileges = DAT_MEM_PRIV_REMOTE_READ_FLAG;
     let _: DAT_RMR_CONTEXT =
         filled(|out| dat_rmr_bind(rmr.h(), &segment, privileges, conn.ep.h(), cookie(4), FENCE, out));
-    (0..4).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, LENT as u64));
+    (0..4).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, EXPORTED as u64));
     expect_rmr(conn.request.h(), rmr.h(), 4, DAT_RMR_BIND_SUCCESS);
     ctx.meet();
 }
 
-fn lends(ctx: &Ctx) {
+fn exports_memory(ctx: &Ctx) {
     let conn = ctx.connect();
-    let memory = conn.memory(LENT);
-    ctx.tell_target(memory.target(0, LENT));
+    let memory = conn.memory(EXPORTED);
+    ctx.send_target(memory.target(0, EXPORTED));
     ctx.meet();
 }

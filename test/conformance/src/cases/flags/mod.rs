@@ -11,11 +11,11 @@ pub(crate) fn cases() -> Vec<Case> {
     [suppress::cases, notify::cases, fence::cases].into_iter().flat_map(|room| room()).collect()
 }
 
-/// The peer: lends memory, and has receives enough for empty and short messages.
+/// The peer: exports_memory memory, and has receives enough for empty and short messages.
 fn serves(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(200);
     (0..16).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
-    ctx.tell_target(memory.target(100, 100));
+    ctx.send_target(memory.target(100, 100));
     ctx.meet();
 }

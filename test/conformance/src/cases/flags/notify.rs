@@ -11,11 +11,11 @@ const SOLICITED: DAT_COMPLETION_FLAGS = DAT_COMPLETION_SOLICITED_WAIT_FLAG;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/events 4.1": flag_unsignalled_receive_wakes_nobody => pair(sends_on_words, receives_unsignalled),
+        "spec/events 4.1": flag_unsignalled_receive_wakes_no_waiter => pair(sends_on_words, receives_unsignalled),
         "spec/events 4.1": flag_unsignalled_receive_triggers_no_cno => pair(sends_on_words, receives_unsignalled_on_a_cno),
-        "spec/events 4.1": flag_unsignalled_bind_wakes_nobody => local(unsignalled_bind).needs(Need::Rmr),
+        "spec/events 4.1": flag_unsignalled_bind_wakes_no_waiter => local(unsignalled_bind).needs(Need::Rmr),
         "spec/events 4.1": flag_unsignalled_request_triggers_no_cno => pair(unsignalled_on_a_cno, serves),
-        "spec/events 1.3": flag_unsignalled_event_is_there_for_who_asks => pair(asks_for_unsignalled, serves),
+        "spec/events 1.3": flag_unsignalled_event_is_there_for_a_poll => pair(asks_for_unsignalled, serves),
         "spec/events 14.9": flag_unsignalled_failure_notifies => pair(fails_unsignalled, loses),
         "spec/events 14.9": flag_unsignalled_flush_notifies => pair(is_flushed_unsignalled, loses_quietly),
         "spec/events 4.1": flag_signalled_requests_of_an_unsignalled_ep_notify => pair(signals_on_an_unsignalled_ep, serves),
@@ -24,13 +24,13 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.1": flag_solicited_send_of_many_pieces_wakes => pair(sends_large_solicited, receives_large_solicited),
         "spec/events 4.1": flag_solicited_send_to_a_usual_receiver => pair(sends_solicited_once, receives_as_usual),
         "spec/events 4.1": flag_solicited_and_suppressed_send_wakes => pair(sends_solicited_and_suppressed, receives_only_solicited),
-        "spec/events 14.9": flag_solicited_receiver_hears_of_a_flush => pair(leaves, waits_for_a_flush),
+        "spec/events 14.9": flag_solicited_receiver_gets_a_flush => pair(leaves, waits_for_a_flush),
         "spec/events 4.1": flag_solicited_on_rdma_means_nothing => pair(moves_solicited, serves),
         "spec/events 4.1": flag_evd_threshold_on_a_post_means_nothing => pair(moves_by_threshold, serves),
     ];
     for op in Op::REQUESTS {
-        let case = pair(move |ctx| wakes_nobody(ctx, op), serves);
-        all.push(case.named(format!("flag_unsignalled_{}_wakes_nobody", op.word())).proves("spec/events 4.1"));
+        let case = pair(move |ctx| wakes_no_waiter(ctx, op), serves);
+        all.push(case.named(format!("flag_unsignalled_{}_wakes_no_waiter", op.word())).proves("spec/events 4.1"));
     }
     all
 }
@@ -44,17 +44,17 @@ fn unsignalled_requests() -> Setup {
 fn stays_asleep(evd: DAT_EVD_HANDLE, quiet: impl FnOnce(), loud: impl FnOnce(), more: DAT_COUNT) {
     let waiter = evd_waiter(evd, DAT_TIMEOUT_INFINITE, 1).inside(evd).asleep();
     quiet();
-    assert!(!waiter.is_back(), "what does not notify wakes nobody");
+    assert!(!waiter.is_back(), "what does not notify wakes no waiter");
     loud();
     let waited = waiter.join();
     ok(waited.code);
     assert_eq!(waited.more, more, "events after the one that the waiter got");
 }
 
-fn wakes_nobody(ctx: &Ctx, op: Op) {
+fn wakes_no_waiter(ctx: &Ctx, op: Op) {
     let conn = ctx.connect_with(&unsignalled_requests());
     let memory = conn.memory(100);
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     let quiet = || {
         for id in 0..3 {
             ok(op.call(&conn, id, &[memory.segment(0, 100)], &remote, UNSIGNALLED));
@@ -72,10 +72,10 @@ fn wakes_nobody(ctx: &Ctx, op: Op) {
 fn sends_on_words(ctx: &Ctx) {
     let conn = ctx.connect();
     for id in 0..3 {
-        assert_eq!(ctx.hear(), b"send");
+        assert_eq!(ctx.receive(), b"send");
         post_empty_send(&conn, id);
         expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0);
-        ctx.tell("sent");
+        ctx.send("sent");
     }
     ctx.meet();
 }
@@ -83,8 +83,8 @@ fn sends_on_words(ctx: &Ctx) {
 /// One message comes.
 #[track_caller]
 fn asks_for_one(ctx: &Ctx) {
-    ctx.tell("send");
-    assert_eq!(ctx.hear(), b"sent");
+    ctx.send("send");
+    assert_eq!(ctx.receive(), b"sent");
 }
 
 fn unsignalled_recvs() -> Setup {
@@ -169,7 +169,7 @@ fn unsignalled_on_a_cno(ctx: &Ctx) {
     let cno = ia.cno_with(agent.arm());
     let conn = connect_on(ctx, &ia, &cno, &unsignalled_requests());
     let memory = conn.memory(100);
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     for (id, op) in (0..).zip(Op::REQUESTS) {
         ok(op.call(&conn, id, &[memory.segment(0, 100)], &remote, UNSIGNALLED));
     }
@@ -185,7 +185,7 @@ fn unsignalled_on_a_cno(ctx: &Ctx) {
 fn asks_for_unsignalled(ctx: &Ctx) {
     let conn = ctx.connect_with(&unsignalled_requests());
     let memory = conn.memory(100);
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     for id in 0..2 {
         ok(Op::Write.call(&conn, id, &[memory.segment(0, 100)], &remote, UNSIGNALLED));
     }
@@ -233,7 +233,7 @@ fn loses_quietly(ctx: &Ctx) {
 
 fn signals_on_an_unsignalled_ep(ctx: &Ctx) {
     let conn = ctx.connect_with(&unsignalled_requests());
-    ctx.hear_target();
+    ctx.receive_target();
     for id in 0..5 {
         post_empty_send(&conn, id);
         expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0);
@@ -249,10 +249,10 @@ fn solicited_recvs() -> Setup {
 fn sends_solicited(ctx: &Ctx) {
     let conn = ctx.connect();
     for (id, flags) in [(0, 0), (1, 0), (2, SOLICITED)] {
-        assert_eq!(ctx.hear(), b"send");
+        assert_eq!(ctx.receive(), b"send");
         ok(Op::Send.call(&conn, id, &[], &NOWHERE, flags));
         expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0);
-        ctx.tell("sent");
+        ctx.send("sent");
     }
     ctx.meet();
 }
@@ -369,7 +369,7 @@ fn moves_by_threshold(ctx: &Ctx) {
 fn moves_with(ctx: &Ctx, flags: DAT_COMPLETION_FLAGS) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     for op in Op::REQUESTS {
         ok(op.call(&conn, 1, &[memory.segment(0, 100)], &remote, flags));
         expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 100);

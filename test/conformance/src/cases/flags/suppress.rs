@@ -11,10 +11,10 @@ const SUPPRESS: DAT_COMPLETION_FLAGS = DAT_COMPLETION_SUPPRESS_FLAG;
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/events 4.1": flag_suppressed_bind_is_silent => local(suppressed_bind).needs(Need::Rmr),
-        "spec/events 4.1": flag_suppressed_bind_that_is_flushed_is_told => local(suppressed_bind_flushed).needs(Need::Rmr),
+        "spec/events 4.1": flag_suppressed_bind_that_is_flushed_is_reported => local(suppressed_bind_flushed).needs(Need::Rmr),
         "spec/events 12.6": flag_suppressed_success_triggers_no_cno => pair(suppresses_on_a_cno, serves),
         "spec/events 12.6": flag_suppressed_success_wakes_no_waiter => pair(suppresses_beside_a_waiter, serves),
-        "spec/events 4.2": flag_suppressed_request_is_done_when_a_later_one_is => pair(suppresses_then_signals, looks_when_told),
+        "spec/events 4.2": flag_suppressed_request_is_done_when_a_later_one_is => pair(suppresses_then_signals, polls_on_request),
         "spec/consumers 18": flag_fifty_thousand_suppressed_writes_between_two_signalled => pair(writes_fifty_thousand, serves).limit(60),
         "spec/consumers 18": flag_fifty_thousand_suppressed_sends_between_two_signalled => pair(sends_fifty_thousand, receives_fifty_thousand).limit(60),
         "spec/consumers 18": flag_suppressed_only_for_thousands => pair(suppresses_only, serves).limit(40),
@@ -27,10 +27,14 @@ pub(crate) fn cases() -> Vec<Case> {
         let silent = pair(move |ctx| is_silent(ctx, op), serves);
         all.push(silent.named(format!("flag_suppressed_{}_is_silent", op.word())).proves("spec/events 4.1"));
         let failing = pair(move |ctx| fails_loudly(ctx, op), loses);
-        all.push(failing.named(format!("flag_suppressed_{}_that_fails_is_told", op.word())).proves("spec/events 4.1"));
+        all.push(
+            failing.named(format!("flag_suppressed_{}_that_fails_is_reported", op.word())).proves("spec/events 4.1"),
+        );
         let flushed = local(move |ctx| is_flushed_loudly(ctx, op));
         all.push(
-            flushed.named(format!("flag_suppressed_{}_that_is_flushed_is_told", op.word())).proves("spec/events 4.1"),
+            flushed
+                .named(format!("flag_suppressed_{}_that_is_flushed_is_reported", op.word()))
+                .proves("spec/events 4.1"),
         );
     }
     all
@@ -39,7 +43,7 @@ pub(crate) fn cases() -> Vec<Case> {
 fn is_silent(ctx: &Ctx, op: Op) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     for id in 0..3 {
         ok(op.call(&conn, id, &[memory.segment(0, 100)], &remote, SUPPRESS));
     }
@@ -54,7 +58,7 @@ fn fails_loudly(ctx: &Ctx, op: Op) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     let nowhere = DAT_LMR_TRIPLET { lmr_context: !memory.lmr_context, ..memory.segment(0, 100) };
-    ok(op.call(&conn, 1, &[nowhere], &ctx.hear_target(), SUPPRESS));
+    ok(op.call(&conn, 1, &[nowhere], &ctx.receive_target(), SUPPRESS));
     expect_dto(conn.request.h(), 1, DAT_DTO_ERR_LOCAL_PROTECTION, 0);
     expect_broken(&conn);
     ctx.meet();
@@ -63,7 +67,7 @@ fn fails_loudly(ctx: &Ctx, op: Op) {
 fn loses(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
-    ctx.tell_target(memory.target(0, 100));
+    ctx.send_target(memory.target(0, 100));
     expect_lost(&conn);
     ctx.meet();
 }
@@ -123,7 +127,7 @@ fn suppresses_on_a_cno(ctx: &Ctx) {
     conn.request = request;
     join(ctx, &conn, 0);
     let memory = conn.memory(100);
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     for op in Op::REQUESTS {
         ok(op.call(&conn, 1, &[memory.segment(0, 100)], &remote, SUPPRESS));
     }
@@ -139,13 +143,13 @@ fn suppresses_on_a_cno(ctx: &Ctx) {
 fn suppresses_beside_a_waiter(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     let waiter = evd_waiter(conn.request.h(), DAT_TIMEOUT_INFINITE, 1).inside(conn.request.h());
     for op in Op::REQUESTS {
         ok(op.call(&conn, 1, &[memory.segment(0, 100)], &remote, SUPPRESS));
     }
     until(|| is_request_idle(&conn));
-    assert!(!waiter.is_back(), "suppressed successes wake nobody");
+    assert!(!waiter.is_back(), "suppressed successes wakes no waiter");
     post_empty_send(&conn, 2);
     let waited = waiter.join();
     ok(waited.code);
@@ -157,23 +161,23 @@ fn suppresses_then_signals(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(LARGE);
     memory.fill(7);
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     ok(Op::Write.call(&conn, 1, &[memory.segment(0, LARGE)], &remote, SUPPRESS));
     conn.post_write(2, memory.segment(0, 1), remote);
     expect_dto(conn.request.h(), 2, DAT_DTO_SUCCESS, 1);
     // The request is complete: the buffer may be changed, and the peer has received it all.
     memory.fill(9);
-    ctx.tell("done");
+    ctx.send("done");
     ctx.meet();
 }
 
 const LARGE: usize = 1 << 20;
 
-fn looks_when_told(ctx: &Ctx) {
+fn polls_on_request(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(LARGE);
-    ctx.tell_target(memory.target(0, LARGE));
-    assert_eq!(ctx.hear(), b"done");
+    ctx.send_target(memory.target(0, LARGE));
+    assert_eq!(ctx.receive(), b"done");
     memory.expect_all(0, LARGE, 7);
     ctx.meet();
 }
@@ -193,7 +197,7 @@ const MANY: u64 = 50_000;
 fn writes_fifty_thousand(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     conn.post_write(1, memory.segment(0, 8), remote);
     (0..MANY).for_each(|_| posts_with_patience(&conn, Op::Write, 2, memory.segment(0, 8), &remote, SUPPRESS));
     posts_with_patience(&conn, Op::Write, 3, memory.segment(0, 8), &remote, 0);
@@ -232,7 +236,7 @@ fn receives_fifty_thousand(ctx: &Ctx) {
 fn suppresses_only(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     for op in Op::RDMA {
         (0..5000).for_each(|_| posts_with_patience(&conn, op, 1, memory.segment(0, 100), &remote, SUPPRESS));
     }
@@ -246,7 +250,7 @@ fn suppresses_whatever_the_ep_says(ctx: &Ctx) {
     let setup = setup(|attr| attr.request_completion_flags = DAT_COMPLETION_UNSIGNALLED_FLAG);
     let conn = ctx.connect_with(&setup);
     let memory = conn.memory(100);
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     for flags in [0, DAT_COMPLETION_UNSIGNALLED_FLAG, DAT_COMPLETION_SOLICITED_WAIT_FLAG] {
         let flags = SUPPRESS | DAT_COMPLETION_BARRIER_FENCE_FLAG | flags;
         for op in Op::REQUESTS {
@@ -270,7 +274,7 @@ fn flag_suppress_is_no_attribute_of_receives(ctx: &Ctx) {
 
 fn sends_four(ctx: &Ctx) {
     let conn = ctx.connect();
-    let count = ctx.hear_number();
+    let count = ctx.receive_number();
     (0..count).for_each(|id| post_empty_send(&conn, id));
     (0..count).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0));
     ctx.meet();
@@ -285,7 +289,7 @@ fn receives_with_all_flags(ctx: &Ctx) {
         one_of(code, &[DAT_SUCCESS, error(DAT_INVALID_PARAMETER, DAT_INVALID_ARG5)]);
         posted += u64::from(code == DAT_SUCCESS);
     }
-    ctx.tell_number(posted);
+    ctx.send_number(posted);
     (0..posted).for_each(|id| _ = expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 0));
     ctx.meet();
 }

@@ -9,7 +9,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/registry 8": context_is_not_inherited,
         "spec/registry 8": context_of_a_new_object_in_the_place_of_an_old_one,
-        "spec/registry 8": context_concurrent_use_is_never_torn,
+        "spec/registry 8": context_concurrent_use_is_never_mixed,
         "spec/registry 8": context_by_the_number_and_the_pointer_of_an_adapter,
     ];
     let families: [(&str, &str, Claim); 5] = [
@@ -103,7 +103,7 @@ fn context_of_a_new_object_in_the_place_of_an_old_one(ctx: &Ctx) {
     }
 }
 
-fn context_concurrent_use_is_never_torn(ctx: &Ctx) {
+fn context_concurrent_use_is_never_mixed(ctx: &Ctx) {
     let ia = ctx.ia();
     let handle = Handle::of(ia.h());
     let values = [0, u64::MAX, 0x1111_1111_2222_2222];

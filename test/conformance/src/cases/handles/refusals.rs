@@ -15,7 +15,7 @@ use super::places::{Place, places};
 type Group = fn(&Ctx, &Place);
 
 pub(crate) fn cases() -> Vec<Case> {
-    let mut all = cases!["spec/endpoints 5.5": handles_ep_dup_connect_refuses_what_is_no_ep];
+    let mut all = cases!["spec/endpoints 5.5": handles_ep_dup_connect_refuses_other_than_ep];
     for (at, place) in places().into_iter().enumerate() {
         let groups: [(&str, Group); 4] = [
             ("small_number", refuses_small_numbers),
@@ -126,7 +126,7 @@ fn refuses_other_kinds(ctx: &Ctx, place: &Place) {
 }
 
 /// The EP to connect is looked at after the one to be copied, which has to be connected.
-fn handles_ep_dup_connect_refuses_what_is_no_ep(ctx: &Ctx) {
+fn handles_ep_dup_connect_refuses_other_than_ep(ctx: &Ctx) {
     let (near, _far) = ctx.loopback();
     let zoo = Zoo::within(ctx, &near.ia, 1);
     let dup = |handle| dat_ep_dup_connect(handle, near.ep.h(), 1000, 0, null_mut(), DAT_QOS_BEST_EFFORT);

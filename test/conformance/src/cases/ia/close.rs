@@ -25,8 +25,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 6.3": ia_close_abrupt_under_an_evd_of_anothers_ep,
         "spec/registry 6.3": ia_close_abrupt_frees_its_qualifiers,
         "spec/registry 6.3": ia_close_abrupt_while_another_thread_calls,
-        "spec/registry 6.3": ia_close_abrupt_disconnects_the_peer => pair(closes, hears_the_end),
-        "spec/registry 6.3": ia_close_abrupt_rejects_what_is_undecided => pair(asks, closes_undecided),
+        "spec/registry 6.3": ia_close_abrupt_disconnects_the_peer => pair(closes, gets_the_end),
+        "spec/registry 6.3": ia_close_abrupt_rejects_pending_requests => pair(asks, closes_undecided),
     ];
     for kind in Kind::ALL.into_iter().filter(|kind| ![Kind::Ia, Kind::Cr].contains(kind)) {
         let case = local(move |ctx| is_refused_with(ctx, kind));
@@ -292,7 +292,7 @@ fn closes(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn hears_the_end(ctx: &Ctx) {
+fn gets_the_end(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(64);
     conn.post_recv(1, memory.segment(0, 8));
@@ -305,7 +305,7 @@ fn hears_the_end(ctx: &Ctx) {
 
 fn asks(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    conn.connect(&ctx.hear_address(), ctx.qual(0));
+    conn.connect(&ctx.receive_address(), ctx.qual(0));
     let event = expect_event(conn.events.h(), SOON);
     // Which of the two refusals it is, the sources leave open.
     let number = event.number();
@@ -318,7 +318,7 @@ fn closes_undecided(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     ia.psp(ctx.qual(0), &requests).leak();
-    ctx.tell_address(&ia);
+    ctx.send_address(&ia);
     expect_cr(requests.h());
     requests.leak();
     ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));

@@ -47,7 +47,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 7.2": ia_pointer_without_a_place_is_refused,
         "spec/registry 7.2": ia_pointer_of_nothing_is_invalid_handle_ia,
         "spec/registry 7.2": ia_pointer_is_taken_where_the_number_is,
-        "spec/registry 7.2": ia_number_is_what_queries_report,
+        "spec/registry 7.2": ia_number_equals_that_of_queries,
         "spec/registry 7.2": ia_closed_by_its_pointer_ends_its_number,
     ]
 }
@@ -89,7 +89,7 @@ fn ia_open_without_a_place_is_invalid_handle_ia(ctx: &Ctx) {
 }
 
 fn ia_open_unknown_name_is_not_registered(ctx: &Ctx) {
-    not_found(open(&format!("{}-and-nobody-else", ctx.provider), 1, 2, DAT_FALSE), DAT_NAME_NOT_REGISTERED);
+    not_found(open(&format!("{}-and-no-other", ctx.provider), 1, 2, DAT_FALSE), DAT_NAME_NOT_REGISTERED);
     not_found(open("no adapter of any file", 1, 2, DAT_FALSE), DAT_NAME_NOT_REGISTERED);
 }
 
@@ -380,7 +380,7 @@ fn ia_pointer_is_taken_where_the_number_is(ctx: &Ctx) {
     pz.free();
 }
 
-fn ia_number_is_what_queries_report(ctx: &Ctx) {
+fn ia_number_equals_that_of_queries(ctx: &Ctx) {
     let zoo = Zoo::of(ctx);
     let ia = zoo.ia.h();
     assert_eq!(zoo.evd.param().ia_handle, ia);

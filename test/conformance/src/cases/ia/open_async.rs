@@ -13,14 +13,14 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 4.3": ia_async_without_a_place_is_arg3,
         "spec/registry 4.3": ia_async_own_is_reported_and_goes_with_its_adapter,
         "spec/registry 4.3": ia_async_length_counts_only_for_an_own_one,
-        "spec/registry 4.3": ia_async_lent_by_another_adapter,
-        "spec/registry 4.3": ia_async_lent_one_outlives_its_borrower,
-        "spec/registry 4.3": ia_async_lent_one_that_the_consumer_made,
-        "spec/registry 4.3": ia_async_lent_one_with_other_streams_too,
-        "spec/registry 4.3": ia_async_lent_to_several_adapters,
-        "spec/registry 6.2": ia_async_lent_one_keeps_its_owner_open,
+        "spec/registry 4.3": ia_async_of_another_adapter,
+        "spec/registry 4.3": ia_async_passed_one_outlives_its_user,
+        "spec/registry 4.3": ia_async_passed_one_that_the_consumer_made,
+        "spec/registry 4.3": ia_async_passed_one_with_other_streams_too,
+        "spec/registry 4.3": ia_async_passed_to_several_adapters,
+        "spec/registry 6.2": ia_async_passed_one_keeps_its_owner_open,
         "spec/registry 6.2": ia_async_borrower_closes_gracefully,
-        "spec/events 2.10": ia_async_lent_one_cannot_be_freed,
+        "spec/events 2.10": ia_async_passed_one_cannot_be_freed,
         "spec/registry 6.3": ia_async_owner_closed_abruptly_leaves_the_borrower_alive,
         "spec/registry 4.3": ia_async_exists_comes_back_as_out_of_scope,
         "spec/registry 4.3": ia_async_out_of_scope_is_reported_by_the_query,
@@ -107,7 +107,7 @@ fn ia_async_length_counts_only_for_an_own_one(ctx: &Ctx) {
     }
 }
 
-fn ia_async_lent_by_another_adapter(ctx: &Ctx) {
+fn ia_async_of_another_adapter(ctx: &Ctx) {
     let owner = ctx.ia();
     let (ia, errors) = opened(ctx, 8, owner.errors());
     assert_eq!((errors, reported(ia)), (owner.errors(), owner.errors()));
@@ -115,7 +115,7 @@ fn ia_async_lent_by_another_adapter(ctx: &Ctx) {
     close(ia);
 }
 
-fn ia_async_lent_one_outlives_its_borrower(ctx: &Ctx) {
+fn ia_async_passed_one_outlives_its_user(ctx: &Ctx) {
     let owner = ctx.ia();
     for flag in [DAT_CLOSE_GRACEFUL_FLAG, DAT_CLOSE_ABRUPT_FLAG] {
         let (ia, errors) = opened(ctx, 8, owner.errors());
@@ -125,7 +125,7 @@ fn ia_async_lent_one_outlives_its_borrower(ctx: &Ctx) {
     }
 }
 
-fn ia_async_lent_one_that_the_consumer_made(ctx: &Ctx) {
+fn ia_async_passed_one_that_the_consumer_made(ctx: &Ctx) {
     let owner = ctx.ia();
     let evd = owner.evd(16, DAT_EVD_ASYNC_FLAG);
     let (ia, errors) = opened(ctx, 8, evd.h());
@@ -134,7 +134,7 @@ fn ia_async_lent_one_that_the_consumer_made(ctx: &Ctx) {
     evd.free();
 }
 
-fn ia_async_lent_one_with_other_streams_too(ctx: &Ctx) {
+fn ia_async_passed_one_with_other_streams_too(ctx: &Ctx) {
     let owner = ctx.ia();
     let evd = owner.evd(16, DAT_EVD_ASYNC_FLAG | DAT_EVD_SOFTWARE_FLAG | DAT_EVD_DTO_FLAG);
     let (ia, _) = opened(ctx, 8, evd.h());
@@ -143,7 +143,7 @@ fn ia_async_lent_one_with_other_streams_too(ctx: &Ctx) {
     assert_eq!(drain(evd.h()).len(), 1);
 }
 
-fn ia_async_lent_to_several_adapters(ctx: &Ctx) {
+fn ia_async_passed_to_several_adapters(ctx: &Ctx) {
     let owner = ctx.ia();
     let borrowers: Vec<Handle> = (0..5).map(|_| Handle::of(opened(ctx, 8, owner.errors()).0)).collect();
     for ia in &borrowers {
@@ -153,7 +153,7 @@ fn ia_async_lent_to_several_adapters(ctx: &Ctx) {
     }
 }
 
-fn ia_async_lent_one_keeps_its_owner_open(ctx: &Ctx) {
+fn ia_async_passed_one_keeps_its_owner_open(ctx: &Ctx) {
     let owner = ctx.ia();
     let (ia, _) = opened(ctx, 8, owner.errors());
     let code = dat_ia_close(owner.h(), DAT_CLOSE_GRACEFUL_FLAG);
@@ -173,7 +173,7 @@ fn ia_async_borrower_closes_gracefully(ctx: &Ctx) {
     close(ia);
 }
 
-fn ia_async_lent_one_cannot_be_freed(ctx: &Ctx) {
+fn ia_async_passed_one_cannot_be_freed(ctx: &Ctx) {
     let owner = ctx.ia();
     let evd = owner.evd(16, DAT_EVD_ASYNC_FLAG);
     let (ia, _) = opened(ctx, 8, evd.h());

@@ -20,7 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 10": ia_query_of_each_provider_bit_alone,
         "spec/registry 10": ia_query_leaves_nothing_unset,
         "spec/registry 10": ia_query_gives_the_same_every_time,
-        "spec/registry 10": ia_query_clears_what_lies_between_fields,
+        "spec/registry 10": ia_query_clears_padding,
         "spec/registry 10": ia_query_of_all_as_a_foreign_libdat_asks,
         "spec/registry 11": ia_attr_names_are_strings,
         "spec/consumers 7": ia_attr_address_is_of_this_host,
@@ -38,7 +38,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 12": provider_attr_private_data_suffices,
         "spec/registry 12": provider_attr_all_streams_merge,
         "spec/registry 12": provider_attr_srq_fields_agree,
-        "spec/registry 12": provider_attr_named_attributes_say_what_it_is,
+        "spec/registry 12": provider_attr_named_attributes_describe_it,
         "spec/registry 12": provider_attr_completion_flags_work,
     ]
 }
@@ -198,7 +198,7 @@ fn ia_query_gives_the_same_every_time(ctx: &Ctx) {
 }
 
 /// Programs compare whole records, so padding is cleared.
-fn ia_query_clears_what_lies_between_fields(ctx: &Ctx) {
+fn ia_query_clears_padding(ctx: &Ctx) {
     let ia = ctx.ia();
     let records = |before| {
         let (adapter, provider) = (Buffer::new(size_of::<DAT_IA_ATTR>()), Buffer::new(size_of::<DAT_PROVIDER_ATTR>()));
@@ -406,7 +406,7 @@ fn provider_attr_srq_fields_agree(ctx: &Ctx) {
     }
 }
 
-fn provider_attr_named_attributes_say_what_it_is(ctx: &Ctx) {
+fn provider_attr_named_attributes_describe_it(ctx: &Ctx) {
     let ia = ctx.ia();
     let attr = ia.provider_attr();
     have_names(attr.provider_specific_attr, attr.num_provider_specific_attr);

@@ -25,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 9.2": bind_again_flushed_leaves_nothing_bound,
         "spec/events 9.2": bind_of_no_length_flushed_leaves_nothing_bound,
         "spec/events 4.6": bind_takes_a_slot_of_requests => pair(fills_up_with_binds, empties_and_waits),
-        "spec/events 4.3": bind_holds_back_what_is_posted_later => pair(binds_with_reads_open, lends_a_page),
+        "spec/events 4.3": bind_holds_back_later_posts => pair(binds_with_reads_open, exports_a_page),
         "spec/events 9.2": bind_by_threads_of_one_connection,
     ];
     let rights = [
@@ -40,13 +40,13 @@ pub(crate) fn cases() -> Vec<Case> {
             let may = privileges & needed != 0;
             let verb = if may { "allows" } else { "denies" };
             let name = format!("bind_with_{word}_{verb}_{}", op.word());
-            let case = pair(move |ctx| tries(ctx, op, may), move |ctx| lends_part(ctx, privileges, may, 0));
+            let case = pair(move |ctx| tries(ctx, op, may), move |ctx| exports_part(ctx, privileges, may, 0));
             all.push(case.named(name).proves("spec/events 9.2"));
         }
     }
     for op in Op::RDMA {
         for (words, shift) in [("before", -1), ("beyond", 1)] {
-            let case = pair(move |ctx| tries(ctx, op, false), move |ctx| lends_part(ctx, REMOTE, false, shift));
+            let case = pair(move |ctx| tries(ctx, op, false), move |ctx| exports_part(ctx, REMOTE, false, shift));
             all.push(case.named(format!("bind_denies_{}_a_byte_{words}", op.word())).proves("spec/events 9.2"));
         }
     }
@@ -58,7 +58,7 @@ fn tries(ctx: &Ctx, op: Op, may: bool) {
     let conn = ctx.connect();
     let memory = conn.memory(200);
     memory.fill(7);
-    op.post(&conn, 1, &[memory.segment(0, 200)], &ctx.hear_target());
+    op.post(&conn, 1, &[memory.segment(0, 200)], &ctx.receive_target());
     if may {
         expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 200);
     } else {
@@ -69,13 +69,13 @@ fn tries(ctx: &Ctx, op: Op, may: bool) {
 }
 
 /// Binds bytes 100 to 300 of a page, and sends the peer a range that is shifted.
-fn lends_part(ctx: &Ctx, privileges: DAT_MEM_PRIV_FLAGS, may: bool, shift: i64) {
+fn exports_part(ctx: &Ctx, privileges: DAT_MEM_PRIV_FLAGS, may: bool, shift: i64) {
     let conn = ctx.connect();
     let memory = conn.memory(4096);
     let rmr = conn.pz.rmr();
     let target = bind(&conn, &rmr, memory.segment(100, 200), privileges);
     let target_address = target.target_address.wrapping_add_signed(shift);
-    ctx.tell_target(DAT_RMR_TRIPLET { target_address, ..target });
+    ctx.send_target(DAT_RMR_TRIPLET { target_address, ..target });
     if !may {
         expect_lost(&conn);
         memory.expect_all(0, 4096, 0);
@@ -120,7 +120,7 @@ fn sends_contexts_at_once(ctx: &Ctx) {
     let conn = ctx.connect();
     let (memory, word) = (conn.memory(100), conn.memory(4));
     let rmr = conn.pz.rmr();
-    ctx.tell_number(memory.address(0));
+    ctx.send_number(memory.address(0));
     for round in 1..=50 {
         let context = post_bind(&conn, &rmr, 1, memory.segment(0, 100), REMOTE);
         word.put(0, &context.to_le_bytes());
@@ -138,7 +138,7 @@ fn sends_contexts_at_once(ctx: &Ctx) {
 fn uses_contexts_at_once(ctx: &Ctx) {
     let conn = ctx.connect();
     let (memory, word) = (conn.memory(100), conn.memory(4));
-    let target_address = ctx.hear_number();
+    let target_address = ctx.receive_number();
     conn.post_recv(0, word.segment(0, 4));
     for round in 1..=50 {
         expect_dto(conn.recv.h(), round - 1, DAT_DTO_SUCCESS, 4);
@@ -169,7 +169,7 @@ fn bind_gives_a_new_context_each_time(ctx: &Ctx) {
 fn is_denied_the_first(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
-    let first = ctx.hear_target();
+    let first = ctx.receive_target();
     conn.post_write(1, memory.segment(0, 100), first);
     expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 100);
     memory.fill(7);
@@ -182,18 +182,18 @@ fn is_denied_the_first(ctx: &Ctx) {
 }
 
 fn binds_twice(ctx: &Ctx) {
-    lends_first_then(ctx, |conn, rmr, memory| _ = bind(conn, rmr, memory.segment(0, 100), REMOTE));
+    exports_first_then(ctx, |conn, rmr, memory| _ = bind(conn, rmr, memory.segment(0, 100), REMOTE));
 }
 
 fn binds_and_unbinds(ctx: &Ctx) {
-    lends_first_then(ctx, |conn, rmr, _| unbind(conn, rmr));
+    exports_first_then(ctx, |conn, rmr, _| unbind(conn, rmr));
 }
 
-fn lends_first_then(ctx: &Ctx, then: impl FnOnce(&Conn, &Rmr, &Memory)) {
+fn exports_first_then(ctx: &Ctx, then: impl FnOnce(&Conn, &Rmr, &Memory)) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     let rmr = conn.pz.rmr();
-    ctx.tell_target(bind(&conn, &rmr, memory.segment(0, 100), REMOTE));
+    ctx.send_target(bind(&conn, &rmr, memory.segment(0, 100), REMOTE));
     ctx.meet();
     then(&conn, &rmr, &memory);
     ctx.meet();
@@ -207,7 +207,7 @@ fn writes_both_times(ctx: &Ctx) {
     let memory = conn.memory(100);
     for round in 1..=2 {
         memory.fill(round);
-        conn.post_write(1, memory.segment(0, 100), ctx.hear_target());
+        conn.post_write(1, memory.segment(0, 100), ctx.receive_target());
         expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 100);
         ctx.meet();
     }
@@ -218,7 +218,7 @@ fn binds_to_two(ctx: &Ctx) {
     let (first, second) = (conn.memory(100), conn.memory(100));
     let rmr = conn.pz.rmr();
     for (memory, value) in [(&first, 1), (&second, 2)] {
-        ctx.tell_target(bind(&conn, &rmr, memory.segment(0, 100), REMOTE));
+        ctx.send_target(bind(&conn, &rmr, memory.segment(0, 100), REMOTE));
         ctx.meet();
         memory.expect_all(0, 100, value);
     }
@@ -237,7 +237,7 @@ fn two_of_one_pz(ctx: &Ctx) -> (Conn, Conn) {
 fn writes_over_both(ctx: &Ctx) {
     let (second, first) = two_of_one_pz(ctx);
     let memory = first.memory(100);
-    let target = ctx.hear_target();
+    let target = ctx.receive_target();
     for conn in [&first, &second] {
         conn.post_write(1, memory.segment(0, 100), target);
         expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 100);
@@ -251,7 +251,7 @@ fn binds_over_one(ctx: &Ctx) {
     let (second, first) = two_of_one_pz(ctx);
     let memory = first.memory(100);
     let rmr = first.pz.rmr();
-    ctx.tell_target(bind(&first, &rmr, memory.segment(0, 100), REMOTE));
+    ctx.send_target(bind(&first, &rmr, memory.segment(0, 100), REMOTE));
     ctx.meet();
     drop(rmr);
     drop(memory);
@@ -262,7 +262,7 @@ fn is_denied_over_the_other(ctx: &Ctx) {
     let first = ctx.connect();
     let second = Conn::on(&first.ia);
     join(ctx, &second, 1);
-    let target = ctx.hear_target();
+    let target = ctx.receive_target();
     let memory = second.memory(100);
     second.post_write(1, memory.segment(0, 100), target);
     expect_dto(second.request.h(), 1, DAT_DTO_ERR_REMOTE_ACCESS, 0);
@@ -280,7 +280,7 @@ fn binds_in_one_pz(ctx: &Ctx) {
     join(ctx, &second, 1);
     let memory = first.memory(100);
     let rmr = first.pz.rmr();
-    ctx.tell_target(bind(&first, &rmr, memory.segment(0, 100), REMOTE));
+    ctx.send_target(bind(&first, &rmr, memory.segment(0, 100), REMOTE));
     expect_lost(&second);
     ctx.meet();
 }
@@ -289,7 +289,7 @@ fn writes_over_the_second(ctx: &Ctx) {
     let (second, first) = two_of_one_pz(ctx);
     let memory = first.memory(100);
     first.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
-    second.post_write(1, memory.segment(0, 100), ctx.hear_target());
+    second.post_write(1, memory.segment(0, 100), ctx.receive_target());
     expect_dto(second.request.h(), 1, DAT_DTO_SUCCESS, 100);
     ctx.meet();
     drop(memory);
@@ -302,7 +302,7 @@ fn binds_over_the_first(ctx: &Ctx) {
     let rmr = first.pz.rmr();
     let target = bind(&first, &rmr, memory.segment(0, 100), REMOTE);
     first.disconnect();
-    ctx.tell_target(target);
+    ctx.send_target(target);
     ctx.meet();
     assert_eq!(rmr_param(&rmr).rmr_context, target.rmr_context);
     drop(rmr);
@@ -314,7 +314,7 @@ fn writes_once(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     memory.fill(7);
-    conn.post_write(1, memory.segment(0, 100), ctx.hear_target());
+    conn.post_write(1, memory.segment(0, 100), ctx.receive_target());
     expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 100);
     ctx.meet();
 }
@@ -324,7 +324,7 @@ fn binds_an_lmr_of_an_lmr(ctx: &Ctx) {
     let source = conn.memory(1000);
     let made = Wanted::lmr(source.h()).with(LOCAL).make(&conn.ia, &conn.pz);
     let rmr = conn.pz.rmr();
-    ctx.tell_target(bind(&conn, &rmr, made.segment(500, 100), REMOTE));
+    ctx.send_target(bind(&conn, &rmr, made.segment(500, 100), REMOTE));
     refused(dat_lmr_free(made.lmr.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_LMR_IN_USE);
     ctx.meet();
     source.expect_all(500, 100, 7);
@@ -421,25 +421,25 @@ fn empties_and_waits(ctx: &Ctx) {
 /// Reads before a bind and a write after it: all of it done, and in order.
 fn binds_with_reads_open(ctx: &Ctx) {
     let conn = ctx.connect();
-    let memory = conn.memory(4 * LENT);
+    let memory = conn.memory(4 * EXPORTED);
     let rmr = conn.pz.rmr();
-    let remote = ctx.hear_target();
-    (0..4).for_each(|id| conn.post_read(id, memory.segment(id as usize * LENT, LENT), remote));
+    let remote = ctx.receive_target();
+    (0..4).for_each(|id| conn.post_read(id, memory.segment(id as usize * EXPORTED, EXPORTED), remote));
     post_bind(&conn, &rmr, 4, memory.segment(0, 100), REMOTE);
     conn.post_write(5, memory.segment(0, 100), remote);
-    (0..4).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, LENT as u64));
+    (0..4).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, EXPORTED as u64));
     expect_rmr(conn.request.h(), rmr.h(), 4, DAT_RMR_BIND_SUCCESS);
     expect_dto(conn.request.h(), 5, DAT_DTO_SUCCESS, 100);
     unbind(&conn, &rmr);
     ctx.meet();
 }
 
-const LENT: usize = 100_000;
+const EXPORTED: usize = 100_000;
 
-fn lends_a_page(ctx: &Ctx) {
+fn exports_a_page(ctx: &Ctx) {
     let conn = ctx.connect();
-    let memory = conn.memory(LENT);
-    ctx.tell_target(memory.target(0, LENT));
+    let memory = conn.memory(EXPORTED);
+    ctx.send_target(memory.target(0, EXPORTED));
     ctx.meet();
 }
 

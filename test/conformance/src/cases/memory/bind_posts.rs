@@ -69,7 +69,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 9.2": bind_posts_ignore_local_privileges,
         "spec/events 9.2": bind_posts_need_no_remote_privilege_of_the_lmr,
         "spec/events 9.2": bind_posts_for_reads_need_no_local_right_of_the_lmr,
-        "spec/events 9.2": bind_posts_of_no_length_look_at_nothing_else,
+        "spec/events 9.2": bind_posts_of_no_length_check_nothing_else,
         "spec/events 9.2": bind_posts_of_no_length_need_the_pz_of_the_ep,
         "spec/events 4.1": bind_posts_take_solicited_and_threshold_and_mean_nothing,
     ];
@@ -219,7 +219,7 @@ fn bind_posts_for_reads_need_no_local_right_of_the_lmr(ctx: &Ctx) {
     unbind(&near, &rmr);
 }
 
-fn bind_posts_of_no_length_look_at_nothing_else(ctx: &Ctx) {
+fn bind_posts_of_no_length_check_nothing_else(ctx: &Ctx) {
     let (near, _far) = ctx.loopback();
     let rmr = near.pz.rmr();
     // An unknown LMR at nowhere, and no place for a context that there will not be.

@@ -40,7 +40,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 8.2": lmr_query_of_an_lmr,
         "spec/events 8.2": lmr_query_by_each_bit_of_the_mask,
         "spec/events 8.2": lmr_query_refuses_a_bad_mask_and_null,
-        "spec/events 8.2": lmr_calls_refuse_what_is_no_lmr,
+        "spec/events 8.2": lmr_calls_refuse_other_than_lmr,
     ];
     for privileges in 0..16 {
         // Bits 0, 1, 4, 5.
@@ -337,7 +337,7 @@ fn lmr_query_refuses_a_bad_mask_and_null(ctx: &Ctx) {
     refused(dat_lmr_query(made.lmr.h(), DAT_LMR_FIELD_ALL, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn lmr_calls_refuse_what_is_no_lmr(ctx: &Ctx) {
+fn lmr_calls_refuse_other_than_lmr(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
     let dead = Wanted::memory(buffer.pointer(), 9999).make(&ia, &pz).lmr.free();
     for bad in [DAT_HANDLE_NULL, pz.h(), dead] {

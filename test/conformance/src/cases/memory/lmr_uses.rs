@@ -9,13 +9,13 @@ use super::make::*;
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/events 8.1": lmr_of_an_lmr_serves_after_its_source_is_freed => pair(writes_to_it, frees_the_source),
-        "spec/events 8.1": lmr_of_an_lmr_has_its_own_privileges => pair(writes_beyond_privilege, lends_twice),
-        "spec/events 8.1": lmr_of_an_lmr_in_another_pz => pair(writes_to_it, lends_from_another_pz),
-        "spec/events 8.1": lmr_overlapping_others_goes_by_its_own_rights => pair(writes_then_reads_overlapping, lends_overlapping),
-        "spec/events 8.1": lmr_with_remote_write_needs_no_local_write => pair(writes_to_it, lends_remote_write_only),
+        "spec/events 8.1": lmr_of_an_lmr_has_its_own_privileges => pair(writes_beyond_privilege, exports_twice),
+        "spec/events 8.1": lmr_of_an_lmr_in_another_pz => pair(writes_to_it, exports_from_another_pz),
+        "spec/events 8.1": lmr_overlapping_others_goes_by_its_own_rights => pair(writes_then_reads_overlapping, exports_overlapping),
+        "spec/events 8.1": lmr_with_remote_write_needs_no_local_write => pair(writes_to_it, exports_remote_write_only),
         "spec/events 8.1": lmr_of_read_only_memory_can_be_sent_from => pair(sends_from_read_only, receives_zeros),
         "spec/events 8.1": lmr_of_read_only_memory_is_no_place_to_receive => pair(sends_to_read_only, receives_into_read_only),
-        "spec/events 8.1": lmr_of_read_only_memory_is_no_place_to_write => pair(writes_to_read_only, lends_read_only),
+        "spec/events 8.1": lmr_of_read_only_memory_is_no_place_to_write => pair(writes_to_read_only, exports_read_only),
         "spec/events 8.2": lmr_free_with_receives_posted_then_disconnected => pair(frees_with_receives, idles_on),
         "spec/events 8.2": lmr_free_of_a_target_ends_writes_at_once => pair(writes_on_and_on, frees_amid_writes),
         "spec/events 8.2": lmr_free_of_a_target_ends_reads_at_once => pair(reads_on_and_on, frees_amid_reads),
@@ -27,7 +27,7 @@ fn writes_to_it(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1000);
     memory.fill(7);
-    conn.post_write(1, memory.segment(0, 1000), ctx.hear_target());
+    conn.post_write(1, memory.segment(0, 1000), ctx.receive_target());
     expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 1000);
     ctx.meet();
 }
@@ -38,7 +38,7 @@ fn frees_the_source(ctx: &Ctx) {
     let source = Wanted::memory(buffer.pointer(), 1000).make(&conn.ia, &conn.pz);
     let made = Wanted::lmr(source.lmr.h()).make(&conn.ia, &conn.pz);
     source.lmr.free();
-    ctx.tell_target(made.target(0, 1000));
+    ctx.send_target(made.target(0, 1000));
     ctx.meet();
     buffer.expect_all(0, 1000, 7);
 }
@@ -48,34 +48,34 @@ fn writes_beyond_privilege(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1000);
     memory.fill(7);
-    conn.post_write(1, memory.segment(0, 1000), ctx.hear_target());
+    conn.post_write(1, memory.segment(0, 1000), ctx.receive_target());
     expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 1000);
-    conn.post_write(2, memory.segment(0, 1000), ctx.hear_target());
+    conn.post_write(2, memory.segment(0, 1000), ctx.receive_target());
     expect_dto(conn.request.h(), 2, DAT_DTO_ERR_REMOTE_ACCESS, 0);
     expect_broken(&conn);
     ctx.meet();
 }
 
-fn lends_twice(ctx: &Ctx) {
+fn exports_twice(ctx: &Ctx) {
     let conn = ctx.connect();
     let buffer = Buffer::new(1000);
     let source = Wanted::memory(buffer.pointer(), 1000).make(&conn.ia, &conn.pz);
     let read = DAT_MEM_PRIV_REMOTE_READ_FLAG;
     let made = Wanted::lmr(source.lmr.h()).with(LOCAL | read).make(&conn.ia, &conn.pz);
-    ctx.tell_target(source.target(0, 1000));
-    ctx.tell_target(made.target(0, 1000));
+    ctx.send_target(source.target(0, 1000));
+    ctx.send_target(made.target(0, 1000));
     expect_lost(&conn);
     ctx.meet();
     buffer.expect_all(0, 1000, 7);
 }
 
-fn lends_from_another_pz(ctx: &Ctx) {
+fn exports_from_another_pz(ctx: &Ctx) {
     let conn = ctx.connect();
     let other = conn.ia.pz();
     let buffer = Buffer::new(1000);
     let source = Wanted::memory(buffer.pointer(), 1000).make(&conn.ia, &other);
     let made = Wanted::lmr(source.lmr.h()).make(&conn.ia, &conn.pz);
-    ctx.tell_target(made.target(0, 1000));
+    ctx.send_target(made.target(0, 1000));
     ctx.meet();
     buffer.expect_all(0, 1000, 7);
 }
@@ -84,17 +84,17 @@ fn writes_then_reads_overlapping(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1000);
     memory.fill(7);
-    conn.post_write(1, memory.segment(0, 500), ctx.hear_target());
+    conn.post_write(1, memory.segment(0, 500), ctx.receive_target());
     expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 500);
     memory.fill(0);
-    conn.post_read(2, memory.segment(0, 500), ctx.hear_target());
+    conn.post_read(2, memory.segment(0, 500), ctx.receive_target());
     expect_dto(conn.request.h(), 2, DAT_DTO_SUCCESS, 500);
     memory.expect_all(0, 250, 7);
     memory.expect_all(250, 250, 1);
     ctx.meet();
 }
 
-fn lends_overlapping(ctx: &Ctx) {
+fn exports_overlapping(ctx: &Ctx) {
     let conn = ctx.connect();
     let buffer = Buffer::new(1000);
     buffer.fill(1);
@@ -103,15 +103,15 @@ fn lends_overlapping(ctx: &Ctx) {
     };
     let writable = lend(0, DAT_MEM_PRIV_REMOTE_WRITE_FLAG);
     let readable = lend(250, DAT_MEM_PRIV_REMOTE_READ_FLAG);
-    ctx.tell_target(writable.target(0, 500));
-    ctx.tell_target(readable.target(0, 500));
+    ctx.send_target(writable.target(0, 500));
+    ctx.send_target(readable.target(0, 500));
     ctx.meet();
 }
 
-fn lends_remote_write_only(ctx: &Ctx) {
+fn exports_remote_write_only(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.ia.memory_with(&conn.pz, 1000, DAT_MEM_PRIV_REMOTE_WRITE_FLAG);
-    ctx.tell_target(memory.target(0, 1000));
+    ctx.send_target(memory.target(0, 1000));
     ctx.meet();
     memory.expect_all(0, 1000, 7);
 }
@@ -152,7 +152,7 @@ fn dubious(conn: &Conn, map: &os::Map) -> Option<Made> {
 fn sends_to_read_only(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1000);
-    if ctx.hear() == b"registered" {
+    if ctx.receive() == b"registered" {
         conn.post_send(1, memory.segment(0, 1000));
         expect_dto(conn.request.h(), 1, DAT_DTO_ERR_REMOTE_RESPONDER, 0);
         expect_lost(&conn);
@@ -171,11 +171,11 @@ fn receives_into_read_only(ctx: &Ctx) {
 fn receive_fails(ctx: &Ctx, conn: &Conn, made: Option<Made>) {
     if let Some(made) = &made {
         conn.post_recv(1, made.segment(0, 1000));
-        ctx.tell("registered");
+        ctx.send("registered");
         expect_dto(conn.recv.h(), 1, DAT_DTO_ERR_LOCAL_PROTECTION, 0);
         expect_broken(conn);
     } else {
-        ctx.tell("refused");
+        ctx.send("refused");
     }
     ctx.meet();
 }
@@ -183,24 +183,24 @@ fn receive_fails(ctx: &Ctx, conn: &Conn, made: Option<Made>) {
 fn writes_to_read_only(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1000);
-    if ctx.hear() == b"registered" {
-        conn.post_write(1, memory.segment(0, 1000), ctx.hear_target());
+    if ctx.receive() == b"registered" {
+        conn.post_write(1, memory.segment(0, 1000), ctx.receive_target());
         expect_dto(conn.request.h(), 1, DAT_DTO_ERR_REMOTE_ACCESS, 0);
         expect_broken(&conn);
     }
     ctx.meet();
 }
 
-fn lends_read_only(ctx: &Ctx) {
+fn exports_read_only(ctx: &Ctx) {
     let conn = ctx.connect();
     let map = os::Map::private(4096, false);
     let made = dubious(&conn, &map);
     if let Some(made) = &made {
-        ctx.tell("registered");
-        ctx.tell_target(made.target(0, 1000));
+        ctx.send("registered");
+        ctx.send_target(made.target(0, 1000));
         expect_lost(&conn);
     } else {
-        ctx.tell("refused");
+        ctx.send("refused");
     }
     ctx.meet();
 }
@@ -230,7 +230,7 @@ fn moves_until_denied(ctx: &Ctx, op: Op) {
     let conn = ctx.connect();
     let memory = conn.memory(LARGE);
     memory.fill(7);
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     for id in 0.. {
         op.post(&conn, id, &[memory.segment(0, LARGE)], &remote);
         let data = expect_event(conn.request.h(), SOON).dto();
@@ -239,7 +239,7 @@ fn moves_until_denied(ctx: &Ctx, op: Op) {
             break;
         }
         if id == 0 {
-            ctx.tell("moving");
+            ctx.send("moving");
         }
     }
     expect_broken(&conn);
@@ -257,8 +257,8 @@ fn reads_on_and_on(ctx: &Ctx) {
 fn frees_amid_writes(ctx: &Ctx) {
     let conn = ctx.connect();
     let mut memory = conn.memory(LARGE);
-    ctx.tell_target(memory.target(0, LARGE));
-    assert_eq!(ctx.hear(), b"moving");
+    ctx.send_target(memory.target(0, LARGE));
+    assert_eq!(ctx.receive(), b"moving");
     memory.deregister();
     // From here on the library must not access it.
     memory.fill(3);
@@ -270,8 +270,8 @@ fn frees_amid_writes(ctx: &Ctx) {
 fn frees_amid_reads(ctx: &Ctx) {
     let conn = ctx.connect();
     let mut memory = conn.memory(LARGE);
-    ctx.tell_target(memory.target(0, LARGE));
-    assert_eq!(ctx.hear(), b"moving");
+    ctx.send_target(memory.target(0, LARGE));
+    assert_eq!(ctx.receive(), b"moving");
     memory.deregister();
     expect_lost(&conn);
     ctx.meet();

@@ -7,10 +7,10 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/events 7": pz_query_tells_its_ia,
+        "spec/events 7": pz_query_returns_its_ia,
         "spec/events 7": pz_create_refuses_bad_handles_and_null,
         "spec/events 7": pz_query_refuses_a_bad_mask_and_null,
-        "spec/events 7": pz_calls_refuse_what_is_no_pz,
+        "spec/events 7": pz_calls_refuse_other_than_pz,
         "spec/events 7": pz_free_asks_for_nothing_of_evds,
         "spec/events 7": pz_freed_twice_is_no_handle,
         "spec/events 7": pz_of_many,
@@ -28,7 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
-fn pz_query_tells_its_ia(ctx: &Ctx) {
+fn pz_query_returns_its_ia(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let param: DAT_PZ_PARAM = filled(|out| dat_pz_query(pz.h(), DAT_PZ_FIELD_ALL, out));
@@ -54,7 +54,7 @@ fn pz_query_refuses_a_bad_mask_and_null(ctx: &Ctx) {
     refused(dat_pz_query(pz.h(), DAT_PZ_FIELD_ALL, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn pz_calls_refuse_what_is_no_pz(ctx: &Ctx) {
+fn pz_calls_refuse_other_than_pz(ctx: &Ctx) {
     let ia = ctx.ia();
     let dead = ia.pz().free();
     for bad in [DAT_HANDLE_NULL, ia.h(), dead] {

@@ -12,11 +12,11 @@ pub(crate) fn cases() -> Vec<Case> {
     let all = cases![
         "spec/events 9.1": rmr_create_refuses_bad_handles_and_null,
         "spec/events 9.1": rmr_query_unbound_shows_zeros,
-        "spec/events 9.1": rmr_query_shows_what_is_bound,
+        "spec/events 9.1": rmr_query_returns_the_bound_range,
         "spec/events 9.1": rmr_query_after_an_unbind_shows_zeros,
         "spec/events 9.1": rmr_query_shows_a_bind_from_its_post_on => pair(binds_behind_a_send, receives_one),
         "spec/events 9.1": rmr_query_refuses_a_bad_mask_and_null,
-        "spec/events 9.1": rmr_calls_refuse_what_is_no_rmr,
+        "spec/events 9.1": rmr_calls_refuse_other_than_rmr,
         "spec/events 12.35": rmr_free_while_bound_lets_the_lmr_go,
         "spec/events 9.1": rmr_free_while_bound_kills_the_context => pair(is_cut_off, frees_its_window),
         "spec/events 9.1": rmr_free_with_a_bind_in_the_queue => pair(frees_behind_a_send, receives_one),
@@ -50,7 +50,7 @@ fn rmr_query_unbound_shows_zeros(ctx: &Ctx) {
     let _: DAT_RMR_PARAM = filled(|out| dat_rmr_query(rmr.h(), DAT_RMR_FIELD_ALL & !DAT_RMR_FIELD_LMR_TRIPLET, out));
 }
 
-fn rmr_query_shows_what_is_bound(ctx: &Ctx) {
+fn rmr_query_returns_the_bound_range(ctx: &Ctx) {
     let (near, _far) = ctx.loopback();
     let memory = near.memory(1000);
     let rmr = near.pz.rmr();
@@ -110,7 +110,7 @@ fn rmr_query_refuses_a_bad_mask_and_null(ctx: &Ctx) {
     refused(dat_rmr_query(rmr.h(), DAT_RMR_FIELD_ALL, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn rmr_calls_refuse_what_is_no_rmr(ctx: &Ctx) {
+fn rmr_calls_refuse_other_than_rmr(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let dead = pz.rmr().free();
@@ -133,7 +133,7 @@ fn rmr_free_while_bound_lets_the_lmr_go(ctx: &Ctx) {
 fn is_cut_off(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
-    let target = ctx.hear_target();
+    let target = ctx.receive_target();
     conn.post_write(1, memory.segment(0, 100), target);
     expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 100);
     ctx.meet();
@@ -148,7 +148,7 @@ fn frees_its_window(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1000);
     let rmr = conn.pz.rmr();
-    ctx.tell_target(bind(&conn, &rmr, memory.segment(0, 1000), REMOTE));
+    ctx.send_target(bind(&conn, &rmr, memory.segment(0, 1000), REMOTE));
     ctx.meet();
     rmr.free();
     ctx.meet();

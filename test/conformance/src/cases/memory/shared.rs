@@ -18,8 +18,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 8.4": shared_by_anonymous_maps,
         "spec/events 8.4": shared_by_two_roles_under_one_name => pair(writes_into_shared, sees_in_its_own_map),
         "spec/events 8.4": shared_by_two_roles_of_two_lengths => pair(joins_too_long, joins_first),
-        "spec/events 8.4": shared_is_left_by_the_dead => pair(joins_after_death, joins_and_dies).only_two(),
-        "spec/events 8.4": shared_survives_who_dies => pair(stays_when_one_dies, joins_and_dies).only_two(),
+        "spec/events 8.4": shared_is_left_by_killed_processes => pair(joins_after_death, joins_and_dies).only_two(),
+        "spec/events 8.4": shared_survives_a_killed_process => pair(stays_when_one_dies, joins_and_dies).only_two(),
     ]
 }
 
@@ -155,7 +155,7 @@ fn writes_into_shared(ctx: &Ctx) {
     memory.fill(7);
     ctx.meet();
     // Through the peer's registration into memory that this process shares.
-    conn.post_write(1, memory.segment(0, LENGTH), ctx.hear_target());
+    conn.post_write(1, memory.segment(0, LENGTH), ctx.receive_target());
     expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, LENGTH as u64);
     assert_eq!(map.take(0, LENGTH), vec![7; LENGTH]);
     ctx.meet();
@@ -168,7 +168,7 @@ fn sees_in_its_own_map(ctx: &Ctx) {
     let mut name = name(ctx, 1);
     let made = Wanted::shared(map.pointer(), LENGTH, &mut name).make(&conn.ia, &conn.pz);
     ctx.meet();
-    ctx.tell_target(made.target(0, LENGTH as u64));
+    ctx.send_target(made.target(0, LENGTH as u64));
     ctx.meet();
     assert_eq!(map.take(0, LENGTH), vec![7; LENGTH]);
 }
@@ -209,8 +209,8 @@ fn joins_and_dies(ctx: &Ctx) {
     let map = map(ctx);
     let mut name = name(ctx, 1);
     let _made = Wanted::shared(map.pointer(), 4096, &mut name).make(&ia, &pz);
-    ctx.tell("joined");
-    assert_eq!(ctx.hear(), b"die");
+    ctx.send("joined");
+    assert_eq!(ctx.receive(), b"die");
     ctx.die();
 }
 
@@ -220,9 +220,9 @@ fn joins_after_death(ctx: &Ctx) {
     let map = map(ctx);
     let mut name = name(ctx, 1);
     let wanted = Wanted::shared(map.pointer(), LENGTH, &mut name);
-    assert_eq!(ctx.hear(), b"joined");
+    assert_eq!(ctx.receive(), b"joined");
     wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);
-    ctx.tell("die");
+    ctx.send("die");
     // Memory of a killed process is free.
     let mut lmr = DAT_HANDLE_NULL;
     until(|| wanted.call(ia.h(), pz.h(), &mut lmr) == DAT_SUCCESS);
@@ -234,9 +234,9 @@ fn stays_when_one_dies(ctx: &Ctx) {
     let pz = ia.pz();
     let map = map(ctx);
     let mut name = name(ctx, 1);
-    assert_eq!(ctx.hear(), b"joined");
+    assert_eq!(ctx.receive(), b"joined");
     let made = Wanted::shared(map.pointer(), 4096, &mut name).make(&ia, &pz);
-    ctx.tell("die");
+    ctx.send("die");
     // The connection to it may not have ended yet; the membership is counted before and after.
     for _ in 0..50 {
         let wanted = Wanted::shared(map.pointer(), LENGTH, &mut name);

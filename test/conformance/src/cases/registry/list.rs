@@ -10,10 +10,10 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/registry 3.1": registry_list_without_a_count_is_arg2,
         "spec/registry 3.1": registry_list_without_a_list_is_arg3,
-        "spec/registry 3.1": registry_list_of_none_is_arg1_and_tells_the_size,
+        "spec/registry 3.1": registry_list_of_none_is_arg1_and_returns_the_size,
         "spec/registry 3.1": registry_list_of_less_than_none_is_arg1,
         "spec/registry 3.1": registry_list_of_one_is_cut_short,
-        "spec/registry 3.1": registry_list_of_more_tells_how_many,
+        "spec/registry 3.1": registry_list_of_more_returns_their_number,
         "spec/registry 3.1": registry_list_with_a_hole_is_arg3,
         "spec/registry 3.1": registry_list_with_a_hole_behind_the_end,
         "spec/registry 3.1": registry_list_names_the_adapter_under_test,
@@ -62,7 +62,7 @@ fn registry_list_without_a_list_is_arg3(_ctx: &Ctx) {
     }
 }
 
-fn registry_list_of_none_is_arg1_and_tells_the_size(_ctx: &Ctx) {
+fn registry_list_of_none_is_arg1_and_returns_the_size(_ctx: &Ctx) {
     let (code, count, names) = list(1, 0);
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
     assert!(count >= 1, "{count}");
@@ -86,7 +86,7 @@ fn registry_list_of_one_is_cut_short(_ctx: &Ctx) {
     assert_eq!(names[1], "");
 }
 
-fn registry_list_of_more_tells_how_many(_ctx: &Ctx) {
+fn registry_list_of_more_returns_their_number(_ctx: &Ctx) {
     let size = size();
     for most in [size, size + 1, 64] {
         let (code, count, names) = list(64, most);

@@ -36,7 +36,7 @@ fn srq_ep_broken_after_a_disconnect_of_ones_own(_: &Ctx, peer: &Peer, pool: &Poo
         ok(dat_ep_disconnect(ep.h(), flags));
         pool.expect_ep_broken(&ep);
         pool.expect_end(&ep, DAT_CONNECTION_EVENT_DISCONNECTED);
-        peer.hears_the_end(conn);
+        peer.gets_the_end(conn);
         ok(dat_ep_disconnect(ep.h(), flags));
         expect_quiet(pool.ia.errors(), Duration::from_millis(20));
     }
@@ -106,6 +106,6 @@ fn srq_ep_broken_never_without_a_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
     pool.ep().free();
     let ep = peer.connected(pool);
     ep.free();
-    peer.hears_the_end(0);
+    peer.gets_the_end(0);
     expect_quiet(pool.ia.errors(), Duration::from_millis(20));
 }

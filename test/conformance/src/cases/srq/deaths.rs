@@ -22,7 +22,7 @@ fn is_left(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..3 {
         let conn = Conn::on(&ia);
-        conn.connect(&ctx.hear_address(), ctx.qual(0));
+        conn.connect(&ctx.receive_address(), ctx.qual(0));
         conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
         let memory = conn.memory(64);
         for id in 0..8 {
@@ -39,7 +39,7 @@ fn leaves(ctx: &Ctx) {
         let ia = Ia::open(&ctx.provider, 8);
         let pool = Pool::new(&ia, 8);
         let _psp = ia.psp(ctx.qual(0), &pool.requests).leak();
-        ctx.tell_address(&ia);
+        ctx.send_address(&ia);
         let ep = pool.ep();
         // The peer's messages come meanwhile, and find few receives.
         pool.post_all(0..2 * round);
@@ -121,7 +121,7 @@ fn program_attr() -> DAT_EP_ATTR {
 fn srq_client(ctx: &Ctx) {
     let ia = ctx.ia();
     let pool = Pool::new(&ia, 2 * (EPS * BURST) as DAT_COUNT);
-    let address = ctx.hear_address();
+    let address = ctx.receive_address();
     let eps: Vec<Ep> = (0..EPS).map(|_| pool.ep_with(&program_attr())).collect();
     for ep in &eps {
         let (pointer, no_data, flags) = (address.pointer(), null_mut(), DAT_CONNECT_DEFAULT_FLAG);
@@ -140,7 +140,7 @@ fn srq_server(ctx: &Ctx) {
     let ia = ctx.ia();
     let pool = Pool::new(&ia, 2 * (EPS * BURST) as DAT_COUNT);
     let psp = ia.psp(ctx.qual(0), &pool.requests);
-    ctx.tell_address(&ia);
+    ctx.send_address(&ia);
     let eps: Vec<Ep> = (0..EPS).map(|_| pool.ep_with(&program_attr())).collect();
     for ep in &eps {
         pool.accept(ep);

@@ -51,7 +51,7 @@ fn srq_receives_survive_a_disconnect_of_ones_own(_: &Ctx, peer: &Peer, pool: &Po
     pool.post_all(0..4);
     ok(dat_ep_disconnect(ep.h(), DAT_CLOSE_ABRUPT_FLAG));
     pool.expect_end(&ep, DAT_CONNECTION_EVENT_DISCONNECTED);
-    peer.hears_the_end(0);
+    peer.gets_the_end(0);
     pool.expect_counts(4, 4);
     expect_nothing(pool.recv.h());
 }
@@ -59,7 +59,7 @@ fn srq_receives_survive_a_disconnect_of_ones_own(_: &Ctx, peer: &Peer, pool: &Po
 fn srq_receives_survive_the_ep(_: &Ctx, peer: &Peer, pool: &Pool) {
     pool.post_all(0..4);
     peer.connected(pool).free();
-    peer.hears_the_end(0);
+    peer.gets_the_end(0);
     pool.expect_counts(4, 4);
     let ep = peer.connected(pool);
     peer.send(1, 8, 3);
@@ -133,7 +133,7 @@ fn srq_waiting_ep_that_is_freed_takes_nothing(_: &Ctx, peer: &Peer, pool: &Pool)
     pool.expect_counts(1, 1);
     peer.send(1, 8, 2);
     pool.expect(&second, 0, 8, 2);
-    peer.hears_the_end(0);
+    peer.gets_the_end(0);
 }
 
 fn srq_message_too_long_breaks_its_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
@@ -144,7 +144,7 @@ fn srq_message_too_long_breaks_its_connection(_: &Ctx, peer: &Peer, pool: &Pool)
     assert!(data.ep_handle == ep.h());
     pool.expect_end(&ep, DAT_CONNECTION_EVENT_BROKEN);
     peer.sees(0, 1, DAT_DTO_ERR_REMOTE_RESPONDER);
-    peer.hears_the_end(0);
+    peer.gets_the_end(0);
     expect_nothing(pool.recv.h());
     pool.expect_counts(2, 2);
 }

@@ -13,7 +13,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 5.7": srq_ep_create_with_a_bad_zone,
         "spec/events 5.7": srq_ep_create_with_bad_evds,
         "spec/events 5.7": srq_ep_create_without_a_srq,
-        "spec/events 5.7": srq_ep_create_with_a_dead_srq,
+        "spec/events 5.7": srq_ep_create_with_a_freed_srq,
         "spec/events 5.7": srq_ep_create_without_attributes,
         "spec/events 5.7": srq_ep_create_with_bad_watermarks,
         "spec/events 5.7": srq_ep_create_without_a_place_for_the_handle,
@@ -90,7 +90,7 @@ fn srq_ep_create_without_a_srq(ctx: &Ctx) {
     }
 }
 
-fn srq_ep_create_with_a_dead_srq(ctx: &Ctx) {
+fn srq_ep_create_with_a_freed_srq(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let srq = pool.ia.srq(&pool.pz, 4, 1).free();
     bad_handle(Given { srq, ..Given::of(&pool) }.create(&unmarked()), DAT_INVALID_HANDLE_SRQ);

@@ -9,32 +9,32 @@ use super::pool::*;
 pub(crate) fn cases() -> Vec<Case> {
     let all = cases![
         "spec/events 6.6": srq_low_watermark_as_messages_come => served(srq_low_watermark_as_messages_come),
-        "spec/events 6.6": srq_low_watermark_is_told_once => served(srq_low_watermark_is_told_once),
-        "spec/events 6.6": srq_low_watermark_is_told_again_when_set_again
-            => served(srq_low_watermark_is_told_again_when_set_again),
+        "spec/events 6.6": srq_low_watermark_is_reported_once => served(srq_low_watermark_is_reported_once),
+        "spec/events 6.6": srq_low_watermark_is_reported_again_when_set_again
+            => served(srq_low_watermark_is_reported_again_when_set_again),
         "spec/events 6.6": srq_low_watermark_zero_is_none => served(srq_low_watermark_zero_is_none),
         "spec/events 6.6": srq_low_watermark_of_all_connections => served(srq_low_watermark_of_all_connections),
-        "spec/events 6.6": srq_low_watermark_of_an_empty_queue_is_told_at_once,
-        "spec/events 6.6": srq_low_watermark_that_is_reached_exactly_is_not_told,
+        "spec/events 6.6": srq_low_watermark_of_an_empty_queue_is_reported_at_once,
+        "spec/events 6.6": srq_low_watermark_that_is_reached_exactly_is_not_reported,
         "spec/events 6.6": srq_low_watermark_as_high_as_the_queue,
         "spec/events 6.6": srq_low_watermark_after_a_resize,
         "spec/events 6.6": srq_low_watermark_of_one_queue_is_not_the_others,
         "spec/events 5.6": srq_soft_watermark_on_receives_taken => served(srq_soft_watermark_on_receives_taken),
         "spec/events 12": srq_soft_watermark_zero_as_an_attribute_is_none
             => served(srq_soft_watermark_zero_as_an_attribute_is_none),
-        "spec/events 5.6": srq_soft_watermark_is_told_once => served(srq_soft_watermark_is_told_once),
-        "spec/events 5.6": srq_soft_watermark_is_told_again_when_set_again
-            => served(srq_soft_watermark_is_told_again_when_set_again),
+        "spec/events 5.6": srq_soft_watermark_is_reported_once => served(srq_soft_watermark_is_reported_once),
+        "spec/events 5.6": srq_soft_watermark_is_reported_again_when_set_again
+            => served(srq_soft_watermark_is_reported_again_when_set_again),
         "spec/events 5.6": srq_soft_watermark_is_the_eps_own => served(srq_soft_watermark_is_the_eps_own),
         "spec/events 5.6": srq_soft_watermark_does_not_disturb_the_connection
             => served(srq_soft_watermark_does_not_disturb_the_connection),
         "spec/events 5.6": srq_hard_watermark_breaks_the_connection => served(srq_hard_watermark_breaks_the_connection),
         "spec/events 5.6": srq_hard_watermark_leaves_others_alone => served(srq_hard_watermark_leaves_others_alone),
-        "spec/events 5.6": srq_hard_watermark_above_what_is_taken_at_once
-            => served(srq_hard_watermark_above_what_is_taken_at_once),
+        "spec/events 5.6": srq_hard_watermark_above_the_number_taken_at_once
+            => served(srq_hard_watermark_above_the_number_taken_at_once),
         "spec/events 5.6": srq_hard_watermark_is_still_there_after_a_reset
             => served(srq_hard_watermark_is_still_there_after_a_reset),
-        "spec/events 5.6": srq_no_watermark_is_never_told => served(srq_no_watermark_is_never_told),
+        "spec/events 5.6": srq_no_watermark_is_never_reported => served(srq_no_watermark_is_never_reported),
         "spec/events 5.6": srq_watermark_taken_back => served(srq_watermark_taken_back),
     ];
     all.into_iter().map(|case| case.needs(Need::Srq)).collect()
@@ -59,7 +59,7 @@ fn srq_low_watermark_as_messages_come(_: &Ctx, peer: &Peer, pool: &Pool) {
     expect_low(pool);
 }
 
-fn srq_low_watermark_is_told_once(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_low_watermark_is_reported_once(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     pool.post_all(0..4);
     ok(dat_srq_set_lw(pool.srq.h(), 4));
@@ -76,7 +76,7 @@ fn srq_low_watermark_is_told_once(_: &Ctx, peer: &Peer, pool: &Pool) {
     expect_silence(&pool.ia);
 }
 
-fn srq_low_watermark_is_told_again_when_set_again(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_low_watermark_is_reported_again_when_set_again(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     pool.post_all(0..4);
     for round in 0..5 {
@@ -113,7 +113,7 @@ fn srq_low_watermark_of_all_connections(_: &Ctx, peer: &Peer, pool: &Pool) {
     expect_low(pool);
 }
 
-fn srq_low_watermark_of_an_empty_queue_is_told_at_once(ctx: &Ctx) {
+fn srq_low_watermark_of_an_empty_queue_is_reported_at_once(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     for _ in 0..3 {
         ok(dat_srq_set_lw(pool.srq.h(), 1));
@@ -122,7 +122,7 @@ fn srq_low_watermark_of_an_empty_queue_is_told_at_once(ctx: &Ctx) {
     }
 }
 
-fn srq_low_watermark_that_is_reached_exactly_is_not_told(ctx: &Ctx) {
+fn srq_low_watermark_that_is_reached_exactly_is_not_reported(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     pool.post_all(0..3);
     for low in [1, 2, 3] {
@@ -192,7 +192,7 @@ fn srq_soft_watermark_zero_as_an_attribute_is_none(_: &Ctx, peer: &Peer, pool: &
     expect_silence(&pool.ia);
 }
 
-fn srq_soft_watermark_is_told_once(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_soft_watermark_is_reported_once(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = eager(peer, pool);
     for round in 0..5 {
         pool.post(0);
@@ -205,7 +205,7 @@ fn srq_soft_watermark_is_told_once(_: &Ctx, peer: &Peer, pool: &Pool) {
     expect_silence(&pool.ia);
 }
 
-fn srq_soft_watermark_is_told_again_when_set_again(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_soft_watermark_is_reported_again_when_set_again(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     for _ in 0..4 {
         ok(dat_ep_set_watermark(ep.h(), 0, NONE));
@@ -249,7 +249,7 @@ fn srq_hard_watermark_breaks_the_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
     assert!(data.ep_handle == ep.h());
     pool.expect_counts(2, 2);
     pool.expect_ep_broken(&ep);
-    peer.hears_the_end(0);
+    peer.gets_the_end(0);
 }
 
 fn srq_hard_watermark_leaves_others_alone(_: &Ctx, peer: &Peer, pool: &Pool) {
@@ -265,7 +265,7 @@ fn srq_hard_watermark_leaves_others_alone(_: &Ctx, peer: &Peer, pool: &Pool) {
     }
 }
 
-fn srq_hard_watermark_above_what_is_taken_at_once(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_hard_watermark_above_the_number_taken_at_once(_: &Ctx, peer: &Peer, pool: &Pool) {
     // As in programs whose attribute is the number of messages in flight: completed receives do not count.
     let ep = peer.connected_to(pool, pool.ep_with(&marked(NONE, 10)));
     pool.post_all(0..10);
@@ -291,7 +291,7 @@ fn srq_hard_watermark_is_still_there_after_a_reset(_: &Ctx, peer: &Peer, pool: &
     pool.expect_end(&ep, DAT_CONNECTION_EVENT_BROKEN);
 }
 
-fn srq_no_watermark_is_never_told(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_no_watermark_is_never_reported(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     ok(dat_ep_set_watermark(ep.h(), NONE, NONE));
     pool.post_all(0..16);

@@ -11,7 +11,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let all = cases![
         "spec/events 6.1": srq_create_with_a_bad_ia,
         "spec/events 6.1": srq_create_without_a_zone,
-        "spec/events 6.1": srq_create_with_a_dead_zone,
+        "spec/events 6.1": srq_create_with_a_freed_zone,
         "spec/events 6.1": srq_create_without_attributes,
         "spec/events 6.1": srq_create_with_misaligned_attributes,
         "spec/events 6.1": srq_create_of_no_length,
@@ -25,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 6.2": srq_free_of_no_srq,
         "spec/events 6.2": srq_free_twice,
         "spec/events 6.2": srq_free_is_refused_while_an_ep_uses_it,
-        "spec/events 6.2": srq_free_forgets_what_is_posted,
+        "spec/events 6.2": srq_free_drops_posted_receives,
         "spec/events 6.2": srq_free_leaves_others_alone,
         "spec/events 6.3": srq_post_recv_on_no_srq,
         "spec/events 6.3": srq_post_recv_of_a_bad_count,
@@ -39,7 +39,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 6.5": srq_resize_beyond_the_limit,
         "spec/events 6.5": srq_resize_to_the_same,
         "spec/events 6.5": srq_resize_makes_room,
-        "spec/events 6.5": srq_resize_below_what_is_outstanding,
+        "spec/events 6.5": srq_resize_below_the_outstanding_receives,
         "spec/events 6.5": srq_resize_below_the_low_watermark,
         "spec/events 6.5": srq_resize_smaller,
         "spec/events 6.6": srq_set_lw_of_no_srq,
@@ -77,7 +77,7 @@ fn srq_create_without_a_zone(ctx: &Ctx) {
     }
 }
 
-fn srq_create_with_a_dead_zone(ctx: &Ctx) {
+fn srq_create_with_a_freed_zone(ctx: &Ctx) {
     let ia = ctx.ia();
     let dead = ia.pz().free();
     bad_handle(create(ia.h(), dead, attr(4, 1, 0)), DAT_INVALID_HANDLE_PZ);
@@ -189,7 +189,7 @@ fn srq_free_is_refused_while_an_ep_uses_it(ctx: &Ctx) {
     }
 }
 
-fn srq_free_forgets_what_is_posted(ctx: &Ctx) {
+fn srq_free_drops_posted_receives(ctx: &Ctx) {
     let mut pool = Pool::new(&ctx.ia(), 4);
     let ep = pool.ep();
     pool.post_all(0..4);
@@ -325,7 +325,7 @@ fn srq_resize_makes_room(ctx: &Ctx) {
     pool.expect_counts(100, 100);
 }
 
-fn srq_resize_below_what_is_outstanding(ctx: &Ctx) {
+fn srq_resize_below_the_outstanding_receives(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 8);
     pool.post_all(0..5);
     for length in [1, 4] {

@@ -168,7 +168,7 @@ impl<'a> Peer<'a> {
     #[track_caller]
     pub(super) fn listen(ctx: &'a Ctx, pool: &Pool) -> Self {
         let psp = pool.ia.psp(ctx.qual(0), &pool.requests);
-        ctx.tell_address(&pool.ia);
+        ctx.send_address(&pool.ia);
         Peer { ctx, _psp: psp }
     }
 
@@ -230,7 +230,7 @@ impl<'a> Peer<'a> {
 
     /// It gets an event that a connection has ended, of any kind.
     #[track_caller]
-    pub(super) fn hears_the_end(&self, conn: u64) {
+    pub(super) fn gets_the_end(&self, conn: u64) {
         self.ask(ENDED, [conn, 0, 0, 0]);
     }
 
@@ -242,17 +242,17 @@ impl<'a> Peer<'a> {
 
     /// Its process dies.
     pub(super) fn dies(self) {
-        self.ctx.tell(words(DIE, [0; 4]));
+        self.ctx.send(words(DIE, [0; 4]));
     }
 
     /// It goes home; so it does when a body has ended.
     fn dismiss(&self) {
-        self.ctx.tell(words(GO, [0; 4]));
+        self.ctx.send(words(GO, [0; 4]));
     }
 
     #[track_caller]
     fn ask(&self, what: u64, with: [u64; 4]) {
-        self.ctx.tell(words(what, with));
+        self.ctx.send(words(what, with));
         self.ctx.meet();
     }
 }
@@ -314,12 +314,12 @@ impl Line {
 /// The near role: executes commands until it is released.
 pub(super) fn obey(ctx: &Ctx) {
     let ia = ctx.ia();
-    let address = ctx.hear_address();
+    let address = ctx.receive_address();
     let mut lines: Vec<Line> = Vec::new();
     loop {
-        let bytes = ctx.hear();
+        let bytes = ctx.receive();
         let words: Vec<u64> = bytes.chunks(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight"))).collect();
-        let &[what, a, b, c, d] = &words[..] else { panic!("a wish has five words") };
+        let &[what, a, b, c, d] = &words[..] else { panic!("a command has five words") };
         match what {
             GO => break,
             DIE => ctx.die(),
@@ -330,14 +330,14 @@ pub(super) fn obey(ctx: &Ctx) {
             }
             _ => {
                 let line = &mut lines[a as usize];
-                one_wish(ctx, line, &address, [what, b, c, d]);
+                one_command(ctx, line, &address, [what, b, c, d]);
             }
         }
         ctx.meet();
     }
 }
 
-fn one_wish(ctx: &Ctx, line: &mut Line, address: &Address, [what, b, c, d]: [u64; 4]) {
+fn one_command(ctx: &Ctx, line: &mut Line, address: &Address, [what, b, c, d]: [u64; 4]) {
     match what {
         SEND => {
             // A message comes after ESTABLISHED, which may not have come yet.
@@ -353,9 +353,9 @@ fn one_wish(ctx: &Ctx, line: &mut Line, address: &Address, [what, b, c, d]: [u64
         NOTHING => expect_nothing(line.conn.request.h()),
         DISCONNECT => {
             ok(dat_ep_disconnect(line.conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
-            line.hear_the_end();
+            line.await_the_end();
         }
-        ENDED => line.hear_the_end(),
+        ENDED => line.await_the_end(),
         REDIAL => {
             ok(dat_ep_reset(line.conn.ep.h()));
             line.conn.connect(address, ctx.qual(0));
@@ -371,13 +371,13 @@ fn one_wish(ctx: &Ctx, line: &mut Line, address: &Address, [what, b, c, d]: [u64
             );
         }
         POST_RECV => ok(dat_ep_post_recv(line.conn.ep.h(), 0, null_mut(), cookie(0), DAT_COMPLETION_DEFAULT_FLAG)),
-        _ => panic!("an unknown wish"),
+        _ => panic!("an unknown command"),
     }
 }
 
 impl Line {
     /// The event that ends a connection, however many others come before it.
-    fn hear_the_end(&self) {
+    fn await_the_end(&self) {
         loop {
             let event = expect_event(self.conn.events.h(), SOON);
             if event.number() != DAT_CONNECTION_EVENT_ESTABLISHED {

@@ -15,7 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 6.4": srq_query_without_a_record,
         "spec/events 6.4": srq_query_of_unknown_fields,
         "spec/events 6.4": srq_query_of_each_field,
-        "spec/events 6": srq_query_counts_what_is_posted,
+        "spec/events 6": srq_query_counts_posted_receives,
         "spec/events 6.4": srq_query_shows_the_low_watermark,
         "spec/endpoints 5.2": srq_ep_query_names_it,
         "spec/endpoints 5.2": srq_ep_query_of_an_ep_without,
@@ -33,7 +33,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 5.5": srq_recv_query_of_no_ep,
         "spec/events 5.5": srq_recv_query_with_nulls,
         "spec/events 5.5": srq_recv_query_of_a_quiet_ep_is_nothing,
-        "spec/events 5.5": srq_recv_query_without_one_counts_what_is_posted,
+        "spec/events 5.5": srq_recv_query_without_one_counts_posted_receives,
         "spec/events 5.5": srq_recv_query_in_an_ep_without_a_zone,
         "spec/endpoints 5.6": srq_ep_unconnected_has_nothing_to_disconnect,
     ];
@@ -98,7 +98,7 @@ fn srq_query_of_each_field(ctx: &Ctx) {
     ok(dat_srq_query(pool.srq.h(), 0, &mut zeroed()));
 }
 
-fn srq_query_counts_what_is_posted(ctx: &Ctx) {
+fn srq_query_counts_posted_receives(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 8);
     for posted in 0..8 {
         pool.expect_counts(posted, posted);
@@ -276,10 +276,10 @@ fn srq_recv_query_of_a_quiet_ep_is_nothing(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let ep = pool.ep();
     pool.post_all(0..4);
-    assert_eq!(recv_query(&ep), (0, 0), "what is on the queue is nobody's yet");
+    assert_eq!(recv_query(&ep), (0, 0), "a queued receive is not assigned to an EP yet");
 }
 
-fn srq_recv_query_without_one_counts_what_is_posted(ctx: &Ctx) {
+fn srq_recv_query_without_one_counts_posted_receives(ctx: &Ctx) {
     let (near, far) = ctx.loopback();
     let memory = far.memory(64);
     for posted in 0..4 {

@@ -12,7 +12,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 6.3": srq_completion_names_the_taking_ep => served(srq_completion_names_the_taking_ep),
         "spec/events 6.3": srq_completion_has_the_posted_cookie => served(srq_completion_has_the_posted_cookie),
         "spec/events 6": srq_counts_as_in_the_example => served_with(8, srq_counts_as_in_the_example),
-        "spec/events 6": srq_counts_of_what_is_completed_and_not_taken => served(srq_counts_of_what_is_completed_and_not_taken),
+        "spec/events 6": srq_counts_completions_not_taken => served(srq_counts_completions_not_taken),
         "spec/events 6.3": srq_is_full_until_completions_are_taken => served_with(4, srq_is_full_until_completions_are_taken),
         "spec/events 6": srq_serves_eps_of_several_peers => served(srq_serves_eps_of_several_peers),
         "spec/events 1.1": srq_keeps_the_order_of_each_connection => served(srq_keeps_the_order_of_each_connection).limit(40),
@@ -20,7 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 6": srq_empty_on_arrival_then_a_post => served(srq_empty_on_arrival_then_a_post),
         "spec/events 6": srq_empty_holds_the_sender => served(srq_empty_holds_the_sender),
         "spec/events 6": srq_empty_with_many_waiting => served(srq_empty_with_many_waiting),
-        "spec/events 6": srq_empty_and_a_busy_peer_starves_nobody => served(srq_empty_and_a_busy_peer_starves_nobody),
+        "spec/events 6": srq_empty_and_a_busy_peer_starves_no_connection => served(srq_empty_and_a_busy_peer_starves_no_connection),
         "spec/events 6": srq_one_receive_serves_a_hundred_messages => served_with(1, srq_one_receive_serves_a_hundred_messages),
         "spec/events 6.5": srq_resize_has_room_for_all_completions
             => served_with(4, srq_resize_has_room_for_all_completions).limit(40),
@@ -40,7 +40,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 1.3": srq_completions_wake_a_waiter => served(srq_completions_wake_a_waiter),
         "spec/events 3.6": srq_completions_trigger_a_cno => served(srq_completions_trigger_a_cno),
         "spec/events 4.8": srq_ep_connected_refuses_receives_of_its_own => served(srq_ep_connected_refuses_receives_of_its_own),
-        "spec/events 5.5": srq_recv_query_counts_what_an_ep_has_taken => served(srq_recv_query_counts_what_an_ep_has_taken),
+        "spec/events 5.5": srq_recv_query_counts_receives_taken_by_an_ep => served(srq_recv_query_counts_receives_taken_by_an_ep),
         "spec/endpoints 5.9": srq_ep_is_idle_whatever_waits => served(srq_ep_is_idle_whatever_waits),
         "spec/events 6": srq_on_both_ends => pair(talks, talks).needs(Need::Srq),
     ]
@@ -77,7 +77,7 @@ fn srq_counts_as_in_the_example(_: &Ctx, peer: &Peer, pool: &Pool) {
     pool.expect_counts(3, 3);
 }
 
-fn srq_counts_of_what_is_completed_and_not_taken(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_counts_completions_not_taken(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     pool.post_all(0..6);
     for message in 1..=6 {
@@ -198,7 +198,7 @@ fn srq_empty_with_many_waiting(_: &Ctx, peer: &Peer, pool: &Pool) {
 }
 
 /// The busy one has messages waiting at any moment, until the quiet one's message has come.
-fn srq_empty_and_a_busy_peer_starves_nobody(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_empty_and_a_busy_peer_starves_no_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
     let (busy, quiet) = (peer.connected(pool), peer.connected(pool));
     peer.send_many(0, 50, 0);
     peer.send(1, 8, 200);
@@ -400,7 +400,7 @@ fn srq_ep_connected_refuses_receives_of_its_own(_: &Ctx, peer: &Peer, pool: &Poo
     refused(refuse(), DAT_INVALID_STATE, DAT_INVALID_STATE_SRQ_IN_USE);
 }
 
-fn srq_recv_query_counts_what_an_ep_has_taken(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_recv_query_counts_receives_taken_by_an_ep(_: &Ctx, peer: &Peer, pool: &Pool) {
     const LONG: usize = 200_000;
     let (ep, idle) = (peer.connected(pool), peer.connected(pool));
     let memory = pool.ia.memory(&pool.pz, LONG);
@@ -442,10 +442,10 @@ fn talks(ctx: &Ctx) {
     let listens = !ctx.is_near();
     let psp = listens.then(|| ia.psp(ctx.qual(0), &pool.requests));
     if listens {
-        ctx.tell_address(&ia);
+        ctx.send_address(&ia);
         pool.accept(&ep);
     } else {
-        let (address, flags) = (ctx.hear_address(), DAT_CONNECT_DEFAULT_FLAG);
+        let (address, flags) = (ctx.receive_address(), DAT_CONNECT_DEFAULT_FLAG);
         let (pointer, no_data) = (address.pointer(), std::ptr::null_mut());
         let no_limit = DAT_TIMEOUT_INFINITE;
         ok(dat_ep_connect(ep.h(), pointer, ctx.qual(0), no_limit, 0, no_data, DAT_QOS_BEST_EFFORT, flags));

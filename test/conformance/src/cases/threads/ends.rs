@@ -35,7 +35,7 @@ const EACH: usize = 6;
 
 fn connects_in_four(ctx: &Ctx) {
     let ia = ctx.ia();
-    let address = ctx.hear_address();
+    let address = ctx.receive_address();
     let conns = Mutex::new(Vec::new());
     run_threads(4, |_| {
         for _ in 0..EACH {
@@ -44,11 +44,11 @@ fn connects_in_four(ctx: &Ctx) {
             conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
             ok(dat_ep_post_send(conn.ep.h(), 0, null_mut(), cookie(7), DAT_COMPLETION_DEFAULT_FLAG));
             expect_dto(conn.request.h(), 7, DAT_DTO_SUCCESS, 0);
-            conns.lock().expect("nobody has failed").push(conn);
+            conns.lock().expect("no thread has panicked").push(conn);
         }
     });
     ctx.meet();
-    let conns = conns.into_inner().expect("nobody has failed");
+    let conns = conns.into_inner().expect("no thread has panicked");
     run_threads(4, |thread| {
         for conn in conns.iter().skip(thread).step_by(4) {
             ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
@@ -63,7 +63,7 @@ fn accepts_in_two(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(64, DAT_EVD_CR_FLAG);
     let psp = ia.psp(ctx.qual(0), &requests);
-    ctx.tell_address(&ia);
+    ctx.send_address(&ia);
     let conns = Mutex::new(Vec::new());
     run_threads(2, |_| {
         for _ in 0..2 * EACH {
@@ -75,11 +75,11 @@ fn accepts_in_two(ctx: &Ctx) {
             ok(dat_cr_accept(Event(event).arrival().cr_handle, conn.ep.h(), 0, null_mut()));
             conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
             expect_dto(conn.recv.h(), 1, DAT_DTO_SUCCESS, 0);
-            conns.lock().expect("nobody has failed").push(conn);
+            conns.lock().expect("no thread has panicked").push(conn);
         }
     });
     ctx.meet();
-    let conns = conns.into_inner().expect("nobody has failed");
+    let conns = conns.into_inner().expect("no thread has panicked");
     for conn in &conns {
         conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
     }
@@ -132,12 +132,12 @@ fn threads_accept_one_request_at_once(ctx: &Ctx) {
         run_threads(3, |thread| {
             let code = dat_cr_accept(cr.h(), ends[thread].ep.h(), 0, null_mut());
             if code == DAT_SUCCESS {
-                accepted.lock().expect("nobody has failed").push(thread);
+                accepted.lock().expect("no thread has panicked").push(thread);
             } else {
                 refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_CR);
             }
         });
-        let accepted = accepted.into_inner().expect("nobody has failed");
+        let accepted = accepted.into_inner().expect("no thread has panicked");
         assert_eq!(accepted.len(), 1, "one of them has it");
         near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
         for (thread, end) in ends.iter().enumerate() {
@@ -187,7 +187,7 @@ fn threads_free_an_ep_under_sends_of_the_peer(ctx: &Ctx) {
         run_threads(2, |thread| {
             if thread == 0 {
                 until(|| posted.load(Ordering::Acquire) > 2);
-                dead.lock().expect("nobody has failed").take().expect("once").free();
+                dead.lock().expect("no thread has panicked").take().expect("once").free();
                 return;
             }
             for id in 0..16 {
@@ -324,7 +324,7 @@ fn loads(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..5 {
         let conn = Conn::on(&ia);
-        conn.connect(&ctx.hear_address(), ctx.qual(0));
+        conn.connect(&ctx.receive_address(), ctx.qual(0));
         conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
         let memory = conn.memory(64 << 10);
         // Until the connection is gone, which says the completions; then all that was accepted has come back.
@@ -355,7 +355,7 @@ fn closes(ctx: &Ctx) {
         let ia = Ia::open(&ctx.provider, 8);
         let conn = Conn::on(&ia);
         let memory = conn.memory(64 << 10);
-        conn.listen(ctx.qual(0), || ctx.tell_address(&ia));
+        conn.listen(ctx.qual(0), || ctx.send_address(&ia));
         conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
         for id in 0..20 {
             conn.post_recv(id, memory.segment(0, 64 << 10));

@@ -45,7 +45,7 @@ fn takes_each_once(ctx: &Ctx, take: impl Fn(DAT_EVD_HANDLE) -> Option<Event> + S
         }
         until(|| {
             let event = take(evd.h());
-            let mut seen = seen.lock().expect("nobody has failed");
+            let mut seen = seen.lock().expect("no thread has panicked");
             if let Some(event) = event {
                 assert!(seen.insert(event.software().addr()), "an event came twice");
             }
@@ -73,9 +73,9 @@ fn threads_dequeue_beside_a_waiter(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(32, DAT_EVD_SOFTWARE_FLAG);
     let seen = Mutex::new(HashSet::new());
-    let is_done = || seen.lock().expect("nobody has failed").len() == EVENTS;
+    let is_done = || seen.lock().expect("no thread has panicked").len() == EVENTS;
     let note = |event: Event| {
-        let is_new = seen.lock().expect("nobody has failed").insert(event.software().addr());
+        let is_new = seen.lock().expect("no thread has panicked").insert(event.software().addr());
         assert!(is_new, "an event came twice");
     };
     run_threads(3, |thread| match thread {

@@ -219,10 +219,10 @@ fn threads_ask_for_one_qualifier(ctx: &Ctx) {
             let code = dat_psp_create(ia.h(), ctx.qual(0), requests.h(), DAT_PSP_CONSUMER_FLAG, &mut psp);
             kind_in(code, &[DAT_SUCCESS, DAT_CONN_QUAL_IN_USE]);
             if code == DAT_SUCCESS {
-                made.lock().expect("nobody has failed").push(Psp::own(psp));
+                made.lock().expect("no thread has panicked").push(Psp::own(psp));
             }
         });
-        assert_eq!(made.into_inner().expect("nobody has failed").len(), 1, "one of them has it");
+        assert_eq!(made.into_inner().expect("no thread has panicked").len(), 1, "one of them has it");
     }
 }
 
@@ -236,8 +236,8 @@ fn threads_ask_for_any_qualifier(ctx: &Ctx) {
             let mut qual = 0;
             let create = |out| dat_psp_create_any(ia.h(), &mut qual, requests.h(), DAT_PSP_CONSUMER_FLAG, out);
             let psp = Psp::own(filled(create));
-            assert!(seen.lock().expect("nobody has failed").insert(qual), "{qual} was given twice");
-            made.lock().expect("nobody has failed").push(psp);
+            assert!(seen.lock().expect("no thread has panicked").insert(qual), "{qual} was given twice");
+            made.lock().expect("no thread has panicked").push(psp);
         }
     });
 }
@@ -258,10 +258,10 @@ fn frees_while_an_ep_is_made(
             let mut ep = DAT_HANDLE_NULL;
             let code = make(&mut ep);
             kind_in(code, &[DAT_SUCCESS, DAT_INVALID_HANDLE]);
-            *made.lock().expect("nobody has failed") = (code == DAT_SUCCESS).then(|| Ep::own(ep));
+            *made.lock().expect("no thread has panicked") = (code == DAT_SUCCESS).then(|| Ep::own(ep));
         }
     });
-    (freed.load(Ordering::Acquire), made.into_inner().expect("nobody has failed"))
+    (freed.load(Ordering::Acquire), made.into_inner().expect("no thread has panicked"))
 }
 
 fn threads_free_a_zone_while_an_ep_is_made(ctx: &Ctx) {

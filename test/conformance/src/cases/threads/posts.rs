@@ -15,7 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 11": threads_post_sends_to_one_ep => pair(two_posters, takes_two_orders).limit(40),
         "spec/events 11": threads_post_receives_to_one_ep => pair(sends_numbers, posts_from_three).limit(40),
         "spec/events 11": threads_post_take_and_receive_in_parallel => pair(three_parties, three_parties).limit(40),
-        "spec/events 11": threads_post_all_kinds_of_requests_to_one_ep => pair(all_requests, lends).limit(40),
+        "spec/events 11": threads_post_all_kinds_of_requests_to_one_ep => pair(all_requests, exports_memory).limit(40),
         "spec/events 11": threads_post_to_eps_of_their_own => pair(four_senders, four_receivers).limit(40),
         "spec/events 11": threads_post_to_one_shared_receive_queue
             => local(threads_post_to_one_shared_receive_queue).needs(Need::Srq).limit(40),
@@ -167,7 +167,7 @@ fn three_parties(ctx: &Ctx) {
 fn all_requests(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
     let memory = conn.memory(4096);
-    let target = ctx.hear_target();
+    let target = ctx.receive_target();
     let posted = AtomicUsize::new(0);
     run_threads(4, |thread| {
         if thread == 3 {
@@ -198,11 +198,11 @@ fn all_requests(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Lends its memory, and takes the empty messages that come meanwhile.
-fn lends(ctx: &Ctx) {
+/// Exports its memory, and takes the empty messages that come meanwhile.
+fn exports_memory(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
     let memory = conn.memory(4096);
-    ctx.tell_target(memory.target(0, 4096));
+    ctx.send_target(memory.target(0, 4096));
     let post = |id| ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
     (0..64).for_each(post);
     for number in 0..EACH as u64 {
@@ -214,7 +214,7 @@ fn lends(ctx: &Ctx) {
 
 fn four_senders(ctx: &Ctx) {
     let ia = ctx.ia();
-    let address = ctx.hear_address();
+    let address = ctx.receive_address();
     let conns: Vec<Conn> = (0..4).map(|_| Conn::unconnected(&ia, &deep())).collect();
     for conn in &conns {
         conn.connect(&address, ctx.qual(0));
@@ -235,7 +235,7 @@ fn four_receivers(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let psp = ia.psp(ctx.qual(0), &requests);
-    ctx.tell_address(&ia);
+    ctx.send_address(&ia);
     let conns: Vec<Conn> = (0..4).map(|_| Conn::unconnected(&ia, &deep())).collect();
     for conn in &conns {
         ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, conn.ep.h(), 0, null_mut()));
@@ -310,7 +310,7 @@ fn threads_post_while_another_disconnects(ctx: &Ctx) {
         let accepted = Mutex::new(HashSet::new());
         run_threads(3, |thread| {
             if thread == 2 {
-                until(|| accepted.lock().expect("nobody has failed").len() > 4);
+                until(|| accepted.lock().expect("no thread has panicked").len() > 4);
                 ok(dat_ep_disconnect(near.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
                 return;
             }
@@ -319,11 +319,11 @@ fn threads_post_while_another_disconnects(ctx: &Ctx) {
                 let code = dat_ep_post_send(near.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG);
                 kind_in(code, &[DAT_SUCCESS, DAT_INSUFFICIENT_RESOURCES, DAT_INVALID_STATE]);
                 if code == DAT_SUCCESS {
-                    accepted.lock().expect("nobody has failed").insert(id);
+                    accepted.lock().expect("no thread has panicked").insert(id);
                 }
             }
         });
-        let mut accepted = accepted.into_inner().expect("nobody has failed");
+        let mut accepted = accepted.into_inner().expect("no thread has panicked");
         let mut has_failed = false;
         while !accepted.is_empty() {
             let data = expect_event(near.request.h(), SOON).dto();
@@ -379,10 +379,10 @@ fn dequeues_in_four(ctx: &Ctx) {
         until(|| {
             if let Some(event) = dequeue(conn.recv.h()) {
                 let slot = context_bits(event.dto().user_cookie);
-                assert!(seen.lock().expect("nobody has failed").insert(slot), "receive {slot} came twice");
+                assert!(seen.lock().expect("no thread has panicked").insert(slot), "receive {slot} came twice");
                 assert_eq!(number_at(&memory, slot as usize), slot, "receives are used in their order");
             }
-            seen.lock().expect("nobody has failed").len() == 3 * EACH
+            seen.lock().expect("no thread has panicked").len() == 3 * EACH
         });
     });
     expect_nothing(conn.recv.h());
@@ -397,11 +397,11 @@ fn threads_free_memory_under_transfers(ctx: &Ctx) {
         let (near, far) = ctx.loopback_with(&ia, &deep());
         let from = near.memory(1 << 16);
         let into = Mutex::new(far.memory(1 << 16));
-        let target = into.lock().expect("nobody has failed").target(0, 1 << 16);
+        let target = into.lock().expect("no thread has panicked").target(0, 1 << 16);
         let is_over = AtomicBool::new(false);
         run_threads(2, |thread| {
             if thread == 1 {
-                into.lock().expect("nobody has failed").deregister();
+                into.lock().expect("no thread has panicked").deregister();
                 is_over.store(true, Ordering::Release);
                 return;
             }
@@ -428,7 +428,7 @@ fn binds(ctx: &Ctx) {
             let (ep, id, all) = (conn.ep.h(), cookie(round), DAT_MEM_PRIV_ALL_FLAG);
             let rmr = windows[thread].h();
             let context = filled(|out| dat_rmr_bind(rmr, &segment, all, ep, id, DAT_COMPLETION_DEFAULT_FLAG, out));
-            let is_new = contexts.lock().expect("nobody has failed").insert(context);
+            let is_new = contexts.lock().expect("no thread has panicked").insert(context);
             assert!(is_new, "a context was given twice");
         }
     });

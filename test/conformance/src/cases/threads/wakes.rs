@@ -64,7 +64,7 @@ fn threads_wake_each_other_over_cnos(ctx: &Ctx) {
     let ia = ctx.ia();
     let cnos = [ia.cno(), ia.cno()];
     let evds = [0, 1].map(|at| ia.evd_on(&cnos[at], 1, DAT_EVD_SOFTWARE_FLAG));
-    let hear = |at: usize, round: usize| {
+    let receive = |at: usize, round: usize| {
         assert!(wait_on(&cnos[at]) == evds[at].h());
         assert_eq!(dequeue(evds[at].h()).map(|event| event.software().addr()), Some(round));
     };
@@ -72,9 +72,9 @@ fn threads_wake_each_other_over_cnos(ctx: &Ctx) {
         for round in 0..1000 {
             if thread == 0 {
                 evds[0].post(round);
-                hear(1, round);
+                receive(1, round);
             } else {
-                hear(0, round);
+                receive(0, round);
                 evds[1].post(round);
             }
         }
@@ -367,7 +367,7 @@ fn sends_one_by_one(ctx: &Ctx) {
     for id in 0..100 {
         ok(dat_ep_post_send(conn.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
         expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0);
-        ctx.hear();
+        ctx.receive();
     }
     ctx.meet();
 }
@@ -381,7 +381,7 @@ fn takes_in_an_agent(ctx: &Ctx) {
     conn.ep = ia.ep(&conn.pz, &recv, &conn.request, &conn.events);
     ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(0), DAT_COMPLETION_DEFAULT_FLAG));
     let ep = Handle::of(conn.ep.h());
-    conn.listen(ctx.qual(0), || ctx.tell_address(&ia));
+    conn.listen(ctx.qual(0), || ctx.send_address(&ia));
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     let taken = Arc::new(Mutex::new(0));
     for number in 0..100 {
@@ -391,8 +391,8 @@ fn takes_in_an_agent(ctx: &Ctx) {
         ok(dat_cno_modify_agent(cno.h(), agent(move |evd| take_and_post(evd, ep, &own))));
         // Events from before the agent was armed are not announced.
         take_and_post(Handle::of(recv.h()), ep, &taken);
-        until(|| *taken.lock().expect("nobody has failed") > number);
-        ctx.tell("next");
+        until(|| *taken.lock().expect("no thread has panicked") > number);
+        ctx.send("next");
     }
     ctx.meet();
     ok(dat_cno_modify_agent(cno.h(), NO_AGENT));
@@ -401,7 +401,7 @@ fn takes_in_an_agent(ctx: &Ctx) {
 
 /// Takes the receives that are complete, and posts one more for each.
 fn take_and_post(evd: Handle, ep: Handle, taken: &Mutex<u64>) {
-    let mut taken = taken.lock().expect("nobody has failed");
+    let mut taken = taken.lock().expect("no thread has panicked");
     while let Some(event) = dequeue(evd.h()) {
         let data = event.dto();
         if data.status == DAT_DTO_ERR_FLUSHED {

@@ -8,7 +8,7 @@ use super::faults::{loses, nowhere, sends_into_trouble};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 4.6": fault_is_told_to_who_waits_for_the_connection_only => pair(fails_unseen, loses),
+        "spec/events 4.6": fault_is_reported_to_the_connection_waiter_only => pair(fails_unseen, loses),
         "spec/events 4.6": fault_of_a_suppressed_request_breaks_too => pair(fails_suppressed, loses),
         "spec/events 4.6": fault_flushes_both_queues_in_order => pair(fails_amid_work, loses_amid_work),
         "spec/events 4.6": fault_of_a_receive_flushes_both_queues => pair(sends_into_trouble, receives_badly_amid_work),
@@ -16,17 +16,17 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.6": fault_of_rdma_leaves_the_target_without_completions => pair(reaches_wrong, loses_without_completions),
         "spec/events 4.8": fault_receive_is_checked_when_it_is_used => pair(sends_into_trouble, frees_before_use),
         "spec/events 7": fault_receive_posted_before_its_ep_changed_pz_takes_nothing => pair(sends_to_another_pz, changes_pz_before_use),
-        "spec/events 8.2": fault_free_does_not_disturb_what_is_done => pair(frees_after_completion, loses_nothing),
+        "spec/events 8.2": fault_free_does_not_disturb_completed_transfers => pair(frees_after_completion, loses_nothing),
         "spec/events 4.3": fault_reads_without_a_depth_are_refused => pair(reads_without_depth, is_read_anyhow),
         "spec/events 4.3": fault_reads_beyond_the_depth_of_the_target => pair(reads_beyond_the_target, serves_one_read),
         "spec/events 4.3": fault_reads_from_a_target_without_depth => pair(reads_from_no_depth, serves_no_read),
-        "spec/events 4.5": fault_peer_that_dies_loses_nothing_silently => pair(outlives, dies).only_two(),
+        "spec/events 4.5": fault_killed_peer_loses_nothing_silently => pair(outlives, dies).only_two(),
     ]
 }
 
 fn fails_unseen(ctx: &Ctx) {
     let conn = ctx.connect();
-    ctx.hear_target();
+    ctx.receive_target();
     conn.post_send(1, nowhere());
     // The completion was not taken yet.
     expect_broken(&conn);
@@ -36,7 +36,7 @@ fn fails_unseen(ctx: &Ctx) {
 
 fn fails_suppressed(ctx: &Ctx) {
     let conn = ctx.connect();
-    ctx.hear_target();
+    ctx.receive_target();
     conn.post_send_as(1, nowhere(), DAT_COMPLETION_SUPPRESS_FLAG);
     expect_broken(&conn);
     expect_dto(conn.request.h(), 1, DAT_DTO_ERR_LOCAL_PROTECTION, 0);
@@ -46,7 +46,7 @@ fn fails_suppressed(ctx: &Ctx) {
 
 fn fails_and_looks(ctx: &Ctx) {
     let conn = ctx.connect();
-    ctx.hear_target();
+    ctx.receive_target();
     conn.post_send(1, nowhere());
     expect_dto(conn.request.h(), 1, DAT_DTO_ERR_LOCAL_PROTECTION, 0);
     conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
@@ -100,7 +100,7 @@ fn receives_badly_amid_work(ctx: &Ctx) {
 fn reaches_wrong(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
-    let good = ctx.hear_target();
+    let good = ctx.receive_target();
     conn.post_write(1, memory.segment(0, 100), good);
     conn.post_write(2, memory.segment(0, 100), DAT_RMR_TRIPLET { rmr_context: !good.rmr_context, ..good });
     conn.post_write(3, memory.segment(0, 100), good);
@@ -114,7 +114,7 @@ fn reaches_wrong(ctx: &Ctx) {
 fn loses_without_completions(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
-    ctx.tell_target(memory.target(0, 100));
+    ctx.send_target(memory.target(0, 100));
     expect_lost(&conn);
     expect_nothing(conn.recv.h());
     expect_nothing(conn.request.h());
@@ -139,7 +139,7 @@ fn sends_to_another_pz(ctx: &Ctx) {
     let memory = conn.memory(100);
     memory.fill(7);
     conn.post_send(1, memory.segment(0, 100));
-    if ctx.hear() == b"flushed" {
+    if ctx.receive() == b"flushed" {
         expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 100);
     } else {
         expect_dto(conn.request.h(), 1, DAT_DTO_ERR_REMOTE_RESPONDER, 0);
@@ -165,11 +165,11 @@ fn changes_pz_before_use(ctx: &Ctx) {
         let new = ia.memory(&pz, 100);
         conn.post_recv(3, new.segment(0, 100));
         expect_dto(conn.recv.h(), 3, DAT_DTO_SUCCESS, 100);
-        ctx.tell("flushed");
+        ctx.send("flushed");
     } else {
         expect_dto(conn.recv.h(), 2, DAT_DTO_ERR_LOCAL_PROTECTION, 0);
         expect_broken(&conn);
-        ctx.tell("failed");
+        ctx.send("failed");
     }
     memory.expect_all(0, 100, 0);
     ctx.meet();
@@ -212,7 +212,7 @@ fn reads_without_depth(ctx: &Ctx) {
 /// Either the post is refused, or the read fails for want of the other side's means.
 #[track_caller]
 fn refused_or_responder(ctx: &Ctx, conn: &Conn, memory: &Memory) {
-    let code = Op::Read.call(conn, 1, &[memory.segment(0, 100)], &ctx.hear_target(), 0);
+    let code = Op::Read.call(conn, 1, &[memory.segment(0, 100)], &ctx.receive_target(), 0);
     if code == DAT_SUCCESS {
         expect_dto(conn.request.h(), 1, DAT_DTO_ERR_REMOTE_RESPONDER, 0);
         expect_lost(conn);
@@ -227,7 +227,7 @@ fn refused_or_responder(ctx: &Ctx, conn: &Conn, memory: &Memory) {
 fn is_read_anyhow(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
-    ctx.tell_target(memory.target(0, 100));
+    ctx.send_target(memory.target(0, 100));
     ctx.meet();
 }
 
@@ -241,14 +241,14 @@ fn reads_from_no_depth(ctx: &Ctx) {
 fn serves_no_read(ctx: &Ctx) {
     let conn = ctx.connect_with(&setup(|attr| attr.max_rdma_read_in = 0));
     let memory = conn.memory(100);
-    ctx.tell_target(memory.target(0, 100));
+    ctx.send_target(memory.target(0, 100));
     ctx.meet();
 }
 
 fn reads_beyond_the_target(ctx: &Ctx) {
     let conn = ctx.connect_with(&setup(|attr| attr.max_rdma_read_out = 8));
     let memory = conn.memory(8 * 5000);
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     (0..8).for_each(|id| conn.post_read(id, memory.segment(id as usize * 5000, 5000), remote));
     // A transport that holds reads back completes all; another breaks the connection.
     let mut broken = false;
@@ -272,7 +272,7 @@ fn serves_one_read(ctx: &Ctx) {
     let conn = ctx.connect_with(&setup(|attr| attr.max_rdma_read_in = 1));
     let memory = conn.memory(5000);
     memory.fill(9);
-    ctx.tell_target(memory.target(0, 5000));
+    ctx.send_target(memory.target(0, 5000));
     ctx.meet();
 }
 
@@ -281,7 +281,7 @@ fn outlives(ctx: &Ctx) {
     let memory = conn.memory(100);
     (1..=2).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
     (11..=13).for_each(|id| conn.post_send(id, memory.segment(0, 100)));
-    ctx.tell("die");
+    ctx.send("die");
     // All work comes back, none of it as done, and the connection ends once.
     for id in 11..=13 {
         let data = expect_event(conn.request.h(), SOON).dto();
@@ -295,6 +295,6 @@ fn outlives(ctx: &Ctx) {
 
 fn dies(ctx: &Ctx) {
     let _conn = ctx.connect();
-    assert_eq!(ctx.hear(), b"die");
+    assert_eq!(ctx.receive(), b"die");
     ctx.die();
 }

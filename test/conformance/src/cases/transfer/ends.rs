@@ -94,9 +94,9 @@ pub(crate) fn connect_made(ctx: &Ctx, setup: &Setup, make: impl FnOnce(&Conn) ->
 #[track_caller]
 pub(crate) fn join(ctx: &Ctx, conn: &Conn, qual: u64) {
     if ctx.is_near() {
-        conn.connect(&ctx.hear_address(), ctx.qual(qual));
+        conn.connect(&ctx.receive_address(), ctx.qual(qual));
     } else {
-        conn.listen(ctx.qual(qual), || ctx.tell_address(&conn.ia));
+        conn.listen(ctx.qual(qual), || ctx.send_address(&conn.ia));
     }
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
 }

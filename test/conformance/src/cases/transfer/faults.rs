@@ -63,7 +63,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.5": fault_message_to_a_receive_of_nothing => pair(|ctx| sends_too_much(ctx, 1), |ctx| takes_too_little(ctx, 0)),
         "spec/events 4.5": fault_message_of_many_pieces_into_a_small_receive => pair(|ctx| sends_too_much(ctx, 300_000), |ctx| takes_too_little(ctx, 100)),
         "spec/events 4.5": fault_message_longer_than_a_large_receive => pair(|ctx| sends_too_much(ctx, 300_000), |ctx| takes_too_little(ctx, 299_999)),
-        "spec/events 4.5": fault_too_long_comes_after_what_fitted => pair(sends_fitting_then_not, takes_two_then_not),
+        "spec/events 4.5": fault_too_long_comes_after_shorter_ones => pair(sends_fitting_then_not, takes_two_then_not),
         "spec/events 4.5": fault_too_long_waits_for_its_receive => pair(sends_too_much_early, takes_too_little_late),
         "spec/events 8.1": fault_memory_that_is_gone_is_an_error_of_the_writer => pair(writes_to_gone, takes_memory_away),
     ];
@@ -145,7 +145,7 @@ fn bad_segment(ctx: &Ctx, conn: &Conn, fault: Local) -> (DAT_LMR_TRIPLET, Vec<Co
 
 fn requests_from(ctx: &Ctx, op: Op, fault: Local) {
     let conn = ctx.connect();
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     let (bad, others, memory) = bad_segment(ctx, &conn, fault);
     op.post(&conn, 1, &[bad], &remote);
     let data = expect_event(conn.request.h(), SOON).dto();
@@ -157,12 +157,12 @@ fn requests_from(ctx: &Ctx, op: Op, fault: Local) {
     drop((memory, others));
 }
 
-/// The far end of a connection that the near end's failure ends. It lends memory, and has one receive.
+/// The far end of a connection that the near end's failure ends. It exports_memory memory, and has one receive.
 pub(super) fn loses(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(300);
     conn.post_recv(9, memory.segment(0, 100));
-    ctx.tell_target(memory.target(100, 100));
+    ctx.send_target(memory.target(100, 100));
     expect_lost(&conn);
     expect_flushed(&conn.recv, [9]);
     memory.expect_all(0, 300, 0);
@@ -199,7 +199,7 @@ fn is_denied(ctx: &Ctx, op: Op) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     memory.fill(7);
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     op.post(&conn, 1, &[memory.segment(0, 100)], &remote);
     expect_dto(conn.request.h(), 1, DAT_DTO_ERR_REMOTE_ACCESS, 0);
     expect_broken(&conn);
@@ -235,7 +235,7 @@ fn denies(ctx: &Ctx, op: Op, fault: Remote) {
         Remote::LocalRights => DAT_RMR_TRIPLET { rmr_context: memory.lmr_context, ..good },
         Remote::OtherPz | Remote::OtherRight => good,
     };
-    ctx.tell_target(bad);
+    ctx.send_target(bad);
     expect_lost(&conn);
     memory.expect_all(0, 300, 0);
     expect_nothing(conn.recv.h());
@@ -338,7 +338,7 @@ fn exceeds_the_adapter(ctx: &Ctx, op: Op) {
         virtual_address: map.pointer().addr() as u64,
         segment_length: part,
     };
-    op.post(&conn, 1, &vec![segment; parts as usize], &ctx.hear_target());
+    op.post(&conn, 1, &vec![segment; parts as usize], &ctx.receive_target());
     expect_dto(conn.request.h(), 1, DAT_DTO_ERR_LOCAL_LENGTH, 0);
     expect_broken(&conn);
     ctx.meet();
@@ -369,7 +369,7 @@ fn registered(conn: &Conn, map: &os::Map) -> (Lmr, DAT_LMR_CONTEXT, DAT_RMR_CONT
 fn writes_to_gone(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
-    conn.post_write(1, memory.segment(0, 100), ctx.hear_target());
+    conn.post_write(1, memory.segment(0, 100), ctx.receive_target());
     expect_dto(conn.request.h(), 1, DAT_DTO_ERR_REMOTE_ACCESS, 0);
     expect_broken(&conn);
     ctx.meet();
@@ -381,7 +381,7 @@ fn takes_memory_away(ctx: &Ctx) {
     let (_lmr, _, rmr_context) = registered(&conn, &map);
     let target_address = map.pointer().addr() as u64;
     drop(map);
-    ctx.tell_target(DAT_RMR_TRIPLET { rmr_context, pad: 0, target_address, segment_length: 100 });
+    ctx.send_target(DAT_RMR_TRIPLET { rmr_context, pad: 0, target_address, segment_length: 100 });
     expect_lost(&conn);
     ctx.meet();
 }

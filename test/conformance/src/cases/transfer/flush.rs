@@ -35,7 +35,7 @@ fn leaves_abruptly(ctx: &Ctx) {
     // They wait for receives: one in slots, one in pieces, a write behind them.
     conn.post_send(11, memory.segment(0, 100));
     conn.post_send(12, memory.segment(0, 100_000));
-    conn.post_write(13, memory.segment(0, 100), ctx.hear_target());
+    conn.post_write(13, memory.segment(0, 100), ctx.receive_target());
     ctx.meet();
     ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
     conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
@@ -49,7 +49,7 @@ fn leaves_abruptly(ctx: &Ctx) {
 fn is_left(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
-    ctx.tell_target(memory.target(0, 100));
+    ctx.send_target(memory.target(0, 100));
     (21..=22).for_each(|id| conn.post_send(id, memory.segment(0, 100)));
     // The near end has receives for these.
     (21..=22).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 100));
@@ -151,7 +151,7 @@ fn receives_slowly(ctx: &Ctx) {
 fn is_rejected(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     (1..=3).for_each(|id| post_empty_recv(&conn, id));
-    conn.connect(&ctx.hear_address(), ctx.qual(0));
+    conn.connect(&ctx.receive_address(), ctx.qual(0));
     conn.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
     expect_flushed(&conn.recv, 1..=3);
     ctx.meet();
@@ -161,7 +161,7 @@ fn rejects(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let _psp = ia.psp(ctx.qual(0), &requests);
-    ctx.tell_address(&ia);
+    ctx.send_address(&ia);
     ok(dat_cr_reject(expect_cr(requests.h()).cr_handle));
     ctx.meet();
 }

@@ -147,7 +147,7 @@ fn moves_with_garbage(ctx: &Ctx) {
     let memory = conn.memory(3000);
     memory.write_pattern(0, 3000, 7);
     let segment = DAT_LMR_TRIPLET { pad: 0xffff_ffff, ..memory.segment(0, 3000) };
-    let remote = DAT_RMR_TRIPLET { pad: 0xffff_ffff, ..ctx.hear_target() };
+    let remote = DAT_RMR_TRIPLET { pad: 0xffff_ffff, ..ctx.receive_target() };
     for (id, op) in [Op::Send, Op::Write, Op::Read].into_iter().enumerate() {
         op.post(&conn, id as u64, &[segment], &remote);
         expect_dto(conn.request.h(), id as u64, DAT_DTO_SUCCESS, 3000);
@@ -160,7 +160,7 @@ fn moves_with_garbage(ctx: &Ctx) {
 fn moves_three_ways(ctx: &Ctx, conn: &Conn, length: usize) {
     let memory = conn.memory(2 * length);
     memory.write_pattern(0, length, 7);
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     conn.post_send(0, memory.segment(0, length));
     conn.post_write(1, memory.segment(0, length), remote);
     conn.post_read(2, memory.segment(length, length), remote);
@@ -173,7 +173,7 @@ fn moves_three_ways(ctx: &Ctx, conn: &Conn, length: usize) {
 fn serves_three_ways(ctx: &Ctx, conn: &Conn, length: usize) {
     let memory = conn.memory(2 * length);
     conn.post_recv(0, memory.segment(0, length));
-    ctx.tell_target(memory.target(length, length));
+    ctx.send_target(memory.target(length, length));
     expect_dto(conn.recv.h(), 0, DAT_DTO_SUCCESS, length as u64);
     ctx.meet();
     memory.expect_pattern(0, length, 7);
@@ -198,7 +198,7 @@ fn requests_without_evd(ctx: &Ctx) {
     let conn = connect_lacking(ctx, true, false);
     let memory = conn.memory(100);
     memory.fill(7);
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     for _ in 0..40 {
         // The place of each is free again when it is done: more than the EP is deep.
         until(|| Op::Write.call(&conn, 1, &[memory.segment(0, 100)], &remote, 0) == DAT_SUCCESS);
@@ -212,7 +212,7 @@ fn requests_without_evd(ctx: &Ctx) {
 fn serves_silent(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(200);
-    ctx.tell_target(memory.target(0, 100));
+    ctx.send_target(memory.target(0, 100));
     conn.post_recv(1, memory.segment(100, 100));
     expect_dto(conn.recv.h(), 1, DAT_DTO_SUCCESS, 100);
     memory.expect_all(0, 200, 7);

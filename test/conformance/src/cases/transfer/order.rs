@@ -155,7 +155,7 @@ fn receives_numbers(ctx: &Ctx) {
 fn writes_then_sends(ctx: &Ctx, size: usize) {
     let conn = ctx.connect();
     let memory = conn.memory(size);
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     for round in 1..=20 {
         memory.fill(round);
         conn.post_write(0, memory.segment(0, size), remote);
@@ -170,7 +170,7 @@ fn receives_then_looks(ctx: &Ctx, size: usize) {
     let conn = ctx.connect();
     let memory = conn.memory(size);
     post_empty_recv(&conn, 1);
-    ctx.tell_target(memory.target(0, size));
+    ctx.send_target(memory.target(0, size));
     for round in 1..=20 {
         expect_dto(conn.recv.h(), round, DAT_DTO_SUCCESS, 0);
         memory.expect_all(0, size, round as u8);
@@ -182,8 +182,8 @@ fn receives_then_looks(ctx: &Ctx, size: usize) {
 fn writes_twice(ctx: &Ctx, size: usize) {
     let conn = ctx.connect();
     let memory = conn.memory(size);
-    let first = ctx.hear_target();
-    let second = ctx.hear_target();
+    let first = ctx.receive_target();
+    let second = ctx.receive_target();
     for round in 1..=20 {
         memory.fill(round);
         conn.post_write(0, memory.segment(0, size), first);
@@ -199,8 +199,8 @@ fn writes_twice(ctx: &Ctx, size: usize) {
 fn sees_the_second(ctx: &Ctx, size: usize) {
     let conn = ctx.connect();
     let (memory, flag) = (conn.memory(size), conn.memory(1));
-    ctx.tell_target(memory.target(0, size));
-    ctx.tell_target(flag.target(0, 1));
+    ctx.send_target(memory.target(0, size));
+    ctx.send_target(flag.target(0, 1));
     for round in 1..=20 {
         flag.spin_for(0, round);
         memory.expect_all(0, size, round);
@@ -211,7 +211,7 @@ fn sees_the_second(ctx: &Ctx, size: usize) {
 fn writes_rounds(ctx: &Ctx, size: usize) {
     let conn = ctx.connect();
     let memory = conn.memory(size);
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     for round in 1..=20 {
         memory.fill(round);
         conn.post_write(0, memory.segment(0, size), remote);
@@ -223,7 +223,7 @@ fn writes_rounds(ctx: &Ctx, size: usize) {
 fn spins_for_last_bytes(ctx: &Ctx, size: usize) {
     let conn = ctx.connect();
     let memory = conn.memory(size);
-    ctx.tell_target(memory.target(0, size));
+    ctx.send_target(memory.target(0, size));
     for round in 1..=20 {
         memory.spin_for(size - 1, round);
         memory.expect_all(0, size, round);
@@ -257,7 +257,7 @@ fn spins_for_received(ctx: &Ctx, size: usize) {
 fn writes_then_reads(ctx: &Ctx, size: usize) {
     let conn = ctx.connect();
     let (from, into) = (conn.memory(size), conn.memory(size));
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     for round in 1..=20 {
         from.fill(round);
         conn.post_write(0, from.segment(0, size), remote);
@@ -271,14 +271,14 @@ fn writes_then_reads(ctx: &Ctx, size: usize) {
 fn is_written_and_read(ctx: &Ctx, size: usize) {
     let conn = ctx.connect();
     let memory = conn.memory(size);
-    ctx.tell_target(memory.target(0, size));
+    ctx.send_target(memory.target(0, size));
     ctx.meet();
 }
 
 fn requests_mixed(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1 << 20);
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     for round in 0..10 {
         let posts = [
             (Op::Read, 1 << 20),
@@ -302,7 +302,7 @@ fn requests_mixed(ctx: &Ctx) {
 fn serves_mixed(ctx: &Ctx) {
     let conn = ctx.connect();
     let (target, memory) = (conn.memory(1 << 20), conn.memory(40_000));
-    ctx.tell_target(target.target(0, 1 << 20));
+    ctx.send_target(target.target(0, 1 << 20));
     (0..15).for_each(|id| conn.post_recv(id, memory.segment(0, 40_000)));
     for id in 0..30 {
         let length = [1, 40_000, 0][id as usize % 3];
@@ -321,7 +321,7 @@ fn reads_mixed(ctx: &Ctx) {
 #[track_caller]
 fn reads_all(ctx: &Ctx, conn: &Conn) {
     let memory = conn.memory(MIXED.len() * LONGEST);
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     for (n, length) in MIXED.into_iter().enumerate() {
         conn.post_read(n as u64, memory.segment(n * LONGEST, length), remote);
     }
@@ -336,7 +336,7 @@ fn serves_mixed_reads(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(LONGEST);
     memory.write_pattern(0, LONGEST, 5);
-    ctx.tell_target(memory.target(0, LONGEST));
+    ctx.send_target(memory.target(0, LONGEST));
     ctx.meet();
 }
 
@@ -348,7 +348,7 @@ fn reads_beyond_its_depth(ctx: &Ctx, depth: DAT_COUNT) {
 fn reads_then_writes(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(2 * LONGEST);
-    let remote = ctx.hear_target();
+    let remote = ctx.receive_target();
     conn.post_read(0, memory.segment(0, LONGEST), remote);
     conn.post_write(1, memory.segment(LONGEST, 100), remote);
     (0..2).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, [LONGEST as u64, 100][id as usize]));

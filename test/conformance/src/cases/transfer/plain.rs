@@ -12,8 +12,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 5": transfer_send_arrives => pair(sends, receives),
         "spec/consumers 1": transfer_rdma_write_arrives_while_the_target_sleeps => pair(writes, watches).shares_ia(),
         "spec/consumers 1": transfer_send_arrives_while_the_receiver_calls_nothing => pair(sends_on_word, watches_recv),
-        "spec/consumers 1": transfer_rdma_read_is_served_while_the_target_sleeps => pair(reads, lends),
-        "spec/consumers 3": transfer_write_completion_means_placed => pair(writes_then_says, frees_when_told),
+        "spec/consumers 1": transfer_rdma_read_is_served_while_the_target_sleeps => pair(reads, exports_memory),
+        "spec/consumers 3": transfer_write_completion_means_placed => pair(writes_then_says, frees_on_request),
         "spec/consumers 4": transfer_send_waits_for_its_receive => pair(sends_on_word, posts_late),
         "spec/consumers 5": transfer_both_directions_at_once => pair(talks, talks),
         "spec/consumers 19": transfer_no_segments_and_no_list => pair(sends_nothing, receives_nothing),
@@ -24,7 +24,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.2": transfer_cookies_come_back_unchanged => pair(sends_odd_cookies, receives_odd_cookies),
         "spec/events 4.2": transfer_buffer_is_free_after_its_completion => pair(reuses_its_buffer, receives_all_values),
         "spec/events 12.33": transfer_one_buffer_is_posted_many_times => pair(sends_the_same, receives_into_the_same),
-        "spec/events 12.33": transfer_one_buffer_is_read_into_many_times => pair(reads_the_same, lends),
+        "spec/events 12.33": transfer_one_buffer_is_read_into_many_times => pair(reads_the_same, exports_memory),
         "spec/events 12.4": transfer_sends_from_memory_without_local_read => pair(sends_from_write_only, receives_ten),
         "spec/events 12.4": transfer_writes_from_memory_without_any_right => pair(writes_from_nothing, takes_a_write),
         "spec/events 12.31": transfer_progress_by_dequeue_alone => pair(sends_and_polls, receives_and_polls),
@@ -55,7 +55,7 @@ fn writes(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(4096);
     memory.fill(9);
-    conn.post_write(0x33, memory.segment(0, 4096), ctx.hear_target());
+    conn.post_write(0x33, memory.segment(0, 4096), ctx.receive_target());
     expect_dto(conn.request.h(), 0x33, DAT_DTO_SUCCESS, 4096);
     ctx.meet();
 }
@@ -63,7 +63,7 @@ fn writes(ctx: &Ctx) {
 fn watches(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(4096);
-    ctx.tell_target(memory.target(0, 4096));
+    ctx.send_target(memory.target(0, 4096));
     memory.spin_for(4095, 9);
     memory.expect_all(0, 4096, 9);
     ctx.meet();
@@ -107,18 +107,18 @@ fn posts_late(ctx: &Ctx) {
 fn reads(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(5000);
-    conn.post_read(1, memory.segment(0, 5000), ctx.hear_target());
+    conn.post_read(1, memory.segment(0, 5000), ctx.receive_target());
     expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 5000);
     memory.expect_pattern(0, 5000, 9);
     ctx.meet();
 }
 
 /// Its memory is read while it waits outside of DAT.
-fn lends(ctx: &Ctx) {
+fn exports_memory(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(5000);
     memory.write_pattern(0, 5000, 9);
-    ctx.tell_target(memory.target(0, 5000));
+    ctx.send_target(memory.target(0, 5000));
     ctx.meet();
     expect_nothing(conn.recv.h());
     expect_nothing(conn.request.h());
@@ -129,19 +129,19 @@ fn writes_then_says(ctx: &Ctx) {
     let memory = conn.memory(1 << 20);
     for round in 0..8 {
         memory.fill(round + 1);
-        conn.post_write(1, memory.segment(0, 1 << 20), ctx.hear_target());
+        conn.post_write(1, memory.segment(0, 1 << 20), ctx.receive_target());
         expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 1 << 20);
-        ctx.tell_number(round.into());
+        ctx.send_number(round.into());
     }
     ctx.meet();
 }
 
-fn frees_when_told(ctx: &Ctx) {
+fn frees_on_request(ctx: &Ctx) {
     let conn = ctx.connect();
     for round in 0..8 {
         let mut memory = conn.memory(1 << 20);
-        ctx.tell_target(memory.target(0, 1 << 20));
-        assert_eq!(ctx.hear_number(), round);
+        ctx.send_target(memory.target(0, 1 << 20));
+        assert_eq!(ctx.receive_number(), round);
         memory.expect_all(0, 1 << 20, round as u8 + 1);
         memory.deregister();
     }
@@ -317,7 +317,7 @@ fn receives_into_the_same(ctx: &Ctx) {
 fn reads_the_same(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(5000);
-    let from = ctx.hear_target();
+    let from = ctx.receive_target();
     (0..16).for_each(|id| conn.post_read(id, memory.segment(0, 5000), from));
     (0..16).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 5000));
     memory.expect_pattern(0, 5000, 9);
@@ -346,7 +346,7 @@ fn writes_from_nothing(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.ia.memory_with(&conn.pz, 5000, DAT_MEM_PRIV_NONE_FLAG);
     memory.write_pattern(0, 5000, 7);
-    conn.post_write(1, memory.segment(0, 5000), ctx.hear_target());
+    conn.post_write(1, memory.segment(0, 5000), ctx.receive_target());
     expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 5000);
     ctx.meet();
 }
@@ -354,7 +354,7 @@ fn writes_from_nothing(ctx: &Ctx) {
 fn takes_a_write(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(5000);
-    ctx.tell_target(memory.target(0, 5000));
+    ctx.send_target(memory.target(0, 5000));
     ctx.meet();
     memory.expect_pattern(0, 5000, 7);
 }

@@ -231,14 +231,14 @@ fn fills_its_queue(ctx: &Ctx) {
     let conn = ctx.connect();
     let posted = fill(&conn, Op::Send, &NOWHERE);
     assert!(posted >= 16, "room for {posted} requests where 16 were asked for");
-    ctx.tell_number(posted);
+    ctx.send_number(posted);
     (0..posted).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0));
     ctx.meet();
 }
 
 fn empties_it(ctx: &Ctx) {
     let conn = ctx.connect();
-    for id in 0..ctx.hear_number() {
+    for id in 0..ctx.receive_number() {
         post_empty_recv(&conn, id);
         expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 0);
     }
@@ -256,7 +256,7 @@ fn fills_by_suppressed(ctx: &Ctx) {
         }
     };
     refused(code, DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY);
-    ctx.tell_number(posted + 1);
+    ctx.send_number(posted + 1);
     // Nothing is taken from any queue: the slot is free because the send is done.
     until(|| post() == DAT_SUCCESS);
     // The last send must be acknowledged before the peer, which has received it, ends: otherwise it would be flushed.
@@ -267,7 +267,7 @@ fn fills_by_suppressed(ctx: &Ctx) {
 
 fn posts_one_at_a_time(ctx: &Ctx) {
     let conn = ctx.connect_with(&setup(|attr| attr.max_request_dtos = 1));
-    ctx.tell_number(20);
+    ctx.send_number(20);
     for id in 0..20 {
         post_empty_send(&conn, id);
         expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0);

@@ -79,7 +79,7 @@ fn moves_segments(
     if op != Op::Read {
         memory.write_pattern(0, size as usize, 7);
     }
-    let mut remote = if op == Op::Send { NOWHERE } else { ctx.hear_target() };
+    let mut remote = if op == Op::Send { NOWHERE } else { ctx.receive_target() };
     edit(&mut remote);
     op.post(conn, 0x11, segments, &remote);
     expect_dto(conn.request.h(), 0x11, DAT_DTO_SUCCESS, size);
@@ -105,10 +105,10 @@ fn is_moved_over(ctx: &Ctx, op: Op, size: usize, setup: &Setup) {
             conn.post_recv(0x22, memory.segment(0, size));
             expect_dto(conn.recv.h(), 0x22, DAT_DTO_SUCCESS, size as u64);
         }
-        Op::Write => ctx.tell_target(memory.target(0, size)),
+        Op::Write => ctx.send_target(memory.target(0, size)),
         Op::Read => {
             memory.write_pattern(0, size, 9);
-            ctx.tell_target(memory.target(0, size));
+            ctx.send_target(memory.target(0, size));
         }
     }
     ctx.meet();
@@ -170,7 +170,7 @@ fn overwrites_its_list(ctx: &Ctx, op: Op) {
     let conn = ctx.connect();
     let memory = conn.memory(5000);
     memory.write_pattern(0, 5000, if op == Op::Read { 0 } else { 7 });
-    let mut remote = if op == Op::Send { NOWHERE } else { ctx.hear_target() };
+    let mut remote = if op == Op::Send { NOWHERE } else { ctx.receive_target() };
     let mut list = [memory.segment(0, 2000), memory.segment(2000, 3000)];
     ok(op.post_raw(conn.ep.h(), (2, list.as_mut_ptr()), 0x11, &remote, DAT_COMPLETION_DEFAULT_FLAG));
     list = [garbage(); 2];
