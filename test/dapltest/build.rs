@@ -1,5 +1,5 @@
-//! Where the program looks for `libdat.so.1`, which it opens when it starts: installed, in `../lib`, unless it is for a package: then
-//! only where the system has libraries.
+//! Sets where the program searches `libdat.so.1`, which it opens at start: in `../lib`, or for a package only in the system's
+//! library path.
 
 /// It is for a package.
 const PACKAGED: &str = "XTASK_PACKAGED";

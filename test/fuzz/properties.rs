@@ -1,4 +1,4 @@
-//! What holds for every input: the fuzz targets look for a counterexample, `test/tests/conf.rs` replays those known.
+//! Properties for every input: the fuzz targets search a counterexample, `test/tests/conf.rs` replays the known ones.
 #![forbid(unsafe_code)]
 #![allow(dead_code, reason = "each target checks one of them")]
 
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use dat::conf::{self, Cost, Key};
 use dat::matching::{self, Refusal};
 
-/// Reading a file: nothing panics, a line touches no other line, and whatever is said is one printable line with a place.
+/// Parsing a file does not panic, a line affects no other line, and every complaint is one printable line with a position.
 pub(crate) fn conf(text: &[u8]) {
     let file: Arc<str> = Arc::from("dat.conf");
     let whole = conf::parse(&file, text);

@@ -1,6 +1,6 @@
-//! What the suites share: the staged libraries, installed programs, and programs run under a watchdog.
+//! Common code of the suites: the staged libraries, installed programs, and programs run under a watchdog.
 //!
-//! `tests/` and `xtask` use it; nothing of the product does.
+//! Used by `tests/` and `xtask`; nothing of the product depends on it.
 
 pub mod program;
 pub mod run;

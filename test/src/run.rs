@@ -1,7 +1,7 @@
-//! Programs for the suites: compiles the C ones against the stage, gives each run a place of its own, and watches it.
+//! Programs for the suites: compiles the C ones against the stage, runs each in an environment of its own, with a watchdog.
 //!
-//! Nothing waits for ever: a program that does not end is killed and the test fails with what it had said so far. No run
-//! sees another's end points, registry or environment.
+//! A program that does not end is killed, and the test fails with its output so far. No run sees another's endpoints, registry
+//! or environment.
 
 use std::collections::HashMap;
 use std::fs;
@@ -20,7 +20,7 @@ use crate::stage::{Stage, workspace};
 /// The registry of a run: where the sm provider is, by its usual name.
 pub const SM0: &str = "sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 \"\" \"\"\n";
 
-/// The registry of a run: where the usnic provider is, over the loopback interface. Who is dead is found dead soon.
+/// The registry of a run: the usnic provider over the loopback interface, with short timeouts for dead peers.
 pub const USNIC0: &str =
     "usnic0 u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"127.0.0.1 keepalive_ms=100 give_up_ms=2000\" \"\"\n";
 
@@ -58,7 +58,7 @@ pub fn program(stage: &Stage, source: &str) -> PathBuf {
 /// A place for one test: a base directory for sm, one and a port for usnic, and a registry, gone when dropped.
 pub struct Room {
     lib: PathBuf,
-    /// Where usnic's set-ups meet.
+    /// UDP port for usnic's connection setup.
     port: u16,
     directory: PathBuf,
     registry: Option<PathBuf>,
@@ -128,7 +128,7 @@ fn free_port() -> u16 {
     free.expect("12,000 ports of the loopback interface are not all taken")
 }
 
-/// What a program said so far, and whether it may say more.
+/// Output of a program so far, and whether its pipe is open.
 #[derive(Default)]
 struct Said {
     text: Vec<u8>,
@@ -149,7 +149,7 @@ pub struct Run {
 /// A program that has ended.
 #[derive(Clone, Debug)]
 pub struct Finished {
-    /// How.
+    /// Exit status.
     pub status: ExitStatus,
     /// All of its standard output.
     pub stdout: String,
@@ -231,7 +231,7 @@ impl Run {
             // There is no wait with a limit; the end of a program need not be noticed sooner.
             std::thread::sleep(Duration::from_millis(5));
         };
-        // A child of its own may still hold the pipes; what it says then is nobody's.
+        // A child process of its own may still hold the pipes; its output is ignored.
         for reader in self.readers.drain(..) {
             reader.join().expect("reading does not panic");
         }
@@ -242,7 +242,7 @@ impl Run {
         Finished { status, stdout: text(&self.stdout), stderr: text(&self.stderr) }
     }
 
-    /// What it said until now.
+    /// Output until now.
     pub fn so_far(&self) -> String {
         let text = |said: &Shared| -> String {
             let said = said.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -251,7 +251,7 @@ impl Run {
         format!("\n--- stdout\n{}--- stderr\n{}", text(&self.stdout), text(&self.stderr))
     }
 
-    /// Where each thread of a hanging program sleeps, as the kernel tells it.
+    /// Kernel stack of each thread of a hanging program.
     fn stacks(&self) -> String {
         let mut text = String::from("--- threads\n");
         let threads = fs::read_dir(format!("/proc/{}/task", self.child.id()));
@@ -309,7 +309,7 @@ fn read(mut from: impl Read + Send + 'static, to: &Shared) -> JoinHandle<()> {
     })
 }
 
-/// Whether a tool is there; what needs it says so when it is skipped.
+/// Whether a tool is installed; a test that is skipped without it prints that.
 pub fn has_tool(name: &str) -> bool {
     Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success())
 }

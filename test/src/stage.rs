@@ -23,7 +23,7 @@ pub const VERBS_PACKAGE: &str = "daplverbs";
 /// Its library.
 pub const VERBS: &str = "libdaplverbs.so.1";
 
-/// What old lines of dat.conf call such a provider, with rdma_cm and with sockets: links to ours.
+/// Library names of such a provider in old dat.conf files, with rdma_cm and with sockets: symbolic links.
 pub const OLD_NAMES: [&str; 4] = ["libdaplcma.so.1", "libdaplcma.so", "libdaplscm.so.1", "libdaplscm.so"];
 
 /// Profiles of cargo that are staged.
@@ -58,7 +58,7 @@ impl Profile {
 pub struct Stage {
     /// The tree's root.
     pub root: PathBuf,
-    /// Where the shared objects are.
+    /// Directory of the shared objects.
     pub lib: PathBuf,
     /// To be given to a C compiler.
     pub include: PathBuf,
@@ -90,7 +90,7 @@ pub fn stage_alone(profile: Profile, providers: &[&str]) -> Stage {
 }
 
 fn stage_beside(profile: Profile, providers: &[&str], programs: &[&str]) -> Stage {
-    /// What this process has staged already.
+    /// Stages that this process has made.
     static DONE: Mutex<Vec<(Profile, String)>> = Mutex::new(Vec::new());
     let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
     let built = target_directory().join(profile.directory());
@@ -115,7 +115,7 @@ pub fn built(package: &str, profile: Profile) -> PathBuf {
     target_directory().join(profile.directory()).join(package)
 }
 
-/// Builds a program of the workspace as it is for a package, and says where it is; who builds it next has it otherwise.
+/// Builds a program of the workspace as for a package, and returns its path; the next build overwrites it.
 ///
 /// # Panics
 /// When it does not build; the message is the compiler's.
@@ -238,7 +238,7 @@ fn build(profile: Profile, packages: &[&str]) {
     run(&mut cargo);
 }
 
-/// Where cargo builds: asked of itself, for a flag, a variable or a file may decide it.
+/// cargo's target directory, as cargo itself reports it: an option, a variable or a file may set it.
 pub fn target_directory() -> PathBuf {
     let output = run(cargo().args(["metadata", "--format-version", "1", "--no-deps", "--offline"]));
     let text = String::from_utf8(output.stdout).expect("cargo writes UTF-8");
@@ -274,7 +274,7 @@ fn lock(root: &Path) -> File {
     fs::create_dir_all(root).unwrap_or_else(|error| panic!("{}: {error}", root.display()));
     let path = root.join(".lock");
     let file = File::create(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    // SAFETY: the descriptor is open as long as `file` lives.
+    // SAFETY: the descriptor is open as long as `file`.
     let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
     assert_eq!(result, 0, "{}: {}", path.display(), io::Error::last_os_error());
     file

@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// What every compilation has to survive.
+/// Flags with which the headers must compile.
 const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
 fn root() -> PathBuf {

@@ -103,7 +103,7 @@ fn same_names<'a>(facts: impl Iterator<Item = &'a str>, table: impl Iterator<Ite
     assert_eq!(facts.collect::<Vec<_>>(), table.collect::<Vec<_>>());
 }
 
-/// Turns a resolved C type into the name Rust gives to ours.
+/// Translates a resolved C type into the name of the Rust type.
 struct Translation {
     records: BTreeMap<String, &'static str>,
     typedefs: BTreeMap<String, String>,
@@ -148,7 +148,7 @@ impl Translation {
                 _ => format!("*mut {}", self.rust(target)),
             };
         }
-        // What is passed by value has no use for const.
+        // const has no meaning for a parameter by value.
         let plain = c_type.trim_start_matches("const ");
         if let Some(canonical) = self.typedefs.get(plain) {
             return if canonical == plain { plain.to_owned() } else { self.rust(canonical) };
@@ -264,7 +264,7 @@ fn records_keep_the_facts() {
             let what = format!("{}.{}", record.of.name, field.name);
             assert_eq!(field.offset as i64, number(fact, "offset"), "offset of {what}");
             agrees(&field.of, fact);
-            // A C function pointer may be null, so ours are options.
+            // A C function pointer may be null, so the Rust type is an option.
             let wanted = match functions.get(text(fact, "c_type")) {
                 Some(function) => format!("core::option::Option<{function}>"),
                 None => translation.rust(text(fact, "c_type")),
@@ -284,7 +284,7 @@ fn table_slots_keep_the_order_of_the_facts() {
         assert_eq!(number(entry, "offset"), field.offset as i64);
         assert_eq!(number(entry, "index"), (field.offset / size_of::<usize>()) as i64);
     }
-    // Whatever has a slot has a prototype of the same shape, except for the version arguments of open.
+    // Every slot has a prototype of the same shape, except for the version arguments of open.
     for entry in entries.iter().filter(|entry| entry["same_signature"] == true) {
         let function = list(&facts, "functions").iter().find(|fact| fact["name"] == entry["function"]);
         let typing = list(&facts, "function_pointer_types").iter().find(|fact| fact["name"] == entry["c_type"]);
@@ -302,7 +302,7 @@ fn crate_defines_nothing_beside_the_facts() {
     let (mut constants, mut types) = (BTreeSet::new(), BTreeSet::new());
     for entry in std::fs::read_dir(sources).expect("the crate is in the repository") {
         let path = entry.expect("a readable directory").path();
-        // The hook is ours and private; it has no fact.
+        // The hook is private to this project; it has no fact.
         if path.ends_with("hook.rs") {
             continue;
         }

@@ -25,7 +25,7 @@ fn accepted(text: &str) -> dat::conf::Record {
     conf.records.remove(0)
 }
 
-/// What is said about a text that costs a record.
+/// Complaints about a text that drop a record.
 #[track_caller]
 fn dropped(text: &str) -> String {
     let conf = read(text);
@@ -34,7 +34,7 @@ fn dropped(text: &str) -> String {
     conf.complaints[0].to_string()
 }
 
-/// What is said about a text whose record counts all the same.
+/// Complaints about a text that keep the record.
 #[track_caller]
 fn accepted_with(text: &str) -> String {
     let conf = read(text);

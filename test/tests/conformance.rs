@@ -1,7 +1,7 @@
-//! The conformance suite over the providers that every machine can have, once each, in rooms of their own: every case, in one
+//! The conformance suite over the providers that every machine has, once each, in environments of their own: every case, in one
 //! process and in two.
 //!
-//! `cargo xtask test conformance` runs it alone, and takes filters. What a case claims and proves stands in `test/conformance`.
+//! `cargo xtask test conformance` runs it alone, with filters. The cases are in `test/conformance`.
 #![forbid(unsafe_code)]
 
 use std::sync::{Mutex, PoisonError};

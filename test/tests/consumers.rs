@@ -1,7 +1,7 @@
-//! Small C programs, each a way in which real ones use the library, through the real shared objects.
+//! Small C programs, each using the library as real programs do, through the real shared objects.
 //!
-//! What they do stands at the head of each source in `test/c`; here they are compiled, run in a place of their own, and
-//! their verdict is read.
+//! Each source in `test/c` describes itself at its head; here they are compiled, run in an environment of their own, and their
+//! result line is checked.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ fn windows_open_parts_of_memory_to_another_process_by_shared_buffers() {
 #[test]
 fn shared_memory_of_another_process_is_mapped_and_copied_directly() {
     for kind in ["file", "segment"] {
-        consume("test/c/lent.c", &["sm0", kind, "mapped"]).expect_success(&format!("lent: OK, {kind} mapped"));
+        consume("test/c/exported.c", &["sm0", kind, "mapped"]).expect_success(&format!("exported: OK, {kind} mapped"));
     }
 }
 
@@ -90,16 +90,16 @@ fn shared_memory_of_another_process_is_mapped_and_copied_directly() {
 fn shared_memory_of_another_process_is_not_mapped_where_shared_buffers_are_asked_for() {
     let stage = stage(Profile::Dev);
     let room = Room::new(&stage, Some(SM0));
-    let mut command = room.command(run::program(&stage, "test/c/lent.c"), &["sm0", "file", "not"]);
+    let mut command = room.command(run::program(&stage, "test/c/exported.c"), &["sm0", "file", "not"]);
     command.env("DAPL_SM_RMA", "mmap");
-    Run::start(command).finish(LIMIT).expect_success("lent: OK, file not");
+    Run::start(command).finish(LIMIT).expect_success("exported: OK, file not");
 }
 
 #[test]
 fn shared_memory_is_mapped_and_none_is_lost() {
     for kind in ["file", "segment"] {
-        if let Some(finished) = under_valgrind("test/c/lent.c", &["sm0", kind, "mapped"]) {
-            finished.expect_success(&format!("lent: OK, {kind} mapped"));
+        if let Some(finished) = under_valgrind("test/c/exported.c", &["sm0", kind, "mapped"]) {
+            finished.expect_success(&format!("exported: OK, {kind} mapped"));
         }
     }
 }

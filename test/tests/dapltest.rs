@@ -1,7 +1,7 @@
-//! dapltest, over sm and over usnic, as processes that find the adapter through a registry: every test, several clients at
-//! once, and peers that are killed, silent, of another version, or talk rubbish, of whom the others notice nothing.
+//! dapltest over sm and usnic, as processes that find the adapter through a registry: every test, several clients at once, and
+//! peers that are killed, send nothing, have another version or send invalid data, without effect on others.
 //!
-//! dapltest itself checks the data; here its verdict is read. Never asserts how fast anything is.
+//! dapltest itself checks the data; here its result is checked. Never asserts speed.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -14,25 +14,25 @@ use serde_json::Value;
 
 /// No healthy run takes as long, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Unless nobody comes, no event is waited for in vain; a machine may stand still for a while.
+/// Long timeout, since a busy machine may stall for a while; used where a server answers.
 const PATIENT: [&str; 2] = ["--timeout", "120"];
 /// All kinds of operations, both ways, by one and several segments.
 const OPERATIONS: &str = "client RW 4096 1 server RW 2048 4 client SR 1024 4 server SR 4096 2 client SR 1024 3 -f \
                           server SR 2048 1 -f client RR 100 2 server RR 5000 1 -p client SR 70000 server SR 1";
 
-/// An adapter in a place of its own.
-struct House {
+/// An adapter in an environment of its own.
+struct Environment {
     stage: Stage,
     room: Room,
     program: PathBuf,
     adapter: &'static str,
 }
 
-impl House {
+impl Environment {
     fn of(adapter: &'static str) -> Self {
         let stage = stage(Profile::Dev);
         let room = Room::new(&stage, Some(if adapter == "sm0" { SM0 } else { USNIC0 }));
-        House { stage, room, program: built("dapltest", Profile::Dev), adapter }
+        Environment { stage, room, program: built("dapltest", Profile::Dev), adapter }
     }
 
     /// With the usual options, and these words.
@@ -51,7 +51,7 @@ impl House {
         self.start(words).finish(LIMIT)
     }
 
-    /// What a test says as JSON, which was good.
+    /// JSON output of a test that passed.
     fn json(&self, words: &str) -> Value {
         let finished = self.run(words);
         assert!(finished.status.success(), "{words}: {finished:#?}");
@@ -64,7 +64,7 @@ impl House {
         server
     }
 
-    /// The server ends when it is told to.
+    /// Ends the server by a client.
     fn quit(&self, server: Run) -> Finished {
         let quit = self.run("-T Q -s localhost");
         assert!(quit.status.success(), "{quit:#?}");
@@ -85,57 +85,57 @@ const ADAPTERS: [&str; 2] = ["sm0", "usnic0"];
 #[test]
 fn transactions_with_all_data_checked() {
     for adapter in ADAPTERS {
-        let house = House::of(adapter);
-        let server = house.serve("");
+        let environment = Environment::of(adapter);
+        let server = environment.serve("");
         for how in ["", "-P", "-Q"] {
             let words = format!("-T T -s localhost -V -t 2 -w 3 -i 30 {how} {OPERATIONS}");
-            house.run(&words).expect_success("dapltest: OK");
+            environment.run(&words).expect_success("dapltest: OK");
         }
-        assert_eq!(house.quit(server).stderr, "", "nothing to complain about");
+        assert_eq!(environment.quit(server).stderr, "", "nothing to complain about");
     }
 }
 
 #[test]
 fn transactions_without_checks() {
     for adapter in ADAPTERS {
-        let house = House::of(adapter);
-        let server = house.serve("");
+        let environment = Environment::of(adapter);
+        let server = environment.serve("");
         for operations in ["client SR server SR", "server SR 10 client SR 100000 2 client RW 8 server RR", OPERATIONS] {
-            house.run(&format!("-T T -s localhost -w 2 -i 50 {operations}")).expect_success("dapltest: OK");
+            environment.run(&format!("-T T -s localhost -w 2 -i 50 {operations}")).expect_success("dapltest: OK");
         }
-        let said = house.json("-T T -s localhost --json -i 20 client SR 100 server SR 10 2");
+        let said = environment.json("-T T -s localhost --json -i 20 client SR 100 server SR 10 2");
         assert_eq!((&said["ok"], &said["test"]), (&Value::Bool(true), &Value::from("transaction")));
         assert_eq!(said["bytes"], Value::from(20 * 120));
         assert!(said["iteration_us"]["p99.9"].as_f64() >= said["iteration_us"]["p50"].as_f64(), "{said}");
-        house.quit(server);
+        environment.quit(server);
     }
 }
 
 #[test]
 fn performance_of_each_operation() {
     for adapter in ADAPTERS {
-        let house = House::of(adapter);
-        let server = house.serve("");
+        let environment = Environment::of(adapter);
+        let server = environment.serve("");
         for operation in ["SR 64", "RW 4096 2", "RR 10000"] {
             for mode in ["-m b", "-m p -p 1", "-m b -p 16"] {
-                let said = house.json(&format!("-T P -s localhost --json -i 300 {mode} {operation}"));
+                let said = environment.json(&format!("-T P -s localhost --json -i 300 {mode} {operation}"));
                 assert_eq!((&said["ok"], &said["iterations"]), (&Value::Bool(true), &Value::from(300)));
                 assert!(said["operation_us"]["p50"].as_f64().is_some_and(|time| time > 0.0), "{said}");
             }
         }
-        let people = house.run("-T P -s localhost -i 10 RW");
+        let people = environment.run("-T P -s localhost -i 10 RW");
         people.expect_success("dapltest: OK");
         assert!(people.stdout.contains("p99.9 "), "{people:#?}");
-        house.quit(server);
+        environment.quit(server);
     }
 }
 
 #[test]
 fn limits_with_a_maximum() {
     for adapter in ADAPTERS {
-        let house = House::of(adapter);
-        house.run("-T L -m 12 -w 2").expect_success("dapltest: OK");
-        let said = house.json("-T L --json -m 30 limit_pz limit_lmr");
+        let environment = Environment::of(adapter);
+        environment.run("-T L -m 12 -w 2").expect_success("dapltest: OK");
+        let said = environment.json("-T L --json -m 30 limit_pz limit_lmr");
         let limits = said["limits"].as_array().expect("a list");
         assert_eq!(limits.len(), 2, "{said}");
         assert!(limits.iter().all(|limit| limit["made"] == 30 && limit["refused"].is_null()), "{said}");
@@ -143,9 +143,9 @@ fn limits_with_a_maximum() {
 }
 
 #[test]
-fn a_limit_that_is_reached_is_told() {
-    let house = House::of("sm0");
-    let said = house.json("-T L --json limit_rpost");
+fn reports_a_reached_limit() {
+    let environment = Environment::of("sm0");
+    let said = environment.json("-T L --json limit_rpost");
     assert!(said["limits"][0]["made"].as_u64().is_some_and(|made| made > 0), "{said}");
     assert!(said["limits"][0]["refused"].as_str().is_some_and(|words| words.contains("RESOURCES")), "{said}");
 }
@@ -153,12 +153,12 @@ fn a_limit_that_is_reached_is_told() {
 #[test]
 fn functions() {
     for adapter in ADAPTERS {
-        let house = House::of(adapter);
-        let all = house.run("-T F -v");
+        let environment = Environment::of(adapter);
+        let all = environment.run("-T F -v");
         all.expect_success("dapltest: OK");
-        let names = house.run("-T F --list").stdout;
+        let names = environment.run("-T F --list").stdout;
         assert!(all.stdout.contains(&format!(": {0} of {0} cases passed", names.lines().count())), "{all:#?}");
-        let some = house.run("-T F -v pz mem:2");
+        let some = environment.run("-T F -v pz mem:2");
         assert!(some.stdout.contains("pz:1 ") && some.stdout.contains("mem:2 "), "{some:#?}");
         assert!(!some.stdout.contains("mem:1 ") && !some.stdout.contains("event:"), "{some:#?}");
     }
@@ -167,8 +167,8 @@ fn functions() {
 #[test]
 fn many_clients_at_once() {
     for adapter in ADAPTERS {
-        let house = House::of(adapter);
-        let server = house.serve("");
+        let environment = Environment::of(adapter);
+        let server = environment.serve("");
         let words = [
             "-T T -s localhost -V -i 100 client SR 100 server SR 10",
             "-T T -s localhost -V -w 4 -i 30 client RW 10000 server RR 500",
@@ -177,27 +177,27 @@ fn many_clients_at_once() {
             "-T P -s localhost -i 2000 SR 10",
             "-T P -s localhost -i 2000 RR 100 3",
         ];
-        let clients: Vec<Run> = words.into_iter().map(|words| house.start(words)).collect();
+        let clients: Vec<Run> = words.into_iter().map(|words| environment.start(words)).collect();
         clients.into_iter().for_each(|client| client.finish(LIMIT).expect_success("dapltest: OK"));
-        assert_eq!(house.quit(server).stderr, "", "nothing to complain about");
+        assert_eq!(environment.quit(server).stderr, "", "nothing to complain about");
     }
 }
 
 #[test]
 fn rude_clients_are_dropped_and_the_others_go_on() {
     for adapter in ADAPTERS {
-        let house = House::of(adapter);
-        let server = house.serve("--greeting 3");
-        let silent = house.rude("silent");
+        let environment = Environment::of(adapter);
+        let server = environment.serve("--greeting 3");
+        let silent = environment.rude("silent");
         silent.wait_for("connected", LIMIT);
         for (way, wanted) in [("rubbish", 1), ("version", 6), ("request", 1)] {
-            let finished = house.rude(way).finish(LIMIT);
+            let finished = environment.rude(way).finish(LIMIT);
             finished.expect_success("the server has ended it");
             assert!(finished.stdout.contains(&format!("the server says {wanted}\n")), "{way}: {finished:#?}");
         }
-        house.run("-T T -s localhost -V -i 10 client SR 10 server SR 10").expect_success("dapltest: OK");
+        environment.run("-T T -s localhost -V -i 10 client SR 10 server SR 10").expect_success("dapltest: OK");
         silent.finish(LIMIT).expect_success("the server has ended it");
-        let said = house.quit(server).stderr;
+        let said = environment.quit(server).stderr;
         for reason in [
             "a client is dropped: a message of the peer did not come within 3 s",
             "a client is dropped: this is no message of dapltest",
@@ -212,18 +212,18 @@ fn rude_clients_are_dropped_and_the_others_go_on() {
 #[test]
 fn a_killed_client_is_noticed_and_the_server_goes_on() {
     for adapter in ADAPTERS {
-        let house = House::of(adapter);
-        let server = house.serve("-d");
+        let environment = Environment::of(adapter);
+        let server = environment.serve("-d");
         for words in ["-T T -s localhost -i 100000000 client SR server SR", "-T P -s localhost -i 100000000 -p 4 SR 10"]
         {
-            let mut client = house.start(words);
+            let mut client = environment.start(words);
             let kind = if words.contains("-T T") { "Transaction(" } else { "Performance(" };
             server.wait_for(kind, LIMIT);
             client.kill();
             drop(client);
         }
-        house.run("-T T -s localhost -V -i 10 client SR 10 server SR 10").expect_success("dapltest: OK");
-        let finished = house.quit(server);
+        environment.run("-T T -s localhost -V -i 10 client SR 10 server SR 10").expect_success("dapltest: OK");
+        let finished = environment.quit(server);
         assert!(finished.stderr.matches("a client is dropped: ").count() == 2, "{finished:#?}");
     }
 }
@@ -231,10 +231,10 @@ fn a_killed_client_is_noticed_and_the_server_goes_on() {
 #[test]
 fn a_killed_server_is_noticed() {
     for adapter in ADAPTERS {
-        let house = House::of(adapter);
-        let mut server = house.serve("-d");
-        let transaction = house.start("-T T -s localhost -i 100000000 client SR server SR");
-        let performance = house.start("-T P -s localhost --json -i 100000000 -p 4 RW 10");
+        let environment = Environment::of(adapter);
+        let mut server = environment.serve("-d");
+        let transaction = environment.start("-T T -s localhost -i 100000000 client SR server SR");
+        let performance = environment.start("-T P -s localhost --json -i 100000000 -p 4 RW 10");
         server.wait_for("Transaction(", LIMIT);
         server.wait_for("Performance(", LIMIT);
         server.kill();
@@ -249,9 +249,9 @@ fn a_killed_server_is_noticed() {
 #[test]
 fn a_signal_ends_server_and_clients_in_order() {
     for (adapter, signal) in [("sm0", "INT"), ("usnic0", "TERM")] {
-        let house = House::of(adapter);
-        let server = house.serve("-d");
-        let client = house.start("-T T -s localhost -i 100000000 client SR server SR");
+        let environment = Environment::of(adapter);
+        let server = environment.serve("-d");
+        let client = environment.start("-T T -s localhost -i 100000000 client SR server SR");
         server.wait_for("Transaction(", LIMIT);
         let killed = Command::new("kill").args([&format!("-{signal}"), &server.id().to_string()]).status();
         assert!(killed.is_ok_and(|status| status.success()));
@@ -261,61 +261,61 @@ fn a_signal_ends_server_and_clients_in_order() {
 }
 
 #[test]
-fn nobody_serves() {
-    let house = House::of("sm0");
-    let finished = house.run("-T T -s localhost --tries 2 client SR server SR");
+fn reports_a_missing_server() {
+    let environment = Environment::of("sm0");
+    let finished = environment.run("-T T -s localhost --tries 2 client SR server SR");
     finished.expect_failure("localhost, port 45278, asked 2 times: no connection: rejected, no program listens there");
     assert_eq!(finished.status.code(), Some(1));
-    house.run("-T Q -s localhost --tries 1").expect_failure("no program listens there");
-    house.run("-T P -s no-such-host.invalid RW").expect_failure("no-such-host.invalid");
+    environment.run("-T Q -s localhost --tries 1").expect_failure("no program listens there");
+    environment.run("-T P -s no-such-host.invalid RW").expect_failure("no-such-host.invalid");
 }
 
 #[test]
 fn what_is_not_understood_has_a_status_of_its_own() {
-    let house = House::of("sm0");
+    let environment = Environment::of("sm0");
     for words in ["-T X", "-T T client SR server SR", "-T P -s localhost", "-T S -m 4"] {
-        assert_eq!(house.run(words).status.code(), Some(2), "{words}");
+        assert_eq!(environment.run(words).status.code(), Some(2), "{words}");
     }
-    let help = house.run("-h");
+    let help = environment.run("-h");
     assert!(help.status.success() && help.stdout.contains("-T <TEST>"), "{help:#?}");
-    let unknown = house.run("-T F -D nothing pz:1");
+    let unknown = environment.run("-T F -D nothing pz:1");
     unknown.expect_failure("DAT_NAME_NOT_REGISTERED");
     assert_eq!(unknown.status.code(), Some(1));
 }
 
 #[test]
 fn more_than_an_adapter_can_is_refused_in_words() {
-    let house = House::of("sm0");
-    let server = house.serve("");
-    let finished = house.run("-T T -s localhost -w 4096 client SR 1000000 server SR 1000000");
+    let environment = Environment::of("sm0");
+    let server = environment.serve("");
+    let finished = environment.run("-T T -s localhost -w 4096 client SR 1000000 server SR 1000000");
     finished.expect_failure("bytes at each side, more than");
-    let service = house.run("-T P -s localhost -R HT RW");
+    let service = environment.run("-T P -s localhost -R HT RW");
     service.expect_failure("DAT_MODEL_NOT_SUPPORTED");
-    house.quit(server);
+    environment.quit(server);
 }
 
 #[test]
 fn a_script_runs() {
-    let house = House::of("sm0");
-    let server = house.serve("-n 50000");
+    let environment = Environment::of("sm0");
+    let server = environment.serve("-n 50000");
     let script = std::env::temp_dir().join(format!("dapltest-{}.script", std::process::id()));
     std::fs::write(&script, "# a transaction\n-T T -n 50000\n-s localhost -i 10 -V\nclient SR 10 1\nserver RW 99\n")
         .unwrap();
-    let finished = house.run(&format!("-f {}", script.display()));
+    let finished = environment.run(&format!("-f {}", script.display()));
     std::fs::remove_file(&script).unwrap();
     finished.expect_success("dapltest: OK");
-    house.run("-T Q -s localhost -n 50000").expect_success("");
+    environment.run("-T Q -s localhost -n 50000").expect_success("");
     server.finish(LIMIT).expect_success("dapltest: quit");
 }
 
 #[test]
 fn frees_an_endpoint_only_after_its_completions_are_taken() {
     for adapter in ADAPTERS {
-        let house = House::of(adapter);
-        let strict = house.stage.root.join(format!("strict-{adapter}.so"));
-        house.stage.compile(&strict, &[&workspace().join("test/c/strict.c")], &["-shared", "-fPIC"]);
+        let environment = Environment::of(adapter);
+        let strict = environment.stage.root.join(format!("strict-{adapter}.so"));
+        environment.stage.compile(&strict, &[&workspace().join("test/c/strict.c")], &["-shared", "-fPIC"]);
         let start = |words: &str| {
-            let mut command = house.command(words);
+            let mut command = environment.command(words);
             command.env("LD_PRELOAD", &strict);
             Run::start(command)
         };
@@ -343,7 +343,7 @@ fn frees_an_endpoint_only_after_its_completions_are_taken() {
 #[test]
 fn every_option_is_on_the_manual_page() {
     let page = std::fs::read_to_string(workspace().join("docs/man/dapltest1.1.md")).unwrap();
-    let help = House::of("sm0").run("-h").stdout;
+    let help = Environment::of("sm0").run("-h").stdout;
     let options = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
     // `-h, --help`, `-T <TEST>`, `-d...`, and what they do.
     let names = options.flat_map(|line| line.split(' ').take_while(|word| word.starts_with('-')));

@@ -1,7 +1,8 @@
-//! `datinfo`: what it says of registries that are well, broken or absent, of providers that refuse, die or hang, of hosts.
+//! `datinfo`: its output about registries that are valid, broken or absent, about providers that refuse, crash or hang, and
+//! about hosts.
 //!
-//! Each case has a dat.conf and providers of its own (`registry/case.rs`). The program is judged by its exit status and by
-//! what it prints; all it prints with `--json` must be JSON, whatever providers print.
+//! Each case has a dat.conf and providers of its own (`registry/case.rs`). Exit status and output are checked; with `--json`
+//! all output must be JSON, whatever providers print.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -100,7 +101,7 @@ fn lines_for_other_versions_are_one_line() {
     assert_eq!(settings.lines().filter(|line| line.contains("ofa-v2")).count(), 1, "{settings}");
     let document = json(&datinfo(&case, "--json"));
     assert_eq!(document["adapters"].as_array().unwrap().len(), 63, "tools get all of them");
-    let refusal = datinfo(&case, "--ia nobody").stdout;
+    let refusal = datinfo(&case, "--ia unknown").stdout;
     assert!(refusal.contains("open one of these: fine\n"), "{refusal}");
 }
 
@@ -174,7 +175,7 @@ fn six_causes_are_six_in_json_too() {
         assert_eq!(finished.status.code(), Some(1), "{finished:#?}");
         json(&finished)["adapters"][0]["reason"].clone()
     };
-    let (name, safety) = (one("--ia nobody"), one("--ia fine --thread-safe"));
+    let (name, safety) = (one("--ia unknown"), one("--ia fine --thread-safe"));
     assert_eq!((name["kind"].as_str(), safety["kind"].as_str()), (Some("name"), Some("thread-safety")));
     for reason in
         document["adapters"].as_array().unwrap()[1..].iter().map(|adapter| &adapter["reason"]).chain([&name, &safety])
@@ -218,7 +219,7 @@ fn all_attributes_have_their_units() {
     assert_eq!((row("adapter_name"), row("is_thread_safe")), ("adapter_name sm0".into(), "is_thread_safe true".into()));
     let attributes = json(&datinfo(&case, "-v --json"))["adapters"][0]["attributes"].clone();
     let count = |list: &str| attributes[list].as_array().unwrap().len();
-    // Without the pointer and the four lists, which are shown as such.
+    // Without the pointer and the four lists, which are printed separately.
     assert_eq!((count("ia"), count("provider")), (35 - 5, 26 - 2));
     assert!(count("provider_specific") > 0 && attributes["address"].is_string(), "{attributes:#}");
     let versions = datinfo(&case, "--version");
@@ -228,7 +229,7 @@ fn all_attributes_have_their_units() {
 }
 
 #[test]
-fn every_variable_is_told_with_its_value_and_where_that_is_from() {
+fn lists_every_variable_with_value_and_origin() {
     let case = Case::new("datinfo-env", "").with("DAPL_SPIN_US", "512").with("DAPL_USNIC_CONGESTION", "maybe");
     let case = case.with("DAPL_SPIN_UP", "1").with("DAPL_ACK_TIMER", "0x10");
     let finished = datinfo(&case, "-e --json");
@@ -378,18 +379,18 @@ fn two_doctors_try_the_path_between_them() {
     command.stderr(Stdio::inherit());
     let server = Run::start(command);
     server.wait_for("listening on UDP port", LIMIT);
-    // What is no question does not end it.
-    let stranger = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    // An invalid datagram does not end it.
+    let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     for noise in [&b""[..], b"x", &[0xff; 9000], b"DATINFO2", &[0; 65_507]] {
-        stranger.send_to(noise, ("127.0.0.1", port)).unwrap();
+        other.send_to(noise, ("127.0.0.1", port)).unwrap();
     }
     let pair = datinfo(&case, &format!("doctor 127.0.0.1:{port} --json"));
     let document = json(&pair);
     assert_eq!((pair.status.code(), document["well"].as_bool()), (Some(0), Some(true)), "{document:#}");
     let large = document["findings"].as_array().unwrap().iter().filter(|finding| finding["about"] == "large datagrams");
     assert!(large.clone().count() == 1 && large.clone().all(|finding| finding["grade"] == "ok"), "{document:#}");
-    stranger.set_nonblocking(true).unwrap();
-    assert!(stranger.recv(&mut [0; 16]).is_err(), "noise has no answer");
+    other.set_nonblocking(true).unwrap();
+    assert!(other.recv(&mut [0; 16]).is_err(), "noise has no answer");
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! `datinfo doctor HOST` over paths that are whole, closed by a firewall, or narrow; and against a program that listens over
-//! usnic instead of another doctor.
+//! `datinfo doctor HOST` over paths that are open, blocked by a firewall, or have a small MTU; and against a program that
+//! listens over usnic instead of another doctor.
 //!
-//! Each bad path is the loopback interface of a network name space of its own, with rules of nft on it. Where there are no
-//! such name spaces, or no nft, those tests say so.
+//! Each bad path is the loopback interface of a network namespace with nft rules. Without namespaces or nft, those tests are
+//! skipped with a message.
 #![forbid(unsafe_code)]
 
 use std::process::Command;
@@ -46,7 +46,7 @@ fn a_program_that_listens_over_usnic_answers_the_doctor() {
     assert!(remedy.contains("start the server there first") && remedy.contains("datinfo doctor --serve"), "{remedy}");
 }
 
-/// In a name space of its own, with these rules of nft and a server: what the doctor says. `None`: that cannot be had here.
+/// Output of the doctor in a namespace with these nft rules and a server. `None`: namespaces are not available.
 fn behind(rules: &str, mtu: u32) -> Option<Finished> {
     let shell = |script: &str| {
         let mut command = Command::new("unshare");
@@ -96,7 +96,7 @@ fn a_black_hole_for_large_datagrams_is_found_to_the_byte() {
 }
 
 #[test]
-fn a_way_back_that_is_narrower_and_one_that_is_too_narrow_are_told() {
+fn reports_a_narrower_return_path() {
     let Some(finished) = behind("add rule inet t i udp sport 4000 udp length > 1308 drop", 9_000) else { return };
     let [grade, found, remedy] = finding(&finished, "large datagrams");
     assert!(grade == "warning" && found.contains("on the way back only 1300 bytes do"), "{found}");

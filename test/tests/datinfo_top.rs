@@ -1,7 +1,8 @@
-//! `datinfo top` beside real processes over sm and usnic, and beside others that are stopped, mute, cut short or talk rubbish.
+//! `datinfo top` with real processes over sm and usnic, and with fake ones that are stopped, do not answer, or send truncated
+//! or invalid data.
 //!
-//! The program is judged by what it prints and its exit status. Other programs of this machine may be seen too: each test
-//! looks for its own by their ids. Liars have ids that no process has.
+//! Output and exit status are checked. Other programs of this machine may be listed too: each test looks for its own by pid.
+//! Fakes have pids that no process has.
 #![forbid(unsafe_code)]
 
 use std::io::{BufRead, BufReader, Write};
@@ -42,7 +43,7 @@ fn top(words: &str) -> Finished {
     Run::start(command(words)).finish(LIMIT)
 }
 
-/// What it says of a process, each of its libraries a row.
+/// Rows of a process, one per library.
 fn rows(document: &Value, pid: u32) -> Vec<Value> {
     let all = document["processes"].as_array().unwrap_or_else(|| panic!("{document:#}"));
     all.iter().filter(|row| row["pid"] == pid).cloned().collect()
@@ -54,8 +55,8 @@ fn rows_now(pid: u32) -> Vec<Value> {
     rows(&document, pid)
 }
 
-/// The same once it has told something: on a busy machine an answer may be late.
-fn told(pid: u32) -> Value {
+/// Its row once it has answered: on a busy machine an answer may be late.
+fn answered(pid: u32) -> Value {
     for _ in 0..20 {
         let mut rows = rows_now(pid);
         assert_eq!(rows.len(), 1, "{rows:#?}");
@@ -110,7 +111,7 @@ fn start(room: &Room, adapter: &str, words: &str) -> Run {
 #[test]
 fn a_process_over_sm_is_shown_with_what_it_has_counted() {
     let served = Served::over("sm0");
-    let row = told(served.pid());
+    let row = answered(served.pid());
     assert_eq!(row["program"], "dapltest");
     let adapter = &row["adapters"][0];
     assert_eq!((adapter["name"].as_str(), adapter["provider"].as_str()), (Some("sm0"), Some("sm")), "{row:#}");
@@ -128,7 +129,7 @@ fn a_process_over_sm_is_shown_with_what_it_has_counted() {
 #[test]
 fn a_process_over_usnic_tells_of_its_endpoints_too() {
     let mut served = Served::over("usnic0");
-    let row = told(served.pid());
+    let row = answered(served.pid());
     let adapter = &row["adapters"][0];
     assert!(counter(adapter, "sent")["value"].as_u64().unwrap() > 0, "packets: {row:#}");
     // A client that stays for a while: until it has been seen with an endpoint that is connected.
@@ -151,7 +152,7 @@ fn a_process_over_usnic_tells_of_its_endpoints_too() {
 #[test]
 fn monitors_get_valid_openmetrics() {
     let served = Served::over("usnic0");
-    told(served.pid());
+    answered(served.pid());
     let finished = top("--openmetrics");
     assert_eq!(finished.status.code(), Some(0), "{finished:#?}");
     let samples = grammar::samples(&finished.stdout).unwrap_or_else(|why| panic!("{why}\n{}", finished.stdout));
@@ -167,7 +168,7 @@ fn monitors_get_valid_openmetrics() {
 }
 
 #[test]
-fn looks_go_on_with_rates_until_nobody_reads() {
+fn prints_rates_until_the_pipe_is_closed() {
     let served = Served::over("sm0");
     let mut child = command("--json --interval 0.1").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -177,7 +178,7 @@ fn looks_go_on_with_rates_until_nobody_reads() {
         let counters = row["adapters"][0]["counters"].as_array()?.clone();
         counters.into_iter().find(|counter| counter["name"] == "ep.posts.send")?["per_second"].as_f64()
     });
-    assert_eq!(rate, Some(0.0), "nobody sends");
+    assert_eq!(rate, Some(0.0), "no process sends");
     drop(lines);
     let output = child.wait_with_output().unwrap();
     assert!(output.status.code() == Some(0) && output.stderr.is_empty(), "{output:?}");
@@ -203,25 +204,25 @@ fn a_terminal_is_written_over_and_a_pipe_is_not() {
 #[test]
 fn one_that_is_stopped_costs_its_own_line() {
     let (stopped, other) = (Served::over("sm0"), Served::over("sm0"));
-    told(stopped.pid());
+    answered(stopped.pid());
     stopped.signal("-STOP");
     let rows = rows_now(stopped.pid());
     assert_eq!(rows[0]["trouble"]["kind"], "silent", "{rows:#?}");
-    assert_eq!(told(other.pid())["program"], "dapltest");
+    assert_eq!(answered(other.pid())["program"], "dapltest");
     let table = top("--once").stdout;
     let line = table.lines().find(|line| line.trim_start().starts_with(&format!("{} ", stopped.pid())));
     assert!(line.is_some_and(|line| line.contains("no answer within")), "{table}");
     stopped.signal("-CONT");
-    assert_eq!(told(stopped.pid())["program"], "dapltest");
+    assert_eq!(answered(stopped.pid())["program"], "dapltest");
     let pid = stopped.pid();
     drop(stopped);
     assert!(rows_now(pid).is_empty(), "it has ended");
 }
 
-/// Says that to each who asks, and hangs up, for the rest of this process; its id is no process's.
-fn liar(number: u32, says: &'static [u8]) -> u32 {
+/// Answers every query with these bytes and closes, until this process ends; returns an unused pid.
+fn fake(number: u32, says: &'static [u8]) -> u32 {
     let pid = 0x3000_0000 + (std::process::id() << 4) + number;
-    // Who runs this is the owner of what it makes.
+    // This process owns what it creates.
     let uid = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap());
     let address = SocketAddr::from_abstract_name(format!("dapl-counters/{uid}/{pid}/0")).unwrap();
     let listener = UnixListener::bind_addr(&address).unwrap();
@@ -235,30 +236,30 @@ fn liar(number: u32, says: &'static [u8]) -> u32 {
 }
 
 #[test]
-fn whoever_talks_rubbish_is_named_and_harms_nobody() {
+fn process_with_invalid_data_is_named_and_affects_no_other() {
     let honest = Served::over("sm0");
     static LONG: [u8; 5 << 20] = [b'\n'; 5 << 20];
-    let liars = [
-        (liar(0, b"\x1b[2J\x00\xff\xfe"), "nonsense"),
-        (liar(1, b"dapl-counters 7\nprocess\t1\tfuture\nend\n"), "version"),
-        (liar(2, b"dapl-counters 1\nprocess\t1\thalf\nadapter\tsm0\tsm\n"), "cut"),
-        (liar(3, b""), "cut"),
-        (liar(4, &LONG), "too-much"),
-        (liar(5, b"dapl-counters 1\nadapter\ta\tb\ncount\tx\t\t-1\nend\n"), "nonsense"),
+    let fakes = [
+        (fake(0, b"\x1b[2J\x00\xff\xfe"), "nonsense"),
+        (fake(1, b"dapl-counters 7\nprocess\t1\tfuture\nend\n"), "version"),
+        (fake(2, b"dapl-counters 1\nprocess\t1\thalf\nadapter\tsm0\tsm\n"), "cut"),
+        (fake(3, b""), "cut"),
+        (fake(4, &LONG), "too-much"),
+        (fake(5, b"dapl-counters 1\nadapter\ta\tb\ncount\tx\t\t-1\nend\n"), "nonsense"),
     ];
-    let hostile = liar(
+    let hostile = fake(
         6,
         b"dapl-counters 1\nprocess\t1\t\x1b[31m\"}\\\nadapter\ta\"}\tb\\\ncount\ta b\t\t1\ncount\ta.b\t\t2\n\
                             level\ta-b\t\t3\nend\n",
     );
-    for (pid, kind) in liars {
-        // The longest may be cut short by a machine that stands still.
+    for (pid, kind) in fakes {
+        // The longest answer may be truncated on a machine that stalls.
         let rows = (0..20).map(|_| rows_now(pid)).find(|rows| rows[0]["trouble"]["kind"] != "silent");
         assert_eq!(rows.unwrap()[0]["trouble"]["kind"], kind, "{pid:#x}");
     }
-    let row = told(hostile);
+    let row = answered(hostile);
     assert_eq!(row["program"], "?[31m\"}\\", "{row:#}");
-    assert_eq!(told(honest.pid())["program"], "dapltest");
+    assert_eq!(answered(honest.pid())["program"], "dapltest");
     let table = top("--once -v");
     assert!(table.status.code() == Some(0) && !table.stdout.contains('\x1b'), "{table:#?}");
     for text in ["in version \"7\"", "it hung up in the middle", "makes no sense", "more than is read in one look"] {
@@ -267,13 +268,13 @@ fn whoever_talks_rubbish_is_named_and_harms_nobody() {
     let metrics = top("--openmetrics").stdout;
     grammar::samples(&metrics).unwrap_or_else(|why| panic!("{why}\n{metrics}"));
     assert!(
-        metrics.contains(&format!("dapl_process_answered{{pid=\"{}\",library=\"0\"}} 0\n", liars[0].0)),
+        metrics.contains(&format!("dapl_process_answered{{pid=\"{}\",library=\"0\"}} 0\n", fakes[0].0)),
         "{metrics}"
     );
 }
 
 #[test]
-fn where_nobody_tells_anything_the_status_is_one_and_for_wrong_words_two() {
+fn status_is_one_without_answers_and_two_for_wrong_arguments() {
     for wrong in [
         "--interval 0",
         "--interval x",

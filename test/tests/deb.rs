@@ -1,8 +1,8 @@
-//! The Debian packages: packed twice they are the same bytes, lintian has nothing to say against them, what is in them is
-//! hardened, and they are installed beside those of libdapl2, where dtest1 then runs.
+//! The Debian packages: two builds give the same bytes, lintian reports nothing, binaries are hardened, and they can be
+//! installed beside those of libdapl2, where dtest1 then runs.
 //!
-//! Packs what the other suites have built; `cargo xtask deb --twice` holds two builds against each other. Installs nowhere
-//! but in a directory of its own.
+//! Packs what the other suites have built; `cargo xtask deb --twice` compares two builds. Installs only into a directory of its
+//! own.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use dapl_test::program::is_program;
 use dapl_test::run::Run;
 use dapl_test::stage::{Profile, built};
 
-/// Others who must find their place beside us.
+/// Packages that must be installable beside these.
 const NEIGHBOURS: [&str; 2] = ["libdapl2", "dapl2-utils"];
 /// dtest takes seconds.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -132,7 +132,7 @@ fn neighbours() -> Vec<PathBuf> {
     let cached = || -> Vec<PathBuf> { fs::read_dir(&cache).unwrap().flatten().map(|entry| entry.path()).collect() };
     if cached().len() != NEIGHBOURS.len() {
         let mut apt = Command::new("apt-get");
-        // The one who fetches may not write here, which apt only remarks on.
+        // apt's download user may not write here, about which apt prints a remark.
         let _ = apt.args(["-qq", "download"]).args(NEIGHBOURS).current_dir(&cache).output();
     }
     cached()
@@ -156,7 +156,7 @@ fn they_live_beside_libdapl2_and_dtest1_runs() {
         println!("skipped: only root can install packages");
         return;
     }
-    // What they are linked with is the real system's, so dpkg cannot know of it.
+    // Their library dependencies are the real system's, which this dpkg database does not contain.
     let mut install = Command::new("dpkg");
     install.arg(format!("--root={}", root.display())).args(["--force-depends", "--force-confnew", "-i"]);
     text_of(install.args(&neighbours).args(packages()));

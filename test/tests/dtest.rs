@@ -1,7 +1,7 @@
 //! dtest over the sm provider, as two processes that find it through a registry: each way to wait, sizes from one byte to
-//! sixteen mebibytes, a late server, a dead peer, no registry, two pairs at once, and no byte of memory lost.
+//! sixteen mebibytes, a late server, a killed peer, no registry, two pairs at once, and no memory leak.
 //!
-//! dtest itself checks the data; here only its verdict is read. Never asserts how fast anything is.
+//! dtest itself checks the data; here its result is checked. Never asserts speed.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -135,7 +135,7 @@ fn server_comes_second() {
 }
 
 #[test]
-fn nobody_listens() {
+fn reports_a_missing_listener() {
     let (stage, dtest) = setting();
     let room = Room::new(&stage, Some(SM0));
     let client = room.start(&dtest, &client_arguments(&[]));
@@ -143,7 +143,7 @@ fn nobody_listens() {
 }
 
 #[test]
-fn nobody_calls() {
+fn server_without_a_client_gives_up() {
     let (stage, dtest) = setting();
     let room = Room::new(&stage, Some(SM0));
     let server = room.start(&dtest, &["-t", "1"]);

@@ -1,7 +1,7 @@
-//! The built `libdat.so.1` is what a program of 2008 was linked against: its soname, its 73 names, their version, its needs.
-//! The providers' libraries show two names, and find libdat by themselves.
+//! The built `libdat.so.1` matches what a program of 2008 was linked against: its soname, its 73 symbols, their version, its
+//! dependencies. The providers' libraries export two symbols, and find libdat by themselves.
 //!
-//! The file is read with a reader of its own, small enough to be checked by eye, so that no tool's idea of "exported" decides.
+//! The file is parsed here, by a parser small enough to be reviewed, independent of other tools.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What goes wrong around sm: peers that die, directories of wrong rights, a file system without room.
+//! Failures around sm: peers that die, directories with wrong permissions, a full file system.
 //!
 //! The survivor gets one event and its flushes; refusals say what, where and what to do; nothing is left on disk.
 

@@ -1,7 +1,7 @@
-//! sm where something is missing that is there as a rule: the kernel's copies, descriptors, processors, room, /dev/shm.
+//! sm in environments without something that is usually there: the kernel's copies, descriptors, processors, space, /dev/shm.
 //!
-//! It works by the next best way, or is refused in words that say what, where and what to do. `test/c/confined.c` makes the
-//! environments; one that this system does not let us make is skipped, and says so.
+//! It uses the next best method, or refuses with a message that says what, where and what to do. `test/c/confined.c` makes the
+//! environments; one that this system does not permit is skipped with a message.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ use dapl_test::stage::{Profile, Stage, stage};
 
 /// No healthy run takes as long, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
-/// What `confined` ends with when it is not allowed to do something.
+/// Exit status of `confined` when an operation is not permitted.
 const NOT_ALLOWED: i32 = 77;
 
 fn setting() -> (Stage, Room) {
@@ -48,7 +48,7 @@ fn run(stage: &Stage, room: &Room, steps: &[&str], source: &str) -> Option<Finis
 fn pair(server_steps: &[&str], client_steps: &[&str]) {
     let (stage, room) = setting();
     let dtest = run::program(&stage, "dtest/dtest.c");
-    // Whether it can be made at all, before somebody waits for it.
+    // Checks first whether the environments can be made.
     for steps in [server_steps, client_steps] {
         let tried = Run::start(confined(&stage, &room, steps, Path::new("/bin/true"), &[])).finish(LIMIT);
         if is_skipped(&tried) {
@@ -119,7 +119,7 @@ fn few_descriptors_are_enough_or_are_named() {
             worked.push(files);
             continue;
         }
-        // Below some number not even the libraries can be loaded, whose loader has words of its own.
+        // With too few descriptors the libraries cannot be loaded, and the dynamic loader prints its own message.
         client.expect_failure("");
         let words = ["Too many open files", "No file descriptors", "ulimit -n", "Error 24"];
         assert!(words.iter().any(|words| client.stderr.contains(words)), "{files}: {client:#?}");
@@ -171,7 +171,7 @@ fn a_full_file_system_is_named() {
 }
 
 #[test]
-fn a_directory_that_nobody_may_change_is_named() {
+fn names_a_read_only_directory() {
     let (stage, room) = setting();
     let base = room.sm().display().to_string();
     if let Some(finished) = run(&stage, &room, &[&format!("readonly={base}")], "test/c/selfconnect.c") {

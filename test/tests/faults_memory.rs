@@ -1,5 +1,5 @@
-//! Registered memory that goes away while it is registered, through the real shared objects: no transfer faults. What is tried
-//! stands at the head of `test/c/vanish.c`.
+//! Registered memory that is unmapped while registered, through the real shared objects: no transfer faults. `test/c/vanish.c`
+//! describes its steps at its head.
 
 use std::time::Duration;
 

@@ -76,8 +76,9 @@ fn two_processes_meet_beside_a_directory_of_another_user() {
     let server = server.finish(LIMIT);
     fs::remove_dir(user.default()).unwrap();
     succeeded(&server, &client);
-    let told = format!("sm: {} is a directory of uid 0, not a directory of uid {}", user.default().display(), user.id);
-    assert_eq!(server.stderr.matches(&told).count(), 1, "{server:#?}");
+    let expected =
+        format!("sm: {} is a directory of uid 0, not a directory of uid {}", user.default().display(), user.id);
+    assert_eq!(server.stderr.matches(&expected).count(), 1, "{server:#?}");
     assert_eq!(client.stderr, "", "the first process reports it");
     assert_eq!(user.directories(), Vec::<PathBuf>::new(), "nothing is left");
 }

@@ -10,7 +10,7 @@ use dapl_test::stage::{Profile, stage};
 
 /// No healthy run takes as long, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
-/// So much longer for each million waits.
+/// Additional time for each million waits.
 const A_MILLION: Duration = Duration::from_secs(300);
 
 /// Waits in all, if not as many as is usual.
@@ -31,7 +31,7 @@ fn waits(arguments: &[&str], limit: Duration) -> Finished {
 }
 
 #[test]
-fn nobody_who_sleeps_is_forgotten() {
+fn wakes_every_sleeping_waiter() {
     let count = count(400_000);
     let limit = LIMIT + A_MILLION * count.div_ceil(1_000_000);
     waits(&[&count.to_string(), "8", "apart"], limit).expect_success(&format!("waits: OK, {} waits", count / 16 * 16));

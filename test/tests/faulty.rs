@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 const REGISTRY: &str = "faulty0 u1.2 threadsafe default libdaplfaulty.so.1 dapl.1.2 \"\" \"\"\n";
 
-/// A step of `walk` at which something was refused, as it says it.
+/// Number of steps of `walk` at which a call was refused, from its output.
 fn steps(finished: &Finished) -> usize {
     finished.stdout.lines().filter(|line| line.contains(": ") && !line.ends_with(": nothing")).count()
 }
@@ -24,7 +24,7 @@ fn setting() -> (Stage, Room) {
     (stage, room)
 }
 
-/// Walks in this mode; so many steps at least must have met something.
+/// Walks in this mode; at least `least` steps must have met a failure.
 fn walk(mode: &str, plan: &str, least: usize) {
     let (stage, room) = setting();
     let walk = run::program(&stage, "test/c/walk.c");

@@ -1,6 +1,7 @@
-//! Programs that fork: the child has no handle of the parent's and a library that works, and its end is nobody else's.
+//! Programs that fork: the child has none of the parent's handles and a working library, and its exit does not affect the
+//! parent.
 //!
-//! Through the real shared objects; what is done stands in `test/c/fork.c`.
+//! Through the real shared objects; the steps are in `test/c/fork.c`.
 
 use std::time::Duration;
 

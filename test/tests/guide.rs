@@ -30,7 +30,7 @@ fn pages(directories: &[&str]) -> Vec<(PathBuf, String)> {
     pages
 }
 
-/// Where links of a page lead: what stands in `](...)`, outside of code.
+/// Link targets of a page: the text in `](...)`, outside of code.
 fn links(text: &str) -> Vec<&str> {
     let prose = text.split("```").step_by(2);
     prose
@@ -39,7 +39,7 @@ fn links(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// How forges name a heading.
+/// Anchors of headings, as code forges make them.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings =
         text.lines().filter_map(|line| line.strip_prefix('#')).map(|line| line.trim_start_matches('#').trim());

@@ -1,5 +1,5 @@
-//! What is installed: the provider over rdma-core is found by the names that old files have for it, and says why it opens no
-//! adapter; programs compile by pkg-config; nothing is left behind.
+//! Installed files: the provider over rdma-core is found by the names in old files, and says why it opens no adapter; programs
+//! compile by pkg-config; uninstall leaves nothing behind.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -52,7 +52,7 @@ fn old_lines_open_it() {
     }
 }
 
-/// A file that is no library stands before the system's, as if that were not installed.
+/// A file that is no library precedes the system's, as if the library were not installed.
 #[test]
 fn a_missing_library_of_rdma_core_is_named_with_its_package() {
     let stage = stage(Profile::Dev);

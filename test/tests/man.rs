@@ -1,6 +1,5 @@
-//! The manual pages: one for each function, variable, program and its options; mandoc has nothing to say against them, and
-//! each page that they send readers to is there. That every return code is on its page is the conformance suite's to test
-//! (`test/conformance/src/expected.rs`), as it knows them.
+//! The manual pages: one for each function, variable, program and its options; mandoc reports nothing, and every referenced
+//! page exists. The conformance suite checks that every return code is on its page (`test/conformance/src/expected.rs`).
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +13,7 @@ use dapl_test::stage::{Profile, built, workspace};
 /// Programs that have a page, and their source with the words of `--help`.
 const PROGRAMS: [(&str, &str); 1] = [("dtest1", "dtest/dtest.c")];
 
-/// Their names begin so; pages of others are not ours to look for.
+/// Prefixes of this project's pages; others are not checked.
 const OURS: [&str; 5] = ["dat", "dapl", "dtest", "udapl", "libdat"];
 
 /// All pages, made afresh: path below the directory, text.
@@ -123,7 +122,7 @@ fn mandoc_has_nothing_to_say() {
     let mut mandoc = Command::new("mandoc");
     let output = mandoc.args(["-T", "lint", "-W", "all"]).current_dir(root).args(pages.keys()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
-    // It looks in the system's own directories, where ours are not.
+    // mandoc searches references in the system's directories, which lack this project's pages.
     let said: Vec<&str> = said.lines().filter(|line| !line.contains("referenced manual not found")).collect();
     assert!(said.is_empty(), "{said:#?}");
 }

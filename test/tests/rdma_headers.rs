@@ -1,8 +1,8 @@
-//! Every declaration of `ibverbs-sys` and `rdma-cm-sys` is that of the installed header: sizes, offsets of fields, numbers,
+//! Every declaration of `ibverbs-sys` and `rdma-cm-sys` matches the installed headers: sizes, field offsets, numbers,
 //! functions.
 //!
-//! The C compiler judges. The layout of a structure, as Rust has it, and each constant, as the source has it, becomes a static
-//! assertion. Each function becomes a pointer with the type that the source gives it. Skipped where the headers are missing.
+//! Checked by the C compiler: the layout of each structure and each constant, as Rust has them, become static assertions; each
+//! function becomes a pointer with the type in the source. Skipped if the headers are missing.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ const TYPES: &str = include_str!("../../providers/ibverbs-sys/src/types.rs");
 const VERBS: &str = include_str!("../../providers/ibverbs-sys/src/lib.rs");
 const MANAGER: &str = include_str!("../../providers/rdma-cm-sys/src/lib.rs");
 
-/// A structure of ours, to be compared with C's of the same name.
+/// A Rust structure, to be compared with C's of the same name.
 struct Layout {
     name: &'static str,
     size: usize,
@@ -127,7 +127,7 @@ fn manager_layouts() -> Vec<Layout> {
     }
 }
 
-/// What C knows by no name: unions, and members of unnamed structures.
+/// Types without a name in C: unions, and members of unnamed structures.
 fn unnamed() -> Vec<(&'static str, usize)> {
     vec![
         ("sizeof(union ibv_gid)", size_of::<ibv_gid>()),
@@ -229,7 +229,7 @@ fn a_wrong_declaration_does_not_compile() {
     assert!(!output.status.success() && text(&output).contains("poll_cq"), "{output:?}");
 }
 
-/// Whether the headers are installed; says so if not.
+/// Whether the headers are installed; prints a line if not.
 fn has_headers() -> bool {
     let is_there = try_to_compile("headers", "").status.success();
     if !is_there {

@@ -21,7 +21,7 @@ fn run(source: &str) -> Finished {
     Room::new(&stage, Some(SM0)).start(program, &[]).finish(Duration::from_secs(120))
 }
 
-/// First cell and second cell, without backquotes, of all rows whose first cell starts with a name like this.
+/// First and second cell, without backquotes, of all rows whose first cell starts with this prefix.
 fn rows(readme: &str, prefix: &str) -> Vec<(String, String)> {
     let row = |line: &str| {
         let mut cells = line.strip_prefix("| ")?.split(" | ").map(|cell| cell.replace('`', ""));
@@ -60,12 +60,12 @@ fn no_call_is_absent() {
 #[test]
 fn variables_are_those_that_are_read() {
     let mut read = BTreeSet::new();
-    for house in ["dat/src", "dat/settings/src", "dapl/src", "providers"] {
-        visit(&workspace().join(house), &mut |_, text| {
-            // Those of unit tests are nobody's business.
+    for environment in ["dat/src", "dat/settings/src", "dapl/src", "providers"] {
+        visit(&workspace().join(environment), &mut |_, text| {
+            // Names in unit tests do not count.
             let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
             let parts: Vec<_> = product.split('"').collect();
-            // How the names of a table begin is no name.
+            // The prefix of a table's variables is no name.
             for literal in parts.windows(2).filter(|pair| !pair[0].ends_with("prefix: ")).map(|pair| pair[1]) {
                 let is_variable = ["DAPL_", "DAT_OVERRIDE", "DAT_DBG_"].iter().any(|start| literal.starts_with(start));
                 // Names without effect are listed to be reported.
@@ -82,7 +82,7 @@ fn variables_are_those_that_are_read() {
         rows(&settings, "DAPL_").into_iter().chain(rows(&settings, "DAT_")).map(|(names, _)| names).collect();
     let table: BTreeSet<String> = table.iter().flat_map(|names| names.split(", ")).map(str::to_owned).collect();
     assert_eq!(table, read);
-    // Tools show what the tables have, and libdat takes all else for a slip.
+    // Tools print the variables of the tables, and libdat reports all others as unknown.
     let is_known = |name: &&String| matches!(look_up(name), Known::Read(..)) || **name == BUILD_TIME;
     let unknown: Vec<_> = table.iter().filter(|name| !is_known(name)).collect();
     assert!(unknown.is_empty(), "not in dat/settings: {unknown:?}");
@@ -110,7 +110,7 @@ fn files_named_by_the_architecture_page_exist() {
 fn visit(directory: &Path, see: &mut impl FnMut(&Path, &str)) {
     for entry in fs::read_dir(directory).unwrap().flatten() {
         let path = entry.path();
-        // What is in `tests` is nobody's business.
+        // Names in `tests` do not count.
         if path.is_dir() && !path.ends_with("tests") {
             visit(&path, see);
         } else if path.extension().is_some_and(|extension| extension == "rs") {

@@ -1,7 +1,8 @@
-//! The registry through the real `libdat.so.1`: who serves a name, why nobody does, and what is counted.
+//! The registry through the real `libdat.so.1`: selection of a provider, refusals, and use counts.
 //!
-//! Each case is a process of its own (`test/c/registry_probe.c`), since libdat reads files and environment once. The
-//! providers are `test/c/dummy_provider.c`, compiled to behave well or badly; they know no hook, as foreign ones, unless told.
+//! Each case is a process of its own (`test/c/registry_probe.c`), since libdat reads files and environment once. The providers
+//! are `test/c/dummy_provider.c`, compiled to behave correctly or not; they do not use the hook, like foreign ones, unless
+//! compiled so.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -73,7 +74,7 @@ fn a_provider_without_an_ia_or_a_fini_is_survived() {
 }
 
 #[test]
-fn the_nearest_later_minor_serves_and_is_told_so() {
+fn serves_the_nearest_later_minor_and_passes_it_on() {
     let conf = "m u1.4 threadsafe default {}/libm.so.1 d.1.4 \"\" \"\"\nm u1.3 threadsafe default {}/libm.so.1 d.1.3 \"\" \"\"\n";
     let case = Case::new("minor", conf).provider("libm.so.1", &[]);
     let answer = case.run("open m 1 2 0");
@@ -369,17 +370,17 @@ fn a_set_uid_program_does_not_let_its_user_choose_the_file() {
     let program = case.directory.join("probe");
     fs::copy(probe("registry_probe"), &program).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
-    let as_nobody = |words: &str| {
+    let as_other_user = |words: &str| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "65534", "--clear-groups"]).arg(&program).args(words.split(' '));
         let output = command.envs(case.environment.iter().cloned()).output();
         output.map_or(String::new(), |output| String::from_utf8(output.stdout).unwrap())
     };
-    if as_nobody("secure") != "secure 1\n" {
+    if as_other_user("secure") != "secure 1\n" {
         println!("skipped: set-uid programs cannot be made here (not root, or mounted nosuid)");
         return;
     }
-    let listed = as_nobody("list 8");
+    let listed = as_other_user("list 8");
     assert!(listed.starts_with("list: 0x00000000") && !listed.contains("fine"), "{listed}");
 }
 

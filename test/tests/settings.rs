@@ -1,4 +1,4 @@
-//! What is set for sm: words of `ia_params` come before variables, and what nobody understands is told, not obeyed.
+//! Settings of sm: words of `ia_params` precede variables, and unknown or invalid ones are reported and ignored.
 
 use std::process::Command;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use dapl_test::stage::{Profile, stage};
 /// No healthy run takes as long, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Runs `first` over an adapter with these parameters, and with whatever `set` sets.
+/// Runs `first` over an adapter with these parameters, and with the variables of `set`.
 fn first(params: &str, set: impl FnOnce(&mut Command)) -> Finished {
     let stage = stage(Profile::Dev);
     let line = format!("sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 \"{params}\" \"\"\n");
@@ -20,7 +20,7 @@ fn first(params: &str, set: impl FnOnce(&mut Command)) -> Finished {
 }
 
 #[test]
-fn what_is_set_well_is_not_talked_about() {
+fn valid_settings_print_nothing() {
     let finished = first("rma=cma,mmap give_up_ms=10000 spin_us=0", |command| {
         command.env("DAPL_GIVE_UP_MS", "20000").env("DAPL_KEEPALIVE_MS", "100").env("DAPL_SM_CMA", "open");
     });
@@ -38,7 +38,7 @@ fn a_variable_of_the_c_implementation_without_effect_is_reported_once_at_open() 
 }
 
 #[test]
-fn what_is_not_understood_is_told_with_its_name_value_and_range() {
+fn reports_invalid_settings_with_name_value_and_range() {
     let finished = first("rma=fast give_up_ms=5 colour=red", |command| {
         command.env("DAPL_KEEPALIVE_MS", "5").env("DAPL_SM_RMAS", "cma").env("DAPL_SPIN_US", "1k");
     });

@@ -1,6 +1,6 @@
-//! The structure rules: which module may import which, where unsafe code may be, how a file begins, which names are public.
+//! The structure rules: permitted imports, files with unsafe code, file heads, public names.
 //!
-//! The tables of `rules` are the rules; the code here only compares. Each exception stands in a table with its reason, and must
+//! The tables of `rules` are the rules; the code here only compares. Each exception is in a table with its reason, and must
 //! still be needed. Reads sources only: nothing is built.
 #![forbid(unsafe_code)]
 
@@ -221,7 +221,7 @@ fn value(manifest: &str, key: &str) -> Option<String> {
     Some(value.trim().trim_matches('"').to_owned())
 }
 
-/// The names in `[dependencies]` and `[build-dependencies]`; tests may look at anything.
+/// The names in `[dependencies]` and `[build-dependencies]`; tests may depend on anything.
 fn dependencies(manifest: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut is_wanted = false;

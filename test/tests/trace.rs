@@ -24,7 +24,7 @@ fn traced(registry: &str, variables: &[(&str, &str)], patient: bool) -> Finished
     finished
 }
 
-/// How often a dump has this reason.
+/// Number of dumps with this reason.
 fn dumps(finished: &Finished, reason: &str) -> usize {
     finished.stderr.lines().filter(|line| line.contains("]: ep 0x") && line.contains(reason)).count()
 }
@@ -35,7 +35,7 @@ fn counters_are_right_and_nothing_is_said_unasked() {
 }
 
 #[test]
-fn a_stall_is_told_once_a_touched_file_tells_all_and_a_free_tells_what_was_under_way() {
+fn dumps_at_a_stall_at_a_touched_file_and_at_a_free() {
     let variables = [("DAPL_DBG_IO_TRC", "32")];
     let finished = traced(SM0, &variables, true);
     assert_eq!(dumps(&finished, "has had no completion for 10 s; Connected, 1 requests"), 1, "{finished:#?}");
@@ -56,7 +56,7 @@ fn bit_8_shows_the_counters_of_a_connection_at_its_end_and_bit_20_does_not() {
     let stage = stage(Profile::Dev);
     let program = run::program(&stage, "test/c/selfconnect.c");
     let room = Room::new(&stage, Some(USNIC0));
-    let told = |bits: &str| {
+    let lines = |bits: &str| {
         let mut command = room.command(&program, &["usnic0"]);
         command.env("DAPL_DBG_TYPE", bits);
         let finished = Run::start(command).finish(LIMIT);
@@ -64,8 +64,8 @@ fn bit_8_shows_the_counters_of_a_connection_at_its_end_and_bit_20_does_not() {
         let lines = finished.stderr.lines();
         lines.filter(|line| line.contains("connection of ep 0x") && line.contains(" is over: sent ")).count()
     };
-    assert_eq!(told("0x20"), 0);
-    assert!(told("0x8") >= 2, "of both ends");
+    assert_eq!(lines("0x20"), 0);
+    assert!(lines("0x8") >= 2, "of both ends");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The crate for Rust users over the real libraries: its example as two processes, and what its types promise, over each
+//! The crate for Rust users over the real libraries: its example as two processes, and the guarantees of its types, over each
 //! provider that needs no device.
 //!
 //! A case runs in a process of its own, which finds the libraries as any program does: this test program starts itself again.
@@ -89,7 +89,7 @@ impl Pair {
         }
     }
 
-    /// The completion of a transfer that broke the connection. Both ends hear of that, and no order holds between endpoints.
+    /// The completion of a transfer that broke the connection. Both ends get a disconnect; there is no order between endpoints.
     fn completion_that_breaks(&self) -> Completion {
         let (done, ends): (Vec<_>, Vec<_>) =
             [self.next(), self.next(), self.next()].into_iter().partition(|event| matches!(event, Event::Completed(_)));
@@ -121,7 +121,7 @@ fn the_example_runs_a_hundred_times_over_each_provider() {
         // Often enough for each order that completions and messages can come in.
         for run in 0..100 {
             let room = Room::new(&stage, Some(registry));
-            // The client may come first: it tries again until somebody listens.
+            // The client may come first: it retries until there is a listener.
             let client = room.start(&ping, &[adapter, "4711", "127.0.0.1"]);
             let server = room.start(&ping, &[adapter, "4711"]);
             let (client, server) = (client.finish(LIMIT), server.finish(LIMIT));
@@ -154,7 +154,7 @@ fn the_registry_and_the_adapter_say_what_they_are() {
         assert!(ia.limits().max_message >= 1 << 20 && ia.limits().max_posted >= 16, "{:?}", ia.limits());
         assert!(!ia.provider().is_empty());
         assert!(matches!(library.open("a\0b"), Err(Error::Argument(_))));
-        let error = library.open("nobody").err().unwrap();
+        let error = library.open("unknown").err().unwrap();
         assert!(error.to_string().contains("DAT_NAME_NOT_REGISTERED"), "{error}");
     });
 }
@@ -299,7 +299,7 @@ fn endpoints_go_with_what_is_posted_and_are_silent_afterwards() {
         }
         let server_is = server.id();
         drop(server);
-        let Event::Ended { ep, .. } = events.wait(LIMIT).unwrap().unwrap() else { panic!("the client hears of it") };
+        let Event::Ended { ep, .. } = events.wait(LIMIT).unwrap().unwrap() else { panic!("the client gets an event") };
         assert_eq!(ep, client.id());
         while let Some(event) = events.poll().unwrap() {
             let of_the_dead = match &event {

@@ -12,15 +12,15 @@ use crate::failure::{Failure, Result};
 use crate::set::{Needs, Set};
 use crate::wire::{LONGEST, Message, VERSION};
 
-/// Receives that are posted at any time. Nobody says more without an answer.
+/// Receives posted at any time. Each message is answered before the next one.
 const RECEIVES: usize = 4;
-/// What became of a connection is waited for so long.
-const AFTERWARDS: Duration = Duration::from_millis(500);
+/// Time to wait for the event that explains a failed transfer.
+const CAUSE_LIMIT: Duration = Duration::from_millis(500);
 
 /// One end of it.
 pub(crate) struct Channel {
     ep: Ep,
-    /// Where messages are received, and behind that from where they are sent.
+    /// Receive buffers, followed by the send buffer.
     memory: Memory,
     set: Set,
     received: usize,
@@ -62,7 +62,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Both say which version they are; others than ours are refused.
+    /// Exchanges protocol versions; another version is refused.
     pub(crate) fn greet(&mut self, limit: Duration) -> Result {
         self.say(&Message::Hello { version: VERSION })?;
         match self.hear_within(limit)? {
@@ -119,7 +119,7 @@ impl Channel {
     }
 
     fn lost<T>(&self, what: &str, event: Event) -> Result<T> {
-        let fate = self.set.fate(Patience { how: How::Sleep, limit: AFTERWARDS });
+        let fate = self.set.fate(Patience { how: How::Sleep, limit: CAUSE_LIMIT });
         match event {
             Event::Dto { status, .. } => Failure::said(format!("{what}: {}{fate}", status_word(status))),
             event => Failure::said(format!("{what}: {event:?}{fate}")),

@@ -1,4 +1,4 @@
-//! What all tests with a server begin with: finding it, connecting, versions. And the one that only ends it.
+//! Steps common to all tests with a server: resolving, connecting, versions. And the test that only ends the server.
 #![forbid(unsafe_code)]
 
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -16,8 +16,8 @@ use crate::wire::{Message, Offer};
 
 /// Between two tries to connect.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Between two looks at whether we are to end.
-const GLANCE: Duration = Duration::from_millis(100);
+/// Interval of checks whether the program is to end.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// An agreed connection, and where the server is.
 pub(crate) struct Server {
@@ -57,7 +57,7 @@ impl Server {
         }
     }
 
-    /// Says how the test went here, and hears how it went there. `limit` is for what is still running there.
+    /// Exchanges the results of both sides. `limit` is for what still runs on the server.
     pub(crate) fn compare(&mut self, ours: &Result<()>, limit: Duration) -> Result {
         self.channel.say(&Message::Over(ours.clone().map_err(|failure| failure.to_string())))?;
         match self.channel.hear_within(limit)? {
@@ -75,12 +75,12 @@ pub(crate) fn quit(common: &Common, host: &str) -> Result {
     server.channel.say(&Message::Quit)?;
     match server.channel.hear()? {
         Message::Over(Ok(())) => server.channel.end()?,
-        message => return Failure::said(format!("{message:?} in place of a farewell")),
+        message => return Failure::said(format!("{message:?} in place of the closing message")),
     }
     Ok(ia.close()?)
 }
 
-/// Whether somebody may listen there later.
+/// Whether a later attempt may find a listener.
 fn may_come(number: DAT_EVENT_NUMBER) -> bool {
     [
         DAT_CONNECTION_EVENT_PEER_REJECTED,
@@ -92,14 +92,14 @@ fn may_come(number: DAT_EVENT_NUMBER) -> bool {
 }
 
 fn pause() -> Result {
-    for _ in 0..PAUSE.as_millis() / GLANCE.as_millis() {
+    for _ in 0..PAUSE.as_millis() / CHECK_INTERVAL.as_millis() {
         stop::check()?;
-        thread::sleep(GLANCE);
+        thread::sleep(CHECK_INTERVAL);
     }
     Ok(())
 }
 
-/// IPv4 if there is one: every provider knows it.
+/// Resolves a host, IPv4 first: every provider supports it.
 fn resolve(host: &str) -> Result<Address> {
     let found = (host, 0).to_socket_addrs().map_err(|error| Failure::Said(format!("{host}: {error}")))?;
     let found: Vec<SocketAddr> = found.collect();

@@ -1,14 +1,14 @@
-//! Why something did not work, for people.
+//! Errors, with texts for people.
 #![forbid(unsafe_code)]
 
 use dat_abi::DAT_EVENT_NUMBER;
 
 use crate::dat::raw::Refusal;
 
-/// What most of this program answers.
+/// Result of most functions of this program.
 pub(crate) type Result<T = ()> = std::result::Result<T, Failure>;
 
-/// Why not.
+/// An error.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// libdat said no.
@@ -20,7 +20,7 @@ pub(crate) enum Failure {
     /// Something else, in words.
     #[error("{0}")]
     Said(String),
-    /// Somebody wants the program to end.
+    /// A signal requests the end of the program.
     #[error("interrupted")]
     Interrupted,
 }

@@ -24,10 +24,10 @@ const SHARE: u64 = 4;
 const LARGEST: u64 = 1 << 30;
 /// The first piece of memory.
 const PIECE: usize = 4096;
-/// Where service points begin.
+/// First qualifier of service points.
 const QUALS: u64 = 0x0aff_ab1e;
 
-/// What is tried.
+/// Kinds of objects that are created up to the limit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Limit {
     Ia,
@@ -112,7 +112,7 @@ impl Ground {
     }
 }
 
-/// How far it went.
+/// Number reached, and the error that ended it.
 struct Found {
     made: usize,
     refusal: Option<Refusal>,
@@ -202,7 +202,7 @@ fn exhaust<T: Object>(most: usize, make: impl Fn(usize) -> Answer<T>) -> Result<
     }
     let count = made.len();
     if let Some(refusal) = refusal {
-        judge(refusal, count)?;
+        check_refusal(refusal, count)?;
     }
     made.into_iter().try_for_each(Object::free)?;
     make(count).map_err(|refusal| Failure::from(refusal).at("one more, after all were freed"))?.free()?;
@@ -210,10 +210,10 @@ fn exhaust<T: Object>(most: usize, make: impl Fn(usize) -> Answer<T>) -> Result<
 }
 
 /// A refusal says that something is used up, and there was one at least.
-fn judge(refusal: Refusal, made: usize) -> Result {
+fn check_refusal(refusal: Refusal, made: usize) -> Result {
     let is_fair = match refusal.kind() {
         DAT_INSUFFICIENT_RESOURCES | DAT_QUEUE_FULL | DAT_CONN_QUAL_UNAVAILABLE | DAT_LENGTH_ERROR => true,
-        // An adapter whose device or directory cannot be opened once more.
+        // The device or directory of an adapter cannot be opened once more.
         DAT_PROVIDER_NOT_FOUND | DAT_INTERNAL_ERROR => refusal.call == "dat_ia_open",
         _ => false,
     };
@@ -263,7 +263,7 @@ fn post_receives(ground: &Ground, most: usize) -> Result<Found> {
         match ground.ep.post(Post::Recv, &mut ground.memory.segments(0, PIECE, 1), made as u64) {
             Ok(()) => made += 1,
             Err(answer) => {
-                judge(answer, made)?;
+                check_refusal(answer, made)?;
                 refusal = Some(answer);
                 break;
             }
@@ -285,7 +285,7 @@ fn sizes(ground: &Ground, most: usize) -> Result<Found> {
         match Memory::new(&ground.ia, &ground.pz, size) {
             Ok(memory) => drop(memory),
             Err(answer) => {
-                judge(answer, largest)?;
+                check_refusal(answer, largest)?;
                 refusal = Some(answer);
                 break;
             }
@@ -297,12 +297,12 @@ fn sizes(ground: &Ground, most: usize) -> Result<Found> {
     Ok(Found { made: largest, refusal, remark: "bytes in one piece, ".to_owned() })
 }
 
-/// What could be had without driving others out, as the kernel has it.
+/// Memory available without swapping, as the kernel reports it.
 fn spare_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    // Not told: little.
+    // If unknown, assume little.
     kilobytes.unwrap_or(64 * 1024) * 1024
 }
 
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn only_a_lack_of_something_is_a_fair_refusal() {
         let refusal = |kind| Refusal { call: "dat_pz_create", code: DAT_CLASS_ERROR | kind };
-        assert!(judge(refusal(DAT_INSUFFICIENT_RESOURCES), 1).is_ok());
+        assert!(check_refusal(refusal(DAT_INSUFFICIENT_RESOURCES), 1).is_ok());
         assert_eq!(refusal(DAT_INSUFFICIENT_RESOURCES | DAT_RESOURCE_MEMORY).kind(), DAT_INSUFFICIENT_RESOURCES);
     }
 

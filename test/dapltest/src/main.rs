@@ -1,18 +1,18 @@
-//! dapltest: tests an interface adapter through uDAPL, by the command line that users of the reference's know.
+//! dapltest: tests an interface adapter through uDAPL, with the reference program's command line.
 //!
 //! ```text
-//! dapltest -T S -D sm0                                                      the server, which serves many at once
+//! dapltest -T S -D sm0                                                      the server, for many clients at once
 //! dapltest -T T -D sm0 -s localhost -V client SR 1024 4 server RW 2048 1    a transaction
-//! dapltest -T P -D sm0 -s localhost -m p RW 4096                            how fast
-//! dapltest -T L -D sm0 -m 1000                                              how many
-//! dapltest -T F -D sm0                                                      what calls answer
-//! dapltest -T Q -D sm0 -s localhost                                         the server is to end
+//! dapltest -T P -D sm0 -s localhost -m p RW 4096                            performance
+//! dapltest -T L -D sm0 -m 1000                                              limits
+//! dapltest -T F -D sm0                                                      results of calls
+//! dapltest -T Q -D sm0 -s localhost                                         ends the server
 //! ```
 //!
-//! The rooms, from the ground up: `dat` (libdat by `udapl`, and all unsafe code), `failure`, `stop`; `operation`, `script`, `wire`
-//! (pure: words or bytes in, values out); `progress`, `report`; `set`, `channel` (a connection of messages); `client`,
-//! `server`; the tests `transaction`, `performance`, `limits`, `functional`; `options`. It speaks the C ABI alone, so that it
-//! runs over anybody's libdat.so.1. Nothing waits without a limit.
+//! Modules, from the bottom up: `dat` (libdat by `udapl`, and all unsafe code), `failure`, `stop`; `operation`, `script`,
+//! `wire` (pure parsers and encoders); `progress`, `report`; `set`, `channel` (a connection for messages); `client`, `server`;
+//! the tests `transaction`, `performance`, `limits`, `functional`; `options`. It uses the C ABI alone, so it runs over any
+//! libdat.so.1. Every wait has a limit.
 
 mod channel;
 mod client;
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     let (common, plan) = match options::parse(std::env::args_os().collect()) {
         Ok(read) => read,
         Err(said) => {
-            // On standard output if it was asked for. Who has closed that does not want it.
+            // To standard output if the output was requested. A closed pipe is ignored.
             let _ = said.print();
             return ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(2));
         }

@@ -10,7 +10,7 @@ const MOST_SEGMENTS: u16 = 256;
 /// Of one transaction.
 pub(crate) const MOST_OPERATIONS: usize = 128;
 
-/// Who begins a transfer.
+/// The side that starts a transfer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Side {
     Client,
@@ -35,7 +35,7 @@ impl Side {
     }
 }
 
-/// How bytes get across.
+/// Kind of transfer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Transfer {
     /// A send, and a receive at the other side.
@@ -83,7 +83,7 @@ impl Operation {
         self.size as usize * usize::from(self.segments)
     }
 
-    /// Refuses what no test can do; so does who gets it from a peer.
+    /// Refuses parameters that no test supports; also applied to those of a peer.
     pub(crate) fn check(&self) -> Result<(), String> {
         let words = self.to_string();
         if self.size == 0 || self.segments == 0 || self.segments > MOST_SEGMENTS {
@@ -138,7 +138,7 @@ pub(crate) fn parse_one(words: &[String]) -> Result<Operation, String> {
     Ok(operation)
 }
 
-/// What all the operations of a transaction have to keep together.
+/// Checks the limits of all operations of a transaction together.
 pub(crate) fn check(operations: &[Operation]) -> Result<(), String> {
     if operations.is_empty() || operations.len() > MOST_OPERATIONS {
         return Err(format!("there are 1 to {MOST_OPERATIONS} operations, such as client SR 1024 1 server SR 1024 1"));
@@ -157,7 +157,7 @@ pub(crate) fn check(operations: &[Operation]) -> Result<(), String> {
     Ok(())
 }
 
-/// What follows client or server; `rest` is what is left.
+/// Parses the words after client or server; `rest` is set to what follows.
 fn transfer<'a>(by: Side, words: &'a [String], rest: &mut &'a [String]) -> Result<Operation, String> {
     let Some((word, mut after)) = words.split_first() else {
         return Err("an operation is SR, RR or RW, and bytes and segments".to_owned());

@@ -13,12 +13,12 @@ use crate::operation::{self, Operation};
 use crate::script;
 use crate::wire::{Performance, Transaction};
 
-/// Where a server listens, and where tests begin.
+/// Default port of a server.
 const PORT: u64 = 45_278;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 enum Test {
-    /// server: serves tests until it is told to quit
+    /// server: serves tests until a client ends it
     #[value(name = "S")]
     Server,
     /// quit: has a server wait for its tests, and end
@@ -74,7 +74,7 @@ Exit status: 0 all was as it should be, 1 something was not, 2 the command line 
 #[command(name = "dapltest", about = "Tests an interface adapter through uDAPL", after_help = AFTER, version)]
 #[command(disable_version_flag = true, args_override_self = true, max_term_width = 120)]
 struct Arguments {
-    /// What is tested
+    /// Test to run
     #[arg(short = 'T', value_enum, ignore_case = true, default_value = "S")]
     test: Test,
     /// Interface adapter, a name of dat.conf
@@ -83,7 +83,7 @@ struct Arguments {
     /// Port (connection qualifier) of the server
     #[arg(short = 'n', value_name = "PORT", default_value_t = PORT)]
     port: u64,
-    /// Tells what happens; twice: each operation too
+    /// Print progress; twice: each operation too
     #[arg(short = 'd', action = ArgAction::Count)]
     debug: u8,
     /// Quality of service of connections
@@ -113,10 +113,10 @@ struct Arguments {
     /// T: poll for completions
     #[arg(short = 'P')]
     poll: bool,
-    /// P: b to block for completions, p to poll [default: b]; L: make so many objects at most
+    /// P: b to block for completions, p to poll [default: b]; L: maximum number of objects to make
     #[arg(short = 'm', value_name = "MODE|MAXIMUM")]
     maximum: Option<String>,
-    /// P: operations under way at a time [default: what the adapter can, 64 at most]
+    /// P: operations in flight [default: the adapter's maximum, 64 at most]
     #[arg(short = 'p', value_name = "PIPELINE")]
     pipeline: Option<u32>,
     /// F: name each case as it passes
@@ -125,10 +125,10 @@ struct Arguments {
     /// F: name all cases, and run none
     #[arg(long)]
     list: bool,
-    /// Give up when an event does not come for so many seconds
+    /// Fail if an expected event does not come within this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3600))]
     timeout: u32,
-    /// S: drop a client that has not said who it is for so many seconds
+    /// S: drop a client that has not sent its version within this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
     greeting: u32,
     /// T, P, Q: ask a server that is not there so often, once a second
@@ -144,7 +144,7 @@ struct Arguments {
     words: Vec<String>,
 }
 
-/// What concerns all tests.
+/// Options of all tests.
 #[derive(Clone, Debug)]
 pub(crate) struct Common {
     pub(crate) device: String,
@@ -157,7 +157,7 @@ pub(crate) struct Common {
     pub(crate) is_json: bool,
 }
 
-/// What is to be done.
+/// The selected test with its options.
 #[derive(Clone, Debug)]
 pub(crate) enum Plan {
     Serve,
@@ -212,7 +212,7 @@ impl Arguments {
     }
 
     fn plan(&self) -> Result<Plan, String> {
-        self.refuse_strangers()?;
+        self.refuse_options_of_other_tests()?;
         if self.list {
             return Ok(Plan::List);
         }
@@ -234,7 +234,7 @@ impl Arguments {
     }
 
     /// Options of another test are mistakes.
-    fn refuse_strangers(&self) -> Result<(), String> {
+    fn refuse_options_of_other_tests(&self) -> Result<(), String> {
         use Test::*;
         let given = [
             ("-s", self.server.is_some(), &[Quit, Test::Transaction, Test::Performance][..]),

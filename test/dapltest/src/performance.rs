@@ -1,6 +1,6 @@
-//! The performance test: one operation, many times, some under way at a time; how long each took, and all together.
+//! The performance test: one operation, many times, several in flight; the latency of each, and the total.
 //!
-//! The client begins the operations and counts. The server lends its memory, and takes messages if the operation is SR.
+//! The client starts the operations and measures. The server exports its memory, and takes messages if the operation is SR.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -18,17 +18,17 @@ use crate::operation::{Operation, Transfer};
 use crate::options::Common;
 use crate::progress::Progress;
 use crate::report::{Latency, Report};
-use crate::set::{Door, Needs, Set};
+use crate::set::{Listener, Needs, Set};
 use crate::stop;
 use crate::transaction;
 use crate::wire::{Message, Offer, Performance};
 
-/// Under way at a time, if nobody says how many.
+/// Default number of operations in flight.
 const PIPELINE: u32 = 64;
-/// What became of a connection is waited for so long.
-const AFTERWARDS: Duration = Duration::from_millis(500);
-/// Beyond what a side waits for one event, it waits so long for the other's verdict.
-const VERDICT: Duration = Duration::from_secs(10);
+/// Time to wait for the event that explains a failed transfer.
+const CAUSE_LIMIT: Duration = Duration::from_millis(500);
+/// Time that a side waits for the other's result, besides the limit for one event.
+const RESULT_LIMIT: Duration = Duration::from_secs(10);
 
 /// One side of it.
 struct Line {
@@ -36,7 +36,7 @@ struct Line {
     memory: Memory,
     set: Set,
     operation: Operation,
-    /// Operations under way at a time, at most.
+    /// Maximum number of operations in flight.
     pipeline: usize,
     patience: Patience,
 }
@@ -50,7 +50,7 @@ impl Line {
         let pipeline = wanted.min(most).min(test.iterations) as usize;
         let needs = Needs {
             endpoints: 1,
-            // Twice as many as can be under way, so that there is always one.
+            // Twice the number in flight, so that there is always a posted one.
             receives: 2 * pipeline,
             requests: pipeline,
             segments: test.operation.segments.into(),
@@ -82,7 +82,7 @@ impl Line {
                 }
             }
             Event::Dto { status, .. } => {
-                let fate = self.set.fate(Patience { how: How::Sleep, limit: AFTERWARDS });
+                let fate = self.set.fate(Patience { how: How::Sleep, limit: CAUSE_LIMIT });
                 Failure::said(format!("operation {wanted}: {}{fate}", status_word(status)))
             }
             event => Failure::said(format!("{event:?} in place of the end of operation {wanted}")),
@@ -115,7 +115,7 @@ impl Line {
         Ok(latency)
     }
 
-    /// The server's part, if there are messages to take. So many receives are posted already.
+    /// The server's part if messages are received. `posted` receives are posted already.
     fn sink(&self, posted: u64, count: u64) -> Result {
         for done in 0..count {
             stop::check()?;
@@ -146,7 +146,7 @@ pub(crate) fn run(common: &Common, host: &str, test: &Performance) -> Result<Rep
     let ran = connected.and_then(|()| line.drive(offer.place, count, &progress));
     let elapsed = began.elapsed();
     drop(progress);
-    let theirs = server.compare(&ran.as_ref().map(drop).map_err(Failure::clone), common.limit + VERDICT);
+    let theirs = server.compare(&ran.as_ref().map(drop).map_err(Failure::clone), common.limit + RESULT_LIMIT);
     let latency = ran?;
     theirs?;
     line.set.is_quiet()?;
@@ -159,8 +159,8 @@ pub(crate) fn run(common: &Common, host: &str, test: &Performance) -> Result<Rep
 
 /// Its server.
 pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: &Performance, common: &Common) -> Result {
-    let made = Line::new(ia, test, common).and_then(|line| Ok((line, Door::any(ia, 1)?)));
-    let (line, door) = match made {
+    let made = Line::new(ia, test, common).and_then(|line| Ok((line, Listener::any(ia, 1)?)));
+    let (line, listener) = match made {
         Ok(made) => made,
         Err(failure) => return channel.refuse(failure),
     };
@@ -168,17 +168,17 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: &Performance, common: &
     let is_sink = test.operation.transfer == Transfer::Send;
     let posted = if is_sink { (2 * line.pipeline as u64).min(count) } else { 0 };
     (0..posted).try_for_each(|number| line.post(Post::Recv, number))?;
-    channel.say(&Message::Ready(vec![Offer { qual: door.qual, place: line.memory.place() }]))?;
+    channel.say(&Message::Ready(vec![Offer { qual: listener.qual, place: line.memory.place() }]))?;
     match channel.hear()? {
         Message::Ready(_) => {}
         message => return Failure::said(format!("{message:?} in place of the client's memory")),
     }
-    let mut ran = door.accept(&line.ep, &line.set, line.sleeping(), || channel.is_over());
+    let mut ran = listener.accept(&line.ep, &line.set, line.sleeping(), || channel.is_over());
     if is_sink {
         ran = ran.and_then(|()| line.sink(posted, count));
     }
-    // RDMA takes as long as it takes: the end of the connection would be heard here as well.
-    let ended = hear_the_end(&mut channel, common);
+    // RDMA needs no action here; the end of the connection would be noticed as well.
+    let ended = await_the_end(&mut channel, common);
     let ours = ran.clone().map_err(|failure| failure.to_string());
     ended?;
     channel.say(&Message::Over(ours))?;
@@ -187,7 +187,7 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: &Performance, common: &
 }
 
 /// The client says when it is done, however long that takes; a client that is gone says nothing more, and is noticed.
-fn hear_the_end(channel: &mut Channel, common: &Common) -> Result {
+fn await_the_end(channel: &mut Channel, common: &Common) -> Result {
     const EVER: Duration = Duration::from_secs(24 * 3600);
     let limit = common.limit.max(EVER);
     match channel.hear_within(limit)? {

@@ -1,4 +1,4 @@
-//! A bar for people who wait: one line on a terminal, and nothing at all elsewhere.
+//! A progress bar: one line on a terminal, no output elsewhere.
 #![forbid(unsafe_code)]
 
 use std::io::{IsTerminal, Write};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// The line is drawn anew this often.
 const PACE: Duration = Duration::from_millis(250);
-/// What is over sooner needs no bar.
+/// Shorter tests show no bar.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Characters of the bar.
 const WIDTH: u64 = 40;
@@ -27,7 +27,7 @@ struct Shared {
 }
 
 impl Progress {
-    /// Of so many steps. Shown if standard error is a terminal.
+    /// For `all` steps. Shown if standard error is a terminal.
     pub(crate) fn new(all: u64) -> Self {
         let progress = Progress::of(all);
         if std::io::stderr().is_terminal() {
@@ -38,7 +38,7 @@ impl Progress {
         progress
     }
 
-    /// Not shown to anybody.
+    /// Without output.
     pub(crate) fn silent() -> Self {
         Progress::of(0)
     }

@@ -1,4 +1,4 @@
-//! What a test has found, for people or as JSON; and how long things took.
+//! Results of a test, as text or JSON; and latency statistics.
 #![forbid(unsafe_code)]
 
 use std::io::Write;
@@ -13,7 +13,7 @@ use crate::failure::Failure;
 pub(crate) struct Report {
     lines: Vec<String>,
     fields: Map<String, Value>,
-    /// What was not as it should be, though the test went on.
+    /// Failed expectations; the test continued.
     failures: Vec<String>,
 }
 
@@ -48,11 +48,11 @@ impl Report {
         report
     }
 
-    /// Says it; the answer is whether all was well.
+    /// Prints the results; returns whether all was well.
     pub(crate) fn publish(mut self, is_json: bool) -> bool {
         let is_good = self.failures.is_empty();
         let mut out = std::io::stdout().lock();
-        // Who does not want to hear it has closed the pipe.
+        // A closed pipe is ignored.
         let _ = if is_json {
             self.put("ok", json!(is_good));
             if !is_good {
@@ -74,7 +74,7 @@ impl Report {
 /// Nothing takes longer, in nanoseconds; what does is counted as this.
 const LONGEST: u64 = 3_600_000_000_000;
 
-/// How long something took, each time.
+/// Latencies of an operation.
 pub(crate) struct Latency(Histogram<u64>);
 
 impl Default for Latency {

@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
+    fn reports_an_error_with_its_line() {
         assert_eq!(words("-T T\n-D \"x").unwrap_err(), "line 2: \" is not closed");
         assert_eq!(words("'a'b").unwrap_err(), "line 1: after a closing quote there is a blank");
     }

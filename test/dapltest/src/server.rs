@@ -1,7 +1,7 @@
-//! The server: takes clients as they come, each in a thread of its own, until somebody says quit.
+//! The server: serves clients, each in a thread of its own, until a client ends it.
 //!
-//! A client that says nothing, or nonsense, is dropped; the others do not notice. On SIGINT and SIGTERM the tests that run
-//! are given up; a client that asks for the end waits for them.
+//! A client that sends nothing, or invalid messages, is dropped without effect on the others. SIGINT and SIGTERM abort running
+//! tests; a client that ends the server waits for them.
 #![forbid(unsafe_code)]
 
 use std::io::Write;
@@ -20,11 +20,11 @@ use crate::{performance, stop, transaction};
 
 /// Clients at a time; more are rejected, and may ask again.
 const MOST_CLIENTS: usize = 128;
-/// Between two looks at whether this is the end.
-const LOOK_UP: Duration = Duration::from_millis(200);
+/// Interval of checks whether the program is to end.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What the sessions share.
-struct House<'a> {
+/// State shared by the sessions.
+struct ServerState<'a> {
     ia: &'a Ia,
     common: &'a Common,
     is_over: AtomicBool,
@@ -37,29 +37,29 @@ pub(crate) fn run(common: &Common) -> Result {
     let requests = ia.evd(MOST_CLIENTS, DAT_EVD_CR_FLAG)?;
     let psp = ia.psp(common.port, &requests).map_err(|refusal| Failure::from(refusal).at("the server's port"))?;
     println!("dapltest: listening on {}, port {}", common.device, common.port);
-    // Whoever started us may wait for this line.
+    // A parent process may wait for this line.
     let _ = std::io::stdout().flush();
 
     let (is_over, clients) = (AtomicBool::new(false), AtomicUsize::new(0));
-    let house = House { ia: &ia, common, is_over, clients };
-    let patience = Patience { how: How::Sleep, limit: LOOK_UP };
+    let state = ServerState { ia: &ia, common, is_over, clients };
+    let patience = Patience { how: How::Sleep, limit: CHECK_INTERVAL };
     let served = thread::scope(|scope| {
-        while !house.is_over.load(Ordering::Relaxed) {
+        while !state.is_over.load(Ordering::Relaxed) {
             match patience.look(&requests) {
                 Ok(Some(Event::Request { cr, .. })) => {
-                    if house.clients.load(Ordering::Relaxed) >= MOST_CLIENTS {
+                    if state.clients.load(Ordering::Relaxed) >= MOST_CLIENTS {
                         raw::cr_reject(cr)?;
                         continue;
                     }
-                    house.clients.fetch_add(1, Ordering::Relaxed);
-                    let house = &house;
-                    scope.spawn(move || house.session(cr));
+                    state.clients.fetch_add(1, Ordering::Relaxed);
+                    let state = &state;
+                    scope.spawn(move || state.session(cr));
                 }
                 Ok(Some(event)) => eprintln!("dapltest: {event:?} in place of a client"),
                 Ok(None) => {}
                 Err(Failure::Interrupted) => break,
                 Err(failure) => {
-                    house.is_over.store(true, Ordering::Relaxed);
+                    state.is_over.store(true, Ordering::Relaxed);
                     return Err(failure);
                 }
             }
@@ -75,7 +75,7 @@ pub(crate) fn run(common: &Common) -> Result {
     Ok(())
 }
 
-impl House<'_> {
+impl ServerState<'_> {
     fn session(&self, cr: Handle) {
         match self.serve(cr) {
             Ok(()) => {}

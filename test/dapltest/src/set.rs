@@ -1,4 +1,4 @@
-//! What every connection of a test needs: a protection zone, event dispatchers, attributes; and a door to come in by.
+//! Objects that every connection of a test needs: a protection zone, event dispatchers, attributes, and a listener.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -9,8 +9,8 @@ use crate::dat::raw::{self, Answer};
 use crate::dat::{Address, Cno, Ep, Evd, Event, Ia, Patience, Psp, Pz, connected, connection_word, drain};
 use crate::failure::{Failure, Result};
 
-/// Between two looks at whether the client is still there.
-const GLANCE: Duration = Duration::from_millis(200);
+/// Interval of checks whether the client is still connected.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Without connections there is nothing in it.
 pub(crate) struct Set {
@@ -22,7 +22,7 @@ pub(crate) struct Set {
     pub(crate) pz: Pz,
 }
 
-/// How much is to fit.
+/// Required queue depths.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needs {
     pub(crate) endpoints: usize,
@@ -35,7 +35,7 @@ pub(crate) struct Needs {
 }
 
 impl Set {
-    /// For endpoints that need so much.
+    /// For endpoints with these requirements.
     pub(crate) fn new(ia: &Ia, needs: Needs, is_notified: bool) -> Answer<Self> {
         let pz = ia.pz()?;
         let cno = if is_notified { Some(ia.cno()?) } else { None };
@@ -82,7 +82,7 @@ impl Set {
         connected(&self.conn, ep.handle(), patience)
     }
 
-    /// What has become of the connections, if that is known. It may be told a little after the transfers.
+    /// State of the connections in words, if known. Its events may come shortly after the completions.
     pub(crate) fn fate(&self, patience: Patience) -> String {
         match patience.look(&self.conn) {
             Ok(Some(Event::Connection { number, .. })) => format!("; the connection: {}", connection_word(number)),
@@ -94,31 +94,31 @@ impl Set {
     pub(crate) fn is_quiet(&self) -> Result {
         match drain(&self.conn).first() {
             None => Ok(()),
-            Some(event) => Failure::said(format!("{event:?}, which nobody expects")),
+            Some(event) => Failure::said(format!("{event:?}, which is not expected")),
         }
     }
 }
 
-/// Where the client's endpoints come in, one after the other.
-pub(crate) struct Door {
+/// Accepts the client's endpoints one after the other.
+pub(crate) struct Listener {
     _psp: Psp,
     requests: Evd,
     pub(crate) qual: u64,
 }
 
-impl Door {
-    /// At a qualifier that is free, for so many at a time.
+impl Listener {
+    /// Listens on a free qualifier, with a queue for `width` requests.
     pub(crate) fn any(ia: &Ia, width: usize) -> Answer<Self> {
         let requests = ia.evd(width + 1, DAT_EVD_CR_FLAG)?;
         let (psp, qual) = ia.psp_any(&requests)?;
-        Ok(Door { _psp: psp, requests, qual })
+        Ok(Listener { _psp: psp, requests, qual })
     }
 
-    /// Takes the next one, and waits until it is in; in vain if `is_gone` says that nobody can come any more.
+    /// Accepts the next request, and waits until it is connected; fails if `is_gone` says that the client has left.
     pub(crate) fn accept(&self, ep: &Ep, set: &Set, patience: Patience, is_gone: impl Fn() -> bool) -> Result {
         let deadline = Instant::now() + patience.limit;
         let event = loop {
-            if let Some(event) = (Patience { limit: GLANCE, ..patience }).look(&self.requests)? {
+            if let Some(event) = (Patience { limit: CHECK_INTERVAL, ..patience }).look(&self.requests)? {
                 break event;
             }
             if is_gone() {

@@ -1,4 +1,4 @@
-//! The end that somebody outside wants: SIGINT and SIGTERM are noted, and every wait looks. The second one kills.
+//! SIGINT and SIGTERM: the first is recorded, and every wait checks it. The second one kills.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ pub(crate) fn listen() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether somebody wants the program to end.
+/// Whether a signal has requested the end of the program.
 pub(crate) fn is_wanted() -> bool {
     WANTED.get().is_some_and(|wanted| wanted.load(Ordering::Relaxed))
 }

@@ -1,7 +1,7 @@
-//! What client and server say to each other before and after a test: messages to bytes and back. No I/O.
+//! Messages between client and server before and after a test, encoded and decoded. No I/O.
 //!
-//! What comes from a peer is believed no further than it is checked here: lengths, counts, numbers. All is in network byte
-//! order. A message that has more than it should is as wrong as one that has less.
+//! Values from a peer are validated here: lengths, counts, numbers. All is in network byte order. A message that is too long is
+//! as invalid as one that is too short.
 #![forbid(unsafe_code)]
 
 use crate::dat::Place;
@@ -22,7 +22,7 @@ const MOST_THREADS: usize = 256;
 const MOST_ENDPOINTS: u32 = 4096;
 /// Of a text.
 const LONGEST_TEXT: usize = 4096;
-/// Requests that are under way at a time.
+/// Maximum number of requests in flight.
 const DEEPEST: u32 = 16_384;
 
 /// A transaction test, as the client asks for it.
@@ -68,7 +68,7 @@ impl Transaction {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Performance {
     pub(crate) iterations: u32,
-    /// Operations under way at a time.
+    /// Operations in flight.
     pub(crate) pipeline: u32,
     pub(crate) polls: bool,
     pub(crate) operation: Operation,
@@ -90,10 +90,10 @@ impl Performance {
     }
 }
 
-/// What one thread of a test offers its partner.
+/// Data that a thread of a test sends its partner.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Offer {
-    /// Where it listens; 0 for a client's.
+    /// Its qualifier; 0 for a client.
     pub(crate) qual: u64,
     pub(crate) place: Place,
 }
@@ -109,7 +109,7 @@ pub(crate) enum Message {
     Transaction(Transaction),
     /// From the client: this test.
     Performance(Performance),
-    /// From the server: ready, so many threads. From the client: go on.
+    /// From the server: ready, one offer per thread. From the client: start.
     Ready(Vec<Offer>),
     /// No, and why not.
     Refused(String),
@@ -262,7 +262,7 @@ impl Reader<'_> {
     fn text(&mut self) -> Result<String, String> {
         let length = self.count(LONGEST_TEXT)?;
         let text = std::str::from_utf8(self.bytes(length)?).map_err(|_| "a text that is none".to_owned())?;
-        // It will be shown on a terminal.
+        // Control characters are replaced, since it is printed on a terminal.
         Ok(text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect())
     }
 

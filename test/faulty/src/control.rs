@@ -1,17 +1,17 @@
-//! For a test in the same process, by `dlsym`: what is to fail next, and what is alive.
+//! Control functions for a test in the same process, by `dlsym`: the next failure, and the live objects.
 //!
-//! `test/c/walk.c` uses all of it. Nothing of the product knows these names, and this library is never installed.
+//! `test/c/walk.c` uses them. The product does not use these names, and this library is never installed.
 
 use std::ffi::{CStr, c_char};
 
 use crate::plan::{self, Op};
 use crate::{heap, held};
 
-/// What this library holds at the moment. `walk.c` declares the same.
+/// Live objects of this library. `walk.c` declares the same structure.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
-    /// Handles that were given out and are not dead.
+    /// Live handles.
     pub handles: u64,
     /// Blocks of its allocator.
     pub blocks: i64,
@@ -21,7 +21,7 @@ pub struct Usage {
     pub objects: [i64; held::KINDS],
 }
 
-/// What it holds.
+/// Writes the live objects.
 ///
 /// # Safety
 /// `out` is writable.
@@ -34,8 +34,8 @@ pub unsafe extern "C" fn dapl_faulty_usage(out: *mut Usage) {
     unsafe { out.write(usage) };
 }
 
-/// What the locks of this library allocate once in a life, when a thread first has to wait for one, is allocated by now: it
-/// is no leak of the walk in which that happens.
+/// Makes the locks of this library do their one-time allocation, which happens when a thread first waits for one: otherwise it
+/// would count as a leak.
 fn settle() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {

@@ -1,6 +1,6 @@
-//! Objects of the inner provider, each counted while it lives, each call that can fail asked of the plan first.
+//! Objects of the wrapped provider: each is counted while it lives, and the plan is asked before each call that can fail.
 //!
-//! The front makes them; dapl drops them. Nothing here changes what an object does.
+//! The wrapper creates them; dapl drops them. Their behaviour is not changed.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -26,12 +26,12 @@ pub enum Kind {
     Request,
 }
 
-/// How many kinds there are.
+/// Number of kinds.
 pub const KINDS: usize = Kind::Request as usize + 1;
 
 static ALIVE: [AtomicI64; KINDS] = [const { AtomicI64::new(0) }; KINDS];
 
-/// How many objects of each kind are alive.
+/// Number of live objects of each kind.
 pub fn alive() -> [i64; KINDS] {
     std::array::from_fn(|kind| ALIVE[kind].load(SeqCst))
 }
@@ -170,7 +170,7 @@ impl<T: Connection> Connection for Held<T> {
     }
 }
 
-/// Memory that nobody registered: keys are never 0.
+/// Memory that is not registered: keys are never 0.
 const NOWHERE: Segment = Segment { key: 0, pad: 0, address: 8, length: 8 };
 
 impl<T: ConnRequest> ConnRequest for Held<T> {

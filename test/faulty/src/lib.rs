@@ -1,8 +1,8 @@
-//! `libdaplfaulty.so.1`: any provider behind a wrapper that refuses, delays and spoils what it is told to; here, sm.
+//! `libdaplfaulty.so.1`: a provider wrapped so that its calls fail, are delayed or get invalid memory as planned; here, sm.
 //!
-//! It is there so that the suites reach every error path of the object layer. The front wraps the provider and its reports,
-//! `held` the objects, `plan` decides, `control` is the way in for tests, `heap` counts memory. Without a plan it changes
-//! nothing. It fails calls only where the seam lets them fail, and keeps the seam's promises: what fails has not happened.
+//! With it the suites reach every error path of the object layer. The front wraps the provider and its events, `held` the
+//! objects, `plan` decides, `control` is the interface for tests, `heap` counts memory. Without a plan it changes nothing. It
+//! fails calls only as the provider interface permits: a failed call has had no effect.
 
 pub mod control;
 mod heap;

@@ -1,13 +1,13 @@
-//! What is to go wrong: read from a variable once, or set by a test of the same process; asked before every call.
+//! The plan of failures: read from a variable once, or set by a test of the same process; asked before every call.
 //!
-//! `DAPL_FAULTY` holds words with commas between them:
+//! `DAPL_FAULTY` holds words separated by commas:
 //! - `count`: log at each close how many calls there were
-//! - `fail=N`: the N-th call fails, in the way natural to it; `fail=OP:N` the N-th of one operation
+//! - `fail=N`: the N-th call fails, with the error natural to it; `fail=OP:N` the N-th of one operation
 //! - `refuse=OP`: every such call fails
-//! - `delay=OP:MILLISECONDS`: every such call waits first; this knows `event` and `request` too, the reports upwards
-//! - `spoil=N`: the N-th request posted names memory that is not registered, so it is accepted and fails later
+//! - `delay=OP:MILLISECONDS`: every such call waits first; also for `event` and `request`, the provider's reports
+//! - `spoil=N`: the N-th posted request names memory that is not registered, so it is accepted and fails later
 //!
-//! Never blocks, but for the delays it is asked for.
+//! Never blocks, except for the planned delays.
 #![forbid(unsafe_code)]
 
 use std::sync::Once;
@@ -85,13 +85,13 @@ impl Op {
         Self::ALL[self as usize].1
     }
 
-    /// How it fails.
+    /// Error of a planned failure.
     pub fn error(self) -> Error {
         Self::ALL[self as usize].2
     }
 }
 
-/// What is counted and set per operation.
+/// Counters and plan of one operation.
 struct Line {
     calls: AtomicU64,
     /// The call of this number fails; 0 for none.
@@ -162,7 +162,7 @@ pub fn count() -> u64 {
     CALLS.load(SeqCst)
 }
 
-/// What failed since the last [`fail`].
+/// The operation that failed since the last [`fail`].
 pub fn fired() -> Option<Op> {
     let number = FIRED.load(SeqCst).checked_sub(1)?;
     Op::ALL.get(number as usize).map(|(op, ..)| *op)

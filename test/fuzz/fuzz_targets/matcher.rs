@@ -1,4 +1,4 @@
-//! Any candidates for any wish.
+//! Any candidates for any requested name.
 #![no_main]
 
 #[path = "../properties.rs"]

@@ -1,6 +1,6 @@
-//! One case of the registry's suite: a directory with a dat.conf, providers compiled for it, a probe run in it.
+//! One case of the registry's suite: a directory with a dat.conf, providers compiled for it, and a probe run in it.
 //!
-//! `tests/registry.rs` writes its cases with it. It judges nothing but that the probe came to its end.
+//! `tests/registry.rs` uses it. Only checks that the probe has ended.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ pub(crate) struct Case {
     pub(crate) environment: Vec<(&'static str, String)>,
 }
 
-/// What a probe said.
+/// Output of a probe.
 pub(crate) struct Answer {
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
 impl Case {
-    /// A directory of this name; `{}` in the text stands for it.
+    /// Makes a directory of this name; `{}` in the text is replaced by its path.
     pub(crate) fn new(name: &str, conf: &str) -> Self {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("registry").join(name);
         let _ = fs::remove_dir_all(&directory);

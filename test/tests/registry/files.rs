@@ -1,4 +1,4 @@
-//! Files and lines: what debug lines show of them, names in hidden files, and what a line says of thread safety.
+//! Files and lines: debug lines about them, names in hidden files, and the thread safety of a line.
 //!
 //! Part of `tests/registry.rs`.
 
@@ -133,7 +133,7 @@ fn a_library_that_is_known_to_be_thread_safe_serves_both_lines_for_both_requests
     let words = "open safe 1 2 0 open safe 1 2 1 open plain 1 2 0 open plain 1 2 1";
     let case = Case::new("known", conf).provider_linked("libown.so.1", &["HOOKED"], &["-ldat"]);
     assert_eq!(case.run(words).quiet().out.matches("open: 0x00000000").count(), 4);
-    // Of another's library only the line can tell; what was initialised for a refused open is finished again.
+    // For a foreign library only the line counts; a library that was initialised for a refused open is finalised again.
     let foreign = Case::new("foreign", conf).provider("libown.so.1", &[]);
     let answer = foreign.run(words);
     assert_eq!(answer.out.matches("open: 0x00000000").count(), 3);

@@ -1,6 +1,6 @@
-//! Why an open is refused: the code for the program, the line for the person.
+//! Refused opens: the code for the program, the message for people.
 //!
-//! Part of `tests/registry.rs`. Each cause has a case of its own, with the whole text of its line.
+//! Part of `tests/registry.rs`. Each cause has a case of its own, with the complete text of its line.
 
 use std::fs;
 use std::process::Command;
@@ -29,7 +29,7 @@ fn six_causes_have_six_answers() {
                 c u1.1 threadsafe default {}/libfine.so.1 dapl.1.1 \"\" \"\"\n\
                 d u1.2 threadsafe default {}/libabsent.so.1 dapl.1.2 \"\" \"\"\n";
     let case = Case::new("six", conf).provider("libfine.so.1", &["OPEN_CODE=0x80030003"]);
-    // Not b and c, which are for other versions, nor d, whose library is missing.
+    // Neither b and c, which are for other versions, nor d, whose library is missing.
     let known = "add a line for it, or open one of these: a";
     refused(
         &case,
@@ -81,7 +81,7 @@ fn six_causes_have_six_answers() {
 }
 
 #[test]
-fn a_name_on_a_line_that_does_not_count_is_told_with_that_line() {
+fn reports_a_name_on_a_dropped_line_with_that_line() {
     let conf = "n u1.2 threadsafe nondefault l dapl.1.2 \"\" \"\"\n\
                 k k1.2 threadsafe default l dapl.1.2 \"\" \"\"\n\
                 d u1.2 ThreadSafe default l dapl.1.2 \"\" \"\"\n";
@@ -195,7 +195,7 @@ fn a_provider_that_is_refused_leaves_nothing_behind() {
 }
 
 #[test]
-fn refusals_are_told_once_each_and_four_at_most() {
+fn reports_refusals_once_each_and_four_at_most() {
     let words = "open a 1 2 0 open a 1 2 0 open b 1 2 0 open c 1 2 0 open d 1 2 0 open e 1 2 0 open f 1 2 0";
     let count = |case: Case| case.run(words).err.lines().map(str::to_owned).collect::<Vec<_>>();
     let usual = count(Case::new("limit", ""));
@@ -229,13 +229,13 @@ fn levels_are_added_to_types() {
 }
 
 #[test]
-fn a_variable_that_nobody_reads_is_told_once_with_what_may_have_been_meant() {
+fn reports_an_unknown_variable_once_with_the_nearest_name() {
     let case = Case::new("misspelt", "").with("DAT_OVERIDE", "x").with("DAPL_UCM_RETRY", "3");
-    let case = case.with("DAPL_SM_NOBODY", "1").with("DATA", "2");
+    let case = case.with("DAPL_SM_UNKNOWN", "1").with("DATA", "2");
     let answer = case.run("list 4 list 4 open a 1 2 0");
     let lines: Vec<_> = answer.err.lines().collect();
-    let told = "libdat: DAT_OVERIDE is no variable of DAT's; the nearest that is one is DAT_OVERRIDE";
-    assert_eq!((lines.len(), lines[0]), (2, told), "{lines:?}");
+    let expected = "libdat: DAT_OVERIDE is no variable of DAT's; the nearest that is one is DAT_OVERRIDE";
+    assert_eq!((lines.len(), lines[0]), (2, expected), "{lines:?}");
     assert_eq!(Case::new("misspelt", "").with("DAT_OVERIDE", "x").with("DAT_DBG_TYPE", "0").run("list 4").err, "");
 }
 

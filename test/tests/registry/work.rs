@@ -1,6 +1,6 @@
-//! How much work a large registry makes: counted in instructions, not timed.
+//! The work that a large registry makes: counted in instructions, not timed.
 //!
-//! Part of `tests/registry.rs`. Valgrind counts; a machine without it skips these.
+//! Part of `tests/registry.rs`. Valgrind counts; without it these are skipped.
 
 use std::process::Command;
 

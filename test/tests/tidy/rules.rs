@@ -1,7 +1,7 @@
-//! The tables of the structure rules. Each exception stands here with its reason.
+//! The tables of the structure rules, with the exceptions and their reasons.
 #![forbid(unsafe_code)]
 
-/// A package, and those of ours it may depend on.
+/// A package, and the packages of this workspace that it may depend on.
 pub(crate) const PACKAGES: &[(&str, &[&str])] = &[
     ("dat/abi", &[]),
     ("dat/counters", &[]),
@@ -150,8 +150,7 @@ pub(crate) const UPWARD_IMPORTS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Where the word `unsafe` may stand, besides entries (`dapl_*.rs`: C hands them pointers) and `tests`. Everywhere else:
-/// nowhere.
+/// Files in which `unsafe` is permitted, besides entries (`dapl_*.rs`: C passes them pointers) and `tests`.
 pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("dat/abi/src/attr.rs", "types of C functions"),
     ("dat/abi/src/hook.rs", "types of C functions"),
@@ -170,7 +169,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("dat/udapl/src/ia.rs", "calls of libdat"),
     ("dat/udapl/src/library.rs", "dlopen, and calls into what it finds"),
     ("dat/udapl/src/listener.rs", "calls of libdat"),
-    ("dat/udapl/src/memory.rs", "calls of libdat, and slices of memory that nobody else has"),
+    ("dat/udapl/src/memory.rs", "calls of libdat, and slices of exclusively owned memory"),
     ("dapl/src/lib.rs", "declares what export_provider! imports and exports"),
     ("dapl/src/names.rs", "a record with pointers of C in it, shared by all threads"),
     ("dapl/src/libdat.rs", "calls into libdat, and the hook into ours"),

@@ -1,6 +1,6 @@
-//! Source files as the structure rules see them: which there are, their code without comments and text, what they import.
+//! Source files for the structure rules: the list of files, their code without comments and text, their imports.
 //!
-//! A reader of Rust small enough to be believed; it knows comments, strings, characters and `crate::` paths, no more.
+//! A minimal parser of Rust: it knows comments, strings, characters and `crate::` paths only.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -37,7 +37,7 @@ fn walk(directory: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).unwrap().flatten() {
         let name = entry.file_name().into_string().unwrap_or_default();
         let kind = entry.file_type().unwrap();
-        // Built, fetched, or an editor's; the two dot directories are ours.
+        // Build output, downloads, or an editor's files; two dot directories belong to the project.
         let is_foreign = name.starts_with("target") || name.starts_with('.') && name != ".ci" && name != ".cargo";
         if kind.is_dir() && !is_foreign {
             walk(&entry.path(), found);
@@ -110,7 +110,7 @@ fn expand(rest: &mut &str, prefix: &mut Vec<String>, found: &mut BTreeSet<Vec<St
     prefix.truncate(above);
 }
 
-/// Where a word stands as a word: byte offsets.
+/// Byte offsets at which a word occurs as a whole word.
 pub(crate) fn word(code: &str, wanted: &str) -> Vec<usize> {
     let stands_alone = |at: &usize| {
         let (before, after) = (&code[..*at], &code[at + wanted.len()..]);

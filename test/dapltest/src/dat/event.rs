@@ -11,11 +11,11 @@ pub(crate) enum Event {
     Dto { ep: Handle, cookie: u64, status: DAT_DTO_COMPLETION_STATUS, length: u64 },
     /// A bind is done.
     Bind { rmr: Handle, cookie: u64, status: DAT_DTO_COMPLETION_STATUS },
-    /// Somebody wants a connection.
+    /// A connection request.
     Request { cr: Handle, qual: DAT_CONN_QUAL },
     /// Something has happened to a connection.
     Connection { ep: Handle, number: DAT_EVENT_NUMBER },
-    /// Somebody has posted it.
+    /// A software event.
     Software { value: usize },
     /// Anything else.
     Other { number: DAT_EVENT_NUMBER },
@@ -26,7 +26,7 @@ impl Event {
         let (number, data) = (event.event_number, &event.event_data);
         match number {
             DAT_DTO_COMPLETION_EVENT => {
-                // SAFETY: the number says which; any bits are a value, here and below.
+                // SAFETY: the event number selects the member, and any bits are a value, here and below.
                 let dto = unsafe { data.dto_completion_event_data };
                 // SAFETY: as above.
                 let cookie = unsafe { dto.user_cookie.as_64 };
@@ -62,7 +62,7 @@ impl Event {
     }
 }
 
-/// What happened to a connection.
+/// A connection event in words.
 pub(crate) fn connection_word(number: DAT_EVENT_NUMBER) -> &'static str {
     match number {
         DAT_CONNECTION_EVENT_ESTABLISHED => "established",
@@ -77,7 +77,7 @@ pub(crate) fn connection_word(number: DAT_EVENT_NUMBER) -> &'static str {
     }
 }
 
-/// How a transfer ended.
+/// A completion status in words.
 pub(crate) fn status_word(status: DAT_DTO_COMPLETION_STATUS) -> &'static str {
     match status {
         DAT_DTO_SUCCESS => "success",

@@ -9,7 +9,7 @@ use dat_abi::*;
 use super::objects::{Ia, Pz};
 use super::raw::{self, Answer, Handle, Registered};
 
-/// Where a peer may read and write.
+/// Memory that a peer may read and write.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Place {
     pub(crate) context: u32,
@@ -32,7 +32,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// So many bytes.
+    /// Allocates and registers `length` bytes.
     pub(crate) fn new(ia: &Ia, pz: &Pz, length: usize) -> Answer<Self> {
         let bytes: Box<[AtomicU8]> = std::iter::repeat_with(AtomicU8::default).take(length).collect();
         let at = bytes.as_ptr().cast_mut().cast::<c_void>();
@@ -52,7 +52,7 @@ impl Memory {
         self.bytes.as_ptr().addr() as u64
     }
 
-    /// Where it begins.
+    /// Start address.
     pub(crate) fn pointer(&self) -> *mut c_void {
         self.bytes.as_ptr().cast_mut().cast()
     }
@@ -62,7 +62,7 @@ impl Memory {
         Place { context: self.registered.rmr_context, address: self.address(), length: self.bytes.len() as u64 }
     }
 
-    /// A part of it, as so many equal segments, for ourselves.
+    /// A part of it as `count` equal local segments.
     pub(crate) fn segments(&self, at: usize, size: usize, count: usize) -> Vec<DAT_LMR_TRIPLET> {
         debug_assert!(at + size * count <= self.bytes.len(), "a part lies inside");
         let segment = |number: usize| DAT_LMR_TRIPLET {
@@ -93,7 +93,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // In use, or the adapter is closed: its owner hears of that elsewhere.
+        // A refusal (in use, adapter closed) is reported elsewhere.
         let _ = raw::lmr_free(self.registered.lmr);
     }
 }

@@ -1,8 +1,7 @@
-//! libdat as this program uses it: calls that answer values, objects that free themselves, memory that peers may use.
+//! libdat as this program uses it: calls with Rust values, objects that free themselves, memory for peers.
 //!
-//! Thin, and private to this program. It uses `udapl` for libdat's functions and for
-//! addresses, and not for objects: tests need handles that are dead, foreign or of the wrong kind. Its unsafe code is in `raw` and
-//! `event`; nothing here knows tests.
+//! Thin, and private to this program. It uses `udapl` for libdat's functions and addresses, but not for objects: tests need
+//! handles that are stale, foreign or of the wrong kind. Its unsafe code is in `raw` and `event`.
 
 mod event;
 mod memory;

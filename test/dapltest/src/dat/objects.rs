@@ -12,9 +12,9 @@ use super::raw::{self, Answer, Handle, Post};
 /// Time for a disconnected endpoint to flush its work requests.
 const FLUSH_LIMIT: Duration = Duration::from_secs(10);
 
-/// What can be freed, and may refuse it.
+/// An object that can be freed, which may be refused.
 pub(crate) trait Object: Sized {
-    /// Frees it now, and says how that went.
+    /// Frees it now, and returns the code.
     fn free(self) -> Answer;
 }
 
@@ -26,7 +26,7 @@ macro_rules! objects {
             pub(crate) struct $name(Handle);
 
             impl $name {
-                /// As libdat knows it.
+                /// Its libdat handle.
                 pub(crate) fn handle(&self) -> Handle {
                     self.0
                 }
@@ -42,7 +42,7 @@ macro_rules! objects {
 
             impl Drop for $name {
                 fn drop(&mut self) {
-                    // Who wants to know frees it.
+                    // Callers that need the code call `free`.
                     let _ = $free(self.0);
                 }
             }
@@ -51,7 +51,7 @@ macro_rules! objects {
 }
 
 objects! {
-    /// An open adapter. Dropped, it is closed whatever is left in it.
+    /// An open adapter. When dropped it is closed abruptly.
     Ia: |ia| raw::ia_close(ia, DAT_CLOSE_ABRUPT_FLAG);
     /// A protection zone.
     Pz: raw::pz_free;
@@ -107,7 +107,7 @@ impl Ia {
         raw::cno_create(self.0).map(Cno)
     }
 
-    /// For so many events of these kinds.
+    /// Creates an EVD for `qlen` events of these kinds.
     pub(crate) fn evd(&self, qlen: usize, flags: DAT_EVD_FLAGS) -> Answer<Evd> {
         self.evd_on(qlen, flags, None)
     }
@@ -208,7 +208,7 @@ impl Ep {
         }
     }
 
-    /// Asks for a connection. Its end comes to the EVD, after so many microseconds at the latest.
+    /// Connects. The result is an event on the connect EVD, after `microseconds` at the latest.
     pub(crate) fn connect(&self, to: Address, qual: DAT_CONN_QUAL, microseconds: u32, qos: DAT_QOS) -> Answer {
         raw::ep_connect(self.handle(), to, qual, microseconds, qos)
     }

@@ -1,6 +1,6 @@
-//! Every call into libdat, with Rust's values in and out: no rule, no state.
+//! Every call into libdat, with Rust values in and out. Stateless.
 //!
-//! Handles are numbers here. libdat survives any of them, so that a call with a dead or foreign one is an error and no more.
+//! Handles are plain numbers here: libdat returns an error for a stale or foreign one.
 
 use std::ffi::{CString, c_void};
 use std::mem::MaybeUninit;
@@ -45,7 +45,7 @@ impl Handle {
 pub(crate) struct Refusal {
     /// Which.
     pub(crate) call: &'static str,
-    /// What it answered.
+    /// Return code.
     pub(crate) code: DAT_RETURN,
 }
 
@@ -69,7 +69,7 @@ impl std::fmt::Display for Refusal {
     }
 }
 
-/// What a call answers.
+/// Result of a call.
 pub(crate) type Answer<T = ()> = Result<T, Refusal>;
 
 /// Calls a function of libdat by its name.
@@ -108,7 +108,7 @@ pub(crate) fn words(code: DAT_RETURN) -> String {
     if detail.is_empty() || detail == "DAT_NO_SUBTYPE" { kind } else { format!("{kind} {detail}") }
 }
 
-/// Opens an adapter, asking for thread safety no more than C programs do, since many a dat.conf does not promise it; its
+/// Opens an adapter without requesting thread safety, as C programs do, since many dat.conf files do not promise it. Its
 /// asynchronous errors go to an EVD of its own.
 pub(crate) fn ia_open(name: &str) -> Answer<(Handle, Handle)> {
     let text = CString::new(name).unwrap_or_default();
@@ -241,7 +241,7 @@ pub(crate) fn ep_query(ep: Handle) -> Answer<DAT_EP_PARAM> {
     record(|param| call!(dat_ep_query(ep.raw(), DAT_EP_FIELD_ALL, param)))
 }
 
-/// Its state, and whether no receive and no request is under way.
+/// Its state, and whether its receive queue and its request queue are idle.
 pub(crate) fn ep_status(ep: Handle) -> Answer<(DAT_EP_STATE, bool, bool)> {
     let (mut state, mut recv, mut request) = (u32::MAX, u32::MAX, u32::MAX);
     call!(dat_ep_get_status(ep.raw(), &mut state, &mut recv, &mut request))?;
@@ -271,7 +271,7 @@ pub(crate) fn ep_free(ep: Handle) -> Answer {
     call!(dat_ep_free(ep.raw()))
 }
 
-/// What is posted to an endpoint.
+/// A work request.
 #[derive(Clone, Copy)]
 pub(crate) enum Post {
     /// A receive.
@@ -296,7 +296,7 @@ pub(crate) fn post(ep: Handle, post: Post, segments: &mut [DAT_LMR_TRIPLET], coo
     }
 }
 
-/// What a registration gives.
+/// Keys of a registration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Registered {
     pub(crate) lmr: Handle,

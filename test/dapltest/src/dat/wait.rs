@@ -12,12 +12,12 @@ use super::raw::{self, Handle};
 use crate::failure::{Failure, Result};
 use crate::stop;
 
-/// A wait looks up this often, to see whether the program is to end.
-const LOOK_UP: Duration = Duration::from_millis(200);
-/// A poll looks at the clock each time it has looked at the EVD so often.
-const GLANCES: u32 = 1024;
+/// Interval at which a wait checks whether the program is to end.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
+/// Number of polls between two readings of the clock.
+const POLLS_PER_CLOCK: u32 = 1024;
 
-/// How one waits.
+/// Method of waiting.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum How {
     /// Asleep.
@@ -26,7 +26,7 @@ pub(crate) enum How {
     Poll,
 }
 
-/// How one waits, and how long for any one event.
+/// Method of waiting, and time limit for one event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     pub(crate) how: How,
@@ -34,7 +34,7 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// The next event, whatever it is. `what` says what is waited for.
+    /// The next event of any kind. `what` names the expected event in errors.
     pub(crate) fn next(self, evd: &Evd, what: &str) -> Result<Event> {
         let deadline = Instant::now() + self.limit;
         let event = match (self.how, evd.cno) {
@@ -90,21 +90,21 @@ fn poll(evd: Handle, deadline: Instant) -> Result<Option<Event>> {
             Err(refusal) if !is_nothing(refusal) => return Err(refusal.into()),
             Err(_) => {}
         }
-        if turn.is_multiple_of(GLANCES) {
+        if turn.is_multiple_of(POLLS_PER_CLOCK) {
             stop::check()?;
             if Instant::now() > deadline {
                 break;
             }
-            // Whom we wait for may be on this processor.
+            // The peer may need this processor.
             thread::yield_now();
         }
     }
     Ok(None)
 }
 
-/// Microseconds until the deadline, or until it is time to look up.
+/// Microseconds until the deadline, or until the next check.
 fn left(deadline: Instant) -> u32 {
-    let left = deadline.saturating_duration_since(Instant::now()).min(LOOK_UP);
+    let left = deadline.saturating_duration_since(Instant::now()).min(CHECK_INTERVAL);
     u32::try_from(left.as_micros()).unwrap_or(u32::MAX)
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn connected(evd: &Evd, ep: Handle, patience: Patience) -> Result {
     }
 }
 
-/// All that is there now.
+/// All queued events.
 pub(crate) fn drain(evd: &Evd) -> Vec<Event> {
     std::iter::from_fn(|| raw::evd_dequeue(evd.handle()).ok()).collect()
 }

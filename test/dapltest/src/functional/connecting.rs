@@ -18,7 +18,7 @@ pub(super) const CASES: &[Case] = &[
     ("an ended connection flushes its receives", flushes),
     ("endpoints connect again after a reset", again),
     ("a request is rejected", rejects),
-    ("no program listens", nobody),
+    ("no program listens", no_listener),
     ("a qualifier is listened on once", twice),
     ("a reserved service point takes one connection", reserved),
     ("a connected endpoint does not connect", connected_already),
@@ -35,8 +35,8 @@ fn connects(common: &Common) -> Result {
     pair.free()
 }
 
-/// Both ends hear that it is over, and nothing else.
-fn hear_the_end(pair: &Pair) -> Result {
+/// Both ends get a disconnect event, and no other.
+fn await_the_end(pair: &Pair) -> Result {
     let mut heard = Vec::new();
     for _ in &pair.ends {
         match pair.patience.next(&pair.bench.conn, "the end of the connection")? {
@@ -53,11 +53,11 @@ fn hear_the_end(pair: &Pair) -> Result {
 fn ends(common: &Common, flags: DAT_CLOSE_FLAGS) -> Result {
     let pair = Pair::new(common)?;
     pair.ends[1].disconnect(flags)?;
-    hear_the_end(&pair)?;
-    // Once more does nothing.
+    await_the_end(&pair)?;
+    // A second disconnect has no effect.
     pair.ends[0].disconnect(DAT_CLOSE_ABRUPT_FLAG)?;
     pair.ends[1].disconnect(DAT_CLOSE_ABRUPT_FLAG)?;
-    ensure(drain(&pair.bench.conn).is_empty(), "something is told twice")?;
+    ensure(drain(&pair.bench.conn).is_empty(), "an event came twice")?;
     pair.free()
 }
 
@@ -75,7 +75,7 @@ fn flushes(common: &Common) -> Result {
         pair.ends[0].post(Post::Recv, &mut pair.memory[0].segments(0, 64, 1), cookie)?;
     }
     pair.ends[1].disconnect(DAT_CLOSE_GRACEFUL_FLAG)?;
-    hear_the_end(&pair)?;
+    await_the_end(&pair)?;
     let done = pair.completions(4)?;
     ensure(done.iter().all(|done| done.status == DAT_DTO_ERR_FLUSHED), "a receive is not flushed")?;
     ensure(done.iter().map(|done| done.cookie).eq(0..4), "one is flushed twice")?;
@@ -86,14 +86,14 @@ fn again(common: &Common) -> Result {
     let pair = Pair::new(common)?;
     for _ in 0..3 {
         pair.ends[0].disconnect(DAT_CLOSE_GRACEFUL_FLAG)?;
-        hear_the_end(&pair)?;
+        await_the_end(&pair)?;
         pair.ends.iter().try_for_each(|end| raw::ep_reset(end.handle()))?;
         pair.connect()?;
     }
     pair.free()
 }
 
-/// What a connect comes to.
+/// Event of a connect.
 fn outcome(bench: &Bench, ep: &Ep, patience: Patience) -> Result<DAT_EVENT_NUMBER> {
     match patience.next(&bench.conn, "an answer")? {
         Event::Connection { ep: whose, number } if whose == ep.handle() => Ok(number),
@@ -123,7 +123,7 @@ fn rejects(common: &Common) -> Result {
     bench.close()
 }
 
-fn nobody(common: &Common) -> Result {
+fn no_listener(common: &Common) -> Result {
     let bench = Bench::new(common)?;
     let (psp, qual) = bench.ia.psp_any(&bench.requests)?;
     psp.free()?;
@@ -152,7 +152,7 @@ fn reserved(common: &Common) -> Result {
     let [near, far] = [bench.ep()?, bench.ep()?];
     let rsp = bench.ia.rsp(qual, &far, &bench.requests)?;
     near.connect(own_address(&bench.ia)?, qual, microseconds(common), DAT_QOS_BEST_EFFORT)?;
-    // It knows its endpoint.
+    // A request through an RSP belongs to its endpoint.
     raw::cr_accept(next_request(&bench, asleep(common))?, crate::dat::Handle::NULL)?;
     for _ in 0..2 {
         match asleep(common).next(&bench.conn, "a connection")? {

@@ -22,7 +22,7 @@ pub(super) const CASES: &[Case] = &[
     ("a freed EVD is no EVD", freed),
 ];
 
-/// An EVD for so many software events.
+/// Runs `body` with an EVD for `qlen` software events.
 fn with_evd(common: &Common, qlen: usize, body: impl FnOnce(&Evd) -> Result) -> Result {
     let ia = Ia::open(&common.device)?;
     let evd = ia.evd(qlen, DAT_EVD_SOFTWARE_FLAG)?;

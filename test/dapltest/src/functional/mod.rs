@@ -1,7 +1,7 @@
-//! The functional test: calls, one case after the other, and what they must answer. Needs no server: what needs a peer
-//! connects to itself.
+//! The functional test: calls, one case after the other, and their expected results. Needs no server: cases that need a peer
+//! connect to themselves.
 //!
-//! The conformance suite tries far more; this is what can be run anywhere, against any libdat, by anybody.
+//! The conformance suite covers far more; this test runs anywhere, against any libdat.
 #![forbid(unsafe_code)]
 
 mod connecting;
@@ -117,7 +117,7 @@ fn refused<T: std::fmt::Debug>(answer: Answer<T>, kind: DAT_RETURN_TYPE, subtype
     }
 }
 
-/// What must be so.
+/// An expectation.
 fn ensure(is_so: bool, otherwise: &str) -> Result {
     if is_so { Ok(()) } else { Failure::said(otherwise) }
 }

@@ -53,7 +53,7 @@ pub(super) const QUERIES: &[Case] = &[
     ("a query of another kind of object is refused", query_another),
 ];
 
-/// What most cases begin with.
+/// Objects that most cases need.
 pub(super) struct Bench {
     pub(super) dtos: Evd,
     pub(super) conn: Evd,

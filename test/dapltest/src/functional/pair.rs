@@ -36,7 +36,7 @@ pub(super) struct Pair {
     pub(super) patience: Patience,
 }
 
-/// Where an adapter is, for itself.
+/// The adapter's own address.
 pub(super) fn own_address(ia: &Ia) -> Result<Address> {
     let attr = raw::ia_query(ia.handle())?;
     raw::own_address(&attr).ok_or_else(|| Failure::Said("the adapter's address is of no known family".to_owned()))
@@ -79,7 +79,7 @@ impl Pair {
         Ok(self.ends[end].post(post, &mut self.memory[end].segments(at, length, 1), cookie)?)
     }
 
-    /// So many completions, in the order of their cookies.
+    /// `count` completions, sorted by cookie.
     pub(super) fn completions(&self, count: usize) -> Result<Vec<Done>> {
         let mut found = Vec::new();
         while found.len() < count {
@@ -275,7 +275,7 @@ fn fails(common: &Common, to: impl Fn(Place) -> DAT_RMR_TRIPLET) -> Result {
     pair.post(0, Post::Write(to(pair.memory[1].place())), 0, 64, 1)?;
     let done = &pair.completions(1)?[0];
     ensure(done.ep == pair.ends[0].handle() && done.status != DAT_DTO_SUCCESS, "it has succeeded")?;
-    ensure(done.status != DAT_DTO_ERR_FLUSHED, "it is flushed, and nobody says why")?;
+    ensure(done.status != DAT_DTO_ERR_FLUSHED, "it is flushed without a cause")?;
     match pair.patience.next(&pair.bench.conn, "the end of the connection")? {
         Event::Connection { number: DAT_CONNECTION_EVENT_BROKEN | DAT_CONNECTION_EVENT_DISCONNECTED, .. } => {}
         event => return Failure::said(format!("{event:?} in place of the end of the connection")),

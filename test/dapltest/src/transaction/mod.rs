@@ -1,7 +1,7 @@
-//! The transaction test: a sequence of operations, over and over, by several threads over several endpoints each.
+//! The transaction test: a sequence of operations, repeated by several threads over several endpoints each.
 //!
-//! `plan` says what lies where, `party` is one thread at one side, `run` what it does. Client and server differ in who
-//! connects and who reports; the operations are one code.
+//! `plan` computes the memory layout, `party` is one thread of one side, `run` executes the operations. Client and server
+//! differ in connecting and reporting; the operations share one code.
 #![forbid(unsafe_code)]
 
 mod party;
@@ -28,8 +28,8 @@ use crate::wire::{Message, Transaction};
 use party::Party;
 use plan::Plan;
 
-/// Beyond what a side waits for one event, it waits so long for the other's verdict.
-const VERDICT: Duration = Duration::from_secs(10);
+/// Time that a side waits for the other's result, besides the limit for one event.
+const RESULT_LIMIT: Duration = Duration::from_secs(10);
 
 /// The client of `-T T`.
 pub(crate) fn run(common: &Common, host: &str, test: &Transaction) -> Result<Report> {
@@ -54,8 +54,8 @@ pub(crate) fn run(common: &Common, host: &str, test: &Transaction) -> Result<Rep
     let seconds = began.elapsed();
     drop(progress);
     let ours = ran.as_ref().map(drop).map_err(Failure::clone);
-    let theirs = server.compare(&ours, common.limit + VERDICT);
-    // What went wrong here first: it says more.
+    let theirs = server.compare(&ours, common.limit + RESULT_LIMIT);
+    // The local error is more specific than the other side's.
     let mut parties = ran?;
     theirs?;
     let mut latency = Latency::default();
@@ -95,7 +95,7 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: Transaction, common: &C
         party.run(theirs[number].place, &progress)
     });
     let ours = ran.as_ref().map(drop).map_err(|failure| failure.to_string());
-    match channel.hear_within(common.limit + VERDICT)? {
+    match channel.hear_within(common.limit + RESULT_LIMIT)? {
         Message::Over(theirs) => {
             if let (Err(reason), true) = (theirs, common.debug > 0) {
                 println!("dapltest: the client: {reason}");
@@ -104,7 +104,7 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: Transaction, common: &C
         message => return Failure::said(format!("{message:?} in place of the end of the test")),
     }
     channel.say(&Message::Over(ours))?;
-    // The client ends the connections, so that nothing is under way when they end.
+    // The client disconnects, so that nothing is in flight then.
     channel.await_end()?;
     ran.map(drop)
 }
@@ -126,7 +126,7 @@ fn in_threads<'a>(
     thread::scope(|scope| {
         let start = |(number, mut party): (usize, Party<'a>)| {
             scope.spawn(move || {
-                // A party that fails is dropped here, so that its partner hears of it at once.
+                // A party that fails is dropped here, so that its partner gets a disconnect at once.
                 work(&mut party, number).map_err(|failure| failure.at(&format!("thread {number}")))?;
                 Ok(party)
             })

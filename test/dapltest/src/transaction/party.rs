@@ -13,17 +13,17 @@ use crate::dat::{Address, Ep, Event, Handle, How, Ia, Memory, Patience, status_w
 use crate::failure::{Failure, Result};
 use crate::operation::{Side, Transfer};
 use crate::report::Latency;
-use crate::set::{Door, Set};
+use crate::set::{Listener, Set};
 use crate::wire::Offer;
 
-/// What became of a connection is waited for so long.
-const AFTERWARDS: Duration = Duration::from_millis(500);
+/// Time to wait for the event that explains a failed transfer.
+const CAUSE_LIMIT: Duration = Duration::from_millis(500);
 
 /// It is made in the order of its fields, from the last on, and goes from the first on.
 pub(super) struct Party<'a> {
     pub(super) eps: Vec<Ep>,
     pub(super) memory: Memory,
-    door: Option<Door>,
+    listener: Option<Listener>,
     set: Set,
     pub(super) plan: &'a Plan,
     pub(super) side: Side,
@@ -32,7 +32,7 @@ pub(super) struct Party<'a> {
     names: HashMap<Handle, usize>,
     /// By endpoint: receives that are complete and not looked at, by their operation, with their length.
     arrived: Vec<VecDeque<(usize, u64)>>,
-    /// By endpoint: requests that are under way, by their operation.
+    /// Per endpoint: requests in flight, by their operation.
     under_way: Vec<VecDeque<usize>>,
     patience: Patience,
     /// Of iterations.
@@ -44,8 +44,8 @@ impl<'a> Party<'a> {
     pub(super) fn new(ia: &Ia, plan: &'a Plan, side: Side, number: usize, patience: Patience) -> Result<Self> {
         let needs = plan.needs(side);
         let set = Set::new(ia, needs, plan.test().is_notified)?;
-        let door = match side {
-            Side::Server => Some(Door::any(ia, needs.endpoints)?),
+        let listener = match side {
+            Side::Server => Some(Listener::any(ia, needs.endpoints)?),
             Side::Client => None,
         };
         let memory = Memory::new(ia, &set.pz, plan.length())?;
@@ -53,8 +53,9 @@ impl<'a> Party<'a> {
         let names = eps.iter().enumerate().map(|(at, ep)| (ep.handle(), at)).collect();
         let (arrived, under_way) = (vec![VecDeque::new(); eps.len()], vec![VecDeque::new(); eps.len()]);
         let latency = Latency::default();
-        let party = Party { eps, memory, door, set, plan, side, number, names, arrived, under_way, patience, latency };
-        // Before anybody can write to it, or read from it.
+        let party =
+            Party { eps, memory, listener, set, plan, side, number, names, arrived, under_way, patience, latency };
+        // Before a peer can access it.
         if plan.test().validates {
             party.prepare(0);
         }
@@ -66,9 +67,9 @@ impl<'a> Party<'a> {
         Ok(party)
     }
 
-    /// What the partner has to know.
+    /// Data that the partner needs.
     pub(super) fn offer(&self) -> Offer {
-        Offer { qual: self.door.as_ref().map_or(0, |door| door.qual), place: self.memory.place() }
+        Offer { qual: self.listener.as_ref().map_or(0, |listener| listener.qual), place: self.memory.place() }
     }
 
     /// Connects all endpoints, in order.
@@ -81,8 +82,8 @@ impl<'a> Party<'a> {
 
     /// Takes the partner's endpoints, in order.
     pub(super) fn accept(&self, client: &Channel) -> Result {
-        let door = self.door.as_ref().expect("a server's party listens");
-        self.eps.iter().try_for_each(|ep| door.accept(ep, &self.set, self.sleeping(), || client.is_over()))
+        let listener = self.listener.as_ref().expect("a server's party listens");
+        self.eps.iter().try_for_each(|ep| listener.accept(ep, &self.set, self.sleeping(), || client.is_over()))
     }
 
     fn sleeping(&self) -> Patience {
@@ -138,7 +139,7 @@ impl<'a> Party<'a> {
         Ok(())
     }
 
-    /// Waits until nothing that this endpoint was asked for is under way.
+    /// Waits until no request of this endpoint is in flight.
     pub(super) fn settle(&mut self, endpoint: usize, is_polled: bool) -> Result {
         let how = if is_polled { How::Poll } else { self.patience.how };
         while !self.under_way[endpoint].is_empty() {
@@ -163,7 +164,7 @@ impl<'a> Party<'a> {
             return Failure::said(format!("the end of {what} of an endpoint that is not ours"));
         };
         if status != DAT_DTO_SUCCESS {
-            let fate = self.set.fate(Patience { how: How::Sleep, limit: AFTERWARDS });
+            let fate = self.set.fate(Patience { how: How::Sleep, limit: CAUSE_LIMIT });
             return Failure::said(format!("endpoint {endpoint}: {what}: {}{fate}", status_word(status)));
         }
         Ok((endpoint, cookie as usize, length))

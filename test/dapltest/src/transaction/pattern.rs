@@ -1,9 +1,9 @@
-//! The bytes of a transaction: each depends on who wrote it, over what, in which iteration, and where it lies.
+//! The bytes of a transaction: each depends on the writer, the endpoint, the iteration and its position.
 #![forbid(unsafe_code)]
 
 use crate::operation::Side;
 
-/// What is where something else is to come.
+/// Fill byte of memory that is to be overwritten.
 pub(super) const NOTHING: u8 = 0xee;
 
 /// One transfer among all.

@@ -1,4 +1,4 @@
-//! What a transaction does, in order, and where in memory each operation's bytes lie: the same at both sides.
+//! The operations of a transaction in order, and the position of their bytes in memory: the same on both sides.
 #![forbid(unsafe_code)]
 
 use dat_abi::DAT_IA_ATTR;
@@ -13,15 +13,15 @@ const ALIGNMENT: usize = 64;
 /// Of one side, for all of its threads.
 const MOST_MEMORY: usize = 1 << 30;
 
-/// The three messages that end an iteration whose data are checked: the client is done; so is the server, which has checked
-/// and is ready for the next; and so is the client.
+/// The three messages that end an iteration with data checks: the client is done; the server is done, has checked its data and
+/// is ready for the next iteration; the client as well.
 const CHECKPOINTS: [Side; 3] = [Side::Client, Side::Server, Side::Client];
 
 /// A test, laid out.
 pub(super) struct Plan {
     test: Transaction,
     operations: Vec<Operation>,
-    /// Where each operation's bytes begin, in the part of an endpoint.
+    /// Offset of each operation's bytes in the part of an endpoint.
     offsets: Vec<usize>,
     /// Bytes of such a part.
     stride: usize,
@@ -84,12 +84,12 @@ impl Plan {
         self.stride.saturating_mul(self.endpoints())
     }
 
-    /// Where the bytes of an operation lie.
+    /// Offset of an operation's bytes.
     pub(super) fn at(&self, endpoint: usize, number: usize) -> usize {
         endpoint * self.stride + self.offsets[number]
     }
 
-    /// What the endpoints of a side need.
+    /// Required queue depths of a side's endpoints.
     pub(super) fn needs(&self, side: Side) -> Needs {
         let count = |wanted: fn(&Operation, Side) -> bool| {
             self.operations.iter().filter(|operation| wanted(operation, side)).count().max(1)

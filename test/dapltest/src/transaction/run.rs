@@ -1,7 +1,7 @@
-//! What a thread of a transaction does: the operations in order, each over all endpoints, and what is checked.
+//! A thread of a transaction: executes the operations in order, each over all endpoints, and checks the data.
 //!
-//! With checks, the last three operations are messages: the client is done; the server is done too, has checked what came,
-//! and made ready for the next iteration; so has the client. Who is ready has filled what it will send or let be read.
+//! With checks, the last three operations are messages: the client is done; the server is done, has checked its data and
+//! prepared the next iteration; the client as well. A side that is ready has filled what it will send or export.
 #![forbid(unsafe_code)]
 
 use std::time::Instant;
@@ -16,7 +16,7 @@ use crate::progress::Progress;
 use crate::stop;
 
 impl Party<'_> {
-    /// All iterations, over endpoints that are connected. `theirs` is the partner's memory.
+    /// All iterations, over connected endpoints. `theirs` is the partner's memory.
     pub(super) fn run(&mut self, theirs: Place, progress: &Progress) -> Result {
         for iteration in 0..self.plan.test().iterations {
             stop::check()?;
@@ -34,7 +34,7 @@ impl Party<'_> {
             if checkpoint == Some(0) {
                 self.settle_all()?;
             }
-            // The server before it says so, the client when it has heard it.
+            // The server before it sends its message, the client after it received it.
             if checkpoint == Some(1) && self.side == Side::Server {
                 self.check(iteration)?;
                 self.prepare(iteration.wrapping_add(1));
@@ -87,7 +87,7 @@ impl Party<'_> {
                 self.compare(endpoint, number, iteration)?;
             }
             self.post_receive(endpoint, number)?;
-            // What was deferred was deferred until now.
+            // Deferred completions are taken now.
             self.settle(endpoint, false)?;
         }
         Ok(())
@@ -115,7 +115,7 @@ impl Party<'_> {
         }
     }
 
-    /// What the peer has written in an iteration that is over.
+    /// Checks what the peer has written in a finished iteration.
     fn check(&self, iteration: u32) -> Result {
         for endpoint in 0..self.eps.len() {
             for (number, operation) in self.plan.operations().iter().enumerate() {
@@ -127,7 +127,7 @@ impl Party<'_> {
         Ok(())
     }
 
-    /// What has come of the peer's, against what it must be.
+    /// Compares received data with the expected pattern.
     fn compare(&self, endpoint: usize, number: usize, iteration: u32) -> Result {
         let operation = &self.plan.operations()[number];
         let pattern = self.origin(self.side.peer(), endpoint, number, iteration).pattern();

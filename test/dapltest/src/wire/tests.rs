@@ -88,7 +88,7 @@ fn no_byte_can_be_such_that_it_harms() {
 }
 
 #[test]
-fn rubbish_is_told_from_messages() {
+fn invalid_messages_are_refused() {
     let mut state = 1_u64;
     for length in 0..2000_usize {
         let rubbish: Vec<u8> = (0..length % 300)

@@ -1,7 +1,7 @@
 /*
- * lent.c - shared memory of one process that another one maps, so that its RDMA is a plain copy.
+ * exported.c - shared memory of one process that another one maps, so that its RDMA is a plain copy.
  *
- *   lent ia file|segment mapped|not
+ *   exported ia file|segment mapped|not
  *
  * The owner, a child, makes a sealed memory file or a System V segment, registers it as shared memory, and then only waits.
  * The parent writes and reads there by RDMA, before and after it has found the memory among its own mappings (or, with
@@ -96,7 +96,7 @@ static unsigned char *shared(void)
         at = shmat(id, NULL, 0);
         EXPECT(at != (void *)-1 && shmctl(id, IPC_RMID, NULL) == 0);
     } else {
-        int file = memfd_create("lent", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        int file = memfd_create("exported", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         EXPECT(file >= 0 && ftruncate(file, LENGTH) == 0);
         EXPECT(fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
         at = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -108,7 +108,7 @@ static unsigned char *shared(void)
 /* Is the other's memory among our mappings? We have none such of our own. */
 static int is_mapped(void)
 {
-    const char *mark = strcmp(kind, "segment") == 0 ? "/SYSV" : "/memfd:lent";
+    const char *mark = strcmp(kind, "segment") == 0 ? "/SYSV" : "/memfd:exported";
     char line[4096];
     int found = 0;
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -121,7 +121,7 @@ static int is_mapped(void)
 
 static void owner(char *name)
 {
-    char cookie[DAT_LMR_COOKIE_SIZE] = "what the memory of lent.c is called";
+    char cookie[DAT_LMR_COOKIE_SIZE] = "name of the memory of exported.c";
     DAT_REGION_DESCRIPTION region;
     DAT_LMR_HANDLE shared_lmr;
     DAT_LMR_CONTEXT local;
@@ -231,6 +231,6 @@ int main(int argc, char **argv)
     }
     other(argv[1], strcmp(argv[3], "mapped") == 0);
     EXPECT(waitpid(child, &status, 0) == child && status == 0);
-    printf("lent: OK, %s %s\n", kind, argv[3]);
+    printf("exported: OK, %s %s\n", kind, argv[3]);
     return 0;
 }
