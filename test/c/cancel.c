@@ -20,7 +20,7 @@
 
 #include <dat/dat_registry.h>
 
-enum { QUAL = 7171, QUAL_OF_ONE = 7272, QUAL_OF_NOBODY = 7373, EPS = 5, LENGTH = 4096 };
+enum { QUAL = 7171, QUAL_OF_ONE = 7272, QUAL_WITHOUT_LISTENER = 7373, EPS = 5, LENGTH = 4096 };
 
 /* What providers ask of libdat: its number of an IA becomes the provider's own handle. */
 extern DAT_RETURN dats_get_ia_handle(DAT_IA_HANDLE number, DAT_IA_HANDLE *handle);
@@ -241,7 +241,7 @@ static void second_connection(struct objects *o)
     CALL(dat_cr_reject(cr));
     take(o, o->connections, DAT_CONNECTION_EVENT_PEER_REJECTED);
     CALL(dat_ep_reset(o->ep[2]));
-    connect_to(o, 3, QUAL_OF_NOBODY);
+    connect_to(o, 3, QUAL_WITHOUT_LISTENER);
     take(o, o->connections, DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
     CALL(dat_rsp_create(ia, QUAL_OF_ONE, o->ep[EPS - 1], o->requests, &rsp));
     CALL(dat_rsp_query(rsp, DAT_RSP_FIELD_ALL, &param));

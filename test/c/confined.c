@@ -9,7 +9,7 @@
  *   user, pid      a name space of its own
  *   small=DIR:SIZE an empty file system of this size at DIR
  *   full=DIR       the file system there is full
- *   readonly=DIR   nobody may change anything below DIR
+ *   readonly=DIR   DIR is mounted read-only
  *   hidden=DIR     nothing is in DIR
  *
  * Ends with status 77 if this system does not let us; else as the program does.

@@ -1,5 +1,5 @@
 /*
- * descriptors.c - a process that has no descriptor left is told so by every call that needs one, and goes on when it has some.
+ * descriptors.c - without a free descriptor every call that needs one returns an error, and works again when one is free.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

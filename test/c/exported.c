@@ -30,7 +30,7 @@ static DAT_LMR_HANDLE lmr;
 static DAT_LMR_CONTEXT context;
 static const char *kind;
 
-/* What the owner grants, and a word to say that somebody is done; then what is written and read back. */
+/* What the owner grants, and a word that marks completion; then what is written and read back. */
 static struct {
     DAT_RMR_TRIPLET granted;
     unsigned char out[REGION], back[REGION];

@@ -176,7 +176,7 @@ int main(int argc, char **argv)
         pid_t pid = fork();
         EXPECT(pid >= 0);
         if (pid == 0) {
-            alarm(CHILD_SECONDS); /* who waits for a lock that nobody holds ends so */
+            alarm(CHILD_SECONDS); /* ends a wait for a lock that is never released */
             child();
             if (n % 2)
                 _exit(0);

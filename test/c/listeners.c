@@ -1,7 +1,7 @@
 /*
  * listeners - processes that share the port of set-ups, their clients, and another user's process that wants their requests.
  *
- *   listeners -s QUAL          listens, and accepts whoever comes, until it is killed
+ *   listeners -s QUAL          listens, and accepts every request, until it is killed
  *   listeners -h HOST QUAL     connects, each time from an adapter opened anew
  *   listeners -a HOST QUAL     tries to get the requests for QUAL at HOST, an address of its own host, and says what it got
  *

@@ -72,7 +72,7 @@ static int take(void)
 }
 
 /* One message to each: all are on their way before the first is looked for. */
-static void everybody(void)
+static void all_endpoints(void)
 {
     char *seen = calloc((size_t)count, 1);
     for (int n = 0; n < count; n++)
@@ -85,7 +85,7 @@ static void everybody(void)
         seen[who] = 1;
     }
     free(seen);
-    silent(completions, "after everybody");
+    silent(completions, "after all endpoints");
 }
 
 static void connect_all(void)
@@ -184,14 +184,14 @@ int main(int argc, char **argv)
     connect_all();
     double connecting = (now() - begin) / count * 2;
     begin = now();
-    everybody();
+    all_endpoints();
     double each = (now() - begin) / count;
     /* What is idle goes from the poller's list by and by; it must not be a matter of seconds. */
     for (double until = now() + 200000; now() < until;)
         silent(completions, "idle");
     double way = ping_pong();
     double look = empty_look();
-    everybody();
+    all_endpoints();
 
     for (int n = 0; n < count; n++)
         OK(dat_ep_free(eps[n]));

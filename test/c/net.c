@@ -1,5 +1,5 @@
 /*
- * net - two processes that stream to each other, over a network that somebody tampers with meanwhile, and check every byte.
+ * net - two processes that stream to each other, over a network that is impaired meanwhile, and check every byte.
  *
  *   net -s      [options]     server
  *   net -h HOST [options]     client
@@ -10,12 +10,12 @@
  *   -t SECONDS  the client streams for so long [3]
  *   -2          both ways
  *   -e          the connection is to end under them
- *   -i          with -e: when the client has streamed, nobody sends anything any more
+ *   -i          with -e: when the client has streamed, nothing is sent any more
  *
  * A block is an RDMA write into a slot of the peer's memory, and behind it a message that says so; the peer checks what is
  * there and answers. Every few blocks the slot is read back. Says "flowing" when some have been answered. With -e what must
  * be left is one event that says the end, every request and every receive completed, and silence; otherwise both take their
- * leave. Both sides are given the same options. The times that it says are for others to judge.
+ * leave. Both sides are given the same options. It prints times but does not check them.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -14,7 +14,7 @@
  *                         say how much processor time they used, "processor_seconds", the client for how many writes
  *   connect WIDTH COUNT   makes COUNT connections, WIDTH at a time: connections/s, "per_second"
  *   memory WIDTH COUNT    the same, then what one of them costs a process that leaves it idle: KiB resident, and of that
- *                         "private_kib" and "shared_kib" with somebody
+ *                         "private_kib" and "shared_kib" with another process
  *   idle SIZE SECONDS     waits for a message that comes so much later: processor time of all threads, "cpu_percent"
  *   eager SIZE COUNT      ping-pong by RDMA writes into rings that are polled in memory, while three EVDs are polled as well:
  *                         half a round trip, "usec"

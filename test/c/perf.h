@@ -158,7 +158,7 @@ static void open_all(void)
     make_memory();
 }
 
-/* So many endpoints, each with so many receives posted; 0: as the provider makes them when nobody says how. */
+/* Number of endpoints, and of receives posted on each; 0: the provider's default. */
 static void create_eps(long count, long receives)
 {
     DAT_EP_PARAM param;

@@ -12,7 +12,7 @@
 
 #include "perf.h"
 
-/* How completions of sends are told from those of receives. */
+/* How completions of sends and receives are distinguished. */
 #define SEND_COOKIE ((DAT_UINT64)1 << 32)
 
 /* Receives and sends that have completed, of one thread or of several. */

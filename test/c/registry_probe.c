@@ -9,7 +9,7 @@
  *   set NAME VALUE               setenv
  *   self NAME MAJOR MINOR SAFE   registers this program as a provider
  *   unself NAME MAJOR MINOR SAFE takes that back
- *   remove NAME MAJOR MINOR SAFE removes somebody's registration
+ *   remove NAME MAJOR MINOR SAFE removes a registration
  *   bad-handles                  every call with every kind of nonsense; ends with "survived"
  *   bad-arguments                null and malformed arguments of open, add, remove, list
  *   objects N                    context, type and translation on the N-th IA and a PZ of it

@@ -52,7 +52,7 @@ static void one_byte(int from)
     EXPECT(read(from, &byte, 1) == 1);
 }
 
-/* Registers twice, says so, and stays until it is told to go: by one way or another. */
+/* Registers twice, says so, and stays until it is ended: by one way or another. */
 static void child(char *adapter, int ready, int go)
 {
     DAT_LMR_HANDLE lmrs[2];
@@ -66,7 +66,7 @@ static void child(char *adapter, int ready, int go)
     end();
 }
 
-static void judge(void)
+static void check_result(void)
 {
     static char mine[LENGTH];
     char cookie[DAT_LMR_COOKIE_SIZE];
@@ -107,7 +107,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < CHILDREN; i++)
         one_byte(ready[0]);
     begin(adapter);
-    judge();
+    check_result();
 
     OK(kill(children[0], SIGKILL));
     EXPECT(waitpid(children[0], &status, 0) == children[0] && WIFSIGNALED(status));
@@ -118,7 +118,7 @@ int main(int argc, char **argv)
     for (int i = 1; i < CHILDREN; i++)
         kill(children[i], SIGKILL);
     EXPECT(wait(&status) > 0);
-    OK(share(region, LENGTH / 2, &lmr)); /* nobody is left */
+    OK(share(region, LENGTH / 2, &lmr)); /* no member is left */
     OK(dat_lmr_free(lmr));
     end();
     printf("shared: OK\n");

@@ -150,7 +150,7 @@ static void accept_one(void)
 }
 
 /* The next asynchronous event. */
-static void told(DAT_EVENT_NUMBER number, DAT_HANDLE object, int reason, const char *what)
+static void expect_async(DAT_EVENT_NUMBER number, DAT_HANDLE object, int reason, const char *what)
 {
     DAT_EVENT event = next(errors, number, what);
     EXPECT(event.event_data.asynch_error_event_data.dat_handle == object);
@@ -188,14 +188,14 @@ static void receive_all(void)
     EXPECT(DAT_GET_TYPE(dat_srq_set_lw(srq, BUFFERS + 1)) == DAT_INVALID_PARAMETER);
     OK(dat_srq_resize(srq, BUFFERS + 1));
     OK(dat_srq_set_lw(srq, BUFFERS + 1));
-    told(DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR, srq, DAT_SRQ_LOW_WATERMARK_EVENT, "the low watermark");
+    expect_async(DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR, srq, DAT_SRQ_LOW_WATERMARK_EVENT, "the low watermark");
     for (int sender = 0; sender < SENDERS; sender++) {
         DAT_COUNT held = 9, span = 9;
         OK(dat_ep_recv_query(ep[sender], &held, &span));
         EXPECT(held == 0 && span == 0);
         OK(dat_ep_disconnect(ep[sender], DAT_CLOSE_GRACEFUL_FLAG));
         next(events, DAT_CONNECTION_EVENT_DISCONNECTED, "the receiver's end");
-        told(DAT_ASYNC_ERROR_EP_BROKEN, ep[sender], 0, "the last word");
+        expect_async(DAT_ASYNC_ERROR_EP_BROKEN, ep[sender], 0, "the last word");
     }
     silent(transfers, "what is in the queue stays there");
     counts(BUFFERS, BUFFERS);
@@ -224,7 +224,7 @@ static void receive_half(void)
     OK(dat_evd_wait(events, PATIENCE, 1, &event, &more));
     EXPECT(event.event_number == DAT_CONNECTION_EVENT_DISCONNECTED ||
            event.event_number == DAT_CONNECTION_EVENT_BROKEN);
-    told(DAT_ASYNC_ERROR_EP_BROKEN, ep[SENDERS], 0, "the last word");
+    expect_async(DAT_ASYNC_ERROR_EP_BROKEN, ep[SENDERS], 0, "the last word");
     counts(1, 1);
     EXPECT(DAT_GET_TYPE(dat_srq_free(srq)) == DAT_INVALID_STATE);
     EXPECT(DAT_GET_TYPE(dat_pz_free(pz)) == DAT_INVALID_STATE);

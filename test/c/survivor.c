@@ -136,7 +136,7 @@ int main(int argc, char **argv)
                       DAT_CONNECT_DEFAULT_FLAG));
     next(s.connection, DAT_CONNECTION_EVENT_ESTABLISHED, "the connection");
     if (!leaves) {
-        /* Nobody there posts a receive for these. */
+        /* The peer posts no receive for these. */
         for (n = 0; n < POSTED; n++) {
             DAT_DTO_COOKIE cookie = {.as_64 = (DAT_UINT64)n};
             OK(dat_ep_post_send(s.ep, 1, &s.memory, cookie, DAT_COMPLETION_DEFAULT_FLAG));

@@ -1,6 +1,6 @@
 /*
  * One process connects to itself, moves a little, and holds the counters of endpoints and adapter against what it did. Then
- * it lets a send wait: traces, where they are on, are told of the stall, when the file is touched, and at the free.
+ * it lets a send wait: traces, where they are on, are dumped at the stall, when the file is touched, and at the free.
  *
  *   traced [file to touch]: with it, waits until there was time for each of these.
  *

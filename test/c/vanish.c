@@ -1,6 +1,6 @@
 /*
  * vanish.c - registered memory that goes away: unmapped, protected, or cut off by another process. A transfer that uses it
- * ends with an error, and nobody dies of it.
+ * ends with an error, and no process crashes.
  *
  *   vanish ia
  *

@@ -9,7 +9,7 @@
  *   no-listener                  a client without a server
  *
  * Each side checks what was promised to every consumer (data, order of events) and fails otherwise. What differs between
- * providers (sizes, numbers) it prints, and whoever started it compares. With the headers of dat20/ the same source is a
+ * providers (sizes, numbers) it prints, and the caller compares. With the headers of dat20/ the same source is a
  * program for the 2.0 reference.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
@@ -66,7 +66,7 @@ static void check_block(const unsigned char *at, unsigned seed, const char *what
             fail("%s: byte %zu is wrong", what, n);
 }
 
-/* How much of the private data is as it was sent, and whether what lies behind it, up to the size told, is zero. */
+/* How much of the private data is as it was sent, and whether what lies behind it, up to the reported size, is zero. */
 static void print_data(const char *what, int size, const void *data, int sent, unsigned seed)
 {
     const unsigned char *at = data;
@@ -236,7 +236,7 @@ static void ask(const char *scene, const char *host, int request, int reply, int
     unsigned char question[DATA];
     DAT_EP_PARAM param;
     DAT_EVENT event;
-    const DAT_CONNECTION_EVENT_DATA *told = &event.event_data.connect_event_data;
+    const DAT_CONNECTION_EVENT_DATA *data = &event.event_data.connect_event_data;
 
     if (getaddrinfo(host, NULL, &hints, &found) != 0)
         fail("host %s is not known", host);
@@ -244,10 +244,10 @@ static void ask(const char *scene, const char *host, int request, int reply, int
     OK(dat_ep_connect(ep, (DAT_IA_ADDRESS_PTR)found->ai_addr, qual, DAT_TIMEOUT_INFINITE, request,
                       request > 0 ? question : NULL, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
     event = connection_event();
-    printf("event: %s, size %d\n", name_of(event.event_number), told->private_data_size);
+    printf("event: %s, size %d\n", name_of(event.event_number), data->private_data_size);
     if (strcmp(scene, "accept") == 0) {
         EXPECT(event.event_number == DAT_CONNECTION_EVENT_ESTABLISHED);
-        print_data("reply", told->private_data_size, told->private_data, reply, 2);
+        print_data("reply", data->private_data_size, data->private_data, reply, 2);
         OK(dat_ep_query(ep, DAT_EP_FIELD_ALL, &param));
         printf("port: %llu\n", (unsigned long long)param.remote_port_qual);
         data_both_ways();

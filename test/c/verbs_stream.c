@@ -4,7 +4,7 @@
  *   verbs_stream serve IA
  *   verbs_stream call IA ADDRESS
  *
- * Says "flowing" when messages came both ways; then somebody kills the other process, or takes the network away. What must
+ * Says "flowing" when messages came both ways; then the other process is killed, or the network is taken down. What must
  * be left: one event that says the end, every request and every receive completed, and silence. Contents are checked. The
  * times it says are for people: nothing here depends on them.
  *

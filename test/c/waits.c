@@ -5,7 +5,7 @@
  *   waits ia idle SECONDS                                connected and without anything to do
  *
  * Run it with a provider that does not look before it sleeps: how often it slept is counted, and too few is a failure. A wake-up that is lost leaves its thread asleep until its patience ends, and that is one too.
- * Nothing is judged by the time of day: what matters is how often it slept and what processor time that took.
+ * Checks count sleeps and processor time, not elapsed time.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

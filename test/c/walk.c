@@ -46,7 +46,7 @@ static enum { AGAIN, STOP, SPOIL, FILES, MEMORY, THREADS } mode;
 static const char *const mode_names[] = { "again", "stop", "spoil", "files", "memory", "threads" };
 static unsigned n;          /* the step */
 static char met[512];       /* the call that was refused in this walk, if any */
-static int is_over;         /* an event told that the walk cannot go on */
+static int is_over;         /* an event says that the walk cannot go on */
 static unsigned refusals;
 
 static int is_limited(void)
@@ -54,7 +54,7 @@ static int is_limited(void)
     return mode == FILES || mode == MEMORY || mode == THREADS;
 }
 
-/* What the provider refused and no call has told yet. */
+/* Refusals of the provider that no call has returned yet. */
 static const char *fired(uint32_t *code)
 {
     return faulty_fired && !*met ? faulty_fired(code) : NULL;
@@ -228,11 +228,11 @@ static int open_adapter(void)
 
 static int make_queues(void)
 {
-    DAT_OS_WAIT_PROXY_AGENT nobody = DAT_OS_WAIT_PROXY_AGENT_NULL;
+    DAT_OS_WAIT_PROXY_AGENT no_agent = DAT_OS_WAIT_PROXY_AGENT_NULL;
     DAT_EVD_FLAGS transfers = DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG;
-    MAKE(all.cno, dat_cno_create(all.ia, nobody, &all.cno));
+    MAKE(all.cno, dat_cno_create(all.ia, no_agent, &all.cno));
     for (int i = 0; i < 2; i++) {
-        /* Requests come where the active end hears of a refusal: who waits for the one must not miss the other. */
+        /* Requests and rejections come on one EVD: a wait for the one must not miss the other. */
         MAKE(all.events[i], dat_evd_create(all.ia, 8, DAT_HANDLE_NULL, DAT_EVD_CONNECTION_FLAG | DAT_EVD_CR_FLAG,
                                            &all.events[i]));
         MAKE(all.completions[i], dat_evd_create(all.ia, 8, DAT_HANDLE_NULL, transfers, &all.completions[i]));
@@ -348,13 +348,13 @@ static int equip(DAT_CR_HANDLE cr, DAT_EP_HANDLE *ep)
 
 /*
  * Connects ep[0] with `to`, or with the EP that the request brings. An accept that fails has used the request up: the other
- * side hears of it, and all is done again.
+ * side gets an event, and all is repeated.
  */
 static int establish(DAT_CONN_QUAL qual, DAT_EP_HANDLE to, DAT_EP_HANDLE *got)
 {
     DAT_CR_HANDLE cr = DAT_HANDLE_NULL;
     DAT_CR_PARAM request;
-    DAT_EVENT told;
+    DAT_EVENT reported;
     for (int attempt = 0;; attempt++) {
         *got = to;
         STEP(ask(qual, &cr));
@@ -370,29 +370,29 @@ static int establish(DAT_CONN_QUAL qual, DAT_EP_HANDLE to, DAT_EP_HANDLE *got)
         if (mode != AGAIN)
             return 0;
         EXPECT(attempt == 0);
-        STEP(event(all.events[0], DAT_CONNECTION_EVENT_PEER_REJECTED, &told, "the refusal"));
+        STEP(event(all.events[0], DAT_CONNECTION_EVENT_PEER_REJECTED, &reported, "the refusal"));
         CALL(dat_ep_reset(all.ep[0]));
-        if (dat_evd_dequeue(all.completions[0], &told) == DAT_SUCCESS) /* the reset has flushed the receive of its own */
+        if (dat_evd_dequeue(all.completions[0], &reported) == DAT_SUCCESS) /* the reset has flushed the receive of its own */
             STEP(post_receive(all.ep[0], 8));
         if (qual == RESERVED_QUAL) {
             CALL(dat_rsp_free(all.rsp));
             MAKE(all.rsp, dat_rsp_create(all.ia, RESERVED_QUAL, all.reserved, all.events[0], &all.rsp));
         }
     }
-    STEP(event(all.events[0], DAT_CONNECTION_EVENT_ESTABLISHED, &told, "the active end"));
-    STEP(event(all.events[1], DAT_CONNECTION_EVENT_ESTABLISHED, &told, "the passive end"));
-    EXPECT(told.event_data.connect_event_data.ep_handle == *got);
+    STEP(event(all.events[0], DAT_CONNECTION_EVENT_ESTABLISHED, &reported, "the active end"));
+    STEP(event(all.events[1], DAT_CONNECTION_EVENT_ESTABLISHED, &reported, "the passive end"));
+    EXPECT(reported.event_data.connect_event_data.ep_handle == *got);
     return 1;
 }
 
 /* Ends the connection from the active side; what was posted comes back. */
 static int part_again(DAT_EP_HANDLE other, DAT_CLOSE_FLAGS how)
 {
-    DAT_EVENT told;
+    DAT_EVENT reported;
     CALL(dat_ep_disconnect(all.ep[0], how));
-    STEP(event(all.events[0], DAT_CONNECTION_EVENT_DISCONNECTED, &told, "the active end's end"));
-    STEP(event(all.events[1], DAT_CONNECTION_EVENT_DISCONNECTED, &told, "the passive end's end"));
-    EXPECT(told.event_data.connect_event_data.ep_handle == other);
+    STEP(event(all.events[0], DAT_CONNECTION_EVENT_DISCONNECTED, &reported, "the active end's end"));
+    STEP(event(all.events[1], DAT_CONNECTION_EVENT_DISCONNECTED, &reported, "the passive end's end"));
+    EXPECT(reported.event_data.connect_event_data.ep_handle == other);
     CALL(dat_ep_reset(all.ep[0]));
     return 1;
 }
@@ -448,10 +448,10 @@ static int bind_window(DAT_VLEN length)
 static int be_refused(void)
 {
     DAT_CR_HANDLE cr = DAT_HANDLE_NULL;
-    DAT_EVENT told;
+    DAT_EVENT reported;
     STEP(ask(QUAL, &cr));
     CALL(dat_cr_reject(cr));
-    STEP(event(all.events[0], DAT_CONNECTION_EVENT_PEER_REJECTED, &told, "the rejection"));
+    STEP(event(all.events[0], DAT_CONNECTION_EVENT_PEER_REJECTED, &reported, "the rejection"));
     CALL(dat_ep_reset(all.ep[0]));
     return 1;
 }
@@ -460,13 +460,13 @@ static int be_refused(void)
 static int be_passed_on(void)
 {
     DAT_CR_HANDLE cr = DAT_HANDLE_NULL;
-    DAT_EVENT request, told;
+    DAT_EVENT request, reported;
     STEP(ask(QUAL, &cr));
     CALL(dat_cr_handoff(cr, OTHER_QUAL));
     STEP(event(all.events[0], DAT_CONNECTION_REQUEST_EVENT, &request, "the request, handed off"));
     cr = request.event_data.cr_arrival_event_data.cr_handle;
     CALL(dat_cr_reject(cr));
-    STEP(event(all.events[0], DAT_CONNECTION_EVENT_PEER_REJECTED, &told, "the rejection"));
+    STEP(event(all.events[0], DAT_CONNECTION_EVENT_PEER_REJECTED, &reported, "the rejection"));
     CALL(dat_ep_reset(all.ep[0]));
     return 1;
 }
@@ -477,19 +477,19 @@ static int be_passed_on(void)
  */
 static int be_deaf(void)
 {
-    DAT_EVENT told;
+    DAT_EVENT reported;
     if (!fired(NULL))
         return 1;
     snprintf(met, sizeof met, "an EVD with a CNO: %s", fired(NULL));
-    STEP(event(all.errors, DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR, &told, "the complaint"));
-    EXPECT(told.event_data.asynch_error_event_data.dat_handle == all.completions[1]);
+    STEP(event(all.errors, DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR, &reported, "the complaint"));
+    EXPECT(reported.event_data.asynch_error_event_data.dat_handle == all.completions[1]);
     if (mode != AGAIN)
         return 0;
     CALL(dat_evd_enable(all.completions[1])); /* arms it */
     return 1;
 }
 
-/* Completions that trigger a CNO: the queue is armed while nobody waits on the EVD. */
+/* Completions that trigger a CNO: the queue is armed while no thread waits on the EVD. */
 static int be_notified(DAT_EP_HANDLE other)
 {
     DAT_LMR_TRIPLET message = part(SEND, MESSAGE);
@@ -511,19 +511,19 @@ static int be_notified(DAT_EP_HANDLE other)
     return 1;
 }
 
-/* A message into the pool; the last buffer is taken, of which the adapter's own EVD hears. */
+/* A message into the pool; the last buffer is taken, which is reported on the adapter's own EVD. */
 static int fill_pool(void)
 {
     DAT_LMR_TRIPLET message = part(SEND, MESSAGE);
     DAT_DTO_COOKIE cookie = { .as_64 = 10 };
     DAT_EP_HANDLE other;
-    DAT_EVENT told;
+    DAT_EVENT reported;
     STEP(establish(QUAL, all.pooled, &other));
     CALL(dat_ep_post_send(all.ep[0], 1, &message, cookie, DAT_COMPLETION_DEFAULT_FLAG));
     STEP(completion(all.completions[0], all.ep[0], 10, "the send to the pool"));
     STEP(completion(all.completions[1], all.pooled, 1, "the receive out of the pool"));
-    STEP(event(all.errors, DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR, &told, "the low pool"));
-    EXPECT(told.event_data.asynch_error_event_data.dat_handle == all.srq);
+    STEP(event(all.errors, DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR, &reported, "the low pool"));
+    EXPECT(reported.event_data.asynch_error_event_data.dat_handle == all.srq);
     STEP(part_again(other, DAT_CLOSE_GRACEFUL_FLAG));
     CALL(dat_ep_reset(other));
     return 1;
@@ -700,7 +700,7 @@ static int one_walk(void)
     is_over = 0;
     int is_whole = walk();
     if (fired(NULL))
-        snprintf(met, sizeof met, "nobody: %s", fired(NULL));
+        snprintf(met, sizeof met, "no call: %s", fired(NULL));
     if (faulty_fail)
         faulty_fail(NULL, 0);
     if (mode == AGAIN) {

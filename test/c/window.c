@@ -4,7 +4,7 @@
  *   window ia
  *
  * The owner, a child, registers memory without any right for peers, opens a part of it, and says so in a message posted
- * right behind the bind. The parent writes and reads there, hears of the next part, and in the end tries the first context
+ * right behind the bind. The parent writes and reads there, gets the next part, and in the end tries the first context
  * once more: it is dead, and that costs the connection.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0

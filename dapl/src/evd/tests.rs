@@ -238,7 +238,7 @@ fn a_threshold_is_waited_for_across_wake_ups() {
     let sleeper = std::thread::spawn(move || evd.wait(DAT_TIMEOUT_INFINITE, 3));
     for cookie in 1..=3 {
         evd.wait_until_asleep();
-        assert!(evd.cq().is_armed(), "somebody depends on it");
+        assert!(evd.cq().is_armed(), "a waiter depends on it");
         evd.cq().feed(done(cookie));
     }
     assert_eq!(sleeper.join().unwrap(), (DAT_SUCCESS, 1, 2));

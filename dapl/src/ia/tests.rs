@@ -51,7 +51,7 @@ fn async_evd_is_created_borrowed_or_out_of_scope() {
     let mut same = evd;
     let (code, second) = open(c"ia-async", 0, &mut same);
     assert_eq!((code, same), (DAT_SUCCESS, evd));
-    assert_eq!(close(first, GRACEFUL), IN_USE, "its EVD is lent");
+    assert_eq!(close(first, GRACEFUL), IN_USE, "its EVD is in use");
     assert_eq!(close(second, GRACEFUL), DAT_SUCCESS);
 
     let mut exists = DAT_EVD_ASYNC_EXISTS;
@@ -78,7 +78,7 @@ fn open_checks_its_pointers() {
         assert_eq!(open(std::ptr::null_mut(), 8, &mut evd, &mut ia), argument(1));
         assert_eq!(open(name.as_ptr().cast_mut(), 8, &mut evd, std::ptr::null_mut()), BAD | DAT_INVALID_HANDLE_IA);
         assert_eq!(open(name.as_ptr().cast_mut(), 8, std::ptr::null_mut(), &mut ia), argument(3));
-        assert_eq!(open(c"ia-nobody".as_ptr().cast_mut(), 8, &mut evd, &mut ia), argument(1));
+        assert_eq!(open(c"ia-unknown".as_ptr().cast_mut(), 8, &mut evd, &mut ia), argument(1));
     }
 }
 
@@ -368,7 +368,7 @@ fn a_name_is_registered_as_asked_and_another_major_version_is_not() {
     }
     let known = names::find(&name).unwrap();
     assert_eq!((known.name(), known.params().as_str()), ("ia-registered", "double 2"));
-    assert!(!known.served().thread_safe, "what this libdat was told, for it is not ours");
+    assert!(!known.served().thread_safe, "as this libdat was called, since it is a foreign one");
     // SAFETY: as above; null is what is tried.
     unsafe {
         registration::fini::<FakeProvider>(libdat, &info);

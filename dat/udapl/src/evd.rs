@@ -228,7 +228,7 @@ impl Evd {
                 self.completion(data).map(Event::Completed)
             }
             DAT_CONNECTION_REQUEST_EVENT => {
-                // SAFETY: the event number selects this member, and the taker of the event owns the request.
+                // SAFETY: the event number selects this member, and the caller that takes the event owns the request.
                 let cr = unsafe { data.cr_arrival_event_data.cr_handle };
                 Some(Event::Request(Request::new(&self.inner.ia, cr)))
             }

@@ -202,7 +202,7 @@ fn a_bind_that_is_flushed_lets_go() {
     assert_eq!(world.binds(), [(1, rmr, DAT_RMR_BIND_SUCCESS), (2, rmr, DAT_RMR_BIND_FAILURE)]);
     assert!(is_unbound(rmr));
     assert_eq!((free_lmr(one), free_lmr(other), free_rmr(rmr)), (DAT_SUCCESS, DAT_SUCCESS, DAT_SUCCESS));
-    assert_eq!(world.news().len(), 2);
+    assert_eq!(world.connection_events().len(), 2);
     finish(world, &[client, server], &[]);
 }
 
@@ -219,8 +219,8 @@ fn a_bind_that_fails_breaks_the_connection() {
     assert_eq!(world.binds(), [(2, rmr, DAT_RMR_OPERATION_FAILED)]);
     assert_eq!(state(client), DAT_EP_STATE_DISCONNECTED);
     assert!(is_unbound(rmr));
-    let news = world.news();
-    assert!(news.contains(&(client, DAT_CONNECTION_EVENT_BROKEN)) && news.len() == 2, "{news:?}");
+    let reported = world.connection_events();
+    assert!(reported.contains(&(client, DAT_CONNECTION_EVENT_BROKEN)) && reported.len() == 2, "{reported:?}");
     assert_eq!((free_lmr(lmr), free_rmr(rmr)), (DAT_SUCCESS, DAT_SUCCESS));
     finish(world, &[client, server], &[]);
 }
@@ -243,7 +243,7 @@ fn binds_are_queued_during_an_accept_up_to_the_limit() {
     assert_eq!(free_lmr(lmr), in_state(State::LmrInUse));
     let wanted: Vec<_> = (0..16).map(|n| (n, rmr, DAT_RMR_BIND_SUCCESS)).collect();
     assert_eq!(world.binds(), wanted);
-    assert_eq!(world.news().len(), 2);
+    assert_eq!(world.connection_events().len(), 2);
     assert_eq!((free_rmr(rmr), free_lmr(lmr)), (DAT_SUCCESS, DAT_SUCCESS));
     finish(world, &[client, server], &[(psp, free_psp)]);
 }

@@ -13,13 +13,13 @@ fn repeated_disconnects_give_one_event_per_side() {
         let world = World::new(c"both");
         let (client, server) = world.pair(5);
         assert_eq!((disconnect(client, flags), disconnect(server, flags)), (DAT_SUCCESS, DAT_SUCCESS));
-        let mut news = world.news();
-        news.sort_unstable();
+        let mut reported = world.connection_events();
+        reported.sort_unstable();
         let mut wanted = [(client, DISCONNECTED), (server, DISCONNECTED)];
         wanted.sort_unstable();
-        assert_eq!(news, wanted);
+        assert_eq!(reported, wanted);
         assert_eq!((disconnect(client, flags), disconnect(server, 7)), (DAT_SUCCESS, DAT_SUCCESS));
-        assert_eq!((state(client), world.news()), (DAT_EP_STATE_DISCONNECTED, vec![]));
+        assert_eq!((state(client), world.connection_events()), (DAT_EP_STATE_DISCONNECTED, vec![]));
         finish(world, &[client, server], &[]);
     }
 }
@@ -34,9 +34,9 @@ fn graceful_then_abrupt_cuts_the_wait() {
     assert_eq!(send(client, 1), in_state(State::EpDisconnectPending));
     assert_eq!(disconnect(client, DAT_CLOSE_ABRUPT_FLAG), DAT_SUCCESS);
     assert_eq!(state(client), DAT_EP_STATE_DISCONNECTED);
-    let news = world.news();
-    assert_eq!(news.len(), 2, "{news:?}");
-    assert!(news.contains(&(client, DISCONNECTED)) && news.contains(&(server, DISCONNECTED)));
+    let reported = world.connection_events();
+    assert_eq!(reported.len(), 2, "{reported:?}");
+    assert!(reported.contains(&(client, DISCONNECTED)) && reported.contains(&(server, DISCONNECTED)));
     finish(world, &[client, server], &[]);
 }
 
@@ -59,21 +59,21 @@ fn a_pending_attempt_can_be_given_up_from_either_side() {
     assert_eq!(recv(client, 1), DAT_SUCCESS);
     world.connect(client, 5, &[]);
     assert_eq!(disconnect(client, DAT_CLOSE_GRACEFUL_FLAG), DAT_SUCCESS);
-    assert_eq!(world.news(), [(client, DISCONNECTED)]);
+    assert_eq!(world.connection_events(), [(client, DISCONNECTED)]);
     assert_eq!(world.completions(), [(1, DAT_DTO_ERR_FLUSHED)]);
     let cr = world.request();
     assert_eq!(call!(dapl_cr_accept(cr, server, 0, null_mut())), DAT_SUCCESS);
     assert_eq!(disconnect(server, DAT_CLOSE_ABRUPT_FLAG), DAT_SUCCESS);
-    assert_eq!(world.news(), [(server, DISCONNECTED)], "and nothing of the failed accept");
+    assert_eq!(world.connection_events(), [(server, DISCONNECTED)], "and nothing of the failed accept");
     finish(world, &[client, server], &[(psp, free_psp)]);
 }
 
 #[test]
 fn an_unconnected_ep_gives_its_receives_back() {
     let world = World::new(c"flush");
-    let (ep, deaf) = (world.ep(), world.ep_with(world.pz, world.dto, null_mut()));
+    let (ep, unconnectable) = (world.ep(), world.ep_with(world.pz, world.dto, null_mut()));
     assert_eq!(disconnect(ep, 0), in_state(State::EpUnconnected));
-    for ep in [ep, deaf] {
+    for ep in [ep, unconnectable] {
         assert_eq!((recv(ep, 1), recv(ep, 2)), (DAT_SUCCESS, DAT_SUCCESS));
         assert_eq!(call!(dapl_ep_reset(ep)), DAT_SUCCESS);
         assert_eq!(world.completions(), [], "a reset here does nothing");
@@ -81,8 +81,8 @@ fn an_unconnected_ep_gives_its_receives_back() {
         assert_eq!(world.completions(), [(1, DAT_DTO_ERR_FLUSHED), (2, DAT_DTO_ERR_FLUSHED)]);
         assert_eq!((state(ep), recv(ep, 3)), (DAT_EP_STATE_UNCONNECTED, DAT_SUCCESS));
     }
-    assert_eq!(world.news(), [(ep, DISCONNECTED)]);
-    finish(world, &[ep, deaf], &[]);
+    assert_eq!(world.connection_events(), [(ep, DISCONNECTED)]);
+    finish(world, &[ep, unconnectable], &[]);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn free_of_a_connected_ep_notifies_only_the_peer() {
     assert_eq!(call!(dapl_ep_free(client)), DAT_SUCCESS);
     assert_eq!(call!(dapl_ep_free(client)), bad(Handle::Ep));
     assert_eq!((recv(client, 1), disconnect(client, 0)), (bad(Handle::Ep), bad(Handle::Ep)));
-    assert_eq!(world.news(), [(server, DISCONNECTED)]);
+    assert_eq!(world.connection_events(), [(server, DISCONNECTED)]);
     assert_eq!(world.completions(), [(1, DAT_DTO_ERR_FLUSHED), (2, DAT_DTO_ERR_FLUSHED)]);
     finish(world, &[server], &[]);
 }
@@ -104,9 +104,9 @@ fn freed_while_it_connects_it_says_so() {
     let (client, psp) = (world.ep(), world.psp(5));
     world.connect(client, 5, &[]);
     assert_eq!(call!(dapl_ep_free(client)), DAT_SUCCESS);
-    assert_eq!(world.news(), [(client, DISCONNECTED)]);
+    assert_eq!(world.connection_events(), [(client, DISCONNECTED)]);
     assert_eq!(call!(dapl_cr_reject(world.request())), DAT_SUCCESS);
-    assert_eq!(world.news(), []);
+    assert_eq!(world.connection_events(), []);
     finish(world, &[], &[(psp, free_psp)]);
 }
 
@@ -120,7 +120,7 @@ fn accept_disconnect_reset_goes_round_for_ever() {
         assert_eq!(world.accept(world.request(), server, &[]), DAT_SUCCESS);
         assert_eq!(send(client, round), DAT_SUCCESS);
         assert_eq!(disconnect(server, DAT_CLOSE_GRACEFUL_FLAG), DAT_SUCCESS);
-        assert_eq!(world.news().len(), 4);
+        assert_eq!(world.connection_events().len(), 4);
         assert_eq!((call!(dapl_ep_reset(client)), call!(dapl_ep_reset(server))), (DAT_SUCCESS, DAT_SUCCESS));
         assert_eq!(world.completions().len(), 3);
     }
@@ -138,7 +138,7 @@ fn lost_established_event_ends_the_connection() {
     drop(evd);
     assert_eq!(world.accept(world.request(), server, &[]), DAT_SUCCESS);
     assert_eq!(state(client), DAT_EP_STATE_DISCONNECTED);
-    assert_eq!(world.news().first(), Some(&(server, DAT_CONNECTION_EVENT_ESTABLISHED)));
+    assert_eq!(world.connection_events().first(), Some(&(server, DAT_CONNECTION_EVENT_ESTABLISHED)));
     while let Some(event) = next(full) {
         assert_eq!(event.event_number, DAT_SOFTWARE_EVENT);
     }
@@ -173,8 +173,8 @@ fn an_agent_may_disconnect_the_ep_whose_event_called_it() {
     }
     let world = World::new(c"agent");
     let (mut cno, mut heard) = (null_mut(), null_mut());
-    let nobody = DAT_OS_WAIT_PROXY_AGENT { instance_data: null_mut(), proxy_agent_func: None };
-    assert_eq!(call!(dapl_cno_create(world.ia(), nobody, &mut cno)), DAT_SUCCESS);
+    let no_agent = DAT_OS_WAIT_PROXY_AGENT { instance_data: null_mut(), proxy_agent_func: None };
+    assert_eq!(call!(dapl_cno_create(world.ia(), no_agent, &mut cno)), DAT_SUCCESS);
     assert_eq!(call!(dapl_evd_create(world.ia(), 4, cno, DAT_EVD_CONNECTION_FLAG, &mut heard)), DAT_SUCCESS);
     let (client, server, psp) = (world.ep_with(world.pz, world.dto, heard), world.ep(), world.psp(5));
     let caller = DAT_OS_WAIT_PROXY_AGENT { instance_data: client, proxy_agent_func: Some(agent) };

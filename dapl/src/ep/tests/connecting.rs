@@ -60,7 +60,7 @@ fn reject_event_depends_on_the_rejecting_side_and_reset_allows_retry() {
     let world = World::new(c"refuse");
     let client = world.ep();
     world.connect(client, 5, &[]);
-    assert_eq!(world.news(), [(client, DAT_CONNECTION_EVENT_NON_PEER_REJECTED)], "no program listens");
+    assert_eq!(world.connection_events(), [(client, DAT_CONNECTION_EVENT_NON_PEER_REJECTED)], "no program listens");
     assert_eq!(world.connect_for(client, 5, 1, &[]), in_state(State::EpDisconnected));
     assert_eq!(call!(dapl_ep_reset(client)), DAT_SUCCESS);
 
@@ -69,7 +69,7 @@ fn reject_event_depends_on_the_rejecting_side_and_reset_allows_retry() {
     let cr = world.request();
     assert_eq!(call!(dapl_cr_reject(cr)), DAT_SUCCESS);
     assert_eq!(call!(dapl_cr_reject(cr)), bad(Handle::Cr));
-    assert_eq!(world.news(), [(client, DAT_CONNECTION_EVENT_PEER_REJECTED)]);
+    assert_eq!(world.connection_events(), [(client, DAT_CONNECTION_EVENT_PEER_REJECTED)]);
     assert_eq!(call!(dapl_ep_reset(client)), DAT_SUCCESS);
     assert_eq!(read(query(client).remote_ia_address_ptr.cast(), 28), [0; 28]);
     finish(world, &[client], &[(psp, free_psp)]);
@@ -83,7 +83,7 @@ fn unreachable_address_leaves_the_ep_unchanged() {
     let mut far = ipv4([192, 0, 2, 1]);
     let code = call!(dapl_ep_connect(client, far.as_mut_ptr().cast(), 5, 1000, 0, null_mut(), 0, 0));
     assert_eq!(code, Error::InvalidAddress(crate::error::Address::Unreachable).code());
-    assert_eq!((state(client), world.news()), (DAT_EP_STATE_UNCONNECTED, vec![]));
+    assert_eq!((state(client), world.connection_events()), (DAT_EP_STATE_UNCONNECTED, vec![]));
     assert_eq!(world.completions(), [], "receives stay");
     finish(world, &[client], &[]);
 }
@@ -91,7 +91,7 @@ fn unreachable_address_leaves_the_ep_unchanged() {
 #[test]
 fn connect_checks_in_order() {
     let world = World::new(c"order");
-    let (ready, deaf, bare) =
+    let (ready, unconnectable, bare) =
         (world.ep(), world.ep_with(world.pz, world.dto, null_mut()), world.ep_with(null_mut(), world.dto, world.conn));
     let mut address = ipv4([127, 0, 0, 1]);
     let address = address.as_mut_ptr().cast::<DAT_SOCK_ADDR>();
@@ -99,8 +99,8 @@ fn connect_checks_in_order() {
         call!(dapl_ep_connect(ep, address, 5, timeout, size, null_mut(), qos, flags))
     };
     assert_eq!(connect(world.pz, null_mut(), 0, 0, 0, 0), bad(Handle::Ep));
-    assert_eq!(connect(deaf, null_mut(), 0, 0, 0, 0), wrong(2));
-    assert_eq!(connect(deaf, address, 0, 0, 0, 0), bad(Handle::EvdConn));
+    assert_eq!(connect(unconnectable, null_mut(), 0, 0, 0, 0), wrong(2));
+    assert_eq!(connect(unconnectable, address, 0, 0, 0, 0), bad(Handle::EvdConn));
     assert_eq!(connect(bare, address, 0, 0, 0, 0), wrong(4));
     assert_eq!(connect(bare, address, 1, 0, 1, 0), in_state(State::EpNotReady));
     assert_eq!(connect(ready, address, 1, -1, DAT_QOS_PREMIUM, 0), Error::ModelNotSupported.code());
@@ -109,7 +109,7 @@ fn connect_checks_in_order() {
     assert_eq!(connect(ready, address, 1, 93, 0, 0), wrong(5));
     assert_eq!(connect(ready, address, 1, 4, 0, 0), wrong(6));
     assert_eq!((state(ready), recv(bare, 1)), (DAT_EP_STATE_UNCONNECTED, in_state(State::EpNotReady)));
-    finish(world, &[ready, deaf, bare], &[]);
+    finish(world, &[ready, unconnectable, bare], &[]);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn dup_connect_goes_where_the_other_went() {
     assert_eq!(dup(second, first, DAT_TIMEOUT_INFINITE, 0), DAT_SUCCESS);
     world.deliver();
     assert_eq!(call!(dapl_cr_reject(world.request())), DAT_SUCCESS);
-    assert_eq!(world.news(), [(second, DAT_CONNECTION_EVENT_PEER_REJECTED)]);
+    assert_eq!(world.connection_events(), [(second, DAT_CONNECTION_EVENT_PEER_REJECTED)]);
     finish(world, &[first, second, server], &[(psp, free_psp)]);
 }
 
@@ -142,7 +142,7 @@ fn time_is_up_once_and_a_late_accept_comes_to_nothing() {
     assert_eq!((state(client), world.completions()), (DAT_EP_STATE_DISCONNECTED, vec![(1, DAT_DTO_ERR_FLUSHED)]));
 
     assert_eq!(world.accept(world.request(), server, &[]), DAT_SUCCESS);
-    assert_eq!(world.news(), [(server, DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR)]);
+    assert_eq!(world.connection_events(), [(server, DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR)]);
     assert_eq!(state(server), DAT_EP_STATE_DISCONNECTED);
     finish(world, &[client, server], &[(psp, free_psp)]);
 }
@@ -177,6 +177,6 @@ fn a_failed_accept_leaves_the_request_for_another_try() {
     let bare = world.ep_with(null_mut(), world.dto, world.conn);
     assert_eq!(world.accept(cr, bare, &[]), bad(Handle::Ep));
     assert_eq!(world.accept(cr, server, &[]), DAT_SUCCESS);
-    assert_eq!(world.news().len(), 2);
+    assert_eq!(world.connection_events().len(), 2);
     finish(world, &[client, server, bare], &[(psp, free_psp)]);
 }

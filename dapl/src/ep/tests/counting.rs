@@ -55,7 +55,7 @@ fn ep_counts_posts_completions_and_state_changes() {
     param.recv_evd_handle = other;
     assert_eq!(call!(dapl_ep_modify(server, DAT_EP_FIELD_RECV_EVD_HANDLE, &param)), DAT_SUCCESS);
     are(&counters(server), &after);
-    assert_eq!((world.completions().len(), world.news().len()), (1, 2));
+    assert_eq!((world.completions().len(), world.connection_events().len()), (1, 2));
     finish(world, &[client, server], &[(other, |evd| call!(dapl_evd_free(evd)))]);
 }
 
@@ -94,7 +94,7 @@ fn ia_keeps_the_counts_of_freed_objects() {
     assert_eq!((after.eps.sends, after.eps.ok, after.eps.disconnects), (1, 2, 2));
     assert_eq!((after.each.len(), after.evds.overflows), (4, 0));
     world.deliver();
-    world.news();
+    world.connection_events();
     finish(world, &[], &[]);
 }
 

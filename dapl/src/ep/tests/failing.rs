@@ -37,7 +37,7 @@ fn connection_is_broken_when_a_failed_completion_is_dequeued() {
         assert_eq!(next(world.conn).map(|event| event.event_number), Some(BROKEN), "before the provider says so");
         fail(world.dto, client, 2);
         report_broken(client, 1);
-        assert_eq!((world.completions(), world.news()), (vec![(2, FAILED)], vec![]), "and only once");
+        assert_eq!((world.completions(), world.connection_events()), (vec![(2, FAILED)], vec![]), "and only once");
         finish(world, &[client, server], &[]);
     }
 }
@@ -59,7 +59,7 @@ fn concurrent_failures_break_the_connection_once() {
         assert_eq!(next(world.conn).map(|event| event.event_number), None);
         assert_eq!(call!(dapl_ep_free(client)), DAT_SUCCESS);
         assert_eq!(call!(dapl_ep_free(server)), DAT_SUCCESS);
-        world.news();
+        world.connection_events();
     }
     finish(world, &[], &[]);
 }
@@ -75,11 +75,11 @@ fn only_a_failure_breaks_a_connection_and_not_while_it_drains() {
     assert_eq!(disconnect(client, DAT_CLOSE_GRACEFUL_FLAG), DAT_SUCCESS);
     fail(world.dto, client, 2);
     assert_eq!((world.completions(), state(client)), (vec![(2, FAILED)], DAT_EP_STATE_DISCONNECT_PENDING));
-    let mut news = world.news();
-    news.sort_unstable();
+    let mut reported = world.connection_events();
+    reported.sort_unstable();
     let mut wanted = [(client, DISCONNECTED), (server, DISCONNECTED)];
     wanted.sort_unstable();
-    assert_eq!(news, wanted);
+    assert_eq!(reported, wanted);
     finish(world, &[client, server], &[]);
 }
 
@@ -90,7 +90,7 @@ fn an_old_failure_does_not_break_the_next_connection() {
     fail(world.dto, client, 1);
     report_broken(client, 1);
     assert_eq!(disconnect(server, DAT_CLOSE_ABRUPT_FLAG), DAT_SUCCESS);
-    assert_eq!(world.news().len(), 2);
+    assert_eq!(world.connection_events().len(), 2);
     assert_eq!((call!(dapl_ep_reset(client)), call!(dapl_ep_reset(server))), (DAT_SUCCESS, DAT_SUCCESS));
     let psp = world.psp(5);
     world.connect(client, 5, &[]);
@@ -113,7 +113,7 @@ fn a_failure_of_a_freed_ep_is_handed_out_all_the_same() {
     assert_eq!(call!(dapl_ep_free(client)), DAT_SUCCESS);
     fail(world.dto, client, 2);
     assert_eq!(world.completions(), [(1, FAILED), (2, FAILED)]);
-    assert_eq!(world.news(), [(server, DISCONNECTED)]);
+    assert_eq!(world.connection_events(), [(server, DISCONNECTED)]);
     finish(world, &[server], &[]);
 }
 
@@ -141,8 +141,8 @@ fn an_agent_called_for_the_end_may_take_the_failure_itself() {
     }
     let world = World::new(c"greedy agent");
     let (mut cno, mut heard) = (null_mut(), null_mut());
-    let nobody = DAT_OS_WAIT_PROXY_AGENT { instance_data: null_mut(), proxy_agent_func: None };
-    assert_eq!(call!(dapl_cno_create(world.ia(), nobody, &mut cno)), DAT_SUCCESS);
+    let no_agent = DAT_OS_WAIT_PROXY_AGENT { instance_data: null_mut(), proxy_agent_func: None };
+    assert_eq!(call!(dapl_cno_create(world.ia(), no_agent, &mut cno)), DAT_SUCCESS);
     assert_eq!(call!(dapl_evd_create(world.ia(), 4, cno, DAT_EVD_CONNECTION_FLAG, &mut heard)), DAT_SUCCESS);
     let (client, server, psp) = (world.ep_with(world.pz, world.dto, heard), world.ep(), world.psp(5));
     world.connect(client, 5, &[]);

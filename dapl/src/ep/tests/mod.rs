@@ -136,14 +136,14 @@ impl World {
         assert_eq!(self.accept(self.request(), server, &[]), DAT_SUCCESS);
         assert_eq!(call!(dapl_psp_free(psp)), DAT_SUCCESS);
         assert_eq!(
-            self.news(),
+            self.connection_events(),
             [(server, DAT_CONNECTION_EVENT_ESTABLISHED), (client, DAT_CONNECTION_EVENT_ESTABLISHED)]
         );
         (client, server)
     }
 
     /// Events taken from the connect EVD.
-    fn news(&self) -> Vec<(H, DAT_EVENT_NUMBER)> {
+    fn connection_events(&self) -> Vec<(H, DAT_EVENT_NUMBER)> {
         self.deliver();
         std::iter::from_fn(|| next(self.conn)).map(|event| (connection(&event).ep_handle, event.event_number)).collect()
     }

@@ -54,13 +54,13 @@ fn requests_outlive_their_psp() {
     assert_eq!(free_psp(psp), DAT_SUCCESS);
     assert_eq!(free_psp(psp), bad(Handle::Psp));
     let cr = world.request();
-    assert_eq!(call!(dapl_evd_free(world.requests)), DAT_SUCCESS, "nobody uses it any more");
+    assert_eq!(call!(dapl_evd_free(world.requests)), DAT_SUCCESS, "it is not in use any more");
     assert_eq!(asked(cr).private_data, b"x");
     assert_eq!(world.accept(cr, server, &[]), DAT_SUCCESS);
-    assert_eq!(world.news().len(), 2);
+    assert_eq!(world.connection_events().len(), 2);
     let late = world.ep();
     world.connect(late, 5, &[]);
-    assert_eq!(world.news(), [(late, DAT_CONNECTION_EVENT_NON_PEER_REJECTED)]);
+    assert_eq!(world.connection_events(), [(late, DAT_CONNECTION_EVENT_NON_PEER_REJECTED)]);
     let world = World { requests: world.evd(DAT_EVD_CR_FLAG), ..world };
     finish(world, &[client, server, late], &[]);
 }
@@ -89,7 +89,10 @@ fn a_psp_that_makes_eps_has_one_made_per_request() {
     assert_eq!(call!(dapl_ep_modify(made, mask, &param)), DAT_SUCCESS);
     assert_eq!(recv(made, 1), DAT_SUCCESS);
     assert_eq!(world.accept(cr, null_mut(), &[]), DAT_SUCCESS);
-    assert_eq!(world.news(), [(made, DAT_CONNECTION_EVENT_ESTABLISHED), (client, DAT_CONNECTION_EVENT_ESTABLISHED)]);
+    assert_eq!(
+        world.connection_events(),
+        [(made, DAT_CONNECTION_EVENT_ESTABLISHED), (client, DAT_CONNECTION_EVENT_ESTABLISHED)]
+    );
 
     // One that is refused goes with its request.
     let second = world.ep();
@@ -98,7 +101,7 @@ fn a_psp_that_makes_eps_has_one_made_per_request() {
     let made_too = asked(cr).param.local_ep_handle;
     assert_eq!(call!(dapl_cr_reject(cr)), DAT_SUCCESS);
     assert_eq!(call!(dapl_ep_free(made_too)), bad(Handle::Ep));
-    assert_eq!(world.news(), [(second, DAT_CONNECTION_EVENT_PEER_REJECTED)]);
+    assert_eq!(world.connection_events(), [(second, DAT_CONNECTION_EVENT_PEER_REJECTED)]);
     finish(world, &[client, made, second], &[(psp, free_psp)]);
 }
 
@@ -121,13 +124,13 @@ fn an_rsp_is_good_for_one_request() {
     world.connect(client, 5, &[]);
     assert_eq!(state(server), DAT_EP_STATE_PASSIVE_CONNECTION_PENDING);
     world.connect(late, 5, &[]);
-    assert_eq!(world.news(), [(late, DAT_CONNECTION_EVENT_NON_PEER_REJECTED)], "it is spent");
+    assert_eq!(world.connection_events(), [(late, DAT_CONNECTION_EVENT_NON_PEER_REJECTED)], "it is spent");
     let cr = world.request();
     assert_eq!(asked(cr).param.local_ep_handle, server);
     assert_eq!(free_rsp(rsp), DAT_SUCCESS);
     assert_eq!(state(server), DAT_EP_STATE_PASSIVE_CONNECTION_PENDING, "the request is still to decide");
     assert_eq!(world.accept(cr, null_mut(), &[]), DAT_SUCCESS);
-    assert_eq!(world.news().len(), 2);
+    assert_eq!(world.connection_events().len(), 2);
     finish(world, &[client, server, late], &[]);
 }
 
@@ -140,7 +143,7 @@ fn a_refusal_gives_the_rsps_ep_back() {
     world.connect(client, 5, &[]);
     assert_eq!(call!(dapl_cr_reject(world.request())), DAT_SUCCESS);
     assert_eq!(state(server), DAT_EP_STATE_UNCONNECTED);
-    assert_eq!(world.news(), [(client, DAT_CONNECTION_EVENT_PEER_REJECTED)]);
+    assert_eq!(world.connection_events(), [(client, DAT_CONNECTION_EVENT_PEER_REJECTED)]);
     assert_eq!(free_rsp(rsp), DAT_SUCCESS);
     assert_eq!(call!(dapl_rsp_create(world.ia(), 5, server, world.requests, &mut rsp)), DAT_SUCCESS);
     assert_eq!(free_rsp(rsp), DAT_SUCCESS);
@@ -164,7 +167,7 @@ fn a_request_is_handed_to_another_service_point() {
     let handed = world.request();
     assert_eq!(asked(handed).private_data, b"keep");
     assert_eq!(world.accept(handed, server, &[]), DAT_SUCCESS);
-    assert_eq!(world.news().len(), 2);
+    assert_eq!(world.connection_events().len(), 2);
 
     let mut rsp = null_mut();
     assert_eq!(call!(dapl_rsp_create(world.ia(), 7, reserved, world.requests, &mut rsp)), DAT_SUCCESS);
@@ -174,7 +177,7 @@ fn a_request_is_handed_to_another_service_point() {
     assert_eq!(state(reserved), DAT_EP_STATE_UNCONNECTED, "the reserved ep is free again");
     world.deliver();
     assert_eq!(call!(dapl_cr_reject(world.request())), DAT_SUCCESS);
-    assert_eq!(world.news(), [(late, DAT_CONNECTION_EVENT_PEER_REJECTED)]);
+    assert_eq!(world.connection_events(), [(late, DAT_CONNECTION_EVENT_PEER_REJECTED)]);
     finish(world, &[client, server, reserved, late], &[(rsp, free_rsp), (first, free_psp), (second, free_psp)]);
 }
 
@@ -190,7 +193,7 @@ fn request_is_rejected_if_its_event_does_not_fit_and_the_rsp_stays() {
     while dapls_evd::post(&evd, Event::Software { pointer: 0 }).is_ok() {}
     drop(evd);
     world.connect(client, 5, &[]);
-    assert_eq!(world.news(), [(client, DAT_CONNECTION_EVENT_NON_PEER_REJECTED)]);
+    assert_eq!(world.connection_events(), [(client, DAT_CONNECTION_EVENT_NON_PEER_REJECTED)]);
     assert_eq!(state(server), DAT_EP_STATE_RESERVED);
     while next(full).is_some() {}
     assert_eq!(call!(dapl_ep_reset(client)), DAT_SUCCESS);

@@ -232,7 +232,7 @@ fn available_and_outstanding_follow_a_receive_from_its_post_until_it_is_reaped()
     let full = Error::Exhausted(crate::error::Resource::Memory).code();
     assert_eq!(post(srq, 10), full);
     send_silently(client, 2);
-    assert_eq!((counts(srq), post(srq, 10)), ((7, 8), full), "a completion that nobody reaped holds its place");
+    assert_eq!((counts(srq), post(srq, 10)), ((7, 8), full), "a completion that was not taken counts");
     wait(world.dto);
     assert_eq!((counts(srq), post(srq, 10), counts(srq)), ((7, 7), SUCCESS, (8, 8)), "a wait reaps as well");
     end(world, &[client, server], &[srq]);
@@ -354,7 +354,11 @@ fn an_ep_of_a_shared_queue_has_no_receives_of_its_own() {
     assert_eq!(modify(DAT_EP_FIELD_EP_ATTR_MAX_RECV_IOV), wrong(3));
     let mut without = query(ep);
     without.recv_evd_handle = null_mut();
-    assert_eq!(call!(dapl_ep_modify(ep, DAT_EP_FIELD_RECV_EVD_HANDLE, &without)), wrong(3), "nobody could reap");
+    assert_eq!(
+        call!(dapl_ep_modify(ep, DAT_EP_FIELD_RECV_EVD_HANDLE, &without)),
+        wrong(3),
+        "no EVD could take the completions"
+    );
     assert_eq!(modify(DAT_EP_FIELD_PZ_HANDLE | DAT_EP_FIELD_RECV_EVD_HANDLE), SUCCESS);
     assert_eq!(call!(dapl_ep_set_watermark(ep, -1, 3)), SUCCESS);
     assert_eq!((query(ep).ep_attr.srq_soft_hw, query(ep).ep_attr.max_recv_dtos), (-1, 3));
@@ -374,13 +378,13 @@ fn an_empty_queue_makes_messages_wait_and_serves_them_in_turn() {
         clients.into_iter().for_each(|client| send_silently(client, n));
     }
     assert_eq!(completed(world.dto), []);
-    let mut takers = Vec::new();
+    let mut receivers = Vec::new();
     for n in 0..4 {
         assert_eq!(post(srq, n), SUCCESS);
-        takers.extend(completed(world.dto).into_iter().map(|(ep, cookie, _)| (ep, cookie)));
+        receivers.extend(completed(world.dto).into_iter().map(|(ep, cookie, _)| (ep, cookie)));
     }
     let [a, b] = servers;
-    assert_eq!(takers, [(a, 0), (b, 1), (a, 2), (b, 3)]);
+    assert_eq!(receivers, [(a, 0), (b, 1), (a, 2), (b, 3)]);
     assert_eq!(counts(srq), (0, 0));
     end(world, &[clients, servers].concat(), &[srq]);
 }
@@ -392,7 +396,7 @@ fn disconnect_flushes_taken_receives_and_leaves_the_srq() {
         let srq = srq(&world);
         let server = Create::new(&world, srq).ep(&world);
         let client = connect(&world, server, 5);
-        world.news();
+        world.connection_events();
         world.opened.ia.provider().slow_down();
         assert_eq!((post(srq, 1), post(srq, 2)), (SUCCESS, SUCCESS));
         send_silently(client, 1);
@@ -405,12 +409,12 @@ fn disconnect_flushes_taken_receives_and_leaves_the_srq() {
         assert_eq!(disconnect(if abrupt { server } else { client }, flags), SUCCESS);
         assert_eq!(errors(&world), [broken(server)], "once all is complete, and once");
         assert_eq!((completed(world.dto), counts(srq)), (vec![(server, 1, FLUSHED)], (1, 1)));
-        world.news();
+        world.connection_events();
 
         assert_eq!(call!(dapl_ep_reset(server)), SUCCESS);
         assert_eq!((query(server).srq_handle, errors(&world)), (srq, vec![]), "the association stays");
         let again = connect(&world, server, 6);
-        world.news();
+        world.connection_events();
         send_silently(again, 1);
         arrive(server);
         assert_eq!((completed(world.dto), counts(srq)), (vec![(server, 2, OK)], (0, 0)));
@@ -428,7 +432,7 @@ fn ep_broken_is_reported_after_a_failed_completion() {
     let srq = srq(&world);
     let server = Create::new(&world, srq).ep(&world);
     let client = connect(&world, server, 5);
-    world.news();
+    world.connection_events();
     let cq = from_handle::<Evd<FakeProvider>>(world.dto, Handle::Plain).unwrap().cq().unwrap();
     let token = Token { cookie: 1, ep: server as usize, ..Token::default() };
     cq.feed(Completion { token, status: Status::LocalLength, ..Completion::default() });

@@ -63,7 +63,7 @@ fn every_attempt_ends_once_under_races() {
         }
         over.store(true, Ordering::SeqCst);
     });
-    let of_client = world.news().into_iter().filter(|(ep, _)| *ep == client);
+    let of_client = world.connection_events().into_iter().filter(|(ep, _)| *ep == client);
     let ends = of_client.filter(|(_, number)| *number != DAT_CONNECTION_EVENT_ESTABLISHED).count();
     assert_eq!(ends, ROUNDS);
     for ep in [client, server] {

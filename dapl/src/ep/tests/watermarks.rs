@@ -9,7 +9,7 @@ fn srq_watermarks_count_taken_receives() {
     let srq = srq(&world);
     let server = Create::new(&world, srq).marks(1, 2).ep(&world);
     let client = connect(&world, server, 5);
-    world.news();
+    world.connection_events();
     world.opened.ia.provider().slow_down();
     for n in 0..8 {
         assert_eq!(post(srq, n), SUCCESS);
@@ -26,13 +26,13 @@ fn srq_watermarks_count_taken_receives() {
     }
     assert_eq!(errors(&world), [], "the soft one once");
     assert_eq!(call!(dapl_ep_set_watermark(server, 1, 2)), SUCCESS);
-    assert_eq!(errors(&world), [soft], "set again, told again");
+    assert_eq!(errors(&world), [soft], "set again, reported again");
     send_silently(client, 4);
-    let mut news = world.news();
-    news.sort_unstable();
+    let mut reported = world.connection_events();
+    reported.sort_unstable();
     let mut wanted = [(server, DAT_CONNECTION_EVENT_BROKEN), (client, DAT_CONNECTION_EVENT_DISCONNECTED)];
     wanted.sort_unstable();
-    assert_eq!((news, state(server)), (wanted.to_vec(), DAT_EP_STATE_DISCONNECTED));
+    assert_eq!((reported, state(server)), (wanted.to_vec(), DAT_EP_STATE_DISCONNECTED));
     assert_eq!(errors(&world), [broken(server)]);
     let flushed: Vec<_> = (2..5).map(|n| (server, n, FLUSHED)).collect();
     assert_eq!((completed(world.dto), counts(srq)), (flushed, (3, 3)));
@@ -56,20 +56,24 @@ fn watermarks_count_posted_receives() {
     assert_eq!(call!(dapl_ep_recv_query(server, null_mut(), null_mut())), SUCCESS);
     assert_eq!(call!(dapl_ep_recv_query(server, &mut held, &mut span)), SUCCESS);
     assert_eq!((held, span, errors(&world)), (3, 3, vec![soft]));
-    assert_eq!((watch(-1, 3), world.news()), (SUCCESS, vec![]));
-    assert_eq!((recv(server, 3), world.news().len(), state(server)), (SUCCESS, 2, DAT_EP_STATE_DISCONNECTED));
+    assert_eq!((watch(-1, 3), world.connection_events()), (SUCCESS, vec![]));
+    assert_eq!(
+        (recv(server, 3), world.connection_events().len(), state(server)),
+        (SUCCESS, 2, DAT_EP_STATE_DISCONNECTED)
+    );
     assert_eq!(errors(&world), [], "no shared queue, no last word");
     assert_eq!(world.completions().len(), 4);
 
     // Armed before the connection: it breaks as soon as it is_connected.
     let (early, late) = (world.ep(), world.psp(6));
     assert_eq!(call!(dapl_ep_set_watermark(early, 0, 0)), SUCCESS);
-    assert_eq!((recv(early, 1), errors(&world).len(), world.news()), (SUCCESS, 1, vec![]));
+    assert_eq!((recv(early, 1), errors(&world).len(), world.connection_events()), (SUCCESS, 1, vec![]));
     let other = world.ep();
     world.connect(early, 6, &[]);
     assert_eq!(world.accept(world.request(), other, &[]), SUCCESS);
-    let news: Vec<_> = world.news().into_iter().filter(|(ep, _)| *ep == early).map(|(_, news)| news).collect();
-    assert_eq!(news, [DAT_CONNECTION_EVENT_ESTABLISHED, DAT_CONNECTION_EVENT_BROKEN]);
+    let reported: Vec<_> =
+        world.connection_events().into_iter().filter(|(ep, _)| *ep == early).map(|(_, reported)| reported).collect();
+    assert_eq!(reported, [DAT_CONNECTION_EVENT_ESTABLISHED, DAT_CONNECTION_EVENT_BROKEN]);
     world.completions();
     finish(world, &[client, server, early, other], &[(late, free_psp)]);
 }

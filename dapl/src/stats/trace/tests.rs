@@ -102,21 +102,21 @@ fn stall_is_reported_once_and_receives_are_never_overdue() {
     let stuck = Arc::new(Stuck(Mutex::new(0)));
     let traced_ep: Arc<dyn TracedEp> = stuck.clone();
     trace.begin(Arc::downgrade(&traced_ep));
-    let told = |now| (trace.look(now).map(|again| again.as_secs()), trace.is_reported.load(Ordering::Relaxed));
+    let stall = |now| (trace.look(now).map(|again| again.as_secs()), trace.is_reported.load(Ordering::Relaxed));
 
     post(&trace.ring, Work::Recv, 0, 0);
-    assert_eq!(told(100 * SECOND), (None, false), "a receive may wait");
+    assert_eq!(stall(100 * SECOND), (None, false), "a receive may wait");
     post(&trace.ring, Work::Send, 0, 100 * SECOND);
     *stuck.0.lock() = 1;
-    assert_eq!(told(104 * SECOND), (Some(6), false));
-    assert_eq!(told(110 * SECOND), (Some(10), true));
-    assert_eq!(told(120 * SECOND), (Some(10), true), "said already");
+    assert_eq!(stall(104 * SECOND), (Some(6), false));
+    assert_eq!(stall(110 * SECOND), (Some(10), true));
+    assert_eq!(stall(120 * SECOND), (Some(10), true), "said already");
     post(&trace.ring, Work::Send, 0, 119 * SECOND);
-    assert_eq!(told(121 * SECOND), (Some(8), false), "the first is done, the second is young: the stall is over");
-    assert_eq!(told(130 * SECOND), (Some(10), true), "another stall");
+    assert_eq!(stall(121 * SECOND), (Some(8), false), "the first is done, the second is young: the stall is over");
+    assert_eq!(stall(130 * SECOND), (Some(10), true), "another stall");
     *stuck.0.lock() = 0;
-    assert_eq!(told(131 * SECOND), (None, false));
+    assert_eq!(stall(131 * SECOND), (None, false));
     trace.end();
     completed(&Completion { token: Token { ep: 0xF000, post: 1, ..Token::default() }, ..Completion::default() });
-    assert_eq!(trace.ring.read()[0].end, None, "who has ended hears no more");
+    assert_eq!(trace.ring.read()[0].end, None, "a finished request gets no event");
 }

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_of_a_stranger_are_shown_without_its_control_characters() {
+    fn versions_of_another_host_are_shown_without_its_control_characters() {
         let finding = versions("datinfo=9 \u{1b}[2J\n", "datinfo=1");
         assert!(finding.grade == Grade::Warning && !finding.found.contains('\u{1b}'), "{finding:?}");
         assert_eq!(versions("datinfo=1 kernel=a", "datinfo=1 kernel=b").grade, Grade::Good);

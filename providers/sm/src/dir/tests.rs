@@ -193,19 +193,19 @@ fn cleaner_probes_all_dead_and_few_live_processes() {
         fs::write(endpoint.join("lock"), "").unwrap();
     };
     // Their locks are free, but their numbers are of living processes: of threads of this one, which end with `end`.
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let end: Vec<_> = (0..100)
             .map(|_| {
-                let (tell, (end, ended)) = (tell.clone(), std::sync::mpsc::channel::<()>());
+                let (sender, (end, ended)) = (sender.clone(), std::sync::mpsc::channel::<()>());
                 scope.spawn(move || {
-                    tell.send(rustix::thread::gettid().as_raw_pid() as u32).unwrap();
+                    sender.send(rustix::thread::gettid().as_raw_pid() as u32).unwrap();
                     let _ = ended.recv();
                 });
                 end
             })
             .collect();
-        told.iter().take(100).for_each(left);
+        receiver.iter().take(100).for_each(left);
         (0..50).for_each(|n| left(4_194_200 + n));
         base.clean(None);
         assert_eq!(entries(Path::new(&dir)).len(), 100 - PROBED, "all dead, and some of the others");

@@ -137,7 +137,7 @@ fn interrupted_removal_is_completed_later() {
 #[test]
 fn nothing_is_sent_to_a_folder_of_wrong_rights_or_of_others() {
     use std::os::unix::fs::PermissionsExt;
-    let place = Place::new("strangers");
+    let place = Place::new("others");
     let side = place.open();
     let folder = Path::new(&place.0).join("client");
     fs::create_dir(&folder).unwrap();
@@ -151,7 +151,7 @@ fn nothing_is_sent_to_a_folder_of_wrong_rights_or_of_others() {
     if std::os::unix::fs::chown(&folder, Some(65_534), None).is_ok() {
         refused(&side, 30, &address);
     } else {
-        eprintln!("skipped: no right to make a folder somebody else's");
+        eprintln!("skipped: no right to change the owner of a folder");
     }
     symlink(&folder, Path::new(&place.0).join("link")).unwrap();
     refused(&side, 31, &PeerAddress::Path(Path::new(&place.0).join("link")));

@@ -13,8 +13,8 @@ use super::*;
 const REQUESTS: u64 = 3_000;
 
 /// Rewrites the entry of a key until stopped. With `wild`, base and length as well.
-fn violation(liar: &Side, key: u32, memory: &[u8], wild: bool, stop: &AtomicBool) {
-    let (table, [key_at, base, len, rights]) = liar.ia.device.regions.exposed(key);
+fn violation(malicious: &Side, key: u32, memory: &[u8], wild: bool, stop: &AtomicBool) {
+    let (table, [key_at, base, len, rights]) = malicious.ia.device.regions.exposed(key);
     let truth =
         [u64::from(key), memory.as_ptr() as u64, memory.len() as u64, table.word(rights).load(Ordering::Relaxed)];
     let mut random = 0x9E37_79B9_7F4A_7C15u64;

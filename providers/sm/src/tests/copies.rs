@@ -103,7 +103,7 @@ fn the_target_is_killed_while_large_copies_run() {
                 SinkEvent::Other(event) => assert_eq!(event, "rejected"), // no program listens yet
             }
             streams.qp.reset().unwrap();
-            assert!(Instant::now() < until, "nobody offers anything");
+            assert!(Instant::now() < until, "no offer came");
         };
         let killer = std::thread::spawn(move || {
             kill(&mut other, round);

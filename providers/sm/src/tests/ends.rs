@@ -320,7 +320,7 @@ fn nothing_is_left_on_disk() {
     assert_eq!(
         a.sink.next(conn(30)),
         SinkEvent::Other("rejected"),
-        "by the path of the end point, nobody on that qualifier"
+        "by the path of the end point, no listener on that qualifier"
     );
     drop((pair, qp));
     drop((a, b));

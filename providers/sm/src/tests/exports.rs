@@ -121,7 +121,7 @@ fn only_memory_that_cannot_fault_is_exported() {
     let path = format!("{}/file", place.0);
     let disk = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap();
     disk.set_len(LENGTH as u64).unwrap();
-    assert!(!is_exported(mapping(Some(&disk.into()), LENGTH, MapFlags::SHARED)), "anybody may cut it");
+    assert!(!is_exported(mapping(Some(&disk.into()), LENGTH, MapFlags::SHARED)), "any process may truncate it");
     if let Ok(huge) = memory(SealFlags::SHRINK, MemfdFlags::HUGETLB) {
         assert!(!is_exported(mapping(Some(&huge), LENGTH, MapFlags::SHARED)), "huge pages may run out");
     }

@@ -142,7 +142,7 @@ fn forged_words_do_nothing() {
 fn put(kind: &str, at: &Path, aside: &Path) {
     let make = |path: &Path| rustix::fs::mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).unwrap();
     match kind {
-        "a fifo that nobody reads" => make(at),
+        "a fifo without a reader" => make(at),
         "a file" => fs::write(at, "").unwrap(),
         "a folder" => fs::create_dir(at).unwrap(),
         "a link to the true one" => symlink(aside, at).unwrap(),
@@ -156,7 +156,7 @@ fn take_away(at: &Path) {
 }
 
 const KINDS: [&str; 6] = [
-    "a fifo that nobody reads",
+    "a fifo without a reader",
     "a file",
     "a folder",
     "a link to the true one",
@@ -230,7 +230,7 @@ fn a_folder_that_vanishes_ends_no_connection() {
     (1..20).for_each(|n| wakes((&a, &active), (&b, &passive, &sleeper), n));
     let qp = a.qp();
     qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: &[] }, conn(20)).unwrap();
-    assert_eq!(a.sink.next(conn(20)), SinkEvent::Other("rejected"), "nobody finds it any more");
+    assert_eq!(a.sink.next(conn(20)), SinkEvent::Other("rejected"), "it is not found any more");
     active.abort();
     assert_eq!(b.sink.next(conn(11)), SinkEvent::Other("disconnected"));
     drop((active, passive, qp, a, b));

@@ -179,8 +179,8 @@ pub(super) fn changes_user(place: &Place) {
     rustix::net::bind(&socket, &SocketAddrUnix::new(format!("{}/changed/sock", place.0)).unwrap()).unwrap();
     let victim = side.ia.device.endpoint.base().find(QUAL).unwrap().unwrap();
     rustix::net::connect(&socket, &SocketAddrUnix::new(victim.join("sock")).unwrap()).unwrap();
-    let nobody = Uid::from_raw(65_534);
-    if rustix::thread::set_thread_res_uid(nobody, nobody, nobody).is_err() {
+    let absent = Uid::from_raw(65_534);
+    if rustix::thread::set_thread_res_uid(absent, absent, absent).is_err() {
         std::process::exit(NO_RIGHT);
     }
     let request = Datagram::Request { id: 5, terms: terms(1, Geometry::LOCAL), private_data: vec![] };

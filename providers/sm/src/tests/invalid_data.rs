@@ -26,13 +26,13 @@ pub(super) fn works(a: &Side, b: &Side, pair: &(Qp, Qp)) {
 }
 
 /// Puts a word and a body into the next slot of the malicious peer's request ring, as the first message of a connection.
-fn forge(liar: &Qp, header: u32, aux: u32, body: u64) {
-    forge_piece(liar, header, aux, |data| data[0] = body);
+fn forge(malicious: &Qp, header: u32, aux: u32, body: u64) {
+    forge_piece(malicious, header, aux, |data| data[0] = body);
 }
 
 /// As `forge`, with a data header that is right but for what a violation changes.
-pub(super) fn forge_piece(liar: &Qp, header: u32, aux: u32, violation: impl FnOnce(&mut [u64; Data::WORDS])) {
-    let link = liar.0.link().unwrap();
+pub(super) fn forge_piece(malicious: &Qp, header: u32, aux: u32, violation: impl FnOnce(&mut [u64; Data::WORDS])) {
+    let link = malicious.0.link().unwrap();
     let slot = link.geometry.requests_at();
     link.area.word(slot + 8).store(u64::from(aux) << 32, Ordering::Relaxed);
     let mut words = Numbering::new(link.route_out().unwrap()).next(true, 100).encode();
@@ -63,11 +63,11 @@ fn invalid_ring_entry_ends_only_that_connection() {
     let good = connected(&a, &b, 7, 2);
     for (n, (what, header, aux, body)) in lies.into_iter().enumerate() {
         let id = 100 + 2 * n;
-        let (liar, victim) = connected(&a, &b, 7, id);
+        let (malicious, victim) = connected(&a, &b, 7, id);
         let into = vec![0u8; 4096];
         let mr = b.register(&into);
         victim.post_recv(&[segment(&mr, &into)], token(9)).unwrap();
-        forge(&liar, header, aux, body);
+        forge(&malicious, header, aux, body);
         assert_eq!(b.sink.next(conn(id + 1)), SinkEvent::Other("broken"), "{what}");
         assert_eq!(b.completion().status, Status::Flushed, "{what}");
         assert_eq!(a.sink.next(conn(id)), SinkEvent::Other("disconnected"), "{what}");
@@ -93,11 +93,11 @@ fn piece_of_another_message_ends_the_connection() {
     let header = Header { kind: Kind::Send, first: true, last: true, inline: false, solicited: false, length: 100 };
     for (n, (what, violation)) in lies.into_iter().chain([("nothing", honest)]).enumerate() {
         let id = 100 + 2 * n;
-        let (liar, victim) = connected(&a, &b, 7, id);
+        let (malicious, victim) = connected(&a, &b, 7, id);
         let into = vec![1u8; 100];
         let mr = b.register(&into);
         victim.post_recv(&[segment(&mr, &into)], token(9)).unwrap();
-        forge_piece(&liar, header.encode(), 0, violation);
+        forge_piece(&malicious, header.encode(), 0, violation);
         if what == "nothing" {
             // So the others were dropped for that, and for nothing else.
             assert_eq!((b.completion().status, into), (Status::Success, vec![0; 100]));
@@ -115,8 +115,8 @@ fn piece_of_another_message_ends_the_connection() {
 fn a_reader_that_claims_the_future_is_dropped() {
     let place = Place::new("count-lies");
     let (a, b) = (place.open(), place.open());
-    let (liar, victim) = connected(&a, &b, 7, 2);
-    liar.0.link().unwrap().publish_taken(1 << 40);
+    let (malicious, victim) = connected(&a, &b, 7, 2);
+    malicious.0.link().unwrap().publish_taken(1 << 40);
     victim.post_send(&wr(Op::Send { solicited: false }, &[], 1)).unwrap();
     assert_eq!(b.completion().status, Status::Flushed);
     assert_eq!(b.sink.next(conn(3)), SinkEvent::Other("broken"));
@@ -136,7 +136,7 @@ fn a_peer_that_scribbles_over_all_it_may_write_does_no_harm() {
     };
     for round in 0..40 {
         let id = 100 + 2 * round;
-        let (liar, victim) = connected(&a, &b, 7, id);
+        let (malicious, victim) = connected(&a, &b, 7, id);
         let memory = vec![1u8; 200_000];
         let mr = b.register(&memory);
         let target = a.register(&memory);
@@ -147,7 +147,7 @@ fn a_peer_that_scribbles_over_all_it_may_write_does_no_harm() {
             let op = if n % 2 == 0 { Op::Send { solicited: false } } else { Op::Write(remote) };
             victim.post_send(&wr(op, &[segment(&mr, &memory)], n)).unwrap();
         }
-        let link = liar.0.link().unwrap();
+        let link = malicious.0.link().unwrap();
         for _ in 0..400 {
             let (area, word) = if next() % 4 == 0 { (&link.rma, next()) } else { (&link.area, next()) };
             // Mostly in the rings and the control line, where words mean something.
@@ -157,7 +157,7 @@ fn a_peer_that_scribbles_over_all_it_may_write_does_no_harm() {
             area.word(place).store(word, Ordering::Release);
             link.poke(crate::qp::link::WANT_REQUESTS | crate::qp::link::WANT_PROGRESS);
         }
-        drop((liar, victim));
+        drop((malicious, victim));
         while b.cq.poll(&mut [Completion::default(); 16]) + a.cq.poll(&mut [Completion::default(); 16]) > 0 {}
         works(&a, &b, &good);
     }
@@ -229,12 +229,12 @@ fn invalid_handshake_datagrams_are_rejected_or_ignored() {
     for garbage in [&b""[..], b"x", &[0xFF; 8], &[2; 300]] {
         client.socket.send(&victim, garbage, &[]).unwrap();
     }
-    let nobody = request(2).encode();
-    client.socket.send(&victim, &nobody, &[]).unwrap();
+    let absent = request(2).encode();
+    client.socket.send(&victim, &absent, &[]).unwrap();
     assert!(matches!(client.answer(), Datagram::Reply { answer: Answer::NoListener, .. }));
     // Sent twice; the second is read when there is a listener.
     let _listener = b.ia.listen(7, ObjectId { handle: 4096, generation: 1 }).unwrap();
-    client.socket.send(&victim, &nobody, &[]).unwrap();
+    client.socket.send(&victim, &absent, &[]).unwrap();
     assert!(matches!(client.answer(), Datagram::Reply { answer: Answer::NoListener, .. }));
     for forged in [
         Datagram::Ack { client: 1, server: 1, token: 0 },
@@ -287,14 +287,14 @@ fn areas_with_another_geometry_are_not_mapped() {
     for token in [98, 99] {
         assert!(b.sink.is_silent(), "before {token}");
         client.socket.send(&victim, &Datagram::Ack { client: 5, server, token }.encode(), &[]).unwrap();
-        client.socket.send(&victim, &request_of_nobody(), &[]).unwrap();
+        client.socket.send(&victim, &request_of_no_process(), &[]).unwrap();
         while !matches!(client.answer(), Datagram::Reply { answer: Answer::NoListener, .. }) {}
     }
     assert_eq!(b.sink.next(conn(1)), SinkEvent::Established(vec![]));
 }
 
 /// Answered at once, and so after what was sent before.
-fn request_of_nobody() -> Vec<u8> {
+fn request_of_no_process() -> Vec<u8> {
     let terms = Terms { qual: 8, ..terms(1000, Geometry::LOCAL) };
     Datagram::Request { id: 6, terms, private_data: vec![] }.encode()
 }

@@ -12,14 +12,14 @@ use crate::proto::offer::{MOST, Part, staged};
 const LENGTH: u32 = 100_000;
 
 /// Puts an offer into the first slot of the malicious peer's ring.
-fn forge_offer(liar: &Qp, count: u32, total: u64, parts: &[Part]) {
-    let link = liar.0.link().unwrap();
+fn forge_offer(malicious: &Qp, count: u32, total: u64, parts: &[Part]) {
+    let link = malicious.0.link().unwrap();
     let words: Vec<u64> =
         std::iter::once(total).chain(parts.iter().flat_map(Part::encode)).take(1 + 2 * MOST).collect();
     for (n, word) in words.iter().enumerate() {
         link.area.word(link.geometry.requests_at() + 16 + n * 8).store(*word, Ordering::Relaxed);
     }
-    forge_piece(liar, Header::plain(Kind::Offer, count).encode(), 0, |head| {
+    forge_piece(malicious, Header::plain(Kind::Offer, count).encode(), 0, |head| {
         head.iter_mut().zip(words.iter().chain(std::iter::repeat(&0))).for_each(|(place, word)| *place = *word);
     });
 }
@@ -60,15 +60,15 @@ fn invalid_offer_ends_the_connection() {
     ];
     for (n, (what, count, total, parts, end)) in lies.into_iter().enumerate() {
         let id = 100 + 2 * n;
-        let (liar, victim) = connected(&a, &b, 7, id);
+        let (malicious, victim) = connected(&a, &b, 7, id);
         let space = vec![0u8; LENGTH as usize + 10];
         let space_mr = b.register(&space);
         victim.post_recv(&[segment(&space_mr, &space)], token(9)).unwrap();
-        forge_offer(&liar, count, total, &parts);
+        forge_offer(&malicious, count, total, &parts);
         if *end == left {
             // It may be an honest sender's mistake, so it is answered, and the sender ends it; this one needs a push.
             is_answered(&victim);
-            liar.abort();
+            malicious.abort();
         }
         assert_eq!(b.sink.next(conn(id + 1)), *end, "{what}");
         assert_eq!(b.completion().status, Status::Flushed, "{what}");
@@ -84,15 +84,15 @@ fn staging_of_other_bytes_ends_the_connection() {
     for (n, length) in [0, 17, 16_385, u32::MAX as usize].into_iter().enumerate() {
         let place = Place::new(&format!("stage-lies-{n}"));
         let (a, b) = (place.open(), place.open());
-        let (liar, victim) = connected(&a, &b, 7, 10);
+        let (malicious, victim) = connected(&a, &b, 7, 10);
         let (out, space) = (pattern(LENGTH as usize, 1), vec![0u8; LENGTH as usize]);
         let (out_mr, space_mr) = (a.register(&out), b.register(&space));
         without_cma(&victim);
-        liar.0.link().unwrap().publish_staged(staged(1, length));
+        malicious.0.link().unwrap().publish_staged(staged(1, length));
         victim.post_recv(&[segment(&space_mr, &space)], token(2)).unwrap();
         // Not sent by its provider, which would answer the question.
         let part = Part { key: out_mr.local_key(), length: LENGTH, address: out.as_ptr() as u64 };
-        forge_offer(&liar, 1, u64::from(LENGTH), &[part]);
+        forge_offer(&malicious, 1, u64::from(LENGTH), &[part]);
         assert_eq!(b.completion().status, Status::Flushed, "{length}");
         assert_eq!(b.sink.next(conn(11)), SinkEvent::Other("broken"), "{length}");
         assert!(space.iter().all(|byte| *byte == 0), "{length}");
@@ -104,11 +104,11 @@ fn staging_request_without_an_offer_ends_the_connection() {
     for (n, (slot, offset)) in [(0, 0), (2, 0), (0xFF_FFFF, 0), (1, LENGTH), (1, u32::MAX)].into_iter().enumerate() {
         let place = Place::new(&format!("question-lies-{n}"));
         let (a, b) = (place.open(), place.open());
-        let (victim, liar) = connected(&a, &b, 7, 10);
+        let (victim, malicious) = connected(&a, &b, 7, 10);
         let out = pattern(LENGTH as usize, 1);
         let out_mr = a.register(&out);
         send(&victim, &[segment(&out_mr, &out)], 1);
-        let link = liar.0.link().unwrap();
+        let link = malicious.0.link().unwrap();
         let first = link.geometry.responses_at();
         link.area.word(first + 8).store(u64::from(offset) << 32, Ordering::Relaxed);
         let word = Header::plain(Kind::Stage, slot).encode();

@@ -217,7 +217,7 @@ fn serves_others_by(side: Side, place: &Place) {
 
 #[test]
 fn concurrent_creation_cleaning_and_deaths_are_consistent() {
-    let place = Place::new("crowd");
+    let place = Place::new("many");
     let mut visitors: Vec<_> = (0..3).map(|_| Other::start("haunts", &place, "", &[])).collect();
     for (n, point) in
         [FolderBegun, FolderHasLockFile, FolderBuilt, FolderNamed, QualOpened, QualLocked, Leaving, Leaving]

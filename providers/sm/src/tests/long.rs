@@ -445,7 +445,7 @@ fn help_is_given_while_both_are_at_it() {
         while !over.load(Ordering::SeqCst) || rounds < 20 {
             assert_eq!(b.completion().status, Status::Success);
             assert!(*std::hint::black_box(&space) == expected, "round {rounds}");
-            assert!(Instant::now() < until, "nobody helps");
+            assert!(Instant::now() < until, "no help came");
             rounds += 1;
             let helped = copies(active) > 0 && rounds > 20;
             over.store(helped, Ordering::SeqCst);

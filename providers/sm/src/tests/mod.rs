@@ -135,13 +135,13 @@ impl CqSink for IgnoreNotifications {
 /// A thread that sleeps until a completion queue notifies it.
 #[derive(Default)]
 struct Sleeper {
-    told: Mutex<bool>,
+    notified: Mutex<bool>,
     changed: Condvar,
 }
 
 impl CqSink for Sleeper {
     fn notify(&self) {
-        *self.told.lock() = true;
+        *self.notified.lock() = true;
         self.changed.notify_all();
     }
 }
@@ -162,11 +162,11 @@ impl Sleeper {
     /// Sleeps until notified.
     fn sleep(&self) {
         let until = Instant::now() + PATIENCE;
-        let mut told = self.told.lock();
-        while !*told {
-            assert!(!self.changed.wait_until(&mut told, until).timed_out(), "nobody woke the sleeper");
+        let mut notified = self.notified.lock();
+        while !*notified {
+            assert!(!self.changed.wait_until(&mut notified, until).timed_out(), "the sleeper was not woken");
         }
-        *told = false;
+        *notified = false;
     }
 }
 

@@ -307,11 +307,11 @@ fn the_other_process() {
     }
 }
 
-/// Runs until the process is told to end, with a limit.
+/// Runs until the process is ended, with a limit.
 pub(super) fn while_young(mut go_on: impl FnMut() -> bool) {
     let until = Instant::now() + 3 * PATIENCE;
     while go_on() {
-        assert!(Instant::now() < until, "nobody ends this process");
+        assert!(Instant::now() < until, "this process was not ended");
     }
 }
 

@@ -125,7 +125,7 @@ fn the_initiator_alone_moves_the_data_where_the_kernel_copies() {
     for op in [Op::Write(remote), Op::Read(remote)] {
         active.post_send(&wr(op, &[segment(&out_mr, &out)], 1)).unwrap();
         assert_eq!(a.completion().status, Status::Success);
-        assert_eq!((slot(&link.area, requests, 0), link.taken()), (0, 0), "the target was told something");
+        assert_eq!((slot(&link.area, requests, 0), link.taken()), (0, 0), "the target got a message");
     }
     assert!(target == out);
     without_cma(&active);
@@ -306,7 +306,7 @@ fn one_thread_reports_all_connections() {
         qp.connect(&ConnectSpec { address: &here(), qual, private_data: &[] }, conn(n)).unwrap();
         qp
     };
-    let _nobody = asks(1, 9);
+    let _unanswered = asks(1, 9);
     assert_eq!(sink.heard.next(conn(1)), SinkEvent::Other("rejected"));
     let (active, passive) = (asks(2, 7), ia.create_qp(&pd, spec()).unwrap());
     sink.heard.request().0.accept(&passive, &[], conn(3)).unwrap();
@@ -383,7 +383,7 @@ fn a_queue_pair_that_was_dropped_is_gone() {
     // The engine may just be at it.
     let until = Instant::now() + PATIENCE;
     while core.strong_count() + link.strong_count() > 0 {
-        assert!(Instant::now() < until, "somebody keeps it");
+        assert!(Instant::now() < until, "it is still referenced");
         std::thread::yield_now();
     }
 }
@@ -406,7 +406,7 @@ fn full_ring_is_back_pressure_up_to_queue_capacity() {
         send(n).unwrap();
     }
     assert_eq!(send(0), Err(Error::Exhausted(Resource::Memory)), "as many as the queue holds");
-    assert!(a.sink.is_silent() && b.sink.is_silent(), "nobody is disconnected for that");
+    assert!(a.sink.is_silent() && b.sink.is_silent(), "no connection ends for that");
     let into = vec![0u8; 8];
     let into_mr = b.register(&into);
     for n in &out {

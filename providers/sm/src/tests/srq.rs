@@ -18,7 +18,7 @@ impl Counter {
     fn reaches(&self, count: usize) {
         let until = Instant::now() + PATIENCE;
         while self.count() < count {
-            assert!(Instant::now() < until, "nobody was told");
+            assert!(Instant::now() < until, "no notification came");
             std::thread::yield_now();
         }
     }
@@ -79,7 +79,7 @@ fn send(qp: &Qp, segments: &[Segment], cookie: u64) {
 fn in_line(srq: &Srq, count: usize) {
     let until = Instant::now() + PATIENCE;
     while srq.0.waiting() != count {
-        assert!(Instant::now() < until, "nobody has seen the message");
+        assert!(Instant::now() < until, "the message was not taken");
         std::thread::yield_now();
     }
 }
@@ -174,25 +174,25 @@ fn waiter_is_woken_by_a_receive_for_a_waiting_message() {
     let place = Place::new("srq-sleep");
     let (a, b) = (place.open(), place.open());
     let (srq, sink) = (srq(&b, &Arc::default()), Arc::<Counter>::default());
-    let deaf: Arc<dyn CqSink> = sink.clone();
-    let cq = Arc::new(b.ia.create_cq(Arc::downgrade(&deaf)).unwrap());
+    let sink_ref: Arc<dyn CqSink> = sink.clone();
+    let cq = Arc::new(b.ia.create_cq(Arc::downgrade(&sink_ref)).unwrap());
     let passive = b.ia.create_qp(&b.pd, QpSpec { recv_cq: Some(cq.clone()), ..spec(&b, 10, Some(&srq)) }).unwrap();
     let active = connect(&a, &b, &passive, 10);
     for round in 0..50 {
         assert!(cq.arm(false).unwrap());
-        let told = sink.count();
+        let before = sink.count();
         (0..2).for_each(|n| send(&active, &[], n));
         if round % 2 == 0 {
             in_line(&srq, 1); // in other rounds the receive may come first
         }
         srq.post_recv(&[], 1).unwrap();
-        sink.reaches(told + 1);
+        sink.reaches(before + 1);
         let mut out = [Completion::default(); 4];
         assert_eq!((cq.ready(&mut out), out[0].token.cookie), (1, 1));
         srq.post_recv(&[], 2).unwrap();
         let until = Instant::now() + PATIENCE;
         while cq.ready(&mut out) == 0 {
-            assert!(Instant::now() < until, "nobody took the second, though nobody polls");
+            assert!(Instant::now() < until, "the second was not taken without a poller");
             std::thread::yield_now();
         }
     }
@@ -337,7 +337,7 @@ fn watermarks_of_a_queue_pair_with_own_receives() {
         assert!(Instant::now() < until, "the message came to nothing");
     }
     passive.post_recv(&[], token(3)).unwrap();
-    assert!(b.sink.is_silent(), "three again: not above, and the soft one was told");
+    assert!(b.sink.is_silent(), "three again: not above, and the soft one was reported");
     assert_eq!((b.cq.ready(&mut out), out[0].status), (1, OK));
     passive.post_recv(&[], token(4)).unwrap();
     assert_eq!(b.sink.next(conn(31)), SinkEvent::Other("broken"));

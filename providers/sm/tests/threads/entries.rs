@@ -181,6 +181,6 @@ pub(crate) fn crew<'env>(body: impl for<'scope> FnOnce(&mut Crew<'scope, 'env>))
     thread::scope(|scope| {
         let mut crew = Crew { scope, threads: Vec::new() };
         body(&mut crew);
-        crew.threads.into_iter().for_each(|thread| thread.join().expect("it has told why"));
+        crew.threads.into_iter().for_each(|thread| thread.join().expect("it has printed the reason"));
     });
 }

@@ -1,5 +1,5 @@
-//! Two IAs of one process over the loopback interface, with doubles for the queue pairs and the layer above: set-ups, who makes
-//! progress, deadlines, and the end.
+//! Two IAs of one process over the loopback interface, with fakes for the queue pairs and the object layer: connection setup,
+//! progress, deadlines, and shutdown.
 
 #[path = "backlog.rs"]
 mod backlog;
@@ -56,12 +56,12 @@ fn ipv6_is_as_good() {
 fn reject_and_missing_listener_give_different_events() {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
-    let nobody = client.connect(&server, 7, conn(1));
-    assert_eq!(client.event(), (conn(1), "rejected"), "nobody has the port");
-    nobody.ear.wait(|word| matches!(word, Word::Ended(_)).then_some(()));
+    let absent = client.connect(&server, 7, conn(1));
+    assert_eq!(client.event(), (conn(1), "rejected"), "the port is closed");
+    absent.ear.wait(|word| matches!(word, Word::Ended(_)).then_some(()));
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     client.connect(&server, 8, conn(2));
-    assert_eq!(client.event(), (conn(2), "rejected"), "nobody has the qualifier");
+    assert_eq!(client.event(), (conn(2), "rejected"), "the qualifier has no listener");
     client.connect(&server, 7, conn(3));
     server.request().answer(Reason::Refused);
     assert_eq!(client.event(), (conn(3), "peer rejected"));
@@ -159,7 +159,7 @@ fn withdrawn_request_is_reported_to_the_server_only() {
     let number = client.cm.connect(pair.clone(), &spec, conn(1), CAPS).unwrap();
     let request = server.request();
     client.cm.cancel(number);
-    // The word is on its way; an accept that was faster meets nobody, and is told so.
+    // The message is in flight; an accept that was faster finds no requester, and gets an event.
     request.accept_into(Arc::new(FakeSink::default()), b"", conn(2), CAPS).unwrap();
     assert_eq!(server.event(), (conn(2), "accept failed"));
     assert!(client.above.ear.has(|_| Some(())).is_none() && pair.ear.has(|_| Some(())).is_none());
@@ -181,12 +181,12 @@ fn an_accept_that_is_taken_back_is_a_rejection() {
         number
     };
     assert!(server.device.table.lookup(number).is_none());
-    let (news, _) = client.above.ear.wait(|word| match word {
-        Word::Event(_, news) => Some(*news),
+    let (event, _) = client.above.ear.wait(|word| match word {
+        Word::Event(_, event) => Some(*event),
         Word::Established(..) => Some("established"),
         _ => None,
     });
-    assert!(["peer rejected", "established"].contains(&news), "by whichever word came first");
+    assert!(["peer rejected", "established"].contains(&event), "whichever message came first");
 }
 
 #[test]
@@ -287,12 +287,12 @@ fn poll_during_placement_finds_complete_data() {
 fn deadline_is_met_after_polling_stops() {
     let ((client, ours), _server) = connected("");
     let next_turn = ours.opened.lock().unwrap().as_ref().unwrap().next_turn.clone();
-    for is_told in [true, false] {
+    for is_reported in [true, false] {
         client.progress.poll(true);
         *ours.deadline.lock().unwrap() = Some(now() + 5 * MILLIS);
         client.device.schedule(ours.number(), &next_turn, &ours.outlook());
         client.progress.poll(true);
-        if is_told {
+        if is_reported {
             client.progress.stop_polling();
         }
         ours.ear.wait(|word| (*word == Word::OnTime).then_some(()));
@@ -329,7 +329,7 @@ fn a_peer_that_is_gone_is_hinted_at() {
     theirs.opened.lock().unwrap().take();
     drop(server);
     for _ in 0..1000 {
-        ours.post(&client.device, b"anybody?");
+        ours.post(&client.device, b"is any?");
         ours.ear.wait(|word| matches!(word, Word::Turn(_)).then_some(()));
         if ours.ear.has(|word| (*word == Word::DeliveryError(DeliveryErrorKind::PortClosed)).then_some(())).is_some() {
             return;
@@ -342,7 +342,7 @@ fn a_peer_that_is_gone_is_hinted_at() {
 #[test]
 fn unmatched_packets_are_counted_and_dropped() {
     let ((client, ours), _server) = connected("");
-    let stranger = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let to = client.device.socket.local();
     for bytes in [
         &[][..],
@@ -353,7 +353,7 @@ fn unmatched_packets_are_counted_and_dropped() {
         Head::new(Kind::Accept, 0, ours.number() ^ 1, 7).as_bytes(),
         Head::new(Kind::Request, 0, 0, 0).as_bytes(),
     ] {
-        stranger.send_to(bytes, to).unwrap();
+        other.send_to(bytes, to).unwrap();
     }
     let mut left = LONG.as_millis();
     while client.device.unmatched() < 4 && left > 0 {
@@ -404,7 +404,7 @@ fn only_the_right_key_connects() {
         assert_eq!(client.event(), (conn(attempt), "unreachable"));
     }
     assert!(server.cm.unreadable() >= 2, "each is counted");
-    assert_eq!(asked(&here, &server, 0, 100), None, "nor is it told what the path carries");
+    assert_eq!(asked(&here, &server, 0, 100), None, "nor does it get the path MTU");
     let client = Ia::open(&here, &right);
     let ours = client.connect(&server, 7, conn(3));
     server.accept(conn(4));

@@ -1,4 +1,4 @@
-//! How connections end: what is flushed, what both sides hear, and what a peer may not do.
+//! Ends of connections: flushes, events of both sides, and invalid actions of a peer.
 
 use super::*;
 
@@ -61,7 +61,7 @@ fn a_drain_lets_requests_finish() {
     assert!(to.now() == from.bytes);
 }
 
-/// A consumer may end a connection that it heard of before it is open here.
+/// A consumer may disconnect after the ESTABLISHED event but before the queue pair is open.
 #[test]
 fn disconnect_while_opening_ends_both_sides() {
     for is_graceful in [true, false] {
@@ -188,10 +188,10 @@ fn dropped_queue_pair_leaves_no_state() {
     let held = Arc::downgrade(&qa.0);
     drop(qa);
     assert_eq!(b.sink.next(conn(2)), "disconnected");
-    // A pass that is under way just now may.
+    // A pass that is in progress may still do it.
     let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while held.strong_count() > 0 {
-        assert!(std::time::Instant::now() < until, "nobody holds it");
+        assert!(std::time::Instant::now() < until, "it is not referenced");
         std::thread::yield_now();
     }
     drop(qb);

@@ -11,7 +11,7 @@ use crate::device;
 use crate::engine::jobs::Job;
 use crate::engine::polling::POLL_LIFETIME;
 
-/// Nobody is notified.
+/// A sink that ignores notifications.
 struct Silent;
 
 impl CqSink for Silent {

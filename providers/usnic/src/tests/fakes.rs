@@ -28,7 +28,7 @@ use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 pub(super) const LONG: Duration = Duration::from_secs(20);
 pub(super) const CAPS: QpCaps = QpCaps { ord: 4, ird: 2, credits: 1 };
 
-/// What somebody has heard.
+/// An event recorded by a fake.
 #[derive(Debug, PartialEq)]
 pub(super) enum Word {
     Established(ConnId, Vec<u8>),
@@ -42,7 +42,7 @@ pub(super) enum Word {
     DeliveryError(DeliveryErrorKind),
 }
 
-/// What was heard, by which thread, and who waits for more.
+/// Recorded events with their threads, and a condition variable for waiters.
 #[derive(Default)]
 pub(super) struct Ear {
     pub(super) heard: Mutex<Vec<(Word, ThreadId)>>,
@@ -80,7 +80,7 @@ pub(super) fn take<T>(heard: &mut Vec<(Word, ThreadId)>, fits: &impl Fn(&Word) -
 }
 
 pub(super) fn event(word: &Word) -> Option<(ConnId, &'static str)> {
-    if let Word::Event(conn, news) = word { Some((*conn, *news)) } else { None }
+    if let Word::Event(conn, event) = word { Some((*conn, *event)) } else { None }
 }
 
 pub(super) fn established(word: &Word) -> Option<(ConnId, Vec<u8>)> {
@@ -130,7 +130,7 @@ impl CmSink<Usnic> for Above {
     fn many_recvs(&self, _: ObjectId) {}
 }
 
-/// A queue pair that sends what it is given, and tells what it is told.
+/// A queue pair that sends given packets, and records events.
 #[derive(Default)]
 pub(super) struct FakeSink {
     pub(super) ear: Ear,
@@ -150,7 +150,7 @@ impl FakeSink {
         self.ear.wait(|word| (*word == Word::Opened).then_some(()));
     }
 
-    /// Leaves a packet of its connection to whoever gives it a turn.
+    /// Queues a packet for the next pass over its connection.
     pub(super) fn post(&self, device: &Device, body: &[u8]) {
         let opened = self.opened.lock().unwrap();
         let opened = opened.as_ref().unwrap();
@@ -287,7 +287,7 @@ pub(super) fn conn(attempt: u32) -> ConnId {
     ConnId { attempt, ..ConnId::default() }
 }
 
-/// Two addresses that nobody else has.
+/// Two unused addresses.
 pub(super) fn addresses() -> (String, String) {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -303,8 +303,8 @@ pub(super) fn connected(params: &str) -> ((Ia, Arc<FakeSink>), (Ia, Arc<FakeSink
     let listening = server.cm.listen(7, ObjectId::default()).unwrap();
     let ours = client.connect(&server, 7, conn(1));
     let theirs = server.accept(conn(2));
-    let (told, _) = client.above.ear.wait(established);
-    assert_eq!(told, (conn(1), b"you may".to_vec()));
+    let (reported, _) = client.above.ear.wait(established);
+    assert_eq!(reported, (conn(1), b"you may".to_vec()));
     ours.is_open();
     // The first packet is the confirmation.
     ours.post(&client.device, b"first");

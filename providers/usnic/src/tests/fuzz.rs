@@ -1,5 +1,5 @@
-//! What holds for every input from the network: the fuzz targets of `test/fuzz` look for a counterexample, the tests here replay
-//! those known, and some thousand that come of them.
+//! Properties for every input from the network: the fuzz targets of `test/fuzz` search a counterexample, the tests here replay
+//! the known ones, and some thousand derived from them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::proto::wire::{
 };
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS, WINDOW};
 
-/// Where the memory of the peer under test begins, and its keys: to write, and only to read.
+/// Start of the memory of the peer under test, and its keys: one for writing, one read-only.
 const BASE: u64 = 0x7000_0000;
 const KEYS: [u32; 2] = [1, 2];
 /// Bytes of it.
@@ -44,8 +44,8 @@ fn address(last: u8) -> SocketAddr {
     ([10, 0, 0, last], 1000).into()
 }
 
-/// Any bytes as a packet, with and without a checksum that is right: nothing panics, what is read lies within the packet, and
-/// what answers is never more than three times as long.
+/// Any bytes as a packet, with and without a valid checksum: no panic, reads stay inside the packet, and an answer is at most
+/// three times as long.
 pub fn packet(bytes: &[u8]) {
     if let Some((head, body)) = wire::head(bytes) {
         for kind in [Kind::Fragment, Kind::Chunk, Kind::Piece, Kind::Ack] {
@@ -100,7 +100,7 @@ fn set_up(packet: &[u8]) {
     assert!(out.len() <= packet.len());
 }
 
-/// The memory of the peer under test, and what it was told.
+/// The memory of the peer under test, and its recorded events.
 struct Memory {
     bytes: Vec<u8>,
     /// Receives out of a shared queue that are left, and that were taken.
@@ -110,7 +110,7 @@ struct Memory {
     recvs_done: u32,
 }
 
-/// What is kept with a request or a receive: its room.
+/// The buffer of a request or a receive.
 struct Room(usize);
 
 impl Memory {
@@ -173,7 +173,7 @@ impl Host<Memory> for Memory {
     }
 }
 
-/// A peer, and the bytes that say what happens to it.
+/// A peer, and the bytes that control it.
 struct Peer<'a> {
     script: &'a [u8],
     now: Nanos,
@@ -183,8 +183,8 @@ struct Peer<'a> {
     packet: Vec<u8>,
 }
 
-/// Bytes as a script: packets of the other side, which knows connection and token and is a liar, posts, and time. Nothing panics,
-/// nothing is written outside of what was given, everything completes once, and nothing grows without bound.
+/// Bytes as a script: packets of a malicious peer that knows connection and token, posts, and time. No panic, no write outside
+/// registered memory, every post completes once, and memory use is bounded.
 pub fn peer(script: &[u8]) {
     live(script);
 }
@@ -296,7 +296,7 @@ impl Peer<'_> {
         self.receive(kind, u16::from(flags & 3), &body);
     }
 
-    /// What the other side says it has.
+    /// The acknowledgement that the other side claims.
     fn heard(&mut self) -> Ack {
         Ack {
             next: FIRST[0].wrapping_add_signed(i32::from(self.byte() as i8)).into(),

@@ -1,7 +1,7 @@
 //! The provider as dapl sees it: IAs in one process over the loopback interface, with a sink that records.
 //!
-//! Runs without libdat and without dapl's objects. Connections are agreed on by hand here: how they are set up is shown
-//! elsewhere. `sim` is the protocol alone, over a network that is only thought of.
+//! Runs without libdat and without dapl's objects. Connections are established without the setup protocol, which has its own
+//! tests. `sim` is the protocol alone, over a simulated network.
 
 mod ends;
 mod requirements;
@@ -22,7 +22,7 @@ use crate::proto::setup::{Agreed, Terms};
 use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 use crate::{ConnectionRequest, Cq, Mr, Qp, Usnic};
 
-/// How long a test waits for what must come.
+/// Time limit for an expected event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A sink that keeps everything.
@@ -79,10 +79,10 @@ struct Side {
     cq: Arc<Cq>,
 }
 
-/// Nobody to wake: these tests poll.
-struct Deaf;
+/// A sink that ignores notifications: these tests poll.
+struct NoSink;
 
-impl CqSink for Deaf {
+impl CqSink for NoSink {
     fn notify(&self) {}
 }
 
@@ -95,7 +95,7 @@ impl Side {
         let sink = Arc::new(Recorder::default());
         let params = format!("127.0.0.1 {params}");
         let ia = Usnic::open(&IaSpec { name: "usnic-test", params: &params, library: "" }, sink.clone()).unwrap();
-        let (pd, cq) = (ia.alloc_pd().unwrap(), ia.create_cq(Weak::<Deaf>::new()).unwrap());
+        let (pd, cq) = (ia.alloc_pd().unwrap(), ia.create_cq(Weak::<NoSink>::new()).unwrap());
         Side { ia, sink, pd, cq: Arc::new(cq) }
     }
 
@@ -129,7 +129,7 @@ impl Side {
         out[0]
     }
 
-    /// Nothing completes, however often one looks.
+    /// No completion comes, however often it polls.
     fn is_quiet(&self) -> bool {
         let mut out = [Completion::default()];
         (0..50).all(|_| self.cq.poll(&mut out) == 0)
@@ -160,7 +160,7 @@ impl Memory {
         Remote { key: self.mr.remote_key(), address: self.bytes.as_ptr() as u64 + offset as u64 }
     }
 
-    /// What is there now: others write it behind the compiler's back.
+    /// Current content, read volatile, since other threads write it.
     fn now(&self) -> Vec<u8> {
         // SAFETY: bytes of our own, read one by one.
         self.bytes.iter().map(|byte| unsafe { std::ptr::read_volatile(byte) }).collect()
@@ -187,7 +187,7 @@ fn conn(attempt: u32) -> ConnId {
     ConnId { ep: ObjectId::default(), attempt }
 }
 
-/// Connects two queue pairs, as if a set-up had agreed on it: `a` knows the connection as attempt 1, `b` as 2.
+/// Connects two queue pairs without the setup protocol: attempt 1 at `a`, 2 at `b`.
 fn connect(a: (&Side, &Qp), b: (&Side, &Qp)) {
     let number = |side: &Side| side.ia.adapter.device.table.reserve(device::now()).unwrap();
     let (na, nb) = (number(a.0), number(b.0));
@@ -199,7 +199,8 @@ fn open(side: (&Side, &Qp), other: (&Side, &Qp), ours: u32, theirs: u32, attempt
     assert!(open_after(side, other, ours, theirs, attempt, |_| {}), "it is connecting");
 }
 
-/// The same. `before` is what a consumer does that heard of the connection before it was open; whether it is then.
+/// As `connect`. `before` is an action of the consumer after the event but before the queue pair is open; returns whether it is
+/// open then.
 fn open_after(
     side: (&Side, &Qp),
     other: (&Side, &Qp),
@@ -216,7 +217,7 @@ fn open_after(
     outlook.inspect(|outlook| device.schedule(ours, &next_turn, outlook)).is_some()
 }
 
-/// What a connection opens with that is agreed on.
+/// The agreed parameters of a connection.
 fn agreed(
     (side, qp): (&Side, &Qp),
     (other, other_qp): (&Side, &Qp),

@@ -1,4 +1,4 @@
-//! What the design asks for and no other test shows: `docs/spec/requirements-usnic.md` names each box with its test.
+//! Requirements that no other test covers: `docs/spec/requirements-usnic.md` names each requirement with its test.
 
 use std::process::Command;
 
@@ -16,7 +16,7 @@ fn a_small_post_into_a_quiet_connection_leaves_in_the_posting_thread() {
     let (a, qa, b, _qb) = two();
     let from = a.registered(pattern(64, 1), Access::default());
     let to = b.registered(vec![0; 64], ALL);
-    // Nobody else makes progress here.
+    // No other thread makes progress while the lock is held.
     let passes = a.ia.adapter.progress.pass.lock();
     qa.post_send(&wr(Op::Write(to.remote(0)), &[from.segment(0, 8)], 0)).unwrap();
     assert_eq!(sent(&qa), 1);
@@ -44,7 +44,7 @@ fn engines() -> usize {
 #[test]
 fn no_thread_runs_before_open_or_after_close() {
     if std::env::var_os(ALONE).is_none() {
-        // Other tests have engines of their own: it is seen in a process of its own.
+        // Other tests have engine threads, so this runs in a process of its own.
         let name = concat!(module_path!(), "::no_thread_runs_before_open_or_after_close");
         let name = name.split_once("::").expect("a module of this package").1;
         let alone = std::env::current_exe().unwrap();

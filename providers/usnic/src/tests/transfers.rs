@@ -1,4 +1,4 @@
-//! What is posted arrives, whole and in order, and completes once.
+//! Posted transfers arrive, whole and in order, and complete once.
 
 use super::*;
 

@@ -54,7 +54,7 @@ fn a_listener_that_dies_with_a_request_has_rejected_it() {
     let mut acceptor = Acceptor::new(Arc::new(Setup::new(Config::default(), None)), 0, &mut dice);
     acceptor.receive(0, &packet[..length], from, true, &mut dice, &mut out);
     data.send_to(&out, from).unwrap();
-    // It listens no more, but lives.
+    // It does not listen any more, but is alive.
     drop(well_known);
     let (again, requester) = data.recv_from(&mut packet).unwrap();
     assert_eq!((again, requester), (length, from));
@@ -70,7 +70,7 @@ fn a_request_outlives_the_listener_that_had_it() {
     client.connect(&server, 7, conn(1));
     let request = server.request();
     drop(listening);
-    // So long that it is asked for again, more than once.
+    // Long enough for more than one retransmission of the request.
     std::thread::sleep(Duration::from_millis(400));
     request.accept_into(Arc::new(FakeSink::default()), b"you may", conn(2), CAPS).unwrap();
     assert_eq!(client.above.ear.wait(established).0, (conn(1), b"you may".to_vec()));
@@ -129,7 +129,7 @@ fn a_listener_needs_no_directory_of_its_user() {
     }
 }
 
-/// A process that is stopped: a socket of the same port that nobody reads.
+/// A stopped process: a socket of the same port that is not read.
 #[test]
 fn a_process_that_shares_the_port_and_is_stopped_keeps_no_request() {
     let (here, there) = addresses();

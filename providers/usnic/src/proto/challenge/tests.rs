@@ -1,4 +1,4 @@
-//! Peers that move, silent peers, and packets from hosts that are not the peer.
+//! Peers that change their address, peers that do not answer, and packets from other hosts.
 
 use super::*;
 use crate::proto::rtt::Timing;

@@ -1,10 +1,10 @@
-//! A path that carries so much, and what is found of it.
+//! Discovery of the MTU of a path.
 
 use super::*;
 
 const V4: usize = HEADERS_V4;
 
-/// What happens to what is sent on a path that carries this size.
+/// A path that carries this size.
 struct Net {
     carries: usize,
     /// Part of packets that vanish besides, and what decides.
@@ -136,7 +136,7 @@ fn size_refused_by_the_host_is_the_limit() {
     path.limit(SECONDS, 1400);
     assert_eq!(path.mtu(), 1400, "and lowers what was proved");
     path.limit(SECONDS, 0);
-    assert_eq!(path.mtu(), payload(LEAST, V4), "nobody makes it useless");
+    assert_eq!(path.mtu(), payload(LEAST, V4), "no process makes it useless");
     net.until(&mut path, 700 * SECONDS);
     assert_eq!(path.mtu(), payload(9000, V4));
 }

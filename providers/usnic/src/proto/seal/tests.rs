@@ -33,7 +33,7 @@ fn sealed(seal: &mut Seal, body: &[u8]) -> Vec<u8> {
 #[test]
 fn a_packet_comes_through_both_ways_and_is_not_readable_between() {
     let (mut client, mut server) = pair();
-    for body in [&b""[..], b"what nobody is to read"] {
+    for body in [&b""[..], b"what no process is to read"] {
         let mut there = sealed(&mut client, body);
         assert_eq!(there.len(), packet(body).len() + OVERHEAD);
         assert!(body.is_empty() || !there.windows(body.len()).any(|part| part == body));

@@ -1,6 +1,7 @@
-//! A connection that stands, as its process drives it; and what its packets say is watched.
+//! An established connection, driven as its process does, with checks of its packets.
 //!
-//! What leaves is compared with what came: nothing is acknowledged that has not, and no more is under way than may be.
+//! Outgoing packets are compared with incoming ones: nothing is acknowledged that was not received, and no more is in flight
+//! than permitted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -29,12 +30,12 @@ pub(super) struct Line {
     more: BTreeSet<u32>,
     /// Bytes that are here of those that come in pieces.
     pieces: BTreeMap<u32, Vec<bool>>,
-    /// The peer has acknowledged so many.
+    /// Bytes acknowledged by the peer.
     acked: u32,
     loose: bool,
 }
 
-/// What a side wants.
+/// Configuration of a side.
 pub(super) fn config(plan: &SidePlan, window_kib: u16) -> Config {
     Config {
         max_requests: plan.max_requests,
@@ -181,7 +182,7 @@ impl Line {
         self.seal.as_mut().is_none_or(|seal| seal.close(&mut bytes, 0)).then_some(bytes)
     }
 
-    /// What a packet says that leaves is true.
+    /// Checks an outgoing packet.
     fn note_leaving(&self, bytes: &[u8]) {
         let Some((head, body)) = wire::head(bytes).filter(|_| !self.loose) else { return };
         assert_eq!((head.conn.get(), head.token.get()), (self.terms.peer_conn, self.terms.peer_token));
@@ -211,7 +212,7 @@ impl Line {
         assert!(next <= self.all_before, "{next} is acknowledged, and {} came", self.all_before);
     }
 
-    /// When it is to be looked at.
+    /// Time of its next action.
     pub(super) fn deadline(&self) -> Option<Nanos> {
         self.conn.deadline()
     }

@@ -1,4 +1,4 @@
-//! One connection of a scenario as the run knows it: how far its two sides are, and what was posted.
+//! One connection of a scenario: the states of its two sides, and their posts.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,13 +13,13 @@ use crate::proto::setup::Offer;
 use crate::proto::setup::accept::RequestId;
 use crate::proto::{Nanos, SECONDS};
 
-/// How far a side of a connection is.
+/// State of a side of a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Fate {
     Before,
     /// The client asks, or the server has accepted.
     Trying,
-    Stands(u32),
+    Established(u32),
     /// The connection is over.
     Ended,
     /// It never stood.
@@ -83,11 +83,11 @@ impl Link {
     }
 
     pub(super) fn fails(&mut self, side: usize, why: &'static str) {
-        assert_eq!(self.fate[side], Fate::Trying, "{why}: told twice");
+        assert_eq!(self.fate[side], Fate::Trying, "{why}: reported twice");
         self.fate[side] = Fate::Failed(why);
     }
 
-    /// So many receives are due, of at most so many at first.
+    /// Number of receives to post now, of at most `most` outstanding.
     pub(super) fn due_recvs(&self, side: usize, most: usize, now: Nanos) -> usize {
         self.recvs[side].iter().take(most).take_while(|(at, _)| *at <= now).count()
     }
@@ -99,7 +99,7 @@ impl Link {
         line.conn.post_recv(now, landing, u64::from(length), &mut line.hand);
     }
 
-    pub(super) fn wishes(&self, plan: &LinkPlan, side: usize, _now: Nanos) -> Offer {
+    pub(super) fn wanted(&self, plan: &LinkPlan, side: usize, _now: Nanos) -> Offer {
         let mine = &plan.sides[side];
         // Those that are there from the beginning.
         let credits = if mine.shared { 0 } else { self.due_recvs(side, mine.max_recvs as usize, 0) as u32 };
@@ -127,7 +127,7 @@ impl Link {
         })
     }
 
-    /// When its consumers do something.
+    /// Time of its consumers' next action.
     pub(super) fn deadline(&self, scenario: &Scenario, at: usize, now: Nanos) -> Option<Nanos> {
         let plan = &scenario.links[at];
         let mut times = vec![plan.start, scenario.calm(), scenario.calm() + 20 * SECONDS];

@@ -1,12 +1,12 @@
-//! The whole protocol in one thread: processes that set up connections and use them, over a network as bad as a seed says, in
+//! The whole protocol in one thread: processes that set up connections and use them, over a bad network derived from a seed, in
 //! virtual time.
 //!
-//! A seed makes a scenario (`scenario`), a run plays it (`run`, over `peer`, `line` and `network`), the consumers' oracle judges
-//! whatever happens (`oracle`), and at the end all of it (`verdict`). One that fails is made smaller as long as it fails
-//! (`shrink`). The same seed is the same run.
+//! A seed makes a scenario (`scenario`), a run executes it (`run`, over `peer`, `line` and `network`), an oracle checks what
+//! consumers observe (`oracle`), and the final state is checked at the end (`verdict`). A failing scenario is reduced as long
+//! as it fails (`shrink`). The same seed gives the same run.
 //!
-//! `DAPL_SIM_SEED=n` runs one seed; `DAPL_SIM_RUNS=n` so many, from `DAPL_SIM_FIRST` on; `DAPL_SIM_TOLD=1` tells of packets;
-//! `DAPL_SIM_ALL=1` goes on after a failure, and tells of all in short.
+//! `DAPL_SIM_SEED=n` runs one seed; `DAPL_SIM_RUNS=n` that many, starting at `DAPL_SIM_FIRST`; `DAPL_SIM_TRACE=1` prints
+//! packets; `DAPL_SIM_ALL=1` continues after a failure, and prints a summary.
 
 mod line;
 mod link;

@@ -10,7 +10,7 @@ use crate::proto::Nanos;
 /// Packets of one way that may come again.
 const REMEMBERED: usize = 64;
 
-/// A datagram under way.
+/// A datagram in flight.
 #[derive(Clone, Debug)]
 pub(super) struct Datagram {
     pub(super) from: SocketAddr,
@@ -27,8 +27,8 @@ pub(super) struct Network {
     wire: BTreeMap<(Nanos, u64), Datagram>,
     count: u64,
     old: BTreeMap<(usize, usize), VecDeque<Datagram>>,
-    /// What was carried and what came of it is told.
-    pub(super) told: bool,
+    /// Prints each packet and its fate.
+    pub(super) traced: bool,
 }
 
 /// Which peer an address belongs to, now or before: the third byte of it.
@@ -48,7 +48,7 @@ impl Network {
             wire: BTreeMap::new(),
             count: 0,
             old: BTreeMap::new(),
-            told: false,
+            traced: false,
         }
     }
 
@@ -120,13 +120,13 @@ impl Network {
     }
 
     fn tell(&self, now: Nanos, datagram: &Datagram, what: &str) {
-        if self.told {
+        if self.traced {
             let (from, to) = (peer_of(datagram.from), peer_of(datagram.to));
             println!("{now:>12} {from} -> {to} {} {what}", super::reports::packet(&datagram.bytes));
         }
     }
 
-    /// When the next one arrives.
+    /// Time of the next arrival.
     pub(super) fn next(&self) -> Option<Nanos> {
         self.wire.keys().next().map(|(at, _)| *at)
     }

@@ -1,7 +1,7 @@
-//! What both consumers of a connection know of it: what was posted, what has completed, and what memory holds.
+//! The view of both consumers of a connection: posts, completions, and memory contents.
 //!
-//! This is the check: every call of a connection on its host comes here and is compared with what DAT promises. Messages are
-//! pieces of one table of random bytes, so that each byte is known before it comes.
+//! This is the check: every call from a connection to its host arrives here and is compared with what DAT promises. Messages
+//! are slices of one table of random bytes, so that each byte is known in advance.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -16,10 +16,10 @@ use crate::proto::conn::{Driver, Host, Work};
 use crate::proto::wire::Refusal;
 
 const TABLE: usize = 1 << 20;
-/// The key of what may only be read, and one that nobody has.
+/// The key of read-only memory, and an unknown one.
 const SOURCE: u32 = 0x5EED;
 const NOBODYS: u32 = 0xBAD;
-/// Where an area begins, from the address that its number gives.
+/// Offset of an area from the address that its number gives.
 const BEGIN: u64 = 0x40;
 
 fn table() -> &'static [u8] {
@@ -43,7 +43,7 @@ pub(super) struct Entry {
     fence: bool,
     solicited: bool,
     pattern: u32,
-    /// Where a read's data go, of this side; where a write's go, of the other.
+    /// Destination area: of this side for a read, of the other for a write.
     area: usize,
     /// A bind is put off so often.
     puts_off: u32,
@@ -61,7 +61,7 @@ struct Area {
     done: bool,
 }
 
-/// What a connection keeps with a request. It cannot be copied: who has given it back has it no more.
+/// Data that a connection keeps with a request. Not copyable: returning it moves it.
 #[derive(Debug)]
 pub(super) struct Asked {
     index: usize,
@@ -78,7 +78,7 @@ pub(super) struct Landing {
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     there: VecDeque<u32>,
-    /// Somebody is to be told that there are more.
+    /// The peer has to be notified of more receives.
     pub(super) fresh: bool,
 }
 
@@ -105,7 +105,7 @@ pub(super) struct Side {
     pub(super) failed_recvs: Vec<Status>,
     /// Messages of the other side that are here.
     pub(super) got: usize,
-    /// So many of the other side's requests were looked at.
+    /// Number of the other side's requests that were checked.
     verified: usize,
     areas: Vec<Area>,
     pub(super) events: Vec<ConnectionEvent>,
@@ -117,7 +117,7 @@ pub(super) struct Side {
 #[derive(Debug)]
 pub(super) struct Oracle {
     pub(super) sides: [Side; 2],
-    /// What came may be garbled: contents are not judged.
+    /// Packets may be corrupted: contents are not checked.
     pub(super) loose: bool,
     dice: TestRandom,
 }
@@ -188,7 +188,7 @@ impl Oracle {
         (work, length, Asked { index })
     }
 
-    /// Where the payload of a request is. `None`: nowhere.
+    /// The payload of a request; `None` if it has none.
     pub(super) fn source(&self, side: usize, asked: &Asked, offset: u32, length: u32) -> Option<&[u8]> {
         let entry = &self.sides[side].entries[asked.index];
         assert!(entry.status.is_none(), "a request that is complete is sent");
@@ -196,7 +196,7 @@ impl Oracle {
         (entry.what != What::BadSource).then(|| bytes(entry.pattern, offset as usize, length as usize))
     }
 
-    /// What the peer reads.
+    /// Data for a read by the peer.
     pub(super) fn remote(&self, side: usize, key: u32, address: u64, length: u32) -> Option<&[u8]> {
         if key == SOURCE {
             let start = address.checked_sub(BEGIN)?;
@@ -371,7 +371,7 @@ impl Host<Hand> for Hand {
         let entry = &mut side.entries[request.index];
         assert!(entry.status.is_none());
         entry.status = Some(status);
-        // What was taken back is flushed before the one that the peer has refused.
+        // A withdrawn request is flushed before the one that the peer has refused.
         let is_first = matches!(status, Status::Success) && !side.has_failed;
         let fits = is_first || status == Status::Flushed || !std::mem::replace(&mut side.has_culprit, true);
         assert!((fits && (status != Status::Success || is_first)) || loose, "{status:?} after one that failed");

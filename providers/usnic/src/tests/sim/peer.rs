@@ -24,19 +24,19 @@ use crate::proto::setup::{Agreed, Config, Offer, Setup};
 use crate::proto::wire::{self, Kind};
 use crate::proto::{Nanos, SECONDS};
 
-/// Where requests go.
+/// Port for connection setup.
 const WELL_KNOWN: u16 = 17471;
 
-/// What a process tells of its set-ups.
+/// Event of a connection setup.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum SetupEvent {
     /// A request, for the connection of this number in the scenario.
     Asked(usize, RequestId),
-    /// Ours or the peer's stands; this packet came with it.
-    Stands(usize, u32, Box<Agreed>, Option<Datagram>),
-    /// Ours came to nothing.
+    /// Established, as requester or acceptor; this packet came with it.
+    Established(usize, u32, Box<Agreed>, Option<Datagram>),
+    /// Failed as requester.
     Failed(usize, &'static str),
-    /// Theirs did, after it was accepted.
+    /// Failed as acceptor, after the accept.
     Left(usize),
 }
 
@@ -51,8 +51,8 @@ pub(super) struct Peer {
     accepted: BTreeMap<u32, (RequestId, usize, Agreed)>,
     pub(super) lines: BTreeMap<u32, Line>,
     pub(super) pool: Rc<RefCell<Pool>>,
-    pub(super) told: Vec<Told>,
-    /// What is to leave.
+    pub(super) events: Vec<SetupEvent>,
+    /// Datagrams to send.
     pub(super) out: Vec<(SocketAddr, Vec<u8>)>,
 }
 
@@ -78,22 +78,22 @@ impl Peer {
             accepted: BTreeMap::new(),
             lines: BTreeMap::new(),
             pool: Rc::default(),
-            told: Vec::new(),
+            events: Vec::new(),
             out: Vec::new(),
         }
     }
 
-    fn offer(&mut self, number: u32, wishes: &Offer) -> Offer {
+    fn offer(&mut self, number: u32, wanted: &Offer) -> Offer {
         let Offer { conn, token, first_psn, random, .. } = Offer::new(number, &mut self.dice);
-        let first_psn = if wishes.first_psn.0 == 0 { first_psn } else { wishes.first_psn };
+        let first_psn = if wanted.first_psn.0 == 0 { first_psn } else { wanted.first_psn };
         let (window_kib, mtu) = (self.plan.window_kib, self.plan.mtu);
-        Offer { conn, token, first_psn, random, window_kib, mtu, ..*wishes }
+        Offer { conn, token, first_psn, random, window_kib, mtu, ..*wanted }
     }
 
     /// The consumer asks for connection `link`.
-    pub(super) fn connect(&mut self, now: Nanos, link: usize, server: usize, wishes: &Offer) {
+    pub(super) fn connect(&mut self, now: Nanos, link: usize, server: usize, wanted: &Offer) {
         let number = self.ids.take(now).expect("a number");
-        let ours = self.offer(number, wishes);
+        let ours = self.offer(number, wanted);
         let private = [link as u8; 16];
         let server = address(server, WELL_KNOWN);
         let connector = Connector::new(self.setup.clone(), server, link as u64, ours, &private, now);
@@ -115,13 +115,13 @@ impl Peer {
     }
 
     /// The consumer answers.
-    pub(super) fn answer(&mut self, now: Nanos, link: usize, id: RequestId, wishes: Option<&Offer>) -> bool {
-        let Some(wishes) = wishes else {
+    pub(super) fn answer(&mut self, now: Nanos, link: usize, id: RequestId, wanted: Option<&Offer>) -> bool {
+        let Some(wanted) = wanted else {
             self.acceptor.reject(now, id, Reason::Refused, &mut self.dice);
             return false;
         };
         let number = self.ids.take(now).expect("a number");
-        let ours = self.offer(number, wishes);
+        let ours = self.offer(number, wanted);
         match self.acceptor.accept(now, id, &ours, &[link as u8; 3], &mut self.dice) {
             Some(agreed) => {
                 self.accepted.insert(number, (id, link, agreed));
@@ -146,7 +146,7 @@ impl Peer {
         }
     }
 
-    /// A datagram for this address of ours.
+    /// Receives a datagram.
     pub(super) fn receive(&mut self, now: Nanos, mut datagram: Datagram) {
         if datagram.to.port() == WELL_KNOWN {
             return self.requested(now, &datagram);
@@ -175,21 +175,23 @@ impl Peer {
     }
 
     fn opened(&mut self, now: Nanos, number: u32, link: usize, outcome: Option<Outcome>) {
-        let told = match outcome {
+        let event = match outcome {
             None => return,
             Some(Outcome::Established { agreed, private_data }) => {
                 assert_eq!(private_data, [link as u8; 3]);
-                Told::Stands(link, number, Box::new(agreed), None)
+                SetupEvent::Established(link, number, Box::new(agreed), None)
             }
-            Some(Outcome::Ended(ConnectionEvent::PeerRejected, _)) => Told::Failed(link, "rejected by the consumer"),
-            Some(Outcome::Ended(ConnectionEvent::Unreachable, _)) => Told::Failed(link, "unreachable"),
+            Some(Outcome::Ended(ConnectionEvent::PeerRejected, _)) => {
+                SetupEvent::Failed(link, "rejected by the consumer")
+            }
+            Some(Outcome::Ended(ConnectionEvent::Unreachable, _)) => SetupEvent::Failed(link, "unreachable"),
             Some(other) => panic!("no side does this: {other:?}"),
         };
         self.connectors.remove(&number);
-        if matches!(told, Told::Failed(..)) {
+        if matches!(event, SetupEvent::Failed(..)) {
             self.ids.free(number, now);
         }
-        self.told.push(told);
+        self.events.push(event);
     }
 
     fn requested(&mut self, now: Nanos, datagram: &Datagram) {
@@ -205,7 +207,7 @@ impl Peer {
                 let request = self.acceptor.request(id).expect("it is asked");
                 let link = request.qual as usize;
                 assert_eq!((request.from, request.private_data), (datagram.from, &[link as u8; 16][..]));
-                self.told.push(Told::Asked(link, id));
+                self.events.push(SetupEvent::Asked(link, id));
             }
             Step::Withdrawn(id) => self.left(now, id),
         }
@@ -219,7 +221,7 @@ impl Peer {
             self.ids.free(number, now);
             // It may have asked from two places.
             if !self.accepted.values().any(|(_, of, _)| *of == link) {
-                self.told.push(Told::Left(link));
+                self.events.push(SetupEvent::Left(link));
             }
         }
     }
@@ -238,11 +240,11 @@ impl Peer {
             && let Some((_, link, agreed)) = self.accepted.remove(&number)
         {
             self.take_back(now, link);
-            self.told.push(Told::Stands(link, number, Box::new(agreed), Some(datagram)));
+            self.events.push(SetupEvent::Established(link, number, Box::new(agreed), Some(datagram)));
         }
     }
 
-    /// What the time brings, and what is to be said.
+    /// Executes what is due.
     pub(super) fn on_time(&mut self, now: Nanos) {
         for number in self.connectors.keys().copied().collect::<Vec<_>>() {
             let Some((connector, link)) = self.connectors.get_mut(&number) else { continue };
@@ -287,7 +289,7 @@ impl Peer {
         }
     }
 
-    /// When it is to be looked at.
+    /// Time of its next action.
     pub(super) fn deadline(&self) -> Option<Nanos> {
         let connectors = self.connectors.values().filter_map(|(connector, _)| connector.deadline());
         let lines = self.lines.values().filter_map(Line::deadline);

@@ -1,4 +1,4 @@
-//! Packets in words, for who looks at a run.
+//! Packets in words, for reading a run.
 
 use crate::proto::wire::{self, Kind};
 

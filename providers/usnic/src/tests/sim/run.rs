@@ -4,7 +4,7 @@ use super::line::{self, Line};
 use super::link::{Fate, Link};
 use super::network::{Datagram, Network, peer_of};
 use super::oracle::Hand;
-use super::peer::{Peer, Told, address};
+use super::peer::{Peer, SetupEvent, address};
 use super::scenario::{Deed, Finish, Scenario, What};
 use crate::proto::conn::Post;
 use crate::proto::setup::Agreed;
@@ -12,7 +12,7 @@ use crate::proto::{MICROS, Nanos, SECONDS};
 
 /// Once nothing bad happens any more, everything has come to an end within this; twice: what is there, and its ends.
 const PATIENCE: Nanos = 60 * SECONDS;
-/// So many things happen at most, in all and at a time.
+/// Maximum number of steps, in all and at one time.
 const MOST: u32 = 400_000;
 const AT_ONCE: u32 = 2_000;
 
@@ -29,9 +29,9 @@ pub(super) struct Run<'a> {
 }
 
 /// Runs it, and panics if anything is not as it must be.
-pub(super) fn run(scenario: &Scenario, told: bool) {
+pub(super) fn run(scenario: &Scenario, traced: bool) {
     let mut run = Run::new(scenario);
-    run.network.told = told;
+    run.network.traced = traced;
     let limit = scenario.calm() + 2 * PATIENCE;
     let (mut steps, mut at_once) = (0, 0);
     while !run.is_over() {
@@ -80,7 +80,7 @@ impl<'a> Run<'a> {
         self.now = next.max(self.now);
     }
 
-    /// What has completed.
+    /// Number of completions.
     fn done(&self) -> u64 {
         let sides =
             |link: &Link| link.oracle.borrow().sides.iter().map(|it| it.done as u64 + it.done_recvs).sum::<u64>();
@@ -114,17 +114,17 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What a process tells.
+    /// Handles events of a process.
     fn hear(&mut self, at: usize) {
-        for told in std::mem::take(&mut self.peers[at].told) {
-            match told {
-                Told::Asked(link, id) => {
+        for event in std::mem::take(&mut self.peers[at].events) {
+            match event {
+                SetupEvent::Asked(link, id) => {
                     let due = self.now + self.scenario.links[link].think;
                     self.links[link].thinking.push((due, id));
                 }
-                Told::Failed(link, why) => self.links[link].fails(0, why),
-                Told::Left(link) => self.links[link].fails(1, "left"),
-                Told::Stands(link, number, agreed, early) => self.stands(link, number, *agreed, early),
+                SetupEvent::Failed(link, why) => self.links[link].fails(0, why),
+                SetupEvent::Left(link) => self.links[link].fails(1, "left"),
+                SetupEvent::Established(link, number, agreed, early) => self.stands(link, number, *agreed, early),
             }
         }
     }
@@ -133,7 +133,7 @@ impl<'a> Run<'a> {
         let side = usize::from(!agreed.terms.active);
         let link = &mut self.links[at];
         assert_eq!(link.fate[side], Fate::Trying, "it stands twice");
-        link.fate[side] = Fate::Stands(number);
+        link.fate[side] = Fate::Established(number);
         let plan = &self.scenario.links[at];
         let peer = &mut self.peers[plan.ends[side]];
         let mine = &plan.sides[side];
@@ -151,7 +151,7 @@ impl<'a> Run<'a> {
         peer.lines.insert(number, line);
     }
 
-    /// What is done by plan.
+    /// Executes planned actions.
     fn act(&mut self) {
         while let Some(act) = self.scenario.acts.get(self.acts_done).filter(|act| act.at <= self.now) {
             self.acts_done += 1;
@@ -192,7 +192,7 @@ impl<'a> Run<'a> {
     fn end(&mut self, at: usize, side: usize, abort: bool) {
         let plan = &self.scenario.links[at];
         let link = &mut self.links[at];
-        let Fate::Stands(number) = link.fate[side] else { return };
+        let Fate::Established(number) = link.fate[side] else { return };
         let Some(line) = self.peers[plan.ends[side]].lines.get_mut(&number) else { return };
         if line.conn.is_closed() {
             return;
@@ -207,14 +207,14 @@ impl<'a> Run<'a> {
         line.look();
     }
 
-    /// What the consumers of a connection do.
+    /// Actions of the consumers of a connection.
     fn look_at(&mut self, at: usize) {
         let plan = &self.scenario.links[at];
         if !self.links[at].started && self.now >= plan.start {
             self.links[at].started = true;
             self.links[at].fate[0] = Fate::Trying;
-            let wishes = self.links[at].wishes(plan, 0, self.now);
-            self.peers[plan.ends[0]].connect(self.now, at, plan.ends[1], &wishes);
+            let wanted = self.links[at].wanted(plan, 0, self.now);
+            self.peers[plan.ends[0]].connect(self.now, at, plan.ends[1], &wanted);
         }
         if plan.withdraw.is_some_and(|when| when <= self.now)
             && self.links[at].fate[0] == Fate::Trying
@@ -246,10 +246,10 @@ impl<'a> Run<'a> {
                 }
                 continue;
             }
-            // A client that moves asks from both places, and an old packet may come late: who has which accept shows when
-            // one of them is confirmed.
-            let wishes = link.wishes(plan, 1, self.now);
-            let is_there = server.answer(self.now, at, id, Some(&wishes));
+            // A client that moves sends requests from both addresses, and an old packet may come late: the confirmation decides
+            // which accept counts.
+            let wanted = link.wanted(plan, 1, self.now);
+            let is_there = server.answer(self.now, at, id, Some(&wanted));
             if is_there {
                 link.fate[1] = Fate::Trying;
             } else if link.fate[1] != Fate::Trying {
@@ -270,7 +270,7 @@ impl<'a> Run<'a> {
             peer.pool.borrow_mut().put(longest);
             link.recvs_posted[side] += 1;
         }
-        let Fate::Stands(number) = link.fate[side] else { return };
+        let Fate::Established(number) = link.fate[side] else { return };
         let Some(line) = peer.lines.get_mut(&number) else {
             link.fate[side] = Fate::Ended;
             return;
@@ -293,7 +293,7 @@ impl<'a> Run<'a> {
 
     fn look_at_end(&mut self, at: usize) {
         let plan = &self.scenario.links[at];
-        let both = |link: &Link| link.fate.iter().all(|fate| matches!(fate, Fate::Stands(_)));
+        let both = |link: &Link| link.fate.iter().all(|fate| matches!(fate, Fate::Established(_)));
         if self.links[at].finished || !both(&self.links[at]) {
             return;
         }
@@ -321,11 +321,11 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// When all is complete, each side has taken what the other has sent, once.
+    /// When all is complete, each side has received what the other has sent, once.
     fn counters_fit(&self, at: usize) {
         let plan = &self.scenario.links[at];
         let counters = [0, 1].map(|side| {
-            let Fate::Stands(number) = self.links[at].fate[side] else { panic!("it stands") };
+            let Fate::Established(number) = self.links[at].fate[side] else { panic!("it stands") };
             self.peers[plan.ends[side]].lines[&number].conn.counters()
         });
         let oracle = self.links[at].oracle.borrow();

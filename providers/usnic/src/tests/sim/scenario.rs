@@ -1,6 +1,6 @@
-//! What happens in a run: who talks to whom, what is posted when, and what the network does to it.
+//! A scenario: connections between peers, times of posts, and impairments of the network.
 //!
-//! Plain data that a seed makes, so that a part of it can be left out and the rest run again.
+//! Plain data derived from a seed, so that parts can be removed and the rest run again.
 
 use super::random::TestRandom;
 use crate::proto::congestion::Algorithm;
@@ -35,7 +35,7 @@ pub(super) struct PeerPlan {
 pub(super) struct LinkPlan {
     pub(super) ends: [usize; 2],
     pub(super) start: Nanos,
-    /// The server's consumer thinks for so long, and what it comes to.
+    /// Time until the server's consumer answers, and its answer.
     pub(super) think: Nanos,
     pub(super) accepts: bool,
     /// The client's consumer waits no longer.
@@ -101,7 +101,7 @@ impl What {
     }
 }
 
-/// How the connection is ended, when all is done.
+/// How the connection ends when all is done.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Finish {
     Drain(usize),
@@ -111,7 +111,7 @@ pub(super) enum Finish {
     DrainAndAbort,
 }
 
-/// What the network does for a time, from one peer to another. In parts of a thousand packets.
+/// An impairment for a time, from one peer to another. In parts of a thousand packets.
 #[derive(Clone, Debug)]
 pub(super) struct Fault {
     pub(super) way: (usize, usize),
@@ -124,7 +124,7 @@ pub(super) struct Fault {
 pub(super) enum Ill {
     Drop(u64),
     FakeSink(u64),
-    /// So many are late, by up to so long.
+    /// This many are late, by up to this time.
     Late(u64, Nanos),
     /// All are.
     Slow(Nanos),
@@ -132,11 +132,11 @@ pub(super) enum Ill {
     /// Larger ones vanish, for good.
     Cut(usize),
     Outage,
-    /// With so many packets, an old one comes again.
+    /// With this many packets, an old one comes again.
     Stale(u64),
 }
 
-/// What somebody does at a time.
+/// An action at a time.
 #[derive(Clone, Debug)]
 pub(super) struct Act {
     pub(super) at: Nanos,
@@ -153,7 +153,7 @@ pub(super) enum Deed {
     Abort(usize, usize),
 }
 
-/// So long an outage ends connections.
+/// An outage of this length ends connections.
 pub(super) const LONG: Nanos = 4 * SECONDS;
 
 impl Scenario {
@@ -180,8 +180,8 @@ impl Scenario {
         self.faults.iter().any(|fault| (fault.way == (a, b) || fault.way == (b, a)) && is_it(&fault.kind))
     }
 
-    /// Its network is gone for so long that the peers give up. So it is for a server that moves before its client has heard
-    /// of anything but the accept: what is sealed for set-ups says nothing to a sealed connection.
+    /// Its network is down until the peers give up. This includes a server that moves before its client has received anything
+    /// but the accept: the keys of setup packets do not open those of the connection.
     pub(super) fn is_long_cut(&self, at: usize) -> bool {
         let [a, b] = self.links[at].ends;
         if self.sealed && self.acts.iter().any(|act| act.what == Deed::Move(b)) {
@@ -191,7 +191,7 @@ impl Scenario {
             |way, is_it: fn(&Ill) -> bool| self.faults.iter().any(|fault| fault.way == way && is_it(&fault.kind));
         let is_hole =
             |way| cuts(way, |kind| matches!(kind, Ill::Cut(_))) && cuts(way, |kind| matches!(kind, Ill::Drop(_)));
-        // What loses small packets, too, may be known for a black hole too late.
+        // Loss of small packets too may delay the detection of an MTU black hole.
         if is_hole((a, b)) || is_hole((b, a)) {
             return true;
         }
@@ -271,7 +271,7 @@ impl Scenario {
         }
         let moves = scenario.acts.iter().any(|act| matches!(act.what, Deed::Move(_)));
         if moves {
-            // Who moved is found by what it says itself.
+            // A side that moved is found by its own packets.
             for side in scenario.links.iter_mut().flat_map(|link| &mut link.sides) {
                 side.keepalive = side.keepalive.min(2 * SECONDS);
             }

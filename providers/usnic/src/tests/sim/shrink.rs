@@ -1,4 +1,4 @@
-//! What to do about a run that fails: leave out whatever it fails without, and say how to see it again.
+//! Reduces a failing scenario to the parts it needs to fail, and prints how to run it again.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,16 +20,16 @@ pub(super) fn check(seed: u64) {
     let scenario = Scenario::of(seed);
     let Err(first) = attempt(&scenario) else { return };
     let (scenario, last) = shrink(scenario, &first);
-    if std::env::var_os("DAPL_SIM_TOLD").is_some() {
+    if std::env::var_os("DAPL_SIM_TRACE").is_some() {
         quietly(|| drop(catch_unwind(AssertUnwindSafe(|| run(&scenario, true)))));
     }
     panic!(
         "seed {seed}: {first}\nof less: {last}\n{scenario:?}\nagain: DAPL_SIM_SEED={seed} cargo test -p daplusnic \
-         whatever_the_network_does\npackets: with DAPL_SIM_TOLD=1 and -- --nocapture"
+         whatever_the_network_does\npackets: with DAPL_SIM_TRACE=1 and -- --nocapture"
     );
 }
 
-/// Runs them all, and tells which fail, and how.
+/// Runs all seeds, and prints the failures.
 pub(super) fn count(seeds: std::ops::Range<u64>) {
     let failures: Vec<String> = seeds
         .filter_map(|seed| Some(format!("{seed}: {}", attempt(&Scenario::of(seed)).err()?.lines().next()?)))
@@ -53,7 +53,7 @@ fn quietly<T>(body: impl FnOnce() -> T) -> T {
         std::panic::set_hook(Box::new(move |info| {
             if !IS_QUIET.get() {
                 before(info);
-            } else if std::env::var_os("DAPL_SIM_TOLD").is_some() {
+            } else if std::env::var_os("DAPL_SIM_TRACE").is_some() {
                 println!("{info}");
             }
         }));
@@ -86,7 +86,7 @@ fn shrink(mut scenario: Scenario, first: &str) -> (Scenario, String) {
     }
 }
 
-/// Two failures are one, as far as words tell: numbers do not count.
+/// Whether two failures have the same text, apart from numbers.
 fn is_alike(one: &str, other: &str) -> bool {
     let words = |text: &str| text.chars().filter(|char| !char.is_ascii_digit()).take(24).collect::<String>();
     words(one) == words(other)

@@ -1,4 +1,4 @@
-//! What must be true at the end of a run, whatever happened in it.
+//! Checks of the final state of a run, independent of the scenario.
 
 use dapl::provider::{ConnectionEvent, Status};
 
@@ -21,7 +21,7 @@ pub(super) fn check(run: &Run<'_>) {
     }
 }
 
-/// Who stood hears of one end, unless it ended the connection itself.
+/// A side that was connected gets one disconnect event, unless it disconnected itself.
 fn one_end(link: &Link, side: usize, at: usize) {
     let events = link.events(side);
     match link.fate[side] {
@@ -69,7 +69,7 @@ fn only_invalid_requests_fail(scenario: &Scenario, link: &Link, at: usize) {
             Status::RemoteAccess => matches!(what, What::BadWrite | What::BadRead),
             Status::RemoteResponder => what == What::LongSend,
             Status::LocalProtection => what == What::BadSource,
-            // The last words of who has ended it may all be lost, and it looks for no new address any more.
+            // All final packets of the side that disconnected may be lost, and it does not probe new addresses any more.
             Status::Transport => {
                 is_cut(scenario, at)
                     || link.aborted.contains(&true)
@@ -90,7 +90,7 @@ fn only_invalid_requests_fail(scenario: &Scenario, link: &Link, at: usize) {
     }
 }
 
-/// What was sent with success before the only drain has arrived; and what was posted before is a success.
+/// What was sent successfully before the only graceful disconnect has arrived; what was posted before it succeeds.
 fn drained(scenario: &Scenario, link: &Link, at: usize) {
     let deeds = scenario.acts.iter().filter(|act| matches!(act.what, Deed::Abort(link, _) if link == at)).count();
     let is_quiet = deeds == 0 && !scenario.has_bad(at) && !is_cut(scenario, at) && !link.aborted.contains(&true);
@@ -105,7 +105,7 @@ fn drained(scenario: &Scenario, link: &Link, at: usize) {
     }
 }
 
-/// The network or a process may have been gone for so long that the peer gave up.
+/// The network or a process may have been down until the peer gave up.
 fn is_cut(scenario: &Scenario, at: usize) -> bool {
     let [a, b] = scenario.links[at].ends;
     let restarts = scenario.acts.iter().any(|act| matches!(act.what, Deed::Restart(peer) if peer == a || peer == b));

@@ -324,12 +324,12 @@ fn invalid_request_gets_no_answer() {
 #[test]
 fn many_silent_clients_do_not_block_others() {
     let house = TestManager::new();
-    let mut crowd: Vec<_> = (0..super::MAX_UNKNOWN_CLIENTS * 2).map(|_| house.client()).collect();
+    let mut clients: Vec<_> = (0..super::MAX_UNKNOWN_CLIENTS * 2).map(|_| house.client()).collect();
     let (active, passive) = (FakeQp::new(0x10), FakeQp::new(0x20));
     house.dial(&active, b"", 1);
     house.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
     assert!(matches!(active.next(), QpReport::Raised { .. }));
-    assert!(rest(&mut crowd[0]).is_empty(), "who came first had to leave");
+    assert!(rest(&mut clients[0]).is_empty(), "the oldest client was dropped");
 }
 
 #[test]

@@ -16,15 +16,15 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-const CROWD: usize = 40;
+const COUNT: usize = 40;
 
 /// dtestcm: a burst of connects on one EVD of twice as many events, a DTO EVD of one; EPs are freed in the event loop.
 fn many_near(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, dto) = (ia.pz(), ia.evd(1, DAT_EVD_DTO_FLAG));
-    let events = ia.evd(2 * CROWD as DAT_COUNT, DAT_EVD_CONNECTION_FLAG);
+    let events = ia.evd(2 * COUNT as DAT_COUNT, DAT_EVD_CONNECTION_FLAG);
     let address = ctx.receive_address();
-    let mut eps: BTreeMap<DAT_EP_HANDLE, Ep> = (0..CROWD)
+    let mut eps: BTreeMap<DAT_EP_HANDLE, Ep> = (0..COUNT)
         .map(|_| {
             let ep = ia.ep(&pz, &dto, &dto, &events);
             (ep.h(), ep)
@@ -43,7 +43,7 @@ fn many_near(ctx: &Ctx) {
             take_ended(&event, &mut eps).free();
         }
     }
-    assert_eq!(stood, CROWD, "each one began");
+    assert_eq!(stood, COUNT, "each one began");
     expect_nothing(events.h());
     events.free();
     ctx.meet();
@@ -58,12 +58,12 @@ fn take_ended(event: &Event, eps: &mut BTreeMap<DAT_EP_HANDLE, Ep>) -> Ep {
 fn many_far(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, dto) = (ia.pz(), ia.evd(1, DAT_EVD_DTO_FLAG));
-    let events = ia.evd(2 * CROWD as DAT_COUNT, DAT_EVD_CONNECTION_FLAG);
-    let requests = ia.evd(CROWD as DAT_COUNT, DAT_EVD_CR_FLAG);
+    let events = ia.evd(2 * COUNT as DAT_COUNT, DAT_EVD_CONNECTION_FLAG);
+    let requests = ia.evd(COUNT as DAT_COUNT, DAT_EVD_CR_FLAG);
     let psp = ia.psp(ctx.qual(0), &requests);
     ctx.send_address(&ia);
     let mut eps = BTreeMap::new();
-    for _ in 0..CROWD {
+    for _ in 0..COUNT {
         let ep = ia.ep(&pz, &dto, &dto, &events);
         Request::arrives(&requests).accept(&ep);
         eps.insert(ep.h(), ep);
@@ -77,7 +77,7 @@ fn many_far(ctx: &Ctx) {
             take_ended(&event, &mut eps).free();
         }
     }
-    assert_eq!(stood, CROWD, "each one began");
+    assert_eq!(stood, COUNT, "each one began");
     psp.free();
     requests.free();
     expect_nothing(events.h());

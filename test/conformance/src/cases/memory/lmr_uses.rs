@@ -98,11 +98,11 @@ fn exports_overlapping(ctx: &Ctx) {
     let conn = ctx.connect();
     let buffer = Buffer::new(1000);
     buffer.fill(1);
-    let lend = |at: usize, privilege| {
+    let register = |at: usize, privilege| {
         Wanted::memory(buffer.pointer().wrapping_byte_add(at), 500).with(privilege).make(&conn.ia, &conn.pz)
     };
-    let writable = lend(0, DAT_MEM_PRIV_REMOTE_WRITE_FLAG);
-    let readable = lend(250, DAT_MEM_PRIV_REMOTE_READ_FLAG);
+    let writable = register(0, DAT_MEM_PRIV_REMOTE_WRITE_FLAG);
+    let readable = register(250, DAT_MEM_PRIV_REMOTE_READ_FLAG);
     ctx.send_target(writable.target(0, 500));
     ctx.send_target(readable.target(0, 500));
     ctx.meet();

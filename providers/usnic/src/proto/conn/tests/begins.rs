@@ -8,7 +8,7 @@ use crate::proto::seal::Guard;
 use crate::proto::setup::Random;
 use crate::proto::wire::{self, Head, Kind};
 
-/// What a side has said, by its kinds.
+/// Kinds of packets that a side has sent.
 fn said(pair: &Pair, side: Side) -> Vec<Kind> {
     let log = pair.log.as_ref().expect("it is kept");
     let of_side = log.iter().filter(|(from, ..)| *from == side);

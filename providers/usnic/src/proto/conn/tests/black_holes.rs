@@ -7,10 +7,10 @@ use crate::proto::conn::Config;
 use crate::proto::{MILLIS, SECONDS};
 
 const LARGE: usize = 9000;
-/// What a path takes after a hole has opened.
+/// MTU of the path after the black hole has opened.
 const LEFT: usize = 1300;
 
-/// A pair whose path is known to take large packets, and is told nothing when it no longer does.
+/// A pair on a path known to carry large packets, without an ICMP report when it no longer does.
 fn pair(memory: usize) -> Pair {
     let config = Config { window_kib: u16::MAX, ..Config::default() };
     let mut pair = Pair::new(&Plan { config, mtu: LARGE, memory, ..Plan::default() });
@@ -28,7 +28,7 @@ fn is_done(pair: &Pair, count: usize) -> bool {
 fn black_hole_delays_data_by_a_few_timeouts_only() {
     const BYTES: usize = 400_000;
     let mut pair = pair(2 * BYTES);
-    // What a round trip is, is known by now.
+    // The round trip is measured by now.
     pair.write(Side::A, 0, 20_000, BYTES);
     pair.until("a write is done", |pair| is_done(pair, 1));
     let timeout = pair.a.conn.flight.rtt().pto(0);

@@ -1,4 +1,4 @@
-//! Every way to an end: what completes how, in which order, and what both sides hear.
+//! Ends of a connection: completions, their order, and events of both sides.
 
 use dapl::provider::{ConnectionEvent, Remote, Status};
 
@@ -198,10 +198,10 @@ fn an_abort_flushes_at_once_and_tells_the_peer() {
     let (now, end) = (pair.now, &mut pair.a);
     end.conn.abort(now, &mut end.world);
     assert_eq!((statuses(&end.world.requests), statuses(&end.world.recvs)), (vec![Flushed; 2], vec![Flushed; 2]));
-    pair.until("the peer hears it", |pair| !pair.b.events.is_empty());
+    pair.until("the peer gets an event", |pair| !pair.b.events.is_empty());
     assert_eq!((&pair.a.events[..], &pair.b.events[..]), (&[][..], &[ConnectionEvent::Disconnected][..]));
     assert_eq!(statuses(&pair.b.world.recvs), [Flushed; 2]);
-    // What is posted later is flushed as well.
+    // Later posts are flushed as well.
     pair.send(Side::A, 0, 5);
     pair.recv(Side::B, 0, 5);
     assert_eq!((pair.a.world.requests.len(), pair.b.world.recvs.len()), (3, 3));
@@ -326,7 +326,7 @@ fn late_packets_find_an_answer() {
     pair.pump(Side::A, 10);
     // The peer's answer is lost.
     pair.b.mute = true;
-    pair.until("the peer hears it", |pair| !pair.b.events.is_empty());
+    pair.until("the peer gets an event", |pair| !pair.b.events.is_empty());
     pair.pump(Side::B, 10);
     pair.b.mute = false;
     assert!(pair.a.events.is_empty());

@@ -1,4 +1,4 @@
-//! A peer that knows the token and says whatever it likes.
+//! A malicious peer that knows the token.
 
 use dapl::provider::{ConnectionEvent, Status};
 use zerocopy::IntoBytes;
@@ -88,7 +88,7 @@ fn pair() -> Pair {
     pair
 }
 
-/// What is refused as nonsense: the connection is over, and memory as it was.
+/// Expects that the packet is refused as invalid: the connection ends, and memory is unchanged.
 fn is_refused(what: &str, mut pair: Pair, before: &[u8]) {
     assert_eq!(pair.a.events, [ConnectionEvent::Broken], "{what}");
     assert_eq!(pair.a.conn.counters().refusals_sent, 1, "{what}");
@@ -188,7 +188,7 @@ fn bytes_beyond_the_message_are_ignored() {
     InvalidPacket { kind: Kind::Fragment, offset: None, payload: 2001, ..invalid(&pair) }.tell(&mut pair);
     assert_eq!(pair.a.conn.counters().malformed, 3);
     assert!(pair.a.world.memory == before && pair.a.events.is_empty());
-    // A receive of 4000 is not filled by a message that says it has more.
+    // A receive of 4000 is not filled by a message with a larger length.
     InvalidPacket { length: 4001, payload: 500, ..invalid(&pair) }.tell(&mut pair);
     assert_eq!(pair.a.world.recvs[0].status, Status::LocalLength);
     assert!(pair.a.world.memory == before);
@@ -197,7 +197,7 @@ fn bytes_beyond_the_message_are_ignored() {
 #[test]
 fn unsolicited_answers_end_the_connection() {
     let answer = |pair: &Pair| InvalidPacket { op: Op::ReadResponse, ..InvalidPacket::new(pair) };
-    // Nobody reads.
+    // No read is outstanding.
     let mut none = pair();
     answer(&none).tell(&mut none);
     assert_eq!(none.a.events, [ConnectionEvent::Disconnected]);
@@ -320,7 +320,7 @@ fn credits_may_go_back_and_ahead() {
     });
     pair.pump(Side::A, 100);
     assert_eq!(pair.a.conn.commands, 3);
-    // Taken back while they are under way: what is lost waits, and none is lost for good.
+    // Withdrawn while in flight: lost ones wait, and none stays lost.
     InvalidPacket {
         ack: Ack { credits: 1.into(), next: 7.into(), ..InvalidPacket::new(&pair).ack },
         op: Op::Write,

@@ -13,7 +13,7 @@ use crate::proto::setup::Terms;
 use crate::proto::wire::{self, Refusal};
 use crate::proto::{MICROS, Nanos, SECONDS};
 
-/// Where the memory of a side begins, in its addresses.
+/// Start address of a side's memory.
 pub(crate) const BASE: u64 = 0x7000_0000;
 /// Keys of all of it: to write and read, and only to read.
 pub(crate) const KEY: u32 = 0x1111;
@@ -156,13 +156,13 @@ impl Side {
     }
 }
 
-/// What the network does, in parts of a thousand, and how long it takes.
+/// Impairments of the network in parts of a thousand, and its delay.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NetworkConditions {
     pub(crate) drop: u64,
     pub(crate) double: u64,
     pub(crate) corrupt: u64,
-    /// Packets that are held back for up to so long.
+    /// Packets that are delayed by up to this time.
     pub(crate) late: u64,
     pub(crate) lateness: Nanos,
     pub(crate) latency: Nanos,
@@ -197,7 +197,7 @@ impl TestRandom {
     }
 }
 
-/// A datagram under way.
+/// A datagram in flight.
 #[derive(Clone, Debug)]
 pub(crate) struct Datagram {
     pub(crate) to: Side,
@@ -210,7 +210,7 @@ pub(crate) struct End {
     pub(crate) events: Vec<ConnectionEvent>,
     /// Nothing that it sends gets out.
     pub(crate) mute: bool,
-    /// Where its packets seem to come from.
+    /// Source address of its packets.
     pub(crate) address: Source,
 }
 
@@ -223,16 +223,16 @@ pub(crate) struct Pair {
     wire: BTreeMap<(Nanos, u64), Datagram>,
     count: u64,
     next_id: u64,
-    /// All that left, if it is wanted: to look at, or to send again.
+    /// All sent packets, if recorded: for checks, or to be sent again.
     pub(crate) log: Option<Vec<(Side, Outgoing, Datagram)>>,
 }
 
-/// How the pair is made.
+/// Configuration of a pair.
 #[derive(Clone)]
 pub(crate) struct Plan {
     pub(crate) config: Config,
     pub(crate) psn: [u32; 2],
-    /// What messages are counted from.
+    /// First message number.
     pub(crate) number: u32,
     pub(crate) reads: u32,
     pub(crate) mtu: usize,
@@ -337,7 +337,7 @@ impl Pair {
         id
     }
 
-    /// Lets a side send what it may, up to so many packets.
+    /// Lets a side send what it may, up to `most` packets.
     pub(crate) fn pump(&mut self, side: Side, most: usize) -> usize {
         let now = self.now;
         let there = self.end(side.other()).address;
@@ -349,13 +349,13 @@ impl Pair {
                 assert!(!end.conn.outlook(now).wants_turn(), "it wants a turn for nothing");
                 return count;
             };
-            assert!(said_so, "nobody would have asked it: {out:?}");
+            assert!(said_so, "no process would have asked it: {out:?}");
             assert_eq!(out.header, bytes.len());
             if !gather(end, &out, &mut bytes) {
                 continue;
             }
             let to = out.to.unwrap_or(end.conn.peer());
-            // What goes to where nobody is gets lost.
+            // Packets to an unused address are lost.
             let is_mute = end.mute || to != there;
             let datagram = Datagram { to: side.other(), bytes };
             self.log.iter_mut().for_each(|log| log.push((side, out, datagram.clone())));
@@ -432,7 +432,7 @@ impl Pair {
         panic!("{what}, without end: {}", self.state());
     }
 
-    /// Goes on for so long.
+    /// Advances the time.
     pub(crate) fn pass(&mut self, time: Nanos) {
         let end = self.now + time;
         for _ in 0..2_000_000 {

@@ -1,4 +1,4 @@
-//! What may start when: fences, reads outstanding, binds, credits; and which channel it goes by.
+//! Conditions for starting a request: fences, outstanding reads, binds, credits; and the channel it uses.
 
 use dapl::provider::{ConnectionEvent, Remote, Status};
 
@@ -30,8 +30,8 @@ fn a_fence_waits_for_reads() {
     let mut pair = Pair::new(&Plan::default());
     pair.recv(Side::B, 0, 100);
     pair.until("credits", |pair| {
-        let told = leaving(pair);
-        assert!(told.is_empty());
+        let traced = leaving(pair);
+        assert!(traced.is_empty());
         pair.now > 100 * MICROS
     });
     pair.read(Side::A, 1000, 5000, 0);
@@ -107,7 +107,7 @@ fn a_send_waits_for_a_receive_and_asks_for_it() {
     let asked = pair.a.conn.counters().credit_probes;
     assert!((10..30).contains(&asked), "less and less often: {asked}");
     assert!(pair.a.world.requests.is_empty() && pair.a.events.is_empty());
-    // What tells of the receive is lost: the next question finds it.
+    // The packet with the credit is lost: the next probe finds it.
     pair.b.mute = true;
     pair.recv(Side::B, 500, 10);
     pair.pump(Side::B, 100);
@@ -116,7 +116,7 @@ fn a_send_waits_for_a_receive_and_asks_for_it() {
     assert_eq!(pair.b.world.recvs.len(), 1);
 }
 
-/// The receive that A was told of has gone to another connection; there is one again before A hears of that, or after.
+/// The receive whose credit A has was given to another connection; another is posted before A gets the refusal, or after.
 #[test]
 fn a_send_that_comes_too_late_for_a_shared_receive_waits_for_no_timeout() {
     for is_there_again in [true, false] {
@@ -289,7 +289,7 @@ fn moved_peer_is_challenged_and_followed() {
     assert_eq!((pair.b.conn.peer(), pair.b.conn.counters().challenges), (new, 1));
     pair.send(Side::B, 0, 10);
     pair.until("it gets there", |pair| pair.a.world.recvs.len() == 1);
-    // A copy of a packet from elsewhere moves nothing: who sent it hears the question and knows no answer.
+    // A copy of a packet from another address changes nothing: its sender gets a challenge that it cannot answer.
     pair.log = Some(Vec::new());
     pair.write(Side::A, 0, 10, 0);
     pair.until("it is done", |pair| pair.a.world.requests.len() == 2);

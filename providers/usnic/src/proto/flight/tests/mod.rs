@@ -174,7 +174,7 @@ fn spurious_transmission_is_not_a_later_packet() {
     let mut sender = Sender::with(0, 10);
     (0..3).for_each(|_| sender.flight.resent(sender.now, Psn(5)));
     sender.now += TRIP;
-    assert_eq!(sender.lost(0, &[(1, 2)]), 0, "one is later, and three left that nobody knows of");
+    assert_eq!(sender.lost(0, &[(1, 2)]), 0, "one is later, and three left that no process knows of");
     sender.ack(10, &[]).unwrap();
     sender.send(10);
     sender.now += TRIP;
@@ -390,7 +390,7 @@ fn patience_has_bounds_and_goes_again() {
         assert_eq!(sender.ack(base + 100, &[]).unwrap().spurious, 1, "it came before it was sent again");
         base += 100;
     }
-    // What is lost for good, often enough.
+    // Packets that stay lost, often enough.
     for _ in 0..64 * 5 {
         sender.send(50);
         sender.now += TRIP;

@@ -1,15 +1,15 @@
-//! Any calls in any order, and a peer that says anything: the flight is what a list of packets says it is.
+//! Any calls in any order, and arbitrary acknowledgements: the in-flight set equals a model with a list of packets.
 
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashSet;
 
-/// What happens next.
+/// A step of the model.
 #[derive(Clone, Debug)]
 enum Step {
     Send(u32),
     Ack(i32, Vec<(i32, i32)>),
-    /// So many of the resend list.
+    /// Sends this many packets queued for retransmission.
     Resend(u32),
     /// A packet that is perhaps not to be resent; and what it carries is changed, to what it was.
     Again(i32),
@@ -53,7 +53,7 @@ impl Model {
         self.waits.iter().position(|waits| *waits).unwrap_or(self.waits.len())
     }
 
-    /// What an ack should bring: nothing of it if a part of it is foreign.
+    /// Expected effect of an ack: none if a part of it is invalid.
     fn ack(&mut self, next: i64, ranges: &[(i64, i64)]) -> Result<Vec<u32>, ()> {
         let (first, sent) = (self.first() as i64, self.waits.len() as i64);
         let is_near = (sent - 4096..=sent).contains(&next) || (first - 4096..=first).contains(&next);

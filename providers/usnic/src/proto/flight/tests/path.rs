@@ -8,14 +8,14 @@ use proptest::prelude::*;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// What the path does, in thousandths.
+/// Impairments of the path, in parts of a thousand.
 #[derive(Clone, Copy, Debug, Default)]
 struct NetworkConditions {
     loses: u64,
     loses_acks: u64,
     doubles: u64,
     reorders: u64,
-    /// How much later a packet comes that is reordered, at most.
+    /// Maximum delay of a reordered packet.
     late: Nanos,
     /// From then on, packets and acks need this much longer each way.
     slower: Option<(Nanos, Nanos)>,
@@ -37,7 +37,7 @@ struct World {
     random: u64,
     now: Nanos,
     flown: u64,
-    /// How often each packet was done; what the receiver took.
+    /// Number of completions of each packet; packets taken by the receiver.
     done: BTreeMap<u32, u32>,
     taken: u32,
     wasted: u64,
@@ -121,9 +121,9 @@ impl World {
     fn ack(&mut self) {
         let mut ranges = [Range::default(); RANGES];
         let count = self.received.ranges(&mut ranges);
-        let told = ranges[..count].iter().map(|range| (range.first.get(), range.end.get())).collect();
+        let traced = ranges[..count].iter().map(|range| (range.first.get(), range.end.get())).collect();
         let delay = u64::from(self.clock.left(self.now)) * MICROS;
-        self.fly(Flown::Ack(self.received.next().0, told, delay));
+        self.fly(Flown::Ack(self.received.next().0, traced, delay));
     }
 
     fn acked(&mut self, next: u32, ranges: &[(u32, u32)], delay: Nanos) {
@@ -218,7 +218,7 @@ fn a_path_that_reorders_is_learned() {
 
 #[test]
 fn a_path_that_becomes_far_longer_is_measured_anew() {
-    // A queue that somebody else fills does that. All that flies is sent again in vain then, at first.
+    // As with a queue filled by other traffic. All packets in flight are then retransmitted spuriously at first.
     for (seed, by) in [(1, 2 * MILLIS), (2, 5 * MILLIS), (3, 20 * MILLIS), (4, 50 * MILLIS)] {
         let weather = NetworkConditions { slower: Some((10 * MILLIS, by)), loses: 2, ..NetworkConditions::default() };
         let world = World::new(7, seed, weather).run(40_000).unwrap();

@@ -1,4 +1,4 @@
-//! What a server makes of what it hears, and what it keeps.
+//! Answers and state of a server.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -36,12 +36,12 @@ impl Server {
         (connector, packet)
     }
 
-    fn hears(&mut self, now: Nanos, packet: &[u8], from: SocketAddr) -> Step {
+    fn receives(&mut self, now: Nanos, packet: &[u8], from: SocketAddr) -> Step {
         self.out.clear();
         self.acceptor.receive(now, packet, from, true, &mut self.dice, &mut self.out)
     }
 
-    /// What the last answer says.
+    /// The last answer.
     fn said(&self) -> Option<Answer<'static>> {
         let mut room = Vec::new();
         match packets::answer(&self.setup.guard, &self.out, &mut room)?.1 {
@@ -57,7 +57,7 @@ impl Server {
         self.acceptor.accept(now, id, &offer, &[6; MAX_PRIVATE], &mut self.dice).expect("it is there")
     }
 
-    /// Everything that is due until then: bytes sent, and who has left.
+    /// Executes what is due until `end`: bytes sent, and requests withdrawn.
     fn time(&mut self, end: Nanos) -> (usize, Vec<RequestId>) {
         let (mut sent, mut left) = (0, Vec::new());
         while let Some(now) = self.acceptor.deadline().filter(|due| *due <= end) {
@@ -95,24 +95,24 @@ fn request_is_reported_once_and_answered_pending() {
     let mut server = Server::new(Config::default(), None);
     let (_, packet) = server.request(1);
     let from = source(0, 1);
-    let id = requested(server.hears(0, &packet, from));
+    let id = requested(server.receives(0, &packet, from));
     assert_eq!(server.said(), Some(Answer::Pending), "at once: who asks learns where its request is");
     let request = server.acceptor.request(id).expect("it is there");
     assert_eq!((request.from, request.qual, request.private_data), (from, 77, &[5; MAX_PRIVATE][..]));
     for _ in 0..3 {
-        assert_eq!(server.hears(1, &packet, from), Step::Answer);
+        assert_eq!(server.receives(1, &packet, from), Step::Answer);
         assert_eq!(server.said(), Some(Answer::Pending));
     }
     let token = server.accept(2, id, 8).terms.our_token;
     assert_eq!(server.acceptor.request(id), None, "it is answered");
-    assert_eq!(server.hears(3, &packet, from), Step::Answer);
+    assert_eq!(server.receives(3, &packet, from), Step::Answer);
     assert!(matches!(server.said(), Some(Answer::Accept(offer, _)) if offer.conn == 8));
     for (conn, token) in [(9, token), (8, 0), (8, token ^ 1)] {
         assert_eq!(server.acceptor.confirmed(4, conn, token), None, "a guess");
     }
     assert_eq!(server.acceptor.confirmed(4, 8, token), Some(id));
     assert_eq!(server.acceptor.confirmed(4, 8, token), None, "once");
-    assert_eq!((server.hears(5, &packet, from), server.out.len()), (Step::Nothing, 0));
+    assert_eq!((server.receives(5, &packet, from), server.out.len()), (Step::Nothing, 0));
     assert_eq!(server.time(60 * SECONDS), (0, vec![]));
     assert!(server.is_empty(), "nothing is left");
 }
@@ -122,13 +122,13 @@ fn it_is_remembered_as_long_as_it_is_repeated() {
     let mut server = Server::new(Config::default(), None);
     let (_, packet) = server.request(1);
     let from = source(0, 1);
-    let id = requested(server.hears(0, &packet, from));
+    let id = requested(server.receives(0, &packet, from));
     server.acceptor.reject(0, id, Reason::HandedOff(5), &mut TestRandom::new(3));
     let linger = Config::default().linger;
     for round in 1..10 {
         let now = round * (linger - 1);
         server.time(now);
-        assert_eq!(server.hears(now, &packet, from), Step::Answer);
+        assert_eq!(server.receives(now, &packet, from), Step::Answer);
         assert_eq!(server.said(), Some(Answer::Reject(Reason::HandedOff(5))));
     }
     server.time(11 * linger);
@@ -139,12 +139,12 @@ fn it_is_remembered_as_long_as_it_is_repeated() {
 fn answers_after_the_end_change_nothing() {
     let mut server = Server::new(Config::default(), None);
     let (mut connector, packet) = server.request(1);
-    let id = requested(server.hears(0, &packet, source(0, 1)));
+    let id = requested(server.receives(0, &packet, source(0, 1)));
     let mut leaves = Vec::new();
     connector.withdraw(&mut TestRandom::new(2), &mut leaves);
-    assert_eq!(server.hears(0, &leaves, source(0, 2)), Step::Nothing, "from elsewhere");
-    assert_eq!(server.hears(0, &leaves, source(0, 1)), Step::Withdrawn(id));
-    assert_eq!(server.hears(0, &leaves, source(0, 1)), Step::Nothing);
+    assert_eq!(server.receives(0, &leaves, source(0, 2)), Step::Nothing, "from elsewhere");
+    assert_eq!(server.receives(0, &leaves, source(0, 1)), Step::Withdrawn(id));
+    assert_eq!(server.receives(0, &leaves, source(0, 1)), Step::Nothing);
     let offer = Offer::new(8, &mut server.dice);
     assert!(server.acceptor.accept(1, id, &offer, b"", &mut TestRandom::new(3)).is_none());
     server.acceptor.reject(1, id, Reason::Refused, &mut TestRandom::new(3));
@@ -166,11 +166,11 @@ fn unverified_source_gets_at_most_three_times_its_bytes() {
         for repeats in [0, 1, 5] {
             let mut server = Server::new(Config { silence: 3600 * SECONDS, ..Config::default() }, None);
             let (_, packet) = server.request(1);
-            let id = requested(server.hears(0, &packet, source(0, 1)));
+            let id = requested(server.receives(0, &packet, source(0, 1)));
             let (mut came, mut went) = (packet.len(), server.out.len());
             end(&mut server, id);
             for _ in 0..repeats {
-                server.hears(0, &packet, source(0, 1));
+                server.receives(0, &packet, source(0, 1));
                 (came, went) = (came + packet.len(), went + server.out.len());
                 assert!(server.out.len() <= 3 * packet.len() && went <= 3 * came);
             }
@@ -186,16 +186,16 @@ fn stateless_answers_respect_the_amplification_limit() {
     for secret in [None, Some(&[7; 16][..])] {
         let mut server = Server::new(Config { unproven: 0, ..Config::default() }, secret);
         let (_, packet) = server.request(1);
-        assert_eq!(server.hears(0, &packet, source(0, 1)), Step::Answer);
+        assert_eq!(server.receives(0, &packet, source(0, 1)), Step::Answer);
         assert!(matches!(server.said(), Some(Answer::Again(_))) && server.out.len() <= 3 * packet.len());
         let mut out = Vec::new();
         server.acceptor.receive(0, &packet, source(0, 1), false, &mut TestRandom::new(2), &mut out);
         assert!(!out.is_empty() && out.len() <= 3 * packet.len());
         assert!(server.is_empty());
-        // What is shorter than a request is none, and gets nothing.
+        // A packet that is shorter than a request gets no answer.
         for end in 0..REQUEST {
             let heard = if end < REQUEST - packets::SHORTER { Step::Nothing } else { Step::Unreadable };
-            assert_eq!((server.hears(0, &packet[..end], source(0, 1)), server.out.len()), (heard, 0));
+            assert_eq!((server.receives(0, &packet[..end], source(0, 1)), server.out.len()), (heard, 0));
         }
     }
 }
@@ -205,12 +205,12 @@ fn verified_source_has_no_amplification_limit() {
     let mut server = Server::new(Config { silence: 3600 * SECONDS, unproven: 0, ..Config::default() }, None);
     let (mut connector, packet) = server.request(1);
     let from = source(0, 1);
-    server.hears(0, &packet, from);
+    server.receives(0, &packet, from);
     let answer = server.out.clone();
     assert!(connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2)).is_none());
     let mut packet = Vec::new();
     connector.transmit(0, &mut TestRandom::new(9), &mut packet);
-    let id = requested(server.hears(0, &packet, from));
+    let id = requested(server.receives(0, &packet, from));
     server.accept(0, id, 8);
     assert!(server.time(3000 * SECONDS).0 > 3 * packet.len());
 }
@@ -222,11 +222,11 @@ fn accept_to_a_closed_port_ends_after_two_reports() {
     let ids: Vec<RequestId> = (1..=3)
         .map(|conn| {
             let (_, packet) = server.request(conn);
-            requested(server.hears(0, &packet, from))
+            requested(server.receives(0, &packet, from))
         })
         .collect();
     // The host quotes each accept that was sent.
-    let nobody = |server: &mut Server, now, at| {
+    let port_closed = |server: &mut Server, now, at| {
         let attempts = server.acceptor.attempts.values();
         let accepts = attempts.filter_map(|attempt| match &attempt.stage {
             Stage::Accepted { packet, .. } => Some(packet[..64].to_vec()),
@@ -236,17 +236,17 @@ fn accept_to_a_closed_port_ends_after_two_reports() {
         let mut heard = quotes.iter().map(|quote| server.acceptor.port_closed(now, at, quote));
         heard.find(|heard| *heard != Step::Nothing).unwrap_or(Step::Nothing)
     };
-    assert_eq!(nobody(&mut server, 0, from), Step::Nothing, "nothing is accepted yet");
+    assert_eq!(port_closed(&mut server, 0, from), Step::Nothing, "nothing is accepted yet");
     server.accept(0, ids[0], 7);
     server.accept(0, ids[1], 8);
-    assert_eq!(nobody(&mut server, 0, from), Step::Nothing, "nothing was sent yet");
+    assert_eq!(port_closed(&mut server, 0, from), Step::Nothing, "nothing was sent yet");
     assert!(server.time(0).0 > 0);
-    assert!((0..9).all(|_| nobody(&mut server, 1, from) == Step::Nothing), "it may be said once per accept");
+    assert!((0..9).all(|_| port_closed(&mut server, 1, from) == Step::Nothing), "it may be said once per accept");
     server.time(Config::default().first_repeat);
-    assert_eq!(nobody(&mut server, SECONDS, source(0, 2)), Step::Nothing, "another one");
-    let ended = [nobody(&mut server, SECONDS, from), nobody(&mut server, SECONDS, from)];
+    assert_eq!(port_closed(&mut server, SECONDS, source(0, 2)), Step::Nothing, "another one");
+    let ended = [port_closed(&mut server, SECONDS, from), port_closed(&mut server, SECONDS, from)];
     assert!(ended.contains(&Step::Withdrawn(ids[0])) && ended.contains(&Step::Withdrawn(ids[1])), "{ended:?}");
-    assert_eq!(nobody(&mut server, SECONDS, from), Step::Nothing);
+    assert_eq!(port_closed(&mut server, SECONDS, from), Step::Nothing);
     assert!(server.acceptor.request(ids[2]).is_some(), "its consumer has yet to decide");
     assert_eq!(server.time(60 * SECONDS).1, [ids[2]]);
     assert!(server.is_empty());
@@ -260,7 +260,7 @@ fn no_state_is_kept_for_unverified_sources_under_load() {
     for net in 0..8 {
         for host in 0..10 {
             let (_, packet) = server.request(net * 100 + host + 1);
-            match server.hears(0, &packet, source(net, host)) {
+            match server.receives(0, &packet, source(net, host)) {
                 Step::Requested(_) => kept[net as usize] += 1,
                 Step::Answer => {
                     assert!(matches!(server.said(), Some(Answer::Again(_))));
@@ -272,16 +272,16 @@ fn no_state_is_kept_for_unverified_sources_under_load() {
     }
     assert_eq!((kept, cookies), ([5, 5, 5, 5, 0, 0, 0, 0], 60), "of each network, and of all");
     assert_eq!((server.acceptor.attempts.len(), server.acceptor.counts().cookies), (20, 60));
-    // Who comes with it is kept although there is load.
+    // A request with a cookie is kept even under load.
     let (mut connector, packet) = server.request(9999);
     let from = source(9, 9);
-    assert_eq!(server.hears(0, &packet, from), Step::Answer);
+    assert_eq!(server.receives(0, &packet, from), Step::Answer);
     let answer = server.out.clone();
     connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2));
     let mut again = Vec::new();
     connector.transmit(0, &mut TestRandom::new(9), &mut again);
-    assert_eq!(server.hears(0, &again, source(9, 10)), Step::Answer, "shown by another it is worth nothing");
-    requested(server.hears(0, &again, from));
+    assert_eq!(server.receives(0, &again, source(9, 10)), Step::Answer, "shown by another it is worth nothing");
+    requested(server.receives(0, &again, from));
     assert_eq!((server.acceptor.half_open.total().all, server.acceptor.half_open.total().unproven), (21, 20));
 }
 
@@ -289,20 +289,20 @@ fn no_state_is_kept_for_unverified_sources_under_load() {
 fn a_source_may_show_its_cookie_later() {
     let mut server = Server::new(Config { unproven: 1, ..Config::default() }, None);
     let (_, other) = server.request(1);
-    let other = requested(server.hears(0, &other, source(1, 1)));
+    let other = requested(server.receives(0, &other, source(1, 1)));
     let (mut connector, packet) = server.request(2);
     let from = source(0, 1);
-    assert_eq!(server.hears(0, &packet, from), Step::Answer);
+    assert_eq!(server.receives(0, &packet, from), Step::Answer);
     let answer = server.out.clone();
     connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2));
     server.acceptor.reject(0, other, Reason::Refused, &mut TestRandom::new(2));
     // The load is gone, and a repetition of the first request is faster than the one with the cookie.
-    requested(server.hears(0, &packet, from));
+    requested(server.receives(0, &packet, from));
     assert_eq!(server.acceptor.half_open.total().unproven, 1);
     let mut with = Vec::new();
     connector.transmit(0, &mut TestRandom::new(9), &mut with);
     for _ in 0..2 {
-        assert_eq!(server.hears(0, &with, from), Step::Answer);
+        assert_eq!(server.receives(0, &with, from), Step::Answer);
         assert_eq!((server.said(), server.acceptor.half_open.total().unproven), (Some(Answer::Pending), 0));
     }
     server.time(100 * SECONDS);
@@ -314,12 +314,12 @@ fn a_forged_or_stale_cookie_gets_another_one() {
     let mut server = Server::new(Config { unproven: 0, ..Config::default() }, None);
     let (mut connector, packet) = server.request(1);
     let from = source(0, 1);
-    server.hears(0, &packet, from);
+    server.receives(0, &packet, from);
     let answer = server.out.clone();
     connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2));
     let mut with = Vec::new();
     connector.transmit(0, &mut TestRandom::new(9), &mut with);
-    assert_eq!(server.hears(100 * SECONDS, &with, from), Step::Answer, "stale");
+    assert_eq!(server.receives(100 * SECONDS, &with, from), Step::Answer, "stale");
     assert!(matches!(server.said(), Some(Answer::Again(_))));
     assert!(server.is_empty());
     for guess in 0..1000 {
@@ -328,7 +328,7 @@ fn a_forged_or_stale_cookie_gets_another_one() {
         let request_head = packets::RequestHead::new(77, 0, Some(ticket));
         let offer = Offer::new(1, &mut server.dice);
         packets::put_request(&server.setup.guard, &request_head, &offer, b"", 0, &mut TestRandom::new(2), &mut packet);
-        assert_eq!(server.hears(100 * SECONDS, &packet, from), Step::Answer);
+        assert_eq!(server.receives(100 * SECONDS, &packet, from), Step::Answer);
     }
     assert!(server.is_empty() && server.acceptor.counts().requests == 0);
 }
@@ -342,7 +342,7 @@ fn half_open_state_is_bounded() {
     for net in 0..10 {
         for host in 0..20 {
             let (_, packet) = server.request(net * 100 + host + 1);
-            match server.hears(0, &packet, source(net, host)) {
+            match server.receives(0, &packet, source(net, host)) {
                 Step::Requested(id) => ids.push(id),
                 _ => assert!(matches!(server.said(), Some(Answer::Again(_))), "it is to come again"),
             }
@@ -359,7 +359,7 @@ fn half_open_state_is_bounded() {
         "the oldest are forgotten"
     );
     let (_, packet) = server.request(5);
-    requested(server.hears(0, &packet, source(0, 1)));
+    requested(server.receives(0, &packet, source(0, 1)));
     server.time(60 * SECONDS);
     assert!(server.is_empty());
 }
@@ -383,15 +383,15 @@ fn malformed_and_other_version_requests_are_rejected() {
         (request(&request_head, &Offer { window_kib: 0, ..good }), Reason::NotUnderstood),
     ];
     for (packet, reason) in cases {
-        assert_eq!(server.hears(0, &packet, source(0, 1)), Step::Answer);
+        assert_eq!(server.receives(0, &packet, source(0, 1)), Step::Answer);
         assert_eq!(server.said(), Some(Answer::Reject(reason)));
     }
-    for nobody in [Offer { conn: 0, ..good }, Offer { token: 0, ..good }] {
-        assert_eq!(server.hears(0, &request(&request_head, &nobody), source(0, 1)), Step::Nothing);
+    for invalid in [Offer { conn: 0, ..good }, Offer { token: 0, ..good }] {
+        assert_eq!(server.receives(0, &request(&request_head, &invalid), source(0, 1)), Step::Nothing);
     }
     assert!(server.is_empty());
     let newer = request(&packets::RequestHead { min: 1, max: 9, ..request_head }, &good);
-    requested(server.hears(0, &newer, source(0, 1)));
+    requested(server.receives(0, &newer, source(0, 1)));
 }
 
 #[test]
@@ -400,13 +400,13 @@ fn a_reset_needs_the_number_the_token_and_the_guard() {
         let mut server = Server::new(Config::default(), secret);
         let (mut connector, packet) = server.request(1);
         let from = source(0, 1);
-        if server.hears(0, &packet, from) == Step::Answer {
+        if server.receives(0, &packet, from) == Step::Answer {
             let answer = server.out.clone();
             connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2));
         }
         let mut again = Vec::new();
         connector.transmit(0, &mut TestRandom::new(9), &mut again);
-        let id = match server.hears(0, if again.is_empty() { &packet } else { &again }, from) {
+        let id = match server.receives(0, if again.is_empty() { &packet } else { &again }, from) {
             Step::Requested(id) => id,
             _ => *server.acceptor.attempts.keys().next().expect("it is there"),
         };
@@ -418,8 +418,8 @@ fn a_reset_needs_the_number_the_token_and_the_guard() {
             server.acceptor.reset(1, &packet)
         };
         let setup = server.setup.clone();
-        let stranger = crate::proto::seal::Guard::new(Psk::new(&[8; 16]).as_ref());
-        assert_eq!(reset(&mut server, &stranger, 8, 0), Step::Nothing);
+        let other = crate::proto::seal::Guard::new(Psk::new(&[8; 16]).as_ref());
+        assert_eq!(reset(&mut server, &other, 8, 0), Step::Nothing);
         assert_eq!(reset(&mut server, &setup.guard, 9, 0), Step::Nothing);
         assert_eq!(reset(&mut server, &setup.guard, 8, 1 << 40), Step::Nothing);
         assert_eq!(server.acceptor.reset(1, &packet), Step::Nothing);

@@ -24,7 +24,7 @@ fn connector() -> Connector {
     Connector::new(setup, at(SERVER), 77, offer(), b"private", 0)
 }
 
-/// What goes out now, if anything.
+/// The packet that is sent now, if any.
 fn sends(connector: &mut Connector, now: Nanos) -> Option<Vec<u8>> {
     sends_to(connector, now).map(|(_, packet)| packet)
 }
@@ -46,7 +46,7 @@ fn to(hop: u16) -> To {
     To { conn: 9, token: offer().token, hop }
 }
 
-fn hears(connector: &mut Connector, now: Nanos, packet: &[u8], from: &str) -> Option<Outcome> {
+fn receives(connector: &mut Connector, now: Nanos, packet: &[u8], from: &str) -> Option<Outcome> {
     connector.receive(now, packet, at(from), &mut TestRandom::new(3))
 }
 
@@ -94,7 +94,7 @@ fn it_asks_again_with_doubling_waits_and_the_same_bytes_and_gives_up() {
     assert_eq!(gone, Config::default().silence);
     assert_eq!((connector.deadline(), sends(&mut connector, gone + SECONDS)), (None, None));
     assert!(connector.on_time(u64::MAX).is_none(), "said once");
-    assert!(hears(&mut connector, gone, &accept(to(0)), ANSWERS_FROM).is_none(), "it is over");
+    assert!(receives(&mut connector, gone, &accept(to(0)), ANSWERS_FROM).is_none(), "it is over");
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_process_that_stood_still_asks_before_it_gives_up() {
     sends(&mut connector, 0);
     assert!(connector.on_time(3600 * SECONDS).is_none());
     assert!(sends(&mut connector, 3600 * SECONDS).is_some());
-    assert!(hears(&mut connector, 3600 * SECONDS, &accept(to(0)), ANSWERS_FROM).is_some());
+    assert!(receives(&mut connector, 3600 * SECONDS, &accept(to(0)), ANSWERS_FROM).is_some());
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn reports_before_the_last_activity_do_not_count() {
     for now in [0, SECONDS, 2 * SECONDS, 3 * SECONDS] {
         assert!(sends(&mut connector, now).is_some());
     }
-    hears(&mut connector, 3 * SECONDS, &cookie(to(0), None), ANSWERS_FROM);
+    receives(&mut connector, 3 * SECONDS, &cookie(to(0), None), ANSWERS_FROM);
     assert!(connector.on_time(3600 * SECONDS).is_none(), "it has not asked since");
     for now in [3600 * SECONDS, 3601 * SECONDS, 3602 * SECONDS] {
         assert!(connector.on_time(now).is_none() && sends(&mut connector, now).is_some());
@@ -122,23 +122,24 @@ fn reports_before_the_last_activity_do_not_count() {
 
 #[test]
 fn answers_count_only_from_the_server_with_number_and_token() {
-    let strangers = ["10.0.0.2:17471", "[::1]:5000"];
+    let others = ["10.0.0.2:17471", "[::1]:5000"];
     let wrong = [To { conn: 8, ..to(0) }, To { token: 1, ..to(0) }, To { conn: 0, token: 0, hop: 0 }];
     let mut connector = connector();
-    for from in strangers {
-        assert!(hears(&mut connector, 0, &accept(to(0)), from).is_none(), "{from}");
+    for from in others {
+        assert!(receives(&mut connector, 0, &accept(to(0)), from).is_none(), "{from}");
     }
     for to in wrong {
-        assert!(hears(&mut connector, 0, &accept(to), ANSWERS_FROM).is_none());
-        assert!(hears(&mut connector, 0, &reject(to, Reason::Refused), ANSWERS_FROM).is_none());
+        assert!(receives(&mut connector, 0, &accept(to), ANSWERS_FROM).is_none());
+        assert!(receives(&mut connector, 0, &reject(to, Reason::Refused), ANSWERS_FROM).is_none());
     }
-    assert!(hears(&mut connector, 0, &accept(to(0))[..40], ANSWERS_FROM).is_none());
+    assert!(receives(&mut connector, 0, &accept(to(0))[..40], ANSWERS_FROM).is_none());
     let mapped = "[::ffff:10.0.0.1]:5000";
-    let Some(Outcome::Established { agreed, private_data }) = hears(&mut connector, 0, &accept(to(0)), mapped) else {
+    let Some(Outcome::Established { agreed, private_data }) = receives(&mut connector, 0, &accept(to(0)), mapped)
+    else {
         panic!("it is the host");
     };
     assert_eq!((agreed.terms.peer, private_data), (at(mapped), b"yes".to_vec()));
-    assert!(hears(&mut connector, 0, &accept(to(0)), ANSWERS_FROM).is_none(), "a duplicate is for the connection");
+    assert!(receives(&mut connector, 0, &accept(to(0)), ANSWERS_FROM).is_none(), "a duplicate is for the connection");
 }
 
 #[test]
@@ -146,8 +147,8 @@ fn packets_of_other_hosts_do_not_count_as_activity() {
     let mut connector = connector();
     for now in (0..11).map(|second| second * SECONDS) {
         sends(&mut connector, now);
-        hears(&mut connector, now, &cookie(to(0), None), "10.0.0.2:5000");
-        hears(&mut connector, now, &cookie(to(1), None), ANSWERS_FROM);
+        receives(&mut connector, now, &cookie(to(0), None), "10.0.0.2:5000");
+        receives(&mut connector, now, &cookie(to(1), None), ANSWERS_FROM);
     }
     assert!(matches!(connector.on_time(11 * SECONDS), Some(Outcome::Ended(ConnectionEvent::Unreachable, _))));
 }
@@ -159,7 +160,7 @@ fn a_cookie_goes_out_at_once_but_a_server_that_gives_more_does_not_set_the_pace(
     let mut sent = 0;
     for now in 1..1000 {
         let ticket = Ticket::new(now as u32, [now as u8; 16]);
-        assert!(hears(&mut connector, now, &cookie(to(0), Some(ticket)), ANSWERS_FROM).is_none());
+        assert!(receives(&mut connector, now, &cookie(to(0), Some(ticket)), ANSWERS_FROM).is_none());
         if let Some(packet) = sends(&mut connector, now) {
             let request_head = packets::request_head(&packet).expect("a request");
             assert_eq!((request_head.epoch.get(), request_head.cookie), (now as u32, [now as u8; 16]));
@@ -179,7 +180,7 @@ fn pending_makes_it_more_and_more_patient() {
     let mut waits = Vec::new();
     for _ in 0..1000 {
         assert!(connector.on_time(now).is_none() && sends(&mut connector, now).is_some());
-        hears(&mut connector, now + 1, &cookie(to(0), None), ANSWERS_FROM);
+        receives(&mut connector, now + 1, &cookie(to(0), None), ANSWERS_FROM);
         let due = connector.deadline().expect("it goes on");
         waits.push((due - now) / MILLIS);
         now = due;
@@ -192,11 +193,11 @@ fn pending_makes_it_more_and_more_patient() {
 fn pending_request_is_repeated_to_its_process() {
     let mut connector = connector();
     assert_eq!(sends_to(&mut connector, 0).map(|(to, _)| to), Some(at(SERVER)));
-    hears(&mut connector, 1, &cookie(to(0), None), "10.0.0.2:5000");
-    hears(&mut connector, 1, &cookie(to(1), None), ANSWERS_FROM);
+    receives(&mut connector, 1, &cookie(to(0), None), "10.0.0.2:5000");
+    receives(&mut connector, 1, &cookie(to(1), None), ANSWERS_FROM);
     let due = connector.deadline().expect("it goes on");
     assert_eq!(sends_to(&mut connector, due).map(|(to, _)| to), Some(at(SERVER)), "neither was for it");
-    hears(&mut connector, due, &cookie(to(0), None), ANSWERS_FROM);
+    receives(&mut connector, due, &cookie(to(0), None), ANSWERS_FROM);
     let mut asked = Vec::new();
     for now in (1..=8).map(|second| second * SECONDS) {
         asked.push(sends_to(&mut connector, now).map(|(to, _)| to));
@@ -213,8 +214,8 @@ fn a_hand_off_and_a_cookie_begin_at_the_well_known_port_again() {
     for answer in [reject(to(0), Reason::HandedOff(88)), cookie(to(0), Some(ticket))] {
         let mut connector = connector();
         sends(&mut connector, 0);
-        hears(&mut connector, 1, &cookie(to(0), None), ANSWERS_FROM);
-        hears(&mut connector, 2, &answer, ANSWERS_FROM);
+        receives(&mut connector, 1, &cookie(to(0), None), ANSWERS_FROM);
+        receives(&mut connector, 2, &answer, ANSWERS_FROM);
         assert_eq!(sends_to(&mut connector, 2).map(|(to, _)| to), Some(at(SERVER)));
     }
 }
@@ -223,14 +224,11 @@ fn a_hand_off_and_a_cookie_begin_at_the_well_known_port_again() {
 fn server_gone_with_a_pending_request_counts_as_reject() {
     let mut connector = connector();
     sends(&mut connector, 0);
-    hears(&mut connector, 1, &cookie(to(0), None), ANSWERS_FROM);
+    receives(&mut connector, 1, &cookie(to(0), None), ANSWERS_FROM);
     let mut now = connector.deadline().expect("it goes on");
     let quote = sends(&mut connector, now).expect("it asks again");
     let closed = |connector: &mut Connector, now, to| connector.port_closed(now, at(to), &quote[..64]);
-    assert!(
-        (0..10).all(|_| closed(&mut connector, now, SERVER).is_none()),
-        "no program listens there, and nobody need"
-    );
+    assert!((0..10).all(|_| closed(&mut connector, now, SERVER).is_none()), "no program listens there");
     assert!(closed(&mut connector, now, ANSWERS_FROM).is_none(), "once is a hint");
     now = connector.deadline().expect("it goes on");
     sends(&mut connector, now);
@@ -245,16 +243,16 @@ fn server_gone_with_a_pending_request_counts_as_reject() {
 fn late_answers_of_a_former_listener_are_ignored() {
     let mut connector = connector();
     sends(&mut connector, 0);
-    assert!(hears(&mut connector, 1, &reject(to(0), Reason::HandedOff(88)), ANSWERS_FROM).is_none());
+    assert!(receives(&mut connector, 1, &reject(to(0), Reason::HandedOff(88)), ANSWERS_FROM).is_none());
     let packet = sends(&mut connector, 1).expect("at once");
     let request_head = packets::request_head(&packet).expect("a request");
     assert_eq!((request_head.qual(), request_head.hop(), request_head.epoch.get()), (88, 1, 0));
     for late in [reject(to(0), Reason::HandedOff(88)), reject(to(0), Reason::NoListener), cookie(to(0), None)] {
-        assert!(hears(&mut connector, 2, &late, ANSWERS_FROM).is_none());
+        assert!(receives(&mut connector, 2, &late, ANSWERS_FROM).is_none());
         assert_eq!(sends(&mut connector, 2), None);
     }
     assert!(matches!(
-        hears(&mut connector, 3, &reject(to(1), Reason::Refused), ANSWERS_FROM),
+        receives(&mut connector, 3, &reject(to(1), Reason::Refused), ANSWERS_FROM),
         Some(Outcome::Ended(ConnectionEvent::PeerRejected, _))
     ));
 }
@@ -263,13 +261,13 @@ fn late_answers_of_a_former_listener_are_ignored() {
 fn every_reason_has_its_outcome() {
     use Reason::*;
     for reason in [NoListener, NoSpace, Version, NotUnderstood] {
-        let outcome = hears(&mut connector(), 0, &reject(to(0), reason), ANSWERS_FROM);
+        let outcome = receives(&mut connector(), 0, &reject(to(0), reason), ANSWERS_FROM);
         assert!(
             matches!(outcome, Some(Outcome::Ended(ConnectionEvent::Rejected, Some(why))) if why == reason),
             "{outcome:?}"
         );
     }
-    let outcome = hears(&mut connector(), 0, &reject(to(0), Refused), ANSWERS_FROM);
+    let outcome = receives(&mut connector(), 0, &reject(to(0), Refused), ANSWERS_FROM);
     assert!(matches!(outcome, Some(Outcome::Ended(ConnectionEvent::PeerRejected, _))));
 }
 
@@ -286,12 +284,12 @@ fn a_request_without_a_listener_is_repeated_until_one_comes() {
     for _ in 0..3 {
         let due = connector.deadline().expect("it goes on");
         assert!(
-            hears(&mut connector, due.min(20 * MILLIS), &reject(to(0), Reason::NoListener), ANSWERS_FROM).is_none()
+            receives(&mut connector, due.min(20 * MILLIS), &reject(to(0), Reason::NoListener), ANSWERS_FROM).is_none()
         );
         let due = connector.deadline().expect("it goes on");
         assert!(due <= 30 * MILLIS && sends(&mut connector, due).is_some());
     }
-    let outcome = hears(&mut connector, 40 * MILLIS, &accept(to(0)), ANSWERS_FROM);
+    let outcome = receives(&mut connector, 40 * MILLIS, &accept(to(0)), ANSWERS_FROM);
     assert!(matches!(outcome, Some(Outcome::Established { .. })));
 }
 
@@ -302,7 +300,7 @@ fn a_request_without_a_listener_is_rejected_when_the_wait_is_over() {
     let outcome = loop {
         sends(&mut connector, now).expect("it is due");
         sent += 1;
-        match hears(&mut connector, now, &reject(to(0), Reason::NoListener), ANSWERS_FROM) {
+        match receives(&mut connector, now, &reject(to(0), Reason::NoListener), ANSWERS_FROM) {
             None => now = connector.deadline().expect("it goes on"),
             outcome => break outcome,
         }
@@ -311,7 +309,7 @@ fn a_request_without_a_listener_is_rejected_when_the_wait_is_over() {
     assert_eq!((now, sent), (50 * MILLIS, 10), "after 0, 1, 3, 7, 15, 23, 31, 39, 47 and 50 ms");
     let mut connector = patient();
     sends(&mut connector, 0);
-    let refused = hears(&mut connector, 0, &reject(to(0), Reason::NoSpace), ANSWERS_FROM);
+    let refused = receives(&mut connector, 0, &reject(to(0), Reason::NoSpace), ANSWERS_FROM);
     assert!(
         matches!(refused, Some(Outcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoSpace)))),
         "only the lack of a listener may end soon"
@@ -363,12 +361,12 @@ fn a_closed_port_is_believed_only_with_a_quote_of_the_request() {
 
 #[test]
 fn alternative_address_is_tried_after_a_closed_port() {
-    for is_told_by_a_listener in [true, false] {
+    for is_rejected_by_a_listener in [true, false] {
         let mut connector = connector().or_at(Some(at("10.0.0.9:17471")));
         let mut now = 0;
         let first = sends(&mut connector, now).expect("at once");
-        if is_told_by_a_listener {
-            assert!(hears(&mut connector, now, &reject(to(0), Reason::NoListener), SERVER).is_none());
+        if is_rejected_by_a_listener {
+            assert!(receives(&mut connector, now, &reject(to(0), Reason::NoListener), SERVER).is_none());
         } else {
             assert!(connector.port_closed(now, at(SERVER), &first[..64]).is_none());
             now = connector.deadline().expect("it goes on");
@@ -377,10 +375,10 @@ fn alternative_address_is_tried_after_a_closed_port() {
         }
         assert_eq!(sends_to(&mut connector, now), Some((at("10.0.0.9:17471"), first)));
         assert!(
-            hears(&mut connector, now, &accept(to(0)), ANSWERS_FROM).is_none(),
+            receives(&mut connector, now, &accept(to(0)), ANSWERS_FROM).is_none(),
             "the first is not believed any more"
         );
-        let outcome = hears(&mut connector, now, &reject(to(0), Reason::NoListener), "10.0.0.9:17471");
+        let outcome = receives(&mut connector, now, &reject(to(0), Reason::NoListener), "10.0.0.9:17471");
         assert!(
             matches!(outcome, Some(Outcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)))),
             "there is no third"
@@ -396,7 +394,7 @@ fn silence_selects_the_next_process_of_the_port() {
         let now = round * SECONDS;
         lengths.push(packets::REQUEST - sends(&mut connector, now).expect("due").len());
         if (3..6).contains(&round) {
-            hears(&mut connector, now, &cookie(to(0), None), ANSWERS_FROM);
+            receives(&mut connector, now, &cookie(to(0), None), ANSWERS_FROM);
         }
     }
     assert_eq!(lengths[..9], [0, 1, 2, 3, 3, 3, 3, 4, 5]);
@@ -409,12 +407,13 @@ fn with_a_key_no_answer_without_it_is_believed_wherever_it_comes_from() {
     let ours = Arc::new(Setup::new(Config::default(), psk));
     let mut connector = Connector::new(ours.clone(), at(SERVER), 77, offer(), b"private", 0);
     let request = sends(&mut connector, 0).expect("at once");
-    // Who has taken the port, or was handed the request, has neither its number nor its token; not even with both is it heard.
+    // A process that has taken the port, or was handed the request, has neither its number nor its token; even with both its
+    // packets are ignored.
     let theirs = Setup::new(Config::default(), None);
     assert!(packets::request(&theirs.guard, &request, &mut Vec::new()).is_none());
     for from in [SERVER, ANSWERS_FROM] {
         let answers = [accept(to(0)), reject(to(0), Reason::NoListener), cookie(to(0), None)];
-        assert!(answers.iter().all(|answer| hears(&mut connector, 0, answer, from).is_none()), "{from}");
+        assert!(answers.iter().all(|answer| receives(&mut connector, 0, answer, from).is_none()), "{from}");
     }
     assert!(connector.deadline().is_some(), "it goes on, and the right one is heard");
     let mut out = Vec::new();
@@ -426,7 +425,7 @@ fn with_a_key_no_answer_without_it_is_believed_wherever_it_comes_from() {
         &mut TestRandom::new(5),
         &mut out,
     );
-    assert!(matches!(hears(&mut connector, 0, &out, ANSWERS_FROM), Some(Outcome::Established { .. })));
+    assert!(matches!(receives(&mut connector, 0, &out, ANSWERS_FROM), Some(Outcome::Established { .. })));
 }
 
 #[test]
@@ -435,7 +434,7 @@ fn answer_of_a_live_server_outweighs_port_unreachable() {
     for now in (0..20).map(|round| round * 10 * SECONDS) {
         let (to_whom, packet) = sends_to(&mut connector, now).expect("it goes on");
         assert!(connector.port_closed(now, to_whom, &packet).is_none() && !connector.closed_counts);
-        hears(&mut connector, now, &cookie(to(0), None), ANSWERS_FROM);
+        receives(&mut connector, now, &cookie(to(0), None), ANSWERS_FROM);
     }
 }
 

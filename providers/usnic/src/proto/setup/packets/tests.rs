@@ -150,7 +150,7 @@ fn unknown_connection_is_reset_with_number_and_token() {
             bad[bit / 8] ^= 1 << (bit % 8);
             assert!(!is_unknown(&guard, &bad), "bit {bit}");
         }
-        // Who had it, and ends it, says the same without the flag, guarded or not.
+        // A side that ends the connection sends the same without the flag, sealed or not.
         let mut ends = Vec::new();
         let head = Head::new(Kind::Reset, 0, 9, an_offer().token);
         guard.close(head, &[], &[], &mut TestRandom::new(5), &mut ends);
@@ -183,7 +183,7 @@ fn offers_that_make_no_sense_are_refused() {
     }
     assert_eq!(requester(&bytes(|it| it.conn = 0.into(), 0)), None);
     assert_eq!(requester(&bytes(|it| it.token = 0.into(), 0)), None);
-    assert!(requester(&bytes(|it| it.mtu = 0.into(), 0)).is_some(), "it can be told so");
+    assert!(requester(&bytes(|it| it.mtu = 0.into(), 0)).is_some(), "it can be answered so");
 }
 
 #[test]

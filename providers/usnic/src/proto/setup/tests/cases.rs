@@ -19,7 +19,7 @@ fn sealed(seed: u64) -> World {
     World::new(seed, Config::default(), Some("a key of sixteen bytes or more"))
 }
 
-/// Both sides say that it stands.
+/// Both sides report that the connection is established.
 fn stands(world: &World, client: usize) -> bool {
     world.check();
     let agreed = world.clients[client].agreed.as_ref();
@@ -152,8 +152,8 @@ fn a_consumer_may_say_no_or_hand_it_on() {
     assert_eq!(outcome(|_| Will::Reject(20 * SECONDS)), ("PeerRejected".to_string(), 1));
     let on = outcome(|qual| if qual == QUAL { Will::HandOff(QUAL + 3) } else { Will::Accept(0) });
     assert_eq!(on, (format!("Established {:?}", b"welcome"), 2));
-    let nobody = outcome(|_| Will::HandOff(1));
-    assert_eq!(nobody, ("Rejected(NoListener)".to_string(), 1));
+    let absent = outcome(|_| Will::HandOff(1));
+    assert_eq!(absent, ("Rejected(NoListener)".to_string(), 1));
     let (for_ever, asked) = outcome(|qual| Will::HandOff(if qual == QUAL { QUAL + 1 } else { QUAL }));
     assert_eq!((for_ever.split('(').next(), asked), (Some("Rejected"), 9), "two who hand it to each other");
 }
@@ -161,9 +161,9 @@ fn a_consumer_may_say_no_or_hand_it_on() {
 #[test]
 fn missing_listener_and_missing_host_give_different_events() {
     let mut world = world(7);
-    let nobody = world.client_with(world.setup.clone(), 5);
+    let absent = world.client_with(world.setup.clone(), 5);
     world.run(SECONDS);
-    assert_eq!(world.clients[nobody].outcome.as_deref(), Some("Rejected(NoListener)"));
+    assert_eq!(world.clients[absent].outcome.as_deref(), Some("Rejected(NoListener)"));
     world.drops = |_, _| true;
     let unreachable = world.client();
     world.run(60 * SECONDS);
@@ -251,7 +251,7 @@ fn late_request_of_an_existing_or_ended_connection_is_ignored() {
         let sent = world.log.len();
         assert!(sent > answers);
         world.run(5 * SECONDS);
-        // Without its cookie a request does not say which one it is a repetition of: it gets another cookie at most.
+        // A repeated request without its cookie cannot be matched: it gets another cookie at most.
         assert!(world.log[sent..].iter().all(|(.., packet)| packet[1] == Kind::Cookie as u8));
         assert_eq!(world.asked.len(), 1);
         assert!(stands(&world, client));
@@ -317,9 +317,9 @@ fn request_with_wrong_key_gets_no_answer() {
     ];
     for (mut world, secret) in worlds {
         let client = world.client_with(key(secret), QUAL);
-        let stranger = world.client_with(key(secret), 5);
+        let other = world.client_with(key(secret), 5);
         world.run(60 * SECONDS);
-        for client in [client, stranger] {
+        for client in [client, other] {
             assert_eq!(world.clients[client].outcome.as_deref(), Some("Unreachable"));
         }
         assert!(world.log.iter().all(|(from, ..)| from.ip() != server_at(0).ip()), "not a word");
@@ -345,7 +345,7 @@ fn many_at_once_all_stand() {
 
 #[test]
 fn two_that_ask_each_other_at_once_get_two_connections() {
-    // Each has a listener and an attempt; the one knows nothing of the other.
+    // Each has a listener and an attempt, independent of each other.
     let (mut there, mut back) = (world(17), world(18));
     let clients = (there.client(), back.client());
     there.run(SECONDS);
@@ -353,7 +353,7 @@ fn two_that_ask_each_other_at_once_get_two_connections() {
     assert!(stands(&there, clients.0) && stands(&back, clients.1));
     let terms = |world: &World| world.clients[0].agreed.as_ref().expect("stands").terms;
     assert_ne!(terms(&there).our_token, terms(&back).our_token);
-    // What is meant for the one is nothing to the other.
+    // Packets for one are ignored by the other.
     for (_, _, packet) in &there.log {
         let before = back.asked.len();
         if packets::request_head(packet).is_none() {
@@ -369,7 +369,7 @@ fn two_that_ask_each_other_at_once_get_two_connections() {
 #[test]
 fn whatever_the_wire_does_both_sides_agree_in_the_end() {
     for seed in 0..600 {
-        // So much time that only a machine that stopped probing can fail.
+        // Time enough that only a machine that stopped probing can fail.
         let config = Config { silence: 60 * SECONDS, patience: 90 * SECONDS, ..Config::default() };
         let mut world = World::new(seed, config, (seed % 3 == 0).then_some("a key of sixteen bytes or more"));
         let mut dice = TestRandom::new(seed);

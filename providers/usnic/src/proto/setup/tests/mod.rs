@@ -1,4 +1,4 @@
-//! What the tests of the set-up share.
+//! Common code of the setup tests.
 
 use super::*;
 

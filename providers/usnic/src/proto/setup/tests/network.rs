@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 pub(crate) const WELL_KNOWN: u16 = 17471;
 pub(crate) const QUAL: u64 = 77;
 
-/// Where client `index` sends from.
+/// Address of client `index`.
 pub(crate) fn client_at(index: usize) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 1, (index / 200) as u8, (index % 200 + 1) as u8)), 4000)
 }
@@ -27,7 +27,7 @@ pub(crate) fn server_at(port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), port)
 }
 
-/// What a wire does, in percent and nanoseconds.
+/// Impairments of the network, in percent and nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) loss: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Faults {
     pub(crate) damage: u64,
 }
 
-/// What the consumer does to a request.
+/// The consumer's answer to a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Will {
     Accept(Nanos),
@@ -72,9 +72,9 @@ pub(crate) struct World {
     pub(crate) acceptor: Acceptor,
     pub(crate) conns: BTreeMap<u32, Accepted>,
     pub(crate) will: fn(u64) -> Will,
-    /// Nobody has the well-known port.
+    /// The setup port is closed.
     pub(crate) is_unreachable: bool,
-    /// What the consumer has yet to do, and when.
+    /// Pending answers of the consumer, with times.
     plans: Vec<(Nanos, RequestId, Will)>,
     pub(crate) asked: Vec<RequestId>,
     pub(crate) left: Vec<RequestId>,
@@ -140,7 +140,7 @@ impl World {
         index
     }
 
-    /// The server dies and comes back: it knows nothing any more.
+    /// Restarts the server, which loses its state.
     pub(crate) fn restart_server(&mut self) {
         self.acceptor = Acceptor::new(self.setup.clone(), self.now, &mut self.dice);
         self.conns.clear();
@@ -359,7 +359,7 @@ impl World {
         }
     }
 
-    /// What is on both sides must be the same.
+    /// Checks that both sides have agreed on the same parameters.
     pub(crate) fn check(&self) {
         for client in &self.clients {
             let Some(ours) = client.agreed.as_ref().map(|agreed| agreed.terms) else { continue };
@@ -377,14 +377,14 @@ impl World {
     }
 }
 
-/// What a connection does to a packet that leaves.
+/// Seals an outgoing packet as a connection does.
 fn seal(agreed: &mut Agreed, packet: &mut Vec<u8>) {
     if let Some(seal) = &mut agreed.seal {
         assert!(seal.close(packet, 0));
     }
 }
 
-/// What it does to one that comes.
+/// Opens an incoming packet as a connection does.
 fn opens(agreed: &mut Agreed, packet: &mut [u8]) -> bool {
     agreed.seal.as_mut().is_none_or(|seal| seal.open(packet).is_some())
 }
