@@ -475,7 +475,7 @@ static int be_passed_on(void)
  * The EVD with the CNO could not arm its completion queue, which only the adapter's own EVD tells. A failure before that
  * was met by a sleeping waiter, who has looked for himself and slept on.
  */
-static int be_deaf(void)
+static int fail_to_arm(void)
 {
     DAT_EVENT reported;
     if (!fired(NULL))
@@ -498,14 +498,14 @@ static int be_notified(DAT_EP_HANDLE other)
     if (fired(NULL))
         snprintf(met, sizeof met, "a waiter in its sleep: %s", fired(NULL));
     CALL(dat_evd_modify_cno(all.completions[1], all.cno));
-    STEP(be_deaf());
+    STEP(fail_to_arm());
     STEP(post_receive(other, 6));
     CALL(dat_ep_post_send(all.ep[0], 1, &message, cookie, DAT_COMPLETION_DEFAULT_FLAG));
     CALL(dat_cno_wait(all.cno, PATIENCE, &evd));
     EXPECT(evd == all.completions[1]);
-    STEP(be_deaf());
+    STEP(fail_to_arm());
     STEP(completion(all.completions[1], other, 6, "the receive"));
-    STEP(be_deaf());
+    STEP(fail_to_arm());
     CALL(dat_evd_modify_cno(all.completions[1], DAT_HANDLE_NULL));
     STEP(completion(all.completions[0], all.ep[0], 7, "the send"));
     return 1;

@@ -8,6 +8,8 @@
 mod rules;
 #[path = "tidy/source.rs"]
 mod source;
+#[path = "tidy/words.rs"]
+mod words;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -189,6 +191,25 @@ fn no_machine_is_named() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn private_words_are_not_used() {
+    let mut wrong = Vec::new();
+    let mut used = BTreeSet::new();
+    for file in files(&["rs", "c", "h", "md", "sh", "toml", "svg"]) {
+        if file.path == "test/tests/tidy/words.rs" {
+            continue;
+        }
+        for (line, word) in words::refused(&file.text) {
+            match words::EXCEPTIONS.iter().position(|(path, exempt, _)| *path == file.path && *exempt == word) {
+                Some(exception) => drop(used.insert(exception)),
+                None => wrong.push(format!("{}:{line}: {word}; write: {}", file.path, words::instead(word))),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} private words:\n{}", wrong.len(), wrong.join("\n"));
+    assert_eq!(used.len(), words::EXCEPTIONS.len(), "an exception is not needed any more");
 }
 
 fn layer_of(layers: &[&[&str]], module: &str) -> Option<usize> {

@@ -70,7 +70,7 @@ fn with_ia(name: &'static str, test: impl FnOnce(entries::Handle)) {
 #[ignore = "races on purpose"]
 fn a_deliberate_race_is_seen() {
     struct Shared(std::cell::UnsafeCell<u64>);
-    // SAFETY: a violation, on purpose.
+    // SAFETY: none; the data race is deliberate.
     unsafe impl Sync for Shared {}
     static SHARED: Shared = Shared(std::cell::UnsafeCell::new(0));
     // SAFETY: as above.

@@ -52,7 +52,7 @@ impl Datagram {
     /// The record is as `recvmsg` left it, and its control buffer is alive. The caller owns the descriptors.
     #[allow(clippy::unnecessary_cast, reason = "the length has another type with musl")]
     unsafe fn read_control(&mut self, message: &libc::msghdr) {
-        // SAFETY: this function's own contract; the headers violation in the buffer, and so does what they announce.
+        // SAFETY: this function's own contract; the headers are inside the buffer, and so is the data they announce.
         unsafe {
             let mut header = libc::CMSG_FIRSTHDR(message);
             while let Some(part) = header.as_ref() {

@@ -18,7 +18,7 @@ impl Liveness {
         Liveness { heard: now, progress: 0 }
     }
 
-    /// A sign of epoch.
+    /// Records a heartbeat.
     pub(crate) fn record(&mut self, now: Instant) {
         self.heard = now;
     }

@@ -1,4 +1,4 @@
-//! The connection machine: one attempt or connection, from the lookup of its listener to its end (transports.md CM-3, CM-4).
+//! The connection machine: one attempt or connection, from the lookup of its listener to its end (CM-3, CM-4).
 //!
 //! An input and the time go in, actions come out, and the caller carries out exactly these, in that order. The table of CM-4
 //! has three states; here DISCONNECTED is `Seeking`, `Offered` and those after the end, CONNECTING is `Requested` and
@@ -105,7 +105,7 @@ pub(crate) enum Input {
     Refuse(Answer),
     /// The peer acknowledged the reply, or did what implies that.
     Ack,
-    /// A sign of epoch or data of this connection (CM-5).
+    /// A heartbeat or data of this connection (CM-5).
     Alive,
     /// The deadline has come.
     Deadline,

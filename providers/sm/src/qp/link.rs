@@ -28,7 +28,7 @@ use crate::qp::ring::Place;
 
 pub(crate) use crate::engine::wake_flags::{WANT_PROGRESS, WANT_REQUESTS, offer_barrier};
 
-// Offsets in an area; lines written for different readers violation 128 bytes apart (adjacent-line prefetch).
+// Offsets in an area; words written for different readers are 128 bytes apart (adjacent-line prefetch).
 const WANT: usize = 128;
 const TAKEN_REQUESTS: usize = 256;
 const TAKEN_RESPONSES: usize = 264;
@@ -322,7 +322,7 @@ impl ConnectionMemory {
         self.theirs().is_some_and(|t| t.area.word(GONE).load(Ordering::Acquire) != 0)
     }
 
-    /// A sign of epoch (CM-5).
+    /// Sends a heartbeat (CM-5).
     pub(crate) fn alive(&self) -> Delivery {
         self.theirs().map_or(Delivery::Sent, |t| tell(&t.peer.fifo, Note::Alive(t.id)))
     }

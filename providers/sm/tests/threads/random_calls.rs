@@ -15,7 +15,7 @@ use crate::pair::{End, connect};
 
 /// Bytes of a message.
 const MESSAGE: usize = 200;
-/// KeyTable for received messages, and how many handles of a kind violation about.
+/// Buffers for received messages, and the number of shared handles of each kind.
 const PLACES: usize = 1 << 14;
 const LITTER: usize = 6;
 

@@ -169,7 +169,7 @@ impl Entry {
 /// A fragment in our RMA buffer that the target has not answered yet.
 #[derive(Debug)]
 struct Pending {
-    /// Number of its request, counted over the epoch of the connection.
+    /// Number of its request, counted from the start of the connection.
     request: u64,
     line: u32,
     mark: u64,

@@ -1,4 +1,4 @@
-//! Sends: inside a slot, or in pieces through the message buffer (transports.md SM-12, B1).
+//! Sends: inside a slot, or in pieces through the message buffer (SM-12, spec/transports B1).
 
 use dapl::provider::{Segment, Status};
 use dapl_software::memory::scatter_gather::{gather, gather_one};

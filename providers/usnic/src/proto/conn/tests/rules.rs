@@ -130,7 +130,7 @@ fn a_send_that_comes_too_late_for_a_shared_receive_waits_for_no_timeout() {
         pair.send(Side::A, 0, 10);
         pair.until("it is turned away", |pair| pair.b.conn.counters().no_receive == 1);
         if !is_there_again {
-            pair.until("A hears of it", |pair| pair.a.conn.counters().taken_back == 1);
+            pair.until("A gets the refusal", |pair| pair.a.conn.counters().taken_back == 1);
         }
         let start = pair.now;
         pair.share(Side::B, 0, 10);

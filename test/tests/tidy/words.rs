@@ -1,0 +1,94 @@
+//! The project's vocabulary: words that no code, comment or document uses, with the field's term for each.
+//!
+//! A word is matched whole and in any case, inside identifiers too: `WishList` and `wish_list` both hold `wish`.
+#![forbid(unsafe_code)]
+
+/// Refused word, what to write instead.
+pub(crate) const REFUSED: &[(&str, &str)] = &[
+    ("anybody", "name the subject"),
+    ("bell", "engine queue; doorbell"),
+    ("census", "half-open limiter"),
+    ("choosy", "solicited only"),
+    ("crowd", "shared-CPU backoff"),
+    ("deaf", "arm failed"),
+    ("desk", "post state"),
+    ("doomed", "fails on post"),
+    ("everybody", "name the subject"),
+    ("farewell", "exit handler"),
+    ("goodbye", "reset"),
+    ("grip", "registration guard"),
+    ("hears", "receives"),
+    ("judge", "check, validate"),
+    ("judged", "checked, validated"),
+    ("keepsake", "kept connection request"),
+    ("knob", "setting"),
+    ("knobs", "settings"),
+    ("ledger", "counters"),
+    ("lend", "export of a mapping"),
+    ("lends", "exports a mapping"),
+    ("lent", "exported"),
+    ("liar", "malicious peer"),
+    ("liars", "malicious peers"),
+    ("loan", "import of a mapping"),
+    ("news", "connection event"),
+    ("nobody", "name the subject"),
+    ("somebody", "name the subject"),
+    ("stairs", "layers"),
+    ("stranger", "unmatched packet"),
+    ("strangers", "unmatched packets"),
+    ("taker", "SRQ waiter"),
+    ("takers", "SRQ waiters"),
+    ("tally", "counters, statistics"),
+    ("told", "notified, reported"),
+    ("torn", "re-fragmented"),
+    ("untold", "pending"),
+    ("whoever", "name the subject"),
+    ("whomever", "name the subject"),
+    ("wish", "wake-up flag; access right; QP attributes"),
+    ("wishes", "wake-up flags; access rights; QP attributes"),
+];
+
+/// File, word, reason: where a refused word has to stand.
+pub(crate) const EXCEPTIONS: &[(&str, &str, &str)] = &[];
+
+/// The refused words of this text, each with its line, counted from 1.
+pub(crate) fn refused(text: &str) -> Vec<(usize, &'static str)> {
+    let lines = text.lines().enumerate();
+    lines
+        .flat_map(|(number, line)| words(line).into_iter().filter_map(move |word| Some((number + 1, entry(&word)?))))
+        .collect()
+}
+
+/// The standard term for a refused word.
+pub(crate) fn instead(word: &str) -> &'static str {
+    REFUSED.iter().find(|(refused, _)| *refused == word).map_or("", |(_, instead)| *instead)
+}
+
+fn entry(word: &str) -> Option<&'static str> {
+    REFUSED.iter().map(|(refused, _)| *refused).find(|refused| *refused == word)
+}
+
+/// The words of a line in lower case; an identifier is taken apart at underscores and at capitals.
+fn words(line: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut after_lower = false;
+    for letter in line.chars() {
+        if !letter.is_ascii_alphabetic() || letter.is_ascii_uppercase() && after_lower {
+            words.push(String::new());
+        }
+        if letter.is_ascii_alphabetic() {
+            words.last_mut().expect("never empty").push(letter.to_ascii_lowercase());
+        }
+        after_lower = letter.is_ascii_lowercase();
+    }
+    words
+}
+
+#[test]
+fn words_are_found_inside_identifiers() {
+    let found = |text| refused(text).into_iter().map(|(_, word)| word).collect::<Vec<_>>();
+    assert_eq!(found("Nobody waits"), ["nobody"]);
+    assert_eq!(found("let wish_list = WishList::new();"), ["wish", "wish"]);
+    assert_eq!(found("a doorbell, BELLS, newsletter"), [""; 0]);
+    assert_eq!(refused("a\nuntold"), [(2, "untold")]);
+}
