@@ -49,6 +49,28 @@ fn every_exported_function_has_a_page_with_all_its_sections() {
 }
 
 #[test]
+fn data_structures_have_pages_with_every_member() {
+    // The command refuses a page that leaves out a member of its declarations.
+    let (_, pages) = pages("structures");
+    for (page, declared) in [
+        ("dat_event", &["} DAT_EVENT;", "} DAT_EVENT_NUMBER;", "} DAT_CONNECTION_EVENT_DATA;"][..]),
+        ("dat_dto_completion_status", &["} DAT_DTO_COMPLETION_STATUS;"]),
+        ("dat_ep_attr", &["} DAT_EP_ATTR;"]),
+        ("dat_ep_param", &["} DAT_EP_PARAM;", "} DAT_EP_STATE;"]),
+        ("dat_ia_attr", &["} DAT_IA_ATTR;"]),
+        ("dat_provider_attr", &["struct dat_provider_attr {"]),
+        ("dat_cr_param", &["} DAT_CR_PARAM;"]),
+        ("dat_evd_param", &["struct dat_evd_param {", "} DAT_EVD_STATE;"]),
+        ("dat_lmr_param", &["} DAT_LMR_TRIPLET;", "} DAT_RMR_TRIPLET;", "struct dat_lmr_param {", "} DAT_RMR_PARAM;"]),
+        ("dat_srq_attr", &["} DAT_SRQ_ATTR;", "} DAT_SRQ_PARAM;"]),
+        ("dat_region_description", &["} DAT_REGION_DESCRIPTION;"]),
+    ] {
+        let text = &pages[&format!("man7/{page}.7")];
+        declared.iter().for_each(|line| assert!(text.contains(line), "{page} lacks {line}"));
+    }
+}
+
+#[test]
 fn every_variable_is_on_a_page() {
     let (_, pages) = pages("variables");
     let page = fs::read_to_string(workspace().join("docs/settings.md")).unwrap();

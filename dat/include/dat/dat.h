@@ -807,7 +807,7 @@ extern DAT_RETURN dat_cr_query(
     IN  DAT_CR_PARAM_MASK cr_param_mask,
     OUT DAT_CR_PARAM      *cr_param);
 
-/* The EP must be UNCONNECTED; DAT_HANDLE_NULL if the request has one. An event on its connect EVD tells the end. */
+/* The EP must be UNCONNECTED; DAT_HANDLE_NULL if the request has one. An event on its connect EVD reports the result. */
 extern DAT_RETURN dat_cr_accept(
     IN DAT_CR_HANDLE   cr_handle,
     IN DAT_EP_HANDLE   ep_handle,
@@ -816,7 +816,7 @@ extern DAT_RETURN dat_cr_accept(
 
 extern DAT_RETURN dat_cr_reject(IN DAT_CR_HANDLE cr_handle);
 
-/* Passes the request on to another listener of the host. Providers here refuse it. */
+/* Passes the request on to the listener on another qualifier of the host. */
 extern DAT_RETURN dat_cr_handoff(IN DAT_CR_HANDLE cr_handle, IN DAT_CONN_QUAL handoff);
 
 /* ---- Events ----------------------------------------------------------------------------------------------------- */

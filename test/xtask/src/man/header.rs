@@ -41,9 +41,47 @@ fn declaration(text: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
+/// The declaration of a structure, union or enumeration as the header has it, without comments; `None` without one.
+pub(crate) fn type_declaration(header: &str, name: &str) -> Option<Vec<String>> {
+    let tag = format!("struct {} {{", name.to_ascii_lowercase());
+    let lines: Vec<&str> = header.lines().collect();
+    let (first, last) = match lines.iter().position(|line| *line == format!("}} {name};")) {
+        Some(last) => {
+            (lines[..last].iter().rposition(|line| line.starts_with("typedef ") && line.ends_with('{'))?, last)
+        }
+        None => {
+            let first = lines.iter().position(|line| *line == tag)?;
+            (first, first + lines[first..].iter().position(|line| *line == "};")?)
+        }
+    };
+    let without_comment = |line: &&str| line.split("/*").next().unwrap_or_default().trim_end().to_owned();
+    Some(lines[first..=last].iter().map(without_comment).collect())
+}
+
+/// The names of the members or values of a declaration.
+pub(crate) fn members(declaration: &[String]) -> Vec<String> {
+    let inner = declaration.iter().skip(1).take(declaration.len().saturating_sub(2));
+    let name = |line: &String| {
+        let text = line.split(['=', ';', ',', '[']).next().unwrap_or_default().trim();
+        text.rsplit([' ', '*']).next().unwrap_or_default().to_owned()
+    };
+    inner.map(name).filter(|name| !name.is_empty()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn declarations_of_types_have_their_members() {
+        let header = "/* x */\ntypedef enum a {\n    ONE = 1, /* y */\n    TWO = 2\n} A;\n\nstruct dat_b {\n    int  one;\n    \
+                      T    *two; /* z */\n    char three[6][6];\n};\n";
+        let a = type_declaration(header, "A").unwrap();
+        assert_eq!((a[1].as_str(), members(&a)), ("    ONE = 1,", vec!["ONE".to_owned(), "TWO".to_owned()]));
+        let b = type_declaration(header, "DAT_B").unwrap();
+        assert_eq!((b.len(), members(&b)), (5, ["one", "two", "three"].map(str::to_owned).to_vec()));
+        assert_eq!(type_declaration(header, "C"), None);
+    }
 
     #[test]
     fn directions_and_comments_are_left_out() {

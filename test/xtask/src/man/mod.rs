@@ -64,6 +64,7 @@ fn write(made: &[Made], root: &Path) -> std::io::Result<()> {
 /// All pages.
 pub(crate) fn pages() -> Result<Vec<Made>> {
     let declared = declared()?;
+    let headers = read("dat/include/dat/dat.h")? + &read("dat/include/dat/udat.h")?;
     let variables = settings::rows(&read("docs/settings.md")?);
     let release = release::current()?;
     let (date, release) = (release.date.as_str(), format!("dapl-rs {}", release.version));
@@ -76,6 +77,7 @@ pub(crate) fn pages() -> Result<Vec<Made>> {
             return Err(wrong(format!("it is the page of {}({})", page.name, page.section)));
         }
         settings::fill_in(&mut page, &variables).map_err(wrong)?;
+        insert_declarations(&mut page, &headers).map_err(wrong)?;
         let synopsis = synopsis(&mut page, &declared).map_err(wrong)?;
         let text = roff::render(&page, &synopsis, &foot);
         made.push(Made { path: format!("man{0}/{1}.{0}", page.section, page.name), text });
@@ -108,6 +110,25 @@ fn declared() -> Result<BTreeMap<String, (Prototype, &'static str)>> {
         }
     }
     Ok(all)
+}
+
+/// Replaces each paragraph `{declaration: TYPE}` by the declaration in the headers. The page must explain all its members or
+/// values as terms.
+fn insert_declarations(page: &mut Page, headers: &str) -> Result {
+    let mut members = Vec::new();
+    let sections = page.sections.iter_mut().map(|(_, blocks)| blocks);
+    for block in std::iter::once(&mut page.description).chain(sections).flatten() {
+        let Block::Text(text) = block else { continue };
+        let Some(name) = text.strip_prefix("{declaration: ").and_then(|rest| rest.strip_suffix('}')) else { continue };
+        let lines = header::type_declaration(headers, name).ok_or_else(|| format!("no header declares {name}"))?;
+        members.extend(header::members(&lines));
+        *block = Block::Code(lines);
+    }
+    let explained = page.all_terms();
+    match members.into_iter().find(|member| !explained.contains(member)) {
+        Some(member) => Err(format!("{member} is not explained")),
+        None => Ok(()),
+    }
 }
 
 /// The page's SYNOPSIS: its own, or the prototype, whose parameters the page must explain.

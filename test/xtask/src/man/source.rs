@@ -4,6 +4,8 @@
 //! items begin with code and a colon explains terms. Tables are not supported. Pure.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeSet;
+
 /// A page.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Page {
@@ -88,6 +90,14 @@ impl Page {
     /// Elements below a heading.
     pub(crate) fn below(&self, heading: &str) -> &[Block] {
         self.sections.iter().find(|(name, _)| name == heading).map_or(&[], |(_, blocks)| blocks)
+    }
+
+    /// All terms that the page explains, each by itself.
+    pub(crate) fn all_terms(&self) -> BTreeSet<String> {
+        let sections = self.sections.iter().flat_map(|(_, blocks)| blocks);
+        let blocks = self.description.iter().chain(sections);
+        let terms = blocks.filter_map(|block| if let Block::Term(term, _) = block { Some(term) } else { None });
+        terms.flat_map(|term| term.split(", ")).map(|term| term.replace('`', "")).collect()
     }
 
     /// The terms explained below a heading, without backquotes.
