@@ -70,6 +70,40 @@ fn data_structures_have_pages_with_every_member() {
     }
 }
 
+/// Calls whose pages need an example.
+const WITH_EXAMPLE: [&str; 11] = [
+    "dat_ep_create",
+    "dat_ep_connect",
+    "dat_cr_accept",
+    "dat_ep_post_send",
+    "dat_ep_post_recv",
+    "dat_ep_post_rdma_read",
+    "dat_ep_post_rdma_write",
+    "dat_evd_wait",
+    "dat_cno_wait",
+    "dat_lmr_create",
+    "dat_rmr_bind",
+];
+
+#[test]
+fn examples_compile() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("man-examples");
+    fs::create_dir_all(&folder).unwrap();
+    for call in WITH_EXAMPLE {
+        let page = fs::read_to_string(workspace().join(format!("docs/man/{call}.3.md"))).unwrap();
+        let example = page.split("\n## EXAMPLE\n").nth(1).unwrap_or_else(|| panic!("{call} has no example"));
+        let code = example.split("\n```").nth(1).unwrap_or_else(|| panic!("the example of {call} has no code"));
+        assert!(code.contains(&format!("{call}(")), "the example of {call} does not call it");
+        let file = folder.join(format!("{call}.c"));
+        fs::write(&file, code).unwrap();
+        let mut cc = Command::new("cc");
+        cc.args(["-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-pedantic", "-I"])
+            .arg(workspace().join("dat/include"));
+        let output = cc.arg(file).output().expect("cc starts");
+        assert!(output.status.success(), "{call}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
 #[test]
 fn every_variable_is_on_a_page() {
     let (_, pages) = pages("variables");
