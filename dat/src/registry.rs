@@ -135,7 +135,7 @@ pub(crate) fn refused_by_provider(wanted: &Key, lease: Lease, code: DAT_RETURN, 
     let said = report::said();
     let cause = match said.is_empty() {
         false => Cause::new(said, ""),
-        true => Cause::new(format!("{library} answered {words}"), "DAPL_DBG_TYPE=0xffff logs more"),
+        true => Cause::new(format!("{library} answered {words}"), "set DAPL_DBG_TYPE=0xffff for more messages"),
     };
     let refused = Refused { kind: Kind::Device, name: wanted.name.clone(), place, cause };
     // An invalid call is not reported: the program gets the code.

@@ -126,7 +126,7 @@ fn a_check_looks_into_names_libraries_and_parameters() {
             "{}/dat.conf:2: ia_name: \"a\" 1.2 nonthreadsafe is the entry of {}/dat.conf:1 again; \
              it serves only where no library of that one loads",
             "{}/dat.conf:4: lib_path: {}/libgone.so.1 does not exist; install that library, or correct lib_path",
-            "{}/dat.conf:5: lib_path: libgone.so.1 does not exist: not beside libdat nor where the loader looks; \
+            "{}/dat.conf:5: lib_path: libgone.so.1 does not exist: neither in libdat's directory nor in the loader's search path; \
              install that library, or correct lib_path",
             "{}/dat.conf:6: ia_params: mtu: \"x\" is not a number from 1200 to 65507; the default is used",
             "{}/dat.conf:6: ia_params: \"colour=red\" is not understood; datinfo -c shows the settings of usnic",

@@ -68,7 +68,7 @@ fn six_causes_have_six_answers() {
     assert_eq!(
         device.reason(),
         "cannot open \"a\": {}/dat.conf:1: {}/libfine.so.1 answered DAT_INSUFFICIENT_RESOURCES DAT_RESOURCE_DEVICE; \
-         DAPL_DBG_TYPE=0xffff may make it tell more"
+         set DAPL_DBG_TYPE=0xffff for more messages"
     );
     device.says(&[
         "provider: init a 1.2 nonthreadsafe ()",
