@@ -64,13 +64,13 @@ pub static DAPL: Table = Table {
             name: "",
             variable: "DAPL_COUNTERS",
             values: Values::OneOf(&["on", "off"]),
-            meaning: "whether a process with an endpoint or a listener answers its user's tools that ask for its counters",
+            meaning: "whether a process with an endpoint or a listener publishes its counters to its user's tools",
         },
         Setting {
             name: "io_trc",
             variable: "DAPL_DBG_IO_TRC",
             values: number(0, 65_536, 0, " posts"),
-            meaning: "posts that each endpoint remembers, rounded up to a power of two; 1 is 32, 0 none",
+            meaning: "posts that each endpoint records, rounded up to a power of two; 1 is 32, 0 none",
         },
         Setting {
             name: "",
@@ -139,6 +139,6 @@ pub(crate) const fn rnr_retry() -> Setting {
         name: "rnr_retry",
         variable: "DAPL_RNR_RETRY",
         values: number(0, 7, 7, ""),
-        meaning: "how often a send is repeated that found no receive; 7 is without end",
+        meaning: "retries of a send that finds no receive (RNR); 7: without limit",
     }
 }

@@ -6,6 +6,7 @@
 
 mod common;
 mod nearest;
+pub mod page;
 mod sm;
 mod usnic;
 mod verbs;

@@ -11,18 +11,18 @@ pub static SM: Table =
     Table { provider: "sm", prefix: "DAPL_SM", plain: &["dir"], notation: Notation::Decimal, settings: SETTINGS };
 
 const SETTINGS: &[Setting] = &[
-    dir("base directory in which processes meet"),
+    dir("base directory in which processes find each other"),
     Setting {
         name: "rma",
         variable: "DAPL_SM_RMA",
         values: Values::Order(&["knem", "cma", "mmap"]),
-        meaning: "how RDMA moves bytes",
+        meaning: "the method of RDMA: KNEM's device, cross-memory copy by the kernel, shared buffers",
     },
     Setting {
         name: "cma",
         variable: "DAPL_SM_CMA",
         values: Values::OneOf(&["closed", "open"]),
-        meaning: "whether the user's other processes may reach all memory of this one, where Yama forbids it",
+        meaning: "whether the user's other processes may access all memory of this one where Yama forbids it",
     },
     spin(),
     keepalive(5_000),

@@ -20,7 +20,7 @@ const SETTINGS: &[Setting] = &[
     Setting {
         name: "address",
         variable: "",
-        values: Values::Text("the first interface that is up and leads elsewhere"),
+        values: Values::Text("the first interface that is up and is not the loopback interface"),
         meaning: "interface, or one of its addresses, that the IA is bound to; with `%` and the interface for a link-local one",
     },
     dir("base directory in which processes find each other's listeners and names of shared memory"),
@@ -28,13 +28,13 @@ const SETTINGS: &[Setting] = &[
         name: "port",
         variable: "DAPL_USNIC_PORT",
         values: number(1, 65_535, 17_471, ""),
-        meaning: "UDP port of set-ups, the same for all who are to meet",
+        meaning: "UDP port of connection setup, the same on all hosts that are to connect",
     },
     Setting {
         name: "data_ports",
         variable: "DAPL_USNIC_DATA_PORTS",
-        values: Values::Text("whichever is free"),
-        meaning: "UDP ports that data leave from, as `7000-7099`; without it whichever is free",
+        values: Values::Text("any free port"),
+        meaning: "range of UDP ports for data, as `7000-7099`",
     },
     Setting {
         name: "buffer",
@@ -46,7 +46,7 @@ const SETTINGS: &[Setting] = &[
         name: "mtu",
         variable: "DAPL_USNIC_MTU",
         values: number(1_200, 65_507, 65_507, " bytes"),
-        meaning: "largest payload of a datagram that is tried on a path",
+        meaning: "largest payload of a datagram that is probed on a path",
     },
     Setting {
         name: "congestion",
@@ -58,7 +58,7 @@ const SETTINGS: &[Setting] = &[
         name: "key",
         variable: "DAPL_USNIC_KEY",
         values: Values::Text("none: the path is trusted"),
-        meaning: "file (mode 0600) with the key that all peers share: everything is authenticated and encrypted",
+        meaning: "file (mode 0600) with the key that all peers share; with it packets are authenticated and encrypted",
     },
     spin(),
     keepalive(15_000),

@@ -49,7 +49,7 @@ const SETTINGS: &[Setting] = &[
         name: "",
         variable: "DAPL_IBHOSTS",
         values: Values::Text("dapl/ibhosts in the configuration directory"),
-        meaning: "`socket` and `none`: the file that says which GID a host has",
+        meaning: "`socket` and `none`: file that maps hosts to GIDs",
     },
     Setting {
         name: "",
@@ -63,12 +63,17 @@ const SETTINGS: &[Setting] = &[
         values: number(0, 31, 16, ""),
         meaning: "time to wait for an acknowledgement, 4.096 us times 2 to the power of this",
     },
-    Setting { name: "", variable: "DAPL_ACK_RETRY", values: number(0, 7, 7, ""), meaning: "how often to repeat then" },
+    Setting {
+        name: "",
+        variable: "DAPL_ACK_RETRY",
+        values: number(0, 7, 7, ""),
+        meaning: "retries after a missing acknowledgement",
+    },
     Setting {
         name: "",
         variable: "DAPL_RNR_TIMER",
         values: number(0, 31, 12, ""),
-        meaning: "the code of how long a peer without a receive makes us wait",
+        meaning: "RNR timer code (IBTA): how long a sender waits when the peer has no receive",
     },
     Setting {
         name: "",
@@ -104,9 +109,9 @@ const SETTINGS: &[Setting] = &[
     Setting {
         name: "",
         variable: "DAPL_VERBS_PEER",
-        values: Values::Text("our own address and number"),
-        meaning: "`none`: the peer's address, and the number of its queue pair: `same` as ours, `+1`, `-1`, or a number; \
-                  with a comma between if both are given",
+        values: Values::Text("the local address and number"),
+        meaning: "`none`: the peer's address, and the number of its queue pair: `same`, `+1`, `-1`, or a number; \
+                  separated by a comma if both are given",
     },
     listener_wait(),
     Setting { name: "", ..rnr_retry() },

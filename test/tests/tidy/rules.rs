@@ -21,7 +21,7 @@ pub(crate) const PACKAGES: &[(&str, &[&str])] = &[
     ("test/conformance", &["dat-abi"]),
     ("test/dapltest", &["dat-abi", "udapl"]),
     ("test/faulty", &["dapl", "daplsm"]),
-    ("test/xtask", &["dapl-test"]),
+    ("test/xtask", &["dapl-test", "dat-settings"]),
 ];
 
 /// Modules from the bottom up. A file imports modules of lower layers, and its own. A module is named by the first part of its

@@ -41,6 +41,8 @@ pub(crate) enum Command {
         /// Below this directory; without it, man/ in the target directory
         directory: Option<PathBuf>,
     },
+    /// Write the table of docs/settings.md from the settings of the libraries
+    Settings,
     /// Install below a prefix; what is there of others stays
     Install(Install),
     /// Make Debian packages

@@ -66,6 +66,7 @@ fn run(command: Command) -> Result {
         Command::Setup => setup::run(),
         Command::Build { debug } => tree::build(cli::profile(debug)).map(|tree| tree.announce()),
         Command::Man { directory } => man::run(directory),
+        Command::Settings => man::write_settings(),
         Command::Install(install) => install::install(&install),
         Command::Deb(deb) => deb::run(&deb),
         Command::Uninstall(install) => install::uninstall(&install),

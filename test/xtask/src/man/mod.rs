@@ -45,6 +45,13 @@ pub(crate) fn run(directory: Option<PathBuf>) -> Result {
     Ok(())
 }
 
+/// The command: writes the table of variables into docs/settings.md.
+pub(crate) fn write_settings() -> Result {
+    let path = workspace().join("docs/settings.md");
+    fs::write(&path, settings::page(&read("docs/settings.md")?)?)
+        .map_err(|error| format!("{}: {error}", path.display()))
+}
+
 /// Puts pages below a directory, where no other ones of these sections are afterwards.
 fn write(made: &[Made], root: &Path) -> std::io::Result<()> {
     for section in 1..=9 {
@@ -165,6 +172,12 @@ mod tests {
             declared().unwrap().into_keys().filter(|f| !made.contains(&format!("man3/{f}.3"))).collect();
         assert!(missing.is_empty(), "{missing:?}");
         assert!(made.contains("man3/dat_ia_open.3"), "{made:?}");
+    }
+
+    #[test]
+    fn settings_page_is_up_to_date() {
+        let page = read("docs/settings.md").unwrap();
+        assert!(settings::page(&page).unwrap() == page, "run cargo xtask settings");
     }
 
     #[test]

@@ -13,6 +13,14 @@ pub(crate) struct Row {
     meaning: String,
 }
 
+/// The page with its table replaced by the rows of the libraries' tables.
+pub(crate) fn page(page: &str) -> Result<String, String> {
+    const HEAD: &str = "| variable | meaning |\n|---|---|\n";
+    let (before, after) = page.split_once(HEAD).ok_or("docs/settings.md has no table of variables")?;
+    let rest: String = after.split_inclusive('\n').skip_while(|line| line.starts_with('|')).collect();
+    Ok(format!("{before}{HEAD}{}{rest}", dat_settings::page::rows()))
+}
+
 /// The owner of a row that names no provider.
 const ALL: &str = "all";
 const PROVIDERS: [&str; 3] = ["sm", "usnic", "verbs"];
