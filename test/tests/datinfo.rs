@@ -272,7 +272,7 @@ fn settings_in_effect_are_those_of_the_line_before_those_of_the_environment() {
     let finished = datinfo(&case, "-c");
     for line in [
         "registry: {}/dat.conf (DAT_OVERRIDE)",
-        "  address=eth7  (ia_params; default the first interface that is up and leads elsewhere)",
+        "  address=eth7  (ia_params; default the first interface that is up and is not the loopback interface)",
         "  mtu=1400 bytes  (ia_params; default 65507)",
         "  port=99  (environment; default 17471)",
         "  congestion=bbr  (default)",
