@@ -54,7 +54,7 @@ pub enum Error {
     /// The operating system refused the right to do it.
     #[error("permission denied")]
     PermissionDenied,
-    /// Nothing queued. Reported without the class bit.
+    /// The queue is empty. Returned without the class bit.
     #[error("queue empty")]
     QueueEmpty,
     #[error("queue full")]

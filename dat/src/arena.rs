@@ -83,7 +83,7 @@ impl Arenas {
         if plausible && self.foreign.load(Ordering::Relaxed) { HandleClass::Perhaps } else { HandleClass::Never }
     }
 
-    /// From now on handles outside all arenas are possible.
+    /// Allows handles outside all arenas, because a provider without the hook was loaded.
     pub(crate) fn expect_foreign(&self) {
         self.foreign.store(true, Ordering::Relaxed);
     }

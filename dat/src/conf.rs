@@ -68,13 +68,13 @@ pub struct Absent {
 /// Consequence of a problem in a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Cost {
-    /// The record is gone.
+    /// The record is dropped.
     Record,
     /// The record is kept; the line should be corrected.
     Nothing,
 }
 
-/// One thing wrong with one line.
+/// A complaint about a line.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Complaint {
     /// The line.
@@ -232,7 +232,7 @@ impl LineReader {
         self.tokens.get(index).cloned().ok_or_else(missing)
     }
 
-    /// One of two words; whether it is the first.
+    /// Parses one of two words; true for the first.
     fn word(
         &self,
         index: usize,

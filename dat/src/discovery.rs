@@ -11,7 +11,7 @@ use crate::loader::host;
 
 /// Maximum number of interfaces, and of ports, that get a line.
 const MOST: usize = 64;
-/// Of a device's name: the kernel's own limit.
+/// Maximum length of a device's name: the kernel's limit.
 const LONGEST: usize = 64;
 
 /// Lines for every machine. They say `nonthreadsafe`, as all lines here, because other implementations of libdat 1.2 compare

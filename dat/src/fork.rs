@@ -23,7 +23,7 @@ thread_local! {
     static HELD: RefCell<Option<All>> = const { RefCell::new(None) };
 }
 
-/// Asks for the two calls below, once per process.
+/// Registers the two handlers below with `pthread_atfork`, once per process.
 pub(crate) fn prepare() {
     static ASKED: AtomicBool = AtomicBool::new(false);
     if !ASKED.swap(true, Ordering::Relaxed) {

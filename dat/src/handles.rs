@@ -24,7 +24,7 @@ static TABLE: Mutex<IaTable> = Mutex::new(IaTable { last: 0, lease: BTreeMap::ne
 pub(crate) struct IaTable {
     /// The number given out last.
     last: usize,
-    /// By number.
+    /// Leases by IA number.
     lease: BTreeMap<usize, Lease>,
     /// The provider's pointer -> number.
     by_pointer: BTreeMap<usize, usize>,
@@ -86,7 +86,7 @@ mod tests {
         ptr::without_provenance_mut(address)
     }
 
-    /// One test, since the table is the process's.
+    /// A single test, since the table is global.
     #[test]
     fn a_number_lives_from_open_to_close_and_comes_back_late() {
         let (one, two) = (pointer(0x7000_0000), pointer(0x7000_0100));

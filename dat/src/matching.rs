@@ -14,13 +14,13 @@ const UPWARDS_FROM: (u32, u32) = (1, 2);
 /// The first filter that left no candidate. `present` lists what was there before that filter.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Refusal {
-    /// Nothing has this name.
+    /// No line has this name.
     #[error("no interface adapter of this name")]
     Name,
-    /// The name is there, for other major versions only.
+    /// The name exists for other major versions only.
     #[error("wanted version {wanted}, but this name has only {present}{}", libdat2(.only_newer))]
     Major {
-        /// Version asked for.
+        /// Requested version.
         wanted: String,
         /// Versions of the candidates.
         present: String,
@@ -30,12 +30,12 @@ pub enum Refusal {
     /// The major version is there, this minor or a fitting later one is not.
     #[error("wanted version {wanted}, but this name has only {present}")]
     Minor {
-        /// Version asked for.
+        /// Requested version.
         wanted: String,
         /// Versions of the candidates.
         present: String,
     },
-    /// A thread-safe provider was asked for.
+    /// A thread-safe provider was requested.
     #[error("a thread-safe provider was asked for, but the line says nonthreadsafe")]
     ThreadSafety,
 }

@@ -34,13 +34,13 @@ impl Cause {
 /// Which of the reasons it is: each has its own return code.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Kind {
-    /// Nothing has this name.
+    /// No line has this name.
     Name,
-    /// Not in this major version.
+    /// The name exists in other major versions only.
     Major,
-    /// Not in this minor version.
+    /// The name exists in other minor versions only.
     Minor,
-    /// Not thread-safe.
+    /// The provider is not thread-safe.
     ThreadSafety,
     /// No library that serves it.
     Library,
@@ -51,7 +51,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// For tools.
+    /// The kind as a word for tools.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Name => "name",

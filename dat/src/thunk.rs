@@ -57,7 +57,7 @@ fn table(handle: DAT_HANDLE) -> Found {
     Some((handle, unsafe { &*table }))
 }
 
-/// The answer to a value that is no handle.
+/// Code for a value that is no handle.
 #[cold]
 fn not_a_handle(subtype: DAT_RETURN_SUBTYPE) -> DAT_RETURN {
     error(DAT_INVALID_HANDLE, subtype)

@@ -19,7 +19,7 @@ struct Call {
     evd: *mut DAT_EVD_HANDLE,
     /// Set once it waits.
     wait: Option<Wait>,
-    /// It has slept, so its thread keeps a mark.
+    /// The thread has registered its wait for fork and cancellation.
     marked: bool,
 }
 

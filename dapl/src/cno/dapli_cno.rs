@@ -35,7 +35,7 @@ pub(super) struct CnoState {
     pub(super) agent: Option<Agent>,
     /// Threads with an agent of this CNO to call, or inside one.
     pub(super) calling: Vec<ThreadId>,
-    /// It is being freed: nothing triggers it any more.
+    /// The CNO is being freed: triggers are ignored.
     pub(super) dead: bool,
 }
 

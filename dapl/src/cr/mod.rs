@@ -63,7 +63,7 @@ impl<P: Provider> Cr<P> {
         Ok(())
     }
 
-    /// Says no.
+    /// Rejects the request.
     fn reject(&self) -> Result<()> {
         self.take()?.reject();
         self.ia.count(|events| &events.rejects);

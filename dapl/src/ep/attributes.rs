@@ -27,11 +27,11 @@ pub struct Attributes {
     pub recv_flags: u32,
     /// Which requests notify.
     pub request_flags: u32,
-    /// One direction's work.
+    /// The receive queue.
     pub recv: Direction,
     /// The other's.
     pub request: Direction,
-    /// Reads of the peer's outstanding here.
+    /// Maximum of the peer's outstanding reads.
     pub max_reads_in: i32,
     /// Own reads outstanding; with 0 no read can be posted.
     pub max_reads_out: i32,

@@ -22,7 +22,7 @@ pub(super) struct Call {
     pub(super) qual: u64,
     /// `None` is infinite.
     pub(super) timeout: Result<Option<Duration>>,
-    /// Best effort and no flags: all there is.
+    /// Best effort and no connect flags, which is all that providers support.
     pub(super) is_plain: bool,
     pub(super) private_data: Result<Vec<u8>>,
 }

@@ -134,7 +134,7 @@ pub(crate) fn accept<P: Provider>(
     Ok(())
 }
 
-/// An RSP takes the EP, before it listens.
+/// Reserves the EP for an RSP, before the RSP listens.
 pub(crate) fn reserve<P: Provider>(ep: &Ep<P>) -> Result<()> {
     advance(ep, Step::Reserve)
 }
@@ -144,7 +144,7 @@ pub(crate) fn release<P: Provider>(ep: &Ep<P>) {
     let _ = advance(ep, Step::Release);
 }
 
-/// A request came for the EP's RSP.
+/// Records that a request has arrived at the EP's RSP.
 pub(crate) fn request<P: Provider>(ep: &Ep<P>, peer: SocketAddr) -> Result<()> {
     advance(ep, Step::Request)?;
     ep.remote_address.write(&consumer_memory::socket_address(peer));

@@ -110,7 +110,7 @@ pub(crate) struct Wiring<P: Provider> {
     pub(crate) recv: Option<Use<Evd<P>>>,
     pub(crate) request: Option<Use<Evd<P>>>,
     pub(crate) connect: Option<Use<Evd<P>>>,
-    /// Receives come out of this; for life.
+    /// The SRQ of its receives; set at creation.
     pub(crate) srq: Option<Use<Srq<P>>>,
 }
 
@@ -123,7 +123,7 @@ struct Remote {
 }
 
 impl<P: Provider> Wiring<P> {
-    /// Nothing.
+    /// Without any object.
     pub(crate) fn none() -> Self {
         Wiring { pz: None, recv: None, request: None, connect: None, srq: None }
     }

@@ -65,7 +65,7 @@ fn attr(attributes: &Attributes, (named, list): (i32, *mut DAT_NAMED_ATTR)) -> D
     }
 }
 
-/// Takes over those of `asked` that the mask names.
+/// Copies the fields of `asked` that the mask selects.
 pub(super) fn merge(into: &mut Attributes, asked: &Attributes, mask: DAT_EP_PARAM_MASK) {
     let named = |field: DAT_EP_PARAM_MASK| mask & field != 0;
     macro_rules! take {

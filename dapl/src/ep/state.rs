@@ -29,11 +29,11 @@ pub enum EpState {
 /// Steps: calls, provider events and timeouts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Step {
-    /// An RSP takes the EP.
+    /// An RSP reserves the EP.
     Reserve,
     /// The RSP lets it go, or never came to listen.
     Release,
-    /// A request came for the RSP.
+    /// A request has arrived at the RSP.
     Request,
     /// That request could not be queued.
     RequestLost,
@@ -66,7 +66,7 @@ pub enum Step {
 }
 
 impl EpState {
-    /// In the order of the specification's numbers.
+    /// All states, indexed by their DAT numbers.
     pub const ALL: [EpState; 13] = [
         EpState::Unconnected,
         EpState::UnconfiguredUnconnected,
@@ -165,7 +165,7 @@ impl EpState {
         }
     }
 
-    /// `dat_ep_modify` may change the PZ here (spec/endpoints 5.3).
+    /// Whether `dat_ep_modify` may change the PZ in this state (spec/endpoints 5.3).
     pub fn lets_modify_pz(self) -> Result<()> {
         match self {
             EpState::Unconnected | EpState::TentativePending => Ok(()),
@@ -173,7 +173,7 @@ impl EpState {
         }
     }
 
-    /// `dat_ep_modify` may change everything else here.
+    /// Whether `dat_ep_modify` may change the other fields in this state.
     pub fn lets_modify(self) -> Result<()> {
         match self {
             EpState::Unconnected | EpState::Reserved | EpState::PassivePending | EpState::TentativePending => Ok(()),

@@ -23,7 +23,7 @@ struct Call {
     more: *mut DAT_COUNT,
     /// Set once it waits.
     wait: Option<Wait>,
-    /// It has slept, so its thread keeps a mark.
+    /// The thread has registered its wait for fork and cancellation.
     marked: bool,
 }
 

@@ -149,7 +149,7 @@ pub(super) enum TakenEvent<'a> {
     Other(&'a Event),
 }
 
-/// The SRQ that a completed receive came out of.
+/// The SRQ of a completed receive.
 #[inline]
 fn from_shared(done: &Completion) -> Option<usize> {
     (done.token.work == Work::SharedRecv).then_some(done.token.object)
@@ -159,7 +159,7 @@ fn from_shared(done: &Completion) -> Option<usize> {
 pub(super) enum Fetch {
     /// Making progress; on a consumer's thread.
     Poll,
-    /// Only what is there.
+    /// Takes queued completions only.
     Ready,
 }
 

@@ -59,7 +59,7 @@ pub(super) fn begin<P: Provider>(evd: &Evd<P>, timeout: DAT_TIMEOUT, threshold: 
     Ok((wait, evd.spin(&wait).unwrap_or_else(|| evd.look_and_arm(&wait, Cause::Woken))))
 }
 
-/// Goes on after a sleep.
+/// Continues after a sleep.
 pub(super) fn resume<P: Provider>(wait: &Wait, cause: Cause) -> Next {
     match handle::from_id::<Evd<P>>(wait.id) {
         Some(evd) => evd.look_and_arm(wait, cause),

@@ -53,7 +53,7 @@ pub fn build<P: Provider>(
     })
 }
 
-/// As [`build`], and makes it live in its IA.
+/// As [`build`], and publishes the handle in its IA.
 pub fn create<P: Provider>(
     ia: &Arc<Ia<P>>,
     length: i32,
@@ -209,7 +209,7 @@ pub(super) fn overflow<P: Provider>(evd: &Evd<P>, lost: Event) -> Result<()> {
     Err(Error::QueueFull)
 }
 
-/// Gives it another CNO, or none (spec/events 2.3).
+/// Replaces its CNO; `None` detaches it (spec/events 2.3).
 pub fn modify_cno<P: Provider>(evd: &Evd<P>, cno: Option<Arc<Cno<P>>>) {
     let new = cno.map(Cno::attach);
     let mut inner = evd.inner.lock();
@@ -268,7 +268,7 @@ pub fn resize<P: Provider>(evd: &Evd<P>, length: i32) -> Result<()> {
 pub struct Facts {
     /// Its length.
     pub length: usize,
-    /// Do arrivals trigger the CNO?
+    /// Whether events trigger the CNO.
     pub enabled: bool,
     /// May it be waited on?
     pub waitable: bool,

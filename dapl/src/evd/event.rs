@@ -19,12 +19,12 @@ pub enum Event {
         sp: usize,
         /// Address of the local IA's socket address.
         address: usize,
-        /// The qualifier it asked for.
+        /// The qualifier of the request.
         qual: u64,
         /// Handle of the CR.
         cr: usize,
     },
-    /// Of an EP's connection.
+    /// A connection event of an EP.
     Connection {
         kind: ConnectionEvent,
         /// Handle of the EP.
@@ -61,12 +61,12 @@ pub enum Stream {
 pub struct Streams(u8);
 
 impl Streams {
-    /// With one more member.
+    /// The set with this stream added.
     pub fn with(self, stream: Stream) -> Self {
         Streams(self.0 | 1 << stream as u8)
     }
 
-    /// Is it a member?
+    /// Whether the set contains this stream.
     pub fn has(self, stream: Stream) -> bool {
         self.0 & 1 << stream as u8 != 0
     }

@@ -85,7 +85,7 @@ impl<P: Provider> Evd<P> {
         self.inner.lock().queue.has_waiter()
     }
 
-    /// EPs complete here, and `sink` finds them.
+    /// Sets the sink for completions of EPs.
     pub(crate) fn report_transfers_to(&self, sink: &'static dyn TransferSink<P>) {
         self.transfers.get_or_init(|| sink);
     }

@@ -18,7 +18,7 @@ pub enum Config {
     Threshold,
     /// Those posted without UNSIGNALLED.
     Notify,
-    /// Those whose send asked for a solicited event.
+    /// Only completions of solicited sends notify.
     Solicited,
 }
 
@@ -48,7 +48,7 @@ struct Waiter {
 pub(super) enum WaitStatus {
     /// Enough events.
     Enough,
-    /// Not yet.
+    /// Fewer events than the threshold.
     TooFew,
     /// The wait was ended, because the EVD became unwaitable.
     Expelled,
@@ -114,7 +114,7 @@ impl Queue {
         self.waiter.is_some()
     }
 
-    /// It sleeps, and nothing has ended that yet.
+    /// Whether a waiter sleeps that was not woken yet.
     pub(super) fn has_sleeping_waiter(&self) -> bool {
         self.waiter.is_some_and(|waiter| waiter.asleep)
     }
@@ -272,7 +272,7 @@ impl Queue {
         }
     }
 
-    /// The waiter goes to sleep.
+    /// Records that the waiter goes to sleep.
     pub(super) fn fall_asleep(&mut self) {
         if let Some(waiter) = &mut self.waiter {
             waiter.asleep = true;
@@ -280,7 +280,7 @@ impl Queue {
         }
     }
 
-    /// The waiter leaves, if it is still this one.
+    /// Removes the waiter, if it still has this token.
     pub(super) fn end_wait(&mut self, token: u64) {
         if self.waiter.is_some_and(|waiter| waiter.token == token) {
             self.waiter = None;

@@ -34,7 +34,7 @@ pub(crate) struct FakeProvider {
     limits: Limits,
     net: Arc<Net>,
     sink: Arc<dyn CmSink<FakeProvider>>,
-    /// Waits that were about to sleep.
+    /// Number of waits that were about to sleep.
     sleeps: AtomicU32,
 }
 
@@ -54,7 +54,7 @@ impl FakeProvider {
         self.net.slow.store(true, Ordering::SeqCst);
     }
 
-    /// From now on binds that start fail.
+    /// Makes later binds fail.
     pub(crate) fn spoil_binds(&self) {
         self.net.spoil_binds.store(true, Ordering::SeqCst);
     }

@@ -17,7 +17,7 @@ pub(crate) fn open(name: &std::ffi::CStr) -> Opened {
     open_with(name, c"")
 }
 
-/// With these `ia_params`.
+/// Opens an IA with these `ia_params`.
 pub(crate) fn open_with(name: &std::ffi::CStr, params: &std::ffi::CStr) -> Opened {
     use crate::{evd::dapls_evd, ia::dapls_ia};
     let registration = crate::registration::for_test_with::<FakeProvider>(name, params);

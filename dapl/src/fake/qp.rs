@@ -23,7 +23,7 @@ impl FakeQp {
         FakeQp(Arc::new(Core { spec, net: net.clone(), inner: Mutex::default() }))
     }
 
-    /// The messages that it is receiving are there.
+    /// Completes the messages in transit.
     pub(crate) fn arrive(&self) {
         let mut inner = self.0.inner.lock();
         for (token, bytes, solicited) in std::mem::take(&mut inner.taken) {
@@ -48,7 +48,7 @@ pub(super) struct QpInner {
     marks: HighWatermark,
     /// Requests that wait for the connection.
     held: VecDeque<Held>,
-    /// Messages that came before their receives, by length.
+    /// Lengths of messages that arrived before their receives.
     early: VecDeque<(u64, bool)>,
 }
 
@@ -118,7 +118,7 @@ impl Core {
         self.look(inner);
     }
 
-    /// Messages that are there go into receives.
+    /// Puts waiting messages into receives.
     fn take_early(self: &Arc<Self>, inner: &mut QpInner) {
         while let Some((bytes, solicited)) = inner.early.front().copied() {
             let token = match &self.spec.shared {
@@ -192,7 +192,7 @@ impl Core {
         }
     }
 
-    /// Ends the connection here; the peer gets an event.
+    /// Ends the connection of this side; the peer gets an event.
     fn end(&self, to: QpState) -> Option<ConnId> {
         let mut inner = self.inner.lock();
         let was = std::mem::replace(&mut inner.state, to);

@@ -41,7 +41,7 @@ impl FakeSrq {
         if before < most { Ok(made) } else { Err(Error::Exhausted(Resource::Srq)) }
     }
 
-    /// A receive for `core`, which waits for one otherwise.
+    /// Takes a receive for `core`; without one, `core` waits.
     pub(super) fn take(&self, core: &Arc<Core>) -> Option<(u64, u64)> {
         let mut inner = self.inner.lock();
         let taken = inner.recvs.pop_front();

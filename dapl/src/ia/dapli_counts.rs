@@ -20,7 +20,7 @@ use crate::stats::publication::CounterSource;
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     events: IaEvents,
-    /// Of objects that have gone.
+    /// Counts of objects that were freed.
     gone: Mutex<Sums>,
     /// Made by the first query.
     listing: OnceLock<Listing>,

@@ -25,11 +25,11 @@ use crate::stats::trace;
 
 /// The async EVD of a new IA.
 pub enum AsyncEvdChoice<P: Provider> {
-    /// To an EVD that this makes, with the IA.
+    /// A new async EVD, created with the IA.
     Make(Maker<P>),
-    /// To an EVD that exists.
+    /// An existing EVD.
     Borrowed(Use<dyn AsyncErrorSink>),
-    /// To every async EVD of this library.
+    /// Every async EVD of this library.
     OutOfScope,
 }
 

@@ -51,9 +51,9 @@ pub struct Ia<P: Provider> {
 enum AsyncEvd {
     /// To the EVD made with the IA; it goes with the IA.
     Own(Arc<dyn AsyncErrorSink>),
-    /// To an EVD that the consumer brought.
+    /// An EVD of the consumer.
     Borrowed(Use<dyn AsyncErrorSink>),
-    /// To every async EVD of this library.
+    /// Every async EVD of this library.
     OutOfScope,
     /// Nowhere: the IA is being opened or closed.
     Absent,

@@ -105,7 +105,7 @@ fn version(text: &str) -> DAT_UINT32 {
     text.parse().unwrap_or(0)
 }
 
-/// `text`, cut so that it ends with a zero.
+/// Truncates `text` to a NUL-terminated array.
 fn name(text: &str) -> [c_char; DAT_NAME_MAX_LENGTH] {
     let mut name = [0; DAT_NAME_MAX_LENGTH];
     for (to, from) in name[..DAT_NAME_MAX_LENGTH - 1].iter_mut().zip(text.bytes()) {

@@ -45,7 +45,7 @@ pub enum Origin {
 pub struct Rights {
     /// Rights that the provider grants.
     pub access: Access,
-    /// Granted to all, asked or not.
+    /// Always granted.
     pub local_read: bool,
 }
 

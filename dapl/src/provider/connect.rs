@@ -23,7 +23,7 @@ pub struct ConnectSpec<'a> {
     pub address: &'a PeerAddress,
     /// Its service point.
     pub qual: u64,
-    /// For its consumer; within `Limits::private_data_connect`.
+    /// Private data for the peer's consumer; at most `Limits::private_data_connect` bytes.
     pub private_data: &'a [u8],
 }
 
@@ -94,7 +94,7 @@ pub enum ConnectionEvent {
     Rejected,
     /// The peer could not be found or did not answer.
     Unreachable,
-    /// An accepted request came to nothing.
+    /// An accepted request failed.
     AcceptFailed,
     /// The peer ended it, or went away; or the end of `drain`.
     Disconnected,

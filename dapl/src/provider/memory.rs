@@ -92,7 +92,7 @@ pub struct Bind<'a, Mr> {
 /// A request to bind or unbind a window. Nothing that is posted later starts before it is complete.
 #[derive(Clone, Copy, Debug)]
 pub struct BindWr {
-    /// Comes back with the completion.
+    /// Returned with the completion.
     pub token: Token,
     /// No completion if it succeeds.
     pub suppress: bool,

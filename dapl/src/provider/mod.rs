@@ -79,9 +79,9 @@ pub trait Provider: QueueProvider + Sized {
 /// A number that a provider shows.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Count {
-    /// As its users know it; at most 47 bytes.
+    /// Name for users; at most 47 bytes.
     pub name: &'static str,
-    /// As `bytes`; empty for things that are counted.
+    /// Unit, such as `bytes`; empty for plain counts.
     pub unit: &'static str,
     /// The number.
     pub value: u64,

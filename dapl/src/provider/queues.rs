@@ -21,7 +21,7 @@ pub trait QueueProvider: MemoryProvider + Sized {
     /// Creates a completion queue that notifies `sink` when it is armed and a completion arrives.
     fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Self::Cq>;
 
-    /// A queue pair that takes receives at once.
+    /// Creates a queue pair, to which receives may be posted at once.
     fn create_qp(&self, pd: &Self::Pd, spec: QpSpec<Self>) -> Result<Self::Qp>;
 
     /// The calling thread is about to sleep in a wait, on any object of this IA: it polls no completion queue until it wakes.
@@ -39,7 +39,7 @@ pub trait CompletionQueue: Send + Sync {
 
     /// Makes progress, fills `out` from the front and returns the number of completions. Never blocks.
     fn poll(&self, out: &mut [Completion]) -> usize;
-    /// As `poll`, but takes only what is there already.
+    /// As `poll`, but takes queued completions only, without making progress.
     fn ready(&self, out: &mut [Completion]) -> usize;
     /// No notification is wanted any more: a consumer polls. One that is on its way may still come.
     fn disarm(&self) {}

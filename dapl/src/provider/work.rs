@@ -50,7 +50,7 @@ pub enum Work {
     Recv,
     Read,
     Write,
-    /// A receive out of a shared queue.
+    /// A receive from a shared queue.
     SharedRecv,
     Bind,
 }
@@ -95,7 +95,7 @@ pub struct SendWr<'a> {
     pub op: Op,
     /// Local memory; copied before the post returns.
     pub segments: &'a [Segment],
-    /// Comes back with the completion.
+    /// Returned with the completion.
     pub token: Token,
     /// No completion if it succeeds.
     pub suppress: bool,

@@ -77,7 +77,7 @@ fn listen<P: Provider>(psp: &Psp<P>, qual: u64) -> Result<()> {
 
 /// Small qualifiers first: programs cut them to 16 bits (consumers.md 6).
 const FIRST: u64 = 1024;
-/// One past the last.
+/// End of the range, exclusive.
 const END: u64 = 0x1_0000;
 
 /// Start of the next search for a free qualifier.

@@ -33,7 +33,7 @@ struct ListenerState<P: Provider> {
     listener: Option<P::Listener>,
     /// `None`: freed.
     evd: Option<Use<Evd<P>>>,
-    /// It has had its request.
+    /// It has received its one request.
     is_spent: bool,
 }
 

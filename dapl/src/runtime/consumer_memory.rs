@@ -23,7 +23,7 @@ pub type PrivateData = ConsumerVisible<32>;
 pub type Address = ConsumerVisible<14>;
 
 impl<const WORDS: usize> ConsumerVisible<WORDS> {
-    /// Bytes there are.
+    /// Capacity in bytes.
     pub const SIZE: usize = 8 * WORDS;
 
     /// CounterSource `bytes`, cut to the size, and zeros behind them.

@@ -14,7 +14,7 @@ use crate::runtime::{handle, logger, thread, timer};
 use crate::stats::publication;
 use crate::{libdat, names, psp};
 
-/// Asks for the two calls below, once per process.
+/// Registers the two handlers below with `pthread_atfork`, once per process.
 pub(crate) fn prepare() {
     static ASKED: Once = Once::new();
     ASKED.call_once(|| thread::at_fork(before, after));

@@ -19,13 +19,13 @@ pub struct Rights {
 /// Result of a lookup.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Found {
-    /// All of it is there, with the rights.
+    /// All of it is mapped, with the rights.
     Whole,
-    /// Some of it is not there.
+    /// A part of it is not mapped.
     Missing,
     /// It is there, but some of it lacks a right.
     Lacking,
-    /// There is no list.
+    /// The kernel's list cannot be read.
     Unknown,
 }
 
@@ -43,7 +43,7 @@ pub fn look(region: Region, rights: Rights) -> Found {
 /// The file behind a piece of memory that is mapped as shared.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Behind {
-    /// Of the file system: major and minor.
+    /// Device of the file system: major and minor.
     pub device: (u32, u32),
     /// The file's number; of a System V segment, that is its id.
     pub inode: u64,

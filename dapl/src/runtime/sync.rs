@@ -35,7 +35,7 @@ mod kind {
     pub use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
     pub use loom::thread::yield_now;
 
-    /// As on a machine that reorders what it can.
+    /// A full fence, as for a machine that reorders freely.
     pub fn fence_behind_rmw() {
         fence(Ordering::SeqCst);
     }

@@ -54,7 +54,7 @@ impl<T> Deadlines<T> {
         Deadlines { entries: BTreeMap::new(), sequence: 0 }
     }
 
-    /// Adds one, and says whether it is now the earliest.
+    /// Adds a deadline; true if it is now the earliest.
     pub fn insert(&mut self, at: Instant, what: T) -> (Ticket, bool) {
         self.sequence += 1;
         let ticket = Ticket(at, self.sequence);
@@ -62,7 +62,7 @@ impl<T> Deadlines<T> {
         (ticket, self.entries.first_key_value().is_some_and(|(first, _)| *first == ticket))
     }
 
-    /// Takes one out, if it is still there.
+    /// Removes a deadline, if it has not expired.
     pub fn remove(&mut self, ticket: Ticket) -> Option<T> {
         self.entries.remove(&ticket)
     }
@@ -72,7 +72,7 @@ impl<T> Deadlines<T> {
         self.entries.first_key_value().map(|(ticket, _)| ticket.0)
     }
 
-    /// Takes out the earliest, if it is due.
+    /// Removes and returns the earliest deadline, if it is due.
     pub fn expire(&mut self, now: Instant) -> Option<T> {
         let first = self.entries.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())

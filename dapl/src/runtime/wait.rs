@@ -124,14 +124,14 @@ impl SharedCpuBackoff {
     }
 }
 
-/// May the calling thread use one CPU only?
+/// Whether the calling thread may use one CPU only.
 #[cold]
 fn is_bound_to_one_cpu() -> bool {
     // A model has no CPUs.
     cfg!(not(loom)) && rustix::thread::sched_getaffinity(None).is_ok_and(|cpus| cpus.count() == 1)
 }
 
-/// A number for one wait, never 0.
+/// A unique number for a wait, never 0.
 pub fn token() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -222,7 +222,7 @@ pub struct Mark {
     pub id: ObjectId,
     /// Which wait.
     pub token: u64,
-    /// Takes the waiter out of the object.
+    /// Removes the waiter from the object.
     pub clear: fn(ObjectId, u64),
 }
 
@@ -249,7 +249,7 @@ impl Mark {
         let _ = MARKS.try_with(|marks| marks.0.borrow_mut().push(self));
     }
 
-    /// The wait came back.
+    /// Forgets a wait that has returned.
     pub fn wipe(token: u64) {
         let _ = MARKS.try_with(|marks| marks.0.borrow_mut().retain(|mark| mark.token != token));
     }

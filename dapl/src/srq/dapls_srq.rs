@@ -64,7 +64,7 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>, pz: Arc<Pz<P>>, attributes: SrqAttri
     Ok(handle)
 }
 
-/// A count of at least one.
+/// Converts a count, which must be at least one.
 fn within(count: i32, limit: u32) -> Option<u32> {
     u32::try_from(count).ok().filter(|count| (1..=limit).contains(count))
 }

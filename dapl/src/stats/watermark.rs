@@ -7,7 +7,7 @@
 /// The marks above the receives that a queue pair has outstanding (spec/events 5.6).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct HighWatermark {
-    /// A count up to here crosses nothing.
+    /// Counts up to this one need no check.
     quiet: u32,
     soft: Option<u32>,
     hard: Option<u32>,

@@ -47,22 +47,22 @@ pub enum ReadError {
     Timeout,
     /// Its accept queue is full.
     Busy,
-    /// It speaks another version.
+    /// It uses another version of the format.
     Version(String),
-    /// It hung up in the middle.
+    /// It closed the connection before the end of the text.
     Cut,
     /// Its answer is malformed.
     Nonsense,
     /// More bytes than one run reads.
     TooMuch,
-    /// There was no time left to ask it.
+    /// The time limit of the run was reached before it was queried.
     Skipped,
     /// An error of the operating system.
     System(io::Error),
 }
 
 impl ReadError {
-    /// In one word, for programs.
+    /// The error as one word, for programs.
     pub fn word(&self) -> &'static str {
         match self {
             ReadError::Timeout => "silent",
@@ -167,7 +167,7 @@ fn connect(name: Name) -> Result<OwnedFd, ReadError> {
 /// A process that was queries.
 struct Query {
     name: Name,
-    /// As long as it may say more.
+    /// Connection, until the answer is complete.
     socket: Option<OwnedFd>,
     bytes: Vec<u8>,
     error: Option<ReadError>,

@@ -22,9 +22,9 @@ use std::fmt::{Display, Write};
 
 /// Start of the first line; the version follows.
 const FORM: &str = "dapl-counters ";
-/// Of the form.
+/// Version of the format.
 const VERSION: &str = "1";
-/// Texts are no longer.
+/// Maximum length of a text in bytes.
 pub const MOST: usize = 4 << 20;
 
 /// A text that is being written.
@@ -32,7 +32,7 @@ pub const MOST: usize = 4 << 20;
 pub struct Text(String);
 
 impl Text {
-    /// Of this process, by its id and name.
+    /// Begins the text of a process.
     pub fn new(pid: u32, program: &str) -> Self {
         let mut text = Text(format!("{FORM}{VERSION}\n"));
         text.line(&["process", &pid.to_string(), program]);
@@ -72,7 +72,7 @@ impl Text {
         self.line(&["left out", &eps.to_string()]);
     }
 
-    /// All of it, with its last line.
+    /// Ends the text with its last line, and returns it.
     pub fn end(mut self) -> String {
         self.line(&["end"]);
         self.0
@@ -112,7 +112,7 @@ pub struct Adapter {
 pub struct Endpoint {
     /// Its handle in its process, as `0x7f0123456780`.
     pub handle: String,
-    /// As `Connected`.
+    /// State, such as `Connected`.
     pub state: String,
     /// Its counters, and the state of its connection.
     pub counts: Vec<Count>,
@@ -121,9 +121,9 @@ pub struct Endpoint {
 /// A number.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Count {
-    /// As `posts.send`.
+    /// Name, such as `posts.send`.
     pub name: String,
-    /// As `bytes`; empty for things that are counted.
+    /// Unit, such as `bytes`; empty for plain counts.
     pub unit: String,
     /// The number.
     pub value: u64,

@@ -51,16 +51,16 @@ const ELSEWHERE: &str = "DAT_CONF DAPL_DBG_SYS_MEM DAPL_LOOPBACK DAPL_MAX_CM_RES
 /// Beginnings of names that are for the project's own suites.
 const SUITES: &str = "DAPL_TEST_ DAPL_SIM_ DAPL_FUZZ_ DAPL_FAULTY";
 
-/// One thing that can be set.
+/// A setting.
 #[derive(Debug)]
 pub struct Setting {
-    /// In `ia_params`; empty where only the environment sets it.
+    /// Name in `ia_params`; empty if only the environment sets it.
     pub name: &'static str,
-    /// In the environment; empty where only `ia_params` sets it.
+    /// Environment variable; empty if only `ia_params` sets it.
     pub variable: &'static str,
     /// Permitted values.
     pub values: Values,
-    /// For messages and documentation.
+    /// Meaning in words, for messages and documentation.
     pub meaning: &'static str,
 }
 
@@ -91,7 +91,7 @@ pub enum Notation {
 /// The settings of one library.
 #[derive(Debug)]
 pub struct Table {
-    /// For messages, such as `sm`.
+    /// Name of the library, such as `sm`.
     pub provider: &'static str,
     /// Prefix of its variables, such as `DAPL_SM`.
     pub prefix: &'static str,
@@ -106,11 +106,11 @@ pub struct Table {
 /// Classification of a variable's name.
 #[derive(Clone, Copy, Debug)]
 pub enum Known {
-    /// It is read.
+    /// A library reads it.
     Read(&'static Table, &'static Setting),
     /// Others read it, or a build does; here it changes nothing.
     Idle,
-    /// It is not read; what to use instead.
+    /// It has no effect here; the text says what to use instead.
     NoEffect(&'static str),
     /// It begins like a provider's variable; the provider itself reports unknown names.
     Providers(&'static Table),

@@ -69,7 +69,7 @@ pub(crate) fn interfaces() -> Vec<Vec<u8>> {
     names
 }
 
-/// One line to the system's log.
+/// Writes a line to syslog.
 pub(crate) fn syslog(text: &str) {
     let Ok(text) = CString::new(format!("libdat: {text}")) else { return };
     // SAFETY: the format takes exactly one string, and both are NUL-terminated.

@@ -55,7 +55,7 @@ thread_local! {
     static INITS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
     /// Libraries being mapped by this thread: it then holds the dynamic loader's own lock, and others may need that.
     static MAPPING: Cell<usize> = const { Cell::new(0) };
-    /// The hook was asked for in this thread.
+    /// A library has requested the hook in this thread.
     static HOOK_ASKED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -64,7 +64,7 @@ pub(super) fn initialising() -> Option<usize> {
     INITS.with_borrow(|inits| inits.last().copied())
 }
 
-/// The hook is asked for in this thread.
+/// Records that a library requests the hook in this thread.
 pub(super) fn note_hook() {
     HOOK_ASKED.set(true);
 }
@@ -181,7 +181,7 @@ fn start(index: usize, entry: &'static Entry) -> Result<(), Cause> {
     })
 }
 
-/// Calls fini and takes back what it leaves registered.
+/// Calls fini, and removes the registrations it has left.
 fn finish(index: usize, entry: &'static Entry) {
     report::debug(Topic::ProviderCalls, || format!("dat_provider_fini for {}", describe(&entry.record.key)));
     if let Some(library) = entry.library.get() {

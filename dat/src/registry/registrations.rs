@@ -9,7 +9,7 @@ use dat_abi::DAT_IA_OPEN_FUNC;
 
 use crate::conf::Key;
 
-/// One provider that registered.
+/// A registered provider.
 pub(super) struct Registration {
     pub(super) id: u64,
     pub(super) key: Key,
@@ -22,7 +22,7 @@ pub(super) struct Registration {
     pub(super) is_thread_safe: bool,
 }
 
-/// All of them.
+/// All registrations.
 pub(super) struct Registrations {
     by_id: BTreeMap<u64, Registration>,
     by_key: BTreeMap<Key, u64>,
@@ -35,7 +35,7 @@ impl Registrations {
         Self { by_id: BTreeMap::new(), by_key: BTreeMap::new(), by_owner: BTreeSet::new(), last_id: 0 }
     }
 
-    /// Adds one; false if the key is taken.
+    /// Adds a registration; false if the key exists.
     pub(super) fn add(&mut self, key: Key, open: DAT_IA_OPEN_FUNC, owner: Option<usize>, is_thread_safe: bool) -> bool {
         if self.by_key.contains_key(&key) {
             return false;

@@ -18,7 +18,7 @@ const TO_SYSLOG: u32 = 2;
 
 /// Unknown variables reported. A process with more uses such names for another purpose.
 const MOST_UNKNOWN: usize = 8;
-/// Of a name, for a line.
+/// Maximum length of a name in a line.
 const LONGEST_NAME: usize = 64;
 
 struct Logger;
@@ -52,7 +52,7 @@ pub(super) fn has_errors() -> bool {
     MASK.load(Ordering::Relaxed) & (Topic::Errors as u32 | Topic::General as u32) != 0
 }
 
-/// Whether all of them are.
+/// Whether refusals and complaints are reported without limit.
 pub(super) fn has_all() -> bool {
     MASK.load(Ordering::Relaxed) & Topic::General as u32 != 0
 }

@@ -277,7 +277,7 @@ unsafe extern "C" fn last_refusal(out: *mut c_char, capacity: usize) -> usize {
 /// # Safety
 /// `words` is null or a C string.
 unsafe extern "C" fn provider_says(words: *const c_char) {
-    /// Of a sentence.
+    /// Maximum length of a provider's explanation.
     const LONGEST: usize = 2048;
     if !words.is_null() {
         // SAFETY: not null, and a C string by this function's contract.

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(50);
 const MESSAGES: u32 = 1000;
 const LENGTH: usize = 64 * 1024;
-/// Of a window, as it travels in private data.
+/// Length of an encoded window in private data.
 const TICKET: usize = 20;
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;

@@ -16,7 +16,7 @@ impl Address {
         self.0.ip()
     }
 
-    /// As C reads it.
+    /// The C representation.
     pub fn to_c(self) -> SockAddr {
         let mut raw = MaybeUninit::<libc::sockaddr_storage>::zeroed();
         match self.0 {
@@ -69,7 +69,7 @@ impl Address {
 pub struct SockAddr(libc::sockaddr_storage);
 
 impl SockAddr {
-    /// For a call that only reads it.
+    /// Pointer for a call that only reads it.
     pub fn as_ptr(&self) -> DAT_IA_ADDRESS_PTR {
         const { assert!(size_of::<DAT_SOCK_ADDR>() <= size_of::<libc::sockaddr_storage>()) };
         (&raw const self.0).cast::<DAT_SOCK_ADDR>().cast_mut()

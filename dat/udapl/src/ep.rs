@@ -42,7 +42,7 @@ pub struct EpSpec<'e> {
 }
 
 impl<'e> EpSpec<'e> {
-    /// One queue for everything, and 16 transfers each way.
+    /// One queue for all events, and 16 transfers in each direction.
     pub fn new(events: &'e Evd) -> Self {
         EpSpec {
             recv: events,
@@ -76,7 +76,7 @@ pub enum State {
 pub struct PostError {
     /// The error.
     pub error: Error,
-    /// As it was.
+    /// The buffer, unchanged.
     pub buffer: Buffer,
 }
 
@@ -348,7 +348,7 @@ impl Drop for EpInner {
     }
 }
 
-/// Private data as C takes them.
+/// Length and pointer of private data for C.
 pub(crate) fn private(data: &[u8]) -> Result<(DAT_COUNT, *const u8)> {
     let size = DAT_COUNT::try_from(data.len());
     let size = size.map_err(|_| Error::Argument(format!("{} bytes of private data are too many", data.len())))?;

@@ -32,9 +32,9 @@ pub enum Error {
 /// Type and subtype of a result in the library's words.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Words {
-    /// As `DAT_INVALID_HANDLE`.
+    /// Name of the type, such as `DAT_INVALID_HANDLE`.
     pub kind: String,
-    /// As `DAT_INVALID_HANDLE_EP`, or empty.
+    /// Name of the subtype, such as `DAT_INVALID_HANDLE_EP`, or empty.
     pub detail: String,
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn kind(code: DAT_RETURN) -> DAT_RETURN {
     if code == DAT_NOT_IMPLEMENTED { code } else { code & DAT_TYPE_MASK }
 }
 
-/// Whether the call did what it was asked.
+/// Whether the code means success.
 pub(crate) fn is_success(code: DAT_RETURN) -> bool {
     kind(code) == DAT_SUCCESS
 }

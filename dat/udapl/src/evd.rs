@@ -33,14 +33,14 @@ bitflags::bitflags! {
 pub enum Event {
     /// A transfer is over.
     Completed(Completion),
-    /// The connection is there.
+    /// The connection is established.
     Established {
         /// The endpoint.
         ep: EpId,
         /// Private data of the peer's acceptance; empty at the side that accepted. Some transports pad it with zeros.
         private_data: Vec<u8>,
     },
-    /// There is no connection, or no longer one.
+    /// The connection has ended, or could not be established.
     Ended {
         /// The endpoint.
         ep: EpId,
@@ -57,19 +57,19 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum End {
-    /// One side has ended it.
+    /// One side has disconnected.
     Disconnected,
     /// It broke: a transfer that was not allowed, or a peer that is gone.
     Broken,
-    /// The listener said no, or no program listens.
+    /// The listener rejected the request, or no program listens.
     PeerRejected,
-    /// The peer's host or the network said no.
+    /// The peer's host or the network rejected the request.
     Rejected,
-    /// It was accepted here, and failed.
+    /// The accept failed.
     AcceptFailed,
     /// No answer in time.
     TimedOut,
-    /// No way there.
+    /// There is no route to the peer.
     Unreachable,
 }
 
@@ -80,7 +80,7 @@ pub struct Completion {
     pub id: OpId,
     /// The operation.
     pub op: Op,
-    /// On which endpoint.
+    /// The endpoint.
     pub ep: EpId,
     /// The buffer of the post. A received message begins at the start of the posted range.
     pub buffer: Buffer,
@@ -113,7 +113,7 @@ pub enum TransferError {
     /// The peer failed.
     #[error("the peer failed")]
     RemoteResponder,
-    /// The peer is gone, or the way to it.
+    /// The peer cannot be reached any more.
     #[error("the peer is gone, or the way to it")]
     Transport,
     /// The peer has posted no receive.

@@ -12,9 +12,9 @@ pub struct OpId(pub(crate) u64);
 pub enum Op {
     /// Sends a message.
     Send,
-    /// Takes a message.
+    /// Receives a message.
     Recv,
-    /// Puts bytes into a window of the peer's.
+    /// Writes into a window of the peer.
     Write,
     /// Fetches bytes from a window of the peer's.
     Read,
@@ -33,7 +33,7 @@ struct Slot<B> {
 }
 
 impl<B> Flight<B> {
-    /// Nothing.
+    /// An empty set.
     pub(crate) const fn new() -> Self {
         Flight { slots: Vec::new(), free: Vec::new() }
     }

@@ -23,9 +23,9 @@ const ERRORS: DAT_COUNT = 16;
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Of a message, in bytes.
+    /// Maximum length of a message, in bytes.
     pub max_message: u64,
-    /// Of an RDMA read or write, in bytes.
+    /// Maximum length of an RDMA read or write, in bytes.
     pub max_rdma: u64,
     /// Transfers posted at a time, of each direction of an endpoint.
     pub max_posted: u32,

@@ -27,7 +27,7 @@ macro_rules! functions {
             $(pub $name: $shape,)*
             /// `None` in a libdat that lacks it.
             pub dats_get_ia_handle: Option<GetIaHandle>,
-            /// Keeps all of them where they are.
+            /// Keeps the library loaded.
             _library: ManuallyDrop<Image>,
         }
 

@@ -18,7 +18,7 @@ pub struct Listener {
     handle: Handle,
     qualifier: u64,
     ia: Arc<IaInner>,
-    /// It outlives the listener.
+    /// Keeps the queue alive as long as the listener.
     _events: Arc<EvdInner>,
 }
 

@@ -145,7 +145,7 @@ impl Window {
         self.0.block.len()
     }
 
-    /// Never: there is no window without a byte.
+    /// Always false: a window has at least one byte.
     pub fn is_empty(&self) -> bool {
         false
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 pub const FIRST: Duration = Duration::from_millis(1);
 const LAST: Duration = Duration::from_millis(8);
 
-/// The wait after this one.
+/// The wait that follows this one.
 pub fn next(wait: Duration) -> Duration {
     (wait * 2).min(LAST)
 }

@@ -141,7 +141,7 @@ where
         self.state.lock().first()
     }
 
-    /// Takes a receive. On success `waiter` waits no longer.
+    /// Takes a receive. On success `waiter` is removed from the queue of waiters.
     pub fn take(self: &Arc<Self>, waiter: &Weak<W>) -> Option<SrqRecv> {
         let mut state = self.state.lock();
         let buffer = self.pop(&mut state)?;

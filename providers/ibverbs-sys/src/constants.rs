@@ -106,7 +106,7 @@ enumeration! {
     ibv_wr_opcode: IBV_WR_RDMA_WRITE = 0, IBV_WR_SEND = 2, IBV_WR_RDMA_READ = 4
 }
 enumeration! {
-    /// How a work request ended.
+    /// Status of a completed work request.
     ibv_wc_status:
     IBV_WC_SUCCESS = 0,
     IBV_WC_LOC_LEN_ERR = 1,
@@ -152,7 +152,7 @@ flags! {
     IBV_QP_DEST_QPN = 1 << 20,
 }
 flags! {
-    /// How a request is posted.
+    /// Flags of a posted request.
     ibv_send_flags:
     IBV_SEND_FENCE = 1,
     IBV_SEND_SIGNALED = 1 << 1,

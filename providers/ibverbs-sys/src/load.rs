@@ -10,7 +10,7 @@ pub enum LoadError {
     Library {
         /// Its package on Debian.
         package: &'static str,
-        /// As the dynamic linker reports it; names the library.
+        /// The dynamic linker's message, which names the library.
         reason: String,
     },
     /// The library is older than the function.
@@ -26,7 +26,7 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// The Debian package that brings the library.
+    /// The Debian package that contains the library.
     pub fn package(&self) -> &'static str {
         match self {
             LoadError::Library { package, .. } | LoadError::Function { package, .. } => package,

@@ -276,7 +276,7 @@ structures! {
         pub r#type: ibv_mw_type,
     }
 
-    /// What a window is bound to.
+    /// Memory that a window is bound to.
     pub struct ibv_mw_bind_info {
         pub mr: *mut ibv_mr,
         pub addr: u64,

@@ -12,7 +12,7 @@ use std::{env, fs};
 /// Keeps the need for libdat, whether the linker sees a use of it or not.
 const NEEDED: [&str; 3] = ["-Wl,--no-as-needed", "-l:libdat.so.1", "-Wl,--as-needed"];
 
-/// libdat's names, one a line.
+/// Symbols of libdat, one per line.
 const MAP: &str = include_str!("../../../dat/libdat.map");
 
 /// Links this package's library as a provider with that SONAME.

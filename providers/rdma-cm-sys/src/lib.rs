@@ -13,13 +13,13 @@ use ibverbs_sys::{
 };
 use libc::{size_t, sockaddr, sockaddr_storage};
 
-/// What an event says.
+/// Type of an event.
 pub type rdma_cm_event_type = c_uint;
-/// `rdma_resolve_addr` came to a good end.
+/// `rdma_resolve_addr` succeeded.
 pub const RDMA_CM_EVENT_ADDR_RESOLVED: rdma_cm_event_type = 0;
 /// `rdma_resolve_addr` did not.
 pub const RDMA_CM_EVENT_ADDR_ERROR: rdma_cm_event_type = 1;
-/// `rdma_resolve_route` came to a good end.
+/// `rdma_resolve_route` succeeded.
 pub const RDMA_CM_EVENT_ROUTE_RESOLVED: rdma_cm_event_type = 2;
 /// `rdma_resolve_route` did not.
 pub const RDMA_CM_EVENT_ROUTE_ERROR: rdma_cm_event_type = 3;
@@ -35,20 +35,20 @@ pub const RDMA_CM_EVENT_UNREACHABLE: rdma_cm_event_type = 7;
 pub const RDMA_CM_EVENT_REJECTED: rdma_cm_event_type = 8;
 /// A connection stands.
 pub const RDMA_CM_EVENT_ESTABLISHED: rdma_cm_event_type = 9;
-/// A connection is no more.
+/// The connection has ended.
 pub const RDMA_CM_EVENT_DISCONNECTED: rdma_cm_event_type = 10;
-/// The device goes.
+/// The device is being removed.
 pub const RDMA_CM_EVENT_DEVICE_REMOVAL: rdma_cm_event_type = 11;
-/// Of multicast groups.
+/// For multicast groups, which are not used.
 pub const RDMA_CM_EVENT_MULTICAST_JOIN: rdma_cm_event_type = 12;
-/// Of multicast groups.
+/// For multicast groups, which are not used.
 pub const RDMA_CM_EVENT_MULTICAST_ERROR: rdma_cm_event_type = 13;
 /// The network device of the id changed its hardware address.
 pub const RDMA_CM_EVENT_ADDR_CHANGE: rdma_cm_event_type = 14;
 /// The queue pair of a connection that ended may be used again.
 pub const RDMA_CM_EVENT_TIMEWAIT_EXIT: rdma_cm_event_type = 15;
 
-/// Whose ports are meant.
+/// Port space of an id.
 pub type rdma_port_space = c_uint;
 /// IP over InfiniBand.
 pub const RDMA_PS_IPOIB: rdma_port_space = 0x0002;
@@ -68,9 +68,9 @@ pub const RDMA_MAX_INIT_DEPTH: u8 = 0xFF;
 pub const RDMA_OPTION_ID: c_int = 0;
 /// Type of service: `u8`.
 pub const RDMA_OPTION_ID_TOS: c_int = 0;
-/// As SO_REUSEADDR: `c_int`.
+/// Like SO_REUSEADDR; the value is a `c_int`.
 pub const RDMA_OPTION_ID_REUSEADDR: c_int = 1;
-/// As IPV6_V6ONLY: `c_int`.
+/// Like IPV6_V6ONLY; the value is a `c_int`.
 pub const RDMA_OPTION_ID_AFONLY: c_int = 2;
 /// The queue pair's acknowledge timeout, 4.096 us * 2^n: `u8`.
 pub const RDMA_OPTION_ID_ACK_TIMEOUT: c_int = 3;
@@ -81,10 +81,10 @@ pub const RDMA_OPTION_ID_ACK_TIMEOUT: c_int = 3;
 pub const IB_CM_REJ_INVALID_SERVICE_ID: c_int = 8;
 /// The peer still knows an earlier connection of this queue pair.
 pub const IB_CM_REJ_STALE_CONN: c_int = 10;
-/// The program there said no.
+/// The program at the peer rejected the request.
 pub const IB_CM_REJ_CONSUMER_DEFINED: c_int = 28;
 
-/// Where events come from.
+/// Source of events.
 #[repr(C)]
 #[derive(Debug)]
 pub struct rdma_event_channel {
@@ -92,20 +92,20 @@ pub struct rdma_event_channel {
     pub fd: c_int,
 }
 
-/// A path record; nothing here looks into it.
+/// A path record; used as an opaque type.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ibv_sa_path_rec {
     _opaque: [u8; 0],
 }
 
-/// What InfiniBand calls the two ends.
+/// InfiniBand addresses of the two ends.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_ib_addr {
-    /// Of this end.
+    /// GID of the local end.
     pub sgid: ibv_gid,
-    /// Of the peer's.
+    /// GID of the peer.
     pub dgid: ibv_gid,
     /// Partition, big-endian.
     pub pkey: u16,
@@ -119,11 +119,11 @@ pub struct rdma_addr {
     pub src_storage: sockaddr_storage,
     /// The peer's.
     pub dst_storage: sockaddr_storage,
-    /// Both, as InfiniBand has them.
+    /// InfiniBand addresses of both ends.
     pub addr: rdma_addr_ib,
 }
 
-/// A nameless union in the header, of one member.
+/// An unnamed union of the header, with one member.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union rdma_addr_ib {
@@ -136,9 +136,9 @@ pub union rdma_addr_ib {
 pub struct rdma_route {
     /// Both ends.
     pub addr: rdma_addr,
-    /// What the subnet manager said.
+    /// Path records of the subnet manager.
     pub path_rec: *mut ibv_sa_path_rec,
-    /// How many of them.
+    /// Number of path records.
     pub num_paths: c_int,
 }
 
@@ -147,15 +147,15 @@ pub struct rdma_route {
 pub struct rdma_cm_id {
     /// The library's own context of the device, once the id is bound to one.
     pub verbs: *mut ibv_context,
-    /// Where its events come.
+    /// Channel of its events.
     pub channel: *mut rdma_event_channel,
     /// The creator's.
     pub context: *mut c_void,
-    /// Made by `rdma_create_qp`, which nothing here calls.
+    /// The QP of `rdma_create_qp`; not used.
     pub qp: *mut ibv_qp,
     /// Addresses and path.
     pub route: rdma_route,
-    /// As it was created.
+    /// Port space given at creation.
     pub ps: rdma_port_space,
     /// The device's port, from 1, once the id is bound to one.
     pub port_num: u8,
@@ -185,13 +185,13 @@ pub struct rdma_conn_param {
     pub private_data: *const c_void,
     /// In an event: what came, which may be more than was sent, with zeros behind.
     pub private_data_len: u8,
-    /// How many reads of the peer's at a time.
+    /// Maximum of the peer's outstanding reads.
     pub responder_resources: u8,
-    /// How many reads of one's own at a time.
+    /// Maximum of own outstanding reads.
     pub initiator_depth: u8,
     /// Whether the hardware may control the flow.
     pub flow_control: u8,
-    /// How often a packet is sent again; 3 bits.
+    /// Number of retransmissions of a packet; 3 bits.
     pub retry_count: u8,
     /// How often when the peer had no receive posted; 3 bits, and 7 is for ever.
     pub rnr_retry_count: u8,
@@ -207,9 +207,9 @@ pub struct rdma_conn_param {
 pub struct rdma_ud_param {
     /// May be null.
     pub private_data: *const c_void,
-    /// How much.
+    /// Length of the private data.
     pub private_data_len: u8,
-    /// How to reach the peer.
+    /// Address handle attributes of the peer.
     pub ah_attr: ibv_ah_attr,
     /// The queue pair's number.
     pub qp_num: u32,
@@ -220,11 +220,11 @@ pub struct rdma_ud_param {
 /// An event, the library's until `rdma_ack_cm_event`.
 #[repr(C)]
 pub struct rdma_cm_event {
-    /// Whom it is about.
+    /// The id concerned.
     pub id: *mut rdma_cm_id,
-    /// Of a request: who listened.
+    /// For a request: the listening id.
     pub listen_id: *mut rdma_cm_id,
-    /// What it says.
+    /// Type of the event.
     pub event: rdma_cm_event_type,
     /// Zero; or the reason of a refusal; or an error number, negative.
     pub status: c_int,

@@ -24,7 +24,7 @@ const ACTIVE: usize = 16;
 pub(crate) trait PolledConnection: Send + Sync {
     /// A poller's pass over it.
     fn poll(&self, out: &mut Outbox<'_>);
-    /// There is no connection (any more).
+    /// Whether the connection has ended.
     fn is_over(&self) -> bool;
     /// Whether it is polled and its peer sends no wake-ups.
     fn is_polled(&self) -> bool;
@@ -144,7 +144,7 @@ impl CqCore {
         self.ready.is_armed()
     }
 
-    /// Gives a connection with traffic to the poller.
+    /// Adds a connection with traffic to the list that pollers serve.
     pub(crate) fn activate(&self, conn: Arc<dyn PolledConnection>) {
         let mut active = self.active.lock();
         let known = active.iter().any(|known| Arc::ptr_eq(known, &conn));

@@ -38,7 +38,7 @@ pub(crate) struct Device {
     /// Files and segments of registrations that peers may map.
     pub(crate) backings: Backings,
     pub(crate) probe: Probe,
-    /// This process takes barriers from others, and gives them.
+    /// This process is registered for `membarrier`, and issues it for peers.
     pub(crate) barrier: bool,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) book: Arc<ConnectionTable>,

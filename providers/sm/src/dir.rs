@@ -31,7 +31,7 @@ const RETRY: Duration = Duration::from_millis(1);
 /// to probe takes ten system calls, and each of n processes cleans when it opens, so probing all would cost n times n.
 const PROBED: usize = 16;
 
-/// End points opened by this process so far.
+/// Number of end points that this process has opened.
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
 const KIND: BaseDirKind = BaseDirKind { provider: "sm", variable: "DAPL_DIR", default: "/dev/shm/dapl" };
@@ -153,7 +153,7 @@ impl Base {
         }
     }
 
-    /// Removes what is empty and was made here.
+    /// Removes empty directories that this process has made.
     fn leave(&self) {
         let _ = fs::remove_dir(self.quals());
         self.names.remove_if_empty();

@@ -97,7 +97,7 @@ impl Help<'_> {
         self.theirs.word(TICKET).load(Ordering::Relaxed) == ticket
     }
 
-    /// Says whether a job that was claimed is done.
+    /// Reports whether a claimed job was done.
     pub(crate) fn report(&self, ticket: u64, done: bool) {
         self.own.word(OUTCOME).store(ticket << 1 | u64::from(done), Ordering::Release);
     }

@@ -18,7 +18,7 @@ pub(crate) enum ByKernel {
     Cma,
 }
 
-/// How RDMA moves bytes.
+/// Method of RDMA.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum RmaMethod {
     /// The fastest method that works.
@@ -67,12 +67,12 @@ impl std::fmt::Display for RmaMethod {
 /// The settings of one IA, as the table has them.
 #[derive(Clone, Debug)]
 pub(crate) struct SmSettings {
-    /// `None`: one of this user's under `/dev/shm`.
+    /// `None`: the default directory of this user under `/dev/shm`.
     pub(crate) base: Option<String>,
     pub(crate) rma: RmaMethod,
     /// Copies are to be timed.
     pub(crate) calibrate: bool,
-    /// Of this side's areas.
+    /// Geometry of this side's areas.
     pub(crate) geometry: Geometry,
     /// Longest time in nanoseconds that a wait polls before it sleeps.
     pub(crate) spin: u32,
@@ -85,7 +85,7 @@ pub(crate) struct SmSettings {
 }
 
 impl SmSettings {
-    /// From `ia_params` and the environment.
+    /// Reads `ia_params` and the environment.
     pub(crate) fn read(params: &str) -> Self {
         #[cfg(test)]
         let (areas, params) = &tests::areas(params);

@@ -26,7 +26,7 @@ pub(crate) trait SrqWaiter: Send + Sync {
 pub struct Srq(pub(crate) Arc<SrqCore>);
 
 impl Srq {
-    /// One more, if `alive` are fewer than `most`.
+    /// Creates a queue, if fewer than `most` are alive.
     pub(crate) fn new(pd: u32, spec: SrqSpec, jobs: Arc<Jobs>, alive: Arc<AtomicU32>, most: u32) -> Result<Self> {
         SrqCore::new(pd, spec, jobs, alive, most).map(Srq)
     }

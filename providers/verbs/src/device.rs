@@ -36,7 +36,7 @@ pub(crate) struct Device {
     pub(crate) port: u8,
     /// The IA's address, if its port has one.
     pub(crate) address: Option<IpAddr>,
-    /// The GID that goes with it.
+    /// The GID of that address.
     pub(crate) gid: Gid,
     is_ethernet: bool,
     max_cqe: u32,

@@ -24,7 +24,7 @@ const WAKE_UP: u64 = 0;
 pub(crate) trait Source: Send + Sync {
     /// Its descriptor can be read or written, or has hung up; it finds out which.
     fn ready(&self) {}
-    /// A deadline has passed that it asked for.
+    /// A requested deadline has passed.
     fn expired(&self, what: u64) {
         let _ = what;
     }

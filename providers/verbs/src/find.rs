@@ -24,7 +24,7 @@ pub(crate) struct Found {
     pub(crate) port: u8,
     /// The IA's address, if its port has one.
     pub(crate) address: Option<IpAddr>,
-    /// The GID that goes with it.
+    /// The GID of that address.
     pub(crate) gid: Gid,
     /// RoCE.
     pub(crate) is_ethernet: bool,

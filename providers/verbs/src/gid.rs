@@ -66,7 +66,7 @@ pub(crate) fn raw(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// For logs.
+/// The GID as text for logs.
 pub(crate) fn shown(gid: &Gid) -> String {
     let Gid { index, raw, kind, netdev } = gid;
     let netdev = netdev.as_deref().map(|netdev| format!(" on {netdev}")).unwrap_or_default();

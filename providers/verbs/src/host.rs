@@ -16,7 +16,7 @@ pub(crate) struct Host {
     pub(crate) dev: PathBuf,
     /// Each with its network device.
     pub(crate) addresses: Vec<(String, IpAddr)>,
-    /// Asks the resolver.
+    /// Resolves a host name.
     pub(crate) resolve: fn(&str) -> Vec<IpAddr>,
 }
 

@@ -50,11 +50,11 @@ pub enum Kind {
 
 /// An object with a handle.
 pub trait Object: Send + Sync + 'static {
-    /// Which kind it is; one kind per Rust type.
+    /// Kind of the object; one kind per Rust type.
     const KIND: Kind;
 }
 
-/// One place in the arena. The first word is ABI: libdat reads the provider table there.
+/// A handle's slot in the arena. The first word is ABI: libdat reads the provider table there.
 #[repr(C, align(64))]
 pub struct Stub {
     table: AtomicPtr<DAT_PROVIDER>,
@@ -357,7 +357,7 @@ mod interleavings {
     use super::*;
     use crate::runtime::sync::access_check::AccessCheck;
 
-    /// Counts the living, and is written when it goes.
+    /// Reports an access after the drop.
     #[derive(Default)]
     struct TypeA(AccessCheck);
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Lines at once.
 const BURST: u32 = 256;
-/// Time for one more.
+/// Time after which another line is permitted.
 const EACH: Duration = Duration::from_millis(50);
 
 /// A token bucket of log lines.
@@ -15,7 +15,7 @@ const EACH: Duration = Duration::from_millis(50);
 pub(super) struct Limit {
     /// Lines logged since the bucket was full, minus those replenished by time.
     owed: u32,
-    /// Until when time has been counted.
+    /// Time of the last refill.
     since: Duration,
     /// Lines suppressed since the last logged one.
     left_out: u64,

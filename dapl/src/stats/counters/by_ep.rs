@@ -16,7 +16,7 @@ pub struct Completed {
     ok: u64,
     failed: u64,
     flushed: u64,
-    /// Of successes, by [`Work`]; binds move none.
+    /// Bytes of successful work, by [`Work`]; binds have none.
     bytes: [u64; 6],
 }
 

@@ -50,7 +50,7 @@ fn max(a: u64, b: u64) -> u64 {
 }
 
 counters! {
-    /// Of an endpoint.
+    /// Counters of an endpoint.
     EpCounts {
         sends = "posts.send" sum;
         recvs = "posts.recv" sum;
@@ -73,11 +73,11 @@ counters! {
 }
 
 counters! {
-    /// Of an event dispatcher.
+    /// Counters of an event dispatcher.
     EvdCounts {
         /// All events.
         events = "events" sum;
-        /// Events in the queue at one time.
+        /// Maximum number of queued events.
         highest = "highest_queue" max;
         waits = "waits" sum;
         sleeps = "sleeps" sum;
@@ -92,14 +92,14 @@ counters! {
 /// Posts of an EP that the provider accepted.
 #[derive(Debug, Default)]
 pub struct Posts {
-    /// By [`Work`].
+    /// Posts, by [`Work`].
     posts: [AtomicU64; 6],
     /// Bytes of suppressed requests, by [`Work`]: send, (receive,) read, write.
     unseen: [AtomicU64; 4],
 }
 
 impl Posts {
-    /// One more.
+    /// Counts a post.
     #[inline]
     pub fn count(&self, work: Work) {
         self.posts[work as usize].fetch_add(1, Ordering::Relaxed);
@@ -142,7 +142,7 @@ pub struct IaEvents {
 }
 
 impl IaEvents {
-    /// One more.
+    /// Adds one.
     pub fn count(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -168,7 +168,7 @@ pub struct Sums {
     pub eps: EpCounts,
     /// Over its EVDs; the highest queue is the highest of them all.
     pub evds: EvdCounts,
-    /// By handle; only of EVDs that live.
+    /// Counters by handle, of live EVDs only.
     pub each: Vec<(usize, EvdCounts)>,
 }
 

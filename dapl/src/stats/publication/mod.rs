@@ -98,7 +98,7 @@ fn all() -> String {
     text.end()
 }
 
-/// As `ps` sources it.
+/// Name of the program, as `ps` shows it.
 fn program() -> String {
     std::fs::read_to_string("/proc/self/comm").map(|name| name.trim_end().to_owned()).unwrap_or_default()
 }

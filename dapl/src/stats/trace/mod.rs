@@ -116,14 +116,14 @@ impl Trace {
         self.ring.post(&Posted { work, cookie, segments, remote: None, suppress: false }, wait::now())
     }
 
-    /// The same of a request.
+    /// Records a posted request.
     #[cold]
     pub fn requested(&self, op: Op, cookie: u64, segments: &[Segment], suppress: bool) -> u32 {
         let post = Posted { work: op.work(), cookie, segments, remote: op.remote(), suppress };
         self.ring.post(&post, wait::now())
     }
 
-    /// The same of a bind.
+    /// Records a posted bind.
     pub fn bound(&self, cookie: u64, suppress: bool) -> u32 {
         self.ring.post(&Posted { work: Work::Bind, cookie, segments: &[], remote: None, suppress }, wait::now())
     }
@@ -148,7 +148,7 @@ impl Trace {
         self.ring.read().iter().map(|entry| (entry.cookie, entry.end.is_some())).collect()
     }
 
-    /// The EP is gone: no completion comes any more.
+    /// Ends the trace, because the EP was freed.
     pub fn end(&self) {
         let ended = TRACED.write().as_mut().and_then(|traced| traced.remove(&self.ep));
         drop(ended);

@@ -12,9 +12,9 @@ use crate::provider::{Completion, Status, Token, Work};
 /// A ring of records.
 #[derive(Debug)]
 pub(super) struct Ring {
-    /// A power of two of them.
+    /// Records; their number is a power of two.
     records: Box<[Record]>,
-    /// Posts so far.
+    /// Number of posts.
     posts: AtomicU64,
 }
 
@@ -40,7 +40,7 @@ struct Record {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Entry {
     pub(super) number: u64,
-    /// Nanoseconds, as all times here.
+    /// Time of the post in nanoseconds.
     pub(super) begun: u64,
     pub(super) cookie: u64,
     pub(super) work: Work,
@@ -56,7 +56,7 @@ pub(super) struct Entry {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct End {
     pub(super) at: u64,
-    /// `None`: the provider did not take the post.
+    /// `None`: the provider refused the post.
     pub(super) status: Option<Status>,
     pub(super) bytes: u64,
 }
@@ -65,7 +65,7 @@ const SUPPRESS: u64 = 1 << 8;
 const REFUSED: u64 = 0xFF;
 
 impl Ring {
-    /// With `length` places, a power of two.
+    /// A ring with `length` records, a power of two.
     pub(super) fn new(length: usize) -> Self {
         let records = (0..length.next_power_of_two()).map(|_| Record::default()).collect();
         Ring { records, posts: AtomicU64::new(0) }
@@ -96,7 +96,7 @@ impl Ring {
         number as u32
     }
 
-    /// The provider did not take the post.
+    /// Records that the provider refused the post.
     pub(super) fn refuse(&self, post: u32, now: u64) {
         self.finish(post, REFUSED, now);
     }

@@ -24,7 +24,7 @@ impl Request {
         Request { device, id, answered: AtomicBool::new(false) }
     }
 
-    /// Answers with no. False: it was answered already.
+    /// Rejects the request. Returns false if it was answered already.
     pub(crate) fn refuse(&self, answer: Answer) -> bool {
         if self.answered.swap(true, Ordering::AcqRel) {
             return false;

@@ -163,7 +163,7 @@ fn finish(device: &Device, id: u32, step: Step) {
     device.jobs.push(Job::Deadlines);
 }
 
-/// Down-call: starts an attempt.
+/// Starts an attempt.
 pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
     let path = resolve(device, spec.address, spec.qual)?;
     let (id, generation) = {
@@ -221,7 +221,7 @@ pub(crate) fn refuse(device: &Device, id: u32, answer: Answer) {
     finish(device, id, step(device, id, Input::Refuse(answer)));
 }
 
-/// Down-call: accepts a request into a queue pair.
+/// Accepts a request into a queue pair.
 pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: &[u8], conn: ConnId) -> Result<()> {
     let (link, fds) = ConnectionMemory::create(id, conn, device.settings.geometry)?;
     let link = Arc::new(link);

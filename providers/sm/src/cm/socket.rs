@@ -17,7 +17,7 @@ use rustix::net::{
 use crate::cm::receive::{self, Datagram};
 use crate::proto::handshake::MAX_DATAGRAM;
 
-/// Most descriptors with one datagram: area, RMA buffer, registrations.
+/// Maximum of descriptors in a datagram: area, RMA buffer, registrations.
 pub(crate) const MAX_FDS: usize = 3;
 
 /// A datagram as the kernel gave it.
@@ -60,7 +60,7 @@ impl SetupSocket {
         rustix::net::sendmsg_addr(&self.0, &address, &[IoSlice::new(bytes)], &mut control, flags).map(|_| ())
     }
 
-    /// The next datagram; `None` when there is none.
+    /// The next datagram; `None` if the socket is empty.
     pub(crate) fn receive(&self) -> Option<Received> {
         loop {
             let mut bytes = vec![0; MAX_DATAGRAM + 1];

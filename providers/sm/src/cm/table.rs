@@ -37,7 +37,7 @@ pub(crate) trait Conn: PolledConnection {
 /// Undecided and lingering requests at most: what a peer may make us remember is bounded.
 const MAX_ATTEMPTS: usize = 65_000;
 
-/// One attempt or connection.
+/// An attempt or connection.
 pub(crate) struct Attempt {
     pub(crate) machine: Machine,
     pub(crate) conn: Option<Weak<dyn Conn>>,

@@ -9,7 +9,7 @@
 use dapl::runtime::sync::{AtomicU64, Ordering, fence};
 use rustix::thread::MembarrierCommand;
 
-/// Wake me when you publish a request or go.
+/// Send a wake-up after publishing a request or ending the connection.
 pub(crate) const WANT_REQUESTS: u64 = 1;
 /// Wake me when you take my requests or answer them.
 pub(crate) const WANT_PROGRESS: u64 = 2;

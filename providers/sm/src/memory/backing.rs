@@ -70,7 +70,7 @@ impl Backings {
         })
     }
 
-    /// Peers may ask for it from now on.
+    /// Permits peers to request a mapping of it.
     pub(crate) fn export(&self, key: u32, backing: Backing) {
         self.0.lock().insert(key, backing);
     }

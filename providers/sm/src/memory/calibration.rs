@@ -11,9 +11,9 @@ use dapl_software::memory::user_copy;
 
 use crate::memory::cma::{self, Way};
 
-/// Without a measurement.
+/// Default if the measurement fails.
 pub(crate) const USUAL: u64 = 32 << 10;
-/// The answers that there are.
+/// Lengths that are compared; the result is one of them.
 const LENGTHS: [usize; 3] = [16 << 10, 32 << 10, 64 << 10];
 /// Of each the best counts: a thread that was interrupted says nothing about copies.
 const TRIES: usize = 9;

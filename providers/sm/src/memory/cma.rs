@@ -17,15 +17,15 @@ pub(crate) const CHUNK: usize = 512 << 10;
 pub(crate) enum Refusal {
     /// Not allowed or not there on this system: use another method.
     Denied,
-    /// The peer is gone.
+    /// The peer process has ended.
     Gone,
-    /// The remote memory is not what its registration says.
+    /// The remote memory does not match its registration.
     Fault,
     /// The local memory is not.
     Here,
 }
 
-/// Which way the bytes go.
+/// Direction of a copy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Way {
     /// From local to remote memory.

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::memory::mapped::{LONGEST, Mapped};
 
-/// Keys of one peer; more are not asked for.
+/// Maximum number of keys per peer.
 const MOST: usize = 256;
 /// Limit of unanswered questions: the queue of a set-up socket is short and is used for connections too.
 const MOST_ASKED: usize = 4;
@@ -21,7 +21,7 @@ const PATIENCE: u8 = 2;
 /// Engine ticks after which a refused key is asked for again: the owner may have been out of descriptors.
 const FORGIVEN: u8 = 6;
 
-/// The state of one key.
+/// State of a key.
 #[derive(Debug)]
 enum ExportAnswer {
     /// Asked; the age in engine ticks.
@@ -31,7 +31,7 @@ enum ExportAnswer {
     Here(Arc<Mapped>),
 }
 
-/// All of one peer.
+/// Mappings of a peer.
 #[derive(Debug, Default)]
 pub(crate) struct Imports(Mutex<HashMap<u32, ExportAnswer>>);
 
@@ -39,7 +39,7 @@ pub(crate) struct Imports(Mutex<HashMap<u32, ExportAnswer>>);
 #[derive(Debug)]
 pub(crate) enum Found {
     Here(Arc<Mapped>),
-    /// Not asked for yet: the caller has to ask.
+    /// Not requested yet: the caller has to request it.
     Ask,
     Nothing,
 }
@@ -69,7 +69,7 @@ impl Imports {
         }
     }
 
-    /// Is an answer expected?
+    /// Whether an answer is pending.
     pub(crate) fn is_asked(&self, key: u32) -> bool {
         matches!(self.0.lock().get(&key), Some(ExportAnswer::Asked(_)))
     }

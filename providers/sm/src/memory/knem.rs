@@ -47,7 +47,7 @@ pub(crate) struct CreateRegion {
     pub(crate) pieces: u64,
     pub(crate) count: u32,
     flags: u32,
-    /// As of `mmap`: what others may do.
+    /// Protection flags of `mmap` for other processes.
     pub(crate) protection: u32,
     pad: u32,
     pub(crate) cookie: u64,
@@ -59,7 +59,7 @@ pub(crate) struct CreateRegion {
 pub(crate) struct InlineCopy {
     pub(crate) pieces: u64,
     pub(crate) count: u32,
-    /// Into the region, or out of it.
+    /// 1: into the region; 0: out of it.
     pub(crate) write: u32,
     pub(crate) cookie: u64,
     pub(crate) offset: u64,
@@ -71,7 +71,7 @@ pub(crate) struct InlineCopy {
 
 /// A copy that was carried out.
 pub(crate) const SUCCESS: u32 = 1;
-/// One that met memory which is not there.
+/// Status of a copy that met unmapped memory.
 pub(crate) const FAILED: u32 = 2;
 
 /// The calls of the device.
@@ -223,7 +223,7 @@ impl Knem {
     }
 }
 
-/// A cookie of a peer's, out of its table.
+/// A cookie from a peer's table.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ExportedRegion(u64);
 

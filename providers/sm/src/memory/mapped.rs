@@ -26,9 +26,9 @@ pub(crate) struct Mapped {
     base: NonNull<u8>,
     span: usize,
     is_segment: bool,
-    /// From `base` to where the region begins.
+    /// Offset of the region from `base`.
     skip: usize,
-    /// In the peer's addresses.
+    /// The region, in the peer's addresses.
     region: Region,
     writable: bool,
 }

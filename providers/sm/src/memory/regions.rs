@@ -29,7 +29,7 @@ const KEY: usize = 0;
 const BASE: usize = 8;
 const LEN: usize = 16;
 const RIGHTS: usize = 24;
-/// Of KNEM's region of the same memory, or 0.
+/// Offset of the cookie of KNEM's region of the same memory; the cookie is 0 without one.
 const COOKIE: usize = 32;
 
 /// Reads an entry of a table, this process's or a peer's; each field once.
@@ -113,7 +113,7 @@ impl Regions {
         Ok(key)
     }
 
-    /// As `add`, of memory that peers may map.
+    /// As `add`, for memory that peers may map.
     pub(crate) fn export(&self, region: Region, access: Access, pd: u32) -> Result<u32> {
         let key = self.reserve()?;
         self.set(key, region, rights::word(access, pd, LOCAL | EXPORTED));
@@ -180,7 +180,7 @@ impl Regions {
         self.places.lock().release_key(key);
     }
 
-    /// Does the key grant this right on the range?
+    /// Whether the key grants this right on the range.
     pub(crate) fn allows(&self, key: u32, pd: u32, region: Region, right: AccessRight) -> bool {
         self.entry(key).is_some_and(|entry| entry.allows(pd, region, right))
     }
@@ -293,7 +293,7 @@ impl PeerRegions {
         entry(&self.table, self.slots, key)
     }
 
-    /// Is the range (still) open to us?
+    /// Whether the peer's key still grants the access.
     pub(crate) fn allows(&self, target: &Target) -> bool {
         let range = Region { address: target.address, length: target.length };
         self.entry(target.key).is_some_and(|entry| entry.allows(target.pd, range, target.right))
@@ -327,7 +327,7 @@ mod tests {
 
     const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true };
 
-    /// Memory that is there.
+    /// Mapped memory.
     fn base() -> u64 {
         static MEMORY: [std::sync::atomic::AtomicU64; 16] = [const { std::sync::atomic::AtomicU64::new(0) }; 16];
         MEMORY.as_ptr() as u64

@@ -71,7 +71,7 @@ mod tests {
     const PD: u32 = 3;
     const READ: Access = Access { local_write: false, remote_read: true, remote_write: false };
 
-    /// Memory that is there.
+    /// Mapped memory.
     fn whole() -> Region {
         static MEMORY: [u8; 104] = [0; 104];
         Region { address: MEMORY.as_ptr() as u64, length: 100 }

@@ -21,9 +21,9 @@ pub(crate) const MAX_DATAGRAM: usize = 8 + Terms::LEN + MAX_PRIVATE;
 pub(crate) enum Answer {
     /// Accepted; the payload follows.
     Accepted,
-    /// The consumer has not decided yet: ask again later.
+    /// The consumer has not decided yet: retransmit later.
     Pending,
-    /// The consumer said no.
+    /// The consumer rejected it.
     Rejected,
     /// There is no listener, or its queue is full.
     NoListener,
@@ -114,7 +114,7 @@ pub(crate) struct Terms {
     pub(crate) token: u64,
     /// Distinguishes this end point from earlier ones with the same path.
     pub(crate) endpoint: u64,
-    /// Service point asked for (requests only).
+    /// Requested service point (requests only).
     pub(crate) qual: u64,
     pub(crate) geometry: Geometry,
     /// Protection domain of the QP: remote access must be to memory of the same one.
@@ -193,7 +193,7 @@ pub(crate) struct ExportAnswer {
 /// The kind of shared memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ExportedObject {
-    /// The descriptor that comes along.
+    /// The descriptor in the same datagram.
     Descriptor,
     /// The System V segment of this number, in this name space.
     Segment { id: u32, space: u64 },

@@ -99,7 +99,7 @@ pub(crate) enum Input {
     JoinFailed,
     /// The request arrived again.
     Repeated,
-    /// The consumer accepts: this reply goes out.
+    /// The consumer accepts: send this reply.
     Accept(Datagram),
     /// The consumer, or this side for it, refuses.
     Refuse(Answer),
@@ -107,7 +107,7 @@ pub(crate) enum Input {
     Ack,
     /// A heartbeat or data of this connection (CM-5).
     Alive,
-    /// The deadline has come.
+    /// The deadline has passed.
     Deadline,
     /// The peer has reset the attempt or is dead.
     Gone,
@@ -121,7 +121,7 @@ pub(crate) enum Delivery {
     Queued,
     /// The peer's queue is full, or there is no memory for the moment.
     Full,
-    /// No socket is there.
+    /// The peer has no socket.
     NoPeer,
 }
 
@@ -138,7 +138,7 @@ pub(crate) enum Action {
     Transmit,
     /// Send this, once.
     Send(Datagram),
-    /// Map the peer's areas and say `Joined` or `JoinFailed`.
+    /// Map the peer's areas; the result is the input `Joined` or `JoinFailed`.
     Join,
     /// Acknowledge the reply; a word in the FIFO does that too.
     Ack,
@@ -154,7 +154,7 @@ pub(crate) enum Action {
     Ended(ConnectionEvent),
 }
 
-/// One attempt or connection.
+/// An attempt or connection.
 #[derive(Debug)]
 pub(crate) struct Machine {
     state: State,
@@ -209,7 +209,7 @@ impl Machine {
         matches!(self.state, State::Offered)
     }
 
-    /// Has the peer's half of the link been joined?
+    /// Whether the peer's areas are mapped.
     pub(crate) fn is_joined(&self) -> bool {
         matches!(self.state, State::Replied(_) | State::Open)
     }

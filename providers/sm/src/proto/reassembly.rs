@@ -14,15 +14,15 @@ pub(crate) struct Route {
     pub(crate) generation: u16,
     /// The sender's id of the connection.
     pub(crate) source: u32,
-    /// By which the receiver does.
+    /// The receiver's id of the connection.
     pub(crate) destination: u32,
 }
 
-/// The sender's side: numbers messages that go in pieces.
+/// Numbers messages that are sent in pieces.
 #[derive(Debug)]
 pub(crate) struct Numbering {
     route: Route,
-    /// Of the last message that began.
+    /// Number of the last message.
     message: u16,
 }
 
@@ -42,9 +42,9 @@ impl Numbering {
 /// Position of a piece in its message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Part {
-    /// In the message.
+    /// Offset in the message.
     pub(crate) offset: u64,
-    /// Of the whole message.
+    /// Length of the whole message.
     pub(crate) size: u64,
 }
 
@@ -139,7 +139,7 @@ mod tests {
         *state
     }
 
-    /// Feeds one piece, as the receiving half does.
+    /// Processes a piece as the receive direction does.
     fn feed(reassembly: &mut Reassembly, header: Header, data: Data) -> Result<Part, &'static str> {
         let part = reassembly.look(&header, || data.encode())?;
         assert_eq!(reassembly.look(&header, || data.encode()), Ok(part), "it may wait, and be asked about again");

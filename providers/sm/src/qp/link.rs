@@ -195,7 +195,7 @@ impl ConnectionMemory {
         self.area.word(STAGED).store(word, Ordering::Release);
     }
 
-    /// How much the peer has staged.
+    /// Number and length of the bytes that the peer has staged.
     pub(crate) fn staged(&self) -> u64 {
         self.theirs().map_or(0, |t| t.area.word(STAGED).load(Ordering::Acquire))
     }
@@ -268,7 +268,7 @@ impl ConnectionMemory {
         self.area.word(BUSY)
     }
 
-    /// As `busy`, of the receiving half.
+    /// As `busy`, for the receive direction.
     pub(crate) fn busy_fetching(&self) -> &AtomicU64 {
         self.area.word(BUSY_FETCHING)
     }

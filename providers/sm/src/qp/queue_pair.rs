@@ -32,7 +32,7 @@ use crate::{Mr, Mw, Sm};
 
 /// Engine ticks (2 ms) without progress before a connection counts as idle. Connections that share a poller get more passes.
 const COLD: u32 = 16;
-/// Passes over one connection before others have their turn.
+/// Maximum of passes over a connection before others are served.
 const SERVICE: usize = 1000;
 
 /// A queue pair as dapl holds it.
@@ -162,7 +162,7 @@ impl Core {
         }
     }
 
-    /// Asks for a word. True: something is there already.
+    /// Sets the wake-up flags. Returns true if work has arrived already.
     fn arm(&self) -> bool {
         let rx = self.rx.lock();
         // Locked until the flag is set: a post in between would be forgotten.

@@ -162,7 +162,7 @@ impl Reader {
         Reader { area, offset: place.offset, slots: u64::from(place.slots), next: 0 }
     }
 
-    /// Slots taken so far.
+    /// Number of slots taken.
     pub(crate) fn taken(&self) -> u64 {
         self.next
     }
@@ -212,7 +212,7 @@ impl Reader {
         self.area.fetch(self.offset + ((self.next + AHEAD) & (self.slots - 1)) as usize * SLOT, false);
     }
 
-    /// Done with the slot.
+    /// Releases the slot.
     pub(crate) fn advance(&mut self) {
         self.next += 1;
     }

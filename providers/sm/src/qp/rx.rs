@@ -28,7 +28,7 @@ use crate::srq::SrqRecv;
 
 /// Slots taken in one pass: progress is shared among connections.
 const PASS: usize = 64;
-/// Bytes fetched in one pass, likewise.
+/// Maximum of bytes fetched in one pass.
 const BUDGET: u64 = 512 << 10;
 
 /// A posted receive.
@@ -78,7 +78,7 @@ pub(crate) struct RxEnds {
 }
 
 impl RxEnds {
-    /// `None` before the peer's half is there.
+    /// `None` before the peer has joined.
     pub(crate) fn new(link: Arc<ConnectionMemory>) -> Option<Self> {
         let theirs = link.theirs()?;
         let requests = Reader::new(theirs.area.clone(), ConnectionMemory::requests(&theirs.geometry));
@@ -88,7 +88,7 @@ impl RxEnds {
         Some(RxEnds { requests, responses, message, fetch: None, tickets, staged, held: false, reported: 0, link })
     }
 
-    /// Is there something that a pass would take?
+    /// Whether a pass would make progress.
     pub(crate) fn has_work(&self, receives: usize) -> bool {
         self.requests.peek() != Next::Empty && !(self.held && receives == 0) && self.can_go_on()
     }
@@ -119,7 +119,7 @@ impl RxEnds {
 }
 
 impl Rx {
-    /// Is there something that a pass would take?
+    /// Whether a pass would make progress.
     pub(crate) fn has_work(&self) -> bool {
         self.ends.as_ref().is_some_and(|ends| ends.has_work(self.queue.len()))
     }

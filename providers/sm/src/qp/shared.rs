@@ -15,7 +15,7 @@ use crate::memory::regions::Regions;
 use crate::qp::link::ConnectionMemory;
 use crate::srq::SrqWaiter;
 
-/// The reason why a connection cannot go on.
+/// Why a connection ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Fault {
     /// The peer wrote something that no honest peer writes.
@@ -46,7 +46,7 @@ pub(crate) struct Shared {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) ep: ObjectId,
     pub(crate) pd: u32,
-    /// Of the memory of receives.
+    /// Protection domain of receives.
     pub(crate) recv_pd: u32,
     pub(crate) pool: Option<Pool>,
     pub(crate) recv_cq: Option<Arc<CqCore>>,

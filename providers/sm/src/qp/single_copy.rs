@@ -23,7 +23,7 @@ pub(crate) enum Broken {
     Mine,
     /// The peer's is not.
     PeerSide,
-    /// The peer is gone.
+    /// The peer process has ended.
     Gone,
     /// The kernel does not allow it (any more): use another way.
     Denied,

@@ -20,7 +20,7 @@ use crate::proto::schedule::{Deadlines, Outlook, Schedule};
 use crate::proto::wire::{self, Kind};
 use crate::qp::connection_table::ConnectionEntry;
 
-/// Receive calls in one pass, at most.
+/// Maximum of receive calls in one pass.
 const CALLS: usize = 8;
 
 pub(crate) struct Progress {
@@ -171,7 +171,7 @@ impl Pass {
         moved
     }
 
-    /// Gives turns. Returns true if there were any.
+    /// Lets ready connections send. Returns true if there were any.
     fn take_turns(&mut self, device: &Device, now: Nanos) -> bool {
         let mut moved = false;
         self.turns.schedule.begin();

@@ -16,7 +16,7 @@ pub(crate) struct Interface {
     pub(crate) name: String,
     /// With port 0, and with the scope if it is link-local.
     pub(crate) address: SocketAddr,
-    /// In bytes, with the IP header.
+    /// MTU in bytes, IP header included.
     pub(crate) mtu: usize,
     pub(crate) is_loopback: bool,
     pub(crate) is_up: bool,

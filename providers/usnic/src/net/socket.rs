@@ -17,10 +17,10 @@ pub(crate) struct SocketConfig {
     pub(crate) ports: Option<RangeInclusive<u16>>,
     /// Other sockets of this user may bind the same address and port.
     pub(crate) is_shared: bool,
-    /// In bytes.
+    /// Size of the receive buffer in bytes.
     pub(crate) receive_buffer: usize,
     pub(crate) send_buffer: usize,
-    /// Use GSO and GRO where the kernel has them.
+    /// Use GSO and GRO if the kernel supports them.
     pub(crate) gso: bool,
     pub(crate) gro: bool,
 }

@@ -19,7 +19,7 @@ pub(crate) struct AckClock {
     every: u32,
     /// New packets not acknowledged yet.
     pending: u32,
-    /// Arrival of the first of them.
+    /// Arrival of the first unacknowledged packet.
     since: Nanos,
     /// Arrival of the newest packet.
     newest: Nanos,
@@ -29,7 +29,7 @@ pub(crate) struct AckClock {
 /// Urgency and form of the ack.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Urgency {
-    /// At its deadline.
+    /// The ack may wait for its deadline.
     Waits,
     /// Now, as itself or on other packets.
     Now,
@@ -95,7 +95,7 @@ impl AckClock {
         self.pending > 0 || self.urgency > Urgency::Waits
     }
 
-    /// It has to leave now.
+    /// Whether the ack must be sent now.
     pub(crate) fn due(&self, now: Nanos) -> bool {
         self.deadline().is_some_and(|deadline| deadline <= now)
     }
@@ -145,7 +145,7 @@ mod tests {
         AckClock::new(DELAY, 4)
     }
 
-    /// After one packet.
+    /// State after one packet.
     fn after(arrival: Arrival, last_of_chunks: bool, ack_now: bool) -> AckClock {
         let mut clock = clock();
         clock.arrived(START, arrival, last_of_chunks, ack_now);

@@ -47,7 +47,7 @@ fn put(kind: Kind, terms: &Terms, nonce: u64, out: &mut Vec<u8>) {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PeerTimeout {
     Nothing,
-    /// It did not answer, and is gone.
+    /// The peer did not answer: it is gone.
     Gone,
 }
 
@@ -56,7 +56,7 @@ pub(crate) enum PeerTimeout {
 struct Candidate {
     at: Source,
     nonce: u64,
-    /// So often it was asked.
+    /// Number of challenges sent.
     asked: u32,
 }
 
@@ -64,7 +64,7 @@ struct Candidate {
 #[derive(Clone, Copy, Debug)]
 struct Probing {
     since: Nanos,
-    /// Questions so far, and what the last one said.
+    /// Number of challenges sent.
     asked: u32,
     nonce: u64,
     /// Time of the last challenge; the next is sent at `next`.
@@ -87,7 +87,7 @@ impl Probing {
 pub(crate) struct Peer {
     at: Source,
     candidate: Option<Candidate>,
-    /// No new address is asked before.
+    /// Earliest time of a challenge to a new address.
     not_before: Nanos,
     /// Nonces come of this and a number, so that the peer cannot foresee them.
     seed: [u8; 16],
@@ -187,7 +187,7 @@ impl Peer {
         Some(self.at)
     }
 
-    /// The deadline is here; then `transmit` may have something.
+    /// Called at the deadline; afterwards `transmit` may have a packet.
     pub(crate) fn on_time(&mut self, now: Nanos) -> PeerTimeout {
         match self.probing {
             None if self.interval != 0 && now >= self.heard.saturating_add(self.interval) => {

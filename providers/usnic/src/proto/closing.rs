@@ -17,7 +17,7 @@ use crate::proto::setup::packets::{self, Fin};
 use crate::proto::wire::{Head, Kind};
 use crate::proto::{MILLIS, Nanos, SECONDS};
 
-/// Waits between repetitions double up to this.
+/// Maximum wait between retransmissions, which doubles up to this.
 const LONGEST_WAIT: Nanos = SECONDS;
 /// Minimum interval between retransmissions.
 const SHORTEST_WAIT: Nanos = 5 * MILLIS;
@@ -35,19 +35,19 @@ pub(crate) struct Pace {
     pub(crate) linger: Nanos,
 }
 
-/// Of one connection that is over, or almost.
+/// A closing connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Closing {
     kind: Kind,
     fin: Fin,
-    /// The heads of what is said.
+    /// Header of the Fin or Reset.
     word: Head,
     answer: Head,
     /// Time of the next retransmission, if any.
     due: Option<Nanos>,
     wait: Nanos,
     said: u32,
-    /// An answer is owed to what came.
+    /// A received packet has to be answered.
     owes: bool,
     /// The peer has confirmed the end, or was given up.
     known: bool,
@@ -63,7 +63,7 @@ impl Closing {
         Closing { fin, ..Closing::new(Kind::Fin, terms, now, pace) }
     }
 
-    /// It is broken off.
+    /// Starts an abrupt close.
     pub(crate) fn reset(terms: &Terms, now: Nanos, pace: Pace) -> Closing {
         Closing::new(Kind::Reset, terms, now, pace)
     }
@@ -90,7 +90,7 @@ impl Closing {
         }
     }
 
-    /// A packet of the connection came.
+    /// Handles a packet of the connection.
     pub(crate) fn receive(&mut self, now: Nanos, kind: Kind) {
         match (self.kind, kind) {
             // An aborting side answers each packet, but no more often than it retransmits.

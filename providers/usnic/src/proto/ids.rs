@@ -31,7 +31,7 @@ pub(crate) struct Ids {
 }
 
 impl Ids {
-    /// For at most `max` connections at a time.
+    /// For at most `max` connections; `rest` is the quarantine of a freed number.
     pub(crate) fn new(max: usize, rest: Nanos) -> Ids {
         Ids { max: max.min(MAX), rest, places: Vec::new(), resting: VecDeque::new() }
     }
@@ -51,7 +51,7 @@ impl Ids {
         Some(*generation << INDEX_BITS | index as u32)
     }
 
-    /// It is taken, and has not been freed since.
+    /// Whether the number is in use.
     pub(crate) fn is_live(&self, conn: u32) -> bool {
         self.places.get(index(conn)) == Some(&(conn >> INDEX_BITS, true))
     }

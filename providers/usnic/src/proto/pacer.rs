@@ -21,7 +21,7 @@ pub(crate) struct Pacer {
     resume_at: Nanos,
     /// Time that an empty bucket takes to fill.
     depth: Nanos,
-    /// Of the last packet; 0: unpaced.
+    /// Rate at the last packet; 0: not paced.
     rate: u64,
 }
 

@@ -47,20 +47,20 @@ enum Search {
     Due { size: usize, tries: u32 },
     /// Its probe is in flight until then.
     Waits { size: usize, tries: u32, until: Nanos },
-    /// Nothing more to find before then.
+    /// The search is finished until then.
     Over { again: Option<Nanos> },
 }
 
 /// Pairs of probes under suspicion.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Pairs {
-    /// Small ones that came back.
+    /// Small probes that were answered.
     small: u32,
     /// The next pair leaves then.
     next: Nanos,
-    /// Of the present pair the large one has left.
+    /// The large probe of the current pair was sent.
     half: bool,
-    /// Pairs sent since a small one came back.
+    /// Pairs sent since a small probe was answered.
     unanswered: u32,
 }
 
@@ -150,7 +150,7 @@ impl Path {
         Some(size)
     }
 
-    /// `next_probe` has one.
+    /// Whether `next_probe` has a probe.
     pub(crate) fn wants_probe(&self, now: Nanos) -> bool {
         let pairs = self.pairs.is_some_and(|pairs| pairs.next <= now && pairs.small < PAIRS);
         pairs || matches!(self.search, Search::Due { .. })
@@ -232,7 +232,7 @@ impl Path {
         [search, pairs].into_iter().flatten().min()
     }
 
-    /// Gives up what was not answered in time.
+    /// Gives up probes that were not answered in time.
     pub(crate) fn on_time(&mut self, now: Nanos) {
         if self.pairs.is_some_and(|pairs| pairs.small >= PAIRS && pairs.next <= now) {
             self.fall(now);

@@ -2,12 +2,12 @@
 //!
 //! A comparison is valid if the numbers are less than 2^31 apart, which the window of 4096 ensures.
 
-/// Number of a packet of one connection and direction.
+/// Packet sequence number of a connection and direction.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub(crate) struct Psn(pub(crate) u32);
 
 impl Psn {
-    /// The one after it.
+    /// The next number.
     pub(crate) fn next(self) -> Psn {
         self.plus(1)
     }
@@ -22,7 +22,7 @@ impl Psn {
         self.0.wrapping_sub(from.0) as i32
     }
 
-    /// It comes before `other`.
+    /// Whether it precedes `other`.
     pub(crate) fn is_before(self, other: Psn) -> bool {
         self.since(other) < 0
     }

@@ -32,7 +32,7 @@ pub(crate) struct Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// For `capacity` entries, waiting and active together.
+    /// Capacity counts waiting and active entries together.
     pub(crate) fn new(capacity: u32) -> Self {
         Queue {
             entries: Vec::new(),
@@ -72,7 +72,7 @@ impl<T> Queue<T> {
         Some(place)
     }
 
-    /// The one that has waited longest.
+    /// The oldest waiting entry.
     pub(crate) fn next(&self) -> Option<u32> {
         self.waiting.front().copied()
     }
@@ -93,7 +93,7 @@ impl<T> Queue<T> {
         Some(place)
     }
 
-    /// The active one of this number.
+    /// The active entry with this number.
     pub(crate) fn find(&self, key: u64) -> Option<u32> {
         let at = self.look(key)?;
         Some(self.table[at])
@@ -107,7 +107,7 @@ impl<T> Queue<T> {
         self.entries.get_mut(place as usize)?.item.as_mut()
     }
 
-    /// The active one that started first.
+    /// The oldest active entry.
     pub(crate) fn first(&self) -> Option<u32> {
         (self.first != NONE).then_some(self.first)
     }
@@ -120,7 +120,7 @@ impl<T> Queue<T> {
         })
     }
 
-    /// Takes an active one out.
+    /// Removes an active entry.
     pub(crate) fn take(&mut self, place: u32) -> Option<T> {
         let entry = self.entries.get(place as usize)?;
         let (key, before, behind) = (entry.key, entry.before, entry.behind);
@@ -138,7 +138,7 @@ impl<T> Queue<T> {
         self.give_place(place)
     }
 
-    /// Takes the oldest out, active or not: to flush.
+    /// Removes the oldest entry, active or not, to flush it.
     pub(crate) fn pop(&mut self) -> Option<T> {
         match self.first() {
             Some(place) => self.take(place),
@@ -146,7 +146,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Takes out the one that has waited longest.
+    /// Removes the oldest waiting entry.
     pub(crate) fn pop_waiting(&mut self) -> Option<T> {
         let place = self.waiting.pop_front()?;
         self.give_place(place)

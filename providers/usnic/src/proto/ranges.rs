@@ -17,7 +17,7 @@ struct Span {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ranges {
-    /// The lowest; empty if nothing is here.
+    /// The lowest range; empty if there is none.
     first: Span,
     /// All others, ascending; none touches another.
     more: Vec<Span>,

@@ -11,7 +11,7 @@ use super::wire::Range;
 /// Position of a packet relative to the window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Arrival {
-    /// The one that was due.
+    /// The next packet in order.
     Next,
     /// New, and some before it are missing.
     Ahead,
@@ -21,11 +21,11 @@ pub(crate) enum Arrival {
     Outside,
 }
 
-/// PeerLimits of the packets that are here.
+/// The set of received packets.
 #[derive(Debug)]
 pub(crate) struct Received {
     next: Psn,
-    /// Of the numbers from `next` on.
+    /// A bit for each number from `next` on.
     ahead: Bits,
     /// One more than the highest number here; `next` if there is no gap.
     end: Psn,
@@ -34,17 +34,17 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// Nothing is here; `first` is due.
+    /// An empty set; `first` is expected next.
     pub(crate) fn new(first: Psn) -> Self {
         Received { next: first, ahead: Bits::new(), end: first, reported: first }
     }
 
-    /// Everything before this is here.
+    /// The first number that is missing.
     pub(crate) fn next(&self) -> Psn {
         self.next
     }
 
-    /// Nothing waits behind a gap.
+    /// Whether no packet is missing before a received one.
     pub(crate) fn is_gapless(&self) -> bool {
         self.end == self.next
     }

@@ -50,7 +50,7 @@ struct Measured {
     latest_rtt: Nanos,
     srtt: Nanos,
     rttvar: Nanos,
-    /// Of the span before, and of this one.
+    /// Minimum of the previous interval, and of the current one.
     min_rtt: [Nanos; 2],
     /// Start of this span.
     since: Nanos,

@@ -24,7 +24,7 @@ pub(crate) struct Outlook {
 }
 
 impl Outlook {
-    /// It wants a turn.
+    /// Whether it has to be served in a pass.
     pub(crate) fn wants_turn(&self) -> bool {
         self.resend || self.ready || self.ack
     }
@@ -35,7 +35,7 @@ impl Outlook {
     }
 }
 
-/// For what a connection has its turn.
+/// Why a connection is served.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Turn {
     /// Resend what was lost, on the data channel.
@@ -65,7 +65,7 @@ pub(crate) struct Schedule {
 #[derive(Debug, Default)]
 struct Line {
     waiting: VecDeque<u32>,
-    /// By number.
+    /// Whether the connection with this number is queued.
     is_in: Vec<bool>,
 }
 

@@ -16,7 +16,7 @@
 use zerocopy::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Of the protocol; another one is not understood.
+/// Version of the protocol; packets of another one are dropped.
 pub(crate) const VERSION: u8 = 2;
 
 /// Kind of a packet.
@@ -93,7 +93,7 @@ impl Head {
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Ack {
-    /// Everything before this number is here.
+    /// The first number that is missing.
     pub(crate) next: U32,
     /// Sends that may come in all: those with a number below this find a receive.
     pub(crate) credits: U32,
@@ -117,7 +117,7 @@ pub(crate) struct Carried {
 pub(crate) enum Op {
     /// Untagged: into the receive of its number.
     Send = 1,
-    /// The same, with a solicited event at the receiver.
+    /// A send with a solicited event at the receiver.
     SendSolicited = 2,
     /// Tagged: to `key` and `address`.
     Write = 3,
@@ -143,7 +143,7 @@ pub(crate) struct Message {
     pub(crate) spare: [u8; 3],
     /// Counts the sends, the writes, and the reads of a connection, each kind from 0; a response has its request's.
     pub(crate) id: U32,
-    /// Of the whole message, in bytes.
+    /// Length of the whole message, in bytes.
     pub(crate) length: U32,
     /// Of writes and read requests: the peer's memory, from its first byte.
     pub(crate) key: U32,
@@ -198,9 +198,9 @@ pub(crate) enum Refusal {
     Access = 1,
     /// The receive is too short, or its memory is gone.
     Receive = 2,
-    /// The memory that a read asks for is gone.
+    /// The source memory of a read is no longer mapped.
     Source = 3,
-    /// Against the protocol, or against what was agreed.
+    /// A violation of the protocol or of the agreed parameters.
     Nonsense = 4,
 }
 
@@ -225,18 +225,18 @@ pub(crate) const RANGES: usize = 64;
 
 /// Header of a whole message.
 pub(crate) const FRAGMENT: usize = size_of::<Head>() + size_of::<Carried>() + size_of::<Message>();
-/// Header of a part of one.
+/// Length of the header of a piece.
 pub(crate) const CHUNK: usize = FRAGMENT + size_of::<Part>();
 /// Header of a piece of a packet.
 pub(crate) const PIECE: usize = CHUNK + size_of::<Extent>();
 
-/// A packet with data, as it came.
+/// A decoded packet with data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Data<'a> {
     pub(crate) carried: Carried,
     pub(crate) op: Op,
     pub(crate) message: Message,
-    /// Of the payload in the message.
+    /// Offset of the payload in the message.
     pub(crate) offset: u32,
     /// Extent of the whole packet, if this is a piece.
     pub(crate) extent: Option<Extent>,

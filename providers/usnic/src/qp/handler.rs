@@ -30,7 +30,7 @@ pub(crate) trait ConnectionHandler: Send + Sync {
     /// them is validated.
     fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: Packets<'_>) -> Outlook;
 
-    /// The connection's turn to send: one batch at most.
+    /// Sends one batch of the connection at most.
     fn transmit(&self, now: Nanos, number: u32, turn: Turn) -> Outlook;
 
     /// The connection's deadline may have expired; the handler checks that.

@@ -24,7 +24,7 @@ use crate::qp::Core;
 use crate::qp::state::Change;
 use crate::settings::ManagerKind;
 
-/// The manager that the settings ask for.
+/// Starts the connection manager that the settings select.
 pub(crate) fn start(device: &Arc<Device>) -> Result<Arc<dyn Manager>> {
     Ok(match device.settings.manager {
         ManagerKind::Rdma => {
@@ -69,7 +69,7 @@ pub(crate) trait Waiting: Any + Send + Sync {
     ///
     /// Errors: the queue pair cannot take it; the peer is refused.
     fn accept(self: Box<Self>, qp: &Arc<Core>, private_data: &[u8], conn: ConnId) -> Result<()>;
-    /// Says no.
+    /// Rejects the request.
     fn refuse(self: Box<Self>, by: Refusal);
 }
 

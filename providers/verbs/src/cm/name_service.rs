@@ -136,7 +136,7 @@ struct Table {
 }
 
 impl Table {
-    /// Also gives what is wrong, as `<line>: <what>`.
+    /// Also returns the invalid lines, as `<line>: <error>`.
     fn parse(text: &[u8], resolve: impl Fn(&str) -> io::Result<Vec<IpAddr>>) -> (Self, Vec<String>) {
         let (mut table, mut complaints) = (Table::default(), Vec::new());
         for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {

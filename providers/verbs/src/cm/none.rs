@@ -109,7 +109,7 @@ struct SyntheticListener {
     place: Arc<SocketContext>,
     id: ObjectId,
     number: PeerNumber,
-    /// The one peer's.
+    /// Address of the only peer.
     address: IpAddr,
     is_open: Mutex<bool>,
 }

@@ -40,7 +40,7 @@ struct Shared {
     users: u32,
 }
 
-/// All of them.
+/// All device queues of a CQ.
 #[derive(Default)]
 pub(super) struct DeviceQueues {
     hws: Vec<Hw>,

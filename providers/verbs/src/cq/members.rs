@@ -23,7 +23,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Gives a queue of a queue pair its place.
+    /// Adds a queue of a queue pair, and returns its slot.
     pub(super) fn enter(&mut self, core: &Arc<Core>, side: Side) -> Result<u32> {
         let entry = Some((core.clone(), side));
         let slot = match self.slots.iter().position(Option::is_none) {
@@ -40,7 +40,7 @@ impl Table {
         Ok(slot as u32)
     }
 
-    /// Takes it back.
+    /// Frees a slot.
     pub(super) fn leave(&mut self, slot: u32) {
         if let Some(place) = self.slots.get_mut(slot as usize) {
             *place = None;

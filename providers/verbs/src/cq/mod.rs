@@ -63,7 +63,7 @@ pub(crate) struct CqState {
     table: Table,
     /// The device's queues: as many as needed for all outstanding work.
     rooms: DeviceQueues,
-    /// Which of them is looked at first.
+    /// The device queue that is polled first.
     turn: usize,
     /// A queue pair uses the queue. Before that, arming is deferred, since the consumer may still restrict notification.
     live: bool,
@@ -104,12 +104,12 @@ impl Drop for LockedCq<'_> {
 }
 
 impl LockedCq<'_> {
-    /// Gives a queue of a queue pair its place.
+    /// Adds a queue of a queue pair, and returns its slot.
     pub(crate) fn enter(&mut self, core: &Arc<Core>, side: Side) -> Result<u32> {
         self.table.enter(core, side)
     }
 
-    /// Takes it back.
+    /// Frees a slot.
     pub(crate) fn leave(&mut self, slot: u32) {
         self.table.leave(slot);
     }
@@ -157,7 +157,7 @@ impl CqCore {
         LockedCq { cq: self, inner: self.inner.lock() }
     }
 
-    /// The queue pairs that complete here.
+    /// The queue pairs that use this queue.
     pub(crate) fn users(&self) -> Vec<Arc<Core>> {
         self.lock().table.users()
     }
@@ -234,7 +234,7 @@ impl CqCore {
         self.lock().push(completion);
     }
 
-    /// Takes all that the device has.
+    /// Fetches all completions of the device.
     pub(crate) fn fetch(&self) {
         self.drain(&mut self.lock());
     }
@@ -268,7 +268,7 @@ impl CqCore {
         filled
     }
 
-    /// Takes up to `most` of the device's completions.
+    /// Fetches up to `most` completions of the device.
     #[inline]
     fn take(&self, inner: &mut CqState, out: &mut Out<'_>, most: usize) -> Taken {
         let CqState { front, table, rooms, turn, .. } = inner;

@@ -14,7 +14,7 @@ pub(super) struct PendingCompletions {
     ready: VecDeque<Completion>,
     /// The queue has no consumer.
     unread: bool,
-    /// The consumer wants one call.
+    /// The consumer has requested one notification.
     pub(super) wanted: bool,
     /// The call is due.
     pub(super) due: bool,
@@ -56,7 +56,7 @@ impl PendingCompletions {
         self.ready.is_empty()
     }
 
-    /// Behind all that is there.
+    /// Adds a completion at the end.
     #[inline(never)]
     pub(super) fn push(&mut self, done: Completion) {
         if self.unread {
@@ -70,7 +70,7 @@ impl PendingCompletions {
         }
     }
 
-    /// To the poller, if nothing goes before it.
+    /// Passes a completion directly to the poller, if none is queued before it.
     #[inline(always)]
     pub(super) fn put(&mut self, out: &mut Out<'_>, done: Completion) {
         match out.room.get_mut(out.filled) {

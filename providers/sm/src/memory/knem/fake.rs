@@ -70,7 +70,7 @@ impl Double {
         std::mem::take(&mut self.0.lock().asked)
     }
 
-    /// Regions that there are.
+    /// Number of regions.
     pub(crate) fn regions(&self) -> usize {
         self.0.lock().regions.len()
     }

@@ -66,7 +66,7 @@ pub(crate) fn is_accessible(_: Region, _: bool) -> bool {
     true
 }
 
-/// In a model memory stays.
+/// In a model memory is always mapped.
 #[derive(Debug, Default)]
 pub(crate) struct LastCheck;
 
@@ -76,7 +76,7 @@ impl LastCheck {
     }
 }
 
-/// Nor does time pass.
+/// In a model no time passes.
 #[derive(Debug, Default)]
 pub(crate) struct EngineTicks;
 

@@ -29,7 +29,7 @@ pub(super) struct Fetch {
     /// The sender's memory.
     source: Segments,
     solicited: bool,
-    /// Bytes that are here, from the front.
+    /// Number of bytes copied, from the start.
     done: u64,
     step: Step,
     /// The sender could not help, and is not asked again.

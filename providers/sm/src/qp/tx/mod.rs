@@ -223,7 +223,7 @@ pub(crate) struct TxEnds {
 }
 
 impl TxEnds {
-    /// `None` before the peer's half is there.
+    /// `None` before the peer has joined.
     pub(crate) fn new(link: Arc<ConnectionMemory>) -> Option<Self> {
         let theirs = link.theirs()?;
         let responses = Reader::new(theirs.area.clone(), ConnectionMemory::responses(&theirs.geometry));
@@ -253,7 +253,7 @@ impl TxEnds {
         &self.link
     }
 
-    /// Is there something that a pass would take?
+    /// Whether a pass would make progress.
     pub(crate) fn has_work(&self, shared: &Shared) -> bool {
         let low = shared.ack_low.load(Ordering::Acquire);
         self.responses.peek() != Next::Empty

@@ -41,7 +41,7 @@ pub(super) struct Ring<T> {
     /// The list's first and last.
     ends: Option<(Psn, Psn)>,
     in_flight_count: u32,
-    /// In flight.
+    /// Bytes in flight.
     bytes: u64,
 }
 
@@ -154,7 +154,7 @@ impl<T: Copy> Ring<T> {
 
 #[cfg(test)]
 impl<T: Copy> Ring<T> {
-    /// Slots that there are.
+    /// Number of slots.
     pub(super) fn capacity(&self) -> usize {
         self.slots.len()
     }

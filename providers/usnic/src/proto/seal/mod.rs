@@ -146,7 +146,7 @@ fn sum(packet: &[u8]) -> [u8; SUM] {
     crc32c::crc32c(packet).to_be_bytes()
 }
 
-/// Both directions of one connection.
+/// Keys of both directions of a connection.
 pub(crate) struct Seal {
     outward: ChaCha20Poly1305,
     inward: ChaCha20Poly1305,
@@ -162,7 +162,7 @@ impl fmt::Debug for Seal {
 }
 
 impl Seal {
-    /// Of the connection that these two offers make.
+    /// Derives the keys of a connection from both offers.
     pub(crate) fn new(psk: &Psk, client: &Offer, server: &Offer, active: bool) -> Seal {
         let key = |direction: &[u8]| {
             let names = [client.token, server.token].map(u64::to_be_bytes);

@@ -10,7 +10,7 @@ const WORDS: usize = (WIDTH / 64) as usize;
 /// The highest counters, as bits of a ring.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
-    /// One more than the highest that was taken.
+    /// One more than the highest accepted counter.
     end: u64,
     seen: [u64; WORDS],
 }
@@ -28,7 +28,7 @@ impl Window {
         self.end - counter <= WIDTH && self.seen[word(counter)] & bit(counter) == 0
     }
 
-    /// Takes one that is new.
+    /// Records an accepted counter.
     pub(crate) fn take(&mut self, counter: u64) {
         if counter >= self.end {
             self.forget(counter);

@@ -150,7 +150,7 @@ impl Attempt {
     }
 }
 
-/// All attempts at one IA.
+/// All attempts of clients at one IA.
 pub(crate) struct Acceptor {
     setup: Arc<Setup>,
     cookies: Cookies,

@@ -40,7 +40,7 @@ pub(crate) enum Outcome {
     Ended(ConnectionEvent, Option<Reason>),
 }
 
-/// One attempt.
+/// An attempt.
 #[derive(Debug)]
 pub(crate) struct Connector {
     setup: Arc<Setup>,
@@ -118,7 +118,7 @@ impl Connector {
         connector
     }
 
-    /// The same, with another address to try.
+    /// Adds an alternative address.
     pub(crate) fn or_at(self, alternative: Option<SocketAddr>) -> Connector {
         Connector { alternative, ..self }
     }
@@ -233,7 +233,7 @@ impl Connector {
         }
     }
 
-    /// The deadline is here; then `transmit` may have something.
+    /// Called at the deadline; afterwards `transmit` may have a packet.
     pub(crate) fn on_time(&mut self, now: Nanos) -> Option<Outcome> {
         let is_silent = now.saturating_sub(self.heard) >= self.setup.config.silence && self.sends >= MIN_SENDS;
         if self.due.is_none() || !is_silent {
@@ -264,7 +264,7 @@ impl Connector {
         })
     }
 
-    /// Turns to the other address. False: there is none.
+    /// Switches to the alternative address. False: there is none.
     fn turn_to_alternative(&mut self, now: Nanos) -> bool {
         let Some(server) = self.alternative.take() else { return false };
         self.server = server;
@@ -305,13 +305,13 @@ impl Confirming {
         Confirming { due: Some(due), wait, longest, until }
     }
 
-    /// A packet of the connection came.
+    /// Handles a packet of the connection.
     #[cfg(test)]
     pub(crate) fn heard(&mut self) {
         self.due = None;
     }
 
-    /// It is due.
+    /// Whether a retransmission is due.
     pub(crate) fn has_word(&self, now: Nanos) -> bool {
         self.due.is_some_and(|due| now >= due)
     }

@@ -31,7 +31,7 @@ impl Cookies {
         cookies
     }
 
-    /// The cookie for this request from there.
+    /// The cookie for a request from this source.
     pub(super) fn give(&mut self, now: Nanos, from: SocketAddr, key: &CookieKey, random: &mut dyn Random) -> Ticket {
         self.turn(now, random);
         Ticket::new(self.epoch, hash(&self.newest, from, key))

@@ -18,7 +18,7 @@ pub(super) struct Count {
 pub(crate) struct Counts {
     pub(crate) requests: u64,
     pub(crate) repeated: u64,
-    /// Not whole, or sealed with another key.
+    /// Packets that are truncated, or sealed with another key.
     pub(crate) unreadable: u64,
     pub(crate) cookies: u64,
     pub(crate) refused: u64,

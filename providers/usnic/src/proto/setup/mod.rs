@@ -49,7 +49,7 @@ pub(crate) trait Random {
     /// Fills it with bytes that cannot be guessed.
     fn fill(&mut self, out: &mut [u8]);
 
-    /// A number of them.
+    /// A random number of 32 bits.
     fn u32(&mut self) -> u32 {
         let mut bytes = [0; 4];
         self.fill(&mut bytes);
@@ -64,7 +64,7 @@ pub(crate) trait Random {
     }
 }
 
-/// What a side brings into a connection.
+/// Parameters that a side proposes for a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Offer {
     /// The other side is to name the connection so; neither is 0.
@@ -77,7 +77,7 @@ pub(crate) struct Offer {
     pub(crate) ird: u32,
     /// Sends of the other side's that find a receive already.
     pub(crate) credits: u32,
-    /// What its socket has room for.
+    /// Receive window: space in its socket, in KiB.
     pub(crate) window_kib: u16,
     /// Bytes of the largest datagram that it can take or send.
     pub(crate) mtu: u16,
@@ -104,7 +104,7 @@ impl Offer {
     }
 }
 
-/// What the set-up agreed on.
+/// Agreed parameters of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     /// This is the active side: it repeats the confirmation until something comes from the peer ([`connect::Confirming`]).
@@ -123,7 +123,7 @@ pub(crate) struct Terms {
     pub(crate) ird: u32,
     /// Our sends that find a receive before the first ack says more.
     pub(crate) credits: u32,
-    /// What the peer's socket has room for.
+    /// The peer's receive window in KiB.
     pub(crate) peer_window_kib: u16,
     /// Bytes of a datagram that both sides may send at most, with all that is added to it.
     pub(crate) mtu_ceiling: usize,
@@ -153,11 +153,11 @@ pub(crate) struct Config {
     pub(crate) pending_repeat: Nanos,
     /// Silence after which a side gives up: the client on its request, the server on its accept.
     pub(crate) silence: Nanos,
-    /// How long a client repeats a request that has no listener.
+    /// How long a client retries a request that has no listener.
     pub(crate) listener_wait: Nanos,
-    /// How long after the last repetition of a request the server takes its client for gone.
+    /// Time after the last retransmission of a request after which its client counts as gone.
     pub(crate) patience: Nanos,
-    /// How long the outcome of an attempt is remembered, for requests that come late.
+    /// How long the outcome of an attempt is kept, for late requests.
     pub(crate) linger: Nanos,
     /// Attempts of sources that have not shown that they are there, in all and of one prefix (/24, /64); beyond it, these get
     /// cookies. With a key all do: cookies refuse replays.
@@ -189,7 +189,7 @@ impl Default for Config {
     }
 }
 
-/// What all attempts of an IA share.
+/// State shared by all attempts of an IA.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) config: Config,

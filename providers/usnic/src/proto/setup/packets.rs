@@ -37,9 +37,9 @@ pub(crate) struct RequestHead {
     /// The versions that the client speaks.
     pub(super) min: u8,
     pub(super) max: u8,
-    /// So often the request was handed on.
+    /// Number of hand-offs of the request.
     pub(super) hop: U16,
-    /// From the last cookie; 0: none yet.
+    /// Epoch of the last cookie; 0: none yet.
     pub(super) epoch: U32,
     pub(super) qual: U64,
     pub(super) cookie: [u8; 16],
@@ -175,10 +175,10 @@ impl Ticket {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Reason {
     NoListener,
-    /// The consumer said no.
+    /// The consumer rejected it.
     Refused,
     NoSpace,
-    /// None of the client's versions is spoken here.
+    /// None of the client's versions is supported.
     Version,
     NotUnderstood,
     /// The request is to go to the listener on this qualifier.
@@ -208,7 +208,7 @@ impl Reason {
 #[repr(C)]
 struct Refused {
     reason: u8,
-    /// The versions that are spoken here.
+    /// Minimum of the supported versions.
     min: u8,
     max: u8,
     spare: u8,
@@ -231,7 +231,7 @@ impl To {
     }
 }
 
-/// "Come again with this", or, without one, "pending".
+/// Encodes a cookie packet: a cookie for the next request, or without one "pending".
 pub(super) fn put_cookie(guard: &Guard, to: To, ticket: Option<Ticket>, random: &mut dyn Random, out: &mut Vec<u8>) {
     let ticket = Ticket { hop: to.hop.into(), ..ticket.unwrap_or(Ticket::new_zeroed()) };
     guard.close(to.head(Kind::Cookie), &[], ticket.as_bytes(), random, out);

@@ -58,7 +58,7 @@ pub(super) struct Target {
     pub(super) peer: SocketAddr,
     pub(super) private_data: Vec<u8>,
     pub(super) began: Instant,
-    /// While there is no listener.
+    /// Retries while there is no listener.
     pub(super) retry: Retry,
 }
 

@@ -155,7 +155,7 @@ impl Rdma {
         is_leaving
     }
 
-    /// It need not wait any longer.
+    /// Ends the wait of a queue pair.
     fn unpark(&self, qp: u32) {
         let parked = self.parked.lock().remove(&qp);
         if let (Some(link), Some(device)) = (parked, self.device.upgrade()) {

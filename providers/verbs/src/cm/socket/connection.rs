@@ -57,9 +57,9 @@ impl Pair for Core {
 
 /// The listener of a request that has not been accepted. A trait, because the listener is above this module.
 pub(super) trait Host: Send + Sync {
-    /// The request has come whole. Engine only.
+    /// The request is complete. Called by the engine only.
     fn asked(&self, line: &Arc<SocketConnection>, hello: &Hello);
-    /// It came to nothing before that. Engine only.
+    /// The connection ended before its request was complete. Called by the engine only.
     fn vanished(&self, line: &Arc<SocketConnection>);
 }
 
@@ -83,7 +83,7 @@ struct ConnectionState {
     turn: Option<u64>,
     /// The peer's parameters.
     hello: Option<Hello>,
-    /// For the answer.
+    /// Private data of the answer.
     private_data: Vec<u8>,
 }
 
@@ -141,7 +141,7 @@ impl SocketConnection {
         Ok(())
     }
 
-    /// Says no, as the consumer's decision, and hangs up.
+    /// Rejects for the consumer, and closes the socket.
     pub(super) fn refuse(&self) {
         let mut inner = self.inner.lock();
         inner.talk.refuse();
@@ -154,7 +154,7 @@ impl SocketConnection {
         self.inner.lock().stream.as_ref().unwrap().try_clone().unwrap()
     }
 
-    /// Has the socket watched. Engine only.
+    /// Registers the socket for polling. Called by the engine only.
     pub(super) fn begin(&self) {
         let me: Weak<dyn Source> = self.me.clone();
         let failed = {
@@ -386,7 +386,7 @@ impl ConnectionState {
         }
     }
 
-    /// Sends what goes.
+    /// Sends queued bytes as far as possible.
     fn flush(&mut self) -> io::Result<()> {
         let Some(stream) = &self.stream else { return Ok(()) };
         while !self.talk.outbox().is_empty() {

@@ -21,9 +21,9 @@ use super::{Pair, SocketContext};
 use crate::cm::{Link, Waiting};
 use crate::engine::Reactor;
 
-/// Longer than anything here takes.
+/// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Longer than a pending report takes.
+/// Time in which a pending report arrives.
 const MOMENT: Duration = Duration::from_millis(50);
 
 /// A running engine with the state of an IA.
@@ -69,7 +69,7 @@ impl Stage {
         self.requests.1.lock().recv_timeout(PATIENCE).expect("a request")
     }
 
-    /// No request comes.
+    /// Whether no request has come.
     pub(in crate::cm) fn is_silent(&self) -> bool {
         self.requests.1.lock().recv_timeout(MOMENT).is_err()
     }

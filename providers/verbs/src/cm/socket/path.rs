@@ -42,7 +42,7 @@ pub(crate) struct LocalEnd {
 pub(crate) struct RemoteEnd {
     pub(crate) lid: u16,
     pub(crate) number: u32,
-    /// Not looked at where packets have no global header.
+    /// Ignored if packets have no global header.
     pub(crate) gid: Gid,
 }
 

@@ -264,7 +264,7 @@ impl Protocol {
         is_replied
     }
 
-    /// Our consumer says no.
+    /// Rejects for the local consumer.
     pub(super) fn refuse(&mut self) {
         if matches!(self.state, State::Pending) {
             self.outbox = Message::Refusal.encode();

@@ -47,7 +47,7 @@ pub(crate) struct Hello {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Message {
     Hello(Hello),
-    /// The consumer said no.
+    /// The consumer rejected it.
     Refusal,
 }
 
@@ -55,9 +55,9 @@ pub(super) enum Message {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Wrong {
     Version(u16),
-    /// Of private data.
+    /// Invalid length of private data.
     Length(u32),
-    /// Of the queue pair.
+    /// Invalid queue pair number.
     Number(u32),
 }
 
@@ -104,7 +104,7 @@ impl MessageReader {
         MessageReader { bytes: Vec::new(), most }
     }
 
-    /// Nothing has come yet.
+    /// Whether no byte was received.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
