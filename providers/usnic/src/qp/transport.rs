@@ -19,7 +19,7 @@ use crate::net::send::{SendBatch, SendOutcome};
 use crate::net::sockaddr::SockAddr;
 use crate::net::socket::Socket;
 use crate::proto::congestion::Algorithm;
-use crate::proto::conn::{Config, Conn, Host, Outgoing, Payload};
+use crate::proto::conn::{Config, Conn, Host, Outgoing, Payload, Unsent};
 use crate::proto::path::{BASE, HEADERS_V4, HEADERS_V6};
 use crate::proto::schedule::Outlook;
 use crate::proto::seal::Seal;
@@ -60,8 +60,8 @@ pub(crate) struct Transport {
 struct SendScratch {
     batch: SendBatch,
     guards: RegistrationGuards,
-    /// Payload of each packet of the batch, to fail the requests of packets that cannot be sent.
-    carried: Vec<Payload>,
+    /// The packets of the batch, to fail the requests of packets that cannot be sent.
+    carried: Vec<Unsent>,
     /// A sealed packet while it is opened.
     opened: Vec<u8>,
 }
@@ -232,11 +232,11 @@ impl Transport {
             let to = outgoing.to.unwrap_or_else(|| self.conn.peer());
             if let Err(status) = self.append_payload(scratch, &outgoing, context) {
                 scratch.batch.drop_packet();
-                self.conn.source_gone(&outgoing.payload, status, host);
+                self.conn.source_gone(&outgoing.unsent(), status, host);
                 continue;
             }
             scratch.batch.end_packet();
-            scratch.carried.push(outgoing.payload);
+            scratch.carried.push(outgoing.unsent());
             // A packet to another address is the last of its batch, which goes to the address of its first packet.
             if *batch_to.get_or_insert(to) != to || to != self.conn.peer() || is_enough(&self.conn) {
                 break;
@@ -306,8 +306,8 @@ impl Transport {
         if let Some(bytes) = too_large {
             self.conn.too_large(now, bytes.saturating_sub(1));
         }
-        if let Some(payload) = fault.and_then(|packet| scratch.carried.get(packet)) {
-            self.conn.source_gone(payload, Status::LocalProtection, host);
+        if let Some(packet) = fault.and_then(|packet| scratch.carried.get(packet)) {
+            self.conn.source_gone(packet, Status::LocalProtection, host);
         }
         scratch.carried.clear();
         if overflows {

@@ -6,7 +6,8 @@
 use dapl::provider::{ConnectionEvent, Status};
 
 use super::Conn;
-use super::types::{Driver, Host, Outgoing, Payload, Source};
+use super::transmit::Note;
+use super::types::{Driver, Host, Outgoing, Payload, Source, Unsent};
 use super::write::outgoing;
 use crate::proto::closing::{Closing, Pace};
 use crate::proto::psn::Psn;
@@ -18,6 +19,9 @@ use crate::proto::{MILLIS, Nanos};
 const REPEAT: Nanos = 20 * MILLIS;
 /// So often by itself.
 const REPEATS: u32 = 6;
+
+/// Probe timeouts (PTO) that the peer has to acknowledge data of a read which can no longer be retransmitted.
+const UNREADABLE_PTOS: u64 = 3;
 
 /// Progress of the end.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -145,17 +149,23 @@ impl<D: Driver> Conn<D> {
         self.ending.is_over(self.now)
     }
 
-    /// The memory of a payload could not be read; the packet does not leave.
-    pub(crate) fn source_gone(&mut self, payload: &Payload, status: Status, host: &mut impl Host<D>) {
+    /// The memory of a packet's payload could not be read, so the packet was not sent.
+    pub(crate) fn source_gone(&mut self, packet: &Unsent, status: Status, host: &mut impl Host<D>) {
         if self.ending.is_closed() {
             return;
         }
-        match *payload {
+        match packet.payload {
             Payload::Request { slot, .. } => {
                 self.requests.fail(slot, status);
                 self.retire(host);
             }
             Payload::Remote { slot, .. } => {
+                // Only the acknowledgement of a retransmitted packet may be missing. Ask for it before the read is refused.
+                let patience = self.flight.rtt().pto(0).saturating_mul(UNREADABLE_PTOS);
+                if packet.resend && self.peer_reads.unreadable_for(slot, self.now) < patience {
+                    self.note(Note::Question);
+                    return;
+                }
                 self.peer_reads.lose(slot);
                 self.refuse_gone(host);
             }

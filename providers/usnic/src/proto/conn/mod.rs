@@ -21,7 +21,7 @@ mod write;
 
 #[cfg(test)]
 pub(crate) use types::Channel;
-pub(crate) use types::{Config, Driver, Host, Outgoing, Payload, Post, Source, Work};
+pub(crate) use types::{Config, Driver, Host, Outgoing, Payload, Post, Source, Unsent, Work};
 
 use std::collections::VecDeque;
 

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use super::requests::{Sent, What};
+use crate::proto::Nanos;
 use crate::proto::psn::Psn;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,6 +22,8 @@ pub(super) struct Read {
     cut: u32,
     sent: bool,
     out: u32,
+    /// When a retransmission first found its memory gone.
+    unreadable_since: Option<Nanos>,
 }
 
 /// Result for a read request.
@@ -118,6 +121,12 @@ impl PeerReads {
             self.first = self.first.wrapping_add(1);
             self.sent -= 1;
         }
+    }
+
+    /// Time since a retransmission first found the memory of this read gone: 0 for the first.
+    pub(super) fn unreadable_for(&mut self, id: u32, now: Nanos) -> Nanos {
+        let place = self.place(id);
+        self.reads.get_mut(place).map_or(0, |read| now.saturating_sub(*read.unreadable_since.get_or_insert(now)))
     }
 
     /// The memory of a read is gone. The first to be found so counts.

@@ -163,6 +163,13 @@ pub(crate) enum Payload {
     Padding(u32),
 }
 
+/// What `Conn::source_gone` needs to know of a packet that could not be sent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Unsent {
+    pub(crate) payload: Payload,
+    pub(crate) resend: bool,
+}
+
 /// A packet to be sent; its header is at the end of the given buffer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Outgoing {
@@ -173,4 +180,10 @@ pub(crate) struct Outgoing {
     pub(crate) resend: bool,
     /// Destination, if not `Conn::peer`.
     pub(crate) to: Option<Source>,
+}
+
+impl Outgoing {
+    pub(crate) fn unsent(&self) -> Unsent {
+        Unsent { payload: self.payload, resend: self.resend }
+    }
 }

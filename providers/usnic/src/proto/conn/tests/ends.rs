@@ -126,6 +126,35 @@ fn read_of_vanished_memory_is_refused_in_order() {
 }
 
 #[test]
+fn memory_of_a_read_that_has_arrived_may_go() {
+    let mut pair = Pair::new(&Plan::default());
+    pair.read(Side::A, 0, 1000, 0);
+    pair.until("the read", |pair| pair.a.world.requests.len() == 1);
+    // The acknowledgement is lost: the responder retransmits data that it no longer has.
+    pair.a.mute = true;
+    pair.b.world.unreadable = true;
+    pair.until("a probe", |pair| pair.b.conn.counters().timeouts > 0);
+    pair.a.mute = false;
+    pair.pass(SECONDS);
+    assert!(pair.b.conn.counters().resent_probe > 0 && pair.a.events.is_empty() && pair.b.events.is_empty());
+    pair.b.world.unreadable = false;
+    pair.read(Side::A, 0, 1000, 0);
+    pair.until("another read", |pair| pair.a.world.requests.len() == 2);
+    assert_eq!(statuses(&pair.a.world.requests), [Success, Success]);
+}
+
+#[test]
+fn memory_of_a_read_that_was_lost_is_refused() {
+    let mut pair = Pair::new(&Plan::default());
+    pair.read(Side::A, 0, 1000, 0);
+    pair.b.mute = true;
+    pair.until("the response", |pair| pair.b.conn.counters().sent > 0);
+    (pair.b.mute, pair.b.world.unreadable) = (false, true);
+    assert_eq!(ended(&mut pair), BOTH_BROKEN);
+    assert_eq!(statuses(&pair.a.world.requests), [Status::RemoteAccess]);
+}
+
+#[test]
 fn a_drain_lets_requests_finish() {
     for drop_rate in [0, 300] {
         let mut pair = Pair::new(&Plan { memory: 1 << 20, ..Plan::default() });
