@@ -65,17 +65,16 @@ impl Arenas {
         Self { list: [const { Arena::empty() }; MOST], foreign: AtomicBool::new(false), writing: Mutex::new(()) }
     }
 
-    /// Classifies a value without reading memory at it. The first arena is checked inline, since most processes load one
-    /// provider.
+    /// Whether a value lies in the first arena. Most processes load one provider.
     #[inline(always)]
-    pub(crate) fn classify(&self, address: usize) -> HandleClass {
-        if self.list[0].has(address) { HandleClass::InArena } else { self.classify_others(address) }
+    pub(crate) fn is_in_first(&self, address: usize) -> bool {
+        self.list[0].has(address)
     }
 
-    #[inline(never)]
-    fn classify_others(&self, address: usize) -> HandleClass {
-        let used = self.list.iter().take_while(|arena| arena.len.load(Ordering::Relaxed) > 0);
-        if used.skip(1).any(|arena| arena.has(address)) {
+    /// Classifies a value without reading memory at it.
+    pub(crate) fn classify(&self, address: usize) -> HandleClass {
+        let mut used = self.list.iter().take_while(|arena| arena.len.load(Ordering::Relaxed) > 0);
+        if used.any(|arena| arena.has(address)) {
             return HandleClass::InArena;
         }
         let plausible = address > u16::MAX as usize && address.is_multiple_of(ALIGN) && (address as isize) > 0;

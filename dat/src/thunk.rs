@@ -29,6 +29,25 @@ fn object(handle: DAT_HANDLE) -> Found {
     }
 }
 
+/// The table of an object whose handle is in the arena of the first provider.
+#[inline(always)]
+fn in_first_arena(handle: DAT_HANDLE) -> Option<&'static DAT_PROVIDER> {
+    if !ARENAS.is_in_first(handle as usize) {
+        return None;
+    }
+    // SAFETY: the address lies in an arena, which stays mapped.
+    let word = unsafe { &*handle.cast::<AtomicPtr<DAT_PROVIDER>>() };
+    // SAFETY: null, or the table that a provider of this project has stored there, which outlives the handle by contract. The
+    // Acquire is explained in `table`.
+    unsafe { word.load(Ordering::Acquire).as_ref() }
+}
+
+/// No short way: for handles that are numbers.
+#[inline(always)]
+fn nothing(_: DAT_HANDLE) -> Option<&'static DAT_PROVIDER> {
+    None
+}
+
 /// An IA, by its number or by the provider's pointer.
 #[inline(always)]
 fn ia(handle: DAT_HANDLE) -> Found {

@@ -1,33 +1,44 @@
 //! Calls that go to the provider behind a handle: find the table, load the slot, jump.
 //!
-//! C programs call them by name; libdat itself does not. Only the handle is checked. An empty slot of a foreign provider
-//! returns `DAT_NOT_IMPLEMENTED`.
+//! C programs call them by name; libdat itself does not. Only the handle is checked. Handles of the provider that was loaded
+//! first take a short way. An empty slot of a foreign provider returns `DAT_NOT_IMPLEMENTED`.
 //!
 //! The functions differ in name, slot and arguments only, so they are a table: *name => slot(arguments after the handle)*,
 //! grouped by the function that resolves the handle and by the subtype of its error.
 
 use dat_abi::*;
 
-use super::{any, ia, not_a_handle, object};
+use super::{any, ia, in_first_arena, not_a_handle, nothing, object};
 
 macro_rules! through_table {
-    ($abi:literal, $find:ident, $subtype:ident; $($name:ident => $slot:ident($($arg:ident: $type:ty),*);)*) => {$(
+    ($abi:literal, $first:ident or $find:ident, $subtype:ident; $($name:ident => $slot:ident($($arg:ident: $type:ty),*);)*) => {$(
         #[doc = concat!("`", stringify!($name), "`: the provider's `", stringify!($slot), "`.")]
         ///
         /// # Safety
         /// `handle` may be anything. The other arguments are as the provider wants them.
         #[unsafe(no_mangle)]
         pub unsafe extern $abi fn $name(handle: DAT_HANDLE, $($arg: $type),*) -> DAT_RETURN {
-            let Some((object, table)) = $find(handle) else { return not_a_handle($subtype) };
-            let Some(call) = table.$slot else { return DAT_NOT_IMPLEMENTED };
-            // SAFETY: the slot is of this call's type, and the caller answers for the arguments.
-            unsafe { call(object, $($arg),*) }
+            // Everything else is in a function of its own, so that this one needs no stack and keeps the arguments where they
+            // are.
+            #[cold]
+            unsafe extern $abi fn resolve(handle: DAT_HANDLE, $($arg: $type),*) -> DAT_RETURN {
+                let Some((object, table)) = $find(handle) else { return not_a_handle($subtype) };
+                let Some(call) = table.$slot else { return DAT_NOT_IMPLEMENTED };
+                // SAFETY: the slot is of this call's type, and the caller answers for the arguments.
+                unsafe { call(object, $($arg),*) }
+            }
+            match $first(handle).and_then(|table| table.$slot) {
+                // SAFETY: as in `resolve`.
+                Some(call) => unsafe { call(handle, $($arg),*) },
+                // SAFETY: as in `resolve`.
+                None => unsafe { resolve(handle, $($arg),*) },
+            }
         }
     )*};
 }
 
 // Calls on an interface adapter: its number becomes the provider's pointer on the way.
-through_table! { "C", ia, DAT_INVALID_HANDLE_IA;
+through_table! { "C", nothing or ia, DAT_INVALID_HANDLE_IA;
     dat_ia_query => ia_query_func(
         async_evd_handle: *mut DAT_EVD_HANDLE, ia_attr_mask: DAT_IA_ATTR_MASK, ia_attr: *mut DAT_IA_ATTR,
         provider_attr_mask: DAT_PROVIDER_ATTR_MASK, provider_attr: *mut DAT_PROVIDER_ATTR
@@ -76,14 +87,14 @@ through_table! { "C", ia, DAT_INVALID_HANDLE_IA;
 }
 
 // Calls on a handle of any kind.
-through_table! { "C", any, DAT_INVALID_HANDLE1;
+through_table! { "C", nothing or any, DAT_INVALID_HANDLE1;
     dat_set_consumer_context => set_consumer_context_func(context: DAT_CONTEXT);
     dat_get_consumer_context => get_consumer_context_func(context: *mut DAT_CONTEXT);
     dat_get_handle_type => get_handle_type_func(dat_handle_type: *mut DAT_HANDLE_TYPE);
 }
 
 // Calls on an endpoint.
-through_table! { "C", object, DAT_INVALID_HANDLE_EP;
+through_table! { "C", in_first_arena or object, DAT_INVALID_HANDLE_EP;
     dat_ep_query => ep_query_func(ep_param_mask: DAT_EP_PARAM_MASK, ep_param: *mut DAT_EP_PARAM);
     dat_ep_modify => ep_modify_func(ep_param_mask: DAT_EP_PARAM_MASK, ep_param: *const DAT_EP_PARAM);
     dat_ep_connect => ep_connect_func(
@@ -124,7 +135,7 @@ through_table! { "C", object, DAT_INVALID_HANDLE_EP;
 }
 
 // Calls on an event dispatcher. Which of its roles was meant, only the provider can know.
-through_table! { "C", object, DAT_INVALID_HANDLE_EVD_REQUEST;
+through_table! { "C", in_first_arena or object, DAT_INVALID_HANDLE_EVD_REQUEST;
     dat_evd_resize => evd_resize_func(evd_min_qlen: DAT_COUNT);
     dat_evd_post_se => evd_post_se_func(event: *const DAT_EVENT);
     dat_evd_dequeue => evd_dequeue_func(event: *mut DAT_EVENT);
@@ -138,26 +149,26 @@ through_table! { "C", object, DAT_INVALID_HANDLE_EVD_REQUEST;
 }
 
 // A consumer may cancel a thread in here: the frame owns nothing, and unwinding may pass through it.
-through_table! { "C-unwind", object, DAT_INVALID_HANDLE_EVD_REQUEST;
+through_table! { "C-unwind", in_first_arena or object, DAT_INVALID_HANDLE_EVD_REQUEST;
     dat_evd_wait => evd_wait_func(
         timeout: DAT_TIMEOUT, threshold: DAT_COUNT, event: *mut DAT_EVENT, n_more_events: *mut DAT_COUNT
     );
 }
 
 // Calls on a consumer notification object.
-through_table! { "C", object, DAT_INVALID_HANDLE_CNO;
+through_table! { "C", in_first_arena or object, DAT_INVALID_HANDLE_CNO;
     dat_cno_modify_agent => cno_modify_agent_func(agent: DAT_OS_WAIT_PROXY_AGENT);
     dat_cno_query => cno_query_func(cno_param_mask: DAT_CNO_PARAM_MASK, cno_param: *mut DAT_CNO_PARAM);
     dat_cno_free => cno_free_func();
 }
 
 // A consumer may cancel a thread in here: the frame owns nothing, and unwinding may pass through it.
-through_table! { "C-unwind", object, DAT_INVALID_HANDLE_CNO;
+through_table! { "C-unwind", in_first_arena or object, DAT_INVALID_HANDLE_CNO;
     dat_cno_wait => cno_wait_func(timeout: DAT_TIMEOUT, evd_handle: *mut DAT_EVD_HANDLE);
 }
 
 // Calls on a connection request.
-through_table! { "C", object, DAT_INVALID_HANDLE_CR;
+through_table! { "C", in_first_arena or object, DAT_INVALID_HANDLE_CR;
     dat_cr_query => cr_query_func(cr_param_mask: DAT_CR_PARAM_MASK, cr_param: *mut DAT_CR_PARAM);
     dat_cr_accept => cr_accept_func(ep_handle: DAT_EP_HANDLE, private_data_size: DAT_COUNT, private_data: DAT_PVOID);
     dat_cr_reject => cr_reject_func();
@@ -165,32 +176,32 @@ through_table! { "C", object, DAT_INVALID_HANDLE_CR;
 }
 
 // Calls on a public service point.
-through_table! { "C", object, DAT_INVALID_HANDLE_PSP;
+through_table! { "C", in_first_arena or object, DAT_INVALID_HANDLE_PSP;
     dat_psp_query => psp_query_func(psp_param_mask: DAT_PSP_PARAM_MASK, psp_param: *mut DAT_PSP_PARAM);
     dat_psp_free => psp_free_func();
 }
 
 // Calls on a reserved service point.
-through_table! { "C", object, DAT_INVALID_HANDLE_RSP;
+through_table! { "C", in_first_arena or object, DAT_INVALID_HANDLE_RSP;
     dat_rsp_query => rsp_query_func(rsp_param_mask: DAT_RSP_PARAM_MASK, rsp_param: *mut DAT_RSP_PARAM);
     dat_rsp_free => rsp_free_func();
 }
 
 // Calls on a protection zone.
-through_table! { "C", object, DAT_INVALID_HANDLE_PZ;
+through_table! { "C", in_first_arena or object, DAT_INVALID_HANDLE_PZ;
     dat_rmr_create => rmr_create_func(rmr_handle: *mut DAT_RMR_HANDLE);
     dat_pz_query => pz_query_func(pz_param_mask: DAT_PZ_PARAM_MASK, pz_param: *mut DAT_PZ_PARAM);
     dat_pz_free => pz_free_func();
 }
 
 // Calls on a local memory region.
-through_table! { "C", object, DAT_INVALID_HANDLE_LMR;
+through_table! { "C", in_first_arena or object, DAT_INVALID_HANDLE_LMR;
     dat_lmr_query => lmr_query_func(lmr_param_mask: DAT_LMR_PARAM_MASK, lmr_param: *mut DAT_LMR_PARAM);
     dat_lmr_free => lmr_free_func();
 }
 
 // Calls on a remote memory region.
-through_table! { "C", object, DAT_INVALID_HANDLE_RMR;
+through_table! { "C", in_first_arena or object, DAT_INVALID_HANDLE_RMR;
     dat_rmr_query => rmr_query_func(rmr_param_mask: DAT_RMR_PARAM_MASK, rmr_param: *mut DAT_RMR_PARAM);
     dat_rmr_bind => rmr_bind_func(
         lmr_triplet: *const DAT_LMR_TRIPLET, mem_priv: DAT_MEM_PRIV_FLAGS, ep_handle: DAT_EP_HANDLE,
@@ -200,7 +211,7 @@ through_table! { "C", object, DAT_INVALID_HANDLE_RMR;
 }
 
 // Calls on a shared receive queue.
-through_table! { "C", object, DAT_INVALID_HANDLE_SRQ;
+through_table! { "C", in_first_arena or object, DAT_INVALID_HANDLE_SRQ;
     dat_srq_free => srq_free_func();
     dat_srq_post_recv => srq_post_recv_func(
         num_segments: DAT_COUNT, local_iov: *mut DAT_LMR_TRIPLET, user_cookie: DAT_DTO_COOKIE
