@@ -5,8 +5,8 @@
 #![forbid(unsafe_code)]
 
 use dat_abi::{
-    DAT_COMPLETION_EVD_THRESHOLD_FLAG, DAT_COMPLETION_SOLICITED_WAIT_FLAG, DAT_COMPLETION_SUPPRESS_FLAG,
-    DAT_COMPLETION_UNSIGNALLED_FLAG, DAT_WATERMARK_INFINITE,
+    DAT_COMPLETION_EVD_THRESHOLD_FLAG, DAT_COMPLETION_FLAGS, DAT_COMPLETION_SOLICITED_WAIT_FLAG,
+    DAT_COMPLETION_SUPPRESS_FLAG, DAT_COMPLETION_UNSIGNALLED_FLAG, DAT_WATERMARK_INFINITE,
 };
 
 use crate::provider::Limits;
@@ -93,9 +93,19 @@ pub struct PostLimits {
     /// Receives notify only when their send asked for it (spec/events 1.3).
     pub recv_solicited: bool,
     pub request_unsignalled: bool,
+    /// Completion flags that a post of a receive, or of a request, may not have.
+    pub refused_recv_flags: DAT_COMPLETION_FLAGS,
+    pub refused_request_flags: DAT_COMPLETION_FLAGS,
     pub reads: bool,
     /// Receives are posted to the SRQ only.
     pub shared: bool,
+}
+
+/// Completion flags that a post is refused with, by the completion flags of its EP. UNSIGNALLED needs the EP's consent; bits that
+/// mean nothing are refused, those that mean nothing for this post are ignored.
+fn refused_flags(of_ep: DAT_COMPLETION_FLAGS) -> DAT_COMPLETION_FLAGS {
+    const KNOWN: DAT_COMPLETION_FLAGS = 0x1F; // spec/events 4.1
+    !KNOWN | (!of_ep & DAT_COMPLETION_UNSIGNALLED_FLAG)
 }
 
 impl Marks {
@@ -224,6 +234,8 @@ impl Attributes {
             recv_unsignalled: self.recv_flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0,
             recv_solicited: self.recv_flags & DAT_COMPLETION_SOLICITED_WAIT_FLAG != 0,
             request_unsignalled: self.request_flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0,
+            refused_recv_flags: refused_flags(self.recv_flags),
+            refused_request_flags: refused_flags(self.request_flags),
             reads: self.max_reads_out > 0,
             shared: wired.shared,
         }

@@ -6,7 +6,6 @@
 
 use dat_abi::*;
 
-use super::attributes::PostLimits;
 use super::{Ep, PostState};
 use crate::error::{Error, Handle, Result, State};
 use crate::ffi;
@@ -29,9 +28,9 @@ pub unsafe extern "C" fn dapl_ep_post_send<P: Provider>(
         let post_state = ep.post_state();
         // SAFETY: this function's own contract.
         let segments = unsafe { ffi::segments(local_iov, num_segments, post_state.limits.request_iov) }?;
-        let flags = Flags::of_request(completion_flags, &post_state.limits, 5)?;
+        check_flags(completion_flags, post_state.limits.refused_request_flags, 5)?;
         let op = Op::Send { solicited: completion_flags & DAT_COMPLETION_SOLICITED_WAIT_FLAG != 0 };
-        request(&ep, &post_state, op, segments, cookie(&user_cookie), flags)
+        request(&ep, &post_state, op, segments, cookie(&user_cookie), completion_flags)
     })
 }
 
@@ -54,10 +53,10 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
         }
         // SAFETY: this function's own contract.
         let segments = unsafe { ffi::segments(local_iov, num_segments, post_state.limits.recv_iov) }?;
-        let unsignalled = unsignalled(completion_flags, post_state.limits.recv_unsignalled, 5)?;
+        check_flags(completion_flags, post_state.limits.refused_recv_flags, 5)?;
         // With solicited notification, the receive is posted as non-notifying; its completion says whether the send was
         // solicited.
-        let unsignalled = unsignalled || post_state.limits.recv_solicited;
+        let unsignalled = completion_flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0 || post_state.limits.recv_solicited;
         let (qp, cookie) = (post_state.binding.qp()?, cookie(&user_cookie));
         let post = ep.trace.as_ref().map_or(0, |trace| trace.posted(Work::Recv, cookie, segments));
         let token = Token { cookie, ep: ep.id.handle, work: Work::Recv, unsignalled, post, ..Token::default() };
@@ -90,12 +89,12 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
         let segments = unsafe { ffi::segments(local_iov, num_segments, post_state.limits.read_iov) }?;
         // SAFETY: this function's own contract.
         let remote = unsafe { remote(remote_iov) }?;
-        let flags = Flags::of_request(completion_flags, &post_state.limits, 6)?;
+        check_flags(completion_flags, post_state.limits.refused_request_flags, 6)?;
         ep.state().takes_requests()?;
         if !post_state.limits.reads {
             return Err(Error::InvalidState(State::Plain)); // it would never complete (spec/endpoints 10.3)
         }
-        request(&ep, &post_state, Op::Read(remote), segments, cookie(&user_cookie), flags)
+        request(&ep, &post_state, Op::Read(remote), segments, cookie(&user_cookie), completion_flags)
     })
 }
 
@@ -118,38 +117,9 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_write<P: Provider>(
         let segments = unsafe { ffi::segments(local_iov, num_segments, post_state.limits.write_iov) }?;
         // SAFETY: this function's own contract.
         let remote = unsafe { remote(remote_iov) }?;
-        let flags = Flags::of_request(completion_flags, &post_state.limits, 6)?;
-        request(&ep, &post_state, Op::Write(remote), segments, cookie(&user_cookie), flags)
+        check_flags(completion_flags, post_state.limits.refused_request_flags, 6)?;
+        request(&ep, &post_state, Op::Write(remote), segments, cookie(&user_cookie), completion_flags)
     })
-}
-
-/// Decoded completion flags of a request.
-#[derive(Clone, Copy)]
-struct Flags {
-    suppress: bool,
-    unsignalled: bool,
-    fence: bool,
-}
-
-impl Flags {
-    fn of_request(flags: DAT_COMPLETION_FLAGS, limits: &PostLimits, n: u8) -> Result<Self> {
-        Ok(Flags {
-            suppress: flags & DAT_COMPLETION_SUPPRESS_FLAG != 0,
-            unsignalled: unsignalled(flags, limits.request_unsignalled, n)?,
-            fence: flags & DAT_COMPLETION_BARRIER_FENCE_FLAG != 0,
-        })
-    }
-}
-
-/// UNSIGNALLED needs the EP's consent; bits that mean nothing are refused, those that mean nothing here are ignored.
-#[inline(always)]
-fn unsignalled(flags: DAT_COMPLETION_FLAGS, allowed: bool, n: u8) -> Result<bool> {
-    const KNOWN: DAT_COMPLETION_FLAGS = 0x1F; // spec/events 4.1
-    let unsignalled = flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0;
-    if flags & !KNOWN != 0 || (unsignalled && !allowed) {
-        return Err(Error::InvalidParameter(n));
-    }
-    Ok(unsignalled)
 }
 
 #[inline(always)]
@@ -159,11 +129,13 @@ fn request<P: Provider>(
     op: Op,
     segments: &[Segment],
     cookie: u64,
-    flags: Flags,
+    flags: DAT_COMPLETION_FLAGS,
 ) -> Result<()> {
     ep.state().takes_requests()?;
     let (qp, work) = (post_state.binding.qp()?, op.work());
-    let Flags { suppress, unsignalled, fence } = flags;
+    let has = |flag: DAT_COMPLETION_FLAGS| flags & flag != 0;
+    let (suppress, unsignalled) = (has(DAT_COMPLETION_SUPPRESS_FLAG), has(DAT_COMPLETION_UNSIGNALLED_FLAG));
+    let fence = has(DAT_COMPLETION_BARRIER_FENCE_FLAG);
     let post = ep.trace.as_ref().map_or(0, |trace| trace.requested(op, cookie, segments, suppress));
     let token = Token { cookie, ep: ep.id.handle, work, unsignalled, post, ..Token::default() };
     let posted = qp.post_send(&SendWr { op, segments, token, suppress, fence });
@@ -176,6 +148,12 @@ fn request<P: Provider>(
         post_state.posts.count_unseen(work, segments);
     }
     Ok(())
+}
+
+/// Errors: a flag that is refused is parameter `n`.
+#[inline(always)]
+fn check_flags(flags: DAT_COMPLETION_FLAGS, refused: DAT_COMPLETION_FLAGS, n: u8) -> Result<()> {
+    if flags & refused != 0 { Err(Error::InvalidParameter(n)) } else { Ok(()) }
 }
 
 fn cookie(cookie: &DAT_DTO_COOKIE) -> u64 {

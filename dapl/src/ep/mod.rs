@@ -170,6 +170,7 @@ impl<P: Provider> Ep<P> {
     }
 
     /// Its state at this moment.
+    #[inline(always)]
     pub fn state(&self) -> EpState {
         // Pairs with the Release in `step`.
         EpState::ALL[usize::from(self.mirror.load(Ordering::Acquire))]

@@ -158,11 +158,11 @@ impl EpState {
 
     /// Whether requests may be posted: in CON, in DIS (where they are flushed), and in CMP (where they are held), since a
     /// server may post its first send right after the accept (spec/endpoints 4.1, note 1).
+    #[inline(always)]
     pub fn takes_requests(self) -> Result<()> {
-        match self {
-            EpState::Connected | EpState::Disconnected | EpState::CompletionPending => Ok(()),
-            state => Err(Error::InvalidState(state.subtype())),
-        }
+        const STATES: u32 =
+            1 << EpState::Connected as u32 | 1 << EpState::Disconnected as u32 | 1 << EpState::CompletionPending as u32;
+        if STATES >> self as u32 & 1 != 0 { Ok(()) } else { Err(Error::InvalidState(self.subtype())) }
     }
 
     /// Whether `dat_ep_modify` may change the PZ in this state (spec/endpoints 5.3).

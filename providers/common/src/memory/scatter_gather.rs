@@ -101,17 +101,16 @@ pub unsafe fn gather(
     Ok(())
 }
 
-/// As [`gather`], for all of one segment.
+/// As [`gather`], for all of one segment, if its memory was used recently. Returns false otherwise, and if the segment is not
+/// valid: [`gather`] finds out which.
 ///
 /// # Safety
 /// As many bytes at `to` as the segment has are writable and belong to this call.
-#[inline]
-pub unsafe fn gather_one(memory: &impl LocalMemory, pd: u32, segment: &Segment, to: *mut u8) -> Result<(), Status> {
-    let _guard = memory.acquire_piece(pd, segment, false)?;
-    let registration = || memory.registration(segment.key);
+#[inline(always)]
+pub unsafe fn gather_recent(memory: &impl LocalMemory, pd: u32, segment: &Segment, to: *mut u8) -> bool {
+    let Ok(_guard) = memory.acquire_piece(pd, segment, false) else { return false };
     // SAFETY: registered memory with a reference held during the copy, and this function's own contract.
-    let is_copied = unsafe { user_copy::read(segment.address, to, segment.length as usize, registration) };
-    if is_copied { Ok(()) } else { Err(Status::LocalProtection) }
+    unsafe { user_copy::read_recent(segment.address, to, segment.length as usize) }
 }
 
 /// Copies `length` bytes from `from` to the request's memory, from `offset` on.

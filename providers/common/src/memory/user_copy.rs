@@ -119,12 +119,27 @@ pub unsafe fn read<'a>(
 ) -> bool {
     let is_recent = is_recent(address, length, Direction::Read) || is_recent_piece(address, length, Direction::Read);
     if is_recent {
-        // SAFETY: this function's own contract; the memory was usable a moment ago.
-        unsafe { copy(address as *const u8, to, length) };
+        // SAFETY: this function's own contract; the memory was usable a moment ago. No program polls `to`, so its last byte
+        // need not be the last one written.
+        unsafe { copy_body(address as *const u8, to, length) };
         return true;
     }
     // SAFETY: this function's own contract.
     unsafe { copy_checked(Direction::Read, address, to, length, &registration()) }
+}
+
+/// As [`read`], if the bytes are in one page that was used recently. Returns false otherwise, having done nothing.
+///
+/// # Safety
+/// As [`read`].
+#[inline(always)]
+pub unsafe fn read_recent(address: u64, to: *mut u8, length: usize) -> bool {
+    let is_recent = is_recent(address, length, Direction::Read);
+    if is_recent {
+        // SAFETY: this function's own contract; the memory was usable a moment ago.
+        unsafe { copy_body(address as *const u8, to, length) };
+    }
+    is_recent
 }
 
 /// Copies `length` bytes from `from` to consumer memory at `address`, the last byte last. Returns false if some of it is not
@@ -362,11 +377,11 @@ unsafe fn copy_body(from: *const u8, to: *mut u8, length: usize) {
     // SAFETY: this function's own contract; each move begins at the start or ends at the end of the range, and is not longer.
     unsafe {
         match length {
+            8..=16 => move_ends::<u64>(from, to, length),
+            17..32 => move_ends::<u128>(from, to, length),
             0 => {}
             1..4 => (0..length).for_each(|n| to.add(n).write(from.add(n).read())),
             4..8 => move_ends::<u32>(from, to, length),
-            8..16 => move_ends::<u64>(from, to, length),
-            16..32 => move_ends::<u128>(from, to, length),
             32..=64 => move_ends::<Half>(from, to, length),
             _ => std::ptr::copy(from, to, length),
         }

@@ -55,6 +55,7 @@ impl WakeFlags {
     }
 
     /// After publishing something for the peer: does it sleep, and must be sent a word?
+    #[inline(always)]
     pub(crate) fn answers(&self, theirs: &AtomicU64, want: u64, light: bool) -> bool {
         // Pairs with the fence where the flag is set; with `light`, compiler order suffices here.
         if light {
@@ -63,8 +64,12 @@ impl WakeFlags {
             fence(Ordering::SeqCst);
         }
         let word = theirs.load(Ordering::Relaxed);
-        let epoch = word >> EPOCH_SHIFT;
-        word & want != 0 && self.answered.swap(epoch, Ordering::Relaxed) != epoch
+        word & want != 0 && self.is_first_answer(word >> EPOCH_SHIFT)
+    }
+
+    #[cold]
+    fn is_first_answer(&self, epoch: u64) -> bool {
+        self.answered.swap(epoch, Ordering::Relaxed) != epoch
     }
 }
 

@@ -6,12 +6,15 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use dapl::error::{Error, Resource, Result};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::proto::message::{LINE, SLOT};
 
 pub(crate) use dapl_software::memory::mapping_check::{EngineTicks, LastCheck, is_accessible};
 
@@ -85,6 +88,7 @@ impl Map {
     }
 
     /// An aligned word of the area. The bound is this side's geometry, so a miss is a bug here, not the peer's.
+    #[inline(always)]
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.len, "word at {offset} of {}", self.len);
         // SAFETY: in bounds and aligned (a mapping begins on a page); valid as long as the mapping. Atomics allow the other
@@ -109,25 +113,77 @@ impl Map {
         Some(unsafe { self.base.as_ptr().add(offset) })
     }
 
-    /// Brings the line at `offset` over before its turn, to be written or only read. Outside the area it does nothing.
-    #[inline(always)]
-    pub(crate) fn fetch(&self, offset: usize, to_write: bool) {
-        #[cfg(target_arch = "x86_64")]
-        if offset < self.len {
-            use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
-            // SAFETY: in bounds of the mapping; nothing changes but what caches hold.
-            unsafe {
-                let at = self.base.as_ptr().add(offset).cast_const().cast();
-                if to_write { _mm_prefetch::<_MM_HINT_ET0>(at) } else { _mm_prefetch::<_MM_HINT_T0>(at) }
-            }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = (offset, to_write);
-    }
-
     pub(crate) fn is_writable(&self) -> bool {
         self.writable
     }
+}
+
+/// The slots of a ring in an area. Their number is a power of two, so that every index names a slot and needs no check.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    first: NonNull<[AtomicU64; SLOT / 8]>,
+    mask: u64,
+    /// Keeps the mapping.
+    _area: Arc<Map>,
+}
+
+// SAFETY: as for `Map`.
+unsafe impl Send for Slots {}
+// SAFETY: as for `Map`.
+unsafe impl Sync for Slots {}
+
+impl Slots {
+    /// # Panics
+    /// If they do not fit into the area, or are not a power of two.
+    pub(crate) fn new(area: Arc<Map>, offset: usize, count: u32) -> Self {
+        let end = offset + count as usize * SLOT;
+        assert!(count.is_power_of_two() && offset.is_multiple_of(LINE) && end <= area.len, "{count} slots at {offset}");
+        // SAFETY: inside the mapping, as was just checked.
+        let first = unsafe { area.base.add(offset).cast() };
+        Slots { first, mask: u64::from(count) - 1, _area: area }
+    }
+
+    /// Number of slots.
+    #[inline(always)]
+    pub(crate) fn count(&self) -> u64 {
+        self.mask + 1
+    }
+
+    /// The words of slot `index`, counted over all laps.
+    #[inline(always)]
+    pub(crate) fn words(&self, index: u64) -> &[AtomicU64; SLOT / 8] {
+        // SAFETY: `new` has checked that all slots are inside the mapping, and aligned; an atomic has the size and alignment of
+        // its word. Callers store to writable maps only.
+        unsafe { self.first.add((index & self.mask) as usize).as_ref() }
+    }
+
+    /// Address of the bytes of a slot from `OFFSET` on, for raw copies.
+    #[inline(always)]
+    pub(crate) fn bytes<const OFFSET: usize>(&self, index: u64) -> *mut u8 {
+        const { assert!(OFFSET < SLOT) };
+        self.first.as_ptr().wrapping_add((index & self.mask) as usize).cast::<u8>().wrapping_add(OFFSET)
+    }
+
+    /// Prefetches a slot, to be written or only read.
+    #[inline(always)]
+    pub(crate) fn fetch(&self, index: u64, to_write: bool) {
+        prefetch(self.bytes::<0>(index), to_write);
+    }
+}
+
+/// Prefetches the line at an address inside a mapping.
+#[inline(always)]
+fn prefetch(at: *const u8, to_write: bool) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch changes nothing but what caches hold, whatever the address.
+        unsafe {
+            if to_write { _mm_prefetch::<_MM_HINT_ET0>(at.cast()) } else { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (at, to_write);
 }
 
 /// Is this memory of pages that do not run out, and no file of a disk?

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dapl::error::Result;
+use dapl::error::{Error, Result};
 use dapl::provider::{Access, Region, Segment, Status};
 use dapl::runtime::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence, fence_behind_rmw, yield_now};
 use dapl_software::memory::keys::KeyTable;
@@ -35,19 +35,26 @@ const COOKIE: usize = 32;
 /// Reads an entry of a table, this process's or a peer's; each field once.
 #[inline]
 fn entry(table: &Map, slots: u32, key: u32) -> Option<KeyEntry> {
+    let entry = live_entry(table, slots, key)?;
+    // The fields belong to the key only if it is still there after they were read.
+    fence(Ordering::Acquire);
+    let key_word = table.word((key >> 16) as usize * ENTRY + KEY);
+    (key_word.load(Ordering::Relaxed) == u64::from(key)).then_some(entry)
+}
+
+/// As [`entry`], for a key that stays live while its entry is read, if it is live at the start.
+#[inline(always)]
+fn live_entry(table: &Map, slots: u32, key: u32) -> Option<KeyEntry> {
     let place = key >> 16;
     if place == 0 || place >= slots {
         return None;
     }
     let fields = table.words::<4>(place as usize * ENTRY);
-    let is_live = |order| fields[KEY / 8].load(order) == u64::from(key);
-    if !is_live(Ordering::Acquire) {
+    if fields[KEY / 8].load(Ordering::Acquire) != u64::from(key) {
         return None;
     }
-    let [address, length, word] = [BASE, LEN, RIGHTS].map(|at| fields[at / 8].load(Ordering::Relaxed));
-    // The fields belong to the key only if it is still there after they were read.
-    fence(Ordering::Acquire);
-    is_live(Ordering::Relaxed).then_some(KeyEntry { region: Region { address, length }, word })
+    let field = |at: usize| fields[at / 8].load(Ordering::Relaxed);
+    Some(KeyEntry { region: Region { address: field(BASE), length: field(LEN) }, word: field(RIGHTS) })
 }
 
 /// This process's registrations.
@@ -56,7 +63,7 @@ pub(crate) struct Regions {
     table: Map,
     fd: OwnedFd,
     /// For each entry: copies in progress in this process.
-    users: Box<[AtomicU32]>,
+    users: Box<[AtomicU32; SLOTS]>,
     places: Mutex<KeyTable>,
     knem: Option<Knem>,
     /// The engine's.
@@ -67,7 +74,8 @@ pub(crate) struct Regions {
 impl Regions {
     pub(crate) fn new(seed: u64) -> Result<Self> {
         let (table, fd) = Map::create("dapl-sm-regions", SLOTS * ENTRY, true)?;
-        let users = (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
+        let users: Box<[AtomicU32]> = (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
+        let users = users.try_into().map_err(|_| Error::Internal)?;
         let places = Mutex::new(KeyTable::new(SLOTS, seed));
         Ok(Regions {
             table,
@@ -193,6 +201,7 @@ impl Regions {
     }
 
     /// Holds a range for a copy in this process. Whether its memory is there is for the copy to find out.
+    #[inline(always)]
     pub(crate) fn hold(
         &self,
         key: u32,
@@ -204,14 +213,17 @@ impl Regions {
         let hold = RegistrationGuard::new(&self.users[(key >> 16) as usize]);
         // Pairs with the fence in `revoke`: either it sees this user, or `entry` sees the key gone.
         fence_behind_rmw();
-        if self.allows(key, pd, Region { address, length }, right) { Ok(hold) } else { Err(right.refusal()) }
+        // A key that is live now stays so until `hold` is dropped: `remove` waits for that. So one look is enough.
+        let entry = live_entry(&self.table, SLOTS as u32, key);
+        let is_allowed = entry.is_some_and(|entry| entry.allows(pd, Region { address, length }, right));
+        if is_allowed { Ok(hold) } else { Err(right.refusal()) }
     }
 }
 
 impl LocalMemory for Regions {
     type Guard<'a> = RegistrationGuard<'a>;
 
-    #[inline]
+    #[inline(always)]
     fn acquire_piece(
         &self,
         pd: u32,

@@ -52,6 +52,13 @@ impl Header {
         Header { kind, first: false, last: false, inline: false, solicited: false, length }
     }
 
+    /// A send that is in its slot as a whole.
+    #[inline(always)]
+    pub(crate) fn inline_send(length: u32, solicited: bool) -> Self {
+        Header { kind: Kind::Send, first: true, last: true, inline: true, solicited, length }
+    }
+
+    #[inline(always)]
     pub(crate) fn encode(self) -> u32 {
         self.kind as u32
             | u32::from(self.first) << 4

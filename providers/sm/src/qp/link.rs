@@ -206,6 +206,7 @@ impl ConnectionMemory {
     }
 
     /// The peer's half, once it has joined.
+    #[inline(always)]
     pub(crate) fn theirs(&self) -> Option<&PeerSide> {
         #[cfg(tsan)]
         if !self.joined.load(Ordering::Acquire) {
@@ -295,11 +296,10 @@ impl ConnectionMemory {
     }
 
     /// After publishing something for the peer: one FIFO word if it sleeps. A polling peer costs no system call (SM-15).
+    #[inline(always)]
     pub(crate) fn poke(&self, want: u64) -> Delivery {
         match self.theirs() {
-            Some(t) if self.wake_flags.answers(t.area.word(WANT), want, t.light) => {
-                tell(&t.peer.fifo, Note::Wake(t.id))
-            }
+            Some(t) if self.wake_flags.answers(t.area.word(WANT), want, t.light) => wake(t),
             _ => Delivery::Sent,
         }
     }
@@ -326,4 +326,10 @@ impl ConnectionMemory {
     pub(crate) fn alive(&self) -> Delivery {
         self.theirs().map_or(Delivery::Sent, |t| tell(&t.peer.fifo, Note::Alive(t.id)))
     }
+}
+
+/// Sends a FIFO word to a sleeping peer.
+#[cold]
+fn wake(theirs: &PeerSide) -> Delivery {
+    tell(&theirs.peer.fifo, Note::Wake(theirs.id))
 }

@@ -225,7 +225,7 @@ impl Core {
         }
         rx.ends = None;
         rx.stopped = false;
-        for completion in tx.flush() {
+        for completion in tx.flush(self.shared.ep.handle) {
             self.shared.complete_request(&mut Outbox::default(), completion);
         }
         self.shared.tx_waits.store(false, Ordering::Release);
@@ -252,10 +252,16 @@ impl Core {
         }
     }
 
-    /// The send direction, with space for one more request.
-    #[inline]
-    fn locked_tx_with_space(&self) -> Result<MutexGuard<'_, Tx>> {
-        let mut tx = self.tx.lock();
+    /// Posts a request that waits in the queue, or does more than one slot holds.
+    #[inline(never)]
+    fn post_request(&self, tx: MutexGuard<'_, Tx>, wr: &SendWr<'_>) -> Result<()> {
+        let tx = self.with_space(tx)?;
+        self.submit(tx, Request::new(wr));
+        Ok(())
+    }
+
+    /// Makes sure that there is space for one more request.
+    fn with_space<'a>(&'a self, mut tx: MutexGuard<'a, Tx>) -> Result<MutexGuard<'a, Tx>> {
         if tx.len() >= self.max_requests as usize {
             // Some requests may be complete without having been noticed.
             if let Err(fault) = tx.pass(&self.shared, &mut Outbox::default()) {
@@ -269,7 +275,6 @@ impl Core {
         Ok(tx)
     }
 
-    #[inline(never)]
     fn submit(&self, mut tx: MutexGuard<'_, Tx>, request: Request) {
         if tx.broken {
             return self.shared.complete_request(&mut Outbox::default(), request.flush());
@@ -291,6 +296,7 @@ impl Core {
         }
     }
 
+    #[cold]
     fn after_unpolled_post(&self, tx: &Tx) {
         let Some(ends) = tx.ends.as_ref() else { return };
         let mut run = tx.must_go_on();
@@ -315,7 +321,7 @@ impl QueuePair for Qp {
     type Mw = Mw;
 
     fn post_bind(&self, mw: &Mw, bind: Option<Bind<'_, Mr>>, wr: &BindWr) -> Result<u32> {
-        let tx = self.0.locked_tx_with_space()?;
+        let tx = self.0.with_space(self.0.tx.lock())?;
         let wanted =
             bind.map(|Bind { mr, region, access, kept }| BindRequest { source: mr.local_key(), region, access, kept });
         let (number, key) = mw.0.post(wanted)?;
@@ -347,14 +353,16 @@ impl QueuePair for Qp {
         Ok(())
     }
 
+    #[inline(always)]
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
-        let mut tx = self.0.locked_tx_with_space()?;
-        if tx.post_short(&self.0.shared, wr) {
-            self.0.after_post(&tx);
-        } else {
-            self.0.submit(tx, Request::new(wr));
+        let core = &*self.0;
+        let mut tx = core.tx.lock();
+        if tx.post_short(&core.shared, wr) {
+            core.after_post(&tx);
+            return Ok(());
         }
-        Ok(())
+        // A copy, so that `wr` need not be in memory on the way above.
+        core.post_request(tx, &SendWr { ..*wr })
     }
 
     fn outstanding(&self) -> Outstanding {

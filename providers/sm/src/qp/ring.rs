@@ -8,8 +8,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::memory::map::Map;
-use crate::proto::message::{Header, INLINE, LINE, SLOT};
+use crate::memory::map::{Map, Slots};
+use crate::proto::message::{Header, INLINE, LINE};
 
 /// Bytes in front of the body: the header word, and a word with `ack` in its low half and `aux` in its high half.
 const BODY: usize = 16;
@@ -32,10 +32,9 @@ pub(crate) struct Place {
 /// The writing end, in an area of this process.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    area: Arc<Map>,
-    offset: usize,
-    /// A power of two.
-    slots: u64,
+    slots: Slots,
+    /// Binary logarithm of the number of slots.
+    shift: u32,
     next: u64,
     /// Number of slots that the reader has taken.
     taken: u64,
@@ -55,7 +54,8 @@ pub(crate) struct SlotFields {
 impl Writer {
     pub(crate) fn new(area: Arc<Map>, place: Place) -> Self {
         assert!(area.is_writable());
-        Writer { area, offset: place.offset, slots: u64::from(place.slots), next: 0, taken: 0 }
+        let slots = Slots::new(area, place.offset, place.slots);
+        Writer { slots, shift: place.slots.trailing_zeros(), next: 0, taken: 0 }
     }
 
     /// Slots written so far: the number of the next one.
@@ -68,8 +68,9 @@ impl Writer {
         self.taken
     }
 
+    #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
-        self.next - self.taken >= self.slots
+        self.next - self.taken >= self.slots.count()
     }
 
     /// Learns how far the reader is, from a word of the peer's. `None`: it claims slots that were never written.
@@ -91,50 +92,52 @@ impl Writer {
     /// Fills a word of the next slot behind its payload, before it is pushed.
     pub(crate) fn note(&self, n: usize, word: u64) {
         assert!(n < INLINE / 8 - 1);
-        self.area.word(self.slot() + BODY + 8 + n * 8).store(word, Ordering::Relaxed);
-    }
-
-    fn slot(&self) -> usize {
-        self.offset + (self.next & (self.slots - 1)) as usize * SLOT
+        self.slots.words(self.next)[BODY / 8 + 1 + n].store(word, Ordering::Relaxed);
     }
 
     /// Fills and publishes the next slot. The caller has made sure that the ring is not full.
     pub(crate) fn push(&mut self, header: Header, payload: &SlotFields) {
         if let Some(total) = payload.total {
-            self.area.word(self.slot() + BODY).store(total, Ordering::Relaxed);
+            self.slots.words(self.next)[BODY / 8].store(total, Ordering::Relaxed);
         }
         self.publish(header, payload);
     }
 
     /// As `push`, with the bytes of an inline message in `words`. The caller has gathered them before: a polling reader would
     /// take the cache line away more than once meanwhile.
-    #[inline(always)]
     pub(crate) fn push_inline(&mut self, header: Header, payload: &SlotFields, words: &[u64; INLINE / 8]) {
         let used = (header.length as usize).div_ceil(8);
-        let body = self.area.words::<{ INLINE / 8 }>(self.slot() + BODY);
+        let body = &self.slots.words(self.next)[BODY / 8..];
         for (to, word) in body.iter().zip(words).take(used) {
             to.store(*word, Ordering::Relaxed);
         }
-        fail_point!(SlotFilled);
         self.publish(header, payload);
     }
 
+    /// Address of the `INLINE` payload bytes of the next slot. They are published by `push` without a total.
     #[inline(always)]
-    fn publish(&mut self, header: Header, payload: &SlotFields) {
+    pub(crate) fn payload(&self) -> *mut u8 {
+        self.slots.bytes::<BODY>(self.next)
+    }
+
+    #[inline(always)]
+    pub(crate) fn publish(&mut self, header: Header, payload: &SlotFields) {
         debug_assert!(!self.is_full());
-        let slot = self.slot();
-        let [head, fields] = self.area.words::<2>(slot);
+        fail_point!(SlotFilled);
+        // Read before the stores to shared memory, behind which the compiler would read them again.
+        let (next, taken, count) = (self.next, self.taken, self.slots.count());
+        self.next = next + 1;
+        let [head, fields, ..] = self.slots.words(next);
         fields.store(u64::from(payload.aux) << 32 | u64::from(payload.ack), Ordering::Relaxed);
-        let word = u64::from(header.encode()) | lap(self.next, self.slots.trailing_zeros());
+        let word = u64::from(header.encode()) | lap(next, self.shift);
         fail_point!(BeforePublish);
         // Pairs with the Acquire in `peek`: first the payload, then the word that announces it.
         head.store(word, Ordering::Release);
         fail_point!(AfterPublish);
-        self.next += 1;
         // The reader has had that slot in the lap before. Its line is to be here when its turn comes, not from then on.
-        let soon = self.next + AHEAD;
-        if soon - self.taken < self.slots {
-            self.area.fetch(self.offset + (soon & (self.slots - 1)) as usize * SLOT, true);
+        let soon = next + 1 + AHEAD;
+        if soon - taken < count {
+            self.slots.fetch(soon, true);
         }
     }
 }
@@ -142,9 +145,9 @@ impl Writer {
 /// The reading end, in an area of the peer's.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    area: Arc<Map>,
-    offset: usize,
-    slots: u64,
+    slots: Slots,
+    /// Binary logarithm of the number of slots.
+    shift: u32,
     next: u64,
 }
 
@@ -159,7 +162,8 @@ pub(crate) enum Next {
 
 impl Reader {
     pub(crate) fn new(area: Arc<Map>, place: Place) -> Self {
-        Reader { area, offset: place.offset, slots: u64::from(place.slots), next: 0 }
+        let slots = Slots::new(area, place.offset, place.slots);
+        Reader { slots, shift: place.slots.trailing_zeros(), next: 0 }
     }
 
     /// Number of slots taken.
@@ -167,24 +171,21 @@ impl Reader {
         self.next
     }
 
-    fn slot(&self) -> usize {
-        self.offset + (self.next & (self.slots - 1)) as usize * SLOT
-    }
-
     /// The word of the next slot, if it is there. Read once: what follows goes by this copy.
+    #[inline(always)]
     pub(crate) fn peek(&self) -> Next {
         // Pairs with the Release in `push`.
-        let slot = self.slot();
-        let word = self.area.word(slot).load(Ordering::Acquire);
-        if word & !0xFFFF_FFFF != lap(self.next, self.slots.trailing_zeros()) {
+        let word = self.slots.words(self.next)[0].load(Ordering::Acquire);
+        if word & !0xFFFF_FFFF != lap(self.next, self.shift) {
             return Next::Empty;
         }
         Header::decode(word as u32).map_or(Next::Nonsense, Next::Word)
     }
 
     /// Fields of the slot that `peek` found; `total` is valid only if the writer set it.
+    #[inline(always)]
     pub(crate) fn fields(&self) -> SlotFields {
-        let [_, fields, body] = self.area.words::<3>(self.slot());
+        let [_, fields, body, ..] = self.slots.words(self.next);
         let (fields, total) = (fields.load(Ordering::Relaxed), body.load(Ordering::Relaxed));
         SlotFields { ack: fields as u32, aux: (fields >> 32) as u32, total: Some(total) }
     }
@@ -192,24 +193,27 @@ impl Reader {
     /// The words of the body, each read once.
     pub(crate) fn body<const N: usize>(&self) -> [u64; N] {
         const { assert!(N <= INLINE / 8) };
-        std::array::from_fn(|n| self.area.word(self.slot() + BODY + n * 8).load(Ordering::Relaxed))
+        let words = self.slots.words(self.next);
+        std::array::from_fn(|n| words[BODY / 8 + n].load(Ordering::Relaxed))
     }
 
     /// The words behind the payload, as the writer's `note` left them.
     pub(crate) fn notes<const N: usize>(&self) -> [u64; N] {
         const { assert!(N < INLINE / 8) };
-        std::array::from_fn(|n| self.area.word(self.slot() + BODY + 8 + n * 8).load(Ordering::Relaxed))
+        let words = self.slots.words(self.next);
+        std::array::from_fn(|n| words[BODY / 8 + 1 + n].load(Ordering::Relaxed))
     }
 
     /// Address of the payload of an inline message, up to `INLINE` bytes.
-    pub(crate) fn payload(&self) -> Option<*const u8> {
-        self.area.bytes(self.slot() + BODY, INLINE).map(|at| at.cast_const())
+    #[inline(always)]
+    pub(crate) fn payload(&self) -> *const u8 {
+        self.slots.bytes::<BODY>(self.next)
     }
 
-    /// Brings over a slot behind the next, which the writer has probably filled as well.
+    /// Prefetches a slot behind the next, which the writer has probably filled as well.
     #[inline]
     pub(crate) fn look_ahead(&self) {
-        self.area.fetch(self.offset + ((self.next + AHEAD) & (self.slots - 1)) as usize * SLOT, false);
+        self.slots.fetch(self.next + AHEAD, false);
     }
 
     /// Releases the slot.

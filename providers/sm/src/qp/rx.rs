@@ -331,7 +331,7 @@ impl RxEnds {
             if length > INLINE {
                 return Err(Fault::Nonsense("an inline message longer than a slot"));
             }
-            self.requests.payload().ok_or(Fault::Nonsense("no slot"))?
+            self.requests.payload()
         } else {
             let theirs = self.link.theirs().ok_or(Fault::Nonsense("no peer"))?;
             let (start, size) = (theirs.geometry.messages_at(), theirs.geometry.messages as usize);

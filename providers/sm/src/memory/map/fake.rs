@@ -11,6 +11,8 @@ use dapl::error::{Error, Result};
 use dapl::provider::Region;
 use dapl::runtime::sync::AtomicU64;
 
+use crate::proto::message::SLOT;
+
 /// A mapping of an area.
 #[derive(Clone, Debug)]
 pub(crate) struct Map(Arc<Area>);
@@ -55,11 +57,38 @@ impl Map {
         None
     }
 
-    pub(crate) fn fetch(&self, _: usize, _: bool) {}
-
     pub(crate) fn is_writable(&self) -> bool {
         true
     }
+}
+
+/// The slots of a ring in an area.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    area: Arc<Map>,
+    offset: usize,
+    mask: u64,
+}
+
+impl Slots {
+    pub(crate) fn new(area: Arc<Map>, offset: usize, count: u32) -> Self {
+        assert!(count.is_power_of_two());
+        Slots { area, offset, mask: u64::from(count) - 1 }
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.mask + 1
+    }
+
+    pub(crate) fn words(&self, index: u64) -> &[AtomicU64; SLOT / 8] {
+        self.area.words(self.offset + (index & self.mask) as usize * SLOT)
+    }
+
+    pub(crate) fn bytes<const OFFSET: usize>(&self, _: u64) -> *mut u8 {
+        unreachable!("a model has no bytes")
+    }
+
+    pub(crate) fn fetch(&self, _: u64, _: bool) {}
 }
 
 pub(crate) fn is_accessible(_: Region, _: bool) -> bool {

@@ -100,7 +100,7 @@ impl Conn for Core {
             }
             self.shared.begin();
             rx.ends = RxEnds::new(link.clone());
-            tx.ends = TxEnds::new(link.clone());
+            tx.ends = TxEnds::new(link.clone(), &self.shared, self.max_requests);
             drop(tx);
             let checked = rx.check_watermarks(&self.shared);
             drop(rx);

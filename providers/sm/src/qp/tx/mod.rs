@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dapl::provider::{BindWr, Completion, Op, SendWr, Status, Token};
+use dapl::provider::{BindWr, Completion, Op, SendWr, Status, Token, Work};
 use dapl_software::memory::scatter_gather::{Segments, scatter};
 
 use crate::cq::Outbox;
@@ -29,6 +29,9 @@ const BUDGET: u64 = cma::CHUNK as u64;
 
 /// Requests that gather before a post asks how far the peer is.
 const GATHER: usize = 32;
+
+/// Boxes kept for requests to come.
+const SPARE: usize = 64;
 
 /// Progress of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -98,19 +101,34 @@ fn flushed(token: Token) -> Completion {
     Completion { token, status: Status::Flushed, ..Completion::default() }
 }
 
-/// A send that its post has put into the ring whole: only the data of its completion is kept.
+/// A send that its post has put into the ring as a whole: only the data of its completion is kept, in few bytes.
 #[derive(Debug)]
 struct ShortSend {
-    token: Token,
-    bytes: u64,
+    cookie: u64,
+    /// Complete when the ring has been taken up to here.
+    slot: u64,
+    post: u32,
+    bytes: u8,
     suppress: bool,
-    stage: Stage,
+    unsignalled: bool,
+    failed: Option<Status>,
+}
+
+const _: () = assert!(INLINE <= u8::MAX as usize);
+
+impl ShortSend {
+    fn token(&self, ep: usize) -> Token {
+        let ShortSend { cookie, post, unsignalled, .. } = *self;
+        Token { cookie, ep, work: Work::Send, unsignalled, post, ..Token::default() }
+    }
 }
 
 /// An entry of the request queue.
+///
+/// Requests are boxed, so that the entry of a short send is small. The queue reuses the boxes.
 #[derive(Debug)]
 enum Entry {
-    Request(Request),
+    Request(Box<Request>),
     ShortSend(ShortSend),
 }
 
@@ -118,14 +136,14 @@ impl Entry {
     fn stage(&self) -> Stage {
         match self {
             Entry::Request(request) => request.stage,
-            Entry::ShortSend(send) => send.stage,
+            Entry::ShortSend(send) => send.failed.map_or(Stage::Sent(send.slot), Stage::Failed),
         }
     }
 
     fn fail(&mut self, status: Status) {
         match self {
             Entry::Request(request) => request.stage = Stage::Failed(status),
-            Entry::ShortSend(send) => send.stage = Stage::Failed(status),
+            Entry::ShortSend(send) => send.failed = Some(status),
         }
     }
 
@@ -136,11 +154,11 @@ impl Entry {
         }
     }
 
-    /// Token, length in bytes, and whether a success is not reported.
-    fn outcome(&self) -> (Token, u64, bool) {
+    /// Token, length in bytes, and whether a success is not reported. `ep`: handle of the EP.
+    fn outcome(&self, ep: usize) -> (Token, u64, bool) {
         match self {
             Entry::Request(request) => (request.token, request.segments.total(), request.suppress),
-            Entry::ShortSend(send) => (send.token, send.bytes, send.suppress),
+            Entry::ShortSend(send) => (send.token(ep), send.bytes.into(), send.suppress),
         }
     }
 
@@ -158,10 +176,10 @@ impl Entry {
         }
     }
 
-    fn flush(self) -> Completion {
+    fn flush(self, ep: usize) -> Completion {
         match self {
             Entry::Request(request) => request.flush(),
-            Entry::ShortSend(send) => flushed(send.token),
+            Entry::ShortSend(send) => flushed(send.token(ep)),
         }
     }
 }
@@ -182,6 +200,9 @@ struct Pending {
 #[derive(Debug, Default)]
 pub(crate) struct Tx {
     queue: VecDeque<Entry>,
+    /// Boxes of completed requests, for the next ones.
+    #[expect(clippy::vec_box, reason = "the boxes themselves are reused")]
+    spare: Vec<Box<Request>>,
     /// Number of requests at the front of `queue` that are fully handed over.
     issued: usize,
     /// Number of requests in `queue` that notify when they succeed.
@@ -208,6 +229,10 @@ pub(crate) struct TxEnds {
     rma: Lines,
     /// Sends from this length on are offered.
     offer_from: u64,
+    /// Longest send that a post puts into a slot itself.
+    short_max: u64,
+    /// Number of outstanding requests from which on a post looks for completions.
+    gather: usize,
     /// The last offer is complete when the ring has been taken up to here.
     offered: u64,
     /// Number of times an offer was staged; ticket of the last assisted part.
@@ -224,7 +249,7 @@ pub(crate) struct TxEnds {
 
 impl TxEnds {
     /// `None` before the peer has joined.
-    pub(crate) fn new(link: Arc<ConnectionMemory>) -> Option<Self> {
+    pub(crate) fn new(link: Arc<ConnectionMemory>, shared: &Shared, max_requests: u32) -> Option<Self> {
         let theirs = link.theirs()?;
         let responses = Reader::new(theirs.area.clone(), ConnectionMemory::responses(&theirs.geometry));
         let requests = Writer::new(link.area.clone(), ConnectionMemory::requests(&link.geometry));
@@ -237,6 +262,8 @@ impl TxEnds {
             marks: VecDeque::new(),
             rma,
             offer_from: theirs.peer.offer_from,
+            short_max: (INLINE as u64).min(theirs.peer.offer_from.saturating_sub(1)).min(shared.max_message),
+            gather: GATHER.min(max_requests as usize),
             offered: 0,
             staged: 0,
             helped: 0,
@@ -276,22 +303,25 @@ impl Tx {
 
     /// Posts a send that fits into one slot, if everything before it is in the ring. Returns false if it must be posted as a
     /// `Request`: then nothing has changed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post_short(&mut self, shared: &Shared, wr: &SendWr<'_>) -> bool {
         let (Op::Send { solicited }, [segment], Some(ends)) = (wr.op, wr.segments, self.ends.as_mut()) else {
             return false;
         };
-        let is_next = self.issued == self.queue.len() && self.issued + 1 < GATHER && !self.stopped;
-        let is_short = segment.length <= (INLINE as u64).min(ends.offer_from.saturating_sub(1)).min(shared.max_message);
-        if !is_next || !is_short || wr.fence && ends.reads > 0 || !ends.send_short(shared, segment, solicited) {
+        let is_next = self.issued == self.queue.len() && self.issued + 1 < ends.gather && !self.stopped;
+        if !is_next || segment.length > ends.short_max || wr.fence && ends.reads > 0 {
             return false;
         }
-        let SendWr { token, suppress, .. } = *wr;
-        let stage = Stage::Sent(ends.requests.next());
-        self.queue.push_back(Entry::ShortSend(ShortSend { token, bytes: segment.length, suppress, stage }));
+        if !ends.send_short(shared, segment, solicited) {
+            return false;
+        }
+        let SendWr { token: Token { cookie, post, unsignalled, .. }, suppress, .. } = *wr;
+        let (slot, bytes) = (ends.requests.next(), segment.length as u8);
+        let send = ShortSend { cookie, slot, post, bytes, suppress, unsignalled, failed: None };
+        self.queue.push_back(Entry::ShortSend(send));
         self.issued += 1;
         self.notifying += usize::from(!suppress);
-        self.publish(shared, true);
+        ends.publish(shared);
         shared.tx_waits.store(self.needs_peer_progress(), Ordering::Release);
         true
     }
@@ -300,6 +330,13 @@ impl Tx {
     /// are outstanding, since that transfers a cache line.
     pub(crate) fn post(&mut self, shared: &Shared, request: Request) -> Result<(), Fault> {
         self.notifying += usize::from(!request.suppress);
+        let request = match self.spare.pop() {
+            Some(mut used) => {
+                *used = request;
+                used
+            }
+            None => Box::new(request),
+        };
         self.queue.push_back(Entry::Request(request));
         if self.ends.is_none() || self.stopped {
             return Ok(());
@@ -325,8 +362,7 @@ impl Tx {
 
     fn publish(&self, shared: &Shared, published: bool) {
         if let (Some(ends), true) = (&self.ends, published) {
-            shared.reported_taken.store(shared.rx_taken.load(Ordering::Acquire), Ordering::Relaxed);
-            ends.link.poke(WANT_REQUESTS);
+            ends.publish(shared);
         }
     }
 
@@ -486,14 +522,18 @@ impl Tx {
                 Stage::Failed(status) => status,
                 _ => break,
             };
-            let (token, bytes, suppress) = request.outcome();
+            let (token, bytes, suppress) = request.outcome(shared.ep.handle);
             if status != Status::Success || !suppress {
                 let bytes = if status == Status::Success { bytes } else { 0 };
                 shared.complete_request(out, Completion { token, status, bytes, solicited: false });
             }
             fail_point!(Completed);
             self.notifying -= usize::from(!suppress);
-            self.queue.pop_front();
+            if let Some(Entry::Request(used)) = self.queue.pop_front()
+                && self.spare.len() < SPARE
+            {
+                self.spare.push(used);
+            }
             self.issued = self.issued.saturating_sub(1);
             ends.first += 1;
             moved = true;
@@ -509,7 +549,7 @@ impl Tx {
     }
 
     /// Forgets the connection. The completions of all that was queued.
-    pub(crate) fn flush(&mut self) -> impl Iterator<Item = Completion> + '_ {
+    pub(crate) fn flush(&mut self, ep: usize) -> impl Iterator<Item = Completion> + '_ {
         if let Some(ends) = self.ends.take() {
             ends.link.recall();
         }
@@ -517,7 +557,7 @@ impl Tx {
         self.notifying = 0;
         self.draining = false;
         self.stopped = false;
-        self.queue.drain(..).map(Entry::flush)
+        self.queue.drain(..).map(move |entry| entry.flush(ep))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -559,6 +599,14 @@ impl TxEnds {
         }
     }
 
+    /// Called after requests were published to the peer: notes what they reported, and wakes a sleeping peer.
+    #[inline(always)]
+    fn publish(&self, shared: &Shared) {
+        shared.reported_taken.store(shared.rx_taken.load(Ordering::Acquire), Ordering::Relaxed);
+        self.link.poke(WANT_REQUESTS);
+    }
+
+    #[inline(always)]
     fn payload(&self, shared: &Shared) -> SlotFields {
         SlotFields { ack: shared.rx_taken.load(Ordering::Acquire) as u32, ..SlotFields::default() }
     }

@@ -1,7 +1,7 @@
 //! Sends: inside a slot, or in pieces through the message buffer (SM-12, spec/transports B1).
 
 use dapl::provider::{Segment, Status};
-use dapl_software::memory::scatter_gather::{gather, gather_one};
+use dapl_software::memory::scatter_gather::{gather, gather_recent};
 
 use super::{Request, Stage, Step, TxEnds};
 use crate::proto::message::{Header, INLINE, Kind, LINE};
@@ -55,26 +55,26 @@ impl TxEnds {
         Ok(true)
     }
 
-    /// Puts a send of one short segment into the next slot. Returns false if the ring is full or the segment cannot be read.
-    #[inline]
+    /// Puts a send of one short segment into the next slot. Returns false if the ring is full, or the segment's
+    /// memory has to be checked first.
+    #[inline(always)]
     pub(super) fn send_short(&mut self, shared: &Shared, segment: &Segment, solicited: bool) -> bool {
         if self.requests.is_full() {
             return false;
         }
-        let mut words = [0u64; INLINE / 8];
         fail_point!(SlotReserved);
-        // SAFETY: the caller has checked that the segment is at most INLINE bytes, the size of `words`.
-        let gathered = unsafe { gather_one(&*shared.regions, shared.pd, segment, words.as_mut_ptr().cast()) };
-        if gathered.is_ok() {
-            self.push_inline(shared, &words, segment.length as usize, solicited);
+        // SAFETY: the caller has checked that the segment is at most INLINE bytes, which the slot has space for. The slot is not
+        // published yet, so it belongs to this side.
+        let is_gathered = unsafe { gather_recent(&*shared.regions, shared.pd, segment, self.requests.payload()) };
+        if is_gathered {
+            let header = Header::inline_send(segment.length as u32, solicited);
+            self.requests.publish(header, &self.payload(shared));
         }
-        gathered.is_ok()
+        is_gathered
     }
 
-    #[inline]
     fn push_inline(&mut self, shared: &Shared, words: &[u64; INLINE / 8], length: usize, solicited: bool) {
-        let length = length as u32;
-        let header = Header { kind: Kind::Send, first: true, last: true, inline: true, solicited, length };
+        let header = Header::inline_send(length as u32, solicited);
         let payload = self.payload(shared);
         self.requests.push_inline(header, &payload, words);
     }
