@@ -36,11 +36,13 @@ impl CompletionList {
     }
 
     /// Moves completions into `out`; returns their number.
-    #[inline]
+    #[inline(always)]
     pub fn take(&self, out: &mut [Completion]) -> usize {
-        if self.is_empty() {
-            return 0;
-        }
+        if self.is_empty() { 0 } else { self.take_waiting(out) }
+    }
+
+    #[inline(never)]
+    fn take_waiting(&self, out: &mut [Completion]) -> usize {
         let mut queue = self.queue.lock();
         let taken = out.len().min(queue.len());
         for (slot, completion) in out.iter_mut().zip(queue.drain(..taken)) {

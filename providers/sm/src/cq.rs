@@ -22,8 +22,8 @@ const ACTIVE: usize = 16;
 
 /// A connection, as seen by a thread that polls one of its queues. A trait, because queue pairs are above completion queues.
 pub(crate) trait PolledConnection: Send + Sync {
-    /// A poller's pass over it.
-    fn poll(&self, out: &mut Outbox<'_>);
+    /// A poller's pass over it. Returns whether the connection has ended.
+    fn poll(&self, out: &mut Outbox<'_>) -> bool;
     /// Whether the connection has ended.
     fn is_over(&self) -> bool;
     /// Whether it is polled and its peer sends no wake-ups.
@@ -245,8 +245,7 @@ impl CompletionQueue for Cq {
             }
             let (mut over, mut served) = (false, 0);
             for conn in active.iter() {
-                conn.poll(&mut outbox);
-                over |= conn.is_over();
+                over |= conn.poll(&mut outbox);
                 served += 1;
                 if outbox.is_full() {
                     break;
@@ -270,6 +269,7 @@ impl CompletionQueue for Cq {
         filled + self.ready(&mut out[filled..])
     }
 
+    #[inline(always)]
     fn ready(&self, out: &mut [Completion]) -> usize {
         self.0.ready.take(out)
     }
@@ -299,11 +299,12 @@ mod tests {
     struct ManyCompletions(Arc<CqCore>, AtomicU32);
 
     impl PolledConnection for ManyCompletions {
-        fn poll(&self, out: &mut Outbox<'_>) {
+        fn poll(&self, out: &mut Outbox<'_>) -> bool {
             while !out.is_full() {
                 out.put(&self.0, Completion::default());
                 self.1.fetch_add(1, Ordering::Relaxed);
             }
+            false
         }
         fn is_over(&self) -> bool {
             false

@@ -48,6 +48,16 @@ impl Segments {
         Segments { few, count: list.len(), more, total }
     }
 
+    /// Replaces the list, as [`Segments::new`]. A list of one segment, the common case, is written without the rest.
+    #[inline(always)]
+    pub fn set(&mut self, list: &[Segment]) {
+        let [one] = list else { return *self = Segments::new(list) };
+        (self.few[0], self.count, self.total) = (*one, 1, one.length);
+        if self.more.is_some() {
+            self.more = None;
+        }
+    }
+
     /// Total length in bytes.
     #[inline]
     pub fn total(&self) -> u64 {

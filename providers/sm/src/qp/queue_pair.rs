@@ -125,7 +125,12 @@ impl Core {
 
     /// The rest of a pass, over the sending half.
     fn bring_on(&self, received: std::result::Result<bool, Fault>, out: &mut Outbox<'_>, sending: bool) -> bool {
-        let sent = if sending { self.tx.lock().pass(&self.shared, out) } else { Ok(false) };
+        let sent = if sending {
+            let mut tx = self.tx.lock();
+            if tx.needs_pass(&self.shared) { tx.pass(&self.shared, out) } else { Ok(false) }
+        } else {
+            Ok(false)
+        };
         let moved = match (received, sent) {
             (Ok(received), Ok(sent)) => received || sent,
             (Err(fault), _) | (_, Err(fault)) => {
@@ -233,13 +238,27 @@ impl Core {
     }
 
     fn flush_receives(&self, rx: &mut Rx) {
-        for receive in rx.queue.drain(..) {
+        for receive in rx.queue.drain() {
             self.shared.complete_recv(&mut Outbox::default(), flushed(receive.token));
         }
     }
 
     pub(crate) fn link(&self) -> Option<Arc<ConnectionMemory>> {
         self.link.lock().clone()
+    }
+
+    /// Completes a receive that is posted after the end of the connection.
+    #[cold]
+    fn flush_recv(&self, token: Token) {
+        self.shared.complete_recv(&mut Outbox::default(), flushed(token));
+    }
+
+    /// Called after a post of a receive for which a message waited, or which crossed a watermark.
+    #[cold]
+    fn recv_posted(&self, mut rx: MutexGuard<'_, Rx>) {
+        let outcome = rx.posted(&self.shared);
+        drop(rx);
+        self.after_recv(outcome);
     }
 
     /// Called after a receive was posted, which may have made progress. A polling thread finds the rest; otherwise the engine
@@ -337,19 +356,18 @@ impl QueuePair for Qp {
         Ok(())
     }
 
+    #[inline(always)]
     fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
-        let core = &self.0;
+        let core = &*self.0;
         let mut rx = core.rx.lock();
         if rx.queue.len() >= core.max_recvs as usize {
             return Err(Error::Exhausted(Resource::Memory));
         }
         if rx.broken {
-            core.shared.complete_recv(&mut Outbox::default(), flushed(token));
-            return Ok(());
+            core.flush_recv(token);
+        } else if rx.post(segments, token) {
+            core.recv_posted(rx);
         }
-        let outcome = rx.post(&core.shared, segments, token);
-        drop(rx);
-        core.after_recv(outcome);
         Ok(())
     }
 

@@ -7,7 +7,6 @@
 
 mod fetch;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -16,6 +15,7 @@ use dapl::stats::watermark::HighWatermark;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{Segments, scatter};
 use dapl_software::memory::user_copy;
+use dapl_software::slot_queue::SlotQueue;
 
 use crate::cq::Outbox;
 use crate::engine::jobs::Job;
@@ -32,7 +32,7 @@ const PASS: usize = 64;
 const BUDGET: u64 = 512 << 10;
 
 /// A posted receive.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Receive {
     pub(crate) segments: Segments,
     pub(crate) token: Token,
@@ -49,7 +49,7 @@ impl Receive {
 #[derive(Debug, Default)]
 pub(crate) struct Rx {
     /// Receives posted here, or at most one taken from the shared receive queue for the message in progress.
-    pub(crate) queue: VecDeque<Receive>,
+    pub(crate) queue: SlotQueue<Receive>,
     /// Above what is in `queue`.
     pub(crate) marks: HighWatermark,
     pub(crate) ends: Option<RxEnds>,
@@ -124,6 +124,12 @@ impl Rx {
         self.ends.as_ref().is_some_and(|ends| ends.has_work(self.queue.len()))
     }
 
+    /// Whether the ring holds anything: without it, a pass finds nothing to do.
+    #[inline(always)]
+    pub(crate) fn has_unread(&self) -> bool {
+        self.ends.as_ref().is_some_and(|ends| ends.requests.peek() != Next::Empty)
+    }
+
     /// Takes what is there, up to a bound. Says whether it took anything. After a fault it takes nothing any more.
     pub(crate) fn pass(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
         if self.stopped {
@@ -171,11 +177,23 @@ impl Rx {
         result.map(|()| taken != begin || budget < BUDGET)
     }
 
-    /// Posts a receive; the caller has checked the capacity. Delivers a message that waited for it, and returns whether more
-    /// work is there.
-    pub(crate) fn post(&mut self, shared: &Shared, list: &[Segment], token: Token) -> Result<bool, Fault> {
-        self.queue.push_back(Receive { segments: Segments::new(list), token });
-        let more = self.ends.as_ref().is_some_and(|ends| ends.held) && self.go_on(shared)?;
+    /// Queues a receive; the caller has checked the capacity. Returns true if [`Self::posted`] must be called.
+    #[inline(always)]
+    pub(crate) fn post(&mut self, list: &[Segment], token: Token) -> bool {
+        let receive = self.queue.push();
+        receive.segments.set(list);
+        receive.token = token;
+        self.is_held() || self.marks.is_crossed(self.queue.len() as u32)
+    }
+
+    #[inline(always)]
+    fn is_held(&self) -> bool {
+        self.ends.as_ref().is_some_and(|ends| ends.held)
+    }
+
+    /// Delivers a message that waited for the receive just posted, and returns whether more work is there.
+    pub(crate) fn posted(&mut self, shared: &Shared) -> Result<bool, Fault> {
+        let more = self.is_held() && self.go_on(shared)?;
         if self.marks.is_crossed(self.queue.len() as u32) {
             self.check_watermarks(shared)?;
         }
@@ -186,7 +204,7 @@ impl Rx {
     pub(crate) fn accept(&mut self, shared: &Shared, buffer: SrqRecv) -> Option<SrqRecv> {
         let waits = !self.stopped && self.queue.is_empty() && self.ends.as_ref().is_some_and(|ends| ends.held);
         match &shared.pool {
-            Some(pool) if waits => self.queue.push_back(Receive::shared(pool, buffer)),
+            Some(pool) if waits => *self.queue.push() = Receive::shared(pool, buffer),
             _ => return Some(buffer),
         }
         None
@@ -229,10 +247,10 @@ fn is_over(marks: &mut HighWatermark, shared: &Shared, receives: usize) -> bool 
 }
 
 /// Takes a receive from the shared receive queue; if it is empty, the connection waits in its queue.
-fn borrow(shared: &Shared, queue: &mut VecDeque<Receive>) -> bool {
+fn borrow(shared: &Shared, queue: &mut SlotQueue<Receive>) -> bool {
     let Some(pool) = &shared.pool else { return false };
     let Some(buffer) = pool.srq.take_or_wait(&pool.waiter) else { return false };
-    queue.push_back(Receive::shared(pool, buffer));
+    *queue.push() = Receive::shared(pool, buffer);
     true
 }
 
@@ -257,7 +275,7 @@ impl RxEnds {
     fn deliver(
         &mut self,
         shared: &Shared,
-        queue: &mut VecDeque<Receive>,
+        queue: &mut SlotQueue<Receive>,
         marks: &mut HighWatermark,
         header: Header,
         out: &mut Outbox<'_>,
@@ -275,16 +293,10 @@ impl RxEnds {
         }
         self.message.took(&header, part);
         if header.last {
-            let receive = queue.pop_front().ok_or(Fault::Nonsense("a receive went away"))?;
-            shared.complete_recv(
-                out,
-                Completion {
-                    token: receive.token,
-                    status: Status::Success,
-                    bytes: part.size,
-                    solicited: header.solicited,
-                },
-            );
+            let token = queue.front().ok_or(Fault::Nonsense("a receive went away"))?.token;
+            queue.drop_front();
+            let (status, solicited) = (Status::Success, header.solicited);
+            shared.complete_recv(out, Completion { token, status, bytes: part.size, solicited });
         }
         Ok(true)
     }
@@ -294,7 +306,7 @@ impl RxEnds {
     fn find_receive(
         &mut self,
         shared: &Shared,
-        queue: &mut VecDeque<Receive>,
+        queue: &mut SlotQueue<Receive>,
         marks: &mut HighWatermark,
         total: u64,
         out: &mut Outbox<'_>,
@@ -320,7 +332,7 @@ impl RxEnds {
     fn place(
         &self,
         shared: &Shared,
-        queue: &VecDeque<Receive>,
+        queue: &SlotQueue<Receive>,
         header: Header,
         fields: &SlotFields,
         offset: u64,
@@ -350,7 +362,7 @@ impl RxEnds {
     fn spoiled(
         &mut self,
         shared: &Shared,
-        queue: &mut VecDeque<Receive>,
+        queue: &mut SlotQueue<Receive>,
         status: Status,
         out: &mut Outbox<'_>,
     ) -> Fault {

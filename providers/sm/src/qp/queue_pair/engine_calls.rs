@@ -14,9 +14,16 @@ use crate::srq::{SrqRecv, SrqWaiter};
 
 impl PolledConnection for Core {
     /// An idle send direction is skipped: its next post will check.
-    fn poll(&self, out: &mut Outbox<'_>) {
-        let received = self.rx.lock().pass(&self.shared, out);
-        self.bring_on(received, out, self.shared.tx_waits.load(Ordering::Acquire));
+    fn poll(&self, out: &mut Outbox<'_>) -> bool {
+        let received = {
+            let mut rx = self.rx.lock();
+            if rx.has_unread() { rx.pass(&self.shared, out) } else { Ok(false) }
+        };
+        let sending = self.shared.tx_waits.load(Ordering::Acquire);
+        if sending || received != Ok(false) {
+            self.bring_on(received, out, sending);
+        }
+        self.over.load(Ordering::Acquire)
     }
 
     fn is_over(&self) -> bool {

@@ -4,7 +4,6 @@
 //! front, the sender may write the next one; each part has a ticket, and none is outstanding when the receive completes. If the
 //! kernel refuses, the rest is requested piece by piece through the bounce buffer. A pass never waits.
 
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Completion, Segment, Status};
@@ -13,6 +12,8 @@ use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{Segments, scatter};
 
 use super::{Receive, RxEnds};
+use dapl_software::slot_queue::SlotQueue;
+
 use crate::cq::Outbox;
 use crate::help::Job;
 use crate::memory::cma::Way;
@@ -56,7 +57,7 @@ impl RxEnds {
     pub(super) fn fetch(
         &mut self,
         shared: &Shared,
-        queue: &mut VecDeque<Receive>,
+        queue: &mut SlotQueue<Receive>,
         marks: &mut HighWatermark,
         header: Header,
         budget: &mut u64,
@@ -94,7 +95,7 @@ impl RxEnds {
     fn begin_fetch(
         &mut self,
         shared: &Shared,
-        queue: &mut VecDeque<Receive>,
+        queue: &mut SlotQueue<Receive>,
         marks: &mut HighWatermark,
         header: Header,
         out: &mut Outbox<'_>,
@@ -192,7 +193,7 @@ impl RxEnds {
     fn take_staged(
         &mut self,
         shared: &Shared,
-        queue: &VecDeque<Receive>,
+        queue: &SlotQueue<Receive>,
         count: u64,
         budget: &mut u64,
     ) -> Result<Result<(), Status>, Fault> {
@@ -218,7 +219,12 @@ impl RxEnds {
         Ok(placed)
     }
 
-    fn arrived(&mut self, shared: &Shared, queue: &mut VecDeque<Receive>, out: &mut Outbox<'_>) -> Result<bool, Fault> {
+    fn arrived(
+        &mut self,
+        shared: &Shared,
+        queue: &mut SlotQueue<Receive>,
+        out: &mut Outbox<'_>,
+    ) -> Result<bool, Fault> {
         let Some(fetch) = &mut self.fetch else { return Ok(false) };
         if self.link.is_recalled() {
             fetch.step = Step::Over; // its memory may have had another use while we copied

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 
 use dapl::provider::{BindWr, Completion, Op, SendWr, Status, Token, Work};
 use dapl_software::memory::scatter_gather::{Segments, scatter};
+use dapl_software::slot_queue::SlotQueue;
 
 use crate::cq::Outbox;
 use crate::memory::cma::{self, Way};
@@ -102,7 +103,7 @@ fn flushed(token: Token) -> Completion {
 }
 
 /// A send that its post has put into the ring as a whole: only the data of its completion is kept, in few bytes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct ShortSend {
     cookie: u64,
     /// Complete when the ring has been taken up to here.
@@ -130,6 +131,12 @@ impl ShortSend {
 enum Entry {
     Request(Box<Request>),
     ShortSend(ShortSend),
+}
+
+impl Default for Entry {
+    fn default() -> Self {
+        Entry::ShortSend(ShortSend::default())
+    }
 }
 
 impl Entry {
@@ -199,7 +206,7 @@ struct Pending {
 /// The state of this half.
 #[derive(Debug, Default)]
 pub(crate) struct Tx {
-    queue: VecDeque<Entry>,
+    queue: SlotQueue<Entry>,
     /// Boxes of completed requests, for the next ones.
     #[expect(clippy::vec_box, reason = "the boxes themselves are reused")]
     spare: Vec<Box<Request>>,
@@ -281,6 +288,7 @@ impl TxEnds {
     }
 
     /// Whether a pass would make progress.
+    #[inline]
     pub(crate) fn has_work(&self, shared: &Shared) -> bool {
         let low = shared.ack_low.load(Ordering::Acquire);
         self.responses.peek() != Next::Empty
@@ -318,7 +326,7 @@ impl Tx {
         let SendWr { token: Token { cookie, post, unsignalled, .. }, suppress, .. } = *wr;
         let (slot, bytes) = (ends.requests.next(), segment.length as u8);
         let send = ShortSend { cookie, slot, post, bytes, suppress, unsignalled, failed: None };
-        self.queue.push_back(Entry::ShortSend(send));
+        *self.queue.push() = Entry::ShortSend(send);
         self.issued += 1;
         self.notifying += usize::from(!suppress);
         ends.publish(shared);
@@ -337,7 +345,7 @@ impl Tx {
             }
             None => Box::new(request),
         };
-        self.queue.push_back(Entry::Request(request));
+        *self.queue.push() = Entry::Request(request);
         if self.ends.is_none() || self.stopped {
             return Ok(());
         }
@@ -358,6 +366,13 @@ impl Tx {
         self.publish(shared, published);
         let helped = self.help(shared);
         Ok(published || retired || helped)
+    }
+
+    /// Whether a pass might find something to do.
+    #[inline(always)]
+    pub(crate) fn needs_pass(&self, shared: &Shared) -> bool {
+        let is_waiting = self.draining || self.issued < self.queue.len();
+        self.ends.as_ref().is_some_and(|ends| is_waiting || ends.hungry || ends.has_offers() || ends.has_work(shared))
     }
 
     fn publish(&self, shared: &Shared, published: bool) {
@@ -557,7 +572,7 @@ impl Tx {
         self.notifying = 0;
         self.draining = false;
         self.stopped = false;
-        self.queue.drain(..).map(move |entry| entry.flush(ep))
+        self.queue.drain().map(move |entry| entry.flush(ep))
     }
 
     pub(crate) fn len(&self) -> usize {

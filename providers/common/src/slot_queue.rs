@@ -1,0 +1,157 @@
+//! A queue whose slots are used again in place.
+//!
+//! Work requests are large, and most fields of most requests stay unused. So an entry is not moved into the queue, but written
+//! where it will lie: [`SlotQueue::push`] returns the next slot with whatever its last user left there. The queue grows to the
+//! largest number of entries that it ever had and allocates nothing after that.
+#![forbid(unsafe_code)]
+
+/// Slots of a queue that has its first entry.
+const FIRST: usize = 8;
+
+/// A first-in first-out queue. The number of slots is a power of two.
+#[derive(Debug)]
+pub struct SlotQueue<T> {
+    slots: Vec<T>,
+    head: usize,
+    len: usize,
+}
+
+impl<T> Default for SlotQueue<T> {
+    fn default() -> Self {
+        SlotQueue { slots: Vec::new(), head: 0, len: 0 }
+    }
+}
+
+impl<T: Default> SlotQueue<T> {
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Index of entry `n`, counted from the front.
+    #[inline(always)]
+    fn at(&self, n: usize) -> usize {
+        (self.head + n) & self.slots.len().wrapping_sub(1)
+    }
+
+    /// Appends an entry and returns its slot, which the caller fills.
+    #[inline(always)]
+    pub fn push(&mut self) -> &mut T {
+        if self.len == self.slots.len() {
+            self.grow();
+        }
+        let at = self.at(self.len);
+        self.len += 1;
+        &mut self.slots[at]
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) {
+        self.slots.rotate_left(self.head);
+        self.head = 0;
+        self.slots.resize_with((2 * self.slots.len()).max(FIRST), T::default);
+    }
+
+    /// The oldest entry.
+    #[inline(always)]
+    pub fn front(&self) -> Option<&T> {
+        self.get(0)
+    }
+
+    /// Entry `n`, counted from the front.
+    #[inline(always)]
+    fn get(&self, n: usize) -> Option<&T> {
+        if n < self.len { self.slots.get(self.at(n)) } else { None }
+    }
+
+    /// As `get`, to be changed.
+    #[inline(always)]
+    pub fn get_mut(&mut self, n: usize) -> Option<&mut T> {
+        let at = self.at(n);
+        if n < self.len { self.slots.get_mut(at) } else { None }
+    }
+
+    /// Removes the oldest entry, if there is one. Its slot keeps the content.
+    #[inline(always)]
+    pub fn drop_front(&mut self) {
+        if self.len > 0 {
+            self.head = self.at(1);
+            self.len -= 1;
+        }
+    }
+
+    /// Removes and returns the oldest entry.
+    pub fn pop_front(&mut self) -> Option<T> {
+        let taken = std::mem::take(self.get_mut(0)?);
+        self.drop_front();
+        Some(taken)
+    }
+
+    /// The entries, the oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        (0..self.len).filter_map(|n| self.get(n))
+    }
+
+    /// As `iter`, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        let (wrapped, first) = self.slots.split_at_mut(self.head);
+        first.iter_mut().chain(wrapped).take(self.len)
+    }
+
+    /// Removes the entries, the oldest first, as the iterator returns them.
+    pub fn drain(&mut self) -> impl Iterator<Item = T> {
+        std::iter::from_fn(|| self.pop_front())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    #[test]
+    fn entries_stay_in_order_while_the_queue_wraps_and_grows() {
+        let (mut queue, mut model, mut random) = (SlotQueue::<u64>::default(), VecDeque::new(), 1u64);
+        for n in 0..20_000 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            // More pushes than pops in the first half, fewer in the second.
+            if random >> 62 < if n < 10_000 { 3 } else { 1 } {
+                *queue.push() = n;
+                model.push_back(n);
+            } else if random >> 61 & 1 == 0 {
+                assert_eq!(queue.pop_front(), model.pop_front());
+            } else {
+                queue.drop_front();
+                model.pop_front();
+            }
+            assert_eq!((queue.len(), queue.front()), (model.len(), model.front()));
+            if n % 97 == 0 {
+                assert!(queue.iter().eq(&model) && queue.iter_mut().map(|entry| *entry).eq(model.iter().copied()));
+                let middle = model.len() / 2;
+                assert_eq!(queue.get_mut(middle), model.get_mut(middle));
+            }
+        }
+        assert_eq!(queue.get_mut(model.len()), None);
+        assert!(queue.drain().eq(model));
+        assert!(queue.is_empty() && queue.pop_front().is_none() && queue.front().is_none());
+    }
+
+    #[test]
+    fn slots_are_used_again_with_their_content() {
+        let mut queue = SlotQueue::<Vec<u8>>::default();
+        queue.push().push(1);
+        queue.drop_front();
+        (1..FIRST).for_each(|_| {
+            queue.push();
+            queue.drop_front();
+        });
+        assert_eq!(*queue.push(), [1]);
+    }
+}
