@@ -54,6 +54,7 @@ impl Outbox<'_> {
     }
 
     /// A completion of `cq`. What waits there already goes before it.
+    #[inline(always)]
     pub(crate) fn put(&mut self, cq: &Arc<CqCore>, completion: Completion) {
         if let Some((own, out)) = &mut self.poller
             && Arc::ptr_eq(own, cq)
@@ -115,6 +116,7 @@ impl Cq {
 
 impl CqCore {
     /// A work request is complete.
+    #[inline(never)]
     pub(crate) fn push(self: &Arc<Self>, completion: Completion) {
         if self.ready.push(completion) {
             self.jobs.push(Job::Notify(self.clone()));

@@ -64,6 +64,12 @@ impl Segments {
         self.total
     }
 
+    /// The only segment, if there is one.
+    #[inline(always)]
+    fn single(&self) -> Option<&Segment> {
+        (self.count == 1).then_some(&self.few[0])
+    }
+
     #[inline]
     fn list(&self) -> &[Segment] {
         self.more.as_deref().unwrap_or_else(|| &self.few[..self.count])
@@ -121,6 +127,25 @@ pub unsafe fn gather_recent(memory: &impl LocalMemory, pd: u32, segment: &Segmen
     let Ok(_guard) = memory.acquire_piece(pd, segment, false) else { return false };
     // SAFETY: registered memory with a reference held during the copy, and this function's own contract.
     unsafe { user_copy::read_recent(segment.address, to, segment.length as usize) }
+}
+
+/// As [`scatter`] from offset 0 on, if there is one segment, whose memory was used recently. Returns false otherwise, and if the
+/// segment is too short or not valid: [`scatter`] finds out which.
+///
+/// # Safety
+/// As [`scatter`].
+#[inline(always)]
+pub unsafe fn scatter_recent(
+    memory: &impl LocalMemory,
+    pd: u32,
+    segments: &Segments,
+    from: *const u8,
+    length: u64,
+) -> bool {
+    let Some(segment) = segments.single().filter(|segment| length <= segment.length) else { return false };
+    let Ok(_guard) = memory.acquire_piece(pd, &Segment { length, ..*segment }, true) else { return false };
+    // SAFETY: registered memory with a reference held during the copy, and this function's own contract.
+    unsafe { user_copy::write_recent(from, segment.address, length as usize) }
 }
 
 /// Copies `length` bytes from `from` to the request's memory, from `offset` on.

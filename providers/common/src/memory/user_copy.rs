@@ -165,6 +165,20 @@ pub unsafe fn write<'a>(
     unsafe { copy_checked(Direction::Write, address, from.cast_mut(), length, &registration()) }
 }
 
+/// As [`write`], if the bytes are in one page that was used recently. Returns false otherwise, having done nothing.
+///
+/// # Safety
+/// As [`write`].
+#[inline(always)]
+pub unsafe fn write_recent(from: *const u8, address: u64, length: usize) -> bool {
+    let is_recent = is_recent(address, length, Direction::Write);
+    if is_recent {
+        // SAFETY: this function's own contract; the memory was usable a moment ago.
+        unsafe { copy(from, address as *mut u8, length) };
+    }
+    is_recent
+}
+
 /// The current time slot, as the bits of a table word. Its length does not depend on the load of the machine.
 #[inline]
 fn slot() -> u64 {
