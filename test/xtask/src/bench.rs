@@ -9,6 +9,7 @@ mod contest;
 mod curve;
 mod found;
 mod ground;
+mod instructions;
 mod many_endpoints;
 mod mpi;
 mod ours;
@@ -23,6 +24,7 @@ mod sm;
 mod usnic;
 mod verbs;
 
+pub(crate) use instructions::{check, instructions};
 pub(crate) use many_endpoints::evd;
 pub(crate) use page::{all, report as page};
 pub(crate) use sm::sm;

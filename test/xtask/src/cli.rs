@@ -110,6 +110,14 @@ pub(crate) enum BenchOf {
     Usnic(Selection),
     /// Measure what thousands of idle endpoints cost the thread that polls their EVD; writes bench/evd.json
     Evd,
+    /// Count the instructions of each call over sm and usnic; writes bench/instructions.json
+    Instructions {
+        /// Also into docs/benchmarks.md
+        #[arg(long)]
+        write: bool,
+        /// sm, usnic; without any, both
+        providers: Vec<String>,
+    },
     /// Measure the verbs provider beside perftest and the 2.0 reference in a guest; writes bench/verbs.json
     Verbs {
         /// By time; without it, by instructions

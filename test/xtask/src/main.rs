@@ -61,6 +61,7 @@ fn run(command: Command) -> Result {
             BenchOf::Sm(selection) => bench::sm(&selection),
             BenchOf::Usnic(selection) => bench::usnic(&selection),
             BenchOf::Evd => bench::evd(),
+            BenchOf::Instructions { write, providers } => bench::instructions(&providers, write),
             BenchOf::Verbs { clock, selection } => bench::verbs(clock, &selection),
         },
         Command::Setup => setup::run(),

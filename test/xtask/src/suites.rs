@@ -17,7 +17,7 @@ use dapl_test::stage::{target_directory, workspace};
 use crate::cli::Test;
 use crate::guest::rxe;
 use crate::quiet::{capture, step};
-use crate::{Result, conformance, coverage, net, proofs, setup};
+use crate::{Result, bench, conformance, coverage, net, proofs, setup};
 
 /// Suites that `cargo xtask test` leaves out, among the files of `test/tests`.
 const LEFT_OUT: [&str; 1] = ["deb"];
@@ -35,7 +35,10 @@ pub(crate) fn run(test: &Test) -> Result {
     match test.suite.as_deref() {
         _ if test.list => {
             let names: BTreeSet<&str> = known.iter().map(|name| suite_of(name)).collect();
-            println!("unit loom threads nightly report rxe net {}", names.into_iter().collect::<Vec<_>>().join(" "));
+            println!(
+                "unit loom threads nightly report instructions rxe net {}",
+                names.into_iter().collect::<Vec<_>>().join(" ")
+            );
             Ok(())
         }
         None if test.rest => rest(&known, test.required),
@@ -114,6 +117,7 @@ fn rest(known: &[String], is_required: bool) -> Result {
         results.push(step("suite rdma", || tests("rdma", known, &[])));
     }
     results.push(step("suite report", || report(&[])));
+    results.push(step("suite instructions", bench::check));
     results.push(step("loom", || proofs::loom(&[])));
     results.push(step("threads under ThreadSanitizer", || proofs::threads(&[])));
     results.push(step("net", || net::run(is_required, &[])));
@@ -143,6 +147,7 @@ fn one(suite: &str, known: &[String], rest: &[&str]) -> Result {
         "threads" => proofs::threads(rest),
         "nightly" => proofs::nightly(rest),
         "report" => report(rest),
+        "instructions" => bench::check(),
         // Its points of death and its malicious peers know the provider from inside.
         "faults" if rest.is_empty() => tests(suite, known, rest).and(cargo_test("faults within sm", &WITHIN_SM)),
         _ => tests(suite, known, rest),

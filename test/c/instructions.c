@@ -1,0 +1,140 @@
+/*
+ * instructions.c - transfers between two endpoints of one thread, for counts of the instructions that each call executes
+ * (`cargo xtask bench instructions` runs it under callgrind). Checks every completion, and the data.
+ *
+ *   instructions IA OPERATION BYTES COUNT
+ *
+ * Operations: send, write, read: COUNT transfers of BYTES bytes, in batches, whose completions are taken by dat_evd_dequeue;
+ * wait: sends, whose completions are taken by dat_evd_wait after they have arrived; empty: COUNT calls of dat_evd_dequeue on
+ * an idle connection. Nothing but COUNT differs between two runs, so the difference of their counts is free of start and end.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+#define _GNU_SOURCE
+#include <string.h>
+
+#include "check.h"
+
+enum { QUAL = 6411, DEPTH = 64, BATCH = 32, AREA = 256 << 10 };
+
+static unsigned char memory[2 * AREA] __attribute__((aligned(4096)));
+
+static DAT_EVD_HANDLE data;
+
+/* Polls, also for events of connections: dat_evd_wait is counted. */
+static DAT_EVENT polled(DAT_EVD_HANDLE evd)
+{
+    DAT_EVENT event;
+    DAT_RETURN code;
+    do
+        code = dat_evd_dequeue(evd, &event);
+    while (DAT_GET_TYPE(code) == DAT_QUEUE_EMPTY);
+    OK(code);
+    return event;
+}
+
+static void check(const DAT_EVENT *event, DAT_VLEN bytes)
+{
+    const DAT_DTO_COMPLETION_EVENT_DATA *dto = &event->event_data.dto_completion_event_data;
+    EXPECT(event->event_number == DAT_DTO_COMPLETION_EVENT && dto->status == DAT_DTO_SUCCESS);
+    EXPECT(dto->transfered_length == bytes);
+}
+
+/* Takes the completions of a batch; with wait, by dat_evd_wait, once all of them are in the queue. */
+static void take(long events, DAT_VLEN bytes, int wait)
+{
+    DAT_EVENT event;
+    DAT_COUNT more = 0;
+    if (wait) {
+        event = polled(data);
+        check(&event, bytes);
+        events--;
+    }
+    for (; events > 0; events--) {
+        if (wait)
+            OK(dat_evd_wait(data, DAT_TIMEOUT_INFINITE, 1, &event, &more));
+        else
+            event = polled(data);
+        check(&event, bytes);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    DAT_IA_HANDLE ia;
+    DAT_EVD_HANDLE async = DAT_HANDLE_NULL, connections, requests;
+    DAT_PZ_HANDLE pz;
+    DAT_LMR_HANDLE lmr;
+    DAT_LMR_CONTEXT key;
+    DAT_RMR_CONTEXT remote_key;
+    DAT_REGION_DESCRIPTION region = { .for_va = memory };
+    DAT_EP_HANDLE from, to;
+    DAT_EP_ATTR attributes;
+    DAT_EP_PARAM parameters;
+    DAT_PSP_HANDLE psp;
+    DAT_IA_ATTR adapter;
+    DAT_EVENT event;
+    DAT_DTO_COOKIE cookie = { .as_64 = 1 };
+    const char *operation;
+    long bytes, count, batch;
+    int is_send, is_wait;
+
+    if (argc != 5 || (bytes = atol(argv[3])) < 8 || bytes > AREA || (count = atol(argv[4])) < 0)
+        fail("usage: instructions IA send|write|read|wait|empty BYTES COUNT; 8 to %d bytes", AREA);
+    operation = argv[2];
+    is_wait = !strcmp(operation, "wait");
+    is_send = !strcmp(operation, "send") || is_wait;
+    EXPECT(is_send || !strcmp(operation, "write") || !strcmp(operation, "read") || !strcmp(operation, "empty"));
+    batch = AREA / bytes < BATCH ? AREA / bytes : BATCH;
+
+    OK(dat_ia_open(argv[1], 8, &async, &ia));
+    OK(dat_ia_query(ia, &async, DAT_IA_FIELD_ALL, &adapter, 0, NULL));
+    OK(dat_pz_create(ia, &pz));
+    OK(dat_evd_create(ia, 4 * DEPTH, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &data));
+    OK(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_CONNECTION_FLAG, &connections));
+    OK(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_CR_FLAG, &requests));
+    OK(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, sizeof memory, pz, DAT_MEM_PRIV_ALL_FLAG, &lmr, &key, &remote_key,
+                      NULL, NULL));
+    OK(dat_ep_create(ia, pz, data, data, connections, NULL, &from));
+    OK(dat_ep_query(from, DAT_EP_FIELD_ALL, &parameters));
+    attributes = parameters.ep_attr;
+    attributes.max_recv_dtos = attributes.max_request_dtos = DEPTH;
+    OK(dat_ep_free(from));
+    OK(dat_ep_create(ia, pz, data, data, connections, &attributes, &from));
+    OK(dat_ep_create(ia, pz, data, data, connections, &attributes, &to));
+    OK(dat_psp_create(ia, QUAL, requests, DAT_PSP_CONSUMER_FLAG, &psp));
+    OK(dat_ep_connect(from, adapter.ia_address_ptr, QUAL, PATIENCE, 0, NULL, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
+    event = polled(requests);
+    OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, to, 0, NULL));
+    EXPECT(polled(connections).event_number == DAT_CONNECTION_EVENT_ESTABLISHED);
+    EXPECT(polled(connections).event_number == DAT_CONNECTION_EVENT_ESTABLISHED);
+
+    for (long done = 0; done < (strcmp(operation, "empty") ? count : batch); done += batch) {
+        for (long i = 0; i < batch; i++) {
+            DAT_LMR_TRIPLET source = { .lmr_context = key, .virtual_address = (DAT_VADDR)(uintptr_t)(memory + i * bytes),
+                                       .segment_length = bytes };
+            DAT_LMR_TRIPLET sink = source;
+            DAT_RMR_TRIPLET remote = { .rmr_context = remote_key, .segment_length = bytes };
+            sink.virtual_address += AREA;
+            memset(memory + i * bytes, (int)(done + i), bytes);
+            if (!strcmp(operation, "read")) {
+                remote.target_address = source.virtual_address;
+                OK(dat_ep_post_rdma_read(from, 1, &sink, cookie, &remote, DAT_COMPLETION_DEFAULT_FLAG));
+            } else if (!strcmp(operation, "write")) {
+                remote.target_address = sink.virtual_address;
+                OK(dat_ep_post_rdma_write(from, 1, &source, cookie, &remote, DAT_COMPLETION_DEFAULT_FLAG));
+            } else {
+                OK(dat_ep_post_recv(to, 1, &sink, cookie, DAT_COMPLETION_DEFAULT_FLAG));
+                OK(dat_ep_post_send(from, 1, &source, cookie, DAT_COMPLETION_DEFAULT_FLAG));
+            }
+        }
+        take(is_send || !strcmp(operation, "empty") ? 2 * batch : batch, bytes, is_wait);
+        EXPECT(!memcmp(memory, memory + AREA, batch * bytes));
+    }
+    if (!strcmp(operation, "empty"))
+        for (long i = 0; i < count; i++)
+            EXPECT(DAT_GET_TYPE(dat_evd_dequeue(data, &event)) == DAT_QUEUE_EMPTY);
+    printf("instructions: OK\n");
+    OK(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
+    return 0;
+}
