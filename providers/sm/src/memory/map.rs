@@ -14,8 +14,6 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::proto::message::{LINE, SLOT};
-
 pub(crate) use dapl_software::memory::mapping_check::{EngineTicks, LastCheck, is_accessible};
 
 /// `TMPFS_MAGIC` of the kernel's `magic.h`: where memory files live. Those of huge pages live elsewhere, and their pages may
@@ -118,26 +116,26 @@ impl Map {
     }
 }
 
-/// The slots of a ring in an area. Their number is a power of two, so that every index names a slot and needs no check.
+/// The slots of a ring in an area, of `WORDS` words each. Their number is a power of two, so that every index names a slot and needs no check.
 #[derive(Debug)]
-pub(crate) struct Slots {
-    first: NonNull<[AtomicU64; SLOT / 8]>,
+pub(crate) struct Slots<const WORDS: usize> {
+    first: NonNull<[AtomicU64; WORDS]>,
     mask: u64,
     /// Keeps the mapping.
     _area: Arc<Map>,
 }
 
 // SAFETY: as for `Map`.
-unsafe impl Send for Slots {}
+unsafe impl<const WORDS: usize> Send for Slots<WORDS> {}
 // SAFETY: as for `Map`.
-unsafe impl Sync for Slots {}
+unsafe impl<const WORDS: usize> Sync for Slots<WORDS> {}
 
-impl Slots {
+impl<const WORDS: usize> Slots<WORDS> {
     /// # Panics
     /// If they do not fit into the area, or are not a power of two.
     pub(crate) fn new(area: Arc<Map>, offset: usize, count: u32) -> Self {
-        let end = offset + count as usize * SLOT;
-        assert!(count.is_power_of_two() && offset.is_multiple_of(LINE) && end <= area.len, "{count} slots at {offset}");
+        let end = offset + count as usize * WORDS * 8;
+        assert!(count.is_power_of_two() && offset.is_multiple_of(8) && end <= area.len, "{count} slots at {offset}");
         // SAFETY: inside the mapping, as was just checked.
         let first = unsafe { area.base.add(offset).cast() };
         Slots { first, mask: u64::from(count) - 1, _area: area }
@@ -151,7 +149,7 @@ impl Slots {
 
     /// The words of slot `index`, counted over all laps.
     #[inline(always)]
-    pub(crate) fn words(&self, index: u64) -> &[AtomicU64; SLOT / 8] {
+    pub(crate) fn words(&self, index: u64) -> &[AtomicU64; WORDS] {
         // SAFETY: `new` has checked that all slots are inside the mapping, and aligned; an atomic has the size and alignment of
         // its word. Callers store to writable maps only.
         unsafe { self.first.add((index & self.mask) as usize).as_ref() }
@@ -160,7 +158,7 @@ impl Slots {
     /// Address of the bytes of a slot from `OFFSET` on, for raw copies.
     #[inline(always)]
     pub(crate) fn bytes<const OFFSET: usize>(&self, index: u64) -> *mut u8 {
-        const { assert!(OFFSET < SLOT) };
+        const { assert!(OFFSET < WORDS * 8) };
         self.first.as_ptr().wrapping_add((index & self.mask) as usize).cast::<u8>().wrapping_add(OFFSET)
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::memory::map::{Map, Slots};
-use crate::proto::message::{Header, INLINE, LINE};
+use crate::proto::message::{Header, INLINE, LINE, SLOT};
 
 /// Bytes in front of the body: the header word, and a word with `ack` in its low half and `aux` in its high half.
 const BODY: usize = 16;
@@ -32,7 +32,7 @@ pub(crate) struct Place {
 /// The writing end, in an area of this process.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    slots: Slots,
+    slots: Slots<{ SLOT / 8 }>,
     /// Binary logarithm of the number of slots.
     shift: u32,
     next: u64,
@@ -145,7 +145,7 @@ impl Writer {
 /// The reading end, in an area of the peer's.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    slots: Slots,
+    slots: Slots<{ SLOT / 8 }>,
     /// Binary logarithm of the number of slots.
     shift: u32,
     next: u64,

@@ -11,8 +11,6 @@ use dapl::error::{Error, Result};
 use dapl::provider::Region;
 use dapl::runtime::sync::AtomicU64;
 
-use crate::proto::message::SLOT;
-
 /// A mapping of an area.
 #[derive(Clone, Debug)]
 pub(crate) struct Map(Arc<Area>);
@@ -64,13 +62,13 @@ impl Map {
 
 /// The slots of a ring in an area.
 #[derive(Debug)]
-pub(crate) struct Slots {
+pub(crate) struct Slots<const WORDS: usize> {
     area: Arc<Map>,
     offset: usize,
     mask: u64,
 }
 
-impl Slots {
+impl<const WORDS: usize> Slots<WORDS> {
     pub(crate) fn new(area: Arc<Map>, offset: usize, count: u32) -> Self {
         assert!(count.is_power_of_two());
         Slots { area, offset, mask: u64::from(count) - 1 }
@@ -80,8 +78,8 @@ impl Slots {
         self.mask + 1
     }
 
-    pub(crate) fn words(&self, index: u64) -> &[AtomicU64; SLOT / 8] {
-        self.area.words(self.offset + (index & self.mask) as usize * SLOT)
+    pub(crate) fn words(&self, index: u64) -> &[AtomicU64; WORDS] {
+        self.area.words(self.offset + (index & self.mask) as usize * WORDS * 8)
     }
 
     pub(crate) fn bytes<const OFFSET: usize>(&self, _: u64) -> *mut u8 {
