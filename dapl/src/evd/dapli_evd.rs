@@ -171,7 +171,7 @@ impl<P: Provider> Evd<P> {
         for _ in 0..BATCHES {
             let n = inner.poll(cq, how);
             for done in &inner.buffer[..n] {
-                signal = signal.max(inner.queue.complete(*done));
+                signal = signal.max(inner.queue.complete(done));
             }
             if n < BATCH {
                 break;
@@ -191,14 +191,15 @@ impl<P: Provider> Evd<P> {
         let shared = match held.queue.front() {
             Some(Event::Failed(_)) => return self.dequeue_failure(inner, signal, give),
             Some(Event::Dto(done)) => {
-                let shared = from_shared(done);
+                let (shared, notifying) = (from_shared(done), done.is_notifying());
                 give(TakenEvent::Done(done));
-                held.queue.drop_front();
+                held.queue.drop_front(notifying);
                 shared
             }
             Some(other) => {
+                let notifying = other.notifies();
                 give(TakenEvent::Other(other));
-                held.queue.drop_front();
+                held.queue.drop_front(notifying);
                 None
             }
             None => {
@@ -218,10 +219,10 @@ impl<P: Provider> Evd<P> {
                 held.backoff.reset();
                 let failed = is_failure(first);
                 if failed {
-                    signal = held.queue.complete(*first);
+                    signal = held.queue.complete(first);
                 }
                 for done in rest {
-                    signal = signal.max(held.queue.complete(*done));
+                    signal = signal.max(held.queue.complete(done));
                 }
                 if failed {
                     return self.dequeue_failure(inner, signal, give);
@@ -308,7 +309,7 @@ impl<P: Provider> Evd<P> {
         loop {
             let n = inner.poll(cq, Fetch::Ready);
             for done in &inner.buffer[..n] {
-                signal = signal.max(inner.queue.complete(*done));
+                signal = signal.max(inner.queue.complete(done));
             }
             if n == 0 {
                 return signal;

@@ -78,6 +78,12 @@ pub(super) fn is_failure(done: &Completion) -> bool {
     !matches!(done.status, Status::Success | Status::Flushed)
 }
 
+impl Default for Event {
+    fn default() -> Self {
+        Event::Dto(Completion::default())
+    }
+}
+
 impl Event {
     /// Whether it releases waiters and triggers the CNO: all do, but completions that are not to.
     pub fn notifies(&self) -> bool {

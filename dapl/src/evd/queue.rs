@@ -3,11 +3,10 @@
 //! Used under the EVD's lock. It knows no clock, thread or provider.
 #![forbid(unsafe_code)]
 
-use std::collections::VecDeque;
-
 use super::event::{Event, is_failure};
 use crate::error::{Error, Handle, Result, State};
 use crate::provider::Completion;
+use crate::runtime::slot_queue::SlotQueue;
 use crate::stats::counters::EvdCounts;
 
 /// Which completions notify: the strongest that any EP feeding the EVD asks for.
@@ -57,9 +56,9 @@ pub(super) enum WaitStatus {
 /// The queue and its state bits.
 #[derive(Debug)]
 pub(super) struct Queue {
-    events: VecDeque<Event>,
-    /// Number of `events` that notify.
-    notifying: usize,
+    events: SlotQueue<Event>,
+    /// Number of `events` that do not notify: usually none.
+    silent: usize,
     /// Number of `events` that are failures not yet reported to their EP.
     failures: usize,
     length: usize,
@@ -80,8 +79,8 @@ impl Queue {
 
     pub(super) fn new(length: usize) -> Self {
         Queue {
-            events: VecDeque::with_capacity(length.min(Self::ROOM)),
-            notifying: 0,
+            events: SlotQueue::with_slots(length.min(Self::ROOM)),
+            silent: 0,
             failures: 0,
             length,
             waiter: None,
@@ -121,7 +120,7 @@ impl Queue {
 
     /// Whether an event is queued that a CNO would have been triggered for.
     pub(super) fn has_notifying(&self) -> bool {
-        self.notifying > 0
+        self.events.len() > self.silent
     }
 
     pub(super) fn config(&self) -> Config {
@@ -133,9 +132,34 @@ impl Queue {
     }
 
     /// Queues a completion and returns whom to notify.
-    #[inline]
-    pub(super) fn complete(&mut self, done: Completion) -> Signal {
-        if is_failure(&done) { self.fail(done) } else { self.push(Event::Dto(done)) }
+    #[inline(always)]
+    pub(super) fn complete(&mut self, done: &Completion) -> Signal {
+        if is_failure(done) || done.token.unsignalled || self.waiter.is_some() || self.closed {
+            return self.complete_rarely(done);
+        }
+        match self.events.push() {
+            // The usual content of a slot: its tag stays.
+            Event::Dto(old) => *old = *done,
+            other => *other = Event::Dto(*done),
+        }
+        self.count(true);
+        if self.enabled { Signal::Cno } else { Signal::None }
+    }
+
+    /// As `complete`, of a failure, of one that may not notify, or while a thread waits.
+    #[inline(never)]
+    fn complete_rarely(&mut self, done: &Completion) -> Signal {
+        if is_failure(done) { self.fail(*done) } else { self.push(Event::Dto(*done)) }
+    }
+
+    /// Counts an event that was just queued.
+    #[inline(always)]
+    fn count(&mut self, notifying: bool) {
+        if !notifying {
+            self.silent += 1;
+        }
+        self.counts.events += 1;
+        self.counts.highest = self.counts.highest.max(self.events.len() as u64);
     }
 
     #[cold]
@@ -160,7 +184,7 @@ impl Queue {
     pub(super) fn mark_reported(&mut self, ep: usize) -> bool {
         let before = self.failures;
         if before > 0 {
-            for event in &mut self.events {
+            for event in self.events.iter_mut() {
                 if let Event::Failed(done) = *event
                     && done.token.ep == ep
                 {
@@ -178,10 +202,8 @@ impl Queue {
             return Signal::None;
         }
         let notifying = event.notifies();
-        self.events.push_back(event);
-        self.notifying += usize::from(notifying);
-        self.counts.events += 1;
-        self.counts.highest = self.counts.highest.max(self.events.len() as u64);
+        *self.events.push() = event;
+        self.count(notifying);
         match &mut self.waiter {
             Some(waiter) => {
                 waiter.notified |= notifying;
@@ -200,7 +222,7 @@ impl Queue {
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;
-        self.notifying -= usize::from(event.notifies());
+        self.silent -= usize::from(!event.notifies());
         Some(event)
     }
 
@@ -215,13 +237,13 @@ impl Queue {
         self.events.front()
     }
 
-    /// As [`Self::pop`], without returning the event.
+    /// As [`Self::pop`], without returning the event. `notifying`: whether it notifies.
     #[inline(always)]
-    pub(super) fn drop_front(&mut self) {
-        if let Some(event) = self.events.front() {
-            self.notifying -= usize::from(event.notifies());
-            self.events.pop_front();
+    pub(super) fn drop_front(&mut self, notifying: bool) {
+        if !notifying {
+            self.silent -= 1;
         }
+        self.events.drop_front();
     }
 
     /// A thread begins to wait. The order of the checks is that of 2.5.
@@ -268,7 +290,7 @@ impl Queue {
     /// Ends the first check: events queued now no longer end the wait by themselves.
     pub(super) fn settle(&mut self) {
         if let Some(waiter) = &mut self.waiter {
-            waiter.notified = self.notifying > 0;
+            waiter.notified = self.events.len() > self.silent;
         }
     }
 
@@ -305,9 +327,9 @@ impl Queue {
     }
 
     /// Closes the queue and returns the events that no consumer will get.
-    pub(super) fn close(&mut self) -> VecDeque<Event> {
+    pub(super) fn close(&mut self) -> SlotQueue<Event> {
         self.closed = true;
-        self.notifying = 0;
+        self.silent = 0;
         self.failures = 0;
         std::mem::take(&mut self.events)
     }
@@ -443,7 +465,7 @@ mod tests {
         let mut queue = Queue::new(8);
         for done in [of(1, Status::Success), of(2, Status::Transport), of(3, Status::Transport), of(2, Status::Flushed)]
         {
-            queue.complete(done);
+            queue.complete(&done);
         }
         assert_eq!(queue.unreported_failure(), None, "the oldest is a success");
         queue.pop();
@@ -453,9 +475,9 @@ mod tests {
         queue.pop();
         assert_eq!(queue.unreported_failure(), Some(3));
         assert!(matches!(queue.front(), Some(Event::Failed(_))));
-        assert_eq!((queue.mark_reported(3), queue.failures, queue.notifying), (true, 0, 2));
+        assert_eq!((queue.mark_reported(3), queue.failures, queue.len() - queue.silent), (true, 0, 2));
         assert!(matches!(queue.front(), Some(Event::Dto(_))));
-        queue.drop_front();
-        assert_eq!((queue.len(), queue.notifying), (1, 1));
+        queue.drop_front(true);
+        assert_eq!((queue.len(), queue.silent), (1, 0));
     }
 }

@@ -136,7 +136,7 @@ pub struct Completion {
 impl Completion {
     /// Whether it releases waiters (spec/events 1.3): all do, but a success that was posted UNSIGNALLED. A
     /// receive on an EP that waits for solicited messages is posted so, and `solicited` undoes it.
-    #[inline]
+    #[inline(always)]
     pub fn is_notifying(&self) -> bool {
         !self.token.unsignalled || self.solicited || self.status != Status::Success
     }

@@ -8,6 +8,7 @@ pub(crate) mod fork;
 pub mod handle;
 pub mod logger;
 pub mod mappings;
+pub mod slot_queue;
 pub(crate) mod spin;
 pub mod sync;
 pub mod thread;

@@ -6,7 +6,7 @@
 //! - [`listener_retry`]: the waits between requests that found no listener; [`limits`]: the limits of an IA
 //! - [`memory`]: keys and rights of registrations, checks of mappings, copies from and to consumer memory, memory windows
 //! - [`cq`]: the core of a completion queue; [`engine`]: the job queue of a provider's engine thread
-//! - [`srq`]: the core of a shared receive queue; [`slot_queue`]: the queue of posted work requests
+//! - [`srq`]: the core of a shared receive queue
 //!
 //! No module here sends or receives on a network.
 
@@ -18,5 +18,4 @@ pub mod listener_retry;
 pub mod memory;
 pub mod settings;
 pub mod shared_names;
-pub mod slot_queue;
 pub mod srq;

@@ -27,7 +27,7 @@ pub(crate) const PACKAGES: &[(&str, &[&str])] = &[
 /// Modules from the bottom up. A file imports modules of lower layers, and its own. A module is named by the first part of its
 /// path, or by the first two (`runtime/wait`) where a folder only groups. `entries` are `dapl_*.rs` and `context`.
 const DAPL: &[&[&str]] = &[
-    &["error", "runtime/cancel", "runtime/spin", "runtime/sync", "stats/watermark"],
+    &["error", "runtime/cancel", "runtime/slot_queue", "runtime/spin", "runtime/sync", "stats/watermark"],
     &["names"],
     &["runtime/handle"],
     &["provider", "libdat"],
@@ -48,12 +48,8 @@ const DAPL: &[&[&str]] = &[
 ];
 
 /// As its `lib.rs` has it.
-const COMMON: &[&[&str]] = &[
-    &["settings", "limits", "listener_retry", "base_dir", "slot_queue"],
-    &["shared_names"],
-    &["memory", "cq", "engine"],
-    &["srq"],
-];
+const COMMON: &[&[&str]] =
+    &[&["settings", "limits", "listener_retry", "base_dir"], &["shared_names"], &["memory", "cq", "engine"], &["srq"]];
 
 /// As its `lib.rs` has it.
 const SM: &[&[&str]] = &[

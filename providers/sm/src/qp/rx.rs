@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Completion, Segment, Status, Token};
+use dapl::runtime::slot_queue::SlotQueue;
 use dapl::stats::watermark::HighWatermark;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{Segments, scatter, scatter_recent};
 use dapl_software::memory::user_copy;
-use dapl_software::slot_queue::SlotQueue;
 
 use crate::cq::Outbox;
 use crate::engine::jobs::Job;

@@ -7,12 +7,12 @@
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Completion, Segment, Status};
+use dapl::runtime::slot_queue::SlotQueue;
 use dapl::stats::watermark::HighWatermark;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{Segments, scatter};
 
 use super::{Receive, RxEnds};
-use dapl_software::slot_queue::SlotQueue;
 
 use crate::cq::Outbox;
 use crate::help::Job;

@@ -1,6 +1,6 @@
 //! A queue whose slots are used again in place.
 //!
-//! Work requests are large, and most fields of most requests stay unused. So an entry is not moved into the queue, but written
+//! Work requests and events are large, and most of their fields stay unused. So an entry is not moved into the queue, but written
 //! where it will lie: [`SlotQueue::push`] returns the next slot with whatever its last user left there. The queue grows to the
 //! largest number of entries that it ever had and allocates nothing after that.
 #![forbid(unsafe_code)]
@@ -23,6 +23,13 @@ impl<T> Default for SlotQueue<T> {
 }
 
 impl<T: Default> SlotQueue<T> {
+    /// An empty queue with slots for `count` entries, rounded up to a power of two.
+    pub fn with_slots(count: usize) -> Self {
+        let mut slots = Vec::new();
+        slots.resize_with(count.next_power_of_two(), T::default);
+        SlotQueue { slots, head: 0, len: 0 }
+    }
+
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.len
