@@ -42,8 +42,11 @@ pub(super) fn begin<P: Provider>(evd: &Evd<P>, timeout: DAT_TIMEOUT, threshold: 
     let token = wait::token();
     let mut inner = evd.inner.lock();
     inner.queue.begin_wait(token, threshold)?;
-    // The clock is read only after this first poll, by threads that may have to wait.
-    evd.fetch(&mut inner, Fetch::Poll);
+    // Like a dequeue, a wait that has its events makes no progress: the events of one pass are taken without another. The clock
+    // is read only after this first poll, by threads that may have to wait.
+    if !inner.queue.has_enough(threshold) {
+        evd.fetch(&mut inner, Fetch::Poll);
+    }
     let mut wait = Wait { id: evd.id, token, deadline: Deadline::NEVER };
     if timeout == 0 || inner.queue.look(token, false) == WaitStatus::Enough {
         return Ok((wait, evd.conclude(inner, token, Some(Error::TimedOut))));

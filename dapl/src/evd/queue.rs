@@ -101,6 +101,11 @@ impl Queue {
         self.length
     }
 
+    /// Whether a wait with this threshold finds its events.
+    pub(super) fn has_enough(&self, threshold: i32) -> bool {
+        usize::try_from(threshold).is_ok_and(|threshold| self.events.len() >= threshold)
+    }
+
     pub(super) fn is_full(&self) -> bool {
         self.events.len() >= self.length
     }
