@@ -26,14 +26,14 @@ pub struct Key {
 
 /// A line of a file.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Place {
+pub struct LineNumber {
     /// The file as it was opened.
     pub file: Arc<str>,
     /// Counted from 1.
     pub line: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for LineNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.file, self.line)
     }
@@ -49,7 +49,7 @@ pub struct Record {
     /// Field 7: instance data for `dat_provider_init`.
     pub params: Vec<u8>,
     /// Position in the file.
-    pub place: Place,
+    pub place: LineNumber,
 }
 
 /// A name that a file mentions and the registry does not have, so that a refusal can say where it went.
@@ -58,7 +58,7 @@ pub struct Absent {
     /// Field 1 of that line.
     pub name: Vec<u8>,
     /// Position in the file.
-    pub place: Place,
+    pub place: LineNumber,
     /// Reason for dropping the record.
     pub cause: String,
     /// What to change in the file.
@@ -78,7 +78,7 @@ pub enum Cost {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Complaint {
     /// The line.
-    pub place: Place,
+    pub place: LineNumber,
     /// Byte of the line, counted from 1.
     pub column: usize,
     /// The field's name, as in the documentation.
@@ -124,11 +124,11 @@ impl Conf {
         for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
             // Strips the carriage return of a file with Windows line endings, which would be a token otherwise.
             let line = line.strip_suffix(b"\r").unwrap_or(line);
-            self.read_line(Place { file: file.clone(), line: index + 1 }, line);
+            self.read_line(LineNumber { file: file.clone(), line: index + 1 }, line);
         }
     }
 
-    fn read_line(&mut self, place: Place, line: &[u8]) {
+    fn read_line(&mut self, place: LineNumber, line: &[u8]) {
         let (tokens, broken) = tokens(line);
         if tokens.is_empty() && broken.is_none() {
             return;
@@ -142,8 +142,8 @@ impl Conf {
         let name = reader.tokens.first().map(|token| token.text.clone());
         let mut cause = None;
         match outcome {
-            Ok(Line::Kept(record)) => self.records.push(record),
-            Ok(Line::Hidden(reason, remedy)) => cause = Some((reason.to_owned(), remedy)),
+            Ok(ParsedLine::Kept(record)) => self.records.push(record),
+            Ok(ParsedLine::Hidden(reason, remedy)) => cause = Some((reason.to_owned(), remedy)),
             Err(LineError { column, field, found, allowed }) => {
                 cause = Some((format!("was dropped: {field}: {found}"), allowed));
                 let place = reader.place.clone();
@@ -158,7 +158,7 @@ impl Conf {
 }
 
 /// A well-formed line: it counts, or it says itself that it does not (cause, and what would make it count).
-enum Line {
+enum ParsedLine {
     Kept(Record),
     Hidden(&'static str, &'static str),
 }
@@ -173,7 +173,7 @@ struct LineError {
 
 /// The fields of one line, left to right; the first bad one ends it.
 struct LineReader {
-    place: Place,
+    place: LineNumber,
     /// The column behind the last field, for what is missing.
     end: usize,
     tokens: Vec<Token>,
@@ -181,7 +181,7 @@ struct LineReader {
 }
 
 impl LineReader {
-    fn record(&mut self) -> Result<Line, LineError> {
+    fn record(&mut self) -> Result<ParsedLine, LineError> {
         let name = self.field(0, "ia_name", "the record has eight fields")?;
         if name.text.len() > NAME_MAX {
             let found = format!("{} bytes long", name.text.len());
@@ -217,14 +217,14 @@ impl LineReader {
                 quoted(&version.text),
                 "only u... lines count for user programs",
             );
-            return Ok(Line::Hidden("is a kernel (k...) record", "write u instead of k"));
+            return Ok(ParsedLine::Hidden("is a kernel (k...) record", "write u instead of k"));
         }
         if !default {
             self.remark(self.tokens[3].column, "default", "nondefault".to_owned(), "such a record is out of use");
-            return Ok(Line::Hidden("is marked nondefault, which takes it out of use", "write default instead"));
+            return Ok(ParsedLine::Hidden("is marked nondefault, which takes it out of use", "write default instead"));
         }
         let key = Key { name: name.text, major, minor, thread_safe };
-        Ok(Line::Kept(Record { key, library: library.text, params: params.text, place: self.place.clone() }))
+        Ok(ParsedLine::Kept(Record { key, library: library.text, params: params.text, place: self.place.clone() }))
     }
 
     fn field(&self, index: usize, field: &'static str, allowed: &'static str) -> Result<Token, LineError> {

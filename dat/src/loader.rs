@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_image_needs_is_read_from_its_own_section() {
+    fn needed_libraries_are_read_from_the_dynamic_section() {
         let image = Image::open(c"libgcc_s.so.1").unwrap();
         assert!(image.needed().any(|name| name == c"libc.so.6"));
         assert!(image.symbol(c"dat_provider_init").is_none());

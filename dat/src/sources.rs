@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use dat_abi::DAT_VERSION_MAJOR;
 
-use crate::conf::{self, Conf, Place};
+use crate::conf::{self, Conf, LineNumber};
 use crate::discovery;
 
 /// Directory of the system's configuration, chosen when libdat is built.
@@ -98,7 +98,7 @@ fn gather_usual(files: &[&Path]) -> Gathered {
 
 impl Gathered {
     /// The first record of each name in the usual files that were not read, and in their drop-ins.
-    pub(crate) fn elsewhere(&self) -> BTreeMap<Vec<u8>, Place> {
+    pub(crate) fn elsewhere(&self) -> BTreeMap<Vec<u8>, LineNumber> {
         let mut others = Gathered::default();
         let mut seen = BTreeSet::from([self.target.clone()]);
         for file in &self.passed_over {

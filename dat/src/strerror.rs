@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_said_and_the_other_half_still_named() {
+    fn unknown_codes_are_marked_and_the_known_part_is_named() {
         assert_eq!(pair(0x8015_0024), ("unknown error", "DAT_INVALID_ARG1", false));
         assert_eq!(pair(0x8006_0066), ("DAT_INVALID_PARAMETER", "unknown minor error", false));
         assert_eq!(pair(0x1fff_ffff), ("unknown error", "unknown minor error", false));

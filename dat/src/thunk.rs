@@ -18,11 +18,11 @@ pub mod own;
 pub mod pass;
 
 /// The handle as the provider knows it, and the provider's table.
-type Found = Option<(DAT_HANDLE, &'static DAT_PROVIDER)>;
+type ProviderTable = Option<(DAT_HANDLE, &'static DAT_PROVIDER)>;
 
 /// An object of any kind but IA. Only our own arenas are read, unless a provider without the hook is about.
 #[inline(always)]
-fn object(handle: DAT_HANDLE) -> Found {
+fn object(handle: DAT_HANDLE) -> ProviderTable {
     match ARENAS.classify(handle as usize) {
         HandleClass::Never => None,
         HandleClass::InArena | HandleClass::Perhaps => table(handle),
@@ -50,19 +50,19 @@ fn nothing(_: DAT_HANDLE) -> Option<&'static DAT_PROVIDER> {
 
 /// An IA, by its number or by the provider's pointer.
 #[inline(always)]
-fn ia(handle: DAT_HANDLE) -> Found {
+fn ia(handle: DAT_HANDLE) -> ProviderTable {
     table(handles::translate(handle)?)
 }
 
 /// Resolves a handle of any kind: a small integer is an IA number.
 #[inline(always)]
-fn any(handle: DAT_HANDLE) -> Found {
+fn any(handle: DAT_HANDLE) -> ProviderTable {
     if handle as usize <= usize::from(u16::MAX) { ia(handle) } else { object(handle) }
 }
 
 /// The table of a handle that was classified.
 #[inline(always)]
-fn table(handle: DAT_HANDLE) -> Found {
+fn table(handle: DAT_HANDLE) -> ProviderTable {
     // SAFETY: the address lies in an arena, which stays mapped, or is an open IA that its provider returned. Otherwise a
     // provider without the hook is loaded: its handles cannot be distinguished from other aligned addresses, as in every
     // libdat.

@@ -271,7 +271,7 @@ fn reports_a_missing_server() {
 }
 
 #[test]
-fn what_is_not_understood_has_a_status_of_its_own() {
+fn unknown_arguments_exit_with_status_2() {
     let environment = Environment::of("sm0");
     for words in ["-T X", "-T T client SR server SR", "-T P -s localhost", "-T S -m 4"] {
         assert_eq!(environment.run(words).status.code(), Some(2), "{words}");

@@ -118,7 +118,7 @@ fn a_file_system_without_room_is_named() {
 }
 
 #[test]
-fn what_the_dead_left_is_cleaned_by_the_next() {
+fn files_of_dead_processes_are_removed_by_the_next_process() {
     let (stage, room) = setting();
     let dead = room.sm().join("1/1");
     fs::create_dir_all(dead.join("conns/77")).unwrap();

@@ -38,7 +38,7 @@ fn wakes_every_sleeping_waiter() {
 }
 
 #[test]
-fn who_has_nothing_to_do_takes_no_processor() {
+fn idle_process_uses_no_cpu() {
     waits(&["idle", "3"], LIMIT);
 }
 

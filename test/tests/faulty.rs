@@ -38,7 +38,7 @@ fn walk(mode: &str, plan: &str, least: usize) {
 }
 
 #[test]
-fn what_was_refused_once_can_be_done_again() {
+fn refused_calls_succeed_when_repeated() {
     walk("again", "", 40);
 }
 

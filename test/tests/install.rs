@@ -83,7 +83,7 @@ fn xtask(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn what_is_installed_compiles_by_pkg_config_runs_and_goes_without_a_trace() {
+fn installed_files_compile_by_pkg_config_run_and_are_removed_completely() {
     if !is_program("pkg-config") {
         println!("skipped: pkg-config is missing; install what Debian calls pkg-config");
         return;

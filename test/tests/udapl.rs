@@ -196,8 +196,8 @@ fn messages_reads_and_writes_bring_their_buffers_back() {
 }
 
 #[test]
-fn what_cannot_be_posted_comes_back() {
-    over_each("what_cannot_be_posted_comes_back", |adapter| {
+fn buffer_of_a_refused_post_is_returned() {
+    over_each("buffer_of_a_refused_post_is_returned", |adapter| {
         let pair = Pair::open(adapter);
         let spec = EpSpec { max_recvs: 2, ..EpSpec::new(&pair.events) };
         let ep = pair.pz.ep_with(&spec).unwrap();
@@ -268,8 +268,8 @@ fn a_window_that_is_gone_is_no_longer_reached() {
 }
 
 #[test]
-fn who_drops_a_request_rejects_it() {
-    over_each("who_drops_a_request_rejects_it", |adapter| {
+fn dropped_request_is_rejected() {
+    over_each("dropped_request_is_rejected", |adapter| {
         let pair = Pair::open(adapter);
         let request = pair.ask();
         assert!(request.private_data().unwrap().starts_with(b"hello"));

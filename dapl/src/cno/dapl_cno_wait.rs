@@ -10,7 +10,7 @@ use crate::error::{Error, Handle, Result};
 use crate::ffi;
 use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
-use crate::runtime::wait::{self, Cause, Mark, Step};
+use crate::runtime::wait::{self, Cause, Mark, WaitStep};
 
 #[derive(Clone, Copy)]
 struct Call {
@@ -42,7 +42,7 @@ pub unsafe extern "C-unwind" fn dapl_cno_wait<P: Provider>(
 /// # Safety
 /// As [`dapl_cno_wait`].
 #[inline(never)]
-unsafe fn step<P: Provider>(call: &mut Call, cause: Cause) -> Step {
+unsafe fn step<P: Provider>(call: &mut Call, cause: Cause) -> WaitStep {
     let mut next = None;
     let code = ffi::guard_hot(|| {
         next = Some(look::<P>(call, cause)?);
@@ -63,7 +63,7 @@ unsafe fn step<P: Provider>(call: &mut Call, cause: Cause) -> Step {
         // SAFETY: writable by the contract.
         unsafe { ffi::put(call.evd, evd as DAT_EVD_HANDLE) };
     }
-    Step::Done(code)
+    WaitStep::Done(code)
 }
 
 fn look<P: Provider>(call: &mut Call, cause: Cause) -> Result<Next> {
@@ -77,12 +77,12 @@ fn look<P: Provider>(call: &mut Call, cause: Cause) -> Result<Next> {
     Ok(next)
 }
 
-fn sleep<P: Provider>(call: &mut Call, expected: u32) -> Step {
-    let Some(wait) = call.wait else { return Step::Done(Error::Internal.code()) };
-    let Some((word, _)) = wait::word(wait.id) else { return Step::Done(Error::Internal.code()) };
+fn sleep<P: Provider>(call: &mut Call, expected: u32) -> WaitStep {
+    let Some(wait) = call.wait else { return WaitStep::Done(Error::Internal.code()) };
+    let Some((word, _)) = wait::word(wait.id) else { return WaitStep::Done(Error::Internal.code()) };
     if !call.marked {
         call.marked = true;
         Mark { id: wait.id, token: wait.token, clear: clear::<P> }.leave();
     }
-    Step::Sleep { word, expected, deadline: wait.deadline }
+    WaitStep::Sleep { word, expected, deadline: wait.deadline }
 }

@@ -12,7 +12,7 @@ pub use super::dapl_post::{dapl_ep_post_rdma_read, dapl_ep_post_rdma_write, dapl
 use super::dapli_connect::{self, Call};
 use super::dapli_modify::{self, Change};
 use super::dapli_watch;
-use super::state::{EpState, Step};
+use super::state::{EpState, EpStep};
 use super::{Ep, Wiring, record};
 use crate::error::{Address, Error, Handle, Result};
 use crate::evd::{Evd, Stream};
@@ -262,7 +262,7 @@ pub unsafe extern "C" fn dapl_ep_get_status<P: Provider>(
 /// # Safety
 /// `ep_handle` is any value.
 pub unsafe extern "C" fn dapl_ep_free<P: Provider>(ep_handle: DAT_EP_HANDLE) -> DAT_RETURN {
-    ffi::guard(|| from_handle::<Ep<P>>(ep_handle, Handle::Ep)?.destroy(Step::Free))
+    ffi::guard(|| from_handle::<Ep<P>>(ep_handle, Handle::Ep)?.destroy(EpStep::Free))
 }
 
 /// `dat_ep_reset`.

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::state::{EpState, Step};
+use super::state::{EpState, EpStep};
 use super::{Ep, Remote};
 use crate::error::{Error, Handle, Result, State};
 use crate::provider::{ConnectSpec, Connection, PeerAddress, Provider};
@@ -37,7 +37,7 @@ pub(super) fn connect<P: Provider>(ep: &Ref<Ep<P>>, call: Call) -> Result<()> {
     if core.wiring.pz.is_none() || !core.wiring.is_alive() {
         return Err(Error::InvalidState(State::EpNotReady));
     }
-    core.state.after(Step::Connect)?;
+    core.state.after(EpStep::Connect)?;
     if !call.is_plain {
         return Err(Error::ModelNotSupported);
     }
@@ -52,14 +52,14 @@ pub(super) fn connect<P: Provider>(ep: &Ref<Ep<P>>, call: Call) -> Result<()> {
         timer::arm(after, Arc::downgrade(&target), conn.attempt)
     });
     core.timeout = timeout.transpose()?;
-    ep.step(&mut core, Step::Connect)?;
+    ep.step(&mut core, EpStep::Connect)?;
     ep.remote_address.write(&consumer_memory::peer_address(&address));
     core.kept_cr = None;
 
     let spec = ConnectSpec { address: &address, qual: call.qual, private_data: &private_data };
     let begun = ep.post_state().binding.qp().and_then(|qp| qp.connect(&spec, conn));
     if let Err(error) = begun {
-        ep.step(&mut core, Step::ConnectRefused)?;
+        ep.step(&mut core, EpStep::ConnectRefused)?;
         ep.remote_address.write(&[]);
         log::debug!("ep {:#x} cannot connect to {address:?}: {error}", ep.id.handle);
         return Err(error);
@@ -83,11 +83,11 @@ pub(super) fn disconnect<P: Provider>(ep: &Ep<P>, graceful: bool) -> Result<()> 
     match (core.state, graceful) {
         (EpState::Unconnected, _) => ep.flush_unconnected(&mut core)?,
         (EpState::Connected, true) => {
-            ep.step(&mut core, Step::Drain)?;
+            ep.step(&mut core, EpStep::Drain)?;
             ep.post_state().binding.qp()?.drain();
         }
-        (_, true) => ep.end(&mut core, Step::Drain)?,
-        (_, false) => ep.end(&mut core, Step::Abort)?,
+        (_, true) => ep.end(&mut core, EpStep::Drain)?,
+        (_, false) => ep.end(&mut core, EpStep::Abort)?,
     }
     drop(core);
     ep.deliver();

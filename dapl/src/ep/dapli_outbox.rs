@@ -5,7 +5,7 @@
 //! delivered.
 #![forbid(unsafe_code)]
 
-use super::state::Step;
+use super::state::EpStep;
 use super::{ControlState, Ep};
 use crate::evd::dapls_evd::PendingNotification;
 use crate::evd::{Event, dapls_evd};
@@ -22,32 +22,32 @@ pub(super) struct Outbox<P: Provider> {
 /// took have completed: then the consumer knows what is left in the SRQ (spec/events 10).
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum EpBrokenReport {
-    Unsaid,
-    /// The connection is_connected, or its last completions are still to come.
-    Owed,
+    None,
+    /// The connection is established, or its last completions are still to come.
+    Pending,
     Due,
 }
 
 impl<P: Provider> Outbox<P> {
     pub(super) fn new() -> Self {
-        Outbox { pending: Vec::new(), ep_broken: EpBrokenReport::Unsaid }
+        Outbox { pending: Vec::new(), ep_broken: EpBrokenReport::None }
     }
 
-    /// The connection of an EP with an SRQ is_connected.
+    /// The connection of an EP with an SRQ is established.
     pub(super) fn connection_began(&mut self) {
-        self.ep_broken = EpBrokenReport::Owed;
+        self.ep_broken = EpBrokenReport::Pending;
     }
 
     /// The connection has ended and all work of the QP has completed.
     pub(super) fn connection_ended(&mut self) {
-        if self.ep_broken == EpBrokenReport::Owed {
+        if self.ep_broken == EpBrokenReport::Pending {
             self.ep_broken = EpBrokenReport::Due;
         }
     }
 
     /// The handle is gone: there is nothing to say of it.
     pub(super) fn ep_ended(&mut self) {
-        self.ep_broken = EpBrokenReport::Unsaid;
+        self.ep_broken = EpBrokenReport::None;
     }
 
     pub(super) fn push(&mut self, pending: PendingNotification<P>) {
@@ -81,7 +81,7 @@ impl<P: Provider> Ep<P> {
         let is_lost = pending.is_lost();
         core.outbox.pending.push(pending);
         if is_lost && kind == ConnectionEvent::Established {
-            self.established_lost(core);
+            self.lose_established(core);
         }
     }
 
@@ -91,7 +91,7 @@ impl<P: Provider> Ep<P> {
         let pending = std::mem::take(&mut core.outbox.pending);
         let is_due = core.outbox.ep_broken == EpBrokenReport::Due;
         if is_due {
-            core.outbox.ep_broken = EpBrokenReport::Unsaid;
+            core.outbox.ep_broken = EpBrokenReport::None;
         }
         drop(core);
         pending.into_iter().for_each(PendingNotification::deliver);
@@ -110,9 +110,9 @@ impl<P: Provider> Ep<P> {
 
     /// ESTABLISHED could not be queued, so the consumer would not learn of the connection: ends it without another event
     /// (spec/endpoints 8.5).
-    fn established_lost(&self, core: &mut ControlState<P>) {
+    fn lose_established(&self, core: &mut ControlState<P>) {
         log::warn!("ep {:#x} is being freed, ESTABLISHED cannot be queued", self.id.handle);
-        if self.step(core, Step::EstablishedLost).is_err() {
+        if self.step(core, EpStep::EstablishedLost).is_err() {
             return;
         }
         if let Ok(qp) = self.post_state().binding.qp() {

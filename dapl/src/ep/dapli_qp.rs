@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use super::attributes::{Attributes, Marks, PostLimits, Shape};
 use super::dapli_outbox::Outbox;
 use super::dapls_ep::Transfers;
-use super::state::{EpState, Step};
+use super::state::{EpState, EpStep};
 use super::{Binding, ControlState, Ep, PostState, Wiring};
 use crate::error::{Error, Handle, Resource, Result, State};
 use crate::evd::{Config, dapls_evd};
@@ -98,7 +98,7 @@ impl<P: Provider> Ep<P> {
     /// `dat_ep_reset`: what is posted is flushed, and the EP is as good as new; on failure it stays in DIS.
     pub(super) fn reset(&self) -> Result<()> {
         let mut core = self.open()?;
-        core.state.after(Step::Reset)?;
+        core.state.after(EpStep::Reset)?;
         if core.state == EpState::Unconnected {
             return Ok(()); // posted receives stay
         }
@@ -108,7 +108,7 @@ impl<P: Provider> Ep<P> {
         if let Binding::Attached(qp) = &post_state.binding {
             qp.reset()?;
         }
-        self.step(&mut core, Step::Reset)?;
+        self.step(&mut core, EpStep::Reset)?;
         drop(post_state);
         core.counts.resets += 1;
         self.settle(&mut core);
@@ -137,7 +137,7 @@ impl<P: Provider> Ep<P> {
     }
 
     /// Ends the EP with `step`, which says whether that is allowed here. Its events so far still go out.
-    pub(super) fn destroy(&self, step: Step) -> Result<()> {
+    pub(super) fn destroy(&self, step: EpStep) -> Result<()> {
         let mut core = self.open()?;
         core.state.after(step)?;
         if !handle::destroy(self.id) {

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::attributes::{Attributes, Wired};
-use super::state::{EpState, Step};
+use super::state::{EpState, EpStep};
 use super::{Ep, Remote, Wiring};
 use crate::error::{Error, Handle, Result};
 use crate::evd::{Evd, TransferSink, dapls_evd};
@@ -29,7 +29,7 @@ pub(crate) fn connection_event<P: Provider>(ep: &Ep<P>, attempt: u32, event: Con
         return;
     }
     let report = if event == ConnectionEvent::Broken { ep.report_broken(&core) } else { Report::default() };
-    let stepped = ep.step(&mut core, Step::Event(event));
+    let stepped = ep.step(&mut core, EpStep::Event(event));
     if event != ConnectionEvent::Established {
         core.outbox.connection_ended(); // even if another thread ended it for the consumer before
     }
@@ -82,7 +82,7 @@ fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
     // While it drains the end comes anyway, and is the consumer's own (spec/endpoints 4.2).
     if is_unreported
         && core.state != EpState::DisconnectPending
-        && let Ok(notice) = ep.step(&mut core, Step::Event(ConnectionEvent::Broken))
+        && let Ok(notice) = ep.step(&mut core, EpStep::Event(ConnectionEvent::Broken))
     {
         log::debug!("ep {:#x} is {:?} after a failed transfer", ep.id.handle, core.state);
         ep.announce(&mut core, notice, None);
@@ -109,7 +109,7 @@ pub(crate) fn accept<P: Provider>(
     acceptance: Acceptance<'_>,
     take: impl FnOnce() -> Result<P::Request>,
 ) -> Result<()> {
-    let step = if acceptance.is_own { Step::AcceptOwn } else { Step::Accept };
+    let step = if acceptance.is_own { EpStep::AcceptOwn } else { EpStep::Accept };
     let mut core = ep.open()?;
     core.state.after(step)?;
     if core.wiring.pz.is_none() || !core.wiring.has_live_connect_evd() || !core.wiring.is_alive() {
@@ -124,7 +124,7 @@ pub(crate) fn accept<P: Provider>(
     let Acceptance { peer, private_data, kept_cr, .. } = acceptance;
     let accepted = ep.post_state().binding.qp().and_then(|qp| request.accept(qp, private_data, conn));
     if let Err(error) = accepted {
-        ep.step(&mut core, Step::AcceptRefused)?;
+        ep.step(&mut core, EpStep::AcceptRefused)?;
         ep.remote_address.write(&[]);
         log::warn!("ep {:#x} cannot take the request of {peer}: {error}", ep.id.handle);
         return Err(error);
@@ -136,31 +136,31 @@ pub(crate) fn accept<P: Provider>(
 
 /// Reserves the EP for an RSP, before the RSP listens.
 pub(crate) fn reserve<P: Provider>(ep: &Ep<P>) -> Result<()> {
-    advance(ep, Step::Reserve)
+    advance(ep, EpStep::Reserve)
 }
 
 /// The RSP lets the EP go; one that a request has already got stays with the request.
 pub(crate) fn release<P: Provider>(ep: &Ep<P>) {
-    let _ = advance(ep, Step::Release);
+    let _ = advance(ep, EpStep::Release);
 }
 
 /// Records that a request has arrived at the EP's RSP.
 pub(crate) fn request<P: Provider>(ep: &Ep<P>, peer: SocketAddr) -> Result<()> {
-    advance(ep, Step::Request)?;
+    advance(ep, EpStep::Request)?;
     ep.remote_address.write(&consumer_memory::socket_address(peer));
     Ok(())
 }
 
 /// The event of the request could not be queued: the EP waits for the next request.
 pub(crate) fn request_lost<P: Provider>(ep: &Ep<P>) {
-    if advance(ep, Step::RequestLost).is_ok() {
+    if advance(ep, EpStep::RequestLost).is_ok() {
         ep.remote_address.write(&[]);
     }
 }
 
 /// The request that owns the EP was refused.
 pub(crate) fn decline<P: Provider>(ep: &Ep<P>) {
-    if advance(ep, Step::Decline).is_ok() {
+    if advance(ep, EpStep::Decline).is_ok() {
         ep.remote_address.write(&[]);
     }
 }
@@ -175,10 +175,10 @@ pub(crate) fn create_tentative<P: Provider>(ia: &Arc<Ia<P>>, peer: SocketAddr) -
 
 /// Ends an EP in any state and frees its handle. A second call has no effect.
 pub(crate) fn close<P: Provider>(ep: &Ep<P>) {
-    let _ = ep.destroy(Step::Close);
+    let _ = ep.destroy(EpStep::Close);
 }
 
-fn advance<P: Provider>(ep: &Ep<P>, step: Step) -> Result<()> {
+fn advance<P: Provider>(ep: &Ep<P>, step: EpStep) -> Result<()> {
     let mut core = ep.open()?;
     ep.step(&mut core, step).map(drop)
 }

@@ -49,7 +49,7 @@ pub mod state;
 
 use attributes::{Attributes, Marks, PostLimits, Wired};
 use dapli_outbox::Outbox;
-use state::{EpState, Step};
+use state::{EpState, EpStep};
 
 /// An endpoint.
 pub struct Ep<P: Provider> {
@@ -188,7 +188,7 @@ impl<P: Provider> Ep<P> {
     }
 
     /// Makes a state transition and returns the event for the connect EVD. Leaving ACP cancels the timeout.
-    fn step(&self, core: &mut ControlState<P>, step: Step) -> Result<Option<ConnectionEvent>> {
+    fn step(&self, core: &mut ControlState<P>, step: EpStep) -> Result<Option<ConnectionEvent>> {
         let (notice, before) = (core.state.notice(step), core.state);
         core.state = before.after(step)?;
         core.counts.add(&dapli_counts::of_step(before, core.state));
@@ -207,7 +207,7 @@ impl<P: Provider> Ep<P> {
 
     /// Makes a transition that ends the connection or attempt from this side: the provider aborts it, all posted work is
     /// flushed, and the connect EVD gets the event of the transition, if any.
-    fn end(&self, core: &mut ControlState<P>, step: Step) -> Result<()> {
+    fn end(&self, core: &mut ControlState<P>, step: EpStep) -> Result<()> {
         let was_live = core.state.is_live();
         let notice = self.step(core, step)?;
         if let (true, Ok(qp)) = (was_live, self.post_state().binding.qp()) {
@@ -261,7 +261,9 @@ impl<P: Provider> Child for Ep<P> {
 impl<P: Provider> OnExpiry for Ep<P> {
     fn expired(&self, attempt: u32) {
         let mut core = self.core.lock();
-        if core.freed || core.attempt != attempt || self.end(&mut core, Step::Event(ConnectionEvent::TimedOut)).is_err()
+        if core.freed
+            || core.attempt != attempt
+            || self.end(&mut core, EpStep::Event(ConnectionEvent::TimedOut)).is_err()
         {
             return;
         }

@@ -28,7 +28,7 @@ pub enum EpState {
 
 /// Steps: calls, provider events and timeouts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Step {
+pub enum EpStep {
     /// An RSP reserves the EP.
     Reserve,
     /// The RSP lets it go, or never came to listen.
@@ -85,67 +85,67 @@ impl EpState {
 
     /// The whole machine (spec/endpoints 4.1, 4.2): a pair not listed is refused. What a provider reports out of season is
     /// refused too, and its reporter ignores it.
-    pub fn after(self, step: Step) -> Result<Self> {
+    pub fn after(self, step: EpStep) -> Result<Self> {
         use EpState::*;
         Ok(match (self, step) {
-            (Unconnected, Step::Reserve) => Reserved,
-            (Reserved, Step::Release) => Unconnected,
-            (Reserved, Step::Request) => PassivePending,
-            (PassivePending, Step::RequestLost) => Reserved,
-            (PassivePending | TentativePending, Step::Decline) => Unconnected,
+            (Unconnected, EpStep::Reserve) => Reserved,
+            (Reserved, EpStep::Release) => Unconnected,
+            (Reserved, EpStep::Request) => PassivePending,
+            (PassivePending, EpStep::RequestLost) => Reserved,
+            (PassivePending | TentativePending, EpStep::Decline) => Unconnected,
 
-            (Unconnected, Step::Connect) => ActivePending,
-            (ActivePending, Step::ConnectRefused) => Unconnected,
-            (Unconnected, Step::Accept) => CompletionPending,
-            (PassivePending | TentativePending, Step::AcceptOwn) => CompletionPending,
-            (CompletionPending, Step::AcceptRefused) => Unconnected,
+            (Unconnected, EpStep::Connect) => ActivePending,
+            (ActivePending, EpStep::ConnectRefused) => Unconnected,
+            (Unconnected, EpStep::Accept) => CompletionPending,
+            (PassivePending | TentativePending, EpStep::AcceptOwn) => CompletionPending,
+            (CompletionPending, EpStep::AcceptRefused) => Unconnected,
 
-            (ActivePending | CompletionPending, Step::Event(E::Established)) => Connected,
-            (Connected | DisconnectPending, Step::EstablishedLost) => Disconnected,
-            (ActivePending, Step::Event(E::TimedOut)) => Disconnected,
-            (CompletionPending, Step::Event(E::AcceptFailed)) => Disconnected,
-            (ActivePending | CompletionPending, Step::Event(E::PeerRejected | E::Rejected)) => Disconnected,
+            (ActivePending | CompletionPending, EpStep::Event(E::Established)) => Connected,
+            (Connected | DisconnectPending, EpStep::EstablishedLost) => Disconnected,
+            (ActivePending, EpStep::Event(E::TimedOut)) => Disconnected,
+            (CompletionPending, EpStep::Event(E::AcceptFailed)) => Disconnected,
+            (ActivePending | CompletionPending, EpStep::Event(E::PeerRejected | E::Rejected)) => Disconnected,
             (
                 ActivePending | CompletionPending | Connected | DisconnectPending,
-                Step::Event(E::Unreachable | E::Disconnected | E::Broken),
+                EpStep::Event(E::Unreachable | E::Disconnected | E::Broken),
             ) => Disconnected,
 
-            (Connected, Step::Drain) => DisconnectPending,
-            (DisconnectPending, Step::Drain) => return Err(Error::InvalidParameter(2)),
-            (ActivePending | CompletionPending | Disconnected, Step::Drain) => Disconnected,
-            (ActivePending | CompletionPending | Connected | DisconnectPending | Disconnected, Step::Abort) => {
+            (Connected, EpStep::Drain) => DisconnectPending,
+            (DisconnectPending, EpStep::Drain) => return Err(Error::InvalidParameter(2)),
+            (ActivePending | CompletionPending | Disconnected, EpStep::Drain) => Disconnected,
+            (ActivePending | CompletionPending | Connected | DisconnectPending | Disconnected, EpStep::Abort) => {
                 Disconnected
             }
-            (Unconnected | Disconnected, Step::Reset) => Unconnected,
-            (ActivePending | CompletionPending | Connected, Step::Free) => Disconnected,
-            (Unconnected | DisconnectPending | Disconnected, Step::Free) => Disconnected,
-            (_, Step::Close) => Disconnected,
+            (Unconnected | Disconnected, EpStep::Reset) => Unconnected,
+            (ActivePending | CompletionPending | Connected, EpStep::Free) => Disconnected,
+            (Unconnected | DisconnectPending | Disconnected, EpStep::Free) => Disconnected,
+            (_, EpStep::Close) => Disconnected,
             (state, _) => return Err(Error::InvalidState(state.subtype())),
         })
     }
 
     /// The connection event of an allowed step (spec/endpoints 4.2). Each attempt has one terminal event: every transition to
     /// `Disconnected` has one, except those of `dat_ep_free`, of the close, and of a lost ESTABLISHED.
-    pub fn notice(self, step: Step) -> Option<ConnectionEvent> {
+    pub fn notice(self, step: EpStep) -> Option<ConnectionEvent> {
         use EpState::*;
         match (self, step) {
-            (_, Step::Event(E::Established)) => Some(E::Established),
-            (ActivePending, Step::Event(E::TimedOut)) => Some(E::TimedOut),
-            (ActivePending, Step::Event(E::PeerRejected)) => Some(E::PeerRejected),
-            (ActivePending, Step::Event(E::Rejected)) => Some(E::Rejected),
-            (ActivePending, Step::Event(E::Unreachable)) => Some(E::Unreachable),
-            (CompletionPending, Step::Event(E::PeerRejected | E::Rejected | E::Unreachable | E::AcceptFailed)) => {
+            (_, EpStep::Event(E::Established)) => Some(E::Established),
+            (ActivePending, EpStep::Event(E::TimedOut)) => Some(E::TimedOut),
+            (ActivePending, EpStep::Event(E::PeerRejected)) => Some(E::PeerRejected),
+            (ActivePending, EpStep::Event(E::Rejected)) => Some(E::Rejected),
+            (ActivePending, EpStep::Event(E::Unreachable)) => Some(E::Unreachable),
+            (CompletionPending, EpStep::Event(E::PeerRejected | E::Rejected | E::Unreachable | E::AcceptFailed)) => {
                 Some(E::AcceptFailed)
             }
-            (Connected, Step::Event(E::Unreachable)) => Some(E::Broken),
+            (Connected, EpStep::Event(E::Unreachable)) => Some(E::Broken),
             // The consumer asked for the end and gets it: a request that fails while draining has its own completion.
-            (DisconnectPending, Step::Event(E::Unreachable | E::Broken)) => Some(E::Disconnected),
-            (ActivePending | CompletionPending | Connected, Step::Event(E::Broken)) => Some(E::Broken),
+            (DisconnectPending, EpStep::Event(E::Unreachable | E::Broken)) => Some(E::Disconnected),
+            (ActivePending | CompletionPending | Connected, EpStep::Event(E::Broken)) => Some(E::Broken),
             (
                 ActivePending | CompletionPending | Connected | DisconnectPending,
-                Step::Event(E::Disconnected) | Step::Abort,
+                EpStep::Event(E::Disconnected) | EpStep::Abort,
             ) => Some(E::Disconnected),
-            (ActivePending | CompletionPending, Step::Drain | Step::Free) => Some(E::Disconnected),
+            (ActivePending | CompletionPending, EpStep::Drain | EpStep::Free) => Some(E::Disconnected),
             _ => None,
         }
     }
@@ -205,31 +205,31 @@ impl EpState {
 mod tests {
     use super::*;
 
-    const STEPS: [Step; 24] = [
-        Step::Reserve,
-        Step::Release,
-        Step::Request,
-        Step::RequestLost,
-        Step::Decline,
-        Step::Connect,
-        Step::ConnectRefused,
-        Step::Accept,
-        Step::AcceptOwn,
-        Step::AcceptRefused,
-        Step::Drain,
-        Step::Abort,
-        Step::Reset,
-        Step::Free,
-        Step::Close,
-        Step::Event(ConnectionEvent::Established),
-        Step::EstablishedLost,
-        Step::Event(ConnectionEvent::PeerRejected),
-        Step::Event(ConnectionEvent::Rejected),
-        Step::Event(ConnectionEvent::Unreachable),
-        Step::Event(ConnectionEvent::AcceptFailed),
-        Step::Event(ConnectionEvent::Disconnected),
-        Step::Event(ConnectionEvent::Broken),
-        Step::Event(ConnectionEvent::TimedOut),
+    const STEPS: [EpStep; 24] = [
+        EpStep::Reserve,
+        EpStep::Release,
+        EpStep::Request,
+        EpStep::RequestLost,
+        EpStep::Decline,
+        EpStep::Connect,
+        EpStep::ConnectRefused,
+        EpStep::Accept,
+        EpStep::AcceptOwn,
+        EpStep::AcceptRefused,
+        EpStep::Drain,
+        EpStep::Abort,
+        EpStep::Reset,
+        EpStep::Free,
+        EpStep::Close,
+        EpStep::Event(ConnectionEvent::Established),
+        EpStep::EstablishedLost,
+        EpStep::Event(ConnectionEvent::PeerRejected),
+        EpStep::Event(ConnectionEvent::Rejected),
+        EpStep::Event(ConnectionEvent::Unreachable),
+        EpStep::Event(ConnectionEvent::AcceptFailed),
+        EpStep::Event(ConnectionEvent::Disconnected),
+        EpStep::Event(ConnectionEvent::Broken),
+        EpStep::Event(ConnectionEvent::TimedOut),
     ];
 
     const SHOWN: [(EpState, &str); 9] = [
@@ -262,9 +262,9 @@ mod tests {
         }
     }
 
-    fn name(step: Step) -> String {
+    fn name(step: EpStep) -> String {
         match step {
-            Step::Event(event) => format!("{event:?}"),
+            EpStep::Event(event) => format!("{event:?}"),
             other => format!("{other:?}"),
         }
     }
@@ -296,9 +296,9 @@ mod tests {
     #[test]
     fn a_refusal_names_the_state_it_met() {
         for state in EpState::ALL {
-            assert_eq!(state.after(Step::RequestLost).is_err(), state != EpState::PassivePending);
+            assert_eq!(state.after(EpStep::RequestLost).is_err(), state != EpState::PassivePending);
             if state != EpState::Unconnected {
-                assert_eq!(state.after(Step::Connect), Err(Error::InvalidState(state.subtype())));
+                assert_eq!(state.after(EpStep::Connect), Err(Error::InvalidState(state.subtype())));
             }
         }
     }
@@ -313,7 +313,7 @@ mod tests {
     #[test]
     fn each_attempt_has_one_terminal_event() {
         use EpState::*;
-        let silent = [Step::Free, Step::Close, Step::EstablishedLost];
+        let silent = [EpStep::Free, EpStep::Close, EpStep::EstablishedLost];
         for state in [ActivePending, CompletionPending, Connected, DisconnectPending] {
             for step in STEPS.into_iter().filter(|s| !silent.contains(s)) {
                 if state.after(step) == Ok(Disconnected) {
@@ -321,7 +321,7 @@ mod tests {
                 }
             }
         }
-        let established = Step::Event(ConnectionEvent::Established);
+        let established = EpStep::Event(ConnectionEvent::Established);
         assert!(STEPS.into_iter().all(|step| step == established || Disconnected.notice(step).is_none()));
     }
 

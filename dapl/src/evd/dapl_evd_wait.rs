@@ -11,7 +11,7 @@ use crate::error::{Error, Handle, Result};
 use crate::ffi;
 use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
-use crate::runtime::wait::{self, Cause, Mark, Step};
+use crate::runtime::wait::{self, Cause, Mark, WaitStep};
 
 /// The arguments, and what is remembered between sleeps.
 #[derive(Clone, Copy)]
@@ -49,7 +49,7 @@ pub unsafe extern "C-unwind" fn dapl_evd_wait<P: Provider>(
 /// # Safety
 /// As [`dapl_evd_wait`].
 #[inline(never)]
-unsafe fn step<P: Provider>(call: &mut Call, cause: Cause) -> Step {
+unsafe fn step<P: Provider>(call: &mut Call, cause: Cause) -> WaitStep {
     let mut next = None;
     let code = ffi::guard_hot(|| {
         next = Some(look::<P>(call, cause)?);
@@ -63,17 +63,17 @@ unsafe fn step<P: Provider>(call: &mut Call, cause: Cause) -> Step {
             unsafe { write_event(call.event, call.evd, &event) };
             // SAFETY: as above.
             unsafe { ffi::put(call.more, count(more)) };
-            Step::Done(DAT_SUCCESS)
+            WaitStep::Done(DAT_SUCCESS)
         }
         Some(Next::Fail(error, more)) => {
             forget(call);
             // SAFETY: as above.
             unsafe { ffi::put(call.more, count(more)) };
-            Step::Done(error.code())
+            WaitStep::Done(error.code())
         }
         None => {
             forget(call);
-            Step::Done(code)
+            WaitStep::Done(code)
         }
     }
 }
@@ -90,14 +90,14 @@ fn look<P: Provider>(call: &mut Call, cause: Cause) -> Result<Next> {
     Ok(next)
 }
 
-fn sleep<P: Provider>(call: &mut Call, expected: u32) -> Step {
-    let Some(wait) = call.wait else { return Step::Done(Error::Internal.code()) };
-    let Some((word, _)) = wait::word(wait.id) else { return Step::Done(Error::Internal.code()) };
+fn sleep<P: Provider>(call: &mut Call, expected: u32) -> WaitStep {
+    let Some(wait) = call.wait else { return WaitStep::Done(Error::Internal.code()) };
+    let Some((word, _)) = wait::word(wait.id) else { return WaitStep::Done(Error::Internal.code()) };
     if !call.marked {
         call.marked = true;
         Mark { id: wait.id, token: wait.token, clear: clear::<P> }.leave();
     }
-    Step::Sleep { word, expected, deadline: wait.deadline }
+    WaitStep::Sleep { word, expected, deadline: wait.deadline }
 }
 
 fn forget(call: &Call) {

@@ -100,7 +100,7 @@ fn checked_length<P: Provider>(ia: &Ia<P>, length: i32, too_long: Error) -> Resu
 
 /// Queues an event behind everything that came before it; a closed EVD drops it.
 ///
-/// Errors: `QueueFull` far beyond its length; then the IA's async EVD has been notification.
+/// Errors: `QueueFull` far beyond its length; then an event goes to the async EVD of the IA.
 pub fn post<P: Provider>(evd: &Evd<P>, event: Event) -> Result<()> {
     let (notification, has_room) = evd.append(event);
     notification.deliver();

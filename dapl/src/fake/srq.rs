@@ -19,11 +19,11 @@ use crate::stats::watermark::LowWatermark;
 pub(crate) struct FakeSrq {
     sink: Weak<dyn SrqSink>,
     net: Arc<Net>,
-    inner: Mutex<Inner>,
+    inner: Mutex<FakeSrqState>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct FakeSrqState {
     most: u32,
     /// Cookies and lengths.
     recvs: VecDeque<(u64, u64)>,
@@ -34,7 +34,7 @@ struct Inner {
 
 impl FakeSrq {
     pub(super) fn new(spec: SrqSpec, net: &Arc<Net>, most: u32) -> Result<Self> {
-        let inner = Mutex::new(Inner { most: spec.max_recvs, ..Inner::default() });
+        let inner = Mutex::new(FakeSrqState { most: spec.max_recvs, ..FakeSrqState::default() });
         let made = FakeSrq { sink: spec.sink, net: net.clone(), inner };
         // Counted before it is checked; a drop takes it back.
         let before = net.srqs.fetch_add(1, Ordering::SeqCst);
@@ -62,7 +62,7 @@ impl FakeSrq {
     }
 
     /// The low watermark is looked at whenever fewer are left.
-    fn look(&self, inner: &mut Inner) {
+    fn look(&self, inner: &mut FakeSrqState) {
         if inner.low.look(inner.recvs.len() as u32) {
             let sink = self.sink.clone();
             self.net.report(move |_| sink.upgrade().into_iter().for_each(|sink| sink.low()));

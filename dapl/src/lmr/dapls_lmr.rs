@@ -51,7 +51,8 @@ pub fn create<P: Provider>(
 
 /// Some of it is this process's alone. Where there is no telling, nothing is refused.
 fn is_private(region: Region) -> bool {
-    mappings::look(region, mappings::Rights { shared: true, ..mappings::Rights::default() }) == mappings::Found::Lacking
+    mappings::look(region, mappings::Rights { shared: true, ..mappings::Rights::default() })
+        == mappings::MappingLookup::Lacking
 }
 
 /// Makes it live in its IA.

@@ -6,7 +6,7 @@ use dat_abi::*;
 
 use super::Rsp;
 use crate::ep::Ep;
-use crate::ep::state::Step;
+use crate::ep::state::EpStep;
 use crate::error::{Error, Handle};
 use crate::evd::{Evd, Stream};
 use crate::ffi;
@@ -30,7 +30,7 @@ pub unsafe extern "C" fn dapl_rsp_create<P: Provider>(
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
         let evd = from_handle::<Evd<P>>(evd_handle, Handle::EvdCr)?;
         ffi::require(rsp_handle, 5)?;
-        ep.state().after(Step::Reserve)?;
+        ep.state().after(EpStep::Reserve)?;
         if !evd.serves(Stream::Request) {
             return Err(Error::InvalidHandle(Handle::EvdCr));
         }

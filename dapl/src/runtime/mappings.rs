@@ -18,7 +18,7 @@ pub struct Rights {
 
 /// Result of a lookup.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Found {
+pub enum MappingLookup {
     /// All of it is mapped, with the rights.
     Whole,
     /// A part of it is not mapped.
@@ -30,12 +30,12 @@ pub enum Found {
 }
 
 /// Looks up all pages of a region.
-pub fn look(region: Region, rights: Rights) -> Found {
+pub fn look(region: Region, rights: Rights) -> MappingLookup {
     match std::fs::read_to_string("/proc/self/maps") {
         Ok(maps) => look_in(&maps, region, rights),
         Err(error) => {
             log::debug!("cannot tell how memory is mapped: /proc/self/maps: {error}");
-            Found::Unknown
+            MappingLookup::Unknown
         }
     }
 }
@@ -97,7 +97,7 @@ fn file(line: &str) -> Option<Behind> {
 }
 
 /// Lines are `begin-end rights offset device inode path`, in the order of addresses; rights are like `rw-s`.
-fn look_in(maps: &str, region: Region, rights: Rights) -> Found {
+fn look_in(maps: &str, region: Region, rights: Rights) -> MappingLookup {
     let end = region.address.saturating_add(region.length);
     let (mut at, mut lacks) = (region.address, false);
     for (from, to, has) in maps.lines().filter_map(mapping) {
@@ -111,9 +111,9 @@ fn look_in(maps: &str, region: Region, rights: Rights) -> Found {
         at = to;
     }
     match (at >= end, lacks) {
-        (false, _) => Found::Missing,
-        (true, true) => Found::Lacking,
-        (true, false) => Found::Whole,
+        (false, _) => MappingLookup::Missing,
+        (true, true) => MappingLookup::Lacking,
+        (true, false) => MappingLookup::Whole,
     }
 }
 
@@ -138,30 +138,36 @@ mod tests {
 7ffc0000-7ffe1000 rw-p 00000000 00:00 0 [stack]
 ";
 
-    fn at(address: u64, length: u64, rights: Rights) -> Found {
+    fn at(address: u64, length: u64, rights: Rights) -> MappingLookup {
         look_in(MAPS, Region { address, length }, rights)
     }
 
     #[test]
     fn every_mapping_of_a_region_counts() {
         let shared = Rights { shared: true, ..Rights::default() };
-        assert_eq!([at(0x2000, 0x3000, shared), at(0x2fff, 1, shared), at(0x4fff, 1, shared)], [Found::Whole; 3]);
+        assert_eq!(
+            [at(0x2000, 0x3000, shared), at(0x2fff, 1, shared), at(0x4fff, 1, shared)],
+            [MappingLookup::Whole; 3]
+        );
         assert_eq!(
             [at(0x1fff, 2, shared), at(0x1000, 0x4000, shared), at(0x7ffd_0000, 8, shared)],
-            [Found::Lacking; 3]
+            [MappingLookup::Lacking; 3]
         );
         let write = Rights { write: true, ..Rights::default() };
-        assert_eq!([at(0x1000, 1, write), at(0x1fff, 2, write), at(0x6000, 1, write)], [Found::Lacking; 3]);
-        assert_eq!([at(0x2000, 0x3000, write), at(0x7ffc_0000, 0x21000, write)], [Found::Whole; 2]);
+        assert_eq!([at(0x1000, 1, write), at(0x1fff, 2, write), at(0x6000, 1, write)], [MappingLookup::Lacking; 3]);
+        assert_eq!([at(0x2000, 0x3000, write), at(0x7ffc_0000, 0x21000, write)], [MappingLookup::Whole; 2]);
         let read = Rights { read: true, ..Rights::default() };
-        assert_eq!((at(0x1000, 0x4000, read), at(0x6000, 0x1000, read)), (Found::Whole, Found::Lacking));
+        assert_eq!(
+            (at(0x1000, 0x4000, read), at(0x6000, 0x1000, read)),
+            (MappingLookup::Whole, MappingLookup::Lacking)
+        );
     }
 
     #[test]
     fn holes_are_found() {
         let any = Rights::default();
-        assert_eq!([at(0x5000, 8, any), at(0x4fff, 2, any), at(0, 8, any)], [Found::Missing; 3]);
-        assert_eq!(look_in("nonsense\n\n", Region { address: 0, length: 1 }, any), Found::Missing);
+        assert_eq!([at(0x5000, 8, any), at(0x4fff, 2, any), at(0, 8, any)], [MappingLookup::Missing; 3]);
+        assert_eq!(look_in("nonsense\n\n", Region { address: 0, length: 1 }, any), MappingLookup::Missing);
     }
 
     #[test]
@@ -196,7 +202,7 @@ c000-d000 rw-s 00000000 00:00 0
     fn a_box_is_private_and_writable() {
         let private = Box::new([0u8; 64]);
         let region = Region { address: private.as_ptr() as u64, length: 64 };
-        assert_eq!(look(region, Rights { read: true, write: true, shared: false }), Found::Whole);
-        assert_eq!(look(region, Rights { shared: true, ..Rights::default() }), Found::Lacking);
+        assert_eq!(look(region, Rights { read: true, write: true, shared: false }), MappingLookup::Whole);
+        assert_eq!(look(region, Rights { shared: true, ..Rights::default() }), MappingLookup::Lacking);
     }
 }

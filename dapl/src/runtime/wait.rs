@@ -23,7 +23,7 @@ mod futex;
 mod futex;
 
 /// Decision of a step.
-pub enum Step {
+pub enum WaitStep {
     /// The wait is over.
     Done(DAT_RETURN),
     /// Sleep until the word differs from `expected`, or the deadline.
@@ -163,7 +163,7 @@ pub fn wake(id: ObjectId, count: i32) {
 /// # Safety
 /// `state` is what `step` wants, and stays valid during the call.
 #[inline(never)]
-pub unsafe fn run<S: Copy>(state: &mut S, step: unsafe fn(&mut S, Cause) -> Step) -> DAT_RETURN {
+pub unsafe fn run<S: Copy>(state: &mut S, step: unsafe fn(&mut S, Cause) -> WaitStep) -> DAT_RETURN {
     let mut caller_state = 0;
     let mut caller_type = 0;
     // Both, and the type first: a cancellation that arrives as a signal may check the type alone.
@@ -177,8 +177,8 @@ pub unsafe fn run<S: Copy>(state: &mut S, step: unsafe fn(&mut S, Cause) -> Step
     let code = loop {
         // SAFETY: this function's own contract. A step never unwinds: its entry guards it.
         match unsafe { step(state, cause) } {
-            Step::Done(code) => break code,
-            Step::Sleep { word, expected, deadline } => {
+            WaitStep::Done(code) => break code,
+            WaitStep::Sleep { word, expected, deadline } => {
                 // From here to the second pair this thread may be cancelled at any instruction: no frame from here to
                 // the consumer's owns anything. A request that came meanwhile is only noted, hence the test.
                 // SAFETY: as above.

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_text_is_read_back() {
         let read = read(sample().as_bytes()).unwrap();
         assert_eq!((read.pid, read.program.as_str(), read.adapters.len()), (4711, "a?b?c", 2));
         let first = &read.adapters[0];
@@ -229,13 +229,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_anywhere_is_none() {
+    fn truncated_text_is_refused_at_any_length() {
         let text = sample();
         (0..text.len()).for_each(|end| assert_eq!(read(&text.as_bytes()[..end]), Err(Fault::Cut), "{end}"));
     }
 
     #[test]
-    fn what_makes_no_sense_is_none_and_what_is_unknown_does_no_harm() {
+    fn malformed_lines_are_refused_and_unknown_ones_ignored() {
         let with = |line: &str| read(format!("{FORM}1\n{line}\nend\n").as_bytes());
         for line in [
             "count\ta\t\t1",

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_libdat_says_is_handed_on() {
+    fn messages_of_libdat_are_passed_on() {
         let answer = json!({"opened": false, "code": "0x800a0000", "type": "T", "subtype": "S", "kind": "library",
                             "cause": "it is not there", "remedy": "bring it"});
         let text = reason(outcome(&[answer], End::Well));

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_commands_no_terminal() {
+    fn printed_text_has_no_control_characters() {
         assert_eq!(readable(r#"a \"b\" \x1b[2J \xc3\xa9 \xff"#), "a \"b\" ?[2J \u{e9} \u{fffd}");
     }
 }

@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use dat_settings::{ALL, DAPL, Known, SM, Setting, Table, USNIC, VERBS, look_up, nearest};
+use dat_settings::{ALL, DAPL, Known, SM, Setting, SettingsTable, USNIC, VERBS, look_up, nearest};
 use serde_json::{Value, json};
 
 use crate::options::Options;
@@ -14,7 +14,7 @@ use crate::{say, say_json};
 
 /// A setting with its value in effect and where that comes from.
 struct SettingReport {
-    table: &'static Table,
+    table: &'static SettingsTable,
     setting: &'static Setting,
     value: String,
     /// `default`, `environment`, `ia_params`, `library`.
@@ -25,7 +25,7 @@ struct SettingReport {
 
 impl SettingReport {
     /// By the words of `ia_params`, if there are any, then by the environment.
-    fn of(table: &'static Table, setting: &'static Setting, words: &[(&'static str, String)]) -> Self {
+    fn of(table: &'static SettingsTable, setting: &'static Setting, words: &[(&'static str, String)]) -> Self {
         let word =
             words.iter().rfind(|(name, _)| !name.is_empty() && *name == setting.name).map(|(_, text)| text.clone());
         let variable = || std::env::var_os(setting.variable).map(|text| text.to_string_lossy().into_owned());
@@ -141,7 +141,7 @@ pub(crate) fn environment(options: &Options) -> crate::Result {
 }
 
 /// The settings table for a library's name, if it is one of this project's providers.
-fn table_of(library: &str) -> Option<&'static Table> {
+fn table_of(library: &str) -> Option<&'static SettingsTable> {
     let begins = |start| is_library(library, start);
     match () {
         () if begins("libdaplsm") => Some(&SM),
@@ -174,7 +174,7 @@ fn settings_of(entry: &Entry) -> (Vec<SettingReport>, Vec<String>) {
         // Its plain words name the adapter.
         odd.retain(|word| word.contains('='));
     }
-    let settings = |table: &'static Table, words: &[(&'static str, String)]| -> Vec<SettingReport> {
+    let settings = |table: &'static SettingsTable, words: &[(&'static str, String)]| -> Vec<SettingReport> {
         table.settings.iter().map(|setting| SettingReport::of(table, setting, words)).collect()
     };
     let mut all = settings(table, &own);

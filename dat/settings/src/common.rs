@@ -1,12 +1,12 @@
 //! Settings of libdat, and those of all providers.
 #![forbid(unsafe_code)]
 
-use crate::{Notation, Setting, Table, Values, number};
+use crate::{Notation, Setting, SettingsTable, Values, number};
 
 const MASK: u64 = u32::MAX as u64;
 
 /// The settings of `libdat.so.1`.
-pub static LIBDAT: Table = Table {
+pub static LIBDAT: SettingsTable = SettingsTable {
     provider: "libdat",
     prefix: "DAT",
     plain: &[],
@@ -41,7 +41,7 @@ pub static LIBDAT: Table = Table {
 };
 
 /// The settings of the object layer, in every provider.
-pub static DAPL: Table = Table {
+pub static DAPL: SettingsTable = SettingsTable {
     provider: "dapl",
     prefix: "DAPL",
     plain: &[],

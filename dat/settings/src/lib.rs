@@ -18,7 +18,7 @@ pub use usnic::USNIC;
 pub use verbs::VERBS;
 
 /// All tables: libdat, the object layer, each provider.
-pub const ALL: [&Table; 5] = [&LIBDAT, &DAPL, &SM, &USNIC, &VERBS];
+pub const ALL: [&SettingsTable; 5] = [&LIBDAT, &DAPL, &SM, &USNIC, &VERBS];
 
 /// Read when libraries are built, so it is no misspelling and has no effect on a program.
 pub const BUILD_TIME: &str = "DAPL_SYSCONFDIR";
@@ -90,7 +90,7 @@ pub enum Notation {
 
 /// The settings of one library.
 #[derive(Debug)]
-pub struct Table {
+pub struct SettingsTable {
     /// Name of the library, such as `sm`.
     pub provider: &'static str,
     /// Prefix of its variables, such as `DAPL_SM`.
@@ -107,13 +107,13 @@ pub struct Table {
 #[derive(Clone, Copy, Debug)]
 pub enum Known {
     /// A library reads it.
-    Read(&'static Table, &'static Setting),
+    Read(&'static SettingsTable, &'static Setting),
     /// Others read it, or a build does; here it changes nothing.
     Idle,
     /// It has no effect here; the text says what to use instead.
     NoEffect(&'static str),
     /// It begins like a provider's variable; the provider itself reports unknown names.
-    Providers(&'static Table),
+    Providers(&'static SettingsTable),
     /// No library reads it.
     Unknown,
 }
@@ -139,7 +139,7 @@ pub fn look_up(name: &str) -> Known {
     }
 }
 
-impl Table {
+impl SettingsTable {
     /// Variables with this table's prefix that are not in the table.
     pub fn unknown(&self, names: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
         let is_unread = |name: &str| !matches!(look_up(name), Known::NoEffect(_));
@@ -302,7 +302,7 @@ mod tests {
 
     use super::*;
 
-    static TABLE: Table = Table {
+    static TABLE: SettingsTable = SettingsTable {
         provider: "x",
         prefix: "DAPL_X",
         plain: &[],

@@ -1,7 +1,7 @@
 //! The table of `docs/settings.md`: a row per variable, from the tables of settings.
 #![forbid(unsafe_code)]
 
-use crate::{ALL, BUILD_TIME, Setting, Table, Values};
+use crate::{ALL, BUILD_TIME, Setting, SettingsTable, Values};
 
 /// Additional sentences for a variable's row.
 const NOTES: [(&str, &str); 12] = [
@@ -45,7 +45,7 @@ pub fn rows() -> String {
 }
 
 fn row(variable: &str) -> String {
-    let read: Vec<(&Table, &Setting)> = ALL
+    let read: Vec<(&SettingsTable, &Setting)> = ALL
         .iter()
         .flat_map(|table| table.settings.iter().map(move |setting| (*table, setting)))
         .filter(|(_, setting)| setting.variable == variable)

@@ -4,11 +4,16 @@
 #![forbid(unsafe_code)]
 
 use crate::common::{dir, give_up, keepalive, listener_wait, spin};
-use crate::{Notation, Setting, Table, Values};
+use crate::{Notation, Setting, SettingsTable, Values};
 
 /// The settings of `libdaplsm.so.1`.
-pub static SM: Table =
-    Table { provider: "sm", prefix: "DAPL_SM", plain: &["dir"], notation: Notation::Decimal, settings: SETTINGS };
+pub static SM: SettingsTable = SettingsTable {
+    provider: "sm",
+    prefix: "DAPL_SM",
+    plain: &["dir"],
+    notation: Notation::Decimal,
+    settings: SETTINGS,
+};
 
 const SETTINGS: &[Setting] = &[
     dir("base directory in which processes find each other"),

@@ -5,10 +5,10 @@
 #![forbid(unsafe_code)]
 
 use crate::common::{dir, give_up, keepalive, listener_wait, rnr_retry, spin};
-use crate::{Notation, Setting, Table, Values, number};
+use crate::{Notation, Setting, SettingsTable, Values, number};
 
 /// The settings of `libdaplusnic.so.1`.
-pub static USNIC: Table = Table {
+pub static USNIC: SettingsTable = SettingsTable {
     provider: "usnic",
     prefix: "DAPL_USNIC",
     plain: &["address"],

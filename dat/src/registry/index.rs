@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use dat_abi::*;
 
 use super::{Registry, error};
-use crate::conf::{Conf, Key, Place};
+use crate::conf::{Conf, Key, LineNumber};
 use crate::loader::found;
 use crate::matching::{self, Refusal};
 use crate::refused::{Cause, Kind, Refused};
@@ -23,7 +23,7 @@ pub(super) struct Index {
     records: BTreeMap<Vec<u8>, Vec<usize>>,
     absent: BTreeMap<Vec<u8>, usize>,
     /// Names in files that were not read; gathered when a name is missing.
-    elsewhere: Option<BTreeMap<Vec<u8>, Place>>,
+    elsewhere: Option<BTreeMap<Vec<u8>, LineNumber>>,
     /// Names that can be opened as the last refused open asked: version, thread safety, names.
     proposals: Option<((u32, u32, bool), Vec<String>)>,
 }

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_to_c_comes_back() {
+    fn addresses_survive_conversion_to_c_and_back() {
         let scoped = SocketAddrV6::new("fe80::1".parse().unwrap(), 7, 9, 3);
         for address in [Address::from(Ipv4Addr::new(127, 0, 1, 1)), Ipv6Addr::LOCALHOST.into(), scoped.into()] {
             // SAFETY: made just here.

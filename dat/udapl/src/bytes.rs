@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_the_ends_bytes_arrive_where_they_belong() {
+    fn bytes_arrive_in_place_at_any_offset_and_length() {
         let bytes: Vec<u8> = (1..=40).collect();
         for offset in 0..17 {
             for length in 0..24 {
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "8 bytes at 60 are not inside 64 bytes")]
-    fn what_is_not_inside_is_not_read() {
+    fn read_outside_the_block_is_refused() {
         Block::new(64).unwrap().read(60, &mut [0; 8]);
     }
 

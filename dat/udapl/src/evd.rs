@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_empty() {
+    fn null_and_zero_length_are_empty() {
         let mut byte = 7_u8;
         // SAFETY: null, or one byte.
         unsafe {

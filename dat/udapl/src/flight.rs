@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_left_is_not_found_again_though_its_place_is() {
+    fn removed_operation_is_not_found_in_its_reused_slot() {
         let mut flight = Flight::new();
         let first = flight.enter(Op::Send, 'a');
         let second = flight.enter(Op::Recv, 'b');

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dat_settings::nearest;
-pub use dat_settings::{SM, Setting, Table, USNIC, VERBS, Values};
+pub use dat_settings::{SM, Setting, SettingsTable, USNIC, VERBS, Values};
 
 use dapl::runtime::logger::secure_variable;
 
@@ -16,7 +16,7 @@ use dapl::runtime::logger::secure_variable;
 static UNKNOWN_REPORTED: AtomicBool = AtomicBool::new(false);
 
 /// Reads `ia_params` and the environment.
-pub fn read(table: &'static Table, params: &str) -> SettingValues<'static> {
+pub fn read(table: &'static SettingsTable, params: &str) -> SettingValues<'static> {
     if !UNKNOWN_REPORTED.swap(true, Ordering::Relaxed) {
         let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
         // A set-uid program cannot read these variables, so their names are not checked either.
@@ -33,7 +33,7 @@ pub fn read(table: &'static Table, params: &str) -> SettingValues<'static> {
 
 /// Reads `params`, and variables by `variable`.
 pub fn parse<'a>(
-    table: &'static Table,
+    table: &'static SettingsTable,
     params: &str,
     variable: &'a dyn Fn(&str) -> Option<String>,
 ) -> SettingValues<'a> {
@@ -50,13 +50,13 @@ pub fn parse<'a>(
     SettingValues { table, words, variable }
 }
 
-fn list(table: &Table, name: impl Fn(&Setting) -> &str) -> String {
+fn list(table: &SettingsTable, name: impl Fn(&Setting) -> &str) -> String {
     table.settings.iter().map(name).filter(|name| !name.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
 /// Values that were given in `ia_params` and in the environment.
 pub struct SettingValues<'a> {
-    table: &'static Table,
+    table: &'static SettingsTable,
     words: Vec<(&'static str, String)>,
     variable: &'a dyn Fn(&str) -> Option<String>,
 }
@@ -127,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    static TABLE: Table = Table {
+    static TABLE: SettingsTable = SettingsTable {
         provider: "x",
         prefix: "DAPL_X",
         plain: &["dir", "count"],

@@ -46,7 +46,7 @@ use dapl::provider::{
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
-pub use cm::request::Request;
+pub use cm::request::ConnectionRequest;
 pub use cq::Cq;
 pub use dapl_software::shared_names::Membership;
 pub use qp::Qp;
@@ -150,7 +150,7 @@ impl Sm {
 
 impl Provider for Sm {
     type Listener = Listener;
-    type Request = Request;
+    type Request = ConnectionRequest;
 
     const NAME: &'static str = "sm";
 

@@ -17,10 +17,10 @@ use dapl_software::shared_names::SharedNames;
 use parking_lot::Mutex;
 
 use crate::Verbs;
-use crate::cm::request::Request;
+use crate::cm::request::ConnectionRequest;
 use crate::cm::{self, Manager, Refusal, Waiting};
 use crate::engine::{Interest, Reactor, Source, Watch};
-use crate::find::Found;
+use crate::find::OpenedDevice;
 use crate::ibv::{AsyncEvent, Channel, Context, Gid, PortEvent, QpEvent, SrqEvent};
 use crate::memory::keys::Keys;
 use crate::settings::Settings;
@@ -73,7 +73,7 @@ impl Device {
     /// Opens what `spec` names. Errors are logged where they are found.
     pub(crate) fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Verbs>>) -> Result<Arc<Self>> {
         let settings = Settings::read(spec.params, spec.library);
-        let Found { context, port, address, gid, is_ethernet } = find::open(spec.name, &settings)?;
+        let OpenedDevice { context, port, address, gid, is_ethernet } = find::open(spec.name, &settings)?;
         let failed = |what: &str, error: io::Error| {
             log::error!("{}: {what}: {error}", spec.name);
             Error::Exhausted(Resource::Device)
@@ -169,7 +169,7 @@ impl Device {
 
     /// A request for a listener. Engine only.
     pub(crate) fn arrived(self: &Arc<Self>, listener: ObjectId, waiting: Box<dyn Waiting>, info: RequestInfo) {
-        let request = Request { device: self.clone(), waiting, info: info.clone() };
+        let request = ConnectionRequest { device: self.clone(), waiting, info: info.clone() };
         if let Err(request) = self.sink.request(listener, request, info) {
             request.waiting.refuse(Refusal::NoListener);
         }

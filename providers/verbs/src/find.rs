@@ -19,7 +19,7 @@ use crate::refusal::{self, Cause};
 use crate::settings::{ManagerKind, Settings};
 
 /// The opened device with its port and address.
-pub(crate) struct Found {
+pub(crate) struct OpenedDevice {
     pub(crate) context: Arc<Context>,
     pub(crate) port: u8,
     /// The IA's address, if its port has one.
@@ -31,7 +31,7 @@ pub(crate) struct Found {
 }
 
 /// Opens the device that an IA of this name is. Errors are logged, with their remedy.
-pub(crate) fn open(name: &str, settings: &Settings) -> Result<Found> {
+pub(crate) fn open(name: &str, settings: &Settings) -> Result<OpenedDevice> {
     let host = Host::this();
     let opened =
         load(settings).and_then(|()| find(&host, settings)).and_then(|place| open_place(&host, &place, settings));
@@ -155,7 +155,7 @@ fn diagnose(host: &Host, device: &str, is_listed: bool, error: &io::Error) -> Ca
     node_trouble(&node, error).unwrap_or_else(failed)
 }
 
-fn open_place(host: &Host, place: &SocketContext, settings: &Settings) -> Finding<Found> {
+fn open_place(host: &Host, place: &SocketContext, settings: &Settings) -> Finding<OpenedDevice> {
     let SocketContext { device, port, netdev, address } = place;
     let context = Context::open(device).map_err(|error| {
         let is_listed = Context::devices().is_ok_and(|devices| devices.contains(device));
@@ -179,7 +179,7 @@ fn open_place(host: &Host, place: &SocketContext, settings: &Settings) -> Findin
         address.map_or("no address".to_string(), |address| address.to_string()),
         gid::shown(&gid)
     );
-    Ok(Found { context, port: *port, address: *address, gid, is_ethernet })
+    Ok(OpenedDevice { context, port: *port, address: *address, gid, is_ethernet })
 }
 
 #[cfg(test)]

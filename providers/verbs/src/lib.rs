@@ -37,7 +37,7 @@ use dapl::provider::{
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
-pub use cm::request::Request;
+pub use cm::request::ConnectionRequest;
 pub use cq::Cq;
 pub use dapl_software::shared_names::Membership;
 pub use memory::{Mr, Mw, Pd};
@@ -72,7 +72,7 @@ impl Drop for Listener {
 
 impl Provider for Verbs {
     type Listener = Listener;
-    type Request = Request;
+    type Request = ConnectionRequest;
 
     const NAME: &'static str = "verbs";
 

@@ -144,7 +144,7 @@ impl Settings {
     }
 
     fn from(params: &str, library: &str, variable: &dyn Fn(&str) -> Option<String>) -> Self {
-        let line = Line::parse(params);
+        let line = IaParams::parse(params);
         let env = Environment(variable);
         let default = ManagerKind::of_library(library);
         let allowed = "\"rdma\", \"socket\" or \"none\"";
@@ -223,7 +223,7 @@ impl PeerNumber {
 }
 
 /// `ia_params` in words.
-struct Line {
+struct IaParams {
     object: String,
     port: Option<u8>,
     manager: Option<ManagerKind>,
@@ -231,11 +231,11 @@ struct Line {
     listener_wait: Option<u32>,
 }
 
-impl Line {
+impl IaParams {
     fn parse(params: &str) -> Self {
         let mut words = params.split_ascii_whitespace();
         let object = words.next().unwrap_or_default().to_string();
-        let mut line = Line { object, port: None, manager: None, listener_wait: None };
+        let mut line = IaParams { object, port: None, manager: None, listener_wait: None };
         for (place, word) in words.enumerate() {
             if let Some(text) = word.strip_prefix("cm=") {
                 line.manager = ManagerKind::parse(text);

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::cq::CqCore;
 use crate::ibv::Context;
-use crate::qp::Core;
+use crate::qp::QpCore;
 use crate::srq::SrqCore;
 
 /// The devices that are open, by the process that opened them.
@@ -22,7 +22,7 @@ pub(crate) struct Opened {
     ids: AtomicUsize,
     cqs: Mutex<HashMap<usize, Weak<CqCore>>>,
     srqs: Mutex<HashMap<usize, Weak<SrqCore>>>,
-    qps: Mutex<HashMap<u32, Weak<Core>>>,
+    qps: Mutex<HashMap<u32, Weak<QpCore>>>,
 }
 
 impl Opened {
@@ -63,12 +63,12 @@ impl Opened {
         srqs.insert(id, srq);
     }
 
-    pub(crate) fn adopt_qp(&self, number: u32, qp: Weak<Core>) {
+    pub(crate) fn adopt_qp(&self, number: u32, qp: Weak<QpCore>) {
         self.qps.lock().insert(number, qp);
     }
 
     /// Its number may have been reused already.
-    pub(crate) fn forget_qp(&self, number: u32, qp: &Weak<Core>) {
+    pub(crate) fn forget_qp(&self, number: u32, qp: &Weak<QpCore>) {
         let mut qps = self.qps.lock();
         if qps.get(&number).is_some_and(|known| known.ptr_eq(qp)) {
             qps.remove(&number);
@@ -83,11 +83,11 @@ impl Opened {
         self.srqs.lock().get(&id).and_then(Weak::upgrade)
     }
 
-    pub(crate) fn qp(&self, number: u32) -> Option<Arc<Core>> {
+    pub(crate) fn qp(&self, number: u32) -> Option<Arc<QpCore>> {
         self.qps.lock().get(&number).and_then(Weak::upgrade)
     }
 
-    pub(crate) fn qps(&self) -> Vec<Arc<Core>> {
+    pub(crate) fn qps(&self) -> Vec<Arc<QpCore>> {
         self.qps.lock().values().filter_map(Weak::upgrade).collect()
     }
 }

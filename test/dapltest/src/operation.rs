@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_four_kibibytes_in_one() {
+    fn default_operation_is_4_kib_in_one_segment() {
         let operations = parse(&words("Client sr server RR 8 client RW 9 2 -p")).unwrap();
         assert_eq!((operations[0].size, operations[0].segments), (4096, 1));
         assert_eq!((operations[1].size, operations[1].segments), (8, 1));

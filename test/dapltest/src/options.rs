@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_in_words() {
+    fn senseless_options_are_refused_with_a_reason() {
         for (line, reason) in [
             ("-T X", "X"),
             ("-T T client SR server SR", "-s SERVER is needed"),

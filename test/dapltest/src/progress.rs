@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_silent_counts_all_the_same() {
+    fn silent_progress_counts() {
         let progress = Progress::silent();
         progress.step();
         assert_eq!(progress.shared.done.load(Ordering::Relaxed), 1);

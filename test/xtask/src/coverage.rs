@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_for_tests_does_not_count() {
+    fn lines_of_tests_do_not_count() {
         let text = "fn a() {}\n#[cfg(test)]\nmod b;\nimpl C {\n    #[cfg(test)]\n    fn d() {\n        e();\n    }\n\n    fn f() {}\n}\n#[cfg(test)]\nmod tests {\n    fn g() {}\n}\n";
         let marked: Vec<usize> =
             lines_of_tests(text).into_iter().enumerate().filter(|(_, mark)| *mark).map(|(at, _)| at + 1).collect();

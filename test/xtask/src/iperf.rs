@@ -84,7 +84,7 @@ mod tests {
         \"cpu_utilization_percent\":\t{\n\"host_total\":\t97.5,\n\"remote_total\":\t40.5,\n\"remote_user\":\t1\n}}}";
 
     #[test]
-    fn what_came_counts() {
+    fn received_bytes_count() {
         let said = parse(SAID).unwrap();
         assert!((said.megabytes - 1.0).abs() < 1e-6 && said.processor == 138.0, "{said:?}");
         assert!(parse("{\"error\":\t\"unable to connect\"}").is_err());

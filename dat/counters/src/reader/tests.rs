@@ -112,7 +112,7 @@ fn process_that_does_not_answer_delays_no_other() {
 }
 
 #[test]
-fn who_dies_with_our_question_in_its_queue_has_hung_up() {
+fn process_that_dies_with_a_queued_question_has_hung_up() {
     let FakeProcess { name, listener } = FakeProcess::new(3);
     let socket = connect(name).unwrap();
     drop(listener);
@@ -123,7 +123,7 @@ fn who_dies_with_our_question_in_its_queue_has_hung_up() {
 }
 
 #[test]
-fn who_is_gone_is_none_and_for_who_is_late_there_is_no_time() {
+fn process_that_is_gone_is_none_and_a_late_one_times_out() {
     let fake = FakeProcess::new(4);
     let late = ask(&[fake.name], Instant::now(), &mut CAPACITY.clone());
     assert!(matches!(late[0].result, Err(ReadError::Skipped)));
@@ -133,7 +133,7 @@ fn who_is_gone_is_none_and_for_who_is_late_there_is_no_time() {
 }
 
 #[test]
-fn who_bears_the_name_of_another_user_is_not_believed() {
+fn socket_of_another_user_is_refused() {
     let uid = rustix::process::geteuid().as_raw() + 1;
     let name = Name { uid, pid: unused_pid(5), number: 0 };
     let listener = socket::listen(name).unwrap();

@@ -12,7 +12,7 @@ mod wire;
 
 use std::fmt::Write;
 
-use dat_settings::{Table, USNIC};
+use dat_settings::{SettingsTable, USNIC};
 use serde_json::{Value, json};
 
 use crate::options::{self, Options};
@@ -109,7 +109,7 @@ fn lines(findings: &[Finding]) -> String {
 }
 
 /// Value of a numeric setting for adapters whose line does not set it.
-fn in_effect(table: &'static Table, name: &str) -> u64 {
+fn in_effect(table: &'static SettingsTable, name: &str) -> u64 {
     let Some(setting) = table.named(name) else { return 0 };
     let given = std::env::var(setting.variable).ok().and_then(|text| table.value(setting, &text).ok());
     given.unwrap_or_else(|| setting.values.default()).parse().unwrap_or(0)

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_is_not_awaited_for_ever() {
+    fn wait_for_a_silent_peer_ends() {
         let findings = against(|_| Vec::new());
         assert!(findings.len() == 1 && findings[0].grade == Grade::Bad, "{findings:?}");
         assert!(findings[0].remedy.contains("run datinfo doctor --serve"), "{findings:?}");

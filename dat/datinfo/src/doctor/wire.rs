@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_question_gets_nothing() {
+    fn malformed_questions_are_not_answered() {
         let good = question(1);
         for length in 0..LEAST {
             assert_eq!(answer(&good[..length], "f"), None, "{length} bytes");

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_process_tells_the_text_is_valid() {
+    fn openmetrics_text_is_valid_for_any_report() {
         let mut look = look(0, 7, &[count("a b", 1), count("a.b", 2), count("endpoints left out", 3), count("x", 4)]);
         let mut other =
             super::super::table::tests::look(0, 8, &[Count { is_level: true, ..count("x", 5) }, count("\"\n}", 1)]);

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shrinks_or_was_not_there_has_no_rate() {
+    fn shrunken_and_new_counters_have_no_rate() {
         let mut rates = Rates::default();
         rates.next(&look(0, 7, &[count("sent", 100)]));
         let smaller = look(1, 7, &[count("sent", 99), count("lost", 3)]);

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use dapl::provider::Region;
-use dapl::runtime::mappings::{self, Found, Rights};
+use dapl::runtime::mappings::{self, MappingLookup, Rights};
 
 /// Up to this size memory is populated when it is registered, which also checks its rights. For more the list of mappings is
 /// read: this takes long, but not longer than the use of so much memory.
@@ -22,9 +22,9 @@ pub fn is_usable(region: Region, write: bool) -> bool {
     }
     let found = |shared| mappings::look(region, Rights { read: true, write, shared });
     match found(false) {
-        Found::Whole => found(true) != Found::Whole || is_accessible(region, write),
-        Found::Missing | Found::Lacking => false,
-        Found::Unknown => is_mapped(region),
+        MappingLookup::Whole => found(true) != MappingLookup::Whole || is_accessible(region, write),
+        MappingLookup::Missing | MappingLookup::Lacking => false,
+        MappingLookup::Unknown => is_mapped(region),
     }
 }
 
@@ -87,9 +87,9 @@ pub fn is_accessible(region: Region, write: bool) -> bool {
         // Access would raise a signal: not mapped, beyond the end of the file, no space for it, or broken memory.
         libc::ENOMEM | libc::EFAULT | libc::EHWPOISON => false,
         libc::EINVAL if can_populate() => match mappings::look(region, Rights { read: true, write, shared: false }) {
-            Found::Whole => true, // device memory, which cannot be populated
-            Found::Missing | Found::Lacking => false,
-            Found::Unknown => is_mapped(region),
+            MappingLookup::Whole => true, // device memory, which cannot be populated
+            MappingLookup::Missing | MappingLookup::Lacking => false,
+            MappingLookup::Unknown => is_mapped(region),
         },
         libc::EINVAL => is_mapped(region),
         _ => true, // a temporary error of the kernel

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 use crate::memory::mapping_check::{self, is_accessible};
 use crate::memory::vma_query::Maps;
 use dapl::provider::Region;
-use dapl::runtime::mappings::{Found, Rights};
+use dapl::runtime::mappings::{MappingLookup, Rights};
 
 /// Length of a slot: 2 to the power of this ticks. Memory in continuous use is checked once per slot, which takes 1 us:
 /// half a percent.
@@ -89,9 +89,9 @@ impl Checker {
             true
         });
         match found {
-            Found::Missing | Found::Lacking => false,
-            Found::Whole if !has_file.get() => true,
-            Found::Whole | Found::Unknown => mapping_check::is_usable(region, write),
+            MappingLookup::Missing | MappingLookup::Lacking => false,
+            MappingLookup::Whole if !has_file.get() => true,
+            MappingLookup::Whole | MappingLookup::Unknown => mapping_check::is_usable(region, write),
         }
     }
 }
@@ -165,10 +165,10 @@ pub unsafe fn write<'a>(
     unsafe { copy_checked(Direction::Write, address, from.cast_mut(), length, &registration()) }
 }
 
-/// As [`write`], if the bytes are in one page that was used recently. Returns false otherwise, having done nothing.
+/// As [`write()`], if the bytes are in one page that was used recently. Returns false otherwise, having done nothing.
 ///
 /// # Safety
-/// As [`write`].
+/// As [`write()`].
 #[inline(always)]
 pub unsafe fn write_recent(from: *const u8, address: u64, length: usize) -> bool {
     let is_recent = is_recent(address, length, Direction::Write);
@@ -325,9 +325,9 @@ fn is_usable(region: Region, direction: Direction, maps: &Maps) -> bool {
         return is_accessible(region, write);
     }
     match maps.look(region, Rights { read: true, write, shared: false }, |last| is_accessible(last, write)) {
-        Found::Whole => true,
-        Found::Missing | Found::Lacking => false,
-        Found::Unknown => is_accessible(region, write),
+        MappingLookup::Whole => true,
+        MappingLookup::Missing | MappingLookup::Lacking => false,
+        MappingLookup::Unknown => is_accessible(region, write),
     }
 }
 

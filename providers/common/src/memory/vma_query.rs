@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dapl::provider::Region;
-use dapl::runtime::mappings::{Found, Rights};
+use dapl::runtime::mappings::{MappingLookup, Rights};
 
 /// Maximum number of mappings in a query. A range with more of them is checked page by page.
 const MAX_MAPPINGS: usize = 16;
@@ -49,29 +49,29 @@ pub struct Maps {
 impl Maps {
     /// Whether a whole region is mapped with these rights (`shared` is ignored). For each part with a file behind it
     /// `last_page` is called with a byte of its last page: a truncated file lacks its last pages.
-    pub fn look(&self, region: Region, rights: Rights, last_page: impl Fn(Region) -> bool) -> Found {
+    pub fn look(&self, region: Region, rights: Rights, last_page: impl Fn(Region) -> bool) -> MappingLookup {
         let end = region.address.saturating_add(region.length);
         let mut at = region.address;
         for _ in 0..MAX_MAPPINGS {
             let query = match self.query(at) {
                 Ok(Some(query)) => query,
-                Ok(None) => return Found::Missing,
-                Err(()) => return Found::Unknown,
+                Ok(None) => return MappingLookup::Missing,
+                Err(()) => return MappingLookup::Unknown,
             };
             let lacks = |wanted, flag| wanted && query.vma_flags & flag == 0;
             if lacks(rights.read, READABLE) || lacks(rights.write, WRITABLE) {
-                return Found::Lacking;
+                return MappingLookup::Lacking;
             }
             let until = query.vma_end.min(end);
             if query.inode != 0 && !last_page(Region { address: until - 1, length: 1 }) {
-                return Found::Missing;
+                return MappingLookup::Missing;
             }
             at = until;
             if at >= end {
-                return Found::Whole;
+                return MappingLookup::Whole;
             }
         }
-        Found::Unknown
+        MappingLookup::Unknown
     }
 
     /// The mapping at an address. Errors: the kernel does not support the query.
@@ -123,23 +123,26 @@ mod tests {
                 true
             })
         };
-        if look(0, 8, true) == Found::Unknown {
+        if look(0, 8, true) == MappingLookup::Unknown {
             return eprintln!("skipped: this kernel has no PROCMAP_QUERY");
         }
-        assert_eq!(look(0, 8, true), Found::Whole);
+        assert_eq!(look(0, 8, true), MappingLookup::Whole);
         // SAFETY: pages of the test's own, which no other code accesses.
         unsafe {
             assert_eq!(libc::mprotect((at as usize + 2 * PAGE) as *mut _, PAGE, libc::PROT_READ), 0);
             assert_eq!(libc::mprotect((at as usize + 3 * PAGE) as *mut _, PAGE, libc::PROT_NONE), 0);
             assert_eq!(libc::munmap((at as usize + 6 * PAGE) as *mut _, PAGE), 0);
         }
-        assert_eq!([look(0, 3, false), look(0, 2, true), look(4, 2, true)], [Found::Whole; 3]);
-        assert_eq!([look(0, 3, true), look(0, 4, false), look(3, 1, false)], [Found::Lacking; 3]);
-        assert_eq!([look(4, 3, false), look(6, 1, true), look(6, 2, true)], [Found::Missing; 3]);
+        assert_eq!([look(0, 3, false), look(0, 2, true), look(4, 2, true)], [MappingLookup::Whole; 3]);
+        assert_eq!([look(0, 3, true), look(0, 4, false), look(3, 1, false)], [MappingLookup::Lacking; 3]);
+        assert_eq!([look(4, 3, false), look(6, 1, true), look(6, 2, true)], [MappingLookup::Missing; 3]);
         assert_eq!(files.get(), 0, "anonymous memory has no file");
         let shared = Region { address: map(2, true), length: PAGE as u64 + 1 };
         let read = Rights { read: true, ..Rights::default() };
-        assert_eq!(maps.look(shared, read, |last| last.address != shared.address + PAGE as u64), Found::Missing);
-        assert_eq!(maps.look(shared, read, |_| true), Found::Whole);
+        assert_eq!(
+            maps.look(shared, read, |last| last.address != shared.address + PAGE as u64),
+            MappingLookup::Missing
+        );
+        assert_eq!(maps.look(shared, read, |_| true), MappingLookup::Whole);
     }
 }

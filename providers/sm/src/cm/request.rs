@@ -13,15 +13,15 @@ use crate::proto::handshake::Answer;
 use crate::qp::Qp;
 
 /// A connection request, as dapl holds it.
-pub struct Request {
+pub struct ConnectionRequest {
     device: Arc<Device>,
     id: u32,
     answered: AtomicBool,
 }
 
-impl Request {
+impl ConnectionRequest {
     pub(crate) fn new(device: Arc<Device>, id: u32) -> Self {
-        Request { device, id, answered: AtomicBool::new(false) }
+        ConnectionRequest { device, id, answered: AtomicBool::new(false) }
     }
 
     /// Rejects the request. Returns false if it was answered already.
@@ -34,13 +34,13 @@ impl Request {
     }
 }
 
-impl Drop for Request {
+impl Drop for ConnectionRequest {
     fn drop(&mut self) {
         self.refuse(Answer::Rejected);
     }
 }
 
-impl ConnRequest for Request {
+impl ConnRequest for ConnectionRequest {
     type Qp = Qp;
 
     fn accept(self, qp: &Self::Qp, private_data: &[u8], conn: ConnId) -> Result<()> {

@@ -66,7 +66,7 @@ fn resolve(device: &Device, address: &PeerAddress, qual: u64) -> Result<Option<P
 
 /// Actions to be done after a step, without the lock.
 #[derive(Default)]
-pub(crate) struct Step {
+pub(crate) struct SetupActions {
     pub(crate) actions: Vec<Action>,
     pub(crate) conn: Option<Arc<dyn Conn>>,
     pub(crate) link: Option<Arc<ConnectionMemory>>,
@@ -76,12 +76,12 @@ pub(crate) struct Step {
 }
 
 /// Feeds the machine of an attempt and sends what it says. Lookups, maps and reports are left to the caller.
-pub(crate) fn step(device: &Device, id: u32, input: Input) -> Step {
+pub(crate) fn step(device: &Device, id: u32, input: Input) -> SetupActions {
     step_locked(device, device.book.lock(), id, input)
 }
 
-fn step_locked(device: &Device, mut book: MutexGuard<'_, Attempts>, id: u32, input: Input) -> Step {
-    let mut step = Step::default();
+fn step_locked(device: &Device, mut book: MutexGuard<'_, Attempts>, id: u32, input: Input) -> SetupActions {
+    let mut step = SetupActions::default();
     let Some(attempt) = book.by_id.get_mut(&id) else { return step };
     let mut next = Some(input);
     while let Some(input) = next.take() {
@@ -148,7 +148,7 @@ fn acknowledge(device: &Device, id: u32, attempt: &Attempt) {
 }
 
 /// The end of a down-call: what has to be reported is left to the engine.
-fn finish(device: &Device, id: u32, step: Step) {
+fn finish(device: &Device, id: u32, step: SetupActions) {
     for action in step.actions {
         match (action, &step.conn, &step.link) {
             (Action::CleanUp, ..) => device.endpoint.base().clean_up(&step.peer),
@@ -197,9 +197,9 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
 }
 
 /// Looks up the listener of an attempt again, or the one on `qual` to which the request was handed off. Called by the engine.
-pub(crate) fn look_up(device: &Device, id: u32, qual: Option<u64>) -> Step {
+pub(crate) fn look_up(device: &Device, id: u32, qual: Option<u64>) -> SetupActions {
     let listener = device.book.lock().by_id.get(&id).and_then(|attempt| attempt.listener.clone());
-    let Some((address, first)) = listener else { return Step::default() };
+    let Some((address, first)) = listener else { return SetupActions::default() };
     let path = match qual {
         Some(qual) => device.endpoint.base().find(qual),
         None => resolve(device, &address, first),
@@ -208,7 +208,7 @@ pub(crate) fn look_up(device: &Device, id: u32, qual: Option<u64>) -> Step {
 }
 
 /// Sends the request of an attempt to the listener on `qual` at `path`; `None`: none was found.
-fn request_at(device: &Device, id: u32, qual: u64, path: Option<PathBuf>) -> Step {
+fn request_at(device: &Device, id: u32, qual: u64, path: Option<PathBuf>) -> SetupActions {
     let Some((path, token)) = path.zip(random().ok()) else { return step(device, id, Input::NotFound) };
     if let Some(attempt) = device.book.lock().by_id.get_mut(&id) {
         (attempt.peer, attempt.pid, attempt.watch) = (path, 0, None);

@@ -16,8 +16,8 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
 use crate::cm::peers;
-use crate::cm::request::Request;
-use crate::cm::setup::{self, Step};
+use crate::cm::request::ConnectionRequest;
+use crate::cm::setup::{self, SetupActions};
 use crate::cm::socket::Received;
 use crate::cm::table::Conn;
 use crate::device::Device;
@@ -266,7 +266,7 @@ impl Engine {
         let from = received.from.clone();
         let Some((id, listener)) = setup::requested(&device, received, their_id, &terms) else { return };
         self.next_alive.get_or_insert_with(|| Instant::now() + device.settings.alive);
-        let request = Request::new(device.clone(), id);
+        let request = ConnectionRequest::new(device.clone(), id);
         let info = RequestInfo { peer: setup::address_of(&terms), reported_len: private_data.len(), private_data };
         if let Err(request) = device.sink.request(listener, request, info) {
             log::info!("request of {} for {}: no listener, or its queue is full", from.display(), terms.qual);
@@ -295,7 +295,7 @@ impl Engine {
         self.carry_out(id, step);
     }
 
-    fn carry_out(&mut self, id: u32, step: Step) {
+    fn carry_out(&mut self, id: u32, step: SetupActions) {
         for action in step.actions {
             match (action, &step.conn, &step.link) {
                 (Action::Lookup, ..) => self.look_up(id, None),

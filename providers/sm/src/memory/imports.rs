@@ -37,7 +37,7 @@ pub(crate) struct Imports(Mutex<HashMap<u32, ExportAnswer>>);
 
 /// Result of a lookup.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum ImportLookup {
     Here(Arc<Mapped>),
     /// Not requested yet: the caller has to request it.
     Ask,
@@ -46,19 +46,19 @@ pub(crate) enum Found {
 
 impl Imports {
     /// Looks up the mapping of a key. If the result is `Ask`, the key counts as asked for.
-    pub(crate) fn find(&self, key: u32) -> Found {
+    pub(crate) fn find(&self, key: u32) -> ImportLookup {
         let mut imports = self.0.lock();
         match imports.get(&key) {
-            Some(ExportAnswer::Here(mapped)) => return Found::Here(mapped.clone()),
-            Some(ExportAnswer::Asked(_) | ExportAnswer::Refused(_)) => return Found::Nothing,
+            Some(ExportAnswer::Here(mapped)) => return ImportLookup::Here(mapped.clone()),
+            Some(ExportAnswer::Asked(_) | ExportAnswer::Refused(_)) => return ImportLookup::Nothing,
             None => {}
         }
         let asked = imports.values().filter(|export| matches!(export, ExportAnswer::Asked(_))).count();
         if imports.len() >= MOST || asked >= MOST_ASKED {
-            return Found::Nothing;
+            return ImportLookup::Nothing;
         }
         imports.insert(key, ExportAnswer::Asked(0));
-        Found::Ask
+        ImportLookup::Ask
     }
 
     /// The question did not get out.
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn a_key_is_asked_for_once_unless_the_question_got_lost() {
         let imports = Imports::default();
-        let asks = |key| matches!(imports.find(key), Found::Ask);
+        let asks = |key| matches!(imports.find(key), ImportLookup::Ask);
         assert!(!imports.is_asked(1) && asks(1) && imports.is_asked(1) && !asks(1));
         imports.withdraw(1);
         assert!(asks(1));
@@ -149,13 +149,13 @@ mod tests {
         assert!(asks(2) && !asks(1));
         imports.settle(2, Some(mapped(4096)));
         (0..PATIENCE).for_each(|_| imports.grow_older());
-        assert!(matches!(imports.find(2), Found::Here(_)));
+        assert!(matches!(imports.find(2), ImportLookup::Here(_)));
     }
 
     #[test]
     fn questions_and_mappings_per_peer_are_bounded() {
         let imports = Imports::default();
-        let asks = |key| matches!(imports.find(key), Found::Ask);
+        let asks = |key| matches!(imports.find(key), ImportLookup::Ask);
         assert_eq!((0..100).filter(|key| asks(*key)).count(), MOST_ASKED);
         imports.forget_revoked(|_| false);
         assert_eq!(
@@ -178,9 +178,9 @@ mod tests {
     #[test]
     fn revoked_mapping_is_removed_after_its_last_copy() {
         let imports = Imports::default();
-        assert!(matches!(imports.find(1), Found::Ask));
+        assert!(matches!(imports.find(1), ImportLookup::Ask));
         imports.settle(1, Some(mapped(4096)));
-        let Found::Here(held) = imports.find(1) else { panic!() };
+        let ImportLookup::Here(held) = imports.find(1) else { panic!() };
         let watched = Arc::downgrade(&held);
         imports.forget_revoked(|_| false);
         assert!(imports.mapped() == 0 && watched.upgrade().is_some());

@@ -15,20 +15,20 @@ use crate::memory::regions::Regions;
 pub(crate) use dapl_software::memory::window::BindRequest;
 
 /// A window of this provider's.
-pub(crate) type Window = dapl_software::memory::window::WindowCore<Table>;
+pub(crate) type Window = dapl_software::memory::window::WindowCore<RegionTable>;
 
 /// The table of registrations, and the connections whose peers read it.
-pub(crate) struct Table {
+pub(crate) struct RegionTable {
     regions: Arc<Regions>,
     book: Arc<ConnectionTable>,
 }
 
 /// A window that is not bound.
 pub(crate) fn window_of(regions: Arc<Regions>, book: Arc<ConnectionTable>, pd: u32) -> Window {
-    Window::new(Arc::new(Table { regions, book }), pd)
+    Window::new(Arc::new(RegionTable { regions, book }), pd)
 }
 
-impl WindowKeys for Table {
+impl WindowKeys for RegionTable {
     fn reserve(&self) -> Result<u32> {
         self.regions.reserve()
     }

@@ -24,7 +24,7 @@ use crate::memory::regions::PeerRegions;
 use crate::proto::handshake::Geometry;
 use crate::proto::message::Note;
 use crate::proto::reassembly::Route;
-use crate::qp::ring::Place;
+use crate::qp::ring::RingLayout;
 
 pub(crate) use crate::engine::wake_flags::{WANT_PROGRESS, WANT_REQUESTS, offer_barrier};
 
@@ -231,12 +231,12 @@ impl ConnectionMemory {
         self.theirs().map(|t| Route { generation: t.generation, source: t.id, destination: self.id })
     }
 
-    pub(crate) fn requests(geometry: &Geometry) -> Place {
-        Place { offset: geometry.requests_at(), slots: geometry.requests }
+    pub(crate) fn requests(geometry: &Geometry) -> RingLayout {
+        RingLayout { offset: geometry.requests_at(), slots: geometry.requests }
     }
 
-    pub(crate) fn responses(geometry: &Geometry) -> Place {
-        Place { offset: geometry.responses_at(), slots: geometry.responses }
+    pub(crate) fn responses(geometry: &Geometry) -> RingLayout {
+        RingLayout { offset: geometry.responses_at(), slots: geometry.responses }
     }
 
     /// Publishes the number of the peer's requests taken.

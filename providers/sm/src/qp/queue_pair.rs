@@ -36,11 +36,11 @@ const COLD: u32 = 16;
 const SERVICE: usize = 1000;
 
 /// A queue pair as dapl holds it.
-pub struct Qp(pub(crate) Arc<Core>);
+pub struct Qp(pub(crate) Arc<QpCore>);
 
 /// The queue pair itself, shared with completion queues and the engine.
-pub(crate) struct Core {
-    me: Weak<Core>,
+pub(crate) struct QpCore {
+    me: Weak<QpCore>,
     pub(crate) device: Arc<Device>,
     shared: Shared,
     max_recvs: u32,
@@ -62,7 +62,7 @@ pub(crate) struct Core {
     idle: AtomicU32,
 }
 
-impl std::fmt::Debug for Core {
+impl std::fmt::Debug for QpCore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Core").field("pd", &self.shared.pd).field("hot", &self.hot).finish_non_exhaustive()
     }
@@ -87,12 +87,12 @@ impl Qp {
             ack_low: AtomicU32::new(0),
             tx_waits: AtomicBool::new(false),
         };
-        Qp(Arc::new_cyclic(|me: &Weak<Core>| {
+        Qp(Arc::new_cyclic(|me: &Weak<QpCore>| {
             if let Some(SharedRecvs { srq, token }) = spec.shared {
                 shared.recv_pd = srq.0.pd;
                 shared.pool = Some(Pool { srq: srq.0.clone(), token, waiter: me.clone() });
             }
-            Core {
+            QpCore {
                 me: me.clone(),
                 device,
                 shared,
@@ -112,7 +112,7 @@ impl Qp {
     }
 }
 
-impl Core {
+impl QpCore {
     /// One pass over both halves, for no poller. Says whether anything moved.
     fn progress(&self) -> bool {
         let mut out = Outbox::default();

@@ -24,7 +24,7 @@ fn lap(index: u64, shift: u32) -> u64 {
 
 /// Position of a ring in its area.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct RingLayout {
     pub(crate) offset: usize,
     pub(crate) slots: u32,
 }
@@ -52,7 +52,7 @@ pub(crate) struct SlotFields {
 }
 
 impl Writer {
-    pub(crate) fn new(area: Arc<Map>, place: Place) -> Self {
+    pub(crate) fn new(area: Arc<Map>, place: RingLayout) -> Self {
         assert!(area.is_writable());
         let slots = Slots::new(area, place.offset, place.slots);
         Writer { slots, shift: place.slots.trailing_zeros(), next: 0, taken: 0 }
@@ -161,7 +161,7 @@ pub(crate) enum Next {
 }
 
 impl Reader {
-    pub(crate) fn new(area: Arc<Map>, place: Place) -> Self {
+    pub(crate) fn new(area: Arc<Map>, place: RingLayout) -> Self {
         let slots = Slots::new(area, place.offset, place.slots);
         Reader { slots, shift: place.slots.trailing_zeros(), next: 0 }
     }
@@ -265,7 +265,7 @@ mod tests {
     fn pair(slots: u32) -> (Writer, Reader) {
         let (mine, fd) = Map::create("ring", 8192, true).unwrap();
         let theirs = Map::of_peer(&fd, 8192, false).unwrap();
-        let place = Place { offset: 4096, slots };
+        let place = RingLayout { offset: 4096, slots };
         (Writer::new(Arc::new(mine), place), Reader::new(Arc::new(theirs), place))
     }
 
@@ -355,7 +355,7 @@ mod interleavings {
     use super::*;
     use crate::proto::message::Kind;
 
-    const PLACE: Place = Place { offset: 0, slots: 2 };
+    const PLACE: RingLayout = RingLayout { offset: 0, slots: 2 };
     const MESSAGES: u64 = 4;
 
     #[test]

@@ -35,7 +35,7 @@ use dapl::runtime::handle::ObjectId;
 use parking_lot::{Condvar, Mutex};
 
 use crate::qp::link::PidWatch;
-use crate::{Cq, Mr, Qp, Request, Sm};
+use crate::{ConnectionRequest, Cq, Mr, Qp, Sm};
 
 /// Time limit of a wait in a test.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -51,12 +51,12 @@ enum SinkEvent {
 #[derive(Default)]
 struct Recorder {
     events: Mutex<VecDeque<(ConnId, SinkEvent)>>,
-    requests: Mutex<VecDeque<(Request, RequestInfo)>>,
+    requests: Mutex<VecDeque<(ConnectionRequest, RequestInfo)>>,
     changed: Condvar,
 }
 
 impl CmSink<Sm> for Recorder {
-    fn request(&self, _: ObjectId, request: Request, info: RequestInfo) -> Result<(), Request> {
+    fn request(&self, _: ObjectId, request: ConnectionRequest, info: RequestInfo) -> Result<(), ConnectionRequest> {
         self.requests.lock().push_back((request, info));
         self.wake();
         Ok(())
@@ -101,7 +101,7 @@ impl Recorder {
         }
     }
 
-    fn request(&self) -> (Request, RequestInfo) {
+    fn request(&self) -> (ConnectionRequest, RequestInfo) {
         let until = Instant::now() + PATIENCE;
         let mut events = self.events.lock();
         loop {

@@ -267,7 +267,12 @@ struct EventRecorder {
 }
 
 impl CmSink<Sm> for EventRecorder {
-    fn request(&self, listener: ObjectId, request: Request, info: RequestInfo) -> Result<(), Request> {
+    fn request(
+        &self,
+        listener: ObjectId,
+        request: ConnectionRequest,
+        info: RequestInfo,
+    ) -> Result<(), ConnectionRequest> {
         self.threads.lock().push(std::thread::current().id());
         CmSink::<Sm>::request(&self.heard, listener, request, info)
     }

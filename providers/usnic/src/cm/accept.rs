@@ -15,7 +15,7 @@ use crate::device::{self, Device};
 use crate::net::errors::DeliveryError;
 use crate::net::send::SendBatch;
 use crate::proto::Nanos;
-use crate::proto::setup::accept::{Acceptor, Due, RequestId, Step};
+use crate::proto::setup::accept::{Acceptor, Due, PacketResult, RequestId};
 use crate::proto::setup::packets::Reason;
 use crate::proto::setup::{Agreed, Setup};
 use crate::proto::wire;
@@ -77,23 +77,23 @@ impl PassiveSide {
         listener: Option<ObjectId>,
     ) -> Option<CmAction> {
         match self.acceptor.receive(now, packet, from, listener.is_some(), &mut OsRandom, self.batch.own()) {
-            Step::Nothing => None,
-            Step::Unreadable => {
+            PacketResult::Nothing => None,
+            PacketResult::Unreadable => {
                 self.unreadable.note(device, now, from, packet);
                 None
             }
-            Step::Answer => {
+            PacketResult::Answer => {
                 send(&mut self.batch, &device.socket, from);
                 None
             }
-            Step::Requested(id) => {
+            PacketResult::Requested(id) => {
                 send(&mut self.batch, &device.socket, from);
                 let request = self.acceptor.request(id)?;
                 let private_data = request.private_data.to_vec();
                 let info = RequestInfo { peer: request.from, reported_len: private_data.len(), private_data };
                 Some(CmAction::Request(listener?, id, info))
             }
-            Step::Withdrawn(id) => self.failed(id),
+            PacketResult::Withdrawn(id) => self.failed(id),
         }
     }
 
@@ -107,14 +107,14 @@ impl PassiveSide {
     /// Handles ICMP port unreachable for an accept that was sent. Returns the accept that ends by this, if any.
     pub(super) fn port_closed(&mut self, now: Nanos, error: &DeliveryError) -> Option<CmAction> {
         match self.acceptor.port_closed(now, error.to, &error.quote) {
-            Step::Withdrawn(id) => self.failed(id),
+            PacketResult::Withdrawn(id) => self.failed(id),
             _ => None,
         }
     }
 
     /// Handles a packet for an accepted connection. A packet with the connection's token confirms the accept.
     pub(super) fn receive(&mut self, now: Nanos, number: u32, from: SocketAddr, packet: Vec<u8>) -> Option<CmAction> {
-        if let Step::Withdrawn(id) = self.acceptor.reset(now, &packet) {
+        if let PacketResult::Withdrawn(id) = self.acceptor.reset(now, &packet) {
             return self.failed(id);
         }
         let (head, _) = wire::head(&packet)?;

@@ -191,7 +191,7 @@ impl<T> Queue<T> {
         Some(old as usize / 64)
     }
 
-    /// PeerLimits come in a row: multiplied by the golden section they are spread over all of the table.
+    /// Numbers come in a row: multiplied by the golden section they are spread over all of the table.
     fn home(&self, key: u64) -> usize {
         let mixed = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         (mixed >> (64 - self.table.len().trailing_zeros())) as usize

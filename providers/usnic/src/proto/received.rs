@@ -89,7 +89,7 @@ impl Received {
         }
     }
 
-    /// PeerLimits from `next` to the highest.
+    /// Numbers from `next` to the highest.
     fn reach(&self) -> u32 {
         self.end.since(self.next).unsigned_abs()
     }

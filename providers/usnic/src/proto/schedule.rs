@@ -52,24 +52,24 @@ const RESENDS: u32 = 16;
 /// The three lines.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
-    resend: Line,
-    ready: Line,
-    acks: Line,
+    resend: TurnQueue,
+    ready: TurnQueue,
+    acks: TurnQueue,
     /// Turns left in this pass.
     resends: u32,
     sends: usize,
     ack_turns: usize,
 }
 
-/// PeerLimits in the order of their coming, none twice.
+/// Numbers in the order of their coming, none twice.
 #[derive(Debug, Default)]
-struct Line {
+struct TurnQueue {
     waiting: VecDeque<u32>,
     /// Whether the connection with this number is queued.
     is_in: Vec<bool>,
 }
 
-impl Line {
+impl TurnQueue {
     fn join(&mut self, number: u32) {
         let at = number as usize;
         if at >= self.is_in.len() {

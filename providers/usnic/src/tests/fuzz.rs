@@ -28,7 +28,7 @@ const MOST: u32 = 8;
 const OURS: (u32, u64) = (0xA0, 0xAAAA);
 const FIRST: [u32; 2] = [u32::MAX - 3, 7];
 
-/// PeerLimits that are the same in every run.
+/// Numbers that are the same in every run.
 struct TestRandom(u64);
 
 impl Random for TestRandom {

@@ -1,8 +1,8 @@
 //! Connection managers: connect two queue pairs, by one of three protocols.
 //!
-//! A manager handles addresses and messages; a queue pair handles its states. A connecting queue pair holds a [`Link`]; the
-//! manager reports to it from the engine's thread only: [`Core::raise`] when the peer's parameters are known,
-//! [`Core::established`], [`Core::over`]. The consumer may take the link away at any moment; later reports have no effect. No
+//! A manager handles addresses and messages; a queue pair handles its states. A connecting queue pair holds a [`CmConnection`]; the
+//! manager reports to it from the engine's thread only: [`QpCore::raise`] when the peer's parameters are known,
+//! [`QpCore::established`], [`QpCore::over`]. The consumer may take the link away at any moment; later reports have no effect. No
 //! manager blocks.
 #![forbid(unsafe_code)]
 
@@ -20,7 +20,7 @@ use dapl::provider::{ConnId, ConnectSpec};
 use dapl::runtime::handle::ObjectId;
 
 use crate::device::Device;
-use crate::qp::Core;
+use crate::qp::QpCore;
 use crate::qp::state::Change;
 use crate::settings::ManagerKind;
 
@@ -46,17 +46,17 @@ pub(crate) type Listening = Box<dyn Any + Send + Sync>;
 pub(crate) trait Manager: Send + Sync {
     /// Starts listening; requests go to `Device::arrived` with `id`. Errors: `ConnQualTaken`.
     fn listen(&self, qual: u64, id: ObjectId) -> Result<Listening>;
-    /// Starts an attempt, and attaches its link to the queue pair (`Core::attach`) before anything is reported of it.
+    /// Starts an attempt, and attaches its link to the queue pair (`QpCore::attach`) before anything is reported of it.
     ///
     /// Errors: `InvalidAddress(Unreachable)` for what can be seen at once.
-    fn connect(&self, qp: &Arc<Core>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()>;
+    fn connect(&self, qp: &Arc<QpCore>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()>;
     /// Called when the IA closes, after every link has ended. Waits a short time for peers to confirm, and releases everything.
     /// The engine still runs.
     fn close(&self);
 }
 
 /// A connection or attempt, as its queue pair holds it.
-pub(crate) trait Link: Send + Sync {
+pub(crate) trait CmConnection: Send + Sync {
     /// Ends the connection or attempt in any state and informs the peer. From any thread; does not block, reports nothing.
     fn end(&self);
     /// The device has got a message on a queue pair that is not confirmed to be connected: its confirmation may be lost.
@@ -68,7 +68,7 @@ pub(crate) trait Waiting: Any + Send + Sync {
     /// Accepts into a queue pair: attaches a link to it, reports later. A requester that has left is no error.
     ///
     /// Errors: the queue pair cannot take it; the peer is refused.
-    fn accept(self: Box<Self>, qp: &Arc<Core>, private_data: &[u8], conn: ConnId) -> Result<()>;
+    fn accept(self: Box<Self>, qp: &Arc<QpCore>, private_data: &[u8], conn: ConnId) -> Result<()>;
     /// Rejects the request.
     fn refuse(self: Box<Self>, by: Refusal);
 }

@@ -38,7 +38,7 @@ pub(crate) type Gid = [u8; 16];
 #[derive(Debug)]
 pub(crate) struct NameService {
     path: PathBuf,
-    table: OnceLock<Table>,
+    table: OnceLock<GidTable>,
 }
 
 impl Default for NameService {
@@ -82,11 +82,11 @@ impl NameService {
         self.table.get().is_some()
     }
 
-    fn table(&self) -> &Table {
+    fn table(&self) -> &GidTable {
         self.table.get_or_init(|| self.load())
     }
 
-    fn load(&self) -> Table {
+    fn load(&self) -> GidTable {
         let text = match read(&self.path) {
             Ok(text) => text,
             Err(error) => {
@@ -94,10 +94,10 @@ impl NameService {
                 if error.kind() != ErrorKind::NotFound {
                     log::error!("cannot read {}: {error}; no host is known", self.path.display());
                 }
-                return Table::default();
+                return GidTable::default();
             }
         };
-        let (table, complaints) = Table::parse(&text, resolve);
+        let (table, complaints) = GidTable::parse(&text, resolve);
         let file = self.path.display();
         complaints
             .iter()
@@ -131,14 +131,14 @@ fn resolve(name: &str) -> io::Result<Vec<IpAddr>> {
 
 /// Addresses and their GIDs.
 #[derive(Debug, Default)]
-struct Table {
+struct GidTable {
     gids: HashMap<IpAddr, Gid>,
 }
 
-impl Table {
+impl GidTable {
     /// Also returns the invalid lines, as `<line>: <error>`.
     fn parse(text: &[u8], resolve: impl Fn(&str) -> io::Result<Vec<IpAddr>>) -> (Self, Vec<String>) {
-        let (mut table, mut complaints) = (Table::default(), Vec::new());
+        let (mut table, mut complaints) = (GidTable::default(), Vec::new());
         for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
             let mut complain = |what: String| complaints.push(format!("{}: {what}", number + 1));
             let Ok(line) = std::str::from_utf8(line) else {
@@ -227,7 +227,7 @@ mod tests {
         let text = b"192.0.2.1 0xfe80000000000000 0x0001730000003d11\n\
             \t2001:db8::1\t0XFE80000000000000  0x1   # the second port\r\n\
             two 0x1 0x2";
-        let (table, complaints) = Table::parse(text, literal);
+        let (table, complaints) = GidTable::parse(text, literal);
         assert!(complaints.is_empty(), "{complaints:?}");
         let bytes = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 1, 0x73, 0, 0, 0, 0x3d, 0x11];
         assert_eq!(table.gid(ip("192.0.2.1")), Some(bytes));
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn the_first_record_for_an_address_counts() {
-        let (table, _) = Table::parse(b"two 0x1 0x1\n192.0.2.7 0x2 0x2\n192.0.2.8 0x3 0x3\n", literal);
+        let (table, _) = GidTable::parse(b"two 0x1 0x1\n192.0.2.7 0x2 0x2\n192.0.2.8 0x3 0x3\n", literal);
         assert_eq!(table.gid(ip("192.0.2.7")), gid(1, 1));
         assert_eq!(table.gid(ip("192.0.2.8")), gid(3, 3));
     }
@@ -263,7 +263,7 @@ mod tests {
         ];
         for (line, what) in wrong {
             let text = [b"# hosts\n\n  \n", line, b"\n192.0.2.9 0x1 0x9\n"].concat();
-            let (table, complaints) = Table::parse(&text, literal);
+            let (table, complaints) = GidTable::parse(&text, literal);
             assert_eq!(complaints.len(), 1, "{complaints:?}");
             assert!(complaints[0].starts_with("4: ") && complaints[0].contains(what), "{complaints:?}");
             assert_eq!((table.gids.len(), table.gid(ip("192.0.2.9"))), (1, gid(1, 9)));
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn unknown_host_is_skipped() {
-        let (table, complaints) = Table::parse(b"nowhere 0x1 0x1\nnone 0x1 0x1\n192.0.2.9 0x1 0x9\n", literal);
+        let (table, complaints) = GidTable::parse(b"nowhere 0x1 0x1\nnone 0x1 0x1\n192.0.2.9 0x1 0x9\n", literal);
         assert_eq!(table.gids.len(), 1);
         assert!(complaints[0].starts_with("1: \"nowhere\" cannot be resolved: "), "{complaints:?}");
         assert_eq!(complaints[1..], ["2: \"none\" has no address"]);
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn there_is_no_most_of_entries() {
         let line = |n: u32| format!("10.{}.{}.{} 0x1 {n:#x}\n", n >> 16, n >> 8 & 255, n & 255);
-        let (table, complaints) = Table::parse((0..70_000).map(line).collect::<String>().as_bytes(), literal);
+        let (table, complaints) = GidTable::parse((0..70_000).map(line).collect::<String>().as_bytes(), literal);
         assert_eq!((table.gids.len(), complaints.len()), (70_000, 0));
         assert_eq!(table.gid(ip("10.1.17.111")), gid(1, 69_999));
     }

@@ -29,10 +29,10 @@ use parking_lot::Mutex;
 
 use super::socket::path::{LocalEnd, RemoteEnd};
 use super::socket::{Pair, SocketContext};
-use super::{Link, Listening, Manager, Refusal, Waiting};
+use super::{CmConnection, Listening, Manager, Refusal, Waiting};
 use crate::device::Device;
 use crate::engine::Source;
-use crate::qp::Core;
+use crate::qp::QpCore;
 use crate::settings::{Peer, PeerNumber};
 
 /// Pause after a rejected request, so that a consumer that rejects all is not kept busy.
@@ -82,10 +82,10 @@ impl NoMessages {
 
 impl Manager for NoMessages {
     fn listen(&self, _: u64, id: ObjectId) -> Result<Listening> {
-        Ok(Box::new(Open(self.open(id))))
+        Ok(Box::new(OpenListener(self.open(id))))
     }
 
-    fn connect(&self, qp: &Arc<Core>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
+    fn connect(&self, qp: &Arc<QpCore>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
         self.begin(qp.clone(), spec, conn)
     }
 
@@ -115,9 +115,9 @@ struct SyntheticListener {
 }
 
 /// Stops listening when dropped.
-struct Open(Arc<SyntheticListener>);
+struct OpenListener(Arc<SyntheticListener>);
 
-impl Drop for Open {
+impl Drop for OpenListener {
     fn drop(&mut self) {
         *self.0.is_open.lock() = false;
     }
@@ -160,7 +160,7 @@ impl SyntheticRequest {
 }
 
 impl Waiting for SyntheticRequest {
-    fn accept(self: Box<Self>, qp: &Arc<Core>, _: &[u8], conn: ConnId) -> Result<()> {
+    fn accept(self: Box<Self>, qp: &Arc<QpCore>, _: &[u8], conn: ConnId) -> Result<()> {
         self.accept_into(qp.clone(), conn)
     }
 
@@ -249,7 +249,7 @@ impl Guess {
     }
 }
 
-impl Link for Guess {
+impl CmConnection for Guess {
     fn end(&self) {
         let listener = self.listener.lock().take();
         listener.into_iter().for_each(|listener| listener.make_up_soon());
@@ -322,7 +322,7 @@ mod tests {
         }
         drop(stage.request());
         let (_, waiting, _) = stage.request();
-        drop(Open(listener));
+        drop(OpenListener(listener));
         drop(waiting);
         std::thread::sleep(PAUSE);
         assert!(stage.is_silent(), "no listener is left");

@@ -11,13 +11,13 @@ use crate::device::Device;
 use crate::qp::Qp;
 
 /// A request.
-pub struct Request {
+pub struct ConnectionRequest {
     pub(crate) device: Arc<Device>,
     pub(crate) waiting: Box<dyn Waiting>,
     pub(crate) info: RequestInfo,
 }
 
-impl ConnRequest for Request {
+impl ConnRequest for ConnectionRequest {
     type Qp = Qp;
 
     fn accept(self, qp: &Qp, private_data: &[u8], conn: ConnId) -> Result<()> {
@@ -33,7 +33,7 @@ impl ConnRequest for Request {
         let Some(listener) = self.device.listeners.lock().get(&qual).copied() else {
             return Err((self, Error::InvalidParameter(2)));
         };
-        let Request { device, waiting, info } = self;
+        let ConnectionRequest { device, waiting, info } = self;
         let reactor = device.reactor.clone();
         reactor.soon(move || device.arrived(listener, waiting, info));
         Ok(())

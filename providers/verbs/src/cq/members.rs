@@ -12,19 +12,19 @@ use ibverbs_sys::ibv_wc;
 use super::Side;
 use super::pending::{Out, PendingCompletions};
 use crate::memory::keys::KeyHasher;
-use crate::qp::Core;
+use crate::qp::QpCore;
 use crate::qp::work::WorkId;
 
 #[derive(Default)]
-pub(super) struct Table {
-    slots: Vec<Option<(Arc<Core>, Side)>>,
+pub(super) struct QpTable {
+    slots: Vec<Option<(Arc<QpCore>, Side)>>,
     /// Those with a shared receive queue, by their number on the wire.
-    numbers: HashMap<u32, Arc<Core>, BuildHasherDefault<KeyHasher>>,
+    numbers: HashMap<u32, Arc<QpCore>, BuildHasherDefault<KeyHasher>>,
 }
 
-impl Table {
+impl QpTable {
     /// Adds a queue of a queue pair, and returns its slot.
-    pub(super) fn enter(&mut self, core: &Arc<Core>, side: Side) -> Result<u32> {
+    pub(super) fn enter(&mut self, core: &Arc<QpCore>, side: Side) -> Result<u32> {
         let entry = Some((core.clone(), side));
         let slot = match self.slots.iter().position(Option::is_none) {
             Some(free) => {
@@ -48,7 +48,7 @@ impl Table {
     }
 
     /// One with a shared receive queue is known by its number.
-    pub(super) fn enter_number(&mut self, number: u32, core: &Arc<Core>) {
+    pub(super) fn enter_number(&mut self, number: u32, core: &Arc<QpCore>) {
         self.numbers.insert(number, core.clone());
     }
 
@@ -60,7 +60,7 @@ impl Table {
         self.slots.iter().any(Option::is_some)
     }
 
-    pub(super) fn users(&self) -> Vec<Arc<Core>> {
+    pub(super) fn users(&self) -> Vec<Arc<QpCore>> {
         self.slots.iter().flatten().map(|(core, _)| core.clone()).collect()
     }
 

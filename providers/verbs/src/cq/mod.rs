@@ -22,13 +22,13 @@ use ibverbs_sys::ibv_wc;
 use parking_lot::{Mutex, MutexGuard};
 
 use self::device_queues::{DeviceQueues, Maker};
-use self::members::Table;
+use self::members::QpTable;
 pub(crate) use self::pending::Solicited;
 use self::pending::{Out, PendingCompletions};
 use crate::device::Device;
 use crate::engine::{Reactor, Source};
 use crate::ibv;
-use crate::qp::Core;
+use crate::qp::QpCore;
 
 /// Completions taken from the device at a time.
 const BATCH: usize = 16;
@@ -60,7 +60,7 @@ pub(crate) struct CqCore {
 #[derive(Default)]
 pub(crate) struct CqState {
     front: PendingCompletions,
-    table: Table,
+    table: QpTable,
     /// The device's queues: as many as needed for all outstanding work.
     rooms: DeviceQueues,
     /// The device queue that is polled first.
@@ -105,7 +105,7 @@ impl Drop for LockedCq<'_> {
 
 impl LockedCq<'_> {
     /// Adds a queue of a queue pair, and returns its slot.
-    pub(crate) fn enter(&mut self, core: &Arc<Core>, side: Side) -> Result<u32> {
+    pub(crate) fn enter(&mut self, core: &Arc<QpCore>, side: Side) -> Result<u32> {
         self.table.enter(core, side)
     }
 
@@ -115,7 +115,7 @@ impl LockedCq<'_> {
     }
 
     /// One with a shared receive queue is known by its number.
-    pub(crate) fn enter_number(&mut self, number: u32, core: &Arc<Core>) {
+    pub(crate) fn enter_number(&mut self, number: u32, core: &Arc<QpCore>) {
         self.table.enter_number(number, core);
     }
 
@@ -158,7 +158,7 @@ impl CqCore {
     }
 
     /// The queue pairs that use this queue.
-    pub(crate) fn users(&self) -> Vec<Arc<Core>> {
+    pub(crate) fn users(&self) -> Vec<Arc<QpCore>> {
         self.lock().table.users()
     }
 

@@ -25,14 +25,14 @@ pub(crate) struct Binds<M> {
     over: u64,
     /// The last that was posted is a bind that can still come true.
     bound: bool,
-    flying: VecDeque<(u64, Open<M>)>,
+    flying: VecDeque<(u64, BoundObjects<M>)>,
     /// The bindings in effect. More than one only if binds over several connections have overtaken each other, so that the last
     /// is unknown.
-    open: Vec<Open<M>>,
+    open: Vec<BoundObjects<M>>,
 }
 
 /// Objects of a bind: the device's window, and the reference to the registration unless it is an unbind.
-pub(crate) struct Open<M> {
+pub(crate) struct BoundObjects<M> {
     _mw: Arc<M>,
     _kept: Option<KeptObject>,
 }
@@ -83,13 +83,13 @@ impl<M> Binds<M> {
         self.last_key = key;
         self.posted += 1;
         self.bound = kept.is_some();
-        self.flying.push_back((self.posted, Open { _mw: mw, _kept: kept }));
+        self.flying.push_back((self.posted, BoundObjects { _mw: mw, _kept: kept }));
         self.posted
     }
 
     /// One is over; `is_done`: it has had its effect. To be dropped: what it has ended.
     #[must_use]
-    pub(crate) fn complete(&mut self, number: u64, is_done: bool) -> Vec<Open<M>> {
+    pub(crate) fn complete(&mut self, number: u64, is_done: bool) -> Vec<BoundObjects<M>> {
         // A window that was dropped has none.
         let Some(place) = self.flying.iter().position(|(flying, _)| *flying == number) else { return Vec::new() };
         let mine = self.flying.remove(place).map(|(_, open)| open);
@@ -112,7 +112,7 @@ impl<M> Binds<M> {
 
     /// A bind that is flushed at once without the device. Returns an invalid key, and the objects to be dropped.
     #[must_use]
-    pub(crate) fn lose(&mut self) -> (u32, Vec<Open<M>>) {
+    pub(crate) fn lose(&mut self) -> (u32, Vec<BoundObjects<M>>) {
         self.posted += 1;
         self.over = self.posted;
         self.last_key = (self.last_key & !0xFF) | (self.last_key.wrapping_add(1) & 0xFF);
@@ -121,7 +121,7 @@ impl<M> Binds<M> {
 
     /// Ends the window with binds in flight. Returns the objects to be dropped.
     #[must_use]
-    pub(crate) fn close(&mut self) -> Vec<Open<M>> {
+    pub(crate) fn close(&mut self) -> Vec<BoundObjects<M>> {
         self.bound = false;
         self.mw = None;
         self.open.extend(self.flying.drain(..).map(|(_, open)| open));
@@ -129,7 +129,7 @@ impl<M> Binds<M> {
     }
 
     /// Nothing is bound any more, unless by a bind after this one.
-    fn nothing(&mut self, number: u64) -> Vec<Open<M>> {
+    fn nothing(&mut self, number: u64) -> Vec<BoundObjects<M>> {
         self.bound &= number != self.posted;
         self.mw = None;
         std::mem::take(&mut self.open)

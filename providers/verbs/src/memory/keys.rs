@@ -16,10 +16,10 @@ use crate::ibv::Pd;
 
 /// The local keys of an IA.
 #[derive(Debug, Default)]
-pub(crate) struct Keys(RwLock<Table>);
+pub(crate) struct Keys(RwLock<KeyTable>);
 
 #[derive(Debug, Default)]
-struct Table {
+struct KeyTable {
     keys: HashMap<u32, KeyRange, BuildHasherDefault<KeyHasher>>,
     /// Counts the changes.
     changes: u64,
@@ -45,7 +45,7 @@ struct KeyRange {
 
 /// The memory may be read as long as this exists.
 pub(crate) struct Allowed<'a> {
-    _table: RwLockReadGuard<'a, Table>,
+    _table: RwLockReadGuard<'a, KeyTable>,
 }
 
 impl Keys {

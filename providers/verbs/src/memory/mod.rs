@@ -4,9 +4,9 @@
 //! it. Verbs grant peers no write access to memory that is not writable locally; that combination gets two registrations, one
 //! for each side.
 //!
-//! [`Window::begin`] posts a bind by a function of the caller, under the window's lock, and returns a [`Move`], which the
+//! [`SharedMw::begin`] posts a bind by a function of the caller, under the window's lock, and returns a [`Move`], which the
 //! caller keeps until the bind completes ([`Move::completed`]); dropping it means that the bind was flushed. A bind that is
-//! flushed before it reaches the device is [`Window::lose`]. Drivers count keys in eight bits and keep the old binding when a
+//! flushed before it reaches the device is [`SharedMw::lose`]. Drivers count keys in eight bits and keep the old binding when a
 //! bind fails; so after 255 binds, and after a failed one, the device's window is replaced. Nothing here waits.
 
 pub(crate) mod binds;
@@ -125,14 +125,14 @@ fn remote_flags(access: Access) -> flags {
 
 /// A memory window as dapl holds it.
 #[derive(Debug)]
-pub struct Mw(pub(crate) Arc<Window>);
+pub struct Mw(pub(crate) Arc<SharedMw>);
 
 impl Mw {
     /// A window that is not bound. Errors: `ModelNotSupported` by a device without any.
     pub(crate) fn new(pd: &Pd) -> Result<Self> {
         let mw = new_window(&pd.0)?;
         let binds = Mutex::new(Binds::new(mw.rkey(), mw));
-        Ok(Mw(Arc::new(Window { pd: pd.0.clone(), binds })))
+        Ok(Mw(Arc::new(SharedMw { pd: pd.0.clone(), binds })))
     }
 }
 
@@ -162,12 +162,12 @@ impl Drop for Mw {
 
 /// A window, shared with its binds in flight.
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct SharedMw {
     pd: Arc<ibv::Pd>,
     binds: Mutex<Binds<ibv::Mw>>,
 }
 
-impl Window {
+impl SharedMw {
     /// Has a bind posted, or an unbind for `None`, and says the new key; 0 for an unbind.
     ///
     /// Errors: `Privileges` for memory that no window can be bound to; `Exhausted(Memory)` when the queue is full. Then
@@ -217,7 +217,7 @@ impl Window {
 /// A bind in flight. Dropped, it was flushed.
 #[derive(Debug)]
 pub(crate) struct Move {
-    window: Option<Arc<Window>>,
+    window: Option<Arc<SharedMw>>,
     number: u64,
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use dapl::provider::{Completion, Segment, Status, Work};
 use ibverbs_sys::ibv_wc;
 
-use super::{Core, Recvs, Requests, post};
+use super::{QpCore, Recvs, Requests, post};
 use crate::cq::Solicited;
 use crate::cq::status;
 use crate::qp::work::Entry;
@@ -51,7 +51,7 @@ impl Requests {
     }
 }
 
-impl Core {
+impl QpCore {
     /// A completion of the queue pair's own receive queue.
     #[inline(always)]
     pub(crate) fn complete_recv(
@@ -175,7 +175,7 @@ impl Core {
         }
     }
 
-    pub(super) fn soon(&self, job: impl FnOnce(Arc<Core>) + Send + 'static) {
+    pub(super) fn soon(&self, job: impl FnOnce(Arc<QpCore>) + Send + 'static) {
         if let Some(core) = self.me.upgrade() {
             self.device.reactor.soon(move || job(core));
         }

@@ -13,17 +13,17 @@ use dapl::provider::{ConnId, ConnectionEvent, Status};
 use ibverbs_sys::ibv_qp_attr_mask;
 use parking_lot::MutexGuard;
 
-use super::{Attached, Core, Phase, flushed};
-use crate::cm::{Link, Path};
+use super::{Attached, Phase, QpCore, flushed};
+use crate::cm::{CmConnection, Path};
 use crate::engine::Source;
 use crate::qp::state::{self, Change};
 
 /// Interval between the engine's checks of draining requests, at first and at most.
 const DRAIN: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
 
-impl Core {
+impl QpCore {
     /// An attempt begins. Errors: it has a connection or attempt already.
-    pub(crate) fn attach(&self, conn: ConnId, link: Arc<dyn Link>) -> Result<()> {
+    pub(crate) fn attach(&self, conn: ConnId, link: Arc<dyn CmConnection>) -> Result<()> {
         let mut place = self.link.lock();
         if place.is_some() {
             return Err(Error::Internal);
@@ -34,7 +34,7 @@ impl Core {
     }
 
     /// The attempt could not even begin: nothing has changed.
-    pub(crate) fn detach(&self, link: &dyn Link) {
+    pub(crate) fn detach(&self, link: &dyn CmConnection) {
         let mut place = self.link.lock();
         if place.as_ref().is_some_and(|attached| attached.is(link)) {
             *place = None;
@@ -42,7 +42,7 @@ impl Core {
     }
 
     /// The attempt goes on with another link. False: it is not its attempt any more.
-    pub(crate) fn relink(&self, old: &dyn Link, new: Arc<dyn Link>) -> bool {
+    pub(crate) fn relink(&self, old: &dyn CmConnection, new: Arc<dyn CmConnection>) -> bool {
         let mut place = self.link.lock();
         match place.as_mut().filter(|attached| attached.is(old)) {
             Some(attached) => attached.link = new,
@@ -52,14 +52,14 @@ impl Core {
     }
 
     /// Whether this is still its connection or attempt.
-    pub(crate) fn has(&self, link: &dyn Link) -> bool {
+    pub(crate) fn has(&self, link: &dyn CmConnection) -> bool {
         self.link.lock().as_ref().is_some_and(|attached| attached.is(link))
     }
 
     /// To RTS, if this is still its attempt. `Ok(false)`: it is not.
     ///
     /// Errors: the device does not take the path; the attempt stays attached.
-    pub(crate) fn raise(&self, link: &dyn Link, path: &mut Path) -> std::io::Result<bool> {
+    pub(crate) fn raise(&self, link: &dyn CmConnection, path: &mut Path) -> std::io::Result<bool> {
         let place = self.link.lock();
         if !place.as_ref().is_some_and(|attached| attached.is(link)) {
             return Ok(false);
@@ -79,7 +79,7 @@ impl Core {
     }
 
     /// The connection is established. Engine only.
-    pub(crate) fn established(&self, link: &dyn Link, private_data: &[u8]) {
+    pub(crate) fn established(&self, link: &dyn CmConnection, private_data: &[u8]) {
         let Some(conn) = self.open_requests(link) else { return };
         self.device.sink.event(conn, ConnectionEvent::Established, private_data);
         self.open_recvs(link);
@@ -88,7 +88,7 @@ impl Core {
     }
 
     /// Posts waiting requests to the device, before the consumer is informed, so that its later posts need not wait.
-    fn open_requests(&self, link: &dyn Link) -> Option<ConnId> {
+    fn open_requests(&self, link: &dyn CmConnection) -> Option<ConnId> {
         let place = self.link.lock();
         let conn = place.as_ref().filter(|attached| attached.is(link))?.conn;
         self.recv.lock().reported = true;
@@ -102,7 +102,7 @@ impl Core {
     }
 
     /// Completions of receives go out; unless the connection has ended meanwhile.
-    fn open_recvs(&self, link: &dyn Link) {
+    fn open_recvs(&self, link: &dyn CmConnection) {
         let place = self.link.lock();
         if !place.as_ref().is_some_and(|attached| attached.is(link)) {
             return;
@@ -120,7 +120,7 @@ impl Core {
     }
 
     /// The attempt has come to nothing, or the connection is over. Engine only.
-    pub(crate) fn over(&self, link: &dyn Link, mut event: ConnectionEvent) {
+    pub(crate) fn over(&self, link: &dyn CmConnection, mut event: ConnectionEvent) {
         let mut place = self.link.lock();
         if !place.as_ref().is_some_and(|attached| attached.is(link)) {
             return;
@@ -335,7 +335,7 @@ impl Core {
     }
 }
 
-impl Source for Core {
+impl Source for QpCore {
     /// Requests drain, and no thread may be polling.
     fn expired(&self, looks: u64) {
         self.request_cq.fetch();
@@ -349,7 +349,7 @@ impl Source for Core {
 }
 
 impl Attached {
-    fn is(&self, link: &dyn Link) -> bool {
+    fn is(&self, link: &dyn CmConnection) -> bool {
         std::ptr::addr_eq(Arc::as_ptr(&self.link), link)
     }
 }

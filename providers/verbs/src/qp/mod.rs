@@ -1,7 +1,7 @@
 //! Queue pairs: the device's, their work in flight, and their connection.
 //!
 //! A queue pair lives as long as its EP, in INIT while it is unconnected so that receives can be posted; the connection manager
-//! brings it to RTS. Its end is always the same ([`Core::flush`]): to ERR, so that nothing succeeds any more; the device's
+//! brings it to RTS. Its end is always the same ([`QpCore::flush`]): to ERR, so that nothing succeeds any more; the device's
 //! completions are taken; to RESET, so that it accesses no memory any more; the rest is flushed in software. Until the peer is
 //! known to be ready requests wait, and so do completions of receives that come before the connection was reported. Lock order:
 //! link, completion queue, the two queues; the engine reports without locks.
@@ -29,7 +29,7 @@ use dapl::runtime::handle::ObjectId;
 use dapl::stats::watermark::HighWatermark;
 use parking_lot::Mutex;
 
-use crate::cm::Link;
+use crate::cm::CmConnection;
 use crate::cq::{CqCore, Side};
 use crate::device::Device;
 use crate::memory::keys::Hint;
@@ -39,11 +39,11 @@ use crate::srq::SrqCore;
 use crate::{Verbs, ibv};
 
 /// A queue pair as dapl holds it.
-pub struct Qp(pub(crate) Arc<Core>);
+pub struct Qp(pub(crate) Arc<QpCore>);
 
 /// The queue pair itself, shared with its completion queues, the connection manager and the engine.
-pub(crate) struct Core {
-    me: Weak<Core>,
+pub(crate) struct QpCore {
+    me: Weak<QpCore>,
     device: Arc<Device>,
     /// The device's number of the queue pair.
     number: AtomicU32,
@@ -82,7 +82,7 @@ pub(crate) struct Reads {
 /// The connection or attempt.
 struct Attached {
     conn: ConnId,
-    link: Arc<dyn Link>,
+    link: Arc<dyn CmConnection>,
 }
 
 /// Treatment of posted work.
@@ -98,7 +98,7 @@ enum Phase {
 
 /// The receive queue.
 struct Recvs {
-    /// The device's queue pair, the same as in [`Requests`]. `Core::renumber` replaces both.
+    /// The device's queue pair, the same as in [`Requests`]. `QpCore::renumber` replaces both.
     hw: Arc<ibv::Qp>,
     work: Work<Move>,
     high: HighWatermark,
@@ -158,7 +158,7 @@ impl Qp {
         })?;
         state::to_init(&hw, device.port)?;
         let hw = Arc::new(hw);
-        let core = Arc::new_cyclic(|me| Core {
+        let core = Arc::new_cyclic(|me| QpCore {
             me: Weak::clone(me),
             device: device.clone(),
             number: AtomicU32::new(hw.number()),
@@ -255,7 +255,7 @@ fn narrow(count: u32) -> u8 {
     u8::try_from(count).unwrap_or(u8::MAX)
 }
 
-impl Core {
+impl QpCore {
     /// Its number on the wire.
     pub(crate) fn number(&self) -> u32 {
         self.number.load(Ordering::Relaxed)

@@ -14,7 +14,7 @@ use dapl::stats::watermark::{Crossed, HighWatermark};
 use ibverbs_sys::{ibv_send_flags, ibv_sge};
 use parking_lot::MutexGuard;
 
-use super::{Core, Phase, Requests, flushed};
+use super::{Phase, QpCore, Requests, flushed};
 use crate::cq::Side;
 use crate::ibv;
 use crate::memory::{Mr, Mw};
@@ -63,7 +63,7 @@ fn refusal(what: &str, error: &std::io::Error) -> Error {
     }
 }
 
-impl Core {
+impl QpCore {
     /// Defers cancellation if the device's driver has a cancellation point in the post of a request. Receives go into a queue
     /// that is mapped, with every driver.
     #[inline]

@@ -14,7 +14,7 @@ use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
 use super::Qp;
-use crate::{Cq, Pd, Request, Verbs, ibv};
+use crate::{ConnectionRequest, Cq, Pd, Verbs, ibv};
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -25,12 +25,12 @@ type Event = (u32, bool);
 
 /// Keeps the requests and the events of connections.
 struct Sink {
-    requests: Sender<Request>,
+    requests: Sender<ConnectionRequest>,
     events: Sender<Event>,
 }
 
 impl CmSink<Verbs> for Sink {
-    fn request(&self, _: ObjectId, request: Request, _: RequestInfo) -> Result<(), Request> {
+    fn request(&self, _: ObjectId, request: ConnectionRequest, _: RequestInfo) -> Result<(), ConnectionRequest> {
         self.requests.send(request).map_err(|error| error.0)
     }
 
@@ -56,7 +56,7 @@ struct Side {
     ia: Verbs,
     pd: Pd,
     cq: Arc<Cq>,
-    requests: Mutex<Receiver<Request>>,
+    requests: Mutex<Receiver<ConnectionRequest>>,
     events: Mutex<Receiver<Event>>,
 }
 
@@ -89,7 +89,7 @@ impl Side {
         self.ia.create_qp(&self.pd, spec).unwrap()
     }
 
-    fn connect(&self, qp: &Qp, attempt: u32) -> Request {
+    fn connect(&self, qp: &Qp, attempt: u32) -> ConnectionRequest {
         let address = PeerAddress::Ip("192.0.2.1".parse().unwrap());
         qp.connect(&ConnectSpec { address: &address, qual: QUAL, private_data: &[] }, conn(attempt)).unwrap();
         self.requests.lock().recv_timeout(PATIENCE).expect("a request")

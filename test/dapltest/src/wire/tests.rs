@@ -56,7 +56,7 @@ fn the_longest_of_each_fits() {
 }
 
 #[test]
-fn what_is_cut_or_too_long_is_refused() {
+fn truncated_and_too_long_messages_are_refused() {
     for message in all() {
         let bytes = message.encode();
         for length in 0..bytes.len() {

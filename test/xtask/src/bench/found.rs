@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_said_at_the_end() {
+    fn failures_are_listed_at_the_end() {
         let mut failures = Failures::default();
         assert_eq!(failures.keep(Ok(7)), Some(7));
         assert_eq!(failures.keep::<u32>(Err("S1: gone\nwith a core".to_owned())), None);

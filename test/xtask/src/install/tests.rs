@@ -65,7 +65,7 @@ fn a_package_is_laid_below_its_root() {
 }
 
 #[test]
-fn what_was_put_goes_and_nothing_else() {
+fn uninstall_removes_installed_files_only() {
     let (root, goal) = goal("goes");
     fs::write(root.join("p/lib/other"), "another's").unwrap();
     put_all(&goal, &some()).unwrap();
@@ -101,7 +101,7 @@ fn a_dat_conf_that_was_changed_stays() {
 }
 
 #[test]
-fn what_a_new_release_lacks_goes_with_its_install() {
+fn install_removes_files_that_the_new_release_lacks() {
     let (root, goal) = goal("newer");
     let mut items = some();
     items.push(item("/p/lib/gone.so", What::Text("old".into())));

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_of_a_row_is_missing_and_is_repeated_in_a_check() {
+    fn lost_datagrams_are_missing_in_a_row_and_repeated_in_a_check() {
         let listener = listener(3);
         let times = row(listener.0, Duration::from_millis(100), 9).unwrap();
         let report = check(listener.0, Duration::from_millis(100)).unwrap();

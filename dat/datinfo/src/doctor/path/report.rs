@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_is_named() {
+    fn findings_are_named() {
         let answers = Outcome::Answers(Duration::from_micros(120));
         assert_eq!(
             said(answers, 8972, 8972, 8972, false),

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_path_carries_is_found_to_the_byte() {
+    fn path_mtu_is_found_to_the_byte() {
         for local in [SHORTEST, 1472, 8972, 65_507] {
             for there in [64, 65, 1400, 1472, 8972, 65_507] {
                 for back in [64, 1400, 65_507] {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_answer_is_asked_once() {
+    fn silent_host_is_probed_once() {
         struct NoHost(Answer, u32);
         impl Prober for NoHost {
             fn most(&self) -> usize {

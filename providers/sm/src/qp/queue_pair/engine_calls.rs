@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{COLD, Core, SERVICE};
+use super::{COLD, QpCore, SERVICE};
 use crate::cm::table::Conn;
 use crate::cq::{Outbox, PolledConnection};
 use crate::qp::link::ConnectionMemory;
@@ -12,7 +12,7 @@ use crate::qp::rx::RxEnds;
 use crate::qp::tx::TxEnds;
 use crate::srq::{SrqRecv, SrqWaiter};
 
-impl PolledConnection for Core {
+impl PolledConnection for QpCore {
     /// An idle send direction is skipped: its next post will check.
     fn poll(&self, out: &mut Outbox<'_>) -> bool {
         let received = {
@@ -80,7 +80,7 @@ impl PolledConnection for Core {
     }
 }
 
-impl Conn for Core {
+impl Conn for QpCore {
     fn pd(&self) -> u32 {
         self.shared.pd
     }
@@ -128,7 +128,7 @@ impl Conn for Core {
     }
 }
 
-impl SrqWaiter for Core {
+impl SrqWaiter for QpCore {
     fn offer(&self, buffer: SrqRecv) -> Option<SrqRecv> {
         let mut rx = self.rx.lock();
         let back = rx.accept(&self.shared, buffer);

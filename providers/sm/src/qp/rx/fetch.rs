@@ -32,7 +32,7 @@ pub(super) struct Fetch {
     solicited: bool,
     /// Number of bytes copied, from the start.
     done: u64,
-    step: Step,
+    step: FetchStep,
     /// The sender could not help, and is not asked again.
     alone: bool,
 }
@@ -41,7 +41,7 @@ pub(super) struct Fetch {
 const TAIL: u64 = 64;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Step {
+enum FetchStep {
     /// The next part is to be copied.
     Next,
     /// The helper is at the next part, with this ticket and of this length.
@@ -68,21 +68,21 @@ impl RxEnds {
         }
         while let (Some(fetch), Some(receive)) = (&mut self.fetch, queue.front()) {
             match fetch.step {
-                Step::Over => return Ok(false),
+                FetchStep::Over => return Ok(false),
                 _ if fetch.done == fetch.source.total() => return self.arrived(shared, queue, out),
                 _ if *budget == 0 => return Ok(false),
-                Step::Helped { ticket, length } => match self.link.help().and_then(|help| help.outcome(ticket)) {
+                FetchStep::Helped { ticket, length } => match self.link.help().and_then(|help| help.outcome(ticket)) {
                     None => return Ok(false),
-                    Some(true) => (fetch.step, fetch.done) = (Step::Next, fetch.done + length),
-                    Some(false) => (fetch.step, fetch.alone) = (Step::Next, true),
+                    Some(true) => (fetch.step, fetch.done) = (FetchStep::Next, fetch.done + length),
+                    Some(false) => (fetch.step, fetch.alone) = (FetchStep::Next, true),
                 },
-                Step::Staged { count } if self.link.staged() >> 32 != count & 0xFFFF_FFFF => return Ok(false),
-                Step::Staged { count } => {
+                FetchStep::Staged { count } if self.link.staged() >> 32 != count & 0xFFFF_FFFF => return Ok(false),
+                FetchStep::Staged { count } => {
                     if let Err(status) = self.take_staged(shared, queue, count, budget)? {
                         return Err(self.spoiled(shared, queue, status, out));
                     }
                 }
-                Step::Next => match self.fetch_part(shared, receive, budget) {
+                FetchStep::Next => match self.fetch_part(shared, receive, budget) {
                     Ok(()) => {}
                     Err(Broken::Mine) => return Err(self.spoiled(shared, queue, Status::LocalProtection, out)),
                     Err(broken) => self.broke(broken)?,
@@ -117,7 +117,7 @@ impl RxEnds {
             count += 1;
         }
         let source = Segments::new(&list[..count]);
-        self.fetch = Some(Fetch { source, solicited: header.solicited, done: 0, step: Step::Next, alone: false });
+        self.fetch = Some(Fetch { source, solicited: header.solicited, done: 0, step: FetchStep::Next, alone: false });
         fail_point!(OfferRead);
         Ok(true)
     }
@@ -155,7 +155,7 @@ impl RxEnds {
         if let Some(job) = job
             && help.withdraw(ticket)
         {
-            fetch.step = Step::Helped { ticket, length: u64::from(job.length) };
+            fetch.step = FetchStep::Helped { ticket, length: u64::from(job.length) };
         }
         Ok(())
     }
@@ -174,7 +174,7 @@ impl RxEnds {
             }
             Broken::Mine | Broken::Gone => {}
         }
-        self.fetch.iter_mut().for_each(|fetch| fetch.step = Step::Over);
+        self.fetch.iter_mut().for_each(|fetch| fetch.step = FetchStep::Over);
         Ok(())
     }
 
@@ -182,7 +182,7 @@ impl RxEnds {
         let slot = short(self.requests.taken() + 1);
         self.staged += 1;
         let Some(fetch) = &mut self.fetch else { return Ok(()) };
-        fetch.step = Step::Staged { count: self.staged };
+        fetch.step = FetchStep::Staged { count: self.staged };
         let offset = u32::try_from(fetch.done).map_err(|_| Fault::Nonsense("an offer longer than messages are"))?;
         self.answer(Header::plain(Kind::Stage, slot), offset)?;
         self.link.poke(WANT_PROGRESS);
@@ -227,7 +227,7 @@ impl RxEnds {
     ) -> Result<bool, Fault> {
         let Some(fetch) = &mut self.fetch else { return Ok(false) };
         if self.link.is_recalled() {
-            fetch.step = Step::Over; // its memory may have had another use while we copied
+            fetch.step = FetchStep::Over; // its memory may have had another use while we copied
             return Ok(false);
         }
         let (bytes, solicited) = (fetch.source.total(), fetch.solicited);
@@ -241,16 +241,16 @@ impl RxEnds {
     pub(super) fn can_go_on(&self) -> bool {
         let Some(fetch) = &self.fetch else { return true };
         match fetch.step {
-            Step::Next => true,
-            Step::Helped { ticket, .. } => self.link.help().is_some_and(|help| help.outcome(ticket).is_some()),
-            Step::Staged { count } => self.link.staged() >> 32 == count & 0xFFFF_FFFF,
-            Step::Over => false,
+            FetchStep::Next => true,
+            FetchStep::Helped { ticket, .. } => self.link.help().is_some_and(|help| help.outcome(ticket).is_some()),
+            FetchStep::Staged { count } => self.link.staged() >> 32 == count & 0xFFFF_FFFF,
+            FetchStep::Over => false,
         }
     }
 
     /// Called before receives complete with an incomplete message: from here on the sender writes nothing into them.
     pub(super) fn call_off(&self) {
-        if let Some(Fetch { step: Step::Helped { ticket, .. }, .. }) = self.fetch {
+        if let Some(Fetch { step: FetchStep::Helped { ticket, .. }, .. }) = self.fetch {
             self.call_off_help(ticket);
         }
     }

@@ -36,7 +36,7 @@ const SPARE: usize = 64;
 
 /// Progress of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Stage {
+enum RequestPhase {
     Waiting,
     /// Some bytes are in flight.
     Running,
@@ -64,7 +64,7 @@ pub(crate) struct Request {
     token: Token,
     suppress: bool,
     fence: bool,
-    stage: Stage,
+    stage: RequestPhase,
     /// Bytes handed over, and (RMA) bytes the target has answered.
     issued: u64,
     answered: u64,
@@ -82,7 +82,7 @@ impl Request {
     }
 
     fn of(task: Task, segments: Segments, BindWr { token, suppress, fence }: BindWr) -> Self {
-        Request { task, segments, token, suppress, fence, stage: Stage::Waiting, issued: 0, answered: 0 }
+        Request { task, segments, token, suppress, fence, stage: RequestPhase::Waiting, issued: 0, answered: 0 }
     }
 
     fn is_send(&self) -> bool {
@@ -140,16 +140,16 @@ impl Default for Entry {
 }
 
 impl Entry {
-    fn stage(&self) -> Stage {
+    fn stage(&self) -> RequestPhase {
         match self {
             Entry::Request(request) => request.stage,
-            Entry::ShortSend(send) => send.failed.map_or(Stage::Sent(send.slot), Stage::Failed),
+            Entry::ShortSend(send) => send.failed.map_or(RequestPhase::Sent(send.slot), RequestPhase::Failed),
         }
     }
 
     fn fail(&mut self, status: Status) {
         match self {
-            Entry::Request(request) => request.stage = Stage::Failed(status),
+            Entry::Request(request) => request.stage = RequestPhase::Failed(status),
             Entry::ShortSend(send) => send.failed = Some(status),
         }
     }
@@ -351,7 +351,8 @@ impl Tx {
         }
         let published = self.issue(shared);
         self.publish(shared, published);
-        let done = self.queue.front().is_some_and(|r| matches!(r.stage(), Stage::Done | Stage::Failed(_)));
+        let done =
+            self.queue.front().is_some_and(|r| matches!(r.stage(), RequestPhase::Done | RequestPhase::Failed(_)));
         if done || self.issued < self.queue.len() || self.queue.len() >= GATHER {
             return self.pass(shared, &mut Outbox::default()).map(|_| ());
         }
@@ -456,9 +457,9 @@ impl Tx {
         ends.rma.give_back(pending.mark);
         request.answered += u64::from(pending.length);
         match outcome {
-            Err(status) => request.stage = Stage::Failed(status),
-            Ok(()) if request.answered == request.segments.total() && request.stage == Stage::Sent(u64::MAX) => {
-                request.stage = Stage::Done;
+            Err(status) => request.stage = RequestPhase::Failed(status),
+            Ok(()) if request.answered == request.segments.total() && request.stage == RequestPhase::Sent(u64::MAX) => {
+                request.stage = RequestPhase::Done;
             }
             Ok(()) => {}
         }
@@ -475,8 +476,8 @@ impl Tx {
         ends.requests.learn(ends.link.taken()).ok_or(Fault::Nonsense("requests taken that never were"))?;
         let taken = ends.requests.taken();
         let open = |r: &&mut Entry| match r.stage() {
-            Stage::Sent(slot) | Stage::Offered(slot) => slot > taken && r.is_send(),
-            Stage::Running => r.is_send(),
+            RequestPhase::Sent(slot) | RequestPhase::Offered(slot) => slot > taken && r.is_send(),
+            RequestPhase::Running => r.is_send(),
             _ => false,
         };
         let request = self.queue.iter_mut().find(open).ok_or(Fault::Nonsense("a refusal of no send"))?;
@@ -496,7 +497,7 @@ impl Tx {
                 self.issued += 1; // a short send is in the ring already
                 continue;
             };
-            if matches!(request.stage, Stage::Failed(_)) || (request.fence && ends.reads > 0) {
+            if matches!(request.stage, RequestPhase::Failed(_)) || (request.fence && ends.reads > 0) {
                 break;
             }
             let number = ends.first + self.issued as u64;
@@ -506,22 +507,22 @@ impl Tx {
                 Task::Transfer(Op::Read(remote)) => ends.rma(shared, request, number, remote, Way::Read, &mut budget),
                 Task::Move(ref window, move_number) => {
                     let step = ends.turn(shared, window, move_number);
-                    if let Step::Whole { .. } = step {
-                        request.stage = Stage::Done;
+                    if let HandOver::Whole { .. } = step {
+                        request.stage = RequestPhase::Done;
                     }
                     step
                 }
             };
             match step {
-                Step::Whole { wrote } => {
+                HandOver::Whole { wrote } => {
                     published |= wrote;
                     self.issued += 1;
                 }
-                Step::Part { wrote } => {
+                HandOver::Part { wrote } => {
                     published |= wrote;
                     break;
                 }
-                Step::Failed(status) => request.stage = Stage::Failed(status),
+                HandOver::Failed(status) => request.stage = RequestPhase::Failed(status),
             }
         }
         published
@@ -556,9 +557,11 @@ impl Tx {
         let mut moved = self.retire_short(shared, out);
         while let (Some(ends), Some(request)) = (self.ends.as_mut(), self.queue.front()) {
             let status = match request.stage() {
-                Stage::Done => Status::Success,
-                Stage::Sent(slot) | Stage::Offered(slot) if slot <= ends.requests.taken() => Status::Success,
-                Stage::Failed(status) => status,
+                RequestPhase::Done => Status::Success,
+                RequestPhase::Sent(slot) | RequestPhase::Offered(slot) if slot <= ends.requests.taken() => {
+                    Status::Success
+                }
+                RequestPhase::Failed(status) => status,
                 _ => break,
             };
             let (token, bytes, suppress) = request.outcome(shared.ep.handle);
@@ -622,7 +625,7 @@ impl Tx {
 }
 
 /// Result of handing over a request.
-enum Step {
+enum HandOver {
     Whole { wrote: bool },
     Part { wrote: bool },
     Failed(Status),
@@ -630,13 +633,13 @@ enum Step {
 
 impl TxEnds {
     /// A window's move. As long as it waits, nothing behind it starts: binds are fenced.
-    fn turn(&mut self, shared: &Shared, window: &Window, number: u64) -> Step {
+    fn turn(&mut self, shared: &Shared, window: &Window, number: u64) -> HandOver {
         let turned = window.execute(number, shared.pd);
         self.hungry = turned == Ok(false);
         match turned {
-            Ok(true) => Step::Whole { wrote: false },
-            Ok(false) => Step::Part { wrote: false },
-            Err(status) => Step::Failed(status),
+            Ok(true) => HandOver::Whole { wrote: false },
+            Ok(false) => HandOver::Part { wrote: false },
+            Err(status) => HandOver::Failed(status),
         }
     }
 

@@ -10,7 +10,7 @@ use dapl::provider::{Region, Status};
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::gather;
 
-use super::{Entry, Request, Stage, Step, Tx, TxEnds};
+use super::{Entry, HandOver, Request, RequestPhase, Tx, TxEnds};
 use crate::help::Job;
 use crate::memory::cma::Way;
 use crate::memory::regions::Target;
@@ -24,12 +24,12 @@ impl TxEnds {
     /// Offers a send whole, if it is one that should be offered and can be. Shorter ones go through the message buffer: two
     /// short copies at a time on two processors are faster than one.
     #[inline]
-    pub(super) fn offer(&mut self, shared: &Shared, request: &mut Request, solicited: bool) -> Option<Step> {
-        let is_long = request.segments.total() >= self.offer_from && request.stage == Stage::Waiting;
+    pub(super) fn offer(&mut self, shared: &Shared, request: &mut Request, solicited: bool) -> Option<HandOver> {
+        let is_long = request.segments.total() >= self.offer_from && request.stage == RequestPhase::Waiting;
         if is_long && self.link.is_reached() { self.offer_long(shared, request, solicited) } else { None }
     }
 
-    fn offer_long(&mut self, shared: &Shared, request: &mut Request, solicited: bool) -> Option<Step> {
+    fn offer_long(&mut self, shared: &Shared, request: &mut Request, solicited: bool) -> Option<HandOver> {
         let total = request.segments.total();
         let mut count = 0;
         for piece in request.segments.pieces(0, total) {
@@ -39,11 +39,11 @@ impl TxEnds {
             count += 1;
             let region = Region { address: piece.address, length: piece.length };
             if !shared.regions.allows(piece.key, shared.pd, region, AccessRight::LocalRead) {
-                return Some(Step::Failed(Status::LocalProtection));
+                return Some(HandOver::Failed(Status::LocalProtection));
             }
         }
         if self.requests.is_full() {
-            return Some(Step::Part { wrote: false });
+            return Some(HandOver::Part { wrote: false });
         }
         fail_point!(OfferReserved);
         for (n, piece) in request.segments.pieces(0, total).enumerate() {
@@ -57,8 +57,8 @@ impl TxEnds {
         fail_point!(Offered);
         request.issued = total;
         self.offered = self.requests.next();
-        request.stage = Stage::Offered(self.offered);
-        Some(Step::Whole { wrote: true })
+        request.stage = RequestPhase::Offered(self.offered);
+        Some(HandOver::Whole { wrote: true })
     }
 
     /// Is there an offer that the receiver has not taken, as far as we know?
@@ -88,7 +88,7 @@ impl Tx {
         fail_point!(HelpClaimed);
         let done = claimed && {
             let mut requests = self.queue.iter().filter_map(Entry::request);
-            let request = requests.find(|request| request.stage == Stage::Offered(job.slot));
+            let request = requests.find(|request| request.stage == RequestPhase::Offered(job.slot));
             request.is_some_and(|request| ends.write_part(shared, request, &job))
         };
         help.report(ticket, done);
@@ -100,7 +100,7 @@ impl Tx {
     #[cold]
     pub(super) fn stage(&mut self, shared: &Shared, slot: u32, offset: u64) -> Result<(), Fault> {
         let Some(ends) = self.ends.as_mut() else { return Ok(()) };
-        let is_meant = |request: &&mut Request| matches!(request.stage, Stage::Offered(of) if short(of) == slot);
+        let is_meant = |request: &&mut Request| matches!(request.stage, RequestPhase::Offered(of) if short(of) == slot);
         let mut requests = self.queue.iter_mut().filter_map(Entry::request_mut);
         let request = requests.find(is_meant).ok_or(Fault::Nonsense("a question about no offer"))?;
         let length = request.segments.total().saturating_sub(offset).min(STAGE as u64) as usize;
@@ -109,7 +109,7 @@ impl Tx {
         // SAFETY: `length` bytes of the stage, which is in our own RMA buffer, and the receiver's no longer: it has asked for
         // more.
         if let Err(status) = unsafe { gather(&*shared.regions, shared.pd, &request.segments, offset, to, length) } {
-            request.stage = Stage::Failed(status);
+            request.stage = RequestPhase::Failed(status);
             return Ok(());
         }
         ends.staged += 1;

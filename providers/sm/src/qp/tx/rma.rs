@@ -8,10 +8,10 @@ use dapl::provider::{Remote, Status};
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::gather;
 
-use super::{Pending, Request, Stage, Step, TxEnds};
+use super::{HandOver, Pending, Request, RequestPhase, TxEnds};
 use crate::engine::jobs::Job;
 use crate::memory::cma::{self, Way};
-use crate::memory::imports::Found;
+use crate::memory::imports::ImportLookup;
 use crate::memory::kernel_copy;
 use crate::memory::mapped::Mapped;
 use crate::memory::regions::Target;
@@ -41,40 +41,40 @@ impl TxEnds {
         remote: Remote,
         way: Way,
         budget: &mut u64,
-    ) -> Step {
+    ) -> HandOver {
         let total = request.segments.total();
         if total > shared.max_rdma || remote.address.checked_add(total).is_none() {
-            return Step::Failed(if total > shared.max_rdma { Status::LocalLength } else { Status::RemoteAccess });
+            return HandOver::Failed(if total > shared.max_rdma { Status::LocalLength } else { Status::RemoteAccess });
         }
         if way == Way::Read && self.most_reads(shared) == 0 {
-            return Step::Failed(Status::RemoteResponder);
+            return HandOver::Failed(Status::RemoteResponder);
         }
         if total == 0 {
-            request.stage = Stage::Done;
-            return Step::Whole { wrote: false };
+            request.stage = RequestPhase::Done;
+            return HandOver::Whole { wrote: false };
         }
         // Fragments in flight must be placed before the rest is copied, so a request keeps its method to the end.
-        let begins = request.stage == Stage::Waiting;
+        let begins = request.stage == RequestPhase::Waiting;
         if (begins || self.mapped.request == Some(number))
             && let Some(mapped) = self.mapped(shared, remote.key)
             && mapped.place(remote.address, total, way == Way::Write).is_some()
         {
             if !self.pending.is_empty() {
-                return Step::Part { wrote: false };
+                return HandOver::Part { wrote: false };
             }
             self.mapped.request = Some(number);
             return match self.copy_across(shared, request, remote, way, By::Us(&mapped), budget) {
-                Ok(true) => Step::Whole { wrote: false },
-                Ok(false) => Step::Part { wrote: false },
-                Err(status) => Step::Failed(status.unwrap_or(Status::RemoteAccess)),
+                Ok(true) => HandOver::Whole { wrote: false },
+                Ok(false) => HandOver::Part { wrote: false },
+                Err(status) => HandOver::Failed(status.unwrap_or(Status::RemoteAccess)),
             };
         }
         let by_kernel = self.link.theirs().is_some_and(|t| kernel_copy::reaches(&t.peer, remote.key));
         if by_kernel && request.issued == request.answered && self.pending.is_empty() {
             match self.copy_across(shared, request, remote, way, By::Kernel, budget) {
-                Ok(true) => return Step::Whole { wrote: false },
-                Ok(false) => return Step::Part { wrote: false },
-                Err(Some(status)) => return Step::Failed(status),
+                Ok(true) => return HandOver::Whole { wrote: false },
+                Ok(false) => return HandOver::Part { wrote: false },
+                Err(Some(status)) => return HandOver::Failed(status),
                 Err(None) => {} // refused: the bounce buffer is always there
             }
         }
@@ -95,15 +95,15 @@ impl TxEnds {
             return None;
         }
         match imports.find(key) {
-            Found::Here(mapped) => {
+            ImportLookup::Here(mapped) => {
                 (self.mapped.key, self.mapped.mapped) = (key, Arc::downgrade(&mapped));
                 Some(mapped)
             }
-            Found::Ask => {
+            ImportLookup::Ask => {
                 shared.jobs.push(Job::Ask(self.link.id, key));
                 None
             }
-            Found::Nothing => None,
+            ImportLookup::Nothing => None,
         }
     }
 
@@ -133,11 +133,11 @@ impl TxEnds {
                 .map_err(Broken::status)?;
             request.issued += piece.length;
             request.answered = request.issued;
-            request.stage = Stage::Running;
+            request.stage = RequestPhase::Running;
             *budget -= piece.length;
         }
         self.hungry = false;
-        request.stage = Stage::Done;
+        request.stage = RequestPhase::Done;
         Ok(true)
     }
 
@@ -147,12 +147,12 @@ impl TxEnds {
     }
 
     /// By fragments in our RMA buffer that the target copies.
-    fn fragment(&mut self, shared: &Shared, request: &mut Request, number: u64, remote: Remote, way: Way) -> Step {
+    fn fragment(&mut self, shared: &Shared, request: &mut Request, number: u64, remote: Remote, way: Way) -> HandOver {
         let total = request.segments.total();
         let read = way == Way::Read;
-        let begins = read && request.stage == Stage::Waiting;
+        let begins = read && request.stage == RequestPhase::Waiting;
         if begins && self.reads >= self.most_reads(shared) {
-            return Step::Part { wrote: false };
+            return HandOver::Part { wrote: false };
         }
         let mut wrote = false;
         // The ring of answers is the target's.
@@ -160,9 +160,11 @@ impl TxEnds {
         while request.issued < total {
             let length = (total - request.issued).min(FRAGMENT as u64) as usize;
             if self.requests.is_full() || self.pending.len() >= most {
-                return Step::Part { wrote };
+                return HandOver::Part { wrote };
             }
-            let Some((line, mark)) = self.rma.reserve(1 + length.div_ceil(LINE)) else { return Step::Part { wrote } };
+            let Some((line, mark)) = self.rma.reserve(1 + length.div_ceil(LINE)) else {
+                return HandOver::Part { wrote };
+            };
             fail_point!(FragmentReserved);
             self.pending.push_back(Pending {
                 request: number,
@@ -174,20 +176,20 @@ impl TxEnds {
             });
             if let Err(status) = self.fill(shared, request, remote, line, length, read) {
                 self.pending.pop_back();
-                return Step::Failed(status);
+                return HandOver::Failed(status);
             }
             fail_point!(FragmentFilled);
             let kind = if read { Kind::RmaRead } else { Kind::RmaWrite };
             let payload = SlotFields { aux: line, ..self.payload(shared) };
             self.requests.push(Header::plain(kind, 0), &payload);
             request.issued += length as u64;
-            request.stage = Stage::Running;
+            request.stage = RequestPhase::Running;
             self.reads += u32::from(begins && !wrote);
             wrote = true;
         }
         // Complete when all fragments are answered; no ring slot completes it.
-        request.stage = if request.answered == total { Stage::Done } else { Stage::Sent(u64::MAX) };
-        Step::Whole { wrote }
+        request.stage = if request.answered == total { RequestPhase::Done } else { RequestPhase::Sent(u64::MAX) };
+        HandOver::Whole { wrote }
     }
 
     /// Line 0 describes the fragment; a write's payload follows.

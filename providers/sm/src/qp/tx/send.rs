@@ -3,7 +3,7 @@
 use dapl::provider::{Segment, Status};
 use dapl_software::memory::scatter_gather::{gather, gather_recent};
 
-use super::{Request, Stage, Step, TxEnds};
+use super::{HandOver, Request, RequestPhase, TxEnds};
 use crate::proto::message::{Header, INLINE, Kind, LINE};
 use crate::qp::shared::Shared;
 
@@ -11,10 +11,10 @@ use crate::qp::shared::Shared;
 const PIECE: usize = 16 << 10;
 
 impl TxEnds {
-    pub(super) fn send(&mut self, shared: &Shared, request: &mut Request, solicited: bool) -> Step {
+    pub(super) fn send(&mut self, shared: &Shared, request: &mut Request, solicited: bool) -> HandOver {
         let total = request.segments.total();
         if total > shared.max_message {
-            return Step::Failed(Status::LocalLength);
+            return HandOver::Failed(Status::LocalLength);
         }
         if let Some(step) = self.offer(shared, request, solicited) {
             return step;
@@ -22,7 +22,7 @@ impl TxEnds {
         let mut wrote = false;
         loop {
             if self.requests.is_full() {
-                return Step::Part { wrote };
+                return HandOver::Part { wrote };
             }
             let left = total - request.issued;
             let first = request.issued == 0;
@@ -33,13 +33,13 @@ impl TxEnds {
             };
             match outcome {
                 Ok(true) => wrote = true,
-                Ok(false) => return Step::Part { wrote },
-                Err(status) => return Step::Failed(status),
+                Ok(false) => return HandOver::Part { wrote },
+                Err(status) => return HandOver::Failed(status),
             }
-            request.stage = Stage::Running;
+            request.stage = RequestPhase::Running;
             if request.issued == total {
-                request.stage = Stage::Sent(self.requests.next());
-                return Step::Whole { wrote };
+                request.stage = RequestPhase::Sent(self.requests.next());
+                return HandOver::Whole { wrote };
             }
         }
     }

@@ -18,7 +18,7 @@ const SLOW_START_PACING_GAIN: f64 = 2.0;
 
 /// Windows in bytes, time in seconds.
 #[derive(Clone, Copy, Debug)]
-struct Window {
+struct CubicWindow {
     cwnd: f64,
     ssthresh: f64,
     /// W_max: the window before the last reduction, after fast convergence.
@@ -36,9 +36,9 @@ struct Window {
 #[derive(Debug)]
 pub(crate) struct Cubic {
     packet: f64,
-    window: Window,
+    window: CubicWindow,
     /// The window before the last reduction, in case the loss was spurious (RFC 9438, 4.9).
-    undo: Window,
+    undo: CubicWindow,
     hystart: HyStart,
     recovery: Recovery,
     round: Round,
@@ -50,7 +50,7 @@ pub(crate) struct Cubic {
 impl Cubic {
     pub(crate) fn new(packet: u64) -> Self {
         let packet = packet.max(1) as f64;
-        let window = Window {
+        let window = CubicWindow {
             cwnd: packet * INITIAL_PACKETS as f64,
             ssthresh: f64::INFINITY,
             w_max: 0.0,

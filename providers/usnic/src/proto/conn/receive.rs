@@ -9,7 +9,7 @@ use zerocopy::network_endian::U32;
 
 use super::Conn;
 use super::peer_reads::Taken;
-use super::receives::Found;
+use super::receives::ReceiveLookup;
 use super::refragmented::PieceCheck;
 use super::requests::{What, is_below};
 use super::transmit::Note;
@@ -228,9 +228,9 @@ impl<D: Driver> Conn<D> {
 
     fn place_send(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
         let place = match self.receives.find(data.message.id.get(), host) {
-            Found::Place(place) => place,
-            Found::Complete => return Ok(()),
-            Found::Nothing => return Err(NotAccepted::Later),
+            ReceiveLookup::Place(place) => place,
+            ReceiveLookup::Complete => return Ok(()),
+            ReceiveLookup::Nothing => return Err(NotAccepted::Later),
         };
         let length = data.message.length.get();
         let message = (length, data.op == Op::SendSolicited);

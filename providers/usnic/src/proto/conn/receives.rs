@@ -28,7 +28,7 @@ pub(super) struct Receive<R> {
 
 /// Result of looking up the receive of a send.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Found {
+pub(super) enum ReceiveLookup {
     Place(u32),
     /// Its receive is complete: it had been thought lost.
     Complete,
@@ -111,15 +111,15 @@ impl<D: Driver> Receives<D> {
     }
 
     /// The receive of a send.
-    pub(super) fn find(&mut self, number: u32, host: &mut impl Host<D>) -> Found {
+    pub(super) fn find(&mut self, number: u32, host: &mut impl Host<D>) -> ReceiveLookup {
         if (number.wrapping_sub(self.complete) as i32) < 0 {
-            return Found::Complete;
+            return ReceiveLookup::Complete;
         }
         let beyond = number.wrapping_sub(self.bound) as i32;
         if beyond >= 0 && !self.bind(beyond.unsigned_abs() + 1, host) {
-            return Found::Nothing;
+            return ReceiveLookup::Nothing;
         }
-        self.queue.find(u64::from(number)).map_or(Found::Nothing, Found::Place)
+        self.queue.find(u64::from(number)).map_or(ReceiveLookup::Nothing, ReceiveLookup::Place)
     }
 
     /// The receive for this send, if it is the next one of the own queue and nothing before it is in progress.

@@ -37,7 +37,7 @@ pub(super) enum What {
 
 /// Progress of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Stage {
+pub(super) enum SendPhase {
     /// Not all of it has left.
     Cutting,
     /// All has left; acks, or the data of a read, are to come.
@@ -47,12 +47,12 @@ pub(super) enum Stage {
 }
 
 #[derive(Debug)]
-pub(super) struct Request<Q> {
+pub(super) struct PostedRequest<Q> {
     pub(super) own: Q,
     pub(super) work: Work,
     pub(super) length: u32,
     fence: bool,
-    pub(super) stage: Stage,
+    pub(super) stage: SendPhase,
     /// Its number among those of its kind.
     pub(super) id: u32,
     /// Bytes that have left.
@@ -96,7 +96,7 @@ pub(super) struct Bounds {
 }
 
 pub(super) struct Requests<Q> {
-    pub(super) queue: Queue<Request<Q>>,
+    pub(super) queue: Queue<PostedRequest<Q>>,
     pub(super) numbers: PeerLimits,
     /// The one that is being cut.
     cutting: Option<u32>,
@@ -159,8 +159,8 @@ impl<Q> Requests<Q> {
         if self.queue.is_full() {
             return Err(own);
         }
-        let (stage, have) = (Stage::Cutting, Ranges::default());
-        self.queue.push(Request {
+        let (stage, have) = (SendPhase::Cutting, Ranges::default());
+        self.queue.push(PostedRequest {
             own,
             work,
             length,
@@ -221,7 +221,7 @@ impl<Q> Requests<Q> {
     }
 
     /// The head of those that wait becomes active.
-    pub(super) fn start(&mut self) -> Option<&mut Request<Q>> {
+    pub(super) fn start(&mut self) -> Option<&mut PostedRequest<Q>> {
         let request = self.queue.get_mut(self.queue.next()?)?;
         let number = match request.work {
             Work::Send { .. } => &mut self.numbers.sends,
@@ -251,8 +251,8 @@ impl<Q> Requests<Q> {
         let first = request.packets.map_or(psn, |(first, _)| first);
         request.packets = Some((first, psn));
         let is_all = request.cut == request.length || matches!(request.work, Work::Read(_));
-        if is_all && request.stage == Stage::Cutting {
-            request.stage = Stage::Out;
+        if is_all && request.stage == SendPhase::Cutting {
+            request.stage = SendPhase::Out;
         }
         self.cutting = (!is_all).then_some(sent.slot);
     }
@@ -295,7 +295,7 @@ impl<Q> Requests<Q> {
     pub(super) fn fail(&mut self, slot: u32, status: Status) {
         self.stopped = true;
         if let Some(request) = self.queue.get_mut(slot) {
-            request.stage = Stage::Failed(status);
+            request.stage = SendPhase::Failed(status);
         }
     }
 
@@ -303,9 +303,9 @@ impl<Q> Requests<Q> {
     pub(super) fn ended(&mut self) -> Option<(Q, Result<u64, Status>)> {
         let slot = self.queue.first()?;
         let outcome = match self.queue.get(slot)?.stage {
-            Stage::Done => Ok(u64::from(self.queue.get(slot)?.length)),
-            Stage::Failed(status) => Err(status),
-            Stage::Cutting | Stage::Out => return None,
+            SendPhase::Done => Ok(u64::from(self.queue.get(slot)?.length)),
+            SendPhase::Failed(status) => Err(status),
+            SendPhase::Cutting | SendPhase::Out => return None,
         };
         self.queue.take(slot).map(|request| (request.own, outcome))
     }
@@ -319,7 +319,7 @@ impl<Q> Requests<Q> {
     }
 }
 
-impl<Q> Request<Q> {
+impl<Q> PostedRequest<Q> {
     /// All data of a read are here, or nothing is to come.
     fn is_here(&self) -> bool {
         let is_whole = || self.answered && (self.length == 0 || self.have.is_whole(self.length));
@@ -327,8 +327,8 @@ impl<Q> Request<Q> {
     }
 
     fn look(&mut self) {
-        if self.stage == Stage::Out && self.out == 0 && self.is_here() {
-            self.stage = Stage::Done;
+        if self.stage == SendPhase::Out && self.out == 0 && self.is_here() {
+            self.stage = SendPhase::Done;
         }
     }
 }

@@ -7,7 +7,7 @@ use dapl::provider::Status;
 
 use super::Conn;
 use super::refragmented::SendingPieces;
-use super::requests::{Bounds, Sent, Stage, Wait, What, is_below};
+use super::requests::{Bounds, SendPhase, Sent, Wait, What, is_below};
 use super::types::{Channel, Driver, Host, Outgoing, Payload, Source, Work};
 use super::write::outgoing;
 use crate::proto::flight::{Cause, State};
@@ -178,7 +178,7 @@ impl<D: Driver> Conn<D> {
             What::Nothing => false,
             What::Response => self.peer_reads.get(sent.slot).is_none() || self.peer_reads.is_gone(sent.slot),
             What::Request => {
-                self.requests.queue.get(sent.slot).is_none_or(|request| matches!(request.stage, Stage::Failed(_)))
+                self.requests.queue.get(sent.slot).is_none_or(|request| matches!(request.stage, SendPhase::Failed(_)))
             }
         }
     }
@@ -298,7 +298,7 @@ impl<D: Driver> Conn<D> {
         if let Err(status) = outcome {
             self.fail_head(status);
         } else if let Some(request) = self.requests.start() {
-            request.stage = Stage::Done;
+            request.stage = SendPhase::Done;
         }
         self.retire(host);
         outcome.is_ok() && !self.ending.is_closed()

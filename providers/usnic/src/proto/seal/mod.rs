@@ -24,7 +24,7 @@ use sha2::Sha256;
 use zerocopy::IntoBytes;
 use zeroize::Zeroizing;
 
-use self::replay::Window;
+use self::replay::ReplayWindow;
 use crate::proto::setup::{Offer, Random};
 use crate::proto::wire::{self, FLAG_CHECKED, FLAG_SEALED, Head};
 
@@ -152,7 +152,7 @@ pub(crate) struct Seal {
     inward: ChaCha20Poly1305,
     /// Counter of the next packet that leaves.
     next: u64,
-    seen: Window,
+    seen: ReplayWindow,
 }
 
 impl fmt::Debug for Seal {
@@ -171,7 +171,7 @@ impl Seal {
         };
         let (to_server, to_client) = (key(b">"), key(b"<"));
         let (outward, inward) = if active { (to_server, to_client) } else { (to_client, to_server) };
-        Seal { outward, inward, next: 0, seen: Window::new() }
+        Seal { outward, inward, next: 0, seen: ReplayWindow::new() }
     }
 
     /// Seals the packet that begins at `start` and is the last in `out`, with what was added behind its header; it grows by

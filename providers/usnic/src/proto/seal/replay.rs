@@ -9,15 +9,15 @@ const WORDS: usize = (WIDTH / 64) as usize;
 
 /// The highest counters, as bits of a ring.
 #[derive(Clone, Debug)]
-pub(crate) struct Window {
+pub(crate) struct ReplayWindow {
     /// One more than the highest accepted counter.
     end: u64,
     seen: [u64; WORDS],
 }
 
-impl Window {
-    pub(crate) fn new() -> Window {
-        Window { end: 0, seen: [0; WORDS] }
+impl ReplayWindow {
+    pub(crate) fn new() -> ReplayWindow {
+        ReplayWindow { end: 0, seen: [0; WORDS] }
     }
 
     /// Whether the counter is new and not too old. The very last number is never new: it has no successor.
@@ -72,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    fn try_take(window: &mut Window, counter: u64) -> bool {
+    fn try_take(window: &mut ReplayWindow, counter: u64) -> bool {
         let is_new = window.is_new(counter);
         if is_new {
             window.take(counter);
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn each_goes_through_once_and_none_that_is_too_old() {
-        let mut window = Window::new();
+        let mut window = ReplayWindow::new();
         assert!(try_take(&mut window, 0) && !try_take(&mut window, 0));
         assert!(try_take(&mut window, WIDTH), "nothing between has come");
         assert!(!window.is_new(0), "too old, by one");
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn the_end_of_all_counters_is_not_wrapped_over() {
-        let mut window = Window::new();
+        let mut window = ReplayWindow::new();
         assert!(try_take(&mut window, u64::MAX - 1));
         assert!(!window.is_new(u64::MAX) && !window.is_new(u64::MAX - 1) && window.is_new(u64::MAX - 2));
         assert!(!window.is_new(0));
@@ -102,7 +102,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_remembers_as_a_set_would(steps in prop::collection::vec(0..20_000u64, 1..400), start in 0..200_000u64) {
-            let (mut window, mut taken, mut highest) = (Window::new(), HashSet::new(), None::<u64>);
+            let (mut window, mut taken, mut highest) = (ReplayWindow::new(), HashSet::new(), None::<u64>);
             for (place, step) in steps.into_iter().enumerate() {
                 // It wanders upwards, in small and in large steps and back.
                 let counter = start + place as u64 * 200 + if step < 15_000 { step % 300 } else { step };

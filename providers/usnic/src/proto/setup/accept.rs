@@ -34,7 +34,7 @@ pub(crate) struct RequestId(u64);
 
 /// Result of a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Step {
+pub(crate) enum PacketResult {
     Nothing,
     /// A request that is damaged, or sealed with another key; it has no answer.
     Unreadable,
@@ -58,7 +58,7 @@ pub(crate) enum Due {
 
 /// Content of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Request<'a> {
+pub(crate) struct RequestContent<'a> {
     pub(crate) from: SocketAddr,
     pub(crate) qual: u64,
     pub(crate) private_data: &'a [u8],
@@ -71,7 +71,7 @@ struct Key {
 }
 
 #[derive(Debug)]
-enum Stage {
+enum AcceptPhase {
     Pending,
     /// The accept, how it names the connection to the client, and when it is too late for a confirmation.
     Accepted {
@@ -98,7 +98,7 @@ struct Attempt {
     qual: u64,
     offer: Offer,
     private: Vec<u8>,
-    stage: Stage,
+    stage: AcceptPhase,
     /// The source address is verified.
     is_proven: bool,
     /// Bytes from and to it, while it is not.
@@ -110,12 +110,12 @@ struct Attempt {
 
 impl Attempt {
     fn new(now: Nanos, key: Key, qual: u64, offer: Offer, private: &[u8], is_proven: bool) -> Attempt {
-        let (private, stage) = (private.to_vec(), Stage::Pending);
+        let (private, stage) = (private.to_vec(), AcceptPhase::Pending);
         Attempt { key, qual, offer, private, stage, is_proven, received: 0, sent: 0, due: now }
     }
 
     fn is_over(&self) -> bool {
-        matches!(self.stage, Stage::Over { .. })
+        matches!(self.stage, AcceptPhase::Over { .. })
     }
 
     /// Appends that it waits for its consumer.
@@ -128,15 +128,15 @@ impl Attempt {
     /// Appends what it has to say, unless that is too much for an unproven source.
     fn say(&mut self, counts: &mut Counts, out: &mut Vec<u8>) -> bool {
         let packet = match &mut self.stage {
-            Stage::Accepted { packet, closed_counts, .. } => {
+            AcceptPhase::Accepted { packet, closed_counts, .. } => {
                 *closed_counts = true;
                 packet
             }
-            Stage::Over { packet, was_said, .. } => {
+            AcceptPhase::Over { packet, was_said, .. } => {
                 *was_said = true;
                 packet
             }
-            Stage::Pending => return false,
+            AcceptPhase::Pending => return false,
         };
         let length = packet.len() as u64;
         let may = self.is_proven || self.sent + length <= self.received.saturating_mul(FOLD);
@@ -196,8 +196,8 @@ impl Acceptor {
         listens: bool,
         random: &mut dyn Random,
         out: &mut Vec<u8>,
-    ) -> Step {
-        let Some(request_head) = packets::request_head(packet) else { return Step::Nothing };
+    ) -> PacketResult {
+        let Some(request_head) = packets::request_head(packet) else { return PacketResult::Nothing };
         let setup = self.setup.clone();
         if wire::head(packet).is_some_and(|(head, _)| head.kind == Kind::Reset as u8) {
             return self.withdrawn(now, packet, from);
@@ -205,9 +205,9 @@ impl Acceptor {
         let mut room = Vec::new();
         let Some(rest) = packets::request(&setup.guard, packet, &mut room) else {
             self.counts.unreadable += 1;
-            return Step::Unreadable;
+            return PacketResult::Unreadable;
         };
-        let Some((conn, token)) = packets::requester(rest) else { return Step::Nothing };
+        let Some((conn, token)) = packets::requester(rest) else { return PacketResult::Nothing };
         let key = CookieKey { head: request_head, conn, token };
         let to = To { conn, token, hop: request_head.hop() };
         let is_proven = self.cookies.is_good(now, from, &key, random);
@@ -225,7 +225,7 @@ impl Acceptor {
             self.counts.cookies += 1;
             let ticket = self.cookies.give(now, from, &key, random);
             packets::put_cookie(&setup.guard, to, Some(ticket), random, out);
-            return Step::Answer;
+            return PacketResult::Answer;
         }
         match offered {
             Ok((offer, private)) => {
@@ -235,7 +235,7 @@ impl Acceptor {
             Err(reason) => {
                 self.counts.refused += 1;
                 packets::put_reject(&setup.guard, to, reason, random, out);
-                Step::Answer
+                PacketResult::Answer
             }
         }
     }
@@ -258,7 +258,13 @@ impl Acceptor {
 
     /// The answer that the request is pending goes out at once: from then on the client repeats it to the source of this answer,
     /// even if the well-known port is closed by then.
-    fn begin(&mut self, mut attempt: Attempt, length: usize, random: &mut dyn Random, out: &mut Vec<u8>) -> Step {
+    fn begin(
+        &mut self,
+        mut attempt: Attempt,
+        length: usize,
+        random: &mut dyn Random,
+        out: &mut Vec<u8>,
+    ) -> PacketResult {
         self.next += 1;
         let id = RequestId(self.next);
         attempt.received = length as u64;
@@ -269,7 +275,7 @@ impl Acceptor {
         self.due.insert((attempt.due, id));
         self.attempts.insert(id, attempt);
         self.counts.requests += 1;
-        Step::Requested(id)
+        PacketResult::Requested(id)
     }
 
     /// Handles a duplicate request: repeats its answer, or "pending".
@@ -281,9 +287,9 @@ impl Acceptor {
         is_proven: bool,
         random: &mut dyn Random,
         out: &mut Vec<u8>,
-    ) -> Step {
+    ) -> PacketResult {
         self.counts.repeated += 1;
-        let Some(attempt) = self.attempts.get_mut(&id) else { return Step::Nothing };
+        let Some(attempt) = self.attempts.get_mut(&id) else { return PacketResult::Nothing };
         attempt.received = attempt.received.saturating_add(length as u64);
         if is_proven && !attempt.is_proven {
             attempt.is_proven = true;
@@ -291,26 +297,26 @@ impl Acceptor {
                 self.half_open.proven(attempt.key.from);
             }
         }
-        if !matches!(attempt.stage, Stage::Pending) {
+        if !matches!(attempt.stage, AcceptPhase::Pending) {
             let was_said = attempt.say(&mut self.counts, out);
             // It may be repeated once more: it is remembered from here.
-            if let Stage::Over { until, .. } = &mut attempt.stage {
+            if let AcceptPhase::Over { until, .. } = &mut attempt.stage {
                 *until = now.saturating_add(self.setup.config.linger);
                 let until = *until;
                 self.set_due(id, until);
             }
-            return if was_said { Step::Answer } else { Step::Nothing };
+            return if was_said { PacketResult::Answer } else { PacketResult::Nothing };
         }
         attempt.say_pending(&self.setup, random, out);
         self.set_due(id, now.saturating_add(self.setup.config.patience));
-        Step::Answer
+        PacketResult::Answer
     }
 
     /// A client withdraws its request.
-    fn withdrawn(&mut self, now: Nanos, packet: &[u8], from: SocketAddr) -> Step {
+    fn withdrawn(&mut self, now: Nanos, packet: &[u8], from: SocketAddr) -> PacketResult {
         let Some((conn, token)) = packets::withdrawal(&self.setup.guard, packet) else {
             self.counts.unreadable += 1;
-            return Step::Nothing;
+            return PacketResult::Nothing;
         };
         let key = |hop| Key { from, to: To { conn, token, hop } };
         let open = |id: &&RequestId| self.attempts.get(*id).is_some_and(|attempt| !attempt.is_over());
@@ -320,19 +326,21 @@ impl Acceptor {
 
     /// A packet came for the number of an unconfirmed accept: if it is a Reset with the "unknown" flag, the client has left.
     /// The Reset of a connection has no such flag, and confirms that it was established.
-    pub(crate) fn reset(&mut self, now: Nanos, packet: &[u8]) -> Step {
-        let Some((head, _)) = wire::head(packet) else { return Step::Nothing };
+    pub(crate) fn reset(&mut self, now: Nanos, packet: &[u8]) -> PacketResult {
+        let Some((head, _)) = wire::head(packet) else { return PacketResult::Nothing };
         let found = self.by_conn.get(&head.conn.get()).copied().filter(|id| self.gave(*id, head.token.get()));
         self.end(now, found.filter(|_| packets::is_unknown(&self.setup.guard, packet)))
     }
 
     /// An ICMP message says that the port `from` is closed, and quotes an accept, which ends after enough of them.
-    pub(crate) fn port_closed(&mut self, now: Nanos, from: SocketAddr, quote: &[u8]) -> Step {
+    pub(crate) fn port_closed(&mut self, now: Nanos, from: SocketAddr, quote: &[u8]) -> PacketResult {
         let key = |conn, token, hop| Key { from, to: To { conn, token, hop } };
         let there = self.by_key.range(key(0, 0, 0)..=key(u32::MAX, u64::MAX, u16::MAX));
         let found =
             there.map(|(_, id)| *id).find(|id| match self.attempts.get_mut(id).map(|attempt| &mut attempt.stage) {
-                Some(Stage::Accepted { packet, closed, closed_counts, .. }) if packets::is_quoted(packet, quote) => {
+                Some(AcceptPhase::Accepted { packet, closed, closed_counts, .. })
+                    if packets::is_quoted(packet, quote) =>
+                {
                     *closed += u32::from(std::mem::take(closed_counts));
                     *closed >= MIN_CLOSED
                 }
@@ -341,16 +349,16 @@ impl Acceptor {
         self.end(now, found)
     }
 
-    fn end(&mut self, now: Nanos, id: Option<RequestId>) -> Step {
-        let Some(id) = id else { return Step::Nothing };
+    fn end(&mut self, now: Nanos, id: Option<RequestId>) -> PacketResult {
+        let Some(id) = id else { return PacketResult::Nothing };
         self.be_over(now, id, Vec::new());
-        Step::Withdrawn(id)
+        PacketResult::Withdrawn(id)
     }
 
     /// Content of a request; `None`: it is over.
-    pub(crate) fn request(&self, id: RequestId) -> Option<Request<'_>> {
-        let attempt = self.attempts.get(&id).filter(|attempt| matches!(attempt.stage, Stage::Pending))?;
-        Some(Request { from: attempt.key.from, qual: attempt.qual, private_data: &attempt.private })
+    pub(crate) fn request(&self, id: RequestId) -> Option<RequestContent<'_>> {
+        let attempt = self.attempts.get(&id).filter(|attempt| matches!(attempt.stage, AcceptPhase::Pending))?;
+        Some(RequestContent { from: attempt.key.from, qual: attempt.qual, private_data: &attempt.private })
     }
 
     /// Accepts: returns the agreed parameters. The connection must be known by `ours` at once, as its first packet may be the
@@ -364,12 +372,12 @@ impl Acceptor {
         random: &mut dyn Random,
     ) -> Option<Agreed> {
         let setup = self.setup.clone();
-        let attempt = self.attempts.get_mut(&id).filter(|attempt| matches!(attempt.stage, Stage::Pending))?;
+        let attempt = self.attempts.get_mut(&id).filter(|attempt| matches!(attempt.stage, AcceptPhase::Pending))?;
         let mut packet = Vec::new();
         packets::put_accept(&setup.guard, attempt.key.to, ours, private, random, &mut packet);
         let (wait, until) = (setup.config.first_repeat, now.saturating_add(setup.config.silence));
         let (conn, token) = (ours.conn, ours.token);
-        attempt.stage = Stage::Accepted { packet, conn, token, wait, until, closed: 0, closed_counts: false };
+        attempt.stage = AcceptPhase::Accepted { packet, conn, token, wait, until, closed: 0, closed_counts: false };
         attempt.private = Vec::new();
         let agreed = setup.agree(ours, &attempt.offer, attempt.key.from, false, random);
         self.by_conn.insert(ours.conn, id);
@@ -397,7 +405,7 @@ impl Acceptor {
     /// The accept of this request gave out this token, and is not confirmed.
     fn gave(&self, id: RequestId, given: u64) -> bool {
         let stage = self.attempts.get(&id).map(|attempt| &attempt.stage);
-        matches!(stage, Some(Stage::Accepted { token, .. }) if *token == given)
+        matches!(stage, Some(AcceptPhase::Accepted { token, .. }) if *token == given)
     }
 
     /// Does the next thing that is due: call it until there is none.
@@ -406,7 +414,7 @@ impl Acceptor {
             let attempt = self.attempts.get_mut(&id).expect("what is due is there");
             let from = attempt.key.from;
             match &mut attempt.stage {
-                Stage::Accepted { wait, until, .. } if now < *until => {
+                AcceptPhase::Accepted { wait, until, .. } if now < *until => {
                     let next = now.saturating_add(*wait).min(*until);
                     *wait = (*wait * 2).min(self.setup.config.last_repeat);
                     let was_said = attempt.say(&mut self.counts, out);
@@ -415,11 +423,11 @@ impl Acceptor {
                         return Some(Due::Send(from));
                     }
                 }
-                Stage::Pending | Stage::Accepted { .. } => {
+                AcceptPhase::Pending | AcceptPhase::Accepted { .. } => {
                     self.be_over(now, id, Vec::new());
                     return Some(Due::Failed(id));
                 }
-                Stage::Over { was_said: false, until, .. } => {
+                AcceptPhase::Over { was_said: false, until, .. } => {
                     let until = *until;
                     let was_said = attempt.say(&mut self.counts, out);
                     self.set_due(id, until);
@@ -427,7 +435,7 @@ impl Acceptor {
                         return Some(Due::Send(from));
                     }
                 }
-                Stage::Over { .. } => self.forget(id),
+                AcceptPhase::Over { .. } => self.forget(id),
             }
         }
         None
@@ -451,9 +459,9 @@ impl Acceptor {
         let Some(attempt) = self.attempts.get_mut(&id).filter(|attempt| !attempt.is_over()) else { return };
         let until = now.saturating_add(self.setup.config.linger);
         let was_said = packet.is_empty();
-        let before = std::mem::replace(&mut attempt.stage, Stage::Over { packet, was_said, until });
+        let before = std::mem::replace(&mut attempt.stage, AcceptPhase::Over { packet, was_said, until });
         attempt.private = Vec::new();
-        if let Stage::Accepted { conn, .. } = before {
+        if let AcceptPhase::Accepted { conn, .. } = before {
             self.by_conn.remove(&conn);
         }
         self.half_open.remove(attempt.key.from, attempt.is_proven);

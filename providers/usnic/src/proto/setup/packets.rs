@@ -1,6 +1,6 @@
 //! Wire format of the packets that open and end a connection.
 //!
-//! PeerLimits are in network byte order, records have no padding. Packets that open a connection are protected (`seal::Guard`) and
+//! Numbers are in network byte order, records have no padding. Packets that open a connection are protected (`seal::Guard`) and
 //! carry the number of the hand-off, so that a late answer of an earlier listener is not taken for the present one's. For every
 //! version: a request begins with head and [`RequestHead`], the protected rest begins with the client's connection and token,
 //! and a reject is read as far as [`Refused`].

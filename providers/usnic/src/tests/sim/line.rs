@@ -25,7 +25,7 @@ pub(super) struct Line {
     pub(super) terms: Terms,
     seal: Option<Box<Seal>>,
     pub(super) burst: usize,
-    /// PeerLimits that came, from the first one on: all before, and more.
+    /// Numbers that came, from the first one on: all before, and more.
     all_before: u32,
     more: BTreeSet<u32>,
     /// Bytes that are here of those that come in pieces.

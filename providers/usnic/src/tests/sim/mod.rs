@@ -33,7 +33,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn whatever_the_network_does() {
+fn transfers_complete_on_any_network() {
     if let Some(seed) = number("DAPL_SIM_SEED") {
         return shrink::check(seed);
     }

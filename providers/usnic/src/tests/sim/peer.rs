@@ -17,7 +17,7 @@ use super::random::TestRandom;
 use super::scenario::PeerPlan;
 use crate::proto::ids::Ids;
 use crate::proto::seal::Psk;
-use crate::proto::setup::accept::{Acceptor, Due, RequestId, Step};
+use crate::proto::setup::accept::{Acceptor, Due, PacketResult, RequestId};
 use crate::proto::setup::connect::{Connector, Outcome, refuse_unmatched};
 use crate::proto::setup::packets::{self, Reason};
 use crate::proto::setup::{Agreed, Config, Offer, Setup};
@@ -200,16 +200,16 @@ impl Peer {
         }
         let mut packet = Vec::new();
         match self.acceptor.receive(now, &datagram.bytes, datagram.from, true, &mut self.dice, &mut packet) {
-            Step::Nothing | Step::Unreadable => {}
-            Step::Answer => self.out.push((datagram.from, packet)),
-            Step::Requested(id) => {
+            PacketResult::Nothing | PacketResult::Unreadable => {}
+            PacketResult::Answer => self.out.push((datagram.from, packet)),
+            PacketResult::Requested(id) => {
                 self.out.push((datagram.from, packet));
                 let request = self.acceptor.request(id).expect("it is asked");
                 let link = request.qual as usize;
                 assert_eq!((request.from, request.private_data), (datagram.from, &[link as u8; 16][..]));
                 self.events.push(SetupEvent::Asked(link, id));
             }
-            Step::Withdrawn(id) => self.left(now, id),
+            PacketResult::Withdrawn(id) => self.left(now, id),
         }
     }
 
@@ -227,7 +227,7 @@ impl Peer {
     }
 
     fn maybe_confirmed(&mut self, now: Nanos, number: u32, mut datagram: Datagram) {
-        if let Step::Withdrawn(id) = self.acceptor.reset(now, &datagram.bytes) {
+        if let PacketResult::Withdrawn(id) = self.acceptor.reset(now, &datagram.bytes) {
             return self.left(now, id);
         }
         let Some((.., agreed)) = self.accepted.get_mut(&number) else { return };

@@ -1,4 +1,4 @@
-//! PeerLimits that follow from a seed: all random of a run.
+//! Numbers that follow from a seed: all random of a run.
 
 use crate::proto::setup::Random;
 

@@ -25,7 +25,7 @@ pub(super) fn check(seed: u64) {
     }
     panic!(
         "seed {seed}: {first}\nof less: {last}\n{scenario:?}\nagain: DAPL_SIM_SEED={seed} cargo test -p daplusnic \
-         whatever_the_network_does\npackets: with DAPL_SIM_TRACE=1 and -- --nocapture"
+         transfers_complete_on_any_network\npackets: with DAPL_SIM_TRACE=1 and -- --nocapture"
     );
 }
 

@@ -15,10 +15,10 @@ use parking_lot::Mutex;
 use rdma_cm_sys::*;
 
 use super::{EventOwner, Rdma, is_end};
-use crate::cm::{Link, Path};
+use crate::cm::{CmConnection, Path};
 use crate::device::Device;
 use crate::engine::Source;
-use crate::qp::Core;
+use crate::qp::QpCore;
 use crate::rdma_cm::{Event, Id, Terms};
 use dapl_software::listener_retry::Retry;
 
@@ -39,7 +39,7 @@ const TRIES: u32 = 15;
 
 /// State of a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Stage {
+pub(super) enum ConnectionPhase {
     /// Address or route.
     Resolving,
     /// The request is out.
@@ -67,7 +67,7 @@ pub(super) struct RdmaLink {
     pub(super) manager: Weak<Rdma>,
     pub(super) number: usize,
     pub(super) id: Arc<Id>,
-    pub(super) core: Weak<Core>,
+    pub(super) core: Weak<QpCore>,
     /// The number of its queue pair.
     pub(super) qp: u32,
     pub(super) target: Target,
@@ -77,11 +77,11 @@ pub(super) struct RdmaLink {
     pub(super) answer: Mutex<Option<(Terms, Vec<u8>)>>,
     /// Left of address and route.
     pub(super) tries: [AtomicU32; 2],
-    pub(super) stage: Mutex<Stage>,
+    pub(super) stage: Mutex<ConnectionPhase>,
 }
 
 impl RdmaLink {
-    pub(super) fn active(manager: &Rdma, number: usize, id: Id, core: &Arc<Core>, target: Target) -> Self {
+    pub(super) fn active(manager: &Rdma, number: usize, id: Id, core: &Arc<QpCore>, target: Target) -> Self {
         RdmaLink {
             manager: manager.me.clone(),
             number,
@@ -92,7 +92,7 @@ impl RdmaLink {
             has_left: AtomicBool::new(false),
             answer: Mutex::new(None),
             tries: [AtomicU32::new(TRIES), AtomicU32::new(TRIES)],
-            stage: Mutex::new(Stage::Resolving),
+            stage: Mutex::new(ConnectionPhase::Resolving),
         }
     }
 
@@ -131,7 +131,7 @@ impl RdmaLink {
                 Ok(())
             }
             kind if is_end(kind) => {
-                if kind == RDMA_CM_EVENT_DISCONNECTED && *self.stage.lock() == Stage::Accepted {
+                if kind == RDMA_CM_EVENT_DISCONNECTED && *self.stage.lock() == ConnectionPhase::Accepted {
                     // A disconnect may overtake the confirmation; it shows that the peer was connected.
                     self.establish(&core, &[]);
                 }
@@ -149,8 +149,8 @@ impl RdmaLink {
         let Some(core) = self.core.upgrade().filter(|core| core.has(self)) else { return };
         let stage = *self.stage.lock();
         let gone_on = match stage {
-            Stage::Resolving => self.request(device, &core),
-            Stage::Accepted => self.accept(device, &core).map_err(|error| self.cannot_accept(&error)),
+            ConnectionPhase::Resolving => self.request(device, &core),
+            ConnectionPhase::Accepted => self.accept(device, &core).map_err(|error| self.cannot_accept(&error)),
             _ => Ok(()),
         };
         if let Err(end) = gone_on {
@@ -159,7 +159,7 @@ impl RdmaLink {
     }
 
     /// Brings the queue pair to RTS and answers the request.
-    pub(super) fn accept(&self, device: &Device, core: &Core) -> io::Result<()> {
+    pub(super) fn accept(&self, device: &Device, core: &QpCore) -> io::Result<()> {
         let Some((terms, private_data)) = self.answer.lock().take() else { return Ok(()) };
         let mut path = path_of(&self.id, device, Some(&terms))?;
         core.raise(self, &mut path)?;
@@ -175,15 +175,15 @@ impl RdmaLink {
 
     /// Whether the request may be retried.
     fn may_retry(&self) -> bool {
-        *self.stage.lock() == Stage::Requested && self.target.began.elapsed() < STALE
+        *self.stage.lock() == ConnectionPhase::Requested && self.target.began.elapsed() < STALE
     }
 
     /// The peer has no listener: plans the next request. `false`: `listener_wait_ms` is used up.
     fn retry_later(&self, manager: &Rdma, device: &Device) -> bool {
         let mut stage = self.stage.lock();
         let mut retry = self.target.retry;
-        let Some(wait) = retry.wait().filter(|_| *stage == Stage::Requested) else { return false };
-        *stage = Stage::Refused;
+        let Some(wait) = retry.wait().filter(|_| *stage == ConnectionPhase::Requested) else { return false };
+        *stage = ConnectionPhase::Refused;
         let source: Weak<dyn Source> = manager.me.clone();
         device.reactor.after(wait, source, self.number as u64);
         true
@@ -191,7 +191,7 @@ impl RdmaLink {
 
     /// The peer had no listener, and the next request is planned.
     pub(super) fn is_refused(&self) -> bool {
-        *self.stage.lock() == Stage::Refused
+        *self.stage.lock() == ConnectionPhase::Refused
     }
 
     /// Retries the request.
@@ -210,7 +210,7 @@ impl RdmaLink {
         &self,
         manager: &Rdma,
         device: &Device,
-        core: &Arc<Core>,
+        core: &Arc<QpCore>,
         target: Target,
     ) -> std::result::Result<(), ConnectionEvent> {
         let number = manager.number();
@@ -234,7 +234,7 @@ impl RdmaLink {
     fn meaning_of(&self, event: &Event) -> ConnectionEvent {
         let stage = *self.stage.lock();
         match (stage, event.kind) {
-            (Stage::Accepted, _) => ConnectionEvent::AcceptFailed,
+            (ConnectionPhase::Accepted, _) => ConnectionEvent::AcceptFailed,
             (_, RDMA_CM_EVENT_REJECTED) if event.status == IB_CM_REJ_CONSUMER_DEFINED => ConnectionEvent::PeerRejected,
             (_, RDMA_CM_EVENT_REJECTED) => {
                 log::debug!("{} refuses: reason {}", self.target.peer, event.status);
@@ -271,7 +271,7 @@ impl RdmaLink {
         started.map_err(|error| self.broken("cannot ask again", &error))
     }
 
-    fn request(&self, device: &Device, core: &Core) -> std::result::Result<(), ConnectionEvent> {
+    fn request(&self, device: &Device, core: &QpCore) -> std::result::Result<(), ConnectionEvent> {
         if self.id.port() != device.port {
             log::warn!("{}: the way to {} leads through port {}", device.name, self.target.peer, self.id.port());
         }
@@ -285,7 +285,7 @@ impl RdmaLink {
             srq: core.has_shared_queue(),
             qp_number: core.number(),
         };
-        *self.stage.lock() = Stage::Requested;
+        *self.stage.lock() = ConnectionPhase::Requested;
         core.set_unanswered(true);
         self.id
             .connect(&terms, &self.target.private_data)
@@ -293,7 +293,7 @@ impl RdmaLink {
     }
 
     /// The peer has accepted.
-    fn confirm(&self, device: &Device, core: &Core, event: &Event) -> std::result::Result<(), ConnectionEvent> {
+    fn confirm(&self, device: &Device, core: &QpCore, event: &Event) -> std::result::Result<(), ConnectionEvent> {
         let raised = path_of(&self.id, device, None).and_then(|mut path| core.raise(self, &mut path));
         match raised.and_then(|is_ours| if is_ours { self.id.establish() } else { Ok(()) }) {
             Ok(()) => {
@@ -307,13 +307,13 @@ impl RdmaLink {
         }
     }
 
-    fn establish(&self, core: &Core, private_data: &[u8]) {
+    fn establish(&self, core: &QpCore, private_data: &[u8]) {
         {
             let mut stage = self.stage.lock();
-            if !matches!(*stage, Stage::Requested | Stage::Accepted) {
+            if !matches!(*stage, ConnectionPhase::Requested | ConnectionPhase::Accepted) {
                 return;
             }
-            *stage = Stage::Established;
+            *stage = ConnectionPhase::Established;
         }
         core.set_unanswered(false);
         core.established(self, &private_data[..private_data.len().min(ACCEPTED)]);
@@ -344,14 +344,14 @@ fn path_of(id: &Id, device: &Device, terms: Option<&Terms>) -> io::Result<Path> 
     Ok(Path { init: Some(init), to_receive, to_send })
 }
 
-impl Link for RdmaLink {
+impl CmConnection for RdmaLink {
     fn end(&self) {
-        let stage = std::mem::replace(&mut *self.stage.lock(), Stage::Ended);
+        let stage = std::mem::replace(&mut *self.stage.lock(), ConnectionPhase::Ended);
         let Some(manager) = self.manager.upgrade() else { return };
-        let said = stage == Stage::Established && self.id.disconnect().is_ok();
+        let said = stage == ConnectionPhase::Established && self.id.disconnect().is_ok();
         let wait = match stage {
-            Stage::Established if said => LINGER,
-            Stage::Requested => WITHDRAWAL,
+            ConnectionPhase::Established if said => LINGER,
+            ConnectionPhase::Requested => WITHDRAWAL,
             _ => Duration::ZERO,
         };
         if wait.is_zero() || self.has_left.load(Ordering::SeqCst) {
@@ -369,7 +369,7 @@ impl Link for RdmaLink {
     }
 
     fn peer_is_there(&self) {
-        if *self.stage.lock() == Stage::Accepted
+        if *self.stage.lock() == ConnectionPhase::Accepted
             && let Err(error) = self.id.notify()
         {
             log::debug!("{}: the connection stands already: {error}", self.target.peer);

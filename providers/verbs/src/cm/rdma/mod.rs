@@ -28,7 +28,7 @@ use self::waiting::RdmaRequest;
 use super::{Listening, Manager, Refusal, Waiting};
 use crate::device::Device;
 use crate::engine::{Interest, Source, Watch};
-use crate::qp::Core;
+use crate::qp::QpCore;
 use crate::rdma_cm::{Event, EventChannel, Id};
 use dapl_software::listener_retry::Retry;
 
@@ -266,7 +266,7 @@ impl Manager for Rdma {
         Ok(Box::new(listening))
     }
 
-    fn connect(&self, qp: &Arc<Core>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
+    fn connect(&self, qp: &Arc<QpCore>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
         let unreachable = Error::InvalidAddress(Address::Unreachable);
         let PeerAddress::Ip(ip) = *spec.address else { return Err(unreachable) };
         // A host's own address by another name.

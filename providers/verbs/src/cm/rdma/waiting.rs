@@ -11,10 +11,10 @@ use dapl::error::{Error, Result};
 use dapl::provider::{ConnId, ConnectionEvent};
 use parking_lot::Mutex;
 
-use super::link::{RdmaLink, Stage, Target};
+use super::link::{ConnectionPhase, RdmaLink, Target};
 use super::{EventOwner, Rdma};
 use crate::cm::{Refusal, Waiting};
-use crate::qp::Core;
+use crate::qp::QpCore;
 use crate::rdma_cm::{Id, Terms};
 use dapl_software::listener_retry::Retry;
 
@@ -31,7 +31,7 @@ pub(super) struct RdmaRequest {
 }
 
 impl Waiting for RdmaRequest {
-    fn accept(mut self: Box<Self>, qp: &Arc<Core>, private_data: &[u8], conn: ConnId) -> Result<()> {
+    fn accept(mut self: Box<Self>, qp: &Arc<QpCore>, private_data: &[u8], conn: ConnId) -> Result<()> {
         let (Some(id), Some(device)) = (self.id.take(), self.manager.device.upgrade()) else {
             return Err(Error::Internal);
         };
@@ -58,7 +58,7 @@ impl Waiting for RdmaRequest {
             has_left: AtomicBool::new(false),
             answer: Mutex::new(Some((terms, private_data.to_vec()))),
             tries: Default::default(),
-            stage: Mutex::new(Stage::Accepted),
+            stage: Mutex::new(ConnectionPhase::Accepted),
         });
         qp.attach(conn, link.clone()).inspect_err(|_| self.manager.forget(self.number))?;
         self.manager.known.lock().insert(self.number, EventOwner::Link(link.clone()));

@@ -20,38 +20,38 @@ use super::path::{LocalEnd, RemoteEnd};
 use super::protocol::{Protocol, ProtocolEvent};
 use super::tcp;
 use super::wire::{self, Hello};
-use crate::cm::Link;
+use crate::cm::CmConnection;
 use crate::engine::{Interest, Source, Watch};
-use crate::qp::Core;
+use crate::qp::QpCore;
 
-/// Calls to the queue pair; see [`Core`]. A trait, so that tests can replace the queue pair.
+/// Calls to the queue pair; see [`QpCore`]. A trait, so that tests can replace the queue pair.
 pub(in crate::cm) trait Pair: Send + Sync {
     fn number(&self) -> u32;
-    fn attach(&self, conn: ConnId, link: Arc<dyn Link>) -> Result<()>;
-    fn raise(&self, link: &dyn Link, ours: &LocalEnd, theirs: &RemoteEnd) -> io::Result<bool>;
-    fn established(&self, link: &dyn Link, private_data: &[u8]);
-    fn over(&self, link: &dyn Link, event: ConnectionEvent);
+    fn attach(&self, conn: ConnId, link: Arc<dyn CmConnection>) -> Result<()>;
+    fn raise(&self, link: &dyn CmConnection, ours: &LocalEnd, theirs: &RemoteEnd) -> io::Result<bool>;
+    fn established(&self, link: &dyn CmConnection, private_data: &[u8]);
+    fn over(&self, link: &dyn CmConnection, event: ConnectionEvent);
 }
 
-impl Pair for Core {
+impl Pair for QpCore {
     fn number(&self) -> u32 {
-        Core::number(self)
+        QpCore::number(self)
     }
 
-    fn attach(&self, conn: ConnId, link: Arc<dyn Link>) -> Result<()> {
-        Core::attach(self, conn, link)
+    fn attach(&self, conn: ConnId, link: Arc<dyn CmConnection>) -> Result<()> {
+        QpCore::attach(self, conn, link)
     }
 
-    fn raise(&self, link: &dyn Link, ours: &LocalEnd, theirs: &RemoteEnd) -> io::Result<bool> {
-        Core::raise(self, link, &mut ours.path(theirs, self.reads()))
+    fn raise(&self, link: &dyn CmConnection, ours: &LocalEnd, theirs: &RemoteEnd) -> io::Result<bool> {
+        QpCore::raise(self, link, &mut ours.path(theirs, self.reads()))
     }
 
-    fn established(&self, link: &dyn Link, private_data: &[u8]) {
-        Core::established(self, link, private_data);
+    fn established(&self, link: &dyn CmConnection, private_data: &[u8]) {
+        QpCore::established(self, link, private_data);
     }
 
-    fn over(&self, link: &dyn Link, event: ConnectionEvent) {
-        Core::over(self, link, event);
+    fn over(&self, link: &dyn CmConnection, event: ConnectionEvent) {
+        QpCore::over(self, link, event);
     }
 }
 
@@ -448,7 +448,7 @@ impl Source for SocketConnection {
     }
 }
 
-impl Link for SocketConnection {
+impl CmConnection for SocketConnection {
     fn end(&self) {
         let mut inner = self.inner.lock();
         inner.talk.end();

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use super::gid_lookup::GidLookup;
 use super::path::{LocalEnd, RemoteEnd};
 use super::{Pair, SocketContext};
-use crate::cm::{Link, Waiting};
+use crate::cm::{CmConnection, Waiting};
 use crate::engine::Reactor;
 
 /// Time limit of every wait.
@@ -104,7 +104,7 @@ pub(in crate::cm) enum QpReport {
 /// A queue pair of no device.
 pub(in crate::cm) struct FakeQp {
     number: u32,
-    link: Mutex<Option<Arc<dyn Link>>>,
+    link: Mutex<Option<Arc<dyn CmConnection>>>,
     takes_no_path: AtomicBool,
     heard: (Sender<QpReport>, Mutex<Receiver<QpReport>>),
 }
@@ -138,7 +138,7 @@ impl FakeQp {
         link.into_iter().for_each(|link| link.end());
     }
 
-    fn has(&self, link: &dyn Link) -> bool {
+    fn has(&self, link: &dyn CmConnection) -> bool {
         self.link.lock().as_ref().is_some_and(|known| std::ptr::addr_eq(Arc::as_ptr(known), link))
     }
 
@@ -152,7 +152,7 @@ impl Pair for FakeQp {
         self.number
     }
 
-    fn attach(&self, _: ConnId, link: Arc<dyn Link>) -> Result<()> {
+    fn attach(&self, _: ConnId, link: Arc<dyn CmConnection>) -> Result<()> {
         let mut place = self.link.lock();
         if place.is_some() {
             return Err(Error::Internal);
@@ -161,7 +161,7 @@ impl Pair for FakeQp {
         Ok(())
     }
 
-    fn raise(&self, link: &dyn Link, _: &LocalEnd, theirs: &RemoteEnd) -> io::Result<bool> {
+    fn raise(&self, link: &dyn CmConnection, _: &LocalEnd, theirs: &RemoteEnd) -> io::Result<bool> {
         if !self.has(link) {
             return Ok(false);
         }
@@ -172,13 +172,13 @@ impl Pair for FakeQp {
         Ok(true)
     }
 
-    fn established(&self, link: &dyn Link, private_data: &[u8]) {
+    fn established(&self, link: &dyn CmConnection, private_data: &[u8]) {
         if self.has(link) {
             self.hear(QpReport::Established(private_data.to_vec()));
         }
     }
 
-    fn over(&self, link: &dyn Link, event: ConnectionEvent) {
+    fn over(&self, link: &dyn CmConnection, event: ConnectionEvent) {
         if !self.has(link) {
             return;
         }

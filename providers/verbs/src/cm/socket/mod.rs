@@ -35,10 +35,10 @@ use dapl::provider::{ConnId, ConnectSpec, PeerAddress, RequestInfo};
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
-use super::{Link, Listening, Manager, Refusal, Waiting};
+use super::{CmConnection, Listening, Manager, Refusal, Waiting};
 use crate::device::Device;
 use crate::engine::{Interest, Reactor, Source, Watch};
-use crate::qp::Core;
+use crate::qp::QpCore;
 pub(super) use connection::Pair;
 use connection::{Host, SocketConnection};
 use gid_lookup::GidLookup;
@@ -154,10 +154,10 @@ impl Socket {
 
 impl Manager for Socket {
     fn listen(&self, qual: u64, id: ObjectId) -> Result<Listening> {
-        self.open(qual, id).map(|listener| Box::new(Open(listener)) as Listening)
+        self.open(qual, id).map(|listener| Box::new(OpenListener(listener)) as Listening)
     }
 
-    fn connect(&self, qp: &Arc<Core>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
+    fn connect(&self, qp: &Arc<QpCore>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
         self.dial(qp.clone(), spec, conn)
     }
 
@@ -185,9 +185,9 @@ struct At {
 }
 
 /// Stops listening when dropped.
-struct Open(Arc<TcpListening>);
+struct OpenListener(Arc<TcpListening>);
 
-impl Drop for Open {
+impl Drop for OpenListener {
     fn drop(&mut self) {
         self.0.close();
     }
@@ -305,7 +305,7 @@ impl SocketRequest {
 }
 
 impl Waiting for SocketRequest {
-    fn accept(self: Box<Self>, qp: &Arc<Core>, private_data: &[u8], conn: ConnId) -> Result<()> {
+    fn accept(self: Box<Self>, qp: &Arc<QpCore>, private_data: &[u8], conn: ConnId) -> Result<()> {
         self.accept_into(qp.clone(), private_data, conn)
     }
 

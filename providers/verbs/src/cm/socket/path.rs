@@ -32,7 +32,7 @@ pub(crate) struct LocalEnd {
     pub(crate) active_mtu: ibv_mtu,
     pub(crate) gid_index: u8,
     pub(crate) gid: Gid,
-    /// SocketContext of the partition key in the port's table, where it is not the first.
+    /// Index of the partition key in the port's table, where it is not the first.
     pub(crate) partition: Option<u16>,
     pub(crate) settings: settings::Path,
 }

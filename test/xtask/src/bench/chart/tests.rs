@@ -44,7 +44,7 @@ fn a_line_goes_through_its_corners() {
 }
 
 #[test]
-fn what_has_no_logarithm_is_left_out() {
+fn values_without_a_logarithm_are_left_out() {
     let odd = [(1.0, 0.0), (4.0, f64::NAN), (16.0, -1.0), (0.0, 1.0), (4.0, 2.0), (16.0, f64::INFINITY)];
     let svg = svg(&[panel(vec![line("odd", &odd), line("none", &[])])], "caption");
     assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");

@@ -124,7 +124,7 @@ fn the_message_rate_is_the_bandwidth_over_the_size() {
 }
 
 #[test]
-fn what_is_missing_is_named() {
+fn missing_results_are_named() {
     let scratch = Scratch::new("missing");
     let [sm, usnic, _] = files();
     fs::write(scratch.0.join("sm.json"), sm).unwrap();

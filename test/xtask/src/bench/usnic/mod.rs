@@ -53,7 +53,7 @@ mod tests {
     use crate::bench::ground::Terrain;
 
     #[test]
-    fn what_happens_on_a_wire_is_known_to() {
+    fn lossy_contests_run_between_namespaces() {
         let lists = lists(Effort::FULL);
         for contest in &lists.contests {
             assert_eq!(

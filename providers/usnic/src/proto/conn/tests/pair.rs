@@ -177,7 +177,7 @@ impl Default for NetworkConditions {
     }
 }
 
-/// PeerLimits that follow from a seed (SplitMix64).
+/// Numbers that follow from a seed (SplitMix64).
 pub(crate) struct TestRandom(pub(crate) u64);
 
 impl TestRandom {

@@ -36,7 +36,7 @@ impl Server {
         (connector, packet)
     }
 
-    fn receives(&mut self, now: Nanos, packet: &[u8], from: SocketAddr) -> Step {
+    fn receives(&mut self, now: Nanos, packet: &[u8], from: SocketAddr) -> PacketResult {
         self.out.clear();
         self.acceptor.receive(now, packet, from, true, &mut self.dice, &mut self.out)
     }
@@ -83,9 +83,9 @@ fn source(net: u32, host: u32) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::from(0x0A00_0000 + net * 256 + host)), 4000)
 }
 
-fn requested(heard: Step) -> RequestId {
+fn requested(heard: PacketResult) -> RequestId {
     match heard {
-        Step::Requested(id) => id,
+        PacketResult::Requested(id) => id,
         other => panic!("{other:?}"),
     }
 }
@@ -100,19 +100,19 @@ fn request_is_reported_once_and_answered_pending() {
     let request = server.acceptor.request(id).expect("it is there");
     assert_eq!((request.from, request.qual, request.private_data), (from, 77, &[5; MAX_PRIVATE][..]));
     for _ in 0..3 {
-        assert_eq!(server.receives(1, &packet, from), Step::Answer);
+        assert_eq!(server.receives(1, &packet, from), PacketResult::Answer);
         assert_eq!(server.said(), Some(Answer::Pending));
     }
     let token = server.accept(2, id, 8).terms.our_token;
     assert_eq!(server.acceptor.request(id), None, "it is answered");
-    assert_eq!(server.receives(3, &packet, from), Step::Answer);
+    assert_eq!(server.receives(3, &packet, from), PacketResult::Answer);
     assert!(matches!(server.said(), Some(Answer::Accept(offer, _)) if offer.conn == 8));
     for (conn, token) in [(9, token), (8, 0), (8, token ^ 1)] {
         assert_eq!(server.acceptor.confirmed(4, conn, token), None, "a guess");
     }
     assert_eq!(server.acceptor.confirmed(4, 8, token), Some(id));
     assert_eq!(server.acceptor.confirmed(4, 8, token), None, "once");
-    assert_eq!((server.receives(5, &packet, from), server.out.len()), (Step::Nothing, 0));
+    assert_eq!((server.receives(5, &packet, from), server.out.len()), (PacketResult::Nothing, 0));
     assert_eq!(server.time(60 * SECONDS), (0, vec![]));
     assert!(server.is_empty(), "nothing is left");
 }
@@ -128,7 +128,7 @@ fn it_is_remembered_as_long_as_it_is_repeated() {
     for round in 1..10 {
         let now = round * (linger - 1);
         server.time(now);
-        assert_eq!(server.receives(now, &packet, from), Step::Answer);
+        assert_eq!(server.receives(now, &packet, from), PacketResult::Answer);
         assert_eq!(server.said(), Some(Answer::Reject(Reason::HandedOff(5))));
     }
     server.time(11 * linger);
@@ -142,9 +142,9 @@ fn answers_after_the_end_change_nothing() {
     let id = requested(server.receives(0, &packet, source(0, 1)));
     let mut leaves = Vec::new();
     connector.withdraw(&mut TestRandom::new(2), &mut leaves);
-    assert_eq!(server.receives(0, &leaves, source(0, 2)), Step::Nothing, "from elsewhere");
-    assert_eq!(server.receives(0, &leaves, source(0, 1)), Step::Withdrawn(id));
-    assert_eq!(server.receives(0, &leaves, source(0, 1)), Step::Nothing);
+    assert_eq!(server.receives(0, &leaves, source(0, 2)), PacketResult::Nothing, "from elsewhere");
+    assert_eq!(server.receives(0, &leaves, source(0, 1)), PacketResult::Withdrawn(id));
+    assert_eq!(server.receives(0, &leaves, source(0, 1)), PacketResult::Nothing);
     let offer = Offer::new(8, &mut server.dice);
     assert!(server.acceptor.accept(1, id, &offer, b"", &mut TestRandom::new(3)).is_none());
     server.acceptor.reject(1, id, Reason::Refused, &mut TestRandom::new(3));
@@ -186,7 +186,7 @@ fn stateless_answers_respect_the_amplification_limit() {
     for secret in [None, Some(&[7; 16][..])] {
         let mut server = Server::new(Config { unproven: 0, ..Config::default() }, secret);
         let (_, packet) = server.request(1);
-        assert_eq!(server.receives(0, &packet, source(0, 1)), Step::Answer);
+        assert_eq!(server.receives(0, &packet, source(0, 1)), PacketResult::Answer);
         assert!(matches!(server.said(), Some(Answer::Again(_))) && server.out.len() <= 3 * packet.len());
         let mut out = Vec::new();
         server.acceptor.receive(0, &packet, source(0, 1), false, &mut TestRandom::new(2), &mut out);
@@ -194,7 +194,7 @@ fn stateless_answers_respect_the_amplification_limit() {
         assert!(server.is_empty());
         // A packet that is shorter than a request gets no answer.
         for end in 0..REQUEST {
-            let heard = if end < REQUEST - packets::SHORTER { Step::Nothing } else { Step::Unreadable };
+            let heard = if end < REQUEST - packets::SHORTER { PacketResult::Nothing } else { PacketResult::Unreadable };
             assert_eq!((server.receives(0, &packet[..end], source(0, 1)), server.out.len()), (heard, 0));
         }
     }
@@ -229,24 +229,30 @@ fn accept_to_a_closed_port_ends_after_two_reports() {
     let port_closed = |server: &mut Server, now, at| {
         let attempts = server.acceptor.attempts.values();
         let accepts = attempts.filter_map(|attempt| match &attempt.stage {
-            Stage::Accepted { packet, .. } => Some(packet[..64].to_vec()),
+            AcceptPhase::Accepted { packet, .. } => Some(packet[..64].to_vec()),
             _ => None,
         });
         let quotes: Vec<_> = accepts.chain([b"any other".to_vec()]).collect();
         let mut heard = quotes.iter().map(|quote| server.acceptor.port_closed(now, at, quote));
-        heard.find(|heard| *heard != Step::Nothing).unwrap_or(Step::Nothing)
+        heard.find(|heard| *heard != PacketResult::Nothing).unwrap_or(PacketResult::Nothing)
     };
-    assert_eq!(port_closed(&mut server, 0, from), Step::Nothing, "nothing is accepted yet");
+    assert_eq!(port_closed(&mut server, 0, from), PacketResult::Nothing, "nothing is accepted yet");
     server.accept(0, ids[0], 7);
     server.accept(0, ids[1], 8);
-    assert_eq!(port_closed(&mut server, 0, from), Step::Nothing, "nothing was sent yet");
+    assert_eq!(port_closed(&mut server, 0, from), PacketResult::Nothing, "nothing was sent yet");
     assert!(server.time(0).0 > 0);
-    assert!((0..9).all(|_| port_closed(&mut server, 1, from) == Step::Nothing), "it may be said once per accept");
+    assert!(
+        (0..9).all(|_| port_closed(&mut server, 1, from) == PacketResult::Nothing),
+        "it may be said once per accept"
+    );
     server.time(Config::default().first_repeat);
-    assert_eq!(port_closed(&mut server, SECONDS, source(0, 2)), Step::Nothing, "another one");
+    assert_eq!(port_closed(&mut server, SECONDS, source(0, 2)), PacketResult::Nothing, "another one");
     let ended = [port_closed(&mut server, SECONDS, from), port_closed(&mut server, SECONDS, from)];
-    assert!(ended.contains(&Step::Withdrawn(ids[0])) && ended.contains(&Step::Withdrawn(ids[1])), "{ended:?}");
-    assert_eq!(port_closed(&mut server, SECONDS, from), Step::Nothing);
+    assert!(
+        ended.contains(&PacketResult::Withdrawn(ids[0])) && ended.contains(&PacketResult::Withdrawn(ids[1])),
+        "{ended:?}"
+    );
+    assert_eq!(port_closed(&mut server, SECONDS, from), PacketResult::Nothing);
     assert!(server.acceptor.request(ids[2]).is_some(), "its consumer has yet to decide");
     assert_eq!(server.time(60 * SECONDS).1, [ids[2]]);
     assert!(server.is_empty());
@@ -261,8 +267,8 @@ fn no_state_is_kept_for_unverified_sources_under_load() {
         for host in 0..10 {
             let (_, packet) = server.request(net * 100 + host + 1);
             match server.receives(0, &packet, source(net, host)) {
-                Step::Requested(_) => kept[net as usize] += 1,
-                Step::Answer => {
+                PacketResult::Requested(_) => kept[net as usize] += 1,
+                PacketResult::Answer => {
                     assert!(matches!(server.said(), Some(Answer::Again(_))));
                     cookies += 1;
                 }
@@ -275,12 +281,12 @@ fn no_state_is_kept_for_unverified_sources_under_load() {
     // A request with a cookie is kept even under load.
     let (mut connector, packet) = server.request(9999);
     let from = source(9, 9);
-    assert_eq!(server.receives(0, &packet, from), Step::Answer);
+    assert_eq!(server.receives(0, &packet, from), PacketResult::Answer);
     let answer = server.out.clone();
     connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2));
     let mut again = Vec::new();
     connector.transmit(0, &mut TestRandom::new(9), &mut again);
-    assert_eq!(server.receives(0, &again, source(9, 10)), Step::Answer, "shown by another it is worth nothing");
+    assert_eq!(server.receives(0, &again, source(9, 10)), PacketResult::Answer, "shown by another it is worth nothing");
     requested(server.receives(0, &again, from));
     assert_eq!((server.acceptor.half_open.total().all, server.acceptor.half_open.total().unproven), (21, 20));
 }
@@ -292,7 +298,7 @@ fn a_source_may_show_its_cookie_later() {
     let other = requested(server.receives(0, &other, source(1, 1)));
     let (mut connector, packet) = server.request(2);
     let from = source(0, 1);
-    assert_eq!(server.receives(0, &packet, from), Step::Answer);
+    assert_eq!(server.receives(0, &packet, from), PacketResult::Answer);
     let answer = server.out.clone();
     connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2));
     server.acceptor.reject(0, other, Reason::Refused, &mut TestRandom::new(2));
@@ -302,7 +308,7 @@ fn a_source_may_show_its_cookie_later() {
     let mut with = Vec::new();
     connector.transmit(0, &mut TestRandom::new(9), &mut with);
     for _ in 0..2 {
-        assert_eq!(server.receives(0, &with, from), Step::Answer);
+        assert_eq!(server.receives(0, &with, from), PacketResult::Answer);
         assert_eq!((server.said(), server.acceptor.half_open.total().unproven), (Some(Answer::Pending), 0));
     }
     server.time(100 * SECONDS);
@@ -319,7 +325,7 @@ fn a_forged_or_stale_cookie_gets_another_one() {
     connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2));
     let mut with = Vec::new();
     connector.transmit(0, &mut TestRandom::new(9), &mut with);
-    assert_eq!(server.receives(100 * SECONDS, &with, from), Step::Answer, "stale");
+    assert_eq!(server.receives(100 * SECONDS, &with, from), PacketResult::Answer, "stale");
     assert!(matches!(server.said(), Some(Answer::Again(_))));
     assert!(server.is_empty());
     for guess in 0..1000 {
@@ -328,7 +334,7 @@ fn a_forged_or_stale_cookie_gets_another_one() {
         let request_head = packets::RequestHead::new(77, 0, Some(ticket));
         let offer = Offer::new(1, &mut server.dice);
         packets::put_request(&server.setup.guard, &request_head, &offer, b"", 0, &mut TestRandom::new(2), &mut packet);
-        assert_eq!(server.receives(100 * SECONDS, &packet, from), Step::Answer);
+        assert_eq!(server.receives(100 * SECONDS, &packet, from), PacketResult::Answer);
     }
     assert!(server.is_empty() && server.acceptor.counts().requests == 0);
 }
@@ -343,7 +349,7 @@ fn half_open_state_is_bounded() {
         for host in 0..20 {
             let (_, packet) = server.request(net * 100 + host + 1);
             match server.receives(0, &packet, source(net, host)) {
-                Step::Requested(id) => ids.push(id),
+                PacketResult::Requested(id) => ids.push(id),
                 _ => assert!(matches!(server.said(), Some(Answer::Again(_))), "it is to come again"),
             }
         }
@@ -383,11 +389,11 @@ fn malformed_and_other_version_requests_are_rejected() {
         (request(&request_head, &Offer { window_kib: 0, ..good }), Reason::NotUnderstood),
     ];
     for (packet, reason) in cases {
-        assert_eq!(server.receives(0, &packet, source(0, 1)), Step::Answer);
+        assert_eq!(server.receives(0, &packet, source(0, 1)), PacketResult::Answer);
         assert_eq!(server.said(), Some(Answer::Reject(reason)));
     }
     for invalid in [Offer { conn: 0, ..good }, Offer { token: 0, ..good }] {
-        assert_eq!(server.receives(0, &request(&request_head, &invalid), source(0, 1)), Step::Nothing);
+        assert_eq!(server.receives(0, &request(&request_head, &invalid), source(0, 1)), PacketResult::Nothing);
     }
     assert!(server.is_empty());
     let newer = request(&packets::RequestHead { min: 1, max: 9, ..request_head }, &good);
@@ -400,14 +406,14 @@ fn a_reset_needs_the_number_the_token_and_the_guard() {
         let mut server = Server::new(Config::default(), secret);
         let (mut connector, packet) = server.request(1);
         let from = source(0, 1);
-        if server.receives(0, &packet, from) == Step::Answer {
+        if server.receives(0, &packet, from) == PacketResult::Answer {
             let answer = server.out.clone();
             connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2));
         }
         let mut again = Vec::new();
         connector.transmit(0, &mut TestRandom::new(9), &mut again);
         let id = match server.receives(0, if again.is_empty() { &packet } else { &again }, from) {
-            Step::Requested(id) => id,
+            PacketResult::Requested(id) => id,
             _ => *server.acceptor.attempts.keys().next().expect("it is there"),
         };
         let terms = server.accept(0, id, 8).terms;
@@ -419,12 +425,12 @@ fn a_reset_needs_the_number_the_token_and_the_guard() {
         };
         let setup = server.setup.clone();
         let other = crate::proto::seal::Guard::new(Psk::new(&[8; 16]).as_ref());
-        assert_eq!(reset(&mut server, &other, 8, 0), Step::Nothing);
-        assert_eq!(reset(&mut server, &setup.guard, 9, 0), Step::Nothing);
-        assert_eq!(reset(&mut server, &setup.guard, 8, 1 << 40), Step::Nothing);
-        assert_eq!(server.acceptor.reset(1, &packet), Step::Nothing);
-        assert_eq!(server.acceptor.reset(1, &[]), Step::Nothing);
-        assert_eq!(reset(&mut server, &setup.guard, 8, 0), Step::Withdrawn(id));
-        assert_eq!(reset(&mut server, &setup.guard, 8, 0), Step::Nothing);
+        assert_eq!(reset(&mut server, &other, 8, 0), PacketResult::Nothing);
+        assert_eq!(reset(&mut server, &setup.guard, 9, 0), PacketResult::Nothing);
+        assert_eq!(reset(&mut server, &setup.guard, 8, 1 << 40), PacketResult::Nothing);
+        assert_eq!(server.acceptor.reset(1, &packet), PacketResult::Nothing);
+        assert_eq!(server.acceptor.reset(1, &[]), PacketResult::Nothing);
+        assert_eq!(reset(&mut server, &setup.guard, 8, 0), PacketResult::Withdrawn(id));
+        assert_eq!(reset(&mut server, &setup.guard, 8, 0), PacketResult::Nothing);
     }
 }

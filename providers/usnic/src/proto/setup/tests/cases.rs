@@ -367,7 +367,7 @@ fn two_that_ask_each_other_at_once_get_two_connections() {
 }
 
 #[test]
-fn whatever_the_wire_does_both_sides_agree_in_the_end() {
+fn both_sides_agree_in_the_end_on_any_network() {
     for seed in 0..600 {
         // Time enough that only a machine that stopped probing can fail.
         let config = Config { silence: 60 * SECONDS, patience: 90 * SECONDS, ..Config::default() };

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use super::super::accept::{Acceptor, Due, RequestId, Step};
+use super::super::accept::{Acceptor, Due, PacketResult, RequestId};
 use super::super::connect::{Confirming, Connector, Outcome, refuse_unmatched};
 use super::super::packets::{self, Reason};
 use super::*;
@@ -287,10 +287,10 @@ impl World {
         {
             let listens = (QUAL..QUAL + 10).contains(&request_head.qual());
             match self.acceptor.receive(now, &packet, from, listens, &mut self.dice, &mut out) {
-                Step::Nothing | Step::Unreadable => {}
-                Step::Answer => {}
-                Step::Requested(id) => self.is_requested(id),
-                Step::Withdrawn(id) => self.left.push(id),
+                PacketResult::Nothing | PacketResult::Unreadable => {}
+                PacketResult::Answer => {}
+                PacketResult::Requested(id) => self.is_requested(id),
+                PacketResult::Withdrawn(id) => self.left.push(id),
             }
             if !out.is_empty() {
                 self.send(server_at(5000), from, out);
@@ -303,7 +303,7 @@ impl World {
             return;
         }
         if !opens(&mut conn.agreed, &mut packet.clone()) || head.kind() == Some(Kind::Reset) {
-            if let Step::Withdrawn(id) = self.acceptor.reset(now, &packet) {
+            if let PacketResult::Withdrawn(id) = self.acceptor.reset(now, &packet) {
                 self.left.push(id);
             }
             return;

@@ -147,7 +147,7 @@ fn all_charts_are_drawn_in_light_and_in_dark() {
 }
 
 #[test]
-fn what_is_not_drawn_is_noticed() {
+fn missing_drawings_are_noticed() {
     if !is_there() {
         return;
     }
