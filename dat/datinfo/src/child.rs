@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::options::Options;
 
-/// Of an answer; a provider that prints without end gets no more memory than this.
+/// Maximum length of an answer in bytes: a provider that prints without end gets no more memory.
 const MOST: u64 = 4 << 20;
 
 /// Output and exit of a child.

@@ -76,8 +76,8 @@ pub(crate) fn syslog(text: &str) {
     unsafe { libc::syslog(libc::LOG_USER | libc::LOG_DEBUG, c"%s".as_ptr(), text.as_ptr()) }
 }
 
-/// Has `before` run in a thread about to fork, and `after` in parent and child: a child must not find locks taken by
-/// threads that it does not have.
+/// Registers functions for `fork`: `before` runs in the thread that forks, `after` in parent and child. They keep the child from
+/// inheriting locks that are held by threads it does not have.
 pub(crate) fn at_fork(before: extern "C" fn(), after: extern "C" fn()) {
     // SAFETY: all three are plain functions of libdat, which is never unmapped. Without memory for them fork works as
     // it does for a library that does not care.

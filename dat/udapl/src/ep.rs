@@ -64,7 +64,7 @@ pub enum State {
     Unconnected,
     /// A connection is being established, by either side.
     Connecting,
-    /// May transfer.
+    /// Transfers are possible.
     Connected,
     /// The connection ends when the transfers before that are done.
     Disconnecting,

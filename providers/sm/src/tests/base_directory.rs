@@ -9,7 +9,7 @@ use rustix::fs::{CWD, Mode};
 
 use super::*;
 
-/// A directory outside, with everything that a cleaner removes.
+/// A directory outside the base directory, with files of the kinds that a cleanup removes.
 struct Elsewhere(PathBuf);
 
 impl Elsewhere {

@@ -133,7 +133,7 @@ struct Account {
 }
 
 impl Account {
-    /// In turn, once, and after a failure only failures.
+    /// Checks a completion: in order, once, and after a failure only flushed ones.
     fn settle(&mut self, number: u64, status: Status) {
         assert_eq!(number, self.done, "{self:?}: {status:?}");
         assert!(number < self.posted, "{self:?}: {status:?}");

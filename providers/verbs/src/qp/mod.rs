@@ -367,7 +367,7 @@ impl Drop for Qp {
     }
 }
 
-/// A completion of what will never be done.
+/// The completion of a work request that is flushed.
 fn flushed(token: Token) -> Completion {
     Completion { token, status: Status::Flushed, ..Completion::default() }
 }

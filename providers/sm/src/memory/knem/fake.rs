@@ -1,4 +1,4 @@
-//! A device that is none: regions and copies within this process, and a record of what was asked. For tests.
+//! A fake KNEM device for tests: regions and copies within this process, and a record of the requests.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

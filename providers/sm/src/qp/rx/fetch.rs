@@ -48,7 +48,7 @@ enum FetchStep {
     Helped { ticket: u64, length: u64 },
     /// The next part is to be staged, as so manieth.
     Staged { count: u64 },
-    /// Nothing more will come of it, and the end of the connection is near.
+    /// The sender has recalled the offer or died; the connection ends soon.
     Over,
 }
 

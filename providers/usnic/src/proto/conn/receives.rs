@@ -208,7 +208,7 @@ impl<D: Driver> Receives<D> {
 }
 
 impl<R> Receive<R> {
-    /// Another packet has said something else of the message.
+    /// The packet contradicts an earlier one of the same message.
     pub(super) fn contradicts(&self, message: (u32, bool)) -> bool {
         self.message.is_some_and(|known| known != message)
     }

@@ -107,7 +107,7 @@ impl Reorder {
         self.time_threshold = (self.time_threshold + 1).min(TIME_THRESHOLD_EIGHTHS_MAX);
     }
 
-    /// A loss was real.
+    /// Counts a loss that was no reordering.
     pub(super) fn needed(&mut self) {
         self.needed += 1;
         if self.needed >= CALM {

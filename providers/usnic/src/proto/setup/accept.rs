@@ -28,7 +28,7 @@ const FOLD: u64 = 3;
 /// Number of reports, between retransmissions, that the client's port is closed before that is believed.
 const MIN_CLOSED: u32 = 2;
 
-/// One request, for as long as the caller keeps it; none is used twice.
+/// Number of a request; never used again.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) struct RequestId(u64);
 
