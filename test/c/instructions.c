@@ -11,9 +11,6 @@
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
-#define _GNU_SOURCE
-#include <string.h>
-
 #include "check.h"
 
 enum { QUAL = 6411, DEPTH = 64, BATCH = 32, AREA = 256 << 10, WARM_UP = 8 };

@@ -247,7 +247,9 @@ impl Bench {
     fn new() -> Result<Self> {
         setup::require(&[setup::CC, setup::VALGRIND])?;
         let stage = step("build libdat and the providers", || Ok(stage(Profile::Dist)))?;
-        let program = stage.root.join("bin").join(PROGRAM);
+        let directory = stage.root.join("bin");
+        fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+        let program = directory.join(PROGRAM);
         stage.compile(&program, &[&workspace().join("test/c/instructions.c")], &["-O2"]);
         Ok(Bench { stage, program })
     }
