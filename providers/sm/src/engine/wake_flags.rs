@@ -133,10 +133,10 @@ mod interleavings {
     use super::*;
     use crate::memory::map::Map;
     use crate::proto::message::{Header, Kind};
-    use crate::qp::ring::{Next, Place, Reader, SlotFields, Writer};
+    use crate::qp::ring::{Next, Reader, RingLayout, SlotFields, Writer};
     use dapl::runtime::sync::Mutex;
 
-    const PLACE: Place = Place { offset: 0, slots: 2 };
+    const PLACE: RingLayout = RingLayout { offset: 0, slots: 2 };
     const MESSAGES: u64 = 2;
 
     /// `membarrier`, and the processor it interrupts.
