@@ -22,7 +22,7 @@ const BUSYBOX: &str = "busybox-static";
 const PACKAGES: [&str; 2] = ["linux-image-", "linux-modules-"];
 
 /// Without these there is no guest. Some are part of some kernels.
-const NEEDED: [&str; 14] = [
+const NEEDED: [&str; 17] = [
     "virtio_pci",
     "virtio_console",
     "9pnet_virtio",
@@ -36,6 +36,9 @@ const NEEDED: [&str; 14] = [
     "dummy",
     "virtio_net",
     "sch_netem",
+    "sch_ingress",
+    "cls_u32",
+    "act_gact",
     "udp_tunnel",
 ];
 /// rxe requests a checksum algorithm by name and fails with "failed to add" if there is none. Newer kernels have it built in.

@@ -35,8 +35,10 @@ use dapl_software::listener_retry::Retry;
 /// Length of a request's private data as reported to the consumer, where the transport always carries more (spec/endpoints
 /// 9.2).
 const REPORTED: usize = 48;
-/// Time that ended connections wait for the peer's confirmation when the IA closes.
-const CLOSE_WAIT: Duration = Duration::from_millis(300);
+/// Time that ended connections wait for the peer's confirmation when the IA closes. An id that is destroyed does not repeat its DREQ,
+/// and a peer without traffic would take the connection for alive for ever. The kernel repeats after 4.1 s (rdma_cm's
+/// `CMA_CM_RESPONSE_TIMEOUT`) and the path's timeout, 2 s at most over Ethernet.
+const CLOSE_WAIT: Duration = Duration::from_secs(7);
 /// The same when its queue pair has another peer to ask already.
 const TURN: Duration = Duration::from_millis(500);
 

@@ -36,6 +36,17 @@ wait $job; status=$?
 if [ "$EXPECTED" = 0 ]; then ip link set eth0 up; rdma link delete rxe0; rdma link add rxe0 type rxe netdev eth0; fi
 cat "$said"; echo "it ended with $status"; [ $status = $EXPECTED ]"#;
 
+/// Runs a program and its arguments while disconnect requests that arrive are dropped, until one was. Such a packet is of RoCE v2
+/// (UDP port 4791), a UD send (opcode 0x64) to QP 1, with a MAD of attribute 0x15 (DREQ).
+const DISCONNECT_IS_DROPPED: &str = r#"
+tc qdisc add dev eth0 clsact
+tc filter add dev eth0 ingress protocol ip u32 match ip dport 4791 0xffff match u8 0x64 0xff at 28 \
+    match u32 1 0xffffff at 32 match u16 0x15 0xffff at 64 action drop || exit 1
+"$@" & job=$!
+until tc -s filter show dev eth0 ingress | grep -q "dropped [1-9]"; do kill -0 $job || break; sleep 0.05; done
+tc -s filter show dev eth0 ingress; tc qdisc del dev eth0 clsact
+wait $job"#;
+
 /// Runs it.
 pub(super) fn run(setting: &Setting, report: &mut Report) {
     let mut wire = Wire::default();
@@ -47,6 +58,7 @@ pub(super) fn run(setting: &Setting, report: &mut Report) {
         ends(setting, report, &mut wire, manager);
     }
     smoke(setting, report, &mut wire);
+    lost_disconnect(setting, report, &mut wire);
     bad_network(setting, report, &mut wire);
     if let Some(result) = wire.off() {
         report.line("wired::guests_go", result);
@@ -123,6 +135,19 @@ fn ends(setting: &Setting, report: &mut Report, wire: &mut Wire, manager: &str) 
             wire.meet(&TwoEnds { host: 0, serve: &serve, ready: "listening", call: &call, limit: LONG }),
         );
     }
+}
+
+/// The request to disconnect is lost, and the process that sent it closes its IA at once: the peer still learns of the end.
+fn lost_disconnect(setting: &Setting, report: &mut Report, wire: &mut Wire) {
+    let name = "wired::disconnect_request_is_lost_rdma";
+    if !report.wants(name) {
+        return;
+    }
+    let program = [setting.dtest.as_str(), "-P", "rxe0", "-t", "30", "-B", "1", "-b", "4096"];
+    let serve = setting.shell("exec \"$@\"", &program);
+    let call = setting.shell(DISCONNECT_IS_DROPPED, &[&program[..], &["-h", ADDRESSES[0]]].concat());
+    let (serve, call) = (over(serve, "rdma", ADDRESSES[1]), over(call, "rdma", ADDRESSES[0]));
+    report.answer(name, wire.meet(&TwoEnds { host: 0, serve: &serve, ready: "listening", call: &call, limit: LIMIT }));
 }
 
 /// dtest, which checks every byte, where one packet of a hundred is lost and each takes 20 ms.
