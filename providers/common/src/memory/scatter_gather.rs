@@ -33,11 +33,20 @@ pub struct Segments {
     total: u64,
 }
 
+/// Total length of a list in bytes. A total that exceeds 64 bits saturates.
+#[inline(always)]
+pub fn total(list: &[Segment]) -> u64 {
+    match list {
+        [one] => one.length,
+        _ => list.iter().fold(0, |sum, segment| sum.saturating_add(segment.length)),
+    }
+}
+
 impl Segments {
     /// Copies the list of segments. A total that exceeds 64 bits saturates.
     #[inline]
     pub fn new(list: &[Segment]) -> Self {
-        let total = list.iter().fold(0u64, |sum, s| sum.saturating_add(s.length));
+        let total = total(list);
         let mut few = [Segment::default(); FEW];
         let more = if let Some(head) = few.get_mut(..list.len()) {
             head.copy_from_slice(list);

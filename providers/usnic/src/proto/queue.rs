@@ -1,7 +1,8 @@
 //! A work queue: a ring of waiting entries, a hash of active ones by number, and a list of these in order (UR-1).
 //!
 //! All entries are in one array, whose slots a bitmap allocates; it grows up to the queue's capacity, so nothing is allocated
-//! in steady state.
+//! in steady state. Items are large, so they are filled and read in their slots: one that was removed stays until its slot is used
+//! again.
 
 use std::collections::VecDeque;
 
@@ -11,7 +12,8 @@ const NONE: u32 = u32::MAX;
 const FIRST: u32 = 8;
 
 struct Entry<T> {
-    item: Option<T>,
+    item: T,
+    is_used: bool,
     key: u64,
     /// Neighbours in the list of what is active.
     before: u32,
@@ -31,7 +33,7 @@ pub(crate) struct Queue<T> {
     active: u32,
 }
 
-impl<T> Queue<T> {
+impl<T: Default> Queue<T> {
     /// Capacity counts waiting and active entries together.
     pub(crate) fn new(capacity: u32) -> Self {
         Queue {
@@ -54,22 +56,20 @@ impl<T> Queue<T> {
         self.len() == 0
     }
 
-    /// No more fit.
-    pub(crate) fn is_full(&self) -> bool {
-        self.len() == self.capacity
-    }
-
     /// Number of waiting entries.
     pub(crate) fn waiting(&self) -> u32 {
         self.waiting.len() as u32
     }
 
-    /// Adds one to those that wait. Its place; `None`, with nothing changed, if the queue is full.
-    pub(crate) fn push(&mut self, item: T) -> Option<u32> {
+    /// Adds one to those that wait. Its place, and an old item, which the caller fills anew; `None`, with nothing changed, if
+    /// the queue is full.
+    #[inline(always)]
+    pub(crate) fn push(&mut self) -> Option<(u32, &mut T)> {
         let place = self.take_place()?;
-        self.entries[place as usize].item = Some(item);
         self.waiting.push_back(place);
-        Some(place)
+        let entry = &mut self.entries[place as usize];
+        entry.is_used = true;
+        Some((place, &mut entry.item))
     }
 
     /// The oldest waiting entry.
@@ -100,11 +100,11 @@ impl<T> Queue<T> {
     }
 
     pub(crate) fn get(&self, place: u32) -> Option<&T> {
-        self.entries.get(place as usize)?.item.as_ref()
+        self.entries.get(place as usize).filter(|entry| entry.is_used).map(|entry| &entry.item)
     }
 
     pub(crate) fn get_mut(&mut self, place: u32) -> Option<&mut T> {
-        self.entries.get_mut(place as usize)?.item.as_mut()
+        self.entries.get_mut(place as usize).filter(|entry| entry.is_used).map(|entry| &mut entry.item)
     }
 
     /// The oldest active entry.
@@ -120,8 +120,8 @@ impl<T> Queue<T> {
         })
     }
 
-    /// Removes an active entry.
-    pub(crate) fn take(&mut self, place: u32) -> Option<T> {
+    /// Removes an active entry. Its item, until the next `push`.
+    pub(crate) fn take(&mut self, place: u32) -> Option<&mut T> {
         let entry = self.entries.get(place as usize)?;
         let (key, before, behind) = (entry.key, entry.before, entry.behind);
         let at = self.look(key).filter(|at| self.table[*at] == place)?;
@@ -139,7 +139,7 @@ impl<T> Queue<T> {
     }
 
     /// Removes the oldest entry, active or not, to flush it.
-    pub(crate) fn pop(&mut self) -> Option<T> {
+    pub(crate) fn pop(&mut self) -> Option<&mut T> {
         match self.first() {
             Some(place) => self.take(place),
             None => self.pop_waiting(),
@@ -147,7 +147,7 @@ impl<T> Queue<T> {
     }
 
     /// Removes the oldest waiting entry.
-    pub(crate) fn pop_waiting(&mut self) -> Option<T> {
+    pub(crate) fn pop_waiting(&mut self) -> Option<&mut T> {
         let place = self.waiting.pop_front()?;
         self.give_place(place)
     }
@@ -163,9 +163,10 @@ impl<T> Queue<T> {
         Some(word as u32 * 64 + bit)
     }
 
-    fn give_place(&mut self, place: u32) -> Option<T> {
+    fn give_place(&mut self, place: u32) -> Option<&mut T> {
         self.free[place as usize / 64] |= 1 << (place % 64);
-        self.entries[place as usize].item.take()
+        let entry = &mut self.entries[place as usize];
+        std::mem::take(&mut entry.is_used).then_some(&mut entry.item)
     }
 
     /// Makes more entries; the word of the bitmap with the first of them.
@@ -177,7 +178,13 @@ impl<T> Queue<T> {
             return None;
         }
         self.entries.reserve_exact((new - old) as usize);
-        self.entries.extend((old..new).map(|_| Entry { item: None, key: 0, before: NONE, behind: NONE }));
+        self.entries.extend((old..new).map(|_| Entry {
+            item: T::default(),
+            is_used: false,
+            key: 0,
+            before: NONE,
+            behind: NONE,
+        }));
         self.free.resize(new.div_ceil(64) as usize, 0);
         for place in old..new {
             self.free[place as usize / 64] |= 1 << (place % 64);
@@ -244,11 +251,18 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn push<T: Default>(queue: &mut Queue<T>, item: T) -> Option<u32> {
+        queue.push().map(|(place, slot)| {
+            *slot = item;
+            place
+        })
+    }
+
     #[test]
     fn waiting_entries_start_in_order_and_are_found_by_number() {
         let mut queue = Queue::new(100);
-        let places: Vec<u32> = (0..100).map(|i| queue.push(i).expect("there is room")).collect();
-        assert_eq!((queue.push(100), queue.len(), queue.waiting()), (None, 100, 100));
+        let places: Vec<u32> = (0..100).map(|i| push(&mut queue, i).expect("there is room")).collect();
+        assert_eq!((push(&mut queue, 100), queue.len(), queue.waiting()), (None, 100, 100));
         for number in 0..60u64 {
             let key = u64::from((number as u32).wrapping_sub(30)) | (number % 3) << 32;
             assert_eq!(queue.start(key), Some(places[number as usize]));
@@ -261,9 +275,12 @@ mod tests {
         assert_eq!(queue.find(7 | 9 << 32), None);
         assert_eq!(queue.active().collect::<Vec<_>>(), places[..60]);
         let middle = places[30];
-        assert_eq!((queue.take(middle), queue.take(middle)), (Some(30), None), "once");
-        assert_eq!((queue.first(), queue.take(places[99])), (Some(places[0]), None), "it only waits");
-        let rest: Vec<u64> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(queue.take(middle).copied(), Some(30));
+        assert_eq!(queue.get(middle), None);
+        assert_eq!(queue.take(middle), None, "once");
+        assert_eq!(queue.first(), Some(places[0]));
+        assert_eq!(queue.take(places[99]), None, "it only waits");
+        let rest: Vec<u64> = std::iter::from_fn(|| queue.pop().copied()).collect();
         assert_eq!(rest, (0..100).filter(|i| *i != 30).collect::<Vec<u64>>());
         assert!(queue.is_empty() && queue.first().is_none() && queue.next().is_none());
     }
@@ -271,10 +288,9 @@ mod tests {
     #[test]
     fn queue_of_depth_zero_accepts_nothing() {
         let mut queue: Queue<u8> = Queue::new(0);
-        assert_eq!(
-            (queue.push(1), queue.start(0), queue.find(0), queue.pop(), queue.get(0)),
-            (None, None, None, None, None)
-        );
+        assert_eq!((push(&mut queue, 1), queue.start(0), queue.find(0)), (None, None, None));
+        assert_eq!(queue.pop(), None);
+        assert_eq!(queue.get(0), None);
     }
 
     #[test]
@@ -283,7 +299,7 @@ mod tests {
         for base in [0, 1, 1 << 20, u32::MAX - 300, 0xDEAD_BEEF] {
             let mut queue = Queue::new(512);
             for number in 0..512u32 {
-                queue.push(number);
+                push(&mut queue, number);
                 queue.start(u64::from(base.wrapping_add(number)) | 1 << 32);
             }
             let longest = queue.table.split(|place| *place == NONE).map(<[u32]>::len).max();
@@ -311,7 +327,7 @@ mod tests {
                 match step {
                     Step::Push => {
                         let fits = waiting.len() + active.len() < 32;
-                        prop_assert_eq!(queue.push(items).is_some(), fits);
+                        prop_assert_eq!(push(&mut queue, items).is_some(), fits);
                         if fits { waiting.push_back(items); }
                         items += 1;
                     }
@@ -324,13 +340,13 @@ mod tests {
                     Step::Take(n) if n < active.len() => {
                         let (key, item) = active.remove(n);
                         let place = queue.find(key).expect("it is active");
-                        prop_assert_eq!(queue.take(place), Some(item));
+                        prop_assert_eq!(queue.take(place).copied(), Some(item));
                         prop_assert_eq!(queue.find(key), None);
                     }
                     Step::Take(_) => {}
                     Step::Pop => {
                         let expected = if active.is_empty() { waiting.pop_front() } else { Some(active.remove(0).1) };
-                        prop_assert_eq!(queue.pop(), expected);
+                        prop_assert_eq!(queue.pop().copied(), expected);
                     }
                 }
                 for (key, item) in &active {

@@ -24,6 +24,15 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
+    /// Forgets all ranges, and frees their memory.
+    #[inline(always)]
+    pub(crate) fn clear(&mut self) {
+        self.first = Span::default();
+        if self.more.capacity() > 0 {
+            self.more = Vec::new();
+        }
+    }
+
     /// Records the bytes from `start` up to `end`. `false`: no space to record them.
     pub(crate) fn add(&mut self, start: u32, end: u32) -> bool {
         let span = Span { start, end };

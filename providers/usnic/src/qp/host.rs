@@ -24,7 +24,7 @@ use crate::srq::{SrqRecv, SrqWaiter};
 pub(crate) type MwCore = dapl_software::memory::window::WindowCore<Regions>;
 
 /// A posted request, as the connection keeps it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct WorkRequest {
     pub(crate) segments: Segments,
     token: Token,
@@ -32,8 +32,9 @@ pub(crate) struct WorkRequest {
     kind: RequestKind,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 enum RequestKind {
+    #[default]
     Transfer,
     /// A bind or unbind of a window, with its number in that window.
     Bind(Arc<MwCore>, u64),
@@ -42,12 +43,13 @@ enum RequestKind {
 }
 
 impl WorkRequest {
-    pub(crate) fn new(wr: &SendWr<'_>) -> Self {
-        WorkRequest {
-            segments: Segments::new(wr.segments),
-            token: wr.token,
-            suppress: wr.suppress,
-            kind: RequestKind::Transfer,
+    /// Makes it this request. `failure`: it fails with that status at its turn.
+    #[inline(always)]
+    pub(crate) fn set(&mut self, wr: &SendWr<'_>, failure: Option<Status>) {
+        self.segments.set(wr.segments);
+        (self.token, self.suppress) = (wr.token, wr.suppress);
+        if failure.is_some() || !matches!(self.kind, RequestKind::Transfer) {
+            self.kind = failure.map_or(RequestKind::Transfer, RequestKind::Fail);
         }
     }
 
@@ -61,18 +63,22 @@ impl WorkRequest {
         let kind = RequestKind::Bind(window.clone(), number);
         Ok((WorkRequest { segments: Segments::default(), token: wr.token, suppress: wr.suppress, kind }, key))
     }
-
-    /// Makes the request fail with `status` at its turn.
-    pub(crate) fn failing(self, status: Status) -> Self {
-        WorkRequest { kind: RequestKind::Fail(status), ..self }
-    }
 }
 
 /// A posted receive, as the connection keeps it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct RecvRequest {
     pub(crate) segments: Segments,
     pub(crate) token: Token,
+}
+
+impl RecvRequest {
+    /// Makes it this receive.
+    #[inline(always)]
+    pub(crate) fn set(&mut self, segments: &[Segment], token: Token) {
+        self.segments.set(segments);
+        self.token = token;
+    }
 }
 
 /// The shared receive queue of a queue pair that has none of its own.
@@ -120,9 +126,12 @@ impl QpContext {
     }
 
     /// Completes a request. A window whose bind was flushed is not bound, even if the bind was executed.
-    pub(crate) fn complete_request(&self, request: &WorkRequest, status: Status, bytes: u64) {
-        if let (RequestKind::Bind(window, number), Status::Flushed) = (&request.kind, status) {
-            window.flush(*number);
+    pub(crate) fn complete_request(&self, request: &mut WorkRequest, status: Status, bytes: u64) {
+        if let RequestKind::Bind(window, number) = &request.kind {
+            if status == Status::Flushed {
+                window.flush(*number);
+            }
+            request.kind = RequestKind::Transfer; // the slot does not hold the window
         }
         if let Some(cq) = self.request_cq.as_ref().filter(|_| status != Status::Success || !request.suppress) {
             cq.push(Completion { token: request.token, status, bytes, solicited: false });
@@ -231,11 +240,11 @@ impl Host<QpContext> for &QpContext {
         }
     }
 
-    fn request_done(&mut self, request: WorkRequest, status: Status, bytes: u64) {
-        self.complete_request(&request, status, bytes);
+    fn request_done(&mut self, request: &mut WorkRequest, status: Status, bytes: u64) {
+        self.complete_request(request, status, bytes);
     }
 
-    fn recv_done(&mut self, recv: RecvRequest, status: Status, bytes: u64, solicited: bool) {
+    fn recv_done(&mut self, recv: &mut RecvRequest, status: Status, bytes: u64, solicited: bool) {
         if self.pool.is_some() {
             let taken = self.taken.load(Ordering::Relaxed);
             self.taken.store(taken.saturating_sub(1), Ordering::Relaxed);
@@ -277,7 +286,7 @@ impl Host<QpContext> for NoHost {
         Err(Status::Flushed)
     }
 
-    fn request_done(&mut self, _: WorkRequest, _: Status, _: u64) {}
+    fn request_done(&mut self, _: &mut WorkRequest, _: Status, _: u64) {}
 
-    fn recv_done(&mut self, _: RecvRequest, _: Status, _: u64, _: bool) {}
+    fn recv_done(&mut self, _: &mut RecvRequest, _: Status, _: u64, _: bool) {}
 }

@@ -20,7 +20,7 @@ use dapl::provider::{
 };
 use dapl::runtime::cancel;
 use dapl::stats::watermark::HighWatermark;
-use dapl_software::memory::scatter_gather::Segments;
+use dapl_software::memory::scatter_gather::{self, Segments};
 use dapl_software::memory::window::BindRequest;
 use parking_lot::{Mutex, MutexGuard};
 
@@ -65,7 +65,7 @@ struct QpState {
     transport: Option<Transport>,
     /// Work that was posted before the connection is established.
     recvs: VecDeque<RecvRequest>,
-    requests: VecDeque<Post<WorkRequest>>,
+    requests: VecDeque<(Post, WorkRequest)>,
     /// The consumer has asked for a drain after the connection was reported and before it was opened.
     drains: bool,
     marks: HighWatermark,
@@ -156,20 +156,24 @@ impl QpState {
 impl QpCore {
     /// Handles the connection's events after a change, and returns its outlook.
     fn update(&self, state: &mut QpState, now: Nanos) -> Outlook {
-        self.take_event(state, now);
+        self.take_event(state);
         state.transport.as_ref().map_or(Outlook::default(), |transport| transport.outlook(now))
     }
 
-    /// Handles an event of the connection. If it has ended, the transport is removed.
-    #[inline]
-    fn take_event(&self, state: &mut QpState, now: Nanos) {
+    /// Handles an event of the connection, and receives above a watermark. If it has ended, the transport is removed.
+    #[inline(always)]
+    fn take_event(&self, state: &mut QpState) {
         let Some(transport) = &mut state.transport else { return };
         let event = transport.conn.take_event();
         let recvs = self.recvs(transport);
-        if event.is_none() && !state.marks.is_crossed(recvs) {
-            return;
+        if event.is_some() || state.marks.is_crossed(recvs) {
+            self.handle_event(state, event, recvs);
         }
-        let id = transport.id;
+    }
+
+    #[cold]
+    fn handle_event(&self, state: &mut QpState, event: Option<ConnectionEvent>, recvs: u32) {
+        let Some(id) = state.transport.as_ref().map(|transport| transport.id) else { return };
         let event = match event {
             None if !self.check_watermarks(state, recvs) => return,
             None => {
@@ -178,7 +182,7 @@ impl QpCore {
             }
             Some(event) => event,
         };
-        self.finish(state, now);
+        self.finish(state, device::now());
         self.context.jobs.push(Job::Event(id, event));
     }
 
@@ -227,8 +231,8 @@ impl QpCore {
 
     /// Flushes the work that is queued here.
     fn flush(&self, state: &mut QpState) {
-        for post in state.requests.drain(..) {
-            self.context.complete_request(&post.request, Status::Flushed, 0);
+        for (_, mut request) in state.requests.drain(..) {
+            self.context.complete_request(&mut request, Status::Flushed, 0);
         }
         self.flush_recvs(state);
     }
@@ -243,7 +247,7 @@ impl QpCore {
     fn schedule(&self, mut state: MutexGuard<'_, QpState>, now: Nanos) {
         if state.transport.as_ref().is_some_and(|transport| transport.next_turn.is_immediate()) {
             // The connection's turn is planned, and will see what was done: the lock is still held.
-            return self.take_event(&mut state, now);
+            return self.take_event(&mut state);
         }
         let outlook = self.update(&mut state, now);
         let next_turn = state.transport.as_ref().map(|transport| (transport.number, transport.next_turn.clone()));
@@ -270,27 +274,43 @@ impl QpCore {
 
     /// Posts a request. `leaves`: it may be sent at once.
     #[inline]
-    fn submit(&self, mut state: MutexGuard<'_, QpState>, post: Post<WorkRequest>, leaves: bool) {
+    fn submit(
+        &self,
+        mut state: MutexGuard<'_, QpState>,
+        post: Post,
+        fill: impl FnOnce(&mut WorkRequest),
+        leaves: bool,
+    ) {
         let phase = state.phase;
         match (&mut state.transport, phase) {
             (Some(transport), _) => {
                 let now = device::now();
-                let is_quiet = transport.conn.outstanding().0 < MAX_QUIET;
-                transport.conn.post(now, post, &mut &self.context);
-                if leaves && is_quiet {
+                let leaves = leaves && transport.conn.outstanding().0 < MAX_QUIET;
+                let is_behind = transport.conn.has_requests();
+                transport.conn.post(now, post, fill, &mut &self.context);
+                if leaves {
                     transport.send_now(now, &mut &self.context, &self.context);
+                } else if is_behind {
+                    // It waits behind another request, whose turn or deadline is planned.
+                    return self.take_event(&mut state);
                 }
                 self.schedule(state, now);
             }
-            (None, QpPhase::Over) => self.context.complete_request(&post.request, Status::Flushed, 0),
-            (None, _) => state.requests.push_back(post),
+            (None, phase) => {
+                let mut request = WorkRequest::default();
+                fill(&mut request);
+                match phase {
+                    QpPhase::Over => self.context.complete_request(&mut request, Status::Flushed, 0),
+                    _ => state.requests.push_back((post, request)),
+                }
+            }
         }
     }
 
-    /// Builds the request for the connection. A request that is invalid or too long is made to fail at its turn.
-    fn build_post(&self, wr: &SendWr<'_>) -> Post<WorkRequest> {
-        let request = WorkRequest::new(wr);
-        let total = request.segments.total();
+    /// The request for the connection. A request that is invalid or too long fails at its turn, with the status returned.
+    #[inline(always)]
+    fn build_post(&self, wr: &SendWr<'_>) -> (Post, Option<Status>) {
+        let total = scatter_gather::total(wr.segments);
         let work = match wr.op {
             Op::Send { solicited } => Work::Send { solicited },
             Op::Write(remote) => Work::Write(remote),
@@ -299,14 +319,14 @@ impl QpCore {
         let is_registered = self.context.is_registered(wr.segments, matches!(wr.op, Op::Read(_)));
         let wraps = wr.op.remote().is_some_and(|remote| remote.address.checked_add(total).is_none());
         match u32::try_from(total).ok().filter(|length| u64::from(*length) <= self.max_message) {
-            Some(length) if !wraps && is_registered => Post { work, length, fence: wr.fence, request },
+            Some(length) if !wraps && is_registered => (Post { work, length, fence: wr.fence }, None),
             found => {
                 let status = match found {
                     None => Status::LocalLength,
                     Some(_) if !is_registered => Status::LocalProtection,
                     Some(_) => Status::RemoteAccess,
                 };
-                Post { work: Work::Bind, length: 0, fence: wr.fence, request: request.failing(status) }
+                (Post { work: Work::Bind, length: 0, fence: wr.fence }, Some(status))
             }
         }
     }
@@ -350,17 +370,20 @@ impl QueuePair for Qp {
         if state.outstanding().1 >= core.config.max_recvs {
             return Err(Error::Exhausted(Resource::Memory));
         }
-        let recv = RecvRequest { segments: Segments::new(segments), token };
         let phase = state.phase;
         match (&mut state.transport, phase) {
             (Some(transport), _) => {
-                let (now, length) = (device::now(), recv.segments.total());
-                transport.conn.post_recv(now, recv, length, &mut &core.context);
-                core.schedule(state, now);
+                let length = scatter_gather::total(segments);
+                let fill = |recv: &mut RecvRequest| recv.set(segments, token);
+                if transport.conn.post_recv(length, fill, &mut &core.context) {
+                    core.schedule(state, device::now());
+                } else {
+                    core.take_event(&mut state);
+                }
             }
             (None, QpPhase::Over) => core.context.complete_recv(token, Status::Flushed, 0, false),
             (None, _) => {
-                state.recvs.push_back(recv);
+                state.recvs.push_back(RecvRequest { segments: Segments::new(segments), token });
                 if state.marks.is_crossed(state.recvs.len() as u32) {
                     let recvs = state.recvs.len() as u32;
                     core.check_watermarks(&mut state, recvs);
@@ -372,10 +395,10 @@ impl QueuePair for Qp {
 
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
         let state = self.0.lock_for_request()?;
-        let post = self.0.build_post(wr);
+        let (post, failure) = self.0.build_post(wr);
         // Small and in one segment, or so large that it fills a GSO batch on its own.
         let leaves = wr.segments.len() <= 1 || post.length > self.0.config.tiny;
-        self.0.submit(state, post, leaves);
+        self.0.submit(state, post, |request| request.set(wr, failure), leaves);
         Ok(())
     }
 
@@ -384,7 +407,8 @@ impl QueuePair for Qp {
         let wanted =
             bind.map(|Bind { mr, region, access, kept }| BindRequest { source: mr.local_key(), region, access, kept });
         let (request, key) = WorkRequest::bind(&mw.0, wanted, wr)?;
-        self.0.submit(state, Post { work: Work::Bind, length: 0, fence: wr.fence, request }, true);
+        let post = Post { work: Work::Bind, length: 0, fence: wr.fence };
+        self.0.submit(state, post, |own| *own = request, true);
         Ok(key)
     }
 

@@ -111,6 +111,7 @@ struct Memory {
 }
 
 /// The buffer of a request or a receive.
+#[derive(Default)]
 struct Room(usize);
 
 impl Memory {
@@ -164,11 +165,11 @@ impl Host<Memory> for Memory {
         if request.0 % 3 == 1 { Err(Status::LocalEp) } else { Ok(request.0.is_multiple_of(3)) }
     }
 
-    fn request_done(&mut self, _: Room, _: Status, _: u64) {
+    fn request_done(&mut self, _: &mut Room, _: Status, _: u64) {
         self.requests_done += 1;
     }
 
-    fn recv_done(&mut self, _: Room, _: Status, _: u64, _: bool) {
+    fn recv_done(&mut self, _: &mut Room, _: Status, _: u64, _: bool) {
         self.recvs_done += 1;
     }
 }
@@ -360,16 +361,15 @@ impl Peer<'_> {
             _ => Work::Bind,
         };
         self.posted.0 += 1;
-        let request = Room(usize::from(length));
-        let post = Post { work, length: length.into(), fence: flags & 2 != 0, request };
-        self.conn.post(self.now, post, &mut self.memory);
+        let post = Post { work, length: length.into(), fence: flags & 2 != 0 };
+        self.conn.post(self.now, post, |own| *own = Room(usize::from(length)), &mut self.memory);
     }
 
     fn post_recv(&mut self) {
         let length = self.short() % 5000;
         if self.conn.outstanding().1 < MOST {
             self.posted.1 += 1;
-            self.conn.post_recv(self.now, Room(length.into()), length.into(), &mut self.memory);
+            self.conn.post_recv(length.into(), |own| *own = Room(length.into()), &mut self.memory);
         }
     }
 

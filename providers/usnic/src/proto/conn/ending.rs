@@ -225,7 +225,7 @@ impl<D: Driver> Conn<D> {
 
     fn give_back(&mut self, slot: u32, status: Status, host: &mut impl Host<D>) {
         if let Some(request) = self.requests.queue.take(slot) {
-            host.request_done(request.own, status, 0);
+            host.request_done(&mut request.own, status, 0);
         }
     }
 
@@ -234,7 +234,7 @@ impl<D: Driver> Conn<D> {
     pub(super) fn end_with(&mut self, status: Status, host: &mut impl Host<D>) {
         let is_idle = self.requests.queue.is_empty();
         if let Some(request) = self.requests.queue.pop() {
-            host.request_done(request.own, status, 0);
+            host.request_done(&mut request.own, status, 0);
         }
         self.close(Some(if is_idle { ConnectionEvent::Disconnected } else { ConnectionEvent::Broken }), host);
         self.say_reset();
@@ -314,7 +314,7 @@ impl<D: Driver> Conn<D> {
         self.ending.phase = Phase::Closed;
         self.ending.event = event;
         while let Some(request) = self.requests.queue.pop() {
-            host.request_done(request.own, Status::Flushed, 0);
+            host.request_done(&mut request.own, Status::Flushed, 0);
         }
         while let Some(own) = self.receives.pop() {
             host.recv_done(own, Status::Flushed, 0, false);

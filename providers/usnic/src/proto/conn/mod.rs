@@ -154,33 +154,61 @@ impl<D: Driver> Conn<D> {
         self.deferred.is_some()
     }
 
-    /// Posts a request; the caller has checked the capacity. After the end it is flushed at once.
-    pub(crate) fn post(&mut self, now: Nanos, post: Post<D::Request>, host: &mut impl Host<D>) {
+    /// Posts a request, whose part of the driver `fill` fills; the caller has checked the capacity. After the end it is flushed
+    /// at once.
+    #[inline(always)]
+    pub(crate) fn post(&mut self, now: Nanos, post: Post, fill: impl FnOnce(&mut D::Request), host: &mut impl Host<D>) {
         self.now = now;
-        if self.ending.is_closed() {
-            return host.request_done(post.request, Status::Flushed, 0);
-        }
-        if let Err(own) = self.requests.push(post) {
-            host.request_done(own, Status::LocalEp, 0);
+        let mut refused;
+        let (own, status) = match self.accepts(|conn| conn.requests.push(post)) {
+            Ok(own) => (own, Status::Success),
+            Err(status) => {
+                refused = D::Request::default();
+                (&mut refused, status)
+            }
+        };
+        fill(own);
+        if status != Status::Success {
+            host.request_done(own, status, 0);
         }
     }
 
-    /// Posts a receive of `length` bytes, likewise.
-    pub(crate) fn post_recv(&mut self, now: Nanos, recv: D::Recv, length: u64, host: &mut impl Host<D>) {
-        self.now = now;
+    /// Posts a receive of `length` bytes, likewise. Returns whether an ack is due now for its sake.
+    #[inline(always)]
+    pub(crate) fn post_recv(&mut self, length: u64, fill: impl FnOnce(&mut D::Recv), host: &mut impl Host<D>) -> bool {
+        let mut refused;
+        let (own, status) = match self.accepts(|conn| conn.receives.push(length)) {
+            Ok(own) => (own, Status::Success),
+            Err(status) => {
+                refused = D::Recv::default();
+                (&mut refused, status)
+            }
+        };
+        fill(own);
+        if status != Status::Success {
+            host.recv_done(own, status, 0, false);
+            return false;
+        }
+        !self.carries_credits() && self.look_at_credits(host)
+    }
+
+    /// The slot that `push` takes. Errors: the status that the work ends with at once.
+    #[inline(always)]
+    fn accepts<T>(&mut self, push: impl FnOnce(&mut Self) -> Option<&mut T>) -> Result<&mut T, Status> {
         if self.ending.is_closed() {
-            return host.recv_done(recv, Status::Flushed, 0, false);
+            return Err(Status::Flushed);
         }
-        if let Err(own) = self.receives.push(recv, length) {
-            return host.recv_done(own, Status::LocalEp, 0, false);
-        }
-        self.look_at_credits(host);
+        push(self).ok_or(Status::LocalEp)
+    }
+
+    /// A pending ack will carry the credits.
+    fn carries_credits(&self) -> bool {
+        self.acks.owed() || self.deferred.is_some()
     }
 
     /// Receives were added to the shared receive queue. `false`: the peer knows already, so no ack is needed.
     pub(crate) fn look_at_credits(&mut self, host: &mut impl Host<D>) -> bool {
-        // A pending ack carries the credits.
-        if self.acks.owed() || self.deferred.is_some() {
+        if self.carries_credits() {
             return true;
         }
         let is_due = self.receives.is_credit_due(host);

@@ -13,7 +13,7 @@ use crate::proto::ranges::Ranges;
 /// take.
 const SHARED: u32 = 64;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Receive<R> {
     pub(super) own: R,
     /// Bytes that fit.
@@ -63,14 +63,13 @@ impl<D: Driver> Receives<D> {
         self.queue.len()
     }
 
-    /// The receive comes back if the queue is full.
-    pub(super) fn push(&mut self, own: D::Recv, room: u64) -> Result<(), D::Recv> {
-        if self.queue.is_full() {
-            return Err(own);
-        }
-        let last = Psn::default();
-        self.queue.push(Receive { own, room, message: None, have: Ranges::default(), is_whole: false, last });
-        Ok(())
+    /// Queues a receive. Returns the driver's part of it, to be filled; `None` if the queue is full.
+    #[inline(always)]
+    pub(super) fn push(&mut self, room: u64) -> Option<&mut D::Recv> {
+        let (_, receive) = self.queue.push()?;
+        receive.have.clear();
+        (receive.room, receive.message, receive.is_whole, receive.last) = (room, None, false, Psn::default());
+        Some(&mut receive.own)
     }
 
     /// Sends with a number below this find a receive.
@@ -129,10 +128,10 @@ impl<D: Driver> Receives<D> {
     }
 
     /// It is complete.
-    pub(super) fn take_waiting(&mut self) -> Option<D::Recv> {
+    pub(super) fn take_waiting(&mut self) -> Option<&mut D::Recv> {
         self.bound = self.bound.wrapping_add(1);
         self.complete = self.complete.wrapping_add(1);
-        self.queue.pop_waiting().map(|receive| receive.own)
+        self.queue.pop_waiting().map(|receive| &mut receive.own)
     }
 
     /// Binds the next `count` messages, or none.
@@ -158,9 +157,8 @@ impl<D: Driver> Receives<D> {
 
     fn bind_shared(&mut self, host: &mut impl Host<D>) -> bool {
         let Some((own, room)) = host.take_shared() else { return false };
-        if self.push(own, room).is_err() {
-            return false;
-        }
+        let Some(slot) = self.push(room) else { return false };
+        *slot = own;
         self.queue.start(u64::from(self.bound));
         self.bound = self.bound.wrapping_add(1);
         true
@@ -190,7 +188,7 @@ impl<D: Driver> Receives<D> {
     }
 
     /// The oldest, if it is complete: whole, and nothing before its last packet is missing.
-    pub(super) fn completed(&mut self, next: Psn) -> Option<(D::Recv, u32, bool)> {
+    pub(super) fn completed(&mut self, next: Psn) -> Option<(&mut D::Recv, u32, bool)> {
         let place = self.queue.first()?;
         let receive = self.queue.get(place)?;
         if !receive.is_whole || !receive.last.is_before(next) {
@@ -198,12 +196,12 @@ impl<D: Driver> Receives<D> {
         }
         self.complete = self.complete.wrapping_add(1);
         let receive = self.queue.take(place)?;
-        receive.message.map(|(length, solicited)| (receive.own, length, solicited))
+        receive.message.map(|(length, solicited)| (&mut receive.own, length, solicited))
     }
 
     /// The oldest, complete or not: all are flushed.
-    pub(super) fn pop(&mut self) -> Option<D::Recv> {
-        self.queue.pop().map(|receive| receive.own)
+    pub(super) fn pop(&mut self) -> Option<&mut D::Recv> {
+        self.queue.pop().map(|receive| &mut receive.own)
     }
 }
 

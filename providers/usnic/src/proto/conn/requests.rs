@@ -36,9 +36,10 @@ pub(super) enum What {
 }
 
 /// Progress of a request.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum SendPhase {
     /// Not all of it has left.
+    #[default]
     Cutting,
     /// All has left; acks, or the data of a read, are to come.
     Out,
@@ -46,7 +47,7 @@ pub(super) enum SendPhase {
     Failed(Status),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct PostedRequest<Q> {
     pub(super) own: Q,
     pub(super) work: Work,
@@ -140,7 +141,7 @@ pub(super) fn is_below(number: u32, credits: u32) -> bool {
     (number.wrapping_sub(credits) as i32) < 0
 }
 
-impl<Q> Requests<Q> {
+impl<Q: Default> Requests<Q> {
     pub(super) fn new(capacity: u32) -> Self {
         Requests {
             queue: Queue::new(capacity),
@@ -153,27 +154,16 @@ impl<Q> Requests<Q> {
         }
     }
 
-    /// The post comes back if the queue is full.
-    pub(super) fn push(&mut self, post: Post<Q>) -> Result<(), Q> {
-        let Post { work, length, fence, request: own } = post;
-        if self.queue.is_full() {
-            return Err(own);
-        }
-        let (stage, have) = (SendPhase::Cutting, Ranges::default());
-        self.queue.push(PostedRequest {
-            own,
-            work,
-            length,
-            fence,
-            stage,
-            id: 0,
-            cut: 0,
-            out: 0,
-            packets: None,
-            have,
-            answered: false,
-        });
-        Ok(())
+    /// Queues a request. Returns the driver's part of it, to be filled; `None` if the queue is full.
+    #[inline(always)]
+    pub(super) fn push(&mut self, post: Post) -> Option<&mut Q> {
+        let Post { work, length, fence } = post;
+        let (_, request) = self.queue.push()?;
+        request.have.clear();
+        (request.work, request.length, request.fence) = (work, length, fence);
+        (request.stage, request.packets, request.answered) = (SendPhase::Cutting, None, false);
+        (request.id, request.cut, request.out) = (0, 0, 0);
+        Some(&mut request.own)
     }
 
     /// The next packet, with at most `fragment` bytes for a whole message and `chunk` bytes for a part of one.
@@ -300,14 +290,14 @@ impl<Q> Requests<Q> {
     }
 
     /// The next one in order, if it has come to its end.
-    pub(super) fn ended(&mut self) -> Option<(Q, Result<u64, Status>)> {
+    pub(super) fn ended(&mut self) -> Option<(&mut Q, Result<u64, Status>)> {
         let slot = self.queue.first()?;
         let outcome = match self.queue.get(slot)?.stage {
             SendPhase::Done => Ok(u64::from(self.queue.get(slot)?.length)),
             SendPhase::Failed(status) => Err(status),
             SendPhase::Cutting | SendPhase::Out => return None,
         };
-        self.queue.take(slot).map(|request| (request.own, outcome))
+        self.queue.take(slot).map(|request| (&mut request.own, outcome))
     }
 
     /// The active one that the packet of this number belongs to.

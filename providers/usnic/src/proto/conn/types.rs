@@ -80,7 +80,7 @@ impl Default for Config {
 }
 
 /// Operation of a request.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Work {
     Send {
         solicited: bool,
@@ -88,27 +88,27 @@ pub(crate) enum Work {
     Write(Remote),
     Read(Remote),
     /// Something that the host does when its turn comes: `Host::turn`.
+    #[default]
     Bind,
 }
 
 /// A request, as it is posted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Post<Q> {
+pub(crate) struct Post {
     pub(crate) work: Work,
     /// Bytes.
     pub(crate) length: u32,
     /// Starts only after all earlier reads are complete.
     pub(crate) fence: bool,
-    /// Given back with the completion.
-    pub(crate) request: Q,
 }
 
-/// The driver's data with posted work.
+/// The driver's data with posted work. They are filled and read where the connection keeps them, and not dropped until their slot
+/// is used again.
 pub(crate) trait Driver {
     /// With a request: its segments and its token.
-    type Request;
+    type Request: Default;
     /// The same of a receive.
-    type Recv;
+    type Recv: Default;
 }
 
 /// Memory and completions of a driver: what the connection does not touch itself.
@@ -130,9 +130,9 @@ pub(crate) trait Host<D: Driver> {
     /// The turn of a bind has come: `true` when it is done, `false` when it must be tried again soon.
     fn turn(&mut self, request: &D::Request) -> Result<bool, Status>;
     /// A request is complete; in the order of the posts.
-    fn request_done(&mut self, request: D::Request, status: Status, bytes: u64);
+    fn request_done(&mut self, request: &mut D::Request, status: Status, bytes: u64);
     /// A receive is complete; in the order of the posts.
-    fn recv_done(&mut self, recv: D::Recv, status: Status, bytes: u64, solicited: bool);
+    fn recv_done(&mut self, recv: &mut D::Recv, status: Status, bytes: u64, solicited: bool);
 }
 
 /// Which of the two queues a packet belongs to (US-2).

@@ -40,10 +40,10 @@ impl ConnectionHandler for QpCore {
         let mut transport = Transport::new(&self.config, params, now);
         for recv in state.recvs.drain(..) {
             let length = recv.segments.total();
-            transport.conn.post_recv(now, recv, length, &mut &self.context);
+            transport.conn.post_recv(length, |own| *own = recv, &mut &self.context);
         }
-        for post in state.requests.drain(..) {
-            transport.conn.post(now, post, &mut &self.context);
+        for (post, request) in state.requests.drain(..) {
+            transport.conn.post(now, post, |own| *own = request, &mut &self.context);
         }
         if std::mem::take(&mut state.drains) {
             transport.conn.drain(now);

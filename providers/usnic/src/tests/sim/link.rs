@@ -92,11 +92,11 @@ impl Link {
         self.recvs[side].iter().take(most).take_while(|(at, _)| *at <= now).count()
     }
 
-    pub(super) fn post_recv(&mut self, side: usize, line: &mut Line, now: Nanos) {
+    pub(super) fn post_recv(&mut self, side: usize, line: &mut Line) {
         let (_, length) = self.recvs[side][self.recvs_posted[side]];
         self.recvs_posted[side] += 1;
         let landing = line.hand.landing(length);
-        line.conn.post_recv(now, landing, u64::from(length), &mut line.hand);
+        line.conn.post_recv(u64::from(length), |own| *own = landing, &mut line.hand);
     }
 
     pub(super) fn wanted(&self, plan: &LinkPlan, side: usize, _now: Nanos) -> Offer {

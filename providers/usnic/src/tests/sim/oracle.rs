@@ -61,14 +61,14 @@ struct Area {
     done: bool,
 }
 
-/// Data that a connection keeps with a request. Not copyable: returning it moves it.
-#[derive(Debug)]
+/// Data that a connection keeps with a request.
+#[derive(Debug, Default)]
 pub(super) struct Asked {
     index: usize,
 }
 
 /// The same of a receive.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Landing {
     id: u64,
     buffer: RefCell<Vec<u8>>,
@@ -362,7 +362,7 @@ impl Host<Hand> for Hand {
         Ok(is_done)
     }
 
-    fn request_done(&mut self, request: Asked, status: Status, bytes: u64) {
+    fn request_done(&mut self, request: &mut Asked, status: Status, bytes: u64) {
         let mut oracle = self.oracle.borrow_mut();
         let loose = oracle.loose;
         let side = &mut oracle.sides[self.side];
@@ -381,7 +381,7 @@ impl Host<Hand> for Hand {
         }
     }
 
-    fn recv_done(&mut self, recv: Landing, status: Status, bytes: u64, solicited: bool) {
+    fn recv_done(&mut self, recv: &mut Landing, status: Status, bytes: u64, solicited: bool) {
         let mut oracle = self.oracle.borrow_mut();
         let side = &mut oracle.sides[self.side];
         side.done_recvs += 1;

@@ -143,7 +143,7 @@ impl<'a> Run<'a> {
         let mut line = Line::new(at, agreed, &config, hand, mine.burst, self.now);
         // Those that the offer counts.
         while !mine.shared && link.recvs_posted[side] < link.due_recvs(side, mine.max_recvs as usize, 0) {
-            link.post_recv(side, &mut line, self.now);
+            link.post_recv(side, &mut line);
         }
         if let Some(early) = early {
             line.receive_first(self.now, &early);
@@ -280,14 +280,15 @@ impl<'a> Run<'a> {
             && (closed || line.conn.outstanding().1 < mine.max_recvs)
             && link.recvs_posted[side] < link.due_recvs(side, usize::MAX, self.now)
         {
-            link.post_recv(side, line, self.now);
+            link.post_recv(side, line);
         }
         while let Some(item) = mine.items.get(link.posted[side]).filter(|item| item.at <= self.now)
             && (closed || line.conn.outstanding().0 < mine.max_requests)
         {
             link.posted[side] += 1;
             let (work, length, request) = link.oracle.borrow_mut().post(side, item);
-            line.conn.post(self.now, Post { work, length, fence: item.fence, request }, &mut line.hand);
+            let post = Post { work, length, fence: item.fence };
+            line.conn.post(self.now, post, |own| *own = request, &mut line.hand);
         }
     }
 

@@ -52,8 +52,8 @@ fn writes_and_reads_move_bytes() {
 struct LargeWork;
 
 impl Driver for LargeWork {
-    type Request = [u8; 64];
-    type Recv = [u8; 64];
+    type Request = [u64; 8];
+    type Recv = [u64; 8];
 }
 
 #[test]

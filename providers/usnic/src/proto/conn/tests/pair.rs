@@ -20,7 +20,7 @@ pub(crate) const KEY: u32 = 0x1111;
 pub(crate) const READ_ONLY: u32 = 0x2222;
 
 /// A buffer: what a host keeps with requests and receives.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Buffer {
     pub(crate) id: u64,
     pub(crate) at: usize,
@@ -121,15 +121,15 @@ impl Host<World> for World {
         if is_put_off { Ok(false) } else { self.turn.map_or(Ok(true), Err) }
     }
 
-    fn request_done(&mut self, request: Buffer, status: Status, bytes: u64) {
+    fn request_done(&mut self, request: &mut Buffer, status: Status, bytes: u64) {
         if let Some(buffer) = self.reads.remove(&request.id) {
             self.kept.push((buffer, self.memory[buffer.at..][..buffer.length].to_vec()));
         }
         self.requests.push(Done { id: request.id, status, bytes, solicited: false });
     }
 
-    fn recv_done(&mut self, recv: Buffer, status: Status, bytes: u64, solicited: bool) {
-        self.kept.push((recv, self.memory[recv.at..][..recv.length].to_vec()));
+    fn recv_done(&mut self, recv: &mut Buffer, status: Status, bytes: u64, solicited: bool) {
+        self.kept.push((*recv, self.memory[recv.at..][..recv.length].to_vec()));
         self.recvs.push(Done { id: recv.id, status, bytes, solicited });
     }
 }
@@ -302,8 +302,8 @@ impl Pair {
         self.next_id += 1;
         let (now, id) = (self.now, self.next_id);
         let end = self.end(side);
-        let post = Post { work, length: length as u32, fence, request: Buffer { id, at, length } };
-        end.conn.post(now, post, &mut end.world);
+        let post = Post { work, length: length as u32, fence };
+        end.conn.post(now, post, |own| *own = Buffer { id, at, length }, &mut end.world);
         id
     }
 
@@ -321,9 +321,9 @@ impl Pair {
 
     pub(crate) fn recv(&mut self, side: Side, at: usize, length: usize) -> u64 {
         self.next_id += 1;
-        let (now, id) = (self.now, self.next_id);
+        let id = self.next_id;
         let end = self.end(side);
-        end.conn.post_recv(now, Buffer { id, at, length }, length as u64, &mut end.world);
+        end.conn.post_recv(length as u64, |own| *own = Buffer { id, at, length }, &mut end.world);
         id
     }
 
