@@ -1,16 +1,14 @@
 //! Posts of an EP: send, receive, RDMA read, RDMA write.
 //!
 //! The hot path. Each entry looks the EP up, checks its parameters (spec/events 4.8), and passes the work to the QP. It
-//! allocates nothing, logs nothing, and takes no lock but the read lock of the post state and the provider's own. Memory errors
-//! are reported by completions.
+//! allocates nothing, logs nothing, and takes no lock but the provider's. Memory errors are reported by completions.
 
 use dat_abi::*;
 
-use super::{Ep, PostState};
-use crate::error::{Error, Handle, Result, State};
+use super::{Ep, PostState, post_lock};
+use crate::error::{Error, Result, State};
 use crate::ffi;
 use crate::provider::{Op, Provider, QueuePair, Remote, Segment, SendWr, Token, Work};
-use crate::runtime::handle::{Ref, from_handle};
 
 /// `dat_ep_post_send`.
 ///
@@ -23,15 +21,14 @@ pub unsafe extern "C" fn dapl_ep_post_send<P: Provider>(
     user_cookie: DAT_DTO_COOKIE,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
-    ffi::guard_hot(|| {
-        let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
-        let post_state = ep.post_state();
+    let post = |ep: &Ep<P>, post_state: &PostState<P>| {
         // SAFETY: this function's own contract.
         let segments = unsafe { ffi::segments(local_iov, num_segments, post_state.limits.request_iov) }?;
         check_flags(completion_flags, post_state.limits.refused_request_flags, 5)?;
         let op = Op::Send { solicited: completion_flags & DAT_COMPLETION_SOLICITED_WAIT_FLAG != 0 };
-        request(&ep, &post_state, op, segments, cookie(&user_cookie), completion_flags)
-    })
+        request(ep, post_state, op, segments, cookie(&user_cookie), completion_flags)
+    };
+    ffi::guard_hot(|| post_lock::post(ep_handle, post))
 }
 
 /// `dat_ep_post_recv`.
@@ -45,9 +42,7 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
     user_cookie: DAT_DTO_COOKIE,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
-    ffi::guard_hot(|| {
-        let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
-        let post_state = ep.post_state();
+    let post = |ep: &Ep<P>, post_state: &PostState<P>| {
         if post_state.limits.shared {
             return Err(Error::InvalidState(State::SrqInUse));
         }
@@ -67,7 +62,8 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
         posted?;
         post_state.posts.count(Work::Recv);
         Ok(())
-    })
+    };
+    ffi::guard_hot(|| post_lock::post(ep_handle, post))
 }
 
 /// `dat_ep_post_rdma_read`.
@@ -82,9 +78,7 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
     remote_iov: *const DAT_RMR_TRIPLET,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
-    ffi::guard_hot(|| {
-        let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
-        let post_state = ep.post_state();
+    let post = |ep: &Ep<P>, post_state: &PostState<P>| {
         // SAFETY: this function's own contract.
         let segments = unsafe { ffi::segments(local_iov, num_segments, post_state.limits.read_iov) }?;
         // SAFETY: this function's own contract.
@@ -94,8 +88,9 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
         if !post_state.limits.reads {
             return Err(Error::InvalidState(State::Plain)); // it would never complete (spec/endpoints 10.3)
         }
-        request(&ep, &post_state, Op::Read(remote), segments, cookie(&user_cookie), completion_flags)
-    })
+        request(ep, post_state, Op::Read(remote), segments, cookie(&user_cookie), completion_flags)
+    };
+    ffi::guard_hot(|| post_lock::post(ep_handle, post))
 }
 
 /// `dat_ep_post_rdma_write`.
@@ -110,21 +105,20 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_write<P: Provider>(
     remote_iov: *const DAT_RMR_TRIPLET,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
-    ffi::guard_hot(|| {
-        let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
-        let post_state = ep.post_state();
+    let post = |ep: &Ep<P>, post_state: &PostState<P>| {
         // SAFETY: this function's own contract.
         let segments = unsafe { ffi::segments(local_iov, num_segments, post_state.limits.write_iov) }?;
         // SAFETY: this function's own contract.
         let remote = unsafe { remote(remote_iov) }?;
         check_flags(completion_flags, post_state.limits.refused_request_flags, 6)?;
-        request(&ep, &post_state, Op::Write(remote), segments, cookie(&user_cookie), completion_flags)
-    })
+        request(ep, post_state, Op::Write(remote), segments, cookie(&user_cookie), completion_flags)
+    };
+    ffi::guard_hot(|| post_lock::post(ep_handle, post))
 }
 
 #[inline(always)]
 fn request<P: Provider>(
-    ep: &Ref<Ep<P>>,
+    ep: &Ep<P>,
     post_state: &PostState<P>,
     op: Op,
     segments: &[Segment],

@@ -7,11 +7,12 @@
 use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 use super::attributes::{Attributes, Marks, PostLimits, Shape};
 use super::dapli_outbox::Outbox;
 use super::dapls_ep::Transfers;
+use super::post_lock::PostLock;
 use super::state::{EpState, EpStep};
 use super::{Binding, ControlState, Ep, PostState, Wiring};
 use crate::error::{Error, Handle, Resource, Result, State};
@@ -66,7 +67,7 @@ impl<P: Provider> Ep<P> {
             ia,
             mirror: AtomicU8::new(state as u8),
             trace,
-            post_state: RwLock::new(PostState { binding, limits, posts: Posts::default() }),
+            post_state: PostLock::new(id, PostState { binding, limits, posts: Posts::default() }),
             core: Mutex::new(ControlState {
                 state,
                 attempt: 0,

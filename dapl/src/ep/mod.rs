@@ -7,9 +7,8 @@
 //!
 //! - `ControlState` (mutex) holds the DAT state and all that control calls change. The provider is called with it held (its
 //!   rules allow that), C code never.
-//! - `PostState` (read-write lock) holds the QP and limits for posts. A post takes the read lock for its duration, so threads
-//!   post concurrently. Replacing, resetting or destroying the QP takes the write lock, so a post sees either the old or the
-//!   new QP.
+//! - `PostState` (`post_lock`) holds the QP and limits for posts. Posts share it, so threads post concurrently. Replacing,
+//!   resetting or destroying the QP excludes posts, so a post sees either the old or the new QP.
 //!
 //! Posts read the DAT state from an atomic copy. Events are queued in their EVD under the control lock, in the order of state
 //! changes, and notified without it, since an agent of the consumer may call back into this EP.
@@ -19,7 +18,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use dat_counters::text::Text;
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, MutexGuard, RwLockReadGuard};
 
 use crate::error::{Error, Handle, Result, State};
 use crate::evd::Evd;
@@ -44,11 +43,13 @@ mod dapli_qp;
 mod dapli_watch;
 pub(crate) mod dapls_bind;
 pub mod dapls_ep;
+mod post_lock;
 mod record;
 pub mod state;
 
 use attributes::{Attributes, Marks, PostLimits, Wired};
 use dapli_outbox::Outbox;
+use post_lock::PostLock;
 use state::{EpState, EpStep};
 
 /// An endpoint.
@@ -60,7 +61,7 @@ pub struct Ep<P: Provider> {
     /// Trace of posts and completions, if tracing is on.
     trace: Option<Arc<Trace>>,
     /// Declared before the core: the QP goes before the EVDs and the PZ it uses.
-    post_state: RwLock<PostState<P>>,
+    post_state: PostLock<P>,
     core: Mutex<ControlState<P>>,
     /// Private data of the last event that carried some.
     event_data: PrivateData,

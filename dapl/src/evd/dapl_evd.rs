@@ -13,7 +13,7 @@ use crate::error::{Error, Handle};
 use crate::ffi::{guard, guard_hot, require};
 use crate::ia::{AsyncError, AsyncKind, Ia};
 use crate::provider::{Completion, ConnectionEvent, Provider, Status, Work};
-use crate::runtime::handle::{from_handle, from_optional};
+use crate::runtime::handle::{from_handle, from_handle_hot, from_optional};
 
 /// `dat_evd_create`.
 ///
@@ -163,15 +163,17 @@ pub unsafe extern "C" fn dapl_evd_post_se<P: Provider>(evd: DAT_EVD_HANDLE, even
 /// As [`dapl_evd_create`]; `out` is null or writable.
 pub unsafe extern "C" fn dapl_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
     guard_hot(|| {
-        let object = from_handle::<Evd<P>>(evd, Handle::Plain)?;
+        let Some(object) = from_handle_hot::<Evd<P>>(evd) else { return Err(Error::InvalidHandle(Handle::Plain)) };
         require(out, 2)?;
         // SAFETY: not null, and writable by this function's contract.
-        object.dequeue(|given| unsafe {
+        let result = object.dequeue(|given| unsafe {
             match given {
                 TakenEvent::Done(done) => write_done(out, evd, done),
                 TakenEvent::Other(event) => write_event(out, evd, event),
             }
-        })
+        });
+        object.release();
+        result
     })
 }
 

@@ -6,6 +6,7 @@ pub mod cancel;
 pub mod consumer_memory;
 pub(crate) mod fork;
 pub mod handle;
+pub mod hazard;
 pub mod logger;
 pub mod mappings;
 pub mod slot_queue;

@@ -14,7 +14,7 @@ pub use static_mutex::{StaticMutex, StaticMutexGuard};
 #[cfg(not(loom))]
 mod kind {
     pub use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-    pub use std::thread::yield_now;
+    pub use std::thread::{sleep, yield_now};
 
     pub use parking_lot::{Mutex, MutexGuard};
 
@@ -34,6 +34,11 @@ mod kind {
     pub use loom::sync::MutexGuard;
     pub use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
     pub use loom::thread::yield_now;
+
+    /// A model has no clock.
+    pub fn sleep(_: std::time::Duration) {
+        yield_now();
+    }
 
     /// A full fence, as for a machine that reorders freely.
     pub fn fence_behind_rmw() {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use dapl::error::Result;
-use dapl::provider::{Completion, CompletionQueue, CqSink};
+use dapl::provider::{Completion, CompletionQueue, CqSink, Status, Token};
 use dapl::runtime::cancel;
 use dapl_software::cq::CompletionList;
 use dapl_software::engine::queue::Notify;
@@ -56,16 +56,34 @@ impl Outbox<'_> {
     /// A completion of `cq`. What waits there already goes before it.
     #[inline(always)]
     pub(crate) fn put(&mut self, cq: &Arc<CqCore>, completion: Completion) {
-        if let Some((own, out)) = &mut self.poller
-            && Arc::ptr_eq(own, cq)
-            && own.ready.is_empty()
-            && let Some(place) = out.get_mut(self.filled)
-        {
-            *place = completion;
-            self.filled += 1;
-        } else {
-            cq.push(completion);
+        match self.place(cq) {
+            Some(place) => *place = completion,
+            None => cq.push(completion),
         }
+    }
+
+    /// As `put`, of a success. Field by field: a copy of what was just written in smaller pieces would wait for them.
+    #[inline(always)]
+    pub(crate) fn put_success(&mut self, cq: &Arc<CqCore>, token: &Token, bytes: u64, solicited: bool) {
+        match self.place(cq) {
+            Some(place) => {
+                place.token = *token;
+                (place.status, place.bytes, place.solicited) = (Status::Success, bytes, solicited);
+            }
+            None => cq.push(Completion { token: *token, status: Status::Success, bytes, solicited }),
+        }
+    }
+
+    /// The place of the next completion of `cq`, if it is the poller's, and the poller can take it.
+    #[inline(always)]
+    fn place(&mut self, cq: &Arc<CqCore>) -> Option<&mut Completion> {
+        let (own, out) = self.poller.as_mut()?;
+        if !Arc::ptr_eq(own, cq) || !own.ready.is_empty() {
+            return None;
+        }
+        let place = out.get_mut(self.filled)?;
+        self.filled += 1;
+        Some(place)
     }
 }
 

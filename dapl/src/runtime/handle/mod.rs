@@ -5,20 +5,24 @@
 //! expected kind, live. The first word is the provider table that libdat uses; it stays when the object is freed. A freed stub
 //! is quarantined in a queue and reused with another generation.
 //!
-//! Nothing blocks: a free marks the stub as not live, and the last call that uses the object drops it. In a forked child the
-//! arena reads as zeros (`MADV_WIPEONFORK`), so inherited handles are refused there, and new ones come from fresh memory.
+//! Nothing blocks: a free marks the stub as not live, and the last call that uses the object drops it. Most calls count themselves
+//! in the stub ([`Ref`]); posts and dequeues announce the stub in a slot of their thread instead ([`HotRef`]). In a forked child
+//! the arena reads as zeros (`MADV_WIPEONFORK`), so inherited handles are refused there, and new ones come from fresh memory.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dat_abi::DAT_PROVIDER;
 
 use crate::error::{Error, Handle, Result};
 use crate::runtime::cancel;
-use crate::runtime::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::runtime::hazard::{self, Protection};
+use crate::runtime::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, sleep, yield_now};
 
 #[cfg(not(loom))]
 mod arena;
@@ -83,10 +87,13 @@ impl Word {
     const PINS: u64 = 0xFFFF_FFFF;
     const LIVE: u64 = 1 << 32;
     const KIND_SHIFT: u32 = 33;
+    const KINDS: u64 = 0x7F << Self::KIND_SHIFT;
+    /// Calls with a [`HotRef`] are excluded; see [`exclude`].
+    const EXCLUSIVE: u64 = 1 << 40;
     const GENERATION_SHIFT: u32 = 41;
 
     fn kind(word: u64) -> u8 {
-        (word >> Self::KIND_SHIFT) as u8
+        ((word & Self::KINDS) >> Self::KIND_SHIFT) as u8
     }
 
     fn generation(word: u64) -> u32 {
@@ -95,7 +102,14 @@ impl Word {
 
     #[inline(always)]
     fn is(word: u64, kind: Kind) -> bool {
-        word & Self::LIVE != 0 && Self::kind(word) == kind as u8
+        word & (Self::LIVE | Self::KINDS) == Self::LIVE | (kind as u64) << Self::KIND_SHIFT
+    }
+
+    /// As `is`, and no thread excludes others.
+    #[inline(always)]
+    fn is_shared(word: u64, kind: Kind) -> bool {
+        let bits = Self::LIVE | Self::KINDS | Self::EXCLUSIVE;
+        word & bits == Self::LIVE | (kind as u64) << Self::KIND_SHIFT
     }
 }
 
@@ -148,7 +162,84 @@ impl<T: Object> Drop for Ref<T> {
     }
 }
 
+/// A reference for the duration of a post or dequeue. It costs no atomic read-modify-write, unless it had to be counted.
+pub struct HotRef<T: Object> {
+    stub: &'static Stub,
+    object: NonNull<T>,
+    /// Taken by `drop`. `None`: the reference is counted.
+    protection: Option<Protection>,
+}
+
+impl<T: Object> HotRef<T> {
+    /// Whether it is counted like a [`Ref`]: [`exclude`] does not wait for it.
+    #[inline(always)]
+    pub fn is_counted(&self) -> bool {
+        self.protection.is_none()
+    }
+
+    /// As `drop`, which the compiler does not inline.
+    #[inline(always)]
+    pub fn release(self) {
+        let mut this = ManuallyDrop::new(self);
+        this.end();
+    }
+
+    #[inline(always)]
+    fn end(&mut self) {
+        match self.protection.take() {
+            Some(protection) => self.stub.leave(protection),
+            None => self.stub.unpin(),
+        }
+    }
+}
+
+impl<T: Object> Deref for HotRef<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: the thread's slot, or the count, keeps `retire` from dropping the object.
+        unsafe { self.object.as_ref() }
+    }
+}
+
+impl<T: Object> Drop for HotRef<T> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
 impl Stub {
+    /// Frees a slot of this thread. If the object has ended meanwhile, its end may have been left to this thread.
+    #[inline(always)]
+    fn leave(&self, protection: Protection) {
+        protection.end();
+        if self.word.load(Ordering::Relaxed) & Word::LIVE == 0 {
+            self.retire_unused();
+        }
+    }
+
+    /// Takes a counted reference instead of a slot: the handle is not valid, another thread excludes posts ([`exclude`]), or this
+    /// thread has no slot.
+    #[cold]
+    #[inline(never)]
+    fn acquire_instead(&self, protection: Option<Protection>, kind: Kind) -> bool {
+        if let Some(protection) = protection {
+            self.leave(protection);
+        }
+        self.acquire(kind, None)
+    }
+
+    /// Ends the object if it is not live and has no users.
+    #[cold]
+    fn retire_unused(&self) {
+        // Acquire: the writes of users that have left.
+        let word = self.word.load(Ordering::Acquire);
+        if word & (Word::LIVE | Word::PINS) == 0 {
+            self.retire(word);
+        }
+    }
+
     /// Takes a reference if the stub is live, of this kind, and of this generation if one is given.
     #[inline(always)]
     fn acquire(&self, kind: Kind, generation: Option<u32>) -> bool {
@@ -177,12 +268,12 @@ impl Stub {
     /// Drops the object of a freed stub without users, and quarantines the stub. A word without a kind has no object.
     ///
     /// References that are about to be refused can bring several threads here. The thread that changes the word does the work;
-    /// the others find another generation.
+    /// the others find another generation. A thread that has a [`HotRef`] comes here when it leaves.
     #[cold]
     fn retire(&self, word: u64) {
         let next = u64::from(Word::generation(word).wrapping_add(1)) << Word::GENERATION_SHIFT;
         let is_ours = || self.word.compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        if Word::kind(word) == 0 || !is_ours() {
+        if Word::kind(word) == 0 || is_hot(word) && hazard::is_protected(self.address()) || !is_ours() {
             return;
         }
         let _deferral = cancel::defer(); // the end of an object closes descriptors
@@ -191,8 +282,17 @@ impl Stub {
         let release =
             unsafe { std::mem::transmute::<*mut c_void, fn(*const c_void)>(self.release.load(Ordering::Relaxed)) };
         release(object);
-        arena::rest(std::ptr::from_ref(self) as usize);
+        arena::rest(self.address());
     }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self) as usize
+    }
+}
+
+/// Whether objects of this kind are used by [`HotRef`]s.
+fn is_hot(word: u64) -> bool {
+    [Kind::Ep, Kind::Evd].iter().any(|kind| *kind as u8 == Word::kind(word))
 }
 
 /// The live object behind a handle of type `T`, pinned for the call.
@@ -201,6 +301,79 @@ impl Stub {
 #[inline(always)]
 pub fn from_handle<T: Object>(handle: *mut c_void, wanted: Handle) -> Result<Ref<T>> {
     acquire(handle as usize, None).ok_or(Error::InvalidHandle(wanted))
+}
+
+/// As [`from_handle`], for posts and dequeues. `None`: not a live handle of this type.
+#[inline(always)]
+pub fn from_handle_hot<T: Object>(handle: *mut c_void) -> Option<HotRef<T>> {
+    debug_assert!(is_hot((T::KIND as u64) << Word::KIND_SHIFT), "{:?}", T::KIND);
+    let stub = arena::at(handle as usize)?;
+    // Acquire pairs with the Release in `publish`, and with the end of an exclusion.
+    let is_shared = || Word::is_shared(stub.word.load(Ordering::Acquire), T::KIND);
+    let protection = match hazard::protect(stub.address()) {
+        Some(protection) if is_shared() => Some(protection),
+        refused => {
+            if !stub.acquire_instead(refused, T::KIND) {
+                return None;
+            }
+            None
+        }
+    };
+    // Never null while the object is live.
+    let object = NonNull::new(stub.object.load(Ordering::Relaxed).cast::<T>())?;
+    Some(HotRef { stub, object, protection })
+}
+
+/// Excludes calls with a [`HotRef`] of this object: waits for those in progress, and keeps others out until it is dropped. One
+/// thread at a time, and never one that has such a reference itself. If the object has no handle any more, no call has one.
+pub fn exclude(id: ObjectId) -> Exclusion {
+    let exclusion = Exclusion(id);
+    if exclusion.set(true) {
+        let mut rounds = 0;
+        while hazard::is_protected(id.handle) {
+            rounds += 1;
+            if rounds < YIELDS {
+                yield_now();
+            } else {
+                sleep(NAP); // the thread may have been preempted
+            }
+        }
+    }
+    exclusion
+}
+
+/// Looks at the slots before a thread that excludes others sleeps between two looks.
+const YIELDS: u32 = 100;
+/// Its sleep. A post is a matter of microseconds while its thread runs.
+const NAP: Duration = Duration::from_micros(50);
+
+/// Calls with a [`HotRef`] are excluded until it is dropped.
+#[must_use = "it ends when it is dropped"]
+pub struct Exclusion(ObjectId);
+
+impl Exclusion {
+    /// Returns false if the stub has another generation, or no object yet.
+    fn set(&self, exclusive: bool) -> bool {
+        let Some(stub) = arena::at(self.0.handle) else { return false };
+        let mut word = stub.word.load(Ordering::Relaxed);
+        loop {
+            if Word::generation(word) != self.0.generation || Word::kind(word) == 0 {
+                return false;
+            }
+            let next = if exclusive { word | Word::EXCLUSIVE } else { word & !Word::EXCLUSIVE };
+            // Release: what was changed meanwhile comes before the end.
+            match stub.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+    }
+}
+
+impl Drop for Exclusion {
+    fn drop(&mut self) {
+        self.set(false);
+    }
 }
 
 /// As [`from_handle`], where null means "none".
@@ -369,6 +542,63 @@ mod interleavings {
         fn drop(&mut self) {
             self.0.write();
         }
+    }
+
+    /// The same, of a kind that posts use.
+    #[derive(Default)]
+    struct HotType(AccessCheck);
+
+    impl Object for HotType {
+        const KIND: Kind = Kind::Ep;
+    }
+
+    impl Drop for HotType {
+        fn drop(&mut self) {
+            self.0.write();
+        }
+    }
+
+    fn hot() -> ObjectId {
+        let made = create(std::ptr::null(), |_| Ok(HotType::default())).unwrap();
+        let id = made.id();
+        assert_eq!(made.publish() as usize, id.handle);
+        id
+    }
+
+    fn post(handle: usize) {
+        if let Some(user) = from_handle_hot::<HotType>(handle as *mut c_void) {
+            // A counted reference goes with a lock, which is not part of these models.
+            if !user.is_counted() {
+                user.0.read();
+            }
+        }
+    }
+
+    #[test]
+    fn an_object_goes_behind_its_last_post() {
+        loom::model(|| {
+            let id = hot();
+            let posts: Vec<_> = (0..2).map(|_| thread::spawn(move || post(id.handle))).collect();
+            assert!(destroy(id));
+            posts.into_iter().for_each(|post| post.join().unwrap());
+            assert!(from_id::<HotType>(id).is_none());
+            assert_eq!(arena::alive(), 0, "it has gone");
+        });
+    }
+
+    #[test]
+    fn no_post_is_in_an_exclusion() {
+        loom::model(|| {
+            let id = hot();
+            let poster = thread::spawn(move || post(id.handle));
+            let user = from_id::<HotType>(id).unwrap();
+            let exclusion = exclude(id);
+            user.0.write();
+            drop(exclusion);
+            drop(user);
+            poster.join().unwrap();
+            assert!(!from_handle_hot::<HotType>(id.handle as *mut c_void).unwrap().is_counted());
+        });
     }
 
     fn a() -> ObjectId {

@@ -76,3 +76,95 @@ fn a_free_race_has_one_winner() {
     }
     assert_eq!(drops.load(Ordering::SeqCst), 200);
 }
+
+/// Of a kind that posts use.
+struct HotType(Arc<AtomicUsize>);
+
+impl Object for HotType {
+    const KIND: Kind = Kind::Ep;
+}
+impl Drop for HotType {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn hot(drops: &Arc<AtomicUsize>) -> (ObjectId, *mut c_void) {
+    let made = create(std::ptr::null(), |_| Ok(HotType(drops.clone()))).unwrap();
+    (made.id(), made.publish())
+}
+
+#[test]
+fn an_object_in_a_post_goes_when_the_post_ends() {
+    let drops = Arc::default();
+    let (id, handle) = hot(&drops);
+    assert!(from_handle_hot::<HotType>(handle.wrapping_byte_add(1)).is_none());
+    let user = from_handle_hot::<HotType>(handle).unwrap();
+    assert!(!user.is_counted());
+    assert!(std::thread::scope(|scope| scope.spawn(|| destroy(id)).join().unwrap()));
+    assert!(from_handle_hot::<HotType>(handle).is_none());
+    assert_eq!(drops.load(Ordering::SeqCst), 0);
+    user.release();
+    assert_eq!(drops.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn an_object_in_posts_beyond_the_slots_is_counted() {
+    let drops = Arc::default();
+    let (id, handle) = hot(&drops);
+    let users: Vec<_> = (0..9).map(|_| from_handle_hot::<HotType>(handle).unwrap()).collect();
+    assert_eq!(users.iter().map(HotRef::is_counted).collect::<Vec<_>>(), [[false; 4].as_slice(), &[true; 5]].concat());
+    assert!(destroy(id));
+    for user in users {
+        assert_eq!(drops.load(Ordering::SeqCst), 0);
+        drop(user);
+    }
+    assert_eq!(drops.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn exclusion_waits_for_posts_and_has_others_counted() {
+    let drops = Arc::default();
+    let (id, handle) = hot(&drops);
+    let (address, is_over) = (handle as usize, AtomicUsize::new(0));
+    let user = from_handle_hot::<HotType>(handle).unwrap();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let exclusion = exclude(id);
+            assert_eq!(is_over.load(Ordering::SeqCst), 1);
+            let user = from_handle_hot::<HotType>(address as *mut c_void).unwrap();
+            assert!(user.is_counted());
+            drop((user, exclusion));
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        is_over.store(1, Ordering::SeqCst);
+        drop(user);
+        writer.join().unwrap();
+    });
+    assert!(!from_handle_hot::<HotType>(handle).unwrap().is_counted(), "the exclusion is over");
+    assert!(destroy(id));
+    drop(exclude(id)); // without effect
+    assert_eq!(drops.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn posts_race_with_frees() {
+    let drops: Arc<AtomicUsize> = Arc::default();
+    for _ in 0..300 {
+        let (id, handle) = hot(&drops);
+        let address = handle as usize;
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(move || {
+                    for _ in 0..20 {
+                        if let Some(user) = from_handle_hot::<HotType>(address as *mut c_void) {
+                            assert!(Arc::strong_count(&user.0) > 1);
+                        }
+                    }
+                });
+            }
+            scope.spawn(move || destroy(id));
+        });
+    }
+    assert_eq!(drops.load(Ordering::SeqCst), 300);
+}

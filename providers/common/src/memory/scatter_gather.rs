@@ -3,7 +3,7 @@
 //! A segment is checked when it is used, not when it is posted: its registration may have ended in between. A copy holds a
 //! reference on the registration. No Rust reference to consumer memory is ever created.
 
-use crate::memory::user_copy::{self, Registration};
+use crate::memory::user_copy::{self, Registration, TimeSlot};
 use dapl::provider::{Segment, Status};
 
 /// Segments that are stored without an allocation.
@@ -19,6 +19,9 @@ pub trait LocalMemory {
     /// Takes a reference for a copy of `piece`; `write`: into it. Fails if it is not registered in `pd` with that right. Does
     /// not check whether the memory is mapped.
     fn acquire_piece(&self, pd: u32, piece: &Segment, write: bool) -> Result<Self::Guard<'_>, Status>;
+
+    /// Whether `acquire_piece` would succeed. The caller holds a guard of this key.
+    fn allows_piece(&self, pd: u32, piece: &Segment, write: bool) -> bool;
 
     /// The whole registration of a key that is in use.
     fn registration(&self, key: u32) -> Registration<'_>;
@@ -135,26 +138,49 @@ pub unsafe fn gather(
 pub unsafe fn gather_recent(memory: &impl LocalMemory, pd: u32, segment: &Segment, to: *mut u8) -> bool {
     let Ok(_guard) = memory.acquire_piece(pd, segment, false) else { return false };
     // SAFETY: registered memory with a reference held during the copy, and this function's own contract.
-    unsafe { user_copy::read_recent(segment.address, to, segment.length as usize) }
+    unsafe { user_copy::read_recent(segment.address, to, segment.length as usize, TimeSlot::now()) }
 }
 
-/// As [`scatter`] from offset 0 on, if there is one segment, whose memory was used recently. Returns false otherwise, and if the
-/// segment is too short or not valid: [`scatter`] finds out which.
-///
-/// # Safety
-/// As [`scatter`].
-#[inline(always)]
-pub unsafe fn scatter_recent(
-    memory: &impl LocalMemory,
-    pd: u32,
-    segments: &Segments,
-    from: *const u8,
-    length: u64,
-) -> bool {
-    let Some(segment) = segments.single().filter(|segment| length <= segment.length) else { return false };
-    let Ok(_guard) = memory.acquire_piece(pd, &Segment { length, ..*segment }, true) else { return false };
-    // SAFETY: registered memory with a reference held during the copy, and this function's own contract.
-    unsafe { user_copy::write_recent(from, segment.address, length as usize) }
+/// Short copies that follow each other within microseconds: they share the reference on a registration and the time.
+pub struct Batch<'a, M: LocalMemory> {
+    memory: &'a M,
+    held: Option<(u32, M::Guard<'a>)>,
+    time: Option<TimeSlot>,
+}
+
+impl<'a, M: LocalMemory> Batch<'a, M> {
+    pub fn new(memory: &'a M) -> Self {
+        Batch { memory, held: None, time: None }
+    }
+
+    /// Something else has taken time.
+    pub fn forget_time(&mut self) {
+        self.time = None;
+    }
+
+    /// As [`scatter`] from offset 0 on, if there is one segment, whose memory was used recently. Returns false otherwise, and if
+    /// the segment is too short or not valid: [`scatter`] finds out which.
+    ///
+    /// # Safety
+    /// As [`scatter`].
+    #[inline(always)]
+    pub unsafe fn scatter_recent(&mut self, pd: u32, segments: &Segments, from: *const u8, length: u64) -> bool {
+        let Some(segment) = segments.single().filter(|segment| length <= segment.length) else { return false };
+        let piece = Segment { length, ..*segment };
+        let is_held = match &self.held {
+            Some((key, _)) if *key == piece.key => self.memory.allows_piece(pd, &piece, true),
+            _ => self.hold(pd, &piece),
+        };
+        let time = *self.time.get_or_insert_with(TimeSlot::now);
+        // SAFETY: registered memory with a reference held during the copy, and this function's own contract.
+        is_held && unsafe { user_copy::write_recent(from, segment.address, length as usize, time) }
+    }
+
+    #[inline(never)]
+    fn hold(&mut self, pd: u32, piece: &Segment) -> bool {
+        self.held = self.memory.acquire_piece(pd, piece, true).ok().map(|guard| (piece.key, guard));
+        self.held.is_some()
+    }
 }
 
 /// Copies `length` bytes from `from` to the request's memory, from `offset` on.
@@ -236,6 +262,10 @@ mod tests {
             self.references.set(self.references.get() + 1);
             let guard = FakeGuard(&self.references);
             if pd == 1 && piece.key == self.key && !write { Ok(guard) } else { Err(Status::LocalProtection) }
+        }
+
+        fn allows_piece(&self, pd: u32, piece: &Segment, write: bool) -> bool {
+            pd == 1 && piece.key == self.key && !write
         }
 
         fn registration(&self, _: u32) -> Registration<'_> {

@@ -173,11 +173,15 @@ impl<const WORDS: usize> Slots<WORDS> {
 #[inline(always)]
 fn prefetch(at: *const u8, to_write: bool) {
     #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch changes nothing but what caches hold, whatever the address.
-        unsafe {
-            if to_write { _mm_prefetch::<_MM_HINT_ET0>(at.cast()) } else { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    // SAFETY: a prefetch changes nothing but what caches hold, whatever the address.
+    unsafe {
+        use std::arch::{asm, x86_64};
+        if to_write {
+            // `_mm_prefetch` with `_MM_HINT_ET0` becomes a prefetch for reading, unless the compiler may use all of a newer
+            // processor. This instruction does nothing on processors that lack it.
+            asm!("prefetchw [{}]", in(reg) at, options(nostack, readonly, preserves_flags));
+        } else {
+            x86_64::_mm_prefetch::<{ x86_64::_MM_HINT_T0 }>(at.cast());
         }
     }
     #[cfg(not(target_arch = "x86_64"))]

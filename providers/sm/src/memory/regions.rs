@@ -233,6 +233,13 @@ impl LocalMemory for Regions {
         self.hold(piece.key, pd, piece.address, piece.length, AccessRight::local(write))
     }
 
+    #[inline(always)]
+    fn allows_piece(&self, pd: u32, piece: &Segment, write: bool) -> bool {
+        let region = Region { address: piece.address, length: piece.length };
+        let entry = live_entry(&self.table, SLOTS as u32, piece.key);
+        entry.is_some_and(|entry| entry.allows(pd, region, AccessRight::local(write)))
+    }
+
     fn registration(&self, key: u32) -> Registration<'_> {
         Regions::registration(self, key)
     }

@@ -14,11 +14,12 @@ use dapl::provider::{Completion, Segment, Status, Token};
 use dapl::runtime::slot_queue::SlotQueue;
 use dapl::stats::watermark::HighWatermark;
 use dapl_software::memory::rights::AccessRight;
-use dapl_software::memory::scatter_gather::{Segments, scatter, scatter_recent};
+use dapl_software::memory::scatter_gather::{Batch, Segments, scatter};
 use dapl_software::memory::user_copy;
 
 use crate::cq::Outbox;
 use crate::engine::jobs::Job;
+use crate::memory::regions::Regions;
 use crate::proto::message::{Fragment, Header, INLINE, Kind, LINE};
 use crate::proto::reassembly::Reassembly;
 use crate::qp::link::{ConnectionMemory, WANT_PROGRESS};
@@ -142,6 +143,7 @@ impl Rx {
         let Some(ends) = self.ends.as_mut() else { return Ok(false) };
         let begin = ends.requests.taken();
         let (mut answered, mut result, mut budget) = (false, Ok(()), BUDGET);
+        let mut batch = Batch::new(&*shared.regions);
         while ends.requests.taken() - begin < PASS as u64 && !out.is_full() {
             let header = match ends.requests.peek() {
                 Next::Empty => break,
@@ -152,7 +154,7 @@ impl Rx {
                 Next::Word(header) => header,
             };
             let step = match header.kind {
-                Kind::Send if ends.deliver_short(shared, &mut self.queue, header, out) => Ok(true),
+                Kind::Send if ends.deliver_short(shared, &mut batch, &mut self.queue, header, out) => Ok(true),
                 Kind::Send => ends.deliver(shared, &mut self.queue, &mut self.marks, header, out),
                 Kind::RmaWrite | Kind::RmaRead => ends.serve(shared, header).inspect(|_| answered = true),
                 Kind::Offer => ends.fetch(shared, &mut self.queue, &mut self.marks, header, &mut budget, out),
@@ -278,6 +280,7 @@ impl RxEnds {
     fn deliver_short(
         &mut self,
         shared: &Shared,
+        batch: &mut Batch<'_, Regions>,
         queue: &mut SlotQueue<Receive>,
         header: Header,
         out: &mut Outbox<'_>,
@@ -287,17 +290,19 @@ impl RxEnds {
             return false;
         }
         let Some(receive) = queue.front() else { return false };
-        let (regions, length, from) = (&*shared.regions, u64::from(header.length), self.requests.payload());
+        let (length, from) = (u64::from(header.length), self.requests.payload());
         // SAFETY: at most the length of a slot's payload, in the peer's mapped area.
-        if !unsafe { scatter_recent(regions, shared.recv_pd, &receive.segments, from, length) } {
+        if !unsafe { batch.scatter_recent(shared.recv_pd, &receive.segments, from, length) } {
+            batch.forget_time(); // what comes now takes longer
             return false;
         }
         fail_point!(PieceTaken);
         shared.ack_low.store(self.requests.fields().ack, Ordering::Release);
         self.held = false;
-        let (token, solicited) = (receive.token, header.solicited);
+        if let Some(cq) = &shared.recv_cq {
+            out.put_success(cq, &receive.token, length, header.solicited);
+        }
         queue.drop_front();
-        shared.complete_recv(out, Completion { token, status: Status::Success, bytes: length, solicited });
         true
     }
 

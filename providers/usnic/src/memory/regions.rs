@@ -186,6 +186,11 @@ impl LocalMemory for Regions {
         self.acquire(piece.key, pd, Region { address: piece.address, length: piece.length }, AccessRight::local(write))
     }
 
+    fn allows_piece(&self, pd: u32, piece: &Segment, write: bool) -> bool {
+        let region = Region { address: piece.address, length: piece.length };
+        self.allows(piece.key, pd, region, AccessRight::local(write))
+    }
+
     fn registration(&self, key: u32) -> Registration<'_> {
         Regions::registration(self, key)
     }

@@ -538,9 +538,9 @@ impl Tx {
                 break;
             }
             if !send.suppress {
-                let token = send.token(shared.ep.handle);
-                let (status, bytes) = (Status::Success, send.bytes.into());
-                shared.complete_request(out, Completion { token, status, bytes, solicited: false });
+                if let Some(cq) = &shared.request_cq {
+                    out.put_success(cq, &send.token(shared.ep.handle), send.bytes.into(), false);
+                }
                 self.notifying -= 1;
             }
             fail_point!(Completed);

@@ -1,0 +1,92 @@
+//! The lock of an EP's post state: shared by posts, exclusive for control calls that replace, reset or destroy the QP.
+//!
+//! A post announces its EP in a slot of its thread (`runtime/hazard`) and takes no lock. A writer takes the write lock, and then
+//! waits until no thread announces the EP. A post that cannot announce it, for example while a writer is there, takes the read
+//! lock, as other readers do.
+
+use std::ffi::c_void;
+use std::mem;
+use std::ops::{Deref, DerefMut};
+
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use super::{Ep, PostState};
+use crate::error::{Error, Handle, Result};
+use crate::provider::Provider;
+use crate::runtime::handle::{self, Exclusion, ObjectId, from_handle_hot};
+
+/// The post state of the EP `id`.
+pub(super) struct PostLock<P: Provider> {
+    id: ObjectId,
+    state: RwLock<PostState<P>>,
+}
+
+/// Exclusive access.
+pub(super) struct PostStateWriter<'a, P: Provider> {
+    /// Declared first: it ends before another writer can begin one.
+    _exclusion: Exclusion,
+    state: RwLockWriteGuard<'a, PostState<P>>,
+}
+
+impl<P: Provider> PostLock<P> {
+    pub(super) fn new(id: ObjectId, state: PostState<P>) -> Self {
+        PostLock { id, state: RwLock::new(state) }
+    }
+
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, PostState<P>> {
+        self.state.read()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lock_for_post(&self) -> CountedPost<'_, P> {
+        mem::forget(self.state.read());
+        CountedPost(self)
+    }
+
+    /// Waits for posts in progress, and keeps others waiting. Not to be called by a post of the same EP.
+    pub(super) fn write(&self) -> PostStateWriter<'_, P> {
+        let state = self.state.write();
+        PostStateWriter { _exclusion: handle::exclude(self.id), state }
+    }
+}
+
+impl<P: Provider> Deref for PostStateWriter<'_, P> {
+    type Target = PostState<P>;
+
+    fn deref(&self) -> &PostState<P> {
+        &self.state
+    }
+}
+
+impl<P: Provider> DerefMut for PostStateWriter<'_, P> {
+    fn deref_mut(&mut self) -> &mut PostState<P> {
+        &mut self.state
+    }
+}
+
+/// The read lock of a post that has a counted reference.
+struct CountedPost<'a, P: Provider>(&'a PostLock<P>);
+
+impl<P: Provider> Drop for CountedPost<'_, P> {
+    fn drop(&mut self) {
+        // SAFETY: `lock_for_post` has locked it, in this thread.
+        unsafe { self.0.state.force_unlock_read() };
+    }
+}
+
+/// Runs a post on the EP with this handle.
+#[inline(always)]
+pub(super) fn post<P: Provider>(
+    handle: *mut c_void,
+    body: impl FnOnce(&Ep<P>, &PostState<P>) -> Result<()>,
+) -> Result<()> {
+    let Some(ep) = from_handle_hot::<Ep<P>>(handle) else { return Err(Error::InvalidHandle(Handle::Ep)) };
+    let counted = if ep.is_counted() { Some(ep.post_state.lock_for_post()) } else { None };
+    // SAFETY: no writer has access: it waits for this reference, or, if that is counted, for the read lock.
+    let state = unsafe { &*ep.post_state.state.data_ptr() };
+    let result = body(&ep, state);
+    drop(counted);
+    ep.release();
+    result
+}

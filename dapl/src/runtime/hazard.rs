@@ -1,0 +1,107 @@
+//! Hazard pointers: references that cost their holder no atomic read-modify-write and no fence.
+//!
+//! A thread that is about to use an object stores the object's address in a slot of its own ([`protect`]), and then checks whether
+//! the object is still valid. A thread that ends an object invalidates it first, and then searches the slots of all threads
+//! ([`is_protected`]). One of the two sees what the other has done: the second has every thread of the process execute a memory
+//! barrier (membarrier(2)) between its two steps, so the first needs only a compiler barrier between its own.
+//!
+//! Sources: M. Michael, "Hazard Pointers: Safe Memory Reclamation for Lock-Free Objects" (IEEE TPDS, 2004); asymmetric fences as in
+//! C++ proposal P1202.
+
+use std::marker::PhantomData;
+
+use crate::runtime::sync::{AtomicUsize, Ordering};
+
+#[cfg(not(loom))]
+mod records;
+#[cfg(loom)]
+#[path = "hazard/fake.rs"]
+mod records;
+
+/// Slots of a thread. Uses nest: a call for a registration in a call for an endpoint, and in signal handlers.
+const SLOTS: usize = 4;
+
+/// The slots of one thread: addresses of objects in use; 0: free.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Slots([AtomicUsize; SLOTS]);
+
+/// An object's address in a slot of this thread, until it is dropped.
+#[derive(Debug)]
+pub struct Protection {
+    slot: &'static AtomicUsize,
+    /// Only its thread writes a slot.
+    _is_local: PhantomData<*const ()>,
+}
+
+/// Stores `address` in a slot. The caller then checks the object. `None`: the kernel has no membarrier(2), the thread is ending, or
+/// all its slots are in use; the caller counts a reference instead.
+#[inline(always)]
+pub fn protect(address: usize) -> Option<Protection> {
+    let slot = records::mine()?.0.iter().find(|slot| slot.load(Ordering::Relaxed) == 0)?;
+    slot.store(address, Ordering::Relaxed);
+    records::light_barrier();
+    Some(Protection { slot, _is_local: PhantomData })
+}
+
+impl Protection {
+    /// Frees the slot. What the caller reads from now on is as new as what a thread writes that finds the slot free.
+    #[inline(always)]
+    pub fn end(self) {
+        drop(self);
+        records::light_barrier();
+    }
+}
+
+impl Drop for Protection {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // Pairs with the Acquire in `is_protected`: the uses of the object come before its end.
+        self.slot.store(0, Ordering::Release);
+    }
+}
+
+/// Whether a thread uses the object at this address. The caller has invalidated the object before, so that no thread begins to.
+#[cold]
+pub fn is_protected(address: usize) -> bool {
+    records::heavy_barrier();
+    records::all().any(|slots| slots.0.iter().any(|slot| slot.load(Ordering::Acquire) == address))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn address_is_protected_until_the_slot_is_free() {
+        let object = 0;
+        let address = &raw const object as usize;
+        assert!(!is_protected(address));
+        let protection = protect(address).expect("Linux 4.14 has membarrier");
+        assert!(thread::scope(|scope| scope.spawn(|| is_protected(address)).join().unwrap()), "seen by another thread");
+        protection.end();
+        assert!(!is_protected(address));
+    }
+
+    #[test]
+    fn thread_without_a_free_slot_is_told() {
+        let all: Vec<_> = (1..=SLOTS).map(|n| protect(n).expect("a slot is free")).collect();
+        assert!(protect(SLOTS + 1).is_none());
+        drop(all);
+        assert!(protect(1).is_some());
+    }
+
+    #[test]
+    fn slots_of_ended_threads_serve_again() {
+        let count = || records::all().count();
+        protect(1);
+        let before = count();
+        for _ in 0..500 {
+            thread::spawn(|| assert!(protect(2).is_some())).join().unwrap();
+        }
+        // Other tests run beside this one.
+        assert!(count() < before + 250, "{before} records, then {}", count());
+    }
+}

@@ -1,0 +1,42 @@
+//! The slots of threads in loom's models, which have a few threads. The barriers are fences, on both sides.
+#![forbid(unsafe_code)]
+
+use std::array;
+use std::cell::Cell;
+
+use loom::lazy_static;
+
+use super::Slots;
+use crate::runtime::sync::{AtomicUsize, Ordering, fence};
+
+const THREADS: usize = 4;
+
+lazy_static! {
+    static ref RECORDS: [Slots; THREADS] = array::from_fn(|_| Slots::default());
+    static ref USED: AtomicUsize = AtomicUsize::new(0);
+}
+
+loom::thread_local! {
+    static MINE: Cell<Option<&'static Slots>> = Cell::new(None);
+}
+
+pub(super) fn mine() -> Option<&'static Slots> {
+    MINE.with(|mine| {
+        if mine.get().is_none() {
+            mine.set(RECORDS.get(USED.fetch_add(1, Ordering::Relaxed)));
+        }
+        mine.get()
+    })
+}
+
+pub(super) fn all() -> impl Iterator<Item = &'static Slots> {
+    RECORDS.iter()
+}
+
+pub(super) fn light_barrier() {
+    fence(Ordering::SeqCst);
+}
+
+pub(super) fn heavy_barrier() {
+    fence(Ordering::SeqCst);
+}
