@@ -21,12 +21,12 @@ pub unsafe extern "C" fn dapl_ep_post_send<P: Provider>(
     user_cookie: DAT_DTO_COOKIE,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
-    let post = |ep: &Ep<P>, post_state: &PostState<P>| {
+    let post = |ep: &Ep<P>, post_state: &PostState<P>, thread: Option<usize>| {
         // SAFETY: this function's own contract.
         let segments = unsafe { ffi::segments(local_iov, num_segments, post_state.limits.request_iov) }?;
         check_flags(completion_flags, post_state.limits.refused_request_flags, 5)?;
         let op = Op::Send { solicited: completion_flags & DAT_COMPLETION_SOLICITED_WAIT_FLAG != 0 };
-        request(ep, post_state, op, segments, cookie(&user_cookie), completion_flags)
+        request(ep, post_state, thread, op, segments, cookie(&user_cookie), completion_flags)
     };
     ffi::guard_hot(|| post_lock::post(ep_handle, post))
 }
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
     user_cookie: DAT_DTO_COOKIE,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
-    let post = |ep: &Ep<P>, post_state: &PostState<P>| {
+    let post = |ep: &Ep<P>, post_state: &PostState<P>, thread: Option<usize>| {
         if post_state.limits.shared {
             return Err(Error::InvalidState(State::SrqInUse));
         }
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
             ep.settle_trace(post, Work::Recv, posted.is_ok());
         }
         posted?;
-        post_state.posts.count(Work::Recv);
+        post_state.posts.count(Work::Recv, &[], thread);
         Ok(())
     };
     ffi::guard_hot(|| post_lock::post(ep_handle, post))
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
     remote_iov: *const DAT_RMR_TRIPLET,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
-    let post = |ep: &Ep<P>, post_state: &PostState<P>| {
+    let post = |ep: &Ep<P>, post_state: &PostState<P>, thread: Option<usize>| {
         // SAFETY: this function's own contract.
         let segments = unsafe { ffi::segments(local_iov, num_segments, post_state.limits.read_iov) }?;
         // SAFETY: this function's own contract.
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
         if !post_state.limits.reads {
             return Err(Error::InvalidState(State::Plain)); // it would never complete (spec/endpoints 10.3)
         }
-        request(ep, post_state, Op::Read(remote), segments, cookie(&user_cookie), completion_flags)
+        request(ep, post_state, thread, Op::Read(remote), segments, cookie(&user_cookie), completion_flags)
     };
     ffi::guard_hot(|| post_lock::post(ep_handle, post))
 }
@@ -105,13 +105,13 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_write<P: Provider>(
     remote_iov: *const DAT_RMR_TRIPLET,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
-    let post = |ep: &Ep<P>, post_state: &PostState<P>| {
+    let post = |ep: &Ep<P>, post_state: &PostState<P>, thread: Option<usize>| {
         // SAFETY: this function's own contract.
         let segments = unsafe { ffi::segments(local_iov, num_segments, post_state.limits.write_iov) }?;
         // SAFETY: this function's own contract.
         let remote = unsafe { remote(remote_iov) }?;
         check_flags(completion_flags, post_state.limits.refused_request_flags, 6)?;
-        request(ep, post_state, Op::Write(remote), segments, cookie(&user_cookie), completion_flags)
+        request(ep, post_state, thread, Op::Write(remote), segments, cookie(&user_cookie), completion_flags)
     };
     ffi::guard_hot(|| post_lock::post(ep_handle, post))
 }
@@ -120,6 +120,7 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_write<P: Provider>(
 fn request<P: Provider>(
     ep: &Ep<P>,
     post_state: &PostState<P>,
+    thread: Option<usize>,
     op: Op,
     segments: &[Segment],
     cookie: u64,
@@ -132,15 +133,12 @@ fn request<P: Provider>(
     let fence = has(DAT_COMPLETION_BARRIER_FENCE_FLAG);
     let post = ep.trace.as_ref().map_or(0, |trace| trace.requested(op, cookie, segments, suppress));
     let token = Token { cookie, ep: ep.id.handle, work, unsignalled, post, ..Token::default() };
-    let posted = qp.post_send(&SendWr { op, segments, token, suppress, fence });
+    let posted = qp.post_send(&SendWr { op, segments, token, suppress, fence, announced: thread.is_some() });
     if post != 0 {
         ep.settle_trace(post, work, posted.is_ok());
     }
     posted?;
-    post_state.posts.count(work);
-    if suppress {
-        post_state.posts.count_unseen(work, segments);
-    }
+    post_state.posts.count(work, if suppress { segments } else { &[] }, thread);
     Ok(())
 }
 

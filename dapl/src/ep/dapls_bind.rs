@@ -46,7 +46,7 @@ pub(crate) fn bind<P: Provider>(ep: &Ep<P>, rmr: &Rmr<P>, wanted: Option<Bound>,
         ep.settle_trace(number, Work::Bind, posted.is_ok());
     }
     if posted.is_ok() {
-        post_state.posts.count(Work::Bind);
+        post_state.posts.count(Work::Bind, &[], None);
     }
     posted
 }

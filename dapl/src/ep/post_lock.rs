@@ -75,17 +75,17 @@ impl<P: Provider> Drop for CountedPost<'_, P> {
     }
 }
 
-/// Runs a post on the EP with this handle.
+/// Runs a post on the EP with this handle. `body` gets the number of this thread, if a slot of it names the EP.
 #[inline(always)]
 pub(super) fn post<P: Provider>(
     handle: *mut c_void,
-    body: impl FnOnce(&Ep<P>, &PostState<P>) -> Result<()>,
+    body: impl FnOnce(&Ep<P>, &PostState<P>, Option<usize>) -> Result<()>,
 ) -> Result<()> {
     let Some(ep) = from_handle_hot::<Ep<P>>(handle) else { return Err(Error::InvalidHandle(Handle::Ep)) };
     let counted = if ep.is_counted() { Some(ep.post_state.lock_for_post()) } else { None };
     // SAFETY: no writer has access: it waits for this reference, or, if that is counted, for the read lock.
     let state = unsafe { &*ep.post_state.state.data_ptr() };
-    let result = body(&ep, state);
+    let result = body(&ep, state, ep.thread());
     drop(counted);
     ep.release();
     result

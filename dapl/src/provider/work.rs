@@ -101,6 +101,9 @@ pub struct SendWr<'a> {
     pub suppress: bool,
     /// Starts only after all earlier reads of this QP are complete.
     pub fence: bool,
+    /// A slot of this thread names the EP ([`crate::runtime::hazard`]). A provider that ends registrations behind
+    /// [`crate::runtime::handle::await_posts`] needs no reference on those that it uses before this post returns.
+    pub announced: bool,
 }
 
 /// Completion status of a work request (spec/events 4.5).

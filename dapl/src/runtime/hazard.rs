@@ -9,8 +9,9 @@
 //! C++ proposal P1202.
 
 use std::marker::PhantomData;
+use std::time::Duration;
 
-use crate::runtime::sync::{AtomicUsize, Ordering};
+use crate::runtime::sync::{AtomicUsize, Ordering, sleep, yield_now};
 
 #[cfg(not(loom))]
 mod records;
@@ -20,6 +21,11 @@ mod records;
 
 /// Slots of a thread. Uses nest: a call for a registration in a call for an endpoint, and in signal handlers.
 const SLOTS: usize = 4;
+
+/// Looks at slots before a thread that waits sleeps between two looks.
+const YIELDS: u32 = 100;
+/// Its sleep. Uses are a matter of microseconds while their threads run.
+const NAP: Duration = Duration::from_micros(50);
 
 /// The slots of one thread: addresses of objects in use; 0: free.
 #[derive(Debug, Default)]
@@ -45,6 +51,12 @@ pub fn protect(address: usize) -> Option<Protection> {
 }
 
 impl Protection {
+    /// A number of this thread, which no other living thread has.
+    #[inline(always)]
+    pub fn thread(&self) -> usize {
+        std::ptr::from_ref(self.slot) as usize & !(align_of::<Slots>() - 1)
+    }
+
     /// Frees the slot. What the caller reads from now on is as new as what a thread writes that finds the slot free.
     #[inline(always)]
     pub fn end(self) {
@@ -58,6 +70,37 @@ impl Drop for Protection {
     fn drop(&mut self) {
         // Pairs with the Acquire in `is_protected`: the uses of the object come before its end.
         self.slot.store(0, Ordering::Release);
+    }
+}
+
+/// Waits until no use is left of those that are in progress now, of objects for whose address `of` says so. Not to be called by a
+/// thread with such a use.
+#[cold]
+pub fn await_uses(of: impl Fn(usize) -> bool) {
+    records::heavy_barrier();
+    for slot in records::all().flat_map(|slots| &slots.0) {
+        let used = slot.load(Ordering::Acquire);
+        if used != 0 && of(used) {
+            wait_until(|| slot.load(Ordering::Acquire) != used);
+        }
+    }
+}
+
+/// As [`await_uses`], of the object at this address. The caller has invalidated it before, so that no thread begins to use it.
+#[cold]
+pub fn await_no_use(address: usize) {
+    wait_until(|| !is_protected(address));
+}
+
+fn wait_until(is_so: impl Fn() -> bool) {
+    let mut looks = 0;
+    while !is_so() {
+        looks += 1;
+        if looks < YIELDS {
+            yield_now();
+        } else {
+            sleep(NAP); // the thread may have been preempted
+        }
     }
 }
 

@@ -15,14 +15,13 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::time::Duration;
 
 use dat_abi::DAT_PROVIDER;
 
 use crate::error::{Error, Handle, Result};
 use crate::runtime::cancel;
 use crate::runtime::hazard::{self, Protection};
-use crate::runtime::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, sleep, yield_now};
+use crate::runtime::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 #[cfg(not(loom))]
 mod arena;
@@ -177,6 +176,12 @@ impl<T: Object> HotRef<T> {
         self.protection.is_none()
     }
 
+    /// A number of this thread, if the reference is not counted.
+    #[inline(always)]
+    pub fn thread(&self) -> Option<usize> {
+        self.protection.as_ref().map(Protection::thread)
+    }
+
     /// As `drop`, which the compiler does not inline.
     #[inline(always)]
     pub fn release(self) {
@@ -329,23 +334,18 @@ pub fn from_handle_hot<T: Object>(handle: *mut c_void) -> Option<HotRef<T>> {
 pub fn exclude(id: ObjectId) -> Exclusion {
     let exclusion = Exclusion(id);
     if exclusion.set(true) {
-        let mut rounds = 0;
-        while hazard::is_protected(id.handle) {
-            rounds += 1;
-            if rounds < YIELDS {
-                yield_now();
-            } else {
-                sleep(NAP); // the thread may have been preempted
-            }
-        }
+        hazard::await_no_use(id.handle);
     }
     exclusion
 }
 
-/// Looks at the slots before a thread that excludes others sleeps between two looks.
-const YIELDS: u32 = 100;
-/// Its sleep. A post is a matter of microseconds while its thread runs.
-const NAP: Duration = Duration::from_micros(50);
+/// Waits for the posts that are in progress. Not to be called by a post.
+pub fn await_posts() {
+    let is_post = |address| {
+        arena::at(address).is_some_and(|stub| Word::kind(stub.word.load(Ordering::Relaxed)) == Kind::Ep as u8)
+    };
+    hazard::await_uses(is_post);
+}
 
 /// Calls with a [`HotRef`] are excluded until it is dropped.
 #[must_use = "it ends when it is dropped"]

@@ -136,7 +136,7 @@ fn exclusion_waits_for_posts_and_has_others_counted() {
             assert!(user.is_counted());
             drop((user, exclusion));
         });
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(std::time::Duration::from_millis(20));
         is_over.store(1, Ordering::SeqCst);
         drop(user);
         writer.join().unwrap();

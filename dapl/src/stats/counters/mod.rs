@@ -8,7 +8,7 @@
 //! posted.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::provider::{Segment, Work};
 
@@ -89,9 +89,18 @@ counters! {
     }
 }
 
-/// Posts of an EP that the provider accepted.
+/// Posts of an EP that the provider accepted. The first thread that posts requests, and the first that posts receives, counts
+/// without atomic read-modify-writes, in counters that no other thread writes.
 #[derive(Debug, Default)]
 pub struct Posts {
+    /// The numbers of these two threads; 0: none yet.
+    owners: [AtomicUsize; 2],
+    owned: PostCounts,
+    shared: PostCounts,
+}
+
+#[derive(Debug, Default)]
+struct PostCounts {
     /// Posts, by [`Work`].
     posts: [AtomicU64; 6],
     /// Bytes of suppressed requests, by [`Work`]: send, (receive,) read, write.
@@ -99,36 +108,57 @@ pub struct Posts {
 }
 
 impl Posts {
-    /// Counts a post.
-    #[inline]
-    pub fn count(&self, work: Work) {
-        self.posts[work as usize].fetch_add(1, Ordering::Relaxed);
+    /// Counts a post, and the bytes of one whose completion is suppressed. `thread`: the number of the calling thread, if it has
+    /// one.
+    #[inline(always)]
+    pub fn count(&self, work: Work, unseen: &[Segment], thread: Option<usize>) {
+        let is_owner = thread.is_some_and(|thread| self.is_owner(work, thread));
+        let counts = if is_owner { &self.owned } else { &self.shared };
+        let add = |counter: &AtomicU64, more: u64| {
+            if is_owner {
+                counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+            } else {
+                counter.fetch_add(more, Ordering::Relaxed);
+            }
+        };
+        add(&counts.posts[work as usize], 1);
+        if !unseen.is_empty()
+            && let Some(counter) = counts.unseen.get(work as usize)
+        {
+            add(counter, unseen.iter().map(|segment| segment.length).sum());
+        }
     }
 
-    /// Bytes of requests posted with SUPPRESS.
-    #[inline]
-    pub fn count_unseen(&self, work: Work, segments: &[Segment]) {
-        if let Some(unseen) = self.unseen.get(work as usize) {
-            unseen.fetch_add(segments.iter().map(|segment| segment.length).sum(), Ordering::Relaxed);
-        }
+    #[inline(always)]
+    fn is_owner(&self, work: Work, thread: usize) -> bool {
+        let owner = &self.owners[usize::from(work == Work::Recv)];
+        let present = owner.load(Ordering::Relaxed);
+        present == thread || present == 0 && become_owner(owner, thread)
     }
 
     /// Adds what was posted to `counts`.
     pub fn add_to(&self, counts: &mut EpCounts) {
-        let posts = |work: Work| self.posts[work as usize].load(Ordering::Relaxed);
-        let unseen = |work: Work| self.unseen[work as usize].load(Ordering::Relaxed);
-        counts.add(&EpCounts {
-            sends: posts(Work::Send),
-            recvs: posts(Work::Recv),
-            reads: posts(Work::Read),
-            writes: posts(Work::Write),
-            binds: posts(Work::Bind),
-            bytes_sent: unseen(Work::Send),
-            bytes_read: unseen(Work::Read),
-            bytes_written: unseen(Work::Write),
-            ..EpCounts::default()
-        });
+        for PostCounts { posts, unseen } in [&self.owned, &self.shared] {
+            let posts = |work: Work| posts[work as usize].load(Ordering::Relaxed);
+            let unseen = |work: Work| unseen[work as usize].load(Ordering::Relaxed);
+            counts.add(&EpCounts {
+                sends: posts(Work::Send),
+                recvs: posts(Work::Recv),
+                reads: posts(Work::Read),
+                writes: posts(Work::Write),
+                binds: posts(Work::Bind),
+                bytes_sent: unseen(Work::Send),
+                bytes_read: unseen(Work::Read),
+                bytes_written: unseen(Work::Write),
+                ..EpCounts::default()
+            });
+        }
     }
+}
+
+#[cold]
+fn become_owner(owner: &AtomicUsize, thread: usize) -> bool {
+    owner.compare_exchange(0, thread, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }
 
 /// Counters of an IA; not on a hot path.
@@ -181,17 +211,35 @@ mod tests {
         let posts = Posts::default();
         let segment = |length| Segment { length, ..Segment::default() };
         for work in [Work::Send, Work::Recv, Work::Recv, Work::Bind] {
-            posts.count(work);
+            posts.count(work, &[], None);
         }
-        posts.count(Work::Write);
-        posts.count_unseen(Work::Write, &[segment(5), segment(7)]);
-        posts.count_unseen(Work::Bind, &[]);
+        posts.count(Work::Write, &[segment(5), segment(7)], None);
         let mut counts = EpCounts { sends: 10, ..EpCounts::default() };
         posts.add_to(&mut counts);
         assert_eq!(
             counts,
             EpCounts { sends: 11, recvs: 2, writes: 1, binds: 1, bytes_written: 12, ..EpCounts::default() }
         );
+    }
+
+    #[test]
+    fn threads_that_count_side_by_side_lose_nothing() {
+        let posts = Posts::default();
+        let segment = Segment { length: 3, ..Segment::default() };
+        std::thread::scope(|scope| {
+            for thread in [Some(128), Some(256), Some(384), None] {
+                let posts = &posts;
+                scope.spawn(move || {
+                    for _ in 0..10_000 {
+                        posts.count(Work::Send, &[segment], thread);
+                        posts.count(Work::Recv, &[], thread);
+                    }
+                });
+            }
+        });
+        let mut counts = EpCounts::default();
+        posts.add_to(&mut counts);
+        assert_eq!(counts, EpCounts { sends: 40_000, recvs: 40_000, bytes_sent: 120_000, ..EpCounts::default() });
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub trait LocalMemory {
     /// not check whether the memory is mapped.
     fn acquire_piece(&self, pd: u32, piece: &Segment, write: bool) -> Result<Self::Guard<'_>, Status>;
 
-    /// Whether `acquire_piece` would succeed. The caller holds a guard of this key.
+    /// Whether `acquire_piece` would succeed. The caller holds a guard of this key, or the end of a registration waits for it.
     fn allows_piece(&self, pd: u32, piece: &Segment, write: bool) -> bool;
 
     /// The whole registration of a key that is in use.
@@ -130,14 +130,17 @@ pub unsafe fn gather(
 }
 
 /// As [`gather`], for all of one segment, if its memory was used recently. Returns false otherwise, and if the segment is not
-/// valid: [`gather`] finds out which.
+/// valid: [`gather`] finds out which. Takes no reference on the registration.
 ///
 /// # Safety
-/// As many bytes at `to` as the segment has are writable and belong to this call.
+/// As many bytes at `to` as the segment has are writable and belong to this call. It is part of a post that the end of a registration
+/// waits for (`SendWr::announced`).
 #[inline(always)]
 pub unsafe fn gather_recent(memory: &impl LocalMemory, pd: u32, segment: &Segment, to: *mut u8) -> bool {
-    let Ok(_guard) = memory.acquire_piece(pd, segment, false) else { return false };
-    // SAFETY: registered memory with a reference held during the copy, and this function's own contract.
+    if !memory.allows_piece(pd, segment, false) {
+        return false;
+    }
+    // SAFETY: registered memory that stays so during the copy, by this function's own contract.
     unsafe { user_copy::read_recent(segment.address, to, segment.length as usize, TimeSlot::now()) }
 }
 

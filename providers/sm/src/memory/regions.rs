@@ -3,8 +3,9 @@
 //! A key is a place in the table and 16 bits that differ each time the place serves; a freed place rests before it does
 //! again. Registration regions and bound windows are alike here, but local segments cannot name a window. The table is what
 //! makes RDMA one-sided: the initiator checks key, bounds, rights and protection domain in it before and after it copies.
-//! Local copies hold a count on the entry, remote ones announce the key on their control line; deregistration kills the key
-//! and then waits until both are gone, so that afterwards no transfer touches the memory.
+//! Local copies hold a count on the entry, except those of short sends, which are over when their post returns; remote ones
+//! announce the key on their control line. Deregistration revokes the key and then waits for all of these, so that afterwards no
+//! transfer touches the memory.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use dapl::error::{Error, Result};
 use dapl::provider::{Access, Region, Segment, Status};
+use dapl::runtime::handle;
 use dapl::runtime::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence, fence_behind_rmw, yield_now};
 use dapl_software::memory::keys::KeyTable;
 use dapl_software::memory::rights::{self, AccessRight, EXPORTED, KeyEntry, LOCAL, RegistrationGuard};
@@ -164,6 +166,7 @@ impl Regions {
         while self.is_in_use(key) {
             yield_now();
         }
+        handle::await_posts();
         wait_while(|| announced(key));
         if let Some(knem) = &self.knem {
             knem.take_back(self.table.word((key >> 16) as usize * ENTRY + COOKIE).swap(0, Ordering::Relaxed));

@@ -295,7 +295,8 @@ fn token(cookie: u64) -> Token {
 }
 
 fn wr(op: Op, segments: &[Segment], cookie: u64) -> SendWr<'_> {
-    SendWr { op, segments, token: token(cookie), suppress: false, fence: false }
+    // As if by a post of the object layer: no test ends a registration beside its posts.
+    SendWr { op, segments, token: token(cookie), suppress: false, fence: false, announced: true }
 }
 
 /// Two queue pairs, connected.

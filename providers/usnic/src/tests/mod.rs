@@ -172,7 +172,7 @@ fn token(cookie: u64) -> Token {
 }
 
 fn wr<'a>(op: Op, segments: &'a [Segment], cookie: u64) -> SendWr<'a> {
-    SendWr { op, segments, token: token(cookie), suppress: false, fence: false }
+    SendWr { op, segments, token: token(cookie), suppress: false, fence: false, announced: false }
 }
 
 const SEND: Op = Op::Send { solicited: false };

@@ -32,7 +32,7 @@ pub(super) struct LockedCq {
 
 impl LockedCq {
     fn new(wr: &SendWr<'_>) -> Self {
-        let SendWr { op, segments, token, suppress, fence } = *wr;
+        let SendWr { op, segments, token, suppress, fence, .. } = *wr;
         LockedCq { op, segments: segments.to_vec(), token, suppress, fence }
     }
 
@@ -48,7 +48,7 @@ impl LockedCq {
 
     fn wr(&self) -> SendWr<'_> {
         let LockedCq { op, segments, token, suppress, fence } = self;
-        SendWr { op: *op, segments, token: *token, suppress: *suppress, fence: *fence }
+        SendWr { op: *op, segments, token: *token, suppress: *suppress, fence: *fence, announced: false }
     }
 }
 

@@ -123,7 +123,8 @@ fn token(cookie: u64) -> Token {
 /// Sends from one to the other, which has a receive with cookie 5.
 fn message_arrives(side: &Side, from: &Qp) {
     let op = Op::Send { solicited: false };
-    from.post_send(&SendWr { op, segments: &[], token: token(6), suppress: false, fence: false }).unwrap();
+    from.post_send(&SendWr { op, segments: &[], token: token(6), suppress: false, fence: false, announced: false })
+        .unwrap();
     let mut both = [side.completion(), side.completion()].map(|done| (done.token.cookie, done.status));
     both.sort_unstable_by_key(|(cookie, _)| *cookie);
     assert_eq!(both, [(5, Status::Success), (6, Status::Success)]);

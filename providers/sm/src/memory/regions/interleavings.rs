@@ -3,6 +3,7 @@
 //! written, is not in the model.
 #![forbid(unsafe_code)]
 
+use dapl::runtime::handle::{self, Kind, Object};
 use dapl::runtime::sync::access_check::AccessCheck;
 use loom::thread;
 
@@ -34,6 +35,35 @@ fn after_a_removal_no_copy_of_this_process_touches_the_memory() {
         regions.remove(key, |_| false);
         memory.write();
         copiers.into_iter().for_each(|copier| copier.join().unwrap());
+    });
+}
+
+/// What posts announce.
+struct Announceable;
+
+impl Object for Announceable {
+    const KIND: Kind = Kind::Ep;
+}
+
+#[test]
+fn after_a_removal_no_announced_post_touches_the_memory() {
+    loom::model(|| {
+        let (regions, memory, key) = scene();
+        let ep = handle::create(std::ptr::null(), |_| Ok(Announceable)).unwrap().publish() as usize;
+        let poster = {
+            let (regions, memory) = (regions.clone(), memory.clone());
+            thread::spawn(move || {
+                let announced = handle::from_handle_hot::<Announceable>(ep as *mut _).unwrap();
+                let piece = Segment { key, pad: 0, address: 64, length: 64 };
+                if regions.allows_piece(1, &piece, false) {
+                    memory.read();
+                }
+                announced.release();
+            })
+        };
+        regions.remove(key, |_| false);
+        memory.write();
+        poster.join().unwrap();
     });
 }
 

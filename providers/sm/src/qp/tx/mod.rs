@@ -317,7 +317,7 @@ impl Tx {
             return false;
         };
         let is_next = self.issued == self.queue.len() && self.issued + 1 < ends.gather && !self.stopped;
-        if !is_next || segment.length > ends.short_max || wr.fence && ends.reads > 0 {
+        if !is_next || !wr.announced || segment.length > ends.short_max || wr.fence && ends.reads > 0 {
             return false;
         }
         if !ends.send_short(shared, segment, solicited) {
