@@ -162,10 +162,10 @@ impl<const WORDS: usize> Slots<WORDS> {
         self.first.as_ptr().wrapping_add((index & self.mask) as usize).cast::<u8>().wrapping_add(OFFSET)
     }
 
-    /// Prefetches a slot, to be written or only read.
+    /// Prefetches the line of a slot that has the byte `OFFSET`, to be written or only read.
     #[inline(always)]
-    pub(crate) fn fetch(&self, index: u64, to_write: bool) {
-        prefetch(self.bytes::<0>(index), to_write);
+    pub(crate) fn fetch<const OFFSET: usize>(&self, index: u64, to_write: bool) {
+        prefetch(self.bytes::<OFFSET>(index), to_write);
     }
 }
 

@@ -16,6 +16,12 @@ const BODY: usize = 16;
 /// Messages sent in the time that a cache line takes from the other side.
 const AHEAD: u64 = 4;
 
+/// Whether an inline message is longer than the rest of its slot's first line.
+#[inline(always)]
+fn has_two_lines(header: Header) -> bool {
+    header.inline && header.length as usize > LINE - BODY
+}
+
 fn lap(index: u64, shift: u32) -> u64 {
     // Laps count from 1: fresh memory is of lap 0 and so holds nothing. The low 32 bits are enough, since the reader is
     // never a whole lap behind without the writer knowing.
@@ -137,7 +143,10 @@ impl Writer {
         // The reader has had that slot in the lap before. Its line is to be here when its turn comes, not from then on.
         let soon = next + 1 + AHEAD;
         if soon - taken < count {
-            self.slots.fetch(soon, true);
+            self.slots.fetch::<0>(soon, true);
+            if has_two_lines(header) {
+                self.slots.fetch::<LINE>(soon, true); // probably that one as well
+            }
         }
     }
 }
@@ -182,6 +191,14 @@ impl Reader {
         Header::decode(word as u32).map_or(Next::Nonsense, Next::Word)
     }
 
+    /// Prefetches what the slot that `peek` found has behind its first line.
+    #[inline(always)]
+    pub(crate) fn fetch_rest(&self, header: Header) {
+        if has_two_lines(header) {
+            self.slots.fetch::<LINE>(self.next, false);
+        }
+    }
+
     /// Fields of the slot that `peek` found; `total` is valid only if the writer set it.
     #[inline(always)]
     pub(crate) fn fields(&self) -> SlotFields {
@@ -213,7 +230,7 @@ impl Reader {
     /// Prefetches a slot behind the next, which the writer has probably filled as well.
     #[inline]
     pub(crate) fn look_ahead(&self) {
-        self.slots.fetch(self.next + AHEAD, false);
+        self.slots.fetch::<0>(self.next + AHEAD, false);
     }
 
     /// Releases the slot.

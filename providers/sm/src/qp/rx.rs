@@ -153,6 +153,7 @@ impl Rx {
                 }
                 Next::Word(header) => header,
             };
+            ends.requests.fetch_rest(header);
             let step = match header.kind {
                 Kind::Send if ends.deliver_short(shared, &mut batch, &mut self.queue, header, out) => Ok(true),
                 Kind::Send => ends.deliver(shared, &mut self.queue, &mut self.marks, header, out),
