@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn thread_without_a_free_slot_is_told() {
+    fn thread_without_a_free_slot_gets_none() {
         let all: Vec<_> = (1..=SLOTS).map(|n| protect(n).expect("a slot is free")).collect();
         assert!(protect(SLOTS + 1).is_none());
         drop(all);

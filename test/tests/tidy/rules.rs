@@ -29,6 +29,7 @@ pub(crate) const PACKAGES: &[(&str, &[&str])] = &[
 const DAPL: &[&[&str]] = &[
     &["error", "runtime/cancel", "runtime/slot_queue", "runtime/spin", "runtime/sync", "stats/watermark"],
     &["names"],
+    &["runtime/hazard"],
     &["runtime/handle"],
     &["provider", "libdat"],
     &["ffi", "runtime/wait", "runtime/thread", "runtime/consumer_memory", "runtime/logger", "runtime/mappings"],
@@ -178,6 +179,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("dapl/src/ffi.rs", "turns pointers of C into values"),
     ("dapl/src/runtime/sync/static_mutex.rs", "a lock, and its futex"),
     ("dapl/src/runtime/sync/access_check.rs", "a cell without content, shared by the threads of a model"),
+    ("dapl/src/ep/post_lock.rs", "posts share the post state without a lock"),
     ("dapl/src/runtime/handle/mod.rs", "stubs, and the objects behind them"),
     ("dapl/src/runtime/handle/arena.rs", "maps the arena of stubs"),
     ("dapl/src/runtime/wait.rs", "cancellation of POSIX threads"),

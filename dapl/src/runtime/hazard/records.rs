@@ -1,25 +1,35 @@
-//! The slots of all threads: a list that only grows, whose records serve again after their thread.
+//! The slots of all threads: a record for each of a fixed number of threads, which serve again after their thread.
 #![forbid(unsafe_code)]
 
 use std::cell::Cell;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, compiler_fence, fence};
 use std::time::Duration;
 
 use rustix::thread::{MembarrierCommand, membarrier};
 
-use super::Slots;
+use super::{SLOTS, Slots};
 
-/// A record, and those that were made before it.
+/// Threads that have slots at a time. Memory is used only for those that there have been.
+const THREADS: usize = 1024;
+
 struct Record {
     slots: Slots,
     is_used: AtomicBool,
-    next: OnceLock<&'static Record>,
 }
 
-static FIRST: OnceLock<Option<&'static Record>> = OnceLock::new();
+static RECORDS: [Record; THREADS] =
+    [const { Record { slots: Slots([const { AtomicUsize::new(0) }; SLOTS]), is_used: AtomicBool::new(false) } };
+        THREADS];
+/// Records that have served: those before this one.
+static USED: AtomicUsize = AtomicUsize::new(0);
 /// The process that the records are of: a forked child has none of the other threads.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Whether the kernel has membarrier(2): not known yet, yes, no.
+static SUPPORT: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const PRESENT: u8 = 1;
+const ABSENT: u8 = 2;
 
 /// A thread's record, which is freed at its end.
 struct Owned(Cell<Option<&'static Record>>);
@@ -48,53 +58,38 @@ pub(super) fn mine() -> Option<&'static Slots> {
     }
 }
 
-/// Takes a record for this thread. `None`: the kernel lacks membarrier(2), or the thread is ending.
+/// Takes a record for this thread. `None`: the kernel lacks membarrier(2), the thread is ending, or all records are in use.
 #[cold]
 fn join() -> Option<&'static Slots> {
-    let first = (*FIRST.get_or_init(make_first))?;
-    OWNED
-        .try_with(|owned| {
-            let record = iterate(first).find(|record| {
-                record.is_used.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            });
-            let record = record.unwrap_or_else(|| append(first));
-            owned.0.set(Some(record));
-            MINE.set(Some(&record.slots));
-            &record.slots
-        })
-        .ok()
-}
-
-fn make_first() -> Option<&'static Record> {
-    membarrier(MembarrierCommand::RegisterPrivateExpedited).ok()?;
-    PROCESS.store(std::process::id(), Ordering::Relaxed);
-    Some(fresh(false))
-}
-
-fn fresh(is_used: bool) -> &'static Record {
-    Box::leak(Box::new(Record { slots: Slots::default(), is_used: AtomicBool::new(is_used), next: OnceLock::new() }))
-}
-
-/// A new record at the end of the list.
-fn append(first: &'static Record) -> &'static Record {
-    let mut new = Some(fresh(true));
-    let record = new.expect("it was made just now");
-    let mut last = first;
-    while let Some(record) = new.take() {
-        new = last.next.set(record).err();
-        last = last.next.get().expect("this thread or another one has set it");
+    if !is_supported() {
+        return None;
     }
-    record
+    let take = |owned: &Owned| {
+        let is_ours =
+            |record: &Record| record.is_used.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let (n, record) = RECORDS.iter().enumerate().find(|(_, record)| is_ours(record))?;
+        USED.fetch_max(n + 1, Ordering::Relaxed);
+        // Pairs with the fence in `heavy_barrier`: either that thread sees the record, or this one sees what it has invalidated.
+        fence(Ordering::SeqCst);
+        owned.0.set(Some(record));
+        MINE.set(Some(&record.slots));
+        Some(&record.slots)
+    };
+    OWNED.try_with(take).ok().flatten()
 }
 
-fn iterate(first: &'static Record) -> impl Iterator<Item = &'static Record> {
-    std::iter::successors(Some(first), |record| record.next.get().copied())
+fn is_supported() -> bool {
+    if SUPPORT.load(Ordering::Relaxed) == UNKNOWN {
+        PROCESS.store(std::process::id(), Ordering::Relaxed);
+        let is_present = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
+        SUPPORT.store(if is_present { PRESENT } else { ABSENT }, Ordering::Relaxed);
+    }
+    SUPPORT.load(Ordering::Relaxed) == PRESENT
 }
 
 /// All slots.
 pub(super) fn all() -> impl Iterator<Item = &'static Slots> {
-    let first = FIRST.get().copied().flatten();
-    first.into_iter().flat_map(iterate).map(|record| &record.slots)
+    RECORDS[..USED.load(Ordering::Acquire)].iter().map(|record| &record.slots)
 }
 
 /// The barrier between the two steps of a thread that uses an object; see the module above.
@@ -105,7 +100,8 @@ pub(super) fn light_barrier() {
 
 /// The barrier between the two steps of a thread that ends an object.
 pub(super) fn heavy_barrier() {
-    if FIRST.get().copied().flatten().is_none() {
+    fence(Ordering::SeqCst);
+    if USED.load(Ordering::Relaxed) == 0 {
         return; // no thread has slots
     }
     if PROCESS.swap(std::process::id(), Ordering::Relaxed) != std::process::id() {
