@@ -86,7 +86,7 @@ impl<const WORDS: usize> Slots<WORDS> {
         unreachable!("a model has no bytes")
     }
 
-    pub(crate) fn fetch(&self, _: u64, _: bool) {}
+    pub(crate) fn fetch<const OFFSET: usize>(&self, _: u64, _: bool) {}
 }
 
 pub(crate) fn is_accessible(_: Region, _: bool) -> bool {
