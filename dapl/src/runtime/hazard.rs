@@ -73,8 +73,7 @@ impl Drop for Protection {
     }
 }
 
-/// Waits until no use is left of those that are in progress now, of objects for whose address `of` says so. Not to be called by a
-/// thread with such a use.
+/// Waits for the uses that are in progress now, of the objects whose addresses `of` accepts. Not to be called during such a use.
 #[cold]
 pub fn await_uses(of: impl Fn(usize) -> bool) {
     records::heavy_barrier();
@@ -86,7 +85,7 @@ pub fn await_uses(of: impl Fn(usize) -> bool) {
     }
 }
 
-/// As [`await_uses`], of the object at this address. The caller has invalidated it before, so that no thread begins to use it.
+/// Waits until no thread uses the object at this address. The caller has invalidated it before, so that no thread begins to.
 #[cold]
 pub fn await_no_use(address: usize) {
     wait_until(|| !is_protected(address));

@@ -235,7 +235,7 @@ impl Stub {
         self.acquire(kind, None)
     }
 
-    /// Ends the object if it is not live and has no users.
+    /// Drops the object if it was freed and has no users.
     #[cold]
     fn retire_unused(&self) {
         // Acquire: the writes of users that have left.
@@ -329,8 +329,8 @@ pub fn from_handle_hot<T: Object>(handle: *mut c_void) -> Option<HotRef<T>> {
     Some(HotRef { stub, object, protection })
 }
 
-/// Excludes calls with a [`HotRef`] of this object: waits for those in progress, and keeps others out until it is dropped. One
-/// thread at a time, and never one that has such a reference itself. If the object has no handle any more, no call has one.
+/// Waits for the calls in progress that have a [`HotRef`] of this object in a slot. Until the result is dropped, others get a counted
+/// one. One thread at a time may call this for an object, and not during such a call.
 pub fn exclude(id: ObjectId) -> Exclusion {
     let exclusion = Exclusion(id);
     if exclusion.set(true) {
@@ -372,7 +372,12 @@ impl Exclusion {
 
 impl Drop for Exclusion {
     fn drop(&mut self) {
-        self.set(false);
+        if self.set(false)
+            && let Some(stub) = arena::at(self.0.handle)
+        {
+            // The last user of a freed object may have left meanwhile, and found another word than it expected.
+            stub.retire_unused();
+        }
     }
 }
 
@@ -598,6 +603,17 @@ mod interleavings {
             drop(user);
             poster.join().unwrap();
             assert!(!from_handle_hot::<HotType>(id.handle as *mut c_void).unwrap().is_counted());
+        });
+    }
+
+    #[test]
+    fn an_object_freed_during_an_exclusion_goes() {
+        loom::model(|| {
+            let id = hot();
+            let other = thread::spawn(move || assert!(destroy(id)));
+            drop(exclude(id));
+            other.join().unwrap();
+            assert_eq!(arena::alive(), 0, "it has gone");
         });
     }
 

@@ -38,6 +38,8 @@ impl Drop for Owned {
     fn drop(&mut self) {
         MINE.set(None);
         if let Some(record) = self.0.take() {
+            // A thread that a signal handler has ended within a call.
+            record.slots.0.iter().for_each(|slot| slot.store(0, Ordering::Release));
             record.is_used.store(false, Ordering::Release);
         }
     }
