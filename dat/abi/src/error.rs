@@ -24,12 +24,15 @@ macro_rules! named {
     };
 }
 
-const fn c_name(text: &'static str) -> &'static CStr {
+/// The C string of a constant's name.
+pub(crate) const fn c_name(text: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(text.as_bytes()) {
         Ok(name) => name,
         Err(_) => panic!("a name ends in its only NUL"),
     }
 }
+
+pub(crate) use named;
 
 /// Class bits, type and subtype of a result (see [`crate::error`]).
 pub type DAT_RETURN = DAT_UINT32;

@@ -1,4 +1,4 @@
-//! The C contract between a consumer, libdat and a provider: uDAPL 1.2 for Linux on LP64.
+//! The C contract between a consumer, libdat and a provider: uDAPL 1.2 for Linux on LP64, and uDAPL 2.0 in [`v2`].
 //!
 //! Every crate imports this one; it imports none and exports no symbol. (A `#[no_mangle]` function in a library crate would be
 //! exported again by every shared object that links it.) `test/tests/abi.rs` asserts its numbers and layouts against recorded
@@ -15,6 +15,7 @@ pub mod event;
 pub mod hook;
 pub mod table;
 pub mod types;
+pub mod v2;
 
 pub use attr::*;
 pub use error::*;

@@ -156,6 +156,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("dat/abi/src/attr.rs", "types of C functions"),
     ("dat/abi/src/hook.rs", "types of C functions"),
     ("dat/abi/src/table.rs", "types of C functions"),
+    ("dat/abi/src/v2/table.rs", "types of C functions"),
     ("dat/src/loader.rs", "dlopen, and calls into what it finds"),
     ("dat/src/loader/host.rs", "calls into the C library"),
     ("dat/datinfo/src/libdat.rs", "dlopen, and calls into libdat, in a child"),

@@ -1,0 +1,18 @@
+//! The C contract of uDAPL 2.0 for Linux on LP64.
+//!
+//! Names are those of C, so a name that 2.0 changed exists here and, with the meaning of 1.2, at the root of the crate. What 2.0
+//! left alone is re-exported. [`ib`] is the InfiniBand extension.
+
+pub mod attr;
+pub mod error;
+pub mod event;
+pub mod ib;
+pub mod table;
+pub mod types;
+
+pub use attr::*;
+pub use error::*;
+pub use event::*;
+pub use ib::*;
+pub use table::*;
+pub use types::*;
