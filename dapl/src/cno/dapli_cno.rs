@@ -16,6 +16,7 @@ use super::{Cno, EvdSource};
 use crate::error::{Error, Handle};
 use crate::ffi::Agent;
 use crate::provider::Provider;
+use crate::runtime::descriptor::Descriptor;
 use crate::runtime::handle::{self, ObjectId};
 use crate::runtime::wait::{self, Cause, Deadline};
 
@@ -33,10 +34,33 @@ pub(super) struct CnoState {
     /// The last EVD was freed while no thread waited; the next wait returns because of it.
     pub(super) orphaned: bool,
     pub(super) agent: Option<Agent>,
+    /// Readable while EVDs have triggered.
+    pub(super) descriptor: Option<Descriptor>,
     /// Threads with an agent of this CNO to call, or inside one.
     pub(super) calling: Vec<ThreadId>,
     /// The CNO is being freed: triggers are ignored.
     pub(super) dead: bool,
+}
+
+impl CnoState {
+    /// Whether its waiters alone may fetch completions: no agent and no descriptor depends on notifications.
+    pub(super) fn may_be_polled(&self) -> bool {
+        self.agent.is_none() && self.descriptor.is_none()
+    }
+
+    /// The EVD that triggered first.
+    pub(super) fn pop(&mut self) -> Option<Arc<dyn EvdSource>> {
+        let source = self.triggers.pop();
+        self.show();
+        source
+    }
+
+    /// Has the descriptor follow the triggers.
+    pub(super) fn show(&mut self) {
+        if let Some(descriptor) = &mut self.descriptor {
+            descriptor.show(!self.triggers.is_empty());
+        }
+    }
 }
 
 /// Names a wait across its sleeps.
@@ -67,7 +91,7 @@ pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (Wait, N
             return (wait, Next::Fail(Error::InvalidHandle(Handle::Cno)));
         }
         inner.waiters.push(wait.token);
-        if inner.asleep.is_empty() && inner.agent.is_none() {
+        if inner.asleep.is_empty() && inner.may_be_polled() {
             cno.polled.store(true, Ordering::Relaxed);
         }
         !inner.triggers.is_empty()
@@ -184,7 +208,7 @@ impl<P: Provider> Cno<P> {
             if cause == Cause::Interrupted {
                 break Next::Fail(Error::Interrupted);
             }
-            let Some(source) = inner.triggers.pop() else {
+            let Some(source) = inner.pop() else {
                 if std::mem::take(&mut inner.orphaned) {
                     break Next::Evd(0);
                 }

@@ -15,18 +15,31 @@ use crate::error::{Error, Handle, Result, State};
 use crate::ffi::Agent;
 use crate::ia::{Child, Ia, Rank};
 use crate::provider::Provider;
+use crate::runtime::descriptor::Descriptor;
 use crate::runtime::handle::{self, ObjectId, Usable, Use, UseCount};
 use crate::runtime::spin::SpinBudget;
 use crate::runtime::wait;
 
 /// A new CNO, live in its IA.
 pub fn create<P: Provider>(ia: &Arc<Ia<P>>, agent: Option<Agent>) -> Result<DAT_CNO_HANDLE> {
+    adopt(ia, CnoState { agent, ..CnoState::default() })
+}
+
+/// The same with a descriptor, and its number.
+pub fn create_with_descriptor<P: Provider>(ia: &Arc<Ia<P>>) -> Result<(DAT_CNO_HANDLE, i32)> {
+    let descriptor = Descriptor::new()?;
+    let number = descriptor.number();
+    let cno = adopt(ia, CnoState { descriptor: Some(descriptor), ..CnoState::default() })?;
+    Ok((cno, number))
+}
+
+fn adopt<P: Provider>(ia: &Arc<Ia<P>>, state: CnoState) -> Result<DAT_CNO_HANDLE> {
     let cno = handle::create(ia.table(), |id| {
         Ok(Cno {
             id,
             ia: ia.clone(),
             uses: UseCount::default(),
-            inner: Mutex::new(CnoState { agent, ..CnoState::default() }),
+            inner: Mutex::new(state),
             polled: AtomicBool::new(false),
             spin: SpinBudget::default(),
             agent_done: Condvar::new(),
@@ -53,12 +66,50 @@ pub fn modify_agent<P: Provider>(cno: &Cno<P>, agent: Option<Agent>) {
     }
 }
 
+/// The descriptor of a CNO, which is readable while EVDs have triggered it; the first call makes it. It ends with the CNO.
+///
+/// Errors: `InvalidHandle` for a CNO that is being freed; those of the system.
+pub fn descriptor<P: Provider>(cno: &Cno<P>) -> Result<i32> {
+    let mut inner = cno.inner.lock();
+    if inner.dead {
+        return Err(Error::InvalidHandle(Handle::Cno));
+    }
+    if let Some(known) = &inner.descriptor {
+        return Ok(known.number());
+    }
+    let made = Descriptor::new()?;
+    let number = made.number();
+    inner.descriptor = Some(made);
+    inner.show();
+    cno.arm(inner);
+    Ok(number)
+}
+
+/// Takes the EVD that triggered first and still has events, without waiting. The descriptor stays readable while others have
+/// triggered.
+///
+/// Errors: `QueueEmpty` when there is none; the descriptor is not readable then.
+pub fn take_trigger<P: Provider>(cno: &Cno<P>) -> Result<usize> {
+    loop {
+        let Some(source) = cno.inner.lock().pop() else {
+            // The consumer is about to sleep on the descriptor.
+            cno.ia.provider().sleeps();
+            return Err(Error::QueueEmpty);
+        };
+        if source.pending(cno.id) {
+            return Ok(source.id().handle);
+        }
+    }
+}
+
 /// A recorded trigger: the waiter to wake and the agent to call.
 #[must_use = "a thread may sleep until it fires"]
 pub struct Fire<P: Provider> {
     cno: Arc<Cno<P>>,
     wake: bool,
     agent: Option<Agent>,
+    /// The CNO has a descriptor.
+    shows: bool,
     evd: usize,
 }
 
@@ -67,6 +118,9 @@ impl<P: Provider> Fire<P> {
     pub fn fire(self) {
         if self.wake {
             wait::wake(self.cno.id, 1);
+        }
+        if self.shows {
+            self.cno.inner.lock().show();
         }
         if let Some(agent) = self.agent {
             agent.call(self.evd);
@@ -116,11 +170,11 @@ impl<P: Provider> Cno<P> {
         if wake {
             wait::bump(self.id);
         }
-        if inner.asleep.len() == 1 && inner.agent.is_none() {
+        if inner.asleep.len() == 1 && inner.may_be_polled() {
             // No waiter sleeps any more: the woken one polls, and arms before it sleeps again.
             self.polled.store(true, Ordering::Relaxed);
         }
-        Fire { cno: self.clone(), wake, agent, evd }
+        Fire { cno: self.clone(), wake, agent, shows: inner.descriptor.is_some(), evd }
     }
 
     /// An EVD has ended. With the last one all waiters leave, and the agent is called, with no EVD (spec/events 2.10).
@@ -179,6 +233,7 @@ pub fn free<P: Provider>(cno: &Cno<P>) -> Result<()> {
     }
     inner.dead = true;
     inner.agent = None;
+    inner.descriptor = None;
     drop(inner);
     cno.await_agents();
     cno.ia.forget(cno);
@@ -190,7 +245,10 @@ pub fn close<P: Provider>(cno: &Cno<P>) {
     if !handle::destroy(cno.id) {
         return;
     }
-    cno.inner.lock().dead = true;
+    let mut inner = cno.inner.lock();
+    inner.dead = true;
+    inner.descriptor = None;
+    drop(inner);
     cno.release();
     cno.await_agents();
     cno.ia.forget(cno);

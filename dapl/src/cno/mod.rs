@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::ffi::Agent;
 use crate::ia::{Child, Ia};
 use crate::provider::Provider;
+use crate::runtime::descriptor::Descriptor;
 use crate::runtime::handle::{Kind, Object, ObjectId, Usable, UseCount};
 use crate::runtime::spin::SpinBudget;
 
@@ -63,6 +64,11 @@ impl<P: Provider> Cno<P> {
     /// The IA it was made in.
     pub fn ia(&self) -> &Arc<Ia<P>> {
         &self.ia
+    }
+
+    /// The number of its descriptor, if it has one.
+    pub fn descriptor(&self) -> Option<i32> {
+        self.inner.lock().descriptor.as_ref().map(Descriptor::number)
     }
 
     /// The agent that the next trigger will call.

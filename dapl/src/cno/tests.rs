@@ -1,5 +1,7 @@
 //! CNOs through their entries, with EVDs over the double: what a C consumer sees.
 
+mod descriptor;
+
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -4,6 +4,7 @@
 
 pub mod cancel;
 pub mod consumer_memory;
+pub mod descriptor;
 pub(crate) mod fork;
 pub mod handle;
 pub mod hazard;

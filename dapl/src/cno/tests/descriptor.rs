@@ -1,0 +1,114 @@
+//! CNOs with a descriptor: readable while EVDs have triggered, and no event without a wake-up.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::BorrowedFd;
+
+use super::*;
+
+fn with_descriptor(opened: &Opened) -> (Hand, i32) {
+    let (cno, number) = dapls_cno::create_with_descriptor(&opened.ia).unwrap();
+    (Hand(cno as usize), number)
+}
+
+/// Polls once; the descriptor is not open as soon as its CNO has gone.
+fn is_readable(number: i32) -> bool {
+    // SAFETY: used in the call only, and polled only while the CNO lives.
+    let fd = unsafe { BorrowedFd::borrow_raw(number) };
+    let mut polled = [PollFd::new(&fd, PollFlags::IN)];
+    poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+}
+
+fn triggered(cno: Hand) -> Result<Hand, Error> {
+    let cno = from_handle::<Cno<FakeProvider>>(cno.raw(), Handle::Cno).unwrap();
+    dapls_cno::take_trigger(&cno).map(Hand)
+}
+
+#[test]
+fn the_descriptor_is_readable_while_evds_have_triggered() {
+    let opened = fake::open(c"cno-descriptor");
+    let (cno, fd) = with_descriptor(&opened);
+    let (first, second) = (evd(&opened, cno), evd(&opened, cno));
+    assert!(!is_readable(fd));
+    assert_eq!(triggered(cno), Err(Error::QueueEmpty));
+    post(second);
+    post(first);
+    assert!(is_readable(fd) && is_readable(fd), "level-triggered");
+    assert_eq!(triggered(cno), Ok(second), "in the order of the triggers");
+    assert!(is_readable(fd), "the first one is left");
+    assert_eq!(triggered(cno), Ok(first));
+    assert!(!is_readable(fd));
+    assert_eq!(triggered(cno), Err(Error::QueueEmpty));
+    // The second event of an EVD triggers anew when the first one is taken.
+    post(first);
+    post(first);
+    assert_eq!(triggered(cno), Ok(first));
+    assert!(take(first) && is_readable(fd));
+    assert_eq!(triggered(cno), Ok(first));
+    assert!(take(first) && take(first) && !take(first) && take(second));
+    assert_eq!(triggered(cno), Err(Error::QueueEmpty), "its events have been taken meanwhile");
+    assert!(!is_readable(fd));
+    free_evd(first);
+    free_evd(second);
+    assert_eq!(free(cno), DAT_SUCCESS);
+}
+
+#[test]
+fn a_completion_makes_the_descriptor_readable_without_a_poll() {
+    let opened = fake::open(c"cno-descriptor-completion");
+    let (cno, fd) = with_descriptor(&opened);
+    let evd = evd(&opened, cno);
+    for _ in 0..3 {
+        feed(evd, Token::default());
+        assert!(is_readable(fd));
+        assert_eq!(triggered(cno), Ok(evd));
+        assert!(take(evd) && !take(evd));
+        let sleeps = opened.ia.provider().sleeps_seen();
+        assert_eq!(triggered(cno), Err(Error::QueueEmpty));
+        assert_eq!(opened.ia.provider().sleeps_seen(), sleeps + 1, "the provider's thread makes progress from here on");
+        assert!(!is_readable(fd));
+    }
+    // What comes between the last dequeue and the sleep is found, too.
+    feed(evd, Token::default());
+    assert!(is_readable(fd));
+    assert!(take(evd));
+    assert_eq!(triggered(cno), Err(Error::QueueEmpty), "its event was taken");
+    assert!(!is_readable(fd));
+}
+
+#[test]
+fn a_wait_and_the_descriptor_share_the_triggers() {
+    let opened = fake::open(c"cno-descriptor-wait");
+    let (cno, fd) = with_descriptor(&opened);
+    let evd = evd(&opened, cno);
+    post(evd);
+    assert!(is_readable(fd));
+    assert_eq!(wait(cno, 0), (DAT_SUCCESS, evd));
+    assert!(!is_readable(fd));
+    assert!(take(evd));
+    feed(evd, Token::default());
+    assert!(is_readable(fd), "the wait has left the completion queue armed");
+}
+
+#[test]
+fn a_descriptor_that_is_asked_for_later_shows_what_came_before() {
+    let opened = fake::open(c"cno-descriptor-later");
+    let cno = cno(&opened, NO_AGENT);
+    let evd = evd(&opened, cno);
+    assert_eq!(wait(cno, 0).0, 0x000D_0000);
+    feed(evd, Token::default());
+    let object = from_handle::<Cno<FakeProvider>>(cno.raw(), Handle::Cno).unwrap();
+    let fd = dapls_cno::descriptor(&object).unwrap();
+    assert_eq!((dapls_cno::descriptor(&object), object.descriptor()), (Ok(fd), Some(fd)));
+    assert!(is_readable(fd), "the wait had the queue disarmed");
+    assert_eq!(triggered(cno), Ok(evd));
+}
+
+#[test]
+fn the_descriptor_closes_with_its_cno() {
+    let opened = fake::open(c"cno-descriptor-free");
+    let (cno, _) = with_descriptor(&opened);
+    let object = from_handle::<Cno<FakeProvider>>(cno.raw(), Handle::Cno).unwrap();
+    assert_eq!(free(cno), DAT_SUCCESS);
+    assert_eq!(object.descriptor(), None, "although another call still uses the CNO");
+    assert_eq!(dapls_cno::descriptor(&object), Err(Error::InvalidHandle(Handle::Cno)));
+}
