@@ -19,6 +19,8 @@ use dapl::runtime::handle::ObjectId;
 use held::{Held, Kind};
 use plan::Op;
 
+// The unit test program links the wrapped provider's, which is unused there.
+#[cfg(not(test))]
 dapl::export_provider!(Faulty<daplsm::Sm>);
 
 /// A provider that does what `P` does, unless the plan says otherwise.
