@@ -1,5 +1,5 @@
 //! The C headers against the recorded facts: every size, offset, value, type, prototype, slot and macro of
-//! `test/abi/dat-1.2.json` becomes an assertion, in C and in C++.
+//! `test/abi/dat-1.2.json` and `dat-2.0.json` becomes an assertion, in C and in C++.
 //!
 //! A program is written from the facts and compiled under four standards; what a compiler cannot decide (strings, where
 //! a macro's call lands, which arguments it passes) the program decides when it runs. The Rust half of the contract is
@@ -8,20 +8,21 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
+use program::{Program, Tongue, V1, V2, Version};
 use serde_json::Value;
+
+#[path = "abi/extensions.rs"]
+mod extensions;
+#[path = "abi/program.rs"]
+mod program;
 
 /// Flags with which the headers must compile.
 const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("test lies in the workspace").to_path_buf()
-}
-
-fn facts() -> Value {
-    let text = std::fs::read_to_string(root().join("test/abi/dat-1.2.json")).expect("the facts are in the repository");
-    serde_json::from_str(&text).expect("the facts are JSON")
 }
 
 fn headers() -> PathBuf {
@@ -46,134 +47,22 @@ fn scratch(name: &str) -> PathBuf {
     dir
 }
 
-/// A dialect of C to speak.
-#[derive(Clone, Copy, Eq, PartialEq)]
-enum Tongue {
-    C,
-    Cxx,
-}
-
-impl Tongue {
-    fn compiler(self) -> Command {
-        let (variable, default) = match self {
-            Tongue::C => ("CC", "cc"),
-            Tongue::Cxx => ("CXX", "c++"),
-        };
-        Command::new(std::env::var(variable).unwrap_or_else(|_| default.into()))
-    }
-
-    fn extension(self) -> &'static str {
-        match self {
-            Tongue::C => "c",
-            Tongue::Cxx => "cc",
-        }
-    }
-
-    /// An expression that is true when both are the same type, pointers compared with all their qualifiers.
-    fn same(self, a: &str, b: &str) -> String {
-        match self {
-            Tongue::C => format!("__builtin_types_compatible_p({a}, {b})"),
-            Tongue::Cxx => format!("(std::is_same<{a}, {b}>::value)"),
-        }
-    }
-
-    /// As `same`, for the type of an lvalue: qualifiers of the object itself count too.
-    fn same_object(self, lvalue: &str, c_type: &str) -> String {
-        match self {
-            Tongue::C => self.same(&format!("__typeof__(&{lvalue})"), &format!("__typeof__({c_type}) *")),
-            Tongue::Cxx => self.same(&format!("std::remove_reference<decltype(({lvalue}))>::type"), c_type),
-        }
-    }
-
-    fn type_of(self, expression: &str) -> String {
-        match self {
-            Tongue::C => format!("__typeof__({expression})"),
-            Tongue::Cxx => format!("decltype({expression})"),
-        }
-    }
-
-    fn null(self, record: &str) -> String {
-        match self {
-            Tongue::C => format!("(({record} *)0)"),
-            Tongue::Cxx => format!("std::declval<{record} *>()"),
-        }
-    }
-
-    fn compile(self, standard: &str, flags: &[&str], source: &Path, out: Option<&Path>) -> Output {
-        let mut compiler = self.compiler();
-        compiler.arg(format!("-std={standard}")).args(flags).arg("-I").arg(headers());
-        match out {
-            Some(path) => compiler.arg("-o").arg(path),
-            None => compiler.arg("-fsyntax-only"),
-        };
-        compiler.arg(source).output().expect("a C and a C++ compiler are installed")
-    }
-}
-
-/// The program under construction: assertions for the compiler, checks for the run, and how many there are.
-struct Program {
-    tongue: Tongue,
-    top: String,
-    run: String,
-    statics: usize,
-    checks: usize,
-}
-
-impl Program {
-    fn new(tongue: Tongue) -> Self {
-        Program { tongue, top: String::new(), run: String::new(), statics: 0, checks: 0 }
-    }
-
-    /// Has the compiler decide it.
-    fn holds(&mut self, condition: &str, what: &str) {
-        let keyword = if self.tongue == Tongue::C { "_Static_assert" } else { "static_assert" };
-        writeln!(self.top, "{keyword}({condition}, \"{what}\");").expect("a String grows");
-        self.statics += 1;
-    }
-
-    /// Has the running program decide it.
-    fn check(&mut self, condition: &str, what: &str) {
-        writeln!(self.run, "    check({condition}, \"{what}\");").expect("a String grows");
-        self.checks += 1;
-    }
-
-    fn defined(&mut self, name: &str) {
-        writeln!(self.top, "#ifndef {name}\n#error \"{name} is not defined\"\n#endif").expect("a String grows");
-        self.statics += 1;
-    }
-
-    fn size_align(&mut self, name: &str, fact: &Value) {
-        let align = if self.tongue == Tongue::C { "_Alignof" } else { "alignof" };
-        self.holds(&format!("sizeof({name}) == {}", number(fact, "size")), &format!("size of {name}"));
-        self.holds(&format!("{align}({name}) == {}", number(fact, "align")), &format!("alignment of {name}"));
-    }
-
-    fn text(&self) -> String {
-        let typing = if self.tongue == Tongue::C { "" } else { "#include <type_traits>\n#include <utility>\n" };
-        format!(
-            "/* Written by test/tests/abi.rs from test/abi/dat-1.2.json. */\n\
-             #include <stddef.h>\n#include <stdint.h>\n#include <stdio.h>\n#include <string.h>\n#include <netinet/in.h>\n\
-             {typing}#include <dat/udat.h>\n#include <dat/dat_registry.h>\n\
-             #define TEXT_(x) #x\n#define TEXT(x) TEXT_(x)\n\
-             static int failed, done;\n\
-             static void check(int ok, const char *what) {{ done++; if (!ok) {{ failed++; fprintf(stderr, \"FAILED: %s\\n\", what); }} }}\n\
-             {}\nint main(void) {{\n{}    printf(\"%d checks\\n\", done);\n    return failed != 0;\n}}\n",
-            self.top, self.run
-        )
-    }
-}
-
 /// `ret (params)` as a type name, or `ret (*)(params)` with `star`.
 fn signature(function: &Value, star: &str) -> String {
     let params: Vec<&str> = list(function, "params").iter().map(|p| text(p, "c_type")).collect();
-    let params = if params.is_empty() { "void".to_owned() } else { params.join(", ") };
+    let mut params = if params.is_empty() { "void".to_owned() } else { params.join(", ") };
+    if function["variadic"] == true {
+        params.push_str(", ...");
+    }
     format!("{} {star}({params})", text(function, "return_type"))
 }
 
 fn typedefs(program: &mut Program, facts: &Value) {
     for fact in list(facts, "typedefs") {
         let name = text(fact, "name");
-        let same = program.tongue.same(name, text(fact, "canonical"));
+        // C has no other name for it.
+        let canonical = text(fact, "canonical").replace("struct __va_list_tag *", "va_list");
+        let same = program.tongue.same(name, &canonical);
         program.holds(&same, &format!("{name} is {}", text(fact, "canonical")));
         program.size_align(name, fact);
     }
@@ -200,8 +89,13 @@ fn enums(program: &mut Program, facts: &Value) {
     }
 }
 
-fn fields(program: &mut Program, record: &str, fields: &[Value]) {
-    for field in fields {
+fn fields(program: &mut Program, record: &str, facts: &[Value]) {
+    for field in facts {
+        if let Some(members) = field["members"].as_array() {
+            let members = members_of(program, record, field, members);
+            fields(program, record, &members);
+            continue;
+        }
         let name = text(field, "name");
         let lvalue = format!("{}->{name}", program.tongue.null(record));
         program.holds(
@@ -227,6 +121,27 @@ fn fields(program: &mut Program, record: &str, fields: &[Value]) {
     }
 }
 
+/// The members of a union without a tag, as fields of the record: `union.member`, or `member` if the union has no name.
+fn members_of(program: &mut Program, record: &str, union: &Value, members: &[Value]) -> Vec<Value> {
+    if let Some(name) = union["name"].as_str() {
+        program.holds(
+            &format!("offsetof({record}, {name}) == {}", number(union, "offset")),
+            &format!("offset of {record}.{name}"),
+        );
+        let lvalue = format!("{}->{name}", program.tongue.null(record));
+        program.holds(&format!("sizeof({lvalue}) == {}", number(union, "size")), &format!("size of {record}.{name}"));
+    }
+    let member_of = |member: &Value| {
+        let mut field = member.clone();
+        if let Some(name) = union["name"].as_str() {
+            field["name"] = format!("{name}.{}", text(member, "name")).into();
+        }
+        field["offset"] = (number(union, "offset") + number(member, "offset")).into();
+        field
+    };
+    members.iter().map(member_of).collect()
+}
+
 fn records(program: &mut Program, facts: &Value) {
     for fact in list(facts, "records") {
         let name = text(fact, "typedef");
@@ -242,7 +157,7 @@ fn records(program: &mut Program, facts: &Value) {
             let align = number(fact, "align");
             program.holds(
                 &format!("sizeof({name}) == {}", (end + align - 1) / align * align),
-                &format!("{name} ends with {}", text(last, "name")),
+                &format!("{name} ends with {}", last["name"]).replace('"', ""),
             );
         }
     }
@@ -294,14 +209,19 @@ fn macros_in_words(program: &mut Program, facts: &Value) {
         list(&facts["macros"], key).iter().map(|fact| text(fact, "name").to_owned()).collect()
     };
     let known = |names: &[&str]| -> BTreeSet<String> { names.iter().map(|name| (*name).to_owned()).collect() };
-    assert_eq!(
-        names("other"),
-        known(&["DAT_OS_WAIT_PROXY_AGENT_NULL", "DAT_PROVIDER_INIT_FUNC_NAME", "DAT_PROVIDER_FINI_FUNC_NAME"])
-    );
-    assert_eq!(
-        names("helper_function_like"),
-        known(&["DAT_IS_WARNING", "DAT_GET_TYPE", "DAT_GET_SUBTYPE", "DAT_HANDLE_TO_PROVIDER"])
-    );
+    let mut other =
+        known(&["DAT_OS_WAIT_PROXY_AGENT_NULL", "DAT_PROVIDER_INIT_FUNC_NAME", "DAT_PROVIDER_FINI_FUNC_NAME"]);
+    let mut helpers = known(&["DAT_IS_WARNING", "DAT_GET_TYPE", "DAT_GET_SUBTYPE", "DAT_HANDLE_TO_PROVIDER"]);
+    if program.version == V2 {
+        other.insert("DAT_IA_HA_RELATED".into());
+        helpers.extend(known(&["DAT_IA_HANDLE_TO_UL", "DAT_UL_TO_IA_HANDLE"]));
+        // Usable here, unlike in the reference's header.
+        program.check("DAT_IA_HA_RELATED(object, 0, 0) == 79", "DAT_IA_HA_RELATED calls its slot");
+        program.check("DAT_IA_HANDLE_TO_UL((DAT_IA_HANDLE)7) == 7ul", "an IA handle as a number");
+        program.check("DAT_UL_TO_IA_HANDLE(7) == (DAT_IA_HANDLE)7", "a number as an IA handle");
+    }
+    assert_eq!(names("other"), other);
+    assert_eq!(names("helper_function_like"), helpers);
     program.check("strcmp(TEXT(DAT_PROVIDER_INIT_FUNC_NAME), \"dat_provider_init\") == 0", "init is a bare name");
     program.check("strcmp(TEXT(DAT_PROVIDER_FINI_FUNC_NAME), \"dat_provider_fini\") == 0", "fini is a bare name");
     program.run.push_str(
@@ -327,7 +247,6 @@ fn functions(program: &mut Program, facts: &Value) {
         let name = text(fact, "name");
         let same = program.tongue.same(&program.tongue.type_of(name), &signature(fact, ""));
         program.holds(&same, &format!("prototype of {name}"));
-        assert_eq!(fact["variadic"], false);
     }
     for fact in list(facts, "function_pointer_types") {
         let name = text(fact, "name");
@@ -375,6 +294,10 @@ fn entries_as_fields(entries: &[Value]) -> Vec<Value> {
         .collect()
 }
 
+fn is_va_list(param: &Value) -> bool {
+    param["c_type"] == "va_list"
+}
+
 /// Every slot gets a stub that notes its index and arguments; every `DAT_*` macro is then called through it.
 fn redirections(program: &mut Program, facts: &Value) {
     let types = list(facts, "function_pointer_types");
@@ -388,12 +311,11 @@ fn redirections(program: &mut Program, facts: &Value) {
         let params = list(typing, "params");
         let declared: Vec<String> = (0..params.len()).map(|i| format!("{} a{i}", text(&params[i], "c_type"))).collect();
         writeln!(program.top, "static DAT_RETURN stub_{slot}({})\n{{", declared.join(", ")).expect("a String grows");
-        for i in 0..params.len() {
-            writeln!(
-                program.top,
-                "    memcpy(seen[{i}], (const void *)&a{i}, sizeof a{i}); seen_size[{i}] = sizeof a{i};"
-            )
-            .expect("a String grows");
+        for (i, param) in params.iter().enumerate() {
+            // A va_list is an array, so the parameter is a pointer.
+            let size = if is_va_list(param) { "sizeof(void *)".to_owned() } else { format!("sizeof a{i}") };
+            writeln!(program.top, "    memcpy(seen[{i}], (const void *)&a{i}, {size}); seen_size[{i}] = {size};")
+                .expect("a String grows");
         }
         writeln!(program.top, "    called = {index};\n    return {index};\n}}").expect("a String grows");
         writeln!(program.run, "    the_table.{slot} = stub_{slot};").expect("a String grows");
@@ -423,11 +345,15 @@ fn redirections(program: &mut Program, facts: &Value) {
                 writeln!(call, "    {plain} {arg} = object;")
             }
             .expect("a String grows");
-            write!(
-                compare,
-                " && seen_size[{i}] == sizeof {arg} && memcmp(seen[{i}], (const void *)&{arg}, sizeof {arg}) == 0"
-            )
-            .expect("a String grows");
+            let (passed, size) = match is_va_list(param) {
+                true => ("address".to_owned(), "sizeof(void *)".to_owned()),
+                false => (arg.to_string(), format!("sizeof {arg}")),
+            };
+            if is_va_list(param) {
+                writeln!(call, "    void *address = (void *){arg};").expect("a String grows");
+            }
+            write!(compare, " && seen_size[{i}] == {size} && memcmp(seen[{i}], (const void *)&{passed}, {size}) == 0")
+                .expect("a String grows");
         }
         assert_eq!(args.len(), list(typing, "params").len(), "{name} passes every argument");
         let index = number(entry, "index");
@@ -446,7 +372,7 @@ fn redirections(program: &mut Program, facts: &Value) {
 /// `dat_ia_open` is a macro over `dat_ia_openv`, which this program brings along.
 fn api_macros(program: &mut Program, facts: &Value) {
     let macros = list(&facts["api_macros"], "function_like");
-    assert_eq!((macros.len(), &macros[0]["name"]), (1, &Value::from("dat_ia_open")), "one macro is known here");
+    assert_eq!(macros[0]["name"], "dat_ia_open", "the only macro over another function than dat_extension_op");
     program.defined("dat_ia_open");
     program.top.push_str(
         "static DAT_UINT32 opened[3];\n\
@@ -465,7 +391,11 @@ fn api_macros(program: &mut Program, facts: &Value) {
         "opened_name == open_name && opened_qlen == 8 && opened_evd == &open_evd && opened_ia == &open_ia",
         "dat_ia_open passes its arguments on",
     );
-    program.check("opened[0] == 1 && opened[1] == 2 && opened[2] == 0", "dat_ia_open asks for 1.2, not thread-safe");
+    let asks = match program.version {
+        V1 => "opened[0] == 1 && opened[1] == 2 && opened[2] == 0",
+        V2 => "opened[0] == 2 && opened[1] == 0 && opened[2] == 0",
+    };
+    program.check(asks, "dat_ia_open asks for its own version, not thread-safe");
 }
 
 fn old_names(program: &mut Program, facts: &Value) {
@@ -477,7 +407,11 @@ fn old_names(program: &mut Program, facts: &Value) {
                 &format!("offsetof(DAT_IA_ATTR, {name}) == offsetof(DAT_IA_ATTR, {meaning})"),
                 &format!("{name} is {meaning}"),
             );
-        } else if !kind.contains("cannot be used") {
+        } else if list(&facts["macros"], "string").iter().any(|fact| fact["name"] == name) {
+            program.check(&format!("strcmp({name}, {meaning}) == 0"), &format!("{name} is {meaning}"));
+        } else if list(&facts["macros"], "identifier_alias").iter().any(|fact| fact["name"] == name) {
+            // Checked with the macros.
+        } else {
             program.holds(&format!("({name}) == ({meaning})"), &format!("{name} is {meaning}"));
         }
     }
@@ -487,9 +421,9 @@ fn old_names(program: &mut Program, facts: &Value) {
     );
 }
 
-fn program(tongue: Tongue) -> Program {
-    let facts = facts();
-    let mut program = Program::new(tongue);
+fn program(version: Version, tongue: Tongue) -> Program {
+    let facts = version.facts();
+    let mut program = Program::new(version, tongue);
     typedefs(&mut program, &facts);
     enums(&mut program, &facts);
     records(&mut program, &facts);
@@ -499,14 +433,17 @@ fn program(tongue: Tongue) -> Program {
     redirections(&mut program, &facts);
     macros_in_words(&mut program, &facts);
     api_macros(&mut program, &facts);
+    if version == V2 {
+        extensions::program(&mut program, &facts);
+    }
     old_names(&mut program, &facts);
     program
 }
 
-fn headers_keep_the_facts(tongue: Tongue, standards: &[&str]) {
-    let program = program(tongue);
+fn headers_keep_the_facts(version: Version, tongue: Tongue, standards: &[&str]) {
+    let program = program(version, tongue);
     for standard in standards {
-        let dir = scratch(standard);
+        let dir = scratch(&format!("{}-{standard}", version.folder()));
         let (source, binary) = (dir.join("abi").with_extension(tongue.extension()), dir.join("abi"));
         std::fs::write(&source, program.text()).expect("the target directory is writable");
         let out = tongue.compile(standard, &STRICT, &source, Some(&binary));
@@ -522,85 +459,117 @@ fn headers_keep_the_facts(tongue: Tongue, standards: &[&str]) {
 
 #[test]
 fn headers_keep_the_facts_in_c() {
-    headers_keep_the_facts(Tongue::C, &["gnu11", "c11"]);
+    headers_keep_the_facts(V1, Tongue::C, &["gnu11", "c11"]);
 }
 
 #[test]
 fn headers_keep_the_facts_in_cxx() {
-    headers_keep_the_facts(Tongue::Cxx, &["c++11", "c++17"]);
+    headers_keep_the_facts(V1, Tongue::Cxx, &["c++11", "c++17"]);
+}
+
+#[test]
+fn headers_of_version_2_keep_the_facts_in_c() {
+    headers_keep_the_facts(V2, Tongue::C, &["gnu11", "c11"]);
+}
+
+#[test]
+fn headers_of_version_2_keep_the_facts_in_cxx() {
+    headers_keep_the_facts(V2, Tongue::Cxx, &["c++11", "c++17"]);
 }
 
 #[test]
 fn every_header_stands_alone_twice_and_behind_its_guard() {
-    let facts = facts();
-    let guards: Vec<&str> =
-        list(&facts, "include_guards").iter().map(|guard| guard.as_str().expect("a name")).collect();
-    let dir = scratch("alone");
-    for header in list(&facts, "headers") {
-        let header = header.as_str().expect("a name");
-        let guard = format!("_{}_", header.to_uppercase().replace('.', "_"));
-        assert!(guards.contains(&guard.as_str()), "{guard} is a fact");
-        let before = if header == "dat_registry.h" { "#include <dat/udat.h>\n" } else { "" };
-        let text = format!(
-            "{before}#include <dat/{header}>\n#include <dat/{header}>\n#ifndef {guard}\n#error \"no {guard}\"\n#endif\n\
-             typedef int nothing_else;\n"
-        );
-        for (tongue, standard) in
-            [(Tongue::C, "c11"), (Tongue::C, "gnu11"), (Tongue::Cxx, "c++11"), (Tongue::Cxx, "c++17")]
-        {
-            let source = dir.join(header).with_extension(tongue.extension());
-            std::fs::write(&source, &text).expect("the target directory is writable");
-            let out = tongue.compile(standard, &STRICT, &source, None);
-            assert!(out.status.success(), "{header} as {standard}: {}", String::from_utf8_lossy(&out.stderr));
+    for version in [V1, V2] {
+        let facts = version.facts();
+        let guards: Vec<&str> =
+            list(&facts, "include_guards").iter().map(|guard| guard.as_str().expect("a name")).collect();
+        let (folder, dir) = (version.folder(), scratch(&format!("alone-{}", version.folder())));
+        for header in list(&facts, "headers") {
+            let header = header.as_str().expect("a name");
+            let guard = format!("_{}_", header.to_uppercase().replace('.', "_"));
+            assert!(guards.contains(&guard.as_str()), "{guard} is a fact");
+            let before =
+                if header == "dat_registry.h" { format!("#include <{folder}/udat.h>\n") } else { String::new() };
+            let text = format!(
+                "{before}#include <{folder}/{header}>\n#include <{folder}/{header}>\n#ifndef {guard}\n#error \"no {guard}\"\n#endif\n\
+                 typedef int nothing_else;\n"
+            );
+            for (tongue, standard) in
+                [(Tongue::C, "c11"), (Tongue::C, "gnu11"), (Tongue::Cxx, "c++11"), (Tongue::Cxx, "c++17")]
+            {
+                let source = dir.join(header).with_extension(tongue.extension());
+                std::fs::write(&source, &text).expect("the target directory is writable");
+                let out = tongue.compile(standard, &STRICT, &source, None);
+                assert!(out.status.success(), "{header} as {standard}: {}", String::from_utf8_lossy(&out.stderr));
+            }
         }
     }
 }
 
 #[test]
 fn registry_header_refuses_to_come_first() {
-    for tongue in [Tongue::C, Tongue::Cxx] {
-        let source = scratch("first").join("registry").with_extension(tongue.extension());
-        std::fs::write(&source, "#include <dat/dat_registry.h>\n").expect("the target directory is writable");
-        let out = tongue.compile(if tongue == Tongue::C { "c11" } else { "c++11" }, &[], &source, None);
-        let said = String::from_utf8_lossy(&out.stderr).into_owned();
-        assert!(!out.status.success() && said.contains("#error") && said.contains("udat.h"), "{said}");
+    for version in [V1, V2] {
+        for tongue in [Tongue::C, Tongue::Cxx] {
+            let source = scratch("first").join("registry").with_extension(tongue.extension());
+            std::fs::write(&source, format!("#include <{}/dat_registry.h>\n", version.folder()))
+                .expect("the target directory is writable");
+            let out = tongue.compile(if tongue == Tongue::C { "c11" } else { "c++11" }, &[], &source, None);
+            let said = String::from_utf8_lossy(&out.stderr).into_owned();
+            assert!(!out.status.success() && said.contains("#error") && said.contains("udat.h"), "{said}");
+        }
     }
 }
 
 #[test]
 fn every_name_lives_in_the_header_of_the_facts() {
-    let facts = facts();
-    let mut kinds = vec![];
-    for key in ["typedefs", "functions", "function_pointer_types", "redirection_macros"] {
-        kinds.extend(list(&facts, key).iter().map(|fact| (text(fact, "name"), text(fact, "header"))));
+    for version in [V1, V2] {
+        let facts = version.facts();
+        let mut kinds = vec![];
+        for key in ["typedefs", "functions", "function_pointer_types", "redirection_macros"] {
+            kinds.extend(list(&facts, key).iter().map(|fact| (text(fact, "name"), text(fact, "header"))));
+        }
+        for fact in list(&facts, "enums") {
+            let constants = list(fact, "constants").iter().map(|constant| text(constant, "name"));
+            kinds.extend(constants.chain([text(fact, "tag")]).map(|name| (name, text(fact, "header"))));
+        }
+        kinds.extend(list(&facts, "records").iter().map(|fact| (text(fact, "tag"), text(fact, "header"))));
+        for list in facts["macros"].as_object().expect("macros by kind").values() {
+            let list = list.as_array().expect("a list");
+            kinds.extend(list.iter().map(|fact| (text(fact, "name"), text(fact, "header"))));
+        }
+        kinds.push(("dat_ia_open", "dat.h"));
+        for (name, header) in kinds {
+            let text =
+                std::fs::read_to_string(headers().join(version.folder()).join(header)).expect("the header exists");
+            let found = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).any(|word| word == name);
+            assert!(found, "{name} is not in {header}");
+        }
     }
-    for fact in list(&facts, "enums") {
-        let constants = list(fact, "constants").iter().map(|constant| text(constant, "name"));
-        kinds.extend(constants.chain([text(fact, "tag")]).map(|name| (name, text(fact, "header"))));
-    }
-    kinds.extend(list(&facts, "records").iter().map(|fact| (text(fact, "tag"), text(fact, "header"))));
-    for list in facts["macros"].as_object().expect("macros by kind").values() {
-        let list = list.as_array().expect("a list");
-        kinds.extend(list.iter().map(|fact| (text(fact, "name"), text(fact, "header"))));
-    }
-    kinds.push(("dat_ia_open", "dat.h"));
-    for (name, header) in kinds {
-        let text = std::fs::read_to_string(headers().join("dat").join(header)).expect("the header exists");
-        let found = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).any(|word| word == name);
-        assert!(found, "{name} is not in {header}");
-    }
+}
+
+/// Names that the symbols list as exported.
+fn exported(list: &[Value]) -> BTreeSet<&str> {
+    list.iter().map(|entry| entry.as_str().unwrap_or_else(|| text(entry, "name"))).collect()
 }
 
 #[test]
 fn prototypes_and_exports_agree() {
-    let facts = facts();
-    let text_of = std::fs::read_to_string(root().join("test/abi/dat-1.2-symbols.json")).expect("in the repository");
-    let symbols: Value = serde_json::from_str(&text_of).expect("the facts are JSON");
-    let exported = list(&symbols["linux"]["libdat"], "exported");
-    let exported: BTreeSet<&str> = exported.iter().map(|name| name.as_str().expect("a name")).collect();
-    let mut declared: BTreeSet<&str> = list(&facts, "functions").iter().map(|fact| text(fact, "name")).collect();
-    // The one export that no public header declares.
-    assert!(declared.insert("dats_get_ia_handle"));
-    assert_eq!(declared, exported);
-    assert_eq!(exported.len(), 73);
+    for (version, count) in [(V1, 73), (V2, 74)] {
+        let (facts, symbols) = (version.facts(), version.symbols());
+        let exported = match version {
+            V1 => exported(list(&symbols["linux"]["libdat"], "exported")),
+            V2 => exported(list(&symbols["libraries"]["libdat2.so.2"], "exported")),
+        };
+        let mut declared: BTreeSet<&str> = list(&facts, "functions").iter().map(|fact| text(fact, "name")).collect();
+        // A program calls them through the table.
+        if version == V2 {
+            for name in list(&symbols["libraries"]["libdat2.so.2"], "declared_in_headers_but_not_exported") {
+                assert!(declared.remove(name.as_str().expect("a name")));
+            }
+        }
+        // The one export that no public header declares.
+        assert!(declared.insert("dats_get_ia_handle"));
+        assert_eq!(declared, exported);
+        assert_eq!(exported.len(), count);
+    }
 }

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use dapl_test::stage::workspace;
-use rules::{FORBIDDEN_UNSAFE, LAYERS, PACKAGES, UNDECLARED, UNSAFE_FILES, UPWARD_IMPORTS};
+use rules::{FORBIDDEN_UNSAFE, LAYERS, NOT_EXPORTED, PACKAGES, UNDECLARED, UNSAFE_FILES, UPWARD_IMPORTS};
 use source::{Source, files, imports, word};
 
 #[test]
@@ -156,26 +156,32 @@ fn files_open_with_what_they_are_for() {
 }
 
 #[test]
-fn the_map_names_what_the_headers_declare() {
-    let map = fs::read_to_string(workspace().join("dat/libdat.map")).unwrap();
-    let exported: BTreeSet<String> = map
-        .lines()
-        .filter_map(|line| Some(line.trim().strip_suffix(';')?.to_owned()))
-        .filter(|name| name.starts_with("dat"))
-        .collect();
-    let mut declared = BTreeSet::from([UNDECLARED.to_owned()]);
-    for header in files(&["h"]).into_iter().filter(|file| file.path.starts_with("dat/include/")) {
-        for at in word(&header.text, "DAT_RETURN") {
-            let name: String =
-                header.text[at + "DAT_RETURN".len()..].trim_start().chars().take_while(|c| *c != '(').collect();
-            let is_prototype = name.starts_with("dat_") && name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
-            if is_prototype {
-                declared.insert(name);
-            }
+fn the_maps_name_what_the_headers_declare() {
+    for (map, headers, count) in
+        [("dat/libdat.map", "dat/include/dat/", 73), ("dat/libdat2.map", "dat/include/dat2/", 74)]
+    {
+        let map = fs::read_to_string(workspace().join(map)).unwrap();
+        let exported: BTreeSet<String> = map
+            .lines()
+            .filter_map(|line| Some(line.trim().strip_suffix(';')?.to_owned()))
+            .filter(|name| name.starts_with("dat"))
+            .collect();
+        let mut declared = BTreeSet::from([UNDECLARED.to_owned()]);
+        for header in files(&["h"]).into_iter().filter(|file| file.path.starts_with(headers)) {
+            declared.extend(prototypes(&header.text).into_iter().filter(|name| !NOT_EXPORTED.contains(&name.as_str())));
         }
+        assert_eq!(exported, declared);
+        assert_eq!(exported.len(), count);
     }
-    assert_eq!(exported, declared);
-    assert_eq!(exported.len(), 73);
+}
+
+/// Names of the functions that a header declares.
+fn prototypes(header: &str) -> Vec<String> {
+    let after = word(header, "DAT_RETURN").into_iter().map(|at| header[at + "DAT_RETURN".len()..].trim_start());
+    let names = after.map(|text| text.chars().take_while(|c| *c != '(').collect::<String>());
+    let is_prototype =
+        |name: &String| name.starts_with("dat_") && name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    names.filter(is_prototype).collect()
 }
 
 #[test]

@@ -307,3 +307,20 @@ pub(crate) const FORBIDDEN_UNSAFE: &[&str] = &[
 
 /// The one export that belongs to providers and has no prototype in a public header.
 pub(crate) const UNDECLARED: &str = "dats_get_ia_handle";
+
+/// Functions that the headers of 2.0 declare, as the reference's do, and no libdat2 exports: a provider's table has them, or the
+/// header defines them.
+pub(crate) const NOT_EXPORTED: &[&str] = &[
+    "dat_cno_fd_create",
+    "dat_cno_trigger",
+    "dat_csp_create",
+    "dat_csp_free",
+    "dat_csp_query",
+    "dat_ep_common_connect",
+    "dat_ep_post_rdma_read_to_rmr",
+    "dat_ep_post_send_with_invalidate",
+    "dat_registry_providers_related",
+    "dat_rmr_create_for_ep",
+    "dat_strerror_ext_status",
+    "dat_strerror_extension",
+];

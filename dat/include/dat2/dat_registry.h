@@ -1,0 +1,65 @@
+/*
+ * dat_registry.h - how a provider library and libdat meet. Programs that only use DAT do not need it.
+ *
+ * A provider is a shared object that exports dat_provider_init and dat_provider_fini. libdat opens it on the first
+ * dat_ia_openv of one of its names, calls init with the names from dat.conf, and expects it to call back
+ * dat_registry_add_provider for each.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+#ifndef _DAT_REGISTRY_H_
+#define _DAT_REGISTRY_H_
+
+#ifndef _UDAT_H_
+#error "include <dat2/udat.h> before <dat2/dat_registry.h>"
+#endif
+
+#include <dat2/udat_redirection.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What libdat looks up in a provider library: as strings for dlsym, as names to define the functions by. */
+#define DAT_PROVIDER_INIT_FUNC_STR  "dat_provider_init"
+#define DAT_PROVIDER_FINI_FUNC_STR  "dat_provider_fini"
+#define DAT_PROVIDER_INIT_FUNC_NAME dat_provider_init
+#define DAT_PROVIDER_FINI_FUNC_NAME dat_provider_fini
+
+/* instance_data is the ia_params column of dat.conf. The provider answers by dat_registry_add_provider. */
+typedef void (*DAT_PROVIDER_INIT_FUNC)(
+    IN const DAT_PROVIDER_INFO *provider_info,
+    IN const char              *instance_data);
+
+/* The last IA of that name is closed. */
+typedef void (*DAT_PROVIDER_FINI_FUNC)(IN const DAT_PROVIDER_INFO *provider_info);
+
+/* The records are copied; the table is not, and has to live as long as the library. */
+extern DAT_RETURN dat_registry_add_provider(
+    IN const DAT_PROVIDER      *provider,
+    IN const DAT_PROVIDER_INFO *provider_info);
+
+extern DAT_RETURN dat_registry_remove_provider(
+    IN const DAT_PROVIDER      *provider,
+    IN const DAT_PROVIDER_INFO *provider_info);
+
+/* Whether two IA names lead to the same adapter, so that one can take over from the other. */
+typedef enum dat_ha_relationship {
+    DAT_HA_FALSE          = 0,
+    DAT_HA_TRUE           = 1,
+    DAT_HA_UNKNOWN        = 2, /* neither provider says */
+    DAT_HA_CONFLICTING    = 3, /* the providers say different things */
+    DAT_HA_EXTENSION_BASE = 4
+} DAT_HA_RELATIONSHIP;
+
+/* Not exported by libdat2: declared as in the reference's header. */
+extern DAT_RETURN dat_registry_providers_related(
+    IN  const DAT_NAME_PTR,
+    IN  const DAT_NAME_PTR,
+    OUT DAT_HA_RELATIONSHIP *);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* _DAT_REGISTRY_H_ */

@@ -1,0 +1,434 @@
+/*
+ * udat.h - the Direct Access Transport API 2.0 for programs in user space. This is the header to include.
+ *
+ *     #include <dat2/udat.h>          cc program.c -ldat2
+ *
+ * A program opens an interface adapter (IA) by its name in dat.conf, makes a protection zone (PZ), event dispatchers
+ * (EVDs) and an endpoint (EP) on it, registers memory (LMRs), connects or accepts, posts transfers, and reads
+ * what became of them as events from the EVDs.
+ *
+ *   dat_platform_specific.h   plain types
+ *   dat_error.h               results
+ *   dat.h                     most types and calls
+ *   udat.h                    what only user space has: waiting (CNOs, dat_evd_wait) and registering virtual memory
+ *   udat_redirection.h,
+ *   dat_redirection.h         the provider table, for providers
+ *   dat_registry.h            how a provider registers; not included here
+ *   dat_ib_extensions.h       the InfiniBand extensions; not included here
+ *
+ * A source file includes the headers of one version: these, or those of DAT 1.2 in dat/.
+ *
+ * Every call may be made from any thread at any time. Handles that are null, stale or of another kind are refused.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+#ifndef _UDAT_H_
+#define _UDAT_H_
+
+#include <dat2/udat_config.h>
+#include <dat2/dat_platform_specific.h>
+#include <dat2/dat_error.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- What dat.h needs from here -------------------------------------------------------------------------------- */
+
+/* What an LMR is made from. Numbers, not flags; yet lmr_mem_types_supported of the provider is their OR. */
+typedef enum dat_mem_type {
+    DAT_MEM_TYPE_VIRTUAL        = 0, /* ordinary memory of this process */
+    DAT_MEM_TYPE_LMR            = 1, /* the memory of another LMR, registered once more */
+    DAT_MEM_TYPE_SHARED_VIRTUAL = 2  /* memory shared between processes */
+} DAT_MEM_TYPE;
+
+/* What dat_get_handle_type answers. */
+typedef enum dat_handle_type {
+    DAT_HANDLE_TYPE_CR             = 0,
+    DAT_HANDLE_TYPE_EP             = 1,
+    DAT_HANDLE_TYPE_EVD            = 2,
+    DAT_HANDLE_TYPE_IA             = 3,
+    DAT_HANDLE_TYPE_LMR            = 4,
+    DAT_HANDLE_TYPE_PSP            = 5,
+    DAT_HANDLE_TYPE_PZ             = 6,
+    DAT_HANDLE_TYPE_RMR            = 7,
+    DAT_HANDLE_TYPE_RSP            = 8,
+    DAT_HANDLE_TYPE_CNO            = 9,
+    DAT_HANDLE_TYPE_SRQ            = 10,
+    DAT_HANDLE_TYPE_CSP            = 11,
+    DAT_HANDLE_TYPE_EXTENSION_BASE = 12
+} DAT_HANDLE_TYPE;
+
+/*
+ * State of an EVD: one of the first two, one of the next two, and a two-bit field with its configuration (THRESHOLD
+ * is its third value, not NOTIFY and SOLICITED at once).
+ */
+typedef enum dat_evd_state {
+    DAT_EVD_STATE_ENABLED          = 0x01, /* events trigger the CNO */
+    DAT_EVD_STATE_DISABLED         = 0x02, /* they do not */
+    DAT_EVD_STATE_WAITABLE         = 0x04, /* dat_evd_wait is allowed */
+    DAT_EVD_STATE_UNWAITABLE       = 0x08, /* it is not */
+    DAT_EVD_STATE_CONFIG_NOTIFY    = 0x10, /* some receives or requests do not notify (UNSIGNALLED) */
+    DAT_EVD_STATE_CONFIG_SOLICITED = 0x20, /* only solicited messages notify */
+    DAT_EVD_STATE_CONFIG_THRESHOLD = 0x30  /* every event notifies */
+} DAT_EVD_STATE;
+
+typedef enum dat_evd_param_mask {
+    DAT_EVD_FIELD_IA_HANDLE = 0x01,
+    DAT_EVD_FIELD_EVD_QLEN  = 0x02,
+    DAT_EVD_FIELD_EVD_STATE = 0x04,
+    DAT_EVD_FIELD_CNO       = 0x08,
+    DAT_EVD_FIELD_EVD_FLAGS = 0x10,
+    DAT_EVD_FIELD_ALL       = 0x1f
+} DAT_EVD_PARAM_MASK;
+
+typedef DAT_UINT64 DAT_PROVIDER_ATTR_MASK;
+
+#ifdef __cplusplus
+}
+#endif
+
+#include <dat2/dat.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- What an interface adapter tells about itself ---------------------------------------------------------------- */
+
+struct dat_ia_attr {
+    char               adapter_name[DAT_NAME_MAX_LENGTH];
+    char               vendor_name[DAT_NAME_MAX_LENGTH];
+    DAT_UINT32         hardware_version_major;
+    DAT_UINT32         hardware_version_minor;
+    DAT_UINT32         firmware_version_major;
+    DAT_UINT32         firmware_version_minor;
+    DAT_IA_ADDRESS_PTR ia_address_ptr;                      /* valid until the IA is closed */
+    DAT_COUNT          max_eps;
+    DAT_COUNT          max_dto_per_ep;                      /* posted, per direction */
+    DAT_COUNT          max_rdma_read_per_ep_in;             /* reads a peer may have in flight */
+    DAT_COUNT          max_rdma_read_per_ep_out;            /* reads in flight to a peer */
+    DAT_COUNT          max_evds;
+    DAT_COUNT          max_evd_qlen;
+    DAT_COUNT          max_iov_segments_per_dto;
+    DAT_COUNT          max_lmrs;
+    DAT_SEG_LENGTH     max_lmr_block_size;                  /* bytes in one LMR */
+    DAT_VADDR          max_lmr_virtual_address;
+    DAT_COUNT          max_pzs;
+    DAT_SEG_LENGTH     max_message_size;                    /* bytes in one send */
+    DAT_SEG_LENGTH     max_rdma_size;                       /* bytes in one RDMA */
+    DAT_COUNT          max_rmrs;
+    DAT_VADDR          max_rmr_target_address;
+    DAT_COUNT          max_srqs;
+    DAT_COUNT          max_ep_per_srq;
+    DAT_COUNT          max_recv_per_srq;
+    DAT_COUNT          max_iov_segments_per_rdma_read;
+    DAT_COUNT          max_iov_segments_per_rdma_write;
+    DAT_COUNT          max_rdma_read_in;
+    DAT_COUNT          max_rdma_read_out;
+    DAT_BOOLEAN        max_rdma_read_per_ep_in_guaranteed;
+    DAT_BOOLEAN        max_rdma_read_per_ep_out_guaranteed;
+    DAT_BOOLEAN        zb_supported;                        /* LMRs and RMRs with addresses from zero */
+    DAT_EXTENSION      extension_supported;                 /* what dat_extension_op can do */
+    DAT_COUNT          extension_version;
+    DAT_COUNT          num_transport_attr;
+    DAT_NAMED_ATTR     *transport_attr;
+    DAT_COUNT          num_vendor_attr;
+    DAT_NAMED_ATTR     *vendor_attr;
+};
+
+/* The masks that dat.h leaves to this header. Two names have the same bit. */
+#define DAT_IA_FIELD_IA_EXTENSION          UINT64_C(0x0100000000)
+#define DAT_IA_FIELD_IA_EXTENSION_VERSION  UINT64_C(0x0200000000)
+#define DAT_IA_FIELD_IA_NUM_TRANSPORT_ATTR UINT64_C(0x0400000000)
+#define DAT_IA_FIELD_IA_TRANSPORT_ATTR     UINT64_C(0x0800000000)
+#define DAT_IA_FIELD_IA_NUM_VENDOR_ATTR    UINT64_C(0x1000000000)
+#define DAT_IA_FIELD_IA_VENDOR_ATTR        UINT64_C(0x2000000000)
+#define DAT_IA_FIELD_ALL                   UINT64_C(0x3fffffffff)
+
+/* ---- Consumer notification objects (CNO): one place to wait for many EVDs --------------------------------------- */
+
+typedef DAT_HANDLE DAT_CNO_HANDLE;
+
+/*
+ * A function to be called when a CNO is triggered, once: arm it again with dat_cno_modify_agent. It runs on a thread of
+ * the provider or of the thread that caused the event, so it must not block.
+ */
+typedef void (*DAT_AGENT_FUNC)(DAT_PVOID instance_data, DAT_EVD_HANDLE event_dispatcher);
+
+typedef struct dat_os_wait_proxy_agent {
+    DAT_PVOID      instance_data;    /* handed to the function */
+    DAT_AGENT_FUNC proxy_agent_func;
+} DAT_OS_WAIT_PROXY_AGENT;
+
+/* No agent. */
+#ifdef __cplusplus
+#define DAT_OS_WAIT_PROXY_AGENT_NULL DAT_OS_WAIT_PROXY_AGENT()
+#else
+#define DAT_OS_WAIT_PROXY_AGENT_NULL ((DAT_OS_WAIT_PROXY_AGENT){NULL, NULL})
+#endif
+
+/* What a CNO does besides waking dat_cno_wait. */
+typedef enum dat_proxy_type {
+    DAT_PROXY_TYPE_NONE  = 0,
+    DAT_PROXY_TYPE_AGENT = 1, /* calls a function */
+    DAT_PROXY_TYPE_FD    = 2  /* makes a descriptor readable: dat_cno_fd_create */
+} DAT_PROXY_TYPE;
+
+/* Not one bit per field, unlike other masks: OR of the first two is PROXY. */
+typedef enum dat_cno_param_mask {
+    DAT_CNO_FIELD_IA_HANDLE  = 1,
+    DAT_CNO_FIELD_PROXY_TYPE = 2,
+    DAT_CNO_FIELD_PROXY      = 3,
+    DAT_CNO_FIELD_ALL        = 4
+} DAT_CNO_PARAM_MASK;
+
+typedef struct dat_cno_param {
+    DAT_IA_HANDLE  ia_handle;
+    DAT_PROXY_TYPE proxy_type;
+    union {
+        DAT_OS_WAIT_PROXY_AGENT agent; /* as armed now */
+        DAT_FD                  fd;
+        DAT_PVOID               none;
+    } proxy;
+} DAT_CNO_PARAM;
+
+/* The agent may be DAT_OS_WAIT_PROXY_AGENT_NULL. */
+extern DAT_RETURN dat_cno_create(
+    IN  DAT_IA_HANDLE           ia_handle,
+    IN  DAT_OS_WAIT_PROXY_AGENT agent,
+    OUT DAT_CNO_HANDLE          *cno_handle);
+
+/*
+ * Table only, as dat_cno_trigger. A CNO with a descriptor that is readable while an EVD of the CNO has triggered it,
+ * for select, poll and epoll. dat_cno_trigger takes one trigger. dat_cno_free closes the descriptor.
+ */
+extern DAT_RETURN dat_cno_fd_create(
+    IN  DAT_IA_HANDLE  ia_handle,
+    OUT DAT_FD         *file_descriptor,
+    OUT DAT_CNO_HANDLE *cno_handle);
+
+/* Tells which EVD triggered the CNO, without waiting. */
+extern DAT_RETURN dat_cno_trigger(IN DAT_CNO_HANDLE cno_handle, OUT DAT_EVD_HANDLE *evd_handle);
+
+/* Arms another agent for the next trigger; DAT_OS_WAIT_PROXY_AGENT_NULL disarms. */
+extern DAT_RETURN dat_cno_modify_agent(IN DAT_CNO_HANDLE cno_handle, IN DAT_OS_WAIT_PROXY_AGENT agent);
+
+extern DAT_RETURN dat_cno_query(
+    IN  DAT_CNO_HANDLE     cno_handle,
+    IN  DAT_CNO_PARAM_MASK cno_param_mask,
+    OUT DAT_CNO_PARAM      *cno_param);
+
+/* Refused while an EVD uses the CNO or a thread waits on it. */
+extern DAT_RETURN dat_cno_free(IN DAT_CNO_HANDLE cno_handle);
+
+/*
+ * Waits until an EVD of the CNO has an event, and tells which; it takes no event. After the timeout it returns
+ * DAT_QUEUE_EMPTY, bare, and a null EVD. DAT_SUCCESS with a null EVD: the last EVD of the CNO has gone.
+ */
+extern DAT_RETURN dat_cno_wait(
+    IN  DAT_CNO_HANDLE cno_handle,
+    IN  DAT_TIMEOUT    timeout,
+    OUT DAT_EVD_HANDLE *evd_handle);
+
+/* ---- Event dispatchers (EVD): queues of events ------------------------------------------------------------------ */
+
+/* For dat_ia_open: the IA shall report to an EVD that exists. From dat_ia_query: that EVD is not yours to see. */
+#define DAT_EVD_ASYNC_EXISTS ((DAT_EVD_HANDLE)0x1)
+#define DAT_EVD_OUT_OF_SCOPE ((DAT_EVD_HANDLE)0x2)
+
+struct dat_evd_param {
+    DAT_IA_HANDLE  ia_handle;
+    DAT_COUNT      evd_qlen;   /* as it is, which may be more than was asked for */
+    DAT_EVD_STATE  evd_state;
+    DAT_CNO_HANDLE cno_handle;
+    DAT_EVD_FLAGS  evd_flags;
+};
+
+/* At least evd_min_qlen events fit, of the streams in evd_flags. The CNO may be DAT_HANDLE_NULL. */
+extern DAT_RETURN dat_evd_create(
+    IN  DAT_IA_HANDLE  ia_handle,
+    IN  DAT_COUNT      evd_min_qlen,
+    IN  DAT_CNO_HANDLE cno_handle,
+    IN  DAT_EVD_FLAGS  evd_flags,
+    OUT DAT_EVD_HANDLE *evd_handle);
+
+/* Another CNO for the events to come, or none (DAT_HANDLE_NULL). */
+extern DAT_RETURN dat_evd_modify_cno(IN DAT_EVD_HANDLE evd_handle, IN DAT_CNO_HANDLE cno_handle);
+
+/*
+ * Waits until threshold events are queued, then takes the oldest one and says how many are left. One thread at a time.
+ * After the timeout it returns DAT_TIMEOUT_EXPIRED, takes nothing, and still says how many there are.
+ */
+extern DAT_RETURN dat_evd_wait(
+    IN  DAT_EVD_HANDLE evd_handle,
+    IN  DAT_TIMEOUT    timeout,
+    IN  DAT_COUNT      threshold,
+    OUT DAT_EVENT      *event,
+    OUT DAT_COUNT      *n_more_events);
+
+/* Whether events trigger the CNO. Waiting on the EVD itself and dequeuing do not care. */
+extern DAT_RETURN dat_evd_enable(IN DAT_EVD_HANDLE evd_handle);
+extern DAT_RETURN dat_evd_disable(IN DAT_EVD_HANDLE evd_handle);
+
+/* Whether dat_evd_wait is allowed. Making it unwaitable ends a wait in progress with DAT_INVALID_STATE. */
+extern DAT_RETURN dat_evd_set_unwaitable(IN DAT_EVD_HANDLE evd_handle);
+extern DAT_RETURN dat_evd_clear_unwaitable(IN DAT_EVD_HANDLE evd_handle);
+
+/* ---- Local memory regions (LMR) --------------------------------------------------------------------------------- */
+
+/* The name under which several processes register the same shared memory: 40 bytes of any content. */
+#define DAT_LMR_COOKIE_SIZE 40
+typedef char (*DAT_LMR_COOKIE)[DAT_LMR_COOKIE_SIZE];
+
+typedef struct dat_shared_memory {
+    DAT_PVOID      virtual_address;  /* where this process has it mapped */
+    DAT_LMR_COOKIE shared_memory_id; /* the same 40 bytes in all processes */
+} DAT_SHARED_MEMORY;
+
+/* The memory to register; the memory type says which member counts. Passed by value. */
+typedef union dat_region_description {
+    DAT_PVOID         for_va;            /* VIRTUAL: the first byte */
+    DAT_LMR_HANDLE    for_lmr_handle;    /* LMR: the other one */
+    DAT_SHARED_MEMORY for_shared_memory; /* SHARED_VIRTUAL */
+} DAT_REGION_DESCRIPTION;
+
+struct dat_lmr_param {
+    DAT_IA_HANDLE          ia_handle;
+    DAT_MEM_TYPE           mem_type;
+    DAT_REGION_DESCRIPTION region_desc;
+    DAT_VLEN               length;
+    DAT_PZ_HANDLE          pz_handle;
+    DAT_MEM_PRIV_FLAGS     mem_priv;
+    DAT_VA_TYPE            va_type;
+    DAT_LMR_CONTEXT        lmr_context;        /* for local segments */
+    DAT_RMR_CONTEXT        rmr_context;        /* for peers; 0 without a remote privilege */
+    DAT_VLEN               registered_size;
+    DAT_VADDR              registered_address;
+};
+
+typedef enum dat_lmr_param_mask {
+    DAT_LMR_FIELD_IA_HANDLE          = 0x001,
+    DAT_LMR_FIELD_MEM_TYPE           = 0x002,
+    DAT_LMR_FIELD_REGION_DESC        = 0x004,
+    DAT_LMR_FIELD_LENGTH             = 0x008,
+    DAT_LMR_FIELD_PZ_HANDLE          = 0x010,
+    DAT_LMR_FIELD_MEM_PRIV           = 0x020,
+    DAT_LMR_FIELD_VA_TYPE            = 0x040,
+    DAT_LMR_FIELD_LMR_CONTEXT        = 0x080,
+    DAT_LMR_FIELD_RMR_CONTEXT        = 0x100,
+    DAT_LMR_FIELD_REGISTERED_SIZE    = 0x200,
+    DAT_LMR_FIELD_REGISTERED_ADDRESS = 0x400,
+    DAT_LMR_FIELD_ALL                = 0x7ff
+} DAT_LMR_PARAM_MASK;
+
+extern DAT_RETURN dat_lmr_query(
+    IN  DAT_LMR_HANDLE     lmr_handle,
+    IN  DAT_LMR_PARAM_MASK lmr_param_mask,
+    OUT DAT_LMR_PARAM      *lmr_param);
+
+/*
+ * Registers memory. Every out pointer but lmr_handle may be NULL. rmr_context is 0 unless a remote privilege was asked
+ * for; with one it can be given to a peer as it is, no RMR is needed.
+ */
+extern DAT_RETURN dat_lmr_create(
+    IN  DAT_IA_HANDLE          ia_handle,
+    IN  DAT_MEM_TYPE           mem_type,
+    IN  DAT_REGION_DESCRIPTION region_description,
+    IN  DAT_VLEN               length,
+    IN  DAT_PZ_HANDLE          pz_handle,
+    IN  DAT_MEM_PRIV_FLAGS     privileges,
+    IN  DAT_VA_TYPE            va_type,
+    OUT DAT_LMR_HANDLE         *lmr_handle,
+    OUT DAT_LMR_CONTEXT        *lmr_context,
+    OUT DAT_RMR_CONTEXT        *rmr_context,
+    OUT DAT_VLEN               *registered_length,
+    OUT DAT_VADDR              *registered_address);
+
+/* ---- What a provider tells about itself ------------------------------------------------------------------------- */
+
+typedef enum dat_pz_support {
+    DAT_PZ_UNIQUE    = 0, /* a PZ belongs to one IA */
+    DAT_PZ_SHAREABLE = 1  /* PZs can be shared by processes */
+} DAT_PZ_SUPPORT;
+
+/* Which fields of DAT_PROVIDER_ATTR are wanted; a bit per field, in their order. */
+#define DAT_PROVIDER_FIELD_PROVIDER_NAME                      UINT64_C(0x00000001)
+#define DAT_PROVIDER_FIELD_PROVIDER_VERSION_MAJOR             UINT64_C(0x00000002)
+#define DAT_PROVIDER_FIELD_PROVIDER_VERSION_MINOR             UINT64_C(0x00000004)
+#define DAT_PROVIDER_FIELD_DAPL_VERSION_MAJOR                 UINT64_C(0x00000008)
+#define DAT_PROVIDER_FIELD_DAPL_VERSION_MINOR                 UINT64_C(0x00000010)
+#define DAT_PROVIDER_FIELD_LMR_MEM_TYPE_SUPPORTED             UINT64_C(0x00000020)
+#define DAT_PROVIDER_FIELD_IOV_OWNERSHIP                      UINT64_C(0x00000040)
+#define DAT_PROVIDER_FIELD_DAT_QOS_SUPPORTED                  UINT64_C(0x00000080)
+#define DAT_PROVIDER_FIELD_COMPLETION_FLAGS_SUPPORTED         UINT64_C(0x00000100)
+#define DAT_PROVIDER_FIELD_IS_THREAD_SAFE                     UINT64_C(0x00000200)
+#define DAT_PROVIDER_FIELD_MAX_PRIVATE_DATA_SIZE              UINT64_C(0x00000400)
+#define DAT_PROVIDER_FIELD_SUPPORTS_MULTIPATH                 UINT64_C(0x00000800)
+#define DAT_PROVIDER_FIELD_EP_CREATOR                         UINT64_C(0x00001000)
+#define DAT_PROVIDER_FIELD_PZ_SUPPORT                         UINT64_C(0x00002000)
+#define DAT_PROVIDER_FIELD_OPTIMAL_BUFFER_ALIGNMENT           UINT64_C(0x00004000)
+#define DAT_PROVIDER_FIELD_EVD_STREAM_MERGING_SUPPORTED       UINT64_C(0x00008000)
+#define DAT_PROVIDER_FIELD_SRQ_SUPPORTED                      UINT64_C(0x00010000)
+#define DAT_PROVIDER_FIELD_SRQ_WATERMARKS_SUPPORTED           UINT64_C(0x00020000)
+#define DAT_PROVIDER_FIELD_SRQ_EP_PZ_DIFFERENCE_SUPPORTED     UINT64_C(0x00040000)
+#define DAT_PROVIDER_FIELD_SRQ_INFO_SUPPORTED                 UINT64_C(0x00080000)
+#define DAT_PROVIDER_FIELD_EP_RECV_INFO_SUPPORTED             UINT64_C(0x00100000)
+#define DAT_PROVIDER_FIELD_LMR_SYNC_REQ                       UINT64_C(0x00200000)
+#define DAT_PROVIDER_FIELD_DTO_ASYNC_RETURN_GUARANTEED        UINT64_C(0x00400000)
+#define DAT_PROVIDER_FIELD_RDMA_WRITE_FOR_RDMA_READ_REQ       UINT64_C(0x00800000)
+#define DAT_PROVIDER_FIELD_RDMA_READ_LMR_RMR_CONTEXT_EXPOSURE UINT64_C(0x01000000)
+#define DAT_PROVIDER_FIELD_RMR_SCOPE_SUPPORTED                UINT64_C(0x02000000)
+#define DAT_PROVIDER_FIELD_IS_SIGNAL_SAFE                     UINT64_C(0x04000000)
+#define DAT_PROVIDER_FIELD_HA_SUPPORTED                       UINT64_C(0x08000000)
+#define DAT_PROVIDER_FIELD_HA_LB                              UINT64_C(0x10000000)
+#define DAT_PROVIDER_FIELD_NUM_PROVIDER_SPECIFIC_ATTR         UINT64_C(0x20000000)
+#define DAT_PROVIDER_FIELD_PROVIDER_SPECIFIC_ATTR             UINT64_C(0x40000000)
+#define DAT_PROVIDER_FIELD_ALL                                UINT64_C(0x7fffffff)
+#define DAT_PROVIDER_FIELD_NONE                               UINT64_C(0x00000000)
+
+/*
+ * In C++ initialise it (DAT_PROVIDER_ATTR attr = {};): the const member forbids leaving it as it comes.
+ */
+struct dat_provider_attr {
+    char                   provider_name[DAT_NAME_MAX_LENGTH];
+    DAT_UINT32             provider_version_major;
+    DAT_UINT32             provider_version_minor;
+    DAT_UINT32             dapl_version_major;
+    DAT_UINT32             dapl_version_minor;
+    DAT_MEM_TYPE           lmr_mem_types_supported;            /* OR of the numbers */
+    DAT_IOV_OWNERSHIP      iov_ownership_on_return;
+    DAT_QOS                dat_qos_supported;                  /* OR of the flags */
+    DAT_COMPLETION_FLAGS   completion_flags_supported;         /* OR of the flags */
+    DAT_BOOLEAN            is_thread_safe;
+    DAT_COUNT              max_private_data_size;              /* for connecting, in bytes */
+    DAT_BOOLEAN            supports_multipath;
+    DAT_EP_CREATOR_FOR_PSP ep_creator;
+    DAT_PZ_SUPPORT         pz_support;
+    DAT_UINT32             optimal_buffer_alignment;           /* in bytes */
+    const DAT_BOOLEAN      evd_stream_merging_supported[6][6]; /* software, cr, dto, connection, rmr, async */
+    DAT_BOOLEAN            srq_supported;
+    DAT_COUNT              srq_watermarks_supported;           /* 0x1 low, 0x10 soft high, 0x100 hard high */
+    DAT_BOOLEAN            srq_ep_pz_difference_supported;
+    DAT_COUNT              srq_info_supported;                 /* 0x1 available, 0x10 outstanding */
+    DAT_COUNT              ep_recv_info_supported;             /* 0x1 count, 0x10 span */
+    DAT_BOOLEAN            lmr_sync_req;                       /* dat_lmr_sync_* must be called */
+    DAT_BOOLEAN            dto_async_return_guaranteed;        /* memory errors always come as completions */
+    DAT_BOOLEAN            rdma_write_for_rdma_read_req;       /* a read needs REMOTE_WRITE at its sink */
+    DAT_BOOLEAN            rdma_read_lmr_rmr_context_exposure; /* a read shows the context of its sink to the peer */
+    DAT_RMR_SCOPE          rmr_scope_supported;
+    DAT_BOOLEAN            is_signal_safe;                     /* calls are allowed in signal handlers */
+    DAT_BOOLEAN            ha_supported;                       /* several paths */
+    DAT_HA_LB              ha_loadbalancing;
+    DAT_COUNT              num_provider_specific_attr;
+    DAT_NAMED_ATTR         *provider_specific_attr;
+};
+
+#ifdef __cplusplus
+}
+#endif
+
+#include <dat2/udat_vendor_specific.h>
+#include <dat2/udat_redirection.h>
+
+#endif /* _UDAT_H_ */
