@@ -9,7 +9,7 @@ use dat_abi::{
     DAT_COMPLETION_SUPPRESS_FLAG, DAT_COMPLETION_UNSIGNALLED_FLAG, DAT_WATERMARK_INFINITE,
 };
 
-use crate::provider::Limits;
+use crate::provider::{Extensions, Limits, Op, Work};
 
 /// Attributes as the consumer gave them, and as `dat_ep_query` returns them. Not validated until [`Attributes::check`] has
 /// passed.
@@ -99,6 +99,7 @@ pub struct PostLimits {
     pub reads: bool,
     /// Receives are posted to the SRQ only.
     pub shared: bool,
+    pub extensions: Extensions,
 }
 
 /// Completion flags that a post is refused with, by the completion flags of its EP. UNSIGNALLED needs the EP's consent; bits that
@@ -119,6 +120,17 @@ impl Marks {
 
     fn shown(mark: Option<u32>) -> i32 {
         mark.map_or(DAT_WATERMARK_INFINITE, count)
+    }
+}
+
+impl PostLimits {
+    /// Maximum number of segments of a request with this operation.
+    pub fn iov(&self, op: Op) -> usize {
+        match op.work() {
+            Work::Read => self.read_iov,
+            Work::Write | Work::WriteImmediate => self.write_iov,
+            _ => self.request_iov,
+        }
     }
 }
 
@@ -238,6 +250,7 @@ impl Attributes {
             refused_request_flags: refused_flags(self.request_flags),
             reads: self.max_reads_out > 0,
             shared: wired.shared,
+            extensions: limits.extensions,
         }
     }
 
@@ -303,6 +316,7 @@ mod tests {
             max_reads_out: 16,
             private_data_connect: 64,
             private_data_accept: 64,
+            extensions: Extensions::default(),
             vendor: String::new(),
             hardware_version: (0, 0),
             firmware_version: (0, 0),

@@ -116,8 +116,11 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_write<P: Provider>(
     ffi::guard_hot(|| post_lock::post(ep_handle, post))
 }
 
+/// Posts a checked request.
+///
+/// Errors: the state of the EP; those of the provider.
 #[inline(always)]
-fn request<P: Provider>(
+pub(super) fn request<P: Provider>(
     ep: &Ep<P>,
     post_state: &PostState<P>,
     thread: Option<usize>,
@@ -144,7 +147,7 @@ fn request<P: Provider>(
 
 /// Errors: a flag that is refused is parameter `n`.
 #[inline(always)]
-fn check_flags(flags: DAT_COMPLETION_FLAGS, refused: DAT_COMPLETION_FLAGS, n: u8) -> Result<()> {
+pub(super) fn check_flags(flags: DAT_COMPLETION_FLAGS, refused: DAT_COMPLETION_FLAGS, n: u8) -> Result<()> {
     if flags & refused != 0 { Err(Error::InvalidParameter(n)) } else { Ok(()) }
 }
 

@@ -43,6 +43,7 @@ mod dapli_qp;
 mod dapli_watch;
 pub(crate) mod dapls_bind;
 pub mod dapls_ep;
+pub mod dapls_post;
 mod post_lock;
 mod record;
 pub mod state;

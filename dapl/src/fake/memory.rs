@@ -20,7 +20,7 @@ pub(crate) struct FakeMr {
 impl FakeMr {
     pub(super) fn new(net: &Net, access: Access) -> Self {
         let key = net.keys.fetch_add(1, Ordering::SeqCst) + 1;
-        FakeMr { key, remote: access.remote_read || access.remote_write }
+        FakeMr { key, remote: access.is_remote() }
     }
 }
 

@@ -26,8 +26,8 @@ impl FakeQp {
     /// Completes the messages in transit.
     pub(crate) fn arrive(&self) {
         let mut inner = self.0.inner.lock();
-        for (token, bytes, solicited) in std::mem::take(&mut inner.taken) {
-            Core::complete(self.0.spec.recv_cq.as_ref(), token, Status::Success, bytes, solicited);
+        for (token, message) in std::mem::take(&mut inner.taken) {
+            self.0.complete_recv(token, message);
         }
         self.0.ring();
     }
@@ -43,22 +43,45 @@ pub(super) struct Core {
 pub(super) struct QpInner {
     pub(super) state: QpState,
     recvs: VecDeque<(Token, u64)>,
-    /// Receives whose message is not complete yet, with its length.
-    taken: VecDeque<(Token, u64, bool)>,
+    /// Receives whose message is not complete yet.
+    taken: VecDeque<(Token, Message)>,
     marks: HighWatermark,
     /// Requests that wait for the connection.
     held: VecDeque<Held>,
-    /// Lengths of messages that arrived before their receives.
-    early: VecDeque<(u64, bool)>,
+    /// Messages that arrived before their receives.
+    early: VecDeque<Message>,
 }
 
 /// A request that waits.
 struct Held {
     token: Token,
     bytes: u64,
-    is_message: bool,
+    message: Option<Message>,
     suppress: bool,
     window: Option<Arc<Mutex<WindowState>>>,
+}
+
+/// An operation that completes a receive of the peer.
+#[derive(Clone, Copy)]
+struct Message {
+    bytes: u64,
+    solicited: bool,
+    arrival: Arrival,
+    value: u32,
+}
+
+impl Message {
+    /// The message of a request with this operation, if it is one.
+    fn of(op: Op, bytes: u64) -> Option<Self> {
+        let (solicited, arrival, value) = match op {
+            Op::Send { solicited } => (solicited, Arrival::Send, 0),
+            Op::SendImmediate { data, solicited } => (solicited, Arrival::SendImmediate, data),
+            Op::WriteImmediate { data, solicited, .. } => (solicited, Arrival::WriteImmediate, data),
+            Op::SendInvalidate { key, solicited } => (solicited, Arrival::SendInvalidate, key),
+            Op::Write(_) | Op::Read(_) | Op::FetchAdd { .. } | Op::CompareSwap { .. } => return None,
+        };
+        Some(Message { bytes, solicited, arrival, value })
+    }
 }
 
 #[derive(Clone, Default)]
@@ -71,9 +94,16 @@ pub(super) enum QpState {
 }
 
 impl Core {
-    fn complete(cq: Option<&Arc<FakeCq>>, token: Token, status: Status, bytes: u64, solicited: bool) {
+    fn complete_recv(&self, token: Token, message: Message) {
+        let Message { bytes, solicited, arrival, value } = message;
+        if let Some(cq) = &self.spec.recv_cq {
+            cq.put(Completion { token, status: Status::Success, bytes, solicited, arrival, value });
+        }
+    }
+
+    fn complete(cq: Option<&Arc<FakeCq>>, token: Token, status: Status, bytes: u64) {
         if let Some(cq) = cq {
-            cq.put(Completion { token, status, bytes, solicited });
+            cq.put(Completion { token, status, bytes, ..Completion::default() });
             // A notification is an event too: it must not come from inside a down-call.
         }
     }
@@ -89,22 +119,22 @@ impl Core {
     fn flush(&self, inner: &mut QpInner, requests: bool) {
         let taken = inner.taken.drain(..).map(|(token, ..)| token);
         for token in taken.chain(inner.recvs.drain(..).map(|(token, _)| token)) {
-            Self::complete(self.spec.recv_cq.as_ref(), token, Status::Flushed, 0, false);
+            Self::complete(self.spec.recv_cq.as_ref(), token, Status::Flushed, 0);
         }
         if requests {
             for Held { token, window, .. } in inner.held.drain(..) {
                 if let Some(window) = window {
                     window.lock().advance(false);
                 }
-                Self::complete(self.spec.request_cq.as_ref(), token, Status::Flushed, 0, false);
+                Self::complete(self.spec.request_cq.as_ref(), token, Status::Flushed, 0);
             }
         }
         self.ring();
     }
 
-    fn receive(self: &Arc<Self>, bytes: u64, solicited: bool) {
+    fn receive(self: &Arc<Self>, message: Message) {
         let mut inner = self.inner.lock();
-        inner.early.push_back((bytes, solicited));
+        inner.early.push_back(message);
         if inner.early.len() == 1 {
             self.take_early(&mut inner);
         }
@@ -120,7 +150,7 @@ impl Core {
 
     /// Puts waiting messages into receives.
     fn take_early(self: &Arc<Self>, inner: &mut QpInner) {
-        while let Some((bytes, solicited)) = inner.early.front().copied() {
+        while let Some(message) = inner.early.front().copied() {
             let token = match &self.spec.shared {
                 Some(SharedRecvs { srq, token }) => srq.take(self).map(|(cookie, _)| Token { cookie, ..*token }),
                 None => inner.recvs.pop_front().map(|(token, _)| token),
@@ -128,9 +158,9 @@ impl Core {
             let Some(token) = token else { break };
             inner.early.pop_front();
             if self.net.slow.load(Ordering::SeqCst) {
-                inner.taken.push_back((token, bytes, solicited));
+                inner.taken.push_back((token, message));
             } else {
-                Self::complete(self.spec.recv_cq.as_ref(), token, Status::Success, bytes, solicited);
+                self.complete_recv(token, message);
             }
         }
         self.ring();
@@ -160,10 +190,10 @@ impl Core {
         inner.state = QpState::Connected(conn, Arc::downgrade(peer));
         let held = std::mem::take(&mut inner.held);
         drop(inner);
-        for Held { token, bytes, is_message, suppress, window } in held {
+        for Held { token, bytes, message, suppress, window } in held {
             match window {
                 Some(window) => self.bind(conn, &window, token, suppress),
-                None => self.transfer(peer, token, bytes, is_message.then_some(false), suppress),
+                None => self.transfer(peer, token, bytes, message, suppress),
             }
         }
         self.look(self.inner.lock());
@@ -173,21 +203,21 @@ impl Core {
         let works = !self.net.spoil_binds.load(Ordering::SeqCst);
         window.lock().advance(works);
         if !works {
-            Self::complete(self.spec.request_cq.as_ref(), token, Status::BindFailed, 0, false);
+            Self::complete(self.spec.request_cq.as_ref(), token, Status::BindFailed, 0);
             self.end(QpState::Error);
             self.net.event(conn, ConnectionEvent::Broken);
         } else if !suppress {
-            Self::complete(self.spec.request_cq.as_ref(), token, Status::Success, 0, false);
+            Self::complete(self.spec.request_cq.as_ref(), token, Status::Success, 0);
             self.ring();
         }
     }
 
-    fn transfer(&self, peer: &Arc<Core>, token: Token, bytes: u64, message: Option<bool>, suppress: bool) {
-        if let Some(solicited) = message {
-            peer.receive(bytes, solicited);
+    fn transfer(&self, peer: &Arc<Core>, token: Token, bytes: u64, message: Option<Message>, suppress: bool) {
+        if let Some(message) = message {
+            peer.receive(message);
         }
         if !suppress {
-            Self::complete(self.spec.request_cq.as_ref(), token, Status::Success, bytes, false);
+            Self::complete(self.spec.request_cq.as_ref(), token, Status::Success, bytes);
             self.ring();
         }
     }
@@ -240,13 +270,13 @@ impl QueuePair for FakeQp {
             }
             QpState::Error => {
                 mw.0.lock().advance(false);
-                Core::complete(core.spec.request_cq.as_ref(), wr.token, Status::Flushed, 0, false);
+                Core::complete(core.spec.request_cq.as_ref(), wr.token, Status::Flushed, 0);
                 core.ring();
             }
             QpState::Idle | QpState::Connecting(_) => {
                 let (token, suppress) = (wr.token, wr.suppress);
                 let window = Some(mw.0.clone());
-                inner.held.push_back(Held { token, bytes: 0, is_message: false, suppress, window });
+                inner.held.push_back(Held { token, bytes: 0, message: None, suppress, window });
             }
         }
         Ok(key)
@@ -266,7 +296,7 @@ impl QueuePair for FakeQp {
             return Err(Error::Exhausted(Resource::Memory));
         }
         if matches!(inner.state, QpState::Error) {
-            Core::complete(core.spec.recv_cq.as_ref(), token, Status::Flushed, 0, false);
+            Core::complete(core.spec.recv_cq.as_ref(), token, Status::Flushed, 0);
         } else {
             inner.recvs.push_back((token, length(segments)));
             core.take_early(&mut inner);
@@ -279,11 +309,8 @@ impl QueuePair for FakeQp {
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
         let core = &self.0;
         let mut inner = core.inner.lock();
-        let message = match wr.op {
-            Op::Send { solicited } => Some(solicited),
-            Op::Write(_) | Op::Read(_) => None,
-        };
         let bytes = length(wr.segments);
+        let message = Message::of(wr.op, bytes);
         let state = inner.state.clone();
         match state {
             QpState::Connected(_, peer) => {
@@ -293,7 +320,7 @@ impl QueuePair for FakeQp {
                 }
             }
             QpState::Error => {
-                Core::complete(core.spec.request_cq.as_ref(), wr.token, Status::Flushed, 0, false);
+                Core::complete(core.spec.request_cq.as_ref(), wr.token, Status::Flushed, 0);
                 core.ring();
             }
             QpState::Idle | QpState::Connecting(_) => {
@@ -301,7 +328,7 @@ impl QueuePair for FakeQp {
                     return Err(Error::Exhausted(Resource::Memory));
                 }
                 let (token, suppress) = (wr.token, wr.suppress);
-                inner.held.push_back(Held { token, bytes, is_message: message.is_some(), suppress, window: None });
+                inner.held.push_back(Held { token, bytes, message, suppress, window: None });
             }
         }
         Ok(())

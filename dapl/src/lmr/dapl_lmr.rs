@@ -96,6 +96,7 @@ pub fn rights(privileges: DAT_MEM_PRIV_FLAGS) -> Option<Rights> {
         local_write: has(DAT_MEM_PRIV_LOCAL_WRITE_FLAG),
         remote_read: has(DAT_MEM_PRIV_REMOTE_READ_FLAG),
         remote_write: has(DAT_MEM_PRIV_REMOTE_WRITE_FLAG),
+        remote_atomic: false,
     };
     let local_read = has(DAT_MEM_PRIV_LOCAL_READ_FLAG);
     (privileges & !DAT_MEM_PRIV_ALL_FLAG == 0).then_some(Rights { access, local_read })
@@ -114,7 +115,7 @@ pub fn privileges(rights: Rights) -> DAT_MEM_PRIV_FLAGS {
 /// The remote context; 0 without remote rights (spec/events 8.1).
 fn remote_context<P: Provider>(lmr: &Lmr<P>) -> DAT_RMR_CONTEXT {
     let access = lmr.rights().access;
-    if access.remote_read || access.remote_write { lmr.mr().remote_key() } else { 0 }
+    if access.is_remote() { lmr.mr().remote_key() } else { 0 }
 }
 
 /// `dat_lmr_query`.

@@ -21,6 +21,15 @@ pub struct Access {
     pub local_write: bool,
     pub remote_read: bool,
     pub remote_write: bool,
+    /// Atomic operations of peers. Memory that peers may both read and write allows them too, unless a device decides.
+    pub remote_atomic: bool,
+}
+
+impl Access {
+    /// Whether peers have any access.
+    pub fn is_remote(self) -> bool {
+        self.remote_read || self.remote_write || self.remote_atomic
+    }
 }
 
 /// Protection domains, registered and shared memory, and windows of an adapter.

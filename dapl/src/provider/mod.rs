@@ -34,7 +34,7 @@ pub use self::queues::{
     CompletionQueue, CqSink, Outstanding, QpSpec, QueuePair, QueueProvider, SharedReceiveQueue, SharedRecvs, SrqSink,
     SrqSpec,
 };
-pub use self::work::{Completion, Op, Remote, Segment, SendWr, Status, Token, Work};
+pub use self::work::{ATOMIC_SIZE, Arrival, Completion, Extensions, Op, Remote, Segment, SendWr, Status, Token, Work};
 use crate::error::Result;
 use crate::runtime::handle::ObjectId;
 
@@ -126,6 +126,8 @@ pub struct Limits {
     pub private_data_connect: usize,
     /// Bytes of private data with an accept.
     pub private_data_accept: usize,
+    /// Operations beyond sends, reads and writes.
+    pub extensions: Extensions,
     pub vendor: String,
     /// Major, minor.
     pub hardware_version: (u32, u32),

@@ -124,7 +124,9 @@ pub trait QueuePair: Connection {
 
     /// Posts a receive in any state. Errors: `Exhausted(Memory)` when `max_recvs` are outstanding.
     fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()>;
-    /// Posts a request; it is held until the connection is established. Errors: `Exhausted(Memory)` when the queue is full.
+    /// Posts a request; it is held until the connection is established. Errors: `Exhausted(Memory)` when the queue is full;
+    /// `ModelNotSupported` for an extension that the provider or the peer does not have. One that was held, and that the peer
+    /// turns out not to have, completes with `RemoteResponder`.
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()>;
     /// Posts a bind, or an unbind for `None`, and returns the window's new remote key, 0 for an unbind. The key has not been
     /// used before. It is valid once the bind is complete; then the old one is invalid. A failed or flushed bind leaves the

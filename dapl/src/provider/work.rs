@@ -50,46 +50,125 @@ pub enum Work {
     Recv,
     Read,
     Write,
+    /// An RDMA write with immediate data.
+    WriteImmediate,
     /// A receive from a shared queue.
     SharedRecv,
     Bind,
+    FetchAdd,
+    CompareSwap,
 }
 
 impl Work {
+    /// Number of kinds.
+    pub const COUNT: usize = 9;
+
     /// Whether it is a receive, from the QP's own queue or an SRQ.
     pub fn is_recv(self) -> bool {
         matches!(self, Work::Recv | Work::SharedRecv)
     }
+
+    /// Whether it is an atomic operation on the peer's memory.
+    pub fn is_atomic(self) -> bool {
+        matches!(self, Work::FetchAdd | Work::CompareSwap)
+    }
 }
 
-/// Operation of a request.
+/// Operation of a request. The variants after `Read` are extensions: a provider takes those that its [`Extensions`] name. It
+/// refuses the others, and those that the peer of a connection does not have, with `ModelNotSupported`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Op {
-    Send { solicited: bool },
+    Send {
+        solicited: bool,
+    },
     Write(Remote),
     Read(Remote),
+    /// A send. The receive that it completes gets `data` too.
+    SendImmediate {
+        data: u32,
+        solicited: bool,
+    },
+    /// An RDMA write. When its data are in place, it completes the next receive of the peer, which gets `data` and the number of
+    /// bytes written. The memory of that receive is not written.
+    WriteImmediate {
+        remote: Remote,
+        data: u32,
+        solicited: bool,
+    },
+    /// A send. Before the receive completes, the peer's memory window with this remote key is unbound.
+    SendInvalidate {
+        key: u32,
+        solicited: bool,
+    },
+    /// Adds `add` to eight bytes of the peer's memory, which wrap. The former value goes to the local memory.
+    FetchAdd {
+        remote: Remote,
+        add: u64,
+    },
+    /// Replaces eight bytes of the peer's memory by `swap` if they are `compare`. The former value goes to the local memory.
+    CompareSwap {
+        remote: Remote,
+        compare: u64,
+        swap: u64,
+    },
+}
+
+/// Length of the operand of an atomic operation, and the alignment of its remote address, in bytes.
+pub const ATOMIC_SIZE: u64 = 8;
+
+/// Operations that a provider supports in addition to sends, reads and writes.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Extensions {
+    /// `SendImmediate` and `WriteImmediate`.
+    pub immediate: bool,
+    /// `SendInvalidate`.
+    pub invalidate: bool,
+    /// `FetchAdd` and `CompareSwap`.
+    pub atomics: bool,
+}
+
+impl Extensions {
+    /// All of them.
+    pub const ALL: Self = Extensions { immediate: true, invalidate: true, atomics: true };
+
+    /// Whether a request with this operation is supported.
+    pub fn support(self, op: Op) -> bool {
+        match op {
+            Op::Send { .. } | Op::Write(_) | Op::Read(_) => true,
+            Op::SendImmediate { .. } | Op::WriteImmediate { .. } => self.immediate,
+            Op::SendInvalidate { .. } => self.invalidate,
+            Op::FetchAdd { .. } | Op::CompareSwap { .. } => self.atomics,
+        }
+    }
 }
 
 impl Op {
     /// Kind of work for the completion.
     pub fn work(self) -> Work {
         match self {
-            Op::Send { .. } => Work::Send,
+            Op::Send { .. } | Op::SendImmediate { .. } | Op::SendInvalidate { .. } => Work::Send,
             Op::Write(_) => Work::Write,
             Op::Read(_) => Work::Read,
+            Op::WriteImmediate { .. } => Work::WriteImmediate,
+            Op::FetchAdd { .. } => Work::FetchAdd,
+            Op::CompareSwap { .. } => Work::CompareSwap,
         }
     }
 
-    /// Remote address and key of an RDMA operation.
+    /// Remote address and key of an RDMA or atomic operation.
     pub fn remote(self) -> Option<Remote> {
         match self {
-            Op::Send { .. } => None,
-            Op::Write(remote) | Op::Read(remote) => Some(remote),
+            Op::Send { .. } | Op::SendImmediate { .. } | Op::SendInvalidate { .. } => None,
+            Op::Write(remote)
+            | Op::Read(remote)
+            | Op::WriteImmediate { remote, .. }
+            | Op::FetchAdd { remote, .. }
+            | Op::CompareSwap { remote, .. } => Some(remote),
         }
     }
 }
 
-/// A request: send, RDMA write or RDMA read.
+/// A request: an operation on local memory.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr<'a> {
     pub op: Op,
@@ -99,7 +178,7 @@ pub struct SendWr<'a> {
     pub token: Token,
     /// No completion if it succeeds.
     pub suppress: bool,
-    /// Starts only after all earlier reads of this QP are complete.
+    /// Starts only after all earlier reads and atomic operations of this QP are complete.
     pub fence: bool,
     /// A slot of this thread names the EP ([`crate::runtime::hazard`]). A provider that ends registrations behind
     /// [`crate::runtime::handle::await_posts`] needs no reference on those that it uses before this post returns.
@@ -134,9 +213,35 @@ pub struct Completion {
     pub bytes: u64,
     /// A receive whose send carried SOLICITED_WAIT.
     pub solicited: bool,
+    /// The operation of the peer that completed a receive.
+    pub arrival: Arrival,
+    /// The immediate data, or the invalidated key, of that operation. Without meaning after `Arrival::Send`.
+    pub value: u32,
+}
+
+/// Operation of the peer that completed a receive, as far as events differ.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[repr(u8)]
+pub enum Arrival {
+    /// A plain send; also that of every other completion.
+    #[default]
+    Send,
+    SendImmediate,
+    WriteImmediate,
+    SendInvalidate,
 }
 
 impl Completion {
+    /// Immediate data that came with a receive.
+    pub fn immediate(&self) -> Option<u32> {
+        matches!(self.arrival, Arrival::SendImmediate | Arrival::WriteImmediate).then_some(self.value)
+    }
+
+    /// Remote key of the memory window that the send of a receive has unbound.
+    pub fn invalidated(&self) -> Option<u32> {
+        (self.arrival == Arrival::SendInvalidate).then_some(self.value)
+    }
+
     /// Whether it releases waiters (spec/events 1.3): all do, but a success that was posted UNSIGNALLED. A
     /// receive on an EP that waits for solicited messages is posted so, and `solicited` undoes it.
     #[inline(always)]

@@ -92,12 +92,11 @@ pub(crate) fn post<P: Provider>(
         inner.bound = None;
         return Ok(0);
     };
-    let Access { remote_read, remote_write, .. } = wanted.rights.access;
     let object = lmr.arc().clone();
     let bind = Bind {
         mr: object.mr(),
         region: Region { address: wanted.segment.address, length: wanted.segment.length },
-        access: Access { local_write: false, remote_read, remote_write },
+        access: Access { local_write: false, ..wanted.rights.access },
         kept: Arc::new(lmr),
     };
     let context = post(&window.mw, Some(bind))?;

@@ -1,7 +1,7 @@
 //! Limits of an IA over a provider made in software.
 #![forbid(unsafe_code)]
 
-use dapl::provider::Limits;
+use dapl::provider::{Extensions, Limits};
 
 /// Maximum number of requests and of receives of an end point. An MPI library asks for 50,000 and fails with less. Memory
 /// follows the posted work.
@@ -29,6 +29,7 @@ pub fn limits(max_eps: u32, max_keys: u32) -> Limits {
         max_reads_out: 16,
         private_data_connect: 256,
         private_data_accept: 196,
+        extensions: Extensions::default(),
         vendor: "dapl-rs".into(),
         hardware_version: (1, 0),
         firmware_version: (0, 0),

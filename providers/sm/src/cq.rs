@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use dapl::error::Result;
-use dapl::provider::{Completion, CompletionQueue, CqSink, Status, Token};
+use dapl::provider::{Arrival, Completion, CompletionQueue, CqSink, Status, Token};
 use dapl::runtime::cancel;
 use dapl_software::cq::CompletionList;
 use dapl_software::engine::queue::Notify;
@@ -69,8 +69,9 @@ impl Outbox<'_> {
             Some(place) => {
                 place.token = *token;
                 (place.status, place.bytes, place.solicited) = (Status::Success, bytes, solicited);
+                place.arrival = Arrival::Send;
             }
-            None => cq.push(Completion { token: *token, status: Status::Success, bytes, solicited }),
+            None => cq.push(Completion { token: *token, bytes, solicited, ..Completion::default() }),
         }
     }
 

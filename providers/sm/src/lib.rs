@@ -209,12 +209,12 @@ impl MemoryProvider for Sm {
             return Err(Error::InvalidParameter(3));
         }
         let key = self.device.regions.add(region, access, pd.0)?;
-        Ok(Mr { device: self.device.clone(), key, remote: access.remote_read || access.remote_write, exported: false })
+        Ok(Mr { device: self.device.clone(), key, remote: access.is_remote(), exported: false })
     }
 
     fn register_shared(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
         let Device { backings, regions, settings, .. } = &*self.device;
-        let remote = access.remote_read || access.remote_write;
+        let remote = access.is_remote();
         let usable = remote
             && settings.rma == settings::RmaMethod::Auto
             && regions.may_register(region, access.local_write || access.remote_write);

@@ -169,7 +169,7 @@ impl MemoryProvider for Usnic {
             return Err(Error::InvalidParameter(3));
         }
         let key = self.regions.add(region, access, pd.0)?;
-        Ok(Mr { regions: self.regions.clone(), key, remote: access.remote_read || access.remote_write })
+        Ok(Mr { regions: self.regions.clone(), key, remote: access.is_remote() })
     }
 
     fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Membership> {

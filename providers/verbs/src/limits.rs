@@ -6,7 +6,7 @@
 use std::ffi::CStr;
 
 use dapl::error::{Error, Result};
-use dapl::provider::Limits;
+use dapl::provider::{Extensions, Limits};
 use ibverbs_sys::{
     IBV_DEVICE_MEM_WINDOW, IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, ibv_device_attr, ibv_port_attr,
 };
@@ -57,6 +57,7 @@ fn limits(device: &ibv_device_attr, port: &ibv_port_attr, settings: &Settings) -
         max_reads_out: reads(device.max_qp_init_rd_atom),
         private_data_connect,
         private_data_accept,
+        extensions: Extensions::default(),
         vendor: vendor(device.vendor_id, device.vendor_part_id),
         hardware_version: (device.hw_ver, 0),
         firmware_version: firmware(device),

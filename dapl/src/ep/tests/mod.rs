@@ -7,6 +7,7 @@ mod closing;
 mod configuring;
 mod connecting;
 mod counting;
+mod extensions;
 mod failing;
 mod points;
 mod sharing;

@@ -16,8 +16,8 @@ pub struct Completed {
     ok: u64,
     failed: u64,
     flushed: u64,
-    /// Bytes of successful work, by [`Work`]; binds have none.
-    bytes: [u64; 6],
+    /// Bytes of successful work, by [`Work`]; binds have none, those of atomic operations are not shown.
+    bytes: [u64; Work::COUNT],
 }
 
 impl Completed {
@@ -59,7 +59,7 @@ impl Completed {
             bytes_sent: bytes(Work::Send),
             bytes_received: bytes(Work::Recv) + bytes(Work::SharedRecv),
             bytes_read: bytes(Work::Read),
-            bytes_written: bytes(Work::Write),
+            bytes_written: bytes(Work::Write) + bytes(Work::WriteImmediate),
             ..EpCounts::default()
         });
     }

@@ -57,6 +57,7 @@ counters! {
         reads = "posts.rdma_read" sum;
         writes = "posts.rdma_write" sum;
         binds = "posts.rmr_bind" sum;
+        atomics = "posts.atomic" sum;
         ok = "completions.ok" sum;
         failed = "completions.failed" sum;
         flushed = "completions.flushed" sum;
@@ -102,9 +103,9 @@ pub struct Posts {
 #[derive(Debug, Default)]
 struct PostCounts {
     /// Posts, by [`Work`].
-    posts: [AtomicU64; 6],
-    /// Bytes of suppressed requests, by [`Work`]: send, (receive,) read, write.
-    unseen: [AtomicU64; 4],
+    posts: [AtomicU64; Work::COUNT],
+    /// Bytes of suppressed requests, by [`Work`]: send, (receive,) read, write, write with immediate data.
+    unseen: [AtomicU64; 5],
 }
 
 impl Posts {
@@ -145,11 +146,12 @@ impl Posts {
                 sends: posts(Work::Send),
                 recvs: posts(Work::Recv),
                 reads: posts(Work::Read),
-                writes: posts(Work::Write),
+                writes: posts(Work::Write) + posts(Work::WriteImmediate),
                 binds: posts(Work::Bind),
+                atomics: posts(Work::FetchAdd) + posts(Work::CompareSwap),
                 bytes_sent: unseen(Work::Send),
                 bytes_read: unseen(Work::Read),
-                bytes_written: unseen(Work::Write),
+                bytes_written: unseen(Work::Write) + unseen(Work::WriteImmediate),
                 ..EpCounts::default()
             });
         }
@@ -247,6 +249,6 @@ mod tests {
         let mut all = EvdCounts { events: 3, highest: 2, ..EvdCounts::default() };
         all.add(&EvdCounts { events: 4, highest: 9, waits: 1, ..EvdCounts::default() });
         assert_eq!(all.list()[..3], [("events", 7), ("highest_queue", 9), ("waits", 1)]);
-        assert_eq!((EpCounts::LEN, EvdCounts::LEN), (15, 8));
+        assert_eq!((EpCounts::LEN, EvdCounts::LEN), (16, 8));
     }
 }

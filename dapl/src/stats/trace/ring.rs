@@ -186,7 +186,17 @@ impl Entry {
 }
 
 fn work(number: u8) -> Work {
-    const ALL: [Work; 6] = [Work::Send, Work::Recv, Work::Read, Work::Write, Work::SharedRecv, Work::Bind];
+    const ALL: [Work; Work::COUNT] = [
+        Work::Send,
+        Work::Recv,
+        Work::Read,
+        Work::Write,
+        Work::SharedRecv,
+        Work::Bind,
+        Work::WriteImmediate,
+        Work::FetchAdd,
+        Work::CompareSwap,
+    ];
     ALL.into_iter().find(|work| *work as u8 == number).unwrap_or_default()
 }
 

@@ -45,7 +45,7 @@ fn line(text: &mut String, entry: &Entry, now: u64) {
     let age = Seconds(now.saturating_sub(begun));
     // Writing to a string cannot fail.
     let _ = write!(text, "\n  #{number} {age} ago: {} cookie {cookie:#x}, {bytes} bytes in {segments}", name(work));
-    if matches!(work, Work::Read | Work::Write) {
+    if !matches!(work, Work::Send | Work::Recv | Work::SharedRecv | Work::Bind) {
         let way = if work == Work::Read { "from" } else { "to" };
         let _ = write!(text, ", {way} {:#x} at {:#x}", entry.key, entry.address);
     }
@@ -67,6 +67,9 @@ fn name(work: Work) -> &'static str {
         Work::Write => "rdma write",
         Work::SharedRecv => "shared recv",
         Work::Bind => "rmr bind",
+        Work::WriteImmediate => "rdma write with immediate data",
+        Work::FetchAdd => "fetch and add",
+        Work::CompareSwap => "compare and swap",
     }
 }
 

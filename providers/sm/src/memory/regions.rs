@@ -347,7 +347,7 @@ impl Drop for Announced<'_> {
 mod tests {
     use super::*;
 
-    const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true };
+    const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false };
 
     /// Mapped memory.
     fn base() -> u64 {

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     const PD: u32 = 3;
-    const READ: Access = Access { local_write: false, remote_read: true, remote_write: false };
+    const READ: Access = Access { local_write: false, remote_read: true, remote_write: false, remote_atomic: false };
 
     /// Mapped memory.
     fn whole() -> Region {

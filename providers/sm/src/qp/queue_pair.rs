@@ -274,6 +274,9 @@ impl QpCore {
     /// Posts a request that waits in the queue, or does more than one slot holds.
     #[inline(never)]
     fn post_request(&self, tx: MutexGuard<'_, Tx>, wr: &SendWr<'_>) -> Result<()> {
+        if !self.device.limits.extensions.support(wr.op) {
+            return Err(Error::ModelNotSupported);
+        }
         let tx = self.with_space(tx)?;
         self.submit(tx, Request::new(wr));
         Ok(())

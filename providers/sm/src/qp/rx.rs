@@ -332,7 +332,8 @@ impl RxEnds {
             let token = queue.front().ok_or(Fault::Nonsense("a receive went away"))?.token;
             queue.drop_front();
             let (status, solicited) = (Status::Success, header.solicited);
-            shared.complete_recv(out, Completion { token, status, bytes: part.size, solicited });
+            shared
+                .complete_recv(out, Completion { token, status, bytes: part.size, solicited, ..Completion::default() });
         }
         Ok(true)
     }

@@ -16,7 +16,7 @@ use crate::qp::link::Peer;
 
 const PAGE: usize = 4096;
 const LENGTH: usize = 16 * PAGE;
-const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true };
+const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false };
 
 /// Memory of a file, or without one; mapped as long as the tests run.
 fn mapping(file: Option<&OwnedFd>, length: usize, flags: MapFlags) -> &'static [u8] {

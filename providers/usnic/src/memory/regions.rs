@@ -235,7 +235,7 @@ impl RegistrationGuards {
 mod tests {
     use super::*;
 
-    const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true };
+    const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false };
 
     /// Address of memory that is mapped.
     fn base() -> u64 {

@@ -121,7 +121,7 @@ impl QpContext {
 
     pub(crate) fn complete_recv(&self, token: Token, status: Status, bytes: u64, solicited: bool) {
         if let Some(cq) = &self.recv_cq {
-            cq.push(Completion { token, status, bytes, solicited });
+            cq.push(Completion { token, status, bytes, solicited, ..Completion::default() });
         }
     }
 
@@ -134,7 +134,7 @@ impl QpContext {
             request.kind = RequestKind::Transfer; // the slot does not hold the window
         }
         if let Some(cq) = self.request_cq.as_ref().filter(|_| status != Status::Success || !request.suppress) {
-            cq.push(Completion { token: request.token, status, bytes, solicited: false });
+            cq.push(Completion { token: request.token, status, bytes, ..Completion::default() });
         }
     }
 

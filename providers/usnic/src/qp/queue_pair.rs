@@ -309,16 +309,17 @@ impl QpCore {
 
     /// The request for the connection. A request that is invalid or too long fails at its turn, with the status returned.
     #[inline(always)]
-    fn build_post(&self, wr: &SendWr<'_>) -> (Post, Option<Status>) {
+    fn build_post(&self, wr: &SendWr<'_>) -> Result<(Post, Option<Status>)> {
         let total = scatter_gather::total(wr.segments);
         let work = match wr.op {
             Op::Send { solicited } => Work::Send { solicited },
             Op::Write(remote) => Work::Write(remote),
             Op::Read(remote) => Work::Read(remote),
+            _ => return Err(Error::ModelNotSupported),
         };
         let is_registered = self.context.is_registered(wr.segments, matches!(wr.op, Op::Read(_)));
         let wraps = wr.op.remote().is_some_and(|remote| remote.address.checked_add(total).is_none());
-        match u32::try_from(total).ok().filter(|length| u64::from(*length) <= self.max_message) {
+        Ok(match u32::try_from(total).ok().filter(|length| u64::from(*length) <= self.max_message) {
             Some(length) if !wraps && is_registered => (Post { work, length, fence: wr.fence }, None),
             found => {
                 let status = match found {
@@ -328,7 +329,7 @@ impl QpCore {
                 };
                 (Post { work: Work::Bind, length: 0, fence: wr.fence }, Some(status))
             }
-        }
+        })
     }
 
     /// Limits that this queue pair offers for a connection.
@@ -395,7 +396,7 @@ impl QueuePair for Qp {
 
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
         let state = self.0.lock_for_request()?;
-        let (post, failure) = self.0.build_post(wr);
+        let (post, failure) = self.0.build_post(wr)?;
         // Small and in one segment, or so large that it fills a GSO batch on its own.
         let leaves = wr.segments.len() <= 1 || post.length > self.0.config.tiny;
         self.0.submit(state, post, |request| request.set(wr, failure), leaves);

@@ -142,7 +142,7 @@ impl Side {
     }
 }
 
-const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true };
+const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false };
 
 /// Registered memory that the test owns.
 struct Memory {

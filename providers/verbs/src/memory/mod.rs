@@ -76,7 +76,7 @@ impl MemoryRegion for Mr {
     }
 
     fn remote_key(&self) -> u32 {
-        let is_exported = self.access.remote_read || self.access.remote_write;
+        let is_exported = self.access.is_remote();
         if is_exported { self.remote.as_ref().unwrap_or(&self.local).rkey() } else { 0 }
     }
 }
@@ -251,7 +251,12 @@ mod tests {
 
     #[test]
     fn registration_has_exactly_the_requested_rights() {
-        let access = |local_write, remote_read, remote_write| Access { local_write, remote_read, remote_write };
+        let access = |local_write, remote_read, remote_write| Access {
+            local_write,
+            remote_read,
+            remote_write,
+            remote_atomic: false,
+        };
         let (local, write, read) =
             (flags::IBV_ACCESS_LOCAL_WRITE.0, flags::IBV_ACCESS_REMOTE_WRITE.0, flags::IBV_ACCESS_REMOTE_READ.0);
         assert_eq!(local_flags(access(false, false, false)).0, 0);

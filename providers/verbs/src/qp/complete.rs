@@ -72,7 +72,7 @@ impl QpCore {
         } else {
             (self.failure_of_recv(wc, recv.work.kept(number)), 0)
         };
-        let done = Completion { token: entry.token, status, bytes, solicited: mark.now };
+        let done = Completion { token: entry.token, status, bytes, solicited: mark.now, ..Completion::default() };
         if recv.open { put(done) } else { recv.keep(done, mark) }
     }
 
@@ -114,7 +114,7 @@ impl QpCore {
         let Some(cookie) = srq.complete(place) else { return };
         let bytes = if status == Status::Success { wc.len() as u64 } else { 0 };
         let token = dapl::provider::Token { cookie, ..*token };
-        let done = Completion { token, status, bytes, solicited: mark.now };
+        let done = Completion { token, status, bytes, solicited: mark.now, ..Completion::default() };
         let mut recv = self.recv.lock();
         if recv.open {
             put(done)
@@ -156,7 +156,7 @@ impl QpCore {
             (Status::LocalEp, None) if is_wrong() => Status::LocalProtection,
             (status, None) => status,
         };
-        Completion { token: entry.token, status, bytes: 0, solicited: false }
+        Completion { token: entry.token, status, ..Completion::default() }
     }
 
     fn note_failure(&self, wc: &ibv_wc) -> Status {

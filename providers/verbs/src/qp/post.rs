@@ -192,6 +192,7 @@ impl QpCore {
             }
             Op::Write(remote) => (ibv::Op::Write(remote), limits.max_rdma, true),
             Op::Read(remote) => (ibv::Op::Read(remote), limits.max_rdma, false),
+            _ => return Err(Error::ModelNotSupported),
         };
         if wr.fence {
             flags |= ibv_send_flags::IBV_SEND_FENCE;
@@ -267,5 +268,5 @@ impl Requests {
 
 /// Says that a request was done.
 pub(super) fn done(token: Token, bytes: u64) -> Completion {
-    Completion { token, status: Status::Success, bytes, solicited: false }
+    Completion { token, status: Status::Success, bytes, ..Completion::default() }
 }

@@ -233,7 +233,7 @@ impl RxEnds {
         let (bytes, solicited) = (fetch.source.total(), fetch.solicited);
         self.fetch = None;
         let receive = queue.pop_front().ok_or(Fault::Nonsense("a receive went away"))?;
-        shared.complete_recv(out, Completion { token: receive.token, status: Status::Success, bytes, solicited });
+        shared.complete_recv(out, Completion { token: receive.token, bytes, solicited, ..Completion::default() });
         Ok(true)
     }
 

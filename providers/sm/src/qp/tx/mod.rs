@@ -505,6 +505,8 @@ impl Tx {
                 Task::Transfer(Op::Send { solicited }) => ends.send(shared, request, solicited),
                 Task::Transfer(Op::Write(remote)) => ends.rma(shared, request, number, remote, Way::Write, &mut budget),
                 Task::Transfer(Op::Read(remote)) => ends.rma(shared, request, number, remote, Way::Read, &mut budget),
+                // Refused by the post.
+                Task::Transfer(_) => HandOver::Failed(Status::RemoteResponder),
                 Task::Move(ref window, move_number) => {
                     let step = ends.turn(shared, window, move_number);
                     if let HandOver::Whole { .. } = step {
@@ -567,7 +569,7 @@ impl Tx {
             let (token, bytes, suppress) = request.outcome(shared.ep.handle);
             if status != Status::Success || !suppress {
                 let bytes = if status == Status::Success { bytes } else { 0 };
-                shared.complete_request(out, Completion { token, status, bytes, solicited: false });
+                shared.complete_request(out, Completion { token, status, bytes, ..Completion::default() });
             }
             fail_point!(Completed);
             self.notifying -= usize::from(!suppress);

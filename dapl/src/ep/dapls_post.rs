@@ -1,0 +1,73 @@
+//! Posts of extension operations: with immediate data, with invalidation, atomic. The entries of the DAT 2.0 table call this
+//! after they have parsed their arguments.
+#![forbid(unsafe_code)]
+
+use std::ffi::c_void;
+
+use dat_abi::DAT_COMPLETION_FLAGS;
+
+use super::dapl_post::{check_flags, request};
+use super::{Ep, PostState, post_lock};
+use crate::error::{Error, Result, State};
+use crate::provider::{ATOMIC_SIZE, Op, Provider, Segment};
+
+/// A post, as a consumer asks for it.
+#[derive(Clone, Copy, Debug)]
+pub struct ExtensionPost<'a> {
+    pub op: Op,
+    /// Local memory; one segment of eight bytes for an atomic operation.
+    pub segments: &'a [Segment],
+    pub cookie: u64,
+    /// `SOLICITED_WAIT` has no effect here; the operation says it.
+    pub flags: DAT_COMPLETION_FLAGS,
+    pub positions: Positions,
+}
+
+/// Positions of the arguments, for `InvalidParameter`.
+#[derive(Clone, Copy, Debug)]
+pub struct Positions {
+    /// Number of segments; of an atomic operation, its local memory.
+    pub local: u8,
+    /// The remote memory; not used by sends.
+    pub remote: u8,
+    pub flags: u8,
+}
+
+/// Posts a request with any operation of [`Op`] but a plain receive.
+///
+/// Errors: `InvalidHandle(Ep)`; `ModelNotSupported` if provider or peer lack the operation; `InvalidParameter` for too many
+/// segments, the wrong length or alignment of an atomic operation, or a flag that the EP does not allow; `InvalidState` outside
+/// CONNECTED and DISCONNECTED, and for an atomic operation on an EP without outgoing reads; `Exhausted` when the queue is full.
+pub fn post_extension<P: Provider>(ep_handle: *mut c_void, post: &ExtensionPost<'_>) -> Result<()> {
+    let ExtensionPost { op, segments, cookie, flags, positions } = *post;
+    post_lock::post(ep_handle, |ep: &Ep<P>, post_state: &PostState<P>, thread| {
+        let limits = &post_state.limits;
+        if !limits.extensions.support(op) {
+            return Err(Error::ModelNotSupported);
+        }
+        check_memory(op, segments, limits.iov(op), positions)?;
+        check_flags(flags, limits.refused_request_flags, positions.flags)?;
+        ep.state().takes_requests()?;
+        if op.work().is_atomic() && !limits.reads {
+            return Err(Error::InvalidState(State::Plain)); // as a read: it would never complete (spec/endpoints 10.3)
+        }
+        request(ep, post_state, thread, op, segments, cookie, flags)
+    })
+}
+
+/// Checks the local segments against `iov`, the maximum number, and the operand of an atomic operation.
+fn check_memory(op: Op, segments: &[Segment], iov: usize, positions: Positions) -> Result<()> {
+    if segments.len() > iov {
+        return Err(Error::InvalidParameter(positions.local));
+    }
+    if !op.work().is_atomic() {
+        return Ok(());
+    }
+    if segments.len() != 1 || segments[0].length != ATOMIC_SIZE {
+        return Err(Error::InvalidParameter(positions.local));
+    }
+    match op.remote() {
+        Some(remote) if remote.address.is_multiple_of(ATOMIC_SIZE) => Ok(()),
+        _ => Err(Error::InvalidParameter(positions.remote)),
+    }
+}
