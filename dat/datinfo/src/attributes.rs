@@ -3,9 +3,10 @@
 //! `probe` fills them in, in the child process. Independent of any library.
 #![forbid(unsafe_code)]
 
-use dat_abi::{DAT_IA_ATTR, DAT_PROVIDER_ATTR};
+use dat_abi::{DAT_IA_ATTR, DAT_MEM_TYPE_LMR, DAT_MEM_TYPE_SHARED_VIRTUAL, DAT_MEM_TYPE_VIRTUAL, DAT_PROVIDER_ATTR};
 use serde_json::{Value, json};
 
+use crate::explain::table::{name_of, names_of};
 use crate::libdat::text;
 
 /// Name, value, unit (empty for plain counts and words).
@@ -39,35 +40,41 @@ pub(crate) fn of_ia(ia: &DAT_IA_ATTR) -> Vec<Row> {
 /// All of a provider's but what it points at.
 pub(crate) fn of_provider(provider: &DAT_PROVIDER_ATTR) -> Vec<Row> {
     let truth = |value: u32| json!(value != 0);
-    let mask = |value: u32| json!(format!("{value:#x}"));
+    let named = |group: &str, value: u32| json!(name_of(group, value.into()));
+    let mask = |group: &str, value: u32| json!(names_of(group, value.into()));
+    let bits = |value: u32| json!(format!("{value:#x}"));
     let merging: Vec<Vec<bool>> =
         provider.evd_stream_merging_supported.iter().map(|row| row.iter().map(|one| *one != 0).collect()).collect();
-    let memory = match provider.lmr_mem_types_supported {
-        0 => "virtual",
-        1 => "virtual, lmr",
-        2 => "virtual, shared",
-        _ => "virtual, lmr, shared",
-    };
+    // A set of types: bit 0 is LMR, bit 1 shared memory; virtual memory is always there.
+    let kinds = provider.lmr_mem_types_supported;
+    let memory = [
+        (true, DAT_MEM_TYPE_VIRTUAL),
+        (kinds & 1 != 0, DAT_MEM_TYPE_LMR),
+        (kinds & 2 != 0, DAT_MEM_TYPE_SHARED_VIRTUAL),
+    ];
+    let memory =
+        memory.iter().filter(|(is_there, _)| *is_there).map(|(_, kind)| name_of("DAT_MEM_TYPE", (*kind).into()));
+    let memory = memory.collect::<Vec<_>>().join(" | ");
     let mut rows: Vec<Row> = vec![("provider_name", json!(text(&provider.provider_name)), "")];
     rows.extend(rows!(provider:
         provider_version_major "", provider_version_minor "", dapl_version_major "", dapl_version_minor ""));
     rows.extend([
         ("lmr_mem_types_supported", json!(memory), ""),
-        ("iov_ownership_on_return", json!(provider.iov_ownership_on_return), ""),
-        ("dat_qos_supported", mask(provider.dat_qos_supported), "mask"),
-        ("completion_flags_supported", mask(provider.completion_flags_supported), "mask"),
+        ("iov_ownership_on_return", named("DAT_IOV_OWNERSHIP", provider.iov_ownership_on_return), ""),
+        ("dat_qos_supported", mask("DAT_QOS", provider.dat_qos_supported), ""),
+        ("completion_flags_supported", mask("DAT_COMPLETION_FLAGS", provider.completion_flags_supported), ""),
         ("is_thread_safe", truth(provider.is_thread_safe), ""),
         ("max_private_data_size", json!(provider.max_private_data_size), "bytes"),
         ("supports_multipath", truth(provider.supports_multipath), ""),
-        ("ep_creator", json!(provider.ep_creator), ""),
-        ("pz_support", json!(provider.pz_support), ""),
+        ("ep_creator", named("DAT_EP_CREATOR_FOR_PSP", provider.ep_creator), ""),
+        ("pz_support", named("DAT_PZ_SUPPORT", provider.pz_support), ""),
         ("optimal_buffer_alignment", json!(provider.optimal_buffer_alignment), "bytes"),
         ("evd_stream_merging_supported", json!(merging), ""),
         ("srq_supported", truth(provider.srq_supported), ""),
-        ("srq_watermarks_supported", mask(provider.srq_watermarks_supported as u32), "mask"),
+        ("srq_watermarks_supported", bits(provider.srq_watermarks_supported as u32), "mask"),
         ("srq_ep_pz_difference_supported", truth(provider.srq_ep_pz_difference_supported), ""),
-        ("srq_info_supported", mask(provider.srq_info_supported as u32), "mask"),
-        ("ep_recv_info_supported", mask(provider.ep_recv_info_supported as u32), "mask"),
+        ("srq_info_supported", bits(provider.srq_info_supported as u32), "mask"),
+        ("ep_recv_info_supported", bits(provider.ep_recv_info_supported as u32), "mask"),
         ("lmr_sync_req", truth(provider.lmr_sync_req), ""),
         ("dto_async_return_guaranteed", truth(provider.dto_async_return_guaranteed), ""),
         ("rdma_write_for_rdma_read_req", truth(provider.rdma_write_for_rdma_read_req), ""),

@@ -9,6 +9,7 @@
 //! | `registry`, `adapter` | parsed answers of a child |
 //! | `attributes` | the attribute records as names, values and units |
 //! | `list`, `settings`, `check` | output of the commands |
+//! | `explain` | names and numbers of DAT |
 //! | `doctor` | problems of this host, or of a pair of hosts |
 //! | `top` | counters of running processes |
 //! | `system` | system calls (unsafe) |
@@ -22,6 +23,7 @@ mod attributes;
 mod check;
 mod child;
 mod doctor;
+mod explain;
 mod libdat;
 mod list;
 mod options;

@@ -1,0 +1,100 @@
+//! The names of DAT with their values in both versions of the API, from `names.txt`.
+//!
+//! Each line of that file is a group (an enumeration, or `macro`, `function`, `type`), a name, and its value in DAT 1.2 and in
+//! DAT 2.0: a number, `yes` for a name without one, `-` if this version does not have it. A test compares it with the ABI.
+#![forbid(unsafe_code)]
+
+use std::sync::OnceLock;
+
+static TEXT: &str = include_str!("names.txt");
+
+/// What a version of the API has under a name.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Value {
+    Absent,
+    /// A function or a type.
+    Present,
+    Number(u64),
+}
+
+/// A name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Name {
+    pub(crate) group: &'static str,
+    pub(crate) name: &'static str,
+    /// In DAT 1.2 and in DAT 2.0.
+    pub(crate) values: [Value; 2],
+}
+
+impl Name {
+    /// Its number in this version, if it has one.
+    pub(crate) fn number(&self, version: usize) -> Option<u64> {
+        match self.values[version] {
+            Value::Number(number) => Some(number),
+            _ => None,
+        }
+    }
+}
+
+/// All of them, in the order of the file.
+pub(crate) fn all() -> &'static [Name] {
+    static ALL: OnceLock<Vec<Name>> = OnceLock::new();
+    ALL.get_or_init(|| TEXT.lines().filter_map(name).collect())
+}
+
+fn name(line: &'static str) -> Option<Name> {
+    let mut words = line.split(' ');
+    let (group, name) = (words.next()?, words.next()?);
+    Some(Name { group, name, values: [value(words.next()?)?, value(words.next()?)?] })
+}
+
+fn value(text: &str) -> Option<Value> {
+    match text {
+        "-" => Some(Value::Absent),
+        "yes" => Some(Value::Present),
+        number => u64::from_str_radix(number.strip_prefix("0x")?, 16).ok().map(Value::Number),
+    }
+}
+
+/// The name of a value of an enumeration of DAT 1.2; the number itself if it has none.
+pub(crate) fn name_of(group: &str, value: u64) -> String {
+    let found = all().iter().find(|name| name.group == group && name.number(0) == Some(value));
+    found.map_or_else(|| format!("{value:#x}"), |found| found.name.to_owned())
+}
+
+/// The names of the bits of a mask of DAT 1.2; bits without a name as a number.
+pub(crate) fn names_of(group: &str, mask: u64) -> String {
+    names_in(group, mask, 0).unwrap_or_else(|| format!("{mask:#x}"))
+}
+
+/// The same in this version; `None` if a bit has no name.
+pub(crate) fn names_in(group: &str, mask: u64, version: usize) -> Option<String> {
+    let numbers =
+        || all().iter().filter(|name| name.group == group).filter_map(|name| Some((name.number(version)?, name)));
+    if mask == 0 {
+        return numbers().find(|(number, _)| *number == 0).map(|(_, name)| name.name.to_owned());
+    }
+    let bits: Vec<_> = numbers().filter(|(number, _)| number.is_power_of_two() && mask & number != 0).collect();
+    let known = bits.iter().fold(0, |known, (number, _)| known | number);
+    (known == mask).then(|| bits.iter().map(|(_, name)| name.name).collect::<Vec<_>>().join(" | "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_is_a_name() {
+        assert_eq!(all().len(), TEXT.lines().count());
+        assert!(all().iter().all(|name| name.values != [Value::Absent; 2]));
+    }
+
+    #[test]
+    fn values_and_masks_have_names() {
+        assert_eq!(name_of("DAT_IOV_OWNERSHIP", 1), "DAT_IOV_PROVIDER_NOMOD");
+        assert_eq!(name_of("DAT_IOV_OWNERSHIP", 9), "0x9");
+        assert_eq!(names_of("DAT_QOS", 0), "DAT_QOS_BEST_EFFORT");
+        assert_eq!(names_of("DAT_QOS", 5), "DAT_QOS_HIGH_THROUGHPUT | DAT_QOS_ECONOMY");
+        assert_eq!(names_of("DAT_QOS", 0x105), "0x105");
+    }
+}
