@@ -23,6 +23,8 @@ mod attributes;
 mod check;
 mod child;
 mod doctor;
+#[cfg(test)]
+mod edit;
 mod explain;
 mod libdat;
 mod list;

@@ -1,0 +1,5 @@
+//! Changes of a dat.conf.
+#![forbid(unsafe_code)]
+
+#[allow(dead_code)]
+mod text;

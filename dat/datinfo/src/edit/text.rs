@@ -1,0 +1,241 @@
+//! The text of a dat.conf as lines that can be changed one at a time: comments, order, blanks and unknown lines stay as they are.
+//!
+//! Pure. The grammar is libdat's (dat.conf(5)); a test compares the two.
+#![forbid(unsafe_code)]
+
+use std::ops::Range;
+
+/// The longest IA name, as libdat accepts it.
+const NAME_MAX: usize = 255;
+
+/// A dat.conf, line by line.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct ConfText {
+    /// Each with its line end; the last one may have none.
+    lines: Vec<Vec<u8>>,
+}
+
+/// A field of a line.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Field {
+    /// Its value, without quotes.
+    pub(super) text: Vec<u8>,
+    /// Its bytes in the line, with quotes.
+    range: Range<usize>,
+}
+
+/// An entry of a dat.conf: the fields that identify it, and where it is.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Entry {
+    /// Counted from 0.
+    pub(super) index: usize,
+    pub(super) name: Vec<u8>,
+    /// As written: `u1.2`.
+    pub(super) api: Vec<u8>,
+    /// As written: `threadsafe`.
+    pub(super) safety: Vec<u8>,
+    pub(super) library: Vec<u8>,
+    /// Its fourth field is `default`.
+    pub(super) is_default: bool,
+}
+
+impl Entry {
+    /// Whether a program that asks for one of them could get the other: same name, version and thread safety.
+    pub(super) fn has_key_of(&self, other: &Entry) -> bool {
+        (&self.name, &self.api, &self.safety) == (&other.name, &other.api, &other.safety)
+    }
+}
+
+impl ConfText {
+    pub(super) fn new(text: &[u8]) -> Self {
+        ConfText { lines: text.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect() }
+    }
+
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        self.lines.concat()
+    }
+
+    /// A line without its end, counted from 0.
+    pub(super) fn line(&self, index: usize) -> &[u8] {
+        without_end(&self.lines[index])
+    }
+
+    /// The lines that are entries, in use or not. A line that cannot be parsed is none, and stays as it is.
+    pub(super) fn entries(&self) -> Vec<Entry> {
+        (0..self.lines.len()).filter_map(|index| self.entry(index)).collect()
+    }
+
+    fn entry(&self, index: usize) -> Option<Entry> {
+        entry_of(index, &self.fields(index)?)
+    }
+
+    fn fields(&self, index: usize) -> Option<Vec<Field>> {
+        let line = self.lines.get(index)?;
+        fields(line, if index == 0 && line.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 })
+    }
+
+    /// Adds a line behind the last one.
+    pub(super) fn push(&mut self, line: &[u8]) {
+        let end: &[u8] = if self.lines.first().is_some_and(|line| line.ends_with(b"\r\n")) { b"\r\n" } else { b"\n" };
+        if let Some(last) = self.lines.last_mut().filter(|last| !last.ends_with(b"\n")) {
+            last.extend_from_slice(end);
+        }
+        self.lines.push([line, end].concat());
+    }
+
+    /// Puts another line in the place of one.
+    pub(super) fn replace(&mut self, index: usize, line: &[u8]) {
+        let length = self.line(index).len();
+        let end = self.lines[index].split_off(length);
+        let mark: &[u8] = if index == 0 && self.lines[0].starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK } else { b"" };
+        self.lines[index] = [mark, line, &end].concat();
+    }
+
+    /// Removes lines; `indexes` are counted before the first is removed.
+    pub(super) fn remove(&mut self, indexes: &[usize]) {
+        let mark = self.lines.first().is_some_and(|line| line.starts_with(BYTE_ORDER_MARK));
+        let mut index = 0;
+        self.lines.retain(|_| {
+            index += 1;
+            !indexes.contains(&(index - 1))
+        });
+        if let Some(first) = self.lines.first_mut().filter(|first| mark && !first.starts_with(BYTE_ORDER_MARK)) {
+            first.splice(..0, BYTE_ORDER_MARK.iter().copied());
+        }
+    }
+
+    /// Takes an entry into use, or out of use: writes its fourth field. Returns false if it is so already.
+    pub(super) fn set_default(&mut self, index: usize, is_default: bool) -> bool {
+        let Some(field) = self.fields(index).and_then(|fields| fields.into_iter().nth(3)) else { return false };
+        let word: &[u8] = if is_default { b"default" } else { b"nondefault" };
+        if field.text == word {
+            return false;
+        }
+        self.lines[index].splice(field.range, word.iter().copied());
+        true
+    }
+}
+
+const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+
+fn without_end(line: &[u8]) -> &[u8] {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+fn entry_of(index: usize, fields: &[Field]) -> Option<Entry> {
+    let [name, api, safety, default, library, ..] = fields else { return None };
+    let texts = [name, api, safety, library].map(|field| field.text.clone());
+    let [name, api, safety, library] = texts;
+    Some(Entry { index, name, api, safety, library, is_default: default.text == b"default" })
+}
+
+/// The fields of a line from a position on. `None` if a quote is not closed.
+fn fields(line: &[u8], start: usize) -> Option<Vec<Field>> {
+    let line = without_end(line);
+    let (mut fields, mut at) = (Vec::new(), start);
+    while let Some(byte) = line.get(at) {
+        match byte {
+            b' ' | b'\t' => at += 1,
+            b'#' => break,
+            b'"' => {
+                let (text, used) = quoted(&line[at + 1..])?;
+                fields.push(Field { text, range: at..at + 1 + used });
+                at += 1 + used;
+            }
+            _ => {
+                let used = bare(&line[at..]);
+                fields.push(Field { text: line[at..at + used].to_vec(), range: at..at + used });
+                at += used;
+            }
+        }
+    }
+    Some(fields)
+}
+
+/// Text up to the closing quote, and its bytes with that quote.
+fn quoted(rest: &[u8]) -> Option<(Vec<u8>, usize)> {
+    let mut text = Vec::new();
+    let mut bytes = rest.iter().enumerate();
+    while let Some((at, byte)) = bytes.next() {
+        match byte {
+            b'"' => return Some((text, at + 1)),
+            b'\\' => text.push(*bytes.next()?.1),
+            other => text.push(*other),
+        }
+    }
+    None
+}
+
+/// Length of a field without quotes: a quote that no backslash guards ends it.
+fn bare(rest: &[u8]) -> usize {
+    let mut is_guarded = false;
+    for (at, byte) in rest.iter().enumerate() {
+        match byte {
+            b' ' | b'\t' => return at,
+            b'"' if !is_guarded => return at + 1,
+            b'\\' => is_guarded = !is_guarded,
+            _ => is_guarded = false,
+        }
+    }
+    rest.len()
+}
+
+/// A value as a field: in quotes if it would be read otherwise without them.
+pub(super) fn field(text: &[u8]) -> Vec<u8> {
+    let is_plain = !text.is_empty() && text.iter().all(|byte| !matches!(byte, b' ' | b'\t' | b'"' | b'\\' | b'#'));
+    if is_plain {
+        return text.to_vec();
+    }
+    let escaped = text.iter().flat_map(|byte| match byte {
+        b'"' | b'\\' => vec![b'\\', *byte],
+        other => vec![*other],
+    });
+    [b'"'].into_iter().chain(escaped).chain([b'"']).collect()
+}
+
+/// Checks a line that is to be added: the fields that libdat refuses. Returns the entry.
+pub(super) fn checked(line: &[u8]) -> Result<Entry, String> {
+    if let Some(bad) = line.iter().find(|byte| matches!(byte, 0 | b'\n' | b'\r')) {
+        return Err(format!("it contains the byte {bad:#04x}, which a line of dat.conf cannot have"));
+    }
+    let fields = fields(line, 0).ok_or("a quote is not closed")?;
+    let entry = entry_of(0, &fields).filter(|_| (7..=8).contains(&fields.len())).ok_or_else(|| {
+        format!(
+            "it has {} fields, but an entry has eight: name, api_version, thread_safety, default, lib_path, \
+                 provider_version, ia_params, platform_params",
+            fields.len()
+        )
+    })?;
+    let shown = |text: &[u8]| text.escape_ascii().to_string();
+    if entry.name.is_empty() || entry.name.len() > NAME_MAX {
+        return Err(format!("the name has {} bytes; 1 to {NAME_MAX} are allowed", entry.name.len()));
+    }
+    if version(&entry.api).is_none() {
+        return Err(format!(
+            "api_version is \"{}\"; allowed is u or k and major.minor, such as u1.2",
+            shown(&entry.api)
+        ));
+    }
+    if !matches!(entry.safety.as_slice(), b"threadsafe" | b"nonthreadsafe") {
+        return Err(format!("thread_safety is \"{}\"; allowed is threadsafe or nonthreadsafe", shown(&entry.safety)));
+    }
+    if !matches!(fields[3].text.as_slice(), b"default" | b"nondefault") {
+        return Err(format!("the fourth field is \"{}\"; allowed is default or nondefault", shown(&fields[3].text)));
+    }
+    if entry.library.is_empty() {
+        return Err("lib_path is empty; a library's file name is needed".to_owned());
+    }
+    Ok(entry)
+}
+
+/// `u1.2` as 1 and 2; `k1.2` is a version as well.
+pub(super) fn version(api: &[u8]) -> Option<(u16, u16)> {
+    let text = std::str::from_utf8(api).ok()?;
+    let (major, minor) = text.strip_prefix(['u', 'k'])?.split_once('.')?;
+    let number = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten();
+    Some((number(major)?, number(minor)?))
+}
+
+#[cfg(test)]
+mod tests;
