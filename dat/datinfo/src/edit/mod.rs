@@ -2,4 +2,6 @@
 #![forbid(unsafe_code)]
 
 #[allow(dead_code)]
+mod file;
+#[allow(dead_code)]
 mod text;

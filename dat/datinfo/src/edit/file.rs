@@ -1,0 +1,263 @@
+//! A dat.conf that is being edited: locked against other editors, and replaced by a rename, so that readers see the old text or
+//! the new.
+//!
+//! All steps use the directory's descriptor and never follow a symbolic link in the last part of the path. The new file has the
+//! owner, the permissions and the extended attributes (ACL, security label) of the old one.
+#![forbid(unsafe_code)]
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{self, AtFlags, FlockOperation, Mode, OFlags, RenameFlags, Stat};
+use rustix::io::Errno;
+
+/// Larger files are no dat.conf.
+const MOST: u64 = 16 << 20;
+/// Pause between attempts to lock.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// An open file, locked until it is dropped; or the place of one that does not exist.
+pub(super) struct EditedFile {
+    path: PathBuf,
+    directory: OwnedFd,
+    name: OsString,
+    /// `None` if it does not exist.
+    old: Option<(File, Stat)>,
+    pub(super) text: Vec<u8>,
+}
+
+impl EditedFile {
+    /// Opens and locks it, waiting for other editors up to `patience`.
+    pub(super) fn open(path: &Path, may_create: bool, patience: Duration) -> Result<Self, String> {
+        let fail = |error: Errno| format!("{}: {}", path.display(), std::io::Error::from(error));
+        let name = path.file_name().ok_or_else(|| format!("{}: is no file's name", path.display()))?.to_owned();
+        let parent = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = fs::open(parent, flags, Mode::empty()).map_err(fail)?;
+        let deadline = Instant::now() + patience;
+        loop {
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+            let file = match fs::openat(&directory, &name, flags, Mode::empty()) {
+                Ok(file) => file,
+                Err(Errno::NOENT) if may_create => {
+                    return Ok(EditedFile { path: path.into(), directory, name, old: None, text: Vec::new() });
+                }
+                Err(Errno::LOOP) => return Err(link(path)),
+                Err(error) => return Err(fail(error)),
+            };
+            let stat = fs::fstat(&file).map_err(fail)?;
+            check(path, &stat)?;
+            match fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) if is_at(&directory, &name, &stat) => {
+                    let (mut file, mut text) = (File::from(file), Vec::new());
+                    file.read_to_end(&mut text).map_err(|error| format!("{}: {error}", path.display()))?;
+                    return Ok(EditedFile { path: path.into(), directory, name, old: Some((file, stat)), text });
+                }
+                // Another editor has replaced it meanwhile.
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => std::thread::sleep(PAUSE),
+                Err(error) => return Err(fail(error)),
+            }
+            if Instant::now() >= deadline {
+                let seconds = patience.as_secs();
+                return Err(format!("{}: another program has locked it for {seconds} s; try again", path.display()));
+            }
+        }
+    }
+
+    pub(super) fn exists(&self) -> bool {
+        self.old.is_some()
+    }
+
+    /// Replaces the file by this text.
+    pub(super) fn write(self, text: &[u8]) -> Result<(), String> {
+        let fail = |error: std::io::Error| format!("{}: not changed: {error}", self.path.display());
+        let mut temporary = OsString::from(".");
+        temporary.push(&self.name);
+        temporary.push(format!(".{}.new", std::process::id()));
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = fs::openat(&self.directory, &temporary, flags, Mode::RUSR | Mode::WUSR);
+        let file = File::from(file.map_err(|error| fail(error.into()))?);
+        let done = self.fill(file, text).and_then(|()| self.rename(&temporary));
+        if done.is_err() {
+            // What is wrong is reported; the rest of the file may stay if this fails too.
+            let _ = fs::unlinkat(&self.directory, &temporary, AtFlags::empty());
+        }
+        done.map_err(fail)
+    }
+
+    fn fill(&self, mut file: File, text: &[u8]) -> std::io::Result<()> {
+        match &self.old {
+            Some((old, stat)) => {
+                let now = fs::fstat(&file)?;
+                if (now.st_uid, now.st_gid) != (stat.st_uid, stat.st_gid) {
+                    let (uid, gid) = (fs::Uid::from_raw(stat.st_uid), fs::Gid::from_raw(stat.st_gid));
+                    fs::fchown(&file, Some(uid), Some(gid))?;
+                }
+                fs::fchmod(&file, Mode::from_raw_mode(stat.st_mode))?;
+                copy_attributes(old, &file)?;
+            }
+            None => fs::fchmod(&file, Mode::from_raw_mode(0o644))?,
+        }
+        file.write_all(text)?;
+        file.sync_all()
+    }
+
+    fn rename(&self, temporary: &OsStr) -> std::io::Result<()> {
+        let replaced = std::io::Error::other("another program has replaced it; try again");
+        match &self.old {
+            Some((_, stat)) if !is_at(&self.directory, &self.name, stat) => return Err(replaced),
+            Some(_) => fs::renameat(&self.directory, temporary, &self.directory, &self.name)?,
+            None => {
+                let flags = RenameFlags::NOREPLACE;
+                match fs::renameat_with(&self.directory, temporary, &self.directory, &self.name, flags) {
+                    Err(Errno::EXIST) => return Err(replaced),
+                    result => result?,
+                }
+            }
+        }
+        Ok(fs::fsync(&self.directory)?)
+    }
+}
+
+/// Refuses what a rename would not replace as its owner means it.
+fn check(path: &Path, stat: &Stat) -> Result<(), String> {
+    let path = path.display();
+    if fs::FileType::from_raw_mode(stat.st_mode) != fs::FileType::RegularFile {
+        return Err(format!("{path}: is not a regular file"));
+    }
+    if stat.st_nlink > 1 {
+        let names = stat.st_nlink;
+        return Err(format!("{path}: has {names} names (hard links), which the edit would part; edit a copy"));
+    }
+    if stat.st_size as u64 > MOST {
+        return Err(format!("{path}: has {} bytes; a dat.conf has at most {MOST}", stat.st_size));
+    }
+    Ok(())
+}
+
+fn link(path: &Path) -> String {
+    let target = std::fs::read_link(path).map_or("another file".to_owned(), |target| target.display().to_string());
+    format!("{}: is a symbolic link to {target}; edit that file (--file)", path.display())
+}
+
+/// Whether the name still is this file's.
+fn is_at(directory: &OwnedFd, name: &OsStr, stat: &Stat) -> bool {
+    fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|now| (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino))
+}
+
+/// Copies the extended attributes. One that the file system or the caller's rights do not allow is an error only if it is an ACL.
+fn copy_attributes(from: &File, to: &File) -> std::io::Result<()> {
+    let mut names = vec![0_u8; 64 << 10];
+    let length = match fs::flistxattr(from, names.as_mut_slice()) {
+        Ok(length) => length,
+        Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let mut value = vec![0_u8; 64 << 10];
+        let copied = fs::fgetxattr(from, name, value.as_mut_slice())
+            .and_then(|length| fs::fsetxattr(to, name, &value[..length], fs::XattrFlags::empty()));
+        match copied {
+            Err(error) if name.starts_with(b"system.posix_acl") => return Err(error.into()),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    /// A directory of this test's own, removed at its end.
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("datinfo-{name}-{}", std::process::id()));
+            std::fs::create_dir(&path).unwrap();
+            Directory(path)
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            std::fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    fn open(path: &Path, may_create: bool) -> Result<EditedFile, String> {
+        EditedFile::open(path, may_create, Duration::ZERO)
+    }
+
+    #[test]
+    fn replaces_the_text_and_keeps_permissions() {
+        let directory = Directory::new("replace");
+        let path = directory.0.join("dat.conf");
+        std::fs::write(&path, "old").unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
+        let file = open(&path, false).unwrap();
+        assert_eq!(file.text, b"old");
+        file.write(b"new").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o640);
+        assert_eq!(std::fs::read_dir(&directory.0).unwrap().count(), 1, "nothing else is left");
+    }
+
+    #[test]
+    fn creates_a_file_only_if_allowed_and_only_once() {
+        let directory = Directory::new("create");
+        let path = directory.0.join("dat.conf");
+        assert!(open(&path, false).is_err_and(|error| error.contains("No such file")));
+        let (first, second) = (open(&path, true).unwrap(), open(&path, true).unwrap());
+        first.write(b"first").unwrap();
+        assert!(second.write(b"second").unwrap_err().contains("another program has replaced it"));
+        assert_eq!(std::fs::read(&path).unwrap(), b"first");
+        assert_eq!(std::fs::read_dir(&directory.0).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn second_editor_waits_for_the_lock_and_reads_the_new_text() {
+        let directory = Directory::new("lock");
+        let path = directory.0.join("dat.conf");
+        std::fs::write(&path, "old").unwrap();
+        let first = open(&path, false).unwrap();
+        assert!(open(&path, false).is_err_and(|error| error.contains("locked")));
+        let second = std::thread::spawn({
+            let path = path.clone();
+            move || EditedFile::open(&path, false, Duration::from_secs(3600)).unwrap().text
+        });
+        first.write(b"new").unwrap();
+        assert_eq!(second.join().unwrap(), b"new");
+    }
+
+    #[test]
+    fn a_file_that_was_replaced_by_a_link_is_not_written() {
+        let directory = Directory::new("link");
+        let (path, other) = (directory.0.join("dat.conf"), directory.0.join("other"));
+        std::fs::write(&path, "old").unwrap();
+        std::fs::write(&other, "other").unwrap();
+        let file = open(&path, false).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        symlink(&other, &path).unwrap();
+        assert!(file.write(b"new").unwrap_err().contains("another program has replaced it"));
+        assert_eq!(std::fs::read(&other).unwrap(), b"other");
+        let refused = open(&path, true).err().unwrap();
+        assert!(refused.contains("is a symbolic link to ") && refused.contains("/other; edit that file"), "{refused}");
+        std::fs::hard_link(&other, directory.0.join("third")).unwrap();
+        assert!(open(&other, true).is_err_and(|error| error.contains("has 2 names")));
+        assert!(open(&directory.0, true).is_err_and(|error| error.contains("not a regular file")));
+        assert!(open(Path::new("/"), true).is_err() && open(Path::new("/dev/null"), true).is_err());
+    }
+}
