@@ -72,3 +72,5 @@ pub const TELL_REFUSAL: u32 = 5;
 pub const TELL_DISCOVERED: u32 = 6;
 /// libdat's own version.
 pub const TELL_VERSION: u32 = 7;
+/// The dat.conf that counts, where a further line belongs.
+pub const TELL_TARGET: u32 = 8;

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::child::{self, End, Outcome};
-use crate::options::Options;
+use crate::options::{Api, Options};
 use crate::registry::Entry;
 
 /// Children at a time.
@@ -37,7 +37,9 @@ pub(crate) fn open_all(options: &Options, entries: &[Entry]) -> Vec<Opened> {
         std::thread::scope(|scope| {
             let open = |entry: &Entry| {
                 let name = entry.name.clone();
-                scope.spawn(move || open(options, &name))
+                // With --all each entry is opened by a program of its own version.
+                let own = entry.api().filter(|_| options.all).map(|(major, minor)| Api { major, minor: Some(minor) });
+                scope.spawn(move || open(options, &name, own.unwrap_or(options.api)))
             };
             let threads: Vec<_> = some.iter().map(open).collect();
             all.extend(
@@ -48,8 +50,8 @@ pub(crate) fn open_all(options: &Options, entries: &[Entry]) -> Vec<Opened> {
     all
 }
 
-fn open(options: &Options, name: &str) -> Opened {
-    match child::probe(options, Some(name), None) {
+fn open(options: &Options, name: &str, api: Api) -> Opened {
+    match child::probe(options, Some(name), api, None) {
         Ok(outcome) => read(outcome),
         Err(error) => Opened::No(broken(&error)),
     }
@@ -126,12 +128,6 @@ impl Opened {
     }
 }
 
-impl Reason {
-    pub(crate) fn line(&self) -> String {
-        if self.remedy.is_empty() { self.cause.clone() } else { format!("{}; {}", self.cause, self.remedy) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,11 +161,11 @@ mod tests {
                             "cause": "it is not there", "remedy": "bring it"});
         let text = reason(outcome(&[answer], End::Well));
         assert_eq!(
-            (text.kind.as_str(), text.code.as_str(), text.line().as_str()),
-            ("library", "T S", "it is not there; bring it")
+            (text.kind.as_str(), text.code.as_str(), text.cause.as_str(), text.remedy.as_str()),
+            ("library", "T S", "it is not there", "bring it")
         );
         let foreign = reason(outcome(&[json!({"opened": false, "type": "T", "subtype": ""})], End::Well));
-        assert_eq!(foreign.line(), "libdat answered T; the last it said: b");
+        assert_eq!(foreign.cause, "libdat answered T; the last it said: b");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::options::Options;
+use crate::options::{Api, Options};
 
 /// Maximum length of an answer in bytes: a provider that prints without end gets no more memory.
 const MOST: u64 = 4 << 20;
@@ -39,7 +39,7 @@ pub(crate) enum End {
 }
 
 /// Runs a probe: of the registry, or of one adapter (its name escaped).
-pub(crate) fn probe(options: &Options, name: Option<&str>, conf: Option<&Path>) -> Result<Outcome, String> {
+pub(crate) fn probe(options: &Options, name: Option<&str>, api: Api, conf: Option<&Path>) -> Result<Outcome, String> {
     let program = std::env::current_exe().map_err(|error| format!("this program's own file: {error}"))?;
     let mut command = Command::new(program);
     if let Some(libdat) = &options.libdat {
@@ -51,6 +51,7 @@ pub(crate) fn probe(options: &Options, name: Option<&str>, conf: Option<&Path>) 
     if options.thread_safe {
         command.arg("--thread-safe");
     }
+    command.arg("--api").arg(api.to_string());
     command.arg("probe").args(name.map(|name| ["--", name]).iter().flatten());
     // All refusals and complaints, wherever they would go for a program.
     command.env("DAT_DBG_TYPE", "0x3").env("DAT_DBG_DEST", "1").env_remove("DAT_DBG_LEVEL");

@@ -11,6 +11,8 @@ use dat_abi::hook::{LIBDAT_HOOK_REQUEST, LibdatHook, TELL_REFUSAL};
 use dat_abi::*;
 use udapl::{Address, Error, Functions, Library, Words};
 
+use crate::options::Api;
+
 /// Maximum number of records listed by a foreign libdat.
 const MOST: usize = 1024;
 
@@ -18,6 +20,7 @@ const MOST: usize = 1024;
 pub(crate) struct Libdat {
     library: Library,
     hook: Option<&'static LibdatHook>,
+    api: Api,
 }
 
 /// An open adapter.
@@ -35,17 +38,23 @@ pub(crate) struct Code {
 
 impl Libdat {
     /// The one that is named; else libdat.so.1 as the dynamic loader finds it, else the one of this program's own prefix.
-    pub(crate) fn load(named: Option<&Path>) -> Result<Self, String> {
+    ///
+    /// For version 2 of the API it is libdat2.so.2, of which only what both versions declare alike is called.
+    pub(crate) fn load(named: Option<&Path>, api: Api) -> Result<Self, String> {
         let library = match named {
             Some(path) => Library::load_from(path),
-            None => Library::load().or_else(|error| Library::load_from(beside().ok_or(error)?)),
+            None if api.major == 2 => {
+                let own = |error| Library::load_from(beside("libdat2.so.2").ok_or(error)?);
+                Library::load_from(Path::new("libdat2.so.2")).or_else(own)
+            }
+            None => Library::load().or_else(|error| Library::load_from(beside("libdat.so.1").ok_or(error)?)),
         };
         let library = library.map_err(|error| match error {
             Error::Library(text) => text,
             error => error.to_string(),
         })?;
         let hook = hook(library.functions());
-        Ok(Libdat { library, hook })
+        Ok(Libdat { library, hook, api })
     }
 
     /// The lines of a topic, each with its fields; `None` if this libdat has no such thing.
@@ -91,11 +100,12 @@ impl Libdat {
         Ok(records.iter().take(usize::try_from(count).unwrap_or(0)).map(fields).collect())
     }
 
-    /// Opens as a program of version 1.2 does.
+    /// Opens as a program of this version of the API does; without a minor version, of 1.2 or 2.0.
     pub(crate) fn open(&self, name: &[u8], thread_safe: bool) -> Result<Adapter<'_>, Code> {
         let name = CString::new(name).unwrap_or_default();
         let (mut ia, mut evd) = (DAT_HANDLE_NULL, DAT_HANDLE_NULL);
-        let (major, minor, open) = (DAT_VERSION_MAJOR, DAT_VERSION_MINOR, self.library.functions().dat_ia_openv);
+        let (major, own) = (u32::from(self.api.major), if self.api.major == 1 { DAT_VERSION_MINOR } else { 0 });
+        let (minor, open) = (self.api.minor.map_or(own, u32::from), self.library.functions().dat_ia_openv);
         // SAFETY: a C string and two handles that may be written.
         self.checked(unsafe {
             open(name.as_ptr().cast_mut(), 8, &mut evd, &mut ia, major, minor, thread_safe.into())
@@ -109,6 +119,11 @@ impl Libdat {
 }
 
 impl Adapter<'_> {
+    /// Whether [`Adapter::attributes`] can be called: version 2 of the API has other records.
+    pub(crate) fn has_attributes(&self) -> bool {
+        self.libdat.api.major == 1
+    }
+
     /// All attributes. Their pointers are valid while the adapter is open.
     pub(crate) fn attributes(&self) -> Result<Box<(DAT_IA_ATTR, DAT_PROVIDER_ATTR)>, Code> {
         // SAFETY: plain numbers and pointers, for which zeros are values.
@@ -170,8 +185,8 @@ fn hook(functions: &Functions) -> Option<&'static LibdatHook> {
     (size > offset_of!(LibdatHook, tell)).then(|| unsafe { &*hook })
 }
 
-/// `../lib/libdat.so.1` of this program.
-fn beside() -> Option<PathBuf> {
+/// A library of `../lib` of this program.
+fn beside(name: &str) -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
-    Some(program.parent()?.parent()?.join("lib/libdat.so.1")).filter(|path| path.exists())
+    Some(program.parent()?.parent()?.join("lib").join(name)).filter(|path| path.exists())
 }

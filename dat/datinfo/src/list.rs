@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::adapter::{self, Opened};
 use crate::options::Options;
 use crate::registry::{Entry, Registry};
+use crate::words::wrapped;
 use crate::{say, say_json};
 
 /// The listing; whether any adapter is usable.
@@ -29,24 +30,44 @@ pub(crate) fn list(options: &Options) -> crate::Result {
         let origin = registry.origin.as_deref().unwrap_or("the registry");
         let _ = writeln!(text, "no adapter in {origin}");
     }
-    for (entry, opened) in entries.iter().zip(&opened) {
-        text += &lines(entry, opened, options.verbose);
-    }
+    let paragraphs: Vec<String> =
+        entries.iter().zip(&opened).map(|(entry, opened)| lines(entry, opened, options.verbose)).collect();
+    text += &paragraphs.join("\n");
+    let mut remarks = String::new();
     if let Some(others) = others {
-        let _ = writeln!(text, "{others}; datinfo check explains them");
+        remarks += &wrapped(&format!("{others}; --all shows them"), 0);
     }
     for absent in
         registry.absent.iter().filter(|absent| options.names.is_empty() || options.names.contains(&absent.name))
     {
-        let _ =
-            writeln!(text, "{}  {}: out of use: the line {}; {}", absent.name, absent.id, absent.why, absent.remedy);
+        let line = format!("{}  {}: out of use: the line {}; {}", absent.name, absent.id, absent.why, absent.remedy);
+        remarks += &wrapped(&line, 0);
     }
     let dropped = registry.complaints.iter().filter(|complaint| complaint.is_dropped).count();
     if dropped > 0 {
-        let _ = writeln!(text, "lines that cannot be read: {dropped}; datinfo check explains them");
+        let _ = writeln!(remarks, "lines that cannot be read: {dropped}; datinfo check explains them");
     }
-    say(&text);
+    if !text.is_empty() && !remarks.is_empty() {
+        text.push('\n');
+    }
+    say(&(text + &remarks));
     Ok(usable)
+}
+
+/// Names of the adapters, each once; whether there is any. Nothing is opened.
+pub(crate) fn names(options: &Options, is_all: bool) -> crate::Result {
+    let registry = Registry::read(options, None)?;
+    let mut names: Vec<&str> = Vec::new();
+    for entry in registry.entries.iter().filter(|entry| is_all || entry.is_for(options.api)) {
+        if !names.contains(&entry.name.as_str()) {
+            names.push(&entry.name);
+        }
+    }
+    match options.json {
+        true => say_json(&json!({ "names": names })),
+        false => say(&names.iter().map(|name| format!("{name}\n")).collect::<String>()),
+    }
+    Ok(!names.is_empty())
 }
 
 fn document(registry: &Registry, entries: &[Entry], opened: &[Opened], with_attributes: bool) -> Value {
@@ -74,34 +95,41 @@ fn document(registry: &Registry, entries: &[Entry], opened: &[Opened], with_attr
     })
 }
 
-/// An adapter: its line, its state, and with `-v` all attributes.
+/// An adapter, one paragraph: whether it opens, its entry, why it does not open, and with `-v` all attributes.
 fn lines(entry: &Entry, opened: &Opened, verbose: bool) -> String {
     let Entry { name, version, safety, library, params, id, .. } = entry;
-    let mut text = name.clone();
-    if !version.is_empty() {
-        let _ = write!(text, "  {version} {safety}");
-    }
+    let mut text = match opened {
+        Opened::Yes(attributes, _) => {
+            let address = attributes["address"].as_str();
+            wrapped(
+                &format!("{name}  opens{}", address.map_or(String::new(), |address| format!(", address {address}"))),
+                0,
+            )
+        }
+        Opened::No(reason) if reason.code.is_empty() => wrapped(&format!("{name}  does not open"), 0),
+        Opened::No(reason) => wrapped(&format!("{name}  does not open ({})", reason.code), 0),
+    };
     if !library.is_empty() {
-        let _ = write!(text, "  {library} \"{params}\"");
+        let params = if params.is_empty() { String::new() } else { format!(" \"{params}\"") };
+        text += &wrapped(&format!("DAT {version} {safety}: {library}{params}"), 2);
+    } else if !version.is_empty() {
+        text += &wrapped(&format!("DAT {version} {safety}"), 2);
     }
     if !id.is_empty() {
-        let _ = write!(text, "  {id}");
+        text += &wrapped(id, 2);
     }
     match opened {
         Opened::Yes(attributes, closed) => {
-            let address =
-                attributes["address"].as_str().map_or(String::new(), |address| format!(", address {address}"));
-            let _ = writeln!(text, "\n  opens{address}");
-            if let Some(closed) = closed {
-                let _ = writeln!(text, "  but {closed}");
-            }
+            text += &closed.as_ref().map_or(String::new(), |closed| wrapped(&format!("but {closed}"), 2));
             if verbose {
                 text += &attribute_lines(attributes);
             }
         }
         Opened::No(reason) => {
-            let code = if reason.code.is_empty() { String::new() } else { format!(" ({})", reason.code) };
-            let _ = writeln!(text, "\n  does not open{code}: {}", reason.line());
+            text += &wrapped(&reason.cause, 2);
+            if !reason.remedy.is_empty() {
+                text += &wrapped(&format!("-> {}", reason.remedy), 2);
+            }
         }
     }
     text

@@ -10,12 +10,14 @@
 //! | `attributes` | the attribute records as names, values and units |
 //! | `list`, `settings`, `check` | output of the commands |
 //! | `explain` | names and numbers of DAT |
+//! | `edit` | changes of a dat.conf |
+//! | `nearest`, `words` | similar names, and text for people |
 //! | `doctor` | problems of this host, or of a pair of hosts |
 //! | `top` | counters of running processes |
 //! | `system` | system calls (unsafe) |
 //!
 //! libdat and providers run only in child processes: one that crashes or hangs ends its child, and the listing continues. Works
-//! without a device and without privileges; changes nothing. Exit status: 0, 1 if nothing is usable (`check`, `doctor`: a
+//! without a device and without privileges; changes nothing but a dat.conf that it is to edit. Exit status: 0, 1 if nothing is usable (`check`, `doctor`: a
 //! problem was found; `top --once`: nothing to show), 2 for errors.
 
 mod adapter;
@@ -23,34 +25,52 @@ mod attributes;
 mod check;
 mod child;
 mod doctor;
-#[cfg(test)]
 mod edit;
 mod explain;
 mod libdat;
 mod list;
+mod nearest;
 mod options;
 mod probe;
 mod registry;
 mod settings;
 mod system;
 mod top;
+mod words;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use options::{Command, Options};
+use options::{Add, Command, Options, Remove};
 
 /// Result of a command: whether all is well, or an error message.
 type Result<T = bool> = std::result::Result<T, String>;
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = match Options::try_parse() {
+        Ok(options) => options,
+        Err(error) if error.use_stderr() && std::env::args_os().any(|word| word == "--json") => {
+            return failed(true, error.to_string().trim_end());
+        }
+        Err(error) => error.exit(),
+    };
     let result = match &options.command {
         None if options.version => list::versions(&options),
         None if options.environment => settings::environment(&options),
         None if options.configuration => settings::configuration(&options),
+        None if options.list => list::names(&options, options.all),
+        None if options.add_from.is_some() => {
+            edit::add(&options, &Add { from: options.add_from.clone(), ..Add::default() })
+        }
+        None if options.remove_from.is_some() => {
+            edit::remove(&options, &Remove { from: options.remove_from.clone(), ..Remove::default() })
+        }
         None => list::list(&options),
+        Some(Command::List { all }) => list::names(&options, *all),
+        Some(Command::Add(wanted)) => edit::add(&options, wanted),
+        Some(Command::Remove(wanted)) => edit::remove(&options, wanted),
+        Some(Command::SetDefault(wanted)) => edit::set_default(&options, wanted),
         Some(Command::Check { file }) => check::check(&options, file.as_deref()),
         Some(Command::Discover) => list::discover(&options),
         Some(Command::Doctor(wanted)) => doctor::doctor(&options, wanted),
@@ -60,16 +80,22 @@ fn main() -> ExitCode {
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
-        Err(error) => {
-            eprintln!("datinfo: {error}");
-            ExitCode::from(2)
-        }
+        Err(error) => failed(options.json, &error),
     }
+}
+
+/// Reports an error: with `--json` as a document on stdout, else on stderr.
+fn failed(is_json: bool, error: &str) -> ExitCode {
+    match is_json {
+        true => say_json(&serde_json::json!({ "error": words::without_numbers(error) })),
+        false => eprintln!("datinfo: {}", words::without_numbers(error)),
+    }
+    ExitCode::from(2)
 }
 
 /// Prints text; a reader that has gone is no error.
 fn say(text: &str) {
-    print_text(text);
+    print_text(&words::without_numbers(text));
 }
 
 /// Prints and flushes text. Returns false if stdout is closed.

@@ -27,10 +27,25 @@ pub(crate) struct Options {
     /// Versions of this program and of every library that is loaded
     #[arg(short = 'V', long)]
     pub(crate) version: bool,
+    /// Only the names, one a line; nothing is opened
+    #[arg(short, long, conflicts_with_all = ["verbose", "environment", "configuration", "version"])]
+    pub(crate) list: bool,
+    /// Entries for every version of DAT
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// The version of DAT to ask for, such as 1.2, 2.0 or 2
+    #[arg(long, value_name = "VERSION", default_value = "1", value_parser = Api::parse, global = true, hide_default_value = true)]
+    pub(crate) api: Api,
+    /// Add the entries of a file to dat.conf, as `datinfo add --from FILE` does
+    #[arg(short, value_name = "FILE", conflicts_with_all = ["verbose", "environment", "configuration", "version", "list"])]
+    pub(crate) add_from: Option<PathBuf>,
+    /// Remove the entries of a file from dat.conf, as `datinfo remove --from FILE` does
+    #[arg(short, value_name = "FILE", conflicts_with_all = ["verbose", "environment", "configuration", "version", "list", "add_from"])]
+    pub(crate) remove_from: Option<PathBuf>,
     /// Only adapters of this name, listed or not; may be given several times
     #[arg(long = "ia", value_name = "NAME")]
     pub(crate) names: Vec<String>,
-    /// Open as a program does that asks for thread safety
+    /// Open as a program does that asks for thread safety; with add: write threadsafe
     #[arg(long, global = true)]
     pub(crate) thread_safe: bool,
     /// Time limit for an open, after which it counts as hanging
@@ -44,8 +59,56 @@ pub(crate) struct Options {
     pub(crate) command: Option<Command>,
 }
 
+/// A version of the API.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Api {
+    pub(crate) major: u16,
+    /// `None`: any.
+    pub(crate) minor: Option<u16>,
+}
+
+impl Api {
+    fn parse(text: &str) -> Result<Self, String> {
+        let number = |digits: &str| digits.parse().ok().filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()));
+        let plain = text.strip_prefix('u').unwrap_or(text);
+        let (major, minor) = plain.split_once('.').map_or((plain, None), |(major, minor)| (major, Some(minor)));
+        let api = match (number(major), minor.map(number)) {
+            (Some(major), None) => Some(Api { major, minor: None }),
+            (Some(major), Some(Some(minor))) => Some(Api { major, minor: Some(minor) }),
+            _ => None,
+        };
+        api.ok_or_else(|| format!("\"{text}\" is no version of DAT, such as 1.2 or 2.0"))
+    }
+
+    /// Whether an entry for this version is asked for.
+    pub(crate) fn includes(self, major: u16, minor: u16) -> bool {
+        self.major == major && self.minor.is_none_or(|wanted| wanted == minor)
+    }
+}
+
+impl std::fmt::Display for Api {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.minor {
+            Some(minor) => write!(f, "{}.{minor}", self.major),
+            None => write!(f, "{}", self.major),
+        }
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Prints the names of the adapters, one a line; nothing is opened
+    List {
+        /// Names for every version of DAT
+        #[arg(long)]
+        all: bool,
+    },
+    /// Adds an entry to dat.conf
+    Add(Add),
+    /// Removes the entries of a name from dat.conf
+    Remove(Remove),
+    /// Takes an entry of dat.conf into use, and others of the same name out of use
+    SetDefault(SetDefault),
     /// Reads a dat.conf and explains each line, and each complaint about one
     Check {
         /// The file; default: what programs read
@@ -64,6 +127,74 @@ pub(crate) enum Command {
         #[arg(allow_hyphen_values = true)]
         name: Option<String>,
     },
+}
+
+/// The file to edit.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct EditedConf {
+    /// The dat.conf to edit; default: the one that libdat reads
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// Show the changes and write nothing
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Args, Debug, Default)]
+pub(crate) struct Add {
+    /// The name that programs open
+    #[arg(requires = "library")]
+    pub(crate) name: Option<String>,
+    /// The provider library
+    pub(crate) library: Option<String>,
+    /// The provider's parameters
+    #[arg(default_value = "")]
+    pub(crate) params: String,
+    /// Add the entries of this file, as they are; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "nondefault", "provider_version"])]
+    pub(crate) from: Option<PathBuf>,
+    /// Add an entry for each adapter of this machine whose name is not in the file
+    #[arg(long, conflicts_with_all = ["name", "from", "nondefault", "provider_version"])]
+    pub(crate) discovered: bool,
+    /// Replace the entry of the same name, version and thread safety
+    #[arg(long)]
+    pub(crate) replace: bool,
+    /// Write an entry that is out of use
+    #[arg(long)]
+    pub(crate) nondefault: bool,
+    /// Vendor and version of the library; default: dapl. and the version of DAT
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) provider_version: Option<String>,
+    #[command(flatten)]
+    pub(crate) conf: EditedConf,
+}
+
+#[derive(Args, Debug, Default)]
+pub(crate) struct Remove {
+    /// Names of the entries
+    pub(crate) names: Vec<String>,
+    /// Only the entry of this line
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) line: Option<usize>,
+    /// Remove the entries of this file: the same name, version, thread safety and library; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["names", "line"])]
+    pub(crate) from: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) conf: EditedConf,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct SetDefault {
+    /// Name of the entry
+    pub(crate) name: String,
+    /// The line of the entry, if several have this name
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) line: Option<usize>,
+    /// Take it out of use instead
+    #[arg(long)]
+    pub(crate) off: bool,
+    #[command(flatten)]
+    pub(crate) conf: EditedConf,
 }
 
 #[derive(Args, Debug)]
@@ -110,6 +241,16 @@ fn interval(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn versions_have_one_or_two_numbers() {
+        assert_eq!(Api::parse("2"), Ok(Api { major: 2, minor: None }));
+        assert_eq!(Api::parse("u1.2"), Ok(Api { major: 1, minor: Some(2) }));
+        for wrong in ["", "u", "1.", ".2", "1.2.3", "+1", "k1.2", "70000"] {
+            assert!(Api::parse(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!((Api { major: 2, minor: Some(0) }).to_string() + &Api { major: 2, minor: None }.to_string(), "2.02");
+    }
 
     #[test]
     fn intervals_are_seconds_with_a_point() {

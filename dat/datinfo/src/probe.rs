@@ -22,7 +22,7 @@ pub(crate) fn run(options: &Options, name: Option<&str>) -> crate::Result {
     });
     let mut answers = answers.map_err(|error| format!("stdout: {error}"))?;
     let mut answer = |value: Value| writeln!(answers, "{value}").map_err(|error| format!("stdout: {error}"));
-    let libdat = match Libdat::load(options.libdat.as_deref()) {
+    let libdat = match Libdat::load(options.libdat.as_deref(), options.api) {
         Ok(libdat) => libdat,
         Err(error) => return answer(json!({ "error": error })).map(|()| true),
     };
@@ -55,6 +55,7 @@ fn registry(libdat: &Libdat) -> Value {
         "ours": is_ours,
         "version": one(TELL_VERSION),
         "origin": one(TELL_ORIGIN),
+        "target": one(TELL_TARGET),
         "entries": entries,
         "absent": lines(TELL_ABSENT),
         "complaints": lines(TELL_COMPLAINT),
@@ -65,6 +66,9 @@ fn registry(libdat: &Libdat) -> Value {
 }
 
 fn opened(adapter: &Adapter<'_>) -> Value {
+    if !adapter.has_attributes() {
+        return json!({"opened": true, "query": "attributes of DAT 2.0 are not shown", "files": files()});
+    }
     let attributes = match adapter.attributes() {
         Ok(attributes) => attributes,
         Err(code) => return json!({"opened": true, "query": words(&code), "files": files()}),

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::child::{self, End};
-use crate::options::Options;
+use crate::options::{Api, Options};
 use crate::probe::readable;
 
 /// One accepted record. Name, library and parameters are escaped as in C.
@@ -60,6 +60,8 @@ pub(crate) struct Registry {
     pub(crate) is_ours: bool,
     pub(crate) version: Option<String>,
     pub(crate) origin: Option<String>,
+    /// The file that an entry is added to; `None` if libdat does not report it.
+    pub(crate) target: Option<String>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) absent: Vec<Absent>,
     pub(crate) complaints: Vec<Complaint>,
@@ -71,7 +73,7 @@ pub(crate) struct Registry {
 impl Registry {
     /// As programs see it; or as they would with this file as the only one.
     pub(crate) fn read(options: &Options, conf: Option<&Path>) -> Result<Self, String> {
-        let outcome = child::probe(options, None, conf)?;
+        let outcome = child::probe(options, None, Api { major: 1, minor: None }, conf)?;
         let answer = outcome.answers.into_iter().next();
         match (answer, outcome.end) {
             (Some(answer), _) => Self::from(&answer),
@@ -120,6 +122,7 @@ impl Registry {
             is_ours: answer["ours"].as_bool().unwrap_or(false),
             version: text(&answer["version"]),
             origin: text(&answer["origin"]).map(|origin| readable(&origin)),
+            target: text(&answer["target"]).map(|target| readable(&target)),
             entries: lines("entries").into_iter().map(entry).collect(),
             absent: lines("absent").into_iter().map(absent).collect(),
             complaints: lines("complaints").into_iter().map(complaint).collect(),
@@ -146,14 +149,15 @@ impl Registry {
 
     /// The same without lines for other versions of DAT, unless they are asked for by name; and one line about all of those.
     pub(crate) fn openable(&self, options: &Options) -> (Vec<Entry>, Option<String>) {
-        let is_other = |entry: &Entry| options.names.is_empty() && !entry.is_version_1();
+        let takes_all = options.all || !options.names.is_empty();
+        let is_other = |entry: &Entry| !takes_all && !entry.is_for(options.api);
         let (others, entries): (Vec<_>, Vec<_>) = self.wanted(options).into_iter().partition(is_other);
-        (entries, others_line(&others))
+        (entries, others_line(&others, options.api))
     }
 }
 
 /// Lines for other versions, in one; `None` if there are none.
-fn others_line(others: &[Entry]) -> Option<String> {
+fn others_line(others: &[Entry], api: Api) -> Option<String> {
     /// Maximum number of names printed.
     const MOST: usize = 3;
     let versions: BTreeSet<&str> = others.iter().map(|entry| entry.version.as_str()).collect();
@@ -161,14 +165,26 @@ fn others_line(others: &[Entry]) -> Option<String> {
     let mut names: Vec<_> = others.iter().take(MOST).map(|entry| entry.name.as_str()).collect();
     names.extend((others.len() > MOST).then_some("..."));
     let (versions, names) = (versions.join(", "), names.join(", "));
-    let line = || format!("lines for DAT {versions}, not for libdat.so.1: {} ({names})", others.len());
+    let library = if api.major == 1 { "libdat.so.1" } else { "libdat2.so.2" };
+    let line = || format!("lines for DAT {versions}, not for {library}: {} ({names})", others.len());
     (!others.is_empty()).then(line)
 }
 
 impl Entry {
-    /// The API version is one that programs of this library can open.
+    /// The API version is one that programs of libdat.so.1 can open.
     pub(crate) fn is_version_1(&self) -> bool {
         self.version.starts_with("1.")
+    }
+
+    /// The API version as numbers. `None` for a name that is not listed.
+    pub(crate) fn api(&self) -> Option<(u16, u16)> {
+        let (major, minor) = self.version.split_once('.')?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
+    }
+
+    /// Whether it is for this version of the API.
+    pub(crate) fn is_for(&self, api: Api) -> bool {
+        self.api().is_some_and(|(major, minor)| api.includes(major, minor))
     }
 }
 
@@ -182,10 +198,11 @@ mod tests {
 
     #[test]
     fn lines_of_other_versions_are_one_line() {
-        assert_eq!(others_line(&[]), None);
+        let api = Api { major: 1, minor: None };
+        assert_eq!(others_line(&[], api), None);
         let others: Vec<_> = (0..62).map(|at| entry(&format!("n{at}"), if at == 9 { "2.1" } else { "2.0" })).collect();
-        let line = others_line(&others).unwrap();
+        let line = others_line(&others, api).unwrap();
         assert_eq!(line, "lines for DAT 2.0, 2.1, not for libdat.so.1: 62 (n0, n1, n2, ...)");
-        assert_eq!(others_line(&others[..1]).unwrap(), "lines for DAT 2.0, not for libdat.so.1: 1 (n0)");
+        assert_eq!(others_line(&others[..1], api).unwrap(), "lines for DAT 2.0, not for libdat.so.1: 1 (n0)");
     }
 }

@@ -29,6 +29,7 @@ fn known(topic: u32, index: usize) -> Option<String> {
     let files = registry.files.as_ref()?;
     match topic {
         TELL_ORIGIN if index == 0 => Some(joined(std::slice::from_ref(&files.origin))),
+        TELL_TARGET if index == 0 => Some(escaped(&files.target.display().to_string())),
         TELL_UNREADABLE => files.unreadable.get(index).map(|text| joined(std::slice::from_ref(text))),
         TELL_ENTRY => files.conf.records.get(index).map(|record| {
             let key = &record.key;

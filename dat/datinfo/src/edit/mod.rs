@@ -1,7 +1,302 @@
-//! Changes of a dat.conf.
+//! `datinfo add`, `remove` and `set-default`: change entries of a dat.conf.
+//!
+//! `text` changes lines and nothing else (pure); `file` locks and replaces the file. What is changed is printed line by line; a
+//! dry run prints the same and writes nothing.
 #![forbid(unsafe_code)]
 
-#[allow(dead_code)]
 mod file;
-#[allow(dead_code)]
 mod text;
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::options::{Add, Api, EditedConf, Options, Remove, SetDefault};
+use crate::registry::Registry;
+use crate::{nearest, say, say_json};
+use file::EditedFile;
+use text::{ConfText, Entry, checked};
+
+/// A changed line: what happened, its number before or after, its text.
+#[derive(Debug)]
+struct Change {
+    verb: &'static str,
+    line: usize,
+    text: String,
+}
+
+impl Change {
+    fn new(verb: &'static str, index: usize, line: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(line);
+        let text = text.chars().filter(|c| *c != '\u{feff}').map(|c| if c.is_control() && c != '\t' { '?' } else { c });
+        Change { verb, line: index + 1, text: text.collect() }
+    }
+}
+
+/// What an edit makes of a text, or why it cannot.
+type Edit<'a> = dyn Fn(&mut ConfText) -> Result<Vec<Change>, String> + 'a;
+
+/// Adds entries.
+pub(crate) fn add(options: &Options, wanted: &Add) -> crate::Result {
+    let lines = match (&wanted.name, &wanted.library) {
+        (Some(name), Some(library)) => vec![line_of(options, wanted, name, library)],
+        _ if wanted.discovered => missing_adapters(options, &wanted.conf)?,
+        _ => lines_of(wanted.from.as_deref().ok_or("nothing to add: give a name and a library, or --from")?)?,
+    };
+    edit(options, &wanted.conf, true, &|text| {
+        let mut changes = Vec::new();
+        for line in &lines {
+            changes.push(add_line(text, line, wanted.replace)?);
+        }
+        Ok(changes)
+    })
+}
+
+/// Removes entries.
+pub(crate) fn remove(options: &Options, wanted: &Remove) -> crate::Result {
+    let others = match &wanted.from {
+        Some(file) => lines_of(file)?.iter().map(|line| checked(line)).collect::<Result<Vec<_>, _>>()?,
+        None if wanted.names.is_empty() => return Err("nothing to remove: give a name, or --from".to_owned()),
+        None => Vec::new(),
+    };
+    edit(options, &wanted.conf, false, &|text| {
+        let mut gone = Vec::new();
+        for name in &wanted.names {
+            gone.extend(removed(text, name, options.api, wanted.line)?);
+        }
+        let is_other =
+            |entry: &Entry| others.iter().any(|other| other.has_key_of(entry) && other.library == entry.library);
+        gone.extend(text.entries().into_iter().filter(is_other).map(|entry| entry.index));
+        if gone.is_empty() {
+            return Err("none of these entries is there".to_owned());
+        }
+        let changes = gone.iter().map(|index| Change::new("removed", *index, text.line(*index))).collect();
+        text.remove(&gone);
+        Ok(changes)
+    })
+}
+
+/// Takes an entry into use, and the others of its name, version and thread safety out of use.
+pub(crate) fn set_default(options: &Options, wanted: &SetDefault) -> crate::Result {
+    edit(options, &wanted.conf, false, &|text| {
+        let entries = named(text, &wanted.name, options.api)?;
+        let chosen: Vec<&Entry> = match wanted.line {
+            Some(line) => entries.iter().filter(|entry| entry.index + 1 == line).collect(),
+            None => entries.iter().collect(),
+        };
+        let rivals = |entry: &&Entry| entries.iter().filter(|other| other.has_key_of(entry)).count() > 1;
+        match chosen.as_slice() {
+            [] => return Err(format!("line {} is no entry of \"{}\"", wanted.line.unwrap_or(0), wanted.name)),
+            [first, ..] if !wanted.off && wanted.line.is_none() && chosen.iter().any(rivals) => {
+                let lines: Vec<String> =
+                    entries.iter().filter(|entry| entry.has_key_of(first)).map(described).collect();
+                return Err(format!(
+                    "\"{}\" has several entries: {}; choose one by --line",
+                    wanted.name,
+                    lines.join(", ")
+                ));
+            }
+            _ => {}
+        }
+        let mut changes = Vec::new();
+        for entry in &entries {
+            let is_chosen = chosen.iter().any(|chosen| chosen.index == entry.index);
+            let is_rival = !wanted.off && chosen.iter().any(|chosen| chosen.has_key_of(entry));
+            if (is_chosen || is_rival) && text.set_default(entry.index, is_chosen && !wanted.off) {
+                changes.push(Change::new("now", entry.index, text.line(entry.index)));
+            }
+        }
+        Ok(changes)
+    })
+}
+
+/// Reads the file, changes its text, prints the changes, and writes it unless that is not wanted.
+fn edit(options: &Options, conf: &EditedConf, may_create: bool, change: &Edit<'_>) -> crate::Result {
+    let path = target(options, conf)?;
+    let file = EditedFile::open(&path, may_create, Duration::from_secs(options.timeout))?;
+    let mut text = ConfText::new(&file.text);
+    let changes = change(&mut text).map_err(|error| format!("{}: {error}", path.display()))?;
+    let is_new = !file.exists();
+    if !conf.dry_run && !changes.is_empty() {
+        file.write(&text.bytes())?;
+    }
+    match options.json {
+        true => say_json(&document(&path, &changes, conf.dry_run, is_new)),
+        false => say(&lines(&path, &changes, conf.dry_run, is_new)),
+    }
+    Ok(true)
+}
+
+fn document(path: &Path, changes: &[Change], is_dry: bool, is_new: bool) -> Value {
+    let rows: Vec<Value> =
+        changes.iter().map(|change| json!({"change": change.verb, "line": change.line, "text": change.text})).collect();
+    json!({"file": path.display().to_string(), "changes": rows, "written": !is_dry && !rows.is_empty(), "new": is_new})
+}
+
+fn lines(path: &Path, changes: &[Change], is_dry: bool, is_new: bool) -> String {
+    let mut text = String::new();
+    let file = path.display();
+    for Change { verb, line, text: changed } in changes {
+        let _ = writeln!(text, "{file}:{line}: {verb}: {changed}");
+    }
+    if changes.is_empty() {
+        let _ = writeln!(text, "{file}: is so already");
+    }
+    if is_new {
+        let _ =
+            writeln!(text, "{file}: is new; a dat.conf hides the names that libdat has without one (datinfo discover)");
+    }
+    if is_dry {
+        let _ = writeln!(text, "{file}: dry run, not written");
+    }
+    text
+}
+
+/// The file to edit: the one that is named, else the one that libdat reads.
+fn target(options: &Options, conf: &EditedConf) -> Result<PathBuf, String> {
+    if let Some(file) = &conf.file {
+        return Ok(file.clone());
+    }
+    let registry = Registry::read(options, None).map_err(|error| format!("{error}; name the file by --file"))?;
+    registry.target.map(PathBuf::from).ok_or_else(|| "this libdat does not name its dat.conf; give --file".to_owned())
+}
+
+/// The line that the arguments describe.
+fn line_of(options: &Options, wanted: &Add, name: &str, library: &str) -> Vec<u8> {
+    let Api { major, minor } = options.api;
+    let minor = minor.unwrap_or(if major == 1 { 2 } else { 0 });
+    let version = wanted.provider_version.clone().unwrap_or_else(|| format!("dapl.{major}.{minor}"));
+    let safety = if options.thread_safe { "threadsafe" } else { "nonthreadsafe" };
+    let default = if wanted.nondefault { "nondefault" } else { "default" };
+    let quoted = |text: &str| [b"\"", text.replace('\\', "\\\\").replace('"', "\\\"").as_bytes(), b"\""].concat();
+    let fields = [
+        text::field(name.as_bytes()),
+        format!("u{major}.{minor}").into_bytes(),
+        safety.into(),
+        default.into(),
+        text::field(library.as_bytes()),
+        text::field(version.as_bytes()),
+        quoted(&wanted.params),
+        quoted(""),
+    ];
+    fields.join(&b' ')
+}
+
+/// The lines of a file that are not empty and no comment; `-` is standard input.
+fn lines_of(file: &Path) -> Result<Vec<Vec<u8>>, String> {
+    let fail = |error: std::io::Error| format!("{}: {error}", file.display());
+    let bytes = if file == Path::new("-") {
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(&mut std::io::stdin(), &mut bytes).map_err(fail)?;
+        bytes
+    } else {
+        std::fs::read(file).map_err(fail)?
+    };
+    let text = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
+    let lines = text.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line).trim_ascii());
+    let lines: Vec<Vec<u8>> =
+        lines.filter(|line| !line.is_empty() && !line.starts_with(b"#")).map(<[u8]>::to_vec).collect();
+    if lines.is_empty() { Err(format!("{}: has no entry", file.display())) } else { Ok(lines) }
+}
+
+/// Lines for adapters of this machine whose names the file does not have.
+fn missing_adapters(options: &Options, conf: &EditedConf) -> Result<Vec<Vec<u8>>, String> {
+    let registry = Registry::read(options, None)?;
+    let known = std::fs::read(target(options, conf)?).unwrap_or_default();
+    let known = ConfText::new(&known).entries();
+    let lines = registry.discovered.into_iter().map(String::into_bytes);
+    let is_new = |line: &Vec<u8>| checked(line).is_ok_and(|entry| known.iter().all(|known| known.name != entry.name));
+    Ok(lines.filter(is_new).collect())
+}
+
+fn add_line(text: &mut ConfText, line: &[u8], may_replace: bool) -> Result<Change, String> {
+    let shown = || String::from_utf8_lossy(line).into_owned();
+    let entry = checked(line).map_err(|error| format!("cannot add \"{}\": {error}", shown().escape_debug()))?;
+    let known = text.entries().into_iter().find(|known| known.has_key_of(&entry));
+    match known {
+        Some(known) if may_replace => {
+            text.replace(known.index, line);
+            Ok(Change::new("now", known.index, line))
+        }
+        Some(known) => {
+            let name = known.name.escape_ascii();
+            Err(format!("\"{name}\" is there already: {}; give --replace to replace it", described(&known)))
+        }
+        None => {
+            text.push(line);
+            let index = text.entries().last().map_or(0, |entry| entry.index);
+            Ok(Change::new("added", index, line))
+        }
+    }
+}
+
+/// Lines of a name to remove. All of them must be for one version of the API, which `--api` names if there are several.
+fn removed(text: &ConfText, name: &str, api: Api, line: Option<usize>) -> Result<Vec<usize>, String> {
+    let entries = named(text, name, api)?;
+    match line {
+        None => Ok(entries.into_iter().map(|entry| entry.index).collect()),
+        Some(line) => match entries.iter().find(|entry| entry.index + 1 == line) {
+            Some(entry) => Ok(vec![entry.index]),
+            None => Err(format!("line {line} is no entry of \"{name}\"")),
+        },
+    }
+}
+
+/// The entries of a name for the API version that is asked for.
+fn named(text: &ConfText, name: &str, api: Api) -> Result<Vec<Entry>, String> {
+    let entries = text.entries();
+    let is_version = |entry: &Entry| text::version(&entry.api).is_some_and(|(major, minor)| api.includes(major, minor));
+    let (named, others): (Vec<Entry>, Vec<Entry>) =
+        entries.into_iter().partition(|entry| entry.name == name.as_bytes() && is_version(entry));
+    if !named.is_empty() {
+        return Ok(named);
+    }
+    if let Some(other) = others.iter().find(|other| other.name == name.as_bytes()) {
+        let version = String::from_utf8_lossy(&other.api[1..]).into_owned();
+        return Err(format!("\"{name}\" is there only for DAT {version}; give --api {version}"));
+    }
+    let names: Vec<String> = others.iter().map(|other| String::from_utf8_lossy(&other.name).into_owned()).collect();
+    let meant = nearest::of(name, names.iter().map(String::as_str));
+    Err(format!("has no entry \"{name}\"{}", nearest::suffix(&meant)))
+}
+
+fn described(entry: &Entry) -> String {
+    let state = if entry.is_default { "default" } else { "nondefault" };
+    format!("line {} ({}, {state})", entry.index + 1, String::from_utf8_lossy(&entry.library))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "a u1.2 nonthreadsafe default l1 d.1.2 \"\" \"\"\n# comment\n\
+                        a u1.2 nonthreadsafe nondefault l2 d.1.2 \"\" \"\"\na u2.0 nonthreadsafe default l3 d.2.0 \"\" \"\"\n";
+
+    const V1: Api = Api { major: 1, minor: None };
+
+    #[test]
+    fn names_are_selected_by_version_and_line() {
+        let text = ConfText::new(FILE.as_bytes());
+        assert_eq!(removed(&text, "a", V1, None), Ok(vec![0, 2]));
+        assert_eq!(removed(&text, "a", V1, Some(3)), Ok(vec![2]));
+        assert_eq!(removed(&text, "a", Api { major: 2, minor: Some(0) }, None), Ok(vec![3]));
+        assert!(removed(&text, "a", V1, Some(2)).is_err_and(|error| error.contains("line 2 is no entry")));
+        assert_eq!(removed(&text, "aa", V1, None), Err("has no entry \"aa\"".to_owned()));
+        let other = ConfText::new(FILE.replace("u1.2", "u2.0").as_bytes());
+        assert!(removed(&other, "a", V1, None).is_err_and(|error| error.ends_with("give --api 2.0")));
+    }
+
+    #[test]
+    fn an_entry_is_added_once() {
+        let mut text = ConfText::new(FILE.as_bytes());
+        let line = b"a u1.2 threadsafe default l4 d.1.2 \"\" \"\"";
+        assert_eq!(add_line(&mut text, line, false).unwrap().line, 5);
+        let error = add_line(&mut text, line, false).unwrap_err();
+        assert_eq!(error, "\"a\" is there already: line 5 (l4, default); give --replace to replace it");
+        assert_eq!(add_line(&mut text, line, true).unwrap().verb, "now");
+        assert_eq!(text.bytes(), [FILE.as_bytes(), line, b"\n"].concat());
+        assert!(add_line(&mut text, b"a", false).is_err_and(|error| error.contains("it has 1 fields")));
+    }
+}

@@ -1,0 +1,37 @@
+//! Names that are similar to one that is not known, for messages only.
+#![forbid(unsafe_code)]
+
+/// Similarity, from 0 to 1, below which no name is proposed: two edits in a name of five letters.
+const LEAST: f64 = 0.6;
+/// Maximum number of proposals.
+const MOST: usize = 3;
+
+/// The most similar names (Damerau-Levenshtein distance over the longer length, any case), the best first.
+pub(crate) fn of<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let name = name.to_ascii_lowercase();
+    let rate = |known: &str| strsim::normalized_damerau_levenshtein(&name, &known.to_ascii_lowercase());
+    let mut rated: Vec<(f64, &str)> =
+        known.map(|known| (rate(known), known)).filter(|(rate, _)| *rate >= LEAST).collect();
+    rated.sort_by(|(a, first), (b, second)| b.total_cmp(a).then(first.cmp(second)));
+    rated.dedup();
+    rated.into_iter().take(MOST).map(|(_, name)| name).collect()
+}
+
+/// The end of a message: the names, if there are any.
+pub(crate) fn suffix(names: &[&str]) -> String {
+    if names.is_empty() { String::new() } else { format!("; similar: {}", names.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proposes_few_similar_names() {
+        let known = ["sm0", "usnic0", "usnic1", "usnic2", "usnic3", "verbs0"];
+        assert_eq!(of("USNIC", known.into_iter()), ["usnic0", "usnic1", "usnic2"]);
+        assert_eq!(of("sm", known.into_iter()), ["sm0"]);
+        assert_eq!((of("zzz", known.into_iter()).len(), suffix(&[])), (0, String::new()));
+        assert_eq!(suffix(&["a", "b"]), "; similar: a, b");
+    }
+}

@@ -1,0 +1,63 @@
+//! Text for people: lines of at most 80 columns, and system errors without their numbers.
+#![forbid(unsafe_code)]
+
+/// Columns of a line, unless one word is longer.
+const COLUMNS: usize = 80;
+
+/// Lines with `indent` blanks before each; a blank becomes a line end where a line would be too long.
+pub(crate) fn wrapped(text: &str, indent: usize) -> String {
+    let mut lines = String::new();
+    let mut column = 0;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > COLUMNS {
+            lines.push('\n');
+            column = 0;
+        }
+        let before = if column == 0 { indent } else { 1 };
+        lines.extend(std::iter::repeat_n(' ', before));
+        lines.push_str(word);
+        column += before + length;
+    }
+    lines + "\n"
+}
+
+/// Without the numbers that the standard library adds to the text of a system error: ` (os error 2)`.
+pub(crate) fn without_numbers(text: &str) -> String {
+    const BEGIN: &str = " (os error ";
+    let mut parts = text.split(BEGIN);
+    let mut clean = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.bytes().all(|byte| byte.is_ascii_digit()) => clean.push_str(rest),
+            _ => clean.extend([BEGIN, part]),
+        }
+    }
+    clean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_system_errors_are_left_out() {
+        let error = std::io::Error::from_raw_os_error(2);
+        assert_eq!(
+            without_numbers(&format!("a: {error}; b: {error}")),
+            "a: No such file or directory; b: No such file or directory"
+        );
+        for text in ["", "a (os error", "a (os error x)", "(os error 2)"] {
+            assert_eq!(without_numbers(text), text);
+        }
+    }
+
+    #[test]
+    fn lines_are_at_most_eighty_columns() {
+        assert_eq!(wrapped("a b", 2), "  a b\n");
+        let text = wrapped("word ".repeat(60).trim_end(), 4);
+        assert!(text.lines().count() == 4 && text.lines().all(|line| line.len() <= 80 && line.starts_with("    ")));
+        let long = "x".repeat(100);
+        assert_eq!(wrapped(&format!("a {long} b"), 1), format!(" a\n {long}\n b\n"));
+    }
+}
