@@ -57,27 +57,32 @@ fn json(finished: &Finished) -> Value {
     serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:#?}"))
 }
 
-fn six() -> Case {
-    let case = Case::new("datinfo-six", SIX).provider("libfine.so.1", &[]);
+/// Each test has a directory of its own, since tests run side by side.
+fn six(test: &str) -> Case {
+    let case = Case::new(&format!("datinfo-six-{test}"), SIX).provider("libfine.so.1", &[]);
     case.provider("libclosed.so.1", &["OPEN_CODE=0x80030003"]).provider("libdead.so.1", &["OPEN_DIES"])
 }
 
 #[test]
 fn each_entry_is_listed_with_its_line_and_why_it_does_not_open() {
-    let finished = datinfo(&six(), "");
+    let finished = datinfo(&six("listing"), "");
     assert_eq!(finished.status.code(), Some(0), "{finished:#?}");
-    let lines: Vec<_> = finished.stdout.lines().collect();
-    assert_eq!(lines[..2], ["fine  1.2 nonthreadsafe  {}/libfine.so.1 \"eth0 0\"  {}/dat.conf:1", "  opens"]);
+    let paragraphs: Vec<&str> = finished.stdout.split("\n\n").collect();
+    let flat = |paragraph: &str| paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(flat(paragraphs[0]), "fine opens DAT 1.2 nonthreadsafe: {}/libfine.so.1 \"eth0 0\" {}/dat.conf:1");
     assert_eq!(
-        lines[3],
-        "  does not open (DAT_PROVIDER_NOT_FOUND): {}/libgone.so.1: cannot open shared object file: No such file or \
-         directory; install that library, or correct lib_path"
+        flat(paragraphs[1]),
+        "gone does not open (DAT_PROVIDER_NOT_FOUND) DAT 1.2 threadsafe: {}/libgone.so.1 {}/dat.conf:2 {}/libgone.so.1: \
+         cannot open shared object file: No such file or directory -> install that library, or correct lib_path"
     );
-    assert!(lines[9].starts_with("  does not open: it died of signal 6 (SIGABRT) in the open"), "{lines:#?}");
-    assert_eq!(lines[10], "lines for DAT 2.0, not for libdat.so.1: 1 (later); datinfo check explains them");
-    assert_eq!(lines.len(), 11);
-    let named = datinfo(&six(), "--ia later");
-    assert!(named.stdout.contains("wanted version 1.2, but this name has only 2.0"), "{named:#?}");
+    assert!(flat(paragraphs[4]).contains("dead does not open"), "{finished:#?}");
+    assert!(flat(paragraphs[4]).contains("it died of signal 6 (SIGABRT) in the open"), "{finished:#?}");
+    assert_eq!(paragraphs[5], "lines for DAT 2.0, not for libdat.so.1: 1 (later); --all shows them\n");
+    assert_eq!(paragraphs.len(), 6);
+    let is_long = |line: &&str| line.chars().count() > 80 && line.trim().contains(' ');
+    assert_eq!(finished.stdout.lines().filter(is_long).count(), 0, "{finished:#?}");
+    let named = datinfo(&six("json"), "--ia later");
+    assert!(flat(&named.stdout).contains("wanted version 1.2, but this name has only 2.0"), "{named:#?}");
 }
 
 #[test]
@@ -93,16 +98,24 @@ fn lines_for_other_versions_are_one_line() {
     let listing = datinfo(&case, "");
     assert_eq!(listing.status.code(), Some(0), "{listing:#?}");
     let lines: Vec<_> = listing.stdout.lines().collect();
-    assert!(lines.len() == 3 && lines[1] == "  opens" && lines[2].starts_with(line), "{lines:#?}");
+    assert_eq!((lines[0], lines[lines.len() - 3]), ("fine  opens", ""), "{lines:#?}");
+    assert!(lines[lines.len() - 2..].join(" ").starts_with(line), "{lines:#?}");
+    assert_eq!(datinfo(&case, "list").stdout, "fine\n");
+    assert_eq!(datinfo(&case, "-l --all").stdout.lines().count(), 63);
+    let second = datinfo(&case, "list --api 2.0");
+    assert_eq!(second.stdout.lines().next(), Some("ofa-v2-mlx4_0"), "{second:#?}");
+    assert_eq!(json(&datinfo(&case, "list --json")), serde_json::json!({"names": ["fine"]}));
     let doctor = datinfo(&case, "doctor").stdout;
     assert_eq!(doctor.lines().filter(|line| line.contains("ofa-v2")).count(), 1, "{doctor}");
+    let library = doctor.lines().filter(|line| line.contains("DAT 2.0: libdaplofa.so.2, which 62 lines name, is"));
+    assert_eq!(library.count(), 1, "{doctor}");
     assert!(doctor.contains(&format!("note     registry: {line}\n")), "{doctor}");
     let settings = datinfo(&case, "-c").stdout;
     assert_eq!(settings.lines().filter(|line| line.contains("ofa-v2")).count(), 1, "{settings}");
     let document = json(&datinfo(&case, "--json"));
     assert_eq!(document["adapters"].as_array().unwrap().len(), 63, "tools get all of them");
     let refusal = datinfo(&case, "--ia unknown").stdout;
-    assert!(refusal.contains("open one of these: fine\n"), "{refusal}");
+    assert!(refusal.replace("\n ", "").contains("open one of these: fine\n"), "{refusal}");
 }
 
 #[test]
@@ -143,7 +156,7 @@ fn a_check_looks_into_names_libraries_and_parameters() {
 
 #[test]
 fn six_causes_are_six_in_json_too() {
-    let case = six();
+    let case = six("doctor");
     let finished = datinfo(&case, "--json");
     let document = json(&finished);
     let reasons: Vec<_> = document["adapters"]
@@ -215,6 +228,8 @@ fn all_attributes_have_their_units() {
         let line = finished.stdout.lines().find(|line| line.trim_start().starts_with(&format!("{name} ")));
         line.unwrap_or_else(|| panic!("{name}: {finished:#?}")).split_whitespace().collect::<Vec<_>>().join(" ")
     };
+    assert_eq!(row("iov_ownership_on_return"), "iov_ownership_on_return DAT_IOV_CONSUMER");
+    assert!(row("completion_flags_supported").contains(" DAT_COMPLETION_SUPPRESS_FLAG | "), "{finished:#?}");
     assert_eq!(row("max_message_size"), "max_message_size 2147483648 bytes");
     assert_eq!((row("adapter_name"), row("is_thread_safe")), ("adapter_name sm0".into(), "is_thread_safe true".into()));
     let attributes = json(&datinfo(&case, "-v --json"))["adapters"][0]["attributes"].clone();
@@ -349,8 +364,21 @@ fn errors_are_two() {
 }
 
 #[test]
+fn errors_are_json_too_and_have_no_numbers_of_the_system() {
+    let case = Case::new("datinfo-json-errors", "");
+    for words in ["--libdat /nonexistent/libdat.so.1", "check /nonexistent/dat.conf", "--colour", "--timeout 0"] {
+        let finished = datinfo(&case, &format!("--json {words}"));
+        assert_eq!(finished.status.code(), Some(2), "{finished:#?}");
+        let error = json(&finished)["error"].as_str().unwrap_or_default().to_owned();
+        assert!(!error.is_empty() && !error.contains("os error") && finished.stderr.is_empty(), "{finished:#?}");
+    }
+    let missing = datinfo(&case, "check /nonexistent/dat.conf");
+    assert_eq!(missing.stderr, "datinfo: /nonexistent/dat.conf: No such file or directory\n");
+}
+
+#[test]
 fn the_doctor_names_what_is_bad_and_what_helps() {
-    let finished = datinfo(&six(), "doctor --json");
+    let finished = datinfo(&six("closed"), "doctor --json");
     let document = json(&finished);
     let findings = document["findings"].as_array().unwrap();
     assert_eq!(finished.status.code(), Some(i32::from(document["well"] != true)), "{document:#}");
@@ -398,7 +426,9 @@ fn every_option_and_command_is_on_the_manual_page() {
     let page = std::fs::read_to_string(dapl_test::stage::workspace().join("docs/man/datinfo.1.md")).unwrap();
     let case = Case::new("datinfo-help", "");
     let mut count = 0;
-    for words in ["--help", "doctor --help", "check --help", "top --help"] {
+    let pages =
+        ["--help", "doctor --help", "check --help", "top --help", "add --help", "remove --help", "set-default --help"];
+    for words in pages {
         let help = datinfo(&case, words).stdout;
         // An option, or a command, begins its line.
         let terms = help.lines().filter_map(|line| line.trim_start().split([' ', ',']).next());
@@ -406,7 +436,9 @@ fn every_option_and_command_is_on_the_manual_page() {
             .split_whitespace()
             .filter(|word| word.starts_with("--"))
             .chain(terms.filter(|word| word.starts_with('-')));
-        let commands = ["check", "discover", "doctor", "top"].into_iter().filter(|command| help.contains(command));
+        let commands = ["check", "discover", "doctor", "top", "list", "add", "remove", "set-default"]
+            .into_iter()
+            .filter(|command| help.contains(command));
         for term in terms.chain(commands) {
             let term = term.trim_matches(|c: char| !c.is_ascii_alphanumeric() && c != '-');
             let is_there = ["`", " ", "|"].iter().any(|end| page.contains(&format!("`{term}{end}")));
@@ -419,7 +451,7 @@ fn every_option_and_command_is_on_the_manual_page() {
 
 #[test]
 fn a_reader_that_goes_is_no_disaster() {
-    let mut command = command(&six(), "-e");
+    let mut command = command(&six("fifth"), "-e");
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     let Output { status, stderr, .. } = child.wait_with_output().unwrap();

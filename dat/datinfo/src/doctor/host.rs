@@ -4,6 +4,7 @@
 //! are computed by functions over the data read, so that tests can pass the data of other machines.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
@@ -14,7 +15,7 @@ use rustix::process::{Resource, getrlimit};
 use super::{Finding, Grade, in_effect};
 use crate::adapter;
 use crate::options::Options;
-use crate::registry::Registry;
+use crate::registry::{Entry, Registry};
 use crate::settings::IneffectiveVariable;
 use crate::system;
 
@@ -63,6 +64,9 @@ fn registry(options: &Options, findings: &mut Vec<Finding>) {
     }
     let (entries, others) = registry.openable(options);
     findings.extend(others.map(|others| Finding::note("registry", others)));
+    if options.api.major == 1 {
+        libdat2(&registry.entries, findings);
+    }
     let opened = adapter::open_all(options, &entries);
     for (entry, opened) in entries.iter().zip(&opened) {
         findings.push(match opened {
@@ -80,6 +84,31 @@ fn registry(options: &Options, findings: &mut Vec<Finding>) {
         let remedy = "datinfo discover shows lines for what this machine has";
         findings.push(Finding::new(Grade::Bad, "registry", "no adapter opens", remedy));
     }
+}
+
+/// Whether lines for DAT 2.0 have what they need: one note for each library that they name, and one for libdat2.so.2.
+fn libdat2(entries: &[Entry], findings: &mut Vec<Finding>) {
+    let about = "DAT 2.0";
+    let mut libraries: BTreeMap<&str, (usize, Option<&str>)> = BTreeMap::new();
+    for entry in entries.iter().filter(|entry| entry.api().is_some_and(|(major, _)| major == 2)) {
+        let (lines, file) = libraries.entry(&entry.library).or_default();
+        *lines += 1;
+        *file = entry.file.as_deref();
+    }
+    for (library, (lines, file)) in &libraries {
+        let found = format!("{library}, which {lines} lines name, ");
+        findings.push(match file {
+            Some("") => Finding::new(Grade::Note, about, found + "is not there", "install it to use these names"),
+            Some(file) => Finding::note(about, format!("{found}is {file}{}", linked(Path::new(file)))),
+            None => Finding::note(about, found + "is not looked for by this libdat"),
+        });
+    }
+}
+
+/// Where a link leads, in words.
+fn linked(file: &Path) -> String {
+    let target = fs::read_link(file).ok().filter(|target| target.file_name() != file.file_name());
+    target.map_or(String::new(), |target| format!(", a link to {}", target.display()))
 }
 
 /// Those that are set and have no effect.
