@@ -1,19 +1,24 @@
-//! The libdat that loaded this library: its functions, and the private hook of ours.
+//! The libdats that have loaded this library, one per version of the API: their functions, and the private hook of ours.
 //!
 //! `registration` calls `meet`; an IA asks for the number that the consumer knows it by. Our libdat gets the address range of
 //! our handles.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, c_void};
 use std::mem::{MaybeUninit, offset_of};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use dat_abi::hook::{LIBDAT_HOOK_LEAST, LIBDAT_HOOK_REQUEST, LibdatHook};
 use dat_abi::*;
 
+use crate::names::Version;
 use crate::runtime::handle;
 use crate::runtime::sync::StaticMutex;
 
-/// The functions of libdat that a provider library imports. `dapl` does not link libdat itself, so that its tests need none.
+/// SONAME of the libdat of version 2.
+const LIBDAT2: &CStr = c"libdat2.so.2";
+
+/// The functions of libdat that a provider library uses. Those of `libdat.so.1` are imported by the provider library; `dapl`
+/// does not link libdat itself, so that its tests need none. Those of `libdat2.so.2` are looked up.
 #[derive(Clone, Copy)]
 pub struct Libdat {
     /// `dat_registry_add_provider`.
@@ -24,20 +29,73 @@ pub struct Libdat {
     pub get_ia_handle: unsafe extern "C" fn(DAT_IA_HANDLE, *mut DAT_IA_HANDLE) -> DAT_RETURN,
 }
 
-static LIBDAT: StaticMutex<Option<Libdat>> = StaticMutex::new(None);
-static HOOK: AtomicPtr<LibdatHook> = AtomicPtr::new(std::ptr::null_mut());
+impl Libdat {
+    /// The functions of the `libdat2.so.2` in this process; `None` if it has none. A provider library does not name it as needed,
+    /// so it runs without it, and with any implementation of it.
+    pub(crate) fn loaded_2() -> Option<Self> {
+        type RegistryFunction = unsafe extern "C" fn(*const DAT_PROVIDER, *const DAT_PROVIDER_INFO) -> DAT_RETURN;
+        type NumberFunction = unsafe extern "C" fn(DAT_IA_HANDLE, *mut DAT_IA_HANDLE) -> DAT_RETURN;
+        // SAFETY: the string ends; NOLOAD maps nothing new. The reference that it counts keeps the functions in place.
+        let image = unsafe { libc::dlopen(LIBDAT2.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+        if image.is_null() {
+            return None;
+        }
+        let symbol = |name: &CStr| {
+            // SAFETY: the handle came from dlopen, and the name ends.
+            let address = unsafe { libc::dlsym(image, name.as_ptr()) };
+            (!address.is_null()).then_some(address)
+        };
+        let (add, remove) = (symbol(c"dat_registry_add_provider")?, symbol(c"dat_registry_remove_provider")?);
+        let get_ia_handle = symbol(c"dats_get_ia_handle")?;
+        Some(Self {
+            // SAFETY: not null, and the contract's function of that name. The table is that of the version, behind the pointer.
+            add: unsafe { std::mem::transmute::<*mut c_void, RegistryFunction>(add) },
+            // SAFETY: as above.
+            remove: unsafe { std::mem::transmute::<*mut c_void, RegistryFunction>(remove) },
+            // SAFETY: as above.
+            get_ia_handle: unsafe { std::mem::transmute::<*mut c_void, NumberFunction>(get_ia_handle) },
+        })
+    }
+}
+
+/// What is known of the libdat of a version.
+struct Known {
+    functions: StaticMutex<Option<Libdat>>,
+    hook: AtomicPtr<LibdatHook>,
+}
+
+impl Known {
+    const fn new() -> Self {
+        Self { functions: StaticMutex::new(None), hook: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+}
+
+static VERSION_1: Known = Known::new();
+static VERSION_2: Known = Known::new();
+
+fn known(version: Version) -> &'static Known {
+    match version {
+        Version::V1 => &VERSION_1,
+        Version::V2 => &VERSION_2,
+    }
+}
 
 /// Keeps others out, for `fork`.
 pub(crate) fn hold() -> impl Sized {
-    LIBDAT.lock()
+    (VERSION_1.functions.lock(), VERSION_2.functions.lock())
+}
+
+/// The functions of the libdat that called `meet`.
+pub(crate) fn met(version: Version) -> Option<Libdat> {
+    *known(version).functions.lock()
 }
 
 /// Stores libdat's functions, checks whether it is ours, and passes the address range of our handles to it.
 ///
 /// # Safety
 /// The functions are libdat's.
-pub(crate) unsafe fn meet(libdat: Libdat) -> bool {
-    *LIBDAT.lock() = Some(libdat);
+pub(crate) unsafe fn meet(version: Version, libdat: Libdat) -> bool {
+    *known(version).functions.lock() = Some(libdat);
     let mut answer: DAT_IA_HANDLE = std::ptr::null_mut();
     // SAFETY: this function's own contract; a foreign libdat refuses the number.
     let code = unsafe { (libdat.get_ia_handle)(LIBDAT_HOOK_REQUEST as DAT_IA_HANDLE, &raw mut answer) };
@@ -49,7 +107,7 @@ pub(crate) unsafe fn meet(libdat: Libdat) -> bool {
     if unsafe { (&raw const (*hook).size).read() } < LIBDAT_HOOK_LEAST {
         return false;
     }
-    HOOK.store(hook, Ordering::Release);
+    known(version).hook.store(hook, Ordering::Release);
     let Ok(arena) = handle::arena() else { return true };
     // SAFETY: as above, and the record is long enough for this field.
     if unsafe { (&raw const (*hook).add_arena).read()(arena) } != 0 {
@@ -58,11 +116,11 @@ pub(crate) unsafe fn meet(libdat: Libdat) -> bool {
     true
 }
 
-/// The consumer's handle of this IA; `None` as long as there is none.
-pub fn ia_number(ia: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
-    let hook = HOOK.load(Ordering::Acquire);
+/// The consumer's handle of this IA, opened through that version; `None` as long as there is none.
+pub fn ia_number(version: Version, ia: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
+    let hook = known(version).hook.load(Ordering::Acquire);
     if hook.is_null() {
-        return search_number(ia);
+        return search_number(version, ia);
     }
     // SAFETY: `meet` stored it after checking its size.
     let number = unsafe { (&raw const (*hook).ia_number).read()(ia) };
@@ -70,8 +128,8 @@ pub fn ia_number(ia: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
 }
 
 /// Passes the reason of a refused open to libdat; `false` if libdat does not support it, or there is no reason.
-pub(crate) fn say(words: &str) -> bool {
-    let hook = HOOK.load(Ordering::Acquire);
+pub(crate) fn say(version: Version, words: &str) -> bool {
+    let hook = known(version).hook.load(Ordering::Acquire);
     if words.is_empty() || !has_field(hook, offset_of!(LibdatHook, provider_says)) {
         return false;
     }
@@ -83,13 +141,13 @@ pub(crate) fn say(words: &str) -> bool {
 
 /// File name of this library in the dat.conf record whose `dat_provider_init` the calling thread is in. Without our libdat: the
 /// name that the process loaded it by first.
-pub(crate) fn library_name() -> String {
-    let path = record_library().or_else(image_path).unwrap_or_default();
+pub(crate) fn library_name(version: Version) -> String {
+    let path = record_library(version).or_else(image_path).unwrap_or_default();
     path.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
-fn record_library() -> Option<String> {
-    let hook = HOOK.load(Ordering::Acquire);
+fn record_library(version: Version) -> Option<String> {
+    let hook = known(version).hook.load(Ordering::Acquire);
     if !has_field(hook, offset_of!(LibdatHook, record_library)) {
         return None;
     }
@@ -105,7 +163,7 @@ fn image_path() -> Option<String> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: dladdr compares the address without reading it, and fills the record when it answers non-zero.
     let info = unsafe {
-        if libc::dladdr((&raw const HOOK).cast(), info.as_mut_ptr()) == 0 {
+        if libc::dladdr((&raw const VERSION_1).cast(), info.as_mut_ptr()) == 0 {
             return None;
         }
         info.assume_init()
@@ -123,16 +181,21 @@ fn has_field(hook: *const LibdatHook, offset: usize) -> bool {
     !hook.is_null() && unsafe { (&raw const (*hook).size).read() } >= offset + size_of::<usize>()
 }
 
-/// Some libdats number IAs from 1, lowest free number first, and can only map a number to its IA (spec/registry 7.2).
+/// A libdat of 2.0 maps an IA to its number too. Some of 1.2 number IAs from 1, lowest free number first, and can only map a
+/// number to its IA (spec/registry 7.2).
 #[cold]
-fn search_number(ia: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
+fn search_number(version: Version, ia: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
     /// More IAs than a process opens.
     const LAST: usize = 1024;
-    let libdat = (*LIBDAT.lock())?;
-    (1..=LAST).map(|number| number as DAT_IA_HANDLE).find(|number| {
+    let libdat = met(version)?;
+    let mapped = |handle: DAT_IA_HANDLE| {
         let mut found: DAT_IA_HANDLE = std::ptr::null_mut();
-        // SAFETY: the function is libdat's (`meet`); it takes any number.
-        let code = unsafe { (libdat.get_ia_handle)(*number, &raw mut found) };
-        code == DAT_SUCCESS && found == ia
-    })
+        // SAFETY: the function is libdat's (`meet`); it takes any number, and an IA.
+        let code = unsafe { (libdat.get_ia_handle)(handle, &raw mut found) };
+        (code == DAT_SUCCESS).then_some(found)
+    };
+    if version == Version::V2 {
+        return mapped(ia).filter(|number| !number.is_null() && *number != ia);
+    }
+    (1..=LAST).map(|number| number as DAT_IA_HANDLE).find(|number| mapped(*number) == Some(ia))
 }

@@ -3,18 +3,64 @@
 //! `registration` adds names; an IA looks its own up when it is opened. Entries are never freed, since handles point to their
 //! table.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, c_char};
 
-use dat_abi::DAT_PROVIDER;
+use dat_abi::{DAT_PROVIDER, v2};
 use parking_lot::Mutex;
 
 use crate::runtime::sync::StaticMutex;
+
+/// Major version of the API. The libdat of each version has a registry of its own, so one name may be registered for both.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Version {
+    /// 1.x: `libdat.so.1`.
+    V1,
+    /// 2.x: `libdat2.so.2`.
+    V2,
+}
+
+impl Version {
+    /// The version of a registration's major number.
+    pub fn of_major(major: u32) -> Option<Self> {
+        match major {
+            dat_abi::DAT_VERSION_MAJOR => Some(Self::V1),
+            v2::DAT_VERSION_MAJOR => Some(Self::V2),
+            _ => None,
+        }
+    }
+}
+
+/// A provider table of either version. The 70 members of 1.2 begin that of 2.0 too.
+#[allow(missing_debug_implementations, reason = "function pointers")]
+#[derive(Clone, Copy)]
+pub enum Table {
+    /// Of 1.2.
+    V1(DAT_PROVIDER),
+    /// Of 2.0.
+    V2(v2::DAT_PROVIDER),
+}
+
+impl Table {
+    fn version(&self) -> Version {
+        match self {
+            Self::V1(_) => Version::V1,
+            Self::V2(_) => Version::V2,
+        }
+    }
+
+    fn named(self, device_name: *const c_char) -> Self {
+        match self {
+            Self::V1(table) => Self::V1(DAT_PROVIDER { device_name, ..table }),
+            Self::V2(table) => Self::V2(v2::DAT_PROVIDER { device_name, ..table }),
+        }
+    }
+}
 
 /// A name that this library serves, and the table behind its handles.
 pub struct Registration {
     name: CString,
     text: String,
-    table: DAT_PROVIDER,
+    table: Table,
     served: Mutex<Served>,
     params: Mutex<String>,
     library: Mutex<String>,
@@ -53,9 +99,17 @@ impl Registration {
         self.library.lock().clone()
     }
 
-    /// The table; it stays for the process's life.
+    /// The table; it stays for the process's life. It is as long as its version says.
     pub fn table(&self) -> *const DAT_PROVIDER {
-        &raw const self.table
+        match &self.table {
+            Table::V1(table) => table,
+            Table::V2(table) => (&raw const *table).cast(),
+        }
+    }
+
+    /// The version of the API that its IAs are opened with.
+    pub fn version(&self) -> Version {
+        self.table.version()
     }
 
     /// Parameters of the last registration.
@@ -71,22 +125,28 @@ pub(crate) fn hold() -> impl Sized {
     NAMES.lock()
 }
 
-/// The registration of a name.
-pub fn find(name: &CStr) -> Option<&'static Registration> {
-    NAMES.lock().iter().copied().find(|known| known.name.as_c_str() == name)
+impl Registration {
+    fn is(&self, version: Version, name: &CStr) -> bool {
+        self.name.as_c_str() == name && self.version() == version
+    }
 }
 
-/// Adds a name, whose table is set later. A second entry of the same name updates the first, and its table stays.
+/// The registration of a name for a version.
+pub fn find(version: Version, name: &CStr) -> Option<&'static Registration> {
+    NAMES.lock().iter().copied().find(|known| known.is(version, name))
+}
+
+/// Adds a name. A second entry of the same name and version updates the first, and its table stays.
 pub(crate) fn remember(
     name: &CStr,
     params: &CStr,
     library: String,
     served: Served,
-    table: DAT_PROVIDER,
+    table: Table,
 ) -> &'static Registration {
     let params = params.to_string_lossy().into_owned();
     let mut names = NAMES.lock();
-    if let Some(known) = names.iter().copied().find(|known| known.name.as_c_str() == name) {
+    if let Some(known) = names.iter().copied().find(|known| known.is(table.version(), name)) {
         *known.served.lock() = served;
         *known.params.lock() = params;
         *known.library.lock() = library;
@@ -95,9 +155,31 @@ pub(crate) fn remember(
     let name = name.to_owned();
     let text = name.to_string_lossy().into_owned();
     // The text of a CString does not move with it, so the table may name it before both are in place.
-    let table = DAT_PROVIDER { device_name: name.as_ptr(), ..table };
+    let table = table.named(name.as_ptr());
     let (served, params, library) = (Mutex::new(served), Mutex::new(params), Mutex::new(library));
     let made: &'static Registration = Box::leak(Box::new(Registration { name, text, table, served, params, library }));
     names.push(made);
     made
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_a_registration_per_version() {
+        let served = |major| Served { major, minor: 0, thread_safe: false };
+        // SAFETY: null pointers and empty slots.
+        let (old, new): (DAT_PROVIDER, v2::DAT_PROVIDER) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        let first = remember(c"names-both", c"one", String::new(), served(1), Table::V1(old));
+        let second = remember(c"names-both", c"two", String::new(), served(2), Table::V2(new));
+        assert_eq!((first.version(), second.version()), (Version::V1, Version::V2));
+        assert_eq!((first.params().as_str(), second.params().as_str()), ("one", "two"));
+        assert_ne!(first.table(), second.table());
+        let found = find(Version::V2, c"names-both").unwrap();
+        assert!(std::ptr::eq(found, second) && find(Version::V2, c"names-none").is_none());
+        let again = remember(c"names-both", c"three", String::new(), served(2), Table::V2(new));
+        assert!(std::ptr::eq(again, second) && second.params() == "three" && first.params() == "one");
+        assert_eq!((Version::of_major(2), Version::of_major(3)), (Some(Version::V2), None));
+    }
 }

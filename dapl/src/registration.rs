@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char};
 use dat_abi::*;
 
 use crate::libdat::{self, Libdat};
-use crate::names::{self, Served};
+use crate::names::{self, Served, Table, Version};
 use crate::provider::Provider;
 use crate::runtime::{cancel, fork, logger};
 use crate::table;
@@ -16,7 +16,7 @@ use crate::table;
 /// `dat_provider_init`: registers the name that libdat asks for.
 ///
 /// # Safety
-/// `info` is null or readable, `params` null or a string, and the functions are those of the libdat that calls.
+/// `info` is null or readable, `params` null or a string, and the functions are those of `libdat.so.1`.
 pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, params: *const c_char) {
     let _deferral = cancel::defer();
     logger::install();
@@ -29,23 +29,27 @@ pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, 
     let Some(name) = name_of(&info) else {
         return log::error!("{}: init with a name of more than 255 bytes", P::NAME);
     };
-    if info.dapl_version_major != DAT_VERSION_MAJOR {
+    let version = Version::of_major(info.dapl_version_major);
+    let Some((version, table)) = version.and_then(|version| Some((version, table_of::<P>(version)?))) else {
         let (wanted, minor) = (info.dapl_version_major, info.dapl_version_minor);
         return log::error!(
             "{}: {name:?} wants DAT {wanted}.{minor}, this library serves {DAT_VERSION_MAJOR}.{DAT_VERSION_MINOR}: name another library in its line",
             P::NAME
         );
-    }
+    };
+    let Some(libdat) = functions(version, libdat) else {
+        return log::error!("{}: {name:?} wants DAT 2.0, but this process has no libdat2.so.2", P::NAME);
+    };
     // SAFETY: null, or a string by this function's contract.
     let params = if params.is_null() { c"" } else { unsafe { CStr::from_ptr(params) } };
     // SAFETY: the functions are libdat's, by this function's contract.
-    let ours = unsafe { libdat::meet(libdat) };
+    let ours = unsafe { libdat::meet(version, libdat) };
     let served = Served {
         major: info.dapl_version_major,
         minor: info.dapl_version_minor,
         thread_safe: ours || info.is_thread_safe != DAT_FALSE,
     };
-    let made = names::remember(name, params, libdat::library_name(), served, table::table::<P>());
+    let made = names::remember(name, params, libdat::library_name(version), served, table);
     // SAFETY: as above; the table is never freed, and the info outlives the call.
     let code = unsafe { (libdat.add)(made.table(), &raw const info) };
     if code != DAT_SUCCESS {
@@ -64,10 +68,28 @@ pub unsafe fn fini<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO) 
     }
     // SAFETY: not null, and readable by this function's contract.
     let info = unsafe { info.read_unaligned() };
-    let Some(known) = name_of(&info).and_then(names::find) else { return };
+    let Some(version) = Version::of_major(info.dapl_version_major) else { return };
+    let Some(known) = name_of(&info).and_then(|name| names::find(version, name)) else { return };
+    let libdat = libdat::met(version).unwrap_or(libdat);
     // SAFETY: the functions are libdat's, by this function's contract; the info outlives the call.
     let code = unsafe { (libdat.remove)(known.table(), &raw const info) };
     log::debug!("{}: {} taken back ({code:#x})", P::NAME, known.name());
+}
+
+/// The table of a version; `None` if this library does not serve it.
+fn table_of<P: Provider>(version: Version) -> Option<Table> {
+    match version {
+        Version::V1 => Some(Table::V1(table::table::<P>())),
+        Version::V2 => None,
+    }
+}
+
+/// The functions of the libdat of a version: those that this library imports are of 1.2.
+fn functions(version: Version, imported: Libdat) -> Option<Libdat> {
+    match version {
+        Version::V1 => Some(imported),
+        Version::V2 => Libdat::loaded_2(),
+    }
 }
 
 fn name_of(info: &DAT_PROVIDER_INFO) -> Option<&CStr> {
@@ -85,5 +107,6 @@ pub(crate) fn for_test<P: Provider>(name: &CStr) -> &'static names::Registration
 /// With these `ia_params`.
 #[cfg(test)]
 pub(crate) fn for_test_with<P: Provider>(name: &CStr, params: &CStr) -> &'static names::Registration {
-    names::remember(name, params, String::new(), Served { major: 1, minor: 2, thread_safe: true }, table::table::<P>())
+    let served = Served { major: 1, minor: 2, thread_safe: true };
+    names::remember(name, params, String::new(), served, Table::V1(table::table::<P>()))
 }

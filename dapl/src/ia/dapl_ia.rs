@@ -12,7 +12,7 @@ use crate::error::{Error, Handle, Result};
 use crate::evd::{Evd, Stream, dapls_evd};
 use crate::ffi::{self, guard, put_cleared, require};
 use crate::libdat;
-use crate::names;
+use crate::names::{self, Version};
 use crate::provider::Provider;
 use crate::runtime::handle::{Use, from_handle};
 use crate::runtime::logger;
@@ -28,6 +28,21 @@ pub unsafe extern "C" fn dapl_ia_open<P: Provider>(
     async_evd: *mut DAT_EVD_HANDLE,
     out: *mut DAT_IA_HANDLE,
 ) -> DAT_RETURN {
+    // SAFETY: this function's own contract.
+    unsafe { open::<P>(Version::V1, name, length, async_evd, out) }
+}
+
+/// `dapl_ia_open` for the name's registration of a version.
+///
+/// # Safety
+/// As `dapl_ia_open`.
+pub(crate) unsafe fn open<P: Provider>(
+    version: Version,
+    name: DAT_NAME_PTR,
+    length: DAT_COUNT,
+    async_evd: *mut DAT_EVD_HANDLE,
+    out: *mut DAT_IA_HANDLE,
+) -> DAT_RETURN {
     guard(|| {
         require(name, 1)?;
         if out.is_null() {
@@ -35,12 +50,12 @@ pub unsafe extern "C" fn dapl_ia_open<P: Provider>(
         }
         // SAFETY: not null, and a string by this function's contract.
         let name = unsafe { CStr::from_ptr(name) };
-        let registration = names::find(name).ok_or(Error::InvalidParameter(1))?;
+        let registration = names::find(version, name).ok_or(Error::InvalidParameter(1))?;
         require(async_evd, 3)?;
         // SAFETY: not null, and readable by this function's contract.
         let choice = choice::<P>(unsafe { async_evd.read_unaligned() }, length)?;
         let (opened, said) = logger::aside(|| dapls_ia::open(registration, crate::cm::sink::<P>(), choice));
-        if !said.is_empty() && (opened.is_ok() || !libdat::say(&said)) {
+        if !said.is_empty() && (opened.is_ok() || !libdat::say(version, &said)) {
             log::error!("{said}");
         }
         let (ia, evd) = opened?;

@@ -154,7 +154,7 @@ impl<P: Provider> Ia<P> {
             return known as DAT_IA_HANDLE;
         }
         let own = self.id.handle as DAT_IA_HANDLE;
-        let Some(number) = libdat::ia_number(own) else { return own };
+        let Some(number) = libdat::ia_number(self.registration.version(), own) else { return own };
         self.number.store(number as usize, Ordering::Relaxed);
         number
     }

@@ -360,13 +360,13 @@ fn a_name_is_registered_as_asked_and_another_major_version_is_not() {
     }
     // SAFETY: functions that take what libdat's take, a readable record, a string.
     unsafe { registration::init::<FakeProvider>(libdat, &info, c"double 1".as_ptr()) };
-    assert!(names::find(&name).is_none());
+    assert!(names::find(names::Version::V1, &name).is_none());
     (info.dapl_version_major, info.dapl_version_minor) = (1, 2);
     for params in [c"double 1", c"double 2"] {
         // SAFETY: as above.
         unsafe { registration::init::<FakeProvider>(libdat, &info, params.as_ptr()) };
     }
-    let known = names::find(&name).unwrap();
+    let known = names::find(names::Version::V1, &name).unwrap();
     assert_eq!((known.name(), known.params().as_str()), ("ia-registered", "double 2"));
     assert!(!known.served().thread_safe, "as this libdat was called, since it is a foreign one");
     // SAFETY: as above; null is what is tried.
