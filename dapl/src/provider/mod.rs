@@ -19,6 +19,7 @@
 mod connect;
 mod memory;
 mod queues;
+mod unsupported;
 mod work;
 
 use std::net::SocketAddr;
@@ -34,6 +35,7 @@ pub use self::queues::{
     CompletionQueue, CqSink, Outstanding, QpSpec, QueuePair, QueueProvider, SharedReceiveQueue, SharedRecvs, SrqSink,
     SrqSpec,
 };
+pub use self::unsupported::Unsupported;
 pub use self::work::{ATOMIC_SIZE, Arrival, Completion, Extensions, Op, Remote, Segment, SendWr, Status, Token, Work};
 use crate::error::Result;
 use crate::runtime::handle::ObjectId;

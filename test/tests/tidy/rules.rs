@@ -21,6 +21,7 @@ pub(crate) const PACKAGES: &[(&str, &[&str])] = &[
     ("test/conformance", &["dat-abi"]),
     ("test/dapltest", &["dat-abi", "udapl"]),
     ("test/faulty", &["dapl", "daplsm"]),
+    ("test/loopback", &["dapl", "dapl-link", "dapl-software"]),
     ("test/xtask", &["dapl-test", "dat-settings"]),
 ];
 
@@ -247,6 +248,8 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("test/dapltest/src/dat/event.rs", "unions of C"),
     ("test/dapltest/src/dat/raw.rs", "calls into libdat"),
     ("test/faulty/src/control.rs", "the C boundary, for tests"),
+    ("test/loopback/src/lib.rs", "unlocks after fork"),
+    ("test/loopback/src/memory.rs", "copies of registered memory, each side checked before"),
     ("test/faulty/src/heap.rs", "counts around the system's allocator"),
     ("test/tests/abi_rust.rs", "reads C structures"),
 ];

@@ -1,0 +1,33 @@
+//! The type of objects that a provider does not support.
+#![forbid(unsafe_code)]
+
+use super::{MemoryWindow, Segment, SharedReceiveQueue};
+use crate::error::Result;
+
+/// A type without values. A provider that supports no memory windows or no shared receive queues names it in their place, and
+/// refuses to create one with `ModelNotSupported`.
+pub enum Unsupported {}
+
+impl MemoryWindow for Unsupported {
+    fn is_bound(&self) -> bool {
+        match *self {}
+    }
+}
+
+impl SharedReceiveQueue for Unsupported {
+    fn post_recv(&self, _: &[Segment], _: u64) -> Result<()> {
+        match *self {}
+    }
+
+    fn available(&self) -> u32 {
+        match *self {}
+    }
+
+    fn resize(&self, _: u32) -> Result<()> {
+        match *self {}
+    }
+
+    fn watch(&self, _: u32) -> Result<()> {
+        match *self {}
+    }
+}

@@ -1,0 +1,109 @@
+//! Registered memory: keys with their rights, and copies between registrations.
+
+use std::collections::BTreeMap;
+
+use dapl::provider::{Access, Region, Remote, Segment, Status};
+use dapl_software::memory::user_copy::{self, Checker, Registration};
+
+/// Largest part of a copy, in bytes.
+const PART: usize = 64 << 10;
+
+/// A registration.
+struct Entry {
+    pd: u32,
+    region: Region,
+    access: Access,
+}
+
+/// Registrations by key. The local and the remote key of a registration are the same.
+pub(crate) struct Regions {
+    entries: BTreeMap<u32, Entry>,
+    last_key: u32,
+}
+
+/// The side of a copy whose memory cannot be accessed any more.
+pub(crate) enum Inaccessible {
+    Source,
+    Target,
+}
+
+impl Regions {
+    pub(crate) const fn new() -> Self {
+        Regions { entries: BTreeMap::new(), last_key: 0 }
+    }
+
+    /// Adds a registration and returns its key. Keys are not used again until 2^32 others were.
+    pub(crate) fn add(&mut self, pd: u32, region: Region, access: Access) -> u32 {
+        loop {
+            self.last_key = self.last_key.wrapping_add(1).max(1);
+            if let std::collections::btree_map::Entry::Vacant(place) = self.entries.entry(self.last_key) {
+                place.insert(Entry { pd, region, access });
+                return self.last_key;
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, key: u32) {
+        self.entries.remove(&key);
+    }
+
+    /// The memory of local segments, checked. Errors: `LocalProtection`.
+    pub(crate) fn local(&self, pd: u32, segments: &[Segment], write: bool) -> Result<Vec<Region>, Status> {
+        let used = segments.iter().filter(|segment| segment.length > 0);
+        used.map(|segment| {
+            let wanted = Region { address: segment.address, length: segment.length };
+            let is_allowed = |entry: &Entry| !write || entry.access.local_write;
+            self.find(pd, segment.key, wanted, is_allowed).ok_or(Status::LocalProtection)
+        })
+        .collect()
+    }
+
+    /// The memory of an RDMA operation at its target, checked. Errors: `RemoteAccess`.
+    pub(crate) fn remote(&self, pd: u32, remote: Remote, length: u64, write: bool) -> Result<Vec<Region>, Status> {
+        if length == 0 {
+            return Ok(Vec::new());
+        }
+        let is_allowed = |entry: &Entry| if write { entry.access.remote_write } else { entry.access.remote_read };
+        let found = self.find(pd, remote.key, Region { address: remote.address, length }, is_allowed);
+        found.map(|region| vec![region]).ok_or(Status::RemoteAccess)
+    }
+
+    fn find(&self, pd: u32, key: u32, wanted: Region, is_allowed: impl Fn(&Entry) -> bool) -> Option<Region> {
+        let entry = self.entries.get(&key).filter(|entry| entry.pd == pd && is_allowed(entry))?;
+        let offset = wanted.address.checked_sub(entry.region.address)?;
+        (offset <= entry.region.length && wanted.length <= entry.region.length - offset).then_some(wanted)
+    }
+}
+
+/// Copies `length` bytes. Both sides were checked, and have at least `length` bytes.
+pub(crate) fn copy(from: &[Region], to: &[Region], length: u64, checker: &Checker) -> Result<(), Inaccessible> {
+    let mut buffer = vec![0; PART.min(length as usize)];
+    let mut done = 0;
+    while done < length {
+        let (source, target) = (part(from, done), part(to, done));
+        let bytes = source.length.min(target.length).min(length - done).min(PART as u64) as usize;
+        let registration = |region| move || Registration { region, checker };
+        // SAFETY: registered memory, whose registration cannot end during the copy, since the caller holds the lock of the
+        // registrations. The buffer has `bytes` bytes and is not registered.
+        if !unsafe { user_copy::read(source.address, buffer.as_mut_ptr(), bytes, registration(source)) } {
+            return Err(Inaccessible::Source);
+        }
+        // SAFETY: as above.
+        if !unsafe { user_copy::write(buffer.as_ptr(), target.address, bytes, registration(target)) } {
+            return Err(Inaccessible::Target);
+        }
+        done += bytes as u64;
+    }
+    Ok(())
+}
+
+/// The rest of the region that contains the byte `offset` of a list.
+fn part(regions: &[Region], mut offset: u64) -> Region {
+    for region in regions {
+        if offset < region.length {
+            return Region { address: region.address + offset, length: region.length - offset };
+        }
+        offset -= region.length;
+    }
+    unreachable!("the caller has checked the length of the list")
+}
