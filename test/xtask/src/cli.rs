@@ -47,6 +47,14 @@ pub(crate) enum Command {
     Install(Install),
     /// Make Debian packages
     Deb(Deb),
+    /// Write the start of a new provider: a copy of test/loopback, which connects endpoints of one process
+    NewProvider {
+        /// Its name: 1 to 10 lower-case letters and digits; the library is libdaplNAME.so.1
+        name: String,
+        /// Directory outside of the workspace; without it, providers/NAME, and the workspace gets a member
+        #[arg(long)]
+        path: Option<PathBuf>,
+    },
     /// Take away what install has put below a prefix
     Uninstall(Install),
 }

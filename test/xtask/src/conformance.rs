@@ -8,26 +8,36 @@ use dapl_test::stage::{Profile, built, stage_with};
 
 use crate::Result;
 
-/// Its arguments are the driver's; `--provider` is looked at here as well.
+/// Its arguments are the driver's. `--provider` is looked at here as well. `--package daplNAME` is not the driver's: it builds
+/// and stages this provider of the workspace, and tests it as `NAME0`.
 pub(crate) fn run(arguments: &[&str]) -> Result {
-    let named = arguments.iter().position(|word| *word == "--provider").and_then(|at| arguments.get(at + 1));
+    let value = |option: &str| arguments.iter().position(|word| *word == option).map(|at| (at, arguments.get(at + 1)));
+    if let Some((at, package)) = value("--package") {
+        let package = package.ok_or("--package wants the name of a package, such as daplloopback")?;
+        return of_package(package, &[&arguments[..at], &arguments[at + 2..]].concat());
+    }
     let driver = built("dapl-conformance", Profile::Dev);
-    let room;
-    let mut command = match named {
+    match value("--provider").and_then(|(_, name)| name) {
         None | Some(&("sm" | "sm0" | "usnic0")) => {
             let registry = [SM0, USNIC0].concat();
-            room = Room::new(&stage_with(Profile::Dev, &["daplsm", "daplusnic"]), Some(&registry));
-            let mut command = room.command(&driver, arguments);
+            let room = Room::new(&stage_with(Profile::Dev, &["daplsm", "daplusnic"]), Some(&registry));
             // This project's providers have every feature.
-            command.arg("--complete");
-            command
+            finish(room.command(&driver, arguments).arg("--complete"))
         }
-        Some(_) => {
-            let mut command = Command::new(&driver);
-            command.args(arguments);
-            command
-        }
-    };
+        Some(_) => finish(Command::new(&driver).args(arguments)),
+    }
+}
+
+fn of_package(package: &str, arguments: &[&str]) -> Result {
+    let name =
+        package.strip_prefix("dapl").ok_or_else(|| format!("--package {package}: the name has to begin with dapl"))?;
+    let registry = format!("{name}0 u1.2 nonthreadsafe default lib{package}.so.1 dapl.1.2 \"\" \"\"\n");
+    let room = Room::new(&stage_with(Profile::Dev, &[package]), Some(&registry));
+    let driver = built("dapl-conformance", Profile::Dev);
+    finish(room.command(driver, arguments).args(["--provider", &format!("{name}0")]))
+}
+
+fn finish(command: &mut Command) -> Result {
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("conformance: {status}")),

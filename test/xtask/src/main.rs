@@ -16,6 +16,7 @@ mod json;
 mod layout;
 mod man;
 mod net;
+mod new_provider;
 mod proofs;
 mod quiet;
 mod reference;
@@ -69,6 +70,7 @@ fn run(command: Command) -> Result {
         Command::Man { directory } => man::run(directory),
         Command::Settings => man::write_settings(),
         Command::Install(install) => install::install(&install),
+        Command::NewProvider { name, path } => new_provider::run(&name, path.as_deref()),
         Command::Deb(deb) => deb::run(&deb),
         Command::Uninstall(install) => install::uninstall(&install),
     }
