@@ -1,6 +1,6 @@
 //! The libdats that have loaded this library, one per version of the API: their functions, and the private hook of ours.
 //!
-//! `registration` calls `meet`; an IA asks for the number that the consumer knows it by. Our libdat gets the address range of
+//! `registration` calls `init`; an IA asks for the number that the consumer knows it by. Our libdat gets the address range of
 //! our handles.
 
 use std::ffi::{CStr, CString, c_void};
@@ -81,12 +81,12 @@ fn known(version: Version) -> &'static Known {
 }
 
 /// Keeps others out, for `fork`.
-pub(crate) fn hold() -> impl Sized {
+pub(crate) fn lock_for_fork() -> impl Sized {
     (VERSION_1.functions.lock(), VERSION_2.functions.lock())
 }
 
-/// The functions of the libdat that called `meet`.
-pub(crate) fn met(version: Version) -> Option<Libdat> {
+/// The functions of the libdat that called `init`.
+pub(crate) fn functions(version: Version) -> Option<Libdat> {
     *known(version).functions.lock()
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn met(version: Version) -> Option<Libdat> {
 ///
 /// # Safety
 /// The functions are libdat's.
-pub(crate) unsafe fn meet(version: Version, libdat: Libdat) -> bool {
+pub(crate) unsafe fn init(version: Version, libdat: Libdat) -> bool {
     *known(version).functions.lock() = Some(libdat);
     let mut answer: DAT_IA_HANDLE = std::ptr::null_mut();
     // SAFETY: this function's own contract; a foreign libdat refuses the number.
@@ -122,13 +122,13 @@ pub fn ia_number(version: Version, ia: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
     if hook.is_null() {
         return search_number(version, ia);
     }
-    // SAFETY: `meet` stored it after checking its size.
+    // SAFETY: `init` stored it after checking its size.
     let number = unsafe { (&raw const (*hook).ia_number).read()(ia) };
     (!number.is_null()).then_some(number)
 }
 
 /// Passes the reason of a refused open to libdat; `false` if libdat does not support it, or there is no reason.
-pub(crate) fn say(version: Version, words: &str) -> bool {
+pub(crate) fn report_refusal(version: Version, words: &str) -> bool {
     let hook = known(version).hook.load(Ordering::Acquire);
     if words.is_empty() || !has_field(hook, offset_of!(LibdatHook, provider_says)) {
         return false;
@@ -177,7 +177,7 @@ fn image_path() -> Option<String> {
 
 /// Whether a hook is there and long enough for the function at this offset.
 fn has_field(hook: *const LibdatHook, offset: usize) -> bool {
-    // SAFETY: `meet` stored it; `size` is its first field in every version.
+    // SAFETY: `init` stored it; `size` is its first field in every version.
     !hook.is_null() && unsafe { (&raw const (*hook).size).read() } >= offset + size_of::<usize>()
 }
 
@@ -187,10 +187,10 @@ fn has_field(hook: *const LibdatHook, offset: usize) -> bool {
 fn search_number(version: Version, ia: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
     /// More IAs than a process opens.
     const LAST: usize = 1024;
-    let libdat = met(version)?;
+    let libdat = functions(version)?;
     let mapped = |handle: DAT_IA_HANDLE| {
         let mut found: DAT_IA_HANDLE = std::ptr::null_mut();
-        // SAFETY: the function is libdat's (`meet`); it takes any number, and an IA.
+        // SAFETY: the function is libdat's (`init`); it takes any number, and an IA.
         let code = unsafe { (libdat.get_ia_handle)(handle, &raw mut found) };
         (code == DAT_SUCCESS).then_some(found)
     };

@@ -121,7 +121,7 @@ impl Registration {
 static NAMES: StaticMutex<Vec<&'static Registration>> = StaticMutex::new(Vec::new());
 
 /// Keeps others out, for `fork`.
-pub(crate) fn hold() -> impl Sized {
+pub(crate) fn lock_for_fork() -> impl Sized {
     NAMES.lock()
 }
 

@@ -43,7 +43,7 @@ pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, 
     // SAFETY: null, or a string by this function's contract.
     let params = if params.is_null() { c"" } else { unsafe { CStr::from_ptr(params) } };
     // SAFETY: the functions are libdat's, by this function's contract.
-    let ours = unsafe { libdat::meet(version, libdat) };
+    let ours = unsafe { libdat::init(version, libdat) };
     let served = Served {
         major: info.dapl_version_major,
         minor: info.dapl_version_minor,
@@ -70,7 +70,7 @@ pub unsafe fn fini<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO) 
     let info = unsafe { info.read_unaligned() };
     let Some(version) = Version::of_major(info.dapl_version_major) else { return };
     let Some(known) = name_of(&info).and_then(|name| names::find(version, name)) else { return };
-    let libdat = libdat::met(version).unwrap_or(libdat);
+    let libdat = libdat::functions(version).unwrap_or(libdat);
     // SAFETY: the functions are libdat's, by this function's contract; the info outlives the call.
     let code = unsafe { (libdat.remove)(known.table(), &raw const info) };
     log::debug!("{}: {} taken back ({code:#x})", P::NAME, known.name());

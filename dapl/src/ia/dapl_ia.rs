@@ -54,8 +54,8 @@ pub(crate) unsafe fn open<P: Provider>(
         require(async_evd, 3)?;
         // SAFETY: not null, and readable by this function's contract.
         let choice = choice::<P>(unsafe { async_evd.read_unaligned() }, length)?;
-        let (opened, said) = logger::aside(|| dapls_ia::open(registration, crate::cm::sink::<P>(), choice));
-        if !said.is_empty() && (opened.is_ok() || !libdat::say(version, &said)) {
+        let (opened, said) = logger::collect_errors(|| dapls_ia::open(registration, crate::cm::sink::<P>(), choice));
+        if !said.is_empty() && (opened.is_ok() || !libdat::report_refusal(version, &said)) {
             log::error!("{said}");
         }
         let (ia, evd) = opened?;

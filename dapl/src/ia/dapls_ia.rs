@@ -1,6 +1,6 @@
 //! IA operations for other modules: open, close, report an asynchronous error.
 //!
-//! A close leaves no thread of the provider running.
+//! After a close no thread of the provider is running.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -29,16 +29,16 @@ pub enum AsyncEvdChoice<P: Provider> {
     Make(Maker<P>),
     /// An existing EVD.
     Borrowed(Use<dyn AsyncErrorSink>),
-    /// Every async EVD of this library.
+    /// The IA has no async EVD: its errors go to all async EVDs of this library.
     OutOfScope,
 }
 
-/// Makes an async EVD in an IA, its handle live.
+/// Creates an async EVD with a live handle in an IA.
 type Maker<P> = Box<dyn FnOnce(&Arc<Ia<P>>) -> Result<Arc<dyn AsyncErrorSink>>>;
 
 /// Opens an IA and returns its async EVD.
 ///
-/// Errors: the provider's; those of `dat_evd_create` about the length.
+/// Errors: the provider's; those of `dat_evd_create` for the length.
 pub fn open<P: Provider>(
     registration: &'static Registration,
     sink: Arc<dyn CmSink<P>>,
@@ -77,7 +77,7 @@ pub fn open<P: Provider>(
     }
 }
 
-/// The address as the consumer sees it, without a port.
+/// The IA address for the consumer, without a port.
 fn shown_address(mut address: SocketAddr) -> Address {
     address.set_port(0);
     Address::new(&consumer_memory::socket_address(address))
@@ -88,7 +88,7 @@ fn publish<P: Provider>(ia: Created<Ia<P>>) -> *mut c_void {
     ia.publish()
 }
 
-/// Provider attributes common to all providers of this library.
+/// Attributes common to all providers of this library.
 fn own_facts<P: Provider>() -> impl Iterator<Item = (String, String)> {
     [
         ("implementation".to_owned(), "dapl-rs".to_owned()),
@@ -115,7 +115,7 @@ fn connect_async_evd<P: Provider>(ia: &Arc<Ia<P>>, choice: AsyncEvdChoice<P>) ->
     Ok(handle)
 }
 
-/// The async EVD as `dat_ia_query` reports it.
+/// Handle of the async EVD for `dat_ia_query`.
 pub(super) fn async_handle<P: Provider>(ia: &Ia<P>) -> DAT_EVD_HANDLE {
     match &*ia.async_evd.lock() {
         AsyncEvd::Own(evd) => evd.id().handle as DAT_EVD_HANDLE,
@@ -125,11 +125,11 @@ pub(super) fn async_handle<P: Provider>(ia: &Ia<P>) -> DAT_EVD_HANDLE {
     }
 }
 
-/// Async EVDs of this library, for IAs without one of their own. Freed ones are removed when one is added.
+/// Async EVDs of this library, for IAs without one. Freed EVDs are removed when one is added.
 static LISTENERS: StaticMutex<Vec<(ObjectId, Weak<dyn AsyncErrorSink>)>> = StaticMutex::new(Vec::new());
 
-/// Keeps others out, for `fork`.
-pub(crate) fn hold() -> impl Sized {
+/// Locks the state while the process forks.
+pub(crate) fn lock_for_fork() -> impl Sized {
     LISTENERS.lock()
 }
 
@@ -158,14 +158,15 @@ pub fn report<P: Provider>(ia: &Ia<P>, error: AsyncError) {
     }
 }
 
-/// Closes an IA: gracefully, if nothing is left in it, or with all that is.
+/// Closes an IA: gracefully if no object is left in it, or abruptly with all its objects.
 ///
-/// Errors: `IaInUse` for a graceful close, and nothing has changed; `InvalidHandle` when another thread closes it.
+/// Errors: `IaInUse` for a graceful close of an IA with objects, which changes nothing; `InvalidHandle` if another
+/// thread is closing it.
 pub fn close<P: Provider>(ia: &Ia<P>, graceful: bool) -> Result<()> {
     finish_close(ia, ia.begin_close(graceful)?)
 }
 
-/// Ends these, which `begin_close` gave, and the IA.
+/// Closes the children that `begin_close` returned, and the IA.
 pub(super) fn finish_close<P: Provider>(ia: &Ia<P>, children: Vec<Weak<dyn Child>>) -> Result<()> {
     if !handle::destroy(ia.id) {
         return Err(Error::InvalidHandle(Handle::Ia));

@@ -1,4 +1,4 @@
-//! Opening a PSP: at a qualifier the consumer names, or at any that is free.
+//! Creates a PSP on the qualifier that the consumer gives, or on a free one.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -21,10 +21,10 @@ pub(super) enum RequestedQual {
     AnyFree,
 }
 
-/// Makes a PSP that listens. It can take requests before this returns, under the handle that will be returned.
+/// Creates a PSP that listens. Requests may arrive, under its final handle, before this returns.
 ///
-/// Errors: `ConnQualInUse` when a PSP of this IA listens there, `ConnQualTaken` for any other clash (spec/endpoints 6.1);
-/// `ConnQualUnavailable` when none is free.
+/// Errors: `ConnQualInUse` if a PSP of this IA listens on the qualifier, `ConnQualTaken` for any other conflict
+/// (spec/endpoints 6.1); `ConnQualUnavailable` if no qualifier is free.
 pub(super) fn open<P: Provider>(
     ia: &Arc<Ia<P>>,
     at: RequestedQual,
@@ -59,7 +59,7 @@ fn listen<P: Provider>(psp: &Psp<P>, qual: u64) -> Result<()> {
     psp.qual.store(qual, Ordering::Relaxed);
     let listener = psp.ia.provider().listen(qual, psp.id).map_err(|error| match error {
         Error::ConnQualTaken if is_listed(&psp.ia, qual) => {
-            psp.qual.store(0, Ordering::Relaxed); // the other's, and not ours to strike off the list
+            psp.qual.store(0, Ordering::Relaxed); // the qualifier of another PSP, which stays in the list
             Error::ConnQualInUse
         }
         error => error,
@@ -68,14 +68,14 @@ fn listen<P: Provider>(psp: &Psp<P>, qual: u64) -> Result<()> {
     if state.evd.is_none() {
         drop(state);
         drop(listener);
-        return Err(Error::InvalidHandle(Handle::Psp)); // another thread freed it through a guessed handle
+        return Err(Error::InvalidHandle(Handle::Psp)); // freed by another thread through a guessed handle
     }
     state.listener = Some(listener);
     list(&psp.ia, qual);
     Ok(())
 }
 
-/// Small qualifiers first: programs cut them to 16 bits (consumers.md 6).
+/// Start of the range: small qualifiers, because programs truncate them to 16 bits (consumers.md 6).
 const FIRST: u64 = 1024;
 /// End of the range, exclusive.
 const END: u64 = 0x1_0000;
@@ -95,11 +95,11 @@ fn listen_anywhere<P: Provider>(psp: &Psp<P>) -> Result<()> {
     Err(Error::ConnQualUnavailable)
 }
 
-/// Qualifiers of this library's PSPs by IA: handle, generation, qualifier. Used to report the right error for a clash.
+/// Qualifiers of this library's PSPs: IA handle, generation, qualifier. Used to report the right error for a conflict.
 static LISTED: StaticMutex<BTreeSet<(usize, u32, u64)>> = StaticMutex::new(BTreeSet::new());
 
-/// Keeps others out, for `fork`.
-pub(crate) fn hold() -> impl Sized {
+/// Locks the state while the process forks.
+pub(crate) fn lock_for_fork() -> impl Sized {
     LISTED.lock()
 }
 
@@ -115,7 +115,7 @@ fn is_listed<P: Provider>(ia: &Ia<P>, qual: u64) -> bool {
     LISTED.lock().contains(&key(ia, qual))
 }
 
-/// Strikes a PSP off the list.
+/// Removes a PSP from the list.
 pub(super) fn unlist<P: Provider>(ia: &Ia<P>, qual: u64) {
     LISTED.lock().remove(&key(ia, qual));
 }

@@ -1,8 +1,8 @@
 //! Public service points: a listener on a qualifier, for any number of requests.
 //!
-//! The entries in `dapl_psp` create and free them; requests come through `cm`. Freeing one stops the listener at once and does
-//! not affect requests or connections that came through it. No lock is held while the provider starts or stops listening, nor
-//! while an event is posted.
+//! The entries in `dapl_psp` create and free them; requests arrive through `cm`. A free stops the listener at once and
+//! does not affect requests or connections that came through it. No lock is held while the provider starts or stops
+//! listening, or while an event is posted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,16 +18,16 @@ use crate::runtime::handle::{self, Kind, Object, ObjectId, Use};
 pub mod dapl_psp;
 mod dapli_psp;
 
-pub(crate) use dapli_psp::hold;
+pub(crate) use dapli_psp::lock_for_fork;
 pub(crate) mod dapls_psp;
 
 /// A public service point.
 pub struct Psp<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,
-    /// Set before each attempt to listen: requests may come before that returns.
+    /// Set before each attempt to listen, since requests may arrive before it returns.
     qual: AtomicU64,
-    /// Every request gets an EP made for it (PROVIDER flag).
+    /// An EP is created for every request (`DAT_PSP_PROVIDER_FLAG`).
     makes_eps: bool,
     state: Mutex<ListenerState<P>>,
 }
@@ -35,7 +35,7 @@ pub struct Psp<P: Provider> {
 /// State of a live service point.
 struct ListenerState<P: Provider> {
     listener: Option<P::Listener>,
-    /// `None`: freed.
+    /// EVD of the requests; `None` after the free.
     evd: Option<Use<Evd<P>>>,
 }
 
@@ -44,7 +44,7 @@ impl<P: Provider> Psp<P> {
         self.qual.load(Ordering::Relaxed)
     }
 
-    /// Ends it. Errors: `InvalidHandle` the second time.
+    /// Stops listening. Errors: `InvalidHandle` if that was done before.
     fn shut(&self) -> Result<()> {
         if !handle::destroy(self.id) {
             return Err(Error::InvalidHandle(Handle::Psp));

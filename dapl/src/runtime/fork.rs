@@ -1,8 +1,9 @@
-//! Locks across `fork`: the forking thread takes all static locks, so that in the child none is held by a thread that does not
-//! exist there.
+//! Locks across `fork`: the forking thread takes all static locks, so that in the child none is held by a thread that
+//! does not exist there.
 //!
-//! `registration` installs the handlers before anything is opened. Locks inside objects are not taken, since no object of the
-//! parent can be reached in the child. A provider with static locks does the same through [`crate::runtime::thread::at_fork`].
+//! `registration` installs the handlers before anything is opened. Locks inside objects are not taken, since no object
+//! of the parent can be reached in the child. A provider with static locks does the same through
+//! [`crate::runtime::thread::at_fork`].
 #![forbid(unsafe_code)]
 
 use std::cell::RefCell;
@@ -24,18 +25,18 @@ pub(crate) fn prepare() {
 trait ForkGuard {}
 impl<T> ForkGuard for T {}
 
-/// In the order in which they are taken when one is guards while another is wanted.
+/// All static locks, in the order in which they nest.
 fn all() -> [Box<dyn ForkGuard>; 9] {
     [
-        Box::new(publication::hold()),
-        Box::new(names::hold()),
-        Box::new(timer::hold()),
-        Box::new(psp::hold()),
-        Box::new(dapls_ia::hold()),
-        Box::new(libdat::hold()),
-        Box::new(handle::hold()),
-        Box::new(logger::hold()),
-        // The log's.
+        Box::new(publication::lock_for_fork()),
+        Box::new(names::lock_for_fork()),
+        Box::new(timer::lock_for_fork()),
+        Box::new(psp::lock_for_fork()),
+        Box::new(dapls_ia::lock_for_fork()),
+        Box::new(libdat::lock_for_fork()),
+        Box::new(handle::lock_for_fork()),
+        Box::new(logger::lock_for_fork()),
+        // The lock of the log.
         Box::new(io::stderr().lock()),
     ]
 }
@@ -45,7 +46,7 @@ thread_local! {
 }
 
 extern "C" fn before() {
-    // In a thread that is ending, thread-local storage is gone; its fork then happens without the locks.
+    // A thread that is ending has no thread-local storage; then it forks without the locks.
     let _ = FORK_GUARDS.try_with(|guards| guards.replace(Some(all())));
 }
 

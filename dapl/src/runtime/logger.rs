@@ -2,7 +2,7 @@
 //!
 //! Installed once by `dat_provider_init`, unless the process has a logger. `DAPL_DBG_TYPE` selects messages (spec/registry
 //! 14.1), `DAPL_DBG_DEST` the destination: 1 stderr, 2 syslog, 3 both. Errors and warnings are rate-limited (`limit`), and
-//! errors of an open are collected for libdat's one line about it (`aside`).
+//! errors of an open are collected for libdat's one line about it (`collect_errors`).
 
 mod limit;
 
@@ -60,31 +60,31 @@ static LOGGER: OnceLock<Logger> = OnceLock::new();
 static LIMIT: StaticMutex<Limit> = StaticMutex::new(Limit::new());
 
 thread_local! {
-    /// Errors of the open that this thread is in.
-    static ASIDE: RefCell<Option<String>> = const { RefCell::new(None) };
+    /// Errors logged during the open that this thread is in.
+    static COLLECTED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Runs an open; errors that this thread logs meanwhile are not printed but returned, joined in one line.
-pub(crate) fn aside<T>(open: impl FnOnce() -> T) -> (T, String) {
-    /// Also when it unwinds, what is said later is levels.
+/// Runs an open. Errors that this thread logs meanwhile are returned, joined in one line, instead of printed.
+pub(crate) fn collect_errors<T>(open: impl FnOnce() -> T) -> (T, String) {
+    /// Stops collecting, also when the open panics.
     struct End;
     impl Drop for End {
         fn drop(&mut self) {
-            ASIDE.set(None);
+            COLLECTED.set(None);
         }
     }
     let end = End;
-    ASIDE.set(Some(String::new()));
+    COLLECTED.set(Some(String::new()));
     let result = open();
-    let said = ASIDE.take().unwrap_or_default();
+    let said = COLLECTED.take().unwrap_or_default();
     drop(end);
     (result, said)
 }
 
-/// Keeps an error for [`aside`], if that runs.
+/// Stores an error for [`collect_errors`], if it is running.
 fn keep(text: &str) -> bool {
-    ASIDE.with_borrow_mut(|aside| {
-        let Some(said) = aside else { return false };
+    COLLECTED.with_borrow_mut(|collected| {
+        let Some(said) = collected else { return false };
         if !said.is_empty() {
             said.push_str("; ");
         }
@@ -93,12 +93,12 @@ fn keep(text: &str) -> bool {
     })
 }
 
-/// Keeps others out, for `fork`.
-pub(crate) fn hold() -> impl Sized {
+/// Locks the state while the process forks.
+pub(crate) fn lock_for_fork() -> impl Sized {
     LIMIT.lock()
 }
 
-/// Sets the logger, the first time it is called.
+/// Installs the logger at the first call.
 pub fn install() {
     let logger = LOGGER.get_or_init(|| Logger {
         levels: variable("DAPL_DBG_TYPE", ERRORS | WARNINGS),
@@ -115,27 +115,27 @@ pub fn install() {
     }
 }
 
-/// An integer variable, in C's notations (0x10, 010, 8).
+/// Reads an integer variable in C's notations (0x10, 010, 8).
 fn variable(name: &str, default: u32) -> u32 {
     let Some(text) = std::env::var_os(name) else { return default };
     match text.to_str().and_then(number) {
         Some(value) => value,
         None => {
-            let line = format!("dapl: {name}={text:?} is not a number from 0 to {}; using {default}\n", u32::MAX);
+            let line = format!("dapl: {name}={text:?} is not a number from 0 to {}, using {default}\n", u32::MAX);
             let _ = std::io::stderr().write_all(line.as_bytes());
             default
         }
     }
 }
 
-/// The text of a variable that may name a file, so a set-uid program sees none.
+/// Reads a variable that may name a file; ignored in a set-uid program.
 pub fn secure_variable(name: &str) -> Option<String> {
     // SAFETY: reads the auxiliary vector, which the kernel passed at exec.
     let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     if is_secure { None } else { Some(std::env::var_os(name)?.to_string_lossy().into_owned()) }
 }
 
-/// A number in C's notations.
+/// Parses a number in C's notations.
 pub(crate) fn number(text: &str) -> Option<u32> {
     let text = text.trim();
     if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
@@ -147,7 +147,7 @@ pub(crate) fn number(text: &str) -> Option<u32> {
     }
 }
 
-/// The bit that a line of this level, from this module, belongs to.
+/// The bit of `DAPL_DBG_TYPE` for lines of this level and module.
 fn bit(level: Level, target: &str) -> u32 {
     match level {
         Level::Error => ERRORS,
@@ -180,7 +180,7 @@ impl log::Log for Logger {
         if record.level() <= Level::Warn {
             let Some(left_out) = LIMIT.lock().take(self.now()) else { return };
             if left_out > 0 {
-                self.write(&format!("{left_out} errors and warnings were left out here: too many at once"));
+                self.write(&format!("{left_out} errors and warnings were suppressed by the rate limit"));
             }
         }
         self.write(&text);

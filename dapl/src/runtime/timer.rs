@@ -19,15 +19,15 @@ pub trait OnExpiry: Send + Sync {
     fn expired(&self, attempt: u32);
 }
 
-/// Names a deadline; stays harmless when the deadline is gone.
+/// Identifies a deadline; cancelling one that has expired has no effect.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Ticket(Instant, u64);
 
-/// Calls `target` once `after` has passed, unless it is cancelled before or has gone.
+/// Calls `target` after `after`, unless the deadline is cancelled or the target was dropped.
 ///
-/// Errors: `Exhausted(Memory)` when the thread cannot be started.
+/// Errors: `Exhausted(Memory)` if the thread cannot be started.
 pub fn arm(after: Duration, target: Weak<dyn OnExpiry>, attempt: u32) -> Result<Ticket> {
-    let mut clock = hold();
+    let mut clock = lock_for_fork();
     clock.ensure_thread()?;
     let (ticket, is_head) = clock.deadlines.insert(Instant::now() + after, Alarm { target, attempt });
     if is_head {
@@ -36,12 +36,12 @@ pub fn arm(after: Duration, target: Weak<dyn OnExpiry>, attempt: u32) -> Result<
     Ok(ticket)
 }
 
-/// Removes a deadline, without waking the thread: it finds a later head and sleeps again.
+/// Removes a deadline. The thread is not woken: it finds a later deadline at its next wake-up and sleeps again.
 pub fn cancel(ticket: Ticket) {
-    hold().deadlines.remove(ticket);
+    lock_for_fork().deadlines.remove(ticket);
 }
 
-/// Things to do, by time. Equal times keep the order of insertion. All operations are O(log n).
+/// Entries sorted by time. Equal times keep the order of insertion. All operations are O(log n).
 #[derive(Debug)]
 pub struct Deadlines<T> {
     entries: BTreeMap<Ticket, T>,
@@ -49,12 +49,12 @@ pub struct Deadlines<T> {
 }
 
 impl<T> Deadlines<T> {
-    /// None yet.
+    /// Creates an empty set.
     pub const fn new() -> Self {
         Deadlines { entries: BTreeMap::new(), sequence: 0 }
     }
 
-    /// Adds a deadline; true if it is now the earliest.
+    /// Adds an entry; returns true if it is now the earliest.
     pub fn insert(&mut self, at: Instant, what: T) -> (Ticket, bool) {
         self.sequence += 1;
         let ticket = Ticket(at, self.sequence);
@@ -62,7 +62,7 @@ impl<T> Deadlines<T> {
         (ticket, self.entries.first_key_value().is_some_and(|(first, _)| *first == ticket))
     }
 
-    /// Removes a deadline, if it has not expired.
+    /// Removes an entry, if it has not expired.
     pub fn remove(&mut self, ticket: Ticket) -> Option<T> {
         self.entries.remove(&ticket)
     }
@@ -85,16 +85,16 @@ impl<T> Default for Deadlines<T> {
     }
 }
 
-/// Time after which the thread ends without deadlines. Connects come in bursts, and a program that has stopped connecting
-/// should not keep a thread.
+/// Time without deadlines after which the thread ends. Connects come in bursts, and a program that has stopped
+/// connecting should not keep a thread.
 const LINGER: Duration = Duration::from_secs(2);
 
-// The standard library's mutex: a lock with a list of waiters could not be released in a forked child.
+// The standard library's mutex: a lock with a list of waiters could not be unlocked in a forked child.
 static CLOCK: Mutex<Clock> = Mutex::new(Clock { deadlines: Deadlines::new(), owner: 0 });
 static WAKE: Condvar = Condvar::new();
 
-/// Keeps others out, for `fork`.
-pub(crate) fn hold() -> MutexGuard<'static, Clock> {
+/// Locks the state while the process forks.
+pub(crate) fn lock_for_fork() -> MutexGuard<'static, Clock> {
     CLOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -115,9 +115,9 @@ impl Clock {
         if self.owner == process {
             return Ok(());
         }
-        self.deadlines = Deadlines::new(); // the parent's, in a forked child; else empty
+        self.deadlines = Deadlines::new(); // in a forked child these are the parent's; else empty
         thread::spawn("dapl-timer", run).map_err(|error| {
-            log::error!("the thread for connect timeouts cannot be started: {error}");
+            log::error!("cannot start the thread for connect timeouts: {error}");
             Error::Exhausted(Resource::Memory)
         })?;
         self.owner = process;
@@ -126,14 +126,14 @@ impl Clock {
 }
 
 fn run() {
-    let mut clock = hold();
+    let mut clock = lock_for_fork();
     loop {
         if let Some(alarm) = clock.deadlines.expire(Instant::now()) {
             drop(clock);
             if let Some(target) = alarm.target.upgrade() {
                 target.expired(alarm.attempt);
             }
-            clock = hold();
+            clock = lock_for_fork();
             continue;
         }
         let next = clock.deadlines.next();
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_earliest_comes_first_and_equals_keep_their_order() {
+    fn earliest_deadline_comes_first_and_equal_ones_keep_their_order() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut deadlines = Deadlines::new();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_deadline_does_not_come_and_can_be_removed_again() {
+    fn a_removed_deadline_does_not_expire_and_can_be_removed_again() {
         let now = Instant::now();
         let mut deadlines = Deadlines::new();
         let (first, _) = deadlines.insert(now, 1);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_calls_in_order_and_leaves_the_cancelled_alone() {
+    fn thread_calls_in_order_and_skips_cancelled_deadlines() {
         let (sender, heard) = mpsc::channel();
         let recorder: Arc<dyn OnExpiry> = Arc::new(Recorder(sender));
         let gone: Arc<dyn OnExpiry> = Arc::new(Recorder(mpsc::channel().0));

@@ -1,6 +1,6 @@
 //! The arena of stubs: address space that is reserved once, handed out stub by stub, and never unmapped.
 //!
-//! Its lock is held for a few instructions, or for one `mmap`. `arena` gives the range to libdat.
+//! Its lock is held for a few instructions, or for one `mmap`. libdat gets the range from `arena`.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,9 +11,11 @@ use super::{STRIDE, Stub};
 use crate::error::{Error, Resource, Result};
 use crate::runtime::sync::StaticMutex;
 
-/// Handles one library can have at a time; the arena takes 64 MiB of address space and memory only for stubs once used.
+/// Maximum number of live handles of one library. The arena reserves 64 MiB of address space; a stub uses memory from
+/// its first use on.
 const CAPACITY: usize = 1 << 20;
-/// Number of freed stubs that are quarantined before the oldest is used again, so that a stale handle stays invalid for long.
+/// Number of freed stubs that are quarantined before the oldest is reused, so that a stale handle stays invalid for a
+/// long time.
 const REST: usize = 4096;
 const ARENA_LEN: usize = CAPACITY * STRIDE;
 
@@ -29,7 +31,7 @@ pub fn alive() -> usize {
     arena.used.saturating_sub(1 + arena.resting.len())
 }
 
-/// The stub at this address, if that is the boundary of one.
+/// The stub at this address; `None` if the address is not the start of one.
 #[inline(always)]
 pub(super) fn at(handle: usize) -> Option<&'static Stub> {
     let base = ARENA_BASE.load(Ordering::Acquire);
@@ -42,17 +44,17 @@ pub(super) fn at(handle: usize) -> Option<&'static Stub> {
     Some(unsafe { &*(handle as *const Stub) })
 }
 
-/// A stub for a new handle: one never used, or the one that rests longest.
+/// Returns a stub for a new handle: a never used one, or the one that has been quarantined longest.
 pub(super) fn take() -> Result<usize> {
     ARENA.lock().take()
 }
 
-/// Keeps others out, for `fork`.
-pub(crate) fn hold() -> impl Sized {
+/// Locks the state while the process forks.
+pub(crate) fn lock_for_fork() -> impl Sized {
     ARENA.lock()
 }
 
-/// A stub has served.
+/// Quarantines a freed stub.
 pub(super) fn rest(handle: usize) {
     ARENA.lock().resting.push_back(handle);
 }
@@ -62,7 +64,8 @@ static ARENA_BASE: AtomicUsize = AtomicUsize::new(0);
 static ARENA: StaticMutex<Arena> = StaticMutex::new(Arena { used: 0, resting: VecDeque::new() });
 
 struct Arena {
-    /// Stubs handed out at least once; number 0 is never a handle but marks, by its table word, that no fork came between.
+    /// Stubs handed out at least once. Stub 0 never becomes a handle: its table word shows whether the process has
+    /// forked since.
     used: usize,
     resting: VecDeque<usize>,
 }
@@ -91,8 +94,8 @@ impl Arena {
             log::error!("no address space for {ARENA_LEN} bytes of handles: {}", std::io::Error::last_os_error());
             return Err(Error::Exhausted(Resource::Memory));
         }
-        // SAFETY: the mapping just made. A kernel without it keeps inherited handles alive in a child, which is no worse
-        // than what a consumer of other libraries has.
+        // SAFETY: the mapping just made. A kernel without it keeps inherited handles alive in a child, which is no
+        // worse than what a consumer of other libraries has.
         unsafe { libc::madvise(base, ARENA_LEN, libc::MADV_WIPEONFORK) };
         ARENA_BASE.store(base as usize, Ordering::Release);
         self.used = 1;
@@ -100,8 +103,8 @@ impl Arena {
         Ok(base as usize)
     }
 
-    /// Makes the arena this process's. A child goes on behind its parent's stubs: a handle of the parent's is never one of
-    /// the child's.
+    /// Marks the arena as this process's. A child continues after its parent's stubs, so a handle of the parent is
+    /// never a handle of the child.
     fn mark(&mut self) {
         self.resting.clear();
         if let Some(stub) = at(ARENA_BASE.load(Ordering::Acquire)) {
@@ -112,7 +115,7 @@ impl Arena {
     fn take(&mut self) -> Result<usize> {
         let base = self.base()?;
         if at(base).is_some_and(|stub| stub.futex.load(Ordering::Relaxed) == 0) {
-            self.mark(); // a forked child: the arena was wiped
+            self.mark(); // a forked child: the kernel has cleared the arena
         }
         if self.resting.len() > REST || self.used == CAPACITY {
             return self.resting.pop_front().ok_or(Error::Exhausted(Resource::Memory));

@@ -1,13 +1,15 @@
 //! Handles: stubs that outlive their objects, and [`from_handle`], which validates a C value and returns its object.
 //!
-//! A handle is the address of a 64-byte stub in an arena of address space that is reserved once and never unmapped. So any
-//! value that a C caller passes can be checked without touching foreign memory: inside the arena, at a stub's boundary, of the
-//! expected kind, live. The first word is the provider table that libdat uses; it stays when the object is freed. A freed stub
-//! is quarantined in a queue and reused with another generation.
+//! A handle is the address of a 64-byte stub in an arena of address space that is reserved once and never unmapped. So
+//! any value that a C caller passes can be checked without access to foreign memory: it must be inside the arena, at
+//! the start of a stub, of the expected kind, and live. The first word of a stub is the provider table that libdat
+//! uses; it remains when the object is freed. A freed stub is quarantined in a queue and reused with another
+//! generation.
 //!
-//! Nothing blocks: a free marks the stub as not live, and the last call that uses the object drops it. Most calls count themselves
-//! in the stub ([`Ref`]); posts and dequeues announce the stub in a slot of their thread instead ([`HotRef`]). In a forked child
-//! the arena reads as zeros (`MADV_WIPEONFORK`), so inherited handles are refused there, and new ones come from fresh memory.
+//! No call blocks: a free marks the stub as not live, and the last call that uses the object drops it. Most calls count
+//! themselves in the stub ([`Ref`]); posts and dequeues announce the stub in a slot of their thread instead
+//! ([`HotRef`]). In a forked child the arena reads as zeros (`MADV_WIPEONFORK`), so inherited handles are refused
+//! there, and new handles come from fresh memory.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -30,11 +32,11 @@ mod arena;
 mod arena;
 mod uses;
 
-pub(crate) use arena::hold;
+pub(crate) use arena::lock_for_fork;
 pub use arena::{alive, arena};
 pub use uses::{Usable, Use, UseCount};
 
-/// Kinds of objects, numbered from 1 so that zeroed memory is of no kind.
+/// Kinds of objects, numbered from 1 so that zeroed memory has no kind.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum Kind {
@@ -66,9 +68,9 @@ pub struct Stub {
     object: AtomicPtr<c_void>,
     /// Drops the reference that the stub holds on its object; a `fn(*const c_void)`.
     release: AtomicPtr<c_void>,
-    /// The consumer's context, of any kind of object.
+    /// The consumer context of the object.
     context: AtomicU64,
-    /// A word that waiters on the object sleep on: it must outlive the object (see `wait`).
+    /// Futex word that waiters on the object sleep on; it must outlive the object (see `wait`).
     pub(crate) futex: AtomicU32,
     _pad: AtomicU32,
     _rest: [AtomicU64; 2],
@@ -104,7 +106,7 @@ impl Word {
         word & (Self::LIVE | Self::KINDS) == Self::LIVE | (kind as u64) << Self::KIND_SHIFT
     }
 
-    /// As `is`, and no thread excludes others.
+    /// Like `is`, and no thread excludes posts.
     #[inline(always)]
     fn is_shared(word: u64, kind: Kind) -> bool {
         let bits = Self::LIVE | Self::KINDS | Self::EXCLUSIVE;
@@ -112,16 +114,16 @@ impl Word {
     }
 }
 
-/// Weak reference to an object, for late events: an id of an earlier generation finds nothing.
+/// Weak reference to an object, for late events: an id of an earlier generation refers to no object.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct ObjectId {
-    /// The handle, as a number; 0 names nothing.
+    /// The handle as a number; 0 is no handle.
     pub handle: usize,
-    /// The stub's generation at the time.
+    /// Generation of the stub when the id was made.
     pub generation: u32,
 }
 
-/// A reference for the duration of a call.
+/// A counted reference for the duration of a call.
 pub struct Ref<T: Object> {
     stub: &'static Stub,
     object: NonNull<T>,
@@ -136,8 +138,8 @@ unsafe impl<T: Object> Sync for Ref<T> {}
 impl<T: Object> Ref<T> {
     /// A reference that may be kept beyond the call.
     pub fn to_arc(&self) -> Arc<T> {
-        // SAFETY: the pointer came from `Arc::into_raw` in `create`, and the reference count keeps that `Arc` from being
-        // dropped.
+        // SAFETY: the pointer came from `Arc::into_raw` in `create`, and the reference count keeps that `Arc` from
+        // being dropped.
         unsafe {
             Arc::increment_strong_count(self.object.as_ptr());
             Arc::from_raw(self.object.as_ptr())
@@ -161,7 +163,7 @@ impl<T: Object> Drop for Ref<T> {
     }
 }
 
-/// A reference for the duration of a post or dequeue. It costs no atomic read-modify-write, unless it had to be counted.
+/// A reference for the duration of a post or dequeue. It costs no atomic read-modify-write unless it had to be counted.
 pub struct HotRef<T: Object> {
     stub: &'static Stub,
     object: NonNull<T>,
@@ -170,19 +172,19 @@ pub struct HotRef<T: Object> {
 }
 
 impl<T: Object> HotRef<T> {
-    /// Whether it is counted like a [`Ref`]: [`exclude`] does not wait for it.
+    /// Whether it is counted like a [`Ref`]; [`exclude`] does not wait for a counted one.
     #[inline(always)]
     pub fn is_counted(&self) -> bool {
         self.protection.is_none()
     }
 
-    /// A number of this thread, if the reference is not counted.
+    /// Number of this thread, if the reference is not counted.
     #[inline(always)]
     pub fn thread(&self) -> Option<usize> {
         self.protection.as_ref().map(Protection::thread)
     }
 
-    /// As `drop`, which the compiler does not inline.
+    /// Like `drop`, but never inlined.
     #[inline(always)]
     pub fn release(self) {
         let mut this = ManuallyDrop::new(self);
@@ -215,7 +217,7 @@ impl<T: Object> Drop for HotRef<T> {
 }
 
 impl Stub {
-    /// Frees a slot of this thread. If the object has ended meanwhile, its end may have been left to this thread.
+    /// Clears the slot. If the object was freed meanwhile, this thread may have to drop it.
     #[inline(always)]
     fn leave(&self, protection: Protection) {
         protection.end();
@@ -224,8 +226,8 @@ impl Stub {
         }
     }
 
-    /// Takes a counted reference instead of a slot: the handle is not valid, another thread excludes posts ([`exclude`]), or this
-    /// thread has no slot.
+    /// Takes a counted reference instead of a slot, if the object is live: another thread excludes posts ([`exclude`]),
+    /// or this thread has no slot.
     #[cold]
     #[inline(never)]
     fn acquire_instead(&self, protection: Option<Protection>, kind: Kind) -> bool {
@@ -238,17 +240,17 @@ impl Stub {
     /// Drops the object if it was freed and has no users.
     #[cold]
     fn retire_unused(&self) {
-        // Acquire: the writes of users that have left.
+        // Acquire: the writes of the previous users come before the drop.
         let word = self.word.load(Ordering::Acquire);
         if word & (Word::LIVE | Word::PINS) == 0 {
             self.retire(word);
         }
     }
 
-    /// Takes a reference if the stub is live, of this kind, and of this generation if one is given.
+    /// Takes a reference if the stub is live, of this kind, and of the given generation, if any.
     #[inline(always)]
     fn acquire(&self, kind: Kind, generation: Option<u32>) -> bool {
-        // Checked before the write, so that garbage handles do not modify stubs of other kinds or in quarantine.
+        // Checked before the write, so that invalid handles do not modify stubs of other kinds or in quarantine.
         if !Word::is(self.word.load(Ordering::Relaxed), kind) {
             return false;
         }
@@ -263,7 +265,8 @@ impl Stub {
 
     #[inline(always)]
     fn unpin(&self) {
-        // AcqRel: the thread that drops the last reference must see all writes of the other users before it drops the object.
+        // AcqRel: the thread that drops the last reference must see all writes of the other users before it drops the
+        // object.
         let word = self.word.fetch_sub(Word::REFERENCE, Ordering::AcqRel) - Word::REFERENCE;
         if word & (Word::LIVE | Word::PINS) == 0 {
             self.retire(word);
@@ -272,8 +275,8 @@ impl Stub {
 
     /// Drops the object of a freed stub without users, and quarantines the stub. A word without a kind has no object.
     ///
-    /// References that are about to be refused can bring several threads here. The thread that changes the word does the work;
-    /// the others find another generation. A thread that has a [`HotRef`] comes here when it leaves.
+    /// Several threads can get here through references that are about to be refused, or after a [`HotRef`]. The thread
+    /// that changes the word does the work; the others find another generation.
     #[cold]
     fn retire(&self, word: u64) {
         let next = u64::from(Word::generation(word).wrapping_add(1)) << Word::GENERATION_SHIFT;
@@ -281,7 +284,7 @@ impl Stub {
         if Word::kind(word) == 0 || is_hot(word) && hazard::is_protected(self.address()) || !is_ours() {
             return;
         }
-        let _deferral = cancel::defer(); // the end of an object closes descriptors
+        let _deferral = cancel::defer(); // dropping an object closes descriptors
         let object = self.object.swap(std::ptr::null_mut(), Ordering::Relaxed);
         // SAFETY: `publish` stored a `fn(*const c_void)` there before the stub went live.
         let release =
@@ -295,20 +298,20 @@ impl Stub {
     }
 }
 
-/// Whether objects of this kind are used by [`HotRef`]s.
+/// Whether objects of this kind are referenced by [`HotRef`].
 fn is_hot(word: u64) -> bool {
     [Kind::Ep, Kind::Evd].iter().any(|kind| *kind as u8 == Word::kind(word))
 }
 
-/// The live object behind a handle of type `T`, pinned for the call.
+/// Returns the live object of a handle, with a reference for the duration of the call.
 ///
-/// `wanted` is the subtype that the specification gives a bad handle in this place. Any value is safe to pass.
+/// `wanted` is the subtype of the error for an invalid handle. Any value of `handle` is safe.
 #[inline(always)]
 pub fn from_handle<T: Object>(handle: *mut c_void, wanted: Handle) -> Result<Ref<T>> {
     acquire(handle as usize, None).ok_or(Error::InvalidHandle(wanted))
 }
 
-/// As [`from_handle`], for posts and dequeues. `None`: not a live handle of this type.
+/// Like [`from_handle`], for posts and dequeues. `None`: not a live handle of this type.
 #[inline(always)]
 pub fn from_handle_hot<T: Object>(handle: *mut c_void) -> Option<HotRef<T>> {
     debug_assert!(is_hot((T::KIND as u64) << Word::KIND_SHIFT), "{:?}", T::KIND);
@@ -329,8 +332,9 @@ pub fn from_handle_hot<T: Object>(handle: *mut c_void) -> Option<HotRef<T>> {
     Some(HotRef { stub, object, protection })
 }
 
-/// Waits for the calls in progress that have a [`HotRef`] of this object in a slot. Until the result is dropped, others get a counted
-/// one. One thread at a time may call this for an object, and not during such a call.
+/// Waits for the calls in progress that reference this object by a [`HotRef`] in a slot. Until the result is dropped,
+/// further calls get a counted reference. Only one thread at a time may exclude an object, and not during a post or
+/// dequeue of it.
 pub fn exclude(id: ObjectId) -> Exclusion {
     let exclusion = Exclusion(id);
     if exclusion.set(true) {
@@ -339,7 +343,7 @@ pub fn exclude(id: ObjectId) -> Exclusion {
     exclusion
 }
 
-/// Waits for the posts that are in progress. Not to be called by a post.
+/// Waits for the posts in progress. Must not be called during a post.
 pub fn await_posts() {
     let is_post = |address| {
         arena::at(address).is_some_and(|stub| Word::kind(stub.word.load(Ordering::Relaxed)) == Kind::Ep as u8)
@@ -347,8 +351,8 @@ pub fn await_posts() {
     hazard::await_uses(is_post);
 }
 
-/// Calls with a [`HotRef`] are excluded until it is dropped.
-#[must_use = "it ends when it is dropped"]
+/// While it exists, no call gets an uncounted [`HotRef`] of the object.
+#[must_use = "the exclusion ends when this is dropped"]
 pub struct Exclusion(ObjectId);
 
 impl Exclusion {
@@ -361,7 +365,7 @@ impl Exclusion {
                 return false;
             }
             let next = if exclusive { word | Word::EXCLUSIVE } else { word & !Word::EXCLUSIVE };
-            // Release: what was changed meanwhile comes before the end.
+            // Release: changes made during the exclusion come before its end.
             match stub.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => word = now,
@@ -375,18 +379,18 @@ impl Drop for Exclusion {
         if self.set(false)
             && let Some(stub) = arena::at(self.0.handle)
         {
-            // The last user of a freed object may have left meanwhile, and found another word than it expected.
+            // The last user of a freed object may have left during the exclusion; it could not drop the object then.
             stub.retire_unused();
         }
     }
 }
 
-/// As [`from_handle`], where null means "none".
+/// Like [`from_handle`]; a null handle gives `None`.
 pub fn from_optional<T: Object>(handle: *mut c_void, wanted: Handle) -> Result<Option<Ref<T>>> {
     if handle.is_null() { Ok(None) } else { from_handle(handle, wanted).map(Some) }
 }
 
-/// The object that `id` named, if it is still the same one.
+/// The object with this id, if it is still live.
 pub fn from_id<T: Object>(id: ObjectId) -> Option<Ref<T>> {
     acquire(id.handle, Some(id.generation))
 }
@@ -401,7 +405,7 @@ fn acquire<T: Object>(handle: usize, generation: Option<u32>) -> Option<Ref<T>> 
     Some(Ref { stub, object, _owns: PhantomData })
 }
 
-/// Whether `id` still names a live object.
+/// Whether `id` refers to a live object.
 pub fn is_live(id: ObjectId) -> bool {
     arena::at(id.handle).is_some_and(|stub| {
         let word = stub.word.load(Ordering::Acquire);
@@ -428,20 +432,20 @@ pub fn kind_of(handle: *mut c_void) -> Option<Kind> {
     KINDS.into_iter().find(|kind| Word::is(word, *kind))
 }
 
-/// The consumer's context of a live handle of any kind.
+/// The consumer context of a live handle of any kind.
 pub fn context(handle: *mut c_void) -> Option<&'static AtomicU64> {
     kind_of(handle)?;
     Some(&arena::at(handle as usize)?.context)
 }
 
-/// The word that waiters on this object sleep on. It stays valid after the object's death.
+/// The futex word that waiters on this object sleep on. It stays valid after the object was dropped.
 pub fn futex(id: ObjectId) -> Option<&'static AtomicU32> {
     Some(&arena::at(id.handle)?.futex)
 }
 
-/// Makes an object with a handle. `build` learns its own id; the handle works from the moment this returns.
+/// Creates an object with a handle. `build` gets its id; the handle is valid when this returns.
 ///
-/// Errors: `Exhausted(Memory)` when a million handles are alive; what `build` returns.
+/// Errors: `Exhausted(Memory)` if a million handles are live; those of `build`.
 pub fn create<T: Object>(table: *const DAT_PROVIDER, build: impl FnOnce(ObjectId) -> Result<T>) -> Result<Created<T>> {
     let handle = arena::take()?;
     let stub = arena::at(handle).ok_or(Error::Internal)?;
@@ -459,7 +463,7 @@ pub fn create<T: Object>(table: *const DAT_PROVIDER, build: impl FnOnce(ObjectId
     Ok(Created { stub, id, object: Some(object) })
 }
 
-/// An object whose handle is not live yet. [`Created::publish`] makes it live; dropping it frees the object unseen.
+/// An object whose handle is not live yet. [`Created::publish`] makes it live; dropping this frees the object.
 pub struct Created<T: Object> {
     stub: &'static Stub,
     id: ObjectId,
@@ -487,8 +491,8 @@ impl<T: Object> Created<T> {
         };
         self.stub.release.store(release as *mut c_void, Ordering::Relaxed);
         self.stub.object.store(Arc::into_raw(object).cast_mut().cast(), Ordering::Relaxed);
-        // Pairs with the Acquire in `acquire`: the object first, then the word that announces it. An addition, because a late
-        // reference of the previous generation may be counted in it.
+        // Pairs with the Acquire in `acquire`: the object is complete before the word announces it. An addition,
+        // because a late reference of the previous generation may be counted in it.
         self.stub.word.fetch_add((T::KIND as u64) << Word::KIND_SHIFT | Word::LIVE, Ordering::Release);
         self.id.handle as *mut c_void
     }
@@ -502,7 +506,7 @@ impl<T: Object> Drop for Created<T> {
     }
 }
 
-/// Invalidates a handle: calls with it fail from now on; the object is dropped when its last user has left.
+/// Invalidates a handle: further calls with it fail. The object is dropped when its last user has left.
 ///
 /// Returns false if the handle was not live, because another thread freed it first.
 pub fn destroy(id: ObjectId) -> bool {
@@ -526,8 +530,8 @@ pub fn destroy(id: ObjectId) -> bool {
 #[cfg(test)]
 mod tests;
 
-/// One stub's life and afterlife: pinned, ended and served again at once, as no arena would. loom reports a user that is in
-/// an object while it is dropped.
+/// Loom models of one stub that is reused at once, without quarantine. loom reports an access to an object that is
+/// being dropped.
 #[cfg(all(test, loom))]
 mod interleavings {
     use loom::thread;
@@ -549,7 +553,7 @@ mod interleavings {
         }
     }
 
-    /// The same, of a kind that posts use.
+    /// Like `TypeA`, of a kind that posts use.
     #[derive(Default)]
     struct HotType(AccessCheck);
 
@@ -572,7 +576,7 @@ mod interleavings {
 
     fn post(handle: usize) {
         if let Some(user) = from_handle_hot::<HotType>(handle as *mut c_void) {
-            // A counted reference goes with a lock, which is not part of these models.
+            // A counted reference implies a lock, which these models lack.
             if !user.is_counted() {
                 user.0.read();
             }
@@ -580,7 +584,7 @@ mod interleavings {
     }
 
     #[test]
-    fn an_object_goes_behind_its_last_post() {
+    fn object_is_dropped_after_its_last_post() {
         loom::model(|| {
             let id = hot();
             let posts: Vec<_> = (0..2).map(|_| thread::spawn(move || post(id.handle))).collect();
@@ -592,7 +596,7 @@ mod interleavings {
     }
 
     #[test]
-    fn no_post_is_in_an_exclusion() {
+    fn no_post_runs_during_an_exclusion() {
         loom::model(|| {
             let id = hot();
             let poster = thread::spawn(move || post(id.handle));
@@ -607,7 +611,7 @@ mod interleavings {
     }
 
     #[test]
-    fn an_object_freed_during_an_exclusion_goes() {
+    fn object_freed_during_an_exclusion_is_dropped() {
         loom::model(|| {
             let id = hot();
             let other = thread::spawn(move || assert!(destroy(id)));
@@ -631,7 +635,7 @@ mod interleavings {
     }
 
     #[test]
-    fn an_object_goes_behind_its_last_user() {
+    fn object_is_dropped_after_its_last_user() {
         loom::model(|| {
             let id = a();
             let visitors: Vec<_> = (0..2).map(|_| thread::spawn(move || visit(id.handle))).collect();
@@ -643,7 +647,7 @@ mod interleavings {
     }
 
     #[test]
-    fn two_that_end_it_have_one_winner() {
+    fn one_of_two_concurrent_frees_succeeds() {
         loom::model(|| {
             let id = a();
             let other = thread::spawn(move || destroy(id));
@@ -666,7 +670,7 @@ mod interleavings {
             });
             assert!(destroy(old));
             let new = a();
-            // While the late visitor still holds the old object, the stub does not serve again.
+            // While the late thread still references the old object, the stub is not reused.
             assert!(new.handle != old.handle || new.generation != old.generation);
             let user = from_id::<TypeA>(new).unwrap();
             user.0.read();

@@ -1,12 +1,13 @@
 //! Publishes the counters of this process to tools of its user, such as `datinfo top`.
 //!
-//! A process with an endpoint, a listener or a shared receive queue has one thread that sleeps on a local socket; it ends with the
-//! last IA. A client of the same user, or the superuser, gets a text with all counters of all IAs, made at that moment; the thread
-//! reads nothing from it. So publication adds no cost to counting, and an idle process stays idle. The socket's name is abstract:
-//! there is no file, it is visible within one network namespace, and the kernel frees it when the process dies.
+//! A process with an endpoint, a listener or a shared receive queue has one thread that sleeps on a local socket; it
+//! ends with the last IA. A client of the same user, or the superuser, gets a text with all counters of all IAs, made
+//! at that moment; the thread reads nothing from it. So publication adds no cost to counting, and an idle process stays
+//! idle. The socket's name is abstract: there is no file, it is visible within one network namespace, and the kernel
+//! frees it when the process dies.
 //!
-//! `dat_counters` defines the format of the text, and tools share it. `DAPL_COUNTERS=off` switches publication off. A forked child
-//! publishes nothing until it opens an IA of its own.
+//! `dat_counters` defines the format of the text, and tools share it. `DAPL_COUNTERS=off` switches publication off. A
+//! forked child publishes nothing until it opens an IA of its own.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
@@ -19,10 +20,10 @@ use crate::runtime::sync::{StaticMutex, StaticMutexGuard};
 
 mod server;
 
-/// The variable of the environment that switches it off.
+/// Environment variable that disables publication.
 pub const VARIABLE: &str = "DAPL_COUNTERS";
 
-/// An IA.
+/// An IA, as a source of counters.
 pub trait CounterSource: Send + Sync {
     /// Writes its counters.
     fn show(&self, text: &mut Text);
@@ -30,7 +31,7 @@ pub trait CounterSource: Send + Sync {
 
 /// The sources of counters, and the thread that serves them.
 pub(crate) struct Published {
-    /// The process that all of this is of: a child inherits the list, but not the thread.
+    /// The process that this state belongs to: a forked child inherits the list, but not the thread.
     pid: u32,
     sources: Vec<Weak<dyn CounterSource>>,
     server: Option<Server>,
@@ -39,58 +40,58 @@ pub(crate) struct Published {
 #[derive(Debug)]
 struct Server {
     thread: JoinHandle<()>,
-    /// Closed to end it.
+    /// Closed to stop the thread.
     stop: OwnedFd,
 }
 
-/// Locked while IAs are asked, so that an IA that is being closed is not used any more.
+/// Locked while IAs are asked for counters, so that no IA that is being closed is used.
 static PUBLISHED: StaticMutex<Published> = StaticMutex::new(Published { pid: 0, sources: Vec::new(), server: None });
 
-/// Keeps others out, for `fork`.
-pub(crate) fn hold() -> StaticMutexGuard<Published> {
+/// Locks the state while the process forks.
+pub(crate) fn lock_for_fork() -> StaticMutexGuard<Published> {
     PUBLISHED.lock()
 }
 
 /// Adds an IA that was opened.
 pub(crate) fn add(sources: Weak<dyn CounterSource>) {
-    let mut published = hold();
+    let mut published = lock_for_fork();
     published.be_of_this_process();
     published.sources.push(sources);
 }
 
-/// Starts the thread that answers, unless it runs or `DAPL_COUNTERS` is `off`. A failure is logged only: counters that cannot
-/// be read from outside are no reason to refuse an object.
+/// Starts the thread, unless it runs or `DAPL_COUNTERS` is `off`. A failure is only logged: it is no reason to refuse
+/// the creation of an object.
 pub(crate) fn start() {
-    let mut published = hold();
+    let mut published = lock_for_fork();
     if published.server.is_none()
         && !published.sources.is_empty()
         && secure_variable(VARIABLE).is_none_or(|word| word != "off")
     {
         match server::start() {
             Ok(server) => published.server = Some(server),
-            Err(error) => log::info!("counters are not published: {error}"),
+            Err(error) => log::info!("counters are not published: {error}; datinfo top will not show this process"),
         }
     }
 }
 
-/// An IA is closed, and not looked at after this. With the last one the thread ends.
+/// Removes an IA before it is closed. With the last IA the thread ends.
 pub(crate) fn remove<S: CounterSource>(sources: &S) {
     let address = std::ptr::from_ref(sources) as usize;
-    let mut published = hold();
+    let mut published = lock_for_fork();
     published.be_of_this_process();
     published.sources.retain(|known| known.as_ptr().cast::<()>() as usize != address && known.strong_count() > 0);
     let server = if published.sources.is_empty() { published.server.take() } else { None };
     drop(published);
     if let Some(Server { thread, stop }) = server {
         drop(stop);
-        // It does not panic; if it did, it is over as well.
+        // The thread does not panic; if it did, it would have ended as well.
         let _ = thread.join();
     }
 }
 
 /// All counters as text.
 fn all() -> String {
-    let published = hold();
+    let published = lock_for_fork();
     let mut text = Text::new(std::process::id(), &program());
     let sources: Vec<Arc<dyn CounterSource>> = published.sources.iter().filter_map(Weak::upgrade).collect();
     sources.iter().for_each(|sources| sources.show(&mut text));
@@ -133,7 +134,7 @@ mod tests {
     fn of_one() -> Vec<text::Adapter> {
         loop {
             let ours = reader::processes().unwrap().into_iter().filter(|found| found.pid == std::process::id());
-            // On a busy machine an answer may take longer than a tool waits for it.
+            // On a busy machine an answer may take longer than a client waits for it.
             let Ok(counters) = ours.map(|found| found.result).collect::<Result<Vec<_>, _>>() else { continue };
             return counters
                 .into_iter()

@@ -1,4 +1,4 @@
-//! The arena in loom's models: a few stubs that live as long as one run of a model, and are reused at once.
+//! The arena of loom models: a few stubs that exist for one run of a model and are reused at once.
 #![forbid(unsafe_code)]
 
 use std::array;
@@ -10,7 +10,7 @@ use super::Stub;
 use crate::error::{Error, Resource, Result};
 use crate::runtime::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex};
 
-/// An IA, its async EVD, and what a model is about.
+/// Number of stubs: an IA, its async EVD, and the object that a model tests.
 const STUBS: usize = 3;
 
 lazy_static! {
@@ -31,18 +31,18 @@ fn fresh() -> Stub {
     }
 }
 
-/// libdat has nothing to read here.
+/// An empty range, since no libdat reads it.
 pub fn arena() -> Result<HandleArena> {
     Err(Error::Exhausted(Resource::Memory))
 }
 
 /// Number of stubs in use.
-#[allow(dead_code, reason = "the same functions as the real one")]
+#[allow(dead_code, reason = "has the functions of the real arena")]
 pub fn alive() -> usize {
     STUBS - RESTING.lock().len()
 }
 
-pub(crate) fn hold() -> impl Sized {}
+pub(crate) fn lock_for_fork() -> impl Sized {}
 
 fn number(handle: usize) -> Option<usize> {
     ARENA.iter().position(|stub| std::ptr::from_ref(stub) as usize == handle)
