@@ -1,6 +1,8 @@
-//! Connection events, by id and attempt: a request goes to its service point and on to a CR, all else to an EP.
+//! Dispatches connection events of a provider: a request goes to its service point, which makes a CR; any other event
+//! goes to its EP, by id and attempt number.
 //!
-//! Runs on threads of the provider's own. What names an object or an attempt that is gone is dropped, a request given back.
+//! Runs on the provider's threads. An event for an object or attempt that no longer exists is dropped; such a request
+//! is returned to the provider.
 #![forbid(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -12,7 +14,7 @@ use crate::psp::{Psp, dapls_psp};
 use crate::rsp::Rsp;
 use crate::runtime::handle::{ObjectId, from_id};
 
-/// The sink that providers report to; one serves any number of IAs.
+/// The sink that providers report connection events to. One sink serves any number of IAs.
 pub fn sink<P: Provider>() -> Arc<dyn CmSink<P>> {
     Arc::new(Reports(PhantomData))
 }

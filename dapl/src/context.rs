@@ -1,6 +1,6 @@
 //! `dat_set_consumer_context`, `dat_get_consumer_context`, `dat_get_handle_type`, for any kind of handle.
 //!
-//! The context is stored in the handle's stub, so no object is looked up.
+//! The context is stored in the handle's stub, so the object is not looked up.
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +13,7 @@ use crate::runtime::handle::{self, Kind};
 /// `dat_set_consumer_context`.
 ///
 /// # Safety
-/// Any value of `handle` is fine.
+/// `handle` may have any value.
 pub unsafe extern "C" fn dapl_set_consumer_context(handle: DAT_HANDLE, context: DAT_CONTEXT) -> DAT_RETURN {
     guard(|| {
         let place = handle::context(handle).ok_or(Error::InvalidHandle(Handle::Any))?;
@@ -26,7 +26,7 @@ pub unsafe extern "C" fn dapl_set_consumer_context(handle: DAT_HANDLE, context: 
 /// `dat_get_consumer_context`.
 ///
 /// # Safety
-/// Any value of `handle` is fine; `out` is null or writable.
+/// `handle` may have any value; `out` is null or writable.
 pub unsafe extern "C" fn dapl_get_consumer_context(handle: DAT_HANDLE, out: *mut DAT_CONTEXT) -> DAT_RETURN {
     guard(|| {
         let place = handle::context(handle).ok_or(Error::InvalidHandle(Handle::Any))?;
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn dapl_get_consumer_context(handle: DAT_HANDLE, out: *mut
 /// `dat_get_handle_type`.
 ///
 /// # Safety
-/// As [`dapl_get_consumer_context`].
+/// Same as [`dapl_get_consumer_context`].
 pub unsafe extern "C" fn dapl_get_handle_type(handle: DAT_HANDLE, out: *mut DAT_HANDLE_TYPE) -> DAT_RETURN {
     guard(|| {
         let kind = handle::kind_of(handle).ok_or(Error::InvalidHandle(Handle::Any))?;

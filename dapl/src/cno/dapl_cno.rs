@@ -1,6 +1,6 @@
-//! `dat_cno_*`, but for the wait: C values in, C values out.
+//! C entries for CNOs, except the wait: `dat_cno_create`, `dat_cno_modify_agent`, `dat_cno_query`, `dat_cno_free`.
 //!
-//! Called from C only. No policy here: each entry opens its handles, parses its arguments and makes one call.
+//! Called from C only. Each entry opens its handles, parses its arguments and makes one call.
 
 use dat_abi::*;
 
@@ -14,7 +14,7 @@ use crate::runtime::handle::from_handle;
 /// `dat_cno_create`.
 ///
 /// # Safety
-/// `ia` is null, or a handle this library gave out: live, freed, or of another kind; the agent may be called from any
+/// `ia` is null or a handle of this library, live or freed, of any kind; the agent may be called from any
 /// thread as long as it is armed; `out` is null or writable.
 pub unsafe extern "C" fn dapl_cno_create<P: Provider>(
     ia: DAT_IA_HANDLE,
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn dapl_cno_create<P: Provider>(
 /// `dat_cno_modify_agent`.
 ///
 /// # Safety
-/// As [`dapl_cno_create`].
+/// Same as [`dapl_cno_create`].
 pub unsafe extern "C" fn dapl_cno_modify_agent<P: Provider>(
     cno: DAT_CNO_HANDLE,
     agent: DAT_OS_WAIT_PROXY_AGENT,
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn dapl_cno_modify_agent<P: Provider>(
 /// `dat_cno_query`.
 ///
 /// # Safety
-/// As [`dapl_cno_create`].
+/// Same as [`dapl_cno_create`].
 pub unsafe extern "C" fn dapl_cno_query<P: Provider>(
     cno: DAT_CNO_HANDLE,
     mask: DAT_CNO_PARAM_MASK,
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn dapl_cno_query<P: Provider>(
 /// `dat_cno_free`.
 ///
 /// # Safety
-/// As [`dapl_cno_create`].
+/// Same as [`dapl_cno_create`].
 pub unsafe extern "C" fn dapl_cno_free<P: Provider>(cno: DAT_CNO_HANDLE) -> DAT_RETURN {
     guard(|| dapls_cno::free(&*from_handle::<Cno<P>>(cno, Handle::Cno)?))
 }

@@ -1,6 +1,6 @@
-//! `dat_cno_wait`: the frame that a cancelled thread may leave at any moment of its sleep.
+//! C entry `dat_cno_wait`. Its stack frame can be abandoned: the thread may be cancelled at any moment of its sleep.
 //!
-//! Built as `dapl_evd_wait` is: the entry and [`wait::run`] own nothing, [`step`] neither unwinds nor is cancelled.
+//! Works like `dapl_evd_wait`: the entry and [`wait::run`] own no resources; [`step`] neither unwinds nor is cancelled.
 
 use dat_abi::*;
 
@@ -17,7 +17,7 @@ struct Call {
     cno: DAT_CNO_HANDLE,
     timeout: DAT_TIMEOUT,
     evd: *mut DAT_EVD_HANDLE,
-    /// Set once it waits.
+    /// Set when the thread has begun to wait.
     wait: Option<Wait>,
     /// The thread has registered its wait for fork and cancellation.
     marked: bool,
@@ -26,7 +26,7 @@ struct Call {
 /// `dat_cno_wait`.
 ///
 /// # Safety
-/// `cno` is null, or a handle this library gave out: live, freed, or of another kind; `evd` is null or writable.
+/// `cno` is null or a handle of this library, live or freed, of any kind; `evd` is null or writable.
 pub unsafe extern "C-unwind" fn dapl_cno_wait<P: Provider>(
     cno: DAT_CNO_HANDLE,
     timeout: DAT_TIMEOUT,
@@ -37,10 +37,10 @@ pub unsafe extern "C-unwind" fn dapl_cno_wait<P: Provider>(
     unsafe { wait::run(&mut call, step::<P>) }
 }
 
-/// One step, with a panic stopped as in every entry.
+/// One step of the wait. A panic is caught here, as in every entry.
 ///
 /// # Safety
-/// As [`dapl_cno_wait`].
+/// Same as [`dapl_cno_wait`].
 #[inline(never)]
 unsafe fn step<P: Provider>(call: &mut Call, cause: Cause) -> WaitStep {
     let mut next = None;

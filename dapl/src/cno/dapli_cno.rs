@@ -1,6 +1,6 @@
-//! A wait on a CNO in steps, as a wait on an EVD: poll, sleep, poll.
+//! A wait on a CNO as a sequence of steps, like a wait on an EVD: poll, sleep, poll.
 //!
-//! Any number of threads may wait. Each trigger wakes one; the end of the last attached EVD wakes all.
+//! Any number of threads may wait. Each trigger wakes one thread; detaching the last EVD wakes all.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -24,12 +24,13 @@ use crate::runtime::wait::{self, Cause, Deadline};
 #[derive(Default)]
 pub(super) struct CnoState {
     pub(super) triggers: Triggers,
-    /// The EVDs attached, and for how many nanoseconds at most each may be polled before a sleep.
+    /// The attached EVDs. The number is the longest time in nanoseconds that an EVD may be polled before the waiter
+    /// sleeps.
     pub(super) sources: Arc<[(Arc<dyn EvdSource>, u32)]>,
-    /// Tokens of the threads in `dat_cno_wait`, and of those that sleep there.
+    /// Tokens of the threads in `dat_cno_wait`, and of those among them that sleep.
     pub(super) waiters: Vec<u64>,
     pub(super) asleep: Vec<u64>,
-    /// Waiters that the end of the last EVD released and that have not left yet.
+    /// Waiters that were released because the last EVD was freed, and that have not returned yet.
     pub(super) released: Vec<u64>,
     /// The last EVD was freed while no thread waited; the next wait returns because of it.
     pub(super) orphaned: bool,
@@ -74,10 +75,10 @@ pub(super) struct Wait {
 /// Result of a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Next {
-    /// The EVD that triggered; 0 when the last one ended.
+    /// Handle of the EVD that triggered; 0 when the last EVD was freed.
     Evd(usize),
     Fail(Error),
-    /// Sleep while the word holds this.
+    /// Sleep while the futex word has this value.
     Sleep(u32),
 }
 
@@ -87,7 +88,7 @@ pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (Wait, N
     let has_trigger = {
         let mut inner = cno.inner.lock();
         if inner.dead {
-            // Freed since the handle was checked; a waiter would not be woken any more.
+            // The CNO was freed after the handle was checked; nothing would wake a new waiter.
             return (wait, Next::Fail(Error::InvalidHandle(Handle::Cno)));
         }
         inner.waiters.push(wait.token);
@@ -96,7 +97,7 @@ pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (Wait, N
         }
         !inner.triggers.is_empty()
     };
-    // A trigger that is there needs no progress; over a network each poll is a system call.
+    // A trigger that is already queued needs no progress. Over a network each poll is a system call.
     if has_trigger && let found @ (Next::Evd(_) | Next::Fail(_)) = cno.look(wait.token, Cause::Start) {
         return (wait, found);
     }
@@ -113,12 +114,12 @@ pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (Wait, N
     (wait, found.unwrap_or_else(|| cno.look_and_arm(wait.token, Cause::Woken)))
 }
 
-/// Polls the EVDs: each, or as many as it takes until the device has made progress.
+/// Polls the EVDs until one poll has made progress for the whole device, else all of them.
 fn poll_all(sources: &[(Arc<dyn EvdSource>, u32)]) {
     sources.iter().fold(true, |progress, (source, _)| source.poll(progress));
 }
 
-/// Goes on after a sleep. A CNO that has gone was closed with its IA: cno_free refuses while threads wait.
+/// Continues after a sleep. If the CNO is gone, its IA was closed: `dat_cno_free` is refused while threads wait.
 pub(super) fn resume<P: Provider>(wait: &Wait, cause: Cause) -> Next {
     match handle::from_id::<Cno<P>>(wait.id) {
         Some(cno) => cno.look_and_arm(wait.token, cause),
@@ -126,7 +127,7 @@ pub(super) fn resume<P: Provider>(wait: &Wait, cause: Cause) -> Next {
     }
 }
 
-/// Removes the waiter of a thread that was cancelled in its sleep, and wakes another one if triggers are left.
+/// Removes the waiter of a thread that was cancelled in its sleep, and wakes another one if triggers are pending.
 pub(super) fn clear<P: Provider>(id: ObjectId, token: u64) {
     if let Some(cno) = handle::from_id::<Cno<P>>(id) {
         cno.leave(token);
@@ -134,7 +135,7 @@ pub(super) fn clear<P: Provider>(id: ObjectId, token: u64) {
 }
 
 impl<P: Provider> Cno<P> {
-    /// Fetches what has completed for its EVDs. Called without locks.
+    /// Fetches completions of the attached EVDs. Called without locks.
     pub(super) fn poll(&self) {
         let sources = self.inner.lock().sources.clone();
         poll_all(&sources);
@@ -145,7 +146,7 @@ impl<P: Provider> Cno<P> {
         let sources = self.inner.lock().sources.clone();
         let most = sources.iter().map(|(_, longest)| *longest).max().unwrap_or(0);
         if most == 0 || cfg!(loom) {
-            return None; // a model has no clock
+            return None; // loom models have no clock
         }
         let budget = self.spin.begin(most);
         let end = wait::now() + u64::from(budget);
@@ -165,8 +166,7 @@ impl<P: Provider> Cno<P> {
         }
     }
 
-    /// Polls, and arms the CQs before the caller sleeps. An event that arrives in between is found by the poll after the
-    /// arming.
+    /// Polls, and arms the CQs before the caller sleeps. The poll after arming finds an event that arrived in between.
     fn look_and_arm(&self, token: u64, cause: Cause) -> Next {
         self.inner.lock().asleep.retain(|sleeper| *sleeper != token);
         loop {
@@ -187,7 +187,7 @@ impl<P: Provider> Cno<P> {
         }
     }
 
-    /// From now on the completion queues notify: those that do not yet are armed, without the lock.
+    /// Arms the CQs that are not armed yet, after releasing the lock. From now on they notify.
     pub(super) fn arm(&self, inner: MutexGuard<'_, CnoState>) {
         let sources = inner.sources.clone();
         let was_polled = self.polled.swap(false, Ordering::Relaxed);
@@ -197,7 +197,7 @@ impl<P: Provider> Cno<P> {
         }
     }
 
-    /// The first EVD that still has events, or what else there is to say.
+    /// Takes the first EVD that still has events, or decides whether the wait ends for another reason.
     fn look(&self, token: u64, cause: Cause) -> Next {
         let next = loop {
             let mut inner = self.inner.lock();
@@ -226,7 +226,8 @@ impl<P: Provider> Cno<P> {
         next
     }
 
-    /// A waiter leaves. What it leaves behind is for the next one: it may have been woken for it.
+    /// Removes a waiter. Passes pending triggers on to the next waiter, since the removed one may have been woken for
+    /// them.
     fn leave(&self, token: u64) {
         let mut inner = self.inner.lock();
         inner.waiters.retain(|waiter| *waiter != token);

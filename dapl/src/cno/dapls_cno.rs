@@ -1,6 +1,7 @@
 //! CNO operations for other modules: create, attach, trigger, free.
 //!
-//! A trigger only records; [`Fire::fire`] wakes and calls after the EVD's lock has been released.
+//! A trigger is only recorded under the EVD's lock. [`Fire::fire`] wakes the waiter and calls the agent after that lock
+//! is released.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::runtime::handle::{self, ObjectId, Usable, Use, UseCount};
 use crate::runtime::spin::SpinBudget;
 use crate::runtime::wait;
 
-/// A new CNO, live in its IA.
+/// Creates a CNO with a live handle in its IA.
 pub fn create<P: Provider>(ia: &Arc<Ia<P>>, agent: Option<Agent>) -> Result<DAT_CNO_HANDLE> {
     adopt(ia, CnoState { agent, ..CnoState::default() })
 }
@@ -51,10 +52,10 @@ fn adopt<P: Provider>(ia: &Arc<Ia<P>>, state: CnoState) -> Result<DAT_CNO_HANDLE
     Ok(handle)
 }
 
-/// Replaces the agent. A call in progress is not stopped.
+/// Replaces the agent. A call of the old agent that is in progress continues.
 pub fn modify_agent<P: Provider>(cno: &Cno<P>, agent: Option<Agent>) {
     if agent.is_some() && cno.is_polled() {
-        cno.poll(); // what came before this agent is no trigger for it
+        cno.poll(); // earlier completions must not trigger the new agent
     }
     let mut inner = cno.inner.lock();
     if inner.dead {
@@ -103,7 +104,7 @@ pub fn take_trigger<P: Provider>(cno: &Cno<P>) -> Result<usize> {
 }
 
 /// A recorded trigger: the waiter to wake and the agent to call.
-#[must_use = "a thread may sleep until it fires"]
+#[must_use = "without fire() the waiter is not woken"]
 pub struct Fire<P: Provider> {
     cno: Arc<Cno<P>>,
     wake: bool,
@@ -114,7 +115,7 @@ pub struct Fire<P: Provider> {
 }
 
 impl<P: Provider> Fire<P> {
-    /// Wakes a waiter and calls the agent. Called without locks, by the thread that triggered.
+    /// Wakes a waiter and calls the agent. Called by the thread that triggered, without locks.
     pub fn fire(self) {
         if self.wake {
             wait::wake(self.cno.id, 1);
@@ -130,31 +131,31 @@ impl<P: Provider> Fire<P> {
 }
 
 impl<P: Provider> Cno<P> {
-    /// Counts an EVD as attached.
+    /// Counts a reference of an attached EVD.
     pub fn attach(cno: Arc<Self>) -> Use<Self> {
         cno.inner.lock().orphaned = false;
         Use::of(cno)
     }
 
-    /// An attached EVD, to be polled for at most `longest` nanoseconds at a time.
+    /// Adds an attached EVD to the polled ones; each poll of it takes at most `longest` nanoseconds.
     pub fn watch(&self, source: Arc<dyn EvdSource>, longest: u32) {
         let mut inner = self.inner.lock();
         let known = inner.sources.iter().filter(|(known, _)| known.id() != source.id()).cloned();
         inner.sources = known.chain([(source.clone(), longest)]).collect();
     }
 
-    /// The EVD is not attached any more.
+    /// Removes a detached EVD from the polled ones.
     pub fn unwatch(&self, evd: ObjectId) {
         let mut inner = self.inner.lock();
         inner.sources = inner.sources.iter().filter(|(known, _)| known.id() != evd).cloned().collect();
     }
 
-    /// Whether its waiters poll the EVDs, so that no completion queue needs to be armed for it.
+    /// Whether waiters poll the EVDs themselves, so that no CQ has to be armed.
     pub fn is_polled(&self) -> bool {
         self.polled.load(Ordering::Relaxed)
     }
 
-    /// Notes that an EVD has something, under the EVD's lock; `arrival` also calls the agent, once.
+    /// Records that an EVD has events. Called under the EVD's lock. With `arrival` the agent is called too, once.
     pub fn trigger(self: &Arc<Self>, source: Arc<dyn EvdSource>, arrival: bool) -> Fire<P> {
         let evd = source.id().handle;
         let mut inner = self.inner.lock();
@@ -177,7 +178,8 @@ impl<P: Provider> Cno<P> {
         Fire { cno: self.clone(), wake, agent, shows: inner.descriptor.is_some(), evd }
     }
 
-    /// An EVD has ended. With the last one all waiters leave, and the agent is called, with no EVD (spec/events 2.10).
+    /// Called when an EVD was detached. After the last one all waiters return and the agent is called without an EVD
+    /// (spec/events 2.10).
     pub fn detached(&self) {
         if self.uses.count() == 0 {
             self.release();
@@ -210,7 +212,7 @@ impl<P: Provider> Cno<P> {
         self.agent_done.notify_all();
     }
 
-    /// Waits until no other thread is inside an agent.
+    /// Waits until no other thread is inside an agent of this CNO.
     fn await_agents(&self) {
         let me = std::thread::current().id();
         let mut inner = self.inner.lock();
@@ -218,7 +220,7 @@ impl<P: Provider> Cno<P> {
     }
 }
 
-/// Frees it for a consumer.
+/// Frees the CNO at the consumer's request.
 ///
 /// Errors: `CnoInUse` while an EVD is attached or a thread waits.
 pub fn free<P: Provider>(cno: &Cno<P>) -> Result<()> {
@@ -227,7 +229,7 @@ pub fn free<P: Provider>(cno: &Cno<P>) -> Result<()> {
     if !inner.waiters.is_empty() {
         return Err(Error::InvalidState(State::CnoInUse));
     }
-    // Under the lock: a thread that begins to wait now finds no CNO, one that began before was counted.
+    // Under the lock: a thread that begins to wait from now on finds no CNO; a thread that began before is counted.
     if !handle::destroy(cno.id) {
         return Err(Error::InvalidHandle(Handle::Cno));
     }
@@ -240,7 +242,8 @@ pub fn free<P: Provider>(cno: &Cno<P>) -> Result<()> {
     Ok(())
 }
 
-/// Ends it: waiters leave and the agent is called, with no EVD. No agent runs when this returns, but the caller's own.
+/// Closes the CNO: waiters return, and the agent is called without an EVD. When this returns, only the caller itself
+/// can still be inside an agent.
 pub fn close<P: Provider>(cno: &Cno<P>) {
     if !handle::destroy(cno.id) {
         return;

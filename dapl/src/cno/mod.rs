@@ -1,7 +1,8 @@
-//! Consumer notification objects: group EVDs, and notify waiting threads or an agent when one of them has events.
+//! Consumer notification objects (CNOs): each groups EVDs and, when one of them has events, wakes a waiting thread or
+//! calls an agent.
 //!
-//! EVDs trigger it under their own lock. It calls no EVD with its lock held, and no agent with any lock held. It knows an EVD
-//! only as an [`EvdSource`].
+//! EVDs trigger a CNO under their own lock. A CNO calls no EVD with its own lock held, and no agent with any lock held.
+//! It sees an EVD only as an [`EvdSource`].
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -28,16 +29,16 @@ pub use dapls_cno::Fire;
 
 use dapli_cno::CnoState;
 
-/// An EVD, as a CNO sees it.
+/// What a CNO needs to know of an EVD.
 pub trait EvdSource: Send + Sync {
-    /// Which EVD.
+    /// Identifies the EVD.
     fn id(&self) -> ObjectId;
-    /// Whether it still belongs to this CNO, is enabled, has events, and no thread waits on it directly.
+    /// Whether this EVD is attached to the CNO, is enabled, has events, and has no waiting thread of its own.
     fn pending(&self, cno: ObjectId) -> bool;
-    /// Fetches completions on the calling thread; they trigger the CNO. With `progress` it polls the device as well.
-    /// Returns whether the next EVD of the CNO has to poll too: not where one poll serves all CQs of the IA.
+    /// Fetches completions on the calling thread; they trigger the CNO. `progress`: also polls the device. Returns
+    /// whether the CNO has to poll its next EVD too; false if one poll serves all CQs of the IA.
     fn poll(&self, progress: bool) -> bool;
-    /// Has the completion queue notify, if the CNO wants that.
+    /// Arms the CQ, if the CNO needs its notification.
     fn arm(&self);
 }
 
@@ -45,23 +46,23 @@ pub trait EvdSource: Send + Sync {
 pub struct Cno<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,
-    /// EVDs attached.
+    /// Counts attached EVDs.
     uses: UseCount,
     inner: Mutex<CnoState>,
-    /// Waiters poll the EVDs themselves, and no completion queue needs to be armed. Changed under the lock of `inner`.
+    /// Waiters poll the EVDs themselves, so no CQ has to be armed. Changed under the lock of `inner`.
     polled: AtomicBool,
     spin: SpinBudget,
-    /// Notified when an agent returns.
+    /// Signalled when an agent returns.
     agent_done: Condvar,
 }
 
 impl<P: Provider> Cno<P> {
-    /// Weak reference for other objects; `id().handle` is the handle.
+    /// Weak reference to this CNO; `id().handle` is the handle.
     pub fn id(&self) -> ObjectId {
         self.id
     }
 
-    /// The IA it was made in.
+    /// IA that the CNO belongs to.
     pub fn ia(&self) -> &Arc<Ia<P>> {
         &self.ia
     }
@@ -81,7 +82,7 @@ impl<P: Provider> Object for Cno<P> {
     const KIND: Kind = Kind::Cno;
 }
 
-/// EVDs use it.
+/// Attached EVDs use a CNO.
 impl<P: Provider> Usable for Cno<P> {
     fn uses(&self) -> &UseCount {
         &self.uses

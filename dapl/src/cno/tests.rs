@@ -1,4 +1,4 @@
-//! CNOs through their entries, with EVDs over the double: what a C consumer sees.
+//! CNOs through their C entries, with EVDs over the fake provider.
 
 mod descriptor;
 
@@ -88,7 +88,7 @@ fn await_waiters(cno: Hand, count: usize) {
     }
 }
 
-/// The EVDs that an agent was called with.
+/// EVDs that an agent was called with.
 #[derive(Default)]
 struct Seen {
     calls: AtomicUsize,
@@ -108,7 +108,7 @@ fn agent(seen: &Seen) -> DAT_OS_WAIT_PROXY_AGENT {
 }
 
 #[test]
-fn a_time_out_is_an_empty_queue_and_no_evd() {
+fn timeout_returns_queue_empty_and_a_null_evd() {
     let opened = fake::open(c"cno-time-out");
     let cno = cno(&opened, NO_AGENT);
     assert_eq!(wait(cno, 0), (0x000D_0000, Hand(0)));
@@ -127,7 +127,7 @@ fn cno_wait_announces_its_sleep_to_the_provider() {
     let evd = evd(&opened, cno);
     let sleeps = || opened.ia.provider().sleeps_seen();
     post(evd);
-    assert_eq!((wait(cno, 1_000), sleeps()), ((DAT_SUCCESS, evd), 0), "it does not sleep");
+    assert_eq!((wait(cno, 1_000), sleeps()), ((DAT_SUCCESS, evd), 0), "the wait does not sleep");
     assert!(take(evd));
     assert_eq!((wait(cno, 0).0, sleeps()), (DAT_QUEUE_EMPTY, 0), "nor does this");
     assert_eq!(wait(cno, 1_000).0, DAT_QUEUE_EMPTY);
@@ -135,7 +135,7 @@ fn cno_wait_announces_its_sleep_to_the_provider() {
 }
 
 #[test]
-fn evds_are_named_in_the_order_of_their_events() {
+fn evds_are_returned_in_the_order_of_their_events() {
     let opened = fake::open(c"cno-order");
     let cno = cno(&opened, NO_AGENT);
     let [a, b] = [evd(&opened, cno), evd(&opened, cno)];
@@ -145,13 +145,13 @@ fn evds_are_named_in_the_order_of_their_events() {
     assert_eq!(wait(cno, 0), (DAT_SUCCESS, b));
     assert!(take(b));
     assert_eq!(wait(cno, 0), (DAT_SUCCESS, a));
-    assert_eq!(wait(cno, 0), (DAT_SUCCESS, b), "again, for the event that is left");
+    assert_eq!(wait(cno, 0), (DAT_SUCCESS, b), "returned again for the remaining event");
     assert!(take(b));
-    assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY, "what was left in the other is its consumer's business");
+    assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY, "events left in the other EVD do not trigger again");
 }
 
 #[test]
-fn an_evd_that_was_emptied_or_detached_is_not_named() {
+fn an_emptied_or_detached_evd_is_not_returned() {
     let opened = fake::open(c"cno-emptied");
     let cno = cno(&opened, NO_AGENT);
     let [a, b] = [evd(&opened, cno), evd(&opened, cno)];
@@ -178,7 +178,7 @@ fn disabled_evds_and_unsignalled_events_trigger_nothing() {
     post(evd);
     // SAFETY: as above.
     assert_eq!(unsafe { dapl_evd_enable::<FakeProvider>(evd.raw()) }, DAT_SUCCESS);
-    assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY, "what came before is no trigger");
+    assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY, "earlier events are no trigger");
     feed(evd, Token::default());
     assert_eq!(wait(cno, 0), (DAT_SUCCESS, evd));
 }
@@ -200,7 +200,7 @@ fn each_trigger_wakes_one_waiter() {
 }
 
 #[test]
-fn the_end_of_the_last_evd_releases_all() {
+fn freeing_the_last_evd_releases_all_waiters() {
     let opened = fake::open(c"cno-orphan");
     let cno = cno(&opened, NO_AGENT);
     let [a, b] = [evd(&opened, cno), evd(&opened, cno)];
@@ -209,12 +209,12 @@ fn the_end_of_the_last_evd_releases_all() {
     free_evd(a);
     free_evd(b);
     assert_eq!(sleepers.map(|sleeper| sleeper.join().unwrap()), [(DAT_SUCCESS, Hand(0)); 2]);
-    assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY, "all have heard of it");
+    assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY, "all waiters were released");
     assert_eq!(free(cno), DAT_SUCCESS);
 }
 
 #[test]
-fn an_abrupt_close_releases_sleepers_and_agent() {
+fn abrupt_close_releases_waiters_and_agent() {
     let opened = fake::open(c"cno-abrupt");
     let seen = Seen::default();
     let cno = cno(&opened, agent(&seen));
@@ -252,7 +252,7 @@ fn an_agent_is_called_once_per_arming_and_the_trigger_stays() {
     assert_eq!(free(cno), DAT_SUCCESS);
 }
 
-/// Empties its EVD and arms itself again, as MPI libraries do.
+/// Empties the EVD and arms the agent again, as MPI libraries do.
 unsafe extern "C" fn drain(cno: *mut c_void, evd: *mut c_void) {
     while take(Hand(evd as usize)) {}
     let again = DAT_OS_WAIT_PROXY_AGENT { instance_data: cno, proxy_agent_func: Some(drain) };
@@ -278,7 +278,7 @@ fn an_agent_may_call_back_into_dat() {
 }
 
 #[test]
-fn a_waiter_on_the_evd_comes_before_its_cno() {
+fn a_waiter_on_the_evd_takes_precedence_over_its_cno() {
     let opened = fake::open(c"cno-precedence");
     let cno = cno(&opened, NO_AGENT);
     let evd = evd(&opened, cno);
@@ -297,7 +297,7 @@ fn a_waiter_on_the_evd_comes_before_its_cno() {
     assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY);
     post(evd);
     assert_eq!(sleeper.join().unwrap(), DAT_SUCCESS);
-    assert_eq!(wait(cno, 0), (DAT_SUCCESS, evd), "for the event that is left");
+    assert_eq!(wait(cno, 0), (DAT_SUCCESS, evd), "for the remaining event");
 }
 
 #[test]
@@ -329,7 +329,7 @@ fn wait_polls_the_evds_itself() {
     cq(b).longest_look.store(u32::MAX / 2, Ordering::Relaxed);
     // SAFETY: live handles.
     let modified = unsafe { dapl_evd_modify_cno::<FakeProvider>(b.raw(), cno.raw()) };
-    assert_eq!(modified, DAT_SUCCESS, "the new bound is noticed");
+    assert_eq!(modified, DAT_SUCCESS, "the new bound is used");
     let spinner = std::thread::spawn(move || wait(cno, DAT_TIMEOUT_INFINITE));
     await_waiters(cno, 1);
     cq(b).put(Completion::default());
@@ -337,7 +337,7 @@ fn wait_polls_the_evds_itself() {
 }
 
 #[test]
-fn a_trigger_that_is_there_is_taken_without_polling() {
+fn a_pending_trigger_is_taken_without_polling() {
     let opened = fake::open(c"cno-no-poll");
     let cno = cno(&opened, NO_AGENT);
     let [a, b] = [evd(&opened, cno), evd(&opened, cno)];
@@ -382,7 +382,7 @@ fn queues_are_armed_before_a_waiter_sleeps() {
 }
 
 #[test]
-fn an_agent_is_called_though_a_waiter_polled_before() {
+fn an_agent_is_called_after_a_waiter_has_polled() {
     let opened = fake::open(c"cno-agent-armed");
     let (cno, seen) = (cno(&opened, NO_AGENT), Seen::default());
     let evd = evd(&opened, cno);
@@ -390,7 +390,7 @@ fn an_agent_is_called_though_a_waiter_polled_before() {
     cq(evd).put(Completion::default());
     // SAFETY: as in `cno`.
     assert_eq!(unsafe { dapl_cno_modify_agent::<FakeProvider>(cno.raw(), agent(&seen)) }, DAT_SUCCESS);
-    assert_eq!(seen.calls.load(Ordering::SeqCst), 0, "what came before is not its business");
+    assert_eq!(seen.calls.load(Ordering::SeqCst), 0, "earlier events do not call the agent");
     feed(evd, Token::default());
     assert_eq!((seen.calls.load(Ordering::SeqCst), seen.evd.load(Ordering::SeqCst)), (1, evd.0));
     // SAFETY: as above.

@@ -1,4 +1,4 @@
-//! The EVDs that have triggered a CNO, in the order of their triggers, each at most once (spec/events 3.6).
+//! Queue of the EVDs that have triggered a CNO, in trigger order, each at most once (spec/events 3.6).
 //!
 //! Used under the CNO's lock.
 #![forbid(unsafe_code)]
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::EvdSource;
 use crate::runtime::handle::ObjectId;
 
-/// The queue.
+/// Queue of triggers.
 #[derive(Default)]
 pub(super) struct Triggers {
     queue: VecDeque<Arc<dyn EvdSource>>,
@@ -17,14 +17,14 @@ pub(super) struct Triggers {
 }
 
 impl Triggers {
-    /// Adds an EVD at the end, unless it is in already.
+    /// Appends an EVD, unless it is queued already.
     pub(super) fn insert(&mut self, source: Arc<dyn EvdSource>) {
         if self.members.insert(source.id()) {
             self.queue.push_back(source);
         }
     }
 
-    /// The EVD that triggered first.
+    /// Removes and returns the EVD that triggered first.
     pub(super) fn pop(&mut self) -> Option<Arc<dyn EvdSource>> {
         let source = self.queue.pop_front()?;
         self.members.remove(&source.id());
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn each_evd_waits_once_in_the_order_of_its_first_trigger() {
+    fn each_evd_is_queued_once_in_the_order_of_its_first_trigger() {
         let mut triggers = Triggers::default();
         for name in [3, 1, 3, 2, 1] {
             triggers.insert(Arc::new(Named(name)));
@@ -63,6 +63,6 @@ mod tests {
         let order: Vec<_> = std::iter::from_fn(|| triggers.pop()).map(|source| source.id().handle).collect();
         assert_eq!(order, [3, 1, 2]);
         triggers.insert(Arc::new(Named(3)));
-        assert!(!triggers.is_empty(), "popped, so it may come again");
+        assert!(!triggers.is_empty(), "popped, so it may be queued again");
     }
 }

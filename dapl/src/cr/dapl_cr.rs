@@ -1,6 +1,6 @@
-//! The entries for connection requests.
+//! C entries for connection requests.
 //!
-//! Reached only through the provider table. The order of checks is that of spec/endpoints 7.
+//! Reached only through the provider table. The order of the checks is that of spec/endpoints 7.
 
 use dat_abi::*;
 
@@ -11,10 +11,10 @@ use crate::ffi;
 use crate::provider::Provider;
 use crate::runtime::handle::{from_handle, from_optional};
 
-/// `dat_cr_query`. All fields are written for any mask: programs ask for one and read another.
+/// `dat_cr_query`. Writes all fields whatever the mask, because programs ask for one field and read another.
 ///
 /// # Safety
-/// `cr_handle` is any value; `cr_param` is null or points at a writable record.
+/// `cr_handle` may have any value; `cr_param` is null or points at a writable record.
 pub unsafe extern "C" fn dapl_cr_query<P: Provider>(
     cr_handle: DAT_CR_HANDLE,
     _cr_param_mask: DAT_CR_PARAM_MASK,
@@ -39,7 +39,8 @@ pub unsafe extern "C" fn dapl_cr_query<P: Provider>(
 /// `dat_cr_accept`.
 ///
 /// # Safety
-/// Handles are any values; `private_data` is null or points at `private_data_size` bytes, maybe the CR's own.
+/// Handles may have any value; `private_data` is null or points at `private_data_size` bytes, which may be the CR's own
+/// copy.
 pub unsafe extern "C" fn dapl_cr_accept<P: Provider>(
     cr_handle: DAT_CR_HANDLE,
     ep_handle: DAT_EP_HANDLE,
@@ -63,15 +64,15 @@ pub unsafe extern "C" fn dapl_cr_accept<P: Provider>(
 /// `dat_cr_reject`.
 ///
 /// # Safety
-/// `cr_handle` is any value.
+/// `cr_handle` may have any value.
 pub unsafe extern "C" fn dapl_cr_reject<P: Provider>(cr_handle: DAT_CR_HANDLE) -> DAT_RETURN {
     ffi::guard(|| from_handle::<Cr<P>>(cr_handle, Handle::Cr)?.reject())
 }
 
-/// `dat_cr_handoff`: passes the request to the listener on `handoff` on this host. On error the request stays as it is.
+/// `dat_cr_handoff`: passes the request to the listener on `handoff` on this host. On error the request is unchanged.
 ///
 /// # Safety
-/// `cr_handle` is any value.
+/// `cr_handle` may have any value.
 pub unsafe extern "C" fn dapl_cr_handoff<P: Provider>(cr_handle: DAT_CR_HANDLE, handoff: DAT_CONN_QUAL) -> DAT_RETURN {
     ffi::guard(|| {
         let cr = from_handle::<Cr<P>>(cr_handle, Handle::Cr)?;

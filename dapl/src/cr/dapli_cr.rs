@@ -1,4 +1,4 @@
-//! `dat_cr_accept`, from the choice of the EP on.
+//! `dat_cr_accept`: chooses the EP and accepts the request into it.
 #![forbid(unsafe_code)]
 
 use super::Cr;
@@ -8,7 +8,8 @@ use crate::error::{Error, Handle, Result};
 use crate::provider::Provider;
 use crate::runtime::handle::{Ref, from_id};
 
-/// The EP to accept into: the consumer's or the request's own, never both, never none.
+/// Returns the EP to accept into: the consumer's, or the one that belongs to the request. Exactly one of them must
+/// exist.
 pub(super) fn target<P: Provider>(cr: &Cr<P>, given: Option<Ref<Ep<P>>>) -> Result<Ref<Ep<P>>> {
     let bad = Error::InvalidHandle(Handle::Ep);
     match (given, cr.own) {
@@ -18,7 +19,8 @@ pub(super) fn target<P: Provider>(cr: &Cr<P>, given: Option<Ref<Ep<P>>>) -> Resu
     }
 }
 
-/// Accepts. An error before the request is taken leaves all as it was, one after it consumes the request (spec/endpoints 7.3).
+/// Accepts. An error before the request is taken changes nothing; a later error consumes the request (spec/endpoints
+/// 7.3).
 pub(super) fn accept<P: Provider>(cr: &Ref<Cr<P>>, ep: &Ep<P>, private_data: &[u8]) -> Result<()> {
     let acceptance = Acceptance { is_own: cr.own.is_some(), peer: cr.peer, private_data, kept_cr: cr.to_arc() };
     let mut is_taken = false;

@@ -1,4 +1,4 @@
-//! CR operations for service points: delivers a request to the consumer.
+//! CR operations for service points: deliver a request to the consumer.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::provider::{Provider, RequestInfo};
 use crate::runtime::consumer_memory::{self, Address, PrivateData};
 use crate::runtime::handle::{self, ObjectId};
 
-/// The service point that a request arrived at.
+/// The service point at which a request arrived.
 pub(crate) struct Arrival<'a, P: Provider> {
     pub(crate) ia: &'a Arc<Ia<P>>,
     pub(crate) evd: &'a Arc<Evd<P>>,
@@ -22,8 +22,8 @@ pub(crate) struct Arrival<'a, P: Provider> {
     pub(crate) own: Option<Own>,
 }
 
-/// Creates a CR, adds it to its IA, and posts its event. `Err` returns the request if the CR cannot be created or the event
-/// queue is full; then the consumer has not seen it.
+/// Creates a CR in its IA and queues its event. `Err` returns the request if the CR cannot be created or the event
+/// queue is full; the consumer is not notified then.
 pub(crate) fn announce<P: Provider>(
     arrival: &Arrival<'_, P>,
     request: P::Request,
@@ -62,6 +62,6 @@ pub(crate) fn announce<P: Provider>(
         return Ok(());
     };
     log::warn!("request of {} at {qual} refused, its event cannot be queued: {error}", info.peer);
-    // Gone already if the IA was closed meanwhile: then the close has refused it.
+    // If the IA was closed meanwhile, its close has rejected and removed the CR.
     cr.take().map_or(Ok(()), Err)
 }

@@ -1,8 +1,8 @@
-//! Connection requests: what a peer asked for, until the consumer says yes or no.
+//! Connection requests (CRs): a request of a peer that the consumer has not accepted or rejected yet.
 //!
-//! `psp` and `rsp` make one per request through `dapls_cr`; the entries in `dapl_cr` decide it. Its handle dies with the
-//! decision; its memory, with the private data that the consumer may still read, stays with the EP that accepted. It does
-//! not depend on the service point, which may go first. There is no time limit.
+//! `psp` and `rsp` create a CR per request through `dapls_cr`; the entries in `dapl_cr` accept, reject or hand off.
+//! That ends the handle. The memory, with the private data that the consumer may still read, is kept by the accepting
+//! EP. A CR may outlive its service point and has no time limit.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,20 +29,20 @@ pub struct Cr<P: Provider> {
     private_data: PrivateData,
     private_data_size: usize,
     own: Option<Own>,
-    /// Taken by the first decision; never locked together with another lock.
+    /// Taken by the first accept, reject or handoff. No other lock is taken while this one is held.
     request: Mutex<Option<P::Request>>,
 }
 
-/// The EP that the service point brought along.
+/// The EP that the service point provided for the request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Own {
     pub(crate) ep: ObjectId,
-    /// Made for this request, so it goes with a refusal.
+    /// The EP was created for this request, so a reject frees it.
     pub(crate) was_made: bool,
 }
 
 impl<P: Provider> Cr<P> {
-    /// Takes the request, once: from here on it is decided, and the handle is invalid.
+    /// Takes the request. Succeeds once; from then on the handle is invalid.
     fn take(&self) -> Result<P::Request> {
         let request = self.request.lock().take().ok_or(Error::InvalidHandle(Handle::Cr))?;
         handle::destroy(self.id);
@@ -50,7 +50,7 @@ impl<P: Provider> Cr<P> {
         Ok(request)
     }
 
-    /// Gives it to another service point. If that cannot be had, it stays with the consumer.
+    /// Passes the request to another service point. On error it stays with the consumer.
     fn hand_off(&self, qual: u64) -> Result<()> {
         let request = self.request.lock().take().ok_or(Error::InvalidHandle(Handle::Cr))?;
         if let Err((request, error)) = request.hand_off(qual) {
@@ -71,7 +71,8 @@ impl<P: Provider> Cr<P> {
         Ok(())
     }
 
-    /// The EP of a request that came to nothing: the RSP's goes back to its consumer, a made one ends.
+    /// Releases the EP of a request that was not accepted: the EP of an RSP becomes usable again, an EP created for the
+    /// request is freed.
     fn let_go(&self) {
         let Some(own) = self.own else { return };
         let Some(ep) = handle::from_id::<Ep<P>>(own.ep) else { return };
@@ -92,7 +93,7 @@ impl<P: Provider> Child for Cr<P> {
         let _ = self.reject();
     }
 
-    /// A graceful close checks service points (spec/registry 6.2); it rejects their undecided requests.
+    /// A graceful close of the IA checks service points (spec/registry 6.2) and rejects pending requests.
     fn counts_as_open(&self) -> bool {
         false
     }
