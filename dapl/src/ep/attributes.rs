@@ -1,7 +1,7 @@
-//! Attributes of an endpoint: defaults, the checks of creation and modification, and the queue pair that results.
+//! Attributes of an EP: defaults, the checks at creation and modification, and the size of the queue pair.
 //!
-//! The entries translate `DAT_EP_ATTR` into [`Attributes`] and back. A violation is a plain [`Refused`], since creation and
-//! modification report it as different parameters.
+//! The entries translate `DAT_EP_ATTR` into [`Attributes`] and back. [`Refused`] carries no parameter number, because
+//! creation and modification report a violation as different parameters.
 #![forbid(unsafe_code)]
 
 use dat_abi::{
@@ -11,48 +11,48 @@ use dat_abi::{
 
 use crate::provider::{Extensions, Limits, Op, Work};
 
-/// Attributes as the consumer gave them, and as `dat_ep_query` returns them. Not validated until [`Attributes::check`] has
-/// passed.
+/// Attributes as the consumer gave them, and as `dat_ep_query` returns them. Not validated until [`Attributes::check`]
+/// has passed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Attributes {
-    /// Reliable connection is the only service there is; anything else is refused.
+    /// Reliable connection, the only service type that is supported.
     pub reliable: bool,
-    /// Bytes; 0 is "not set". Never a reason to refuse a post (spec/events 4.4).
+    /// Largest message in bytes; 0 means "not set". No post is refused because of it (spec/events 4.4).
     pub max_message: u64,
-    /// Bytes; as above.
+    /// Largest RDMA transfer in bytes; like `max_message`.
     pub max_rdma: u64,
-    /// Stored, never looked at.
+    /// Stored for queries only.
     pub qos: u32,
-    /// Which receives notify.
+    /// Completion flags: which receives notify.
     pub recv_flags: u32,
-    /// Which requests notify.
+    /// Completion flags: which requests notify.
     pub request_flags: u32,
     /// The receive queue.
     pub recv: Direction,
-    /// The other's.
+    /// The request queue.
     pub request: Direction,
-    /// Maximum of the peer's outstanding reads.
+    /// Maximum number of outstanding RDMA reads of the peer.
     pub max_reads_in: i32,
-    /// Own reads outstanding; with 0 no read can be posted.
+    /// Maximum number of outstanding RDMA reads of this EP; with 0 no read can be posted.
     pub max_reads_out: i32,
-    /// With an SRQ: the soft high watermark, as `recv.max_dtos` is the hard one; else stored.
+    /// With an SRQ: the soft high watermark (`recv.max_dtos` is the hard one). Without: stored for queries only.
     pub srq_soft_hw: i32,
-    /// Segments per RDMA read; 0: as many as a request.
+    /// Segments per RDMA read; 0 means the limit of requests.
     pub max_read_iov: i32,
-    /// Segments per RDMA write; 0: as many as a request.
+    /// Segments per RDMA write; 0 means the limit of requests.
     pub max_write_iov: i32,
 }
 
 /// The work queue of one direction.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Direction {
-    /// Outstanding at most.
+    /// Maximum number of outstanding DTOs.
     pub max_dtos: i32,
-    /// Segments per piece of work.
+    /// Maximum number of segments per DTO.
     pub max_iov: i32,
 }
 
-/// Which directions have an EVD, and whether receives come out of an SRQ.
+/// Which directions have an EVD, and whether receives are taken from an SRQ.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Wired {
     pub recv: bool,
@@ -60,7 +60,7 @@ pub struct Wired {
     pub shared: bool,
 }
 
-/// Watermarks above the receives that an EP holds (spec/events 5.6).
+/// High watermarks: limits of outstanding receives that are reported when exceeded (spec/events 5.6).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Marks {
     pub soft: Option<u32>,
@@ -90,27 +90,27 @@ pub struct PostLimits {
     pub read_iov: usize,
     pub write_iov: usize,
     pub recv_unsignalled: bool,
-    /// Receives notify only when their send asked for it (spec/events 1.3).
+    /// A receive notifies only if its sender asked for it (spec/events 1.3).
     pub recv_solicited: bool,
     pub request_unsignalled: bool,
-    /// Completion flags that a post of a receive, or of a request, may not have.
+    /// Completion flags that are refused in a post of a receive, or of a request.
     pub refused_recv_flags: DAT_COMPLETION_FLAGS,
     pub refused_request_flags: DAT_COMPLETION_FLAGS,
     pub reads: bool,
-    /// Receives are posted to the SRQ only.
+    /// Receives are posted to the SRQ only, never to the EP.
     pub shared: bool,
     pub extensions: Extensions,
 }
 
-/// Completion flags that a post is refused with, by the completion flags of its EP. UNSIGNALLED needs the EP's consent; bits that
-/// mean nothing are refused, those that mean nothing for this post are ignored.
+/// Completion flags that a post on an EP with these completion flags may not have. UNSIGNALLED must be allowed by the
+/// EP; unknown bits are refused; known bits without effect for this post are ignored.
 fn refused_flags(of_ep: DAT_COMPLETION_FLAGS) -> DAT_COMPLETION_FLAGS {
     const KNOWN: DAT_COMPLETION_FLAGS = 0x1F; // spec/events 4.1
     !KNOWN | (!of_ep & DAT_COMPLETION_UNSIGNALLED_FLAG)
 }
 
 impl Marks {
-    /// Parses a watermark: infinite means none; other negative values are refused.
+    /// Parses a watermark: `DAT_HW_DEFAULT` (infinite) means none; other negative values are refused.
     pub fn parse(mark: i32) -> Result<Option<u32>, Refused> {
         match mark {
             DAT_WATERMARK_INFINITE => Ok(None),
@@ -158,8 +158,8 @@ impl Attributes {
         }
     }
 
-    /// The rules of creation. Counts of DTOs above the limit are clamped, since programs ask for far more than they use and
-    /// take a refusal as fatal.
+    /// Checks the attributes of a new EP. Numbers of DTOs above the limit are clamped, because programs ask for more
+    /// than they use and treat a refusal as fatal.
     pub fn check_for_create(mut self, wired: Wired, limits: &Limits) -> Result<Self, Refused> {
         if !wired.shared {
             self.recv.max_dtos = self.recv.max_dtos.min(count(limits.max_dtos));
@@ -169,8 +169,8 @@ impl Attributes {
         Ok(self)
     }
 
-    /// Rules for every state. A direction has either both an EVD and DTOs, or neither; segment limits of an unused direction
-    /// are ignored. With an SRQ the receives have watermarks instead, and need an EVD.
+    /// Checks that hold in every state. A direction has both an EVD and DTOs, or neither; segment limits of an unused
+    /// direction are ignored. With an SRQ, receives have watermarks instead of a number, and need an EVD.
     pub fn check(&self, wired: Wired, limits: &Limits) -> Result<(), Refused> {
         let within = |value: i32, limit: u32| (0..=count(limit)).contains(&value);
         let direction = |Direction { max_dtos, max_iov }: Direction, wired: bool| {
@@ -196,8 +196,8 @@ impl Attributes {
         if good { Ok(()) } else { Err(Refused) }
     }
 
-    /// Watermarks of a new EP. A soft watermark of zero counts as not set, because programs clear the record; they can set zero
-    /// afterwards by `dat_ep_set_watermark`.
+    /// Watermarks of a new EP. A soft watermark of zero counts as not set, because programs clear the record;
+    /// `dat_ep_set_watermark` can set zero later.
     pub fn marks(&self, wired: Wired) -> Marks {
         let mark = |mark: i32| if wired.shared { Marks::parse(mark).unwrap_or(None) } else { None };
         Marks { soft: mark(self.srq_soft_hw).filter(|soft| *soft > 0), hard: mark(self.recv.max_dtos) }
@@ -208,8 +208,8 @@ impl Attributes {
         (self.srq_soft_hw, self.recv.max_dtos) = (Marks::shown(marks.soft), Marks::shown(marks.hard));
     }
 
-    /// The queue pair for these attributes. A direction without an EVD has the default size, since it still accepts work,
-    /// without completions (spec/events 4.8).
+    /// Size of the queue pair for these attributes. A direction without an EVD has the default size, since it accepts
+    /// work and only reports no completions (spec/events 4.8).
     pub fn shape(&self, wired: Wired, limits: &Limits) -> Shape {
         let direction = |direction: Direction, wired: bool| {
             let Direction { max_dtos, max_iov } = if wired { direction } else { DEFAULT };
@@ -217,7 +217,7 @@ impl Attributes {
         };
         let (max_recvs, max_recv_iov) = if wired.shared { (0, 0) } else { direction(self.recv, wired.recv) };
         let (max_requests, max_request_iov) = direction(self.request, wired.request);
-        // Reads and writes go through the same queue, with limits of their own.
+        // Reads and writes use the same queue as sends, with segment limits of their own.
         let max_request_iov =
             max_request_iov
                 .max(clamp(self.max_read_iov, limits.max_iov) as u32)
@@ -254,8 +254,8 @@ impl Attributes {
         }
     }
 
-    /// Follows a change of EVDs by `dat_ep_modify`: a direction that loses its EVD has no DTOs, one that gets its first has
-    /// the default number unless the caller says another.
+    /// Adapts the attributes when `dat_ep_modify` changes EVDs: a direction that loses its EVD has no DTOs; one that
+    /// gets its first EVD has the default number, unless the caller gives one.
     pub fn rewired(mut self, before: Wired, after: Wired, limits: &Limits) -> Self {
         let direction = |direction: &mut Direction, before: bool, after: bool| {
             if !after {
@@ -275,11 +275,11 @@ impl Attributes {
     }
 }
 
-/// Work of a direction by default (spec/endpoints 5.1).
+/// Default limits of a direction (spec/endpoints 5.1).
 const DEFAULT: Direction = Direction { max_dtos: 16, max_iov: 4 };
-/// Reads in and out by default.
+/// Default number of RDMA reads, incoming and outgoing.
 const DEFAULT_READS: i32 = 8;
-/// Message and RDMA size by default.
+/// Default maximum of message and RDMA sizes, in bytes.
 const DEFAULT_SIZE: u64 = 0x8000_0000;
 
 fn count(limit: u32) -> i32 {
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_dtos_are_clamped_and_negative_ones_refused() {
+    fn too_many_dtos_are_clamped_and_negative_numbers_refused() {
         let mut greedy = plain();
         greedy.request.max_dtos = 50_000;
         assert_eq!(greedy.check_for_create(BOTH, &limits()).unwrap().request.max_dtos, 1000);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn all_else_above_the_limits_is_refused() {
+    fn other_attributes_above_the_limits_are_refused() {
         let break_one: [fn(&mut Attributes); 9] = [
             |a| a.reliable = false,
             |a| a.recv_flags = DAT_COMPLETION_SUPPRESS_FLAG,
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_is_not_set() {
+    fn zero_means_not_set() {
         let mut zero = plain();
         (zero.max_message, zero.max_rdma, zero.recv_flags, zero.request_flags) = (0, 0, 0, 0);
         assert!(zero.check_for_create(BOTH, &limits()).is_ok());
@@ -394,13 +394,13 @@ mod tests {
     }
 
     #[test]
-    fn a_direction_without_evd_takes_work_all_the_same() {
+    fn a_direction_without_evd_accepts_work() {
         let shape = Attributes::default_for(NONE, &limits()).shape(NONE, &limits());
         assert_eq!((shape.max_recvs, shape.max_requests), (16, 16));
     }
 
     #[test]
-    fn with_an_srq_receives_have_marks_and_no_number() {
+    fn with_an_srq_receives_have_watermarks_instead_of_a_number() {
         let mut plain = plain();
         (plain.recv, plain.srq_soft_hw) = (Direction { max_dtos: -1, max_iov: 0 }, -1);
         assert_eq!(plain.check_for_create(BOTH, &limits()), Err(Refused));
@@ -413,7 +413,7 @@ mod tests {
         );
         (plain.recv.max_dtos, plain.srq_soft_hw) = (100_000, 0);
         assert_eq!(plain.check_for_create(SHARED, &limits()).map(|a| a.recv.max_dtos), Ok(100_000), "not a size");
-        assert_eq!(plain.marks(SHARED), Marks { soft: None, hard: Some(100_000) }, "a soft one of zero is none");
+        assert_eq!(plain.marks(SHARED), Marks { soft: None, hard: Some(100_000) }, "a soft watermark of zero is none");
         plain.srq_soft_hw = 1;
         assert_eq!(plain.marks(SHARED), Marks { soft: Some(1), hard: Some(100_000) });
         assert_eq!(plain.marks(BOTH), Marks::default());
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_evd_brings_dtos_and_a_lost_one_takes_them() {
+    fn first_evd_sets_default_dtos_and_its_removal_sets_zero() {
         let born = Attributes::default_for(NONE, &limits());
         let wired = born.rewired(NONE, BOTH, &limits());
         assert_eq!((wired.recv.max_dtos, wired.request.max_dtos), (16, 16));

@@ -1,6 +1,6 @@
-//! The entries for endpoints, the posts excepted: handles opened, parameters parsed, one call each.
+//! C entries for endpoints, except posts: each opens handles, parses parameters and makes one call.
 //!
-//! Reached only through the provider table. The order of checks is that of spec/endpoints 5.
+//! Reached only through the provider table. The order of the checks is that of spec/endpoints 5.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use crate::srq::Srq;
 /// `dat_ep_create`.
 ///
 /// # Safety
-/// Handles are any values; `ep_attributes` and `ep_handle` are null or point at what their types say.
+/// Handles may have any value; `ep_attributes` and `ep_handle` are null or point at what their types say.
 pub unsafe extern "C" fn dapl_ep_create<P: Provider>(
     ia_handle: DAT_IA_HANDLE,
     pz_handle: DAT_PZ_HANDLE,
@@ -58,11 +58,11 @@ pub unsafe extern "C" fn dapl_ep_create<P: Provider>(
     })
 }
 
-/// `dat_ep_create_with_srq` (spec/events 5.7). A receive EVD is required: without it the receives that the EP takes could never
-/// be reaped, and the SRQ would stay full.
+/// `dat_ep_create_with_srq` (spec/events 5.7). A receive EVD is required: without one, receives that the EP takes would
+/// never be reaped, and the SRQ would stay full.
 ///
 /// # Safety
-/// As [`dapl_ep_create`].
+/// Same as [`dapl_ep_create`].
 pub unsafe extern "C" fn dapl_ep_create_with_srq<P: Provider>(
     ia_handle: DAT_IA_HANDLE,
     pz_handle: DAT_PZ_HANDLE,
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn dapl_ep_create_with_srq<P: Provider>(
             return Err(Error::InvalidHandle(Handle::EvdRecv));
         }
         let srq = from_handle::<Srq<P>>(srq_handle, Handle::Srq)?.to_arc();
-        // The SRQ must be of the same IA, since its receives name memory of its IA.
+        // The SRQ must belong to the same IA, since its receives refer to memory of that IA.
         if srq.ia().id() != ia.id() {
             return Err(Error::InvalidHandle(Handle::Srq));
         }
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn dapl_ep_create_with_srq<P: Provider>(
 /// `dat_ep_query`.
 ///
 /// # Safety
-/// `ep_handle` is any value; `ep_param` is null or points at a writable record.
+/// `ep_handle` may have any value; `ep_param` is null or points at a writable record.
 pub unsafe extern "C" fn dapl_ep_query<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
     ep_param_mask: DAT_EP_PARAM_MASK,
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn dapl_ep_query<P: Provider>(
     ffi::guard(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
         ffi::require(ep_param, 3)?;
-        // Any known bit selects all fields; unknown bits are ignored.
+        // Any known bit of the mask selects all fields; unknown bits are ignored.
         if ep_param_mask & DAT_EP_FIELD_ALL != 0 {
             let param = ep.param()?;
             // SAFETY: this function's own contract.
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn dapl_ep_query<P: Provider>(
 /// `dat_ep_modify`.
 ///
 /// # Safety
-/// `ep_handle` is any value; `ep_param` is null or points at a record.
+/// `ep_handle` may have any value; `ep_param` is null or points at a record.
 pub unsafe extern "C" fn dapl_ep_modify<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
     ep_param_mask: DAT_EP_PARAM_MASK,
@@ -158,8 +158,8 @@ pub unsafe extern "C" fn dapl_ep_modify<P: Provider>(
 /// `dat_ep_connect`.
 ///
 /// # Safety
-/// `ep_handle` is any value; `remote_ia_address` is null or points at a socket address of its family's length, and
-/// `private_data` at `private_data_size` bytes.
+/// `ep_handle` may have any value; `remote_ia_address` is null or points at a socket address of its family's length,
+/// and `private_data` at `private_data_size` bytes.
 pub unsafe extern "C" fn dapl_ep_connect<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
     remote_ia_address: DAT_IA_ADDRESS_PTR,
@@ -187,10 +187,10 @@ pub unsafe extern "C" fn dapl_ep_connect<P: Provider>(
     })
 }
 
-/// `dat_ep_dup_connect`: to where `ep_dup_handle` is connected.
+/// `dat_ep_dup_connect`: connects to the peer of `ep_dup_handle`.
 ///
 /// # Safety
-/// Handles are any values; `private_data` is null or points at `private_data_size` bytes.
+/// Handles may have any value; `private_data` is null or points at `private_data_size` bytes.
 pub unsafe extern "C" fn dapl_ep_dup_connect<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
     ep_dup_handle: DAT_EP_HANDLE,
@@ -217,10 +217,10 @@ pub unsafe extern "C" fn dapl_ep_dup_connect<P: Provider>(
     })
 }
 
-/// `dat_ep_disconnect`. Only ABRUPT's own value is abrupt (spec/endpoints 5.6).
+/// `dat_ep_disconnect`. Only the exact value of `DAT_CLOSE_ABRUPT_FLAG` is abrupt (spec/endpoints 5.6).
 ///
 /// # Safety
-/// `ep_handle` is any value.
+/// `ep_handle` may have any value.
 pub unsafe extern "C" fn dapl_ep_disconnect<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
     close_flags: DAT_CLOSE_FLAGS,
@@ -234,7 +234,7 @@ pub unsafe extern "C" fn dapl_ep_disconnect<P: Provider>(
 /// `dat_ep_get_status`.
 ///
 /// # Safety
-/// `ep_handle` is any value; each out pointer is null or writable.
+/// `ep_handle` may have any value; each out pointer is null or writable.
 pub unsafe extern "C" fn dapl_ep_get_status<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
     ep_state: *mut DAT_EP_STATE,
@@ -244,7 +244,7 @@ pub unsafe extern "C" fn dapl_ep_get_status<P: Provider>(
     ffi::guard(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
         let outstanding = dapli_watch::outstanding(&ep);
-        // Receives taken from an SRQ were not posted to the EP (spec/endpoints 5.9).
+        // An EP with an SRQ reports no posted receives: those it took were posted to the SRQ (spec/endpoints 5.9).
         let recvs = if ep.post_state().limits.shared { 0 } else { outstanding.recvs };
         let idle = |count: u32| if count == 0 { DAT_TRUE } else { DAT_FALSE };
         // SAFETY: this function's own contract.
@@ -260,7 +260,7 @@ pub unsafe extern "C" fn dapl_ep_get_status<P: Provider>(
 /// `dat_ep_free`.
 ///
 /// # Safety
-/// `ep_handle` is any value.
+/// `ep_handle` may have any value.
 pub unsafe extern "C" fn dapl_ep_free<P: Provider>(ep_handle: DAT_EP_HANDLE) -> DAT_RETURN {
     ffi::guard(|| from_handle::<Ep<P>>(ep_handle, Handle::Ep)?.destroy(EpStep::Free))
 }
@@ -268,15 +268,15 @@ pub unsafe extern "C" fn dapl_ep_free<P: Provider>(ep_handle: DAT_EP_HANDLE) -> 
 /// `dat_ep_reset`.
 ///
 /// # Safety
-/// `ep_handle` is any value.
+/// `ep_handle` may have any value.
 pub unsafe extern "C" fn dapl_ep_reset<P: Provider>(ep_handle: DAT_EP_HANDLE) -> DAT_RETURN {
     ffi::guard(|| from_handle::<Ep<P>>(ep_handle, Handle::Ep)?.reset())
 }
 
-/// `dat_ep_recv_query`. Messages arrive in order, so as many completions are to come as there are receives.
+/// `dat_ep_recv_query`. Messages arrive in order, so the number of receives is also the number of completions to come.
 ///
 /// # Safety
-/// `ep_handle` is any value; each out pointer is null or writable.
+/// `ep_handle` may have any value; each out pointer is null or writable.
 pub unsafe extern "C" fn dapl_ep_recv_query<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
     nbufs_allocated: *mut DAT_COUNT,
@@ -296,7 +296,7 @@ pub unsafe extern "C" fn dapl_ep_recv_query<P: Provider>(
 /// `dat_ep_set_watermark`.
 ///
 /// # Safety
-/// `ep_handle` is any value.
+/// `ep_handle` may have any value.
 pub unsafe extern "C" fn dapl_ep_set_watermark<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
     soft_high_watermark: DAT_COUNT,
@@ -309,7 +309,7 @@ pub unsafe extern "C" fn dapl_ep_set_watermark<P: Provider>(
     })
 }
 
-/// The objects of a new EP, in the order of checks 2 to 5 of spec/endpoints 5.1.
+/// Opens the objects that a new EP uses, in the order of checks 2 to 5 of spec/endpoints 5.1.
 fn wiring<P: Provider>(
     pz_handle: DAT_PZ_HANDLE,
     recv: DAT_EVD_HANDLE,
@@ -327,7 +327,7 @@ fn pz<P: Provider>(handle: DAT_PZ_HANDLE) -> Result<Option<Use<Pz<P>>>> {
     from_optional::<Pz<P>>(handle, Handle::Pz)?.map(|pz| Use::of_open(pz.to_arc(), Handle::Pz)).transpose()
 }
 
-/// An EVD that serves `stream`; null is none. One of another IA is as good.
+/// Opens an EVD that serves `stream`; a null handle means none. The EVD may belong to another IA.
 fn evd<P: Provider>(handle: DAT_EVD_HANDLE, stream: Stream, wanted: Handle) -> Result<Option<Use<Evd<P>>>> {
     match from_optional::<Evd<P>>(handle, wanted)? {
         Some(evd) if !evd.serves(stream) => Err(Error::InvalidHandle(wanted)),
@@ -335,7 +335,7 @@ fn evd<P: Provider>(handle: DAT_EVD_HANDLE, stream: Stream, wanted: Handle) -> R
     }
 }
 
-/// Parses microseconds; `None` is infinite. Zero gives an error for parameter `n`.
+/// Parses microseconds; `None` is infinite. Zero is an error for parameter `n`.
 fn time(timeout: DAT_TIMEOUT, n: u8) -> Result<Option<Duration>> {
     match timeout {
         0 => Err(Error::InvalidParameter(n)),
@@ -344,7 +344,8 @@ fn time(timeout: DAT_TIMEOUT, n: u8) -> Result<Option<Duration>> {
     }
 }
 
-/// A copy of private data. A size that is negative or above `limit` is parameter `n`, a null pointer with a size the next.
+/// Copies private data. A size that is negative or above `limit` is an error for parameter `n`, a null pointer with a
+/// size for parameter `n` + 1.
 ///
 /// # Safety
 /// `data` is null or points at `size` bytes.
@@ -357,7 +358,7 @@ unsafe fn bytes(data: DAT_PVOID, size: DAT_COUNT, limit: usize, n: u8) -> Result
     Ok(unsafe { ffi::copy(data, size) })
 }
 
-/// The peer's address. Only as many bytes are read as the family has: programs pass 16-byte objects.
+/// Parses the peer's address. Reads only the bytes of its address family, because programs pass 16-byte objects.
 ///
 /// Errors: `InvalidAddress(Malformed)` for a family that is neither IPv4, IPv6 nor `AF_UNIX`.
 ///
@@ -370,7 +371,7 @@ unsafe fn address(address: DAT_IA_ADDRESS_PTR) -> Result<PeerAddress> {
         libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
         // SAFETY: this function's own contract: the path ends with a zero or with the object.
         libc::AF_UNIX => 2 + unsafe { libc::strnlen(address.cast::<libc::c_char>().add(2), 108) },
-        libc::AF_INET => 8, // family, port, and four bytes
+        libc::AF_INET => 8, // family, port and IPv4 address
         _ => {
             log::debug!("dat_ep_connect: address family {family} is neither AF_INET, AF_INET6 nor AF_UNIX");
             return Err(Error::InvalidAddress(Address::Malformed));

@@ -1,7 +1,8 @@
 //! Posts of an EP: send, receive, RDMA read, RDMA write.
 //!
 //! The hot path. Each entry looks the EP up, checks its parameters (spec/events 4.8), and passes the work to the QP. It
-//! allocates nothing, logs nothing, and takes no lock but the provider's. Memory errors are reported by completions.
+//! allocates no memory, writes no log, and takes no lock but the provider's. Errors of memory are reported by
+//! completions.
 
 use dat_abi::*;
 
@@ -13,7 +14,7 @@ use crate::provider::{Op, Provider, QueuePair, Remote, Segment, SendWr, Token, W
 /// `dat_ep_post_send`.
 ///
 /// # Safety
-/// `ep_handle` is any value; `local_iov` is null or points at `num_segments` triplets.
+/// `ep_handle` may have any value; `local_iov` is null or points at `num_segments` triplets.
 pub unsafe extern "C" fn dapl_ep_post_send<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
     num_segments: DAT_COUNT,
@@ -34,7 +35,7 @@ pub unsafe extern "C" fn dapl_ep_post_send<P: Provider>(
 /// `dat_ep_post_recv`.
 ///
 /// # Safety
-/// As [`dapl_ep_post_send`].
+/// Same as [`dapl_ep_post_send`].
 pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
     num_segments: DAT_COUNT,
@@ -69,7 +70,7 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
 /// `dat_ep_post_rdma_read`.
 ///
 /// # Safety
-/// As [`dapl_ep_post_send`]; `remote_iov` is null or points at a triplet.
+/// Same as [`dapl_ep_post_send`]; `remote_iov` is null or points at a triplet.
 pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
     num_segments: DAT_COUNT,
@@ -86,7 +87,7 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
         check_flags(completion_flags, post_state.limits.refused_request_flags, 6)?;
         ep.state().takes_requests()?;
         if !post_state.limits.reads {
-            return Err(Error::InvalidState(State::Plain)); // it would never complete (spec/endpoints 10.3)
+            return Err(Error::InvalidState(State::Plain)); // a read would never complete (spec/endpoints 10.3)
         }
         request(ep, post_state, thread, Op::Read(remote), segments, cookie(&user_cookie), completion_flags)
     };
@@ -96,7 +97,7 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
 /// `dat_ep_post_rdma_write`.
 ///
 /// # Safety
-/// As [`dapl_ep_post_rdma_read`].
+/// Same as [`dapl_ep_post_rdma_read`].
 pub unsafe extern "C" fn dapl_ep_post_rdma_write<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
     num_segments: DAT_COUNT,
@@ -145,7 +146,7 @@ pub(super) fn request<P: Provider>(
     Ok(())
 }
 
-/// Errors: a flag that is refused is parameter `n`.
+/// Errors: `InvalidParameter(n)` for a refused flag.
 #[inline(always)]
 pub(super) fn check_flags(flags: DAT_COMPLETION_FLAGS, refused: DAT_COMPLETION_FLAGS, n: u8) -> Result<()> {
     if flags & refused != 0 { Err(Error::InvalidParameter(n)) } else { Ok(()) }
@@ -156,8 +157,8 @@ fn cookie(cookie: &DAT_DTO_COOKIE) -> u64 {
     unsafe { cookie.as_64 }
 }
 
-/// Parses the remote address and key. The length of the triplet is ignored: the local segments give the length, and programs
-/// advertise less than they write (spec/events 12.1).
+/// Parses the remote address and key. The length of the triplet is ignored: the local segments give the length, and
+/// programs advertise less than they write (spec/events 12.1).
 ///
 /// # Safety
 /// `triplet` is null or points to a triplet.

@@ -1,7 +1,7 @@
-//! Connects and disconnects an EP from this side.
+//! Connects and disconnects an EP at the consumer's request.
 //!
-//! The provider is called with the EP's lock held. Its report, or the timeout, waits for that lock and finds the new state and
-//! attempt number.
+//! The provider is called with the EP's lock held. A concurrent report of the provider, or the timeout, waits for that
+//! lock and then finds the new state and attempt number.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::runtime::consumer_memory;
 use crate::runtime::handle::Ref;
 use crate::runtime::timer::{self, OnExpiry};
 
-/// Arguments of `dat_ep_connect`. Errors of single parameters are kept until their turn in the order of checks (spec/endpoints
-/// 5.4).
+/// Arguments of `dat_ep_connect`. An error of a parameter is kept until its place in the order of checks
+/// (spec/endpoints 5.4).
 pub(super) struct Call {
     pub(super) address: Result<PeerAddress>,
     pub(super) qual: u64,
-    /// `None` is infinite.
+    /// Connect timeout; `None` is infinite.
     pub(super) timeout: Result<Option<Duration>>,
-    /// Best effort and no connect flags, which is all that providers support.
+    /// Best-effort quality of service and no connect flags: all that providers support.
     pub(super) is_plain: bool,
     pub(super) private_data: Result<Vec<u8>>,
 }
@@ -46,7 +46,8 @@ pub(super) fn connect<P: Provider>(ep: &Ref<Ep<P>>, call: Call) -> Result<()> {
     ep.attach(&core)?;
 
     let conn = ep.next_attempt(&mut core);
-    // Armed before the provider is called, so that a failure to arm has no effects. An early expiry waits for the EP's lock.
+    // Started before the provider is called, so that a failure to start it has no effects. If it expires early, it
+    // waits for the EP's lock.
     let timeout = timeout.map(|after| {
         let target: Arc<dyn OnExpiry> = ep.to_arc();
         timer::arm(after, Arc::downgrade(&target), conn.attempt)
@@ -77,7 +78,7 @@ pub(super) fn peer_of<P: Provider>(dup: &Ep<P>) -> Result<(PeerAddress, u64)> {
     }
 }
 
-/// `dat_ep_disconnect`. Never waits for the peer: the event says when it is over.
+/// `dat_ep_disconnect`. Does not wait for the peer; the DISCONNECTED event reports the end.
 pub(super) fn disconnect<P: Provider>(ep: &Ep<P>, graceful: bool) -> Result<()> {
     let mut core = ep.open()?;
     match (core.state, graceful) {

@@ -1,6 +1,6 @@
-//! Sums up the counters of an EP, and provides its summary for the trace.
+//! Sums up the counters of an EP, and formats its summary for the trace.
 //!
-//! Posts and completions are counted where they happen; the sum is made when it is read.
+//! Posts and completions are counted where they happen and added up when they are read.
 #![forbid(unsafe_code)]
 
 use dat_abi::DAT_NAMED_ATTR;
@@ -14,7 +14,7 @@ use crate::runtime::handle::{ObjectId, Use};
 use crate::stats::counters::{EpCounts, Listing};
 use crate::stats::trace::{EpSummary, Report, TracedEp};
 
-/// Numbers of the queue pair's with a place in the list.
+/// Maximum number of the queue pair's counters in the list.
 const PROVIDERS: usize = 48;
 
 /// Counter changes for a state transition.
@@ -28,7 +28,7 @@ pub(super) fn of_step(before: EpState, after: EpState) -> EpCounts {
 }
 
 impl<P: Provider> Ep<P> {
-    /// All its counters.
+    /// All counters of the EP.
     pub(super) fn counts(&self, core: &ControlState<P>) -> EpCounts {
         let mut counts = core.counts;
         self.post_state().posts.add_to(&mut counts);
@@ -38,7 +38,8 @@ impl<P: Provider> Ep<P> {
         counts
     }
 
-    /// The same as a list for the consumer; it stays in place as long as the EP, and each call renews it.
+    /// The counters as a list for the consumer. The list keeps its address for the life of the EP; each call updates
+    /// it.
     pub(super) fn show_counts(&self, core: &ControlState<P>) -> (i32, *mut DAT_NAMED_ATTR) {
         let listing = self.listing.get_or_init(|| Listing::new([], EpCounts::LEN + PROVIDERS));
         let providers = self.provider_counts().into_iter().map(|count| (count.name, count.value));
@@ -60,7 +61,7 @@ impl<P: Provider> Ep<P> {
         self.provider_counts().iter().for_each(|count| text.count(count.name, count.unit, count.is_level, count.value));
     }
 
-    /// Takes the accounts in EVDs that `next` does not have.
+    /// Adds the completion counts of EVDs that are not in `next` to the EP's own counters.
     pub(super) fn close_accounts(&self, core: &mut ControlState<P>, next: &Wiring<P>) {
         let kept: Vec<ObjectId> = next.completing().map(|evd| evd.id()).collect();
         let left: Vec<_> = core.wiring.completing().filter(|evd| !kept.contains(&evd.id())).cloned().collect();
@@ -71,7 +72,7 @@ impl<P: Provider> Ep<P> {
         }
     }
 
-    /// The provider has taken a post that is traced, or refused it.
+    /// Called after the provider has accepted or refused a traced post.
     #[cold]
     pub(super) fn settle_trace(&self, post: u32, work: Work, taken: bool) {
         if let Some(trace) = &self.trace {
@@ -79,7 +80,7 @@ impl<P: Provider> Ep<P> {
         }
     }
 
-    /// For the trace, before requests are flushed that should have completed.
+    /// Writes the unfinished requests to the trace, before they are flushed.
     pub(super) fn report_unfinished(&self, why: &str, post_state: &PostState<P>) -> Report {
         let Some(trace) = &self.trace else { return Report::default() };
         let summary = self.summary_at(post_state);
@@ -107,7 +108,7 @@ impl<P: Provider> TracedEp for Ep<P> {
 }
 
 impl<P: Provider> Wiring<P> {
-    /// The EVDs that transfers complete in, each once.
+    /// EVDs that transfers complete in, without duplicates.
     fn completing(&self) -> impl Iterator<Item = &Use<Evd<P>>> {
         let request = self.request.as_ref();
         let recv = self.recv.as_ref().filter(|recv| request.is_none_or(|request| request.id() != recv.id()));

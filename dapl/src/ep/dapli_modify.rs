@@ -1,6 +1,6 @@
-//! `dat_ep_modify`: changes all or nothing, and makes a new QP if the old one does not fit.
+//! `dat_ep_modify`: makes all requested changes or none, and replaces the QP if the old one does not fit.
 //!
-//! Everything is checked and created before the EP changes. Receives posted on a replaced QP are flushed.
+//! All checks are made and all objects created before the EP changes. Receives posted on a replaced QP are flushed.
 #![forbid(unsafe_code)]
 
 use dat_abi::*;
@@ -14,7 +14,8 @@ use crate::provider::{Limits, Provider, QueuePair};
 use crate::pz::Pz;
 use crate::runtime::handle::{Usable, Use};
 
-/// A handle the consumer named: `None` leaves the EP's as it is. A bad one is refused when its turn comes.
+/// A handle parameter: `None` keeps the EP's object. An invalid handle is an error that is returned at its place in the
+/// order of checks.
 pub(super) type New<T> = Option<Result<Option<Use<T>>>>;
 
 /// The requested changes.
@@ -24,18 +25,18 @@ pub(super) struct Change<P: Provider> {
     pub(super) recv: New<Evd<P>>,
     pub(super) request: New<Evd<P>>,
     pub(super) connect: New<Evd<P>>,
-    /// Those that the mask names count.
+    /// Attributes; only the fields that the mask selects are used.
     pub(super) attributes: Attributes,
 }
 
-/// Every error inside the record is reported as parameter 3 (spec/endpoints 5.3).
+/// Any error inside the record is reported as parameter 3 (spec/endpoints 5.3).
 const BAD_PARAM: Error = Error::InvalidParameter(3);
 
 /// `dat_ep_modify`, from the state checks on.
 pub(super) fn modify<P: Provider>(ep: &Ep<P>, change: Change<P>) -> Result<()> {
     let mut core = ep.open()?;
     if core.wiring.srq.is_some() && change.mask & DAT_EP_FIELD_EP_ATTR_SRQ_SOFT_HW != 0 {
-        return Err(Error::InvalidParameter(2)); // `dat_ep_set_watermark` sets it
+        return Err(Error::InvalidParameter(2)); // changed by `dat_ep_set_watermark` only
     }
     if change.pz.is_some() {
         core.state.lets_modify_pz()?;
@@ -116,7 +117,7 @@ fn install<P: Provider>(
     let new = if fits { None } else { Some(build(&ep.ia, ep.id, &wiring, &attributes, core.marks)?) };
     configure(ep.id, &wiring, &posts);
 
-    // Posts wait here, so none falls between the flush and the new QP.
+    // Posts are excluded here, so none is made between the flush and the replacement of the QP.
     let mut post_state = ep.post_state.write();
     post_state.limits = posts;
     let old = new.map(|new| {

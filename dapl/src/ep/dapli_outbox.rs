@@ -1,7 +1,7 @@
 //! Delivers connection events of an EP. Events are queued in the connect EVD under the EP's lock, in the order of state
 //! changes, so a thread that sees a new state finds its event. Waiters are woken and agents called without locks.
 //!
-//! A thread that changed the state calls `deliver` after unlocking. Events of an EP that was freed meanwhile are still
+//! A thread that changed the state calls `deliver` after unlocking. Events of an EP that was freed in between are still
 //! delivered.
 #![forbid(unsafe_code)]
 
@@ -12,18 +12,19 @@ use crate::evd::{Event, dapls_evd};
 use crate::ia::{AsyncError, AsyncKind, dapls_ia};
 use crate::provider::{Connection, ConnectionEvent, Provider};
 
-/// Notifications of queued events, not delivered yet.
+/// Notifications of queued events that were not delivered yet.
 pub(super) struct Outbox<P: Provider> {
     pending: Vec<PendingNotification<P>>,
     ep_broken: EpBrokenReport,
 }
 
-/// State of the EP_BROKEN event of an EP with an SRQ. It is reported once, after the connection has ended and all receives it
-/// took have completed: then the consumer knows what is left in the SRQ (spec/events 10).
+/// State of the EP_BROKEN event of an EP with an SRQ. It is reported once, after the connection has ended and all
+/// receives that the EP took have completed, so that the consumer knows which receives remain in the SRQ (spec/events
+/// 10).
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum EpBrokenReport {
     None,
-    /// The connection is established, or its last completions are still to come.
+    /// The connection is established, or completions of it are still to come.
     Pending,
     Due,
 }
@@ -45,7 +46,7 @@ impl<P: Provider> Outbox<P> {
         }
     }
 
-    /// The handle is gone: there is nothing to say of it.
+    /// The handle is invalid: the event would name no EP, so none is reported.
     pub(super) fn ep_ended(&mut self) {
         self.ep_broken = EpBrokenReport::None;
     }
@@ -56,11 +57,11 @@ impl<P: Provider> Outbox<P> {
 }
 
 impl<P: Provider> Ep<P> {
-    /// Queues an event in the connect EVD, if there is one. `data` is present, possibly empty, only with the active side's
-    /// ESTABLISHED (spec/endpoints 8.3, 13.12).
+    /// Queues an event in the connect EVD, if there is one. `data` is present, possibly empty, only with the active
+    /// side's ESTABLISHED (spec/endpoints 8.3, 13.12).
     ///
-    /// Before the end of a connection, completions that are in the CQ are queued first, so that the CNO reports their EVDs
-    /// first.
+    /// Before the end of a connection, completions that are in the CQ are queued first, so that the CNO reports their
+    /// EVDs first.
     pub(super) fn announce(&self, core: &mut ControlState<P>, notice: Option<ConnectionEvent>, data: Option<&[u8]>) {
         let (Some(kind), Some(evd)) = (notice, &core.wiring.connect) else { return };
         let (data_size, data) = match data {
@@ -101,15 +102,15 @@ impl<P: Provider> Ep<P> {
         }
     }
 
-    /// The connection that failures in its EVDs are of is over.
+    /// Marks failures in the EVDs as reported: their connection has ended.
     pub(super) fn settle(&self, core: &mut ControlState<P>) {
         for evd in [&core.wiring.recv, &core.wiring.request].into_iter().flatten() {
             core.outbox.pending.push(dapls_evd::settle(evd.arc(), self.id.handle));
         }
     }
 
-    /// ESTABLISHED could not be queued, so the consumer would not learn of the connection: ends it without another event
-    /// (spec/endpoints 8.5).
+    /// Handles an ESTABLISHED event that could not be queued: the consumer would not learn of the connection, so it is
+    /// ended without another event (spec/endpoints 8.5).
     fn lose_established(&self, core: &mut ControlState<P>) {
         log::warn!("ep {:#x} is being freed, ESTABLISHED cannot be queued", self.id.handle);
         if self.step(core, EpStep::EstablishedLost).is_err() {

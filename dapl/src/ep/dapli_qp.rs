@@ -1,7 +1,7 @@
 //! Creates, attaches, resets and destroys the queue pair of an EP.
 //!
-//! Objects are dropped after the locks are released, the QP before the EVDs and the PZ, since its last completions go to the
-//! EVDs.
+//! Objects are dropped after the locks are released: the QP before the EVDs and the PZ, since its last completions go
+//! to the EVDs.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::AtomicU8;
@@ -25,7 +25,8 @@ use crate::stats::counters::{EpCounts, Posts, Sums};
 use crate::stats::trace::TracedEp;
 
 impl<P: Provider> Ep<P> {
-    /// A new EP with a live handle, in its IA's list. With a PZ it has a QP, so receives can be posted at once.
+    /// Creates an EP with a live handle in its IA. An EP with a PZ has a QP at once, so receives can be posted before
+    /// it is connected.
     pub(super) fn create(
         ia: &Arc<Ia<P>>,
         state: EpState,
@@ -87,7 +88,7 @@ impl<P: Provider> Ep<P> {
         }
     }
 
-    /// Makes the QP of an EP that has a PZ and no QP.
+    /// Creates the QP of an EP that has a PZ and no QP.
     pub(super) fn attach(&self, core: &ControlState<P>) -> Result<()> {
         if self.post_state().binding.qp().is_ok() {
             return Ok(());
@@ -96,14 +97,14 @@ impl<P: Provider> Ep<P> {
         Ok(())
     }
 
-    /// `dat_ep_reset`: what is posted is flushed, and the EP is as good as new; on failure it stays in DIS.
+    /// `dat_ep_reset`: flushes posted work and puts the EP into its initial state; on failure it stays in DIS.
     pub(super) fn reset(&self) -> Result<()> {
         let mut core = self.open()?;
         core.state.after(EpStep::Reset)?;
         if core.state == EpState::Unconnected {
             return Ok(()); // posted receives stay
         }
-        // Posts wait here: they meet the old queue in DIS or the new one in UNC.
+        // Posts are excluded here: they use the old queue in DIS or the new one in UNC.
         let post_state = self.post_state.write();
         let report = self.report_unfinished("is reset", &post_state);
         if let Binding::Attached(qp) = &post_state.binding {
@@ -124,8 +125,8 @@ impl<P: Provider> Ep<P> {
         Ok(())
     }
 
-    /// `dat_ep_disconnect` of an unconnected EP: there is no other way to get posted receives back, so they are flushed,
-    /// and the call is an error only when there are none (spec/endpoints 5.6, note 5).
+    /// `dat_ep_disconnect` of an unconnected EP flushes posted receives, since no other call returns them; it is an
+    /// error only if there are none (spec/endpoints 5.6, note 5).
     pub(super) fn flush_unconnected(&self, core: &mut ControlState<P>) -> Result<()> {
         let post_state = self.post_state();
         match &post_state.binding {
@@ -137,7 +138,7 @@ impl<P: Provider> Ep<P> {
         Ok(())
     }
 
-    /// Ends the EP with `step`, which says whether that is allowed here. Its events so far still go out.
+    /// Frees the EP with `step`, which is refused in states that do not allow it. Queued events are still delivered.
     pub(super) fn destroy(&self, step: EpStep) -> Result<()> {
         let mut core = self.open()?;
         core.state.after(step)?;
@@ -168,7 +169,7 @@ impl<P: Provider> Ep<P> {
     }
 }
 
-/// The QP that wiring and attributes ask for; none without a PZ.
+/// Creates the QP for this wiring and these attributes; `None` without a PZ.
 pub(super) fn build<P: Provider>(
     ia: &Ia<P>,
     id: ObjectId,
@@ -183,7 +184,7 @@ pub(super) fn build<P: Provider>(
             ep: id.handle,
             work: Work::SharedRecv,
             object: srq.id().handle,
-            // As in a post: the completion says whether it notifies.
+            // As for a post: the completion says whether it notifies.
             unsignalled: attributes.post_limits(wiring.wired(), ia.limits()).recv_solicited,
             post: ia.tracing().shared_post(),
             ..Token::default()
@@ -218,7 +219,8 @@ pub(super) fn build<P: Provider>(
     }
 }
 
-/// Connects the EVDs to this EP's failures, and restricts their notification if not all completions of the EP notify.
+/// Registers this EP for failures reported by its EVDs, and restricts their notification if not all completions of the
+/// EP notify.
 pub(super) fn configure<P: Provider>(ep: ObjectId, wiring: &Wiring<P>, limits: &PostLimits) {
     let (recv, request) = (&wiring.recv, &wiring.request);
     for evd in [recv, request].into_iter().flatten() {

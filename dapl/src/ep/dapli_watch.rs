@@ -1,6 +1,7 @@
-//! Outstanding work of an EP, and the watermarks of its receives.
+//! Outstanding work of an EP, and its receive watermarks.
 //!
-//! The provider counts and checks. The watermarks are kept here for a QP that replaces the present one.
+//! The provider counts receives and compares them with the watermarks. The EP keeps the watermarks for a QP that
+//! replaces the present one.
 #![forbid(unsafe_code)]
 
 use super::Ep;
@@ -8,18 +9,18 @@ use super::attributes::Marks;
 use crate::error::Result;
 use crate::provider::{Outstanding, Provider, QueuePair};
 
-/// Outstanding work; zero without a QP.
+/// Number of outstanding requests and receives; zero without a QP.
 pub(super) fn outstanding<P: Provider>(ep: &Ep<P>) -> Outstanding {
     ep.post_state().binding.qp().map(|qp| qp.outstanding()).unwrap_or_default()
 }
 
-/// `dat_ep_set_watermark`, in any state. A mark that is exceeded already is reported at once, by the provider.
+/// `dat_ep_set_watermark`, in any state. If a watermark is exceeded already, the provider reports it at once.
 pub(super) fn watch<P: Provider>(ep: &Ep<P>, marks: Marks) -> Result<()> {
     let mut core = ep.open()?;
     if let Ok(qp) = ep.post_state().binding.qp() {
         qp.watch_recvs(marks.soft, marks.hard)?;
     }
-    core.marks = marks; // the provider's report that the soft one is crossed waits for our lock
+    core.marks = marks; // a report of the provider waits for this lock
     if core.wiring.srq.is_some() {
         core.attributes.follow(marks);
     }

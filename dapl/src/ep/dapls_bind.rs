@@ -1,7 +1,7 @@
-//! Binds of RMRs: requests of an EP like its others, with their own rules about protection zones.
+//! RMR binds: requests on an EP's queue, with protection zone rules of their own.
 //!
-//! Only the entry `dat_rmr_bind` calls here. Not on the hot path: it takes the EP's lock for a moment, and makes one
-//! allocation, which keeps the LMR.
+//! Called by `dat_rmr_bind` only. Not on the hot path: it takes the EP's lock, and makes one allocation, which keeps
+//! the LMR alive.
 #![forbid(unsafe_code)]
 
 use super::Ep;
@@ -18,10 +18,10 @@ pub(crate) struct Post {
     pub(crate) fence: bool,
 }
 
-/// Posts a bind, or an unbind for `None`, and says the new context (spec/events 9.2).
+/// Posts a bind, or an unbind for `None`, and returns the new context (spec/events 9.2).
 ///
-/// Errors: `InvalidParameter(6)` for an unsignalled one that the EP does not allow; those of `dapls_rmr::check`; the state
-/// of the EP; `Exhausted` when its queue is full.
+/// Errors: `InvalidParameter(6)` for UNSIGNALLED on an EP that does not allow it; those of `dapls_rmr::check`;
+/// `InvalidState` for the EP's state; `Exhausted` when its queue is full.
 pub(crate) fn bind<P: Provider>(ep: &Ep<P>, rmr: &Rmr<P>, wanted: Option<Bound>, post: Post) -> Result<u32> {
     let pz = ep.open()?.wiring.pz.as_ref().map(|pz| pz.id());
     let post_state = ep.post_state();

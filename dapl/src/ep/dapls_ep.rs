@@ -1,7 +1,7 @@
 //! EP operations for other modules: connection events, and the EP's part in service points and requests.
 //!
-//! `cm` reports events, `rsp` reserves, `cr` accepts into an EP, `psp` creates one. All may be called from any thread. A late
-//! call finds another attempt or state and has no effect.
+//! `cm` reports connection events, `rsp` reserves an EP, `cr` accepts into one, `psp` creates one. Any thread may call.
+//! A late call finds another attempt number or state and has no effect.
 #![forbid(unsafe_code)]
 
 use std::any::Any;
@@ -21,7 +21,7 @@ use crate::runtime::handle::from_handle;
 use crate::srq::{Srq, dapls_srq};
 use crate::stats::trace::Report;
 
-/// An event of attempt number `attempt`.
+/// Handles a connection event of attempt number `attempt`.
 pub(crate) fn connection_event<P: Provider>(ep: &Ep<P>, attempt: u32, event: ConnectionEvent, private_data: &[u8]) {
     let mut core = ep.core.lock();
     let is_active = core.state == EpState::ActivePending;
@@ -31,11 +31,12 @@ pub(crate) fn connection_event<P: Provider>(ep: &Ep<P>, attempt: u32, event: Con
     let report = if event == ConnectionEvent::Broken { ep.report_broken(&core) } else { Report::default() };
     let stepped = ep.step(&mut core, EpStep::Event(event));
     if event != ConnectionEvent::Established {
-        core.outbox.connection_ended(); // even if another thread ended it for the consumer before
+        core.outbox.connection_ended(); // also if a failed completion ended it earlier
     }
     if let Ok(notice) = stepped {
         log::debug!("ep {:#x} is {:?} after {event:?}", ep.id.handle, core.state);
-        // The event of the passive side never carries data: programs distinguish the sides by that (spec/endpoints 13.12).
+        // An event of the passive side never carries data: programs distinguish the sides by that (spec/endpoints
+        // 13.12).
         let has_data = is_active && event == ConnectionEvent::Established;
         ep.announce(&mut core, notice, has_data.then_some(private_data));
     }
@@ -72,14 +73,15 @@ impl<P: Provider> TransferSink<P> for Transfers<P> {
     }
 }
 
-/// A transfer has failed, and a consumer is about to learn it from `evd`. The provider ends the connection by itself and
-/// reports that too, from its own thread; the first report counts (spec/endpoints 8.4).
+/// Handles a failed transfer that a consumer is about to take from `evd`. The provider also ends the connection and
+/// reports that from its own thread; the first report counts (spec/endpoints 8.4).
 fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
     let mut core = ep.core.lock();
-    // Under the EP's lock, which a reset holds too: an unreported failure belongs to this attempt.
+    // Under the EP's lock, which a reset takes too: an unreported failure belongs to the present attempt.
     let is_unreported = dapls_evd::take_failure(evd, ep.id.handle);
     let report = if is_unreported { ep.report_broken(&core) } else { Report::default() };
-    // While it drains the end comes anyway, and is the consumer's own (spec/endpoints 4.2).
+    // While the EP disconnects gracefully, the end of the connection is reported as the consumer's own (spec/endpoints
+    // 4.2).
     if is_unreported
         && core.state != EpState::DisconnectPending
         && let Ok(notice) = ep.step(&mut core, EpStep::Event(ConnectionEvent::Broken))
@@ -94,16 +96,16 @@ fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
 
 /// Data of a connection request for the EP that accepts it.
 pub(crate) struct Acceptance<'a> {
-    /// The EP belongs to the request already, and is not the consumer's choice.
+    /// The EP belongs to the request; it was not chosen by the consumer.
     pub(crate) is_own: bool,
     pub(crate) peer: SocketAddr,
     pub(crate) private_data: &'a [u8],
-    /// Stays as long as the connection.
+    /// Kept until the connection's private data may go.
     pub(crate) kept_cr: Arc<dyn Any + Send + Sync>,
 }
 
-/// `dat_cr_accept`, from its sixth check on (spec/endpoints 7.3). Calls `take` when all checks have passed; from then on the
-/// request is consumed, also if the accept fails.
+/// `dat_cr_accept`, from its sixth check on (spec/endpoints 7.3). Calls `take` after all checks have passed; from then
+/// on the request is consumed, even if the accept fails.
 pub(crate) fn accept<P: Provider>(
     ep: &Ep<P>,
     acceptance: Acceptance<'_>,
@@ -139,7 +141,7 @@ pub(crate) fn reserve<P: Provider>(ep: &Ep<P>) -> Result<()> {
     advance(ep, EpStep::Reserve)
 }
 
-/// The RSP lets the EP go; one that a request has already got stays with the request.
+/// Releases the EP when its RSP is freed. If a request has arrived, the EP stays with the request.
 pub(crate) fn release<P: Provider>(ep: &Ep<P>) {
     let _ = advance(ep, EpStep::Release);
 }
@@ -158,14 +160,15 @@ pub(crate) fn request_lost<P: Provider>(ep: &Ep<P>) {
     }
 }
 
-/// The request that owns the EP was refused.
+/// The request that the EP belongs to was rejected.
 pub(crate) fn decline<P: Provider>(ep: &Ep<P>) {
     if advance(ep, EpStep::Decline).is_ok() {
         ep.remote_address.write(&[]);
     }
 }
 
-/// An EP for a request at a PSP that makes them: default attributes, nothing it could work with yet, state TCP.
+/// Creates an EP for a request at a PSP with `DAT_PSP_PROVIDER_FLAG`: default attributes, no PZ or EVD, tentative state
+/// (TCP).
 pub(crate) fn create_tentative<P: Provider>(ia: &Arc<Ia<P>>, peer: SocketAddr) -> Result<Arc<Ep<P>>> {
     let attributes = Attributes::default_for(Wired::default(), ia.limits());
     let ep = Ep::create(ia, EpState::TentativePending, Wiring::none(), attributes)?;
@@ -173,7 +176,7 @@ pub(crate) fn create_tentative<P: Provider>(ia: &Arc<Ia<P>>, peer: SocketAddr) -
     Ok(ep)
 }
 
-/// Ends an EP in any state and frees its handle. A second call has no effect.
+/// Closes an EP in any state and frees its handle. A second call has no effect.
 pub(crate) fn close<P: Provider>(ep: &Ep<P>) {
     let _ = ep.destroy(EpStep::Close);
 }

@@ -1,17 +1,17 @@
 //! Endpoints: one end of a connection, with a request queue and a receive queue.
 //!
-//! C calls come through `dapl_ep` and `dapl_post`; `cr`, `psp`, `rsp` and `cm` use `dapls_ep`. An EP does not reference CRs: a
-//! CR accepts into an EP.
+//! C calls come through `dapl_ep` and `dapl_post`; `cr`, `psp`, `rsp` and `cm` use `dapls_ep`. An EP does not reference
+//! CRs: a CR accepts into an EP.
 //!
 //! An EP has two locks, taken in this order:
 //!
-//! - `ControlState` (mutex) holds the DAT state and all that control calls change. The provider is called with it held (its
-//!   rules allow that), C code never.
-//! - `PostState` (`post_lock`) holds the QP and limits for posts. Posts share it, so threads post concurrently. Replacing,
-//!   resetting or destroying the QP excludes posts, so a post sees either the old or the new QP.
+//! - `ControlState` (mutex) holds the DAT state and all that control calls change. The provider may be called with it
+//!   held, C code may not.
+//! - `PostState` (`post_lock`) holds the QP and limits for posts. Posts share it, so threads post concurrently.
+//!   Replacing, resetting or destroying the QP excludes posts, so a post sees either the old or the new QP.
 //!
-//! Posts read the DAT state from an atomic copy. Events are queued in their EVD under the control lock, in the order of state
-//! changes, and notified without it, since an agent of the consumer may call back into this EP.
+//! Posts read the DAT state from an atomic copy. Events are queued in their EVD under the control lock, in the order of
+//! state changes, and notified without it, since an agent of the consumer may call back into this EP.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -57,25 +57,25 @@ use state::{EpState, EpStep};
 pub struct Ep<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,
-    /// `ControlState::state` for those without the core's lock; written under it.
+    /// Copy of `ControlState::state` for readers without the control lock; written under that lock.
     mirror: AtomicU8,
     /// Trace of posts and completions, if tracing is on.
     trace: Option<Arc<Trace>>,
-    /// Declared before the core: the QP goes before the EVDs and the PZ it uses.
+    /// Declared before the control state: the QP is dropped before the EVDs and the PZ it uses.
     post_state: PostLock<P>,
     core: Mutex<ControlState<P>>,
-    /// Private data of the last event that carried some.
+    /// Private data of the last event that carried data.
     event_data: PrivateData,
     remote_address: Address,
-    /// The counters as a consumer reads them; made by the first query.
+    /// The counters in the form that a consumer reads; created by the first query.
     listing: OnceLock<Listing>,
 }
 
-/// State of the post path; see the module.
+/// State of the post path; see the module documentation.
 struct PostState<P: Provider> {
     binding: Binding<P>,
     limits: PostLimits,
-    /// Here, since the lock around has brought the line already.
+    /// Next to the QP, because a post has that cache line already.
     posts: Posts,
 }
 
@@ -85,17 +85,17 @@ enum Binding<P: Provider> {
     Attached(P::Qp),
 }
 
-/// State of control calls; see the module.
+/// State of control calls; see the module documentation.
 struct ControlState<P: Provider> {
     state: EpState,
-    /// Number of the present attempt to connect or accept. Events of earlier attempts are dropped.
+    /// Number of the current attempt to connect or accept. Events of earlier attempts are dropped.
     attempt: u32,
     wiring: Wiring<P>,
     attributes: Attributes,
-    /// The watermarks that are armed: another QP gets them too.
+    /// The armed watermarks; a replacement QP gets them too.
     marks: Marks,
     remote: Option<Remote>,
-    /// The running timeout, only in ACP.
+    /// The running connect timeout; present only in ACP.
     timeout: Option<Ticket>,
     /// The CR whose private data the consumer may still read; dropped at reset, free or the next connection.
     kept_cr: Option<Arc<dyn Any + Send + Sync>>,
@@ -112,20 +112,20 @@ pub(crate) struct Wiring<P: Provider> {
     pub(crate) recv: Option<Use<Evd<P>>>,
     pub(crate) request: Option<Use<Evd<P>>>,
     pub(crate) connect: Option<Use<Evd<P>>>,
-    /// The SRQ of its receives; set at creation.
+    /// SRQ that receives are taken from; set at creation.
     pub(crate) srq: Option<Use<Srq<P>>>,
 }
 
-/// The peer, known from the connect call or the request on.
+/// The peer, known from the connect call or the arrival of the request.
 #[derive(Clone)]
 struct Remote {
     address: PeerAddress,
-    /// The qualifier connected to, or the requester's port.
+    /// The qualifier that the EP connects to, or the requester's port.
     qual: u64,
 }
 
 impl<P: Provider> Wiring<P> {
-    /// Without any object.
+    /// A wiring without objects.
     pub(crate) fn none() -> Self {
         Wiring { pz: None, recv: None, request: None, connect: None, srq: None }
     }
@@ -134,7 +134,7 @@ impl<P: Provider> Wiring<P> {
         Wired { recv: self.recv.is_some(), request: self.request.is_some(), shared: self.srq.is_some() }
     }
 
-    /// Whether no object in use was closed with its IA.
+    /// Whether all objects are still open; an abrupt close of their IA may have closed one.
     fn is_alive(&self) -> bool {
         let alive = |evd: &Option<Use<Evd<P>>>| evd.as_ref().is_none_or(|evd| is_live(evd));
         let pz = self.pz.as_ref().is_none_or(|pz| handle::from_id::<Pz<P>>(pz.id()).is_some());
@@ -166,19 +166,19 @@ impl<P: Provider> Ep<P> {
         self.id
     }
 
-    /// The IA it was made in.
+    /// IA that the EP belongs to.
     pub fn ia(&self) -> &Arc<Ia<P>> {
         &self.ia
     }
 
-    /// Its state at this moment.
+    /// DAT state at this moment.
     #[inline(always)]
     pub fn state(&self) -> EpState {
         // Pairs with the Release in `step`.
         EpState::ALL[usize::from(self.mirror.load(Ordering::Acquire))]
     }
 
-    /// The core of an EP that was not freed meanwhile.
+    /// Locks the control state; `InvalidHandle` if the EP was freed.
     fn open(&self) -> Result<MutexGuard<'_, ControlState<P>>> {
         let core = self.core.lock();
         if core.freed { Err(Error::InvalidHandle(Handle::Ep)) } else { Ok(core) }
@@ -207,8 +207,8 @@ impl<P: Provider> Ep<P> {
         Ok(notice)
     }
 
-    /// Makes a transition that ends the connection or attempt from this side: the provider aborts it, all posted work is
-    /// flushed, and the connect EVD gets the event of the transition, if any.
+    /// Makes a transition that ends the connection or attempt from this side: the provider aborts it, all posted work
+    /// is flushed, and the event of the transition, if any, is queued in the connect EVD.
     fn end(&self, core: &mut ControlState<P>, step: EpStep) -> Result<()> {
         let was_live = core.state.is_live();
         let notice = self.step(core, step)?;
@@ -222,7 +222,7 @@ impl<P: Provider> Ep<P> {
         Ok(())
     }
 
-    /// Begins another attempt.
+    /// Starts the next attempt to connect or accept.
     fn next_attempt(&self, core: &mut ControlState<P>) -> ConnId {
         core.attempt = core.attempt.wrapping_add(1);
         ConnId { ep: self.id, attempt: core.attempt }
@@ -244,7 +244,7 @@ impl<P: Provider> Child for Ep<P> {
 
     fn add_counts(&self, sums: &mut Sums) {
         let core = self.core.lock();
-        // Those of a freed EP are with its IA already.
+        // After the free, the IA has these counts already.
         if !core.freed {
             sums.eps.add(&self.counts(&core));
         }
@@ -258,8 +258,8 @@ impl<P: Provider> Child for Ep<P> {
     }
 }
 
-/// The connect timeout. The timeout and the provider's report both take the EP's lock: the first decides the attempt, the other
-/// one finds another state or attempt and has no effect.
+/// The connect timeout. The timeout and the provider's report both take the EP's lock. The first one decides the
+/// attempt; the second one finds another state or attempt number and has no effect.
 impl<P: Provider> OnExpiry for Ep<P> {
     fn expired(&self, attempt: u32) {
         let mut core = self.core.lock();

@@ -1,8 +1,8 @@
 //! The lock of an EP's post state: shared by posts, exclusive for control calls that replace, reset or destroy the QP.
 //!
-//! A post announces its EP in a slot of its thread (`runtime/hazard`) and takes no lock. A writer takes the write lock, and then
-//! waits until no thread announces the EP. A post that cannot announce it, for example while a writer is there, takes the read
-//! lock, as other readers do.
+//! A post announces its EP in a slot of its thread (`runtime/hazard`) and takes no lock. A writer takes the write lock,
+//! and then waits until no thread announces the EP. A post that cannot announce it, for example while a writer is
+//! there, takes the read lock, as other readers do.
 
 use std::ffi::c_void;
 use std::mem;
@@ -23,7 +23,7 @@ pub(super) struct PostLock<P: Provider> {
 
 /// Exclusive access.
 pub(super) struct PostStateWriter<'a, P: Provider> {
-    /// Declared first: it ends before another writer can begin one.
+    /// Declared first, so that it is dropped before another writer can begin an exclusion.
     _exclusion: Exclusion,
     state: RwLockWriteGuard<'a, PostState<P>>,
 }
@@ -44,7 +44,7 @@ impl<P: Provider> PostLock<P> {
         CountedPost(self)
     }
 
-    /// Waits for posts in progress, and keeps others waiting. Not to be called by a post of the same EP.
+    /// Waits for posts in progress, and excludes new ones. Must not be called during a post of the same EP.
     pub(super) fn write(&self) -> PostStateWriter<'_, P> {
         let state = self.state.write();
         PostStateWriter { _exclusion: handle::exclude(self.id), state }
@@ -65,7 +65,7 @@ impl<P: Provider> DerefMut for PostStateWriter<'_, P> {
     }
 }
 
-/// The read lock of a post that has a counted reference.
+/// The read lock of a post that holds a counted reference.
 struct CountedPost<'a, P: Provider>(&'a PostLock<P>);
 
 impl<P: Provider> Drop for CountedPost<'_, P> {
@@ -75,7 +75,7 @@ impl<P: Provider> Drop for CountedPost<'_, P> {
     }
 }
 
-/// Runs a post on the EP with this handle. `body` gets the number of this thread, if a slot of it names the EP.
+/// Runs a post on the EP with this handle. `body` gets the number of this thread, if a slot of the thread names the EP.
 #[inline(always)]
 pub(super) fn post<P: Provider>(
     handle: *mut c_void,

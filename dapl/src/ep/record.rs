@@ -1,4 +1,4 @@
-//! Converts the C records of an EP, `DAT_EP_ATTR` and `DAT_EP_PARAM`, from and to internal types. It validates nothing.
+//! Converts the C records of an EP, `DAT_EP_ATTR` and `DAT_EP_PARAM`, from and to internal types. It checks no values.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -20,7 +20,7 @@ pub(super) const READ_ONLY: DAT_EP_PARAM_MASK = DAT_EP_FIELD_IA_HANDLE
     | DAT_EP_FIELD_REMOTE_PORT_QUAL
     | DAT_EP_FIELD_SRQ_HANDLE;
 
-/// The consumer's attributes.
+/// Converts the consumer's attributes.
 pub(super) fn attributes(attr: &DAT_EP_ATTR) -> Attributes {
     Attributes {
         reliable: attr.service_type == DAT_SERVICE_TYPE_RC,
@@ -39,8 +39,8 @@ pub(super) fn attributes(attr: &DAT_EP_ATTR) -> Attributes {
     }
 }
 
-/// Attributes as `dat_ep_query` returns them, with the counters as named attributes. Named attributes from a consumer are
-/// ignored.
+/// Converts attributes to the record that `dat_ep_query` returns, with the counters as named attributes. Named
+/// attributes in a consumer's record are ignored.
 fn attr(attributes: &Attributes, (named, list): (i32, *mut DAT_NAMED_ATTR)) -> DAT_EP_ATTR {
     DAT_EP_ATTR {
         service_type: DAT_SERVICE_TYPE_RC,
@@ -92,7 +92,7 @@ pub(super) fn merge(into: &mut Attributes, asked: &Attributes, mask: DAT_EP_PARA
     }
 }
 
-/// The number of a state.
+/// The DAT number of a state.
 pub(super) fn state(state: EpState) -> DAT_EP_STATE {
     match state {
         EpState::Unconnected => DAT_EP_STATE_UNCONNECTED,
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_are_numbered_in_the_order_of_the_list() {
+    fn states_have_the_numbers_of_the_specification() {
         for (number, listed) in EpState::ALL.into_iter().enumerate() {
             assert_eq!((listed as usize, state(listed) as usize), (number, number));
         }

@@ -1,14 +1,14 @@
-//! The endpoint's state machine: states, steps, and the event of each transition.
+//! The state machine of endpoints: states, steps, and the event of each transition.
 //!
-//! `dapls_ep` and `dapli_ep` make a transition under the EP's lock, before they call the provider and post the event. The
-//! tables are those of spec/endpoints 4.1 and 4.2; a test prints the whole machine.
+//! `dapls_ep` and `dapli_ep` make a transition under the EP's lock, before they call the provider and post the event.
+//! The tables are those of spec/endpoints 4.1 and 4.2; a test prints the whole machine.
 #![forbid(unsafe_code)]
 
 use crate::error::{Error, Result, State};
 use crate::provider::{ConnectionEvent, ConnectionEvent as E};
 
-/// The thirteen states of the specification. The four "unconfigured" ones are never entered: an EP that lacks something
-/// shows the plain state, and the lack surfaces as an error of the call that needs it.
+/// The thirteen states of the specification. The four "unconfigured" states are never entered: an EP without a PZ or
+/// EVD has the plain state, and a call that needs the missing object returns an error.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum EpState {
     Unconnected,
@@ -31,21 +31,21 @@ pub enum EpState {
 pub enum EpStep {
     /// An RSP reserves the EP.
     Reserve,
-    /// The RSP lets it go, or never came to listen.
+    /// The RSP is freed, or failed to listen.
     Release,
     /// A request has arrived at the RSP.
     Request,
-    /// That request could not be queued.
+    /// The event of that request could not be queued.
     RequestLost,
-    /// The consumer said no to the request that owns the EP.
+    /// The consumer rejected the request that the EP belongs to.
     Decline,
     /// `dat_ep_connect`.
     Connect,
-    /// The provider refused to begin.
+    /// The provider refused to start the connection.
     ConnectRefused,
     /// `dat_cr_accept` with this EP.
     Accept,
-    /// `dat_cr_accept` of a request that owns this EP.
+    /// `dat_cr_accept` of a request that this EP belongs to.
     AcceptOwn,
     /// The provider could not accept into this EP.
     AcceptRefused,
@@ -57,11 +57,11 @@ pub enum EpStep {
     Reset,
     /// `dat_ep_free`.
     Free,
-    /// The end of everything: an abrupt close of the IA.
+    /// An abrupt close of the IA.
     Close,
-    /// The provider reports this, or the time-out has passed.
+    /// An event reported by the provider, or the connect timeout.
     Event(ConnectionEvent),
-    /// The connection is established, but the event found no place in the EVD.
+    /// The connection is established, but its event could not be queued.
     EstablishedLost,
 }
 
@@ -83,8 +83,8 @@ impl EpState {
         EpState::CompletionPending,
     ];
 
-    /// The whole machine (spec/endpoints 4.1, 4.2): a pair not listed is refused. What a provider reports out of season is
-    /// refused too, and its reporter ignores it.
+    /// The transition table (spec/endpoints 4.1, 4.2): a pair that is not listed is refused. An event that the provider
+    /// reports in another state is refused too, and the caller ignores it.
     pub fn after(self, step: EpStep) -> Result<Self> {
         use EpState::*;
         Ok(match (self, step) {
@@ -124,8 +124,8 @@ impl EpState {
         })
     }
 
-    /// The connection event of an allowed step (spec/endpoints 4.2). Each attempt has one terminal event: every transition to
-    /// `Disconnected` has one, except those of `dat_ep_free`, of the close, and of a lost ESTABLISHED.
+    /// The connection event of an allowed step (spec/endpoints 4.2). Each attempt has one terminal event: every
+    /// transition to `Disconnected` has one, except those of `dat_ep_free`, of the close, and of a lost ESTABLISHED.
     pub fn notice(self, step: EpStep) -> Option<ConnectionEvent> {
         use EpState::*;
         match (self, step) {
@@ -138,7 +138,8 @@ impl EpState {
                 Some(E::AcceptFailed)
             }
             (Connected, EpStep::Event(E::Unreachable)) => Some(E::Broken),
-            // The consumer asked for the end and gets it: a request that fails while draining has its own completion.
+            // The consumer asked for the disconnect, so it gets DISCONNECTED; a request that fails meanwhile has its
+            // own completion.
             (DisconnectPending, EpStep::Event(E::Unreachable | E::Broken)) => Some(E::Disconnected),
             (ActivePending | CompletionPending | Connected, EpStep::Event(E::Broken)) => Some(E::Broken),
             (
@@ -150,14 +151,14 @@ impl EpState {
         }
     }
 
-    /// The provider has an attempt or a connection to give up.
+    /// Whether the provider has an attempt or a connection that can be aborted.
     pub fn is_live(self) -> bool {
         use EpState::*;
         matches!(self, ActivePending | CompletionPending | Connected | DisconnectPending)
     }
 
-    /// Whether requests may be posted: in CON, in DIS (where they are flushed), and in CMP (where they are held), since a
-    /// server may post its first send right after the accept (spec/endpoints 4.1, note 1).
+    /// Whether requests may be posted: in CON, in DIS (where they are flushed), and in CMP (where they are held), since
+    /// a server may post its first send right after the accept (spec/endpoints 4.1, note 1).
     #[inline(always)]
     pub fn takes_requests(self) -> Result<()> {
         const STATES: u32 =
@@ -289,12 +290,12 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_machine() {
+    fn transitions_are_those_of_the_specification() {
         assert_eq!(format!("\n{}\n", table()), GOLDEN);
     }
 
     #[test]
-    fn a_refusal_names_the_state_it_met() {
+    fn invalid_state_errors_name_the_state() {
         for state in EpState::ALL {
             assert_eq!(state.after(EpStep::RequestLost).is_err(), state != EpState::PassivePending);
             if state != EpState::Unconnected {
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn every_subtype_is_its_own() {
+    fn every_state_has_its_own_subtype() {
         for (n, a) in EpState::ALL.iter().enumerate() {
             assert!(EpState::ALL[n + 1..].iter().all(|b| a.subtype() != b.subtype()));
         }
