@@ -1,4 +1,4 @@
-//! RMR binds: which binds are allowed in which state and order, and when the old and new registrations are released.
+//! RMR binds: which binds are allowed in which state and order, and when registrations are released.
 
 use super::*;
 use crate::error::{Access, Resource};
@@ -16,7 +16,7 @@ impl World {
         rmr
     }
 
-    /// All of `BYTES`, registered in `pz`: the handle and the local context.
+    /// Registers all of `BYTES` in `pz`; returns the handle and the local context.
     fn lmr(&self, pz: H, rights: DAT_MEM_PRIV_FLAGS) -> (H, u32) {
         let (mut lmr, mut context) = (null_mut(), 0);
         let region = DAT_REGION_DESCRIPTION { for_va: BYTES.as_ptr().cast_mut().cast() };
@@ -59,7 +59,7 @@ fn part(context: u32, offset: u64, length: u64) -> DAT_LMR_TRIPLET {
     DAT_LMR_TRIPLET { lmr_context: context, pad: 0xBAD, virtual_address, segment_length: length }
 }
 
-/// The new context, or why not.
+/// Returns the new context, or the error.
 fn bind_with(rmr: H, part: DAT_LMR_TRIPLET, rights: u32, ep: H, cookie: u64, flags: u32) -> Result<u32, DAT_RETURN> {
     let mut context = 0xABCD;
     match call!(dapl_rmr_bind(rmr, &part, rights, ep, DAT_CONTEXT { as_64: cookie }, flags, &mut context)) {
@@ -124,13 +124,13 @@ fn bind_can_be_queried_moved_and_undone() {
     assert_ne!(again, context);
     assert_eq!(shown(rmr).mem_priv, WRITE | DAT_MEM_PRIV_LOCAL_READ_FLAG);
     assert_eq!(free_lmr(other), in_state(State::LmrInUse));
-    assert_eq!(free_lmr(one), DAT_SUCCESS, "the window moved away");
+    assert_eq!(free_lmr(one), DAT_SUCCESS, "the RMR is bound elsewhere now");
 
     assert_eq!(unbind(rmr, client, 3), DAT_SUCCESS);
     assert_eq!(world.binds(), [(2, rmr, DAT_RMR_BIND_SUCCESS), (3, rmr, DAT_RMR_BIND_SUCCESS)]);
     assert!(is_unbound(rmr));
     assert_eq!(free_lmr(other), DAT_SUCCESS);
-    assert_eq!(unbind(rmr, client, 4), DAT_SUCCESS, "an unbound one too");
+    assert_eq!(unbind(rmr, client, 4), DAT_SUCCESS, "an unbound RMR can be bound too");
     assert_eq!(call!(dapl_pz_free(world.pz)), in_state(State::PzInUse));
     assert_eq!(free_rmr(rmr), DAT_SUCCESS);
     assert_eq!(free_rmr(rmr), bad(Handle::Rmr));
@@ -177,7 +177,10 @@ fn invalid_binds_are_refused() {
     assert_eq!(bind(rmr, fine, idle, 1), Err(in_state(State::EpUnconnected)));
     assert!(is_unbound(rmr) && world.binds().is_empty());
 
-    assert!(bind_with(rmr, part(read_key, 0, 8), READ, client, 2, 0).is_ok(), "to read needs no right of the LMR");
+    assert!(
+        bind_with(rmr, part(read_key, 0, 8), READ, client, 2, 0).is_ok(),
+        "a bind for reads needs no right of the LMR"
+    );
     assert_eq!(free_rmr(rmr), DAT_SUCCESS, "while bound");
     for lmr in [lmr, read_only, foreign] {
         assert_eq!(free_lmr(lmr), DAT_SUCCESS);
@@ -189,14 +192,14 @@ fn invalid_binds_are_refused() {
 }
 
 #[test]
-fn a_bind_that_is_flushed_lets_go() {
+fn flushed_bind_releases_the_lmr() {
     let world = World::new(c"bind flush");
     let (client, server) = world.pair(5);
     let rmr = world.rmr();
     let ((one, first), (other, second)) = (world.lmr(world.pz, ALL), world.lmr(world.pz, ALL));
     bind(rmr, part(first, 0, 8), client, 1).unwrap();
     assert_eq!(disconnect(client, DAT_CLOSE_ABRUPT_FLAG), DAT_SUCCESS);
-    assert!(!is_unbound(rmr), "windows do not end with a connection");
+    assert!(!is_unbound(rmr), "a binding outlives the connection");
     let context = bind(rmr, part(second, 0, 8), client, 2).unwrap();
     assert_ne!(context, 0);
     assert_eq!(world.binds(), [(1, rmr, DAT_RMR_BIND_SUCCESS), (2, rmr, DAT_RMR_BIND_FAILURE)]);
@@ -249,7 +252,7 @@ fn binds_are_queued_during_an_accept_up_to_the_limit() {
 }
 
 #[test]
-fn quiet_binds_are_quiet_and_an_abrupt_close_takes_bound_ones_along() {
+fn unsignalled_binds_give_no_event_and_abrupt_close_frees_bound_rmrs() {
     let world = World::new(c"bind quiet");
     let (client, _server) = world.pair(5);
     let rmr = world.rmr();

@@ -1,4 +1,4 @@
-//! Ends: disconnect, reset, free, and what becomes of posted work.
+//! Disconnect, reset, free, and the completions of posted work.
 
 use super::*;
 use crate::cno::dapl_cno::{dapl_cno_create, dapl_cno_free, dapl_cno_modify_agent};
@@ -25,7 +25,7 @@ fn repeated_disconnects_give_one_event_per_side() {
 }
 
 #[test]
-fn graceful_then_abrupt_cuts_the_wait() {
+fn abrupt_disconnect_ends_a_graceful_one() {
     let world = World::new(c"cut");
     let (client, server) = world.pair(5);
     assert_eq!(disconnect(client, DAT_CLOSE_GRACEFUL_FLAG), DAT_SUCCESS);
@@ -41,7 +41,7 @@ fn graceful_then_abrupt_cuts_the_wait() {
 }
 
 #[test]
-fn posts_on_a_dead_connection_come_back_flushed_behind_the_others() {
+fn posts_on_an_ended_connection_are_flushed_in_order() {
     let world = World::new(c"marker");
     let (client, server) = world.pair(5);
     assert_eq!(recv(client, 1), DAT_SUCCESS);
@@ -53,7 +53,7 @@ fn posts_on_a_dead_connection_come_back_flushed_behind_the_others() {
 }
 
 #[test]
-fn a_pending_attempt_can_be_given_up_from_either_side() {
+fn either_side_can_end_a_pending_attempt() {
     let world = World::new(c"give up");
     let (client, server, psp) = (world.ep(), world.ep(), world.psp(5));
     assert_eq!(recv(client, 1), DAT_SUCCESS);
@@ -69,7 +69,7 @@ fn a_pending_attempt_can_be_given_up_from_either_side() {
 }
 
 #[test]
-fn an_unconnected_ep_gives_its_receives_back() {
+fn disconnect_of_an_unconnected_ep_flushes_receives() {
     let world = World::new(c"flush");
     let (ep, unconnectable) = (world.ep(), world.ep_with(world.pz, world.dto, null_mut()));
     assert_eq!(disconnect(ep, 0), in_state(State::EpUnconnected));
@@ -99,7 +99,7 @@ fn free_of_a_connected_ep_notifies_only_the_peer() {
 }
 
 #[test]
-fn freed_while_it_connects_it_says_so() {
+fn free_while_connecting_notifies_the_consumer() {
     let world = World::new(c"free acp");
     let (client, psp) = (world.ep(), world.psp(5));
     world.connect(client, 5, &[]);
@@ -111,7 +111,7 @@ fn freed_while_it_connects_it_says_so() {
 }
 
 #[test]
-fn accept_disconnect_reset_goes_round_for_ever() {
+fn accept_disconnect_reset_can_be_repeated() {
     let world = World::new(c"round");
     let (client, server, psp) = (world.ep(), world.ep(), world.psp(5));
     for round in 0..50 {
@@ -148,7 +148,7 @@ fn lost_established_event_ends_the_connection() {
 }
 
 #[test]
-fn an_abrupt_close_ends_all_of_it_whatever_the_states() {
+fn abrupt_close_ends_eps_in_every_state() {
     let world = World::new(c"abrupt");
     let (client, server) = world.pair(5);
     let (psp, waiting, asking) = (world.psp(6), world.ep(), world.ep());

@@ -1,9 +1,9 @@
-//! Connecting: requests, accepts, refusals, timeouts.
+//! Connection set-up: connect, accept, reject, timeout.
 
 use super::*;
 
 #[test]
-fn both_sides_get_established_and_only_the_active_one_data() {
+fn both_sides_get_established_and_only_the_active_side_data() {
     let world = World::new(c"est");
     let (client, server, psp) = (world.ep(), world.ep(), world.psp(1 << 40));
     world.connect(client, 1 << 40, b"are you there?");
@@ -48,7 +48,7 @@ fn receives_outlive_the_connect_and_an_early_send_waits() {
     world.connect(client, 5, &[]);
     assert_eq!(send(client, 2), in_state(State::EpActivePending));
     assert_eq!(call!(dapl_cr_accept(world.request(), server, 0, null_mut())), DAT_SUCCESS);
-    assert_eq!(send(server, 3), DAT_SUCCESS, "held until the connection is_connected");
+    assert_eq!(send(server, 3), DAT_SUCCESS, "held until the connection is established");
     assert_eq!(world.completions(), []);
     world.deliver();
     assert_eq!(world.completions(), [(1, DAT_DTO_SUCCESS), (3, DAT_DTO_SUCCESS)]);
@@ -113,7 +113,7 @@ fn connect_checks_in_order() {
 }
 
 #[test]
-fn dup_connect_goes_where_the_other_went() {
+fn dup_connect_uses_the_address_of_the_other_ep() {
     let world = World::new(c"dup");
     let (first, server) = world.pair(77);
     let (second, psp) = (world.ep(), world.psp(77));
@@ -131,7 +131,7 @@ fn dup_connect_goes_where_the_other_went() {
 }
 
 #[test]
-fn time_is_up_once_and_a_late_accept_comes_to_nothing() {
+fn timeout_is_reported_once_and_a_late_accept_has_no_effect() {
     let world = World::new(c"time");
     let (client, server, psp) = (world.ep(), world.ep(), world.psp(5));
     assert_eq!((recv(client, 1), recv(server, 2)), (DAT_SUCCESS, DAT_SUCCESS));
@@ -156,7 +156,7 @@ fn an_answer_in_time_ends_the_timeout() {
     assert_eq!(world.accept(world.request(), server, &[]), DAT_SUCCESS);
     let ep = crate::runtime::handle::from_handle::<crate::ep::Ep<FakeProvider>>(client, Handle::Ep).unwrap();
     assert!(ep.core.lock().timeout.is_none());
-    // A timer that expired concurrently.
+    // The action of a timer that expired at the same time.
     let attempt = ep.core.lock().attempt;
     crate::runtime::timer::OnExpiry::expired(&*ep, attempt);
     drop(ep);
@@ -165,7 +165,7 @@ fn an_answer_in_time_ends_the_timeout() {
 }
 
 #[test]
-fn a_failed_accept_leaves_the_request_for_another_try() {
+fn request_survives_a_failed_accept() {
     let world = World::new(c"crossed");
     let (client, server, psp) = (world.ep(), world.ep(), world.psp(5));
     world.connect(client, 5, &[]);

@@ -6,7 +6,7 @@ use super::*;
 use crate::ep::Ep;
 use crate::runtime::handle::from_handle;
 
-/// An EP's counters that are not 0.
+/// The counters of an EP that are not 0.
 fn counters(ep: H) -> Vec<(String, u64)> {
     let attr = query(ep).ep_attr;
     // SAFETY: the query has set a list of that many attributes, with NUL-terminated strings.
@@ -49,7 +49,7 @@ fn ep_counts_posts_completions_and_state_changes() {
     ];
     are(&counters(server), &after);
 
-    // Another EVD: what was counted in the old one is not lost.
+    // After the change to another EVD, the counts of the old one are kept.
     let other = world.evd(DAT_EVD_DTO_FLAG);
     let mut param = query(server);
     param.recv_evd_handle = other;

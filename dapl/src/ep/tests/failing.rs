@@ -1,4 +1,5 @@
-//! Failed transfers: a consumer that takes the completion finds the connection broken, whenever the provider reports it.
+//! Failed transfers: after a consumer takes the failed completion, the connection is broken, even if the provider has
+//! not reported that yet.
 
 use super::*;
 use crate::cno::dapl_cno::{dapl_cno_create, dapl_cno_free, dapl_cno_modify_agent};
@@ -16,7 +17,7 @@ fn fail(evd: H, ep: H, cookie: u64) {
     cq.feed(Completion { token, status: Status::Transport, ..Completion::default() });
 }
 
-/// The provider's report, late.
+/// Delivers the provider's report.
 fn report_broken(ep: H, attempt: u32) {
     let ep = from_handle::<Ep<FakeProvider>>(ep, Handle::Ep).unwrap();
     dapls_ep::connection_event(&ep, attempt, ConnectionEvent::Broken, &[]);
@@ -34,7 +35,7 @@ fn connection_is_broken_when_a_failed_completion_is_dequeued() {
         fail(world.dto, client, 1);
         assert_eq!(take(world.dto).event_number, DAT_DTO_COMPLETION_EVENT);
         assert_eq!(state(client), DAT_EP_STATE_DISCONNECTED);
-        assert_eq!(next(world.conn).map(|event| event.event_number), Some(BROKEN), "before the provider says so");
+        assert_eq!(next(world.conn).map(|event| event.event_number), Some(BROKEN), "before the provider reports it");
         fail(world.dto, client, 2);
         report_broken(client, 1);
         assert_eq!((world.completions(), world.connection_events()), (vec![(2, FAILED)], vec![]), "and only once");
@@ -100,13 +101,13 @@ fn an_old_failure_does_not_break_the_next_connection() {
     assert_eq!(
         (world.completions(), state(client)),
         (vec![(2, FAILED)], DAT_EP_STATE_DISCONNECTED),
-        "but a new one does"
+        "a new failure does"
     );
     finish(world, &[client, server], &[(psp, free_psp)]);
 }
 
 #[test]
-fn a_failure_of_a_freed_ep_is_handed_out_all_the_same() {
+fn failed_completion_of_a_freed_ep_can_be_dequeued() {
     let world = World::new(c"freed failure");
     let (client, server) = world.pair(5);
     fail(world.dto, client, 1);
@@ -118,7 +119,7 @@ fn a_failure_of_a_freed_ep_is_handed_out_all_the_same() {
 }
 
 #[test]
-fn one_evd_for_both_has_successes_before_the_end_of_the_connection() {
+fn successes_come_before_the_end_of_the_connection_in_one_evd() {
     let world = World::new(c"one evd");
     let both = world.evd(DAT_EVD_DTO_FLAG | DAT_EVD_CONNECTION_FLAG);
     let (client, server, psp) = (world.ep_with(world.pz, both, both), world.ep(), world.psp(5));
@@ -135,7 +136,7 @@ fn one_evd_for_both_has_successes_before_the_end_of_the_connection() {
 }
 
 #[test]
-fn an_agent_called_for_the_end_may_take_the_failure_itself() {
+fn agent_called_for_the_disconnect_may_dequeue_the_failure() {
     unsafe extern "C" fn agent(dto: DAT_PVOID, _: DAT_EVD_HANDLE) {
         assert_eq!(next(dto).map(|event| event.event_number), Some(DAT_DTO_COMPLETION_EVENT));
     }
@@ -150,7 +151,7 @@ fn an_agent_called_for_the_end_may_take_the_failure_itself() {
     let caller = DAT_OS_WAIT_PROXY_AGENT { instance_data: world.dto, proxy_agent_func: Some(agent) };
     assert_eq!(call!(dapl_cno_modify_agent(cno, caller)), DAT_SUCCESS);
     fail(world.dto, client, 1);
-    assert_eq!(world.completions(), [], "the agent has it");
+    assert_eq!(world.completions(), [], "the agent has dequeued it");
     assert_eq!(state(client), DAT_EP_STATE_DISCONNECTED);
     assert_eq!(call!(dapl_ep_free(client)), DAT_SUCCESS);
     assert_eq!((call!(dapl_evd_free(heard)), call!(dapl_cno_free(cno))), (DAT_SUCCESS, DAT_SUCCESS));

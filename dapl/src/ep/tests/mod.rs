@@ -1,6 +1,6 @@
 //! Endpoints, service points and requests through the C entries, over the fake provider.
 //!
-//! `World` is the consumer. Tests decide when the provider reports (`World::deliver`), except those of `storm`.
+//! `World` acts as the consumer. Tests decide when the provider reports (`World::deliver`), except those of `storm`.
 
 mod binding;
 mod closing;
@@ -30,7 +30,7 @@ use crate::psp::dapl_psp::*;
 use crate::pz::dapl_pz::*;
 use crate::rsp::dapl_rsp::*;
 
-/// Calls an entry of the double's.
+/// Calls an entry of the fake provider's table.
 macro_rules! call {
     ($entry:ident($($argument:expr),* $(,)?)) => {{
         // SAFETY: handles may be anything, and the pointers are to objects of the case, as the entry wants them.
@@ -42,7 +42,7 @@ pub(crate) use call;
 type H = *mut c_void;
 type Free = fn(H) -> DAT_RETURN;
 
-/// An open IA with what most cases need.
+/// An open IA with the objects that most tests need.
 struct World {
     opened: Opened,
     pz: H,
@@ -62,7 +62,7 @@ impl World {
         Self::traced(name, c"")
     }
 
-    /// With these `ia_params`.
+    /// Opens an IA with these `ia_params`.
     fn traced(name: &CStr, params: &CStr) -> Self {
         let opened = crate::fake::open_with(name, params);
         let mut pz = null_mut();
@@ -129,7 +129,7 @@ impl World {
         code
     }
 
-    /// Two EPs that are connected, their ESTABLISHED read.
+    /// Returns two connected EPs; their ESTABLISHED events have been taken.
     fn pair(&self, qual: u64) -> (H, H) {
         let (client, server) = (self.ep(), self.ep());
         let psp = self.psp(qual);
@@ -149,7 +149,7 @@ impl World {
         std::iter::from_fn(|| next(self.conn)).map(|event| (connection(&event).ep_handle, event.event_number)).collect()
     }
 
-    /// Cookies and status of what has completed.
+    /// Cookies and status of the completions.
     fn completions(&self) -> Vec<(u64, DAT_DTO_COMPLETION_STATUS)> {
         std::iter::from_fn(|| next(self.dto))
             .map(|event| {
@@ -237,7 +237,7 @@ fn in_state(state: State) -> DAT_RETURN {
     Error::InvalidState(state).code()
 }
 
-/// Ends everything, and nothing is left that a graceful close minds.
+/// Frees everything, then checks that a graceful close succeeds.
 fn finish(world: World, eps: &[H], points: &[(H, Free)]) {
     for ep in eps {
         assert_eq!(call!(dapl_ep_free(*ep)), DAT_SUCCESS);

@@ -1,4 +1,4 @@
-//! Service points: where requests arrive, and what outlives them.
+//! Service points: where requests arrive, and which objects outlive a service point.
 
 use super::*;
 
@@ -18,14 +18,14 @@ fn psp_create_checks_in_order() {
     assert_eq!(other, null_mut());
     let ep = world.ep();
     let clash = call!(dapl_rsp_create(world.ia(), 9, ep, world.requests, &mut other));
-    assert_eq!((clash, state(ep)), (0x0002_0000, DAT_EP_STATE_UNCONNECTED), "any other clash");
+    assert_eq!((clash, state(ep)), (0x0002_0000, DAT_EP_STATE_UNCONNECTED), "any other conflict");
     assert_eq!(free_psp(psp), DAT_SUCCESS);
     assert_eq!(create(9, world.requests, 0, &mut psp), DAT_SUCCESS, "free again");
     finish(world, &[ep], &[(psp, free_psp)]);
 }
 
 #[test]
-fn any_qualifier_is_a_small_one_of_its_own() {
+fn psp_create_any_chooses_a_free_small_qualifier() {
     let world = World::new(c"any");
     let mut points = Vec::new();
     let mut quals = std::collections::BTreeSet::new();
@@ -54,7 +54,7 @@ fn requests_outlive_their_psp() {
     assert_eq!(free_psp(psp), DAT_SUCCESS);
     assert_eq!(free_psp(psp), bad(Handle::Psp));
     let cr = world.request();
-    assert_eq!(call!(dapl_evd_free(world.requests)), DAT_SUCCESS, "it is not in use any more");
+    assert_eq!(call!(dapl_evd_free(world.requests)), DAT_SUCCESS, "the freed psp is no longer in use");
     assert_eq!(asked(cr).private_data, b"x");
     assert_eq!(world.accept(cr, server, &[]), DAT_SUCCESS);
     assert_eq!(world.connection_events().len(), 2);
@@ -66,7 +66,7 @@ fn requests_outlive_their_psp() {
 }
 
 #[test]
-fn a_psp_that_makes_eps_has_one_made_per_request() {
+fn psp_with_provider_flag_creates_one_ep_per_request() {
     let world = World::new(c"makes");
     let client = world.ep();
     let mut psp = null_mut();
@@ -94,7 +94,7 @@ fn a_psp_that_makes_eps_has_one_made_per_request() {
         [(made, DAT_CONNECTION_EVENT_ESTABLISHED), (client, DAT_CONNECTION_EVENT_ESTABLISHED)]
     );
 
-    // One that is refused goes with its request.
+    // A rejected request frees its EP.
     let second = world.ep();
     world.connect(second, 5, &[]);
     let cr = world.request();
@@ -106,7 +106,7 @@ fn a_psp_that_makes_eps_has_one_made_per_request() {
 }
 
 #[test]
-fn an_rsp_is_good_for_one_request() {
+fn an_rsp_serves_one_request() {
     let world = World::new(c"rsp");
     let (client, server, late) = (world.ep(), world.ep(), world.ep());
     let mut rsp = null_mut();
@@ -128,14 +128,14 @@ fn an_rsp_is_good_for_one_request() {
     let cr = world.request();
     assert_eq!(asked(cr).param.local_ep_handle, server);
     assert_eq!(free_rsp(rsp), DAT_SUCCESS);
-    assert_eq!(state(server), DAT_EP_STATE_PASSIVE_CONNECTION_PENDING, "the request is still to decide");
+    assert_eq!(state(server), DAT_EP_STATE_PASSIVE_CONNECTION_PENDING, "the request is still pending");
     assert_eq!(world.accept(cr, null_mut(), &[]), DAT_SUCCESS);
     assert_eq!(world.connection_events().len(), 2);
     finish(world, &[client, server, late], &[]);
 }
 
 #[test]
-fn a_refusal_gives_the_rsps_ep_back() {
+fn reject_releases_the_ep_of_the_rsp() {
     let world = World::new(c"rsp no");
     let (client, server) = (world.ep(), world.ep());
     let mut rsp = null_mut();
@@ -147,12 +147,12 @@ fn a_refusal_gives_the_rsps_ep_back() {
     assert_eq!(free_rsp(rsp), DAT_SUCCESS);
     assert_eq!(call!(dapl_rsp_create(world.ia(), 5, server, world.requests, &mut rsp)), DAT_SUCCESS);
     assert_eq!(free_rsp(rsp), DAT_SUCCESS);
-    assert_eq!(state(server), DAT_EP_STATE_UNCONNECTED, "an ep that still waits is free again");
+    assert_eq!(state(server), DAT_EP_STATE_UNCONNECTED, "the ep of an unused rsp is free again");
     finish(world, &[client, server], &[]);
 }
 
 #[test]
-fn a_request_is_handed_to_another_service_point() {
+fn handoff_passes_a_request_to_another_service_point() {
     let world = World::new(c"hand-off");
     let (client, server, reserved) = (world.ep(), world.ep(), world.ep());
     let (first, second) = (world.psp(5), world.psp(6));
@@ -160,7 +160,7 @@ fn a_request_is_handed_to_another_service_point() {
     let cr = world.request();
     assert_eq!(call!(dapl_cr_handoff(cr, 0)), wrong(2));
     assert_eq!(call!(dapl_cr_handoff(cr, 77)), wrong(2), "no program listens there");
-    assert_eq!(asked(cr).private_data, b"keep", "the request stays");
+    assert_eq!(asked(cr).private_data, b"keep", "the request stays pending");
     assert_eq!(call!(dapl_cr_handoff(cr, 6)), DAT_SUCCESS);
     assert_eq!(call!(dapl_cr_handoff(cr, 6)), bad(Handle::Cr), "it is decided");
     world.deliver();

@@ -1,4 +1,4 @@
-//! EPs that take their receives out of a shared queue, and the queue itself.
+//! EPs with an SRQ, and the SRQ itself.
 
 use super::*;
 use crate::ep::Ep;
@@ -7,7 +7,7 @@ use crate::srq::dapl_srq::*;
 
 const SRQ_ATTR: DAT_SRQ_ATTR = DAT_SRQ_ATTR { max_recv_dtos: 8, max_recv_iov: 2, low_watermark: DAT_SRQ_LW_DEFAULT };
 
-/// A call of `dat_ep_create_with_srq`, right as it is_connected.
+/// Arguments of `dat_ep_create_with_srq`; valid as created.
 #[derive(Clone, Copy)]
 pub(super) struct Create {
     pz: H,
@@ -77,13 +77,13 @@ fn shown(srq: H) -> DAT_SRQ_PARAM {
     unsafe { param.assume_init() }
 }
 
-/// Available and outstanding.
+/// Available and outstanding receives.
 pub(super) fn counts(srq: H) -> (i32, i32) {
     let param = shown(srq);
     (param.available_dto_count, param.outstanding_dto_count)
 }
 
-/// Number, handle and reason of the events of the async EVD.
+/// Number, handle and reason of the events in the async EVD.
 pub(super) fn errors(world: &World) -> Vec<(DAT_EVENT_NUMBER, H, i32)> {
     world.deliver();
     std::iter::from_fn(|| next(world.opened.async_evd))
@@ -95,7 +95,7 @@ pub(super) fn errors(world: &World) -> Vec<(DAT_EVENT_NUMBER, H, i32)> {
         .collect()
 }
 
-/// EP and cookie of what has completed.
+/// EP, cookie and status of the completions.
 pub(super) fn completed(evd: H) -> Vec<(H, u64, DAT_DTO_COMPLETION_STATUS)> {
     std::iter::from_fn(|| next(evd))
         .map(|event| {
@@ -116,13 +116,13 @@ pub(super) fn connect(world: &World, server: H, qual: u64) -> H {
     client
 }
 
-/// Sends that complete nothing at the sender.
+/// Sends whose success gives no completion at the sender.
 pub(super) fn send_silently(ep: H, cookie: u64) {
     let code = call!(dapl_ep_post_send(ep, 0, null_mut(), DAT_CONTEXT { as_64: cookie }, DAT_COMPLETION_SUPPRESS_FLAG));
     assert_eq!(code, DAT_SUCCESS);
 }
 
-/// The message that the EP receives, in a provider that was slowed down, is there.
+/// Completes the message in transit to this EP, in a provider that was slowed down.
 pub(super) fn arrive(ep: H) {
     from_handle::<Ep<FakeProvider>>(ep, Handle::Ep).unwrap().post_state().binding.qp().unwrap().arrive();
 }
@@ -150,7 +150,7 @@ pub(super) fn broken(ep: H) -> (DAT_EVENT_NUMBER, H, i32) {
 }
 
 #[test]
-fn a_queue_is_made_as_it_can_be_or_not_at_all() {
+fn srq_create_checks_its_parameters() {
     let world = World::new(c"srq create");
     let (ia, pz, mut attr, mut out) = (world.ia(), world.pz, SRQ_ATTR, null_mut());
     assert_eq!(call!(dapl_srq_create(pz, pz, null_mut(), null_mut())), bad(Handle::Ia));
@@ -179,14 +179,14 @@ fn a_queue_is_made_as_it_can_be_or_not_at_all() {
 }
 
 #[test]
-fn a_transport_without_shared_queues_says_so() {
+fn transport_without_srqs_refuses_srq_create() {
     let world = World::new(c"a transport without srqs");
     assert_eq!(create(&world, SRQ_ATTR), Err(Error::ModelNotSupported.code()));
     end(world, &[], &[]);
 }
 
 #[test]
-fn every_call_looks_at_its_handle_and_at_its_parameters() {
+fn srq_calls_check_handle_and_parameters() {
     let world = World::new(c"srq handles");
     let srq = srq(&world);
     let freed = {
@@ -224,7 +224,7 @@ fn available_and_outstanding_follow_a_receive_from_its_post_until_it_is_reaped()
     assert_eq!(counts(srq), (4, 4));
     send_silently(client, 1);
     assert_eq!(counts(srq), (3, 4));
-    assert_eq!(completed(world.dto), [(server, 1, OK)], "the taking EP's handle, the posted cookie");
+    assert_eq!(completed(world.dto), [(server, 1, OK)], "handle of the EP that took it, cookie of its post");
     assert_eq!(counts(srq), (3, 3));
     for n in 5..=9 {
         assert_eq!(post(srq, n), SUCCESS);
@@ -232,7 +232,7 @@ fn available_and_outstanding_follow_a_receive_from_its_post_until_it_is_reaped()
     let full = Error::Exhausted(crate::error::Resource::Memory).code();
     assert_eq!(post(srq, 10), full);
     send_silently(client, 2);
-    assert_eq!((counts(srq), post(srq, 10)), ((7, 8), full), "a completion that was not taken counts");
+    assert_eq!((counts(srq), post(srq, 10)), ((7, 8), full), "a completion that was not taken counts as outstanding");
     wait(world.dto);
     assert_eq!((counts(srq), post(srq, 10), counts(srq)), ((7, 7), SUCCESS, (8, 8)), "a wait reaps as well");
     end(world, &[client, server], &[srq]);
@@ -272,7 +272,7 @@ fn srq_resize_respects_outstanding_receives_and_watermark() {
 }
 
 #[test]
-fn low_watermark_is_reported_once_and_at_once() {
+fn low_watermark_is_reported_immediately_and_once() {
     let world = World::new(c"srq low");
     let srq = srq(&world);
     let low = |mark| call!(dapl_srq_set_lw(srq, mark));
@@ -295,7 +295,7 @@ fn low_watermark_is_reported_once_and_at_once() {
 }
 
 #[test]
-fn an_ep_of_a_shared_queue_is_checked_in_order() {
+fn create_with_srq_checks_in_order() {
     let world = World::new(c"srq ep");
     let srq = srq(&world);
     let good = Create::new(&world, srq);
@@ -328,7 +328,7 @@ fn an_ep_of_a_shared_queue_is_checked_in_order() {
     for bad_mark in [good.marks(-2, -1), good.marks(-1, -2)] {
         assert_eq!(bad_mark.refusal(&world), wrong(7));
     }
-    let other = World::new(c"srq of another");
+    let other = World::new(c"srq of another IA");
     assert_eq!(Create { srq, ..Create::new(&other, srq) }.refusal(&other), bad(Handle::Srq), "memory of another IA");
     end(other, &[], &[]);
     assert_eq!(call!(dapl_ia_close(world.ia(), DAT_CLOSE_ABRUPT_FLAG)), SUCCESS);
@@ -336,14 +336,14 @@ fn an_ep_of_a_shared_queue_is_checked_in_order() {
 }
 
 #[test]
-fn an_ep_of_a_shared_queue_has_no_receives_of_its_own() {
+fn ep_with_srq_refuses_receives_of_its_own() {
     let world = World::new(c"srq own");
     let srq = srq(&world);
     let mut pz = null_mut();
     assert_eq!(call!(dapl_pz_create(world.ia(), &mut pz)), SUCCESS);
     let ep = Create { pz, ..Create::new(&world, srq) }.marks(5, 6).ep(&world);
     let param = query(ep);
-    assert_eq!((param.srq_handle, param.pz_handle), (srq, pz), "another PZ than the queue's");
+    assert_eq!((param.srq_handle, param.pz_handle), (srq, pz), "another PZ than the srq's");
     assert_eq!((param.ep_attr.srq_soft_hw, param.ep_attr.max_recv_dtos), (5, 6));
     assert_eq!(recv(ep, 1), in_state(State::SrqInUse));
     assert_eq!(call!(dapl_ep_post_recv(ep, -1, null_mut(), DAT_CONTEXT { as_64: 0 }, 0)), in_state(State::SrqInUse));
@@ -369,7 +369,7 @@ fn an_ep_of_a_shared_queue_has_no_receives_of_its_own() {
 }
 
 #[test]
-fn an_empty_queue_makes_messages_wait_and_serves_them_in_turn() {
+fn messages_wait_for_receives_of_an_empty_srq_in_order() {
     let world = World::new(c"srq empty");
     let srq = srq(&world);
     let servers = [(); 2].map(|()| Create::new(&world, srq).ep(&world));
@@ -407,19 +407,19 @@ fn disconnect_flushes_taken_receives_and_leaves_the_srq() {
         assert_eq!(errors(&world), []);
         let flags = if abrupt { DAT_CLOSE_ABRUPT_FLAG } else { DAT_CLOSE_GRACEFUL_FLAG };
         assert_eq!(disconnect(if abrupt { server } else { client }, flags), SUCCESS);
-        assert_eq!(errors(&world), [broken(server)], "once all is complete, and once");
+        assert_eq!(errors(&world), [broken(server)], "once, after all work is complete");
         assert_eq!((completed(world.dto), counts(srq)), (vec![(server, 1, FLUSHED)], (1, 1)));
         world.connection_events();
 
         assert_eq!(call!(dapl_ep_reset(server)), SUCCESS);
-        assert_eq!((query(server).srq_handle, errors(&world)), (srq, vec![]), "the association stays");
+        assert_eq!((query(server).srq_handle, errors(&world)), (srq, vec![]), "the ep still uses the srq");
         let again = connect(&world, server, 6);
         world.connection_events();
         send_silently(again, 1);
         arrive(server);
         assert_eq!((completed(world.dto), counts(srq)), (vec![(server, 2, OK)], (0, 0)));
         assert_eq!(call!(dapl_ep_free(server)), SUCCESS);
-        assert_eq!(errors(&world), [], "a handle that is gone has no last word");
+        assert_eq!(errors(&world), [], "no event for a freed handle");
         end(world, &[client, again], &[srq]);
     }
 }
@@ -449,7 +449,7 @@ fn ep_broken_is_reported_after_a_failed_completion() {
 }
 
 #[test]
-fn the_zone_of_a_freed_queue_can_go_though_a_report_still_holds_the_queue() {
+fn pz_of_a_freed_srq_can_be_freed_while_a_report_refers_to_the_srq() {
     let world = World::new(c"held queue");
     let (mut pz, mut srq, mut attr) = (null_mut(), null_mut(), SRQ_ATTR);
     assert_eq!(call!(dapl_pz_create(world.ia(), &mut pz)), SUCCESS);

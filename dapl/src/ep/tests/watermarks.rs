@@ -1,4 +1,4 @@
-//! The watermarks of EPs, with a shared queue and without.
+//! Watermarks of EPs, with an SRQ and without.
 
 use super::sharing::*;
 use super::*;
@@ -24,7 +24,7 @@ fn srq_watermarks_count_taken_receives() {
     for n in 2..4 {
         send_silently(client, n);
     }
-    assert_eq!(errors(&world), [], "the soft one once");
+    assert_eq!(errors(&world), [], "the soft watermark once");
     assert_eq!(call!(dapl_ep_set_watermark(server, 1, 2)), SUCCESS);
     assert_eq!(errors(&world), [soft], "set again, reported again");
     send_silently(client, 4);
@@ -47,7 +47,7 @@ fn watermarks_count_posted_receives() {
     let soft = (INTERNAL, server, SOFT_HIGH);
     assert_eq!(call!(dapl_ep_set_watermark(world.pz, 1, 1)), bad(Handle::Ep));
     assert_eq!((watch(-2, -2), watch(-1, -2), watch(1, -1)), (wrong(2), wrong(3), SUCCESS));
-    assert_eq!(query(server).ep_attr.max_recv_dtos, 16, "not an attribute here");
+    assert_eq!(query(server).ep_attr.max_recv_dtos, 16, "not an attribute of an ep without srq");
     let (mut held, mut span) = (9, 9);
     for n in 0..3 {
         assert_eq!(recv(server, n), SUCCESS);
@@ -61,10 +61,10 @@ fn watermarks_count_posted_receives() {
         (recv(server, 3), world.connection_events().len(), state(server)),
         (SUCCESS, 2, DAT_EP_STATE_DISCONNECTED)
     );
-    assert_eq!(errors(&world), [], "no shared queue, no last word");
+    assert_eq!(errors(&world), [], "no EP_BROKEN without an srq");
     assert_eq!(world.completions().len(), 4);
 
-    // Armed before the connection: it breaks as soon as it is established.
+    // The watermark is set before the connection, which breaks as soon as it is established.
     let (early, late) = (world.ep(), world.psp(6));
     assert_eq!(call!(dapl_ep_set_watermark(early, 0, 0)), SUCCESS);
     assert_eq!((recv(early, 1), errors(&world).len(), world.connection_events()), (SUCCESS, 1, vec![]));
@@ -92,7 +92,7 @@ fn reported_soft_watermark_stays_reported_after_queue_pair_replacement() {
     assert_eq!(call!(dapl_ep_set_watermark(ep, 1, -1)), SUCCESS);
     param.pz_handle = world.pz;
     assert_eq!(call!(dapl_ep_modify(ep, DAT_EP_FIELD_PZ_HANDLE, &param)), SUCCESS);
-    assert_eq!((recv(ep, 3), recv(ep, 4), errors(&world).len()), (SUCCESS, SUCCESS, 1), "and one that is armed too");
+    assert_eq!((recv(ep, 3), recv(ep, 4), errors(&world).len()), (SUCCESS, SUCCESS, 1), "an armed one stays armed too");
     assert_eq!(call!(dapl_ep_free(ep)), SUCCESS);
     assert_eq!(call!(dapl_pz_free(pz)), SUCCESS);
     finish(world, &[], &[]);
