@@ -1,6 +1,6 @@
-//! `dat_evd_*`, but for the wait: C values in, C values out.
+//! C entries for EVDs, except the wait: `dat_evd_*`.
 //!
-//! Called from C only. No policy here: each entry opens its handles, parses its arguments and makes one call.
+//! Called from C only. Each entry opens its handles, parses its arguments and makes one call.
 
 use dat_abi::*;
 
@@ -18,7 +18,7 @@ use crate::runtime::handle::{from_handle, from_handle_hot, from_optional};
 /// `dat_evd_create`.
 ///
 /// # Safety
-/// The handles are null, or ones this library gave out: live, freed, or of another kind; `out` is null or writable.
+/// The handles are null or handles of this library, live or freed, of any kind; `out` is null or writable.
 pub unsafe extern "C" fn dapl_evd_create<P: Provider>(
     ia: DAT_IA_HANDLE,
     length: DAT_COUNT,
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn dapl_evd_create<P: Provider>(
 /// `dat_evd_query`.
 ///
 /// # Safety
-/// As [`dapl_evd_create`].
+/// Same as [`dapl_evd_create`].
 pub unsafe extern "C" fn dapl_evd_query<P: Provider>(
     evd: DAT_EVD_HANDLE,
     mask: DAT_EVD_PARAM_MASK,
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn dapl_evd_query<P: Provider>(
 /// `dat_evd_modify_cno`.
 ///
 /// # Safety
-/// As [`dapl_evd_create`].
+/// Same as [`dapl_evd_create`].
 pub unsafe extern "C" fn dapl_evd_modify_cno<P: Provider>(evd: DAT_EVD_HANDLE, cno: DAT_CNO_HANDLE) -> DAT_RETURN {
     guard(|| {
         let evd = from_handle::<Evd<P>>(evd, Handle::Plain)?;
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn dapl_evd_modify_cno<P: Provider>(evd: DAT_EVD_HANDLE, c
 /// `dat_evd_enable`.
 ///
 /// # Safety
-/// As [`dapl_evd_create`].
+/// Same as [`dapl_evd_create`].
 pub unsafe extern "C" fn dapl_evd_enable<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
     guard(|| {
         dapls_evd::set_enabled(&*from_handle::<Evd<P>>(evd, Handle::Plain)?, true);
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn dapl_evd_enable<P: Provider>(evd: DAT_EVD_HANDLE) -> DA
 /// `dat_evd_disable`.
 ///
 /// # Safety
-/// As [`dapl_evd_create`].
+/// Same as [`dapl_evd_create`].
 pub unsafe extern "C" fn dapl_evd_disable<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
     guard(|| {
         dapls_evd::set_enabled(&*from_handle::<Evd<P>>(evd, Handle::Plain)?, false);
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn dapl_evd_disable<P: Provider>(evd: DAT_EVD_HANDLE) -> D
 /// `dat_evd_set_unwaitable`.
 ///
 /// # Safety
-/// As [`dapl_evd_create`].
+/// Same as [`dapl_evd_create`].
 pub unsafe extern "C" fn dapl_evd_set_unwaitable<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
     guard(|| {
         dapls_evd::set_waitable(&*from_handle::<Evd<P>>(evd, Handle::Plain)?, false);
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn dapl_evd_set_unwaitable<P: Provider>(evd: DAT_EVD_HANDL
 /// `dat_evd_clear_unwaitable`.
 ///
 /// # Safety
-/// As [`dapl_evd_create`].
+/// Same as [`dapl_evd_create`].
 pub unsafe extern "C" fn dapl_evd_clear_unwaitable<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
     guard(|| {
         dapls_evd::set_waitable(&*from_handle::<Evd<P>>(evd, Handle::Plain)?, true);
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn dapl_evd_clear_unwaitable<P: Provider>(evd: DAT_EVD_HAN
 /// `dat_evd_resize`.
 ///
 /// # Safety
-/// As [`dapl_evd_create`].
+/// Same as [`dapl_evd_create`].
 pub unsafe extern "C" fn dapl_evd_resize<P: Provider>(evd: DAT_EVD_HANDLE, length: DAT_COUNT) -> DAT_RETURN {
     guard(|| dapls_evd::resize(&*from_handle::<Evd<P>>(evd, Handle::Plain)?, length))
 }
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn dapl_evd_resize<P: Provider>(evd: DAT_EVD_HANDLE, lengt
 /// `dat_evd_post_se`.
 ///
 /// # Safety
-/// As [`dapl_evd_create`]; `event` is null or readable.
+/// Same as [`dapl_evd_create`]; `event` is null or readable.
 pub unsafe extern "C" fn dapl_evd_post_se<P: Provider>(evd: DAT_EVD_HANDLE, event: *const DAT_EVENT) -> DAT_RETURN {
     guard(|| {
         let evd = from_handle::<Evd<P>>(evd, Handle::Plain)?;
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn dapl_evd_post_se<P: Provider>(evd: DAT_EVD_HANDLE, even
 /// `dat_evd_dequeue`.
 ///
 /// # Safety
-/// As [`dapl_evd_create`]; `out` is null or writable.
+/// Same as [`dapl_evd_create`]; `out` is null or writable.
 pub unsafe extern "C" fn dapl_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
     guard_hot(|| {
         let Some(object) = from_handle_hot::<Evd<P>>(evd) else { return Err(Error::InvalidHandle(Handle::Plain)) };
@@ -180,12 +180,12 @@ pub unsafe extern "C" fn dapl_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out:
 /// `dat_evd_free`.
 ///
 /// # Safety
-/// As [`dapl_evd_create`].
+/// Same as [`dapl_evd_create`].
 pub unsafe extern "C" fn dapl_evd_free<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
     guard(|| dapls_evd::free(&*from_handle::<Evd<P>>(evd, Handle::Plain)?))
 }
 
-/// The streams of a set of flags: at least one, none unknown. All merge (spec/events 1.2).
+/// Parses EVD flags: at least one, no unknown one. All streams may share an EVD (spec/events 1.2).
 fn streams(flags: DAT_EVD_FLAGS) -> Option<Streams> {
     let known = STREAMS.iter().fold(0, |all, (flag, _)| all | flag);
     if flags == 0 || flags & !known != 0 {
@@ -219,7 +219,7 @@ fn state_bits(facts: &dapls_evd::Facts) -> DAT_EVD_STATE {
     enabled | waitable | config
 }
 
-/// As [`write_event`], of a completion.
+/// Writes a completion, like [`write_event`].
 ///
 /// # Safety
 /// `out` is writable.
@@ -252,7 +252,7 @@ unsafe fn write_dto(out: *mut DAT_EVENT_DATA, done: &Completion) {
     }
 }
 
-/// Writes an event in full: 48 bytes, those without meaning zero.
+/// Writes all 48 bytes of an event; unused ones are zero.
 ///
 /// # Safety
 /// `out` is writable.
@@ -336,7 +336,7 @@ fn async_number(kind: AsyncKind) -> DAT_EVENT_NUMBER {
     }
 }
 
-/// A bind fails in two ways only (spec/events 9.2).
+/// Status of a bind: it can fail in two ways only (spec/events 9.2).
 fn bind_status(status: Status) -> DAT_DTO_COMPLETION_STATUS {
     match status {
         Status::Success => DAT_RMR_BIND_SUCCESS,

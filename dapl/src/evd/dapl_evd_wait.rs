@@ -1,6 +1,6 @@
-//! `dat_evd_wait`: the frame that a cancelled thread may leave at any moment of its sleep.
+//! C entry `dat_evd_wait`. Its stack frame can be abandoned: the thread may be cancelled at any moment of its sleep.
 //!
-//! The entry and [`wait::run`] own nothing; all that does is inside [`step`], which neither unwinds nor is cancelled.
+//! The entry and [`wait::run`] own no resources. All work is done in [`step`], which neither unwinds nor is cancelled.
 
 use dat_abi::*;
 
@@ -13,7 +13,7 @@ use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
 use crate::runtime::wait::{self, Cause, Mark, WaitStep};
 
-/// The arguments, and what is remembered between sleeps.
+/// The arguments, and the state kept between sleeps.
 #[derive(Clone, Copy)]
 struct Call {
     evd: DAT_EVD_HANDLE,
@@ -21,7 +21,7 @@ struct Call {
     threshold: DAT_COUNT,
     event: *mut DAT_EVENT,
     more: *mut DAT_COUNT,
-    /// Set once it waits.
+    /// Set when the thread has begun to wait.
     wait: Option<Wait>,
     /// The thread has registered its wait for fork and cancellation.
     marked: bool,
@@ -30,7 +30,7 @@ struct Call {
 /// `dat_evd_wait`.
 ///
 /// # Safety
-/// `evd` is null, or a handle this library gave out: live, freed, or of another kind; `event` and `more` are null or
+/// `evd` is null or a handle of this library, live or freed, of any kind; `event` and `more` are null or
 /// writable.
 pub unsafe extern "C-unwind" fn dapl_evd_wait<P: Provider>(
     evd: DAT_EVD_HANDLE,
@@ -44,10 +44,10 @@ pub unsafe extern "C-unwind" fn dapl_evd_wait<P: Provider>(
     unsafe { wait::run(&mut call, step::<P>) }
 }
 
-/// One step, with a panic stopped as in every entry.
+/// One step of the wait. A panic is caught here, as in every entry.
 ///
 /// # Safety
-/// As [`dapl_evd_wait`].
+/// Same as [`dapl_evd_wait`].
 #[inline(never)]
 unsafe fn step<P: Provider>(call: &mut Call, cause: Cause) -> WaitStep {
     let mut next = None;

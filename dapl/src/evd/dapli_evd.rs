@@ -1,5 +1,5 @@
-//! Private steps of an EVD: moves completions from the CQ into the event queue, and decides which waiter or CNO an event
-//! notifies.
+//! Private steps of an EVD: moves completions from the CQ into the event queue, and decides which waiter or CNO an
+//! event notifies.
 //!
 //! A step returns a [`Notification`]; the caller releases the EVD's lock and then calls [`Notification::deliver`].
 #![forbid(unsafe_code)]
@@ -22,7 +22,7 @@ use crate::runtime::{cancel, wait};
 use crate::stats::counters::CompletionsByEp;
 use crate::stats::trace;
 
-/// Completions fetched at once.
+/// Maximum number of completions fetched by one poll of the CQ.
 const BATCH: usize = 16;
 /// Batches fetched before the lock is released, so that a flood of completions does not block other threads.
 const BATCHES: usize = 16;
@@ -33,7 +33,7 @@ pub(super) struct EvdState<P: Provider> {
     pub(super) cno: Option<Use<Cno<P>>>,
     /// Completions counted per EP.
     pub(super) completions: CompletionsByEp,
-    /// The consumer has taken an event since the last poll. Set only with a CNO.
+    /// The consumer has taken an event since the last poll. Set only if the EVD has a CNO.
     has_taken: bool,
     /// The CQ could not be armed for the CNO; the error is not reported yet.
     arm_failed: bool,
@@ -54,7 +54,7 @@ impl<P: Provider> EvdState<P> {
         }
     }
 
-    /// Fills the buffer from the front. The only place where completions come in, so they are counted and traced here.
+    /// Fills the buffer from the front. All completions are fetched here, so this function counts and traces them.
     #[inline(always)]
     fn poll(&mut self, cq: &P::Cq, how: Fetch) -> usize {
         let n = match how {
@@ -71,8 +71,8 @@ impl<P: Provider> EvdState<P> {
     }
 }
 
-/// Identifies an EVD to the provider's CQ and to the CNO. An id, so that a late notification finds a newer generation and is
-/// dropped.
+/// Identifies an EVD to the provider's CQ and to the CNO. It holds an id and no reference: a notification after the
+/// free finds a newer generation and is dropped.
 pub(super) struct EvdRef<P>(ObjectId, PhantomData<fn() -> P>);
 
 impl<P> EvdRef<P> {
@@ -115,12 +115,12 @@ impl<P: Provider> EvdSource for EvdRef<P> {
     }
 }
 
-/// Wake-ups and calls that an arrival causes, to be made without locks.
-#[must_use = "a thread may sleep until it is delivered"]
+/// Wake-ups and calls that an event causes, to be made without locks.
+#[must_use = "without deliver() the waiter is not woken"]
 pub(super) struct Notification<P: Provider> {
     waiter: Option<ObjectId>,
     cno: Option<Fire<P>>,
-    /// The IA of an EVD that will not trigger its CNO any more, and the EVD's handle.
+    /// The IA and the handle of an EVD whose CQ cannot be armed, so it no longer triggers its CNO.
     arm_failed: Option<(Arc<Ia<P>>, usize)>,
 }
 
@@ -129,7 +129,7 @@ impl<P: Provider> Notification<P> {
     #[inline]
     pub(super) fn deliver(self) {
         if let Some(id) = self.waiter {
-            // All: one that was sent away may still lie there beside its successor.
+            // Wakes all: a waiter that was expelled may still sleep on the same word as its successor.
             wait::wake(id, i32::MAX);
         }
         if let Some(fire) = self.cno {
@@ -141,15 +141,15 @@ impl<P: Provider> Notification<P> {
     }
 }
 
-/// An event that a consumer takes.
+/// An event taken by a consumer.
 pub(super) enum TakenEvent<'a> {
-    /// A completion. If it is a failure, its EP has been informed.
+    /// A completion. If it failed, its EP has been informed.
     Done(&'a Completion),
     /// Any event.
     Other(&'a Event),
 }
 
-/// The SRQ of a completed receive.
+/// Handle of the SRQ that the receive was taken from.
 #[inline]
 fn from_shared(done: &Completion) -> Option<usize> {
     (done.token.work == Work::SharedRecv).then_some(done.token.object)
@@ -157,14 +157,14 @@ fn from_shared(done: &Completion) -> Option<usize> {
 
 #[derive(Clone, Copy)]
 pub(super) enum Fetch {
-    /// Making progress; on a consumer's thread.
+    /// Also makes progress, on the consumer's thread.
     Poll,
-    /// Takes queued completions only.
+    /// Only takes completions that are queued already.
     Ready,
 }
 
 impl<P: Provider> Evd<P> {
-    /// Moves what has completed into the queue.
+    /// Moves completions from the CQ into the queue.
     pub(super) fn fetch(&self, inner: &mut EvdState<P>, how: Fetch) -> Signal {
         let mut signal = Signal::None;
         let Some(cq) = &self.cq else { return signal };
@@ -180,8 +180,8 @@ impl<P: Provider> Evd<P> {
         signal
     }
 
-    /// Takes the oldest event for a consumer that does not wait, and passes it to `give` by reference: events are large, and
-    /// this is the hot path.
+    /// Dequeues the oldest event for a consumer and passes it to `give` by reference, since events are large and this
+    /// is the hot path.
     #[inline]
     pub(super) fn dequeue(&self, give: impl FnOnce(TakenEvent<'_>)) -> Result<()> {
         let mut inner = self.inner.lock();
@@ -204,7 +204,7 @@ impl<P: Provider> Evd<P> {
             }
             None => {
                 let Some(cq) = &self.cq else { return Err(Error::QueueEmpty) };
-                // A consumer with a CNO dequeues until the EVD is empty, and `dat_cno_wait` polls anyway. Over a network each
+                // A consumer with a CNO dequeues until the EVD is empty, and `dat_cno_wait` polls. Over a network each
                 // poll is a system call, so the first dequeue after an event makes none.
                 let how = if std::mem::take(&mut held.has_taken) { Fetch::Ready } else { Fetch::Poll };
                 let n = held.poll(cq, how);
@@ -227,7 +227,7 @@ impl<P: Provider> Evd<P> {
                 if failed {
                     return self.dequeue_failure(inner, signal, give);
                 }
-                held.queue.counts.events += 1; // it goes past the queue
+                held.queue.counts.events += 1; // it bypasses the queue
                 give(TakenEvent::Done(first));
                 from_shared(first)
             }
@@ -263,8 +263,8 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// Takes a failure from the front of the queue, after its EP has been informed. An agent that runs meanwhile may take it
-    /// first.
+    /// Takes a failed completion from the front of the queue, after its EP was informed. An agent that runs meanwhile
+    /// may take it first.
     #[cold]
     #[inline(never)]
     fn dequeue_failure(
@@ -287,8 +287,8 @@ impl<P: Provider> Evd<P> {
         Ok(())
     }
 
-    /// Lets an EP process its failure before a consumer gets the completion. The EVD lock is released meanwhile: the EP's lock
-    /// comes before it, and an agent of the consumer may run.
+    /// Lets an EP process its failure before a consumer gets the completion. The EVD lock is released meanwhile: the
+    /// EP's lock comes before it, and an agent of the consumer may run.
     #[cold]
     pub(super) fn report_failures<'a>(&'a self, mut inner: MutexGuard<'a, EvdState<P>>) -> MutexGuard<'a, EvdState<P>> {
         while let Some(ep) = inner.queue.unreported_failure() {
@@ -296,13 +296,13 @@ impl<P: Provider> Evd<P> {
             let is_reported = self.transfers.get().is_some_and(|sink| sink.failed(self, ep));
             inner = self.inner.lock();
             if !is_reported {
-                inner.queue.mark_reported(ep); // the EP is gone
+                inner.queue.mark_reported(ep); // the EP no longer exists
             }
         }
         inner
     }
 
-    /// Fetches all that has completed, not only what is fair: it is no more than what was posted.
+    /// Fetches all completions, beyond the limit of one step. Their number is bounded by the posted work.
     pub(super) fn fetch_all(&self, inner: &mut EvdState<P>) -> Signal {
         let mut signal = Signal::None;
         let Some(cq) = &self.cq else { return signal };
@@ -317,8 +317,8 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// Called after a consumer took an event. If more are queued, triggers the CNO again, since a consumer may take one event
-    /// per `dat_cno_wait` (spec/events 3.6).
+    /// Called after a consumer took an event. If more are queued, triggers the CNO again, since a consumer may take one
+    /// event per `dat_cno_wait` (spec/events 3.6).
     pub(super) fn taken(&self, inner: &mut EvdState<P>, signal: Signal) -> Notification<P> {
         if signal == Signal::Cno {
             return self.signal(inner, signal);
@@ -354,16 +354,16 @@ impl<P: Provider> Evd<P> {
         std::mem::take(&mut inner.arm_failed).then(|| (self.ia.clone(), self.id.handle))
     }
 
-    /// Keeps the CQ armed while a sleeping waiter or an enabled CNO depends on it. If arming fails, the waiter polls and gets
-    /// the error; for a CNO the error is reported on the IA's async EVD.
+    /// Keeps the CQ armed while a sleeping waiter or an enabled CNO depends on it. If arming fails, the waiter polls
+    /// and gets the error; for a CNO the error is reported on the IA's async EVD.
     pub(super) fn rearm(&self, inner: &mut EvdState<P>) -> Signal {
         let mut signal = Signal::None;
         let Some(cq) = &self.cq else { return signal };
-        // A waiter that still polls needs no notification, and arms before it sleeps. Exception: a CQ that can distinguish
-        // solicited messages only while it is armed for them.
+        // A waiter that still polls needs no notification, and arms the CQ before it sleeps. Exception: a CQ that
+        // recognises solicited messages only while it is armed for them.
         let must_tell = !P::Cq::REPORTS_SOLICITED && inner.queue.config() == Config::Solicited;
         let waits = inner.queue.has_sleeping_waiter() || must_tell && inner.queue.has_waiter();
-        // A CNO whose waiter polls arms before that waiter sleeps.
+        // If a waiter of the CNO polls, it arms the CQ before it sleeps.
         let triggers = inner.cno.as_ref().is_some_and(|cno| must_tell || !cno.is_polled());
         let wanted = waits || triggers && inner.queue.enabled;
         while wanted && signal != Signal::Waiter {
@@ -383,7 +383,7 @@ impl<P: Provider> Evd<P> {
         signal
     }
 
-    /// The provider's thread: something came since the CQ was armed.
+    /// Called by the provider's thread: something has completed since the CQ was armed.
     fn notified(&self) {
         let mut inner = self.inner.lock();
         let signal = self.fetch(&mut inner, Fetch::Ready);
@@ -401,15 +401,15 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// Fetches completions for a thread that waits on the CNO, as [`EvdSource::poll`] says. Solicited messages that only an
-    /// armed CQ can report are left to the CQ.
+    /// Fetches completions for a thread that waits on the CNO; see [`EvdSource::poll`]. Solicited messages that only an
+    /// armed CQ can recognise are left to the CQ.
     fn poll_for_cno(&self, progress: bool) -> bool {
         let mut inner = self.inner.lock();
         let Some(cq) = &self.cq else { return progress };
         let must_tell = !P::Cq::REPORTS_SOLICITED && inner.queue.config() == Config::Solicited;
         let is_left = must_tell || inner.queue.has_waiter() || !inner.queue.enabled;
         let Some(cno) = inner.cno.as_ref().filter(|_| !is_left) else { return progress };
-        // Under the lock: a waiter that sleeps arms behind this, and is not polled for before.
+        // Under the lock: a waiter that goes to sleep arms the CQ after this step.
         if cno.is_polled() {
             cq.disarm();
         }
@@ -418,7 +418,7 @@ impl<P: Provider> Evd<P> {
         progress && !P::Cq::SHARES_PROGRESS
     }
 
-    /// Ends a step that may have brought events.
+    /// Ends a step that may have queued events.
     pub(super) fn unlock(&self, mut inner: MutexGuard<'_, EvdState<P>>, signal: Signal) {
         let notification = self.signal(&mut inner, signal);
         drop(inner);
@@ -429,8 +429,8 @@ impl<P: Provider> Evd<P> {
         self.evd_ref.clone()
     }
 
-    /// Queues an event that does not come from the CQ, after everything that completed before it. Returns false if the queue is
-    /// far beyond its length and the event was dropped (spec/events 1.4).
+    /// Queues an event that does not come from the CQ, after everything that completed before it. Returns false if the
+    /// queue is far beyond its length and the event was dropped (spec/events 1.4).
     pub(super) fn append(&self, event: Event) -> (Notification<P>, bool) {
         let mut inner = self.inner.lock();
         let mut signal = self.fetch(&mut inner, Fetch::Ready);

@@ -1,7 +1,7 @@
-//! A wait on an EVD in steps: poll, spin, arm and poll again, sleep, poll.
+//! A wait on an EVD as a sequence of steps: poll, spin, arm and poll again, sleep, poll.
 //!
-//! `dapl_evd_wait` runs the steps and sleeps between them. A sleeping thread holds no lock and no reference: it finds the EVD
-//! again by its id, and itself in the EVD by a token.
+//! `dapl_evd_wait` runs the steps and sleeps between them. A sleeping thread holds no lock and no reference. After the
+//! sleep it finds the EVD by its id, and its own entry in the EVD by a token.
 #![forbid(unsafe_code)]
 
 use dat_abi::DAT_TIMEOUT;
@@ -16,7 +16,7 @@ use crate::runtime::handle::{self, ObjectId};
 use crate::runtime::sync::MutexGuard;
 use crate::runtime::wait::{self, Cause, Deadline};
 
-/// Names a wait across its sleeps.
+/// Identifies a wait across its sleeps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
     pub(super) id: ObjectId,
@@ -27,23 +27,23 @@ pub(super) struct Wait {
 /// Result of a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Next {
-    /// The event, and how many are left.
+    /// The event, and the number of events left in the queue.
     Event(Event, usize),
     /// The error, and the number of queued events.
     Fail(Error, usize),
-    /// Sleep while the word holds this.
+    /// Sleep while the futex word has this value.
     Sleep(u32),
 }
 
 /// Begins a wait.
 ///
-/// Errors: what the arguments or the state refuse.
+/// Errors: invalid arguments, or a state that refuses a wait.
 pub(super) fn begin<P: Provider>(evd: &Evd<P>, timeout: DAT_TIMEOUT, threshold: i32) -> Result<(Wait, Next)> {
     let token = wait::token();
     let mut inner = evd.inner.lock();
     inner.queue.begin_wait(token, threshold)?;
-    // Like a dequeue, a wait that has its events makes no progress: the events of one pass are taken without another. The clock
-    // is read only after this first poll, by threads that may have to wait.
+    // A wait that finds enough queued events makes no progress, like a dequeue, so the events of one poll are taken
+    // before the next. The clock is read after this first check, only if the thread may have to wait.
     if !inner.queue.has_enough(threshold) {
         evd.fetch(&mut inner, Fetch::Poll);
     }
@@ -54,7 +54,7 @@ pub(super) fn begin<P: Provider>(evd: &Evd<P>, timeout: DAT_TIMEOUT, threshold: 
     wait.deadline = Deadline::after(timeout);
     inner.queue.settle();
     if !P::Cq::REPORTS_SOLICITED && inner.queue.config() == Config::Solicited {
-        // Another poll between this one and the arming could take the message without noticing that it was solicited.
+        // A poll between the first one and the arming could fetch a solicited message without recognising it as such.
         let next = evd.arm_and_look(inner, &wait, Cause::Start);
         return Ok((wait, next));
     }
@@ -81,11 +81,11 @@ pub(super) fn clear<P: Provider>(id: ObjectId, token: u64) {
 }
 
 impl<P: Provider> Evd<P> {
-    /// Polls without sleeping for an adaptive time: it grows when polling was successful.
+    /// Polls without sleeping for an adaptive time, which grows when polling was successful.
     fn spin(&self, wait: &Wait) -> Option<Next> {
         let most = self.cq.as_ref().map_or(0, |cq| cq.longest_look());
         if most == 0 || cfg!(loom) {
-            return None; // a model has no clock
+            return None; // loom models have no clock
         }
         let budget = self.spin.begin(most);
         let end = wait::now() + u64::from(budget);
@@ -106,14 +106,14 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// Polls, and arms the CQ before the caller sleeps. An event that arrives in between is found by the poll after the arming.
+    /// Polls, and arms the CQ before the caller sleeps. The poll after arming finds an event that arrived in between.
     fn look_and_arm(&self, wait: &Wait, cause: Cause) -> Next {
         let mut inner = self.inner.lock();
         self.fetch(&mut inner, Fetch::Poll);
         self.arm_and_look(inner, wait, cause)
     }
 
-    /// As [`Self::look_and_arm`], without the first poll.
+    /// Like [`Self::look_and_arm`], without the first poll.
     fn arm_and_look(&self, mut inner: MutexGuard<'_, EvdState<P>>, wait: &Wait, cause: Cause) -> Next {
         loop {
             let found = inner.queue.look(wait.token, cause == Cause::TimedOut);
@@ -138,7 +138,7 @@ impl<P: Provider> Evd<P> {
         Next::Sleep(expected)
     }
 
-    /// Ends a wait with what there is; `over` says why it ends if there is too little.
+    /// Ends a wait: returns an event if there are enough, else the error `over`.
     fn conclude<'a>(&'a self, mut inner: MutexGuard<'a, EvdState<P>>, token: u64, over: Option<Error>) -> Next {
         if inner.queue.unreported_failure().is_some() {
             // This thread is registered as the waiter, so no other thread takes an event meanwhile.
@@ -149,7 +149,7 @@ impl<P: Provider> Evd<P> {
         let timed_out = found == WaitStatus::TooFew && over == Some(Error::TimedOut);
         inner.queue.counts.timeouts += u64::from(timed_out);
         let next = match found {
-            // After a signal handler ran, no event is taken (spec/events 1.5).
+            // No event is taken after a signal handler ran (spec/events 1.5).
             WaitStatus::Enough if over != Some(Error::Interrupted) => match inner.queue.pop() {
                 Some(event) => {
                     self.reaped(&event);

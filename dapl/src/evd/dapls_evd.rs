@@ -21,9 +21,9 @@ use crate::runtime::spin::SpinBudget;
 use crate::runtime::sync::Mutex;
 use crate::stats::counters::{Completed, Sums};
 
-/// A new EVD: enabled, waitable, empty; its handle is not live yet.
+/// Creates an EVD: enabled, waitable, empty; its handle is not live yet.
 ///
-/// Errors: those of 2.1 about its length; what the provider says.
+/// Errors: those of spec/events 2.1 for the length; those of the provider.
 pub fn build<P: Provider>(
     ia: &Arc<Ia<P>>,
     length: i32,
@@ -53,7 +53,7 @@ pub fn build<P: Provider>(
     })
 }
 
-/// As [`build`], and publishes the handle in its IA.
+/// Like [`build`], and publishes the handle in its IA.
 pub fn create<P: Provider>(
     ia: &Arc<Ia<P>>,
     length: i32,
@@ -71,7 +71,7 @@ pub fn create<P: Provider>(
     Ok(handle)
 }
 
-/// Makes an IA create an async EVD of its own when it is opened.
+/// Returns a choice that makes `ia::open` create an async EVD of this length.
 pub fn with_ia<P: Provider>(length: i32) -> AsyncEvdChoice<P> {
     AsyncEvdChoice::Make(Box::new(move |ia| {
         let evd = build(ia, length, None, Streams::default().with(Stream::Async))?;
@@ -88,7 +88,7 @@ fn downgrade<P: Provider>(evd: &Arc<Evd<P>>) -> Weak<dyn crate::ia::Child> {
     Arc::downgrade(&child)
 }
 
-/// A length that the IA can give; 0 and less is parameter 2.
+/// Checks a length against the limit of the IA; zero and negative lengths are an error for parameter 2.
 fn checked_length<P: Provider>(ia: &Ia<P>, length: i32, too_long: Error) -> Result<usize> {
     let wanted = u32::try_from(length).map_err(|_| Error::InvalidParameter(2))?;
     match wanted {
@@ -98,17 +98,17 @@ fn checked_length<P: Provider>(ia: &Ia<P>, length: i32, too_long: Error) -> Resu
     }
 }
 
-/// Queues an event behind everything that came before it; a closed EVD drops it.
+/// Queues an event behind all earlier ones; a closed EVD drops it.
 ///
-/// Errors: `QueueFull` far beyond its length; then an event goes to the async EVD of the IA.
+/// Errors: `QueueFull` far beyond its length; then the async EVD of the IA gets an overflow event.
 pub fn post<P: Provider>(evd: &Evd<P>, event: Event) -> Result<()> {
     let (notification, has_room) = evd.append(event);
     notification.deliver();
     if has_room { Ok(()) } else { overflow(evd, event) }
 }
 
-/// The rest of a call that was made under a caller's lock: notifications to be delivered after that lock is released.
-#[must_use = "a thread may sleep until it is delivered"]
+/// Notifications of a call made under a caller's lock, to be delivered after that lock is released.
+#[must_use = "without deliver() the waiter is not woken"]
 pub(crate) struct PendingNotification<P: Provider> {
     evd: Arc<Evd<P>>,
     notification: Notification<P>,
@@ -116,21 +116,21 @@ pub(crate) struct PendingNotification<P: Provider> {
 }
 
 impl<P: Provider> PendingNotification<P> {
-    /// Whether the event was dropped, because the queue was full.
+    /// Whether the event was dropped because the queue was full.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.is_some()
     }
 
-    /// Wakes, calls, complains.
+    /// Wakes waiters, calls agents, and reports an overflow.
     pub(crate) fn deliver(self) {
         self.notification.deliver();
         if let Some(event) = self.lost {
-            let _ = overflow(&self.evd, event); // says what the caller knows
+            let _ = overflow(&self.evd, event); // the caller knows of the loss already
         }
     }
 }
 
-/// As [`post`], for a caller that holds a lock.
+/// Like [`post`], for a caller that holds a lock.
 pub(crate) fn enqueue<P: Provider>(evd: &Arc<Evd<P>>, event: Event) -> PendingNotification<P> {
     let (notification, has_room) = evd.append(event);
     PendingNotification { evd: evd.clone(), notification, lost: if has_room { None } else { Some(event) } }
@@ -141,8 +141,8 @@ pub(crate) fn take_failure<P: Provider>(evd: &Evd<P>, ep: usize) -> bool {
     evd.inner.lock().queue.mark_reported(ep)
 }
 
-/// Queues all completions of an EVD with a CNO, so that the CNO reports this EVD before one that gets an event later. `None`
-/// without a CNO, where the order is not visible.
+/// Queues all completions of an EVD with a CNO, so that the CNO reports this EVD before an EVD whose event comes later.
+/// `None` without a CNO, where the order is not visible.
 pub(crate) fn catch_up<P: Provider>(evd: &Arc<Evd<P>>) -> Option<PendingNotification<P>> {
     let mut inner = evd.inner.lock();
     inner.cno.as_ref()?;
@@ -151,8 +151,8 @@ pub(crate) fn catch_up<P: Provider>(evd: &Arc<Evd<P>>) -> Option<PendingNotifica
     Some(PendingNotification { evd: evd.clone(), notification, lost: None })
 }
 
-/// Called when the EP's connection is over and its work has completed: queues all completions and marks the EP's failures as
-/// reported. The caller holds the EP's lock.
+/// Called when the EP's connection is over and its work has completed: queues all completions and marks the EP's
+/// failures as reported. The caller holds the EP's lock.
 pub(crate) fn settle<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> PendingNotification<P> {
     let mut inner = evd.inner.lock();
     let signal = evd.fetch_all(&mut inner);
@@ -161,12 +161,12 @@ pub(crate) fn settle<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> PendingNotifi
     PendingNotification { evd: evd.clone(), notification, lost: None }
 }
 
-/// An EP with this handle is going to complete here.
+/// Counts completions of the EP with this handle from now on.
 pub(crate) fn start_counting<P: Provider>(evd: &Evd<P>, ep: usize) {
     evd.inner.lock().completions.open(ep);
 }
 
-/// Completions of the EP that were counted here so far.
+/// Counts of the EP's completions in this EVD so far.
 pub(crate) fn account<P: Provider>(evd: &Evd<P>, ep: usize) -> Completed {
     evd.inner.lock().completions.of(ep)
 }
@@ -180,9 +180,9 @@ pub(crate) fn stop_counting<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> (Compl
     (completed, PendingNotification { evd: evd.clone(), notification, lost: None })
 }
 
-/// Queues a consumer's event.
+/// Queues a software event of the consumer.
 ///
-/// Errors: `InvalidParameter(1)` without the SOFTWARE stream; `QueueFull`, which is not reported as an asynchronous error.
+/// Errors: `InvalidParameter(1)` without the SOFTWARE stream; `QueueFull`, which causes no asynchronous error.
 pub fn post_software<P: Provider>(evd: &Evd<P>, pointer: usize) -> Result<()> {
     if !evd.serves(Stream::Software) {
         return Err(Error::InvalidParameter(1));
@@ -197,11 +197,11 @@ pub fn post_software<P: Provider>(evd: &Evd<P>, pointer: usize) -> Result<()> {
     if full { Err(Error::QueueFull) } else { Ok(()) }
 }
 
-/// Reports a dropped event on the IA's async EVD. The loss of an asynchronous error is only logged, since a full async EVD
-/// cannot report its own overflow.
+/// Reports a dropped event on the IA's async EVD. The loss of an asynchronous error is only logged, since a full async
+/// EVD cannot report its own overflow.
 #[cold]
 pub(super) fn overflow<P: Provider>(evd: &Evd<P>, lost: Event) -> Result<()> {
-    log::error!("evd {:#x} overflows; an event is lost", evd.id.handle);
+    log::error!("evd {:#x} is full, an event is lost; create it longer or dequeue more often", evd.id.handle);
     if !matches!(lost, Event::Async(_)) {
         let kind = AsyncKind::EvdOverflow;
         dapls_ia::report(&evd.ia, AsyncError { kind, handle: evd.id.handle, reason: 0 });
@@ -209,7 +209,7 @@ pub(super) fn overflow<P: Provider>(evd: &Evd<P>, lost: Event) -> Result<()> {
     Err(Error::QueueFull)
 }
 
-/// Replaces its CNO; `None` detaches it (spec/events 2.3).
+/// Replaces the EVD's CNO; `None` detaches it (spec/events 2.3).
 pub fn modify_cno<P: Provider>(evd: &Evd<P>, cno: Option<Arc<Cno<P>>>) {
     let new = cno.map(Cno::attach);
     let mut inner = evd.inner.lock();
@@ -223,7 +223,8 @@ pub fn modify_cno<P: Provider>(evd: &Evd<P>, cno: Option<Arc<Cno<P>>>) {
     drop(old);
 }
 
-/// Called when an EP asks for solicited notifications only. If a thread waits, arms the CQ accordingly before the next message.
+/// Called when an EP asks for solicited notifications only. If a thread waits, arms the CQ accordingly before the next
+/// message.
 pub fn arm_anew<P: Provider>(evd: &Evd<P>) {
     let mut inner = evd.inner.lock();
     if inner.queue.config() == Config::Solicited {
@@ -232,7 +233,7 @@ pub fn arm_anew<P: Provider>(evd: &Evd<P>) {
     }
 }
 
-/// Whether arrivals trigger the CNO (spec/events 2.4).
+/// Sets whether events trigger the CNO (spec/events 2.4).
 pub fn set_enabled<P: Provider>(evd: &Evd<P>, enabled: bool) {
     let mut inner = evd.inner.lock();
     inner.queue.enabled = enabled;
@@ -240,7 +241,7 @@ pub fn set_enabled<P: Provider>(evd: &Evd<P>, enabled: bool) {
     evd.unlock(inner, signal);
 }
 
-/// Whether it may be waited on (spec/events 2.9); a waiter is sent away.
+/// Sets whether threads may wait on it (spec/events 2.9). A current waiter is expelled.
 pub fn set_waitable<P: Provider>(evd: &Evd<P>, waitable: bool) {
     let mut inner = evd.inner.lock();
     inner.queue.waitable = waitable;
@@ -248,7 +249,7 @@ pub fn set_waitable<P: Provider>(evd: &Evd<P>, waitable: bool) {
     evd.unlock(inner, signal);
 }
 
-/// Sends the waiter away; it finds out when it wakes.
+/// Expels the waiter: its wait returns an error when it wakes.
 fn expel<P: Provider>(inner: &mut EvdState<P>) -> Signal {
     if inner.queue.expel() { Signal::Waiter } else { Signal::None }
 }
@@ -263,14 +264,14 @@ pub fn resize<P: Provider>(evd: &Evd<P>, length: i32) -> Result<()> {
     inner.queue.resize(length)
 }
 
-/// State that `dat_evd_query` returns.
+/// Properties that `dat_evd_query` returns.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
-    /// Its length.
+    /// Length (`evd_qlen`).
     pub length: usize,
     /// Whether events trigger the CNO.
     pub enabled: bool,
-    /// May it be waited on?
+    /// Whether threads may wait on it.
     pub waitable: bool,
     /// Which completions notify.
     pub config: Config,
@@ -278,7 +279,7 @@ pub struct Facts {
     pub cno: usize,
 }
 
-/// Its state now.
+/// The properties at this moment.
 pub fn facts<P: Provider>(evd: &Evd<P>) -> Facts {
     let inner = evd.inner.lock();
     Facts {
@@ -290,9 +291,9 @@ pub fn facts<P: Provider>(evd: &Evd<P>) -> Facts {
     }
 }
 
-/// Frees it for a consumer.
+/// Frees the EVD at the consumer's request.
 ///
-/// Errors: `EvdAsync` for the EVD that was made with its IA, `EvdInUse` while anything feeds it.
+/// Errors: `EvdAsync` for the EVD that was made with its IA, `EvdInUse` while an object or CNO uses it.
 pub fn free<P: Provider>(evd: &Evd<P>) -> Result<()> {
     if evd.ia.owns_async_evd(evd.id) {
         return Err(Error::InvalidState(State::EvdAsync));
@@ -301,7 +302,7 @@ pub fn free<P: Provider>(evd: &Evd<P>) -> Result<()> {
     if end(evd) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Plain)) }
 }
 
-/// Ends the EVD although objects may still use it: a waiter returns `Aborted`, later events are dropped.
+/// Closes the EVD even while objects use it: a waiter returns `Aborted`, later events are dropped.
 pub fn close<P: Provider>(evd: &Evd<P>) {
     end(evd);
 }
@@ -313,7 +314,7 @@ fn end<P: Provider>(evd: &Evd<P>) -> bool {
     evd.ia.forget(evd);
     let mut inner = evd.inner.lock();
     let signal = expel(&mut inner);
-    // Completions that no consumer will take count as taken.
+    // Completions that the consumer can no longer take count as taken.
     let _ = evd.fetch_all(&mut inner);
     inner.queue.close().iter().for_each(|event| evd.reaped(event));
     evd.ia.bury(&Sums { evds: inner.queue.counts, ..Sums::default() });

@@ -1,6 +1,6 @@
 //! Events as an EVD queues them; the entries convert them to `DAT_EVENT`.
 //!
-//! Objects, handles and addresses in an event are plain numbers that only the consumer interprets.
+//! Objects, handles and addresses in an event are plain numbers; only the consumer uses them.
 #![forbid(unsafe_code)]
 
 use crate::ia::AsyncError;
@@ -11,7 +11,7 @@ use crate::provider::{Completion, ConnectionEvent, Status};
 pub enum Event {
     /// A work request ended.
     Dto(Completion),
-    /// A failed work request whose EP has not been informed. The consumer gets it as `Dto`, after the EP was informed.
+    /// A failed work request whose EP has not been informed. The consumer gets it as `Dto` after that.
     Failed(Completion),
     /// A connection request arrived.
     Request {
@@ -34,11 +34,11 @@ pub enum Event {
         /// Address of the private data, valid as long as the EP keeps it.
         data: usize,
     },
-    /// An error that belongs to no work request.
+    /// An error that concerns no work request.
     Async(AsyncError),
     /// Posted by the consumer.
     Software {
-        /// The consumer's.
+        /// Pointer that the consumer passed.
         pointer: usize,
     },
 }
@@ -72,7 +72,7 @@ impl Streams {
     }
 }
 
-/// Whether it ends the connection (spec/events 4.6).
+/// Whether this completion ends the connection (spec/events 4.6).
 #[inline]
 pub(super) fn is_failure(done: &Completion) -> bool {
     !matches!(done.status, Status::Success | Status::Flushed)
@@ -85,7 +85,7 @@ impl Default for Event {
 }
 
 impl Event {
-    /// Whether it releases waiters and triggers the CNO: all do, but completions that are not to.
+    /// Whether the event wakes waiters and triggers the CNO. Only completions posted without notification do not.
     pub fn notifies(&self) -> bool {
         match self {
             Event::Dto(done) | Event::Failed(done) => done.is_notifying(),

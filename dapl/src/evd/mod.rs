@@ -1,7 +1,7 @@
 //! Event dispatchers: a queue of events, at most one waiting thread, and optionally a CNO.
 //!
-//! EPs, service points and IAs post into an EVD through `dapls_evd`; completions come from the provider's CQ. An EVD does not
-//! reference EPs. No lock is held while an agent runs or a thread is woken.
+//! EPs, service points and IAs post into an EVD through `dapls_evd`; completions come from the provider's CQ. An EVD
+//! does not reference EPs. No lock is held while an agent runs or a thread is woken.
 
 use std::sync::{Arc, OnceLock};
 
@@ -28,7 +28,7 @@ pub use queue::Config;
 
 use dapli_evd::{EvdRef, EvdState};
 
-/// An event dispatcher.
+/// An event dispatcher (EVD).
 pub struct Evd<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,
@@ -37,20 +37,20 @@ pub struct Evd<P: Provider> {
     cq: Option<Arc<P::Cq>>,
     /// Identifies this EVD to the CQ and the CNO.
     evd_ref: Arc<EvdRef<P>>,
-    /// Informed of failures and of SRQ receives; set by the first EP that uses this EVD.
+    /// Sink for failures and for receives of an SRQ; set by the first EP that uses this EVD.
     transfers: OnceLock<&'static dyn TransferSink<P>>,
     uses: UseCount,
     spin: SpinBudget,
     inner: Mutex<EvdState<P>>,
 }
 
-/// Upward reports about completions, implemented by `ep`. A trait, because `ep` is above `evd`.
+/// Reports about completions to the layer above; implemented by `ep`, which is above `evd`.
 pub(crate) trait TransferSink<P: Provider>: Send + Sync {
-    /// Informs the EP with handle `ep` of a failure before the consumer gets it. Called without locks; on return the EP has
-    /// called [`dapls_evd::take_failure`] under its own lock. Returns false if there is no such EP.
+    /// Informs the EP with handle `ep` of a failure before the consumer gets it. Called without locks; on return the EP
+    /// has called [`dapls_evd::take_failure`] under its own lock. Returns false if there is no such EP.
     fn failed(&self, evd: &Evd<P>, ep: usize) -> bool;
-    /// The consumer has got the completion of a receive out of the SRQ with this handle, or will never get it. Called with
-    /// or without the lock of an EVD.
+    /// The consumer has taken, or can no longer take, the completion of a receive of the SRQ with this handle. Called
+    /// with or without the lock of an EVD.
     fn reaped(&self, srq: usize);
 }
 
@@ -60,17 +60,17 @@ impl<P: Provider> Evd<P> {
         self.id
     }
 
-    /// The IA it was made in.
+    /// IA that the EVD belongs to.
     pub fn ia(&self) -> &Arc<Ia<P>> {
         &self.ia
     }
 
-    /// Whether it was made for this stream.
+    /// Whether the EVD serves this stream.
     pub fn serves(&self, stream: Stream) -> bool {
         self.streams.has(stream)
     }
 
-    /// All streams it was made for.
+    /// All streams that the EVD serves.
     pub fn streams(&self) -> Streams {
         self.streams
     }
@@ -90,7 +90,7 @@ impl<P: Provider> Evd<P> {
         self.transfers.get_or_init(|| sink);
     }
 
-    /// Restricts notification to what an EP that uses this EVD asks for (spec/events 1.3).
+    /// Restricts notification to what an EP of this EVD asks for (spec/events 1.3).
     pub fn configure(&self, config: Config) {
         self.inner.lock().queue.configure(config);
     }
@@ -100,7 +100,7 @@ impl<P: Provider> Object for Evd<P> {
     const KIND: Kind = Kind::Evd;
 }
 
-/// EPs, service points, and IAs that report here use it.
+/// EPs, service points and IAs that report here use an EVD.
 impl<P: Provider> Usable for Evd<P> {
     fn uses(&self) -> &UseCount {
         &self.uses
@@ -113,7 +113,7 @@ impl<P: Provider> AsyncErrorSink for Evd<P> {
     }
 
     fn report(&self, error: AsyncError) {
-        // The error of this is in the log already.
+        // The cause of this error has been logged.
         let _ = dapls_evd::post(self, Event::Async(error));
     }
 }

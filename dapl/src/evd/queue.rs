@@ -1,6 +1,6 @@
-//! The event queue of an EVD: its counters, which events notify, and when a wait ends.
+//! The event queue of an EVD: queued events, which of them notify, and when a wait ends.
 //!
-//! Used under the EVD's lock. It knows no clock, thread or provider.
+//! Used under the EVD's lock. It uses no clock, thread or provider.
 #![forbid(unsafe_code)]
 
 use super::event::{Event, is_failure};
@@ -9,35 +9,35 @@ use crate::provider::Completion;
 use crate::runtime::slot_queue::SlotQueue;
 use crate::stats::counters::EvdCounts;
 
-/// Which completions notify: the strongest that any EP feeding the EVD asks for.
+/// Which completions notify: the most permissive choice of the EPs that use the EVD.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Config {
-    /// All.
+    /// All completions.
     #[default]
     Threshold,
-    /// Those posted without UNSIGNALLED.
+    /// Completions of work posted without UNSIGNALLED.
     Notify,
     /// Only completions of solicited sends notify.
     Solicited,
 }
 
-/// The notification that an arrival causes.
+/// The notification that a new event causes.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum Signal {
     #[default]
     None,
-    /// A thread sleeps in a wait that is over now.
+    /// The waiter sleeps and its wait can end now.
     Waiter,
-    /// The EVD is to trigger its CNO, if it has one.
+    /// Trigger the CNO, if the EVD has one.
     Cno,
 }
 
-/// The thread inside `dat_evd_wait`.
+/// The thread in `dat_evd_wait`.
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
     token: u64,
     threshold: usize,
-    /// A notifying event has come since it began to wait.
+    /// A notifying event has been queued since the thread began to wait.
     notified: bool,
     asleep: bool,
 }
@@ -45,11 +45,11 @@ struct Waiter {
 /// State of a wait.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum WaitStatus {
-    /// Enough events.
+    /// Enough events for the threshold.
     Enough,
     /// Fewer events than the threshold.
     TooFew,
-    /// The wait was ended, because the EVD became unwaitable.
+    /// The waiter was expelled because the EVD became unwaitable.
     Expelled,
 }
 
@@ -57,9 +57,9 @@ pub(super) enum WaitStatus {
 #[derive(Debug)]
 pub(super) struct Queue {
     events: SlotQueue<Event>,
-    /// Number of `events` that do not notify: usually none.
+    /// Number of `events` that do not notify; usually zero.
     silent: usize,
-    /// Number of `events` that are failures not yet reported to their EP.
+    /// Number of `events` that are failures not reported to their EP yet.
     failures: usize,
     length: usize,
     waiter: Option<Waiter>,
@@ -72,7 +72,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Events accepted beyond the length before an event is dropped (spec/events 1.4: the queue grows on demand).
+    /// Number of events accepted beyond the length before one is dropped (spec/events 1.4: the queue grows on demand).
     const MARGIN: usize = 1 << 16;
     /// Capacity allocated at creation.
     const ROOM: usize = 64;
@@ -96,12 +96,12 @@ impl Queue {
         self.events.len()
     }
 
-    /// The length as the consumer sees it (`evd_qlen`).
+    /// The length that the consumer gave or queries (`evd_qlen`).
     pub(super) fn length(&self) -> usize {
         self.length
     }
 
-    /// Whether a wait with this threshold finds its events.
+    /// Whether the queue holds enough events for a wait with this threshold.
     pub(super) fn has_enough(&self, threshold: i32) -> bool {
         usize::try_from(threshold).is_ok_and(|threshold| self.events.len() >= threshold)
     }
@@ -118,12 +118,12 @@ impl Queue {
         self.waiter.is_some()
     }
 
-    /// Whether a waiter sleeps that was not woken yet.
+    /// Whether a waiter sleeps and was not woken yet.
     pub(super) fn has_sleeping_waiter(&self) -> bool {
         self.waiter.is_some_and(|waiter| waiter.asleep)
     }
 
-    /// Whether an event is queued that a CNO would have been triggered for.
+    /// Whether a queued event would have triggered a CNO.
     pub(super) fn has_notifying(&self) -> bool {
         self.events.len() > self.silent
     }
@@ -136,14 +136,14 @@ impl Queue {
         self.config = self.config.max(config);
     }
 
-    /// Queues a completion and returns whom to notify.
+    /// Queues a completion and returns the notification it causes.
     #[inline(always)]
     pub(super) fn complete(&mut self, done: &Completion) -> Signal {
         if is_failure(done) || done.token.unsignalled || self.waiter.is_some() || self.closed {
             return self.complete_rarely(done);
         }
         match self.events.push() {
-            // The usual content of a slot: its tag stays.
+            // Slots usually hold a completion, so the variant's tag stays unchanged.
             Event::Dto(old) => *old = *done,
             other => *other = Event::Dto(*done),
         }
@@ -151,7 +151,7 @@ impl Queue {
         if self.enabled { Signal::Cno } else { Signal::None }
     }
 
-    /// As `complete`, of a failure, of one that may not notify, or while a thread waits.
+    /// Like `complete`, for a failure, for a completion that may not notify, or while a thread waits.
     #[inline(never)]
     fn complete_rarely(&mut self, done: &Completion) -> Signal {
         if is_failure(done) { self.fail(*done) } else { self.push(Event::Dto(*done)) }
@@ -223,7 +223,7 @@ impl Queue {
         }
     }
 
-    /// The oldest event.
+    /// Removes and returns the oldest event.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;
@@ -242,7 +242,7 @@ impl Queue {
         self.events.front()
     }
 
-    /// As [`Self::pop`], without returning the event. `notifying`: whether it notifies.
+    /// Like [`Self::pop`], without returning the event. `notifying`: whether it notifies.
     #[inline(always)]
     pub(super) fn drop_front(&mut self, notifying: bool) {
         if !notifying {
@@ -251,10 +251,11 @@ impl Queue {
         self.events.drop_front();
     }
 
-    /// A thread begins to wait. The order of the checks is that of 2.5.
+    /// Registers a waiter. The order of the checks is that of spec/events 2.5.
     pub(super) fn begin_wait(&mut self, token: u64, threshold: i32) -> Result<()> {
         if self.closed {
-            // Freed since the handle was checked. Its waiters have been woken already, so a new one would sleep without end.
+            // The EVD was freed after the handle was checked. Its waiters have been woken, so nothing would wake a new
+            // one.
             return Err(Error::InvalidHandle(Handle::Plain));
         }
         let threshold = usize::try_from(threshold).map_err(|_| Error::InvalidParameter(3))?;
@@ -271,13 +272,14 @@ impl Queue {
         if !self.waitable {
             return Err(Error::InvalidState(State::EvdUnwaitable));
         }
-        // Events that are there already end a wait whether or not they notify.
+        // Events that are queued already end a wait even if they do not notify.
         self.waiter = Some(Waiter { token, threshold, notified: true, asleep: false });
         self.counts.waits += 1;
         Ok(())
     }
 
-    /// Checks the wait `token`. After the first check only a notifying event ends the wait; at the timeout any event does.
+    /// Checks the wait `token`. After the first check only a notifying event ends the wait; at the timeout any event
+    /// does.
     pub(super) fn look(&mut self, token: u64, time_is_over: bool) -> WaitStatus {
         let queued = self.events.len();
         match &mut self.waiter {
@@ -292,7 +294,7 @@ impl Queue {
         }
     }
 
-    /// Ends the first check: events queued now no longer end the wait by themselves.
+    /// Ends the first check: from now on only new events end the wait.
     pub(super) fn settle(&mut self) {
         if let Some(waiter) = &mut self.waiter {
             waiter.notified = self.events.len() > self.silent;
@@ -307,19 +309,19 @@ impl Queue {
         }
     }
 
-    /// Removes the waiter, if it still has this token.
+    /// Removes the waiter if its token is this one.
     pub(super) fn end_wait(&mut self, token: u64) {
         if self.waiter.is_some_and(|waiter| waiter.token == token) {
             self.waiter = None;
         }
     }
 
-    /// Sends the waiter away; true when it sleeps and must be woken to learn of it.
+    /// Expels the waiter; returns true if it sleeps and must be woken.
     pub(super) fn expel(&mut self) -> bool {
         self.waiter.take().is_some_and(|waiter| waiter.asleep)
     }
 
-    /// Changes the length (spec/events 2.8); the checks against the IA's limit are the caller's.
+    /// Changes the length (spec/events 2.8). The caller checks it against the limit of the IA.
     pub(super) fn resize(&mut self, length: usize) -> Result<()> {
         if self.waiter.is_some() {
             return Err(Error::InvalidState(State::EvdWaiter));
@@ -353,7 +355,7 @@ mod tests {
         Event::Dto(Completion { token: Token { unsignalled: true, ..Token::default() }, ..Completion::default() })
     }
 
-    /// A queue with a sleeper that wants `threshold` events.
+    /// A queue on which a thread sleeps that waits for `threshold` events.
     fn slept_on(threshold: i32) -> Queue {
         let mut queue = Queue::new(8);
         queue.begin_wait(1, threshold).unwrap();
@@ -380,7 +382,7 @@ mod tests {
         queue.fall_asleep();
         assert_eq!(queue.push(notifying()), Signal::Waiter);
         assert_eq!(queue.look(1, false), WaitStatus::Enough);
-        assert!(matches!(queue.pop(), Some(Event::Dto(_))), "the oldest, whichever that is");
+        assert!(matches!(queue.pop(), Some(Event::Dto(_))), "the oldest event, notifying or not");
         assert!(queue.has_notifying());
     }
 
@@ -400,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_shuts_out_others() {
+    fn a_second_waiter_is_refused() {
         let mut queue = slept_on(2);
         queue.push(notifying());
         assert_eq!(queue.require_no_waiter().err(), Some(Error::InvalidState(State::EvdWaiter)));
@@ -413,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn expelled_waiter_learns_of_it_and_blocks_no_other() {
+    fn expelled_waiter_gets_an_error_and_does_not_block_the_next() {
         let mut queue = slept_on(1);
         queue.waitable = false;
         assert!(queue.expel());
@@ -431,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn the_checks_of_a_wait_come_in_order() {
+    fn checks_of_a_wait_are_made_in_order() {
         let mut queue = slept_on(1);
         queue.waitable = false;
         assert_eq!(queue.begin_wait(2, 0), Err(Error::InvalidParameter(3)));
@@ -454,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn it_shrinks_only_as_far_as_its_events_allow() {
+    fn resize_below_the_number_of_events_is_refused() {
         let mut queue = Queue::new(8);
         for _ in 0..5 {
             queue.push(notifying());

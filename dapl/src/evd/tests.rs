@@ -1,4 +1,4 @@
-//! EVDs through their entries, over the double: what a C consumer sees.
+//! EVDs through their C entries, over the fake provider.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn argument(n: u32) -> DAT_RETURN {
     DAT_CLASS_ERROR | DAT_INVALID_PARAMETER | (DAT_INVALID_ARG1 + n - 1)
 }
 
-/// A handle that may go to another thread.
+/// A handle that may be sent to another thread.
 #[derive(Clone, Copy)]
 struct Evh(usize);
 
@@ -79,7 +79,7 @@ impl Evh {
         unsafe { dapl_evd_free::<FakeProvider>(self.handle()) }
     }
 
-    /// Waits until a thread sleeps on it.
+    /// Waits until a thread sleeps on the EVD.
     fn wait_until_asleep(self) {
         let evd = self.object();
         while !evd.inner.lock().queue.has_sleeping_waiter() {
@@ -93,7 +93,7 @@ fn blank() -> DAT_EVENT {
     DAT_EVENT { event_number: 0, evd_handle: std::ptr::null_mut(), event_data: data }
 }
 
-/// The cookie of a DTO event, the pointer of a software event, else 0.
+/// Cookie of a DTO event, or pointer of a software event, else 0.
 fn mark_of(event: &DAT_EVENT) -> u64 {
     match event.event_number {
         // SAFETY: the event number selects the union member.
@@ -133,7 +133,7 @@ fn create_checks_arguments_in_order() {
 }
 
 #[test]
-fn events_come_out_in_order_and_an_empty_queue_says_so_bare() {
+fn events_come_in_order_and_queue_empty_has_no_class_bit() {
     let opened = fake::open(c"evd-order");
     let evd = Evh::new(&opened, 8, ALL);
     assert_eq!(evd.dequeue().0, 0x000D_0000);
@@ -148,7 +148,7 @@ fn events_come_out_in_order_and_an_empty_queue_says_so_bare() {
 }
 
 #[test]
-fn a_connection_event_comes_after_the_completions_before_it() {
+fn connection_event_comes_after_earlier_completions() {
     let opened = fake::open(c"evd-behind");
     let evd = Evh::new(&opened, 4, ALL);
     evd.cq().put(done(1));
@@ -181,7 +181,7 @@ fn wait_checks_arguments_in_order() {
 }
 
 #[test]
-fn a_wait_that_times_out_takes_nothing_and_counts() {
+fn timed_out_wait_takes_no_event_and_returns_their_number() {
     let opened = fake::open(c"evd-time-out");
     let evd = Evh::new(&opened, 8, ALL);
     assert_eq!(evd.wait(0, 1), (TIMEOUT, 0, 0));
@@ -232,7 +232,7 @@ fn every_stream_wakes_a_sleeping_waiter() {
 }
 
 #[test]
-fn a_threshold_is_waited_for_across_wake_ups() {
+fn wait_for_a_threshold_continues_after_wake_ups() {
     let opened = fake::open(c"evd-threshold");
     let evd = Evh::new(&opened, 8, ALL);
     let sleeper = std::thread::spawn(move || evd.wait(DAT_TIMEOUT_INFINITE, 3));
@@ -298,7 +298,7 @@ fn full_queue_refuses_software_events_without_an_async_error() {
 }
 
 #[test]
-fn an_overflow_is_reported_and_survived() {
+fn overflow_is_reported_and_the_evd_remains_usable() {
     let opened = fake::open(c"evd-overflow");
     let evd = Evh::new(&opened, 1, DAT_EVD_CR_FLAG);
     let request = Event::Request { sp: 1, address: 2, qual: 3, cr: 4 };
@@ -347,9 +347,9 @@ fn the_async_evd_belongs_to_its_ia() {
     assert_eq!(Evh(opened.async_evd as usize).free(), BAD);
 }
 
-// Cancellation: C threads, since Rust's know none.
+// Cancellation needs C threads, since Rust threads cannot be cancelled.
 
-// As functions that may unwind, and that take one that may.
+// Declared as functions that may unwind, taking a start routine that may unwind.
 unsafe extern "C-unwind" {
     fn pthread_create(
         thread: *mut libc::pthread_t,
@@ -361,8 +361,8 @@ unsafe extern "C-unwind" {
     fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
 }
 
-/// Sleeps in `dat_evd_wait` until it is cancelled. `argument` is an EVD, odd for cancellation at any instruction. Owns
-/// nothing.
+/// Sleeps in `dat_evd_wait` until the thread is cancelled. `argument` is an EVD; an odd value means asynchronous
+/// cancellation. Owns no resources.
 unsafe extern "C-unwind" fn sleep_until_cancelled(argument: *mut c_void) -> *mut c_void {
     let mut event = blank();
     let mut more = 0;
@@ -392,7 +392,7 @@ fn cancel_sleeping_thread(name: &CStr, asynchronous: usize) {
     }
     assert_eq!(result as isize, -1, "PTHREAD_CANCELED");
     evd.post(5);
-    assert_eq!(evd.wait(0, 1), (DAT_SUCCESS, 5, 0), "no waiter stays behind");
+    assert_eq!(evd.wait(0, 1), (DAT_SUCCESS, 5, 0), "no waiter is left");
     assert_eq!(evd.free(), DAT_SUCCESS);
 }
 
@@ -402,7 +402,7 @@ fn cancelled_waiter_is_removed() {
     cancel_sleeping_thread(c"evd-cancel-deferred", 0);
 }
 
-/// Waits again and again until it is cancelled, at any instruction. Owns nothing.
+/// Waits repeatedly until the thread is cancelled, possibly at any instruction. Owns no resources.
 unsafe extern "C-unwind" fn wait_until_cancelled(evd: *mut c_void) -> *mut c_void {
     let mut event = blank();
     let mut more = 0;
@@ -416,7 +416,7 @@ unsafe extern "C-unwind" fn wait_until_cancelled(evd: *mut c_void) -> *mut c_voi
 }
 
 #[test]
-fn a_wait_looks_before_it_sleeps_unless_the_provider_says_no() {
+fn wait_polls_before_it_sleeps_unless_the_provider_forbids_it() {
     let opened = fake::open(c"evd-looks");
     let evd = Evh::new(&opened, 8, ALL);
     let looks = |longest| {
@@ -427,7 +427,7 @@ fn a_wait_looks_before_it_sleeps_unless_the_provider_says_no() {
         cq.looks.load(Ordering::Relaxed)
     };
     let none = looks(0);
-    assert_eq!(looks(0), none, "at the beginning, before it sleeps and when it wakes");
+    assert_eq!(looks(0), none, "polls at the beginning, before it sleeps and when it wakes");
     assert!(looks(50_000) > none);
     assert_eq!(evd.free(), DAT_SUCCESS);
 }
@@ -443,9 +443,9 @@ fn polling_waiter_needs_no_notification() {
     while !object.has_waiter() {
         std::thread::yield_now();
     }
-    // A late notification for an event that was taken before.
+    // A late notification for an event that was taken earlier.
     object.evd_ref.notify();
-    assert!(!cq.is_armed() || !object.has_waiter(), "it looks, and would be notification of everything besides");
+    assert!(!cq.is_armed() || !object.has_waiter(), "it polls, and is armed for any notification");
     cq.put(done(1));
     assert_eq!(looker.join().unwrap(), 1);
     assert!(!cq.is_armed());
@@ -453,7 +453,7 @@ fn polling_waiter_needs_no_notification() {
 }
 
 #[test]
-fn a_cancellation_at_any_moment_leaves_nothing_behind() {
+fn cancellation_at_any_moment_leaves_no_waiter() {
     let opened = fake::open(c"evd-cancel-any");
     for round in 0..300_u64 {
         let evd = Evh::new(&opened, 8, ALL);

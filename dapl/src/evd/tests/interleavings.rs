@@ -1,13 +1,13 @@
-//! Loom models of a waiter and the threads that wake it, through the entries, with the real locks and steps. Loom reports a
-//! lost wake-up as a deadlock.
+//! Loom models of a waiter and the threads that wake it, through the C entries, with the real locks and steps. Loom
+//! reports a lost wake-up as a deadlock.
 //!
-//! The futex is a fake, and no thread spins, since a model has no clock. The CQ is the fake provider's.
+//! The futex is a fake, and threads do not spin, since a model has no clock. The CQ is the fake provider's.
 
 use loom::thread;
 
 use super::*;
 
-/// Runs `model` with an EVD for everything, in an IA that is closed behind it.
+/// Runs `model` with an EVD for all streams, then closes its IA.
 fn with_evd(model: fn(Evh)) {
     loom::model(move || {
         let opened = fake::open(c"evd-interleavings");
@@ -41,7 +41,7 @@ fn a_completion_ends_a_wait() {
 }
 
 #[test]
-fn a_waiter_that_is_sent_away_learns_of_it() {
+fn expelled_waiter_gets_an_error() {
     with_evd(|evd| {
         let waiter = waiter(evd);
         // SAFETY: any handle will do.
