@@ -1,71 +1,72 @@
 //! Errors of DAT calls, and their numbers.
 //!
-//! Every module and provider uses `Error`; the entries convert it to a `DAT_RETURN` by [`Error::code`]. A variant is a type of
-//! the specification, its payload the subtype. All codes carry the error class bit except the two that programs compare as
-//! whole values: `QUEUE_EMPTY`, and `CONN_QUAL_IN_USE` found by the listener (spec/endpoints 6.1).
+//! Every module and provider uses `Error`; the entries convert it to a `DAT_RETURN` by [`Error::code`]. A variant is a
+//! type of the specification, its payload the subtype. All codes have the error class bit except two that programs
+//! compare as whole values: `QUEUE_EMPTY`, and `CONN_QUAL_IN_USE` if the listener found the conflict (spec/endpoints
+//! 6.1).
 #![forbid(unsafe_code)]
 
 use dat_abi::*;
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Error of a DAT call: a variant per type, its payload the subtype.
+/// Error of a DAT call: a variant per return type, its payload the subtype.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// A waiter was released because its object went away.
+    /// A waiter was released because its object was closed.
     #[error("the object was destroyed during the call")]
     Aborted,
-    /// A service point of this IA listens there already.
+    /// Another service point of this IA listens on the qualifier.
     #[error("connection qualifier in use")]
     ConnQualInUse,
-    /// The listener found the clash: reported without the class bit.
+    /// The listener found that the qualifier is in use. The code has no class bit.
     #[error("connection qualifier in use elsewhere")]
     ConnQualTaken,
     /// No free qualifier was found.
     #[error("no connection qualifier is free")]
     ConnQualUnavailable,
-    /// Something ran out.
+    /// A resource is exhausted.
     #[error("out of {0:?}")]
     Exhausted(Resource),
-    /// The provider failed; the cause was logged where it was found.
+    /// The provider failed. The cause was logged where it was detected.
     #[error("internal error")]
     Internal,
-    /// Not a live handle of the wanted kind.
+    /// The handle is not live or of another kind.
     #[error("not a live handle ({0:?})")]
     InvalidHandle(Handle),
-    /// Parameter n, counted from 1, is wrong.
+    /// Parameter n, counted from 1, is invalid.
     #[error("parameter {0} is wrong")]
     InvalidParameter(u8),
-    /// Not allowed in this state.
+    /// The call is not allowed in this state.
     #[error("not allowed in this state ({0:?})")]
     InvalidState(State),
-    /// Lengths do not fit.
+    /// A length is invalid.
     #[error("length error")]
     Length,
-    /// An optional part of the model that is not there.
+    /// An optional part of DAT that the provider does not support.
     #[error("model not supported")]
     ModelNotSupported,
-    /// Missing rights on memory.
+    /// The memory was registered without the required rights.
     #[error("privileges violation")]
     Privileges(Access),
-    /// Memory of another protection zone.
+    /// The memory belongs to another protection zone.
     #[error("protection violation")]
     Protection(Access),
-    /// The operating system refused the right to do it.
+    /// The operating system denied permission.
     #[error("permission denied")]
     PermissionDenied,
-    /// The queue is empty. Returned without the class bit.
+    /// The queue is empty. Its code has no class bit.
     #[error("queue empty")]
     QueueEmpty,
     #[error("queue full")]
     QueueFull,
-    /// The time is over.
+    /// The timeout expired.
     #[error("timeout expired")]
     TimedOut,
-    /// The address cannot be used.
+    /// The address is invalid or unreachable.
     #[error("invalid address ({0:?})")]
     InvalidAddress(Address),
-    /// A signal ended the wait.
+    /// A signal interrupted the wait.
     #[error("interrupted by a signal")]
     Interrupted,
 }
@@ -83,10 +84,10 @@ pub enum Resource {
     Srq,
 }
 
-/// Subtypes of `INVALID_HANDLE`: the kind that was wanted, or the position of the parameter.
+/// Subtypes of `INVALID_HANDLE`: the expected kind, or the position of the parameter.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Handle {
-    /// Subtype 0: what EVD calls report.
+    /// Subtype 0: reported by EVD calls.
     Plain,
     Ia,
     Ep,
@@ -103,7 +104,7 @@ pub enum Handle {
     EvdConn,
     EvdAsync,
     Srq,
-    /// `DAT_INVALID_HANDLE1`: any kind was welcome.
+    /// `DAT_INVALID_HANDLE1`: a call that takes handles of any kind.
     Any,
 }
 
@@ -141,7 +142,7 @@ pub enum State {
     SrqError,
 }
 
-/// Subtypes of the privileges and protection violations.
+/// Subtypes of `PRIVILEGES_VIOLATION` and `PROTECTION_VIOLATION`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Access {
     Read,
@@ -159,7 +160,7 @@ pub enum Address {
 }
 
 impl Error {
-    /// The number a C caller sees (spec/registry 9.1).
+    /// The `DAT_RETURN` of this error (spec/registry 9.1).
     pub fn code(self) -> DAT_RETURN {
         let (kind, subtype) = match self {
             Error::ConnQualTaken => return DAT_CONN_QUAL_IN_USE,
@@ -303,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_two_codes_are_bare() {
+    fn only_two_codes_lack_the_class_bit() {
         assert_eq!(Error::QueueEmpty.code(), 0x000D_0000);
         assert_eq!(Error::ConnQualTaken.code(), 0x0002_0000);
         assert_eq!(Error::ConnQualInUse.code(), 0x8002_0000);

@@ -1,5 +1,5 @@
-//! The C boundary of the entries (`dapl_*.rs`). An error becomes its code, a panic becomes `DAT_INTERNAL_ERROR` and one log
-//! line; no unwinding leaves. Out parameters are written last, and only on success.
+//! The C boundary of the entries (`dapl_*.rs`). An error becomes its code, a panic becomes `DAT_INTERNAL_ERROR` and one
+//! log line; panics never unwind into C. Out parameters are written last, and only on success.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,17 +13,17 @@ use crate::error::{Error, Result};
 use crate::provider::Segment;
 use crate::runtime::cancel;
 
-/// Runs one entry: an `Err` becomes its DAT code, a panic stops here, not in C, and cancellation is deferred.
+/// Runs one entry: an `Err` becomes its DAT code, a panic is caught here, and cancellation is deferred.
 #[inline(always)]
 pub fn guard(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
     let _deferral = cancel::defer();
     guard_hot(body)
 }
 
-/// As [`guard`], for the hot path (posts, dequeue) and for the steps of a wait: cancellation is not deferred here, which would
-/// be two atomic read-modify-writes per call. So `body` defers it around each cancellation point that it may reach: the
-/// log does for a line, `Agent::call` for the consumer's function, `handle` for the end of an object; other cold paths for
-/// themselves. System calls by rustix or `syscall` are no cancellation points.
+/// Like [`guard`], for the hot path (posts, dequeue) and for the steps of a wait, but without deferring cancellation,
+/// which costs two atomic read-modify-writes per call. `body` defers it around each cancellation point that it may
+/// reach: the log does so for a line, `Agent::call` for the consumer's function, `handle` for the drop of an object,
+/// other cold paths for themselves. System calls by rustix or `syscall` are not cancellation points.
 #[inline(always)]
 pub fn guard_hot(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -35,11 +35,11 @@ pub fn guard_hot(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
 
 #[cold]
 fn panicked() -> DAT_RETURN {
-    log::error!("a panic was stopped at the C boundary; the call answers DAT_INTERNAL_ERROR");
+    log::error!("panic caught at the C boundary, the call returns DAT_INTERNAL_ERROR; please report the panic message");
     DAT_CLASS_ERROR | DAT_INTERNAL_ERROR
 }
 
-/// Writes an optional out parameter: null is "not wanted".
+/// Writes an optional out parameter; a null pointer means that the caller does not want it.
 ///
 /// # Safety
 /// `out` is null or points at a writable `T`.
@@ -55,7 +55,7 @@ pub fn require<T>(pointer: *const T, n: u8) -> Result<()> {
     if pointer.is_null() { Err(Error::InvalidParameter(n)) } else { Ok(()) }
 }
 
-/// A copy of `length` bytes, which others may be writing meanwhile; nothing is read for 0.
+/// Copies `length` bytes, which other threads may be writing; reads nothing for length 0.
 ///
 /// # Safety
 /// `length` is 0, or `from` points at that many bytes.
@@ -68,8 +68,8 @@ pub unsafe fn copy(from: *const c_void, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Writes a record field by field over zeros, so that padding is zero, because programs compare records bytewise. Compilation
-/// fails if a field is missing.
+/// Writes a record field by field over zeros, so that padding is zero, because programs compare records bytewise.
+/// Compilation fails if a field is missing.
 macro_rules! put_cleared {
     ($out:expr, $value:expr, $record:ident { $($field:ident),+ $(,)? }) => {{
         let (out, $record { $($field),+ }): (*mut $record, $record) = ($out, $value);
@@ -79,7 +79,7 @@ macro_rules! put_cleared {
 }
 pub(crate) use put_cleared;
 
-/// The local segments of a post. A [`Segment`] is laid out as a triplet, so nothing is copied.
+/// The local segments of a post. A [`Segment`] has the layout of a triplet, so nothing is copied.
 ///
 /// Errors: a negative or too large count is parameter 2, a null list with a count is parameter 3.
 ///
@@ -110,7 +110,7 @@ const _: () = {
     assert!(offset_of!(Segment, length) == offset_of!(DAT_LMR_TRIPLET, segment_length));
 };
 
-/// A consumer's function that a CNO calls, once per arming.
+/// A consumer's function that a CNO calls once per arming.
 #[derive(Clone, Copy, Debug)]
 pub struct Agent {
     function: DAT_AGENT_FUNC,
@@ -121,21 +121,22 @@ impl Agent {
     /// The agent that a consumer passes; `None` without a function.
     ///
     /// # Safety
-    /// The function takes its instance data and an EVD handle or null, from any thread, until it is replaced, has been
-    /// called, or its CNO is gone.
+    /// The function takes its instance data and an EVD handle or null. It may be called from any thread, until it was
+    /// replaced, has been called, or its CNO was freed.
     pub unsafe fn new(agent: DAT_OS_WAIT_PROXY_AGENT) -> Option<Self> {
         let function = agent.proxy_agent_func?;
         Some(Agent { function, data: agent.instance_data as usize })
     }
 
-    /// Calls it; 0 is no EVD. Never under a lock: it may call back into DAT. Its thread is not cancelled in it.
+    /// Calls the function; `evd` 0 means no EVD. Never called under a lock, because the function may call DAT. The
+    /// thread is not cancelled inside it.
     pub fn call(self, evd: usize) {
         let _deferral = cancel::defer();
         // SAFETY: the contract of `new`.
         unsafe { (self.function)(self.data as DAT_PVOID, evd as DAT_EVD_HANDLE) };
     }
 
-    /// As the consumer passed it.
+    /// Returns the agent as the consumer passed it.
     pub fn as_passed(agent: Option<Self>) -> DAT_OS_WAIT_PROXY_AGENT {
         DAT_OS_WAIT_PROXY_AGENT {
             instance_data: agent.map_or(std::ptr::null_mut(), |agent| agent.data as DAT_PVOID),

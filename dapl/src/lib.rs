@@ -1,12 +1,12 @@
 //! The uDAPL object layer: everything between the C calls and a transport, generic over the transport.
 //!
-//! A provider library consists of a [`provider::Provider`] and [`export_provider!`]. libdat calls its `dat_provider_init`, and
-//! [`registration`] registers a table ([`table`]) of entries, one per DAT function. An entry (`dapl_*`) parses C values, opens
-//! handles with [`runtime::handle::from_handle`], and makes one call into the module of its object; modules call each other
-//! through their `dapls_*` functions. A transport reports upwards through sinks: completion queues notify their EVD, and
-//! connection events go through [`cm`] to a CR or an EP.
+//! A provider library consists of a [`provider::Provider`] and [`export_provider!`]. libdat calls its
+//! `dat_provider_init`, and [`registration`] registers a table ([`table`]) of entries, one per DAT function. An entry
+//! (`dapl_*`) parses C values, opens handles with [`runtime::handle::from_handle`], and makes one call into the module
+//! of its object; modules call each other through their `dapls_*` functions. A transport reports upwards through sinks:
+//! completion queues notify their EVD, and connection events go through [`cm`] to a CR or an EP.
 //!
-//! Layers, from the bottom up; imports, calls and locks go down this list, only events go up:
+//! Layers, from the bottom up. Imports, calls and locks go down this list; only events go up:
 //! - [`error`], [`names`], [`ffi`], [`libdat`], [`provider`]: errors, C values, libdat and the provider interface
 //! - [`runtime`]: handles, locks, waiting, deadlines, threads, the logger, memory that consumers access
 //! - [`stats`]: counters, their publication, traces
@@ -46,7 +46,7 @@ pub use dat_abi;
 
 /// Exports `dat_provider_init` and `dat_provider_fini` for a provider: the only two symbols of its library.
 ///
-/// The functions of libdat are declared here, in the provider's crate, which links it; `dapl` itself does not.
+/// The functions of libdat are declared in the provider's crate, which links libdat; `dapl` does not.
 #[macro_export]
 macro_rules! export_provider {
     ($provider:ty) => {
@@ -76,7 +76,7 @@ macro_rules! export_provider {
                 unsafe { $crate::registration::init::<$provider>(LIBDAT, info, params) }
             }
 
-            /// Takes a registration back.
+            /// Removes the registration.
             ///
             /// # Safety
             /// `info` is null or readable.

@@ -1,6 +1,7 @@
-//! The jump table: every entry of this library, in the order of the ABI.
+//! The provider table: every entry of this library, in the order of the ABI.
 //!
-//! `registration` makes one per IA name and sets its `device_name`; libdat, and macros in old headers, jump through it.
+//! `registration` makes one per IA name and sets its `device_name`. libdat calls through it, and so do macros in old
+//! headers.
 #![forbid(unsafe_code)]
 
 use dat_abi::DAT_PROVIDER;
@@ -19,7 +20,7 @@ use crate::rmr::dapl_rmr;
 use crate::rsp::dapl_rsp;
 use crate::srq::dapl_srq;
 
-/// The table for a provider, its name still missing.
+/// Creates the table of a provider; the caller sets the name.
 pub fn table<P: Provider>() -> DAT_PROVIDER {
     DAT_PROVIDER {
         device_name: std::ptr::null(),

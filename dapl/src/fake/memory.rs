@@ -1,4 +1,4 @@
-//! The double's regions, their shares, and windows. No byte of memory is ever touched.
+//! Memory regions, shared registrations and memory windows of the fake provider. No byte of memory is accessed.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -34,7 +34,7 @@ impl MemoryRegion for FakeMr {
     }
 }
 
-/// A registration of shared memory.
+/// Membership in the registrations of a shared memory name.
 pub(crate) struct FakeMember {
     net: Arc<Net>,
     cookie: SharedCookie,
@@ -64,20 +64,20 @@ impl Drop for FakeMember {
     }
 }
 
-/// A memory window. It drops its kept object when a later bind or unbind starts, or fails.
+/// A memory window. It drops its kept object when a later bind or unbind starts or fails.
 #[derive(Default)]
 pub(crate) struct FakeMw(pub(super) Arc<Mutex<WindowState>>);
 
 #[derive(Default)]
 pub(super) struct WindowState {
     pub(super) bound: bool,
-    /// Of the binding in force, and of those that wait.
+    /// Kept objects of the current binding and of pending ones.
     kept: Option<KeptObject>,
     pub(super) next: VecDeque<Option<KeptObject>>,
 }
 
 impl WindowState {
-    /// The oldest that waits takes effect, or nothing is bound any more.
+    /// The oldest pending bind takes effect, or its failure removes the binding.
     pub(super) fn advance(&mut self, works: bool) {
         let next = self.next.pop_front().flatten();
         self.kept = if works { next } else { None };

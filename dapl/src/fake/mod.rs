@@ -1,7 +1,8 @@
-//! A provider in memory, for tests: it loops back within one IA, moves no bytes, and does nothing behind a test's back.
+//! A fake provider for tests, in memory: it loops back within one IA, moves no bytes, and reports events only when a
+//! test asks for them.
 //!
-//! What a real provider reports from its own thread waits here until the test calls [`FakeProvider::deliver`]; a test can also
-//! feed a completion queue by hand ([`FakeCq::feed`]). So each test decides what happens, and when.
+//! Events that a real provider reports from its own thread wait until the test calls [`FakeProvider::deliver`]; a test
+//! can also add completions to a CQ ([`FakeCq::feed`]). So each test decides the order of events.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -29,12 +30,12 @@ pub(crate) use srq::FakeSrq;
 
 use net::Net;
 
-/// The provider.
+/// The fake provider.
 pub(crate) struct FakeProvider {
     limits: Limits,
     net: Arc<Net>,
     sink: Arc<dyn CmSink<FakeProvider>>,
-    /// Number of waits that were about to sleep.
+    /// Number of announced sleeps.
     sleeps: AtomicU32,
 }
 
@@ -49,7 +50,7 @@ impl FakeProvider {
         }
     }
 
-    /// From now on messages take time: a receive that is taken stays so until [`FakeQp::arrive`].
+    /// From now on messages take time: a receive that was taken completes only at [`FakeQp::arrive`].
     pub(crate) fn slow_down(&self) {
         self.net.slow.store(true, Ordering::SeqCst);
     }

@@ -1,5 +1,5 @@
-//! State shared by the objects of one IA: listeners, pending events, and faults set by tests. Events are reported only when the
-//! test delivers them.
+//! State shared by the objects of one IA: listeners, pending events, and faults set by tests. Events are reported only
+//! when the test delivers them.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
@@ -20,7 +20,7 @@ pub(super) struct Net {
     pub(super) closed: AtomicBool,
     pub(super) keys: AtomicU32,
     pub(super) srqs: AtomicU32,
-    /// Receives complete in two steps: the second one when the test says so.
+    /// Receives complete in two steps; the test triggers the second one.
     pub(super) slow: AtomicBool,
     pub(super) spoil_binds: AtomicBool,
     /// Length and number of registrations, by name of shared memory.

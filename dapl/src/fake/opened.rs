@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::FakeProvider;
 
-/// An open IA over the double, with its async EVD.
+/// An IA opened over the fake provider, with its async EVD.
 pub(crate) struct Opened {
     pub(crate) ia: Arc<crate::ia::Ia<FakeProvider>>,
     pub(crate) ia_handle: *mut std::ffi::c_void,
@@ -23,7 +23,7 @@ pub(crate) fn open_with(name: &std::ffi::CStr, params: &std::ffi::CStr) -> Opene
     let registration = crate::registration::for_test_with::<FakeProvider>(name, params);
     let (ia_handle, async_evd) =
         dapls_ia::open::<FakeProvider>(registration, crate::cm::sink::<FakeProvider>(), dapls_evd::with_ia(8))
-            .expect("the double opens");
+            .expect("the fake provider opens");
     let ia = crate::runtime::handle::from_handle::<crate::ia::Ia<FakeProvider>>(ia_handle, crate::error::Handle::Ia)
         .expect("just opened")
         .to_arc();

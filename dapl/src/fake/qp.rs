@@ -1,4 +1,5 @@
-//! The double's queue pair: what is posted waits, completes or is flushed at once. It moves lengths, never bytes.
+//! The fake provider's queue pair: posted work waits, completes or is flushed at once. It records lengths and moves no
+//! bytes.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -52,7 +53,7 @@ pub(super) struct QpInner {
     early: VecDeque<Message>,
 }
 
-/// A request that waits.
+/// A request that waits for the connection.
 struct Held {
     token: Token,
     bytes: u64,
@@ -141,14 +142,14 @@ impl Core {
         self.look(inner);
     }
 
-    /// A receive was posted to the shared queue, for which this one waited.
+    /// Called when a receive was posted to the SRQ for which this queue pair waits.
     pub(super) fn receive_early(self: &Arc<Self>) {
         let mut inner = self.inner.lock();
         self.take_early(&mut inner);
         self.look(inner);
     }
 
-    /// Puts waiting messages into receives.
+    /// Moves waiting messages into receives.
     fn take_early(self: &Arc<Self>, inner: &mut QpInner) {
         while let Some(message) = inner.early.front().copied() {
             let token = match &self.spec.shared {
@@ -184,7 +185,7 @@ impl Core {
         }
     }
 
-    /// Establishes the connection; held requests are sent.
+    /// Establishes the connection and sends the waiting requests.
     pub(super) fn establish(self: &Arc<Self>, conn: ConnId, peer: &Arc<Core>) {
         let mut inner = self.inner.lock();
         inner.state = QpState::Connected(conn, Arc::downgrade(peer));

@@ -1,4 +1,4 @@
-//! Listeners and connection requests of the fake provider. An answer is reported when the test delivers it.
+//! Listeners and connection requests of the fake provider. An accept or reject is reported when the test delivers it.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl Drop for FakeListener {
 
 /// A connection request.
 pub(crate) struct FakeRequest {
-    /// Taken by the answer.
+    /// Taken by accept or reject.
     pub(super) from: Option<(Arc<Core>, ConnId)>,
     pub(super) info: RequestInfo,
 }

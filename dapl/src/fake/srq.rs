@@ -36,7 +36,7 @@ impl FakeSrq {
     pub(super) fn new(spec: SrqSpec, net: &Arc<Net>, most: u32) -> Result<Self> {
         let inner = Mutex::new(FakeSrqState { most: spec.max_recvs, ..FakeSrqState::default() });
         let made = FakeSrq { sink: spec.sink, net: net.clone(), inner };
-        // Counted before it is checked; a drop takes it back.
+        // The post is counted before the check; dropping the count reverts it.
         let before = net.srqs.fetch_add(1, Ordering::SeqCst);
         if before < most { Ok(made) } else { Err(Error::Exhausted(Resource::Srq)) }
     }
@@ -61,7 +61,7 @@ impl FakeSrq {
         std::iter::from_fn(|| inner.waiting.pop_front()).find_map(|core| core.upgrade())
     }
 
-    /// The low watermark is looked at whenever fewer are left.
+    /// Reports the low watermark when fewer receives are left.
     fn look(&self, inner: &mut FakeSrqState) {
         if inner.low.look(inner.recvs.len() as u32) {
             let sink = self.sink.clone();
@@ -79,7 +79,7 @@ impl SharedReceiveQueue for FakeSrq {
         inner.recvs.push_back((cookie, length(segments)));
         drop(inner);
         while let Some(core) = self.next_waiting() {
-            core.receive_early(); // or not, if its connection is over
+            core.receive_early(); // no effect if its connection has ended
         }
         Ok(())
     }
