@@ -1,7 +1,7 @@
-//! Counters of an IA: its own, and the sums over its present and past objects.
+//! Counters of an IA: its own, and the sums over its current and freed objects.
 //!
-//! No lock is held while a child is asked for its counts. Sums are made when they are read. Counts of an object that is being
-//! freed are missing for a moment.
+//! No lock is held while an object is asked for its counts. Sums are made when they are read. Counts of an object that
+//! is being freed are missing for a moment.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::AtomicU64;
@@ -20,22 +20,22 @@ use crate::stats::publication::CounterSource;
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     events: IaEvents,
-    /// Counts of objects that were freed.
+    /// Counts of freed objects.
     gone: Mutex<Sums>,
-    /// Made by the first query.
+    /// List for the consumer; created by the first query.
     listing: OnceLock<Listing>,
 }
 
-/// EVDs with numbers of their own in the list; those with the highest handles are only in the sums.
+/// Maximum number of EVDs with counters of their own in the list. Those with higher handles are only in the sums.
 const MAX_LISTED_EVDS: usize = 64;
 
-/// Numbers of the provider's with a place in the list.
+/// Maximum number of the provider's counters in the list.
 const PROVIDERS: usize = 64;
 
-/// Limit of EPs reported on the counters socket.
+/// Maximum number of EPs reported on the counters socket.
 const MAX_LISTED_EPS: usize = 256;
 
-/// Names of the `alive.` counters, by kind of object.
+/// Names of the `alive.` counters (existing objects), by kind of object.
 const ALIVE: [(&str, &[Rank]); 10] = [
     ("alive.ep", &[Rank::Ep]),
     ("alive.evd", &[Rank::Evd, Rank::AsyncEvd]),
@@ -50,19 +50,20 @@ const ALIVE: [(&str, &[Rank]); 10] = [
 ];
 
 impl<P: Provider> Ia<P> {
-    /// Counts something that happened to the IA as a whole.
+    /// Counts an event of the whole IA.
     pub(crate) fn count(&self, which: impl FnOnce(&IaEvents) -> &AtomicU64) {
         IaEvents::count(which(&self.counts.events));
     }
 
-    /// Keeps the numbers of an object that ends.
+    /// Adds the final counts of an object that is freed.
     pub(crate) fn bury(&self, last: &Sums) {
         let mut gone = self.counts.gone.lock();
         gone.eps.add(&last.eps);
         gone.evds.add(&last.evds);
     }
 
-    /// Facts and counters, as a list for the consumer; it stays in place as long as the IA, and each call renews it.
+    /// Facts and counters as a list for the consumer. The list keeps its address for the life of the IA; each call
+    /// updates it.
     pub(super) fn show_counts(&self) -> (i32, *mut DAT_NAMED_ATTR) {
         const ROOM: usize =
             IaEvents::LEN + EpCounts::LEN + EvdCounts::LEN * (1 + MAX_LISTED_EVDS) + ALIVE.len() + PROVIDERS;

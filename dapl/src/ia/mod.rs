@@ -1,7 +1,7 @@
-//! Interface adapters: the open provider, and the list of all objects made in it.
+//! Interface adapters (IAs): the opened provider, and the list of all objects created in the IA.
 //!
-//! Other modules reach the provider, its limits and the consumer's IA handle through this one. Children are referenced weakly,
-//! so that a close can end them.
+//! Other modules reach the provider, its limits and the consumer's IA handle through the IA. It references its objects
+//! weakly, so that a close can end them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,37 +43,37 @@ pub struct Ia<P: Provider> {
     number: AtomicUsize,
     async_evd: Mutex<AsyncEvd>,
     children: Mutex<Children>,
-    /// LMRs by local context.
+    /// Registrations (LMRs) by local context.
     contexts: Mutex<HashMap<u32, ObjectId>>,
 }
 
-/// Destination of the asynchronous errors of an IA (spec/registry 4.3).
+/// Destination of asynchronous errors of an IA (spec/registry 4.3).
 enum AsyncEvd {
-    /// To the EVD made with the IA; it goes with the IA.
+    /// The EVD created with the IA, and freed with it.
     Own(Arc<dyn AsyncErrorSink>),
     /// An EVD of the consumer.
     Borrowed(Use<dyn AsyncErrorSink>),
     /// Every async EVD of this library.
     OutOfScope,
-    /// Nowhere: the IA is being opened or closed.
+    /// No destination: the IA is being opened or closed.
     Absent,
 }
 
-/// An EVD as IAs see it: the place where asynchronous errors are queued. Implemented by `evd`.
+/// An async EVD as seen by an IA. Implemented by `evd`.
 pub trait AsyncErrorSink: Usable + Send + Sync {
-    /// Its name.
+    /// Identifies the EVD.
     fn id(&self) -> ObjectId;
     /// Queues an error; a full EVD logs the loss.
     fn report(&self, error: AsyncError);
 }
 
-/// An error that belongs to no work request.
+/// An error that concerns no work request.
 #[derive(Clone, Copy, Debug)]
 pub struct AsyncError {
     pub kind: AsyncKind,
     /// Handle of the object concerned.
     pub handle: usize,
-    /// The specification's reason, per kind of object.
+    /// The reason code of the specification, numbered per kind of object.
     pub reason: i32,
 }
 
@@ -87,15 +87,15 @@ pub enum AsyncKind {
     ProviderInternal,
 }
 
-/// An object made in an IA.
+/// An object created in an IA.
 pub trait Child: Send + Sync {
-    /// Its abrupt end, including its handle; does nothing the second time.
+    /// Closes the object abruptly, with its handle. A second call has no effect.
     fn close(&self);
-    /// Whether a graceful close of the IA is refused because of it.
+    /// Whether a graceful close of the IA is refused while this object exists.
     fn counts_as_open(&self) -> bool;
-    /// Adds what it has counted.
+    /// Adds the counters of this object to the sums.
     fn add_counts(&self, _sums: &mut Sums) {}
-    /// Writes counters of its own for the counters socket.
+    /// Writes this object's own counters for the counters socket.
     fn describe(&self, _text: &mut Text) {}
 }
 
@@ -118,17 +118,17 @@ pub enum Rank {
 #[derive(Default)]
 struct Children {
     closing: bool,
-    /// By address, which stays the object's own as long as the `Weak` is here.
+    /// Keyed by address, which no other object can have while the `Weak` exists.
     known: HashMap<usize, (Rank, Weak<dyn Child>)>,
 }
 
 impl<P: Provider> Ia<P> {
-    /// Weak reference for other objects; `id().handle` is the IA's own handle, not the consumer's number.
+    /// Weak reference for other objects; `id().handle` is the internal handle, not the consumer's IA number.
     pub fn id(&self) -> ObjectId {
         self.id
     }
 
-    /// The provider's half.
+    /// The open provider.
     pub fn provider(&self) -> &P {
         &self.provider
     }
@@ -137,17 +137,17 @@ impl<P: Provider> Ia<P> {
         self.provider.limits()
     }
 
-    /// Whether and how its EPs are traced.
+    /// Trace settings of the EPs.
     pub fn tracing(&self) -> &trace::Settings {
         &self.tracing
     }
 
-    /// The table that every handle made in it starts with.
+    /// Provider table for the handles of this IA.
     pub fn table(&self) -> *const DAT_PROVIDER {
         self.registration.table()
     }
 
-    /// The handle as the consumer knows it: libdat's number, or the pointer until there is one.
+    /// The handle that the consumer uses: libdat's number, or the pointer until a number is assigned.
     pub fn consumer_handle(&self) -> DAT_IA_HANDLE {
         let known = self.number.load(Ordering::Relaxed);
         if known != 0 {
@@ -159,20 +159,20 @@ impl<P: Provider> Ia<P> {
         number
     }
 
-    /// The address peers connect to; stays as long as the IA.
+    /// The address that peers connect to; valid for the life of the IA.
     pub fn address_ptr(&self) -> DAT_IA_ADDRESS_PTR {
         self.address.as_ptr().cast()
     }
 
-    /// Whether this EVD was made with the IA, for its asynchronous errors.
+    /// Whether this EVD was created with the IA as its async EVD.
     pub(crate) fn owns_async_evd(&self, id: ObjectId) -> bool {
         matches!(&*self.async_evd.lock(), AsyncEvd::Own(evd) if evd.id() == id)
     }
 
-    /// Adds a child whose handle is live. A child that is added during a close is closed at once.
+    /// Adds a child with a live handle. A child that is added during a close is closed at once.
     pub fn adopt(&self, child: Weak<dyn Child>, rank: Rank) {
         if matches!(rank, Rank::Ep | Rank::Srq | Rank::Rsp | Rank::Psp) {
-            publication::start(); // these have something to count
+            publication::start(); // only these objects have counters
         }
         let mut children = self.children.lock();
         if !children.closing {
@@ -186,20 +186,20 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Forgets a child that was freed.
+    /// Removes a child that was freed.
     pub fn forget<C: Child>(&self, child: &C) {
         let address = std::ptr::from_ref(child) as usize;
         let forgotten = self.children.lock().known.remove(&address);
-        // Dropped here and not under the lock: this can be the last trace of the child.
+        // Dropped outside the lock: this can be the last reference to the child.
         drop(forgotten);
     }
 
-    /// A local context was given out for the memory of this object.
+    /// Registers a local context of this object.
     pub fn add_context(&self, context: u32, of: ObjectId) {
         self.contexts.lock().insert(context, of);
     }
 
-    /// Takes the context back, if it has not been given to another object since.
+    /// Removes a local context, unless another object has it by now.
     pub fn remove_context(&self, context: u32, of: ObjectId) {
         let mut contexts = self.contexts.lock();
         if contexts.get(&context) == Some(&of) {
@@ -214,8 +214,8 @@ impl<P: Provider> Ia<P> {
 
     /// Begins a close: no child is added from now on. Returns the children in the order in which they must be closed.
     ///
-    /// Errors: `InvalidHandle` if another thread has begun to close; `IaInUse` if a graceful close finds a child or a user of
-    /// the async EVD; then nothing has changed.
+    /// Errors: `InvalidHandle` if another thread has begun to close; `IaInUse` if a graceful close finds a child or a
+    /// user of the async EVD. An error changes nothing.
     fn begin_close(&self, graceful: bool) -> Result<Vec<Weak<dyn Child>>> {
         let mut children = self.children.lock();
         if children.closing {

@@ -1,6 +1,6 @@
-//! The attribute records of an IA, from values that do not change while it is open (spec/registry 11 and 12).
+//! Fills the attribute records of an IA from values that are constant while it is open (spec/registry 11 and 12).
 //!
-//! Only `dapl_ia_query` uses it. Every field is set; no system call.
+//! Used by `dapl_ia_query` only. Sets every field, without a system call.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_char;
@@ -10,10 +10,10 @@ use dat_abi::*;
 use super::Ia;
 use crate::provider::Provider;
 
-/// Every byte address may be registered, or be a target.
+/// Upper bound of addresses: memory at any address may be registered or be a target.
 const ANY_ADDRESS: DAT_VADDR = DAT_VADDR::MAX;
 
-/// `DAT_IA_ATTR`, complete.
+/// Fills `DAT_IA_ATTR`.
 pub(super) fn ia_attributes<P: Provider>(ia: &Ia<P>) -> DAT_IA_ATTR {
     let limits = ia.limits();
     DAT_IA_ATTR {
@@ -55,7 +55,7 @@ pub(super) fn ia_attributes<P: Provider>(ia: &Ia<P>) -> DAT_IA_ATTR {
     }
 }
 
-/// `DAT_PROVIDER_ATTR`, complete.
+/// Fills `DAT_PROVIDER_ATTR`.
 pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR {
     let served = ia.registration.served();
     let (facts, facts_list) = ia.show_counts();
@@ -66,10 +66,10 @@ pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR 
         provider_name: name(ia.registration.name()),
         provider_version_major: version(env!("CARGO_PKG_VERSION_MAJOR")),
         provider_version_minor: version(env!("CARGO_PKG_VERSION_MINOR")),
-        // Exactly the version that was registered: some libdats identify the provider by it when they close.
+        // The version that was registered: some libdats use it to identify the provider when they close.
         dapl_version_major: served.major,
         dapl_version_minor: served.minor,
-        // An OR of numbers, the first of which is 0.
+        // A bit mask; the first bit has the value 0.
         lmr_mem_types_supported: DAT_MEM_TYPE_VIRTUAL | DAT_MEM_TYPE_LMR | DAT_MEM_TYPE_SHARED_VIRTUAL,
         iov_ownership_on_return: DAT_IOV_CONSUMER,
         dat_qos_supported: DAT_QOS_BEST_EFFORT,

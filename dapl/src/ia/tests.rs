@@ -1,4 +1,4 @@
-//! IAs, PZs, LMRs, contexts and the registration through their entries, over the double: what a C consumer sees.
+//! IAs, PZs, LMRs, contexts and the registration, tested through their C entries over the fake provider.
 
 use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -83,7 +83,7 @@ fn open_checks_its_pointers() {
 }
 
 #[test]
-fn a_query_checks_before_it_writes() {
+fn query_checks_before_it_writes() {
     let opened = fake::open(c"ia-query");
     // SAFETY: zeros are records of numbers and null pointers.
     let (mut ia, mut provider): (DAT_IA_ATTR, DAT_PROVIDER_ATTR) = unsafe { std::mem::zeroed() };
@@ -119,7 +119,7 @@ fn a_query_checks_before_it_writes() {
 }
 
 #[test]
-fn srq_support_is_reported_as_the_transport_has_it() {
+fn query_reports_whether_the_transport_has_srqs() {
     let shown = |name| {
         let opened = fake::open(name);
         // SAFETY: zeros are valid in these records.
@@ -156,7 +156,7 @@ fn a_refused_close_changes_nothing() {
 }
 
 #[test]
-fn an_abrupt_close_takes_all_along() {
+fn abrupt_close_frees_all_objects() {
     let opened = fake::open(c"ia-abrupt");
     let (pz, lmr) = memory(opened.ia_handle, DAT_MEM_PRIV_ALL_FLAG);
     assert_eq!(close(opened.ia_handle, DAT_CLOSE_ABRUPT_FLAG), DAT_SUCCESS);
@@ -168,7 +168,7 @@ fn an_abrupt_close_takes_all_along() {
     drop(opened.ia);
 }
 
-/// A PZ, and 64 bytes registered in it.
+/// Creates a PZ, and registers 64 bytes in it.
 #[test]
 fn concurrent_closes_end_children_once() {
     let mut evd = NULL;
@@ -179,18 +179,18 @@ fn concurrent_closes_end_children_once() {
     let first = from_handle::<Ia<FakeProvider>>(ia, Handle::Ia).unwrap();
     let children = first.begin_close(false).unwrap();
     assert!(!children.is_empty());
-    // The first has not come further yet.
+    // The first thread has not come further yet.
     assert_eq!(close(ia, DAT_CLOSE_ABRUPT_FLAG), BAD | DAT_INVALID_HANDLE_IA);
     finish_close(&first, children).unwrap();
     // SAFETY: any handle will do.
-    assert_eq!(unsafe { dapl_pz_free::<FakeProvider>(pz) } & BAD, BAD, "it has gone with the IA");
+    assert_eq!(unsafe { dapl_pz_free::<FakeProvider>(pz) } & BAD, BAD, "it was freed with the IA");
 }
 
 fn memory(ia: *mut c_void, privileges: u32) -> (*mut c_void, *mut c_void) {
     static BYTES: [u8; 64] = [0; 64];
     let (mut pz, mut lmr) = (NULL, NULL);
     let region = DAT_REGION_DESCRIPTION { for_va: BYTES.as_ptr().cast_mut().cast() };
-    // SAFETY: a live IA; null or writable places. The double never touches the memory.
+    // SAFETY: a live IA; null or writable places. The fake provider never touches the memory.
     unsafe {
         assert_eq!(dapl_pz_create::<FakeProvider>(ia, &mut pz), DAT_SUCCESS);
         let (lmr, null) = (&raw mut lmr, std::ptr::null_mut());
@@ -213,7 +213,7 @@ fn memory(ia: *mut c_void, privileges: u32) -> (*mut c_void, *mut c_void) {
 }
 
 #[test]
-fn a_pz_stays_while_memory_is_in_it() {
+fn pz_with_registered_memory_cannot_be_freed() {
     let opened = fake::open(c"ia-pz");
     let (pz, lmr) = memory(opened.ia_handle, DAT_MEM_PRIV_ALL_FLAG);
     // SAFETY: any handle will do.
@@ -323,7 +323,7 @@ fn every_handle_has_a_context_and_a_type() {
     }
 }
 
-// A libdat that records registrations.
+// A fake libdat that records registrations.
 static ADDED: AtomicUsize = AtomicUsize::new(0);
 static REMOVED: AtomicUsize = AtomicUsize::new(0);
 
@@ -346,7 +346,7 @@ unsafe extern "C" fn no_number(_: DAT_IA_HANDLE, _: *mut DAT_IA_HANDLE) -> DAT_R
 }
 
 #[test]
-fn a_name_is_registered_as_asked_and_another_major_version_is_not() {
+fn init_registers_the_given_name_and_refuses_another_major_version() {
     let libdat = Libdat { add, remove, get_ia_handle: no_number };
     let mut info = DAT_PROVIDER_INFO {
         ia_name: [0; 256],
@@ -379,11 +379,11 @@ fn a_name_is_registered_as_asked_and_another_major_version_is_not() {
     info.ia_name = [b'x' as _; 256];
     // SAFETY: as above.
     unsafe { registration::init::<FakeProvider>(libdat, &info, c"".as_ptr()) };
-    assert_eq!(ADDED.load(Ordering::SeqCst), 2, "a name without an end");
+    assert_eq!(ADDED.load(Ordering::SeqCst), 2, "a name without a terminating zero");
 }
 
 #[test]
-fn every_slot_is_filled() {
+fn every_table_entry_is_set() {
     let table = crate::table::table::<FakeProvider>();
     // SAFETY: pointer-sized slots from the first to the last byte; an empty slot is null.
     let words: [usize; size_of::<DAT_PROVIDER>() / 8] = unsafe { std::mem::transmute(table) };

@@ -1,6 +1,6 @@
-//! `dat_lmr_*`: C values in, C values out.
+//! C entries `dat_lmr_*`.
 //!
-//! Called from C only. No policy here: each entry opens its handles, parses its arguments and makes one call.
+//! Called from C only. Each entry opens its handles, parses its arguments and makes one call.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -17,7 +17,7 @@ use crate::runtime::handle::from_handle;
 /// `dat_lmr_create`.
 ///
 /// # Safety
-/// The handles are null, or ones this library gave out: live, freed, or of another kind; the out parameters are null or
+/// The handles are null or handles of this library, live or freed, of any kind; the out parameters are null or
 /// writable; the cookie of shared memory is null or 40 bytes.
 #[allow(clippy::too_many_arguments, reason = "the specification's")]
 pub unsafe extern "C" fn dapl_lmr_create<P: Provider>(
@@ -55,10 +55,10 @@ pub unsafe extern "C" fn dapl_lmr_create<P: Provider>(
     })
 }
 
-/// Strongly ordered memory, which another platform's headers know; here all memory is.
+/// Strongly ordered memory, defined by headers of another platform; here all memory is strongly ordered.
 const MEM_TYPE_SO_VIRTUAL: DAT_MEM_TYPE = 3;
 
-/// The memory that a description names, and how it names it.
+/// Parses a memory description: the region and how it was described.
 ///
 /// # Safety
 /// The union holds initialised bytes; the cookie of shared memory is null or 40 bytes.
@@ -102,7 +102,7 @@ pub fn rights(privileges: DAT_MEM_PRIV_FLAGS) -> Option<Rights> {
     (privileges & !DAT_MEM_PRIV_ALL_FLAG == 0).then_some(Rights { access, local_read })
 }
 
-/// The privileges that were asked for.
+/// Converts requested rights to privileges.
 pub fn privileges(rights: Rights) -> DAT_MEM_PRIV_FLAGS {
     let bit = |granted, flag| if granted { flag } else { 0 };
     let Rights { access, local_read } = rights;
@@ -121,7 +121,7 @@ fn remote_context<P: Provider>(lmr: &Lmr<P>) -> DAT_RMR_CONTEXT {
 /// `dat_lmr_query`.
 ///
 /// # Safety
-/// As [`dapl_lmr_create`].
+/// Same as [`dapl_lmr_create`].
 pub unsafe extern "C" fn dapl_lmr_query<P: Provider>(
     lmr: DAT_LMR_HANDLE,
     mask: DAT_LMR_PARAM_MASK,
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn dapl_lmr_query<P: Provider>(
         }
         require(out, 3)?;
         let Region { address, length } = lmr.region();
-        // All of the union, not only the member in use: the rest is zero.
+        // Copies the whole union, since the bytes behind the member in use are zero.
         let described = |at: u64, cookie: *const SharedCookie| DAT_REGION_DESCRIPTION {
             for_shared_memory: DAT_SHARED_MEMORY {
                 virtual_address: at as DAT_PVOID,
@@ -167,12 +167,12 @@ pub unsafe extern "C" fn dapl_lmr_query<P: Provider>(
 /// `dat_lmr_free`.
 ///
 /// # Safety
-/// As [`dapl_lmr_create`].
+/// Same as [`dapl_lmr_create`].
 pub unsafe extern "C" fn dapl_lmr_free<P: Provider>(lmr: DAT_LMR_HANDLE) -> DAT_RETURN {
     guard(|| dapls_lmr::free(&*from_handle::<Lmr<P>>(lmr, Handle::Lmr)?))
 }
 
-/// `dat_lmr_sync_rdma_read`: memory is coherent, so ordering is all there is to do.
+/// `dat_lmr_sync_rdma_read`: memory is coherent, so only ordering is needed.
 ///
 /// # Safety
 /// `ia` as in [`dapl_lmr_create`]; `segments` is null or points at `count` triplets.
@@ -185,10 +185,10 @@ pub unsafe extern "C" fn dapl_lmr_sync_rdma_read<P: Provider>(
     guard(|| unsafe { sync::<P>(ia, segments, count) })
 }
 
-/// `dat_lmr_sync_rdma_write`: as [`dapl_lmr_sync_rdma_read`].
+/// `dat_lmr_sync_rdma_write`: same as [`dapl_lmr_sync_rdma_read`].
 ///
 /// # Safety
-/// As [`dapl_lmr_sync_rdma_read`].
+/// Same as [`dapl_lmr_sync_rdma_read`].
 pub unsafe extern "C" fn dapl_lmr_sync_rdma_write<P: Provider>(
     ia: DAT_IA_HANDLE,
     segments: *const DAT_LMR_TRIPLET,
@@ -213,7 +213,8 @@ unsafe fn sync<P: Provider>(ia: DAT_IA_HANDLE, segments: *const DAT_LMR_TRIPLET,
             return Err(Error::InvalidParameter(2));
         }
     }
-    // Replaces the cache maintenance of other architectures; orders memory before the consumer's message to its peer.
+    // Orders memory accesses before the consumer's message to its peer; other architectures need cache maintenance
+    // here.
     fence(Ordering::SeqCst);
     Ok(())
 }

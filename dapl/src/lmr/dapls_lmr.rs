@@ -1,6 +1,6 @@
 //! LMR operations for other modules: create, find by context, free.
 //!
-//! The registration ends with the object, when the last call that uses it has left.
+//! The registration ends when the LMR was freed and the last call that uses it has returned.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::pz::Pz;
 use crate::runtime::handle::{self, Created, Ref, Usable, Use, UseCount};
 use crate::runtime::mappings;
 
-/// A new registration; its handle is not live yet.
+/// Creates a registration; its handle is not live yet.
 ///
-/// Errors: `Length` for no bytes, `InvalidParameter` for memory that cannot be, `InvalidState` for a shared registration of
-/// memory that is not (spec/events 8.1); what the provider says.
+/// Errors: `Length` for zero bytes, `InvalidParameter` for memory that is not mapped, `InvalidState` for a shared
+/// registration of private memory (spec/events 8.1); those of the provider.
 pub fn create<P: Provider>(
     ia: &Arc<Ia<P>>,
     pz: Arc<Pz<P>>,
@@ -49,13 +49,13 @@ pub fn create<P: Provider>(
     })
 }
 
-/// Some of it is this process's alone. Where there is no telling, nothing is refused.
+/// Whether part of the region is private to this process; `false` if that is unknown.
 fn is_private(region: Region) -> bool {
     mappings::look(region, mappings::Rights { shared: true, ..mappings::Rights::default() })
         == mappings::MappingLookup::Lacking
 }
 
-/// Makes it live in its IA.
+/// Publishes its handle and its context in the IA.
 pub fn publish<P: Provider>(lmr: Created<Lmr<P>>) -> *mut std::ffi::c_void {
     let object = lmr.object().clone();
     let child: Arc<dyn Child> = object.clone();
@@ -94,7 +94,7 @@ pub fn free<P: Provider>(lmr: &Lmr<P>) -> Result<()> {
     if close(lmr) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Lmr)) }
 }
 
-/// Ends it; false when it had ended before.
+/// Closes it; returns false if it was closed before.
 pub(super) fn close<P: Provider>(lmr: &Lmr<P>) -> bool {
     let first = handle::destroy(lmr.id);
     if first {
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_cannot_be_is_refused() {
+    fn impossible_regions_are_refused() {
         let at = |address, length| check(Region { address, length }, 1 << 40);
         assert_eq!(at(4096, 0), Err(Error::Length));
         assert_eq!(at(0, 1), Err(Error::InvalidParameter(3)));

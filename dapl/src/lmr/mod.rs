@@ -1,7 +1,9 @@
-//! Registered memory, named by two contexts: one for local segments, one for peers.
+//! Local memory regions (LMRs): registered memory, identified by a local context for segments and a remote context for
+//! peers.
 //!
-//! Made and freed by the entries in `dapl_lmr`; the registration itself is the provider's. A freed LMR lets transfers that
-//! still name it fail; nothing here waits for them beyond what the provider's deregistration does.
+//! The entries in `dapl_lmr` create and free them; the provider makes the registration. After a free, transfers that
+//! still use the context fail; the free waits for transfers in progress only as far as the provider's deregistration
+//! does.
 
 use std::sync::Arc;
 
@@ -24,7 +26,7 @@ pub struct Lmr<P: Provider> {
     region: Region,
     rights: Rights,
     origin: Origin,
-    /// Membership in the shared memory's name, for the life of the registration.
+    /// Membership in the group of processes that share the memory, for the life of the registration.
     _membership: Option<P::Membership>,
     uses: UseCount,
 }
@@ -32,18 +34,18 @@ pub struct Lmr<P: Provider> {
 /// The region description that it was created from.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Origin {
-    /// Its address.
+    /// An address.
     Memory,
-    /// Another LMR, of this handle at that time.
+    /// Another LMR; the value is its handle at that time.
     Lmr(usize),
-    /// Its address, and what the processes that share it call it.
+    /// An address, and the cookie that identifies the shared memory.
     Shared(Box<SharedCookie>),
 }
 
-/// Privileges, as requested and as granted.
+/// Privileges as requested and granted.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Rights {
-    /// Rights that the provider grants.
+    /// Rights enforced by the provider.
     pub access: Access,
     /// Always granted.
     pub local_read: bool,
@@ -55,22 +57,22 @@ impl<P: Provider> Lmr<P> {
         self.id
     }
 
-    /// The IA it was made in.
+    /// IA that the object belongs to.
     pub fn ia(&self) -> &Arc<Ia<P>> {
         &self.ia
     }
 
-    /// Its protection zone.
+    /// Protection zone.
     pub fn pz(&self) -> &Arc<Pz<P>> {
         self.pz.arc()
     }
 
-    /// The provider's half.
+    /// The provider's registration.
     pub fn mr(&self) -> &P::Mr {
         &self.mr
     }
 
-    /// The memory, exactly as asked for.
+    /// The memory region as requested.
     pub fn region(&self) -> Region {
         self.region
     }
@@ -79,7 +81,7 @@ impl<P: Provider> Lmr<P> {
         self.rights
     }
 
-    /// The region description; a cookie stays at its address for the life of the LMR.
+    /// The region description; a cookie keeps its address for the life of the LMR.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
@@ -89,7 +91,7 @@ impl<P: Provider> Object for Lmr<P> {
     const KIND: Kind = Kind::Lmr;
 }
 
-/// Bound RMRs use it.
+/// Bound RMRs use an LMR.
 impl<P: Provider> Usable for Lmr<P> {
     fn uses(&self) -> &UseCount {
         &self.uses

@@ -1,4 +1,4 @@
-//! LMRs of every type through their entries, over the double.
+//! LMRs of every type through their C entries, over the fake provider.
 
 use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
@@ -13,7 +13,7 @@ use crate::pz::dapl_pz::*;
 
 type H = *mut c_void;
 
-/// An open IA with a PZ, and a page of memory that is shared.
+/// An open IA with a PZ, and a page of shared memory.
 struct World {
     opened: Opened,
     pz: H,
@@ -77,7 +77,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // SAFETY: the mapping of `new`; the double never touches it.
+        // SAFETY: the mapping of `new`; the fake provider never touches it.
         unsafe { libc::munmap(self.page, PAGE) };
     }
 }
@@ -121,18 +121,18 @@ fn second_registration_has_own_rights_and_lifetime() {
 }
 
 #[test]
-fn types_and_rights_that_do_not_exist_are_refused() {
+fn unknown_types_and_rights_are_refused() {
     let world = World::new(c"lmr types");
     let region = DAT_REGION_DESCRIPTION { for_va: world.page };
     let wrong = |n| Err(Error::InvalidParameter(n).code());
     let given = world.create(3, region, 64, DAT_MEM_PRIV_ALL_FLAG).unwrap();
-    assert_eq!(query(given.0).mem_type, DAT_MEM_TYPE_VIRTUAL, "strongly ordered memory is memory");
+    assert_eq!(query(given.0).mem_type, DAT_MEM_TYPE_VIRTUAL, "strongly ordered memory is accepted");
     assert_eq!(world.create(4, region, 64, DAT_MEM_PRIV_ALL_FLAG), wrong(2));
     assert_eq!(world.create(DAT_MEM_TYPE_VIRTUAL, region, 64, 0x80), wrong(6));
 }
 
 #[test]
-fn shared_memory_is_known_by_its_cookie() {
+fn shared_memory_is_identified_by_its_cookie() {
     let world = World::new(c"lmr shared");
     let (mut cookie, other) = ([7u8; 40], [0u8; 40]);
     let first = world.shared(world.page, &cookie, PAGE).unwrap();
@@ -148,23 +148,23 @@ fn shared_memory_is_known_by_its_cookie() {
     assert_eq!(kept.virtual_address, world.page);
     // SAFETY: as above.
     assert_eq!(unsafe { kept.shared_memory_id.cast::<[u8; 40]>().read_unaligned() }, [7; 40]);
-    assert!(world.shared(world.page, &cookie, 64).is_ok(), "the last byte counts");
+    assert!(world.shared(world.page, &cookie, 64).is_ok(), "all bytes of the cookie are compared");
     cookie[39] = 7;
     assert_eq!(free(first.0), DAT_SUCCESS);
     assert_eq!(world.shared(world.page, &cookie, 64), wrong(4), "one is left");
     assert_eq!(free(second.0), DAT_SUCCESS);
-    assert!(world.shared(world.page, &cookie, 64).is_ok(), "the last one has left");
+    assert!(world.shared(world.page, &cookie, 64).is_ok(), "the last member has left");
     assert_eq!(free(third.0), DAT_SUCCESS);
 }
 
 #[test]
-fn memory_that_is_not_shared_cannot_be_registered_as_such() {
+fn private_memory_is_refused_as_shared_memory() {
     let world = World::new(c"lmr private");
     let (private, cookie) = (Box::new([0u8; 64]), [1u8; 40]);
     let not_shared = Err(Error::InvalidState(State::Plain).code());
     assert_eq!(world.shared(private.as_ptr().cast(), &cookie, 64), not_shared);
     assert_eq!(world.shared(world.page, &cookie, 0), Err(Error::Length.code()));
-    assert!(world.shared(world.page, &cookie, PAGE).is_ok(), "nothing of the failures is left");
+    assert!(world.shared(world.page, &cookie, PAGE).is_ok(), "failures leave no registration");
     let no_cookie = DAT_SHARED_MEMORY { virtual_address: world.page, shared_memory_id: null_mut() };
     let region = DAT_REGION_DESCRIPTION { for_shared_memory: no_cookie };
     let refused = world.create(DAT_MEM_TYPE_SHARED_VIRTUAL, region, 64, 0);

@@ -1,6 +1,6 @@
-//! `dat_rmr_*`: C values in, C values out.
+//! C entries `dat_rmr_*`.
 //!
-//! Called from C only. No policy here: each entry opens its handles, parses its arguments and makes one call.
+//! Called from C only. Each entry opens its handles, parses its arguments and makes one call.
 
 use dat_abi::*;
 
@@ -17,7 +17,7 @@ use crate::runtime::handle::from_handle;
 /// `dat_rmr_create`.
 ///
 /// # Safety
-/// `pz` is null, or a handle this library gave out: live, freed, or of another kind; `out` is null or writable.
+/// `pz` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
 pub unsafe extern "C" fn dapl_rmr_create<P: Provider>(pz: DAT_PZ_HANDLE, out: *mut DAT_RMR_HANDLE) -> DAT_RETURN {
     guard(|| {
         let pz = from_handle::<Pz<P>>(pz, Handle::Pz)?.to_arc();
@@ -29,10 +29,10 @@ pub unsafe extern "C" fn dapl_rmr_create<P: Provider>(pz: DAT_PZ_HANDLE, out: *m
     })
 }
 
-/// `dat_rmr_query`: of an unbound RMR, zeros (spec/events 9.1).
+/// `dat_rmr_query`. An unbound RMR returns zeros (spec/events 9.1).
 ///
 /// # Safety
-/// As [`dapl_rmr_create`].
+/// Same as [`dapl_rmr_create`].
 pub unsafe extern "C" fn dapl_rmr_query<P: Provider>(
     rmr: DAT_RMR_HANDLE,
     mask: DAT_RMR_PARAM_MASK,
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn dapl_rmr_query<P: Provider>(
     })
 }
 
-/// `dat_rmr_bind`. Without a length it unbinds, and nothing else of the triplet, the privileges or the context is looked at.
+/// `dat_rmr_bind`. Length 0 unbinds; then the rest of the triplet, the privileges and the context are ignored.
 ///
 /// # Safety
 /// The handles are as in [`dapl_rmr_create`]; `segment` is null or a triplet, `context` null or writable.
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn dapl_rmr_bind<P: Provider>(
 /// `dat_rmr_free`.
 ///
 /// # Safety
-/// As [`dapl_rmr_create`].
+/// Same as [`dapl_rmr_create`].
 pub unsafe extern "C" fn dapl_rmr_free<P: Provider>(rmr: DAT_RMR_HANDLE) -> DAT_RETURN {
     guard(|| dapls_rmr::free(&*from_handle::<Rmr<P>>(rmr, Handle::Rmr)?))
 }

@@ -1,7 +1,7 @@
 //! RMR operations for other modules: create, check a bind, post it, free.
 //!
-//! An LMR is in use from the moment a bind of it is accepted until the provider drops the kept object: then the window is bound
-//! elsewhere or unbound, or the bind has failed.
+//! An LMR is in use from the moment a bind to it is accepted until the provider drops the kept object: when the window
+//! is bound elsewhere or unbound, or when the bind has failed.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::provider::{Access, Bind, MemoryWindow, Provider, Region};
 use crate::pz::Pz;
 use crate::runtime::handle::{self, ObjectId, Use};
 
-/// A new RMR, unbound, live in the IA of its PZ.
+/// Creates an unbound RMR with a live handle in the IA of its PZ.
 ///
-/// Errors: `ModelNotSupported` when the provider has no windows.
+/// Errors: `ModelNotSupported` if the provider has no memory windows.
 pub fn create<P: Provider>(pz: Arc<Pz<P>>) -> Result<DAT_RMR_HANDLE> {
     let ia = pz.ia().clone();
     if ia.limits().max_rmrs == 0 {
@@ -43,16 +43,16 @@ pub fn bound<P: Provider>(rmr: &Rmr<P>) -> Option<Bound> {
     inner.bound.filter(|_| inner.window.as_ref().is_some_and(|window| window.mw.is_bound()))
 }
 
-/// A bind or unbind that may be posted.
+/// A checked bind or unbind, ready to be posted.
 pub(crate) struct CheckedBind<P: Provider> {
     wanted: Option<(Bound, Use<Lmr<P>>)>,
 }
 
-/// Checks a bind, or an unbind for `None`, on an EP of this PZ (spec/events 9.2). The state of an EP without a PZ is checked
-/// elsewhere.
+/// Checks a bind, or an unbind for `None`, on an EP of this PZ (spec/events 9.2). The caller checks the state of an EP
+/// without a PZ.
 ///
-/// Errors: `InvalidParameter(2)` for memory that is not registered in the IA of the RMR, `Protection` if EP, RMR and LMR are
-/// not of one PZ, `Privileges` if the peer is to write where this side may not.
+/// Errors: `InvalidParameter(2)` for memory that is not registered in the IA of the RMR, `Protection` if EP, RMR and
+/// LMR have different PZs, `Privileges` if the peer would get a right to write that the LMR lacks.
 pub(crate) fn check<P: Provider>(
     rmr: &Rmr<P>,
     ep_pz: Option<ObjectId>,
@@ -72,14 +72,14 @@ pub(crate) fn check<P: Provider>(
         return Err(Error::Privileges(Way::Write));
     }
     let lmr = Use::of_open(lmr, Handle::Lmr).map_err(|_| Error::InvalidParameter(2))?;
-    // Freed meanwhile, before it was counted as in use.
+    // The LMR was freed before it was counted as in use.
     if !handle::is_live(lmr.id()) {
         return Err(Error::InvalidParameter(2));
     }
     Ok(CheckedBind { wanted: Some((wanted, lmr)) })
 }
 
-/// Has it posted, and says the new context; 0 for an unbind.
+/// Posts the bind and returns the new context; 0 for an unbind.
 pub(crate) fn post<P: Provider>(
     rmr: &Rmr<P>,
     checked: CheckedBind<P>,
@@ -104,12 +104,12 @@ pub(crate) fn post<P: Provider>(
     Ok(context)
 }
 
-/// Frees it, bound or not: the context is invalid when this returns.
+/// Frees the RMR, bound or not: the context is invalid when this returns.
 pub fn free<P: Provider>(rmr: &Rmr<P>) -> Result<()> {
     if close(rmr) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Rmr)) }
 }
 
-/// Ends it; false when it had ended before.
+/// Closes the RMR; returns false if it was closed before.
 pub(super) fn close<P: Provider>(rmr: &Rmr<P>) -> bool {
     let first = handle::destroy(rmr.id);
     if first {

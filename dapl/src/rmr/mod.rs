@@ -1,7 +1,8 @@
-//! Remote memory regions (memory windows): a remote context for a part of an LMR, which can be bound, moved and unbound.
+//! Remote memory regions (memory windows): a remote context for a part of an LMR, which can be bound, moved and
+//! unbound.
 //!
-//! The entries in `dapl_rmr` create, query and free them. A bind is a request of an EP, so `ep` posts it; this module checks
-//! the bind and stores it. The provider decides when a bind takes effect and when the LMR is released.
+//! The entries in `dapl_rmr` create, query and free them. A bind is a request of an EP, so `ep` posts it; this module
+//! checks the bind and stores it. The provider decides when a bind takes effect and when the LMR is released.
 
 use std::sync::Arc;
 
@@ -26,24 +27,24 @@ pub struct Rmr<P: Provider> {
 }
 
 struct RmrState<P: Provider> {
-    /// Taken by the end of the RMR.
+    /// Taken when the RMR is closed.
     window: Option<BoundWindow<P>>,
     /// The bind posted last; `None` for an unbind.
     bound: Option<Bound>,
 }
 
-/// The provider's window; ends with the RMR even while calls still use the object.
+/// The provider's window; dropped when the RMR is closed, even while calls still use the object.
 struct BoundWindow<P: Provider> {
     mw: P::Mw,
     _pz: Use<Pz<P>>,
 }
 
-/// A requested or posted binding.
+/// A binding that was requested or posted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bound {
-    /// A part of an LMR.
+    /// The bound part of the LMR.
     pub segment: Segment,
-    /// Local rights have no effect here, and are returned by queries.
+    /// Rights as requested; local rights have no effect and are only returned by queries.
     pub rights: Rights,
     /// The remote context (key) for peers.
     pub context: u32,
@@ -55,12 +56,12 @@ impl<P: Provider> Rmr<P> {
         self.id
     }
 
-    /// The IA it was made in.
+    /// IA that the object belongs to.
     pub fn ia(&self) -> &Arc<Ia<P>> {
         &self.ia
     }
 
-    /// Its protection zone.
+    /// Protection zone.
     pub fn pz(&self) -> ObjectId {
         self.pz
     }
