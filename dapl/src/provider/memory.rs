@@ -9,9 +9,9 @@ use crate::error::Result;
 /// Memory of this process.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Region {
-    /// First byte.
+    /// Address of the first byte.
     pub address: u64,
-    /// Bytes; `address + length` does not wrap.
+    /// Number of bytes; `address + length` does not wrap.
     pub length: u64,
 }
 
@@ -40,46 +40,47 @@ pub trait MemoryProvider: Send + Sync + 'static {
     type Mr: MemoryRegion;
     /// Memory window.
     type Mw: MemoryWindow;
-    /// A registration of shared memory under a cookie; dropping it leaves, and the last one out cleans up.
+    /// Membership of a process in shared memory with a cookie. Dropping the last membership removes the entry.
     type Membership: Send + Sync;
 
-    /// A new protection domain.
+    /// Creates a protection domain.
     fn alloc_pd(&self) -> Result<Self::Pd>;
 
-    /// Registers `region`. Errors: `InvalidParameter(3)` for memory that is not there.
+    /// Registers `region`. Errors: `InvalidParameter(3)` for memory that is not mapped.
     fn register(&self, pd: &Self::Pd, region: Region, access: Access) -> Result<Self::Mr>;
 
-    /// As `register`, for memory mapped and registered as shared. A provider may export the underlying file or segment to its
-    /// peers. Their transfers then access that, as hardware does, even if the address is mapped differently later.
+    /// Like `register`, for memory that is mapped and registered as shared. A provider may export the underlying file
+    /// or segment to its peers. Their transfers then access that object, as hardware does, even if the address is
+    /// mapped to other memory later.
     fn register_shared(&self, pd: &Self::Pd, region: Region, access: Access) -> Result<Self::Mr> {
         self.register(pd, region, access)
     }
 
-    /// Joins the processes that registered shared memory under `cookie` with this provider; the first one creates the entry.
-    /// The death of a process removes it.
+    /// Joins the processes that registered shared memory under `cookie` with this provider. The first one creates the
+    /// entry. A process that dies leaves it.
     ///
-    /// Errors: `InvalidParameter(4)` if others registered another length.
+    /// Errors: `InvalidParameter(4)` if other processes registered another length.
     fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Self::Membership>;
 
-    /// A window that is not bound.
+    /// Creates an unbound window.
     fn alloc_mw(&self, pd: &Self::Pd) -> Result<Self::Mw>;
 }
 
 /// Registered memory.
 pub trait MemoryRegion: Send + Sync {
-    /// Names it in local segments; never 0.
+    /// Key for local segments; never 0.
     fn local_key(&self) -> u32;
-    /// Names it to peers; 0 without any remote access.
+    /// Key for peers; 0 without remote rights.
     fn remote_key(&self) -> u32;
 }
 
 /// Name of shared memory: 40 bytes, compared bytewise.
 pub type SharedCookie = [u8; 40];
 
-/// A window onto a part of a registered region, with its own remote key. Initially unbound. Dropping it unbinds at once; after
-/// that no transfer of a peer accesses the memory by its key.
+/// A window onto a part of a registered region, with its own remote key. Initially unbound. Dropping it unbinds at
+/// once; after that no transfer of a peer accesses the memory by its key.
 pub trait MemoryWindow: Send + Sync {
-    /// A bind was accepted, and has not been undone, nor failed, nor been flushed.
+    /// Whether the last bind was accepted, and has not been undone, failed or been flushed.
     fn is_bound(&self) -> bool;
 }
 
@@ -88,22 +89,23 @@ pub type KeptObject = Arc<dyn Any + Send + Sync>;
 
 /// Parameters of a bind. The remote rights may exceed those of the region.
 pub struct Bind<'a, Mr> {
-    /// The registration.
+    /// The registration that is bound.
     pub mr: &'a Mr,
-    /// The part of it.
+    /// The part of it that is bound.
     pub region: Region,
     /// Rights granted to the peer.
     pub access: Access,
-    /// Keeps the registration: dropped when the window is bound elsewhere, unbound, or when the bind fails or is flushed.
+    /// Keeps the registration alive: dropped when the window is bound elsewhere or unbound, or when the bind fails or
+    /// is flushed.
     pub kept: KeptObject,
 }
 
-/// A request to bind or unbind a window. Nothing that is posted later starts before it is complete.
+/// A request to bind or unbind a window. Work posted later starts after it is complete.
 #[derive(Clone, Copy, Debug)]
 pub struct BindWr {
     /// Returned with the completion.
     pub token: Token,
-    /// No completion if it succeeds.
+    /// No completion on success.
     pub suppress: bool,
     /// Starts only after all earlier reads of this QP are complete.
     pub fence: bool,

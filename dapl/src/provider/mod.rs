@@ -1,20 +1,21 @@
-//! The provider interface: everything between the object layer and a transport.
+//! The provider interface, between the object layer and a transport.
 //!
-//! Downwards, the object layer calls a [`Provider`], which is also a [`MemoryProvider`] and a [`QueueProvider`], and the
-//! objects that it makes: protection domains, memory regions and windows, completion queues, queue pairs with their
-//! [`Connection`], shared receive queues, listeners, requests. Upwards, a provider calls the three sinks, [`CmSink`],
-//! [`CqSink`] and [`SrqSink`]. Every `.so` holds one provider, so all calls are static.
+//! The object layer calls down into a [`Provider`], which is also a [`MemoryProvider`] and a [`QueueProvider`], and
+//! into the objects that it creates: protection domains, memory regions and windows, completion queues, queue pairs
+//! with their [`Connection`], shared receive queues, listeners, requests. A provider reports up through three sinks:
+//! [`CmSink`], [`CqSink`] and [`SrqSink`]. Every `.so` contains one provider, so all calls are static.
 //!
 //! Rules for every transport:
-//! - **Sinks are called from a thread of the provider, with no lock held that a down-call takes, and never from inside a
+//! - **Sinks are called from a thread of the provider, without any lock that a down-call takes, and never from inside a
 //!   down-call.** The object layer may hold the EP's and the EVD's lock while it calls down.
 //! - Down-calls do not block on the network or on a peer.
-//! - For one [`ConnId`] the provider reports one failure, or `Established` and later one end; nothing after that.
+//! - For one [`ConnId`] the provider reports either one failure, or `Established` and later one end. No event follows.
 //! - No receive of a connection completes before its `Established` was reported.
-//! - Every accepted work request completes exactly once, in post order per queue, and its completion is in the CQ before the
-//!   end of the connection is reported. Successful requests marked `suppress` complete without a [`Completion`].
-//! - A work request that fails other than by flush ends the connection: the rest is flushed and `Broken` is reported, whether
-//!   or not the consumer polls.
+//! - Every accepted work request completes exactly once, in post order per queue, and its completion is in the CQ
+//!   before the end of the connection is reported. Successful requests marked `suppress` complete without a
+//!   [`Completion`].
+//! - A work request that fails other than by flush ends the connection: the rest is flushed and `Broken` is reported,
+//!   whether or not the consumer polls.
 
 mod connect;
 mod memory;
@@ -40,9 +41,10 @@ pub use self::work::{ATOMIC_SIZE, Arrival, Completion, Extensions, Op, Remote, S
 use crate::error::Result;
 use crate::runtime::handle::ObjectId;
 
-/// An interface adapter: it opens, describes itself, listens and closes. One per provider library.
+/// An interface adapter. One provider type per library.
 pub trait Provider: QueueProvider + Sized {
-    /// A listener; dropping it stops listening and frees the qualifier. Requests already reported stay answerable.
+    /// A listener; dropping it stops listening and frees the qualifier. Requests that were already reported can still
+    /// be answered.
     type Listener: Send + Sync;
     /// A connection request; dropping it unanswered rejects it.
     type Request: ConnRequest<Qp = Self::Qp>;
@@ -50,35 +52,35 @@ pub trait Provider: QueueProvider + Sized {
     /// Name for logs and attributes, such as "sm".
     const NAME: &'static str;
 
-    /// Opens the interface adapter. Errors are logged where they are found, with object, cause and remedy.
+    /// Opens the interface adapter. Errors are logged where they are detected, with object, cause and remedy.
     fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self>;
 
     /// Limits of this IA; constant while it is open.
     fn limits(&self) -> &Limits;
 
-    /// Named facts for `provider_specific_attr`, such as the method of RMA in use.
+    /// Named properties for `provider_specific_attr`, such as the RMA method in use.
     fn facts(&self) -> Vec<(String, String)> {
         Vec::new()
     }
 
-    /// The provider's own counters of the IA.
+    /// The provider's own counters of this IA.
     fn counts(&self) -> Vec<Count> {
         Vec::new()
     }
 
-    /// The address peers connect to.
+    /// The address that peers connect to.
     fn address(&self) -> SocketAddr;
 
     /// Starts listening. Requests may be reported, for `id`, before this returns.
     ///
-    /// Errors: `ConnQualTaken` if there is a listener already.
+    /// Errors: `ConnQualTaken` if another listener has the qualifier.
     fn listen(&self, qual: u64, id: ObjectId) -> Result<Self::Listener>;
 
-    /// Ends everything at once: peers see a disconnect, threads are joined, and nothing more is reported.
+    /// Closes the IA at once: peers get a disconnect, threads are joined, and no further event is reported.
     fn close(&self);
 }
 
-/// A number that a provider shows.
+/// A counter or level of a provider.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Count {
     /// Name for users; at most 47 bytes.
@@ -87,7 +89,7 @@ pub struct Count {
     pub unit: &'static str,
     /// The number.
     pub value: u64,
-    /// It goes up and down, as the window of a connection does; else it is a sum, and only grows.
+    /// A level, such as the congestion window, goes up and down; otherwise the value only grows.
     pub is_level: bool,
 }
 
@@ -106,7 +108,7 @@ pub struct IaSpec<'a> {
 #[derive(Clone, Debug)]
 pub struct Limits {
     pub max_eps: u32,
-    /// Per EP and direction.
+    /// Work requests per EP and direction.
     pub max_dtos: u32,
     pub max_evds: u32,
     pub max_evd_qlen: u32,
@@ -114,15 +116,15 @@ pub struct Limits {
     pub max_lmrs: u32,
     pub max_lmr_size: u64,
     pub max_pzs: u32,
-    /// Bytes.
+    /// Largest message, in bytes.
     pub max_message: u64,
-    /// Bytes.
+    /// Largest RDMA transfer, in bytes.
     pub max_rdma: u64,
     pub max_rmrs: u32,
     pub max_srqs: u32,
-    /// Reads outstanding per EP, as target.
+    /// RDMA reads outstanding per EP as target.
     pub max_reads_in: u32,
-    /// Reads outstanding per EP, as initiator.
+    /// RDMA reads outstanding per EP as initiator.
     pub max_reads_out: u32,
     /// Bytes of private data with a connect.
     pub private_data_connect: usize,

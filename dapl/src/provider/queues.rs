@@ -6,7 +6,7 @@ use super::{Bind, BindWr, Completion, Connection, MemoryProvider, Segment, SendW
 use crate::error::Result;
 use crate::runtime::handle::ObjectId;
 
-/// Makes the queues of an adapter.
+/// Creates the queues of an adapter.
 pub trait QueueProvider: MemoryProvider + Sized {
     /// Completion queue.
     type Cq: CompletionQueue;
@@ -24,38 +24,39 @@ pub trait QueueProvider: MemoryProvider + Sized {
     /// Creates a queue pair, to which receives may be posted at once.
     fn create_qp(&self, pd: &Self::Pd, spec: QpSpec<Self>) -> Result<Self::Qp>;
 
-    /// The calling thread is about to sleep in a wait, on any object of this IA: it polls no completion queue until it wakes.
-    /// Called under the lock of what it waits on.
+    /// The calling thread is about to sleep in a wait, on any object of this IA: it polls no completion queue until it
+    /// wakes. Called under the lock of what it waits on.
     fn sleeps(&self) {}
 }
 
 /// A completion queue. Its capacity follows the work posted to it, so it never overflows.
 pub trait CompletionQueue: Send + Sync {
-    /// A completion says whether its message was solicited; else only [`Self::arm`] finds that out, and what a poll takes
-    /// before it counts as not solicited.
+    /// Whether a completion says if its message was solicited. If false, only [`Self::arm`] recognises solicited
+    /// messages, and a completion that is polled before counts as not solicited.
     const REPORTS_SOLICITED: bool = true;
     /// A poll of one queue makes the progress of all queues of the IA.
     const SHARES_PROGRESS: bool = false;
 
     /// Makes progress, fills `out` from the front and returns the number of completions. Never blocks.
     fn poll(&self, out: &mut [Completion]) -> usize;
-    /// As `poll`, but takes queued completions only, without making progress.
+    /// Like `poll`, but takes queued completions only, without making progress.
     fn ready(&self, out: &mut [Completion]) -> usize;
-    /// No notification is wanted any more: a consumer polls. One that is on its way may still come.
+    /// Notifications are not needed any more, because a consumer polls. One may still be delivered.
     fn disarm(&self) {}
-    /// Longest time in nanoseconds that a wait polls before it sleeps; the wait adapts within it. 0: it does not poll.
+    /// Longest time in nanoseconds that a wait polls before it sleeps; the actual time adapts below this limit. 0: a
+    /// wait does not poll.
     fn longest_look(&self) -> u32 {
         50_000
     }
     /// Requests one call of the sink. Returns `false` if a completion is already there: poll instead of sleeping. With
-    /// `solicited`, only failures and receives whose send carried SOLICITED_WAIT need to notify. A transport that cannot
-    /// distinguish these marks the completions that it notified for.
+    /// `solicited`, only failures and receives whose send carried SOLICITED_WAIT need to notify. A transport that
+    /// cannot distinguish these marks the completions that it notified for.
     fn arm(&self, solicited: bool) -> Result<bool>;
 }
 
 /// Parameters of a new shared receive queue.
 pub struct SrqSpec {
-    /// Receives in it at most.
+    /// Maximum number of receives.
     pub max_recvs: u32,
     /// Segments per receive.
     pub max_iov: u32,
@@ -63,14 +64,15 @@ pub struct SrqSpec {
     pub sink: Weak<dyn SrqSink>,
 }
 
-/// A shared receive queue. Connected queue pairs take receives out of it, each in the order of its peer's sends; one that
-/// ends completes what it took, and leaves the rest alone. Dropped, it forgets its receives.
+/// A shared receive queue. Connected queue pairs take receives from it in the order of their peers' messages. When a
+/// queue pair ends, it completes the receives that it took. Dropping the SRQ discards its receives.
 pub trait SharedReceiveQueue: Send + Sync {
-    /// Posts a receive; the completion carries the SRQ waiter's token with this cookie. Errors: `Exhausted(Memory)` when full.
+    /// Posts a receive. Its completion carries the token of the EP that took it, with this cookie. Errors:
+    /// `Exhausted(Memory)` when full.
     fn post_recv(&self, segments: &[Segment], cookie: u64) -> Result<()>;
-    /// Receives that a queue pair could take now.
+    /// Number of receives that a queue pair could take now.
     fn available(&self) -> u32;
-    /// Changes `max_recvs`; what is posted stays. The caller has checked that it fits.
+    /// Changes `max_recvs`; posted receives stay. The caller has checked that they fit.
     fn resize(&self, max_recvs: u32) -> Result<()>;
     /// Notifies the sink once when fewer than `limit` receives are available; 0 disables this.
     fn watch(&self, limit: u32) -> Result<()>;
@@ -86,36 +88,36 @@ pub struct SharedRecvs<P: QueueProvider> {
 
 /// Parameters of a new queue pair.
 pub struct QpSpec<P: QueueProvider> {
-    /// The EP.
+    /// Id of the EP.
     pub ep: ObjectId,
-    /// Receives come out of this; `post_recv` is not called then.
+    /// SRQ that receives are taken from; `post_recv` is not called then.
     pub shared: Option<SharedRecvs<P>>,
     /// CQ of receives; `None`: no completions.
     pub recv_cq: Option<Arc<P::Cq>>,
     /// CQ of requests; `None`: no completions.
     pub request_cq: Option<Arc<P::Cq>>,
-    /// Receives outstanding at most; 0 with a shared queue.
+    /// Maximum number of outstanding receives; 0 with an SRQ.
     pub max_recvs: u32,
-    /// Requests outstanding at most.
+    /// Maximum number of outstanding requests.
     pub max_requests: u32,
     /// Segments per receive.
     pub max_recv_iov: u32,
     /// Segments per request.
     pub max_request_iov: u32,
-    /// Reads of the peer's that it may have outstanding here.
+    /// Maximum number of reads that the peer may have outstanding here.
     pub max_reads_in: u32,
-    /// Own reads outstanding; more wait in the queue.
+    /// Maximum number of own reads outstanding; further reads wait in the queue.
     pub max_reads_out: u32,
 }
 
-/// Posted work that has not completed yet. With a shared receive queue: receives taken out of it.
+/// Posted work that has not completed yet. With an SRQ: receives taken from it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Outstanding {
     pub recvs: u32,
     pub requests: u32,
 }
 
-/// The work of a queue pair: unconnected, connecting, connected, or in error, when all that is posted is flushed at once.
+/// A queue pair: unconnected, connecting, connected, or in error, when all posted work is flushed at once.
 pub trait QueuePair: Connection {
     /// The provider's registered memory.
     type Mr;
@@ -128,14 +130,15 @@ pub trait QueuePair: Connection {
     /// `ModelNotSupported` for an extension that the provider or the peer does not have. One that was held, and that the peer
     /// turns out not to have, completes with `RemoteResponder`.
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()>;
-    /// Posts a bind, or an unbind for `None`, and returns the window's new remote key, 0 for an unbind. The key has not been
-    /// used before. It is valid once the bind is complete; then the old one is invalid. A failed or flushed bind leaves the
-    /// window unbound.
+    /// Posts a bind, or an unbind for `None`. Returns the window's new remote key, 0 for an unbind. The key has not
+    /// been used before. It is valid once the bind is complete; then the old key is invalid. A failed or flushed bind
+    /// leaves the window unbound.
     ///
-    /// Errors: as `post_send`, and nothing has changed.
+    /// Errors: as for `post_send`; they change nothing.
     fn post_bind(&self, mw: &Self::Mw, bind: Option<Bind<'_, Self::Mr>>, wr: &BindWr) -> Result<u32>;
-    /// Sets watermarks of outstanding receives for this and every later connection. Above `soft` the sink is notified once;
-    /// above `hard` the connection breaks. `None` disables a mark. A mark that is exceeded already takes effect at once.
+    /// Sets watermarks of outstanding receives for this and later connections. Above `soft` the sink is notified once;
+    /// above `hard` the connection breaks. `None` disables a watermark. One that is exceeded already takes effect at
+    /// once.
     ///
     /// Errors: `ModelNotSupported`.
     fn watch_recvs(&self, soft: Option<u32>, hard: Option<u32>) -> Result<()>;
@@ -147,12 +150,12 @@ pub trait QueuePair: Connection {
 
 /// Notified when an armed completion queue has a completion. Implemented by `dapl::evd`.
 pub trait CqSink: Send + Sync {
-    /// Something came since the queue was armed. It is disarmed now.
+    /// Called when a completion arrived after the queue was armed. The queue is disarmed now.
     fn notify(&self);
 }
 
 /// Notified when a shared receive queue falls below its low watermark. Implemented by `dapl::srq`.
 pub trait SrqSink: Send + Sync {
-    /// Fewer than the limit were available. The limit is off now.
+    /// Fewer receives than the limit are available. The limit is disabled now.
     fn low(&self);
 }

@@ -1,47 +1,48 @@
-//! Work requests and what becomes of them.
+//! Work requests and their completions.
 //!
-//! Types only.
+//! This module defines types only.
 
-/// A piece of local memory, laid out as `DAT_LMR_TRIPLET`.
+/// A local memory segment, with the layout of `DAT_LMR_TRIPLET`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Segment {
     /// The `local_key` of the region.
     pub key: u32,
-    /// Never looked at; consumers leave it uninitialised.
+    /// Ignored; consumers leave it uninitialised.
     pub pad: u32,
-    /// First byte.
+    /// Address of the first byte.
     pub address: u64,
-    /// Bytes; with 0 the other fields are not looked at.
+    /// Number of bytes; if it is 0, the other fields are ignored.
     pub length: u64,
 }
 
-/// A piece of the peer's memory: where an RDMA operation begins.
+/// Remote memory: the start of an RDMA operation's target.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Remote {
-    /// The `remote_key` that the peer gave out.
+    /// The `remote_key` that the peer advertised.
     pub key: u32,
-    /// First byte, in the peer's addresses.
+    /// Address of the first byte in the peer's address space.
     pub address: u64,
 }
 
-/// Data that the completion of a work request returns unchanged: everything that an event needs, so no lookup is needed.
+/// Data that the completion of a work request returns unchanged. It contains everything that an event needs, so no
+/// lookup is needed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Token {
-    /// The consumer's.
+    /// The consumer's cookie.
     pub cookie: u64,
     /// Handle of the EP for the event.
     pub ep: usize,
     pub work: Work,
-    /// Handle of the other object concerned: the SRQ a receive came from, the RMR that is bound; else 0.
+    /// Handle of the other object concerned: the SRQ that a receive came from, or the RMR that is bound; else 0.
     pub object: usize,
     /// Posted with UNSIGNALLED: the completion is queued without a notification.
     pub unsignalled: bool,
-    /// Its number in the EP's trace; 0: not traced.
+    /// Number of the post in the EP's trace; 0 if it is not traced.
     pub post: u32,
 }
 
-/// Kinds of work, as far as their events and counters differ.
+/// Kinds of work, as distinguished by events and counters.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[repr(u8)]
 pub enum Work {
@@ -143,7 +144,7 @@ impl Extensions {
 }
 
 impl Op {
-    /// Kind of work for the completion.
+    /// Kind of work that the completion reports.
     pub fn work(self) -> Work {
         match self {
             Op::Send { .. } | Op::SendImmediate { .. } | Op::SendInvalidate { .. } => Work::Send,
@@ -172,16 +173,17 @@ impl Op {
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr<'a> {
     pub op: Op,
-    /// Local memory; copied before the post returns.
+    /// Local memory segments; copied before the post returns.
     pub segments: &'a [Segment],
     /// Returned with the completion.
     pub token: Token,
-    /// No completion if it succeeds.
+    /// No completion on success.
     pub suppress: bool,
     /// Starts only after all earlier reads and atomic operations of this QP are complete.
     pub fence: bool,
-    /// A slot of this thread names the EP ([`crate::runtime::hazard`]). A provider that ends registrations behind
-    /// [`crate::runtime::handle::await_posts`] needs no reference on those that it uses before this post returns.
+    /// A slot of this thread names the EP ([`crate::runtime::hazard`]). If the provider ends registrations after
+    /// [`crate::runtime::handle::await_posts`], it needs no reference on registrations that it uses only until this
+    /// post returns.
     pub announced: bool,
 }
 
@@ -203,13 +205,13 @@ pub enum Status {
     BindFailed,
 }
 
-/// The end of a work request.
+/// Completion of a work request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Completion {
     /// Token of the post.
     pub token: Token,
     pub status: Status,
-    /// Bytes moved, on success.
+    /// Number of bytes transferred, if successful.
     pub bytes: u64,
     /// A receive whose send carried SOLICITED_WAIT.
     pub solicited: bool,
