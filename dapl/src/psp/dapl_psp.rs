@@ -1,6 +1,6 @@
-//! The entries for public service points.
+//! C entries for public service points.
 //!
-//! Reached only through the provider table. The order of checks is that of spec/endpoints 6.
+//! Reached only through the provider table. The order of the checks is that of spec/endpoints 6.
 
 use dat_abi::*;
 
@@ -16,7 +16,7 @@ use crate::runtime::handle::{Ref, Use, from_handle};
 /// `dat_psp_create`.
 ///
 /// # Safety
-/// Handles are any values; `psp_handle` is null or writable.
+/// Handles may have any value; `psp_handle` is null or writable.
 pub unsafe extern "C" fn dapl_psp_create<P: Provider>(
     ia_handle: DAT_IA_HANDLE,
     conn_qual: DAT_CONN_QUAL,
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn dapl_psp_create<P: Provider>(
 /// `dat_psp_create_any`.
 ///
 /// # Safety
-/// Handles are any values; `conn_qual` and `psp_handle` are null or writable.
+/// Handles may have any value; `conn_qual` and `psp_handle` are null or writable.
 pub unsafe extern "C" fn dapl_psp_create_any<P: Provider>(
     ia_handle: DAT_IA_HANDLE,
     conn_qual: *mut DAT_CONN_QUAL,
@@ -67,10 +67,10 @@ pub unsafe extern "C" fn dapl_psp_create_any<P: Provider>(
     })
 }
 
-/// `dat_psp_query`. All fields are written for any mask.
+/// `dat_psp_query`. Writes all fields whatever the mask.
 ///
 /// # Safety
-/// `psp_handle` is any value; `psp_param` is null or points at a writable record.
+/// `psp_handle` may have any value; `psp_param` is null or points at a writable record.
 pub unsafe extern "C" fn dapl_psp_query<P: Provider>(
     psp_handle: DAT_PSP_HANDLE,
     _psp_param_mask: DAT_PSP_PARAM_MASK,
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn dapl_psp_query<P: Provider>(
 /// `dat_psp_free`.
 ///
 /// # Safety
-/// `psp_handle` is any value.
+/// `psp_handle` may have any value.
 pub unsafe extern "C" fn dapl_psp_free<P: Provider>(psp_handle: DAT_PSP_HANDLE) -> DAT_RETURN {
     ffi::guard(|| from_handle::<Psp<P>>(psp_handle, Handle::Psp)?.shut())
 }

@@ -8,13 +8,13 @@ use crate::ep::{Ep, dapls_ep};
 use crate::provider::{Provider, RequestInfo};
 use crate::runtime::handle;
 
-/// Delivers a request. `Err` returns it: the PSP was freed, or the queue is full.
+/// Delivers a request. `Err` returns it if the PSP was freed or the queue is full.
 pub(crate) fn arrive<P: Provider>(psp: &Psp<P>, request: P::Request, info: &RequestInfo) -> Result<(), P::Request> {
     let Some(evd) = psp.state.lock().evd.as_ref().map(|evd| evd.arc().clone()) else { return Err(request) };
     let own = match psp.makes_eps.then(|| dapls_ep::create_tentative(&psp.ia, info.peer)).transpose() {
         Ok(ep) => ep.map(|ep| Own { ep: ep.id(), was_made: true }),
         Err(error) => {
-            log::error!("psp {:#x} has no ep for a request of {}: {error}", psp.id.handle, info.peer);
+            log::error!("psp {:#x} cannot create an ep for a request of {}: {error}", psp.id.handle, info.peer);
             return Err(request);
         }
     };

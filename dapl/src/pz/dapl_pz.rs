@@ -1,6 +1,6 @@
-//! `dat_pz_*`: C values in, C values out.
+//! C entries `dat_pz_*`.
 //!
-//! Called from C only. No policy here: each entry opens its handles, parses its arguments and makes one call.
+//! Called from C only. Each entry opens its handles, parses its arguments and makes one call.
 
 use dat_abi::*;
 
@@ -14,7 +14,7 @@ use crate::runtime::handle::from_handle;
 /// `dat_pz_create`.
 ///
 /// # Safety
-/// `ia` is null, or a handle this library gave out: live, freed, or of another kind; `out` is null or writable.
+/// `ia` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
 pub unsafe extern "C" fn dapl_pz_create<P: Provider>(ia: DAT_IA_HANDLE, out: *mut DAT_PZ_HANDLE) -> DAT_RETURN {
     guard(|| {
         let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?.to_arc();
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn dapl_pz_create<P: Provider>(ia: DAT_IA_HANDLE, out: *mu
 /// `dat_pz_query`.
 ///
 /// # Safety
-/// As [`dapl_pz_create`].
+/// Same as [`dapl_pz_create`].
 pub unsafe extern "C" fn dapl_pz_query<P: Provider>(
     pz: DAT_PZ_HANDLE,
     mask: DAT_PZ_PARAM_MASK,
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn dapl_pz_query<P: Provider>(
 /// `dat_pz_free`.
 ///
 /// # Safety
-/// As [`dapl_pz_create`].
+/// Same as [`dapl_pz_create`].
 pub unsafe extern "C" fn dapl_pz_free<P: Provider>(pz: DAT_PZ_HANDLE) -> DAT_RETURN {
     guard(|| dapls_pz::free(&*from_handle::<Pz<P>>(pz, Handle::Pz)?))
 }

@@ -11,7 +11,7 @@ use crate::ia::{Child, Ia, Rank};
 use crate::provider::Provider;
 use crate::runtime::handle::{self, Usable, UseCount};
 
-/// A new PZ, live in its IA.
+/// Creates a PZ with a live handle in its IA.
 pub fn create<P: Provider>(ia: &Arc<Ia<P>>) -> Result<DAT_PZ_HANDLE> {
     let pz = handle::create(ia.table(), |id| {
         Ok(Pz { id, ia: ia.clone(), pd: ia.provider().alloc_pd()?, uses: UseCount::default() })
@@ -22,7 +22,7 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>) -> Result<DAT_PZ_HANDLE> {
     Ok(handle)
 }
 
-/// Frees it for a consumer.
+/// Frees the PZ at the consumer's request.
 ///
 /// Errors: `PzInUse` while an EP, LMR, RMR or SRQ belongs to it.
 pub fn free<P: Provider>(pz: &Pz<P>) -> Result<()> {
@@ -30,7 +30,7 @@ pub fn free<P: Provider>(pz: &Pz<P>) -> Result<()> {
     if close(pz) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Pz)) }
 }
 
-/// Ends it; false when it had ended before.
+/// Closes the PZ; returns false if it was closed before.
 pub(super) fn close<P: Provider>(pz: &Pz<P>) -> bool {
     let first = handle::destroy(pz.id);
     if first {

@@ -1,6 +1,6 @@
-//! Protection zones: what memory an EP may use, and what a peer may reach through it.
+//! Protection zones (PZs): an EP, and its peer, may access only memory of the EP's zone.
 //!
-//! Made and freed by the entries in `dapl_pz`; EPs, LMRs, RMRs and SRQs count themselves as users. Never touches memory.
+//! The entries in `dapl_pz` create and free them. EPs, LMRs, RMRs and SRQs count as users.
 
 use std::sync::Arc;
 
@@ -25,12 +25,12 @@ impl<P: Provider> Pz<P> {
         self.id
     }
 
-    /// The IA it was made in.
+    /// IA that the object belongs to.
     pub fn ia(&self) -> &Arc<Ia<P>> {
         &self.ia
     }
 
-    /// The provider's half.
+    /// The provider's protection domain.
     pub fn pd(&self) -> &P::Pd {
         &self.pd
     }

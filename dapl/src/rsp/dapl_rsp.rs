@@ -1,6 +1,6 @@
-//! The entries for reserved service points.
+//! C entries for reserved service points.
 //!
-//! Reached only through the provider table. The order of checks is that of spec/endpoints 6.5.
+//! Reached only through the provider table. The order of the checks is that of spec/endpoints 6.5.
 
 use dat_abi::*;
 
@@ -17,7 +17,7 @@ use crate::runtime::handle::{Use, from_handle};
 /// `dat_rsp_create`.
 ///
 /// # Safety
-/// Handles are any values; `rsp_handle` is null or writable.
+/// Handles may have any value; `rsp_handle` is null or writable.
 pub unsafe extern "C" fn dapl_rsp_create<P: Provider>(
     ia_handle: DAT_IA_HANDLE,
     conn_qual: DAT_CONN_QUAL,
@@ -44,10 +44,10 @@ pub unsafe extern "C" fn dapl_rsp_create<P: Provider>(
     })
 }
 
-/// `dat_rsp_query`. All fields are written for any mask.
+/// `dat_rsp_query`. Writes all fields whatever the mask.
 ///
 /// # Safety
-/// `rsp_handle` is any value; `rsp_param` is null or points at a writable record.
+/// `rsp_handle` may have any value; `rsp_param` is null or points at a writable record.
 pub unsafe extern "C" fn dapl_rsp_query<P: Provider>(
     rsp_handle: DAT_RSP_HANDLE,
     _rsp_param_mask: DAT_RSP_PARAM_MASK,
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn dapl_rsp_query<P: Provider>(
 /// `dat_rsp_free`.
 ///
 /// # Safety
-/// `rsp_handle` is any value.
+/// `rsp_handle` may have any value.
 pub unsafe extern "C" fn dapl_rsp_free<P: Provider>(rsp_handle: DAT_RSP_HANDLE) -> DAT_RETURN {
     ffi::guard(|| from_handle::<Rsp<P>>(rsp_handle, Handle::Rsp)?.shut())
 }

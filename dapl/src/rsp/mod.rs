@@ -1,8 +1,8 @@
 //! Reserved service points: a listener for one request, with an EP reserved for it.
 //!
-//! The entries in `dapl_rsp` create and free them; the request comes through `cm`. After the first request all others are
-//! refused. The qualifier and handle stay until it is freed, which does not affect the request or connection. No lock is held
-//! while the provider starts or stops listening, nor while an event is posted.
+//! The entries in `dapl_rsp` create and free them; the request arrives through `cm`. After the first request all others
+//! are refused. The qualifier and the handle remain until the RSP is freed, which does not affect the request or its
+//! connection. No lock is held while the provider starts or stops listening, or while an event is posted.
 
 use std::sync::Arc;
 
@@ -31,14 +31,15 @@ pub struct Rsp<P: Provider> {
 /// State of a live service point.
 struct ListenerState<P: Provider> {
     listener: Option<P::Listener>,
-    /// `None`: freed.
+    /// EVD of the request; `None` after the free.
     evd: Option<Use<Evd<P>>>,
-    /// It has received its one request.
+    /// The RSP has received its one request.
     is_spent: bool,
 }
 
 impl<P: Provider> Rsp<P> {
-    /// Reserves the EP, then listens, so that a request that comes at once finds it in RSV (spec/endpoints 6.5).
+    /// Reserves the EP, then listens, so that a request that arrives at once finds the EP in state RSV (spec/endpoints
+    /// 6.5).
     fn open(ia: &Arc<Ia<P>>, qual: u64, ep: &Ep<P>, evd: Use<Evd<P>>) -> Result<Arc<Self>> {
         let made = handle::create(ia.table(), |id| {
             let state = Mutex::new(ListenerState { listener: None, evd: Some(evd), is_spent: false });
@@ -59,8 +60,8 @@ impl<P: Provider> Rsp<P> {
         Ok(rsp)
     }
 
-    /// Delivers a request. `Err` returns it: the RSP was freed or used, or the queue is full; after a full queue the next
-    /// request is accepted.
+    /// Delivers a request. `Err` returns it if the RSP was freed or used, or if the queue is full; after a full queue,
+    /// the next request is accepted.
     pub(crate) fn arrive(&self, request: P::Request, info: &RequestInfo) -> std::result::Result<(), P::Request> {
         let mut state = self.state.lock();
         let evd = state.evd.as_ref().filter(|_| !state.is_spent).map(|evd| evd.arc().clone());
@@ -82,7 +83,7 @@ impl<P: Provider> Rsp<P> {
         })
     }
 
-    /// Ends it; an EP that still waits is the consumer's again. Errors: `InvalidHandle` the second time.
+    /// Stops listening and releases an EP that has got no request. Errors: `InvalidHandle` if that was done before.
     fn shut(&self) -> Result<()> {
         if !handle::destroy(self.id) {
             return Err(Error::InvalidHandle(Handle::Rsp));

@@ -1,11 +1,11 @@
 //! Number of outstanding receives of an SRQ, and its limit (spec/events 6).
 //!
-//! One atomic word, so that a post, a reaped receive and a resize agree without a lock.
+//! One atomic word, so that posts, reaped receives and resizes agree without a lock.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The capacity in the high half, what is outstanding in the low one.
+/// Capacity in the high half, number of outstanding receives in the low half.
 #[derive(Debug)]
 pub(super) struct Capacity(AtomicU64);
 
@@ -22,18 +22,18 @@ impl Capacity {
         split(self.0.load(Ordering::Acquire)).1
     }
 
-    /// One more is posted; false when that is too many.
+    /// Counts a posted receive; returns false if the capacity is exceeded.
     pub(super) fn take(&self) -> bool {
         self.update(|capacity, outstanding| (outstanding < capacity).then(|| (capacity, outstanding + 1)))
     }
 
-    /// One is reaped, or was not posted after all. Never below nothing: a completion of a queue that is freed may be reaped
-    /// under a handle that serves another one by now.
+    /// Counts a reaped receive, or one whose post failed. The number stays at 0 at least: a completion of a freed SRQ
+    /// may be reaped after the handle was reused for another SRQ.
     pub(super) fn give_back(&self) {
         self.update(|capacity, outstanding| Some((capacity, outstanding.checked_sub(1)?)));
     }
 
-    /// Another capacity; false when more is outstanding.
+    /// Changes the capacity; returns false if more receives are outstanding.
     pub(super) fn resize(&self, capacity: u32) -> bool {
         self.update(|_, outstanding| (outstanding <= capacity).then_some((capacity, outstanding)))
     }
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_given_back_that_was_not_taken() {
+    fn count_does_not_fall_below_zero() {
         let capacity = Capacity::new(1);
         capacity.give_back();
         assert_eq!((capacity.outstanding(), capacity.capacity(), capacity.take()), (0, 1, true));

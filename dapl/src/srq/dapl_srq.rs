@@ -1,6 +1,6 @@
-//! `dat_srq_*`: C values in, C values out.
+//! C entries `dat_srq_*`.
 //!
-//! Called from C only. No policy here: each entry opens its handles, parses its arguments and makes one call. A post is on
+//! Called from C only. Each entry opens its handles, parses its arguments and makes one call. A post is on
 //! the hot path: no allocation, no log, no lock but the provider's own.
 
 use dat_abi::*;
@@ -17,7 +17,7 @@ use crate::runtime::handle::from_handle;
 /// `dat_srq_create`.
 ///
 /// # Safety
-/// The handles are null, or ones this library gave out: live, freed, or of another kind; `attributes` is null or readable,
+/// The handles are null or handles of this library, live or freed, of any kind; `attributes` is null or readable,
 /// `out` null or writable.
 pub unsafe extern "C" fn dapl_srq_create<P: Provider>(
     ia: DAT_IA_HANDLE,
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn dapl_srq_create<P: Provider>(
 /// `dat_srq_set_lw`.
 ///
 /// # Safety
-/// `srq` is any value.
+/// `srq` may have any value.
 pub unsafe extern "C" fn dapl_srq_set_lw<P: Provider>(srq: DAT_SRQ_HANDLE, low_watermark: DAT_COUNT) -> DAT_RETURN {
     guard(|| dapls_srq::set_low(&*from_handle::<Srq<P>>(srq, Handle::Srq)?, low_watermark))
 }
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn dapl_srq_set_lw<P: Provider>(srq: DAT_SRQ_HANDLE, low_w
 /// `dat_srq_free`.
 ///
 /// # Safety
-/// As [`dapl_srq_set_lw`].
+/// Same as [`dapl_srq_set_lw`].
 pub unsafe extern "C" fn dapl_srq_free<P: Provider>(srq: DAT_SRQ_HANDLE) -> DAT_RETURN {
     guard(|| dapls_srq::free(&*from_handle::<Srq<P>>(srq, Handle::Srq)?))
 }
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn dapl_srq_free<P: Provider>(srq: DAT_SRQ_HANDLE) -> DAT_
 /// `dat_srq_query`.
 ///
 /// # Safety
-/// As [`dapl_srq_set_lw`]; `out` is null or writable.
+/// Same as [`dapl_srq_set_lw`]; `out` is null or writable.
 pub unsafe extern "C" fn dapl_srq_query<P: Provider>(
     srq: DAT_SRQ_HANDLE,
     mask: DAT_SRQ_PARAM_MASK,
@@ -95,15 +95,15 @@ pub unsafe extern "C" fn dapl_srq_query<P: Provider>(
 /// `dat_srq_resize`.
 ///
 /// # Safety
-/// As [`dapl_srq_set_lw`].
+/// Same as [`dapl_srq_set_lw`].
 pub unsafe extern "C" fn dapl_srq_resize<P: Provider>(srq: DAT_SRQ_HANDLE, length: DAT_COUNT) -> DAT_RETURN {
     guard(|| dapls_srq::resize(&*from_handle::<Srq<P>>(srq, Handle::Srq)?, length))
 }
 
-/// `dat_srq_post_recv`. Memory errors are not looked for: they come back as completions.
+/// `dat_srq_post_recv`. Memory is not checked here: a memory error is reported by the completion.
 ///
 /// # Safety
-/// As [`dapl_srq_set_lw`]; `list` is null or points at `count` triplets.
+/// Same as [`dapl_srq_set_lw`]; `list` is null or points at `count` triplets.
 pub unsafe extern "C" fn dapl_srq_post_recv<P: Provider>(
     srq: DAT_SRQ_HANDLE,
     count: DAT_COUNT,

@@ -1,6 +1,6 @@
-//! SRQ operations for other modules: create, post, modify, free, and reports from EVDs and the provider.
+//! SRQ operations for other modules: create, post, modify, free; and reports from EVDs and the provider.
 //!
-//! Nothing blocks. The provider is called with the lock of control calls held, C code never is.
+//! No call blocks. The provider is called with the lock of control calls held; C code is not.
 #![forbid(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -20,17 +20,18 @@ use crate::runtime::handle::{self, Usable, Use, UseCount};
 /// Attributes of a new SRQ.
 #[derive(Clone, Copy, Debug)]
 pub struct SrqAttributes {
-    /// Receives outstanding at most.
+    /// Maximum number of outstanding receives.
     pub max_recvs: i32,
     /// Segments per receive.
     pub max_iov: i32,
-    /// There can be none at first: it would be crossed at once.
+    /// Low watermark. It must be zero at creation: any other value would be crossed at once.
     pub low_watermark: i32,
 }
 
-/// A new SRQ, live in its IA.
+/// Creates an SRQ with a live handle in its IA.
 ///
-/// Errors: `ModelNotSupported` by a transport without any; `InvalidParameter(3)` for what cannot be (spec/events 6.1); the provider's.
+/// Errors: `ModelNotSupported` if the transport has no SRQs; `InvalidParameter(3)` for invalid attributes (spec/events
+/// 6.1); those of the provider.
 pub fn create<P: Provider>(ia: &Arc<Ia<P>>, pz: Arc<Pz<P>>, attributes: SrqAttributes) -> Result<DAT_SRQ_HANDLE> {
     let limits = ia.limits();
     if limits.max_srqs == 0 {
@@ -69,9 +70,9 @@ fn within(count: i32, limit: u32) -> Option<u32> {
     u32::try_from(count).ok().filter(|count| (1..=limit).contains(count))
 }
 
-/// Posts a receive, for any EP.
+/// Posts a receive that any EP of the SRQ may take.
 ///
-/// Errors: `Exhausted(Memory)` when as many are outstanding as may be.
+/// Errors: `Exhausted(Memory)` if the maximum number of receives is outstanding.
 pub fn post_recv<P: Provider>(srq: &Srq<P>, segments: &[Segment], cookie: u64) -> Result<()> {
     if !srq.outstanding.take() {
         return Err(Error::Exhausted(Resource::Memory));
@@ -79,7 +80,7 @@ pub fn post_recv<P: Provider>(srq: &Srq<P>, segments: &[Segment], cookie: u64) -
     srq.queue.post_recv(segments, cookie).inspect_err(|_| srq.outstanding.give_back())
 }
 
-/// A consumer has got the completion of one of its receives, or will never get it.
+/// Called when the consumer has taken, or can no longer take, the completion of a receive.
 pub(crate) fn reaped<P: Provider>(srq: &Srq<P>) {
     srq.outstanding.give_back();
 }
@@ -92,7 +93,7 @@ pub fn resize<P: Provider>(srq: &Srq<P>, max_recvs: i32) -> Result<()> {
     if max_recvs < *low {
         return Err(Error::InvalidState(State::Plain));
     }
-    // The provider's capacity must be at least this one: it grows first and shrinks last.
+    // The provider's capacity must be at least the SRQ's: it grows first and shrinks last.
     if max_recvs > before {
         srq.queue.resize(max_recvs)?;
     }
@@ -100,12 +101,12 @@ pub fn resize<P: Provider>(srq: &Srq<P>, max_recvs: i32) -> Result<()> {
         return Err(Error::InvalidState(State::Plain));
     }
     if max_recvs < before && srq.queue.resize(max_recvs).is_err() {
-        log::debug!("srq {:#x}: the provider keeps room for {before} receives", srq.id.handle);
+        log::debug!("srq {:#x}: the provider keeps its capacity of {before} receives", srq.id.handle);
     }
     Ok(())
 }
 
-/// Sets and arms the low watermark (spec/events 6.6); 0 is none.
+/// Sets and arms the low watermark (spec/events 6.6); 0 disables it.
 pub fn set_low<P: Provider>(srq: &Srq<P>, mark: i32) -> Result<()> {
     let mark = u32::try_from(mark).map_err(|_| Error::InvalidParameter(2))?;
     let mut low = srq.low.lock();
@@ -117,15 +118,15 @@ pub fn set_low<P: Provider>(srq: &Srq<P>, mark: i32) -> Result<()> {
     Ok(())
 }
 
-/// Reports that fewer receives are available than the low watermark, as an asynchronous event with its own reason (spec/events
-/// 14.1).
+/// Reports that fewer receives are available than the low watermark, as an asynchronous event with its own reason
+/// (spec/events 14.1).
 pub(super) fn low<P: Provider>(srq: &Srq<P>) {
     const LOW_WATERMARK: i32 = 2;
     let error = AsyncError { kind: AsyncKind::ProviderInternal, handle: srq.id.handle, reason: LOW_WATERMARK };
     dapls_ia::report(&srq.ia, error);
 }
 
-/// State that `dat_srq_query` returns.
+/// Properties that `dat_srq_query` returns.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
     pub pz: usize,
@@ -136,7 +137,7 @@ pub struct Facts {
     pub outstanding: u32,
 }
 
-/// Its state now.
+/// The properties at this moment.
 pub fn facts<P: Provider>(srq: &Srq<P>) -> Facts {
     let low = srq.low.lock();
     let outstanding = srq.outstanding.outstanding();
@@ -151,15 +152,15 @@ pub fn facts<P: Provider>(srq: &Srq<P>) -> Facts {
     }
 }
 
-/// Frees it for a consumer; what is posted is forgotten.
+/// Frees the SRQ at the consumer's request and discards its posted receives.
 ///
-/// Errors: `SrqInUse` while an EP takes its receives here.
+/// Errors: `SrqInUse` while an EP uses it.
 pub fn free<P: Provider>(srq: &Srq<P>) -> Result<()> {
     srq.uses().close(State::SrqInUse)?;
     if close(srq) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Srq)) }
 }
 
-/// Ends it; false when it had ended before.
+/// Closes the SRQ; returns false if it was closed before.
 pub(super) fn close<P: Provider>(srq: &Srq<P>) -> bool {
     let first = handle::destroy(srq.id);
     if first {

@@ -1,9 +1,9 @@
 //! Shared receive queues: one pool of receives for many EPs.
 //!
-//! The entries in `dapl_srq` create and use them; EPs are counted as users, and `ep` reports receives that consumers have
-//! reaped. The provider keeps the receives and knows how many are available. Outstanding receives are counted here: posted, and
-//! the completion not yet taken by the consumer. A post and a reaped receive change one atomic word; only control calls take a
-//! lock.
+//! The entries in `dapl_srq` create and use SRQs; EPs count as users, and `ep` reports receives that consumers have
+//! reaped. The provider stores the receives and knows how many are available. Outstanding receives are counted here:
+//! those posted whose completion the consumer has not taken. A post and a reaped receive change one atomic word; only
+//! control calls take a lock.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -26,7 +26,8 @@ pub struct Srq<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,
     pz: Arc<Pz<P>>,
-    /// Until it is freed: a report of its low watermark may hold it for longer, and the zone can go without waiting for that.
+    /// Use of the PZ; dropped by the free. A report of the low watermark may reference the SRQ for longer, and must not
+    /// keep the PZ in use.
     holds: Mutex<Option<Use<Pz<P>>>>,
     queue: Arc<P::Srq>,
     max_iov: u32,
@@ -38,7 +39,8 @@ pub struct Srq<P: Provider> {
     _srq_ref: Arc<SrqRef<P>>,
 }
 
-/// Identifies an SRQ to the provider. An id, so that a late event finds a newer generation and is dropped.
+/// Identifies an SRQ to the provider. It holds an id and no reference: a late event finds a newer generation and is
+/// dropped.
 struct SrqRef<P>(ObjectId, PhantomData<fn() -> P>);
 
 impl<P: Provider> SrqSink for SrqRef<P> {
@@ -55,12 +57,12 @@ impl<P: Provider> Srq<P> {
         self.id
     }
 
-    /// The IA it was made in.
+    /// IA that the object belongs to.
     pub fn ia(&self) -> &Arc<Ia<P>> {
         &self.ia
     }
 
-    /// The provider's half.
+    /// The provider's SRQ.
     pub fn queue(&self) -> &Arc<P::Srq> {
         &self.queue
     }
@@ -70,7 +72,7 @@ impl<P: Provider> Object for Srq<P> {
     const KIND: Kind = Kind::Srq;
 }
 
-/// EPs use it.
+/// EPs use an SRQ.
 impl<P: Provider> Usable for Srq<P> {
     fn uses(&self) -> &UseCount {
         &self.uses
