@@ -1,12 +1,13 @@
-//! Hazard pointers: references that cost their holder no atomic read-modify-write and no fence.
+//! Hazard pointers: references that cost no atomic read-modify-write and no fence.
 //!
-//! A thread that is about to use an object stores the object's address in a slot of its own ([`protect`]), and then checks whether
-//! the object is still valid. A thread that ends an object invalidates it first, and then searches the slots of all threads
-//! ([`is_protected`]). One of the two sees what the other has done: the second has every thread of the process execute a memory
-//! barrier (membarrier(2)) between its two steps, so the first needs only a compiler barrier between its own.
+//! A thread that is about to use an object stores the object's address in a slot of its own ([`protect`]), and then
+//! checks whether the object is still valid. A thread that ends an object first invalidates it, and then searches the
+//! slots of all threads ([`is_protected`]). At least one of the two threads sees the other's write: the ending thread
+//! makes every thread of the process execute a memory barrier (membarrier(2)) between its two steps, so the using
+//! thread needs only a compiler barrier.
 //!
-//! Sources: M. Michael, "Hazard Pointers: Safe Memory Reclamation for Lock-Free Objects" (IEEE TPDS, 2004); asymmetric fences as in
-//! C++ proposal P1202.
+//! Sources: M. Michael, "Hazard Pointers: Safe Memory Reclamation for Lock-Free Objects" (IEEE TPDS, 2004); asymmetric
+//! fences as in C++ proposal P1202.
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -19,29 +20,29 @@ mod records;
 #[path = "hazard/fake.rs"]
 mod records;
 
-/// Slots of a thread. Uses nest: a call for a registration in a call for an endpoint, and in signal handlers.
+/// Slots of a thread. Uses nest: a registration is used during a post on an EP, and in signal handlers.
 const SLOTS: usize = 4;
 
-/// Looks at slots before a thread that waits sleeps between two looks.
+/// Number of checks of the slots, with a yield after each, before a waiting thread sleeps between checks.
 const YIELDS: u32 = 100;
-/// Its sleep. Uses are a matter of microseconds while their threads run.
+/// Sleep between checks. A use takes microseconds unless its thread is preempted.
 const NAP: Duration = Duration::from_micros(50);
 
-/// The slots of one thread: addresses of objects in use; 0: free.
+/// The slots of one thread: addresses of objects in use; 0 is a free slot.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Slots([AtomicUsize; SLOTS]);
 
-/// An object's address in a slot of this thread, until it is dropped.
+/// Protects an object by its address in a slot of this thread, until dropped.
 #[derive(Debug)]
 pub struct Protection {
     slot: &'static AtomicUsize,
-    /// Only its thread writes a slot.
+    /// A slot is written by its own thread only.
     _is_local: PhantomData<*const ()>,
 }
 
-/// Stores `address` in a slot. The caller then checks the object. `None`: the kernel has no membarrier(2), the thread is ending, or
-/// all its slots are in use; the caller counts a reference instead.
+/// Stores `address` in a slot. The caller then checks that the object is valid. `None`: the kernel has no
+/// membarrier(2), the thread is ending, or all its slots are in use; the caller then counts a reference instead.
 #[inline(always)]
 pub fn protect(address: usize) -> Option<Protection> {
     let slot = records::mine()?.0.iter().find(|slot| slot.load(Ordering::Relaxed) == 0)?;
@@ -51,13 +52,13 @@ pub fn protect(address: usize) -> Option<Protection> {
 }
 
 impl Protection {
-    /// A number of this thread, which no other living thread has.
+    /// A number that identifies this thread among the living threads.
     #[inline(always)]
     pub fn thread(&self) -> usize {
         std::ptr::from_ref(self.slot) as usize & !(align_of::<Slots>() - 1)
     }
 
-    /// Frees the slot. What the caller reads from now on is as new as what a thread writes that finds the slot free.
+    /// Clears the slot. Reads after this see everything that a thread wrote before it found the slot cleared.
     #[inline(always)]
     pub fn end(self) {
         drop(self);
@@ -73,7 +74,7 @@ impl Drop for Protection {
     }
 }
 
-/// Waits for the uses that are in progress now, of the objects whose addresses `of` accepts. Not to be called during such a use.
+/// Waits for the current uses of the objects whose addresses `of` accepts. Must not be called during such a use.
 #[cold]
 pub fn await_uses(of: impl Fn(usize) -> bool) {
     records::heavy_barrier();
@@ -85,7 +86,8 @@ pub fn await_uses(of: impl Fn(usize) -> bool) {
     }
 }
 
-/// Waits until no thread uses the object at this address. The caller has invalidated it before, so that no thread begins to.
+/// Waits until no thread uses the object at this address. The caller has invalidated the object, so no thread can begin
+/// to use it.
 #[cold]
 pub fn await_no_use(address: usize) {
     wait_until(|| !is_protected(address));
@@ -98,12 +100,13 @@ fn wait_until(is_so: impl Fn() -> bool) {
         if looks < YIELDS {
             yield_now();
         } else {
-            sleep(NAP); // the thread may have been preempted
+            sleep(NAP); // the using thread may have been preempted
         }
     }
 }
 
-/// Whether a thread uses the object at this address. The caller has invalidated the object before, so that no thread begins to.
+/// Whether a thread uses the object at this address. The caller has invalidated the object, so no thread can begin to
+/// use it.
 #[cold]
 pub fn is_protected(address: usize) -> bool {
     records::heavy_barrier();
@@ -136,14 +139,14 @@ mod tests {
     }
 
     #[test]
-    fn slots_of_ended_threads_serve_again() {
+    fn slots_of_ended_threads_are_reused() {
         let count = || records::all().count();
         protect(1);
         let before = count();
         for _ in 0..500 {
             thread::spawn(|| assert!(protect(2).is_some())).join().unwrap();
         }
-        // Other tests run beside this one.
+        // Other tests run at the same time.
         assert!(count() < before + 250, "{before} records, then {}", count());
     }
 }

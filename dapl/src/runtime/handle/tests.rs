@@ -1,4 +1,4 @@
-//! Handles that are good, stale, foreign or garbage.
+//! Valid, stale, foreign and arbitrary handle values.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -25,7 +25,7 @@ fn a(drops: &Arc<AtomicUsize>) -> (ObjectId, *mut c_void) {
 }
 
 #[test]
-fn garbage_is_refused() {
+fn arbitrary_values_are_refused() {
     let drops = Arc::default();
     let (_, live) = a(&drops);
     let inside = live as usize;
@@ -37,7 +37,7 @@ fn garbage_is_refused() {
 }
 
 #[test]
-fn an_object_goes_with_its_last_user_and_its_handle_stays_dead() {
+fn object_is_dropped_with_its_last_user_and_its_handle_stays_invalid() {
     let drops = Arc::default();
     let (id, handle) = a(&drops);
     let user = from_handle::<TypeA>(handle, Handle::Pz).unwrap();
@@ -61,7 +61,7 @@ fn unpublished_object_has_no_handle() {
 }
 
 #[test]
-fn a_free_race_has_one_winner() {
+fn one_of_many_concurrent_frees_succeeds() {
     let drops: Arc<AtomicUsize> = Arc::default();
     for _ in 0..200 {
         let (id, handle) = a(&drops);
@@ -77,7 +77,7 @@ fn a_free_race_has_one_winner() {
     assert_eq!(drops.load(Ordering::SeqCst), 200);
 }
 
-/// Of a kind that posts use.
+/// An object of a kind that posts use.
 struct HotType(Arc<AtomicUsize>);
 
 impl Object for HotType {
@@ -95,7 +95,7 @@ fn hot(drops: &Arc<AtomicUsize>) -> (ObjectId, *mut c_void) {
 }
 
 #[test]
-fn an_object_in_a_post_goes_when_the_post_ends() {
+fn object_in_a_post_is_dropped_when_the_post_ends() {
     let drops = Arc::default();
     let (id, handle) = hot(&drops);
     assert!(from_handle_hot::<HotType>(handle.wrapping_byte_add(1)).is_none());
@@ -109,7 +109,7 @@ fn an_object_in_a_post_goes_when_the_post_ends() {
 }
 
 #[test]
-fn an_object_in_posts_beyond_the_slots_is_counted() {
+fn references_beyond_the_slots_are_counted() {
     let drops = Arc::default();
     let (id, handle) = hot(&drops);
     let users: Vec<_> = (0..9).map(|_| from_handle_hot::<HotType>(handle).unwrap()).collect();
@@ -123,7 +123,7 @@ fn an_object_in_posts_beyond_the_slots_is_counted() {
 }
 
 #[test]
-fn exclusion_waits_for_posts_and_has_others_counted() {
+fn exclusion_waits_for_posts_and_later_references_are_counted() {
     let drops = Arc::default();
     let (id, handle) = hot(&drops);
     let (address, is_over) = (handle as usize, AtomicUsize::new(0));

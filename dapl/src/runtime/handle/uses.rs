@@ -1,4 +1,4 @@
-//! Reference counts between objects: an object that others use cannot be freed, and stays in memory as long as they exist.
+//! Use counts between objects: an object that others use cannot be freed, and stays in memory while they exist.
 #![forbid(unsafe_code)]
 
 use std::ops::Deref;
@@ -18,7 +18,7 @@ impl UseCount {
     /// Closes the object to new users before it is freed. `Err` with `state` if it is in use.
     pub fn close(&self, state: State) -> Result<()> {
         match self.0.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire) {
-            // Another thread may free it as well; one of them finds the handle invalid.
+            // Another thread may be freeing it too; one of the two finds an invalid handle.
             Ok(_) => Ok(()),
             Err(count) if count & !CLOSED == 0 => Ok(()),
             Err(_) => Err(Error::InvalidState(state)),
@@ -40,13 +40,13 @@ impl UseCount {
     }
 }
 
-/// An object others can use.
+/// An object that other objects can use.
 pub trait Usable {
-    /// Its count of users.
+    /// Counts its users.
     fn uses(&self) -> &UseCount;
 }
 
-/// A counted use of an object: keeps it in memory and, unless the IA closes abruptly, from being freed.
+/// A counted use of an object. It keeps the object in memory, and from being freed unless the IA is closed abruptly.
 pub struct Use<T: Usable + ?Sized>(Arc<T>);
 
 impl<T: Usable + ?Sized> Use<T> {
@@ -56,7 +56,7 @@ impl<T: Usable + ?Sized> Use<T> {
         Use(object)
     }
 
-    /// The same for an object that a consumer names, and may be freeing in this moment: then it is an invalid handle.
+    /// Like `of`, for an object named by the consumer. If it is being freed, its handle is invalid.
     pub fn of_open(object: Arc<T>, wanted: Handle) -> Result<Self> {
         let user = Use::of(object);
         if user.0.uses().is_closed() { Err(Error::InvalidHandle(wanted)) } else { Ok(user) }
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn either_it_is_used_or_it_is_freed() {
+    fn object_is_either_used_or_freed() {
         let b = Arc::new(TypeB::default());
         let user = Use::of_open(b.clone(), Handle::Pz).unwrap();
         assert_eq!(b.0.close(State::PzInUse), Err(Error::InvalidState(State::PzInUse)));
@@ -110,6 +110,6 @@ mod tests {
         assert_eq!(b.0.close(State::PzInUse), Ok(()));
         assert_eq!(Use::of_open(b.clone(), Handle::Pz).err(), Some(Error::InvalidHandle(Handle::Pz)));
         assert_eq!((b.0.count(), b.0.require_unused(State::PzInUse)), (0, Ok(())));
-        assert_eq!(b.0.close(State::PzInUse), Ok(()), "whose handle is dead is said elsewhere");
+        assert_eq!(b.0.close(State::PzInUse), Ok(()), "the invalid handle is reported by its caller");
     }
 }

@@ -1,4 +1,4 @@
-//! The slots of threads in loom's models, which have a few threads. The barriers are fences, on both sides.
+//! The slots of threads in loom models, which have a few threads. Both barriers are fences.
 #![forbid(unsafe_code)]
 
 use std::array;

@@ -1,4 +1,4 @@
-//! The slots of all threads: a record for each of a fixed number of threads, which serve again after their thread.
+//! The slots of all threads: a fixed number of records. A record is reused after its thread has ended.
 #![forbid(unsafe_code)]
 
 use std::cell::Cell;
@@ -9,7 +9,7 @@ use rustix::thread::{MembarrierCommand, membarrier};
 
 use super::{SLOTS, Slots};
 
-/// Threads that have slots at a time. Memory is used only for those that there have been.
+/// Maximum number of threads with slots at a time. A record uses memory only once it was used.
 const THREADS: usize = 1024;
 
 struct Record {
@@ -20,9 +20,9 @@ struct Record {
 static RECORDS: [Record; THREADS] =
     [const { Record { slots: Slots([const { AtomicUsize::new(0) }; SLOTS]), is_used: AtomicBool::new(false) } };
         THREADS];
-/// Records that have served: those before this one.
+/// Number of records used so far; they precede the unused ones.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// The process that the records are of: a forked child has none of the other threads.
+/// Process id of the owner: a forked child has none of the other threads.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the kernel has membarrier(2): not known yet, yes, no.
@@ -31,14 +31,14 @@ const UNKNOWN: u8 = 0;
 const PRESENT: u8 = 1;
 const ABSENT: u8 = 2;
 
-/// A thread's record, which is freed at its end.
+/// A thread's record, which is released when the thread ends.
 struct Owned(Cell<Option<&'static Record>>);
 
 impl Drop for Owned {
     fn drop(&mut self) {
         MINE.set(None);
         if let Some(record) = self.0.take() {
-            // A thread that a signal handler has ended within a call.
+            // A slot is still in use: a signal handler has ended the thread within a call.
             record.slots.0.iter().for_each(|slot| slot.store(0, Ordering::Release));
             record.is_used.store(false, Ordering::Release);
         }
@@ -46,12 +46,12 @@ impl Drop for Owned {
 }
 
 thread_local! {
-    /// The slots of this thread, if it has some. Without a destructor, so that it is read without a check.
+    /// The slots of this thread, if any. It has no destructor, so reading it needs no check.
     static MINE: Cell<Option<&'static Slots>> = const { Cell::new(None) };
     static OWNED: Owned = const { Owned(Cell::new(None)) };
 }
 
-/// The slots of this thread.
+/// The slots of this thread; takes a record at the first call.
 #[inline(always)]
 pub(super) fn mine() -> Option<&'static Slots> {
     match MINE.get() {
@@ -60,7 +60,8 @@ pub(super) fn mine() -> Option<&'static Slots> {
     }
 }
 
-/// Takes a record for this thread. `None`: the kernel lacks membarrier(2), the thread is ending, or all records are in use.
+/// Takes a record for this thread. `None`: the kernel lacks membarrier(2), the thread is ending, or all records are in
+/// use.
 #[cold]
 fn join() -> Option<&'static Slots> {
     if !is_supported() {
@@ -71,7 +72,8 @@ fn join() -> Option<&'static Slots> {
             |record: &Record| record.is_used.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         let (n, record) = RECORDS.iter().enumerate().find(|(_, record)| is_ours(record))?;
         USED.fetch_max(n + 1, Ordering::Relaxed);
-        // Pairs with the fence in `heavy_barrier`: either that thread sees the record, or this one sees what it has invalidated.
+        // Pairs with the fence in `heavy_barrier`: either the ending thread sees the record, or this one sees the
+        // invalidation.
         fence(Ordering::SeqCst);
         owned.0.set(Some(record));
         MINE.set(Some(&record.slots));
@@ -89,12 +91,12 @@ fn is_supported() -> bool {
     SUPPORT.load(Ordering::Relaxed) == PRESENT
 }
 
-/// All slots.
+/// The slots of all threads.
 pub(super) fn all() -> impl Iterator<Item = &'static Slots> {
     RECORDS[..USED.load(Ordering::Acquire)].iter().map(|record| &record.slots)
 }
 
-/// The barrier between the two steps of a thread that uses an object; see the module above.
+/// The barrier between the two steps of a thread that uses an object; see the parent module.
 #[inline(always)]
 pub(super) fn light_barrier() {
     compiler_fence(Ordering::SeqCst);
@@ -107,7 +109,7 @@ pub(super) fn heavy_barrier() {
         return; // no thread has slots
     }
     if PROCESS.swap(std::process::id(), Ordering::Relaxed) != std::process::id() {
-        // The other threads have stayed in the parent.
+        // The other threads exist only in the parent.
         let mine = MINE.get();
         let others = all().filter(|slots| mine.is_none_or(|mine| !std::ptr::eq(mine, *slots)));
         others.flat_map(|slots| &slots.0).for_each(|slot| slot.store(0, Ordering::Relaxed));
@@ -116,7 +118,8 @@ pub(super) fn heavy_barrier() {
         || membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
             && membarrier(MembarrierCommand::PrivateExpedited).is_ok();
     if !is_done {
-        // A filter of system calls that came later. Processors drain their store buffers within microseconds.
+        // A system call filter installed later refuses membarrier(2). Processors drain their store buffers within
+        // microseconds.
         std::thread::sleep(Duration::from_millis(1));
     }
 }
