@@ -1,22 +1,23 @@
 //! Defers POSIX thread cancellation (`pthread_cancel`) during calls.
 //!
 //! glibc ends a cancelled thread by a forced unwind that begins in a cancellation point, such as `close`, `write` or
-//! `pthread_join`. If it passes through a Rust frame with a destructor or `catch_unwind`, the process aborts. Only the sleep of
-//! a wait permits it (see `wait`).
+//! `pthread_join`. If the unwind passes through a Rust frame with a destructor or `catch_unwind`, the process aborts.
+//! Only the sleep of a wait permits cancellation (see `wait`).
 
 use std::ffi::c_int;
 use std::marker::PhantomData;
 
-/// Defers cancellation of the calling thread while it exists; a request stays pending. May be nested.
+/// Defers cancellation of the calling thread while it exists; a request remains pending. Deferrals nest.
 #[must_use = "cancellation is deferred until this is dropped"]
 #[derive(Debug)]
 pub struct Deferral {
     before: c_int,
-    /// The state belongs to the thread.
+    /// The cancellation state belongs to one thread.
     _not_send: PhantomData<*const ()>,
 }
 
-/// Defers cancellation of the calling thread. One or, in a nested call, no atomic read-modify-write here and as much at the end.
+/// Defers cancellation of the calling thread. The start and the end each cost one atomic read-modify-write, or none if
+/// nested.
 #[inline]
 pub fn defer() -> Deferral {
     let mut before = 0;
@@ -28,15 +29,15 @@ pub fn defer() -> Deferral {
 impl Drop for Deferral {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: restores what `defer` found on this thread. Even with a request pending it does not act on it: the type
-        // is deferred, but in the sleep of a wait.
+        // SAFETY: restores what `defer` found on this thread. Even with a request pending it does not act on it: the
+        // type is deferred, but in the sleep of a wait.
         unsafe { pthread_setcancelstate(self.before, std::ptr::null_mut()) };
     }
 }
 
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
-// As `wait` declares it: there it may unwind.
+// The functions are declared as in `wait`, where they may unwind.
 unsafe extern "C-unwind" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }

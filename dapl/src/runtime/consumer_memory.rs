@@ -1,7 +1,7 @@
-//! Memory of an object that the consumer accesses through a plain pointer: addresses and private data of EPs and CRs.
+//! Memory of an object that the consumer reads through a plain pointer: addresses and private data of EPs and CRs.
 //!
-//! It stays at its address for the life of the object, is aligned to 8 bytes, and is zero after the bytes written last. It
-//! consists of atomics, since a consumer may read while a later event writes.
+//! The memory keeps its address for the life of the object, is aligned to 8 bytes, and is zero behind the bytes written
+//! last. It consists of atomics, because a consumer may read while a later event writes.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_void;
@@ -26,14 +26,14 @@ impl<const WORDS: usize> ConsumerVisible<WORDS> {
     /// Capacity in bytes.
     pub const SIZE: usize = 8 * WORDS;
 
-    /// CounterSource `bytes`, cut to the size, and zeros behind them.
+    /// Stores `bytes`, truncated to the size, followed by zeros.
     pub fn new(bytes: &[u8]) -> Self {
         let visible = ConsumerVisible([const { AtomicU64::new(0) }; WORDS]);
         visible.write(bytes);
         visible
     }
 
-    /// As `new`, in place.
+    /// Writes like `new`, at the same address.
     pub fn write(&self, bytes: &[u8]) {
         for (n, word) in self.0.iter().enumerate() {
             let mut value = [0; 8];

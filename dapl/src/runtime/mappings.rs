@@ -1,29 +1,29 @@
 //! Looks memory up in the kernel's list of this process's mappings: whether it is mapped, with which rights, whether it is
 //! shared, and which file backs it.
 //!
-//! Reading the list takes longer the more mappings there are. The memory itself is not touched. Without a list, the result is
-//! unknown.
+//! Reading the list takes longer the more mappings there are. The memory itself is not touched. Without a list, the
+//! result is unknown.
 #![forbid(unsafe_code)]
 
 use crate::provider::Region;
 
-/// Rights that every part of a piece of memory must have.
+/// Rights that every page of a region must have.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Rights {
     pub read: bool,
     pub write: bool,
-    /// Mapped as shared, so that other processes may have it too.
+    /// The mapping must be shared, so that other processes may map it too.
     pub shared: bool,
 }
 
 /// Result of a lookup.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum MappingLookup {
-    /// All of it is mapped, with the rights.
+    /// Every page is mapped and has the rights.
     Whole,
     /// A part of it is not mapped.
     Missing,
-    /// It is there, but some of it lacks a right.
+    /// Every page is mapped, but some lack a right.
     Lacking,
     /// The kernel's list cannot be read.
     Unknown,
@@ -34,31 +34,32 @@ pub fn look(region: Region, rights: Rights) -> MappingLookup {
     match std::fs::read_to_string("/proc/self/maps") {
         Ok(maps) => look_in(&maps, region, rights),
         Err(error) => {
-            log::debug!("cannot tell how memory is mapped: /proc/self/maps: {error}");
+            log::debug!("cannot read /proc/self/maps: {error}; memory rights are not checked");
             MappingLookup::Unknown
         }
     }
 }
 
-/// The file behind a piece of memory that is mapped as shared.
+/// The file that backs a shared mapping.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Behind {
     /// Device of the file system: major and minor.
     pub device: (u32, u32),
-    /// The file's number; of a System V segment, that is its id.
+    /// Inode number; for a System V segment, its id.
     pub inode: u64,
     /// Offset of the region in the file.
     pub offset: u64,
-    /// Name in the list, up to the first space.
+    /// Path in the list, up to the first space.
     pub name: String,
 }
 
-/// The file that backs a region, if all of it is one contiguous part of one file, mapped as shared. `None` for an empty region.
+/// The file that backs a region, if all of it is one contiguous part of one file, mapped as shared. `None` for an empty
+/// region.
 pub fn behind(region: Region) -> Option<Behind> {
     behind_in(&std::fs::read_to_string("/proc/self/maps").ok()?, region)
 }
 
-/// A part of a mapping may have been given other rights or advice: then it has several lines, which continue each other.
+/// A mapping of which parts have other rights or advice has several adjacent lines in the list.
 fn behind_in(maps: &str, region: Region) -> Option<Behind> {
     let end = region.address.checked_add(region.length)?;
     let mut found: Option<Behind> = None;
@@ -85,7 +86,7 @@ fn behind_in(maps: &str, region: Region) -> Option<Behind> {
     found.filter(|_| at >= end)
 }
 
-/// Parses the file from a line of the list.
+/// Parses the file of a line of the list.
 fn file(line: &str) -> Option<Behind> {
     let mut words = line.split_ascii_whitespace().skip(2);
     let offset = u64::from_str_radix(words.next()?, 16).ok()?;
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mapping_of_a_region_counts() {
+    fn every_mapping_of_a_region_is_checked() {
         let shared = Rights { shared: true, ..Rights::default() };
         assert_eq!(
             [at(0x2000, 0x3000, shared), at(0x2fff, 1, shared), at(0x4fff, 1, shared)],
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_behind_memory_is_one_piece_of_one_file() {
+    fn backing_file_is_found_for_one_contiguous_part_only() {
         let maps = "\
 1000-3000 rw-s 00002000 00:01 5 /memfd:a (deleted)
 3000-4000 r--s 00004000 00:01 5 /memfd:a (deleted)
@@ -186,9 +187,9 @@ c000-d000 rw-s 00000000 00:00 0
         let found = |address, length| {
             behind_in(maps, Region { address, length }).map(|found| (found.inode, found.offset, found.name))
         };
-        assert_eq!(found(0x1010, 0x2ff0), Some((5, 0x2010, "/memfd:a".into())), "two lines that go on");
+        assert_eq!(found(0x1010, 0x2ff0), Some((5, 0x2010, "/memfd:a".into())), "two adjacent lines");
         assert_eq!(found(0x8ff0, 16), Some((32769, 0xff0, "/SYSV00000000".into())));
-        assert_eq!([found(0x3000, 0x1001), found(0x4000, 0x2000)], [None, None], "another file, another place in it");
+        assert_eq!([found(0x3000, 0x1001), found(0x4000, 0x2000)], [None, None], "another file, another offset");
         assert_eq!([found(0x6000, 8), found(0x9000, 8)], [None, None], "private");
         assert_eq!([found(0x7ff0, 32), found(0x8000, 0x1001), found(0x8ff0, u64::MAX)], [None, None, None]);
         assert_eq!([found(0, 8), found(0x1000, 0)], [None, None]);
@@ -199,7 +200,7 @@ c000-d000 rw-s 00000000 00:00 0
     }
 
     #[test]
-    fn a_box_is_private_and_writable() {
+    fn heap_memory_is_private_and_writable() {
         let private = Box::new([0u8; 64]);
         let region = Region { address: private.as_ptr() as u64, length: 64 };
         assert_eq!(look(region, Rights { read: true, write: true, shared: false }), MappingLookup::Whole);

@@ -1,6 +1,6 @@
 //! Services for the objects: handles, locks, threads, deadlines, waiting, the logger, fork.
 //!
-//! `fork` alone imports upper modules, since it takes every static lock of the library.
+//! Only `fork` imports modules of upper layers, since it takes every static lock of the library.
 
 pub mod cancel;
 pub mod consumer_memory;

@@ -1,11 +1,11 @@
-//! A queue whose slots are used again in place.
+//! A queue whose slots are reused in place.
 //!
-//! Work requests and events are large, and most of their fields stay unused. So an entry is not moved into the queue, but written
-//! where it will lie: [`SlotQueue::push`] returns the next slot with whatever its last user left there. The queue grows to the
-//! largest number of entries that it ever had and allocates nothing after that.
+//! Work requests and events are large, and most of their fields stay unused. So an entry is not moved into the queue
+//! but written in its slot: [`SlotQueue::push`] returns the next slot with the content of its last use. The queue grows
+//! to the largest number of entries that it ever had and allocates nothing after that.
 #![forbid(unsafe_code)]
 
-/// Slots of a queue that has its first entry.
+/// Number of slots allocated at the first entry.
 const FIRST: usize = 8;
 
 /// A first-in first-out queue. The number of slots is a power of two.
@@ -77,7 +77,7 @@ impl<T: Default> SlotQueue<T> {
         if n < self.len { self.slots.get(self.at(n)) } else { None }
     }
 
-    /// As `get`, to be changed.
+    /// Like `get`, for changes.
     #[inline(always)]
     pub fn get_mut(&mut self, n: usize) -> Option<&mut T> {
         let at = self.at(n);
@@ -105,7 +105,7 @@ impl<T: Default> SlotQueue<T> {
         (0..self.len).filter_map(|n| self.get(n))
     }
 
-    /// As `iter`, to be changed.
+    /// Like `iter`, for changes.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         let (wrapped, first) = self.slots.split_at_mut(self.head);
         first.iter_mut().chain(wrapped).take(self.len)
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_used_again_with_their_content() {
+    fn slots_are_reused_with_their_content() {
         let mut queue = SlotQueue::<Vec<u8>>::default();
         queue.push().push(1);
         queue.drop_front();

@@ -3,13 +3,13 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The shortest spin before a sleep, in nanoseconds, unless the provider wants less. It sets the bound above, too: about what a
-/// sleep and a wake-up cost.
+/// Shortest spin before a sleep, in nanoseconds, unless the provider's limit is lower: about the cost of a sleep and a
+/// wake-up.
 const SHORTEST: u32 = 2_000;
-/// Unsuccessful spins, of which the next is as long as one may be.
+/// Number of unsuccessful spins after which one spin uses the full limit.
 const TRY_ALL: u32 = 8;
 
-/// The time that the next spin may take.
+/// Adaptive length of the next spin.
 #[derive(Debug)]
 pub(crate) struct SpinBudget {
     /// Nanoseconds.
@@ -25,18 +25,18 @@ impl Default for SpinBudget {
 }
 
 impl SpinBudget {
-    /// Nanoseconds of a spin that begins now, at most `longest`.
+    /// Returns the length in nanoseconds of a spin that begins now, at most `longest`.
     pub(crate) fn begin(&self, longest: u32) -> u32 {
         self.next.load(Ordering::Relaxed).min(longest)
     }
 
-    /// The spin of `budget` nanoseconds found something: the next one may be longer.
+    /// Records that a spin of `budget` nanoseconds was successful: the next one may be longer.
     pub(crate) fn succeeded(&self, budget: u32, longest: u32) {
         self.set(budget.saturating_mul(2).min(longest));
     }
 
-    /// The spin found nothing: the next one is shorter, but now and then as long as one may be. Two processes that sleep
-    /// because the other does would never find out that neither has to.
+    /// Records that a spin was unsuccessful: the next one is shorter, except that every eighth one uses the full limit.
+    /// Otherwise two processes that sleep because of each other would never find out that polling is faster.
     pub(crate) fn failed(&self, budget: u32, longest: u32) {
         let vain = self.vain.load(Ordering::Relaxed).wrapping_add(1);
         self.vain.store(vain, Ordering::Relaxed);
@@ -65,6 +65,6 @@ mod tests {
             seen.push(budget.begin(longest));
         }
         assert!(seen[..TRY_ALL as usize - 1].iter().all(|next| *next == SHORTEST));
-        assert_eq!(seen.last(), Some(&longest), "every eighth time all there is");
+        assert_eq!(seen.last(), Some(&longest), "every eighth spin uses the full limit");
     }
 }

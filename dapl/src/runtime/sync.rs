@@ -1,8 +1,8 @@
-//! Atomics, fences and locks for modules with loom models: the real ones, or loom's.
+//! Atomics, fences and locks for modules with loom models: the standard ones, or loom's.
 //!
-//! Only this module depends on `cfg(loom)`. A module that takes its atomics from here can be run by loom unchanged; its models
-//! are at its foot (`mod interleavings`), and `cargo xtask test loom` runs them all. Loom's types work inside a model only, and
-//! cannot be used in a `static`.
+//! Only this module depends on `cfg(loom)`. loom can run a module unchanged if it takes its atomics from here. The
+//! models are at the foot of the module (`mod interleavings`); `cargo xtask test loom` runs them. Loom's types work
+//! inside a model only, and cannot be used in a `static`.
 
 #[cfg(loom)]
 pub mod access_check;
@@ -18,7 +18,8 @@ mod kind {
 
     pub use parking_lot::{Mutex, MutexGuard};
 
-    /// A full fence right behind a read-modify-write with `SeqCst`: on x86 that operation is one already.
+    /// A full fence directly after a `SeqCst` read-modify-write. On x86 that operation is a full fence, so this does
+    /// nothing.
     #[inline]
     pub fn fence_behind_rmw() {
         if cfg!(target_arch = "x86_64") {
@@ -35,22 +36,22 @@ mod kind {
     pub use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
     pub use loom::thread::yield_now;
 
-    /// A model has no clock.
+    /// Loom models have no clock.
     pub fn sleep(_: std::time::Duration) {
         yield_now();
     }
 
-    /// A full fence, as for a machine that reorders freely.
+    /// A full fence, as needed on CPUs that reorder freely.
     pub fn fence_behind_rmw() {
         fence(Ordering::SeqCst);
     }
 
-    /// loom's lock, spoken to as the real one. It is never poisoned: a model that panics is over.
+    /// loom's mutex with the interface of the standard one. It is never poisoned: a panic ends the model.
     #[derive(Debug, Default)]
     pub struct Mutex<T>(loom::sync::Mutex<T>);
 
     impl<T> Mutex<T> {
-        /// A free lock.
+        /// Creates an unlocked mutex.
         pub fn new(value: T) -> Self {
             Mutex(loom::sync::Mutex::new(value))
         }
@@ -60,7 +61,7 @@ mod kind {
             self.0.lock().unwrap()
         }
 
-        /// The lock, if it is free.
+        /// Returns the lock if it is free.
         pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
             self.0.try_lock().ok()
         }

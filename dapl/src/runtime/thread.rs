@@ -1,6 +1,6 @@
 //! Threads of this library inside the consumer's program: named, with all signals blocked, and never cancelled.
 //!
-//! Every thread that the object layer or a provider starts comes from here, so that the consumer's signal handlers run on the
+//! The object layer and providers start all their threads here, so that the consumer's signal handlers run on the
 //! consumer's threads only.
 
 use std::io;
@@ -9,7 +9,8 @@ use std::thread::{Builder, JoinHandle};
 
 use crate::runtime::cancel;
 
-/// Starts a thread with all signals blocked and cancellation disabled. `name` has at most 15 bytes, as the kernel shows no more.
+/// Starts a thread with all signals blocked and cancellation disabled. `name` has at most 15 bytes, the limit of the
+/// kernel.
 pub fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
     let before = block_all();
     let thread = Builder::new().name(name.into()).spawn(move || {
@@ -23,10 +24,11 @@ pub fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 's
     thread
 }
 
-/// Requests a short time slice for the calling thread, so that it runs soon after a wake-up although all CPUs are busy: Linux
-/// 6.12 and later let a thread with a shorter slice preempt (EEVDF, sched_setattr(2)). Its share of CPU time stays the same.
+/// Requests a short time slice for the calling thread, so that it runs soon after a wake-up even if all CPUs are busy:
+/// Linux 6.12 and later let a thread with a shorter slice preempt others (EEVDF, sched_setattr(2)). Its share of CPU
+/// time stays the same.
 pub fn request_short_slice() {
-    /// Nanoseconds; the kernel's minimum.
+    /// Slice in nanoseconds; the kernel's minimum.
     const SLICE: u64 = 100_000;
     /// `struct sched_attr` of `linux/sched/types.h`, its first version.
     #[repr(C)]
@@ -44,19 +46,22 @@ pub fn request_short_slice() {
     // SAFETY: plain calls about the own thread; the kernel reads a record of the size that it says.
     unsafe {
         if libc::sched_getscheduler(0) != libc::SCHED_OTHER {
-            return; // the administrator has chosen another policy
+            return; // another scheduling policy was chosen by the administrator
         }
         let nice = libc::getpriority(libc::PRIO_PROCESS, 0);
         let size = size_of::<Attributes>() as u32;
         let attributes = Attributes { size, nice, runtime: SLICE, ..Attributes::default() };
         if libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) != 0 {
-            log::debug!("the engine thread keeps the default time slice: {}", std::io::Error::last_os_error());
+            log::debug!(
+                "cannot set a short time slice for the engine thread: {}; wake-ups may be slower",
+                std::io::Error::last_os_error()
+            );
         }
     }
 }
 
-/// Registers `before`, called in a thread about to fork, and `after`, called in parent and child, so that the child finds no
-/// lock held by a thread that it does not have. The last registration runs first.
+/// Registers fork handlers: `before` runs in a thread about to fork, `after` in parent and child. They make sure that
+/// the child inherits no lock held by another thread. The last registration runs first.
 pub fn at_fork(before: extern "C" fn(), after: extern "C" fn()) {
     unsafe extern "C" {
         fn pthread_atfork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> libc::c_int;
@@ -66,13 +71,13 @@ pub fn at_fork(before: extern "C" fn(), after: extern "C" fn()) {
     unsafe { pthread_atfork(before, after, after) };
 }
 
-/// Has `last` run when the process exits in good order. It must not panic, nor wait for the thread that exits.
+/// Registers a function that runs when the process exits by `exit`. It must not panic or wait for the exiting thread.
 pub fn at_exit(last: extern "C" fn()) {
     // SAFETY: a plain function of a library that is never unmapped. Without memory for it nothing runs then.
     unsafe { libc::atexit(last) };
 }
 
-/// Blocks every signal for the calling thread (a new one inherits that) and gives the mask it had.
+/// Blocks all signals of the calling thread, which new threads inherit, and returns the previous mask.
 fn block_all() -> Option<libc::sigset_t> {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
@@ -98,7 +103,7 @@ mod tests {
             })
         };
         assert_eq!(spawn("dapl-test", blocked).unwrap().join().unwrap(), Some(1));
-        // A thread with no signal blocked.
+        // A thread without blocked signals.
         let parent = std::thread::spawn(move || {
             spawn("dapl-test", || ()).unwrap().join().unwrap();
             blocked()

@@ -1,4 +1,4 @@
-//! Sleeping on behalf of a C caller: a wait that a signal may interrupt, and that `pthread_cancel` may end without harm.
+//! Sleeps on behalf of a C caller. A signal may interrupt the sleep, and `pthread_cancel` may end the thread in it.
 //!
 //! The entries of `dat_evd_wait` and `dat_cno_wait` call [`run`]. It alternates between a step, which holds locks and
 //! references with cancellation deferred, and a sleep on a futex word in frames that own nothing: glibc's forced unwinding
@@ -22,17 +22,17 @@ mod futex;
 #[path = "wait/futex/fake.rs"]
 mod futex;
 
-/// Decision of a step.
+/// Result of a step.
 pub enum WaitStep {
     /// The wait is over.
     Done(DAT_RETURN),
     /// Sleep until the word differs from `expected`, or the deadline.
     Sleep {
-        /// The word of the object waited on.
+        /// Futex word of the object.
         word: &'static AtomicU32,
-        /// The value that the word had when the step found nothing.
+        /// Value of the word when the step found no event.
         expected: u32,
-        /// The latest time to wake up.
+        /// Time at which the sleep ends.
         deadline: Deadline,
     },
 }
@@ -42,7 +42,7 @@ pub enum WaitStep {
 pub enum Cause {
     /// The wait begins.
     Start,
-    /// The word changed, or nothing in particular happened.
+    /// The word changed, or the wake-up was spurious.
     Woken,
     /// The deadline has passed.
     TimedOut,
@@ -50,12 +50,12 @@ pub enum Cause {
     Interrupted,
 }
 
-/// A moment on the monotonic clock, in nanoseconds; `None` is never.
+/// A time on the monotonic clock, in nanoseconds; `None` means never.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Deadline(Option<u64>);
 
 impl Deadline {
-    /// Not set yet; the clock is read only by threads that have to sleep.
+    /// No deadline, or not set yet: only threads that have to sleep read the clock.
     pub const NEVER: Deadline = Deadline(None);
 
     /// `timeout` microseconds from now.
@@ -66,7 +66,7 @@ impl Deadline {
         }
     }
 
-    /// Whether it has passed at `now`.
+    /// Whether the deadline has passed at `now`.
     pub fn is_over(self, now: u64) -> bool {
         self.0.is_some_and(|at| at <= now)
     }
@@ -90,20 +90,20 @@ pub fn relax() {
     }
 }
 
-/// A thread limited to one CPU calls `sched_yield` after a few microseconds of unsuccessful polling, because the peer may need
-/// that CPU.
+/// A thread limited to one CPU calls `sched_yield` after a few microseconds of unsuccessful polling, because the peer
+/// may need that CPU.
 #[derive(Debug, Default)]
 pub struct SharedCpuBackoff {
-    /// Unsuccessful polls since the last successful one, and in all.
+    /// Number of unsuccessful polls since the last successful one, and since the last check of the CPU set.
     vain: u32,
     looks: u32,
     alone: bool,
 }
 
 impl SharedCpuBackoff {
-    /// Number of unsuccessful polls, some microseconds, after which an answer from another CPU would have come.
+    /// Number of unsuccessful polls, a few microseconds, after which a peer on another CPU would have answered.
     const YIELD_AFTER: u32 = 64;
-    /// The thread may be bound elsewhere at any time, but asking is a system call.
+    /// Number of polls between checks of the CPU set, which are system calls. The set may change at any time.
     const CHECK_INTERVAL: u32 = 1 << 12;
 
     /// Counts an unsuccessful poll. Returns true if the caller should yield.
@@ -117,17 +117,17 @@ impl SharedCpuBackoff {
         self.alone && self.vain >= Self::YIELD_AFTER
     }
 
-    /// There was something.
+    /// Records a successful poll.
     #[inline]
     pub fn reset(&mut self) {
         self.vain = 0;
     }
 }
 
-/// Whether the calling thread may use one CPU only.
+/// Whether the calling thread may run on one CPU only.
 #[cold]
 fn is_bound_to_one_cpu() -> bool {
-    // A model has no CPUs.
+    // Loom models have no CPUs.
     cfg!(not(loom)) && rustix::thread::sched_getaffinity(None).is_ok_and(|cpus| cpus.count() == 1)
 }
 
@@ -143,10 +143,11 @@ pub fn word(id: ObjectId) -> Option<(&'static AtomicU32, u32)> {
     Some((word, word.load(Ordering::Relaxed)))
 }
 
-/// Changes the word, so that no thread falls asleep on its old value. Called under the object's lock.
+/// Changes the word, so that no thread falls asleep with its old value. Called under the object's lock.
 pub fn bump(id: ObjectId) {
     if let Some(word) = handle::futex(id) {
-        // The object's lock orders this with `word`; the kernel's lock orders it with the check of a thread that falls asleep.
+        // The object's lock orders this with `word`; the kernel's lock orders it with the check of a thread that falls
+        // asleep.
         word.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -158,15 +159,16 @@ pub fn wake(id: ObjectId, count: i32) {
     }
 }
 
-/// Runs a wait to its end. `state` is what the steps remember; it must own nothing, for it may never be dropped.
+/// Runs a wait to its end. `state` is kept between the steps. It must own no resources, because it is not dropped if
+/// the thread is cancelled.
 ///
 /// # Safety
-/// `state` is what `step` wants, and stays valid during the call.
+/// `state` has the type that `step` expects, and stays valid during the call.
 #[inline(never)]
 pub unsafe fn run<S: Copy>(state: &mut S, step: unsafe fn(&mut S, Cause) -> WaitStep) -> DAT_RETURN {
     let mut caller_state = 0;
     let mut caller_type = 0;
-    // Both, and the type first: a cancellation that arrives as a signal may check the type alone.
+    // Both are set, the type first: a cancellation that arrives as a signal may check the type alone.
     //
     // SAFETY: plain calls for the calling thread, with writable out parameters.
     unsafe {
@@ -208,19 +210,19 @@ const CANCEL_DISABLE: c_int = 1;
 const CANCEL_DEFERRED: c_int = 0;
 const CANCEL_ASYNCHRONOUS: c_int = 1;
 
-// Declared here as functions that may unwind: cancellation does.
+// Declared here as functions that may unwind, because cancellation unwinds through them.
 unsafe extern "C-unwind" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
     fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
     fn pthread_testcancel();
 }
 
-/// A wait that has gone to sleep, and how to undo it if its thread never comes back.
+/// A sleeping wait, and how to remove it if its thread is cancelled.
 #[derive(Clone, Copy)]
 pub struct Mark {
     /// The object waited on.
     pub id: ObjectId,
-    /// Which wait.
+    /// Token of the wait.
     pub token: u64,
     /// Removes the waiter from the object.
     pub clear: fn(ObjectId, u64),
@@ -230,7 +232,7 @@ struct Marks(RefCell<Vec<Mark>>);
 
 impl Drop for Marks {
     fn drop(&mut self) {
-        // glibc runs this with the request of a thread that returned still pending.
+        // glibc also runs this for a thread that returned with a cancellation request pending.
         let _deferral = cancel::defer();
         for mark in self.0.take() {
             (mark.clear)(mark.id, mark.token);
@@ -243,13 +245,13 @@ thread_local! {
 }
 
 impl Mark {
-    /// Remembers the wait before its first sleep.
+    /// Stores the wait before its first sleep.
     pub fn leave(self) {
-        // A thread in its last destructors cannot be cancelled any more.
+        // A thread that runs its last destructors can no longer be cancelled.
         let _ = MARKS.try_with(|marks| marks.0.borrow_mut().push(self));
     }
 
-    /// Forgets a wait that has returned.
+    /// Removes the mark of a wait that has returned.
     pub fn wipe(token: u64) {
         let _ = MARKS.try_with(|marks| marks.0.borrow_mut().retain(|mark| mark.token != token));
     }
@@ -282,7 +284,7 @@ mod tests {
             backoff.reset();
             (vain, (1..SharedCpuBackoff::YIELD_AFTER).any(|_| backoff.should_yield()))
         };
-        // The CPUs of a thread are its own: those of other tests stay.
+        // Affinity is per thread, so other tests are not affected.
         std::thread::spawn(move || {
             let all = rustix::thread::sched_getaffinity(None).unwrap();
             let mut one = rustix::thread::CpuSet::new();
@@ -290,7 +292,7 @@ mod tests {
             assert_eq!(
                 looks(&one),
                 (3 * SharedCpuBackoff::YIELD_AFTER + 1, false),
-                "and is patient again after a find"
+                "does not yield again directly after a successful poll"
             );
             if all.count() > 1 {
                 assert_eq!(looks(&all), (0, false));

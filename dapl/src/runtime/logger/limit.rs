@@ -1,11 +1,12 @@
 //! Rate limit for errors and warnings: a burst, then a number per second, and a count of suppressed lines.
 //!
-//! A program that loses thousands of connections at once must not be slowed down by its log. Time is an argument.
+//! A program that loses thousands of connections at once must not be slowed down by its log. The current time is a
+//! parameter.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 
-/// Lines at once.
+/// Maximum number of lines in a burst.
 const BURST: u32 = 256;
 /// Time after which another line is permitted.
 const EACH: Duration = Duration::from_millis(50);
@@ -51,14 +52,18 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_passes_and_a_flood_does_not() {
+    fn a_burst_passes_and_more_lines_are_suppressed() {
         let mut limit = Limit::new();
         let now = Duration::from_secs(1_000_000);
         assert_eq!(logged(&mut limit, BURST + 500, now), BURST);
         assert_eq!(logged(&mut limit, 500, now + EACH * 10), 10);
         assert_eq!(logged(&mut limit, 500, now + EACH * 10 + EACH / 2), 0);
         assert_eq!(logged(&mut limit, 500, now + EACH * 11), 1, "halves add up");
-        assert_eq!(logged(&mut limit, 5_000, now + Duration::from_secs(3600)), BURST, "it fills up, and no further");
+        assert_eq!(
+            logged(&mut limit, 5_000, now + Duration::from_secs(3600)),
+            BURST,
+            "the bucket fills up, and no further"
+        );
     }
 
     #[test]
@@ -71,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_stands_still_or_goes_back_is_no_harm() {
+    fn a_clock_that_stops_or_goes_back_is_tolerated() {
         let mut limit = Limit::new();
         assert_eq!(logged(&mut limit, BURST, Duration::from_secs(5)), BURST);
         assert_eq!(logged(&mut limit, 3, Duration::ZERO), 0);

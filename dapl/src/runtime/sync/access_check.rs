@@ -1,10 +1,10 @@
-//! Stands for memory in loom's models: loom reports two concurrent accesses, unless both only read.
+//! Represents memory in loom models: loom reports concurrent accesses, unless all of them read.
 //!
 //! Exists under `cfg(loom)` only, and holds no data.
 
 use loom::cell::UnsafeCell;
 
-/// A piece of memory without content.
+/// A memory location without content.
 pub struct AccessCheck(UnsafeCell<()>);
 
 // SAFETY: there is no data; loom checks the accesses.
@@ -22,7 +22,7 @@ impl AccessCheck {
         self.0.with(|_| ());
     }
 
-    /// A write access, or the end of the memory.
+    /// A write access, or the deallocation.
     pub fn write(&self) {
         self.0.with_mut(|_| ());
     }

@@ -1,27 +1,27 @@
-//! A mutex for statics that can be released in a forked child.
+//! A mutex for statics that can be unlocked in a forked child.
 //!
-//! A lock with a list of waiters may pass ownership to one of them, and in a child none of them exists. This one is a futex
-//! word without a list. For statics that `fork` locks.
+//! A lock with a list of waiters may pass ownership to a waiter that does not exist in the child. This lock is a futex
+//! word without a list.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::lock_api::{GuardNoSend, Mutex, MutexGuard, RawMutex};
 
-/// A value behind such a lock.
+/// A value protected by such a lock.
 pub type StaticMutex<T> = Mutex<Word, T>;
 pub type StaticMutexGuard<T> = MutexGuard<'static, Word, T>;
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
-/// Locked, and a thread may sleep.
+/// Locked, and other threads may be sleeping.
 const WANTED: u32 = 2;
 
-/// The lock itself.
+/// The raw lock.
 pub struct Word(AtomicU32);
 
 // SAFETY: only the thread that changes the word from `FREE` owns the lock, until it stores `FREE` again.
 unsafe impl RawMutex for Word {
-    #[allow(clippy::declare_interior_mutable_const, reason = "what a new lock is made of")]
+    #[allow(clippy::declare_interior_mutable_const, reason = "initial value of a lock")]
     const INIT: Self = Word(AtomicU32::new(FREE));
     type GuardMarker = GuardNoSend;
 

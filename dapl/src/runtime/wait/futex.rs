@@ -1,6 +1,6 @@
 //! Futex calls: wait on a word while it holds a value, wake waiters.
 //!
-//! Its frames own nothing, since a cancelled thread may leave the sleep at any moment.
+//! Its frames own no resources, since a thread may be cancelled in the sleep.
 
 use std::ffi::c_long;
 
@@ -14,7 +14,7 @@ pub(super) fn wake(word: &'static AtomicU32, count: i32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, count) };
 }
 
-/// One sleep, until the word differs from `expected`, or until this time on the monotonic clock, in nanoseconds.
+/// Sleeps until the word differs from `expected`, or until `deadline` in nanoseconds on the monotonic clock.
 #[inline(never)]
 pub(super) fn sleep(word: &'static AtomicU32, expected: u32, until: Option<u64>) -> Cause {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -40,7 +40,8 @@ pub(super) fn sleep(word: &'static AtomicU32, expected: u32, until: Option<u64>)
     }
 }
 
-// Declared here as a function that may unwind: the `libc` crate's promises not to, and cancellation does.
+// Declared here as a function that may unwind: the declaration of the `libc` crate does not allow it, but cancellation
+// unwinds.
 unsafe extern "C-unwind" {
     fn syscall(number: c_long, ...) -> c_long;
 }

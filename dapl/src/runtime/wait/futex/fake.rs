@@ -1,6 +1,6 @@
-//! The futex in loom's models: checking the word and falling asleep are one step under a lock.
+//! The futex of loom models: checking the word and falling asleep are one step under a lock.
 //!
-//! One lock and one condition variable for all words, and no clock: a sleep ends by a wake-up only.
+//! One lock and one condition variable serve all words. Without a clock, only a wake-up ends a sleep.
 #![forbid(unsafe_code)]
 
 use loom::lazy_static;
@@ -22,7 +22,7 @@ pub(super) fn wake(_: &'static AtomicU32, _: i32) {
 
 pub(super) fn sleep(word: &'static AtomicU32, expected: u32, _: Option<u64>) -> Cause {
     let kernel = KERNEL.lock();
-    // The kernel checks the word after a full barrier.
+    // Like the kernel, which checks the word after a full barrier.
     crate::runtime::sync::fence(Ordering::SeqCst);
     if word.load(Ordering::SeqCst) == expected {
         drop(BED.wait(kernel));
