@@ -1,24 +1,24 @@
-//! Watermarks on counts of receives.
+//! Watermarks: limits of receive counts.
 //!
-//! Providers keep a [`HighWatermark`] per queue pair and a [`LowWatermark`] per shared receive queue, under the lock that
-//! guards the count, and check after each change. Without a mark, a check is one comparison. The caller reports a crossing.
+//! Providers keep a [`HighWatermark`] per queue pair and a [`LowWatermark`] per SRQ, under the lock of the count, and
+//! check after each change. Without a watermark a check is one comparison. The caller reports a crossing.
 #![forbid(unsafe_code)]
 
-/// The marks above the receives that a queue pair has outstanding (spec/events 5.6).
+/// Watermarks of the outstanding receives of a queue pair (spec/events 5.6).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct HighWatermark {
-    /// Counts up to this one need no check.
+    /// Largest count that needs no check.
     quiet: u32,
     soft: Option<u32>,
     hard: Option<u32>,
 }
 
-/// Marks that a count has exceeded.
+/// Watermarks that a count has exceeded.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Crossed {
-    /// The soft mark, for the first time since it was set.
+    /// The soft watermark, for the first time since it was set.
     pub soft: bool,
-    /// The hard mark: a connection cannot go on. Said again as long as it is so.
+    /// The hard watermark, which ends the connection. Reported by every check while it is exceeded.
     pub hard: bool,
 }
 
@@ -29,7 +29,7 @@ impl Default for HighWatermark {
 }
 
 impl HighWatermark {
-    /// Sets and arms both marks; `None` is no mark.
+    /// Sets and arms both watermarks; `None` disables one.
     pub fn new(soft: Option<u32>, hard: Option<u32>) -> Self {
         let quiet = soft.unwrap_or(u32::MAX).min(hard.unwrap_or(u32::MAX));
         HighWatermark { quiet, soft, hard }
@@ -41,7 +41,7 @@ impl HighWatermark {
         count > self.quiet
     }
 
-    /// The count is this now.
+    /// Checks the present count.
     #[inline]
     pub fn look(&mut self, count: u32) -> Crossed {
         if self.is_crossed(count) { self.cross(count) } else { Crossed::default() }
@@ -58,17 +58,18 @@ impl HighWatermark {
     }
 }
 
-/// The mark below which a shared receive queue is short of receives (spec/events 6.6).
+/// Low watermark of the available receives of an SRQ (spec/events 6.6).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct LowWatermark(u32);
 
 impl LowWatermark {
-    /// Sets and arms it; 0 is no mark.
+    /// Sets and arms it; 0 disables it.
     pub fn new(limit: u32) -> Self {
         LowWatermark(limit)
     }
 
-    /// Checks the number of available receives: true if the mark is crossed for the first time since it was set.
+    /// Checks the number of available receives; returns true if it is below the watermark for the first time since that
+    /// was set.
     #[inline]
     pub fn look(&mut self, available: u32) -> bool {
         let crossed = available < self.0;

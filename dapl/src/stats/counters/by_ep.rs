@@ -1,7 +1,7 @@
 //! Completions of an EVD, counted by EP under the EVD's lock.
 //!
-//! Completions come in runs of one EP, so those of the last EP are kept apart; a change of EP costs one lookup. An EP is added
-//! when it starts to use the EVD, so counting allocates nothing.
+//! Completions usually come in runs of one EP, so those of the last EP are kept apart, and only a change of EP costs a
+//! lookup. An EP is added when it starts to use the EVD, so counting allocates no memory.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -49,7 +49,7 @@ impl Completed {
         }
     }
 
-    /// Adds them to `counts`.
+    /// Adds these completions to `counts`.
     pub fn add_to(&self, counts: &mut EpCounts) {
         let bytes = |work: Work| self.bytes[work as usize];
         counts.add(&EpCounts {
@@ -65,10 +65,10 @@ impl Completed {
     }
 }
 
-/// The accounts of an EVD.
+/// Completions of an EVD by EP.
 #[derive(Debug, Default)]
 pub struct CompletionsByEp {
-    /// The EP that completed last, and its completions that are not in the map yet.
+    /// The EP that completed last, and its completions that were not added to the map yet.
     last: usize,
     run: Completed,
     accounts: HashMap<usize, Completed, BuildHasherDefault<ByHandle>>,
@@ -84,7 +84,7 @@ impl CompletionsByEp {
         self.run.count(done);
     }
 
-    /// An EP is going to complete here; the second time this does nothing.
+    /// Starts counting for an EP; a second call has no effect.
     pub fn open(&mut self, ep: usize) {
         self.accounts.entry(ep).or_default();
     }
@@ -101,7 +101,7 @@ impl CompletionsByEp {
         self.accounts.get(&ep).copied().unwrap_or_default()
     }
 
-    /// The run of one EP is over, that of another begins.
+    /// Ends the run of one EP and begins that of another.
     fn turn(&mut self, ep: usize) {
         let run = std::mem::take(&mut self.run);
         if let Some(account) = self.accounts.get_mut(&self.last) {
@@ -111,7 +111,7 @@ impl CompletionsByEp {
     }
 }
 
-/// A hash for handles, which are multiples of 64 and not chosen by peers: one multiplication.
+/// A hash for handles, which are multiples of 64 and cannot be chosen by peers: one multiplication.
 #[derive(Default)]
 pub(super) struct ByHandle(u64);
 
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn each_ep_has_its_own_and_a_run_is_never_lost() {
+    fn each_ep_has_its_own_counts_and_no_run_is_lost() {
         let mut completions = CompletionsByEp::default();
         completions.open(64);
         completions.open(128);

@@ -1,7 +1,8 @@
-//! Named values as a consumer reads them: a list in the layout of `DAT_NAMED_ATTR`, with all strings in place.
+//! Named values for a consumer: a list in the layout of `DAT_NAMED_ATTR`, with all strings in place.
 //!
-//! IAs and EPs have one each. It stays where it is as long as its object; a later query writes the same places, so a
-//! pointer from an earlier one reads the later values. Names and values end with a zero at any moment.
+//! Each IA and each EP has one. It keeps its address for the life of its object. A later query writes to the same
+//! addresses, so a pointer from an earlier query reads the later values. Names and values end with a zero at any
+//! moment.
 #![forbid(unsafe_code)]
 
 use std::ffi::CString;
@@ -17,20 +18,20 @@ pub struct Listing {
     list: Box<[[usize; 2]]>,
     facts: usize,
     lines: Box<[(Name, Value)]>,
-    /// Held while numbers are written, so that two queries do not mix their digits.
+    /// Locked while numbers are written, so that two queries do not mix their digits.
     writing: Mutex<()>,
     _strings: Vec<CString>,
 }
 
-/// The longest is an EVD's: `evd.0x7f0123456780.highest_queue`.
+/// Long enough for the longest name, an EVD's: `evd.0x7f0123456780.highest_queue`.
 type Name = ConsumerVisible<6>;
-/// A number of 20 digits.
+/// Long enough for 20 digits.
 type Value = ConsumerVisible<3>;
 
 const _: () = assert!(size_of::<DAT_NAMED_ATTR>() == size_of::<[usize; 2]>());
 
 impl Listing {
-    /// A list with constant facts (one that contains a zero byte is left out) and space for `room` numbers.
+    /// Creates a list with constant facts and space for `room` numbers. A fact with a zero byte is left out.
     pub fn new(facts: impl IntoIterator<Item = (String, String)>, room: usize) -> Self {
         let (mut list, mut strings) = (Vec::new(), Vec::new());
         for (name, value) in facts {
@@ -78,11 +79,11 @@ mod tests {
         let long = "x".repeat(60);
         let (count, list) = listing.show([(long.as_str(), 12)]);
         assert_eq!((count, list.cast_const().cast()), (2, listing.list.as_ptr()));
-        assert_eq!(text(0), ("x".repeat(47), "12".to_owned()), "in the same place, and a zero behind it");
+        assert_eq!(text(0), ("x".repeat(47), "12".to_owned()), "at the same address, with a terminating zero");
     }
 
     #[test]
-    fn nothing_is_no_list() {
+    fn empty_listing_is_a_null_list() {
         let (count, list) = Listing::new([], 0).show([("a", 1)]);
         assert_eq!((count, list.is_null()), (0, true));
     }

@@ -1,8 +1,9 @@
 //! Counters per EP, EVD and IA, always on.
 //!
-//! A post adds to [`Posts`], on the cache line that its lock has just taken. A completion adds to the [`CompletionsByEp`] of
-//! its EVD, under the EVD's lock, so posting and completing threads never write to the same line. Connections are counted under
-//! the lock of their EP. Sums are made when they are read, and written to a [`Listing`]. Counters are never reset.
+//! A post adds to [`Posts`], on the cache line that its lock has just taken. A completion adds to the
+//! [`CompletionsByEp`] of its EVD, under the EVD's lock, so posting and completing threads never write to the same
+//! line. Connections are counted under the lock of their EP. Sums are made when they are read, and written to a
+//! [`Listing`]. Counters are never reset.
 //!
 //! A request posted with SUPPRESS that succeeds has no completion: it is in `posts.*`, and its bytes are counted when it is
 //! posted.
@@ -18,7 +19,7 @@ mod listing;
 pub use by_ep::{Completed, CompletionsByEp};
 pub use listing::Listing;
 
-/// Declares counters: the displayed name, the field, and how two are combined.
+/// Declares counters: the displayed name, the field, and how two values are combined.
 macro_rules! counters {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $field:ident = $shown:literal $how:ident;)* }) => {
         $(#[$about])*
@@ -65,7 +66,7 @@ counters! {
         bytes_received = "bytes.received" sum;
         bytes_read = "bytes.read" sum;
         bytes_written = "bytes.written" sum;
-        /// Connections that stood, from either side.
+        /// Connections that were established, from either side.
         connects = "connects" sum;
         /// Connections that ended, for any reason.
         disconnects = "disconnects" sum;
@@ -82,7 +83,7 @@ counters! {
         highest = "highest_queue" max;
         waits = "waits" sum;
         sleeps = "sleeps" sum;
-        /// Sleepers woken: enough events, or the EVD was made unwaitable or closed.
+        /// Sleeping waiters that were woken: enough events, or the EVD was made unwaitable or closed.
         wakeups = "wakeups" sum;
         timeouts = "timeouts" sum;
         overflows = "overflows" sum;
@@ -90,11 +91,11 @@ counters! {
     }
 }
 
-/// Posts of an EP that the provider accepted. The first thread that posts requests, and the first that posts receives, counts
-/// without atomic read-modify-writes, in counters that no other thread writes.
+/// Posts of an EP that the provider accepted. The first thread that posts requests, and the first that posts receives,
+/// count without atomic read-modify-writes, in counters that no other thread writes.
 #[derive(Debug, Default)]
 pub struct Posts {
-    /// The numbers of these two threads; 0: none yet.
+    /// Numbers of these two threads; 0 means none yet.
     owners: [AtomicUsize; 2],
     owned: PostCounts,
     shared: PostCounts,
@@ -109,8 +110,8 @@ struct PostCounts {
 }
 
 impl Posts {
-    /// Counts a post, and the bytes of one whose completion is suppressed. `thread`: the number of the calling thread, if it has
-    /// one.
+    /// Counts a post, and the bytes of one whose completion is suppressed. `thread`: the number of the calling thread,
+    /// if it has one.
     #[inline(always)]
     pub fn count(&self, work: Work, unseen: &[Segment], thread: Option<usize>) {
         let is_owner = thread.is_some_and(|thread| self.is_owner(work, thread));
@@ -137,7 +138,7 @@ impl Posts {
         present == thread || present == 0 && become_owner(owner, thread)
     }
 
-    /// Adds what was posted to `counts`.
+    /// Adds these posts to `counts`.
     pub fn add_to(&self, counts: &mut EpCounts) {
         for PostCounts { posts, unseen } in [&self.owned, &self.shared] {
             let posts = |work: Work| posts[work as usize].load(Ordering::Relaxed);
@@ -193,12 +194,12 @@ impl IaEvents {
     }
 }
 
-/// The sums of an IA, of objects that live and that have gone, and each living EVD's own.
+/// Sums of an IA over its live and freed objects, and the counters of each live EVD.
 #[derive(Clone, Debug, Default)]
 pub struct Sums {
-    /// Over its EPs.
+    /// Sum over the EPs.
     pub eps: EpCounts,
-    /// Over its EVDs; the highest queue is the highest of them all.
+    /// Sum over the EVDs; `highest_queue` is their maximum.
     pub evds: EvdCounts,
     /// Counters by handle, of live EVDs only.
     pub each: Vec<(usize, EvdCounts)>,
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_count_side_by_side_lose_nothing() {
+    fn concurrent_threads_lose_no_counts() {
         let posts = Posts::default();
         let segment = Segment { length: 3, ..Segment::default() };
         std::thread::scope(|scope| {
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_add_and_the_highest_stays_the_highest() {
+    fn sums_are_added_and_highest_queue_is_the_maximum() {
         let mut all = EvdCounts { events: 3, highest: 2, ..EvdCounts::default() };
         all.add(&EvdCounts { events: 4, highest: 9, waits: 1, ..EvdCounts::default() });
         assert_eq!(all.list()[..3], [("events", 7), ("highest_queue", 9), ("waits", 1)]);

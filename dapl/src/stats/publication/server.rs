@@ -1,7 +1,7 @@
-//! The thread that serves counters: it accepts a connection, writes the text, and closes it.
+//! The thread that serves counters: it accepts a connection, writes the text, and closes the connection.
 //!
-//! It drops a client of another user at once, and a slow one after a timeout. It reads nothing from clients, and ends when the
-//! stop pipe is closed.
+//! It drops a client of another user at once, and a slow one after a timeout. It reads nothing from clients, and ends
+//! when the stop pipe is closed.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -16,12 +16,12 @@ use rustix::pipe::PipeFlags;
 use super::{Server, all};
 use crate::runtime::thread;
 
-/// Names that are tried: each provider library of a process has a thread.
+/// Number of socket names that are tried: each provider library of a process has its own thread.
 const TRIES: u32 = 64;
 /// Time after which a client that does not read is dropped.
 const YIELD_AFTER: Duration = Duration::from_secs(1);
 
-/// Starts it.
+/// Starts the thread.
 pub(super) fn start() -> io::Result<Server> {
     let listener = listen()?;
     let (stopped, stop) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
@@ -45,7 +45,7 @@ fn serve(listener: &OwnedFd, stopped: &OwnedFd) {
     while wait(listener.as_fd(), PollFlags::IN, stopped, None) {
         match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(reader) => send_counters(&reader, stopped),
-            // Out of descriptors: accept would fail again at once.
+            // No file descriptor is free, so accept would fail again at once.
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
     }
@@ -68,7 +68,7 @@ fn send_counters(reader: &OwnedFd, stopped: &OwnedFd) {
     }
 }
 
-/// Waits for that. False: it is to stop, or the time is over.
+/// Waits until `fd` is ready. Returns false if the thread is to stop or the time has passed.
 fn wait(fd: BorrowedFd<'_>, what: PollFlags, stopped: &OwnedFd, deadline: Option<Instant>) -> bool {
     loop {
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));

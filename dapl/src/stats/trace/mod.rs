@@ -31,18 +31,18 @@ pub use settings::Settings;
 
 /// The trace of one EP.
 pub struct Trace {
-    /// Its handle.
+    /// Handle of the EP.
     ep: usize,
     ring: Ring,
     traced_ep: OnceLock<Weak<dyn TracedEp>>,
     me: Weak<Trace>,
     /// A check for overdue requests is scheduled.
     is_watched: AtomicBool,
-    /// The present stall has been reported.
+    /// The current stall has been reported.
     is_reported: AtomicBool,
 }
 
-/// The EP, as its trace sees it. Implemented by `ep`.
+/// An EP as seen by its trace. Implemented by `ep`.
 pub trait TracedEp: Send + Sync {
     /// Called without locks.
     fn summary(&self) -> EpSummary;
@@ -57,7 +57,7 @@ pub struct EpSummary {
     pub outstanding: Outstanding,
 }
 
-/// A post, as far as it is traced.
+/// What a trace records of a post.
 #[derive(Clone, Copy, Debug)]
 struct Posted<'a> {
     work: Work,
@@ -65,13 +65,13 @@ struct Posted<'a> {
     segments: &'a [Segment],
     /// Remote address and key of an RDMA operation.
     remote: Option<Remote>,
-    /// Its success will not be seen.
+    /// Success gives no completion.
     suppress: bool,
 }
 
-/// Text for the log, made under a lock and logged without.
+/// Text for the log, made under a lock and logged after it is released.
 #[derive(Debug, Default)]
-#[must_use = "a recorder without a reader is useless"]
+#[must_use = "the report has to be logged"]
 pub struct Report(Option<String>);
 
 impl Report {
@@ -86,7 +86,7 @@ impl Report {
 static TRACED: RwLock<Option<HashMap<usize, Arc<Trace>>>> = RwLock::new(None);
 
 impl Settings {
-    /// A trace for the EP with this handle, if one is wanted; its completions find it until [`Trace::end`].
+    /// Creates a trace for the EP with this handle, if tracing is on. Completions find it until [`Trace::end`].
     pub fn trace(&self, ep: usize) -> Option<Arc<Trace>> {
         let length = self.length()?;
         let trace = Arc::new_cyclic(|me: &Weak<Trace>| Trace {
@@ -104,13 +104,13 @@ impl Settings {
 }
 
 impl Trace {
-    /// The EP is complete.
+    /// Called when the EP has been created.
     pub fn begin(&self, traced_ep: Weak<dyn TracedEp>) {
         // Set once, since every EP has a trace of its own.
         let _ = self.traced_ep.set(traced_ep);
     }
 
-    /// Notes a post that is about to be made, and gives its number, which is not 0.
+    /// Records a post that is about to be made, and returns its number, which is not 0.
     #[cold]
     pub fn posted(&self, work: Work, cookie: u64, segments: &[Segment]) -> u32 {
         self.ring.post(&Posted { work, cookie, segments, remote: None, suppress: false }, wait::now())
@@ -128,7 +128,7 @@ impl Trace {
         self.ring.post(&Posted { work: Work::Bind, cookie, segments: &[], remote: None, suppress }, wait::now())
     }
 
-    /// The provider has taken the post, or refused it.
+    /// Records whether the provider accepted the post.
     pub fn settle(&self, post: u32, work: Work, taken: bool) {
         if !taken {
             self.ring.refuse(post, wait::now());
@@ -142,7 +142,7 @@ impl Trace {
         Report(Some(text::dump(self.ep, why, summary, &self.ring.read(), wait::now())))
     }
 
-    /// Cookies of what is remembered, and whether each has ended.
+    /// Cookies of the recorded posts, and whether each has completed.
     #[cfg(test)]
     pub(crate) fn ends(&self) -> Vec<(u64, bool)> {
         self.ring.read().iter().map(|entry| (entry.cookie, entry.end.is_some())).collect()
@@ -159,7 +159,7 @@ impl Trace {
     }
 }
 
-/// Notes the end of something that is traced. Called under the EVD's lock; takes none but that of the list.
+/// Records a completion, if its post is traced. Called under the EVD's lock; takes no other lock but that of the list.
 #[cold]
 pub fn completed(done: &Completion) {
     if let Some(trace) = TRACED.read().as_ref().and_then(|traced| traced.get(&done.token.ep)) {

@@ -1,7 +1,7 @@
 //! The ring of a trace: the last posts, each with its completion; the oldest is overwritten.
 //!
-//! Posting and completing threads write concurrently and wait neither for each other nor for a reader: all fields are atomics,
-//! and a record is valid while it carries its number. Times are arguments.
+//! Posting and completing threads write concurrently and wait neither for each other nor for a reader: all fields are
+//! atomics, and a record is valid while it contains its number. Times are parameters.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -18,11 +18,11 @@ pub(super) struct Ring {
     posts: AtomicU64,
 }
 
-/// One post. A line of memory, so that those of different threads do not meet.
+/// One post. A cache line, so that threads that write different records do not share one.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Record {
-    /// Its number, from 1; 0 while it is written.
+    /// Number of the post, from 1; 0 while it is written.
     number: AtomicU64,
     begun: AtomicU64,
     cookie: AtomicU64,
@@ -36,7 +36,7 @@ struct Record {
     end: AtomicU64,
 }
 
-/// A record as it is read.
+/// Copy of a record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Entry {
     pub(super) number: u64,
@@ -71,7 +71,7 @@ impl Ring {
         Ring { records, posts: AtomicU64::new(0) }
     }
 
-    /// Notes a post, and gives the low half of its number. That is not 0, which means "not traced".
+    /// Records a post, and returns the low half of its number, which is not 0.
     pub(super) fn post(&self, post: &Posted<'_>, now: u64) -> u32 {
         let mut number = self.posts.fetch_add(1, Ordering::Relaxed) + 1;
         if number as u32 == 0 {
@@ -82,7 +82,8 @@ impl Ring {
         let suppress = if post.suppress { SUPPRESS } else { 0 };
         let segments = post.segments.len().min(0xFFFF) as u64;
         record.number.store(0, Ordering::Relaxed);
-        // Pairs with the fence in `read`: a reader that sees one of the following stores sees that the record is being written.
+        // Pairs with the fence in `read`: a reader that sees one of the following stores sees that the record is being
+        // written.
         fence(Ordering::Release);
         record.begun.store(now, Ordering::Relaxed);
         record.cookie.store(post.cookie, Ordering::Relaxed);
@@ -91,7 +92,7 @@ impl Ring {
         record.bytes.store(bytes, Ordering::Relaxed);
         record.address.store(address, Ordering::Relaxed);
         record.ended.store(0, Ordering::Relaxed);
-        // Pairs with the Acquire in `read` and `finish`: first the record, then its number.
+        // Pairs with the Acquire in `read` and `finish`: the record is written before its number.
         record.number.store(number, Ordering::Release);
         number as u32
     }
@@ -101,8 +102,8 @@ impl Ring {
         self.finish(post, REFUSED, now);
     }
 
-    /// Records the completion of a post, if it is still in the ring. A receive from an SRQ is recorded whole, since it was not
-    /// posted to the EP.
+    /// Records the completion of a post, if it is still in the ring. A receive from an SRQ gets a complete record,
+    /// since it was not posted to the EP.
     pub(super) fn complete(&self, done: &Completion, now: u64) {
         let Token { work, cookie, post, .. } = done.token;
         let post = match work {
@@ -116,19 +117,19 @@ impl Ring {
         let record = self.at(u64::from(post));
         if record.number.load(Ordering::Acquire) as u32 == post {
             record.end.store(end, Ordering::Relaxed);
-            // Pairs with the Acquire in `entry`: first the end, then its time.
+            // Pairs with the Acquire in `entry`: the status is written before the time.
             record.ended.store(now.max(1), Ordering::Release);
         }
     }
 
-    /// All valid records, the oldest first.
+    /// All valid records, oldest first.
     pub(super) fn read(&self) -> Vec<Entry> {
         let last = self.posts.load(Ordering::Relaxed);
         let first = last.saturating_sub(self.records.len() as u64);
         (first + 1..=last).filter_map(|number| self.at(number).read(number)).collect()
     }
 
-    /// Post time of the oldest of the last `count` requests. The provider completes requests in order, so these are the
+    /// Time of the oldest of the last `count` requests. The provider completes requests in order, so these are the
     /// outstanding ones.
     pub(super) fn oldest_request(&self, count: u32) -> Option<u64> {
         let entries = self.read();

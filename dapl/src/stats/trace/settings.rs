@@ -1,7 +1,7 @@
 //! Settings of the trace: environment variables, and words of an IA's `ia_params`.
 //!
-//! The word `io_trc=` is removed here; the other words are passed to the provider unchanged. An invalid value is reported with
-//! name, text and range, and the default is used.
+//! The word `io_trc=` is removed here; other words are passed to the provider unchanged. An invalid value is reported
+//! with name, text and range, and the default is used.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -11,8 +11,8 @@ use crate::runtime::logger;
 /// The settings of one IA.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Settings {
-    /// `io_trc=` or `DAPL_DBG_IO_TRC`: posts that each EP remembers, at most 65,536, rounded up to a power of two; 0 is off.
-    /// Default: 0. A bare 1 is [`Settings::PLAIN`].
+    /// `io_trc=` or `DAPL_DBG_IO_TRC`: number of posts recorded per EP, at most 65,536, rounded up to a power of two; 0
+    /// disables tracing. Default: 0. The value 1 means [`Settings::PLAIN`].
     posts: usize,
     /// `DAPL_DBG_IO_TRC_FILE`: every trace is logged when the file is touched. Ignored in a set-uid program.
     file: Option<PathBuf>,
@@ -22,7 +22,7 @@ impl Settings {
     const PLAIN: usize = 32;
     const MAX: u64 = 65_536;
 
-    /// From `ia_params` and the environment; and what of `ia_params` is left for the provider.
+    /// Reads the settings from `ia_params` and the environment; also returns the rest of `ia_params` for the provider.
     pub fn read(params: &str) -> (Self, String) {
         Self::from(params, logger::secure_variable)
     }
@@ -42,12 +42,12 @@ impl Settings {
         (Settings { posts, file }, rest)
     }
 
-    /// Places in the ring of each EP, if there is to be one.
+    /// Length of the ring of each EP; `None` without tracing.
     pub(super) fn length(&self) -> Option<usize> {
         (self.posts > 0).then(|| self.posts.next_power_of_two())
     }
 
-    /// The post number of receives taken from an SRQ, which were not posted to the EP.
+    /// The post number for receives taken from an SRQ, which were not posted to the EP.
     pub fn shared_post(&self) -> u32 {
         u32::from(self.posts > 0)
     }
@@ -61,7 +61,7 @@ impl Settings {
 fn bounded(name: &str, text: &str, max: u64) -> Option<u64> {
     let value = logger::number(text).map(u64::from).filter(|value| *value <= max);
     if value.is_none() {
-        log::warn!("{name}: \"{text}\" is not a number from 0 to {max}; using the default");
+        log::warn!("{name}: \"{text}\" is not a number from 0 to {max}, using the default");
     }
     value
 }
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_off_and_parameters_stay_as_they_are() {
+    fn tracing_is_off_by_default_and_other_parameters_are_unchanged() {
         let (settings, rest) = from(" /base  7 ", &[]);
         assert_eq!((settings.length(), rest.as_str()), (None, " /base  7 "));
         assert_eq!(from("x", &[("DAPL_DBG_IO_TRC", "0")]).0.length(), None);
@@ -89,11 +89,15 @@ mod tests {
             [length("1"), length("0x10"), length("100"), length("65536")].map(Option::unwrap),
             [32, 16, 128, 65_536]
         );
-        assert_eq!([length("65537"), length("-1"), length("many"), length("")], [None; 4], "the last without a word");
+        assert_eq!(
+            [length("65537"), length("-1"), length("many"), length("")],
+            [None; 4],
+            "the last word without a value"
+        );
     }
 
     #[test]
-    fn words_of_the_line_come_first_and_are_not_the_providers() {
+    fn ia_params_take_precedence_and_are_removed() {
         let variables = [("DAPL_DBG_IO_TRC", "64"), ("DAPL_DBG_IO_TRC_FILE", "/f")];
         let (settings, rest) = from("/base io_trc=256 7", &variables);
         assert_eq!((settings.length(), rest.as_str()), (Some(256), "/base 7"));

@@ -31,7 +31,7 @@ fn ring_keeps_newest_posts_and_ignores_late_completions() {
 }
 
 #[test]
-fn the_oldest_request_under_way_is_counted_from_the_end() {
+fn oldest_request_in_flight_is_counted_from_the_end() {
     let ring = Ring::new(8);
     for (n, work) in [Work::Send, Work::Recv, Work::Write, Work::Recv, Work::Read, Work::Send].into_iter().enumerate() {
         post(&ring, work, 0, 10 * (n as u64 + 1));
@@ -41,7 +41,7 @@ fn the_oldest_request_under_way_is_counted_from_the_end() {
 }
 
 #[test]
-fn a_dump_reads_like_this() {
+fn dump_has_the_documented_text() {
     let ring = Ring::new(8);
     post(&ring, Work::Recv, 1, SECOND);
     let send = post(&ring, Work::Send, 0xAB, 2 * SECOND);
@@ -86,7 +86,7 @@ fn dump_of_a_long_ring_is_bounded_and_shows_oldest_in_flight() {
     assert_eq!(nothing, "ep 0x40 is asked; , 0 requests and 0 receives outstanding, no posts");
 }
 
-/// An EP of which only the number of requests is known.
+/// A fake EP with a number of outstanding requests.
 struct Stuck(Mutex<u32>);
 
 impl TracedEp for Stuck {

@@ -1,6 +1,7 @@
-//! Formats a trace: one line for the EP, then one per post, the oldest first.
+//! Formats a trace: one line for the EP, then one line per post, oldest first.
 //!
-//! Bounded: the oldest requests in flight, then the newest posts. It shows addresses and lengths, never data.
+//! The size is bounded: the oldest requests in flight, then the newest posts. It shows addresses and lengths, but no
+//! data.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
@@ -13,7 +14,7 @@ use crate::provider::Work;
 const UNDER_WAY: usize = 16;
 const NEW: usize = 48;
 
-/// All there is to say of an EP at `now`.
+/// Formats the trace of an EP at `now`.
 pub(super) fn dump(ep: usize, why: &str, summary: &EpSummary, entries: &[Entry], now: u64) -> String {
     let EpSummary { state, outstanding } = summary;
     let mut text = format!(
@@ -73,7 +74,7 @@ fn name(work: Work) -> &'static str {
     }
 }
 
-/// Nanoseconds, displayed as seconds.
+/// Nanoseconds, formatted as seconds.
 struct Seconds(u64);
 
 impl std::fmt::Display for Seconds {

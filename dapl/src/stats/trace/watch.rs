@@ -1,7 +1,7 @@
 //! Watches traces on the timer thread: overdue requests, and the file whose change requests a dump.
 //!
-//! An EP without requests in flight is not checked. The file's modification time is read once a second while any EP is traced;
-//! the file is never opened, created or removed.
+//! An EP without requests in flight is not checked. The file's modification time is read once a second while any EP is
+//! traced; the file is never opened, created or removed.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -16,11 +16,12 @@ use super::{FILE, Settings, TRACED, Trace, report_all};
 use crate::runtime::timer::{self, OnExpiry};
 use crate::runtime::wait;
 
-/// Age from which an incomplete request is overdue: by then usnic's default `give_up_ms` has ended a request to a lost peer.
+/// Age at which an incomplete request is overdue. By then, usnic's default `give_up_ms` has ended a request to a lost
+/// peer.
 const OVERDUE: Duration = Duration::from_secs(10);
 /// Interval between checks of the file.
 const LOOK: Duration = Duration::from_secs(1);
-/// Not sooner than this is an EP looked at again.
+/// Minimum interval between checks of an EP.
 const SOON: Duration = Duration::from_millis(100);
 
 impl Trace {
@@ -35,16 +36,16 @@ impl Trace {
         if !self.is_watched.swap(true, Ordering::SeqCst) {
             let target: Weak<dyn OnExpiry> = self.me.clone();
             if timer::arm(time, target, 0).is_err() {
-                // The log has it; the next post tries again.
+                // The error has been logged; the next post tries again.
                 self.is_watched.store(false, Ordering::SeqCst);
             }
         }
     }
 
-    /// Reports an overdue request, once. Returns the time until the next check, or `None` if no request is in flight.
+    /// Reports an overdue request, once. Returns the time until the next check; `None` if no request is in flight.
     ///
-    /// The provider tells how many requests are in flight, so suppressed requests and completions that the program has not
-    /// fetched are counted correctly.
+    /// The provider returns the number of requests in flight, so suppressed requests and completions that the program
+    /// has not fetched are counted correctly.
     pub(super) fn look(&self, now: u64) -> Option<Duration> {
         let summary = self.summary()?;
         let begun = self.ring.oldest_request(summary.outstanding.requests);
@@ -67,7 +68,7 @@ impl Trace {
 
 impl OnExpiry for Trace {
     fn expired(&self, _: u32) {
-        // Cleared before the check: a post that comes in between schedules another one.
+        // Cleared before the check: a post made meanwhile schedules another one.
         self.is_watched.store(false, Ordering::SeqCst);
         if let Some(again) = self.look(wait::now()) {
             self.look_after(again);
@@ -79,12 +80,12 @@ impl OnExpiry for Trace {
 #[derive(Debug)]
 pub(super) struct File {
     path: PathBuf,
-    /// The process that watches; a forked child does not.
+    /// The watching process; a forked child does not watch.
     process: u32,
     seen: Mutex<Option<SystemTime>>,
 }
 
-/// Starts to watch the file of `settings`, if it names one that is not watched yet.
+/// Starts watching the file of `settings`, if there is one that is not watched yet.
 pub(super) fn file(settings: &Settings) {
     let (Some(path), process) = (settings.file(), std::process::id()) else { return };
     let mut watched = FILE.lock();
