@@ -57,8 +57,8 @@ impl CompletionList {
         self.waiting.load(Ordering::Acquire) == 0
     }
 
-    /// Requests one notification. `settle` runs before the last check, and makes sure that later completions are pushed here.
-    /// Returns false if there is a completion already; then nothing is armed.
+    /// Requests one notification. `settle` runs before the last check, and makes sure that later completions are pushed
+    /// here. Returns false if there is a completion already; then nothing is armed.
     pub fn arm(&self, settle: impl FnOnce()) -> bool {
         self.armed.store(true, Ordering::SeqCst);
         settle();

@@ -7,7 +7,8 @@ use dapl::provider::{Extensions, Limits};
 /// follows the posted work.
 pub const MAX_DTOS: u32 = 65_536;
 
-/// Longest message or RDMA transfer, in bytes: the most that a reliable connection of InfiniBand carries (IBA volume 1, 9.7).
+/// Longest message or RDMA transfer, in bytes: the most that a reliable connection of InfiniBand carries (IBA volume 1,
+/// 9.7).
 pub const MAX_MESSAGE: u64 = 1 << 31;
 
 /// The limits with `max_eps` end points and `max_keys` keys. Each registration and each bound window takes a key.

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-/// The first wait. Each further one is twice as long, up to `LAST`. Both are short compared with the time that a program takes
-/// to start.
+/// The first wait. Each further one is twice as long, up to `LAST`. Both are short compared with the time that a
+/// program takes to start.
 pub const FIRST: Duration = Duration::from_millis(1);
 const LAST: Duration = Duration::from_millis(8);
 

@@ -1,8 +1,8 @@
 //! The core of a shared receive queue: receives for many connections, and the connections that wait for one.
 //!
 //! Waiting connections are served in order. A post either hands its receive to the first of them
-//! ([`SrqCore::push_or_hand_over`]), or queues it and wakes that connection, which then takes it ([`SrqCore::push`]). Without
-//! waiting connections a post does no extra work. Waiters are called without the lock.
+//! ([`SrqCore::push_or_hand_over`]), or queues it and wakes that connection, which then takes it ([`SrqCore::push`]).
+//! Without waiting connections a post does no extra work. Waiters are called without the lock.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

@@ -1,5 +1,5 @@
-//! Numbers of `<infiniband/verbs.h>`. An enumeration whose names need a prefix is a module with its `Type`; a set of flags is
-//! a type of its own.
+//! Numbers of `<infiniband/verbs.h>`. An enumeration whose names need a prefix is a module with its `Type`; a set of
+//! flags is a type of its own.
 
 use std::ops::{BitOr, BitOrAssign};
 use std::os::raw::{c_int, c_uint};

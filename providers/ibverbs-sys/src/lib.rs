@@ -1,9 +1,9 @@
 //! Declarations of libibverbs by hand, for the provider over rdma-core: types, numbers, functions.
 //!
-//! Names are those of `<infiniband/verbs.h>`. The library is loaded at run time by [`load`], so neither a build nor a program
-//! that opens no such adapter needs it. Functions are the plain exported symbols: what the header makes inline functions goes
-//! through the table [`ibv_context_ops`] of an open device. `test/tests/rdma_headers.rs` compares every declaration with the
-//! installed header. No wrapper, no behaviour: the rules are in the library's manual pages.
+//! Names are those of `<infiniband/verbs.h>`. The library is loaded at run time by [`load`], so neither a build nor a
+//! program that opens no such adapter needs it. Functions are the plain exported symbols: what the header makes inline
+//! functions goes through the table [`ibv_context_ops`] of an open device. `test/tests/rdma_headers.rs` compares every
+//! declaration with the installed header. No wrapper, no behaviour: the rules are in the library's manual pages.
 #![allow(non_camel_case_types)]
 
 mod constants;

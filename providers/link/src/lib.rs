@@ -1,8 +1,8 @@
-//! For build scripts: how a provider is linked so that it finds libdat by itself. `libdat.so.1` is NEEDED, and its symbols are
-//! bound by version. The SONAME is fixed, and the provider is never unmapped. No part of any library.
+//! For build scripts: how a provider is linked so that it finds libdat by itself. `libdat.so.1` is NEEDED, and its
+//! symbols are bound by version. The SONAME is fixed, and the provider is never unmapped. No part of any library.
 //!
-//! libdat itself is linked elsewhere and later (`cargo xtask build`), so a stub with the same names and version node stands in
-//! for it here. All stubs are alike: unit tests run with whichever comes first.
+//! libdat itself is linked elsewhere and later (`cargo xtask build`), so a stub with the same names and version node
+//! stands in for it here. All stubs are alike: unit tests run with whichever comes first.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! Declarations of librdmacm, written by hand: what a provider calls, and what it reads of the answers.
 //!
 //! Names are the header's (`<rdma/rdma_cma.h>`), an enumeration is a type and constants. `test/tests/rdma_headers.rs`
-//! compares every one with the installed header. The library is loaded at run time by [`load`]. No wrapper, no behaviour: the
-//! rules are in the library's manual pages.
+//! compares every one with the installed header. The library is loaded at run time by [`load`]. No wrapper, no
+//! behaviour: the rules are in the library's manual pages.
 #![allow(non_camel_case_types)]
 
 use std::os::raw::{c_int, c_uint, c_void};
@@ -280,7 +280,7 @@ ibverbs_sys::library! {
     pub fn rdma_accept(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int;
     /// The data may be null.
     pub fn rdma_reject(id: *mut rdma_cm_id, private_data: *const c_void, private_data_len: u8) -> c_int;
-    /// As `rdma_reject`, with another reason (35) than the program's own.
+    /// Same as `rdma_reject`, with another reason (35) than the program's own.
     pub fn rdma_reject_ece(id: *mut rdma_cm_id, private_data: *const c_void, private_data_len: u8) -> c_int;
     /// Both ends get an event.
     pub fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int;

@@ -1,8 +1,8 @@
 //! Completion queues, and the connections that a polling consumer makes progress on.
 //!
-//! While a consumer polls a queue, it drives the connections in `active` and the engine sleeps. When it stops, the engine arms
-//! them and takes over. A connection without traffic is not in the list, so it costs a poller nothing. Locks of this module are
-//! taken after all others except the engine queue's.
+//! While a consumer polls a queue, it drives the connections in `active` and the engine sleeps. When it stops, the
+//! engine arms them and takes over. A connection without traffic is not in the list, so it costs a poller nothing.
+//! Locks of this module are taken after all others except the engine queue's.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -62,7 +62,7 @@ impl Outbox<'_> {
         }
     }
 
-    /// As `put`, of a success. Field by field: a copy of what was just written in smaller pieces would wait for them.
+    /// Same as `put`, of a success. Field by field: a copy of what was just written in smaller pieces would wait for them.
     #[inline(always)]
     pub(crate) fn put_success(&mut self, cq: &Arc<CqCore>, token: &Token, bytes: u64, solicited: bool) {
         match self.place(cq) {
@@ -148,8 +148,9 @@ impl CqCore {
         Service(self)
     }
 
-    /// Waits until no engine pass is in progress. A program that has seen the last byte of a message in memory then finds its
-    /// completion, even if the engine was preempted between the two. A pass has a bounded length and calls no upper layer.
+    /// Waits until no engine pass is in progress. A program that has seen the last byte of a message in memory then
+    /// finds its completion, even if the engine was preempted between the two. A pass has a bounded length and calls no
+    /// upper layer.
     #[inline]
     fn await_service(&self) {
         while self.in_service.load(Ordering::Acquire) > 0 {
@@ -181,8 +182,8 @@ impl CqCore {
         }
     }
 
-    /// No thread polls: makes progress on every connection and arms it. `polled` is cleared before the list is read; the engine
-    /// adds to the list before it reads `polled`. So no connection is missed.
+    /// No thread polls: makes progress on every connection and arms it. `polled` is cleared before the list is read;
+    /// the engine adds to the list before it reads `polled`. So no connection is missed.
     fn serve_active(&self) {
         let hot: Vec<Arc<dyn PolledConnection>> =
             self.active.lock().iter().filter(|conn| conn.is_polled()).cloned().collect();

@@ -1,9 +1,9 @@
-//! The end point directory `<base>/<pid>/<id>/` with `sock`, `fifo`, `lock` and `conns/`, and beside it the names of listeners
-//! in `<base>/quals/` (SM-1 to SM-3, spec/transports B3) and of shared memory.
+//! The end point directory `<base>/<pid>/<id>/` with `sock`, `fifo`, `lock` and `conns/`, and beside it the names of
+//! listeners in `<base>/quals/` (SM-1 to SM-3, spec/transports B3) and of shared memory.
 //!
-//! A live process holds an exclusive file lock in its directory; the kernel releases it when the process dies. A cleaner
-//! deletes only what it could lock, after renaming it. Directories are 0700, files 0600, created exclusively, and links are not
-//! followed.
+//! A live process holds an exclusive file lock in its directory; the kernel releases it when the process dies. A
+//! cleaner deletes only what it could lock, after renaming it. Directories are 0700, files 0600, created exclusively,
+//! and links are not followed.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -111,8 +111,8 @@ impl Base {
         Ok(read.and_then(|_| endpoint_path(&text)))
     }
 
-    /// Whether a live process listens on `qual`. A name that is not locked is being created or cleaned up; both take a moment,
-    /// so it is checked again.
+    /// Whether a live process listens on `qual`. A name that is not locked is being created or cleaned up; both take a
+    /// moment, so it is checked again.
     fn has_listener(&self, qual: u64) -> bool {
         let path = self.find_in(self.dir.path(), qual).ok().flatten();
         let pid = path.and_then(|path| path.parent()?.file_name()?.to_str()?.parse().ok());
@@ -146,7 +146,7 @@ impl Base {
         self.names.clean(most);
     }
 
-    /// As `clean`, for one end point that did not answer; only below this base directory.
+    /// Same as `clean`, for one end point that did not answer; only below this base directory.
     pub(crate) fn clean_up(&self, path: &Path) {
         if path.parent().and_then(Path::parent) == Some(self.dir.path()) {
             clean_endpoint(path);
@@ -186,8 +186,8 @@ fn clean_endpoint(path: &Path) {
     }
 }
 
-/// Whether the process that began to create this directory died. A live process locks it within a moment; until then no other
-/// process may change it.
+/// Whether the process that began to create this directory died. A live process locks it within a moment; until then no
+/// other process may change it.
 fn is_abandoned(new: &Path, pid: i32) -> bool {
     const LONG: Duration = Duration::from_secs(10);
     let Ok(found) = fs::symlink_metadata(new) else { return false };

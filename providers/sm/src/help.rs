@@ -1,9 +1,9 @@
 //! Sender-assisted copy: the receiver of a long message asks the sender to write a part of it, so that two processors copy.
 //!
-//! The receiver writes a job to its own control line and copies another part; then it withdraws the job. If the sender has not
-//! claimed it by then, the receiver copies that part too. A concurrent claim and withdrawal cannot miss each other: each side
-//! writes its word, executes a full barrier, then reads the other's. A claimed job is always reported, done or not. This module
-//! does not copy, sleep or wake.
+//! The receiver writes a job to its own control line and copies another part; then it withdraws the job. If the sender
+//! has not claimed it by then, the receiver copies that part too. A concurrent claim and withdrawal cannot miss each
+//! other: each side writes its word, executes a full barrier, then reads the other's. A claimed job is always reported,
+//! done or not. This module does not copy, sleep or wake.
 #![forbid(unsafe_code)]
 
 use dapl::runtime::sync::{Ordering, fence};

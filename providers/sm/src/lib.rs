@@ -1,15 +1,15 @@
 //! `libdaplsm.so.1`: the uDAPL provider over shared memory, between processes of one user on one host. The design is in
 //! docs/sm.md.
 //!
-//! An open IA is a `device`: an end point directory (`dir`) with a set-up socket and a FIFO, and one thread (`engine`) with its
-//! `jobs`. `cm` sets connections up by datagrams (`proto`), which pass sealed memory (`memory/map`, `qp/link`), and keeps the
-//! table of attempts and connections. The two directions of a connection (`qp/rx`, `qp/tx`, `qp/shared`) run over slot rings
-//! (`qp/ring`) without a lock or a pointer in shared memory. RDMA is a single copy (`qp/single_copy`) where possible: into
-//! shared memory that the peer exports (`memory/backing`, `exchange`, `imports`, `mapped`) or by the kernel
-//! (`memory/kernel_copy`: `knem`, `cma`; `calibration` measures it); else it goes through a bounce buffer. Long sends take the
-//! same ways, with sender and receiver sharing the work (`help`). dapl uses queue pairs (`qp`), completion queues (`cq`),
-//! shared receive queues (`srq`), requests (`cm/request`), registered memory (`memory/regions`) and memory windows
-//! (`memory/window`).
+//! An open IA is a `device`: an end point directory (`dir`) with a set-up socket and a FIFO, and one thread (`engine`)
+//! with its `jobs`. `cm` sets connections up by datagrams (`proto`), which pass sealed memory (`memory/map`,
+//! `qp/link`), and keeps the table of attempts and connections. The two directions of a connection (`qp/rx`, `qp/tx`,
+//! `qp/shared`) run over slot rings (`qp/ring`) without a lock or a pointer in shared memory. RDMA is a single copy
+//! (`qp/single_copy`) where possible: into shared memory that the peer exports (`memory/backing`, `exchange`,
+//! `imports`, `mapped`) or by the kernel (`memory/kernel_copy`: `knem`, `cma`; `calibration` measures it); else it goes
+//! through a bounce buffer. Long sends take the same ways, with sender and receiver sharing the work (`help`). dapl
+//! uses queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), requests (`cm/request`),
+//! registered memory (`memory/regions`) and memory windows (`memory/window`).
 
 /// Places where tests end or stop this process. Empty in release builds.
 macro_rules! fail_point {

@@ -1,6 +1,6 @@
-//! Shared receive queues. A message that finds the queue empty waits in its ring, and its connection waits for a receive: the
-//! next post hands its receive to the first waiting connection and makes that progress. While a connection waits the queue is
-//! empty. The queue's lock is taken below those of the receive and send directions.
+//! Shared receive queues. A message that finds the queue empty waits in its ring, and its connection waits for a
+//! receive: the next post hands its receive to the first waiting connection and makes that progress. While a connection
+//! waits the queue is empty. The queue's lock is taken below those of the receive and send directions.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

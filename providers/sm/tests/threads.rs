@@ -1,8 +1,8 @@
 //! Every entry from several threads at once, over sm, through the provider's own table.
 //!
-//! `payload test` runs these as they are; `payload xtask test threads` runs them under ThreadSanitizer, which then sees all of
-//! dapl and sm, as they are linked into this program. No test asserts an order that the specification does not give; a
-//! test that does not end is ended by its watchdog.
+//! `payload test` runs these as they are; `payload xtask test threads` runs them under ThreadSanitizer, which then sees
+//! all of dapl and sm, as they are linked into this program. No test asserts an order that the specification does not
+//! give; a test that does not end is ended by its watchdog.
 
 #[path = "threads/entries.rs"]
 mod entries;

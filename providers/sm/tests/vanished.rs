@@ -1,6 +1,6 @@
-//! Memory that is unmapped, protected or truncated after it was registered: a transfer that uses it ends with an error, and no
-//! process crashes. Each case runs in a process of its own. Both end points are in it, so that a fault on either side would be
-//! seen.
+//! Memory that is unmapped, protected or truncated after it was registered: a transfer that uses it ends with an error,
+//! and no process crashes. Each case runs in a process of its own. Both end points are in it, so that a fault on either
+//! side would be seen.
 
 #[path = "threads/entries.rs"]
 #[expect(dead_code, reason = "the suite of threads uses more of it")]

@@ -31,8 +31,8 @@ impl Adapter {
         Ok(Adapter { device, progress, cm, engine: Mutex::default() })
     }
 
-    /// Starts the engine thread, unless it runs. The first object that may have something to report calls this, so an adapter
-    /// without such objects has no thread. Errors: `Exhausted(Device)`, logged here.
+    /// Starts the engine thread, unless it runs. The first object that may have something to report calls this, so an
+    /// adapter without such objects has no thread. Errors: `Exhausted(Device)`, logged here.
     pub(crate) fn start_engine(&self) -> Result<()> {
         let mut engine = self.engine.lock();
         if engine.is_some() {

@@ -129,7 +129,7 @@ impl<Q> IaCounters<Q> {
         self.pairs.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// As [`Self::live`], for a process that exits. Empty if another thread keeps the lock for longer than
+    /// Same as [`Self::live`], for a process that exits. Empty if another thread keeps the lock for longer than
     /// [`EXIT_LOCK_TIMEOUT`].
     pub(crate) fn try_live(&self) -> Vec<Arc<Q>> {
         let pairs = self.pairs.try_lock_for(EXIT_LOCK_TIMEOUT);

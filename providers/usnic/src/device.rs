@@ -1,5 +1,5 @@
-//! The network side of an open interface adapter: its interface and data socket, its connections by number, and the lists that
-//! other threads leave to the engine.
+//! The network side of an open interface adapter: its interface and data socket, its connections by number, and the
+//! lists that other threads leave to the engine.
 //!
 //! Queue pairs send through the data socket under their own lock. Lock order: progress, queue pair, shared receive queue,
 //! completion queue; then the leaf locks, under which nothing is called: the connection table, the lists of this module, and
@@ -101,8 +101,8 @@ impl Device {
         self.interface.largest_payload().min(self.settings.mtu_ceiling)
     }
 
-    /// Tells how `peer` is reached. Traffic to an address of this host goes through the loopback interface, whichever interface
-    /// has the address.
+    /// Tells how `peer` is reached. Traffic to an address of this host goes through the loopback interface, whichever
+    /// interface has the address.
     pub(crate) fn path_to(&self, peer: SocketAddr) -> PeerPath {
         if self.interface.is_loopback {
             return PeerPath { ceiling: self.ceiling(), is_local: true };

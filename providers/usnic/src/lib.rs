@@ -3,8 +3,8 @@
 //! - `proto`: the protocol, without I/O, clock, threads or unsafe code. `net`: the sockets.
 //! - `adapter`: an open IA, with its `device` (data socket, and the connections by number in `qp/connection_table`), its
 //!   connection manager (`cm`) and its engine thread.
-//! - `engine/progress`: the passes that receive, send and serve timers. A polling consumer or the engine thread makes them, as
-//!   `engine/polling` decides.
+//! - `engine/progress`: the passes that receive, send and serve timers. A polling consumer or the engine thread makes
+//!   them, as `engine/polling` decides.
 //! - `qp`: queue pairs. Each sends through its `transport`; `host` gives the protocol access to registered memory
 //!   (`memory/regions`); `closing` answers late packets after the end.
 //! - `cq`, `srq`: completion queues and shared receive queues. `limits`, `counters`: attributes and statistics.

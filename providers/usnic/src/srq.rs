@@ -1,5 +1,6 @@
-//! Shared receive queues. A message that finds the queue empty is not accepted, and its connection waits for a receive. The
-//! next post wakes the first waiting connection, which informs its peer. The queue's lock is taken after those of queue pairs.
+//! Shared receive queues. A message that finds the queue empty is not accepted, and its connection waits for a receive.
+//! The next post wakes the first waiting connection, which informs its peer. The queue's lock is taken after those of
+//! queue pairs.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

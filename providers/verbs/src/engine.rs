@@ -148,7 +148,8 @@ impl Reactor {
         Ok(watch)
     }
 
-    /// Calls `source` with `what` after the delay. It cannot be cancelled; `what` identifies a call that is no longer wanted.
+    /// Calls `source` with `what` after the delay. It cannot be cancelled; `what` identifies a call that is no longer
+    /// wanted.
     pub(crate) fn after(&self, delay: Duration, source: Weak<dyn Source>, what: u64) {
         let number = self.keys.fetch_add(1, Ordering::Relaxed);
         let alarm = Alarm { at: Instant::now() + delay, number, source, what };

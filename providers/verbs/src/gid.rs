@@ -47,8 +47,8 @@ pub(crate) fn is_same_family(one: &[u8; 16], other: &[u8; 16]) -> bool {
     is_v4(one) == is_v4(other)
 }
 
-/// A GID that reaches a peer's GID of another address family than `chosen`: the port's first one of the same network device and
-/// of the peer's scope (link-local or not), since a peer without a setting uses its first.
+/// A GID that reaches a peer's GID of another address family than `chosen`: the port's first one of the same network
+/// device and of the peer's scope (link-local or not), since a peer without a setting uses its first.
 pub(crate) fn reaching(gids: &[Gid], chosen: &Gid, peer: &[u8; 16]) -> Option<Gid> {
     let is_link_local = |gid: &[u8; 16]| Ipv6Addr::from(*gid).is_unicast_link_local();
     let rank = |gid: &&Gid| {

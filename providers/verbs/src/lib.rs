@@ -1,9 +1,9 @@
 //! `libdaplverbs.so.1`: the uDAPL provider over rdma-core, for InfiniBand, RoCE and iWARP.
 //!
-//! An open IA is a `device` (found by `find`, described by `limits`, configured by `settings` and `gid`) with one thread, the
-//! `engine`. dapl uses queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), memory and windows
-//! (`memory`); each is built on its counterpart in `ibv`, which alone calls libibverbs. A connection manager (`cm`) connects
-//! two queue pairs: by rdma_cm, by messages over TCP, or without messages.
+//! An open IA is a `device` (found by `find`, described by `limits`, configured by `settings` and `gid`) with one
+//! thread, the `engine`. dapl uses queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), memory
+//! and windows (`memory`); each is built on its counterpart in `ibv`, which alone calls libibverbs. A connection
+//! manager (`cm`) connects two queue pairs: by rdma_cm, by messages over TCP, or without messages.
 
 mod addresses;
 mod cm;

@@ -1,7 +1,7 @@
 //! Limits of an IA: the device's and the port's, as far as a DAT attribute can express them.
 //!
-//! A number that is too large for its attribute is cut, one of a feature that the device lacks is 0, and no limit is promised
-//! that a single end point could not use.
+//! A number that is too large for its attribute is cut, one of a feature that the device lacks is 0, and no limit is
+//! promised that a single end point could not use.
 
 use std::ffi::CStr;
 

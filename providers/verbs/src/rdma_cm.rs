@@ -1,7 +1,7 @@
 //! Safe wrappers of librdmacm: the event channel, its ids, and events that are copies.
 //!
-//! The only module that calls librdmacm. An event is acknowledged before it is handled, so destroying an id does not wait. It
-//! retries nothing.
+//! The only module that calls librdmacm. An event is acknowledged before it is handled, so destroying an id does not
+//! wait. It retries nothing.
 
 use std::ffi::{c_int, c_void};
 use std::io;

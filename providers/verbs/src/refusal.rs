@@ -1,7 +1,7 @@
 //! Reasons why an IA cannot be opened or memory not be registered: cause, remedy, and the code for the caller.
 //!
-//! A failed open is one line: object, cause, remedy. Programs that try every name would flood the log, so each line is logged
-//! once in a process, and at most four of them; the rest at debug level.
+//! A failed open is one line: object, cause, remedy. Programs that try every name would flood the log, so each line is
+//! logged once in a process, and at most four of them; the rest at debug level.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
-//! Tests that need a device: verbs, windows, shared queues, registrations, on soft-RoCE. Skipped without a device rxe0 with the
-//! address 192.0.2.1.
+//! Tests that need a device: verbs, windows, shared queues, registrations, on soft-RoCE. Skipped without a device rxe0
+//! with the address 192.0.2.1.
 
 use std::net::IpAddr;
 use std::sync::Arc;

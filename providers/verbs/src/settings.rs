@@ -1,12 +1,14 @@
 //! The settings of verbs, per IA (`ia_params`) and by environment.
 //!
-//! Read once, when the IA is opened. An invalid value is reported with its name, text and range, and the default is used. Names
-//! without `VERBS` are those of the references' providers, with their defaults. Numbers are in C notation (16, 0x10, 020).
+//! Read once, when the IA is opened. An invalid value is reported with its name, text and range, and the default is
+//! used. Names without `VERBS` are those of the references' providers, with their defaults. Numbers are in C notation
+//! (16, 0x10, 020).
 //!
 //! `ia_params` may be: `"mlx5_0 1"` (a device and a port of it), `"ib0 0"` (a network device, whose number is ignored),
-//! `"192.0.2.1 0"` (an address) or `"node-ib0 0"` (a host name); then optionally `cm=rdma`, `cm=socket` or `cm=none`, and
-//! `listener_wait_ms=` with a number, which come before the environment. If empty, they mean the first device with an address.
-//! Without a manager in either, the library name in the line decides: `socket` for `libdaplscm.so.1`, else `rdma`.
+//! `"192.0.2.1 0"` (an address) or `"node-ib0 0"` (a host name); then optionally `cm=rdma`, `cm=socket` or `cm=none`,
+//! and `listener_wait_ms=` with a number, which come before the environment. If empty, they mean the first device with
+//! an address. Without a manager in either, the library name in the line decides: `socket` for `libdaplscm.so.1`, else
+//! `rdma`.
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;

@@ -1,5 +1,5 @@
-//! A device that is open in this process, shared by all IAs over it: a queue pair of one can complete on the queues of another,
-//! and an event finds its object, whichever engine reads it. A forked child shares nothing with its parent.
+//! A device that is open in this process, shared by all IAs over it: a queue pair of one can complete on the queues of
+//! another, and an event finds its object, whichever engine reads it. A forked child shares nothing with its parent.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;

@@ -1,9 +1,9 @@
 //! Shared receive queues: the device's, and the cookies of their receives.
 //!
 //! A receive has a slot in a table, and the device carries its number, so a completion identifies its receive on any
-//! connection. The number of available receives is that of posted ones without a polled completion, so it may include some that
-//! a connection has taken. The device notifies when few are left; whether few are left already when a watermark is set, or when
-//! completions are polled, is checked here. Only the engine calls the sink.
+//! connection. The number of available receives is that of posted ones without a polled completion, so it may include
+//! some that a connection has taken. The device notifies when few are left; whether few are left already when a
+//! watermark is set, or when completions are polled, is checked here. Only the engine calls the sink.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Weak};

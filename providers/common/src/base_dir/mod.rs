@@ -1,10 +1,11 @@
-//! The base directory of a provider, where the processes of one user meet. It must be a directory of that user with mode 0700.
+//! The base directory of a provider, where the processes of one user meet. It must be a directory of that user with
+//! mode 0700.
 //!
-//! A directory at the default path is created when missing and removed when empty. One that the administrator chose is created
-//! too, and stays. Nothing here blocks.
+//! A directory at the default path is created when missing and removed when empty. One that the administrator chose is
+//! created too, and stays. Nothing here blocks.
 //!
-//! Any local user can create the default path first. Then a directory with random digits in its name is used (`alternative`):
-//! another user cannot create it in advance, and the user's processes find it by name and owner.
+//! Any local user can create the default path first. Then a directory with random digits in its name is used
+//! (`alternative`): another user cannot create it in advance, and the user's processes find it by name and owner.
 
 mod alternative;
 mod exit_cleanup;
@@ -39,8 +40,8 @@ pub struct BaseDirKind {
 pub struct BaseDir {
     kind: &'static BaseDirKind,
     path: PathBuf,
-    /// The default path, if the administrator chose none: `path` is this path, or an alternative beside it. Removed when it is
-    /// empty.
+    /// The default path, if the administrator chose none: `path` is this path, or an alternative beside it. Removed
+    /// when it is empty.
     default: Option<PathBuf>,
 }
 
@@ -96,8 +97,8 @@ impl BaseDir {
         &self.path
     }
 
-    /// Creates the directory when missing, and checks it. Returns the directory to use. If another user has the default path,
-    /// this is an alternative beside it.
+    /// Creates the directory when missing, and checks it. Returns the directory to use. If another user has the default
+    /// path, this is an alternative beside it.
     ///
     /// Errors: `InvalidAddress(Malformed)` for a relative path, `PermissionDenied` for a chosen path that is not private to
     /// this user, and those of [`report_failure`](Self::report_failure).
@@ -113,7 +114,8 @@ impl BaseDir {
                 .map(|()| self.clone())
                 .map_err(|problem| self.problem(&self.path, problem));
         };
-        // A directory in use stays in use as long as it exists. The second choice is an alternative that other processes use.
+        // A directory in use stays in use as long as it exists. The second choice is an alternative that other
+        // processes use.
         let found = if is_private_dir(&self.path) { Some(self.path.clone()) } else { alternative::in_use(default) };
         if let Some(path) = found {
             return Ok(BaseDir { path, ..self.clone() });
@@ -141,8 +143,8 @@ impl BaseDir {
         Ok(BaseDir { path, ..self.clone() })
     }
 
-    /// Other directories of this user where processes with the same default path may be: they found another user's directory at
-    /// the default path, or no longer found it.
+    /// Other directories of this user where processes with the same default path may be: they found another user's
+    /// directory at the default path, or no longer found it.
     pub fn alternatives(&self) -> Vec<PathBuf> {
         let Some(default) = &self.default else { return Vec::new() };
         let mut others = alternative::all(default);
@@ -180,7 +182,7 @@ impl BaseDir {
         exit_cleanup::register(self, path, None);
     }
 
-    /// As `remove_at_exit`, if no other process has a lock on `file` by then.
+    /// Same as `remove_at_exit`, if no other process has a lock on `file` by then.
     pub fn remove_at_exit_if_last(&self, path: &Path, file: &Arc<File>) {
         exit_cleanup::register(self, path, Some(Arc::downgrade(file)));
     }
@@ -222,8 +224,8 @@ impl BaseDir {
     }
 }
 
-/// Creates a directory when missing, and checks it. Tries again if another process removes the empty directory between the two
-/// steps.
+/// Creates a directory when missing, and checks it. Tries again if another process removes the empty directory between
+/// the two steps.
 fn create_private(path: &Path, recursive: bool) -> std::result::Result<(), PathProblem> {
     let mut tries = 0..MAX_TRIES;
     loop {

@@ -1,8 +1,8 @@
 //! The job queue of a provider's engine thread, with an eventfd that wakes the thread. Any thread may push; only the engine
 //! takes.
 //!
-//! The queue is unbounded; its users keep at most a few jobs per object in it. An awake engine gets no wake-up, since it checks
-//! the queue before it sleeps. No call blocks, and no job is dropped before [`EngineQueue::close`].
+//! The queue is unbounded; its users keep at most a few jobs per object in it. An awake engine gets no wake-up, since
+//! it checks the queue before it sleeps. No call blocks, and no job is dropped before [`EngineQueue::close`].
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -53,7 +53,8 @@ impl<J> EngineQueue<J> {
         let Some(state) = state.as_mut() else { return };
         state.jobs.push_back(job);
         if !state.is_awake && !std::mem::replace(&mut state.is_signalled, true) {
-            // Written under the lock, so that `take_all` can reset it. The counter does not overflow, so this does not block.
+            // Written under the lock, so that `take_all` can reset it. The counter does not overflow, so this does not
+            // block.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
     }

@@ -1,4 +1,5 @@
-//! Allocates keys of registered memory: an index into the provider's table, and 16 bits that change with each use of the index.
+//! Allocates keys of registered memory: an index into the provider's table, and 16 bits that change with each use of
+//! the index.
 //!
 //! A freed index is quarantined before it is used again. No key repeats before all other keys of its index were used.
 #![forbid(unsafe_code)]

@@ -15,7 +15,8 @@ const POPULATE_MAX: u64 = 4 << 20;
 
 /// Whether a whole region may be read, and written if `write`. Called at registration.
 ///
-/// Shared memory of any size is populated: otherwise a file that is too short, or a full file system, would raise SIGBUS later.
+/// Shared memory of any size is populated: otherwise a file that is too short, or a full file system, would raise
+/// SIGBUS later.
 pub fn is_usable(region: Region, write: bool) -> bool {
     if region.length <= POPULATE_MAX {
         return is_accessible(region, write);
@@ -28,8 +29,8 @@ pub fn is_usable(region: Region, write: bool) -> bool {
     }
 }
 
-/// Counts the engine's ticks. The engine ticks every few milliseconds while a consumer polls. The count goes on after a sleep,
-/// so that a tick after it differs from the last one before.
+/// Counts the engine's ticks. The engine ticks every few milliseconds while a consumer polls. The count goes on after a
+/// sleep, so that a tick after it differs from the last one before.
 #[derive(Debug, Default)]
 pub struct EngineTicks(AtomicU32);
 

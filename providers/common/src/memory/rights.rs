@@ -1,5 +1,5 @@
-//! Rights of a registration: the range, the protection domain and the access rights of a key; and the guard of a copy that uses
-//! it.
+//! Rights of a registration: the range, the protection domain and the access rights of a key; and the guard of a copy
+//! that uses it.
 //!
 //! A provider's table has an address, a length and one word per key. The word has the rights in its lower half and the
 //! protection domain in its upper half.

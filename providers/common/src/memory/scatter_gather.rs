@@ -16,11 +16,12 @@ pub trait LocalMemory {
     where
         Self: 'a;
 
-    /// Takes a reference for a copy of `piece`; `write`: into it. Fails if it is not registered in `pd` with that right. Does
-    /// not check whether the memory is mapped.
+    /// Takes a reference for a copy of `piece`; `write`: into it. Fails if it is not registered in `pd` with that
+    /// right. Does not check whether the memory is mapped.
     fn acquire_piece(&self, pd: u32, piece: &Segment, write: bool) -> Result<Self::Guard<'_>, Status>;
 
-    /// Whether `acquire_piece` would succeed. The caller holds a guard of this key, or the end of a registration waits for it.
+    /// Whether `acquire_piece` would succeed. The caller holds a guard of this key, or the end of a registration waits
+    /// for it.
     fn allows_piece(&self, pd: u32, piece: &Segment, write: bool) -> bool;
 
     /// The whole registration of a key that is in use.
@@ -118,8 +119,8 @@ pub unsafe fn gather(
     for piece in segments.pieces(offset, length as u64) {
         let _guard = memory.acquire_piece(pd, &piece, false)?;
         let registration = || memory.registration(piece.key);
-        // SAFETY: the source is registered memory with a reference held during the copy. The pieces add up to at most `length`,
-        // so the destination is within the caller's guarantee.
+        // SAFETY: the source is registered memory with a reference held during the copy. The pieces add up to at most
+        // `length`, so the destination is within the caller's guarantee.
         let is_copied = unsafe { user_copy::read(piece.address, to.add(done), piece.length as usize, registration) };
         if !is_copied {
             return Err(Status::LocalProtection);
@@ -129,12 +130,12 @@ pub unsafe fn gather(
     Ok(())
 }
 
-/// As [`gather`], for all of one segment, if its memory was used recently. Returns false otherwise, and if the segment is not
-/// valid: [`gather`] finds out which. Takes no reference on the registration.
+/// Same as [`gather`], for all of one segment, if its memory was used recently. Returns false otherwise, and if the
+/// segment is not valid: [`gather`] finds out which. Takes no reference on the registration.
 ///
 /// # Safety
-/// As many bytes at `to` as the segment has are writable and belong to this call. It is part of a post that the end of a registration
-/// waits for (`SendWr::announced`).
+/// As many bytes at `to` as the segment has are writable and belong to this call. It is part of a post that the end of
+/// a registration waits for (`SendWr::announced`).
 #[inline(always)]
 pub unsafe fn gather_recent(memory: &impl LocalMemory, pd: u32, segment: &Segment, to: *mut u8) -> bool {
     if !memory.allows_piece(pd, segment, false) {
@@ -161,11 +162,11 @@ impl<'a, M: LocalMemory> Batch<'a, M> {
         self.time = None;
     }
 
-    /// As [`scatter`] from offset 0 on, if there is one segment, whose memory was used recently. Returns false otherwise, and if
-    /// the segment is too short or not valid: [`scatter`] finds out which.
+    /// Same as [`scatter`] from offset 0 on, if there is one segment, whose memory was used recently. Returns false
+    /// otherwise, and if the segment is too short or not valid: [`scatter`] finds out which.
     ///
     /// # Safety
-    /// As [`scatter`].
+    /// Same as [`scatter`].
     #[inline(always)]
     pub unsafe fn scatter_recent(&mut self, pd: u32, segments: &Segments, from: *const u8, length: u64) -> bool {
         let Some(segment) = segments.single().filter(|segment| length <= segment.length) else { return false };

@@ -1,20 +1,21 @@
 //! Copies between registered memory of the consumer and a provider's buffers. They fail where a plain copy would raise a
 //! signal: the consumer may have unmapped, protected or truncated the memory since it was registered.
 //!
-//! A SIGSEGV handler is no option: it would interfere with the program's own signal handling. Copies by the kernel report such
-//! memory as an error, but cost a system call. So memory that was checked a moment ago is copied directly, and all other memory
-//! is checked first:
+//! A SIGSEGV handler is no option: it would interfere with the program's own signal handling. Copies by the kernel
+//! report such memory as an error, but cost a system call. So memory that was checked a moment ago is copied directly,
+//! and all other memory is checked first:
 //!
-//! - A page that was found usable counts as such until the current time slot ends (2^19 ticks of the time stamp counter on
-//!   x86-64, 0.5 ms elsewhere; see `slot`). A table has one word per page; a copy of recently used memory reads only that word.
+//! - A page that was found usable counts as such until the current time slot ends (2^19 ticks of the time stamp counter
+//!   on x86-64, 0.5 ms elsewhere; see `slot`). A table has one word per page; a copy of recently used memory reads only
+//!   that word.
 //! - The first copies in a slot that meet other pages are made by the kernel (`process_vm_readv` and `process_vm_writev` on
 //!   this process). There is no gap between check and use, and only the pages used are recorded.
-//! - A program that uses many pages in a slot would pay a system call for each copy. So after these first copies, up to 256 KiB
-//!   of the registration around the piece are checked at once.
+//! - A program that uses many pages in a slot would pay a system call for each copy. So after these first copies, up to
+//!   256 KiB of the registration around the piece are checked at once.
 //! - Pieces longer than 64 KiB are checked each time, and nothing is recorded.
 //!
-//! Limits of the method: memory that is taken away within a slot of its last check, or between check and copy, still faults. No
-//! lock is taken.
+//! Limits of the method: memory that is taken away within a slot of its last check, or between check and copy, still
+//! faults. No lock is taken.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
@@ -76,8 +77,8 @@ impl Default for Checker {
 }
 
 impl Checker {
-    /// Whether a region may be registered: readable, and writable if `write`. Anonymous memory is checked in one call and not
-    /// populated, since transfers check it again. For other memory see [`mapping_check::is_usable`].
+    /// Whether a region may be registered: readable, and writable if `write`. Anonymous memory is checked in one call
+    /// and not populated, since transfers check it again. For other memory see [`mapping_check::is_usable`].
     pub fn may_register(&self, region: Region, write: bool) -> bool {
         if region.length == 0 {
             return true;
@@ -130,10 +131,10 @@ pub unsafe fn read<'a>(
     unsafe { copy_checked(Direction::Read, address, to, length, &registration()) }
 }
 
-/// As [`read`], if the bytes are in one page that was used recently. Returns false otherwise, having done nothing.
+/// Same as [`read`], if the bytes are in one page that was used recently. Returns false otherwise, having done nothing.
 ///
 /// # Safety
-/// As [`read`].
+/// Same as [`read`].
 #[inline(always)]
 pub unsafe fn read_recent(address: u64, to: *mut u8, length: usize, now: TimeSlot) -> bool {
     let is_recent = is_recent(address, length, now, Direction::Read);
@@ -169,10 +170,10 @@ pub unsafe fn write<'a>(
     unsafe { copy_checked(Direction::Write, address, from.cast_mut(), length, &registration()) }
 }
 
-/// As [`write()`], if the bytes are in one page that was used recently. Returns false otherwise, having done nothing.
+/// Same as [`write()`], if the bytes are in one page that was used recently. Returns false otherwise, having done nothing.
 ///
 /// # Safety
-/// As [`write()`].
+/// Same as [`write()`].
 #[inline(always)]
 pub unsafe fn write_recent(from: *const u8, address: u64, length: usize, now: TimeSlot) -> bool {
     let is_recent = is_recent(address, length, now, Direction::Write);
@@ -234,7 +235,7 @@ fn is_recent(address: u64, length: usize, now: TimeSlot, direction: Direction) -
     (address ^ last) >> PAGE_BITS == 0 && is_recorded(address, now.0, direction)
 }
 
-/// As `is_recent`, for a piece of any length up to `LONG`.
+/// Same as `is_recent`, for a piece of any length up to `LONG`.
 #[inline(never)]
 fn is_recent_piece(address: u64, length: usize, now: TimeSlot, direction: Direction) -> bool {
     length <= LONG && pages(Region { address, length: length as u64 }).all(|page| is_recorded(page, now.0, direction))
@@ -268,7 +269,7 @@ fn is_rare(slot: u64) -> bool {
 /// Copies a piece that was not used recently. Logs a warning if it cannot be used.
 ///
 /// # Safety
-/// As [`read`] or [`write`].
+/// Same as [`read`] or [`write`].
 #[cold]
 unsafe fn copy_checked(
     direction: Direction,
@@ -311,7 +312,7 @@ unsafe fn copy_checked(
 }
 
 /// # Safety
-/// As [`read`] or [`write`], and the memory can be accessed.
+/// Same as [`read`] or [`write`], and the memory can be accessed.
 unsafe fn copy_directly(direction: Direction, address: u64, buffer: *mut u8, length: usize) {
     // SAFETY: this function's own contract.
     unsafe {
@@ -348,7 +349,7 @@ fn is_usable(region: Region, direction: Direction, maps: &Maps) -> bool {
 /// Lets the kernel copy a piece, the last byte last. Returns false if the kernel refuses for any reason.
 ///
 /// # Safety
-/// As [`read`] or [`write`].
+/// Same as [`read`] or [`write`].
 unsafe fn copy_by_kernel(direction: Direction, piece: Region, buffer: *mut u8, pid: libc::pid_t) -> bool {
     /// Set if a sandbox forbids the calls; otherwise a process may always access its own memory.
     static IS_FORBIDDEN: AtomicBool = AtomicBool::new(false);
@@ -363,8 +364,8 @@ unsafe fn copy_by_kernel(direction: Direction, piece: Region, buffer: *mut u8, p
         ]
     };
     let (local, consumer) = (vector(buffer), vector(piece.address as *mut u8));
-    // SAFETY: both vectors outlive the call. The kernel checks the memory that they name, and by this function's own contract
-    // this call may use it.
+    // SAFETY: both vectors outlive the call. The kernel checks the memory that they name, and by this function's own
+    // contract this call may use it.
     let moved = unsafe {
         match direction {
             Direction::Read => libc::process_vm_readv(pid, local.as_ptr(), 2, consumer.as_ptr(), 2, 0),
@@ -384,8 +385,8 @@ unsafe fn copy_by_kernel(direction: Direction, piece: Region, buffer: *mut u8, p
 #[inline]
 pub unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     let Some(body) = length.checked_sub(1) else { return };
-    // SAFETY: this function's own contract. Untrusted processes may write the memory at any time, so it is copied raw, and no
-    // reference to it exists.
+    // SAFETY: this function's own contract. Untrusted processes may write the memory at any time, so it is copied raw,
+    // and no reference to it exists.
     unsafe {
         copy_body(from, to, body);
         let last = AtomicU8::from_ptr(from.add(body).cast_mut()).load(Ordering::Relaxed);
@@ -398,11 +399,12 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
 /// Copies in ascending order; up to 64 bytes by a few moves of fixed size, which overlap in the middle.
 ///
 /// # Safety
-/// As [`copy`].
+/// Same as [`copy`].
 #[inline(always)]
 unsafe fn copy_body(from: *const u8, to: *mut u8, length: usize) {
     type Half = [u64; 4];
-    // SAFETY: this function's own contract; each move begins at the start or ends at the end of the range, and is not longer.
+    // SAFETY: this function's own contract; each move begins at the start or ends at the end of the range, and is not
+    // longer.
     unsafe {
         match length {
             8..=16 => move_ends::<u64>(from, to, length),
@@ -419,7 +421,7 @@ unsafe fn copy_body(from: *const u8, to: *mut u8, length: usize) {
 /// Copies the first and the last `size_of::<T>()` bytes of a range.
 ///
 /// # Safety
-/// As [`copy`]; `length` is between one and two sizes of `T`.
+/// Same as [`copy`]; `length` is between one and two sizes of `T`.
 #[inline(always)]
 unsafe fn move_ends<T>(from: *const u8, to: *mut u8, length: usize) {
     let end = length - size_of::<T>();

@@ -1,9 +1,9 @@
 //! Memory windows: the state of each window, and the binds and unbinds that wait for their turn in a connection's queue.
 //!
-//! A bind takes its key when it is posted, and activates it when it is executed. By then the old key is revoked, and copies by
-//! it have ended. Binds of one window may be queued on several connections: a later one that is executed first makes an earlier
-//! one void. The window keeps its registrations alive, and releases them without its lock. Execution never blocks. Only closing
-//! a window, or flushing its bind, waits for copies, as deregistration does.
+//! A bind takes its key when it is posted, and activates it when it is executed. By then the old key is revoked, and
+//! copies by it have ended. Binds of one window may be queued on several connections: a later one that is executed
+//! first makes an earlier one void. The window keeps its registrations alive, and releases them without its lock.
+//! Execution never blocks. Only closing a window, or flushing its bind, waits for copies, as deregistration does.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -34,8 +34,8 @@ pub trait WindowKeys: Send + Sync {
     fn remove(&self, key: u32);
     /// Releases a key that grants nothing.
     fn release_key(&self, key: u32);
-    /// Whether the region is within the registration `source` of this domain, and, if `write`, whether this process may write
-    /// it.
+    /// Whether the region is within the registration `source` of this domain, and, if `write`, whether this process may
+    /// write it.
     fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool;
 }
 

@@ -1,7 +1,7 @@
 //! Receives a datagram of the set-up socket, with descriptors and the sender's credentials.
 //!
-//! Calls `recvmsg` directly, because a sender of another pid namespace has process id 0, which wrapper crates reject. The bytes
-//! are not interpreted here. Never blocks.
+//! Calls `recvmsg` directly, because a sender of another pid namespace has process id 0, which wrapper crates reject.
+//! The bytes are not interpreted here. Never blocks.
 
 use std::io;
 use std::mem::{MaybeUninit, offset_of};

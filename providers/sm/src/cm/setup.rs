@@ -137,8 +137,8 @@ fn transmit(device: &Device, attempt: &Attempt) -> Delivery {
     }
 }
 
-/// Any word in the FIFO implies the acknowledgement, and the FIFO takes it when the socket's short queue is full: else it would
-/// wait for the reply to be repeated, and the end of another connection would overtake it.
+/// Any word in the FIFO implies the acknowledgement, and the FIFO takes it when the socket's short queue is full: else
+/// it would wait for the reply to be repeated, and the end of another connection would overtake it.
 fn acknowledge(device: &Device, id: u32, attempt: &Attempt) {
     let ack = Datagram::Ack { client: id, server: attempt.machine.peer_id(), token: attempt.machine.token() };
     if device.socket.send(&attempt.peer, &ack.encode(), &[]).is_err() {
@@ -196,7 +196,8 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
     Ok(())
 }
 
-/// Looks up the listener of an attempt again, or the one on `qual` to which the request was handed off. Called by the engine.
+/// Looks up the listener of an attempt again, or the one on `qual` to which the request was handed off. Called by the
+/// engine.
 pub(crate) fn look_up(device: &Device, id: u32, qual: Option<u64>) -> SetupActions {
     let listener = device.book.lock().by_id.get(&id).and_then(|attempt| attempt.listener.clone());
     let Some((address, first)) = listener else { return SetupActions::default() };
@@ -249,7 +250,8 @@ pub(crate) fn close(device: &Device, link: &Arc<ConnectionMemory>) {
     step(device, link.id, Input::Close);
 }
 
-/// Handles a request: returns id and listener if it is new. A request without a listener, or an invalid one, is answered here.
+/// Handles a request: returns id and listener if it is new. A request without a listener, or an invalid one, is
+/// answered here.
 pub(crate) fn requested(device: &Device, received: Received, their_id: u32, terms: &Terms) -> Option<(u32, ObjectId)> {
     let Received { fds, from, pid, .. } = received;
     let key = (from.clone(), terms.token);

@@ -57,7 +57,8 @@ pub(crate) struct Attempt {
     pub(crate) due: Option<Instant>,
 }
 
-/// Tokens of requests that are over: the end of a connection overtakes a repeated request, which would be taken for a new one.
+/// Tokens of requests that are over: the end of a connection overtakes a repeated request, which would be taken for a
+/// new one.
 #[derive(Default)]
 pub(crate) struct RequestHistory {
     known: HashSet<u64>,

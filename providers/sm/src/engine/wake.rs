@@ -1,7 +1,8 @@
 //! Words written to a peer's FIFO: wake-ups, heartbeats, resets (SM-14 to SM-16).
 //!
-//! Writing to a FIFO without a reader fails with EPIPE: the peer is dead. SIGPIPE never reaches the consumer: new kernels have
-//! a flag for that; on others it is blocked in this thread and consumed. The process-wide signal disposition is not changed.
+//! Writing to a FIFO without a reader fails with EPIPE: the peer is dead. SIGPIPE never reaches the consumer: new
+//! kernels have a flag for that; on others it is blocked in this thread and consumed. The process-wide signal
+//! disposition is not changed.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};

@@ -119,10 +119,10 @@ mod tests {
 
 /// A ring, the flags, and a sleeper that only the peer wakes. Loom reports a lost wake-up as a deadlock.
 ///
-/// In light mode the publisher has no fence: the kernel interrupts it between any two of its steps. Loom has no barrier on
-/// other threads, so the fake below lets the publisher take the interrupt itself, at each place where it matters: before it
-/// publishes, between that and its check, after its check. Not covered by the model: that `membarrier` works as documented, and
-/// that the compiler keeps the order.
+/// In light mode the publisher has no fence: the kernel interrupts it between any two of its steps. Loom has no barrier
+/// on other threads, so the fake below lets the publisher take the interrupt itself, at each place where it matters:
+/// before it publishes, between that and its check, after its check. Not covered by the model: that `membarrier` works
+/// as documented, and that the compiler keeps the order.
 #[cfg(all(test, loom))]
 mod interleavings {
     use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The file or segment behind a registration of shared memory, to be exported to peers that want to map it.
 //!
-//! Found once, when the memory is registered. Only memory that peers can access without SIGBUS: a memfd that is sealed against
-//! shrinking and still open here, or a System V segment; neither of huge pages. A peer is of the same user and could open such
-//! a file through /proc, so exporting it grants nothing new.
+//! Found once, when the memory is registered. Only memory that peers can access without SIGBUS: a memfd that is sealed
+//! against shrinking and still open here, or a System V segment; neither of huge pages. A peer is of the same user and
+//! could open such a file through /proc, so exporting it grants nothing new.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;

@@ -1,8 +1,8 @@
 //! Measures from which message length one copy by the kernel is faster than two through a buffer: once per process, about a
 //! millisecond, when the first peer is found whose memory can be reached (spec/transports B2).
 //!
-//! Both are measured in this process alone, the kernel's by copying its own memory. That leaves out the transfer of cache lines
-//! between processors, which both pay. RDMA does not use the result: it is one-sided.
+//! Both are measured in this process alone, the kernel's by copying its own memory. That leaves out the transfer of
+//! cache lines between processors, which both pay. RDMA does not use the result: it is one-sided.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};

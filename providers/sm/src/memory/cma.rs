@@ -1,7 +1,7 @@
 //! Cross-memory attach: copies by the kernel between this process's memory and another's (spec/transports B2).
 //!
-//! `regions` has checked the registration; the kernel checks the right to access the process. After a refusal the caller uses
-//! the bounce buffer. Copies go upwards and the last byte is written last, since programs poll it.
+//! `regions` has checked the registration; the kernel checks the right to access the process. After a refusal the
+//! caller uses the bounce buffer. Copies go upwards and the last byte is written last, since programs poll it.
 
 use std::ffi::c_void;
 

@@ -1,8 +1,8 @@
 //! Imported mappings of a peer's shared memory, by key, shared by all connections to the peer.
 //!
-//! `exchange` asks and maps on the engine's thread. A transfer looks a key up when it begins, and uses another method if there
-//! is no mapping yet. A mapping is removed with the peer, or when the engine finds its key revoked; a transfer that uses it
-//! finishes first.
+//! `exchange` asks and maps on the engine's thread. A transfer looks a key up when it begins, and uses another method
+//! if there is no mapping yet. A mapping is removed with the peer, or when the engine finds its key revoked; a transfer
+//! that uses it finishes first.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;

@@ -1,9 +1,9 @@
 //! KNEM: a device that copies between processes, by declared regions (SM-17).
 //!
 //! The owner declares memory as a region and gets a cookie; a process that knows the cookie copies into or out of it. A
-//! registration that peers may access declares a region, publishes its cookie in the table of registrations, and destroys it at
-//! its end. The device grants access to every holder of the cookie, so it is for processes of one user. The table is checked
-//! before each copy.
+//! registration that peers may access declares a region, publishes its cookie in the table of registrations, and
+//! destroys it at its end. The device grants access to every holder of the cookie, so it is for processes of one user.
+//! The table is checked before each copy.
 //!
 //! Not tested with a real device, since the module is not part of the kernel. The numbers and structures are those of its
 //! public interface, version 12 and later; the tests use a fake device. Without `/dev/knem` this is one open that fails.

@@ -1,8 +1,8 @@
 //! Shared areas: sealed memfds and their mappings.
 //!
-//! An area is created here or received from a peer as a descriptor. Its size is sealed, so accessing it cannot raise SIGBUS;
-//! the descriptor is closed once both sides have mapped it. The other process may change its content at any time: this module
-//! gives out atomics and copies bytes, never a slice into shared memory.
+//! An area is created here or received from a peer as a descriptor. Its size is sealed, so accessing it cannot raise
+//! SIGBUS; the descriptor is closed once both sides have mapped it. The other process may change its content at any
+//! time: this module gives out atomics and copies bytes, never a slice into shared memory.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -116,7 +116,8 @@ impl Map {
     }
 }
 
-/// The slots of a ring in an area, of `WORDS` words each. Their number is a power of two, so that every index names a slot and needs no check.
+/// The slots of a ring in an area, of `WORDS` words each. Their number is a power of two, so that every index names a
+/// slot and needs no check.
 #[derive(Debug)]
 pub(crate) struct Slots<const WORDS: usize> {
     first: NonNull<[AtomicU64; WORDS]>,
@@ -150,8 +151,8 @@ impl<const WORDS: usize> Slots<WORDS> {
     /// The words of slot `index`, counted over all laps.
     #[inline(always)]
     pub(crate) fn words(&self, index: u64) -> &[AtomicU64; WORDS] {
-        // SAFETY: `new` has checked that all slots are inside the mapping, and aligned; an atomic has the size and alignment of
-        // its word. Callers store to writable maps only.
+        // SAFETY: `new` has checked that all slots are inside the mapping, and aligned; an atomic has the size and
+        // alignment of its word. Callers store to writable maps only.
         unsafe { self.first.add((index & self.mask) as usize).as_ref() }
     }
 

@@ -1,9 +1,9 @@
 //! A mapping of a peer's registered region, so that RDMA to it is one copy by this process.
 //!
-//! The region arrives as a descriptor or as the number of a System V segment, from a peer that may be malicious. Only files
-//! that can never shrink are mapped, and nothing of huge pages, which may run out, so that accesses cause no SIGBUS. Gives out
-//! raw addresses inside the region only, and for writing only if that was granted. `regions` decides when a region may be
-//! accessed.
+//! The region arrives as a descriptor or as the number of a System V segment, from a peer that may be malicious. Only
+//! files that can never shrink are mapped, and nothing of huge pages, which may run out, so that accesses cause no
+//! SIGBUS. Gives out raw addresses inside the region only, and for writing only if that was granted. `regions` decides
+//! when a region may be accessed.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;

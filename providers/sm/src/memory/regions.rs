@@ -1,11 +1,11 @@
 //! Registered memory: a table that this process writes and its peers map read-only.
 //!
 //! A key is a place in the table and 16 bits that differ each time the place serves; a freed place rests before it does
-//! again. Registration regions and bound windows are alike here, but local segments cannot name a window. The table is what
-//! makes RDMA one-sided: the initiator checks key, bounds, rights and protection domain in it before and after it copies.
-//! Local copies hold a count on the entry, except those of short sends, which are over when their post returns; remote ones
-//! announce the key on their control line. Deregistration revokes the key and then waits for all of these, so that afterwards no
-//! transfer touches the memory.
+//! again. Registration regions and bound windows are alike here, but local segments cannot name a window. The table is
+//! what makes RDMA one-sided: the initiator checks key, bounds, rights and protection domain in it before and after it
+//! copies. Local copies hold a count on the entry, except those of short sends, which are over when their post returns;
+//! remote ones announce the key on their control line. Deregistration revokes the key and then waits for all of these,
+//! so that afterwards no transfer touches the memory.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ fn entry(table: &Map, slots: u32, key: u32) -> Option<KeyEntry> {
     (key_word.load(Ordering::Relaxed) == u64::from(key)).then_some(entry)
 }
 
-/// As [`entry`], for a key that stays live while its entry is read, if it is live at the start.
+/// Same as [`entry`], for a key that stays live while its entry is read, if it is live at the start.
 #[inline(always)]
 fn live_entry(table: &Map, slots: u32, key: u32) -> Option<KeyEntry> {
     let place = key >> 16;
@@ -123,7 +123,7 @@ impl Regions {
         Ok(key)
     }
 
-    /// As `add`, for memory that peers may map.
+    /// Same as `add`, for memory that peers may map.
     pub(crate) fn export(&self, region: Region, access: Access, pd: u32) -> Result<u32> {
         let key = self.reserve()?;
         self.set(key, region, rights::word(access, pd, LOCAL | EXPORTED));
@@ -248,8 +248,8 @@ impl LocalMemory for Regions {
     }
 }
 
-/// Waits for a copy of a peer, which takes a moment, or as long as that process is not scheduled. At most a second, in case the
-/// peer is stopped or malicious.
+/// Waits for a copy of a peer, which takes a moment, or as long as that process is not scheduled. At most a second, in
+/// case the peer is stopped or malicious.
 pub(crate) fn wait_while(busy: impl Fn() -> bool) {
     const FEW: u32 = 1000;
     let (mut rounds, mut since) = (0, None);

@@ -1,9 +1,9 @@
 //! Datagrams of connection set-up: request, reply, acknowledgement, reset (SM-4 to SM-8); and, on an established connection,
 //! the question for the mapping of a region of shared memory, with its answer (spec/transports B2).
 //!
-//! Each begins with a fixed header of eight bytes; a request and an accepting reply add a payload with the parameters of the
-//! rings. Decoding validates everything: unknown types, other versions, lengths and geometries out of bounds are an `Err` with
-//! the reason. Numbers are little-endian.
+//! Each begins with a fixed header of eight bytes; a request and an accepting reply add a payload with the parameters
+//! of the rings. Decoding validates everything: unknown types, other versions, lengths and geometries out of bounds are
+//! an `Err` with the reason. Numbers are little-endian.
 #![forbid(unsafe_code)]
 
 use super::message::SLOT;
@@ -61,8 +61,8 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// The geometry of this version: 124 KiB for rings and messages, 128 KiB for RMA and 4 KiB for staging behind it, allocated
-    /// when touched.
+    /// The geometry of this version: 124 KiB for rings and messages, 128 KiB for RMA and 4 KiB for staging behind it,
+    /// allocated when touched.
     pub(crate) const LOCAL: Geometry = Geometry { requests: 256, responses: 64, messages: 80 << 10, rma: 128 << 10 };
     const CONTROL: usize = 4096;
 
@@ -226,8 +226,8 @@ impl ExportAnswer {
 pub(crate) enum Datagram {
     /// `id`: by which the client will know the connection, so the server writes it into its FIFO words.
     Request { id: u32, terms: Terms, private_data: Vec<u8> },
-    /// Answers a request. `client` and `server` are the ids of the two sides; `token` is the request's, so that an answer to an
-    /// earlier end point of the client matches nothing. If the request was not understood, the token is 0.
+    /// Answers a request. `client` and `server` are the ids of the two sides; `token` is the request's, so that an
+    /// answer to an earlier end point of the client matches nothing. If the request was not understood, the token is 0.
     Reply { client: u32, server: u32, token: u64, answer: Answer, accepted: Option<(Terms, Vec<u8>)> },
     /// The third step: the client has mapped the server's areas.
     Ack { client: u32, server: u32, token: u64 },

@@ -1,7 +1,7 @@
 //! Liveness of a peer: the time of its last activity (CM-5).
 //!
-//! A heartbeat in the FIFO counts, and so does any progress on the connection: a message of the peer that was taken, or one of
-//! this side that it took. The engine checks at intervals.
+//! A heartbeat in the FIFO counts, and so does any progress on the connection: a message of the peer that was taken, or
+//! one of this side that it took. The engine checks at intervals.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};

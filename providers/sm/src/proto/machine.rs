@@ -130,7 +130,7 @@ pub(crate) enum Delivery {
 pub(crate) enum Action {
     /// Look the listener up again; the result is the input `Found` or `NotFound`.
     Lookup,
-    /// As `Lookup`, on another qualifier of this host.
+    /// Same as `Lookup`, on another qualifier of this host.
     LookupQual(u64),
     /// The end point has no socket: remove what is left of it.
     CleanUp,

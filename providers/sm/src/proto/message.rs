@@ -129,8 +129,8 @@ impl Data {
     }
 }
 
-/// The self-describing header in line 0 of an RMA fragment (SM-19). The initiator identifies a fragment by the line number in
-/// the acknowledgement, not by this header, which the target may have overwritten.
+/// The self-describing header in line 0 of an RMA fragment (SM-19). The initiator identifies a fragment by the line
+/// number in the acknowledgement, not by this header, which the target may have overwritten.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Fragment {
     /// The target's remote key.

@@ -1,7 +1,8 @@
 //! An offer: a send whose bytes stay in the sender's memory until the receiver fetches them, or has them staged.
 //!
-//! The slot holds the total length, then a key, an address and a length for each segment. The receiver copies from the front,
-//! and may leave parts to the sender. Only numbers are handled here; those from a peer are checked for consistency.
+//! The slot holds the total length, then a key, an address and a length for each segment. The receiver copies from the
+//! front, and may leave parts to the sender. Only numbers are handled here; those from a peer are checked for
+//! consistency.
 #![forbid(unsafe_code)]
 
 use super::message::INLINE;

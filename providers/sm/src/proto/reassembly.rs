@@ -1,8 +1,8 @@
 //! Pieces of long sends, numbered by the sender and reassembled by the receiver (CM-2, CM-3, CM-7).
 //!
-//! A piece carries message id, connection and generation; a violation is an `Err` with the reason, and ends the connection. A
-//! ring keeps its order, so one message is in progress at a time, and each piece continues the one before. The bytes are not
-//! touched here.
+//! A piece carries message id, connection and generation; a violation is an `Err` with the reason, and ends the
+//! connection. A ring keeps its order, so one message is in progress at a time, and each piece continues the one
+//! before. The bytes are not touched here.
 #![forbid(unsafe_code)]
 
 use super::message::{Data, Header};
@@ -63,8 +63,8 @@ impl Reassembly {
         Reassembly { route, message: 0, under_way: None }
     }
 
-    /// Position of a piece, or of a message in its slot. Reads the data header only if there is one; may be called again while
-    /// the piece waits.
+    /// Position of a piece, or of a message in its slot. Reads the data header only if there is one; may be called
+    /// again while the piece waits.
     #[inline]
     pub(crate) fn look(
         &self,

@@ -1,8 +1,8 @@
 //! The shared memory of a connection: this side's area, the peer's, and the control line of each side.
 //!
-//! Each side writes only its own area, which the peer maps read-only; the RMA buffer is written by both. On its control line a
-//! side publishes how many entries it has taken, its wake-up flags, the registrations it is copying with, whether it can fetch
-//! offered messages, and the end of the connection.
+//! Each side writes only its own area, which the peer maps read-only; the RMA buffer is written by both. On its control
+//! line a side publishes how many entries it has taken, its wake-up flags, the registrations it is copying with,
+//! whether it can fetch offered messages, and the end of the connection.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -66,9 +66,9 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Whether the process id still names this peer. The engine notices a death at once, but it may be delayed by the scheduler
-    /// or a signal, and another process may get the number. So the first copy of a tick checks; numbers are not reused within a
-    /// tick.
+    /// Whether the process id still names this peer. The engine notices a death at once, but it may be delayed by the
+    /// scheduler or a signal, and another process may get the number. So the first copy of a tick checks; numbers are
+    /// not reused within a tick.
     #[inline]
     pub(crate) fn lives(&self, ticker: &EngineTicks) -> bool {
         self.looked.is_still(ticker, || self.watch.as_ref().is_some_and(|watch| !watch.is_dead()))
@@ -131,8 +131,8 @@ pub(crate) struct ConnectionMemory {
     /// Generation in messages of this side.
     generation: OnceLock<u16>,
     theirs: OnceLock<PeerSide>,
-    /// `theirs` is set. ThreadSanitizer needs it: the standard library is built without it, so it does not see the ordering of
-    /// `OnceLock`.
+    /// `theirs` is set. ThreadSanitizer needs it: the standard library is built without it, so it does not see the
+    /// ordering of `OnceLock`.
     #[cfg(tsan)]
     joined: std::sync::atomic::AtomicBool,
     wake_flags: WakeFlags,
@@ -269,7 +269,7 @@ impl ConnectionMemory {
         self.area.word(BUSY)
     }
 
-    /// As `busy`, for the receive direction.
+    /// Same as `busy`, for the receive direction.
     pub(crate) fn busy_fetching(&self) -> &AtomicU64 {
         self.area.word(BUSY_FETCHING)
     }

@@ -200,7 +200,7 @@ impl QpCore {
         }
     }
 
-    /// As `Conn::break_off`; also returns whether an unreported fault was found.
+    /// Same as `Conn::break_off`; also returns whether an unreported fault was found.
     fn end(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<(Arc<ConnectionMemory>, bool)> {
         let mut rx = self.rx.lock();
         let mut tx = self.tx.lock();
@@ -261,8 +261,8 @@ impl QpCore {
         self.after_recv(outcome);
     }
 
-    /// Called after a receive was posted, which may have made progress. A polling thread finds the rest; otherwise the engine
-    /// must.
+    /// Called after a receive was posted, which may have made progress. A polling thread finds the rest; otherwise the
+    /// engine must.
     fn after_recv(&self, outcome: std::result::Result<bool, Fault>) {
         match outcome {
             Ok(false) => {}
@@ -309,8 +309,8 @@ impl QpCore {
         }
     }
 
-    /// Called after a post without a polling thread: sets the wake-up flag for the peer's answers, and passes work that needs
-    /// no answer to the engine.
+    /// Called after a post without a polling thread: sets the wake-up flag for the peer's answers, and passes work that
+    /// needs no answer to the engine.
     #[inline]
     fn after_post(&self, tx: &Tx) {
         if !self.hot.load(Ordering::Relaxed) {

@@ -1,9 +1,10 @@
 //! Slot rings: one writer, one reader, no lock and no index in shared memory (transports.md B1).
 //!
-//! A slot is two cache lines, fetched together. Its first word holds the header in the low half and the lap in the high half and is stored last,
-//! so the reader polls only the next slot. The writer's count is private: a process that dies between filling a slot and
-//! publishing it leaves the ring as if it had never begun. How far the reader is comes back on a line of the reader's own
-//! (and inside its messages); a count that was never written is the peer's violation and is reported as `None`.
+//! A slot is two cache lines, fetched together. Its first word holds the header in the low half and the lap in the high
+//! half and is stored last, so the reader polls only the next slot. The writer's count is private: a process that dies
+//! between filling a slot and publishing it leaves the ring as if it had never begun. How far the reader is comes back
+//! on a line of the reader's own (and inside its messages); a count that was never written is the peer's violation and
+//! is reported as `None`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -88,7 +89,7 @@ impl Writer {
         Some(())
     }
 
-    /// As `learn`, from the low half that travels inside messages.
+    /// Same as `learn`, from the low half that travels inside messages.
     pub(crate) fn learn_low(&mut self, low: u32) -> Option<()> {
         // The count advances by at most one ring, so the low half determines it. An older count is ignored.
         let ahead = u64::from(low.wrapping_sub(self.taken as u32));
@@ -109,8 +110,8 @@ impl Writer {
         self.publish(header, payload);
     }
 
-    /// As `push`, with the bytes of an inline message in `words`. The caller has gathered them before: a polling reader would
-    /// take the cache line away more than once meanwhile.
+    /// Same as `push`, with the bytes of an inline message in `words`. The caller has gathered them before: a polling
+    /// reader would take the cache line away more than once meanwhile.
     pub(crate) fn push_inline(&mut self, header: Header, payload: &SlotFields, words: &[u64; INLINE / 8]) {
         let used = (header.length as usize).div_ceil(8);
         let body = &self.slots.words(self.next)[BODY / 8..];

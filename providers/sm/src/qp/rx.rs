@@ -1,9 +1,9 @@
 //! The receive direction of a connection: takes the peer's requests off its ring, in order (SM-13, SM-20, SM-21).
 //!
-//! Sends go into receives in posting order, or each into one from the shared receive queue. A send without a receive stays in
-//! the ring, without a time limit, and what is behind it waits. Long sends are fetched (`fetch`). RMA fragments are checked
-//! against this process's registrations and answered on the response ring, which never waits for a receive. Runs under the lock
-//! of this direction.
+//! Sends go into receives in posting order, or each into one from the shared receive queue. A send without a receive
+//! stays in the ring, without a time limit, and what is behind it waits. Long sends are fetched (`fetch`). RMA
+//! fragments are checked against this process's registrations and answered on the response ring, which never waits for
+//! a receive. Runs under the lock of this direction.
 
 mod fetch;
 
@@ -259,8 +259,8 @@ fn borrow(shared: &Shared, queue: &mut SlotQueue<Receive>) -> bool {
 }
 
 impl RxEnds {
-    /// Publishes the count of taken requests, at once: the peer's sends complete by it, and this side may not make a pass for
-    /// long.
+    /// Publishes the count of taken requests, at once: the peer's sends complete by it, and this side may not make a
+    /// pass for long.
     fn settle(&mut self, shared: &Shared, taken: u64, answered: bool) {
         // A count sent with requests of this side need not be published again.
         self.reported = self.reported.max(shared.reported_taken.load(Ordering::Relaxed));
@@ -275,8 +275,8 @@ impl RxEnds {
         }
     }
 
-    /// A message in its slot, for a receive of one segment in memory that was used recently: the common case of `deliver`, with
-    /// fewer steps. Returns false in all other cases, having changed nothing.
+    /// A message in its slot, for a receive of one segment in memory that was used recently: the common case of
+    /// `deliver`, with fewer steps. Returns false in all other cases, having changed nothing.
     #[inline(always)]
     fn deliver_short(
         &mut self,
@@ -431,8 +431,8 @@ impl RxEnds {
         let is_copied = shared.regions.hold(key, shared.pd, address, length as u64, right).is_ok_and(|_hold| {
             fail_point!(TargetHeld);
             let registration = || shared.regions.registration(key);
-            // SAFETY: the local side is registered memory in use; the other is in the mapped buffer (checked above), which is
-            // writable on both sides.
+            // SAFETY: the local side is registered memory in use; the other is in the mapped buffer (checked above),
+            // which is writable on both sides.
             unsafe {
                 match right {
                     AccessRight::RemoteWrite => user_copy::write(payload, address, length, registration),

@@ -30,8 +30,8 @@ pub(crate) enum Fault {
     Watermark,
 }
 
-/// Status in the length field of an answer: no access; a receive that is too short or whose memory is gone; a send whose memory
-/// is gone.
+/// Status in the length field of an answer: no access; a receive that is too short or whose memory is gone; a send
+/// whose memory is gone.
 pub(crate) const NAK_ACCESS: u32 = 6;
 pub(crate) const NAK_RESPONDER: u32 = 7;
 pub(crate) const NAK_SOURCE: u32 = 8;

@@ -1,5 +1,5 @@
-//! Kernel copies whose target process dies: no other process gets the data, each request completes once and in order, and the
-//! target of a copy survives.
+//! Kernel copies whose target process dies: no other process gets the data, each request completes once and in order,
+//! and the target of a copy survives.
 
 use super::invalid_data::works;
 use super::kills::is_empty;

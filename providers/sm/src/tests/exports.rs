@@ -21,8 +21,8 @@ const ALL: Access = Access { local_write: true, remote_read: true, remote_write:
 /// Memory of a file, or without one; mapped as long as the tests run.
 fn mapping(file: Option<&OwnedFd>, length: usize, flags: MapFlags) -> &'static [u8] {
     let (nowhere, rights) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
-    // SAFETY: a new mapping at an address of the kernel's choice, never unmapped. Tests read it after the transfers that write
-    // there are complete.
+    // SAFETY: a new mapping at an address of the kernel's choice, never unmapped. Tests read it after the transfers
+    // that write there are complete.
     unsafe {
         let at = match file {
             Some(file) => rustix::mm::mmap(nowhere, length, rights, flags, file, 0),

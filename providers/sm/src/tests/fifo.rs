@@ -1,5 +1,5 @@
-//! FIFOs that are full, forged, read by others or never read, and directories that vanish: a lost wake-up is made good within a
-//! heartbeat interval, and forged words have no effect.
+//! FIFOs that are full, forged, read by others or never read, and directories that vanish: a lost wake-up is made good
+//! within a heartbeat interval, and forged words have no effect.
 
 use std::fs;
 use std::os::fd::OwnedFd;

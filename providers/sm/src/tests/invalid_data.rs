@@ -1,4 +1,5 @@
-//! Peers that send invalid data: in the rings, in the buffers, in the handshake. The victim drops that peer, and serves the others.
+//! Peers that send invalid data: in the rings, in the buffers, in the handshake. The victim drops that peer, and serves
+//! the others.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
@@ -30,7 +31,7 @@ fn forge(malicious: &Qp, header: u32, aux: u32, body: u64) {
     forge_piece(malicious, header, aux, |data| data[0] = body);
 }
 
-/// As `forge`, with a valid data header that `violation` changes.
+/// Same as `forge`, with a valid data header that `violation` changes.
 pub(super) fn forge_piece(malicious: &Qp, header: u32, aux: u32, violation: impl FnOnce(&mut [u64; Data::WORDS])) {
     let link = malicious.0.link().unwrap();
     let slot = link.geometry.requests_at();

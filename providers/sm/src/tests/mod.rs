@@ -1,8 +1,8 @@
 //! Tests of the provider through its interface to dapl: two IAs in one process, with a sink that records.
 //!
-//! Most files have correct peers; the tests of invalid data have malicious ones. In `kills`, `stops` and `copies` one of two
-//! processes (`other`) ends or stops, mostly at one of the `points`. `waits` sleeps and is woken very often; `knem` has a fake
-//! device. All run without libdat and without dapl's objects.
+//! Most files have correct peers; the tests of invalid data have malicious ones. In `kills`, `stops` and `copies` one
+//! of two processes (`other`) ends or stops, mostly at one of the `points`. `waits` sleeps and is woken very often;
+//! `knem` has a fake device. All run without libdat and without dapl's objects.
 
 mod base_directory;
 mod changing_tables;

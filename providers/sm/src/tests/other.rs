@@ -1,5 +1,5 @@
-//! A second process with an open IA of its own: this test program again, in one role, until it is ended. Both processes use the
-//! same `Traffic`: all kinds of transfers at once, each of which must complete once and in order.
+//! A second process with an open IA of its own: this test program again, in one role, until it is ended. Both processes
+//! use the same `Traffic`: all kinds of transfers at once, each of which must complete once and in order.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};

@@ -1,5 +1,5 @@
-//! Numbered points at which a test kills or stops a process: the one that `PLAN` names, when it is reached. `fail_point!` marks
-//! them; without the variable they do nothing.
+//! Numbered points at which a test kills or stops a process: the one that `PLAN` names, when it is reached.
+//! `fail_point!` marks them; without the variable they do nothing.
 
 use std::cell::Cell;
 use std::sync::OnceLock;

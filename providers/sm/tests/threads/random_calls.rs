@@ -1,7 +1,7 @@
 //! Threads that make random calls with random handles: live, freed or of another kind.
 //!
-//! Every call must return. Each receive has its own memory, and sent memory is only read; otherwise the consumer itself would
-//! race.
+//! Every call must return. Each receive has its own memory, and sent memory is only read; otherwise the consumer itself
+//! would race.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -118,8 +118,8 @@ impl RandomCaller<'_> {
         self.place(kind).load(Ordering::Relaxed)
     }
 
-    /// Publishes a new handle to the other threads; the object that it replaces stays alive until the IA is closed or another
-    /// thread frees it.
+    /// Publishes a new handle to the other threads; the object that it replaces stays alive until the IA is closed or
+    /// another thread frees it.
     fn drop_here(&mut self, kind: Kind, (code, handle): (DAT_RETURN, Handle)) {
         if code == DAT_SUCCESS {
             let old = self.place(kind).swap(handle, Ordering::Relaxed);

@@ -1,8 +1,9 @@
-//! Makes `Arc` visible to ThreadSanitizer: it drops a reference by a release and, if it was the last, an acquire fence. The
-//! sanitizer does not understand fences, and would report every object that is dropped on another thread than it was used on.
+//! Makes `Arc` visible to ThreadSanitizer: it drops a reference by a release and, if it was the last, an acquire fence.
+//! The sanitizer does not understand fences, and would report every object that is dropped on another thread than it
+//! was used on.
 //!
-//! The linker redirects the subtraction here (`--wrap`), which acquires as well. In dapl and sm all other 64-bit subtractions
-//! acquire anyway.
+//! The linker redirects the subtraction here (`--wrap`), which acquires as well. In dapl and sm all other 64-bit
+//! subtractions acquire anyway.
 
 use std::ffi::c_int;
 

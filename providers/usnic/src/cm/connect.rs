@@ -1,8 +1,8 @@
 //! The active side of connection set-up: attempts to connect to another host or to this host.
 //!
-//! Every address of this host stands for the adapter's own address: the resolver may give 127.0.1.1 for the host's name. The
-//! directory of listeners tells whether a process of this user listens. To reach a listener of another user, the request goes
-//! to both addresses.
+//! Every address of this host stands for the adapter's own address: the resolver may give 127.0.1.1 for the host's
+//! name. The directory of listeners tells whether a process of this user listens. To reach a listener of another user,
+//! the request goes to both addresses.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -42,8 +42,8 @@ pub(super) struct ActiveSide {
     batch: SendBatch,
 }
 
-/// Returns the addresses that a request is sent to, in order. The list is empty if the peer is this host, no process listens on
-/// `qual`, and `listener_wait_ms` is 0.
+/// Returns the addresses that a request is sent to, in order. The list is empty if the peer is this host, no process
+/// listens on `qual`, and `listener_wait_ms` is 0.
 pub(super) fn servers(device: &Device, dir: &ListenerDir, ip: IpAddr, qual: u64) -> Result<Vec<SocketAddr>> {
     let (own, port) = (device.address(), device.settings.port);
     let server = address::with_port(&own, ip, port);
@@ -56,8 +56,8 @@ pub(super) fn servers(device: &Device, dir: &ListenerDir, ip: IpAddr, qual: u64)
     Ok(vec![server])
 }
 
-/// Returns the addresses for a peer on this host: the named address if a process of this user listens there, else the adapter's
-/// own.
+/// Returns the addresses for a peer on this host: the named address if a process of this user listens there, else the
+/// adapter's own.
 fn local_servers(device: &Device, dir: &ListenerDir, there: SocketAddr, qual: u64) -> Vec<SocketAddr> {
     let own = device.address();
     let mut servers = vec![own];

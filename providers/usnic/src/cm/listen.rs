@@ -1,5 +1,5 @@
-//! Listeners, and the two ways by which requests reach them: the adapter's well-known port, or another process of this user on
-//! the same port that forwards the request.
+//! Listeners, and the two ways by which requests reach them: the adapter's well-known port, or another process of this
+//! user on the same port that forwards the request.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -78,8 +78,8 @@ impl Cm {
         Ok(Listener { cm: self.clone(), qual })
     }
 
-    /// Opens the local socket of a listener. `None`: other processes of this user cannot forward its requests, but it can still
-    /// listen.
+    /// Opens the local socket of a listener. `None`: other processes of this user cannot forward its requests, but it
+    /// can still listen.
     fn open_handover(&self, qual: u64) -> Result<Option<HandoverSocket>> {
         let own = self.device.address();
         match self.listener_dir.open(own, qual) {

@@ -1,8 +1,9 @@
 //! The connection manager: listeners, connection attempts (active side), and requests of peers (passive side).
 //!
-//! `proto::setup` has the state machines; this module has their sockets, connection numbers and queue pairs. Down-calls and the
-//! engine share one lock. It is held for one step of a state machine and the packets that the step sends. No queue pair and no
-//! function of dapl is called with it: such a call becomes a [`CmAction`], which the engine runs afterwards.
+//! `proto::setup` has the state machines; this module has their sockets, connection numbers and queue pairs. Down-calls
+//! and the engine share one lock. It is held for one step of a state machine and the packets that the step sends. No
+//! queue pair and no function of dapl is called with it: such a call becomes a [`CmAction`], which the engine runs
+//! afterwards.
 #![forbid(unsafe_code)]
 
 mod accept;
@@ -105,8 +106,8 @@ impl Cm {
         self.device.jobs.push(Job::Cm);
     }
 
-    /// Down-call: starts an attempt, and returns its connection number. Calls `connecting` of the handler before, and `open` or
-    /// `end` later. The caller holds no lock that `connecting` takes.
+    /// Down-call: starts an attempt, and returns its connection number. Calls `connecting` of the handler before, and
+    /// `open` or `end` later. The caller holds no lock that `connecting` takes.
     ///
     /// Errors: `InvalidAddress`, `Exhausted(Memory)`; then the handler is not called.
     pub(crate) fn connect(
@@ -215,8 +216,8 @@ impl Cm {
         });
     }
 
-    /// Runs the actions that `next` returns, until there is none. `next` is called with the lock held, the actions run without
-    /// it.
+    /// Runs the actions that `next` returns, until there is none. `next` is called with the lock held, the actions run
+    /// without it.
     fn execute_all(self: &Arc<Self>, mut next: impl FnMut(&mut CmState) -> Option<CmAction>) {
         loop {
             let action = next(&mut self.state.lock());

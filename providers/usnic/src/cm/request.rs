@@ -33,8 +33,8 @@ impl ConnectionRequest {
         }
     }
 
-    /// Redirects the peer to the listener on `qual`, of this process or another one of this user. Returns the request if there
-    /// is none.
+    /// Redirects the peer to the listener on `qual`, of this process or another one of this user. Returns the request
+    /// if there is none.
     pub(crate) fn redirect(mut self, qual: u64) -> std::result::Result<(), Self> {
         if !self.cm.has_listener(qual) {
             return Err(self);
@@ -43,8 +43,8 @@ impl ConnectionRequest {
         Ok(())
     }
 
-    /// Accepts the request into an unconnected queue pair, as `connect` does. If the peer has withdrawn it, that is no error:
-    /// it is reported as an event.
+    /// Accepts the request into an unconnected queue pair, as `connect` does. If the peer has withdrawn it, that is no
+    /// error: it is reported as an event.
     pub(crate) fn accept_into(
         mut self,
         handler: Arc<dyn ConnectionHandler>,

@@ -1,5 +1,5 @@
-//! Logs requests that cannot be read, mostly because the peer has another key. Such a request gets no answer, so only this host
-//! can report it.
+//! Logs requests that cannot be read, mostly because the peer has another key. Such a request gets no answer, so only
+//! this host can report it.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;

@@ -1,12 +1,13 @@
 //! Which threads poll, and so make progress for the device in place of the engine.
 //!
-//! While a consumer polls, the engine is in standby: it sleeps without watching the data socket, and checks after each sleep
-//! whether a thread still polls. A thread that goes to sleep in a wait announces it. The engine then watches the socket,
-//! unless another thread polled within the last [`POLL_LIFETIME`]. Polls count by thread, not by queue: a sleeping thread polls
-//! none of its queues. A thread that computes, or sleeps outside of DAT, announces nothing; the engine notices that at the end of
-//! its standby sleep.
+//! While a consumer polls, the engine is in standby: it sleeps without watching the data socket, and checks after each
+//! sleep whether a thread still polls. A thread that goes to sleep in a wait announces it. The engine then watches the
+//! socket, unless another thread polled within the last [`POLL_LIFETIME`]. Polls count by thread, not by queue: a
+//! sleeping thread polls none of its queues. A thread that computes, or sleeps outside of DAT, announces nothing; the
+//! engine notices that at the end of its standby sleep.
 //!
-//! The time until which the engine sleeps is published, so that a post wakes it only for work that is due before. No I/O here.
+//! The time until which the engine sleeps is published, so that a post wakes it only for work that is due before. No
+//! I/O here.
 #![forbid(unsafe_code)]
 
 use std::cell::Cell;
@@ -19,8 +20,8 @@ pub(crate) const POLL_LIFETIME: Nanos = 100 * MICROS;
 /// The longest standby sleep of the engine.
 pub(crate) const MAX_STANDBY: Nanos = 2 * MILLIS;
 
-/// Number of slots. With more threads than slots, threads share one: a thread that goes to sleep then hides another until that
-/// polls again.
+/// Number of slots. With more threads than slots, threads share one: a thread that goes to sleep then hides another
+/// until that polls again.
 const SLOTS: usize = 16;
 
 thread_local! {

@@ -1,8 +1,8 @@
-//! Progress of a device. A pass receives packets for the connections, gives turns to those that are ready to send, and serves
-//! expired deadlines (US-3, US-4).
+//! Progress of a device. A pass receives packets for the connections, gives turns to those that are ready to send, and
+//! serves expired deadlines (US-3, US-4).
 //!
-//! A polling consumer or the engine runs a pass. Queue pairs are called with the lock of the pass and no other; they take their
-//! own. Set-up packets are left to the engine.
+//! A polling consumer or the engine runs a pass. Queue pairs are called with the lock of the pass and no other; they
+//! take their own. Set-up packets are left to the engine.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -75,7 +75,7 @@ impl Progress {
         self.pass.lock().run(self, now)
     }
 
-    /// As [`Self::run_pass`]. Returns true if packets had arrived.
+    /// Same as [`Self::run_pass`]. Returns true if packets had arrived.
     pub(crate) fn run_pass_for_packets(&self, now: Nanos) -> bool {
         let mut pass = self.pass.lock();
         let before = pass.arrivals;

@@ -1,12 +1,12 @@
 //! The engine: one thread per open IA for set-ups and timers, and for data while no consumer polls.
 //!
-//! Only the engine calls dapl, and holds no lock when it does. It sleeps without a timeout while there is nothing to watch, so
-//! an idle process uses no CPU. After work it stays active in short sleeps for a while, so that a post needs no system call to
-//! wake it.
+//! Only the engine calls dapl, and holds no lock when it does. It sleeps without a timeout while there is nothing to
+//! watch, so an idle process uses no CPU. After work it stays active in short sleeps for a while, so that a post needs
+//! no system call to wake it.
 //!
-//! While a consumer polls, the engine is in standby: it sleeps without watching the data socket, and each sleep is longer than
-//! the last. If data had to wait for the end of such a sleep, because the consumer stopped polling without announcing it, the engine
-//! watches the socket for a while. It never spins.
+//! While a consumer polls, the engine is in standby: it sleeps without watching the data socket, and each sleep is
+//! longer than the last. If data had to wait for the end of such a sleep, because the consumer stopped polling without
+//! announcing it, the engine watches the socket for a while. It never spins.
 #![forbid(unsafe_code)]
 
 use std::os::fd::AsFd;
@@ -26,8 +26,8 @@ use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
 const ACTIVE: (Nanos, Nanos) = (MILLIS, 8 * MILLIS);
 /// The first standby sleep while a consumer polls. Each further one is twice as long, up to [`polling::MAX_STANDBY`].
 const FIRST_STANDBY: Nanos = 100 * MICROS;
-/// No standby for this time after a standby sleep that delayed data. A consumer that computes between its polls then loses at
-/// most 0.1 % to first standby sleeps.
+/// No standby for this time after a standby sleep that delayed data. A consumer that computes between its polls then
+/// loses at most 0.1 % to first standby sleeps.
 const WATCH_AFTER_LATE_DATA: Nanos = 100 * MILLIS;
 /// Shorter sleeps are skipped: the kernel's timers may be 50 us late.
 const MIN_SLEEP: Nanos = 5 * MICROS;

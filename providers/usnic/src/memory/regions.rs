@@ -1,10 +1,10 @@
 //! Registered memory: a table of keys, which is checked for packets of peers and for local copies.
 //!
 //! A key is an index into the table and 16 unpredictable bits that change with each use of the index. A freed index is
-//! quarantined before it is used again. Registrations and bound windows share the table, but local segments cannot name a
-//! window. A copy holds a reference on its entry. Deregistration revokes the key and then waits until there are no references,
-//! so no transfer touches the memory afterwards. Chunks of the table are allocated on demand. This module copies nothing
-//! itself.
+//! quarantined before it is used again. Registrations and bound windows share the table, but local segments cannot name
+//! a window. A copy holds a reference on its entry. Deregistration revokes the key and then waits until there are no
+//! references, so no transfer touches the memory afterwards. Chunks of the table are allocated on demand. This module
+//! copies nothing itself.
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;

@@ -1,8 +1,9 @@
 //! Finds the interface and address of an IA: looks up the text of `ia_params` in the list of this host's interfaces.
 //!
-//! The text is an interface name or an address of an interface. Of a named interface the first IPv4 address is used, else the
-//! first IPv6 one that is not link-local, else a link-local one. A link-local address has `%` and the interface name behind it
-//! if several interfaces have it. Errors list the interfaces of this host. Reads the system's list once, and changes nothing.
+//! The text is an interface name or an address of an interface. Of a named interface the first IPv4 address is used,
+//! else the first IPv6 one that is not link-local, else a link-local one. A link-local address has `%` and the
+//! interface name behind it if several interfaces have it. Errors list the interfaces of this host. Reads the system's
+//! list once, and changes nothing.
 
 use std::ffi::CStr;
 use std::io::{self, ErrorKind};
@@ -261,8 +262,8 @@ pub(crate) fn local_mtu(mut own: SocketAddr, peer: SocketAddr) -> Option<usize> 
     usize::try_from(mtu).ok().filter(|mtu| failed == 0 && *mtu > 0)
 }
 
-/// Whether no socket has the UDP port `server`, an address of this host: the kernel refuses an empty datagram before the send
-/// returns. False if that takes longer.
+/// Whether no socket has the UDP port `server`, an address of this host: the kernel refuses an empty datagram before
+/// the send returns. False if that takes longer.
 pub(crate) fn is_port_closed(mut own: SocketAddr, server: SocketAddr) -> bool {
     own.set_port(0);
     let refused = UdpSocket::bind(own).and_then(|socket| {

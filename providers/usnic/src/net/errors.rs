@@ -1,8 +1,8 @@
 //! Delivery errors of datagrams: ICMP messages and local errors, from the socket's error queue (`IP_RECVERR`).
 //!
-//! ICMP messages are not authenticated. The kernel only matches the addresses and ports of the quoted datagram with the socket.
-//! An attacker off the path can guess these (RFC 5927). So the start of the quoted payload is returned too, and the caller
-//! compares it with what was sent.
+//! ICMP messages are not authenticated. The kernel only matches the addresses and ports of the quoted datagram with the
+//! socket. An attacker off the path can guess these (RFC 5927). So the start of the quoted payload is returned too, and
+//! the caller compares it with what was sent.
 
 use std::io;
 use std::net::SocketAddr;

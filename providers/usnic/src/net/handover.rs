@@ -1,9 +1,10 @@
 //! Forwards connection requests between processes of one user that share the well-known port.
 //!
-//! Each listener has a local datagram socket in a directory of its user (`listener_dir`). Only that user's processes can send
-//! to it, so a request is not forwarded to another user. The receiver gets the sender's user from the kernel, and drops
-//! datagrams of other users, the superuser included. The kernel shares a UDP port between sockets of one effective user only,
-//! so an honest process of another user has no request for this port. A forwarded request carries its source address.
+//! Each listener has a local datagram socket in a directory of its user (`listener_dir`). Only that user's processes
+//! can send to it, so a request is not forwarded to another user. The receiver gets the sender's user from the kernel,
+//! and drops datagrams of other users, the superuser included. The kernel shares a UDP port between sockets of one
+//! effective user only, so an honest process of another user has no request for this port. A forwarded request carries
+//! its source address.
 
 use std::fs;
 use std::io;
@@ -142,7 +143,8 @@ impl Drop for HandoverSocket {
         if self.pid != std::process::id() {
             return;
         }
-        // The name is removed before the socket is closed, so no process of ours has replaced it. The administrator may have.
+        // The name is removed before the socket is closed, so no process of ours has replaced it. The administrator may
+        // have.
         if fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.id) {
             let _ = fs::remove_file(&self.path);
         }

@@ -1,7 +1,7 @@
 //! Receives datagrams: many in one call, GRO batches in one piece (`UDP_GRO`), and the kernel's count of drops.
 //!
-//! The packets of a GRO batch are of one sender and of equal length, but the last may be shorter. A datagram that did not fit
-//! its buffer is dropped. The content of packets is not examined here.
+//! The packets of a GRO batch are of one sender and of equal length, but the last may be shorter. A datagram that did
+//! not fit its buffer is dropped. The content of packets is not examined here.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -136,8 +136,8 @@ impl ReceiveBatch {
             messages[at].write(message);
         }
         let first = messages.as_mut_ptr().cast::<libc::mmsghdr>();
-        // SAFETY: `requested` records are set. Each points at buffers of `self` and of this frame, with their lengths; no two
-        // records share a buffer.
+        // SAFETY: `requested` records are set. Each points at buffers of `self` and of this frame, with their lengths;
+        // no two records share a buffer.
         let count = unsafe { receive_messages(socket.as_fd().as_raw_fd(), first, requested) };
         let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?.min(requested);
         for (at, message) in messages[..count].iter().enumerate() {
@@ -159,8 +159,8 @@ impl ReceiveBatch {
     }
 }
 
-/// Returns the number of messages, or -1 with the error in `errno`. Calls the kernel directly: the functions of the C library
-/// are cancellation points, this thread holds locks, and cancellation costs time in each call.
+/// Returns the number of messages, or -1 with the error in `errno`. Calls the kernel directly: the functions of the C
+/// library are cancellation points, this thread holds locks, and cancellation costs time in each call.
 ///
 /// # Safety
 /// `first` points at `requested` records, each of which points at buffers with their lengths.

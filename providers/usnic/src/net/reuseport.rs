@@ -1,17 +1,17 @@
 //! Chooses which of the processes that share a UDP port gets a datagram.
 //!
-//! The kernel chooses by a hash over both addresses, so all repetitions of a request go to the same process. If that process is
-//! stopped, there is no answer. A filter on the group of sockets chooses by length instead, where a datagram is shorter than
-//! the first of its kind: by one byte, the first socket of the group; by two bytes, the second. The hash decides for any other
-//! length, and where there is no such socket.
+//! The kernel chooses by a hash over both addresses, so all repetitions of a request go to the same process. If that
+//! process is stopped, there is no answer. A filter on the group of sockets chooses by length instead, where a datagram
+//! is shorter than the first of its kind: by one byte, the first socket of the group; by two bytes, the second. The
+//! hash decides for any other length, and where there is no such socket.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use super::socket::Socket;
 
-/// Installs the filter for the whole group of this bound socket. `length` is that of a datagram that goes by the hash. Needs no
-/// privilege, and Linux 4.5.
+/// Installs the filter for the whole group of this bound socket. `length` is that of a datagram that goes by the hash.
+/// Needs no privilege, and Linux 4.5.
 pub(crate) fn choose_by_length(socket: &Socket, length: usize) -> io::Result<()> {
     let step = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
     // The program returns the number of the socket; for `length` itself this is a number that no group has.

@@ -1,9 +1,9 @@
 //! Sends batches of packets: gathers them from where they lie, with as few system calls as possible.
 //!
-//! All packets of a batch are of one connection and go to one destination. Packets of equal length are sent as one GSO batch,
-//! which the kernel or the network card splits (`UDP_SEGMENT`). Few packets, and all packets on a kernel without GSO, are sent
-//! by `sendmmsg`. Payload is not copied, except for the packets that a full socket did not take: they are sent later, when
-//! their memory may be gone.
+//! All packets of a batch are of one connection and go to one destination. Packets of equal length are sent as one GSO
+//! batch, which the kernel or the network card splits (`UDP_SEGMENT`). Few packets, and all packets on a kernel without
+//! GSO, are sent by `sendmmsg`. Payload is not copied, except for the packets that a full socket did not take: they are
+//! sent later, when their memory may be gone.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -186,8 +186,8 @@ impl SendBatch {
         outcome
     }
 
-    /// Length of the GSO batch that starts at the next packet: packets of equal length, of which the last may be shorter, and
-    /// in all no more bytes than a datagram has.
+    /// Length of the GSO batch that starts at the next packet: packets of equal length, of which the last may be
+    /// shorter, and in all no more bytes than a datagram has.
     fn gso_run(&self) -> usize {
         let packets = &self.packets[self.sent..];
         let first = packets[0].length;
@@ -296,8 +296,8 @@ impl SendBatch {
         true
     }
 
-    /// Copies the unsent packets into memory of the batch. Leaves out packets whose memory is not mapped, and returns the index
-    /// of the first of these.
+    /// Copies the unsent packets into memory of the batch. Leaves out packets whose memory is not mapped, and returns
+    /// the index of the first of these.
     #[cold]
     fn copy_unsent(&mut self) -> Option<usize> {
         let (mut kept, checker, mut fault) = (SendBatch::default(), Checker::default(), None);
@@ -312,7 +312,8 @@ impl SendBatch {
                         let (address, to) = (address as u64, kept.own[end..].as_mut_ptr());
                         let region = Region { address, length: length as u64 };
                         let registration = || Registration { region, checker: &checker };
-                        // SAFETY: the caller of `memory` guarantees that it may be read until `send` returns, which it has not.
+                        // SAFETY: the caller of `memory` guarantees that it may be read until `send` returns, which it
+                        // has not.
                         is_whole &= unsafe { user_copy::read(address, to, length, registration) };
                     }
                 }
@@ -332,8 +333,8 @@ impl SendBatch {
 
 const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
-/// Returns the bytes that were sent, or -1. Calls the kernel directly: the function of the C library is a cancellation point,
-/// and this thread holds locks.
+/// Returns the bytes that were sent, or -1. Calls the kernel directly: the function of the C library is a cancellation
+/// point, and this thread holds locks.
 ///
 /// # Safety
 /// The record and what it points at are complete, and outlive the call.

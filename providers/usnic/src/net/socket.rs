@@ -129,7 +129,8 @@ impl Socket {
         .flatten()
     }
 
-    /// Datagrams that were dropped because the receive buffer was full; on an old kernel, only as counted when a later packet arrives.
+    /// Datagrams that were dropped because the receive buffer was full; on an old kernel, only as counted when a later
+    /// packet arrives.
     pub(crate) fn drops(&self) -> u64 {
         if let Some(count) = kernel_drops(self.fd.as_fd()) {
             self.note_drops(count);
@@ -189,8 +190,8 @@ enum SocketBuffer {
 }
 
 impl SocketBuffer {
-    /// Requests a size, beyond the system's limit if this process is privileged. Returns the size that was granted. The kernel
-    /// counts its own overhead too, and doubles the size for that.
+    /// Requests a size, beyond the system's limit if this process is privileged. Returns the size that was granted. The
+    /// kernel counts its own overhead too, and doubles the size for that.
     fn set_size(&self, fd: BorrowedFd<'_>, bytes: usize) -> io::Result<usize> {
         let (force, plain) = match self {
             SocketBuffer::Receive => (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),

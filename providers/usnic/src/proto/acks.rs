@@ -1,8 +1,8 @@
 //! Decides when an ack is sent (US-10): one per batch of packets, not per packet.
 //!
-//! The receiver reports every packet with data, asks after each batch whether an ack is due, and reports when one was sent. A
-//! single small message is acknowledged after a short delay, to ride on a packet in the other direction; gaps and duplicates
-//! are acknowledged at once.
+//! The receiver reports every packet with data, asks after each batch whether an ack is due, and reports when one was
+//! sent. A single small message is acknowledged after a short delay, to ride on a packet in the other direction; gaps
+//! and duplicates are acknowledged at once.
 
 use super::received::Arrival;
 use super::{MICROS, Nanos};
@@ -51,8 +51,8 @@ impl AckClock {
         }
     }
 
-    /// A packet with data arrived. `last_of_chunks`: it ends a message of more than one packet. `ack_now`: it asks for an ack,
-    /// or it closed a gap. Packets outside the window are ignored.
+    /// A packet with data arrived. `last_of_chunks`: it ends a message of more than one packet. `ack_now`: it asks for
+    /// an ack, or it closed a gap. Packets outside the window are ignored.
     pub(crate) fn arrived(&mut self, now: Nanos, arrival: Arrival, last_of_chunks: bool, ack_now: bool) {
         let urgency = match arrival {
             Arrival::Outside => return,
@@ -74,8 +74,8 @@ impl AckClock {
         }
     }
 
-    /// The packet is an RDMA write, whose ack is sent soon: the initiator's completion needs the ack, and the target's consumer
-    /// is not notified, so it may post nothing that carries it.
+    /// The packet is an RDMA write, whose ack is sent soon: the initiator's completion needs the ack, and the target's
+    /// consumer is not notified, so it may post nothing that carries it.
     pub(crate) fn prompt(&mut self) {
         self.is_prompt = true;
     }
@@ -111,8 +111,8 @@ impl AckClock {
         }
     }
 
-    /// A data packet carries the short form: returns its delay field. Everything is acknowledged then, except packets behind a
-    /// gap.
+    /// A data packet carries the short form: returns its delay field. Everything is acknowledged then, except packets
+    /// behind a gap.
     pub(crate) fn carried(&mut self, now: Nanos) -> u16 {
         self.pending = 0;
         self.is_prompt = false;

@@ -19,8 +19,8 @@ use crate::proto::{MILLIS, Nanos, SECONDS};
 const TRIES: u32 = 3;
 /// Interval between challenges to new addresses.
 const APART: Nanos = 100 * MILLIS;
-/// Challenges without an answer before a silent peer is given up. For a peer whose port is reported closed, each must have that
-/// for an answer.
+/// Challenges without an answer before a silent peer is given up. For a peer whose port is reported closed, each must
+/// have that for an answer.
 const MIN_PROBES: u32 = 3;
 /// Between two questions at least, however short the round trip: also the most that ICMP messages make a connection ask.
 const PAUSE: Nanos = 100 * MILLIS;
@@ -145,8 +145,8 @@ impl Peer {
         moved
     }
 
-    /// Something on the way says that the peer cannot be reached. It may be wrong, forged, or true for a moment only: the peer
-    /// is asked, and given up no earlier than any peer that is asked.
+    /// Something on the way says that the peer cannot be reached. It may be wrong, forged, or true for a moment only:
+    /// the peer is asked, and given up no earlier than any peer that is asked.
     pub(crate) fn hinted(&mut self, now: Nanos) {
         let next = now.max(self.not_hinted_before);
         self.probing.get_or_insert_with(|| Probing::new(now, next));
@@ -213,8 +213,8 @@ impl Peer {
         candidate.into_iter().chain(life).min()
     }
 
-    /// From the question that leaves now to the next one: at least a probe timeout. A host limits its ICMP messages (Linux: one
-    /// a second), so with a closed port the wait doubles with each question that has no answer.
+    /// From the question that leaves now to the next one: at least a probe timeout. A host limits its ICMP messages
+    /// (Linux: one a second), so with a closed port the wait doubles with each question that has no answer.
     fn wait(&self, probing: &Probing, rtt: &Rtt) -> Nanos {
         let timeout = rtt.pto(0);
         let plain = (self.give_up / 4).clamp(10 * MILLIS, SECONDS).max(timeout);

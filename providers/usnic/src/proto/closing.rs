@@ -1,8 +1,8 @@
 //! The end of a connection: Fin or Reset, and answers to late packets.
 //!
-//! `Conn` makes a [`Closing`] when it is drained, when it is aborted, or when the peer ended it. It sends Fin or Reset until
-//! the peer answers or the time is up. Then it stays for a while, so that a peer whose answer was lost gets another one (like
-//! TIME_WAIT).
+//! `Conn` makes a [`Closing`] when it is drained, when it is aborted, or when the peer ended it. It sends Fin or Reset
+//! until the peer answers or the time is up. Then it stays for a while, so that a peer whose answer was lost gets
+//! another one (like TIME_WAIT).
 //!
 //! | | Fin | FinAck | Reset | time is up |
 //! |---|---|---|---|---|

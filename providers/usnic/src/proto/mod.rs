@@ -1,7 +1,7 @@
 //! The protocol as pure logic: no I/O, no clock, no threads, no unsafe code.
 //!
-//! A packet comes in as bytes and a time, and goes out as the bytes of its header and the location of its payload. The caller
-//! reads the clock, owns the sockets and accesses memory.
+//! A packet comes in as bytes and a time, and goes out as the bytes of its header and the location of its payload. The
+//! caller reads the clock, owns the sockets and accesses memory.
 #![forbid(unsafe_code)]
 
 pub(crate) mod acks;

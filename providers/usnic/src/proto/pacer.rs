@@ -1,14 +1,14 @@
 //! Pacing (RFC 9002, 7.7): spreads packets over time by a token bucket, kept as the time at which it is full again.
 //!
-//! The caller asks before it sends and reports what it sent; the rate is the congestion controller's. Packets leave by quanta
-//! (draft-ietf-ccwg-bbr-06, 5.6.3): when the bucket is empty it first fills with one, so that packets can share a GSO batch.
-//! Keeps no timer and no packet.
+//! The caller asks before it sends and reports what it sent; the rate is the congestion controller's. Packets leave by
+//! quanta (draft-ietf-ccwg-bbr-06, 5.6.3): when the bucket is empty it first fills with one, so that packets can share
+//! a GSO batch. Keeps no timer and no packet.
 
 use super::congestion::send_quantum;
 use super::{MICROS, Nanos, SECONDS};
 
-/// The bucket holds what this long earns, if that is more than a quantum: Linux's timer slack (50 us) and the time in which a
-/// thread wakes up make timers late by as much.
+/// The bucket holds what this long earns, if that is more than a quantum: Linux's timer slack (50 us) and the time in
+/// which a thread wakes up make timers late by as much.
 const TIMER_LATENESS: Nanos = 200 * MICROS;
 /// Longest wait of a packet, even after a low rate.
 const LONGEST: Nanos = SECONDS;

@@ -1,10 +1,10 @@
 //! Path MTU search (packetisation layer, after RFC 8899).
 //!
-//! Sizes are bytes of datagram payload. The socket sets do-not-fragment. Padded probes are sent beside the data, and the loss
-//! of a probe is not congestion. The connection reports which sizes were acknowledged and lost. A size is given up when the
-//! local host refuses it, or for a black hole. A black hole is detected by pairs of probes, large and small, of which only the
-//! small ones are answered; plain loss would spare some large ones. While one is suspected, packets have the initial size, so
-//! that data need not wait.
+//! Sizes are bytes of datagram payload. The socket sets do-not-fragment. Padded probes are sent beside the data, and
+//! the loss of a probe is not congestion. The connection reports which sizes were acknowledged and lost. A size is
+//! given up when the local host refuses it, or for a black hole. A black hole is detected by pairs of probes, large and
+//! small, of which only the small ones are answered; plain loss would spare some large ones. While one is suspected,
+//! packets have the initial size, so that data need not wait.
 
 use super::{MILLIS, Nanos, SECONDS};
 

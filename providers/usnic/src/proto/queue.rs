@@ -1,8 +1,8 @@
 //! A work queue: a ring of waiting entries, a hash of active ones by number, and a list of these in order (UR-1).
 //!
-//! All entries are in one array, whose slots a bitmap allocates; it grows up to the queue's capacity, so nothing is allocated
-//! in steady state. Items are large, so they are filled and read in their slots: one that was removed stays until its slot is used
-//! again.
+//! All entries are in one array, whose slots a bitmap allocates; it grows up to the queue's capacity, so nothing is
+//! allocated in steady state. Items are large, so they are filled and read in their slots: one that was removed stays
+//! until its slot is used again.
 
 use std::collections::VecDeque;
 
@@ -61,8 +61,8 @@ impl<T: Default> Queue<T> {
         self.waiting.len() as u32
     }
 
-    /// Adds one to those that wait. Its place, and an old item, which the caller fills anew; `None`, with nothing changed, if
-    /// the queue is full.
+    /// Adds one to those that wait. Its place, and an old item, which the caller fills anew; `None`, with nothing
+    /// changed, if the queue is full.
     #[inline(always)]
     pub(crate) fn push(&mut self) -> Option<(u32, &mut T)> {
         let place = self.take_place()?;

@@ -1,7 +1,7 @@
 //! Received packets: a cumulative PSN, and a bit for each packet of the window after it.
 //!
-//! Everything before `next` has arrived. Memory does not grow with input of the peer. `look` checks a packet; `accept` records
-//! it after it was processed.
+//! Everything before `next` has arrived. Memory does not grow with input of the peer. `look` checks a packet; `accept`
+//! records it after it was processed.
 
 use super::WINDOW;
 use super::bits::Bits;

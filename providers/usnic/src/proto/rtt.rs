@@ -1,4 +1,5 @@
-//! Estimates of the round-trip time: latest_rtt, smoothed_rtt, rttvar and min_rtt (RFC 9002, 5), and the probe timeout (6.2.1).
+//! Estimates of the round-trip time: latest_rtt, smoothed_rtt, rttvar and min_rtt (RFC 9002, 5), and the probe timeout
+//! (6.2.1).
 //!
 //! Which packets may be measured (those that were sent once) is for `flight` to know.
 

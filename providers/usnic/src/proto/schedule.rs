@@ -1,9 +1,9 @@
 //! Scheduling: which connection sends next (US-3, US-4), and the deadlines of all connections.
 //!
-//! A connection reports what it needs after each call, as an [`Outlook`]. A pass serves connections with lost packets first, up
-//! to a limit; then ready ones, each once; then those with a pending ack. A connection is in each queue at most once. Deadlines
-//! are per connection; packets in flight have their own order (US-9). The heap is lazy: an entry whose deadline moved later is
-//! reinserted when it expires. Connections are known by number.
+//! A connection reports what it needs after each call, as an [`Outlook`]. A pass serves connections with lost packets
+//! first, up to a limit; then ready ones, each once; then those with a pending ack. A connection is in each queue at
+//! most once. Deadlines are per connection; packets in flight have their own order (US-9). The heap is lazy: an entry
+//! whose deadline moved later is reinserted when it expires. Connections are known by number.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -137,8 +137,8 @@ pub(crate) struct Deadlines {
 }
 
 impl Deadlines {
-    /// Sets the deadline of a connection. Returns true if it is earlier than the one in the heap. A later one is applied when
-    /// that expires.
+    /// Sets the deadline of a connection. Returns true if it is earlier than the one in the heap. A later one is
+    /// applied when that expires.
     pub(crate) fn plan(&mut self, number: u32, deadline: Nanos) -> bool {
         let at = number as usize;
         if at >= self.planned.len() {

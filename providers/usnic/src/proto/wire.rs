@@ -1,8 +1,8 @@
 //! Wire format of the packets of an open connection: fragments, chunks, pieces, acks and control packets (US-7).
 //!
-//! Every number is in network byte order, records have no padding. A datagram is one packet, or a piece of one; there are no
-//! stream markers (UR-7). Each field is read once, into a value; the caller checks it against the connection. `setup` has the
-//! packets that open and end connections.
+//! Every number is in network byte order, records have no padding. A datagram is one packet, or a piece of one; there
+//! are no stream markers (UR-7). Each field is read once, into a value; the caller checks it against the connection.
+//! `setup` has the packets that open and end connections.
 //!
 //! ```text
 //! Fragment   Head  Carried  Message  payload               a whole message
@@ -52,8 +52,8 @@ impl Kind {
     }
 }
 
-/// The header of every packet. `conn` and `token` are those that its receiver assigned to the connection; a packet without both
-/// is dropped. 0 in packets that open a connection.
+/// The header of every packet. `conn` and `token` are those that its receiver assigned to the connection; a packet
+/// without both is dropped. 0 in packets that open a connection.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Head {
@@ -248,8 +248,8 @@ pub(crate) fn head(packet: &[u8]) -> Option<(Head, &[u8])> {
     Head::read_from_prefix(packet).ok()
 }
 
-/// Decodes what follows the header of a fragment, chunk or piece. `None` if it is too short, has no operation, or its payload
-/// exceeds its packet or message.
+/// Decodes what follows the header of a fragment, chunk or piece. `None` if it is too short, has no operation, or its
+/// payload exceeds its packet or message.
 pub(crate) fn data(kind: Kind, body: &[u8]) -> Option<Data<'_>> {
     let (carried, rest) = Carried::read_from_prefix(body).ok()?;
     let (message, rest) = Message::read_from_prefix(rest).ok()?;

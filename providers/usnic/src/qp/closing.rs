@@ -62,7 +62,8 @@ impl ClosingConnection {
     }
 }
 
-/// Resets a new connection that the consumer has ended after it was reported and before it was opened. The peer gets a Reset.
+/// Resets a new connection that the consumer has ended after it was reported and before it was opened. The peer gets a
+/// Reset.
 #[cold]
 pub(crate) fn reset_new(
     device: &Arc<Device>,

@@ -1,7 +1,7 @@
 //! Maps the connection number in a packet header to the handler of its packets.
 //!
-//! A number is an index and a generation (`proto::ids`), so a packet of an earlier generation finds no entry. Nothing is called
-//! with the lock of this module held.
+//! A number is an index and a generation (`proto::ids`), so a packet of an earlier generation finds no entry. Nothing
+//! is called with the lock of this module held.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! Exit handler: a process that exits with open connections acknowledges what it has received, and resets them.
 //!
 //! Without it a delayed ack would be lost with the process, so the peer's request would fail although its message was
-//! delivered. The peer would also notice the end only by its timeouts. If another thread keeps a connection's lock for longer
-//! than a short timeout, nothing is sent on that connection. Nothing is sent after a signal or `_exit`, nor in a forked child.
+//! delivered. The peer would also notice the end only by its timeouts. If another thread keeps a connection's lock for
+//! longer than a short timeout, nothing is sent on that connection. Nothing is sent after a signal or `_exit`, nor in a
+//! forked child.
 #![forbid(unsafe_code)]
 
 use std::cell::RefCell;

@@ -138,8 +138,8 @@ impl QpContext {
         }
     }
 
-    /// Whether all segments are registered for reading, or for writing. Checked when the request is posted, in addition to the
-    /// check at use. Otherwise a request that waits for its peer would fail late, or never.
+    /// Whether all segments are registered for reading, or for writing. Checked when the request is posted, in addition
+    /// to the check at use. Otherwise a request that waits for its peer would fail late, or never.
     pub(crate) fn is_registered(&self, segments: &[Segment], write: bool) -> bool {
         let right = AccessRight::local(write);
         let is_open = |piece: &Segment| {

@@ -1,10 +1,11 @@
 //! Queue pairs: posted work, the connection that carries it out, and the decision which thread sends.
 //!
-//! One lock guards all of a queue pair: posts, received packets, turns to send. Before a connection is established posted work
-//! is queued here. After the end of the connection it is flushed as it is posted, until the queue pair is reset. A small post
-//! on a quiet connection is sent at once by the posting thread (US-5); further ones wait for the next pass, where they share a
-//! GSO batch. A connection that has ended becomes a [`ClosingConnection`]. Lock order: the device's pass, queue pair, shared
-//! receive queue, completion queue, job queue. Only the engine reports connection events to dapl.
+//! One lock guards all of a queue pair: posts, received packets, turns to send. Before a connection is established
+//! posted work is queued here. After the end of the connection it is flushed as it is posted, until the queue pair is
+//! reset. A small post on a quiet connection is sent at once by the posting thread (US-5); further ones wait for the
+//! next pass, where they share a GSO batch. A connection that has ended becomes a [`ClosingConnection`]. Lock order:
+//! the device's pass, queue pair, shared receive queue, completion queue, job queue. Only the engine reports connection
+//! events to dapl.
 #![forbid(unsafe_code)]
 
 mod handler;
@@ -186,8 +187,8 @@ impl QpCore {
         self.context.jobs.push(Job::Event(id, event));
     }
 
-    /// The number of receives that the watermarks are checked against: posted ones, or the maximum of those taken from a shared
-    /// queue since the last check.
+    /// The number of receives that the watermarks are checked against: posted ones, or the maximum of those taken from
+    /// a shared queue since the last check.
     #[inline]
     fn recvs(&self, transport: &Transport) -> u32 {
         match self.context.pool {

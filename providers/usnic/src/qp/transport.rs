@@ -1,9 +1,9 @@
 //! The transport of an established connection: opens received packets and passes them to the protocol; gathers and sends the
 //! packets that the protocol has ready.
 //!
-//! Payload is gathered from where it lies, with references on its registrations until the send call has returned. Only sealed
-//! packets are copied first. Runs under the lock of its owner: the queue pair, or the closing connection. The protocol decides
-//! what is sent and when.
+//! Payload is gathered from where it lies, with references on its registrations until the send call has returned. Only
+//! sealed packets are copied first. Runs under the lock of its owner: the queue pair, or the closing connection. The
+//! protocol decides what is sent and when.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -112,8 +112,8 @@ impl Transport {
             return Outlook { ready, deadline: (!ready).then_some(again), ..Outlook::default() };
         }
         let outlook = self.conn.outlook(now).most_urgent_only();
-        // A deadline that has expired is served at the connection's turn if it has one; else in the next pass, never twice in
-        // one.
+        // A deadline that has expired is served at the connection's turn if it has one; else in the next pass, never
+        // twice in one.
         let has_turn = outlook.wants_turn();
         let deadline = outlook.deadline.filter(|at| *at > now || !has_turn).map(|at| at.max(now + 1));
         Outlook { deadline, ..outlook }
@@ -158,8 +158,9 @@ impl Transport {
         }
     }
 
-    /// Handles an ICMP message about a datagram to the peer. It is trusted only if it quotes a packet of this connection. Any
-    /// other can be forged from off the path, and only makes the connection probe its peer (RFC 5927; RFC 8899, 4.6.1).
+    /// Handles an ICMP message about a datagram to the peer. It is trusted only if it quotes a packet of this
+    /// connection. Any other can be forged from off the path, and only makes the connection probe its peer (RFC 5927;
+    /// RFC 8899, 4.6.1).
     pub(crate) fn on_delivery_error(&mut self, now: Nanos, error: &DeliveryError) {
         let is_quoted = || self.conn.is_quoted(&error.quote, self.seal.is_some());
         match error.kind {

@@ -1,5 +1,5 @@
-//! Two IAs of one process over the loopback interface, with fakes for the queue pairs and the object layer: connection setup,
-//! progress, deadlines, and shutdown.
+//! Two IAs of one process over the loopback interface, with fakes for the queue pairs and the object layer: connection
+//! setup, progress, deadlines, and shutdown.
 
 #[path = "backlog.rs"]
 mod backlog;

@@ -33,8 +33,8 @@ fn poll_alone(queues: &[Cq], (_, ours): &(Ia, Arc<FakeSink>), (server, theirs): 
     }
 }
 
-/// Calls `stop_polling` while the engine naps, less than `ACTIVE` after a poll. Otherwise, as when this thread loses its processor,
-/// the engine may take the thread for one that stopped polling without that call.
+/// Calls `stop_polling` while the engine naps, less than `ACTIVE` after a poll. Otherwise, as when this thread loses
+/// its processor, the engine may take the thread for one that stopped polling without that call.
 fn stop_within_a_nap(ia: &Ia) {
     let (device, progress) = (&ia.device, &ia.progress);
     loop {

@@ -1,5 +1,5 @@
-//! Properties for every input from the network: the fuzz targets of `test/fuzz` search a counterexample, the tests here replay
-//! the known ones, and some thousand derived from them.
+//! Properties for every input from the network: the fuzz targets of `test/fuzz` search a counterexample, the tests here
+//! replay the known ones, and some thousand derived from them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -44,8 +44,8 @@ fn address(last: u8) -> SocketAddr {
     ([10, 0, 0, last], 1000).into()
 }
 
-/// Any bytes as a packet, with and without a valid checksum: no panic, reads stay inside the packet, and an answer is at most
-/// three times as long.
+/// Any bytes as a packet, with and without a valid checksum: no panic, reads stay inside the packet, and an answer is
+/// at most three times as long.
 pub fn packet(bytes: &[u8]) {
     if let Some((head, body)) = wire::head(bytes) {
         for kind in [Kind::Fragment, Kind::Chunk, Kind::Piece, Kind::Ack] {
@@ -184,8 +184,8 @@ struct Peer<'a> {
     packet: Vec<u8>,
 }
 
-/// Bytes as a script: packets of a malicious peer that knows connection and token, posts, and time. No panic, no write outside
-/// registered memory, every post completes once, and memory use is bounded.
+/// Bytes as a script: packets of a malicious peer that knows connection and token, posts, and time. No panic, no write
+/// outside registered memory, every post completes once, and memory use is bounded.
 pub fn peer(script: &[u8]) {
     live(script);
 }

@@ -199,8 +199,8 @@ fn open(side: (&Side, &Qp), other: (&Side, &Qp), ours: u32, theirs: u32, attempt
     assert!(open_after(side, other, ours, theirs, attempt, |_| {}), "it is connecting");
 }
 
-/// As `connect`. `before` is an action of the consumer after the event but before the queue pair is open; returns whether it is
-/// open then.
+/// Same as `connect`. `before` is an action of the consumer after the event but before the queue pair is open; returns
+/// whether it is open then.
 fn open_after(
     side: (&Side, &Qp),
     other: (&Side, &Qp),

@@ -1,9 +1,9 @@
 //! Connection managers: connect two queue pairs, by one of three protocols.
 //!
-//! A manager handles addresses and messages; a queue pair handles its states. A connecting queue pair holds a [`CmConnection`]; the
-//! manager reports to it from the engine's thread only: [`QpCore::raise`] when the peer's parameters are known,
-//! [`QpCore::established`], [`QpCore::over`]. The consumer may take the link away at any moment; later reports have no effect. No
-//! manager blocks.
+//! A manager handles addresses and messages; a queue pair handles its states. A connecting queue pair holds a
+//! [`CmConnection`]; the manager reports to it from the engine's thread only: [`QpCore::raise`] when the peer's
+//! parameters are known, [`QpCore::established`], [`QpCore::over`]. The consumer may take the link away at any moment;
+//! later reports have no effect. No manager blocks.
 #![forbid(unsafe_code)]
 
 pub(crate) mod name_service;
@@ -50,8 +50,8 @@ pub(crate) trait Manager: Send + Sync {
     ///
     /// Errors: `InvalidAddress(Unreachable)` for what can be seen at once.
     fn connect(&self, qp: &Arc<QpCore>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()>;
-    /// Called when the IA closes, after every link has ended. Waits a short time for peers to confirm, and releases everything.
-    /// The engine still runs.
+    /// Called when the IA closes, after every link has ended. Waits a short time for peers to confirm, and releases
+    /// everything. The engine still runs.
     fn close(&self);
 }
 

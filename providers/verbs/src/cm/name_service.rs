@@ -1,9 +1,9 @@
 //! ibhosts: maps an IP address to a GID, for managers without address resolution (spec/endpoints 12.1).
 //!
-//! One record per line, `<host name> 0x<GID prefix> 0x<GUID>`; `#` begins a comment, blank lines are ignored. A host stands for
-//! all its IPv4 and IPv6 addresses; the first record for an address counts. Invalid lines and unknown hosts are reported and
-//! skipped. The file is `dapl/ibhosts` in the configuration directory, or the one that `DAPL_IBHOSTS` names (ignored in a
-//! set-uid program). It is read at the first lookup, once; without it no address is known.
+//! One record per line, `<host name> 0x<GID prefix> 0x<GUID>`; `#` begins a comment, blank lines are ignored. A host
+//! stands for all its IPv4 and IPv6 addresses; the first record for an address counts. Invalid lines and unknown hosts
+//! are reported and skipped. The file is `dapl/ibhosts` in the configuration directory, or the one that `DAPL_IBHOSTS`
+//! names (ignored in a set-uid program). It is read at the first lookup, once; without it no address is known.
 //!
 //! The first lookup may wait for the resolver, so it must not be made on the engine's thread ([`NameService::is_read`] tells
 //! whether it was made). Only `read` does I/O.
@@ -58,8 +58,8 @@ impl NameService {
         NameService { path, table: OnceLock::new() }
     }
 
-    /// The GID of the host with this address. The first call reads the file and calls the resolver, which may take long; a miss
-    /// is logged.
+    /// The GID of the host with this address. The first call reads the file and calls the resolver, which may take
+    /// long; a miss is logged.
     pub(crate) fn gid(&self, address: IpAddr) -> Option<Gid> {
         let found = self.lookup(address);
         if found.is_none() {
@@ -72,7 +72,7 @@ impl NameService {
         found
     }
 
-    /// As `gid`, without logging a miss.
+    /// Same as `gid`, without logging a miss.
     pub(crate) fn lookup(&self, address: IpAddr) -> Option<Gid> {
         self.table().gid(address)
     }

@@ -1,20 +1,20 @@
 //! The manager `none`: no messages at all, for bringing up a fabric on which no connection manager works yet (CM_BUSTED,
 //! spec/endpoints 12.2).
 //!
-//! Each side brings its queue pair up alone and assumes the peer's parameters: the number of the peer's queue pair is the local
-//! one, one more or less, or a fixed one (`DAPL_VERBS_PEER`); LIDs are equal; PSNs start at a fixed number. Where packets have
-//! a global header, always on Ethernet, the peer's GID is that of the address that is connected to; for a listener that of
-//! `DAPL_VERBS_PEER`, or else the local one. It is looked up in `ibhosts`; on Ethernet an address that is not listed is its own
-//! GID.
+//! Each side brings its queue pair up alone and assumes the peer's parameters: the number of the peer's queue pair is
+//! the local one, one more or less, or a fixed one (`DAPL_VERBS_PEER`); LIDs are equal; PSNs start at a fixed number.
+//! Where packets have a global header, always on Ethernet, the peer's GID is that of the address that is connected to;
+//! for a listener that of `DAPL_VERBS_PEER`, or else the local one. It is looked up in `ibhosts`; on Ethernet an
+//! address that is not listed is its own GID.
 //!
 //! Limits:
-//! - A connection is established as soon as the local queue pair is up, whether or not there is a peer. Data sent too early are
-//!   retransmitted, and break the connection without an answer in time (`DAPL_ACK_TIMER`, `DAPL_ACK_RETRY`).
+//! - A connection is established as soon as the local queue pair is up, whether or not there is a peer. Data sent too
+//!   early are retransmitted, and break the connection without an answer in time (`DAPL_ACK_TIMER`, `DAPL_ACK_RETRY`).
 //! - A listener's requests are synthetic: one at once, the next when its connection is over, or a while after the consumer
 //!   rejected it. Qualifiers are ignored; a rejection and a disconnect are not sent; a peer's death is noticed by the next
 //!   request without an answer.
-//! - There is no private data. Both programs create and connect their queue pairs in step, or the numbers do not match; there
-//!   is one peer.
+//! - There is no private data. Both programs create and connect their queue pairs in step, or the numbers do not match;
+//!   there is one peer.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

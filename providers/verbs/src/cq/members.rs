@@ -1,5 +1,5 @@
-//! The queue pairs that complete on a completion queue, by slot, and those of a shared queue by their number. Under the queue's
-//! lock.
+//! The queue pairs that complete on a completion queue, by slot, and those of a shared queue by their number. Under the
+//! queue's lock.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;

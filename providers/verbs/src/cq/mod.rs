@@ -1,9 +1,9 @@
 //! Completion queues: the device's, and in front of it completions taken from there or made in software.
 //!
-//! A polling thread takes the device's completions and matches them with the queues of the queue pairs. When no thread polls,
-//! the device's queue stays armed and the engine polls, so that a failure is noticed; while a thread polls, the engine only
-//! checks at intervals whether it still does. Lock order: a queue pair's link, completion queue, a queue pair's queues. Only
-//! the engine calls sinks.
+//! A polling thread takes the device's completions and matches them with the queues of the queue pairs. When no thread
+//! polls, the device's queue stays armed and the engine polls, so that a failure is noticed; while a thread polls, the
+//! engine only checks at intervals whether it still does. Lock order: a queue pair's link, completion queue, a queue
+//! pair's queues. Only the engine calls sinks.
 
 mod device_queues;
 mod members;
@@ -202,7 +202,7 @@ impl CqCore {
         self.watch(&mut self.lock());
     }
 
-    /// As [`Self::guard`], where receives are counted from now on: it may be armed for less.
+    /// Same as [`Self::guard`], where receives are counted from now on: it may be armed for less.
     pub(crate) fn guard_count(&self) {
         let mut inner = self.lock();
         if inner.front.armed && !inner.front.solicited_only && self.arm_device(&mut inner, false).is_err() {

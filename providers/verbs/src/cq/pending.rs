@@ -1,7 +1,8 @@
 //! Completions taken from the device, or made in software, that wait for the consumer; and the state of notification.
 //!
-//! A device does not say which message was solicited. While the consumer waits for solicited messages only, the device's event
-//! marks one, and may come after the completion was taken. This module calls no sink; it records that a call is due.
+//! A device does not say which message was solicited. While the consumer waits for solicited messages only, the
+//! device's event marks one, and may come after the completion was taken. This module calls no sink; it records that a
+//! call is due.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

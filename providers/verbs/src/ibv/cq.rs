@@ -68,8 +68,8 @@ impl Cq {
         let attributes = c_int::try_from(capacity).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         // SAFETY: the queue exists; the driver locks out concurrent polls.
         done(unsafe { ibv_resize_cq(self.as_ptr(), attributes) })?;
-        // SAFETY: the queue exists. The driver has set the field before it returned; callers do not resize concurrently, since
-        // they know the total capacity.
+        // SAFETY: the queue exists. The driver has set the field before it returned; callers do not resize
+        // concurrently, since they know the total capacity.
         self.capacity.store(unsafe { (*self.as_ptr()).cqe } as u32, Ordering::Relaxed);
         Ok(())
     }

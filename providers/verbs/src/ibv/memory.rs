@@ -117,8 +117,9 @@ impl Mw {
         Ok(Mw { mw: Mutex::new(mw), pd: pd.clone() })
     }
 
-    /// The key that it has, or will have when all posted binds are done. Drivers increment its low eight bits, also for a bind
-    /// that fails, and some compare it with the device's key: a window whose bind failed cannot be used any more.
+    /// The key that it has, or will have when all posted binds are done. Drivers increment its low eight bits, also for
+    /// a bind that fails, and some compare it with the device's key: a window whose bind failed cannot be used any
+    /// more.
     pub(crate) fn rkey(&self) -> u32 {
         // SAFETY: the window exists, and the lock excludes binds.
         self.with(|mw| unsafe { (*mw).rkey })

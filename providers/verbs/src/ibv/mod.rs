@@ -1,9 +1,9 @@
 //! Safe wrappers of libibverbs: one type per object, each keeping the objects that it depends on alive.
 //!
-//! The only module of this crate that calls libibverbs. It neither retries nor decides; it only distinguishes success from
-//! failure, which verbs report in three ways (a null pointer and `errno`, the error number as the result, or -1 and `errno`).
-//! Inline functions of `verbs.h` are called through the table of the context. Every call may be made from any thread;
-//! libibverbs locks inside.
+//! The only module of this crate that calls libibverbs. It neither retries nor decides; it only distinguishes success
+//! from failure, which verbs report in three ways (a null pointer and `errno`, the error number as the result, or -1
+//! and `errno`). Inline functions of `verbs.h` are called through the table of the context. Every call may be made from
+//! any thread; libibverbs locks inside.
 
 mod channel;
 mod context;

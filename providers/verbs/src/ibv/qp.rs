@@ -178,8 +178,8 @@ impl Qp {
         done(unsafe { post(self.as_ptr(), request, &mut bad) })
     }
 
-    /// Posts a bind of `mw` to a part of a region with `IBV_ACCESS_*` flags, or an unbind for `None`, and returns the new key.
-    /// The key is final as soon as this returns; see `Mw::rkey` for a bind that fails later.
+    /// Posts a bind of `mw` to a part of a region with `IBV_ACCESS_*` flags, or an unbind for `None`, and returns the
+    /// new key. The key is final as soon as this returns; see `Mw::rkey` for a bind that fails later.
     pub(crate) fn bind(&self, mw: &Mw, wr_id: u64, flags: u32, what: Option<(&Mr, Region, u32)>) -> io::Result<u32> {
         let bind = self.pd.context().ops().bind_mw.ok_or_else(absent)?;
         let mut nothing = NoRegion::new(mw.pd());
@@ -215,8 +215,8 @@ impl Drop for Qp {
     }
 }
 
-/// Stands in for a region in an unbind. Verbs allow a null pointer there, but the drivers of rxe and mlx4 follow it; the zeros
-/// behind it are for drivers that read their own record around the region's.
+/// Stands in for a region in an unbind. Verbs allow a null pointer there, but the drivers of rxe and mlx4 follow it;
+/// the zeros behind it are for drivers that read their own record around the region's.
 #[repr(C)]
 struct NoRegion {
     mr: ibv_mr,

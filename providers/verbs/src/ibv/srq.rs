@@ -31,7 +31,8 @@ impl Srq {
     pub(crate) fn new(pd: &Arc<Pd>, max_wr: u32, max_sge: u32, id: usize) -> io::Result<Arc<Self>> {
         let attr = ibv_srq_attr { max_wr, max_sge, srq_limit: 0 };
         let mut attributes = ibv_srq_init_attr { srq_context: id as *mut c_void, attr };
-        // SAFETY: the domain exists, and `attributes` is a whole record. The id is a number that libibverbs stores and never follows.
+        // SAFETY: the domain exists, and `attributes` is a whole record. The id is a number that libibverbs stores and
+        // never follows.
         let srq = made(unsafe { ibv_create_srq(pd.as_ptr(), &mut attributes) })?;
         // The record now has the values granted by the device.
         Ok(Arc::new(Srq { srq, capacity: attributes.attr.max_wr, pd: pd.clone() }))

@@ -26,8 +26,8 @@ pub(crate) struct Binds<M> {
     /// The last that was posted is a bind that can still come true.
     bound: bool,
     flying: VecDeque<(u64, BoundObjects<M>)>,
-    /// The bindings in effect. More than one only if binds over several connections have overtaken each other, so that the last
-    /// is unknown.
+    /// The bindings in effect. More than one only if binds over several connections have overtaken each other, so that
+    /// the last is unknown.
     open: Vec<BoundObjects<M>>,
 }
 

@@ -1,13 +1,14 @@
 //! Protection domains, registered memory and windows, as dapl uses them.
 //!
-//! A region is registered with its rights and with the right to be bound, where the device has windows and the memory allows
-//! it. Verbs grant peers no write access to memory that is not writable locally; that combination gets two registrations, one
-//! for each side.
+//! A region is registered with its rights and with the right to be bound, where the device has windows and the memory
+//! allows it. Verbs grant peers no write access to memory that is not writable locally; that combination gets two
+//! registrations, one for each side.
 //!
-//! [`SharedMw::begin`] posts a bind by a function of the caller, under the window's lock, and returns a [`Move`], which the
-//! caller keeps until the bind completes ([`Move::completed`]); dropping it means that the bind was flushed. A bind that is
-//! flushed before it reaches the device is [`SharedMw::lose`]. Drivers count keys in eight bits and keep the old binding when a
-//! bind fails; so after 255 binds, and after a failed one, the device's window is replaced. Nothing here waits.
+//! [`SharedMw::begin`] posts a bind by a function of the caller, under the window's lock, and returns a [`Move`], which
+//! the caller keeps until the bind completes ([`Move::completed`]); dropping it means that the bind was flushed. A bind
+//! that is flushed before it reaches the device is [`SharedMw::lose`]. Drivers count keys in eight bits and keep the
+//! old binding when a bind fails; so after 255 binds, and after a failed one, the device's window is replaced. Nothing
+//! here waits.
 
 pub(crate) mod binds;
 pub(crate) mod keys;

@@ -15,8 +15,8 @@ use crate::cq::Solicited;
 use crate::cq::status;
 use crate::qp::work::Entry;
 
-/// Whether a status ends the connection. A flush does not: it follows from a failure that is reported as well (spec/endpoints
-/// 8.4).
+/// Whether a status ends the connection. A flush does not: it follows from a failure that is reported as well
+/// (spec/endpoints 8.4).
 fn is_failure(status: Status) -> bool {
     !matches!(status, Status::Success | Status::Flushed)
 }

@@ -188,14 +188,15 @@ impl QpCore {
         self.begin_anew()
     }
 
-    /// Records whether a peer that knows the number of the queue pair has not answered yet. If it never does, the next attempt
-    /// needs another number.
+    /// Records whether a peer that knows the number of the queue pair has not answered yet. If it never does, the next
+    /// attempt needs another number.
     pub(crate) fn set_unanswered(&self, unanswered: bool) {
         self.unanswered.store(unanswered, Ordering::Release);
     }
 
-    /// Replaces the device's queue pair by one with another number. A peer whose connection manager still keeps the old number
-    /// in use rejects each request that names it as a stale connection. Nothing is posted. The link's lock is held.
+    /// Replaces the device's queue pair by one with another number. A peer whose connection manager still keeps the old
+    /// number in use rejects each request that names it as a stale connection. Nothing is posted. The link's lock is
+    /// held.
     fn renumber(&self) {
         let (old, Some(me)) = (self.hw(), self.me.upgrade()) else { return };
         let new = match old.another() {

@@ -1,10 +1,10 @@
 //! Queue pairs: the device's, their work in flight, and their connection.
 //!
-//! A queue pair lives as long as its EP, in INIT while it is unconnected so that receives can be posted; the connection manager
-//! brings it to RTS. Its end is always the same ([`QpCore::flush`]): to ERR, so that nothing succeeds any more; the device's
-//! completions are taken; to RESET, so that it accesses no memory any more; the rest is flushed in software. Until the peer is
-//! known to be ready requests wait, and so do completions of receives that come before the connection was reported. Lock order:
-//! link, completion queue, the two queues; the engine reports without locks.
+//! A queue pair lives as long as its EP, in INIT while it is unconnected so that receives can be posted; the connection
+//! manager brings it to RTS. Its end is always the same ([`QpCore::flush`]): to ERR, so that nothing succeeds any more;
+//! the device's completions are taken; to RESET, so that it accesses no memory any more; the rest is flushed in
+//! software. Until the peer is known to be ready requests wait, and so do completions of receives that come before the
+//! connection was reported. Lock order: link, completion queue, the two queues; the engine reports without locks.
 #![forbid(unsafe_code)]
 
 mod complete;

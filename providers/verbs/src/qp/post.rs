@@ -64,8 +64,8 @@ fn refusal(what: &str, error: &std::io::Error) -> Error {
 }
 
 impl QpCore {
-    /// Defers cancellation if the device's driver has a cancellation point in the post of a request. Receives go into a queue
-    /// that is mapped, with every driver.
+    /// Defers cancellation if the device's driver has a cancellation point in the post of a request. Receives go into a
+    /// queue that is mapped, with every driver.
     #[inline]
     fn defer(&self) -> Option<Deferral> {
         self.device.posts_by_kernel.then(cancel::defer)

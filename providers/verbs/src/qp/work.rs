@@ -96,7 +96,7 @@ impl<W> Work<W> {
         self.entries.push_back(entry);
     }
 
-    /// As [`Self::push`], for a bind.
+    /// Same as [`Self::push`], for a bind.
     pub(crate) fn push_bind(&mut self, entry: Entry, window: W) {
         self.entries.push_back(entry);
         self.windows.push_back(window);

@@ -10,8 +10,8 @@ use super::*;
 const PAGE: usize = 4096;
 const PAGES: usize = 64;
 
-/// Where mappings are placed: the kernel chooses addresses near its mmap base or the heap, and never so low. An address that a
-/// test unmaps stays free, whatever other tests map meanwhile.
+/// Where mappings are placed: the kernel chooses addresses near its mmap base or the heap, and never so low. An address
+/// that a test unmaps stays free, whatever other tests map meanwhile.
 static NEXT: AtomicUsize = AtomicUsize::new(64 << 30);
 
 /// A mapping of a file, or of anonymous memory.

@@ -1,7 +1,7 @@
 //! Shared areas in loom's models: words that begin as zero, and no bytes.
 //!
-//! Both sides have the same area, instead of two mappings. Loom does not see copies of bytes; models use words for what rings
-//! carry.
+//! Both sides have the same area, instead of two mappings. Loom does not see copies of bytes; models use words for what
+//! rings carry.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;

@@ -1,6 +1,6 @@
-//! Deregistration against copies, here and at a peer, as loom sees them. It reports a copy that goes on beside what the owner
-//! of the memory does after the deregistration. That the kernel copies between two processes, or a mapping of the peer's is
-//! written, is not in the model.
+//! Deregistration against copies, here and at a peer, as loom sees them. It reports a copy that goes on beside what the
+//! owner of the memory does after the deregistration. That the kernel copies between two processes, or a mapping of the
+//! peer's is written, is not in the model.
 #![forbid(unsafe_code)]
 
 use dapl::runtime::handle::{self, Kind, Object};

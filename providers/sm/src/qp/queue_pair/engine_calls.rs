@@ -55,8 +55,8 @@ impl PolledConnection for QpCore {
 
     fn serve(&self) {
         if self.has_poller() {
-            // Added to the lists of both queues: a thread that polls either makes progress on it, and one that sleeps on either
-            // arms it.
+            // Added to the lists of both queues: a thread that polls either makes progress on it, and one that sleeps
+            // on either arms it.
             if let Some(me) = self.me.upgrade() {
                 self.shared.cqs().for_each(|cq| cq.activate(me.clone()));
             }

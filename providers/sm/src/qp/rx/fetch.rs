@@ -1,8 +1,9 @@
 //! Offers: long sends that the receiver fetches from the sender's memory by one copy of the kernel (see `tx/offer.rs`).
 //!
-//! An offer stays in the ring until it is fetched completely, which keeps the order. While this side copies a part from the
-//! front, the sender may write the next one; each part has a ticket, and none is outstanding when the receive completes. If the
-//! kernel refuses, the rest is requested piece by piece through the bounce buffer. A pass never waits.
+//! An offer stays in the ring until it is fetched completely, which keeps the order. While this side copies a part from
+//! the front, the sender may write the next one; each part has a ticket, and none is outstanding when the receive
+//! completes. If the kernel refuses, the rest is requested piece by piece through the bounce buffer. A pass never
+//! waits.
 
 use std::sync::atomic::Ordering;
 

@@ -1,8 +1,9 @@
 //! The send direction of a connection: the request queue, the request ring, and the peer's answers (SM-12, SM-17 to SM-22).
 //!
-//! Requests start in order and complete in order. A send is complete when the peer has taken its last slot off the ring; an
-//! RDMA operation when it has been copied, or when the target has answered its last fragment. Requests that do not fit into the
-//! ring wait here: a full ring is back-pressure, never a disconnect. Runs under the lock of this direction.
+//! Requests start in order and complete in order. A send is complete when the peer has taken its last slot off the
+//! ring; an RDMA operation when it has been copied, or when the target has answered its last fragment. Requests that do
+//! not fit into the ring wait here: a full ring is back-pressure, never a disconnect. Runs under the lock of this
+//! direction.
 
 mod offer;
 mod rma;

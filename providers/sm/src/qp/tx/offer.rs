@@ -1,8 +1,8 @@
 //! Long sends: offered to the receiver, which fetches them from this process's memory by one copy of the kernel.
 //!
 //! An offer takes one slot and completes like any send. While it is in the ring, this side writes a part of it into the
-//! receiver's memory if it is asked to, so that both processors copy. If the receiver cannot fetch, this side stages the bytes
-//! in the bounce buffer, a piece at a time. Memory that is no longer registered is noticed at each step.
+//! receiver's memory if it is asked to, so that both processors copy. If the receiver cannot fetch, this side stages
+//! the bytes in the bounce buffer, a piece at a time. Memory that is no longer registered is noticed at each step.
 
 use std::sync::atomic::Ordering;
 
@@ -106,8 +106,8 @@ impl Tx {
         let length = request.segments.total().saturating_sub(offset).min(STAGE as u64) as usize;
         let place = ends.link.rma.bytes(ends.link.geometry.stage_at(), length);
         let (true, Some(to)) = (length > 0, place) else { return Err(Fault::Nonsense("a question beyond an offer")) };
-        // SAFETY: `length` bytes of the stage, which is in our own RMA buffer, and the receiver's no longer: it has asked for
-        // more.
+        // SAFETY: `length` bytes of the stage, which is in our own RMA buffer, and the receiver's no longer: it has
+        // asked for more.
         if let Err(status) = unsafe { gather(&*shared.regions, shared.pd, &request.segments, offset, to, length) } {
             request.stage = RequestPhase::Failed(status);
             return Ok(());

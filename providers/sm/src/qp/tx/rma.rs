@@ -81,7 +81,8 @@ impl TxEnds {
         self.fragment(shared, request, number, remote, way)
     }
 
-    /// The mapping of the peer's key, if there is one. Otherwise a mapping is requested, and this transfer uses another method.
+    /// The mapping of the peer's key, if there is one. Otherwise a mapping is requested, and this transfer uses another
+    /// method.
     #[inline]
     fn mapped(&mut self, shared: &Shared, key: u32) -> Option<Arc<Mapped>> {
         if self.mapped.key == key

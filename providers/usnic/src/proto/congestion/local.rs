@@ -1,9 +1,9 @@
 //! Flow control to a peer on this host.
 //!
-//! The loopback interface has no bottleneck link and no queue but the peer's receive buffer, and the time until an ack comes is
-//! scheduling. So there is nothing to model: the window is the size of the peer's socket buffer. Several connections may share
-//! that socket and overflow it; what it drops is the only signal. Then the window follows NewReno as RFC 9002 (7.3 and B) has
-//! it. Nothing is paced.
+//! The loopback interface has no bottleneck link and no queue but the peer's receive buffer, and the time until an ack
+//! comes is scheduling. So there is nothing to model: the window is the size of the peer's socket buffer. Several
+//! connections may share that socket and overflow it; what it drops is the only signal. Then the window follows NewReno
+//! as RFC 9002 (7.3 and B) has it. Nothing is paced.
 
 use super::recovery::Recovery;
 use super::round::Round;

@@ -1,9 +1,9 @@
 //! A path in virtual time, for tests: flows with real controllers through one bottleneck. The same seed is the same run.
 //!
-//! Every packet meets, in this order: random loss, a policer (token bucket, no queue), a queue of bounded length before a link.
-//! What passes arrives at the other side and is acked, packet by packet; both hosts may stall now and then, as hosts with too
-//! few processors do. Flows detect loss as the protocol does: by a packet threshold of three, by 9/8 of a round trip, or after
-//! a probe timeout. What is lost is not sent again: a flow counts what arrives.
+//! Every packet meets, in this order: random loss, a policer (token bucket, no queue), a queue of bounded length before
+//! a link. What passes arrives at the other side and is acked, packet by packet; both hosts may stall now and then, as
+//! hosts with too few processors do. Flows detect loss as the protocol does: by a packet threshold of three, by 9/8 of
+//! a round trip, or after a probe timeout. What is lost is not sent again: a flow counts what arrives.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

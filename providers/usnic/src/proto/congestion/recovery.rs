@@ -46,7 +46,8 @@ impl Recovery {
         self.start.is_some() && !self.is_over
     }
 
-    /// `spurious` packets of the period had arrived. True: these are all that it found lost, so its effects are to be undone.
+    /// `spurious` packets of the period had arrived. True: these are all that it found lost, so its effects are to be
+    /// undone.
     pub(super) fn had_arrived(&mut self, spurious: u32) -> bool {
         if spurious == 0 || self.lost == 0 {
             return false;

@@ -1,7 +1,7 @@
 //! Credits: the number of sends that find a posted receive at the peer, and RNR probes when there are none.
 //!
-//! The peer announces new receives by itself; since an announcement may be lost, a waiting send probes, after a round trip at
-//! first and with growing intervals. Without a limit (`rnr_retry`) it probes for ever.
+//! The peer announces new receives by itself; since an announcement may be lost, a waiting send probes, after a round
+//! trip at first and with growing intervals. Without a limit (`rnr_retry`) it probes for ever.
 
 use zerocopy::network_endian::U32;
 

@@ -1,7 +1,7 @@
 //! The end of a connection: drained with a Fin, aborted with a Reset, refused, or given up.
 //!
-//! In every case all posted work completes exactly once, in order; then one event is reported; then late packets are answered
-//! for a while, so that the peer learns of the end (`closing`).
+//! In every case all posted work completes exactly once, in order; then one event is reported; then late packets are
+//! answered for a while, so that the peer learns of the end (`closing`).
 
 use dapl::provider::{ConnectionEvent, Status};
 

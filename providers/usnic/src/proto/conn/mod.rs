@@ -154,8 +154,8 @@ impl<D: Driver> Conn<D> {
         self.deferred.is_some()
     }
 
-    /// Posts a request, whose part of the driver `fill` fills; the caller has checked the capacity. After the end it is flushed
-    /// at once.
+    /// Posts a request, whose part of the driver `fill` fills; the caller has checked the capacity. After the end it is
+    /// flushed at once.
     #[inline(always)]
     pub(crate) fn post(&mut self, now: Nanos, post: Post, fill: impl FnOnce(&mut D::Request), host: &mut impl Host<D>) {
         self.now = now;
@@ -268,9 +268,9 @@ impl<D: Driver> Conn<D> {
         self.partner.port_closed(now, self.flight.rtt());
     }
 
-    /// Whether `quote`, the begin of a packet as quoted by an ICMP message, belongs to a recent packet of this connection: it
-    /// has the peer's number and token, and a packet with data is not acknowledged yet (RFC 5927, 4.1, for TCP). A sealed
-    /// packet does not show its PSN.
+    /// Whether `quote`, the begin of a packet as quoted by an ICMP message, belongs to a recent packet of this
+    /// connection: it has the peer's number and token, and a packet with data is not acknowledged yet (RFC 5927, 4.1,
+    /// for TCP). A sealed packet does not show its PSN.
     pub(crate) fn is_quoted(&self, quote: &[u8], is_sealed: bool) -> bool {
         let Some((head, body)) = wire::head(quote) else { return false };
         if (head.conn.get(), head.token.get()) != (self.terms.peer_conn, self.terms.peer_token) {

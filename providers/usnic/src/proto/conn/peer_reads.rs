@@ -1,7 +1,7 @@
 //! Reads of the peer: accepted in PSN order, answered in the order of their numbers (UR-4).
 //!
-//! Keeps the location of the data until the peer has acknowledged all, for retransmissions. Limited to the agreed number, and
-//! as many again that were sent and whose acks are late.
+//! Keeps the location of the data until the peer has acknowledged all, for retransmissions. Limited to the agreed
+//! number, and as many again that were sent and whose acks are late.
 
 use std::collections::VecDeque;
 

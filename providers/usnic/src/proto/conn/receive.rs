@@ -1,7 +1,7 @@
 //! Receiving: payload is placed on arrival in any order; completions are reported in PSN order.
 //!
-//! Everything in a packet is untrusted until checked. A packet counts as received only when it was accepted. An invalid request
-//! is refused after all before it is done. Duplicates are dropped by their PSN, before memory is touched.
+//! Everything in a packet is untrusted until checked. A packet counts as received only when it was accepted. An invalid
+//! request is refused after all before it is done. Duplicates are dropped by their PSN, before memory is touched.
 
 use dapl::provider::Status;
 use zerocopy::FromBytes;

@@ -1,7 +1,7 @@
 //! Posted receives: receive n of the connection takes send n (UR-2), whichever of its packets arrives first.
 //!
-//! Binds messages to receives, and reports which are complete, in order. From a shared receive queue, receives are taken in the
-//! order of the messages, when a message needs one.
+//! Binds messages to receives, and reports which are complete, in order. From a shared receive queue, receives are
+//! taken in the order of the messages, when a message needs one.
 
 use super::types::{Driver, Host};
 use crate::proto::WINDOW;
@@ -9,8 +9,8 @@ use crate::proto::psn::Psn;
 use crate::proto::queue::Queue;
 use crate::proto::ranges::Ranges;
 
-/// Messages that may be ahead of the oldest incomplete one with a shared receive queue: limits how many receives one peer can
-/// take.
+/// Messages that may be ahead of the oldest incomplete one with a shared receive queue: limits how many receives one
+/// peer can take.
 const SHARED: u32 = 64;
 
 #[derive(Debug, Default)]
@@ -82,8 +82,8 @@ impl<D: Driver> Receives<D> {
         }
     }
 
-    /// The credit count to be sent now. After a send was not accepted, a count without a receive is sent first, even if there
-    /// is one again: otherwise the sender would wait for an answer.
+    /// The credit count to be sent now. After a send was not accepted, a count without a receive is sent first, even if
+    /// there is one again: otherwise the sender would wait for an answer.
     pub(super) fn tell(&mut self, host: &impl Host<D>) -> u32 {
         let not_accepted = std::mem::take(&mut self.not_accepted);
         self.reported = if not_accepted { self.bound } else { self.credits(host) };

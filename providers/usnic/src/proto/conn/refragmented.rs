@@ -1,9 +1,9 @@
 //! Re-fragmented packets: packets that were too long for the path and arrive in pieces.
 //!
-//! A PSN stands for one packet, and the order of PSNs keeps messages in order. So a packet that must be retransmitted on a path
-//! with a smaller MTU keeps its PSN and is sent in pieces, each a datagram; it counts as received when all of them have
-//! arrived. The payload of a piece is placed on arrival, so only ranges are kept. Bounded: pieces of more than [`MOST`] packets
-//! are dropped until some are complete, and are retransmitted.
+//! A PSN stands for one packet, and the order of PSNs keeps messages in order. So a packet that must be retransmitted
+//! on a path with a smaller MTU keeps its PSN and is sent in pieces, each a datagram; it counts as received when all of
+//! them have arrived. The payload of a piece is placed on arrival, so only ranges are kept. Bounded: pieces of more
+//! than [`MOST`] packets are dropped until some are complete, and are retransmitted.
 
 use super::requests::Sent;
 use crate::proto::psn::Psn;

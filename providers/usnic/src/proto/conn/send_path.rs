@@ -1,5 +1,5 @@
-//! The send path: combines congestion window, the peer's receive window and the pacer, and knows the packet size from the path
-//! MTU search. Counts bytes of datagrams.
+//! The send path: combines congestion window, the peer's receive window and the pacer, and knows the packet size from
+//! the path MTU search. Counts bytes of datagrams.
 
 use super::types::Config;
 use crate::proto::Nanos;

@@ -20,7 +20,8 @@ impl<D: Driver> Conn<D> {
         self.deadline_beside(|| (self.resend_at(), self.fresh_at()))
     }
 
-    /// As [`Self::deadline`]. `data` returns when data may be retransmitted and when new data may be sent; it is called if needed.
+    /// Same as [`Self::deadline`]. `data` returns when data may be retransmitted and when new data may be sent; it is
+    /// called if needed.
     fn deadline_beside(&self, data: impl FnOnce() -> (Option<Nanos>, Option<Nanos>)) -> Option<Nanos> {
         if self.ending.is_closed() {
             let refusal = self.acks.deadline().filter(|_| self.ending.refusal().is_some());

@@ -189,8 +189,8 @@ impl<D: Driver> Conn<D> {
             return true;
         }
         let request = self.requests.queue.get(sent.slot).filter(|_| sent.what == What::Request);
-        // The peer's shared receive queue had a receive when the packet was sent, and has none now. Repeating it would keep all
-        // later packets from being delivered.
+        // The peer's shared receive queue had a receive when the packet was sent, and has none now. Repeating it would
+        // keep all later packets from being delivered.
         let finds_nothing =
             request.is_some_and(|it| matches!(it.work, Work::Send { .. }) && !is_below(it.id, self.credits.there));
         if finds_nothing {

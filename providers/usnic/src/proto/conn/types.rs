@@ -102,8 +102,8 @@ pub(crate) struct Post {
     pub(crate) fence: bool,
 }
 
-/// The driver's data with posted work. They are filled and read where the connection keeps them, and not dropped until their slot
-/// is used again.
+/// The driver's data with posted work. They are filled and read where the connection keeps them, and not dropped until
+/// their slot is used again.
 pub(crate) trait Driver {
     /// With a request: its segments and its token.
     type Request: Default;

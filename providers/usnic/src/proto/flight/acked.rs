@@ -159,10 +159,10 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// After a large increase of the path's delay, every packet is retransmitted before its ack can arrive, so no packet sent
-    /// once is left for an RTT sample. If this lasts for some round trips, and retransmissions are known to be spurious, first
-    /// transmissions are sampled, provided that those acked are progressively newer; otherwise the delay comes from real
-    /// losses.
+    /// After a large increase of the path's delay, every packet is retransmitted before its ack can arrive, so no
+    /// packet sent once is left for an RTT sample. If this lasts for some round trips, and retransmissions are known to
+    /// be spurious, first transmissions are sampled, provided that those acked are progressively newer; otherwise the
+    /// delay comes from real losses.
     fn learn_from_first(&mut self, now: Nanos, first: Nanos, delay: Nanos) {
         let (since, oldest) = *self.unsure.get_or_insert((now, first));
         let lasts = now.saturating_sub(since);

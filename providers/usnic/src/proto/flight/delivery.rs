@@ -1,7 +1,7 @@
 //! Delivery rate samples (draft-ietf-ccwg-bbr-06, 4.1), and how much was lost since a packet left.
 //!
-//! Each packet that leaves takes a snapshot of what was delivered and lost by then; the ack of the packet that left last makes
-//! a sample of it. Names are those of the draft. Volumes are bytes of datagrams.
+//! Each packet that leaves takes a snapshot of what was delivered and lost by then; the ack of the packet that left
+//! last makes a sample of it. Names are those of the draft. Volumes are bytes of datagrams.
 
 use crate::proto::{Nanos, SECONDS};
 
@@ -95,8 +95,8 @@ impl Delivery {
         }
     }
 
-    /// The rest of UpdateRateSample(), and GenerateRateSample() (draft, 4.1.2.3): `packet` left last, at `send_time`, of those
-    /// that the ack is of.
+    /// The rest of UpdateRateSample(), and GenerateRateSample() (draft, 4.1.2.3): `packet` left last, at `send_time`,
+    /// of those that the ack is of.
     pub(crate) fn sample(&mut self, packet: &PacketState, send_time: Nanos, min_rtt: Nanos) -> RateSample {
         if self.delivered > self.app_limited {
             self.app_limited = 0;

@@ -1,8 +1,9 @@
 //! Loss recovery in the terms of RFC 9002 and RACK (RFC 8985): packets sent and not acked (US-8, US-9, US-11).
 //!
-//! A packet is in one of four states: unsent (no PSN yet), in flight, lost, acked. A connection reports what it sent and every
-//! received ack, and asks what to retransmit and for its deadline. An ack may be stale, duplicate or forged: parts outside of
-//! what was sent are counted and ignored. The work per packet is bounded, and memory is limited by the window.
+//! A packet is in one of four states: unsent (no PSN yet), in flight, lost, acked. A connection reports what it sent
+//! and every received ack, and asks what to retransmit and for its deadline. An ack may be stale, duplicate or forged:
+//! parts outside of what was sent are counted and ignored. The work per packet is bounded, and memory is limited by the
+//! window.
 
 mod acked;
 mod delivery;

@@ -1,9 +1,9 @@
 //! Loss detection thresholds: packet threshold, time threshold, and their adaptation to reordering.
 //!
-//! A packet is lost if one sent later was acked, and either the packet threshold of later ones are no longer in flight, or the
-//! loss delay has passed since it was sent: a round trip and the reordering window (RFC 9002, 6.1). As in RACK (RFC 8985, 6.2)
-//! the order is that of transmission, not of PSNs, and the window grows when a loss turns out to be spurious. Both shrink again
-//! when many losses were real.
+//! A packet is lost if one sent later was acked, and either the packet threshold of later ones are no longer in flight,
+//! or the loss delay has passed since it was sent: a round trip and the reordering window (RFC 9002, 6.1). As in RACK
+//! (RFC 8985, 6.2) the order is that of transmission, not of PSNs, and the window grows when a loss turns out to be
+//! spurious. Both shrink again when many losses were real.
 
 use super::super::rtt::Rtt;
 use super::super::{MICROS, Nanos, SECONDS};
@@ -14,8 +14,8 @@ const PACKET_THRESHOLD_MAX: u32 = 48;
 /// The reordering window in eighths of a round trip: at first (kTimeThreshold = 9/8, RFC 9002, 6.1.2), and at most.
 const TIME_THRESHOLD_EIGHTHS: u64 = 1;
 const TIME_THRESHOLD_EIGHTHS_MAX: u64 = 8;
-/// The least reordering window, in place of kGranularity (RFC 9002, 6.1.2): at round trips of microseconds an eighth is less than
-/// the jitter of any queue.
+/// The least reordering window, in place of kGranularity (RFC 9002, 6.1.2): at round trips of microseconds an eighth is
+/// less than the jitter of any queue.
 const MIN_REORDERING_WINDOW: Nanos = 50 * MICROS;
 /// Real losses after which the thresholds shrink.
 const CALM: u32 = 64;

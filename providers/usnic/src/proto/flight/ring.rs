@@ -1,7 +1,7 @@
 //! Storage of the packets in flight: a ring indexed by PSN, and a list in transmission order through it.
 //!
-//! The ring grows as needed, up to the window. The list holds the packets in flight, oldest transmission first; a retransmitted
-//! packet moves to its end.
+//! The ring grows as needed, up to the window. The list holds the packets in flight, oldest transmission first; a
+//! retransmitted packet moves to its end.
 
 use super::super::psn::Psn;
 use super::super::{Nanos, WINDOW};

@@ -1,7 +1,7 @@
 //! Timers of loss detection (RFC 9002, 6.1.2 and 6.2; US-9): the loss delay, and the probe timeout (PTO).
 //!
-//! A packet that left before one that was acked is lost after the loss delay. If none was acked, a probe timeout sends one or two
-//! packets again to get an ack, and does not mark anything as lost.
+//! A packet that left before one that was acked is lost after the loss delay. If none was acked, a probe timeout sends
+//! one or two packets again to get an ack, and does not mark anything as lost.
 
 use super::super::Nanos;
 use super::{Cause, Flight, Lost, Timeout};
@@ -50,8 +50,8 @@ impl<T: Copy> Flight<T> {
         self.progress.saturating_add(self.rtt.timing().give_up)
     }
 
-    /// Handles an expired deadline; ask `deadline` for the next. Received acks must be processed before, or their packets count
-    /// as late.
+    /// Handles an expired deadline; ask `deadline` for the next. Received acks must be processed before, or their
+    /// packets count as late.
     pub(crate) fn on_time(&mut self, now: Nanos) -> Timeout {
         let mut lost = Lost::default();
         self.detect(now, &mut lost);

@@ -197,7 +197,8 @@ impl Seal {
         self.decrypt(&mut packet.to_vec()).is_some()
     }
 
-    /// Decrypts a packet in place: its head and its body. `None`: another key, corrupt, or replayed; the buffer may be garbled.
+    /// Decrypts a packet in place: its head and its body. `None`: another key, corrupt, or replayed; the buffer may be
+    /// garbled.
     pub(crate) fn open<'a>(&mut self, packet: &'a mut [u8]) -> Option<(Head, &'a [u8])> {
         let (head, body, counter) = self.decrypt(packet)?;
         // Only now: else a forged counter could shut the window.

@@ -1,8 +1,8 @@
 //! The passive side of the handshake, for all attempts of an IA.
 //!
-//! Sources with an unverified address get few table entries and then cookies, for which no state is kept; until verified, they
-//! get at most three times the bytes that they sent. An attempt is identified by source, the client's number and token, and the
-//! hand-off; a duplicate finds it, also for a while after it is over.
+//! Sources with an unverified address get few table entries and then cookies, for which no state is kept; until
+//! verified, they get at most three times the bytes that they sent. An attempt is identified by source, the client's
+//! number and token, and the hand-off; a duplicate finds it, also for a while after it is over.
 //!
 //! ```text
 //! Pending --accept--> Accepted --confirmed--> Over
@@ -186,8 +186,8 @@ impl Acceptor {
         self.counts
     }
 
-    /// A request, or its withdrawal; `listens`: its qualifier has a listener. It came to the well-known address, or to the source
-    /// of an earlier answer.
+    /// A request, or its withdrawal; `listens`: its qualifier has a listener. It came to the well-known address, or to
+    /// the source of an earlier answer.
     pub(crate) fn receive(
         &mut self,
         now: Nanos,
@@ -256,8 +256,8 @@ impl Acceptor {
             || self.half_open.of_prefix(from).unproven >= config.unproven_of_prefix
     }
 
-    /// The answer that the request is pending goes out at once: from then on the client repeats it to the source of this answer,
-    /// even if the well-known port is closed by then.
+    /// The answer that the request is pending goes out at once: from then on the client repeats it to the source of
+    /// this answer, even if the well-known port is closed by then.
     fn begin(
         &mut self,
         mut attempt: Attempt,
@@ -361,8 +361,8 @@ impl Acceptor {
         Some(RequestContent { from: attempt.key.from, qual: attempt.qual, private_data: &attempt.private })
     }
 
-    /// Accepts: returns the agreed parameters. The connection must be known by `ours` at once, as its first packet may be the
-    /// confirmation. `None`: the client has left.
+    /// Accepts: returns the agreed parameters. The connection must be known by `ours` at once, as its first packet may
+    /// be the confirmation. `None`: the client has left.
     pub(crate) fn accept(
         &mut self,
         now: Nanos,
@@ -394,8 +394,8 @@ impl Acceptor {
         self.set_due(id, now);
     }
 
-    /// A packet arrived for the number of an accept, with its token (and a valid seal, if sealed), so the sender has received
-    /// the accept. Returns the request the first time: the connection is established.
+    /// A packet arrived for the number of an accept, with its token (and a valid seal, if sealed), so the sender has
+    /// received the accept. Returns the request the first time: the connection is established.
     pub(crate) fn confirmed(&mut self, now: Nanos, conn: u32, token: u64) -> Option<RequestId> {
         let id = self.by_conn.get(&conn).copied().filter(|id| self.gave(*id, token))?;
         self.be_over(now, id, Vec::new());

@@ -1,9 +1,9 @@
 //! The active side of one attempt: retransmits the request until an answer arrives, and gives up when the peer is silent.
 //!
-//! The caller handles the consumer's timeout, by [`Connector::withdraw`]. An answer counts if it has the attempt's number and
-//! token and comes from the host that the request was sent to; a late one, of a listener that handed the request off, does not.
-//! After a "pending" answer the request is retransmitted to the source of that answer: the well-known port is closed with its
-//! listener, but the request stays valid.
+//! The caller handles the consumer's timeout, by [`Connector::withdraw`]. An answer counts if it has the attempt's
+//! number and token and comes from the host that the request was sent to; a late one, of a listener that handed the
+//! request off, does not. After a "pending" answer the request is retransmitted to the source of that answer: the
+//! well-known port is closed with its listener, but the request stays valid.
 //!
 //! Several processes of the peer's host may share the port; any of them can pass the request on, and one may be stopped. A
 //! retransmission without an answer is one byte shorter than before, by which the peer's kernel chooses another process
@@ -243,8 +243,8 @@ impl Connector {
         Some(Outcome::Ended(ConnectionEvent::Unreachable, None))
     }
 
-    /// An ICMP message says that the port `to` is closed, and quotes what was sent there. The second one is an answer: there is no
-    /// listener, or the process that had the request is gone.
+    /// An ICMP message says that the port `to` is closed, and quotes what was sent there. The second one is an answer:
+    /// there is no listener, or the process that had the request is gone.
     pub(crate) fn port_closed(&mut self, now: Nanos, to: SocketAddr, quote: &[u8]) -> Option<Outcome> {
         let is_answer = to == self.at && packets::is_quoted(&self.packet, quote);
         self.due.filter(|_| is_answer && mem::take(&mut self.closed_counts))?;
@@ -334,8 +334,8 @@ impl Confirming {
     }
 }
 
-/// Answers an accept for a number and token of no attempt, whose request was withdrawn or is of an earlier process. `true`: an
-/// answer was appended, for the source of the accept; it is shorter than the accept.
+/// Answers an accept for a number and token of no attempt, whose request was withdrawn or is of an earlier process.
+/// `true`: an answer was appended, for the source of the accept; it is shorter than the accept.
 pub(crate) fn refuse_unmatched(setup: &Setup, packet: &[u8], random: &mut dyn Random, out: &mut Vec<u8>) -> bool {
     let mut room = Vec::new();
     let Some((_, Answer::Accept(theirs, _))) = packets::answer(&setup.guard, packet, &mut room) else { return false };

@@ -1,7 +1,7 @@
 //! Counts half-open attempts, in total and by source prefix.
 //!
-//! A prefix stands for a network in which a host may use any address: /24 of IPv4, /64 of IPv6. Only prefixes with an attempt
-//! have an entry.
+//! A prefix stands for a network in which a host may use any address: /24 of IPv4, /64 of IPv6. Only prefixes with an
+//! attempt have an entry.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

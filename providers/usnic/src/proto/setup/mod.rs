@@ -1,8 +1,8 @@
 //! Connection set-up: request, cookie, accept or reject, confirm.
 //!
-//! The active side of one attempt is a [`connect::Connector`]; the passive side of all attempts that are not connections yet is
-//! one [`accept::Acceptor`]. Packets and times come in, packets come out into a buffer, with a deadline
-//! and an outcome. Everything is sent again until it is answered, and everything may come twice.
+//! The active side of one attempt is a [`connect::Connector`]; the passive side of all attempts that are not
+//! connections yet is one [`accept::Acceptor`]. Packets and times come in, packets come out into a buffer, with a
+//! deadline and an outcome. Everything is sent again until it is answered, and everything may come twice.
 //!
 //! ```text
 //! client                                   server
@@ -13,13 +13,14 @@
 //! Confirm                               ->             anything else on the connection does as well
 //! ```
 //!
-//! How a driver routes packets. At the well-known port, `packets::request_head` gives the qualifier of a request; the process that
-//! listens on it, or any if none does, passes the packet to `Acceptor::receive`. So it does with a request at the data socket,
-//! where a pending request is repeated. Other packets go by the connection number in the header, if the token is right:
+//! How a driver routes packets. At the well-known port, `packets::request_head` gives the qualifier of a request; the
+//! process that listens on it, or any if none does, passes the packet to `Acceptor::receive`. So it does with a request
+//! at the data socket, where a pending request is repeated. Other packets go by the connection number in the header, if
+//! the token is right:
 //!
 //! - an attempt of this side: `Connector::receive`. Once established, `Conn` begins with the terms, number and token.
-//! - an accept of this side, from `Acceptor::accept` on: `Acceptor::reset`, then, if the seal is valid, `Acceptor::confirmed`; the
-//!   packet that confirms is the first for `Conn`.
+//! - an accept of this side, from `Acceptor::accept` on: `Acceptor::reset`, then, if the seal is valid,
+//!   `Acceptor::confirmed`; the packet that confirms is the first for `Conn`.
 //! - an established connection: its seal, if there is one, and `Conn`, which answers late packets of the set-up.
 //! - no match: an Accept goes to `connect::refuse_unmatched`; all else is dropped and counted.
 //!
@@ -109,7 +110,8 @@ impl Offer {
 pub(crate) struct Terms {
     /// This is the active side: it repeats the confirmation until something comes from the peer ([`connect::Confirming`]).
     pub(crate) active: bool,
-    /// The number and token in what the peer sends, and in what this side sends. The table found the connection by its number.
+    /// The number and token in what the peer sends, and in what this side sends. The table found the connection by its
+    /// number.
     #[cfg_attr(not(test), expect(dead_code, reason = "the other half of what both sides must agree on"))]
     pub(crate) our_conn: u32,
     pub(crate) our_token: u64,
@@ -143,7 +145,8 @@ pub(crate) struct Agreed {
     pub(crate) seal: Option<Box<Seal>>,
 }
 
-/// Parameters of the set-up machines. The defaults are those of the settings or, where there is no setting, the values in use.
+/// Parameters of the set-up machines. The defaults are those of the settings or, where there is no setting, the values
+/// in use.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     /// The first repetition comes after so long; each wait is twice the one before, up to the last.
@@ -159,8 +162,8 @@ pub(crate) struct Config {
     pub(crate) patience: Nanos,
     /// How long the outcome of an attempt is kept, for late requests.
     pub(crate) linger: Nanos,
-    /// Attempts of sources that have not shown that they are there, in all and of one prefix (/24, /64); beyond it, these get
-    /// cookies. With a key all do: cookies refuse replays.
+    /// Attempts of sources that have not shown that they are there, in all and of one prefix (/24, /64); beyond it,
+    /// these get cookies. With a key all do: cookies refuse replays.
     pub(crate) unproven: usize,
     pub(crate) unproven_of_prefix: usize,
     /// Attempts at most, in all and of one prefix; beyond it all get cookies, and repeat their requests.

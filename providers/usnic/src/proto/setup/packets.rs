@@ -1,9 +1,9 @@
 //! Wire format of the packets that open and end a connection.
 //!
-//! Numbers are in network byte order, records have no padding. Packets that open a connection are protected (`seal::Guard`) and
-//! carry the number of the hand-off, so that a late answer of an earlier listener is not taken for the present one's. For every
-//! version: a request begins with head and [`RequestHead`], the protected rest begins with the client's connection and token,
-//! and a reject is read as far as [`Refused`].
+//! Numbers are in network byte order, records have no padding. Packets that open a connection are protected
+//! (`seal::Guard`) and carry the number of the hand-off, so that a late answer of an earlier listener is not taken for
+//! the present one's. For every version: a request begins with head and [`RequestHead`], the protected rest begins with
+//! the client's connection and token, and a reject is read as far as [`Refused`].
 //!
 //! ```text
 //! Request  Head(0, 0)  RequestHead  guarded: Offer  private data  padding to 1185 to 1200 bytes
@@ -26,8 +26,8 @@ use crate::proto::wire::{self, FLAG_UNKNOWN, Head, Kind, VERSION};
 
 /// Bytes of a request: all paths take them, and three times as many hold every answer more than once.
 pub(crate) const REQUEST: usize = 1200;
-/// Maximum shortening of retransmitted requests: by their length the server's kernel chooses between processes that share the
-/// port.
+/// Maximum shortening of retransmitted requests: by their length the server's kernel chooses between processes that
+/// share the port.
 pub(crate) const SHORTER: usize = 15;
 
 /// The part of a request that is read in the clear.
@@ -331,8 +331,8 @@ pub(super) fn withdrawal(guard: &Guard, packet: &[u8]) -> Option<(u32, u64)> {
 /// Minimum length of a quote in an ICMP message: it includes fields that only the receiver of the packet knows.
 const LEAST_QUOTE: usize = 64;
 
-/// Whether `quote`, the begin of a packet as an ICMP message quotes it, is of `packet`. An attacker off the path cannot know it:
-/// it has the random number and token of one side, or is sealed.
+/// Whether `quote`, the begin of a packet as an ICMP message quotes it, is of `packet`. An attacker off the path cannot
+/// know it: it has the random number and token of one side, or is sealed.
 pub(super) fn is_quoted(packet: &[u8], quote: &[u8]) -> bool {
     quote.len() >= LEAST_QUOTE && packet.starts_with(quote)
 }

@@ -1,9 +1,9 @@
-//! The whole protocol in one thread: processes that set up connections and use them, over a bad network derived from a seed, in
-//! virtual time.
+//! The whole protocol in one thread: processes that set up connections and use them, over a bad network derived from a
+//! seed, in virtual time.
 //!
-//! A seed makes a scenario (`scenario`), a run executes it (`run`, over `peer`, `line` and `network`), an oracle checks what
-//! consumers observe (`oracle`), and the final state is checked at the end (`verdict`). A failing scenario is reduced as long
-//! as it fails (`shrink`). The same seed gives the same run.
+//! A seed makes a scenario (`scenario`), a run executes it (`run`, over `peer`, `line` and `network`), an oracle checks
+//! what consumers observe (`oracle`), and the final state is checked at the end (`verdict`). A failing scenario is
+//! reduced as long as it fails (`shrink`). The same seed gives the same run.
 //!
 //! `DAPL_SIM_SEED=n` runs one seed; `DAPL_SIM_RUNS=n` that many, starting at `DAPL_SIM_FIRST`; `DAPL_SIM_TRACE=1` prints
 //! packets; `DAPL_SIM_ALL=1` continues after a failure, and prints a summary.

@@ -246,8 +246,8 @@ impl<'a> Run<'a> {
                 }
                 continue;
             }
-            // A client that moves sends requests from both addresses, and an old packet may come late: the confirmation decides
-            // which accept counts.
+            // A client that moves sends requests from both addresses, and an old packet may come late: the confirmation
+            // decides which accept counts.
             let wanted = link.wanted(plan, 1, self.now);
             let is_there = server.answer(self.now, at, id, Some(&wanted));
             if is_there {

@@ -180,8 +180,8 @@ impl Scenario {
         self.faults.iter().any(|fault| (fault.way == (a, b) || fault.way == (b, a)) && is_it(&fault.kind))
     }
 
-    /// Its network is down until the peers give up. This includes a server that moves before its client has received anything
-    /// but the accept: the keys of setup packets do not open those of the connection.
+    /// Its network is down until the peers give up. This includes a server that moves before its client has received
+    /// anything but the accept: the keys of setup packets do not open those of the connection.
     pub(super) fn is_long_cut(&self, at: usize) -> bool {
         let [a, b] = self.links[at].ends;
         if self.sealed && self.acts.iter().any(|act| act.what == Deed::Move(b)) {

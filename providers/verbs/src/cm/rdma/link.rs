@@ -28,9 +28,10 @@ const ACCEPTED: usize = 196;
 const STALE: Duration = Duration::from_secs(10);
 /// Time that an ended connection waits for the peer's confirmation.
 const LINGER: Duration = Duration::from_secs(30);
-/// How long the id of an abandoned attempt is kept. Destroying it makes the kernel send a REJ. The peer's kernel handles messages
-/// on several processors, so it may handle the REJ before the REQ. It then ignores the REJ, and its REP stays unanswered for a
-/// minute. The time is longer than a work item of a loaded kernel waits, and shorter than the close of an IA (`CLOSE_WAIT`).
+/// How long the id of an abandoned attempt is kept. Destroying it makes the kernel send a REJ. The peer's kernel
+/// handles messages on several processors, so it may handle the REJ before the REQ. It then ignores the REJ, and its
+/// REP stays unanswered for a minute. The time is longer than a work item of a loaded kernel waits, and shorter than
+/// the close of an IA (`CLOSE_WAIT`).
 const WITHDRAWAL: Duration = Duration::from_millis(200);
 
 /// Tries in all to resolve an address, and a route: the reference's default (`DAPL_CM_ARP_RETRY_COUNT`,
@@ -204,8 +205,8 @@ impl RdmaLink {
         }
     }
 
-    /// Replaces this attempt by another one: the peer has no listener yet, or had not noticed that the last connection of this
-    /// queue pair is over.
+    /// Replaces this attempt by another one: the peer has no listener yet, or had not noticed that the last connection
+    /// of this queue pair is over.
     fn restart(
         &self,
         manager: &Rdma,

@@ -1,10 +1,10 @@
-//! The manager `rdma`: connections by rdma_cm, with the ports, parameters and private data of the C reference (spec/endpoints
-//! 8, 9, 10).
+//! The manager `rdma`: connections by rdma_cm, with the ports, parameters and private data of the C reference
+//! (spec/endpoints 8, 9, 10).
 //!
-//! Active: address, route, request; the answer brings the queue pair to RTS, and is confirmed. Passive: a request waits for the
-//! consumer; accepting brings the queue pair to RTS before the answer is sent. The id of an ended connection is kept until the
-//! peer has confirmed the end, or for a while, since a DREQ may be lost. The engine reads all events; ids have numbers, so that
-//! an event of a released id is dropped.
+//! Active: address, route, request; the answer brings the queue pair to RTS, and is confirmed. Passive: a request waits
+//! for the consumer; accepting brings the queue pair to RTS before the answer is sent. The id of an ended connection is
+//! kept until the peer has confirmed the end, or for a while, since a DREQ may be lost. The engine reads all events;
+//! ids have numbers, so that an event of a released id is dropped.
 #![forbid(unsafe_code)]
 
 mod link;
@@ -35,9 +35,9 @@ use dapl_software::listener_retry::Retry;
 /// Length of a request's private data as reported to the consumer, where the transport always carries more (spec/endpoints
 /// 9.2).
 const REPORTED: usize = 48;
-/// Time that ended connections wait for the peer's confirmation when the IA closes. An id that is destroyed does not repeat its DREQ,
-/// and a peer without traffic would take the connection for alive for ever. The kernel repeats after 4.1 s (rdma_cm's
-/// `CMA_CM_RESPONSE_TIMEOUT`) and the path's timeout, 2 s at most over Ethernet.
+/// Time that ended connections wait for the peer's confirmation when the IA closes. An id that is destroyed does not
+/// repeat its DREQ, and a peer without traffic would take the connection for alive for ever. The kernel repeats after
+/// 4.1 s (rdma_cm's `CMA_CM_RESPONSE_TIMEOUT`) and the path's timeout, 2 s at most over Ethernet.
 const CLOSE_WAIT: Duration = Duration::from_secs(7);
 /// The same when its queue pair has another peer to ask already.
 const TURN: Duration = Duration::from_millis(500);

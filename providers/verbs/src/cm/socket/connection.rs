@@ -1,8 +1,8 @@
 //! A socket connection: its TCP socket, its protocol state, and its queue pair. The engine's thread moves the bytes.
 //!
-//! Only a rejection and a disconnect, which are sent last, are written by the thread that decides them. The queue pair holds
-//! the connection as its link; the connection holds the queue pair weakly. No lock is held while a queue pair or a listener is
-//! called.
+//! Only a rejection and a disconnect, which are sent last, are written by the thread that decides them. The queue pair
+//! holds the connection as its link; the connection holds the queue pair weakly. No lock is held while a queue pair or
+//! a listener is called.
 #![forbid(unsafe_code)]
 
 use std::io::{self, ErrorKind};

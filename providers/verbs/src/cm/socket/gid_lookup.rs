@@ -1,7 +1,7 @@
 //! Looks up the GID of an address that no message has carried.
 //!
-//! From `ibhosts`; on Ethernet, where GIDs are derived from addresses, an unlisted address stands for itself. The first lookup
-//! may wait for a resolver, so it runs on a thread of its own, and the engine gets the answer.
+//! From `ibhosts`; on Ethernet, where GIDs are derived from addresses, an unlisted address stands for itself. The first
+//! lookup may wait for a resolver, so it runs on a thread of its own, and the engine gets the answer.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;

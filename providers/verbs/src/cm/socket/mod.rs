@@ -1,11 +1,11 @@
 //! The manager `socket`: exchanges queue pair parameters over TCP, with the wire format of the C references' `scm`
 //! (spec/endpoints 10.7).
 //!
-//! For fabrics without rdma_cm between two hosts, or peers that speak `scm` only. A listener is a TCP port (`tcp`). An attempt
-//! or a request is a socket connection (`line`) with a protocol state machine (`talk`) and messages (`wire`), which brings its
-//! queue pair up by the resulting path (`path`; `guide` looks up GIDs that no message carries). The socket stays open for the
-//! life of the connection; its end is the end of the connection. A request to a port without a listener is retried for
-//! `listener_wait_ms`, with a new socket each time.
+//! For fabrics without rdma_cm between two hosts, or peers that speak `scm` only. A listener is a TCP port (`tcp`). An
+//! attempt or a request is a socket connection (`line`) with a protocol state machine (`talk`) and messages (`wire`),
+//! which brings its queue pair up by the resulting path (`path`; `guide` looks up GIDs that no message carries). The
+//! socket stays open for the life of the connection; its end is the end of the connection. A request to a port without
+//! a listener is retried for `listener_wait_ms`, with a new socket each time.
 //!
 //! All sockets are non-blocking and belong to the engine. A peer that owes a message has a time limit. The number of
 //! connections at a listener without a complete request is limited; the oldest is closed when there are more.

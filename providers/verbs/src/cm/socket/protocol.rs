@@ -118,8 +118,8 @@ impl Protocol {
         self.outbox.drain(..length);
     }
 
-    /// Until when something must have happened, and what to call [`Protocol::late`] with then. It changes with the state, and
-    /// when a message begins.
+    /// Until when something must have happened, and what to call [`Protocol::late`] with then. It changes with the
+    /// state, and when a message begins.
     pub(super) fn patience(&self) -> Option<(Duration, u64)> {
         let time = match &self.state {
             State::Dialling(..) => DIALLING,

@@ -70,7 +70,8 @@ fn has_hung_up(stream: &TcpStream) -> bool {
     poll(&mut socket, Some(&Timespec::default())).is_ok() && socket[0].revents().contains(PollFlags::HUP)
 }
 
-/// Listens on any address. Errors: `ConnQualTaken`; `ConnQualUnavailable` for a port that this process may not or cannot have.
+/// Listens on any address. Errors: `ConnQualTaken`; `ConnQualUnavailable` for a port that this process may not or
+/// cannot have.
 pub(super) fn listen(qual: u64) -> Result<TcpListener> {
     let port = port(qual);
     if port == 0 {

@@ -1,5 +1,5 @@
-//! The manager over real sockets: with itself, with a peer that sends the references' bytes, and with peers that send invalid
-//! data.
+//! The manager over real sockets: with itself, with a peer that sends the references' bytes, and with peers that send
+//! invalid data.
 
 use std::any::Any;
 use std::io::{Read, Write};

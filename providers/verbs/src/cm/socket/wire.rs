@@ -1,7 +1,7 @@
 //! Wire format of the manager `socket`: the message that each side sends once, and the words that follow it.
 //!
-//! The layout is that of the references' `scm`, version 2: 64 bytes in network order, then private data. [`MessageReader`] says how
-//! many bytes to read next, and never reads beyond the message. Every message is validated.
+//! The layout is that of the references' `scm`, version 2: 64 bytes in network order, then private data.
+//! [`MessageReader`] says how many bytes to read next, and never reads beyond the message. Every message is validated.
 #![forbid(unsafe_code)]
 
 use std::fmt::{self, Display, Formatter};

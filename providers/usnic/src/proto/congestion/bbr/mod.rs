@@ -1,8 +1,9 @@
 //! BBRv3 according to draft-ietf-ccwg-bbr-06. Numbers in comments are sections of that draft; names are those of the draft.
 //!
-//! A model of the path, the bandwidth `max_bw` and the round trip `min_rtt`, determines pacing rate and congestion window.
-//! Delay is not a congestion signal, so a host with more runnable threads than processors is not slowed down; loss is one above
-//! 2 %. `model` keeps the model, `probe_bw` and `probe_rtt` are the states that measure it, `control` computes window and rate.
+//! A model of the path, the bandwidth `max_bw` and the round trip `min_rtt`, determines pacing rate and congestion
+//! window. Delay is not a congestion signal, so a host with more runnable threads than processors is not slowed down;
+//! loss is one above 2 %. `model` keeps the model, `probe_bw` and `probe_rtt` are the states that measure it, `control`
+//! computes window and rate.
 
 mod control;
 mod model;

@@ -115,8 +115,8 @@ impl Bbr {
         self.raise_inflight_longterm_slope();
     }
 
-    /// IsTimeToProbeBW(), with IsRenoCoexistenceProbeTime() (5.3.3.8.3). Rounds are counted for the BDP with its quantization
-    /// budget: a BDP below a packet would otherwise be probed for in every round.
+    /// IsTimeToProbeBW(), with IsRenoCoexistenceProbeTime() (5.3.3.8.3). Rounds are counted for the BDP with its
+    /// quantization budget: a BDP below a packet would otherwise be probed for in every round.
     fn is_time_to_probe_bw(&self, now: Nanos) -> bool {
         let rounds = (self.inflight(1.0).min(self.cwnd) / self.packet).min(RENO_ROUNDS);
         now > self.cycle.stamp.saturating_add(self.cycle.wait) || self.cycle.rounds_since_probe_up >= rounds
