@@ -4,16 +4,17 @@
 #![forbid(unsafe_code)]
 
 use std::collections::{HashSet, VecDeque};
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
 use super::EvdSource;
-use crate::runtime::handle::ObjectId;
+use crate::runtime::handle::{HandleHasher, ObjectId};
 
 /// Queue of triggers.
 #[derive(Default)]
 pub(super) struct Triggers {
     queue: VecDeque<Arc<dyn EvdSource>>,
-    members: HashSet<ObjectId>,
+    members: HashSet<ObjectId, BuildHasherDefault<HandleHasher>>,
 }
 
 impl Triggers {

@@ -30,10 +30,12 @@ mod arena;
 #[cfg(loom)]
 #[path = "arena/fake.rs"]
 mod arena;
+mod hasher;
 mod uses;
 
 pub(crate) use arena::lock_for_fork;
 pub use arena::{alive, arena};
+pub use hasher::HandleHasher;
 pub use uses::{Usable, Use, UseCount};
 
 /// Kinds of objects, numbered from 1 so that zeroed memory has no kind.

@@ -5,10 +5,11 @@
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 
 use super::EpCounts;
 use crate::provider::{Completion, Status, Work};
+use crate::runtime::handle::HandleHasher;
 
 /// Completions of one EP.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -71,7 +72,7 @@ pub struct CompletionsByEp {
     /// The EP that completed last, and its completions that were not added to the map yet.
     last: usize,
     run: Completed,
-    accounts: HashMap<usize, Completed, BuildHasherDefault<ByHandle>>,
+    accounts: HashMap<usize, Completed, BuildHasherDefault<HandleHasher>>,
 }
 
 impl CompletionsByEp {
@@ -108,27 +109,6 @@ impl CompletionsByEp {
             account.add(&run);
         }
         self.last = ep;
-    }
-}
-
-/// A hash for handles, which are multiples of 64 and cannot be chosen by peers: one multiplication.
-#[derive(Default)]
-pub(super) struct ByHandle(u64);
-
-impl Hasher for ByHandle {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_usize(usize::from(*byte));
-        }
-    }
-
-    fn write_usize(&mut self, handle: usize) {
-        let mixed = (self.0 ^ (handle as u64 >> 6)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        self.0 = mixed ^ mixed >> 32;
     }
 }
 

@@ -1,0 +1,54 @@
+//! The hash of tables whose keys are handles or ids of objects.
+#![forbid(unsafe_code)]
+
+use std::hash::Hasher;
+
+/// A hash for handles, which are multiples of 64 and cannot be chosen by peers: one multiplication.
+#[derive(Default)]
+pub struct HandleHasher(u64);
+
+impl Hasher for HandleHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_usize(usize::from(*byte));
+        }
+    }
+
+    /// Of an id's generation.
+    fn write_u32(&mut self, generation: u32) {
+        self.0 ^= u64::from(generation);
+    }
+
+    fn write_usize(&mut self, handle: usize) {
+        let mixed = (self.0 ^ (handle as u64 >> 6)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::hash::{BuildHasher, BuildHasherDefault};
+
+    use super::*;
+    use crate::runtime::handle::ObjectId;
+
+    #[test]
+    fn handles_side_by_side_spread_over_the_low_bits() {
+        let hasher = BuildHasherDefault::<HandleHasher>::default();
+        let low: HashSet<_> = (0..1024).map(|n| hasher.hash_one(0x7000_0000_0000_usize + n * 64) & 1023).collect();
+        // As many as a random function gives: 1 - 1/e of them.
+        assert!(low.len() > 600, "{} of 1024", low.len());
+    }
+
+    #[test]
+    fn generations_of_one_stub_differ() {
+        let hasher = BuildHasherDefault::<HandleHasher>::default();
+        let hash = |generation| hasher.hash_one(ObjectId { handle: 0x7000_0000_0040, generation });
+        assert_eq!((0..100).map(hash).collect::<HashSet<_>>().len(), 100);
+    }
+}
