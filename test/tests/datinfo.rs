@@ -331,16 +331,14 @@ fn a_file_is_explained_line_by_line_and_complaint_by_complaint() {
 
 #[test]
 fn without_a_usable_registry_it_says_so_and_goes_on() {
-    let missing =
-        Case { environment: vec![("DAT_OVERRIDE", "/nonexistent/dat.conf".into())], ..Case::new("datinfo-none", "") };
+    let missing = Case::new("datinfo-none", "").bare().with("DAT_OVERRIDE", "/nonexistent/dat.conf");
     let finished = datinfo(&missing, "");
     assert_eq!(finished.status.code(), Some(1), "{finished:#?}");
     assert!(
         finished.stdout.starts_with("cannot read /nonexistent/dat.conf (DAT_OVERRIDE): No such file"),
         "{finished:#?}"
     );
-    let directory =
-        Case { environment: vec![("DAT_OVERRIDE", "/proc/self".into())], ..Case::new("datinfo-directory", "") };
+    let directory = Case::new("datinfo-directory", "").bare().with("DAT_OVERRIDE", "/proc/self");
     assert!(datinfo(&directory, "").stdout.contains("not a regular file"));
     let finished = datinfo(&missing, "discover");
     assert_eq!(finished.status.code(), Some(0), "{finished:#?}");

@@ -180,7 +180,7 @@ fn nothing_of_libdat_ever_goes_to_stdout() {
 fn files_and_environment_are_read_at_the_first_call_that_wants_a_name() {
     let case = Case::new("late", FINE);
     let late = case.environment[0].1.clone();
-    let case = Case { environment: vec![("DAT_OVERRIDE", "/nonexistent/dat.conf".to_owned())], ..case };
+    let case = case.bare().with("DAT_OVERRIDE", "/nonexistent/dat.conf");
     let answer = case.run(&format!("self self 1 2 0 set DAT_OVERRIDE {late} list 4 set DAT_OVERRIDE /dev/null list 4"));
     assert_eq!(answer.quiet().out.matches("count 1\n- fine 1.2 0").count(), 2);
 }
@@ -188,16 +188,16 @@ fn files_and_environment_are_read_at_the_first_call_that_wants_a_name() {
 #[test]
 fn an_override_that_cannot_be_read_is_the_only_file_all_the_same() {
     let case = Case::new("override", "");
-    let missing = Case { environment: vec![], ..case }.with("DAT_OVERRIDE", "/nonexistent/dat.conf");
+    let missing = case.bare().with("DAT_OVERRIDE", "/nonexistent/dat.conf");
     let answer = missing.run("list 4");
     answer.says(&["list: 0x00000000 DAT_SUCCESS ", "count 0"]);
     assert_eq!(
         answer.reason(),
         "cannot read /nonexistent/dat.conf (DAT_OVERRIDE): No such file or directory (os error 2); no name is known"
     );
-    let empty = Case { environment: vec![], ..missing }.with("DAT_OVERRIDE", "");
+    let empty = missing.bare().with("DAT_OVERRIDE", "");
     assert!(empty.run("list 4").out.ends_with("count 0\n"));
-    let directory = Case { environment: vec![], ..empty }.with("DAT_OVERRIDE", "/proc/self");
+    let directory = empty.bare().with("DAT_OVERRIDE", "/proc/self");
     assert!(directory.run("list 4").reason().contains("not a regular file"));
 }
 
@@ -358,6 +358,18 @@ fn opens_from_many_threads_are_counted_exactly() {
 }
 
 #[test]
+fn runs_of_this_suite_at_the_same_time_share_no_directory() {
+    let (one, other) = (Case::new("same", FINE), Case::new("same", FINE));
+    assert_ne!(one.directory, other.directory);
+    let (place, name) = (other.directory.clone(), std::process::id().to_string());
+    assert!(place.file_name().is_some_and(|place| place.to_string_lossy().contains(&name)), "{}", place.display());
+    drop(one);
+    assert!(other.directory.join("dat.conf").exists(), "that of the first case is gone, and no other");
+    drop(other);
+    assert!(!place.exists());
+}
+
+#[test]
 fn a_child_of_fork_can_open_afresh() {
     let case = Case::new("fork", FINE).provider("libfine.so.1", &["INIT_SLEEPS=1"]);
     let answer = case.run("fork-open fine");
@@ -391,7 +403,7 @@ fn without_any_file_what_the_machine_has_is_there() {
         println!("skipped: this machine has a dat.conf");
         return;
     }
-    let case = Case { environment: vec![], ..Case::new("built-in", "") };
+    let case = Case::new("built-in", "").bare();
     let answer = case.run("list 200");
     let lines: Vec<_> = answer.quiet().out.lines().collect();
     assert_eq!(lines[0], "list: 0x00000000 DAT_SUCCESS ");

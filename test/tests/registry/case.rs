@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use dapl_test::stage::{Profile, Stage, stage_with, workspace};
 
@@ -22,10 +23,14 @@ pub(crate) struct Answer {
 }
 
 impl Case {
-    /// Makes a directory of this name; `{}` in the text is replaced by its path.
+    /// Makes a directory that no other case has, also not one of the same name in another run of the suite; `{}` in the text is
+    /// replaced by its path. It is gone when the case is dropped, unless the test has failed.
     pub(crate) fn new(name: &str, conf: &str) -> Self {
-        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("registry").join(name);
-        let _ = fs::remove_dir_all(&directory);
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let directory = format!("registry/{name}.{}.{count}", std::process::id());
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(directory);
+        let _ = fs::remove_dir_all(&directory); // of an earlier process with the same id
         fs::create_dir_all(&directory).unwrap();
         let file = directory.join("dat.conf");
         fs::write(&file, conf.replace("{}", directory.to_str().unwrap())).unwrap();
@@ -50,6 +55,12 @@ impl Case {
         self
     }
 
+    /// Without the environment that names its dat.conf.
+    pub(crate) fn bare(mut self) -> Self {
+        self.environment.clear();
+        self
+    }
+
     pub(crate) fn with(mut self, variable: &'static str, value: &str) -> Self {
         self.environment.push((variable, value.to_owned()));
         self
@@ -70,6 +81,14 @@ impl Case {
         let answer = Answer { out: text(output.stdout), err: text(output.stderr) };
         assert!(output.status.success(), "{}: {}\n{}\n{}", words, output.status, answer.out, answer.err);
         answer
+    }
+}
+
+impl Drop for Case {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let _ = fs::remove_dir_all(&self.directory);
+        }
     }
 }
 
@@ -109,7 +128,10 @@ pub(crate) fn probe(name: &'static str) -> PathBuf {
         for name in ["registry_probe", "local_probe"] {
             let source = workspace().join(format!("test/c/{name}.c"));
             let path = format!("-Wl,-rpath,{}", stage().lib.display());
-            stage().compile(&directory.join(name), &[&source], &["-Werror", &path]);
+            // Another run of the suite may be using the old one.
+            let fresh = directory.join(format!("{name}.{}", std::process::id()));
+            stage().compile(&fresh, &[&source], &["-Werror", &path]);
+            fs::rename(fresh, directory.join(name)).unwrap();
         }
         directory
     });

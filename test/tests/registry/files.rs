@@ -109,8 +109,8 @@ fn debug_lines_show_files_that_do_not_exist_and_files_that_do_not_count() {
 }
 
 /// The first program, compiled with these arguments.
-fn first(name: &str, arguments: &[&str]) -> PathBuf {
-    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("registry").join(name);
+fn first(case: &Case, name: &str, arguments: &[&str]) -> PathBuf {
+    let program = case.directory.join(name);
     let path = format!("-Wl,-rpath,{}", stage().lib.display());
     let source = workspace().join("test/c/thread_safety_probe.c");
     stage().compile(&program, &[&source], &[&["-Werror", &path], arguments].concat());
@@ -120,9 +120,9 @@ fn first(name: &str, arguments: &[&str]) -> PathBuf {
 #[test]
 fn a_program_may_be_compiled_to_ask_for_thread_safety() {
     let case = Case::new("compiled", FINE).provider("libfine.so.1", &[]);
-    let usual = case.run_program(&first("usual", &[]), "fine");
+    let usual = case.run_program(&first(&case, "usual", &[]), "fine");
     assert!(usual.out.ends_with("open: DAT_SUCCESS \n"), "{}", usual.out);
-    let safe = case.run_program(&first("safe", &["-DDAT_THREADSAFE=DAT_TRUE"]), "fine");
+    let safe = case.run_program(&first(&case, "safe", &["-DDAT_THREADSAFE=DAT_TRUE"]), "fine");
     assert!(safe.out.ends_with(&format!("open: {THREAD_SAFETY}\n")), "{}", safe.out);
 }
 
