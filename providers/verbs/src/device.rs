@@ -10,21 +10,19 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use dapl::error::{Error, Resource, Result};
-use dapl::provider::{CmSink, IaSpec, Limits, RequestInfo};
+use dapl::provider::{CmSink, IaSpec, Limits};
 use dapl::runtime::handle::ObjectId;
 use dapl_software::base_dir::{BaseDir, BaseDirKind};
 use dapl_software::shared_names::SharedNames;
 use parking_lot::Mutex;
 
 use crate::Verbs;
-use crate::cm::request::ConnectionRequest;
-use crate::cm::{self, Manager, Refusal, Waiting};
 use crate::engine::{Interest, Reactor, Source, Watch};
 use crate::find::OpenedDevice;
 use crate::ibv::{AsyncEvent, Channel, Context, Gid, PortEvent, QpEvent, SrqEvent};
 use crate::memory::keys::Keys;
 use crate::settings::Settings;
-use crate::shared_device::Opened;
+use crate::shared_device::{ObjectEvent, Opened};
 use crate::{find, gid, limits};
 
 /// An open device.
@@ -51,7 +49,6 @@ pub(crate) struct Device {
     /// Registrations, for checks of inline data.
     pub(crate) keys: Arc<Keys>,
     pub(crate) names: SharedNames,
-    manager: OnceLock<Arc<dyn Manager>>,
     /// Listeners by qualifier.
     pub(crate) listeners: Mutex<HashMap<u64, ObjectId>>,
     completions: Arc<Completions>,
@@ -108,11 +105,9 @@ impl Device {
             sink,
             keys: Arc::default(),
             names: SharedNames::new(BaseDir::new(&NAMES, chosen.as_deref())),
-            manager: OnceLock::new(),
             listeners: Mutex::default(),
             watches: OnceLock::new(),
         });
-        let _ = device.manager.set(cm::start(&device)?);
         let (completions, asynchronous): (Weak<dyn Source>, Weak<dyn Source>) =
             (Arc::downgrade(&device.completions) as _, Arc::downgrade(&device.asynchronous) as _);
         let watched = device.reactor.watch(device.channel.fd(), Interest::Read, completions).and_then(|first| {
@@ -163,48 +158,25 @@ impl Device {
         self.max_cqe
     }
 
-    pub(crate) fn manager(&self) -> &Arc<dyn Manager> {
-        self.manager.get().expect("it is set before another thread sees the device")
-    }
-
-    /// A request for a listener. Engine only.
-    pub(crate) fn arrived(self: &Arc<Self>, listener: ObjectId, waiting: Box<dyn Waiting>, info: RequestInfo) {
-        let request = ConnectionRequest { device: self.clone(), waiting, info: info.clone() };
-        if let Err(request) = self.sink.request(listener, request, info) {
-            request.waiting.refuse(Refusal::NoListener);
-        }
-    }
-
     fn heard(&self, event: AsyncEvent) {
         log::debug!("{}: {event:?}", self.name);
         match event {
-            AsyncEvent::Qp { number, kind } => {
-                let Some(qp) = self.opened.qp(number) else { return };
-                match kind {
-                    QpEvent::CommEstablished => qp.peer_is_there(),
-                    QpEvent::Fatal | QpEvent::RequestError | QpEvent::AccessError | QpEvent::PathMigrationError => {
-                        qp.device_failed();
-                    }
-                    // Of a queue pair that has ended, or without consequences.
-                    QpEvent::LastWqe | QpEvent::SqDrained | QpEvent::PathMigrated => {}
+            AsyncEvent::Qp { number, kind } => match kind {
+                QpEvent::CommEstablished => self.opened.qp_event(number, ObjectEvent::PeerIsThere),
+                QpEvent::Fatal | QpEvent::RequestError | QpEvent::AccessError | QpEvent::PathMigrationError => {
+                    self.opened.qp_event(number, ObjectEvent::Failed);
                 }
-            }
+                // Of a queue pair that has ended, or without consequences.
+                QpEvent::LastWqe | QpEvent::SqDrained | QpEvent::PathMigrated => {}
+            },
             AsyncEvent::Cq { id } => {
                 log::error!("{}: a completion queue has overrun or failed; its connections are over", self.name);
-                let cq = self.opened.cq(id);
-                cq.into_iter().flat_map(|cq| cq.users()).for_each(|qp| qp.device_failed());
+                self.opened.queue_event(id, ObjectEvent::Failed);
             }
-            AsyncEvent::Srq { id, kind } => {
-                let srq = self.opened.srq(id);
-                match (srq, kind) {
-                    (Some(srq), SrqEvent::Limit) => srq.is_low(),
-                    (Some(srq), SrqEvent::Error) => {
-                        log::error!("{}: a shared receive queue has failed; its connections are over", self.name);
-                        let all = self.opened.qps();
-                        all.iter().filter(|qp| qp.takes_from(&srq)).for_each(|qp| qp.device_failed());
-                    }
-                    (None, _) => {}
-                }
+            AsyncEvent::Srq { id, kind: SrqEvent::Limit } => self.opened.queue_event(id, ObjectEvent::Low),
+            AsyncEvent::Srq { id, kind: SrqEvent::Error } => {
+                log::error!("{}: a shared receive queue has failed; its connections are over", self.name);
+                self.opened.queue_event(id, ObjectEvent::Failed);
             }
             AsyncEvent::Port { port, kind } if port == self.port => self.port_changed(kind),
             AsyncEvent::DeviceFatal => self.all_over(),
@@ -227,7 +199,7 @@ impl Device {
             self.name,
             self.context.name()
         );
-        self.opened.qps().iter().for_each(|qp| qp.device_failed());
+        self.opened.fail_all();
     }
 }
 
@@ -239,12 +211,7 @@ impl Source for Completions {
         let Some(device) = self.0.upgrade() else { return };
         loop {
             match device.channel.next() {
-                Ok(Some(id)) => {
-                    let cq = device.opened.cq(id);
-                    if let Some(cq) = cq {
-                        cq.has_event();
-                    }
-                }
+                Ok(Some(id)) => device.opened.queue_event(id, ObjectEvent::Completion),
                 Ok(None) => return,
                 Err(error) => {
                     log::error!("{}: completion events cannot be read: {error}", device.name);

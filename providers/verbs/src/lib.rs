@@ -41,7 +41,7 @@ pub use cm::request::ConnectionRequest;
 pub use cq::Cq;
 pub use dapl_software::shared_names::Membership;
 pub use memory::{Mr, Mw, Pd};
-pub use qp::Qp;
+pub use qp::queue_pair::Qp;
 pub use srq::Srq;
 
 use cq::CqCore;
@@ -54,6 +54,7 @@ dapl::export_provider!(Verbs);
 /// The provider: one open IA.
 pub struct Verbs {
     device: Arc<Device>,
+    manager: Arc<dyn cm::Manager>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -78,12 +79,13 @@ impl Provider for Verbs {
 
     fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self> {
         let device = Device::open(spec, sink)?;
+        let manager = cm::start(&device)?;
         let reactor = device.reactor.clone();
         let thread = dapl::runtime::thread::spawn("dapl-verbs", move || reactor.run()).map_err(|error| {
             log::error!("{}: cannot start the engine's thread: {error}", spec.name);
             Error::Exhausted(Resource::Device)
         })?;
-        Ok(Verbs { device, thread: Mutex::new(Some(thread)) })
+        Ok(Verbs { device, manager, thread: Mutex::new(Some(thread)) })
     }
 
     fn limits(&self) -> &Limits {
@@ -106,7 +108,7 @@ impl Provider for Verbs {
         }
         listeners.insert(qual, id);
         drop(listeners);
-        match self.device.manager().listen(qual, id) {
+        match self.manager.listen(qual, id) {
             Ok(listening) => Ok(Listener { device: self.device.clone(), qual, _listening: listening }),
             Err(error) => {
                 self.device.listeners.lock().remove(&qual);
@@ -117,7 +119,7 @@ impl Provider for Verbs {
 
     fn close(&self) {
         let Some(thread) = self.thread.lock().take() else { return };
-        self.device.manager().close();
+        self.manager.close();
         self.device.reactor.stop();
         // An agent that closes the IA from the engine's own thread must not wait for itself.
         if thread.thread().id() != std::thread::current().id() {
@@ -164,7 +166,7 @@ impl QueueProvider for Verbs {
     }
 
     fn create_qp(&self, pd: &Pd, spec: QpSpec<Self>) -> Result<Qp> {
-        Qp::new(&self.device, pd, spec)
+        Qp::new(&self.device, &self.manager, pd, spec)
     }
 }
 

@@ -3,26 +3,47 @@
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use crate::cq::CqCore;
 use crate::ibv::Context;
-use crate::qp::QpCore;
-use crate::srq::SrqCore;
 
 /// The devices that are open, by the process that opened them.
 static OPEN: Mutex<Vec<(u32, Weak<Opened>)>> = Mutex::new(Vec::new());
+
+/// An event of one object.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum ObjectEvent {
+    /// Of a completion queue: it was armed, and has a completion.
+    Completion,
+    /// Of a shared receive queue: fewer receives are left than its limit.
+    Low,
+    /// Of a queue pair: the peer has sent something before it confirmed the connection.
+    PeerIsThere,
+    /// The object has failed.
+    Failed,
+}
+
+/// An object that the device's events name: a completion queue, a shared receive queue or a queue pair.
+pub(crate) trait EventTarget: Send + Sync {
+    /// Handles an event. Called by an engine only; events that are not of this kind of object are ignored.
+    fn handle(&self, event: ObjectEvent);
+}
+
+/// Objects by their ids or numbers. They are removed when they are gone.
+struct Objects<K>(Mutex<HashMap<K, Weak<dyn EventTarget>>>);
 
 /// An open device, and the objects of its events.
 pub(crate) struct Opened {
     pub(crate) context: Arc<Context>,
     ids: AtomicUsize,
-    cqs: Mutex<HashMap<usize, Weak<CqCore>>>,
-    srqs: Mutex<HashMap<usize, Weak<SrqCore>>>,
-    qps: Mutex<HashMap<u32, Weak<QpCore>>>,
+    /// Completion queues and shared receive queues, by their ids.
+    queues: Objects<usize>,
+    /// Queue pairs, by their numbers.
+    qps: Objects<u32>,
 }
 
 impl Opened {
@@ -38,9 +59,8 @@ impl Opened {
         let opened = Arc::new(Opened {
             context,
             ids: AtomicUsize::new(1),
-            cqs: Mutex::default(),
-            srqs: Mutex::default(),
-            qps: Mutex::default(),
+            queues: Objects(Mutex::default()),
+            qps: Objects(Mutex::default()),
         });
         open.push((pid, Arc::downgrade(&opened)));
         opened
@@ -51,43 +71,48 @@ impl Opened {
         self.ids.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(crate) fn adopt_cq(&self, id: usize, cq: Weak<CqCore>) {
-        let mut cqs = self.cqs.lock();
-        cqs.retain(|_, known| known.strong_count() > 0);
-        cqs.insert(id, cq);
+    /// Enters a queue with an id of [`Self::next_id`].
+    pub(crate) fn adopt_queue(&self, id: usize, queue: Weak<dyn EventTarget>) {
+        let mut queues = self.queues.0.lock();
+        queues.retain(|_, known| known.strong_count() > 0);
+        queues.insert(id, queue);
     }
 
-    pub(crate) fn adopt_srq(&self, id: usize, srq: Weak<SrqCore>) {
-        let mut srqs = self.srqs.lock();
-        srqs.retain(|_, known| known.strong_count() > 0);
-        srqs.insert(id, srq);
-    }
-
-    pub(crate) fn adopt_qp(&self, number: u32, qp: Weak<QpCore>) {
-        self.qps.lock().insert(number, qp);
+    pub(crate) fn adopt_qp(&self, number: u32, qp: Weak<dyn EventTarget>) {
+        self.qps.0.lock().insert(number, qp);
     }
 
     /// Its number may have been reused already.
-    pub(crate) fn forget_qp(&self, number: u32, qp: &Weak<QpCore>) {
-        let mut qps = self.qps.lock();
-        if qps.get(&number).is_some_and(|known| known.ptr_eq(qp)) {
+    pub(crate) fn forget_qp(&self, number: u32, qp: *const ()) {
+        let mut qps = self.qps.0.lock();
+        if qps.get(&number).is_some_and(|known| std::ptr::addr_eq(known.as_ptr(), qp)) {
             qps.remove(&number);
         }
     }
 
-    pub(crate) fn cq(&self, id: usize) -> Option<Arc<CqCore>> {
-        self.cqs.lock().get(&id).and_then(Weak::upgrade)
+    /// Passes an event to a queue that still exists.
+    pub(crate) fn queue_event(&self, id: usize, event: ObjectEvent) {
+        self.queues.pass(id, event);
     }
 
-    pub(crate) fn srq(&self, id: usize) -> Option<Arc<SrqCore>> {
-        self.srqs.lock().get(&id).and_then(Weak::upgrade)
+    /// Passes an event to a queue pair that still exists.
+    pub(crate) fn qp_event(&self, number: u32, event: ObjectEvent) {
+        self.qps.pass(number, event);
     }
 
-    pub(crate) fn qp(&self, number: u32) -> Option<Arc<QpCore>> {
-        self.qps.lock().get(&number).and_then(Weak::upgrade)
+    /// Tells all queue pairs that they have failed.
+    pub(crate) fn fail_all(&self) {
+        let all: Vec<_> = self.qps.0.lock().values().filter_map(Weak::upgrade).collect();
+        all.iter().for_each(|qp| qp.handle(ObjectEvent::Failed));
     }
+}
 
-    pub(crate) fn qps(&self) -> Vec<Arc<QpCore>> {
-        self.qps.lock().values().filter_map(Weak::upgrade).collect()
+impl<K: Eq + Hash> Objects<K> {
+    fn pass(&self, key: K, event: ObjectEvent) {
+        // The lock is not held while the object handles the event.
+        let object = self.0.lock().get(&key).and_then(Weak::upgrade);
+        if let Some(object) = object {
+            object.handle(event);
+        }
     }
 }

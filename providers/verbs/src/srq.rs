@@ -20,6 +20,7 @@ use crate::ibv;
 use crate::memory::Pd;
 use crate::qp::gather::gathered;
 use crate::qp::work::Kept;
+use crate::shared_device::{EventTarget, ObjectEvent};
 
 /// Top bit of a receive's id, which distinguishes it for `work`; the rest is its slot.
 const SHARED: u64 = 1 << 63;
@@ -65,7 +66,7 @@ impl Srq {
             cqs: Mutex::default(),
             changing: Mutex::new(()),
         });
-        device.opened.adopt_srq(id, Arc::downgrade(&core));
+        device.opened.adopt_queue(id, core.me.clone());
         Ok(Srq(core))
     }
 }
@@ -113,7 +114,7 @@ impl SrqCore {
     }
 
     /// The device says that few are left. Engine only.
-    pub(crate) fn is_low(&self) {
+    fn is_low(&self) {
         let changing = self.changing.lock();
         // An event of a limit that has been replaced does not concern the new one, which is still set in the device.
         let is_old = self.hw.attributes().is_ok_and(|attributes| attributes.srq_limit != 0);
@@ -136,6 +137,19 @@ impl SrqCore {
     fn notify(&self) {
         if let Some(sink) = self.sink.upgrade() {
             sink.low();
+        }
+    }
+}
+
+impl EventTarget for SrqCore {
+    fn handle(&self, event: ObjectEvent) {
+        match event {
+            ObjectEvent::Low => self.is_low(),
+            ObjectEvent::Failed => {
+                let cqs: Vec<_> = self.cqs.lock().iter().filter_map(Weak::upgrade).collect();
+                cqs.iter().for_each(|cq| cq.fail_users_of_srq(self.id));
+            }
+            ObjectEvent::Completion | ObjectEvent::PeerIsThere => {}
         }
     }
 }

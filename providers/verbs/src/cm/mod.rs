@@ -8,43 +8,27 @@
 
 pub(crate) mod name_service;
 mod none;
-pub(crate) mod rdma;
+mod rdma;
 pub(crate) mod request;
 mod socket;
+mod start;
 
 use std::any::Any;
 use std::sync::Arc;
 
-use dapl::error::{Error, Resource, Result};
+use dapl::error::Result;
 use dapl::provider::{ConnId, ConnectSpec};
 use dapl::runtime::handle::ObjectId;
 
-use crate::device::Device;
 use crate::qp::QpCore;
-use crate::qp::state::Change;
-use crate::settings::ManagerKind;
-
-/// Starts the connection manager that the settings select.
-pub(crate) fn start(device: &Arc<Device>) -> Result<Arc<dyn Manager>> {
-    Ok(match device.settings.manager {
-        ManagerKind::Rdma => {
-            let address = device.address.ok_or_else(|| {
-                log::error!("{}: no address; rdma_cm needs one on the port's network device", device.name);
-                Error::Exhausted(Resource::Device)
-            })?;
-            rdma::Rdma::new(device, address)?
-        }
-        ManagerKind::Socket => socket::Socket::new(device),
-        ManagerKind::None => none::NoMessages::new(device),
-    })
-}
+pub(crate) use start::start;
 
 /// Stops listening when dropped.
 pub(crate) type Listening = Box<dyn Any + Send + Sync>;
 
 /// The connection manager of an IA.
 pub(crate) trait Manager: Send + Sync {
-    /// Starts listening; requests go to `Device::arrived` with `id`. Errors: `ConnQualTaken`.
+    /// Starts listening; requests go to [`request::arrived`] with `id`. Errors: `ConnQualTaken`.
     fn listen(&self, qual: u64, id: ObjectId) -> Result<Listening>;
     /// Starts an attempt, and attaches its link to the queue pair (`QpCore::attach`) before anything is reported of it.
     ///
@@ -53,14 +37,6 @@ pub(crate) trait Manager: Send + Sync {
     /// Called when the IA closes, after every link has ended. Waits a short time for peers to confirm, and releases
     /// everything. The engine still runs.
     fn close(&self);
-}
-
-/// A connection or attempt, as its queue pair holds it.
-pub(crate) trait CmConnection: Send + Sync {
-    /// Ends the connection or attempt in any state and informs the peer. From any thread; does not block, reports nothing.
-    fn end(&self);
-    /// The device has got a message on a queue pair that is not confirmed to be connected: its confirmation may be lost.
-    fn peer_is_there(&self) {}
 }
 
 /// A connection request that is not answered yet. Dropping it rejects it as [`Refusal::NoListener`].
@@ -80,12 +56,4 @@ pub(crate) enum Refusal {
     Consumer,
     /// There is no listener any more, or its queue is full.
     NoListener,
-}
-
-/// Parameters that take a queue pair from INIT to RTS.
-pub(crate) struct Path {
-    /// Repeats INIT, if the manager knows better partition or port values than at creation.
-    pub(crate) init: Option<Change>,
-    pub(crate) to_receive: Change,
-    pub(crate) to_send: Change,
 }

@@ -29,10 +29,10 @@ use parking_lot::Mutex;
 
 use super::socket::path::{LocalEnd, RemoteEnd};
 use super::socket::{Pair, SocketContext};
-use super::{CmConnection, Listening, Manager, Refusal, Waiting};
+use super::{Listening, Manager, Refusal, Waiting};
 use crate::device::Device;
 use crate::engine::Source;
-use crate::qp::QpCore;
+use crate::qp::{CmConnection, QpCore};
 use crate::settings::{Peer, PeerNumber};
 
 /// Pause after a rejected request, so that a consumer that rejects all is not kept busy.

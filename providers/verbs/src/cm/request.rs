@@ -5,23 +5,32 @@ use std::sync::Arc;
 
 use dapl::error::{Error, Result};
 use dapl::provider::{ConnId, ConnRequest, RequestInfo};
+use dapl::runtime::handle::ObjectId;
 
 use crate::cm::{Refusal, Waiting};
 use crate::device::Device;
-use crate::qp::Qp;
+use crate::qp::queue_pair::Qp;
 
 /// A request.
 pub struct ConnectionRequest {
-    pub(crate) device: Arc<Device>,
-    pub(crate) waiting: Box<dyn Waiting>,
-    pub(crate) info: RequestInfo,
+    device: Arc<Device>,
+    waiting: Box<dyn Waiting>,
+    info: RequestInfo,
+}
+
+/// Passes a request to dapl for a listener; rejects it if that is gone. Engine only.
+pub(super) fn arrived(device: &Arc<Device>, listener: ObjectId, waiting: Box<dyn Waiting>, info: RequestInfo) {
+    let request = ConnectionRequest { device: device.clone(), waiting, info: info.clone() };
+    if let Err(request) = device.sink.request(listener, request, info) {
+        request.waiting.refuse(Refusal::NoListener);
+    }
 }
 
 impl ConnRequest for ConnectionRequest {
     type Qp = Qp;
 
     fn accept(self, qp: &Qp, private_data: &[u8], conn: ConnId) -> Result<()> {
-        self.waiting.accept(&qp.0, private_data, conn)
+        self.waiting.accept(qp.core(), private_data, conn)
     }
 
     fn reject(self) {
@@ -35,7 +44,7 @@ impl ConnRequest for ConnectionRequest {
         };
         let ConnectionRequest { device, waiting, info } = self;
         let reactor = device.reactor.clone();
-        reactor.soon(move || device.arrived(listener, waiting, info));
+        reactor.soon(move || arrived(&device, listener, waiting, info));
         Ok(())
     }
 }

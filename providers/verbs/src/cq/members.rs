@@ -9,11 +9,54 @@ use std::sync::Arc;
 use dapl::error::{Error, Resource, Result};
 use ibverbs_sys::ibv_wc;
 
-use super::Side;
 use super::pending::{Out, PendingCompletions};
+use super::{CqCore, LockedCq, Side};
 use crate::memory::keys::KeyHasher;
 use crate::qp::QpCore;
 use crate::qp::work::WorkId;
+use crate::shared_device::{EventTarget, ObjectEvent};
+
+impl LockedCq<'_> {
+    /// Adds a queue of a queue pair, and returns its slot.
+    pub(crate) fn enter(&mut self, core: &Arc<QpCore>, side: Side) -> Result<u32> {
+        self.table.enter(core, side)
+    }
+
+    /// Frees a slot.
+    pub(crate) fn leave(&mut self, slot: u32) {
+        self.table.leave(slot);
+    }
+
+    /// One with a shared receive queue is known by its number.
+    pub(crate) fn enter_number(&mut self, number: u32, core: &Arc<QpCore>) {
+        self.table.enter_number(number, core);
+    }
+
+    pub(crate) fn leave_number(&mut self, number: u32) {
+        self.table.leave_number(number);
+    }
+}
+
+impl CqCore {
+    /// Fails the queue pairs whose receives come out of this shared queue.
+    pub(crate) fn fail_users_of_srq(&self, id: usize) {
+        self.users().iter().filter(|qp| qp.takes_from(id)).for_each(|qp| qp.device_failed());
+    }
+
+    fn users(&self) -> Vec<Arc<QpCore>> {
+        self.lock().table.users()
+    }
+}
+
+impl EventTarget for CqCore {
+    fn handle(&self, event: ObjectEvent) {
+        match event {
+            ObjectEvent::Completion => self.has_event(),
+            ObjectEvent::Failed => self.users().iter().for_each(|qp| qp.device_failed()),
+            ObjectEvent::Low | ObjectEvent::PeerIsThere => {}
+        }
+    }
+}
 
 #[derive(Default)]
 pub(super) struct QpTable {

@@ -28,7 +28,6 @@ use self::pending::{Out, PendingCompletions};
 use crate::device::Device;
 use crate::engine::{Reactor, Source};
 use crate::ibv;
-use crate::qp::QpCore;
 
 /// Completions taken from the device at a time.
 const BATCH: usize = 16;
@@ -104,25 +103,6 @@ impl Drop for LockedCq<'_> {
 }
 
 impl LockedCq<'_> {
-    /// Adds a queue of a queue pair, and returns its slot.
-    pub(crate) fn enter(&mut self, core: &Arc<QpCore>, side: Side) -> Result<u32> {
-        self.table.enter(core, side)
-    }
-
-    /// Frees a slot.
-    pub(crate) fn leave(&mut self, slot: u32) {
-        self.table.leave(slot);
-    }
-
-    /// One with a shared receive queue is known by its number.
-    pub(crate) fn enter_number(&mut self, number: u32, core: &Arc<QpCore>) {
-        self.table.enter_number(number, core);
-    }
-
-    pub(crate) fn leave_number(&mut self, number: u32) {
-        self.table.leave_number(number);
-    }
-
     /// Adds a completion made in software, behind all others.
     pub(crate) fn push(&mut self, completion: Completion) {
         self.front.push(completion);
@@ -148,18 +128,13 @@ impl CqCore {
             inner: Mutex::new(inner),
             polls: AtomicU32::new(0),
         });
-        device.opened.adopt_cq(id, Arc::downgrade(&cq));
+        device.opened.adopt_queue(id, cq.me.clone());
         Ok(cq)
     }
 
     #[inline]
     pub(crate) fn lock(&self) -> LockedCq<'_> {
         LockedCq { cq: self, inner: self.inner.lock() }
-    }
-
-    /// The queue pairs that use this queue.
-    pub(crate) fn users(&self) -> Vec<Arc<QpCore>> {
-        self.lock().table.users()
     }
 
     /// Finds or creates a queue of the device with capacity for `count` more completions.
@@ -301,7 +276,7 @@ impl CqCore {
     }
 
     /// The device has something, and the queue is not armed any more.
-    pub(crate) fn has_event(&self) {
+    fn has_event(&self) {
         let mut inner = self.lock();
         inner.front.armed = false;
         inner.front.may_be_solicited();

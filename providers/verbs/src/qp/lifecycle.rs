@@ -13,10 +13,9 @@ use dapl::provider::{ConnId, ConnectionEvent, Status};
 use ibverbs_sys::ibv_qp_attr_mask;
 use parking_lot::MutexGuard;
 
-use super::{Attached, Phase, QpCore, flushed};
-use crate::cm::{CmConnection, Path};
+use super::{Attached, CmConnection, Phase, QpCore, flushed};
 use crate::engine::Source;
-use crate::qp::state::{self, Change};
+use crate::qp::state::{self, Change, Path};
 
 /// Interval between the engine's checks of draining requests, at first and at most.
 const DRAIN: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
@@ -215,7 +214,7 @@ impl QpCore {
             inner.leave_number(old.number());
             inner.enter_number(new.number(), &me);
         }
-        self.device.opened.forget_qp(old.number(), &self.me);
+        self.device.opened.forget_qp(old.number(), self.me.as_ptr().cast());
         self.device.opened.adopt_qp(new.number(), self.me.clone());
         self.number.store(new.number(), Ordering::Relaxed);
         self.recv.lock().hw = new.clone();

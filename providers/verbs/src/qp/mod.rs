@@ -11,6 +11,7 @@ mod complete;
 pub(crate) mod gather;
 mod lifecycle;
 mod post;
+pub(crate) mod queue_pair;
 #[cfg(test)]
 mod rxe_tests;
 pub(crate) mod state;
@@ -21,25 +22,19 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use dapl::error::{Error, Resource, Result};
-use dapl::provider::{
-    Bind, BindWr, Completion, ConnId, ConnectSpec, Connection, Outstanding, QpSpec, QueuePair, Segment, SendWr,
-    SharedRecvs, Status, Token,
-};
+use dapl::provider::{Completion, ConnId, Outstanding, QpSpec, SharedRecvs, Status, Token};
 use dapl::runtime::handle::ObjectId;
 use dapl::stats::watermark::HighWatermark;
 use parking_lot::Mutex;
 
-use crate::cm::CmConnection;
 use crate::cq::{CqCore, Side};
 use crate::device::Device;
 use crate::memory::keys::Hint;
-use crate::memory::{Move, Mr, Mw, Pd};
+use crate::memory::{Move, Pd};
 use crate::qp::work::Work;
+use crate::shared_device::{EventTarget, ObjectEvent};
 use crate::srq::SrqCore;
 use crate::{Verbs, ibv};
-
-/// A queue pair as dapl holds it.
-pub struct Qp(pub(crate) Arc<QpCore>);
 
 /// The queue pair itself, shared with its completion queues, the connection manager and the engine.
 pub(crate) struct QpCore {
@@ -77,6 +72,14 @@ pub(crate) struct Reads {
     pub(crate) incoming: u8,
     /// Own ones.
     pub(crate) outgoing: u8,
+}
+
+/// A connection or attempt of a connection manager, as its queue pair holds it.
+pub(crate) trait CmConnection: Send + Sync {
+    /// Ends the connection or attempt in any state and informs the peer. From any thread; does not block, reports nothing.
+    fn end(&self);
+    /// The device has got a message on a queue pair that is not confirmed to be connected: its confirmation may be lost.
+    fn peer_is_there(&self) {}
 }
 
 /// The connection or attempt.
@@ -129,8 +132,9 @@ struct Requests {
     draining: bool,
 }
 
-impl Qp {
-    pub(crate) fn new(device: &Arc<Device>, pd: &Pd, spec: QpSpec<Verbs>) -> Result<Self> {
+impl QpCore {
+    /// A queue pair, in INIT. Errors: `Exhausted`, `Internal`; logged.
+    pub(super) fn create(device: &Arc<Device>, pd: &Pd, spec: QpSpec<Verbs>) -> Result<Arc<Self>> {
         let queue = |cq: Option<Arc<crate::cq::Cq>>| match cq {
             Some(cq) => Ok(cq.0.clone()),
             None => CqCore::new(device, None),
@@ -197,9 +201,12 @@ impl Qp {
             failed: AtomicBool::new(false),
             unanswered: AtomicBool::new(false),
         });
-        // From here on, dropping the queue pair removes it from the tables.
-        let qp = Qp(core);
-        let core = &qp.0;
+        Ok(core)
+    }
+
+    /// Enters it where events and completions are matched with queue pairs. After an error it is left again.
+    fn enter(self: &Arc<Self>) -> Result<()> {
+        let (core, recv_cq, request_cq) = (self, &self.recv_cq, &self.request_cq);
         let recv_slot = recv_cq.lock().enter(core, Side::Recv)?;
         let request_slot = request_cq.lock().enter(core, Side::Request).inspect_err(|_| {
             recv_cq.lock().leave(recv_slot);
@@ -207,12 +214,38 @@ impl Qp {
         let _ = core.slots.set([recv_slot, request_slot]);
         if let Some((srq, _)) = &core.shared {
             recv_cq.lock().enter_number(core.number(), core);
-            srq.completes_on(&recv_cq);
+            srq.completes_on(recv_cq);
             // It may have been made longer meanwhile, without knowing of us.
             recv_cq.widen_shared(srq.id(), srq.capacity())?;
         }
-        device.opened.adopt_qp(core.number(), Arc::downgrade(core));
-        Ok(qp)
+        self.device.opened.adopt_qp(core.number(), self.me.clone());
+        Ok(())
+    }
+
+    /// The end of the queue pair.
+    fn leave(&self) {
+        self.abort();
+        self.device.opened.forget_qp(self.number(), self.me.as_ptr().cast());
+        for side in [Side::Recv, Side::Request] {
+            let cq = self.cq(side);
+            let mut inner = cq.lock();
+            if self.slots.get().is_some() {
+                inner.leave(self.slot(side));
+            }
+            if side == Side::Recv && self.shared.is_some() {
+                inner.leave_number(self.number());
+            }
+        }
+    }
+}
+
+impl EventTarget for QpCore {
+    fn handle(&self, event: ObjectEvent) {
+        match event {
+            ObjectEvent::PeerIsThere => self.peer_is_there(),
+            ObjectEvent::Failed => self.device_failed(),
+            ObjectEvent::Completion | ObjectEvent::Low => {}
+        }
     }
 }
 
@@ -279,9 +312,18 @@ impl QpCore {
         self.shared.is_some()
     }
 
-    /// Whether its receives come out of this shared queue.
-    pub(crate) fn takes_from(&self, srq: &Arc<SrqCore>) -> bool {
-        self.shared.as_ref().is_some_and(|(own, _)| Arc::ptr_eq(own, srq))
+    /// Whether its receives come out of the shared queue with this id.
+    pub(crate) fn takes_from(&self, srq: usize) -> bool {
+        self.shared.as_ref().is_some_and(|(own, _)| own.id() == srq)
+    }
+
+    /// Work that has not completed, after all completions of the device.
+    fn outstanding(&self) -> Outstanding {
+        self.recv_cq.fetch();
+        self.request_cq.fetch();
+        let recvs = self.recv.lock().work.len();
+        let send = self.send.lock();
+        Outstanding { recvs, requests: send.work.len() + send.held.len() as u32 }
     }
 
     fn slot(&self, side: Side) -> u32 {
@@ -293,76 +335,6 @@ impl QpCore {
         match side {
             Side::Recv => &self.recv_cq,
             Side::Request => &self.request_cq,
-        }
-    }
-}
-
-impl QueuePair for Qp {
-    type Mr = Mr;
-    type Mw = Mw;
-
-    fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
-        self.0.post_recv(segments, token)
-    }
-
-    fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
-        self.0.post_send(wr)
-    }
-
-    fn post_bind(&self, mw: &Mw, bind: Option<Bind<'_, Mr>>, wr: &BindWr) -> Result<u32> {
-        self.0.post_bind(mw, bind, wr)
-    }
-
-    fn watch_recvs(&self, soft: Option<u32>, hard: Option<u32>) -> Result<()> {
-        self.0.watch_recvs(soft, hard)
-    }
-
-    fn outstanding(&self) -> Outstanding {
-        // Take completions that were not polled.
-        self.0.recv_cq.fetch();
-        self.0.request_cq.fetch();
-        let recvs = self.0.recv.lock().work.len();
-        let send = self.0.send.lock();
-        Outstanding { recvs, requests: send.work.len() + send.held.len() as u32 }
-    }
-
-    fn flush_recvs(&self) {
-        self.0.flush_recvs();
-    }
-}
-
-impl Connection for Qp {
-    fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
-        self.0.device.manager().connect(&self.0, spec, conn)
-    }
-
-    fn drain(&self) {
-        self.0.drain();
-    }
-
-    fn abort(&self) {
-        self.0.abort();
-    }
-
-    fn reset(&self) -> Result<()> {
-        self.0.reset()
-    }
-}
-
-impl Drop for Qp {
-    fn drop(&mut self) {
-        let core = &self.0;
-        core.abort();
-        core.device.opened.forget_qp(core.number(), &core.me);
-        for side in [Side::Recv, Side::Request] {
-            let cq = core.cq(side);
-            let mut inner = cq.lock();
-            if core.slots.get().is_some() {
-                inner.leave(core.slot(side));
-            }
-            if side == Side::Recv && core.shared.is_some() {
-                inner.leave_number(core.number());
-            }
         }
     }
 }

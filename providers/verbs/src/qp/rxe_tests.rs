@@ -13,7 +13,7 @@ use dapl::provider::{
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
-use super::Qp;
+use super::queue_pair::Qp;
 use crate::{ConnectionRequest, Cq, Pd, Verbs, ibv};
 
 /// Longer than anything here takes.
@@ -139,12 +139,12 @@ fn rxe_number_is_replaced_after_an_unanswered_request() {
     for (round, shared) in [None, Some(SharedRecvs { srq: srq.clone(), token: token(0) })].into_iter().enumerate() {
         let (is_shared, round) = (shared.is_some(), 10 * round as u32);
         let (near, far) = (side.qp(shared), side.qp(None));
-        let first = near.0.number();
+        let first = near.core().number();
         near.reset().unwrap();
-        assert_eq!(near.0.number(), first, "no peer knows it");
+        assert_eq!(near.core().number(), first, "no peer knows it");
         let unanswered = side.connect(&near, round + 1);
         near.reset().unwrap();
-        assert_ne!(near.0.number(), first, "the peer may know it still");
+        assert_ne!(near.core().number(), first, "the peer may know it still");
         unanswered.accept(&far, &[], conn(round + 5)).unwrap();
         side.expect([(round + 5, false)]);
         far.reset().unwrap();
@@ -155,12 +155,12 @@ fn rxe_number_is_replaced_after_an_unanswered_request() {
         side.connect(&near, round + 2).accept(&far, &[], conn(round + 3)).unwrap();
         side.expect([(round + 2, true), (round + 3, true)]);
         message_arrives(&side, &far);
-        let second = near.0.number();
+        let second = near.core().number();
         near.reset().unwrap();
-        assert_eq!(near.0.number(), second, "the peer has accepted");
+        assert_eq!(near.core().number(), second, "the peer has accepted");
         side.connect(&near, round + 4).reject();
         side.expect([(round + 3, false), (round + 4, false)]);
         near.reset().unwrap();
-        assert_eq!(near.0.number(), second, "the peer has rejected");
+        assert_eq!(near.core().number(), second, "the peer has rejected");
     }
 }

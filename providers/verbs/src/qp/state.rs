@@ -51,3 +51,11 @@ fn move_to(qp: &Qp, state: ibv_qp_state::Type) {
         log::warn!("queue pair {} cannot go to state {state}: {error}", qp.number());
     }
 }
+
+/// Parameters that take a queue pair from INIT to RTS.
+pub(crate) struct Path {
+    /// Repeats INIT, if the manager knows better partition or port values than at creation.
+    pub(crate) init: Option<Change>,
+    pub(crate) to_receive: Change,
+    pub(crate) to_send: Change,
+}

@@ -15,10 +15,10 @@ use parking_lot::Mutex;
 use rdma_cm_sys::*;
 
 use super::{EventOwner, Rdma, is_end};
-use crate::cm::{CmConnection, Path};
 use crate::device::Device;
 use crate::engine::Source;
-use crate::qp::QpCore;
+use crate::qp::state::Path;
+use crate::qp::{CmConnection, QpCore};
 use crate::rdma_cm::{Event, Id, Terms};
 use dapl_software::listener_retry::Retry;
 

@@ -25,7 +25,7 @@ use rdma_cm_sys::*;
 
 use self::link::{RdmaLink, Target};
 use self::waiting::RdmaRequest;
-use super::{Listening, Manager, Refusal, Waiting};
+use super::{Listening, Manager, Refusal, Waiting, request};
 use crate::device::Device;
 use crate::engine::{Interest, Source, Watch};
 use crate::qp::QpCore;
@@ -193,7 +193,7 @@ impl Rdma {
         match known {
             Some(EventOwner::Listener(listener)) => {
                 let info = RequestInfo { peer, private_data: event.private_data, reported_len };
-                device.arrived(listener, Box::new(request), info);
+                request::arrived(device, listener, Box::new(request), info);
             }
             // It was freed meanwhile.
             _ => Box::new(request).refuse(Refusal::NoListener),

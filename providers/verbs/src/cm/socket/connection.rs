@@ -20,9 +20,8 @@ use super::path::{LocalEnd, RemoteEnd};
 use super::protocol::{Protocol, ProtocolEvent};
 use super::tcp;
 use super::wire::{self, Hello};
-use crate::cm::CmConnection;
 use crate::engine::{Interest, Source, Watch};
-use crate::qp::QpCore;
+use crate::qp::{CmConnection, QpCore};
 
 /// Calls to the queue pair; see [`QpCore`]. A trait, so that tests can replace the queue pair.
 pub(in crate::cm) trait Pair: Send + Sync {

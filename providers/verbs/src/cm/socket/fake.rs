@@ -18,8 +18,9 @@ use parking_lot::Mutex;
 use super::gid_lookup::GidLookup;
 use super::path::{LocalEnd, RemoteEnd};
 use super::{Pair, SocketContext};
-use crate::cm::{CmConnection, Waiting};
+use crate::cm::Waiting;
 use crate::engine::Reactor;
+use crate::qp::CmConnection;
 
 /// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(20);

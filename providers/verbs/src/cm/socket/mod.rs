@@ -35,10 +35,10 @@ use dapl::provider::{ConnId, ConnectSpec, PeerAddress, RequestInfo};
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
-use super::{CmConnection, Listening, Manager, Refusal, Waiting};
+use super::{Listening, Manager, Refusal, Waiting, request};
 use crate::device::Device;
 use crate::engine::{Interest, Reactor, Source, Watch};
-use crate::qp::QpCore;
+use crate::qp::{CmConnection, QpCore};
 pub(super) use connection::Pair;
 use connection::{Host, SocketConnection};
 use gid_lookup::GidLookup;
@@ -72,7 +72,7 @@ pub(super) struct SocketContext {
 }
 
 impl SocketContext {
-    /// It does not keep the device, which keeps its manager.
+    /// It does not keep the device open.
     pub(super) fn of(device: &Arc<Device>) -> Self {
         let (at, of, to) = (Arc::downgrade(device), Arc::downgrade(device), Arc::downgrade(device));
         SocketContext {
@@ -84,7 +84,7 @@ impl SocketContext {
             reaching: Box::new(move |ours, peer| path::reaching(&*of.upgrade()?, ours, peer)),
             arrived: Box::new(move |listener, waiting, info| {
                 if let Some(device) = to.upgrade() {
-                    device.arrived(listener, waiting, info);
+                    request::arrived(&device, listener, waiting, info);
                 }
             }),
         }

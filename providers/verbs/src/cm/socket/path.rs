@@ -15,9 +15,9 @@ use ibverbs_sys::{
     ibv_qp_attr_mask as mask, ibv_qp_state,
 };
 
-use crate::cm::{Change, Path};
 use crate::device::Device;
 use crate::qp::Reads;
+use crate::qp::state::{Change, Path};
 use crate::{gid, settings};
 
 /// The first packet has this number, on both sides.

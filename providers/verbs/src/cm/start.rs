@@ -1,0 +1,25 @@
+//! Starts the connection manager of an IA.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use dapl::error::{Error, Resource, Result};
+
+use super::{Manager, none, rdma, socket};
+use crate::device::Device;
+use crate::settings::ManagerKind;
+
+/// Starts the connection manager that the settings select.
+pub(crate) fn start(device: &Arc<Device>) -> Result<Arc<dyn Manager>> {
+    Ok(match device.settings.manager {
+        ManagerKind::Rdma => {
+            let address = device.address.ok_or_else(|| {
+                log::error!("{}: no address; rdma_cm needs one on the port's network device", device.name);
+                Error::Exhausted(Resource::Device)
+            })?;
+            rdma::Rdma::new(device, address)?
+        }
+        ManagerKind::Socket => socket::Socket::new(device),
+        ManagerKind::None => none::NoMessages::new(device),
+    })
+}

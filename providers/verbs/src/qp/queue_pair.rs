@@ -1,0 +1,88 @@
+//! Queue pairs as dapl holds them: the queue pair itself, and the connection manager that connects it.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use dapl::error::Result;
+use dapl::provider::{
+    Bind, BindWr, ConnId, ConnectSpec, Connection, Outstanding, QpSpec, QueuePair, Segment, SendWr, Token,
+};
+
+use super::QpCore;
+use crate::Verbs;
+use crate::cm::Manager;
+use crate::device::Device;
+use crate::memory::{Mr, Mw, Pd};
+
+/// A queue pair as dapl holds it. Dropping it ends its connection.
+pub struct Qp {
+    core: Arc<QpCore>,
+    manager: Arc<dyn Manager>,
+}
+
+impl Qp {
+    /// Errors: those of the device, logged.
+    pub(crate) fn new(device: &Arc<Device>, manager: &Arc<dyn Manager>, pd: &Pd, spec: QpSpec<Verbs>) -> Result<Self> {
+        let qp = Qp { core: QpCore::create(device, pd, spec)?, manager: manager.clone() };
+        // From here on, dropping the queue pair removes it from the tables.
+        qp.core.enter()?;
+        Ok(qp)
+    }
+
+    pub(crate) fn core(&self) -> &Arc<QpCore> {
+        &self.core
+    }
+}
+
+impl QueuePair for Qp {
+    type Mr = Mr;
+    type Mw = Mw;
+
+    fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
+        self.core.post_recv(segments, token)
+    }
+
+    fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
+        self.core.post_send(wr)
+    }
+
+    fn post_bind(&self, mw: &Mw, bind: Option<Bind<'_, Mr>>, wr: &BindWr) -> Result<u32> {
+        self.core.post_bind(mw, bind, wr)
+    }
+
+    fn watch_recvs(&self, soft: Option<u32>, hard: Option<u32>) -> Result<()> {
+        self.core.watch_recvs(soft, hard)
+    }
+
+    fn outstanding(&self) -> Outstanding {
+        self.core.outstanding()
+    }
+
+    fn flush_recvs(&self) {
+        self.core.flush_recvs();
+    }
+}
+
+impl Connection for Qp {
+    fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
+        self.manager.connect(&self.core, spec, conn)
+    }
+
+    fn drain(&self) {
+        self.core.drain();
+    }
+
+    fn abort(&self) {
+        self.core.abort();
+    }
+
+    fn reset(&self) -> Result<()> {
+        self.core.reset()
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        self.core.leave();
+    }
+}
