@@ -1,9 +1,11 @@
-//! The structure rules: permitted imports, files with unsafe code, file heads, public names.
+//! The structure rules: permitted imports, circles of imports, files with unsafe code, file heads, public names.
 //!
 //! The tables of `rules` are the rules; the code here only compares. Each exception is in a table with its reason, and must
 //! still be needed. Reads sources only: nothing is built.
 #![forbid(unsafe_code)]
 
+#[path = "tidy/circles.rs"]
+mod circles;
 #[path = "tidy/rules.rs"]
 mod rules;
 #[path = "tidy/source.rs"]
@@ -15,7 +17,10 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use dapl_test::stage::workspace;
-use rules::{FORBIDDEN_UNSAFE, LAYERS, NOT_EXPORTED, PACKAGES, UNDECLARED, UNSAFE_FILES, UPWARD_IMPORTS};
+use rules::{
+    CIRCLE_FOLDERS, FORBIDDEN_UNSAFE, LAYERS, MAX_CIRCLE, NOT_EXPORTED, PACKAGES, UNDECLARED, UNSAFE_FILES,
+    UPWARD_IMPORTS,
+};
 use source::{Source, files, imports, word};
 
 #[test]
@@ -83,6 +88,19 @@ fn imports_go_down_the_layers() {
     let idle: Vec<_> =
         (0..UPWARD_IMPORTS.len()).filter(|at| !used.contains(&Some(*at))).map(|at| UPWARD_IMPORTS[at]).collect();
     assert!(idle.is_empty(), "no longer needed: {idle:#?}");
+}
+
+#[test]
+fn circles_of_imports_are_small() {
+    let mut sources = files(&["rs"]);
+    sources.retain(|file| !is_test(&file.path) && !file.path.contains("/src/fake/"));
+    let mut wrong = Vec::new();
+    for folder in CIRCLE_FOLDERS {
+        for circle in circles::larger_than(MAX_CIRCLE, folder, &sources) {
+            wrong.push(format!("{folder}: {} import each other", circle.join(", ")));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Endpoints: one end of a connection, and the transfers posted on it. A transfer has its buffer until it completes.
 
 use std::fmt;
-use std::mem;
 use std::ops::{Bound, RangeBounds};
 use std::ptr;
 use std::sync::Arc;
@@ -12,15 +11,11 @@ use dat_abi::*;
 use parking_lot::Mutex;
 
 use crate::address::Address;
-use crate::error::{Error, Result, is_success};
-use crate::evd::{Evd, EvdInner, micros};
+use crate::error::{Error, Result};
+use crate::evd::{Evd, micros};
 use crate::flight::{Flight, Op, OpId};
-use crate::ia::{Handle, PzInner};
 use crate::memory::{Buffer, Remote};
-
-/// Names an endpoint in events. No two endpoints of a process have the same, not even one after the other.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct EpId(u64);
+use crate::owned::{EpId, EpInner, Handle, Pz, PzInner};
 
 /// Attributes of a new endpoint: its event queues and the lengths of its work queues.
 #[derive(Clone)]
@@ -103,17 +98,26 @@ pub struct Ep {
     inner: Arc<EpInner>,
 }
 
-pub(crate) struct EpInner {
-    pub(crate) id: EpId,
-    pub(crate) handle: Handle,
-    pz: Arc<PzInner>,
-    /// They outlive it.
-    _queues: [Arc<EvdInner>; 3],
-    pub(crate) flight: Mutex<Flight>,
+impl Pz {
+    /// An endpoint that reports everything to one queue, which needs [`Streams::DTO`] and [`Streams::CONNECTION`].
+    ///
+    /// # Errors
+    /// What `dat_ep_create` refuses.
+    pub fn ep(&self, events: &Evd) -> Result<Ep> {
+        self.ep_with(&EpSpec::new(events))
+    }
+
+    /// An endpoint as it is described.
+    ///
+    /// # Errors
+    /// What `dat_ep_create` refuses.
+    pub fn ep_with(&self, spec: &EpSpec<'_>) -> Result<Ep> {
+        Ep::new(&self.inner, spec)
+    }
 }
 
 impl Ep {
-    pub(crate) fn new(pz: &Arc<PzInner>, spec: &EpSpec<'_>) -> Result<Self> {
+    fn new(pz: &Arc<PzInner>, spec: &EpSpec<'_>) -> Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let ia = &pz.ia;
         let attributes = attributes(pz, spec)?;
@@ -332,18 +336,6 @@ impl Op {
             Op::Recv => "dat_ep_post_recv",
             Op::Write => "dat_ep_post_rdma_write",
             Op::Read => "dat_ep_post_rdma_read",
-        }
-    }
-}
-
-impl Drop for EpInner {
-    fn drop(&mut self) {
-        self.pz.ia.leave(self.handle);
-        // SAFETY: the last owner is being dropped. After the call, no transfer of this endpoint accesses memory.
-        let code = unsafe { (self.pz.ia.functions.dat_ep_free)(self.handle.0) };
-        if !is_success(code) {
-            // It may still work with the buffers: better lost than given away.
-            mem::forget(mem::replace(self.flight.get_mut(), Flight::new()));
         }
     }
 }

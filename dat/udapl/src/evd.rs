@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use dat_abi::*;
 
-use crate::ep::EpId;
 use crate::error::{Error, Result, kind};
 use crate::flight::{Op, OpId};
-use crate::ia::{Handle, IaInner};
+use crate::ia::Ia;
 use crate::listener::Request;
 use crate::memory::Buffer;
+use crate::owned::{EpId, EvdInner, Handle, IaInner};
 
 bitflags::bitflags! {
     /// Kinds of events that a queue accepts.
@@ -152,13 +152,18 @@ pub struct Evd {
     pub(crate) inner: Arc<EvdInner>,
 }
 
-pub(crate) struct EvdInner {
-    pub(crate) handle: Handle,
-    ia: Arc<IaInner>,
+impl Ia {
+    /// Creates a queue for at least `events` events of these streams.
+    ///
+    /// # Errors
+    /// Those of `dat_evd_create`.
+    pub fn evd(&self, events: u32, streams: Streams) -> Result<Evd> {
+        Evd::new(&self.inner, events, streams)
+    }
 }
 
 impl Evd {
-    pub(crate) fn new(ia: &Arc<IaInner>, events: u32, streams: Streams) -> Result<Self> {
+    fn new(ia: &Arc<IaInner>, events: u32, streams: Streams) -> Result<Self> {
         let ia = Arc::clone(ia);
         let length = DAT_COUNT::try_from(events)
             .map_err(|_| Error::Argument(format!("{events} events are more than DAT can count")))?;
@@ -278,13 +283,6 @@ impl Evd {
                 Event::Established { ep: ep.id, private_data }
             }
         }))
-    }
-}
-
-impl Drop for EvdInner {
-    fn drop(&mut self) {
-        // SAFETY: the last owner is being dropped; endpoints and listeners that use the queue hold references.
-        let _ = unsafe { (self.ia.functions.dat_evd_free)(self.handle.0) };
     }
 }
 

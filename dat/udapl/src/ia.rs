@@ -1,72 +1,41 @@
-//! Open adapters and their protection zones, on which all other objects are created. Keeps a table of live endpoints, because
-//! events name them.
+//! Open adapters and their protection zones, on which all other objects are created.
 
-use std::collections::HashMap;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::ptr;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use dat_abi::*;
 use parking_lot::Mutex;
 
 use crate::address::Address;
-use crate::ep::{Ep, EpInner, EpSpec};
 use crate::error::{Error, Result};
-use crate::evd::{Evd, Streams};
-use crate::library::{Functions, text};
-use crate::listener::Listener;
+use crate::library::{Functions, Library, text};
+use crate::limits::Limits;
+use crate::owned::{Handle, IaInner, Pz, PzInner};
 
 /// Asynchronous errors that may wait at an adapter's own queue.
 const ERRORS: DAT_COUNT = 16;
 
-/// Limits of an adapter, from its attributes.
-#[derive(Clone, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub struct Limits {
-    /// Maximum length of a message, in bytes.
-    pub max_message: u64,
-    /// Maximum length of an RDMA read or write, in bytes.
-    pub max_rdma: u64,
-    /// Transfers posted at a time, of each direction of an endpoint.
-    pub max_posted: u32,
-    /// Maximum of outstanding RDMA reads that an endpoint issues.
-    pub max_reads: u32,
-    /// Maximum of outstanding RDMA reads that an endpoint responds to.
-    pub max_reads_answered: u32,
-    /// Events in a queue.
-    pub max_events: u32,
-    /// Private data of a connection, in bytes.
-    pub max_private_data: usize,
-}
-
 /// An open interface adapter. It is closed when it and all that was made on it are gone.
 pub struct Ia {
-    inner: Arc<IaInner>,
+    pub(crate) inner: Arc<IaInner>,
 }
 
-pub(crate) struct IaInner {
-    pub(crate) functions: Arc<Functions>,
-    pub(crate) handle: Handle,
-    pub(crate) limits: Limits,
-    address: Option<Address>,
-    provider: String,
-    /// Privileges that the memory of an RDMA read's destination needs.
-    pub(crate) sink: DAT_MEM_PRIV_FLAGS,
-    /// Endpoints by their handles.
-    eps: Mutex<HashMap<usize, Weak<EpInner>>>,
+impl Library {
+    /// Opens the adapter that dat.conf has under this name.
+    ///
+    /// # Errors
+    /// What `dat_ia_openv` refuses; libdat says more about it on standard error. [`Error::Argument`] if the name has a NUL,
+    /// [`Error::ThreadSafety`] if the provider is not thread-safe.
+    pub fn open(&self, name: &str) -> Result<Ia> {
+        let c_name =
+            CString::new(name).map_err(|_| Error::Argument(format!("{name:?}: an adapter's name has no NUL in it")))?;
+        Ia::open(Arc::clone(&self.functions), name, &c_name)
+    }
 }
-
-/// A handle of libdat, usable by any thread: a thread-safe provider was requested.
-#[derive(Clone, Copy)]
-pub(crate) struct Handle(pub(crate) DAT_HANDLE);
-
-// SAFETY: an opaque value that is never dereferenced here; the library accepts it from any thread.
-unsafe impl Send for Handle {}
-// SAFETY: as above.
-unsafe impl Sync for Handle {}
 
 impl Ia {
-    pub(crate) fn open(functions: Arc<Functions>, name: &str, c_name: &CStr) -> Result<Self> {
+    fn open(functions: Arc<Functions>, name: &str, c_name: &CStr) -> Result<Self> {
         let (mut errors, mut handle) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the name is NUL-terminated and only read; the results are written to local variables.
         let code = unsafe {
@@ -115,55 +84,6 @@ impl Ia {
         ia.functions.check("dat_pz_create", code)?;
         Ok(Pz { inner: Arc::new(PzInner { handle: Handle(handle), ia }) })
     }
-
-    /// Creates a queue for at least `events` events of these streams.
-    ///
-    /// # Errors
-    /// Those of `dat_evd_create`.
-    pub fn evd(&self, events: u32, streams: Streams) -> Result<Evd> {
-        Evd::new(&self.inner, events, streams)
-    }
-
-    /// Listens on this qualifier; requests arrive in `events`, which needs [`Streams::REQUEST`].
-    ///
-    /// # Errors
-    /// Those of `dat_psp_create`, for example if the qualifier is in use.
-    pub fn listen(&self, qualifier: u64, events: &Evd) -> Result<Listener> {
-        Listener::new(&self.inner, Some(qualifier), events)
-    }
-
-    /// Listens on a free qualifier, which [`Listener::qualifier`] returns.
-    ///
-    /// # Errors
-    /// Those of `dat_psp_create_any`.
-    pub fn listen_any(&self, events: &Evd) -> Result<Listener> {
-        Listener::new(&self.inner, None, events)
-    }
-}
-
-impl Limits {
-    const NONE: Limits = Limits {
-        max_message: 0,
-        max_rdma: 0,
-        max_posted: 0,
-        max_reads: 0,
-        max_reads_answered: 0,
-        max_events: 0,
-        max_private_data: 0,
-    };
-
-    fn new(ia: &DAT_IA_ATTR, provider: &DAT_PROVIDER_ATTR) -> Self {
-        let count = |count: DAT_COUNT| u32::try_from(count).unwrap_or(0);
-        Limits {
-            max_message: ia.max_message_size,
-            max_rdma: ia.max_rdma_size,
-            max_posted: count(ia.max_dto_per_ep),
-            max_reads: count(ia.max_rdma_read_per_ep_out),
-            max_reads_answered: count(ia.max_rdma_read_per_ep_in),
-            max_events: count(ia.max_evd_qlen),
-            max_private_data: count(provider.max_private_data_size) as usize,
-        }
-    }
 }
 
 impl IaInner {
@@ -201,68 +121,12 @@ impl IaInner {
         self.address = unsafe { Address::from_c(ia.ia_address_ptr) };
         Ok(())
     }
-
-    pub(crate) fn enter(&self, ep: &Arc<EpInner>) {
-        self.eps.lock().insert(ep.handle.0 as usize, Arc::downgrade(ep));
-    }
-
-    pub(crate) fn leave(&self, handle: Handle) {
-        self.eps.lock().remove(&(handle.0 as usize));
-    }
-
-    /// The endpoint that an event names, if it is alive.
-    pub(crate) fn ep(&self, handle: DAT_EP_HANDLE) -> Option<Arc<EpInner>> {
-        self.eps.lock().get(&(handle as usize)).and_then(Weak::upgrade)
-    }
-}
-
-impl Drop for IaInner {
-    fn drop(&mut self) {
-        // SAFETY: the last owner is being dropped, and so is everything created on it.
-        let _ = unsafe { (self.functions.dat_ia_close)(self.handle.0, DAT_CLOSE_ABRUPT_FLAG) };
-    }
-}
-
-/// A protection zone: endpoints work with memory of their own zone only.
-#[derive(Clone)]
-pub struct Pz {
-    pub(crate) inner: Arc<PzInner>,
-}
-
-pub(crate) struct PzInner {
-    pub(crate) handle: Handle,
-    pub(crate) ia: Arc<IaInner>,
-}
-
-impl Pz {
-    /// An endpoint that reports everything to one queue, which needs [`Streams::DTO`] and [`Streams::CONNECTION`].
-    ///
-    /// # Errors
-    /// What `dat_ep_create` refuses.
-    pub fn ep(&self, events: &Evd) -> Result<Ep> {
-        self.ep_with(&EpSpec::new(events))
-    }
-
-    /// An endpoint as it is described.
-    ///
-    /// # Errors
-    /// What `dat_ep_create` refuses.
-    pub fn ep_with(&self, spec: &EpSpec<'_>) -> Result<Ep> {
-        Ep::new(&self.inner, spec)
-    }
-}
-
-impl Drop for PzInner {
-    fn drop(&mut self) {
-        // SAFETY: the last owner is being dropped; objects created in it hold references.
-        let _ = unsafe { (self.ia.functions.dat_pz_free)(self.handle.0) };
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Buffer, Request, Window};
+    use crate::{Buffer, Ep, Evd, Listener, Request, Window};
 
     #[test]
     fn threads_may_share_everything() {

@@ -2,7 +2,7 @@
 //!
 //! Once opened, libdat is never closed, because its providers have threads.
 
-use std::ffi::{CStr, CString, OsStr, c_char};
+use std::ffi::{CStr, OsStr, c_char};
 use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::Arc;
@@ -11,7 +11,6 @@ use dat_abi::*;
 use libloading::os::unix::{Library as Image, RTLD_GLOBAL, RTLD_NOW};
 
 use crate::error::{Error, Result, Words, is_success};
-use crate::ia::Ia;
 
 type ListProviders = unsafe extern "C" fn(DAT_COUNT, *mut DAT_COUNT, *mut *mut DAT_PROVIDER_INFO) -> DAT_RETURN;
 type GetIaHandle = unsafe extern "C" fn(DAT_IA_HANDLE, *mut DAT_IA_HANDLE) -> DAT_RETURN;
@@ -125,7 +124,7 @@ impl Functions {
 /// libdat.so.1, open. Copies are cheap and mean the same library.
 #[derive(Clone)]
 pub struct Library {
-    functions: Arc<Functions>,
+    pub(crate) functions: Arc<Functions>,
 }
 
 impl Library {
@@ -178,17 +177,6 @@ impl Library {
             }
             return Ok(records[..count].iter().map(|record| text(&record.ia_name)).collect());
         }
-    }
-
-    /// Opens the adapter that dat.conf has under this name.
-    ///
-    /// # Errors
-    /// What `dat_ia_openv` refuses; libdat says more about it on standard error. [`Error::Argument`] if the name has a NUL,
-    /// [`Error::ThreadSafety`] if the provider is not thread-safe.
-    pub fn open(&self, name: &str) -> Result<Ia> {
-        let c_name =
-            CString::new(name).map_err(|_| Error::Argument(format!("{name:?}: an adapter's name has no NUL in it")))?;
-        Ia::open(Arc::clone(&self.functions), name, &c_name)
     }
 }
 

@@ -10,8 +10,9 @@ use dat_abi::*;
 use crate::address::Address;
 use crate::ep::{Ep, private};
 use crate::error::{Result, is_success};
-use crate::evd::{Evd, EvdInner, copied};
-use crate::ia::{Handle, IaInner};
+use crate::evd::{Evd, copied};
+use crate::ia::Ia;
+use crate::owned::{EvdInner, Handle, IaInner};
 
 /// Listens on a qualifier until it is dropped. Requests that have come can still be answered then.
 pub struct Listener {
@@ -22,8 +23,26 @@ pub struct Listener {
     _events: Arc<EvdInner>,
 }
 
+impl Ia {
+    /// Listens on this qualifier; requests arrive in `events`, which needs [`Streams::REQUEST`].
+    ///
+    /// # Errors
+    /// Those of `dat_psp_create`, for example if the qualifier is in use.
+    pub fn listen(&self, qualifier: u64, events: &Evd) -> Result<Listener> {
+        Listener::new(&self.inner, Some(qualifier), events)
+    }
+
+    /// Listens on a free qualifier, which [`Listener::qualifier`] returns.
+    ///
+    /// # Errors
+    /// Those of `dat_psp_create_any`.
+    pub fn listen_any(&self, events: &Evd) -> Result<Listener> {
+        Listener::new(&self.inner, None, events)
+    }
+}
+
 impl Listener {
-    pub(crate) fn new(ia: &Arc<IaInner>, qualifier: Option<u64>, events: &Evd) -> Result<Self> {
+    fn new(ia: &Arc<IaInner>, qualifier: Option<u64>, events: &Evd) -> Result<Self> {
         let (ia, events) = (Arc::clone(ia), Arc::clone(&events.inner));
         let mut handle = ptr::null_mut();
         let (call, queue) = (&ia.functions, events.handle.0);

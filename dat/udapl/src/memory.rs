@@ -12,7 +12,7 @@ use dat_abi::*;
 
 use crate::bytes::Block;
 use crate::error::{Error, Result, is_success};
-use crate::ia::{Handle, Pz, PzInner};
+use crate::owned::{Handle, Pz, PzInner};
 
 bitflags::bitflags! {
     /// Access rights of peers to a window.

@@ -79,7 +79,7 @@ pub(crate) fn imports(code: &str) -> BTreeSet<Vec<String>> {
 }
 
 /// One path of a `use`, with the list in braces at its end, if it has one. `rest` is left behind it.
-fn expand(rest: &mut &str, prefix: &mut Vec<String>, found: &mut BTreeSet<Vec<String>>) {
+pub(crate) fn expand(rest: &mut &str, prefix: &mut Vec<String>, found: &mut BTreeSet<Vec<String>>) {
     let above = prefix.len();
     loop {
         *rest = rest.trim_start();

@@ -1,0 +1,48 @@
+//! Limits of an adapter.
+
+use dat_abi::*;
+
+/// Limits of an adapter, from its attributes.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Maximum length of a message, in bytes.
+    pub max_message: u64,
+    /// Maximum length of an RDMA read or write, in bytes.
+    pub max_rdma: u64,
+    /// Transfers posted at a time, of each direction of an endpoint.
+    pub max_posted: u32,
+    /// Maximum of outstanding RDMA reads that an endpoint issues.
+    pub max_reads: u32,
+    /// Maximum of outstanding RDMA reads that an endpoint responds to.
+    pub max_reads_answered: u32,
+    /// Events in a queue.
+    pub max_events: u32,
+    /// Private data of a connection, in bytes.
+    pub max_private_data: usize,
+}
+
+impl Limits {
+    pub(crate) const NONE: Limits = Limits {
+        max_message: 0,
+        max_rdma: 0,
+        max_posted: 0,
+        max_reads: 0,
+        max_reads_answered: 0,
+        max_events: 0,
+        max_private_data: 0,
+    };
+
+    pub(crate) fn new(ia: &DAT_IA_ATTR, provider: &DAT_PROVIDER_ATTR) -> Self {
+        let count = |count: DAT_COUNT| u32::try_from(count).unwrap_or(0);
+        Limits {
+            max_message: ia.max_message_size,
+            max_rdma: ia.max_rdma_size,
+            max_posted: count(ia.max_dto_per_ep),
+            max_reads: count(ia.max_rdma_read_per_ep_out),
+            max_reads_answered: count(ia.max_rdma_read_per_ep_in),
+            max_events: count(ia.max_evd_qlen),
+            max_private_data: count(provider.max_private_data_size) as usize,
+        }
+    }
+}

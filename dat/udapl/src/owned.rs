@@ -1,0 +1,113 @@
+//! Handles of libdat that this crate owns: each is freed when its last owner drops it, and keeps what it was created on alive.
+//! An adapter has a table of its live endpoints, because events name them.
+
+use std::collections::HashMap;
+use std::mem;
+use std::sync::{Arc, Weak};
+
+use dat_abi::*;
+use parking_lot::Mutex;
+
+use crate::address::Address;
+use crate::error::is_success;
+use crate::flight::Flight;
+use crate::library::Functions;
+use crate::limits::Limits;
+
+/// A handle of libdat, usable by any thread: a thread-safe provider was requested.
+#[derive(Clone, Copy)]
+pub(crate) struct Handle(pub(crate) DAT_HANDLE);
+
+// SAFETY: an opaque value that is never dereferenced here; the library accepts it from any thread.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+pub(crate) struct IaInner {
+    pub(crate) functions: Arc<Functions>,
+    pub(crate) handle: Handle,
+    pub(crate) limits: Limits,
+    pub(crate) address: Option<Address>,
+    pub(crate) provider: String,
+    /// Privileges that the memory of an RDMA read's destination needs.
+    pub(crate) sink: DAT_MEM_PRIV_FLAGS,
+    /// Endpoints by their handles.
+    pub(crate) eps: Mutex<HashMap<usize, Weak<EpInner>>>,
+}
+
+impl IaInner {
+    pub(crate) fn enter(&self, ep: &Arc<EpInner>) {
+        self.eps.lock().insert(ep.handle.0 as usize, Arc::downgrade(ep));
+    }
+
+    pub(crate) fn leave(&self, handle: Handle) {
+        self.eps.lock().remove(&(handle.0 as usize));
+    }
+
+    /// The endpoint that an event names, if it is alive.
+    pub(crate) fn ep(&self, handle: DAT_EP_HANDLE) -> Option<Arc<EpInner>> {
+        self.eps.lock().get(&(handle as usize)).and_then(Weak::upgrade)
+    }
+}
+
+impl Drop for IaInner {
+    fn drop(&mut self) {
+        // SAFETY: the last owner is being dropped, and so is everything created on it.
+        let _ = unsafe { (self.functions.dat_ia_close)(self.handle.0, DAT_CLOSE_ABRUPT_FLAG) };
+    }
+}
+
+/// A protection zone: endpoints work with memory of their own zone only.
+#[derive(Clone)]
+pub struct Pz {
+    pub(crate) inner: Arc<PzInner>,
+}
+
+pub(crate) struct PzInner {
+    pub(crate) handle: Handle,
+    pub(crate) ia: Arc<IaInner>,
+}
+
+impl Drop for PzInner {
+    fn drop(&mut self) {
+        // SAFETY: the last owner is being dropped; objects created in it hold references.
+        let _ = unsafe { (self.ia.functions.dat_pz_free)(self.handle.0) };
+    }
+}
+
+pub(crate) struct EvdInner {
+    pub(crate) handle: Handle,
+    pub(crate) ia: Arc<IaInner>,
+}
+
+impl Drop for EvdInner {
+    fn drop(&mut self) {
+        // SAFETY: the last owner is being dropped; endpoints and listeners that use the queue hold references.
+        let _ = unsafe { (self.ia.functions.dat_evd_free)(self.handle.0) };
+    }
+}
+
+/// Names an endpoint in events. No two endpoints of a process have the same, not even one after the other.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct EpId(pub(crate) u64);
+
+pub(crate) struct EpInner {
+    pub(crate) id: EpId,
+    pub(crate) handle: Handle,
+    pub(crate) pz: Arc<PzInner>,
+    /// They outlive it.
+    pub(crate) _queues: [Arc<EvdInner>; 3],
+    pub(crate) flight: Mutex<Flight>,
+}
+
+impl Drop for EpInner {
+    fn drop(&mut self) {
+        self.pz.ia.leave(self.handle);
+        // SAFETY: the last owner is being dropped. After the call, no transfer of this endpoint accesses memory.
+        let code = unsafe { (self.pz.ia.functions.dat_ep_free)(self.handle.0) };
+        if !is_success(code) {
+            // It may still work with the buffers: better lost than given away.
+            mem::forget(mem::replace(self.flight.get_mut(), Flight::new()));
+        }
+    }
+}
