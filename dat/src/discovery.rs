@@ -7,6 +7,7 @@
 use std::fs;
 use std::path::Path;
 
+use crate::api::Api;
 use crate::loader::host;
 
 /// Maximum number of interfaces, and of ports, that get a line.
@@ -14,29 +15,33 @@ const MOST: usize = 64;
 /// Maximum length of a device's name: the kernel's limit.
 const LONGEST: usize = 64;
 
-/// Lines for every machine. They say `nonthreadsafe`, as all lines here, because other implementations of libdat 1.2 compare
-/// the word exactly and programs request it. The libraries are thread-safe, and this libdat knows that.
-pub(crate) const ALWAYS: &str = r#"sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 "" ""
-usnic0 u1.2 nonthreadsafe default libdaplusnic.so.1 dapl.1.2 "" ""
-"#;
-
-/// The lines for this machine.
-pub(crate) fn lines() -> String {
-    lines_for(host::interfaces(), ports(Path::new("/sys/class/infiniband")))
+/// Lines of a version for every machine.
+pub(crate) fn always(api: &Api) -> String {
+    line(api, "sm0", "libdaplsm.so.1", "") + &line(api, "usnic0", "libdaplusnic.so.1", "")
 }
 
-fn lines_for(interfaces: Vec<Vec<u8>>, ports: Vec<(String, u32)>) -> String {
+/// A line says `nonthreadsafe` because other implementations of libdat compare the word exactly and programs request it. The
+/// libraries are thread-safe, and this libdat knows that.
+fn line(api: &Api, name: &str, library: &str, params: &str) -> String {
+    let version = api.version();
+    format!("{name} u{version} nonthreadsafe default {library} dapl.{version} \"{params}\" \"\"\n")
+}
+
+/// The lines of a version for this machine.
+pub(crate) fn lines(api: &Api) -> String {
+    lines_for(api, host::interfaces(), ports(Path::new("/sys/class/infiniband")))
+}
+
+fn lines_for(api: &Api, interfaces: Vec<Vec<u8>>, ports: Vec<(String, u32)>) -> String {
     let mut names: Vec<String> = interfaces.into_iter().filter_map(|name| plain(&name)).collect();
     names.sort();
     names.dedup();
-    let mut text = ALWAYS.to_owned();
+    let mut text = always(api);
     for name in names.iter().take(MOST) {
-        text += &format!("usnic-{name} u1.2 nonthreadsafe default libdaplusnic.so.1 dapl.1.2 \"{name}\" \"\"\n");
+        text += &line(api, &format!("usnic-{name}"), "libdaplusnic.so.1", name);
     }
     for (device, port) in ports.iter().take(MOST) {
-        let params = format!("{device} {port}");
-        text +=
-            &format!("verbs-{device}-{port} u1.2 nonthreadsafe default libdaplverbs.so.1 dapl.1.2 \"{params}\" \"\"\n");
+        text += &line(api, &format!("verbs-{device}-{port}"), "libdaplverbs.so.1", &format!("{device} {port}"));
     }
     text
 }
@@ -72,6 +77,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::api::{V1, V2};
     use crate::conf;
 
     fn parsed(text: &str) -> Vec<(String, String)> {
@@ -84,7 +90,7 @@ mod tests {
     #[test]
     fn interfaces_and_ports_become_lines() {
         let interfaces = ["eth1", "lo", "eth0", "eth1", "vlan0.12"].map(|name| name.as_bytes().to_vec()).to_vec();
-        let entries = parsed(&lines_for(interfaces, vec![("mlx5_0".into(), 1), ("mlx5_0".into(), 2)]));
+        let entries = parsed(&lines_for(&V1, interfaces, vec![("mlx5_0".into(), 1), ("mlx5_0".into(), 2)]));
         let entries: Vec<_> = entries.iter().map(|(name, params)| (name.as_str(), params.as_str())).collect();
         assert_eq!(
             entries,
@@ -102,13 +108,22 @@ mod tests {
     }
 
     #[test]
+    fn lines_have_the_version_of_the_library() {
+        let text = lines_for(&V2, vec![b"eth0".to_vec()], vec![("mlx5_0".into(), 1)]);
+        let conf = conf::parse(&Arc::from("discovered"), text.as_bytes());
+        assert!(conf.complaints.is_empty(), "{conf:?}");
+        let versions: Vec<_> = conf.records.iter().map(|record| (record.key.major, record.key.minor)).collect();
+        assert_eq!(versions, [(2, 0); 4]);
+    }
+
+    #[test]
     fn hostile_names_are_left_out_and_there_is_an_end() {
         let hostile: [&[u8]; 11] =
             [b"", b"a b", b"a\"b", b"a#b", b"a\nb", b"key=x", b"\xff\xfe", b"a\\b", b"a/b", b"..", b"a\0b"];
-        assert_eq!(parsed(&lines_for(hostile.iter().map(|name| name.to_vec()).collect(), vec![])).len(), 2);
+        assert_eq!(parsed(&lines_for(&V1, hostile.iter().map(|name| name.to_vec()).collect(), vec![])).len(), 2);
         assert_eq!((plain(&[b'x'; 64]).is_some(), plain(&[b'x'; 65])), (true, None));
         let many = (0..10_000).map(|number| format!("eth{number}").into_bytes()).collect();
-        assert_eq!(parsed(&lines_for(many, vec![("x".into(), 1); 10_000])).len(), 2 + 2 * MOST);
+        assert_eq!(parsed(&lines_for(&V1, many, vec![("x".into(), 1); 10_000])).len(), 2 + 2 * MOST);
     }
 
     #[test]
@@ -133,7 +148,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_its_loopback_interface() {
-        let entries = parsed(&lines());
+        let entries = parsed(&lines(&V1));
         assert_eq!((entries[0].0.as_str(), entries[1].0.as_str()), ("sm0", "usnic0"));
         assert!(entries.iter().any(|(name, _)| name == "usnic-lo"), "{entries:?}");
     }

@@ -1,10 +1,14 @@
-//! libdat.so.1: the registry of uDAPL 1.2, and the dispatch of `dat_*` calls to providers.
+//! The registry of uDAPL, and the dispatch of `dat_*` calls to providers: what `libdat.so.1` and `libdat2.so.2` share.
 //!
-//! A consumer calls `dat_*`; every such symbol is in `thunk`. Most calls go through the provider's table, whose address is the
+//! The packages `dat/v1` and `dat/v2` export the C functions. Each library has a copy of this code and its state, and passes
+//! its version (`api`) in. A process may have both.
+//!
+//! A consumer calls `dat_*`; every such symbol is made by `thunk`. Most calls go through the provider's table, whose address is the
 //! first word of every handle: `thunk/pass` finds it and jumps. libdat answers the other calls itself, in `thunk/own`.
 //!
 //! | module | purpose |
 //! |---|---|
+//! | `api` | what differs between the versions |
 //! | `conf` | parses dat.conf into records and complaints (pure) |
 //! | `matching` | selects the records that may serve an open, or the reason cause none may (pure) |
 //! | `strerror` | names of return codes (pure) |
@@ -23,6 +27,7 @@
 //! `OpenProvider`). Unsafe code is in `thunk` and `loader` alone. libdat does not interpret objects behind handles, takes no lock in a
 //! thunk, has no constructor, destructor or thread, never writes to stdout, and never unloads itself or a provider.
 
+pub mod api;
 mod arena;
 pub mod conf;
 mod discovery;

@@ -21,23 +21,32 @@ pub(crate) mod host;
 pub(crate) struct Library {
     init: DAT_PROVIDER_INIT_FUNC,
     fini: Option<DAT_PROVIDER_FINI_FUNC>,
+    /// It names `libdat.so.1` as needed. A foreign one then registers nothing here, if this is libdat2.
+    pub(crate) needs_libdat1: bool,
 }
 
 /// Maps the library of a record. The error is the cause in words, and what helps.
 ///
-/// `serves_1` says that the record is for API version 1.x.
-pub(crate) fn load(path: &[u8], serves_1: bool) -> Result<Library, Cause> {
+/// `major` is the API version of the record.
+pub(crate) fn load(path: &[u8], major: u32) -> Result<Library, Cause> {
     let shown = path.escape_ascii();
-    if let Some((cause, remedy)) = objection(path, serves_1, host::is_privileged()) {
+    if let Some((cause, remedy)) = objection(path, major, host::is_privileged()) {
         return Err(Cause::new(format!("{shown} {cause}"), remedy));
     }
     let name = CString::new(path).map_err(|_| Cause::new(format!("{shown} contains a NUL byte"), ""))?;
     let image =
         open_somewhere(&name).map_err(|reason| Cause { remedy: remedy(path, &reason).to_owned(), cause: reason })?;
-    if image.needed().any(|needed| needed.to_bytes().starts_with(b"libdat2.so")) {
+    let needs = |name: &[u8]| image.names(DT_NEEDED).any(|needed| needed.to_bytes().starts_with(name));
+    if major == 1 && needs(b"libdat2.so") {
         let cause = format!("{shown} needs libdat2.so.2: it serves DAT 2.0 only");
         return Err(Cause::new(cause, "name a library for 1.2"));
     }
+    // Under another name it would register a table of the wrong shape.
+    if let Some(soname) = image.names(DT_SONAME).find(|soname| major == 1 && is_for_libdat2(soname.to_bytes())) {
+        let cause = format!("{shown} is {}: it serves DAT 2.0 only", soname.to_string_lossy());
+        return Err(Cause::new(cause, "name a library for 1.2"));
+    }
+    let needs_libdat1 = needs(b"libdat.so");
     let Some(init) = image.symbol(c"dat_provider_init") else {
         let cause = format!("{shown} has no dat_provider_init: it is not a DAT provider");
         return Err(Cause::new(cause, "name a provider's library as lib_path"));
@@ -47,12 +56,12 @@ pub(crate) fn load(path: &[u8], serves_1: bool) -> Result<Library, Cause> {
     let init = unsafe { std::mem::transmute::<*mut c_void, DAT_PROVIDER_INIT_FUNC>(init) };
     // SAFETY: as above, for the contract's fini function.
     let fini = fini.map(|fini| unsafe { std::mem::transmute::<*mut c_void, DAT_PROVIDER_FINI_FUNC>(fini) });
-    Ok(Library { init, fini })
+    Ok(Library { init, fini, needs_libdat1 })
 }
 
 /// Returns a reason against loading this path, and what to do, before anything is mapped.
-fn objection(path: &[u8], serves_1: bool, privileged: bool) -> Option<(&'static str, &'static str)> {
-    if serves_1 && is_for_libdat2(path) {
+fn objection(path: &[u8], major: u32, privileged: bool) -> Option<(&'static str, &'static str)> {
+    if major == 1 && is_for_libdat2(path) {
         return Some(("is a library for libdat2 (.so.2), but the line says u1", "name the .so.1 library"));
     }
     // The caller chooses the working directory, and so would choose the library.
@@ -147,8 +156,8 @@ impl Image {
         (!symbol.is_null()).then_some(symbol)
     }
 
-    /// The names in the library's DT_NEEDED entries.
-    fn needed(&self) -> impl Iterator<Item = &'static CStr> {
+    /// The names in the library's entries of a kind: `DT_NEEDED`, `DT_SONAME`.
+    fn names(&self, tag: isize) -> impl Iterator<Item = &'static CStr> {
         let mut map: *const LinkMap = ptr::null();
         // SAFETY: the handle came from dlopen; RTLD_DI_LINKMAP writes one pointer.
         let result = unsafe { dlinfo(self.0, RTLD_DI_LINKMAP, (&raw mut map).cast()) };
@@ -159,9 +168,9 @@ impl Image {
         // The C library has relocated this address in place on most machines; a value below the image was not.
         let base = map.map_or(0, |map| map.address);
         let strings = if strings < base { strings + base } else { strings };
-        let needed = entries.iter().filter(move |entry| entry.tag == DT_NEEDED && strings != 0);
+        let named = entries.iter().filter(move |entry| entry.tag == tag && strings != 0);
         // SAFETY: the entry is an offset into the string table of the same mapped image, which the loader has used itself.
-        needed.map(move |entry| unsafe { CStr::from_ptr((strings + entry.value) as *const c_char) })
+        named.map(move |entry| unsafe { CStr::from_ptr((strings + entry.value) as *const c_char) })
     }
 }
 
@@ -194,6 +203,7 @@ struct Dynamic {
 const DT_NULL: isize = 0;
 const DT_NEEDED: isize = 1;
 const DT_STRTAB: isize = 5;
+const DT_SONAME: isize = 14;
 const RTLD_DI_LINKMAP: c_int = 2;
 
 unsafe extern "C" {
@@ -206,12 +216,12 @@ mod tests {
 
     #[test]
     fn refuses_bad_paths_before_mapping_them() {
-        assert_eq!(objection(b"libx.so.1", true, true), None);
-        assert_eq!(objection(b"/opt/libx.so.1", true, true), None);
-        assert_eq!(objection(b"./libx.so.1", true, false), None);
-        assert!(objection(b"./libx.so.1", true, true).is_some_and(|(cause, _)| cause.contains("set-uid")));
-        assert!(objection(b"libx.so.2", true, false).is_some_and(|(cause, _)| cause.contains("libdat2")));
-        assert_eq!(objection(b"libx.so.2", false, false), None);
+        assert_eq!(objection(b"libx.so.1", 1, true), None);
+        assert_eq!(objection(b"/opt/libx.so.1", 1, true), None);
+        assert_eq!(objection(b"./libx.so.1", 1, false), None);
+        assert!(objection(b"./libx.so.1", 1, true).is_some_and(|(cause, _)| cause.contains("set-uid")));
+        assert!(objection(b"libx.so.2", 1, false).is_some_and(|(cause, _)| cause.contains("libdat2")));
+        assert_eq!(objection(b"libx.so.2", 2, false), None);
     }
 
     #[test]
@@ -232,13 +242,14 @@ mod tests {
     #[test]
     fn needed_libraries_are_read_from_the_dynamic_section() {
         let image = Image::open(c"libgcc_s.so.1").unwrap();
-        assert!(image.needed().any(|name| name == c"libc.so.6"));
+        assert!(image.names(DT_NEEDED).any(|name| name == c"libc.so.6"));
+        assert!(image.names(DT_SONAME).eq([c"libgcc_s.so.1"]));
         assert!(image.symbol(c"dat_provider_init").is_none());
     }
 
     #[test]
     fn a_file_that_is_not_there_says_so() {
-        let cause = load(b"/nonexistent/libx.so.1", true).err().unwrap();
+        let cause = load(b"/nonexistent/libx.so.1", 1).err().unwrap();
         assert!(cause.cause.contains("/nonexistent/libx.so.1") && cause.cause.contains("No such file"), "{cause:?}");
         assert_eq!(cause.remedy, "install that library, or correct lib_path");
     }

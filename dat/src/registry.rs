@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dat_abi::*;
 
+use crate::api;
 use crate::arena::ARENAS;
 use crate::conf::{Cost, Key};
 use crate::loader::host;
@@ -208,7 +209,7 @@ pub(crate) fn list() -> Vec<DAT_PROVIDER_INFO> {
     let mut seen = BTreeSet::new();
     let keys = registry.entries.iter().map(|entry| &entry.record.key);
     let mut keys: Vec<&Key> = keys.filter(|key| seen.insert(*key)).collect();
-    keys.sort_by_key(|key| key.major != DAT_VERSION_MAJOR); // stable: file order within each half
+    keys.sort_by_key(|key| key.major != api::current().major); // stable: file order within each half
     keys.into_iter().map(entry::info).collect()
 }
 
@@ -217,9 +218,9 @@ pub(crate) fn hold() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An error as C sees it.
+/// An error as C sees it: type and subtype, as numbers of 1.2, in the numbers of this library's version.
 pub(crate) fn error(kind: DAT_RETURN_TYPE, subtype: DAT_RETURN_SUBTYPE) -> DAT_RETURN {
-    DAT_CLASS_ERROR | kind | subtype
+    DAT_CLASS_ERROR | kind | api::current().subtype(subtype)
 }
 
 /// Makes one candidate ready and counts the use. A registration by the program itself precedes a record of the same key, whose

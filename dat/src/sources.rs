@@ -12,8 +12,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use dat_abi::DAT_VERSION_MAJOR;
-
+use crate::api::{self, Api};
 use crate::conf::{self, Conf, LineNumber};
 use crate::discovery;
 
@@ -112,7 +111,7 @@ impl Gathered {
             }
         }
         let mut places = BTreeMap::new();
-        for record in others.conf.records.into_iter().filter(|record| record.key.major == DAT_VERSION_MAJOR) {
+        for record in others.conf.records.into_iter().filter(|record| record.key.major == api::current().major) {
             places.entry(record.key.name).or_insert(record.place);
         }
         places
@@ -154,14 +153,14 @@ fn drop_ins(file: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Lines for what this machine has.
+/// Lines for what this machine has, for this library's version.
 pub(crate) fn discovered() -> String {
-    discovery::lines()
+    discovery::lines(api::current())
 }
 
-/// The built-in lines for every machine, which tests compare with the sample file.
-pub fn built_in() -> Conf {
-    conf::parse(&Arc::from("built-in registry"), discovery::ALWAYS.as_bytes())
+/// The built-in lines of a version for every machine, which tests compare with the sample file.
+pub fn built_in(api: &Api) -> Conf {
+    conf::parse(&Arc::from("built-in registry"), discovery::always(api).as_bytes())
 }
 
 #[cfg(test)]

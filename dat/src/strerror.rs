@@ -1,4 +1,4 @@
-//! Numbers -> words: the names of all types and subtypes of `DAT_RETURN`, from `dat_abi`.
+//! Numbers -> words: the names of all types and subtypes of `DAT_RETURN` of a version, from `dat_abi`.
 //!
 //! `thunk` answers `dat_strerror` from it. The words are the symbols' own names, static and never changed.
 #![forbid(unsafe_code)]
@@ -6,6 +6,8 @@
 use std::ffi::CStr;
 
 use dat_abi::*;
+
+use crate::api::Api;
 
 /// The words for a result.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -19,15 +21,15 @@ pub struct Words {
 }
 
 /// Looks a return code up. Class bits are ignored; type and subtype are looked up independently.
-pub fn words(value: DAT_RETURN) -> Words {
+pub fn words(api: &Api, value: DAT_RETURN) -> Words {
     let major = match value & DAT_TYPE_MASK {
         // Its own number swallows the class bits.
-        kind if kind == DAT_NOT_IMPLEMENTED & DAT_TYPE_MASK => Some(&c"DAT_NOT_IMPLEMENTED"),
-        kind => DAT_RETURN_TYPE_NAMES.get((kind >> 16) as usize),
+        kind if kind == api.not_implemented & DAT_TYPE_MASK => Some(&c"DAT_NOT_IMPLEMENTED"),
+        kind => api.types.get((kind >> 16) as usize),
     };
     let minor = match value & DAT_SUBTYPE_MASK {
         DAT_NO_SUBTYPE => Some(&c""),
-        subtype => DAT_RETURN_SUBTYPE_NAMES.get(subtype as usize - 1),
+        subtype => api.subtypes.get(subtype as usize - 1),
     };
     Words {
         major: major.copied().unwrap_or(c"unknown error"),
@@ -39,9 +41,14 @@ pub fn words(value: DAT_RETURN) -> Words {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::{V1, V2};
 
     fn pair(value: DAT_RETURN) -> (&'static str, &'static str, bool) {
-        let Words { major, minor, known } = words(value);
+        pair_of(&V1, value)
+    }
+
+    fn pair_of(api: &Api, value: DAT_RETURN) -> (&'static str, &'static str, bool) {
+        let Words { major, minor, known } = words(api, value);
         (major.to_str().unwrap(), minor.to_str().unwrap(), known)
     }
 
@@ -68,6 +75,15 @@ mod tests {
     fn not_implemented_has_a_name_with_and_without_its_class_bits() {
         assert_eq!(pair(DAT_NOT_IMPLEMENTED), ("DAT_NOT_IMPLEMENTED", "", true));
         assert_eq!(pair(DAT_NOT_IMPLEMENTED & DAT_TYPE_MASK), ("DAT_NOT_IMPLEMENTED", "", true));
+    }
+
+    #[test]
+    fn a_number_of_2_0_has_its_own_name() {
+        assert_eq!(pair_of(&V2, DAT_CLASS_ERROR | v2::DAT_COMM_NOT_SUPPORTED).0, "DAT_COMM_NOT_SUPPORTED");
+        assert_eq!(pair_of(&V2, v2::DAT_NOT_IMPLEMENTED), ("DAT_NOT_IMPLEMENTED", "", true));
+        assert_eq!(pair_of(&V2, v2::DAT_INVALID_HANDLE_CSP).1, "DAT_INVALID_HANDLE_CSP");
+        assert_eq!(pair_of(&V2, v2::DAT_THREAD_SAFETY_NOT_FOUND).1, "DAT_THREAD_SAFETY_NOT_FOUND");
+        assert_eq!(pair_of(&V2, v2::DAT_INVALID_ARG1).1, "DAT_INVALID_ARG1");
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! The C boundary: every exported `dat_*`, and the only place that reads a handle's first word.
+//! The C boundary: what every exported `dat_*` is made of, and the only place that reads a handle's first word.
 //!
-//! `pass` holds the calls that go to the provider behind a handle, `own` those that libdat answers. A value that is not a
-//! handle is refused without reading memory (`arena`), so garbage handles cannot crash. Takes no lock.
+//! The functions themselves are exported by the packages `dat/v1` and `dat/v2`, since a version script names them there. The
+//! macros of `pass` make those that go to the provider behind a handle, those of `own` those that libdat answers. A value that
+//! is not a handle is refused without reading memory (`arena`), so garbage handles cannot crash. Takes no lock.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,20 +10,35 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use dat_abi::*;
 
+use crate::api::{self, Api};
 use crate::arena::{ARENAS, HandleClass};
 use crate::loader::host::Uncancelled;
 use crate::registry::error;
 use crate::{fork, handles};
 
+/// A provider table of a version of the contract.
+///
+/// # Safety
+/// The type is what C calls `struct dat_provider` in that version.
+pub unsafe trait Table: 'static {}
+
+/// The members that the tables of all versions begin with.
+pub type CommonTable = DAT_PROVIDER;
+
+// SAFETY: the table of 1.2.
+unsafe impl Table for DAT_PROVIDER {}
+// SAFETY: the table of 2.0.
+unsafe impl Table for v2::DAT_PROVIDER {}
+
 pub mod own;
-pub mod pass;
+mod pass;
 
 /// The handle as the provider knows it, and the provider's table.
-type ProviderTable = Option<(DAT_HANDLE, &'static DAT_PROVIDER)>;
+type ProviderTable<T> = Option<(DAT_HANDLE, &'static T)>;
 
 /// An object of any kind but IA. Only our own arenas are read, unless a provider without the hook is about.
 #[inline(always)]
-fn object(handle: DAT_HANDLE) -> ProviderTable {
+pub fn object<T: Table>(handle: DAT_HANDLE) -> ProviderTable<T> {
     match ARENAS.classify(handle as usize) {
         HandleClass::Never => None,
         HandleClass::InArena | HandleClass::Perhaps => table(handle),
@@ -31,12 +47,12 @@ fn object(handle: DAT_HANDLE) -> ProviderTable {
 
 /// The table of an object whose handle is in the arena of the first provider.
 #[inline(always)]
-fn in_first_arena(handle: DAT_HANDLE) -> Option<&'static DAT_PROVIDER> {
+pub fn in_first_arena<T: Table>(handle: DAT_HANDLE) -> Option<&'static T> {
     if !ARENAS.is_in_first(handle as usize) {
         return None;
     }
     // SAFETY: the address lies in an arena, which stays mapped.
-    let word = unsafe { &*handle.cast::<AtomicPtr<DAT_PROVIDER>>() };
+    let word = unsafe { &*handle.cast::<AtomicPtr<T>>() };
     // SAFETY: null, or the table that a provider of this project has stored there, which outlives the handle by contract. The
     // Acquire is explained in `table`.
     unsafe { word.load(Ordering::Acquire).as_ref() }
@@ -44,32 +60,32 @@ fn in_first_arena(handle: DAT_HANDLE) -> Option<&'static DAT_PROVIDER> {
 
 /// No short way: for handles that are numbers.
 #[inline(always)]
-fn nothing(_: DAT_HANDLE) -> Option<&'static DAT_PROVIDER> {
+pub fn nothing<T: Table>(_: DAT_HANDLE) -> Option<&'static T> {
     None
 }
 
 /// An IA, by its number or by the provider's pointer.
 #[inline(always)]
-fn ia(handle: DAT_HANDLE) -> ProviderTable {
+pub fn ia<T: Table>(handle: DAT_HANDLE) -> ProviderTable<T> {
     table(handles::translate(handle)?)
 }
 
 /// Resolves a handle of any kind: a small integer is an IA number.
 #[inline(always)]
-fn any(handle: DAT_HANDLE) -> ProviderTable {
+pub fn any<T: Table>(handle: DAT_HANDLE) -> ProviderTable<T> {
     if handle as usize <= usize::from(u16::MAX) { ia(handle) } else { object(handle) }
 }
 
 /// The table of a handle that was classified.
 #[inline(always)]
-fn table(handle: DAT_HANDLE) -> ProviderTable {
+fn table<T: Table>(handle: DAT_HANDLE) -> ProviderTable<T> {
     // SAFETY: the address lies in an arena, which stays mapped, or is an open IA that its provider returned. Otherwise a
     // provider without the hook is loaded: its handles cannot be distinguished from other aligned addresses, as in every
     // libdat.
-    let word = unsafe { &*handle.cast::<AtomicPtr<DAT_PROVIDER>>() };
+    let word = unsafe { &*handle.cast::<AtomicPtr<T>>() };
     // Pairs with the provider's store when the object was made: its table is written before its first word.
     let table = word.load(Ordering::Acquire);
-    if table.is_null() || !(table as usize).is_multiple_of(align_of::<DAT_PROVIDER>()) {
+    if table.is_null() || !(table as usize).is_multiple_of(align_of::<T>()) {
         return None;
     }
     // SAFETY: the first word of a live handle is its provider's table, which outlives the handle by contract.
@@ -83,7 +99,8 @@ fn not_a_handle(subtype: DAT_RETURN_SUBTYPE) -> DAT_RETURN {
 }
 
 /// Runs a call that libdat answers itself: no panic and no cancellation leaves it, and a fork meets no lock.
-fn guard(body: impl FnOnce() -> Result<(), DAT_RETURN>) -> DAT_RETURN {
+fn guard(api: &'static Api, body: impl FnOnce() -> Result<(), DAT_RETURN>) -> DAT_RETURN {
+    api::enter(api);
     let _uncancelled = Uncancelled::new();
     fork::prepare();
     match catch_unwind(AssertUnwindSafe(body)) {

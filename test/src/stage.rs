@@ -1,4 +1,5 @@
-//! Builds the libraries and lays them out as an install would: `lib/libdat.so.1`, the providers, `include/dat`.
+//! Builds the libraries and lays them out as an install would: `lib/libdat.so.1`, `lib/libdat2.so.2`, the providers,
+//! `include/dat`, `include/dat2`.
 //!
 //! Every suite that goes through the real shared objects starts here, and so do the project's commands. Safe to call from
 //! several test programs at once: one builds, the others wait and find everything in place. Never touches the system.
@@ -11,8 +12,46 @@ use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
 use std::{env, io};
 
-/// The linked library's file name; its soname is `libdat.so.1`.
-const LIBDAT: &str = "libdat.so.1.2.0";
+/// A libdat, linked from a static library.
+struct Library {
+    /// The package; `name` makes `libname.a`.
+    package: &'static str,
+    archive: &'static str,
+    /// Version script, below the sources.
+    map: &'static str,
+    /// C source of what Rust cannot define, below the sources.
+    source: Option<&'static str>,
+    /// Folder of its headers, below `dat/include`.
+    headers: &'static str,
+    file: &'static str,
+    soname: &'static str,
+    /// The name for the linker.
+    link: &'static str,
+}
+
+/// The libraries of both versions.
+const LIBDATS: [Library; 2] = [
+    Library {
+        package: "dat-v1",
+        archive: "libdat1.a",
+        map: "dat/libdat.map",
+        source: None,
+        headers: "dat",
+        file: "libdat.so.1.2.0",
+        soname: "libdat.so.1",
+        link: "libdat.so",
+    },
+    Library {
+        package: "dat-v2",
+        archive: "libdat2.a",
+        map: "dat/libdat2.map",
+        source: Some("dat/v2/src/extension.c"),
+        headers: "dat2",
+        file: "libdat2.so.2.0.0",
+        soname: "libdat2.so.2",
+        link: "libdat2.so",
+    },
+];
 
 /// The packages of the providers: `name` makes `libname.so.1`.
 pub const PROVIDERS: [&str; 3] = ["daplsm", "daplusnic", VERBS_PACKAGE];
@@ -155,16 +194,24 @@ impl Stage {
     /// # Panics
     /// When they do not compile.
     pub fn compile(&self, output: &Path, sources: &[&Path], arguments: &[&str]) {
+        self.compile_with(&["-ldat"], output, sources, arguments);
+    }
+
+    /// The same, linked with these libraries: `-ldat2` for a program of DAT 2.0.
+    ///
+    /// # Panics
+    /// When they do not compile.
+    pub fn compile_with(&self, libraries: &[&str], output: &Path, sources: &[&Path], arguments: &[&str]) {
         let mut cc = compiler();
         cc.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-g", "-O1", "-pthread", "-I"]).arg(&self.include);
-        cc.arg("-o").arg(output).args(sources).arg("-L").arg(&self.lib).args(["-Wl,--as-needed", "-ldat"]);
+        cc.arg("-o").arg(output).args(sources).arg("-L").arg(&self.lib).arg("-Wl,--as-needed").args(libraries);
         run(cc.args(arguments));
     }
 
     fn lay_out(&self, built: &Path, providers: &[&str]) -> io::Result<()> {
         fs::create_dir_all(&self.lib)?;
         let home = workspace();
-        self.link_libdat(&built.join("libdat.a"), &home.join("dat/libdat.map"))?;
+        LIBDATS.iter().try_for_each(|library| self.link_libdat(library, built))?;
         for provider in providers {
             let from = built.join(format!("lib{provider}.so"));
             let to = self.lib.join(format!("lib{provider}.so.1"));
@@ -175,9 +222,13 @@ impl Stage {
                 OLD_NAMES.iter().try_for_each(|name| link(&self.lib.join(name), VERBS))?;
             }
         }
-        let headers = self.include.join("dat");
+        LIBDATS.iter().try_for_each(|library| self.copy_headers(&home.join("dat/include"), library.headers))
+    }
+
+    fn copy_headers(&self, from: &Path, folder: &str) -> io::Result<()> {
+        let headers = self.include.join(folder);
         fs::create_dir_all(&headers)?;
-        for header in fs::read_dir(home.join("dat/include/dat"))?.flatten() {
+        for header in fs::read_dir(from.join(folder))?.flatten() {
             let to = headers.join(header.file_name());
             if is_stale(&to, &[&header.path()]) {
                 replace(&to, |fresh| fs::copy(header.path(), fresh).map(drop))?;
@@ -187,22 +238,29 @@ impl Stage {
     }
 
     /// From the static library, since only the linker gives exactly the names and versions of the map.
-    fn link_libdat(&self, archive: &Path, map: &Path) -> io::Result<()> {
-        let library = self.lib.join(LIBDAT);
-        if is_stale(&library, &[archive, map]) {
-            replace(&library, |fresh| {
+    fn link_libdat(&self, library: &Library, built: &Path) -> io::Result<()> {
+        let (archive, map) = (built.join(library.archive), workspace().join(library.map));
+        let source = library.source.map(|source| workspace().join(source));
+        let made_of: Vec<&Path> = [&archive, &map].into_iter().chain(&source).map(PathBuf::as_path).collect();
+        let file = self.lib.join(library.file);
+        if is_stale(&file, &made_of) {
+            replace(&file, |fresh| {
                 let mut cc = compiler();
-                cc.args(["-shared", "-o"]).arg(fresh);
-                cc.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive");
+                cc.args(["-shared", "-fPIC", "-O2", "-o"]).arg(fresh);
+                if let Some(source) = &source {
+                    cc.args(["-std=c11", "-Wall", "-Wextra", "-I"]).arg(workspace().join("dat/include")).arg(source);
+                }
+                cc.arg("-Wl,--whole-archive").arg(&archive).arg("-Wl,--no-whole-archive");
                 cc.arg(format!("-Wl,--version-script={}", map.display()));
                 // nodelete: a provider or a stale handle may still lead here. now: no lazy binding inside a hot path.
-                cc.args(["-Wl,-soname,libdat.so.1", "-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro"]);
+                cc.arg(format!("-Wl,-soname,{}", library.soname));
+                cc.args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro"]);
                 cc.args(["-Wl,--gc-sections", "-Wl,--no-undefined", "-Wl,--as-needed"]);
                 run(cc.args(["-lgcc_s", "-lpthread", "-ldl", "-lm", "-lc"]));
                 Ok(())
             })?;
         }
-        ["libdat.so.1", "libdat.so"].iter().try_for_each(|name| link(&self.lib.join(name), LIBDAT))
+        [library.soname, library.link].iter().try_for_each(|name| link(&self.lib.join(name), library.file))
     }
 }
 
@@ -233,7 +291,8 @@ fn is_stale(made: &Path, sources: &[&Path]) -> bool {
 
 fn build(profile: Profile, packages: &[&str]) {
     let mut cargo = cargo();
-    cargo.args(["build", "--quiet", "--profile", profile.name(), "-p", "dat"]);
+    cargo.args(["build", "--quiet", "--profile", profile.name()]);
+    cargo.args(LIBDATS.iter().flat_map(|library| ["-p", library.package]));
     cargo.args(packages.iter().flat_map(|package| ["-p", package]));
     run(&mut cargo);
 }

@@ -191,7 +191,7 @@ fn equal_keys_are_both_kept_in_order() {
 #[test]
 fn the_sample_file_says_what_the_built_in_registry_says() {
     let sample = read(fs::read(workspace().join("dat.conf")).unwrap());
-    let built_in = dat::sources::built_in();
+    let built_in = dat::sources::built_in(&dat::api::V1);
     assert_eq!((&sample.complaints[..], &built_in.complaints[..]), (&[][..], &[][..]));
     let facts = |conf: &Conf| {
         let records = conf.records.iter();
@@ -220,7 +220,7 @@ fn lines_that_the_project_writes_can_be_found_by_other_libdats() {
         }
     }
     assert!(count > 20 && wrong.is_empty(), "{count} lines, {wrong:#?}");
-    assert!(dat::sources::built_in().records.iter().all(|record| !record.key.thread_safe));
+    assert!(dat::sources::built_in(&dat::api::V1).records.iter().all(|record| !record.key.thread_safe));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The built `libdat.so.1` matches what a program of 2008 was linked against: its soname, its 73 symbols, their version, its
+//! The built `libdat.so.1` and `libdat2.so.2` match what old programs were linked against: soname, symbols, their version,
 //! dependencies. The providers' libraries export two symbols, and find libdat by themselves.
 //!
 //! The file is parsed here, by a parser small enough to be reviewed, independent of other tools.
@@ -26,18 +26,36 @@ fn libdat_exports_exactly_the_names_of_the_reference() {
 }
 
 #[test]
-fn libdat_needs_nothing_but_the_c_library() {
+fn libdat2_exports_exactly_the_names_of_the_reference() {
+    let library = Elf::libdat2();
+    let facts = fs::read(workspace().join("test/abi/dat-2.0-symbols.json")).unwrap();
+    let facts: serde_json::Value = serde_json::from_slice(&facts).unwrap();
+    let facts = &facts["libraries"]["libdat2.so.2"];
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    let names = facts["exported"].as_array().unwrap().iter();
+    let wanted: BTreeSet<_> = names.map(|entry| (text(&entry["name"]), text(&entry["version"]))).collect();
+    assert_eq!(wanted.len(), 74);
+    let nodes: BTreeSet<String> = facts["version_nodes"].as_array().unwrap().iter().map(text).collect();
+    assert_eq!(nodes, ["DAT_2.0".to_owned()].into());
+    let found: BTreeSet<_> = library.exports().into_iter().filter(|(name, _)| !nodes.contains(name)).collect();
+    assert_eq!(found, wanted);
+    assert_eq!(library.dynamic_names(SONAME), [facts["soname"].as_str().unwrap()]);
+}
+
+#[test]
+fn libdats_need_nothing_but_the_c_library() {
     let allowed = ["libc.so.6", "libgcc_s.so.1", "libm.so.6", "libdl.so.2", "libpthread.so.0"];
-    for needed in Elf::libdat().dynamic_names(NEEDED) {
+    for needed in [Elf::libdat(), Elf::libdat2()].iter().flat_map(|library| library.dynamic_names(NEEDED)) {
         assert!(allowed.contains(&needed.as_str()) || needed.starts_with("ld-linux"), "{needed}");
     }
 }
 
 #[test]
-fn libdat_stays_when_it_is_closed() {
-    let flags = Elf::libdat().flags();
-    assert_ne!(flags & FLAG_NODELETE, 0, "not linked nodelete");
-    assert_ne!(flags & FLAG_NOW, 0, "not bound at load");
+fn libdats_stay_when_they_are_closed() {
+    for flags in [Elf::libdat(), Elf::libdat2()].iter().map(Elf::flags) {
+        assert_ne!(flags & FLAG_NODELETE, 0, "not linked nodelete");
+        assert_ne!(flags & FLAG_NOW, 0, "not bound at load");
+    }
 }
 
 #[test]
@@ -75,6 +93,10 @@ struct Section {
 impl Elf {
     fn libdat() -> Self {
         Self::read(&stage_with(Profile::Dev, &[]).lib.join("libdat.so.1"))
+    }
+
+    fn libdat2() -> Self {
+        Self::read(&stage_with(Profile::Dev, &[]).lib.join("libdat2.so.2"))
     }
 
     fn read(library: &Path) -> Self {

@@ -71,7 +71,7 @@ pub(crate) fn interfaces() -> Vec<Vec<u8>> {
 
 /// Writes a line to syslog.
 pub(crate) fn syslog(text: &str) {
-    let Ok(text) = CString::new(format!("libdat: {text}")) else { return };
+    let Ok(text) = CString::new(text) else { return };
     // SAFETY: the format takes exactly one string, and both are NUL-terminated.
     unsafe { libc::syslog(libc::LOG_USER | libc::LOG_DEBUG, c"%s".as_ptr(), text.as_ptr()) }
 }

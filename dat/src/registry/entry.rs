@@ -141,13 +141,13 @@ impl Drop for Transition {
 
 /// Loads and initialises. A provider's init has no result, so its registration is looked for.
 fn start(index: usize, entry: &'static Entry) -> Result<(), Cause> {
-    let library = match entry.library.get() {
+    let found = match entry.library.get() {
         Some(library) => *library,
         None => {
             let place = &entry.record.place;
             report::debug(Topic::StaticRegistry, || format!("{place}: loads {}", entry.record.library.escape_ascii()));
             MAPPING.set(MAPPING.get() + 1);
-            let loaded = loader::load(&entry.record.library, entry.record.key.major == 1);
+            let loaded = loader::load(&entry.record.library, entry.record.key.major);
             MAPPING.set(MAPPING.get() - 1);
             let loaded = loaded?;
             *entry.library.get_or_init(|| loaded)
@@ -156,7 +156,7 @@ fn start(index: usize, entry: &'static Entry) -> Result<(), Cause> {
     report::debug(Topic::ProviderCalls, || format!("dat_provider_init for {}", describe(&entry.record.key)));
     let asked = HOOK_ASKED.replace(false);
     INITS.with_borrow_mut(|inits| inits.push(index));
-    library.init(&entry.info, &entry.params);
+    found.init(&entry.info, &entry.params);
     INITS.with_borrow_mut(Vec::pop);
     HOOK_ASKED.set(asked);
     let mut registry = hold();
@@ -169,6 +169,12 @@ fn start(index: usize, entry: &'static Entry) -> Result<(), Cause> {
     finish(index, entry);
     let (library, wanted) = (entry.record.library.escape_ascii(), describe(&entry.record.key));
     let params = entry.record.params.escape_ascii();
+    if entry.record.key.major > 1 && found.needs_libdat1 {
+        return Err(Cause::new(
+            format!("{library} needs libdat.so.1 and did not register {wanted}: it serves DAT 1.2 only"),
+            "name a library for 2.0",
+        ));
+    }
     Err(match instead {
         Some(instead) => Cause::new(
             format!("{library} was loaded, but registered {instead} instead of {wanted}"),

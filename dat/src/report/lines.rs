@@ -10,6 +10,7 @@ use dat_settings::{Known, LIBDAT, look_up, nearest};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use super::Topic;
+use crate::api;
 use crate::loader::host;
 
 /// Bits of `DAT_DBG_DEST`; 1 was stdout once, which is the consumer's.
@@ -77,10 +78,10 @@ fn write(text: &str) {
     let destination = DESTINATION.load(Ordering::Relaxed);
     if destination & TO_STDERR != 0 {
         // A closed stderr cannot be reported.
-        let _ = std::io::stderr().write_all(format!("libdat: {text}\n").as_bytes());
+        let _ = std::io::stderr().write_all(format!("{}: {text}\n", api::current().name).as_bytes());
     }
     if destination & TO_SYSLOG != 0 {
-        host::syslog(text);
+        host::syslog(&format!("{}: {text}", api::current().name));
     }
 }
 

@@ -1,7 +1,8 @@
 //! Calls that libdat answers itself: open and close, the registry, names of return codes, and the private hook.
 //!
 //! Each converts its C arguments to Rust values, calls one module, and writes its results last. Names, counts and versions are
-//! handled in the modules.
+//! handled in the modules. What both versions of the contract have in common is enough here: the records of these calls, and
+//! the first slots of a table, are the same in both.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
@@ -10,6 +11,7 @@ use dat_abi::hook::{HandleArena, LIBDAT_HOOK_REQUEST, LibdatHook};
 use dat_abi::*;
 
 use super::{bad_parameter, guard, ia, not_a_handle, table};
+use crate::api::{self, Api};
 use crate::arena::ARENAS;
 use crate::conf::Key;
 use crate::loader::host;
@@ -21,8 +23,9 @@ use crate::{handles, strerror};
 ///
 /// # Safety
 /// `name` is null or a C string, or at least 256 bytes; `ia_out` and `async_evd` are null or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dat_ia_openv(
+#[allow(clippy::too_many_arguments, reason = "the specification's, and the version")]
+pub unsafe fn ia_openv(
+    api: &'static Api,
     name: DAT_NAME_PTR,
     async_evd_min_qlen: DAT_COUNT,
     async_evd: *mut DAT_EVD_HANDLE,
@@ -31,7 +34,7 @@ pub unsafe extern "C" fn dat_ia_openv(
     minor: DAT_UINT32,
     thread_safety: DAT_BOOLEAN,
 ) -> DAT_RETURN {
-    guard(|| {
+    guard(api, || {
         // SAFETY: the caller's promise about `name`.
         let name = unsafe { name_at(name) }.ok_or(bad_parameter(1))?;
         if ia_out.is_null() {
@@ -83,7 +86,7 @@ fn open(wanted: &Key, qlen: DAT_COUNT, evd: Option<&mut DAT_EVD_HANDLE>) -> Resu
 
 #[cold]
 fn close_unnumbered(ia: DAT_IA_HANDLE, lease: Lease) {
-    if let Some(close) = table(ia).and_then(|(_, table)| table.ia_close_func) {
+    if let Some(close) = table::<DAT_PROVIDER>(ia).and_then(|(_, table)| table.ia_close_func) {
         // SAFETY: the provider has just opened this IA, and no other thread knows its handle.
         unsafe { close(ia, DAT_CLOSE_ABRUPT_FLAG) };
     }
@@ -94,14 +97,13 @@ fn close_unnumbered(ia: DAT_IA_HANDLE, lease: Lease) {
 ///
 /// # Safety
 /// `handle` may be anything.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dat_ia_close(handle: DAT_IA_HANDLE, flags: DAT_CLOSE_FLAGS) -> DAT_RETURN {
-    guard(|| {
+pub unsafe fn ia_close(api: &'static Api, handle: DAT_IA_HANDLE, flags: DAT_CLOSE_FLAGS) -> DAT_RETURN {
+    guard(api, || {
         report::debug(Topic::ConsumerCalls, || format!("dat_ia_close of {handle:?} with flags {flags}"));
-        let (ia, table) = ia(handle).ok_or(not_a_handle(DAT_INVALID_HANDLE_IA))?;
+        let (ia, table) = ia::<DAT_PROVIDER>(handle).ok_or(not_a_handle(DAT_INVALID_HANDLE_IA))?;
         // Before the close: afterwards another IA may live at the same address.
         let number = if ia == handle { handles::number_of(ia) } else { Some(handle as usize) };
-        let close = table.ia_close_func.ok_or(DAT_NOT_IMPLEMENTED)?;
+        let close = table.ia_close_func.ok_or(api.not_implemented)?;
         // SAFETY: the slot is of this type, and the IA is one that this provider opened.
         let code = unsafe { close(ia, flags) };
         report::debug(Topic::ProviderCalls, || format!("ia_close of {handle:?}: {}", words(code)));
@@ -119,12 +121,12 @@ pub unsafe extern "C" fn dat_ia_close(handle: DAT_IA_HANDLE, flags: DAT_CLOSE_FL
 ///
 /// # Safety
 /// Both pointers are null or point to such records.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dat_registry_add_provider(
+pub unsafe fn registry_add_provider(
+    api: &'static Api,
     provider: *const DAT_PROVIDER,
     info: *const DAT_PROVIDER_INFO,
 ) -> DAT_RETURN {
-    guard(|| {
+    guard(api, || {
         // SAFETY: the caller's promise.
         let provider = unsafe { provider.as_ref() }.ok_or(bad_parameter(1))?;
         // SAFETY: the caller's promise.
@@ -141,12 +143,12 @@ pub unsafe extern "C" fn dat_registry_add_provider(
 ///
 /// # Safety
 /// Both pointers are null or point to such records.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dat_registry_remove_provider(
+pub unsafe fn registry_remove_provider(
+    api: &'static Api,
     provider: *const DAT_PROVIDER,
     info: *const DAT_PROVIDER_INFO,
 ) -> DAT_RETURN {
-    guard(|| {
+    guard(api, || {
         if provider.is_null() {
             return Err(bad_parameter(1));
         }
@@ -163,13 +165,13 @@ pub unsafe extern "C" fn dat_registry_remove_provider(
 ///
 /// # Safety
 /// `returned` is null or may be written; `list` is null or has `most` pointers, each null or to a record.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dat_registry_list_providers(
+pub unsafe fn registry_list_providers(
+    api: &'static Api,
     most: DAT_COUNT,
     returned: *mut DAT_COUNT,
     list: *mut *mut DAT_PROVIDER_INFO,
 ) -> DAT_RETURN {
-    guard(|| {
+    guard(api, || {
         if returned.is_null() {
             return Err(bad_parameter(2));
         }
@@ -206,16 +208,17 @@ pub unsafe extern "C" fn dat_registry_list_providers(
 ///
 /// # Safety
 /// Both pointers are null or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dat_strerror(
+pub unsafe fn strerror(
+    api: &'static Api,
     value: DAT_RETURN,
     major: *mut *const c_char,
     minor: *mut *const c_char,
 ) -> DAT_RETURN {
+    api::enter(api);
     if major.is_null() && minor.is_null() {
         return bad_parameter(2);
     }
-    let words = strerror::words(value);
+    let words = strerror::words(api, value);
     for (place, word) in [(major, words.major), (minor, words.minor)] {
         if !place.is_null() {
             // SAFETY: not null, and the caller lets us write. The word is static.
@@ -225,14 +228,13 @@ pub unsafe extern "C" fn dat_strerror(
     if words.known { DAT_SUCCESS } else { bad_parameter(1) }
 }
 
-/// `dats_get_ia_handle`: the provider's pointer behind an IA number; also the call by which this project's providers request
+/// `dats_get_ia_handle`: the provider's pointer behind an IA number, in 2.0 also the number of such a pointer; also the call by which this project's providers request
 /// the hook.
 ///
 /// # Safety
 /// `out` is null or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dats_get_ia_handle(handle: DAT_IA_HANDLE, out: *mut DAT_IA_HANDLE) -> DAT_RETURN {
-    guard(|| {
+pub unsafe fn get_ia_handle(api: &'static Api, handle: DAT_IA_HANDLE, out: *mut DAT_IA_HANDLE) -> DAT_RETURN {
+    guard(api, || {
         if out.is_null() {
             return Err(bad_parameter(2));
         }
@@ -240,7 +242,9 @@ pub unsafe extern "C" fn dats_get_ia_handle(handle: DAT_IA_HANDLE, out: *mut DAT
             registry::hook_asked();
             ptr::from_ref(&HOOK).cast_mut().cast()
         } else {
-            handles::translate(handle).ok_or(not_a_handle(DAT_INVALID_HANDLE_IA))?
+            let back = if api.maps_back { handles::number_of(handle) } else { None };
+            let number = back.map(ptr::without_provenance_mut);
+            number.or_else(|| handles::translate(handle)).ok_or(not_a_handle(DAT_INVALID_HANDLE_IA))?
         };
         // SAFETY: not null, and the caller lets us write.
         unsafe { *out = answer };
@@ -345,7 +349,43 @@ fn succeed(code: DAT_RETURN) -> Result<(), DAT_RETURN> {
 }
 
 fn words(code: DAT_RETURN) -> String {
-    let words = strerror::words(code);
+    let words = strerror::words(api::current(), code);
     let text = format!("{} {}", words.major.to_string_lossy(), words.minor.to_string_lossy());
     text.trim_end().to_owned()
+}
+
+/// Exports the calls of this module for a version: `own_calls!(&dat::api::V1)`. The types are those in scope.
+#[macro_export]
+macro_rules! own_calls {
+    ($api:expr) => {
+        $crate::own_calls! { of $api;
+            dat_ia_openv = ia_openv(
+                provider: DAT_NAME_PTR, async_evd_min_qlen: DAT_COUNT, async_evd_handle: *mut DAT_EVD_HANDLE,
+                ia_handle: *mut DAT_IA_HANDLE, major: DAT_UINT32, minor: DAT_UINT32, thread_safety: DAT_BOOLEAN
+            );
+            dat_ia_close = ia_close(ia_handle: DAT_IA_HANDLE, flags: DAT_CLOSE_FLAGS);
+            dat_registry_add_provider = registry_add_provider(
+                provider: *const $crate::thunk::CommonTable, info: *const DAT_PROVIDER_INFO
+            );
+            dat_registry_remove_provider = registry_remove_provider(
+                provider: *const $crate::thunk::CommonTable, info: *const DAT_PROVIDER_INFO
+            );
+            dat_registry_list_providers = registry_list_providers(
+                most: DAT_COUNT, returned: *mut DAT_COUNT, list: *mut *mut DAT_PROVIDER_INFO
+            );
+            dat_strerror = strerror(value: DAT_RETURN, major: *mut *const c_char, minor: *mut *const c_char);
+            dats_get_ia_handle = get_ia_handle(handle: DAT_IA_HANDLE, out: *mut DAT_IA_HANDLE);
+        }
+    };
+    (of $api:expr; $($name:ident = $call:ident($($arg:ident: $type:ty),*);)*) => {$(
+        #[doc = concat!("`", stringify!($name), "`: see `dat::thunk::own::", stringify!($call), "`.")]
+        ///
+        /// # Safety
+        /// That of the function it calls.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> DAT_RETURN {
+            // SAFETY: this function's own contract. A table of a later version is read in the part that is the same.
+            unsafe { $crate::thunk::own::$call($api, $($arg),*) }
+        }
+    )*};
 }

@@ -8,6 +8,8 @@ pub(crate) const PACKAGES: &[(&str, &[&str])] = &[
     ("dat/udapl", &["dat-abi"]),
     ("dat/settings", &[]),
     ("dat", &["dat-abi", "dat-settings"]),
+    ("dat/v1", &["dat", "dat-abi"]),
+    ("dat/v2", &["dat", "dat-abi"]),
     ("dat/datinfo", &["dat-abi", "dat-counters", "dat-settings", "udapl"]),
     ("dapl", &["dat-abi", "dat-counters"]),
     ("providers/common", &["dapl", "dat-settings"]),
@@ -116,7 +118,8 @@ const VERBS: &[&[&str]] = &[
 
 /// As its `lib.rs` has it.
 const DAT: &[&[&str]] = &[
-    &["conf", "strerror", "arena", "refused"],
+    &["api", "conf", "arena", "refused"],
+    &["strerror"],
     &["matching", "loader"],
     &["discovery"],
     &["sources"],
@@ -268,6 +271,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
 
 /// Rules and protocols: the compiler itself refuses unsafe code in them.
 pub(crate) const FORBIDDEN_UNSAFE: &[&str] = &[
+    "dat/src/api.rs",
     "dat/src/conf.rs",
     "dat/src/discovery.rs",
     "dat/src/matching.rs",

@@ -1,0 +1,103 @@
+//! The version of DAT that this libdat serves: SONAME, numbers, names of numbers.
+//!
+//! `libdat.so.1` and `libdat2.so.2` are the same code, linked once with each of the two constants. Every entry of the C boundary
+//! passes its constant on. Inside, subtypes of return codes are those of 1.2; [`Api::subtype`] translates at the end.
+#![forbid(unsafe_code)]
+
+use std::ffi::CStr;
+use std::sync::OnceLock;
+
+use dat_abi::*;
+
+/// A version of the API, and what depends on it.
+#[derive(Debug)]
+pub struct Api {
+    /// Major version of the lines whose names a program of this libdat opens.
+    pub major: u32,
+    /// Minor version of the lines of the built-in registry.
+    pub(crate) minor: u32,
+    /// Name of the library in messages.
+    pub(crate) name: &'static str,
+    /// `DAT_NOT_IMPLEMENTED`.
+    pub(crate) not_implemented: DAT_RETURN,
+    /// Subtypes of 1.2 in front of which this version has one more.
+    inserted: &'static [DAT_RETURN_SUBTYPE],
+    /// Names of types, in the order of their numbers.
+    pub(crate) types: &'static [&'static CStr],
+    /// Names of subtypes from 1 on, in the order of their numbers.
+    pub(crate) subtypes: &'static [&'static CStr],
+    /// Whether `dats_get_ia_handle` maps an IA of a provider to its number. In 1.2 it maps it to itself.
+    pub(crate) maps_back: bool,
+}
+
+/// DAT 1.2, `libdat.so.1`.
+pub static V1: Api = Api {
+    major: DAT_VERSION_MAJOR,
+    minor: DAT_VERSION_MINOR,
+    name: "libdat",
+    not_implemented: DAT_NOT_IMPLEMENTED,
+    inserted: &[],
+    types: DAT_RETURN_TYPE_NAMES,
+    subtypes: DAT_RETURN_SUBTYPE_NAMES,
+    maps_back: false,
+};
+
+/// DAT 2.0, `libdat2.so.2`.
+pub static V2: Api = Api {
+    major: v2::DAT_VERSION_MAJOR,
+    minor: v2::DAT_VERSION_MINOR,
+    name: "libdat2",
+    not_implemented: v2::DAT_NOT_IMPLEMENTED,
+    // DAT_INVALID_HANDLE_CSP and DAT_INVALID_STATE_SRQ_SHUTDOWN.
+    inserted: &[DAT_INVALID_HANDLE1, DAT_PRIVILEGES_READ],
+    types: v2::DAT_RETURN_TYPE_NAMES,
+    subtypes: v2::DAT_RETURN_SUBTYPE_NAMES,
+    maps_back: true,
+};
+
+static CURRENT: OnceLock<&'static Api> = OnceLock::new();
+
+/// Sets the version of this library; the first caller decides. Entries of the C boundary call it.
+pub(crate) fn enter(api: &'static Api) {
+    CURRENT.get_or_init(|| api);
+}
+
+/// The version of this library.
+pub(crate) fn current() -> &'static Api {
+    CURRENT.get().copied().unwrap_or(&V1)
+}
+
+impl Api {
+    /// The number of a subtype of 1.2 in this version.
+    pub(crate) fn subtype(&self, of_1_2: DAT_RETURN_SUBTYPE) -> DAT_RETURN_SUBTYPE {
+        of_1_2 + self.inserted.iter().filter(|at| of_1_2 >= **at).count() as DAT_RETURN_SUBTYPE
+    }
+
+    /// `1.2`: the version as a line of dat.conf has it.
+    pub(crate) fn version(&self) -> String {
+        format!("{}.{}", self.major, self.minor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_translated_subtype_keeps_its_name() {
+        for api in [&V1, &V2] {
+            for (at, name) in DAT_RETURN_SUBTYPE_NAMES.iter().enumerate() {
+                let number = api.subtype(at as u32 + 1);
+                assert_eq!(api.subtypes[number as usize - 1], *name, "{}", api.name);
+            }
+            assert_eq!(api.subtype(DAT_NO_SUBTYPE), DAT_NO_SUBTYPE);
+        }
+    }
+
+    #[test]
+    fn versions_agree_on_the_numbers_that_are_not_translated() {
+        assert_eq!(V1.types, &V2.types[..V1.types.len()]);
+        assert_eq!((DAT_INVALID_HANDLE_IA, DAT_RESOURCE_MEMORY), (v2::DAT_INVALID_HANDLE_IA, v2::DAT_RESOURCE_MEMORY));
+        assert_eq!((V1.version().as_str(), V2.version().as_str()), ("1.2", "2.0"));
+    }
+}
