@@ -29,7 +29,8 @@ pub use dapls_cno::Fire;
 
 use dapli_cno::CnoState;
 
-/// What a CNO needs to know of an EVD.
+/// An EVD as seen by its CNO. A trait, because an EVD triggers its CNO while the CNO polls its EVDs; tests of the order of
+/// triggers use EVDs of names only.
 pub trait EvdSource: Send + Sync {
     /// Identifies the EVD.
     fn id(&self) -> ObjectId;

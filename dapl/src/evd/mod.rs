@@ -44,7 +44,8 @@ pub struct Evd<P: Provider> {
     inner: Mutex<EvdState<P>>,
 }
 
-/// Reports about completions to the layer above; implemented by `ep`, which is above `evd`.
+/// Reports about completions to `ep`. A trait, because EPs reserve places in EVDs and take failures from them while EVDs report
+/// failures to EPs: events go upwards through a trait of the lower layer.
 pub(crate) trait TransferSink<P: Provider>: Send + Sync {
     /// Informs the EP with handle `ep` of a failure before the consumer gets it. Called without locks; on return the EP
     /// has called [`dapls_evd::take_failure`] under its own lock. Returns false if there is no such EP.

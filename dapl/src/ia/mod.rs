@@ -59,7 +59,8 @@ enum AsyncEvd {
     Absent,
 }
 
-/// An async EVD as seen by an IA. Implemented by `evd`.
+/// An async EVD as seen by an IA. A trait without the provider's type, because the EVDs that are out of scope of one IA are listed
+/// for all IAs of the library.
 pub trait AsyncErrorSink: Usable + Send + Sync {
     /// Identifies the EVD.
     fn id(&self) -> ObjectId;

@@ -20,7 +20,8 @@ use crate::engine::jobs::{EngineQueueClient, Job, Jobs};
 /// Connections that stay with a poller even while they are idle.
 const ACTIVE: usize = 16;
 
-/// A connection, as seen by a thread that polls one of its queues. A trait, because queue pairs are above completion queues.
+/// A connection, as seen by a thread that polls one of its queues. A trait, because a queue pair posts
+/// completions to the queue while the queue polls its connections; tests of the queue use a connection that only completes.
 pub(crate) trait PolledConnection: Send + Sync {
     /// A poller's pass over it. Returns whether the connection has ended.
     fn poll(&self, out: &mut Outbox<'_>) -> bool;

@@ -16,7 +16,8 @@ use crate::engine::jobs::{Job, Jobs};
 /// The queue itself.
 pub(crate) type SrqCore = dapl_software::srq::SrqCore<dyn SrqWaiter, Job>;
 
-/// A connection that waits for a receive.
+/// A connection that waits for a receive. A trait, because connections take receives from the queue while the queue hands
+/// receives to connections that wait: events go upwards through a trait of the lower layer.
 pub(crate) trait SrqWaiter: Send + Sync {
     /// It is its turn. Gives the receive back if its message waits no more.
     fn offer(&self, buffer: SrqRecv) -> Option<SrqRecv>;

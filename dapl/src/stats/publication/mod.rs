@@ -23,7 +23,7 @@ mod server;
 /// Environment variable that disables publication.
 pub const VARIABLE: &str = "DAPL_COUNTERS";
 
-/// An IA, as a source of counters.
+/// An IA, as a source of counters. A trait without the provider's type, because one socket serves all IAs of the process.
 pub trait CounterSource: Send + Sync {
     /// Writes its counters.
     fn show(&self, text: &mut Text);

@@ -42,7 +42,7 @@ pub struct Trace {
     is_reported: AtomicBool,
 }
 
-/// An EP as seen by its trace. Implemented by `ep`.
+/// An EP as seen by its trace. A trait without the provider's type, because one thread writes the traces of all EPs.
 pub trait TracedEp: Send + Sync {
     /// Called without locks.
     fn summary(&self) -> EpSummary;

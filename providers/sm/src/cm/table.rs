@@ -16,7 +16,8 @@ use crate::cq::PolledConnection;
 use crate::proto::machine::Machine;
 use crate::qp::link::{ConnectionMemory, Peer, PeerSide, PidWatch};
 
-/// A queue pair, as its attempts and the engine see it.
+/// A queue pair, as its attempts and the engine see it. A trait, because attempts report to the queue pair while the queue pair
+/// starts and ends attempts: events go upwards through a trait of the lower layer, as everywhere.
 pub(crate) trait Conn: PolledConnection {
     /// Its protection domain.
     fn pd(&self) -> u32;

@@ -13,7 +13,8 @@ use dapl_software::engine::queue::{EngineQueue, Notify};
 /// The engine's queue.
 pub(crate) type Jobs = EngineQueue<Job>;
 
-/// A completion queue, as seen by the engine. A trait, because completion queues are above the engine's jobs.
+/// A completion queue, as seen by the engine. A trait, because a queue adds jobs while a
+/// job names its queue; providers/common calls both kinds of queues by its supertrait.
 pub(crate) trait EngineQueueClient: Notify {
     /// Called every tick while the queue is polled; `last` is the number of polls at the last call. Returns false when no
     /// thread polls any more.

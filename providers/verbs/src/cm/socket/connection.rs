@@ -15,15 +15,16 @@ use dapl::error::Result;
 use dapl::provider::{ConnId, ConnectionEvent};
 use parking_lot::Mutex;
 
-use super::SocketContext;
 use super::path::{LocalEnd, RemoteEnd};
 use super::protocol::{Protocol, ProtocolEvent};
 use super::tcp;
 use super::wire::{self, Hello};
+use super::{SocketContext, TcpListening};
 use crate::engine::{Interest, Source, Watch};
 use crate::qp::{CmConnection, QpCore};
 
-/// Calls to the queue pair; see [`QpCore`]. A trait, so that tests can replace the queue pair.
+/// Calls to the queue pair; see [`QpCore`]. A trait, because the tests of this protocol run where there is no RDMA device, and
+/// a queue pair cannot exist without one.
 pub(in crate::cm) trait Pair: Send + Sync {
     fn number(&self) -> u32;
     fn attach(&self, conn: ConnId, link: Arc<dyn CmConnection>) -> Result<()>;
@@ -54,21 +55,13 @@ impl Pair for QpCore {
     }
 }
 
-/// The listener of a request that has not been accepted. A trait, because the listener is above this module.
-pub(super) trait Host: Send + Sync {
-    /// The request is complete. Called by the engine only.
-    fn asked(&self, line: &Arc<SocketConnection>, hello: &Hello);
-    /// The connection ended before its request was complete. Called by the engine only.
-    fn vanished(&self, line: &Arc<SocketConnection>);
-}
-
 /// A conversation.
 pub(super) struct SocketConnection {
     me: Weak<SocketConnection>,
     place: Arc<SocketContext>,
     /// The socket's other end.
     pub(super) peer: SocketAddr,
-    host: Option<Weak<dyn Host>>,
+    listener: Option<Weak<TcpListening>>,
     pair: OnceLock<Weak<dyn Pair>>,
     inner: Mutex<ConnectionState>,
 }
@@ -92,13 +85,13 @@ impl SocketConnection {
         stream: TcpStream,
         peer: SocketAddr,
         talk: Protocol,
-        host: Option<Weak<dyn Host>>,
+        listener: Option<Weak<TcpListening>>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|me| SocketConnection {
             me: Weak::clone(me),
             place: place.clone(),
             peer,
-            host,
+            listener,
             pair: OnceLock::new(),
             inner: Mutex::new(ConnectionState {
                 talk,
@@ -215,8 +208,8 @@ impl SocketConnection {
         match event {
             ProtocolEvent::Request(hello) => {
                 self.inner.lock().hello = Some(hello.clone());
-                if let Some(host) = self.host.as_ref().and_then(Weak::upgrade) {
-                    host.asked(&me, &hello);
+                if let Some(listener) = self.listener.as_ref().and_then(Weak::upgrade) {
+                    listener.request_complete(&me, &hello);
                 }
             }
             ProtocolEvent::Reply(hello) => {
@@ -229,8 +222,8 @@ impl SocketConnection {
             ProtocolEvent::Dial => self.dial_again(),
             ProtocolEvent::Over(event) => {
                 self.over(event);
-                if let Some(host) = self.host.as_ref().and_then(Weak::upgrade) {
-                    host.vanished(&me);
+                if let Some(listener) = self.listener.as_ref().and_then(Weak::upgrade) {
+                    listener.forget(&me);
                 }
             }
         }
@@ -287,7 +280,7 @@ impl SocketConnection {
 
     /// Our end of the path to the peer's GID. The requester has sent its own GID already and cannot use another one.
     fn local_end(&self, ours: &LocalEnd, peer: &Gid) -> Option<LocalEnd> {
-        let is_passive = self.host.is_some();
+        let is_passive = self.listener.is_some();
         let found =
             if is_passive { self.place.reaching(*ours, peer) } else { Some(*ours).filter(|ours| ours.reaches(peer)) };
         let peer_gid = Ipv6Addr::from(*peer);
@@ -345,7 +338,7 @@ impl SocketConnection {
 
     /// It cannot go on for a reason of our own. The peer sees that we hang up.
     fn fail(&self) {
-        let is_passive = self.host.is_some();
+        let is_passive = self.listener.is_some();
         let mut inner = self.inner.lock();
         inner.talk.end();
         inner.stop();

@@ -40,7 +40,7 @@ use crate::device::Device;
 use crate::engine::{Interest, Reactor, Source, Watch};
 use crate::qp::{CmConnection, QpCore};
 pub(super) use connection::Pair;
-use connection::{Host, SocketConnection};
+use connection::SocketConnection;
 use gid_lookup::GidLookup;
 use path::LocalEnd;
 use protocol::Protocol;
@@ -225,8 +225,7 @@ impl TcpListening {
         };
         let Some((stream, peer)) = accepted else { return Ok(false) };
         self.at.lock().is_reported = false;
-        let host: Weak<dyn Host> = self.me.clone();
-        let line = SocketConnection::new(&self.place, stream, peer, Protocol::passive(), Some(host));
+        let line = SocketConnection::new(&self.place, stream, peer, Protocol::passive(), Some(self.me.clone()));
         let first = {
             let mut unknown_clients = self.unknown_clients.lock();
             unknown_clients.push_back(line.clone());
@@ -243,6 +242,16 @@ impl TcpListening {
         Ok(true)
     }
 
+    /// The request of a connection is complete. Engine only.
+    fn request_complete(&self, line: &Arc<SocketConnection>, hello: &Hello) {
+        self.forget(line);
+        let peer = SocketAddr::new(line.address(hello), line.peer.port());
+        let private_data = hello.private_data.clone();
+        let info = RequestInfo { peer, reported_len: private_data.len(), private_data };
+        (self.place.arrived)(self.id, Box::new(SocketRequest(Some(line.clone()))), info);
+    }
+
+    /// Removes a connection whose request is complete, or that has ended before.
     fn forget(&self, line: &Arc<SocketConnection>) {
         self.unknown_clients.lock().retain(|known| !Arc::ptr_eq(known, line));
     }
@@ -277,20 +286,6 @@ impl Source for TcpListening {
         if let Err(error) = self.watch() {
             self.rest(&error);
         }
-    }
-}
-
-impl Host for TcpListening {
-    fn asked(&self, line: &Arc<SocketConnection>, hello: &Hello) {
-        self.forget(line);
-        let peer = SocketAddr::new(line.address(hello), line.peer.port());
-        let private_data = hello.private_data.clone();
-        let info = RequestInfo { peer, reported_len: private_data.len(), private_data };
-        (self.place.arrived)(self.id, Box::new(SocketRequest(Some(line.clone()))), info);
-    }
-
-    fn vanished(&self, line: &Arc<SocketConnection>) {
-        self.forget(line);
     }
 }
 
