@@ -8,6 +8,7 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use crate::csp::Csp;
 use crate::ep::{Ep, dapls_ep};
 use crate::provider::{CmSink, ConnId, ConnectionEvent, Provider, RequestInfo};
 use crate::psp::{Psp, dapls_psp};
@@ -27,6 +28,8 @@ impl<P: Provider> CmSink<P> for Reports<P> {
             dapls_psp::arrive(&psp, request, &info)
         } else if let Some(rsp) = from_id::<Rsp<P>>(listener) {
             rsp.arrive(request, &info)
+        } else if let Some(csp) = from_id::<Csp<P>>(listener) {
+            csp.arrive(request, &info)
         } else {
             log::debug!("request of {} for a service point that is gone", info.peer);
             Err(request)

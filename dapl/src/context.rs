@@ -57,6 +57,7 @@ pub unsafe extern "C" fn dapl_get_handle_type(handle: DAT_HANDLE, out: *mut DAT_
             Kind::Rsp => DAT_HANDLE_TYPE_RSP,
             Kind::Cno => DAT_HANDLE_TYPE_CNO,
             Kind::Srq => DAT_HANDLE_TYPE_SRQ,
+            Kind::Csp => dat_abi::v2::DAT_HANDLE_TYPE_CSP,
         };
         // SAFETY: not null, and writable by this function's contract.
         unsafe { out.write_unaligned(number) };

@@ -40,6 +40,12 @@ pub enum Error {
     /// The call is not allowed in this state.
     #[error("not allowed in this state ({0:?})")]
     InvalidState(State),
+    /// The port of a common service point is in use. DAT 1.2 has no such code.
+    #[error("port in use")]
+    PortInUse,
+    /// The domain of a communicator is not supported. DAT 1.2 has no such code.
+    #[error("communicator not supported")]
+    CommNotSupported,
     /// A length is invalid.
     #[error("length error")]
     Length,
@@ -104,6 +110,8 @@ pub enum Handle {
     EvdConn,
     EvdAsync,
     Srq,
+    /// Of 2.0.
+    Csp,
     /// `DAT_INVALID_HANDLE1`: a call that takes handles of any kind.
     Any,
 }
@@ -160,13 +168,13 @@ pub enum Address {
 }
 
 impl Error {
-    /// The `DAT_RETURN` of this error (spec/registry 9.1).
+    /// The `DAT_RETURN` of this error in 1.2 (spec/registry 9.1).
     pub fn code(self) -> DAT_RETURN {
         let (kind, subtype) = match self {
             Error::ConnQualTaken => return DAT_CONN_QUAL_IN_USE,
             Error::QueueEmpty => return DAT_QUEUE_EMPTY,
             Error::Aborted => (DAT_ABORT, 0),
-            Error::ConnQualInUse => (DAT_CONN_QUAL_IN_USE, 0),
+            Error::ConnQualInUse | Error::PortInUse => (DAT_CONN_QUAL_IN_USE, 0),
             Error::ConnQualUnavailable => (DAT_CONN_QUAL_UNAVAILABLE, 0),
             Error::Exhausted(what) => (DAT_INSUFFICIENT_RESOURCES, what.subtype()),
             Error::Internal => (DAT_INTERNAL_ERROR, 0),
@@ -174,7 +182,7 @@ impl Error {
             Error::InvalidParameter(n) => (DAT_INVALID_PARAMETER, argument(n)),
             Error::InvalidState(what) => (DAT_INVALID_STATE, what.subtype()),
             Error::Length => (DAT_LENGTH_ERROR, 0),
-            Error::ModelNotSupported => (DAT_MODEL_NOT_SUPPORTED, 0),
+            Error::ModelNotSupported | Error::CommNotSupported => (DAT_MODEL_NOT_SUPPORTED, 0),
             Error::Privileges(what) => (DAT_PRIVILEGES_VIOLATION, what.privileges()),
             Error::Protection(what) => (DAT_PROTECTION_VIOLATION, what.protection()),
             Error::PermissionDenied => (DAT_PRIVILEGES_VIOLATION, 0),
@@ -229,7 +237,7 @@ impl Handle {
             Handle::EvdConn => DAT_INVALID_HANDLE_EVD_CONN,
             Handle::EvdAsync => DAT_INVALID_HANDLE_EVD_ASYNC,
             Handle::Srq => DAT_INVALID_HANDLE_SRQ,
-            Handle::Any => DAT_INVALID_HANDLE1,
+            Handle::Any | Handle::Csp => DAT_INVALID_HANDLE1,
         }
     }
 }

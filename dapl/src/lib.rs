@@ -19,6 +19,7 @@ pub mod cm;
 pub mod cno;
 pub mod context;
 pub mod cr;
+pub mod csp;
 pub mod ep;
 pub mod error;
 pub mod evd;

@@ -66,7 +66,7 @@ pub unsafe extern "C" fn dapl_cr_accept<P: Provider>(
 /// # Safety
 /// `cr_handle` may have any value.
 pub unsafe extern "C" fn dapl_cr_reject<P: Provider>(cr_handle: DAT_CR_HANDLE) -> DAT_RETURN {
-    ffi::guard(|| from_handle::<Cr<P>>(cr_handle, Handle::Cr)?.reject())
+    ffi::guard(|| from_handle::<Cr<P>>(cr_handle, Handle::Cr)?.reject(&[]))
 }
 
 /// `dat_cr_handoff`: passes the request to the listener on `handoff` on this host. On error the request is unchanged.

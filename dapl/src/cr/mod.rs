@@ -42,6 +42,11 @@ pub(crate) struct Own {
 }
 
 impl<P: Provider> Cr<P> {
+    /// The IA of its service point.
+    pub(crate) fn ia(&self) -> &Arc<Ia<P>> {
+        &self.ia
+    }
+
     /// Takes the request. Succeeds once; from then on the handle is invalid.
     fn take(&self) -> Result<P::Request> {
         let request = self.request.lock().take().ok_or(Error::InvalidHandle(Handle::Cr))?;
@@ -63,9 +68,9 @@ impl<P: Provider> Cr<P> {
         Ok(())
     }
 
-    /// Rejects the request.
-    fn reject(&self) -> Result<()> {
-        self.take()?.reject();
+    /// Rejects the request, with data for the requester.
+    pub(crate) fn reject(&self, private_data: &[u8]) -> Result<()> {
+        self.take()?.reject(private_data);
         self.ia.count(|events| &events.rejects);
         self.let_go();
         Ok(())
@@ -90,7 +95,7 @@ impl<P: Provider> Object for Cr<P> {
 
 impl<P: Provider> Child for Cr<P> {
     fn close(&self) {
-        let _ = self.reject();
+        let _ = self.reject(&[]);
     }
 
     /// A graceful close of the IA checks service points (spec/registry 6.2) and rejects pending requests.

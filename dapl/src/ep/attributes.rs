@@ -316,6 +316,7 @@ mod tests {
             max_reads_out: 16,
             private_data_connect: 64,
             private_data_accept: 64,
+            private_data_reject: 64,
             extensions: Extensions::default(),
             vendor: String::new(),
             hardware_version: (0, 0),

@@ -14,7 +14,7 @@ use super::dapli_outbox::Outbox;
 use super::dapls_ep::Transfers;
 use super::post_lock::PostLock;
 use super::state::{EpState, EpStep};
-use super::{Binding, ControlState, Ep, PostState, Wiring};
+use super::{Binding, Communicator, ControlState, Ep, PostState, Wiring};
 use crate::error::{Error, Handle, Resource, Result, State};
 use crate::evd::{Config, dapls_evd};
 use crate::ia::{Child, Ia, Rank};
@@ -76,6 +76,7 @@ impl<P: Provider> Ep<P> {
                 wiring,
                 attributes,
                 remote: None,
+                communicator: Communicator::default(),
                 timeout: None,
                 kept_cr: None,
                 outbox: Outbox::new(),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::attributes::{Attributes, Wired};
 use super::state::{EpState, EpStep};
-use super::{Ep, Remote, Wiring};
+use super::{Communicator, Ep, Remote, Wiring};
 use crate::error::{Error, Handle, Result};
 use crate::evd::{Evd, TransferSink, dapls_evd};
 use crate::ia::{AsyncError, AsyncKind, Ia, dapls_ia};
@@ -37,7 +37,11 @@ pub(crate) fn connection_event<P: Provider>(ep: &Ep<P>, attempt: u32, event: Con
         log::debug!("ep {:#x} is {:?} after {event:?}", ep.id.handle, core.state);
         // An event of the passive side never carries data: programs distinguish the sides by that (spec/endpoints
         // 13.12).
-        let has_data = is_active && event == ConnectionEvent::Established;
+        let has_data = match event {
+            ConnectionEvent::Established => is_active,
+            ConnectionEvent::PeerRejected => is_active && !private_data.is_empty(),
+            _ => false,
+        };
         ep.announce(&mut core, notice, has_data.then_some(private_data));
     }
     drop(core);
@@ -133,6 +137,28 @@ pub(crate) fn accept<P: Provider>(
     }
     core.remote = Some(Remote { address: PeerAddress::Ip(peer.ip()), qual: u64::from(peer.port()) });
     core.kept_cr = Some(kept_cr);
+    Ok(())
+}
+
+/// The communicator of an EP.
+pub(crate) fn communicator<P: Provider>(ep: &Ep<P>) -> Communicator {
+    ep.core.lock().communicator
+}
+
+/// Checks whether [`set_communicator`] will do.
+///
+/// Errors: the state of the EP; `CommNotSupported`.
+pub(crate) fn check_communicator<P: Provider>(ep: &Ep<P>, communicator: Communicator) -> Result<()> {
+    ep.open()?.state.lets_modify()?;
+    communicator.check()
+}
+
+/// Changes the communicator, for the next connection.
+pub(crate) fn set_communicator<P: Provider>(ep: &Ep<P>, communicator: Communicator) -> Result<()> {
+    communicator.check()?;
+    let mut core = ep.open()?;
+    core.state.lets_modify()?;
+    core.communicator = communicator;
     Ok(())
 }
 

@@ -33,6 +33,7 @@ use crate::stats::counters::{EpCounts, Listing, Posts, Sums};
 use crate::stats::trace::Trace;
 
 pub mod attributes;
+mod communicator;
 pub mod dapl_ep;
 mod dapl_post;
 mod dapli_connect;
@@ -47,6 +48,8 @@ pub mod dapls_post;
 mod post_lock;
 mod record;
 pub mod state;
+
+pub use communicator::Communicator;
 
 use attributes::{Attributes, Marks, PostLimits, Wired};
 use dapli_outbox::Outbox;
@@ -95,6 +98,8 @@ struct ControlState<P: Provider> {
     /// The armed watermarks; a replacement QP gets them too.
     marks: Marks,
     remote: Option<Remote>,
+    /// In which common service points are connected to.
+    communicator: Communicator,
     /// The running connect timeout; present only in ACP.
     timeout: Option<Ticket>,
     /// The CR whose private data the consumer may still read; dropped at reset, free or the next connection.

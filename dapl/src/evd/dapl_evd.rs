@@ -186,7 +186,7 @@ pub unsafe extern "C" fn dapl_evd_free<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_
 }
 
 /// Parses EVD flags: at least one, no unknown one. All streams may share an EVD (spec/events 1.2).
-fn streams(flags: DAT_EVD_FLAGS) -> Option<Streams> {
+pub(crate) fn streams(flags: DAT_EVD_FLAGS) -> Option<Streams> {
     let known = STREAMS.iter().fold(0, |all, (flag, _)| all | flag);
     if flags == 0 || flags & !known != 0 {
         return None;
@@ -295,7 +295,10 @@ unsafe fn write_data(out: *mut DAT_EVENT_DATA, event: &Event) {
                 (&raw mut (*data).conn_qual).write_unaligned(qual);
                 (&raw mut (*data).cr_handle).write_unaligned(cr as DAT_CR_HANDLE);
             }
-            Event::Connection { ep, data_size, data: private, .. } => {
+            Event::Connection { kind, ep, data_size, data: private } => {
+                // The data of a reject are no part of 1.2.
+                let (data_size, private) =
+                    if kind == ConnectionEvent::PeerRejected { (0, 0) } else { (data_size, private) };
                 let data = &raw mut (*out).connect_event_data;
                 (&raw mut (*data).ep_handle).write_unaligned(ep as DAT_EP_HANDLE);
                 (&raw mut (*data).private_data_size).write_unaligned(data_size as DAT_COUNT);
@@ -313,7 +316,7 @@ unsafe fn write_data(out: *mut DAT_EVENT_DATA, event: &Event) {
     }
 }
 
-fn connection_number(kind: ConnectionEvent) -> DAT_EVENT_NUMBER {
+pub(crate) fn connection_number(kind: ConnectionEvent) -> DAT_EVENT_NUMBER {
     match kind {
         ConnectionEvent::Established => DAT_CONNECTION_EVENT_ESTABLISHED,
         ConnectionEvent::PeerRejected => DAT_CONNECTION_EVENT_PEER_REJECTED,
@@ -326,7 +329,7 @@ fn connection_number(kind: ConnectionEvent) -> DAT_EVENT_NUMBER {
     }
 }
 
-fn async_number(kind: AsyncKind) -> DAT_EVENT_NUMBER {
+pub(crate) fn async_number(kind: AsyncKind) -> DAT_EVENT_NUMBER {
     match kind {
         AsyncKind::EvdOverflow => DAT_ASYNC_ERROR_EVD_OVERFLOW,
         AsyncKind::IaCatastrophic => DAT_ASYNC_ERROR_IA_CATASTROPHIC,
@@ -337,7 +340,7 @@ fn async_number(kind: AsyncKind) -> DAT_EVENT_NUMBER {
 }
 
 /// Status of a bind: it can fail in two ways only (spec/events 9.2).
-fn bind_status(status: Status) -> DAT_DTO_COMPLETION_STATUS {
+pub(crate) fn bind_status(status: Status) -> DAT_DTO_COMPLETION_STATUS {
     match status {
         Status::Success => DAT_RMR_BIND_SUCCESS,
         Status::Flushed => DAT_RMR_BIND_FAILURE,
@@ -345,7 +348,7 @@ fn bind_status(status: Status) -> DAT_DTO_COMPLETION_STATUS {
     }
 }
 
-fn dto_status(status: Status) -> DAT_DTO_COMPLETION_STATUS {
+pub(crate) fn dto_status(status: Status) -> DAT_DTO_COMPLETION_STATUS {
     match status {
         Status::Success => DAT_DTO_SUCCESS,
         Status::Flushed => DAT_DTO_ERR_FLUSHED,

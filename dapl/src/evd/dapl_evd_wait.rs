@@ -6,20 +6,24 @@ use dat_abi::*;
 
 use super::dapl_evd::write_event;
 use super::dapli_wait::{self, Next, Wait};
-use super::{Evd, dapli_wait::clear};
+use super::{Evd, Event, dapli_wait::clear};
 use crate::error::{Error, Handle, Result};
 use crate::ffi;
 use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
 use crate::runtime::wait::{self, Cause, Mark, WaitStep};
 
-/// The arguments, and the state kept between sleeps.
+/// Writes an event of this EVD as a version of DAT has it. The pointer is writable.
+pub(crate) type WriteEvent<E> = unsafe fn(out: *mut E, evd: DAT_EVD_HANDLE, event: &Event);
+
+/// The arguments, and the state kept between sleeps. `E` is `DAT_EVENT` of the caller's version.
 #[derive(Clone, Copy)]
-struct Call {
+struct Call<E> {
     evd: DAT_EVD_HANDLE,
     timeout: DAT_TIMEOUT,
     threshold: DAT_COUNT,
-    event: *mut DAT_EVENT,
+    event: *mut E,
+    write: WriteEvent<E>,
     more: *mut DAT_COUNT,
     /// Set when the thread has begun to wait.
     wait: Option<Wait>,
@@ -39,9 +43,26 @@ pub unsafe extern "C-unwind" fn dapl_evd_wait<P: Provider>(
     event: *mut DAT_EVENT,
     more: *mut DAT_COUNT,
 ) -> DAT_RETURN {
-    let mut call = Call { evd, timeout, threshold, event, more, wait: None, marked: false };
+    // SAFETY: this function's own contract.
+    unsafe { wait_as::<P, DAT_EVENT>(evd, timeout, threshold, event, more, write_event) }
+}
+
+/// `dat_evd_wait` of any version, whose events `write` writes.
+///
+/// # Safety
+/// As [`dapl_evd_wait`].
+#[inline(always)]
+pub(crate) unsafe fn wait_as<P: Provider, E: Copy>(
+    evd: DAT_EVD_HANDLE,
+    timeout: DAT_TIMEOUT,
+    threshold: DAT_COUNT,
+    event: *mut E,
+    more: *mut DAT_COUNT,
+    write: WriteEvent<E>,
+) -> DAT_RETURN {
+    let mut call = Call { evd, timeout, threshold, event, write, more, wait: None, marked: false };
     // SAFETY: `step` expects a `Call` whose pointers satisfy this function's contract.
-    unsafe { wait::run(&mut call, step::<P>) }
+    unsafe { wait::run(&mut call, step::<P, E>) }
 }
 
 /// One step of the wait. A panic is caught here, as in every entry.
@@ -49,18 +70,18 @@ pub unsafe extern "C-unwind" fn dapl_evd_wait<P: Provider>(
 /// # Safety
 /// Same as [`dapl_evd_wait`].
 #[inline(never)]
-unsafe fn step<P: Provider>(call: &mut Call, cause: Cause) -> WaitStep {
+unsafe fn step<P: Provider, E: Copy>(call: &mut Call<E>, cause: Cause) -> WaitStep {
     let mut next = None;
     let code = ffi::guard_hot(|| {
-        next = Some(look::<P>(call, cause)?);
+        next = Some(look::<P, E>(call, cause)?);
         Ok(())
     });
     match next {
-        Some(Next::Sleep(expected)) => sleep::<P>(call, expected),
+        Some(Next::Sleep(expected)) => sleep::<P, E>(call, expected),
         Some(Next::Event(event, more)) => {
             forget(call);
             // SAFETY: both pointers are non-null (checked in `look`) and writable by the contract.
-            unsafe { write_event(call.event, call.evd, &event) };
+            unsafe { (call.write)(call.event, call.evd, &event) };
             // SAFETY: as above.
             unsafe { ffi::put(call.more, count(more)) };
             WaitStep::Done(DAT_SUCCESS)
@@ -78,7 +99,7 @@ unsafe fn step<P: Provider>(call: &mut Call, cause: Cause) -> WaitStep {
     }
 }
 
-fn look<P: Provider>(call: &mut Call, cause: Cause) -> Result<Next> {
+fn look<P: Provider, E: Copy>(call: &mut Call<E>, cause: Cause) -> Result<Next> {
     if let Some(wait) = &call.wait {
         return Ok(dapli_wait::resume::<P>(wait, cause));
     }
@@ -90,7 +111,7 @@ fn look<P: Provider>(call: &mut Call, cause: Cause) -> Result<Next> {
     Ok(next)
 }
 
-fn sleep<P: Provider>(call: &mut Call, expected: u32) -> WaitStep {
+fn sleep<P: Provider, E: Copy>(call: &mut Call<E>, expected: u32) -> WaitStep {
     let Some(wait) = call.wait else { return WaitStep::Done(Error::Internal.code()) };
     let Some((word, _)) = wait::word(wait.id) else { return WaitStep::Done(Error::Internal.code()) };
     if !call.marked {
@@ -100,7 +121,7 @@ fn sleep<P: Provider>(call: &mut Call, expected: u32) -> WaitStep {
     WaitStep::Sleep { word, expected, deadline: wait.deadline }
 }
 
-fn forget(call: &Call) {
+fn forget<E: Copy>(call: &Call<E>) {
     if let (true, Some(wait)) = (call.marked, call.wait) {
         Mark::wipe(wait.token);
     }

@@ -142,7 +142,7 @@ impl<P: Provider> Notification<P> {
 }
 
 /// An event taken by a consumer.
-pub(super) enum TakenEvent<'a> {
+pub(crate) enum TakenEvent<'a> {
     /// A completion. If it failed, its EP has been informed.
     Done(&'a Completion),
     /// Any event.
@@ -183,7 +183,7 @@ impl<P: Provider> Evd<P> {
     /// Dequeues the oldest event for a consumer and passes it to `give` by reference, since events are large and this
     /// is the hot path.
     #[inline]
-    pub(super) fn dequeue(&self, give: impl FnOnce(TakenEvent<'_>)) -> Result<()> {
+    pub(crate) fn dequeue(&self, give: impl FnOnce(TakenEvent<'_>)) -> Result<()> {
         let mut inner = self.inner.lock();
         inner.queue.require_no_waiter()?;
         let mut signal = Signal::None;

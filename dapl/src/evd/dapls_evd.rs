@@ -33,7 +33,8 @@ pub fn build<P: Provider>(
     let length = checked_length(ia, length, Error::Exhausted(Resource::Evd))?;
     handle::create(ia.table(), |id| {
         let evd_ref = Arc::new(EvdRef::<P>::new(id));
-        let cq = if streams.has(Stream::Dto) || streams.has(Stream::RmrBind) {
+        let completes = [Stream::Dto, Stream::RmrBind, Stream::Extension];
+        let cq = if completes.into_iter().any(|stream| streams.has(stream)) {
             let sink: Arc<dyn CqSink> = evd_ref.clone();
             Some(Arc::new(ia.provider().create_cq(Arc::downgrade(&sink))?))
         } else {

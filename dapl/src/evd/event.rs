@@ -54,6 +54,8 @@ pub enum Stream {
     Connection,
     RmrBind,
     Async,
+    /// Completions of extended operations (2.0). They come with those of DTOs.
+    Extension,
 }
 
 /// A set of streams.

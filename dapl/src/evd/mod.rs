@@ -23,6 +23,8 @@ mod queue;
 mod tests;
 
 pub use dapl_evd_wait::dapl_evd_wait;
+pub(crate) use dapl_evd_wait::wait_as;
+pub(crate) use dapli_evd::TakenEvent;
 pub use event::{Event, Stream, Streams};
 pub use queue::Config;
 

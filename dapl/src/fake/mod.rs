@@ -94,6 +94,7 @@ impl Provider for FakeProvider {
             max_reads_out: 4,
             private_data_connect: 92,
             private_data_accept: 196,
+            private_data_reject: 196,
             extensions: if spec.name.contains("without extensions") { Extensions::default() } else { Extensions::ALL },
             vendor: "none".into(),
             hardware_version: (0, 0),
@@ -139,6 +140,10 @@ impl MemoryProvider for FakeProvider {
     }
 
     fn alloc_mw(&self, (): &()) -> Result<FakeMw> {
+        Ok(FakeMw::default())
+    }
+
+    fn alloc_mw_for_qp(&self, (): &()) -> Result<FakeMw> {
         Ok(FakeMw::default())
     }
 }

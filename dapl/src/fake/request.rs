@@ -70,9 +70,10 @@ impl ConnRequest for FakeRequest {
         Ok(())
     }
 
-    fn reject(mut self) {
+    fn reject(mut self, private_data: &[u8]) {
         if let Some((from, conn)) = self.from.take() {
-            from.net.event(conn, ConnectionEvent::PeerRejected);
+            let data = private_data.to_vec();
+            from.net.report(move |sink| sink.event(conn, ConnectionEvent::PeerRejected, &data));
         }
     }
 }

@@ -61,6 +61,7 @@ pub fn open<P: Provider>(
             async_evd: Mutex::new(AsyncEvd::Absent),
             children: Mutex::new(Children { closing: false, known: HashMap::new() }),
             contexts: Mutex::default(),
+            remote_contexts: Mutex::default(),
         })
     })?;
     let ia = made.object().clone();

@@ -45,6 +45,8 @@ pub struct Ia<P: Provider> {
     children: Mutex<Children>,
     /// Registrations (LMRs) by local context.
     contexts: Mutex<HashMap<u32, ObjectId>>,
+    /// LMRs and bound RMRs by remote context.
+    remote_contexts: Mutex<HashMap<u32, ObjectId>>,
 }
 
 /// Destination of asynchronous errors of an IA (spec/registry 4.3).
@@ -129,6 +131,11 @@ impl<P: Provider> Ia<P> {
         self.id
     }
 
+    /// Its name in the registry.
+    pub fn name(&self) -> &str {
+        self.registration.name()
+    }
+
     /// The open provider.
     pub fn provider(&self) -> &P {
         &self.provider
@@ -206,6 +213,26 @@ impl<P: Provider> Ia<P> {
         if contexts.get(&context) == Some(&of) {
             contexts.remove(&context);
         }
+    }
+
+    /// As [`Self::add_context`], of a remote context; 0 is none.
+    pub fn add_remote_context(&self, context: u32, of: ObjectId) {
+        if context != 0 {
+            self.remote_contexts.lock().insert(context, of);
+        }
+    }
+
+    /// As [`Self::remove_context`], of a remote context.
+    pub fn remove_remote_context(&self, context: u32, of: ObjectId) {
+        let mut contexts = self.remote_contexts.lock();
+        if contexts.get(&context) == Some(&of) {
+            contexts.remove(&context);
+        }
+    }
+
+    /// The LMR or RMR of a remote context of this IA; it may have been freed since.
+    pub fn remote_context(&self, context: u32) -> Option<ObjectId> {
+        self.remote_contexts.lock().get(&context).copied()
     }
 
     /// The LMR of a local context; it may have been freed since.

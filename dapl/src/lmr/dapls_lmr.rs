@@ -60,6 +60,7 @@ pub fn publish<P: Provider>(lmr: Created<Lmr<P>>) -> *mut std::ffi::c_void {
     let object = lmr.object().clone();
     let child: Arc<dyn Child> = object.clone();
     object.ia.add_context(object.mr.local_key(), object.id);
+    object.ia.add_remote_context(object.mr.remote_key(), object.id);
     let handle = lmr.publish();
     object.ia.adopt(Arc::downgrade(&child), Rank::Lmr);
     handle
@@ -99,6 +100,7 @@ pub(super) fn close<P: Provider>(lmr: &Lmr<P>) -> bool {
     let first = handle::destroy(lmr.id);
     if first {
         lmr.ia.remove_context(lmr.mr.local_key(), lmr.id);
+        lmr.ia.remove_remote_context(lmr.mr.remote_key(), lmr.id);
         lmr.ia.forget(lmr);
     }
     first

@@ -64,8 +64,9 @@ pub trait ConnRequest: Send + Sync + Sized {
     /// `AcceptFailed` also reports a requester that has left. Errors: the QP cannot be used; then the request is
     /// consumed and the peer rejected.
     fn accept(self, qp: &Self::Qp, private_data: &[u8], conn: ConnId) -> Result<()>;
-    /// Rejects the request; the peer learns that the consumer decided so.
-    fn reject(self);
+    /// Rejects the request; the peer learns that the consumer decided so, and its event has `private_data`, at most
+    /// `Limits::private_data_reject` bytes.
+    fn reject(self, private_data: &[u8]);
     /// Passes the request to the listener on `qual` on this host, as a request of the same peer with the same private
     /// data.
     ///
@@ -116,8 +117,8 @@ pub trait CmSink<P: Provider>: Send + Sync {
         request: P::Request,
         info: RequestInfo,
     ) -> std::result::Result<(), P::Request>;
-    /// Reports an event of a connection or attempt. `private_data` is empty except for `Established` on the active
-    /// side: there it is the acceptor's data, padded by some transports.
+    /// Reports an event of a connection or attempt. `private_data` is empty except for `Established` and `PeerRejected` on
+    /// the active side: there it is the acceptor's data, padded by some transports.
     fn event(&self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]);
     /// An EP has more receives outstanding than its soft watermark.
     fn many_recvs(&self, ep: ObjectId);

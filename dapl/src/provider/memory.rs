@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use super::Token;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Memory of this process.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -64,6 +64,13 @@ pub trait MemoryProvider: Send + Sync + 'static {
 
     /// Creates an unbound window.
     fn alloc_mw(&self, pd: &Self::Pd) -> Result<Self::Mw>;
+
+    /// A window that is not bound. Once it is, it serves the peer of the QP to which the bind was posted, and no other one.
+    ///
+    /// Errors: `ModelNotSupported`.
+    fn alloc_mw_for_qp(&self, _pd: &Self::Pd) -> Result<Self::Mw> {
+        Err(Error::ModelNotSupported)
+    }
 }
 
 /// Registered memory.

@@ -130,6 +130,8 @@ pub struct Limits {
     pub private_data_connect: usize,
     /// Bytes of private data with an accept.
     pub private_data_accept: usize,
+    /// Bytes of private data with a reject.
+    pub private_data_reject: usize,
     /// Operations beyond sends, reads and writes.
     pub extensions: Extensions,
     pub vendor: String,

@@ -4,7 +4,7 @@
 
 use dat_abi::*;
 
-use super::{Bound, Rmr, dapls_rmr};
+use super::{Bound, Rmr, Scope, dapls_rmr};
 use crate::ep::Ep;
 use crate::ep::dapls_bind::{self, Post};
 use crate::error::{Error, Handle};
@@ -22,7 +22,7 @@ pub unsafe extern "C" fn dapl_rmr_create<P: Provider>(pz: DAT_PZ_HANDLE, out: *m
     guard(|| {
         let pz = from_handle::<Pz<P>>(pz, Handle::Pz)?.to_arc();
         require(out, 2)?;
-        let rmr = dapls_rmr::create(pz)?;
+        let rmr = dapls_rmr::create(pz, Scope::Pz)?;
         // SAFETY: not null, and writable by this function's contract.
         unsafe { out.write_unaligned(rmr) };
         Ok(())

@@ -9,27 +9,30 @@ use std::sync::Arc;
 use dat_abi::DAT_RMR_HANDLE;
 use parking_lot::Mutex;
 
-use super::{Bound, BoundWindow, Rmr, RmrState};
+use super::{Bound, BoundWindow, Rmr, RmrState, Scope};
 use crate::error::{Access as Way, Error, Handle, Result};
-use crate::ia::{Child, Rank};
+use crate::ia::{Child, Ia, Rank};
 use crate::lmr::{Lmr, dapls_lmr};
-use crate::provider::{Access, Bind, MemoryWindow, Provider, Region};
+use crate::provider::{Access, Bind, MemoryRegion, MemoryWindow, Provider, Region, Segment};
 use crate::pz::Pz;
 use crate::runtime::handle::{self, ObjectId, Use};
 
 /// Creates an unbound RMR with a live handle in the IA of its PZ.
 ///
-/// Errors: `ModelNotSupported` if the provider has no memory windows.
-pub fn create<P: Provider>(pz: Arc<Pz<P>>) -> Result<DAT_RMR_HANDLE> {
+/// Errors: `ModelNotSupported` if the provider has no memory windows, or none of this scope.
+pub fn create<P: Provider>(pz: Arc<Pz<P>>, scope: Scope) -> Result<DAT_RMR_HANDLE> {
     let ia = pz.ia().clone();
     if ia.limits().max_rmrs == 0 {
         return Err(Error::ModelNotSupported);
     }
     let rmr = handle::create(ia.table(), |id| {
-        let mw = ia.provider().alloc_mw(pz.pd())?;
+        let mw = match scope {
+            Scope::Pz => ia.provider().alloc_mw(pz.pd())?,
+            Scope::Ep => ia.provider().alloc_mw_for_qp(pz.pd())?,
+        };
         let pz_id = pz.id();
         let window = Some(BoundWindow { mw, _pz: Use::of_open(pz, Handle::Pz)? });
-        Ok(Rmr { id, ia: ia.clone(), pz: pz_id, inner: Mutex::new(RmrState { window, bound: None }) })
+        Ok(Rmr { id, ia: ia.clone(), pz: pz_id, scope, inner: Mutex::new(RmrState { window, bound: None }) })
     })?;
     let child: Arc<dyn Child> = rmr.object().clone();
     let handle = rmr.publish();
@@ -89,7 +92,7 @@ pub(crate) fn post<P: Provider>(
     let Some(window) = &inner.window else { return Err(Error::InvalidHandle(Handle::Rmr)) };
     let Some((wanted, lmr)) = checked.wanted else {
         post(&window.mw, None)?;
-        inner.bound = None;
+        rmr.replace_context(inner.bound.take(), 0);
         return Ok(0);
     };
     let object = lmr.arc().clone();
@@ -100,8 +103,44 @@ pub(crate) fn post<P: Provider>(
         kept: Arc::new(lmr),
     };
     let context = post(&window.mw, Some(bind))?;
-    inner.bound = Some(Bound { context, ..wanted });
+    let former = inner.bound.replace(Bound { context, ..wanted });
+    rmr.replace_context(former, context);
     Ok(context)
+}
+
+impl<P: Provider> Rmr<P> {
+    fn replace_context(&self, former: Option<Bound>, context: u32) {
+        if let Some(former) = former {
+            self.ia.remove_remote_context(former.context, self.id);
+        }
+        self.ia.add_remote_context(context, self.id);
+    }
+}
+
+/// The local memory behind a remote context of this IA, as the target of an RDMA read: a part of a bound RMR or of an LMR.
+///
+/// Errors: `Protection` for memory that the context does not name, `Privileges` if it may not be written.
+pub(crate) fn read_target<P: Provider>(ia: &Ia<P>, context: u32, region: Region) -> Result<Segment> {
+    let outside = Error::Protection(Way::Write);
+    let Region { address, length } = region;
+    let is_inside = |of: Region| {
+        let offset = address.checked_sub(of.address);
+        offset.is_some_and(|offset| offset <= of.length && length <= of.length - offset)
+    };
+    let id = ia.remote_context(context).ok_or(outside)?;
+    let (key, of, is_writable) = if let Some(rmr) = handle::from_id::<Rmr<P>>(id) {
+        let Bound { segment, rights, .. } = bound(&rmr).filter(|bound| bound.context == context).ok_or(outside)?;
+        let of = Region { address: segment.address, length: segment.length };
+        (segment.key, of, rights.access.remote_write)
+    } else {
+        let lmr = handle::from_id::<Lmr<P>>(id).ok_or(outside)?;
+        (lmr.mr().local_key(), lmr.region(), lmr.rights().access.local_write)
+    };
+    match (is_inside(of), is_writable) {
+        (false, _) => Err(outside),
+        (true, false) => Err(Error::Privileges(Way::Write)),
+        (true, true) => Ok(Segment { key, pad: 0, address, length }),
+    }
 }
 
 /// Frees the RMR, bound or not: the context is invalid when this returns.
@@ -113,7 +152,10 @@ pub fn free<P: Provider>(rmr: &Rmr<P>) -> Result<()> {
 pub(super) fn close<P: Provider>(rmr: &Rmr<P>) -> bool {
     let first = handle::destroy(rmr.id);
     if first {
-        let window = rmr.inner.lock().window.take();
+        let mut inner = rmr.inner.lock();
+        let window = inner.window.take();
+        rmr.replace_context(inner.bound, 0);
+        drop(inner);
         drop(window);
         rmr.ia.forget(rmr);
     }

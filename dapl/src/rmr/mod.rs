@@ -22,8 +22,18 @@ pub struct Rmr<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,
     pz: ObjectId,
+    scope: Scope,
     /// Locked while a bind is posted, so that a query returns the bind posted last.
     inner: Mutex<RmrState<P>>,
+}
+
+/// The connections over which peers reach the memory of a bound RMR.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Scope {
+    /// Those of all EPs of its protection zone.
+    Pz,
+    /// That of the EP to which the bind was posted.
+    Ep,
 }
 
 struct RmrState<P: Provider> {
@@ -59,6 +69,11 @@ impl<P: Provider> Rmr<P> {
     /// IA that the object belongs to.
     pub fn ia(&self) -> &Arc<Ia<P>> {
         &self.ia
+    }
+
+    /// Scope.
+    pub fn scope(&self) -> Scope {
+        self.scope
     }
 
     /// Protection zone.

@@ -57,6 +57,7 @@ fn limits(device: &ibv_device_attr, port: &ibv_port_attr, settings: &Settings) -
         max_reads_out: reads(device.max_qp_init_rd_atom),
         private_data_connect,
         private_data_accept,
+        private_data_reject: 0,
         extensions: Extensions::default(),
         vendor: vendor(device.vendor_id, device.vendor_part_id),
         hardware_version: (device.hw_ver, 0),

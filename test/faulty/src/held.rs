@@ -182,8 +182,8 @@ impl<T: ConnRequest> ConnRequest for Held<T> {
         self.inner.accept(&qp.inner, private_data, conn)
     }
 
-    fn reject(self) {
-        self.inner.reject();
+    fn reject(self, private_data: &[u8]) {
+        self.inner.reject(private_data);
     }
 
     fn hand_off(self, qual: u64) -> std::result::Result<(), (Self, Error)> {

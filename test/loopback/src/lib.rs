@@ -352,7 +352,7 @@ impl ConnRequest for Request {
         Ok(())
     }
 
-    fn reject(mut self) {
+    fn reject(mut self, _: &[u8]) {
         self.refuse(ConnectionEvent::PeerRejected);
     }
 

@@ -45,9 +45,10 @@ const DAPL: &[&[&str]] = &[
     &["rmr"],
     &["ep"],
     &["cr"],
-    &["psp", "rsp"],
+    &["psp", "rsp", "csp"],
     &["cm"],
-    &["entries", "context"],
+    &["context"],
+    &["entries"],
     &["table", "runtime/fork"],
     &["registration"],
 ];

@@ -53,6 +53,7 @@ pub enum Kind {
     Cr,
     Psp,
     Rsp,
+    Csp,
 }
 
 /// An object with a handle.
@@ -417,7 +418,7 @@ pub fn is_live(id: ObjectId) -> bool {
 
 /// The kind of a live handle.
 pub fn kind_of(handle: *mut c_void) -> Option<Kind> {
-    const KINDS: [Kind; 11] = [
+    const KINDS: [Kind; 12] = [
         Kind::Ia,
         Kind::Pz,
         Kind::Cno,
@@ -429,6 +430,7 @@ pub fn kind_of(handle: *mut c_void) -> Option<Kind> {
         Kind::Cr,
         Kind::Psp,
         Kind::Rsp,
+        Kind::Csp,
     ];
     let word = arena::at(handle as usize)?.word.load(Ordering::Acquire);
     KINDS.into_iter().find(|kind| Word::is(word, *kind))

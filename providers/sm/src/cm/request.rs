@@ -60,7 +60,7 @@ impl ConnRequest for ConnectionRequest {
         Ok(())
     }
 
-    fn reject(self) {
+    fn reject(self, _: &[u8]) {
         self.refuse(Answer::Rejected);
     }
 }

@@ -156,7 +156,7 @@ fn late_duplicate_request_is_not_a_new_one() {
     active.connect(&ConnectSpec { address: &here(), qual: 7, private_data: b"new" }, conn(12)).unwrap();
     let (request, info) = b.sink.request();
     assert_eq!(info.private_data, b"new");
-    request.reject();
+    request.reject(&[]);
     assert_eq!(a.sink.next(conn(12)), SinkEvent::Other("peer rejected"));
     assert!(b.sink.is_silent());
     drop(listener);
@@ -265,7 +265,7 @@ fn missing_rejecting_and_leaving_peers_give_different_events() {
     assert!(a.ia.listen(9, ObjectId::default()).is_err(), "taken");
     qp.reset().unwrap();
     qp.connect(&spec, conn(2)).unwrap();
-    b.sink.request().0.reject();
+    b.sink.request().0.reject(&[]);
     assert_eq!(a.sink.next(conn(2)), SinkEvent::Other("peer rejected"));
 
     qp.reset().unwrap();

@@ -15,7 +15,7 @@ impl ConnRequest for ConnectionRequest {
         self.accept_into(qp.0.clone(), private_data, conn, qp.0.caps()).map(drop)
     }
 
-    fn reject(mut self) {
+    fn reject(mut self, _: &[u8]) {
         self.answer(Reason::Refused);
     }
 

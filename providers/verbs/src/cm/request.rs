@@ -33,7 +33,7 @@ impl ConnRequest for ConnectionRequest {
         self.waiting.accept(qp.core(), private_data, conn)
     }
 
-    fn reject(self) {
+    fn reject(self, _: &[u8]) {
         self.waiting.refuse(Refusal::Consumer);
     }
 

@@ -158,7 +158,7 @@ fn rxe_number_is_replaced_after_an_unanswered_request() {
         let second = near.core().number();
         near.reset().unwrap();
         assert_eq!(near.core().number(), second, "the peer has accepted");
-        side.connect(&near, round + 4).reject();
+        side.connect(&near, round + 4).reject(&[]);
         side.expect([(round + 3, false), (round + 4, false)]);
         near.reset().unwrap();
         assert_eq!(near.core().number(), second, "the peer has rejected");

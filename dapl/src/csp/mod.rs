@@ -1,0 +1,153 @@
+//! Common service points (2.0): listeners at a port, for the members of a communicator.
+//!
+//! A port is the connection qualifier of the same number, so no provider has to know of communicators: service points of all
+//! kinds share one space of names. Requests come through `cm`, as those of a PSP, and get no EP. No lock is held while the
+//! provider starts or stops listening, nor while an event is posted.
+#![forbid(unsafe_code)]
+
+use std::net::{IpAddr, UdpSocket};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::cr::dapls_cr::{self, Arrival};
+use crate::ep::Communicator;
+use crate::error::{Error, Handle, Result};
+use crate::evd::Evd;
+use crate::ia::{Child, Ia, Rank};
+use crate::provider::{Provider, RequestInfo};
+use crate::runtime::consumer_memory::{Address, ConsumerVisible};
+use crate::runtime::handle::{self, Kind, Object, ObjectId, Use};
+
+/// A common service point.
+pub struct Csp<P: Provider> {
+    id: ObjectId,
+    ia: Arc<Ia<P>>,
+    port: u16,
+    /// As the consumer passed them.
+    communicator: ConsumerVisible<2>,
+    address: Address,
+    state: Mutex<ListenerState<P>>,
+}
+
+/// State of a live service point.
+struct ListenerState<P: Provider> {
+    listener: Option<P::Listener>,
+    /// `None`: freed.
+    evd: Option<Use<Evd<P>>>,
+}
+
+/// Where to listen.
+pub(crate) struct Place<'a> {
+    pub(crate) communicator: Communicator,
+    pub(crate) ip: IpAddr,
+    pub(crate) port: u16,
+    /// The socket address as the consumer passed it.
+    pub(crate) bytes: &'a [u8],
+}
+
+impl<P: Provider> Csp<P> {
+    /// Makes a CSP that listens. It can take requests before this returns.
+    ///
+    /// Errors: `InvalidParameter(3)` for an address of another host; `PortInUse` when any service point listens there.
+    pub(crate) fn open(ia: &Arc<Ia<P>>, place: &Place<'_>, evd: Use<Evd<P>>) -> Result<Arc<Self>> {
+        if !is_local(place.ip) {
+            return Err(Error::InvalidParameter(3));
+        }
+        let made = handle::create(ia.table(), |id| {
+            let Communicator { domain, kind, protocol } = place.communicator;
+            let words = [domain, kind, protocol].map(i32::to_ne_bytes);
+            Ok(Csp {
+                id,
+                ia: ia.clone(),
+                port: place.port,
+                communicator: ConsumerVisible::new(words.as_flattened()),
+                address: Address::new(place.bytes),
+                state: Mutex::new(ListenerState { listener: None, evd: Some(evd) }),
+            })
+        })?;
+        let csp = made.object().clone();
+        made.publish();
+        if let Err(error) = csp.listen() {
+            let _ = csp.shut();
+            return Err(if error == Error::ConnQualTaken { Error::PortInUse } else { error });
+        }
+        let child: Arc<dyn Child> = csp.clone();
+        ia.adopt(Arc::downgrade(&child), Rank::Psp);
+        Ok(csp)
+    }
+
+    fn listen(&self) -> Result<()> {
+        let listener = self.ia.provider().listen(self.port.into(), self.id)?;
+        let mut state = self.state.lock();
+        if state.evd.is_none() {
+            drop(state);
+            drop(listener);
+            return Err(Error::InvalidHandle(Handle::Csp)); // another thread freed it through a guessed handle
+        }
+        state.listener = Some(listener);
+        Ok(())
+    }
+
+    /// Delivers a request. `Err` returns it: the CSP was freed, or the queue is full.
+    pub(crate) fn arrive(&self, request: P::Request, info: &RequestInfo) -> std::result::Result<(), P::Request> {
+        let Some(evd) = self.state.lock().evd.as_ref().map(|evd| evd.arc().clone()) else { return Err(request) };
+        let arrival = Arrival { ia: &self.ia, evd: &evd, sp: self.id, qual: self.port.into(), own: None };
+        dapls_cr::announce(&arrival, request, info)
+    }
+
+    /// Ends it. Errors: `InvalidHandle` the second time.
+    pub(crate) fn shut(&self) -> Result<()> {
+        if !handle::destroy(self.id) {
+            return Err(Error::InvalidHandle(Handle::Csp));
+        }
+        self.ia.forget(self);
+        let mut state = self.state.lock();
+        let (listener, evd) = (state.listener.take(), state.evd.take());
+        drop(state);
+        drop(listener);
+        drop(evd);
+        Ok(())
+    }
+
+    /// Its handle.
+    pub(crate) fn id(&self) -> ObjectId {
+        self.id
+    }
+
+    /// The IA it was made in.
+    pub(crate) fn ia(&self) -> &Arc<Ia<P>> {
+        &self.ia
+    }
+
+    /// The communicator in the consumer's layout, and the address, which stay as long as the CSP.
+    pub(crate) fn shown(&self) -> (&ConsumerVisible<2>, &Address) {
+        (&self.communicator, &self.address)
+    }
+
+    /// Handle of the EVD of its requests.
+    ///
+    /// Errors: `InvalidHandle` after its end.
+    pub(crate) fn evd(&self) -> Result<usize> {
+        self.state.lock().evd.as_ref().map(|evd| evd.id().handle).ok_or(Error::InvalidHandle(Handle::Csp))
+    }
+}
+
+/// Whether it is an address of this host: a socket can be bound to it.
+fn is_local(ip: IpAddr) -> bool {
+    UdpSocket::bind((ip, 0)).is_ok()
+}
+
+impl<P: Provider> Object for Csp<P> {
+    const KIND: Kind = Kind::Csp;
+}
+
+impl<P: Provider> Child for Csp<P> {
+    fn close(&self) {
+        let _ = self.shut();
+    }
+
+    fn counts_as_open(&self) -> bool {
+        true
+    }
+}

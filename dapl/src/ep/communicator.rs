@@ -1,0 +1,76 @@
+//! Communicators (2.0): the domain of socket addresses in which common service points have ports.
+#![forbid(unsafe_code)]
+
+use std::net::IpAddr;
+
+use crate::error::{Error, Result};
+
+/// A communicator, with the three numbers that `socket` takes. All zero: none was set, and any domain with ports will do.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Communicator {
+    pub domain: i32,
+    pub kind: i32,
+    pub protocol: i32,
+}
+
+impl Communicator {
+    /// Errors: `CommNotSupported` for other domains than IPv4 and IPv6, and for other services than streams.
+    pub fn check(self) -> Result<()> {
+        let is_known = matches!(self.domain, libc::AF_INET | libc::AF_INET6)
+            && matches!(self.kind, 0 | libc::SOCK_STREAM)
+            && matches!(self.protocol, 0 | libc::IPPROTO_TCP);
+        if self == Communicator::default() || is_known { Ok(()) } else { Err(Error::CommNotSupported) }
+    }
+
+    /// The address and port of a socket address in this communicator. `n` is the parameter that holds it.
+    ///
+    /// Errors: `CommNotSupported` for a communicator that is not supported, or an address of another domain;
+    /// `InvalidParameter(n)` for port 0.
+    pub fn place(self, address: &[u8], n: u8) -> Result<(IpAddr, u16)> {
+        self.check()?;
+        let family = address.first_chunk::<2>().map_or(0, |family| i32::from(u16::from_ne_bytes(*family)));
+        let ip = match family {
+            libc::AF_INET => address.get(4..).and_then(<[u8]>::first_chunk::<4>).copied().map(IpAddr::from),
+            libc::AF_INET6 => address.get(8..).and_then(<[u8]>::first_chunk::<16>).copied().map(IpAddr::from),
+            _ => None,
+        };
+        let ip = ip.filter(|_| self.domain == 0 || self.domain == family).ok_or(Error::CommNotSupported)?;
+        match u16::from_be_bytes([address[2], address[3]]) {
+            0 => Err(Error::InvalidParameter(n)),
+            port => Ok((ip, port)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::consumer_memory::socket_address;
+
+    const TCP: Communicator = Communicator { domain: libc::AF_INET, kind: libc::SOCK_STREAM, protocol: 0 };
+
+    #[test]
+    fn a_place_is_an_address_and_a_port_of_its_domain() {
+        let v4 = socket_address("192.0.2.1:7000".parse().unwrap());
+        let v6 = socket_address("[2001:db8::1]:7".parse().unwrap());
+        assert_eq!(TCP.place(&v4[..16], 3), Ok(("192.0.2.1".parse().unwrap(), 7000)));
+        assert_eq!(Communicator::default().place(&v6, 3), Ok(("2001:db8::1".parse().unwrap(), 7)));
+        assert_eq!(TCP.place(&v6, 3), Err(Error::CommNotSupported));
+        let no_port = socket_address("192.0.2.1:0".parse().unwrap());
+        assert_eq!(TCP.place(&no_port, 3), Err(Error::InvalidParameter(3)));
+        assert_eq!(TCP.place(&[1, 0, 47], 3), Err(Error::CommNotSupported), "AF_UNIX");
+    }
+
+    #[test]
+    fn other_domains_and_services_are_not_supported() {
+        for bad in [
+            Communicator { domain: libc::AF_UNIX, ..TCP },
+            Communicator { kind: libc::SOCK_DGRAM, ..TCP },
+            Communicator { protocol: libc::IPPROTO_UDP, ..TCP },
+            Communicator { domain: 0, ..TCP },
+        ] {
+            assert_eq!(bad.check(), Err(Error::CommNotSupported), "{bad:?}");
+        }
+        assert_eq!(TCP.check(), Ok(()));
+    }
+}
