@@ -38,6 +38,7 @@ pub mod runtime;
 pub mod srq;
 pub mod stats;
 pub mod table;
+pub mod v2;
 
 #[cfg(test)]
 pub(crate) mod fake;

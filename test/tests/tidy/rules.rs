@@ -47,6 +47,7 @@ const DAPL: &[&[&str]] = &[
     &["cr"],
     &["psp", "rsp", "csp"],
     &["cm"],
+    &["v2/convert"],
     &["context"],
     &["entries"],
     &["table", "runtime/fork"],

@@ -1,0 +1,271 @@
+//! Numbers and records of DAT 2.0 from those of 1.2, and back. It validates nothing.
+#![forbid(unsafe_code)]
+
+use std::ops::{BitAnd, BitOr, Not};
+
+use dat_abi as v1;
+use dat_abi::v2;
+use dat_abi::v2::DAT_RETURN;
+
+use crate::error::{Error, Handle, Result};
+use crate::ffi;
+use crate::provider::{Extensions, Limits};
+
+/// The code of 2.0 for a code of 1.2. Two subtypes were inserted, so later ones have other numbers.
+#[inline(always)]
+pub fn code(code: v1::DAT_RETURN) -> DAT_RETURN {
+    if code & v1::DAT_SUBTYPE_MASK == 0 { code } else { with_subtype(code) }
+}
+
+#[cold]
+fn with_subtype(code: v1::DAT_RETURN) -> DAT_RETURN {
+    let subtype = code & v1::DAT_SUBTYPE_MASK;
+    let inserted = u32::from(subtype >= v1::DAT_INVALID_HANDLE1) + u32::from(subtype >= v1::DAT_PRIVILEGES_READ);
+    code + inserted
+}
+
+/// The code of an error, of which 2.0 has more.
+pub fn error(error: Error) -> DAT_RETURN {
+    let class = v2::DAT_CLASS_ERROR;
+    match error {
+        Error::PortInUse => class | v2::DAT_PORT_IN_USE,
+        Error::CommNotSupported => class | v2::DAT_COMM_NOT_SUPPORTED,
+        Error::InvalidHandle(Handle::Csp) => class | v2::DAT_INVALID_HANDLE | v2::DAT_INVALID_HANDLE_CSP,
+        other => code(other.code()),
+    }
+}
+
+/// Runs an entry that 1.2 does not have, as [`crate::ffi::guard`] does.
+pub fn guard(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
+    let mut failed = None;
+    let guarded = ffi::guard(|| body().inspect_err(|error| failed = Some(*error)));
+    failed.map_or_else(|| code(guarded), error)
+}
+
+/// As [`code`], of an entry of 1.2 whose parameters have other places in 2.0: pairs of places, the one of 1.2 first.
+pub fn code_with_arguments(of_1_2: v1::DAT_RETURN, places: &[(u32, u32)]) -> DAT_RETURN {
+    let translated = code(of_1_2);
+    if translated & v2::DAT_TYPE_MASK != v2::DAT_INVALID_PARAMETER {
+        return translated;
+    }
+    let place = translated & v2::DAT_SUBTYPE_MASK;
+    let at = |n: u32| v2::DAT_INVALID_ARG1 + n - 1;
+    let moved = places.iter().find(|(from, _)| at(*from) == place).map_or(place, |(_, to)| at(*to));
+    translated & !v2::DAT_SUBTYPE_MASK | moved
+}
+
+/// The mask of 1.2 for a mask of `dat_ep_modify`, without the field that 1.2 does not have.
+pub fn ep_mask(mask: v2::DAT_EP_PARAM_MASK) -> v1::DAT_EP_PARAM_MASK {
+    const BEFORE: v2::DAT_EP_PARAM_MASK = v2::DAT_EP_FIELD_COMM - 1;
+    const MOVED: v2::DAT_EP_PARAM_MASK = (v2::DAT_EP_FIELD_SRQ_HANDLE << 1) - 1 - BEFORE - v2::DAT_EP_FIELD_COMM;
+    mask & BEFORE | (mask & MOVED) >> 1 | mask & v2::DAT_EP_FIELD_EP_ATTR_ALL
+}
+
+/// The mask for an entry of 1.2 that writes the whole record for any field: everything for known fields, and one that it
+/// refuses for unknown ones.
+pub fn whole<T>(mask: T, all: T, all_of_1_2: T) -> T
+where
+    T: Copy + Default + PartialEq + BitAnd<Output = T> + BitOr<Output = T> + Not<Output = T>,
+{
+    let nothing = T::default();
+    let known = if mask & all == nothing { nothing } else { all_of_1_2 };
+    let unknown = if mask & !all == nothing { nothing } else { !all_of_1_2 };
+    known | unknown
+}
+
+/// A size or length, of 32 bits in 2.0; a larger one is the largest.
+pub fn size(bytes: u64) -> v2::DAT_SEG_LENGTH {
+    v2::DAT_SEG_LENGTH::try_from(bytes).unwrap_or(v2::DAT_SEG_LENGTH::MAX)
+}
+
+/// Attributes of an EP as 1.2 has them.
+pub fn ep_attr(attr: &v2::DAT_EP_ATTR) -> v1::DAT_EP_ATTR {
+    v1::DAT_EP_ATTR {
+        service_type: attr.service_type,
+        max_message_size: attr.max_message_size.into(),
+        max_rdma_size: attr.max_rdma_size.into(),
+        qos: attr.qos,
+        recv_completion_flags: flags(attr.recv_completion_flags),
+        request_completion_flags: flags(attr.request_completion_flags),
+        max_recv_dtos: attr.max_recv_dtos,
+        max_request_dtos: attr.max_request_dtos,
+        max_recv_iov: attr.max_recv_iov,
+        max_request_iov: attr.max_request_iov,
+        max_rdma_read_in: attr.max_rdma_read_in,
+        max_rdma_read_out: attr.max_rdma_read_out,
+        srq_soft_hw: attr.srq_soft_hw,
+        max_rdma_read_iov: attr.max_rdma_read_iov,
+        max_rdma_write_iov: attr.max_rdma_write_iov,
+        ep_transport_specific_count: attr.ep_transport_specific_count,
+        ep_transport_specific: attr.ep_transport_specific,
+        ep_provider_specific_count: attr.ep_provider_specific_count,
+        ep_provider_specific: attr.ep_provider_specific,
+    }
+}
+
+/// Attributes of an EP as 2.0 has them.
+fn ep_attr_2(attr: &v1::DAT_EP_ATTR) -> v2::DAT_EP_ATTR {
+    v2::DAT_EP_ATTR {
+        service_type: attr.service_type,
+        max_message_size: size(attr.max_message_size),
+        max_rdma_size: size(attr.max_rdma_size),
+        qos: attr.qos,
+        recv_completion_flags: attr.recv_completion_flags,
+        request_completion_flags: attr.request_completion_flags,
+        max_recv_dtos: attr.max_recv_dtos,
+        max_request_dtos: attr.max_request_dtos,
+        max_recv_iov: attr.max_recv_iov,
+        max_request_iov: attr.max_request_iov,
+        max_rdma_read_in: attr.max_rdma_read_in,
+        max_rdma_read_out: attr.max_rdma_read_out,
+        srq_soft_hw: attr.srq_soft_hw,
+        max_rdma_read_iov: attr.max_rdma_read_iov,
+        max_rdma_write_iov: attr.max_rdma_write_iov,
+        ep_transport_specific_count: attr.ep_transport_specific_count,
+        ep_transport_specific: attr.ep_transport_specific,
+        ep_provider_specific_count: attr.ep_provider_specific_count,
+        ep_provider_specific: attr.ep_provider_specific,
+    }
+}
+
+/// A record of `dat_ep_modify` as 1.2 has it; without the communicator.
+pub fn ep_param(param: &v2::DAT_EP_PARAM) -> v1::DAT_EP_PARAM {
+    v1::DAT_EP_PARAM {
+        ia_handle: param.ia_handle,
+        ep_state: param.ep_state,
+        local_ia_address_ptr: param.local_ia_address_ptr,
+        local_port_qual: param.local_port_qual,
+        remote_ia_address_ptr: param.remote_ia_address_ptr,
+        remote_port_qual: param.remote_port_qual,
+        pz_handle: param.pz_handle,
+        recv_evd_handle: param.recv_evd_handle,
+        request_evd_handle: param.request_evd_handle,
+        connect_evd_handle: param.connect_evd_handle,
+        srq_handle: param.srq_handle,
+        ep_attr: ep_attr(&param.ep_attr),
+    }
+}
+
+/// What `dat_ep_query` gives, with the EP's communicator.
+pub fn ep_param_2(param: &v1::DAT_EP_PARAM, comm: v2::DAT_COMM) -> v2::DAT_EP_PARAM {
+    v2::DAT_EP_PARAM {
+        ia_handle: param.ia_handle,
+        ep_state: param.ep_state,
+        comm,
+        local_ia_address_ptr: param.local_ia_address_ptr,
+        local_port_qual: param.local_port_qual,
+        remote_ia_address_ptr: param.remote_ia_address_ptr,
+        remote_port_qual: param.remote_port_qual,
+        pz_handle: param.pz_handle,
+        recv_evd_handle: param.recv_evd_handle,
+        request_evd_handle: param.request_evd_handle,
+        connect_evd_handle: param.connect_evd_handle,
+        srq_handle: param.srq_handle,
+        ep_attr: ep_attr_2(&param.ep_attr),
+    }
+}
+
+/// Attributes of an IA; what 1.2 does not have comes from its limits.
+pub fn ia_attr(attr: &v1::DAT_IA_ATTR, limits: &Limits) -> v2::DAT_IA_ATTR {
+    let extensions = extensions(limits);
+    v2::DAT_IA_ATTR {
+        adapter_name: attr.adapter_name,
+        vendor_name: attr.vendor_name,
+        hardware_version_major: attr.hardware_version_major,
+        hardware_version_minor: attr.hardware_version_minor,
+        firmware_version_major: attr.firmware_version_major,
+        firmware_version_minor: attr.firmware_version_minor,
+        ia_address_ptr: attr.ia_address_ptr,
+        max_eps: attr.max_eps,
+        max_dto_per_ep: attr.max_dto_per_ep,
+        max_rdma_read_per_ep_in: attr.max_rdma_read_per_ep_in,
+        max_rdma_read_per_ep_out: attr.max_rdma_read_per_ep_out,
+        max_evds: attr.max_evds,
+        max_evd_qlen: attr.max_evd_qlen,
+        max_iov_segments_per_dto: attr.max_iov_segments_per_dto,
+        max_lmrs: attr.max_lmrs,
+        max_lmr_block_size: size(attr.max_lmr_block_size),
+        max_lmr_virtual_address: attr.max_lmr_virtual_address,
+        max_pzs: attr.max_pzs,
+        max_message_size: size(attr.max_message_size),
+        max_rdma_size: size(attr.max_rdma_size),
+        max_rmrs: attr.max_rmrs,
+        max_rmr_target_address: attr.max_rmr_target_address,
+        max_srqs: attr.max_srqs,
+        max_ep_per_srq: attr.max_ep_per_srq,
+        max_recv_per_srq: attr.max_recv_per_srq,
+        max_iov_segments_per_rdma_read: attr.max_iov_segments_per_rdma_read,
+        max_iov_segments_per_rdma_write: attr.max_iov_segments_per_rdma_write,
+        max_rdma_read_in: attr.max_rdma_read_in,
+        max_rdma_read_out: attr.max_rdma_read_out,
+        max_rdma_read_per_ep_in_guaranteed: attr.max_rdma_read_per_ep_in_guaranteed,
+        max_rdma_read_per_ep_out_guaranteed: attr.max_rdma_read_per_ep_out_guaranteed,
+        zb_supported: v2::DAT_FALSE,
+        extension_supported: extensions,
+        extension_version: if extensions == v2::DAT_EXTENSION_IB { v2::DAT_IB_EXTENSION_VERSION } else { 0 },
+        num_transport_attr: attr.num_transport_attr,
+        transport_attr: attr.transport_attr,
+        num_vendor_attr: attr.num_vendor_attr,
+        vendor_attr: attr.vendor_attr,
+    }
+}
+
+/// The extension of which a provider has operations.
+fn extensions(limits: &Limits) -> v2::DAT_EXTENSION {
+    let Extensions { immediate, atomics, .. } = limits.extensions;
+    if immediate || atomics { v2::DAT_EXTENSION_IB } else { v2::DAT_EXTENSION_NONE }
+}
+
+/// Attributes of a provider; the further ones are the same for all.
+pub fn provider_attr(attr: &v1::DAT_PROVIDER_ATTR) -> v2::DAT_PROVIDER_ATTR {
+    v2::DAT_PROVIDER_ATTR {
+        provider_name: attr.provider_name,
+        provider_version_major: attr.provider_version_major,
+        provider_version_minor: attr.provider_version_minor,
+        dapl_version_major: attr.dapl_version_major,
+        dapl_version_minor: attr.dapl_version_minor,
+        lmr_mem_types_supported: attr.lmr_mem_types_supported,
+        iov_ownership_on_return: attr.iov_ownership_on_return,
+        dat_qos_supported: attr.dat_qos_supported,
+        completion_flags_supported: attr.completion_flags_supported,
+        is_thread_safe: attr.is_thread_safe,
+        max_private_data_size: attr.max_private_data_size,
+        supports_multipath: attr.supports_multipath,
+        ep_creator: attr.ep_creator,
+        pz_support: attr.pz_support,
+        optimal_buffer_alignment: attr.optimal_buffer_alignment,
+        evd_stream_merging_supported: attr.evd_stream_merging_supported,
+        srq_supported: attr.srq_supported,
+        srq_watermarks_supported: attr.srq_watermarks_supported,
+        srq_ep_pz_difference_supported: attr.srq_ep_pz_difference_supported,
+        srq_info_supported: attr.srq_info_supported,
+        ep_recv_info_supported: attr.ep_recv_info_supported,
+        lmr_sync_req: attr.lmr_sync_req,
+        dto_async_return_guaranteed: attr.dto_async_return_guaranteed,
+        rdma_write_for_rdma_read_req: attr.rdma_write_for_rdma_read_req,
+        rdma_read_lmr_rmr_context_exposure: v2::DAT_FALSE,
+        rmr_scope_supported: v2::DAT_RMR_SCOPE_ANY,
+        is_signal_safe: v2::DAT_FALSE,
+        ha_supported: v2::DAT_FALSE,
+        ha_loadbalancing: v2::DAT_HA_LB_NONE,
+        num_provider_specific_attr: attr.num_provider_specific_attr,
+        provider_specific_attr: attr.provider_specific_attr,
+    }
+}
+
+/// Completion flags of 1.2. Operations that invalidate an LMR, which the further flag waits for, do not exist here.
+#[inline(always)]
+pub fn flags(flags: v2::DAT_COMPLETION_FLAGS) -> v1::DAT_COMPLETION_FLAGS {
+    flags & !v2::DAT_COMPLETION_LMR_INVALIDATE_FENCE_FLAG
+}
+
+/// The state of an SRQ, of which 2.0 has swapped two.
+pub fn srq_state(state: v1::DAT_SRQ_STATE) -> v2::DAT_SRQ_STATE {
+    match state {
+        v1::DAT_SRQ_STATE_OPERATIONAL => v2::DAT_SRQ_STATE_OPERATIONAL,
+        _ => v2::DAT_SRQ_STATE_ERROR,
+    }
+}
+
+#[cfg(test)]
+mod tests;
