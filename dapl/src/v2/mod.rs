@@ -9,4 +9,10 @@
 //! libraries of DAT choose the entry. A handle that an entry gets as a further argument may belong to the other version.
 
 pub mod convert;
+pub mod dapl_cno;
+pub mod dapl_cr;
+pub mod dapl_csp;
+pub mod dapl_ep;
 pub mod dapl_same;
+pub mod dapl_srq;
+mod segments;

@@ -1,0 +1,88 @@
+//! The entries of 2.0 for consumer notification objects: the query, and descriptors to wait on.
+//!
+//! Reached only through the provider table.
+
+use dat_abi::v2::*;
+
+use super::convert;
+use crate::cno::{Cno, dapls_cno};
+use crate::error::{Error, Handle};
+use crate::ffi::{Agent, guard, put_cleared, require};
+use crate::ia::Ia;
+use crate::provider::Provider;
+use crate::runtime::handle::from_handle;
+
+/// `dat_cno_query`. A descriptor is reported rather than an agent.
+///
+/// # Safety
+/// `cno` is any value; `out` is null or writable.
+pub unsafe extern "C" fn dapl2_cno_query<P: Provider>(
+    cno: DAT_CNO_HANDLE,
+    mask: DAT_CNO_PARAM_MASK,
+    out: *mut DAT_CNO_PARAM,
+) -> DAT_RETURN {
+    /// The fields' values are no single bits.
+    const KNOWN: DAT_CNO_PARAM_MASK = DAT_CNO_FIELD_PROXY | DAT_CNO_FIELD_ALL;
+    convert::code(guard(|| {
+        let cno = from_handle::<Cno<P>>(cno, Handle::Cno)?;
+        if mask & !KNOWN != 0 {
+            return Err(Error::InvalidParameter(2));
+        }
+        require(out, 3)?;
+        // The whole union, whatever its member.
+        let mut proxy = DAT_CNO_PROXY { agent: Agent::as_passed(None) };
+        let proxy_type = match (cno.descriptor(), cno.agent()) {
+            (Some(fd), _) => {
+                proxy.fd = fd;
+                DAT_PROXY_TYPE_FD
+            }
+            (None, Some(agent)) => {
+                proxy.agent = Agent::as_passed(Some(agent));
+                DAT_PROXY_TYPE_AGENT
+            }
+            (None, None) => DAT_PROXY_TYPE_NONE,
+        };
+        let param = DAT_CNO_PARAM { ia_handle: cno.ia().consumer_handle(), proxy_type, proxy };
+        // SAFETY: not null, and writable by this function's contract.
+        unsafe { put_cleared!(out, param, DAT_CNO_PARAM { ia_handle, proxy_type, proxy }) };
+        Ok(())
+    }))
+}
+
+/// `dat_cno_fd_create`: a CNO with a descriptor, readable while EVDs have triggered it.
+///
+/// # Safety
+/// `ia` is any value; the out parameters are null or writable.
+pub unsafe extern "C" fn dapl2_cno_fd_create<P: Provider>(
+    ia: DAT_IA_HANDLE,
+    fd: *mut DAT_FD,
+    out: *mut DAT_CNO_HANDLE,
+) -> DAT_RETURN {
+    convert::code(guard(|| {
+        let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?.to_arc();
+        require(fd, 2)?;
+        require(out, 3)?;
+        let (cno, number) = dapls_cno::create_with_descriptor(&ia)?;
+        // SAFETY: not null, and writable by this function's contract.
+        unsafe {
+            fd.write_unaligned(number);
+            out.write_unaligned(cno);
+        }
+        Ok(())
+    }))
+}
+
+/// `dat_cno_trigger`: takes the EVD that triggered first. Without one it sets the handle to null and gives `DAT_QUEUE_EMPTY`.
+///
+/// # Safety
+/// `cno` is any value; `out` is null or writable.
+pub unsafe extern "C" fn dapl2_cno_trigger<P: Provider>(cno: DAT_CNO_HANDLE, out: *mut DAT_EVD_HANDLE) -> DAT_RETURN {
+    convert::code(guard(|| {
+        let cno = from_handle::<Cno<P>>(cno, Handle::Cno)?;
+        require(out, 2)?;
+        let taken = dapls_cno::take_trigger(&cno);
+        // SAFETY: not null, and writable by this function's contract.
+        unsafe { out.write_unaligned(taken.unwrap_or(0) as DAT_EVD_HANDLE) };
+        taken.map(drop)
+    }))
+}

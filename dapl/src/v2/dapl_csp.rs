@@ -1,0 +1,112 @@
+//! The entries for common service points.
+//!
+//! Reached only through the provider table.
+
+use dat_abi::v2::*;
+
+use super::convert;
+use crate::csp::{Csp, Place};
+use crate::ep::Communicator;
+use crate::error::{Error, Handle, Result};
+use crate::evd::{Evd, Stream};
+use crate::ffi::{self, require};
+use crate::ia::Ia;
+use crate::provider::Provider;
+use crate::runtime::handle::{Use, from_handle};
+
+/// `dat_csp_create`: listens at the port of an address of this host.
+///
+/// # Safety
+/// Handles are any values; `communicator` is null or readable, `address` null or a socket address of its family's length,
+/// `out` null or writable.
+pub unsafe extern "C" fn dapl2_csp_create<P: Provider>(
+    ia: DAT_IA_HANDLE,
+    communicator: *mut DAT_COMM,
+    address: DAT_IA_ADDRESS_PTR,
+    evd: DAT_EVD_HANDLE,
+    out: *mut DAT_CSP_HANDLE,
+) -> DAT_RETURN {
+    convert::guard(|| {
+        let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?.to_arc();
+        require(communicator, 2)?;
+        require(address, 3)?;
+        let evd = from_handle::<Evd<P>>(evd, Handle::EvdCr)?;
+        require(out, 5)?;
+        if !evd.serves(Stream::Request) {
+            return Err(Error::InvalidHandle(Handle::EvdCr));
+        }
+        // SAFETY: this function's own contract, and not null.
+        let DAT_COMM { domain, r#type: kind, protocol } = unsafe { communicator.read_unaligned() };
+        let communicator = Communicator { domain, kind, protocol };
+        // SAFETY: as above.
+        let bytes = unsafe { socket_address(address) };
+        let (ip, port) = communicator.place(&bytes, 3)?;
+        let place = Place { communicator, ip, port, bytes: &bytes };
+        let csp = Csp::open(&ia, &place, Use::of_open(evd.to_arc(), Handle::EvdCr)?)?;
+        // SAFETY: not null, and writable by this function's contract.
+        unsafe { ffi::put(out, csp.id().handle as DAT_CSP_HANDLE) };
+        Ok(())
+    })
+}
+
+/// `dat_csp_query`. All fields are written for any mask; the communicator and the address are valid as long as the CSP.
+///
+/// # Safety
+/// `csp` is any value; `out` is null or writable.
+pub unsafe extern "C" fn dapl2_csp_query<P: Provider>(
+    csp: DAT_CSP_HANDLE,
+    mask: DAT_CSP_PARAM_MASK,
+    out: *mut DAT_CSP_PARAM,
+) -> DAT_RETURN {
+    convert::guard(|| {
+        let csp = from_handle::<Csp<P>>(csp, Handle::Csp)?;
+        if mask & !DAT_CSP_FIELD_ALL != 0 {
+            return Err(Error::InvalidParameter(2));
+        }
+        require(out, 3)?;
+        let (communicator, address) = csp.shown();
+        let param = DAT_CSP_PARAM {
+            ia_handle: csp.ia().consumer_handle(),
+            comm: communicator.as_ptr().cast(),
+            address_ptr: address.as_ptr().cast(),
+            evd_handle: csp.evd()? as DAT_EVD_HANDLE,
+        };
+        // SAFETY: not null, and writable by this function's contract.
+        unsafe { ffi::put(out, param) };
+        Ok(())
+    })
+}
+
+/// `dat_csp_free`. Requests that have arrived stay.
+///
+/// # Safety
+/// `csp` is any value.
+pub unsafe extern "C" fn dapl2_csp_free<P: Provider>(csp: DAT_CSP_HANDLE) -> DAT_RETURN {
+    convert::guard(|| from_handle::<Csp<P>>(csp, Handle::Csp)?.shut())
+}
+
+/// The port of a peer's common service point, of an address in parameter `n`.
+///
+/// # Safety
+/// `address` points at a socket address of its family's length.
+pub(super) unsafe fn port_of(address: DAT_IA_ADDRESS_PTR, communicator: Communicator, n: u8) -> Result<u16> {
+    // SAFETY: this function's own contract.
+    let bytes = unsafe { socket_address(address) };
+    communicator.place(&bytes, n).map(|(_, port)| port)
+}
+
+/// A copy of an address that has a port; of another family, of the family alone.
+///
+/// # Safety
+/// As [`port_of`].
+unsafe fn socket_address(address: DAT_IA_ADDRESS_PTR) -> Vec<u8> {
+    // SAFETY: every socket address begins with its family, in two bytes.
+    let family = i32::from(unsafe { address.cast::<u16>().read_unaligned() });
+    let length = match family {
+        libc::AF_INET => 8, // family, port, and four bytes
+        libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+        _ => 2,
+    };
+    // SAFETY: this function's own contract.
+    unsafe { ffi::copy(address.cast(), length) }
+}

@@ -1,0 +1,235 @@
+//! The entries of 2.0 for endpoints, the posts excepted.
+//!
+//! Reached only through the provider table.
+
+use dat_abi as v1;
+use dat_abi::v2::*;
+
+use super::{convert, dapl_csp};
+use crate::ep::{Communicator, Ep, dapl_ep as ep_1_2, dapls_ep};
+use crate::error::{Error, Handle};
+use crate::ffi::{guard, put_cleared, require};
+use crate::ia::Ia;
+use crate::provider::Provider;
+use crate::runtime::handle::from_handle;
+
+/// `dat_ep_create`. An EP of an unreliable service cannot be had: `DAT_MODEL_NOT_SUPPORTED`.
+///
+/// # Safety
+/// As the entry of 1.2.
+pub unsafe extern "C" fn dapl2_ep_create<P: Provider>(
+    ia: DAT_IA_HANDLE,
+    pz: DAT_PZ_HANDLE,
+    recv: DAT_EVD_HANDLE,
+    request: DAT_EVD_HANDLE,
+    connect: DAT_EVD_HANDLE,
+    attributes: *const DAT_EP_ATTR,
+    out: *mut DAT_EP_HANDLE,
+) -> DAT_RETURN {
+    // SAFETY: this function's own contract.
+    unsafe {
+        with_attributes::<P>(ia, attributes, |attributes| {
+            ep_1_2::dapl_ep_create::<P>(ia, pz, recv, request, connect, attributes, out)
+        })
+    }
+}
+
+/// `dat_ep_create_with_srq`.
+///
+/// # Safety
+/// As the entry of 1.2.
+#[allow(clippy::too_many_arguments, reason = "the specification's")]
+pub unsafe extern "C" fn dapl2_ep_create_with_srq<P: Provider>(
+    ia: DAT_IA_HANDLE,
+    pz: DAT_PZ_HANDLE,
+    recv: DAT_EVD_HANDLE,
+    request: DAT_EVD_HANDLE,
+    connect: DAT_EVD_HANDLE,
+    srq: DAT_SRQ_HANDLE,
+    attributes: *const DAT_EP_ATTR,
+    out: *mut DAT_EP_HANDLE,
+) -> DAT_RETURN {
+    // SAFETY: this function's own contract.
+    unsafe {
+        with_attributes::<P>(ia, attributes, |attributes| {
+            ep_1_2::dapl_ep_create_with_srq::<P>(ia, pz, recv, request, connect, srq, attributes, out)
+        })
+    }
+}
+
+/// Calls an entry of 1.2 with translated attributes. Null and misaligned ones are its affair.
+///
+/// # Safety
+/// `attributes` is null or points at a record.
+unsafe fn with_attributes<P: Provider>(
+    ia: DAT_IA_HANDLE,
+    attributes: *const DAT_EP_ATTR,
+    create: impl FnOnce(*const v1::DAT_EP_ATTR) -> DAT_RETURN,
+) -> DAT_RETURN {
+    if attributes.is_null() || !attributes.is_aligned() {
+        return convert::code(create(attributes.cast()));
+    }
+    // SAFETY: this function's own contract; neither null nor misaligned.
+    let attributes = unsafe { attributes.read() };
+    let refused = guard(|| {
+        from_handle::<Ia<P>>(ia, Handle::Ia)?;
+        if attributes.service_type == DAT_IB_SERVICE_TYPE_UD { Err(Error::ModelNotSupported) } else { Ok(()) }
+    });
+    if refused != DAT_SUCCESS {
+        return convert::code(refused);
+    }
+    convert::code(create(&convert::ep_attr(&attributes)))
+}
+
+/// `dat_ep_query`.
+///
+/// # Safety
+/// `ep` is any value; `out` is null or writable.
+pub unsafe extern "C" fn dapl2_ep_query<P: Provider>(
+    ep: DAT_EP_HANDLE,
+    mask: DAT_EP_PARAM_MASK,
+    out: *mut DAT_EP_PARAM,
+) -> DAT_RETURN {
+    // SAFETY: numbers and null pointers: zeros are values.
+    let mut param = unsafe { std::mem::zeroed::<v1::DAT_EP_PARAM>() };
+    let into = if out.is_null() { std::ptr::null_mut() } else { &raw mut param };
+    let is_wanted = mask & DAT_EP_FIELD_ALL != 0;
+    let mask = if is_wanted { v1::DAT_EP_FIELD_ALL } else { 0 };
+    // SAFETY: this function's own contract, and a local record.
+    let code = unsafe { ep_1_2::dapl_ep_query::<P>(ep, mask, into) };
+    if code != DAT_SUCCESS || !is_wanted {
+        return convert::code(code);
+    }
+    convert::code(guard(|| {
+        let Communicator { domain, kind, protocol } = dapls_ep::communicator(&*from_handle::<Ep<P>>(ep, Handle::Ep)?);
+        let param = convert::ep_param_2(&param, DAT_COMM { domain, r#type: kind, protocol });
+        // SAFETY: not null, since the entry has succeeded, and writable by this function's contract.
+        unsafe {
+            put_cleared!(
+                out,
+                param,
+                DAT_EP_PARAM {
+                    ia_handle,
+                    ep_state,
+                    comm,
+                    local_ia_address_ptr,
+                    local_port_qual,
+                    remote_ia_address_ptr,
+                    remote_port_qual,
+                    pz_handle,
+                    recv_evd_handle,
+                    request_evd_handle,
+                    connect_evd_handle,
+                    srq_handle,
+                    ep_attr
+                }
+            );
+        }
+        Ok(())
+    }))
+}
+
+/// `dat_ep_modify`. The communicator is changed last, and only with all else.
+///
+/// # Safety
+/// `ep` is any value; `param` is null or points at a record.
+pub unsafe extern "C" fn dapl2_ep_modify<P: Provider>(
+    ep: DAT_EP_HANDLE,
+    mask: DAT_EP_PARAM_MASK,
+    param: *const DAT_EP_PARAM,
+) -> DAT_RETURN {
+    if param.is_null() {
+        // SAFETY: this function's own contract.
+        return convert::code(unsafe { ep_1_2::dapl_ep_modify::<P>(ep, 0, std::ptr::null()) });
+    }
+    // SAFETY: this function's own contract, and not null.
+    let param = unsafe { param.read_unaligned() };
+    let DAT_COMM { domain, r#type: kind, protocol } = param.comm;
+    let communicator = (mask & DAT_EP_FIELD_COMM != 0).then_some(Communicator { domain, kind, protocol });
+    let checked = convert::guard(|| {
+        let ep = from_handle::<Ep<P>>(ep, Handle::Ep)?;
+        communicator.map_or(Ok(()), |communicator| dapls_ep::check_communicator(&*ep, communicator))
+    });
+    if checked != DAT_SUCCESS {
+        return checked;
+    }
+    // SAFETY: a local record.
+    let code = unsafe { ep_1_2::dapl_ep_modify::<P>(ep, convert::ep_mask(mask), &convert::ep_param(&param)) };
+    let (DAT_SUCCESS, Some(communicator)) = (code, communicator) else { return convert::code(code) };
+    convert::code(guard(|| dapls_ep::set_communicator(&*from_handle::<Ep<P>>(ep, Handle::Ep)?, communicator)))
+}
+
+/// `dat_ep_connect`. One path is what a request for several may get, unless it requires them.
+///
+/// # Safety
+/// As the entry of 1.2.
+#[allow(clippy::too_many_arguments, reason = "the specification's")]
+pub unsafe extern "C" fn dapl2_ep_connect<P: Provider>(
+    ep: DAT_EP_HANDLE,
+    address: DAT_IA_ADDRESS_PTR,
+    qual: DAT_CONN_QUAL,
+    timeout: DAT_TIMEOUT,
+    size: DAT_COUNT,
+    data: DAT_PVOID,
+    qos: DAT_QOS,
+    flags: DAT_CONNECT_FLAGS,
+) -> DAT_RETURN {
+    let flags = flags & !DAT_CONNECT_MULTIPATH_FLAG;
+    // SAFETY: this function's own contract.
+    convert::code(unsafe { ep_1_2::dapl_ep_connect::<P>(ep, address, qual, timeout, size, data, qos, flags) })
+}
+
+/// `dat_ep_common_connect`: to the common service point at the port of the address, in the EP's communicator.
+///
+/// # Safety
+/// As [`dapl2_ep_connect`].
+pub unsafe extern "C" fn dapl2_ep_common_connect<P: Provider>(
+    ep: DAT_EP_HANDLE,
+    address: DAT_IA_ADDRESS_PTR,
+    timeout: DAT_TIMEOUT,
+    size: DAT_COUNT,
+    data: DAT_PVOID,
+) -> DAT_RETURN {
+    let mut port = 0;
+    let checked = convert::guard(|| {
+        let ep = from_handle::<Ep<P>>(ep, Handle::Ep)?;
+        require(address, 2)?;
+        // SAFETY: this function's own contract, and not null.
+        port = unsafe { dapl_csp::port_of(address, dapls_ep::communicator(&*ep), 2) }?;
+        Ok(())
+    });
+    if checked != DAT_SUCCESS {
+        return checked;
+    }
+    const PLACES: &[(u32, u32)] = &[(4, 3), (5, 4), (6, 5)];
+    // SAFETY: this function's own contract.
+    let code = unsafe {
+        ep_1_2::dapl_ep_connect::<P>(
+            ep,
+            address,
+            port.into(),
+            timeout,
+            size,
+            data,
+            DAT_QOS_BEST_EFFORT,
+            DAT_CONNECT_DEFAULT_FLAG,
+        )
+    };
+    convert::code_with_arguments(code, PLACES)
+}
+
+/// `dat_ep_free`. A connection ends with an event, which 1.2 does not have here (spec/endpoints 5.8).
+///
+/// # Safety
+/// `ep` is any value.
+pub unsafe extern "C" fn dapl2_ep_free<P: Provider>(ep: DAT_EP_HANDLE) -> DAT_RETURN {
+    let is_connected =
+        from_handle::<Ep<P>>(ep, Handle::Ep).is_ok_and(|ep| ep.state() == crate::ep::state::EpState::Connected);
+    // SAFETY: any value will do.
+    unsafe {
+        if is_connected {
+            ep_1_2::dapl_ep_disconnect::<P>(ep, DAT_CLOSE_ABRUPT_FLAG);
+        }
+        convert::code(ep_1_2::dapl_ep_free::<P>(ep))
+    }
+}

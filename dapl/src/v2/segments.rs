@@ -1,0 +1,62 @@
+//! Segments of posts: triplets of 2.0 as 1.2 lays them out, which is as the providers take them.
+
+use dat_abi as v1;
+use dat_abi::v2::*;
+
+use super::convert;
+use crate::provider::Segment;
+
+/// Segments that are translated without an allocation.
+const FEW: usize = 8;
+/// More segments than any provider takes.
+const MOST: usize = 4096;
+
+/// A triplet as a segment.
+#[inline(always)]
+pub(super) fn segment(triplet: DAT_LMR_TRIPLET) -> Segment {
+    let DAT_LMR_TRIPLET { virtual_address, segment_length, lmr_context } = triplet;
+    Segment { key: lmr_context, pad: 0, address: virtual_address, length: segment_length.into() }
+}
+
+/// Calls an entry of 1.2 with a list of segments, and translates its code. A count or list that no entry accepts is passed on
+/// as it is.
+///
+/// # Safety
+/// `list` is null or points at `count` triplets that do not change during the call.
+#[inline(always)]
+pub(super) unsafe fn with_segments(
+    list: *const DAT_LMR_TRIPLET,
+    count: DAT_COUNT,
+    call: impl FnOnce(*mut v1::DAT_LMR_TRIPLET, DAT_COUNT) -> DAT_RETURN,
+) -> DAT_RETURN {
+    let number = usize::try_from(count).unwrap_or(0);
+    if number == 0 || list.is_null() || !list.is_aligned() {
+        return convert::code(call(list.cast_mut().cast(), count));
+    }
+    if number > MOST {
+        return convert::code(call(std::ptr::null_mut(), count));
+    }
+    if number > FEW {
+        // SAFETY: this function's own contract.
+        return unsafe { with_many(list, number, |list| call(list, count)) };
+    }
+    let mut few = [Segment::default(); FEW];
+    for (n, place) in few[..number].iter_mut().enumerate() {
+        // SAFETY: one of the `count` triplets of this function's contract, and aligned.
+        *place = segment(unsafe { list.add(n).read() });
+    }
+    convert::code(call(few.as_mut_ptr().cast(), count))
+}
+
+/// # Safety
+/// `list` points at `number` triplets.
+#[cold]
+unsafe fn with_many(
+    list: *const DAT_LMR_TRIPLET,
+    number: usize,
+    call: impl FnOnce(*mut v1::DAT_LMR_TRIPLET) -> DAT_RETURN,
+) -> DAT_RETURN {
+    // SAFETY: this function's own contract.
+    let mut many: Vec<_> = (0..number).map(|n| segment(unsafe { list.add(n).read() })).collect();
+    convert::code(call(many.as_mut_ptr().cast()))
+}
