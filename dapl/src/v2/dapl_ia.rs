@@ -1,0 +1,173 @@
+//! The entries of 2.0 for interface adapters: the queries, whose records are longer.
+//!
+//! Reached only through the provider table.
+
+use std::ffi::CStr;
+
+use dat_abi as v1;
+use dat_abi::v2::*;
+
+use super::convert;
+use crate::error::Handle;
+use crate::ffi::{guard, put_cleared, require};
+use crate::ia::{Ia, dapl_ia as ia_1_2};
+use crate::provider::Provider;
+use crate::runtime::handle::from_handle;
+
+/// `dat_ia_query`.
+///
+/// # Safety
+/// As the entry of 1.2.
+pub unsafe extern "C" fn dapl2_ia_query<P: Provider>(
+    ia: DAT_IA_HANDLE,
+    async_evd: *mut DAT_EVD_HANDLE,
+    ia_mask: DAT_IA_ATTR_MASK,
+    ia_attr: *mut DAT_IA_ATTR,
+    provider_mask: DAT_PROVIDER_ATTR_MASK,
+    provider_attr: *mut DAT_PROVIDER_ATTR,
+) -> DAT_RETURN {
+    let (wants_ia, wants_provider) = (ia_mask & DAT_IA_FIELD_ALL != 0, provider_mask & DAT_PROVIDER_FIELD_ALL != 0);
+    let ia_mask_1_2 = convert::whole(ia_mask, DAT_IA_FIELD_ALL, v1::DAT_IA_FIELD_ALL);
+    let provider_mask_1_2 = if wants_provider { v1::DAT_PROVIDER_FIELD_ALL } else { 0 };
+    // SAFETY: numbers, bytes and null pointers: zeros are values.
+    let (mut of_ia, mut of_provider): (v1::DAT_IA_ATTR, v1::DAT_PROVIDER_ATTR) = unsafe { std::mem::zeroed() };
+    let into_ia = if ia_attr.is_null() { std::ptr::null_mut() } else { &raw mut of_ia };
+    let into_provider = if provider_attr.is_null() { std::ptr::null_mut() } else { &raw mut of_provider };
+    // SAFETY: this function's own contract, and local records.
+    let code =
+        unsafe { ia_1_2::dapl_ia_query::<P>(ia, async_evd, ia_mask_1_2, into_ia, provider_mask_1_2, into_provider) };
+    if code != DAT_SUCCESS {
+        return convert::code(code);
+    }
+    convert::code(guard(|| {
+        let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?;
+        if wants_ia {
+            // SAFETY: not null, since the entry has succeeded, and writable by this function's contract.
+            unsafe { put_ia(ia_attr, convert::ia_attr(&of_ia, ia.limits())) };
+        }
+        if wants_provider {
+            // SAFETY: as above.
+            unsafe { put_provider(provider_attr, convert::provider_attr(&of_provider)) };
+        }
+        Ok(())
+    }))
+}
+
+/// # Safety
+/// `out` is writable.
+unsafe fn put_ia(out: *mut DAT_IA_ATTR, attributes: DAT_IA_ATTR) {
+    // SAFETY: this function's own contract.
+    unsafe {
+        put_cleared!(
+            out,
+            attributes,
+            DAT_IA_ATTR {
+                adapter_name,
+                vendor_name,
+                hardware_version_major,
+                hardware_version_minor,
+                firmware_version_major,
+                firmware_version_minor,
+                ia_address_ptr,
+                max_eps,
+                max_dto_per_ep,
+                max_rdma_read_per_ep_in,
+                max_rdma_read_per_ep_out,
+                max_evds,
+                max_evd_qlen,
+                max_iov_segments_per_dto,
+                max_lmrs,
+                max_lmr_block_size,
+                max_lmr_virtual_address,
+                max_pzs,
+                max_message_size,
+                max_rdma_size,
+                max_rmrs,
+                max_rmr_target_address,
+                max_srqs,
+                max_ep_per_srq,
+                max_recv_per_srq,
+                max_iov_segments_per_rdma_read,
+                max_iov_segments_per_rdma_write,
+                max_rdma_read_in,
+                max_rdma_read_out,
+                max_rdma_read_per_ep_in_guaranteed,
+                max_rdma_read_per_ep_out_guaranteed,
+                zb_supported,
+                extension_supported,
+                extension_version,
+                num_transport_attr,
+                transport_attr,
+                num_vendor_attr,
+                vendor_attr
+            }
+        )
+    }
+}
+
+/// # Safety
+/// As [`put_ia`].
+unsafe fn put_provider(out: *mut DAT_PROVIDER_ATTR, attributes: DAT_PROVIDER_ATTR) {
+    // SAFETY: this function's own contract.
+    unsafe {
+        put_cleared!(
+            out,
+            attributes,
+            DAT_PROVIDER_ATTR {
+                provider_name,
+                provider_version_major,
+                provider_version_minor,
+                dapl_version_major,
+                dapl_version_minor,
+                lmr_mem_types_supported,
+                iov_ownership_on_return,
+                dat_qos_supported,
+                completion_flags_supported,
+                is_thread_safe,
+                max_private_data_size,
+                supports_multipath,
+                ep_creator,
+                pz_support,
+                optimal_buffer_alignment,
+                evd_stream_merging_supported,
+                srq_supported,
+                srq_watermarks_supported,
+                srq_ep_pz_difference_supported,
+                srq_info_supported,
+                ep_recv_info_supported,
+                lmr_sync_req,
+                dto_async_return_guaranteed,
+                rdma_write_for_rdma_read_req,
+                rdma_read_lmr_rmr_context_exposure,
+                rmr_scope_supported,
+                is_signal_safe,
+                ha_supported,
+                ha_loadbalancing,
+                num_provider_specific_attr,
+                provider_specific_attr
+            }
+        )
+    }
+}
+
+/// `ia_ha_related`, behind `dat_registry_providers_related`: no adapter takes over the connections of another one.
+///
+/// # Safety
+/// `ia` is any value; `provider` is null or a string, `answer` null or writable.
+pub unsafe extern "C" fn dapl2_ia_ha_related<P: Provider>(
+    ia: DAT_IA_HANDLE,
+    provider: DAT_NAME_PTR,
+    answer: *mut DAT_BOOLEAN,
+) -> DAT_RETURN {
+    convert::code(guard(|| {
+        let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?;
+        require(provider, 2)?;
+        require(answer, 3)?;
+        // SAFETY: not null, and a string by this function's contract.
+        let other = unsafe { CStr::from_ptr(provider) };
+        log::debug!("ia {}: not related to {other:?}", ia.name());
+        // SAFETY: not null, and writable by this function's contract.
+        unsafe { answer.write_unaligned(DAT_FALSE) };
+        Ok(())
+    }))
+}

@@ -1,0 +1,174 @@
+//! The entries of 2.0 for registered memory, whose records have a type of virtual address.
+//!
+//! Reached only through the provider table.
+
+use dat_abi as v1;
+use dat_abi::v2::*;
+
+use super::convert;
+use crate::error::{Error, Handle};
+use crate::ffi::{guard, put_cleared};
+use crate::lmr::dapl_lmr as lmr_1_2;
+use crate::provider::Provider;
+
+/// Places of the parameters behind the type of virtual address.
+const PLACES: &[(u32, u32)] = &[(7, 8), (8, 9), (9, 10)];
+
+/// `dat_lmr_create`. No provider registers memory whose addresses start at zero: `DAT_MODEL_NOT_SUPPORTED`, as the attribute
+/// `zb_supported` says.
+///
+/// # Safety
+/// As the entry of 1.2.
+#[allow(clippy::too_many_arguments, reason = "the specification's")]
+pub unsafe extern "C" fn dapl2_lmr_create<P: Provider>(
+    ia: DAT_IA_HANDLE,
+    kind: DAT_MEM_TYPE,
+    region: DAT_REGION_DESCRIPTION,
+    length: DAT_VLEN,
+    pz: DAT_PZ_HANDLE,
+    privileges: DAT_MEM_PRIV_FLAGS,
+    va_type: DAT_VA_TYPE,
+    out: *mut DAT_LMR_HANDLE,
+    lmr_context: *mut DAT_LMR_CONTEXT,
+    rmr_context: *mut DAT_RMR_CONTEXT,
+    registered_length: *mut DAT_VLEN,
+    registered_address: *mut DAT_VADDR,
+) -> DAT_RETURN {
+    let is_known = guard(|| address_type::<P>(ia, va_type, 7));
+    if is_known != DAT_SUCCESS {
+        return convert::code(is_known);
+    }
+    // SAFETY: this function's own contract.
+    let code = unsafe {
+        lmr_1_2::dapl_lmr_create::<P>(
+            ia,
+            kind,
+            region,
+            length,
+            pz,
+            privileges,
+            out,
+            lmr_context,
+            rmr_context,
+            registered_length,
+            registered_address,
+        )
+    };
+    convert::code_with_arguments(code, PLACES)
+}
+
+/// Accepts addresses that are virtual ones.
+///
+/// Errors: `ModelNotSupported` for addresses that start at zero; parameter `n` for other values.
+fn address_type<P: Provider>(ia: DAT_IA_HANDLE, va_type: DAT_VA_TYPE, n: u8) -> crate::error::Result<()> {
+    crate::runtime::handle::from_handle::<crate::ia::Ia<P>>(ia, Handle::Ia)?;
+    match va_type {
+        DAT_VA_TYPE_VA => Ok(()),
+        DAT_VA_TYPE_ZB => Err(Error::ModelNotSupported),
+        _ => Err(Error::InvalidParameter(n)),
+    }
+}
+
+/// `dat_lmr_query`.
+///
+/// # Safety
+/// `lmr` is any value; `out` is null or writable.
+pub unsafe extern "C" fn dapl2_lmr_query<P: Provider>(
+    lmr: DAT_LMR_HANDLE,
+    mask: DAT_LMR_PARAM_MASK,
+    out: *mut DAT_LMR_PARAM,
+) -> DAT_RETURN {
+    // SAFETY: numbers, null pointers and unions of them: zeros are values.
+    let mut param = unsafe { std::mem::zeroed::<v1::DAT_LMR_PARAM>() };
+    let into = if out.is_null() { std::ptr::null_mut() } else { &raw mut param };
+    // Every field is written for any mask.
+    let mask = convert::whole(mask, DAT_LMR_FIELD_ALL, v1::DAT_LMR_FIELD_ALL);
+    // SAFETY: this function's own contract, and a local record.
+    let code = unsafe { lmr_1_2::dapl_lmr_query::<P>(lmr, mask, into) };
+    if code != DAT_SUCCESS {
+        return convert::code(code);
+    }
+    let param = DAT_LMR_PARAM {
+        ia_handle: param.ia_handle,
+        mem_type: param.mem_type,
+        region_desc: param.region_desc,
+        length: param.length,
+        pz_handle: param.pz_handle,
+        mem_priv: param.mem_priv,
+        va_type: DAT_VA_TYPE_VA,
+        lmr_context: param.lmr_context,
+        rmr_context: param.rmr_context,
+        registered_size: param.registered_size,
+        registered_address: param.registered_address,
+    };
+    // SAFETY: not null, since the entry has succeeded, and writable by this function's contract.
+    unsafe {
+        put_cleared!(
+            out,
+            param,
+            DAT_LMR_PARAM {
+                ia_handle,
+                mem_type,
+                region_desc,
+                length,
+                pz_handle,
+                mem_priv,
+                va_type,
+                lmr_context,
+                rmr_context,
+                registered_size,
+                registered_address
+            }
+        );
+    }
+    DAT_SUCCESS
+}
+
+/// `dat_lmr_sync_rdma_read`.
+///
+/// # Safety
+/// `ia` is any value; `segments` is null or points at `count` triplets.
+pub unsafe extern "C" fn dapl2_lmr_sync_rdma_read<P: Provider>(
+    ia: DAT_IA_HANDLE,
+    segments: *const DAT_LMR_TRIPLET,
+    count: DAT_VLEN,
+) -> DAT_RETURN {
+    // SAFETY: this function's own contract.
+    unsafe { sync(segments, count, |list, count| lmr_1_2::dapl_lmr_sync_rdma_read::<P>(ia, list, count)) }
+}
+
+/// `dat_lmr_sync_rdma_write`.
+///
+/// # Safety
+/// As [`dapl2_lmr_sync_rdma_read`].
+pub unsafe extern "C" fn dapl2_lmr_sync_rdma_write<P: Provider>(
+    ia: DAT_IA_HANDLE,
+    segments: *const DAT_LMR_TRIPLET,
+    count: DAT_VLEN,
+) -> DAT_RETURN {
+    // SAFETY: this function's own contract.
+    unsafe { sync(segments, count, |list, count| lmr_1_2::dapl_lmr_sync_rdma_write::<P>(ia, list, count)) }
+}
+
+/// One segment at a time, however many there are.
+///
+/// # Safety
+/// `segments` is null or points at `count` triplets.
+unsafe fn sync(
+    segments: *const DAT_LMR_TRIPLET,
+    count: DAT_VLEN,
+    one: impl Fn(*const v1::DAT_LMR_TRIPLET, DAT_VLEN) -> DAT_RETURN,
+) -> DAT_RETURN {
+    if count == 0 || segments.is_null() {
+        return convert::code(one(std::ptr::null(), count));
+    }
+    for n in 0..count as usize {
+        // SAFETY: one of the `count` triplets of this function's contract.
+        let segment = super::segments::segment(unsafe { segments.wrapping_add(n).read_unaligned() });
+        let code = one((&raw const segment).cast(), 1);
+        if code != DAT_SUCCESS {
+            return convert::code(code);
+        }
+    }
+    DAT_SUCCESS
+}

@@ -1,0 +1,128 @@
+//! The entries of 2.0 for remote memory regions.
+//!
+//! Reached only through the provider table.
+
+use dat_abi as v1;
+use dat_abi::v2::*;
+
+use super::convert;
+use crate::error::{Error, Handle, Result};
+use crate::ffi::{guard, require};
+use crate::lmr::Lmr;
+use crate::provider::{MemoryRegion, Provider};
+use crate::pz::Pz;
+use crate::rmr::{Rmr, Scope, dapl_rmr as rmr_1_2, dapls_rmr};
+use crate::runtime::handle::from_handle;
+
+/// Places of the parameters: an LMR precedes the triplet, and a type of virtual address follows the privileges.
+const PLACES: &[(u32, u32)] = &[(2, 3), (3, 4), (4, 6), (5, 7), (6, 8), (7, 9)];
+
+/// `dat_rmr_query`: of an unbound RMR, zeros.
+///
+/// # Safety
+/// `rmr` is any value; `out` is null or writable.
+pub unsafe extern "C" fn dapl2_rmr_query<P: Provider>(
+    rmr: DAT_RMR_HANDLE,
+    mask: DAT_RMR_PARAM_MASK,
+    out: *mut DAT_RMR_PARAM,
+) -> DAT_RETURN {
+    // SAFETY: numbers and null pointers: zeros are values.
+    let mut param = unsafe { std::mem::zeroed::<v1::DAT_RMR_PARAM>() };
+    let into = if out.is_null() { std::ptr::null_mut() } else { &raw mut param };
+    let mask = convert::whole(mask, DAT_RMR_FIELD_ALL, v1::DAT_RMR_FIELD_ALL);
+    // SAFETY: this function's own contract, and a local record.
+    let code = unsafe { rmr_1_2::dapl_rmr_query::<P>(rmr, mask, into) };
+    if code != DAT_SUCCESS {
+        return convert::code(code);
+    }
+    let mut rmr_scope = DAT_RMR_SCOPE_PZ;
+    let known = guard(|| {
+        if from_handle::<Rmr<P>>(rmr, Handle::Rmr)?.scope() == Scope::Ep {
+            rmr_scope = DAT_RMR_SCOPE_EP;
+        }
+        Ok(())
+    });
+    if known != DAT_SUCCESS {
+        return convert::code(known);
+    }
+    let v1::DAT_LMR_TRIPLET { lmr_context, virtual_address, segment_length, .. } = param.lmr_triplet;
+    let param = DAT_RMR_PARAM {
+        ia_handle: param.ia_handle,
+        pz_handle: param.pz_handle,
+        lmr_triplet: DAT_LMR_TRIPLET { virtual_address, segment_length: convert::size(segment_length), lmr_context },
+        mem_priv: param.mem_priv,
+        rmr_context: param.rmr_context,
+        rmr_scope,
+        va_type: DAT_VA_TYPE_VA,
+    };
+    // SAFETY: not null, since the entry has succeeded, and writable by this function's contract; the record has no padding.
+    unsafe { out.write_unaligned(param) };
+    DAT_SUCCESS
+}
+
+/// `dat_rmr_create_for_ep`: an RMR that serves the peer of the EP it is bound on, and no other one.
+///
+/// # Safety
+/// `pz` is any value; `out` is null or writable.
+pub unsafe extern "C" fn dapl2_rmr_create_for_ep<P: Provider>(
+    pz: DAT_PZ_HANDLE,
+    out: *mut DAT_RMR_HANDLE,
+) -> DAT_RETURN {
+    convert::guard(|| {
+        let pz = from_handle::<Pz<P>>(pz, Handle::Pz)?.to_arc();
+        require(out, 2)?;
+        let rmr = dapls_rmr::create(pz, Scope::Ep)?;
+        // SAFETY: not null, and writable by this function's contract.
+        unsafe { out.write_unaligned(rmr) };
+        Ok(())
+    })
+}
+
+/// `dat_rmr_bind`. The LMR must be the one that the triplet names; an unbind looks at neither.
+///
+/// # Safety
+/// The handles are any values; `segment` is null or a triplet, `context` null or writable.
+#[allow(clippy::too_many_arguments, reason = "the specification's")]
+pub unsafe extern "C" fn dapl2_rmr_bind<P: Provider>(
+    rmr: DAT_RMR_HANDLE,
+    lmr: DAT_LMR_HANDLE,
+    segment: *const DAT_LMR_TRIPLET,
+    mem_priv: DAT_MEM_PRIV_FLAGS,
+    va_type: DAT_VA_TYPE,
+    ep: DAT_EP_HANDLE,
+    cookie: DAT_RMR_COOKIE,
+    flags: DAT_COMPLETION_FLAGS,
+    context: *mut DAT_RMR_CONTEXT,
+) -> DAT_RETURN {
+    let checked = guard(|| {
+        from_handle::<Rmr<P>>(rmr, Handle::Rmr)?;
+        require(segment, 3)?;
+        // SAFETY: not null, and then a triplet by this function's contract.
+        check::<P>(lmr, unsafe { segment.read_unaligned() }, va_type)
+    });
+    if checked != DAT_SUCCESS {
+        return convert::code(checked);
+    }
+    // SAFETY: as above.
+    let DAT_LMR_TRIPLET { virtual_address, segment_length, lmr_context } = unsafe { segment.read_unaligned() };
+    let segment = v1::DAT_LMR_TRIPLET { lmr_context, pad: 0, virtual_address, segment_length: segment_length.into() };
+    let flags = convert::flags(flags);
+    // SAFETY: this function's own contract, and a local triplet.
+    let code = unsafe { rmr_1_2::dapl_rmr_bind::<P>(rmr, &raw const segment, mem_priv, ep, cookie, flags, context) };
+    convert::code_with_arguments(code, PLACES)
+}
+
+fn check<P: Provider>(lmr: DAT_LMR_HANDLE, segment: DAT_LMR_TRIPLET, va_type: DAT_VA_TYPE) -> Result<()> {
+    if segment.segment_length == 0 {
+        return Ok(());
+    }
+    let lmr = from_handle::<Lmr<P>>(lmr, Handle::Lmr)?;
+    if lmr.mr().local_key() != segment.lmr_context {
+        return Err(Error::InvalidParameter(3));
+    }
+    match va_type {
+        DAT_VA_TYPE_VA => Ok(()),
+        DAT_VA_TYPE_ZB => Err(Error::ModelNotSupported),
+        _ => Err(Error::InvalidParameter(5)),
+    }
+}
