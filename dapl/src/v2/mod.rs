@@ -8,14 +8,19 @@
 //! An object does not know by which version it was made. Its handle begins with the table of its IA's version, by which the
 //! libraries of DAT choose the entry. A handle that an entry gets as a further argument may belong to the other version.
 
+mod arguments;
 pub mod convert;
 pub mod dapl_cno;
 pub mod dapl_cr;
 pub mod dapl_csp;
 pub mod dapl_ep;
+pub mod dapl_evd;
+pub mod dapl_extension;
 pub mod dapl_ia;
 pub mod dapl_lmr;
+pub mod dapl_post;
 pub mod dapl_rmr;
 pub mod dapl_same;
 pub mod dapl_srq;
 mod segments;
+pub mod table;

@@ -47,11 +47,11 @@ const DAPL: &[&[&str]] = &[
     &["cr"],
     &["psp", "rsp", "csp"],
     &["cm"],
-    &["v2/convert"],
+    &["v2/arguments", "v2/convert"],
     &["v2/segments"],
     &["context"],
     &["entries"],
-    &["table", "runtime/fork"],
+    &["table", "v2/table", "runtime/fork"],
     &["registration"],
 ];
 
@@ -198,6 +198,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("dapl/src/registration.rs", "the C boundary of dat_provider_init"),
     ("dapl/src/context.rs", "entries: C hands them pointers"),
     ("dapl/src/ffi.rs", "turns pointers of C into values"),
+    ("dapl/src/v2/arguments.rs", "the layout of C's variable arguments"),
     ("dapl/src/v2/segments.rs", "lists of triplets of C"),
     ("dapl/src/runtime/sync/static_mutex.rs", "a lock, and its futex"),
     ("dapl/src/runtime/sync/access_check.rs", "a cell without content, shared by the threads of a model"),

@@ -1,0 +1,94 @@
+//! Reads the variable arguments of `dat_extension_op`: numbers and pointers, as the calling conventions of C pass them.
+//!
+//! Rust has no stable `va_list`. The layouts are those of the System V ABI for x86-64 (3.5.7) and of the procedure call standard
+//! for AArch64 (appendix B). Other targets have no extended operations ([`IS_SUPPORTED`]).
+
+use dat_abi::v2::va_list;
+
+/// Whether arguments can be read on this target.
+pub(super) const IS_SUPPORTED: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
+
+/// State of a list on x86-64; the callee advances it.
+#[cfg(target_arch = "x86_64")]
+#[repr(C)]
+struct State {
+    /// Offset of the next general register in the save area.
+    general: u32,
+    _floating: u32,
+    /// The next argument in memory.
+    overflow: *const u64,
+    saved: *const u8,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl State {
+    /// Six registers of eight bytes.
+    const GENERAL_END: u32 = 48;
+
+    /// Where the next argument is.
+    ///
+    /// # Safety
+    /// The list has one more argument, a number or pointer of at most eight bytes.
+    unsafe fn next(&mut self) -> *const u64 {
+        if self.general < Self::GENERAL_END {
+            let at = self.saved.wrapping_add(self.general as usize);
+            self.general += 8;
+            return at.cast();
+        }
+        let at = self.overflow;
+        self.overflow = at.wrapping_add(1);
+        at
+    }
+}
+
+/// State of a list on AArch64; the callee advances it.
+#[cfg(target_arch = "aarch64")]
+#[repr(C)]
+struct State {
+    /// The next argument in memory.
+    stack: *const u64,
+    /// End of the save area of general registers.
+    general_end: *const u8,
+    _vector_end: *const u8,
+    /// Offset of the next general register from that end; 0 behind the last one.
+    general: i32,
+    _vector: i32,
+}
+
+#[cfg(target_arch = "aarch64")]
+impl State {
+    /// Where the next argument is.
+    ///
+    /// # Safety
+    /// The list has one more argument, a number or pointer of at most eight bytes.
+    unsafe fn next(&mut self) -> *const u64 {
+        if self.general < 0 {
+            let at = self.general_end.wrapping_offset(self.general as isize);
+            self.general += 8;
+            return at.cast();
+        }
+        let at = self.stack;
+        self.stack = at.wrapping_add(1);
+        at
+    }
+}
+
+/// The next arguments, as eight bytes each. The upper half of a 32-bit number has no meaning.
+///
+/// # Safety
+/// `list` is a live list with that many arguments left, each a number or pointer of at most eight bytes. Elsewhere than where
+/// [`IS_SUPPORTED`], none is read.
+pub(super) unsafe fn take<const N: usize>(list: va_list) -> [u64; N] {
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    {
+        // SAFETY: a list as a parameter is a pointer to its state, and nothing else uses it meanwhile.
+        let state = unsafe { &mut *list.cast::<State>() };
+        // SAFETY: this function's own contract.
+        [(); N].map(|()| unsafe { state.next().read() })
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        let _ = list;
+        [0; N]
+    }
+}

@@ -1,0 +1,248 @@
+//! The entries of 2.0 for event dispatchers that write or take records of their own, and its events.
+//!
+//! Reached only through the provider table. Dequeue is on the hot path.
+
+use dat_abi::v2::*;
+
+use super::convert;
+use crate::cno::Cno;
+use crate::error::{Error, Handle};
+use crate::evd::dapl_evd::{self as evd_1_2, async_number, bind_status, connection_number, dto_status};
+use crate::evd::{Evd, Event, Stream, TakenEvent, dapls_evd, wait_as};
+use crate::ffi::{guard, guard_hot, require};
+use crate::ia::{AsyncError, Ia};
+use crate::provider::{Arrival, Completion, Provider, Status, Work};
+use crate::runtime::handle::{from_handle, from_handle_hot, from_optional};
+
+/// `dat_evd_create`, with one more stream: extended operations.
+///
+/// # Safety
+/// As the entry of 1.2.
+pub unsafe extern "C" fn dapl2_evd_create<P: Provider>(
+    ia: DAT_IA_HANDLE,
+    length: DAT_COUNT,
+    cno: DAT_CNO_HANDLE,
+    flags: DAT_EVD_FLAGS,
+    out: *mut DAT_EVD_HANDLE,
+) -> DAT_RETURN {
+    convert::code(guard(|| {
+        let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?.to_arc();
+        if length <= 0 {
+            return Err(Error::InvalidParameter(2));
+        }
+        let cno = from_optional::<Cno<P>>(cno, Handle::Cno)?.map(|cno| cno.to_arc());
+        let streams = evd_1_2::streams(flags & !DAT_EVD_EXTENSION_BASE).ok_or(Error::InvalidParameter(4))?;
+        let is_extended = flags & DAT_EVD_EXTENSION_BASE != 0;
+        let streams = if is_extended { streams.with(Stream::Extension) } else { streams };
+        require(out, 5)?;
+        let evd = dapls_evd::create(&ia, length, cno, streams)?;
+        // SAFETY: not null, and writable by this function's contract.
+        unsafe { out.write_unaligned(evd) };
+        Ok(())
+    }))
+}
+
+/// `dat_evd_query`.
+///
+/// # Safety
+/// As the entry of 1.2.
+pub unsafe extern "C" fn dapl2_evd_query<P: Provider>(
+    evd: DAT_EVD_HANDLE,
+    mask: DAT_EVD_PARAM_MASK,
+    out: *mut DAT_EVD_PARAM,
+) -> DAT_RETURN {
+    // SAFETY: this function's own contract.
+    let code = unsafe { evd_1_2::dapl_evd_query::<P>(evd, mask, out) };
+    let is_extended = |evd| from_handle::<Evd<P>>(evd, Handle::Plain).is_ok_and(|evd| evd.serves(Stream::Extension));
+    if code == DAT_SUCCESS && is_extended(evd) {
+        // SAFETY: the entry of 1.2 has written the record.
+        unsafe {
+            let flags = &raw mut (*out).evd_flags;
+            flags.write_unaligned(flags.read_unaligned() | DAT_EVD_EXTENSION_BASE);
+        }
+    }
+    convert::code(code)
+}
+
+/// `dat_evd_wait`.
+///
+/// # Safety
+/// As the entry of 1.2.
+pub unsafe extern "C-unwind" fn dapl2_evd_wait<P: Provider>(
+    evd: DAT_EVD_HANDLE,
+    timeout: DAT_TIMEOUT,
+    threshold: DAT_COUNT,
+    event: *mut DAT_EVENT,
+    more: *mut DAT_COUNT,
+) -> DAT_RETURN {
+    // SAFETY: this function's own contract.
+    convert::code(unsafe { wait_as::<P, DAT_EVENT>(evd, timeout, threshold, event, more, write_event) })
+}
+
+/// `dat_evd_post_se`. The number of an event and the pointer of a software event have the places that they have in 1.2.
+///
+/// # Safety
+/// As the entry of 1.2.
+pub unsafe extern "C" fn dapl2_evd_post_se<P: Provider>(evd: DAT_EVD_HANDLE, event: *const DAT_EVENT) -> DAT_RETURN {
+    // SAFETY: this function's own contract; the entry reads those two fields only.
+    convert::code(unsafe { evd_1_2::dapl_evd_post_se::<P>(evd, event.cast()) })
+}
+
+const _: () = {
+    use std::mem::offset_of;
+    assert!(offset_of!(DAT_EVENT, event_number) == offset_of!(dat_abi::DAT_EVENT, event_number));
+    assert!(offset_of!(DAT_EVENT, event_data) == offset_of!(dat_abi::DAT_EVENT, event_data));
+};
+
+/// `dat_evd_dequeue`.
+///
+/// # Safety
+/// As the entry of 1.2.
+pub unsafe extern "C" fn dapl2_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
+    convert::code(guard_hot(|| {
+        let Some(object) = from_handle_hot::<Evd<P>>(evd) else { return Err(Error::InvalidHandle(Handle::Plain)) };
+        require(out, 2)?;
+        // SAFETY: not null, and writable by this function's contract.
+        let result = object.dequeue(|taken| unsafe {
+            match taken {
+                TakenEvent::Done(done) => write_done(out, evd, done),
+                TakenEvent::Other(event) => write_event(out, evd, event),
+            }
+        });
+        object.release();
+        result
+    }))
+}
+
+/// Writes an event in full: 120 bytes, those without meaning zero.
+///
+/// # Safety
+/// `out` is writable.
+unsafe fn write_event(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, event: &Event) {
+    let number = match event {
+        // SAFETY: this function's own contract.
+        Event::Dto(done) | Event::Failed(done) => return unsafe { write_done(out, evd, done) },
+        Event::Request { .. } => DAT_CONNECTION_REQUEST_EVENT,
+        Event::Connection { kind, .. } => connection_number(*kind),
+        Event::Async(error) => async_number(error.kind),
+        Event::Software { .. } => DAT_SOFTWARE_EVENT,
+    };
+    // SAFETY: this function's own contract.
+    unsafe {
+        write_head(out, evd, number);
+        write_data(&raw mut (*out).event_data, event);
+    }
+}
+
+/// # Safety
+/// `out` is writable.
+#[inline(always)]
+unsafe fn write_head(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, number: DAT_EVENT_NUMBER) {
+    // SAFETY: this function's own contract; bytes need no alignment, and field by field the zeros between them stay.
+    unsafe {
+        out.cast::<u8>().write_bytes(0, size_of::<DAT_EVENT>());
+        (&raw mut (*out).event_number).write_unaligned(number);
+        (&raw mut (*out).evd_handle).write_unaligned(evd);
+    }
+}
+
+/// As [`write_event`], of a completion.
+///
+/// # Safety
+/// `out` is writable.
+#[inline]
+unsafe fn write_done(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, done: &Completion) {
+    // SAFETY: this function's own contract.
+    unsafe {
+        if done.token.work == Work::Bind {
+            write_head(out, evd, DAT_RMR_BIND_COMPLETION_EVENT);
+            let data = &raw mut (*out).event_data.rmr_completion_event_data;
+            (&raw mut (*data).rmr_handle).write_unaligned(done.token.object as DAT_RMR_HANDLE);
+            (&raw mut (*data).user_cookie).write_unaligned(DAT_RMR_COOKIE { as_64: done.token.cookie });
+            (&raw mut (*data).status).write_unaligned(bind_status(done.status));
+            return;
+        }
+        let extension = extension(done);
+        write_head(out, evd, if extension.is_some() { DAT_IB_DTO_EVENT } else { DAT_DTO_COMPLETION_EVENT });
+        let data = &raw mut (*out).event_data.dto_completion_event_data;
+        (&raw mut (*data).ep_handle).write_unaligned(done.token.ep as DAT_EP_HANDLE);
+        (&raw mut (*data).user_cookie).write_unaligned(DAT_DTO_COOKIE { as_64: done.token.cookie });
+        (&raw mut (*data).status).write_unaligned(dto_status(done.status));
+        (&raw mut (*data).transfered_length).write_unaligned(convert::size(done.bytes));
+        (&raw mut (*data).operation).write_unaligned(operation(done));
+        (&raw mut (*data).rmr_context).write_unaligned(done.invalidated().unwrap_or(0));
+        if let Some(kind) = extension {
+            let data = (&raw mut (*out).event_extension_data).cast::<DAT_IB_EXTENSION_EVENT_DATA>();
+            (&raw mut (*data).r#type).write_unaligned(kind);
+            let status = if done.status == Status::Success { DAT_OP_SUCCESS } else { DAT_IB_OP_ERR };
+            (&raw mut (*data).status).write_unaligned(status);
+            let immediate = DAT_IB_IMMED_DATA { data: done.immediate().unwrap_or(0) };
+            (&raw mut (*data).val.immed).write_unaligned(immediate);
+        }
+    }
+}
+
+/// The operation of a completion.
+#[inline(always)]
+fn operation(done: &Completion) -> DAT_DTOS {
+    match (done.token.work, done.arrival) {
+        (Work::Send, _) => DAT_DTO_SEND,
+        (Work::Write, _) => DAT_DTO_RDMA_WRITE,
+        (Work::Read, _) => DAT_DTO_RDMA_READ,
+        (Work::Bind, _) => DAT_DTO_BIND_MW,
+        (Work::WriteImmediate, _) => DAT_IB_DTO_RDMA_WRITE_IMMED,
+        (Work::FetchAdd, _) => DAT_IB_DTO_FETCH_ADD,
+        (Work::CompareSwap, _) => DAT_IB_DTO_CMP_SWAP,
+        (Work::Recv | Work::SharedRecv, Arrival::Send) => DAT_DTO_RECEIVE,
+        (Work::Recv | Work::SharedRecv, Arrival::SendInvalidate) => DAT_DTO_RECEIVE_WITH_INVALIDATE,
+        (Work::Recv | Work::SharedRecv, Arrival::SendImmediate) => DAT_IB_DTO_RECV_MSG_IMMED,
+        (Work::Recv | Work::SharedRecv, Arrival::WriteImmediate) => DAT_IB_DTO_RECV_IMMED,
+    }
+}
+
+/// The kind of extension data that a completion has; one without is a plain event.
+#[inline(always)]
+fn extension(done: &Completion) -> Option<DAT_IB_EXT_TYPE> {
+    match (done.token.work, done.arrival) {
+        (Work::WriteImmediate, _) => Some(DAT_IB_RDMA_WRITE_IMMED),
+        (Work::FetchAdd, _) => Some(DAT_IB_FETCH_AND_ADD),
+        (Work::CompareSwap, _) => Some(DAT_IB_CMP_AND_SWAP),
+        (_, Arrival::SendImmediate) => Some(DAT_IB_RECV_IMMED_DATA),
+        (_, Arrival::WriteImmediate) => Some(DAT_IB_RDMA_WRITE_IMMED_DATA),
+        (_, Arrival::Send | Arrival::SendInvalidate) => None,
+    }
+}
+
+const _: () = assert!(size_of::<DAT_IB_EXTENSION_EVENT_DATA>() == size_of::<[DAT_UINT64; 8]>());
+
+/// # Safety
+/// `out` is writable and zeroed.
+unsafe fn write_data(out: *mut DAT_EVENT_DATA, event: &Event) {
+    // SAFETY: this function's own contract; every write goes to a field of the member that the event's number names.
+    unsafe {
+        match *event {
+            Event::Dto(_) | Event::Failed(_) => {}
+            Event::Request { sp, address, qual, cr } => {
+                let data = &raw mut (*out).cr_arrival_event_data;
+                (&raw mut (*data).sp_handle).write_unaligned(DAT_SP_HANDLE { psp_handle: sp as DAT_PSP_HANDLE });
+                (&raw mut (*data).local_ia_address_ptr).write_unaligned(address as DAT_IA_ADDRESS_PTR);
+                (&raw mut (*data).conn_qual).write_unaligned(qual);
+                (&raw mut (*data).cr_handle).write_unaligned(cr as DAT_CR_HANDLE);
+            }
+            Event::Connection { ep, data_size, data: private, .. } => {
+                let data = &raw mut (*out).connect_event_data;
+                (&raw mut (*data).ep_handle).write_unaligned(ep as DAT_EP_HANDLE);
+                (&raw mut (*data).private_data_size).write_unaligned(data_size as DAT_COUNT);
+                (&raw mut (*data).private_data).write_unaligned(private as DAT_PVOID);
+            }
+            Event::Async(AsyncError { handle, reason, .. }) => {
+                let data = &raw mut (*out).asynch_error_event_data;
+                (&raw mut (*data).dat_handle).write_unaligned(handle as DAT_HANDLE);
+                (&raw mut (*data).reason).write_unaligned(reason);
+            }
+            Event::Software { pointer } => {
+                (&raw mut (*out).software_event_data.pointer).write_unaligned(pointer as DAT_PVOID);
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! `handle_extendedop`, behind `dat_extension_op`: the operations of the InfiniBand extension.
+//!
+//! Reached only through the provider table. Atomic operations and writes with immediate data are posts of an EP, whose checks
+//! are those of the other posts. Parameters count from the handle, as the calls of the extension have them.
+
+use dat_abi::v2::*;
+
+use super::dapl_post::post_extension;
+use super::{arguments, convert};
+use crate::ep::Ep;
+use crate::ep::dapls_post::Positions;
+use crate::error::{Error, Handle, Result};
+use crate::ffi::{guard, require};
+use crate::provider::{Op, Provider, Remote};
+use crate::runtime::handle::{self, from_handle};
+
+/// `handle_extendedop`.
+///
+/// Unreliable datagrams, collective operations and counters are refused with `DAT_MODEL_NOT_SUPPORTED`, numbers without a
+/// meaning with `DAT_INVALID_PARAMETER`.
+///
+/// # Safety
+/// `handle` is any value; `list` holds the arguments of the operation, and pointers among them are null or point at what the
+/// operation says.
+pub unsafe extern "C" fn dapl2_handle_extendedop<P: Provider>(
+    handle: DAT_HANDLE,
+    op: DAT_EXTENDED_OP,
+    list: va_list,
+) -> DAT_RETURN {
+    let known = guard(|| is_known::<P>(handle, op));
+    if known != DAT_SUCCESS {
+        return convert::code(known);
+    }
+    // SAFETY: this function's own contract.
+    unsafe {
+        match op as DAT_IB_OP {
+            DAT_IB_FETCH_AND_ADD_OP => fetch_and_add::<P>(handle, list),
+            DAT_IB_CMP_AND_SWAP_OP => compare_and_swap::<P>(handle, list),
+            _ => write_with_immediate::<P>(handle, list),
+        }
+    }
+}
+
+/// Errors: what has to be said of an operation before its arguments are read.
+fn is_known<P: Provider>(handle: DAT_HANDLE, op: DAT_EXTENDED_OP) -> Result<()> {
+    const LAST: DAT_IB_OP = DAT_IB_UD_AH_FREE_OP;
+    handle::kind_of(handle).ok_or(Error::InvalidHandle(Handle::Any))?;
+    match DAT_IB_OP::try_from(op) {
+        Ok(DAT_IB_FETCH_AND_ADD_OP | DAT_IB_CMP_AND_SWAP_OP | DAT_IB_RDMA_WRITE_IMMED_OP) => {
+            from_handle::<Ep<P>>(handle, Handle::Ep)?;
+            if arguments::IS_SUPPORTED { Ok(()) } else { Err(Error::ModelNotSupported) }
+        }
+        Ok(0..=LAST) => Err(Error::ModelNotSupported),
+        _ => Err(Error::InvalidParameter(2)),
+    }
+}
+
+/// `dat_ib_post_fetch_and_add(ep, add, local, cookie, remote, flags)`.
+///
+/// # Safety
+/// As [`dapl2_handle_extendedop`].
+unsafe fn fetch_and_add<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT_RETURN {
+    // SAFETY: this function's own contract.
+    let [add, local, cookie, remote, flags] = unsafe { arguments::take(list) };
+    let positions = Positions { local: 3, remote: 5, flags: 6 };
+    // SAFETY: this function's own contract.
+    unsafe {
+        with_remote(remote, positions.remote, |remote| {
+            let flags = flags as DAT_COMPLETION_FLAGS;
+            let op = Op::FetchAdd { remote, add };
+            post_extension::<P>(ep, op, (local as *const _, 1), cookie_of(cookie), flags, positions)
+        })
+    }
+}
+
+/// `dat_ib_post_cmp_and_swap(ep, compare, swap, local, cookie, remote, flags)`.
+///
+/// # Safety
+/// As [`dapl2_handle_extendedop`].
+unsafe fn compare_and_swap<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT_RETURN {
+    // SAFETY: this function's own contract.
+    let [compare, swap, local, cookie, remote, flags] = unsafe { arguments::take(list) };
+    let positions = Positions { local: 4, remote: 6, flags: 7 };
+    // SAFETY: this function's own contract.
+    unsafe {
+        with_remote(remote, positions.remote, |remote| {
+            let flags = flags as DAT_COMPLETION_FLAGS;
+            let op = Op::CompareSwap { remote, compare, swap };
+            post_extension::<P>(ep, op, (local as *const _, 1), cookie_of(cookie), flags, positions)
+        })
+    }
+}
+
+/// `dat_ib_post_rdma_write_immed(ep, count, local, cookie, remote, data, flags)`.
+///
+/// # Safety
+/// As [`dapl2_handle_extendedop`].
+unsafe fn write_with_immediate<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT_RETURN {
+    // SAFETY: this function's own contract.
+    let [count, local, cookie, remote, data, flags] = unsafe { arguments::take(list) };
+    let positions = Positions { local: 2, remote: 5, flags: 7 };
+    // SAFETY: this function's own contract.
+    unsafe {
+        with_remote(remote, positions.remote, |remote| {
+            let flags = flags as DAT_COMPLETION_FLAGS;
+            let solicited = flags & DAT_COMPLETION_SOLICITED_WAIT_FLAG != 0;
+            let op = Op::WriteImmediate { remote, data: data as DAT_UINT32, solicited };
+            let segments = (local as *const _, count as DAT_COUNT);
+            post_extension::<P>(ep, op, segments, cookie_of(cookie), flags, positions)
+        })
+    }
+}
+
+fn cookie_of(bits: u64) -> DAT_DTO_COOKIE {
+    DAT_DTO_COOKIE { as_64: bits }
+}
+
+/// Posts with the remote memory of a triplet in parameter `n`.
+///
+/// # Safety
+/// `triplet` is null or the address of a triplet.
+unsafe fn with_remote(triplet: u64, n: u8, post: impl FnOnce(Remote) -> DAT_RETURN) -> DAT_RETURN {
+    let triplet = triplet as *const DAT_RMR_TRIPLET;
+    let missing = guard(|| require(triplet, n));
+    if missing != DAT_SUCCESS {
+        return convert::code(missing);
+    }
+    // SAFETY: this function's own contract, and not null.
+    let DAT_RMR_TRIPLET { virtual_address, rmr_context, .. } = unsafe { triplet.read_unaligned() };
+    post(Remote { key: rmr_context, address: virtual_address })
+}

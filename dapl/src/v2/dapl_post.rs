@@ -1,0 +1,203 @@
+//! The posts of 2.0: their triplets are translated, and the entries of 1.2 called.
+//!
+//! The hot path: segments are translated on the stack.
+
+use dat_abi as v1;
+use dat_abi::v2::*;
+
+use super::convert;
+use super::segments::with_segments;
+use crate::ep::dapls_post::{self, ExtensionPost, Positions};
+use crate::ep::{Ep, dapl_ep as ep_1_2};
+use crate::error::{Error, Handle};
+use crate::ffi::{self, require};
+use crate::provider::{Op, Provider, Region, Segment};
+use crate::rmr::dapls_rmr;
+use crate::runtime::handle::from_handle;
+
+/// `dat_ep_post_send`.
+///
+/// # Safety
+/// `ep` is any value; `iov` is null or points at `count` triplets.
+pub unsafe extern "C" fn dapl2_ep_post_send<P: Provider>(
+    ep: DAT_EP_HANDLE,
+    count: DAT_COUNT,
+    iov: *mut DAT_LMR_TRIPLET,
+    cookie: DAT_DTO_COOKIE,
+    flags: DAT_COMPLETION_FLAGS,
+) -> DAT_RETURN {
+    let flags = convert::flags(flags);
+    // SAFETY: this function's own contract.
+    unsafe { with_segments(iov, count, |iov, count| ep_1_2::dapl_ep_post_send::<P>(ep, count, iov, cookie, flags)) }
+}
+
+/// `dat_ep_post_recv`.
+///
+/// # Safety
+/// As [`dapl2_ep_post_send`].
+pub unsafe extern "C" fn dapl2_ep_post_recv<P: Provider>(
+    ep: DAT_EP_HANDLE,
+    count: DAT_COUNT,
+    iov: *mut DAT_LMR_TRIPLET,
+    cookie: DAT_DTO_COOKIE,
+    flags: DAT_COMPLETION_FLAGS,
+) -> DAT_RETURN {
+    let flags = convert::flags(flags);
+    // SAFETY: this function's own contract.
+    unsafe { with_segments(iov, count, |iov, count| ep_1_2::dapl_ep_post_recv::<P>(ep, count, iov, cookie, flags)) }
+}
+
+/// `dat_ep_post_rdma_read`.
+///
+/// # Safety
+/// As [`dapl2_ep_post_send`]; `remote` is null or points at a triplet.
+pub unsafe extern "C" fn dapl2_ep_post_rdma_read<P: Provider>(
+    ep: DAT_EP_HANDLE,
+    count: DAT_COUNT,
+    iov: *mut DAT_LMR_TRIPLET,
+    cookie: DAT_DTO_COOKIE,
+    remote: *const DAT_RMR_TRIPLET,
+    flags: DAT_COMPLETION_FLAGS,
+) -> DAT_RETURN {
+    let flags = convert::flags(flags);
+    // SAFETY: this function's own contract.
+    let translated = unsafe { remote_triplet(remote) };
+    let remote = at(&translated);
+    // SAFETY: this function's own contract, and a local triplet.
+    unsafe {
+        with_segments(iov, count, |iov, count| {
+            ep_1_2::dapl_ep_post_rdma_read::<P>(ep, count, iov, cookie, remote, flags)
+        })
+    }
+}
+
+/// `dat_ep_post_rdma_write`.
+///
+/// # Safety
+/// As [`dapl2_ep_post_rdma_read`].
+pub unsafe extern "C" fn dapl2_ep_post_rdma_write<P: Provider>(
+    ep: DAT_EP_HANDLE,
+    count: DAT_COUNT,
+    iov: *mut DAT_LMR_TRIPLET,
+    cookie: DAT_DTO_COOKIE,
+    remote: *const DAT_RMR_TRIPLET,
+    flags: DAT_COMPLETION_FLAGS,
+) -> DAT_RETURN {
+    let flags = convert::flags(flags);
+    // SAFETY: this function's own contract.
+    let translated = unsafe { remote_triplet(remote) };
+    let remote = at(&translated);
+    // SAFETY: this function's own contract, and a local triplet.
+    unsafe {
+        with_segments(iov, count, |iov, count| {
+            ep_1_2::dapl_ep_post_rdma_write::<P>(ep, count, iov, cookie, remote, flags)
+        })
+    }
+}
+
+/// `dat_ep_post_rdma_read_to_rmr`: a read into the part of a bound RMR, or of an LMR, that a remote context of this side names.
+///
+/// # Safety
+/// As [`dapl2_ep_post_rdma_read`]; `local` is null or points at a triplet.
+pub unsafe extern "C" fn dapl2_ep_post_rdma_read_to_rmr<P: Provider>(
+    ep: DAT_EP_HANDLE,
+    local: *const DAT_RMR_TRIPLET,
+    cookie: DAT_DTO_COOKIE,
+    remote: *const DAT_RMR_TRIPLET,
+    flags: DAT_COMPLETION_FLAGS,
+) -> DAT_RETURN {
+    const PLACES: &[(u32, u32)] = &[(3, 2), (5, 4), (6, 5)];
+    let mut segment = Segment::default();
+    let found = convert::guard(|| {
+        let ep = from_handle::<Ep<P>>(ep, Handle::Ep)?;
+        require(local, 2)?;
+        // SAFETY: not null, and then a triplet by this function's contract.
+        let DAT_RMR_TRIPLET { virtual_address, segment_length, rmr_context } = unsafe { local.read_unaligned() };
+        let region = Region { address: virtual_address, length: segment_length.into() };
+        segment = dapls_rmr::read_target(ep.ia(), rmr_context, region)?;
+        Ok(())
+    });
+    if found != DAT_SUCCESS {
+        return found;
+    }
+    // SAFETY: this function's own contract.
+    let translated = unsafe { remote_triplet(remote) };
+    let (iov, flags) = (&raw mut segment, convert::flags(flags));
+    // SAFETY: this function's own contract, and local triplets, as which a segment is laid out.
+    let code = unsafe { ep_1_2::dapl_ep_post_rdma_read::<P>(ep, 1, iov.cast(), cookie, at(&translated), flags) };
+    convert::code_with_arguments(code, PLACES)
+}
+
+/// `dat_ep_post_send_with_invalidate`: a send that unbinds the peer's RMR of this context before its receive completes. Without
+/// `invalidate` it is a plain send.
+///
+/// # Safety
+/// As [`dapl2_ep_post_send`].
+pub unsafe extern "C" fn dapl2_ep_post_send_with_invalidate<P: Provider>(
+    ep: DAT_EP_HANDLE,
+    count: DAT_COUNT,
+    iov: *mut DAT_LMR_TRIPLET,
+    cookie: DAT_DTO_COOKIE,
+    flags: DAT_COMPLETION_FLAGS,
+    invalidate: DAT_BOOLEAN,
+    context: DAT_RMR_CONTEXT,
+) -> DAT_RETURN {
+    if invalidate == DAT_FALSE {
+        // SAFETY: this function's own contract.
+        return unsafe { dapl2_ep_post_send::<P>(ep, count, iov, cookie, flags) };
+    }
+    let op = Op::SendInvalidate { key: context, solicited: flags & DAT_COMPLETION_SOLICITED_WAIT_FLAG != 0 };
+    let positions = Positions { local: 2, remote: 7, flags: 5 };
+    // SAFETY: this function's own contract.
+    unsafe { post_extension::<P>(ep, op, (iov, count), cookie, flags, positions) }
+}
+
+/// Posts a request that 1.2 does not have.
+///
+/// # Safety
+/// As [`dapl2_ep_post_send`].
+pub(super) unsafe fn post_extension<P: Provider>(
+    ep: DAT_EP_HANDLE,
+    op: Op,
+    (iov, count): (*const DAT_LMR_TRIPLET, DAT_COUNT),
+    cookie: DAT_DTO_COOKIE,
+    flags: DAT_COMPLETION_FLAGS,
+    positions: Positions,
+) -> DAT_RETURN {
+    let call = |iov: *mut v1::DAT_LMR_TRIPLET, count: DAT_COUNT| {
+        ffi::guard_hot(|| {
+            let local = positions.local;
+            // An atomic operation has one segment, and no parameter with their number.
+            let list = if op.work().is_atomic() { local } else { local + 1 };
+            // SAFETY: null, or a translated list of this length.
+            let segments = unsafe { ffi::segments(iov, count, usize::MAX) }.map_err(|error| match error {
+                Error::InvalidParameter(2) => Error::InvalidParameter(local),
+                Error::InvalidParameter(3) => Error::InvalidParameter(list),
+                other => other,
+            })?;
+            // SAFETY: all members are eight bytes wide and any bits are a number.
+            let cookie = unsafe { cookie.as_64 };
+            let flags = convert::flags(flags);
+            dapls_post::post_extension::<P>(ep, &ExtensionPost { op, segments, cookie, flags, positions })
+        })
+    };
+    // SAFETY: this function's own contract.
+    unsafe { with_segments(iov, count, call) }
+}
+
+/// # Safety
+/// `triplet` is null or points at a triplet.
+#[inline(always)]
+unsafe fn remote_triplet(triplet: *const DAT_RMR_TRIPLET) -> Option<v1::DAT_RMR_TRIPLET> {
+    if triplet.is_null() {
+        return None;
+    }
+    // SAFETY: this function's own contract, and not null.
+    let DAT_RMR_TRIPLET { virtual_address, segment_length, rmr_context } = unsafe { triplet.read_unaligned() };
+    let segment_length = segment_length.into();
+    Some(v1::DAT_RMR_TRIPLET { rmr_context, pad: 0, target_address: virtual_address, segment_length })
+}
+
+fn at<T>(value: &Option<T>) -> *const T {
+    value.as_ref().map_or(std::ptr::null(), std::ptr::from_ref)
+}
