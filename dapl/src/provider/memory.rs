@@ -26,6 +26,16 @@ pub struct Access {
 }
 
 impl Access {
+    /// Whether peers may use atomic operations: they have that right, or those to read and to write.
+    pub fn allows_atomics(self) -> bool {
+        self.remote_atomic || self.remote_read && self.remote_write
+    }
+
+    /// Whether this process must be able to write the memory, for local segments or for peers.
+    pub fn writes(self) -> bool {
+        self.local_write || self.remote_write || self.remote_atomic
+    }
+
     /// Whether peers have any access.
     pub fn is_remote(self) -> bool {
         self.remote_read || self.remote_write || self.remote_atomic

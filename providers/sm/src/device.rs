@@ -22,6 +22,7 @@ use crate::memory::backing::Backings;
 use crate::memory::cma::Probe;
 use crate::memory::knem::Knem;
 use crate::memory::regions::{Regions, SLOTS};
+use crate::memory::window::Windows;
 use crate::settings::{ByKernel, SmSettings};
 
 /// State shared by all objects of an open IA.
@@ -35,6 +36,7 @@ pub(crate) struct Device {
     pub(crate) socket: SetupSocket,
     pub(crate) fifo: OwnedFd,
     pub(crate) regions: Arc<Regions>,
+    pub(crate) windows: Arc<Windows>,
     /// Files and segments of registrations that peers may map.
     pub(crate) backings: Backings,
     pub(crate) probe: Probe,
@@ -73,6 +75,7 @@ impl Device {
             socket,
             fifo,
             regions: Arc::new(Regions::new(random()? | 1)?.with(knem)),
+            windows: Arc::default(),
             backings: Backings::default(),
             probe: Probe::new(random()?),
             barrier: crate::qp::link::offer_barrier(),

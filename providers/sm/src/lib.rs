@@ -205,7 +205,7 @@ impl MemoryProvider for Sm {
     }
 
     fn register(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
-        if !self.device.regions.may_register(region, access.local_write || access.remote_write) {
+        if !self.device.regions.may_register(region, access.writes()) {
             return Err(Error::InvalidParameter(3));
         }
         let key = self.device.regions.add(region, access, pd.0)?;
@@ -215,9 +215,8 @@ impl MemoryProvider for Sm {
     fn register_shared(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
         let Device { backings, regions, settings, .. } = &*self.device;
         let remote = access.is_remote();
-        let usable = remote
-            && settings.rma == settings::RmaMethod::Auto
-            && regions.may_register(region, access.local_write || access.remote_write);
+        let usable =
+            remote && settings.rma == settings::RmaMethod::Auto && regions.may_register(region, access.writes());
         let Some(backing) = usable.then(|| backings.find(region, access.remote_write)).flatten() else {
             log::info!("shared memory at {:#x}: peers cannot map it, and use the other ways", region.address);
             return self.register(pd, region, access);
@@ -232,7 +231,8 @@ impl MemoryProvider for Sm {
     }
 
     fn alloc_mw(&self, pd: &Pd) -> Result<Mw> {
-        Ok(Mw(Arc::new(memory::window::window_of(self.device.regions.clone(), self.device.book.clone(), pd.0))))
+        let Device { regions, book, windows, .. } = &*self.device;
+        Ok(Mw(memory::window::window_of(regions.clone(), book.clone(), windows.clone(), pd.0)))
     }
 }
 

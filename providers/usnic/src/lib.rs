@@ -54,7 +54,7 @@ use adapter::Adapter;
 use counters::IaCounters;
 use memory::regions::Regions;
 use qp::QpCore;
-use qp::host::MwCore;
+use qp::host::{MwCore, Windows};
 
 // Unit tests do not link libdat.
 #[cfg(not(test))]
@@ -64,6 +64,7 @@ dapl::export_provider!(Usnic);
 pub struct Usnic {
     adapter: Adapter,
     regions: Arc<Regions>,
+    windows: Arc<Windows>,
     limits: Limits,
     names: SharedNames,
     counters: Arc<IaCounters<QpCore>>,
@@ -122,9 +123,18 @@ impl Provider for Usnic {
         let limits = limits::limits();
         let regions = Arc::new(Regions::new(random()?));
         let names = SharedNames::new(adapter.device.settings.base_dir());
-        let counters = Arc::default();
+        let (counters, windows) = (Arc::default(), Arc::default());
         qp::exit_handler::register(&counters);
-        Ok(Usnic { adapter, regions, limits, names, counters, next_pd: AtomicU32::new(1), srqs: Arc::default() })
+        Ok(Usnic {
+            adapter,
+            regions,
+            windows,
+            limits,
+            names,
+            counters,
+            next_pd: AtomicU32::new(1),
+            srqs: Arc::default(),
+        })
     }
 
     fn limits(&self) -> &Limits {
@@ -165,7 +175,7 @@ impl MemoryProvider for Usnic {
     }
 
     fn register(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
-        if !self.regions.may_register(region, access.local_write || access.remote_write) {
+        if !self.regions.may_register(region, access.writes()) {
             return Err(Error::InvalidParameter(3));
         }
         let key = self.regions.add(region, access, pd.0)?;
@@ -177,7 +187,7 @@ impl MemoryProvider for Usnic {
     }
 
     fn alloc_mw(&self, pd: &Pd) -> Result<Mw> {
-        Ok(Mw(Arc::new(MwCore::new(self.regions.clone(), pd.0))))
+        Ok(Mw(Arc::new(MwCore::new(self.regions.clone(), self.windows.clone(), pd.0))))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Registered memory of providers that copy it themselves.
 
+pub mod atomic;
 pub mod keys;
 pub mod mapping_check;
 pub mod rights;

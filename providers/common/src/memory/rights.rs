@@ -15,6 +15,7 @@ const REMOTE_WRITE: u64 = 4;
 pub const LOCAL: u64 = 8;
 /// Peers may map the memory of the key.
 pub const EXPORTED: u64 = 16;
+const REMOTE_ATOMIC: u64 = 32;
 
 /// A right that a copy needs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -24,6 +25,8 @@ pub enum AccessRight {
     LocalWrite,
     RemoteRead,
     RemoteWrite,
+    /// Granted too by the rights to read and to write together.
+    RemoteAtomic,
 }
 
 impl AccessRight {
@@ -43,6 +46,7 @@ impl AccessRight {
             AccessRight::LocalWrite => LOCAL | LOCAL_WRITE,
             AccessRight::RemoteRead => REMOTE_READ,
             AccessRight::RemoteWrite => REMOTE_WRITE,
+            AccessRight::RemoteAtomic => REMOTE_ATOMIC,
         }
     }
 
@@ -50,7 +54,7 @@ impl AccessRight {
     pub fn refusal(self) -> Status {
         match self {
             AccessRight::LocalRead | AccessRight::LocalWrite => Status::LocalProtection,
-            AccessRight::RemoteRead | AccessRight::RemoteWrite => Status::RemoteAccess,
+            AccessRight::RemoteRead | AccessRight::RemoteWrite | AccessRight::RemoteAtomic => Status::RemoteAccess,
         }
     }
 }
@@ -59,6 +63,7 @@ impl AccessRight {
 pub fn word(access: Access, pd: u32, more: u64) -> u64 {
     let bit = |granted, right| if granted { right } else { 0 };
     let remote = bit(access.remote_read, REMOTE_READ) | bit(access.remote_write, REMOTE_WRITE);
+    let remote = remote | bit(access.allows_atomics(), REMOTE_ATOMIC);
     u64::from(pd) << 32 | bit(access.local_write, LOCAL_WRITE) | remote | more
 }
 

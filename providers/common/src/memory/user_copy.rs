@@ -184,6 +184,32 @@ pub unsafe fn write_recent(from: *const u8, address: u64, length: usize, now: Ti
     is_recent
 }
 
+/// Whether consumer memory may be written: it was found so a moment ago, or is checked now. Logs a warning if it may not.
+pub fn may_write<'a>(address: u64, length: usize, registration: impl FnOnce() -> Registration<'a>) -> bool {
+    let now = TimeSlot::now();
+    is_recent(address, length, now, Direction::Write) || is_writable(address, length, now, &registration())
+}
+
+/// Checks memory that was not used recently.
+#[cold]
+fn is_writable(address: u64, length: usize, now: TimeSlot, registration: &Registration<'_>) -> bool {
+    let piece = Region { address, length: length as u64 };
+    let is_writable = is_usable(piece, Direction::Write, &registration.checker.maps);
+    if is_writable {
+        remember(piece, now.0, Direction::Write);
+    } else {
+        warn_unusable(piece, Direction::Write);
+    }
+    is_writable
+}
+
+fn warn_unusable(Region { address, length }: Region, direction: Direction) {
+    let done = if direction == Direction::Write { "written" } else { "read" };
+    log::warn!(
+        "transfer fails: {length} bytes of registered memory at {address:#x} are no longer mapped, or may not be {done}"
+    );
+}
+
 /// A time slot, as the bits of a table word. Its length does not depend on the load of the machine.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeSlot(u64);
@@ -297,10 +323,7 @@ unsafe fn copy_checked(
         }
     }
     if !is_usable(piece, direction, &registration.checker.maps) {
-        let done = if direction == Direction::Write { "written" } else { "read" };
-        log::warn!(
-            "transfer fails: {length} bytes of registered memory at {address:#x} are no longer mapped, or may not be {done}"
-        );
+        warn_unusable(piece, direction);
         return false;
     }
     if is_short {

@@ -6,8 +6,8 @@
 //! Execution never blocks. Only closing a window, or flushing its bind, waits for copies, as deregistration does.
 #![forbid(unsafe_code)]
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -39,9 +39,36 @@ pub trait WindowKeys: Send + Sync {
     fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool;
 }
 
+/// The windows of an adapter by the keys of their binds in effect, for peers that invalidate a key.
+pub struct WindowDirectory<K>(Mutex<HashMap<u32, Weak<WindowCore<K>>>>);
+
+impl<K> Default for WindowDirectory<K> {
+    fn default() -> Self {
+        WindowDirectory(Mutex::default())
+    }
+}
+
+impl<K> std::fmt::Debug for WindowDirectory<K> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WindowDirectory").finish_non_exhaustive()
+    }
+}
+
+impl<K: WindowKeys> WindowDirectory<K> {
+    /// Unbinds the window with this key, for a peer connected to this protection domain. Returns false if copies by the key are
+    /// in progress: try again.
+    ///
+    /// Errors: `RemoteAccess` if no bind in effect has the key, or its window is of another domain.
+    pub fn invalidate(&self, key: u32, pd: u32) -> std::result::Result<bool, Status> {
+        let window = self.0.lock().get(&key).and_then(Weak::upgrade);
+        window.ok_or(Status::RemoteAccess)?.invalidate(key, pd)
+    }
+}
+
 /// The state of a memory window.
 pub struct WindowCore<K> {
     keys: Arc<K>,
+    directory: Arc<WindowDirectory<K>>,
     pd: u32,
     state: Mutex<WindowState>,
 }
@@ -91,8 +118,8 @@ impl<K> std::fmt::Debug for WindowCore<K> {
 
 impl<K: WindowKeys> WindowCore<K> {
     /// Creates an unbound window.
-    pub fn new(keys: Arc<K>, pd: u32) -> Self {
-        WindowCore { keys, pd, state: Mutex::default() }
+    pub fn new(keys: Arc<K>, directory: Arc<WindowDirectory<K>>, pd: u32) -> Self {
+        WindowCore { keys, directory, pd, state: Mutex::default() }
     }
 
     /// Whether a bind was posted that was executed or can still be.
@@ -118,7 +145,7 @@ impl<K: WindowKeys> WindowCore<K> {
 
     /// Executes a bind or unbind on a connection of this protection domain. Returns false if copies by the old key are in
     /// progress: try again.
-    pub fn execute(&self, number: u64, pd: u32) -> std::result::Result<bool, Status> {
+    pub fn execute(self: &Arc<Self>, number: u64, pd: u32) -> std::result::Result<bool, Status> {
         let mut state = self.state.lock();
         if number <= state.executed || state.closed {
             let void = state.withdraw(number);
@@ -141,6 +168,7 @@ impl<K: WindowKeys> WindowCore<K> {
             }
             Some(grant) => {
                 self.keys.open(grant.key, grant.region, grant.access, self.pd);
+                self.directory.0.lock().insert(grant.key, Arc::downgrade(self));
                 state.active = Some(ActiveBind { grant, revoked: None });
                 Ok(true)
             }
@@ -166,6 +194,24 @@ impl<K: WindowKeys> WindowCore<K> {
         self.revoke_and_wait(old);
     }
 
+    /// Ends the bind in effect, if it has this key: see [`WindowDirectory::invalidate`].
+    fn invalidate(&self, key: u32, pd: u32) -> std::result::Result<bool, Status> {
+        let mut state = self.state.lock();
+        match &mut state.active {
+            Some(active) if active.grant.key == key && self.pd == pd => {
+                if !self.is_revoked(active) {
+                    return Ok(false);
+                }
+            }
+            _ => return Err(Status::RemoteAccess),
+        }
+        let old = state.active.take();
+        state.bound &= state.posted != state.executed; // a later bind is still to come
+        drop(state);
+        self.return_key(old.map(|active| active.grant));
+        Ok(true)
+    }
+
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -188,12 +234,13 @@ impl<K: WindowKeys> WindowCore<K> {
 
     /// Whether the bind is allowed. The layer above has checked it; this does not rely on it.
     fn is_valid(&self, grant: &BindGrant, pd: u32) -> bool {
-        pd == self.pd && self.keys.covers(grant.source, pd, grant.region, grant.access.remote_write)
+        pd == self.pd && self.keys.covers(grant.source, pd, grant.region, grant.access.writes())
     }
 
     /// Ends the bind in effect, and waits for the copies.
     fn revoke_and_wait(&self, active: Option<ActiveBind>) {
         if let Some(ActiveBind { grant, .. }) = active {
+            self.directory.0.lock().remove(&grant.key);
             self.keys.remove(grant.key);
         }
     }
@@ -201,6 +248,7 @@ impl<K: WindowKeys> WindowCore<K> {
     /// Returns a key that grants nothing, and releases the registration.
     fn return_key(&self, grant: Option<BindGrant>) {
         if let Some(grant) = grant {
+            self.directory.0.lock().remove(&grant.key);
             self.keys.release_key(grant.key);
         }
     }

@@ -23,9 +23,17 @@ pub(crate) struct RegionTable {
     book: Arc<ConnectionTable>,
 }
 
+/// The windows of an adapter.
+pub(crate) type Windows = dapl_software::memory::window::WindowDirectory<RegionTable>;
+
 /// A window that is not bound.
-pub(crate) fn window_of(regions: Arc<Regions>, book: Arc<ConnectionTable>, pd: u32) -> Window {
-    Window::new(Arc::new(RegionTable { regions, book }), pd)
+pub(crate) fn window_of(
+    regions: Arc<Regions>,
+    book: Arc<ConnectionTable>,
+    windows: Arc<Windows>,
+    pd: u32,
+) -> Arc<Window> {
+    Arc::new(Window::new(Arc::new(RegionTable { regions, book }), windows, pd))
 }
 
 impl WindowKeys for RegionTable {
@@ -78,10 +86,10 @@ mod tests {
     }
 
     /// A window, its table, and the key of a registration.
-    fn window() -> (Window, Arc<Regions>, u32) {
+    fn window() -> (Arc<Window>, Arc<Regions>, u32) {
         let regions = Arc::new(Regions::new(1).unwrap());
         let source = regions.add(whole(), Access::default(), PD).unwrap();
-        (window_of(regions.clone(), Arc::default(), PD), regions, source)
+        (window_of(regions.clone(), Arc::default(), Arc::default(), PD), regions, source)
     }
 
     fn wanted(source: u32, kept: &Arc<()>) -> Option<BindRequest> {

@@ -23,6 +23,9 @@ use crate::srq::{SrqRecv, SrqWaiter};
 /// A memory window of this provider.
 pub(crate) type MwCore = dapl_software::memory::window::WindowCore<Regions>;
 
+/// The windows of an adapter.
+pub(crate) type Windows = dapl_software::memory::window::WindowDirectory<Regions>;
+
 /// A posted request, as the connection keeps it.
 #[derive(Debug, Default)]
 pub(crate) struct WorkRequest {
