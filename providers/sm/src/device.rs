@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use dapl::error::{Error, Resource, Result};
-use dapl::provider::{CmSink, IaSpec, Limits};
+use dapl::provider::{CmSink, Extensions, IaSpec, Limits};
 use dapl::runtime::handle::ObjectId;
 use dapl_software::limits::limits;
 use parking_lot::Mutex;
@@ -68,7 +68,7 @@ impl Device {
         let fifo = socket::open_own_fifo(endpoint.path()).map_err(|e| failed("open the FIFO", e))?;
         let knem = if settings.rma.has(ByKernel::Knem) { Knem::open() } else { None };
         Ok(Device {
-            limits: limits(65_535, SLOTS as u32 - 1),
+            limits: Limits { extensions: Extensions::ALL, ..limits(65_535, SLOTS as u32 - 1) },
             settings,
             ip: own_address(),
             epoch: random()?,

@@ -4,6 +4,8 @@
 //! the receiver's id of the connection (SM-14).
 #![forbid(unsafe_code)]
 
+use dapl_software::memory::atomic::Atomic;
+
 /// A slot of a ring: two lines that the processor fetches together.
 pub(crate) const SLOT: usize = 128;
 /// Bytes that a slot carries itself, behind its word, a count and a line number.
@@ -29,6 +31,16 @@ pub(crate) enum Kind {
     Offer = 6,
     /// Answer to an offer that cannot be fetched: stage it from byte `aux` on; the length field identifies the offer.
     Stage = 7,
+    /// As `Send`, with immediate data.
+    SendImmediate = 8,
+    /// As `Send`, with the key of a window that the receiver unbinds.
+    SendInvalidate = 9,
+    /// An RDMA write with immediate data, which are in `aux`, is complete. The first word of the body is its length.
+    WriteImmediate = 10,
+    /// An atomic operation for the target to execute, described in the body ([`AtomicRequest`]).
+    Atomic = 11,
+    /// Answer to an atomic operation: the length field is a status, the first word of the body the former value.
+    AtomicAck = 12,
 }
 
 /// A ring word: type, flags, length.
@@ -78,6 +90,11 @@ impl Header {
             5 => Kind::SendNak,
             6 => Kind::Offer,
             7 => Kind::Stage,
+            8 => Kind::SendImmediate,
+            9 => Kind::SendInvalidate,
+            10 => Kind::WriteImmediate,
+            11 => Kind::Atomic,
+            12 => Kind::AtomicAck,
             _ => return None,
         };
         Some(Header {
@@ -159,6 +176,31 @@ impl Fragment {
             origin: words[2],
             cookie: words[3],
         }
+    }
+}
+
+/// Body of a slot with an atomic operation.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct AtomicRequest {
+    /// The target's remote key and address.
+    pub(crate) key: u32,
+    pub(crate) address: u64,
+    pub(crate) operation: Atomic,
+}
+
+impl AtomicRequest {
+    pub(crate) const WORDS: usize = 5;
+
+    pub(crate) fn encode(&self) -> [u64; Self::WORDS] {
+        let [kind, first, second] = self.operation.encode();
+        [u64::from(self.key), self.address, kind, first, second]
+    }
+
+    /// `None` for an unknown operation, a key that is none, or an address that is not aligned.
+    pub(crate) fn decode([key, address, kind, first, second]: [u64; Self::WORDS]) -> Option<Self> {
+        let operation = Atomic::decode([kind, first, second])?;
+        let request = AtomicRequest { key: u32::try_from(key).ok()?, address, operation };
+        Atomic::is_aligned(address).then_some(request)
     }
 }
 
@@ -246,6 +288,19 @@ mod tests {
                 let mut words = data.encode();
                 words[2] |= 1 << bit;
                 assert_eq!(Data::decode(words), None, "reserved bit {bit} beside the destination");
+            }
+        }
+    }
+
+    #[test]
+    fn atomic_requests_round_trip_and_invalid_ones_are_refused() {
+        for operation in [Atomic::FetchAdd(3), Atomic::CompareSwap { compare: 1, swap: u64::MAX }] {
+            let request = AtomicRequest { key: u32::MAX, address: u64::MAX - 7, operation };
+            assert_eq!(AtomicRequest::decode(request.encode()), Some(request));
+            for (n, wrong) in [(0, 1 << 32), (1, 4), (2, 2)] {
+                let mut words = request.encode();
+                words[n] = wrong;
+                assert_eq!(AtomicRequest::decode(words), None, "word {n}");
             }
         }
     }

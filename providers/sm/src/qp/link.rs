@@ -2,7 +2,7 @@
 //!
 //! Each side writes only its own area, which the peer maps read-only; the RMA buffer is written by both. On its control
 //! line a side publishes how many entries it has taken, its wake-up flags, the registrations it is copying with,
-//! whether it can fetch offered messages, and the end of the connection.
+//! whether it can fetch offered messages, which words of the rings it takes, and the end of the connection.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -39,6 +39,10 @@ const REACH: usize = 640;
 const RECALLED: usize = 648;
 // 768 to 1023: see `help`.
 const STAGED: usize = 1024;
+/// What this side takes beyond the first version of the rings; written once. A side that does not know the word leaves it 0.
+const CAPABILITIES: usize = 1152;
+/// Ring words for immediate data, invalidation and atomic operations.
+const EXTENSIONS: u64 = 1;
 
 /// A peer's end point: shared by all connections to it.
 #[derive(Debug)]
@@ -143,6 +147,7 @@ impl ConnectionMemory {
     pub(crate) fn create(id: u32, conn: ConnId, geometry: Geometry) -> Result<(ConnectionMemory, [OwnedFd; 2])> {
         let (area, area_fd) = Map::create("dapl-sm-rings", geometry.area_len(), true)?;
         let (rma, rma_fd) = Map::create("dapl-sm-rma", geometry.rma_len(), false)?;
+        area.word(CAPABILITIES).store(EXTENSIONS, Ordering::Relaxed);
         let link = ConnectionMemory {
             id,
             conn,
@@ -174,6 +179,11 @@ impl ConnectionMemory {
     /// Whether the peer can fetch offered messages, as it says on its control line.
     pub(crate) fn is_reached(&self) -> bool {
         self.theirs().is_some_and(|t| t.area.word(REACH).load(Ordering::Relaxed) == 1)
+    }
+
+    /// Whether the peer takes the ring words of extension operations.
+    pub(crate) fn has_extensions(&self) -> bool {
+        self.theirs().is_some_and(|t| t.area.word(CAPABILITIES).load(Ordering::Relaxed) & EXTENSIONS != 0)
     }
 
     /// Before this side's offers are flushed: their memory may have another use from here on.

@@ -72,6 +72,7 @@ impl Qp {
     pub(crate) fn new(device: Arc<Device>, pd: u32, spec: QpSpec<Sm>) -> Self {
         let mut shared = Shared {
             regions: device.regions.clone(),
+            windows: device.windows.clone(),
             jobs: device.jobs.clone(),
             ep: spec.ep,
             pd,
@@ -113,6 +114,11 @@ impl Qp {
 }
 
 impl QpCore {
+    #[cfg(test)]
+    pub(crate) fn forget_extensions(&self) {
+        self.tx.lock().forget_extensions();
+    }
+
     /// One pass over both halves, for no poller. Says whether anything moved.
     fn progress(&self) -> bool {
         let mut out = Outbox::default();
@@ -274,7 +280,7 @@ impl QpCore {
     /// Posts a request that waits in the queue, or does more than one slot holds.
     #[inline(never)]
     fn post_request(&self, tx: MutexGuard<'_, Tx>, wr: &SendWr<'_>) -> Result<()> {
-        if !self.device.limits.extensions.support(wr.op) {
+        if tx.ends.as_ref().is_some_and(|ends| !ends.supports(wr.op)) {
             return Err(Error::ModelNotSupported);
         }
         let tx = self.with_space(tx)?;

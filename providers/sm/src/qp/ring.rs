@@ -14,6 +14,8 @@ use crate::proto::message::{Header, INLINE, LINE, SLOT};
 
 /// Bytes in front of the body: the header word, and a word with `ack` in its low half and `aux` in its high half.
 const BODY: usize = 16;
+/// The last word of a slot: immediate data or a key of a send in pieces, whose bytes are elsewhere.
+const VALUE: usize = SLOT / 8 - 1;
 /// Messages sent in the time that a cache line takes from the other side.
 const AHEAD: u64 = 4;
 
@@ -52,7 +54,7 @@ pub(crate) struct Writer {
 pub(crate) struct SlotFields {
     /// Number of the peer's slots that this side has taken (low half).
     pub(crate) ack: u32,
-    /// Meaning by type: a line of a buffer.
+    /// Meaning by type: a line of a buffer, or a value of 32 bits.
     pub(crate) aux: u32,
     /// Length of the whole message, where the bytes are elsewhere. An inline message has its bytes at this place.
     pub(crate) total: Option<u64>,
@@ -100,6 +102,11 @@ impl Writer {
     pub(crate) fn note(&self, n: usize, word: u64) {
         assert!(n < INLINE / 8 - 1);
         self.slots.words(self.next)[BODY / 8 + 1 + n].store(word, Ordering::Relaxed);
+    }
+
+    /// Fills the word for the value of a send in pieces, before it is pushed.
+    pub(crate) fn set_value(&self, value: u32) {
+        self.slots.words(self.next)[VALUE].store(value.into(), Ordering::Relaxed);
     }
 
     /// Fills and publishes the next slot. The caller has made sure that the ring is not full.
@@ -220,6 +227,11 @@ impl Reader {
         const { assert!(N < INLINE / 8) };
         let words = self.slots.words(self.next);
         std::array::from_fn(|n| words[BODY / 8 + 1 + n].load(Ordering::Relaxed))
+    }
+
+    /// The word of `set_value`.
+    pub(crate) fn value(&self) -> u32 {
+        self.slots.words(self.next)[VALUE].load(Ordering::Relaxed) as u32
     }
 
     /// Address of the payload of an inline message, up to `INLINE` bytes.

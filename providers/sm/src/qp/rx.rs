@@ -5,6 +5,7 @@
 //! fragments are checked against this process's registrations and answered on the response ring, which never waits for
 //! a receive. Runs under the lock of this direction.
 
+mod extensions;
 mod fetch;
 
 use std::sync::Arc;
@@ -106,6 +107,10 @@ impl RxEnds {
     }
 
     fn answer(&mut self, header: Header, aux: u32) -> Result<(), Fault> {
+        self.answer_with(header, &SlotFields { aux, ..SlotFields::default() })
+    }
+
+    fn answer_with(&mut self, header: Header, fields: &SlotFields) -> Result<(), Fault> {
         if self.responses.is_full() {
             self.responses
                 .learn(self.link.taken_responses())
@@ -114,7 +119,7 @@ impl RxEnds {
                 return Err(Fault::Nonsense("more fragments in flight than agreed"));
             }
         }
-        self.responses.push(header, &SlotFields { aux, ..SlotFields::default() });
+        self.responses.push(header, fields);
         Ok(())
     }
 }
@@ -156,10 +161,16 @@ impl Rx {
             ends.requests.fetch_rest(header);
             let step = match header.kind {
                 Kind::Send if ends.deliver_short(shared, &mut batch, &mut self.queue, header, out) => Ok(true),
-                Kind::Send => ends.deliver(shared, &mut self.queue, &mut self.marks, header, out),
+                Kind::Send | Kind::SendImmediate | Kind::SendInvalidate => {
+                    ends.deliver(shared, &mut self.queue, &mut self.marks, header, out)
+                }
                 Kind::RmaWrite | Kind::RmaRead => ends.serve(shared, header).inspect(|_| answered = true),
                 Kind::Offer => ends.fetch(shared, &mut self.queue, &mut self.marks, header, &mut budget, out),
-                Kind::RmaAck | Kind::SendNak | Kind::Stage => Err(Fault::Nonsense("an answer in the ring of requests")),
+                Kind::WriteImmediate => ends.notify(shared, &mut self.queue, &mut self.marks, header, out),
+                Kind::Atomic => ends.execute(shared).inspect(|_| answered = true),
+                Kind::RmaAck | Kind::SendNak | Kind::Stage | Kind::AtomicAck => {
+                    Err(Fault::Nonsense("an answer in the ring of requests"))
+                }
             };
             match step {
                 Ok(true) => {
@@ -322,6 +333,13 @@ impl RxEnds {
         if header.first && !self.find_receive(shared, queue, marks, part.size, out)? {
             return Ok(false);
         }
+        if header.kind == Kind::SendInvalidate && header.last {
+            match shared.windows.invalidate(self.value(header, &fields), shared.pd) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false), // copies by the key are in progress: another pass asks again
+                Err(_) => return Err(self.spoiled_by(shared, queue, Status::LocalProtection, NAK_ACCESS, out)),
+            }
+        }
         let placed = self.place(shared, queue, header, &fields, part.offset);
         fail_point!(PieceTaken);
         if let Err(status) = placed? {
@@ -331,9 +349,9 @@ impl RxEnds {
         if header.last {
             let token = queue.front().ok_or(Fault::Nonsense("a receive went away"))?.token;
             queue.drop_front();
-            let (status, solicited) = (Status::Success, header.solicited);
-            shared
-                .complete_recv(out, Completion { token, status, bytes: part.size, solicited, ..Completion::default() });
+            let (arrival, value) = (extensions::arrival(header.kind), self.value(header, &fields));
+            let (status, solicited, bytes) = (Status::Success, header.solicited, part.size);
+            shared.complete_recv(out, Completion { token, status, bytes, solicited, arrival, value });
         }
         Ok(true)
     }
@@ -403,11 +421,24 @@ impl RxEnds {
         status: Status,
         out: &mut Outbox<'_>,
     ) -> Fault {
+        self.spoiled_by(shared, queue, status, NAK_RESPONDER, out)
+    }
+
+    /// As `spoiled`. `nak`: what the sender learns.
+    #[cold]
+    fn spoiled_by(
+        &mut self,
+        shared: &Shared,
+        queue: &mut SlotQueue<Receive>,
+        status: Status,
+        nak: u32,
+        out: &mut Outbox<'_>,
+    ) -> Fault {
         self.call_off();
         if let Some(receive) = queue.pop_front() {
             shared.complete_recv(out, Completion { token: receive.token, status, ..Completion::default() });
         }
-        let _ = self.answer(Header::plain(Kind::SendNak, NAK_RESPONDER), 0);
+        let _ = self.answer(Header::plain(Kind::SendNak, nak), 0);
         shared.rx_taken.store(self.requests.taken(), Ordering::Release);
         self.link.publish_taken(self.requests.taken());
         Fault::Receive

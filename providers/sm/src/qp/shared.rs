@@ -12,6 +12,7 @@ use dapl::runtime::handle::ObjectId;
 use crate::cq::{CqCore, Outbox};
 use crate::engine::jobs::{Job, Jobs};
 use crate::memory::regions::Regions;
+use crate::memory::window::Windows;
 use crate::qp::link::ConnectionMemory;
 use crate::srq::SrqWaiter;
 
@@ -30,8 +31,8 @@ pub(crate) enum Fault {
     Watermark,
 }
 
-/// Status in the length field of an answer: no access; a receive that is too short or whose memory is gone; a send
-/// whose memory is gone.
+/// Status in the length field of an answer: no access to the memory, or no such window; a receive that is too short or
+/// whose memory is gone; a send whose memory is gone.
 pub(crate) const NAK_ACCESS: u32 = 6;
 pub(crate) const NAK_RESPONDER: u32 = 7;
 pub(crate) const NAK_SOURCE: u32 = 8;
@@ -43,6 +44,7 @@ pub(crate) type Pool = dapl_software::srq::Pool<dyn SrqWaiter, Job>;
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) regions: Arc<Regions>,
+    pub(crate) windows: Arc<Windows>,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) ep: ObjectId,
     pub(crate) pd: u32,

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use dapl::provider::{Segment, Status};
 use dapl::runtime::sync::AtomicU64;
+use dapl_software::memory::atomic::Atomic;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::user_copy;
 
@@ -89,6 +90,27 @@ pub(crate) fn copy(
         Err(Refusal::Here) => Err(Broken::Mine),
         Err(Refusal::Denied) => Err(denied(peer)),
     }
+}
+
+/// Executes an atomic operation on memory of the peer's that is mapped here. Returns the former value. `busy`: as in [`copy`].
+pub(crate) fn apply(
+    peer: &Peer,
+    busy: &AtomicU64,
+    mapped: &Mapped,
+    target: &Target,
+    operation: Atomic,
+) -> Result<u64, Status> {
+    let announced = peer.regions.announce(busy, target)?;
+    fail_point!(KeyAnnounced);
+    // The peer may have said anything about the region.
+    let place =
+        mapped.place(target.address, target.length, true).filter(|place| Atomic::is_aligned(place.addr() as u64));
+    let place = place.ok_or(Status::RemoteAccess)?;
+    // SAFETY: as many bytes in a mapping that never shrinks, for writing, aligned.
+    let found = unsafe { operation.apply(place) };
+    fail_point!(PieceCopied);
+    drop(announced);
+    if peer.regions.allows(target) { Ok(found) } else { Err(Status::RemoteAccess) }
 }
 
 #[cold]

@@ -5,6 +5,7 @@
 //! not fit into the ring wait here: a full ring is back-pressure, never a disconnect. Runs under the lock of this
 //! direction.
 
+mod extensions;
 mod offer;
 mod rma;
 mod send;
@@ -15,16 +16,17 @@ use std::sync::atomic::Ordering;
 
 use dapl::provider::{BindWr, Completion, Op, SendWr, Status, Token, Work};
 use dapl::runtime::slot_queue::SlotQueue;
+use dapl_software::memory::atomic::Atomic;
 use dapl_software::memory::scatter_gather::{Segments, scatter};
 
 use crate::cq::Outbox;
 use crate::memory::cma::{self, Way};
 use crate::memory::window::Window;
-use crate::proto::message::{INLINE, Kind, LINE};
+use crate::proto::message::{Header, INLINE, Kind, LINE};
 use crate::proto::reassembly::Numbering;
 use crate::qp::link::{ConnectionMemory, WANT_REQUESTS};
 use crate::qp::ring::{Lines, Next, Reader, SlotFields, Writer};
-use crate::qp::shared::{Fault, NAK_SOURCE, Shared};
+use crate::qp::shared::{Fault, NAK_ACCESS, NAK_SOURCE, Shared};
 
 /// Bytes copied across in one pass: progress is shared among connections.
 const BUDGET: u64 = cma::CHUNK as u64;
@@ -45,6 +47,8 @@ enum RequestPhase {
     Sent(u64),
     /// The same, and the bytes have stayed where they are.
     Offered(u64),
+    /// The data of a write with immediate data were handed over; its notification waits for a slot.
+    Written,
     Done,
     Failed(Status),
 }
@@ -87,7 +91,7 @@ impl Request {
     }
 
     fn is_send(&self) -> bool {
-        matches!(self.task, Task::Transfer(Op::Send { .. }))
+        matches!(self.task, Task::Transfer(op) if op.work() == Work::Send)
     }
 
     /// The completion of a request that is not executed. A window is not bound then, even if its bind was next.
@@ -201,7 +205,24 @@ struct Pending {
     mark: u64,
     offset: u64,
     length: u32,
-    read: bool,
+    kind: PendingKind,
+}
+
+/// What the target was asked for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum PendingKind {
+    Write,
+    Read,
+    Atomic,
+}
+
+/// An answer of the peer's.
+struct Answer {
+    kind: Kind,
+    /// A line, or an offset.
+    aux: u32,
+    status: u32,
+    value: u64,
 }
 
 /// The state of this half.
@@ -249,7 +270,10 @@ pub(crate) struct TxEnds {
     pending: VecDeque<Pending>,
     /// Number of the request at the front of the queue.
     first: u64,
+    /// Reads and atomic operations that the target has not answered.
     reads: u32,
+    /// The peer has extension operations.
+    extensions: bool,
     mapped: rma::Last,
     /// The budget of a pass ran out in the middle of a copy, or a window waits for copies of others.
     hungry: bool,
@@ -278,6 +302,7 @@ impl TxEnds {
             pending: VecDeque::new(),
             first: 0,
             reads: 0,
+            extensions: link.has_extensions(),
             mapped: rma::Last::default(),
             hungry: false,
             link,
@@ -404,14 +429,16 @@ impl Tx {
         }
         let before = ends.responses.taken();
         while let Some(answer) = self.next_answer()? {
-            match answer {
-                (Kind::RmaAck, line, status) => self.answered(shared, line, status)?,
-                (Kind::Stage, offset, slot) => {
+            let Answer { kind, aux, status, value } = answer;
+            match kind {
+                Kind::RmaAck => self.answered(shared, aux, status)?,
+                Kind::AtomicAck => self.answered_atomic(shared, status, value)?,
+                Kind::Stage => {
                     // The peer asks for the next part as soon as this one is staged, and the ring must have space for that.
                     self.publish_taken_responses();
-                    self.stage(shared, slot, u64::from(offset))?;
+                    self.stage(shared, status, u64::from(aux))?;
                 }
-                (_, _, status) => self.refused(status)?,
+                _ => self.refused(status)?,
             }
         }
         if self.ends.as_ref().is_some_and(|ends| ends.responses.taken() != before) {
@@ -424,15 +451,17 @@ impl Tx {
         self.ends.iter().for_each(|ends| ends.link.publish_taken_responses(ends.responses.taken()));
     }
 
-    /// Takes the next answer off the ring: its kind, line and status.
-    fn next_answer(&mut self) -> Result<Option<(Kind, u32, u32)>, Fault> {
+    /// Takes the next answer off the ring.
+    fn next_answer(&mut self) -> Result<Option<Answer>, Fault> {
         let Some(ends) = self.ends.as_mut() else { return Ok(None) };
         match ends.responses.peek() {
             Next::Empty => Ok(None),
-            Next::Word(header) if matches!(header.kind, Kind::RmaAck | Kind::SendNak | Kind::Stage) => {
-                let line = ends.responses.fields().aux;
+            Next::Word(Header { kind, length: status, .. })
+                if matches!(kind, Kind::RmaAck | Kind::SendNak | Kind::Stage | Kind::AtomicAck) =>
+            {
+                let SlotFields { aux, total, .. } = ends.responses.fields();
                 ends.responses.advance();
-                Ok(Some((header.kind, line, header.length)))
+                Ok(Some(Answer { kind, aux, status, value: total.unwrap_or(0) }))
             }
             _ => Err(Fault::Nonsense("an unknown word in the ring of answers")),
         }
@@ -441,14 +470,15 @@ impl Tx {
     /// The target has answered a fragment. Answers come in the order of the fragments.
     fn answered(&mut self, shared: &Shared, line: u32, status: u32) -> Result<(), Fault> {
         let Some(ends) = self.ends.as_mut() else { return Ok(()) };
-        let Some(pending) = ends.pending.pop_front().filter(|p| p.line == line) else {
+        let Some(pending) = ends.pending.pop_front().filter(|p| p.line == line && p.kind != PendingKind::Atomic) else {
             return Err(Fault::Nonsense("an answer to no fragment"));
         };
         let place = usize::try_from(pending.request - ends.first).unwrap_or(usize::MAX);
         let request = self.queue.get_mut(place).and_then(Entry::request_mut);
         let Some(request) = request else { return Err(Fault::Nonsense("an answer to no request")) };
         let mut outcome = if status == 0 { Ok(()) } else { Err(Status::RemoteAccess) };
-        if pending.read && outcome.is_ok() {
+        let is_read = pending.kind == PendingKind::Read;
+        if is_read && outcome.is_ok() {
             let from = ends.link.rma.bytes(line as usize * LINE + LINE, pending.length as usize);
             let from = from.ok_or(Fault::Nonsense("a fragment outside its buffer"))?;
             let (regions, length) = (&*shared.regions, pending.length as usize);
@@ -464,10 +494,18 @@ impl Tx {
             }
             Ok(()) => {}
         }
-        if pending.read && request.answered == request.segments.total() {
+        if is_read && request.answered == request.segments.total() {
             ends.reads = ends.reads.saturating_sub(1);
         }
         Ok(())
+    }
+
+    /// The request that an answer is for.
+    fn pending_request(&mut self, pending: &Pending) -> Result<&mut Request, Fault> {
+        let first = self.ends.as_ref().map_or(0, |ends| ends.first);
+        let place = pending.request.checked_sub(first).and_then(|place| usize::try_from(place).ok());
+        let entry = place.and_then(|place| self.queue.get_mut(place));
+        entry.and_then(Entry::request_mut).ok_or(Fault::Nonsense("an answer to no request"))
     }
 
     /// The peer could not take a send: it is the oldest that is not complete.
@@ -484,6 +522,7 @@ impl Tx {
         let request = self.queue.iter_mut().find(open).ok_or(Fault::Nonsense("a refusal of no send"))?;
         request.fail(match status {
             NAK_SOURCE => Status::LocalProtection,
+            NAK_ACCESS => Status::RemoteAccess,
             _ => Status::RemoteResponder,
         });
         Ok(())
@@ -503,11 +542,7 @@ impl Tx {
             }
             let number = ends.first + self.issued as u64;
             let step = match request.task {
-                Task::Transfer(Op::Send { solicited }) => ends.send(shared, request, solicited),
-                Task::Transfer(Op::Write(remote)) => ends.rma(shared, request, number, remote, Way::Write, &mut budget),
-                Task::Transfer(Op::Read(remote)) => ends.rma(shared, request, number, remote, Way::Read, &mut budget),
-                // Refused by the post.
-                Task::Transfer(_) => HandOver::Failed(Status::RemoteResponder),
+                Task::Transfer(op) => ends.transfer(shared, request, number, op, &mut budget),
                 Task::Move(ref window, move_number) => {
                     let step = ends.turn(shared, window, move_number);
                     if let HandOver::Whole { .. } = step {
@@ -635,8 +670,29 @@ enum HandOver {
 }
 
 impl TxEnds {
+    fn transfer(&mut self, shared: &Shared, request: &mut Request, number: u64, op: Op, budget: &mut u64) -> HandOver {
+        if !self.supports(op) {
+            return HandOver::Failed(Status::RemoteResponder); // posted before the peer was known
+        }
+        match op {
+            Op::Write(remote) => self.rma(shared, request, number, remote, Way::Write, budget),
+            Op::Read(remote) => self.rma(shared, request, number, remote, Way::Read, budget),
+            Op::WriteImmediate { remote, data, solicited } => {
+                let write = extensions::WriteImmediate { remote, data, solicited };
+                self.write_immediate(shared, request, number, write, budget)
+            }
+            Op::Send { .. } | Op::SendImmediate { .. } | Op::SendInvalidate { .. } => {
+                self.send(shared, request, send::Message::of(op))
+            }
+            Op::FetchAdd { remote, add } => self.atomic(shared, request, number, Atomic::FetchAdd(add), remote),
+            Op::CompareSwap { remote, compare, swap } => {
+                self.atomic(shared, request, number, Atomic::CompareSwap { compare, swap }, remote)
+            }
+        }
+    }
+
     /// A window's move. As long as it waits, nothing behind it starts: binds are fenced.
-    fn turn(&mut self, shared: &Shared, window: &Window, number: u64) -> HandOver {
+    fn turn(&mut self, shared: &Shared, window: &Arc<Window>, number: u64) -> HandOver {
         let turned = window.execute(number, shared.pd);
         self.hungry = turned == Ok(false);
         match turned {

@@ -8,7 +8,7 @@ use dapl::provider::{Remote, Status};
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::gather;
 
-use super::{HandOver, Pending, Request, RequestPhase, TxEnds};
+use super::{HandOver, Pending, PendingKind, Request, RequestPhase, TxEnds};
 use crate::engine::jobs::Job;
 use crate::memory::cma::{self, Way};
 use crate::memory::imports::ImportLookup;
@@ -84,7 +84,7 @@ impl TxEnds {
     /// The mapping of the peer's key, if there is one. Otherwise a mapping is requested, and this transfer uses another
     /// method.
     #[inline]
-    fn mapped(&mut self, shared: &Shared, key: u32) -> Option<Arc<Mapped>> {
+    pub(super) fn mapped(&mut self, shared: &Shared, key: u32) -> Option<Arc<Mapped>> {
         if self.mapped.key == key
             && let Some(mapped) = self.mapped.mapped.upgrade()
         {
@@ -143,7 +143,7 @@ impl TxEnds {
     }
 
     /// Maximum of concurrent reads: the smaller of this side's and the peer's limit.
-    fn most_reads(&self, shared: &Shared) -> u32 {
+    pub(super) fn most_reads(&self, shared: &Shared) -> u32 {
         shared.max_reads_out.min(self.link.theirs().map_or(0, |theirs| theirs.reads))
     }
 
@@ -173,7 +173,7 @@ impl TxEnds {
                 mark,
                 offset: request.issued,
                 length: length as u32,
-                read,
+                kind: if read { PendingKind::Read } else { PendingKind::Write },
             });
             if let Err(status) = self.fill(shared, request, remote, line, length, read) {
                 self.pending.pop_back();

@@ -1,22 +1,49 @@
 //! Sends: inside a slot, or in pieces through the message buffer (SM-12, spec/transports B1).
 
-use dapl::provider::{Segment, Status};
+use dapl::provider::{Op, Segment, Status};
 use dapl_software::memory::scatter_gather::{gather, gather_recent};
 
 use super::{HandOver, Request, RequestPhase, TxEnds};
 use crate::proto::message::{Header, INLINE, Kind, LINE};
+use crate::qp::ring::SlotFields;
 use crate::qp::shared::Shared;
 
 /// Bytes of a piece of a send that is not inline.
 const PIECE: usize = 16 << 10;
 
+/// What a send has besides its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Message {
+    kind: Kind,
+    /// Immediate data, or the key of a window.
+    value: u32,
+    solicited: bool,
+}
+
+impl Message {
+    /// Of an operation that is a send.
+    pub(super) fn of(op: Op) -> Self {
+        match op {
+            Op::SendImmediate { data, solicited } => Message { kind: Kind::SendImmediate, value: data, solicited },
+            Op::SendInvalidate { key, solicited } => Message { kind: Kind::SendInvalidate, value: key, solicited },
+            other => {
+                let solicited = matches!(other, Op::Send { solicited: true });
+                Message { kind: Kind::Send, value: 0, solicited }
+            }
+        }
+    }
+}
+
 impl TxEnds {
-    pub(super) fn send(&mut self, shared: &Shared, request: &mut Request, solicited: bool) -> HandOver {
+    pub(super) fn send(&mut self, shared: &Shared, request: &mut Request, message: Message) -> HandOver {
         let total = request.segments.total();
         if total > shared.max_message {
             return HandOver::Failed(Status::LocalLength);
         }
-        if let Some(step) = self.offer(shared, request, solicited) {
+        // An offer has no place for a value.
+        if message.kind == Kind::Send
+            && let Some(step) = self.offer(shared, request, message.solicited)
+        {
             return step;
         }
         let mut wrote = false;
@@ -27,9 +54,9 @@ impl TxEnds {
             let left = total - request.issued;
             let first = request.issued == 0;
             let outcome = if total <= INLINE as u64 {
-                self.send_inline(shared, request, solicited)
+                self.send_inline(shared, request, message)
             } else {
-                self.send_piece(shared, request, solicited, left.min(PIECE as u64) as usize, first)
+                self.send_piece(shared, request, message, left.min(PIECE as u64) as usize, first)
             };
             match outcome {
                 Ok(true) => wrote = true,
@@ -44,13 +71,16 @@ impl TxEnds {
         }
     }
 
-    fn send_inline(&mut self, shared: &Shared, request: &mut Request, solicited: bool) -> Result<bool, Status> {
+    fn send_inline(&mut self, shared: &Shared, request: &mut Request, message: Message) -> Result<bool, Status> {
         let total = request.segments.total() as usize;
         let mut words = [0u64; INLINE / 8];
         fail_point!(SlotReserved);
         // SAFETY: `total` is at most INLINE, the size of `words`.
         unsafe { gather(&*shared.regions, shared.pd, &request.segments, 0, words.as_mut_ptr().cast(), total) }?;
-        self.push_inline(shared, &words, total, solicited);
+        let Message { kind, value, solicited } = message;
+        let header = Header { kind, ..Header::inline_send(total as u32, solicited) };
+        let payload = SlotFields { aux: value, ..self.payload(shared) };
+        self.requests.push_inline(header, &payload, &words);
         request.issued = total as u64;
         Ok(true)
     }
@@ -73,17 +103,11 @@ impl TxEnds {
         is_gathered
     }
 
-    fn push_inline(&mut self, shared: &Shared, words: &[u64; INLINE / 8], length: usize, solicited: bool) {
-        let header = Header::inline_send(length as u32, solicited);
-        let payload = self.payload(shared);
-        self.requests.push_inline(header, &payload, words);
-    }
-
     fn send_piece(
         &mut self,
         shared: &Shared,
         request: &mut Request,
-        solicited: bool,
+        message: Message,
         length: usize,
         first: bool,
     ) -> Result<bool, Status> {
@@ -103,8 +127,10 @@ impl TxEnds {
         let words = self.numbering.next(first, total).encode();
         payload.total = Some(words[0]);
         words[1..].iter().enumerate().for_each(|(n, word)| self.requests.note(n, *word));
+        self.requests.set_value(message.value);
         let last = request.issued == total;
-        let header = Header { kind: Kind::Send, first, last, inline: false, solicited, length: length as u32 };
+        let Message { kind, solicited, .. } = message;
+        let header = Header { kind, first, last, inline: false, solicited, length: length as u32 };
         self.requests.push(header, &payload);
         Ok(true)
     }

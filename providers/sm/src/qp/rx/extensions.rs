@@ -1,0 +1,82 @@
+//! Notifications of RDMA writes with immediate data, atomic operations that this side executes for the peer, and the values of
+//! sends.
+
+use std::sync::atomic::Ordering;
+
+use dapl::provider::{ATOMIC_SIZE, Arrival, Completion};
+use dapl::runtime::slot_queue::SlotQueue;
+use dapl::stats::watermark::HighWatermark;
+use dapl_software::memory::rights::AccessRight;
+
+use super::{Receive, RxEnds};
+use crate::cq::Outbox;
+use crate::proto::message::{AtomicRequest, Header, Kind};
+use crate::qp::ring::SlotFields;
+use crate::qp::shared::{Fault, NAK_ACCESS, Shared};
+
+/// How a receive is completed by a send of this kind.
+pub(super) fn arrival(kind: Kind) -> Arrival {
+    match kind {
+        Kind::SendImmediate => Arrival::SendImmediate,
+        Kind::SendInvalidate => Arrival::SendInvalidate,
+        _ => Arrival::Send,
+    }
+}
+
+impl RxEnds {
+    /// Immediate data or key of a send.
+    pub(super) fn value(&self, header: Header, fields: &SlotFields) -> u32 {
+        match header.kind {
+            Kind::Send => 0,
+            _ if header.inline => fields.aux,
+            _ => self.requests.value(),
+        }
+    }
+
+    /// An RDMA write with immediate data is complete: so is a receive. False: it waits for one.
+    pub(super) fn notify(
+        &mut self,
+        shared: &Shared,
+        queue: &mut SlotQueue<Receive>,
+        marks: &mut HighWatermark,
+        header: Header,
+        out: &mut Outbox<'_>,
+    ) -> Result<bool, Fault> {
+        let SlotFields { ack, aux: value, total } = self.requests.fields();
+        shared.ack_low.store(ack, Ordering::Release);
+        let bytes = total.filter(|total| *total <= shared.max_rdma);
+        let bytes = bytes.ok_or(Fault::Nonsense("a write longer than writes are"))?;
+        if !self.message.is_between() {
+            return Err(Fault::Nonsense("a write in the middle of a message"));
+        }
+        // The memory of the receive is not used, so it may be of any length.
+        if !self.find_receive(shared, queue, marks, 0, out)? {
+            return Ok(false);
+        }
+        let receive = queue.front().ok_or(Fault::Nonsense("a receive went away"))?;
+        let (token, solicited, arrival) = (receive.token, header.solicited, Arrival::WriteImmediate);
+        queue.drop_front();
+        shared.complete_recv(out, Completion { token, bytes, solicited, arrival, value, ..Completion::default() });
+        Ok(true)
+    }
+
+    /// Executes an atomic operation on our memory, and answers with the former value.
+    pub(super) fn execute(&mut self, shared: &Shared) -> Result<bool, Fault> {
+        shared.ack_low.store(self.requests.fields().ack, Ordering::Release);
+        let request = AtomicRequest::decode(self.requests.body());
+        let AtomicRequest { key, address, operation } =
+            request.ok_or(Fault::Nonsense("an atomic operation that does not exist, or is not aligned"))?;
+        let hold = shared.regions.hold(key, shared.pd, address, ATOMIC_SIZE, AccessRight::RemoteAtomic);
+        let found = hold.ok().and_then(|_hold| {
+            fail_point!(TargetHeld);
+            // SAFETY: registered memory in use, which the peer may change so.
+            unsafe { operation.apply_registered(address, || shared.regions.registration(key)) }
+        });
+        let status = if found.is_some() { 0 } else { NAK_ACCESS };
+        fail_point!(TargetCopied);
+        let fields = SlotFields { total: found, ..SlotFields::default() };
+        self.answer_with(Header::plain(Kind::AtomicAck, status), &fields)?;
+        // Requests after a refused access are not executed: the connection is over.
+        if found.is_some() { Ok(true) } else { Err(Fault::Access) }
+    }
+}

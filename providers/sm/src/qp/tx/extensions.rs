@@ -1,0 +1,172 @@
+//! RDMA writes with immediate data, and atomic operations.
+//!
+//! The notification of a write follows its data: in the ring of requests behind its fragments, or after this side has copied
+//! them. It completes a receive, so it waits for one like a send.
+//!
+//! An atomic operation on memory that is mapped here is executed by this side. Otherwise the target executes it, when the
+//! request has its turn in the ring, and answers with the former value.
+
+use dapl::provider::{ATOMIC_SIZE, Op, Remote, Status};
+use dapl_software::memory::atomic::Atomic;
+use dapl_software::memory::rights::AccessRight;
+use dapl_software::memory::scatter_gather::scatter;
+
+use super::{HandOver, Pending, PendingKind, Request, RequestPhase, Tx, TxEnds};
+use crate::memory::cma::Way;
+use crate::memory::regions::Target;
+use crate::proto::message::{AtomicRequest, Header, Kind};
+use crate::qp::ring::SlotFields;
+use crate::qp::shared::{Fault, Shared};
+use crate::qp::single_copy;
+
+/// An RDMA write with its immediate data.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WriteImmediate {
+    pub(super) remote: Remote,
+    pub(super) data: u32,
+    pub(super) solicited: bool,
+}
+
+/// Line number of an atomic operation, which uses no RMA buffer.
+const NO_LINE: u32 = u32::MAX;
+
+impl TxEnds {
+    /// Whether the peer has this operation.
+    pub(crate) fn supports(&self, op: Op) -> bool {
+        matches!(op, Op::Send { .. } | Op::Write(_) | Op::Read(_)) || self.extensions
+    }
+
+    pub(super) fn write_immediate(
+        &mut self,
+        shared: &Shared,
+        request: &mut Request,
+        number: u64,
+        write: WriteImmediate,
+        budget: &mut u64,
+    ) -> HandOver {
+        let mut wrote = false;
+        if request.stage != RequestPhase::Written {
+            match self.rma(shared, request, number, write.remote, Way::Write, budget) {
+                HandOver::Whole { wrote: fragments } => wrote = fragments,
+                unfinished => return unfinished,
+            }
+            request.stage = RequestPhase::Written;
+        }
+        if self.requests.is_full() {
+            return HandOver::Part { wrote };
+        }
+        let WriteImmediate { data, solicited, .. } = write;
+        let payload = SlotFields { aux: data, total: Some(request.segments.total()), ..self.payload(shared) };
+        self.requests.push(Header { solicited, ..Header::plain(Kind::WriteImmediate, 0) }, &payload);
+        request.stage = RequestPhase::Sent(self.requests.next());
+        HandOver::Whole { wrote: true }
+    }
+
+    pub(super) fn atomic(
+        &mut self,
+        shared: &Shared,
+        request: &mut Request,
+        number: u64,
+        operation: Atomic,
+        remote: Remote,
+    ) -> HandOver {
+        if let Err(status) = self.check_atomic(shared, request, remote) {
+            return HandOver::Failed(status);
+        }
+        if let Some(mapped) = self.mapped(shared, remote.key)
+            && mapped.place(remote.address, ATOMIC_SIZE, true).is_some()
+        {
+            if !self.pending.is_empty() {
+                return HandOver::Part { wrote: false }; // earlier writes come first
+            }
+            let Some(theirs) = self.link.theirs() else { return HandOver::Failed(Status::Transport) };
+            let right = AccessRight::RemoteAtomic;
+            let target = Target { key: remote.key, pd: theirs.pd, address: remote.address, length: ATOMIC_SIZE, right };
+            let found = single_copy::apply(&theirs.peer, self.link.busy(), &mapped, &target, operation);
+            return match found.and_then(|found| place(shared, request, found)) {
+                Ok(()) => {
+                    request.stage = RequestPhase::Done;
+                    HandOver::Whole { wrote: false }
+                }
+                Err(status) => HandOver::Failed(status),
+            };
+        }
+        self.request_atomic(shared, request, number, operation, remote)
+    }
+
+    /// Checks what can be checked before the operation is executed, since it cannot be undone.
+    fn check_atomic(&self, shared: &Shared, request: &Request, remote: Remote) -> Result<(), Status> {
+        if request.segments.total() != ATOMIC_SIZE {
+            return Err(Status::LocalLength);
+        }
+        if !Atomic::is_aligned(remote.address) || self.most_reads(shared) == 0 {
+            return Err(Status::RemoteResponder);
+        }
+        let is_allowed = request.segments.pieces(0, ATOMIC_SIZE).all(|piece| {
+            let region = dapl::provider::Region { address: piece.address, length: piece.length };
+            shared.regions.allows(piece.key, shared.pd, region, AccessRight::LocalWrite)
+        });
+        if is_allowed { Ok(()) } else { Err(Status::LocalProtection) }
+    }
+
+    /// Asks the target to execute the operation.
+    fn request_atomic(
+        &mut self,
+        shared: &Shared,
+        request: &mut Request,
+        number: u64,
+        operation: Atomic,
+        remote: Remote,
+    ) -> HandOver {
+        // The ring of answers is the target's.
+        let most = self.link.theirs().map_or(0, |theirs| theirs.geometry.max_fragments()) as usize;
+        if self.requests.is_full() || self.pending.len() >= most || self.reads >= self.most_reads(shared) {
+            return HandOver::Part { wrote: false };
+        }
+        let [key, rest @ ..] = AtomicRequest { key: remote.key, address: remote.address, operation }.encode();
+        rest.iter().enumerate().for_each(|(n, word)| self.requests.note(n, *word));
+        let payload = SlotFields { total: Some(key), ..self.payload(shared) };
+        self.requests.push(Header::plain(Kind::Atomic, 0), &payload);
+        self.pending.push_back(Pending {
+            request: number,
+            line: NO_LINE,
+            mark: 0,
+            offset: 0,
+            length: ATOMIC_SIZE as u32,
+            kind: PendingKind::Atomic,
+        });
+        self.reads += 1;
+        request.issued = ATOMIC_SIZE;
+        request.stage = RequestPhase::Sent(u64::MAX); // complete when it is answered
+        HandOver::Whole { wrote: true }
+    }
+}
+
+impl Tx {
+    /// Makes the peer one without extension operations.
+    #[cfg(test)]
+    pub(crate) fn forget_extensions(&mut self) {
+        self.ends.iter_mut().for_each(|ends| ends.extensions = false);
+    }
+
+    /// The target has executed an atomic operation, or refused it.
+    pub(super) fn answered_atomic(&mut self, shared: &Shared, status: u32, found: u64) -> Result<(), Fault> {
+        let Some(ends) = self.ends.as_mut() else { return Ok(()) };
+        let Some(pending) = ends.pending.pop_front().filter(|pending| pending.kind == PendingKind::Atomic) else {
+            return Err(Fault::Nonsense("an answer to no atomic operation"));
+        };
+        ends.reads = ends.reads.saturating_sub(1);
+        let request = self.pending_request(&pending)?;
+        request.answered = ATOMIC_SIZE;
+        let outcome = if status == 0 { place(shared, request, found) } else { Err(Status::RemoteAccess) };
+        request.stage = outcome.map_or_else(RequestPhase::Failed, |()| RequestPhase::Done);
+        Ok(())
+    }
+}
+
+/// Copies the former value to the local memory.
+fn place(shared: &Shared, request: &Request, found: u64) -> Result<(), Status> {
+    let from = found.to_ne_bytes();
+    // SAFETY: the value has as many bytes, which no other thread changes.
+    unsafe { scatter(&*shared.regions, shared.pd, &request.segments, 0, from.as_ptr(), from.len()) }
+}
