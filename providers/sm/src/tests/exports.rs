@@ -15,11 +15,11 @@ use crate::proto::handshake::{Answer, Datagram, ExportAnswer, ExportedObject, Ge
 use crate::qp::link::Peer;
 
 const PAGE: usize = 4096;
-const LENGTH: usize = 16 * PAGE;
+pub(super) const LENGTH: usize = 16 * PAGE;
 const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false };
 
 /// Memory of a file, or without one; mapped as long as the tests run.
-fn mapping(file: Option<&OwnedFd>, length: usize, flags: MapFlags) -> &'static [u8] {
+pub(super) fn mapping(file: Option<&OwnedFd>, length: usize, flags: MapFlags) -> &'static [u8] {
     let (nowhere, rights) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
     // SAFETY: a new mapping at an address of the kernel's choice, never unmapped. Tests read it after the transfers
     // that write there are complete.
@@ -40,7 +40,7 @@ fn memory(seals: SealFlags, flags: MemfdFlags) -> rustix::io::Result<OwnedFd> {
     Ok(file)
 }
 
-fn sealed() -> OwnedFd {
+pub(super) fn sealed() -> OwnedFd {
     memory(SealFlags::SHRINK | SealFlags::GROW, MemfdFlags::empty()).unwrap()
 }
 
@@ -60,7 +60,7 @@ fn region(memory: &[u8]) -> Region {
 }
 
 impl Side {
-    fn share(&self, memory: &[u8]) -> Mr {
+    pub(super) fn share(&self, memory: &[u8]) -> Mr {
         self.ia.register_shared(&self.pd, region(memory), ALL).unwrap()
     }
 }
@@ -78,12 +78,12 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 /// Waits until that many keys are mapped.
-fn has_mapped(qp: &Qp, count: usize) {
+pub(super) fn has_mapped(qp: &Qp, count: usize) {
     let peer = peer(qp);
     until("mapped", || peer.imports.as_ref().unwrap().mapped() == count);
 }
 
-fn transfer(side: &Side, qp: &Qp, op: Op, mr: &Mr, memory: &[u8]) -> Status {
+pub(super) fn transfer(side: &Side, qp: &Qp, op: Op, mr: &Mr, memory: &[u8]) -> Status {
     qp.post_send(&wr(op, &[segment(mr, memory)], 1)).unwrap();
     side.completion().status
 }

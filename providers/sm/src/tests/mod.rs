@@ -9,6 +9,7 @@ mod changing_tables;
 mod copies;
 mod ends;
 mod exports;
+mod extensions;
 mod fifo;
 mod hostile_processes;
 mod invalid_data;

@@ -311,3 +311,44 @@ fn write_until_refused(world: &World, key: u32, written: &AtomicU32) {
         }
     }
 }
+
+#[test]
+fn send_with_invalidate_unbinds_the_window_before_its_receive_completes() {
+    for (n, length) in [0, 100, 113, 40_000].into_iter().enumerate() {
+        let mut world = World::new(&format!("invalidate-{n}"), false);
+        let key = world.bind(world.land.bind(0, 4096, WRITE));
+        let (out, into) = (pattern(length, 1), vec![0u8; length]);
+        let (out_mr, into_mr) = (world.a.register(&out), world.b.register(&into));
+        world.passive.post_recv(&[segment(&into_mr, &into)], token(5)).unwrap();
+        let op = Op::SendInvalidate { key, solicited: n == 0 };
+        world.active.post_send(&wr(op, &[segment(&out_mr, &out)], 6)).unwrap();
+        let got = world.b.completion();
+        assert_eq!((got.token.cookie, got.status, got.bytes), (5, Status::Success, length as u64));
+        assert_eq!((got.invalidated(), got.solicited, into), (Some(key), n == 0, out));
+        assert_eq!((world.window.is_bound(), world.land.keeps()), (false, 0));
+        assert_eq!(world.a.completion().status, Status::Success);
+        assert_eq!(world.transfer(Op::Write, key, world.land.at(0), 8), Status::RemoteAccess);
+        let again = world.bind(world.land.bind(0, 4096, WRITE));
+        assert!(world.window.is_bound() && again != key);
+    }
+}
+
+#[test]
+fn send_that_invalidates_no_window_fails_at_both_ends() {
+    for wrong in 0..3 {
+        let world = World::new(&format!("invalidate-wrong-{wrong}"), false);
+        let key = world.bind(world.land.bind(0, 4096, WRITE));
+        let other = world.b.ia.alloc_pd().unwrap();
+        let elsewhere = Land::of(&world.b, &other);
+        let key = match wrong {
+            0 => key ^ 1,
+            1 => world.land.mr.local_key(),
+            _ => elsewhere.mr.local_key(),
+        };
+        world.passive.post_recv(&[], token(5)).unwrap();
+        world.active.post_send(&wr(Op::SendInvalidate { key, solicited: false }, &[], 6)).unwrap();
+        assert_eq!(world.a.completion().status, Status::RemoteAccess);
+        assert_eq!(world.b.completion().status, Status::LocalProtection);
+        assert!(world.window.is_bound(), "another bind is not touched");
+    }
+}
