@@ -375,6 +375,29 @@ fn errors_are_json_too_and_have_no_numbers_of_the_system() {
 }
 
 #[test]
+fn numbers_and_names_of_dat_are_explained() {
+    let case = Case::new("datinfo-explain", "");
+    let finished = datinfo(&case, "explain 0x4005 -2146828189 DAT_DTO_ERR_REMOTE_ACCESS ETIMEDOUT");
+    assert_eq!(finished.status.code(), Some(0), "{finished:#?}");
+    let flat = finished.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    for text in [
+        "0x4005 DAT_CONNECTION_EVENT_DISCONNECTED = 0x4005 (DAT_EVENT_NUMBER, DAT 1.2 and 2.0) either side has",
+        "DAT_PROVIDER_NOT_FOUND DAT_MAJOR_NOT_FOUND = 0x800a0063 (return code, DAT 1.2 only)",
+        "DAT_DTO_ERR_REMOTE_ACCESS = 0x6 (DAT_DTO_COMPLETION_STATUS, DAT 1.2 and 2.0) the peer does not allow",
+        "ETIMEDOUT = 110 (errno) Connection timed out",
+    ] {
+        assert!(flat.contains(text), "{text}: {finished:#?}");
+    }
+    assert!(finished.stdout.lines().all(|line| line.len() <= 80), "{finished:#?}");
+    let unknown = datinfo(&case, "explain DAT_DTO_ERR_REMOTE_ACESS 0x4006");
+    assert_eq!(unknown.status.code(), Some(2));
+    unknown.expect_failure("\"DAT_DTO_ERR_REMOTE_ACESS\" is no name of DAT; similar: DAT_DTO_ERR_REMOTE_ACCESS");
+    assert!(unknown.stdout.contains("DAT_CONNECTION_EVENT_BROKEN"), "{unknown:#?}");
+    let document = json(&datinfo(&case, "explain --json 0x4005"));
+    assert_eq!(document[0]["readings"][0]["versions"], serde_json::json!(["1.2", "2.0"]), "{document:#}");
+}
+
+#[test]
 fn the_doctor_names_what_is_bad_and_what_helps() {
     let finished = datinfo(&six("closed"), "doctor --json");
     let document = json(&finished);
@@ -424,17 +447,16 @@ fn every_option_and_command_is_on_the_manual_page() {
     let page = std::fs::read_to_string(dapl_test::stage::workspace().join("docs/man/datinfo.1.md")).unwrap();
     let case = Case::new("datinfo-help", "");
     let mut count = 0;
-    let pages =
-        ["--help", "doctor --help", "check --help", "top --help", "add --help", "remove --help", "set-default --help"];
-    for words in pages {
-        let help = datinfo(&case, words).stdout;
+    let commands = ["", "doctor", "check", "top", "add", "remove", "set-default", "explain"];
+    for words in commands.map(|command| format!("{command} --help")) {
+        let help = datinfo(&case, &words).stdout;
         // An option, or a command, begins its line.
         let terms = help.lines().filter_map(|line| line.trim_start().split([' ', ',']).next());
         let terms = help
             .split_whitespace()
             .filter(|word| word.starts_with("--"))
             .chain(terms.filter(|word| word.starts_with('-')));
-        let commands = ["check", "discover", "doctor", "top", "list", "add", "remove", "set-default"]
+        let commands = ["check", "discover", "doctor", "top", "list", "add", "remove", "set-default", "explain"]
             .into_iter()
             .filter(|command| help.contains(command));
         for term in terms.chain(commands) {

@@ -73,6 +73,7 @@ fn main() -> ExitCode {
         Some(Command::SetDefault(wanted)) => edit::set_default(&options, wanted),
         Some(Command::Check { file }) => check::check(&options, file.as_deref()),
         Some(Command::Discover) => list::discover(&options),
+        Some(Command::Explain { words }) => explain::explain(&options, words),
         Some(Command::Doctor(wanted)) => doctor::doctor(&options, wanted),
         Some(Command::Top(wanted)) => top::top(&options, wanted),
         Some(Command::Probe { name }) => probe::run(&options, name.as_deref()),

@@ -116,6 +116,12 @@ pub(crate) enum Command {
     },
     /// Lines of dat.conf for what this machine has
     Discover,
+    /// Says what numbers and names of DAT mean: return codes, events, statuses, flags, in DAT 1.2 and 2.0
+    Explain {
+        /// A number as in C (0x4005, 16389, -110) or a name, with or without DAT_
+        #[arg(required = true, allow_negative_numbers = true, value_name = "NUMBER|NAME")]
+        words: Vec<String>,
+    },
     /// Checks this host, or the path to another one, and names remedies
     Doctor(Doctor),
     /// Shows the counters of running processes, your own, again and again

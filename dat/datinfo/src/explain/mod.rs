@@ -1,4 +1,237 @@
-//! The names and numbers of DAT.
+//! `datinfo explain`: what a number or a name means in DAT 1.2 and in DAT 2.0, and for the system's errors.
+//!
+//! `table` has the names, `number` finds the readings of a number, `system` has the errors of the system. Meanings are those of
+//! the manual pages. No library is loaded.
 #![forbid(unsafe_code)]
 
+mod number;
+mod system;
 pub(crate) mod table;
+
+use std::fmt::Write;
+
+use dat_settings::{Known, look_up};
+use serde_json::{Value as Json, json};
+
+use crate::options::Options;
+use crate::words::wrapped;
+use crate::{nearest, say, say_json};
+use table::{Name, Value};
+
+/// Pages with a line for each name of an enumeration.
+const PAGES: [&str; 2] = [
+    include_str!("../../../../docs/man/dat_dto_completion_status.7.md"),
+    include_str!("../../../../docs/man/dat_event.7.md"),
+];
+
+/// One reading of a number or a name.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+struct Reading {
+    /// `return code`, `DAT_EVENT_NUMBER`, `errno`, ...
+    kind: String,
+    name: String,
+    /// Empty if it has none.
+    number: String,
+    /// `1.2`, `2.0` or both; empty if it belongs to none.
+    versions: Vec<&'static str>,
+    /// In words; empty if the name says it.
+    meaning: String,
+    /// One of many that a small number has.
+    is_minor: bool,
+}
+
+/// Explains each word. An unknown one is an error, after the others were explained.
+pub(crate) fn explain(options: &Options, words: &[String]) -> crate::Result {
+    let results: Vec<(&String, Result<Vec<Reading>, String>)> =
+        words.iter().map(|word| (word, readings(word.trim()))).collect();
+    if options.json {
+        say_json(&results.iter().map(|(word, result)| document(word, result)).collect::<Json>());
+        return Ok(results.iter().all(|(_, result)| result.is_ok()));
+    }
+    let texts = results.iter().filter_map(|(word, result)| Some(text(word, result.as_ref().ok()?)));
+    say(&texts.collect::<Vec<_>>().join("\n"));
+    let errors: Vec<String> = results.into_iter().filter_map(|(_, result)| result.err()).collect();
+    if errors.is_empty() { Ok(true) } else { Err(errors.join("\ndatinfo: ")) }
+}
+
+fn readings(word: &str) -> Result<Vec<Reading>, String> {
+    if let Some(number) = number::parse(word) {
+        let readings = number::readings(number);
+        let none = || format!("{word} ({number:#x}) is no number of DAT 1.2 or 2.0, and no error of the system");
+        return if readings.is_empty() { Err(none()) } else { Ok(readings) };
+    }
+    let readings = named(word);
+    if readings.is_empty() { Err(unknown(word)) } else { Ok(readings) }
+}
+
+/// The readings of a name, in any case, with or without `DAT_`.
+fn named(word: &str) -> Vec<Reading> {
+    let is_it = |name: &str| {
+        let short = name.strip_prefix("DAT_").unwrap_or(name);
+        name.eq_ignore_ascii_case(word) || short.eq_ignore_ascii_case(word)
+    };
+    let mut readings: Vec<Reading> = table::all().iter().filter(|name| is_it(name.name)).flat_map(of_name).collect();
+    if let Some((name, number)) = system::by_name(word) {
+        readings.push(system::reading(name, number));
+    }
+    if let Known::Read(table, setting) = look_up(&word.to_ascii_uppercase()) {
+        let (allowed, default) = (setting.values.allowed(), setting.values.default());
+        readings.push(Reading {
+            kind: format!("variable of {}", table.provider),
+            name: setting.variable.to_owned(),
+            meaning: format!("{}; {allowed}; default: {default}", setting.meaning),
+            ..Reading::default()
+        });
+    }
+    readings
+}
+
+/// One reading if both versions have the same number, else one for each.
+fn of_name(name: &Name) -> Vec<Reading> {
+    let mut readings: Vec<Reading> = Vec::new();
+    for (value, version) in name.values.into_iter().zip(["1.2", "2.0"]) {
+        let number = match value {
+            Value::Absent => continue,
+            Value::Present => String::new(),
+            Value::Number(number) => format!("{number:#x}"),
+        };
+        match readings.iter_mut().find(|reading| reading.number == number) {
+            Some(same) => same.versions.push(version),
+            None => readings.push(Reading {
+                kind: name.group.to_owned(),
+                name: name.name.to_owned(),
+                number,
+                versions: vec![version],
+                meaning: meaning(name),
+                is_minor: false,
+            }),
+        }
+    }
+    readings
+}
+
+/// The meaning of a name, by the manual or by its group.
+fn meaning(name: &Name) -> String {
+    match name.group {
+        "function" => format!("see {}(3)", name.name),
+        "DAT_RETURN_TYPE" => match name.number(0).or(name.number(1)) {
+            Some(0) | None => "no error".to_owned(),
+            Some(number) => format!("returned as {:#x} plus a subtype", number | number::CLASS_ERROR),
+        },
+        "DAT_RETURN_SUBTYPE" => "the low 16 bits of a return code".to_owned(),
+        _ => described(name.name),
+    }
+}
+
+/// The text of the line of a manual page that begins with this name: `- NAME: text`, over several lines.
+fn described(name: &str) -> String {
+    let begin = format!("- `{name}`: ");
+    let found = PAGES.iter().find_map(|page| page.split_once(&begin)).map(|(_, rest)| rest);
+    let lines = found.into_iter().flat_map(|rest| {
+        let rest = rest.lines().enumerate();
+        rest.take_while(|(at, line)| *at == 0 || line.starts_with("  ")).map(|(_, line)| line.trim())
+    });
+    lines.collect::<Vec<_>>().join(" ").replace('`', "")
+}
+
+fn unknown(word: &str) -> String {
+    let names = table::all().iter().map(|name| name.name);
+    let variables = dat_settings::ALL.iter().flat_map(|table| table.settings.iter().map(|setting| setting.variable));
+    let known: Vec<&str> = names.chain(system::names()).chain(variables).collect();
+    let mut similar = nearest::of(word, known.iter().copied());
+    if similar.is_empty() {
+        // Without the prefix that nearly all names share.
+        similar = nearest::of(&format!("DAT_{word}"), known.iter().copied());
+    }
+    let hint = if similar.is_empty() { "; numbers are written as in C: 0x4005, 16389, -110" } else { "" };
+    format!("\"{}\" is no name of DAT{hint}{}", word.escape_debug(), nearest::suffix(&similar))
+}
+
+fn text(word: &str, readings: &[Reading]) -> String {
+    let (minor, major): (Vec<_>, Vec<_>) = readings.iter().partition(|reading| reading.is_minor);
+    let mut text = format!("{word}\n");
+    for Reading { kind, name, number, versions, meaning, .. } in major {
+        let mut line = name.clone();
+        if !number.is_empty() {
+            let _ = write!(line, " = {number}");
+        }
+        let _ = write!(line, " ({kind}{})", if versions.is_empty() { String::new() } else { of_versions(versions) });
+        text += &wrapped(&line, 2);
+        if !meaning.is_empty() {
+            text += &wrapped(meaning, 6);
+        }
+    }
+    if !minor.is_empty() {
+        let name = |reading: &&Reading| match reading.versions.as_slice() {
+            [one] => format!("{} (only {one})", reading.name),
+            _ => reading.name.clone(),
+        };
+        text += &wrapped(&format!("also: {}", minor.iter().map(name).collect::<Vec<_>>().join(", ")), 2);
+    }
+    text
+}
+
+fn of_versions(versions: &[&str]) -> String {
+    format!(", DAT {}{}", versions.join(" and "), if versions.len() == 1 { " only" } else { "" })
+}
+
+fn document(word: &str, result: &Result<Vec<Reading>, String>) -> Json {
+    match result {
+        Err(error) => json!({"asked": word, "error": error}),
+        Ok(readings) => {
+            let row = |reading: &Reading| {
+                let Reading { kind, name, number, versions, meaning, .. } = reading;
+                json!({"kind": kind, "name": name, "number": number, "versions": versions, "meaning": meaning})
+            };
+            json!({"asked": word, "readings": readings.iter().map(row).collect::<Vec<_>>()})
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn explained(word: &str) -> String {
+        text(word, &readings(word).unwrap()).split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn names_are_found_with_numbers_versions_and_meaning() {
+        let event = explained("0x4005");
+        assert!(
+            event.starts_with("0x4005 DAT_CONNECTION_EVENT_DISCONNECTED = 0x4005 (DAT_EVENT_NUMBER, DAT 1.2 and 2.0) ")
+        );
+        assert_eq!(
+            explained("dto_err_transport"),
+            "dto_err_transport DAT_DTO_ERR_TRANSPORT = 0x8 \
+            (DAT_DTO_COMPLETION_STATUS, DAT 1.2 and 2.0) the peer does not answer any more."
+        );
+        let status = explained("DAT_DTO_ERR_LOCAL_PROTECTION");
+        assert!(status.ends_with("belongs to another protection zone, or is no longer mapped."), "{status}");
+        assert!(explained("DAT_DTO_ERR_LOCAL_MM_ERROR").contains("(DAT_DTO_COMPLETION_STATUS, DAT 2.0 only)"));
+        assert!(explained("dat_ep_connect").contains("see dat_ep_connect(3)"));
+        assert!(explained("ETIMEDOUT").contains("ETIMEDOUT = 110 (errno) Connection timed out"));
+        assert!(explained("dapl_spin_us").contains("DAPL_SPIN_US (variable of "));
+        assert!(explained("DAT_NOT_IMPLEMENTED").contains("0xffff0000 (DAT_RETURN_TYPE, DAT 1.2 only)"));
+    }
+
+    #[test]
+    fn proposes_names_for_an_unknown_one() {
+        assert!(unknown("DTO_ERR_TRANSPRT").contains("similar: DAT_DTO_ERR_TRANSPORT"));
+        assert!(unknown("DAT_CONNECTION_EVENT_TIMEOUT").contains("similar: DAT_CONNECTION_EVENT_TIMED_OUT"));
+        assert!(unknown("zzzzzz").contains("numbers are written as in C"));
+        assert!(readings("0x123456789").is_err_and(|error| error.contains("is no number of DAT")));
+    }
+
+    #[test]
+    fn every_event_and_status_has_a_meaning() {
+        let events =
+            table::all().iter().filter(|name| matches!(name.group, "DAT_EVENT_NUMBER" | "DAT_DTO_COMPLETION_STATUS"));
+        let mute: Vec<_> = events
+            .filter(|name| name.number(0).is_some() && described(name.name).is_empty())
+            .map(|name| name.name)
+            .collect();
+        assert!(mute.is_empty(), "{mute:?}");
+    }
+}

@@ -90,6 +90,26 @@ mod tests {
     }
 
     #[test]
+    fn constants_are_those_of_the_abi() {
+        for (version, file) in ["dat-1.2.json", "dat-2.0.json"].into_iter().enumerate() {
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test/abi").join(file);
+            let abi: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+            let mut count = 0;
+            for group in abi["enums"].as_array().unwrap() {
+                for constant in group["constants"].as_array().unwrap() {
+                    let (name, value) = (constant["name"].as_str().unwrap(), constant["value"].as_i64().unwrap());
+                    let known = all().iter().find(|known| known.group == group["typedef"] && known.name == name);
+                    assert_eq!(known.and_then(|known| known.number(version)), Some(value as u64), "{file}: {name}");
+                    count += 1;
+                }
+            }
+            assert!(count > 250, "{count}");
+            let mine = all().iter().filter(|name| name.group.starts_with("DAT_") && name.number(version).is_some());
+            assert_eq!(mine.count(), count, "{file}: a constant that the ABI does not have");
+        }
+    }
+
+    #[test]
     fn values_and_masks_have_names() {
         assert_eq!(name_of("DAT_IOV_OWNERSHIP", 1), "DAT_IOV_PROVIDER_NOMOD");
         assert_eq!(name_of("DAT_IOV_OWNERSHIP", 9), "0x9");
