@@ -1,7 +1,7 @@
 /*
  * crossed.c - four processes that all connect to each other at the same time, in both directions.
  *
- *   crossed IA ROUNDS ADDRESS [threads]
+ *   crossed IA ROUNDS ADDRESS [threads] [meet]
  *
  * As an MPI library that connects on demand: each process has one EP per peer. Of two requests that cross, the process with
  * the higher rank rejects the one that it gets; the other resets its EP after PEER_REJECTED and accepts the request that it
@@ -9,7 +9,9 @@
  * deregistered, and both disconnect. In every other round a process disconnects gracefully as soon as it has all messages of
  * its peers, whether or not its own have completed; it deregisters the memory when they have. Every event that is not expected is a failure; nothing may be flushed but receives that were posted before a
  * rejection, and one that stays posted. With threads, requests are answered by a thread of their own, which is cancelled at the
- * end.
+ * end. With meet, all processes have all messages before one disconnects, in every round, and receives are posted before
+ * requests: for devices that complete a receive before the acknowledgement has left, and so may flush the send of a message that
+ * has arrived.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -40,7 +42,7 @@ struct peer {
 };
 
 static struct peer peers[RANKS];
-static int rank, is_threaded;
+static int rank, is_threaded, has_to_meet;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned long round_number;
 static long rejected, at_once;
@@ -116,7 +118,7 @@ static void prepare(int n)
     p->is_posted = p->has_spare = p->has_sent = p->has_received = 0;
     memset(p->memory[0], 0, LENGTH);
     memset(p->memory[1], rank * 16 + n + (int)round_number, LENGTH);
-    if (round_number % 2)
+    if (round_number % 2 || has_to_meet)
         post(n, RECEIVE);
 }
 
@@ -201,7 +203,7 @@ static void take_flushed(int n)
             wrong("no flushed receive after the reset for %d", n);
         transferred(&event);
     }
-    if (round_number % 4 == 1)
+    if (round_number % 4 == 1 || has_to_meet)
         post(n, RECEIVE);
 }
 
@@ -330,7 +332,7 @@ static void one_round(void)
     ask_all();
     while (count(has_messages) < RANKS - 1)
         look();
-    if (round_number % 3 != 2)
+    if (round_number % 3 != 2 || has_to_meet)
         meet();
     for (int n = 0; n < RANKS; n++)
         if (n != rank)
@@ -385,8 +387,9 @@ int main(int argc, char **argv)
 {
     pthread_barrierattr_t shared;
     if (argc < 4)
-        fail("usage: crossed IA ROUNDS ADDRESS");
-    is_threaded = argc > 4;
+        fail("usage: crossed IA ROUNDS ADDRESS [threads] [meet]");
+    for (int n = 4; n < argc; n++)
+        *(strcmp(argv[n], "meet") == 0 ? &has_to_meet : &is_threaded) = 1;
     where.sin_family = AF_INET;
     EXPECT(inet_pton(AF_INET, argv[3], &where.sin_addr) == 1);
     barrier = mmap(NULL, sizeof *barrier, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
