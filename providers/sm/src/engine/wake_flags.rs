@@ -15,6 +15,8 @@ pub(crate) const WANT_REQUESTS: u64 = 1;
 pub(crate) const WANT_PROGRESS: u64 = 2;
 /// The epoch is stored above these bits.
 const EPOCH_SHIFT: u32 = 2;
+/// Both flags in the first epoch, as [`WakeFlags::preset`] sets them.
+const PRESET: u64 = 1 << EPOCH_SHIFT | WANT_REQUESTS | WANT_PROGRESS;
 
 /// Registers this process for barriers from others; false where the kernel does not know them.
 pub(crate) fn offer_barrier() -> bool {
@@ -42,6 +44,18 @@ impl WakeFlags {
         } else {
             fence(Ordering::SeqCst);
         }
+    }
+
+    /// Sets all flags before the peer can see them, so that the first sleep needs no barrier.
+    pub(crate) fn preset(&self, own: &AtomicU64) {
+        self.epoch.store(1, Ordering::Relaxed);
+        own.store(PRESET, Ordering::Relaxed);
+    }
+
+    /// Whether the flags are as `preset` left them. Then the caller may sleep without setting one, if neither side has
+    /// published anything: the peer has not answered the first epoch, and answers it with what it publishes first.
+    pub(crate) fn is_preset(own: &AtomicU64) -> bool {
+        own.load(Ordering::Relaxed) == PRESET
     }
 
     /// Clears the flags, because a thread polls.
@@ -114,6 +128,20 @@ mod tests {
             sleeper.withdraw(&line);
             assert!(!sends(WANT_REQUESTS), "it polls again");
         }
+    }
+
+    #[test]
+    fn preset_flags_get_one_wake_up_and_hold_until_they_change() {
+        let (line, sleeper, publisher) = (AtomicU64::new(0), WakeFlags::default(), WakeFlags::default());
+        sleeper.preset(&line);
+        assert!(WakeFlags::is_preset(&line) && WakeFlags::wants(&line, WANT_REQUESTS | WANT_PROGRESS));
+        assert!(publisher.answers(&line, WANT_REQUESTS, true) && !publisher.answers(&line, WANT_PROGRESS, true));
+        assert!(WakeFlags::is_preset(&line), "the publisher writes nothing here");
+        sleeper.set(&line, WANT_REQUESTS, true);
+        assert!(!WakeFlags::is_preset(&line) && publisher.answers(&line, WANT_REQUESTS, true), "the next epoch");
+        sleeper.preset(&line);
+        sleeper.withdraw(&line);
+        assert!(!WakeFlags::is_preset(&line));
     }
 }
 
@@ -196,10 +224,13 @@ mod interleavings {
         }
     }
 
-    fn no_wake_up_is_lost(light: bool) {
+    fn no_wake_up_is_lost(light: bool, is_preset: bool) {
         let (area, line) = (Arc::new(Map::fake(256)), Map::fake(8));
         let (mut writer, mut reader) = (Writer::new(area.clone(), PLACE), Reader::new(area, PLACE));
-        let fifo = Arc::new(Fifo::default());
+        let (fifo, wake_flags) = (Arc::new(Fifo::default()), WakeFlags::default());
+        if is_preset {
+            wake_flags.preset(line.word(0));
+        }
         let publisher = {
             let (line, fifo) = (line.clone(), fifo.clone());
             thread::spawn(move || {
@@ -215,10 +246,12 @@ mod interleavings {
                 kernel::leave();
             })
         };
-        let wake_flags = WakeFlags::default();
         while reader.taken() < MESSAGES {
             if reader.peek() == Next::Empty {
-                wake_flags.set(line.word(0), WANT_REQUESTS, light);
+                // As `QpCore::arm` does: nothing was taken, and nothing is there.
+                if reader.taken() > 0 || !WakeFlags::is_preset(line.word(0)) {
+                    wake_flags.set(line.word(0), WANT_REQUESTS, light);
+                }
                 if reader.peek() == Next::Empty {
                     fifo.sleep();
                 }
@@ -232,11 +265,17 @@ mod interleavings {
 
     #[test]
     fn no_wake_up_is_lost_with_fences() {
-        loom::model(|| no_wake_up_is_lost(false));
+        loom::model(|| no_wake_up_is_lost(false, false));
+    }
+
+    #[test]
+    fn no_wake_up_is_lost_with_preset_flags() {
+        loom::model(|| no_wake_up_is_lost(false, true));
+        loom::model(|| no_wake_up_is_lost(true, true));
     }
 
     #[test]
     fn no_wake_up_is_lost_with_membarrier() {
-        loom::model(|| no_wake_up_is_lost(true));
+        loom::model(|| no_wake_up_is_lost(true, false));
     }
 }

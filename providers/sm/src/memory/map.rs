@@ -52,11 +52,10 @@ impl Map {
         let fd = rustix::fs::memfd_create(name, flags).map_err(|e| failed("memfd_create", e))?;
         rustix::fs::ftruncate(&fd, len as u64).map_err(|e| failed("ftruncate", e))?;
         let map = Map::of(fd.as_fd(), len, true).map_err(|e| failed("mmap", e))?;
-        if theirs_read_only {
-            // Kernels before 5.1 do not know it; the peer then could write, which it is not trusted with anyway.
-            let _ = rustix::fs::fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE);
+        // Kernels before 5.1 do not know FUTURE_WRITE; the peer then could write, which it is not trusted with anyway.
+        if !theirs_read_only || rustix::fs::fcntl_add_seals(&fd, FIXED | SealFlags::FUTURE_WRITE).is_err() {
+            rustix::fs::fcntl_add_seals(&fd, FIXED).map_err(|e| failed("seals", e))?;
         }
-        rustix::fs::fcntl_add_seals(&fd, FIXED).map_err(|e| failed("seals", e))?;
         Ok((map, fd))
     }
 

@@ -160,6 +160,7 @@ impl ConnectionMemory {
             joined: Default::default(),
             wake_flags: WakeFlags::default(),
         };
+        link.wake_flags.preset(link.area.word(WANT));
         Ok((link, [area_fd, rma_fd]))
     }
 
@@ -293,6 +294,11 @@ impl ConnectionMemory {
     /// Sets a wake-up flag; the caller polls once more before it sleeps.
     pub(crate) fn arm(&self, want: u64) {
         self.wake_flags.set(self.area.word(WANT), want, self.theirs().is_some_and(|t| t.light));
+    }
+
+    /// Whether all wake-up flags have been set since before the peer joined.
+    pub(crate) fn is_preset(&self) -> bool {
+        WakeFlags::is_preset(self.area.word(WANT))
     }
 
     /// Whether this flag is set.

@@ -178,11 +178,24 @@ impl QpCore {
         let rx = self.rx.lock();
         // Locked until the flag is set: a post in between would be forgotten.
         let tx = self.tx.lock();
+        if rx.is_new() && tx.is_new() && self.has_preset_flags() {
+            return false; // whatever the peer publishes first causes a wake-up
+        }
         let wants_progress = tx.needs_peer_progress();
         if !self.ask(WANT_REQUESTS | if wants_progress { WANT_PROGRESS } else { 0 }) {
             return false;
         }
         rx.has_work() || tx.must_go_on() || tx.has_work(&self.shared)
+    }
+
+    /// Leaves the connection to the engine if its wake-up flags are set since before the peer joined.
+    fn has_preset_flags(&self) -> bool {
+        let link = self.link.lock();
+        let is_preset = link.as_ref().is_some_and(|link| link.is_preset());
+        if is_preset {
+            self.hot.store(false, Ordering::SeqCst);
+        }
+        is_preset
     }
 
     /// Sets a wake-up flag. Returns false without a connection.

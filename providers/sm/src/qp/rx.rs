@@ -130,6 +130,11 @@ impl Rx {
         self.ends.as_ref().is_some_and(|ends| ends.has_work(self.queue.len()))
     }
 
+    /// Whether the peer of this connection has not published a request yet.
+    pub(crate) fn is_new(&self) -> bool {
+        self.ends.as_ref().is_some_and(|ends| ends.requests.taken() == 0 && ends.requests.peek() == Next::Empty)
+    }
+
     /// Whether the ring holds anything: without it, a pass finds nothing to do.
     #[inline(always)]
     pub(crate) fn has_unread(&self) -> bool {

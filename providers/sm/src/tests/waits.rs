@@ -97,6 +97,24 @@ fn waiter_for_connections_is_always_woken() {
     was_asleep(slept, 2 * pairs * count);
 }
 
+/// The engine sets no flag of a connection that begins without traffic, so set-up makes no barrier on other processors.
+#[test]
+fn first_message_of_a_new_connection_wakes_its_receiver() {
+    let place = Place::new("first-message");
+    let (a, b) = (place.open(), place.open());
+    for n in 0..20 {
+        let [one, two] = [&a, &b].map(Dreamer::new);
+        connect(&a, &b, n, &one.qp, &two.qp);
+        assert!([&one, &two].iter().all(|side| side.qp.0.link().is_some_and(|link| link.is_preset())));
+        for (from, to) in [(&one, &two), (&two, &one)] {
+            assert!(to.cq.arm(false).unwrap());
+            from.qp.post_send(&wr(Op::Send { solicited: false }, &[], 7)).unwrap();
+            to.sleeper.sleep();
+            assert_eq!(to.cq.poll(&mut [Completion::default()]), 1);
+        }
+    }
+}
+
 /// A queue pair with a thread that sleeps for its receives.
 struct Dreamer {
     qp: Qp,

@@ -408,6 +408,11 @@ impl Tx {
         }
     }
 
+    /// Whether nothing is in the queue, and nothing has been published to the peer of this connection.
+    pub(crate) fn is_new(&self) -> bool {
+        self.queue.is_empty() && self.ends.as_ref().is_some_and(|ends| ends.requests.next() == 0)
+    }
+
     /// Whether a pass would find work that a completion depends on.
     pub(crate) fn has_work(&self, shared: &Shared) -> bool {
         self.needs_peer_progress() && self.ends.as_ref().is_some_and(|ends| ends.has_work(shared))
