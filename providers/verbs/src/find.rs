@@ -40,6 +40,9 @@ pub(crate) fn open(name: &str, settings: &Settings) -> Result<OpenedDevice> {
 
 /// Loads what an open IA calls of rdma-core.
 fn load(settings: &Settings) -> Finding<()> {
+    if settings.manager == ManagerKind::Datagram {
+        return Err(Cause::NoDatagramManager);
+    }
     ibverbs_sys::load().map_err(|error| Cause::NoLibrary(error.clone()))?;
     match settings.manager {
         ManagerKind::Rdma => rdma_cm_sys::load().map_err(|error| Cause::NoLibrary(error.clone())),

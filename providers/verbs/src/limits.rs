@@ -80,7 +80,7 @@ fn private_data(manager: ManagerKind) -> (usize, usize) {
     match manager {
         ManagerKind::Rdma => (48, 196),
         ManagerKind::Socket => (92, 196),
-        ManagerKind::None => (0, 0),
+        ManagerKind::None | ManagerKind::Datagram => (0, 0),
     }
 }
 

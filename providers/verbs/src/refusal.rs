@@ -42,6 +42,8 @@ pub(crate) enum Cause {
     NoDriver { device: String, kernel_driver: Option<String> },
     /// The kernel does not offer rdma_cm to programs.
     NoManager,
+    /// The line names the references' library with a connection manager over UD queue pairs.
+    NoDatagramManager,
     /// The port has no GID, or not the one that was asked for.
     NoGid { device: String, port: u8, index: Option<u32> },
     /// A call failed.
@@ -79,6 +81,9 @@ impl Cause {
                 None => format!("libibverbs has no driver for {device}"),
             },
             Cause::NoManager => "the kernel does not offer rdma_cm to programs".to_string(),
+            Cause::NoDatagramManager => {
+                "the connection manager of libdaplucm, over UD queue pairs, does not exist here".to_string()
+            }
             Cause::NoGid { device, port, index: None } => format!("port {port} of {device} has no GID"),
             Cause::NoGid { device, port, index: Some(index) } => {
                 format!("port {port} of {device} has no GID with index {index}")
@@ -124,6 +129,11 @@ impl Cause {
             }
             Cause::NoDriver { .. } => {
                 "install the user-space drivers (package ibverbs-providers or rdma-core), as new as libibverbs"
+                    .to_string()
+            }
+            Cause::NoDatagramManager => {
+                "write cm=rdma or cm=socket in ia_params, or open the name of a libdaplofa or libdaploscm line; the peer \
+                 has to use the same"
                     .to_string()
             }
             Cause::NoManager => format!("load the kernel module rdma_ucm (modprobe rdma_ucm){MANAGER_CHOICE}"),
@@ -287,6 +297,7 @@ mod tests {
             (Cause::NoRights { node: text("/dev/infiniband/uverbs0") }, "chmod 0666 /dev/infiniband/uverbs0"),
             (Cause::NoDriver { device: device(), kernel_driver: Some(text("mlx5_core")) }, "ibverbs-providers"),
             (Cause::NoManager, "rdma_ucm"),
+            (Cause::NoDatagramManager, "cm=socket"),
             (Cause::NoGid { device: device(), port: 1, index: Some(9) }, "DAPL_VERBS_GID_INDEX"),
             (Cause::NoGid { device: device(), port: 1, index: None }, "up"),
             (Cause::Failed { what: text("mlx5_0"), error: text("broken") }, "dmesg"),

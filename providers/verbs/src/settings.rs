@@ -7,8 +7,8 @@
 //! `ia_params` may be: `"mlx5_0 1"` (a device and a port of it), `"ib0 0"` (a network device, whose number is ignored),
 //! `"192.0.2.1 0"` (an address) or `"node-ib0 0"` (a host name); then optionally `cm=rdma`, `cm=socket` or `cm=none`,
 //! and `listener_wait_ms=` with a number, which come before the environment. If empty, they mean the first device with
-//! an address. Without a manager in either, the library name in the line decides: `socket` for `libdaplscm.so.1`, else
-//! `rdma`.
+//! an address. Without a manager in either, the library name in the line decides: `socket` for `libdaplscm.so.1` and
+//! `libdaploscm.so.2`, none that exists for `libdaplucm.so.2`, else `rdma`.
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;
@@ -25,7 +25,7 @@ pub(crate) struct Settings {
     /// `ia_params` second word: the port, if `object` is a device. Default, and for 0: the first.
     pub(crate) port: Option<u8>,
     /// `ia_params` `cm=`, or `DAPL_VERBS_CM`: `rdma`, `socket` or `none`. Default: `socket` for a line that names
-    /// `libdaplscm.so.1`, else `rdma`.
+    /// `libdaplscm.so.1` or `libdaploscm.so.2`, else `rdma`.
     pub(crate) manager: ManagerKind,
     /// `DAPL_VERBS_GID_INDEX`: which GID of the port, 0 to 65,535. Default: the one of the address.
     pub(crate) gid_index: Option<u32>,
@@ -51,6 +51,8 @@ pub(crate) enum ManagerKind {
     Socket,
     /// No messages at all: for a fabric under construction.
     None,
+    /// Messages over a UD queue pair, as in the references' `libdaplucm`. No setting names it, and no IA with it opens.
+    Datagram,
 }
 
 impl ManagerKind {
@@ -60,12 +62,17 @@ impl ManagerKind {
             ManagerKind::Rdma => "rdma",
             ManagerKind::Socket => "socket",
             ManagerKind::None => "none",
+            ManagerKind::Datagram => "ucm",
         }
     }
 
-    /// The manager of the 1.2 reference's library with this file name.
+    /// The manager of the references' library with this file name.
     fn of_library(name: &str) -> Self {
-        if name.starts_with("libdaplscm.so") { ManagerKind::Socket } else { ManagerKind::Rdma }
+        match name.split_once(".so").map_or(name, |(name, _)| name) {
+            "libdaplscm" | "libdaploscm" => ManagerKind::Socket,
+            "libdaplucm" => ManagerKind::Datagram,
+            _ => ManagerKind::Rdma,
+        }
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -371,14 +378,16 @@ mod tests {
             let variable = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, text)| text.to_string());
             Settings::from(params, library, &variable).manager
         };
-        for library in ["libdaplscm.so.1", "libdaplscm.so"] {
+        for library in ["libdaplscm.so.1", "libdaplscm.so", "libdaploscm.so.2"] {
             assert_eq!(manager("ib0 0", library, &[]), ManagerKind::Socket);
             assert_eq!(manager("ib0 0 cm=rdma", library, &[]), ManagerKind::Rdma);
             assert_eq!(manager("ib0 0", library, &[("DAPL_VERBS_CM", "rdma")]), ManagerKind::Rdma);
         }
-        for library in ["libdaplcma.so.1", "libdaplcma.so", "libdaplverbs.so.1", ""] {
+        for library in ["libdaplcma.so.1", "libdaplcma.so", "libdaplofa.so.2", "libdaplverbs.so.1", ""] {
             assert_eq!(manager("ib0 0", library, &[]), ManagerKind::Rdma);
         }
+        assert_eq!(manager("mlx4_0 1", "libdaplucm.so.2", &[]), ManagerKind::Datagram);
+        assert_eq!(manager("mlx4_0 1 cm=socket", "libdaplucm.so.2", &[]), ManagerKind::Socket);
     }
 
     #[test]
