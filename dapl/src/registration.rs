@@ -11,7 +11,7 @@ use crate::libdat::{self, Libdat};
 use crate::names::{self, Served, Table, Version};
 use crate::provider::Provider;
 use crate::runtime::{cancel, fork, logger};
-use crate::table;
+use crate::{table, v2};
 
 /// `dat_provider_init`: registers the name that libdat asks for.
 ///
@@ -29,11 +29,10 @@ pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, 
     let Some(name) = name_of(&info) else {
         return log::error!("{}: init with a name of more than 255 bytes", P::NAME);
     };
-    let version = Version::of_major(info.dapl_version_major);
-    let Some((version, table)) = version.and_then(|version| Some((version, table_of::<P>(version)?))) else {
+    let Some(version) = Version::of_major(info.dapl_version_major) else {
         let (wanted, minor) = (info.dapl_version_major, info.dapl_version_minor);
         return log::error!(
-            "{}: {name:?} wants DAT {wanted}.{minor}, this library serves {DAT_VERSION_MAJOR}.{DAT_VERSION_MINOR}: name another library in its line",
+            "{}: {name:?} wants DAT {wanted}.{minor}, this library serves 1.2 and 2.0: name another library in its line",
             P::NAME
         );
     };
@@ -49,7 +48,7 @@ pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, 
         minor: info.dapl_version_minor,
         thread_safe: ours || info.is_thread_safe != DAT_FALSE,
     };
-    let made = names::remember(name, params, libdat::library_name(version), served, table);
+    let made = names::remember(name, params, libdat::library_name(version), served, table_of::<P>(version));
     // SAFETY: as above; the table is never freed, and the info outlives the call.
     let code = unsafe { (libdat.add)(made.table(), &raw const info) };
     if code != DAT_SUCCESS {
@@ -76,11 +75,11 @@ pub unsafe fn fini<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO) 
     log::debug!("{}: {} taken back ({code:#x})", P::NAME, known.name());
 }
 
-/// The table of a version; `None` if this library does not serve it.
-fn table_of<P: Provider>(version: Version) -> Option<Table> {
+/// The table of a version.
+fn table_of<P: Provider>(version: Version) -> Table {
     match version {
-        Version::V1 => Some(Table::V1(table::table::<P>())),
-        Version::V2 => None,
+        Version::V1 => Table::V1(table::table::<P>()),
+        Version::V2 => Table::V2(v2::table::table_v2::<P>()),
     }
 }
 

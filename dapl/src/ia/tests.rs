@@ -350,7 +350,7 @@ fn init_registers_the_given_name_and_refuses_another_major_version() {
     let libdat = Libdat { add, remove, get_ia_handle: no_number };
     let mut info = DAT_PROVIDER_INFO {
         ia_name: [0; 256],
-        dapl_version_major: 2,
+        dapl_version_major: 3,
         dapl_version_minor: 0,
         is_thread_safe: DAT_FALSE,
     };

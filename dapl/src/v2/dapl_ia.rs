@@ -1,4 +1,4 @@
-//! The entries of 2.0 for interface adapters: the queries, whose records are longer.
+//! The entries of 2.0 for interface adapters: the open, and the queries, whose records are longer.
 //!
 //! Reached only through the provider table.
 
@@ -11,8 +11,23 @@ use super::convert;
 use crate::error::Handle;
 use crate::ffi::{guard, put_cleared, require};
 use crate::ia::{Ia, dapl_ia as ia_1_2};
+use crate::names::Version;
 use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
+
+/// `dat_ia_openv`: as `dapl_ia_open`, for the name's registration of this version.
+///
+/// # Safety
+/// As the entry of 1.2.
+pub unsafe extern "C" fn dapl2_ia_open<P: Provider>(
+    name: DAT_NAME_PTR,
+    length: DAT_COUNT,
+    async_evd: *mut DAT_EVD_HANDLE,
+    out: *mut DAT_IA_HANDLE,
+) -> DAT_RETURN {
+    // SAFETY: this function's own contract.
+    convert::code(unsafe { ia_1_2::open::<P>(Version::V2, name, length, async_evd, out) })
+}
 
 /// `dat_ia_query`.
 ///

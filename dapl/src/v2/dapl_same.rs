@@ -34,7 +34,6 @@ macro_rules! same {
 }
 
 same! {
-    "C" dapl2_ia_open = dapl_ia::dapl_ia_open(name: DAT_NAME_PTR, length: DAT_COUNT, async_evd: *mut DAT_EVD_HANDLE, out: *mut DAT_IA_HANDLE);
     "C" dapl2_ia_close = dapl_ia::dapl_ia_close(ia: DAT_IA_HANDLE, flags: DAT_CLOSE_FLAGS);
     "C" dapl2_cno_create = dapl_cno::dapl_cno_create(ia: DAT_IA_HANDLE, agent: DAT_OS_WAIT_PROXY_AGENT, out: *mut DAT_CNO_HANDLE);
     "C" dapl2_cno_modify_agent = dapl_cno::dapl_cno_modify_agent(cno: DAT_CNO_HANDLE, agent: DAT_OS_WAIT_PROXY_AGENT);

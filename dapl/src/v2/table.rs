@@ -16,7 +16,7 @@ pub fn table_v2<P: Provider>() -> DAT_PROVIDER {
     DAT_PROVIDER {
         device_name: std::ptr::null(),
         extension: std::ptr::null_mut(),
-        ia_open_func: Some(dapl_same::dapl2_ia_open::<P>),
+        ia_open_func: Some(dapl_ia::dapl2_ia_open::<P>),
         ia_query_func: Some(dapl_ia::dapl2_ia_query::<P>),
         ia_close_func: Some(dapl_same::dapl2_ia_close::<P>),
         set_consumer_context_func: Some(dapl_same::dapl2_set_consumer_context),
