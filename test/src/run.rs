@@ -29,16 +29,30 @@ pub const USNIC0: &str =
 /// # Panics
 /// When it does not compile without a warning; the message is the compiler's.
 pub fn program(stage: &Stage, source: &str) -> PathBuf {
+    built(stage, source, "", &["-ldat"])
+}
+
+/// The same source as a program of DAT 2.0, linked with `libdat2.so.2`: `test/c/dat20` adapts what the two versions name
+/// differently.
+///
+/// # Panics
+/// As `program`.
+pub fn program_2(stage: &Stage, source: &str) -> PathBuf {
+    built(stage, source, "-2", &["-ldat2"])
+}
+
+fn built(stage: &Stage, source: &str, suffix: &str, libraries: &[&str]) -> PathBuf {
     static BUILT: Mutex<Option<HashMap<PathBuf, PathBuf>>> = Mutex::new(None);
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
     let built = built.get_or_insert_default();
     let source = workspace().join(source);
-    if let Some(program) = built.get(&source) {
+    let key = source.with_extension(suffix);
+    if let Some(program) = built.get(&key) {
         return program.clone();
     }
     let directory = stage.root.join("programs");
     fs::create_dir_all(&directory).expect("the stage is writable");
-    let name = source.file_stem().expect("a source has a name").to_string_lossy().into_owned();
+    let name = source.file_stem().expect("a source has a name").to_string_lossy().into_owned() + suffix;
     // Another test program may be running the old one.
     let (fresh, program) = (directory.join(format!("{name}.{}", std::process::id())), directory.join(name));
     let (variable, default, standard) = match source.extension().and_then(|extension| extension.to_str()) {
@@ -46,12 +60,16 @@ pub fn program(stage: &Stage, source: &str) -> PathBuf {
         _ => ("CC", "cc", "-std=gnu11"),
     };
     let mut compiler = Command::new(std::env::var_os(variable).unwrap_or_else(|| default.into()));
-    compiler.args([standard, "-O2", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I"]).arg(&stage.include);
-    compiler.arg("-o").arg(&fresh).arg(&source).arg("-L").arg(&stage.lib);
-    let output = compiler.args(["-Wl,--as-needed", "-ldat", "-pthread"]).output().expect("a C compiler is installed");
+    compiler.args([standard, "-O2", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]);
+    if !suffix.is_empty() {
+        compiler.arg("-I").arg(workspace().join("test/c/dat20"));
+    }
+    compiler.arg("-I").arg(&stage.include).arg("-o").arg(&fresh).arg(&source).arg("-L").arg(&stage.lib);
+    let output = compiler.arg("-Wl,--as-needed").args(libraries).arg("-pthread").output();
+    let output = output.expect("a C compiler is installed");
     assert!(output.status.success(), "{}: {}", source.display(), String::from_utf8_lossy(&output.stderr));
     fs::rename(&fresh, &program).expect("the stage is writable");
-    built.insert(source, program.clone());
+    built.insert(key, program.clone());
     program
 }
 

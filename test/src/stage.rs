@@ -62,8 +62,11 @@ pub const VERBS_PACKAGE: &str = "daplverbs";
 /// Its library.
 pub const VERBS: &str = "libdaplverbs.so.1";
 
-/// Library names of such a provider in old dat.conf files, with rdma_cm and with sockets: symbolic links.
+/// Library names of such a provider in old dat.conf files of DAT 1.2, with rdma_cm and with sockets: symbolic links.
 pub const OLD_NAMES: [&str; 4] = ["libdaplcma.so.1", "libdaplcma.so", "libdaplscm.so.1", "libdaplscm.so"];
+
+/// The same in files of DAT 2.0; the third has a connection manager that does not exist here, and is refused with a reason.
+pub const OLD_NAMES_2: [&str; 3] = ["libdaplofa.so.2", "libdaploscm.so.2", "libdaplucm.so.2"];
 
 /// Profiles of cargo that are staged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -194,16 +197,26 @@ impl Stage {
     /// # Panics
     /// When they do not compile.
     pub fn compile(&self, output: &Path, sources: &[&Path], arguments: &[&str]) {
-        self.compile_with(&["-ldat"], output, sources, arguments);
+        self.compile_with(&["-ldat"], &[], output, sources, arguments);
     }
 
-    /// The same, linked with these libraries: `-ldat2` for a program of DAT 2.0.
+    /// The same, linked with these libraries (`-ldat2` for a program of DAT 2.0), and with directories of headers that precede
+    /// the stage's.
     ///
     /// # Panics
     /// When they do not compile.
-    pub fn compile_with(&self, libraries: &[&str], output: &Path, sources: &[&Path], arguments: &[&str]) {
+    pub fn compile_with(
+        &self,
+        libraries: &[&str],
+        includes: &[&Path],
+        output: &Path,
+        sources: &[&Path],
+        arguments: &[&str],
+    ) {
         let mut cc = compiler();
-        cc.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-g", "-O1", "-pthread", "-I"]).arg(&self.include);
+        cc.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-g", "-O1", "-pthread"]);
+        includes.iter().for_each(|directory| drop(cc.arg("-I").arg(directory)));
+        cc.arg("-I").arg(&self.include);
         cc.arg("-o").arg(output).args(sources).arg("-L").arg(&self.lib).arg("-Wl,--as-needed").args(libraries);
         run(cc.args(arguments));
     }
@@ -219,7 +232,7 @@ impl Stage {
                 replace(&to, |fresh| fs::copy(&from, fresh).map(drop))?;
             }
             if *provider == VERBS_PACKAGE {
-                OLD_NAMES.iter().try_for_each(|name| link(&self.lib.join(name), VERBS))?;
+                OLD_NAMES.iter().chain(&OLD_NAMES_2).try_for_each(|name| link(&self.lib.join(name), VERBS))?;
             }
         }
         LIBDATS.iter().try_for_each(|library| self.copy_headers(&home.join("dat/include"), library.headers))

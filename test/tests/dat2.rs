@@ -1,0 +1,79 @@
+//! Programs of DAT 2.0 over the real `libdat2.so.2` and our providers; and a process with both versions of libdat.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use dapl_test::run::{self, Room, Run};
+use dapl_test::stage::{Profile, Stage, stage, workspace};
+
+/// No healthy run takes as long, even on a busy machine.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// The adapters for both versions. Each libdat reads the same file.
+const BOTH: &str = "\
+sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 \"\" \"\"
+sm0 u2.0 nonthreadsafe default libdaplsm.so.1 dapl.2.0 \"\" \"\"
+usnic0 u1.2 nonthreadsafe default libdaplusnic.so.1 dapl.1.2 \"127.0.0.1\" \"\"
+usnic0 u2.0 nonthreadsafe default libdaplusnic.so.1 dapl.2.0 \"127.0.0.1\" \"\"
+";
+
+#[test]
+fn an_adapter_is_opened_by_its_line_of_2_0() {
+    let stage = stage(Profile::Dev);
+    let (room, program) = (Room::new(&stage, Some(BOTH)), run::program_2(&stage, "test/c/first.c"));
+    for adapter in ["sm0", "usnic0"] {
+        room.start(&program, &[adapter]).finish(LIMIT).expect_success("messages of up to ");
+    }
+}
+
+#[test]
+fn the_built_in_registry_serves_2_0() {
+    let stage = stage(Profile::Dev);
+    let program = run::program_2(&stage, "test/c/first.c");
+    Room::new(&stage, None).start(&program, &["sm0"]).finish(LIMIT).expect_success("messages of up to ");
+}
+
+#[test]
+fn sources_of_1_2_run_as_programs_of_2_0() {
+    let stage = stage(Profile::Dev);
+    for (source, arguments) in [
+        ("test/c/selfconnect.c", &["sm0"][..]),
+        ("test/c/selfconnect.c", &["usnic0"]),
+        ("test/c/crossed.c", &["sm0", "100", "127.0.0.1"]),
+        ("test/c/crossed.c", &["usnic0", "100", "127.0.0.1"]),
+    ] {
+        let (room, program) = (Room::new(&stage, Some(BOTH)), run::program_2(&stage, source));
+        room.start(&program, arguments).finish(LIMIT).expect_success("OK");
+    }
+}
+
+/// Libraries of one version each, as a program's parts that were built at different times.
+fn halves(stage: &Stage) -> [PathBuf; 2] {
+    let place = stage.root.join("programs");
+    std::fs::create_dir_all(&place).expect("the stage is writable");
+    let source = workspace().join("test/c/half.c");
+    let adapted = workspace().join("test/c/dat20");
+    [("half1", "-ldat", &[][..]), ("half2", "-ldat2", &[adapted.as_path()])].map(|(name, library, includes)| {
+        let path = place.join(format!("{name}.{}.so", std::process::id()));
+        stage.compile_with(&[library], includes, &path, &[&source], &["-shared", "-fPIC"]);
+        path
+    })
+}
+
+fn meet(adapter: &str) {
+    let stage = stage(Profile::Dev);
+    let [first, second] = halves(&stage);
+    let (room, program) = (Room::new(&stage, Some(BOTH)), run::program(&stage, "test/c/both.c"));
+    let parts = [adapter, first.to_str().unwrap(), second.to_str().unwrap()];
+    Run::start(room.command(&program, &parts)).finish(LIMIT).expect_success("both: OK");
+}
+
+#[test]
+fn a_process_has_both_versions_over_sm() {
+    meet("sm0");
+}
+
+#[test]
+fn a_process_has_both_versions_over_usnic() {
+    meet("usnic0");
+}
