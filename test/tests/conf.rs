@@ -191,13 +191,17 @@ fn equal_keys_are_both_kept_in_order() {
 #[test]
 fn the_sample_file_says_what_the_built_in_registry_says() {
     let sample = read(fs::read(workspace().join("dat.conf")).unwrap());
-    let built_in = dat::sources::built_in(&dat::api::V1);
-    assert_eq!((&sample.complaints[..], &built_in.complaints[..]), (&[][..], &[][..]));
-    let facts = |conf: &Conf| {
-        let records = conf.records.iter();
-        records.map(|record| (record.key.clone(), record.library.clone(), record.params.clone())).collect::<Vec<_>>()
-    };
-    assert_eq!(facts(&sample), facts(&built_in));
+    for api in [&dat::api::V1, &dat::api::V2] {
+        let built_in = dat::sources::built_in(api);
+        assert_eq!((&sample.complaints[..], &built_in.complaints[..]), (&[][..], &[][..]));
+        let facts = |conf: &Conf| {
+            let records = conf.records.iter().filter(|record| record.key.major == api.major);
+            records
+                .map(|record| (record.key.clone(), record.library.clone(), record.params.clone()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(facts(&sample), facts(&built_in));
+    }
 }
 
 /// Other libdats of 1.2 match the word exactly, and programs ask for `nonthreadsafe`.

@@ -4,13 +4,13 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use dapl_test::stage::OLD_NAMES;
+use dapl_test::stage::{OLD_NAMES, OLD_NAMES_2};
 
 use crate::tree::{Tree, registry, sorted};
 use crate::{Result, man};
 
-/// The version of libdat, for `pkg-config`: that of the API and of the library's own file.
-const VERSION: &str = "1.2.0";
+/// For `pkg-config`, of each libdat: name, version (that of the API and of the library's own file), version in words.
+const VERSIONS: [(&str, &str, &str); 2] = [("dat", "1.2.0", "1.2"), ("dat2", "2.0.0", "2.0")];
 
 /// Programs: the name they are installed by, and a second one that is used only if it is free.
 pub(crate) const PROGRAMS: [(&str, Option<&str>); 2] = [("dtest1", Some("dtest")), ("dapltest1", None)];
@@ -60,11 +60,14 @@ pub(crate) fn items(tree: &Tree, places: &Places) -> Result<Vec<Item>> {
             put(places.libdir.join(name), what);
         }
     }
-    for file in sorted(&tree.stage.include.join("dat")).map_err(named)? {
-        let name = file.file_name().expect("a directory's entry has a name").to_owned();
-        put(places.prefix.join("include/dat").join(name), What::File(file, false));
+    for (library, version, api) in VERSIONS {
+        for file in sorted(&tree.stage.include.join(library)).map_err(named)? {
+            let name = file.file_name().expect("a directory's entry has a name").to_owned();
+            put(places.prefix.join("include").join(library).join(name), What::File(file, false));
+        }
+        let text = pkg_config(places, library, version, api);
+        put(places.libdir.join(format!("pkgconfig/{library}.pc")), What::Text(text));
     }
-    put(places.libdir.join("pkgconfig/dat.pc"), What::Text(pkg_config(places)));
     for (program, other) in PROGRAMS {
         put(places.prefix.join("bin").join(program), What::File(tree.stage.root.join("bin").join(program), true));
         if let Some(other) = other {
@@ -91,20 +94,24 @@ fn library(file: &Path) -> Vec<(String, What)> {
         return [(name, What::File(file.to_path_buf(), false))].into_iter().chain(short).collect();
     };
     let target = target.to_string_lossy().into_owned();
-    let what = if OLD_NAMES.contains(&&*name) { What::Yielding(target) } else { What::Link(target) };
+    let what = if OLD_NAMES.iter().chain(&OLD_NAMES_2).any(|old| *old == name) {
+        What::Yielding(target)
+    } else {
+        What::Link(target)
+    };
     vec![(name, what)]
 }
 
 /// The pkg-config file: flags for compiling and linking.
-fn pkg_config(places: &Places) -> String {
+fn pkg_config(places: &Places, library: &str, version: &str, api: &str) -> String {
     let Places { prefix, libdir, .. } = places;
     let lib = match libdir.strip_prefix(prefix) {
         Ok(below) => format!("${{prefix}}/{}", below.display()),
         Err(_) => libdir.display().to_string(),
     };
     format!(
-        "prefix={}\nlibdir={lib}\nincludedir=${{prefix}}/include\n\nName: dat\nDescription: Direct Access Transport API \
-         (uDAPL) 1.2\nVersion: {VERSION}\nLibs: -L${{libdir}} -ldat\nCflags: -I${{includedir}}\n",
+        "prefix={}\nlibdir={lib}\nincludedir=${{prefix}}/include\n\nName: {library}\nDescription: Direct Access Transport \
+         API (uDAPL) {api}\nVersion: {version}\nLibs: -L${{libdir}} -l{library}\nCflags: -I${{includedir}}\n",
         prefix.display()
     )
 }
@@ -129,8 +136,10 @@ mod tests {
     #[test]
     fn pkg_config_knows_a_libdir_of_its_own() {
         let mut places = Places { prefix: "/p".into(), libdir: "/p/lib/x".into(), sysconfdir: "/etc".into() };
-        assert!(pkg_config(&places).contains("libdir=${prefix}/lib/x\n"));
+        let text = pkg_config(&places, "dat2", "2.0.0", "2.0");
+        assert!(text.contains("libdir=${prefix}/lib/x\n") && text.contains("\nName: dat2\n"), "{text}");
+        assert!(text.contains("Libs: -L${libdir} -ldat2\n"), "{text}");
         places.libdir = "/other".into();
-        assert!(pkg_config(&places).contains("libdir=/other\n"));
+        assert!(pkg_config(&places, "dat", "1.2.0", "1.2").contains("libdir=/other\n"));
     }
 }
