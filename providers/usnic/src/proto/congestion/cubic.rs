@@ -1,4 +1,4 @@
-//! CUBIC (RFC 9438), with HyStart++ (RFC 9406) as its slow start, paced as RFC 9002 (7.7) has it.
+//! CUBIC (RFC 9438) with HyStart++ (RFC 9406) as slow start, paced according to RFC 9002, 7.7.
 
 use super::hystart::HyStart;
 use super::recovery::Recovery;
@@ -6,17 +6,17 @@ use super::round::Round;
 use super::{Ack, Controller, INITIAL_PACKETS, Loss, MINIMUM_PACKETS, Sent};
 use crate::proto::{Nanos, SECONDS};
 
-/// Part of the window that is left after a loss: beta_cubic (RFC 9438, 4.6).
+/// Factor of the window after a loss: beta_cubic (RFC 9438, 4.6).
 const BETA: f64 = 0.7;
-/// Growth of the cube in packets per second cubed: C (RFC 9438, 5.1).
+/// Growth of the cubic function in packets per second cubed: C (RFC 9438, 5.1).
 const C: f64 = 0.4;
-/// Growth in packets per round trip that equals Reno's average window: alpha_cubic (RFC 9438, 4.3).
+/// Growth in packets per round trip that gives Reno's average window: alpha_cubic (RFC 9438, 4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
-/// Windows per round trip that packets are paced at (RFC 9002, 7.7). In slow start the window doubles in a round trip.
+/// Pacing rate in windows per round trip (RFC 9002, 7.7). In slow start the window doubles in a round trip.
 const PACING_GAIN: f64 = 1.25;
 const SLOW_START_PACING_GAIN: f64 = 2.0;
 
-/// Windows in bytes, time in seconds.
+/// The variables of CUBIC: windows in bytes, time in seconds.
 #[derive(Clone, Copy, Debug)]
 struct CubicWindow {
     cwnd: f64,
@@ -25,11 +25,11 @@ struct CubicWindow {
     w_max: f64,
     /// The window before the last reduction: cwnd_prior.
     cwnd_prior: f64,
-    /// W_est: the window that Reno would have.
+    /// W_est: estimated window of Reno.
     w_est: f64,
-    /// K: from the start of the epoch until the cube is at W_max.
+    /// K: time from the start of the epoch until the cubic function reaches W_max.
     k: f64,
-    /// Start of congestion avoidance; `None`: at the next ack.
+    /// Start of congestion avoidance; `None`: it starts with the next ack.
     epoch_start: Option<Nanos>,
 }
 
@@ -37,13 +37,13 @@ struct CubicWindow {
 pub(crate) struct Cubic {
     packet: f64,
     window: CubicWindow,
-    /// The window before the last reduction, in case the loss was spurious (RFC 9438, 4.9).
+    /// State before the last reduction, restored if the loss was spurious (RFC 9438, 4.9).
     undo: CubicWindow,
     hystart: HyStart,
     recovery: Recovery,
     round: Round,
     srtt: Nanos,
-    /// Since when the window is not used up: the cube does not grow meanwhile (RFC 9438, 5.8).
+    /// Time since which the window is not used fully: the cubic function does not grow meanwhile (RFC 9438, 5.8).
     unused_since: Option<Nanos>,
 }
 
@@ -97,13 +97,13 @@ impl Cubic {
         self.window.cwnd = (self.window.cwnd + growth).min(self.window.ssthresh);
     }
 
-    /// RFC 9438, 4.2 to 4.5 and 4.10.
+    /// Congestion avoidance: RFC 9438, 4.2 to 4.5 and 4.10.
     fn avoid_congestion(&mut self, ack: &Ack) {
         let (packet, window) = (self.packet, &mut self.window);
         let epoch_start = *window.epoch_start.get_or_insert_with(|| {
             window.w_est = window.cwnd;
             if window.w_max < window.cwnd {
-                // Slow start ended without a loss, or the window has grown beyond.
+                // Slow start ended without a loss, or the window has grown beyond W_max.
                 window.w_max = window.cwnd;
             }
             window.k = ((window.w_max - window.cwnd) / packet / C).cbrt();

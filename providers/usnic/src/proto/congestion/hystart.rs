@@ -1,4 +1,5 @@
-//! HyStart++ (RFC 9406): leaves slow start when round trips grow, by a conservative phase (CSS) that can be taken back.
+//! HyStart++ (RFC 9406): leaves slow start when round trips grow, through a conservative phase (CSS) that can return to
+//! slow start.
 
 use crate::proto::{MILLIS, Nanos};
 
@@ -10,13 +11,13 @@ const N_RTT_SAMPLE: u32 = 8;
 const CSS_GROWTH_DIVISOR: u64 = 4;
 const CSS_ROUNDS: u32 = 5;
 
-/// State of one slow start. The RFC's limit L is not applied, for packets are paced (RFC 9406, 4.3).
+/// State of one slow start. The RFC's limit L is not applied, because packets are paced (RFC 9406, 4.3).
 #[derive(Debug)]
 pub(super) struct HyStart {
     last_round_min: Nanos,
     current_round_min: Nanos,
     samples: u32,
-    /// In CSS: its baseline, and rounds that have passed.
+    /// In CSS: baseline round trip, and number of rounds.
     css: Option<(Nanos, u32)>,
 }
 
@@ -27,7 +28,7 @@ impl Default for HyStart {
 }
 
 impl HyStart {
-    /// A round has ended (RFC 9406, 4.2). True: slow start has ended with it.
+    /// Ends a round (RFC 9406, 4.2). Returns true if slow start ends with it.
     pub(super) fn end_round(&mut self) -> bool {
         self.last_round_min = self.current_round_min;
         self.current_round_min = Nanos::MAX;
@@ -38,7 +39,7 @@ impl HyStart {
         })
     }
 
-    /// An ack of `bytes` in slow start. Returns the bytes by which the window grows.
+    /// Records an ack of `bytes` in slow start. Returns the number of bytes by which the window grows.
     pub(super) fn acked(&mut self, bytes: u64, rtt: Option<Nanos>) -> u64 {
         if let Some(rtt) = rtt {
             self.current_round_min = self.current_round_min.min(rtt);
@@ -70,7 +71,8 @@ impl HyStart {
 mod tests {
     use super::*;
 
-    /// A round in which each of `N_RTT_SAMPLE` acks of 1000 bytes has this round trip; the growth of the last.
+    /// Simulates a round with `N_RTT_SAMPLE` acks of 1000 bytes and this round trip; returns the growth of the last
+    /// ack.
     fn round(hystart: &mut HyStart, rtt: Nanos) -> (u64, bool) {
         let growth = (0..N_RTT_SAMPLE).map(|_| hystart.acked(1000, Some(rtt))).last();
         (growth.unwrap_or(0), hystart.end_round())

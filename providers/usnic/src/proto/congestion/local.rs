@@ -1,16 +1,16 @@
-//! Flow control to a peer on this host.
+//! Congestion control for a peer on this host.
 //!
-//! The loopback interface has no bottleneck link and no queue but the peer's receive buffer, and the time until an ack
-//! comes is scheduling. So there is nothing to model: the window is the size of the peer's socket buffer. Several
-//! connections may share that socket and overflow it; what it drops is the only signal. Then the window follows NewReno
-//! as RFC 9002 (7.3 and B) has it. Nothing is paced.
+//! The loopback interface has no bottleneck link and no queue but the peer's receive buffer, and ack times depend on
+//! scheduling. So there is no path to model: the window is the size of the peer's socket buffer. Several connections
+//! may share that socket and overflow it; the resulting loss is the only signal. Then the window follows NewReno
+//! according to RFC 9002, 7.3 and B. Packets are not paced.
 
 use super::recovery::Recovery;
 use super::round::Round;
 use super::{Ack, Controller, Loss, MINIMUM_PACKETS, Sent};
 use crate::proto::Nanos;
 
-/// Window that is left after a loss: a half (RFC 9002, B.1, kLossReductionFactor).
+/// Divisor of the window after a loss: two (RFC 9002, B.1, kLossReductionFactor).
 const REDUCTION: u64 = 2;
 
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// `credit`: bytes that the peer's socket buffer takes.
+    /// `credit`: capacity of the peer's socket buffer in bytes.
     pub(crate) fn new(packet: u64, credit: u64) -> Self {
         let packet = packet.max(1);
         Local {

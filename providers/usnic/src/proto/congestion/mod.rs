@@ -1,8 +1,8 @@
 //! Congestion control: the congestion window and the pacing rate.
 //!
-//! A connection reports sent, acked and lost packets. `bbr` is BBRv3 (draft-ietf-ccwg-bbr-06), the default; `cubic` is CUBIC
-//! (RFC 9438) with HyStart++ (RFC 9406); `local` serves peers on this host, where there is no network path to model. All
-//! volumes are bytes of datagrams.
+//! A connection reports sent, acked and lost packets. `bbr` is BBRv3 (draft-ietf-ccwg-bbr-06), the default; `cubic` is
+//! CUBIC (RFC 9438) with HyStart++ (RFC 9406); `local` is for peers on this host, where there is no network path to
+//! model. Volumes are bytes of datagrams.
 
 mod bbr;
 mod cubic;
@@ -29,19 +29,19 @@ const MINIMUM_PACKETS: u64 = 2;
 /// Largest send quantum (draft-ietf-ccwg-bbr-06, 5.6.3): what one GSO batch holds.
 pub(crate) const LARGEST_QUANTUM: u64 = 65_536;
 
-/// SetSendQuantum() (draft-ietf-ccwg-bbr-06, 5.6.3): bytes that leave together, at most.
+/// SetSendQuantum() (draft-ietf-ccwg-bbr-06, 5.6.3): maximum number of bytes that are sent together.
 pub(crate) fn send_quantum(pacing_rate: u64, packet: u64) -> u64 {
     (pacing_rate / 1000).min(LARGEST_QUANTUM).max(packet.saturating_mul(2))
 }
 
-/// A packet left, for the first time or again.
+/// A transmission of a packet, new or retransmitted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     pub(crate) now: Nanos,
     pub(crate) bytes: u64,
-    /// Counts the packet.
+    /// Bytes in flight, this packet included.
     pub(crate) in_flight: u64,
-    /// The connection had run out of data to send (draft-ietf-ccwg-bbr-06, 4.1.1.3).
+    /// The connection had no more data to send (draft-ietf-ccwg-bbr-06, 4.1.1.3).
     pub(crate) is_app_limited: bool,
 }
 
@@ -51,20 +51,20 @@ pub(crate) struct Ack {
     pub(crate) now: Nanos,
     /// Newly acked bytes.
     pub(crate) bytes: u64,
-    /// RTT of a packet that was sent once, less the peer's ack delay.
+    /// Round-trip time of a packet that was sent once, without the peer's ack delay.
     pub(crate) rtt: Option<Nanos>,
     pub(crate) srtt: Nanos,
-    /// After this ack and the losses that it showed.
+    /// Bytes in flight after this ack and the losses that it revealed.
     pub(crate) in_flight: u64,
-    /// `None`: it is unknown which of the acked packets left last.
+    /// `None`: it is unknown which of the acked packets was sent last.
     pub(crate) rate: Option<RateSample>,
     /// The congestion window limited sending since the previous ack.
     pub(crate) is_cwnd_limited: bool,
-    /// Packets declared lost whose first transmission arrived after all.
+    /// Number of packets declared lost whose first transmission arrived after all.
     pub(crate) spurious: u32,
 }
 
-/// Packets found lost, by one ack or one timer. A lost probe of the path's MTU is not among them.
+/// Packets declared lost by one ack or one timer. Lost probes of the path MTU do not count.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loss {
     pub(crate) now: Nanos,
@@ -73,7 +73,7 @@ pub(crate) struct Loss {
     pub(crate) ranges: u32,
     /// Bytes in flight, without the lost packets.
     pub(crate) in_flight: u64,
-    /// Send time of the last of them.
+    /// Send time of the last lost packet.
     pub(crate) last_sent: Nanos,
     /// C.delivered.
     pub(crate) total_delivered: u64,
@@ -83,12 +83,12 @@ pub(crate) struct Loss {
     pub(crate) is_persistent: bool,
 }
 
-/// One congestion control algorithm. What an ack shows to be lost is reported before the ack (RFC 9002, A.7).
+/// A congestion control algorithm. Losses that an ack reveals are reported before the ack (RFC 9002, A.7).
 pub(crate) trait Controller {
     fn sent(&mut self, sent: &Sent);
     fn acked(&mut self, ack: &Ack);
     fn lost(&mut self, loss: &Loss);
-    /// A queue of this host was full and dropped the packet; it is sent again when the queue has drained.
+    /// A queue of this host was full and dropped the packet, which is retransmitted when the queue has drained.
     fn overflowed(&mut self, now: Nanos);
     /// Congestion window: bytes that may be in flight.
     fn cwnd(&self) -> u64;
@@ -98,7 +98,7 @@ pub(crate) trait Controller {
     fn resize(&mut self, packet: u64);
 }
 
-/// Which algorithm.
+/// The algorithms.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Algorithm {
     #[default]
@@ -110,10 +110,7 @@ pub(crate) enum Algorithm {
 
 /// The controller of a connection.
 #[derive(Debug)]
-#[allow(
-    clippy::large_enum_variant,
-    reason = "one lives in each connection, in place; a box would only be one more cache miss"
-)]
+#[allow(clippy::large_enum_variant, reason = "stored in each connection; a box would add a cache miss")]
 pub(crate) enum Congestion {
     Bbr(Bbr),
     Cubic(Cubic),
@@ -121,8 +118,8 @@ pub(crate) enum Congestion {
 }
 
 impl Congestion {
-    /// `packet`: bytes of datagram that the path carries now. `credit`: bytes that the peer's socket buffer takes. `seed`
-    /// spreads the times at which connections probe for bandwidth.
+    /// `packet`: datagram size in bytes that the path carries now. `credit`: capacity of the peer's socket buffer in
+    /// bytes. `seed` varies the times at which connections probe for bandwidth.
     pub(crate) fn new(algorithm: Algorithm, packet: u64, credit: u64, seed: u64) -> Self {
         match algorithm {
             Algorithm::Bbr => Congestion::Bbr(Bbr::new(packet, seed)),
@@ -132,7 +129,7 @@ impl Congestion {
     }
 }
 
-/// The same call to any of them.
+/// Calls the same method of the current algorithm.
 macro_rules! each {
     ($self:ident, $one:ident => $call:expr) => {
         match $self {

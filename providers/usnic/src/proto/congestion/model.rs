@@ -1,9 +1,10 @@
-//! A path in virtual time, for tests: flows with real controllers through one bottleneck. The same seed is the same run.
+//! A path in virtual time, for tests: flows with real controllers through one bottleneck. The same seed gives the same
+//! run.
 //!
-//! Every packet meets, in this order: random loss, a policer (token bucket, no queue), a queue of bounded length before
-//! a link. What passes arrives at the other side and is acked, packet by packet; both hosts may stall now and then, as
-//! hosts with too few processors do. Flows detect loss as the protocol does: by a packet threshold of three, by 9/8 of
-//! a round trip, or after a probe timeout. What is lost is not sent again: a flow counts what arrives.
+//! Every packet passes, in this order: random loss, a policer (token bucket, no queue), and a bounded queue before a
+//! link. Packets that get through are acked one by one. Both hosts may stall, like hosts with too few CPUs. Flows
+//! detect loss as the protocol does: by a packet threshold of three, by 9/8 of a round trip, or after a probe timeout.
+//! Lost packets are not retransmitted: a flow counts what arrives.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -35,12 +36,12 @@ impl PseudoRandom {
 pub(super) struct Road {
     /// Round trip of an empty path.
     pub(super) rtt: Nanos,
-    /// Bytes a second of the link, and bytes that its queue holds.
+    /// Rate of the link in bytes per second, and capacity of its queue in bytes.
     pub(super) link: u64,
     pub(super) queue: u64,
-    /// Part of packets that vanish.
+    /// Probability of random loss.
     pub(super) loss: f64,
-    /// Bytes a second that are let pass, and those that may have been saved up.
+    /// Rate of the policer in bytes per second, and size of its token bucket.
     pub(super) policer: Option<(u64, u64)>,
     /// Pauses of a host: mean interval, longest duration.
     pub(super) stalls: Option<(Nanos, Nanos)>,
@@ -84,9 +85,9 @@ pub(super) struct Flow {
     probes: u32,
     probe_at: Nanos,
     wake_at: Nanos,
-    /// Bytes a second that there are to send, since when, and what was sent by then; `None`: no end of them.
+    /// Rate of the application in bytes per second, start time, and bytes sent by then; `None`: unlimited.
     offered: Option<(u64, Nanos, u64)>,
-    /// Sum and number of queueing delays, for their mean.
+    /// Sum and number of the queueing delays.
     delays: (u128, u64),
 }
 
@@ -114,10 +115,10 @@ pub(super) struct Model {
     order: u64,
     random: PseudoRandom,
     free_at: Nanos,
-    /// The last ack of all comes then: nothing is overtaken.
+    /// Arrival time of the latest ack; acks are not reordered.
     last: Nanos,
     tokens: (f64, Nanos),
-    /// End of each host's present pause, and start of its next.
+    /// For each host: end of the current pause, and start of the next one.
     hosts: [(Nanos, Nanos); 2],
 }
 
@@ -202,7 +203,7 @@ impl Model {
         from + (2.0 * mean as f64 * self.random.share()) as Nanos
     }
 
-    /// The time at which a host runs that is due at `at`.
+    /// The time at which a host runs that has work at `at`.
     fn runs_at(&mut self, host: usize, at: Nanos) -> Nanos {
         while let Some((_, longest)) = self.road.stalls.filter(|_| self.hosts[host].1 <= at) {
             let until = self.hosts[host].1 + (longest as f64 * self.random.share()) as Nanos;
@@ -211,7 +212,7 @@ impl Model {
         at.max(self.hosts[host].0)
     }
 
-    /// Arrival time of the ack of a packet sent now, if it arrives, and its queueing time.
+    /// Arrival time of the ack of a packet sent now, and its queueing time; `None` if the packet is lost.
     fn travels(&mut self, bytes: u64) -> Option<(Nanos, Nanos)> {
         if self.random.share() < self.road.loss {
             return None;
@@ -231,7 +232,7 @@ impl Model {
         }
         self.free_at = self.free_at.max(self.now) + bytes * SECONDS / self.road.link;
         let there = self.runs_at(0, self.free_at + self.road.rtt / 2);
-        // Hosts are never quite as fast as the time before.
+        // Timers of hosts are never exact, and always late.
         let jitter = (self.random.share() * self.road.rtt as f64 / 64.0) as Nanos;
         self.last = self.runs_at(1, there + self.road.rtt / 2 + jitter).max(self.last);
         Some((self.last, waits))
@@ -241,7 +242,7 @@ impl Model {
         let now = self.now;
         let flow = &mut self.flows[index];
         if flow.wake_at != now {
-            return; // called off for an earlier one
+            return; // replaced by an earlier one
         }
         flow.wake_at = Nanos::MAX;
         if !flow.flight.is_empty() && flow.probe_at <= now {
@@ -252,7 +253,7 @@ impl Model {
         self.send(index);
     }
 
-    /// Sends what may be sent, and sees to it that the flow wakes.
+    /// Sends as much as is allowed, and schedules the flow's next wake-up.
     fn send(&mut self, index: usize) {
         let mut next = Nanos::MAX;
         loop {

@@ -1,21 +1,22 @@
-//! Recovery periods (RFC 9002, 7.3.2), and whether one turns out to have been spurious.
+//! Recovery periods (RFC 9002, 7.3.2), and detection of spurious ones.
 
 use super::Loss;
 use crate::proto::Nanos;
 
-/// One recovery period, or none.
+/// The current recovery period, if any.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
     /// Start of recovery. It ends with the ack of a packet sent later.
     start: Option<Nanos>,
     is_over: bool,
-    /// Packets found lost in it, and those of them that had arrived.
+    /// Number of packets declared lost in it, and number of those that had arrived.
     lost: u32,
     spurious: u32,
 }
 
 impl Recovery {
-    /// Packets were lost. True: a new period starts, as one of them was sent after the start of the last.
+    /// Records lost packets. Returns true if a new period starts, because one of them was sent after the start of the
+    /// last period.
     pub(super) fn lost(&mut self, loss: &Loss) -> bool {
         let is_new = self.start.is_none_or(|start| loss.last_sent > start);
         if is_new {
@@ -25,17 +26,18 @@ impl Recovery {
         is_new
     }
 
-    /// A congestion signal other than loss. True: a new period starts, for the last one is longer ago than a round trip.
+    /// Records a congestion signal other than loss. Returns true if a new period starts, because the last one is more
+    /// than a round trip ago.
     pub(super) fn signalled(&mut self, now: Nanos, srtt: Nanos) -> bool {
         let is_new = self.start.is_none_or(|start| now > start.saturating_add(srtt));
         if is_new {
-            // No ack can show this one as spurious.
+            // No ack can show that this period is spurious.
             *self = Recovery { start: Some(now), lost: u32::MAX, ..Recovery::default() };
         }
         is_new
     }
 
-    /// A packet that left then was acked. True: that ends the period.
+    /// Records the ack of a packet sent at `send_time`. Returns true if that ends the period.
     pub(super) fn acked(&mut self, send_time: Nanos) -> bool {
         let ends = self.is_active() && self.start.is_some_and(|start| send_time > start);
         self.is_over |= ends;
@@ -46,8 +48,8 @@ impl Recovery {
         self.start.is_some() && !self.is_over
     }
 
-    /// `spurious` packets of the period had arrived. True: these are all that it found lost, so its effects are to be
-    /// undone.
+    /// Records that `spurious` packets of the period had arrived. Returns true if all its losses were spurious, so its
+    /// effects are to be undone.
     pub(super) fn had_arrived(&mut self, spurious: u32) -> bool {
         if spurious == 0 || self.lost == 0 {
             return false;

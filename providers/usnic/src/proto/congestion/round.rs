@@ -1,16 +1,17 @@
-//! Packet-timed round trips (draft-ietf-ccwg-bbr-06, 5.5.1), and whether the window was the limit in the last of them.
+//! Packet-timed round trips (draft-ietf-ccwg-bbr-06, 5.5.1), and whether the window limited sending in the last of
+//! them.
 
 use super::RateSample;
 
-/// From the transmission of a packet to the ack of one that left after it.
+/// A round: from the transmission of a packet to the ack of a packet sent after that.
 #[derive(Debug, Default)]
 pub(super) struct Round {
     next_delivered: u64,
-    /// Ended so far.
+    /// Number of completed rounds.
     pub(super) count: u64,
-    /// The last ack ended one.
+    /// The last ack completed a round.
     pub(super) is_start: bool,
-    /// The window was the limit: in this round, and in the one before.
+    /// The window limited sending: in this round, and in the previous one.
     limited: [bool; 2],
 }
 

@@ -1,4 +1,4 @@
-//! Performance of the algorithms on a model of a path, as shares and ratios; and single reactions.
+//! Performance of the algorithms on a model of a path, in shares and ratios; and single reactions.
 
 use super::model::{Model, Road, Sender};
 use super::{Ack, Algorithm, Congestion, Controller, Cubic, Local, Loss};
@@ -12,7 +12,7 @@ fn sender(algorithm: Algorithm, seed: u64) -> Sender {
     Sender { control: Congestion::new(algorithm, PACKET, 1 << 20, seed), packet: PACKET, limit: u64::MAX, starts: 0 }
 }
 
-/// Bytes per second of each, once they know the path.
+/// Bytes per second of each flow after a warm-up.
 fn rates(road: Road, seed: u64, senders: Vec<Sender>, warm: Nanos, time: Nanos) -> Vec<f64> {
     let mut model = Model::new(road, seed);
     for sender in senders {
@@ -26,7 +26,7 @@ fn alone(road: Road, seed: u64, sender: Sender) -> f64 {
     rates(road, seed, vec![sender], SECONDS, 4 * SECONDS)[0]
 }
 
-/// Each flow's part of what passes in all.
+/// Each flow's share of the total.
 fn shares(road: Road, seed: u64, senders: Vec<Sender>, time: Nanos) -> (Vec<f64>, f64) {
     let rates = rates(road, seed, senders, 5 * SECONDS, time);
     let all: f64 = rates.iter().sum();
@@ -113,14 +113,14 @@ fn a_token_bucket_policer_is_conformed_to() {
 
 #[test]
 fn hosts_that_stall_do_not_collapse_a_flow() {
-    // More runnable threads than processors: stalls of up to 8 ms, and nothing is lost.
+    // Hosts with more runnable threads than CPUs: stalls of up to 8 ms, without loss.
     for algorithm in PATH_ALGORITHMS {
         for mean in [20, 5] {
             let quiet = Road { rtt: 50 * MICROS, link: 100_000_000, ..Road::default() };
             let road = Road { stalls: Some((mean * MILLIS, 8 * MILLIS)), ..quiet };
             let control = |limit| Sender { limit, ..sender(algorithm, 2) };
             let rate = alone(road, 11, control(4_000_000));
-            // Either host pauses half of the time, with a mean of 5 ms between pauses.
+            // Each host pauses half of the time, with a mean of 5 ms between pauses.
             let least = if mean == 20 { 0.5 } else { 0.2 };
             assert!(rate >= least * road.link as f64, "{algorithm:?}, every {mean} ms: {rate:.0}");
         }
@@ -147,7 +147,7 @@ fn bbr_follows_a_link_that_becomes_faster_or_slower() {
 }
 
 #[test]
-fn too_little_to_send_neither_raises_nor_lowers_the_window() {
+fn app_limited_flow_keeps_its_window() {
     for algorithm in PATH_ALGORITHMS {
         let mut model = Model::new(Road { link: 500_000_000, ..Road::default() }, 17);
         model.add(sender(algorithm, 1));
@@ -195,7 +195,7 @@ fn loss(now: Nanos, last_sent: Nanos, packets: u32) -> Loss {
 }
 
 #[test]
-fn loss_in_a_round_trip_is_one_decrease() {
+fn losses_in_one_round_trip_decrease_the_window_once() {
     for (algorithm, part) in [(Algorithm::Cubic, 7), (Algorithm::Local, 5)] {
         let mut control = Congestion::new(algorithm, 1000, 10_000, 1);
         for at in 1..10 {
@@ -208,7 +208,7 @@ fn loss_in_a_round_trip_is_one_decrease() {
 }
 
 #[test]
-fn a_full_queue_of_this_host_is_one_decrease_in_a_round_trip() {
+fn full_local_queue_decreases_the_window_once_per_round_trip() {
     for algorithm in [Algorithm::Cubic, Algorithm::Local] {
         let mut control = Congestion::new(algorithm, 1000, 10_000, 1);
         control.acked(&ack(2 * MILLIS, 1000, MILLIS, 1000));
@@ -217,7 +217,7 @@ fn a_full_queue_of_this_host_is_one_decrease_in_a_round_trip() {
         let after = control.cwnd();
         assert!(after >= before / 2 && after < before, "{after} of {before}");
         control.overflowed(4 * MILLIS);
-        assert!(control.cwnd() < after, "it is full still, a round trip later");
+        assert!(control.cwnd() < after, "the queue is still full a round trip later");
     }
 }
 
@@ -236,7 +236,7 @@ fn persistent_congestion_leaves_the_minimum_window() {
 }
 
 #[test]
-fn cubic_takes_back_a_decrease_by_spurious_loss() {
+fn cubic_undoes_a_decrease_by_spurious_loss() {
     // RFC 9438, 4.9.
     let mut cubic = Cubic::new(1000);
     cubic.lost(&loss(10 * MILLIS, MILLIS, 3));
@@ -275,7 +275,7 @@ fn cubic_returns_to_its_peak_in_time_not_in_round_trips() {
 }
 
 #[test]
-fn a_local_window_is_the_peers_credit_until_its_socket_overflows() {
+fn local_window_is_the_peers_buffer_until_it_overflows() {
     let mut local = Local::new(65_507, 8 << 20);
     assert_eq!((local.cwnd(), local.pacing_rate()), (8 << 20, None));
     local.lost(&loss(10 * MILLIS, MILLIS, 4));

@@ -4,9 +4,9 @@ use super::{Bbr, Sample, State};
 use crate::proto::congestion::{INITIAL_PACKETS, send_quantum};
 use crate::proto::{MILLIS, Nanos, SECONDS};
 
-/// Pacing stays so far below the bandwidth: BBR.PacingMarginPercent (2.5).
+/// Percentage by which pacing stays below the bandwidth: BBR.PacingMarginPercent (2.5).
 const PACING_MARGIN_PERCENT: f64 = 1.0;
-/// Quanta that the window holds at least: BBR.offload_budget where sender and receiver batch as TCP does (5.5.8.1).
+/// Minimum window in send quanta: BBR.offload_budget where sender and receiver batch as TCP does (5.5.8.1).
 const OFFLOAD_QUANTA: u64 = 3;
 
 /// InitPacingRate() (5.6.2).

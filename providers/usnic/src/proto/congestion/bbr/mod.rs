@@ -1,9 +1,9 @@
 //! BBRv3 according to draft-ietf-ccwg-bbr-06. Numbers in comments are sections of that draft; names are those of the draft.
 //!
-//! A model of the path, the bandwidth `max_bw` and the round trip `min_rtt`, determines pacing rate and congestion
-//! window. Delay is not a congestion signal, so a host with more runnable threads than processors is not slowed down;
-//! loss is one above 2 %. `model` keeps the model, `probe_bw` and `probe_rtt` are the states that measure it, `control`
-//! computes window and rate.
+//! A model of the path, with the bandwidth `max_bw` and the round trip `min_rtt`, determines pacing rate and congestion
+//! window. Delay is not a congestion signal, so a host with more runnable threads than CPUs is not slowed down; loss
+//! above 2 % is one. `model` keeps the model, the states `probe_bw` and `probe_rtt` measure it, `control` computes
+//! window and rate.
 
 mod control;
 mod model;
@@ -23,11 +23,11 @@ use probe_rtt::MinRtt;
 
 /// No bound.
 const INFINITY: u64 = u64::MAX;
-/// Packets that a window has at least: BBR.MinPipeCwnd (2.8).
+/// Minimum window in packets: BBR.MinPipeCwnd (2.8).
 const MIN_PIPE_PACKETS: u64 = 4;
 /// Multiplicative decrease in a round with loss: BBR.Beta (2.8).
 const BETA: f64 = 0.7;
-/// Ranges lost in a round that may end Startup: BBRStartupFullLossCnt (5.3.1.3).
+/// Number of lost ranges in a round that may end Startup: BBRStartupFullLossCnt (5.3.1.3).
 const STARTUP_FULL_LOSS_COUNT: u32 = 6;
 /// Rounds after which Drain ends in any case (5.3.2).
 const DRAIN_ROUNDS: u64 = 3;
@@ -76,7 +76,7 @@ impl State {
     }
 }
 
-/// The sample of one ack, with what else the steps need of it.
+/// The sample of one ack, with further values that the steps need.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     now: Nanos,
@@ -253,7 +253,7 @@ impl Controller for Bbr {
         }
     }
 
-    /// As loss in this round is, if not while probing for bandwidth.
+    /// Reacts like to a loss in this round, unless the state probes for bandwidth.
     fn overflowed(&mut self, _now: Nanos) {
         self.note_loss(0);
     }

@@ -4,15 +4,16 @@ use super::{BETA, Bbr, INFINITY, INITIAL_PACKETS, Loss, Sample, State};
 use crate::proto::flight::LostPacket;
 use crate::proto::{Nanos, SECONDS};
 
-/// Growth of the delivery rate in a round below which the pipe may be full, and rounds of so little growth (5.3.1.2).
+/// Growth of the delivery rate in a round below which the pipe may be full, and number of rounds with so little growth
+/// (5.3.1.2).
 const FULL_BW_GROWTH: f64 = 1.25;
 const FULL_BW_COUNT: u32 = 3;
-/// Rounds that extra_acked is the maximum of: BBR.ExtraAckedFilterLen (2.12).
+/// Number of rounds in the maximum filter of extra_acked: BBR.ExtraAckedFilterLen (2.12).
 const EXTRA_ACKED_FILTER_LEN: u64 = 10;
 /// BBR.LossThresh (2.8).
 const LOSS_THRESH: f64 = 0.02;
 
-/// BBR.max_bw_filter: of the present ProbeBW cycle and of the one before, BBR.MaxBwFilterLen = 2 (2.11, 5.5.6).
+/// BBR.max_bw_filter: maxima of the current ProbeBW cycle and the previous one, BBR.MaxBwFilterLen = 2 (2.11, 5.5.6).
 #[derive(Debug, Default)]
 pub(super) struct MaxBw([u64; 2]);
 
@@ -25,7 +26,7 @@ impl MaxBw {
         self.0[1] = self.0[1].max(rate);
     }
 
-    /// AdvanceMaxBwFilter() (5.5.6). A cycle without any sample is none.
+    /// AdvanceMaxBwFilter() (5.5.6). A cycle without a sample does not count.
     pub(super) fn advance(&mut self) {
         if self.0[1] > 0 {
             self.0 = [self.0[1], 0];
@@ -33,7 +34,7 @@ impl MaxBw {
     }
 }
 
-/// Bounds by loss in this bandwidth probing cycle: bw_shortterm and inflight_shortterm (2.9).
+/// Bounds set by loss in this bandwidth probing cycle: bw_shortterm and inflight_shortterm (2.9).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShortTerm {
     pub(super) bw: u64,
@@ -65,7 +66,7 @@ pub(super) struct FullPipe {
 }
 
 impl FullPipe {
-    /// ResetFullBW(), with this as the baseline.
+    /// ResetFullBW(), with `bw` as the baseline.
     pub(super) fn reset(&mut self, bw: u64) {
         *self = FullPipe { is_reached: self.is_reached, bw, ..FullPipe::default() };
     }
@@ -89,13 +90,13 @@ impl FullPipe {
 pub(super) struct ExtraAcked {
     interval_start: Nanos,
     delivered: u64,
-    /// Maxima of the present and the last window of rounds, and when the present one began.
+    /// Maxima of the current and the previous window of rounds, and the start of the current one.
     max: [u64; 2],
     since: u64,
 }
 
 impl ExtraAcked {
-    /// The connection was idle (5.4.1): a new interval begins, in which nothing has been acked.
+    /// Restarts after the connection was idle (5.4.1): a new interval begins, in which no data was acked.
     pub(super) fn restart(&mut self, now: Nanos) {
         (self.interval_start, self.delivered) = (now, 0);
     }
@@ -120,7 +121,7 @@ impl ExtraAcked {
     }
 }
 
-/// Signals of the present round (2.10, 5.5.10.3).
+/// Congestion signals of the current round (2.10, 5.5.10.3).
 #[derive(Debug, Default)]
 pub(super) struct Signals {
     bw_latest: u64,
@@ -128,7 +129,7 @@ pub(super) struct Signals {
     loss_round_delivered: u64,
     pub(super) loss_round_start: bool,
     is_loss_in_round: bool,
-    /// Discontiguous ranges lost in this round, and in the one that the last ack ended.
+    /// Number of discontiguous ranges lost in this round, and in the one that the last ack ended.
     ranges: [u32; 2],
 }
 
@@ -204,7 +205,7 @@ impl Bbr {
         signals.ranges[0] = signals.ranges[0].saturating_add(ranges);
     }
 
-    /// HandleLostPacket() for all of them (5.5.10.2).
+    /// HandleLostPacket() for all lost packets (5.5.10.2).
     pub(super) fn handle_lost_packets(&mut self, loss: &Loss) {
         self.note_loss(loss.ranges);
         if let Some(packet) = loss.excess.filter(|_| self.cycle.is_bw_probe_sample) {
@@ -258,7 +259,7 @@ impl Bbr {
     }
 }
 
-/// InflightAtLoss() (5.5.10.2): bytes in flight at which the losses became too many.
+/// InflightAtLoss() (5.5.10.2): bytes in flight at which the loss rate became too high.
 fn inflight_at_loss(packet: &LostPacket) -> u64 {
     let inflight_prev = packet.tx_in_flight.saturating_sub(packet.bytes) as f64;
     let lost_prev = packet.lost.saturating_sub(packet.bytes) as f64;

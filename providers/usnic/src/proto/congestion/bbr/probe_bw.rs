@@ -5,14 +5,14 @@ use super::{Bbr, INFINITY, Sample, State};
 use crate::proto::flight::is_loss_too_high;
 use crate::proto::{Nanos, SECONDS};
 
-/// Part of inflight_longterm that is left to others: BBR.Headroom (2.8).
+/// Share of inflight_longterm that is left to other flows: BBR.Headroom (2.8).
 const HEADROOM: f64 = 0.15;
-/// Wait between probes: 2 s, and a random time up to this one (5.3.3.8.2).
+/// Wait between probes: 2 s plus a random time up to this one (5.3.3.8.2).
 const PROBE_WAIT: Nanos = 2 * SECONDS;
 const PROBE_WAIT_RANDOM: Nanos = SECONDS;
-/// Rounds between probes at most, so that Reno and CUBIC flows keep their share (5.3.3.8.3).
+/// Maximum number of rounds between probes, so that Reno and CUBIC flows keep their share (5.3.3.8.3).
 const RENO_ROUNDS: u64 = 63;
-/// Rounds over which the growth of inflight_longterm doubles, at most (5.3.3.9).
+/// Maximum exponent of the growth of inflight_longterm, which doubles each round (5.3.3.9).
 const UP_ROUNDS: u32 = 30;
 
 /// BBR.ack_phase (2.14).
@@ -115,8 +115,8 @@ impl Bbr {
         self.raise_inflight_longterm_slope();
     }
 
-    /// IsTimeToProbeBW(), with IsRenoCoexistenceProbeTime() (5.3.3.8.3). Rounds are counted for the BDP with its
-    /// quantization budget: a BDP below a packet would otherwise be probed for in every round.
+    /// IsTimeToProbeBW(), with IsRenoCoexistenceProbeTime() (5.3.3.8.3). The number of rounds is computed for the BDP
+    /// with its quantization budget; with a BDP below a packet, every round would probe otherwise.
     fn is_time_to_probe_bw(&self, now: Nanos) -> bool {
         let rounds = (self.inflight(1.0).min(self.cwnd) / self.packet).min(RENO_ROUNDS);
         now > self.cycle.stamp.saturating_add(self.cycle.wait) || self.cycle.rounds_since_probe_up >= rounds
@@ -169,7 +169,7 @@ impl Bbr {
         }
     }
 
-    /// AdaptLongTermModel() (5.3.3.9). True: it has decided on a state.
+    /// AdaptLongTermModel() (5.3.3.9). Returns true if it changed the state.
     fn adapt_long_term_model(&mut self, sample: &Sample) -> bool {
         if self.cycle.ack_phase == AckPhase::ProbeStarting && self.round.is_start {
             self.cycle.ack_phase = AckPhase::ProbeFeedback;

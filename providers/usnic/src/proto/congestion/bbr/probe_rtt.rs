@@ -1,4 +1,4 @@
-//! The minimum round trip, and the state that measures it with little in flight (5.3.4).
+//! The minimum round trip, and the state that measures it with few packets in flight (5.3.4).
 
 use super::model::ShortTerm;
 use super::probe_bw::AckPhase;
@@ -11,7 +11,7 @@ const MIN_RTT_FILTER_LEN: Nanos = 10 * SECONDS;
 const PROBE_RTT_INTERVAL: Nanos = 5 * SECONDS;
 const PROBE_RTT_DURATION: Nanos = 200 * MILLIS;
 
-/// BBR.min_rtt, and when to measure it (2.16).
+/// BBR.min_rtt, and when to measure it again (2.16).
 #[derive(Debug)]
 pub(super) struct MinRtt {
     min_rtt: Nanos,
@@ -22,7 +22,7 @@ pub(super) struct MinRtt {
     is_expired: bool,
     done_stamp: Option<Nanos>,
     is_round_done: bool,
-    /// Packets that left with less delivered than this left in ProbeRTT: their rates are ignored (5.3.4.3).
+    /// Value of C.delivered at the end of ProbeRTT. The rates of packets sent before that are ignored (5.3.4.3).
     pub(super) ignored_until: u64,
 }
 
@@ -42,7 +42,7 @@ impl Default for MinRtt {
 }
 
 impl MinRtt {
-    /// `None` before the first sample.
+    /// Returns the minimum; `None` before the first sample.
     pub(super) fn get(&self) -> Option<Nanos> {
         (self.min_rtt != Nanos::MAX).then_some(self.min_rtt)
     }
@@ -52,7 +52,7 @@ impl Bbr {
     /// UpdateMinRTT() (5.3.4.3).
     pub(super) fn update_min_rtt(&mut self, sample: &Sample) {
         let (it, now) = (&mut self.min_rtt, sample.now);
-        // Before the first sample nothing has expired.
+        // Before the first sample there is no value that could expire.
         let is_known = it.probe_min_delay != Nanos::MAX;
         it.is_expired = is_known && now > it.probe_min_stamp.saturating_add(PROBE_RTT_INTERVAL);
         if let Some(rtt) = sample.rtt.filter(|rtt| *rtt < it.probe_min_delay || it.is_expired) {

@@ -1,4 +1,4 @@
-//! States and reactions of BBR on the model of a path; numbers are the test cases of the draft's appendix A.
+//! States and reactions of BBR on a model of a path; numbers in comments are test cases of the draft's appendix A.
 
 use super::*;
 use crate::proto::congestion::Congestion;
@@ -8,14 +8,14 @@ use crate::proto::{MILLIS, SECONDS};
 const PACKET: u64 = 1000;
 const LINK: u64 = 10_000_000;
 const RTT: Nanos = 10 * MILLIS;
-/// Of this path, in bytes.
+/// BDP of the path, in bytes.
 const BDP: u64 = LINK / 100;
 
-/// One flow.
+/// A path with one flow.
 struct Path(Model);
 
 impl Path {
-    /// With a queue of two BDPs.
+    /// Creates a path with a queue of two BDPs.
     fn new() -> Self {
         Path::over(Road { rtt: RTT, link: LINK, queue: 2 * BDP, ..Road::default() })
     }
@@ -34,7 +34,7 @@ impl Path {
         }
     }
 
-    /// Runs until it is in this state; the time that took.
+    /// Runs until the state is `state`; returns the time that took.
     fn until(&mut self, state: State) -> Nanos {
         let began = self.0.now;
         while self.bbr().state != state {
@@ -57,7 +57,7 @@ fn startup_ends_when_bandwidth_stays_the_same() {
 }
 
 #[test]
-fn startup_goes_on_while_the_application_is_the_limit_and_ends_by_loss() {
+fn startup_continues_while_app_limited_and_ends_by_loss() {
     // A.7 and A.2.
     let mut path = Path::new();
     path.0.offer(0, LINK / 4);
@@ -114,7 +114,7 @@ fn loss_while_cruising_lowers_the_short_term_bounds_until_the_next_probe() {
 }
 
 #[test]
-fn the_round_trip_is_probed_after_five_seconds() {
+fn round_trip_is_probed_after_five_seconds() {
     // A.10.
     let mut path = Path::new();
     path.until(State::ProbeBwCruise);
@@ -153,7 +153,7 @@ fn the_round_trip_is_not_probed_after_idle_time() {
 }
 
 #[test]
-fn the_window_has_four_packets_at_least() {
+fn window_has_at_least_four_packets() {
     // A.14.
     let mut path = Path::over(Road { rtt: MILLIS, link: 100_000, queue: 20_000, ..Road::default() });
     path.until(State::ProbeBwCruise);
@@ -163,7 +163,7 @@ fn the_window_has_four_packets_at_least() {
 }
 
 #[test]
-fn spurious_loss_is_taken_back() {
+fn spurious_loss_is_undone() {
     // A.18.
     let mut path = Path::new();
     path.until(State::ProbeBwUp);
