@@ -56,7 +56,7 @@ fn library_opened_locally() {
 }
 
 #[test]
-fn garbage_is_refused() {
+fn arbitrary_values_are_refused() {
     consume("test/c/garbage.c", &[]).expect_success("garbage: OK");
 }
 

@@ -36,7 +36,7 @@ fn sends_of_every_size_arrive_whole_and_in_order() {
 }
 
 #[test]
-fn a_send_waits_for_its_receive() {
+fn send_waits_for_its_receive() {
     let place = Place::new("rnr");
     let (a, b) = (place.open(), place.open());
     let (active, passive) = connected(&a, &b, 7, 10);

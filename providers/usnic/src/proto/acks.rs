@@ -1,23 +1,23 @@
-//! Decides when an ack is sent (US-10): one per batch of packets, not per packet.
+//! Decides when to send an ack (US-10): one per batch of packets, not per packet.
 //!
-//! The receiver reports every packet with data, asks after each batch whether an ack is due, and reports when one was
-//! sent. A single small message is acknowledged after a short delay, to ride on a packet in the other direction; gaps
-//! and duplicates are acknowledged at once.
+//! The receiver reports every packet with data, asks after each batch whether an ack is due, and reports when it sent
+//! one. A single small message is acked after a short delay, so that a packet in the other direction can carry the ack.
+//! Gaps and duplicates are acked at once.
 
 use super::received::Arrival;
 use super::{MICROS, Nanos};
 
-/// The longest delay of the ack of an RDMA write. A request that the consumer posts at once still carries the ack.
+/// Longest delay of the ack of an RDMA write. A request that the consumer posts at once can still carry the ack.
 const PROMPT: Nanos = 4 * MICROS;
 
 /// State of the pending ack.
 #[derive(Debug)]
 pub(crate) struct AckClock {
     delay: Nanos,
-    /// An RDMA write of `prompt` has come since the last ack.
+    /// An RDMA write passed to `prompt` has arrived since the last ack.
     is_prompt: bool,
     every: u32,
-    /// New packets not acknowledged yet.
+    /// Number of new packets that were not acked yet.
     pending: u32,
     /// Arrival of the first unacknowledged packet.
     since: Nanos,
@@ -31,14 +31,14 @@ pub(crate) struct AckClock {
 enum Urgency {
     /// The ack may wait for its deadline.
     Waits,
-    /// Now, as itself or on other packets.
+    /// Now, in an ack packet or carried by data packets.
     Now,
-    /// Now and as a packet of its own, which alone has space for selective ranges.
+    /// Now, in a packet of its own: only that has space for selective ranges.
     Whole,
 }
 
 impl AckClock {
-    /// An ack is due after `delay`, or after a quarter of the window (the peer's, in packets, at most 1024).
+    /// An ack is due after `delay`, or after a quarter of the peer's window (`every`, in packets, at most 1024).
     pub(crate) fn new(delay: Nanos, every: u32) -> Self {
         AckClock {
             delay,
@@ -51,8 +51,8 @@ impl AckClock {
         }
     }
 
-    /// A packet with data arrived. `last_of_chunks`: it ends a message of more than one packet. `ack_now`: it asks for
-    /// an ack, or it closed a gap. Packets outside the window are ignored.
+    /// Records an arrived packet with data. `last_of_chunks`: it ends a message of several packets. `ack_now`: it asks
+    /// for an ack, or closed a gap. Packets outside the window are ignored.
     pub(crate) fn arrived(&mut self, now: Nanos, arrival: Arrival, last_of_chunks: bool, ack_now: bool) {
         let urgency = match arrival {
             Arrival::Outside => return,
@@ -74,18 +74,19 @@ impl AckClock {
         }
     }
 
-    /// The packet is an RDMA write, whose ack is sent soon: the initiator's completion needs the ack, and the target's
-    /// consumer is not notified, so it may post nothing that carries it.
+    /// Records that the packet is an RDMA write, whose ack is sent soon: the initiator's completion needs the ack, and
+    /// the target's consumer is not notified, so it may post nothing that carries it.
     pub(crate) fn prompt(&mut self) {
         self.is_prompt = true;
     }
 
-    /// Requests an ack for other reasons than a packet: credits, a window. Data packets may carry it.
+    /// Requests an ack for other reasons than a packet, such as new credits or a window change. Data packets may carry
+    /// it.
     pub(crate) fn at_once(&mut self) {
         self.urgency = self.urgency.max(Urgency::Now);
     }
 
-    /// Requests an ack of its own, for a refusal.
+    /// Requests an ack packet, for a refusal.
     pub(crate) fn whole_at_once(&mut self) {
         self.urgency = Urgency::Whole;
     }
@@ -111,8 +112,8 @@ impl AckClock {
         }
     }
 
-    /// A data packet carries the short form: returns its delay field. Everything is acknowledged then, except packets
-    /// behind a gap.
+    /// Records that a data packet carries the short form of an ack, and returns its delay field. After that only
+    /// packets behind a gap are unacked.
     pub(crate) fn carried(&mut self, now: Nanos) -> u16 {
         self.pending = 0;
         self.is_prompt = false;
@@ -122,7 +123,7 @@ impl AckClock {
         self.waited(now)
     }
 
-    /// An ack packet is sent: returns its delay field. Nothing is pending then.
+    /// Records that an ack packet is sent, and returns its delay field. After that no ack is pending.
     pub(crate) fn left(&mut self, now: Nanos) -> u16 {
         self.urgency = Urgency::Waits;
         self.carried(now)
@@ -153,34 +154,34 @@ mod tests {
     }
 
     #[test]
-    fn an_rdma_write_is_acked_after_its_batch_or_by_an_answer() {
+    fn rdma_write_is_acked_after_its_batch_or_by_a_response() {
         let mut clock = after(Arrival::Next, false, false);
         clock.prompt();
         assert!(!clock.due(START) && clock.due(START + PROMPT));
         clock.carried(START);
         assert_eq!(clock.deadline(), None);
         clock.arrived(START, Arrival::Next, false, false);
-        assert_eq!(clock.deadline(), Some(START + DELAY), "the next one is another");
+        assert_eq!(clock.deadline(), Some(START + DELAY), "the next batch is a new one");
     }
 
     #[test]
-    fn a_single_small_message_waits_for_others() {
+    fn ack_of_a_single_small_message_is_delayed() {
         let mut clock = after(Arrival::Next, false, false);
         assert!(clock.owed() && !clock.due(START + DELAY - 1) && clock.due(START + DELAY));
         clock.arrived(START + 20 * MICROS, Arrival::Next, false, false);
-        assert_eq!(clock.deadline(), Some(START + DELAY), "the first one's time counts");
-        assert_eq!(clock.carried(START + 30 * MICROS), 10, "but the newest one's delay");
+        assert_eq!(clock.deadline(), Some(START + DELAY), "the delay starts with the first packet");
+        assert_eq!(clock.carried(START + 30 * MICROS), 10, "the delay field counts from the newest packet");
         assert!(!clock.owed() && clock.deadline().is_none() && !clock.due(Nanos::MAX));
         clock.arrived(START + 90 * MICROS, Arrival::Next, false, false);
-        assert_eq!(clock.deadline(), Some(START + 140 * MICROS), "and then it begins anew");
+        assert_eq!(clock.deadline(), Some(START + 140 * MICROS), "the next delay starts anew");
     }
 
     #[test]
-    fn trouble_ends_and_questions_do_not_wait() {
+    fn gaps_message_ends_and_ack_requests_are_acked_at_once() {
         assert!(!clock().owed() && !clock().due(Nanos::MAX));
         assert!(after(Arrival::Next, true, false).due(START) && after(Arrival::Next, false, true).due(START));
         assert!(after(Arrival::Ahead, false, false).due(START) && after(Arrival::Duplicate, false, false).due(START));
-        assert!(!after(Arrival::Outside, true, true).owed(), "not even if it asks");
+        assert!(!after(Arrival::Outside, true, true).owed(), "not even if it asks for an ack");
         let mut clock = clock();
         clock.at_once();
         assert!(clock.owed() && clock.due(0));
@@ -189,12 +190,12 @@ mod tests {
                 _ = clock.carried(START);
                 clock.owed()
             },
-            "any packet tells it"
+            "any packet carries it"
         );
     }
 
     #[test]
-    fn so_many_packets_do_not_wait() {
+    fn a_quarter_of_the_window_is_acked_at_once() {
         let mut clock = clock();
         (0..3).for_each(|_| clock.arrived(START, Arrival::Next, false, false));
         assert!(!clock.due(START));
@@ -203,7 +204,7 @@ mod tests {
         clock.left(START);
         let mut clock = AckClock::new(MICROS, 0);
         clock.arrived(START, Arrival::Next, false, false);
-        assert!(clock.due(START), "none is at least one");
+        assert!(clock.due(START), "a quarter of a small window is at least one packet");
     }
 
     #[test]
@@ -223,18 +224,18 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_that_does_not_fit_is_the_largest() {
+    fn delay_field_saturates() {
         let mut clock = after(Arrival::Next, false, false);
         assert_eq!(clock.left(START + 65_534 * MICROS), 65_534);
         assert_eq!((clock.left(START + 65_536 * MICROS), clock.left(Nanos::MAX)), (u16::MAX, u16::MAX));
-        assert_eq!(clock.left(0), 0, "a clock that lags");
+        assert_eq!(clock.left(0), 0, "a clock that goes back");
         let mut clock = AckClock::new(Nanos::MAX, u32::MAX);
         clock.arrived(START, Arrival::Next, false, false);
         assert_eq!(clock.deadline(), Some(Nanos::MAX));
     }
 
     #[test]
-    fn a_duplicate_does_not_make_the_newest_packet_younger() {
+    fn duplicates_do_not_change_the_delay_field() {
         let mut clock = after(Arrival::Next, false, false);
         clock.arrived(START + 40 * MICROS, Arrival::Duplicate, false, false);
         assert_eq!(clock.left(START + 45 * MICROS), 45);

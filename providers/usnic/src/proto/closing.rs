@@ -1,8 +1,8 @@
-//! The end of a connection: Fin or Reset, and answers to late packets.
+//! The end of a connection: sends Fin or Reset, and answers late packets.
 //!
-//! `Conn` makes a [`Closing`] when it is drained, when it is aborted, or when the peer ended it. It sends Fin or Reset
-//! until the peer answers or the time is up. Then it stays for a while, so that a peer whose answer was lost gets
-//! another one (like TIME_WAIT).
+//! `Conn` creates a [`Closing`] when it is drained, when it is aborted, or when the peer ended it. It sends Fin or
+//! Reset until the peer answers or the time has passed. Then it remains for a while, so that a peer whose answer was
+//! lost gets another one (like TIME_WAIT).
 //!
 //! | | Fin | FinAck | Reset | time is up |
 //! |---|---|---|---|---|
@@ -17,21 +17,21 @@ use crate::proto::setup::packets::{self, Fin};
 use crate::proto::wire::{Head, Kind};
 use crate::proto::{MILLIS, Nanos, SECONDS};
 
-/// Maximum wait between retransmissions, which doubles up to this.
+/// Maximum interval between retransmissions, which doubles up to this.
 const LONGEST_WAIT: Nanos = SECONDS;
 /// Minimum interval between retransmissions.
 const SHORTEST_WAIT: Nanos = 5 * MILLIS;
-/// A Reset is said so often: the peer may be long gone, and finds out by itself in the end.
+/// Number of transmissions of a Reset. The peer may be gone already; else its own timeouts end the connection.
 const RESETS: u32 = 6;
 
-/// Times of a close.
+/// Timing of a close.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// A round trip and then some.
+    /// First retransmission timeout: somewhat more than a round trip.
     pub(crate) timeout: Nanos,
     /// Time after which the peer is given up.
     pub(crate) give_up: Nanos,
-    /// Time for which late packets are answered.
+    /// Time during which late packets are answered.
     pub(crate) linger: Nanos,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Pace {
 pub(crate) struct Closing {
     kind: Kind,
     fin: Fin,
-    /// Header of the Fin or Reset.
+    /// Header of the Fin or Reset that is sent.
     word: Head,
     answer: Head,
     /// Time of the next retransmission, if any.
@@ -53,12 +53,12 @@ pub(crate) struct Closing {
     known: bool,
     give_up: Nanos,
     linger: Nanos,
-    /// Then it can be forgotten.
+    /// Time at which the state can be freed.
     over: Nanos,
 }
 
 impl Closing {
-    /// All is done here: our packets before `fin.end` are acked, and nothing more is taken.
+    /// Starts a graceful close: all packets before `fin.end` are acked, and no further data is accepted.
     pub(crate) fn finish(terms: &Terms, now: Nanos, fin: Fin, pace: Pace) -> Closing {
         Closing { fin, ..Closing::new(Kind::Fin, terms, now, pace) }
     }
@@ -68,7 +68,7 @@ impl Closing {
         Closing::new(Kind::Reset, terms, now, pace)
     }
 
-    /// The peer's Fin or Reset has come, and is answered.
+    /// Answers a Fin or Reset of the peer.
     pub(crate) fn answer(terms: &Terms, now: Nanos, pace: Pace) -> Closing {
         Closing { owes: true, known: true, due: None, ..Closing::new(Kind::FinAck, terms, now, pace) }
     }
@@ -93,7 +93,7 @@ impl Closing {
     /// Handles a packet of the connection.
     pub(crate) fn receive(&mut self, now: Nanos, kind: Kind) {
         match (self.kind, kind) {
-            // An aborting side answers each packet, but no more often than it retransmits.
+            // An aborting side answers received packets, but no more often than it retransmits.
             (Kind::Reset, Kind::Fin) if !self.known => {}
             (_, Kind::Fin | Kind::Reset) => {
                 self.owes = true;
@@ -104,7 +104,7 @@ impl Closing {
         }
     }
 
-    /// The end is confirmed or given up: only late packets are answered from here on.
+    /// The end is confirmed or the peer was given up. From here on only late packets are answered.
     fn is_known(&mut self, now: Nanos) {
         if !self.known {
             self.known = true;
@@ -137,12 +137,12 @@ impl Closing {
         self.owes
     }
 
-    /// `transmit` has a packet.
+    /// Whether `transmit` has a packet.
     pub(crate) fn has_word(&self, now: Nanos) -> bool {
         self.owes || self.due.is_some_and(|due| due <= now)
     }
 
-    /// The deadline is here.
+    /// Handles the deadline.
     pub(crate) fn on_time(&mut self, now: Nanos) {
         let is_enough = self.kind == Kind::Reset && self.said >= RESETS && self.due.is_some_and(|due| now >= due);
         if now >= self.give_up || is_enough {
@@ -164,7 +164,7 @@ impl Closing {
         self.known
     }
 
-    /// Nothing more needs an answer.
+    /// Whether the state can be freed: no late packet needs an answer.
     pub(crate) fn is_over(&self, now: Nanos) -> bool {
         self.known && !self.owes && now >= self.over
     }
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fin_says_where_both_ends_are_and_is_repeated_until_it_is_answered() {
+    fn fin_carries_both_ends_and_is_retransmitted_until_answered() {
         let mut closing = finish(0);
         let mut out = Vec::new();
         assert!(closing.transmit(0, &mut out));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_answer_is_given_again_while_it_lingers() {
+    fn lost_answer_is_repeated_while_closing() {
         let mut closing = Closing::answer(&terms(), 0, PACE);
         assert!(closing.is_done() && !closing.is_over(PACE.linger), "an answer is owed");
         assert_eq!(said(&mut closing, 0), [Kind::FinAck]);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn both_may_finish_at_once() {
+    fn simultaneous_fins_are_answered() {
         let (mut one, mut other) = (finish(0), finish(0));
         assert_eq!((said(&mut one, 0), said(&mut other, 0)), (vec![Kind::Fin], vec![Kind::Fin]));
         one.receive(1, Kind::Fin);
@@ -240,12 +240,12 @@ mod tests {
     }
 
     #[test]
-    fn one_may_finish_while_the_other_breaks_off() {
+    fn fin_and_reset_can_cross() {
         let mut fin = finish(0);
         let mut reset = Closing::reset(&terms(), 0, PACE);
         assert_eq!((said(&mut fin, 0), said(&mut reset, 0)), (vec![Kind::Fin], vec![Kind::Reset]));
         reset.receive(1, Kind::Fin);
-        assert!(!reset.is_done(), "the peer has not heard of it");
+        assert!(!reset.is_done(), "the peer does not know of it");
         assert_eq!(said(&mut reset, 20 * MILLIS), [Kind::Reset]);
         fin.receive(1, Kind::Reset);
         assert!(fin.is_done());
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_gone_is_given_up() {
+    fn unresponsive_peer_is_given_up() {
         for (mut closing, word, at_most) in
             [(finish(0), Kind::Fin, PACE.give_up), (Closing::reset(&terms(), 0, PACE), Kind::Reset, 2 * SECONDS)]
         {
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_ends_agree_whatever_is_lost() {
+    fn both_sides_close_under_any_loss() {
         for seed in 0..500 {
             let mut dice = TestRandom::new(seed);
             let (mut one, mut other) = (Some(finish(0)), None::<Closing>);
@@ -293,7 +293,7 @@ mod tests {
                     match [&mut one, &mut other][to] {
                         Some(end) => end.receive(now, kind),
                         None if kind == Kind::Fin => other = Some(Closing::answer(&terms(), now, PACE)),
-                        None => panic!("seed {seed}: {kind:?} out of nowhere"),
+                        None => panic!("seed {seed}: unexpected {kind:?}"),
                     }
                 }
                 now += MILLIS;

@@ -1,14 +1,14 @@
-//! Pacing (RFC 9002, 7.7): spreads packets over time by a token bucket, kept as the time at which it is full again.
+//! Pacing (RFC 9002, 7.7): spreads packets over time by a token bucket, stored as the time at which the bucket is full.
 //!
-//! The caller asks before it sends and reports what it sent; the rate is the congestion controller's. Packets leave by
-//! quanta (draft-ietf-ccwg-bbr-06, 5.6.3): when the bucket is empty it first fills with one, so that packets can share
-//! a GSO batch. Keeps no timer and no packet.
+//! The caller asks before it sends and reports what it sent; the congestion controller gives the rate. Packets are sent
+//! in quanta (draft-ietf-ccwg-bbr-06, 5.6.3): an empty bucket first fills with one quantum, so that packets can share a
+//! GSO batch. The pacer keeps neither timers nor packets.
 
 use super::congestion::send_quantum;
 use super::{MICROS, Nanos, SECONDS};
 
-/// The bucket holds what this long earns, if that is more than a quantum: Linux's timer slack (50 us) and the time in
-/// which a thread wakes up make timers late by as much.
+/// The bucket holds the bytes of this time, if that is more than a quantum: Linux's timer slack (50 us) and the wake-up
+/// of a thread make timers late by as much.
 const TIMER_LATENESS: Nanos = 200 * MICROS;
 /// Longest wait of a packet, even after a low rate.
 const LONGEST: Nanos = SECONDS;
@@ -17,7 +17,7 @@ const LONGEST: Nanos = SECONDS;
 pub(crate) struct Pacer {
     /// Time at which the bucket is full again.
     full_at: Nanos,
-    /// Time at which an empty bucket has filled with a quantum.
+    /// Time at which an empty bucket contains a quantum.
     resume_at: Nanos,
     /// Time that an empty bucket takes to fill.
     depth: Nanos,
@@ -32,7 +32,8 @@ fn time(bytes: u64, rate: u64) -> Nanos {
 }
 
 impl Pacer {
-    /// `Err`: not before that time. More than the bucket holds goes when the bucket is full.
+    /// `Err`: time before which `bytes` may not be sent. More than the bucket's size may be sent when the bucket is
+    /// full.
     #[inline]
     pub(crate) fn ready(&self, now: Nanos, bytes: u64) -> Result<(), Nanos> {
         if self.rate == 0 {
@@ -43,7 +44,7 @@ impl Pacer {
         if at <= now { Ok(()) } else { Err(at) }
     }
 
-    /// `bytes` have left, at this rate; `None`: nothing is paced. `packet`: the largest datagram of the path.
+    /// Records that `bytes` were sent at this rate; `None`: not paced. `packet`: the largest datagram of the path.
     #[inline]
     pub(crate) fn spent(&mut self, now: Nanos, bytes: u64, rate: Option<u64>, packet: u64) {
         self.rate = rate.unwrap_or(0);
@@ -68,7 +69,8 @@ mod tests {
     use crate::proto::MILLIS;
     use crate::proto::congestion::LARGEST_QUANTUM;
 
-    /// Sends packets as soon as allowed, for a second; returns bytes sent, the most within a millisecond, and the pauses.
+    /// Sends packets as soon as allowed for a second; returns the bytes sent, the maximum within a millisecond, and the
+    /// number of pauses.
     fn second(bytes: u64, rate: u64) -> (u64, u64, u64) {
         let (mut pacer, mut now, mut sent, mut slot, mut in_slot, mut most) = (Pacer::default(), 0, 0, 0, 0, 0);
         let mut pauses = 0;
@@ -93,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_carries_the_rate_in_bursts_of_a_bucket_at_most() {
+    fn rate_is_kept_with_bursts_of_at_most_a_bucket() {
         for (bytes, rate) in [(1472, 10_000_000), (1472, 1_000_000_000), (65_000, 1_000_000_000), (1172, 40_000)] {
             let (sent, most, _) = second(bytes, rate);
             let slack = send_quantum(rate, bytes).max(rate / 5_000) + 2 * bytes;
@@ -103,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_leave_by_quanta() {
+    fn packets_are_sent_in_quanta() {
         for rate in [25_000_000, 1_000_000_000] {
             let (sent, _, pauses) = second(1472, rate);
             let quantum = send_quantum(rate, 1472);
@@ -112,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_time_earns_one_bucket_and_no_more() {
+    fn idle_time_fills_the_bucket_once() {
         let mut pacer = Pacer::default();
         pacer.spent(0, 1000, Some(100_000_000), 1000);
         let (now, mut sent) = (10 * SECONDS, 0);
@@ -124,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn no_rate_is_no_wait() {
+    fn without_a_rate_packets_do_not_wait() {
         let mut pacer = Pacer::default();
         for _ in 0..1000 {
             assert_eq!(pacer.ready(5, LARGEST_QUANTUM), Ok(()));
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn extremes_neither_overflow_nor_wait_for_ever() {
+    fn extreme_rates_neither_overflow_nor_wait_forever() {
         let mut pacer = Pacer::default();
         pacer.spent(0, u64::MAX, Some(1), u64::MAX);
         assert_eq!(pacer.ready(0, u64::MAX), Err(LONGEST));

@@ -1,4 +1,4 @@
-//! Packet sequence numbers: modulo 2^32, compared across the wrap.
+//! Packet sequence numbers (PSNs): modulo 2^32, compared across the wrap.
 //!
 //! A comparison is valid if the numbers are less than 2^31 apart, which the window of 4096 ensures.
 
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_go_on_across_the_wrap() {
+    fn numbers_continue_across_the_wrap() {
         for start in [0, 1, u32::MAX - 1, u32::MAX, 1 << 31, (1 << 31) - 1] {
             let first = Psn(start);
             assert_eq!(first.next().since(first), 1);

@@ -1,11 +1,11 @@
-//! Received bytes of a message: a small array of ranges, where touching ones merge (UR-3).
+//! Received bytes of a message: a small array of ranges; adjacent ranges are merged (UR-3).
 //!
-//! The first range needs no allocation. Bounded: bytes that would need more ranges than the limit are not recorded, and are
-//! retransmitted.
+//! The first range needs no allocation. The number of ranges is bounded: bytes that would exceed it are not recorded,
+//! and are retransmitted.
 
 use crate::proto::WINDOW;
 
-/// Ranges of one message at most: a window of packets, every second one missing.
+/// Maximum number of ranges of a message: a window of packets of which every second one is missing.
 const MOST: usize = WINDOW as usize / 2;
 
 /// Bytes from `start` to before `end`.
@@ -17,14 +17,14 @@ struct Span {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ranges {
-    /// The lowest range; empty if there is none.
+    /// The lowest range; empty if no bytes have arrived.
     first: Span,
-    /// All others, ascending; none touches another.
+    /// All other ranges in ascending order; none is adjacent to another.
     more: Vec<Span>,
 }
 
 impl Ranges {
-    /// Forgets all ranges, and frees their memory.
+    /// Removes all ranges, and frees their memory.
     #[inline(always)]
     pub(crate) fn clear(&mut self) {
         self.first = Span::default();
@@ -33,7 +33,7 @@ impl Ranges {
         }
     }
 
-    /// Records the bytes from `start` up to `end`. `false`: no space to record them.
+    /// Records the bytes from `start` up to `end`. Returns false if there is no space to record them.
     pub(crate) fn add(&mut self, start: u32, end: u32) -> bool {
         let span = Span { start, end };
         if self.first == Span::default() || (self.more.is_empty() && end < self.first.start) {
@@ -50,7 +50,7 @@ impl Ranges {
         self.add_among(span)
     }
 
-    /// The bytes of a message of this length are all here.
+    /// Whether all bytes of a message of this length have arrived.
     pub(crate) fn is_whole(&self, length: u32) -> bool {
         self.first.start == 0 && self.first.end == length && self.more.is_empty()
     }
@@ -64,7 +64,7 @@ impl Ranges {
         let begin = self.more.partition_point(|other| other.end < span.start);
         let end = self.more.partition_point(|other| other.start <= span.end);
         if span.start <= self.first.end {
-            // It touches the first, and so all before `end`.
+            // The new range is adjacent to the first, so it precedes all others before `end`.
             span = self.more[..end].iter().fold(self.first.with(span), |span, other| span.with(*other));
             self.first = span;
             self.more.drain(..end);
@@ -99,7 +99,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn in_order_it_needs_no_memory() {
+    fn ordered_arrival_allocates_nothing() {
         let mut ranges = Ranges::default();
         for at in 0..1000 {
             assert!(ranges.add(at * 1500, (at + 1) * 1500));
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn every_second_packet_of_a_window_is_noted_and_no_more() {
+    fn every_second_packet_of_a_window_can_be_recorded() {
         let mut ranges = Ranges::default();
         let noted = (0..2 * MOST as u32).filter(|i| ranges.add(i * 20 + 10, i * 20 + 20)).count();
         assert_eq!(noted, MOST + 1);
@@ -122,7 +122,7 @@ mod tests {
         let mut ranges = Ranges::default();
         (0..=MOST as u32).for_each(|i| assert!(ranges.add(i * 20 + 10, i * 20 + 20)));
         assert!(!ranges.add(0, 5));
-        assert_eq!(ranges.first, Span { start: 10, end: 20 }, "what could not be noted has not pushed another out");
+        assert_eq!(ranges.first, Span { start: 10, end: 20 }, "a range that did not fit replaced no other");
     }
 
     proptest! {

@@ -1,7 +1,7 @@
 //! Received packets: a cumulative PSN, and a bit for each packet of the window after it.
 //!
-//! Everything before `next` has arrived. Memory does not grow with input of the peer. `look` checks a packet; `accept`
-//! records it after it was processed.
+//! All packets before `next` have arrived. Input of the peer cannot make the memory grow. `look` classifies a packet;
+//! `accept` records it after it was processed.
 
 use super::WINDOW;
 use super::bits::Bits;
@@ -13,11 +13,11 @@ use super::wire::Range;
 pub(crate) enum Arrival {
     /// The next packet in order.
     Next,
-    /// New, and some before it are missing.
+    /// New, and earlier packets are missing.
     Ahead,
-    /// It has been here already: its ack was lost, or the network doubled it.
+    /// It arrived before: its ack was lost, or the network duplicated it.
     Duplicate,
-    /// Beyond the window, or so far below that its sender cannot still wait for it.
+    /// Beyond the window, or so far below it that its sender cannot be waiting for its ack.
     Outside,
 }
 
@@ -25,21 +25,21 @@ pub(crate) enum Arrival {
 #[derive(Debug)]
 pub(crate) struct Received {
     next: Psn,
-    /// A bit for each number from `next` on.
+    /// A bit for each PSN from `next` on.
     ahead: Bits,
-    /// One more than the highest number here; `next` if there is no gap.
+    /// One more than the highest received PSN; equal to `next` if there is no gap.
     end: Psn,
-    /// Where the next report continues, if not all ranges fit.
+    /// PSN at which the next report continues, if not all ranges fit into one.
     reported: Psn,
 }
 
 impl Received {
-    /// An empty set; `first` is expected next.
+    /// Creates an empty set; `first` is expected next.
     pub(crate) fn new(first: Psn) -> Self {
         Received { next: first, ahead: Bits::new(), end: first, reported: first }
     }
 
-    /// The first number that is missing.
+    /// The first missing PSN.
     pub(crate) fn next(&self) -> Psn {
         self.next
     }
@@ -57,7 +57,7 @@ impl Received {
             0 => Arrival::Next,
             1..LENGTH if self.ahead.has(psn) => Arrival::Duplicate,
             1..LENGTH => Arrival::Ahead,
-            // A sender keeps no more than a window of them, so it waits for nothing older.
+            // A sender keeps at most a window of unacked packets, so it does not wait for older ones.
             BEHIND..0 => Arrival::Duplicate,
             _ => Arrival::Outside,
         }
@@ -89,7 +89,7 @@ impl Received {
         }
     }
 
-    /// Numbers from `next` to the highest.
+    /// Number of PSNs from `next` to the highest received one.
     fn reach(&self) -> u32 {
         self.end.since(self.next).unsigned_abs()
     }
@@ -135,7 +135,7 @@ impl Received {
         let mut end = self.end;
         for (count, range) in out.iter_mut().enumerate() {
             let Some(last) = self.ahead.last_set(self.next, end.since(self.next).unsigned_abs()) else { return count };
-            // The number that is due is never set.
+            // The bit of `next` is never set.
             let before = self.ahead.last_clear(self.next, last.since(self.next).unsigned_abs()).unwrap_or(self.next);
             *range = Range { first: before.next().0.into(), end: last.next().0.into() };
             end = before;
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_has_an_end_on_either_side() {
+    fn packets_on_either_side_of_the_window_are_outside() {
         for start in STARTS.map(Psn) {
             let mut received = Received::new(start);
             let at = |distance: i32| Psn(start.0.wrapping_add_signed(distance));

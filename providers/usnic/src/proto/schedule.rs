@@ -1,9 +1,10 @@
 //! Scheduling: which connection sends next (US-3, US-4), and the deadlines of all connections.
 //!
 //! A connection reports what it needs after each call, as an [`Outlook`]. A pass serves connections with lost packets
-//! first, up to a limit; then ready ones, each once; then those with a pending ack. A connection is in each queue at
-//! most once. Deadlines are per connection; packets in flight have their own order (US-9). The heap is lazy: an entry
-//! whose deadline moved later is reinserted when it expires. Connections are known by number.
+//! first, up to a limit; then connections that are ready to send, each once; then those with a pending ack. A
+//! connection is in each queue at most once. Deadlines are per connection; packets in flight have an order of their own
+//! (US-9). The heap is lazy: an entry whose deadline moved to a later time is reinserted when it expires. Connections
+//! are identified by number.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -13,13 +14,13 @@ use super::Nanos;
 /// What a connection needs next.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Outlook {
-    /// Lost packets wait, and may leave now.
+    /// Lost packets may be retransmitted now.
     pub(crate) resend: bool,
-    /// It is ready: it has work, credits, and an open window.
+    /// It is ready to send: it has work, credits, and an open window.
     pub(crate) ready: bool,
-    /// An ack is due that nothing else carries.
+    /// An ack is due that no data packet carries.
     pub(crate) ack: bool,
-    /// Deadline of the next call.
+    /// Time of the next `on_time` call.
     pub(crate) deadline: Option<Nanos>,
 }
 
@@ -35,33 +36,33 @@ impl Outlook {
     }
 }
 
-/// Why a connection is served.
+/// The reason why a connection is served.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Turn {
-    /// Resend what was lost, on the data channel.
+    /// Retransmit lost packets, on the data channel.
     Resend,
-    /// Send what is ready, with the ack that is owed.
+    /// Send what is ready, with a pending ack.
     Send,
-    /// Send the ack that is due.
+    /// Send an ack packet.
     Ack,
 }
 
-/// Turns for resending in one pass, over all connections: lost packets must not keep acks waiting.
+/// Maximum number of retransmission turns in one pass, over all connections: lost packets must not delay acks.
 const RESENDS: u32 = 16;
 
-/// The three lines.
+/// The three queues.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     resend: TurnQueue,
     ready: TurnQueue,
     acks: TurnQueue,
-    /// Turns left in this pass.
+    /// Retransmission turns left in this pass.
     resends: u32,
     sends: usize,
     ack_turns: usize,
 }
 
-/// Numbers in the order of their coming, none twice.
+/// Connection numbers in the order of their arrival, without duplicates.
 #[derive(Debug, Default)]
 struct TurnQueue {
     waiting: VecDeque<u32>,
@@ -132,7 +133,7 @@ impl Schedule {
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines {
     heap: BinaryHeap<Reverse<(Nanos, u32)>>,
-    /// By number: the earliest entry that counts; others of that number are left over.
+    /// By number: the earliest valid entry of each connection; other entries of that number are obsolete.
     planned: Vec<Option<Nanos>>,
 }
 
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn resends_come_first_then_the_ready_then_acks() {
+    fn retransmissions_precede_data_and_data_precede_acks() {
         let mut schedule = Schedule::default();
         schedule.wants(1, &ACK);
         schedule.wants(2, &READY);
@@ -263,13 +264,13 @@ mod tests {
             assert!(deadlines.plan(number, time));
         }
         assert!(deadlines.plan(3, 5), "earlier than before");
-        assert!(!deadlines.plan(3, 50), "who wants it later is asked then");
+        assert!(!deadlines.plan(3, 50), "a later deadline applies when the entry expires");
         assert_eq!(deadlines.next(), Some(5));
         let due = |deadlines: &mut Deadlines, now| std::iter::from_fn(|| deadlines.due(now)).collect::<Vec<_>>();
         assert_eq!(due(&mut deadlines, 4), []);
         assert_eq!(due(&mut deadlines, 20), [3, 1, 2]);
         assert_eq!((due(&mut deadlines, 100), deadlines.next()), (vec![], None), "nothing is left over");
-        assert!(deadlines.plan(3, 200), "and it may come again");
+        assert!(deadlines.plan(3, 200), "and it can be set again");
         assert_eq!(deadlines.due(200), Some(3));
     }
 

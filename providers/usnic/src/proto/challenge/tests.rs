@@ -1,4 +1,4 @@
-//! Peers that change their address, peers that do not answer, and packets from other hosts.
+//! Peers that change their address, peers that do not answer, and packets of other hosts.
 
 use super::*;
 use crate::proto::rtt::Timing;
@@ -16,14 +16,14 @@ fn place(port: u16) -> Source {
     Source::new("10.0.0.3".parse().expect("an address"), port)
 }
 
-/// Of a path with this round-trip time; its probe timeout is three of them.
+/// An estimator with this round-trip time; its probe timeout is three times that.
 fn rtt(time: Nanos) -> Rtt {
     let mut rtt = Rtt::new(Timing::default());
     rtt.sample(0, time, 0);
     rtt
 }
 
-/// The challenge to be sent: address and nonce.
+/// The next challenge: address and nonce.
 fn asks(peer: &mut Peer, now: Nanos) -> Option<(Source, u64)> {
     asks_over(&rtt(MILLIS), peer, now)
 }
@@ -37,7 +37,7 @@ fn asks_over(rtt: &Rtt, peer: &mut Peer, now: Nanos) -> Option<(Source, u64)> {
 }
 
 #[test]
-fn a_response_echoes_the_nonce_and_is_as_long() {
+fn response_echoes_the_nonce_and_has_the_same_length() {
     let (mut challenge, mut response) = (Vec::new(), Vec::new());
     put(Kind::Challenge, &terms(), 0x0123_4567_89AB_CDEF, &mut challenge);
     let (_, body) = wire::head(&challenge).expect("a packet");
@@ -77,7 +77,7 @@ fn unsolicited_response_does_not_move_the_peer() {
 }
 
 #[test]
-fn challenges_are_few_however_many_addresses_there_are() {
+fn challenges_are_limited_for_any_number_of_addresses() {
     let mut peer = peer();
     let mut asked = 0;
     for packet in 0..10_000 {
@@ -85,7 +85,7 @@ fn challenges_are_few_however_many_addresses_there_are() {
         peer.heard(now, place(packet as u16));
         asked += u32::from(asks(&mut peer, now).is_some());
     }
-    assert!((2..=10).contains(&asked), "{asked} in a second");
+    assert!((2..=10).contains(&asked), "{asked} challenges in a second");
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn nonces_differ_from_each_other_and_from_those_of_other_connections() {
     assert_eq!(nonces.len(), 2000);
 }
 
-/// Goes from deadline to deadline until the peer is gone; says when that was, and how often it was asked.
+/// Advances from deadline to deadline until the peer is given up. Returns the time and the number of challenges.
 fn until_gone(peer: &mut Peer, refuses: bool) -> (Nanos, u32) {
     let near = rtt(MILLIS);
     until_gone_over(&near, peer, |peer, now, _| {
@@ -131,7 +131,7 @@ fn until_gone(peer: &mut Peer, refuses: bool) -> (Nanos, u32) {
     })
 }
 
-/// The same, over a path, and with what ICMP says of each question.
+/// Like `until_gone`, over a path, with the ICMP report for each challenge.
 fn until_gone_over(rtt: &Rtt, peer: &mut Peer, says: impl Fn(&mut Peer, Nanos, u32)) -> (Nanos, u32) {
     let mut asked = 0;
     for _ in 0..100 {
@@ -165,7 +165,7 @@ fn answering_peer_is_probed_after_the_interval() {
         let (to, nonce) = asks(&mut peer, now).expect("it is asked");
         assert_eq!(asks(&mut peer, now), None);
         peer.heard(now, to);
-        assert!(!peer.responded(to, nonce), "it has not moved");
+        assert!(!peer.responded(to, nonce), "the peer has not moved");
         assert_eq!(asks(&mut peer, now), None);
     }
 }
@@ -176,7 +176,7 @@ fn stopped_process_reads_answers_before_giving_up() {
     let late = 3600 * SECONDS;
     assert_eq!(peer.on_time(late), PeerTimeout::Nothing);
     assert!(asks(&mut peer, late).is_some());
-    assert_eq!(peer.on_time(2 * late), PeerTimeout::Nothing, "asked once only");
+    assert_eq!(peer.on_time(2 * late), PeerTimeout::Nothing, "only one challenge");
     let (gone, asked) = until_gone(&mut peer, false);
     assert!(asked >= MIN_PROBES - 1 && gone > late);
 }
@@ -191,11 +191,11 @@ fn no_keepalive_without_an_interval() {
 }
 
 #[test]
-fn port_unreachable_ends_sooner_but_not_at_once() {
+fn port_unreachable_ends_the_connection_sooner_but_not_at_once() {
     for interval in [INTERVAL, 0] {
         let mut peer = Peer::new(&terms(), 0, interval, GIVE_UP);
         peer.port_closed(5, &rtt(MILLIS));
-        assert_eq!((peer.on_time(5), peer.deadline()), (PeerTimeout::Nothing, Some(5)), "it is asked first");
+        assert_eq!((peer.on_time(5), peer.deadline()), (PeerTimeout::Nothing, Some(5)), "the peer is challenged first");
         let (gone, asked) = until_gone(&mut peer, true);
         assert!(asked == MIN_PROBES && gone < SECONDS, "{asked} times, at {gone}");
     }
@@ -218,7 +218,7 @@ fn icmp_hints_end_nothing_before_give_up() {
     for interval in [INTERVAL, 0] {
         let mut peer = Peer::new(&terms(), 0, interval, GIVE_UP);
         peer.hinted(5);
-        assert_eq!(peer.deadline(), Some(5), "it is asked at once");
+        assert_eq!(peer.deadline(), Some(5), "the peer is challenged at once");
         let (gone, asked) =
             until_gone_over(&rtt(MILLIS), &mut peer, |peer, now, _| (0..5).for_each(|_| peer.hinted(now)));
         assert!(gone >= 5 + GIVE_UP && asked >= MIN_PROBES, "{asked} times, at {gone}");
@@ -226,7 +226,7 @@ fn icmp_hints_end_nothing_before_give_up() {
 }
 
 #[test]
-fn questions_about_a_closed_port_are_a_probe_timeout_apart() {
+fn challenges_to_a_closed_port_are_a_probe_timeout_apart() {
     let far = rtt(500 * MILLIS);
     let timeout = far.pto(0);
     assert!(timeout >= 1500 * MILLIS);
@@ -250,7 +250,7 @@ fn challenges_back_off_with_limited_answers() {
 }
 
 #[test]
-fn forged_messages_make_it_ask_ten_times_a_second_at_most() {
+fn forged_messages_cause_at_most_ten_challenges_a_second() {
     let mut peer = peer();
     let mut asked = 0;
     for now in (0..SECONDS).step_by(MILLIS as usize) {

@@ -1,13 +1,13 @@
-//! Discovery of the MTU of a path.
+//! Discovery of the path MTU.
 
 use super::*;
 
 const V4: usize = HEADERS_V4;
 
-/// A path that carries this size.
+/// A path that carries packets up to this size.
 struct Net {
     carries: usize,
-    /// Part of packets that vanish besides, and what decides.
+    /// Rate of random loss, and its random numbers.
     loss: f64,
     state: u64,
     now: Nanos,
@@ -23,7 +23,7 @@ impl Net {
         size <= self.carries && (self.state >> 33) as f64 / (1u64 << 31) as f64 >= self.loss
     }
 
-    /// Sends all probes that are due and answers those that arrive.
+    /// Sends all probes that are due, and answers those that arrive.
     fn probes(&mut self, path: &mut Path) -> Vec<usize> {
         let mut sent = Vec::new();
         while let Some(size) = path.next_probe(self.now) {
@@ -35,7 +35,7 @@ impl Net {
         sent
     }
 
-    /// Lets time pass, from deadline to deadline.
+    /// Advances the time from deadline to deadline.
     fn until(&mut self, path: &mut Path, end: Nanos) -> Vec<usize> {
         let mut sent = self.probes(path);
         while let Some(at) = path.deadline().filter(|at| *at <= end) {
@@ -63,7 +63,7 @@ fn headers_leave_exactly_what_fits() {
 }
 
 #[test]
-fn the_ceiling_is_found_with_one_probe_and_never_exceeded() {
+fn ceiling_is_found_with_one_probe_and_never_exceeded() {
     for ceiling in [1280, 1500, 9000, 65_536] {
         let (mut path, mut net) = (path(ceiling), Net::new(usize::MAX));
         assert_eq!(net.until(&mut path, 60 * SECONDS), [payload(ceiling, V4)]);
@@ -89,7 +89,7 @@ fn path_mtu_is_found_within_a_few_bytes() {
 }
 
 #[test]
-fn one_lost_probe_is_not_the_end_of_a_size() {
+fn one_lost_probe_does_not_rule_out_a_size() {
     let mut path = path(1500);
     assert_eq!(path.next_probe(0), Some(1472));
     assert_eq!(path.next_probe(0), None, "one at a time");
@@ -114,7 +114,7 @@ fn late_probe_answer_counts_and_invalid_one_does_not() {
 }
 
 #[test]
-fn after_ten_minutes_a_path_may_have_grown() {
+fn search_is_repeated_after_ten_minutes() {
     let (mut path, mut net) = (path(1500), Net::new(1400));
     net.until(&mut path, 60 * SECONDS);
     assert!(path.mtu() <= 1400);
@@ -136,13 +136,13 @@ fn size_refused_by_the_host_is_the_limit() {
     path.limit(SECONDS, 1400);
     assert_eq!(path.mtu(), 1400, "and lowers what was proved");
     path.limit(SECONDS, 0);
-    assert_eq!(path.mtu(), payload(LEAST, V4), "no process makes it useless");
+    assert_eq!(path.mtu(), payload(LEAST, V4), "an absurd limit does not make the path useless");
     net.until(&mut path, 700 * SECONDS);
     assert_eq!(path.mtu(), payload(9000, V4));
 }
 
 #[test]
-fn a_black_hole_is_found_and_climbed_out_of() {
+fn black_hole_is_detected_and_search_restarts() {
     for carries in [1172, 1200, 1300, 1422] {
         let (mut path, mut net) = (path(1500), Net::new(usize::MAX));
         net.until(&mut path, SECONDS);
@@ -168,19 +168,19 @@ fn packets_are_small_while_a_black_hole_is_suspected() {
         assert_eq!((path.mtu(), path.size()), (1472, 1472));
         net
     };
-    // Two silences after each other, and nothing else is known.
+    // Two consecutive probe timeouts of large packets.
     let (mut silent, mut quiet) = (path(1500), path(1500));
     let net = large(&mut silent);
     silent.timed_out(net.now, 1172);
     silent.timed_out(net.now, 1472);
-    assert_eq!(silent.size(), 1472, "a small packet's is none, and one is not enough");
+    assert_eq!(silent.size(), 1472, "timeouts of small packets do not count, and one is not enough");
     silent.timed_out(net.now, 1472);
     assert_eq!((silent.mtu(), silent.size()), (1472, 1172));
     silent.acked(net.now, 1472);
     assert_eq!((silent.size(), silent.deadline()), (1472, None), "a large one came back");
     silent.timed_out(net.now, 1472);
-    assert_eq!(silent.size(), 1472, "that was one after each other");
-    // Losses are not enough, but with small probes that come back, and no large ones.
+    assert_eq!(silent.size(), 1472, "the timeouts were not consecutive");
+    // Losses alone are not enough, but together with answered small probes and no answered large one they are.
     let mut net = large(&mut quiet);
     net.carries = 1172;
     (0..SUSPICIOUS).for_each(|_| quiet.lost(net.now, 1472));
@@ -191,7 +191,7 @@ fn packets_are_small_while_a_black_hole_is_suspected() {
 }
 
 #[test]
-fn an_outage_is_no_black_hole_and_is_not_flooded() {
+fn outage_is_no_black_hole_and_gets_few_probes() {
     let (mut path, mut net) = (path(1500), Net::new(usize::MAX));
     net.until(&mut path, SECONDS);
     net.carries = 0;
@@ -206,7 +206,7 @@ fn an_outage_is_no_black_hole_and_is_not_flooded() {
 }
 
 #[test]
-fn plain_loss_is_no_black_hole() {
+fn random_loss_is_no_black_hole() {
     for (loss, train) in [(0.2, 1), (0.2, 44), (0.5, 1)] {
         let (mut path, mut net) = (path(1500), Net::new(usize::MAX));
         net.until(&mut path, SECONDS);
@@ -242,7 +242,7 @@ fn small_packets_and_the_first_size_raise_no_suspicion() {
 }
 
 #[test]
-fn absurd_sizes_and_times_do_no_harm() {
+fn absurd_sizes_and_times_are_tolerated() {
     for (start, ceiling) in [(0, 0), (usize::MAX, usize::MAX), (2000, 1000), (1, usize::MAX)] {
         let mut path = Path::new(start, ceiling, usize::MAX / 2);
         assert!(path.mtu() >= 1);

@@ -1,4 +1,5 @@
-//! Random work over networks that drop, double, delay and corrupt: exactly once, in order, and every byte in its place.
+//! Random work over networks that drop, duplicate, delay and corrupt packets: every message exactly once, in order, and
+//! every byte in its place.
 
 use dapl::provider::Status;
 
@@ -6,7 +7,7 @@ use super::pair::{NetworkConditions, Pair, Plan, Side, TestRandom};
 use crate::proto::conn::{Config, Work};
 use crate::proto::{MICROS, MILLIS};
 
-/// Each side's memory: what leaves, what sends fill, what the peer writes, what reads fill.
+/// Areas of each side's memory: sources, receives, targets of the peer's writes, targets of reads.
 const PART: usize = 1 << 21;
 
 #[derive(Clone, Copy, Debug)]
@@ -20,20 +21,20 @@ enum Kind {
 struct Job {
     kind: Kind,
     id: u64,
-    /// Of the bytes here, and of those at the other side.
+    /// Offsets of the local bytes, and of the bytes at the peer.
     at: usize,
     there: usize,
     length: usize,
 }
 
-/// One side's work: what it posted, and how far its areas are used.
+/// Work that a side posted, and how far its memory areas are used.
 #[derive(Default)]
 struct Load {
     jobs: Vec<Job>,
     recvs: Vec<(u64, usize)>,
     sends: usize,
     used: [usize; 2],
-    /// Lengths of its sends, which the peer's receives fit.
+    /// Lengths of its sends, for the peer's receives.
     lengths: Vec<usize>,
 }
 
@@ -96,7 +97,7 @@ impl Run {
         ours.jobs.push(job);
     }
 
-    /// Posts the receive of the peer's next send that has none.
+    /// Posts a receive for the next send of the peer that has none.
     fn recv(&mut self, place: usize) {
         let count = self.loads[place].recvs.len();
         let Some(length) = self.loads[1 - place].lengths.get(count).copied() else { return };
@@ -125,7 +126,7 @@ impl Run {
         }
     }
 
-    /// Others take what is in the shared queues; as much comes back, later.
+    /// Removes the receives of the shared queues, as other connections would; they are posted again later.
     fn empty_for_a_while(&mut self) {
         let [a, b] = [Side::A, Side::B].map(|side| std::mem::take(&mut self.pair.end(side).world.shared));
         for _ in 0..self.pair.dice.below(30) {
@@ -144,7 +145,7 @@ impl Run {
             let counts = |end: &super::pair::End| (end.world.requests.len(), end.world.recvs.len());
             counts(&pair.a) == a && counts(&pair.b) == b
         });
-        self.pair.pass(500 * MILLIS); // whatever is late comes now
+        self.pair.pass(500 * MILLIS); // late packets arrive now
         for place in [0, 1] {
             self.check(place);
         }
@@ -191,7 +192,7 @@ fn storm(drop: u64) -> NetworkConditions {
 }
 
 #[test]
-fn fair_weather() {
+fn work_completes_without_loss() {
     (0..20).for_each(|seed| {
         let run = run(plan(seed), NetworkConditions::default(), 60);
         let counters = run.pair.a.conn.counters();
@@ -200,16 +201,16 @@ fn fair_weather() {
 }
 
 #[test]
-fn packets_are_lost_doubled_and_overtaken() {
+fn work_completes_with_loss_duplicates_and_reordering() {
     for seed in 0..60 {
         let run = run(plan(seed), storm([1, 10, 50, 200][seed as usize % 4]), 40);
         let counters = run.pair.a.conn.counters();
-        assert!(seed % 4 == 0 || counters.resent_gap + counters.resent_probe > 0, "the weather was not that bad");
+        assert!(seed % 4 == 0 || counters.resent_gap + counters.resent_probe > 0, "few packets were lost");
     }
 }
 
 #[test]
-fn packets_are_tiny() {
+fn work_completes_with_tiny_packets() {
     for seed in 0..20 {
         let config = Config { mtu_start: 100, tiny: 20, ..plan(seed).config };
         run(Plan { config, mtu: 100, ..plan(seed) }, storm(20), 20);
@@ -217,7 +218,7 @@ fn packets_are_tiny() {
 }
 
 #[test]
-fn packets_are_huge() {
+fn work_completes_with_huge_packets() {
     for seed in 0..20 {
         let config = Config { mtu_start: 9000, ..plan(seed).config };
         run(Plan { config, mtu: 60_000, ..plan(seed) }, storm(20), 30);
@@ -225,25 +226,25 @@ fn packets_are_huge() {
 }
 
 #[test]
-fn one_read_at_a_time() {
+fn work_completes_with_one_read_at_a_time() {
     (0..20).for_each(|seed| {
         run(Plan { reads: 1, ..plan(seed) }, storm(20), 40);
     });
 }
 
 #[test]
-fn receives_out_of_a_shared_queue() {
+fn work_completes_with_shared_receives() {
     let mut taken_back = 0;
     for seed in 0..60 {
         let config = Config { shared: true, ..plan(seed).config };
         let run = run(Plan { config, ..plan(seed) }, storm([0, 20][seed as usize % 2]), 40);
         taken_back += run.pair.a.conn.counters().taken_back;
     }
-    assert!(taken_back > 0, "the queue was never found empty");
+    assert!(taken_back > 0, "the shared queue was never empty");
 }
 
 #[test]
-fn channels_of_little_depth() {
+fn work_completes_with_short_channels() {
     for seed in 0..20 {
         let config = Config { command_depth: 2, data_depth: 3, window: 4, ..plan(seed).config };
         run(Plan { config, ..plan(seed) }, storm(20), 30);

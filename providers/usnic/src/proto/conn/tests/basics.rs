@@ -1,4 +1,4 @@
-//! Every operation, of every kind of length, over networks good and bad.
+//! Every operation with lengths of every kind, over good and bad networks.
 
 use dapl::provider::Status;
 
@@ -34,7 +34,7 @@ fn sends_of_all_lengths_find_their_receives() {
 }
 
 #[test]
-fn writes_and_reads_move_bytes() {
+fn writes_and_reads_transfer_all_bytes() {
     let mut pair = Pair::new(&Plan { memory: 3 << 20, ..Plan::default() });
     pair.weather = NetworkConditions { latency: 5 * MICROS, ..NetworkConditions::default() };
     for length in [0, 1, 769, 1144, 1145, 1 << 20] {

@@ -1,4 +1,4 @@
-//! The first packets: that each side learns that the other has what the set-up agreed on.
+//! The first packets of a connection: each side learns that the other one has the agreed parameters.
 
 use zerocopy::IntoBytes;
 
@@ -8,7 +8,7 @@ use crate::proto::seal::Guard;
 use crate::proto::setup::Random;
 use crate::proto::wire::{self, Head, Kind};
 
-/// Kinds of packets that a side has sent.
+/// Kinds of the packets that a side has sent.
 fn said(pair: &Pair, side: Side) -> Vec<Kind> {
     let log = pair.log.as_ref().expect("it is kept");
     let of_side = log.iter().filter(|(from, ..)| *from == side);
@@ -22,7 +22,7 @@ fn pair() -> Pair {
 }
 
 fn run(pair: &mut Pair, end: u64) {
-    pair.until("some time goes by", |pair| pair.now >= end);
+    pair.until("some time passes", |pair| pair.now >= end);
 }
 
 #[test]
@@ -42,10 +42,10 @@ fn requester_confirms_until_answered() {
     run(&mut pair, 2000 * MILLIS);
     let confirms = said(&pair, Side::A).iter().filter(|kind| **kind == Kind::Confirm).count();
     assert!(confirms >= 4, "{confirms} times");
-    assert!(!said(&pair, Side::B).contains(&Kind::Confirm), "who was asked has nothing to confirm");
+    assert!(!said(&pair, Side::B).contains(&Kind::Confirm), "the accepting side sends no confirmation");
     pair.b.mute = false;
     let before = said(&pair, Side::B).len();
-    pair.until("it is answered", |pair| said(pair, Side::B).len() > before);
+    pair.until("the confirmation is answered", |pair| said(pair, Side::B).len() > before);
     run(&mut pair, 10_000 * MILLIS);
     let after = said(&pair, Side::A).iter().filter(|kind| **kind == Kind::Confirm).count();
     assert!(after <= confirms + 1, "{after} after {confirms}");
@@ -63,7 +63,7 @@ fn a_confirm_is_acked_at_once() {
 }
 
 #[test]
-fn a_repeated_accept_is_answered_and_is_no_answer_to_the_confirmation() {
+fn repeated_accept_is_answered_and_does_not_count_as_an_answer() {
     struct No;
     impl Random for No {
         fn fill(&mut self, out: &mut [u8]) {

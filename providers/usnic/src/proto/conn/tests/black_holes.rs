@@ -1,4 +1,4 @@
-//! Paths that take less than they did: what was cut for more leaves in pieces, in its place in the row of numbers.
+//! Paths whose MTU decreases: packets that became too large are sent in pieces under their PSNs.
 
 use dapl::provider::Status;
 
@@ -10,13 +10,13 @@ const LARGE: usize = 9000;
 /// MTU of the path after the black hole has opened.
 const LEFT: usize = 1300;
 
-/// A pair on a path known to carry large packets, without an ICMP report when it no longer does.
+/// A pair on a path known to carry large packets; when it no longer does, no ICMP message reports it.
 fn pair(memory: usize) -> Pair {
     let config = Config { window_kib: u16::MAX, ..Config::default() };
     let mut pair = Pair::new(&Plan { config, mtu: LARGE, memory, ..Plan::default() });
     pair.weather.mtu = LARGE;
     pair.pass(SECONDS);
-    assert_eq!(pair.a.conn.send_path.path.mtu(), LARGE, "the search has found it");
+    assert_eq!(pair.a.conn.send_path.path.mtu(), LARGE, "the search has found the MTU");
     pair
 }
 
@@ -28,7 +28,7 @@ fn is_done(pair: &Pair, count: usize) -> bool {
 fn black_hole_delays_data_by_a_few_timeouts_only() {
     const BYTES: usize = 400_000;
     let mut pair = pair(2 * BYTES);
-    // The round trip is measured by now.
+    // The round trip has been measured by now.
     pair.write(Side::A, 0, 20_000, BYTES);
     pair.until("a write is done", |pair| is_done(pair, 1));
     let timeout = pair.a.conn.flight.rtt().pto(0);
@@ -37,8 +37,8 @@ fn black_hole_delays_data_by_a_few_timeouts_only() {
     pair.weather.mtu = LEFT;
     let start = pair.now;
     let before = pair.b.conn.counters().received;
-    pair.until("something gets through", |pair| pair.b.conn.counters().received > before + 10);
-    // One timeout, and one twice as long, find that nothing comes back.
+    pair.until("a packet arrives", |pair| pair.b.conn.counters().received > before + 10);
+    // The black hole is detected by one timeout and one of twice the length.
     let waited = pair.now - start;
     assert!(waited < 5 * timeout, "{waited} for timeouts of {timeout}");
     pair.until("all is done", |pair| is_done(pair, 2));
@@ -49,7 +49,7 @@ fn black_hole_delays_data_by_a_few_timeouts_only() {
 }
 
 #[test]
-fn a_hole_is_proved_meanwhile_and_packets_are_cut_for_it_from_then_on() {
+fn packets_are_sized_for_a_black_hole_once_it_is_detected() {
     let mut pair = pair(1 << 20);
     pair.weather.mtu = LEFT;
     for count in 1..=40 {
@@ -67,7 +67,7 @@ fn a_hole_is_proved_meanwhile_and_packets_are_cut_for_it_from_then_on() {
 }
 
 #[test]
-fn an_outage_is_none_and_packets_are_as_large_as_before_it() {
+fn outage_is_not_taken_for_a_black_hole() {
     let mut pair = pair(1 << 20);
     pair.write(Side::A, 0, 50_000, 100_000);
     pair.weather.mtu = 0;
@@ -93,7 +93,7 @@ fn packet_refused_by_the_host_is_refragmented_at_once() {
 }
 
 #[test]
-fn holes_come_and_go_and_every_byte_finds_its_place() {
+fn all_bytes_arrive_over_changing_black_holes() {
     const PART: usize = 1 << 20;
     let mut refragmented = 0;
     for seed in 0..40 {
@@ -140,5 +140,5 @@ fn holes_come_and_go_and_every_byte_finds_its_place() {
         pair.b.world.check_untouched();
         refragmented += pair.a.conn.counters().refragmented + pair.b.conn.counters().refragmented;
     }
-    assert!(refragmented > 100, "only {refragmented} packets found a hole");
+    assert!(refragmented > 100, "only {refragmented} packets were re-fragmented");
 }

@@ -1,4 +1,4 @@
-//! Ends of a connection: completions, their order, and events of both sides.
+//! Ends of a connection: completions, their order, and the events of both sides.
 
 use dapl::provider::{ConnectionEvent, Remote, Status};
 
@@ -14,10 +14,10 @@ fn statuses(done: &[super::pair::Done]) -> Vec<Status> {
     done.iter().map(|done| done.status).collect()
 }
 
-/// Both sides have come to an end: their events.
+/// Waits for the end of both sides and returns their events.
 fn ended(pair: &mut Pair) -> [ConnectionEvent; 2] {
     pair.until("both have ended", |pair| pair.a.conn.is_closed() && pair.b.conn.is_closed());
-    pair.until("it can be forgotten", |pair| pair.a.conn.is_over() && pair.b.conn.is_over());
+    pair.until("it can be freed", |pair| pair.a.conn.is_over() && pair.b.conn.is_over());
     assert_eq!((pair.a.events.len(), pair.b.events.len()), (1, 1), "once");
     assert_eq!((pair.a.conn.outstanding(), pair.b.conn.outstanding()), ((0, 0), (0, 0)));
     [pair.a.events[0], pair.b.events[0]]
@@ -46,9 +46,9 @@ fn a_send_too_long_for_its_receive_breaks_both() {
 }
 
 #[test]
-fn memory_that_is_gone_breaks_both() {
+fn unmapped_memory_breaks_the_connection() {
     for length in [48, 9_000] {
-        // Of a receive.
+        // Memory of a receive.
         let mut pair = Pair::new(&Plan::default());
         let recvs = [0, 1].map(|_| pair.recv(Side::B, 0, length));
         (0..3).for_each(|_| {
@@ -58,7 +58,7 @@ fn memory_that_is_gone_breaks_both() {
         assert_eq!(ended(&mut pair), BOTH_BROKEN);
         assert_eq!(statuses(&pair.b.world.recvs), [Success, Status::LocalProtection]);
         assert_eq!(statuses(&pair.a.world.requests), [Success, Status::RemoteResponder, Flushed]);
-        // Of a send, of a write, and of what a read is to fill.
+        // Memory of a send, of a write, and of the target of a read.
         for work in [Work::Send { solicited: false }, Work::Write(TARGET), Work::Read(TARGET)] {
             let mut pair = Pair::new(&Plan::default());
             [0, 1].iter().for_each(|_| {
@@ -70,7 +70,7 @@ fn memory_that_is_gone_breaks_both() {
             pair.a.world.gone = vec![bad];
             assert_eq!(ended(&mut pair), [ConnectionEvent::Broken, ConnectionEvent::Disconnected]);
             assert_eq!(statuses(&pair.a.world.requests)[..2], [Success, Status::LocalProtection], "{work:?}");
-            // Behind a read that fails only when data come, a send may have been taken.
+            // A send behind the read may have been received, since the read fails only when its data arrive.
             assert!(matches!(work, Work::Read(_)) || statuses(&pair.b.world.recvs) == [Flushed, Flushed]);
         }
     }
@@ -101,7 +101,7 @@ fn invalid_access_is_refused() {
         let ends: Vec<_> = pair.a.world.requests.iter().map(|done| (done.id, done.status)).collect();
         assert_eq!(ends, [(ids[0], Success), (ids[1], Status::RemoteAccess), (ids[2], Flushed)], "{work:?}");
         assert_eq!(statuses(&pair.b.world.recvs), [Flushed]);
-        assert!(pair.b.world.memory[..50_000] == before[..50_000], "nothing of it was written");
+        assert!(pair.b.world.memory[..50_000] == before[..50_000], "no byte was written");
         assert!(pair.b.world.memory[50_100..] == before[50_100..], "nothing of it was written");
     }
 }
@@ -126,11 +126,11 @@ fn read_of_vanished_memory_is_refused_in_order() {
 }
 
 #[test]
-fn memory_of_a_read_that_has_arrived_may_go() {
+fn memory_of_an_acked_read_may_be_unmapped() {
     let mut pair = Pair::new(&Plan::default());
     pair.read(Side::A, 0, 1000, 0);
     pair.until("the read", |pair| pair.a.world.requests.len() == 1);
-    // The acknowledgement is lost: the responder retransmits data that it no longer has.
+    // The ack is lost: the responder tries to retransmit data that it no longer has.
     pair.a.mute = true;
     pair.b.world.unreadable = true;
     pair.until("a probe", |pair| pair.b.conn.counters().timeouts > 0);
@@ -144,7 +144,7 @@ fn memory_of_a_read_that_has_arrived_may_go() {
 }
 
 #[test]
-fn memory_of_a_read_that_was_lost_is_refused() {
+fn read_is_refused_if_lost_data_cannot_be_retransmitted() {
     let mut pair = Pair::new(&Plan::default());
     pair.read(Side::A, 0, 1000, 0);
     pair.b.mute = true;
@@ -155,7 +155,7 @@ fn memory_of_a_read_that_was_lost_is_refused() {
 }
 
 #[test]
-fn a_drain_lets_requests_finish() {
+fn drain_completes_posted_requests() {
     for drop_rate in [0, 300] {
         let mut pair = Pair::new(&Plan { memory: 1 << 20, ..Plan::default() });
         pair.weather.drop = drop_rate;
@@ -175,7 +175,7 @@ fn a_drain_lets_requests_finish() {
 }
 
 #[test]
-fn both_may_drain_at_once() {
+fn both_sides_can_drain_at_once() {
     for seed in 0..20 {
         let mut pair = Pair::new(&Plan { seed, ..Plan::default() });
         pair.weather.drop = 300;
@@ -201,7 +201,7 @@ fn draining_side_accepts_nothing_more() {
     pair.pass(MILLIS);
     pair.send(Side::B, 0, 100);
     pair.pump(Side::B, 10);
-    // The ack of the first is lost, the second comes when all is over.
+    // The ack of the first request is lost, the second request arrives after the end.
     pair.a.mute = true;
     pair.until("the first", |pair| pair.a.world.recvs.len() == 1);
     let now = pair.now;
@@ -215,7 +215,7 @@ fn draining_side_accepts_nothing_more() {
 }
 
 #[test]
-fn an_abort_flushes_at_once_and_tells_the_peer() {
+fn abort_flushes_at_once_and_notifies_the_peer() {
     let mut pair = Pair::new(&Plan { memory: 1 << 20, ..Plan::default() });
     pair.weather.drop = 200;
     for side in [Side::A, Side::B, Side::A, Side::B] {
@@ -256,16 +256,17 @@ fn silent_peer_is_given_up() {
 }
 
 #[test]
-fn an_idle_connection_finds_out_that_the_peer_is_gone() {
+fn idle_connection_detects_a_lost_peer() {
     let mut pair = Pair::new(&Plan::default());
     pair.pass(100 * SECONDS);
-    assert!(pair.a.events.is_empty() && pair.b.events.is_empty(), "silence is no death");
+    assert!(pair.a.events.is_empty() && pair.b.events.is_empty(), "a silent peer is not given up");
     pair.b.mute = true;
     pair.until("it is noticed", |pair| !pair.a.events.is_empty());
     assert_eq!(pair.a.events[0], ConnectionEvent::Disconnected);
 }
 
-/// Side B is killed: it says nothing more, and its host answers each packet of A's, as far as A believes the quotes.
+/// Side B is killed: it sends no more packets, and its host answers each packet of A with port unreachable, as far as A
+/// accepts the quotes.
 fn killed(pair: &mut Pair) {
     pair.b.mute = true;
     pair.log = Some(Vec::new());
@@ -282,7 +283,7 @@ fn killed(pair: &mut Pair) {
 }
 
 #[test]
-fn a_peer_that_was_killed_is_gone_after_three_questions() {
+fn killed_peer_is_given_up_after_three_challenges() {
     for under_traffic in [false, true] {
         let mut pair = Pair::new(&Plan::default());
         pair.recv(Side::A, 0, 10);
@@ -303,7 +304,7 @@ fn a_peer_that_was_killed_is_gone_after_three_questions() {
 
 #[test]
 fn off_path_icmp_is_ignored() {
-    // Of a path of 500 ms, several times each round trip.
+    // On a path of 500 ms, several messages in each round trip.
     let mut pair = Pair::new(&Plan::default());
     pair.weather.latency = 250 * MILLIS;
     pair.log = Some(Vec::new());
@@ -312,7 +313,7 @@ fn off_path_icmp_is_ignored() {
         pair.pass(50 * MILLIS);
         for (_, _, datagram) in pair.log.take().unwrap_or_default().iter().filter(|(side, ..)| *side == Side::A) {
             let mut quote = datagram.bytes.clone();
-            // The connection's number may be guessed, its token may not.
+            // An attacker may guess the connection's number, but not its token.
             quote[8 + round % 8] ^= 1 << (round / 8 % 8);
             assert!(!pair.a.conn.is_quoted(&quote, false) && !pair.a.conn.is_quoted(&quote, true));
             assert!((0..16).all(|length| !pair.a.conn.is_quoted(&datagram.bytes[..length], false)));
@@ -342,12 +343,12 @@ fn icmp_quote_of_an_acked_packet_is_ignored() {
     let mut later = quote.clone();
     later[19] += 1;
     assert!(!pair.a.conn.is_quoted(&later, false), "it was not sent yet");
-    pair.until("it is acknowledged", |pair| pair.a.conn.outstanding() == (0, 0));
+    pair.until("it is acked", |pair| pair.a.conn.outstanding() == (0, 0));
     assert!(!pair.a.conn.is_quoted(&quote, false));
 }
 
 #[test]
-fn late_packets_find_an_answer() {
+fn late_packets_are_answered() {
     let mut pair = Pair::new(&Plan::default());
     pair.pass(MILLIS);
     let now = pair.now;
@@ -381,6 +382,6 @@ fn peer_that_moved_while_closing_is_answered_at_its_new_address() {
         pair.until("both know", |pair| pair.a.conn.is_closed() && pair.b.conn.is_closed());
         pair.pass(5 * SECONDS);
         let words = pair.log.take().unwrap_or_default().into_iter().filter(|(side, ..)| *side == Side::B).count();
-        assert_eq!(words, 1, "the first word was answered");
+        assert_eq!(words, 1, "the first packet was answered");
     }
 }

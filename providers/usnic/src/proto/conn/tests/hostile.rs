@@ -8,7 +8,7 @@ use crate::proto::MILLIS;
 use crate::proto::conn::Config;
 use crate::proto::wire::{Ack, Carried, Extent, Head, Kind, Message, Op, Part, Range, Selective};
 
-/// A packet to A, as if from B.
+/// A packet sent to A, as if from B.
 struct InvalidPacket {
     kind: Kind,
     psn: u32,
@@ -19,13 +19,13 @@ struct InvalidPacket {
     key: u32,
     address: u64,
     offset: Option<u32>,
-    /// Of a piece: the bytes of its packet.
+    /// For a piece: offset and length in its packet.
     extent: Option<(u32, u32)>,
     payload: usize,
 }
 
 impl InvalidPacket {
-    /// The next packet that is due, with a send of one byte.
+    /// The next expected packet, with a send of one byte.
     fn new(pair: &Pair) -> InvalidPacket {
         let next = pair.a.conn.received.next().0;
         let next_ack = pair.a.conn.flight.next_psn().0.into();
@@ -72,7 +72,7 @@ fn tell(pair: &mut Pair, kind: Kind, flags: u16, body: &[u8]) {
     pair.deliver(&super::pair::Datagram { to: Side::A, bytes });
 }
 
-/// An ack of its own.
+/// Sends an ack packet.
 fn ack(pair: &mut Pair, next: u32, ranges: &[(u32, u32)], refusal: u8, refused: u32) {
     let ack = Ack { credits: 0.into(), ..pair.a.conn.credits.with_next(next.into()) };
     let selective = Selective { ranges: ranges.len() as u8, refusal, refused: refused.into(), ..Selective::default() };
@@ -88,13 +88,13 @@ fn pair() -> Pair {
     pair
 }
 
-/// Expects that the packet is refused as invalid: the connection ends, and memory is unchanged.
+/// Checks that the packet is refused as invalid: the connection ends, and memory is unchanged.
 fn is_refused(what: &str, mut pair: Pair, before: &[u8]) {
     assert_eq!(pair.a.events, [ConnectionEvent::Broken], "{what}");
     assert_eq!(pair.a.conn.counters().refusals_sent, 1, "{what}");
     assert!(pair.a.world.memory == before, "{what}");
     assert!(pair.a.world.recvs.iter().all(|done| done.status == Status::Flushed));
-    pair.until("it is forgotten", |pair| pair.a.conn.is_over());
+    pair.until("it is freed", |pair| pair.a.conn.is_over());
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn later_packets_must_agree_with_the_first() {
             ..InvalidPacket::new(pair)
         };
         InvalidPacket { payload: 0, ..chunk(&pair, 0) }.tell(&mut pair);
-        assert_eq!(pair.a.conn.counters().malformed, 1, "a part of nothing");
+        assert_eq!(pair.a.conn.counters().malformed, 1, "a part of an empty message");
         InvalidPacket { payload: 1000, ..chunk(&pair, 0) }.tell(&mut pair);
         let half = pair.a.world.memory.clone();
         assert!(half != before);
@@ -120,7 +120,7 @@ fn later_packets_must_agree_with_the_first() {
     }
 }
 
-/// A piece of a packet of 1000 bytes in a message of 2000.
+/// A piece of a packet of 1000 bytes, in a message of 2000.
 fn piece(pair: &Pair, offset: u32) -> InvalidPacket {
     let (offset, extent) = (Some(offset), Some((500, 1500)));
     InvalidPacket { kind: Kind::Piece, length: 2000, offset, extent, payload: 100, ..InvalidPacket::new(pair) }
@@ -143,7 +143,7 @@ fn inconsistent_pieces_end_the_connection() {
 }
 
 #[test]
-fn a_packet_that_is_here_in_part_is_not_acknowledged() {
+fn incomplete_packet_is_not_acked() {
     let mut pair = pair();
     pair.recv(Side::A, 0, 4000);
     let next = pair.a.conn.received.next();
@@ -157,7 +157,7 @@ fn a_packet_that_is_here_in_part_is_not_acknowledged() {
 }
 
 #[test]
-fn so_many_packets_are_here_in_part_and_no_more() {
+fn number_of_incomplete_packets_is_limited() {
     const MOST: u32 = 64;
     let mut pair = pair();
     pair.recv(Side::A, 0, 4000);
@@ -167,7 +167,7 @@ fn so_many_packets_are_here_in_part_and_no_more() {
     (0..MOST).for_each(|at| invalid(&pair, at).tell(&mut pair));
     let full = InvalidPacket { offset: Some(0), extent: Some((0, 500)), ..invalid(&pair, MOST) };
     full.tell(&mut pair);
-    assert!(pair.a.world.memory[..500] == untouched, "what cannot be noted is not placed");
+    assert!(pair.a.world.memory[..500] == untouched, "a piece that cannot be recorded is not placed");
     assert_eq!((pair.a.conn.counters().no_receive, pair.a.events.len()), (1, 0));
 }
 
@@ -188,7 +188,7 @@ fn bytes_beyond_the_message_are_ignored() {
     InvalidPacket { kind: Kind::Fragment, offset: None, payload: 2001, ..invalid(&pair) }.tell(&mut pair);
     assert_eq!(pair.a.conn.counters().malformed, 3);
     assert!(pair.a.world.memory == before && pair.a.events.is_empty());
-    // A receive of 4000 is not filled by a message with a larger length.
+    // A message with a larger length does not fill a receive of 4000 bytes.
     InvalidPacket { length: 4001, payload: 500, ..invalid(&pair) }.tell(&mut pair);
     assert_eq!(pair.a.world.recvs[0].status, Status::LocalLength);
     assert!(pair.a.world.memory == before);
@@ -197,11 +197,11 @@ fn bytes_beyond_the_message_are_ignored() {
 #[test]
 fn unsolicited_answers_end_the_connection() {
     let answer = |pair: &Pair| InvalidPacket { op: Op::ReadResponse, ..InvalidPacket::new(pair) };
-    // No read is outstanding.
+    // Without an outstanding read.
     let mut none = pair();
     answer(&none).tell(&mut none);
     assert_eq!(none.a.events, [ConnectionEvent::Disconnected]);
-    // Another number, and another length.
+    // With another number, and with another length.
     for (id, length) in [(1, 100), (0, 101), (0, 99)] {
         let mut pair = pair();
         let before = pair.a.world.memory.clone();
@@ -214,7 +214,7 @@ fn unsolicited_answers_end_the_connection() {
         assert_eq!(ends, [Status::BadResponse, Status::Flushed]);
         assert!(pair.a.world.memory == before);
     }
-    // The right one completes the read once; once more is an answer to nothing.
+    // The valid response completes the read once; a second one is unsolicited.
     let mut pair = pair();
     pair.read(Side::A, 0, 100, 0);
     pair.pump(Side::A, 10);
@@ -228,7 +228,7 @@ fn unsolicited_answers_end_the_connection() {
 }
 
 #[test]
-fn more_reads_than_agreed_are_nonsense() {
+fn more_reads_than_agreed_are_refused() {
     let mut pair = pair();
     let read =
         |pair: &Pair, id| InvalidPacket { op: Op::ReadRequest, id, length: 10, payload: 0, ..InvalidPacket::new(pair) };
@@ -237,7 +237,7 @@ fn more_reads_than_agreed_are_nonsense() {
     }
     assert!(pair.a.events.is_empty());
     read(&pair, 4).tell(&mut pair);
-    assert!(pair.a.events.is_empty(), "those before it are answered first");
+    assert!(pair.a.events.is_empty(), "earlier reads are answered first");
     let before = pair.a.world.memory.clone();
     pair.pump(Side::A, 100);
     read(&pair, 9).tell(&mut pair);
@@ -279,10 +279,10 @@ fn sends_beyond_the_window_are_dropped() {
         assert_eq!(
             pair.a.conn.counters().received,
             u64::from(1u32 << 31 == 0x8000_0000),
-            "only an old number is taken"
+            "only an old number is accepted"
         );
         assert!(pair.a.world.memory == before && pair.a.world.recvs.is_empty());
-        assert!(!shared || pair.a.world.shared.len() == 100, "nothing was taken out for it");
+        assert!(!shared || pair.a.world.shared.len() == 100, "no receive was taken for it");
     }
 }
 
@@ -305,7 +305,7 @@ fn acks_of_unsent_packets_are_ignored() {
 }
 
 #[test]
-fn credits_may_go_back_and_ahead() {
+fn credits_may_decrease_and_increase() {
     let mut pair = pair();
     for credits in [5, 2, 0, u32::MAX, 1 << 31, 3] {
         InvalidPacket {
@@ -320,7 +320,7 @@ fn credits_may_go_back_and_ahead() {
     });
     pair.pump(Side::A, 100);
     assert_eq!(pair.a.conn.commands, 3);
-    // Withdrawn while in flight: lost ones wait, and none stays lost.
+    // Sends withdrawn while in flight: lost ones wait, and all arrive in the end.
     InvalidPacket {
         ack: Ack { credits: 1.into(), next: 7.into(), ..InvalidPacket::new(&pair).ack },
         op: Op::Write,
@@ -348,7 +348,7 @@ fn refusal_of_an_unknown_request_ends_only_the_connection() {
     }
     let mut pair = pair();
     ack(&mut pair, 7, &[], 200, 0);
-    assert!(pair.a.events.is_empty(), "no refusal that there is");
+    assert!(pair.a.events.is_empty(), "an unknown refusal code");
 }
 
 #[test]
@@ -363,9 +363,9 @@ fn psns_outside_the_window_are_dropped() {
     assert_eq!(pair.a.conn.counters().received, 1);
 }
 
-/// Any bytes at all: no panic, and memory only where it was open.
+/// Random bytes cause no panic, and change only accessible memory.
 #[test]
-fn noise() {
+fn random_bytes_are_harmless() {
     for seed in 0..300 {
         let mut pair = Pair::new(&Plan { seed, ..Plan::default() });
         let mut dice = TestRandom(seed);
@@ -412,6 +412,6 @@ fn noise() {
         let now = pair.now;
         let end = &mut pair.a;
         end.conn.abort(now, &mut end.world);
-        assert_eq!((end.world.requests.len(), end.world.recvs.len()), (2, 4), "each once, whatever came");
+        assert_eq!((end.world.requests.len(), end.world.recvs.len()), (2, 4), "each completes once");
     }
 }

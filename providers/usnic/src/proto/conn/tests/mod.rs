@@ -1,4 +1,4 @@
-//! Two connections against each other, over a network that is as bad as a seed says, in virtual time.
+//! Tests of two connections with each other, over a network that misbehaves according to a seed, in virtual time.
 
 mod bad_network;
 mod basics;

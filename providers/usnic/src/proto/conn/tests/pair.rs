@@ -1,7 +1,7 @@
-//! Two connections with memory of their own, and the network between them.
+//! Two connections, each with its own memory, and the network between them.
 //!
-//! Everything is decided by a seed and a virtual clock. The memory of a side is one array of bytes; a completed buffer is
-//! copied aside when it completes, and compared at the end: nothing may be written after a completion.
+//! A seed and a virtual clock determine everything. The memory of a side is one array of bytes. A buffer is copied when
+//! it completes and compared at the end, since no byte may be written after a completion.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,11 +15,11 @@ use crate::proto::{MICROS, Nanos, SECONDS};
 
 /// Start address of a side's memory.
 pub(crate) const BASE: u64 = 0x7000_0000;
-/// Keys of all of it: to write and read, and only to read.
+/// Keys of the whole memory: one for reading and writing, one for reading only.
 pub(crate) const KEY: u32 = 0x1111;
 pub(crate) const READ_ONLY: u32 = 0x2222;
 
-/// A buffer: what a host keeps with requests and receives.
+/// A buffer: the data that a host keeps for requests and receives.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Buffer {
     pub(crate) id: u64,
@@ -42,17 +42,17 @@ pub(crate) struct World {
     pub(crate) memory: Vec<u8>,
     pub(crate) requests: Vec<Done>,
     pub(crate) recvs: Vec<Done>,
-    /// Contents of receives and reads when they completed.
+    /// Contents of receives and reads at their completion.
     kept: Vec<(Buffer, Vec<u8>)>,
     pub(crate) shared: VecDeque<Buffer>,
-    /// Buffers with these ids cannot be touched; nor the peer's reach beyond `reach`, if that is set.
+    /// Ids of buffers that cannot be accessed; and the end of the memory that the peer can access, if `reach` is set.
     pub(crate) gone: Vec<u64>,
     pub(crate) unreadable: bool,
-    /// Turns of binds: how often they are put off, and how they end.
+    /// Binds: how often they are deferred, and their result.
     pub(crate) put_off: u32,
     pub(crate) turn: Option<Status>,
     pub(crate) turns: u32,
-    /// Reads of which something has come.
+    /// Reads of which some data have arrived.
     reads: BTreeMap<u64, Buffer>,
 }
 
@@ -73,7 +73,7 @@ impl World {
         Ok(())
     }
 
-    /// Nothing was written into a buffer after it had completed.
+    /// Checks that no buffer was written after its completion.
     pub(crate) fn check_untouched(&self) {
         for (buffer, bytes) in &self.kept {
             assert!(self.memory[buffer.at..][..bytes.len()] == bytes[..], "{buffer:?} was written to");
@@ -134,7 +134,7 @@ impl Host<World> for World {
     }
 }
 
-/// Which side.
+/// One of the two sides.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Side {
     A,
@@ -156,17 +156,17 @@ impl Side {
     }
 }
 
-/// Impairments of the network in parts of a thousand, and its delay.
+/// Impairments of the network per thousand packets, and its delay.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NetworkConditions {
     pub(crate) drop: u64,
     pub(crate) double: u64,
     pub(crate) corrupt: u64,
-    /// Packets that are delayed by up to this time.
+    /// Maximum extra delay of late packets.
     pub(crate) late: u64,
     pub(crate) lateness: Nanos,
     pub(crate) latency: Nanos,
-    /// Larger datagrams vanish.
+    /// Larger datagrams are dropped.
     pub(crate) mtu: usize,
 }
 
@@ -177,7 +177,7 @@ impl Default for NetworkConditions {
     }
 }
 
-/// Numbers that follow from a seed (SplitMix64).
+/// Pseudo-random numbers from a seed (SplitMix64).
 pub(crate) struct TestRandom(pub(crate) u64);
 
 impl TestRandom {
@@ -208,7 +208,7 @@ pub(crate) struct End {
     pub(crate) conn: Conn<World>,
     pub(crate) world: World,
     pub(crate) events: Vec<ConnectionEvent>,
-    /// Nothing that it sends gets out.
+    /// No packet that it sends arrives.
     pub(crate) mute: bool,
     /// Source address of its packets.
     pub(crate) address: Source,
@@ -223,7 +223,7 @@ pub(crate) struct Pair {
     wire: BTreeMap<(Nanos, u64), Datagram>,
     count: u64,
     next_id: u64,
-    /// All sent packets, if recorded: for checks, or to be sent again.
+    /// All sent packets, if recorded, for checks or replays.
     pub(crate) log: Option<Vec<(Side, Outgoing, Datagram)>>,
 }
 
@@ -297,7 +297,7 @@ impl Pair {
         if side == Side::A { &mut self.a } else { &mut self.b }
     }
 
-    /// Posts a request with the local buffer at `at`; its id.
+    /// Posts a request with the local buffer at `at`; returns its id.
     pub(crate) fn post(&mut self, side: Side, work: Work, at: usize, length: usize, fence: bool) -> u64 {
         self.next_id += 1;
         let (now, id) = (self.now, self.next_id);
@@ -327,7 +327,7 @@ impl Pair {
         id
     }
 
-    /// A receive for the shared queue.
+    /// Posts a receive to the shared queue.
     pub(crate) fn share(&mut self, side: Side, at: usize, length: usize) -> u64 {
         self.next_id += 1;
         let id = self.next_id;
@@ -337,7 +337,7 @@ impl Pair {
         id
     }
 
-    /// Lets a side send what it may, up to `most` packets.
+    /// Sends what a side may send, up to `most` packets.
     pub(crate) fn pump(&mut self, side: Side, most: usize) -> usize {
         let now = self.now;
         let there = self.end(side.other()).address;
@@ -346,10 +346,10 @@ impl Pair {
             let mut bytes = Vec::new();
             let said_so = end.conn.outlook(now).wants_turn() || end.conn.is_deferring();
             let Some(out) = end.conn.transmit(now, &mut bytes, &mut end.world) else {
-                assert!(!end.conn.outlook(now).wants_turn(), "it wants a turn for nothing");
+                assert!(!end.conn.outlook(now).wants_turn(), "a turn without work");
                 return count;
             };
-            assert!(said_so, "no process would have asked it: {out:?}");
+            assert!(said_so, "it did not request a turn: {out:?}");
             assert_eq!(out.header, bytes.len());
             if !gather(end, &out, &mut bytes) {
                 continue;
@@ -366,7 +366,7 @@ impl Pair {
         most
     }
 
-    /// The network takes a datagram.
+    /// Passes a datagram to the network.
     pub(crate) fn carry(&mut self, mut datagram: Datagram) {
         let weather = self.weather;
         if self.dice.hits(weather.drop) || datagram.bytes.len() > weather.mtu {
@@ -397,7 +397,7 @@ impl Pair {
         }
     }
 
-    /// Goes on to the next thing that happens. False: nothing will.
+    /// Advances to the next event. Returns false if there is none.
     pub(crate) fn step(&mut self) -> bool {
         for side in [Side::A, Side::B] {
             self.pump(side, 10_000);
@@ -420,7 +420,7 @@ impl Pair {
         true
     }
 
-    /// Goes on until it is so. Panics if that never happens.
+    /// Runs until `is_so` holds. Panics if that never happens.
     pub(crate) fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Pair) -> bool) {
         let limit = self.now + 600 * SECONDS;
         for _ in 0..2_000_000 {
@@ -429,7 +429,7 @@ impl Pair {
             }
             assert!(self.step() && self.now < limit, "{what}: {}", self.state());
         }
-        panic!("{what}, without end: {}", self.state());
+        panic!("{what} never happens: {}", self.state());
     }
 
     /// Advances the time.
@@ -451,7 +451,7 @@ impl Pair {
                 }
             }
         }
-        panic!("no end of things that happen: {}", self.state());
+        panic!("too many events: {}", self.state());
     }
 
     pub(crate) fn state(&self) -> String {
@@ -459,7 +459,7 @@ impl Pair {
     }
 }
 
-/// Adds the payload, and the sum. False: it is not to be had.
+/// Adds the payload and the checksum. Returns false if the payload cannot be read.
 fn gather(end: &mut End, out: &Outgoing, bytes: &mut Vec<u8>) -> bool {
     match out.payload {
         Payload::None => {}

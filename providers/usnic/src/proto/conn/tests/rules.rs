@@ -1,4 +1,4 @@
-//! Conditions for starting a request: fences, outstanding reads, binds, credits; and the channel it uses.
+//! Conditions under which a request starts (fences, outstanding reads, binds, credits), and the channel that it uses.
 
 use dapl::provider::{ConnectionEvent, Remote, Status};
 
@@ -11,12 +11,12 @@ fn read(from: usize) -> Work {
     Work::Read(Remote { key: KEY, address: BASE + from as u64 })
 }
 
-/// Lets A send, and counts what leaves with data.
+/// Lets A send, and lists the packets with data.
 fn leaving(pair: &mut Pair) -> Vec<(Kind, Channel, u32)> {
     pair.log = Some(Vec::new());
     pair.pump(Side::A, 1000);
     let log = pair.log.take().unwrap_or_default();
-    let kind = |bytes: &[u8]| wire::head(bytes).and_then(|(head, _)| head.kind()).expect("a packet of ours");
+    let kind = |bytes: &[u8]| wire::head(bytes).and_then(|(head, _)| head.kind()).expect("a valid packet");
     let of = |payload| match payload {
         Payload::Request { length, .. } | Payload::Remote { length, .. } => length,
         Payload::None | Payload::Padding(_) => 0,
@@ -57,7 +57,7 @@ fn more_reads_than_agreed_wait() {
 }
 
 #[test]
-fn read_fails_in_order_if_the_peer_takes_none() {
+fn read_fails_in_order_if_the_peer_allows_none() {
     let mut pair = Pair::new(&Plan { reads: 0, ..Plan::default() });
     let write = pair.write(Side::A, 0, 3000, 0);
     let read = pair.post(Side::A, read(0), 0, 10, false);
@@ -85,7 +85,7 @@ fn requests_behind_a_bind_wait_for_it() {
     pair.until("all", |pair| pair.a.world.requests.len() == 3);
     assert_eq!(pair.a.world.requests.iter().map(|done| done.id).collect::<Vec<_>>(), [first, bind, last]);
     assert_eq!(pair.a.world.turns, 4);
-    // One behind a fence has its turn when the reads are done.
+    // A bind behind a fence is done after the reads.
     pair.read(Side::A, 100, 5000, 0);
     pair.post(Side::A, Work::Bind, 0, 0, true);
     assert_eq!((leaving(&mut pair).len(), pair.a.world.turns), (1, 4));
@@ -97,15 +97,15 @@ fn requests_behind_a_bind_wait_for_it() {
 }
 
 #[test]
-fn a_send_waits_for_a_receive_and_asks_for_it() {
+fn send_waits_for_a_receive_and_probes() {
     let mut pair = Pair::new(&Plan::default());
     pair.pass(MILLIS);
     pair.send(Side::A, 0, 10);
     pair.write(Side::A, 0, 10, 0);
-    assert!(leaving(&mut pair).is_empty(), "what is behind waits too");
+    assert!(leaving(&mut pair).is_empty(), "later requests wait too");
     pair.pass(1000 * MILLIS);
     let asked = pair.a.conn.counters().credit_probes;
-    assert!((10..30).contains(&asked), "less and less often: {asked}");
+    assert!((10..30).contains(&asked), "with growing intervals: {asked}");
     assert!(pair.a.world.requests.is_empty() && pair.a.events.is_empty());
     // The packet with the credit is lost: the next probe finds it.
     pair.b.mute = true;
@@ -116,7 +116,8 @@ fn a_send_waits_for_a_receive_and_asks_for_it() {
     assert_eq!(pair.b.world.recvs.len(), 1);
 }
 
-/// The receive whose credit A has was given to another connection; another is posted before A gets the refusal, or after.
+/// The receive that gave A a credit was taken by another connection. Another receive is posted before, or after, A gets
+/// the refusal.
 #[test]
 fn a_send_that_comes_too_late_for_a_shared_receive_waits_for_no_timeout() {
     for is_there_again in [true, false] {
@@ -128,7 +129,7 @@ fn a_send_that_comes_too_late_for_a_shared_receive_waits_for_no_timeout() {
         pair.pass(MILLIS);
         pair.b.world.shared.clear();
         pair.send(Side::A, 0, 10);
-        pair.until("it is turned away", |pair| pair.b.conn.counters().no_receive == 1);
+        pair.until("the send is not accepted", |pair| pair.b.conn.counters().no_receive == 1);
         if !is_there_again {
             pair.until("A gets the refusal", |pair| pair.a.conn.counters().taken_back == 1);
         }
@@ -188,7 +189,7 @@ fn new_receive_is_announced_at_once_to_a_waiting_sender() {
     let start = pair.now;
     pair.until("it is here", |pair| !pair.b.world.recvs.is_empty());
     assert_eq!(pair.now - start, 2 * pair.weather.latency);
-    // A ping and its pong need no more than two packets.
+    // A ping and its pong need only two packets.
     for _ in 0..20 {
         pair.recv(Side::A, 0, 10);
         pair.recv(Side::B, 0, 10);
@@ -208,7 +209,7 @@ fn new_receive_is_announced_at_once_to_a_waiting_sender() {
 }
 
 #[test]
-fn small_requests_go_by_the_command_channel_and_before_answers() {
+fn small_requests_use_the_command_channel_before_responses() {
     let config = Config { command_depth: 3, ..Plan::default().config };
     let mut pair = Pair::new(&Plan { config, memory: 1 << 20, ..Plan::default() });
     pair.pass(MILLIS);
@@ -218,9 +219,9 @@ fn small_requests_go_by_the_command_channel_and_before_answers() {
     use Channel::{Command, Data};
     let all = [(768, Command), (769, Data), (0, Command), (1, Command), (2, Data), (3, Data)];
     let expected: Vec<_> = all.iter().map(|(length, channel)| (Kind::Fragment, *channel, *length)).collect();
-    assert_eq!(leaving(&mut pair), expected, "what finds no room there goes by the other");
+    assert_eq!(leaving(&mut pair), expected, "requests beyond its depth use the data channel");
     pair.pass(MILLIS);
-    // The peer reads much from us: what is small does not stand behind it, what is large takes turns with it.
+    // While the peer reads a lot, small requests go first, and large ones alternate with read responses.
     pair.post(Side::B, read(0), 0, 200_000, false);
     pair.pump(Side::B, 1);
     pair.until("answers leave", |pair| pair.a.conn.counters().in_flight > 3000);
@@ -230,7 +231,7 @@ fn small_requests_go_by_the_command_channel_and_before_answers() {
 }
 
 #[test]
-fn a_large_message_is_cut_as_it_leaves_and_numbered_then() {
+fn large_message_is_segmented_and_numbered_when_sent() {
     let mut pair = Pair::new(&Plan { mtu: 9000, memory: 1 << 20, ..Plan::default() });
     let large = 400_000;
     pair.write(Side::A, 0, large, 500_000);
@@ -246,12 +247,12 @@ fn a_large_message_is_cut_as_it_leaves_and_numbered_then() {
         longest = longest.max(length.unwrap_or(0));
         pair.a.world.requests.len() == 2
     });
-    assert!(longest > first[0].2, "later pieces are as long as the path turned out to take: {longest}");
+    assert!(longest > first[0].2, "later packets use the MTU that was found: {longest}");
     assert_eq!(pair.a.conn.requests.numbers.writes, 2);
 }
 
 #[test]
-fn writes_are_there_before_the_send_behind_them_is() {
+fn writes_are_placed_before_a_later_send_completes() {
     for seed in 0..40 {
         let mut pair = Pair::new(&Plan { seed, ..Plan::default() });
         pair.weather = super::pair::NetworkConditions { drop: 100, late: 300, ..Default::default() };
@@ -330,7 +331,7 @@ fn shrinking_path_mtu_loses_no_data() {
         pair.recv(Side::B, 2 << 20, 1 << 20);
         pair.send(Side::A, 0, 1 << 20);
         pair.read(Side::A, 2 << 20, 1 << 20, 0);
-        pair.until("it is under way", |pair| pair.a.conn.counters().in_flight > 20_000);
+        pair.until("it is in flight", |pair| pair.a.conn.counters().in_flight > 20_000);
         pair.weather.mtu = 1500;
         pair.until("all is done", |pair| pair.a.world.requests.len() == 2 && pair.b.world.recvs.len() == 1);
         assert!(pair.a.events.is_empty() && pair.a.conn.counters().mtu <= 1500);
@@ -355,7 +356,7 @@ fn read_returns_earlier_writes() {
 }
 
 #[test]
-fn an_answer_leaves_before_the_ack_beside_its_question_is_worked_out() {
+fn response_is_sent_before_the_ack_of_its_request_is_processed() {
     let mut pair = Pair::new(&Plan::default());
     for _ in 0..2 {
         pair.recv(Side::A, 0, 10);
@@ -369,11 +370,11 @@ fn an_answer_leaves_before_the_ack_beside_its_question_is_worked_out() {
     pair.send(Side::A, 0, 10);
     pair.log = Some(Vec::new());
     assert_eq!(pair.pump(Side::A, 1), 1);
-    assert!(pair.a.world.requests.is_empty(), "that the first is done was not looked at");
+    assert!(pair.a.world.requests.is_empty(), "the first completion is not processed yet");
     let log = pair.log.take().unwrap_or_default();
-    let (head, body) = wire::head(&log[0].2.bytes).expect("a packet of ours");
+    let (head, body) = wire::head(&log[0].2.bytes).expect("a valid packet");
     let data = wire::data(Kind::Fragment, body).filter(|_| head.kind() == Some(Kind::Fragment)).expect("a small send");
-    assert_eq!(data.carried.ack.next.get(), pair.a.conn.received.next().0, "but what came is acked");
-    assert_eq!((pair.pump(Side::A, 1), pair.a.world.requests.len()), (0, 1), "and then it is");
+    assert_eq!(data.carried.ack.next.get(), pair.a.conn.received.next().0, "but the received packet is acked");
+    assert_eq!((pair.pump(Side::A, 1), pair.a.world.requests.len()), (0, 1), "and is processed afterwards");
     pair.until("all", |pair| pair.a.world.requests.len() == 2);
 }

@@ -1,4 +1,4 @@
-//! The rules of the flight, one by one; against a model; and over a path that loses and reorders.
+//! Rules of loss recovery one by one, against a model, and over a path that loses and reorders packets.
 
 mod model;
 mod path;
@@ -7,11 +7,11 @@ use super::super::{MICROS, MILLIS, SECONDS};
 use super::*;
 use crate::proto::wire::Range;
 
-/// Around every wrap.
+/// First PSNs around every wrap.
 const STARTS: [u32; 7] = [0, 1, 4090, (1 << 31) - 3, 1 << 31, u32::MAX - 2, u32::MAX];
 const TRIP: Nanos = 800 * MICROS;
 
-/// A flight whose packets carry their distance from the first.
+/// A flight whose packets carry their distance from the first PSN.
 struct Sender {
     flight: Flight<u32>,
     first: Psn,
@@ -25,7 +25,7 @@ impl Sender {
         Sender { flight, first: Psn(first), now: 1_000, done: Vec::new() }
     }
 
-    /// A path of `TRIP` has been measured, and `count` packets fly since just now.
+    /// A sender with a measured path of `TRIP` and `count` packets in flight.
     fn with(first: u32, count: u32) -> Self {
         let mut sender = Sender::new(first.wrapping_sub(1));
         sender.send(1);
@@ -45,7 +45,7 @@ impl Sender {
         }
     }
 
-    /// The peer acks all before `next`, and the ranges.
+    /// The peer acks all packets before `next`, and the ranges.
     fn ack(&mut self, next: i32, ranges: &[(i32, i32)]) -> Result<Acked, OutOfWindow> {
         let at = |distance: i32| self.first.0.wrapping_add_signed(distance);
         let ranges: Vec<Range> =
@@ -60,7 +60,7 @@ impl Sender {
         self.ack(next, ranges).expect("within the window").lost.packets
     }
 
-    /// Sends again all that is to be.
+    /// Retransmits all queued packets; returns their distances.
     fn resend(&mut self) -> Vec<u32> {
         let mut resent = Vec::new();
         while let Some((psn, what)) = self.flight.lost() {
@@ -74,7 +74,7 @@ impl Sender {
         self.flight.state(self.first.plus(distance))
     }
 
-    /// Goes to the deadline.
+    /// Advances the clock to the deadline.
     fn wait(&mut self) -> Timeout {
         self.now = self.flight.deadline().expect("something flies");
         self.flight.on_time(self.now)
@@ -82,7 +82,7 @@ impl Sender {
 }
 
 #[test]
-fn a_packet_is_queued_flies_is_lost_flies_and_is_free() {
+fn packet_states_change_in_order() {
     for start in STARTS {
         let mut sender = Sender::with(start, 4);
         assert_eq!(
@@ -122,7 +122,7 @@ fn retransmission_data_can_change_until_acked() {
 }
 
 #[test]
-fn two_later_packets_make_no_loss_and_three_do() {
+fn three_later_packets_make_a_loss_and_two_do_not() {
     let mut sender = Sender::with(0, 6);
     sender.now += TRIP;
     assert_eq!(sender.lost(0, &[(1, 3)]), 0);
@@ -156,7 +156,7 @@ fn overtaken_packet_is_lost_after_nine_eighths_of_an_rtt() {
 }
 
 #[test]
-fn later_means_sent_later() {
+fn order_of_transmission_decides_what_is_later() {
     let mut sender = Sender::with(0, 4);
     sender.now += TRIP;
     assert_eq!(sender.lost(0, &[(1, 4)]), 1);
@@ -182,7 +182,7 @@ fn spurious_transmission_is_not_a_later_packet() {
 }
 
 #[test]
-fn an_ack_that_repeats_a_gap_has_the_packet_resent_once() {
+fn duplicate_ack_with_a_gap_retransmits_once() {
     let mut sender = Sender::with(0, 3);
     sender.now += TRIP;
     assert_eq!(sender.lost(0, &[(1, 2)]), 0);
@@ -200,7 +200,7 @@ fn an_ack_that_repeats_a_gap_has_the_packet_resent_once() {
 }
 
 #[test]
-fn acks_that_carry_no_gap_are_no_duplicates() {
+fn acks_without_a_gap_are_no_duplicates() {
     let mut sender = Sender::with(0, 5);
     for _ in 0..100 {
         assert_eq!(sender.ack(0, &[]).unwrap(), Acked::default());
@@ -209,7 +209,7 @@ fn acks_that_carry_no_gap_are_no_duplicates() {
 }
 
 #[test]
-fn old_acks_are_ignored_and_foreign_ones_too() {
+fn old_and_invalid_acks_are_ignored() {
     for start in STARTS {
         let mut sender = Sender::with(start, 10);
         sender.ack(4, &[]).unwrap();
@@ -269,7 +269,7 @@ fn timeouts_double_and_probe_with_one_or_two() {
 }
 
 #[test]
-fn a_measured_path_has_a_shorter_timeout() {
+fn measured_path_has_a_shorter_timeout() {
     let mut sender = Sender::with(0, 1);
     // 0.8 ms, four times half of it, and 50 us.
     assert_eq!(sender.flight.deadline(), Some(sender.now + 2450 * MICROS));
@@ -318,7 +318,7 @@ fn only_a_peer_without_progress_is_given_up() {
 }
 
 #[test]
-fn a_process_that_slept_asks_before_it_gives_up() {
+fn process_that_slept_probes_before_it_gives_up() {
     let mut sender = Sender::with(0, 2);
     sender.now += 3600 * SECONDS;
     for _ in 0..3 {
@@ -346,7 +346,7 @@ fn only_packets_sent_once_are_measured() {
 }
 
 #[test]
-fn a_resend_in_vain_is_noticed_and_makes_the_flight_more_patient() {
+fn spurious_retransmission_raises_the_thresholds() {
     let mut sender = Sender::with(0, 40);
     sender.now += TRIP;
     assert_eq!(sender.lost(0, &[(3, 6)]), 3);
@@ -379,7 +379,7 @@ fn early_acks_of_retransmissions_do_not_lengthen_the_rtt() {
 }
 
 #[test]
-fn patience_has_bounds_and_goes_again() {
+fn thresholds_are_bounded_and_shrink_again() {
     let mut sender = Sender::with(0, 0);
     let mut base = 0;
     for round in 0..20 {
@@ -390,7 +390,7 @@ fn patience_has_bounds_and_goes_again() {
         assert_eq!(sender.ack(base + 100, &[]).unwrap().spurious, 1, "it came before it was sent again");
         base += 100;
     }
-    // Packets that stay lost, often enough.
+    // Packets that are really lost, often enough.
     for _ in 0..64 * 5 {
         sender.send(50);
         sender.now += TRIP;

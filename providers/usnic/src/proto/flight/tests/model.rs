@@ -1,4 +1,4 @@
-//! Any calls in any order, and arbitrary acknowledgements: the in-flight set equals a model with a list of packets.
+//! Random calls in random order, and arbitrary acks: the in-flight set equals a model that is a list of packets.
 
 use super::*;
 use proptest::prelude::*;
@@ -11,17 +11,17 @@ enum Step {
     Ack(i32, Vec<(i32, i32)>),
     /// Sends this many packets queued for retransmission.
     Resend(u32),
-    /// A packet that is perhaps not to be resent; and what it carries is changed, to what it was.
+    /// Calls `resend_where` for this packet, and replaces its data by equal data.
     Again(i32),
     Wait(Nanos),
 }
 
-/// A number near what is in flight, or any.
+/// A number near the packets in flight, or any number.
 fn distance() -> impl Strategy<Value = i32> {
     prop_oneof![8 => 0..40i32, 3 => -5..300i32, 1 => -9000..9000i32, 1 => any::<i32>()]
 }
 
-/// A range that makes sense, or any.
+/// A valid range, or any range.
 fn range() -> impl Strategy<Value = (i32, i32)> {
     prop_oneof![
         9 => (1..60i32, 1..9i32).prop_map(|(first, length)| (first, first + length)),
@@ -41,14 +41,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Every packet ever sent, by its distance from the first: not yet acked?
+/// For every packet ever sent, by its distance from the first: whether it is unacked.
 #[derive(Default)]
 struct Model {
     waits: Vec<bool>,
 }
 
 impl Model {
-    /// The first that is not acked.
+    /// The first unacked packet.
     fn first(&self) -> usize {
         self.waits.iter().position(|waits| *waits).unwrap_or(self.waits.len())
     }
@@ -72,7 +72,7 @@ impl Model {
     }
 }
 
-/// The flight and the model agree on every packet.
+/// Checks that the flight and the model agree on every packet.
 fn agree(sender: &Sender, model: &Model) -> Result<(), TestCaseError> {
     let in_flight_count: HashSet<Psn> = sender.flight.ring.walk().into_iter().collect();
     let (first, sent) = (model.first(), model.waits.len());

@@ -1,4 +1,4 @@
-//! Two ends and a path between them in virtual time: it loses, doubles, delays and reorders packets and acks.
+//! Two ends and a path between them in virtual time; the path loses, duplicates, delays and reorders packets and acks.
 
 use super::*;
 use crate::proto::acks::AckClock;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Impairments of the path, in parts of a thousand.
+/// Impairments of the path, per thousand packets.
 #[derive(Clone, Copy, Debug, Default)]
 struct NetworkConditions {
     loses: u64,
@@ -17,7 +17,7 @@ struct NetworkConditions {
     reorders: u64,
     /// Maximum delay of a reordered packet.
     late: Nanos,
-    /// From then on, packets and acks need this much longer each way.
+    /// From this time on, packets and acks take this much longer in each direction.
     slower: Option<(Nanos, Nanos)>,
 }
 
@@ -27,7 +27,7 @@ enum Flown {
     Ack(u32, Vec<(u32, u32)>, u64),
 }
 
-/// A sender that keeps `cwnd` packets in flight, a receiver, and what is between.
+/// A sender that keeps `cwnd` packets in flight, a receiver, and the path between them.
 struct World {
     flight: Flight<u32>,
     received: Received,
@@ -37,7 +37,7 @@ struct World {
     random: u64,
     now: Nanos,
     flown: u64,
-    /// Number of completions of each packet; packets taken by the receiver.
+    /// Number of completions of each packet; number of packets received.
     done: BTreeMap<u32, u32>,
     taken: u32,
     wasted: u64,
@@ -45,7 +45,7 @@ struct World {
 
 const ONE_WAY: Nanos = 100 * MICROS;
 const CWND: u32 = 256;
-/// Time that a packet needs to leave.
+/// Time between two transmissions.
 const LEAVES: Nanos = MICROS;
 
 impl World {
@@ -69,7 +69,7 @@ impl World {
         self.any() % 1000 < of_thousand
     }
 
-    /// xorshift64
+    /// A pseudo-random number (xorshift64).
     fn any(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    /// Sends what may be sent: first again, then new.
+    /// Sends as much as is allowed: retransmissions first, then new packets.
     fn send(&mut self, left: &mut u32) {
         loop {
             let may = self.flight.packets() < CWND || self.flight.probes() > 0;
@@ -135,7 +135,7 @@ impl World {
             .expect("what a fair peer says is within the window");
     }
 
-    /// Sends `count` packets through; how long that took.
+    /// Sends `count` packets to the end; returns the time that took.
     fn run(mut self, count: u32) -> Result<Self, TestCaseError> {
         let mut left = count;
         while left > 0 || !self.flight.is_empty() {
@@ -191,7 +191,7 @@ fn through(weather: NetworkConditions) -> World {
 }
 
 #[test]
-fn a_clean_path_sees_no_resend() {
+fn clean_path_has_no_retransmission() {
     let world = through(NetworkConditions::default());
     let counters = world.flight.counters();
     assert_eq!((counters.losses, counters.probes, world.wasted), (0, 0, 0));
@@ -200,7 +200,7 @@ fn a_clean_path_sees_no_resend() {
 }
 
 #[test]
-fn a_lossy_path_wastes_little() {
+fn lossy_path_has_few_spurious_retransmissions() {
     let world = through(NetworkConditions { loses: 50, loses_acks: 50, ..NetworkConditions::default() });
     let counters = world.flight.counters();
     assert!(counters.losses + counters.probes < 20_000 * 6 / 100, "a little over one in twenty: {counters:?}");
@@ -209,7 +209,7 @@ fn a_lossy_path_wastes_little() {
 }
 
 #[test]
-fn a_path_that_reorders_is_learned() {
+fn thresholds_adapt_to_reordering() {
     let weather = NetworkConditions { reorders: 100, late: 60 * MICROS, ..NetworkConditions::default() };
     let world = through(weather);
     let counters = world.flight.counters();
@@ -217,8 +217,8 @@ fn a_path_that_reorders_is_learned() {
 }
 
 #[test]
-fn a_path_that_becomes_far_longer_is_measured_anew() {
-    // As with a queue filled by other traffic. All packets in flight are then retransmitted spuriously at first.
+fn rtt_follows_a_large_increase_of_delay() {
+    // Like a queue filled by other traffic. All packets in flight are retransmitted spuriously at first.
     for (seed, by) in [(1, 2 * MILLIS), (2, 5 * MILLIS), (3, 20 * MILLIS), (4, 50 * MILLIS)] {
         let weather = NetworkConditions { slower: Some((10 * MILLIS, by)), loses: 2, ..NetworkConditions::default() };
         let world = World::new(7, seed, weather).run(40_000).unwrap();

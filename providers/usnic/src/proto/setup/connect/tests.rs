@@ -1,4 +1,4 @@
-//! The client's reactions to packets.
+//! Reactions of the active side to packets.
 
 use dapl::provider::ConnectionEvent;
 
@@ -29,7 +29,7 @@ fn sends(connector: &mut Connector, now: Nanos) -> Option<Vec<u8>> {
     sends_to(connector, now).map(|(_, packet)| packet)
 }
 
-/// And where it goes.
+/// The packet that is sent now, and its destination.
 fn sends_to(connector: &mut Connector, now: Nanos) -> Option<(SocketAddr, Vec<u8>)> {
     let mut out = Vec::new();
     connector.transmit(now, &mut TestRandom::new(6), &mut out).map(|to| (to, out))
@@ -70,7 +70,7 @@ fn cookie(to: To, ticket: Option<Ticket>) -> Vec<u8> {
 }
 
 #[test]
-fn it_asks_again_with_doubling_waits_and_the_same_bytes_and_gives_up() {
+fn request_is_retransmitted_with_doubling_intervals_then_given_up() {
     let mut connector = connector();
     let first = sends(&mut connector, 0).expect("at once");
     let mut times = vec![0];
@@ -81,7 +81,7 @@ fn it_asks_again_with_doubling_waits_and_the_same_bytes_and_gives_up() {
             break now;
         }
         let (to, again) = sends_to(&mut connector, now).expect("due");
-        // One byte shorter each time, for another process that shares the port; else the same.
+        // One byte shorter each time, for another process that shares the port; otherwise unchanged.
         assert_eq!((to, again.len()), (at(SERVER), first.len() - times.len()));
         assert_eq!(
             (requested(&again), packets::request_head(&again)),
@@ -98,7 +98,7 @@ fn it_asks_again_with_doubling_waits_and_the_same_bytes_and_gives_up() {
 }
 
 #[test]
-fn a_process_that_stood_still_asks_before_it_gives_up() {
+fn paused_process_retransmits_before_it_gives_up() {
     let mut connector = connector();
     sends(&mut connector, 0);
     assert!(connector.on_time(3600 * SECONDS).is_none());
@@ -154,7 +154,7 @@ fn packets_of_other_hosts_do_not_count_as_activity() {
 }
 
 #[test]
-fn a_cookie_goes_out_at_once_but_a_server_that_gives_more_does_not_set_the_pace() {
+fn first_cookie_is_used_at_once_and_further_ones_keep_the_pace() {
     let mut connector = connector();
     sends(&mut connector, 0);
     let mut sent = 0;
@@ -174,7 +174,7 @@ fn a_cookie_goes_out_at_once_but_a_server_that_gives_more_does_not_set_the_pace(
 }
 
 #[test]
-fn pending_makes_it_more_and_more_patient() {
+fn pending_answers_double_the_interval() {
     let mut connector = connector();
     let mut now = 0;
     let mut waits = Vec::new();
@@ -209,7 +209,7 @@ fn pending_request_is_repeated_to_its_process() {
 }
 
 #[test]
-fn a_hand_off_and_a_cookie_begin_at_the_well_known_port_again() {
+fn hand_off_and_cookie_restart_at_the_well_known_port() {
     let ticket = Ticket::new(7, [7; 16]);
     for answer in [reject(to(0), Reason::HandedOff(88)), cookie(to(0), Some(ticket))] {
         let mut connector = connector();
@@ -271,7 +271,7 @@ fn every_reason_has_its_outcome() {
     assert!(matches!(outcome, Some(Outcome::Ended(ConnectionEvent::PeerRejected, _))));
 }
 
-/// One that is repeated for 50 ms where no program listens.
+/// An attempt that is repeated for 50 ms where no program listens.
 fn patient() -> Connector {
     let config = Config { listener_wait: 50 * MILLIS, ..Config::default() };
     Connector::new(Arc::new(Setup::new(config, None)), at(SERVER), 77, offer(), b"", 0)
@@ -402,13 +402,13 @@ fn silence_selects_the_next_process_of_the_port() {
 }
 
 #[test]
-fn with_a_key_no_answer_without_it_is_believed_wherever_it_comes_from() {
+fn with_a_key_unsealed_answers_are_ignored() {
     let psk = crate::proto::seal::Psk::new(b"a secret of both sides");
     let ours = Arc::new(Setup::new(Config::default(), psk));
     let mut connector = Connector::new(ours.clone(), at(SERVER), 77, offer(), b"private", 0);
     let request = sends(&mut connector, 0).expect("at once");
-    // A process that has taken the port, or was handed the request, has neither its number nor its token; even with both its
-    // packets are ignored.
+    // A process that took over the port, or got the request by a hand-off, has neither number nor token; even with
+    // both, its packets are ignored.
     let theirs = Setup::new(Config::default(), None);
     assert!(packets::request(&theirs.guard, &request, &mut Vec::new()).is_none());
     for from in [SERVER, ANSWERS_FROM] {
@@ -454,7 +454,7 @@ fn unmatched_accept_is_reset() {
 }
 
 #[test]
-fn a_confirmation_is_repeated_until_something_comes_and_not_for_ever() {
+fn confirmation_is_repeated_until_a_packet_arrives_or_time_is_up() {
     let config = Config::default();
     let terms = super::super::tests::terms();
     for heard in [true, false] {
