@@ -1,21 +1,21 @@
-//! Credits: the number of sends that find a posted receive at the peer, and RNR probes when there are none.
+//! Credits: the number of sends for which the peer has posted receives, and RNR probes when there are none.
 //!
-//! The peer announces new receives by itself; since an announcement may be lost, a waiting send probes, after a round
-//! trip at first and with growing intervals. Without a limit (`rnr_retry`) it probes for ever.
+//! The peer announces new receives. Since an announcement may be lost, a waiting send probes for receives, first after
+//! a round trip and then with growing intervals. Without a limit (`rnr_retry`) it probes forever.
 
 use zerocopy::network_endian::U32;
 
 use crate::proto::wire::Ack;
 use crate::proto::{MILLIS, Nanos};
 
-/// The longest between two questions.
+/// Maximum interval between probes.
 const RAREST: Nanos = 100 * MILLIS;
 
 #[derive(Debug)]
 pub(super) struct Credits {
-    /// Sends with a number below find a receive.
+    /// Sends with numbers below this have a receive.
     pub(super) there: u32,
-    /// Of the latest ack.
+    /// Serial number of the latest ack.
     serial: u16,
     probing: Option<Probing>,
 }
@@ -32,8 +32,8 @@ impl Credits {
         Credits { there, serial: 0, probing: None }
     }
 
-    /// Takes the count of an ack, unless a later one came before it. The count of a shared receive queue may decrease, so an
-    /// old count would take back a send that the peer has received.
+    /// Updates the credit count from an ack, unless a later ack came before. The count of a shared receive queue may
+    /// decrease, so an old count could withdraw a send that the peer has received.
     #[inline]
     pub(super) fn update(&mut self, ack: &Ack) {
         let serial = ack.serial.get();
@@ -42,12 +42,12 @@ impl Credits {
         }
     }
 
-    /// The latest count, as an ack of everything before `next`.
+    /// The latest count, in an ack of all packets before `next`.
     pub(super) fn with_next(&self, next: U32) -> Ack {
         Ack { next, credits: self.there.into(), serial: self.serial.into(), ..Ack::default() }
     }
 
-    /// A send waits for one. `wait`: about a round trip.
+    /// A send waits for a credit. `wait`: about a round trip.
     pub(super) fn wait(&mut self, now: Nanos, wait: Nanos) {
         if self.probing.is_none() {
             let wait = wait.clamp(1, RAREST);
@@ -55,7 +55,7 @@ impl Credits {
         }
     }
 
-    /// Nothing waits for one.
+    /// No send waits for a credit.
     pub(super) fn stop(&mut self) {
         self.probing = None;
     }
@@ -64,7 +64,7 @@ impl Credits {
         self.probing.map(|probing| probing.at)
     }
 
-    /// Is the peer to be asked now? The how manieth time.
+    /// Whether to probe now; returns the number of the probe.
     pub(super) fn on_time(&mut self, now: Nanos) -> Option<u32> {
         let probing = self.probing.as_mut().filter(|probing| probing.at <= now)?;
         probing.wait = probing.wait.saturating_mul(2).min(RAREST);

@@ -1,6 +1,6 @@
 //! The end of a connection: drained with a Fin, aborted with a Reset, refused, or given up.
 //!
-//! In every case all posted work completes exactly once, in order; then one event is reported; then late packets are
+//! In every case all posted work completes exactly once and in order; then one event is reported; then late packets are
 //! answered for a while, so that the peer learns of the end (`closing`).
 
 use dapl::provider::{ConnectionEvent, Status};
@@ -15,28 +15,29 @@ use crate::proto::setup::packets::{self, Fin};
 use crate::proto::wire::{Kind, Refusal};
 use crate::proto::{MILLIS, Nanos};
 
-/// Interval after which a refusal is repeated; it doubles each time. It is also repeated upon each packet of the peer.
+/// Interval after which a refusal is repeated; it doubles each time. A refusal is also repeated after each packet of
+/// the peer.
 const REPEAT: Nanos = 20 * MILLIS;
-/// So often by itself.
+/// Number of repetitions by timer.
 const REPEATS: u32 = 6;
 
 /// Probe timeouts (PTO) that the peer has to acknowledge data of a read which can no longer be retransmitted.
 const UNREADABLE_PTOS: u64 = 3;
 
-/// Progress of the end.
+/// Phase of the end.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Phase {
     #[default]
     Open,
-    /// Ends when the last request is complete.
+    /// Waits for the last request to complete.
     Draining,
     /// Fin is sent until the peer answers. No more work is accepted.
     Finishing,
-    /// All is flushed.
+    /// All work was flushed.
     Closed,
 }
 
-/// A refused request of the peer.
+/// A request of the peer that was refused.
 #[derive(Clone, Copy, Debug)]
 struct Refused {
     why: Refusal,
@@ -50,9 +51,9 @@ struct Refused {
 pub(super) struct Ending {
     phase: Phase,
     event: Option<ConnectionEvent>,
-    /// The last words, once there are some.
+    /// The Fin or Reset that is being sent, if any.
     closing: Option<Closing>,
-    /// Source of the peer's last packet: it may have moved, and is answered there.
+    /// Source of the peer's last packet. The peer may have moved, so answers go there.
     last_source: Option<Source>,
     refused: Option<Refused>,
 }
@@ -62,22 +63,22 @@ impl Ending {
         self.phase == Phase::Closed
     }
 
-    /// Nothing of the peer's is taken any more.
+    /// Whether packets of the peer are no longer accepted.
     pub(super) fn is_unreachable(&self) -> bool {
         matches!(self.phase, Phase::Finishing | Phase::Closed)
     }
 
-    /// The refusal for every ack.
+    /// The refusal that every ack carries.
     pub(super) fn refusal(&self) -> Option<(Refusal, Psn)> {
         self.refused.map(|refused| (refused.why, refused.psn))
     }
 
-    /// A word is to be said now.
+    /// Whether a closing packet is to be sent now.
     pub(super) fn has_word(&self, now: Nanos) -> bool {
         self.closing.as_ref().is_some_and(|closing| closing.has_word(now))
     }
 
-    /// `None` as well when it is over.
+    /// Time of the next action; `None` also after the end.
     pub(super) fn deadline(&self, now: Nanos) -> Option<Nanos> {
         if self.is_over(now) {
             return None;
@@ -102,9 +103,10 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// The last request may be complete.
+    /// Called when the last request may be complete.
     pub(super) fn emptied(&mut self) {
-        // Packets behind a gap are not complete at the peer: a send may have arrived while an answer before it is missing.
+        // Packets behind a gap are not complete at the peer: a send may have arrived while a response before it is
+        // missing.
         let has_all = || self.requests.latest.is_none_or(|latest| latest.is_before(self.flight.cumulative()));
         if self.ending.phase == Phase::Draining && self.requests.queue.is_empty() && has_all() {
             self.ending.phase = Phase::Finishing;
@@ -113,7 +115,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// The end is near: what came is acked with the next packet.
+    /// The connection is about to end: the next packet acks everything received.
     pub(crate) fn report_all(&mut self, now: Nanos, host: &mut impl Host<D>) {
         self.now = now;
         self.settle(host);
@@ -122,7 +124,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Ends it now: everything posted is flushed, a Reset goes to the peer. No event is reported.
+    /// Ends the connection now: flushes all posted work and sends a Reset. No event is reported.
     pub(crate) fn abort(&mut self, now: Nanos, host: &mut impl Host<D>) {
         self.now = now;
         self.settle(host);
@@ -133,18 +135,18 @@ impl<D: Driver> Conn<D> {
         self.ending.event = None;
     }
 
-    /// The event of the end; returned once.
+    /// The final event; returned once.
     pub(crate) fn take_event(&mut self) -> Option<ConnectionEvent> {
         self.ending.event.take()
     }
 
-    /// All is flushed; what comes is answered until `is_over`.
+    /// Whether all work was flushed; late packets are answered until `is_over`.
     #[cfg(test)]
     pub(crate) fn is_closed(&self) -> bool {
         self.ending.is_closed()
     }
 
-    /// Nothing more needs an answer: it can be forgotten.
+    /// Whether no late packet needs an answer, so that the connection can be freed.
     pub(crate) fn is_over(&self) -> bool {
         self.ending.is_over(self.now)
     }
@@ -160,7 +162,7 @@ impl<D: Driver> Conn<D> {
                 self.retire(host);
             }
             Payload::Remote { slot, .. } => {
-                // Only the acknowledgement of a retransmitted packet may be missing. Ask for it before the read is refused.
+                // Perhaps only the ack of the packet is missing. Request an ack before the read is refused.
                 let patience = self.flight.rtt().pto(0).saturating_mul(UNREADABLE_PTOS);
                 if packet.resend && self.peer_reads.unreadable_for(slot, self.now) < patience {
                     self.note(Note::Question);
@@ -173,14 +175,14 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Refuses a read whose memory is gone, after all before it have been answered.
+    /// Refuses a read whose memory is gone, after all earlier reads were answered.
     pub(super) fn refuse_gone(&mut self, host: &mut impl Host<D>) {
         if let Some(psn) = self.peer_reads.refusable() {
             self.refuse(Refusal::Source, psn, None, host);
         }
     }
 
-    /// Refuses a request of the peer and ends the connection. `receive`: a receive that fails by it.
+    /// Refuses a request of the peer and ends the connection. `receive`: a receive that fails because of it.
     #[cold]
     pub(super) fn refuse(&mut self, why: Refusal, psn: Psn, receive: Option<(u32, Status)>, host: &mut impl Host<D>) {
         if self.ending.is_closed() {
@@ -193,7 +195,7 @@ impl<D: Driver> Conn<D> {
         {
             host.recv_done(own, status, 0, false);
         }
-        // The target of an invalid access has not failed itself.
+        // An invalid access fails no work of the target.
         let event = if why == Refusal::Access { ConnectionEvent::Disconnected } else { ConnectionEvent::Broken };
         self.close(Some(event), host);
         let (again, until) = (Some(self.now.saturating_add(REPEAT)), self.now.saturating_add(self.config.linger));
@@ -214,7 +216,7 @@ impl<D: Driver> Conn<D> {
         };
         let culprit = self.requests.of_packet(psn).or(self.requests.queue.first());
         if let Some(slot) = culprit {
-            // Those before it are not complete, and will not be.
+            // Earlier requests are not complete, and can no longer complete.
             while let Some(first) = self.requests.queue.first().filter(|first| *first != slot) {
                 self.give_back(first, Status::Flushed, host);
             }
@@ -229,7 +231,8 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// The oldest request ends so; without one, the peer went away.
+    /// Ends the connection; the oldest request completes with `status`. Without a request, the peer counts as
+    /// disconnected.
     #[cold]
     pub(super) fn end_with(&mut self, status: Status, host: &mut impl Host<D>) {
         let is_idle = self.requests.queue.is_empty();
@@ -240,14 +243,14 @@ impl<D: Driver> Conn<D> {
         self.say_reset();
     }
 
-    /// The peer is given up: it is gone, and no request of this side has failed.
+    /// The peer is given up, but no request of this side has failed.
     #[cold]
     pub(super) fn peer_is_gone(&mut self, host: &mut impl Host<D>) {
         self.close(Some(ConnectionEvent::Disconnected), host);
         self.say_reset();
     }
 
-    /// A request has failed: informs the peer of the end.
+    /// A request has failed: sends a Reset to the peer.
     #[cold]
     pub(super) fn break_off(&mut self, host: &mut impl Host<D>) {
         self.close(Some(ConnectionEvent::Broken), host);
@@ -263,7 +266,7 @@ impl<D: Driver> Conn<D> {
         Pace { timeout, give_up: self.config.give_up, linger: self.config.linger }
     }
 
-    /// The peer ends it, or answers our end. `false`: not understood.
+    /// Handles a Fin or Reset of the peer. Returns false if it is malformed.
     #[cold]
     pub(super) fn take_end(&mut self, kind: Kind, body: &[u8], from: Source, host: &mut impl Host<D>) -> bool {
         self.ending.last_source = Some(from);
@@ -290,7 +293,7 @@ impl<D: Driver> Conn<D> {
         true
     }
 
-    /// The peer may know of our Fin by now, or be given up.
+    /// Checks whether the peer has confirmed the Fin, or was given up.
     fn finished(&mut self, host: &mut impl Host<D>) {
         let is_done = self.ending.closing.as_ref().is_some_and(Closing::is_done);
         if self.ending.phase == Phase::Finishing && is_done {
@@ -298,7 +301,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// The packet with our last word, if it is to be said now.
+    /// Encodes the Fin, Reset or answer that is due now.
     pub(super) fn last_word(&mut self, out: &mut Vec<u8>) -> Option<Outgoing> {
         let start = out.len();
         let closing = self.ending.closing.as_mut()?;
@@ -308,7 +311,7 @@ impl<D: Driver> Conn<D> {
         is_said.then(|| Outgoing { to, ..outgoing(out.len() - start) })
     }
 
-    /// Flushes everything in its order.
+    /// Flushes all work in order.
     #[cold]
     fn close(&mut self, event: Option<ConnectionEvent>, host: &mut impl Host<D>) {
         self.ending.phase = Phase::Closed;
@@ -325,7 +328,7 @@ impl<D: Driver> Conn<D> {
         self.turn_at = None;
     }
 
-    /// Of the end, what the time brings.
+    /// Handles the timers of the end.
     pub(super) fn end_on_time(&mut self, host: &mut impl Host<D>) {
         let now = self.now;
         if let Some(closing) = &mut self.ending.closing {

@@ -1,8 +1,8 @@
 //! An open connection: turns posted work into packets, and received packets into completions.
 //!
-//! Called under one lock: posts, received packets, opportunities to send, deadlines. It performs no I/O and never waits; it
-//! uses a [`Host`] for memory and receives. `transmit` sends, `receive` receives, `ending` ends, over the requests, the
-//! receives and the peer's reads.
+//! All calls are made under one lock: posts, received packets, opportunities to send, deadlines. The connection
+//! performs no I/O and never waits; a [`Host`] gives it memory and receives. `transmit` sends, `receive` receives,
+//! `ending` ends the connection; they use the requests, the receives and the peer's reads.
 
 mod credits;
 mod ending;
@@ -49,15 +49,15 @@ use requests::{Requests, Sent};
 use send_path::SendPath;
 use transmit::Note;
 
-/// A timeout is no longer than this, however often it doubled.
+/// Maximum of a timeout, after any number of doublings.
 const LONGEST_TIMEOUT: Nanos = 2 * SECONDS;
 
-/// An established connection, until nothing more needs an answer.
+/// An established connection, until late packets need no more answers.
 pub(crate) struct Conn<D: Driver> {
     config: Config,
     terms: Terms,
     counters: Counters,
-    /// Time of the last call that passed it.
+    /// Time of the last call that passed a time.
     now: Nanos,
 
     requests: Requests<D::Request>,
@@ -65,39 +65,39 @@ pub(crate) struct Conn<D: Driver> {
     flight: Flight<Sent>,
     send_path: SendPath,
     credits: Credits,
-    /// Acks written.
+    /// Serial number of the last ack that was written.
     ack_serial: u16,
-    /// In flight on each channel.
+    /// Packets in flight on each channel.
     commands: u32,
     data: u32,
-    /// The next large piece is an answer's, if there is one.
+    /// The next large packet belongs to a read response, if there is one.
     favours_answers: bool,
     /// Packets declared lost by the time threshold.
     late: u32,
-    /// Sent again in this pass.
+    /// Packets retransmitted in this pass.
     resends: u32,
-    /// A packet that is being sent re-fragmented.
+    /// A packet that is being sent in pieces.
     sending_pieces: Option<SendingPieces>,
     /// Small answers that are due.
     notes: VecDeque<Note>,
-    /// A bind is to be asked again then.
+    /// Time at which a deferred bind is tried again.
     turn_at: Option<Nanos>,
 
     receives: Receives<D>,
     received: Received,
-    /// Packets that are here in part.
+    /// Packets of which only some pieces have arrived.
     pieces: Refragmented,
     acks: AckClock,
     deferred: Option<Deferred>,
     /// The peer's address and liveness.
     partner: Peer,
-    /// We asked, and nothing has come yet.
+    /// This side has sent its confirmation, and no packet of the peer has arrived since.
     confirming: Option<Confirming>,
     ending: Ending,
 }
 
 impl<D: Driver> Conn<D> {
-    /// A connection with the parameters agreed on in the handshake.
+    /// Creates a connection with the parameters agreed in the handshake.
     pub(crate) fn new(config: &Config, terms: Terms, now: Nanos) -> Self {
         let timing = Timing {
             first: config.first_timeout,
@@ -141,7 +141,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Messages of all kinds are counted from here: only for tests of the wrap.
+    /// Starts all message numbers at `number`; used by tests of the wrap-around only.
     #[cfg(test)]
     pub(crate) fn count_from(&mut self, number: u32) {
         self.requests.numbers = requests::PeerLimits { sends: number, writes: number, reads: number };
@@ -154,8 +154,8 @@ impl<D: Driver> Conn<D> {
         self.deferred.is_some()
     }
 
-    /// Posts a request, whose part of the driver `fill` fills; the caller has checked the capacity. After the end it is
-    /// flushed at once.
+    /// Posts a request; `fill` fills the driver's data. The caller has checked the capacity. After the end of the
+    /// connection the request is flushed at once.
     #[inline(always)]
     pub(crate) fn post(&mut self, now: Nanos, post: Post, fill: impl FnOnce(&mut D::Request), host: &mut impl Host<D>) {
         self.now = now;
@@ -173,7 +173,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Posts a receive of `length` bytes, likewise. Returns whether an ack is due now for its sake.
+    /// Posts a receive of `length` bytes, like `post`. Returns whether an ack is due now to announce it.
     #[inline(always)]
     pub(crate) fn post_recv(&mut self, length: u64, fill: impl FnOnce(&mut D::Recv), host: &mut impl Host<D>) -> bool {
         let mut refused;
@@ -192,7 +192,7 @@ impl<D: Driver> Conn<D> {
         !self.carries_credits() && self.look_at_credits(host)
     }
 
-    /// The slot that `push` takes. Errors: the status that the work ends with at once.
+    /// Pushes work into a queue. Errors: the status with which the work ends at once.
     #[inline(always)]
     fn accepts<T>(&mut self, push: impl FnOnce(&mut Self) -> Option<&mut T>) -> Result<&mut T, Status> {
         if self.ending.is_closed() {
@@ -201,12 +201,13 @@ impl<D: Driver> Conn<D> {
         push(self).ok_or(Status::LocalEp)
     }
 
-    /// A pending ack will carry the credits.
+    /// Whether a pending ack will carry the credits.
     fn carries_credits(&self) -> bool {
         self.acks.owed() || self.deferred.is_some()
     }
 
-    /// Receives were added to the shared receive queue. `false`: the peer knows already, so no ack is needed.
+    /// Called when receives were added to the shared receive queue. Returns false if no ack is needed, because the peer
+    /// knows of them.
     pub(crate) fn look_at_credits(&mut self, host: &mut impl Host<D>) -> bool {
         if self.carries_credits() {
             return true;
@@ -223,27 +224,27 @@ impl<D: Driver> Conn<D> {
         self.settle(host);
     }
 
-    /// The driver's data of the request of a `Payload`.
+    /// The driver's data of the request that a `Payload` refers to.
     pub(crate) fn request(&self, slot: u32) -> Option<&D::Request> {
         self.requests.queue.get(slot).map(|request| &request.own)
     }
 
-    /// Requests wait to leave, or to leave again.
+    /// Whether requests wait to be sent or retransmitted.
     pub(crate) fn has_requests(&self) -> bool {
         !self.requests.have_left()
     }
 
-    /// Destination of packets, unless they name another.
+    /// Default destination of packets.
     pub(crate) fn peer(&self) -> Source {
         self.partner.at()
     }
 
-    /// Posted and not complete: requests, and receives (out of a shared queue: those that were taken).
+    /// Number of outstanding requests and receives. With an SRQ: receives taken from it.
     pub(crate) fn outstanding(&self) -> (u32, u32) {
         (self.requests.queue.len(), self.receives.len())
     }
 
-    /// The socket refuses datagrams of more than `most` bytes.
+    /// The socket refuses datagrams larger than `most` bytes.
     pub(crate) fn too_large(&mut self, now: Nanos, most: usize) {
         self.now = now;
         self.send_path.path.limit(now, most);
@@ -256,21 +257,21 @@ impl<D: Driver> Conn<D> {
         self.send_path.overflowed(now);
     }
 
-    /// An ICMP message says that a packet did not arrive. It is no proof: the peer is asked.
+    /// An ICMP message reports that a packet did not arrive. That is no proof, so the peer is challenged.
     pub(crate) fn did_not_arrive(&mut self, now: Nanos) {
         self.now = now;
         self.partner.hinted(now);
     }
 
-    /// The peer's host says that the peer's port is closed, of a packet for which `is_quoted` holds.
+    /// The peer's host reports that the peer's port is closed, for a packet for which `is_quoted` is true.
     pub(crate) fn port_closed(&mut self, now: Nanos) {
         self.now = now;
         self.partner.port_closed(now, self.flight.rtt());
     }
 
-    /// Whether `quote`, the begin of a packet as quoted by an ICMP message, belongs to a recent packet of this
-    /// connection: it has the peer's number and token, and a packet with data is not acknowledged yet (RFC 5927, 4.1,
-    /// for TCP). A sealed packet does not show its PSN.
+    /// Whether `quote`, the start of a packet as quoted by an ICMP message, belongs to a recent packet of this
+    /// connection: it has the peer's number and token, and a packet with data is not acked yet (RFC 5927, 4.1, for
+    /// TCP). The PSN of a sealed packet cannot be read.
     pub(crate) fn is_quoted(&self, quote: &[u8], is_sealed: bool) -> bool {
         let Some((head, body)) = wire::head(quote) else { return false };
         if (head.conn.get(), head.token.get()) != (self.terms.peer_conn, self.terms.peer_token) {
@@ -291,7 +292,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Counters and present state.
+    /// Counters and current values.
     pub(crate) fn counters(&self) -> Counters {
         let counters = self.flight.counters();
         Counters {
@@ -307,7 +308,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Completes the requests that are done, in their order. One that failed ends the connection.
+    /// Completes finished requests in order. A failed request ends the connection.
     fn retire(&mut self, host: &mut impl Host<D>) {
         while let Some((own, outcome)) = self.requests.ended() {
             match outcome {
@@ -322,7 +323,7 @@ impl<D: Driver> Conn<D> {
     }
 }
 
-/// The first ack confirms, and is not repeated: the confirmation is.
+/// The first ack confirms the connection. It is not repeated; the confirmation is.
 fn confirming(config: &Config, now: Nanos) -> Confirming {
     let first = config.first_timeout;
     Confirming::new(now.saturating_add(first), first, LONGEST_TIMEOUT, now.saturating_add(config.give_up))

@@ -1,7 +1,7 @@
-//! Reads of the peer: accepted in PSN order, answered in the order of their numbers (UR-4).
+//! Read requests of the peer: accepted in PSN order, answered in the order of their numbers (UR-4).
 //!
-//! Keeps the location of the data until the peer has acknowledged all, for retransmissions. Limited to the agreed
-//! number, and as many again that were sent and whose acks are late.
+//! Keeps the location of the data until the peer has acked all of them, for retransmissions. Accepts the agreed number
+//! of reads, and as many again that are answered but not fully acked.
 
 use std::collections::VecDeque;
 
@@ -11,45 +11,45 @@ use crate::proto::psn::Psn;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Read {
-    /// Its request is here.
+    /// The request has arrived.
     there: bool,
-    /// Number of that packet.
+    /// PSN of the request.
     pub(super) psn: Psn,
     pub(super) key: u32,
     pub(super) address: u64,
     pub(super) length: u32,
-    /// Bytes that have left, and whether that is all; packets that are not acked.
+    /// Bytes sent, whether that is all, and the number of packets that are not acked.
     cut: u32,
     sent: bool,
     out: u32,
-    /// When a retransmission first found its memory gone.
+    /// Time when a retransmission first found the memory gone.
     unreadable_since: Option<Nanos>,
 }
 
-/// Result for a read request.
+/// Result of adding a read request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Taken {
     Yes,
     /// No space until an ack arrives.
     Later,
-    /// More than agreed, or a number that was used.
+    /// Invalid: more reads than agreed, or a number that was used before.
     Nonsense,
 }
 
 #[derive(Debug)]
 pub(super) struct PeerReads {
-    /// Reads, from the oldest whose data are not fully acknowledged.
+    /// Reads, starting with the oldest whose data are not fully acked.
     reads: VecDeque<Read>,
     first: u32,
-    /// Number of reads at the front that have been sent.
+    /// Number of reads at the front whose data were sent completely.
     sent: usize,
     most: usize,
-    /// The memory of this one could not be read: it and what follows are not answered.
+    /// The memory of this read could not be read: it and later reads are not answered.
     gone: Option<u32>,
 }
 
 impl PeerReads {
-    /// `ird` reads at a time.
+    /// Accepts `ird` reads at a time.
     pub(super) fn new(ird: u32) -> Self {
         PeerReads { reads: VecDeque::new(), first: 0, sent: 0, most: ird as usize, gone: None }
     }
@@ -59,7 +59,8 @@ impl PeerReads {
         self.first = number;
     }
 
-    /// The peer has not all data of reads that it asked for before this packet. Those behind it wait for it.
+    /// Whether the peer lacks data of reads that it requested before this packet. Later requests of the peer wait for
+    /// those.
     pub(super) fn has_before(&self, psn: Psn) -> bool {
         self.reads.iter().any(|read| read.there && read.psn.is_before(psn))
     }
@@ -68,7 +69,7 @@ impl PeerReads {
         id.wrapping_sub(self.first) as usize
     }
 
-    /// The read of this number.
+    /// The read with this number.
     pub(super) fn get(&self, id: u32) -> Option<&Read> {
         self.reads.get(self.place(id)).filter(|read| read.there)
     }
@@ -89,7 +90,7 @@ impl PeerReads {
         Taken::Yes
     }
 
-    /// The next packet of an answer: of a read before whose request no packet is missing.
+    /// The next packet of a response: only of a read that no missing packet precedes.
     pub(super) fn next(&self, next: Psn, fragment: u32, chunk: u32) -> Option<Sent> {
         let read = self.reads.get(self.sent).filter(|read| read.there && read.psn.is_before(next))?;
         let left = read.length - read.cut;
@@ -101,7 +102,7 @@ impl PeerReads {
         Some(Sent { what: What::Response, command: false, slot, offset: read.cut, length, in_pieces: false })
     }
 
-    /// A piece that `next` gave leaves.
+    /// Records that a packet returned by `next` was sent.
     pub(super) fn left(&mut self, sent: &Sent) {
         let Some(read) = self.reads.get_mut(self.sent) else { return };
         read.cut += sent.length;
@@ -110,7 +111,7 @@ impl PeerReads {
         self.sent += usize::from(read.sent);
     }
 
-    /// The peer has a packet of the answer to this read.
+    /// Records that the peer has received a packet of the response to this read.
     pub(super) fn acked(&mut self, id: u32) {
         let place = self.place(id);
         if let Some(read) = self.reads.get_mut(place) {
@@ -123,25 +124,25 @@ impl PeerReads {
         }
     }
 
-    /// Time since a retransmission first found the memory of this read gone: 0 for the first.
+    /// Time since a retransmission first found the memory of this read gone; 0 at the first time.
     pub(super) fn unreadable_for(&mut self, id: u32, now: Nanos) -> Nanos {
         let place = self.place(id);
         self.reads.get_mut(place).map_or(0, |read| now.saturating_sub(*read.unreadable_since.get_or_insert(now)))
     }
 
-    /// The memory of a read is gone. The first to be found so counts.
+    /// Records that the memory of a read is gone. The first such read is kept.
     pub(super) fn lose(&mut self, id: u32) {
         if self.get(id).is_some() && !self.is_gone(id) {
             self.gone = Some(id);
         }
     }
 
-    /// This one's memory is gone, or that of one before it.
+    /// Whether the memory of this read, or of an earlier one, is gone.
     pub(super) fn is_gone(&self, id: u32) -> bool {
         self.gone.is_some_and(|gone| self.place(id) >= self.place(gone))
     }
 
-    /// The packet that asked for what is gone, once the peer has all that it asked for before.
+    /// PSN of the request whose memory is gone, once the peer has the data of all earlier reads.
     pub(super) fn refusable(&self) -> Option<Psn> {
         let gone = self.gone.filter(|gone| *gone == self.first)?;
         self.get(gone).map(|read| read.psn)

@@ -1,7 +1,8 @@
 //! Receiving: payload is placed on arrival in any order; completions are reported in PSN order.
 //!
-//! Everything in a packet is untrusted until checked. A packet counts as received only when it was accepted. An invalid
-//! request is refused after all before it is done. Duplicates are dropped by their PSN, before memory is touched.
+//! Everything in a packet is untrusted until it was checked. A packet counts as received only if it was accepted. An
+//! invalid request is refused after all earlier ones are complete. Duplicates are dropped by their PSN, before memory
+//! is accessed.
 
 use dapl::provider::Status;
 use zerocopy::FromBytes;
@@ -19,35 +20,36 @@ use crate::proto::received::Arrival;
 use crate::proto::wire::{self, Ack, Data, FLAG_ACK_NOW, FLAG_LAST, Head, Kind, Op, Range, Refusal};
 use crate::proto::{MICROS, Nanos, challenge};
 
-/// A small message that was delivered, and is to be noted at the next opportunity (US-12).
+/// A small message that was delivered, and whose bookkeeping is deferred (US-12).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deferred {
     psn: Psn,
     ack: Ack,
     ack_now: bool,
     at: Nanos,
-    /// It counts as received; only its ack is still to be taken.
+    /// It counts as received; only the ack that it carried is still to be processed.
     is_noted: bool,
 }
 
 /// The reason why a packet was not accepted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum NotAccepted {
-    /// It may be, when it comes again.
+    /// It may be accepted when it is retransmitted.
     Later,
-    /// Refused: the peer is informed. A receive may fail with a status, too.
+    /// Refused, and the peer is informed. A receive may fail with a status, too.
     Refused(Refusal, Option<(u32, Status)>),
-    /// It answers nothing that we asked: the connection is over.
+    /// A response to a read that was not requested: the connection ends.
     BadAnswer,
 }
 
-/// RDMA writes of this many bytes and more are acked promptly. For shorter ones the ack would cost as much as the write.
+/// RDMA writes of at least this many bytes are acked promptly. For shorter ones the ack would cost as much as the
+/// write.
 const PROMPT_WRITE: usize = 1024;
 
 const NONSENSE: NotAccepted = NotAccepted::Refused(Refusal::Nonsense, None);
 
 impl<D: Driver> Conn<D> {
-    /// A packet for this connection, with its token: `body` is what follows the head.
+    /// Handles a packet for this connection, with its token. `body` follows the head.
     pub(crate) fn receive(&mut self, now: Nanos, head: &Head, body: &[u8], from: Source, host: &mut impl Host<D>) {
         self.now = now;
         self.settle(host);
@@ -66,7 +68,7 @@ impl<D: Driver> Conn<D> {
         self.counters.malformed += u64::from(!is_known);
     }
 
-    /// Probes and challenges.
+    /// Handles packets without data, such as probes and challenges.
     fn take_word(&mut self, kind: Kind, body: &[u8], from: Source) -> bool {
         let size = body.len() + size_of::<Head>() + self.send_path.extra;
         match kind {
@@ -102,7 +104,7 @@ impl<D: Driver> Conn<D> {
             self.receives.asked(host);
         }
         if self.ending.is_closed() {
-            return true; // the peer is notified of a refusal
+            return true; // the peer is informed of a refusal
         }
         self.take_ack(&ack, ranges, host);
         if let Some(refusal) = Refusal::of(selective.refusal) {
@@ -111,11 +113,11 @@ impl<D: Driver> Conn<D> {
         true
     }
 
-    /// A fragment, a chunk, or a piece of either.
+    /// Handles a packet with data: a fragment, a chunk, or a piece of either.
     fn take_data(&mut self, kind: Kind, head: &Head, body: &[u8], host: &mut impl Host<D>) -> bool {
         let Some(data) = wire::data(kind, body) else { return false };
         if self.ending.is_unreachable() {
-            self.acks.whole_at_once(); // the peer is notified of a refusal
+            self.acks.whole_at_once(); // the peer is informed of a refusal
             return true;
         }
         let psn = Psn(data.carried.psn.get());
@@ -149,7 +151,7 @@ impl<D: Driver> Conn<D> {
         true
     }
 
-    /// Places the payload. Returns the payload length of the packet if all of it has arrived, not only a piece.
+    /// Places the payload. Returns the payload length of the packet if it is complete, not only a piece.
     fn take_in(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<Option<usize>, NotAccepted> {
         match self.pieces.meets(psn, data) {
             PieceCheck::Room => {}
@@ -160,7 +162,7 @@ impl<D: Driver> Conn<D> {
         Ok(self.pieces.placed(psn, data))
     }
 
-    /// The packet is taken, and perhaps completes receives.
+    /// Accepts the packet, which may complete receives.
     fn accept(
         &mut self,
         psn: Psn,
@@ -184,7 +186,7 @@ impl<D: Driver> Conn<D> {
         self.retire(host);
     }
 
-    /// The packet is not taken, and not acked.
+    /// Rejects the packet: it is not acked.
     #[cold]
     fn leave(&mut self, psn: Psn, arrival: Arrival, untaken: NotAccepted, host: &mut impl Host<D>) {
         self.acks.at_once();
@@ -197,7 +199,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Puts the payload where it belongs.
+    /// Copies the payload to its destination.
     fn place(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
         let message = &data.message;
         let (id, key, address, length) =
@@ -247,7 +249,7 @@ impl<D: Driver> Conn<D> {
         is_noted.then_some(()).ok_or(NotAccepted::Later)
     }
 
-    /// A piece of what we read.
+    /// Copies a piece of a read response.
     fn place_answer(&mut self, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
         let slot = self.requests.read(data.message.id.get()).ok_or(NotAccepted::BadAnswer)?;
         let request = self.requests.queue.get(slot).ok_or(NotAccepted::BadAnswer)?;
@@ -262,7 +264,7 @@ impl<D: Driver> Conn<D> {
         is_noted.then_some(()).ok_or(NotAccepted::Later)
     }
 
-    /// Fast path for a small send in order with nothing in progress before it: delivers it and defers the rest.
+    /// Fast path for a small send in order with nothing in progress before it: delivers it and defers the bookkeeping.
     #[inline]
     fn take_fast(&mut self, psn: Psn, data: &Data<'_>, ack_now: bool, host: &mut impl Host<D>) -> bool {
         let is_send = matches!(data.op, Op::Send | Op::SendSolicited);
@@ -272,7 +274,7 @@ impl<D: Driver> Conn<D> {
         }
         let Some(receive) = self.receives.waiting(data.message.id.get()) else { return false };
         if data.payload.len() as u64 > receive.room || host.put_recv(&receive.own, 0, data.payload).is_err() {
-            return false; // the other way finds the same, and what is to be done about it
+            return false; // the normal path finds the same error and handles it
         }
         if let Some(own) = self.receives.take_waiting() {
             let (bytes, solicited) = (data.payload.len() as u64, data.op == Op::SendSolicited);
@@ -285,7 +287,7 @@ impl<D: Driver> Conn<D> {
         true
     }
 
-    /// The oracle-keeping that was left for later.
+    /// Does the deferred bookkeeping.
     #[inline]
     pub(super) fn settle(&mut self, host: &mut impl Host<D>) {
         self.note_deferred();
@@ -294,7 +296,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// The half of it that the next packet to leave needs: what is received, which it acks.
+    /// Does the part of the bookkeeping that the next sent packet needs: the received PSNs, which it acks.
     fn note_deferred(&mut self) {
         if let Some(Deferred { psn, ack_now, at, is_noted: is_noted @ false, .. }) = &mut self.deferred {
             *is_noted = true;
@@ -303,14 +305,14 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// The packet after all that was received in order, a deferred message included.
+    /// The PSN after all packets received in order, a deferred message included.
     pub(super) fn next_expected(&self) -> Psn {
         let is_unnoted = self.deferred.is_some_and(|deferred| !deferred.is_noted);
         self.received.next().plus(is_unnoted.into())
     }
 
-    /// An answer is posted, and may well leave before what the message's own ack says is worked out. Not where that ack may
-    /// change what leaves first.
+    /// Whether a response can be sent before the ack of the received message is processed. False if that ack may change
+    /// what is sent first.
     pub(super) fn answers_first(&mut self) -> bool {
         let is_fresh = self.deferred.is_some_and(|deferred| !deferred.is_noted);
         let is_quiet = self.flight.lost().is_none() && self.sending_pieces.is_none() && self.flight.probes() == 0;
@@ -329,7 +331,7 @@ impl<D: Driver> Conn<D> {
             micros => Nanos::from(micros) * MICROS,
         };
         if ack.next.get() == self.flight.cumulative().0 && ranges.is_empty() {
-            return self.update_credits(ack); // most of a stream's that goes one way
+            return self.update_credits(ack); // most acks of a one-way stream
         }
         if self.requests.have_left() && self.peer_reads.next(self.received.next(), 1, 1).is_none() {
             self.note_app_limited();
@@ -344,7 +346,7 @@ impl<D: Driver> Conn<D> {
             }
             let channel = if sent.command { &mut *commands } else { &mut *data };
             *channel = channel.saturating_sub(1);
-            // Refragmented say nothing of large packets.
+            // The arrival of pieces says nothing about large packets.
             largest = largest.max(if sent.in_pieces { 0 } else { sent.length as usize });
         };
         let Ok(acked) = self.flight.acked(self.now, Psn(ack.next.get()), ranges, delay, &mut done) else { return };
@@ -368,8 +370,8 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// The shared receive queue had receives when the packets were sent, and none for them on arrival: retransmits the sends
-    /// beyond, without waiting for a timeout.
+    /// The peer's SRQ had receives when the packets were sent, and none when they arrived: retransmits these sends
+    /// without waiting for a timeout.
     #[cold]
     fn retract_not_accepted(&mut self) {
         let (queue, there) = (&self.requests.queue, self.credits.there);

@@ -1,7 +1,7 @@
 //! Posted receives: receive n of the connection takes send n (UR-2), whichever of its packets arrives first.
 //!
-//! Binds messages to receives, and reports which are complete, in order. From a shared receive queue, receives are
-//! taken in the order of the messages, when a message needs one.
+//! Binds messages to receives, and reports completed receives in order. Receives are taken from a shared receive queue
+//! in the order of the messages, when a message needs one.
 
 use super::types::{Driver, Host};
 use crate::proto::WINDOW;
@@ -9,20 +9,20 @@ use crate::proto::psn::Psn;
 use crate::proto::queue::Queue;
 use crate::proto::ranges::Ranges;
 
-/// Messages that may be ahead of the oldest incomplete one with a shared receive queue: limits how many receives one
+/// With an SRQ: how many messages may be ahead of the oldest incomplete one. Limits the number of receives that one
 /// peer can take.
 const SHARED: u32 = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Receive<R> {
     pub(super) own: R,
-    /// Bytes that fit.
+    /// Capacity in bytes.
     pub(super) room: u64,
-    /// Of its message, once a packet of it is here.
+    /// Length and kind of its message, once a packet of it has arrived.
     message: Option<(u32, bool)>,
     have: Ranges,
     is_whole: bool,
-    /// The latest packet of it so far.
+    /// The latest PSN of the message so far.
     last: Psn,
 }
 
@@ -30,14 +30,14 @@ pub(super) struct Receive<R> {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ReceiveLookup {
     Place(u32),
-    /// Its receive is complete: it had been thought lost.
+    /// Its receive is complete: the packet had been considered lost.
     Complete,
     Nothing,
 }
 
 pub(super) struct Receives<D: Driver> {
     queue: Queue<Receive<D::Recv>>,
-    /// The next message to be bound, and to be completed.
+    /// Numbers of the next message to be bound, and of the next one to be completed.
     bound: u32,
     complete: u32,
     /// The last credit count sent to the peer.
@@ -53,7 +53,7 @@ impl<D: Driver> Receives<D> {
         Receives { queue: Queue::new(capacity), bound: 0, complete: 0, reported: 0, shared, not_accepted: false }
     }
 
-    /// Messages are counted from here: only for tests of the wrap.
+    /// Starts message numbers at `number`; used by tests of the wrap-around only.
     #[cfg(test)]
     pub(super) fn count_from(&mut self, number: u32) {
         (self.bound, self.complete, self.reported) = (number, number, number);
@@ -72,7 +72,7 @@ impl<D: Driver> Receives<D> {
         Some(&mut receive.own)
     }
 
-    /// Sends with a number below this find a receive.
+    /// Sends with numbers below this have a receive.
     pub(super) fn credits(&self, host: &impl Host<D>) -> u32 {
         if self.shared {
             let room = SHARED - self.queue.len();
@@ -82,34 +82,34 @@ impl<D: Driver> Receives<D> {
         }
     }
 
-    /// The credit count to be sent now. After a send was not accepted, a count without a receive is sent first, even if
-    /// there is one again: otherwise the sender would wait for an answer.
+    /// The credit count to be sent now. After a send was not accepted, a count without a receive for it is sent first,
+    /// even if there is one again; otherwise the sender would wait for an ack.
     pub(super) fn tell(&mut self, host: &impl Host<D>) -> u32 {
         let not_accepted = std::mem::take(&mut self.not_accepted);
         self.reported = if not_accepted { self.bound } else { self.credits(host) };
         self.reported
     }
 
-    /// Whether a send was not accepted; the next ack says so.
+    /// Whether a send was not accepted; the next ack reports it.
     pub(super) fn not_accepted(&self) -> bool {
         self.not_accepted
     }
 
-    /// The peer probes: it is informed when there is a receive.
+    /// The peer probes for receives: it is informed when there is one.
     pub(super) fn asked(&mut self, host: &mut impl Host<D>) {
         if self.shared && host.shared_left() == 0 {
             host.await_shared();
         }
     }
 
-    /// Whether the peer may be waiting for the present credit count.
+    /// Whether the peer may be waiting for the current credit count.
     pub(super) fn is_credit_due(&self, host: &impl Host<D>) -> bool {
         let (reported, there) =
             (self.reported.wrapping_sub(self.bound) as i32, self.credits(host).wrapping_sub(self.bound));
         there > 0 && reported.max(0).unsigned_abs() <= there / 2
     }
 
-    /// The receive of a send.
+    /// Finds the receive of a send.
     pub(super) fn find(&mut self, number: u32, host: &mut impl Host<D>) -> ReceiveLookup {
         if (number.wrapping_sub(self.complete) as i32) < 0 {
             return ReceiveLookup::Complete;
@@ -121,13 +121,13 @@ impl<D: Driver> Receives<D> {
         self.queue.find(u64::from(number)).map_or(ReceiveLookup::Nothing, ReceiveLookup::Place)
     }
 
-    /// The receive for this send, if it is the next one of the own queue and nothing before it is in progress.
+    /// The receive for this send, if it is the next one of the QP's own queue and no earlier one is in progress.
     pub(super) fn waiting(&self, number: u32) -> Option<&Receive<D::Recv>> {
         let is_next = number == self.bound && number == self.complete && !self.shared;
         self.queue.get(self.queue.next().filter(|_| is_next)?)
     }
 
-    /// It is complete.
+    /// Completes that receive.
     pub(super) fn take_waiting(&mut self) -> Option<&mut D::Recv> {
         self.bound = self.bound.wrapping_add(1);
         self.complete = self.complete.wrapping_add(1);
@@ -168,12 +168,12 @@ impl<D: Driver> Receives<D> {
         self.queue.get(place)
     }
 
-    /// It is the oldest that is not complete.
+    /// Whether it is the oldest incomplete receive.
     pub(super) fn is_first(&self, place: u32) -> bool {
         self.queue.first() == Some(place)
     }
 
-    /// A piece of its message is in its place. `false`: it cannot be noted.
+    /// Records that a piece of the message was placed. Returns false if it cannot be recorded.
     pub(super) fn has_come(&mut self, place: u32, psn: Psn, message: (u32, bool), offset: u32, piece: u32) -> bool {
         let Some(receive) = self.queue.get_mut(place) else { return false };
         if piece > 0 && !receive.have.add(offset, offset + piece) {
@@ -187,7 +187,7 @@ impl<D: Driver> Receives<D> {
         true
     }
 
-    /// The oldest, if it is complete: whole, and nothing before its last packet is missing.
+    /// The oldest receive, if it is complete: all bytes have arrived, and no packet before its last one is missing.
     pub(super) fn completed(&mut self, next: Psn) -> Option<(&mut D::Recv, u32, bool)> {
         let place = self.queue.first()?;
         let receive = self.queue.get(place)?;
@@ -199,18 +199,18 @@ impl<D: Driver> Receives<D> {
         receive.message.map(|(length, solicited)| (&mut receive.own, length, solicited))
     }
 
-    /// The oldest, complete or not: all are flushed.
+    /// Removes the oldest receive, complete or not, when all are flushed.
     pub(super) fn pop(&mut self) -> Option<&mut D::Recv> {
         self.queue.pop().map(|receive| &mut receive.own)
     }
 }
 
 impl<R> Receive<R> {
-    /// The packet contradicts an earlier one of the same message.
+    /// Whether the packet contradicts an earlier one of the same message.
     pub(super) fn contradicts(&self, message: (u32, bool)) -> bool {
         self.message.is_some_and(|known| known != message)
     }
 }
 
-// Bound receives are found in a window that is far below half of the message numbers.
+// Bound receives cover a range far below half of the message numbers.
 const _: () = assert!(SHARED <= WINDOW);

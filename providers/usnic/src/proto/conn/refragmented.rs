@@ -1,27 +1,27 @@
-//! Re-fragmented packets: packets that were too long for the path and arrive in pieces.
+//! Re-fragmented packets: packets that became too long for the path and are sent in pieces.
 //!
-//! A PSN stands for one packet, and the order of PSNs keeps messages in order. So a packet that must be retransmitted
-//! on a path with a smaller MTU keeps its PSN and is sent in pieces, each a datagram; it counts as received when all of
-//! them have arrived. The payload of a piece is placed on arrival, so only ranges are kept. Bounded: pieces of more
-//! than [`MOST`] packets are dropped until some are complete, and are retransmitted.
+//! A PSN identifies one packet, and the order of PSNs keeps messages in order. So a packet that must be retransmitted
+//! on a path with a smaller MTU keeps its PSN and is sent in pieces, each a datagram. It counts as received when all
+//! pieces have arrived. The payload of a piece is placed on arrival, so only ranges are kept. At most [`MOST`] packets
+//! may be incomplete; pieces of further packets are dropped, and are retransmitted.
 
 use super::requests::Sent;
 use crate::proto::psn::Psn;
 use crate::proto::ranges::Ranges;
 use crate::proto::wire::{Data, Extent, Op};
 
-/// Packets that may be here in part: what a sender resends in a pass.
+/// Maximum number of incomplete packets: the number that a sender retransmits in a pass.
 const MOST: usize = 64;
 
-/// One that is here in part.
+/// An incomplete packet.
 #[derive(Debug)]
 struct Partial {
     psn: Psn,
-    /// Fields of the first piece; all others must agree.
+    /// Fields of the first piece; those of later pieces must be equal.
     op: Op,
     id: u32,
     extent: Extent,
-    /// From the packet's first byte on.
+    /// Ranges that have arrived, from the packet's first byte on.
     have: Ranges,
 }
 
@@ -29,9 +29,9 @@ struct Partial {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum PieceCheck {
     Room,
-    /// None until others are whole.
+    /// No space until other packets are complete.
     NoSpace,
-    /// Another piece has said something else of the packet.
+    /// It contradicts another piece of the packet.
     Contradiction,
 }
 
@@ -39,7 +39,7 @@ pub(super) enum PieceCheck {
 pub(super) struct Refragmented(Vec<Partial>);
 
 impl Refragmented {
-    /// Whether a piece may be accepted.
+    /// Checks whether a piece may be accepted.
     pub(super) fn meets(&self, psn: Psn, data: &Data<'_>) -> PieceCheck {
         let Some(extent) = data.extent else { return PieceCheck::Room };
         match self.0.iter().find(|it| it.psn == psn) {
@@ -50,7 +50,7 @@ impl Refragmented {
         }
     }
 
-    /// The payload of a piece was placed: returns the payload length of the packet if it is complete now.
+    /// Records that the payload of a piece was placed. Returns the payload length of the packet if it is complete now.
     pub(super) fn placed(&mut self, psn: Psn, data: &Data<'_>) -> Option<usize> {
         let found = self.0.iter().position(|it| it.psn == psn);
         let Some(extent) = data.extent else {
@@ -73,7 +73,7 @@ impl Refragmented {
     }
 }
 
-/// A packet that is leaving in pieces.
+/// A packet that is being sent in pieces.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendingPieces {
     pub(super) psn: Psn,
@@ -85,7 +85,8 @@ pub(super) struct SendingPieces {
 }
 
 impl SendingPieces {
-    /// As few pieces as possible of at most `most` bytes, all of one length, so that they can be sent as a GSO batch.
+    /// Splits a packet into as few pieces of at most `most` bytes as possible, all of equal length, so that they can be
+    /// sent as a GSO batch.
     pub(super) fn new(psn: Psn, sent: Sent, most: u32, resend: bool) -> Self {
         let count = sent.length.div_ceil(most.max(1)).max(1);
         SendingPieces { psn, sent, left: 0, each: sent.length.div_ceil(count).max(1), resend }
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_here_in_part_and_no_more() {
+    fn number_of_incomplete_packets_is_limited() {
         let (mut pieces, bytes) = (Refragmented::default(), [0; 10]);
         let it = |offset| piece(1, offset, Some((0, 20)), &bytes);
         for psn in 0..MOST as u32 {

@@ -1,6 +1,7 @@
 //! Posted requests: started in posting order, segmented when packets are sent, completed in posting order.
 //!
-//! Decides what may start (fences, outstanding reads, credits) and what is complete; sends nothing and touches no memory.
+//! Decides which requests may start (fences, outstanding reads, credits) and which are complete. Sends no packets and
+//! accesses no memory.
 
 use std::collections::VecDeque;
 
@@ -12,17 +13,17 @@ use crate::proto::queue::Queue;
 use crate::proto::ranges::Ranges;
 use crate::proto::wire::Op;
 
-/// Data for retransmitting a packet.
+/// Data needed to retransmit a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Sent {
     pub(super) what: What,
     /// It belongs to the command channel.
     pub(super) command: bool,
-    /// Of the request, or the number of the peer's read.
+    /// Slot of the request, or number of the peer's read.
     pub(super) slot: u32,
     pub(super) offset: u32,
     pub(super) length: u32,
-    /// It left in pieces when it left last.
+    /// It was sent in pieces the last time.
     pub(super) in_pieces: bool,
 }
 
@@ -31,17 +32,17 @@ pub(super) struct Sent {
 pub(super) enum What {
     Request,
     Response,
-    /// None any more: only its PSN must be delivered.
+    /// None: only its PSN has to be delivered.
     Nothing,
 }
 
 /// Progress of a request.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum SendPhase {
-    /// Not all of it has left.
+    /// Not all of its data were sent.
     #[default]
     Cutting,
-    /// All has left; acks, or the data of a read, are to come.
+    /// All data were sent; acks, or the data of a read, are outstanding.
     Out,
     Done,
     Failed(Status),
@@ -54,20 +55,20 @@ pub(super) struct PostedRequest<Q> {
     pub(super) length: u32,
     fence: bool,
     pub(super) stage: SendPhase,
-    /// Its number among those of its kind.
+    /// Number among the requests of its kind.
     pub(super) id: u32,
-    /// Bytes that have left.
+    /// Bytes sent.
     cut: u32,
     /// Packets that are not acked.
     out: u32,
-    /// Its first packet and its last, when they have left.
+    /// PSNs of its first and last packet, once sent.
     packets: Option<(Psn, Psn)>,
-    /// Of a read: what is here, and that something is.
+    /// Of a read: the ranges that have arrived, and whether any data have arrived.
     have: Ranges,
     answered: bool,
 }
 
-/// The numbers that the next ones get.
+/// Message and read numbers of the next requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PeerLimits {
     pub(super) sends: u32,
@@ -75,16 +76,16 @@ pub(super) struct PeerLimits {
     pub(super) reads: u32,
 }
 
-/// The reason why no packet can be made.
+/// The reason why no packet can be sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Wait {
-    /// There is nothing, or it waits for earlier requests.
+    /// There is no request, or it waits for earlier requests.
     Idle,
     /// The peer has no receive.
     Credit,
-    /// The head is a bind, and its turn has come.
+    /// The first waiting request is a bind that can be done now.
     Turn,
-    /// The head is a read, and none may be outstanding.
+    /// The first waiting request is a read, and the peer allows none.
     NoReads,
 }
 
@@ -92,27 +93,27 @@ pub(super) enum Wait {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) ord: u32,
-    /// Sends with a number below find a receive.
+    /// Sends with numbers below this have a receive.
     pub(super) credits: u32,
 }
 
 pub(super) struct Requests<Q> {
     pub(super) queue: Queue<PostedRequest<Q>>,
     pub(super) numbers: PeerLimits,
-    /// The one that is being cut.
+    /// The request that is being segmented.
     cutting: Option<u32>,
     /// Started reads whose data have not all arrived.
     pub(super) reads_out: u32,
-    /// One has failed: nothing more starts.
+    /// A request has failed: no other request starts.
     pub(super) stopped: bool,
-    /// Refragmented of sends that were taken back: they leave under new numbers.
+    /// Packets of sends that were withdrawn: they are sent again under new PSNs.
     pub(super) again: VecDeque<Sent>,
-    /// The latest packet of any.
+    /// The latest PSN of any request.
     pub(super) latest: Option<Psn>,
 }
 
 impl Work {
-    /// Operation in its packets.
+    /// Operation code in its packets.
     pub(super) fn op(self) -> Op {
         match self {
             Work::Send { solicited: false } => Op::Send,
@@ -133,10 +134,10 @@ impl Work {
     }
 }
 
-/// Kind of the reads in the queue's hash.
+/// Kind of reads in the hash of the queue.
 const READ: u64 = 2;
 
-/// A send of this number finds a receive.
+/// Whether a send with this number has a receive.
 pub(super) fn is_below(number: u32, credits: u32) -> bool {
     (number.wrapping_sub(credits) as i32) < 0
 }
@@ -166,7 +167,8 @@ impl<Q: Default> Requests<Q> {
         Some(&mut request.own)
     }
 
-    /// The next packet, with at most `fragment` bytes for a whole message and `chunk` bytes for a part of one.
+    /// The next packet, with at most `fragment` bytes if it contains the whole message and `chunk` bytes if it contains
+    /// a part.
     pub(super) fn next(&self, bounds: Bounds, fragment: u32, chunk: u32) -> Result<Sent, Wait> {
         if self.stopped {
             return Err(Wait::Idle);
@@ -189,12 +191,12 @@ impl<Q: Default> Requests<Q> {
         Ok(Sent { what: What::Request, command: false, slot, offset: request.cut, length, in_pieces: false })
     }
 
-    /// Nothing of what was posted waits to leave.
+    /// Whether all posted requests were sent.
     pub(super) fn have_left(&self) -> bool {
         self.again.is_empty() && self.cutting.is_none() && self.queue.next().is_none()
     }
 
-    /// The first of those that wait, if it may start.
+    /// The first waiting request, if it may start.
     fn startable(&self, bounds: Bounds) -> Result<u32, Wait> {
         let slot = self.queue.next().ok_or(Wait::Idle)?;
         let request = self.queue.get(slot).ok_or(Wait::Idle)?;
@@ -210,7 +212,7 @@ impl<Q: Default> Requests<Q> {
         }
     }
 
-    /// The head of those that wait becomes active.
+    /// Starts the first waiting request.
     pub(super) fn start(&mut self) -> Option<&mut PostedRequest<Q>> {
         let request = self.queue.get_mut(self.queue.next()?)?;
         let number = match request.work {
@@ -226,11 +228,11 @@ impl<Q: Default> Requests<Q> {
         self.queue.get_mut(slot)
     }
 
-    /// A piece that `next` gave leaves.
+    /// Records that a packet returned by `next` was sent.
     pub(super) fn left(&mut self, sent: &Sent, psn: Psn) {
         self.latest = Some(psn);
         if self.again.pop_front().is_some() {
-            return; // `next` gives no others before these
+            return; // `next` returns these first
         }
         if self.cutting.is_none() {
             self.start();
@@ -247,24 +249,25 @@ impl<Q: Default> Requests<Q> {
         self.cutting = (!is_all).then_some(sent.slot);
     }
 
-    /// The peer has a packet of it.
+    /// Records that the peer has received a packet of it.
     pub(super) fn acked(&mut self, slot: u32) {
         let Some(request) = self.queue.get_mut(slot) else { return };
         request.out = request.out.saturating_sub(1);
         request.look();
     }
 
-    /// A packet of a send will carry nothing: its piece leaves again, later, and counts as not acked until then.
+    /// Withdraws a packet of a send: its PSN will carry no payload. The payload is sent again later, and counts as not
+    /// acked until then.
     pub(super) fn take_back(&mut self, sent: Sent) {
         self.again.push_back(sent);
     }
 
-    /// The active read of this number.
+    /// The active read with this number.
     pub(super) fn read(&self, id: u32) -> Option<u32> {
         self.queue.find(u64::from(id) | READ << 32)
     }
 
-    /// A piece of a read is in its place. `false`: it cannot be noted.
+    /// Records that a piece of a read was placed. Returns false if it cannot be recorded.
     pub(super) fn has_come(&mut self, slot: u32, offset: u32, length: u32) -> bool {
         let Some(request) = self.queue.get_mut(slot) else { return false };
         if request.is_here() {
@@ -281,7 +284,7 @@ impl<Q: Default> Requests<Q> {
         true
     }
 
-    /// It ends so when those before it are complete; nothing more starts.
+    /// The request ends with `status` after all earlier ones are complete; no other request starts.
     pub(super) fn fail(&mut self, slot: u32, status: Status) {
         self.stopped = true;
         if let Some(request) = self.queue.get_mut(slot) {
@@ -289,7 +292,7 @@ impl<Q: Default> Requests<Q> {
         }
     }
 
-    /// The next one in order, if it has come to its end.
+    /// The next request in posting order, if it has ended.
     pub(super) fn ended(&mut self) -> Option<(&mut Q, Result<u64, Status>)> {
         let slot = self.queue.first()?;
         let outcome = match self.queue.get(slot)?.stage {
@@ -300,7 +303,7 @@ impl<Q: Default> Requests<Q> {
         self.queue.take(slot).map(|request| (&mut request.own, outcome))
     }
 
-    /// The active one that the packet of this number belongs to.
+    /// The active request that the packet with this PSN belongs to.
     pub(super) fn of_packet(&self, psn: Psn) -> Option<u32> {
         self.queue.active().find(|slot| {
             let packets = self.queue.get(*slot).and_then(|request| request.packets);
@@ -310,7 +313,7 @@ impl<Q: Default> Requests<Q> {
 }
 
 impl<Q> PostedRequest<Q> {
-    /// All data of a read are here, or nothing is to come.
+    /// Whether all data of a read have arrived, or none are expected.
     fn is_here(&self) -> bool {
         let is_whole = || self.answered && (self.length == 0 || self.have.is_whole(self.length));
         !matches!(self.work, Work::Read(_)) || is_whole()

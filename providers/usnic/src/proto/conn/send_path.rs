@@ -10,7 +10,7 @@ use crate::proto::path::Path;
 use crate::proto::setup::Terms;
 use crate::proto::wire::{CHUNK, FRAGMENT, PIECE};
 
-/// Probe timeouts that make persistent congestion: kPersistentCongestionThreshold (RFC 9002, 7.6.1).
+/// Number of probe timeouts that establish persistent congestion: kPersistentCongestionThreshold (RFC 9002, 7.6.1).
 const PERSISTENT_CONGESTION_THRESHOLD: Nanos = 3;
 
 pub(super) struct SendPath {
@@ -19,9 +19,9 @@ pub(super) struct SendPath {
     pub(super) path: Path,
     /// Capacity of the peer's socket buffer in bytes.
     peer_window: u64,
-    /// Bytes that a seal adds to every datagram.
+    /// Bytes that a seal adds to each datagram.
     pub(super) extra: usize,
-    /// Bytes sent since an ack was asked for.
+    /// Bytes sent since the last request for an ack.
     unasked: u64,
     /// The congestion window limited sending since the last ack.
     is_cwnd_limited: bool,
@@ -50,17 +50,17 @@ impl SendPath {
         }
     }
 
-    /// Payload at most of a whole message, and of a part of one.
+    /// Maximum payload of a packet with a whole message, and of a packet with a part of one.
     pub(super) fn payloads(&self) -> (u32, u32) {
         (self.within(FRAGMENT), self.within(CHUNK).max(1))
     }
 
-    /// Payload at most of a piece of a packet.
+    /// Maximum payload of a piece of a packet.
     pub(super) fn piece(&self) -> u32 {
         self.within(PIECE).max(1)
     }
 
-    /// Payload bytes that fit behind a header.
+    /// Payload bytes that fit behind a header of this length.
     fn within(&self, header: usize) -> u32 {
         u32::try_from(self.path.size().saturating_sub(self.extra + header)).unwrap_or(u32::MAX)
     }
@@ -70,7 +70,7 @@ impl SendPath {
         self.congestion.cwnd().min(self.peer_window)
     }
 
-    /// Bytes that may be in flight as far as the path goes.
+    /// Bytes that congestion control allows in flight.
     pub(super) fn cwnd(&self) -> u64 {
         self.congestion.cwnd()
     }
@@ -80,7 +80,8 @@ impl SendPath {
         self.congestion.pacing_rate().unwrap_or(0)
     }
 
-    /// Whether `bytes` may be sent with `in_flight` bytes in flight. One packet always may, if none is in flight.
+    /// Whether `bytes` may be sent with `in_flight` bytes in flight. If none are in flight, one packet always may be
+    /// sent.
     pub(super) fn admits(&mut self, now: Nanos, bytes: u64, in_flight: u64) -> bool {
         if in_flight > 0 && in_flight + bytes > self.window() {
             self.is_cwnd_limited |= in_flight + bytes > self.congestion.cwnd();
@@ -95,14 +96,15 @@ impl SendPath {
         is_open.then(|| self.pacer.ready(now, bytes).err().unwrap_or(0))
     }
 
-    /// A packet left with this many bytes; it is in flight.
+    /// Records that a packet with this many bytes was sent.
     pub(super) fn sent<T: Copy>(&mut self, now: Nanos, bytes: u64, flight: &Flight<T>) {
         let is_app_limited = flight.delivery().is_app_limited();
         self.congestion.sent(&Sent { now, bytes, in_flight: flight.bytes(), is_app_limited });
         self.pacer.spent(now, bytes, self.congestion.pacing_rate(), self.known as u64);
     }
 
-    /// Is this packet to ask for an ack? Four times in a window, so that it never runs dry for want of one.
+    /// Whether this packet is to request an ack. That is done four times per window, so that the sender never waits for
+    /// a missing ack.
     pub(super) fn asks(&mut self, bytes: u64) -> bool {
         self.unasked += bytes;
         let asks = self.unasked >= self.window() / 4;
@@ -112,7 +114,7 @@ impl SendPath {
         asks
     }
 
-    /// An ack came. `largest`: bytes of the largest packet that it is of.
+    /// Records an ack. `largest`: size of the largest acked packet in bytes.
     pub(super) fn acked<T: Copy>(&mut self, now: Nanos, acked: &Acked, flight: &Flight<T>, largest: usize) {
         self.lost(now, &acked.lost, flight);
         if acked.packets == 0 {
@@ -132,12 +134,12 @@ impl SendPath {
         });
     }
 
-    /// Packets were found lost.
+    /// Records packets that were declared lost.
     pub(super) fn lost<T: Copy>(&mut self, now: Nanos, lost: &Lost, flight: &Flight<T>) {
         if lost.packets == 0 {
             return;
         }
-        // Persistent congestion (RFC 9002, 7.6): nothing that left between two lost packets was acked.
+        // Persistent congestion (RFC 9002, 7.6): no packet sent between two lost packets was acked.
         let duration = flight.rtt().pto(0).saturating_mul(PERSISTENT_CONGESTION_THRESHOLD);
         let is_long = lost.last_sent - lost.first_sent > duration;
         self.congestion.lost(&Loss {
@@ -157,12 +159,12 @@ impl SendPath {
         self.congestion.overflowed(now);
     }
 
-    /// The peer has moved: nothing that was learnt is true of the new path.
+    /// The peer has moved: measurements of the old path do not apply to the new one.
     pub(super) fn moved(&mut self, config: &Config, terms: &Terms) {
         *self = SendPath::new(config, terms);
     }
 
-    /// The path may have turned out larger or smaller.
+    /// Updates the packet size after the MTU search.
     pub(super) fn measure(&mut self) {
         if self.path.mtu() != self.known {
             self.known = self.path.mtu();

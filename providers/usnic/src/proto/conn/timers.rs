@@ -20,7 +20,7 @@ impl<D: Driver> Conn<D> {
         self.deadline_beside(|| (self.resend_at(), self.fresh_at()))
     }
 
-    /// Same as [`Self::deadline`]. `data` returns when data may be retransmitted and when new data may be sent; it is
+    /// Like [`Self::deadline`]. `data` returns when data may be retransmitted and when new data may be sent; it is
     /// called if needed.
     fn deadline_beside(&self, data: impl FnOnce() -> (Option<Nanos>, Option<Nanos>)) -> Option<Nanos> {
         if self.ending.is_closed() {
@@ -37,7 +37,7 @@ impl<D: Driver> Conn<D> {
             self.send_path.path.deadline(),
             earliest([resend, fresh]).filter(|at| *at > self.now),
             self.credits.deadline(),
-            // When it has passed, `outlook` says so, unless something else blocks it.
+            // After this time, `outlook` returns a turn, unless another condition blocks it.
             self.turn_at.filter(|at| *at > self.now),
             self.partner.deadline(),
             self.confirming.and_then(|it| it.deadline()),
@@ -94,7 +94,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// The deadline is here. Packets may be due after it.
+    /// Handles the deadline. Packets may be due afterwards.
     pub(crate) fn on_time(&mut self, now: Nanos, host: &mut impl Host<D>) {
         let last = std::mem::replace(&mut self.now, now);
         if now.saturating_sub(last) >= IDLE_TIME {

@@ -1,7 +1,7 @@
-//! Sending, in this order: retransmissions, new packets with acks on them, ack packets (US-4).
+//! Sends packets, in this order: retransmissions, new packets with acks, ack packets (US-4).
 //!
-//! Decides and counts; `write` encodes. Small requests go before all other new packets, over the command channel; large ones
-//! and answers to reads alternate (US-2). Packets are segmented when they are sent (US-6).
+//! Decides and counts; `write` encodes. Small requests go before all other new packets, over the command channel; large
+//! ones and read responses alternate (US-2). Packets are segmented when they are sent (US-6).
 
 use dapl::provider::Status;
 
@@ -15,26 +15,26 @@ use crate::proto::psn::Psn;
 use crate::proto::wire::{FLAG_ACK_NOW, Head, Kind};
 use crate::proto::{MICROS, Nanos};
 
-/// Resends in one pass at most: progress is shared among connections.
+/// Maximum number of retransmissions in one pass, since all connections share a pass.
 const RESENDS: u32 = 64;
-/// Limit of queued small answers; the peer repeats its probe.
+/// Maximum number of queued small answers; the peer repeats its probes.
 const NOTES: usize = 8;
 /// Interval after which a deferred bind is tried again.
 const TURN: Nanos = 50 * MICROS;
 
-/// A packet without a number that is due.
+/// A packet without a PSN that is due.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Note {
     /// Answer to an MTU probe of this size.
     ProbeAck(u32),
-    /// The answer to a challenge, to where that came from.
+    /// Response to a challenge, sent to its source.
     Response(u64, Source),
-    /// Is the peer there, and has it receives?
+    /// Probe for the peer and its receives.
     Question,
 }
 
 impl<D: Driver> Conn<D> {
-    /// The next packet that may leave now: its header is appended to `out`. `None` ends a pass.
+    /// The next packet that may be sent now: its header is appended to `out`. `None` ends a pass.
     pub(crate) fn transmit(&mut self, now: Nanos, out: &mut Vec<u8>, host: &mut impl Host<D>) -> Option<Outgoing> {
         self.now = now;
         let mut found = None;
@@ -68,7 +68,7 @@ impl<D: Driver> Conn<D> {
         }
         let data = self.rest(out, host).or_else(|| self.resend(out, host)).or_else(|| self.fresh(out, host));
         if self.ending.is_closed() {
-            return self.last_word(out); // a bind that failed in its turn
+            return self.last_word(out); // a bind has failed
         }
         let packet = data.or_else(|| self.probe_path(out));
         packet.or_else(|| self.acks.due(self.now).then(|| self.write_ack(out, 0, host)))
@@ -103,7 +103,7 @@ impl<D: Driver> Conn<D> {
         Bounds { ord: self.terms.ord, credits: self.credits.there }
     }
 
-    /// The first packet that was lost, over the data channel.
+    /// Retransmits the first lost packet, over the data channel.
     fn resend(&mut self, out: &mut Vec<u8>, host: &impl Host<D>) -> Option<Outgoing> {
         if self.resends >= RESENDS {
             return None;
@@ -134,7 +134,7 @@ impl<D: Driver> Conn<D> {
         Some(self.leave_as_it_can(out, psn, sent, FLAG_ACK_NOW, true, host))
     }
 
-    /// A packet with data leaves: as one datagram, or in pieces if it was cut for a path that took more.
+    /// Sends a packet with data as one datagram, or in pieces if the path no longer carries it.
     fn leave_as_it_can(
         &mut self,
         out: &mut Vec<u8>,
@@ -160,7 +160,7 @@ impl<D: Driver> Conn<D> {
         packet
     }
 
-    /// The next piece of what has begun to leave so, if it is still wanted.
+    /// The next piece of a packet that is being sent in pieces, if the packet is still needed.
     fn rest(&mut self, out: &mut Vec<u8>, host: &impl Host<D>) -> Option<Outgoing> {
         let mut sending_pieces = self.sending_pieces.take()?;
         if self.flight.state(sending_pieces.psn) != State::InFlight || self.has_no_payload(&sending_pieces.sent) {
@@ -183,14 +183,14 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Whether a lost packet is sent again without its payload: its PSN must still be delivered.
+    /// Whether a lost packet is retransmitted without its payload, because only its PSN has to be delivered.
     fn is_void(&mut self, sent: &Sent) -> bool {
         if self.has_no_payload(sent) {
             return true;
         }
         let request = self.requests.queue.get(sent.slot).filter(|_| sent.what == What::Request);
-        // The peer's shared receive queue had a receive when the packet was sent, and has none now. Repeating it would
-        // keep all later packets from being delivered.
+        // The peer's SRQ had a receive when the packet was sent, and has none now. Repeating the packet would block the
+        // delivery of all later packets.
         let finds_nothing =
             request.is_some_and(|it| matches!(it.work, Work::Send { .. }) && !is_below(it.id, self.credits.there));
         if finds_nothing {
@@ -200,7 +200,7 @@ impl<D: Driver> Conn<D> {
         finds_nothing
     }
 
-    /// A new packet.
+    /// Sends a new packet.
     fn fresh(&mut self, out: &mut Vec<u8>, host: &mut impl Host<D>) -> Option<Outgoing> {
         let mut piece = self.piece();
         while let Err(wait @ (Wait::Turn | Wait::NoReads)) = piece
@@ -236,13 +236,14 @@ impl<D: Driver> Conn<D> {
         Some(self.leave_as_it_can(out, psn, sent, flags, false, host))
     }
 
-    /// One more packet may be in flight.
+    /// Whether one more packet may be in flight.
     fn has_window(&self) -> bool {
         let is_open = self.commands + self.data < self.config.window && self.data < self.config.data_depth;
         self.flight.room() > 0 && is_open
     }
 
-    /// CheckIfApplicationLimited() (draft-ietf-ccwg-bbr-06, 4.1.2.4), where nothing waits to leave for the first time.
+    /// CheckIfApplicationLimited() (draft-ietf-ccwg-bbr-06, 4.1.2.4), called when no data wait for their first
+    /// transmission.
     pub(super) fn note_app_limited(&mut self) {
         if self.flight.lost().is_none() && self.flight.bytes() < self.send_path.cwnd() {
             self.flight.mark_app_limited();
@@ -254,11 +255,11 @@ impl<D: Driver> Conn<D> {
         self.requests.next(self.bounds(), fragment, chunk)
     }
 
-    /// The next packet of a request or of an answer, if its channel has space in flight.
+    /// The next packet of a request or of a read response, if its channel has space in flight.
     pub(super) fn piece(&self) -> Result<Sent, Wait> {
         let (fragment, chunk) = self.send_path.payloads();
         let request = self.requests.next(self.bounds(), fragment, chunk);
-        // A request that sends nothing needs no space.
+        // A request without packets needs no space.
         if let Err(wait @ (Wait::Turn | Wait::NoReads)) = request {
             let is_due = wait == Wait::NoReads || self.turn_at.is_none_or(|at| at <= self.now);
             if is_due {
@@ -284,7 +285,7 @@ impl<D: Driver> Conn<D> {
         Ok(sent)
     }
 
-    /// Completes requests at the head that need no packet. Returns whether it did.
+    /// Completes requests at the front that need no packet. Returns whether there were any.
     #[cold]
     fn serve(&mut self, wait: Wait, host: &mut impl Host<D>) -> bool {
         let Some(request) = self.requests.queue.next().and_then(|slot| self.requests.queue.get(slot)) else {
@@ -304,7 +305,7 @@ impl<D: Driver> Conn<D> {
         outcome.is_ok() && !self.ending.is_closed()
     }
 
-    /// The request that would start next, or go on, has failed.
+    /// The request that would start or continue next has failed.
     pub(super) fn fail_head(&mut self, status: Status) {
         if let Some(sent) = self.requests.again.front() {
             let slot = sent.slot;
@@ -315,7 +316,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// A packet to find out how much the path carries.
+    /// Sends a probe of the path MTU.
     fn probe_path(&mut self, out: &mut Vec<u8>) -> Option<Outgoing> {
         let size = self.send_path.path.next_probe(self.now)?;
         let padding = size.saturating_sub(size_of::<Head>() + self.send_path.extra);
@@ -326,7 +327,7 @@ impl<D: Driver> Conn<D> {
         Some(packet)
     }
 
-    /// About a round trip.
+    /// Estimate of the round trip.
     pub(super) fn round_trip(&self) -> Nanos {
         self.flight.rtt().srtt().unwrap_or(self.config.min_timeout)
     }

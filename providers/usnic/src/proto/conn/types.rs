@@ -1,6 +1,6 @@
-//! The words that an open connection and its driver exchange: what is posted, what leaves, what is asked of the host.
+//! Types exchanged between an open connection and its driver: posted work, packets to send, and calls to the host.
 //!
-//! Plain data, and the one trait by which memory is touched and completions are handed up. No behaviour.
+//! Plain data, and the trait through which memory is accessed and completions are reported. No behaviour.
 
 use std::net::SocketAddr;
 
@@ -14,26 +14,26 @@ use crate::proto::{MICROS, MILLIS, Nanos, SECONDS, WINDOW};
 /// Source address of a packet.
 pub(crate) type Source = SocketAddr;
 
-/// Configuration of a connection, from the settings or with constant values.
+/// Configuration of a connection: settings and constants.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    /// Requests, and receives, outstanding at most.
+    /// Maximum number of outstanding requests, and of receives.
     pub(crate) max_requests: u32,
     pub(crate) max_recvs: u32,
-    /// Receives come out of a shared queue (`Host::take_shared`).
+    /// Receives are taken from a shared queue (`Host::take_shared`).
     pub(crate) shared: bool,
-    /// Packets in flight at most, up to [`WINDOW`].
+    /// Maximum number of packets in flight, up to [`WINDOW`].
     pub(crate) window: u32,
     /// Capacity of the local socket buffer, as announced to the peer.
     pub(crate) window_kib: u16,
     /// Maximum delay of an ack.
     pub(crate) ack_delay: Nanos,
-    /// Payload at most that goes over the command channel.
+    /// Maximum payload of a message on the command channel.
     pub(crate) tiny: u32,
-    /// Packets in flight of each channel.
+    /// Maximum number of packets in flight on each channel.
     pub(crate) command_depth: u32,
     pub(crate) data_depth: u32,
-    /// Before the round trip is known, and at least.
+    /// Probe timeout before the round trip is known, and its minimum.
     pub(crate) first_timeout: Nanos,
     pub(crate) min_timeout: Nanos,
     /// Time without an answer after which the peer is given up.
@@ -44,7 +44,7 @@ pub(crate) struct Config {
     pub(crate) keepalive: Nanos,
     /// Time for which a closed connection answers late packets.
     pub(crate) linger: Nanos,
-    /// Bytes of a datagram that the path surely takes; what IP and UDP add to it.
+    /// Datagram size in bytes that every path carries; and the bytes of IP and UDP headers.
     pub(crate) mtu_start: usize,
     pub(crate) ip_headers: usize,
     /// Congestion control.
@@ -61,7 +61,8 @@ impl Default for Config {
             window_kib: 208,
             // US-10: an acknowledgement within 50 us.
             ack_delay: 50 * MICROS,
-            // US-2: the command channel is for acknowledgements and messages of up to 768 bytes, and shorter than the other.
+            // US-2: the command channel carries acks and messages of up to 768 bytes, and has a lower depth than the
+            // other.
             tiny: 768,
             command_depth: 1024,
             data_depth: WINDOW,
@@ -87,12 +88,12 @@ pub(crate) enum Work {
     },
     Write(Remote),
     Read(Remote),
-    /// Something that the host does when its turn comes: `Host::turn`.
+    /// A bind: done by the host when it is the first request: `Host::turn`.
     #[default]
     Bind,
 }
 
-/// A request, as it is posted.
+/// A posted request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Post {
     pub(crate) work: Work,
@@ -102,40 +103,40 @@ pub(crate) struct Post {
     pub(crate) fence: bool,
 }
 
-/// The driver's data with posted work. They are filled and read where the connection keeps them, and not dropped until
-/// their slot is used again.
+/// The driver's data of posted work. They are filled and read in place in the connection, and stay until their slot is
+/// reused.
 pub(crate) trait Driver {
-    /// With a request: its segments and its token.
+    /// Data of a request: its segments and its token.
     type Request: Default;
-    /// The same of a receive.
+    /// Data of a receive.
     type Recv: Default;
 }
 
-/// Memory and completions of a driver: what the connection does not touch itself.
+/// Memory and completions of a driver, which the connection does not access itself.
 pub(crate) trait Host<D: Driver> {
-    /// May the peer do this to our memory?
+    /// Whether the peer may access this memory.
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool;
-    /// A piece of the peer's write.
+    /// Copies a piece of the peer's write.
     fn put_remote(&mut self, key: u32, address: u64, bytes: &[u8]) -> Result<(), Refusal>;
-    /// A piece of a send.
+    /// Copies a piece of a send into a receive.
     fn put_recv(&mut self, recv: &D::Recv, offset: u32, bytes: &[u8]) -> Result<(), Status>;
-    /// A piece of what was read.
+    /// Copies a piece of a read response.
     fn put_read(&mut self, request: &D::Request, offset: u32, bytes: &[u8]) -> Result<(), Status>;
-    /// A receive out of the shared queue, and its length.
+    /// Takes a receive from the shared queue; returns its length too.
     fn take_shared(&mut self) -> Option<(D::Recv, u64)>;
-    /// Receives in the shared queue.
+    /// Number of receives in the shared queue.
     fn shared_left(&self) -> u32;
-    /// There are too few receives: calls `Conn::look_at_credits` when some are added.
+    /// There are too few receives: call `Conn::look_at_credits` when some are added.
     fn await_shared(&mut self) {}
-    /// The turn of a bind has come: `true` when it is done, `false` when it must be tried again soon.
+    /// Executes a bind: returns `true` when it is done, `false` when it must be tried again soon.
     fn turn(&mut self, request: &D::Request) -> Result<bool, Status>;
-    /// A request is complete; in the order of the posts.
+    /// A request is complete; called in the order of the posts.
     fn request_done(&mut self, request: &mut D::Request, status: Status, bytes: u64);
-    /// A receive is complete; in the order of the posts.
+    /// A receive is complete; called in the order of the posts.
     fn recv_done(&mut self, recv: &mut D::Recv, status: Status, bytes: u64, solicited: bool);
 }
 
-/// Which of the two queues a packet belongs to (US-2).
+/// The channel of a packet (US-2).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Channel {
     Command,
@@ -152,7 +153,7 @@ pub(crate) enum Payload {
         offset: u32,
         length: u32,
     },
-    /// In memory that the peer reads; `slot` is its read, for `source_gone`.
+    /// In memory that the peer reads; `slot` is the number of its read, for `source_gone`.
     Remote {
         slot: u32,
         key: u32,
@@ -163,7 +164,7 @@ pub(crate) enum Payload {
     Padding(u32),
 }
 
-/// What `Conn::source_gone` needs to know of a packet that could not be sent.
+/// Data of a packet that could not be sent, for `Conn::source_gone`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Unsent {
     pub(crate) payload: Payload,
@@ -173,7 +174,7 @@ pub(crate) struct Unsent {
 /// A packet to be sent; its header is at the end of the given buffer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Outgoing {
-    /// Bytes appended to the buffer.
+    /// Number of bytes appended to the buffer.
     pub(crate) header: usize,
     pub(crate) payload: Payload,
     pub(crate) channel: Channel,

@@ -1,6 +1,6 @@
-//! The bytes of headers.
+//! Encodes packet headers.
 //!
-//! Everything that carries data carries an ack, made anew each time it leaves. Decides nothing.
+//! Each packet with data carries an ack, which is renewed at each transmission. This module makes no decisions.
 
 use zerocopy::IntoBytes;
 use zerocopy::network_endian::U32;
@@ -44,7 +44,7 @@ impl<D: Driver> Conn<D> {
                 let Some(read) = self.peer_reads.get(slot) else { return nothing };
                 let op = Op::ReadResponse as u8;
                 let message = Message { op, id: slot.into(), length: read.length.into(), ..Message::default() };
-                // The whole range was checked when it was asked for.
+                // The whole range was checked when the request arrived.
                 let (key, address) = (read.key, read.address.wrapping_add(u64::from(offset)));
                 let payload = if length > 0 { Payload::Remote { slot, key, address, length } } else { Payload::None };
                 (message, payload)
@@ -52,7 +52,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// It is all of its message.
+    /// Whether the packet contains the whole message.
     pub(super) fn is_whole(&self, sent: &Sent) -> bool {
         let length = match sent.what {
             What::Nothing => return true,
@@ -65,7 +65,7 @@ impl<D: Driver> Conn<D> {
         sent.offset == 0 && length == Some(sent.length)
     }
 
-    /// Bytes of the datagram that carries it.
+    /// Size of its datagram in bytes.
     pub(super) fn size(&self, sent: &Sent) -> u64 {
         let header = if self.is_whole(sent) { FRAGMENT } else { CHUNK };
         (header + sent.length as usize + self.send_path.extra) as u64
@@ -96,7 +96,7 @@ impl<D: Driver> Conn<D> {
         Outgoing { payload, channel, resend, ..outgoing(out.len() - start) }
     }
 
-    /// The next piece of a packet. The last one asks for an ack.
+    /// Encodes the next piece of a packet. The last one requests an ack.
     pub(super) fn write_piece(
         &mut self,
         out: &mut Vec<u8>,
@@ -117,7 +117,7 @@ impl<D: Driver> Conn<D> {
         Outgoing { payload, channel: Channel::Data, resend, ..outgoing(out.len() - start) }
     }
 
-    /// The head of a packet with data, its number, and the ack that rides on it.
+    /// Encodes the head of a packet with data, its PSN, and the ack that it carries.
     fn write_carried(&mut self, out: &mut Vec<u8>, kind: Kind, flags: u16, psn: Psn, host: &impl Host<D>) {
         out.extend_from_slice(self.head(kind, flags).as_bytes());
         self.counters.acks_carried += u64::from(self.acks.owed());
@@ -156,12 +156,12 @@ impl<D: Driver> Conn<D> {
         outgoing(out.len() - start)
     }
 
-    /// A head, and nothing else.
+    /// Encodes a head without a body.
     pub(super) fn write_bare(&mut self, out: &mut Vec<u8>, kind: Kind) -> Outgoing {
         self.write_small(out, kind, &[], None)
     }
 
-    /// A head and a word.
+    /// Encodes a head and a body of 32 or 64 bits.
     pub(super) fn write_small(&mut self, out: &mut Vec<u8>, kind: Kind, word: &[u8], to: Option<Source>) -> Outgoing {
         let start = out.len();
         out.extend_from_slice(self.head(kind, 0).as_bytes());
