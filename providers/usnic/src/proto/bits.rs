@@ -1,7 +1,7 @@
-//! One bit for each packet of a window: a ring of 4096, found by the packet's number.
+//! One bit for each packet of a window: a ring of 4096 bits, indexed by PSN.
 //!
-//! Two packets that invalid a window or more apart share a bit, so a user clears what leaves the window. Works a word at
-//! a time; never allocates.
+//! Two packets that are a window or more apart share a bit, so the user clears the bits of packets that leave the
+//! window. Bits are processed a word at a time, without allocation.
 
 use super::WINDOW;
 use super::psn::Psn;
@@ -23,7 +23,7 @@ fn place(psn: Psn) -> (usize, u32) {
     ((at / BITS) as usize, at % BITS)
 }
 
-/// The bits from `from` on within one word, at most `count`: the word, the mask, and how many bits it covers.
+/// The bits of one word from `from` on, at most `count`: index of the word, mask, and number of bits covered.
 fn chunk(from: Psn, count: u32) -> (usize, u64, u32) {
     let (word, bit) = place(from);
     let covered = count.min(BITS - bit);
@@ -31,7 +31,7 @@ fn chunk(from: Psn, count: u32) -> (usize, u64, u32) {
 }
 
 impl Bits {
-    /// None set.
+    /// Creates a ring with all bits clear.
     pub(crate) fn new() -> Self {
         Bits { words: [0; WORDS] }
     }
@@ -61,22 +61,22 @@ impl Bits {
         }
     }
 
-    /// The first set one of the `count` from `from` on.
+    /// The first set bit among `count` bits from `from` on.
     pub(crate) fn first_set(&self, from: Psn, count: u32) -> Option<Psn> {
         self.find(from, count, |word| word)
     }
 
-    /// The first of the `count` from `from` on that is not set.
+    /// The first clear bit among `count` bits from `from` on.
     pub(crate) fn first_clear(&self, from: Psn, count: u32) -> Option<Psn> {
         self.find(from, count, |word| !word)
     }
 
-    /// The last set one of the `count` from `from` on.
+    /// The last set bit among `count` bits from `from` on.
     pub(crate) fn last_set(&self, from: Psn, count: u32) -> Option<Psn> {
         self.find_last(from, count, |word| word)
     }
 
-    /// The last of the `count` from `from` on that is not set.
+    /// The last clear bit among `count` bits from `from` on.
     pub(crate) fn last_clear(&self, from: Psn, count: u32) -> Option<Psn> {
         self.find_last(from, count, |word| !word)
     }
@@ -85,7 +85,7 @@ impl Bits {
         let mut left = count.min(WINDOW);
         while left > 0 {
             let (_, bit) = place(from.plus(left - 1));
-            // The part of the last word that is in the run.
+            // The part of the last word that belongs to the range.
             let (word, mask, covered) = chunk(from.plus(left - left.min(bit + 1)), left.min(bit + 1));
             let seen = see(self.words[word]) & mask;
             if seen != 0 {

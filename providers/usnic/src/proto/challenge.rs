@@ -1,8 +1,8 @@
-//! The peer's address and liveness.
+//! Validation of the peer's address, and keepalive.
 //!
-//! A packet from a new address may be from the peer, which has moved, or a copy by another host: only a challenge is sent
-//! there, and only its answer from there makes it the peer's address. The same challenge is the keepalive for a silent peer.
-//! The caller has authenticated packets.
+//! A packet from a new address may come from the peer, which has moved, or be a copy sent by another host. Only a
+//! challenge is sent to that address, and only a response from there makes it the peer's address. The same challenge is
+//! the keepalive of a silent peer. The caller has authenticated all packets.
 
 use siphasher::sip128::SipHasher24;
 use zerocopy::IntoBytes;
@@ -15,25 +15,26 @@ use crate::proto::setup::packets;
 use crate::proto::wire::Kind;
 use crate::proto::{MILLIS, Nanos, SECONDS};
 
-/// A new address is asked so often before it is forgotten.
+/// Number of challenges to a new address before it is forgotten.
 const TRIES: u32 = 3;
 /// Interval between challenges to new addresses.
 const APART: Nanos = 100 * MILLIS;
-/// Challenges without an answer before a silent peer is given up. For a peer whose port is reported closed, each must
-/// have that for an answer.
+/// Number of unanswered challenges before a silent peer is given up. If the peer's port is reported closed, every one
+/// of them must have been answered by such a report.
 const MIN_PROBES: u32 = 3;
-/// Between two questions at least, however short the round trip: also the most that ICMP messages make a connection ask.
+/// Minimum interval between challenges, also for short round trips and for challenges caused by ICMP messages.
 const PAUSE: Nanos = 100 * MILLIS;
-/// Questions without an answer after which the wait doubles no more (RFC 9002, 6.2.1).
+/// Number of unanswered challenges after which the wait is no longer doubled (RFC 9002, 6.2.1).
 const DOUBLINGS: u32 = 6;
 
-/// A challenge or a response: what follows the head.
+/// Parses the body of a challenge or response.
 pub(crate) fn nonce(body: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(body.try_into().ok()?))
 }
 
 #[cfg(test)]
-/// Appends the answer to a challenge; it goes to where that came from, and is not longer.
+/// Appends the response to a challenge. It is sent to the source of the challenge, and is not longer than the
+/// challenge.
 pub(crate) fn respond(terms: &Terms, nonce: u64, out: &mut Vec<u8>) {
     put(Kind::Response, terms, nonce, out);
 }
@@ -47,11 +48,11 @@ fn put(kind: Kind, terms: &Terms, nonce: u64, out: &mut Vec<u8>) {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PeerTimeout {
     Nothing,
-    /// The peer did not answer: it is gone.
+    /// The peer did not answer and is given up.
     Gone,
 }
 
-/// A new address on trial.
+/// A new address that is being validated.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     at: Source,
@@ -60,7 +61,7 @@ struct Candidate {
     asked: u32,
 }
 
-/// A peer that is asked for a sign of life.
+/// State of the keepalive challenges to a silent peer.
 #[derive(Clone, Copy, Debug)]
 struct Probing {
     since: Nanos,
@@ -70,9 +71,9 @@ struct Probing {
     /// Time of the last challenge; the next is sent at `next`.
     last: Nanos,
     next: Nanos,
-    /// Questions to which the peer's host answered that the port is closed.
+    /// Number of challenges answered by a report that the port is closed.
     closed: u32,
-    /// The last question has had no such answer.
+    /// No such report has arrived for the last challenge.
     is_open: bool,
 }
 
@@ -89,16 +90,16 @@ pub(crate) struct Peer {
     candidate: Option<Candidate>,
     /// Earliest time of a challenge to a new address.
     not_before: Nanos,
-    /// Nonces come of this and a number, so that the peer cannot foresee them.
+    /// Nonces are derived from this seed and a counter, so that the peer cannot predict them.
     seed: [u8; 16],
     nonces: u64,
-    /// Keepalive interval; 0: none.
+    /// Keepalive interval; 0 disables it.
     interval: Nanos,
     /// Time without an answer after which the peer is given up.
     give_up: Nanos,
     heard: Nanos,
     probing: Option<Probing>,
-    /// ICMP messages make the peer be asked no earlier than this.
+    /// ICMP messages cause no challenge before this time.
     not_hinted_before: Nanos,
 }
 
@@ -118,25 +119,25 @@ impl Peer {
         }
     }
 
-    /// The peer's address.
+    /// The peer's current address.
     pub(crate) fn at(&self) -> Source {
         self.at
     }
 
-    /// A packet of the connection arrived.
+    /// Records that a packet of the connection arrived.
     pub(crate) fn heard(&mut self, now: Nanos, from: Source) {
         self.heard = self.heard.max(now);
         self.probing = None;
         if from != self.at && self.candidate.is_none_or(|candidate| candidate.at != from && candidate.asked > 0) {
-            // The newest counts: a peer that moves on while it is asked is found in the end.
+            // The newest address is kept, so a peer that moves again during validation is found.
             if self.candidate.is_none() || now >= self.not_before {
                 self.candidate = Some(Candidate { at: from, nonce: self.fresh(), asked: 0 });
             }
         }
     }
 
-    /// A response arrived, after `heard`. `true`: the peer has moved, and `at` is new; measurements of the old path are
-    /// invalid.
+    /// Records a response, after `heard`. Returns true if the peer has moved: `at` is the new address, and measurements
+    /// of the old path are invalid.
     pub(crate) fn responded(&mut self, from: Source, nonce: u64) -> bool {
         let moved = self.candidate.is_some_and(|it| it.at == from && it.nonce == nonce && it.asked > 0);
         if moved {
@@ -145,15 +146,16 @@ impl Peer {
         moved
     }
 
-    /// Something on the way says that the peer cannot be reached. It may be wrong, forged, or true for a moment only:
-    /// the peer is asked, and given up no earlier than any peer that is asked.
+    /// Handles a hint that the peer is unreachable. The hint may be wrong, forged or temporary. The peer is challenged,
+    /// and given up no earlier than after other challenges.
     pub(crate) fn hinted(&mut self, now: Nanos) {
         let next = now.max(self.not_hinted_before);
         self.probing.get_or_insert_with(|| Probing::new(now, next));
     }
 
-    /// The peer's host reports that the peer's port is closed, quoting a recent packet. This answers the last challenge; the
-    /// next one follows after a probe timeout, so that a live peer has time to answer.
+    /// Handles a report of the peer's host, with a quote of a recent packet, that the peer's port is closed. The report
+    /// answers the last challenge. The next challenge follows after a probe timeout, so that a live peer has time to
+    /// answer.
     pub(crate) fn port_closed(&mut self, now: Nanos, rtt: &Rtt) {
         self.hinted(now);
         let Some(probing) = self.probing.as_mut().filter(|probing| probing.is_open) else { return };
@@ -161,17 +163,17 @@ impl Peer {
         probing.next = probing.next.min(probing.last.saturating_add(rtt.pto(0).max(PAUSE)));
     }
 
-    /// This was the last question.
+    /// Whether this is the nonce of the last challenge.
     pub(crate) fn has_probed(&self, nonce: u64) -> bool {
         self.probing.is_some_and(|probing| probing.asked > 0 && probing.nonce == nonce)
     }
 
-    /// Appends a challenge, if one is due, and says where it goes.
+    /// Appends a challenge if one is due, and returns its destination.
     pub(crate) fn transmit(&mut self, now: Nanos, rtt: &Rtt, terms: &Terms, out: &mut Vec<u8>) -> Option<Source> {
         if let Some(mut candidate) = self.candidate.filter(|_| now >= self.not_before) {
             self.not_before = now.saturating_add(APART);
             candidate.asked += 1;
-            // The last question is given its time; `on_time` forgets it then.
+            // The last challenge may still be answered; `on_time` forgets the address later.
             self.candidate = Some(candidate).filter(|it| it.asked <= TRIES);
             if candidate.asked <= TRIES {
                 put(Kind::Challenge, terms, candidate.nonce, out);
@@ -187,14 +189,15 @@ impl Peer {
         Some(self.at)
     }
 
-    /// Called at the deadline; afterwards `transmit` may have a packet.
+    /// Handles the deadline. Afterwards `transmit` may have a packet.
     pub(crate) fn on_time(&mut self, now: Nanos) -> PeerTimeout {
         match self.probing {
             None if self.interval != 0 && now >= self.heard.saturating_add(self.interval) => {
                 self.probing = Some(Probing::new(now, now));
                 PeerTimeout::Nothing
             }
-            // Both the number of challenges and the time count: a process that was stopped must read the answers first.
+            // Both the number of challenges and the time must have passed: a process that was stopped has to read the
+            // responses first.
             Some(Probing { since, asked, next, closed, .. }) if asked >= MIN_PROBES && now >= next => {
                 let is_gone = now.saturating_sub(since) >= self.give_up || closed >= MIN_PROBES;
                 if is_gone { PeerTimeout::Gone } else { PeerTimeout::Nothing }
@@ -213,8 +216,8 @@ impl Peer {
         candidate.into_iter().chain(life).min()
     }
 
-    /// From the question that leaves now to the next one: at least a probe timeout. A host limits its ICMP messages
-    /// (Linux: one a second), so with a closed port the wait doubles with each question that has no answer.
+    /// Wait between this challenge and the next: at least a probe timeout. Hosts limit their ICMP messages (Linux: one
+    /// a second), so with a closed port the wait doubles with each unanswered challenge.
     fn wait(&self, probing: &Probing, rtt: &Rtt) -> Nanos {
         let timeout = rtt.pto(0);
         let plain = (self.give_up / 4).clamp(10 * MILLIS, SECONDS).max(timeout);

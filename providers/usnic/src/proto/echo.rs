@@ -1,18 +1,18 @@
-//! Echo of path probes that belong to no connection: `datinfo doctor HOST` sends them to a listener.
+//! Echo of path probes that belong to no connection; `datinfo doctor HOST` sends them to a listener.
 //!
-//! A probe has a number of its sender in place of the token. The answer carries the probe's size and is never longer, so it
-//! amplifies nothing; the listener keeps no state.
+//! A probe has a number of its sender in place of the token. The answer carries the probe's size and is never longer,
+//! so it does not amplify. The listener keeps no state.
 
 use zerocopy::IntoBytes;
 
 use super::wire::{self, Head, Kind};
 
-/// Probe flag: the answer has as many bytes as the probe.
+/// Probe flag: the answer has the length of the probe.
 const FLAG_SAME_SIZE: u16 = 1;
-/// Bytes of the shortest answer: the header and the size of the probe.
+/// Length of the shortest answer: the header and the size of the probe.
 const SHORTEST: usize = size_of::<Head>() + size_of::<u32>();
 
-/// Appends the answer to a probe to `out`. False: the packet is no probe of this kind.
+/// Appends the answer to a probe to `out`. Returns false if the packet is no probe of this kind.
 pub(crate) fn answer(packet: &[u8], out: &mut Vec<u8>) -> bool {
     let probe = wire::head(packet).map(|(head, _)| head).filter(|head| {
         let is_probe = head.kind() == Some(Kind::Probe) && head.conn.get() == 0 && head.token.get() != 0;

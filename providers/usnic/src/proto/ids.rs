@@ -1,16 +1,16 @@
-//! Which numbers name the connections of an IA: an index into the caller's table, and a generation.
+//! Connection numbers of an IA: an index into the caller's table, and a generation.
 //!
-//! The caller keeps the table; this keeps its free places. A place that was freed rests, so that what is still on its way to
-//! the old connection does not meet a new one; the token would refuse it anyway. Never grows beyond its bound.
+//! The caller has the table; this module allocates its indexes. A freed index is quarantined, so that late packets of
+//! the old connection do not reach a new one; the token would reject them too. The memory is bounded.
 
 use std::collections::VecDeque;
 
 use crate::proto::Nanos;
 
-/// Bits of the index; the others count the generations of a place, from 1, so that no number is 0.
+/// Bits of the index. The other bits count the generations of an index, from 1, so that no number is 0.
 const INDEX_BITS: u32 = 20;
 
-/// Connections that can have a number at a time.
+/// Maximum number of connections.
 pub(crate) const MAX: usize = 1 << INDEX_BITS;
 
 /// Table index of a connection number.
@@ -18,25 +18,26 @@ pub(crate) fn index(conn: u32) -> usize {
     conn as usize & (MAX - 1)
 }
 
-/// The numbers of an IA.
+/// The connection numbers of an IA.
 #[derive(Debug)]
 pub(crate) struct Ids {
     max: usize,
     /// Time for which a freed number is quarantined.
     rest: Nanos,
-    /// Generation of each place that was ever taken, and whether it is now.
+    /// Generation of each index that was ever used, and whether it is in use.
     places: Vec<(u32, bool)>,
-    /// Freed places and when that was, the oldest first.
+    /// Freed indexes and the time of the free, oldest first.
     resting: VecDeque<(Nanos, usize)>,
 }
 
 impl Ids {
-    /// For at most `max` connections; `rest` is the quarantine of a freed number.
+    /// Numbers for at most `max` connections; a freed number is quarantined for `rest`.
     pub(crate) fn new(max: usize, rest: Nanos) -> Ids {
         Ids { max: max.min(MAX), rest, places: Vec::new(), resting: VecDeque::new() }
     }
 
-    /// Allocates a number: one whose quarantine is over, else a fresh one, else the one freed first. `None`: all are in use.
+    /// Allocates a number: one whose quarantine is over, else an unused one, else the one freed first. `None`: all are
+    /// in use.
     pub(crate) fn take(&mut self, now: Nanos) -> Option<u32> {
         let is_rested = |&(since, _): &(Nanos, usize)| now.saturating_sub(since) >= self.rest;
         let index = if self.places.len() < self.max && !self.resting.front().is_some_and(is_rested) {
@@ -56,7 +57,7 @@ impl Ids {
         self.places.get(index(conn)) == Some(&(conn >> INDEX_BITS, true))
     }
 
-    /// Gives it back; a number that is not live is left alone.
+    /// Frees a number; has no effect if it is not in use.
     pub(crate) fn free(&mut self, conn: u32, now: Nanos) {
         if self.is_live(conn) {
             self.places[index(conn)].1 = false;
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_holds_and_then_the_longest_rested_goes_first() {
+    fn numbers_are_bounded_and_the_oldest_freed_is_reused() {
         let mut ids = Ids::new(2, 100);
         let (a, b) = (ids.take(0).expect("room"), ids.take(0).expect("room"));
         assert_eq!(ids.take(0), None);
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn generations_wrap_and_are_never_none() {
+    fn generations_wrap_and_skip_zero() {
         let mut ids = Ids::new(1, 0);
         let mut seen = HashSet::new();
         for _ in 0..(1 << (32 - INDEX_BITS)) - 1 {
@@ -109,7 +110,7 @@ mod tests {
             assert!(conn != 0 && seen.insert(conn), "all generations are used");
             ids.free(conn, 0);
         }
-        assert!(!seen.insert(ids.take(0).expect("room")), "and then it begins anew");
+        assert!(!seen.insert(ids.take(0).expect("room")), "and then they start again");
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(crate) mod seal;
 pub(crate) mod setup;
 pub(crate) mod wire;
 
-/// Nanoseconds of a clock that never goes back; where it began does not matter.
+/// Nanoseconds of a monotonic clock with an arbitrary start.
 pub(crate) type Nanos = u64;
 
 /// Nanoseconds in a microsecond.
@@ -36,5 +36,5 @@ pub(crate) const MILLIS: Nanos = 1_000_000;
 /// Nanoseconds in a second.
 pub(crate) const SECONDS: Nanos = 1_000_000_000;
 
-/// Packets that may be sent and not yet acknowledged (US-8): a power of two, and the length of every bitmap of packets.
+/// Maximum number of unacked packets (US-8): a power of two, and the length of every bitmap of packets.
 pub(crate) const WINDOW: u32 = 4096;

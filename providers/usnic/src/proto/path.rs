@@ -1,10 +1,10 @@
-//! Path MTU search (packetisation layer, after RFC 8899).
+//! Path MTU search (packetisation layer path MTU discovery, based on RFC 8899).
 //!
-//! Sizes are bytes of datagram payload. The socket sets do-not-fragment. Padded probes are sent beside the data, and
-//! the loss of a probe is not congestion. The connection reports which sizes were acknowledged and lost. A size is
-//! given up when the local host refuses it, or for a black hole. A black hole is detected by pairs of probes, large and
-//! small, of which only the small ones are answered; plain loss would spare some large ones. While one is suspected,
-//! packets have the initial size, so that data need not wait.
+//! Sizes are bytes of datagram payload. The socket sets do-not-fragment. Padded probes are sent in addition to data,
+//! and the loss of a probe is not congestion. The connection reports which sizes were acked and lost. A size is
+//! abandoned when the local host refuses it or a black hole is detected. A black hole is detected by pairs of probes, a
+//! large and a small one, of which only the small ones are answered; random loss would spare some large ones. While a
+//! black hole is suspected, packets have the initial size, so that data need not wait.
 
 use super::{MILLIS, Nanos, SECONDS};
 
@@ -12,51 +12,53 @@ use super::{MILLIS, Nanos, SECONDS};
 pub(crate) const HEADERS_V4: usize = 20 + 8;
 /// Headers of IPv6 and UDP.
 pub(crate) const HEADERS_V6: usize = 40 + 8;
-/// IP packet that nearly every path carries: where the search starts.
+/// IP packet size that nearly every path carries: the start of the search.
 pub(crate) const BASE: usize = 1200;
-/// Nothing is believed that says a path carries less IP packet than this (RFC 791: every host takes 576).
+/// Smallest IP packet size that a report of a smaller MTU may claim (RFC 791: every host accepts 576).
 const LEAST: usize = 576;
 
-/// IP packets that paths carry as a rule: IPv6's least, tunnels, PPPoE, Ethernet, jumbo frames.
+/// Common MTUs: minimum of IPv6, tunnels, PPPoE, Ethernet, jumbo frames.
 const COMMON: [usize; 9] = [1280, 1380, 1420, 1450, 1492, 1500, 4352, 8900, 9000];
-/// The search is over when less than this is to be won.
+/// The search ends when the possible gain is less than this.
 const ENOUGH: usize = 16;
-/// Probes of a size before it counts as too large.
+/// Number of probes of a size before it counts as too large.
 const TRIES: u32 = 3;
-/// Wait for the answer to the first probe of a size; doubles. An answer that comes later still counts.
+/// Timeout of the first probe of a size, doubled for each further one. A later answer still counts.
 const PATIENCE: Nanos = 200 * MILLIS;
-/// The path may have changed for the better: search again.
+/// Time after which the search is repeated, because the path's MTU may have grown.
 const RAISE: Nanos = 600 * SECONDS;
 
-/// Large packets lost in a row, none of them arriving between, before pairs are sent. Under 20 % random loss a run of this
-/// length begins once in 20,000 packets; it costs the pairs and nothing else.
+/// Number of consecutive large packets lost, without one that arrived, before pairs are sent. With 20 % random loss a
+/// run of this length begins once in 20,000 packets; it only costs the pairs.
 const SUSPICIOUS: u32 = 6;
-/// The same of probe timeouts in a row that found a large packet: nothing came back at all, and each waits twice as long.
+/// Number of consecutive probe timeouts of large packets that has the same effect: no ack arrived at all, and each wait
+/// is twice as long.
 const SILENCES: u32 = 2;
-/// Small probes that came back, and no large one, for packets to be small meanwhile. One loss in a pair is not rare.
+/// Number of answered small probes, without an answered large one, after which packets have the small size. One loss in
+/// a pair is not rare.
 const DOUBTS: u32 = 2;
-/// Small probes that must come back, and no large one of as many, before it is a black hole: 20 % random loss does that
-/// once in 2^12 ln 5 ~ 10^8 suspicions.
+/// Number of answered small probes, with none of as many large ones, that proves a black hole: 20 % random loss does
+/// that once in 2^12 ln 5 ~ 10^8 suspicions.
 const PAIRS: u32 = 12;
-/// Between pairs, so that one burst of loss does not take them all.
+/// Interval between pairs, so that a burst of loss does not hit all of them.
 const BETWEEN: Nanos = 20 * MILLIS;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Search {
-    /// A size is to be probed at once.
+    /// A probe of this size is due.
     Due { size: usize, tries: u32 },
-    /// Its probe is in flight until then.
+    /// A probe of this size is in flight; it times out at `until`.
     Waits { size: usize, tries: u32, until: Nanos },
-    /// The search is finished until then.
+    /// The search is finished, and is repeated at `again`.
     Over { again: Option<Nanos> },
 }
 
-/// Pairs of probes under suspicion.
+/// Pairs of probes while a black hole is suspected.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Pairs {
     /// Small probes that were answered.
     small: u32,
-    /// The next pair leaves then.
+    /// Time of the next pair.
     next: Nanos,
     /// The large probe of the current pair was sent.
     half: bool,
@@ -72,27 +74,27 @@ pub(crate) struct Path {
     configured: usize,
     ceiling: usize,
     mtu: usize,
-    /// The least size that failed in this search.
+    /// The smallest size that failed in this search.
     fails: usize,
     /// The largest size probed in this search.
     probed: usize,
     search: Search,
-    /// Large packets lost since one arrived.
+    /// Large packets lost since the last one that arrived.
     vanished: u32,
-    /// Probe timeouts likewise.
+    /// Probe timeouts of large packets since then.
     silences: u32,
     pairs: Option<Pairs>,
     black_holes: u32,
 }
 
-/// Bytes of datagram that fit an IP packet of this size, with these headers; nothing wraps for absurd ones.
+/// Payload of a datagram in an IP packet of this size with these headers; 0 if it is too small.
 pub(crate) fn payload(ip_packet: usize, headers: usize) -> usize {
     ip_packet.min(usize::from(u16::MAX)).saturating_sub(headers)
 }
 
 impl Path {
-    /// `start` is taken for safe at once (on loopback the interface's MTU); nothing above `ceiling` is ever tried. Both in
-    /// bytes of datagram; `headers` is what IP and UDP add to them.
+    /// `start` is considered safe (on loopback: the interface's MTU); no size above `ceiling` is tried. Both are bytes
+    /// of datagram payload; `headers` is the size of the IP and UDP headers.
     pub(crate) fn new(start: usize, ceiling: usize, headers: usize) -> Self {
         let ceiling = ceiling.min(payload(usize::MAX, headers)).max(1);
         let start = start.clamp(1, ceiling);
@@ -114,31 +116,31 @@ impl Path {
         path
     }
 
-    /// Bytes of datagram that the path carries, as far as is known.
+    /// Datagram payload in bytes that the path is known to carry.
     pub(crate) fn mtu(&self) -> usize {
         self.mtu
     }
 
-    /// Bytes of a datagram that leaves now: the same, unless large ones seem to vanish.
+    /// Datagram payload in bytes to use now: `mtu`, or the initial size while a black hole is suspected.
     pub(crate) fn size(&self) -> usize {
         let doubts = self.pairs.is_some_and(|pairs| pairs.small >= DOUBTS || self.silences >= SILENCES);
         if doubts { self.start.min(self.mtu) } else { self.mtu }
     }
 
-    /// Times that a black hole was found.
+    /// Number of black holes detected.
     #[cfg(test)]
     pub(crate) fn black_holes(&self) -> u32 {
         self.black_holes
     }
 
-    /// Size of a probe to send now; call until there is none, whenever something is sent and after `on_time`.
+    /// Size of a probe to send now. Call until `None`, after each transmission and after `on_time`.
     pub(crate) fn next_probe(&mut self, now: Nanos) -> Option<usize> {
         if let Some(pairs) = self.pairs.as_mut().filter(|pairs| pairs.next <= now && pairs.small < PAIRS) {
             pairs.half = !pairs.half;
             if pairs.half {
                 return Some(self.mtu);
             }
-            // An outage takes the small ones too: no evidence, and no reason to go on so fast.
+            // In an outage small probes are lost too: no evidence of a black hole, and no reason to probe at this pace.
             pairs.unanswered = pairs.unanswered.saturating_add(1);
             pairs.next = now.saturating_add(BETWEEN << pairs.unanswered.saturating_sub(1).min(6));
             return Some(self.start);
@@ -173,7 +175,7 @@ impl Path {
         self.look_on(now);
     }
 
-    /// A data packet of this size was acknowledged.
+    /// Records that a data packet of this size was acked.
     pub(crate) fn arrived(&mut self, size: usize) {
         if size.saturating_add(ENOUGH) >= self.mtu {
             self.vanished = 0;
@@ -208,8 +210,8 @@ impl Path {
         }
     }
 
-    /// The local host sends nothing larger than this (EMSGSIZE: the size it refused, less one, or what it says the path
-    /// carries).
+    /// The local host refuses datagrams larger than `ceiling` (EMSGSIZE: the refused size less one, or the MTU that it
+    /// reports).
     pub(crate) fn limit(&mut self, now: Nanos, ceiling: usize) {
         let ceiling = ceiling.max(payload(LEAST, self.headers)).max(1);
         if ceiling >= self.ceiling {
@@ -254,7 +256,7 @@ impl Path {
         }
     }
 
-    /// A black hole: back to the size that was safe when the connection began, and search again below the one that vanishes.
+    /// Handles a black hole: returns to the initial size, and searches again below the size that fails.
     fn fall(&mut self, now: Nanos) {
         self.black_holes = self.black_holes.saturating_add(1);
         self.fails = self.mtu;
@@ -263,7 +265,7 @@ impl Path {
         self.look_on(now);
     }
 
-    /// The next size to try, or the end of the search.
+    /// Chooses the next size to probe, or ends the search.
     fn look_on(&mut self, now: Nanos) {
         self.search = match self.candidate() {
             Some(size) => Search::Due { size, tries: 0 },
@@ -272,7 +274,7 @@ impl Path {
         };
     }
 
-    /// The ceiling first, for it is right as a rule; then common sizes upwards, then halving.
+    /// The ceiling first, since most paths carry it; then common sizes in ascending order; then by bisection.
     fn candidate(&self) -> Option<usize> {
         let upper = self.ceiling.min(self.fails - 1);
         if upper <= self.mtu {

@@ -1,32 +1,33 @@
-//! A work queue: a ring of waiting entries, a hash of active ones by number, and a list of these in order (UR-1).
+//! A work queue: a ring of waiting entries, a hash of active entries by number, and a list of the active ones in order
+//! (UR-1).
 //!
-//! All entries are in one array, whose slots a bitmap allocates; it grows up to the queue's capacity, so nothing is
-//! allocated in steady state. Items are large, so they are filled and read in their slots: one that was removed stays
-//! until its slot is used again.
+//! All entries are in one array; a bitmap allocates its slots. The array grows up to the queue's capacity, so the
+//! steady state allocates nothing. Items are large, so they are filled and read in their slots; a removed item stays
+//! until its slot is reused.
 
 use std::collections::VecDeque;
 
-/// No place.
+/// No slot.
 const NONE: u32 = u32::MAX;
-/// Entries at first.
+/// Initial number of entries.
 const FIRST: u32 = 8;
 
 struct Entry<T> {
     item: T,
     is_used: bool,
     key: u64,
-    /// Neighbours in the list of what is active.
+    /// Neighbours in the list of active entries.
     before: u32,
     behind: u32,
 }
 
 pub(crate) struct Queue<T> {
     entries: Vec<Entry<T>>,
-    /// A bit per entry: free.
+    /// One bit per entry: set if it is free.
     free: Vec<u64>,
     capacity: u32,
     waiting: VecDeque<u32>,
-    /// KeyTable by key, open addressing, a power of two of them and at most half of them taken.
+    /// Hash table of slots by key: open addressing, a power of two of entries, at most half of them used.
     table: Vec<u32>,
     first: u32,
     last: u32,
@@ -34,7 +35,7 @@ pub(crate) struct Queue<T> {
 }
 
 impl<T: Default> Queue<T> {
-    /// Capacity counts waiting and active entries together.
+    /// Creates a queue; `capacity` counts waiting and active entries together.
     pub(crate) fn new(capacity: u32) -> Self {
         Queue {
             entries: Vec::new(),
@@ -61,8 +62,8 @@ impl<T: Default> Queue<T> {
         self.waiting.len() as u32
     }
 
-    /// Adds one to those that wait. Its place, and an old item, which the caller fills anew; `None`, with nothing
-    /// changed, if the queue is full.
+    /// Adds a waiting entry. Returns its slot and the old item in it, which the caller overwrites; `None` if the queue
+    /// is full.
     #[inline(always)]
     pub(crate) fn push(&mut self) -> Option<(u32, &mut T)> {
         let place = self.take_place()?;
@@ -77,7 +78,7 @@ impl<T: Default> Queue<T> {
         self.waiting.front().copied()
     }
 
-    /// It becomes active, under a number that no other active one has, as the last in the list.
+    /// Makes the oldest waiting entry active, under a number that no other active entry has, at the end of the list.
     pub(crate) fn start(&mut self, key: u64) -> Option<u32> {
         let place = self.waiting.pop_front()?;
         let last = self.last;
@@ -112,7 +113,7 @@ impl<T: Default> Queue<T> {
         (self.first != NONE).then_some(self.first)
     }
 
-    /// The places of the active ones, in the order in which they started.
+    /// Slots of the active entries, in the order in which they started.
     pub(crate) fn active(&self) -> impl Iterator<Item = u32> + '_ {
         std::iter::successors(self.first(), |place| {
             let behind = self.entries[*place as usize].behind;
@@ -120,7 +121,7 @@ impl<T: Default> Queue<T> {
         })
     }
 
-    /// Removes an active entry. Its item, until the next `push`.
+    /// Removes an active entry. Its item remains readable until the next `push`.
     pub(crate) fn take(&mut self, place: u32) -> Option<&mut T> {
         let entry = self.entries.get(place as usize)?;
         let (key, before, behind) = (entry.key, entry.before, entry.behind);
@@ -169,7 +170,7 @@ impl<T: Default> Queue<T> {
         std::mem::take(&mut entry.is_used).then_some(&mut entry.item)
     }
 
-    /// Makes more entries; the word of the bitmap with the first of them.
+    /// Adds slots; returns the bitmap word of the first of them.
     #[cold]
     fn grow(&mut self) -> Option<usize> {
         let old = self.entries.len() as u32;
@@ -198,7 +199,7 @@ impl<T: Default> Queue<T> {
         Some(old as usize / 64)
     }
 
-    /// Numbers come in a row: multiplied by the golden section they are spread over all of the table.
+    /// Hash of a number: consecutive numbers are spread over the table by multiplication with the golden ratio.
     fn home(&self, key: u64) -> usize {
         let mixed = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         (mixed >> (64 - self.table.len().trailing_zeros())) as usize

@@ -1,18 +1,18 @@
 //! Estimates of the round-trip time: latest_rtt, smoothed_rtt, rttvar and min_rtt (RFC 9002, 5), and the probe timeout
 //! (6.2.1).
 //!
-//! Which packets may be measured (those that were sent once) is for `flight` to know.
+//! The caller, `flight`, passes only packets that may be measured.
 
 use super::{MICROS, MILLIS, Nanos, SECONDS};
 
 /// Times from the configuration.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Timing {
-    /// Timeout before anything was measured (US-9).
+    /// Timeout before the first sample (US-9).
     pub(crate) first: Nanos,
-    /// No timeout is shorter,
+    /// Minimum of the timeout.
     pub(crate) floor: Nanos,
-    /// and none longer, however often it doubled.
+    /// Maximum of the timeout, after any number of doublings.
     pub(crate) ceiling: Nanos,
     /// The peer's maximum ack delay.
     pub(crate) ack_delay: Nanos,
@@ -35,7 +35,8 @@ impl Default for Timing {
 /// Largest ack delay that is subtracted (max_ack_delay, RFC 9002, 5.3).
 const MAX_ACK_DELAY: Nanos = 25 * MILLIS;
 
-/// min_rtt is that of the last one or two of these windows, so that it follows a path that got longer (RFC 9002, 5.2).
+/// min_rtt is the minimum of the last one or two windows of this length, so that it follows a path that got longer (RFC
+/// 9002, 5.2).
 const MIN_RTT_WINDOW: Nanos = 10 * SECONDS;
 
 /// Round-trip times of one connection.
@@ -53,7 +54,7 @@ struct Measured {
     rttvar: Nanos,
     /// Minimum of the previous interval, and of the current one.
     min_rtt: [Nanos; 2],
-    /// Start of this span.
+    /// Start of the current interval.
     since: Nanos,
 }
 
@@ -66,7 +67,7 @@ impl Rtt {
         &self.timing
     }
 
-    /// A packet sent once was acked after `rtt`; the peer says that its ack waited for `delay`.
+    /// Records an RTT sample of a packet that was sent once; the peer delayed its ack by `delay`.
     pub(crate) fn sample(&mut self, now: Nanos, rtt: Nanos, delay: Nanos) {
         let rtt = rtt.max(1);
         let Some(seen) = &mut self.measured else {
@@ -80,14 +81,14 @@ impl Rtt {
         }
         seen.min_rtt[1] = seen.min_rtt[1].min(rtt);
         let minimum = seen.min_rtt[0].min(seen.min_rtt[1]);
-        // Without the delay, but never below what the path needs.
+        // Subtracts the delay, but the result is not below the minimum.
         let rtt = rtt.saturating_sub(delay.min(MAX_ACK_DELAY)).max(minimum);
         seen.latest_rtt = rtt;
         seen.rttvar = ewma(seen.rttvar, seen.srtt.abs_diff(rtt), 4);
         seen.srtt = ewma(seen.srtt, rtt, 8);
     }
 
-    /// The last one; `None` before the first sample, as with the two that follow.
+    /// The latest sample. `None` before the first sample, as for the next two functions.
     pub(crate) fn latest_rtt(&self) -> Option<Nanos> {
         self.measured.map(|seen| seen.latest_rtt)
     }
@@ -96,7 +97,7 @@ impl Rtt {
         self.measured.map(|seen| seen.srtt)
     }
 
-    /// The shortest of the last 10 to 20 s.
+    /// The minimum of the last 10 to 20 s.
     pub(crate) fn min_rtt(&self) -> Option<Nanos> {
         self.measured.map(|seen| seen.min_rtt[0].min(seen.min_rtt[1]))
     }
@@ -112,7 +113,7 @@ impl Rtt {
     }
 }
 
-/// `old` moved towards `new` by one part of `parts`; the sum cannot wrap.
+/// Moves `old` towards `new` by one part in `parts`, without overflow.
 fn ewma(old: Nanos, new: Nanos, parts: u64) -> Nanos {
     old - old / parts + new / parts
 }
@@ -129,14 +130,14 @@ mod tests {
     }
 
     #[test]
-    fn defaults_hold_before_the_first_sample() {
+    fn defaults_apply_before_the_first_sample() {
         let rtt = rtt(&[]);
         assert_eq!((rtt.latest_rtt(), rtt.srtt(), rtt.min_rtt()), (None, None, None));
         assert_eq!((rtt.pto(0), rtt.pto(1), rtt.pto(2)), (100 * MILLIS, 200 * MILLIS, 400 * MILLIS));
     }
 
     #[test]
-    fn the_first_sample_is_believed_and_later_ones_are_averaged() {
+    fn first_sample_is_used_directly_and_later_ones_are_averaged() {
         let one = rtt(&[(8 * MILLIS, 0)]);
         assert_eq!((one.srtt(), one.min_rtt()), (Some(8 * MILLIS), Some(8 * MILLIS)));
         assert_eq!(one.pto(0), 8 * MILLIS + 4 * 4 * MILLIS + 50 * MICROS);
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_timeout_keeps_its_bounds() {
+    fn timeout_stays_within_its_bounds() {
         let near = rtt(&[(20 * MICROS, 0); 9]);
         assert_eq!((near.pto(0), near.pto(1), near.pto(3)), (MILLIS, 2 * MILLIS, 8 * MILLIS));
         assert_eq!((near.pto(40), near.pto(u32::MAX)), (2 * SECONDS, 2 * SECONDS));
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_got_longer_is_noticed() {
+    fn min_rtt_follows_a_path_that_got_longer() {
         let mut rtt = rtt(&[(MILLIS, 0)]);
         rtt.sample(5 * SECONDS, 9 * MILLIS, 0);
         rtt.sample(12 * SECONDS, 9 * MILLIS, 0);

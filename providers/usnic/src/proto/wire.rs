@@ -1,8 +1,8 @@
 //! Wire format of the packets of an open connection: fragments, chunks, pieces, acks and control packets (US-7).
 //!
-//! Every number is in network byte order, records have no padding. A datagram is one packet, or a piece of one; there
+//! Numbers are in network byte order, records have no padding. A datagram contains one packet, or a piece of one; there
 //! are no stream markers (UR-7). Each field is read once, into a value; the caller checks it against the connection.
-//! `setup` has the packets that open and end connections.
+//! `setup` defines the packets that open and end connections.
 //!
 //! ```text
 //! Fragment   Head  Carried  Message  payload               a whole message
@@ -52,8 +52,8 @@ impl Kind {
     }
 }
 
-/// The header of every packet. `conn` and `token` are those that its receiver assigned to the connection; a packet
-/// without both is dropped. 0 in packets that open a connection.
+/// The header of every packet. `conn` and `token` were assigned to the connection by the receiver, which drops packets
+/// with other values. Both are 0 in packets that open a connection.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Head {
@@ -64,11 +64,11 @@ pub(crate) struct Head {
     pub(crate) token: U64,
 }
 
-/// Answer at once with an ack.
+/// Requests an ack at once.
 pub(crate) const FLAG_ACK_NOW: u16 = 1;
 /// The last packet of its message.
 pub(crate) const FLAG_LAST: u16 = 2;
-/// A CRC32C of all before it ends the packet.
+/// The packet ends with a CRC32C of all bytes before it.
 pub(crate) const FLAG_CHECKED: u16 = 4;
 /// The rest after the head is sealed under a key (`seal`).
 pub(crate) const FLAG_SEALED: u16 = 8;
@@ -93,17 +93,18 @@ impl Head {
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Ack {
-    /// The first number that is missing.
+    /// The first missing PSN.
     pub(crate) next: U32,
-    /// Sends that may come in all: those with a number below this find a receive.
+    /// Credit count: sends with numbers below this have a receive.
     pub(crate) credits: U32,
-    /// Delay of the ack since the newest packet, in microseconds; the largest number means that or longer.
+    /// Time between the arrival of the newest packet and this ack, in microseconds; the largest value means that or
+    /// longer.
     pub(crate) delay: U16,
-    /// Counts acks, so that the receiver ignores the credits of one that a later ack has overtaken.
+    /// Serial number of the ack: the receiver ignores the credits of an ack that a later one has overtaken.
     pub(crate) serial: U16,
 }
 
-/// The number of a packet with data, and the ack that rides on it.
+/// The PSN of a packet with data, and the ack that it carries.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Carried {
@@ -115,15 +116,15 @@ pub(crate) struct Carried {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(crate) enum Op {
-    /// Untagged: into the receive of its number.
+    /// Untagged: goes to the receive with its number.
     Send = 1,
     /// A send with a solicited event at the receiver.
     SendSolicited = 2,
-    /// Tagged: to `key` and `address`.
+    /// Tagged: goes to `key` and `address`.
     Write = 3,
-    /// Asks for `length` bytes from `key` and `address`; has no payload.
+    /// Requests `length` bytes from `key` and `address`; has no payload.
     ReadRequest = 4,
-    /// Into the read of its number.
+    /// Goes to the target of the read with its number.
     ReadResponse = 5,
 }
 
@@ -135,17 +136,17 @@ impl Op {
     }
 }
 
-/// Which message a packet belongs to, the same in all packets of one.
+/// Message of a packet; equal in all packets of a message.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Message {
     pub(crate) op: u8,
     pub(crate) spare: [u8; 3],
-    /// Counts the sends, the writes, and the reads of a connection, each kind from 0; a response has its request's.
+    /// Number of the send, write or read, each counted from 0; a response has the number of its request.
     pub(crate) id: U32,
     /// Length of the whole message, in bytes.
     pub(crate) length: U32,
-    /// Of writes and read requests: the peer's memory, from its first byte.
+    /// Of writes and read requests: the peer's memory; address of the first byte.
     pub(crate) key: U32,
     pub(crate) address: U64,
 }
@@ -156,14 +157,14 @@ impl Message {
     }
 }
 
-/// Offset of a chunk in its message. It ends with its packet.
+/// Offset of a chunk in its message. The chunk ends with its packet.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Part {
     pub(crate) offset: U32,
 }
 
-/// Which bytes of its message the whole packet carries that this is a piece of.
+/// The range of the message that the whole packet carries, of which this is a piece.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Extent {
@@ -177,26 +178,26 @@ impl Extent {
     }
 }
 
-/// Fields of an ack packet: packets behind a gap, and a refused message.
+/// Fields of an ack packet: packets received behind a gap, and a refused message.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Selective {
-    /// Number of ranges that follow.
+    /// Number of the ranges that follow.
     pub(crate) ranges: u8,
     /// A `Refusal`; 0: nothing was refused.
     pub(crate) refusal: u8,
-    /// The number of a packet of the message that was refused, if one was.
+    /// PSN of a packet of the refused message, if any.
     pub(crate) spare: U16,
     pub(crate) refused: U32,
 }
 
-/// The reason why a message was refused, which ends the connection.
+/// The reason why a message was refused. A refusal ends the connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(crate) enum Refusal {
-    /// The key, its rights or its bounds.
+    /// Invalid key, missing rights, or out of bounds.
     Access = 1,
-    /// The receive is too short, or its memory is gone.
+    /// The receive is too short, or its memory is unmapped.
     Receive = 2,
     /// The source memory of a read is no longer mapped.
     Source = 3,
@@ -212,7 +213,7 @@ impl Refusal {
     }
 }
 
-/// Packets that are here although some before them are not: from the first to before the second.
+/// Packets received although earlier ones are missing: from `first` up to, but not including, `end`.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Range {
@@ -220,14 +221,14 @@ pub(crate) struct Range {
     pub(crate) end: U32,
 }
 
-/// Ranges in an ack at most, so that it fits the smallest MTU.
+/// Maximum number of ranges in an ack, so that it fits the smallest MTU.
 pub(crate) const RANGES: usize = 64;
 
-/// Header of a whole message.
+/// Length of the header of a whole message.
 pub(crate) const FRAGMENT: usize = size_of::<Head>() + size_of::<Carried>() + size_of::<Message>();
 /// Length of the header of a piece.
 pub(crate) const CHUNK: usize = FRAGMENT + size_of::<Part>();
-/// Header of a piece of a packet.
+/// Length of the header of a piece of a packet.
 pub(crate) const PIECE: usize = CHUNK + size_of::<Extent>();
 
 /// A decoded packet with data.
@@ -243,13 +244,13 @@ pub(crate) struct Data<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// Splits the header off what came; `None` if it is not that long.
+/// Splits off the header; `None` if the packet is too short.
 pub(crate) fn head(packet: &[u8]) -> Option<(Head, &[u8])> {
     Head::read_from_prefix(packet).ok()
 }
 
-/// Decodes what follows the header of a fragment, chunk or piece. `None` if it is too short, has no operation, or its
-/// payload exceeds its packet or message.
+/// Decodes what follows the header of a fragment, chunk or piece. `None` if it is too short, has an unknown operation,
+/// or its payload exceeds its packet or message.
 pub(crate) fn data(kind: Kind, body: &[u8]) -> Option<Data<'_>> {
     let (carried, rest) = Carried::read_from_prefix(body).ok()?;
     let (message, rest) = Message::read_from_prefix(rest).ok()?;
@@ -273,12 +274,12 @@ pub(crate) fn data(kind: Kind, body: &[u8]) -> Option<Data<'_>> {
     let fits = match op {
         Op::ReadRequest => is_whole && carries == 0,
         _ if is_whole => carries == length,
-        // A part of nothing is none.
+        // A piece of an empty packet is invalid.
         _ => carries > 0 && offset.checked_add(carries)? <= length,
     };
     let is_within = extent.is_none_or(|extent| {
         let (start, end) = (extent.start.get(), extent.end.get());
-        // No packet was ever longer than a datagram may be.
+        // No packet is longer than a datagram.
         let is_inside = start <= offset && offset.checked_add(carries).is_some_and(|behind| behind <= end);
         is_inside && end <= length && end - start <= u32::from(u16::MAX)
     });
@@ -316,7 +317,7 @@ mod tests {
     fn payload_must_be_within_its_message() {
         let is_data = |kind, bytes: &[u8]| data(kind, bytes).is_some();
         assert!(is_data(Kind::Fragment, &packet(5, 1, None, 5)));
-        assert!(is_data(Kind::Fragment, &packet(0, 3, None, 0)), "a message of nothing is one");
+        assert!(is_data(Kind::Fragment, &packet(0, 3, None, 0)), "an empty message is valid");
         assert!(!is_data(Kind::Fragment, &packet(6, 1, None, 5)) && !is_data(Kind::Fragment, &packet(4, 1, None, 5)));
         assert!(is_data(Kind::Fragment, &packet(6, 4, None, 0)) && !is_data(Kind::Fragment, &packet(6, 4, None, 6)));
         assert!(is_data(Kind::Chunk, &packet(10, 1, Some(5), 5)));
@@ -339,13 +340,13 @@ mod tests {
         assert!(!is_piece(100, 20, (10, 90), 71), "beyond its packet");
         assert!(!is_piece(100, 9, (10, 90), 5), "before it");
         assert!(!is_piece(100, 20, (10, 101), 5), "a packet beyond its message");
-        assert!(!is_piece(100, 20, (10, 90), 0), "a piece of nothing");
+        assert!(!is_piece(100, 20, (10, 90), 0), "an empty piece");
         assert!(!is_piece(100, 20, (90, 10), 5) && !is_piece(u32::MAX, u32::MAX, (0, u32::MAX), 5), "no wrap");
         assert!(
             is_piece(1 << 20, 5, (5, 65_540), 5) && !is_piece(1 << 20, 5, (4, 65_540), 5),
             "longer than a datagram"
         );
-        assert!(data(Kind::Piece, &packet(10, 1, Some(5), 5)).is_none(), "no room for the extent");
+        assert!(data(Kind::Piece, &packet(10, 1, Some(5), 5)).is_none(), "no space for the extent");
         let mut asks = packet(5, 4, Some(u32::MAX), 0);
         asks.extend(Extent { start: 0.into(), end: u32::MAX.into() }.as_bytes());
         asks.extend([7; 5]);
@@ -366,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_not_understood() {
+    fn packets_of_another_version_are_refused() {
         let head = Head::new(Kind::Reset, FLAG_LAST, 3, 4);
         assert_eq!((head.kind(), head.has(FLAG_LAST), head.has(FLAG_ACK_NOW)), (Some(Kind::Reset), true, false));
         assert_eq!(Head { version: VERSION + 1, ..head }.kind(), None);

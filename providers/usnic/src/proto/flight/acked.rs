@@ -1,6 +1,6 @@
-//! Processing of an ack: packets become acked, RTT and delivery rate are measured, and losses are detected.
+//! Processes an ack: marks packets as acked, measures RTT and delivery rate, and detects losses.
 //!
-//! All of an ack is validated before any of it takes effect.
+//! An ack is validated as a whole before it takes effect.
 
 use super::super::psn::Psn;
 use super::super::wire::Range;
@@ -8,24 +8,24 @@ use super::super::{Nanos, WINDOW};
 use super::delivery::PacketState;
 use super::{Acked, Cause, Flight, OutOfWindow, State};
 
-/// Round trips without any that could be measured, after which those of first copies are.
+/// Number of round trips without an RTT sample after which first transmissions are sampled too.
 const UNSURE: Nanos = 4;
 
 /// Summary of the packets of one ack.
 #[derive(Default)]
 struct Round {
     acked: Acked,
-    /// The latest leave, when that was, and how often its packet had left by then.
+    /// The latest transmission: its order, time, and how often its packet had been sent by then.
     newest: Option<(u64, Nanos, u8)>,
-    /// The state of that packet, when it left.
+    /// State at that transmission.
     state: PacketState,
     /// First send time of the newest packet that was retransmitted spuriously.
     first: Option<Nanos>,
 }
 
 impl<T: Copy> Flight<T> {
-    /// An ack came: all before `next`, and `ranges` behind it; the peer waited for `delay`. `done` is called once for
-    /// each packet that is newly acked, those before `next` in their order.
+    /// Processes an ack of all packets before `next`, and of `ranges` behind it; the peer delayed it by `delay`. `done`
+    /// is called once for each newly acked packet, in order for those before `next`.
     pub(crate) fn acked(
         &mut self,
         now: Nanos,
@@ -72,7 +72,7 @@ impl<T: Copy> Flight<T> {
         is_near && ranges.iter().all(fits)
     }
 
-    /// The first packet is one that is not acked. It is already, unless an ack contradicts one before it.
+    /// Advances to the first packet that is not acked.
     fn close_up(&mut self) {
         if !self.unacked.has(self.first) {
             self.first = self.unacked.first_set(self.first, self.span()).unwrap_or(self.next);
@@ -82,7 +82,7 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// The packets of a range are there.
+    /// Marks the packets of a range as acked.
     fn take(&mut self, now: Nanos, from: Psn, end: Psn, round: &mut Round, done: &mut impl FnMut(Psn, T)) {
         let mut at = from;
         while at.is_before(end) {
@@ -93,7 +93,7 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// A packet is there: which of its copies?
+    /// Marks a packet as acked, and determines which of its transmissions arrived.
     fn settle(&mut self, now: Nanos, psn: Psn, round: &mut Round) {
         let slot = self.ring.slot(psn);
         let (first, sent, order, sends, cause, state) =
@@ -127,7 +127,7 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// A packet was retransmitted, or was to be, though it had arrived.
+    /// Records that a retransmission of a packet was unnecessary, because the packet had arrived.
     fn note_spurious(&mut self, now: Nanos, cause: Cause, round: &mut Round) {
         match cause {
             Cause::Loss => {
@@ -147,7 +147,7 @@ impl<T: Copy> Flight<T> {
         self.progress = now;
         self.pto_count = 0;
         self.probes = 0;
-        // An RTT sample is of the newest packet acked, and only if it was sent once (RFC 9002, 5.1; Karn).
+        // The RTT is sampled from the newest acked packet, and only if it was sent once (RFC 9002, 5.1; Karn).
         if let Some((order, sent, 1)) = round.newest
             && !self.reorder.left_before_newest_acked(order)
         {
@@ -172,8 +172,7 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// A duplicate ack that reports the same gap causes a retransmission of the packet before it, unless one is in flight
-    /// (US-11).
+    /// A duplicate ack that reports the same gap retransmits the packet before it, unless that is in flight (US-11).
     fn note_duplicate_ack(&mut self, now: Nanos, has_gap: bool, acked: &mut Acked) {
         if acked.advanced {
             self.duplicate_acks = 0;

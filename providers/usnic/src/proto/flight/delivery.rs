@@ -1,11 +1,11 @@
-//! Delivery rate samples (draft-ietf-ccwg-bbr-06, 4.1), and how much was lost since a packet left.
+//! Delivery rate samples (draft-ietf-ccwg-bbr-06, 4.1), and the losses since a packet was sent.
 //!
-//! Each packet that leaves takes a snapshot of what was delivered and lost by then; the ack of the packet that left
-//! last makes a sample of it. Names are those of the draft. Volumes are bytes of datagrams.
+//! Each transmission stores what was delivered and lost by then; the ack of the latest transmission gives a sample.
+//! Names are those of the draft. Volumes are bytes of datagrams.
 
 use crate::proto::{Nanos, SECONDS};
 
-/// Loss rate in percent that is too high while bandwidth is probed: BBR.LossThresh (draft, 2.8).
+/// Loss rate in percent above which bandwidth probing stops: BBR.LossThresh (draft, 2.8).
 const LOSS_THRESH_PERCENT: u64 = 2;
 
 /// Snapshot for one packet in flight (draft, 4.1.2.1.2).
@@ -24,23 +24,23 @@ pub(crate) struct PacketState {
 pub(crate) struct RateSample {
     /// Bytes per second; 0: the interval was too short to be reliable.
     pub(crate) delivery_rate: u64,
-    /// Delivered, and lost, between the transmission of the packet that was acked and now.
+    /// Bytes delivered, and lost, between the transmission of the acked packet and now.
     pub(crate) delivered: u64,
     pub(crate) lost: u64,
-    /// C.delivered when that packet left, and now.
+    /// C.delivered at the transmission of that packet, and now.
     pub(crate) prior_delivered: u64,
     pub(crate) total_delivered: u64,
-    /// Bytes in flight when that packet left, and when that was.
+    /// Bytes in flight at its transmission, and the time of it.
     pub(crate) tx_in_flight: u64,
     pub(crate) send_time: Nanos,
     pub(crate) is_app_limited: bool,
 }
 
-/// A lost packet, as far as its loss says something of the path (draft, 5.5.10.2).
+/// Data of a lost packet that congestion control needs (draft, 5.5.10.2).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct LostPacket {
     pub(crate) bytes: u64,
-    /// Bytes in flight when it left, and bytes lost since then; both count it.
+    /// Bytes in flight at its transmission, and bytes lost since then; both include it.
     pub(crate) tx_in_flight: u64,
     pub(crate) lost: u64,
     pub(crate) is_app_limited: bool,
@@ -58,12 +58,12 @@ pub(crate) struct Delivery {
     lost: u64,
     delivered_time: Nanos,
     first_send_time: Nanos,
-    /// Samples are app-limited until this volume is delivered, in bytes; 0: they are not.
+    /// Samples are app-limited until this volume is delivered, in bytes; 0: samples are not app-limited.
     app_limited: u64,
 }
 
 impl Delivery {
-    /// OnPacketSent() (draft, 4.1.2.2); `in_flight` counts the packet.
+    /// OnPacketSent() (draft, 4.1.2.2); `in_flight` includes the packet.
     pub(crate) fn sent(&mut self, now: Nanos, bytes: u64, in_flight: u64) -> PacketState {
         if in_flight <= bytes {
             (self.first_send_time, self.delivered_time) = (now, now);
@@ -84,7 +84,7 @@ impl Delivery {
         self.delivered_time = now;
     }
 
-    /// A packet was found lost.
+    /// A packet was declared lost.
     pub(crate) fn lost(&mut self, bytes: u64, packet: &PacketState) -> LostPacket {
         self.lost = self.lost.saturating_add(bytes);
         LostPacket {
@@ -95,8 +95,8 @@ impl Delivery {
         }
     }
 
-    /// The rest of UpdateRateSample(), and GenerateRateSample() (draft, 4.1.2.3): `packet` left last, at `send_time`,
-    /// of those that the ack is of.
+    /// The rest of UpdateRateSample(), and GenerateRateSample() (draft, 4.1.2.3): of the acked packets, `packet` was
+    /// sent last, at `send_time`.
     pub(crate) fn sample(&mut self, packet: &PacketState, send_time: Nanos, min_rtt: Nanos) -> RateSample {
         if self.delivered > self.app_limited {
             self.app_limited = 0;
@@ -150,7 +150,7 @@ mod tests {
         delivery.acked(14 * MILLIS, 1000);
         let sample = delivery.sample(&second, 4 * MILLIS, MILLIS);
         assert_eq!((sample.delivered, sample.delivery_rate), (2000, 2000 * 1000 / 14));
-        // Acks that come compressed do not make the path faster than packets were sent.
+        // Compressed acks do not make the path faster than packets were sent.
         let mut delivery = Delivery::default();
         delivery.sent(0, 1000, 1000);
         let last = delivery.sent(50 * MILLIS, 1000, 2000);

@@ -1,9 +1,8 @@
-//! Loss recovery in the terms of RFC 9002 and RACK (RFC 8985): packets sent and not acked (US-8, US-9, US-11).
+//! Loss recovery according to RFC 9002 and RACK (RFC 8985): packets sent and not acked (US-8, US-9, US-11).
 //!
 //! A packet is in one of four states: unsent (no PSN yet), in flight, lost, acked. A connection reports what it sent
 //! and every received ack, and asks what to retransmit and for its deadline. An ack may be stale, duplicate or forged:
-//! parts outside of what was sent are counted and ignored. The work per packet is bounded, and memory is limited by the
-//! window.
+//! parts outside the sent range are counted and ignored. The work per packet is bounded, and the window limits memory.
 
 mod acked;
 mod delivery;
@@ -24,9 +23,9 @@ use ring::Ring;
 /// The cause of a retransmission.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Cause {
-    /// It was found lost, as later ones were acked.
+    /// Declared lost, because later packets were acked.
     Loss,
-    /// A probe timeout expired: it is sent to get an ack.
+    /// A probe timeout expired: the packet is sent to get an ack.
     Pto,
 }
 
@@ -39,11 +38,11 @@ pub(crate) enum State {
     Lost,
 }
 
-/// An ack of what was not sent, or of what was done with long ago.
+/// An ack of packets that were never sent, or were acked long ago.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct OutOfWindow;
 
-/// Packets that were found lost at one time.
+/// Packets declared lost at one time.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Lost {
     pub(crate) packets: u32,
@@ -53,9 +52,9 @@ pub(crate) struct Lost {
     pub(crate) last_sent: Nanos,
     /// Discontiguous ranges of packet numbers.
     pub(crate) ranges: u32,
-    /// The last of them.
+    /// PSN of the last one.
     last: Option<Psn>,
-    /// The first with which the loss rate since its transmission was too high.
+    /// The first one at which the loss rate since its transmission was too high.
     pub(crate) excess: Option<LostPacket>,
 }
 
@@ -76,69 +75,70 @@ impl Lost {
 /// Result of an ack.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Acked {
-    /// Newly acked.
+    /// Newly acked packets.
     pub(crate) packets: u32,
     pub(crate) bytes: u64,
-    /// A new sample, without the peer's delay; it is in `rtt()` already.
+    /// New RTT sample without the peer's delay; `rtt()` includes it already.
     pub(crate) rtt: Option<Nanos>,
-    /// Found lost; they are on the resend list.
+    /// Packets declared lost; they are on the resend list.
     pub(crate) lost: Lost,
-    /// `None`: nothing was acked, or it is unknown which of the acked packets left last.
+    /// `None`: no packet was acked, or it is unknown which of the acked packets was sent last.
     pub(crate) rate: Option<RateSample>,
-    /// The cumulative number moved.
+    /// The cumulative PSN advanced.
     pub(crate) advanced: bool,
     /// Packets declared lost whose first transmission arrived after all.
     pub(crate) spurious: u32,
-    /// Older than one that came before: nothing was done.
+    /// The ack is older than an earlier one, and had no effect.
     pub(crate) old: bool,
 }
 
 /// Result of a deadline.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Timeout {
-    /// It was not yet time.
+    /// The deadline was not reached yet.
     Nothing,
     /// PTO: this many packets are queued for retransmission and may be sent regardless of the congestion window
-    /// (`probes`). They are not known to be lost: they should ask for an ack at once.
+    /// (`probes`). They are not known to be lost, so they should request an ack.
     Probe(u32),
-    /// These are lost, and on the resend list.
+    /// These packets were declared lost, and are on the resend list.
     Lost(Lost),
-    /// No progress for the time agreed: the peer is gone.
+    /// No progress for the configured time: the peer is given up.
     GiveUp,
 }
 
 /// Counters of loss recovery.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct RecoveryCounters {
-    /// Acks: older than another, repeating a gap, outside of what was sent.
+    /// Acks: older than another, repeating a gap, outside the sent range.
     pub(crate) old: u64,
     pub(crate) repeated: u64,
     pub(crate) outside: u64,
     /// Packets put on the resend list, by cause.
     pub(crate) losses: u64,
     pub(crate) probes: u64,
-    /// Those of them whose first transmission arrived after all.
+    /// Those among them whose first transmission arrived after all.
     pub(crate) spurious_losses: u64,
     pub(crate) spurious_probes: u64,
 }
 
-/// Packets sent and not acked. `T`: what is needed to send one again.
+/// Packets sent and not acked. `T`: data needed to retransmit a packet.
 #[derive(Debug)]
 pub(crate) struct Flight<T> {
-    /// Everything before `first` is acked; `next` was not yet sent.
+    /// Every packet before `first` is acked; `next` is the next new PSN.
     first: Psn,
     next: Psn,
-    /// From `first` on: sent and not acked, and of these the ones to be resent; the others fly.
+    /// From `first` on: packets that are sent and not acked, and those among them that are to be retransmitted. The
+    /// others are in flight.
     unacked: Bits,
     lost: Bits,
     lost_count: u32,
-    /// None before this one is to be resent.
+    /// No packet before this one is to be retransmitted.
     lost_from: Psn,
     ring: Ring<T>,
     reorder: Reorder,
     delivery: Delivery,
     rtt: Rtt,
-    /// Since when there are acks, but none that a round trip can be measured by; and when what the first was of had left.
+    /// Time since which no ack gave an RTT sample, and the first send time of the packet of the first such ack.
     unsure: Option<(Nanos, Nanos)>,
     /// Time of the last newly acked packet, or of the first sent one.
     progress: Nanos,
@@ -146,13 +146,13 @@ pub(crate) struct Flight<T> {
     last_pto: Nanos,
     pto_count: u32,
     probes: u32,
-    /// Acks with a gap since the cumulative number moved.
+    /// Acks with a gap since the cumulative PSN advanced.
     duplicate_acks: u32,
     counters: RecoveryCounters,
 }
 
 impl<T: Copy> Flight<T> {
-    /// Nothing was sent; the first packet will be `first`.
+    /// Creates an empty flight; the first packet will be `first`.
     pub(crate) fn new(first: Psn, timing: Timing) -> Self {
         Flight {
             first,
@@ -175,54 +175,54 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// The number of the next new packet.
+    /// PSN of the next new packet.
     pub(crate) fn next_psn(&self) -> Psn {
         self.next
     }
 
-    /// Everything before this is acked.
+    /// Every packet before this PSN is acked.
     pub(crate) fn cumulative(&self) -> Psn {
         self.first
     }
 
-    /// From the first that is not acked to the last sent.
+    /// Number of packets from the first unacked one to the last sent one.
     fn span(&self) -> u32 {
         self.next.since(self.first).unsigned_abs()
     }
 
-    /// New packets that may be sent before the window is full (US-8).
+    /// Number of new packets that may be sent before the window is full (US-8).
     pub(crate) fn room(&self) -> u32 {
         WINDOW - self.span()
     }
 
-    /// Everything sent is acked.
+    /// Whether every sent packet is acked.
     pub(crate) fn is_empty(&self) -> bool {
         self.first == self.next
     }
 
-    /// In flight; those to be resent are not.
+    /// Bytes in flight; packets to be retransmitted do not count.
     pub(crate) fn bytes(&self) -> u64 {
         self.ring.bytes()
     }
 
-    /// In flight; those to be resent are not.
+    /// Packets in flight; those to be retransmitted do not count.
     #[cfg(test)]
     pub(crate) fn packets(&self) -> u32 {
         self.ring.in_flight_count()
     }
 
-    /// Packets to be resent.
+    /// Number of packets to be retransmitted.
     #[cfg(test)]
     pub(crate) fn lost_packets(&self) -> u32 {
         self.lost_count
     }
 
-    /// Packets that may leave although the congestion window is full.
+    /// Number of packets that may be sent although the congestion window is full.
     pub(crate) fn probes(&self) -> u32 {
         self.probes
     }
 
-    /// Timeouts since the last progress.
+    /// Number of probe timeouts since the last progress.
     #[cfg(test)]
     pub(crate) fn pto_count(&self) -> u32 {
         self.pto_count
@@ -236,7 +236,7 @@ impl<T: Copy> Flight<T> {
         &self.delivery
     }
 
-    /// There is nothing to send, though congestion control would allow it.
+    /// Marks the connection as app-limited: congestion control would allow more data than there are.
     pub(crate) fn mark_app_limited(&mut self) {
         self.delivery.mark_app_limited(self.ring.bytes());
     }
@@ -258,7 +258,7 @@ impl<T: Copy> Flight<T> {
 
     /// Records a new packet and returns its PSN. The window must have space.
     pub(crate) fn sent(&mut self, now: Nanos, bytes: u64, what: T) -> Psn {
-        assert!(self.room() > 0, "who sends asks for room first");
+        assert!(self.room() > 0, "the sender checks the window first");
         if self.is_empty() {
             self.progress = now;
         }
@@ -273,7 +273,7 @@ impl<T: Copy> Flight<T> {
         psn
     }
 
-    /// The first packet to be resent.
+    /// The first packet to be retransmitted.
     pub(crate) fn lost(&self) -> Option<(Psn, T)> {
         if self.lost_count == 0 {
             return None;
@@ -298,7 +298,7 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// A packet left again. One that was acked meanwhile stays so.
+    /// Records a retransmission. A packet that was acked meanwhile stays acked.
     pub(crate) fn resent(&mut self, now: Nanos, psn: Psn) {
         match self.state(psn) {
             State::Acked | State::Unsent => return,
@@ -328,14 +328,14 @@ impl<T: Copy> Flight<T> {
         self.ring.remove(psn);
     }
 
-    /// One in flight is lost, for later packets were acked.
+    /// Declares a packet in flight lost, because later packets were acked.
     fn lose_to_gap(&mut self, psn: Psn, lost: &mut Lost) {
         self.lose(psn, Cause::Loss);
         let slot = self.ring.slot(psn);
         lost.add(psn, slot.sent, self.delivery.lost(slot.bytes.into(), &slot.state));
     }
 
-    /// A packet in flight is to be retransmitted.
+    /// Queues a packet in flight for retransmission.
     fn lose(&mut self, psn: Psn, cause: Cause) {
         self.stop(psn);
         self.lost_from = match self.lost_count {
@@ -352,9 +352,10 @@ impl<T: Copy> Flight<T> {
         self.ring.slot_mut(psn).cause = cause;
     }
 
-    /// Packets in flight that have had the time to be acked, and `is_void`, are to be retransmitted; they are not lost.
+    /// Queues packets for retransmission that are in flight long enough to be acked and for which `is_void` holds. They
+    /// do not count as lost.
     pub(crate) fn resend_where(&mut self, now: Nanos, is_void: impl Fn(&T) -> bool) {
-        // An answer that comes sooner is not about them. What was measured may be acks that waited.
+        // An ack that arrives sooner does not concern them. The measured minimum may include delayed acks.
         let trip = self.rtt.min_rtt().unwrap_or(0).saturating_sub(self.rtt.timing().ack_delay);
         let mut at = self.first;
         while let Some(psn) = self.unacked.first_set(at, self.next.since(at).unsigned_abs()) {
@@ -366,7 +367,7 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// Gives the memory back of a connection that has nothing in flight, for one that rests; it comes again by itself.
+    /// Frees the memory of a connection that is idle and has no packets in flight; it is allocated again on demand.
     pub(crate) fn rest(&mut self) {
         if self.is_empty() {
             self.ring.rest();

@@ -1,23 +1,23 @@
 //! Loss detection thresholds: packet threshold, time threshold, and their adaptation to reordering.
 //!
-//! A packet is lost if one sent later was acked, and either the packet threshold of later ones are no longer in flight,
-//! or the loss delay has passed since it was sent: a round trip and the reordering window (RFC 9002, 6.1). As in RACK
-//! (RFC 8985, 6.2) the order is that of transmission, not of PSNs, and the window grows when a loss turns out to be
-//! spurious. Both shrink again when many losses were real.
+//! A packet is lost if a packet sent later was acked, and either the packet threshold of later packets are no longer in
+//! flight, or the loss delay has passed since it was sent: a round trip plus the reordering window (RFC 9002, 6.1). As
+//! in RACK (RFC 8985, 6.2), the order is that of transmission, not of PSNs, and the window grows when a loss turns out
+//! to be spurious. Both thresholds shrink again after many real losses.
 
 use super::super::rtt::Rtt;
 use super::super::{MICROS, Nanos, SECONDS};
 
-/// kPacketThreshold at first (RFC 9002, 6.1.1), and at most: about one GSO batch.
+/// Initial packet threshold kPacketThreshold (RFC 9002, 6.1.1), and its maximum: about one GSO batch.
 const PACKET_THRESHOLD: u32 = 3;
 const PACKET_THRESHOLD_MAX: u32 = 48;
-/// The reordering window in eighths of a round trip: at first (kTimeThreshold = 9/8, RFC 9002, 6.1.2), and at most.
+/// Reordering window in eighths of a round trip: initial value (kTimeThreshold = 9/8, RFC 9002, 6.1.2), and maximum.
 const TIME_THRESHOLD_EIGHTHS: u64 = 1;
 const TIME_THRESHOLD_EIGHTHS_MAX: u64 = 8;
-/// The least reordering window, in place of kGranularity (RFC 9002, 6.1.2): at round trips of microseconds an eighth is
+/// Minimum reordering window, in place of kGranularity (RFC 9002, 6.1.2): at round trips of microseconds an eighth is
 /// less than the jitter of any queue.
 const MIN_REORDERING_WINDOW: Nanos = 50 * MICROS;
-/// Real losses after which the thresholds shrink.
+/// Number of real losses after which the thresholds shrink.
 const CALM: u32 = 64;
 
 /// Loss detection thresholds of a connection, and the order of its transmissions.
@@ -25,15 +25,15 @@ const CALM: u32 = 64;
 pub(super) struct Reorder {
     packet_threshold: u32,
     time_threshold: u64,
-    /// Time of the last increase: once per round trip (RFC 8985, 6.2).
+    /// Time of the last increase, which happens at most once per round trip (RFC 8985, 6.2).
     grown: Option<Nanos>,
     /// Real losses since then.
     needed: u32,
-    /// Transmissions so far; the number of the last.
+    /// Number of transmissions so far, which is also the order of the last one.
     pub(super) transmissions: u64,
-    /// The latest transmission that was acked; 0: none.
+    /// Order of the latest transmission that was acked; 0: none.
     newest_acked: u64,
-    /// The number of transmissions that are neither in flight nor acked nor older than all in flight, up to that number.
+    /// Number of transmissions up to that one that are neither in flight, nor acked, nor older than all in flight.
     void: u32,
     void_until: u64,
 }
@@ -52,29 +52,30 @@ impl Reorder {
         }
     }
 
-    /// A packet is transmitted; the number of the transmission.
+    /// Counts a transmission and returns its order.
     pub(super) fn transmit(&mut self) -> u64 {
         self.transmissions += 1;
         self.transmissions
     }
 
-    /// This transmission was acked.
+    /// Records that this transmission was acked.
     pub(super) fn acked(&mut self, order: u64) {
         self.newest_acked = self.newest_acked.max(order);
     }
 
-    /// This transmission is no longer in flight, and its delivery is unknown.
+    /// Records that this transmission is no longer in flight and its delivery unknown.
     pub(super) fn void(&mut self, order: u64) {
         self.void = self.void.saturating_add(1);
         self.void_until = self.void_until.max(order);
     }
 
-    /// A later transmission was acked.
+    /// Whether a later transmission was acked.
     pub(super) fn left_before_newest_acked(&self, order: u64) -> bool {
         self.newest_acked > order
     }
 
-    /// The packet threshold is reached for the oldest packet in flight. `others`: packets in flight beside it.
+    /// Whether the packet threshold is reached for the oldest packet in flight. `others`: number of other packets in
+    /// flight.
     pub(super) fn exceeds_packet_threshold(&mut self, order: u64, others: u32) -> bool {
         if order >= self.void_until {
             self.void = 0;
@@ -90,12 +91,12 @@ impl Reorder {
         trip.saturating_add((trip / 8).saturating_mul(self.time_threshold).max(MIN_REORDERING_WINDOW))
     }
 
-    /// Duplicate acks that make a loss: one, or more where the path reorders.
+    /// Number of duplicate acks that indicate a loss: one, or more if the path reorders.
     pub(super) fn duplicate_threshold(&self) -> u32 {
         self.packet_threshold / PACKET_THRESHOLD
     }
 
-    /// A loss was spurious.
+    /// Records a spurious loss.
     pub(super) fn spurious(&mut self, now: Nanos, rtt: &Rtt) {
         self.needed = 0;
         let trip = rtt.srtt().unwrap_or(SECONDS);
@@ -107,7 +108,7 @@ impl Reorder {
         self.time_threshold = (self.time_threshold + 1).min(TIME_THRESHOLD_EIGHTHS_MAX);
     }
 
-    /// Counts a loss that was no reordering.
+    /// Counts a real loss.
     pub(super) fn needed(&mut self) {
         self.needed += 1;
         if self.needed >= CALM {

@@ -1,6 +1,6 @@
-//! Storage of the packets in flight: a ring indexed by PSN, and a list in transmission order through it.
+//! Storage of the packets in flight: a ring indexed by PSN, linked by a list in transmission order.
 //!
-//! The ring grows as needed, up to the window. The list holds the packets in flight, oldest transmission first; a
+//! The ring grows as needed, up to the window. The list contains the packets in flight, oldest transmission first; a
 //! retransmitted packet moves to its end.
 
 use super::super::psn::Psn;
@@ -19,16 +19,16 @@ pub(super) struct Slot<T> {
     pub(super) sent: Nanos,
     /// Time of the first transmission.
     pub(super) first: Nanos,
-    /// as the how manieth of all that left.
+    /// Order of the last transmission.
     pub(super) order: u64,
     pub(super) bytes: u32,
     /// Delivered and lost totals at the last transmission.
     pub(super) state: PacketState,
     /// Number of transmissions.
     pub(super) sends: u8,
-    /// Of the last time that it was to be sent again.
+    /// Cause of the last retransmission.
     pub(super) cause: Cause,
-    /// The neighbours in the list; itself where there is none.
+    /// Neighbours in the list; the packet itself at the ends.
     before: Psn,
     after: Psn,
 }
@@ -36,9 +36,9 @@ pub(super) struct Slot<T> {
 /// Slots, and the list of packets in flight.
 #[derive(Debug)]
 pub(super) struct Ring<T> {
-    /// A power of two of them, or none.
+    /// Slots; their number is a power of two, or 0.
     slots: Vec<Slot<T>>,
-    /// The list's first and last.
+    /// First and last packet of the list.
     ends: Option<(Psn, Psn)>,
     in_flight_count: u32,
     /// Bytes in flight.
@@ -76,7 +76,7 @@ impl<T: Copy> Ring<T> {
         &mut self.slots[place]
     }
 
-    /// A new packet, `used` packets after the oldest that has a slot. It is in flight.
+    /// Adds a new packet in flight, `used` packets after the oldest one that has a slot.
     pub(super) fn insert(&mut self, psn: Psn, used: u32, what: T, bytes: u32, now: Nanos, order: u64) {
         let state = PacketState::default();
         let slot = Slot {
@@ -98,7 +98,7 @@ impl<T: Copy> Ring<T> {
         self.append(psn);
     }
 
-    /// Twice as many slots; the `used` ones before `psn` find their new places.
+    /// Doubles the number of slots and moves the `used` slots before `psn` to their new places.
     #[cold]
     fn grow(&mut self, psn: Psn, used: u32, filler: Slot<T>) {
         let length = (self.slots.len() * 2).clamp(SMALLEST, WINDOW as usize);
@@ -110,7 +110,7 @@ impl<T: Copy> Ring<T> {
         self.slots = slots;
     }
 
-    /// Puts a packet that has a slot at the end of the list.
+    /// Appends a packet that has a slot to the list.
     pub(super) fn append(&mut self, psn: Psn) {
         let (oldest, newest) = self.ends.unwrap_or((psn, psn));
         self.slot_mut(newest).after = psn;
@@ -159,7 +159,7 @@ impl<T: Copy> Ring<T> {
         self.slots.len()
     }
 
-    /// The list from its oldest on; holds every rule of it on the way.
+    /// The list from its oldest entry on; checks all its invariants.
     pub(super) fn walk(&self) -> Vec<Psn> {
         let mut seen = Vec::new();
         let mut bytes = 0;
@@ -168,7 +168,7 @@ impl<T: Copy> Ring<T> {
             let slot = self.slot(psn);
             let before = seen.last().copied().unwrap_or(psn);
             assert_eq!(slot.before, before, "links lead both ways");
-            assert!(psn == before || self.slot(before).order < slot.order, "in the order of leaving");
+            assert!(psn == before || self.slot(before).order < slot.order, "in transmission order");
             seen.push(psn);
             bytes += u64::from(slot.bytes);
             at = (slot.after != psn).then_some(slot.after);

@@ -1,4 +1,4 @@
-//! Authenticated encryption under a pre-shared key, for a network path that is not trusted.
+//! Authenticated encryption with a pre-shared key, for network paths that are not trusted.
 //!
 //! Handshake packets go through a [`Guard`]: XChaCha20-Poly1305 under a key derived from the pre-shared one, with random
 //! nonces. Packets of a connection go through its [`Seal`]: ChaCha20-Poly1305, one key per direction, derived from the
@@ -32,19 +32,19 @@ const HEAD: usize = size_of::<Head>();
 const TAG: usize = 16;
 const NONCE: usize = 24;
 const COUNTER: usize = 8;
-/// Bytes of a CRC32C: without a key it ends a set-up packet, and finds damage that a UDP checksum misses.
+/// Length of a CRC32C. Without a key it ends each set-up packet, and detects damage that a UDP checksum misses.
 const SUM: usize = 4;
 
 /// Bytes that a [`Seal`] adds to a packet.
 pub(crate) const OVERHEAD: usize = COUNTER + TAG;
 
-/// Bytes that a [`Guard`] adds at most.
+/// Maximum number of bytes that a [`Guard`] adds.
 pub(crate) const GUARD: usize = NONCE + TAG;
 
-/// Minimum length of a secret, against guessing.
+/// Minimum length of a secret in bytes, against guessing.
 pub(crate) const MIN_SECRET: usize = 16;
 
-/// The pre-shared key, in the form that keys are derived from.
+/// The pre-shared key, from which other keys are derived.
 pub(crate) struct Psk(Zeroizing<[u8; 32]>);
 
 impl fmt::Debug for Psk {
@@ -54,24 +54,25 @@ impl fmt::Debug for Psk {
 }
 
 impl Psk {
-    /// Of a secret of any length from [`MIN_SECRET`] on; it should be random, as a password is easily guessed.
+    /// Derives the key from a secret of at least [`MIN_SECRET`] bytes. The secret should be random, because a password
+    /// is easily guessed.
     pub(crate) fn new(secret: &[u8]) -> Option<Psk> {
         let mut key = Zeroizing::new([0; 32]);
         key.copy_from_slice(&Hkdf::<Sha256>::extract(Some(b"dapl-usnic 1"), secret).0);
         (secret.len() >= MIN_SECRET).then_some(Psk(key))
     }
 
-    /// The key of this purpose.
+    /// Derives the key for this purpose.
     fn key(&self, purpose: &[&[u8]]) -> Zeroizing<[u8; 32]> {
         let mut key = Zeroizing::new([0; 32]);
         Hkdf::<Sha256>::from_prk(&*self.0)
             .and_then(|hkdf| hkdf.expand_multi_info(purpose, &mut *key).map_err(|_| hkdf::InvalidPrkLength))
-            .expect("32 bytes are a key, and can be had of one");
+            .expect("32 bytes are a valid key and output length");
         key
     }
 }
 
-/// Around set-up packets: sealed if there is a key, else with a checksum, so that what was damaged is not believed.
+/// Protects set-up packets: seals them if there is a key, else adds a checksum, so that damaged packets are dropped.
 pub(crate) struct Guard(Option<XChaCha20Poly1305>);
 
 impl fmt::Debug for Guard {
@@ -85,17 +86,17 @@ impl Guard {
         Guard(psk.map(|psk| XChaCha20Poly1305::new((&*psk.key(&[b"set-up"])).into())))
     }
 
-    /// There is a key.
+    /// Whether there is a key.
     pub(crate) fn is_sealed(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Bytes that it adds.
+    /// Number of bytes that it adds.
     pub(crate) fn overhead(&self) -> usize {
         if self.is_sealed() { GUARD } else { SUM }
     }
 
-    /// Writes head and clear part as they are, and `rest` guarded.
+    /// Writes the head and the clear part unchanged, and `rest` protected.
     pub(crate) fn close(&self, mut head: Head, clear: &[u8], rest: &[u8], random: &mut dyn Random, out: &mut Vec<u8>) {
         let start = out.len();
         let flag = if self.is_sealed() { FLAG_SEALED } else { FLAG_CHECKED };
@@ -114,11 +115,11 @@ impl Guard {
         let (open, sealed) = out[start..].split_at_mut(secret - start);
         let tag = cipher.encrypt_inout_detached(&XNonce::from(nonce), open, sealed.into());
         out.extend_from_slice(&nonce);
-        out.extend_from_slice(&tag.expect("a packet is far shorter than what a key may seal"));
+        out.extend_from_slice(&tag.expect("a packet is far below the cipher's limit"));
     }
 
-    /// Decrypts what follows the clear part of `clear` bytes, into `room`. `None`: corrupt, another key, or another kind of
-    /// protection.
+    /// Decrypts the rest behind `clear` bytes of clear part, into `room`. `None`: damaged, another key, or another kind
+    /// of protection.
     pub(crate) fn open<'a>(&self, packet: &[u8], clear: usize, room: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         let (head, _) = wire::head(packet)?;
         let (open, rest) = packet.split_at_checked(HEAD + clear)?;
@@ -141,16 +142,16 @@ impl Guard {
     }
 }
 
-/// The CRC32C of a packet, as it ends it.
+/// The CRC32C at the end of a packet.
 fn sum(packet: &[u8]) -> [u8; SUM] {
     crc32c::crc32c(packet).to_be_bytes()
 }
 
-/// Keys of both directions of a connection.
+/// Keys of a connection, for both directions.
 pub(crate) struct Seal {
     outward: ChaCha20Poly1305,
     inward: ChaCha20Poly1305,
-    /// Counter of the next packet that leaves.
+    /// Counter of the next sent packet.
     next: u64,
     seen: ReplayWindow,
 }
@@ -174,8 +175,9 @@ impl Seal {
         Seal { outward, inward, next: 0, seen: ReplayWindow::new() }
     }
 
-    /// Seals the packet that begins at `start` and is the last in `out`, with what was added behind its header; it grows by
-    /// [`OVERHEAD`]. `false`, and nothing is changed: it has no head, or all counters are used up.
+    /// Seals the packet that begins at `start` and ends `out`, together with bytes appended after its header. The
+    /// packet grows by [`OVERHEAD`]. Returns false and changes nothing if it has no head, or if all counters are used
+    /// up.
     #[must_use]
     pub(crate) fn close(&mut self, out: &mut Vec<u8>, start: usize) -> bool {
         let Some(after) = self.next.checked_add(1) else { return false };
@@ -192,16 +194,16 @@ impl Seal {
         true
     }
 
-    /// The packet would open. It still does, once.
+    /// Whether `open` would succeed. The packet can still be opened once.
     pub(crate) fn vouches(&self, packet: &[u8]) -> bool {
         self.decrypt(&mut packet.to_vec()).is_some()
     }
 
-    /// Decrypts a packet in place: its head and its body. `None`: another key, corrupt, or replayed; the buffer may be
-    /// garbled.
+    /// Decrypts a packet in place and returns its head and body. `None`: another key, damaged, or replayed; the buffer
+    /// may be overwritten.
     pub(crate) fn open<'a>(&mut self, packet: &'a mut [u8]) -> Option<(Head, &'a [u8])> {
         let (head, body, counter) = self.decrypt(packet)?;
-        // Only now: else a forged counter could shut the window.
+        // Recorded after authentication only: otherwise a forged counter could close the window.
         self.seen.take(counter);
         Some((head, body))
     }

@@ -1,13 +1,13 @@
-//! Replay window: each counter is accepted once, and none that is too old.
+//! Replay window: accepts each counter once, and none that is too old.
 
-/// Size of the window: twice the packets that can be in flight, as acks and probes count too.
+/// Size of the window: twice the maximum number of packets in flight, since acks and probes count too.
 pub(crate) const WIDTH: u64 = 8192;
 
 const _: () = assert!(WIDTH >= 4096 && WIDTH.is_multiple_of(64));
 
 const WORDS: usize = (WIDTH / 64) as usize;
 
-/// The highest counters, as bits of a ring.
+/// The highest counters, as a ring of bits.
 #[derive(Clone, Debug)]
 pub(crate) struct ReplayWindow {
     /// One more than the highest accepted counter.
@@ -20,7 +20,7 @@ impl ReplayWindow {
         ReplayWindow { end: 0, seen: [0; WORDS] }
     }
 
-    /// Whether the counter is new and not too old. The very last number is never new: it has no successor.
+    /// Whether the counter is new and not too old. The largest number is never new, because it has no successor.
     pub(crate) fn is_new(&self, counter: u64) -> bool {
         if counter >= self.end {
             return counter != u64::MAX;
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn each_goes_through_once_and_none_that_is_too_old() {
+    fn each_counter_is_accepted_once_and_old_ones_are_refused() {
         let mut window = ReplayWindow::new();
         assert!(try_take(&mut window, 0) && !try_take(&mut window, 0));
         assert!(try_take(&mut window, WIDTH), "nothing between has come");
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_all_counters_is_not_wrapped_over() {
+    fn counters_do_not_wrap() {
         let mut window = ReplayWindow::new();
         assert!(try_take(&mut window, u64::MAX - 1));
         assert!(!window.is_new(u64::MAX) && !window.is_new(u64::MAX - 1) && window.is_new(u64::MAX - 2));
@@ -104,7 +104,7 @@ mod tests {
         fn it_remembers_as_a_set_would(steps in prop::collection::vec(0..20_000u64, 1..400), start in 0..200_000u64) {
             let (mut window, mut taken, mut highest) = (ReplayWindow::new(), HashSet::new(), None::<u64>);
             for (place, step) in steps.into_iter().enumerate() {
-                // It wanders upwards, in small and in large steps and back.
+                // Counters move upwards, in small and in large steps, and back.
                 let counter = start + place as u64 * 200 + if step < 15_000 { step % 300 } else { step };
                 let too_old = highest.is_some_and(|highest| counter + WIDTH <= highest);
                 let expected = !too_old && taken.insert(counter);

@@ -1,4 +1,4 @@
-//! Packets that a key rejects.
+//! Accepted and refused packets under various keys.
 
 use super::*;
 use crate::proto::setup::tests::TestRandom;
@@ -31,9 +31,9 @@ fn sealed(seal: &mut Seal, body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_packet_comes_through_both_ways_and_is_not_readable_between() {
+fn packets_open_at_the_peer_and_are_encrypted() {
     let (mut client, mut server) = pair();
-    for body in [&b""[..], b"what no process is to read"] {
+    for body in [&b""[..], b"text to be encrypted"] {
         let mut there = sealed(&mut client, body);
         assert_eq!(there.len(), packet(body).len() + OVERHEAD);
         assert!(body.is_empty() || !there.windows(body.len()).any(|part| part == body));
@@ -52,7 +52,7 @@ fn equal_payloads_give_different_packets() {
 }
 
 #[test]
-fn a_packet_behind_others_in_a_buffer_is_sealed_alone() {
+fn only_the_last_packet_of_a_buffer_is_sealed() {
     let (mut client, mut server) = pair();
     let mut out = b"before".to_vec();
     out.extend(packet(b"body"));
@@ -89,7 +89,7 @@ fn authenticated_packet_opens_once() {
 }
 
 #[test]
-fn a_forged_counter_does_not_shut_the_window() {
+fn forged_counter_does_not_close_the_window() {
     let (mut client, mut server) = pair();
     let mut forged = sealed(&mut client, b"x");
     let at = forged.len() - OVERHEAD;
@@ -110,11 +110,11 @@ fn every_flipped_bit_and_every_cut_is_refused() {
     for end in 0..good.len() {
         assert!(server.open(&mut good[..end].to_vec()).is_none(), "cut at {end}");
     }
-    assert!(server.open(&mut good.clone()).is_some(), "all this has not spoilt the true one");
+    assert!(server.open(&mut good.clone()).is_some(), "the genuine packet still opens");
 }
 
 #[test]
-fn another_key_another_connection_and_ones_own_direction_do_not_open() {
+fn other_keys_connections_and_directions_do_not_open() {
     let (client, server) = offers();
     let ours = psk("a secret of sixteen bytes and more");
     let mut from = Seal::new(&ours, &client, &server, true);
@@ -143,7 +143,7 @@ fn exhausted_counter_seals_nothing() {
 }
 
 #[test]
-fn a_guarded_packet_shows_its_clear_part_only() {
+fn guarded_packet_has_a_readable_clear_part_only() {
     let mut dice = TestRandom::new(2);
     for guard in [Guard::new(None), Guard::new(Some(&psk("0123456789abcdef")))] {
         let mut out = Vec::new();
@@ -179,7 +179,7 @@ fn sides_with_different_keys_do_not_connect() {
 }
 
 #[test]
-fn a_short_secret_is_none_and_none_is_printed() {
+fn short_secrets_are_refused_and_none_is_printed() {
     assert!(Psk::new(&[7; MIN_SECRET - 1]).is_none());
     let key = Psk::new(&[7; MIN_SECRET]).expect("long enough");
     assert_eq!(format!("{key:?} {:?}", Guard::new(Some(&key))), "Psk(..) Guard(sealed)");
@@ -187,8 +187,8 @@ fn a_short_secret_is_none_and_none_is_printed() {
 }
 
 #[test]
-fn the_ciphers_are_those_of_the_documents() {
-    // RFC 8439, 2.8.2: its nonce begins with 7, so it goes through the cipher as it is, not through `nonce`.
+fn ciphers_match_the_test_vectors() {
+    // RFC 8439, 2.8.2: its nonce begins with 7, so it is passed to the cipher directly, not through `nonce`.
     let key: Vec<u8> = (0x80..0xA0).collect();
     let cipher = ChaCha20Poly1305::new_from_slice(&key).expect("32 bytes");
     let mut text = *b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the future, \
