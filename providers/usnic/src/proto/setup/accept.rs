@@ -1,15 +1,15 @@
-//! The passive side of the handshake, for all attempts of an IA.
+//! The passive side of the handshake, for all attempts at an IA.
 //!
-//! Sources with an unverified address get few table entries and then cookies, for which no state is kept; until
-//! verified, they get at most three times the bytes that they sent. An attempt is identified by source, the client's
-//! number and token, and the hand-off; a duplicate finds it, also for a while after it is over.
+//! Unverified sources get a limited number of table entries, and then cookies, for which no state is kept. Until a
+//! source is verified, it gets at most three times the bytes that it sent. An attempt is identified by source, the
+//! client's number and token, and the hand-off number; a duplicate request finds it, also for a while after its end.
 //!
 //! ```text
 //! Pending --accept--> Accepted --confirmed--> Over
 //!   |  \--reject, the client leaves or is gone--> Over <--time is up, the client leaves or does not know it--/
 //! ```
 //!
-//! The caller has the consumer, the listeners and the connections, and keeps the `RequestId` with them.
+//! The caller manages consumers, listeners and connections, and stores the `RequestId` with them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -25,34 +25,34 @@ use crate::proto::wire::{self, Kind, VERSION};
 
 /// Amplification limit: bytes to an unverified source, as a multiple of those received from it.
 const FOLD: u64 = 3;
-/// Number of reports, between retransmissions, that the client's port is closed before that is believed.
+/// Number of reports, between retransmissions, that the client's port is closed before the attempt ends.
 const MIN_CLOSED: u32 = 2;
 
-/// Number of a request; never used again.
+/// Identifies a request; never reused.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) struct RequestId(u64);
 
-/// Result of a packet.
+/// Result of processing a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PacketResult {
     Nothing,
-    /// A request that is damaged, or sealed with another key; it has no answer.
+    /// A request that is damaged, or sealed with another key; it gets no answer.
     Unreadable,
     /// An answer was appended; it goes to the source.
     Answer,
-    /// A new request for the consumer: [`Acceptor::request`] returns its content. The "pending" answer to its source was
+    /// A new request for the consumer: [`Acceptor::request`] returns its content. The Pending answer to its source was
     /// appended.
     Requested(RequestId),
-    /// The client has withdrawn this one, or does not know it: it is over.
+    /// The client has withdrawn this request, or does not know it: the attempt has ended.
     Withdrawn(RequestId),
 }
 
 /// Result of a deadline.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Due {
-    /// A packet was appended; it goes there.
+    /// A packet was appended; it goes to this address.
     Send(SocketAddr),
-    /// The client is gone, or the accept did not come through: it is over.
+    /// The client is gone, or the accept was not confirmed: the attempt has ended.
     Failed(RequestId),
 }
 
@@ -73,18 +73,18 @@ struct Key {
 #[derive(Debug)]
 enum AcceptPhase {
     Pending,
-    /// The accept, how it names the connection to the client, and when it is too late for a confirmation.
+    /// The accept, the connection number and token that it assigned, and the deadline of the confirmation.
     Accepted {
         packet: Vec<u8>,
         conn: u32,
         token: u64,
         wait: Nanos,
         until: Nanos,
-        /// Number of reports that the client's port is closed, at most once per accept.
+        /// Number of reports that the client's port is closed, at most one per accept.
         closed: u32,
         closed_counts: bool,
     },
-    /// The answer to a repeated request, and whether it was sent; forgotten at this time.
+    /// The answer to a repeated request, and whether it was sent; the entry is removed at this time.
     Over {
         packet: Vec<u8>,
         was_said: bool,
@@ -101,10 +101,10 @@ struct Attempt {
     stage: AcceptPhase,
     /// The source address is verified.
     is_proven: bool,
-    /// Bytes from and to it, while it is not.
+    /// Bytes received from it and sent to it while it is unverified.
     received: u64,
     sent: u64,
-    /// Its place in `due`.
+    /// Its key in `due`.
     due: Nanos,
 }
 
@@ -118,14 +118,14 @@ impl Attempt {
         matches!(self.stage, AcceptPhase::Over { .. })
     }
 
-    /// Appends that it waits for its consumer.
+    /// Appends the Pending answer.
     fn say_pending(&mut self, setup: &Setup, random: &mut dyn Random, out: &mut Vec<u8>) {
         let before = out.len();
         packets::put_cookie(&setup.guard, self.key.to, None, random, out);
         self.sent += (out.len() - before) as u64;
     }
 
-    /// Appends what it has to say, unless that is too much for an unproven source.
+    /// Appends the current answer, unless that would exceed the amplification limit of an unverified source.
     fn say(&mut self, counts: &mut Counts, out: &mut Vec<u8>) -> bool {
         let packet = match &mut self.stage {
             AcceptPhase::Accepted { packet, closed_counts, .. } => {
@@ -158,9 +158,9 @@ pub(crate) struct Acceptor {
     by_key: BTreeMap<Key, RequestId>,
     by_conn: BTreeMap<u32, RequestId>,
     due: BTreeSet<(Nanos, RequestId)>,
-    /// Those that are over, in the order in which they are forgotten.
+    /// Ended attempts, in the order of their removal.
     over: VecDeque<RequestId>,
-    /// Those that are not.
+    /// Attempts that have not ended.
     half_open: HalfOpen,
     next: u64,
     counts: Counts,
@@ -186,8 +186,8 @@ impl Acceptor {
         self.counts
     }
 
-    /// A request, or its withdrawal; `listens`: its qualifier has a listener. It came to the well-known address, or to
-    /// the source of an earlier answer.
+    /// Processes a request or its withdrawal; `listens`: its qualifier has a listener. It arrived at the well-known
+    /// address, or at the source of an earlier answer.
     pub(crate) fn receive(
         &mut self,
         now: Nanos,
@@ -220,7 +220,7 @@ impl Acceptor {
             Some(_) if !listens => Err(Reason::NoListener),
             Some(offered) => Ok(offered),
         };
-        // At the limit, too, nothing is kept: the client repeats the request with the cookie until there is a place.
+        // At the limit no state is kept: the client repeats the request with the cookie until an entry is free.
         if offered.is_ok() && (!self.has_room(from) || !is_proven && self.wants_proof(from)) {
             self.counts.cookies += 1;
             let ticket = self.cookies.give(now, from, &key, random);
@@ -248,7 +248,7 @@ impl Acceptor {
         has_room
     }
 
-    /// Nothing more is kept for sources like this without proof.
+    /// Whether a source like this must show a cookie before state is kept for it.
     fn wants_proof(&self, from: SocketAddr) -> bool {
         let config = &self.setup.config;
         self.setup.guard.is_sealed()
@@ -256,8 +256,8 @@ impl Acceptor {
             || self.half_open.of_prefix(from).unproven >= config.unproven_of_prefix
     }
 
-    /// The answer that the request is pending goes out at once: from then on the client repeats it to the source of
-    /// this answer, even if the well-known port is closed by then.
+    /// The Pending answer is sent at once. From then on the client repeats the request to the source of this answer,
+    /// even if the well-known port is closed by then.
     fn begin(
         &mut self,
         mut attempt: Attempt,
@@ -278,7 +278,7 @@ impl Acceptor {
         PacketResult::Requested(id)
     }
 
-    /// Handles a duplicate request: repeats its answer, or "pending".
+    /// Handles a duplicate request: repeats its answer, or Pending.
     fn repeated(
         &mut self,
         now: Nanos,
@@ -299,7 +299,7 @@ impl Acceptor {
         }
         if !matches!(attempt.stage, AcceptPhase::Pending) {
             let was_said = attempt.say(&mut self.counts, out);
-            // It may be repeated once more: it is remembered from here.
+            // Further duplicates may follow, so the time until the removal restarts.
             if let AcceptPhase::Over { until, .. } = &mut attempt.stage {
                 *until = now.saturating_add(self.setup.config.linger);
                 let until = *until;
@@ -312,7 +312,7 @@ impl Acceptor {
         PacketResult::Answer
     }
 
-    /// A client withdraws its request.
+    /// Handles the withdrawal of a request.
     fn withdrawn(&mut self, now: Nanos, packet: &[u8], from: SocketAddr) -> PacketResult {
         let Some((conn, token)) = packets::withdrawal(&self.setup.guard, packet) else {
             self.counts.unreadable += 1;
@@ -324,15 +324,16 @@ impl Acceptor {
         self.end(now, found)
     }
 
-    /// A packet came for the number of an unconfirmed accept: if it is a Reset with the "unknown" flag, the client has left.
-    /// The Reset of a connection has no such flag, and confirms that it was established.
+    /// Handles a packet for the number of an unconfirmed accept. If it is a Reset with the "unknown" flag, the client
+    /// has left. The Reset of a connection lacks that flag, and confirms that it was established.
     pub(crate) fn reset(&mut self, now: Nanos, packet: &[u8]) -> PacketResult {
         let Some((head, _)) = wire::head(packet) else { return PacketResult::Nothing };
         let found = self.by_conn.get(&head.conn.get()).copied().filter(|id| self.gave(*id, head.token.get()));
         self.end(now, found.filter(|_| packets::is_unknown(&self.setup.guard, packet)))
     }
 
-    /// An ICMP message says that the port `from` is closed, and quotes an accept, which ends after enough of them.
+    /// An ICMP message reports that the port `from` is closed, and quotes an accept. After enough reports the accept
+    /// ends.
     pub(crate) fn port_closed(&mut self, now: Nanos, from: SocketAddr, quote: &[u8]) -> PacketResult {
         let key = |conn, token, hop| Key { from, to: To { conn, token, hop } };
         let there = self.by_key.range(key(0, 0, 0)..=key(u32::MAX, u64::MAX, u16::MAX));
@@ -355,14 +356,14 @@ impl Acceptor {
         PacketResult::Withdrawn(id)
     }
 
-    /// Content of a request; `None`: it is over.
+    /// Content of a request; `None`: it has ended.
     pub(crate) fn request(&self, id: RequestId) -> Option<RequestContent<'_>> {
         let attempt = self.attempts.get(&id).filter(|attempt| matches!(attempt.stage, AcceptPhase::Pending))?;
         Some(RequestContent { from: attempt.key.from, qual: attempt.qual, private_data: &attempt.private })
     }
 
-    /// Accepts: returns the agreed parameters. The connection must be known by `ours` at once, as its first packet may
-    /// be the confirmation. `None`: the client has left.
+    /// Accepts, and returns the agreed parameters. The connection must be findable by its number at once, since its
+    /// first packet may be the confirmation. `None`: the client has left.
     pub(crate) fn accept(
         &mut self,
         now: Nanos,
@@ -385,7 +386,7 @@ impl Acceptor {
         Some(agreed)
     }
 
-    /// Rejects it, or hands it off. Nothing happens to one that is over.
+    /// Rejects a request, or hands it off. Has no effect on a request that has ended.
     pub(crate) fn reject(&mut self, now: Nanos, id: RequestId, reason: Reason, random: &mut dyn Random) {
         let Some(attempt) = self.attempts.get(&id).filter(|attempt| !attempt.is_over()) else { return };
         let mut packet = Vec::new();
@@ -402,13 +403,13 @@ impl Acceptor {
         Some(id)
     }
 
-    /// The accept of this request gave out this token, and is not confirmed.
+    /// Whether the accept of this request assigned this token and is not confirmed.
     fn gave(&self, id: RequestId, given: u64) -> bool {
         let stage = self.attempts.get(&id).map(|attempt| &attempt.stage);
         matches!(stage, Some(AcceptPhase::Accepted { token, .. }) if *token == given)
     }
 
-    /// Does the next thing that is due: call it until there is none.
+    /// Does the next thing that is due. Call it until it returns `None`.
     pub(crate) fn poll(&mut self, now: Nanos, out: &mut Vec<u8>) -> Option<Due> {
         while let Some((_, id)) = self.due.first().copied().filter(|(due, _)| now >= *due) {
             let attempt = self.attempts.get_mut(&id).expect("what is due is there");
@@ -454,7 +455,7 @@ impl Acceptor {
         }
     }
 
-    /// Ends an attempt. It is remembered, with the answer to duplicates.
+    /// Ends an attempt. It is kept for a while with the answer to duplicates.
     fn be_over(&mut self, now: Nanos, id: RequestId, packet: Vec<u8>) {
         let Some(attempt) = self.attempts.get_mut(&id).filter(|attempt| !attempt.is_over()) else { return };
         let until = now.saturating_add(self.setup.config.linger);
@@ -479,7 +480,7 @@ impl Acceptor {
             self.by_key.remove(&attempt.key);
             self.due.remove(&(attempt.due, id));
         }
-        // They are forgotten in order, or nearly so.
+        // Entries are removed in order of their time, or nearly so.
         if let Some(place) = self.over.iter().position(|other| *other == id) {
             self.over.remove(place);
         }

@@ -1,13 +1,15 @@
-//! The active side of one attempt: retransmits the request until an answer arrives, and gives up when the peer is silent.
+//! The active side of an attempt: retransmits the request until an answer arrives, and gives up when the peer is
+//! silent.
 //!
-//! The caller handles the consumer's timeout, by [`Connector::withdraw`]. An answer counts if it has the attempt's
-//! number and token and comes from the host that the request was sent to; a late one, of a listener that handed the
-//! request off, does not. After a "pending" answer the request is retransmitted to the source of that answer: the
+//! The caller handles the consumer's timeout, by [`Connector::withdraw`]. An answer is valid if it has the attempt's
+//! number and token and comes from the host that the request was sent to. A late answer of a listener that handed the
+//! request off is invalid. After a Pending answer the request is retransmitted to the source of that answer: the
 //! well-known port is closed with its listener, but the request stays valid.
 //!
-//! Several processes of the peer's host may share the port; any of them can pass the request on, and one may be stopped. A
-//! retransmission without an answer is one byte shorter than before, by which the peer's kernel chooses another process
-//! (`net::reuseport`). [`Confirming`] retransmits the confirmation beside the established connection.
+//! Several processes of the peer's host may share the port. Any of them can forward the request, and one may be
+//! stopped. A retransmission without an answer is one byte shorter than the previous one, so that the peer's kernel
+//! chooses another process (`net::reuseport`). [`Confirming`] retransmits the confirmation while the connection is
+//! already established.
 
 use std::mem;
 use std::net::SocketAddr;
@@ -24,17 +26,18 @@ use super::{Agreed, Offer, Random, Setup, Terms};
 use crate::proto::Nanos;
 use crate::proto::wire::{self, Kind};
 
-/// Limit of hand-offs of a request, since two listeners could repeat them for ever.
+/// Maximum number of hand-offs of a request, since two listeners could hand it off to each other forever.
 const MAX_HOPS: u16 = 8;
-/// Minimum number of transmissions before the peer counts as silent: after a pause of this process, answers may be queued.
+/// Minimum number of transmissions before the peer counts as silent: after a pause of this process, answers may be
+/// queued.
 const MIN_SENDS: u32 = 3;
-/// Number of reports, between retransmissions, that the port is closed before that is believed.
+/// Number of reports, between retransmissions, that the port is closed before the attempt ends.
 const MIN_CLOSED: u32 = 2;
 
 /// Outcome of an attempt.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// The server's consumer accepted, with this private data. `Conn` confirms: [`Confirming`].
+    /// The server's consumer accepted, with this private data. `Conn` sends the confirmation: [`Confirming`].
     Established { agreed: Agreed, private_data: Vec<u8> },
     /// Rejected by the server, or unreachable; the reason, if the server gave one.
     Ended(ConnectionEvent, Option<Reason>),
@@ -45,7 +48,7 @@ pub(crate) enum Outcome {
 pub(crate) struct Connector {
     setup: Arc<Setup>,
     server: SocketAddr,
-    /// The next address, if `server` does not answer the request.
+    /// The address to try next if `server` does not answer.
     alternative: Option<SocketAddr>,
     /// Destination of retransmissions: the well-known address, or the source of the "pending" answer.
     at: SocketAddr,
@@ -53,27 +56,27 @@ pub(crate) struct Connector {
     ours: Offer,
     private: Vec<u8>,
     hop: u16,
-    /// The last hand-off that had a cookie.
+    /// Number of the last hand-off that sent a cookie.
     cookie_of: Option<u16>,
     /// The last cookie.
     ticket: Option<Ticket>,
-    /// The request, as it was sent last.
+    /// The request as last sent.
     packet: Vec<u8>,
-    /// Bytes that the request is shorter: which process of those that share the port is to have it.
+    /// Number of bytes by which the request is shortened; selects one of the processes that share the port.
     shorter: usize,
-    /// Time of the next transmission; `None`: the attempt is over.
+    /// Time of the next transmission; `None`: the attempt has ended.
     due: Option<Nanos>,
     wait: Nanos,
-    /// Until then a request without a listener is repeated; how long the next repetition waits.
+    /// Time until which a request without a listener is repeated, and the next interval.
     seek_until: Nanos,
     seek_wait: Duration,
-    /// Interval after the next "pending" answer.
+    /// Interval after the next Pending answer.
     patience: Nanos,
     sent_at: Nanos,
-    /// The last sign of life, or the beginning, and how often the request was sent since.
+    /// Time of the peer's last packet, or of the start, and number of requests sent since then.
     heard: Nanos,
     sends: u32,
-    /// Number of reports that the port is closed, at most once per request.
+    /// Number of reports that the port is closed, at most one per request.
     closed: u32,
     closed_counts: bool,
 }
@@ -128,7 +131,7 @@ impl Connector {
         self.server
     }
 
-    /// The request anew, to leave at once.
+    /// Restarts the request: it is sent at once.
     fn restart(&mut self, ticket: Option<Ticket>, now: Nanos) {
         self.ticket = ticket;
         self.due = Some(now);
@@ -136,10 +139,10 @@ impl Connector {
         (self.at, self.patience) = (self.server, self.wait);
     }
 
-    /// Appends the request if it is due, and says where it goes.
+    /// Appends the request if it is due, and returns its destination.
     pub(crate) fn transmit(&mut self, now: Nanos, random: &mut dyn Random, out: &mut Vec<u8>) -> Option<SocketAddr> {
         self.due.filter(|due| now >= *due)?;
-        // The last process did not answer. After an answer the length stays.
+        // The last process did not answer. After an answer the length does not change.
         if self.sends > 0 {
             self.shorter = (self.shorter + 1) % (SHORTER + 1);
         }
@@ -153,12 +156,12 @@ impl Connector {
         self.closed_counts = true;
         self.due = Some(now.saturating_add(self.wait));
         self.wait = (self.wait * 2).min(self.setup.config.last_repeat);
-        // A peer that has become silent may have moved: every second retransmission goes to the well-known port.
+        // The peer may have moved if it is silent: every second retransmission goes to the well-known port.
         let is_lost = self.sends > MIN_SENDS && self.sends.is_multiple_of(2);
         Some(if is_lost { self.server } else { self.at })
     }
 
-    /// A packet that names this attempt.
+    /// Handles a packet with this attempt's number.
     pub(crate) fn receive(
         &mut self,
         now: Nanos,
@@ -168,7 +171,7 @@ impl Connector {
     ) -> Option<Outcome> {
         let (head, _) = wire::head(packet)?;
         let is_ours = head.conn.get() == self.ours.conn && head.token.get() == self.ours.token;
-        // Else a peer could direct this side's requests to any host.
+        // Otherwise a peer could redirect requests of this side to any host.
         if self.due.is_none() || !is_ours || from.ip().to_canonical() != self.server.ip().to_canonical() {
             return None;
         }
@@ -207,11 +210,11 @@ impl Connector {
         None
     }
 
-    /// There is no listener yet: the request is repeated soon. False: the time for that is over.
+    /// There is no listener yet: the request is repeated soon. Returns false if the time for that is over.
     fn seeks_on(&mut self, now: Nanos) -> bool {
         let is_time_left = now < self.seek_until;
         if is_time_left {
-            // The other address in turn, if there is one.
+            // Alternates with the other address, if there is one.
             if let Some(other) = &mut self.alternative {
                 std::mem::swap(other, &mut self.server);
                 self.cookie_of = None;
@@ -223,7 +226,8 @@ impl Connector {
         is_time_left
     }
 
-    /// A cookie: the request is repeated with it, at once the first time. Further cookies don't change the pace of requests.
+    /// Handles a cookie: the request is repeated with it, at once the first time. Further cookies do not change the
+    /// pace of requests.
     fn again(&mut self, ticket: Ticket, now: Nanos) {
         let (due, wait) = (self.due, self.wait);
         let is_first = self.cookie_of.replace(self.hop) != Some(self.hop);
@@ -243,8 +247,8 @@ impl Connector {
         Some(Outcome::Ended(ConnectionEvent::Unreachable, None))
     }
 
-    /// An ICMP message says that the port `to` is closed, and quotes what was sent there. The second one is an answer:
-    /// there is no listener, or the process that had the request is gone.
+    /// An ICMP message reports that the port `to` is closed, and quotes a packet sent there. The second report counts
+    /// as an answer: there is no listener, or the process that had the request is gone.
     pub(crate) fn port_closed(&mut self, now: Nanos, to: SocketAddr, quote: &[u8]) -> Option<Outcome> {
         let is_answer = to == self.at && packets::is_quoted(&self.packet, quote);
         self.due.filter(|_| is_answer && mem::take(&mut self.closed_counts))?;
@@ -264,7 +268,7 @@ impl Connector {
         })
     }
 
-    /// Switches to the alternative address. False: there is none.
+    /// Switches to the alternative address. Returns false if there is none.
     fn turn_to_alternative(&mut self, now: Nanos) -> bool {
         let Some(server) = self.alternative.take() else { return false };
         self.server = server;
@@ -273,13 +277,13 @@ impl Connector {
         true
     }
 
-    /// Time of the next `on_time` and `transmit`; `None`: the attempt is over.
+    /// Time of the next `on_time` and `transmit`; `None`: the attempt has ended.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let silent = self.heard.saturating_add(self.setup.config.silence);
         self.due.map(|due| if self.sends >= MIN_SENDS { due.min(silent) } else { due })
     }
 
-    /// Ends the attempt, because the consumer has given up, and appends the packet that informs the server.
+    /// Ends the attempt because the consumer has given up, and appends the packet that informs the server.
     pub(crate) fn withdraw(&mut self, random: &mut dyn Random, out: &mut Vec<u8>) -> SocketAddr {
         self.due = None;
         let request_head = RequestHead::new(self.qual, self.hop, None);
@@ -288,8 +292,8 @@ impl Connector {
     }
 }
 
-/// The confirmation of an accept, repeated until anything comes from the peer, which needs it to know that the connection is
-/// established.
+/// The confirmation of an accept, repeated until a packet arrives from the peer. The peer needs it to know that the
+/// connection is established.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Confirming {
     /// Time of the next transmission; `None`: done.
@@ -300,7 +304,7 @@ pub(crate) struct Confirming {
 }
 
 impl Confirming {
-    /// First said at `due`, then after `wait`, then with doubled waits up to the longest, and not after `until`.
+    /// First sent at `due`, then after `wait`, then with doubled intervals up to `longest`, and not after `until`.
     pub(crate) fn new(due: Nanos, wait: Nanos, longest: Nanos, until: Nanos) -> Confirming {
         Confirming { due: Some(due), wait, longest, until }
     }
@@ -334,8 +338,8 @@ impl Confirming {
     }
 }
 
-/// Answers an accept for a number and token of no attempt, whose request was withdrawn or is of an earlier process.
-/// `true`: an answer was appended, for the source of the accept; it is shorter than the accept.
+/// Answers an accept for an unknown number and token, whose request was withdrawn or belongs to an earlier process.
+/// Returns true if an answer was appended, for the source of the accept; it is shorter than the accept.
 pub(crate) fn refuse_unmatched(setup: &Setup, packet: &[u8], random: &mut dyn Random, out: &mut Vec<u8>) -> bool {
     let mut room = Vec::new();
     let Some((_, Answer::Accept(theirs, _))) = packets::answer(&setup.guard, packet, &mut room) else { return false };

@@ -1,4 +1,4 @@
-//! Cookies: proof of a source address, kept by the source instead of the server.
+//! Cookies: proof of a source address that the source keeps, instead of the server.
 //!
 //! A cookie is a keyed hash over the source and its request. The secret is replaced every half minute and the previous one
 //! stays valid, so a cookie is valid for one to two periods. No state is kept per cookie.
@@ -16,7 +16,7 @@ pub(crate) const TURN: Nanos = 30 * SECONDS;
 
 /// The secrets of an IA.
 pub(crate) struct Cookies {
-    /// Of the newest secret; never 0, which on the wire means no cookie.
+    /// Number of the newest secret; never 0, which on the wire means no cookie.
     epoch: u32,
     since: Nanos,
     newest: [u8; 16],
@@ -37,7 +37,7 @@ impl Cookies {
         Ticket::new(self.epoch, hash(&self.newest, from, key))
     }
 
-    /// It was given, for this request and source, and not too long ago.
+    /// Whether the cookie was issued for this request and source, recently enough.
     pub(super) fn is_good(&mut self, now: Nanos, from: SocketAddr, key: &CookieKey, random: &mut dyn Random) -> bool {
         self.turn(now, random);
         let secret = match key.head.epoch.get() {
@@ -46,7 +46,7 @@ impl Cookies {
             epoch if epoch == previous(self.epoch) => &self.before,
             _ => return false,
         };
-        // Compared in a time that does not depend on where they differ.
+        // Compared in constant time.
         let words = |bytes: [u8; 16]| Hash128::from(u128::from_be_bytes(bytes));
         words(hash(secret, from, key)) == words(key.head.cookie)
     }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_lives_between_one_and_two_turns() {
+    fn cookie_is_valid_for_one_to_two_periods() {
         for start in [0, 29 * SECONDS] {
             let mut dice = TestRandom::new(1);
             let mut cookies = Cookies::new(0, &mut dice);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn epochs_wrap_and_are_never_none() {
+    fn epochs_wrap_and_skip_zero() {
         let mut dice = TestRandom::new(5);
         let mut cookies = Cookies { epoch: u32::MAX, ..Cookies::new(0, &mut dice) };
         let last = given(&mut cookies, 0, &mut dice);

@@ -1,7 +1,7 @@
 //! Counts half-open attempts, in total and by source prefix.
 //!
-//! A prefix stands for a network in which a host may use any address: /24 of IPv4, /64 of IPv6. Only prefixes with an
-//! attempt have an entry.
+//! A prefix is a network in which a host may use any address: /24 for IPv4, /64 for IPv6. Only prefixes with an attempt
+//! have an entry.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -22,13 +22,13 @@ pub(crate) struct Counts {
     pub(crate) unreadable: u64,
     pub(crate) cookies: u64,
     pub(crate) refused: u64,
-    /// Put off: as many attempts were open as may be.
+    /// Requests answered by a cookie because the limit of attempts was reached.
     pub(crate) no_room: u64,
     /// Answers suppressed by the amplification limit.
     pub(crate) held_back: u64,
 }
 
-/// Attempts, in all and by prefix.
+/// Numbers of attempts, in total and by prefix.
 #[derive(Debug, Default)]
 pub(super) struct HalfOpen {
     total: Count,
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_is_a_network() {
+    fn attempts_are_counted_by_network_prefix() {
         let mut half_open = HalfOpen::default();
         for from in ["10.0.0.1:1", "10.0.0.2:2", "[::ffff:10.0.0.3]:3", "10.0.1.1:1", "[2001:db8::1]:1"] {
             half_open.add(at(from), false);

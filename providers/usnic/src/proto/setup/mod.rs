@@ -1,8 +1,8 @@
-//! Connection set-up: request, cookie, accept or reject, confirm.
+//! Connection set-up: request, cookie, accept or reject, confirmation.
 //!
 //! The active side of one attempt is a [`connect::Connector`]; the passive side of all attempts that are not
-//! connections yet is one [`accept::Acceptor`]. Packets and times come in, packets come out into a buffer, with a
-//! deadline and an outcome. Everything is sent again until it is answered, and everything may come twice.
+//! connections yet is one [`accept::Acceptor`]. They take packets and times, and return packets in a buffer, a deadline
+//! and an outcome. Every packet is retransmitted until it is answered, and every packet may arrive twice.
 //!
 //! ```text
 //! client                                   server
@@ -13,19 +13,20 @@
 //! Confirm                               ->             anything else on the connection does as well
 //! ```
 //!
-//! How a driver routes packets. At the well-known port, `packets::request_head` gives the qualifier of a request; the
-//! process that listens on it, or any if none does, passes the packet to `Acceptor::receive`. So it does with a request
-//! at the data socket, where a pending request is repeated. Other packets go by the connection number in the header, if
-//! the token is right:
+//! How a driver routes packets. At the well-known port, `packets::request_head` returns the qualifier of a request. The
+//! process that listens on it, or any process if none does, passes the packet to `Acceptor::receive`. A request at the
+//! data socket is handled in the same way, because a pending request is repeated there. Other packets are routed by the
+//! connection number in the header, if the token is right:
 //!
-//! - an attempt of this side: `Connector::receive`. Once established, `Conn` begins with the terms, number and token.
-//! - an accept of this side, from `Acceptor::accept` on: `Acceptor::reset`, then, if the seal is valid,
-//!   `Acceptor::confirmed`; the packet that confirms is the first for `Conn`.
-//! - an established connection: its seal, if there is one, and `Conn`, which answers late packets of the set-up.
-//! - no match: an Accept goes to `connect::refuse_unmatched`; all else is dropped and counted.
+//! - to an attempt of this side: `Connector::receive`. Once established, `Conn` starts with the terms, number and
+//!   token.
+//! - to an accept of this side, from `Acceptor::accept` on: `Acceptor::reset`, then, if the seal is valid,
+//!   `Acceptor::confirmed`; the packet that confirms is the first one for `Conn`.
+//! - to an established connection: its seal, if any, and `Conn`, which also answers late set-up packets.
+//! - without a match: an Accept goes to `connect::refuse_unmatched`; any other packet is dropped and counted.
 //!
-//! Read the sockets before calling `on_time` and `poll`: after a pause of the process, answers may wait there.
-//! Nothing here has a socket or a clock, or knows what a consumer is.
+//! The driver reads the sockets before it calls `on_time` and `poll`: after a pause of the process, answers may be
+//! queued. This module has neither sockets nor a clock, and does not know consumers.
 
 pub(crate) mod accept;
 pub(crate) mod connect;
@@ -39,15 +40,15 @@ use crate::proto::psn::Psn;
 use crate::proto::seal::{self, Guard, Psk, Seal};
 use crate::proto::{MILLIS, Nanos, SECONDS};
 
-/// Longest private data of a request or an accept.
+/// Maximum length of private data in a request or accept.
 pub(crate) const MAX_PRIVATE: usize = 512;
 
-/// Bytes of datagram that every path takes; no side may offer less.
+/// Datagram size in bytes that every path carries; no side may offer less.
 pub(crate) const MIN_MTU: u16 = 1200;
 
-/// The caller's source of random numbers: the operating system's, or a test's.
+/// A source of random numbers: the operating system's, or a test's.
 pub(crate) trait Random {
-    /// Fills it with bytes that cannot be guessed.
+    /// Fills `out` with unpredictable bytes.
     fn fill(&mut self, out: &mut [u8]);
 
     /// A random number of 32 bits.
@@ -57,7 +58,7 @@ pub(crate) trait Random {
         u32::from_ne_bytes(bytes)
     }
 
-    /// A token: any number but 0, which means none.
+    /// A token: any number but 0, which means no token.
     fn token(&mut self) -> u64 {
         let mut bytes = [0; 8];
         self.fill(&mut bytes);
@@ -68,26 +69,26 @@ pub(crate) trait Random {
 /// Parameters that a side proposes for a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Offer {
-    /// The other side is to name the connection so; neither is 0.
+    /// Number and token that the other side must use for the connection; neither is 0.
     pub(crate) conn: u32,
     pub(crate) token: u64,
-    /// Number of its first packet.
+    /// PSN of its first packet.
     pub(crate) first_psn: Psn,
-    /// Reads outstanding at most: its own, and the other side's.
+    /// Maximum number of outstanding reads: its own, and the other side's.
     pub(crate) ord: u32,
     pub(crate) ird: u32,
-    /// Sends of the other side's that find a receive already.
+    /// Number of sends of the other side that have a receive already.
     pub(crate) credits: u32,
-    /// Receive window: space in its socket, in KiB.
+    /// Receive window: free space in its socket, in KiB.
     pub(crate) window_kib: u16,
-    /// Bytes of the largest datagram that it can take or send.
+    /// Largest datagram in bytes that it can receive or send.
     pub(crate) mtu: u16,
-    /// Fresh, so that no two connections have the same keys.
+    /// Random bytes, new for each connection, so that no two connections have the same keys.
     pub(crate) random: [u8; 16],
 }
 
 impl Offer {
-    /// With random numbers of its own; the rest is the caller's.
+    /// Creates an offer with new random numbers; the caller sets the other fields.
     pub(crate) fn new(conn: u32, random: &mut dyn Random) -> Offer {
         let mut fresh = [0; 16];
         random.fill(&mut fresh);
@@ -108,53 +109,57 @@ impl Offer {
 /// Agreed parameters of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
-    /// This is the active side: it repeats the confirmation until something comes from the peer ([`connect::Confirming`]).
+    /// This is the active side, which repeats the confirmation until a packet arrives from the peer
+    /// ([`connect::Confirming`]).
     pub(crate) active: bool,
-    /// The number and token in what the peer sends, and in what this side sends. The table found the connection by its
+    /// Number and token in packets of the peer, and in packets of this side. The table found the connection by its
     /// number.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the other half of what both sides must agree on"))]
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the counterpart of `their_conn`, on which both sides must agree")
+    )]
     pub(crate) our_conn: u32,
     pub(crate) our_token: u64,
     pub(crate) peer_conn: u32,
     pub(crate) peer_token: u64,
-    /// Number of our first packet, and of the peer's.
+    /// PSN of our first packet, and of the peer's.
     pub(crate) first_psn: Psn,
     pub(crate) peer_first_psn: Psn,
-    /// Reads outstanding at most: ours, and the peer's.
+    /// Maximum number of outstanding reads: ours, and the peer's.
     pub(crate) ord: u32,
     pub(crate) ird: u32,
-    /// Our sends that find a receive before the first ack says more.
+    /// Number of our sends that have a receive before the first ack.
     pub(crate) credits: u32,
     /// The peer's receive window in KiB.
     pub(crate) peer_window_kib: u16,
-    /// Bytes of a datagram that both sides may send at most, with all that is added to it.
+    /// Maximum datagram size in bytes that both sides may send, with all overhead.
     pub(crate) mtu_ceiling: usize,
-    /// Bytes that sealing adds to every packet after it was made: [`seal::OVERHEAD`], or none.
+    /// Bytes that sealing adds to every packet: [`seal::OVERHEAD`], or 0.
     pub(crate) overhead: usize,
     /// The peer's address.
     pub(crate) peer: SocketAddr,
-    /// Secret: what the peer must not foresee is derived from it.
+    /// Secret from which values are derived that the peer must not predict.
     pub(crate) seed: [u8; 16],
 }
 
-/// The terms, and the keys if there is one to begin with.
+/// The terms, and the keys if the adapter has a key.
 #[derive(Debug)]
 pub(crate) struct Agreed {
     pub(crate) terms: Terms,
-    /// Every packet of the connection goes through it, both ways.
+    /// Seals and opens every packet of the connection.
     pub(crate) seal: Option<Box<Seal>>,
 }
 
-/// Parameters of the set-up machines. The defaults are those of the settings or, where there is no setting, the values
-/// in use.
+/// Parameters of connection set-up. The defaults are those of the settings or, for parameters without a setting, the
+/// values in use.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    /// The first repetition comes after so long; each wait is twice the one before, up to the last.
+    /// Interval before the first retransmission; each interval is twice the previous one, up to the maximum.
     pub(crate) first_repeat: Nanos,
     pub(crate) last_repeat: Nanos,
-    /// A pending request is repeated with waits that double up to this.
+    /// Maximum interval at which a pending request is repeated.
     pub(crate) pending_repeat: Nanos,
-    /// Silence after which a side gives up: the client on its request, the server on its accept.
+    /// Time of silence after which a side gives up: the client on its request, the server on its accept.
     pub(crate) silence: Nanos,
     /// How long a client retries a request that has no listener.
     pub(crate) listener_wait: Nanos,
@@ -162,14 +167,15 @@ pub(crate) struct Config {
     pub(crate) patience: Nanos,
     /// How long the outcome of an attempt is kept, for late requests.
     pub(crate) linger: Nanos,
-    /// Attempts of sources that have not shown that they are there, in all and of one prefix (/24, /64); beyond it,
-    /// these get cookies. With a key all do: cookies refuse replays.
+    /// Maximum number of attempts of unverified sources, in total and per prefix (/24, /64); beyond it these sources
+    /// get cookies. With a key all sources get cookies, which prevent replays.
     pub(crate) unproven: usize,
     pub(crate) unproven_of_prefix: usize,
-    /// Attempts at most, in all and of one prefix; beyond it all get cookies, and repeat their requests.
+    /// Maximum number of attempts, in total and per prefix; beyond it all sources get cookies, and repeat their
+    /// requests.
     pub(crate) half_open: usize,
     pub(crate) half_open_of_prefix: usize,
-    /// Past attempts that are remembered, at most.
+    /// Maximum number of ended attempts that are kept.
     pub(crate) remembered: usize,
 }
 
@@ -196,13 +202,13 @@ impl Default for Config {
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) config: Config,
-    /// Around every set-up packet.
+    /// Protects every set-up packet.
     guard: Guard,
     psk: Option<Psk>,
 }
 
 impl Setup {
-    /// Only peers with the key are answered.
+    /// Whether only peers with the key are answered.
     pub(crate) fn has_key(&self) -> bool {
         self.psk.is_some()
     }
@@ -211,7 +217,7 @@ impl Setup {
         Setup { config, guard: Guard::new(psk.as_ref()), psk }
     }
 
-    /// What comes of two offers; both sides come to the same.
+    /// Computes the terms from two offers; both sides get the same result.
     fn agree(&self, ours: &Offer, theirs: &Offer, peer: SocketAddr, active: bool, random: &mut dyn Random) -> Agreed {
         let mut seed = [0; 16];
         random.fill(&mut seed);

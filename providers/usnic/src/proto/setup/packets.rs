@@ -2,8 +2,8 @@
 //!
 //! Numbers are in network byte order, records have no padding. Packets that open a connection are protected
 //! (`seal::Guard`) and carry the number of the hand-off, so that a late answer of an earlier listener is not taken for
-//! the present one's. For every version: a request begins with head and [`RequestHead`], the protected rest begins with
-//! the client's connection and token, and a reject is read as far as [`Refused`].
+//! one of the current listener. Common to all versions: a request begins with head and [`RequestHead`], the protected
+//! rest begins with the client's connection and token, and a reject can be read up to the end of [`Refused`].
 //!
 //! ```text
 //! Request  Head(0, 0)  RequestHead  guarded: Offer  private data  padding to 1185 to 1200 bytes
@@ -24,22 +24,22 @@ use crate::proto::psn::Psn;
 use crate::proto::seal::{GUARD, Guard};
 use crate::proto::wire::{self, FLAG_UNKNOWN, Head, Kind, VERSION};
 
-/// Bytes of a request: all paths take them, and three times as many hold every answer more than once.
+/// Length of a request in bytes: every path carries it, and three times this length exceeds the length of every answer.
 pub(crate) const REQUEST: usize = 1200;
-/// Maximum shortening of retransmitted requests: by their length the server's kernel chooses between processes that
-/// share the port.
+/// Maximum shortening of retransmitted requests: by the length the server's kernel chooses between processes that share
+/// the port.
 pub(crate) const SHORTER: usize = 15;
 
-/// The part of a request that is read in the clear.
+/// The part of a request that is not encrypted.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct RequestHead {
-    /// The versions that the client speaks.
+    /// Lowest version that the client supports.
     pub(super) min: u8,
     pub(super) max: u8,
     /// Number of hand-offs of the request.
     pub(super) hop: U16,
-    /// Epoch of the last cookie; 0: none yet.
+    /// Epoch of the last cookie; 0: no cookie yet.
     pub(super) epoch: U32,
     pub(super) qual: U64,
     pub(super) cookie: [u8; 16],
@@ -64,7 +64,7 @@ impl RequestHead {
     }
 }
 
-/// The clear part, if this is a request of any version, or its withdrawal. Nothing else of it has been looked at.
+/// The clear part, if this is a request of any version, or its withdrawal. Nothing else is checked.
 pub(crate) fn request_head(packet: &[u8]) -> Option<RequestHead> {
     let (head, rest) = wire::head(packet)?;
     let is_request = head.kind == Kind::Request as u8 && (REQUEST - SHORTER..=REQUEST).contains(&packet.len());
@@ -88,12 +88,12 @@ struct WireOffer {
     window_kib: U16,
     mtu: U16,
     spare: U16,
-    /// Bytes of private data that follow.
+    /// Length of the private data that follow.
     private: U16,
     random: [u8; 16],
 }
 
-/// Writes what both requests and accepts carry. The caller has seen to the length of the private data.
+/// Encodes the offer and private data of a request or accept. The caller has checked the length of the private data.
 fn put_offer(offer: &Offer, private: &[u8], out: &mut Vec<u8>) {
     let offered = WireOffer {
         conn: offer.conn.into(),
@@ -112,7 +112,7 @@ fn put_offer(offer: &Offer, private: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(private);
 }
 
-/// Reads it; what follows the private data is padding. `None`: it makes no sense.
+/// Decodes an offer; bytes behind the private data are padding. `None`: it is invalid.
 pub(super) fn offer(bytes: &[u8]) -> Option<(Offer, &[u8])> {
     let (offered, rest) = WireOffer::read_from_prefix(bytes).ok()?;
     let offer = Offer {
@@ -131,14 +131,14 @@ pub(super) fn offer(bytes: &[u8]) -> Option<(Offer, &[u8])> {
     (is_sane && private <= MAX_PRIVATE).then_some((offer, rest.get(..private)?))
 }
 
-/// Connection and token of the requester, readable even if the rest of the offer is invalid.
+/// Connection and token of the requester, which can be read even if the rest of the offer is invalid.
 pub(super) fn requester(bytes: &[u8]) -> Option<(u32, u64)> {
     let (conn, rest) = U32::read_from_prefix(bytes).ok()?;
     let (token, _) = U64::read_from_prefix(rest).ok()?;
     Some((conn.get(), token.get())).filter(|(conn, token)| *conn != 0 && *token != 0)
 }
 
-/// Encodes a request, shorter than the longest one by `shorter` bytes. Private data longer than [`MAX_PRIVATE`] is cut.
+/// Encodes a request, shortened by `shorter` bytes. Private data longer than [`MAX_PRIVATE`] are truncated.
 pub(super) fn put_request(
     guard: &Guard,
     request_head: &RequestHead,
@@ -154,7 +154,7 @@ pub(super) fn put_request(
     guard.close(Head::new(Kind::Request, 0, 0, 0), request_head.as_bytes(), &rest, random, out);
 }
 
-/// Comes back with the request; or says that it is there and waits for its consumer.
+/// A cookie that the client returns with its request; or "pending": the request waits for its consumer.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Ticket {
@@ -181,7 +181,7 @@ pub(crate) enum Reason {
     /// None of the client's versions is supported.
     Version,
     NotUnderstood,
-    /// The request is to go to the listener on this qualifier.
+    /// The request has to be sent to the listener on this qualifier.
     HandedOff(u64),
 }
 
@@ -208,7 +208,7 @@ impl Reason {
 #[repr(C)]
 struct Refused {
     reason: u8,
-    /// Minimum of the supported versions.
+    /// Lowest supported version.
     min: u8,
     max: u8,
     spare: u8,
@@ -231,7 +231,7 @@ impl To {
     }
 }
 
-/// Encodes a cookie packet: a cookie for the next request, or without one "pending".
+/// Encodes a cookie packet: with a cookie for the next request, or "pending" without one.
 pub(super) fn put_cookie(guard: &Guard, to: To, ticket: Option<Ticket>, random: &mut dyn Random, out: &mut Vec<u8>) {
     let ticket = Ticket { hop: to.hop.into(), ..ticket.unwrap_or(Ticket::new_zeroed()) };
     guard.close(to.head(Kind::Cookie), &[], ticket.as_bytes(), random, out);
@@ -251,7 +251,7 @@ pub(super) fn put_reject(guard: &Guard, to: To, reason: Reason, random: &mut dyn
     guard.close(to.head(Kind::Reject), &[], refused.as_bytes(), random, out);
 }
 
-/// An accept. Private data longer than [`MAX_PRIVATE`] is cut.
+/// Encodes an accept. Private data longer than [`MAX_PRIVATE`] are truncated.
 pub(super) fn put_accept(
     guard: &Guard,
     to: To,
@@ -265,7 +265,7 @@ pub(super) fn put_accept(
     guard.close(to.head(Kind::Accept), &[], &rest, random, out);
 }
 
-/// The longest that is sent to a client.
+/// Length of the longest packet sent to a client.
 pub(super) const LONGEST_ANSWER: usize = size_of::<Head>() + size_of::<WireOffer>() + MAX_PRIVATE + GUARD;
 
 /// An answer of the server.
@@ -283,7 +283,7 @@ pub(super) fn answer<'a>(guard: &Guard, packet: &[u8], room: &'a mut Vec<u8>) ->
     if head.kind == Kind::Reject as u8 {
         let (refused, _) = Refused::read_from_prefix(guard.open(packet, 0, room)?).ok()?;
         let reason = Reason::of(refused.reason, refused.qual.get())?;
-        // Of another version only one thing is understood.
+        // Of another version only a version reject is understood.
         let is_plain = head.version == VERSION || reason == Reason::Version;
         return is_plain.then_some((Some(refused.hop.get()), Answer::Reject(reason)));
     }
@@ -331,8 +331,8 @@ pub(super) fn withdrawal(guard: &Guard, packet: &[u8]) -> Option<(u32, u64)> {
 /// Minimum length of a quote in an ICMP message: it includes fields that only the receiver of the packet knows.
 const LEAST_QUOTE: usize = 64;
 
-/// Whether `quote`, the begin of a packet as an ICMP message quotes it, is of `packet`. An attacker off the path cannot
-/// know it: it has the random number and token of one side, or is sealed.
+/// Whether `quote`, the start of a packet as quoted by an ICMP message, belongs to `packet`. An attacker off the path
+/// cannot know it: it contains the random number and token of one side, or is sealed.
 pub(super) fn is_quoted(packet: &[u8], quote: &[u8]) -> bool {
     quote.len() >= LEAST_QUOTE && packet.starts_with(quote)
 }
@@ -342,14 +342,15 @@ pub(super) fn request<'a>(guard: &Guard, packet: &[u8], room: &'a mut Vec<u8>) -
     guard.open(packet, size_of::<RequestHead>(), room)
 }
 
-/// Whether a Reset says that its sender does not know the connection. That of an established connection does not.
+/// Whether a Reset says that its sender does not know the connection. The Reset of an established connection does not
+/// say so.
 pub(super) fn is_unknown(guard: &Guard, packet: &[u8]) -> bool {
     let is_it = |head: Head| head.kind() == Some(Kind::Reset) && head.has(FLAG_UNKNOWN);
     let is_reset = wire::head(packet).is_some_and(|(head, _)| is_it(head));
     is_reset && guard.open(packet, 0, &mut Vec::new()).is_some_and(|rest| rest.is_empty())
 }
 
-/// A Reset to the side that made this offer, which is not known here.
+/// Encodes a Reset to the side that made this offer, which has no entry here.
 pub(super) fn put_unknown(guard: &Guard, theirs: &Offer, random: &mut dyn Random, out: &mut Vec<u8>) {
     guard.close(Head::new(Kind::Reset, FLAG_UNKNOWN, theirs.conn, theirs.token), &[], &[], random, out);
 }
@@ -359,13 +360,13 @@ pub(crate) fn head(kind: Kind, terms: &Terms) -> Head {
     Head::new(kind, 0, terms.peer_conn, terms.peer_token)
 }
 
-/// The end of what a side sends, and how much it has of the other's.
+/// The end of what a side sends, and how much it has received of the other side's packets.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Fin {
-    /// The number that its next packet would have.
+    /// PSN after its last packet.
     pub(crate) end: U32,
-    /// Everything of the other side's before this number was taken, and nothing after it.
+    /// All packets of the other side before this PSN were accepted, and none after it.
     pub(crate) received: U32,
 }
 

@@ -1,4 +1,4 @@
-//! Answers and state of a server.
+//! Answers and state of the passive side.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -41,7 +41,7 @@ impl Server {
         self.acceptor.receive(now, packet, from, true, &mut self.dice, &mut self.out)
     }
 
-    /// The last answer.
+    /// Decodes the last answer.
     fn said(&self) -> Option<Answer<'static>> {
         let mut room = Vec::new();
         match packets::answer(&self.setup.guard, &self.out, &mut room)?.1 {
@@ -57,7 +57,7 @@ impl Server {
         self.acceptor.accept(now, id, &offer, &[6; MAX_PRIVATE], &mut self.dice).expect("it is there")
     }
 
-    /// Executes what is due until `end`: bytes sent, and requests withdrawn.
+    /// Processes all deadlines until `end`: returns the bytes sent, and the requests withdrawn.
     fn time(&mut self, end: Nanos) -> (usize, Vec<RequestId>) {
         let (mut sent, mut left) = (0, Vec::new());
         while let Some(now) = self.acceptor.deadline().filter(|due| *due <= end) {
@@ -118,7 +118,7 @@ fn request_is_reported_once_and_answered_pending() {
 }
 
 #[test]
-fn it_is_remembered_as_long_as_it_is_repeated() {
+fn ended_attempt_is_kept_while_its_request_is_repeated() {
     let mut server = Server::new(Config::default(), None);
     let (_, packet) = server.request(1);
     let from = source(0, 1);
@@ -292,7 +292,7 @@ fn no_state_is_kept_for_unverified_sources_under_load() {
 }
 
 #[test]
-fn a_source_may_show_its_cookie_later() {
+fn cookie_can_be_shown_later() {
     let mut server = Server::new(Config { unproven: 1, ..Config::default() }, None);
     let (_, other) = server.request(1);
     let other = requested(server.receives(0, &other, source(1, 1)));
@@ -302,7 +302,7 @@ fn a_source_may_show_its_cookie_later() {
     let answer = server.out.clone();
     connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2));
     server.acceptor.reject(0, other, Reason::Refused, &mut TestRandom::new(2));
-    // The load is gone, and a repetition of the first request is faster than the one with the cookie.
+    // The load is gone, and a repetition of the first request arrives before the one with the cookie.
     requested(server.receives(0, &packet, from));
     assert_eq!(server.acceptor.half_open.total().unproven, 1);
     let mut with = Vec::new();

@@ -1,4 +1,4 @@
-//! Every packet through its bytes, cut and damaged.
+//! Encodes and decodes every packet, whole, truncated and damaged.
 
 use proptest::prelude::*;
 
@@ -23,7 +23,7 @@ fn a_request(guard: &Guard, private: &[u8]) -> Vec<u8> {
     out
 }
 
-/// One of each packet that a client reads, with what is read.
+/// One of each packet that a client receives, with its decoded form.
 fn answers(guard: &Guard) -> Vec<(Vec<u8>, Option<u16>, Answer<'static>)> {
     let private = &[6; MAX_PRIVATE];
     let ticket = Ticket { hop: TO.hop.into(), ..Ticket::new(8, [9; 16]) };
@@ -57,7 +57,7 @@ fn records_have_no_gaps() {
 }
 
 #[test]
-fn a_request_is_of_one_size_or_a_little_shorter_and_three_of_it_hold_every_answer() {
+fn requests_have_one_length_or_less_and_a_third_of_every_answer() {
     for guard in guards() {
         for length in [0, 1, MAX_PRIVATE, MAX_PRIVATE + 1] {
             let private = vec![1; length];
@@ -95,7 +95,7 @@ fn a_request_is_of_one_size_or_a_little_shorter_and_three_of_it_hold_every_answe
 }
 
 #[test]
-fn answers_come_through_and_no_cut_or_flipped_bit_is_believed() {
+fn answers_decode_and_damaged_ones_are_refused() {
     for guard in guards() {
         for (packet, hop, expected) in answers(&guard) {
             assert_eq!(answer(&guard, &packet, &mut Vec::new()), Some((hop, expected)));
@@ -114,7 +114,7 @@ fn answers_come_through_and_no_cut_or_flipped_bit_is_believed() {
 }
 
 #[test]
-fn no_cut_or_flipped_bit_of_a_request_or_of_taking_it_back_is_believed() {
+fn damaged_requests_and_withdrawals_are_refused() {
     for guard in guards() {
         let mut leaves = Vec::new();
         put_withdrawal(&guard, &RequestHead::new(77, 2, None), &an_offer(), &mut TestRandom::new(4), &mut leaves);
@@ -150,7 +150,7 @@ fn unknown_connection_is_reset_with_number_and_token() {
             bad[bit / 8] ^= 1 << (bit % 8);
             assert!(!is_unknown(&guard, &bad), "bit {bit}");
         }
-        // A side that ends the connection sends the same without the flag, sealed or not.
+        // A side that ends a connection sends the same packet without the flag, sealed or not.
         let mut ends = Vec::new();
         let head = Head::new(Kind::Reset, 0, 9, an_offer().token);
         guard.close(head, &[], &[], &mut TestRandom::new(5), &mut ends);
@@ -159,7 +159,7 @@ fn unknown_connection_is_reset_with_number_and_token() {
 }
 
 #[test]
-fn offers_that_make_no_sense_are_refused() {
+fn invalid_offers_are_refused() {
     let bytes = |change: fn(&mut WireOffer), private: usize| {
         let mut out = Vec::new();
         put_offer(&an_offer(), &[], &mut out);
@@ -183,11 +183,11 @@ fn offers_that_make_no_sense_are_refused() {
     }
     assert_eq!(requester(&bytes(|it| it.conn = 0.into(), 0)), None);
     assert_eq!(requester(&bytes(|it| it.token = 0.into(), 0)), None);
-    assert!(requester(&bytes(|it| it.mtu = 0.into(), 0)).is_some(), "it can be answered so");
+    assert!(requester(&bytes(|it| it.mtu = 0.into(), 0)).is_some(), "the reject can be addressed");
 }
 
 #[test]
-fn another_version_is_read_as_far_as_its_reject() {
+fn version_reject_of_another_version_is_understood() {
     let guard = &guards()[0];
     let other = |reason| {
         let refused = Refused {

@@ -1,4 +1,4 @@
-//! Set-ups that go wrong, each by its name, and many that go wrong at random.
+//! Particular set-ups that fail, and many that fail at random.
 
 use super::super::accept::Counts;
 use super::super::cookies::TURN;
@@ -19,7 +19,7 @@ fn sealed(seed: u64) -> World {
     World::new(seed, Config::default(), Some("a key of sixteen bytes or more"))
 }
 
-/// Both sides report that the connection is established.
+/// Whether both sides report that the connection is established.
 fn stands(world: &World, client: usize) -> bool {
     world.check();
     let agreed = world.clients[client].agreed.as_ref();
@@ -31,7 +31,7 @@ fn count(world: &World, kind: Kind) -> usize {
 }
 
 #[test]
-fn a_quiet_wire_takes_four_packets_and_one_ack() {
+fn set_up_takes_four_packets_and_one_ack() {
     let mut world = world(1);
     let client = world.client();
     world.run(30 * SECONDS);
@@ -42,7 +42,7 @@ fn a_quiet_wire_takes_four_packets_and_one_ack() {
 }
 
 #[test]
-fn a_key_costs_one_round_more() {
+fn set_up_with_a_key_takes_one_more_round_trip() {
     let mut world = sealed(1);
     let client = world.client();
     world.run(30 * SECONDS);
@@ -72,7 +72,7 @@ fn a_lost_request_accept_or_confirm_is_repeated() {
 }
 
 #[test]
-fn anything_on_the_connection_confirms_as_well() {
+fn any_packet_of_the_connection_confirms() {
     let mut world = world(3);
     world.drops = |head, _| is(Kind::Confirm, head) || is(Kind::Ack, head);
     let client = world.client();
@@ -87,7 +87,7 @@ fn anything_on_the_connection_confirms_as_well() {
 }
 
 #[test]
-fn a_confirm_that_never_comes_is_a_failed_accept() {
+fn accept_without_confirmation_fails() {
     let mut world = world(4);
     world.drops = |head, _| is(Kind::Confirm, head) || is(Kind::Ack, head);
     let client = world.client();
@@ -98,14 +98,14 @@ fn a_confirm_that_never_comes_is_a_failed_accept() {
 }
 
 #[test]
-fn a_consumer_may_think_for_minutes() {
+fn consumer_may_answer_after_minutes() {
     for mut world in [world(5), sealed(5)] {
         world.will = |_| Will::Accept(180 * SECONDS);
         world.faults.loss = 20;
         let client = world.client();
         world.run(170 * SECONDS);
         assert_eq!(world.clients[client].outcome, None, "it waits");
-        assert!(count(&world, Kind::Request) < 200, "and asks seldom");
+        assert!(count(&world, Kind::Request) < 200, "and is repeated rarely");
         world.run(240 * SECONDS);
         assert!(stands(&world, client));
         assert_eq!(world.asked.len(), 1);
@@ -113,7 +113,7 @@ fn a_consumer_may_think_for_minutes() {
 }
 
 #[test]
-fn a_request_that_is_here_outlives_its_listener() {
+fn pending_request_outlives_its_listener() {
     for mut world in [world(19), sealed(19)] {
         world.will = |_| Will::Accept(20 * SECONDS);
         let client = world.client();
@@ -126,7 +126,7 @@ fn a_request_that_is_here_outlives_its_listener() {
 }
 
 #[test]
-fn how_long_it_waits_for_a_consumer_is_not_the_machines_business() {
+fn pending_request_has_no_time_limit() {
     let mut world = world(20);
     (world.will, world.faults.loss) = (|_| Will::Never, 10);
     let client = world.client();
@@ -140,7 +140,7 @@ fn how_long_it_waits_for_a_consumer_is_not_the_machines_business() {
 }
 
 #[test]
-fn a_consumer_may_say_no_or_hand_it_on() {
+fn consumer_may_reject_or_hand_off() {
     let outcome = |will| {
         let mut world = world(6);
         (world.will, world.faults.loss) = (will, 20);
@@ -155,7 +155,11 @@ fn a_consumer_may_say_no_or_hand_it_on() {
     let absent = outcome(|_| Will::HandOff(1));
     assert_eq!(absent, ("Rejected(NoListener)".to_string(), 1));
     let (for_ever, asked) = outcome(|qual| Will::HandOff(if qual == QUAL { QUAL + 1 } else { QUAL }));
-    assert_eq!((for_ever.split('(').next(), asked), (Some("Rejected"), 9), "two who hand it to each other");
+    assert_eq!(
+        (for_ever.split('(').next(), asked),
+        (Some("Rejected"), 9),
+        "two listeners that hand it off to each other"
+    );
 }
 
 #[test]
@@ -172,7 +176,7 @@ fn missing_listener_and_missing_host_give_different_events() {
 }
 
 #[test]
-fn a_client_that_takes_it_back_is_gone_for_the_server() {
+fn withdrawn_request_ends_at_the_server() {
     for accepted in [false, true] {
         let mut world = world(8);
         world.will = if accepted { |_| Will::Accept(0) } else { |_| Will::Accept(5 * SECONDS) };
@@ -192,7 +196,7 @@ fn a_client_that_takes_it_back_is_gone_for_the_server() {
 }
 
 #[test]
-fn a_client_that_dies_while_the_consumer_thinks_is_gone_after_a_while() {
+fn dead_client_is_detected_while_its_request_is_pending() {
     let mut world = world(9);
     world.will = |_| Will::Accept(100 * SECONDS);
     world.client();
@@ -203,7 +207,7 @@ fn a_client_that_dies_while_the_consumer_thinks_is_gone_after_a_while() {
     world.run(99 * SECONDS);
     assert_eq!(world.left, world.asked);
     world.run(200 * SECONDS);
-    assert!(world.conns.is_empty(), "an accept then comes to nothing");
+    assert!(world.conns.is_empty(), "a later accept has no effect");
 }
 
 #[test]
@@ -212,18 +216,18 @@ fn restarted_client_resets_unknown_accepts() {
         world.will = |_| Will::Accept(SECONDS);
         world.client();
         world.run(SECONDS / 2);
-        // Another life at the same address, with other numbers.
+        // Another process at the same address, with other numbers.
         world.clients.clear();
         world.client();
         world.run(30 * SECONDS);
-        assert_eq!(world.left, world.asked[..1], "the accept of the old request is refused by the new life");
-        assert!(stands(&world, 0), "and the new one is served");
+        assert_eq!(world.left, world.asked[..1], "the new process refuses the accept of the old request");
+        assert!(stands(&world, 0), "and its own request is served");
         assert_eq!(world.conns.values().filter(|conn| conn.established).count(), 1);
     }
 }
 
 #[test]
-fn a_server_that_is_restarted_serves_the_repeated_request() {
+fn restarted_server_serves_the_repeated_request() {
     for mut world in [world(11), sealed(11)] {
         world.will = |_| Will::Accept(SECONDS);
         let client = world.client();
@@ -251,7 +255,7 @@ fn late_request_of_an_existing_or_ended_connection_is_ignored() {
         let sent = world.log.len();
         assert!(sent > answers);
         world.run(5 * SECONDS);
-        // A repeated request without its cookie cannot be matched: it gets another cookie at most.
+        // A repeated request without its cookie cannot be recognised: it gets at most another cookie.
         assert!(world.log[sent..].iter().all(|(.., packet)| packet[1] == Kind::Cookie as u8));
         assert_eq!(world.asked.len(), 1);
         assert!(stands(&world, client));
@@ -276,7 +280,7 @@ fn replayed_request_does_not_connect() {
             assert_eq!(world.asked.len(), 1, "its cookie is stale");
             assert!(kinds.iter().all(|kind| [Kind::Request as u8, Kind::Cookie as u8].contains(kind)), "{kinds:?}");
         } else {
-            assert_eq!(world.asked.len(), 2, "without a key nothing tells it from a new one");
+            assert_eq!(world.asked.len(), 2, "without a key it looks like a new one");
             assert_eq!(world.left, world.asked[1..], "but its client refuses the accept");
         }
         assert_eq!(world.conns.values().filter(|conn| conn.established).count(), 1);
@@ -285,7 +289,7 @@ fn replayed_request_does_not_connect() {
 }
 
 #[test]
-fn a_replayed_request_with_a_fresh_cookie_is_known_again() {
+fn replayed_request_with_a_fresh_cookie_is_recognised() {
     let mut world = sealed(14);
     world.will = |_| Will::Reject(0);
     let client = world.client();
@@ -298,7 +302,7 @@ fn a_replayed_request_with_a_fresh_cookie_is_known_again() {
     }
     world.run(5 * SECONDS);
     assert_eq!(world.asked.len(), 1);
-    // From elsewhere its cookie is worth nothing.
+    // A cookie is invalid from another source.
     world.send(client_at(99), to, last);
     world.run(6 * SECONDS);
     assert_eq!(world.asked.len(), 1);
@@ -328,7 +332,7 @@ fn request_with_wrong_key_gets_no_answer() {
 }
 
 #[test]
-fn many_at_once_all_stand() {
+fn many_set_ups_at_once_all_succeed() {
     for mut world in [world(16), sealed(16)] {
         world.will = |_| Will::Accept(SECONDS);
         world.faults = Faults { loss: 10, twice: 10, delay: 30 * MILLIS, damage: 0 };
@@ -344,7 +348,7 @@ fn many_at_once_all_stand() {
 }
 
 #[test]
-fn two_that_ask_each_other_at_once_get_two_connections() {
+fn simultaneous_connects_give_two_connections() {
     // Each has a listener and an attempt, independent of each other.
     let (mut there, mut back) = (world(17), world(18));
     let clients = (there.client(), back.client());
@@ -367,9 +371,9 @@ fn two_that_ask_each_other_at_once_get_two_connections() {
 }
 
 #[test]
-fn both_sides_agree_in_the_end_on_any_network() {
+fn both_sides_agree_on_any_network() {
     for seed in 0..600 {
-        // Time enough that only a machine that stopped probing can fail.
+        // Enough time that only a set-up without pending timers can fail.
         let config = Config { silence: 60 * SECONDS, patience: 90 * SECONDS, ..Config::default() };
         let mut world = World::new(seed, config, (seed % 3 == 0).then_some("a key of sixteen bytes or more"));
         let mut dice = TestRandom::new(seed);

@@ -1,8 +1,8 @@
-//! Common code of the setup tests.
+//! Helpers of the set-up tests.
 
 use super::*;
 
-/// Of some connection.
+/// Terms of some connection.
 pub(crate) fn terms() -> Terms {
     let mut dice = TestRandom::new(0);
     let (ours, theirs) = (Offer::new(1, &mut dice), Offer::new(2, &mut dice));
@@ -10,7 +10,7 @@ pub(crate) fn terms() -> Terms {
     Setup::new(Config::default(), None).agree(&ours, &theirs, peer, true, &mut dice).terms
 }
 
-/// Random numbers that are the same in every run.
+/// Random numbers that are equal in every run.
 pub(crate) struct TestRandom(u64);
 
 impl TestRandom {
@@ -56,7 +56,7 @@ fn agreement_of_two_offers() {
     assert_eq!((made.ord, made.ird, made.credits, made.peer_window_kib, made.mtu_ceiling), (4, 1, 6, 20, 1400));
     let sealed = terms(Psk::new(&[7; 16]), &ours, &theirs, &mut dice);
     assert_eq!(sealed.overhead, seal::OVERHEAD);
-    assert_ne!(made.seed, sealed.seed, "drawn anew each time");
+    assert_ne!(made.seed, sealed.seed, "new in each offer");
 }
 
 mod cases;

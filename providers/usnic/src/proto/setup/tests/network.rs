@@ -1,7 +1,8 @@
-//! Clients and a server on a virtual wire that loses, doubles, delays and reorders what its dice say.
+//! Clients and a server on a virtual network that loses, duplicates, delays and reorders packets at random.
 //!
-//! The server's consumer does to each request what the test says; connections only ack, so that a confirmation is answered.
-//! What must hold of any run is checked as it goes: an unproven source never gets more than three times what it sent.
+//! The server's consumer answers each request as the test says. Connections only send acks, so that a confirmation is
+//! answered. Invariants are checked during the run: an unverified source never gets more than three times the bytes
+//! that it sent.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -74,18 +75,18 @@ pub(crate) struct World {
     pub(crate) will: fn(u64) -> Will,
     /// The setup port is closed.
     pub(crate) is_unreachable: bool,
-    /// Pending answers of the consumer, with times.
+    /// Planned answers of the consumer, with times.
     plans: Vec<(Nanos, RequestId, Will)>,
     pub(crate) asked: Vec<RequestId>,
     pub(crate) left: Vec<RequestId>,
-    /// On the way: when, from, to, what.
+    /// Packets in flight: arrival time, source, destination, bytes.
     pub(crate) way: Vec<(Nanos, SocketAddr, SocketAddr, Vec<u8>)>,
-    /// Everything that was ever sent.
+    /// All packets ever sent.
     pub(crate) log: Vec<(SocketAddr, SocketAddr, Vec<u8>)>,
-    /// Drops what it says, before the dice do.
+    /// Packets that are dropped in addition to random loss.
     pub(crate) drops: fn(&Head, u64) -> bool,
     sent: BTreeMap<u8, u64>,
-    /// By source: bytes from it, bytes to it, and whether it is proven.
+    /// By source: bytes from it, bytes to it, and whether it is verified.
     pub(crate) bytes: BTreeMap<SocketAddr, (u64, u64, bool)>,
     next_conn: u32,
 }
@@ -117,7 +118,7 @@ impl World {
         }
     }
 
-    /// One more client asks, with the key of the world.
+    /// Starts another client, with the key of the world.
     pub(crate) fn client(&mut self) -> usize {
         self.client_with(self.setup.clone(), QUAL)
     }
@@ -177,7 +178,7 @@ impl World {
         }
     }
 
-    /// Until nothing is to be done before `end`.
+    /// Runs until there is nothing to do before `end`.
     pub(crate) fn run(&mut self, end: Nanos) {
         loop {
             self.act();
@@ -196,7 +197,7 @@ impl World {
         self.now = end;
     }
 
-    /// Everything that is due now.
+    /// Does everything that is due now.
     fn act(&mut self) {
         let now = self.now;
         let (arrived, way) = std::mem::take(&mut self.way).into_iter().partition(|(at, ..)| *at <= now);
@@ -255,7 +256,7 @@ impl World {
             return;
         };
         if let Some(agreed) = &mut client.agreed {
-            // As `Conn` does: an accept is answered, but is no answer, and of a sealed connection it is nothing.
+            // Like `Conn`: an accept is answered, but is not an answer; on a sealed connection it is ignored.
             if !opens(agreed, &mut packet) {
                 return;
             }
@@ -323,7 +324,7 @@ impl World {
 
     fn is_requested(&mut self, id: RequestId) {
         self.asked.push(id);
-        let request = self.acceptor.request(id).expect("it has just come");
+        let request = self.acceptor.request(id).expect("the request has just arrived");
         let client = self.clients.iter().find(|client| client.at == request.from);
         assert!(client.is_none_or(|client| client.private == request.private_data), "the private data is the client's");
         let will = (self.will)(request.qual);
@@ -355,7 +356,7 @@ impl World {
             Some(agreed) => {
                 self.conns.insert(offer.conn, Accepted { agreed, id, established: false });
             }
-            None => assert!(self.left.contains(&id), "it can only have left"),
+            None => assert!(self.left.contains(&id), "the client can only have left"),
         }
     }
 
