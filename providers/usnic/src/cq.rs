@@ -1,4 +1,4 @@
-//! Completion queues, and the progress that a poll of one makes.
+//! Completion queues, and the progress made by polling them.
 //!
 //! A consumer that polls a queue does the engine's work: it receives for all connections of the device, and lets them
 //! send. Polls of an armed queue do not count as such. Its consumer relies on a notification, and may sleep without
@@ -82,7 +82,7 @@ impl CompletionQueue for Cq {
         self.0.spin
     }
 
-    /// Both kinds of arming are alike here: each completion says whether it was solicited.
+    /// `solicited` is ignored: each completion says whether its message was solicited.
     fn arm(&self, _: bool) -> Result<bool> {
         Ok(self.0.ready.arm(|| ()))
     }

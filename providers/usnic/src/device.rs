@@ -177,7 +177,7 @@ impl Device {
         self.unmatched.load(Ordering::Relaxed)
     }
 
-    /// Counts a standby sleep of the engine during which data had to wait.
+    /// Counts a standby sleep of the engine after which data were waiting.
     #[cold]
     pub(crate) fn count_late(&self) {
         self.late.fetch_add(1, Ordering::Relaxed);

@@ -23,7 +23,7 @@ pub(crate) trait SrqWaiter: Send + Sync {
     fn receive_came(&self) -> bool;
 }
 
-/// A shared receive queue as dapl holds it.
+/// A shared receive queue as the object layer holds it.
 pub struct Srq(pub(crate) Arc<SrqCore>);
 
 impl Srq {

@@ -49,7 +49,7 @@ use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 /// The connection manager of an IA.
 pub(crate) struct Cm {
     device: Arc<Device>,
-    /// dapl; only the engine calls it, and without a lock.
+    /// Sink of the object layer; only the engine calls it, without a lock.
     pub(crate) sink: Arc<dyn CmSink<Usnic>>,
     setup: Arc<Setup>,
     /// Where processes of this user that share the port find each other's listeners.

@@ -1,4 +1,4 @@
-//! A connection request of a peer, as dapl holds it.
+//! A connection request of a peer, as the object layer holds it.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

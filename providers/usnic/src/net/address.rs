@@ -221,7 +221,8 @@ pub(crate) fn has_route(mut own: SocketAddr, peer: SocketAddr) -> bool {
     !bad.contains(&error.kind())
 }
 
-/// Whether this is an address of this host: one of 127.0.0.0/8, or one that the kernel routes locally. No packet is sent.
+/// Whether this is an address of this host: an address of 127.0.0.0/8, or one that the kernel routes locally. No packet
+/// is sent.
 pub(crate) fn is_local_address(own: &SocketAddr, peer: IpAddr) -> bool {
     if peer == own.ip() || peer.is_loopback() {
         return true;
@@ -234,8 +235,8 @@ pub(crate) fn is_local_address(own: &SocketAddr, peer: IpAddr) -> bool {
     }
     // Without rtnetlink: the source address that the kernel chooses. This does not recognize secondary addresses.
     let any: IpAddr = if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    // Binding would not tell: the system may allow to bind an address of another host. The source that the kernel chooses is
-    // its own.
+    // A bind would not show this: the system may allow binding to an address of another host. For a local peer the
+    // kernel chooses the peer's own address as source.
     let chosen = UdpSocket::bind((any, 0)).and_then(|socket| {
         socket.connect(with_port(own, peer, 9))?;
         socket.local_addr()

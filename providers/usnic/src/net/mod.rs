@@ -1,6 +1,6 @@
 //! Sockets: sending and receiving of datagrams, and delivery errors of the kernel.
 //!
-//! Knows neither connections nor the protocol, and trusts no received data. Never blocks.
+//! These modules know neither connections nor the protocol, trust no received data, and never block.
 
 pub(crate) mod address;
 pub(crate) mod errors;

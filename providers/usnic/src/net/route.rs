@@ -1,4 +1,5 @@
-//! Tells by rtnetlink(7) whether the kernel delivers to an address on this host. No packet is sent, and nothing is changed.
+//! Asks the kernel by rtnetlink(7) whether an address is delivered on this host. No packet is sent, and nothing is
+//! changed.
 #![forbid(unsafe_code)]
 
 use std::io::{self, ErrorKind};
@@ -18,8 +19,8 @@ const RTN_LOCAL: u8 = 2;
 const HEADER: usize = 16;
 const ROUTE_TYPE: usize = HEADER + 7;
 
-/// Whether the route to `peer` is a local one: an address of an interface, or of a range that is routed so. Errors: the
-/// kernel cannot be asked. That it has no route is no error.
+/// Whether the route to `peer` is local: an address of an interface, or of a range routed locally. Errors: the kernel
+/// cannot be asked. A missing route is no error.
 pub(super) fn is_local(peer: SocketAddr) -> io::Result<bool> {
     // Protocol 0 is NETLINK_ROUTE.
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;

@@ -1,4 +1,4 @@
-//! Sends batches of packets: gathers them from where they lie, with as few system calls as possible.
+//! Sends batches of packets: gathers their parts from memory, with as few system calls as possible.
 //!
 //! All packets of a batch are of one connection and go to one destination. Packets of equal length are sent as one GSO
 //! batch, which the kernel or the network card splits (`UDP_SEGMENT`). Few packets, and all packets on a kernel without

@@ -1,6 +1,6 @@
 //! UDP sockets: no fragmentation, large buffers, a count of drops, and GSO and GRO where the kernel has them.
 //!
-//! Reports which settings were granted. Sends and receives nothing itself, and never blocks.
+//! Reports which settings were granted. This module sends and receives nothing, and never blocks.
 
 use std::io;
 use std::net::SocketAddr;

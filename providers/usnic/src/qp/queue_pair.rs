@@ -1,4 +1,4 @@
-//! Queue pairs: posted work, the connection that carries it out, and the decision which thread sends.
+//! Queue pairs: posted work, the connection that carries it out, and the choice of the thread that sends.
 //!
 //! One lock guards all of a queue pair: posts, received packets, turns to send. Before a connection is established
 //! posted work is queued here. After the end of the connection it is flushed as it is posted, until the queue pair is
@@ -43,7 +43,7 @@ use crate::{Mr, Mw, Usnic};
 /// Requests in progress below which a connection is quiet: the next post is sent at once.
 const MAX_QUIET: u32 = 4;
 
-/// A queue pair as dapl holds it.
+/// A queue pair as the object layer holds it.
 pub struct Qp(pub(crate) Arc<QpCore>);
 
 /// The queue pair itself, shared with the device and shared receive queues.

@@ -1,9 +1,9 @@
 //! The transport of an established connection: opens received packets and passes them to the protocol; gathers and sends the
 //! packets that the protocol has ready.
 //!
-//! Payload is gathered from where it lies, with references on its registrations until the send call has returned. Only
-//! sealed packets are copied first. Runs under the lock of its owner: the queue pair, or the closing connection. The
-//! protocol decides what is sent and when.
+//! Payload is gathered from registered memory, with references on its registrations until the send call has returned.
+//! Only sealed packets are copied first. Runs under the lock of its owner: the queue pair, or the closing connection.
+//! The protocol decides what is sent and when.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -181,7 +181,7 @@ impl Transport {
     /// Sends what was posted, if it may be sent now. Everything else is left to the next turn.
     pub(crate) fn send_now(&mut self, now: Nanos, host: &mut impl Host<QpContext>, context: &QpContext) -> bool {
         let sent = self.send_until(now, host, context, |conn| !conn.has_requests());
-        self.conn.catch_up(host); // while it is on its way
+        self.conn.catch_up(host); // while the packet is in flight
         sent
     }
 

@@ -67,7 +67,7 @@ fn reject_and_missing_listener_give_different_events() {
     assert_eq!(client.event(), (conn(3), "peer rejected"));
     client.connect(&server, 7, conn(4));
     drop(server.request());
-    assert_eq!(client.event(), (conn(4), "peer rejected"), "and so does who forgets it");
+    assert_eq!(client.event(), (conn(4), "peer rejected"), "a dropped request is rejected too");
     assert_eq!(server.cm.listen(7, ObjectId::default()).err(), Some(Error::ConnQualTaken));
 }
 
@@ -90,7 +90,7 @@ fn request_is_rejected_if_the_event_queue_is_full() {
 }
 
 #[test]
-fn a_silent_host_is_unreachable() {
+fn silent_host_is_unreachable() {
     let (here, there) = addresses();
     let client = Ia::open(&here, "give_up_ms=1000");
     let silent = std::net::UdpSocket::bind((there.as_str(), client.device.settings.port)).unwrap();
@@ -128,7 +128,7 @@ fn local_addresses_reach_the_own_listener_unless_taken() {
     assert_eq!(client.above.ear.wait(established).0.0, conn(7));
     drop(listening);
     client.try_connect("127.0.1.1".parse().unwrap(), 7, conn(9)).unwrap();
-    assert_eq!(client.event(), (conn(9), "rejected"), "who listens elsewhere was not asked for");
+    assert_eq!(client.event(), (conn(9), "rejected"), "a listener on another address gets no request");
 }
 
 #[test]
@@ -159,20 +159,20 @@ fn withdrawn_request_is_reported_to_the_server_only() {
     let number = client.cm.connect(pair.clone(), &spec, conn(1), CAPS).unwrap();
     let request = server.request();
     client.cm.cancel(number);
-    // The message is in flight; an accept that was faster finds no requester, and gets an event.
+    // The message is in flight. If the accept was sent before, it finds no requester and reports an event.
     request.accept_into(Arc::new(FakeSink::default()), b"", conn(2), CAPS).unwrap();
     assert_eq!(server.event(), (conn(2), "accept failed"));
     assert!(client.above.ear.has(|_| Some(())).is_none() && pair.ear.has(|_| Some(())).is_none());
 }
 
 #[test]
-fn an_accept_that_is_taken_back_is_a_rejection() {
+fn withdrawn_accept_is_a_rejection() {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     client.connect(&server, 7, conn(1));
     let request = server.request();
-    // The engine, which says the accept, is kept from it.
+    // Blocks the engine, which sends the accept.
     let number = {
         let progress = server.progress.pass.lock();
         let number = request.accept_into(Arc::new(FakeSink::default()), b"", conn(2), CAPS).unwrap();
@@ -190,7 +190,7 @@ fn an_accept_that_is_taken_back_is_a_rejection() {
 }
 
 #[test]
-fn a_request_goes_on_to_another_listener() {
+fn handoff_passes_a_request_to_another_listener() {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
     let _seven = server.cm.listen(7, ObjectId::default()).unwrap();
@@ -245,16 +245,16 @@ fn poller_makes_progress_and_engine_takes_over() {
             }
         };
         by_me = if by == me { by_me + 1 } else { 0 };
-        // The engine may take the first ones, and one whenever we were kept from polling.
+        // The engine may take the first packets, and one whenever this thread was preempted.
         if by_me == 10 {
             break;
         }
-        assert!(round < 100_000, "the engine does not leave it to who polls");
+        assert!(round < 100_000, "the engine does not leave the socket to the poller");
     }
-    // Without a word.
+    // The thread stops polling without announcing it.
     theirs.post(&server.device, b"engine");
     assert_ne!(ours.ear.wait(packet).1, me);
-    // With one, before going to sleep.
+    // The thread announces that it goes to sleep.
     client.progress.poll(true);
     client.progress.stop_polling();
     theirs.post(&server.device, b"asleep");
@@ -271,7 +271,7 @@ fn poll_during_placement_finds_complete_data() {
             let progress = ia.progress.pass.lock();
             ia.progress.is_placing.store(true, Ordering::SeqCst);
             begun.wait();
-            // The other one would be back long before this.
+            // The deadline of the other wait would expire long before this.
             (0..1000).for_each(|_| std::thread::yield_now());
             is_complete.store(true, Ordering::SeqCst);
             ia.progress.is_placing.store(false, Ordering::SeqCst);
@@ -279,7 +279,7 @@ fn poll_during_placement_finds_complete_data() {
         });
         begun.wait();
         ia.progress.poll(true);
-        assert!(is_complete.load(Ordering::SeqCst), "the bytes were there before their completion");
+        assert!(is_complete.load(Ordering::SeqCst), "the bytes precede their completion");
     });
 }
 
@@ -312,7 +312,7 @@ fn closed_ia_leaves_no_state() {
 }
 
 #[test]
-fn an_ia_that_closes_takes_its_requests_back() {
+fn closing_ia_withdraws_its_requests() {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
@@ -324,7 +324,7 @@ fn an_ia_that_closes_takes_its_requests_back() {
 }
 
 #[test]
-fn a_peer_that_is_gone_is_hinted_at() {
+fn closed_port_of_a_peer_is_reported() {
     let ((client, ours), (server, theirs)) = connected("");
     theirs.opened.lock().unwrap().take();
     drop(server);
@@ -365,7 +365,7 @@ fn unmatched_packets_are_counted_and_dropped() {
 }
 
 #[test]
-fn a_connection_that_is_handed_on_is_another_ones() {
+fn replaced_handler_gets_the_packets() {
     let ((client, ours), (server, theirs)) = connected("");
     let heir = Arc::new(FakeSink::default());
     client.device.replace_handler(ours.number(), heir.clone(), &Outlook::default());
@@ -414,7 +414,7 @@ fn only_the_right_key_connects() {
     ["right", "wrong"].iter().for_each(|name| std::fs::remove_file(path(name)).unwrap());
 }
 
-/// The answer to a probe of no connection, by a plain socket.
+/// The answer to a probe without a connection, sent from a plain socket.
 fn asked(from: &str, to: &Ia, flags: u16, length: usize) -> Option<Vec<u8>> {
     let socket = std::net::UdpSocket::bind((from, 0)).unwrap();
     let mut packet = Head::new(Kind::Probe, flags, 0, 0xABCD).as_bytes().to_vec();

@@ -13,7 +13,7 @@ fn requests_beyond_the_half_open_limit_wait_and_all_connect() {
     let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     let clients: Vec<_> = (0..CLIENTS).map(|attempt| client.connect(&server, 7, conn(attempt))).collect();
-    // The server takes its requests only when the accept queue is full.
+    // The server accepts its requests only when the accept queue is full.
     let mut requests: Vec<_> = (0..PENDING).map(|_| server.request()).collect();
     for attempt in 0..CLIENTS {
         let request = requests.pop().unwrap_or_else(|| server.request());

@@ -11,7 +11,7 @@ fn flushed(side: &Side, other: &Side, count: u64) {
 }
 
 #[test]
-fn an_abort_flushes_here_at_once_and_there_soon() {
+fn abort_flushes_both_sides() {
     let (a, qa, b, qb) = two();
     let memory = a.registered(vec![0; 64], ALL);
     for n in 0..3 {
@@ -26,7 +26,7 @@ fn an_abort_flushes_here_at_once_and_there_soon() {
     flushed(&b, &a, 3);
     qa.post_recv(&[memory.segment(0, 64)], token(0)).unwrap();
     flushed(&a, &b, 1);
-    assert!(a.sink.is_silent(), "who ends it knows");
+    assert!(a.sink.is_silent(), "no event for the side that ended it");
 }
 
 #[test]
@@ -41,11 +41,11 @@ fn disconnect_during_the_handshake_informs_the_peer() {
     assert!(qa.0.open(device::now(), opened).is_none());
     assert_eq!(b.sink.next(conn(2)), "disconnected");
     flushed(&b, &a, 1);
-    assert!(a.sink.is_silent(), "who ends it knows");
+    assert!(a.sink.is_silent(), "no event for the side that ended it");
 }
 
 #[test]
-fn a_drain_lets_requests_finish() {
+fn drain_completes_posted_requests() {
     let (a, qa, b, qb) = two();
     let from = a.registered(pattern(100_000, 7), Access::default());
     let to = b.registered(vec![0; 100_000], ALL);
@@ -188,7 +188,7 @@ fn dropped_queue_pair_leaves_no_state() {
     let held = Arc::downgrade(&qa.0);
     drop(qa);
     assert_eq!(b.sink.next(conn(2)), "disconnected");
-    // A pass that is in progress may still do it.
+    // A pass in progress may still reference it.
     let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while held.strong_count() > 0 {
         assert!(std::time::Instant::now() < until, "it is not referenced");
@@ -198,7 +198,7 @@ fn dropped_queue_pair_leaves_no_state() {
     assert!(a.sink.is_silent());
 }
 
-/// As at the exit of a process: nothing completes there any more, and the peer has what is its due.
+/// Like at the exit of a process: no work completes there any more, but received data are acked.
 #[test]
 fn exit_acks_delivered_data_and_resets() {
     let (a, qa, b, qb) = two();

@@ -1,4 +1,5 @@
-//! The engine's naps while consumers poll: a thread that sleeps ends them, and what waits for their end is counted.
+//! Standby sleeps of the engine while consumers poll: a thread that goes to sleep ends them, and delayed data are
+//! counted.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -33,8 +34,8 @@ fn poll_alone(queues: &[Cq], (_, ours): &(Ia, Arc<FakeSink>), (server, theirs): 
     }
 }
 
-/// Calls `stop_polling` while the engine naps, less than `ACTIVE` after a poll. Otherwise, as when this thread loses
-/// its processor, the engine may take the thread for one that stopped polling without that call.
+/// Calls `stop_polling` during a standby sleep of the engine, less than `ACTIVE` after a poll. Otherwise, for example
+/// when this thread is preempted, the engine may assume that this thread has stopped polling without announcing it.
 fn stop_within_a_nap(ia: &Ia) {
     let (device, progress) = (&ia.device, &ia.progress);
     loop {
@@ -59,7 +60,7 @@ fn no_packet_waits_for_a_tick_after_polling_several_queues() {
     let queues = [(); 2].map(|()| Cq::new(Weak::<Silent>::new(), progress.clone(), device.jobs.clone(), 0));
     for round in 0..20 {
         poll_alone(&queues, &client, &server);
-        // As a wait on one of them does.
+        // Like a wait on one of them.
         assert!(queues[round % 2].arm(false).unwrap());
         stop_within_a_nap(&client.0);
         let before = device.late();
@@ -70,7 +71,7 @@ fn no_packet_waits_for_a_tick_after_polling_several_queues() {
 }
 
 #[test]
-fn a_thread_that_sleeps_leaves_the_sockets_to_another_that_polls() {
+fn sleeping_thread_leaves_the_sockets_to_another_poller() {
     let (client, server) = connected("");
     let progress = &client.0.progress;
     let stop = AtomicBool::new(false);
@@ -100,7 +101,7 @@ fn data_delayed_by_an_engine_sleep_are_counted() {
     let queues = [Cq::new(Weak::<Silent>::new(), progress.clone(), device.jobs.clone(), 0)];
     while device.late() == 0 {
         poll_alone(&queues, &client, &server);
-        // Without a word: it computes, say.
+        // The thread stops polling without announcing it, for example to compute.
         server.1.post(&server.0.device, b"computes");
         client.1.ear.wait(packet);
     }

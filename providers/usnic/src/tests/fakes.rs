@@ -1,5 +1,5 @@
-//! Doubles of what is above and below a device, for its tests: the layer above, queue pairs, and IAs over the loopback
-//! interface that have them.
+//! Fakes of the layers above and below a device: the object layer, queue pairs, and IAs over the loopback interface
+//! that use them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -24,7 +24,7 @@ use crate::proto::schedule::{Outlook, Turn};
 use crate::proto::wire::{Head, Kind};
 use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 
-/// Longer than anything here takes, if it comes at all.
+/// Longer than any event takes to arrive.
 pub(super) const LONG: Duration = Duration::from_secs(20);
 pub(super) const CAPS: QpCaps = QpCaps { ord: 4, ird: 2, credits: 1 };
 
@@ -55,7 +55,7 @@ impl Ear {
         self.more.notify_all();
     }
 
-    /// The first that fits, taken out.
+    /// Waits for the first matching event, and removes it.
     pub(super) fn wait<T>(&self, fits: impl Fn(&Word) -> Option<T>) -> (T, ThreadId) {
         let mut heard = self.heard.lock().unwrap();
         loop {
@@ -64,7 +64,7 @@ impl Ear {
             }
             let (next, over) = self.more.wait_timeout(heard, LONG).unwrap();
             heard = next;
-            assert!(!over.timed_out(), "heard only {heard:?}");
+            assert!(!over.timed_out(), "recorded only {heard:?}");
         }
     }
 
@@ -91,7 +91,7 @@ pub(super) fn packet(word: &Word) -> Option<Vec<u8>> {
     if let Word::Packet(bytes) = word { Some(bytes.clone()) } else { None }
 }
 
-/// The layer above: takes requests, and keeps them for the test.
+/// A fake object layer: keeps requests for the test.
 #[derive(Default)]
 pub(super) struct Above {
     pub(super) ear: Ear,
@@ -220,7 +220,7 @@ impl ConnectionHandler for FakeSink {
     }
 }
 
-/// An IA that is closed at the end.
+/// An IA that is closed when dropped.
 pub(super) struct Ia {
     pub(super) adapter: Adapter,
     pub(super) above: Arc<Above>,
@@ -232,7 +232,7 @@ impl Ia {
     }
 
     pub(super) fn with(above: Above, ip: &str, params: &str) -> Ia {
-        // Loopback addresses and a port that no other test of this process has, nor another process of its kind.
+        // Loopback addresses and a port that no other test of this process, or of a concurrent one, uses.
         let port = 20_000 + std::process::id() % 20_000;
         let params = format!("{ip} port={port} buffer=100000 {params}");
         let above = Arc::new(above);

@@ -1,5 +1,5 @@
-//! Properties for every input from the network: the fuzz targets of `test/fuzz` search a counterexample, the tests here
-//! replay the known ones, and some thousand derived from them.
+//! Properties that hold for every input from the network. The fuzz targets of `test/fuzz` search for counterexamples;
+//! the tests here replay known ones, and some thousand derived from them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use crate::proto::{MICROS, MILLIS, Nanos, SECONDS, WINDOW};
 /// Start of the memory of the peer under test, and its keys: one for writing, one read-only.
 const BASE: u64 = 0x7000_0000;
 const KEYS: [u32; 2] = [1, 2];
-/// Bytes of it.
+/// Size of the memory in bytes.
 const MEMORY: usize = 1 << 16;
-/// Requests and receives outstanding.
+/// Maximum number of outstanding requests, and of receives.
 const MOST: u32 = 8;
 const OURS: (u32, u64) = (0xA0, 0xAAAA);
 const FIRST: [u32; 2] = [u32::MAX - 3, 7];
 
-/// Numbers that are the same in every run.
+/// Random numbers that are equal in every run.
 struct TestRandom(u64);
 
 impl Random for TestRandom {
@@ -71,7 +71,7 @@ pub fn packet(bytes: &[u8]) {
     }
 }
 
-/// A packet for both machines of the set-up.
+/// A packet for both state machines of set-up.
 fn set_up(packet: &[u8]) {
     let mut dice = TestRandom(1);
     let setup = Arc::new(Setup::new(setup::Config::default(), None));
@@ -100,10 +100,10 @@ fn set_up(packet: &[u8]) {
     assert!(out.len() <= packet.len());
 }
 
-/// The memory of the peer under test, and its recorded events.
+/// The memory of the peer under test, and the recorded events.
 struct Memory {
     bytes: Vec<u8>,
-    /// Receives out of a shared queue that are left, and that were taken.
+    /// Receives left in the shared queue, and receives taken from it.
     shared: u32,
     taken: u32,
     requests_done: u32,
@@ -184,13 +184,13 @@ struct Peer<'a> {
     packet: Vec<u8>,
 }
 
-/// Bytes as a script: packets of a malicious peer that knows connection and token, posts, and time. No panic, no write
-/// outside registered memory, every post completes once, and memory use is bounded.
+/// Interprets bytes as a script: packets of a malicious peer that knows connection and token, posts, and time. No
+/// panic, no write outside registered memory, every post completes once, and memory use is bounded.
 pub fn peer(script: &[u8]) {
     live(script);
 }
 
-/// Such a life. Requests and receives that were complete before its end.
+/// Runs a script. Returns the number of requests and receives that completed before its end.
 fn live(script: &[u8]) -> (u32, u32) {
     let Some((flags, script)) = script.split_first() else { return (0, 0) };
     let shared = flags & 1 != 0;
@@ -261,7 +261,7 @@ impl Peer<'_> {
         }
     }
 
-    /// A packet with data, near to what is due.
+    /// A packet with data, near the expected PSN.
     fn data(&mut self) {
         let (op, flags) = (self.byte(), self.byte());
         let ahead = i32::from(self.byte() as i8) * if flags & 0x80 != 0 { 60 } else { 1 };
@@ -297,7 +297,7 @@ impl Peer<'_> {
         self.receive(kind, u16::from(flags & 3), &body);
     }
 
-    /// The acknowledgement that the other side claims.
+    /// The ack that the other side claims.
     fn heard(&mut self) -> Ack {
         Ack {
             next: FIRST[0].wrapping_add_signed(i32::from(self.byte() as i8)).into(),
@@ -322,7 +322,7 @@ impl Peer<'_> {
         self.receive(Kind::Ack, u16::from(flags & 3), &body);
     }
 
-    /// A packet of any kind with any bytes.
+    /// A packet of any kind with random bytes.
     fn word(&mut self) {
         use Kind::*;
         let kinds = [
@@ -373,7 +373,7 @@ impl Peer<'_> {
         }
     }
 
-    /// Everything that may leave: not without end.
+    /// Sends all packets that may be sent; their number is bounded.
     fn transmit(&mut self) {
         for count in 0.. {
             assert!(count <= 2 * WINDOW, "a pass without end");
@@ -409,7 +409,7 @@ mod tests {
 
     use super::*;
 
-    /// Inputs that come of each of the corpus.
+    /// Inputs derived from each file of the corpus.
     const MUTATIONS: u64 = 2_000;
 
     fn corpus(of: &str) -> Vec<(String, Vec<u8>)> {
@@ -423,7 +423,7 @@ mod tests {
         all
     }
 
-    /// Some bytes changed, left out, doubled or added.
+    /// Changes, removes, duplicates or inserts some bytes.
     fn mutate(bytes: &mut Vec<u8>, dice: &mut TestRandom) {
         for _ in 0..1 + dice.u32() % 8 {
             let at = dice.u32() as usize % (bytes.len() + 1);
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn the_corpus_gets_deep() {
+    fn corpus_reaches_deep_states() {
         let lives = corpus("usnic_peer");
         let of = |name: &str| {
             let (_, script) = lives.iter().find(|(file, _)| file.contains(name)).expect("it is there");
@@ -474,12 +474,12 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_a_packet() {
+    fn packet_properties_hold_for_random_bytes() {
         replay("usnic_packet", packet);
     }
 
     #[test]
-    fn any_bytes_are_survived() {
+    fn script_properties_hold_for_random_bytes() {
         replay("usnic_peer", peer);
     }
 }

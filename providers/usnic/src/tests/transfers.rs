@@ -64,7 +64,7 @@ fn writes_and_reads_go_both_ways_at_any_length() {
 }
 
 #[test]
-fn many_sends_make_up_trains_and_keep_their_order() {
+fn many_sends_form_gso_batches_and_stay_in_order() {
     let (a, qa, b, qb) = two();
     let from = a.registered(pattern(64, 1), Access::default());
     let to = b.registered(vec![0; 64], ALL);
@@ -95,7 +95,7 @@ fn many_sends_make_up_trains_and_keep_their_order() {
 }
 
 #[test]
-fn a_send_waits_for_its_receive() {
+fn send_waits_for_its_receive() {
     let (a, qa, b, qb) = two();
     let from = a.registered(pattern(5_000, 7), Access::default());
     let to = b.registered(vec![0; 5_000], ALL);
@@ -108,7 +108,7 @@ fn a_send_waits_for_its_receive() {
 }
 
 #[test]
-fn a_window_opens_a_part_and_closes_again() {
+fn memory_window_grants_access_to_its_part_until_unbound() {
     let (a, qa, b, qb) = two();
     let mine = a.registered(pattern(100, 5), ALL);
     let theirs = b.registered(vec![0; 100], Access { local_write: true, ..Access::default() });

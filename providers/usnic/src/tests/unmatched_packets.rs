@@ -1,4 +1,4 @@
-//! An IA and peers that are none: sockets that ask and answer by hand, and are gone in between.
+//! An IA and peers without one: plain sockets that send requests and answers, and may be closed at any time.
 
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::proto::setup::packets::Reason;
 use crate::proto::setup::tests::TestRandom;
 use crate::proto::setup::{Config, Offer, Setup};
 
-/// A client without an IA: its request has come, and it is gone.
+/// A client without an IA: its request has arrived, and its socket is closed.
 fn dead_requester(server: &Ia) -> ConnectionRequest {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut dice = TestRandom::new(1);
@@ -42,7 +42,7 @@ fn accept_of_a_dead_requester_fails_by_port_unreachable() {
 }
 
 #[test]
-fn a_listener_that_dies_with_a_request_has_rejected_it() {
+fn request_of_a_dead_listener_is_rejected() {
     let (here, there) = addresses();
     let client = Ia::open(&here, "give_up_ms=3600000");
     let bind = |port| UdpSocket::bind((there.as_str(), port)).unwrap();
@@ -54,7 +54,7 @@ fn a_listener_that_dies_with_a_request_has_rejected_it() {
     let mut acceptor = Acceptor::new(Arc::new(Setup::new(Config::default(), None)), 0, &mut dice);
     acceptor.receive(0, &packet[..length], from, true, &mut dice, &mut out);
     data.send_to(&out, from).unwrap();
-    // It does not listen any more, but is alive.
+    // The process has stopped listening, but is alive.
     drop(well_known);
     let (again, requester) = data.recv_from(&mut packet).unwrap();
     assert_eq!((again, requester), (length, from));
@@ -63,7 +63,7 @@ fn a_listener_that_dies_with_a_request_has_rejected_it() {
 }
 
 #[test]
-fn a_request_outlives_the_listener_that_had_it() {
+fn pending_request_outlives_its_listener() {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
     let listening = server.cm.listen(7, ObjectId::default()).unwrap();
@@ -83,7 +83,7 @@ fn request_without_a_listener_is_rejected() {
     let _listening = server.cm.listen(8, ObjectId::default()).unwrap();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(LONG)).unwrap();
-    // The port of the data is as good as the well-known one.
+    // Requests are handled at the data port as at the well-known port.
     for to in [server.device.address(), server.device.socket.local()] {
         let mut dice = TestRandom::new(1);
         let setup = Arc::new(Setup::new(Config::default(), None));
@@ -102,7 +102,7 @@ fn request_without_a_listener_is_rejected() {
 }
 
 #[test]
-fn a_request_that_comes_before_its_listener_is_answered() {
+fn request_sent_before_its_listener_is_answered() {
     let (here, there) = addresses();
     let wait = "listener_wait_ms=60000";
     let (client, server) = (Ia::open(&here, wait), Ia::open(&there, ""));
@@ -116,7 +116,7 @@ fn a_request_that_comes_before_its_listener_is_answered() {
 }
 
 #[test]
-fn a_listener_needs_no_directory_of_its_user() {
+fn listener_works_without_the_users_directory() {
     let (here, there) = addresses();
     let client = Ia::open(&here, "");
     for dir in ["dir=/proc/nowhere", "dir=relative"] {
@@ -129,9 +129,9 @@ fn a_listener_needs_no_directory_of_its_user() {
     }
 }
 
-/// A stopped process: a socket of the same port that is not read.
+/// A stopped process: a socket on the same port that is not read.
 #[test]
-fn a_process_that_shares_the_port_and_is_stopped_keeps_no_request() {
+fn stopped_process_on_the_same_port_delays_no_request() {
     let (here, there) = addresses();
     let shared = |port| {
         let address = (there.parse::<IpAddr>().unwrap(), port).into();

@@ -1,7 +1,7 @@
-//! An established connection, driven as its process does, with checks of its packets.
+//! An established connection of the simulation, driven like a process drives it, with checks of its packets.
 //!
-//! Outgoing packets are compared with incoming ones: nothing is acknowledged that was not received, and no more is in flight
-//! than permitted.
+//! Outgoing packets are compared with incoming ones: only received packets are acked, and the number in flight is
+//! within the window.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -25,10 +25,10 @@ pub(super) struct Line {
     pub(super) terms: Terms,
     seal: Option<Box<Seal>>,
     pub(super) burst: usize,
-    /// Numbers that came, from the first one on: all before, and more.
+    /// PSNs that have arrived: all before the first missing one, and later ones.
     all_before: u32,
     more: BTreeSet<u32>,
-    /// Bytes that are here of those that come in pieces.
+    /// Bytes that have arrived of packets sent in pieces.
     pieces: BTreeMap<u32, Vec<bool>>,
     /// Bytes acknowledged by the peer.
     acked: u32,
@@ -83,7 +83,7 @@ impl Line {
         }
     }
 
-    /// The packet that confirmed it; its seal was opened then.
+    /// The packet that confirmed the connection; its seal was opened then.
     pub(super) fn receive_first(&mut self, now: Nanos, datagram: &Datagram) {
         let Some((head, body)) = wire::head(&datagram.bytes) else { return };
         let seal = if self.seal.is_some() { seal::OVERHEAD } else { 0 };
@@ -120,7 +120,7 @@ impl Line {
         self.acked = self.acked.max(next.wrapping_sub(self.terms.first_psn.0));
     }
 
-    /// All of a packet is here, with this one, or with other pieces of it.
+    /// All bytes of a packet have arrived, with this piece or with others.
     fn is_here(&mut self, at: u32, data: &Data<'_>) -> bool {
         let Some(extent) = data.extent else { return true };
         let have = self.pieces.entry(at).or_insert_with(|| vec![false; extent.length() as usize]);
@@ -129,14 +129,14 @@ impl Line {
         have.iter().all(|here| *here)
     }
 
-    /// The end of the connection, for the oracle.
+    /// Reports the end of the connection to the oracle.
     pub(super) fn look(&mut self) {
         if let Some(event) = self.conn.take_event() {
             self.hand.oracle.borrow_mut().sides[self.hand.side].events.push(event);
         }
     }
 
-    /// The next packet that leaves, and where it goes.
+    /// The next packet to send, and its destination.
     pub(super) fn transmit(&mut self, now: Nanos) -> Option<(SocketAddr, Vec<u8>)> {
         let mut bytes = Vec::new();
         while self.conn.outlook(now).wants_turn() {
@@ -200,7 +200,7 @@ impl Line {
                     let mut at = Psn(range.first.get());
                     while at != Psn(range.end.get()) {
                         let place = at.0.wrapping_sub(first.0);
-                        assert!(place < self.all_before || self.more.contains(&place), "{place} has not come");
+                        assert!(place < self.all_before || self.more.contains(&place), "{place} has not arrived");
                         at = at.plus(1);
                     }
                 }
@@ -209,7 +209,7 @@ impl Line {
             _ => return,
         };
         let next = next.wrapping_sub(first.0);
-        assert!(next <= self.all_before, "{next} is acknowledged, and {} came", self.all_before);
+        assert!(next <= self.all_before, "{next} is acked, but {} was received", self.all_before);
     }
 
     /// Time of its next action.

@@ -13,7 +13,7 @@ use crate::proto::setup::Offer;
 use crate::proto::setup::accept::RequestId;
 use crate::proto::{Nanos, SECONDS};
 
-/// State of a side of a connection.
+/// State of one side of a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Fate {
     Before,
@@ -22,9 +22,9 @@ pub(super) enum Fate {
     Established(u32),
     /// The connection is over.
     Ended,
-    /// It never stood.
+    /// It was never established.
     Failed(&'static str),
-    /// Its process is gone.
+    /// Its process has died.
     Dead,
 }
 
@@ -37,17 +37,17 @@ impl Fate {
 pub(super) struct Link {
     pub(super) oracle: Rc<RefCell<Oracle>>,
     pub(super) fate: [Fate; 2],
-    /// Requests, and receives, that were posted.
+    /// Posted requests, and receives.
     pub(super) posted: [usize; 2],
     pub(super) recvs: [Vec<(Nanos, u32)>; 2],
     pub(super) recvs_posted: [usize; 2],
     pub(super) aborted: [bool; 2],
     pub(super) drained: [bool; 2],
-    /// The server's consumer thinks about this.
+    /// The server's consumer has not answered yet.
     pub(super) thinking: Vec<(Nanos, RequestId)>,
     pub(super) started: bool,
     pub(super) finished: bool,
-    /// All was done before its end began.
+    /// All work was done before the connection began to end.
     pub(super) complete: bool,
 }
 
@@ -101,7 +101,7 @@ impl Link {
 
     pub(super) fn wanted(&self, plan: &LinkPlan, side: usize, _now: Nanos) -> Offer {
         let mine = &plan.sides[side];
-        // Those that are there from the beginning.
+        // Receives posted at the beginning.
         let credits = if mine.shared { 0 } else { self.due_recvs(side, mine.max_recvs as usize, 0) as u32 };
         Offer {
             conn: 1,
@@ -116,7 +116,7 @@ impl Link {
         }
     }
 
-    /// Everything is posted and complete, and has arrived.
+    /// Whether everything is posted and complete, and has arrived.
     pub(super) fn is_done(&self, plan: &LinkPlan) -> bool {
         let oracle = self.oracle.borrow();
         (0..2).all(|side| {
@@ -127,7 +127,7 @@ impl Link {
         })
     }
 
-    /// Time of its consumers' next action.
+    /// Time of the next action of its consumers.
     pub(super) fn deadline(&self, scenario: &Scenario, at: usize, now: Nanos) -> Option<Nanos> {
         let plan = &scenario.links[at];
         let mut times = vec![plan.start, scenario.calm(), scenario.calm() + 20 * SECONDS];
@@ -140,7 +140,7 @@ impl Link {
         times.into_iter().filter(|at| *at > now).min()
     }
 
-    /// The first request of a side that failed of itself, and how.
+    /// The first request of a side that failed other than by a flush, and its status.
     pub(super) fn failure(&self, side: usize) -> Option<(usize, Status)> {
         let oracle = self.oracle.borrow();
         let mut entries = oracle.sides[side].entries.iter().enumerate();

@@ -22,10 +22,10 @@ mod verdict;
 
 use scenario::Scenario;
 
-/// Seeds that have found something.
+/// Seeds that have found defects.
 const FOUND: [u64; 10] = [12, 383, 2458, 6866, 22_237, 54_507, 61_142, 62_595, 82_725, 89_231];
 
-/// Runs of the plain test.
+/// Number of runs of the plain test.
 const RUNS: u64 = 2_000;
 
 fn number(name: &str) -> Option<u64> {
@@ -46,7 +46,7 @@ fn transfers_complete_on_any_network() {
 }
 
 #[test]
-fn the_same_seed_is_the_same_run() {
+fn equal_seeds_give_equal_runs() {
     for seed in 0..3 {
         assert_eq!(format!("{:?}", Scenario::of(seed)), format!("{:?}", Scenario::of(seed)));
     }

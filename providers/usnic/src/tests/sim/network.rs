@@ -1,4 +1,4 @@
-//! The network between the peers, and what it does to packets.
+//! The network between the peers, and its impairments.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use super::random::TestRandom;
 use super::scenario::{Fault, Ill, Scenario};
 use crate::proto::Nanos;
 
-/// Packets of one way that may come again.
+/// Maximum number of packets per direction that are kept for late duplicates.
 const REMEMBERED: usize = 64;
 
 /// A datagram in flight.
@@ -16,7 +16,7 @@ pub(super) struct Datagram {
     pub(super) from: SocketAddr,
     pub(super) to: SocketAddr,
     pub(super) bytes: Vec<u8>,
-    /// It is not as it was sent.
+    /// It was corrupted.
     pub(super) garbled: bool,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Network {
     pub(super) traced: bool,
 }
 
-/// Which peer an address belongs to, now or before: the third byte of it.
+/// The peer that has, or had, an address: its third byte.
 pub(super) fn peer_of(address: SocketAddr) -> usize {
     match address {
         SocketAddr::V4(v4) => usize::from(v4.ip().octets()[3]) - 1,
@@ -52,7 +52,7 @@ impl Network {
         }
     }
 
-    /// Takes a datagram.
+    /// Accepts a datagram for delivery.
     pub(super) fn carry(&mut self, now: Nanos, datagram: Datagram) {
         let way = (peer_of(datagram.from), peer_of(datagram.to));
         let faults: Vec<Ill> = self
@@ -72,7 +72,7 @@ impl Network {
         self.pass(now, datagram, &faults);
     }
 
-    /// An old packet, perhaps.
+    /// Delivers an old packet again, sometimes.
     fn bring_back(&mut self, now: Nanos, way: (usize, usize), often: u64, fresh: &Datagram) {
         let old = self.old.entry(way).or_default();
         if self.dice.hits(often) && !old.is_empty() {
@@ -105,7 +105,7 @@ impl Network {
                         let place = self.dice.below(datagram.bytes.len() as u64) as usize;
                         datagram.bytes[place] ^= 1 << self.dice.below(8);
                     }
-                    datagram.garbled = datagram.bytes != before; // the same bit twice is none
+                    datagram.garbled = datagram.bytes != before; // flipping one bit twice changes nothing
                 }
                 _ => {}
             }
@@ -131,7 +131,7 @@ impl Network {
         self.wire.keys().next().map(|(at, _)| *at)
     }
 
-    /// One that has arrived.
+    /// The next datagram that has arrived.
     pub(super) fn arrived(&mut self, now: Nanos) -> Option<Datagram> {
         self.wire.first_entry().filter(|entry| entry.key().0 <= now).map(|entry| entry.remove())
     }

@@ -1,7 +1,7 @@
 //! The view of both consumers of a connection: posts, completions, and memory contents.
 //!
-//! This is the check: every call from a connection to its host arrives here and is compared with what DAT promises. Messages
-//! are slices of one table of random bytes, so that each byte is known in advance.
+//! Every call from a connection to its host arrives here and is compared with the guarantees of DAT. Messages are
+//! slices of one table of random bytes, so that each byte is known in advance.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ const TABLE: usize = 1 << 20;
 /// The key of read-only memory, and an unknown one.
 const SOURCE: u32 = 0x5EED;
 const NOBODYS: u32 = 0xBAD;
-/// Offset of an area from the address that its number gives.
+/// Offset of an area from the address that its number determines.
 const BEGIN: u64 = 0x40;
 
 fn table() -> &'static [u8] {
@@ -43,9 +43,9 @@ pub(super) struct Entry {
     fence: bool,
     solicited: bool,
     pattern: u32,
-    /// Destination area: of this side for a read, of the other for a write.
+    /// Destination area: of this side for a read, of the other side for a write.
     area: usize,
-    /// A bind is put off so often.
+    /// Number of times that a bind is deferred.
     puts_off: u32,
     pub(super) status: Option<Status>,
 }
@@ -57,7 +57,7 @@ struct Area {
     pattern: u32,
     /// The peer may read and write it.
     open: bool,
-    /// Nothing more may be written to it.
+    /// No byte of it may be written any more.
     done: bool,
 }
 
@@ -67,18 +67,18 @@ pub(super) struct Asked {
     index: usize,
 }
 
-/// The same of a receive.
+/// Data that a connection keeps with a receive.
 #[derive(Debug, Default)]
 pub(super) struct Landing {
     id: u64,
     buffer: RefCell<Vec<u8>>,
 }
 
-/// Receives that the connections of a process share.
+/// Receives shared by the connections of a process.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     there: VecDeque<u32>,
-    /// The peer has to be notified of more receives.
+    /// The peer has to be informed of more receives.
     pub(super) fresh: bool,
 }
 
@@ -98,12 +98,12 @@ impl Pool {
 pub(super) struct Side {
     pub(super) entries: Vec<Entry>,
     pub(super) done: usize,
-    /// Those of `entries` that are messages.
+    /// Indexes of the entries that are sends.
     pub(super) sends: Vec<usize>,
     pub(super) posted_recvs: u64,
     pub(super) done_recvs: u64,
     pub(super) failed_recvs: Vec<Status>,
-    /// Messages of the other side that are here.
+    /// Number of messages of the other side that have arrived.
     pub(super) got: usize,
     /// Number of the other side's requests that were checked.
     verified: usize,
@@ -113,16 +113,16 @@ pub(super) struct Side {
     has_culprit: bool,
 }
 
-/// Both sides of one.
+/// Both sides of one connection.
 #[derive(Debug)]
 pub(super) struct Oracle {
     pub(super) sides: [Side; 2],
-    /// Packets may be corrupted: contents are not checked.
+    /// Packets may be corrupted, so contents are not checked.
     pub(super) loose: bool,
     dice: TestRandom,
 }
 
-/// A side's hand on the oracle.
+/// Access of one side to the oracle.
 #[derive(Clone, Debug)]
 pub(super) struct Hand {
     pub(super) oracle: Rc<RefCell<Oracle>>,
@@ -135,7 +135,7 @@ impl Oracle {
         Rc::new(RefCell::new(Oracle { sides: Default::default(), loose, dice: TestRandom::new(seed) }))
     }
 
-    /// The consumer of a side posts a request: what it is for the connection.
+    /// The consumer of a side posts a request; returns it in the connection's form.
     pub(super) fn post(&mut self, side: usize, item: &Item) -> (Work, u32, Asked) {
         let [here, there] = if side == 0 { [0, 1] } else { [1, 0] };
         let mut length = match item.what {
@@ -207,7 +207,7 @@ impl Oracle {
         Some(&self.sides[side].areas[area].bytes[start..][..length as usize])
     }
 
-    /// A message is here: everything before it is, too.
+    /// A message has arrived: all earlier work must have arrived too.
     fn check_message(&mut self, side: usize, length: u64, solicited: bool, buffer: &[u8]) {
         let other = 1 - side;
         let number = self.sides[side].got;
@@ -229,7 +229,7 @@ impl Oracle {
                 _ => {}
             }
         }
-        // Reads are looked at again: only what is fenced comes after them.
+        // Only fenced work comes after reads, so they are checked again.
         let before = &self.sides[other].entries[..index];
         let verified =
             before.iter().position(|entry| matches!(entry.what, What::Read | What::ReadBack) && entry.status.is_none());
@@ -265,7 +265,7 @@ impl Side {
         area
     }
 
-    /// The area that the peer means, and where in it.
+    /// The area that the peer's key and address refer to, and the offset in it.
     fn find(&self, key: u32, at: u64, length: u32) -> Option<(usize, usize)> {
         let index = (key as usize).checked_sub(1)?;
         let area = self.areas.get(index).filter(|area| area.open)?;
@@ -298,7 +298,7 @@ fn address(area: usize) -> u64 {
 }
 
 impl Hand {
-    /// A receive of its own.
+    /// A receive of the QP's own queue.
     pub(super) fn landing(&self, length: u32) -> Landing {
         let side = &mut self.oracle.borrow_mut().sides[self.side];
         side.posted_recvs += 1;

@@ -1,6 +1,7 @@
-//! A process: its set-ups, its connections by number, and what they share.
+//! A process of the simulation: its set-ups, its connections by number, and their shared state.
 //!
-//! Drives the machines of `proto` as `cm` and the queue pairs do, without sockets. What its consumers decide, the run says.
+//! Drives the state machines of `proto` as `cm` and the queue pairs do, without sockets. The run decides what its
+//! consumers do.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -32,7 +33,7 @@ const WELL_KNOWN: u16 = 17471;
 pub(super) enum SetupEvent {
     /// A request, for the connection of this number in the scenario.
     Asked(usize, RequestId),
-    /// Established, as requester or acceptor; this packet came with it.
+    /// Established, as requester or acceptor; this packet confirmed it.
     Established(usize, u32, Box<Agreed>, Option<Datagram>),
     /// Failed as requester.
     Failed(usize, &'static str),
@@ -114,7 +115,7 @@ impl Peer {
         true
     }
 
-    /// The consumer answers.
+    /// The consumer accepts or rejects.
     pub(super) fn answer(&mut self, now: Nanos, link: usize, id: RequestId, wanted: Option<&Offer>) -> bool {
         let Some(wanted) = wanted else {
             self.acceptor.reject(now, id, Reason::Refused, &mut self.dice);
@@ -134,7 +135,7 @@ impl Peer {
         }
     }
 
-    /// Accepts of this connection that are not confirmed are taken back: another one is.
+    /// Withdraws unconfirmed accepts of this connection, because another one was confirmed.
     fn take_back(&mut self, now: Nanos, link: usize) {
         let others: Vec<u32> =
             self.accepted.iter().filter(|(_, (_, of, _))| *of == link).map(|(number, _)| *number).collect();
@@ -219,7 +220,7 @@ impl Peer {
             && let Some((_, link, _)) = self.accepted.remove(&number)
         {
             self.ids.free(number, now);
-            // It may have asked from two places.
+            // The client may have sent requests from two addresses.
             if !self.accepted.values().any(|(_, of, _)| *of == link) {
                 self.events.push(SetupEvent::Left(link));
             }
@@ -279,7 +280,7 @@ impl Peer {
         }
     }
 
-    /// Connections that need no answer any more are forgotten.
+    /// Removes connections that need no more answers.
     pub(super) fn forget(&mut self, now: Nanos) {
         let over: Vec<u32> =
             self.lines.iter().filter(|(_, line)| line.conn.is_over()).map(|(number, _)| *number).collect();
@@ -296,7 +297,7 @@ impl Peer {
         connectors.chain(lines).chain(self.acceptor.deadline()).min()
     }
 
-    /// Nothing is left of all that was.
+    /// Whether no state is left.
     pub(super) fn is_empty(&self) -> bool {
         self.lines.is_empty()
             && self.connectors.is_empty()

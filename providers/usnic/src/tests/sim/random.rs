@@ -1,4 +1,4 @@
-//! Numbers that follow from a seed: all random of a run.
+//! Pseudo-random numbers from a seed.
 
 use crate::proto::setup::Random;
 
@@ -22,7 +22,7 @@ impl TestRandom {
         self.next() % end.max(1)
     }
 
-    /// So often of a thousand times.
+    /// True in this many of a thousand cases.
     pub(crate) fn hits(&mut self, thousandths: u64) -> bool {
         thousandths > 0 && self.below(1000) < thousandths
     }

@@ -1,4 +1,4 @@
-//! Packets in words, for reading a run.
+//! Describes packets as text, for reading a run.
 
 use crate::proto::wire::{self, Kind};
 

@@ -1,4 +1,4 @@
-//! One run of a scenario, from the first request until nothing is left, in virtual time.
+//! One run of a scenario in virtual time, from the first request until no state is left.
 
 use super::line::{self, Line};
 use super::link::{Fate, Link};
@@ -10,9 +10,9 @@ use crate::proto::conn::Post;
 use crate::proto::setup::Agreed;
 use crate::proto::{MICROS, Nanos, SECONDS};
 
-/// Once nothing bad happens any more, everything has come to an end within this; twice: what is there, and its ends.
+/// Once the network is undisturbed, all work must end within this time; and all connections within the same time again.
 const PATIENCE: Nanos = 60 * SECONDS;
-/// Maximum number of steps, in all and at one time.
+/// Maximum number of steps, in total and at one time.
 const MOST: u32 = 400_000;
 const AT_ONCE: u32 = 2_000;
 
@@ -24,11 +24,11 @@ pub(super) struct Run<'a> {
     pub(super) links: Vec<Link>,
     acts_done: usize,
     lives: u64,
-    /// More may leave then.
+    /// Time at which more packets may be sent.
     again: Option<Nanos>,
 }
 
-/// Runs it, and panics if anything is not as it must be.
+/// Runs the scenario, and panics if a check fails.
 pub(super) fn run(scenario: &Scenario, traced: bool) {
     let mut run = Run::new(scenario);
     run.network.traced = traced;
@@ -53,7 +53,7 @@ impl<'a> Run<'a> {
         Run { scenario, now: 0, network: Network::new(scenario), peers, links, acts_done: 0, lives: 0, again: None }
     }
 
-    /// Everything that happens now; then on to when something happens next.
+    /// Does everything that is due now; then advances to the next event.
     fn step(&mut self) {
         while let Some(datagram) = self.network.arrived(self.now) {
             let to = peer_of(datagram.to);
@@ -132,7 +132,7 @@ impl<'a> Run<'a> {
     fn stands(&mut self, at: usize, number: u32, agreed: Agreed, early: Option<Datagram>) {
         let side = usize::from(!agreed.terms.active);
         let link = &mut self.links[at];
-        assert_eq!(link.fate[side], Fate::Trying, "it stands twice");
+        assert_eq!(link.fate[side], Fate::Trying, "established twice");
         link.fate[side] = Fate::Established(number);
         let plan = &self.scenario.links[at];
         let peer = &mut self.peers[plan.ends[side]];
@@ -141,7 +141,7 @@ impl<'a> Run<'a> {
         let pool = mine.shared.then(|| peer.pool.clone());
         let hand = Hand { oracle: link.oracle.clone(), side, pool };
         let mut line = Line::new(at, agreed, &config, hand, mine.burst, self.now);
-        // Those that the offer counts.
+        // The receives that the offer counts.
         while !mine.shared && link.recvs_posted[side] < link.due_recvs(side, mine.max_recvs as usize, 0) {
             link.post_recv(side, &mut line);
         }
@@ -246,8 +246,8 @@ impl<'a> Run<'a> {
                 }
                 continue;
             }
-            // A client that moves sends requests from both addresses, and an old packet may come late: the confirmation
-            // decides which accept counts.
+            // A client that moves sends requests from both addresses, and an old packet may arrive late: the
+            // confirmation decides which accept is valid.
             let wanted = link.wanted(plan, 1, self.now);
             let is_there = server.answer(self.now, at, id, Some(&wanted));
             if is_there {
@@ -264,7 +264,7 @@ impl<'a> Run<'a> {
         let (link, mine) = (&mut self.links[at], &plan.sides[side]);
         let peer = &mut self.peers[plan.ends[side]];
         while mine.shared && link.recvs_posted[side] < link.due_recvs(side, usize::MAX, self.now) {
-            // The longest that any connection brings: any message takes any of these.
+            // The longest receive of any connection, so that any message fits.
             let longest = self.scenario.links.iter().flat_map(|link| &link.sides).flat_map(|side| &side.items);
             let longest = longest.filter(|item| item.what.is_send()).map(|item| item.length).max().unwrap_or(0);
             peer.pool.borrow_mut().put(longest);
@@ -322,7 +322,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// When all is complete, each side has received what the other has sent, once.
+    /// When all work is complete, each side has received what the other has sent, once.
     fn counters_fit(&self, at: usize) {
         let plan = &self.scenario.links[at];
         let counters = [0, 1].map(|side| {

@@ -1,6 +1,6 @@
 //! A scenario: connections between peers, times of posts, and impairments of the network.
 //!
-//! Plain data derived from a seed, so that parts can be removed and the rest run again.
+//! Plain data derived from a seed, so that a failing scenario can be reduced by removing parts.
 
 use super::random::TestRandom;
 use crate::proto::congestion::Algorithm;
@@ -18,7 +18,7 @@ pub(super) struct Scenario {
     pub(super) acts: Vec<Act>,
     /// All packets are sealed.
     pub(super) sealed: bool,
-    /// Of every packet, one way.
+    /// One-way delay of every packet.
     pub(super) latency: Nanos,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct PeerPlan {
     pub(super) cookies: bool,
 }
 
-/// A connection, from its set-up to its end. Side 0 asks.
+/// A connection, from set-up to end. Side 0 is the requester.
 #[derive(Clone, Debug)]
 pub(super) struct LinkPlan {
     pub(super) ends: [usize; 2],
@@ -38,7 +38,7 @@ pub(super) struct LinkPlan {
     /// Time until the server's consumer answers, and its answer.
     pub(super) think: Nanos,
     pub(super) accepts: bool,
-    /// The client's consumer waits no longer.
+    /// Time after which the client's consumer withdraws.
     pub(super) withdraw: Option<Nanos>,
     pub(super) sides: [SidePlan; 2],
     pub(super) finish: Finish,
@@ -55,12 +55,12 @@ pub(super) struct SidePlan {
     pub(super) mtu_start: usize,
     pub(super) congestion: Algorithm,
     pub(super) keepalive: Nanos,
-    /// Number of the first packet, if it is not any.
+    /// First PSN, if not random.
     pub(super) psn: Option<u32>,
-    /// Packets that leave in one go.
+    /// Maximum number of packets sent in one turn.
     pub(super) burst: usize,
     pub(super) items: Vec<Item>,
-    /// Receives that no message comes for.
+    /// Receives for which no message is sent.
     pub(super) spare_recvs: u32,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Item {
     pub(super) length: u32,
     pub(super) fence: bool,
     pub(super) solicited: bool,
-    /// Of a send: the other side posts a receive then.
+    /// For a send: the time at which the other side posts the receive.
     pub(super) recv_at: Nanos,
 }
 
@@ -81,10 +81,10 @@ pub(super) enum What {
     Send,
     Write,
     Read,
-    /// Of what the last write of this side has written.
+    /// Reads what the last write of this side has written.
     ReadBack,
     Bind,
-    /// To and from memory that there is not, a send too long, a send from memory that is gone.
+    /// Accesses to memory that does not exist, a send that is too long, a send from unmapped memory.
     BadWrite,
     BadRead,
     LongSend,
@@ -101,7 +101,7 @@ impl What {
     }
 }
 
-/// How the connection ends when all is done.
+/// How the connection ends when all work is done.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Finish {
     Drain(usize),
@@ -111,7 +111,7 @@ pub(super) enum Finish {
     DrainAndAbort,
 }
 
-/// An impairment for a time, from one peer to another. In parts of a thousand packets.
+/// An impairment for a time, from one peer to another. Rates are per thousand packets.
 #[derive(Clone, Debug)]
 pub(super) struct Fault {
     pub(super) way: (usize, usize),
@@ -124,15 +124,15 @@ pub(super) struct Fault {
 pub(super) enum Ill {
     Drop(u64),
     FakeSink(u64),
-    /// This many are late, by up to this time.
+    /// This many packets are delayed by up to this time.
     Late(u64, Nanos),
-    /// All are.
+    /// All packets are delayed.
     Slow(Nanos),
     Corrupt(u64),
-    /// Larger ones vanish, for good.
+    /// Larger packets are dropped from then on.
     Cut(usize),
     Outage,
-    /// With this many packets, an old one comes again.
+    /// With this many packets an old one arrives again.
     Stale(u64),
 }
 
@@ -145,9 +145,9 @@ pub(super) struct Act {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Deed {
-    /// The process dies and comes again.
+    /// The process dies and is restarted.
     Restart(usize),
-    /// It has another port.
+    /// Its port changes.
     Move(usize),
     Drain(usize, usize),
     Abort(usize, usize),
@@ -157,7 +157,7 @@ pub(super) enum Deed {
 pub(super) const LONG: Nanos = 4 * SECONDS;
 
 impl Scenario {
-    /// Nothing bad happens after this.
+    /// Time after which nothing is disturbed any more.
     pub(super) fn calm(&self) -> Nanos {
         let faults = self.faults.iter().filter(|fault| !matches!(fault.kind, Ill::Cut(_))).map(|fault| fault.until);
         let acts = self.acts.iter().map(|act| act.at);
@@ -169,7 +169,7 @@ impl Scenario {
         faults.chain(acts).chain(links).max().unwrap_or(0)
     }
 
-    /// Payload of this link may be garbled.
+    /// Payload of this link may be corrupted.
     pub(super) fn is_loose(&self, link: usize) -> bool {
         let link = &self.links[link];
         !self.sealed && self.between(link, |kind| matches!(kind, Ill::Corrupt(_)))
@@ -202,7 +202,7 @@ impl Scenario {
         })
     }
 
-    /// The link may end before its time.
+    /// The link may end early.
     pub(super) fn is_excused(&self, at: usize) -> bool {
         let link = &self.links[at];
         let [a, b] = link.ends;
@@ -225,7 +225,7 @@ impl Scenario {
         self.links[link].sides.iter().any(|side| side.items.iter().any(|item| item.what.is_bad()))
     }
 
-    /// Without this link, and without what is done to it.
+    /// Removes this link, and the impairments that concern it.
     pub(super) fn leave_out(&mut self, link: usize) {
         self.links.remove(link);
         let whose = |what: &Deed| match what {
@@ -240,7 +240,7 @@ impl Scenario {
         }
     }
 
-    /// Of this seed.
+    /// Creates the scenario of this seed.
     pub(super) fn of(seed: u64) -> Scenario {
         let mut dice = TestRandom::new(seed);
         let dice = &mut dice;
@@ -263,7 +263,7 @@ impl Scenario {
         scenario.acts = acts(dice, peers, count, span);
         for link in &mut scenario.links {
             for side in 0..2 {
-                // Out of a shared queue another message could find the short receive.
+                // With a shared queue, another message could take the short receive.
                 let shared = link.sides[1 - side].shared;
                 let items = link.sides[side].items.iter_mut().filter(|item| shared && item.what == What::LongSend);
                 items.for_each(|item| item.what = What::BadWrite);
@@ -301,7 +301,7 @@ fn link(dice: &mut TestRandom, peers: usize, span: Nanos, budget: u64) -> LinkPl
         accepts: !dice.hits(30),
         withdraw: dice.hits(30).then(|| start + dice.below(span)),
         sides: {
-            dice.hits(400); // unused, but without this draw the seeds that are kept would give other scenarios
+            dice.hits(400); // unused; keeps the scenarios of the recorded seeds unchanged
             [0, 1].map(|place| side_plan(dice, span, budget / 2, has_bad && place == side))
         },
         finish: dice.pick(&[
@@ -373,7 +373,7 @@ fn length(dice: &mut TestRandom, small: bool) -> u32 {
 fn faults(dice: &mut TestRandom, peers: usize, span: Nanos) -> Vec<Fault> {
     let count = dice.pick(&[0, 1, 2, 3, 4, 6, 8]);
     let mut faults: Vec<Fault> = (0..count).map(|_| fault(dice, peers, span)).collect();
-    // The same in both directions, sometimes.
+    // Sometimes the same in both directions.
     if dice.hits(300) {
         let back: Vec<Fault> =
             faults.iter().map(|fault| Fault { way: (fault.way.1, fault.way.0), ..fault.clone() }).collect();
@@ -414,7 +414,7 @@ fn acts(dice: &mut TestRandom, peers: usize, links: usize, span: Nanos) -> Vec<A
         act(dice, Deed::Restart(peer));
     }
     if dice.hits(150) {
-        // One of them only: two that move at once never find each other again.
+        // Only one of them: two peers that move at once never find each other again.
         let peer = dice.below(peers as u64) as usize;
         (0..1 + dice.below(2)).for_each(|_| act(dice, Deed::Move(peer)));
     }

@@ -45,7 +45,7 @@ fn attempt(scenario: &Scenario) -> Result<(), String> {
     })
 }
 
-/// Without a word about panics of this thread.
+/// Runs `body` without messages about panics of this thread.
 fn quietly<T>(body: impl FnOnce() -> T) -> T {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -64,7 +64,7 @@ fn quietly<T>(body: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// The smallest that still fails, and how.
+/// Returns the smallest scenario that still fails, and its failure.
 fn shrink(mut scenario: Scenario, first: &str) -> (Scenario, String) {
     let mut last = first.to_owned();
     let mut tries = 0;
@@ -92,7 +92,7 @@ fn is_alike(one: &str, other: &str) -> bool {
     words(one) == words(other)
 }
 
-/// Scenarios with a little less, the most promising first.
+/// Slightly smaller scenarios, the most promising first.
 fn simpler(of: &Scenario) -> Vec<Scenario> {
     let mut all = Vec::new();
     let mut with = |change: &dyn Fn(&mut Scenario)| {

@@ -41,7 +41,7 @@ fn everything_completes(link: &Link, side: usize, at: usize) {
     }
 }
 
-/// A link that nothing was done to has done all it was to do.
+/// A link without impairments has done all its work.
 fn undisturbed(link: &Link, at: usize) {
     assert_eq!(link.fate, [Fate::Ended; 2], "link {at}");
     assert!(link.complete, "link {at} ended too early");
@@ -59,7 +59,7 @@ fn undisturbed(link: &Link, at: usize) {
     }
 }
 
-/// A request that fails of itself asked for what it could not have, or the network was cut, or the peer died.
+/// A request that fails other than by a flush was invalid, or the network was cut, or the peer died.
 fn only_invalid_requests_fail(scenario: &Scenario, link: &Link, at: usize) {
     for side in 0..2 {
         let Some((index, status)) = link.failure(side) else { continue };
@@ -90,7 +90,7 @@ fn only_invalid_requests_fail(scenario: &Scenario, link: &Link, at: usize) {
     }
 }
 
-/// What was sent successfully before the only graceful disconnect has arrived; what was posted before it succeeds.
+/// Data sent successfully before the only graceful disconnect have arrived; requests posted before it succeed.
 fn drained(scenario: &Scenario, link: &Link, at: usize) {
     let deeds = scenario.acts.iter().filter(|act| matches!(act.what, Deed::Abort(link, _) if link == at)).count();
     let is_quiet = deeds == 0 && !scenario.has_bad(at) && !is_cut(scenario, at) && !link.aborted.contains(&true);
