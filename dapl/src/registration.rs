@@ -11,7 +11,8 @@ use crate::libdat::{self, Libdat};
 use crate::names::{self, Served, Table, Version};
 use crate::provider::Provider;
 use crate::runtime::{cancel, fork, logger};
-use crate::{table, v2};
+use crate::table;
+use crate::v2::table::table_v2;
 
 /// `dat_provider_init`: registers the name that libdat asks for.
 ///
@@ -79,7 +80,7 @@ pub unsafe fn fini<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO) 
 fn table_of<P: Provider>(version: Version) -> Table {
     match version {
         Version::V1 => Table::V1(table::table::<P>()),
-        Version::V2 => Table::V2(v2::table::table_v2::<P>()),
+        Version::V2 => Table::V2(table_v2::<P>()),
     }
 }
 

@@ -215,7 +215,9 @@ impl Stage {
     ) {
         let mut cc = compiler();
         cc.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-g", "-O1", "-pthread"]);
-        includes.iter().for_each(|directory| drop(cc.arg("-I").arg(directory)));
+        for directory in includes {
+            cc.arg("-I").arg(directory);
+        }
         cc.arg("-I").arg(&self.include);
         cc.arg("-o").arg(output).args(sources).arg("-L").arg(&self.lib).arg("-Wl,--as-needed").args(libraries);
         run(cc.args(arguments));
