@@ -15,6 +15,8 @@ use std::time::Duration;
 use crate::runtime::sync::{AtomicUsize, Ordering, sleep, yield_now};
 
 #[cfg(not(loom))]
+mod local;
+#[cfg(not(loom))]
 mod records;
 #[cfg(loom)]
 #[path = "hazard/fake.rs"]
@@ -51,7 +53,26 @@ pub fn protect(address: usize) -> Option<Protection> {
     Some(Protection { slot, _is_local: PhantomData })
 }
 
+/// As [`protect`], by the first slot of the thread only: the common case, with fewer steps.
+#[inline(always)]
+pub fn protect_first(address: usize) -> Option<Protection> {
+    let slot = &records::mine()?.0[0];
+    if slot.load(Ordering::Relaxed) != 0 {
+        return None;
+    }
+    slot.store(address, Ordering::Relaxed);
+    records::light_barrier();
+    Some(Protection { slot, _is_local: PhantomData })
+}
+
 impl Protection {
+    /// As [`Self::thread`], of a protection by the first slot.
+    #[inline(always)]
+    pub fn thread_of_first(&self) -> usize {
+        debug_assert_eq!(self.thread(), std::ptr::from_ref(self.slot) as usize);
+        std::ptr::from_ref(self.slot) as usize
+    }
+
     /// A number that identifies this thread among the living threads.
     #[inline(always)]
     pub fn thread(&self) -> usize {

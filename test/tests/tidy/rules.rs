@@ -204,6 +204,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("dapl/src/runtime/sync/static_mutex.rs", "a lock, and its futex"),
     ("dapl/src/runtime/sync/access_check.rs", "a cell without content, shared by the threads of a model"),
     ("dapl/src/ep/post_lock.rs", "posts share the post state without a lock"),
+    ("dapl/src/runtime/hazard/local.rs", "a word of thread-local storage in assembly"),
     ("dapl/src/runtime/handle/mod.rs", "stubs, and the objects behind them"),
     ("dapl/src/runtime/handle/arena.rs", "maps the arena of stubs"),
     ("dapl/src/runtime/wait.rs", "cancellation of POSIX threads"),

@@ -112,8 +112,10 @@ impl Word {
     /// Like `is`, and no thread excludes posts.
     #[inline(always)]
     fn is_shared(word: u64, kind: Kind) -> bool {
-        let bits = Self::LIVE | Self::KINDS | Self::EXCLUSIVE;
-        word & bits == Self::LIVE | (kind as u64) << Self::KIND_SHIFT
+        // As 32 bits, which fit into an instruction.
+        const BITS: u32 = ((Word::LIVE | Word::KINDS | Word::EXCLUSIVE) >> 32) as u32;
+        let upper = (word >> 32) as u32;
+        upper & BITS == (Self::LIVE >> 32) as u32 | u32::from(kind as u8) << (Self::KIND_SHIFT - 32)
     }
 }
 
@@ -219,6 +221,40 @@ impl<T: Object> Drop for HotRef<T> {
     }
 }
 
+/// As [`HotRef`], never counted.
+pub struct QuickRef<T: Object> {
+    stub: &'static Stub,
+    object: NonNull<T>,
+    /// Taken by `drop`.
+    protection: ManuallyDrop<Protection>,
+}
+
+impl<T: Object> QuickRef<T> {
+    /// A number of this thread.
+    #[inline(always)]
+    pub fn thread(&self) -> usize {
+        self.protection.thread_of_first()
+    }
+}
+
+impl<T: Object> Deref for QuickRef<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: the thread's slot keeps `retire` from dropping the object.
+        unsafe { self.object.as_ref() }
+    }
+}
+
+impl<T: Object> Drop for QuickRef<T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: taken here only, once.
+        self.stub.leave(unsafe { ManuallyDrop::take(&mut self.protection) });
+    }
+}
+
 impl Stub {
     /// Clears the slot. If the object was freed meanwhile, this thread may have to drop it.
     #[inline(always)]
@@ -312,6 +348,23 @@ fn is_hot(word: u64) -> bool {
 #[inline(always)]
 pub fn from_handle<T: Object>(handle: *mut c_void, wanted: Handle) -> Result<Ref<T>> {
     acquire(handle as usize, None).ok_or(Error::InvalidHandle(wanted))
+}
+
+/// As [`from_handle_hot`], where a reference need not be counted. `None` otherwise, and for a handle that is not valid: the caller
+/// takes the long way, which finds out.
+#[inline(always)]
+pub fn from_handle_quick<T: Object>(handle: *mut c_void) -> Option<QuickRef<T>> {
+    let stub = arena::at(handle as usize)?;
+    let protection = hazard::protect_first(stub.address())?;
+    // Acquire as in `from_handle_hot`.
+    if !Word::is_shared(stub.word.load(Ordering::Acquire), T::KIND) {
+        stub.leave(protection);
+        return None;
+    }
+    let object = stub.object.load(Ordering::Relaxed).cast::<T>();
+    // SAFETY: `publish` has stored it before the word that says live.
+    let object = unsafe { NonNull::new_unchecked(object) };
+    Some(QuickRef { stub, object, protection: ManuallyDrop::new(protection) })
 }
 
 /// Like [`from_handle`], for posts and dequeues. `None`: not a live handle of this type.

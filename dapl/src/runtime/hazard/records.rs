@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::thread::{MembarrierCommand, membarrier};
 
-use super::{SLOTS, Slots};
+use super::{SLOTS, Slots, local};
 
 /// Maximum number of threads with slots at a time. A record uses memory only once it was used.
 const THREADS: usize = 1024;
@@ -36,7 +36,7 @@ struct Owned(Cell<Option<&'static Record>>);
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        MINE.set(None);
+        local::set(None);
         if let Some(record) = self.0.take() {
             // A slot is still in use: a signal handler has ended the thread within a call.
             record.slots.0.iter().for_each(|slot| slot.store(0, Ordering::Release));
@@ -46,15 +46,14 @@ impl Drop for Owned {
 }
 
 thread_local! {
-    /// The slots of this thread, if any. It has no destructor, so reading it needs no check.
-    static MINE: Cell<Option<&'static Slots>> = const { Cell::new(None) };
+    /// The record of this thread, if it has one: the owner of what `local` names.
     static OWNED: Owned = const { Owned(Cell::new(None)) };
 }
 
 /// The slots of this thread; takes a record at the first call.
 #[inline(always)]
 pub(super) fn mine() -> Option<&'static Slots> {
-    match MINE.get() {
+    match local::get() {
         Some(slots) => Some(slots),
         None => join(),
     }
@@ -76,7 +75,7 @@ fn join() -> Option<&'static Slots> {
         // invalidation.
         fence(Ordering::SeqCst);
         owned.0.set(Some(record));
-        MINE.set(Some(&record.slots));
+        local::set(Some(&record.slots));
         Some(&record.slots)
     };
     OWNED.try_with(take).ok().flatten()
@@ -110,7 +109,7 @@ pub(super) fn heavy_barrier() {
     }
     if PROCESS.swap(std::process::id(), Ordering::Relaxed) != std::process::id() {
         // The other threads exist only in the parent.
-        let mine = MINE.get();
+        let mine = local::get();
         let others = all().filter(|slots| mine.is_none_or(|mine| !std::ptr::eq(mine, *slots)));
         others.flat_map(|slots| &slots.0).for_each(|slot| slot.store(0, Ordering::Relaxed));
     }

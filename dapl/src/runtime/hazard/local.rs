@@ -1,0 +1,80 @@
+//! The word of each thread that names its slots.
+//!
+//! With glibc on x86-64 it lies in the static part of thread-local storage (model `initial-exec`), where two instructions read it.
+//! A library that is loaded at run time otherwise calls `__tls_get_addr` for each access. glibc reserves space for such words of
+//! libraries that are loaded later (glibc.rtld.optional_static_tls); this is eight bytes per provider.
+
+use super::Slots;
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu", not(tsan), not(miri)))]
+mod kind {
+    use std::arch::{asm, global_asm};
+
+    use super::Slots;
+
+    global_asm!(
+        ".pushsection .tbss.dapl_hazard_slots, \"awT\", @nobits",
+        ".globl dapl_hazard_slots",
+        ".hidden dapl_hazard_slots",
+        ".type dapl_hazard_slots, @object",
+        ".size dapl_hazard_slots, 8",
+        ".balign 8",
+        "dapl_hazard_slots: .zero 8",
+        ".popsection",
+    );
+
+    /// The slots of this thread, if it has some.
+    #[inline(always)]
+    pub(in super::super) fn get() -> Option<&'static Slots> {
+        let slots: *const Slots;
+        // SAFETY: reads this thread's copy of the word declared above.
+        unsafe {
+            asm!(
+                "mov {0}, qword ptr [rip + dapl_hazard_slots@GOTTPOFF]",
+                "mov {0}, qword ptr fs:[{0}]",
+                out(reg) slots,
+                options(pure, readonly, nostack, preserves_flags),
+            );
+        }
+        // SAFETY: null, or what `set` has stored: a reference that is valid for ever.
+        unsafe { slots.as_ref() }
+    }
+
+    pub(in super::super) fn set(slots: Option<&'static Slots>) {
+        let word = slots.map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: writes this thread's copy of the word declared above; no reference to it exists.
+        unsafe {
+            asm!(
+                "mov {0}, qword ptr [rip + dapl_hazard_slots@GOTTPOFF]",
+                "mov qword ptr fs:[{0}], {1}",
+                out(reg) _,
+                in(reg) word,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu", not(tsan), not(miri))))]
+mod kind {
+    use std::cell::Cell;
+
+    use super::Slots;
+
+    thread_local! {
+        /// Without a destructor, so that it is read without a check.
+        static MINE: Cell<Option<&'static Slots>> = const { Cell::new(None) };
+    }
+
+    /// The slots of this thread, if it has some.
+    #[inline(always)]
+    pub(in super::super) fn get() -> Option<&'static Slots> {
+        MINE.get()
+    }
+
+    pub(in super::super) fn set(slots: Option<&'static Slots>) {
+        MINE.set(slots);
+    }
+}
+
+pub(super) use kind::{get, set};
