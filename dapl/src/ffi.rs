@@ -33,6 +33,29 @@ pub fn guard_hot(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
     }
 }
 
+/// As [`guard_hot`], for the common case of a call. If `quick` returns false, `body` does it.
+#[inline(always)]
+pub fn guard_quick(quick: impl FnOnce() -> bool, otherwise: impl FnOnce() -> DAT_RETURN) -> DAT_RETURN {
+    match catch_unwind(AssertUnwindSafe(quick)) {
+        Ok(true) => DAT_SUCCESS,
+        Ok(false) => otherwise(),
+        Err(_) => panicked(),
+    }
+}
+
+/// The local segment of a post that has one. `None` for another list: [`segments`] says whether that is valid.
+///
+/// # Safety
+/// As [`segments`].
+#[inline(always)]
+pub unsafe fn single_segment<'a>(list: *const DAT_LMR_TRIPLET, count: DAT_COUNT) -> Option<&'a Segment> {
+    if count != 1 || list.is_null() || !list.is_aligned() {
+        return None;
+    }
+    // SAFETY: this function's own contract; the layouts are equal (asserted below).
+    Some(unsafe { &*list.cast::<Segment>() })
+}
+
 #[cold]
 fn panicked() -> DAT_RETURN {
     log::error!("panic caught at the C boundary, the call returns DAT_INTERNAL_ERROR; please report the panic message");

@@ -100,6 +100,9 @@ pub struct PostLimits {
     /// Receives are posted to the SRQ only, never to the EP.
     pub shared: bool,
     pub extensions: Extensions,
+    /// A receive, or a request, of one segment and without flags passes all checks against these limits and notifies.
+    pub plain_recvs: bool,
+    pub plain_requests: bool,
 }
 
 /// Completion flags that a post on an EP with these completion flags may not have. UNSIGNALLED must be allowed by the
@@ -238,19 +241,23 @@ impl Attributes {
         let or_default = |direction: Direction, wired: bool| iov(if wired { direction } else { DEFAULT }.max_iov);
         let request_iov = or_default(self.request, wired.request);
         let or_request = |asked: i32| if asked == 0 { request_iov } else { iov(asked) };
+        let recv_iov = or_default(self.recv, wired.recv);
+        let recv_solicited = self.recv_flags & DAT_COMPLETION_SOLICITED_WAIT_FLAG != 0;
         PostLimits {
-            recv_iov: or_default(self.recv, wired.recv),
+            recv_iov,
             request_iov,
             read_iov: or_request(self.max_read_iov),
             write_iov: or_request(self.max_write_iov),
             recv_unsignalled: self.recv_flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0,
-            recv_solicited: self.recv_flags & DAT_COMPLETION_SOLICITED_WAIT_FLAG != 0,
+            recv_solicited,
             request_unsignalled: self.request_flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0,
             refused_recv_flags: refused_flags(self.recv_flags),
             refused_request_flags: refused_flags(self.request_flags),
             reads: self.max_reads_out > 0,
             shared: wired.shared,
             extensions: limits.extensions,
+            plain_recvs: recv_iov > 0 && !recv_solicited && !wired.shared,
+            plain_requests: request_iov > 0,
         }
     }
 

@@ -22,6 +22,37 @@ pub unsafe extern "C" fn dapl_ep_post_send<P: Provider>(
     user_cookie: DAT_DTO_COOKIE,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
+    let quick = || {
+        // SAFETY: this function's own contract.
+        let Some(segment) = (unsafe { plain(local_iov, num_segments, completion_flags) }) else { return false };
+        post_lock::post_quickly(ep_handle, |ep: &Ep<P>, post_state, thread| {
+            let Ok(qp) = post_state.binding.qp() else { return false };
+            let is_posted = ep.is_plain()
+                && post_state.limits.plain_requests
+                && qp.post_send_quickly(segment, cookie(&user_cookie));
+            if is_posted {
+                post_state.posts.count(Work::Send, &[], Some(thread));
+            }
+            is_posted
+        })
+    };
+    // SAFETY: this function's own contract.
+    let in_full = || unsafe { post_send::<P>(ep_handle, num_segments, local_iov, user_cookie, completion_flags) };
+    ffi::guard_quick(quick, in_full)
+}
+
+/// `dat_ep_post_send` in all cases.
+///
+/// # Safety
+/// Same as [`dapl_ep_post_send`].
+#[inline(never)]
+unsafe fn post_send<P: Provider>(
+    ep_handle: DAT_EP_HANDLE,
+    num_segments: DAT_COUNT,
+    local_iov: *mut DAT_LMR_TRIPLET,
+    user_cookie: DAT_DTO_COOKIE,
+    completion_flags: DAT_COMPLETION_FLAGS,
+) -> DAT_RETURN {
     let post = |ep: &Ep<P>, post_state: &PostState<P>, thread: Option<usize>| {
         // SAFETY: this function's own contract.
         let segments = unsafe { ffi::segments(local_iov, num_segments, post_state.limits.request_iov) }?;
@@ -37,6 +68,37 @@ pub unsafe extern "C" fn dapl_ep_post_send<P: Provider>(
 /// # Safety
 /// Same as [`dapl_ep_post_send`].
 pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
+    ep_handle: DAT_EP_HANDLE,
+    num_segments: DAT_COUNT,
+    local_iov: *mut DAT_LMR_TRIPLET,
+    user_cookie: DAT_DTO_COOKIE,
+    completion_flags: DAT_COMPLETION_FLAGS,
+) -> DAT_RETURN {
+    let quick = || {
+        // SAFETY: this function's own contract.
+        let Some(segment) = (unsafe { plain(local_iov, num_segments, completion_flags) }) else { return false };
+        post_lock::post_quickly(ep_handle, |ep: &Ep<P>, post_state, thread| {
+            let Ok(qp) = post_state.binding.qp() else { return false };
+            let is_posted = ep.trace.is_none()
+                && post_state.limits.plain_recvs
+                && qp.post_recv_quickly(segment, cookie(&user_cookie));
+            if is_posted {
+                post_state.posts.count(Work::Recv, &[], Some(thread));
+            }
+            is_posted
+        })
+    };
+    // SAFETY: this function's own contract.
+    let in_full = || unsafe { post_recv::<P>(ep_handle, num_segments, local_iov, user_cookie, completion_flags) };
+    ffi::guard_quick(quick, in_full)
+}
+
+/// `dat_ep_post_recv` in all cases.
+///
+/// # Safety
+/// Same as [`dapl_ep_post_recv`].
+#[inline(never)]
+unsafe fn post_recv<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
     num_segments: DAT_COUNT,
     local_iov: *mut DAT_LMR_TRIPLET,
@@ -144,6 +206,20 @@ pub(super) fn request<P: Provider>(
     posted?;
     post_state.posts.count(work, if suppress { segments } else { &[] }, thread);
     Ok(())
+}
+
+/// The segment of a post that has one and no flags.
+///
+/// # Safety
+/// Same as [`ffi::segments`].
+#[inline(always)]
+unsafe fn plain<'a>(
+    list: *const DAT_LMR_TRIPLET,
+    count: DAT_COUNT,
+    flags: DAT_COMPLETION_FLAGS,
+) -> Option<&'a Segment> {
+    // SAFETY: this function's own contract.
+    if flags == DAT_COMPLETION_DEFAULT_FLAG { unsafe { ffi::single_segment(list, count) } } else { None }
 }
 
 /// Errors: `InvalidParameter(n)` for a refused flag.

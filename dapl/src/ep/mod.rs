@@ -183,6 +183,12 @@ impl<P: Provider> Ep<P> {
         EpState::ALL[usize::from(self.mirror.load(Ordering::Acquire))]
     }
 
+    /// Whether it is connected and its posts are not traced.
+    #[inline(always)]
+    fn is_plain(&self) -> bool {
+        self.mirror.load(Ordering::Acquire) == EpState::Connected as u8 && self.trace.is_none()
+    }
+
     /// Locks the control state; `InvalidHandle` if the EP was freed.
     fn open(&self) -> Result<MutexGuard<'_, ControlState<P>>> {
         let core = self.core.lock();

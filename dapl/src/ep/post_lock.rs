@@ -13,7 +13,7 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use super::{Ep, PostState};
 use crate::error::{Error, Handle, Result};
 use crate::provider::Provider;
-use crate::runtime::handle::{self, Exclusion, ObjectId, from_handle_hot};
+use crate::runtime::handle::{self, Exclusion, ObjectId, from_handle_hot, from_handle_quick};
 
 /// The post state of the EP `id`.
 pub(super) struct PostLock<P: Provider> {
@@ -73,6 +73,19 @@ impl<P: Provider> Drop for CountedPost<'_, P> {
         // SAFETY: `lock_for_post` has locked it, in this thread.
         unsafe { self.0.state.force_unlock_read() };
     }
+}
+
+/// Like [`post`], where the reference need not be counted. Returns false if `body` does, and if the post has to take the long way, which
+/// finds out whether the handle is valid.
+#[inline(always)]
+pub(super) fn post_quickly<P: Provider>(
+    handle: *mut c_void,
+    body: impl FnOnce(&Ep<P>, &PostState<P>, usize) -> bool,
+) -> bool {
+    let Some(ep) = from_handle_quick::<Ep<P>>(handle) else { return false };
+    // SAFETY: no writer has access: it waits for this reference.
+    let state = unsafe { &*ep.post_state.state.data_ptr() };
+    body(&ep, state, ep.thread())
 }
 
 /// Runs a post on the EP with this handle. `body` gets the number of this thread, if a slot of the thread names the EP.

@@ -130,6 +130,17 @@ pub trait QueuePair: Connection {
     /// `ModelNotSupported` for an extension that the provider or the peer does not have. One that was held, and that the peer
     /// turns out not to have, completes with `RemoteResponder`.
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()>;
+    /// Posts a receive of one segment that notifies and is not traced, in the common case, with as few instructions as possible.
+    /// Returns false where [`QueuePair::post_recv`] has to do it; then nothing has happened.
+    #[inline(always)]
+    fn post_recv_quickly(&self, _segment: &Segment, _cookie: u64) -> bool {
+        false
+    }
+    /// As [`QueuePair::post_recv_quickly`], a send without flags, of a thread whose slot names the EP (as [`SendWr::announced`]).
+    #[inline(always)]
+    fn post_send_quickly(&self, _segment: &Segment, _cookie: u64) -> bool {
+        false
+    }
     /// Posts a bind, or an unbind for `None`. Returns the window's new remote key, 0 for an unbind. The key has not
     /// been used before. It is valid once the bind is complete; then the old key is invalid. A failed or flushed bind
     /// leaves the window unbound.

@@ -35,6 +35,11 @@ impl HighWatermark {
         HighWatermark { quiet, soft, hard }
     }
 
+    /// The largest count that needs no check.
+    pub fn quiet(&self) -> u32 {
+        self.quiet
+    }
+
     /// Whether [`Self::look`] would report a crossing.
     #[inline]
     pub fn is_crossed(&self, count: u32) -> bool {

@@ -95,9 +95,12 @@ impl KeyEntry {
     /// Whether all of `range` may be used with this right in the domain.
     #[inline]
     pub fn allows(&self, pd: u32, range: Region, right: AccessRight) -> bool {
-        let Region { address: base, length } = self.region;
-        let inside = range.address >= base && range.address - base <= length;
-        inside && range.length <= length - (range.address - base) && self.pd() == pd && self.grants(right)
+        // Below the base the offset wraps and is larger than any length.
+        let offset = range.address.wrapping_sub(self.region.address);
+        let is_inside = self.region.length.checked_sub(range.length).is_some_and(|most| offset <= most);
+        // Domain and rights in one comparison.
+        let (domain, bits) = (u64::from(pd) << 32, right.bits());
+        is_inside && self.word & (u64::from(u32::MAX) << 32 | bits) == domain | bits
     }
 }
 

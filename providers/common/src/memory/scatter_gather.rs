@@ -65,6 +65,12 @@ impl Segments {
     #[inline(always)]
     pub fn set(&mut self, list: &[Segment]) {
         let [one] = list else { return *self = Segments::new(list) };
+        self.set_one(one);
+    }
+
+    /// As [`Segments::set`], a list of one segment.
+    #[inline(always)]
+    pub fn set_one(&mut self, one: &Segment) {
         (self.few[0], self.count, self.total) = (*one, 1, one.length);
         if self.more.is_some() {
             self.more = None;

@@ -21,7 +21,7 @@ use dapl_software::memory::scatter_gather::LocalMemory;
 use dapl_software::memory::user_copy::{Checker, Registration};
 
 use crate::memory::knem::{ExportedRegion, Knem};
-use crate::memory::map::{EngineTicks, Map};
+use crate::memory::map::{EngineTicks, Map, Slots};
 
 /// Registrations at a time; a model has one. Place 0 is never used, so no key is 0.
 pub(crate) const SLOTS: usize = if cfg!(loom) { 2 } else { 1 << 16 };
@@ -51,7 +51,13 @@ fn live_entry(table: &Map, slots: u32, key: u32) -> Option<KeyEntry> {
     if place == 0 || place >= slots {
         return None;
     }
-    let fields = table.words::<4>(place as usize * ENTRY);
+    read_entry(table.words::<4>(place as usize * ENTRY), key)
+}
+
+/// The fields of an entry, if it is that of the key.
+#[inline(always)]
+fn read_entry<const N: usize>(fields: &[AtomicU64; N], key: u32) -> Option<KeyEntry> {
+    const { assert!(N >= 4) };
     if fields[KEY / 8].load(Ordering::Acquire) != u64::from(key) {
         return None;
     }
@@ -62,7 +68,9 @@ fn live_entry(table: &Map, slots: u32, key: u32) -> Option<KeyEntry> {
 /// This process's registrations.
 #[derive(Debug)]
 pub(crate) struct Regions {
-    table: Map,
+    table: Arc<Map>,
+    /// The entries of `table`.
+    entries: Slots<{ ENTRY / 8 }>,
     fd: OwnedFd,
     /// For each entry: copies in progress in this process.
     users: Box<[AtomicU32; SLOTS]>,
@@ -76,11 +84,14 @@ pub(crate) struct Regions {
 impl Regions {
     pub(crate) fn new(seed: u64) -> Result<Self> {
         let (table, fd) = Map::create("dapl-sm-regions", SLOTS * ENTRY, true)?;
+        let table = Arc::new(table);
+        let entries = Slots::new(table.clone(), 0, SLOTS as u32);
         let users: Box<[AtomicU32]> = (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
         let users = users.try_into().map_err(|_| Error::Internal)?;
         let places = Mutex::new(KeyTable::new(SLOTS, seed));
         Ok(Regions {
             table,
+            entries,
             fd,
             users,
             places,
@@ -191,6 +202,12 @@ impl Regions {
         self.places.lock().release_key(key);
     }
 
+    /// As [`live_entry`]. Place 0 holds key 0 and grants nothing.
+    #[inline(always)]
+    fn live_entry(&self, key: u32) -> Option<KeyEntry> {
+        read_entry(self.entries.words(u64::from(key >> 16)), key)
+    }
+
     /// Whether the key grants this right on the range.
     pub(crate) fn allows(&self, key: u32, pd: u32, region: Region, right: AccessRight) -> bool {
         self.entry(key).is_some_and(|entry| entry.allows(pd, region, right))
@@ -217,7 +234,7 @@ impl Regions {
         // Pairs with the fence in `revoke`: either it sees this user, or `entry` sees the key gone.
         fence_behind_rmw();
         // A key that is live now stays so until `hold` is dropped: `remove` waits for that. So one look is enough.
-        let entry = live_entry(&self.table, SLOTS as u32, key);
+        let entry = self.live_entry(key);
         let is_allowed = entry.is_some_and(|entry| entry.allows(pd, Region { address, length }, right));
         if is_allowed { Ok(hold) } else { Err(right.refusal()) }
     }
@@ -239,7 +256,7 @@ impl LocalMemory for Regions {
     #[inline(always)]
     fn allows_piece(&self, pd: u32, piece: &Segment, write: bool) -> bool {
         let region = Region { address: piece.address, length: piece.length };
-        let entry = live_entry(&self.table, SLOTS as u32, piece.key);
+        let entry = self.live_entry(piece.key);
         entry.is_some_and(|entry| entry.allows(pd, region, AccessRight::local(write)))
     }
 

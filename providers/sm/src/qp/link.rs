@@ -29,7 +29,7 @@ use crate::qp::ring::RingLayout;
 pub(crate) use crate::engine::wake_flags::{WANT_PROGRESS, WANT_REQUESTS, offer_barrier};
 
 // Offsets in an area; words written for different readers are 128 bytes apart (adjacent-line prefetch).
-const WANT: usize = 128;
+pub(crate) const WANT: usize = 128;
 const TAKEN_REQUESTS: usize = 256;
 const TAKEN_RESPONSES: usize = 264;
 const BUSY: usize = 384;

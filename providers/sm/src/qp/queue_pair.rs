@@ -231,7 +231,7 @@ impl QpCore {
             self.over.store(true, Ordering::Release);
             slot.take()
         };
-        rx.broken = true;
+        rx.set_broken(true);
         tx.broken = true;
         let faulty = rx.stopped || tx.is_stopped();
         self.flush(&mut rx, &mut tx);
@@ -301,15 +301,24 @@ impl QpCore {
         Ok(())
     }
 
+    /// A pass before a post.
+    #[cold]
+    #[inline(never)]
+    fn make_pass<'a>(&'a self, mut tx: MutexGuard<'a, Tx>) -> MutexGuard<'a, Tx> {
+        if let Err(fault) = tx.pass(&self.shared, &mut Outbox::default()) {
+            drop(tx);
+            self.fail(fault);
+            tx = self.tx.lock();
+        }
+        tx
+    }
+
     /// Makes sure that there is space for one more request.
     fn with_space<'a>(&'a self, mut tx: MutexGuard<'a, Tx>) -> Result<MutexGuard<'a, Tx>> {
         if tx.len() >= self.max_requests as usize {
             // Some requests may be complete without having been noticed.
-            if let Err(fault) = tx.pass(&self.shared, &mut Outbox::default()) {
-                drop(tx);
-                self.fail(fault);
-                tx = self.tx.lock();
-            } else if tx.len() >= self.max_requests as usize {
+            tx = self.make_pass(tx);
+            if tx.len() >= self.max_requests as usize {
                 return Err(Error::Exhausted(Resource::Memory));
             }
         }
@@ -379,13 +388,28 @@ impl QueuePair for Qp {
     }
 
     #[inline(always)]
+    fn post_recv_quickly(&self, segment: &Segment, cookie: u64) -> bool {
+        let core = &*self.0;
+        let mut rx = core.rx.lock();
+        rx.post_quickly(segment, cookie, core.shared.ep.handle)
+    }
+
+    #[inline(always)]
+    fn post_send_quickly(&self, segment: &Segment, cookie: u64) -> bool {
+        let core = &*self.0;
+        let mut tx = core.tx.lock();
+        core.hot.load(Ordering::Relaxed) && tx.post_quickly(&core.shared, segment, cookie)
+    }
+
+    #[inline(always)]
     fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
         let core = &*self.0;
         let mut rx = core.rx.lock();
         if rx.queue.len() >= core.max_recvs as usize {
             return Err(Error::Exhausted(Resource::Memory));
         }
-        if rx.broken {
+        rx.renew_quick_limit(core.max_recvs);
+        if rx.is_broken() {
             core.flush_recv(token);
         } else if rx.post(segments, token) {
             core.recv_posted(rx);
@@ -397,6 +421,9 @@ impl QueuePair for Qp {
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
         let core = &*self.0;
         let mut tx = core.tx.lock();
+        if tx.is_pass_due() {
+            tx = core.make_pass(tx);
+        }
         if tx.post_short(&core.shared, wr) {
             core.after_post(&tx);
             return Ok(());
@@ -443,7 +470,7 @@ impl Connection for Qp {
         self.abort();
         let mut rx = self.0.rx.lock();
         let mut tx = self.0.tx.lock();
-        rx.broken = false;
+        rx.set_broken(false);
         tx.broken = false;
         Ok(())
     }

@@ -82,6 +82,11 @@ impl Writer {
         self.next - self.taken >= self.slots.count()
     }
 
+    /// Number of slots that may be pushed.
+    pub(crate) fn free(&self) -> u64 {
+        self.slots.count() - (self.next - self.taken)
+    }
+
     /// Learns how far the reader is, from a word of the peer's. `None`: it claims slots that were never written.
     pub(crate) fn learn(&mut self, taken: u64) -> Option<()> {
         if taken > self.next {

@@ -11,7 +11,7 @@ mod fetch;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dapl::provider::{Completion, Segment, Status, Token};
+use dapl::provider::{Completion, Segment, Status, Token, Work};
 use dapl::runtime::slot_queue::SlotQueue;
 use dapl::stats::watermark::HighWatermark;
 use dapl_software::memory::rights::AccessRight;
@@ -56,9 +56,11 @@ pub(crate) struct Rx {
     pub(crate) marks: HighWatermark,
     pub(crate) ends: Option<RxEnds>,
     /// Receives are flushed as they are posted.
-    pub(crate) broken: bool,
+    broken: bool,
     /// A fault was found and the flush is on its way: nothing more is taken.
     pub(crate) stopped: bool,
+    /// Number of queued receives from which on [`Rx::post_quickly`] refuses. Each post in the other way renews it.
+    quick_limit: usize,
 }
 
 /// The rings of this half, while there is a connection.
@@ -197,6 +199,34 @@ impl Rx {
         result.map(|()| taken != begin || budget < BUDGET)
     }
 
+    /// Queues a notifying receive of one segment. Returns false, having done nothing, if it has to be posted as any other.
+    #[inline(always)]
+    pub(crate) fn post_quickly(&mut self, segment: &Segment, cookie: u64, ep: usize) -> bool {
+        if self.queue.len() >= self.quick_limit || self.is_held() {
+            return false;
+        }
+        let receive = self.queue.push();
+        receive.segments.set_one(segment);
+        receive.token = Token { cookie, ep, work: Work::Recv, ..Token::default() };
+        true
+    }
+
+    /// Whether receives are flushed as they are posted.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// From now on receives are flushed as they are posted, or not any more.
+    pub(crate) fn set_broken(&mut self, is_broken: bool) {
+        self.broken = is_broken;
+        self.quick_limit = 0;
+    }
+
+    /// Lets `post_quickly` queue receives: no more than `max`, and none that needs a check of watermarks.
+    pub(crate) fn renew_quick_limit(&mut self, max: u32) {
+        self.quick_limit = if self.broken { 0 } else { max.min(self.marks.quiet()) as usize };
+    }
+
     /// Queues a receive; the caller has checked the capacity. Returns true if [`Self::posted`] must be called.
     #[inline(always)]
     pub(crate) fn post(&mut self, list: &[Segment], token: Token) -> bool {
@@ -239,6 +269,7 @@ impl Rx {
     /// Watches the receives, as from now on.
     pub(crate) fn watch(&mut self, shared: &Shared, marks: HighWatermark) -> Result<(), Fault> {
         self.marks = marks;
+        self.quick_limit = 0;
         self.check_watermarks(shared)
     }
 

@@ -7,6 +7,7 @@
 
 mod extensions;
 mod offer;
+mod quick;
 mod rma;
 mod send;
 
@@ -260,8 +261,10 @@ pub(crate) struct TxEnds {
     offer_from: u64,
     /// Longest send that a post puts into a slot itself.
     short_max: u64,
-    /// Number of outstanding requests from which on a post looks for completions.
-    gather: usize,
+    /// Limit of the queue of requests.
+    max_requests: usize,
+    /// See `quick`.
+    quick: quick::Credit,
     /// The last offer is complete when the ring has been taken up to here.
     offered: u64,
     /// Number of times an offer was staged; ticket of the last assisted part.
@@ -295,7 +298,8 @@ impl TxEnds {
             rma,
             offer_from: theirs.peer.offer_from,
             short_max: (INLINE as u64).min(theirs.peer.offer_from.saturating_sub(1)).min(shared.max_message),
-            gather: GATHER.min(max_requests as usize),
+            max_requests: max_requests as usize,
+            quick: quick::Credit::new(&theirs.area, theirs.light),
             offered: 0,
             staged: 0,
             helped: 0,
@@ -331,6 +335,7 @@ impl Tx {
             return Ok(false);
         }
         let outcome = self.bring_on(shared, out).inspect_err(|_| self.stopped = true);
+        self.renew_credit();
         shared.tx_waits.store(self.needs_peer_progress(), Ordering::Release);
         outcome
     }
@@ -342,7 +347,7 @@ impl Tx {
         let (Op::Send { solicited }, [segment], Some(ends)) = (wr.op, wr.segments, self.ends.as_mut()) else {
             return false;
         };
-        let is_next = self.issued == self.queue.len() && self.issued + 1 < ends.gather && !self.stopped;
+        let is_next = self.issued == self.queue.len() && self.issued < ends.max_requests && !self.stopped;
         if !is_next || !wr.announced || segment.length > ends.short_max || wr.fence && ends.reads > 0 {
             return false;
         }
@@ -355,6 +360,7 @@ impl Tx {
         *self.queue.push() = Entry::ShortSend(send);
         self.issued += 1;
         self.notifying += usize::from(!suppress);
+        ends.quick.spend();
         ends.publish(shared);
         shared.tx_waits.store(self.needs_peer_progress(), Ordering::Release);
         true
@@ -372,6 +378,7 @@ impl Tx {
             None => Box::new(request),
         };
         *self.queue.push() = Entry::Request(request);
+        self.withdraw_credit();
         if self.ends.is_none() || self.stopped {
             return Ok(());
         }
@@ -382,6 +389,7 @@ impl Tx {
         if done || self.issued < self.queue.len() || self.queue.len() >= GATHER {
             return self.pass(shared, &mut Outbox::default()).map(|_| ());
         }
+        self.renew_credit();
         shared.tx_waits.store(self.needs_peer_progress(), Ordering::Release);
         Ok(())
     }

@@ -1,0 +1,107 @@
+//! Posts of short sends in the common case: the request queue has nothing that waits, the ring has space, and the peer polls.
+//!
+//! All that has to be true for such a post is checked once for several posts: a pass grants a credit, and each short send spends
+//! one. What ends the common case takes the credit away.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dapl::provider::Segment;
+use dapl_software::memory::scatter_gather::gather_recent;
+
+use super::{Entry, GATHER, ShortSend, Tx, TxEnds};
+use crate::memory::map::{Map, Slots};
+use crate::proto::message::Header;
+use crate::qp::link::{WANT, WANT_REQUESTS};
+use crate::qp::ring::SlotFields;
+use crate::qp::shared::Shared;
+
+/// Short sends that may be posted before the next pass.
+#[derive(Debug)]
+pub(super) struct Credit {
+    left: u32,
+    /// The peer's wake-up flags; see [`ConnectionMemory::poke`](crate::qp::link::ConnectionMemory::poke).
+    wanted: Slots<1>,
+    /// Both sides arm with a barrier on all processors. Otherwise there is no credit.
+    is_light: bool,
+}
+
+impl Credit {
+    /// No credit yet.
+    pub(super) fn new(theirs: &Arc<Map>, is_light: bool) -> Self {
+        Credit { left: 0, wanted: Slots::new(theirs.clone(), WANT, 1), is_light }
+    }
+
+    /// A short send was posted in another way.
+    #[inline(always)]
+    pub(super) fn spend(&mut self) {
+        self.left = self.left.saturating_sub(1);
+    }
+}
+
+impl Tx {
+    /// Called at the end of a pass.
+    #[inline]
+    pub(super) fn renew_credit(&mut self) {
+        let is_idle = self.issued == self.queue.len() && !self.stopped;
+        let Some(ends) = self.ends.as_mut() else { return };
+        let space = ends.requests.free().min(ends.max_requests.saturating_sub(self.issued) as u64);
+        ends.quick.left = if is_idle && ends.quick.is_light { space.min(GATHER as u64) as u32 } else { 0 };
+    }
+
+    /// A request is posted that may have to wait.
+    #[inline]
+    pub(super) fn withdraw_credit(&mut self) {
+        if let Some(ends) = &mut self.ends {
+            ends.quick.left = 0;
+        }
+    }
+
+    /// Whether a pass might grant credit again: so many sends were posted that some are probably complete.
+    #[inline]
+    pub(crate) fn is_pass_due(&self) -> bool {
+        self.ends.as_ref().is_some_and(|ends| ends.quick.left == 0 && ends.quick.is_light) && !self.stopped
+    }
+
+    /// Posts a notifying send of one segment. Returns false, having done nothing, if it has to be posted as any other.
+    #[inline(always)]
+    pub(crate) fn post_quickly(&mut self, shared: &Shared, segment: &Segment, cookie: u64) -> bool {
+        let Some(ends) = self.ends.as_mut() else { return false };
+        if ends.quick.left == 0 || segment.length > ends.short_max {
+            return false;
+        }
+        fail_point!(SlotReserved);
+        let (to, bytes) = (ends.requests.payload(), segment.length as u8);
+        // SAFETY: a post that the end of a registration waits for, by the contract of `QueuePair::post_send_quickly`. The slot has
+        // space for a segment of `short_max`, and belongs to this side until it is published.
+        if !unsafe { gather_recent(&*shared.regions, shared.pd, segment, to) } {
+            return false;
+        }
+        let taken = shared.rx_taken.load(Ordering::Acquire);
+        let fields = SlotFields { ack: taken as u32, ..SlotFields::default() };
+        ends.requests.publish(Header::inline_send(bytes.into(), false), &fields);
+        ends.quick.left -= 1;
+        let slot = ends.requests.next();
+        shared.reported_taken.store(taken, Ordering::Relaxed);
+        ends.wake_if_wanted();
+        let send = ShortSend { cookie, slot, post: 0, bytes, suppress: false, unsignalled: false, failed: None };
+        *self.queue.push() = Entry::ShortSend(send);
+        self.issued += 1;
+        self.notifying += 1;
+        shared.tx_waits.store(true, Ordering::Release);
+        true
+    }
+}
+
+impl TxEnds {
+    /// As `poke`, of a peer that arms with a barrier.
+    #[inline(always)]
+    fn wake_if_wanted(&self) {
+        // `poke` looks again: the word changes at any time.
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        let [word] = self.quick.wanted.words(0);
+        if word.load(Ordering::Relaxed) & WANT_REQUESTS != 0 {
+            self.link.poke(WANT_REQUESTS);
+        }
+    }
+}
