@@ -33,12 +33,13 @@ pub fn guard_hot(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
     }
 }
 
-/// As [`guard_hot`], for the common case of a call. If `quick` returns false, `body` does it.
+/// As [`guard_hot`], for the common case of a call. `None` from `quick`: `body` does it.
 #[inline(always)]
-pub fn guard_quick(quick: impl FnOnce() -> bool, otherwise: impl FnOnce() -> DAT_RETURN) -> DAT_RETURN {
+pub fn guard_quick(quick: impl FnOnce() -> Option<Result<()>>, body: impl FnOnce() -> DAT_RETURN) -> DAT_RETURN {
     match catch_unwind(AssertUnwindSafe(quick)) {
-        Ok(true) => DAT_SUCCESS,
-        Ok(false) => otherwise(),
+        Ok(Some(Ok(()))) => DAT_SUCCESS,
+        Ok(Some(Err(error))) => error.code(),
+        Ok(None) => body(),
         Err(_) => panicked(),
     }
 }

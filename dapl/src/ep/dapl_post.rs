@@ -24,7 +24,7 @@ pub unsafe extern "C" fn dapl_ep_post_send<P: Provider>(
 ) -> DAT_RETURN {
     let quick = || {
         // SAFETY: this function's own contract.
-        let Some(segment) = (unsafe { plain(local_iov, num_segments, completion_flags) }) else { return false };
+        let Some(segment) = (unsafe { plain(local_iov, num_segments, completion_flags) }) else { return None };
         post_lock::post_quickly(ep_handle, |ep: &Ep<P>, post_state, thread| {
             let Ok(qp) = post_state.binding.qp() else { return false };
             let is_posted = ep.is_plain()
@@ -35,6 +35,7 @@ pub unsafe extern "C" fn dapl_ep_post_send<P: Provider>(
             }
             is_posted
         })
+        .then_some(Ok(()))
     };
     // SAFETY: this function's own contract.
     let in_full = || unsafe { post_send::<P>(ep_handle, num_segments, local_iov, user_cookie, completion_flags) };
@@ -76,7 +77,7 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
 ) -> DAT_RETURN {
     let quick = || {
         // SAFETY: this function's own contract.
-        let Some(segment) = (unsafe { plain(local_iov, num_segments, completion_flags) }) else { return false };
+        let Some(segment) = (unsafe { plain(local_iov, num_segments, completion_flags) }) else { return None };
         post_lock::post_quickly(ep_handle, |ep: &Ep<P>, post_state, thread| {
             let Ok(qp) = post_state.binding.qp() else { return false };
             let is_posted = ep.trace.is_none()
@@ -87,6 +88,7 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
             }
             is_posted
         })
+        .then_some(Ok(()))
     };
     // SAFETY: this function's own contract.
     let in_full = || unsafe { post_recv::<P>(ep_handle, num_segments, local_iov, user_cookie, completion_flags) };

@@ -10,10 +10,10 @@ use super::event::{Event, Stream, Streams};
 use super::{Config, Evd};
 use crate::cno::Cno;
 use crate::error::{Error, Handle};
-use crate::ffi::{guard, guard_hot, require};
+use crate::ffi::{self, guard, guard_hot, require};
 use crate::ia::{AsyncError, AsyncKind, Ia};
 use crate::provider::{Completion, ConnectionEvent, Provider, Status, Work};
-use crate::runtime::handle::{from_handle, from_handle_hot, from_optional};
+use crate::runtime::handle::{from_handle, from_handle_hot, from_handle_quick, from_optional};
 
 /// `dat_evd_create`.
 ///
@@ -162,6 +162,21 @@ pub unsafe extern "C" fn dapl_evd_post_se<P: Provider>(evd: DAT_EVD_HANDLE, even
 /// # Safety
 /// Same as [`dapl_evd_create`]; `out` is null or writable.
 pub unsafe extern "C" fn dapl_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
+    let quick = || {
+        let object = from_handle_quick::<Evd<P>>(evd).filter(|_| !out.is_null())?;
+        // SAFETY: not null, and writable by this function's contract.
+        object.dequeue_quickly(|done| unsafe { write_plain(out, evd, done) })
+    };
+    // SAFETY: this function's own contract.
+    ffi::guard_quick(quick, || unsafe { dequeue::<P>(evd, out) })
+}
+
+/// `dat_evd_dequeue` in all cases.
+///
+/// # Safety
+/// Same as [`dapl_evd_dequeue`].
+#[inline(never)]
+unsafe fn dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
     guard_hot(|| {
         let Some(object) = from_handle_hot::<Evd<P>>(evd) else { return Err(Error::InvalidHandle(Handle::Plain)) };
         require(out, 2)?;
@@ -217,6 +232,51 @@ fn state_bits(facts: &dapls_evd::Facts) -> DAT_EVD_STATE {
         Config::Solicited => DAT_EVD_STATE_CONFIG_SOLICITED,
     };
     enabled | waitable | config
+}
+
+/// The event of a successful transfer, word by word.
+#[repr(C)]
+struct PlainEvent {
+    number: DAT_EVENT_NUMBER,
+    zero: u32,
+    evd: DAT_EVD_HANDLE,
+    ep: DAT_EP_HANDLE,
+    cookie: u64,
+    status: DAT_DTO_COMPLETION_STATUS,
+    zero_too: u32,
+    bytes: u64,
+}
+
+const _: () = {
+    use std::mem::offset_of;
+    const DATA: usize = offset_of!(DAT_EVENT, event_data);
+    assert!(size_of::<PlainEvent>() == size_of::<DAT_EVENT>());
+    assert!(offset_of!(PlainEvent, number) == offset_of!(DAT_EVENT, event_number));
+    assert!(offset_of!(PlainEvent, evd) == offset_of!(DAT_EVENT, evd_handle));
+    assert!(offset_of!(PlainEvent, ep) == DATA + offset_of!(DAT_DTO_COMPLETION_EVENT_DATA, ep_handle));
+    assert!(offset_of!(PlainEvent, cookie) == DATA + offset_of!(DAT_DTO_COMPLETION_EVENT_DATA, user_cookie));
+    assert!(offset_of!(PlainEvent, status) == DATA + offset_of!(DAT_DTO_COMPLETION_EVENT_DATA, status));
+    assert!(offset_of!(PlainEvent, bytes) == DATA + offset_of!(DAT_DTO_COMPLETION_EVENT_DATA, transfered_length));
+};
+
+/// As [`write_event`], of a successful transfer.
+///
+/// # Safety
+/// `out` is writable.
+#[inline(always)]
+unsafe fn write_plain(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, done: &Completion) {
+    let event = PlainEvent {
+        number: DAT_DTO_COMPLETION_EVENT,
+        zero: 0,
+        evd,
+        ep: done.token.ep as DAT_EP_HANDLE,
+        cookie: done.token.cookie,
+        status: DAT_DTO_SUCCESS,
+        zero_too: 0,
+        bytes: done.bytes,
+    };
+    // SAFETY: this function's own contract; the layouts are equal (asserted above), and bytes need no alignment.
+    unsafe { out.cast::<PlainEvent>().write_unaligned(event) };
 }
 
 /// Writes a completion, like [`write_event`].

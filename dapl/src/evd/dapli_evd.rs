@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::Evd;
@@ -37,8 +38,10 @@ pub(super) struct EvdState<P: Provider> {
     has_taken: bool,
     /// The CQ could not be armed for the CNO; the error is not reported yet.
     arm_failed: bool,
-    backoff: SharedCpuBackoff,
-    buffer: [Completion; BATCH],
+    pub(super) backoff: SharedCpuBackoff,
+    pub(super) buffer: [Completion; BATCH],
+    /// The part of `buffer` that is not in `queue` yet; see `dapli_quick`. Empty after [`Evd::lock`].
+    pub(super) plain: Range<usize>,
 }
 
 impl<P: Provider> EvdState<P> {
@@ -51,12 +54,13 @@ impl<P: Provider> EvdState<P> {
             arm_failed: false,
             backoff: SharedCpuBackoff::default(),
             buffer: [Completion::default(); BATCH],
+            plain: 0..0,
         }
     }
 
     /// Fills the buffer from the front. All completions are fetched here, so this function counts and traces them.
     #[inline(always)]
-    fn poll(&mut self, cq: &P::Cq, how: Fetch) -> usize {
+    pub(super) fn poll(&mut self, cq: &P::Cq, how: Fetch) -> usize {
         let n = match how {
             Fetch::Poll => cq.poll(&mut self.buffer),
             Fetch::Ready => cq.ready(&mut self.buffer),
@@ -96,9 +100,9 @@ impl<P: Provider> EvdSource for EvdRef<P> {
 
     fn pending(&self, cno: ObjectId) -> bool {
         handle::from_id::<Evd<P>>(self.0).is_some_and(|evd| {
-            let inner = evd.inner.lock();
+            let inner = evd.lock();
             let attached = inner.cno.as_ref().is_some_and(|own| own.id() == cno);
-            attached && inner.queue.enabled && !inner.queue.has_waiter() && inner.queue.len() > 0
+            attached && inner.queue.enabled && !inner.queue.has_waiter() && !inner.queue.is_empty()
         })
     }
 
@@ -108,7 +112,7 @@ impl<P: Provider> EvdSource for EvdRef<P> {
 
     fn arm(&self) {
         if let Some(evd) = handle::from_id::<Evd<P>>(self.0) {
-            let mut inner = evd.inner.lock();
+            let mut inner = evd.lock();
             let signal = evd.rearm(&mut inner);
             evd.unlock(inner, signal);
         }
@@ -184,7 +188,7 @@ impl<P: Provider> Evd<P> {
     /// is the hot path.
     #[inline]
     pub(crate) fn dequeue(&self, give: impl FnOnce(TakenEvent<'_>)) -> Result<()> {
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock();
         inner.queue.require_no_waiter()?;
         let mut signal = Signal::None;
         let held = &mut *inner;
@@ -276,7 +280,7 @@ impl<P: Provider> Evd<P> {
         let _deferral = cancel::defer();
         let signal = signal.max(self.fetch(&mut inner, Fetch::Poll));
         self.unlock(inner, signal);
-        let mut inner = self.report_failures(self.inner.lock());
+        let mut inner = self.report_failures(self.lock());
         inner.queue.require_no_waiter()?;
         let event = inner.queue.pop().ok_or(Error::QueueEmpty)?;
         let notification = self.taken(&mut inner, Signal::None);
@@ -294,7 +298,7 @@ impl<P: Provider> Evd<P> {
         while let Some(ep) = inner.queue.unreported_failure() {
             drop(inner);
             let is_reported = self.transfers.get().is_some_and(|sink| sink.failed(self, ep));
-            inner = self.inner.lock();
+            inner = self.lock();
             if !is_reported {
                 inner.queue.mark_reported(ep); // the EP no longer exists
             }
@@ -385,7 +389,7 @@ impl<P: Provider> Evd<P> {
 
     /// Called by the provider's thread: something has completed since the CQ was armed.
     fn notified(&self) {
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock();
         let signal = self.fetch(&mut inner, Fetch::Ready);
         // Trigger first: if this wakes the only sleeping waiter of the CNO, the CQ need not be armed.
         let notification = self.signal(&mut inner, signal);
@@ -404,7 +408,7 @@ impl<P: Provider> Evd<P> {
     /// Fetches completions for a thread that waits on the CNO; see [`EvdSource::poll`]. Solicited messages that only an
     /// armed CQ can recognise are left to the CQ.
     fn poll_for_cno(&self, progress: bool) -> bool {
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock();
         let Some(cq) = &self.cq else { return progress };
         let must_tell = !P::Cq::REPORTS_SOLICITED && inner.queue.config() == Config::Solicited;
         let is_left = must_tell || inner.queue.has_waiter() || !inner.queue.enabled;
@@ -432,7 +436,7 @@ impl<P: Provider> Evd<P> {
     /// Queues an event that does not come from the CQ, after everything that completed before it. Returns false if the
     /// queue is far beyond its length and the event was dropped (spec/events 1.4).
     pub(super) fn append(&self, event: Event) -> (Notification<P>, bool) {
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock();
         let mut signal = self.fetch(&mut inner, Fetch::Ready);
         let overflown = inner.queue.is_overflown();
         if overflown {

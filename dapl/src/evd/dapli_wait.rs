@@ -40,7 +40,7 @@ pub(super) enum Next {
 /// Errors: invalid arguments, or a state that refuses a wait.
 pub(super) fn begin<P: Provider>(evd: &Evd<P>, timeout: DAT_TIMEOUT, threshold: i32) -> Result<(Wait, Next)> {
     let token = wait::token();
-    let mut inner = evd.inner.lock();
+    let mut inner = evd.lock();
     inner.queue.begin_wait(token, threshold)?;
     // A wait that finds enough queued events makes no progress, like a dequeue, so the events of one poll are taken
     // before the next. The clock is read after this first check, only if the thread may have to wait.
@@ -73,7 +73,7 @@ pub(super) fn resume<P: Provider>(wait: &Wait, cause: Cause) -> Next {
 /// Removes the waiter of a thread that was cancelled in its sleep.
 pub(super) fn clear<P: Provider>(id: ObjectId, token: u64) {
     if let Some(evd) = handle::from_id::<Evd<P>>(id) {
-        let mut inner = evd.inner.lock();
+        let mut inner = evd.lock();
         inner.queue.end_wait(token);
         let signal = evd.rearm(&mut inner);
         evd.unlock(inner, signal);
@@ -91,7 +91,7 @@ impl<P: Provider> Evd<P> {
         let end = wait::now() + u64::from(budget);
         loop {
             wait::relax();
-            let mut inner = self.inner.lock();
+            let mut inner = self.lock();
             self.fetch(&mut inner, Fetch::Poll);
             if inner.queue.look(wait.token, false) != WaitStatus::TooFew {
                 self.spin.succeeded(budget, most);
@@ -108,7 +108,7 @@ impl<P: Provider> Evd<P> {
 
     /// Polls, and arms the CQ before the caller sleeps. The poll after arming finds an event that arrived in between.
     fn look_and_arm(&self, wait: &Wait, cause: Cause) -> Next {
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock();
         self.fetch(&mut inner, Fetch::Poll);
         self.arm_and_look(inner, wait, cause)
     }

@@ -64,7 +64,7 @@ pub fn create<P: Provider>(
     let evd = build(ia, length, cno, streams)?;
     let object = evd.object().clone();
     let handle = evd.publish();
-    let mut inner = object.inner.lock();
+    let mut inner = object.lock();
     object.join(&inner);
     let signal = object.rearm(&mut inner);
     object.unlock(inner, signal);
@@ -139,13 +139,13 @@ pub(crate) fn enqueue<P: Provider>(evd: &Arc<Evd<P>>, event: Event) -> PendingNo
 
 /// Marks the EP's failures in this EVD as reported. The caller holds the EP's lock. Returns false if there was none.
 pub(crate) fn take_failure<P: Provider>(evd: &Evd<P>, ep: usize) -> bool {
-    evd.inner.lock().queue.mark_reported(ep)
+    evd.lock().queue.mark_reported(ep)
 }
 
 /// Queues all completions of an EVD with a CNO, so that the CNO reports this EVD before an EVD whose event comes later.
 /// `None` without a CNO, where the order is not visible.
 pub(crate) fn catch_up<P: Provider>(evd: &Arc<Evd<P>>) -> Option<PendingNotification<P>> {
-    let mut inner = evd.inner.lock();
+    let mut inner = evd.lock();
     inner.cno.as_ref()?;
     let signal = evd.fetch_all(&mut inner);
     let notification = evd.signal(&mut inner, signal);
@@ -155,7 +155,7 @@ pub(crate) fn catch_up<P: Provider>(evd: &Arc<Evd<P>>) -> Option<PendingNotifica
 /// Called when the EP's connection is over and its work has completed: queues all completions and marks the EP's
 /// failures as reported. The caller holds the EP's lock.
 pub(crate) fn settle<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> PendingNotification<P> {
-    let mut inner = evd.inner.lock();
+    let mut inner = evd.lock();
     let signal = evd.fetch_all(&mut inner);
     inner.queue.mark_reported(ep);
     let notification = evd.signal(&mut inner, signal);
@@ -164,17 +164,17 @@ pub(crate) fn settle<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> PendingNotifi
 
 /// Counts completions of the EP with this handle from now on.
 pub(crate) fn start_counting<P: Provider>(evd: &Evd<P>, ep: usize) {
-    evd.inner.lock().completions.open(ep);
+    evd.lock().completions.open(ep);
 }
 
 /// Counts of the EP's completions in this EVD so far.
 pub(crate) fn account<P: Provider>(evd: &Evd<P>, ep: usize) -> Completed {
-    evd.inner.lock().completions.of(ep)
+    evd.lock().completions.of(ep)
 }
 
 /// Ends counting for the EP and returns its final counts. The caller holds the EP's lock.
 pub(crate) fn stop_counting<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> (Completed, PendingNotification<P>) {
-    let mut inner = evd.inner.lock();
+    let mut inner = evd.lock();
     let signal = evd.fetch_all(&mut inner);
     let completed = inner.completions.close(ep);
     let notification = evd.signal(&mut inner, signal);
@@ -188,7 +188,7 @@ pub fn post_software<P: Provider>(evd: &Evd<P>, pointer: usize) -> Result<()> {
     if !evd.serves(Stream::Software) {
         return Err(Error::InvalidParameter(1));
     }
-    let mut inner = evd.inner.lock();
+    let mut inner = evd.lock();
     let mut signal = evd.fetch(&mut inner, Fetch::Ready);
     let full = inner.queue.is_full();
     if !full {
@@ -213,7 +213,7 @@ pub(super) fn overflow<P: Provider>(evd: &Evd<P>, lost: Event) -> Result<()> {
 /// Replaces the EVD's CNO; `None` detaches it (spec/events 2.3).
 pub fn modify_cno<P: Provider>(evd: &Evd<P>, cno: Option<Arc<Cno<P>>>) {
     let new = cno.map(Cno::attach);
-    let mut inner = evd.inner.lock();
+    let mut inner = evd.lock();
     let old = std::mem::replace(&mut inner.cno, new);
     if let Some(old) = &old {
         old.unwatch(evd.id);
@@ -227,7 +227,7 @@ pub fn modify_cno<P: Provider>(evd: &Evd<P>, cno: Option<Arc<Cno<P>>>) {
 /// Called when an EP asks for solicited notifications only. If a thread waits, arms the CQ accordingly before the next
 /// message.
 pub fn arm_anew<P: Provider>(evd: &Evd<P>) {
-    let mut inner = evd.inner.lock();
+    let mut inner = evd.lock();
     if inner.queue.config() == Config::Solicited {
         let signal = evd.rearm(&mut inner);
         evd.unlock(inner, signal);
@@ -236,7 +236,7 @@ pub fn arm_anew<P: Provider>(evd: &Evd<P>) {
 
 /// Sets whether events trigger the CNO (spec/events 2.4).
 pub fn set_enabled<P: Provider>(evd: &Evd<P>, enabled: bool) {
-    let mut inner = evd.inner.lock();
+    let mut inner = evd.lock();
     inner.queue.enabled = enabled;
     let signal = evd.rearm(&mut inner);
     evd.unlock(inner, signal);
@@ -244,7 +244,7 @@ pub fn set_enabled<P: Provider>(evd: &Evd<P>, enabled: bool) {
 
 /// Sets whether threads may wait on it (spec/events 2.9). A current waiter is expelled.
 pub fn set_waitable<P: Provider>(evd: &Evd<P>, waitable: bool) {
-    let mut inner = evd.inner.lock();
+    let mut inner = evd.lock();
     inner.queue.waitable = waitable;
     let signal = if waitable { Signal::None } else { expel(&mut inner) };
     evd.unlock(inner, signal);
@@ -257,7 +257,7 @@ fn expel<P: Provider>(inner: &mut EvdState<P>) -> Signal {
 
 /// Changes its length (spec/events 2.8).
 pub fn resize<P: Provider>(evd: &Evd<P>, length: i32) -> Result<()> {
-    let mut inner = evd.inner.lock();
+    let mut inner = evd.lock();
     if usize::try_from(length) == Ok(inner.queue.length()) {
         return Ok(());
     }
@@ -282,7 +282,7 @@ pub struct Facts {
 
 /// The properties at this moment.
 pub fn facts<P: Provider>(evd: &Evd<P>) -> Facts {
-    let inner = evd.inner.lock();
+    let inner = evd.lock();
     Facts {
         length: inner.queue.length(),
         enabled: inner.queue.enabled,
@@ -313,7 +313,7 @@ fn end<P: Provider>(evd: &Evd<P>) -> bool {
         return false;
     }
     evd.ia.forget(evd);
-    let mut inner = evd.inner.lock();
+    let mut inner = evd.lock();
     let signal = expel(&mut inner);
     // Completions that the consumer can no longer take count as taken.
     let _ = evd.fetch_all(&mut inner);

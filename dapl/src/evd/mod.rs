@@ -15,6 +15,7 @@ use crate::stats::counters::Sums;
 pub mod dapl_evd;
 mod dapl_evd_wait;
 mod dapli_evd;
+mod dapli_quick;
 mod dapli_wait;
 pub mod dapls_evd;
 mod event;
@@ -85,7 +86,7 @@ impl<P: Provider> Evd<P> {
 
     #[cfg(test)]
     pub(crate) fn has_waiter(&self) -> bool {
-        self.inner.lock().queue.has_waiter()
+        self.lock().queue.has_waiter()
     }
 
     /// Sets the sink for completions of EPs.
@@ -95,7 +96,7 @@ impl<P: Provider> Evd<P> {
 
     /// Restricts notification to what an EP of this EVD asks for (spec/events 1.3).
     pub fn configure(&self, config: Config) {
-        self.inner.lock().queue.configure(config);
+        self.lock().queue.configure(config);
     }
 }
 
@@ -131,7 +132,7 @@ impl<P: Provider> Child for Evd<P> {
     }
 
     fn add_counts(&self, sums: &mut Sums) {
-        let counts = self.inner.lock().queue.counts;
+        let counts = self.lock().queue.counts;
         sums.evds.add(&counts);
         sums.each.push((self.id.handle, counts));
     }

@@ -96,6 +96,11 @@ impl Queue {
         self.events.len()
     }
 
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
     /// The length that the consumer gave or queries (`evd_qlen`).
     pub(super) fn length(&self) -> usize {
         self.length

@@ -16,6 +16,7 @@ use crate::runtime::handle::from_handle;
 
 #[cfg(loom)]
 mod interleavings;
+mod quick;
 
 const BAD: DAT_RETURN = DAT_CLASS_ERROR | DAT_INVALID_HANDLE;
 const WAITER: DAT_RETURN = DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_EVD_WAITER;

@@ -1,0 +1,60 @@
+//! Completions that a poll has left in the buffer of the EVD.
+
+use super::*;
+use crate::provider::{Status, Work};
+
+/// An EVD with completions 1 to `count`, of which the first was dequeued.
+fn polled(opened: &Opened, count: u64) -> Evh {
+    let evd = Evh::new(opened, 8, ALL);
+    (1..=count).for_each(|cookie| evd.cq().put(done(cookie)));
+    assert_eq!(evd.dequeue(), (DAT_SUCCESS, 1));
+    evd
+}
+
+#[test]
+fn all_users_of_an_evd_find_completions_left_in_the_buffer() {
+    let opened = fake::open(c"evd-quick");
+    let evd = polled(&opened, 4);
+    assert_eq!(evd.post(9), DAT_SUCCESS);
+    assert_eq!([evd.dequeue().1, evd.dequeue().1, evd.dequeue().1, evd.dequeue().1], [2, 3, 4, 9]);
+    let evd = polled(&opened, 4);
+    assert_eq!(evd.wait(0, 2), (DAT_SUCCESS, 2, 2), "a wait");
+    assert_eq!([evd.dequeue().1, evd.dequeue().1], [3, 4]);
+    assert_eq!(evd.dequeue().0, DAT_QUEUE_EMPTY);
+    let evd = polled(&opened, 4);
+    assert_eq!(dapls_evd::resize(&evd.object(), 2), Err(crate::error::Error::InvalidState(crate::error::State::Plain)));
+    assert_eq!(dapls_evd::resize(&evd.object(), 3), Ok(()));
+}
+
+#[test]
+fn events_are_counted_once_wherever_they_are() {
+    let opened = fake::open(c"evd-quick-counts");
+    let evd = polled(&opened, 4);
+    let counts = || evd.object().lock().queue.counts;
+    assert_eq!((counts().events, counts().highest), (4, 3));
+    evd.cq().put(done(5));
+    (0..4).for_each(|_| assert_eq!(evd.dequeue().0, DAT_SUCCESS));
+    assert_eq!((counts().events, counts().highest), (5, 3));
+}
+
+#[test]
+fn completions_that_need_other_steps_keep_their_order() {
+    let opened = fake::open(c"evd-quick-others");
+    let evd = Evh::new(&opened, 8, ALL);
+    let of = |cookie, work, status| Completion { token: Token { work, ..done(cookie).token }, status, ..done(cookie) };
+    evd.cq().put(done(1));
+    evd.cq().put(of(2, Work::Send, Status::Transport));
+    evd.cq().put(of(3, Work::SharedRecv, Status::Success));
+    evd.cq().put(of(4, Work::Send, Status::Flushed));
+    for (cookie, status) in
+        [(1, DAT_DTO_SUCCESS), (2, DAT_DTO_ERR_TRANSPORT), (3, DAT_DTO_SUCCESS), (4, DAT_DTO_ERR_FLUSHED)]
+    {
+        let mut event = blank();
+        // SAFETY: a live handle and a writable event.
+        assert_eq!(unsafe { dapl_evd_dequeue::<FakeProvider>(evd.handle(), &mut event) }, DAT_SUCCESS);
+        // SAFETY: all these events are of this kind.
+        let dto = unsafe { event.event_data.dto_completion_event_data };
+        // SAFETY: all members are eight bytes wide.
+        assert_eq!((unsafe { dto.user_cookie.as_64 }, dto.status), (cookie, status));
+    }
+}
