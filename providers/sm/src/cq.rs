@@ -63,17 +63,21 @@ impl Outbox<'_> {
         }
     }
 
-    /// Same as `put`, of a success. Field by field: a copy of what was just written in smaller pieces would wait for them.
-    #[inline(always)]
-    pub(crate) fn put_success(&mut self, cq: &Arc<CqCore>, token: &Token, bytes: u64, solicited: bool) {
-        match self.place(cq) {
-            Some(place) => {
-                place.token = *token;
-                (place.status, place.bytes, place.solicited) = (Status::Success, bytes, solicited);
-                place.arrival = Arrival::Send;
+    /// The places for completions of `cq`, if these go to the poller directly. [`Outbox::used`] says how many were filled.
+    #[inline]
+    pub(crate) fn places<'a>(&'a mut self, cq: &'a Arc<CqCore>) -> Places<'a> {
+        match &mut self.poller {
+            Some((own, out)) if Arc::ptr_eq(own, cq) && own.ready.is_empty() => {
+                Places { cq, direct: Some(out[self.filled..].iter_mut()) }
             }
-            None => cq.push(Completion { token: *token, bytes, solicited, ..Completion::default() }),
+            _ => Places { cq, direct: None },
         }
+    }
+
+    /// Completions were put into the first of the places.
+    #[inline]
+    pub(crate) fn used(&mut self, count: usize) {
+        self.filled += count;
     }
 
     /// The place of the next completion of `cq`, if it is the poller's, and the poller can take it.
@@ -86,6 +90,38 @@ impl Outbox<'_> {
         let place = out.get_mut(self.filled)?;
         self.filled += 1;
         Some(place)
+    }
+}
+
+/// Where the successes of a run go: to the poller's places, or to their queue. See [`Outbox::places`].
+pub(crate) struct Places<'a> {
+    cq: &'a Arc<CqCore>,
+    direct: Option<std::slice::IterMut<'a, Completion>>,
+}
+
+impl Places<'_> {
+    /// Whether the poller cannot take more.
+    #[inline(always)]
+    pub(crate) fn is_full(&self) -> bool {
+        self.direct.as_ref().is_some_and(|left| left.len() == 0)
+    }
+
+    /// A completion. Returns the number of the poller's places that it takes. Field by field: a copy of what was just written in
+    /// smaller pieces would wait for them.
+    #[inline(always)]
+    pub(crate) fn put(&mut self, token: &Token, bytes: u64, solicited: bool) -> usize {
+        match self.direct.as_mut().map(Iterator::next) {
+            Some(Some(place)) => {
+                place.token = *token;
+                (place.status, place.bytes, place.solicited) = (Status::Success, bytes, solicited);
+                place.arrival = Arrival::Send;
+                1
+            }
+            _ => {
+                self.cq.push(Completion { token: *token, bytes, solicited, ..Completion::default() });
+                0
+            }
+        }
     }
 }
 

@@ -405,7 +405,7 @@ unsafe fn copy_by_kernel(direction: Direction, piece: Region, buffer: *mut u8, p
 ///
 /// # Safety
 /// Both ranges are mapped. Other threads or processes may change either meanwhile; then the copied bytes are unspecified.
-#[inline]
+#[inline(always)]
 pub unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     let Some(body) = length.checked_sub(1) else { return };
     // SAFETY: this function's own contract. Untrusted processes may write the memory at any time, so it is copied raw,

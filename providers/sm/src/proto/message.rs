@@ -70,6 +70,15 @@ impl Header {
         Header { kind: Kind::Send, first: true, last: true, inline: true, solicited, length }
     }
 
+    /// Length of a send that is in its slot as a whole, and whether it is solicited. `None` for any other word.
+    #[inline(always)]
+    pub(crate) fn decode_inline_send(word: u32) -> Option<(u32, bool)> {
+        const SOLICITED: u32 = 0x80;
+        let kind_and_flags = Header::inline_send(0, false).encode();
+        let (low, length) = (word & 0xFF & !SOLICITED, word >> 8);
+        (low == kind_and_flags && length as usize <= INLINE).then_some((length, word & SOLICITED != 0))
+    }
+
     #[inline(always)]
     pub(crate) fn encode(self) -> u32 {
         self.kind as u32

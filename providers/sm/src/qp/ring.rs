@@ -204,6 +204,26 @@ impl Reader {
         Header::decode(word as u32).map_or(Next::Nonsense, Next::Word)
     }
 
+    /// As `peek`, of a send that is in its slot as a whole: its length, and whether it is solicited. `None` for all others.
+    #[inline(always)]
+    pub(crate) fn peek_inline_send(&self) -> Option<(u32, bool)> {
+        let word = self.slots.words(self.next)[0].load(Ordering::Acquire);
+        if word & !0xFFFF_FFFF != lap(self.next, self.shift) {
+            return None;
+        }
+        let found = Header::decode_inline_send(word as u32)?;
+        if found.0 as usize > LINE - BODY {
+            self.slots.fetch::<LINE>(self.next, false);
+        }
+        Some(found)
+    }
+
+    /// The low half of the count of this side's slots that the peer had taken when it wrote the slot that `peek` found.
+    #[inline(always)]
+    pub(crate) fn ack(&self) -> u32 {
+        self.slots.words(self.next)[1].load(Ordering::Relaxed) as u32
+    }
+
     /// Prefetches what the slot that `peek` found has behind its first line.
     #[inline(always)]
     pub(crate) fn fetch_rest(&self, header: Header) {

@@ -157,6 +157,10 @@ impl Rx {
         let (mut answered, mut result, mut budget) = (false, Ok(()), BUDGET);
         let mut batch = Batch::new(&*shared.regions);
         while ends.requests.taken() - begin < PASS as u64 && !out.is_full() {
+            ends.take_short(shared, &mut batch, &mut self.queue, out, begin + PASS as u64);
+            if out.is_full() {
+                break;
+            }
             let header = match ends.requests.peek() {
                 Next::Empty => break,
                 Next::Nonsense => {
@@ -167,7 +171,6 @@ impl Rx {
             };
             ends.requests.fetch_rest(header);
             let step = match header.kind {
-                Kind::Send if ends.deliver_short(shared, &mut batch, &mut self.queue, header, out) => Ok(true),
                 Kind::Send | Kind::SendImmediate | Kind::SendInvalidate => {
                     ends.deliver(shared, &mut self.queue, &mut self.marks, header, out)
                 }
@@ -322,36 +325,45 @@ impl RxEnds {
         }
     }
 
-    /// A message in its slot, for a receive of one segment in memory that was used recently: the common case of
-    /// `deliver`, with fewer steps. Returns false in all other cases, having changed nothing.
+    /// Takes messages that are in their slots, for receives of one segment in memory that was used recently, as far as they follow
+    /// each other: the common case of `deliver`, with fewer steps.
     #[inline(always)]
-    fn deliver_short(
+    fn take_short(
         &mut self,
         shared: &Shared,
         batch: &mut Batch<'_, Regions>,
         queue: &mut SlotQueue<Receive>,
-        header: Header,
         out: &mut Outbox<'_>,
-    ) -> bool {
-        let is_whole = header.inline && header.first && header.last && self.message.is_between();
-        if !is_whole || header.length as usize > INLINE {
-            return false;
+        end: u64,
+    ) {
+        let Some(cq) = shared.recv_cq.as_ref().filter(|_| self.message.is_between()) else { return };
+        let (mut places, mut used, mut ack) = (out.places(cq), 0, None);
+        let begin = self.requests.taken();
+        while self.requests.taken() < end && !places.is_full() {
+            let Some((length, solicited)) = self.requests.peek_inline_send() else { break };
+            let Some(receive) = queue.front() else { break };
+            // SAFETY: at most the length of a slot's payload, in the peer's mapped area.
+            let is_delivered = unsafe {
+                batch.scatter_recent(shared.recv_pd, &receive.segments, self.requests.payload(), length.into())
+            };
+            if !is_delivered {
+                batch.forget_time(); // what comes now takes longer
+                break;
+            }
+            fail_point!(PieceTaken);
+            ack = Some(self.requests.ack());
+            used += places.put(&receive.token, length.into(), solicited);
+            queue.drop_front();
+            self.requests.advance();
+            if self.requests.taken() - begin > 1 {
+                self.requests.look_ahead(); // they come in a row
+            }
         }
-        let Some(receive) = queue.front() else { return false };
-        let (length, from) = (u64::from(header.length), self.requests.payload());
-        // SAFETY: at most the length of a slot's payload, in the peer's mapped area.
-        if !unsafe { batch.scatter_recent(shared.recv_pd, &receive.segments, from, length) } {
-            batch.forget_time(); // what comes now takes longer
-            return false;
+        out.used(used);
+        if let Some(ack) = ack {
+            shared.ack_low.store(ack, Ordering::Release);
+            self.held = false;
         }
-        fail_point!(PieceTaken);
-        shared.ack_low.store(self.requests.fields().ack, Ordering::Release);
-        self.held = false;
-        if let Some(cq) = &shared.recv_cq {
-            out.put_success(cq, &receive.token, length, header.solicited);
-        }
-        queue.drop_front();
-        true
     }
 
     /// A piece of a send. False: it waits for a receive.

@@ -244,6 +244,8 @@ pub(crate) struct Tx {
     pub(crate) draining: bool,
     /// A fault was found and the flush is on its way: nothing more is handed over.
     stopped: bool,
+    /// Requests are complete whose completions the poller had no place for: its next pass brings them.
+    has_retirable: bool,
 }
 
 /// The rings of this half, while there is a connection.
@@ -406,7 +408,7 @@ impl Tx {
     /// Whether a pass might find something to do.
     #[inline(always)]
     pub(crate) fn needs_pass(&self, shared: &Shared) -> bool {
-        let is_waiting = self.draining || self.issued < self.queue.len();
+        let is_waiting = self.draining || self.issued < self.queue.len() || self.has_retirable;
         self.ends.as_ref().is_some_and(|ends| is_waiting || ends.hungry || ends.has_offers() || ends.has_work(shared))
     }
 
@@ -423,7 +425,7 @@ impl Tx {
 
     /// Whether a pass would find work that a completion depends on.
     pub(crate) fn has_work(&self, shared: &Shared) -> bool {
-        self.needs_peer_progress() && self.ends.as_ref().is_some_and(|ends| ends.has_work(shared))
+        self.has_retirable || self.needs_peer_progress() && self.ends.as_ref().is_some_and(|ends| ends.has_work(shared))
     }
 
     /// Work that only another pass can bring on, and for which no word of the peer's will come.
@@ -579,33 +581,12 @@ impl Tx {
         published
     }
 
-    /// Completes short sends that the peer has taken, as far as nothing else is before them: the common case of `retire`.
-    #[inline(always)]
-    fn retire_short(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> bool {
-        let Some(ends) = self.ends.as_mut() else { return false };
-        let (taken, before) = (ends.requests.taken(), self.queue.len());
-        while let Some(Entry::ShortSend(send)) = self.queue.front() {
-            if send.slot > taken || send.failed.is_some() {
-                break;
-            }
-            if !send.suppress {
-                if let Some(cq) = &shared.request_cq {
-                    out.put_success(cq, &send.token(shared.ep.handle), send.bytes.into(), false);
-                }
-                self.notifying -= 1;
-            }
-            fail_point!(Completed);
-            self.queue.drop_front();
-        }
-        let retired = before - self.queue.len();
-        self.issued -= retired;
-        ends.first += retired as u64;
-        retired > 0
-    }
-
     /// Completes what is done, from the front. A failure ends the connection, after its own completion.
     fn retire(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
         let mut moved = self.retire_short(shared, out);
+        if self.has_retirable {
+            return Ok(moved);
+        }
         while let (Some(ends), Some(request)) = (self.ends.as_mut(), self.queue.front()) {
             let status = match request.stage() {
                 RequestPhase::Done => Status::Success,
@@ -652,6 +633,7 @@ impl Tx {
         self.notifying = 0;
         self.draining = false;
         self.stopped = false;
+        self.has_retirable = false;
         self.queue.drain().map(move |entry| entry.flush(ep))
     }
 

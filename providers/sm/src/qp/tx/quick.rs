@@ -10,6 +10,7 @@ use dapl::provider::Segment;
 use dapl_software::memory::scatter_gather::gather_recent;
 
 use super::{Entry, GATHER, ShortSend, Tx, TxEnds};
+use crate::cq::Outbox;
 use crate::memory::map::{Map, Slots};
 use crate::proto::message::Header;
 use crate::qp::link::{WANT, WANT_REQUESTS};
@@ -61,6 +62,36 @@ impl Tx {
     #[inline]
     pub(crate) fn is_pass_due(&self) -> bool {
         self.ends.as_ref().is_some_and(|ends| ends.quick.left == 0 && ends.quick.is_light) && !self.stopped
+    }
+
+    /// Completes short sends that the peer has taken, as far as nothing else is before them: the common case of `retire`.
+    #[inline(always)]
+    pub(super) fn retire_short(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> bool {
+        let (Some(ends), Some(cq)) = (self.ends.as_mut(), &shared.request_cq) else { return false };
+        let (taken, ep, before) = (ends.requests.taken(), shared.ep.handle, self.queue.len());
+        let (mut places, mut used, mut reported) = (out.places(cq), 0, 0);
+        self.has_retirable = false;
+        while let Some(Entry::ShortSend(send)) = self.queue.front() {
+            if send.slot > taken || send.failed.is_some() {
+                break;
+            }
+            if !send.suppress {
+                if places.is_full() {
+                    self.has_retirable = true;
+                    break;
+                }
+                used += places.put(&send.token(ep), send.bytes.into(), false);
+                reported += 1;
+            }
+            fail_point!(Completed);
+            self.queue.drop_front();
+        }
+        out.used(used);
+        self.notifying -= reported;
+        let retired = before - self.queue.len();
+        self.issued -= retired;
+        ends.first += retired as u64;
+        retired > 0
     }
 
     /// Posts a notifying send of one segment. Returns false, having done nothing, if it has to be posted as any other.
