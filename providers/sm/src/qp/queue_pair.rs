@@ -115,8 +115,8 @@ impl Qp {
 
 impl QpCore {
     #[cfg(test)]
-    pub(crate) fn forget_extensions(&self) {
-        self.tx.lock().forget_extensions();
+    pub(crate) fn forget_extensions(&self) -> bool {
+        self.tx.lock().forget_extensions()
     }
 
     /// One pass over both halves, for no poller. Says whether anything moved.

@@ -143,10 +143,10 @@ impl TxEnds {
 }
 
 impl Tx {
-    /// Makes the peer one without extension operations.
+    /// Makes the peer one without extension operations. Returns false while there is no connection.
     #[cfg(test)]
-    pub(crate) fn forget_extensions(&mut self) {
-        self.ends.iter_mut().for_each(|ends| ends.extensions = false);
+    pub(crate) fn forget_extensions(&mut self) -> bool {
+        self.ends.as_mut().map(|ends| ends.extensions = false).is_some()
     }
 
     /// The target has executed an atomic operation, or refused it.
