@@ -3,16 +3,20 @@
 //! It makes no references. Bytes are copied by loads and stores of whole words that no compiler may tear, repeat or leave out.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ptr::NonNull;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Providers copy whole pages best.
 const PAGE: usize = 4096;
 
-/// A block of memory, zeroed at first.
+/// A block of memory.
 pub(crate) struct Block {
     base: NonNull<u8>,
-    layout: Layout,
+    length: usize,
+    /// How it was allocated; `None` for a mapping.
+    layout: Option<Layout>,
 }
 
 // SAFETY: it owns the block, and accesses it by atomic loads and stores only; callers that create references guarantee
@@ -22,16 +26,28 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// Allocates `length` bytes, at least one. `None` if memory is exhausted.
+    /// Allocates `length` zeroed bytes, at least one. `None` if memory is exhausted.
     pub(crate) fn new(length: usize) -> Option<Self> {
         let layout = Layout::from_size_align(length, PAGE).ok().filter(|layout| layout.size() > 0)?;
         // SAFETY: the size is not zero.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Block { base, layout })
+        Some(Block { base, length, layout: Some(layout) })
+    }
+
+    /// Maps the first `length` bytes of a file, shared. The file must not become shorter, or an access raises SIGBUS.
+    pub(crate) fn map(file: impl AsFd, length: usize) -> io::Result<Self> {
+        let (rights, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_fd().as_raw_fd());
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe { libc::mmap(ptr::null_mut(), length, rights, libc::MAP_SHARED, fd, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::Other)?;
+        Ok(Block { base, length, layout: None })
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.layout.size()
+        self.length
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
@@ -102,8 +118,13 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout; the last owner is being dropped.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) };
+        // SAFETY: allocated with this layout, or mapped with this length; the last owner is being dropped.
+        unsafe {
+            match self.layout {
+                Some(layout) => dealloc(self.base.as_ptr(), layout),
+                None => _ = libc::munmap(self.base.as_ptr().cast(), self.length),
+            }
+        }
     }
 }
 

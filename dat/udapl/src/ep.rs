@@ -1,7 +1,6 @@
-//! Endpoints: one end of a connection, and the transfers posted on it. A transfer has its buffer until it completes.
+//! Endpoints: one end of a connection. `post` has the transfers.
 
-use std::fmt;
-use std::ops::{Bound, RangeBounds};
+use std::mem;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,9 +12,10 @@ use parking_lot::Mutex;
 use crate::address::Address;
 use crate::error::{Error, Result};
 use crate::evd::{Evd, micros};
-use crate::flight::{Flight, Op, OpId};
-use crate::memory::{Buffer, Remote};
+use crate::flight::Flight;
+use crate::ia::{Attribute, named};
 use crate::owned::{EpId, EpInner, Handle, Pz, PzInner};
+use crate::srq::Srq;
 
 /// Attributes of a new endpoint: its event queues and the lengths of its work queues.
 #[derive(Clone)]
@@ -34,6 +34,10 @@ pub struct EpSpec<'e> {
     pub max_reads: Option<u32>,
     /// Maximum of outstanding RDMA reads that it responds to. `None`: the adapter's maximum.
     pub max_reads_answered: Option<u32>,
+    /// Buffers per transfer, for [`Ep::send_with`] and its like. The adapter's maximum, if that is less.
+    pub max_pieces: u32,
+    /// Takes receives from this queue, which endpoints share; [`Ep::recv`] is refused then.
+    pub srq: Option<&'e Srq>,
 }
 
 impl<'e> EpSpec<'e> {
@@ -47,6 +51,8 @@ impl<'e> EpSpec<'e> {
             max_requests: 16,
             max_reads: None,
             max_reads_answered: None,
+            max_pieces: 4,
+            srq: None,
         }
     }
 }
@@ -67,39 +73,29 @@ pub enum State {
     Disconnected,
 }
 
-/// A transfer that was not posted, and its buffer.
-pub struct PostError {
-    /// The error.
-    pub error: Error,
-    /// The buffer, unchanged.
-    pub buffer: Buffer,
-}
-
-impl fmt::Debug for PostError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl fmt::Display for PostError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl std::error::Error for PostError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
-    }
+/// Facts about an endpoint.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct EpInfo {
+    /// Own address, if it is an IP address.
+    pub local: Option<Address>,
+    /// The peer's address, if it is an IP address and there is a connection.
+    pub remote: Option<Address>,
+    /// Receives that may be posted at a time.
+    pub max_recvs: u32,
+    /// Sends, reads and writes that may be posted at a time.
+    pub max_requests: u32,
+    /// Buffers per transfer.
+    pub max_pieces: u32,
 }
 
 /// One end of a connection. Dropped, it disconnects at once, and takes what its transfers worked with along.
 pub struct Ep {
-    inner: Arc<EpInner>,
+    pub(crate) inner: Arc<EpInner>,
 }
 
 impl Pz {
-    /// An endpoint that reports everything to one queue, which needs [`Streams::DTO`] and [`Streams::CONNECTION`].
+    /// An endpoint that reports everything to one queue, which needs [`DTO`](crate::Streams::DTO) and [`CONNECTION`](crate::Streams::CONNECTION).
     ///
     /// # Errors
     /// What `dat_ep_create` refuses.
@@ -124,18 +120,33 @@ impl Ep {
         let queues = [spec.recv, spec.request, spec.connect].map(|queue| Arc::clone(&queue.inner));
         let [recv, request, connect] = &queues;
         let mut handle = ptr::null_mut();
-        // SAFETY: the attributes are valid and only read; the result is written to a local variable.
-        let code = unsafe {
-            let queues = (recv.handle.0, request.handle.0, connect.handle.0);
-            let attributes = &raw const attributes;
-            let create = ia.functions.dat_ep_create;
-            create(ia.handle.0, pz.handle.0, queues.0, queues.1, queues.2, attributes, &raw mut handle)
+        let (recv, request, connect) = (recv.handle.0, request.handle.0, connect.handle.0);
+        let srq = spec.srq.map(|srq| Arc::clone(&srq.inner));
+        let (call, code) = match &srq {
+            None => {
+                let create = ia.functions.dat_ep_create;
+                // SAFETY: the attributes are valid and only read; the result is written to a local variable.
+                let code = unsafe {
+                    let attributes = &raw const attributes;
+                    create(ia.handle.0, pz.handle.0, recv, request, connect, attributes, &raw mut handle)
+                };
+                ("dat_ep_create", code)
+            }
+            Some(srq) => {
+                let create = ia.functions.dat_ep_create_with_srq;
+                // SAFETY: as above.
+                let code = unsafe {
+                    let attributes = &raw const attributes;
+                    create(ia.handle.0, pz.handle.0, recv, request, connect, srq.handle.0, attributes, &raw mut handle)
+                };
+                ("dat_ep_create_with_srq", code)
+            }
         };
-        ia.functions.check("dat_ep_create", code)?;
+        ia.functions.check(call, code)?;
         let id = EpId(NEXT.fetch_add(1, Ordering::Relaxed));
         let flight = Mutex::new(Flight::new());
         let inner =
-            Arc::new(EpInner { id, handle: Handle(handle), pz: Arc::clone(pz), _queues: queues.clone(), flight });
+            Arc::new(EpInner { id, handle: Handle(handle), pz: Arc::clone(pz), _queues: queues.clone(), srq, flight });
         ia.enter(&inner);
         Ok(Ep { inner })
     }
@@ -163,6 +174,45 @@ impl Ep {
             DAT_EP_STATE_DISCONNECTED => State::Disconnected,
             _ => State::Connecting,
         })
+    }
+
+    /// Its addresses, and the lengths of its queues as the provider made them.
+    ///
+    /// # Errors
+    /// Those of `dat_ep_query`.
+    pub fn info(&self) -> Result<EpInfo> {
+        let param = self.query()?;
+        let count = |count: DAT_COUNT| u32::try_from(count).unwrap_or(0);
+        // SAFETY: null or addresses of the endpoint, which stay while it is connected; this object keeps it alive, and both are
+        // copied at once.
+        let (local, remote) =
+            unsafe { (Address::from_c(param.local_ia_address_ptr), Address::from_c(param.remote_ia_address_ptr)) };
+        Ok(EpInfo {
+            local,
+            remote,
+            max_recvs: count(param.ep_attr.max_recv_dtos),
+            max_requests: count(param.ep_attr.max_request_dtos),
+            max_pieces: count(param.ep_attr.max_request_iov),
+        })
+    }
+
+    /// Counters of the endpoint, such as messages and bytes; which, depends on the provider.
+    ///
+    /// # Errors
+    /// Those of `dat_ep_query`.
+    pub fn counters(&self) -> Result<Vec<Attribute>> {
+        let attributes = self.query()?.ep_attr;
+        // SAFETY: the list of the query just made, which the provider keeps until the next one.
+        Ok(unsafe { named(attributes.ep_provider_specific_count, attributes.ep_provider_specific) })
+    }
+
+    fn query(&self) -> Result<DAT_EP_PARAM> {
+        // SAFETY: numbers and pointers; all zero is a value.
+        let mut param: DAT_EP_PARAM = unsafe { mem::zeroed() };
+        // SAFETY: the record is a complete local variable.
+        let code = unsafe { (self.functions().dat_ep_query)(self.handle(), DAT_EP_FIELD_ALL, &raw mut param) };
+        self.functions().check("dat_ep_query", code)?;
+        Ok(param)
     }
 
     /// Number of posted transfers whose completions have not been taken.
@@ -234,109 +284,12 @@ impl Ep {
         self.functions().check("dat_ep_reset", code)
     }
 
-    /// Sends this part of the buffer as one message, into the oldest receive that the peer has posted.
-    ///
-    /// # Errors
-    /// What `dat_ep_post_send` refuses; [`Error::Argument`] if the range is not inside.
-    pub fn send(&self, buffer: Buffer, range: impl RangeBounds<usize>) -> Result<OpId, PostError> {
-        let post = self.functions().dat_ep_post_send;
-        self.post(Op::Send, buffer, range, |ep, count, iov, cookie| {
-            // SAFETY: `count` segments of a buffer that now belongs to the transfer.
-            Ok(unsafe { post(ep, count, iov, cookie, DAT_COMPLETION_DEFAULT_FLAG) })
-        })
-    }
-
-    /// Takes a message into this part of the buffer: before it connects too.
-    ///
-    /// # Errors
-    /// What `dat_ep_post_recv` refuses; [`Error::Argument`] if the range is not inside.
-    pub fn recv(&self, buffer: Buffer, range: impl RangeBounds<usize>) -> Result<OpId, PostError> {
-        let post = self.functions().dat_ep_post_recv;
-        self.post(Op::Recv, buffer, range, |ep, count, iov, cookie| {
-            // SAFETY: `count` segments of a buffer that now belongs to the transfer.
-            Ok(unsafe { post(ep, count, iov, cookie, DAT_COMPLETION_DEFAULT_FLAG) })
-        })
-    }
-
-    /// Writes this part of the buffer into the peer's window, starting at `offset`. The peer gets no event.
-    ///
-    /// # Errors
-    /// Those of `dat_ep_post_rdma_write`; [`Error::Argument`] for a range outside the buffer or window.
-    pub fn write(
-        &self,
-        buffer: Buffer,
-        range: impl RangeBounds<usize>,
-        to: &Remote,
-        offset: u64,
-    ) -> Result<OpId, PostError> {
-        let post = self.functions().dat_ep_post_rdma_write;
-        self.post(Op::Write, buffer, range, |ep, count, iov, cookie| {
-            let target = to.part(offset, length_of(count, iov))?;
-            // SAFETY: as for a send; the target is only read.
-            Ok(unsafe { post(ep, count, iov, cookie, &raw const target, DAT_COMPLETION_DEFAULT_FLAG) })
-        })
-    }
-
-    /// Fetches this part of the buffer from the peer's window, from `offset` on. The peer takes no part.
-    ///
-    /// # Errors
-    /// What `dat_ep_post_rdma_read` refuses; [`Error::Argument`] if a range is not inside.
-    pub fn read(
-        &self,
-        buffer: Buffer,
-        range: impl RangeBounds<usize>,
-        from: &Remote,
-        offset: u64,
-    ) -> Result<OpId, PostError> {
-        let post = self.functions().dat_ep_post_rdma_read;
-        self.post(Op::Read, buffer, range, |ep, count, iov, cookie| {
-            let source = from.part(offset, length_of(count, iov))?;
-            // SAFETY: as for a receive; the source is only read.
-            Ok(unsafe { post(ep, count, iov, cookie, &raw const source, DAT_COMPLETION_DEFAULT_FLAG) })
-        })
-    }
-
-    fn post(
-        &self,
-        op: Op,
-        buffer: Buffer,
-        range: impl RangeBounds<usize>,
-        call: impl FnOnce(DAT_EP_HANDLE, DAT_COUNT, *mut DAT_LMR_TRIPLET, DAT_DTO_COOKIE) -> Result<DAT_RETURN>,
-    ) -> Result<OpId, PostError> {
-        let (start, length) = match part(range, buffer.len()) {
-            Ok(part) => part,
-            Err(error) => return Err(PostError { error, buffer }),
-        };
-        let mut segment = buffer.0.segment(start, length);
-        // First it is kept: the completion may be taken before the call returns.
-        let id = self.inner.flight.lock().enter(op, buffer);
-        let count = DAT_COUNT::from(length > 0);
-        let posted = call(self.handle(), count, &raw mut segment, DAT_CONTEXT { as_64: id.0 })
-            .and_then(|code| self.functions().check(op.call(), code));
-        posted.map(|()| id).map_err(|error| {
-            let held = self.inner.flight.lock().leave(id);
-            let (_, buffer) = held.expect("what was not posted does not complete");
-            PostError { error, buffer }
-        })
-    }
-
     pub(crate) fn handle(&self) -> DAT_EP_HANDLE {
         self.inner.handle.0
     }
 
-    fn functions(&self) -> &crate::library::Functions {
+    pub(crate) fn functions(&self) -> &crate::library::Functions {
         &self.inner.pz.ia.functions
-    }
-}
-
-impl Op {
-    fn call(self) -> &'static str {
-        match self {
-            Op::Send => "dat_ep_post_send",
-            Op::Recv => "dat_ep_post_recv",
-            Op::Write => "dat_ep_post_rdma_write",
-            Op::Read => "dat_ep_post_rdma_read",
-        }
     }
 }
 
@@ -347,37 +300,12 @@ pub(crate) fn private(data: &[u8]) -> Result<(DAT_COUNT, *const u8)> {
     Ok((size, if data.is_empty() { ptr::null() } else { data.as_ptr() }))
 }
 
-/// Start and length of a range within `all` bytes.
-fn part(range: impl RangeBounds<usize>, all: usize) -> Result<(usize, usize)> {
-    let start = match range.start_bound() {
-        Bound::Included(start) => Some(*start),
-        Bound::Excluded(before) => before.checked_add(1),
-        Bound::Unbounded => Some(0),
-    };
-    let end = match range.end_bound() {
-        Bound::Included(last) => last.checked_add(1),
-        Bound::Excluded(end) => Some(*end),
-        Bound::Unbounded => Some(all),
-    };
-    let part = start.zip(end).filter(|(start, end)| start <= end && *end <= all);
-    let (start, end) = part.ok_or_else(|| {
-        let (start, end) = (range.start_bound(), range.end_bound());
-        Error::Argument(format!("{start:?} to {end:?} is not inside a buffer of {all} bytes"))
-    })?;
-    Ok((start, end - start))
-}
-
-/// The bytes of what was made just above: one segment, or none.
-fn length_of(count: DAT_COUNT, iov: *const DAT_LMR_TRIPLET) -> usize {
-    // SAFETY: `post` passes a segment of its own.
-    if count == 0 { 0 } else { unsafe { (*iov).segment_length as usize } }
-}
-
 fn attributes(pz: &PzInner, spec: &EpSpec<'_>) -> Result<DAT_EP_ATTR> {
     let limits = &pz.ia.limits;
     let count = |what: &str, count: u32| {
         DAT_COUNT::try_from(count).map_err(|_| Error::Argument(format!("{count} {what} are more than DAT can count")))
     };
+    let pieces = count("pieces", spec.max_pieces.clamp(1, limits.max_pieces.max(1)))?;
     Ok(DAT_EP_ATTR {
         service_type: DAT_SERVICE_TYPE_RC,
         max_message_size: limits.max_message,
@@ -387,38 +315,16 @@ fn attributes(pz: &PzInner, spec: &EpSpec<'_>) -> Result<DAT_EP_ATTR> {
         request_completion_flags: DAT_COMPLETION_DEFAULT_FLAG,
         max_recv_dtos: count("receives", spec.max_recvs)?,
         max_request_dtos: count("requests", spec.max_requests)?,
-        max_recv_iov: 1,
-        max_request_iov: 1,
+        max_recv_iov: pieces,
+        max_request_iov: pieces,
         max_rdma_read_in: count("reads", spec.max_reads_answered.unwrap_or(limits.max_reads_answered))?,
         max_rdma_read_out: count("reads", spec.max_reads.unwrap_or(limits.max_reads))?,
         srq_soft_hw: 0,
-        max_rdma_read_iov: 1,
-        max_rdma_write_iov: 1,
+        max_rdma_read_iov: pieces,
+        max_rdma_write_iov: pieces,
         ep_transport_specific_count: 0,
         ep_transport_specific: ptr::null_mut(),
         ep_provider_specific_count: 0,
         ep_provider_specific: ptr::null_mut(),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_are_parts_or_errors() {
-        assert_eq!(part(.., 10).unwrap(), (0, 10));
-        assert_eq!(part(3..7, 10).unwrap(), (3, 4));
-        assert_eq!(part(3..=9, 10).unwrap(), (3, 7));
-        assert_eq!(part(10.., 10).unwrap(), (10, 0));
-        assert_eq!(part((Bound::Excluded(2), Bound::Unbounded), 10).unwrap(), (3, 7));
-        assert!(part(3..11, 10).is_err());
-        assert!(part(11.., 10).is_err());
-        #[expect(clippy::reversed_empty_ranges, reason = "what a caller may hand over")]
-        {
-            assert!(part(7..3, 10).is_err());
-        }
-        assert!(part(0..=usize::MAX, 10).is_err(), "ends do not wrap");
-        assert!(part((Bound::Excluded(usize::MAX), Bound::Unbounded), 10).is_err());
-    }
 }

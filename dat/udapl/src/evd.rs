@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use dat_abi::*;
 
 use crate::error::{Error, Result, kind};
-use crate::flight::{Op, OpId};
+use crate::flight::{Done, Held, Op, OpId};
 use crate::ia::Ia;
 use crate::listener::Request;
 use crate::memory::Buffer;
-use crate::owned::{EpId, EvdInner, Handle, IaInner};
+use crate::owned::{BindId, CnoInner, EpId, EvdId, EvdInner, Handle, IaInner};
 
 bitflags::bitflags! {
     /// Kinds of events that a queue accepts.
@@ -24,6 +24,8 @@ bitflags::bitflags! {
         const DTO = DAT_EVD_DTO_FLAG;
         /// Connection events.
         const CONNECTION = DAT_EVD_CONNECTION_FLAG;
+        /// Completions of binds of memory windows.
+        const BIND = DAT_EVD_RMR_BIND_FLAG;
     }
 }
 
@@ -49,6 +51,13 @@ pub enum Event {
     },
     /// A connection request.
     Request(Request),
+    /// A bind of a memory window is complete, or has failed.
+    Bound {
+        /// The bind; numbers of different windows are alike.
+        id: BindId,
+        /// The error, if it failed.
+        result: std::result::Result<(), TransferError>,
+    },
     /// Something else: its number, as `dat_event_number` has it.
     Other(DAT_EVENT_NUMBER),
 }
@@ -82,10 +91,28 @@ pub struct Completion {
     pub op: Op,
     /// The endpoint.
     pub ep: EpId,
-    /// The buffer of the post. A received message begins at the start of the posted range.
+    /// The buffer of the post, or the first of several. A received message begins at the start of the posted range.
     pub buffer: Buffer,
+    /// Further buffers, in the order of the post.
+    pub more: Vec<Buffer>,
+    /// Requests of the endpoint that were posted before with [`PostFlags::SUPPRESS`](crate::PostFlags::SUPPRESS), and are
+    /// complete, too.
+    pub earlier: Vec<Finished>,
     /// Number of bytes transferred, or the error.
     pub result: std::result::Result<usize, TransferError>,
+}
+
+/// A successful request that was posted without an event.
+#[derive(Debug)]
+pub struct Finished {
+    /// Which.
+    pub id: OpId,
+    /// The operation.
+    pub op: Op,
+    /// Its buffer, or the first of several.
+    pub buffer: Buffer,
+    /// Further buffers, in the order of the post.
+    pub more: Vec<Buffer>,
 }
 
 /// Why a transfer failed (`dat_dto_completion_status`). Every such failure also ends the connection.
@@ -158,22 +185,27 @@ impl Ia {
     /// # Errors
     /// Those of `dat_evd_create`.
     pub fn evd(&self, events: u32, streams: Streams) -> Result<Evd> {
-        Evd::new(&self.inner, events, streams)
+        Evd::new(&self.inner, events, streams, None)
     }
 }
 
 impl Evd {
-    fn new(ia: &Arc<IaInner>, events: u32, streams: Streams) -> Result<Self> {
+    pub(crate) fn new(ia: &Arc<IaInner>, events: u32, streams: Streams, cno: Option<&Arc<CnoInner>>) -> Result<Self> {
         let ia = Arc::clone(ia);
         let length = DAT_COUNT::try_from(events)
             .map_err(|_| Error::Argument(format!("{events} events are more than DAT can count")))?;
         let mut handle = ptr::null_mut();
-        // SAFETY: the result is written to a local variable; no CNO is passed.
-        let code = unsafe {
-            (ia.functions.dat_evd_create)(ia.handle.0, length, ptr::null_mut(), streams.bits(), &raw mut handle)
-        };
+        let group = cno.map_or(ptr::null_mut(), |cno| cno.handle.0);
+        // SAFETY: the result is written to a local variable; the group is null or alive.
+        let code =
+            unsafe { (ia.functions.dat_evd_create)(ia.handle.0, length, group, streams.bits(), &raw mut handle) };
         ia.functions.check("dat_evd_create", code)?;
-        Ok(Evd { inner: Arc::new(EvdInner { handle: Handle(handle), ia }) })
+        Ok(Evd { inner: Arc::new(EvdInner { handle: Handle(handle), ia, _cno: cno.cloned() }) })
+    }
+
+    /// Identifies the queue to [`Cno::wait`](crate::Cno::wait).
+    pub fn id(&self) -> EvdId {
+        EvdId(self.inner.handle.0 as usize)
     }
 
     /// Takes the oldest event, and waits for one if there is none. `None` after the time limit; without one it waits
@@ -237,6 +269,13 @@ impl Evd {
                 let cr = unsafe { data.cr_arrival_event_data.cr_handle };
                 Some(Event::Request(Request::new(&self.inner.ia, cr)))
             }
+            DAT_RMR_BIND_COMPLETION_EVENT => {
+                // SAFETY: the event number selects this member.
+                let data = unsafe { data.rmr_completion_event_data };
+                // SAFETY: all cookies of our binds are numbers.
+                let id = BindId(unsafe { data.user_cookie.as_64 });
+                Some(Event::Bound { id, result: TransferError::from_status(data.status).map_or(Ok(()), Err) })
+            }
             number => {
                 // SAFETY: the numbers of connection events select this member.
                 let event = unsafe { self.connection(number, &data.connect_event_data) };
@@ -249,12 +288,18 @@ impl Evd {
         let ep = self.inner.ia.ep(data.ep_handle)?;
         // SAFETY: all cookies of our posts are numbers.
         let id = OpId(unsafe { data.user_cookie.as_64 });
-        let (op, buffer) = ep.flight.lock().leave(id)?;
+        let flight = match &ep.srq {
+            Some(srq) if id.0 & OpId::SHARED != 0 => &srq.flight,
+            _ => &ep.flight,
+        };
+        let Done { op, held: Held { first, more }, earlier } = flight.lock().complete(id)?;
+        let earlier = earlier.into_iter();
+        let earlier = earlier.map(|(id, op, held)| Finished { id, op, buffer: held.first, more: held.more }).collect();
         let result = match TransferError::from_status(data.status) {
             None => Ok(data.transfered_length as usize),
             Some(error) => Err(error),
         };
-        Some(Completion { id, op, ep: ep.id, buffer, result })
+        Some(Completion { id, op, ep: ep.id, buffer: first, more, earlier, result })
     }
 
     /// None: no event of a connection. `Some(None)`: of an endpoint that is gone.
@@ -287,7 +332,7 @@ impl Evd {
 }
 
 /// Longest finite wait of the C interface.
-const LONGEST: Duration = Duration::from_micros((DAT_TIMEOUT_INFINITE - 1) as u64);
+pub(crate) const LONGEST: Duration = Duration::from_micros((DAT_TIMEOUT_INFINITE - 1) as u64);
 
 /// A time limit as C takes it: rounded up, so that a wait is never shorter.
 pub(crate) fn micros(limit: Option<Duration>) -> DAT_TIMEOUT {

@@ -1,10 +1,17 @@
 //! Buffers of outstanding transfers, by the cookies of their posts. Never waits.
 
+use std::collections::VecDeque;
+
 use crate::memory::Buffer;
 
 /// Names a transfer of an endpoint, from its post to its completion.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct OpId(pub(crate) u64);
+
+impl OpId {
+    /// In the cookie of a receive of a shared queue; cookies of an endpoint lack it.
+    pub(crate) const SHARED: u64 = 1 << 63;
+}
 
 /// Kinds of transfers.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -16,50 +23,109 @@ pub enum Op {
     Recv,
     /// Writes into a window of the peer.
     Write,
-    /// Fetches bytes from a window of the peer's.
+    /// Fetches bytes from a window of the peer.
     Read,
 }
 
-/// The transfers of one endpoint that have not completed.
-pub(crate) struct Flight<B = Buffer> {
+/// The buffers of a transfer.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) first: Buffer,
+    /// Further pieces.
+    pub(crate) more: Vec<Buffer>,
+}
+
+/// The transfers of one endpoint or shared queue that have not completed.
+pub(crate) struct Flight<B = Held> {
     slots: Vec<Slot<B>>,
     free: Vec<u32>,
+    /// [`OpId::SHARED`], or 0.
+    mark: u64,
+    /// Number of requests entered.
+    requests: u64,
+    /// Requests that complete without an event, with their numbers, in the order of their posts.
+    suppressed: VecDeque<(u64, OpId)>,
 }
 
 struct Slot<B> {
-    /// Number of times the slot was used: a cookie is not repeated within 2^32 uses of its slot.
+    /// Number of times the slot was used, modulo 2^31: a cookie is not repeated within as many uses of its slot.
     generation: u32,
+    /// Number of the request; 0 for a receive.
+    request: u64,
     held: Option<(Op, B)>,
 }
 
+/// A transfer that is complete.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Done<B = Held> {
+    pub(crate) op: Op,
+    pub(crate) held: B,
+    /// Suppressed requests that were posted before it: requests complete in order.
+    pub(crate) earlier: Vec<(OpId, Op, B)>,
+}
+
+const GENERATIONS: u32 = u32::MAX >> 1;
+
 impl<B> Flight<B> {
-    /// An empty set.
-    pub(crate) const fn new() -> Self {
-        Flight { slots: Vec::new(), free: Vec::new() }
+    /// An empty set of an endpoint.
+    pub(crate) fn new() -> Self {
+        Flight { slots: Vec::new(), free: Vec::new(), mark: 0, requests: 0, suppressed: VecDeque::new() }
     }
 
-    /// Keeps a buffer until its transfer is done.
-    pub(crate) fn enter(&mut self, op: Op, buffer: B) -> OpId {
+    /// An empty set of a shared receive queue.
+    pub(crate) fn shared() -> Self {
+        Flight { mark: OpId::SHARED, ..Self::new() }
+    }
+
+    /// Keeps buffers until their transfer is done. The caller holds the lock of the set until the request is posted, so that the
+    /// numbers have the order of the posts.
+    pub(crate) fn enter(&mut self, op: Op, held: B, is_suppressed: bool) -> OpId {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { generation: 0, held: None });
+            self.slots.push(Slot { generation: 0, request: 0, held: None });
             (self.slots.len() - 1) as u32
         });
         let slot = &mut self.slots[index as usize];
-        slot.held = Some((op, buffer));
-        OpId(u64::from(slot.generation) << 32 | u64::from(index))
+        slot.held = Some((op, held));
+        slot.request = 0;
+        let id = OpId(self.mark | u64::from(slot.generation) << 32 | u64::from(index));
+        if op != Op::Recv {
+            self.requests += 1;
+            slot.request = self.requests;
+            if is_suppressed {
+                self.suppressed.push_back((self.requests, id));
+            }
+        }
+        id
     }
 
-    /// The buffer of a transfer that is done, or was never posted; none for names of others.
-    pub(crate) fn leave(&mut self, OpId(name): OpId) -> Option<(Op, B)> {
-        let (generation, index) = ((name >> 32) as u32, name as u32);
-        let slot = self.slots.get_mut(index as usize).filter(|slot| slot.generation == generation)?;
-        let held = slot.held.take()?;
-        slot.generation = slot.generation.wrapping_add(1);
+    /// Removes a transfer that was not posted.
+    pub(crate) fn withdraw(&mut self, id: OpId) -> Option<B> {
+        self.suppressed.retain(|(_, other)| *other != id);
+        self.leave(id).map(|(_, held, _)| held)
+    }
+
+    /// Removes a transfer whose event was taken; none for names of others.
+    pub(crate) fn complete(&mut self, id: OpId) -> Option<Done<B>> {
+        let (op, held, request) = self.leave(id)?;
+        let mut earlier = Vec::new();
+        while let Some((_, other)) = self.suppressed.front().filter(|(number, _)| *number <= request).copied() {
+            self.suppressed.pop_front();
+            earlier.extend(self.leave(other).map(|(op, held, _)| (other, op, held)));
+        }
+        Some(Done { op, held, earlier })
+    }
+
+    fn leave(&mut self, OpId(name): OpId) -> Option<(Op, B, u64)> {
+        let is_own = name & OpId::SHARED == self.mark;
+        let (generation, index) = ((name >> 32) as u32 & GENERATIONS, name as u32);
+        let slot = self.slots.get_mut(index as usize).filter(|slot| is_own && slot.generation == generation)?;
+        let (op, held) = slot.held.take()?;
+        slot.generation = slot.generation.wrapping_add(1) & GENERATIONS;
         self.free.push(index);
-        Some(held)
+        Some((op, held, slot.request))
     }
 
-    /// Number of buffers.
+    /// Number of transfers.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -69,25 +135,29 @@ impl<B> Flight<B> {
 mod tests {
     use super::*;
 
+    fn done(op: Op, held: char) -> Option<Done<char>> {
+        Some(Done { op, held, earlier: Vec::new() })
+    }
+
     #[test]
     fn removed_operation_is_not_found_in_its_reused_slot() {
         let mut flight = Flight::new();
-        let first = flight.enter(Op::Send, 'a');
-        let second = flight.enter(Op::Recv, 'b');
-        assert_eq!((flight.leave(first), flight.leave(first)), (Some((Op::Send, 'a')), None));
-        let third = flight.enter(Op::Read, 'c');
+        let first = flight.enter(Op::Send, 'a', false);
+        let second = flight.enter(Op::Recv, 'b', false);
+        assert_eq!((flight.complete(first), flight.complete(first)), (done(Op::Send, 'a'), None));
+        let third = flight.enter(Op::Read, 'c', false);
         assert_ne!(third, first);
-        assert_eq!(flight.leave(first), None, "a name of before");
-        assert_eq!((flight.leave(third), flight.leave(second)), (Some((Op::Read, 'c')), Some((Op::Recv, 'b'))));
+        assert_eq!(flight.complete(first), None, "a name of before");
+        assert_eq!((flight.complete(third), flight.complete(second)), (done(Op::Read, 'c'), done(Op::Recv, 'b')));
         assert_eq!((flight.len(), flight.slots.len()), (0, 2));
     }
 
     #[test]
     fn made_up_names_find_nothing() {
         let mut flight = Flight::new();
-        flight.enter(Op::Write, ());
-        for name in [1, 1 << 32, u64::MAX, u64::from(u32::MAX)] {
-            assert_eq!(flight.leave(OpId(name)), None);
+        flight.enter(Op::Write, (), false);
+        for name in [1, 1 << 32, u64::MAX, u64::from(u32::MAX), OpId::SHARED] {
+            assert!(flight.complete(OpId(name)).is_none());
         }
         assert_eq!(flight.len(), 1);
     }
@@ -95,12 +165,44 @@ mod tests {
     #[test]
     fn generations_wrap() {
         let mut flight = Flight::new();
-        flight.enter(Op::Send, 0);
-        flight.slots[0].generation = u32::MAX;
-        let last = OpId(u64::from(u32::MAX) << 32);
-        assert_eq!(flight.leave(last), Some((Op::Send, 0)));
-        let next = flight.enter(Op::Send, 1);
-        assert_eq!(next, OpId(0));
-        assert_eq!(flight.leave(last), None);
+        flight.enter(Op::Send, '0', false);
+        flight.slots[0].generation = GENERATIONS;
+        let last = OpId(u64::from(GENERATIONS) << 32);
+        assert_eq!(flight.withdraw(last), Some('0'));
+        assert_eq!(flight.enter(Op::Send, '1', false), OpId(0));
+        assert_eq!(flight.complete(last), None);
+    }
+
+    #[test]
+    fn suppressed_requests_come_back_with_the_next_completion() {
+        let mut flight = Flight::new();
+        let first = flight.enter(Op::Write, 'a', true);
+        let receive = flight.enter(Op::Recv, 'r', false);
+        let second = flight.enter(Op::Write, 'b', true);
+        let third = flight.enter(Op::Send, 'c', false);
+        let fourth = flight.enter(Op::Write, 'd', true);
+        assert_eq!(flight.complete(receive), done(Op::Recv, 'r'), "a receive says nothing about requests");
+        let earlier = vec![(first, Op::Write, 'a'), (second, Op::Write, 'b')];
+        assert_eq!(flight.complete(third), Some(Done { op: Op::Send, held: 'c', earlier }));
+        assert_eq!(flight.complete(fourth), done(Op::Write, 'd'), "a suppressed request that failed has an event");
+        assert_eq!(flight.len(), 0);
+    }
+
+    #[test]
+    fn withdrawn_request_does_not_complete_others() {
+        let mut flight = Flight::new();
+        let first = flight.enter(Op::Write, 'a', true);
+        let second = flight.enter(Op::Write, 'b', true);
+        assert_eq!((flight.withdraw(second), flight.len()), (Some('b'), 1));
+        let third = flight.enter(Op::Send, 'c', false);
+        assert_eq!(flight.complete(third).unwrap().earlier, [(first, Op::Write, 'a')]);
+    }
+
+    #[test]
+    fn names_of_shared_queues_and_endpoints_differ() {
+        let (mut own, mut shared) = (Flight::new(), Flight::shared());
+        let (one, other) = (own.enter(Op::Recv, 'a', false), shared.enter(Op::Recv, 'b', false));
+        assert_eq!((own.complete(other), shared.complete(one)), (None, None));
+        assert_eq!((own.complete(one), shared.complete(other)), (done(Op::Recv, 'a'), done(Op::Recv, 'b')));
     }
 }

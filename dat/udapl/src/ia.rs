@@ -16,6 +16,32 @@ use crate::owned::{Handle, IaInner, Pz, PzInner};
 /// Asynchronous errors that may wait at an adapter's own queue.
 const ERRORS: DAT_COUNT = 16;
 
+/// A fact or a counter that a provider reports by name.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Attribute {
+    /// Its name.
+    pub name: String,
+    /// Its value as text.
+    pub value: String,
+}
+
+/// Copies a list of named attributes.
+///
+/// # Safety
+/// The list is null, or has `count` records of null pointers and C strings.
+pub(crate) unsafe fn named(count: DAT_COUNT, list: *const DAT_NAMED_ATTR) -> Vec<Attribute> {
+    let count = if list.is_null() { 0 } else { usize::try_from(count).unwrap_or(0) };
+    let text = |at: *const std::ffi::c_char| match at.is_null() {
+        true => String::new(),
+        // SAFETY: a C string, by this function's contract.
+        false => unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned(),
+    };
+    // SAFETY: `count` records, by this function's contract.
+    let records = (0..count).map(|at| unsafe { list.add(at).read() });
+    records.map(|record| Attribute { name: text(record.name), value: text(record.value) }).collect()
+}
+
 /// An open interface adapter. It is closed when it and all that was made on it are gone.
 pub struct Ia {
     pub(crate) inner: Arc<IaInner>,
@@ -67,6 +93,21 @@ impl Ia {
         self.inner.address
     }
 
+    /// Facts that the provider reports by name, and its counters.
+    ///
+    /// # Errors
+    /// Those of `dat_ia_query`.
+    pub fn attributes(&self) -> Result<Vec<Attribute>> {
+        let (ia, provider) = self.inner.query()?;
+        // SAFETY: lists of the query just made, which the provider keeps until the next one.
+        Ok(unsafe {
+            let mut all = named(ia.num_transport_attr, ia.transport_attr);
+            all.extend(named(ia.num_vendor_attr, ia.vendor_attr));
+            all.extend(named(provider.num_provider_specific_attr, provider.provider_specific_attr));
+            all
+        })
+    }
+
     /// Name of its provider.
     pub fn provider(&self) -> &str {
         &self.inner.provider
@@ -87,8 +128,7 @@ impl Ia {
 }
 
 impl IaInner {
-    /// Queries the limits of the adapter, and whether its provider is thread-safe.
-    fn ask(&mut self, name: &str) -> Result<()> {
+    fn query(&self) -> Result<(DAT_IA_ATTR, DAT_PROVIDER_ATTR)> {
         // SAFETY: numbers, characters and pointers; all zero is a value of each.
         let (mut ia, mut provider): (DAT_IA_ATTR, DAT_PROVIDER_ATTR) = unsafe { std::mem::zeroed() };
         // SAFETY: both records are local and complete; null for the asynchronous EVD.
@@ -103,6 +143,12 @@ impl IaInner {
             )
         };
         self.functions.check("dat_ia_query", code)?;
+        Ok((ia, provider))
+    }
+
+    /// Queries the limits of the adapter, and whether its provider is thread-safe.
+    fn ask(&mut self, name: &str) -> Result<()> {
+        let (ia, provider) = self.query()?;
         if provider.is_thread_safe == DAT_FALSE {
             return Err(Error::ThreadSafety(name.into()));
         }

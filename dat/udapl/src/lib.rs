@@ -2,13 +2,16 @@
 //!
 //! The library is opened at run time, as [`Library`]; programs build where it is not installed. [`Ia`] is an open adapter, and
 //! all else is created on it: [`Pz`] groups objects that may work together, [`Buffer`] and [`Window`] are registered memory,
-//! [`Evd`] queues events, [`Ep`] is one end of a connection, [`Listener`] receives [`Request`]s for connections.
+//! [`Evd`] queues events, [`Ep`] is one end of a connection, [`Listener`] receives [`Request`]s for connections. [`Cno`] groups event queues for one wait, [`Srq`] has receives for several
+//! endpoints, [`Rmr`] gives a part of a window a key of its own, [`SharedMemory`] is registered by several processes.
 //!
 //! # Guarantees
 //! - A [`Buffer`] of a transfer belongs to the library: it is moved in by the post and returned by the [`Completion`]. The
 //!   program cannot read, write or free it meanwhile.
 //! - Memory that peers may access is a [`Window`]. It is never borrowed as a slice, because its bytes may change at any time.
 //! - A [`Ticket`], which names a window to a peer, cannot outlive the window.
+//! - A request without an event ([`PostFlags::SUPPRESS`]) keeps its buffers until a later completion of its endpoint, which
+//!   returns them.
 //! - Each object holds a reference on the objects it was created on. They may be dropped in any order.
 //!
 //! ```compile_fail,E0382
@@ -57,6 +60,7 @@
 
 mod address;
 mod bytes;
+mod cno;
 mod ep;
 mod error;
 mod evd;
@@ -67,15 +71,26 @@ mod limits;
 mod listener;
 mod memory;
 mod owned;
+mod piece;
+mod post;
+mod rmr;
+mod shared;
+mod srq;
 
 pub use address::{Address, SockAddr};
-pub use ep::{Ep, EpSpec, PostError, State};
+pub use cno::Cno;
+pub use ep::{Ep, EpInfo, EpSpec, State};
 pub use error::{Error, Result, Words};
-pub use evd::{Completion, End, Evd, Event, Streams, TransferError};
+pub use evd::{Completion, End, Evd, Event, Finished, Streams, TransferError};
 pub use flight::{Op, OpId};
-pub use ia::Ia;
+pub use ia::{Attribute, Ia};
 pub use library::{Functions, Library};
 pub use limits::Limits;
 pub use listener::{Listener, Request};
 pub use memory::{Access, Buffer, Remote, Ticket, Window};
-pub use owned::{EpId, Pz};
+pub use owned::{BindId, EpId, EvdId, Pz};
+pub use piece::{Piece, PostError};
+pub use post::PostFlags;
+pub use rmr::Rmr;
+pub use shared::SharedMemory;
+pub use srq::Srq;

@@ -18,6 +18,12 @@ pub struct Limits {
     pub max_reads_answered: u32,
     /// Events in a queue.
     pub max_events: u32,
+    /// Buffers of a transfer.
+    pub max_pieces: u32,
+    /// Shared receive queues; 0: not supported.
+    pub max_srqs: u32,
+    /// Memory windows; 0: not supported.
+    pub max_rmrs: u32,
     /// Private data of a connection, in bytes.
     pub max_private_data: usize,
 }
@@ -30,6 +36,9 @@ impl Limits {
         max_reads: 0,
         max_reads_answered: 0,
         max_events: 0,
+        max_pieces: 0,
+        max_srqs: 0,
+        max_rmrs: 0,
         max_private_data: 0,
     };
 
@@ -42,6 +51,9 @@ impl Limits {
             max_reads: count(ia.max_rdma_read_per_ep_out),
             max_reads_answered: count(ia.max_rdma_read_per_ep_in),
             max_events: count(ia.max_evd_qlen),
+            max_pieces: count(ia.max_iov_segments_per_dto),
+            max_srqs: if provider.srq_supported == DAT_FALSE { 0 } else { count(ia.max_srqs) },
+            max_rmrs: count(ia.max_rmrs),
             max_private_data: count(provider.max_private_data_size) as usize,
         }
     }

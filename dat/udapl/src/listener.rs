@@ -24,7 +24,7 @@ pub struct Listener {
 }
 
 impl Ia {
-    /// Listens on this qualifier; requests arrive in `events`, which needs [`Streams::REQUEST`].
+    /// Listens on this qualifier; requests arrive in `events`, which needs [`Streams::REQUEST`](crate::Streams::REQUEST).
     ///
     /// # Errors
     /// Those of `dat_psp_create`, for example if the qualifier is in use.

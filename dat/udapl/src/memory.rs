@@ -13,6 +13,7 @@ use dat_abi::*;
 use crate::bytes::Block;
 use crate::error::{Error, Result, is_success};
 use crate::owned::{Handle, Pz, PzInner};
+use crate::shared::SharedMemory;
 
 bitflags::bitflags! {
     /// Access rights of peers to a window.
@@ -39,14 +40,25 @@ impl Registered {
     fn new(pz: &Pz, length: usize, privileges: DAT_MEM_PRIV_FLAGS) -> Result<Self> {
         let block = Block::new(length)
             .ok_or_else(|| Error::Argument(format!("{length} bytes: memory needs one at least, and room")))?;
-        let pz = Arc::clone(&pz.inner);
         let region = DAT_REGION_DESCRIPTION { for_va: block.base().as_ptr().cast() };
+        Self::register(pz, block, DAT_MEM_TYPE_VIRTUAL, region, privileges)
+    }
+
+    /// Registers a block; the region describes it.
+    fn register(
+        pz: &Pz,
+        block: Block,
+        memory_type: DAT_MEM_TYPE,
+        region: DAT_REGION_DESCRIPTION,
+        privileges: DAT_MEM_PRIV_FLAGS,
+    ) -> Result<Self> {
+        let (pz, length) = (Arc::clone(&pz.inner), block.len());
         let (mut handle, mut context, mut remote) = (ptr::null_mut(), 0, 0);
         // SAFETY: the memory stays allocated until it is deregistered; the results are local variables or null.
         let code = unsafe {
             (pz.ia.functions.dat_lmr_create)(
                 pz.ia.handle.0,
-                DAT_MEM_TYPE_VIRTUAL,
+                memory_type,
                 region,
                 length as DAT_VLEN,
                 pz.handle.0,
@@ -86,7 +98,9 @@ impl Drop for Registered {
 }
 
 /// Memory to send from and to receive into: zeroed at first, aligned to a page, and a `[u8]` while no transfer has it.
-pub struct Buffer(pub(crate) Registered);
+///
+/// A buffer is one pointer, so that moves are cheap.
+pub struct Buffer(pub(crate) Box<Registered>);
 
 impl Buffer {
     /// Allocates and registers `length` bytes in this zone.
@@ -94,7 +108,8 @@ impl Buffer {
     /// # Errors
     /// Those of `dat_lmr_create`, for example if the limit of locked memory is reached; [`Error::Argument`] for a length of 0.
     pub fn new(pz: &Pz, length: usize) -> Result<Self> {
-        Registered::new(pz, length, DAT_MEM_PRIV_LOCAL_READ_FLAG | pz.inner.ia.sink).map(Buffer)
+        Registered::new(pz, length, DAT_MEM_PRIV_LOCAL_READ_FLAG | pz.inner.ia.sink)
+            .map(|memory| Buffer(Box::new(memory)))
     }
 }
 
@@ -123,7 +138,7 @@ impl fmt::Debug for Buffer {
 }
 
 /// Memory that peers may read or write with RDMA at any time, without this process taking part.
-pub struct Window(Registered);
+pub struct Window(pub(crate) Arc<Registered>);
 
 impl Window {
     /// Allocates and registers `length` zeroed bytes in this zone, with these access rights for peers.
@@ -131,13 +146,37 @@ impl Window {
     /// # Errors
     /// Those of `dat_lmr_create`; [`Error::Argument`] for a length of 0 and for no access right.
     pub fn new(pz: &Pz, length: usize, access: Access) -> Result<Self> {
+        Registered::new(pz, length, Self::privileges(access)?).map(|memory| Window(Arc::new(memory)))
+    }
+
+    /// Maps and registers memory that other processes register under the same name, with these access rights for peers. On one
+    /// host, peers may then write into the memory itself.
+    ///
+    /// # Errors
+    /// Those of `dat_lmr_create`, for example if another process registered another length under the name;
+    /// [`Error::Argument`] for a length of 0 and for no access right.
+    pub fn shared(pz: &Pz, memory: &SharedMemory, name: &[u8; 40], access: Access) -> Result<Self> {
+        let privileges = Self::privileges(access)?;
+        let block = Block::map(memory, memory.len())
+            .map_err(|error| Error::Argument(format!("{} bytes of shared memory: {error}", memory.len())))?;
+        let mut id = *name;
+        let region = DAT_REGION_DESCRIPTION {
+            for_shared_memory: DAT_SHARED_MEMORY {
+                virtual_address: block.base().as_ptr().cast(),
+                shared_memory_id: (&raw mut id).cast(),
+            },
+        };
+        let memory = Registered::register(pz, block, DAT_MEM_TYPE_SHARED_VIRTUAL, region, privileges)?;
+        Ok(Window(Arc::new(memory)))
+    }
+
+    fn privileges(access: Access) -> Result<DAT_MEM_PRIV_FLAGS> {
         if access.is_empty() {
             return Err(Error::Argument(
                 "a window needs remote read or write access; use a Buffer for local memory".into(),
             ));
         }
-        let local = DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_LOCAL_WRITE_FLAG;
-        Registered::new(pz, length, local | access.bits()).map(Window)
+        Ok(DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_LOCAL_WRITE_FLAG | access.bits())
     }
 
     /// Its length in bytes.
@@ -212,6 +251,10 @@ pub struct Remote {
 }
 
 impl Remote {
+    pub(crate) fn new(context: DAT_RMR_CONTEXT, address: DAT_VADDR, length: u64) -> Self {
+        Remote { context, address, length }
+    }
+
     /// Its length in bytes.
     pub fn len(&self) -> u64 {
         self.length

@@ -75,9 +75,23 @@ impl Drop for PzInner {
     }
 }
 
+pub(crate) struct CnoInner {
+    pub(crate) handle: Handle,
+    pub(crate) ia: Arc<IaInner>,
+}
+
+impl Drop for CnoInner {
+    fn drop(&mut self) {
+        // SAFETY: the last owner is being dropped; event queues in the group hold references.
+        let _ = unsafe { (self.ia.functions.dat_cno_free)(self.handle.0) };
+    }
+}
+
 pub(crate) struct EvdInner {
     pub(crate) handle: Handle,
     pub(crate) ia: Arc<IaInner>,
+    /// The group that it belongs to, which outlives it.
+    pub(crate) _cno: Option<Arc<CnoInner>>,
 }
 
 impl Drop for EvdInner {
@@ -87,9 +101,34 @@ impl Drop for EvdInner {
     }
 }
 
+pub(crate) struct SrqInner {
+    pub(crate) handle: Handle,
+    pub(crate) pz: Arc<PzInner>,
+    pub(crate) flight: Mutex<Flight>,
+}
+
+impl Drop for SrqInner {
+    fn drop(&mut self) {
+        // SAFETY: the last owner is being dropped; endpoints that use the queue hold references.
+        let code = unsafe { (self.pz.ia.functions.dat_srq_free)(self.handle.0) };
+        if !is_success(code) {
+            // It may still write to the buffers, so they are leaked.
+            mem::forget(mem::replace(self.flight.get_mut(), Flight::shared()));
+        }
+    }
+}
+
 /// Names an endpoint in events. No two endpoints of a process have the same, not even one after the other.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct EpId(pub(crate) u64);
+
+/// Identifies an event queue in the result of [`Cno::wait`](crate::Cno::wait).
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct EvdId(pub(crate) usize);
+
+/// Identifies a bind in [`Event::Bound`](crate::Event::Bound).
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct BindId(pub(crate) u64);
 
 pub(crate) struct EpInner {
     pub(crate) id: EpId,
@@ -97,6 +136,8 @@ pub(crate) struct EpInner {
     pub(crate) pz: Arc<PzInner>,
     /// They outlive it.
     pub(crate) _queues: [Arc<EvdInner>; 3],
+    /// The queue that it takes its receives from, which outlives it.
+    pub(crate) srq: Option<Arc<SrqInner>>,
     pub(crate) flight: Mutex<Flight>,
 }
 
@@ -106,7 +147,7 @@ impl Drop for EpInner {
         // SAFETY: the last owner is being dropped. After the call, no transfer of this endpoint accesses memory.
         let code = unsafe { (self.pz.ia.functions.dat_ep_free)(self.handle.0) };
         if !is_success(code) {
-            // It may still work with the buffers: better lost than given away.
+            // It may still access the buffers, so they are leaked.
             mem::forget(mem::replace(self.flight.get_mut(), Flight::new()));
         }
     }

@@ -1,0 +1,69 @@
+//! Consumer notification objects: one wait for several event queues.
+
+use std::ptr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dat_abi::*;
+
+use crate::error::{Result, kind};
+use crate::evd::{Evd, LONGEST, Streams, micros};
+use crate::ia::Ia;
+use crate::owned::{CnoInner, EvdId, Handle};
+
+/// Groups event queues, so that one thread waits for all of them.
+pub struct Cno {
+    pub(crate) inner: Arc<CnoInner>,
+}
+
+impl Ia {
+    /// A group without event queues; [`Ia::evd_on`] creates some in it.
+    ///
+    /// # Errors
+    /// Those of `dat_cno_create`.
+    pub fn cno(&self) -> Result<Cno> {
+        let ia = Arc::clone(&self.inner);
+        let none = DAT_OS_WAIT_PROXY_AGENT { instance_data: ptr::null_mut(), proxy_agent_func: None };
+        let mut handle = ptr::null_mut();
+        // SAFETY: the result is written to a local variable.
+        let code = unsafe { (ia.functions.dat_cno_create)(ia.handle.0, none, &raw mut handle) };
+        ia.functions.check("dat_cno_create", code)?;
+        Ok(Cno { inner: Arc::new(CnoInner { handle: Handle(handle), ia }) })
+    }
+
+    /// Creates an event queue in a group.
+    ///
+    /// # Errors
+    /// Those of `dat_evd_create`.
+    pub fn evd_on(&self, cno: &Cno, events: u32, streams: Streams) -> Result<Evd> {
+        Evd::new(&self.inner, events, streams, Some(&cno.inner))
+    }
+}
+
+impl Cno {
+    /// Waits until a queue of the group has an event, and says which. Take all events of that queue before the next wait.
+    /// `None` after the time limit; without one it waits indefinitely.
+    ///
+    /// # Errors
+    /// Those of `dat_cno_wait`.
+    pub fn wait(&self, at_most: impl Into<Option<Duration>>) -> Result<Option<EvdId>> {
+        let until = at_most.into().and_then(|limit| Instant::now().checked_add(limit));
+        loop {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let mut evd = ptr::null_mut();
+            // SAFETY: the result is written to a local variable.
+            let code =
+                unsafe { (self.inner.ia.functions.dat_cno_wait)(self.inner.handle.0, micros(left), &raw mut evd) };
+            match kind(code) {
+                DAT_TIMEOUT_EXPIRED if left.is_none_or(|left| !left.is_zero() && left > LONGEST) => {}
+                // The latter from a wait without a time.
+                DAT_TIMEOUT_EXPIRED | DAT_QUEUE_EMPTY => return Ok(None),
+                DAT_INTERRUPTED_CALL => {}
+                _ => {
+                    self.inner.ia.functions.check("dat_cno_wait", code)?;
+                    return Ok(Some(EvdId(evd as usize)));
+                }
+            }
+        }
+    }
+}

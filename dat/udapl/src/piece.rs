@@ -1,0 +1,110 @@
+//! Parts of buffers: what a transfer is made of, and what comes back when it is refused.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::ops::{Bound, RangeBounds};
+
+use dat_abi::DAT_LMR_TRIPLET;
+
+use crate::error::{Error, Result};
+use crate::flight::Held;
+use crate::memory::Buffer;
+
+/// A part of a buffer, for a transfer of several.
+#[derive(Debug)]
+pub struct Piece {
+    buffer: Buffer,
+    start: usize,
+    length: usize,
+}
+
+impl Piece {
+    /// This range of the buffer.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if the range is not inside.
+    pub fn new(buffer: Buffer, range: impl RangeBounds<usize>) -> Result<Self, PostError> {
+        match part(range, buffer.len()) {
+            Ok((start, length)) => Ok(Piece { buffer, start, length }),
+            Err(error) => Err(PostError { error, buffer, more: Vec::new() }),
+        }
+    }
+}
+
+/// A transfer that was not posted, and its buffers.
+pub struct PostError {
+    /// The error.
+    pub error: Error,
+    /// The buffer, or the first of several, unchanged.
+    pub buffer: Buffer,
+    /// The other buffers.
+    pub more: Vec<Buffer>,
+}
+
+impl fmt::Debug for PostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl fmt::Display for PostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for PostError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+/// The buffers, and the segments of the pieces that have bytes.
+pub(crate) fn take_apart(first: Piece, more: Vec<Piece>) -> (Held, Vec<DAT_LMR_TRIPLET>) {
+    let pieces = std::iter::once(&first).chain(&more).filter(|piece| piece.length > 0);
+    let segments = pieces.map(|piece| piece.buffer.0.segment(piece.start, piece.length)).collect();
+    let more = more.into_iter().map(|piece| piece.buffer).collect();
+    (Held { first: first.buffer, more }, segments)
+}
+
+/// Start and length of a range within `all` bytes.
+pub(crate) fn part(range: impl RangeBounds<usize>, all: usize) -> Result<(usize, usize)> {
+    let start = match range.start_bound() {
+        Bound::Included(start) => Some(*start),
+        Bound::Excluded(before) => before.checked_add(1),
+        Bound::Unbounded => Some(0),
+    };
+    let end = match range.end_bound() {
+        Bound::Included(last) => last.checked_add(1),
+        Bound::Excluded(end) => Some(*end),
+        Bound::Unbounded => Some(all),
+    };
+    let part = start.zip(end).filter(|(start, end)| start <= end && *end <= all);
+    let (start, end) = part.ok_or_else(|| {
+        let (start, end) = (range.start_bound(), range.end_bound());
+        Error::Argument(format!("{start:?} to {end:?} is not inside a buffer of {all} bytes"))
+    })?;
+    Ok((start, end - start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_parts_or_errors() {
+        assert_eq!(part(.., 10).unwrap(), (0, 10));
+        assert_eq!(part(3..7, 10).unwrap(), (3, 4));
+        assert_eq!(part(3..=9, 10).unwrap(), (3, 7));
+        assert_eq!(part(10.., 10).unwrap(), (10, 0));
+        assert_eq!(part((Bound::Excluded(2), Bound::Unbounded), 10).unwrap(), (3, 7));
+        assert!(part(3..11, 10).is_err());
+        assert!(part(11.., 10).is_err());
+        #[expect(clippy::reversed_empty_ranges, reason = "what a caller may hand over")]
+        {
+            assert!(part(7..3, 10).is_err());
+        }
+        assert!(part(0..=usize::MAX, 10).is_err(), "ends do not wrap");
+        assert!(part((Bound::Excluded(usize::MAX), Bound::Unbounded), 10).is_err());
+    }
+}

@@ -1,0 +1,184 @@
+//! Transfers posted on an endpoint. A transfer has its buffers until it completes.
+
+use std::ops::RangeBounds;
+
+use dat_abi::*;
+
+use crate::ep::Ep;
+use crate::error::Result;
+use crate::flight::{Held, Op, OpId};
+use crate::memory::{Buffer, Remote};
+use crate::piece::{Piece, PostError, take_apart};
+
+bitflags::bitflags! {
+    /// Options of a request.
+    #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+    pub struct PostFlags: u32 {
+        /// No event if it succeeds. Its buffers come back in [`Completion::earlier`](crate::Completion::earlier) of a later
+        /// request of the endpoint.
+        const SUPPRESS = DAT_COMPLETION_SUPPRESS_FLAG;
+        /// Wakes a peer that waits for solicited messages only. For sends.
+        const SOLICITED_WAIT = DAT_COMPLETION_SOLICITED_WAIT_FLAG;
+        /// Starts when all earlier RDMA reads of the endpoint are complete.
+        const FENCE = DAT_COMPLETION_BARRIER_FENCE_FLAG;
+    }
+}
+
+/// What a request does besides with its own memory.
+#[derive(Clone, Copy)]
+enum Target<'r> {
+    Message,
+    Window(&'r Remote, u64),
+}
+
+impl Ep {
+    /// Sends this part of the buffer as one message, into the oldest receive that the peer has posted.
+    ///
+    /// # Errors
+    /// Those of `dat_ep_post_send`; [`Error::Argument`](crate::Error::Argument) for a range outside the buffer.
+    pub fn send(&self, buffer: Buffer, range: impl RangeBounds<usize>) -> Result<OpId, PostError> {
+        self.send_with(Piece::new(buffer, range)?, Vec::new(), PostFlags::empty())
+    }
+
+    /// Sends one message of several pieces, with options.
+    ///
+    /// # Errors
+    /// Those of `dat_ep_post_send`, for example for more pieces than [`EpSpec::max_pieces`](crate::EpSpec::max_pieces).
+    pub fn send_with(&self, first: Piece, more: Vec<Piece>, flags: PostFlags) -> Result<OpId, PostError> {
+        self.post(Op::Send, (first, more), Target::Message, flags)
+    }
+
+    /// Posts this part of the buffer for a message, also before the endpoint connects.
+    ///
+    /// # Errors
+    /// Those of `dat_ep_post_recv`; [`Error::Argument`](crate::Error::Argument) for a range outside the buffer.
+    pub fn recv(&self, buffer: Buffer, range: impl RangeBounds<usize>) -> Result<OpId, PostError> {
+        self.recv_with(Piece::new(buffer, range)?, Vec::new())
+    }
+
+    /// Posts several pieces for one message, which fills them in order.
+    ///
+    /// # Errors
+    /// As for [`Self::recv`].
+    pub fn recv_with(&self, first: Piece, more: Vec<Piece>) -> Result<OpId, PostError> {
+        self.post(Op::Recv, (first, more), Target::Message, PostFlags::empty())
+    }
+
+    /// Writes this part of the buffer into the peer's window, starting at `offset`. The peer gets no event.
+    ///
+    /// # Errors
+    /// Those of `dat_ep_post_rdma_write`; [`Error::Argument`](crate::Error::Argument) for a range outside the buffer or window.
+    pub fn write(
+        &self,
+        buffer: Buffer,
+        range: impl RangeBounds<usize>,
+        to: &Remote,
+        offset: u64,
+    ) -> Result<OpId, PostError> {
+        self.write_with(Piece::new(buffer, range)?, Vec::new(), to, offset, PostFlags::empty())
+    }
+
+    /// Writes several pieces into the peer's window, one behind the other, with options.
+    ///
+    /// # Errors
+    /// As for [`Self::write`].
+    pub fn write_with(
+        &self,
+        first: Piece,
+        more: Vec<Piece>,
+        to: &Remote,
+        offset: u64,
+        flags: PostFlags,
+    ) -> Result<OpId, PostError> {
+        self.post(Op::Write, (first, more), Target::Window(to, offset), flags)
+    }
+
+    /// Reads from the peer's window, starting at `offset`, into this part of the buffer. The peer gets no event.
+    ///
+    /// # Errors
+    /// Those of `dat_ep_post_rdma_read`; [`Error::Argument`](crate::Error::Argument) for a range outside the buffer or window.
+    pub fn read(
+        &self,
+        buffer: Buffer,
+        range: impl RangeBounds<usize>,
+        from: &Remote,
+        offset: u64,
+    ) -> Result<OpId, PostError> {
+        self.read_with(Piece::new(buffer, range)?, Vec::new(), from, offset, PostFlags::empty())
+    }
+
+    /// Reads from the peer's window into several pieces, which it fills in order, with options.
+    ///
+    /// # Errors
+    /// As for [`Self::read`].
+    pub fn read_with(
+        &self,
+        first: Piece,
+        more: Vec<Piece>,
+        from: &Remote,
+        offset: u64,
+        flags: PostFlags,
+    ) -> Result<OpId, PostError> {
+        self.post(Op::Read, (first, more), Target::Window(from, offset), flags)
+    }
+
+    fn post(
+        &self,
+        op: Op,
+        (first, more): (Piece, Vec<Piece>),
+        target: Target<'_>,
+        flags: PostFlags,
+    ) -> Result<OpId, PostError> {
+        let (held, mut segments) = take_apart(first, more);
+        // Under the lock of the flight: the completion may be taken before the call returns, and the order of the posts counts.
+        let mut flight = self.inner.flight.lock();
+        let id = flight.enter(op, held, flags.contains(PostFlags::SUPPRESS));
+        // SAFETY: the segments are of buffers that now belong to the transfer.
+        let posted = unsafe { self.call(op, &mut segments, target, flags, DAT_CONTEXT { as_64: id.0 }) }
+            .and_then(|code| self.functions().check(op.call(), code));
+        posted.map(|()| id).map_err(|error| {
+            let Held { first, more } = flight.withdraw(id).expect("what was not posted does not complete");
+            PostError { error, buffer: first, more }
+        })
+    }
+
+    /// # Safety
+    /// The transfer keeps the memory of the segments until it completes.
+    unsafe fn call(
+        &self,
+        op: Op,
+        segments: &mut [DAT_LMR_TRIPLET],
+        target: Target<'_>,
+        flags: PostFlags,
+        cookie: DAT_DTO_COOKIE,
+    ) -> Result<DAT_RETURN> {
+        let call = self.functions();
+        let length = segments.iter().map(|segment| segment.segment_length as usize).sum();
+        let (ep, flags) = (self.handle(), flags.bits());
+        let (count, iov) = (DAT_COUNT::try_from(segments.len()).unwrap_or(DAT_COUNT::MAX), segments.as_mut_ptr());
+        let remote = match target {
+            Target::Message => None,
+            Target::Window(window, offset) => Some(window.part(offset, length)?),
+        };
+        // SAFETY: `count` segments, by this function's contract; the remote segment is only read, during the call.
+        Ok(unsafe {
+            match (op, &remote) {
+                (Op::Recv, _) => (call.dat_ep_post_recv)(ep, count, iov, cookie, flags),
+                (Op::Write, Some(to)) => (call.dat_ep_post_rdma_write)(ep, count, iov, cookie, to, flags),
+                (Op::Read, Some(from)) => (call.dat_ep_post_rdma_read)(ep, count, iov, cookie, from, flags),
+                _ => (call.dat_ep_post_send)(ep, count, iov, cookie, flags),
+            }
+        })
+    }
+}
+
+impl Op {
+    fn call(self) -> &'static str {
+        match self {
+            Op::Send => "dat_ep_post_send",
+            Op::Recv => "dat_ep_post_recv",
+            Op::Write => "dat_ep_post_rdma_write",
+            Op::Read => "dat_ep_post_rdma_read",
+        }
+    }
+}

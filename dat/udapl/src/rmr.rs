@@ -1,0 +1,99 @@
+//! Memory windows of DAT (RMRs): a part of a [`Window`], with access rights and a key of its own, that can be taken back.
+
+use std::ops::RangeBounds;
+use std::ptr;
+use std::sync::Arc;
+
+use dat_abi::*;
+
+use crate::ep::Ep;
+use crate::error::{Error, Result};
+use crate::memory::{Access, Registered, Remote, Window};
+use crate::owned::{BindId, Handle, Pz, PzInner};
+use crate::piece::part;
+
+/// A memory window: names a part of a registered [`Window`] to one peer until it is unbound. The event queue of requests of the
+/// endpoint needs [`Streams::BIND`](crate::Streams::BIND).
+pub struct Rmr {
+    handle: Handle,
+    pz: Arc<PzInner>,
+    /// Number of binds.
+    binds: u64,
+    /// The memory of the last bind, which must stay registered.
+    _memory: Option<Arc<Registered>>,
+}
+
+impl Pz {
+    /// A memory window that is not bound.
+    ///
+    /// # Errors
+    /// Those of `dat_rmr_create`, for example if the adapter supports none.
+    pub fn rmr(&self) -> Result<Rmr> {
+        let pz = Arc::clone(&self.inner);
+        let mut handle = ptr::null_mut();
+        // SAFETY: the result is written to a local variable.
+        let code = unsafe { (pz.ia.functions.dat_rmr_create)(pz.handle.0, &raw mut handle) };
+        pz.ia.functions.check("dat_rmr_create", code)?;
+        Ok(Rmr { handle: Handle(handle), pz, binds: 0, _memory: None })
+    }
+}
+
+impl Rmr {
+    /// Posts a bind to this part of the memory, with these access rights for the peer of the endpoint. Requests that are posted
+    /// to the endpoint later start after it. The returned key can be sent to the peer at once, by a later send of the endpoint.
+    ///
+    /// # Errors
+    /// Those of `dat_rmr_bind`; [`Error::Argument`] for a range outside the window or an empty one.
+    pub fn bind(
+        &mut self,
+        ep: &Ep,
+        window: &Window,
+        range: impl RangeBounds<usize>,
+        access: Access,
+    ) -> Result<(BindId, Remote)> {
+        let (start, length) = part(range, window.len())?;
+        if length == 0 {
+            return Err(Error::Argument("a window over no byte: unbind it instead".into()));
+        }
+        let segment = window.0.segment(start, length);
+        let (id, context) = self.post(ep, &segment, access.bits())?;
+        self._memory = Some(Arc::clone(&window.0));
+        Ok((id, Remote::new(context, segment.virtual_address, length as u64)))
+    }
+
+    /// Posts the end of the binding: afterwards the peer cannot use the key any more.
+    ///
+    /// # Errors
+    /// Those of `dat_rmr_bind`.
+    pub fn unbind(&mut self, ep: &Ep) -> Result<BindId> {
+        let nothing = DAT_LMR_TRIPLET { lmr_context: 0, pad: 0, virtual_address: 0, segment_length: 0 };
+        self.post(ep, &nothing, DAT_MEM_PRIV_NONE_FLAG).map(|(id, _)| id)
+    }
+
+    fn post(
+        &mut self,
+        ep: &Ep,
+        segment: &DAT_LMR_TRIPLET,
+        privileges: DAT_MEM_PRIV_FLAGS,
+    ) -> Result<(BindId, DAT_RMR_CONTEXT)> {
+        let id = BindId(self.binds);
+        let (call, mut context) = (&self.pz.ia.functions, 0);
+        let cookie = DAT_CONTEXT { as_64: id.0 };
+        // SAFETY: the segment is only read; the result is a local variable. The memory stays registered: `bind` keeps it, and
+        // the library refuses to deregister memory that is bound.
+        let code = unsafe {
+            let flags = DAT_COMPLETION_DEFAULT_FLAG;
+            (call.dat_rmr_bind)(self.handle.0, segment, privileges, ep.handle(), cookie, flags, &raw mut context)
+        };
+        call.check("dat_rmr_bind", code)?;
+        self.binds += 1;
+        Ok((id, context))
+    }
+}
+
+impl Drop for Rmr {
+    fn drop(&mut self) {
+        // SAFETY: the last owner is being dropped.
+        let _ = unsafe { (self.pz.ia.functions.dat_rmr_free)(self.handle.0) };
+    }
+}

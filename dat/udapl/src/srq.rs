@@ -1,0 +1,90 @@
+//! Shared receive queues: receives for several endpoints.
+
+use std::ops::RangeBounds;
+use std::ptr;
+use std::sync::Arc;
+
+use dat_abi::*;
+use parking_lot::Mutex;
+
+use crate::error::{Error, Result};
+use crate::flight::{Flight, Held, Op, OpId};
+use crate::owned::{Handle, Pz, SrqInner};
+use crate::piece::{Piece, PostError, take_apart};
+
+/// A queue of receives that the endpoints created with it share ([`EpSpec::srq`](crate::EpSpec::srq)). A completion names the
+/// endpoint that the message came to. A buffer that an endpoint took, and that was dropped before it was reported, is freed with
+/// the queue.
+pub struct Srq {
+    pub(crate) inner: Arc<SrqInner>,
+}
+
+impl Pz {
+    /// A shared receive queue for at most `max_recvs` receives of at most `max_pieces` buffers.
+    ///
+    /// # Errors
+    /// Those of `dat_srq_create`, for example if the adapter supports none.
+    pub fn srq(&self, max_recvs: u32, max_pieces: u32) -> Result<Srq> {
+        let pz = Arc::clone(&self.inner);
+        let count = |what: &str, count: u32| {
+            DAT_COUNT::try_from(count)
+                .map_err(|_| Error::Argument(format!("{count} {what} are more than DAT can count")))
+        };
+        let mut attributes = DAT_SRQ_ATTR {
+            max_recv_dtos: count("receives", max_recvs)?,
+            max_recv_iov: count("pieces", max_pieces)?,
+            low_watermark: DAT_SRQ_LW_DEFAULT,
+        };
+        let mut handle = ptr::null_mut();
+        // SAFETY: attributes and result are local variables.
+        let code = unsafe {
+            let create = pz.ia.functions.dat_srq_create;
+            create(pz.ia.handle.0, pz.handle.0, &raw mut attributes, &raw mut handle)
+        };
+        pz.ia.functions.check("dat_srq_create", code)?;
+        Ok(Srq { inner: Arc::new(SrqInner { handle: Handle(handle), pz, flight: Mutex::new(Flight::shared()) }) })
+    }
+}
+
+impl Srq {
+    /// Posts this part of the buffer for a message to any of the endpoints.
+    ///
+    /// # Errors
+    /// Those of `dat_srq_post_recv`; [`Error::Argument`] for a range outside the buffer.
+    pub fn recv(&self, buffer: crate::Buffer, range: impl RangeBounds<usize>) -> Result<OpId, PostError> {
+        self.recv_with(Piece::new(buffer, range)?, Vec::new())
+    }
+
+    /// Posts several pieces for one message, which fills them in order.
+    ///
+    /// # Errors
+    /// As for [`Self::recv`].
+    pub fn recv_with(&self, first: Piece, more: Vec<Piece>) -> Result<OpId, PostError> {
+        let call = &self.inner.pz.ia.functions;
+        let (held, mut segments) = take_apart(first, more);
+        let mut flight = self.inner.flight.lock();
+        let id = flight.enter(Op::Recv, held, false);
+        let count = DAT_COUNT::try_from(segments.len()).unwrap_or(DAT_COUNT::MAX);
+        let cookie = DAT_CONTEXT { as_64: id.0 };
+        // SAFETY: segments of buffers that now belong to the transfer.
+        let code = unsafe { (call.dat_srq_post_recv)(self.inner.handle.0, count, segments.as_mut_ptr(), cookie) };
+        call.check("dat_srq_post_recv", code).map(|()| id).map_err(|error| {
+            let Held { first, more } = flight.withdraw(id).expect("what was not posted does not complete");
+            PostError { error, buffer: first, more }
+        })
+    }
+
+    /// Number of receives in the queue that no endpoint has taken.
+    ///
+    /// # Errors
+    /// Those of `dat_srq_query`.
+    pub fn available(&self) -> Result<u32> {
+        // SAFETY: numbers and pointers; all zero is a value.
+        let mut param: DAT_SRQ_PARAM = unsafe { std::mem::zeroed() };
+        let call = &self.inner.pz.ia.functions;
+        // SAFETY: the record is a complete local variable.
+        let code = unsafe { (call.dat_srq_query)(self.inner.handle.0, DAT_SRQ_FIELD_ALL, &raw mut param) };
+        call.check("dat_srq_query", code)?;
+        Ok(u32::try_from(param.available_dto_count).unwrap_or(0))
+    }
+}
