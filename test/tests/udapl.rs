@@ -16,6 +16,9 @@ use udapl::{
     Streams, TransferError, Window,
 };
 
+#[path = "udapl/objects.rs"]
+mod objects;
+
 /// No healthy run takes as long.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Names the adapter to the process that runs a case.
@@ -113,8 +116,6 @@ fn ping() -> PathBuf {
 
 #[test]
 fn the_example_runs_a_hundred_times_over_each_provider() {
-    let examples: Vec<_> = std::fs::read_dir(workspace().join("dat/udapl/examples")).unwrap().flatten().collect();
-    assert!(matches!(&examples[..], [only] if only.file_name() == "udapl-ping.rs"), "each is run here: {examples:?}");
     let stage = stage(Profile::Dev);
     let ping = ping();
     for (adapter, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
@@ -131,6 +132,42 @@ fn the_example_runs_a_hundred_times_over_each_provider() {
             );
             client.expect_success("client: 1000 messages there and back");
             server.expect_success("server: 1000 messages answered");
+        }
+    }
+}
+
+#[test]
+fn examples_in_one_process_run_over_each_provider() {
+    let examples: Vec<String> = std::fs::read_dir(workspace().join("dat/udapl/examples"))
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.path().file_stem().unwrap().to_string_lossy().into_owned())
+        .filter(|name| name != "udapl-ping") // which has a test of its own
+        .collect();
+    assert!(examples.len() >= 2, "{examples:?}");
+    let stage = stage(Profile::Dev);
+    for example in &examples {
+        let program = built_example(example, Profile::Dev);
+        for (adapter, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
+            let done = Room::new(&stage, Some(registry)).start(&program, &[adapter]).finish(LIMIT);
+            assert!(done.status.success(), "{example} {adapter}: {done:#?}");
+            assert!(!done.stdout.is_empty() && done.stderr.is_empty(), "{example} {adapter}: {done:#?}");
+        }
+    }
+}
+
+#[test]
+fn crates_can_be_packaged() {
+    let target = dapl_test::stage::target_directory().join("packaged");
+    let mut cargo = std::process::Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(workspace()).args(["package", "-p", "dat-abi", "-p", "udapl", "--allow-dirty", "--offline"]);
+    let output = cargo.env("CARGO_TARGET_DIR", &target).output().expect("cargo runs");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}");
+    for name in ["dat-abi", "udapl"] {
+        let file = target.join(format!("package/{name}-{}", env!("CARGO_PKG_VERSION")));
+        for wanted in ["README.md", "LICENSE-MIT", "LICENSE-APACHE", "src/lib.rs"] {
+            assert!(file.join(wanted).is_file(), "{name} has no {wanted}: {text}");
         }
     }
 }

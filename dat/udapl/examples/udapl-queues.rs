@@ -1,0 +1,104 @@
+//! A server of several clients with few buffers, in one process: a shared receive queue, a group of event queues with one wait,
+//! messages of several pieces, and writes without completions.
+//!
+//! ```text
+//! udapl-queues sm0
+//! ```
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use udapl::{
+    Access, Buffer, Ep, EpSpec, Evd, Event, Ia, Library, Op, Piece, PostFlags, Pz, Remote, Srq, Streams, Window,
+};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const CLIENTS: usize = 4;
+/// A message: a header of four bytes, and a text.
+const HEADER: usize = 4;
+const LENGTH: usize = 64;
+
+type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+
+fn main() -> Outcome {
+    let name = std::env::args().nth(1).ok_or("usage: udapl-queues ADAPTER")?;
+    let ia = Library::load()?.open(&name)?;
+    let pz = ia.pz()?;
+    // One wait for requests and for everything else.
+    let group = ia.cno()?;
+    let requests = ia.evd_on(&group, 16, Streams::REQUEST)?;
+    let events = ia.evd_on(&group, 256, Streams::DTO | Streams::CONNECTION)?;
+    let srq = pz.srq(16, 1)?;
+    for _ in 0..CLIENTS {
+        srq.recv(Buffer::new(&pz, LENGTH)?, ..)?;
+    }
+    let window = Window::new(&pz, CLIENTS, Access::WRITE)?;
+    let remote = Remote::from_bytes(&window.ticket().to_bytes());
+
+    let listener = ia.listen_any(&requests)?;
+    let clients =
+        (0..CLIENTS).map(|_| connect(&ia, &pz, &events, listener.qualifier())).collect::<Outcome<Vec<_>>>()?;
+    let mut servers = Vec::new();
+    let (mut established, mut received) = (0, 0);
+    while received < CLIENTS {
+        let ready = group.wait(PATIENCE)?.ok_or("nothing happens")?;
+        while let Some(event) = (if ready == requests.id() { &requests } else { &events }).poll()? {
+            match event {
+                Event::Request(request) => servers.push(accept(request, &pz, &events, &srq)?),
+                Event::Established { .. } => {
+                    established += 1;
+                    if established == 2 * CLIENTS {
+                        for (number, client) in clients.iter().enumerate() {
+                            say_hello(client, &pz, number, &remote)?;
+                        }
+                    }
+                }
+                Event::Completed(done) if done.op == Op::Recv => {
+                    let (length, number) = (done.result?, done.buffer[0]);
+                    let text = String::from_utf8_lossy(&done.buffer[HEADER..length]).into_owned();
+                    println!("client {number}: {text}");
+                    received += 1;
+                    // The buffer serves the next client.
+                    srq.recv(done.buffer, ..)?;
+                }
+                Event::Completed(done) => {
+                    done.result?;
+                    // The write before it completed without an event; its buffer comes back here.
+                    assert_eq!(done.earlier.len(), 1);
+                }
+                other => return Err(format!("unexpected: {other:?}").into()),
+            }
+        }
+    }
+    let mut marks = [0; CLIENTS];
+    window.read(0, &mut marks);
+    println!("marks: {marks:?}, receives left: {}", srq.available()?);
+    Ok(())
+}
+
+fn connect(ia: &Ia, pz: &Pz, events: &Evd, qualifier: u64) -> Outcome<Ep> {
+    let ep = pz.ep(events)?;
+    ep.connect(ia.address().unwrap_or(Ipv4Addr::LOCALHOST.into()), qualifier, PATIENCE, b"")?;
+    Ok(ep)
+}
+
+fn accept(request: udapl::Request, pz: &Pz, events: &Evd, srq: &Srq) -> Outcome<Ep> {
+    let ep = pz.ep_with(&EpSpec { srq: Some(srq), ..EpSpec::new(events) })?;
+    request.accept(&ep, b"")?;
+    Ok(ep)
+}
+
+/// Writes a mark without an event, then sends header and text as one message.
+fn say_hello(client: &Ep, pz: &Pz, number: usize, remote: &Remote) -> Outcome {
+    let number_byte = number as u8 + 1;
+    let mut mark = Buffer::new(pz, 1)?;
+    mark[0] = number_byte;
+    client.write_with(Piece::new(mark, ..)?, Vec::new(), remote, number as u64, PostFlags::SUPPRESS)?;
+    let (mut header, mut text) = (Buffer::new(pz, HEADER)?, Buffer::new(pz, 5)?);
+    header[0] = number_byte;
+    text.copy_from_slice(b"hello");
+    client.send_with(Piece::new(header, ..)?, vec![Piece::new(text, ..)?], PostFlags::empty())?;
+    Ok(())
+}
