@@ -105,19 +105,28 @@ impl Library {
 struct Image(*mut c_void);
 
 /// Tries the path as it is; then, for a bare name, beside libdat, so that a fresh prefix runs without further set-up.
-/// A provider that leans on libdat's symbols without naming it gets a second chance with libdat made global.
 fn open_somewhere(name: &CStr) -> Result<Image, String> {
-    let first = match Image::open(name) {
-        Err(reason) if reason.contains("undefined symbol") && promote() => Image::open(name),
-        other => other,
-    };
+    let first = open_with_help(name);
     let Err(reason) = first else { return first };
     let bare = !name.to_bytes().contains(&b'/');
     let Some(beside) = host::library().filter(|_| bare).and_then(|own| beside(&own, name)) else { return Err(reason) };
-    match Image::open(&beside) {
-        Err(reason) if reason.contains("undefined symbol") && promote() => Image::open(&beside),
+    open_with_help(&beside)
+}
+
+/// Opens a provider. One that uses libdat's symbols without naming it gets a second chance with libdat made global. One that
+/// names the other libdat gets one with the file beside this libdat: the dynamic loader then knows it by its SONAME.
+fn open_with_help(name: &CStr) -> Result<Image, String> {
+    match Image::open(name) {
+        Err(reason) if reason.contains("undefined symbol") && promote() => Image::open(name),
+        Err(reason) if reason.starts_with("libdat.so.1: ") && bring_libdat1() => Image::open(name),
         other => other,
     }
+}
+
+/// Maps the `libdat.so.1` beside this libdat, if there is one. This project's providers name it as needed in both versions.
+fn bring_libdat1() -> bool {
+    let file = host::library().and_then(|own| beside(&own, c"libdat.so.1"));
+    file.is_some_and(|file| Image::open(&file).is_ok())
 }
 
 /// The file of that name in libdat's own directory, if there is one.

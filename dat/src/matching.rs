@@ -18,14 +18,14 @@ pub enum Refusal {
     #[error("no interface adapter of this name")]
     Name,
     /// The name exists for other major versions only.
-    #[error("wanted version {wanted}, but this name has only {present}{}", libdat2(.only_newer))]
+    #[error("wanted version {wanted}, but this name has only {present}{}", .library)]
     Major {
         /// Requested version.
         wanted: String,
         /// Versions of the candidates.
         present: String,
-        /// All candidates are of a later major version.
-        only_newer: bool,
+        /// The libdat that all candidates are for, in parentheses; empty if they are for several, or for none that exists.
+        library: &'static str,
     },
     /// The major version is there, this minor or a fitting later one is not.
     #[error("wanted version {wanted}, but this name has only {present}")]
@@ -51,8 +51,13 @@ impl Refusal {
     }
 }
 
-fn libdat2(only_newer: &bool) -> &'static str {
-    if *only_newer { " (for libdat2)" } else { "" }
+fn library_of(majors: impl Iterator<Item = u32>) -> &'static str {
+    let majors: BTreeSet<u32> = majors.collect();
+    match (majors.first(), majors.len()) {
+        (Some(1), 1) => " (for libdat.so.1)",
+        (Some(2), 1) => " (for libdat2)",
+        _ => "",
+    }
 }
 
 /// Returns the candidates to try, in order, or the reason cause there are none.
@@ -66,10 +71,10 @@ pub fn choose<'a, T>(wanted: &Key, candidates: &'a [(Key, T)]) -> Result<Vec<&'a
         return Err(Refusal::Name);
     }
     let (asked, present) = (format!("{}.{}", wanted.major, wanted.minor), versions(&left));
-    let only_newer = left.iter().all(|(key, _)| key.major > wanted.major);
+    let library = library_of(left.iter().map(|(key, _)| key.major));
     left.retain(|(key, _)| key.major == wanted.major);
     if left.is_empty() {
-        return Err(Refusal::Major { wanted: asked, present, only_newer });
+        return Err(Refusal::Major { wanted: asked, present, library });
     }
     let present = versions(&left);
     match best_minor(wanted, left.iter().map(|(key, _)| key.minor)) {
@@ -120,7 +125,7 @@ mod tests {
             text(&["x 2.0", "x 2.1"], "x 1.2"),
             "wanted version 1.2, but this name has only 2.0, 2.1 (for libdat2)"
         );
-        assert_eq!(text(&["x 1.2"], "x 2.0"), "wanted version 2.0, but this name has only 1.2");
+        assert_eq!(text(&["x 1.2"], "x 2.0"), "wanted version 2.0, but this name has only 1.2 (for libdat.so.1)");
         assert_eq!(text(&["x 1.1"], "x 1.2"), "wanted version 1.2, but this name has only 1.1");
     }
 

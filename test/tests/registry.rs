@@ -18,6 +18,8 @@ mod case;
 mod files;
 #[path = "registry/refusals.rs"]
 mod refusals;
+#[path = "registry/version_2.rs"]
+mod version_2;
 #[path = "registry/work.rs"]
 mod work;
 

@@ -14,6 +14,8 @@ use dapl_test::stage::{Profile, Stage, stage_with, workspace};
 pub(crate) struct Case {
     pub(crate) directory: PathBuf,
     pub(crate) environment: Vec<(&'static str, String)>,
+    /// Providers and probe are those of DAT 2.0.
+    is_version_2: bool,
 }
 
 /// Output of a probe.
@@ -34,7 +36,13 @@ impl Case {
         fs::create_dir_all(&directory).unwrap();
         let file = directory.join("dat.conf");
         fs::write(&file, conf.replace("{}", directory.to_str().unwrap())).unwrap();
-        Self { directory, environment: vec![("DAT_OVERRIDE", file.to_str().unwrap().to_owned())] }
+        Self { directory, environment: vec![("DAT_OVERRIDE", file.to_str().unwrap().to_owned())], is_version_2: false }
+    }
+
+    /// For `libdat2.so.2`: providers that are compiled from now on, and the probe.
+    pub(crate) fn version_2(mut self) -> Self {
+        self.is_version_2 = true;
+        self
     }
 
     /// Compiles a provider as `file` with these defines, as the original ones were: without a link to libdat.
@@ -46,8 +54,11 @@ impl Case {
         let mut cc = Command::new("cc");
         cc.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]);
         // No variant uses all of the source.
-        cc.args(["-Wno-unused-function", "-Wno-unused-variable", "-I"]);
-        cc.arg(&stage().include).arg("-o").arg(self.directory.join(file));
+        cc.args(["-Wno-unused-function", "-Wno-unused-variable"]);
+        if self.is_version_2 {
+            cc.arg("-I").arg(adapted());
+        }
+        cc.arg("-I").arg(&stage().include).arg("-o").arg(self.directory.join(file));
         cc.args(defines.iter().map(|define| format!("-D{define}")));
         cc.arg(workspace().join("test/c/dummy_provider.c")).arg("-L").arg(&stage().lib).args(arguments);
         let output = cc.output().unwrap();
@@ -68,7 +79,7 @@ impl Case {
 
     /// Runs the probe with these words.
     pub(crate) fn run(&self, words: &str) -> Answer {
-        self.run_program(&probe("registry_probe"), words)
+        self.run_program(&probe(if self.is_version_2 { "registry_probe-2" } else { "registry_probe" }), words)
     }
 
     pub(crate) fn run_program(&self, program: &Path, words: &str) -> Answer {
@@ -102,8 +113,14 @@ impl Answer {
     /// The one line on stderr, behind `libdat: `.
     #[track_caller]
     pub(crate) fn reason(&self) -> &str {
+        self.reason_of("libdat: ")
+    }
+
+    /// The same behind another library's name.
+    #[track_caller]
+    pub(crate) fn reason_of(&self, library: &str) -> &str {
         let mut lines = self.err.lines();
-        let line = lines.next().unwrap_or_default().strip_prefix("libdat: ").unwrap_or_else(|| panic!("{}", self.err));
+        let line = lines.next().unwrap_or_default().strip_prefix(library).unwrap_or_else(|| panic!("{}", self.err));
         assert_eq!(lines.next(), None, "one line: {}", self.err);
         line
     }
@@ -113,6 +130,11 @@ impl Answer {
         assert_eq!(self.err, "");
         self
     }
+}
+
+/// The header with which sources of 1.2 are compiled for 2.0.
+fn adapted() -> PathBuf {
+    workspace().join("test/c/dat20")
 }
 
 pub(crate) fn stage() -> Stage {
@@ -125,12 +147,17 @@ pub(crate) fn probe(name: &'static str) -> PathBuf {
     let directory = BUILT.get_or_init(|| {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("registry-probes");
         fs::create_dir_all(&directory).unwrap();
-        for name in ["registry_probe", "local_probe"] {
-            let source = workspace().join(format!("test/c/{name}.c"));
+        let adapted = adapted();
+        for (source, name, library, includes) in [
+            ("registry_probe", "registry_probe", "-ldat", &[][..]),
+            ("registry_probe", "registry_probe-2", "-ldat2", &[adapted.as_path()]),
+            ("local_probe", "local_probe", "-ldat", &[]),
+        ] {
+            let source = workspace().join(format!("test/c/{source}.c"));
             let path = format!("-Wl,-rpath,{}", stage().lib.display());
             // Another run of the suite may be using the old one.
             let fresh = directory.join(format!("{name}.{}", std::process::id()));
-            stage().compile(&fresh, &[&source], &["-Werror", &path]);
+            stage().compile_with(&[library], includes, &fresh, &[&source], &["-Werror", &path]);
             fs::rename(fresh, directory.join(name)).unwrap();
         }
         directory

@@ -1,0 +1,103 @@
+//! The registry of `libdat2.so.2`: its own lines, numbers and refusals.
+//!
+//! Part of `tests/registry.rs`.
+
+use std::fmt::Write as _;
+
+use crate::case::Case;
+
+const FINE: &str = "fine u2.0 nonthreadsafe default {}/libfine.so.2 dapl.2.0 \"eth0 0\" \"\"\n";
+
+#[test]
+fn a_provider_of_2_0_is_initialised_once_and_finished_after_the_last_close() {
+    let case = Case::new("life2", FINE).version_2().provider("libfine.so.2", &[]);
+    let answer = case.run("open fine 2 0 0 open fine 2 0 0 close 0 0 close 1 0");
+    assert_eq!(answer.out.matches("provider: init fine 2.0 nonthreadsafe").count(), 1, "{}", answer.out);
+    assert_eq!(answer.out.matches("provider: fini fine 2.0").count(), 1, "{}", answer.out);
+    assert_eq!(answer.out.matches("open: 0x00000000 DAT_SUCCESS").count(), 2, "{}", answer.out);
+    answer.quiet();
+}
+
+#[test]
+fn a_line_of_the_other_version_is_refused_with_its_library() {
+    let both = "old u1.2 nonthreadsafe default {}/libfine.so.1 dapl.1.2 \"\" \"\"\n\
+                new u2.0 nonthreadsafe default {}/libfine.so.2 dapl.2.0 \"\" \"\"\n";
+    let answer = Case::new("other2", both).version_2().run("open old 2 0 0");
+    // The subtypes of 2.0 are two larger.
+    assert!(answer.out.starts_with("open: 0x800a0065 DAT_PROVIDER_NOT_FOUND DAT_MAJOR_NOT_FOUND\n"), "{}", answer.out);
+    assert_eq!(
+        answer.reason_of("libdat2: "),
+        "cannot open \"old\": {}/dat.conf:1: wanted version 2.0, but this name has only 1.2 (for libdat.so.1); \
+         add a line for version 2.0"
+    );
+    let answer = Case::new("other1", both).run("open new 1 2 0");
+    assert!(answer.out.starts_with("open: 0x800a0063 DAT_PROVIDER_NOT_FOUND DAT_MAJOR_NOT_FOUND\n"), "{}", answer.out);
+    assert!(answer.reason().contains("has only 2.0 (for libdat2)"), "{}", answer.err);
+}
+
+#[test]
+fn a_library_that_serves_1_2_only_is_named_as_such() {
+    let conf = "x u2.0 nonthreadsafe default {}/libold.so.1 dapl.2.0 \"\" \"\"\n";
+    let linked = ["-Wl,--no-as-needed", "-ldat"];
+    let case = Case::new("only1", conf).provider_linked("libold.so.1", &["SILENT"], &linked).version_2();
+    let answer = case.run("open x 2 0 0");
+    assert!(answer.out.contains("open: 0x800a0000 DAT_PROVIDER_NOT_FOUND \n"), "{}", answer.out);
+    assert_eq!(
+        answer.reason_of("libdat2: "),
+        "cannot open \"x\": {}/dat.conf:1: {}/libold.so.1 needs libdat.so.1 and did not register \"x\" 2.0 \
+         nonthreadsafe: it serves DAT 1.2 only; name a library for 2.0"
+    );
+}
+
+#[test]
+fn a_library_of_2_0_under_another_name_is_refused_by_1_2() {
+    let conf = "x u1.2 nonthreadsafe default {}/libnew.so.1 dapl.1.2 \"\" \"\"\n";
+    let case = Case::new("soname2", conf).provider_linked("libnew.so.1", &[], &["-Wl,-soname,libnew.so.2"]);
+    let answer = case.run("open x 1 2 0");
+    assert!(!answer.out.contains("provider: init"), "{}", answer.out);
+    assert_eq!(
+        answer.reason(),
+        "cannot open \"x\": {}/dat.conf:1: {}/libnew.so.1 is libnew.so.2: it serves DAT 2.0 only; \
+         name a library for 1.2"
+    );
+}
+
+#[test]
+fn no_value_of_a_handle_crashes_a_call_of_2_0() {
+    let case = Case::new("handles2", FINE).version_2().provider("libfine.so.2", &["HOOKED"]);
+    case.run("bad-handles").says(&["survived"]);
+    let answer = case.run("open fine 2 0 0 bad-handles close 0 0 bad-handles");
+    assert_eq!(answer.out.matches("survived").count(), 2, "{}", answer.out);
+    assert!(!answer.out.contains(" with 0x"), "{}", answer.out);
+}
+
+#[test]
+fn a_providers_handle_is_translated_back_to_the_number() {
+    let case = Case::new("back2", FINE).version_2().provider("libfine.so.2", &[]);
+    let answer = case.run("open fine 2 0 0 objects 0");
+    assert!(answer.out.contains("translate again: 0x00000000 DAT_SUCCESS"), "{}", answer.out);
+    assert!(answer.out.contains("same 1 number 1"), "{}", answer.out);
+}
+
+/// As distributions shipped it: `ofa-v2-*` lines for every device that there might be, and none of their libraries is here.
+#[test]
+fn a_file_with_sixty_lines_of_2_0_costs_nothing_and_is_searched_to_its_end() {
+    let mut conf = String::new();
+    for number in 0..60 {
+        let library = ["libdaplofa.so.2", "libdaploscm.so.2", "libdaplucm.so.2"][number % 3];
+        let params = format!("mlx4_{} {}", number / 2, number % 2 + 1);
+        writeln!(conf, "ofa-v2-{number} u2.0 nonthreadsafe default {{}}/{library} dapl.2.0 \"{params}\" \"\"").unwrap();
+    }
+    let conf = conf + FINE;
+    let case = Case::new("sixty2", &conf).version_2().provider("libfine.so.2", &[]);
+    let answer = case.run("open fine 2 0 0 close 0 0");
+    assert!(answer.out.contains("open: 0x00000000 DAT_SUCCESS"), "{}", answer.out);
+    answer.quiet();
+    let answer = case.run("open ofa-v2-59 2 0 0");
+    assert!(answer.out.contains("open: 0x800a0000 DAT_PROVIDER_NOT_FOUND"), "{}", answer.out);
+    let reason = answer.reason_of("libdat2: ");
+    assert!(reason.contains("libdaplucm.so.2") && reason.contains("install that library"), "{reason}");
+    // For a program of 1.2 the sixty lines are no trouble either.
+    let conf = conf.replace("fine u2.0", "fine u1.2").replace("libfine.so.2 dapl.2.0", "libfine.so.1 dapl.1.2");
+    Case::new("sixty1", &conf).provider("libfine.so.1", &[]).run("open fine 1 2 0 close 0 0").quiet();
+}
