@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use dapl_test::program::is_program;
 use dapl_test::run::{self, Room, Run};
-use dapl_test::stage::{OLD_NAMES, Profile, VERBS, built, stage, workspace};
+use dapl_test::stage::{OLD_NAMES, OLD_NAMES_2, Profile, VERBS, built, stage, workspace};
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -82,6 +82,30 @@ fn xtask(arguments: &[&str]) -> Output {
     output
 }
 
+/// A program for the installed headers and library of one version.
+fn compiles_and_runs(prefix: &Path, library: &str, version: &str) {
+    let ask = |question: &[&str]| {
+        let mut pkg_config = Command::new("pkg-config");
+        pkg_config.args(question).arg(library).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+        text(&pkg_config.output().expect("pkg-config starts").stdout)
+    };
+    assert_eq!(ask(&["--modversion"]).trim(), version);
+    let flags = ask(&["--cflags", "--libs"]);
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("by-pkg-config-{library}"));
+    let mut cc = Command::new("cc");
+    if library == "dat2" {
+        cc.arg("-I").arg(workspace().join("test/c/dat20"));
+    }
+    cc.arg("-o").arg(&program).arg(workspace().join("test/c/first.c")).args(flags.split_whitespace());
+    let output = cc.output().expect("cc starts");
+    assert!(output.status.success(), "{flags}: {}", text(&output.stderr));
+
+    let mut first = Command::new(&program);
+    first.env("LD_LIBRARY_PATH", prefix.join("lib")).env("DAT_OVERRIDE", prefix.join("etc/dat.conf"));
+    let finished = run::Run::start(first).finish(Duration::from_secs(120));
+    finished.expect_success("sm0: messages of up to ");
+}
+
 #[test]
 fn installed_files_compile_by_pkg_config_run_and_are_removed_completely() {
     if !is_program("pkg-config") {
@@ -103,19 +127,12 @@ fn installed_files_compile_by_pkg_config_run_and_are_removed_completely() {
     let conf = dat::conf::parse(&Arc::from("dat.conf"), &fs::read(prefix.join("etc/dat.conf")).unwrap());
     assert!(!conf.records.is_empty() && conf.records.iter().all(|record| !record.key.thread_safe), "{conf:?}");
 
-    let mut pkg_config = Command::new("pkg-config");
-    pkg_config.args(["--cflags", "--libs", "dat"]).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
-    let flags = text(&pkg_config.output().expect("pkg-config starts").stdout);
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("by-pkg-config");
-    let mut cc = Command::new("cc");
-    cc.arg("-o").arg(&program).arg(workspace().join("test/c/first.c")).args(flags.split_whitespace());
-    let output = cc.output().expect("cc starts");
-    assert!(output.status.success(), "{flags}: {}", text(&output.stderr));
-
-    let mut first = Command::new(&program);
-    first.env("LD_LIBRARY_PATH", prefix.join("lib")).env("DAT_OVERRIDE", prefix.join("etc/dat.conf"));
-    let finished = run::Run::start(first).finish(Duration::from_secs(120));
-    finished.expect_success("sm0: messages of up to ");
+    for name in OLD_NAMES_2 {
+        assert_eq!(fs::read_link(prefix.join("lib").join(name)).unwrap(), Path::new(VERBS), "{name}");
+    }
+    for (library, version) in [("dat", "1.2.0"), ("dat2", "2.0.0")] {
+        compiles_and_runs(&prefix, library, version);
+    }
 
     // A second install changes nothing that is the administrator's.
     fs::write(prefix.join("etc/dat.conf"), "# mine\n").unwrap();

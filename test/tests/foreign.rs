@@ -1,0 +1,108 @@
+//! Debian's DAT 2.0 (libdapl2) and this project's: our libdat2 loads its providers, and its libdat2 loads ours.
+//!
+//! Its packages are fetched and unpacked into a directory of their own; nothing is installed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use dapl_test::program::is_program;
+use dapl_test::run::{self, Room};
+use dapl_test::stage::{Profile, stage};
+
+/// The libraries, and programs.
+const PACKAGES: [&str; 2] = ["libdapl2", "dapl2-utils"];
+/// No healthy run takes as long, even on a busy machine.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// The unpacked packages; `None`, with a message, where they cannot be had.
+fn debian() -> Option<&'static Path> {
+    static PLACE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let made = PLACE.get_or_init(|| {
+        if !is_program("apt-get") || !is_program("dpkg-deb") {
+            println!("skipped: this is no Debian (apt-get, dpkg-deb)");
+            return None;
+        }
+        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("debian-dat2");
+        let complete = place.join("complete");
+        if !complete.exists() {
+            let _ = fs::remove_dir_all(&place);
+            fs::create_dir_all(&place).expect("the target directory is writable");
+            let fetched = Command::new("apt-get").args(["-qq", "download"]).args(PACKAGES).current_dir(&place).output();
+            if !fetched.is_ok_and(|output| output.status.success()) {
+                println!("skipped: {} cannot be fetched", PACKAGES.join(" and "));
+                return None;
+            }
+            let files = fs::read_dir(&place).expect("it was made").flatten().map(|entry| entry.path());
+            for package in files.filter(|path| path.extension().is_some_and(|kind| kind == "deb")) {
+                success(Command::new("dpkg-deb").arg("-x").arg(package).arg(&place));
+            }
+            fs::write(complete, "").expect("the target directory is writable");
+        }
+        Some(place)
+    });
+    made.as_deref()
+}
+
+fn success(command: &mut Command) {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The directory of its libraries.
+fn libraries(debian: &Path) -> PathBuf {
+    let folders = fs::read_dir(debian.join("usr/lib")).expect("the package has libraries").flatten();
+    let found = folders.map(|folder| folder.path()).find(|folder| folder.join("libdat2.so.2").exists());
+    found.expect("the package has libdat2.so.2")
+}
+
+/// A directory with its libdat2 alone, to precede ours in the search.
+fn its_libdat2(debian: &Path) -> PathBuf {
+    let place = debian.join("libdat2");
+    fs::create_dir_all(&place).expect("the target directory is writable");
+    let file = libraries(debian).join("libdat2.so.2").canonicalize().expect("the package has libdat2.so.2");
+    fs::copy(file, place.join("libdat2.so.2")).expect("the target directory is writable");
+    place
+}
+
+#[test]
+fn our_libdat2_loads_its_providers() {
+    let Some(debian) = debian() else { return };
+    let stage = stage(Profile::Dev);
+    let libraries = libraries(debian);
+    let line = |(name, params): (&str, &str)| {
+        let file = libraries.join(format!("libdapl{name}.so.2"));
+        format!("v2-{name} u2.0 nonthreadsafe default {} dapl.2.0 \"{params}\" \"\"\n", file.display())
+    };
+    let lines: String = [("ofa", "ib0 0"), ("oscm", "mlx4_0 1"), ("oucm", "mlx4_0 1")].map(line).concat();
+    let (room, program) = (Room::new(&stage, Some(&lines)), run::program_2(&stage, "test/c/first.c"));
+    for name in ["ofa", "oscm", "oucm"] {
+        let finished = room.start(&program, &[&format!("v2-{name}")]).finish(LIMIT);
+        // It registered: the refusal is its own, of a device that is not there, or it opens one.
+        let refusal = format!("libdat2: cannot open \"v2-{name}\": ");
+        let is_its_own =
+            finished.stderr.lines().any(|line| line.starts_with(&refusal) && line.contains(" answered DAT_"));
+        assert!(finished.status.success() || is_its_own, "{finished:#?}");
+        assert!(finished.status.code().is_some(), "it ends by itself: {finished:#?}");
+    }
+}
+
+#[test]
+fn its_libdat2_loads_our_providers() {
+    let Some(debian) = debian() else { return };
+    let stage = stage(Profile::Dev);
+    let lines = "sm0 u2.0 nonthreadsafe default libdaplsm.so.1 dapl.2.0 \"\" \"\"\n\
+                 usnic0 u2.0 nonthreadsafe default libdaplusnic.so.1 dapl.2.0 \"127.0.0.1\" \"\"\n";
+    let place = its_libdat2(debian);
+    for (source, said) in [("test/c/first.c", "messages of up to "), ("test/c/selfconnect.c", "selfconnect: OK")] {
+        let program = run::program_2(&stage, source);
+        for adapter in ["sm0", "usnic0"] {
+            let room = Room::new(&stage, Some(lines));
+            let mut command = room.command(&program, &[adapter]);
+            command.env("LD_LIBRARY_PATH", format!("{}:{}", place.display(), stage.lib.display()));
+            run::Run::start(command).finish(LIMIT).expect_success(said);
+        }
+    }
+}
