@@ -1,7 +1,7 @@
 //! The limits of an IA, the configuration of its connections, and its attributes and counters for `dat_ia_query`.
 #![forbid(unsafe_code)]
 
-use dapl::provider::{Count, Limits, QpSpec};
+use dapl::provider::{Count, Extensions, Limits, QpSpec};
 
 use crate::Usnic;
 use crate::counters::{self, Counts};
@@ -12,7 +12,8 @@ use crate::proto::conn::Config;
 use crate::settings;
 
 pub(crate) fn limits() -> Limits {
-    dapl_software::limits::limits(CONNECTIONS as u32 - 1, SLOTS as u32 - 1)
+    let limits = dapl_software::limits::limits(CONNECTIONS as u32 - 1, SLOTS as u32 - 1);
+    Limits { extensions: Extensions::ALL, ..limits }
 }
 
 /// Builds the configuration for the connections of a new queue pair.

@@ -63,6 +63,19 @@ impl<K: WindowKeys> WindowDirectory<K> {
         let window = self.0.lock().get(&key).and_then(Weak::upgrade);
         window.ok_or(Status::RemoteAccess)?.invalidate(key, pd)
     }
+
+    /// As `invalidate`, and waits for the copies, as deregistration does. A key of no bind in effect is ignored.
+    pub fn invalidate_and_wait(&self, key: u32, pd: u32) {
+        while self.invalidate(key, pd) == Ok(false) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether a bind in effect has this key, of a window of this protection domain.
+    pub fn holds(&self, key: u32, pd: u32) -> bool {
+        let window = self.0.lock().get(&key).and_then(Weak::upgrade);
+        window.is_some_and(|window| window.pd == pd)
+    }
 }
 
 /// The state of a memory window.

@@ -126,15 +126,60 @@ pub(crate) enum Op {
     ReadRequest = 4,
     /// Goes to the target of the read with its number.
     ReadResponse = 5,
+    /// A send; `key` is immediate data.
+    SendImmediate = 6,
+    /// A send; the receiver unbinds the window with `key`.
+    SendInvalidate = 7,
+    /// Tagged: to `key` and `address`, and completes the receive of its number, among those of sends. Extension: the
+    /// immediate data.
+    WriteImmediate = 8,
+    /// Counts as a read request. Extension: the number to add.
+    FetchAdd = 9,
+    /// Counts as a read request. Extension: the expected value and the new one.
+    CompareSwap = 10,
+    /// Into the atomic operation of its number. Extension: the former value.
+    AtomicResponse = 11,
 }
 
 impl Op {
     fn of(code: u8) -> Option<Op> {
-        [Op::Send, Op::SendSolicited, Op::Write, Op::ReadRequest, Op::ReadResponse]
-            .into_iter()
-            .find(|op| *op as u8 == code)
+        const ALL: [Op; 11] = [
+            Op::Send,
+            Op::SendSolicited,
+            Op::Write,
+            Op::ReadRequest,
+            Op::ReadResponse,
+            Op::SendImmediate,
+            Op::SendInvalidate,
+            Op::WriteImmediate,
+            Op::FetchAdd,
+            Op::CompareSwap,
+            Op::AtomicResponse,
+        ];
+        ALL.into_iter().find(|op| *op as u8 == code)
+    }
+
+    /// Bytes of the extension, which follows the message fields in every packet.
+    pub(crate) fn extension(self) -> usize {
+        match self {
+            Op::WriteImmediate => 4,
+            Op::FetchAdd | Op::AtomicResponse => 8,
+            Op::CompareSwap => 16,
+            _ => 0,
+        }
+    }
+
+    /// Whether its packets carry no payload, whatever the length of the message.
+    fn is_bare(self) -> bool {
+        matches!(self, Op::ReadRequest | Op::FetchAdd | Op::CompareSwap | Op::AtomicResponse)
     }
 }
+
+/// The longest extension.
+pub(crate) const EXTENSION: usize = 16;
+
+/// In the first spare byte of an extension operation: SOLICITED_WAIT.
+pub(crate) const SOLICITED: u8 = 1;
 
 /// Message of a packet; equal in all packets of a message.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
@@ -146,7 +191,7 @@ pub(crate) struct Message {
     pub(crate) id: U32,
     /// Length of the whole message, in bytes.
     pub(crate) length: U32,
-    /// Of writes and read requests: the peer's memory; address of the first byte.
+    /// Of writes, read requests and atomic operations: the peer's memory; address of the first byte.
     pub(crate) key: U32,
     pub(crate) address: U64,
 }
@@ -237,6 +282,8 @@ pub(crate) struct Data<'a> {
     pub(crate) carried: Carried,
     pub(crate) op: Op,
     pub(crate) message: Message,
+    /// As long as the operation says.
+    pub(crate) extension: &'a [u8],
     /// Offset of the payload in the message.
     pub(crate) offset: u32,
     /// Extent of the whole packet, if this is a piece.
@@ -255,6 +302,7 @@ pub(crate) fn data(kind: Kind, body: &[u8]) -> Option<Data<'_>> {
     let (carried, rest) = Carried::read_from_prefix(body).ok()?;
     let (message, rest) = Message::read_from_prefix(rest).ok()?;
     let op = message.op()?;
+    let (extension, rest) = rest.split_at_checked(op.extension())?;
     let length = message.length.get();
     let (offset, extent, payload) = match kind {
         Kind::Fragment => (0, None, rest),
@@ -272,7 +320,7 @@ pub(crate) fn data(kind: Kind, body: &[u8]) -> Option<Data<'_>> {
     let carries = u32::try_from(payload.len()).ok()?;
     let is_whole = kind == Kind::Fragment;
     let fits = match op {
-        Op::ReadRequest => is_whole && carries == 0,
+        _ if op.is_bare() => is_whole && carries == 0,
         _ if is_whole => carries == length,
         // A piece of an empty packet is invalid.
         _ => carries > 0 && offset.checked_add(carries)? <= length,
@@ -283,7 +331,7 @@ pub(crate) fn data(kind: Kind, body: &[u8]) -> Option<Data<'_>> {
         let is_inside = start <= offset && offset.checked_add(carries).is_some_and(|behind| behind <= end);
         is_inside && end <= length && end - start <= u32::from(u16::MAX)
     });
-    (fits && is_within).then_some(Data { carried, op, message, offset, extent, payload })
+    (fits && is_within).then_some(Data { carried, op, message, extension, offset, extent, payload })
 }
 
 /// Decodes what follows the header of an ack.
@@ -323,8 +371,22 @@ mod tests {
         assert!(is_data(Kind::Chunk, &packet(10, 1, Some(5), 5)));
         assert!(!is_data(Kind::Chunk, &packet(10, 1, Some(6), 5)) && !is_data(Kind::Chunk, &packet(10, 1, Some(5), 0)));
         assert!(!is_data(Kind::Chunk, &packet(u32::MAX, 1, Some(u32::MAX), 5)), "no wrap");
-        assert!(!is_data(Kind::Fragment, &packet(5, 0, None, 5)) && !is_data(Kind::Fragment, &packet(5, 6, None, 5)));
+        assert!(!is_data(Kind::Fragment, &packet(5, 0, None, 5)) && !is_data(Kind::Fragment, &packet(5, 12, None, 5)));
         assert!(!is_data(Kind::Ack, &packet(5, 1, None, 5)) && !is_data(Kind::Fragment, &[0; 39]));
+    }
+
+    #[test]
+    fn extensions_have_their_length_and_are_no_payload() {
+        for (op, length, payload) in [(8, 5, 5), (9, 8, 0), (10, 8, 0), (11, 0, 0)] {
+            let extension = Op::of(op).unwrap().extension();
+            let bytes = packet(length, op, None, extension + payload);
+            let data = data(Kind::Fragment, &bytes).unwrap();
+            assert_eq!((data.extension.len(), data.payload.len()), (extension, payload), "{op}");
+            for wrong in [extension - 1, extension + payload + 1] {
+                assert!(super::data(Kind::Fragment, &packet(length, op, None, wrong)).is_none(), "{op}");
+            }
+        }
+        assert!(data(Kind::Fragment, &packet(3, 6, None, 3)).is_some_and(|data| data.extension.is_empty()));
     }
 
     #[test]

@@ -6,8 +6,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use dapl::provider::{BindWr, Completion, Region, Segment, SendWr, Status, Token};
+use dapl::provider::{ATOMIC_SIZE, BindWr, Completion, Region, Segment, SendWr, Status, Token};
 use dapl::runtime::handle::ObjectId;
+use dapl_software::memory::atomic::Atomic;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{self, Segments};
 use dapl_software::memory::user_copy;
@@ -16,7 +17,7 @@ use dapl_software::memory::window::BindRequest;
 use crate::cq::CqCore;
 use crate::engine::jobs::{Job, Jobs};
 use crate::memory::regions::Regions;
-use crate::proto::conn::{Driver, Host};
+use crate::proto::conn::{Driver, Host, SendValue};
 use crate::proto::wire::Refusal;
 use crate::srq::{SrqRecv, SrqWaiter};
 
@@ -91,6 +92,7 @@ pub(crate) type Pool = dapl_software::srq::Pool<dyn SrqWaiter, Job>;
 #[derive(Debug)]
 pub(crate) struct QpContext {
     pub(crate) regions: Arc<Regions>,
+    pub(crate) windows: Arc<Windows>,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) ep: ObjectId,
     pub(crate) pd: u32,
@@ -107,9 +109,10 @@ pub(crate) struct QpContext {
 impl QpContext {
     /// The same context without queues, for a closing connection: completions go nowhere.
     pub(crate) fn without_queues(&self) -> QpContext {
-        let (regions, jobs) = (self.regions.clone(), self.jobs.clone());
+        let (regions, windows, jobs) = (self.regions.clone(), self.windows.clone(), self.jobs.clone());
         QpContext {
             regions,
+            windows,
             jobs,
             ep: self.ep,
             pd: self.pd,
@@ -119,6 +122,15 @@ impl QpContext {
             max_taken: AtomicU32::new(0),
             recv_cq: None,
             request_cq: None,
+        }
+    }
+
+    /// A receive of the shared queue is complete.
+    #[inline]
+    fn return_shared(&self) {
+        if self.pool.is_some() {
+            let taken = self.taken.load(Ordering::Relaxed);
+            self.taken.store(taken.saturating_sub(1), Ordering::Relaxed);
         }
     }
 
@@ -248,11 +260,35 @@ impl Host<QpContext> for &QpContext {
     }
 
     fn recv_done(&mut self, recv: &mut RecvRequest, status: Status, bytes: u64, solicited: bool) {
-        if self.pool.is_some() {
-            let taken = self.taken.load(Ordering::Relaxed);
-            self.taken.store(taken.saturating_sub(1), Ordering::Relaxed);
-        }
+        self.return_shared();
         self.complete_recv(recv.token, status, bytes, solicited);
+    }
+
+    fn recv_done_with(&mut self, recv: &mut RecvRequest, bytes: u64, value: SendValue) {
+        self.return_shared();
+        if let Some(cq) = &self.recv_cq {
+            let SendValue { arrival, value, solicited } = value;
+            cq.push(Completion { token: recv.token, bytes, solicited, arrival, value, ..Completion::default() });
+        }
+    }
+
+    fn may_invalidate(&mut self, key: u32) -> bool {
+        self.windows.holds(key, self.pd)
+    }
+
+    fn invalidate(&mut self, key: u32) {
+        self.windows.invalidate_and_wait(key, self.pd);
+    }
+
+    fn may_execute(&mut self, key: u32, address: u64) -> bool {
+        self.regions.allows(key, self.pd, Region { address, length: ATOMIC_SIZE }, AccessRight::RemoteAtomic)
+    }
+
+    fn execute(&mut self, key: u32, address: u64, operation: Atomic) -> Option<u64> {
+        let region = Region { address, length: ATOMIC_SIZE };
+        let _guard = self.regions.acquire(key, self.pd, region, AccessRight::RemoteAtomic).ok()?;
+        // SAFETY: registered memory with a reference held meanwhile, which the peer may change so.
+        unsafe { operation.apply_registered(address, || self.regions.registration(key)) }
     }
 }
 

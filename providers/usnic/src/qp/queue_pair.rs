@@ -16,11 +16,12 @@ use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{
-    Bind, BindWr, ConnId, ConnectSpec, Connection, ConnectionEvent, Count, MemoryRegion, Op, Outstanding, QpSpec,
-    QueuePair, Segment, SendWr, SharedRecvs, Status, Token,
+    ATOMIC_SIZE, Arrival, Bind, BindWr, ConnId, ConnectSpec, Connection, ConnectionEvent, Count, MemoryRegion, Op,
+    Outstanding, QpSpec, QueuePair, Remote, Segment, SendWr, SharedRecvs, Status, Token,
 };
 use dapl::runtime::cancel;
 use dapl::stats::watermark::HighWatermark;
+use dapl_software::memory::atomic::Atomic;
 use dapl_software::memory::scatter_gather::{self, Segments};
 use dapl_software::memory::window::BindRequest;
 use parking_lot::{Mutex, MutexGuard};
@@ -32,7 +33,7 @@ use crate::engine::jobs::Job;
 use crate::engine::progress::Progress;
 use crate::limits;
 use crate::proto::Nanos;
-use crate::proto::conn::{Config, Post, Work};
+use crate::proto::conn::{Config, Post, SendValue, Work};
 use crate::proto::counters::Counters;
 use crate::proto::schedule::Outlook;
 use crate::qp::closing::ClosingConnection;
@@ -97,6 +98,7 @@ impl Qp {
         let config = limits::config(&ia.adapter.device, &spec);
         let mut context = QpContext {
             regions: ia.regions.clone(),
+            windows: ia.windows.clone(),
             jobs: ia.adapter.device.jobs.clone(),
             ep: spec.ep,
             pd,
@@ -310,27 +312,43 @@ impl QpCore {
 
     /// The request for the connection. A request that is invalid or too long fails at its turn, with the status returned.
     #[inline(always)]
-    fn build_post(&self, wr: &SendWr<'_>) -> Result<(Post, Option<Status>)> {
+    fn build_post(&self, wr: &SendWr<'_>) -> (Post, Option<Status>) {
         let total = scatter_gather::total(wr.segments);
         let work = match wr.op {
             Op::Send { solicited } => Work::Send { solicited },
             Op::Write(remote) => Work::Write(remote),
             Op::Read(remote) => Work::Read(remote),
-            _ => return Err(Error::ModelNotSupported),
+            Op::SendImmediate { data, solicited } => {
+                Work::SendWith(SendValue { arrival: Arrival::SendImmediate, value: data, solicited })
+            }
+            Op::SendInvalidate { key, solicited } => {
+                Work::SendWith(SendValue { arrival: Arrival::SendInvalidate, value: key, solicited })
+            }
+            Op::WriteImmediate { remote, data, solicited } => Work::WriteImmediate { remote, data, solicited },
+            Op::FetchAdd { remote, add } => Work::Atomic(remote, Atomic::FetchAdd(add)),
+            Op::CompareSwap { remote, compare, swap } => Work::Atomic(remote, Atomic::CompareSwap { compare, swap }),
         };
-        let is_registered = self.context.is_registered(wr.segments, matches!(wr.op, Op::Read(_)));
+        let atomic = match work {
+            Work::Atomic(remote, _) => check_atomic(remote, total),
+            _ => None,
+        };
+        let is_registered =
+            self.context.is_registered(wr.segments, matches!(wr.op, Op::Read(_)) || wr.op.work().is_atomic());
         let wraps = wr.op.remote().is_some_and(|remote| remote.address.checked_add(total).is_none());
-        Ok(match u32::try_from(total).ok().filter(|length| u64::from(*length) <= self.max_message) {
-            Some(length) if !wraps && is_registered => (Post { work, length, fence: wr.fence }, None),
+        match u32::try_from(total).ok().filter(|length| u64::from(*length) <= self.max_message) {
+            Some(length) if !wraps && is_registered && atomic.is_none() => {
+                (Post { work, length, fence: wr.fence }, None)
+            }
             found => {
                 let status = match found {
+                    _ if atomic.is_some() => atomic.unwrap_or_default(),
                     None => Status::LocalLength,
                     Some(_) if !is_registered => Status::LocalProtection,
                     Some(_) => Status::RemoteAccess,
                 };
                 (Post { work: Work::Bind, length: 0, fence: wr.fence }, Some(status))
             }
-        })
+        }
     }
 
     /// Limits that this queue pair offers for a connection.
@@ -360,6 +378,15 @@ impl QpCore {
             self.cm.cancel(number);
         }
     }
+}
+
+/// Status with which an atomic operation fails that no peer would execute.
+#[cold]
+fn check_atomic(remote: Remote, total: u64) -> Option<Status> {
+    if total != ATOMIC_SIZE {
+        return Some(Status::LocalLength);
+    }
+    (!Atomic::is_aligned(remote.address)).then_some(Status::RemoteResponder)
 }
 
 impl QueuePair for Qp {
@@ -397,7 +424,12 @@ impl QueuePair for Qp {
 
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
         let state = self.0.lock_for_request()?;
-        let (post, failure) = self.0.build_post(wr)?;
+        let (post, failure) = self.0.build_post(wr);
+        if post.work.is_extension()
+            && state.transport.as_ref().is_some_and(|transport| !transport.conn.has_extensions())
+        {
+            return Err(Error::ModelNotSupported);
+        }
         // Small and in one segment, or so large that it fills a GSO batch on its own.
         let leaves = wr.segments.len() <= 1 || post.length > self.0.config.tiny;
         self.0.submit(state, post, |request| request.set(wr, failure), leaves);

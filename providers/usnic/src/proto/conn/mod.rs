@@ -21,7 +21,7 @@ mod write;
 
 #[cfg(test)]
 pub(crate) use types::Channel;
-pub(crate) use types::{Config, Driver, Host, Outgoing, Payload, Post, Source, Unsent, Work};
+pub(crate) use types::{Config, Driver, Host, Outgoing, Payload, Post, SendValue, Source, Unsent, Work};
 
 use std::collections::VecDeque;
 
@@ -232,6 +232,11 @@ impl<D: Driver> Conn<D> {
     /// Whether requests wait to be sent or retransmitted.
     pub(crate) fn has_requests(&self) -> bool {
         !self.requests.have_left()
+    }
+
+    /// Whether the peer has extension operations.
+    pub(crate) fn has_extensions(&self) -> bool {
+        self.terms.extensions
     }
 
     /// Default destination of packets.

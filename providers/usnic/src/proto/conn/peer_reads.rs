@@ -1,9 +1,12 @@
-//! Read requests of the peer: accepted in PSN order, answered in the order of their numbers (UR-4).
+//! Read requests of the peer, and its atomic operations: accepted in PSN order, answered in the order of their numbers
+//! (UR-4).
 //!
 //! Keeps the location of the data until the peer has acked all of them, for retransmissions. Accepts the agreed number
 //! of reads, and as many again that are answered but not fully acked.
 
 use std::collections::VecDeque;
+
+use dapl_software::memory::atomic::Atomic;
 
 use super::requests::{Sent, What};
 use crate::proto::Nanos;
@@ -22,8 +25,22 @@ pub(super) struct Read {
     cut: u32,
     sent: bool,
     out: u32,
+    /// An atomic operation instead, and what it has found, once it was executed.
+    atomic: Option<Atomic>,
+    found: Option<u64>,
     /// Time when a retransmission first found the memory gone.
     unreadable_since: Option<Nanos>,
+}
+
+impl Read {
+    pub(super) fn is_atomic(&self) -> bool {
+        self.atomic.is_some()
+    }
+
+    /// The former value, after an atomic operation was executed.
+    pub(super) fn found(&self) -> Option<u64> {
+        self.found
+    }
 }
 
 /// Result of adding a read request.
@@ -44,6 +61,8 @@ pub(super) struct PeerReads {
     /// Number of reads at the front whose data were sent completely.
     sent: usize,
     most: usize,
+    /// Atomic operations that were not executed.
+    atomics: u32,
     /// The memory of this read could not be read: it and later reads are not answered.
     gone: Option<u32>,
 }
@@ -51,7 +70,7 @@ pub(super) struct PeerReads {
 impl PeerReads {
     /// Accepts `ird` reads at a time.
     pub(super) fn new(ird: u32) -> Self {
-        PeerReads { reads: VecDeque::new(), first: 0, sent: 0, most: ird as usize, gone: None }
+        PeerReads { reads: VecDeque::new(), first: 0, sent: 0, most: ird as usize, atomics: 0, gone: None }
     }
 
     #[cfg(test)]
@@ -72,6 +91,40 @@ impl PeerReads {
     /// The read with this number.
     pub(super) fn get(&self, id: u32) -> Option<&Read> {
         self.reads.get(self.place(id)).filter(|read| read.there)
+    }
+
+    /// As `take`, of an atomic operation, whose memory it may use. Its answer has no payload.
+    pub(super) fn take_atomic(&mut self, id: u32, psn: Psn, key: u32, address: u64, operation: Atomic) -> Taken {
+        let taken = self.take(id, psn, key, address, 0);
+        let place = self.place(id);
+        if taken == Taken::Yes
+            && let Some(read) = self.reads.get_mut(place)
+        {
+            read.atomic = Some(operation);
+            self.atomics += 1;
+        }
+        taken
+    }
+
+    /// Whether atomic operations wait to be executed.
+    pub(super) fn has_atomics(&self) -> bool {
+        self.atomics > 0
+    }
+
+    /// The next to be answered, if it is an atomic operation before which no packet is missing, and was not executed.
+    pub(super) fn due(&self, next: Psn) -> Option<(u32, Read, Atomic)> {
+        let read = self.reads.get(self.sent).filter(|read| read.there && read.psn.is_before(next))?;
+        let id = self.first.wrapping_add(self.sent as u32);
+        let operation = read.atomic.filter(|_| read.found.is_none() && !self.is_gone(id))?;
+        Some((id, *read, operation))
+    }
+
+    pub(super) fn executed(&mut self, id: u32, found: u64) {
+        let place = self.place(id);
+        if let Some(read) = self.reads.get_mut(place) {
+            read.found = Some(found);
+            self.atomics = self.atomics.saturating_sub(1);
+        }
     }
 
     /// Adds a read request, whose memory may be read.
@@ -96,7 +149,7 @@ impl PeerReads {
         let left = read.length - read.cut;
         let length = if read.cut == 0 && left <= fragment { left } else { left.min(chunk) };
         let slot = self.first.wrapping_add(self.sent as u32);
-        if self.is_gone(slot) {
+        if self.is_gone(slot) || read.is_atomic() && read.found.is_none() {
             return None;
         }
         Some(Sent { what: What::Response, command: false, slot, offset: read.cut, length, in_pieces: false })
@@ -150,6 +203,6 @@ impl PeerReads {
 
     pub(super) fn clear(&mut self) {
         self.reads.clear();
-        (self.sent, self.gone) = (0, None);
+        (self.sent, self.atomics, self.gone) = (0, 0, None);
     }
 }

@@ -4,20 +4,23 @@
 //! invalid request is refused after all earlier ones are complete. Duplicates are dropped by their PSN, before memory
 //! is accessed.
 
-use dapl::provider::Status;
+use dapl::provider::{ATOMIC_SIZE, Arrival as MessageKind, Status};
+use dapl_software::memory::atomic::Atomic;
 use zerocopy::FromBytes;
 use zerocopy::network_endian::U32;
 
 use super::Conn;
 use super::peer_reads::Taken;
-use super::receives::ReceiveLookup;
+use super::receives::{Incoming, ReceiveLookup};
 use super::refragmented::PieceCheck;
 use super::requests::{What, is_below};
 use super::transmit::Note;
-use super::types::{Driver, Host, Source, Work};
+use super::types::{Driver, Host, SendValue, Source, Work};
 use crate::proto::psn::Psn;
 use crate::proto::received::Arrival;
-use crate::proto::wire::{self, Ack, Data, FLAG_ACK_NOW, FLAG_LAST, Head, Kind, Op, Range, Refusal};
+use crate::proto::wire::{
+    self, Ack, Data, FLAG_ACK_NOW, FLAG_LAST, Head, Kind, Message, Op, Range, Refusal, SOLICITED,
+};
 use crate::proto::{MICROS, Nanos, challenge};
 
 /// A small message that was delivered, and whose bookkeeping is deferred (US-12).
@@ -47,6 +50,35 @@ pub(super) enum NotAccepted {
 const PROMPT_WRITE: usize = 1024;
 
 const NONSENSE: NotAccepted = NotAccepted::Refused(Refusal::Nonsense, None);
+
+/// What a message brings to its receive besides its bytes.
+fn value_of(data: &Data<'_>) -> SendValue {
+    let solicited = data.message.spare[0] & SOLICITED != 0;
+    let (arrival, value) = match data.op {
+        Op::SendImmediate => (MessageKind::SendImmediate, data.message.key.get()),
+        Op::SendInvalidate => (MessageKind::SendInvalidate, data.message.key.get()),
+        Op::WriteImmediate => {
+            let value = data.extension.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+            (MessageKind::WriteImmediate, value)
+        }
+        _ => return SendValue { solicited: data.op == Op::SendSolicited, ..SendValue::default() },
+    };
+    SendValue { arrival, value, solicited }
+}
+
+/// A piece of a write.
+fn place_write<D: Driver>(data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
+    let Message { key, address, length, .. } = data.message;
+    let (key, address, length) = (key.get(), address.get(), length.get());
+    if length == 0 {
+        return Ok(());
+    }
+    let is_whole = data.payload.len() == length as usize;
+    let at = address.checked_add(u64::from(data.offset));
+    let may = is_whole || host.may_touch(key, address, length, true);
+    let at = at.filter(|_| may).ok_or(NotAccepted::Refused(Refusal::Access, None))?;
+    host.put_remote(key, at, data.payload).map_err(|refusal| NotAccepted::Refused(refusal, None))
+}
 
 impl<D: Driver> Conn<D> {
     /// Handles a packet for this connection, with its token. `body` follows the head.
@@ -179,8 +211,17 @@ impl<D: Driver> Conn<D> {
         self.received.accept(psn);
         self.acks.arrived(self.now, arrival, is_last, is_probe || closes_gap);
         if arrival == Arrival::Next {
-            while let Some((own, length, solicited)) = self.receives.completed(self.received.next()) {
-                host.recv_done(own, Status::Success, u64::from(length), solicited);
+            while let Some((own, message)) = self.receives.completed(self.received.next()) {
+                let Incoming { length, value } = message;
+                match value.arrival {
+                    MessageKind::Send => host.recv_done(own, Status::Success, length.into(), value.solicited),
+                    kind => {
+                        if kind == MessageKind::SendInvalidate {
+                            host.invalidate(value.value);
+                        }
+                        host.recv_done_with(own, length.into(), value);
+                    }
+                }
             }
         }
         self.retire(host);
@@ -205,15 +246,10 @@ impl<D: Driver> Conn<D> {
         let (id, key, address, length) =
             (message.id.get(), message.key.get(), message.address.get(), message.length.get());
         match data.op {
-            Op::Send | Op::SendSolicited => self.place_send(psn, data, host),
-            Op::Write if length == 0 => Ok(()),
-            Op::Write => {
-                let is_whole = data.payload.len() == length as usize;
-                let at = address.checked_add(u64::from(data.offset));
-                let may = is_whole || host.may_touch(key, address, length, true);
-                let at = at.filter(|_| may).ok_or(NotAccepted::Refused(Refusal::Access, None))?;
-                host.put_remote(key, at, data.payload).map_err(|refusal| NotAccepted::Refused(refusal, None))
+            Op::Send | Op::SendSolicited | Op::SendImmediate | Op::SendInvalidate | Op::WriteImmediate => {
+                self.place_send(psn, data, host)
             }
+            Op::Write => place_write(data, host),
             Op::ReadRequest => {
                 if length > 0 && !host.may_touch(key, address, length, false) {
                     return Err(NotAccepted::Refused(Refusal::Access, None));
@@ -224,7 +260,31 @@ impl<D: Driver> Conn<D> {
                     Taken::Nonsense => Err(NONSENSE),
                 }
             }
-            Op::ReadResponse => self.place_answer(data, host),
+            Op::FetchAdd | Op::CompareSwap => self.place_atomic(psn, data, host),
+            Op::ReadResponse | Op::AtomicResponse => self.place_answer(data, host),
+        }
+    }
+
+    /// An atomic operation of the peer's: executed when its turn has come.
+    fn place_atomic(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
+        let Message { id, key, address, length, .. } = data.message;
+        let (key, address) = (key.get(), address.get());
+        let number = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u64::from_be_bytes(*bytes)).ok_or(NONSENSE);
+        let first = number(data.extension)?;
+        let operation = match data.op {
+            Op::FetchAdd => Atomic::FetchAdd(first),
+            _ => Atomic::CompareSwap { compare: first, swap: number(&data.extension[8..])? },
+        };
+        if u64::from(length.get()) != ATOMIC_SIZE || !Atomic::is_aligned(address) {
+            return Err(NONSENSE);
+        }
+        if !host.may_execute(key, address) {
+            return Err(NotAccepted::Refused(Refusal::Access, None));
+        }
+        match self.peer_reads.take_atomic(id.get(), psn, key, address, operation) {
+            Taken::Yes => Ok(()),
+            Taken::Later => Err(NotAccepted::Later),
+            Taken::Nonsense => Err(NONSENSE),
         }
     }
 
@@ -235,16 +295,23 @@ impl<D: Driver> Conn<D> {
             ReceiveLookup::Nothing => return Err(NotAccepted::Later),
         };
         let length = data.message.length.get();
-        let message = (length, data.op == Op::SendSolicited);
+        let message = Incoming { length, value: value_of(data) };
         let receive = self.receives.get(place).ok_or(NONSENSE)?;
         if receive.contradicts(message) {
             return Err(NONSENSE);
         }
-        if u64::from(length) > receive.room {
-            return Err(NotAccepted::Refused(Refusal::Receive, Some((place, Status::LocalLength))));
+        if data.op == Op::WriteImmediate {
+            place_write(data, host)?; // the memory of the receive is not used
+        } else {
+            if u64::from(length) > receive.room {
+                return Err(NotAccepted::Refused(Refusal::Receive, Some((place, Status::LocalLength))));
+            }
+            if data.op == Op::SendInvalidate && !host.may_invalidate(message.value.value) {
+                return Err(NotAccepted::Refused(Refusal::Access, Some((place, Status::LocalProtection))));
+            }
+            host.put_recv(&receive.own, data.offset, data.payload)
+                .map_err(|status| NotAccepted::Refused(Refusal::Receive, Some((place, status))))?;
         }
-        host.put_recv(&receive.own, data.offset, data.payload)
-            .map_err(|status| NotAccepted::Refused(Refusal::Receive, Some((place, status))))?;
         let is_noted = self.receives.has_come(place, psn, message, data.offset, data.payload.len() as u32);
         is_noted.then_some(()).ok_or(NotAccepted::Later)
     }
@@ -253,6 +320,19 @@ impl<D: Driver> Conn<D> {
     fn place_answer(&mut self, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
         let slot = self.requests.read(data.message.id.get()).ok_or(NotAccepted::BadAnswer)?;
         let request = self.requests.queue.get(slot).ok_or(NotAccepted::BadAnswer)?;
+        let is_atomic = matches!(request.work, Work::Atomic(..));
+        if is_atomic != (data.op == Op::AtomicResponse) {
+            return Err(NotAccepted::BadAnswer);
+        }
+        if is_atomic {
+            let found: [u8; 8] = data.extension.try_into().map_err(|_| NotAccepted::BadAnswer)?;
+            if let Err(status) = host.put_read(&request.own, 0, &u64::from_be_bytes(found).to_ne_bytes()) {
+                self.requests.fail(slot, status);
+                return Ok(());
+            }
+            let is_noted = self.requests.has_come(slot, 0, ATOMIC_SIZE as u32);
+            return is_noted.then_some(()).ok_or(NotAccepted::Later);
+        }
         if request.length != data.message.length.get() {
             return Err(NotAccepted::BadAnswer);
         }
@@ -377,7 +457,7 @@ impl<D: Driver> Conn<D> {
         let (queue, there) = (&self.requests.queue, self.credits.there);
         self.flight.resend_where(self.now, |sent| {
             let request = queue.get(sent.slot).filter(|_| sent.what == What::Request);
-            request.is_some_and(|it| matches!(it.work, Work::Send { .. }) && !is_below(it.id, there))
+            request.is_some_and(|it| it.work.takes_receive() && !is_below(it.id, there))
         });
     }
 }

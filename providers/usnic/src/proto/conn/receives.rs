@@ -3,7 +3,7 @@
 //! Binds messages to receives, and reports completed receives in order. Receives are taken from a shared receive queue
 //! in the order of the messages, when a message needs one.
 
-use super::types::{Driver, Host};
+use super::types::{Driver, Host, SendValue};
 use crate::proto::WINDOW;
 use crate::proto::psn::Psn;
 use crate::proto::queue::Queue;
@@ -19,11 +19,18 @@ pub(super) struct Receive<R> {
     /// Capacity in bytes.
     pub(super) room: u64,
     /// Length and kind of its message, once a packet of it has arrived.
-    message: Option<(u32, bool)>,
+    message: Option<Incoming>,
     have: Ranges,
     is_whole: bool,
     /// The latest PSN of the message so far.
     last: Psn,
+}
+
+/// A message: its length, and what it brings besides its bytes.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) struct Incoming {
+    pub(super) length: u32,
+    pub(super) value: SendValue,
 }
 
 /// Result of looking up the receive of a send.
@@ -174,7 +181,7 @@ impl<D: Driver> Receives<D> {
     }
 
     /// Records that a piece of the message was placed. Returns false if it cannot be recorded.
-    pub(super) fn has_come(&mut self, place: u32, psn: Psn, message: (u32, bool), offset: u32, piece: u32) -> bool {
+    pub(super) fn has_come(&mut self, place: u32, psn: Psn, message: Incoming, offset: u32, piece: u32) -> bool {
         let Some(receive) = self.queue.get_mut(place) else { return false };
         if piece > 0 && !receive.have.add(offset, offset + piece) {
             return false;
@@ -183,12 +190,12 @@ impl<D: Driver> Receives<D> {
             receive.last = psn;
         }
         receive.message = Some(message);
-        receive.is_whole = receive.have.is_whole(message.0) || message.0 == 0;
+        receive.is_whole = receive.have.is_whole(message.length) || message.length == 0;
         true
     }
 
     /// The oldest receive, if it is complete: all bytes have arrived, and no packet before its last one is missing.
-    pub(super) fn completed(&mut self, next: Psn) -> Option<(&mut D::Recv, u32, bool)> {
+    pub(super) fn completed(&mut self, next: Psn) -> Option<(&mut D::Recv, Incoming)> {
         let place = self.queue.first()?;
         let receive = self.queue.get(place)?;
         if !receive.is_whole || !receive.last.is_before(next) {
@@ -196,7 +203,7 @@ impl<D: Driver> Receives<D> {
         }
         self.complete = self.complete.wrapping_add(1);
         let receive = self.queue.take(place)?;
-        receive.message.map(|(length, solicited)| (&mut receive.own, length, solicited))
+        receive.message.map(|message| (&mut receive.own, message))
     }
 
     /// Removes the oldest receive, complete or not, when all are flushed.
@@ -207,7 +214,7 @@ impl<D: Driver> Receives<D> {
 
 impl<R> Receive<R> {
     /// Whether the packet contradicts an earlier one of the same message.
-    pub(super) fn contradicts(&self, message: (u32, bool)) -> bool {
+    pub(super) fn contradicts(&self, message: Incoming) -> bool {
         self.message.is_some_and(|known| known != message)
     }
 }

@@ -112,7 +112,7 @@ mod tests {
     fn piece(id: u32, offset: u32, extent: Option<(u32, u32)>, payload: &[u8]) -> Data<'_> {
         let message = Message { id: id.into(), length: U32::MAX_VALUE, ..Message::default() };
         let extent = extent.map(|(start, end)| Extent { start: start.into(), end: end.into() });
-        Data { carried: Carried::default(), op: Op::Send, message, offset, extent, payload }
+        Data { carried: Carried::default(), op: Op::Send, message, extension: &[], offset, extent, payload }
     }
 
     #[test]

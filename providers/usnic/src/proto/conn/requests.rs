@@ -5,9 +5,10 @@
 
 use std::collections::VecDeque;
 
-use dapl::provider::Status;
+use dapl::provider::{Arrival, Status};
+use dapl_software::memory::atomic::Atomic;
 
-use super::types::{Post, Work};
+use super::types::{Post, SendValue, Work};
 use crate::proto::psn::Psn;
 use crate::proto::queue::Queue;
 use crate::proto::ranges::Ranges;
@@ -85,7 +86,7 @@ pub(super) enum Wait {
     Credit,
     /// The first waiting request is a bind that can be done now.
     Turn,
-    /// The first waiting request is a read, and the peer allows none.
+    /// The first waiting request is a read, and the peer allows none; or an operation that the peer does not have.
     NoReads,
 }
 
@@ -93,6 +94,8 @@ pub(super) enum Wait {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) ord: u32,
+    /// The peer has extension operations.
+    pub(super) extensions: bool,
     /// Sends with numbers below this have a receive.
     pub(super) credits: u32,
 }
@@ -120,15 +123,35 @@ impl Work {
             Work::Send { solicited: true } => Op::SendSolicited,
             Work::Read(_) => Op::ReadRequest,
             Work::Write(_) | Work::Bind => Op::Write,
+            Work::SendWith(SendValue { arrival: Arrival::SendInvalidate, .. }) => Op::SendInvalidate,
+            Work::SendWith(_) => Op::SendImmediate,
+            Work::WriteImmediate { .. } => Op::WriteImmediate,
+            Work::Atomic(_, Atomic::FetchAdd(_)) => Op::FetchAdd,
+            Work::Atomic(_, Atomic::CompareSwap { .. }) => Op::CompareSwap,
         }
+    }
+
+    /// Whether it takes a receive of the peer's.
+    pub(super) fn takes_receive(self) -> bool {
+        matches!(self, Work::Send { .. } | Work::SendWith(_) | Work::WriteImmediate { .. })
+    }
+
+    /// Whether it is one packet that is answered: a read, or an atomic operation.
+    pub(super) fn is_answered(self) -> bool {
+        matches!(self, Work::Read(_) | Work::Atomic(..))
+    }
+
+    /// Whether only peers with extension operations have it.
+    pub(crate) fn is_extension(self) -> bool {
+        matches!(self, Work::SendWith(_) | Work::WriteImmediate { .. } | Work::Atomic(..))
     }
 
     fn key(self, id: u32) -> u64 {
         let kind = match self {
-            Work::Send { .. } => 0,
+            _ if self.takes_receive() => 0,
+            _ if self.is_answered() => READ,
             Work::Write(_) => 1,
-            Work::Read(_) => READ,
-            Work::Bind => 3,
+            _ => 3,
         };
         u64::from(id) | kind << 32
     }
@@ -183,8 +206,10 @@ impl<Q: Default> Requests<Q> {
         };
         let request = self.queue.get(slot).ok_or(Wait::Idle)?;
         let left = request.length - request.cut;
+        let extension = request.work.op().extension() as u32;
+        let (fragment, chunk) = (fragment.saturating_sub(extension), chunk.saturating_sub(extension));
         let length = match request.work {
-            Work::Read(_) => 0,
+            work if work.is_answered() => 0,
             _ if request.cut == 0 && left <= fragment => left,
             _ => left.min(chunk),
         };
@@ -205,9 +230,10 @@ impl<Q: Default> Requests<Q> {
         }
         match request.work {
             Work::Bind => Err(Wait::Turn),
-            Work::Send { .. } if !is_below(self.numbers.sends, bounds.credits) => Err(Wait::Credit),
-            Work::Read(_) if bounds.ord == 0 => Err(Wait::NoReads),
-            Work::Read(_) if self.reads_out >= bounds.ord => Err(Wait::Idle),
+            work if work.is_extension() && !bounds.extensions => Err(Wait::NoReads),
+            work if work.takes_receive() && !is_below(self.numbers.sends, bounds.credits) => Err(Wait::Credit),
+            work if work.is_answered() && bounds.ord == 0 => Err(Wait::NoReads),
+            work if work.is_answered() && self.reads_out >= bounds.ord => Err(Wait::Idle),
             _ => Ok(slot),
         }
     }
@@ -216,14 +242,14 @@ impl<Q: Default> Requests<Q> {
     pub(super) fn start(&mut self) -> Option<&mut PostedRequest<Q>> {
         let request = self.queue.get_mut(self.queue.next()?)?;
         let number = match request.work {
-            Work::Send { .. } => &mut self.numbers.sends,
-            Work::Read(_) => &mut self.numbers.reads,
-            Work::Write(_) | Work::Bind => &mut self.numbers.writes,
+            work if work.takes_receive() => &mut self.numbers.sends,
+            work if work.is_answered() => &mut self.numbers.reads,
+            _ => &mut self.numbers.writes,
         };
         request.id = *number;
         *number = number.wrapping_add(1);
         let key = request.work.key(request.id);
-        self.reads_out += u32::from(matches!(request.work, Work::Read(_)));
+        self.reads_out += u32::from(request.work.is_answered());
         let slot = self.queue.start(key)?;
         self.queue.get_mut(slot)
     }
@@ -242,7 +268,7 @@ impl<Q: Default> Requests<Q> {
         request.out += 1;
         let first = request.packets.map_or(psn, |(first, _)| first);
         request.packets = Some((first, psn));
-        let is_all = request.cut == request.length || matches!(request.work, Work::Read(_));
+        let is_all = request.cut == request.length || request.work.is_answered();
         if is_all && request.stage == SendPhase::Cutting {
             request.stage = SendPhase::Out;
         }
@@ -316,7 +342,7 @@ impl<Q> PostedRequest<Q> {
     /// Whether all data of a read have arrived, or none are expected.
     fn is_here(&self) -> bool {
         let is_whole = || self.answered && (self.length == 0 || self.have.is_whole(self.length));
-        !matches!(self.work, Work::Read(_)) || is_whole()
+        !self.work.is_answered() || is_whole()
     }
 
     fn look(&mut self) {

@@ -79,6 +79,9 @@ impl<D: Driver> Conn<D> {
     }
 
     fn fresh_at(&self) -> Option<Nanos> {
+        if self.peer_reads.has_atomics() && self.peer_reads.due(self.received.next()).is_some() {
+            return Some(0);
+        }
         match self.piece() {
             Ok(sent) => self.admits_at(self.size(&sent)),
             Err(Wait::Idle) => None,

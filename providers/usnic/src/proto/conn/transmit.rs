@@ -6,9 +6,10 @@
 use dapl::provider::Status;
 
 use super::Conn;
+use super::peer_reads::Read;
 use super::refragmented::SendingPieces;
 use super::requests::{Bounds, SendPhase, Sent, Wait, What, is_below};
-use super::types::{Channel, Driver, Host, Outgoing, Payload, Source, Work};
+use super::types::{Channel, Driver, Host, Outgoing, Payload, Source};
 use super::write::outgoing;
 use crate::proto::flight::{Cause, State};
 use crate::proto::psn::Psn;
@@ -68,7 +69,7 @@ impl<D: Driver> Conn<D> {
         }
         let data = self.rest(out, host).or_else(|| self.resend(out, host)).or_else(|| self.fresh(out, host));
         if self.ending.is_closed() {
-            return self.last_word(out); // a bind has failed
+            return self.next_packet(out, host); // a bind or an atomic operation that failed in its turn
         }
         let packet = data.or_else(|| self.probe_path(out));
         packet.or_else(|| self.acks.due(self.now).then(|| self.write_ack(out, 0, host)))
@@ -100,7 +101,7 @@ impl<D: Driver> Conn<D> {
     }
 
     pub(super) fn bounds(&self) -> Bounds {
-        Bounds { ord: self.terms.ord, credits: self.credits.there }
+        Bounds { ord: self.terms.ord, extensions: self.terms.extensions, credits: self.credits.there }
     }
 
     /// Retransmits the first lost packet, over the data channel.
@@ -144,7 +145,8 @@ impl<D: Driver> Conn<D> {
         resend: bool,
         host: &impl Host<D>,
     ) -> Outgoing {
-        let in_pieces = self.size(&sent) > self.send_path.path.size() as u64 && sent.length > self.send_path.piece();
+        let piece = self.send_path.piece().saturating_sub(self.extension_length(&sent) as u32);
+        let in_pieces = self.size(&sent) > self.send_path.path.size() as u64 && sent.length > piece;
         if in_pieces != sent.in_pieces {
             sent.in_pieces = in_pieces;
             self.flight.change(psn, sent);
@@ -153,7 +155,7 @@ impl<D: Driver> Conn<D> {
             return self.write_data(out, psn, &sent, flags, resend, host);
         }
         self.counters.refragmented += 1;
-        let mut sending_pieces = SendingPieces::new(psn, sent, self.send_path.piece(), resend);
+        let mut sending_pieces = SendingPieces::new(psn, sent, piece, resend);
         let packet = self.write_piece(out, &mut sending_pieces, host);
         self.sending_pieces =
             Some(sending_pieces).filter(|sending_pieces| sending_pieces.left < sending_pieces.sent.length);
@@ -191,8 +193,7 @@ impl<D: Driver> Conn<D> {
         let request = self.requests.queue.get(sent.slot).filter(|_| sent.what == What::Request);
         // The peer's SRQ had a receive when the packet was sent, and has none now. Repeating the packet would block the
         // delivery of all later packets.
-        let finds_nothing =
-            request.is_some_and(|it| matches!(it.work, Work::Send { .. }) && !is_below(it.id, self.credits.there));
+        let finds_nothing = request.is_some_and(|it| it.work.takes_receive() && !is_below(it.id, self.credits.there));
         if finds_nothing {
             self.counters.taken_back += 1;
             self.requests.take_back(*sent);
@@ -202,6 +203,9 @@ impl<D: Driver> Conn<D> {
 
     /// Sends a new packet.
     fn fresh(&mut self, out: &mut Vec<u8>, host: &mut impl Host<D>) -> Option<Outgoing> {
+        if self.peer_reads.has_atomics() {
+            self.execute_due(host);
+        }
         let mut piece = self.piece();
         while let Err(wait @ (Wait::Turn | Wait::NoReads)) = piece
             && self.serve(wait, host)
@@ -234,6 +238,22 @@ impl<D: Driver> Conn<D> {
         self.counters.sent += 1;
         self.counters.sent_bytes += u64::from(sent.length);
         Some(self.leave_as_it_can(out, psn, sent, flags, false, host))
+    }
+
+    /// Executes the peer's next atomic operation if its turn has come: all packets before it are here, and all earlier
+    /// answers have left. It is executed once; its answer is kept until the peer has it.
+    #[cold]
+    fn execute_due(&mut self, host: &mut impl Host<D>) {
+        let Some((id, Read { key, address, .. }, operation)) = self.peer_reads.due(self.received.next()) else {
+            return;
+        };
+        match host.execute(key, address, operation) {
+            Some(found) => self.peer_reads.executed(id, found),
+            None => {
+                self.peer_reads.lose(id);
+                self.refuse_gone(host);
+            }
+        }
     }
 
     /// Whether one more packet may be in flight.

@@ -4,7 +4,8 @@
 
 use std::net::SocketAddr;
 
-use dapl::provider::{Remote, Status};
+use dapl::provider::{Arrival, Remote, Status};
+use dapl_software::memory::atomic::Atomic;
 
 use crate::proto::congestion::Algorithm;
 use crate::proto::path::{BASE, HEADERS_V4};
@@ -88,9 +89,27 @@ pub(crate) enum Work {
     },
     Write(Remote),
     Read(Remote),
+    /// A send with a value: immediate data, or the key of a window.
+    SendWith(SendValue),
+    /// A write that completes a receive.
+    WriteImmediate {
+        remote: Remote,
+        data: u32,
+        solicited: bool,
+    },
+    /// Counts as a read.
+    Atomic(Remote, Atomic),
     /// A bind: done by the host when it is the first request: `Host::turn`.
     #[default]
     Bind,
+}
+
+/// What a message brings to its receive besides its bytes.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct SendValue {
+    pub(crate) arrival: Arrival,
+    pub(crate) value: u32,
+    pub(crate) solicited: bool,
 }
 
 /// A posted request.
@@ -134,6 +153,24 @@ pub(crate) trait Host<D: Driver> {
     fn request_done(&mut self, request: &mut D::Request, status: Status, bytes: u64);
     /// A receive is complete; called in the order of the posts.
     fn recv_done(&mut self, recv: &mut D::Recv, status: Status, bytes: u64, solicited: bool);
+    /// As `recv_done`, of a success by a message with a value.
+    fn recv_done_with(&mut self, recv: &mut D::Recv, bytes: u64, value: SendValue) {
+        self.recv_done(recv, Status::Success, bytes, value.solicited);
+    }
+    /// Is there a window with this key that the peer may unbind?
+    fn may_invalidate(&mut self, _key: u32) -> bool {
+        false
+    }
+    /// Unbinds it; it may be gone by now.
+    fn invalidate(&mut self, _key: u32) {}
+    /// May the peer execute an atomic operation there?
+    fn may_execute(&mut self, _key: u32, _address: u64) -> bool {
+        false
+    }
+    /// Executes it, and returns the former value. `None`: the memory is gone.
+    fn execute(&mut self, _key: u32, _address: u64, _operation: Atomic) -> Option<u64> {
+        None
+    }
 }
 
 /// The channel of a packet (US-2).

@@ -2,17 +2,18 @@
 //!
 //! Each packet with data carries an ack, which is renewed at each transmission. This module makes no decisions.
 
+use dapl_software::memory::atomic::Atomic;
 use zerocopy::IntoBytes;
 use zerocopy::network_endian::U32;
 
 use super::Conn;
 use super::refragmented::SendingPieces;
-use super::requests::{Sent, What};
-use super::types::{Channel, Driver, Host, Outgoing, Payload, Source, Work};
+use super::requests::{PostedRequest, Sent, What};
+use super::types::{Channel, Driver, Host, Outgoing, Payload, SendValue, Source, Work};
 use crate::proto::psn::Psn;
 use crate::proto::wire::{
-    Ack, CHUNK, Carried, Extent, FLAG_ACK_NOW, FLAG_LAST, FRAGMENT, Head, Kind, Message, Op, Part, RANGES, Range,
-    Selective,
+    Ack, CHUNK, Carried, EXTENSION, Extent, FLAG_ACK_NOW, FLAG_LAST, FRAGMENT, Head, Kind, Message, Op, Part, RANGES,
+    Range, SOLICITED, Selective,
 };
 
 impl<D: Driver> Conn<D> {
@@ -34,15 +35,27 @@ impl<D: Driver> Conn<D> {
                     length: request.length.into(),
                     ..Message::default()
                 };
-                if let Work::Write(remote) | Work::Read(remote) = request.work {
-                    (message.key, message.address) = (remote.key.into(), remote.address.into());
+                match request.work {
+                    Work::Write(remote)
+                    | Work::Read(remote)
+                    | Work::WriteImmediate { remote, .. }
+                    | Work::Atomic(remote, _) => {
+                        (message.key, message.address) = (remote.key.into(), remote.address.into());
+                    }
+                    Work::SendWith(SendValue { value, .. }) => message.key = value.into(),
+                    Work::Send { .. } | Work::Bind => {}
+                }
+                if let Work::SendWith(SendValue { solicited: true, .. })
+                | Work::WriteImmediate { solicited: true, .. } = request.work
+                {
+                    message.spare[0] = SOLICITED;
                 }
                 let payload = if length > 0 { Payload::Request { slot, offset, length } } else { Payload::None };
                 (message, payload)
             }
             What::Response => {
                 let Some(read) = self.peer_reads.get(slot) else { return nothing };
-                let op = Op::ReadResponse as u8;
+                let op = if read.is_atomic() { Op::AtomicResponse } else { Op::ReadResponse } as u8;
                 let message = Message { op, id: slot.into(), length: read.length.into(), ..Message::default() };
                 // The whole range was checked when the request arrived.
                 let (key, address) = (read.key, read.address.wrapping_add(u64::from(offset)));
@@ -52,14 +65,49 @@ impl<D: Driver> Conn<D> {
         }
     }
 
+    /// What follows the message fields of a packet.
+    fn extension(&self, sent: &Sent) -> ([u8; EXTENSION], usize) {
+        let (first, second) = match sent.what {
+            What::Nothing => return Default::default(),
+            What::Request => match self.requests.queue.get(sent.slot).map(|request| request.work) {
+                Some(Work::WriteImmediate { data, .. }) => {
+                    let mut bytes = [0; EXTENSION];
+                    bytes[..4].copy_from_slice(&data.to_be_bytes());
+                    return (bytes, Op::WriteImmediate.extension());
+                }
+                Some(Work::Atomic(_, Atomic::FetchAdd(add))) => (add, None),
+                Some(Work::Atomic(_, Atomic::CompareSwap { compare, swap })) => (compare, Some(swap)),
+                _ => return Default::default(),
+            },
+            What::Response => match self.peer_reads.get(sent.slot).and_then(|read| read.found()) {
+                Some(found) => (found, None),
+                None => return Default::default(),
+            },
+        };
+        let mut bytes = [0; EXTENSION];
+        bytes[..8].copy_from_slice(&first.to_be_bytes());
+        bytes[8..].copy_from_slice(&second.unwrap_or(0).to_be_bytes());
+        (bytes, if second.is_some() { 16 } else { 8 })
+    }
+
+    /// Bytes of the extension of a packet.
+    pub(super) fn extension_length(&self, sent: &Sent) -> usize {
+        let is_plain = match sent.what {
+            What::Nothing => true,
+            What::Request => self.requests.queue.get(sent.slot).is_none_or(|request| !request.work.is_extension()),
+            What::Response => self.peer_reads.get(sent.slot).is_none_or(|read| !read.is_atomic()),
+        };
+        if is_plain { 0 } else { self.extension(sent).1 }
+    }
+
     /// Whether the packet contains the whole message.
     pub(super) fn is_whole(&self, sent: &Sent) -> bool {
         let length = match sent.what {
             What::Nothing => return true,
-            What::Request => self.requests.queue.get(sent.slot).map(|request| match request.work {
-                Work::Read(_) => 0,
-                _ => request.length,
-            }),
+            What::Request => {
+                let length = |request: &PostedRequest<_>| if request.work.is_answered() { 0 } else { request.length };
+                self.requests.queue.get(sent.slot).map(length)
+            }
             What::Response => self.peer_reads.get(sent.slot).map(|read| read.length),
         };
         sent.offset == 0 && length == Some(sent.length)
@@ -68,7 +116,7 @@ impl<D: Driver> Conn<D> {
     /// Size of its datagram in bytes.
     pub(super) fn size(&self, sent: &Sent) -> u64 {
         let header = if self.is_whole(sent) { FRAGMENT } else { CHUNK };
-        (header + sent.length as usize + self.send_path.extra) as u64
+        (header + self.extension_length(sent) + sent.length as usize + self.send_path.extra) as u64
     }
 
     pub(super) fn write_data(
@@ -89,6 +137,7 @@ impl<D: Driver> Conn<D> {
         let start = out.len();
         self.write_carried(out, kind, flags, psn, host);
         out.extend_from_slice(message.as_bytes());
+        self.write_extension(out, sent);
         if !is_whole {
             out.extend_from_slice(Part { offset: sent.offset.into() }.as_bytes());
         }
@@ -111,10 +160,18 @@ impl<D: Driver> Conn<D> {
         let start = out.len();
         self.write_carried(out, Kind::Piece, flags, psn, host);
         out.extend_from_slice(message.as_bytes());
+        self.write_extension(out, &piece);
         out.extend_from_slice(Part { offset: piece.offset.into() }.as_bytes());
         let end = sent.offset + sent.length;
         out.extend_from_slice(Extent { start: sent.offset.into(), end: end.into() }.as_bytes());
         Outgoing { payload, channel: Channel::Data, resend, ..outgoing(out.len() - start) }
+    }
+
+    fn write_extension(&self, out: &mut Vec<u8>, sent: &Sent) {
+        if self.extension_length(sent) > 0 {
+            let (bytes, length) = self.extension(sent);
+            out.extend_from_slice(&bytes[..length]);
+        }
     }
 
     /// Encodes the head of a packet with data, its PSN, and the ack that it carries.

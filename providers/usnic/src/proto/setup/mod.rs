@@ -83,6 +83,8 @@ pub(crate) struct Offer {
     pub(crate) window_kib: u16,
     /// Largest datagram in bytes that it can receive or send.
     pub(crate) mtu: u16,
+    /// Has extension operations: immediate data, invalidation, atomic operations.
+    pub(crate) extensions: bool,
     /// Random bytes, new for each connection, so that no two connections have the same keys.
     pub(crate) random: [u8; 16],
 }
@@ -101,6 +103,7 @@ impl Offer {
             credits: 0,
             window_kib: 64,
             mtu: MIN_MTU,
+            extensions: true,
             random: fresh,
         }
     }
@@ -134,6 +137,8 @@ pub(crate) struct Terms {
     pub(crate) peer_window_kib: u16,
     /// Maximum datagram size in bytes that both sides may send, with all overhead.
     pub(crate) mtu_ceiling: usize,
+    /// Both sides have extension operations.
+    pub(crate) extensions: bool,
     /// Bytes that sealing adds to every packet: [`seal::OVERHEAD`], or 0.
     pub(crate) overhead: usize,
     /// The peer's address.
@@ -238,6 +243,7 @@ impl Setup {
             credits: theirs.credits,
             peer_window_kib: theirs.window_kib,
             mtu_ceiling: usize::from(ours.mtu.min(theirs.mtu)),
+            extensions: ours.extensions && theirs.extensions,
             overhead: if seal.is_some() { seal::OVERHEAD } else { 0 },
             peer,
             seed,

@@ -75,6 +75,9 @@ pub(crate) fn request_head(packet: &[u8]) -> Option<RequestHead> {
         .map(|(request_head, _)| request_head)
 }
 
+/// Feature of an offer: extension operations.
+const EXTENSIONS: u16 = 1;
+
 /// An [`Offer`] on the wire.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -87,7 +90,8 @@ struct WireOffer {
     credits: U32,
     window_kib: U16,
     mtu: U16,
-    spare: U16,
+    /// [`EXTENSIONS`], and bits that are not known here. Earlier versions send none.
+    features: U16,
     /// Length of the private data that follow.
     private: U16,
     random: [u8; 16],
@@ -104,7 +108,7 @@ fn put_offer(offer: &Offer, private: &[u8], out: &mut Vec<u8>) {
         credits: offer.credits.into(),
         window_kib: offer.window_kib.into(),
         mtu: offer.mtu.into(),
-        spare: 0.into(),
+        features: if offer.extensions { EXTENSIONS } else { 0 }.into(),
         private: (private.len() as u16).into(),
         random: offer.random,
     };
@@ -124,6 +128,7 @@ pub(super) fn offer(bytes: &[u8]) -> Option<(Offer, &[u8])> {
         credits: offered.credits.get(),
         window_kib: offered.window_kib.get(),
         mtu: offered.mtu.get(),
+        extensions: offered.features.get() & EXTENSIONS != 0,
         random: offered.random,
     };
     let private = usize::from(offered.private.get());

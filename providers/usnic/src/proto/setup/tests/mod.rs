@@ -54,6 +54,11 @@ fn agreement_of_two_offers() {
     };
     let made = terms(None, &ours, &theirs, &mut dice);
     assert_eq!((made.ord, made.ird, made.credits, made.peer_window_kib, made.mtu_ceiling), (4, 1, 6, 20, 1400));
+    for (ours_has, theirs_has) in [(true, true), (true, false), (false, true), (false, false)] {
+        let [ours, theirs] =
+            [(ours, ours_has), (theirs, theirs_has)].map(|(it, extensions)| Offer { extensions, ..it });
+        assert_eq!(terms(None, &ours, &theirs, &mut dice).extensions, ours_has && theirs_has);
+    }
     let sealed = terms(Psk::new(&[7; 16]), &ours, &theirs, &mut dice);
     assert_eq!(sealed.overhead, seal::OVERHEAD);
     assert_ne!(made.seed, sealed.seed, "new in each offer");
