@@ -4,10 +4,11 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use dapl::provider::{Remote, Status};
+use dapl::provider::{Arrival, Remote, Status};
+use dapl_software::memory::atomic::Atomic;
 use zerocopy::IntoBytes;
 
-use crate::proto::conn::{Config, Conn, Driver, Host, Payload, Post, Work};
+use crate::proto::conn::{Config, Conn, Driver, Host, Payload, Post, SendValue, Work};
 use crate::proto::echo;
 use crate::proto::psn::Psn;
 use crate::proto::setup::accept::Acceptor;
@@ -172,6 +173,23 @@ impl Host<Memory> for Memory {
     fn recv_done(&mut self, _: &mut Room, _: Status, _: u64, _: bool) {
         self.recvs_done += 1;
     }
+
+    fn may_invalidate(&mut self, key: u32) -> bool {
+        key == KEYS[0]
+    }
+
+    fn invalidate(&mut self, key: u32) {
+        assert!(self.may_invalidate(key), "not ours");
+    }
+
+    fn may_execute(&mut self, key: u32, address: u64) -> bool {
+        key == KEYS[0] && self.range(address, 8).is_some()
+    }
+
+    fn execute(&mut self, key: u32, address: u64, _: Atomic) -> Option<u64> {
+        assert!(self.may_execute(key, address) && Atomic::is_aligned(address), "not ours");
+        (!address.is_multiple_of(64)).then_some(address)
+    }
 }
 
 /// A peer, and the bytes that control it.
@@ -208,6 +226,7 @@ fn live(script: &[u8]) -> (u32, u32) {
         credits: u32::from(flags >> 4),
         peer_window_kib: 64,
         mtu_ceiling: if flags & 4 != 0 { 1200 } else { 9000 },
+        extensions: true,
         overhead: 0,
         seed: [3; 16],
         peer: address(2),
@@ -269,13 +288,14 @@ impl Peer<'_> {
         let carried = Carried { psn: FIRST[1].wrapping_add_signed(ahead).into(), ack };
         let length = u32::from(self.short() % 3000);
         let payload = if flags & 0x40 != 0 { u32::from(self.short() % 3000) } else { length };
+        let op_code = if op & 0x20 != 0 { 6 + op % 7 } else { op % 7 };
         let message = Message {
-            op: op % 7,
+            op: op_code,
+            spare: [op >> 6, 0, 0],
             id: u32::from(self.byte()).into(),
             length: length.into(),
             key: u32::from(op >> 6).into(),
             address: (BASE + u64::from(self.short())).into(),
-            ..Message::default()
         };
         let kind = match flags & 0x30 {
             0x30 => Kind::Piece,
@@ -283,6 +303,7 @@ impl Peer<'_> {
             _ => Kind::Fragment,
         };
         let mut body = [carried.as_bytes(), message.as_bytes()].concat();
+        body.extend((0..message.op().map_or(0, wire::Op::extension)).map(|_| self.byte()));
         if kind != Kind::Fragment {
             let offset = u32::from(self.short() % 3000);
             body.extend_from_slice(Part { offset: offset.into() }.as_bytes());
@@ -292,7 +313,7 @@ impl Peer<'_> {
                 body.extend_from_slice(Extent { start: start.into(), end: end.into() }.as_bytes());
             }
         }
-        let is_request = op % 7 == 4;
+        let is_request = matches!(op_code, 4 | 9..=11);
         body.resize(body.len() + if is_request { 0 } else { payload as usize }, op);
         self.receive(kind, u16::from(flags & 3), &body);
     }
@@ -354,13 +375,18 @@ impl Peer<'_> {
             return;
         }
         let remote = Remote { key: 9, address: 1 << 40 };
+        let solicited = flags & 1 != 0;
         let work = match kind % 5 {
-            0 | 1 => Work::Send { solicited: flags & 1 != 0 },
+            0 if flags & 4 != 0 => Work::WriteImmediate { remote, data: 5, solicited },
+            1 if flags & 4 != 0 => Work::SendWith(SendValue { arrival: Arrival::SendInvalidate, value: 9, solicited }),
+            3 if flags & 4 != 0 => Work::Atomic(remote, Atomic::CompareSwap { compare: 1, swap: 2 }),
+            0 | 1 => Work::Send { solicited },
             2 => Work::Write(remote),
             3 => Work::Read(remote),
             _ => Work::Bind,
         };
         self.posted.0 += 1;
+        let length = if matches!(work, Work::Atomic(..)) { 8 } else { length };
         let post = Post { work, length: length.into(), fence: flags & 2 != 0 };
         self.conn.post(self.now, post, |own| *own = Room(usize::from(length)), &mut self.memory);
     }

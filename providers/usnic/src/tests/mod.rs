@@ -4,6 +4,7 @@
 //! tests. `sim` is the protocol alone, over a simulated network.
 
 mod ends;
+mod extensions;
 mod requirements;
 mod sim;
 mod transfers;
@@ -242,6 +243,7 @@ fn agreed(
         credits: other_qp.0.caps().credits,
         peer_window_kib: 4096,
         mtu_ceiling: device.ceiling(),
+        extensions: true,
         overhead: 0,
         seed: [7; 16],
         peer: other.ia.adapter.device.socket.local(),

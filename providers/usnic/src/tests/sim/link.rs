@@ -104,6 +104,7 @@ impl Link {
         // Receives posted at the beginning.
         let credits = if mine.shared { 0 } else { self.due_recvs(side, mine.max_recvs as usize, 0) as u32 };
         Offer {
+            extensions: true,
             conn: 1,
             token: 1,
             first_psn: Psn(mine.psn.unwrap_or(0)),

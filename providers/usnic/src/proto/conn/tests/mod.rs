@@ -5,6 +5,7 @@ mod basics;
 mod begins;
 mod black_holes;
 mod ends;
+mod extensions;
 mod hostile;
 mod pair;
 mod rules;

@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use dapl::provider::{ConnectionEvent, Remote, Status};
 
-use crate::proto::conn::{Config, Conn, Driver, Host, Outgoing, Payload, Post, Source, Work};
+use dapl_software::memory::atomic::Atomic;
+
+use crate::proto::conn::{Config, Conn, Driver, Host, Outgoing, Payload, Post, SendValue, Source, Work};
 use crate::proto::psn::Psn;
 use crate::proto::setup::Terms;
 use crate::proto::wire::{self, Refusal};
@@ -18,6 +20,8 @@ pub(crate) const BASE: u64 = 0x7000_0000;
 /// Keys of the whole memory: one for reading and writing, one for reading only.
 pub(crate) const KEY: u32 = 0x1111;
 pub(crate) const READ_ONLY: u32 = 0x2222;
+/// Key of a window.
+pub(crate) const WINDOW: u32 = 0x3333;
 
 /// A buffer: the data that a host keeps for requests and receives.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -34,6 +38,7 @@ pub(crate) struct Done {
     pub(crate) status: Status,
     pub(crate) bytes: u64,
     pub(crate) solicited: bool,
+    pub(crate) value: SendValue,
 }
 
 /// The memory and the completions of a side.
@@ -52,6 +57,9 @@ pub(crate) struct World {
     pub(crate) put_off: u32,
     pub(crate) turn: Option<Status>,
     pub(crate) turns: u32,
+    /// Keys that were invalidated, and the receives that were complete before; atomic operations that were executed.
+    pub(crate) invalidated: Vec<(u32, usize)>,
+    pub(crate) executed: u32,
     /// Reads of which some data have arrived.
     reads: BTreeMap<u64, Buffer>,
 }
@@ -125,12 +133,48 @@ impl Host<World> for World {
         if let Some(buffer) = self.reads.remove(&request.id) {
             self.kept.push((buffer, self.memory[buffer.at..][..buffer.length].to_vec()));
         }
-        self.requests.push(Done { id: request.id, status, bytes, solicited: false });
+        self.requests.push(Done { id: request.id, status, bytes, solicited: false, value: SendValue::default() });
     }
 
     fn recv_done(&mut self, recv: &mut Buffer, status: Status, bytes: u64, solicited: bool) {
         self.kept.push((*recv, self.memory[recv.at..][..recv.length].to_vec()));
-        self.recvs.push(Done { id: recv.id, status, bytes, solicited });
+        self.recvs.push(Done { id: recv.id, status, bytes, solicited, value: SendValue::default() });
+    }
+
+    fn recv_done_with(&mut self, recv: &mut Buffer, bytes: u64, value: SendValue) {
+        self.recv_done(recv, Status::Success, bytes, value.solicited);
+        self.recvs.last_mut().unwrap().value = value;
+    }
+
+    fn may_invalidate(&mut self, key: u32) -> bool {
+        key == WINDOW
+    }
+
+    fn invalidate(&mut self, key: u32) {
+        self.invalidated.push((key, self.recvs.len()));
+    }
+
+    fn may_execute(&mut self, key: u32, address: u64) -> bool {
+        key == KEY && self.range(address, 8).is_some()
+    }
+
+    fn execute(&mut self, key: u32, address: u64, operation: Atomic) -> Option<u64> {
+        assert!(self.may_execute(key, address));
+        let range = self.range(address, 8).filter(|_| !self.unreadable)?;
+        let found = u64::from_ne_bytes(self.memory[range.clone()].try_into().unwrap());
+        let new = match operation {
+            Atomic::FetchAdd(add) => found.wrapping_add(add),
+            Atomic::CompareSwap { compare, swap } => {
+                if found == compare {
+                    swap
+                } else {
+                    found
+                }
+            }
+        };
+        self.memory[range].copy_from_slice(&new.to_ne_bytes());
+        self.executed += 1;
+        Some(found)
     }
 }
 
@@ -235,6 +279,8 @@ pub(crate) struct Plan {
     /// First message number.
     pub(crate) number: u32,
     pub(crate) reads: u32,
+    /// Both sides have extension operations.
+    pub(crate) extensions: bool,
     pub(crate) mtu: usize,
     pub(crate) memory: usize,
     pub(crate) seed: u64,
@@ -243,7 +289,7 @@ pub(crate) struct Plan {
 impl Default for Plan {
     fn default() -> Self {
         let config = Config { window_kib: u16::MAX, ..Config::default() };
-        Plan { config, psn: [7, 900], number: 0, reads: 4, mtu: 1200, memory: 1 << 16, seed: 1 }
+        Plan { config, psn: [7, 900], number: 0, reads: 4, extensions: true, mtu: 1200, memory: 1 << 16, seed: 1 }
     }
 }
 
@@ -265,6 +311,7 @@ impl Pair {
                 credits: plan.number,
                 peer_window_kib: plan.config.window_kib,
                 mtu_ceiling: plan.mtu,
+                extensions: plan.extensions,
                 overhead: 0,
                 seed: [place as u8; 16],
                 peer: side.other().address(),

@@ -1,0 +1,234 @@
+//! Messages with a value, writes with immediate data and atomic operations: exactly once and in order, over networks that
+//! lose, duplicate and reorder.
+
+use dapl::provider::{Arrival, ConnectionEvent, Remote, Status};
+use dapl_software::memory::atomic::Atomic;
+
+use super::pair::{BASE, KEY, NetworkConditions, Pair, Plan, READ_ONLY, Side, WINDOW};
+use crate::proto::conn::{Config, SendValue, Work};
+use crate::proto::{MICROS, MILLIS};
+
+/// Where operands are, at the initiator and at the target.
+const BACK: usize = 1000 * 8;
+const WORD: usize = 64;
+
+fn remote(to: usize) -> Remote {
+    Remote { key: KEY, address: BASE + to as u64 }
+}
+
+fn add(pair: &mut Pair, side: Side, at: usize, to: usize) -> u64 {
+    pair.post(side, Work::Atomic(remote(to), Atomic::FetchAdd(1)), at, 8, false)
+}
+
+fn word(memory: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(memory[at..][..8].try_into().unwrap())
+}
+
+fn bad(seed: u64) -> (Plan, NetworkConditions) {
+    let plan = Plan { seed, memory: 1 << 20, ..Plan::default() };
+    let lateness = 3 * MILLIS;
+    let parts = NetworkConditions { drop: 100, double: 100, late: 200, lateness, ..NetworkConditions::default() };
+    (plan, parts)
+}
+
+#[test]
+fn atomic_operations_are_executed_once_under_loss_and_duplication() {
+    for seed in 0..40 {
+        let (plan, weather) = bad(seed);
+        let mut pair = Pair::new(&plan);
+        pair.weather = weather;
+        pair.b.world.memory[WORD..][..8].fill(0);
+        let count = 200;
+        for n in 0..count {
+            add(&mut pair, Side::A, BACK + 8 * n, WORD);
+        }
+        pair.until("all are done", |pair| pair.a.world.requests.len() == count);
+        assert!(pair.a.world.requests.iter().all(|done| (done.status, done.bytes) == (Status::Success, 8)));
+        assert_eq!((word(&pair.b.world.memory, WORD), pair.b.world.executed), (count as u64, count as u32), "{seed}");
+        for n in 0..count {
+            assert_eq!(word(&pair.a.world.memory, BACK + 8 * n), n as u64, "seed {seed}: in the order of the posts");
+        }
+    }
+}
+
+#[test]
+fn atomic_operation_follows_writes_before_it_and_answers_compare_and_swap() {
+    for seed in 0..20 {
+        let (plan, weather) = bad(seed);
+        let mut pair = Pair::new(&plan);
+        pair.weather = weather;
+        for n in 0..50u64 {
+            pair.a.world.memory[..8].copy_from_slice(&n.to_ne_bytes());
+            let swap = |compare| Work::Atomic(remote(WORD), Atomic::CompareSwap { compare, swap: 7777 });
+            pair.write(Side::A, 0, 8, WORD);
+            pair.post(Side::A, swap(n), BACK, 8, false);
+            pair.post(Side::A, swap(n), BACK + 8, 8, true);
+            let done = 3 * (n as usize + 1);
+            pair.until("the round is done", |pair| pair.a.world.requests.len() == done);
+            let found = [BACK, BACK + 8].map(|at| word(&pair.a.world.memory, at));
+            assert_eq!((found, word(&pair.b.world.memory, WORD)), ([n, 7777], 7777), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn writes_with_immediate_data_keep_their_order_among_sends_under_loss() {
+    for seed in 0..40 {
+        let (mut plan, weather) = bad(seed);
+        plan.config = Config { shared: seed % 4 == 0, ..plan.config };
+        let mut pair = Pair::new(&plan);
+        pair.weather = weather;
+        let lengths = [0, 1, 768, 1139, 1140, 1141, 1144, 1145, 5000, 30_000];
+        let (mut at, count) = (300_000, 60);
+        let mut expected = Vec::new();
+        for n in 0..count {
+            let length = lengths[pair.dice.below(lengths.len() as u64) as usize];
+            let (value, solicited) = (n as u32 + 0xFFFF_FF00, n % 3 == 0);
+            let kind = pair.dice.below(3);
+            let (room, arrival, work) = match kind {
+                0 => (0, Arrival::WriteImmediate, Work::WriteImmediate { remote: remote(at), data: value, solicited }),
+                1 => (length, Arrival::SendImmediate, Work::Send { solicited }),
+                _ => (length, Arrival::Send, Work::Send { solicited }),
+            };
+            let value = SendValue { arrival, value: if kind == 2 { 0 } else { value }, solicited };
+            let work = if kind == 1 { Work::SendWith(value) } else { work };
+            let into = if kind == 0 { 0 } else { at };
+            if plan.config.shared {
+                pair.share(Side::B, into, room)
+            } else {
+                pair.recv(Side::B, into, room)
+            };
+            pair.post(Side::A, work, n * 100, length, false);
+            expected.push((length, value, n * 100, at));
+            at += length;
+        }
+        pair.until("all arrive", |pair| pair.b.world.recvs.len() == count && pair.a.world.requests.len() == count);
+        for (done, (length, value, from, to)) in pair.b.world.recvs.iter().zip(&expected) {
+            assert_eq!((done.status, done.bytes), (Status::Success, *length as u64), "seed {seed}");
+            let known = if value.arrival == Arrival::Send { SendValue::default() } else { *value };
+            assert_eq!((done.value, done.solicited), (known, value.solicited), "seed {seed}");
+            assert!(pair.b.world.memory[*to..][..*length] == pair.a.world.memory[*from..][..*length], "seed {seed}");
+        }
+        assert!(pair.a.world.requests.iter().all(|done| done.status == Status::Success));
+    }
+}
+
+#[test]
+fn large_write_with_immediate_data_survives_a_path_that_shrinks() {
+    let mut pair = Pair::new(&Plan { memory: 1 << 20, mtu: 9000, ..Plan::default() });
+    pair.send(Side::A, 0, 300_000);
+    pair.recv(Side::B, 500_000, 300_000);
+    pair.until("the path is known", |pair| pair.a.world.requests.len() == 1);
+    let work = Work::WriteImmediate { remote: remote(500_000), data: 9, solicited: false };
+    pair.recv(Side::B, 0, 0);
+    pair.post(Side::A, work, 7, 300_000, false);
+    pair.pump(Side::A, 20);
+    pair.weather.mtu = 1300;
+    pair.until("it arrives", |pair| pair.b.world.recvs.len() == 2);
+    assert_eq!((pair.b.world.recvs[1].bytes, pair.b.world.recvs[1].value.value), (300_000, 9));
+    assert!(pair.b.world.memory[500_000..][..300_000] == pair.a.world.memory[7..][..300_000]);
+}
+
+#[test]
+fn send_with_invalidate_unbinds_before_its_receive_completes() {
+    for seed in 0..20 {
+        let (plan, weather) = bad(seed);
+        let mut pair = Pair::new(&plan);
+        pair.weather = weather;
+        let value = SendValue { arrival: Arrival::SendInvalidate, value: WINDOW, solicited: true };
+        for n in 0..3 {
+            pair.recv(Side::B, 500_000, 5000);
+            pair.post(Side::A, Work::SendWith(value), n, 5000, false);
+        }
+        pair.until("they arrive", |pair| pair.b.world.recvs.len() == 3);
+        assert!(pair.b.world.recvs.iter().all(|done| (done.value, done.bytes) == (value, 5000)));
+        assert_eq!(pair.b.world.invalidated, [(WINDOW, 0), (WINDOW, 1), (WINDOW, 2)], "seed {seed}");
+    }
+}
+
+#[test]
+fn refused_operations_end_the_connection_and_change_nothing() {
+    let swap = |key, address| Work::Atomic(Remote { key, address }, Atomic::CompareSwap { compare: 0, swap: 1 });
+    let invalidate = SendValue { arrival: Arrival::SendInvalidate, value: WINDOW + 1, solicited: false };
+    let cases = [
+        ("no right", swap(READ_ONLY, BASE), Status::RemoteAccess, Status::Flushed),
+        ("outside", swap(KEY, BASE + (1 << 20)), Status::RemoteAccess, Status::Flushed),
+        ("misaligned", swap(KEY, BASE + 4), Status::RemoteResponder, Status::Flushed),
+        ("no window", Work::SendWith(invalidate), Status::RemoteAccess, Status::LocalProtection),
+        (
+            "no right to write",
+            Work::WriteImmediate { remote: Remote { key: READ_ONLY, address: BASE }, data: 1, solicited: false },
+            Status::RemoteAccess,
+            Status::Flushed,
+        ),
+    ];
+    for (what, work, status, receive) in cases {
+        let mut pair = Pair::new(&Plan { memory: 1 << 20, ..Plan::default() });
+        let before = pair.b.world.memory.clone();
+        pair.recv(Side::B, 500_000, 8);
+        pair.post(Side::A, work, 0, 8, false);
+        pair.until(what, |pair| pair.a.world.requests.len() == 1 && pair.b.world.recvs.len() == 1);
+        assert_eq!(pair.a.world.requests[0].status, status, "{what}");
+        assert_eq!((pair.b.world.recvs[0].status, pair.b.world.executed), (receive, 0), "{what}");
+        assert!(pair.b.world.memory == before && pair.b.world.invalidated.is_empty(), "{what}");
+        pair.until(what, |pair| pair.a.events == [ConnectionEvent::Broken] && pair.b.events.len() == 1);
+    }
+}
+
+#[test]
+fn memory_that_is_gone_fails_an_atomic_operation_after_those_before_it() {
+    let mut pair = Pair::new(&Plan { memory: 1 << 20, ..Plan::default() });
+    pair.b.world.memory[WORD..][..8].fill(0);
+    add(&mut pair, Side::A, BACK, WORD);
+    pair.until("one is done", |pair| pair.a.world.requests.len() == 1);
+    pair.b.world.unreadable = true;
+    add(&mut pair, Side::A, BACK, WORD);
+    add(&mut pair, Side::A, BACK, WORD);
+    pair.until("all end", |pair| pair.a.world.requests.len() == 3);
+    let statuses: Vec<_> = pair.a.world.requests.iter().map(|done| done.status).collect();
+    assert_eq!(statuses, [Status::Success, Status::RemoteAccess, Status::Flushed]);
+    assert_eq!(word(&pair.b.world.memory, WORD), 1);
+}
+
+#[test]
+fn answers_are_kept_until_they_are_acknowledged() {
+    let mut pair = Pair::new(&Plan { memory: 1 << 20, ..Plan::default() });
+    pair.b.world.memory[WORD..][..8].fill(0);
+    add(&mut pair, Side::A, BACK, WORD);
+    pair.pump(Side::A, 10);
+    pair.b.mute = true;
+    pair.pass(5 * MILLIS);
+    assert_eq!((pair.b.world.executed, pair.a.world.requests.len()), (1, 0), "executed, and its answer is lost");
+    // Another writer changes the word meanwhile: the answer stays that of the execution.
+    pair.b.world.memory[WORD..][..8].fill(0xFF);
+    pair.b.mute = false;
+    pair.until("the answer comes", |pair| pair.a.world.requests.len() == 1);
+    assert_eq!((word(&pair.a.world.memory, BACK), pair.b.world.executed), (0, 1));
+}
+
+#[test]
+fn limit_of_reads_holds_for_atomic_operations() {
+    let mut pair = Pair::new(&Plan { memory: 1 << 20, reads: 2, ..Plan::default() });
+    pair.b.mute = true;
+    for n in 0..5 {
+        add(&mut pair, Side::A, BACK + 8 * n, WORD);
+    }
+    pair.pass(100 * MICROS);
+    assert_eq!(pair.b.world.executed, 2);
+    pair.b.mute = false;
+    pair.until("all are done", |pair| pair.a.world.requests.len() == 5);
+    let mut pair = Pair::new(&Plan { memory: 1 << 20, reads: 0, ..Plan::default() });
+    add(&mut pair, Side::A, BACK, WORD);
+    pair.until("it fails", |pair| pair.a.world.requests.len() == 1);
+    assert_eq!(pair.a.world.requests[0].status, Status::RemoteResponder);
+}
+
+#[test]
+fn peer_without_extensions_gets_none() {
+    let mut pair = Pair::new(&Plan { memory: 1 << 20, extensions: false, ..Plan::default() });
+    pair.log = Some(Vec::new());
+    assert!(!pair.a.conn.has_extensions());
+    add(&mut pair, Side::A, BACK, WORD);
+    pair.until("it fails", |pair| pair.a.world.requests.len() == 1);
+    assert_eq!((pair.a.world.requests[0].status, pair.b.world.executed), (Status::RemoteResponder, 0));
+}
