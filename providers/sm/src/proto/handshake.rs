@@ -1,5 +1,5 @@
-//! Datagrams of connection set-up: request, reply, acknowledgement, reset (SM-4 to SM-8); and, on an established connection,
-//! the question for the mapping of a region of shared memory, with its answer (spec/transports B2).
+//! Datagrams of connection set-up: request, reply, acknowledgement, reset (SM-4 to SM-8); and, on an established
+//! connection, the request for a mapping of shared memory, with its answer (spec/transports B2).
 //!
 //! Each begins with a fixed header of eight bytes; a request and an accepting reply add a payload with the parameters
 //! of the rings. Decoding validates everything: unknown types, other versions, lengths and geometries out of bounds are
@@ -9,7 +9,7 @@
 use super::message::SLOT;
 use super::offer::STAGE;
 
-/// Major version of the protocol: another one is refused by name.
+/// Major version of the protocol. A peer with another version gets a specific refusal.
 pub(crate) const VERSION: u8 = 1;
 /// Longest private data of a request or reply.
 pub(crate) const MAX_PRIVATE: usize = 256;
@@ -27,9 +27,9 @@ pub(crate) enum Answer {
     Rejected,
     /// There is no listener, or its queue is full.
     NoListener,
-    /// Another major version of this protocol, or a payload that makes no sense.
+    /// Another major version of this protocol, or an invalid payload.
     NotUnderstood,
-    /// The consumer has handed the request to the listener on this qualifier: ask there.
+    /// The consumer has handed the request off to the listener on this qualifier.
     HandedOff(u64),
 }
 
@@ -47,22 +47,22 @@ impl Answer {
     }
 }
 
-/// The shape of one side's areas. Both sides compute offsets from it, so it is checked before anything is mapped.
+/// Sizes of one side's areas. Both sides compute offsets from them, so they are checked before anything is mapped.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Geometry {
     /// Slots of the request ring; a power of two.
     pub(crate) requests: u32,
     /// Slots of the response ring; a power of two.
     pub(crate) responses: u32,
-    /// Bytes of the message buffer; whole lines.
+    /// Bytes of the message buffer; a multiple of the cache line.
     pub(crate) messages: u32,
-    /// Bytes of the RMA buffer; whole lines.
+    /// Bytes of the RMA buffer; a multiple of the cache line.
     pub(crate) rma: u32,
 }
 
 impl Geometry {
-    /// The geometry of this version: 124 KiB for rings and messages, 128 KiB for RMA and 4 KiB for staging behind it,
-    /// allocated when touched.
+    /// The geometry of this version: 124 KiB for rings and messages, 128 KiB for RMA, and 4 KiB for staging behind it,
+    /// allocated when first accessed.
     pub(crate) const LOCAL: Geometry = Geometry { requests: 256, responses: 64, messages: 80 << 10, rma: 128 << 10 };
     const CONTROL: usize = 4096;
 
@@ -83,7 +83,7 @@ impl Geometry {
         self.rma as usize
     }
 
-    /// Bytes of the RMA buffer and of the stage.
+    /// Bytes of the RMA buffer and the staging area.
     pub(crate) fn rma_len(&self) -> usize {
         self.stage_at() + STAGE
     }
@@ -93,7 +93,7 @@ impl Geometry {
         self.messages_at() + self.messages as usize
     }
 
-    /// Limit of RMA fragments in flight: the response ring must have space for all answers.
+    /// Maximum number of RMA fragments in flight: the response ring must have space for all answers.
     pub(crate) fn max_fragments(&self) -> u32 {
         self.responses / 2
     }
@@ -108,18 +108,18 @@ impl Geometry {
 /// Parameters that each side sends before the rings exist.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Terms {
-    /// Generation of the connection machine.
+    /// Generation of the connection attempt.
     pub(crate) generation: u16,
-    /// The other side's attempt is known by this number, from the kernel's random source.
+    /// Random number that identifies the other side's attempt.
     pub(crate) token: u64,
     /// Distinguishes this end point from earlier ones with the same path.
     pub(crate) endpoint: u64,
     /// Requested service point (requests only).
     pub(crate) qual: u64,
     pub(crate) geometry: Geometry,
-    /// Protection domain of the QP: remote access must be to memory of the same one.
+    /// Protection domain of the QP: remote access is permitted to memory of the same domain only.
     pub(crate) pd: u32,
-    /// Reads of the other side's that the QP takes at a time.
+    /// Maximum number of outstanding reads of the other side.
     pub(crate) reads: u32,
     /// Slots of the table of registrations.
     pub(crate) table_slots: u32,
@@ -128,7 +128,7 @@ pub(crate) struct Terms {
     pub(crate) probe_value: u64,
     /// This side executes `membarrier` when it sets wake-up flags, so that the other side needs no fence.
     pub(crate) barrier: bool,
-    /// The IA address in 16 bytes, IPv4 mapped into IPv6.
+    /// The IA address in 16 bytes; IPv4 is mapped into IPv6.
     pub(crate) ip: [u8; 16],
 }
 
@@ -193,9 +193,9 @@ pub(crate) struct ExportAnswer {
 /// The kind of shared memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ExportedObject {
-    /// The descriptor in the same datagram.
+    /// A file, whose descriptor is in the same datagram.
     Descriptor,
-    /// The System V segment of this number, in this name space.
+    /// The System V segment with this id, in this IPC namespace.
     Segment { id: u32, space: u64 },
 }
 
@@ -224,18 +224,19 @@ impl ExportAnswer {
 /// A datagram.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Datagram {
-    /// `id`: by which the client will know the connection, so the server writes it into its FIFO words.
+    /// `id`: the client's id of the connection, which the server writes into its FIFO words.
     Request { id: u32, terms: Terms, private_data: Vec<u8> },
-    /// Answers a request. `client` and `server` are the ids of the two sides; `token` is the request's, so that an
-    /// answer to an earlier end point of the client matches nothing. If the request was not understood, the token is 0.
+    /// Answers a request. `client` and `server` are the ids of the two sides; `token` is that of the request, so that
+    /// an answer for an earlier end point of the client matches no attempt. If the request was not understood, the
+    /// token is 0.
     Reply { client: u32, server: u32, token: u64, answer: Answer, accepted: Option<(Terms, Vec<u8>)> },
-    /// The third step: the client has mapped the server's areas.
+    /// The third step of the handshake: the client has mapped the server's areas.
     Ack { client: u32, server: u32, token: u64 },
     /// Ends an attempt; `token` proves that the sender knows it. `to` is the receiver's id, or 0 if unknown.
     Reset { from: u32, to: u32, token: u64 },
-    /// Asks for a mapping of the region of this key. Ids and token are those of an established connection.
+    /// Requests a mapping of the region with this key. Ids and token are those of an established connection.
     Ask { from: u32, to: u32, token: u64, key: u32 },
-    /// The answer; `None`: it is not to be had.
+    /// The answer; `None`: refused.
     Export { from: u32, to: u32, token: u64, key: u32, export: Option<ExportAnswer> },
 }
 
@@ -372,7 +373,7 @@ impl Datagram {
     }
 }
 
-/// The eight-byte header of everything but a request: a type with one id, a status with the other.
+/// Encodes the eight-byte header of all datagrams except requests: a type with one id, a status with the other.
 fn pair(out: &mut Vec<u8>, kind: u8, first: u32, status: u8, second: u32) {
     let (first, second) = (first.to_le_bytes(), second.to_le_bytes());
     out.extend([kind, first[0], first[1], first[2], status, second[0], second[1], second[2]]);
@@ -456,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_survive_the_way_and_begin_with_eight_bytes() {
+    fn datagrams_round_trip_and_begin_with_eight_bytes() {
         for datagram in all() {
             let bytes = datagram.encode();
             assert!(bytes.len() >= 8 && bytes.len() <= MAX_DATAGRAM);
@@ -465,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_and_every_changed_byte_is_read_without_harm() {
+    fn truncated_and_damaged_datagrams_are_decoded_safely() {
         for datagram in all() {
             let bytes = datagram.encode();
             for end in 0..bytes.len() {
@@ -484,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_refused_by_name() {
+    fn another_version_is_refused_as_such() {
         let mut bytes = all()[0].encode();
         bytes[1] = 2;
         assert_eq!(Datagram::decode(&bytes), Err(Bad::Version(2)));

@@ -1,7 +1,7 @@
 //! Liveness of a peer: the time of its last activity (CM-5).
 //!
-//! A heartbeat in the FIFO counts, and so does any progress on the connection: a message of the peer that was taken, or
-//! one of this side that it took. The engine checks at intervals.
+//! A heartbeat in the FIFO counts as activity, and so does progress on the connection: a message of the peer that was
+//! taken here, or one of this side that the peer took. The engine checks at intervals.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ mod tests {
     const SILENCE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn a_peer_that_says_nothing_for_too_long_is_gone_and_not_before() {
+    fn silent_peer_is_given_up_after_the_timeout() {
         let begin = Instant::now();
         let after = |seconds| begin + Duration::from_secs(seconds);
         let mut liveness = Liveness::new(begin);
@@ -56,9 +56,9 @@ mod tests {
         let after = |seconds| begin + Duration::from_secs(seconds);
         let mut liveness = Liveness::new(begin);
         assert!(!liveness.is_gone(5, after(59), SILENCE));
-        assert!(!liveness.is_gone(5, after(119), SILENCE), "its last deed is less than that ago");
+        assert!(!liveness.is_gone(5, after(119), SILENCE), "its last activity is more recent");
         assert!(liveness.is_gone(5, after(120), SILENCE));
-        assert!(!liveness.is_gone(6, after(500), SILENCE), "it was only not looked at");
+        assert!(!liveness.is_gone(6, after(500), SILENCE), "the progress was only detected late");
     }
 
     #[test]

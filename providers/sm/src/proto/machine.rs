@@ -1,9 +1,10 @@
-//! The connection machine: one attempt or connection, from the lookup of its listener to its end (CM-3, CM-4).
+//! The state machine of a connection: one attempt or connection, from the lookup of its listener to its end (CM-3,
+//! CM-4).
 //!
-//! An input and the time go in, actions come out, and the caller carries out exactly these, in that order. The table of CM-4
-//! has three states; here DISCONNECTED is `Seeking`, `Offered` and those after the end, CONNECTING is `Requested` and
-//! `Replied`, CONNECTED is `Open`. The three-way handshake of SM-5 is the object: a request is sent again until it is
-//! answered, a reply until it is acknowledged. Once `Open`, the end is a mark on the control line.
+//! It takes an input and the time, and returns actions that the caller carries out in order. The table of CM-4 has
+//! three states; here DISCONNECTED is `Seeking`, `Offered` and the states after the end, CONNECTING is `Requested` and
+//! `Replied`, CONNECTED is `Open`. The three-way handshake of SM-5: a request is retransmitted until it is answered, a
+//! reply until it is acknowledged. Once `Open`, the end is a mark on the control line.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -14,15 +15,15 @@ use dapl_software::listener_retry;
 use super::handshake::{Answer, Datagram};
 use super::liveness::Liveness;
 
-/// First wait before a datagram that found the peer's queue full is sent again; it doubles each time. The queue has few
-/// places, and a live peer empties it at once.
+/// First interval after which a datagram that found the peer's queue full is sent again; it doubles each time. The
+/// queue is short, and a live peer empties it at once.
 const FIRST_TRY: Duration = Duration::from_millis(1);
-/// First and longest wait before a request or reply that was sent is repeated; it doubles each time.
+/// First and longest interval after which a request or reply is retransmitted; it doubles each time.
 const FIRST_REPEAT: Duration = Duration::from_millis(20);
 const LAST_REPEAT: Duration = Duration::from_millis(500);
-/// Wait between requests once the peer has answered that its consumer has not decided yet.
+/// Interval between requests after the peer has answered that its consumer has not decided yet.
 const PATIENT_REPEAT: Duration = Duration::from_secs(2);
-/// Limit of hand-offs of a request, since two listeners could repeat them without end.
+/// Maximum number of hand-offs of a request, since two listeners could hand it off to each other without end.
 const MAX_HAND_OFFS: usize = 8;
 /// Time for which a rejection is remembered, for a client that repeats its request.
 const LINGER: Duration = Duration::from_secs(10);
@@ -30,9 +31,9 @@ const LINGER: Duration = Duration::from_secs(10);
 /// The state of an attempt or connection.
 #[derive(Debug)]
 enum State {
-    /// Active: no listener was found; it is looked up again.
+    /// Active: no listener was found; the lookup is repeated.
     Seeking(Asking),
-    /// Active: the request is out.
+    /// Active: the request was sent.
     Requested(Asking),
     /// Passive: the consumer has the request.
     Offered,
@@ -40,15 +41,15 @@ enum State {
     Replied(Outgoing),
     /// The rings are in use.
     Open,
-    /// Passive: refused with this answer, which is remembered for a while.
+    /// Passive: rejected with this answer, which is kept for a while.
     Refused(Answer),
     /// Passive: the requester has left before the consumer answered.
     Left,
-    /// Over: the caller forgets the attempt.
+    /// The end: the caller removes the attempt.
     Closed,
 }
 
-/// A datagram that is repeated, and the wait before it is.
+/// A datagram that is retransmitted, and the next interval.
 #[derive(Debug)]
 struct Outgoing {
     datagram: Datagram,
@@ -60,7 +61,7 @@ impl Outgoing {
         Outgoing { datagram, wait: FIRST_TRY }
     }
 
-    /// Returns the wait until it is repeated, and doubles the next one.
+    /// Returns the interval until the next transmission, and doubles it for the one after that.
     fn next_wait(&mut self, delivery: Delivery) -> Duration {
         let wait = if delivery == Delivery::Queued { self.wait.max(FIRST_REPEAT) } else { self.wait };
         self.wait = if wait >= PATIENT_REPEAT { wait } else { (wait * 2).min(LAST_REPEAT) };
@@ -72,38 +73,38 @@ impl Outgoing {
 #[derive(Debug)]
 struct Asking {
     request: Outgoing,
-    /// A socket took the request at this listener, or was full.
+    /// A request to this listener was sent, or its socket was full.
     was_sent: bool,
-    /// Until when a missing listener is looked up again; `None` once the request was handed on.
+    /// Time until which the lookup of a missing listener is repeated; `None` after a hand-off.
     seek_until: Option<Instant>,
     seek_wait: Duration,
-    /// Times it was handed on.
+    /// Number of hand-offs.
     hand_offs: usize,
 }
 
 /// Input of the state machine.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Input {
-    /// The listener was found; the request goes there under this token. A new one: a listener that had the request before
-    /// repeats its answer to the old one.
+    /// The listener was found; the request is sent there with this token. A hand-off needs a new token: the previous
+    /// listener repeats its answer to the old one.
     Found { qual: u64, token: u64 },
     /// The lookup found no listener.
     NotFound,
     /// Result of `Action::Transmit`.
     Sent(Delivery),
-    /// The peer answered the request; `server` is its id for the connection, 0 if no listener had it.
+    /// The peer answered the request; `server` is its id for the connection, or 0 if no listener had the request.
     Reply { server: u32, answer: Answer },
-    /// The peer's areas are mapped; the private data that came with its reply.
+    /// The peer's areas are mapped; with the private data of its reply.
     Joined(Vec<u8>),
-    /// They could not be.
+    /// The peer's areas could not be mapped.
     JoinFailed,
-    /// The request arrived again.
+    /// A duplicate of the request arrived.
     Repeated,
     /// The consumer accepts: send this reply.
     Accept(Datagram),
-    /// The consumer, or this side for it, refuses.
+    /// The consumer, or this side for it, rejects.
     Refuse(Answer),
-    /// The peer acknowledged the reply, or did what implies that.
+    /// The peer acknowledged the reply, or sent something that implies that.
     Ack,
     /// A heartbeat or data of this connection (CM-5).
     Alive,
@@ -111,7 +112,7 @@ pub(crate) enum Input {
     Deadline,
     /// The peer has reset the attempt or is dead.
     Gone,
-    /// This side ends it.
+    /// This side ends the attempt or connection.
     Close,
 }
 
@@ -128,29 +129,29 @@ pub(crate) enum Delivery {
 /// Action for the caller.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Action {
-    /// Look the listener up again; the result is the input `Found` or `NotFound`.
+    /// Look up the listener again; the result is the input `Found` or `NotFound`.
     Lookup,
     /// Same as `Lookup`, on another qualifier of this host.
     LookupQual(u64),
-    /// The end point has no socket: remove what is left of it.
+    /// The end point has no socket: remove its remains.
     CleanUp,
-    /// Send `Machine::outgoing` with the descriptors of this side's areas, and say `Sent`.
+    /// Send `Machine::outgoing` with the descriptors of this side's areas; the result is the input `Sent`.
     Transmit,
-    /// Send this, once.
+    /// Send this datagram once.
     Send(Datagram),
     /// Map the peer's areas; the result is the input `Joined` or `JoinFailed`.
     Join,
-    /// Acknowledge the reply; a word in the FIFO does that too.
+    /// Acknowledge the reply; a FIFO word does that too.
     Ack,
-    /// Watch the process that answered, for its death.
+    /// Watch the process that answered, to detect its death.
     Watch,
     /// Mark the end on the control line, and wake the peer.
     Mark,
-    /// The peer seems to be gone: take what it had sent before, then say `Gone`.
+    /// The peer seems to be gone: take what it had sent before; then the input is `Gone`.
     Recheck,
-    /// The connection is established: report it, then let data flow.
+    /// The connection is established: report it, then start data transfer.
     Established(Vec<u8>),
-    /// The attempt or connection ended: take what has arrived, flush the rest, report this.
+    /// The attempt or connection ended: take what has arrived, flush the rest, report this event.
     Ended(ConnectionEvent),
 }
 
@@ -159,7 +160,7 @@ pub(crate) enum Action {
 pub(crate) struct Machine {
     state: State,
     id: u32,
-    /// The peer's id for the connection; 0: not known yet.
+    /// The peer's id for the connection; 0 if it is not known yet.
     peer_id: u32,
     /// Chosen by the active side; proves that a sender knows the attempt.
     token: u64,
@@ -169,7 +170,8 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// An active attempt that has not found its listener yet. A peer that is silent for longer than `silence` is given up.
+    /// Creates an active attempt that has not found its listener yet. A peer that is silent for longer than `silence`
+    /// is given up.
     pub(crate) fn active(id: u32, request: Datagram, seek_until: Instant, silence: Duration, now: Instant) -> Self {
         let request = Outgoing::new(request);
         let seek_until = Some(seek_until);
@@ -178,7 +180,7 @@ impl Machine {
         Machine { state, id, peer_id: 0, token: 0, due: None, liveness: Liveness::new(now), silence }
     }
 
-    /// A request that the consumer is to answer.
+    /// Creates a passive attempt for a request that the consumer is to answer.
     pub(crate) fn passive(id: u32, peer_id: u32, token: u64, silence: Duration, now: Instant) -> Self {
         Machine { state: State::Offered, id, peer_id, token, due: None, liveness: Liveness::new(now), silence }
     }
@@ -204,7 +206,7 @@ impl Machine {
         matches!(self.state, State::Closed)
     }
 
-    /// Is the request with the consumer, and the requester there?
+    /// Whether the consumer has the request, and the requester has not left.
     pub(crate) fn is_offered(&self) -> bool {
         matches!(self.state, State::Offered)
     }
@@ -223,12 +225,12 @@ impl Machine {
         }
     }
 
-    /// Whether the peer of an open connection is silent for too long. `progress` counts what it has done so far (CM-5).
+    /// Whether the peer of an open connection is silent for too long. `progress` counts its activity so far (CM-5).
     pub(crate) fn is_silent(&mut self, progress: u64, now: Instant) -> bool {
         self.liveness.is_gone(progress, now, self.silence)
     }
 
-    /// The whole machine. An input that the table of a state does not list is ignored.
+    /// The transition table. An input that is not listed for a state is ignored.
     pub(crate) fn handle(&mut self, input: Input, now: Instant) -> Vec<Action> {
         if input == Input::Deadline {
             self.due = None;
@@ -309,7 +311,7 @@ impl Machine {
                 self.due = None;
                 (State::Seeking(asking), vec![Action::LookupQual(qual)])
             }
-            // Without an id no listener had the request. A listener that has no place for it is not asked again.
+            // An id of 0 means that no listener had the request. A listener without space for it is not asked again.
             Answer::NoListener if server == 0 => self.seek_later(asking, now),
             Answer::Rejected => (State::Closed, vec![Action::Ended(ConnectionEvent::PeerRejected)]),
             Answer::NoListener | Answer::NotUnderstood | Answer::HandedOff(_) => {
@@ -341,7 +343,7 @@ impl Machine {
                 self.liveness.record(now);
                 Action::Transmit
             }
-            // A missing acknowledgement is silence like any other. How long an answer may take, the requester decides.
+            // A missing acknowledgement counts as silence. The requester decides how long an answer may take.
             Input::Deadline if self.is_silent(0, now) => Action::Recheck,
             Input::Deadline => Action::Transmit,
             Input::Sent(Delivery::NoPeer) => Action::Recheck,

@@ -1,35 +1,36 @@
-//! Words of the rings and of the FIFO: what fits into 32 bits, and the fragment header that an RMA fragment carries.
+//! Words of the rings and of the FIFO, and the fragment header that an RMA fragment carries.
 //!
-//! A ring word has its type in the low four bits (SM-11), flags above them, a length above those. FIFO words are a type and
+//! A ring word has its type in the low four bits (SM-11), then flags, then a length. A FIFO word consists of a type and
 //! the receiver's id of the connection (SM-14).
 #![forbid(unsafe_code)]
 
 use dapl_software::memory::atomic::Atomic;
 
-/// A slot of a ring: two lines that the processor fetches together.
+/// Size of a ring slot: two cache lines that the CPU fetches together.
 pub(crate) const SLOT: usize = 128;
-/// Bytes that a slot carries itself, behind its word, a count and a line number.
+/// Payload bytes of a slot, behind its word, a count and a line number.
 pub(crate) const INLINE: usize = SLOT - 16;
 /// A cache line: the unit of the message and RMA buffers (SM-12).
 pub(crate) const LINE: usize = 64;
 
-/// Types of ring words. 0 is not a type, so that fresh memory does not look like a message.
+/// Types of ring words. 0 is not a type, so that fresh memory contains no message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(crate) enum Kind {
     /// A piece of a send; its bytes are in the slot or in the message buffer.
     Send = 1,
-    /// An RMA fragment waits in the sender's RMA buffer: write it.
+    /// An RMA fragment is in the sender's RMA buffer: write it to memory.
     RmaWrite = 2,
-    /// An RMA fragment waits in the sender's RMA buffer: fill it.
+    /// An RMA fragment is in the sender's RMA buffer: fill it from memory.
     RmaRead = 3,
-    /// Answer to an RMA fragment: `aux` is its line, the length field a status.
+    /// Answer to an RMA fragment: `aux` is its line number, the length field a status.
     RmaAck = 4,
     /// A send could not be delivered; the length field is a status.
     SendNak = 5,
-    /// A send whose bytes are to be fetched; the length field is the number of segments.
+    /// A send whose bytes the receiver fetches; the length field is the number of segments.
     Offer = 6,
-    /// Answer to an offer that cannot be fetched: stage it from byte `aux` on; the length field identifies the offer.
+    /// Answer to an offer that cannot be fetched: the sender stages it from byte `aux` on; the length field identifies
+    /// the offer.
     Stage = 7,
     /// As `Send`, with immediate data.
     SendImmediate = 8,
@@ -64,7 +65,7 @@ impl Header {
         Header { kind, first: false, last: false, inline: false, solicited: false, length }
     }
 
-    /// A send that is in its slot as a whole.
+    /// A send whose bytes are all in its slot.
     #[inline(always)]
     pub(crate) fn inline_send(length: u32, solicited: bool) -> Self {
         Header { kind: Kind::Send, first: true, last: true, inline: true, solicited, length }
@@ -89,7 +90,7 @@ impl Header {
             | self.length << 8
     }
 
-    /// `None` for a word that no honest peer writes.
+    /// Decodes a word; `None` if it is invalid.
     pub(crate) fn decode(word: u32) -> Option<Self> {
         let kind = match word & 0xF {
             1 => Kind::Send,
@@ -117,31 +118,31 @@ impl Header {
     }
 }
 
-/// The data header of a piece of a send (CM-2), behind the word of its slot. A message inside its slot has none: the ring is
-/// of one epoch of one connection, and the slot is all there is of the message.
+/// The data header of a piece of a send (CM-2), behind the word of its slot. A message that fits in its slot has none,
+/// since the ring belongs to one connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Data {
-    /// Of the sender: raised before each request for a connection.
+    /// Generation of the sender, which differs for each connection attempt.
     pub(crate) generation: u16,
-    /// Keeps the pieces of a message together.
+    /// Number of the message, equal in all of its pieces.
     pub(crate) message: u16,
     /// The sender's id of the connection, and the receiver's.
     pub(crate) source: u32,
     pub(crate) destination: u32,
-    /// Bytes of the whole message.
+    /// Length of the whole message in bytes.
     pub(crate) size: u64,
 }
 
 impl Data {
     pub(crate) const WORDS: usize = 4;
 
-    /// Eight-byte words as they stand in the slot. The last one is reserved, and so is half of the third.
+    /// Encodes the header as the eight-byte words of the slot. The last word and half of the third are reserved.
     pub(crate) fn encode(&self) -> [u64; Self::WORDS] {
         let ids = u64::from(self.generation) | u64::from(self.message) << 16 | u64::from(self.source) << 32;
         [self.size, ids, u64::from(self.destination), 0]
     }
 
-    /// `None` unless what is reserved is zero.
+    /// Decodes the header; `None` unless the reserved bits are zero.
     pub(crate) fn decode(words: [u64; Self::WORDS]) -> Option<Self> {
         let [size, ids, destination, reserved] = words;
         let data = Data {
@@ -165,14 +166,14 @@ pub(crate) struct Fragment {
     pub(crate) length: u32,
     /// Target address.
     pub(crate) address: u64,
-    /// Initiator's first byte, for debugging.
+    /// Address of the initiator's first byte, for debugging.
     pub(crate) origin: u64,
     /// Initiator's cookie, for debugging.
     pub(crate) cookie: u64,
 }
 
 impl Fragment {
-    /// Eight-byte words as they stand in line 0.
+    /// Encodes the header as the eight-byte words of line 0.
     pub(crate) fn encode(&self) -> [u64; 4] {
         [u64::from(self.key) | u64::from(self.length) << 32, self.address, self.origin, self.cookie]
     }
@@ -216,7 +217,7 @@ impl AtomicRequest {
 /// A FIFO word.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Note {
-    /// Something is in the rings of this connection.
+    /// The rings of this connection contain new entries.
     Wake(u32),
     /// Heartbeat.
     Alive(u32),
@@ -224,7 +225,7 @@ pub(crate) enum Note {
     Reset(u32),
 }
 
-/// Connection ids fit in 24 bits: 16 of place, 8 of generation.
+/// Connection ids fit in 24 bits: 16 bits of table index, 8 of generation.
 pub(crate) const ID_MASK: u32 = 0xFF_FFFF;
 
 impl Note {
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fragment_describes_itself() {
+    fn fragment_header_round_trips() {
         let fragment = Fragment { key: 5, length: 6, address: u64::MAX, origin: 1, cookie: 2 };
         assert_eq!(Fragment::decode(fragment.encode()), fragment);
     }

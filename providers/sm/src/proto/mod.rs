@@ -1,7 +1,7 @@
-//! The wire between two processes, as rules only: bytes in, decisions out.
+//! The protocol between two processes as pure logic: it takes bytes and returns decisions.
 //!
-//! No I/O, no clock, no thread, no shared memory: the spaces around it read a field once and hand the copy in here. What a
-//! peer wrote is believed only after these checks.
+//! No I/O, clock, thread or shared memory: the calling modules read each field once and pass the copy. Data of a peer
+//! are untrusted until these checks have passed.
 
 pub(crate) mod handshake;
 pub(crate) mod liveness;

@@ -1,7 +1,7 @@
-//! An offer: a send whose bytes stay in the sender's memory until the receiver fetches them, or has them staged.
+//! Offers: sends whose bytes stay in the sender's memory until the receiver fetches them, or has them staged.
 //!
-//! The slot holds the total length, then a key, an address and a length for each segment. The receiver copies from the
-//! front, and may leave parts to the sender. Only numbers are handled here; those from a peer are checked for
+//! The slot contains the total length, then a key, an address and a length for each segment. The receiver copies from
+//! the front, and may leave parts to the sender. This module handles numbers only; those from a peer are checked for
 //! consistency.
 #![forbid(unsafe_code)]
 
@@ -9,15 +9,15 @@ use super::message::INLINE;
 
 /// Words of a slot behind the total.
 pub(crate) const WORDS: usize = INLINE / 8 - 1;
-/// Segments that an offer can name.
+/// Maximum number of segments of an offer.
 pub(crate) const MOST: usize = WORDS / 2;
 /// Bytes that one side copies before other connections get a turn, or before it checks for help from the other side.
 pub(crate) const CHUNK: u64 = 256 << 10;
 /// Minimum length of a part for which help is requested.
 const LEAST: u64 = 48 << 10;
-/// Alignment of the helper's part, from the first byte.
+/// Alignment of the helper's part, relative to the first byte.
 const PAGE: u64 = 4096;
-/// Bytes of the place behind a sender's RMA buffer where an offer is staged that the receiver cannot fetch.
+/// Size of the staging area behind a sender's RMA buffer, for offers that the receiver cannot fetch.
 pub(crate) const STAGE: usize = 4 << 10;
 
 /// A segment of the sender's memory.
@@ -38,7 +38,7 @@ impl Part {
     }
 }
 
-/// The parts that a slot names; `None` if there are none or too many, or if they do not add up.
+/// The segments listed in a slot; `None` if there are none, too many, or if their lengths do not add up to the total.
 pub(crate) fn parts(count: u32, total: u64, words: [u64; WORDS]) -> Option<impl Iterator<Item = Part>> {
     let count = usize::try_from(count).ok().filter(|count| (1..=MOST).contains(count))?;
     let parts = move || (0..count).map(move |n| Part::decode([words[2 * n], words[2 * n + 1]]));
@@ -46,7 +46,7 @@ pub(crate) fn parts(count: u32, total: u64, words: [u64; WORDS]) -> Option<impl 
     (sum == total && parts().all(|part| part.length > 0)).then(parts)
 }
 
-/// Splits the next `left` bytes: this side copies from the front, the helper, if there is one, the part behind.
+/// Splits the next bytes: this side copies from the front, the helper, if there is one, copies the following part.
 pub(crate) fn split(left: u64, has_helper: bool) -> (u64, u64) {
     if !has_helper || left < LEAST {
         return (left.min(CHUNK), 0);
@@ -61,7 +61,7 @@ pub(crate) fn staged(count: u64, length: usize) -> u64 {
     count << 32 | length as u64
 }
 
-/// The slot of an offer as it is sent in the length field of an answer.
+/// The slot number of an offer, truncated to the length field of an answer.
 pub(crate) fn short(slot: u64) -> u32 {
     slot as u32 & 0xFF_FFFF
 }
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_survives_the_way() {
+    fn offer_round_trips() {
         let list: Vec<_> = (1..=MOST as u32).map(|n| Part { key: !n, length: n, address: u64::MAX - 1 }).collect();
         for count in 1..=MOST {
             let total = (1..=count as u64).sum();

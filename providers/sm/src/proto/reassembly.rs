@@ -1,8 +1,8 @@
 //! Pieces of long sends, numbered by the sender and reassembled by the receiver (CM-2, CM-3, CM-7).
 //!
-//! A piece carries message id, connection and generation; a violation is an `Err` with the reason, and ends the
-//! connection. A ring keeps its order, so one message is in progress at a time, and each piece continues the one
-//! before. The bytes are not touched here.
+//! A piece carries message number, connection and generation; a violation is an `Err` with the reason, and ends the
+//! connection. A ring keeps its order, so one message is in progress at a time, and each piece continues the previous
+//! one. The bytes are not accessed here.
 #![forbid(unsafe_code)]
 
 use super::message::{Data, Header};
@@ -63,7 +63,7 @@ impl Reassembly {
         Reassembly { route, message: 0, under_way: None }
     }
 
-    /// Position of a piece, or of a message in its slot. Reads the data header only if there is one; may be called
+    /// Position of a piece, or of a message in its slot. Reads the data header only if there is one. May be called
     /// again while the piece waits.
     #[inline]
     pub(crate) fn look(
@@ -77,13 +77,13 @@ impl Reassembly {
                 .then_some(Part { offset: 0, size: u64::from(header.length) })
                 .ok_or("pieces of a message out of order");
         }
-        self.look_at_piece(header, &Data::decode(words()).ok_or("a data header with something in what is reserved")?)
+        self.look_at_piece(header, &Data::decode(words()).ok_or("a data header with reserved bits set")?)
     }
 
     fn look_at_piece(&self, header: &Header, data: &Data) -> Result<Part, &'static str> {
         let Route { generation, source, destination } = self.route;
         if data.generation != generation {
-            return Err("a piece of another epoch of the connection");
+            return Err("a piece with another generation of the connection");
         }
         if (data.source, data.destination) != (source, destination) {
             return Err("a piece of another connection");
@@ -99,7 +99,7 @@ impl Reassembly {
         let (length, left) = (u64::from(header.length), part.size - part.offset);
         // The last piece must be marked as such, and no piece may be empty; otherwise a message would never end.
         if length == 0 || length > left || header.last != (length == left) {
-            return Err("pieces of a message that do not add up");
+            return Err("pieces that do not add up to the message");
         }
         Ok(part)
     }
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_any_length_come_together_however_they_are_cut() {
+    fn messages_are_reassembled_from_any_pieces() {
         let mut state = 0x9E37_79B9_7F4A_7C15;
         let (mut numbering, mut reassembly) = (Numbering::new(ROUTE), Reassembly::new(ROUTE));
         // More than there are numbers.
@@ -174,15 +174,15 @@ mod tests {
     fn every_invalid_header_is_refused_without_effect() {
         type Violation = fn(&mut Header, &mut Data);
         let lies: [(&str, Violation); 10] = [
-            ("a piece of another epoch of the connection", |_, data| data.generation = 6),
+            ("a piece with another generation of the connection", |_, data| data.generation = 6),
             ("a piece of another connection", |_, data| data.source += 1),
             ("a piece of another connection", |_, data| data.destination = 0),
             ("a piece of another message", |_, data| data.message = data.message.wrapping_add(1)),
             ("a piece of another message", |_, data| data.message = data.message.wrapping_sub(1)),
             ("pieces of a message out of order", |header, _| header.first = !header.first),
-            ("pieces of a message that do not add up", |header, _| header.last = !header.last),
-            ("pieces of a message that do not add up", |header, _| header.length = 0),
-            ("pieces of a message that do not add up", |header, _| header.length = 101),
+            ("pieces that do not add up to the message", |header, _| header.last = !header.last),
+            ("pieces that do not add up to the message", |header, _| header.length = 0),
+            ("pieces that do not add up to the message", |header, _| header.length = 101),
             ("pieces of a message out of order", |header, data| {
                 (header.first, header.inline) = (data.message == 0, true);
             }),

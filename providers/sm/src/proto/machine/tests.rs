@@ -91,7 +91,7 @@ fn inputs() -> Vec<(&'static str, Input)> {
     ]
 }
 
-/// Rows that do nothing are left out.
+/// Expected transitions; rows without effect are left out.
 const TABLE: &str = "\
 Seeking + found -> Requested [Transmit]
 Seeking + deadline -> Seeking [Lookup]
@@ -178,7 +178,7 @@ fn both_sides_open_with_three_datagrams() {
 }
 
 #[test]
-fn a_request_carries_the_token_and_qualifier_it_was_sent_with() {
+fn request_carries_its_token_and_qualifier() {
     let now = Instant::now();
     let mut machine = requested(now);
     let carried = |machine: &Machine| match machine.outgoing() {
@@ -220,7 +220,7 @@ fn a_missing_listener_is_looked_up_until_the_limit() {
 }
 
 #[test]
-fn a_socket_that_is_gone_before_the_first_send_is_removed_and_looked_up_again() {
+fn dead_end_point_is_cleaned_and_looked_up_again() {
     let now = Instant::now();
     let mut machine = active(now);
     machine.handle(Input::Found { qual: QUAL, token: 99 }, now);
