@@ -1,4 +1,4 @@
-//! Completion queues, and the connections that a polling consumer makes progress on.
+//! Completion queues, and the connections on which a polling consumer makes progress.
 //!
 //! While a consumer polls a queue, it drives the connections in `active` and the engine sleeps. When it stops, the
 //! engine arms them and takes over. A connection without traffic is not in the list, so it costs a poller nothing.
@@ -17,25 +17,25 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::engine::jobs::{EngineQueueClient, Job, Jobs};
 
-/// Connections that stay with a poller even while they are idle.
+/// Maximum number of idle connections that stay in a poller's list.
 const ACTIVE: usize = 16;
 
 /// A connection, as seen by a thread that polls one of its queues. A trait, because a queue pair posts
 /// completions to the queue while the queue polls its connections; tests of the queue use a connection that only completes.
 pub(crate) trait PolledConnection: Send + Sync {
-    /// A poller's pass over it. Returns whether the connection has ended.
+    /// A poller's pass over the connection. Returns whether the connection has ended.
     fn poll(&self, out: &mut Outbox<'_>) -> bool;
     /// Whether the connection has ended.
     fn is_over(&self) -> bool;
     /// Whether it is polled and its peer sends no wake-ups.
     fn is_polled(&self) -> bool;
-    /// Nothing has moved the last times that this was asked.
+    /// Whether there was no progress at the last calls of this function.
     fn was_idle(&self) -> bool;
     /// Clears the wake-up flags, because a thread polls.
     fn disarm(&self);
     /// Makes progress until there is nothing to do, then sets the wake-up flags, unless a thread polls.
     fn serve(&self);
-    /// Takes it from its pollers: from now on it costs them nothing.
+    /// Removes it from the lists of its pollers, so that it no longer costs them time.
     fn retire(&self);
     /// Whether the rings hold entries that have not been taken.
     fn has_unread(&self) -> bool;
@@ -49,12 +49,12 @@ pub(crate) struct Outbox<'a> {
 }
 
 impl Outbox<'_> {
-    /// The poller has all that it can take: what is more can stay in its rings.
+    /// Whether the poller has all completions that it can take; further ones can stay in the rings.
     pub(crate) fn is_full(&self) -> bool {
         self.poller.as_ref().is_some_and(|(_, out)| self.filled == out.len())
     }
 
-    /// A completion of `cq`. What waits there already goes before it.
+    /// Adds a completion of `cq`, after those that wait in the queue.
     #[inline(always)]
     pub(crate) fn put(&mut self, cq: &Arc<CqCore>, completion: Completion) {
         match self.place(cq) {
@@ -133,7 +133,7 @@ pub(crate) struct CqCore {
     ready: CompletionList,
     sink: Weak<dyn CqSink>,
     active: Mutex<Vec<Arc<dyn PolledConnection>>>,
-    /// A consumer polls: its connections need no waking.
+    /// A consumer polls, so its connections need no wake-ups.
     polled: AtomicBool,
     polls: AtomicU32,
     /// Engine passes in progress that may complete receives of this queue.
@@ -171,7 +171,7 @@ impl Cq {
 }
 
 impl CqCore {
-    /// A work request is complete.
+    /// Adds the completion of a work request.
     #[inline(never)]
     pub(crate) fn push(self: &Arc<Self>, completion: Completion) {
         if self.ready.push(completion) {
@@ -212,7 +212,8 @@ impl CqCore {
         }
     }
 
-    /// The connection is over, or its QP goes. A poller that has the list just now finds out by itself.
+    /// Removes a connection that has ended, or whose QP is dropped. A poller that is using the list notices that by
+    /// itself.
     pub(crate) fn forget(&self, conn: &dyn PolledConnection) {
         if let Some(mut active) = self.active.try_lock() {
             active.retain(|known| !std::ptr::addr_eq(Arc::as_ptr(known), conn));
@@ -278,7 +279,7 @@ impl EngineQueueClient for CqCore {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        // The list holds the connections, and they hold the queue.
+        // The list references the connections, and they reference the queue.
         let mut active = self.0.active.lock();
         self.0.closed.store(true, Ordering::Release);
         let dropped = std::mem::take(&mut *active);
@@ -312,14 +313,14 @@ impl CompletionQueue for Cq {
             }
             filled = outbox.filled;
             if served < active.len() {
-                active.rotate_left(served); // the others first, the next time
+                active.rotate_left(served); // start with the others next time
             }
             if over {
-                let _deferral = cancel::defer(); // the last to leave a connection closes its descriptors
+                let _deferral = cancel::defer(); // the last reference to a connection closes its descriptors
                 active.retain(|conn| !conn.is_over());
             }
-            // A thread that polls without a pause would retake the lock before the engine, which adds connections, has woken
-            // up.
+            // A thread that polls without a pause would retake the lock before the engine, which adds connections, has
+            // woken up.
             MutexGuard::unlock_fair(active);
         }
         if filled == 0 {
@@ -354,7 +355,7 @@ impl CompletionQueue for Cq {
 mod tests {
     use super::*;
 
-    /// A connection that always has more than a poller takes.
+    /// A connection that always has more completions than a poller takes.
     struct ManyCompletions(Arc<CqCore>, AtomicU32);
 
     impl PolledConnection for ManyCompletions {
@@ -398,7 +399,7 @@ mod tests {
         for _ in 0..6 {
             assert_eq!(cq.poll(&mut out), 16);
         }
-        assert!(cq.0.ready.is_empty(), "nothing had to wait");
+        assert!(cq.0.ready.is_empty(), "no completion had to wait");
         assert_eq!(floods.iter().map(|flood| flood.1.load(Ordering::Relaxed)).collect::<Vec<_>>(), [32; 3]);
     }
 }

@@ -1,4 +1,4 @@
-//! An open interface adapter: everything that its objects share, and its limits.
+//! An open interface adapter: the state that its objects share, and its limits.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -40,7 +40,7 @@ pub(crate) struct Device {
     /// Files and segments of registrations that peers may map.
     pub(crate) backings: Backings,
     pub(crate) probe: Probe,
-    /// This process is registered for `membarrier`, and issues it for peers.
+    /// This process is registered for `membarrier`, and executes it for its peers.
     pub(crate) barrier: bool,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) book: Arc<ConnectionTable>,
@@ -100,20 +100,21 @@ impl std::fmt::Debug for Device {
     }
 }
 
-/// 64 bits from the system's random source: tokens and keys must not be guessed.
+/// Returns 64 bits from the system's random source, for tokens and keys, which must not be predictable.
 pub(crate) fn random() -> Result<u64> {
     let mut bytes = [0u8; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(|e| {
-        log::error!("no random numbers: {e}");
+        log::error!("cannot read random numbers: {e}");
         Error::Internal
     })?;
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// The address that other processes of this host connect to: an interface's if there is one, so that programs which pass
-/// addresses between hosts do not take another host for themselves.
+/// The address that other processes of this host connect to: an address of an interface, if there is one, so that
+/// programs that exchange addresses between hosts do not confuse hosts.
 fn own_address() -> IpAddr {
-    // Asks the routing table only: connecting a datagram socket sends nothing. (192.0.2.0/24 is for documentation.)
+    // Only asks the routing table: connecting a datagram socket sends no packet. (192.0.2.0/24 is reserved for
+    // documentation.)
     let routed = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
         socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
         socket.local_addr()
@@ -124,7 +125,7 @@ fn own_address() -> IpAddr {
     }
 }
 
-/// Is this an address of this host? Binding a socket to the address decides that, and needs a descriptor.
+/// Whether this is an address of this host, determined by binding a socket to it, which needs a descriptor.
 pub(crate) fn is_local(ip: IpAddr) -> Result<bool> {
     let ip = ip.to_canonical();
     if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
@@ -150,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn here_is_every_address_of_this_host() {
+    fn every_address_of_this_host_is_local() {
         for here in ["127.0.0.1", "127.0.1.1", "127.255.255.254", "::1", "::ffff:127.0.0.1"] {
             assert_eq!(is_local(here.parse().unwrap()), Ok(true), "{here}");
         }

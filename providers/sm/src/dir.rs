@@ -1,9 +1,9 @@
-//! The end point directory `<base>/<pid>/<id>/` with `sock`, `fifo`, `lock` and `conns/`, and beside it the names of
-//! listeners in `<base>/quals/` (SM-1 to SM-3, spec/transports B3) and of shared memory.
+//! The end point directory `<base>/<pid>/<id>/` with `sock`, `fifo`, `lock` and `conns/`, and the names of listeners
+//! (`<base>/quals/`) and of shared memory (SM-1 to SM-3, spec/transports B3).
 //!
 //! A live process holds an exclusive file lock in its directory; the kernel releases it when the process dies. A
-//! cleaner deletes only what it could lock, after renaming it. Directories are 0700, files 0600, created exclusively,
-//! and links are not followed.
+//! cleaner deletes only what it could lock, after renaming it. Directories have mode 0700, files 0600; they are created
+//! exclusively, and links are not followed.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -20,15 +20,15 @@ use dapl_software::shared_names::SharedNames;
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-/// Longest path of a Unix socket, its NUL left out.
+/// Maximum length of a Unix socket's path, without the NUL.
 const SUN_PATH: usize = 107;
 
-/// Attempts to take a listener's name that others are about to release, and the pause in between.
+/// Number of attempts to take a listener's name that another process is about to release, and the pause between them.
 const TRIES: u32 = 100;
 const RETRY: Duration = Duration::from_millis(1);
 
-/// Processes that seem to live, and names, that each cleaner probes. With more of them each cleaner chooses some at random:
-/// to probe takes ten system calls, and each of n processes cleans when it opens, so probing all would cost n times n.
+/// Number of live processes, and of names, that a cleaner probes. If there are more it chooses some at random: a probe
+/// takes ten system calls, and each of n processes cleans when it opens, so probing all would cost n times n.
 const PROBED: usize = 16;
 
 /// Number of end points that this process has opened.
@@ -51,7 +51,7 @@ pub(crate) fn endpoint_path(address: &str) -> Option<PathBuf> {
 }
 
 impl Base {
-    /// The base directory: the chosen one, else one of this user's under `/dev/shm`. Made when missing.
+    /// The base directory: the configured one, else one of this user's under `/dev/shm`. Created when missing.
     pub(crate) fn open(chosen: Option<&str>) -> Result<Self> {
         Self::over(BaseDir::new(&KIND, chosen)).make()
     }
@@ -60,7 +60,7 @@ impl Base {
         Base { names: SharedNames::new(dir.clone()), dir }
     }
 
-    /// The base to use, made when missing.
+    /// The base directory in use, created when missing.
     fn make(&self) -> Result<Self> {
         let path = self.dir.path();
         if endpoint_path(&format!("{}/4194304/65535", path.display())).is_none() {
@@ -75,7 +75,7 @@ impl Base {
         Ok(if dir.path() == path { self.clone() } else { Self::over(dir) })
     }
 
-    /// Has a folder or file in it removed when the process exits.
+    /// Registers a directory or file in it for removal when the process exits.
     pub(crate) fn at_exit(&self, path: &Path) {
         self.dir.remove_at_exit(path);
     }
@@ -119,7 +119,7 @@ impl Base {
         pid.is_some_and(is_alive)
     }
 
-    /// Whether a living process that meets others in another directory listens on `qual`: its name is locked.
+    /// Whether a live process with another base directory listens on `qual`: its name is locked.
     fn is_taken_elsewhere(&self, qual: u64) -> bool {
         let is_locked = |base: PathBuf| {
             let name = open_folder(&base.join("quals")).and_then(|folder| open_name(&folder, qual, OFlags::RDONLY));
@@ -128,11 +128,11 @@ impl Base {
         self.dir.alternatives().into_iter().any(is_locked)
     }
 
-    /// Removes what dead processes left: end points, names of listeners and of shared memory. `died` is the id of a process
-    /// that is known to be dead, though its number is still in use.
+    /// Removes what dead processes left: end points, names of listeners and of shared memory. `died` is the id of a
+    /// process that is known to be dead although its number is still in use.
     ///
-    /// Probes every process that does not exist, and `PROBED` of the others, whose number may have been reused; of the names
-    /// `PROBED`, or all if anything else was removed.
+    /// Probes every process id that does not exist, and `PROBED` of the others, since their numbers may have been
+    /// reused; and `PROBED` names, or all if anything else was removed.
     pub(crate) fn clean(&self, died: Option<i32>) {
         let processes = entries(self.dir.path()).into_iter();
         let numbered = processes.filter_map(|path| Some((path.file_name()?.to_str()?.parse::<i32>().ok()?, path)));
@@ -153,14 +153,14 @@ impl Base {
         }
     }
 
-    /// Removes empty directories that this process has made.
+    /// Removes empty directories that this process has created.
     fn leave(&self) {
         let _ = fs::remove_dir(self.quals());
         self.names.remove_if_empty();
     }
 }
 
-/// Removes the dead end points of a process, and its directory if none is left. Returns whether it is gone.
+/// Removes the dead end points of a process, and its directory if none is left. Returns whether the directory is gone.
 fn clean_process(process: &Path, pid: i32) -> bool {
     for endpoint in entries(process) {
         let name = endpoint.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
@@ -173,7 +173,7 @@ fn clean_process(process: &Path, pid: i32) -> bool {
     fs::remove_dir(process).is_ok()
 }
 
-/// Removes the directory of a dead end point. Does nothing for a live one, or for anything but a directory.
+/// Removes the directory of a dead end point. Does nothing for a live one, or if it is not a directory.
 fn clean_endpoint(path: &Path) {
     if !is_folder(path) || !path.parent().is_some_and(is_folder) {
         return;
@@ -186,8 +186,8 @@ fn clean_endpoint(path: &Path) {
     }
 }
 
-/// Whether the process that began to create this directory died. A live process locks it within a moment; until then no
-/// other process may change it.
+/// Whether the process that began to create this directory has died. A live process locks it within a moment; until
+/// then no other process may change it.
 fn is_abandoned(new: &Path, pid: i32) -> bool {
     const LONG: Duration = Duration::from_secs(10);
     let Ok(found) = fs::symlink_metadata(new) else { return false };
@@ -202,8 +202,8 @@ fn is_abandoned(new: &Path, pid: i32) -> bool {
     }
 }
 
-/// Removes a directory without a lock file: the lock is removed last, so a process died while removing it. Uses a directory
-/// handle, since a live end point may take the name.
+/// Removes a directory without a lock file: its process died while removing it, since the lock is removed last. Works
+/// on an open directory, since a live end point may take the name.
 fn sweep(path: &Path) {
     let Ok(folder) = open_folder(path) else { return };
     let inside = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
@@ -226,8 +226,8 @@ fn move_away(path: &Path) {
     }
 }
 
-/// Removes the directory of an end point. Known names first, since listing a directory needs a descriptor and there may be
-/// none. The lock goes last, so that a cleaner can continue after a crash.
+/// Removes the directory of an end point. Known names are removed first, since listing a directory needs a descriptor
+/// and none may be free. The lock is removed last, so that a cleaner can continue after a crash.
 fn remove(path: &Path) {
     let file = |name| {
         let _ = fs::remove_file(path.join(name));
@@ -249,7 +249,7 @@ fn open_folder(path: &Path) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(path, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Opens the name of a listener. Not to wait: it may be a FIFO.
+/// Opens the name of a listener without blocking: it may be a FIFO.
 fn open_name(folder: &OwnedFd, qual: u64, flags: OFlags) -> rustix::io::Result<File> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     rustix::fs::openat(folder, qual.to_string(), flags, Mode::RUSR | Mode::WUSR).map(File::from)
@@ -260,25 +260,25 @@ fn is_alive(pid: i32) -> bool {
     pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))
 }
 
-/// Whether creation failed because a cleaner removed or locked the directory, or because the name was taken; then the next
-/// number is tried.
+/// Whether creation failed because a cleaner removed or locked the directory, or because the name was taken; then the
+/// next number is tried.
 fn is_cleaner_conflict(error: &std::io::Error) -> bool {
     use ErrorKind::*;
     matches!(error.kind(), NotFound | AlreadyExists | DirectoryNotEmpty | WouldBlock)
 }
 
-/// The folder of one open IA. Dropping it removes it.
+/// The directory of an open IA. Dropping it removes the directory.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     base: Base,
     path: PathBuf,
-    /// Locked for the epoch of the end point.
+    /// Locked for the life of the end point.
     _lock: File,
     pid: u32,
 }
 
 impl Endpoint {
-    /// Makes the folder; `first` overrides the number of this process's first end point, `named` its process id in names.
+    /// Creates the directory.
     pub(crate) fn create(base: Base) -> Result<Self> {
         Self::create_as(base, std::process::id())
     }
@@ -287,7 +287,7 @@ impl Endpoint {
     fn create_as(mut base: Base, named: u32) -> Result<Self> {
         base.clean(None);
         let pid = std::process::id();
-        // Others may remove an empty base or process directory between two of these steps: begin again then.
+        // Another process may remove an empty base or process directory between two of these steps; then start again.
         for _ in 0..100 {
             let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
             match Self::build(&base, named, id) {
@@ -296,7 +296,7 @@ impl Endpoint {
                 Err(e) => return Err(base.dir.report_failure("create an end point in", base.dir.path(), &e)),
             }
         }
-        log::error!("cannot create an end point in {}: something keeps removing it", base.dir.path().display());
+        log::error!("cannot create an end point in {}: another process keeps removing it", base.dir.path().display());
         Err(Error::Exhausted(Resource::Device))
     }
 
@@ -317,10 +317,11 @@ impl Endpoint {
             DirBuilder::new().mode(0o700).create(new.join("conns"))?;
             rustix::fs::mkfifoat(CWD, new.join("fifo"), Mode::RUSR | Mode::WUSR)?;
             fail_point!(FolderBuilt);
-            clean_endpoint(&path); // of a dead process that had our pid
+            clean_endpoint(&path); // left by a dead process with the same pid
             fs::rename(&new, &path)?;
             fail_point!(FolderNamed);
-            // A cleaner that cannot see this process, being of another name space, may have been at it before the lock was.
+            // A cleaner in another pid namespace, which cannot see this process, may have removed files before the lock
+            // was taken.
             let is_whole =
                 path.join("fifo").exists() && path.join("conns").exists() && is_at(&file, &path.join("lock"));
             if is_whole { Ok(file) } else { Err(ErrorKind::NotFound.into()) }
@@ -339,7 +340,7 @@ impl Endpoint {
         &self.base
     }
 
-    /// Links a connection to its peer's directory, for administrators.
+    /// Creates a link to the peer's directory for a connection, for administrators.
     pub(crate) fn add_conn(&self, id: u32, peer: &Path) {
         let dir = self.path.join("conns").join(id.to_string());
         if DirBuilder::new().mode(0o700).create(&dir).is_ok() {
@@ -355,7 +356,7 @@ impl Endpoint {
         }
     }
 
-    /// Listens under the name of `qual`. `ConnQualTaken` while another live process does.
+    /// Creates the name of a listener on `qual`. `ConnQualTaken` while another live process has it.
     pub(crate) fn claim(&self, qual: u64) -> Result<Name> {
         let path = self.base.quals().join(qual.to_string());
         for _ in 0..TRIES {
@@ -363,7 +364,7 @@ impl Endpoint {
             let folder = open_folder(&self.base.quals());
             let file = match folder.and_then(|folder| open_name(&folder, qual, OFlags::RDWR | OFlags::CREATE)) {
                 Ok(file) => file,
-                Err(Errno::NOENT) => continue, // an empty `quals` was just removed
+                Err(Errno::NOENT) => continue, // another process has just removed an empty `quals`
                 Err(e) => return Err(self.base.dir.report_failure("create the name of a listener,", &path, &e.into())),
             };
             fail_point!(QualOpened);
@@ -397,7 +398,7 @@ impl Endpoint {
 impl Drop for Endpoint {
     fn drop(&mut self) {
         if std::process::id() != self.pid {
-            return; // a forked child touches nothing of its parent
+            return; // a forked child removes no files of its parent
         }
         remove(&self.path);
         if let Some(process) = self.path.parent() {

@@ -1,26 +1,26 @@
-//! Sender-assisted copy: the receiver of a long message asks the sender to write a part of it, so that two processors copy.
+//! Sender-assisted copy: the receiver of a long message asks the sender to write a part of it, so that two CPUs copy.
 //!
 //! The receiver writes a job to its own control line and copies another part; then it withdraws the job. If the sender
-//! has not claimed it by then, the receiver copies that part too. A concurrent claim and withdrawal cannot miss each
-//! other: each side writes its word, executes a full barrier, then reads the other's. A claimed job is always reported,
-//! done or not. This module does not copy, sleep or wake.
+//! has not claimed the job by then, the receiver copies that part too. A concurrent claim and withdrawal cannot miss
+//! each other: each side writes its word, executes a full barrier, then reads the other's. A claimed job is always
+//! reported, done or not. This module neither copies, sleeps nor wakes.
 #![forbid(unsafe_code)]
 
 use dapl::runtime::sync::{Ordering, fence};
 
 use crate::memory::map::Map;
 
-/// The asker's words, from here on: the ticket, which is 0 without a job, and the job.
+/// Offsets of the words that the asking side writes: the ticket, which is 0 without a job, and the job.
 const TICKET: usize = 768;
 const JOB: usize = TICKET + 8;
-/// The helper's, for another reader: the ticket it claimed last, and what became of it.
+/// Offsets of the words that the helper writes: the ticket that it claimed last, and the result.
 const CLAIM: usize = 896;
 const OUTCOME: usize = CLAIM + 8;
 
 /// A part of a message that the sender is to write.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Job {
-    /// The message: the count of requests when it will have been taken.
+    /// Identifies the message: the number of taken requests once it is taken.
     pub(crate) slot: u64,
     /// Offset and length of the part in the message.
     pub(crate) offset: u64,
@@ -45,7 +45,7 @@ impl Job {
     }
 }
 
-/// The control lines of both sides, as either sees them.
+/// The control lines of both sides, as seen by either side.
 #[derive(Debug)]
 pub(crate) struct Help<'a> {
     pub(crate) own: &'a Map,
@@ -53,19 +53,19 @@ pub(crate) struct Help<'a> {
 }
 
 impl Help<'_> {
-    /// Asks. A ticket is never used again, and is not 0.
+    /// Publishes a job. `ticket` is not 0 and never reused.
     pub(crate) fn ask(&self, ticket: u64, job: &Job) {
         for (n, word) in job.encode().into_iter().enumerate() {
             self.own.word(JOB + n * 8).store(word, Ordering::Relaxed);
         }
-        // Pairs with the Acquire in `look`: the job first, then its ticket.
+        // Pairs with the Acquire in `look`: the job is written before its ticket.
         self.own.word(TICKET).store(ticket, Ordering::Release);
     }
 
-    /// Takes the job back. True: the helper is at it, or has been, and what becomes of it must be waited for.
+    /// Withdraws the job. Returns true if the helper has claimed it; then the caller waits for the result.
     pub(crate) fn withdraw(&self, ticket: u64) -> bool {
         self.own.word(TICKET).store(0, Ordering::Relaxed);
-        // Pairs with the fence in `claim`: either it sees the ticket gone, or we see the claim.
+        // Pairs with the fence in `claim`: either the helper sees that the ticket is gone, or this side sees the claim.
         fence(Ordering::SeqCst);
         self.theirs.word(CLAIM).load(Ordering::Relaxed) == ticket
     }
@@ -77,7 +77,7 @@ impl Help<'_> {
         (word >> 1 == ticket).then_some(word & 1 == 1)
     }
 
-    /// Is there a job, and one with another ticket than the last? Nothing of it is sure before it is claimed.
+    /// The published job, if its ticket differs from `last`. Its content is valid only after a claim.
     pub(crate) fn look(&self, last: u64) -> Option<(u64, Job)> {
         let ticket = self.theirs.word(TICKET).load(Ordering::Acquire);
         // A ticket that does not fit into the result word is invalid.
@@ -88,11 +88,11 @@ impl Help<'_> {
         Some((ticket, Job::decode(words)))
     }
 
-    /// Claims the job. False: it was withdrawn. The outcome is reported either way.
+    /// Claims the job. Returns false if it was withdrawn. A result is reported in both cases.
     pub(crate) fn claim(&self, ticket: u64) -> bool {
         self.own.word(CLAIM).store(ticket, Ordering::Relaxed);
-        // Pairs with the fence in `withdraw`. It also comes behind the reads of the job: with the ticket still there they
-        // are of this job, since the asker writes the next one only after it has withdrawn this.
+        // Pairs with the fence in `withdraw`. The job was read before this: if the ticket is still there, the read job
+        // belongs to it, since the asking side writes the next job only after it has withdrawn this one.
         fence(Ordering::SeqCst);
         self.theirs.word(TICKET).load(Ordering::Relaxed) == ticket
     }
@@ -128,11 +128,12 @@ mod tests {
         helps.report(2, true);
         assert_eq!((asks.outcome(2), asks.outcome(1)), (Some(true), None));
         asks.ask(1 << 62, &job);
-        assert_eq!(helps.look(2), None, "no honest asker has so many");
+        assert_eq!(helps.look(2), None, "no valid peer uses such a ticket");
     }
 }
 
-/// Loom reports a part that both sides write, one that is used before it is written, and one that neither writes.
+/// Loom models. Loom reports a part that both sides write, one that is used before it is written, and one that neither
+/// side writes.
 #[cfg(all(test, loom))]
 mod interleavings {
     use std::sync::Arc;

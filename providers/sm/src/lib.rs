@@ -2,16 +2,16 @@
 //! docs/sm.md.
 //!
 //! An open IA is a `device`: an end point directory (`dir`) with a set-up socket and a FIFO, and one thread (`engine`)
-//! with its `jobs`. `cm` sets connections up by datagrams (`proto`), which pass sealed memory (`memory/map`,
+//! with its `jobs`. `cm` sets up connections by datagrams (`proto`), which pass sealed memory (`memory/map`,
 //! `qp/link`), and keeps the table of attempts and connections. The two directions of a connection (`qp/rx`, `qp/tx`,
-//! `qp/shared`) run over slot rings (`qp/ring`) without a lock or a pointer in shared memory. RDMA is a single copy
-//! (`qp/single_copy`) where possible: into shared memory that the peer exports (`memory/backing`, `exchange`,
-//! `imports`, `mapped`) or by the kernel (`memory/kernel_copy`: `knem`, `cma`; `calibration` measures it); else it goes
-//! through a bounce buffer. Long sends take the same ways, with sender and receiver sharing the work (`help`). dapl
+//! `qp/shared`) use slot rings (`qp/ring`); shared memory contains neither locks nor pointers. RDMA is a single copy
+//! (`qp/single_copy`) if possible: into shared memory that the peer exports (`memory/backing`, `exchange`, `imports`,
+//! `mapped`) or by the kernel (`memory/kernel_copy`: `knem`, `cma`; `calibration` measures it); else it goes through a
+//! bounce buffer. Long sends use the same methods, with sender and receiver sharing the work (`help`). The object layer
 //! uses queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), requests (`cm/request`),
 //! registered memory (`memory/regions`) and memory windows (`memory/window`).
 
-/// Places where tests end or stop this process. Empty in release builds.
+/// Marks a place where tests end or stop this process. Empty in release builds.
 macro_rules! fail_point {
     ($point:ident) => {
         #[cfg(test)]
@@ -74,7 +74,7 @@ pub struct Mr {
     device: Arc<Device>,
     key: u32,
     remote: bool,
-    /// Peers may map what is behind it.
+    /// Peers may map the memory behind it.
     exported: bool,
 }
 
@@ -126,8 +126,8 @@ impl Drop for Listener {
 }
 
 impl Sm {
-    /// Starts the engine's thread, unless it runs. The first object that may have something to report calls it, so that an
-    /// adapter without such objects has no thread. Errors: `Exhausted(Device)`, logged here.
+    /// Starts the engine thread, unless it runs. The first object that may report events calls this, so an adapter
+    /// without such objects has no thread. Errors: `Exhausted(Device)`, logged here.
     fn start_engine(&self) -> Result<()> {
         let mut thread = self.thread.lock();
         if thread.is_some() {
@@ -183,7 +183,7 @@ impl Provider for Sm {
         self.stopping.store(true, Ordering::Release);
         self.device.jobs.push(engine::jobs::Job::Stop);
         let thread = self.thread.lock().take();
-        // An agent that closes the IA from the engine's own thread must not wait for itself.
+        // An agent that closes the IA on the engine thread must not join its own thread.
         if let Some(thread) = thread.filter(|t| t.thread().id() != std::thread::current().id()) {
             let _ = thread.join();
         }
@@ -218,7 +218,7 @@ impl MemoryProvider for Sm {
         let usable =
             remote && settings.rma == settings::RmaMethod::Auto && regions.may_register(region, access.writes());
         let Some(backing) = usable.then(|| backings.find(region, access.remote_write)).flatten() else {
-            log::info!("shared memory at {:#x}: peers cannot map it, and use the other ways", region.address);
+            log::info!("shared memory at {:#x}: peers cannot map it, they use other copy methods", region.address);
             return self.register(pd, region, access);
         };
         let key = regions.export(region, access, pd.0)?;

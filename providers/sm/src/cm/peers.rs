@@ -1,6 +1,6 @@
-//! The peer's side of a link: maps its areas, and finds or probes the end point behind it.
+//! The peer's half of a link: maps its areas, and finds or probes the peer's end point.
 //!
-//! What a peer sent is checked before it is mapped. A peer's state lives as long as its links.
+//! Everything that a peer sent is checked before it is mapped. The state of a peer lives as long as its links.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ use crate::proto::handshake::Terms;
 use crate::qp::link::{Peer, PeerSide};
 use crate::settings::{ByKernel, RmaMethod};
 
-/// Maps the other side's half of a link; its descriptors are closed again. `None`: it is not what it should be.
+/// Maps the other side's half of a link and closes its descriptors. `None`: the descriptors or parameters are invalid.
 pub(crate) fn meet(
     device: &Device,
     path: &Path,
@@ -32,7 +32,7 @@ pub(crate) fn meet(
 ) -> Option<PeerSide> {
     if fds.len() != MAX_FDS {
         let is_full = matches!(rustix::io::dup(device.regions.fd()), Err(Errno::MFILE | Errno::NFILE));
-        let why = if is_full { ": this process may not have more open; allow more (ulimit -n)" } else { "" };
+        let why = if is_full { ": the limit of open files is reached; raise it (ulimit -n)" } else { "" };
         log::warn!("set-up with {}: {} descriptors instead of {MAX_FDS}{why}", path.display(), fds.len());
         return None;
     }
@@ -40,7 +40,7 @@ pub(crate) fn meet(
     let rma = Map::of_peer(&fds.pop()?, terms.geometry.rma_len(), true);
     let area = Map::of_peer(&fds.pop()?, terms.geometry.area_len(), false);
     let (Some(rma), Some(area)) = (rma, area) else {
-        log::warn!("set-up with {}: its shared areas are not sealed or of another size", path.display());
+        log::warn!("set-up with {}: its shared areas are not sealed or have another size", path.display());
         return None;
     };
     let peer = peer(device, path, pid, terms, &table)?;
@@ -57,7 +57,7 @@ pub(crate) fn meet(
     })
 }
 
-/// The end point at the other side: known already, or met now.
+/// Finds the end point of the peer, or creates its state.
 fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) -> Option<Arc<Peer>> {
     let key = (path.to_path_buf(), terms.endpoint);
     let mut book = device.book.lock();
@@ -77,7 +77,7 @@ fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) 
         log::warn!("set-up with {}: its table of memory cannot be mapped", path.display());
         return None;
     };
-    // Watched before it is probed, so that the probed process is the one whose death is noticed.
+    // Watched before it is probed, so that the watched process is the probed one.
     let rma = &device.settings.rma;
     let wanted = rma.has(ByKernel::Cma) && terms.probe_address != 0 && watch.is_some();
     let cma = AtomicBool::new(wanted && cma::probe(pid, terms.probe_address, terms.probe_value));

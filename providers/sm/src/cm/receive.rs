@@ -1,6 +1,6 @@
 //! Receives a datagram of the set-up socket, with descriptors and the sender's credentials.
 //!
-//! Calls `recvmsg` directly, because a sender of another pid namespace has process id 0, which wrapper crates reject.
+//! Calls `recvmsg` directly, because a sender in another pid namespace has process id 0, which wrapper crates reject.
 //! The bytes are not interpreted here. Never blocks.
 
 use std::io;
@@ -13,9 +13,9 @@ pub(crate) struct Datagram {
     /// Number of bytes received.
     pub(crate) length: usize,
     pub(crate) fds: Vec<OwnedFd>,
-    /// 0: not visible in this pid namespace, or no credentials.
+    /// Process id of the sender; 0: not visible in this pid namespace, or no credentials.
     pub(crate) pid: i32,
-    /// `u32::MAX`: no credentials.
+    /// User id of the sender; `u32::MAX`: no credentials.
     pub(crate) uid: u32,
     /// The path of the sender's socket; empty if it has none.
     pub(crate) from: Vec<u8>,
@@ -24,7 +24,7 @@ pub(crate) struct Datagram {
 /// Buffer for credentials and some descriptors, aligned for the headers. The kernel closes descriptors that do not fit.
 type Control = [u64; 16];
 
-/// The next datagram. Errors: `EAGAIN` when there is none, `EINTR`.
+/// Receives the next datagram. Errors: `EAGAIN` if there is none, `EINTR`.
 pub(crate) fn receive(socket: BorrowedFd<'_>, space: &mut [u8]) -> io::Result<Datagram> {
     let mut control: Control = [0; 16];
     // SAFETY: both are plain C records, for which zeros are values.
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(
             (got.length, got.from),
             (8, dir.as_os_str().as_encoded_bytes().to_vec()),
-            "cut, by name, without credentials"
+            "truncated, with a name, without credentials"
         );
         assert_eq!((got.pid, got.uid), (0, u32::MAX));
         std::fs::remove_file(dir).unwrap();

@@ -1,4 +1,4 @@
-//! Connection requests, as dapl holds them: answered once, and refused when dropped unanswered.
+//! Connection requests in the form of the provider interface: answered once, and rejected when dropped unanswered.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::proto::handshake::Answer;
 use crate::qp::Qp;
 
-/// A connection request, as dapl holds it.
+/// A connection request, held by the object layer.
 pub struct ConnectionRequest {
     device: Arc<Device>,
     id: u32,
@@ -49,7 +49,7 @@ impl ConnRequest for ConnectionRequest {
             .inspect_err(|_| setup::refuse(&self.device, self.id, Answer::Rejected))
     }
 
-    /// Tells the requester to ask the other listener, which may be in another process.
+    /// Tells the requester to send its request to another listener, which may be in another process.
     fn hand_off(self, qual: u64) -> std::result::Result<(), (Self, Error)> {
         match self.device.endpoint.base().find(qual) {
             Ok(Some(_)) => {}

@@ -1,9 +1,9 @@
-//! Connection set-up: sends and receives the handshake's datagrams and carries out the actions of `proto::machine` (SM-4 to
-//! SM-8, CM-4).
+//! Connection set-up: sends and receives the datagrams of the handshake and carries out the actions of `proto::machine`
+//! (SM-4 to SM-8, CM-4).
 //!
-//! Calls from dapl (connect, accept, reject, close) and the engine use one lock over the connection table. Duplicates are
-//! recognised by sender and token. Only the engine reports to dapl. Datagrams have been decoded and validated by `proto`;
-//! descriptors are checked before they are mapped.
+//! Calls of the object layer (connect, accept, reject, close) and the engine share one lock over the connection table.
+//! Duplicates are recognised by sender and token. Only the engine reports events. `proto` decodes and validates
+//! datagrams; descriptors are checked before they are mapped.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, SocketAddr};
@@ -51,7 +51,7 @@ fn terms(device: &Device, qp: &dyn Conn, generation: u16, token: u64, qual: u64,
     }
 }
 
-/// The end point of an address and a qualifier. `Ok(None)`: the address is local, but there is no listener.
+/// Finds the end point for an address and a qualifier. `Ok(None)`: the address is local, but there is no listener.
 fn resolve(device: &Device, address: &PeerAddress, qual: u64) -> Result<Option<PathBuf>> {
     match address {
         PeerAddress::Path(path) => {
@@ -71,11 +71,12 @@ pub(crate) struct SetupActions {
     pub(crate) conn: Option<Arc<dyn Conn>>,
     pub(crate) link: Option<Arc<ConnectionMemory>>,
     pub(crate) peer: PathBuf,
-    /// The attempt, if it is over; dropped without the lock.
+    /// The attempt, if it has ended; dropped without the lock.
     _over: Option<Attempt>,
 }
 
-/// Feeds the machine of an attempt and sends what it says. Lookups, maps and reports are left to the caller.
+/// Passes an input to the state machine of an attempt and sends its datagrams. Lookups, maps and reports are left to
+/// the caller.
 pub(crate) fn step(device: &Device, id: u32, input: Input) -> SetupActions {
     step_locked(device, device.book.lock(), id, input)
 }
@@ -90,7 +91,8 @@ fn step_locked(device: &Device, mut book: MutexGuard<'_, Attempts>, id: u32, inp
                 Action::Transmit => next = Some(Input::Sent(transmit(device, attempt))),
                 Action::Send(datagram) => _ = device.socket.send(&attempt.peer, &datagram.encode(), &[]),
                 Action::Ack => acknowledge(device, id, attempt),
-                // Before a peer can learn that the attempt is not known here: the acceptor must see that it was open.
+                // Published before the peer can learn that the attempt is unknown here: the acceptor must see that the
+                // connection was open.
                 Action::Mark => attempt.link.iter().for_each(|link| {
                     link.mark_over();
                     fail_point!(MarkedOver);
@@ -133,12 +135,13 @@ fn transmit(device: &Device, attempt: &Attempt) -> Delivery {
             Delivery::NoPeer
         }
         Err(Errno::AGAIN) => Delivery::Full,
-        _ => Delivery::Queued, // repeated like one that was lost
+        _ => Delivery::Queued, // retransmitted as if lost
     }
 }
 
-/// Any word in the FIFO implies the acknowledgement, and the FIFO takes it when the socket's short queue is full: else
-/// it would wait for the reply to be repeated, and the end of another connection would overtake it.
+/// Acknowledges the reply. Any FIFO word implies the acknowledgement, and the FIFO accepts one when the socket's short
+/// queue is full. Otherwise the acknowledgement would wait until the reply is repeated, and the end of the connection
+/// could overtake it.
 fn acknowledge(device: &Device, id: u32, attempt: &Attempt) {
     let ack = Datagram::Ack { client: id, server: attempt.machine.peer_id(), token: attempt.machine.token() };
     if device.socket.send(&attempt.peer, &ack.encode(), &[]).is_err() {
@@ -147,7 +150,7 @@ fn acknowledge(device: &Device, id: u32, attempt: &Attempt) {
     fail_point!(AfterAck);
 }
 
-/// The end of a down-call: what has to be reported is left to the engine.
+/// The end of a down-call: events are left to the engine.
 fn finish(device: &Device, id: u32, step: SetupActions) {
     for action in step.actions {
         match (action, &step.conn, &step.link) {
@@ -173,7 +176,7 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
     let (link, fds) = ConnectionMemory::create(id, conn, device.settings.geometry)?;
     let link = Arc::new(link);
     link.be_of(generation);
-    // The machine puts the token in.
+    // The state machine sets the token.
     let terms = terms(device, &*qp, generation, 0, spec.qual, link.geometry);
     let request = Datagram::Request { id, terms, private_data: spec.private_data.to_vec() };
     let now = Instant::now();
@@ -196,8 +199,8 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
     Ok(())
 }
 
-/// Looks up the listener of an attempt again, or the one on `qual` to which the request was handed off. Called by the
-/// engine.
+/// Looks up the listener of an attempt again, or the listener on `qual` to which the request was handed off. Called by
+/// the engine.
 pub(crate) fn look_up(device: &Device, id: u32, qual: Option<u64>) -> SetupActions {
     let listener = device.book.lock().by_id.get(&id).and_then(|attempt| attempt.listener.clone());
     let Some((address, first)) = listener else { return SetupActions::default() };
@@ -217,7 +220,7 @@ fn request_at(device: &Device, id: u32, qual: u64, path: Option<PathBuf>) -> Set
     step(device, id, Input::Found { qual, token })
 }
 
-/// Down-call or engine: refuses a request, and remembers that for a while.
+/// Down-call or engine: rejects a request, and keeps the answer for a while.
 pub(crate) fn refuse(device: &Device, id: u32, answer: Answer) {
     finish(device, id, step(device, id, Input::Refuse(answer)));
 }
@@ -258,7 +261,7 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
     let known = {
         let book = device.book.lock();
         if book.history.knows(terms.token) {
-            return None; // sent again before its sender had the answer, and read after the end
+            return None; // a duplicate, read after the attempt has ended
         }
         book.by_peer.get(&key).copied()
     };
@@ -304,7 +307,7 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
     Some((id, listener))
 }
 
-/// Engine: the process that holds the request of an attempt is watched for its death.
+/// Engine: watches the process that has the request of an attempt for its death.
 pub(crate) fn watch(device: &Device, id: u32, pid: i32) {
     let mut book = device.book.lock();
     let watch = book.watch(pid);
@@ -319,7 +322,7 @@ pub(crate) fn address_of(terms: &Terms) -> SocketAddr {
     SocketAddr::new(ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4), 0)
 }
 
-/// The attempt that a reset means: by our id, or, before its sender knew that, by its token.
+/// Finds the attempt that a reset concerns: by this side's id or, before its sender knew that, by its token.
 pub(crate) fn find(device: &Device, from: &Path, their_id: u32, our_id: u32, token: u64) -> Option<u32> {
     let book = device.book.lock();
     let by_token = || book.by_peer.get(&(from.to_path_buf(), token)).copied();

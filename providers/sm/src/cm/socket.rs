@@ -1,5 +1,5 @@
-//! The two files that peers reach this process by: the set-up socket (datagrams with descriptors and credentials) and the
-//! FIFO (four-byte words). Moves bytes, believes nothing, decides nothing.
+//! The two files through which peers reach this process: the set-up socket (datagrams with descriptors and credentials)
+//! and the FIFO (four-byte words). Transfers bytes without interpreting them.
 #![forbid(unsafe_code)]
 
 use std::io::{self, IoSlice};
@@ -17,17 +17,17 @@ use rustix::net::{
 use crate::cm::receive::{self, Datagram};
 use crate::proto::handshake::MAX_DATAGRAM;
 
-/// Maximum of descriptors in a datagram: area, RMA buffer, registrations.
+/// Maximum number of descriptors in a datagram: area, RMA buffer, registrations.
 pub(crate) const MAX_FDS: usize = 3;
 
-/// A datagram as the kernel gave it.
+/// A datagram as received from the kernel.
 #[derive(Debug)]
 pub(crate) struct Received {
     pub(crate) bytes: Vec<u8>,
     pub(crate) fds: Vec<OwnedFd>,
     /// The sender's end point directory: its socket's path without `/sock` (SM-6).
     pub(crate) from: PathBuf,
-    /// From the kernel, not from the peer. 0: not visible in our pid namespace.
+    /// Process id of the sender, from the kernel. 0: not visible in this pid namespace.
     pub(crate) pid: i32,
     pub(crate) uid: u32,
 }
@@ -45,7 +45,7 @@ impl SetupSocket {
         Ok(SetupSocket(fd))
     }
 
-    /// Sends to the end point in `to`. `AGAIN`: its queue is full, try later.
+    /// Sends to the end point `to`. `AGAIN`: its queue is full, retry later.
     pub(crate) fn send(&self, to: &Path, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -53,14 +53,14 @@ impl SetupSocket {
             control.push(SendAncillaryMessage::ScmRights(fds));
         }
         if !to.is_absolute() {
-            return Err(Errno::NOENT); // an end point that was not found yet
+            return Err(Errno::NOENT); // the end point was not found yet
         }
         let address = SocketAddrUnix::new(to.join("sock"))?;
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         rustix::net::sendmsg_addr(&self.0, &address, &[IoSlice::new(bytes)], &mut control, flags).map(|_| ())
     }
 
-    /// The next datagram; `None` if the socket is empty.
+    /// Receives the next datagram; `None` if the socket is empty.
     pub(crate) fn receive(&self) -> Option<Received> {
         loop {
             let mut bytes = vec![0; MAX_DATAGRAM + 1];
@@ -87,7 +87,7 @@ fn endpoint_of(path: &[u8]) -> Option<PathBuf> {
     crate::dir::endpoint_path(std::str::from_utf8(dir).ok()?)
 }
 
-/// Opens this end point's own FIFO for reading. It is opened for writing too, so that it never reads as ended.
+/// Opens this end point's own FIFO for reading. It is opened for writing too, so that reads never return end of file.
 pub(crate) fn open_own_fifo(endpoint: &Path) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(
         endpoint.join("fifo"),
@@ -96,11 +96,11 @@ pub(crate) fn open_own_fifo(endpoint: &Path) -> rustix::io::Result<OwnedFd> {
     )
 }
 
-/// `PERM`: it is no folder of `uid` alone. `NOENT`: there is none.
+/// Checks that a directory belongs to `uid` with mode 0700. `PERM`: it does not. `NOENT`: it does not exist.
 pub(crate) fn check_folder(endpoint: &Path, uid: u32) -> rustix::io::Result<()> {
     let folder = std::fs::symlink_metadata(endpoint).map_err(|_| Errno::NOENT)?;
     if !folder.is_dir() || folder.uid() != uid || folder.mode() & 0o077 != 0 {
-        log::warn!("{} is no folder of uid {uid} with mode 0700: nothing is sent there", endpoint.display());
+        log::warn!("{} is not a directory of uid {uid} with mode 0700: nothing is sent there", endpoint.display());
         return Err(Errno::PERM);
     }
     Ok(())

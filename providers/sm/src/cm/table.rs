@@ -1,6 +1,6 @@
 //! The table of attempts and connections of an IA: ids, deadlines, known peers and watched processes.
 //!
-//! `setup` and the engine use it under one lock.
+//! `setup` and the engine share it under one lock.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -16,26 +16,26 @@ use crate::cq::PolledConnection;
 use crate::proto::machine::Machine;
 use crate::qp::link::{ConnectionMemory, Peer, PeerSide, PidWatch};
 
-/// A queue pair, as its attempts and the engine see it. A trait, because attempts report to the queue pair while the queue pair
-/// starts and ends attempts: events go upwards through a trait of the lower layer, as everywhere.
+/// A queue pair, as its attempts and the engine see it. A trait, because attempts report to the queue pair while the
+/// queue pair starts and ends attempts: events go upwards through a trait of the lower layer, as everywhere.
 pub(crate) trait Conn: PolledConnection {
     /// Its protection domain.
     fn pd(&self) -> u32;
-    /// Reads of the peer's that it takes at a time.
+    /// Maximum number of outstanding reads of the peer.
     fn max_reads_in(&self) -> u32;
     /// An attempt begins.
     fn begin(&self, link: Arc<ConnectionMemory>);
-    /// Ends the connection (or only `which`) on this side: everything posted is flushed, later posts are flushed at once.
-    /// The link, if there was one.
+    /// Ends the connection (or only `which`) on this side: all posted work is flushed, and later posts are flushed at
+    /// once. Returns the link, if there was one.
     fn break_off(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<Arc<ConnectionMemory>>;
     /// Starts data transfer, after the connection was reported.
     fn open(&self, link: &Arc<ConnectionMemory>);
-    /// The peer ended the connection: what it had sent before is taken, then all is flushed. `None`: this side had ended it
-    /// already; else whether it ended by a fault.
+    /// The peer ended the connection: takes what it had sent before, then flushes all work. Returns `None` if this side
+    /// had ended the connection already; else whether a fault ended it.
     fn peer_left(&self, link: &Arc<ConnectionMemory>) -> Option<bool>;
 }
 
-/// Undecided and lingering requests at most: what a peer may make us remember is bounded.
+/// Maximum number of undecided and lingering requests, which limits the state that peers can create.
 const MAX_ATTEMPTS: usize = 65_000;
 
 /// An attempt or connection.
@@ -43,23 +43,23 @@ pub(crate) struct Attempt {
     pub(crate) machine: Machine,
     pub(crate) conn: Option<Weak<dyn Conn>>,
     pub(crate) link: Option<Arc<ConnectionMemory>>,
-    /// Active: the address and qualifier of the listener.
+    /// Active side: address and qualifier of the listener.
     pub(crate) listener: Option<(PeerAddress, u64)>,
-    /// The other side's end point (empty: not found yet).
+    /// End point of the peer; empty until it is found.
     pub(crate) peer: PathBuf,
-    /// The process at the other side, as the kernel reports it.
+    /// Process id of the peer, as reported by the kernel.
     pub(crate) pid: i32,
     pub(crate) watch: Option<Arc<PidWatch>>,
-    /// Passive: the requester's half of the link, until our consumer accepts.
+    /// Passive side: the requester's half of the link, until the consumer accepts.
     pub(crate) theirs: Option<PeerSide>,
-    /// Of this side's areas; they go with the request or reply.
+    /// Descriptors of this side's areas, sent with the request or reply.
     pub(crate) fds: Vec<OwnedFd>,
-    /// Under which the machine's deadline is listed.
+    /// The deadline under which the attempt is listed.
     pub(crate) due: Option<Instant>,
 }
 
-/// Tokens of requests that are over: the end of a connection overtakes a repeated request, which would be taken for a
-/// new one.
+/// Tokens of requests that have ended. A duplicate request may arrive after the end of its connection, and would be
+/// taken for a new one.
 #[derive(Default)]
 pub(crate) struct RequestHistory {
     known: HashSet<u64>,
@@ -67,7 +67,7 @@ pub(crate) struct RequestHistory {
 }
 
 impl RequestHistory {
-    /// Number of remembered requests. A repeated request waits in a short socket queue, so far fewer would do.
+    /// Number of remembered requests. Duplicates wait in a short socket queue, so far fewer would suffice.
     const MOST: usize = 4096;
 
     pub(crate) fn remember(&mut self, token: u64) {
@@ -93,7 +93,7 @@ pub(crate) struct ConnectionTable {
     inner: Mutex<Attempts>,
 }
 
-/// Its pages.
+/// Its entries.
 #[derive(Default)]
 pub(crate) struct Attempts {
     pub(crate) by_id: HashMap<u32, Attempt>,
@@ -105,16 +105,17 @@ pub(crate) struct Attempts {
     pub(crate) new_watches: Vec<(i32, Arc<PidWatch>)>,
     /// Requests that were answered and are over.
     pub(crate) history: RequestHistory,
-    /// Requests that were rejected for lack of a listener. A duplicate may arrive after the listener has started.
+    /// Requests that were rejected because there was no listener. A duplicate may arrive after the listener has
+    /// started.
     pub(crate) turned_away: RequestHistory,
     used: u16,
     free: VecDeque<u32>,
-    /// Generation of the last attempt; each has its own (CM-3).
+    /// Generation of the last attempt; each attempt has its own (CM-3).
     generation: u16,
 }
 
 impl Attempts {
-    /// A new id: table index and generation, so that a late FIFO word matches no connection.
+    /// Allocates an id: table index and generation, so that a late FIFO word matches no connection.
     pub(crate) fn new_id(&mut self) -> Option<u32> {
         if self.by_id.len() >= MAX_ATTEMPTS {
             return None;
@@ -147,7 +148,7 @@ impl Attempts {
         Some(attempt)
     }
 
-    /// Lists an attempt under its machine's deadline.
+    /// Lists an attempt under the deadline of its state machine.
     pub(crate) fn list_due(&mut self, id: u32) {
         let Some(attempt) = self.by_id.get_mut(&id).filter(|attempt| attempt.due != attempt.machine.due()) else {
             return;
@@ -160,7 +161,7 @@ impl Attempts {
     }
 
     pub(crate) fn watch(&mut self, pid: i32) -> Option<Arc<PidWatch>> {
-        // Of a process that has died, another may have the id by now.
+        // If a watched process has died, its id may have been reused.
         if let Some(watch) = self.watches.get(&pid).and_then(Weak::upgrade).filter(|watch| !watch.is_dead()) {
             return Some(watch);
         }
@@ -189,7 +190,8 @@ impl ConnectionTable {
         self.lock().deadlines.first().map(|(due, _)| *due)
     }
 
-    /// Says of a key whether a peer is copying with it. Reads the list of connections once, at the first question.
+    /// Returns a function that says whether a peer is copying with a key. It reads the list of connections once, at the
+    /// first call.
     pub(crate) fn announced(&self) -> impl Fn(u32) -> bool + '_ {
         let links = std::cell::OnceCell::new();
         move |key| links.get_or_init(|| self.links()).iter().any(|link| link.peer_copies_with(key))
@@ -202,12 +204,12 @@ impl ConnectionTable {
 }
 
 impl Attempt {
-    /// The queue pair, if it still is.
+    /// The queue pair, if it still exists.
     pub(crate) fn conn(&self) -> Option<Arc<dyn Conn>> {
         self.conn.as_ref()?.upgrade()
     }
 
-    /// Was this the process at the other side, and has it died? Another may have its id by now.
+    /// Whether the peer was this process and has died. Another process may have its id by now.
     pub(crate) fn has_died(&self, pid: i32) -> bool {
         let peer = self.link.as_ref().and_then(|link| link.theirs()).map(|theirs| &theirs.peer);
         let (its, watch) = peer.map_or((self.pid, &self.watch), |peer| (peer.pid, &peer.watch));
@@ -220,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn generations_rise_with_every_attempt_and_wrap() {
+    fn generations_increase_with_every_attempt_and_wrap() {
         let mut attempts = Attempts { generation: u16::MAX - 1, ..Attempts::default() };
         assert_eq!([(); 3].map(|()| attempts.new_generation()), [u16::MAX, 0, 1]);
     }

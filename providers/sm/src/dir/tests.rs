@@ -1,4 +1,4 @@
-//! What is in the folder, who may be, and who cleans up.
+//! The end point directory: contents, access rights, and cleaning.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn addresses_are_absolute_and_short() {
 }
 
 #[test]
-fn an_end_point_leaves_nothing_behind() {
+fn dropped_end_point_leaves_no_files() {
     let dir = scratch("leave");
     let base = Base::open(Some(&dir)).unwrap();
     let endpoint = Endpoint::create(base).unwrap();
@@ -33,7 +33,7 @@ fn an_end_point_leaves_nothing_behind() {
 }
 
 #[test]
-fn processes_of_one_id_in_several_name_spaces_never_clash() {
+fn equal_pids_of_several_namespaces_do_not_conflict() {
     let dir = scratch("pid");
     let base = Base::open(Some(&dir)).unwrap();
     let open = || Endpoint::create_as(base.clone(), 4_194_304).unwrap();
@@ -41,7 +41,7 @@ fn processes_of_one_id_in_several_name_spaces_never_clash() {
     assert_eq!(one.path().parent(), Some(PathBuf::from(&dir).join("4194304").as_path()));
     assert_ne!(one.path(), two.path());
     base.clean(None);
-    assert!(one.path().join("lock").exists(), "it lives, whatever lives under that number");
+    assert!(one.path().join("lock").exists(), "it is alive, whatever process has that number");
     let _name = one.claim(5).unwrap();
     assert_eq!(two.claim(5).err(), Some(Error::ConnQualTaken));
     drop((_name, one, two));
@@ -57,13 +57,13 @@ fn qualifier_has_one_live_listener() {
     assert_eq!(endpoint.claim(u64::MAX).err(), Some(Error::ConnQualTaken));
     drop(first);
     fs::write(endpoint.base().quals().join("5"), "/left/by/1").unwrap();
-    assert!(endpoint.claim(5).is_ok(), "a file without a lock is of the dead");
+    assert!(endpoint.claim(5).is_ok(), "a file without a lock belongs to a dead process");
     drop(endpoint);
     let _ = fs::remove_dir_all(&dir);
 }
 
 #[test]
-fn a_cleaner_takes_nothing_of_an_end_point_that_is_being_made() {
+fn cleaner_removes_no_end_point_that_is_being_created() {
     let dir = scratch("made");
     let base = Base::open(Some(&dir)).unwrap();
     let done = std::sync::atomic::AtomicBool::new(false);
@@ -119,7 +119,7 @@ fn cleaner_removes_dead_and_keeps_live_end_points() {
 }
 
 #[test]
-fn openers_and_leavers_of_the_default_base_do_not_trip_over_each_other() {
+fn concurrent_open_and_close_of_the_default_base_succeed() {
     let path = PathBuf::from(scratch("default"));
     let base = Base::over(BaseDir::as_default(&KIND, path.clone()));
     let open_and_close = || (0..200).try_for_each(|_| base.make().and_then(|base| Endpoint::create(base).map(drop)));
@@ -131,7 +131,7 @@ fn openers_and_leavers_of_the_default_base_do_not_trip_over_each_other() {
 }
 
 #[test]
-fn a_base_of_wrong_rights_is_refused() {
+fn base_directory_with_wrong_mode_is_refused() {
     let dir = scratch("rights");
     DirBuilder::new().mode(0o755).create(&dir).unwrap();
     assert_eq!(Base::open(Some(&dir)).err(), Some(Error::PermissionDenied));
@@ -139,7 +139,7 @@ fn a_base_of_wrong_rights_is_refused() {
     assert_eq!(Base::open(Some("relative")).map(|_| ()).err().map(Error::code), Some(0x8012_0061));
 }
 
-/// A default base whose path a link of another user's takes.
+/// A default base directory whose path is taken by a link of another user.
 fn squatted(name: &str) -> (PathBuf, Base) {
     let path = PathBuf::from(scratch(name));
     std::os::unix::fs::symlink("/nowhere", &path).unwrap();
@@ -147,14 +147,14 @@ fn squatted(name: &str) -> (PathBuf, Base) {
 }
 
 #[test]
-fn processes_meet_beside_a_default_path_that_another_user_has() {
+fn processes_share_an_alternative_to_a_squatted_default_path() {
     let (path, base) = squatted("squatted");
     let open = || Endpoint::create(base.make().unwrap()).unwrap();
     let (one, two) = (open(), open());
     let _name = one.claim(7).unwrap();
     assert_eq!(two.base().find(7).unwrap().as_deref(), Some(one.path()));
     assert_eq!(two.claim(7).err(), Some(Error::ConnQualTaken));
-    // The other user leaves, and a process that did not see the directory beside makes the default one.
+    // The other user leaves, and a process that did not see the alternative creates the default directory.
     fs::remove_file(&path).unwrap();
     DirBuilder::new().mode(0o700).create(&path).unwrap();
     let three = open();
@@ -192,7 +192,7 @@ fn cleaner_probes_all_dead_and_few_live_processes() {
         fs::create_dir_all(&endpoint).unwrap();
         fs::write(endpoint.join("lock"), "").unwrap();
     };
-    // Their locks are free, but their numbers are of living processes: of threads of this one, which end with `end`.
+    // Their locks are free, but their numbers belong to live processes: to threads of this one, which end with `end`.
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let end: Vec<_> = (0..100)

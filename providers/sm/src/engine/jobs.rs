@@ -1,7 +1,6 @@
-//! The jobs of the engine thread. Every thread may queue one; only the engine takes them.
+//! The jobs of the engine thread. Any thread may queue a job; only the engine takes them.
 //!
-//! The queue is bounded by what there is: each completion queue and each connection has at most a few jobs in it. Nothing is
-//! done here.
+//! The length of the queue is bounded: each completion queue and each connection has at most a few jobs in it.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use dapl::provider::{ConnId, ConnectionEvent};
 use dapl::runtime::handle::ObjectId;
 use dapl_software::engine::queue::{EngineQueue, Notify};
 
-/// The engine's queue.
+/// The engine's job queue.
 pub(crate) type Jobs = EngineQueue<Job>;
 
 /// A completion queue, as seen by the engine. A trait, because a queue adds jobs while a
@@ -21,28 +20,28 @@ pub(crate) trait EngineQueueClient: Notify {
     fn tick(&self, last: &mut u32) -> bool;
 }
 
-/// A piece of work.
+/// A job.
 #[derive(Debug)]
 pub(crate) enum Job {
-    /// An armed completion queue has something, or a shared receive queue too little.
+    /// An armed completion queue has a completion, or a shared receive queue is below its low watermark.
     Notify(Arc<dyn Notify>),
     /// The receives of this EP have passed its soft watermark.
     ManyRecvs(ObjectId),
     /// A completion queue began to be polled.
     Watch(Arc<dyn EngineQueueClient>),
-    /// The connection of this id has work that no consumer does.
+    /// The connection with this id has work, and no consumer polls.
     Run(u32),
-    /// Its graceful end is drained.
+    /// The graceful end of this connection has completed its requests.
     Drained(u32),
-    /// The other side of this attempt seems to be gone.
+    /// The peer of this attempt seems to be gone.
     Gone(u32),
-    /// The peer of this connection has shared memory under this key, which could be mapped.
+    /// Requests a mapping of the peer's shared memory with this key, for this connection.
     Ask(u32, u32),
-    /// Report this of a connection or attempt.
+    /// Reports this event of a connection or attempt.
     Event(ConnId, ConnectionEvent),
-    /// Check the deadlines again.
+    /// Recalculates the next deadline.
     Deadlines,
-    /// The end of the IA.
+    /// The IA closes.
     Stop,
 }
 

@@ -1,8 +1,8 @@
-//! The engine: one thread per open IA, which waits for the set-up socket, the FIFO, deaths of peers and its jobs.
+//! The engine: one thread per open IA that waits for the set-up socket, the FIFO, deaths of peers, and jobs.
 //!
-//! It alone calls the sinks, without locks. It sleeps without a timeout while there is nothing to watch, so an idle process
-//! uses no CPU. While a consumer polls, the consumer makes progress on its own connections, and the engine checks every tick
-//! whether it still polls.
+//! Only the engine calls the sinks, without locks. It sleeps without a timeout while there is nothing to watch, so an
+//! idle process uses no CPU. While a consumer polls, the consumer makes progress on its own connections, and the engine
+//! checks every tick whether it still polls.
 #![forbid(unsafe_code)]
 
 use std::os::fd::AsFd;
@@ -31,20 +31,20 @@ use crate::qp::link::ConnectionMemory;
 
 /// Interval between checks of a polling consumer.
 const TICK: Duration = Duration::from_millis(2);
-/// Words of the FIFO that are read at once; as many as the FIFO holds, so that a full one is noticed.
+/// Number of FIFO words that are read at once: the capacity of the FIFO, so that a full one is detected.
 const WORDS: usize = 16_384;
 
 const FIFO: u64 = 0;
 const SOCKET: u64 = 1;
 const JOBS: u64 = 2;
-/// Process ids follow.
+/// Keys from here on are process ids.
 const PIDS: u64 = 16;
 
 /// The engine's thread.
 pub(crate) struct Engine {
     device: Arc<Device>,
     epoll: rustix::fd::OwnedFd,
-    /// Polled completion queues, with the count of polls seen last.
+    /// Polled completion queues, with the count of polls at the last tick.
     watched: Vec<(Arc<dyn EngineQueueClient>, u32)>,
     next_tick: Option<Instant>,
     next_alive: Option<Instant>,
@@ -115,7 +115,7 @@ impl Engine {
                 Job::Ask(id, key) => exchange::ask(&self.device, id, key),
                 Job::Drained(id) => self.drained(id),
                 Job::Gone(id) => {
-                    self.read_datagrams(); // its answer may be the last thing that it sent
+                    self.read_datagrams(); // the answer may have been sent just before the death
                     self.attempt_gone(id);
                 }
                 Job::Event(conn, event) => self.device.sink.event(conn, event, &[]),
@@ -150,10 +150,10 @@ impl Engine {
             let (true, Some(link)) = (attempt.machine.is_open(), &attempt.link) else { continue };
             open += 1;
             if attempt.machine.is_silent(link.progress(), now) || link.alive() == Delivery::Dead {
-                log::warn!("connection {id}: the peer gives no sign of epoch");
+                log::warn!("connection {id}: no heartbeat of the peer, giving up");
                 dead.push(*id);
             } else if link.is_reset() {
-                dead.push(*id); // its word got lost
+                dead.push(*id); // the FIFO word of its reset was lost
             } else {
                 cool.extend(attempt.conn().filter(|qp| !qp.is_polled()));
             }
@@ -161,7 +161,7 @@ impl Engine {
         for id in dead {
             self.attempt_gone(id);
         }
-        // A FIFO word may have been lost, because the FIFO was full or another process read it: check what it would have
+        // FIFO words may be lost, because the FIFO was full or another process read them: check what they would have
         // announced.
         cool.into_iter().filter(|qp| qp.has_unread()).for_each(|qp| qp.serve());
         exchange::look_after(&self.device);
@@ -195,7 +195,7 @@ impl Engine {
 
     fn look_at(&mut self, id: u32, serve: bool) {
         let Some((qp, link)) = self.conn(id) else { return };
-        // A forged word does nothing that the control line does not say.
+        // A forged word has no effect without the mark on the control line.
         if link.is_reset() {
             self.attempt_gone(id);
         } else if serve {
@@ -236,7 +236,7 @@ impl Engine {
                 if self.has_asked(client, token, answer, &received.from) {
                     self.reply(client, server, answer, accepted, received);
                 } else if let Answer::Accepted = answer {
-                    // An attempt that we gave up, or of a former epoch: the acceptor must learn it.
+                    // An attempt that was given up, or belongs to a former process: the acceptor must be informed.
                     let reset = Datagram::Reset { from: client, to: server, token };
                     let _ = self.device.socket.send(&received.from, &reset.encode(), &[]);
                 }
@@ -254,7 +254,7 @@ impl Engine {
         }
     }
 
-    /// Whether this answers a request that this process has sent, even if the attempt is over.
+    /// Whether this answers a request that this process has sent, even if the attempt has ended.
     fn has_asked(&self, id: u32, token: u64, answer: Answer, from: &Path) -> bool {
         let book = self.device.book.lock();
         let attempt = book.by_id.get(&id).filter(|a| a.peer == from);
@@ -289,7 +289,7 @@ impl Engine {
         }
     }
 
-    /// Feeds the machine of an attempt, and does all that it says.
+    /// Passes an input to the state machine of an attempt, and carries out its actions.
     fn step(&mut self, id: u32, input: Input) {
         let step = setup::step(&self.device, id, input);
         self.carry_out(id, step);
@@ -342,7 +342,8 @@ impl Engine {
 
     // --- the end ---
 
-    /// A graceful end is drained. If the QP has gone on to another connection meanwhile, the id names nothing.
+    /// All requests of a graceful end have completed. If the QP has begun another connection meanwhile, the id matches
+    /// none.
     fn drained(&self, id: u32) {
         if let Some((qp, link)) = self.conn(id)
             && qp.break_off(Some(&link)).is_some()
@@ -352,9 +353,9 @@ impl Engine {
         }
     }
 
-    /// The other side of an attempt or connection is not there (any more).
+    /// The peer of an attempt or connection does not exist, or no longer.
     fn attempt_gone(&mut self, id: u32) {
-        // The end may overtake the acknowledgement: the mark of a requester implies that for it the connection was open.
+        // The end may overtake the acknowledgement: the requester's mark implies that the connection was open for it.
         if self.conn(id).is_some_and(|(_, link)| link.is_reset()) {
             self.step(id, Input::Ack);
         }
@@ -362,7 +363,7 @@ impl Engine {
     }
 
     pub(crate) fn process_died(&mut self, pid: i32) {
-        // Read datagrams first: an attempt that was answered must not time out.
+        // Datagrams are read first: an attempt that was answered must not time out.
         self.read_datagrams();
         let ids: Vec<u32> = {
             let book = self.device.book.lock();

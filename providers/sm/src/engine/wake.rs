@@ -1,7 +1,7 @@
 //! Words written to a peer's FIFO: wake-ups, heartbeats, resets (SM-14 to SM-16).
 //!
-//! Writing to a FIFO without a reader fails with EPIPE: the peer is dead. SIGPIPE never reaches the consumer: new
-//! kernels have a flag for that; on others it is blocked in this thread and consumed. The process-wide signal
+//! Writing to a FIFO without a reader fails with EPIPE: the peer is dead. The consumer never gets SIGPIPE: new kernels
+//! have a flag for that; on older ones the signal is blocked in this thread and consumed. The process-wide signal
 //! disposition is not changed.
 
 use std::io::IoSlice;
@@ -31,7 +31,7 @@ static KNOWS_FLAG: AtomicBool = AtomicBool::new(true);
 pub(crate) fn tell(fifo: &OwnedFd, note: Note) -> Delivery {
     let word = note.encode();
     if KNOWS_FLAG.load(Ordering::Relaxed) {
-        // Offset -1: "at the current position", the only one a pipe has.
+        // Offset -1 means the current position, the only one that a pipe has.
         match rustix::io::pwritev2(fifo, &[IoSlice::new(&word)], u64::MAX, NO_SIGNAL) {
             Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => KNOWS_FLAG.store(false, Ordering::Relaxed),
             other => return verdict(other),
@@ -48,7 +48,7 @@ fn verdict(written: rustix::io::Result<usize>) -> Delivery {
     }
 }
 
-/// Runs `write` with SIGPIPE blocked in this thread, and takes off the one it may have raised.
+/// Runs `write` with SIGPIPE blocked in this thread, and consumes a SIGPIPE that it raised.
 fn without_sigpipe(write: impl FnOnce() -> Delivery) -> Delivery {
     // SAFETY: plain system calls on sets that live on this stack. A SIGPIPE that was pending before stays pending: it is
     // taken off only if it was not.

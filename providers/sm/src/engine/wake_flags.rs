@@ -9,16 +9,16 @@
 use dapl::runtime::sync::{AtomicU64, Ordering, fence};
 use rustix::thread::MembarrierCommand;
 
-/// Send a wake-up after publishing a request or ending the connection.
+/// The peer is to send a wake-up after publishing a request or ending the connection.
 pub(crate) const WANT_REQUESTS: u64 = 1;
-/// Wake me when you take my requests or answer them.
+/// The peer is to send a wake-up after taking or answering a request of this side.
 pub(crate) const WANT_PROGRESS: u64 = 2;
 /// The epoch is stored above these bits.
 const EPOCH_SHIFT: u32 = 2;
 /// Both flags in the first epoch, as [`WakeFlags::preset`] sets them.
 const PRESET: u64 = 1 << EPOCH_SHIFT | WANT_REQUESTS | WANT_PROGRESS;
 
-/// Registers this process for barriers from others; false where the kernel does not know them.
+/// Registers this process for barriers of other processes; returns false if the kernel does not support them.
 pub(crate) fn offer_barrier() -> bool {
     rustix::thread::membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok()
 }
@@ -28,7 +28,7 @@ pub(crate) fn offer_barrier() -> bool {
 pub(crate) struct WakeFlags {
     /// Number of times this side has set its flags; the peer sends one word per epoch.
     epoch: AtomicU64,
-    /// The peer's epoch that was answered last.
+    /// The peer's epoch for which a word was sent last.
     answered: AtomicU64,
 }
 
@@ -68,7 +68,7 @@ impl WakeFlags {
         own.load(Ordering::Relaxed) & want == want
     }
 
-    /// After publishing something for the peer: does it sleep, and must be sent a word?
+    /// After publishing for the peer: whether the peer sleeps and must be sent a word.
     #[inline(always)]
     pub(crate) fn answers(&self, theirs: &AtomicU64, want: u64, light: bool) -> bool {
         // Pairs with the fence where the flag is set; with `light`, compiler order suffices here.
@@ -91,9 +91,10 @@ impl WakeFlags {
 mod barrier {
     use super::*;
 
-    /// A full barrier on every processor that runs a registered process.
+    /// A full barrier on every CPU that runs a registered process.
     pub(super) fn everywhere() {
-        // It worked when this process registered; if a filter came since, a fence of our own is the best there is.
+        // The call worked when this process registered; if a system call filter was installed since, a local fence is
+        // the best substitute.
         if rustix::thread::membarrier(MembarrierCommand::GlobalExpedited).is_err() {
             fence(Ordering::SeqCst);
         }
@@ -145,12 +146,12 @@ mod tests {
     }
 }
 
-/// A ring, the flags, and a sleeper that only the peer wakes. Loom reports a lost wake-up as a deadlock.
+/// Loom models of a ring, the flags, and a sleeper that only the peer wakes. Loom reports a lost wake-up as a deadlock.
 ///
 /// In light mode the publisher has no fence: the kernel interrupts it between any two of its steps. Loom has no barrier
-/// on other threads, so the fake below lets the publisher take the interrupt itself, at each place where it matters:
-/// before it publishes, between that and its check, after its check. Not covered by the model: that `membarrier` works
-/// as documented, and that the compiler keeps the order.
+/// for other threads, so the fake below lets the publisher take the interrupt itself, at each relevant place: before it
+/// publishes, between that and its check, and after its check. Not covered by the model: that `membarrier` works as
+/// documented, and that the compiler keeps the order.
 #[cfg(all(test, loom))]
 mod interleavings {
     use std::sync::Arc;
@@ -167,7 +168,7 @@ mod interleavings {
     const PLACE: RingLayout = RingLayout { offset: 0, slots: 2 };
     const MESSAGES: u64 = 2;
 
-    /// `membarrier`, and the processor it interrupts.
+    /// `membarrier`, and the CPU that it interrupts.
     pub(super) mod kernel {
         use super::*;
 
@@ -175,7 +176,7 @@ mod interleavings {
             static ref SENT: AtomicU64 = AtomicU64::new(0);
             static ref TAKEN: AtomicU64 = AtomicU64::new(0);
         }
-        /// The publisher is not running any more; to leave a processor is a barrier too.
+        /// The publisher is not running any more; leaving the CPU is a barrier too.
         const GONE: u64 = u64::MAX;
 
         pub(in super::super) fn everywhere() {
