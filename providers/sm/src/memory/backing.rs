@@ -1,8 +1,8 @@
 //! The file or segment behind a registration of shared memory, to be exported to peers that want to map it.
 //!
 //! Found once, when the memory is registered. Only memory that peers can access without SIGBUS: a memfd that is sealed
-//! against shrinking and still open here, or a System V segment; neither of huge pages. A peer is of the same user and
-//! could open such a file through /proc, so exporting it grants nothing new.
+//! against shrinking and still open here, or a System V segment; neither with huge pages. A peer is of the same user
+//! and could open such a file through /proc, so exporting it grants no new access.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -28,11 +28,11 @@ pub(crate) struct Backing {
 #[derive(Clone, Debug)]
 pub(crate) enum Store {
     Memory(Arc<Memory>),
-    /// A System V segment of this number.
+    /// The System V segment with this id.
     Segment(i32),
 }
 
-/// A memory file, opened again.
+/// A memfd, opened again.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) file: File,
@@ -45,11 +45,11 @@ pub(crate) struct Memory {
 pub(crate) struct Backings(Mutex<HashMap<u32, Backing>>);
 
 impl Backings {
-    /// Finds what is behind a region that peers may read, and write if `write`.
+    /// Finds the file or segment of a region that peers may read, and write if `write`.
     pub(crate) fn find(&self, region: Region, write: bool) -> Option<Backing> {
         let behind = mappings::behind(region)?;
         if Some(behind.device) != memory_device() {
-            return None; // on a file system of its own, which any process may truncate
+            return None; // not a memfd: any process may truncate the file
         }
         let store = if behind.name.starts_with("/SYSV") {
             let id = i32::try_from(behind.inode).ok()?;
@@ -62,7 +62,7 @@ impl Backings {
         Some(Backing { region, offset: behind.offset, store })
     }
 
-    /// The file, if another registration has it: one descriptor does for all.
+    /// The file, if another registration uses it: one descriptor serves all.
     fn known(&self, inode: u64, writable: bool) -> Option<Arc<Memory>> {
         self.0.lock().values().find_map(|backing| match &backing.store {
             Store::Memory(memory) if (memory.inode, memory.writable) == (inode, writable) => Some(memory.clone()),
@@ -79,15 +79,15 @@ impl Backings {
         self.0.lock().get(&key).cloned()
     }
 
-    /// The registration has ended.
+    /// Removes an export when its registration ends.
     pub(crate) fn take_back(&self, key: u32) {
         let gone = self.0.lock().remove(&key);
-        drop(gone); // closes the file, if it was the last of it
+        drop(gone); // the last reference closes the file
     }
 }
 
-/// Opens a memory file again, by one of the descriptors of this process. No other file is touched: to close one would end
-/// the program's locks on it.
+/// Opens a memfd again, through a descriptor of this process. No other file is opened: closing it would release the
+/// program's locks on it.
 fn open(behind: &Behind, write: bool) -> Option<Arc<Memory>> {
     let is_it = |path: &Path| {
         let named =
@@ -98,7 +98,7 @@ fn open(behind: &Behind, write: bool) -> Option<Arc<Memory>> {
     let path = descriptors.flatten().map(|entry| entry.path()).find(|path| is_it(path))?;
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).write(write).custom_flags(flags).open(path).ok()?;
-    // Another thread may have closed it, and opened something else there.
+    // Another thread may have closed the descriptor, and opened another file with its number.
     let is_still = file.metadata().is_ok_and(|found| is_file(&found, behind));
     is_still.then(|| Arc::new(Memory { file, inode: behind.inode, writable: write }))
 }

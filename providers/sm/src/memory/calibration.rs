@@ -1,8 +1,8 @@
-//! Measures from which message length one copy by the kernel is faster than two through a buffer: once per process, about a
-//! millisecond, when the first peer is found whose memory can be reached (spec/transports B2).
+//! Measures from which message length one copy by the kernel is faster than two copies through a buffer. This takes
+//! about a millisecond, once per process, when the first peer with accessible memory is found (spec/transports B2).
 //!
-//! Both are measured in this process alone, the kernel's by copying its own memory. That leaves out the transfer of
-//! cache lines between processors, which both pay. RDMA does not use the result: it is one-sided.
+//! Both are measured within this process; the kernel copies the process's own memory. That leaves out the transfer of
+//! cache lines between CPUs, which both methods need. RDMA does not use the result, because it is one-sided.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::memory::cma::{self, Way};
 pub(crate) const USUAL: u64 = 32 << 10;
 /// Lengths that are compared; the result is one of them.
 const LENGTHS: [usize; 3] = [16 << 10, 32 << 10, 64 << 10];
-/// Of each the best counts: a thread that was interrupted says nothing about copies.
+/// Number of measurements, of which the shortest counts: an interrupted thread does not measure copies.
 const TRIES: usize = 9;
 
 /// The length, measured at the first call.
@@ -51,12 +51,12 @@ fn measure() -> u64 {
     LENGTHS.into_iter().find(is_faster).unwrap_or(longest) as u64
 }
 
-/// The kernel, if it can at all and is not slower.
+/// Chooses the kernel, if it can copy and is not slower.
 fn choose(by_kernel: Option<Duration>, by_buffer: Option<Duration>) -> bool {
     by_kernel.is_some_and(|kernel| by_buffer.is_none_or(|buffer| kernel <= buffer))
 }
 
-/// The shortest time of several; `None` if it does not work.
+/// The shortest of several measurements; `None` if the copy fails.
 fn best(mut copy: impl FnMut() -> bool) -> Option<Duration> {
     let time = |_| {
         let begin = Instant::now();
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_taken_where_it_can_and_is_not_slower() {
+    fn kernel_is_chosen_if_it_works_and_is_not_slower() {
         let ms = |n| Some(Duration::from_millis(n));
         assert!(choose(ms(1), ms(2)) && choose(ms(2), ms(2)) && choose(ms(2), None));
         assert!(!choose(ms(3), ms(2)) && !choose(None, ms(2)) && !choose(None, None));

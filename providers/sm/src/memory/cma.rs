@@ -9,19 +9,19 @@ use dapl::provider::Region;
 
 use crate::memory::map::is_accessible;
 
-/// Bytes of one call: progress is shared among connections.
+/// Maximum number of bytes of one call, since all connections share a pass.
 pub(crate) const CHUNK: usize = 512 << 10;
 
 /// The reason why a copy did not happen.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Refusal {
-    /// Not allowed or not there on this system: use another method.
+    /// Not permitted or not supported on this system: use another method.
     Denied,
     /// The peer process has ended.
     Gone,
     /// The remote memory does not match its registration.
     Fault,
-    /// The local memory is not.
+    /// The local memory does not match its registration.
     Here,
 }
 
@@ -37,13 +37,13 @@ pub(crate) enum Way {
 /// Copies `len` bytes (at most [`CHUNK`]) between `local` and `remote` of process `pid`.
 ///
 /// # Safety
-/// What is mapped of `len` bytes at `local` is this call's to read, and for `Read` to write.
+/// The mapped part of `len` bytes at `local` may be read by this call, and for `Read` written.
 pub(crate) unsafe fn copy(way: Way, pid: i32, local: u64, remote: u64, len: usize) -> Result<(), Refusal> {
     let mut done = 0;
     while done < len {
         let left = len - done;
-        // The last byte by itself: the kernel copies one local piece after the other. The remote side is one piece: each
-        // costs a walk through the peer's pages, a third of a short copy.
+        // The last byte is copied separately: the kernel copies one local piece after the other. The remote side is one
+        // piece, since each piece costs a walk through the peer's page tables, a third of a short copy.
         let piece = |at: u64, iov_len| libc::iovec { iov_base: at as *mut c_void, iov_len };
         let mine = [piece(local + done as u64, left - 1), piece(local + (len - 1) as u64, 1)];
         let theirs = [piece(remote + done as u64, left)];
@@ -69,23 +69,23 @@ pub(crate) unsafe fn copy(way: Way, pid: i32, local: u64, remote: u64, len: usiz
     Ok(())
 }
 
-/// Finds out which side's memory was missing, which the kernel does not say. Part of it may have been copied.
+/// Finds out which side's memory was not mapped, which the kernel does not report. Part of it may have been copied.
 #[cold]
 pub(crate) fn whose(way: Way, local: u64, len: usize) -> Refusal {
     let mine = Region { address: local, length: len as u64 };
     if is_accessible(mine, way == Way::Read) { Refusal::Fault } else { Refusal::Here }
 }
 
-/// Permits all processes of this user to copy from and to this one, where Yama allows only its ancestors (scope 1). They can
-/// then read all of its memory, so this is done only on request.
+/// Permits all processes of this user to copy from and to this one, where Yama allows only its ancestors (scope 1).
+/// They can then read all of its memory, so this is done only on request.
 pub(crate) fn open_to_the_user() {
     // SAFETY: only sets which processes may trace this one; fails without Yama.
     if unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) } != 0 {
-        log::debug!("no Yama here, so nothing to open: {}", std::io::Error::last_os_error());
+        log::debug!("Yama is not active, so no permission is needed: {}", std::io::Error::last_os_error());
     }
 }
 
-/// Memory for a peer's probe: it reads the value, and writes it to the second word.
+/// Memory for a peer's probe: the peer reads the value, and writes it to the second word.
 #[derive(Debug)]
 pub(crate) struct Probe(Box<[std::sync::atomic::AtomicU64; 2]>);
 
@@ -103,7 +103,7 @@ impl Probe {
     }
 }
 
-/// Tries both ways on a peer's [`Probe`]: only what was seen to work is used.
+/// Tries both directions on a peer's [`Probe`]. Only a method that worked is used.
 pub(crate) fn probe(pid: i32, address: u64, value: u64) -> bool {
     let Some(second) = address.checked_add(8) else { return false };
     let mut seen = 0u64;

@@ -1,9 +1,10 @@
-//! Exports and imports mappings of registered shared memory: question and answer, on the engine threads of both sides.
+//! Exports and imports mappings of registered shared memory: a request and an answer between the engine threads of both
+//! sides.
 //!
-//! A transfer that finds the key of exportable memory lets its engine ask, once. The owner checks connection and key, and
-//! answers with a descriptor, the number of a segment, or a refusal. The answer is checked against the peer's table of
-//! registrations and mapped, if it can never cause a signal (`mapped`). Without a valid answer, transfers keep using other
-//! methods.
+//! A transfer with a key of exportable memory makes its engine request a mapping, once. The owner checks connection and
+//! key, and answers with a descriptor, the id of a segment, or a refusal. The answer is checked against the peer's
+//! table of registrations, and mapped if accesses can never raise a signal (`mapped`). Without a valid answer,
+//! transfers keep using other methods.
 #![forbid(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,7 +22,7 @@ use crate::memory::mapped::{Mapped, segment_space};
 use crate::proto::handshake::{Datagram, ExportAnswer, ExportedObject};
 use crate::qp::link::{Peer, PeerSide};
 
-/// The initiator's engine: a connection of this id came across this key.
+/// Initiator's engine: requests a mapping, because a connection with this id has used this key.
 pub(crate) fn ask(device: &Device, id: u32, key: u32) {
     let found = {
         let book = device.book.lock();
@@ -31,7 +32,7 @@ pub(crate) fn ask(device: &Device, id: u32, key: u32) {
             Some((theirs.peer.clone(), question))
         })
     };
-    // If it has ended, so has its key, or another connection asks again later.
+    // If the connection has ended, so has the key, or another connection requests it later.
     let Some((peer, question)) = found else { return };
     let Some(imports) = &peer.imports else { return };
     imports.forget_revoked(|key| peer.regions.entry(key).is_some());
@@ -40,7 +41,7 @@ pub(crate) fn ask(device: &Device, id: u32, key: u32) {
     }
 }
 
-/// Handles a question on the owner's side. A question for an unknown connection is ignored.
+/// Handles a request on the owner's side. A request for an unknown connection is ignored.
 pub(crate) fn asked(device: &Device, question: &Datagram, sender: &Path) {
     let Datagram::Ask { from, to, token, key } = *question else { return };
     let Some(pd) = with(device, sender, (from, to, token), |attempt, _| Some(attempt.conn()?.pd())) else { return };
@@ -57,7 +58,8 @@ pub(crate) fn asked(device: &Device, question: &Datagram, sender: &Path) {
         fds.push(memory.file.as_fd());
     }
     let answer = Datagram::Export { from: to, to: from, token, key, export };
-    // Descriptors are sent only to a directory of the same user. If the answer cannot be sent, the peer asks again.
+    // Descriptors are sent only to a directory of the same user. If the answer cannot be sent, the peer repeats its
+    // request.
     let _ = socket::check_folder(sender, rustix::process::geteuid().as_raw())
         .and_then(|()| device.socket.send(sender, &answer.encode(), &fds));
 }
@@ -71,7 +73,7 @@ fn export(backing: &Backing) -> Option<ExportAnswer> {
     Some(ExportAnswer { address: *address, length: *length, offset: *offset, object })
 }
 
-/// The initiator's engine: the answer.
+/// Initiator's engine: handles the answer.
 pub(crate) fn answered(device: &Device, answer: &Datagram, received: &Received) {
     let Datagram::Export { from, to, token, key, export } = *answer else { return };
     let known = with(device, &received.from, (from, to, token), |_, theirs| Some((theirs.peer.clone(), theirs.pd)));
@@ -84,7 +86,7 @@ pub(crate) fn answered(device: &Device, answer: &Datagram, received: &Received) 
     imports.settle(key, mapped.and_then(Result::ok));
 }
 
-/// Maps what a peer offers, if that is what its table says of the key.
+/// Maps what a peer exports, if it agrees with the peer's table of registrations.
 fn map(
     peer: &Arc<Peer>,
     pd: u32,
@@ -95,20 +97,20 @@ fn map(
     let region = Region { address: export.address, length: export.length };
     let says =
         || peer.regions.entry(key).filter(|entry| entry.is_exported() && entry.pd() == pd && entry.region == region);
-    let entry = says().ok_or("it is not the region of the key")?;
+    let entry = says().ok_or("the region differs from that of the key")?;
     let writable = entry.grants(AccessRight::RemoteWrite);
     let mapped = match (export.object, &received.fds[..]) {
         (ExportedObject::Descriptor, [file]) => Mapped::of_file(file, export.offset, region, writable),
-        (ExportedObject::Descriptor, _) => Err("its descriptor has not come"),
+        (ExportedObject::Descriptor, _) => Err("the descriptor is missing"),
         (ExportedObject::Segment { space, .. }, _) if Some(space) != segment_space() => {
-            Err("a segment of another name space")
+            Err("the segment belongs to another IPC namespace")
         }
         (ExportedObject::Segment { id, .. }, _) => {
-            let id = i32::try_from(id).map_err(|_| "no number of a segment")?;
+            let id = i32::try_from(id).map_err(|_| "invalid segment id")?;
             Mapped::of_segment(id, export.offset, region, writable)
         }
     }?;
-    // Behind a key that has ended meanwhile there may be something else.
+    // If the key has ended meanwhile, the file may contain other memory.
     says().filter(|now| *now == entry).map(|_| mapped).ok_or("the key has ended")
 }
 
@@ -128,7 +130,7 @@ fn with<T>(
     look(attempt, theirs)
 }
 
-/// A round of the engine's: what has ended is unmapped, and what was lost may be asked for again.
+/// A periodic check by the engine: unmaps ended regions, and allows lost requests to be repeated.
 pub(crate) fn look_after(device: &Device) {
     let peers: Vec<Arc<Peer>> = device.book.lock().peers.values().filter_map(std::sync::Weak::upgrade).collect();
     for peer in peers {

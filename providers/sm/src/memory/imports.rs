@@ -1,6 +1,6 @@
 //! Imported mappings of a peer's shared memory, by key, shared by all connections to the peer.
 //!
-//! `exchange` asks and maps on the engine's thread. A transfer looks a key up when it begins, and uses another method
+//! `exchange` requests and maps on the engine thread. A transfer looks up its key at its start, and uses another method
 //! if there is no mapping yet. A mapping is removed with the peer, or when the engine finds its key revoked; a transfer
 //! that uses it finishes first.
 #![forbid(unsafe_code)]
@@ -14,17 +14,17 @@ use crate::memory::mapped::{LONGEST, Mapped};
 
 /// Maximum number of keys per peer.
 const MOST: usize = 256;
-/// Limit of unanswered questions: the queue of a set-up socket is short and is used for connections too.
+/// Maximum number of unanswered requests: the queue of a set-up socket is short and serves connections too.
 const MOST_ASKED: usize = 4;
-/// Engine ticks after which a question or its answer counts as lost.
+/// Engine ticks after which a request or its answer counts as lost.
 const PATIENCE: u8 = 2;
-/// Engine ticks after which a refused key is asked for again: the owner may have been out of descriptors.
+/// Engine ticks after which a refused key is requested again: the owner may have been out of descriptors.
 const FORGIVEN: u8 = 6;
 
 /// State of a key.
 #[derive(Debug)]
 enum ExportAnswer {
-    /// Asked; the age in engine ticks.
+    /// Requested; the age in engine ticks.
     Asked(u8),
     /// Refused, or the answer was invalid; the age in engine ticks.
     Refused(u8),
@@ -45,7 +45,7 @@ pub(crate) enum ImportLookup {
 }
 
 impl Imports {
-    /// Looks up the mapping of a key. If the result is `Ask`, the key counts as asked for.
+    /// Looks up the mapping of a key. If the result is `Ask`, the key counts as requested.
     pub(crate) fn find(&self, key: u32) -> ImportLookup {
         let mut imports = self.0.lock();
         match imports.get(&key) {
@@ -61,7 +61,7 @@ impl Imports {
         ImportLookup::Ask
     }
 
-    /// The question did not get out.
+    /// The request could not be sent.
     pub(crate) fn withdraw(&self, key: u32) {
         let mut imports = self.0.lock();
         if let Some(ExportAnswer::Asked(_)) = imports.get(&key) {
@@ -74,7 +74,7 @@ impl Imports {
         matches!(self.0.lock().get(&key), Some(ExportAnswer::Asked(_)))
     }
 
-    /// The answer: `None` is a no. Too much for one peer is as good as that.
+    /// Records the answer; `None` is a refusal. A mapping beyond the limit per peer counts as a refusal.
     pub(crate) fn settle(&self, key: u32, mapped: Option<Mapped>) {
         let mut imports = self.0.lock();
         let spans = |export: &ExportAnswer| if let ExportAnswer::Here(mapped) = export { mapped.span() } else { 0 };
@@ -85,16 +85,16 @@ impl Imports {
         };
         imports.insert(key, export);
         drop(imports);
-        drop(beyond); // what is not kept is unmapped without the lock
+        drop(beyond); // mappings beyond the limit are unmapped without the lock
     }
 
-    /// Forgets what has ended.
+    /// Removes mappings of revoked keys.
     pub(crate) fn forget_revoked(&self, is_live: impl Fn(u32) -> bool) {
         let gone: Vec<_> = self.0.lock().extract_if(|key, _| !is_live(*key)).collect();
         drop(gone); // unmapped without the lock
     }
 
-    /// An engine tick: lost questions and old refusals may be asked again.
+    /// An engine tick: lost requests and old refusals may be requested again.
     pub(crate) fn grow_older(&self) {
         self.0.lock().retain(|_, export| {
             let (rounds, most) = match export {

@@ -1,4 +1,4 @@
-//! Chooses the kernel's method of copying between local memory and a peer's.
+//! Chooses the kernel method for copies between local memory and a peer's.
 //!
 //! KNEM if the peer has declared its memory to the device, else cross-memory attach. A method that the kernel refused is not
 //! tried with that peer again. `regions` has checked the right to copy.
@@ -11,7 +11,7 @@ use crate::memory::cma::{self, Refusal, Way};
 use crate::memory::regions::{Regions, Target};
 use crate::qp::link::Peer;
 
-/// Is there a way into the memory of this key?
+/// Whether a kernel method can access the memory of this key.
 #[inline]
 pub(crate) fn reaches(peer: &Peer, key: u32) -> bool {
     peer.cma.load(Ordering::Relaxed) || peer.knem.load(Ordering::Relaxed) && peer.regions.exported(key).is_some()
@@ -20,7 +20,7 @@ pub(crate) fn reaches(peer: &Peer, key: u32) -> bool {
 /// Copies all of a piece.
 ///
 /// # Safety
-/// What is mapped of the piece is this call's to read, and for `Read` to write.
+/// The mapped part of the piece may be read by this call, and for `Read` written.
 #[inline]
 pub(crate) unsafe fn copy(
     regions: &Regions,
@@ -36,7 +36,7 @@ pub(crate) unsafe fn copy(
         // SAFETY: this function's own contract.
         match unsafe { knem.copy(way, piece.address, exported, offset, piece.length as usize) } {
             Err(Refusal::Denied) if peer.regions.allows(target) => {
-                log::info!("a copy through KNEM to process {} was refused; going on without it", peer.pid);
+                log::info!("a copy through KNEM to process {} was refused, using other copy methods", peer.pid);
                 peer.knem.store(false, Ordering::Relaxed);
             }
             // Its owner has ended the registration meanwhile.

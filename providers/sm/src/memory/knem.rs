@@ -1,12 +1,13 @@
 //! KNEM: a device that copies between processes, by declared regions (SM-17).
 //!
-//! The owner declares memory as a region and gets a cookie; a process that knows the cookie copies into or out of it. A
-//! registration that peers may access declares a region, publishes its cookie in the table of registrations, and
-//! destroys it at its end. The device grants access to every holder of the cookie, so it is for processes of one user.
-//! The table is checked before each copy.
+//! The owner declares memory as a region and gets a cookie; any process that knows the cookie can copy into or out of
+//! the region. A registration that peers may access declares a region, publishes its cookie in the table of
+//! registrations, and destroys the region at its end. The device grants access to every holder of the cookie, so it is
+//! for processes of one user. The table is checked before each copy.
 //!
-//! Not tested with a real device, since the module is not part of the kernel. The numbers and structures are those of its
-//! public interface, version 12 and later; the tests use a fake device. Without `/dev/knem` this is one open that fails.
+//! Not tested with a real device, since the module is not part of the kernel. Numbers and structures are those of its
+//! public interface, version 12 and later; the tests use a fake device. Without `/dev/knem` the only cost is one failed
+//! open.
 
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
@@ -17,8 +18,8 @@ use dapl::provider::Region;
 
 use crate::memory::cma::{Refusal, Way, whose};
 
-/// The oldest version of the interface that has the calls used here. A later one that has changed them has given them other
-/// numbers, since their sizes are part of these.
+/// Oldest interface version with the calls used here. A later version with changed structures has other call numbers,
+/// since the sizes are part of them.
 const OLDEST: u32 = 12;
 const MAGIC: u32 = b'K' as u32;
 
@@ -40,7 +41,7 @@ pub(crate) struct Piece {
     pub(crate) length: u64,
 }
 
-/// Makes a region of pieces; the driver fills in the cookie.
+/// Creates a region of pieces; the driver fills in the cookie.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CreateRegion {
@@ -69,9 +70,9 @@ pub(crate) struct InlineCopy {
     pad: u32,
 }
 
-/// A copy that was carried out.
+/// Status of a completed copy.
 pub(crate) const SUCCESS: u32 = 1;
-/// Status of a copy that met unmapped memory.
+/// Status of a copy that found unmapped memory.
 pub(crate) const FAILED: u32 = 2;
 
 /// The calls of the device.
@@ -97,7 +98,7 @@ impl Device {
     }
 }
 
-// The directions are as the public interface has them, which is not what the calls do.
+// The directions are as in the public interface; the calls do not behave so.
 const GET_INFO: libc::Ioctl = libc::_IOW::<Info>(MAGIC, 0x10);
 const CREATE_REGION: libc::Ioctl = libc::_IOWR::<CreateRegion>(MAGIC, 0x21);
 const DESTROY_REGION: libc::Ioctl = libc::_IOR::<u64>(MAGIC, 0x22);
@@ -121,12 +122,12 @@ impl Calls for Device {
     }
 }
 
-/// The device, open and understood.
+/// The open device, with a supported version.
 #[derive(Debug)]
 pub(crate) struct Knem(Box<dyn Calls>);
 
 impl Knem {
-    /// `None` where there is none, or this process may not use it.
+    /// Opens the device. `None` if there is none, or this process may not use it.
     pub(crate) fn open() -> Option<Self> {
         #[cfg(test)]
         if let Some(double) = fake::installed() {
@@ -137,7 +138,7 @@ impl Knem {
             Ok(device) => Knem::over(Box::new(Device(device))),
             Err(error) => {
                 if error.kind() != io::ErrorKind::NotFound {
-                    log::info!("cannot open /dev/knem: {error}; RDMA goes without it");
+                    log::info!("cannot open /dev/knem: {error}; RDMA uses other copy methods");
                 }
                 None
             }
@@ -149,17 +150,20 @@ impl Knem {
         match calls.info(&mut info) {
             Ok(()) if info.version >= OLDEST => Some(Knem(calls)),
             Ok(()) => {
-                log::info!("/dev/knem speaks version {}, not {OLDEST} or later; RDMA goes without it", info.version);
+                log::info!(
+                    "/dev/knem has version {}, {OLDEST} or later is needed; RDMA uses other copy methods",
+                    info.version
+                );
                 None
             }
             Err(error) => {
-                log::info!("/dev/knem does not say what it is: {error}; RDMA goes without it");
+                log::info!("cannot read the version of /dev/knem: {error}; RDMA uses other copy methods");
                 None
             }
         }
     }
 
-    /// Lets peers reach memory: the cookie, or 0 if the device does not want to. The device keeps that memory from going.
+    /// Declares memory to peers: returns the cookie, or 0 if the device refuses. The device keeps the memory allocated.
     pub(crate) fn export(&self, region: Region, read: bool, write: bool) -> u64 {
         if region.length == 0 || !(read || write) {
             return 0;
@@ -175,7 +179,7 @@ impl Knem {
         match self.0.create(&mut create) {
             Ok(()) => create.cookie,
             Err(error) => {
-                log::debug!("KNEM takes no region of {} bytes: {error}", region.length);
+                log::debug!("KNEM refuses a region of {} bytes: {error}", region.length);
                 0
             }
         }
@@ -186,14 +190,14 @@ impl Knem {
         if cookie != 0
             && let Err(error) = self.0.destroy(cookie)
         {
-            log::debug!("KNEM does not know a region any more: {error}");
+            log::debug!("KNEM cannot destroy a region: {error}");
         }
     }
 
-    /// Copies `len` bytes between `local` and a region of a peer's, upwards, and the last byte last.
+    /// Copies `len` bytes between `local` and a region of a peer in ascending order, the last byte last.
     ///
     /// # Safety
-    /// What is mapped of `len` bytes at `local` is this call's to read, and for `Read` to write.
+    /// The mapped part of `len` bytes at `local` may be read by this call, and for `Read` written.
     pub(crate) unsafe fn copy(
         &self,
         way: Way,
@@ -204,7 +208,7 @@ impl Knem {
     ) -> Result<(), Refusal> {
         let (begin, last) = (len as u64 - 1, local + len as u64 - 1);
         let both = [Piece { address: local, length: begin }, Piece { address: last, length: 1 }];
-        // A piece of nothing is none.
+        // An empty piece is refused.
         let pieces = if begin == 0 { &both[1..] } else { &both[..] };
         let mut copy = InlineCopy {
             pieces: pieces.as_ptr() as u64,
@@ -228,7 +232,7 @@ impl Knem {
 pub(crate) struct ExportedRegion(u64);
 
 impl ExportedRegion {
-    /// 0 is none.
+    /// Cookie 0 means no region.
     pub(crate) fn of(cookie: u64) -> Option<Self> {
         (cookie != 0).then_some(ExportedRegion(cookie))
     }

@@ -1,8 +1,8 @@
 //! Shared areas: sealed memfds and their mappings.
 //!
-//! An area is created here or received from a peer as a descriptor. Its size is sealed, so accessing it cannot raise
-//! SIGBUS; the descriptor is closed once both sides have mapped it. The other process may change its content at any
-//! time: this module gives out atomics and copies bytes, never a slice into shared memory.
+//! An area is created here or received from a peer as a descriptor. Its size is sealed, so accesses cannot raise
+//! SIGBUS. The descriptor is closed once both sides have mapped the area. The other process may change its content at
+//! any time, so this module provides atomics and copies of bytes, but no slice of shared memory.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -16,11 +16,11 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 pub(crate) use dapl_software::memory::mapping_check::{EngineTicks, LastCheck, is_accessible};
 
-/// `TMPFS_MAGIC` of the kernel's `magic.h`: where memory files live. Those of huge pages live elsewhere, and their pages may
-/// be missing when they are touched, which is a signal; one of these has a page of zeros for every hole.
+/// `TMPFS_MAGIC` of the kernel's `magic.h`: the file system of memfds. Files with huge pages are on another one, and
+/// their pages may be missing, which raises a signal; here a hole reads as zeros.
 const ORDINARY: i64 = 0x0102_1994;
 
-/// Size cannot change, and the seals stay.
+/// The size cannot change, and the seals cannot be changed.
 const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// A mapped area.
@@ -37,12 +37,12 @@ unsafe impl Send for Map {}
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// Creates an area of `len` zero bytes, mapped for writing, and a descriptor for the peer. With `theirs_read_only` that
-    /// descriptor can no longer be mapped for writing.
+    /// Creates a zeroed area of `len` bytes, mapped for writing, and a descriptor for the peer. With `theirs_read_only`
+    /// that descriptor can no longer be mapped for writing.
     pub(crate) fn create(name: &str, len: usize, theirs_read_only: bool) -> Result<(Map, OwnedFd)> {
         let failed = |step: &str, error: Errno| {
             let remedy = match error {
-                Errno::MFILE | Errno::NFILE => "; more open files must be allowed (ulimit -n)",
+                Errno::MFILE | Errno::NFILE => "; raise the limit of open files (ulimit -n)",
                 _ => "",
             };
             log::error!("shared area {name} of {len} bytes: {step}: {error}{remedy}");
@@ -59,8 +59,7 @@ impl Map {
         Ok((map, fd))
     }
 
-    /// Maps a peer's area: `None` unless it is a file of ordinary memory, exactly `len` bytes long, that can never be of
-    /// another length.
+    /// Maps a peer's area; `None` unless it is a file of ordinary memory with exactly `len` bytes and a sealed size.
     pub(crate) fn of_peer(fd: &OwnedFd, len: usize, writable: bool) -> Option<Map> {
         let seals = rustix::fs::fcntl_get_seals(fd).ok()?;
         let size = rustix::fs::fstat(fd).ok()?.st_size;
@@ -84,7 +83,7 @@ impl Map {
         self.len
     }
 
-    /// An aligned word of the area. The bound is this side's geometry, so a miss is a bug here, not the peer's.
+    /// An aligned word of the area. Offsets come from this side's geometry, so one outside is a bug here.
     #[inline(always)]
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.len, "word at {offset} of {}", self.len);
@@ -115,8 +114,8 @@ impl Map {
     }
 }
 
-/// The slots of a ring in an area, of `WORDS` words each. Their number is a power of two, so that every index names a
-/// slot and needs no check.
+/// The slots of a ring in an area, of `WORDS` words each. Their number is a power of two, so that every masked index is
+/// valid.
 #[derive(Debug)]
 pub(crate) struct Slots<const WORDS: usize> {
     first: NonNull<[AtomicU64; WORDS]>,
@@ -132,7 +131,7 @@ unsafe impl<const WORDS: usize> Sync for Slots<WORDS> {}
 
 impl<const WORDS: usize> Slots<WORDS> {
     /// # Panics
-    /// If they do not fit into the area, or are not a power of two.
+    /// Panics if they do not fit into the area, or are not a power of two.
     pub(crate) fn new(area: Arc<Map>, offset: usize, count: u32) -> Self {
         let end = offset + count as usize * WORDS * 8;
         assert!(count.is_power_of_two() && offset.is_multiple_of(8) && end <= area.len, "{count} slots at {offset}");
@@ -162,7 +161,7 @@ impl<const WORDS: usize> Slots<WORDS> {
         self.first.as_ptr().wrapping_add((index & self.mask) as usize).cast::<u8>().wrapping_add(OFFSET)
     }
 
-    /// Prefetches the line of a slot that has the byte `OFFSET`, to be written or only read.
+    /// Prefetches the cache line of a slot that contains byte `OFFSET`, for writing or reading.
     #[inline(always)]
     pub(crate) fn fetch<const OFFSET: usize>(&self, index: u64, to_write: bool) {
         prefetch(self.bytes::<OFFSET>(index), to_write);
@@ -177,8 +176,8 @@ fn prefetch(at: *const u8, to_write: bool) {
     unsafe {
         use std::arch::{asm, x86_64};
         if to_write {
-            // `_mm_prefetch` with `_MM_HINT_ET0` becomes a prefetch for reading, unless the compiler may use all of a newer
-            // processor. This instruction does nothing on processors that lack it.
+            // `_mm_prefetch` with `_MM_HINT_ET0` becomes a prefetch for reading, unless the compiler may use all
+            // instructions of newer CPUs. This instruction does nothing on CPUs that lack it.
             asm!("prefetchw [{}]", in(reg) at, options(nostack, readonly, preserves_flags));
         } else {
             x86_64::_mm_prefetch::<{ x86_64::_MM_HINT_T0 }>(at.cast());
@@ -188,7 +187,7 @@ fn prefetch(at: *const u8, to_write: bool) {
     let _ = (at, to_write);
 }
 
-/// Is this memory of pages that do not run out, and no file of a disk?
+/// Whether a file is ordinary memory: not on a disk, and without huge pages.
 pub(crate) fn is_ordinary(fd: impl AsFd) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|system| system.f_type == ORDINARY)
 }
@@ -234,7 +233,7 @@ mod tests {
         };
         rustix::fs::ftruncate(&huge, 4 << 20).unwrap();
         rustix::fs::fcntl_add_seals(&huge, FIXED).unwrap();
-        // Without reserved huge pages it could not be mapped anyway.
+        // Without reserved huge pages it could not be mapped.
         assert!(!is_ordinary(&huge) && Map::of_peer(&huge, 4 << 20, false).is_none());
     }
 

@@ -1,9 +1,9 @@
 //! A mapping of a peer's registered region, so that RDMA to it is one copy by this process.
 //!
-//! The region arrives as a descriptor or as the number of a System V segment, from a peer that may be malicious. Only
-//! files that can never shrink are mapped, and nothing of huge pages, which may run out, so that accesses cause no
-//! SIGBUS. Gives out raw addresses inside the region only, and for writing only if that was granted. `regions` decides
-//! when a region may be accessed.
+//! The region arrives as a descriptor or as the id of a System V segment, from a peer that may be malicious. Only files
+//! that can never shrink are mapped, and none with huge pages, which may run out, so that accesses raise no SIGBUS.
+//! Addresses are returned inside the region only, and for writing only with that right. `regions` decides when a region
+//! may be accessed.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -20,7 +20,7 @@ use crate::memory::map::is_ordinary;
 /// Longest region that is mapped, so that a malicious peer cannot exhaust the address space.
 pub(crate) const LONGEST: u64 = 1 << 40;
 
-/// A region of a peer's, in this process.
+/// A region of a peer, mapped into this process.
 #[derive(Debug)]
 pub(crate) struct Mapped {
     base: NonNull<u8>,
@@ -28,7 +28,7 @@ pub(crate) struct Mapped {
     is_segment: bool,
     /// Offset of the region from `base`.
     skip: usize,
-    /// The region, in the peer's addresses.
+    /// The region in the peer's address space.
     region: Region,
     writable: bool,
 }
@@ -47,7 +47,7 @@ impl Mapped {
         writable: bool,
     ) -> std::result::Result<Self, &'static str> {
         if !is_steady(&file, offset, region.length, writable) {
-            return Err("a file that may shrink, or is too short, or not for writing");
+            return Err("the file may shrink, is too short, or is not writable");
         }
         let skip = offset % rustix::param::page_size() as u64;
         let span = length_of(skip, region)?;
@@ -55,7 +55,7 @@ impl Mapped {
         let at = std::ptr::null_mut();
         // SAFETY: a new shared mapping at an address of the kernel's choice.
         let base = unsafe { rustix::mm::mmap(at, span, rights, MapFlags::SHARED, file, offset - skip) };
-        let base = base.ok().and_then(|base| NonNull::new(base.cast())).ok_or("a file that cannot be mapped")?;
+        let base = base.ok().and_then(|base| NonNull::new(base.cast())).ok_or("the file cannot be mapped")?;
         let mapped = Mapped { base, span, is_segment: false, skip: skip as usize, region, writable };
         mapped.keep_from_children();
         Ok(mapped)
@@ -68,25 +68,25 @@ impl Mapped {
         region: Region,
         writable: bool,
     ) -> std::result::Result<Self, &'static str> {
-        let whole = segment_size(id).ok_or("a segment that is not there, or not this user's")?;
+        let whole = segment_size(id).ok_or("the segment does not exist, or belongs to another user")?;
         let fits = offset.checked_add(region.length).is_some_and(|end| end <= whole);
         if !fits || region.length == 0 {
-            return Err("a segment that is too short");
+            return Err("the segment is too short");
         }
         let span = length_of(0, Region { address: 0, length: whole })?;
         let flags = if writable { 0 } else { libc::SHM_RDONLY };
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe { libc::shmat(id, std::ptr::null(), flags) };
-        // An error is the highest address.
+        // `shmat` reports an error by the highest address.
         let base = NonNull::new(base.cast::<u8>()).filter(|at| at.as_ptr().addr() != usize::MAX);
-        let base = base.ok_or("a segment that cannot be attached")?;
+        let base = base.ok_or("the segment cannot be attached")?;
         let mapped = Mapped { base, span, is_segment: true, skip: offset as usize, region, writable };
         mapped.keep_from_children();
-        // The number may have gone to another segment; and huge pages, of another file system, may run out.
+        // The id may have been reused for another segment; and huge pages may run out.
         let behind = mappings::behind(Region { address: base.as_ptr().addr() as u64, length: whole });
         match behind {
             Some(found) if found.inode == id as u64 && Some(found.device) == memory_device() => Ok(mapped),
-            _ => Err("a segment of another kind"),
+            _ => Err("the segment has huge pages, or was replaced"),
         }
     }
 
@@ -101,7 +101,7 @@ impl Mapped {
         Some(unsafe { self.base.as_ptr().add(self.skip + offset as usize) })
     }
 
-    /// Bytes of address space.
+    /// Length of the mapping in bytes.
     pub(crate) fn span(&self) -> u64 {
         self.span as u64
     }
@@ -128,11 +128,11 @@ impl Drop for Mapped {
 /// Length of the mapping.
 fn length_of(skip: u64, region: Region) -> std::result::Result<usize, &'static str> {
     let span = region.length.checked_add(skip).filter(|span| (1..=LONGEST).contains(span));
-    span.and_then(|span| usize::try_from(span).ok()).ok_or("a region of no bytes, or too many")
+    span.and_then(|span| usize::try_from(span).ok()).ok_or("the region is empty or too long")
 }
 
-/// Is this memory, of pages that cannot run out, which will always have `length` bytes from `offset` on? And may it be
-/// mapped for writing, if `write`?
+/// Whether the file is memory without huge pages that will always have `length` bytes from `offset` on, and may be
+/// written, if `write`.
 pub(crate) fn is_steady(file: impl AsFd, offset: u64, length: u64, write: bool) -> bool {
     let fixed = SealFlags::WRITE | SealFlags::FUTURE_WRITE;
     let sealed = rustix::fs::fcntl_get_seals(&file)
@@ -142,7 +142,7 @@ pub(crate) fn is_steady(file: impl AsFd, offset: u64, length: u64, write: bool) 
     sealed && is_ordinary(&file) && end.is_some_and(|end| size.is_some_and(|size| end <= size))
 }
 
-/// Bytes of a System V segment, if it is there and of this user. They never change.
+/// Size of a System V segment, if it exists and belongs to this user. It never changes.
 pub(crate) fn segment_size(id: i32) -> Option<u64> {
     // SAFETY: a plain C record, for which zeros are values.
     let mut found: libc::shmid_ds = unsafe { std::mem::zeroed() };
@@ -152,12 +152,12 @@ pub(crate) fn segment_size(id: i32) -> Option<u64> {
     ours.then_some(found.shm_segsz as u64)
 }
 
-/// Identifies the IPC namespace: in another one a number names another segment.
+/// Identifies the IPC namespace: in another one an id refers to another segment.
 pub(crate) fn segment_space() -> Option<u64> {
     std::fs::metadata("/proc/self/ns/ipc").ok().map(|space| space.ino())
 }
 
-/// The kernel's own file system for memory files and segments of small pages: major and minor.
+/// Device of the kernel's file system for memfds and segments with small pages: major and minor number.
 pub(crate) fn memory_device() -> Option<(u32, u32)> {
     static DEVICE: OnceLock<Option<(u32, u32)>> = OnceLock::new();
     *DEVICE.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! Memory of this process that peers reach, and memory of peers that this process reaches.
+//! Registered memory of this process, and access to registered memory of peers.
 
 pub(crate) mod backing;
 pub(crate) mod calibration;

@@ -1,11 +1,11 @@
 //! Registered memory: a table that this process writes and its peers map read-only.
 //!
-//! A key is a place in the table and 16 bits that differ each time the place serves; a freed place rests before it does
-//! again. Registration regions and bound windows are alike here, but local segments cannot name a window. The table is
-//! what makes RDMA one-sided: the initiator checks key, bounds, rights and protection domain in it before and after it
-//! copies. Local copies hold a count on the entry, except those of short sends, which are over when their post returns;
+//! A key is an index into the table and 16 bits that change with each use of the index; a freed index is quarantined
+//! before it is reused. Registrations and bound windows share the table, but local segments cannot name a window. The
+//! table makes RDMA one-sided: the initiator checks key, bounds, rights and protection domain in it before and after it
+//! copies. Local copies hold a count on the entry, except those of short sends, which end before their post returns;
 //! remote ones announce the key on their control line. Deregistration revokes the key and then waits for all of these,
-//! so that afterwards no transfer touches the memory.
+//! so no transfer touches the memory afterwards.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use dapl_software::memory::user_copy::{Checker, Registration};
 use crate::memory::knem::{ExportedRegion, Knem};
 use crate::memory::map::{EngineTicks, Map, Slots};
 
-/// Registrations at a time; a model has one. Place 0 is never used, so no key is 0.
+/// Maximum number of registrations; a model has one. Index 0 is never used, so no key is 0.
 pub(crate) const SLOTS: usize = if cfg!(loom) { 2 } else { 1 << 16 };
 const ENTRY: usize = 64;
 
@@ -31,14 +31,14 @@ const KEY: usize = 0;
 const BASE: usize = 8;
 const LEN: usize = 16;
 const RIGHTS: usize = 24;
-/// Offset of the cookie of KNEM's region of the same memory; the cookie is 0 without one.
+/// Offset of the cookie of KNEM's region for the same memory; 0 without a region.
 const COOKIE: usize = 32;
 
-/// Reads an entry of a table, this process's or a peer's; each field once.
+/// Reads the entry of a key in a table, this process's or a peer's; each field once.
 #[inline]
 fn entry(table: &Map, slots: u32, key: u32) -> Option<KeyEntry> {
     let entry = live_entry(table, slots, key)?;
-    // The fields belong to the key only if it is still there after they were read.
+    // The fields are valid only if the entry still has this key after they were read.
     fence(Ordering::Acquire);
     let key_word = table.word((key >> 16) as usize * ENTRY + KEY);
     (key_word.load(Ordering::Relaxed) == u64::from(key)).then_some(entry)
@@ -72,11 +72,11 @@ pub(crate) struct Regions {
     /// The entries of `table`.
     entries: Slots<{ ENTRY / 8 }>,
     fd: OwnedFd,
-    /// For each entry: copies in progress in this process.
+    /// For each entry: number of copies in progress in this process.
     users: Box<[AtomicU32; SLOTS]>,
     places: Mutex<KeyTable>,
     knem: Option<Knem>,
-    /// The engine's.
+    /// Tick count of the engine.
     pub(crate) ticker: EngineTicks,
     checker: Checker,
 }
@@ -101,12 +101,12 @@ impl Regions {
         })
     }
 
-    /// May a region be registered? `write`: also to be written.
+    /// Whether a region may be registered. `write`: also for writing.
     pub(crate) fn may_register(&self, region: Region, write: bool) -> bool {
         self.checker.may_register(region, write)
     }
 
-    /// With KNEM's device, if there is one: memory that peers may access is declared to it as well.
+    /// Uses KNEM's device, if there is one: memory that peers may access is declared to it as well.
     pub(crate) fn with(self, knem: Option<Knem>) -> Self {
         Regions { knem, ..self }
     }
@@ -122,7 +122,7 @@ impl Regions {
         (&self.table, [KEY, BASE, LEN, RIGHTS].map(|field| (key >> 16) as usize * ENTRY + field))
     }
 
-    /// The descriptor that peers get.
+    /// The descriptor of the table, for peers.
     pub(crate) fn fd(&self) -> &OwnedFd {
         &self.fd
     }
@@ -146,12 +146,12 @@ impl Regions {
         entry(&self.table, SLOTS as u32, key)
     }
 
-    /// A key that opens nothing yet.
+    /// Reserves a key that grants no access yet.
     pub(crate) fn reserve(&self) -> Result<u32> {
         self.places.lock().reserve()
     }
 
-    /// Makes a reserved key open a window: for peers, not for local segments.
+    /// Binds a reserved key to a window: valid for peers, not for local segments.
     pub(crate) fn open(&self, key: u32, region: Region, access: Access, pd: u32) {
         self.set(key, region, rights::word(access, pd, 0));
     }
@@ -167,11 +167,11 @@ impl Regions {
         let (read, write) = (grants(AccessRight::RemoteRead), grants(AccessRight::RemoteWrite));
         let cookie = knem.map_or(0, |knem| knem.export(region, read, write));
         self.table.word(entry + COOKIE).store(cookie, Ordering::Relaxed);
-        // Pairs with the Acquire in `entry`: first the fields, then the key that makes them true.
+        // Pairs with the Acquire in `entry`: the fields are written before the key that makes them valid.
         self.table.word(entry + KEY).store(u64::from(key), Ordering::Release);
     }
 
-    /// Ends a registration; `announced` says whether a peer is copying with a key just now.
+    /// Ends a registration; `announced` says whether a peer is copying with a key now.
     pub(crate) fn remove(&self, key: u32, announced: impl Fn(u32) -> bool) {
         self.revoke(key);
         while self.is_in_use(key) {
@@ -188,7 +188,8 @@ impl Regions {
     /// Revokes a key; copies may still be in progress.
     pub(crate) fn revoke(&self, key: u32) {
         self.table.word((key >> 16) as usize * ENTRY + KEY).store(0, Ordering::Relaxed);
-        // Pairs with the fences in `hold` and `announce`: either they see the key gone, or we see them.
+        // Pairs with the fences in `hold` and `announce`: either they see that the key is gone, or this thread sees
+        // their copies.
         fence(Ordering::SeqCst);
     }
 
@@ -220,7 +221,7 @@ impl Regions {
         Registration { region: Region { address: field(BASE), length: field(LEN) }, checker: &self.checker }
     }
 
-    /// Holds a range for a copy in this process. Whether its memory is there is for the copy to find out.
+    /// Takes a reference on a range for a copy in this process. The copy finds out whether the memory is mapped.
     #[inline(always)]
     pub(crate) fn hold(
         &self,
@@ -231,7 +232,7 @@ impl Regions {
         right: AccessRight,
     ) -> std::result::Result<RegistrationGuard<'_>, Status> {
         let hold = RegistrationGuard::new(&self.users[(key >> 16) as usize]);
-        // Pairs with the fence in `revoke`: either it sees this user, or `entry` sees the key gone.
+        // Pairs with the fence in `revoke`: either it sees this user, or `entry` sees that the key is gone.
         fence_behind_rmw();
         // A key that is live now stays so until `hold` is dropped: `remove` waits for that. So one look is enough.
         let entry = self.live_entry(key);
@@ -265,7 +266,7 @@ impl LocalMemory for Regions {
     }
 }
 
-/// Waits for a copy of a peer, which takes a moment, or as long as that process is not scheduled. At most a second, in
+/// Waits for a copy of a peer. That takes a moment, or as long as that process is not scheduled; at most a second, in
 /// case the peer is stopped or malicious.
 pub(crate) fn wait_while(busy: impl Fn() -> bool) {
     const FEW: u32 = 1000;
@@ -290,14 +291,14 @@ pub(crate) struct PeerRegions {
 }
 
 impl PeerRegions {
-    /// Maps it; `None` when it is not what the peer says.
+    /// Maps the table; `None` if it is not what the peer's parameters say.
     pub(crate) fn map(fd: &OwnedFd, slots: u32) -> Option<Arc<Self>> {
         let table = Map::of_peer(fd, slots as usize * ENTRY, false)?;
         Some(Arc::new(PeerRegions { table, slots }))
     }
 
-    /// May this side copy there? `busy` is the word on our control line where the owner sees that we do; it holds the key
-    /// until [`Announced`] is dropped.
+    /// Announces a copy to or from the peer's memory, if it is permitted. `busy` is the word on this side's control
+    /// line where the owner sees the copy; it contains the key until [`Announced`] is dropped.
     pub(crate) fn announce<'a>(
         &self,
         busy: &'a AtomicU64,
@@ -305,12 +306,13 @@ impl PeerRegions {
     ) -> std::result::Result<Announced<'a>, Status> {
         busy.store(u64::from(target.key), Ordering::Relaxed);
         let announced = Announced(busy);
-        // Pairs with the fence in `revoke`: either the owner sees our word, or we see its key gone.
+        // Pairs with the fence in `revoke`: either the owner sees the announcement, or this side sees that the key is
+        // gone.
         fence(Ordering::SeqCst);
         if self.allows(target) { Ok(announced) } else { Err(Status::RemoteAccess) }
     }
 
-    /// The cookie of a key, where its owner has one. It is the key's only as long as the key is live.
+    /// The KNEM cookie of a key, if there is one. It is valid only while the key is live.
     pub(crate) fn exported(&self, key: u32) -> Option<ExportedRegion> {
         let place = self.place(key)?;
         ExportedRegion::of(self.table.word(place + COOKIE).load(Ordering::Relaxed))
@@ -339,7 +341,7 @@ impl PeerRegions {
     }
 }
 
-/// A range of a peer's memory and what is to be done with it.
+/// A range of a peer's memory, and the kind of access.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub(crate) key: u32,

@@ -1,5 +1,5 @@
-//! Memory windows over sm's table of registrations: which copies a bind has to wait for. How binds take turns is in
-//! `dapl_software::memory::window`.
+//! Memory windows over sm's table of registrations: which copies a bind has to wait for.
+//! `dapl_software::memory::window` decides the order of binds.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::memory::regions::Regions;
 
 pub(crate) use dapl_software::memory::window::BindRequest;
 
-/// A window of this provider's.
+/// A memory window of this provider.
 pub(crate) type Window = dapl_software::memory::window::WindowCore<RegionTable>;
 
 /// The table of registrations, and the connections whose peers read it.
@@ -26,7 +26,7 @@ pub(crate) struct RegionTable {
 /// The windows of an adapter.
 pub(crate) type Windows = dapl_software::memory::window::WindowDirectory<RegionTable>;
 
-/// A window that is not bound.
+/// Creates an unbound window.
 pub(crate) fn window_of(
     regions: Arc<Regions>,
     book: Arc<ConnectionTable>,
@@ -111,13 +111,13 @@ mod tests {
         let (second, two) = window.post(wanted(source, &kept)).unwrap();
         assert!(reads(one) && !reads(two) && keeps(&kept) == 2);
         let hold = regions.hold(one, PD, whole().address, 1, AccessRight::RemoteRead).unwrap();
-        assert_eq!(window.execute(second, PD), Ok(false), "a copy is under way");
+        assert_eq!(window.execute(second, PD), Ok(false), "a copy is in progress");
         assert!(!reads(one) && !reads(two) && keeps(&kept) == 2);
         drop(hold);
         assert_eq!(window.execute(second, PD), Ok(true));
         assert!(!reads(one) && reads(two) && keeps(&kept) == 1);
         let (third, none) = window.post(None).unwrap();
-        assert!(!window.is_bound() && none == 0 && reads(two), "until it has its turn");
+        assert!(!window.is_bound() && none == 0 && reads(two), "until the bind starts");
         assert_eq!(window.execute(third, PD), Ok(true));
         assert!(!reads(two) && keeps(&kept) == 0);
     }
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_move_makes_an_earlier_one_void() {
+    fn later_bind_supersedes_an_earlier_one() {
         let (window, regions, source) = window();
         let kept = Arc::new(());
         let (first, one) = window.post(wanted(source, &kept)).unwrap();

@@ -35,7 +35,7 @@ struct State {
     next: u64,
 }
 
-/// The double; clones are the same device.
+/// A fake device; clones refer to the same device.
 #[derive(Clone, Debug)]
 pub(crate) struct Double(Arc<Mutex<State>>);
 
@@ -53,7 +53,7 @@ impl Double {
         Double(Arc::new(Mutex::new(State { version, next: 0x100, ..State::default() })))
     }
 
-    /// Is what this thread finds as long as `run` runs.
+    /// Installs this device on this thread while `run` runs.
     pub(crate) fn during<T>(&self, run: impl FnOnce() -> T) -> T {
         INSTALLED.set(Some(self.clone()));
         let done = run();

@@ -1,7 +1,7 @@
-//! Shared areas in loom's models: words that begin as zero, and no bytes.
+//! Shared areas of loom models: words that are initially zero, and no bytes.
 //!
-//! Both sides have the same area, instead of two mappings. Loom does not see copies of bytes; models use words for what
-//! rings carry.
+//! Both sides use the same area, instead of two mappings. Loom does not see copies of bytes, so models use words for
+//! the content of rings.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -22,12 +22,12 @@ struct Area {
 }
 
 impl Map {
-    /// An area, which a model shares by clones.
+    /// Creates an area, which a model shares by clones.
     pub(crate) fn fake(len: usize) -> Map {
         Map(Arc::new(Area { len, words: (0..len / 8).map(|_| AtomicU64::new(0)).collect() }))
     }
 
-    /// The descriptor leads nowhere.
+    /// The descriptor is a dummy.
     pub(crate) fn create(_: &str, len: usize, _: bool) -> Result<(Map, OwnedFd)> {
         let nowhere = std::fs::File::open("/dev/null").map_err(|_| Error::Internal)?;
         Ok((Map::fake(len), nowhere.into()))
@@ -93,7 +93,7 @@ pub(crate) fn is_accessible(_: Region, _: bool) -> bool {
     true
 }
 
-/// In a model memory is always mapped.
+/// In a model, memory is always mapped.
 #[derive(Debug, Default)]
 pub(crate) struct LastCheck;
 
@@ -103,7 +103,7 @@ impl LastCheck {
     }
 }
 
-/// In a model no time passes.
+/// In a model, no time passes.
 #[derive(Debug, Default)]
 pub(crate) struct EngineTicks;
 

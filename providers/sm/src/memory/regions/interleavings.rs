@@ -1,6 +1,6 @@
-//! Deregistration against copies, here and at a peer, as loom sees them. It reports a copy that goes on beside what the
-//! owner of the memory does after the deregistration. That the kernel copies between two processes, or a mapping of the
-//! peer's is written, is not in the model.
+//! Loom models of deregistration against copies, in this process and by a peer. Loom reports a copy that overlaps with
+//! the owner's use of the memory after the deregistration. Copies by the kernel and through mappings of a peer are not
+//! modelled.
 #![forbid(unsafe_code)]
 
 use dapl::runtime::handle::{self, Kind, Object};
