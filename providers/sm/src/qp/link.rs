@@ -44,35 +44,35 @@ const CAPABILITIES: usize = 1152;
 /// Ring words for immediate data, invalidation and atomic operations.
 const EXTENSIONS: u64 = 1;
 
-/// A peer's end point: shared by all connections to it.
+/// A peer's end point, shared by all connections to it.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) path: PathBuf,
-    /// As the kernel reported it; 0 when it is not visible here.
+    /// Process id as reported by the kernel; 0 if it is not visible here.
     pub(crate) pid: i32,
     pub(crate) fifo: OwnedFd,
     pub(crate) regions: Arc<PeerRegions>,
-    /// Cross-memory copy was seen to work, and has not been refused since.
+    /// Cross-memory attach has worked, and was not refused since.
     pub(crate) cma: AtomicBool,
-    /// KNEM's device comes first, or alone, and has not refused since.
+    /// KNEM's device works and was not refused since; it is preferred.
     pub(crate) knem: AtomicBool,
     /// Mappings of the peer's shared memory; `None`: mapping is disabled.
     pub(crate) imports: Option<Imports>,
     /// Message size from which one copy by the kernel is faster than two through a buffer.
     pub(crate) offer_from: u64,
-    /// Becomes readable when the process dies. Without it there is no cross-memory copy.
+    /// Becomes readable when the process dies. Without it cross-memory attach is not used.
     pub(crate) watch: Option<Arc<PidWatch>>,
     /// Time of the last check.
     pub(crate) looked: LastCheck,
-    /// Copies still allowed, unless `u32::MAX`.
+    /// Number of copies still permitted, unless it is `u32::MAX` (for tests).
     #[cfg(test)]
     pub(crate) allowed: std::sync::atomic::AtomicU32,
 }
 
 impl Peer {
-    /// Whether the process id still names this peer. The engine notices a death at once, but it may be delayed by the
-    /// scheduler or a signal, and another process may get the number. So the first copy of a tick checks; numbers are
-    /// not reused within a tick.
+    /// Whether the process id still names this peer. The engine detects a death, but may be delayed by the scheduler or
+    /// a signal, and another process may get the number. So the first copy of a tick checks; numbers are not reused
+    /// within a tick.
     #[inline]
     pub(crate) fn lives(&self, ticker: &EngineTicks) -> bool {
         self.looked.is_still(ticker, || self.watch.as_ref().is_some_and(|watch| !watch.is_dead()))
@@ -82,7 +82,7 @@ impl Peer {
     #[cfg(test)]
     pub(crate) const LAZY: u32 = u32::MAX - 1;
 
-    /// A test has the kernel refuse the next copy.
+    /// Whether a test makes the kernel refuse the next copy.
     #[cfg(test)]
     pub(crate) fn is_denied(&self) -> bool {
         use std::sync::atomic::Ordering::SeqCst;
@@ -98,7 +98,7 @@ pub(crate) struct PidWatch {
 }
 
 impl PidWatch {
-    /// Whether it has died. Its id may have been reused then.
+    /// Whether it has died. Its id may have been reused since.
     pub(crate) fn is_dead(&self) -> bool {
         let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec::default())) != Ok(0)
@@ -116,14 +116,14 @@ pub(crate) struct PeerSide {
     pub(crate) pd: u32,
     /// Generation in its messages.
     pub(crate) generation: u16,
-    /// Concurrent reads that it serves.
+    /// Maximum number of reads that it serves at a time.
     pub(crate) reads: u32,
-    /// Both sides arm with a barrier on all processors, so publishing needs none.
+    /// Both sides execute a barrier on all CPUs when they arm, so publishing needs none.
     pub(crate) light: bool,
     pub(crate) peer: Arc<Peer>,
 }
 
-/// The areas of one connection.
+/// The shared areas of one connection.
 #[derive(Debug)]
 pub(crate) struct ConnectionMemory {
     /// This side's id of the connection.
@@ -135,7 +135,7 @@ pub(crate) struct ConnectionMemory {
     /// Generation in messages of this side.
     generation: OnceLock<u16>,
     theirs: OnceLock<PeerSide>,
-    /// `theirs` is set. ThreadSanitizer needs it: the standard library is built without it, so it does not see the
+    /// Set after `theirs`. ThreadSanitizer needs it: the standard library is built without it, so it does not see the
     /// ordering of `OnceLock`.
     #[cfg(tsan)]
     joined: std::sync::atomic::AtomicBool,
@@ -143,7 +143,7 @@ pub(crate) struct ConnectionMemory {
 }
 
 impl ConnectionMemory {
-    /// This side's half, and the descriptors that the peer gets.
+    /// Creates this side's half, and the descriptors for the peer.
     pub(crate) fn create(id: u32, conn: ConnId, geometry: Geometry) -> Result<(ConnectionMemory, [OwnedFd; 2])> {
         let (area, area_fd) = Map::create("dapl-sm-rings", geometry.area_len(), true)?;
         let (rma, rma_fd) = Map::create("dapl-sm-rma", geometry.rma_len(), false)?;
@@ -172,7 +172,7 @@ impl ConnectionMemory {
         self.joined.store(true, Ordering::Release);
     }
 
-    /// Says whether this side can copy from and to the peer's memory by itself.
+    /// Publishes whether this side can copy from and to the peer's memory by itself.
     pub(crate) fn publish_reach(&self, reaches: bool) {
         self.area.word(REACH).store(u64::from(reaches), Ordering::Relaxed);
     }
@@ -187,22 +187,22 @@ impl ConnectionMemory {
         self.theirs().is_some_and(|t| t.area.word(CAPABILITIES).load(Ordering::Relaxed) & EXTENSIONS != 0)
     }
 
-    /// Before this side's offers are flushed: their memory may have another use from here on.
+    /// Recalls this side's offers before they are flushed: their memory may be reused from here on.
     pub(crate) fn recall(&self) {
         self.area.word(RECALLED).store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Has the peer recalled its offers? Asked behind the last copy.
+    /// Whether the peer has recalled its offers; checked after the last copy.
     pub(crate) fn is_recalled(&self) -> bool {
-        // Pairs with the fence in `recall`: what was copied is what was offered, or we see the word.
+        // Pairs with the fence in `recall`: either the copied bytes are those offered, or this side sees the recall.
         fence(Ordering::SeqCst);
         self.theirs().is_none_or(|t| t.area.word(RECALLED).load(Ordering::Relaxed) != 0)
     }
 
-    /// Publishes how much is staged for the peer.
+    /// Publishes the number and length of staged bytes.
     pub(crate) fn publish_staged(&self, word: u64) {
-        // Release: the bytes are in their place.
+        // Release: the bytes are written before the word.
         self.area.word(STAGED).store(word, Ordering::Release);
     }
 
@@ -252,7 +252,7 @@ impl ConnectionMemory {
 
     /// Publishes the number of the peer's requests taken.
     pub(crate) fn publish_taken(&self, requests: u64) {
-        // Release: the buffers of those requests were read before they are given back.
+        // Release: the buffers of those requests were read before they are released.
         self.area.word(TAKEN_REQUESTS).store(requests, Ordering::Release);
     }
 
@@ -275,7 +275,7 @@ impl ConnectionMemory {
         [ours[0], ours[1], self.taken(), self.taken_responses()].into_iter().fold(0, u64::wrapping_add)
     }
 
-    /// The word where the owner of memory sees that our sending half copies with one of its keys.
+    /// The word in which the owner of memory sees that this side's send direction is copying with its key.
     pub(crate) fn busy(&self) -> &AtomicU64 {
         self.area.word(BUSY)
     }
@@ -311,7 +311,8 @@ impl ConnectionMemory {
         self.wake_flags.withdraw(self.area.word(WANT));
     }
 
-    /// After publishing something for the peer: one FIFO word if it sleeps. A polling peer costs no system call (SM-15).
+    /// After publishing for the peer: sends one FIFO word if the peer sleeps. A polling peer costs no system call
+    /// (SM-15).
     #[inline(always)]
     pub(crate) fn poke(&self, want: u64) -> Delivery {
         match self.theirs() {
@@ -333,7 +334,7 @@ impl ConnectionMemory {
         }
     }
 
-    /// Has the peer ended it? A forged word in the FIFO does not make it so.
+    /// Whether the peer has ended the connection. A forged FIFO word cannot cause that.
     pub(crate) fn is_reset(&self) -> bool {
         self.theirs().is_some_and(|t| t.area.word(GONE).load(Ordering::Acquire) != 0)
     }

@@ -1,4 +1,5 @@
-//! Queue pairs: the send and receive direction of a connection with their locks, and which thread makes progress.
+//! Queue pairs: the send and receive directions of a connection with their locks, and the choice of the thread that
+//! makes progress.
 //!
 //! A consumer's poll, a post or the engine takes the lock of a direction and makes a pass over it. When no thread polls, the
 //! connection is armed, and the peer wakes the engine by a FIFO word. Lock order: receive direction, send direction, shared
@@ -35,7 +36,7 @@ const COLD: u32 = 16;
 /// Maximum of passes over a connection before others are served.
 const SERVICE: usize = 1000;
 
-/// A queue pair as dapl holds it.
+/// A queue pair, held by the object layer.
 pub struct Qp(pub(crate) Arc<QpCore>);
 
 /// The queue pair itself, shared with completion queues and the engine.
@@ -55,7 +56,7 @@ pub(crate) struct QpCore {
     hot: AtomicBool,
     /// There is no connection or attempt; readable without the lock.
     over: AtomicBool,
-    /// Passes that moved something, and how many of them the engine has seen.
+    /// Passes that made progress, and how many of them the engine has seen.
     moved: AtomicU32,
     seen: AtomicU32,
     /// Engine ticks since the last progress.
@@ -119,7 +120,7 @@ impl QpCore {
         self.tx.lock().forget_extensions()
     }
 
-    /// One pass over both halves, for no poller. Says whether anything moved.
+    /// One pass over both directions, without a poller. Returns whether there was progress.
     fn progress(&self) -> bool {
         let mut out = Outbox::default();
         let received = {
@@ -129,7 +130,7 @@ impl QpCore {
         self.bring_on(received, &mut out, true)
     }
 
-    /// The rest of a pass, over the sending half.
+    /// The rest of a pass, over the send direction.
     fn bring_on(&self, received: std::result::Result<bool, Fault>, out: &mut Outbox<'_>, sending: bool) -> bool {
         let sent = if sending {
             let mut tx = self.tx.lock();
@@ -162,7 +163,7 @@ impl QpCore {
                 return;
             }
         }
-        // A peer that never stops must not have the engine for itself.
+        // A peer that sends without pause must not occupy the engine.
         self.ask_engine();
     }
 
@@ -176,7 +177,7 @@ impl QpCore {
     /// Sets the wake-up flags. Returns true if work has arrived already.
     fn arm(&self) -> bool {
         let rx = self.rx.lock();
-        // Locked until the flag is set: a post in between would be forgotten.
+        // Locked until the flag is set: otherwise a concurrent post could be missed.
         let tx = self.tx.lock();
         if rx.is_new() && tx.is_new() && self.has_preset_flags() {
             return false; // whatever the peer publishes first causes a wake-up
@@ -242,7 +243,7 @@ impl QpCore {
 
     fn flush(&self, rx: &mut Rx, tx: &mut Tx) {
         if let Some(ends) = &rx.ends {
-            ends.publish_last(); // what we took is delivered: the peer's sends succeeded
+            ends.publish_last(); // taken messages are delivered, so the peer's sends succeeded
             if let (true, Some(pool)) = (ends.waits_for_receive(), &self.shared.pool) {
                 pool.srq.cancel_wait(&pool.waiter);
             }
@@ -352,7 +353,7 @@ impl QpCore {
         let mut run = tx.must_go_on();
         if tx.needs_peer_progress() && !ends.link().wants(WANT_PROGRESS) {
             self.ask(WANT_REQUESTS | WANT_PROGRESS);
-            // What arrived before the flag was set causes no wake-up.
+            // An entry that arrived before the flag was set causes no wake-up.
             run |= ends.has_work(&self.shared)
                 || self.rx.try_lock().is_none_or(|rx| rx.ends.as_ref().is_some_and(|e| e.has_work(0)));
         }
@@ -428,7 +429,7 @@ impl QueuePair for Qp {
             core.after_post(&tx);
             return Ok(());
         }
-        // A copy, so that `wr` need not be in memory on the way above.
+        // A copy, so that `wr` need not be in memory in the common path above.
         core.post_request(tx, &SendWr { ..*wr })
     }
 

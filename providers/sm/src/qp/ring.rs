@@ -1,10 +1,10 @@
 //! Slot rings: one writer, one reader, no lock and no index in shared memory (transports.md B1).
 //!
-//! A slot is two cache lines, fetched together. Its first word holds the header in the low half and the lap in the high
-//! half and is stored last, so the reader polls only the next slot. The writer's count is private: a process that dies
-//! between filling a slot and publishing it leaves the ring as if it had never begun. How far the reader is comes back
-//! on a line of the reader's own (and inside its messages); a count that was never written is the peer's violation and
-//! is reported as `None`.
+//! A slot is two cache lines, fetched together. Its first word contains the header in the low half and the lap in the
+//! high half and is stored last, so the reader polls only the next slot. The writer's count is private: if a process
+//! dies between filling a slot and publishing it, the ring is as if the entry had never begun. The reader's position is
+//! published on a line of the reader (and in its messages). A position that was never written is a violation by the
+//! peer and reported as `None`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use crate::proto::message::{Header, INLINE, LINE, SLOT};
 const BODY: usize = 16;
 /// The last word of a slot: immediate data or a key of a send in pieces, whose bytes are elsewhere.
 const VALUE: usize = SLOT / 8 - 1;
-/// Messages sent in the time that a cache line takes from the other side.
+/// Number of messages that can be sent in the time in which a cache line is transferred from the other side.
 const AHEAD: u64 = 4;
 
 /// Whether an inline message is longer than the rest of its slot's first line.
@@ -26,7 +26,7 @@ fn has_two_lines(header: Header) -> bool {
 }
 
 fn lap(index: u64, shift: u32) -> u64 {
-    // Laps count from 1: fresh memory is of lap 0 and so holds nothing. The low 32 bits are enough, since the reader is
+    // Laps count from 1: fresh memory is of lap 0 and contains no entry. The low 32 bits suffice, since the reader is
     // never a whole lap behind without the writer knowing.
     (((index >> shift) + 1) & 0xFFFF_FFFF) << 32
 }
@@ -56,7 +56,7 @@ pub(crate) struct SlotFields {
     pub(crate) ack: u32,
     /// Meaning by type: a line of a buffer, or a value of 32 bits.
     pub(crate) aux: u32,
-    /// Length of the whole message, where the bytes are elsewhere. An inline message has its bytes at this place.
+    /// Length of the whole message, if the bytes are elsewhere. An inline message has its bytes at this place.
     pub(crate) total: Option<u64>,
 }
 
@@ -96,14 +96,14 @@ impl Writer {
         Some(())
     }
 
-    /// Same as `learn`, from the low half that travels inside messages.
+    /// Same as `learn`, from the low half that is carried in messages.
     pub(crate) fn learn_low(&mut self, low: u32) -> Option<()> {
         // The count advances by at most one ring, so the low half determines it. An older count is ignored.
         let ahead = u64::from(low.wrapping_sub(self.taken as u32));
         if ahead > u64::from(u32::MAX / 2) { Some(()) } else { self.learn(self.taken + ahead) }
     }
 
-    /// Fills a word of the next slot behind its payload, before it is pushed.
+    /// Writes a word of the next slot behind its payload, before it is pushed.
     pub(crate) fn note(&self, n: usize, word: u64) {
         assert!(n < INLINE / 8 - 1);
         self.slots.words(self.next)[BODY / 8 + 1 + n].store(word, Ordering::Relaxed);
@@ -122,8 +122,8 @@ impl Writer {
         self.publish(header, payload);
     }
 
-    /// Same as `push`, with the bytes of an inline message in `words`. The caller has gathered them before: a polling
-    /// reader would take the cache line away more than once meanwhile.
+    /// Same as `push`, with the bytes of an inline message in `words`. The caller has gathered them before, since a
+    /// polling reader would otherwise fetch the cache line several times meanwhile.
     pub(crate) fn push_inline(&mut self, header: Header, payload: &SlotFields, words: &[u64; INLINE / 8]) {
         let used = (header.length as usize).div_ceil(8);
         let body = &self.slots.words(self.next)[BODY / 8..];
@@ -143,28 +143,28 @@ impl Writer {
     pub(crate) fn publish(&mut self, header: Header, payload: &SlotFields) {
         debug_assert!(!self.is_full());
         fail_point!(SlotFilled);
-        // Read before the stores to shared memory, behind which the compiler would read them again.
+        // Read before the stores to shared memory, after which the compiler would read them again.
         let (next, taken, count) = (self.next, self.taken, self.slots.count());
         self.next = next + 1;
         let [head, fields, ..] = self.slots.words(next);
         fields.store(u64::from(payload.aux) << 32 | u64::from(payload.ack), Ordering::Relaxed);
         let word = u64::from(header.encode()) | lap(next, self.shift);
         fail_point!(BeforePublish);
-        // Pairs with the Acquire in `peek`: first the payload, then the word that announces it.
+        // Pairs with the Acquire in `peek`: the payload is written before the word that announces it.
         head.store(word, Ordering::Release);
         fail_point!(AfterPublish);
-        // The reader has had that slot in the lap before. Its line is to be here when its turn comes, not from then on.
+        // The reader used that slot in the previous lap. Prefetching brings its cache line here before it is needed.
         let soon = next + 1 + AHEAD;
         if soon - taken < count {
             self.slots.fetch::<0>(soon, true);
             if has_two_lines(header) {
-                self.slots.fetch::<LINE>(soon, true); // probably that one as well
+                self.slots.fetch::<LINE>(soon, true); // probably needed as well
             }
         }
     }
 }
 
-/// The reading end, in an area of the peer's.
+/// The reading end, of a ring in an area of the peer.
 #[derive(Debug)]
 pub(crate) struct Reader {
     slots: Slots<{ SLOT / 8 }>,
@@ -178,7 +178,7 @@ pub(crate) struct Reader {
 pub(crate) enum Next {
     Empty,
     Word(Header),
-    /// Something no honest peer writes.
+    /// An invalid word.
     Nonsense,
 }
 
@@ -193,7 +193,7 @@ impl Reader {
         self.next
     }
 
-    /// The word of the next slot, if it is there. Read once: what follows goes by this copy.
+    /// The word of the next slot, if there is one. It is read once, and the copy is used.
     #[inline(always)]
     pub(crate) fn peek(&self) -> Next {
         // Pairs with the Release in `push`.
@@ -265,7 +265,7 @@ impl Reader {
         self.slots.bytes::<BODY>(self.next)
     }
 
-    /// Prefetches a slot behind the next, which the writer has probably filled as well.
+    /// Prefetches a later slot, which the writer has probably filled as well.
     #[inline]
     pub(crate) fn look_ahead(&self) {
         self.slots.fetch::<0>(self.next + AHEAD, false);
@@ -277,11 +277,11 @@ impl Reader {
     }
 }
 
-/// A buffer of lines that are reserved and given back in the same order: the sender's private book-keeping over its area.
+/// A buffer of lines that are reserved and released in the same order: the sender's private bookkeeping of its area.
 #[derive(Debug)]
 pub(crate) struct Lines {
     lines: u64,
-    /// Lines ever reserved (skipped ones at the end of the buffer included) and given back.
+    /// Lines ever reserved (including those skipped at the end of the buffer), and lines released.
     head: u64,
     tail: u64,
 }
@@ -304,7 +304,7 @@ impl Lines {
         Some((first as u32, self.head))
     }
 
-    /// Everything reserved up to `mark` is free.
+    /// Releases everything reserved up to `mark`.
     pub(crate) fn give_back(&mut self, mark: u64) {
         self.tail = self.tail.max(mark);
     }
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(writer.learn_low(3), None);
         writer.push(Header::plain(Kind::Send, 0), &SlotFields::default());
         assert_eq!(writer.learn_low(1), Some(()));
-        assert_eq!(writer.learn_low(0), Some(()), "an older count changes nothing");
+        assert_eq!(writer.learn_low(0), Some(()), "an older count has no effect");
         assert_eq!(writer.taken(), 1);
     }
 
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_never_given_twice() {
+    fn lines_are_never_reserved_twice() {
         let mut lines = Lines::new(64 * 10);
         let (first, mark) = lines.reserve(6).unwrap();
         assert_eq!(first, 0);
@@ -400,8 +400,8 @@ mod tests {
     }
 }
 
-/// A ring of two slots over two laps. loom reports a writer that fills a slot while the reader still reads it, and a
-/// reader that reads it before it is full.
+/// Loom model of a ring of two slots over two laps. Loom reports a writer that fills a slot while the reader reads it,
+/// and a reader that reads it before it is full.
 #[cfg(all(test, loom))]
 mod interleavings {
     use dapl::runtime::sync::access_check::AccessCheck;

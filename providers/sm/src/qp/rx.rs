@@ -1,9 +1,9 @@
-//! The receive direction of a connection: takes the peer's requests off its ring, in order (SM-13, SM-20, SM-21).
+//! The receive direction of a connection: takes the peer's requests from its ring, in order (SM-13, SM-20, SM-21).
 //!
-//! Sends go into receives in posting order, or each into one from the shared receive queue. A send without a receive
-//! stays in the ring, without a time limit, and what is behind it waits. Long sends are fetched (`fetch`). RMA
-//! fragments are checked against this process's registrations and answered on the response ring, which never waits for
-//! a receive. Runs under the lock of this direction.
+//! Sends go into receives in posting order, or each into a receive from the shared receive queue. A send without a
+//! receive stays in the ring, without a time limit, and later requests wait behind it. Long sends are fetched
+//! (`fetch`). RMA fragments are checked against this process's registrations and answered on the response ring, which
+//! never waits for a receive. Runs under the lock of this direction.
 
 mod extensions;
 mod fetch;
@@ -28,7 +28,7 @@ use crate::qp::ring::{Next, Reader, SlotFields, Writer};
 use crate::qp::shared::{Fault, NAK_ACCESS, NAK_RESPONDER, Pool, Shared};
 use crate::srq::SrqRecv;
 
-/// Slots taken in one pass: progress is shared among connections.
+/// Maximum number of slots taken in one pass, since all connections share a pass.
 const PASS: usize = 64;
 /// Maximum of bytes fetched in one pass.
 const BUDGET: u64 = 512 << 10;
@@ -47,12 +47,12 @@ impl Receive {
     }
 }
 
-/// The state of this half.
+/// State of the receive direction.
 #[derive(Debug, Default)]
 pub(crate) struct Rx {
     /// Receives posted here, or at most one taken from the shared receive queue for the message in progress.
     pub(crate) queue: SlotQueue<Receive>,
-    /// Above what is in `queue`.
+    /// Watermarks of the receives in `queue`.
     pub(crate) marks: HighWatermark,
     pub(crate) ends: Option<RxEnds>,
     /// Receives are flushed as they are posted.
@@ -63,7 +63,7 @@ pub(crate) struct Rx {
     quick_limit: usize,
 }
 
-/// The rings of this half, while there is a connection.
+/// The rings of this direction, while there is a connection.
 #[derive(Debug)]
 pub(crate) struct RxEnds {
     link: Arc<ConnectionMemory>,
@@ -71,13 +71,13 @@ pub(crate) struct RxEnds {
     responses: Writer,
     /// The message in progress.
     message: Reassembly,
-    /// The offer in progress; numbers of parts that the sender was asked to write and to stage.
+    /// The offer in progress; numbers of the parts that the sender was asked to write and to stage.
     fetch: Option<fetch::Fetch>,
     tickets: u64,
     staged: u64,
-    /// The next message waits for a receive; with a shared queue, in line.
+    /// The next message waits for a receive; with a shared queue, in that queue's list.
     held: bool,
-    /// The last count published to the peer.
+    /// The last count of taken requests published to the peer.
     reported: u64,
 }
 
@@ -102,7 +102,7 @@ impl RxEnds {
         self.held
     }
 
-    /// The last word on how far we got, and to a helper: the receives complete now.
+    /// Publishes the final count of taken requests, and tells a helper to stop: the receives complete now.
     pub(crate) fn publish_last(&self) {
         self.call_off();
         self.link.publish_taken(self.requests.taken());
@@ -143,7 +143,7 @@ impl Rx {
         self.ends.as_ref().is_some_and(|ends| ends.requests.peek() != Next::Empty)
     }
 
-    /// Takes what is there, up to a bound. Says whether it took anything. After a fault it takes nothing any more.
+    /// Takes requests from the ring, up to a limit. Returns whether it took any. After a fault it takes none.
     pub(crate) fn pass(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
         if self.stopped {
             return Ok(false);
@@ -186,7 +186,7 @@ impl Rx {
                 Ok(true) => {
                     ends.requests.advance();
                     if ends.requests.taken() - begin > 1 {
-                        ends.requests.look_ahead(); // they come in a row
+                        ends.requests.look_ahead(); // requests usually come in sequence
                     }
                 }
                 Ok(false) => break,
@@ -244,7 +244,7 @@ impl Rx {
         self.ends.as_ref().is_some_and(|ends| ends.held)
     }
 
-    /// Delivers a message that waited for the receive just posted, and returns whether more work is there.
+    /// Delivers a message that waited for the receive just posted. Returns whether there is more work.
     pub(crate) fn posted(&mut self, shared: &Shared) -> Result<bool, Fault> {
         let more = self.is_held() && self.go_on(shared)?;
         if self.marks.is_crossed(self.queue.len() as u32) {
@@ -253,7 +253,7 @@ impl Rx {
         Ok(more)
     }
 
-    /// Takes a receive from the shared receive queue for the waiting message; returns it if no message waits any more.
+    /// Takes a receive from the shared receive queue for the waiting message. Returns it if no message waits any more.
     pub(crate) fn accept(&mut self, shared: &Shared, buffer: SrqRecv) -> Option<SrqRecv> {
         let waits = !self.stopped && self.queue.is_empty() && self.ends.as_ref().is_some_and(|ends| ends.held);
         match &shared.pool {
@@ -263,7 +263,7 @@ impl Rx {
         None
     }
 
-    /// Takes what waited for a receive, and says whether more is there.
+    /// Takes the request that waited for a receive. Returns whether there is more work.
     pub(crate) fn go_on(&mut self, shared: &Shared) -> Result<bool, Fault> {
         self.pass(shared, &mut Outbox::default())?;
         Ok(self.ends.as_ref().is_some_and(|ends| ends.has_work(self.queue.len())))
@@ -300,7 +300,7 @@ fn is_over(marks: &mut HighWatermark, shared: &Shared, receives: usize) -> bool 
     crossed.hard
 }
 
-/// Takes a receive from the shared receive queue; if it is empty, the connection waits in its queue.
+/// Takes a receive from the shared receive queue. If that is empty, the connection waits in its list.
 fn borrow(shared: &Shared, queue: &mut SlotQueue<Receive>) -> bool {
     let Some(pool) = &shared.pool else { return false };
     let Some(buffer) = pool.srq.take_or_wait(&pool.waiter) else { return false };
@@ -309,8 +309,7 @@ fn borrow(shared: &Shared, queue: &mut SlotQueue<Receive>) -> bool {
 }
 
 impl RxEnds {
-    /// Publishes the count of taken requests, at once: the peer's sends complete by it, and this side may not make a
-    /// pass for long.
+    /// Publishes the count of taken requests at once: the peer's sends complete by it, and the next pass may be late.
     fn settle(&mut self, shared: &Shared, taken: u64, answered: bool) {
         // A count sent with requests of this side need not be published again.
         self.reported = self.reported.max(shared.reported_taken.load(Ordering::Relaxed));
@@ -366,7 +365,7 @@ impl RxEnds {
         }
     }
 
-    /// A piece of a send. False: it waits for a receive.
+    /// Delivers a piece of a send. Returns false if it waits for a receive.
     fn deliver(
         &mut self,
         shared: &Shared,
@@ -395,7 +394,7 @@ impl RxEnds {
         }
         self.message.took(&header, part);
         if header.last {
-            let token = queue.front().ok_or(Fault::Nonsense("a receive went away"))?.token;
+            let token = queue.front().ok_or(Fault::Nonsense("a receive disappeared"))?.token;
             queue.drop_front();
             let (arrival, value) = (extensions::arrival(header.kind), self.value(header, &fields));
             let (status, solicited, bytes) = (Status::Success, header.solicited, part.size);
@@ -404,7 +403,7 @@ impl RxEnds {
         Ok(true)
     }
 
-    /// Sees to it that a receive is there for a message that begins. False: the message waits for one.
+    /// Finds a receive for a message that begins. Returns false if the message waits for one.
     #[inline]
     fn find_receive(
         &mut self,
@@ -431,7 +430,7 @@ impl RxEnds {
         Ok(true)
     }
 
-    /// Copies one piece to its place. The outer error is the peer's fault, the inner one our memory's.
+    /// Copies one piece to its destination. The outer error is a fault of the peer, the inner one of local memory.
     fn place(
         &self,
         shared: &Shared,
@@ -460,7 +459,7 @@ impl RxEnds {
         Ok(unsafe { scatter(&*shared.regions, shared.recv_pd, &receive.segments, offset, from, length) })
     }
 
-    /// The message does not fit, or its memory is not there: both sides learn it, and the connection is over.
+    /// The message is too long, or the receive's memory is unmapped: both sides are informed, and the connection ends.
     #[cold]
     fn spoiled(
         &mut self,
@@ -492,7 +491,7 @@ impl RxEnds {
         Fault::Receive
     }
 
-    /// An RMA fragment in the peer's RMA buffer: copy between there and our memory, and answer.
+    /// Serves an RMA fragment in the peer's RMA buffer: copies between the buffer and local memory, and answers.
     fn serve(&mut self, shared: &Shared, header: Header) -> Result<bool, Fault> {
         let fields = self.requests.fields();
         shared.ack_low.store(fields.ack, Ordering::Release);
@@ -501,7 +500,7 @@ impl RxEnds {
         if line + 2 * LINE > theirs.rma.len() {
             return Err(Fault::Nonsense("a fragment outside its buffer"));
         }
-        // Line 0 is read once, word by word, into our own memory.
+        // Line 0 is read once, word by word, into local memory.
         let fragment = Fragment::decode(std::array::from_fn(|n| theirs.rma.word(line + n * 8).load(Ordering::Relaxed)));
         let length = fragment.length as usize;
         let payload = theirs.rma.bytes(line + LINE, length).ok_or(Fault::Nonsense("a fragment outside its buffer"))?;
@@ -522,7 +521,7 @@ impl RxEnds {
         let status = if is_copied { 0 } else { NAK_ACCESS };
         fail_point!(TargetCopied);
         self.answer(Header::plain(Kind::RmaAck, status), fields.aux)?;
-        // Requests after a refused access are not executed: the connection is over.
+        // Requests after a refused access are not executed: the connection ends.
         if status == 0 { Ok(true) } else { Err(Fault::Access) }
     }
 }

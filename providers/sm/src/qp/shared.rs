@@ -1,4 +1,4 @@
-//! State shared by the two directions of a connection, and its faults.
+//! State shared by the two directions of a connection, and the faults that end it.
 //!
 //! Each counter is written by one direction, under its lock, and read by the other without it.
 #![forbid(unsafe_code)]
@@ -19,11 +19,11 @@ use crate::srq::SrqWaiter;
 /// Why a connection ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Fault {
-    /// The peer wrote something that no honest peer writes.
+    /// The peer wrote something invalid.
     Nonsense(&'static str),
     /// A receive failed; its completion has the status.
     Receive,
-    /// The peer reached for memory that it may not touch.
+    /// The peer tried to access memory without permission.
     Access,
     /// A request failed; its completion has the status.
     Request,
@@ -40,7 +40,7 @@ pub(crate) const NAK_SOURCE: u32 = 8;
 /// The shared receive queue of a connection without receives of its own.
 pub(crate) type Pool = dapl_software::srq::Pool<dyn SrqWaiter, Job>;
 
-/// Known to both halves.
+/// State known to both directions.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) regions: Arc<Regions>,
@@ -53,7 +53,7 @@ pub(crate) struct Shared {
     pub(crate) pool: Option<Pool>,
     pub(crate) recv_cq: Option<Arc<CqCore>>,
     pub(crate) request_cq: Option<Arc<CqCore>>,
-    /// Bytes of a send, and of an RDMA operation.
+    /// Maximum length of a send, and of an RDMA operation.
     pub(crate) max_message: u64,
     pub(crate) max_rdma: u64,
     pub(crate) max_reads_out: u32,
@@ -62,7 +62,7 @@ pub(crate) struct Shared {
     pub(crate) reported_taken: AtomicU64,
     /// The low half of the count of requests that the peer has taken, from its own requests (receive direction).
     pub(crate) ack_low: AtomicU32,
-    /// The sending half has something to wait for (sending half).
+    /// The send direction waits for the peer (written by the send direction).
     pub(crate) tx_waits: AtomicBool,
 }
 
@@ -88,7 +88,7 @@ impl Shared {
         self.jobs.push(Job::Drained(link.id));
     }
 
-    /// A connection begins: both sides count from nothing.
+    /// Resets the counters for a new connection.
     pub(crate) fn begin(&self) {
         self.rx_taken.store(0, Ordering::Relaxed);
         self.reported_taken.store(0, Ordering::Relaxed);

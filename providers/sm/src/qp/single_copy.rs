@@ -20,18 +20,18 @@ use crate::qp::link::Peer;
 /// The reason why a piece was not copied.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Broken {
-    /// This side's memory is not what its registration says, or is not registered for this.
+    /// Local memory does not match its registration, or lacks the right.
     Mine,
-    /// The peer's is not.
+    /// The peer's memory does not match its registration, or lacks the right.
     PeerSide,
     /// The peer process has ended.
     Gone,
-    /// The kernel does not allow it (any more): use another way.
+    /// The kernel refuses: use another method.
     Denied,
 }
 
 impl Broken {
-    /// The status of an RDMA operation that fails by it; `None` if another method can be tried.
+    /// The status with which an RDMA operation fails; `None` if another method can be tried.
     pub(crate) fn status(self) -> Option<Status> {
         match self {
             Broken::Mine => Some(Status::LocalProtection),
@@ -45,13 +45,13 @@ impl Broken {
 /// The method of a copy.
 #[derive(Clone, Copy)]
 pub(crate) enum By<'a> {
-    /// This process, into memory of the peer's that is mapped here.
+    /// A copy by this process, into memory of the peer that is mapped here.
     Us(&'a Mapped),
     Kernel,
 }
 
-/// Copies the piece `mine`, which is of the protection domain `pd`, to or from the target, which is as long. `busy` is the
-/// word where the peer sees that, which belongs to the caller.
+/// Copies the local piece, which belongs to the protection domain `pd`, to or from the target of the same length.
+/// `busy` is the word in which the peer sees the copy; it belongs to the caller.
 pub(crate) fn copy(
     regions: &Regions,
     peer: &Peer,
@@ -92,7 +92,8 @@ pub(crate) fn copy(
     }
 }
 
-/// Executes an atomic operation on memory of the peer's that is mapped here. Returns the former value. `busy`: as in [`copy`].
+/// Executes an atomic operation on memory of the peer's that is mapped here. Returns the former value. `busy`: as in
+/// [`copy`].
 pub(crate) fn apply(
     peer: &Peer,
     busy: &AtomicU64,
@@ -115,12 +116,13 @@ pub(crate) fn apply(
 
 #[cold]
 fn denied(peer: &Peer) -> Broken {
-    log::info!("cross-memory copy to process {} was refused; going on by shared buffers", peer.pid);
+    log::info!("cross-memory copy to process {} was refused, using shared buffers", peer.pid);
     peer.cma.store(false, Ordering::Relaxed);
     Broken::Denied
 }
 
-/// Copies through a mapping. Errors: `Fault` if the mapping does not contain the range, `Here` if local memory is gone.
+/// Copies through a mapping. Errors: `Fault` if the mapping does not contain the range, `Here` if local memory is
+/// unmapped.
 ///
 /// # Safety
 /// The piece is registered memory that is marked in use, writable if this reads.

@@ -1,4 +1,4 @@
-//! A queue pair as others call it: completion queues that are polled, the engine, the set-up, the shared receive queue.
+//! Calls to a queue pair from other modules: polled completion queues, the engine, set-up, the shared receive queue.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl PolledConnection for QpCore {
                 self.shared.cqs().for_each(|cq| cq.activate(me.clone()));
             }
             self.disarm();
-            // The poller may have stopped meanwhile and found nothing to arm: then it is for us to do it.
+            // The poller may have stopped meanwhile without arming this connection; then this thread arms it.
             if self.has_poller() {
                 self.progress();
                 return;
@@ -103,7 +103,7 @@ impl Conn for QpCore {
             let mut rx = self.rx.lock();
             let mut tx = self.tx.lock();
             if self.link.lock().as_ref().is_none_or(|l| !Arc::ptr_eq(l, link)) {
-                return; // it is not this QP's connection any more
+                return; // the QP no longer has this connection
             }
             self.shared.begin();
             rx.ends = RxEnds::new(link.clone());

@@ -1,5 +1,5 @@
-//! Notifications of RDMA writes with immediate data, atomic operations that this side executes for the peer, and the values of
-//! sends.
+//! Notifications of RDMA writes with immediate data, atomic operations that this side executes for the peer, and the
+//! values of sends.
 
 use std::sync::atomic::Ordering;
 

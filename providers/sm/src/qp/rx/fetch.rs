@@ -1,7 +1,7 @@
 //! Offers: long sends that the receiver fetches from the sender's memory by one copy of the kernel (see `tx/offer.rs`).
 //!
 //! An offer stays in the ring until it is fetched completely, which keeps the order. While this side copies a part from
-//! the front, the sender may write the next one; each part has a ticket, and none is outstanding when the receive
+//! the front, the sender may write the next part. Each such part has a ticket, and none is outstanding when the receive
 //! completes. If the kernel refuses, the rest is requested piece by piece through the bounce buffer. A pass never
 //! waits.
 
@@ -45,16 +45,16 @@ const TAIL: u64 = 64;
 enum FetchStep {
     /// The next part is to be copied.
     Next,
-    /// The helper is at the next part, with this ticket and of this length.
+    /// The helper is writing the next part, with this ticket and length.
     Helped { ticket: u64, length: u64 },
-    /// The next part is to be staged, as so manieth.
+    /// The next part is to be staged; `count` numbers the stagings.
     Staged { count: u64 },
     /// The sender has recalled the offer or died; the connection ends soon.
     Over,
 }
 
 impl RxEnds {
-    /// Goes on with an offer, or begins it. False: something has to come first, or the budget is used up.
+    /// Continues or begins an offer. Returns false if other work comes first, or the budget is used up.
     pub(super) fn fetch(
         &mut self,
         shared: &Shared,
@@ -108,7 +108,7 @@ impl RxEnds {
         }
         let total = payload.total.unwrap_or(0);
         let parts = parts(header.length, total, self.requests.notes());
-        let parts = parts.ok_or(Fault::Nonsense("an offer that does not add up"))?;
+        let parts = parts.ok_or(Fault::Nonsense("an offer with inconsistent lengths"))?;
         if !self.find_receive(shared, queue, marks, total, out)? {
             return Ok(false);
         }
@@ -123,7 +123,7 @@ impl RxEnds {
         Ok(true)
     }
 
-    /// Copies the next part, and offers the one behind it to the sender meanwhile.
+    /// Copies the next part, and offers the following part to the sender meanwhile.
     fn fetch_part(&mut self, shared: &Shared, receive: &Receive, budget: &mut u64) -> Result<(), Broken> {
         let (Some(fetch), Some(theirs), Some(help)) = (&mut self.fetch, self.link.theirs(), self.link.help()) else {
             return Err(Broken::Gone);
@@ -133,7 +133,7 @@ impl RxEnds {
         }
         let left = fetch.source.total() - fetch.done;
         let (mine, rest) = split(left, !fetch.alone && self.link.is_reached());
-        // The last bytes are this half's: a program that polls them expects the completion to be there as well.
+        // The receiver copies the last bytes: a program that polls them expects the completion to be there as well.
         let rest = if mine + rest == left { rest.saturating_sub(TAIL) } else { rest };
         let slot = self.requests.taken() + 1;
         let job = if rest > 0 { job(shared, receive, slot, fetch.done + mine, rest) } else { None };
@@ -190,7 +190,7 @@ impl RxEnds {
         Ok(())
     }
 
-    /// Copies what was staged to its place. The outer error is the peer's fault, the inner one our memory's.
+    /// Copies staged bytes to their destination. The outer error is a fault of the peer, the inner one of local memory.
     fn take_staged(
         &mut self,
         shared: &Shared,
@@ -199,12 +199,12 @@ impl RxEnds {
         budget: &mut u64,
     ) -> Result<Result<(), Status>, Fault> {
         let (Some(fetch), Some(receive), Some(theirs)) = (&mut self.fetch, queue.front(), self.link.theirs()) else {
-            return Err(Fault::Nonsense("a receive went away"));
+            return Err(Fault::Nonsense("a receive disappeared"));
         };
         let left = fetch.source.total() - fetch.done;
         let length = left.min(STAGE as u64) as usize;
         if self.link.staged() != staged(count & 0xFFFF_FFFF, length) {
-            return Err(Fault::Nonsense("a stage with other bytes than were asked for"));
+            return Err(Fault::Nonsense("a stage with other bytes than requested"));
         }
         let place = theirs.rma.bytes(theirs.geometry.stage_at(), length);
         let from = place.ok_or(Fault::Nonsense("a stage outside its buffer"))?.cast_const();
@@ -228,12 +228,12 @@ impl RxEnds {
     ) -> Result<bool, Fault> {
         let Some(fetch) = &mut self.fetch else { return Ok(false) };
         if self.link.is_recalled() {
-            fetch.step = FetchStep::Over; // its memory may have had another use while we copied
+            fetch.step = FetchStep::Over; // its memory may have been reused during the copy
             return Ok(false);
         }
         let (bytes, solicited) = (fetch.source.total(), fetch.solicited);
         self.fetch = None;
-        let receive = queue.pop_front().ok_or(Fault::Nonsense("a receive went away"))?;
+        let receive = queue.pop_front().ok_or(Fault::Nonsense("a receive disappeared"))?;
         shared.complete_recv(out, Completion { token: receive.token, bytes, solicited, ..Completion::default() });
         Ok(true)
     }
@@ -249,14 +249,14 @@ impl RxEnds {
         }
     }
 
-    /// Called before receives complete with an incomplete message: from here on the sender writes nothing into them.
+    /// Called before receives complete with an incomplete message: from here on the sender writes no bytes into them.
     pub(super) fn call_off(&self) {
         if let Some(Fetch { step: FetchStep::Helped { ticket, .. }, .. }) = self.fetch {
             self.call_off_help(ticket);
         }
     }
 
-    /// Waits for a part that the sender has claimed, not longer than a deregistration does.
+    /// Waits for a part that the sender has claimed, at most as long as a deregistration does.
     #[cold]
     fn call_off_help(&self, ticket: u64) {
         let Some(help) = self.link.help() else { return };
@@ -266,13 +266,13 @@ impl RxEnds {
     }
 }
 
-/// The part of a message that the sender is asked to write, if it goes to one place.
+/// The part of a message that the sender is asked to write, if it has a single destination.
 fn job(shared: &Shared, receive: &Receive, slot: u64, offset: u64, length: u64) -> Option<Job> {
     let Segment { key, address, length, .. } = receive.segments.pieces(offset, length).next()?;
     Some(Job { slot, offset, length: u32::try_from(length).ok()?, key, pd: shared.recv_pd, address })
 }
 
-/// Copies `length` bytes of a message, from `offset` on, out of the sender's memory to their place.
+/// Copies `length` bytes of a message, from `offset` on, from the sender's memory to their destination.
 fn across_all(
     shared: &Shared,
     link: &crate::qp::link::ConnectionMemory,
