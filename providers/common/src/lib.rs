@@ -1,4 +1,4 @@
-//! What the providers made in software share: the parts of a transport that do not depend on how bytes get to the peer.
+//! Code shared by the software providers: the parts of a transport that do not depend on how bytes get to the peer.
 //!
 //! Imports go down this list only:
 //! - [`settings`]: reads a provider's settings from `ia_params` and the environment
@@ -8,7 +8,7 @@
 //! - [`cq`]: the core of a completion queue; [`engine`]: the job queue of a provider's engine thread
 //! - [`srq`]: the core of a shared receive queue
 //!
-//! No module here sends or receives on a network.
+//! No module of this crate uses a network.
 
 pub mod base_dir;
 pub mod cq;

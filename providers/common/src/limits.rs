@@ -1,4 +1,4 @@
-//! Limits of an IA over a provider made in software.
+//! Limits of an IA of a software provider.
 #![forbid(unsafe_code)]
 
 use dapl::provider::{Extensions, Limits};

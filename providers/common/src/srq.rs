@@ -43,7 +43,7 @@ pub struct SrqCore<W: ?Sized, J> {
 /// The shared receive queue of a connection.
 pub struct Pool<W: ?Sized, J> {
     pub srq: Arc<SrqCore<W, J>>,
-    /// Token of the connection's completions, but for the cookie.
+    /// Token of the connection's completions, without the cookie.
     pub token: Token,
     /// The connection as a waiter.
     pub waiter: Weak<W>,

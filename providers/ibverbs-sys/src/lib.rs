@@ -1,9 +1,9 @@
-//! Declarations of libibverbs by hand, for the provider over rdma-core: types, numbers, functions.
+//! Declarations of libibverbs, written by hand, for the provider over rdma-core: types, numbers, functions.
 //!
-//! Names are those of `<infiniband/verbs.h>`. The library is loaded at run time by [`load`], so neither a build nor a
-//! program that opens no such adapter needs it. Functions are the plain exported symbols: what the header makes inline
-//! functions goes through the table [`ibv_context_ops`] of an open device. `test/tests/rdma_headers.rs` compares every
-//! declaration with the installed header. No wrapper, no behaviour: the rules are in the library's manual pages.
+//! Names are those of `<infiniband/verbs.h>`. The library is loaded at run time by [`load`], so neither the build nor a
+//! program that opens no such adapter needs it. Functions are the exported symbols; inline functions of the header are
+//! called through the table [`ibv_context_ops`] of an open device. `test/tests/rdma_headers.rs` compares every
+//! declaration with the installed header. This crate has no wrappers: the library's manual pages state the rules.
 #![allow(non_camel_case_types)]
 
 mod constants;
@@ -19,15 +19,15 @@ pub use types::*;
 library! {
     "libibverbs.so.1", "libibverbs1";
 
-    /// Returns an array that ends with null; null and errno on error.
+    /// Returns an array terminated by null; null and errno on error.
     pub fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device;
     /// Open devices stay open.
     pub fn ibv_free_device_list(list: *mut *mut ibv_device);
-    /// Lives as long as the device.
+    /// The string lives as long as the device.
     pub fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char;
     /// Null and errno on failure.
     pub fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context;
-    /// To be called after all of its objects are destroyed.
+    /// Call it after all objects of the device were destroyed.
     pub fn ibv_close_device(context: *mut ibv_context) -> c_int;
     /// Returns an error number.
     pub fn ibv_query_device(context: *mut ibv_context, device_attr: *mut ibv_device_attr) -> c_int;
@@ -43,11 +43,11 @@ library! {
     ) -> isize;
     /// 0, or -1 and errno.
     pub fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int;
-    /// To be called once for each event.
+    /// Call it once for each event.
     pub fn ibv_ack_async_event(event: *mut ibv_async_event);
     /// Null and errno on failure.
     pub fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
-    /// To be called after all queues that use it are destroyed.
+    /// Call it after all queues that use it were destroyed.
     pub fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
     /// Null and errno on failure.
     pub fn ibv_create_cq(
@@ -67,11 +67,11 @@ library! {
         cq: *mut *mut ibv_cq,
         cq_context: *mut *mut c_void,
     ) -> c_int;
-    /// `nevents`: as many as were read.
+    /// `nevents`: number of events that were read.
     pub fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint);
     /// Null and errno on failure.
     pub fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
-    /// To be called after all objects in it are destroyed.
+    /// Call it after all objects in it were destroyed.
     pub fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int;
     /// Null and errno on failure. The header's macro of this name calls it unless optional access flags are given.
     pub fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr;

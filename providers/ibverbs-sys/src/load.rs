@@ -2,23 +2,23 @@
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-/// Why a library cannot be used.
+/// The reason why a library cannot be used.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum LoadError {
     /// The dynamic linker finds no library of this name, or cannot load it.
     #[error("{reason}")]
     Library {
-        /// Its package on Debian.
+        /// Its Debian package.
         package: &'static str,
         /// The dynamic linker's message, which names the library.
         reason: String,
     },
-    /// The library is older than the function.
+    /// The library is too old to have the function.
     #[error("{library} has no function {function}")]
     Function {
         /// Its file name.
         library: &'static str,
-        /// Its package on Debian.
+        /// Its Debian package.
         package: &'static str,
         /// The name that was looked up.
         function: &'static str,

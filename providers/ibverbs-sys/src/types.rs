@@ -37,7 +37,7 @@ pub union ibv_gid {
     pub global: ibv_gid_global,
 }
 
-/// The table of functions that a device's driver fills; `None` where it has no such function.
+/// The table of functions of a device's driver; `None` for functions that it lacks.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_context_ops {
@@ -78,7 +78,7 @@ pub struct ibv_context_ops {
     pub _compat_async_event: *mut c_void,
 }
 
-/// The object that an asynchronous event is about; its type says which member holds.
+/// The object of an asynchronous event; the event's type selects the member.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_async_event_element {
@@ -96,7 +96,7 @@ pub struct ibv_async_event {
     pub event_type: ibv_event_type,
 }
 
-/// Operands of a request, by its operation. That of datagrams is left out: it is no larger.
+/// Operands of a request, by operation, except those of datagrams, which are not larger.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_send_wr_operands {
@@ -461,13 +461,13 @@ impl ibv_wc {
         self.status == ibv_wc_status::IBV_WC_SUCCESS
     }
 
-    /// Bytes transferred; holds after a success.
+    /// Bytes transferred; valid after success.
     #[allow(clippy::len_without_is_empty, reason = "a length of bytes, not of a collection")]
     pub fn len(&self) -> usize {
         self.byte_len as usize
     }
 
-    /// The status of a request that failed, and the vendor's number for it.
+    /// Status of a failed request, and the vendor's error number.
     pub fn error(&self) -> Option<(ibv_wc_status::Type, u32)> {
         (!self.is_valid()).then_some((self.status, self.vendor_err))
     }

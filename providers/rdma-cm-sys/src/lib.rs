@@ -1,8 +1,8 @@
-//! Declarations of librdmacm, written by hand: what a provider calls, and what it reads of the answers.
+//! Declarations of librdmacm, written by hand: the functions that a provider calls and the types that they use.
 //!
-//! Names are the header's (`<rdma/rdma_cma.h>`), an enumeration is a type and constants. `test/tests/rdma_headers.rs`
-//! compares every one with the installed header. The library is loaded at run time by [`load`]. No wrapper, no
-//! behaviour: the rules are in the library's manual pages.
+//! Names are those of the header (`<rdma/rdma_cma.h>`); an enumeration is a type and constants.
+//! `test/tests/rdma_headers.rs` compares each declaration with the installed header. The library is loaded at run time
+//! by [`load`]. This crate has no wrappers: the library's manual pages state the rules.
 #![allow(non_camel_case_types)]
 
 use std::os::raw::{c_int, c_uint, c_void};
@@ -17,15 +17,15 @@ use libc::{size_t, sockaddr, sockaddr_storage};
 pub type rdma_cm_event_type = c_uint;
 /// `rdma_resolve_addr` succeeded.
 pub const RDMA_CM_EVENT_ADDR_RESOLVED: rdma_cm_event_type = 0;
-/// `rdma_resolve_addr` did not.
+/// `rdma_resolve_addr` failed.
 pub const RDMA_CM_EVENT_ADDR_ERROR: rdma_cm_event_type = 1;
 /// `rdma_resolve_route` succeeded.
 pub const RDMA_CM_EVENT_ROUTE_RESOLVED: rdma_cm_event_type = 2;
-/// `rdma_resolve_route` did not.
+/// `rdma_resolve_route` failed.
 pub const RDMA_CM_EVENT_ROUTE_ERROR: rdma_cm_event_type = 3;
-/// A peer connects; the event's `id` is new.
+/// A connection request of a peer; the event's `id` is new.
 pub const RDMA_CM_EVENT_CONNECT_REQUEST: rdma_cm_event_type = 4;
-/// The peer accepted, and `rdma_establish` is due: the id has no queue pair of the library's.
+/// The peer accepted, and the caller has to call `rdma_establish`, because the library has no queue pair for the id.
 pub const RDMA_CM_EVENT_CONNECT_RESPONSE: rdma_cm_event_type = 5;
 /// A connection could not be set up.
 pub const RDMA_CM_EVENT_CONNECT_ERROR: rdma_cm_event_type = 6;
@@ -33,7 +33,7 @@ pub const RDMA_CM_EVENT_CONNECT_ERROR: rdma_cm_event_type = 6;
 pub const RDMA_CM_EVENT_UNREACHABLE: rdma_cm_event_type = 7;
 /// The peer refused; `status` is the reason.
 pub const RDMA_CM_EVENT_REJECTED: rdma_cm_event_type = 8;
-/// A connection stands.
+/// A connection is established.
 pub const RDMA_CM_EVENT_ESTABLISHED: rdma_cm_event_type = 9;
 /// The connection has ended.
 pub const RDMA_CM_EVENT_DISCONNECTED: rdma_cm_event_type = 10;
@@ -59,9 +59,9 @@ pub const RDMA_PS_UDP: rdma_port_space = 0x0111;
 /// Service ids of InfiniBand.
 pub const RDMA_PS_IB: rdma_port_space = 0x013F;
 
-/// In `rdma_conn_param`: as many incoming reads as the device can.
+/// In `rdma_conn_param`: the maximum number of incoming reads of the device.
 pub const RDMA_MAX_RESP_RES: u8 = 0xFF;
-/// In `rdma_conn_param`: as many outgoing reads as the device can.
+/// In `rdma_conn_param`: the maximum number of outgoing reads of the device.
 pub const RDMA_MAX_INIT_DEPTH: u8 = 0xFF;
 
 /// Level of options of an id.
@@ -75,9 +75,9 @@ pub const RDMA_OPTION_ID_AFONLY: c_int = 2;
 /// The queue pair's acknowledge timeout, 4.096 us * 2^n: `u8`.
 pub const RDMA_OPTION_ID_ACK_TIMEOUT: c_int = 3;
 
-// InfiniBand specification, volume 1, 12.6.7.2: what `status` of a refusal says on InfiniBand and RoCE. The library hands
-// these numbers on and has no names for them.
-/// No process listens there.
+// InfiniBand specification, volume 1, 12.6.7.2: values of `status` of a rejection on InfiniBand and RoCE. The library
+// passes on these numbers and has no names for them.
+/// No process listens on the service id.
 pub const IB_CM_REJ_INVALID_SERVICE_ID: c_int = 8;
 /// The peer still knows an earlier connection of this queue pair.
 pub const IB_CM_REJ_STALE_CONN: c_int = 10;
@@ -88,7 +88,7 @@ pub const IB_CM_REJ_CONSUMER_DEFINED: c_int = 28;
 #[repr(C)]
 #[derive(Debug)]
 pub struct rdma_event_channel {
-    /// Readable while there are events; may be made non-blocking.
+    /// Readable while events are queued; may be made non-blocking.
     pub fd: c_int,
 }
 
@@ -115,9 +115,9 @@ pub struct rdma_ib_addr {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_addr {
-    /// This end's; the header has it by other names as well.
+    /// Address of the local end; the header has other names for it as well.
     pub src_storage: sockaddr_storage,
-    /// The peer's.
+    /// Address of the peer.
     pub dst_storage: sockaddr_storage,
     /// InfiniBand addresses of both ends.
     pub addr: rdma_addr_ib,
@@ -127,14 +127,14 @@ pub struct rdma_addr {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union rdma_addr_ib {
-    /// Its member.
+    /// The member.
     pub ibaddr: rdma_ib_addr,
 }
 
-/// The way to the peer.
+/// Addresses and path of a connection.
 #[repr(C)]
 pub struct rdma_route {
-    /// Both ends.
+    /// Addresses of both ends.
     pub addr: rdma_addr,
     /// Path records of the subnet manager.
     pub path_rec: *mut ibv_sa_path_rec,
@@ -142,14 +142,14 @@ pub struct rdma_route {
     pub num_paths: c_int,
 }
 
-/// A connection, a listener, or one of them in the making.
+/// A connection, a listener, or an attempt.
 #[repr(C)]
 pub struct rdma_cm_id {
-    /// The library's own context of the device, once the id is bound to one.
+    /// The library's context of the device, once the id is bound to one.
     pub verbs: *mut ibv_context,
     /// Channel of its events.
     pub channel: *mut rdma_event_channel,
-    /// The creator's.
+    /// For the creator of the id.
     pub context: *mut c_void,
     /// The QP of `rdma_create_qp`; not used.
     pub qp: *mut ibv_qp,
@@ -159,31 +159,32 @@ pub struct rdma_cm_id {
     pub ps: rdma_port_space,
     /// The device's port, from 1, once the id is bound to one.
     pub port_num: u8,
-    /// The library's.
+    /// Used by the library.
     pub event: *mut rdma_cm_event,
-    /// The library's.
+    /// Used by the library.
     pub send_cq_channel: *mut ibv_comp_channel,
-    /// The library's.
+    /// Used by the library.
     pub send_cq: *mut ibv_cq,
-    /// The library's.
+    /// Used by the library.
     pub recv_cq_channel: *mut ibv_comp_channel,
-    /// The library's.
+    /// Used by the library.
     pub recv_cq: *mut ibv_cq,
-    /// The library's.
+    /// Used by the library.
     pub srq: *mut ibv_srq,
-    /// The library's.
+    /// Used by the library.
     pub pd: *mut ibv_pd,
-    /// Follows from the port space.
+    /// Type of the queue pair, determined by the port space.
     pub qp_type: ibv_qp_type::Type,
 }
 
-/// What the two ends of a connection tell each other.
+/// Parameters that the two ends of a connection exchange.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_conn_param {
     /// May be null.
     pub private_data: *const c_void,
-    /// In an event: what came, which may be more than was sent, with zeros behind.
+    /// Length of the private data. In an event: the received length, which may be more than was sent, padded with
+    /// zeros.
     pub private_data_len: u8,
     /// Maximum of the peer's outstanding reads.
     pub responder_resources: u8,
@@ -193,7 +194,7 @@ pub struct rdma_conn_param {
     pub flow_control: u8,
     /// Number of retransmissions of a packet; 3 bits.
     pub retry_count: u8,
-    /// How often when the peer had no receive posted; 3 bits, and 7 is for ever.
+    /// Number of retries when the peer has no receive posted; 3 bits, 7 means without limit.
     pub rnr_retry_count: u8,
     /// Whether the queue pair shares its receives.
     pub srq: u8,
@@ -201,7 +202,7 @@ pub struct rdma_conn_param {
     pub qp_num: u32,
 }
 
-/// The same for datagrams; it is here for the size of the union.
+/// The same for datagrams; declared for the size of the union.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_ud_param {
@@ -213,11 +214,11 @@ pub struct rdma_ud_param {
     pub ah_attr: ibv_ah_attr,
     /// The queue pair's number.
     pub qp_num: u32,
-    /// Its key.
+    /// Key of datagrams.
     pub qkey: u32,
 }
 
-/// An event, the library's until `rdma_ack_cm_event`.
+/// An event; it belongs to the library until `rdma_ack_cm_event`.
 #[repr(C)]
 pub struct rdma_cm_event {
     /// The id concerned.
@@ -226,13 +227,13 @@ pub struct rdma_cm_event {
     pub listen_id: *mut rdma_cm_id,
     /// Type of the event.
     pub event: rdma_cm_event_type,
-    /// Zero; or the reason of a refusal; or an error number, negative.
+    /// Zero, the reason of a rejection, or a negative error number.
     pub status: c_int,
-    /// Which member holds follows from the port space.
+    /// The port space of the id selects the member.
     pub param: rdma_cm_event_param,
 }
 
-/// A nameless union in the header.
+/// An unnamed union in the header.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union rdma_cm_event_param {
@@ -242,15 +243,15 @@ pub union rdma_cm_event_param {
     pub ud: rdma_ud_param,
 }
 
-// Where nothing else is said: 0, or -1 and errno.
+// Unless stated otherwise, a function returns 0, or -1 and errno.
 ibverbs_sys::library! {
     "librdmacm.so.1", "librdmacm1";
 
-    /// Null, and errno, when there is none to have.
+    /// Null and errno on failure.
     pub fn rdma_create_event_channel() -> *mut rdma_event_channel;
-    /// After all of its ids.
+    /// Call it after all of its ids were destroyed.
     pub fn rdma_destroy_event_channel(channel: *mut rdma_event_channel);
-    /// The id comes out by the second argument.
+    /// The id is returned through the second argument.
     pub fn rdma_create_id(
         channel: *mut rdma_event_channel,
         id: *mut *mut rdma_cm_id,
@@ -261,36 +262,36 @@ ibverbs_sys::library! {
     pub fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int;
     /// Only reads the address.
     pub fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int;
-    /// Only reads the addresses; the first may be null. Answers by an event.
+    /// Only reads the addresses; the first may be null. An event reports the result.
     pub fn rdma_resolve_addr(
         id: *mut rdma_cm_id,
         src_addr: *mut sockaddr,
         dst_addr: *mut sockaddr,
         timeout_ms: c_int,
     ) -> c_int;
-    /// Answers by an event.
+    /// An event reports the result.
     pub fn rdma_resolve_route(id: *mut rdma_cm_id, timeout_ms: c_int) -> c_int;
-    /// Requests come as events.
+    /// Requests are reported by events.
     pub fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int;
-    /// Only reads the parameters. Answers by an event.
+    /// Only reads the parameters. An event reports the result.
     pub fn rdma_connect(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int;
-    /// Ends what `rdma_connect` began, where the queue pair is not the library's.
+    /// Completes a connection that `rdma_connect` began, if the queue pair is not the library's.
     pub fn rdma_establish(id: *mut rdma_cm_id) -> c_int;
-    /// Only reads the parameters. Answers by an event.
+    /// Only reads the parameters. An event reports the result.
     pub fn rdma_accept(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int;
-    /// The data may be null.
+    /// The private data may be null.
     pub fn rdma_reject(id: *mut rdma_cm_id, private_data: *const c_void, private_data_len: u8) -> c_int;
     /// Same as `rdma_reject`, with another reason (35) than the program's own.
     pub fn rdma_reject_ece(id: *mut rdma_cm_id, private_data: *const c_void, private_data_len: u8) -> c_int;
     /// Both ends get an event.
     pub fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int;
-    /// Hands on an event of the queue pair: data came before the connection stood.
+    /// Passes on an event of the queue pair: data arrived before the connection was established.
     pub fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int;
-    /// For the state in `qp_attr`, which is read: the attributes to go there, and which of them.
+    /// Returns the attributes for the state in `qp_attr`, which is read, and their mask.
     pub fn rdma_init_qp_attr(id: *mut rdma_cm_id, qp_attr: *mut ibv_qp_attr, qp_attr_mask: *mut c_int) -> c_int;
-    /// The event comes out by the second argument.
+    /// The event is returned through the second argument.
     pub fn rdma_get_cm_event(channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event) -> c_int;
-    /// Frees it.
+    /// Frees the event.
     pub fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int;
     /// Only reads the value.
     pub fn rdma_set_option(

@@ -1,5 +1,5 @@
-//! The base directory of a provider, where the processes of one user meet. It must be a directory of that user with
-//! mode 0700.
+//! The base directory of a provider, shared by the processes of one user. It must be a directory of that user with mode
+//! 0700.
 //!
 //! A directory at the default path is created when missing and removed when empty. One that the administrator chose is
 //! created too, and stays. Nothing here blocks.

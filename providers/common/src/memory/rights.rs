@@ -25,7 +25,7 @@ pub enum AccessRight {
     LocalWrite,
     RemoteRead,
     RemoteWrite,
-    /// Granted too by the rights to read and to write together.
+    /// Also granted by the rights to read and to write together.
     RemoteAtomic,
 }
 
@@ -50,7 +50,7 @@ impl AccessRight {
         }
     }
 
-    /// The status of a work request that fails without this right.
+    /// Status of a work request that fails because this right is missing.
     pub fn refusal(self) -> Status {
         match self {
             AccessRight::LocalRead | AccessRight::LocalWrite => Status::LocalProtection,
