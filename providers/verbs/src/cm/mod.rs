@@ -30,9 +30,9 @@ pub(crate) type Listening = Box<dyn Any + Send + Sync>;
 pub(crate) trait Manager: Send + Sync {
     /// Starts listening; requests go to [`request::arrived`] with `id`. Errors: `ConnQualTaken`.
     fn listen(&self, qual: u64, id: ObjectId) -> Result<Listening>;
-    /// Starts an attempt, and attaches its link to the queue pair (`QpCore::attach`) before anything is reported of it.
+    /// Starts an attempt. Attaches its link to the queue pair (`QpCore::attach`) before any event of it is reported.
     ///
-    /// Errors: `InvalidAddress(Unreachable)` for what can be seen at once.
+    /// Errors: `InvalidAddress(Unreachable)` if that is known at once.
     fn connect(&self, qp: &Arc<QpCore>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()>;
     /// Called when the IA closes, after every link has ended. Waits a short time for peers to confirm, and releases
     /// everything. The engine still runs.
@@ -41,9 +41,9 @@ pub(crate) trait Manager: Send + Sync {
 
 /// A connection request that is not answered yet. Dropping it rejects it as [`Refusal::NoListener`].
 pub(crate) trait Waiting: Any + Send + Sync {
-    /// Accepts into a queue pair: attaches a link to it, reports later. A requester that has left is no error.
+    /// Accepts into a queue pair: attaches a link to it, and reports later. A requester that has left is no error.
     ///
-    /// Errors: the queue pair cannot take it; the peer is refused.
+    /// Errors: the queue pair cannot be used; then the peer is rejected.
     fn accept(self: Box<Self>, qp: &Arc<QpCore>, private_data: &[u8], conn: ConnId) -> Result<()>;
     /// Rejects the request.
     fn refuse(self: Box<Self>, by: Refusal);

@@ -25,10 +25,10 @@ const SYSCONFDIR: &str = match option_env!("DAPL_SYSCONFDIR") {
     None => "/etc",
 };
 
-/// Longest file that is read, in bytes: some 50,000 records. A longer one is no list of hosts.
+/// Maximum size of the file in bytes: some 50,000 records. A longer file is not a list of hosts.
 const LONGEST: u64 = 4 << 20;
 
-/// Number of problems reported one by one; of the others only the number is reported.
+/// Number of problems that are reported one by one; for further ones only their number is reported.
 const MAX_REPORTED: usize = 20;
 
 /// A port's global identifier in network order: prefix, then GUID.
@@ -48,7 +48,7 @@ impl Default for NameService {
 }
 
 impl NameService {
-    /// Over the file of the environment or of the system. Reads nothing yet.
+    /// Uses the file that the environment names, or the system's. Reads no file yet.
     pub(crate) fn new() -> Self {
         let chosen = logger::secure_variable("DAPL_IBHOSTS").filter(|path| !path.is_empty());
         Self::over(chosen.map_or_else(|| Path::new(SYSCONFDIR).join("dapl/ibhosts"), PathBuf::from))
@@ -59,7 +59,7 @@ impl NameService {
     }
 
     /// The GID of the host with this address. The first call reads the file and calls the resolver, which may take
-    /// long; a miss is logged.
+    /// long; a failed lookup is logged.
     pub(crate) fn gid(&self, address: IpAddr) -> Option<Gid> {
         let found = self.lookup(address);
         if found.is_none() {
@@ -77,7 +77,7 @@ impl NameService {
         self.table().gid(address)
     }
 
-    /// No call has to wait any more.
+    /// The list was read, so later calls do not wait.
     pub(crate) fn is_read(&self) -> bool {
         self.table.get().is_some()
     }
@@ -169,7 +169,7 @@ impl GidTable {
     }
 }
 
-/// One line: nothing, a record, or what is wrong with it.
+/// Parses one line: empty, a record, or an error.
 fn record(line: &str) -> Result<Option<(&str, Gid)>, String> {
     let text = line.split('#').next().unwrap_or_default();
     let mut words = text.split_ascii_whitespace();
@@ -196,7 +196,7 @@ fn half(what: &str, word: &str) -> Result<[u8; 8], String> {
         .ok_or_else(|| format!("{what} \"{}\" is not 0x and at most 64 bits in hexadecimal digits", shown(word)))
 }
 
-/// A word of the file, fit for the log.
+/// A word of the file, shortened and escaped for the log.
 fn shown(word: &str) -> String {
     word.chars().take(64).flat_map(char::escape_debug).collect()
 }

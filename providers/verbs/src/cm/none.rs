@@ -3,9 +3,9 @@
 //!
 //! Each side brings its queue pair up alone and assumes the peer's parameters: the number of the peer's queue pair is
 //! the local one, one more or less, or a fixed one (`DAPL_VERBS_PEER`); LIDs are equal; PSNs start at a fixed number.
-//! Where packets have a global header, always on Ethernet, the peer's GID is that of the address that is connected to;
-//! for a listener that of `DAPL_VERBS_PEER`, or else the local one. It is looked up in `ibhosts`; on Ethernet an
-//! address that is not listed is its own GID.
+//! If packets have a global header (always on Ethernet), the peer's GID is that of the destination address; for a
+//! listener that of `DAPL_VERBS_PEER`, or else the local one. It is looked up in `ibhosts`; on Ethernet an address that
+//! is not listed is its own GID.
 //!
 //! Limits:
 //! - A connection is established as soon as the local queue pair is up, whether or not there is a peer. Data sent too
@@ -95,7 +95,7 @@ impl Manager for NoMessages {
     }
 }
 
-/// The number of the peer's queue pair, by our own.
+/// The number of the peer's queue pair, derived from the local one.
 fn guess(own: u32, number: PeerNumber) -> u32 {
     match number {
         PeerNumber::Fixed(number) => number,
@@ -175,7 +175,7 @@ impl Drop for SyntheticRequest {
     }
 }
 
-/// A connection by guess.
+/// A connection with assumed parameters.
 struct Guess {
     me: Weak<Guess>,
     place: Arc<SocketContext>,

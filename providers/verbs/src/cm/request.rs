@@ -1,4 +1,5 @@
-//! Connection requests as dapl holds them: a manager's, with what it takes to hand it to another listener.
+//! Connection requests, held by the object layer: the manager's request, and the data needed to hand it to another
+//! listener.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -18,7 +19,7 @@ pub struct ConnectionRequest {
     info: RequestInfo,
 }
 
-/// Passes a request to dapl for a listener; rejects it if that is gone. Engine only.
+/// Passes a request to the object layer for a listener; rejects it if the listener is gone. Engine only.
 pub(super) fn arrived(device: &Arc<Device>, listener: ObjectId, waiting: Box<dyn Waiting>, info: RequestInfo) {
     let request = ConnectionRequest { device: device.clone(), waiting, info: info.clone() };
     if let Err(request) = device.sink.request(listener, request, info) {

@@ -24,7 +24,7 @@ use dapl_software::listener_retry::Retry;
 
 /// Length of an accept's private data as reported to the consumer (spec/endpoints 9.2).
 const ACCEPTED: usize = 196;
-/// Time that a peer may take to notice that the last connection of a queue pair is over.
+/// Time that a peer may need to detect that the last connection of a queue pair has ended.
 const STALE: Duration = Duration::from_secs(10);
 /// Time that an ended connection waits for the peer's confirmation.
 const LINGER: Duration = Duration::from_secs(30);
@@ -34,20 +34,20 @@ const LINGER: Duration = Duration::from_secs(30);
 /// the close of an IA (`CLOSE_WAIT`).
 const WITHDRAWAL: Duration = Duration::from_millis(200);
 
-/// Tries in all to resolve an address, and a route: the reference's default (`DAPL_CM_ARP_RETRY_COUNT`,
+/// Number of attempts to resolve an address, and a route: the reference's default (`DAPL_CM_ARP_RETRY_COUNT`,
 /// `DAPL_CM_ROUTE_RETRY_COUNT`).
 const TRIES: u32 = 15;
 
 /// State of a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ConnectionPhase {
-    /// Address or route.
+    /// An address or route is being resolved.
     Resolving,
-    /// The request is out.
+    /// The request was sent.
     Requested,
-    /// The peer has no listener: the request is sent again, by another id, after a time.
+    /// The peer has no listener: the request is sent again later, with another id.
     Refused,
-    /// The answer is out.
+    /// The accept was sent.
     Accepted,
     Established,
     Ended,
@@ -72,11 +72,11 @@ pub(super) struct RdmaLink {
     /// The number of its queue pair.
     pub(super) qp: u32,
     pub(super) target: Target,
-    /// The peer has disconnected, so nothing is awaited from it.
+    /// The peer has disconnected, so no further event is expected.
     pub(super) has_left: AtomicBool,
     /// Parameters and private data of the accept.
     pub(super) answer: Mutex<Option<(Terms, Vec<u8>)>>,
-    /// Left of address and route.
+    /// Number of attempts left for address and route.
     pub(super) tries: [AtomicU32; 2],
     pub(super) stage: Mutex<ConnectionPhase>,
 }
@@ -103,7 +103,8 @@ impl RdmaLink {
         }
         let (Some(core), Some(device)) = (self.core.upgrade(), manager.device.upgrade()) else { return };
         if !core.has(&**self) {
-            // It may be ended locally at this moment; whichever comes later, this or `end`, sees the other.
+            // The connection may be ended locally at this moment; whichever runs later, this function or `end`, sees
+            // the other's effect.
             if is_end(event.kind) {
                 manager.has_left(self.number);
             }
@@ -145,7 +146,7 @@ impl RdmaLink {
         }
     }
 
-    /// The last connection of the queue pair is confirmed to be over, or has had its time.
+    /// The last connection of the queue pair is confirmed to have ended, or its time has passed.
     pub(super) fn go_on(&self, device: &Device) {
         let Some(core) = self.core.upgrade().filter(|core| core.has(self)) else { return };
         let stage = *self.stage.lock();
@@ -168,7 +169,7 @@ impl RdmaLink {
         self.id.accept(&terms, &private_data)
     }
 
-    /// Mostly the peer has left.
+    /// Usually the peer has left.
     pub(super) fn cannot_accept(&self, error: &io::Error) -> ConnectionEvent {
         log::info!("the request of {} cannot be accepted: {error}", self.target.peer);
         ConnectionEvent::AcceptFailed
@@ -179,7 +180,7 @@ impl RdmaLink {
         *self.stage.lock() == ConnectionPhase::Requested && self.target.began.elapsed() < STALE
     }
 
-    /// The peer has no listener: plans the next request. `false`: `listener_wait_ms` is used up.
+    /// The peer has no listener: schedules the next request. Returns false if `listener_wait_ms` has passed.
     fn retry_later(&self, manager: &Rdma, device: &Device) -> bool {
         let mut stage = self.stage.lock();
         let mut retry = self.target.retry;
@@ -190,7 +191,7 @@ impl RdmaLink {
         true
     }
 
-    /// The peer had no listener, and the next request is planned.
+    /// The peer had no listener, and the next request is scheduled.
     pub(super) fn is_refused(&self) -> bool {
         *self.stage.lock() == ConnectionPhase::Refused
     }
@@ -205,8 +206,8 @@ impl RdmaLink {
         }
     }
 
-    /// Replaces this attempt by another one: the peer has no listener yet, or had not noticed that the last connection
-    /// of this queue pair is over.
+    /// Replaces this attempt by another one, because the peer has no listener yet, or has not detected that the last
+    /// connection of this queue pair has ended.
     fn restart(
         &self,
         manager: &Rdma,
@@ -251,7 +252,7 @@ impl RdmaLink {
         self.id.resolve_route(device.settings.resolving.route_timeout).map_err(|error| self.broken("no route", &error))
     }
 
-    /// Address or route did not answer: once more, if that is why.
+    /// An address or route was not resolved: tries again, if that may help.
     fn again(&self, device: &Device, event: &Event, which: usize) -> std::result::Result<(), ConnectionEvent> {
         let left = self.tries[which].load(Ordering::Relaxed).saturating_sub(1);
         self.tries[which].store(left, Ordering::Relaxed);

@@ -36,10 +36,10 @@ use dapl_software::listener_retry::Retry;
 /// 9.2).
 const REPORTED: usize = 48;
 /// Time that ended connections wait for the peer's confirmation when the IA closes. An id that is destroyed does not
-/// repeat its DREQ, and a peer without traffic would take the connection for alive for ever. The kernel repeats after
-/// 4.1 s (rdma_cm's `CMA_CM_RESPONSE_TIMEOUT`) and the path's timeout, 2 s at most over Ethernet.
+/// repeat its DREQ, and a peer without traffic would never detect the end. The kernel repeats the DREQ after 4.1 s
+/// (rdma_cm's `CMA_CM_RESPONSE_TIMEOUT`) plus the path's timeout, at most 2 s over Ethernet.
 const CLOSE_WAIT: Duration = Duration::from_secs(7);
-/// The same when its queue pair has another peer to ask already.
+/// The same if the queue pair is already used to connect to another peer.
 const TURN: Duration = Duration::from_millis(500);
 
 /// The manager of one IA.
@@ -52,8 +52,9 @@ pub(crate) struct Rdma {
     watch: OnceLock<Watch>,
     numbers: AtomicUsize,
     known: Mutex<HashMap<usize, EventOwner>>,
-    /// Attempts that wait until the last connection of their queue pair has been confirmed to be over, by its number. The
-    /// peer, or the kernel here, would take the request or the answer for one of that connection. Taken after `known`.
+    /// Attempts that wait for the confirmation that the last connection of their queue pair has ended, by its number.
+    /// Otherwise the peer, or the local kernel, would take the request or the answer for one of that connection. Locked
+    /// after `known`.
     parked: Mutex<HashMap<u32, Arc<RdmaLink>>>,
     /// Notified when an id is released.
     gone: Condvar,
@@ -64,14 +65,14 @@ pub(crate) struct Rdma {
 enum EventOwner {
     Listener(ObjectId),
     Link(Arc<RdmaLink>),
-    /// A request that waits for the consumer; true when its peer has left.
+    /// A request that waits for the consumer; true if its peer has left.
     Waiting(Arc<Mutex<bool>>),
-    /// Ended here; the peer is to confirm it. Its id must live.
+    /// A connection that was ended here and not confirmed by the peer. Its id must be kept.
     Ended(Arc<RdmaLink>),
 }
 
 impl Rdma {
-    /// Errors: no rdma_cm here, which is logged with the remedy.
+    /// Errors: rdma_cm is not available, which is logged with the remedy.
     pub(crate) fn new(device: &Arc<Device>, address: IpAddr) -> Result<Arc<Self>> {
         let failed = |what: &str, error: io::Error| {
             log::error!(
@@ -145,7 +146,7 @@ impl Rdma {
         }
     }
 
-    /// Lets an attempt wait, if its queue pair has a connection that is not confirmed to be over.
+    /// Makes an attempt wait, if its queue pair has a connection whose end is not confirmed.
     fn park(&self, device: &Device, link: &Arc<RdmaLink>) -> bool {
         let known = self.known.lock();
         let is_leaving = known.values().any(|known| matches!(known, EventOwner::Ended(old) if old.qp == link.qp));
@@ -174,7 +175,7 @@ impl Rdma {
             (_, Some(EventOwner::Link(link))) => link.handle(self, &event),
             (kind, Some(EventOwner::Waiting(has_left))) if is_end(kind) => *has_left.lock() = true,
             (kind, Some(EventOwner::Ended(_))) if is_end(kind) => self.has_left(event.number),
-            // The peer has accepted an attempt that was given up: destroying its id rejects the answer.
+            // The peer has accepted an attempt that was abandoned: destroying its id rejects the answer.
             (RDMA_CM_EVENT_CONNECT_RESPONSE, Some(EventOwner::Ended(_))) => self.has_left(event.number),
             (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => log::error!("{}: the device is being removed", device.name),
             _ => {}
@@ -195,13 +196,13 @@ impl Rdma {
                 let info = RequestInfo { peer, private_data: event.private_data, reported_len };
                 request::arrived(device, listener, Box::new(request), info);
             }
-            // It was freed meanwhile.
+            // The id was freed meanwhile.
             _ => Box::new(request).refuse(Refusal::NoListener),
         }
     }
 }
 
-/// Whether an event of this kind is the last that matters.
+/// Whether an event of this kind is the last relevant one.
 fn is_end(kind: rdma_cm_event_type) -> bool {
     matches!(
         kind,
@@ -229,7 +230,7 @@ impl Source for Rdma {
         }
     }
 
-    /// An ended id has waited long enough, or an attempt for one or for a listener.
+    /// The waiting time of an ended id, or of an attempt, has passed.
     fn expired(&self, number: u64) {
         let known = self.known.lock().get(&(number as usize)).cloned();
         match known {
@@ -271,7 +272,7 @@ impl Manager for Rdma {
     fn connect(&self, qp: &Arc<QpCore>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
         let unreachable = Error::InvalidAddress(Address::Unreachable);
         let PeerAddress::Ip(ip) = *spec.address else { return Err(unreachable) };
-        // A host's own address by another name.
+        // Another address of this host.
         let ip = if ip.is_loopback() { self.address } else { ip };
         let Some(device) = self.device.upgrade() else { return Err(Error::Internal) };
         let number = self.number();

@@ -1,4 +1,5 @@
-//! A socket connection: its TCP socket, its protocol state, and its queue pair. The engine's thread moves the bytes.
+//! A connection of the manager `socket`: its TCP socket, its protocol state, and its queue pair. The engine's thread
+//! transfers the bytes.
 //!
 //! Only a rejection and a disconnect, which are sent last, are written by the thread that decides them. The queue pair
 //! holds the connection as its link; the connection holds the queue pair weakly. No lock is held while a queue pair or
@@ -55,11 +56,11 @@ impl Pair for QpCore {
     }
 }
 
-/// A conversation.
+/// A connection or attempt.
 pub(super) struct SocketConnection {
     me: Weak<SocketConnection>,
     place: Arc<SocketContext>,
-    /// The socket's other end.
+    /// Address of the socket's other end.
     pub(super) peer: SocketAddr,
     listener: Option<Weak<TcpListening>>,
     pair: OnceLock<Weak<dyn Pair>>,
@@ -71,11 +72,11 @@ struct ConnectionState {
     stream: Option<TcpStream>,
     watch: Option<Watch>,
     interest: Interest,
-    /// The time that was given last.
+    /// The deadline that was scheduled last.
     turn: Option<u64>,
     /// The peer's parameters.
     hello: Option<Hello>,
-    /// Private data of the answer.
+    /// Private data of the accept.
     private_data: Vec<u8>,
 }
 
@@ -105,18 +106,18 @@ impl SocketConnection {
         })
     }
 
-    /// The peer's IA, as it says, or where it talks from.
+    /// Address of the peer's IA as sent by the peer, or the source address of its socket.
     pub(super) fn address(&self, hello: &Hello) -> IpAddr {
         hello.address.filter(|ip| !ip.is_unspecified()).unwrap_or(self.peer.ip())
     }
 
-    /// Becomes the link of a queue pair.
+    /// Attaches this connection to a queue pair as its link.
     fn attach(self: &Arc<Self>, pair: &Arc<dyn Pair>, conn: ConnId) -> Result<()> {
         let _ = self.pair.set(Arc::downgrade(pair));
         pair.attach(conn, self.clone())
     }
 
-    /// Goes on, as the link of a queue pair, when the engine comes to it: begins to talk.
+    /// Continues as the link of a queue pair on the engine's thread: starts the exchange of messages.
     pub(super) fn connect(self: &Arc<Self>, pair: Arc<dyn Pair>, conn: ConnId) -> Result<()> {
         self.attach(&pair, conn)?;
         let me = self.me.clone();
@@ -124,7 +125,7 @@ impl SocketConnection {
         Ok(())
     }
 
-    /// The same for a request that the consumer accepts. On an error the line is over.
+    /// The same for a request that the consumer accepts. On an error the connection ends.
     pub(super) fn accept(self: &Arc<Self>, pair: Arc<dyn Pair>, private_data: &[u8], conn: ConnId) -> Result<()> {
         self.inner.lock().private_data = private_data.to_vec();
         self.attach(&pair, conn).inspect_err(|_| self.end())?;
@@ -140,7 +141,7 @@ impl SocketConnection {
         inner.close();
     }
 
-    /// Another descriptor of its socket.
+    /// Duplicates the descriptor of its socket.
     #[cfg(test)]
     pub(super) fn socket(&self) -> TcpStream {
         self.inner.lock().stream.as_ref().unwrap().try_clone().unwrap()
@@ -192,7 +193,7 @@ impl SocketConnection {
         event
     }
 
-    /// The peer has closed the socket in place of an answer, as it does when it finds no path to our GID.
+    /// The peer has closed the socket instead of answering, as it does if it finds no path to the local GID.
     fn explain_hang_up(&self) {
         if let Some(ours) = self.place.ours().filter(LocalEnd::is_global) {
             log::warn!(
@@ -229,7 +230,7 @@ impl SocketConnection {
         }
     }
 
-    /// Connects another socket in place of one that found no listener, unless the consumer has ended the attempt meanwhile.
+    /// Connects another socket after one that found no listener, unless the consumer has ended the attempt meanwhile.
     fn dial_again(&self) {
         let failed = {
             let mut inner = self.inner.lock();
@@ -258,7 +259,7 @@ impl SocketConnection {
         self.with_pair(|pair| pair.over(self, event));
     }
 
-    /// The peer is known but for its GID, maybe: goes on when that is known too.
+    /// The parameters of the peer are known, perhaps except its GID: continues when the GID is known too.
     fn find_peer(&self) {
         let (Some(ours), Some(hello)) = (self.place.ours(), self.inner.lock().hello.clone()) else {
             return self.fail();
@@ -278,7 +279,8 @@ impl SocketConnection {
         });
     }
 
-    /// Our end of the path to the peer's GID. The requester has sent its own GID already and cannot use another one.
+    /// The local end of the path to the peer's GID. The requester has sent its own GID already and cannot use another
+    /// one.
     fn local_end(&self, ours: &LocalEnd, peer: &Gid) -> Option<LocalEnd> {
         let is_passive = self.listener.is_some();
         let found =
@@ -331,12 +333,13 @@ impl SocketConnection {
         drop(inner);
         match is_answered {
             true => self.ready(),
-            // The requester has left before the answer, or the acceptor before the confirmation; the latter was informed.
+            // The requester has left before the answer, or the acceptor before the confirmation; the consumer was
+            // informed in the latter case.
             false => self.over(ConnectionEvent::AcceptFailed),
         }
     }
 
-    /// It cannot go on for a reason of our own. The peer sees that we hang up.
+    /// A local failure. The peer sees that the socket is closed.
     fn fail(&self) {
         let is_passive = self.listener.is_some();
         let mut inner = self.inner.lock();
@@ -390,7 +393,7 @@ impl ConnectionState {
         Ok(())
     }
 
-    /// Watches for what is wanted now.
+    /// Updates the events that the socket is watched for.
     fn adjust(&mut self) {
         let (Some(stream), Some(watch)) = (&self.stream, &self.watch) else { return };
         let busy = self.talk.is_dialling() || !self.talk.outbox().is_empty();
@@ -403,7 +406,7 @@ impl ConnectionState {
     /// Sends what is left, as far as possible without blocking, and closes the socket.
     fn close(&mut self) {
         if let Some(stream) = &self.stream {
-            // A peer that cannot take a few bytes sees the end of the socket.
+            // A peer that does not accept a few bytes sees the end of the socket.
             let _ = tcp::write(stream, self.talk.outbox());
         }
         self.stop();
@@ -414,7 +417,7 @@ impl ConnectionState {
         if let Some(watch) = self.watch.take() {
             watch.end(stream.as_fd());
         }
-        // A process that was forked off may have the socket too: the peer is to see the end all the same.
+        // A forked process may share the socket, so it is shut down to let the peer see the end.
         let _ = stream.shutdown(Shutdown::Both);
     }
 }

@@ -1,4 +1,4 @@
-//! Looks up the GID of an address that no message has carried.
+//! Looks up the GID of an address for which no message carries one.
 //!
 //! From `ibhosts`; on Ethernet, where GIDs are derived from addresses, an unlisted address stands for itself. The first
 //! lookup may wait for a resolver, so it runs on a thread of its own, and the engine gets the answer.
@@ -23,8 +23,8 @@ impl GidLookup {
         GidLookup { names: Arc::default(), reactor: reactor.clone() }
     }
 
-    /// Calls `then` with what is known, now or later, on the engine's thread; it must not keep what the engine's jobs may
-    /// not keep. Engine only.
+    /// Calls `then` with the result, now or later, on the engine's thread. `then` must not reference what jobs of the
+    /// engine may not reference. Engine only.
     pub(crate) fn find(&self, address: IpAddr, is_ethernet: bool, then: impl FnOnce(Option<Gid>) + Send + 'static) {
         let names = self.names.clone();
         if names.is_read() {

@@ -1,14 +1,14 @@
 //! The manager `socket`: exchanges queue pair parameters over TCP, with the wire format of the C references' `scm`
 //! (spec/endpoints 10.7).
 //!
-//! For fabrics without rdma_cm between two hosts, or peers that speak `scm` only. A listener is a TCP port (`tcp`). An
-//! attempt or a request is a socket connection (`line`) with a protocol state machine (`talk`) and messages (`wire`),
-//! which brings its queue pair up by the resulting path (`path`; `guide` looks up GIDs that no message carries). The
-//! socket stays open for the life of the connection; its end is the end of the connection. A request to a port without
-//! a listener is retried for `listener_wait_ms`, with a new socket each time.
+//! For fabrics without rdma_cm between two hosts, or peers that support `scm` only. A listener is a TCP port (`tcp`).
+//! An attempt or a request is a socket connection (`connection`) with a protocol state machine (`protocol`) and
+//! messages (`wire`), which brings its queue pair up by the resulting path (`path`; `gid_lookup` looks up GIDs that no
+//! message carries). The socket stays open for the life of the connection; its end is the end of the connection. A
+//! request to a port without a listener is retried for `listener_wait_ms`, with a new socket each time.
 //!
-//! All sockets are non-blocking and belong to the engine. A peer that owes a message has a time limit. The number of
-//! connections at a listener without a complete request is limited; the oldest is closed when there are more.
+//! All sockets are non-blocking and belong to the engine. A peer that must send a message has a time limit. The number
+//! of connections at a listener without a complete request is limited; if there are more, the oldest is closed.
 #![forbid(unsafe_code)]
 
 mod connection;
@@ -48,7 +48,7 @@ use wire::Hello;
 
 /// Limit of connections at a listener without a complete request.
 const MAX_UNKNOWN_CLIENTS: usize = if cfg!(test) { 16 } else { 1024 };
-/// Those taken in at a time, so that others have their turn.
+/// Maximum number of connections accepted at a time, so that other work is not delayed.
 const AT_ONCE: usize = 64;
 /// Pause of a listener when the process has no more descriptors.
 const REST: Duration = Duration::from_millis(100);
@@ -62,9 +62,9 @@ pub(super) struct SocketContext {
     pub(super) guide: GidLookup,
     /// The IA's address, as sent to peers.
     pub(super) address: Option<IpAddr>,
-    /// For how long a request that finds no listener is retried.
+    /// Time for which a request that finds no listener is retried.
     pub(super) listener_wait: Duration,
-    /// Our end of a path, as it is now.
+    /// The local end of a path, with the current attributes.
     ours: Box<dyn Fn() -> Option<LocalEnd> + Send + Sync>,
     /// Finds a local GID that reaches a peer's, if the default one does not.
     reaching: Box<Reaching>,
@@ -72,7 +72,7 @@ pub(super) struct SocketContext {
 }
 
 impl SocketContext {
-    /// It does not keep the device open.
+    /// The manager does not keep the device open.
     pub(super) fn of(device: &Arc<Device>) -> Self {
         let (at, of, to) = (Arc::downgrade(device), Arc::downgrade(device), Arc::downgrade(device));
         SocketContext {
@@ -256,7 +256,8 @@ impl TcpListening {
         self.unknown_clients.lock().retain(|known| !Arc::ptr_eq(known, line));
     }
 
-    /// Until there may be descriptors again: a listener that cannot accept would wake the engine without end.
+    /// Pauses the listener until descriptors may be free: a listener that cannot accept would wake the engine
+    /// repeatedly.
     fn rest(&self, error: &io::Error) {
         let mut at = self.at.lock();
         if !std::mem::replace(&mut at.is_reported, true) {
@@ -289,7 +290,7 @@ impl Source for TcpListening {
     }
 }
 
-/// A request that waits for the consumer. A rejection for another reason closes the socket.
+/// A request that waits for the consumer. A rejection for another reason than the consumer's closes the socket.
 struct SocketRequest(Option<Arc<SocketConnection>>);
 
 impl SocketRequest {

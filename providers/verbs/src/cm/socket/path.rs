@@ -20,10 +20,10 @@ use crate::qp::Reads;
 use crate::qp::state::{Change, Path};
 use crate::{gid, settings};
 
-/// The first packet has this number, on both sides.
+/// First PSN of both sides.
 const FIRST_PACKET: u32 = 1;
 
-/// Our end of a path.
+/// The local end of a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalEnd {
     pub(crate) port: u8,
@@ -32,12 +32,12 @@ pub(crate) struct LocalEnd {
     pub(crate) active_mtu: ibv_mtu,
     pub(crate) gid_index: u8,
     pub(crate) gid: Gid,
-    /// Index of the partition key in the port's table, where it is not the first.
+    /// Index of the partition key in the port's table, if not 0.
     pub(crate) partition: Option<u16>,
     pub(crate) settings: settings::Path,
 }
 
-/// The peer's end.
+/// The peer's end of a path.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct RemoteEnd {
     pub(crate) lid: u16,
@@ -59,7 +59,7 @@ impl Display for RemoteEnd {
 }
 
 impl LocalEnd {
-    /// `attributes` are those of the port now: a subnet manager may have changed them.
+    /// `attributes` are the current ones of the port: a subnet manager may have changed them.
     pub(crate) fn new(
         port: u8,
         attributes: &ibv_port_attr,
@@ -85,7 +85,7 @@ impl LocalEnd {
         self.is_ethernet || self.settings.global_routing
     }
 
-    /// Whether packets from our GID can reach the peer's.
+    /// Whether packets from the local GID can reach the peer's.
     pub(crate) fn reaches(&self, peer: &Gid) -> bool {
         !self.is_ethernet || gid::is_same_family(&self.gid, peer)
     }
@@ -170,7 +170,7 @@ impl LocalEnd {
     }
 }
 
-/// Our end, as the device has it now. `None`: the device says nothing, which is logged.
+/// The local end, as the device reports it now. `None`: the query failed, which is logged.
 pub(crate) fn ours(device: &Device) -> Option<LocalEnd> {
     let (name, port) = (device.context.name(), device.port);
     let attributes = device.context.port(port).inspect_err(|error| {

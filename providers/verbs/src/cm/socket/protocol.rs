@@ -5,8 +5,8 @@
 //!           Dialling <-> Refused
 //! ```
 //!
-//! Every state can change to `Over`, which is final. Only a peer that owes a message has a time limit; an answer that its
-//! consumer has to decide has none. [`super::line`] has the socket, the clock and the queue pair.
+//! Every state can change to `Over`, which is final. Only a peer that must send a message has a time limit; an answer
+//! that its consumer decides has none. `super::connection` has the socket, the clock and the queue pair.
 #![forbid(unsafe_code)]
 
 use std::io::ErrorKind;
@@ -17,18 +17,18 @@ use dapl::provider::ConnectionEvent;
 use super::wire::{self, DISCONNECT, Hello, Message, MessageReader, READY};
 use dapl_software::listener_retry::Retry;
 
-/// Until a host answers at all; as long as rdma_cm takes to give one up.
+/// Time limit for a host to answer at all: the time after which rdma_cm gives up.
 const DIALLING: Duration = Duration::from_secs(100);
-/// Until a message that has begun, or is due at once, is whole.
+/// Time limit for the rest of a message that has begun, or that is due at once.
 const MESSAGE: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });
 /// Time limit for the active side to confirm that its queue pair is up.
 const CONFIRMATION: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 30 });
 
-/// A conversation.
+/// State of a connection.
 #[derive(Debug)]
 pub(super) struct Protocol {
     state: State,
-    /// Counts the times that were given, so that an old one is known.
+    /// Number of deadlines returned so far, to recognise an outdated one.
     turn: u64,
     /// Bytes to be sent.
     outbox: Vec<u8>,
@@ -36,17 +36,17 @@ pub(super) struct Protocol {
 
 #[derive(Debug)]
 enum State {
-    /// The socket is being connected; then this is sent.
+    /// The socket is being connected; then these bytes are sent.
     Dialling(Box<Hello>, Retry),
-    /// The peer's port has no listener: another socket is to be connected after this time.
+    /// The peer's port has no listener: another socket is connected after this time.
     Refused(Box<Hello>, Retry, Duration),
-    /// The peer decides.
+    /// The peer's consumer has not answered yet.
     Requested(MessageReader),
-    /// It has accepted; the queue pair is being brought up.
+    /// The peer has accepted; the local queue pair is being brought up.
     Replied,
-    /// The request is due.
+    /// The request has not arrived completely.
     Arriving(MessageReader),
-    /// Our consumer decides.
+    /// The local consumer has not answered yet.
     Pending,
     /// Accepted; this many bytes of the confirmation have arrived.
     Answered(usize),
@@ -54,7 +54,7 @@ enum State {
     Over,
 }
 
-/// Event of a conversation.
+/// Event of a connection.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum ProtocolEvent {
     Request(Hello),
@@ -73,7 +73,7 @@ impl Protocol {
         Protocol { state, turn: 0, outbox: Vec::new() }
     }
 
-    /// The listener's side.
+    /// Creates the listener's side.
     pub(super) fn passive() -> Self {
         let inbox = MessageReader::new(wire::MOST_IN_REQUEST);
         Protocol { state: State::Arriving(inbox), turn: 0, outbox: Vec::new() }
@@ -118,7 +118,7 @@ impl Protocol {
         self.outbox.drain(..length);
     }
 
-    /// Until when something must have happened, and what to call [`Protocol::late`] with then. It changes with the
+    /// The current time limit, and the number to pass to [`Protocol::late`] when it has passed. It changes with the
     /// state, and when a message begins.
     pub(super) fn patience(&self) -> Option<(Duration, u64)> {
         let time = match &self.state {
@@ -150,7 +150,7 @@ impl Protocol {
         }
     }
 
-    /// Bytes have come, at least one and at most as many as were wanted.
+    /// Handles received bytes, at least one and at most as many as requested.
     pub(super) fn take(&mut self, bytes: &[u8]) -> Option<ProtocolEvent> {
         match &mut self.state {
             State::Requested(inbox) => {
@@ -227,7 +227,7 @@ impl Protocol {
         }
     }
 
-    /// The time is over that [`Protocol::patience`] gave with this number.
+    /// The time limit with this number has passed.
     pub(super) fn late(&mut self, turn: u64) -> Option<ProtocolEvent> {
         if turn != self.turn || self.patience().is_none() {
             return None;
@@ -254,7 +254,7 @@ impl Protocol {
         is_asked
     }
 
-    /// Our queue pair is up. `false`: the peer has left meanwhile.
+    /// The local queue pair is up. Returns false if the peer has left meanwhile.
     pub(super) fn confirm(&mut self) -> bool {
         let is_replied = matches!(self.state, State::Replied);
         if is_replied {
@@ -272,7 +272,7 @@ impl Protocol {
         self.turn(State::Over);
     }
 
-    /// We end it. A peer that waits for an answer sees that we hang up.
+    /// Ends the connection locally. A peer that waits for an answer sees that the socket is closed.
     pub(super) fn end(&mut self) {
         if matches!(self.state, State::Answered(_) | State::Standing) {
             self.outbox.extend(DISCONNECT);

@@ -1,6 +1,6 @@
 //! Sockets of the manager `socket`: non-blocking and close-on-exec.
 //!
-//! The port is the qualifier modulo 65,536. TCP keepalive notices a dead host, which then looks like a close.
+//! The port is the qualifier modulo 65,536. TCP keepalive detects a dead host, which then looks like a close.
 #![forbid(unsafe_code)]
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -12,11 +12,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-/// Requests that the kernel keeps for us; the references' number.
+/// Length of the kernel's accept queue; the references' number.
 const BACKLOG: i32 = 128;
-/// A connection without traffic is probed after this time,
+/// Idle time after which a connection is probed,
 const IDLE: Duration = Duration::from_secs(30);
-/// so often,
+/// interval of the probes,
 const PROBE: Duration = Duration::from_secs(10);
 /// Number of keepalive probes without an answer after which the peer is dead. Unacknowledged data have the same total time.
 const PROBES: u32 = 6;
@@ -26,7 +26,8 @@ pub(super) fn port(qual: u64) -> u16 {
     qual as u16
 }
 
-/// Begins to connect. Errors: `InvalidAddress(Unreachable)`, `Exhausted`. What a peer answers at once is seen later.
+/// Starts to connect. Errors: `InvalidAddress(Unreachable)`, `Exhausted`. Even an immediate answer of the peer is
+/// reported later.
 pub(super) fn dial(peer: SocketAddr) -> Result<TcpStream> {
     let failed = |what: &str, error: Errno| {
         log::error!("cannot {what} {peer}: {error}");
@@ -40,14 +41,14 @@ pub(super) fn dial(peer: SocketAddr) -> Result<TcpStream> {
     let socket = socket(family(peer.ip())).map_err(|error| failed("make a socket for", error))?;
     match rustix::net::connect(&socket, &peer) {
         Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
-        // The outcome of an attempt, like one that comes later.
+        // The result of an attempt, reported later like any other.
         Err(Errno::CONNREFUSED) => {}
         Err(error) => return Err(failed("connect to", error)),
     }
     Ok(TcpStream::from(socket))
 }
 
-/// Whether a socket that was being connected is: `WouldBlock` until then.
+/// Whether a socket that was being connected is connected; `WouldBlock` until then.
 pub(super) fn is_connected(stream: &TcpStream) -> io::Result<()> {
     if let Some(error) = stream.take_error()? {
         return Err(error);

@@ -1,4 +1,4 @@
-//! Wire format of the manager `socket`: the message that each side sends once, and the words that follow it.
+//! Wire format of the manager `socket`: the message that each side sends once, and the control words that follow it.
 //!
 //! The layout is that of the references' `scm`, version 2: 64 bytes in network order, then private data.
 //! [`MessageReader`] says how many bytes to read next, and never reads beyond the message. Every message is validated.
@@ -7,9 +7,9 @@
 use std::fmt::{self, Display, Formatter};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Private data with a request, at most.
+/// Maximum length of private data with a request.
 pub(crate) const MOST_IN_REQUEST: usize = 92;
-/// Private data with a reply, at most.
+/// Maximum length of private data with a reply.
 pub(crate) const MOST_IN_REPLY: usize = 196;
 
 /// The longest message.
@@ -27,17 +27,17 @@ const VERSION: u16 = 2;
 const HEAD: usize = 64;
 const AF_INET: u16 = libc::AF_INET as u16;
 const AF_INET6: u16 = libc::AF_INET6 as u16;
-/// Queue pairs have numbers of 24 bits.
+/// Queue pair numbers have 24 bits.
 const NUMBERS: u32 = 0xFF_FFFF;
 
 /// Parameters of a side: the message of a request, or of an accept.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Hello {
     pub(crate) lid: u16,
-    /// Of its device; 0 to 255 in practice. Nothing here follows from it.
+    /// Limit of its device; 0 to 255 in practice. Not used.
     pub(crate) port: u16,
     pub(crate) number: u32,
-    /// Its IA address. `None`: of a family that is not known here.
+    /// Its IA address. `None`: of an unknown family.
     pub(crate) address: Option<IpAddr>,
     pub(crate) gid: [u8; 16],
     pub(crate) private_data: Vec<u8>,
@@ -91,7 +91,7 @@ impl Message {
     }
 }
 
-/// A message that comes in pieces.
+/// A message that is received in parts.
 #[derive(Debug)]
 pub(super) struct MessageReader {
     bytes: Vec<u8>,
@@ -167,7 +167,8 @@ impl MessageReader {
     }
 }
 
-/// As the sender's own machine lays out socket addresses: the family in its byte order, all else in the network's.
+/// A socket address in the layout of the sender's machine: the family in its byte order, the rest in network byte
+/// order.
 fn socket_address(address: Option<IpAddr>) -> [u8; 28] {
     let mut bytes = [0; 28];
     match address {
@@ -184,7 +185,7 @@ fn socket_address(address: Option<IpAddr>) -> [u8; 28] {
     bytes
 }
 
-/// The peer may be of the other byte order: no family is another one turned round.
+/// The peer may have the other byte order: no family is another family with swapped bytes.
 fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
     let family = u16::from_ne_bytes([bytes[0], bytes[1]]);
     let octets = |at: usize, length: usize| bytes.get(at..at + length);
