@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr;
 
-/// All addresses that a peer could be given, in the system's order: none of IPv6 that hold on one link only.
+/// All addresses that may be given to a peer, in the system's order, without IPv6 addresses of link-local scope.
 pub(crate) fn of_this_host() -> io::Result<Vec<(String, IpAddr)>> {
     let mut list = ptr::null_mut();
     // SAFETY: `list` is a valid place for the answer.
@@ -36,7 +36,7 @@ fn device(name: &str) -> &str {
     name.split_once(':').map_or(name, |(device, _)| device)
 }
 
-/// IPv6 addresses that mean nothing without the name of a device.
+/// IPv6 addresses that are valid only together with the name of a device.
 fn is_of_one_link(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }

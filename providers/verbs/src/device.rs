@@ -67,7 +67,7 @@ const POST_BY_KERNEL: [u32; 3] = [SOFTWARE, 0x62_6d74, 0x1175];
 const PAUSE: Duration = Duration::from_micros(100);
 
 impl Device {
-    /// Opens what `spec` names. Errors are logged where they are found.
+    /// Opens the device that `spec` names. Errors are logged where they are detected.
     pub(crate) fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Verbs>>) -> Result<Arc<Self>> {
         let settings = Settings::read(spec.params, spec.library);
         let OpenedDevice { context, port, address, gid, is_ethernet } = find::open(spec.name, &settings)?;
@@ -192,7 +192,7 @@ impl Device {
         }
     }
 
-    /// The device has failed or was taken away.
+    /// The device has failed or was removed.
     fn all_over(&self) {
         log::error!(
             "{}: device {} has failed or is being removed; all its connections are over",

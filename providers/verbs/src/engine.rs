@@ -22,7 +22,7 @@ const WAKE_UP: u64 = 0;
 
 /// Handler of a descriptor or a deadline.
 pub(crate) trait Source: Send + Sync {
-    /// Its descriptor can be read or written, or has hung up; it finds out which.
+    /// Its descriptor is readable or writable, or was closed by the peer; the handler finds out which.
     fn ready(&self) {}
     /// A requested deadline has passed.
     fn expired(&self, what: u64) {
@@ -163,7 +163,7 @@ impl Reactor {
         }
     }
 
-    /// Has it done by the engine's thread, in the order of these calls.
+    /// Runs a job on the engine's thread, in the order of these calls.
     pub(crate) fn soon(&self, job: impl FnOnce() + Send + 'static) {
         self.jobs.lock().push_back(Box::new(job));
         if !self.is_here() {
@@ -184,7 +184,7 @@ impl Reactor {
 
     fn ring(&self) {
         if !self.rung.swap(true, Ordering::AcqRel) {
-            // Fails only when it rings already.
+            // Fails only if the counter is at its maximum; then the engine is woken anyway.
             let _ = rustix::io::write(&self.wake_up, &1u64.to_ne_bytes());
         }
     }
@@ -201,7 +201,7 @@ impl Reactor {
         self.alarms.lock().clear();
     }
 
-    /// Does the jobs that are there, but not those that they bring: descriptors have their turn in between.
+    /// Runs the queued jobs, but not those that they add, so that descriptors are served in between.
     fn work(&self) {
         let jobs = std::mem::take(&mut *self.jobs.lock());
         jobs.into_iter().for_each(|job| job());

@@ -30,7 +30,7 @@ pub(crate) struct OpenedDevice {
     pub(crate) is_ethernet: bool,
 }
 
-/// Opens the device that an IA of this name is. Errors are logged, with their remedy.
+/// Opens the device of the IA with this name. Errors are logged, with their remedy.
 pub(crate) fn open(name: &str, settings: &Settings) -> Result<OpenedDevice> {
     let host = Host::this();
     let opened =
@@ -38,7 +38,7 @@ pub(crate) fn open(name: &str, settings: &Settings) -> Result<OpenedDevice> {
     opened.map_err(|cause| refusal::refusal(name, &settings.object, &cause))
 }
 
-/// Loads what an open IA calls of rdma-core.
+/// Loads the libraries of rdma-core.
 fn load(settings: &Settings) -> Finding<()> {
     if settings.manager == ManagerKind::Datagram {
         return Err(Cause::NoDatagramManager);

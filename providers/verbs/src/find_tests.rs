@@ -1,4 +1,4 @@
-//! Made-up hosts: what is found on them, and why not.
+//! Fake hosts: which devices are found on them, and error messages.
 
 use std::fs;
 use std::os::unix::fs::symlink;

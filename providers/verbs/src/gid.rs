@@ -10,7 +10,7 @@ use crate::ibv::{Gid, GidKind};
 /// Requirements for a GID.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GidRequirements<'a> {
-    /// RoCE: peers know us by the GID of our address.
+    /// RoCE: peers identify this side by the GID of its address.
     pub(crate) is_ethernet: bool,
     pub(crate) address: Option<IpAddr>,
     /// The network device that has the address.
@@ -19,8 +19,8 @@ pub(crate) struct GidRequirements<'a> {
     pub(crate) index: Option<u32>,
 }
 
-/// The GID of that index, if one is given. On Ethernet: RoCE v2 before v1, and of these the one that is the address,
-/// then those of its network device, and of them one that holds on the link only. Elsewhere the first.
+/// The GID with that index, if one is given. On Ethernet: RoCE v2 before v1; among these the one of the address, then
+/// those of its network device, then a link-local one. Elsewhere the first.
 pub(crate) fn choose(gids: &[Gid], wanted: &GidRequirements<'_>) -> Option<Gid> {
     if let Some(index) = wanted.index {
         return gids.iter().find(|gid| gid.index == index).cloned();

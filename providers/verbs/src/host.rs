@@ -1,6 +1,6 @@
 //! RDMA devices of this host, their ports and network devices, and the device files.
 //!
-//! Read from sysfs and `/dev`, whose paths are arguments for tests. Only facts; `find` uses them.
+//! Read from sysfs and `/dev`, whose paths are arguments for tests. `find` makes the decisions.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -14,14 +14,14 @@ const DEEP: usize = 4;
 pub(crate) struct Host {
     pub(crate) sys: PathBuf,
     pub(crate) dev: PathBuf,
-    /// Each with its network device.
+    /// Addresses, each with its network device.
     pub(crate) addresses: Vec<(String, IpAddr)>,
     /// Resolves a host name.
     pub(crate) resolve: fn(&str) -> Vec<IpAddr>,
 }
 
 impl Host {
-    /// This one, as it is now.
+    /// The host of this process, in its current state.
     pub(crate) fn this() -> Self {
         let addresses = crate::addresses::of_this_host().unwrap_or_else(|error| {
             log::warn!("the addresses of this host are not known: {error}");
@@ -44,7 +44,7 @@ impl Host {
         ports
     }
 
-    /// The network devices that go with a port, best first.
+    /// The network devices of a port, best first.
     pub(crate) fn netdevs(&self, device: &str, port: u8) -> Vec<String> {
         let place = self.infiniband().join(device);
         let mut found = self.gid_netdevs(device, port);
@@ -56,12 +56,12 @@ impl Host {
         found
     }
 
-    /// There is a network device of this name.
+    /// Whether there is a network device with this name.
     pub(crate) fn has_netdev(&self, name: &str) -> bool {
         is_name(name) && self.net().join(name).exists()
     }
 
-    /// The network devices that some RDMA device goes with.
+    /// The network devices that belong to an RDMA device.
     pub(crate) fn rdma_netdevs(&self) -> Vec<String> {
         let all = names(&self.net());
         all.into_iter().filter(|netdev| self.device_of(netdev).is_some()).collect()
@@ -72,7 +72,7 @@ impl Host {
         self.device_below(netdev, DEEP)
     }
 
-    /// Those of this address, or of a network device's, IPv4 first.
+    /// The network devices with this address, or the addresses of a network device, IPv4 first.
     pub(crate) fn addresses_of(&self, netdev: &str) -> Option<IpAddr> {
         let all = || self.addresses.iter().filter(|(name, _)| name == netdev).map(|(_, address)| *address);
         all().find(IpAddr::is_ipv4).or_else(|| all().next())
@@ -196,7 +196,7 @@ fn text(path: &Path) -> Option<String> {
     Some(text.trim()).filter(|text| !text.is_empty()).map(String::from)
 }
 
-/// It can be a network device's name, and no path.
+/// Whether it can be the name of a network device, and is no path.
 fn is_name(name: &str) -> bool {
     !name.is_empty() && !name.contains('/') && name != "." && name != ".."
 }

@@ -1,9 +1,10 @@
 //! `libdaplverbs.so.1`: the uDAPL provider over rdma-core, for InfiniBand, RoCE and iWARP.
 //!
 //! An open IA is a `device` (found by `find`, described by `limits`, configured by `settings` and `gid`) with one
-//! thread, the `engine`. dapl uses queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), memory
-//! and windows (`memory`); each is built on its counterpart in `ibv`, which alone calls libibverbs. A connection
-//! manager (`cm`) connects two queue pairs: by rdma_cm, by messages over TCP, or without messages.
+//! thread, the `engine`. The object layer uses queue pairs (`qp`), completion queues (`cq`), shared receive queues
+//! (`srq`), memory and windows (`memory`); each is built on its counterpart in `ibv`, the only module that calls
+//! libibverbs. A connection manager (`cm`) connects two queue pairs: by rdma_cm, by messages over TCP, or without
+//! messages.
 
 mod addresses;
 mod cm;
@@ -101,7 +102,7 @@ impl Provider for Verbs {
     }
 
     fn listen(&self, qual: u64, id: ObjectId) -> Result<Listener> {
-        // Requests may come before this returns, and may be handed on at once.
+        // Requests may arrive before this returns, and may be handed off at once.
         let mut listeners = self.device.listeners.lock();
         if listeners.contains_key(&qual) {
             return Err(Error::ConnQualTaken);
@@ -121,7 +122,7 @@ impl Provider for Verbs {
         let Some(thread) = self.thread.lock().take() else { return };
         self.manager.close();
         self.device.reactor.stop();
-        // An agent that closes the IA from the engine's own thread must not wait for itself.
+        // An agent that closes the IA on the engine's own thread must not join that thread.
         if thread.thread().id() != std::thread::current().id() {
             let _ = thread.join();
         }

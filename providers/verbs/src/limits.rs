@@ -1,7 +1,7 @@
 //! Limits of an IA: the device's and the port's, as far as a DAT attribute can express them.
 //!
-//! A number that is too large for its attribute is cut, one of a feature that the device lacks is 0, and no limit is
-//! promised that a single end point could not use.
+//! A number that is too large for its attribute is reduced, the number of an unsupported feature is 0, and no limit is
+//! reported that a single end point could not use.
 
 use std::ffi::CStr;
 
@@ -43,7 +43,7 @@ fn limits(device: &ibv_device_attr, port: &ibv_port_attr, settings: &Settings) -
         max_eps: count(device.max_qp),
         max_dtos: max_wr,
         max_evds: count(device.max_cq),
-        // An EVD has as many queues of the device as it takes.
+        // An EVD uses as many queues of the device as needed.
         max_evd_qlen: count(device.max_cqe).max(EVENTS),
         max_iov: max_sge,
         max_lmrs: count(device.max_mr),
@@ -84,7 +84,7 @@ fn private_data(manager: ManagerKind) -> (usize, usize) {
     }
 }
 
-/// The maker's name as far as one can know it, and its number for the part.
+/// The vendor's name, if known, and its number of the part.
 fn vendor(id: u32, part: u32) -> String {
     let name = match id {
         0x02c9 | 0x15b3 => "Mellanox",

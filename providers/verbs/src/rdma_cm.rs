@@ -1,7 +1,7 @@
-//! Safe wrappers of librdmacm: the event channel, its ids, and events that are copies.
+//! Safe wrappers of librdmacm: the event channel, its ids, and copies of events.
 //!
 //! The only module that calls librdmacm. An event is acknowledged before it is handled, so destroying an id does not
-//! wait. It retries nothing.
+//! wait. No call is retried.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -28,9 +28,9 @@ unsafe impl Sync for EventChannel {}
 /// A copy of an event.
 pub(crate) struct Event {
     pub(crate) kind: rdma_cm_event_type,
-    /// A reason, or an error number, negative.
+    /// Reason of a rejection, or a negative error number.
     pub(crate) status: c_int,
-    /// The id that it is about; of a request: the id that listened.
+    /// The id concerned; for a request: the listening id.
     pub(crate) number: usize,
     /// Of a request: the new id and its number.
     pub(crate) new: Option<(Id, usize)>,
@@ -41,9 +41,9 @@ pub(crate) struct Event {
 /// Connection parameters exchanged besides private data.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Terms {
-    /// Reads of the peer's at a time.
+    /// Maximum number of reads of the peer.
     pub(crate) responder_resources: u8,
-    /// Own reads at a time.
+    /// Maximum number of own reads.
     pub(crate) initiator_depth: u8,
     pub(crate) flow_control: u8,
     pub(crate) retry_count: u8,
@@ -142,7 +142,7 @@ impl Drop for EventChannel {
     }
 }
 
-/// A connection, a listener, or one in the making.
+/// A connection, a listener, or an attempt.
 pub(crate) struct Id {
     id: NonNull<rdma_cm_id>,
     _channel: Arc<EventChannel>,
@@ -220,14 +220,14 @@ impl Id {
         done(unsafe { rdma_accept(self.id.as_ptr(), &mut param) })
     }
 
-    /// Refuses as the consumer's own decision.
+    /// Rejects as the consumer's decision.
     pub(crate) fn reject(&self, private_data: &[u8]) -> io::Result<()> {
         let length = u8::try_from(private_data.len()).unwrap_or(u8::MAX);
         // SAFETY: the id lives, the data do until the call returns.
         done(unsafe { rdma_reject(self.id.as_ptr(), private_data.as_ptr().cast(), length) })
     }
 
-    /// Refuses with a reason of the few that the kernel lets us give which is not the consumer's.
+    /// Rejects with a reason that the kernel offers and that does not mean the consumer's decision.
     pub(crate) fn turn_away(&self) -> io::Result<()> {
         // SAFETY: the id lives.
         done(unsafe { rdma_reject_ece(self.id.as_ptr(), ptr::null(), 0) })
@@ -238,7 +238,7 @@ impl Id {
         done(unsafe { rdma_disconnect(self.id.as_ptr()) })
     }
 
-    /// The queue pair has got something before the connection was confirmed.
+    /// The queue pair has received data before the connection was confirmed.
     pub(crate) fn notify(&self) -> io::Result<()> {
         // SAFETY: the id lives.
         done(unsafe { rdma_notify(self.id.as_ptr(), IBV_EVENT_COMM_EST) })
@@ -253,7 +253,7 @@ impl Id {
         Ok(Change { attributes, mask })
     }
 
-    /// The peer's address; none before it is known.
+    /// The peer's address; `None` before it is known.
     pub(crate) fn peer(&self) -> Option<SocketAddr> {
         // SAFETY: the id lives; its route is set before an event names it, and not changed later.
         let storage = unsafe { &(*self.id.as_ptr()).route.addr.dst_storage };
@@ -267,7 +267,7 @@ impl Id {
     }
 }
 
-/// An address as sockets have it.
+/// Converts an address to the socket format.
 union RawAddress {
     v4: libc::sockaddr_in,
     v6: libc::sockaddr_in6,

@@ -1,4 +1,5 @@
-//! Reasons why an IA cannot be opened or memory not be registered: cause, remedy, and the code for the caller.
+//! Reasons for which an IA cannot be opened, or memory cannot be registered: cause, remedy, and the error for the
+//! caller.
 //!
 //! A failed open is one line: object, cause, remedy. Programs that try every name would flood the log, so each line is
 //! logged once in a process, and at most four of them; the rest at debug level.
@@ -18,15 +19,15 @@ use rustix::process::{Resource as Bound, getrlimit};
 pub(crate) enum Cause {
     /// A library of rdma-core cannot be loaded.
     NoLibrary(LoadError),
-    /// The kernel has no RDMA at all.
+    /// The kernel has no RDMA support.
     NoRdma,
-    /// It has, but no device.
+    /// The kernel has RDMA support, but no device.
     NoDevices,
-    /// The name is of no device, no network device and no host.
+    /// The name is neither a device, a network device nor a host.
     Unknown { object: String, devices: Vec<String> },
-    /// It is a host or an address, but not this one's.
+    /// It is a host or an address, but not of this host.
     NotHere { object: String, addresses: Vec<String> },
-    /// A network device of this host's, that no RDMA device goes with.
+    /// A network device of this host without an RDMA device.
     Plain { netdev: String, others: Vec<String> },
     /// The device has no such port.
     NoPort { device: String, port: u8, ports: Vec<u8> },
@@ -34,7 +35,7 @@ pub(crate) enum Cause {
     NoAddress { device: String, port: u8, netdevs: Vec<String> },
     /// The kernel does not offer its devices to programs.
     NoVerbs { device: String },
-    /// A device file is not there.
+    /// A device file does not exist.
     NoNode { node: String },
     /// A device file may not be opened.
     NoRights { node: String },
@@ -42,15 +43,15 @@ pub(crate) enum Cause {
     NoDriver { device: String, kernel_driver: Option<String> },
     /// The kernel does not offer rdma_cm to programs.
     NoManager,
-    /// The line names the references' library with a connection manager over UD queue pairs.
+    /// The line names the reference's library whose connection manager uses UD queue pairs.
     NoDatagramManager,
-    /// The port has no GID, or not the one that was asked for.
+    /// The port has no GID, or not the requested one.
     NoGid { device: String, port: u8, index: Option<u32> },
     /// A call failed.
     Failed { what: String, error: String },
 }
 
-/// librdmacm's, which the other connection managers do not need.
+/// librdmacm is missing, which the other connection managers do not need.
 const MANAGER_PACKAGE: &str = "librdmacm1";
 /// An additional remedy where rdma_cm cannot be used.
 const MANAGER_CHOICE: &str = ", or choose another connection manager (cm=socket in ia_params, or DAPL_VERBS_CM=socket)";
@@ -192,8 +193,8 @@ impl Reported {
     }
 }
 
-/// Logs why memory is not registered, and returns the error: `InvalidParameter(3)` for unmapped memory, `Exhausted(Memory)`
-/// when no more may be locked, `Exhausted(MemoryRegion)` when the device has no more regions.
+/// Logs why memory cannot be registered, and returns the error: `InvalidParameter(3)` for unmapped memory,
+/// `Exhausted(Memory)` if no more memory may be locked, `Exhausted(MemoryRegion)` if the device has no more regions.
 pub(crate) fn registration(device: &str, region: Region, error: &io::Error) -> Error {
     let number = error.raw_os_error().unwrap_or_default();
     let (code, line) = classify(number, region, &Locked::now());
@@ -209,9 +210,9 @@ pub(crate) fn registration(device: &str, region: Region, error: &io::Error) -> E
 /// Memory that this process has locked, and its limit, in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Locked {
-    /// As the kernel counts it for RDMA.
+    /// Locked memory as the kernel counts it for RDMA.
     pinned: u64,
-    /// May be locked; `None`: all of it.
+    /// Limit of locked memory; `None`: no limit.
     allowed: Option<u64>,
     page: u64,
 }
@@ -229,13 +230,13 @@ impl Locked {
             line.and_then(|rest| rest.split_ascii_whitespace().next())
         };
         let pinned = field("VmPin").and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0).saturating_mul(1024);
-        /// `CAP_IPC_LOCK`: no limit holds.
+        /// `CAP_IPC_LOCK`: the limit does not apply.
         const IPC_LOCK: u64 = 1 << 14;
         let capabilities = field("CapEff").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
         Locked { pinned, allowed: limit.filter(|_| capabilities & IPC_LOCK == 0), page }
     }
 
-    /// Bytes that would be locked with this region, if that is too much; and what may be.
+    /// Bytes that would be locked with this region, if that is too much, and the limit.
     fn excess(&self, region: Region) -> Option<(u64, u64)> {
         let mask = self.page - 1;
         let end = region.address.saturating_add(region.length).saturating_add(mask) & !mask;
@@ -244,11 +245,11 @@ impl Locked {
     }
 }
 
-/// The error, and what is to be logged behind the kernel's own words.
+/// The error, and text to be logged after the kernel's message.
 fn classify(errno: i32, region: Region, locked: &Locked) -> (Error, Option<String>) {
     let plain = |text: &str| Some(text.to_string());
     match (errno, locked.excess(region)) {
-        // The kernel says EPERM when nothing may be locked at all.
+        // The kernel reports EPERM if no memory may be locked at all.
         (libc::ENOMEM | libc::EPERM, Some((needed, allowed))) => (
             Error::Exhausted(Resource::Memory),
             Some(format!(

@@ -27,7 +27,7 @@ pub(crate) struct Settings {
     /// `ia_params` `cm=`, or `DAPL_VERBS_CM`: `rdma`, `socket` or `none`. Default: `socket` for a line that names
     /// `libdaplscm.so.1` or `libdaploscm.so.2`, else `rdma`.
     pub(crate) manager: ManagerKind,
-    /// `DAPL_VERBS_GID_INDEX`: which GID of the port, 0 to 65,535. Default: the one of the address.
+    /// `DAPL_VERBS_GID_INDEX`: index of the port's GID to use, 0 to 65,535. Default: that of the address.
     pub(crate) gid_index: Option<u32>,
     /// `ia_params` `listener_wait_ms=`, or `DAPL_LISTENER_WAIT_MS`: a connect that finds no listener is retried for
     /// this long before it is rejected, 0 to 60,000 ms. Default: 50; 0: not at all.
@@ -49,14 +49,14 @@ pub(crate) enum ManagerKind {
     Rdma,
     /// Messages over TCP.
     Socket,
-    /// No messages at all: for a fabric under construction.
+    /// No messages, for fabric bring-up.
     None,
     /// Messages over a UD queue pair, as in the references' `libdaplucm`. No setting names it, and no IA with it opens.
     Datagram,
 }
 
 impl ManagerKind {
-    /// As it is written in settings.
+    /// Name in settings.
     pub(crate) fn name(self) -> &'static str {
         match self {
             ManagerKind::Rdma => "rdma",
@@ -97,11 +97,11 @@ pub(crate) struct Path {
     pub(crate) mtu: u32,
     /// `DAPL_ACK_TIMER`: time to wait for an acknowledgement, 4.096 us times 2 to the power of 0 to 31. Default: 16.
     pub(crate) ack_timer: u8,
-    /// `DAPL_ACK_RETRY`: how often to repeat then, 0 to 7. Default: 7.
+    /// `DAPL_ACK_RETRY`: number of retransmissions after that time, 0 to 7. Default: 7.
     pub(crate) ack_retry: u8,
-    /// `DAPL_RNR_TIMER`: the code of how long a peer without a receive makes us wait, 0 to 31. Default: 12.
+    /// `DAPL_RNR_TIMER`: code of the time to wait when the peer has no receive, 0 to 31. Default: 12.
     pub(crate) rnr_timer: u8,
-    /// `DAPL_RNR_RETRY`: how often to repeat then, 0 to 7; 7 is without end. Default: 7.
+    /// `DAPL_RNR_RETRY`: number of retries then, 0 to 7; 7 is without limit. Default: 7.
     pub(crate) rnr_retry: u8,
     /// `DAPL_GLOBAL_ROUTING`: a global header in every packet, 0 or 1. Default: 0; on Ethernet always.
     pub(crate) global_routing: bool,
@@ -118,7 +118,7 @@ pub(crate) struct Path {
 /// The peer assumed by the manager `none`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Peer {
-    /// `DAPL_VERBS_PEER`, an address in it. Default: our own.
+    /// `DAPL_VERBS_PEER`: an address. Default: the local one.
     pub(crate) address: Option<IpAddr>,
     /// The number of its queue pair, in the same variable. Default: `same`.
     pub(crate) number: PeerNumber,
@@ -127,7 +127,7 @@ pub(crate) struct Peer {
 /// How the number of the peer's queue pair is derived.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PeerNumber {
-    /// `same`, `+1` or `-1`: so far from our own.
+    /// `same`, `+1` or `-1`: the difference from the local number.
     Offset(i32),
     /// A number, 1 to 16,777,215.
     Fixed(u32),
@@ -231,7 +231,7 @@ impl PeerNumber {
     }
 }
 
-/// `ia_params` in words.
+/// The words of `ia_params`.
 struct IaParams {
     object: String,
     port: Option<u8>,

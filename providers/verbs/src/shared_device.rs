@@ -1,5 +1,5 @@
-//! A device that is open in this process, shared by all IAs over it: a queue pair of one can complete on the queues of
-//! another, and an event finds its object, whichever engine reads it. A forked child shares nothing with its parent.
+//! A device that is open in this process, shared by all IAs over it: a queue pair of one IA can complete on queues of
+//! another, and an event finds its object, whichever engine reads it. A forked child shares no device with its parent.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ pub(crate) enum ObjectEvent {
     Completion,
     /// Of a shared receive queue: fewer receives are left than its limit.
     Low,
-    /// Of a queue pair: the peer has sent something before it confirmed the connection.
+    /// Of a queue pair: the peer has sent data before it confirmed the connection.
     PeerIsThere,
     /// The object has failed.
     Failed,
@@ -33,7 +33,7 @@ pub(crate) trait EventTarget: Send + Sync {
     fn handle(&self, event: ObjectEvent);
 }
 
-/// Objects by their ids or numbers. They are removed when they are gone.
+/// Objects by their ids or numbers. They are removed when they are dropped.
 struct Objects<K>(Mutex<HashMap<K, Weak<dyn EventTarget>>>);
 
 /// An open device, and the objects of its events.
@@ -47,7 +47,7 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// The one that is open already, or this one.
+    /// Returns the device if it is open already, or adds this one.
     pub(crate) fn of(context: Arc<Context>) -> Arc<Self> {
         let pid = std::process::id();
         let mut open = OPEN.lock();
@@ -82,7 +82,7 @@ impl Opened {
         self.qps.0.lock().insert(number, qp);
     }
 
-    /// Its number may have been reused already.
+    /// The number may have been reused already.
     pub(crate) fn forget_qp(&self, number: u32, qp: *const ()) {
         let mut qps = self.qps.0.lock();
         if qps.get(&number).is_some_and(|known| std::ptr::addr_eq(known.as_ptr(), qp)) {
@@ -100,7 +100,7 @@ impl Opened {
         self.qps.pass(number, event);
     }
 
-    /// Tells all queue pairs that they have failed.
+    /// Informs all queue pairs that they have failed.
     pub(crate) fn fail_all(&self) {
         let all: Vec<_> = self.qps.0.lock().values().filter_map(Weak::upgrade).collect();
         all.iter().for_each(|qp| qp.handle(ObjectEvent::Failed));

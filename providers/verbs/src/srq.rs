@@ -1,4 +1,4 @@
-//! Shared receive queues: the device's, and the cookies of their receives.
+//! Shared receive queues: the device's queue, and the cookies of its receives.
 //!
 //! A receive has a slot in a table, and the device carries its number, so a completion identifies its receive on any
 //! connection. The number of available receives is that of posted ones without a polled completion, so it may include
@@ -25,7 +25,7 @@ use crate::shared_device::{EventTarget, ObjectEvent};
 /// Top bit of a receive's id, which distinguishes it for `work`; the rest is its slot.
 const SHARED: u64 = 1 << 63;
 
-/// A shared receive queue as dapl holds it.
+/// A shared receive queue, held by the object layer.
 pub struct Srq(pub(crate) Arc<SrqCore>);
 
 /// The queue itself, shared with its queue pairs and the engine.
@@ -38,7 +38,7 @@ pub(crate) struct SrqCore {
     places: Mutex<Places>,
     /// The completion queues of its receives.
     cqs: Mutex<Vec<Weak<CqCore>>>,
-    /// Changes of size and limit come one at a time. Taken before `places`.
+    /// Serialises changes of size and limit. Locked before `places`.
     changing: Mutex<()>,
 }
 
@@ -72,7 +72,7 @@ impl Srq {
 }
 
 impl SrqCore {
-    /// Its receives complete there as well.
+    /// Adds a completion queue in which its receives complete.
     pub(crate) fn completes_on(&self, cq: &Arc<CqCore>) {
         let mut cqs = self.cqs.lock();
         cqs.retain(|known| known.strong_count() > 0);
@@ -81,7 +81,7 @@ impl SrqCore {
         }
     }
 
-    /// Its number among the device's objects of this process.
+    /// Its id among the device's objects of this process.
     pub(crate) fn id(&self) -> usize {
         self.id
     }
@@ -95,7 +95,7 @@ impl SrqCore {
         self.places.lock().most
     }
 
-    /// The receive at this place is complete: its cookie, once.
+    /// The receive in this slot is complete: returns its cookie, once.
     pub(crate) fn complete(&self, place: u64) -> Option<u64> {
         let mut places = self.places.lock();
         let cookie = places.give_back(usize::try_from(place).ok()?)?;
@@ -113,7 +113,7 @@ impl SrqCore {
         self.places.lock().kept.get(place).map(<[Segment]>::to_vec)
     }
 
-    /// The device says that few are left. Engine only.
+    /// The device reports that few are left. Engine only.
     fn is_low(&self) {
         let changing = self.changing.lock();
         // An event of a limit that has been replaced does not concern the new one, which is still set in the device.
@@ -183,7 +183,7 @@ impl SharedReceiveQueue for Srq {
         let capacity = self.0.hw.attributes().map_or(self.0.hw.capacity(), |attributes| attributes.max_wr);
         let cqs: Vec<_> = self.0.cqs.lock().iter().filter_map(Weak::upgrade).collect();
         cqs.iter().try_for_each(|cq| cq.widen_shared(self.0.id, max_recvs))?;
-        // The device's queue is never made shorter: that would gain nothing.
+        // The device's queue is never made shorter, because that has no advantage.
         if max_recvs > capacity {
             self.0.hw.resize(max_recvs).map_err(|error| {
                 log::warn!("a shared queue of {capacity} receives cannot become one of {max_recvs}: {error}");
@@ -209,7 +209,7 @@ impl SharedReceiveQueue for Srq {
     }
 }
 
-/// The receives in a queue, by place.
+/// The receives in a queue, by slot.
 #[derive(Debug)]
 struct Places {
     cookies: Vec<Option<u64>>,
@@ -221,7 +221,7 @@ struct Places {
 }
 
 impl Places {
-    /// For `most` receives with `kept` segments of each.
+    /// Creates a table for `most` receives with `kept` segments of each.
     fn new(most: u32, kept: u32) -> Self {
         let room = most as usize;
         let (cookies, free) = (Vec::with_capacity(room), Vec::with_capacity(room));
@@ -240,7 +240,7 @@ impl Places {
         self.kept.grow(most);
     }
 
-    /// A place; `None` when all are taken.
+    /// Allocates a slot; `None` when all are in use.
     fn take(&mut self, cookie: u64, segments: &[Segment]) -> Option<usize> {
         if self.taken >= self.most {
             return None;

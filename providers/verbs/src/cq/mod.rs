@@ -1,4 +1,4 @@
-//! Completion queues: the device's, and in front of it completions taken from there or made in software.
+//! Completion queues: the device's queues, and in front of them completions taken from the device or made in software.
 //!
 //! A polling thread takes the device's completions and matches them with the queues of the queue pairs. When no thread
 //! polls, the device's queue stays armed and the engine polls, so that a failure is noticed; while a thread polls, the
@@ -34,7 +34,7 @@ const BATCH: usize = 16;
 /// Interval at which the engine checks whether a thread still polls.
 const GUARD: Duration = Duration::from_millis(10);
 
-/// A completion queue as dapl holds it.
+/// A completion queue, held by the object layer.
 pub struct Cq(pub(crate) Arc<CqCore>);
 
 /// Which of a queue pair's queues.
@@ -275,7 +275,7 @@ impl CqCore {
         Taken { is_full: false }
     }
 
-    /// The device has something, and the queue is not armed any more.
+    /// The device has completions, and its queue is no longer armed.
     fn has_event(&self) {
         let mut inner = self.lock();
         inner.front.armed = false;
@@ -312,7 +312,7 @@ impl CqCore {
 
 /// Result of polling the device's queues.
 struct Taken {
-    /// There may be more.
+    /// There may be more completions.
     is_full: bool,
 }
 
@@ -356,7 +356,7 @@ impl CompletionQueue for Cq {
     }
 
     fn ready(&self, out: &mut [Completion]) -> usize {
-        // Completions of the device are there already; looking is all that a poll does.
+        // Completions of the device exist already, so the caller polls.
         self.0.fill(&mut self.0.lock(), out, true)
     }
 

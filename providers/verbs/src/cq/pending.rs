@@ -19,7 +19,7 @@ pub(super) struct PendingCompletions {
     pub(super) wanted: bool,
     /// The call is due.
     pub(super) due: bool,
-    /// The device is to notify of the next completion.
+    /// The device will notify of the next completion.
     pub(super) armed: bool,
     /// The consumer asked last to be called for solicited messages only.
     pub(super) solicited_only: bool,
@@ -31,7 +31,7 @@ pub(super) struct PendingCompletions {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Solicited {
     pub(crate) now: bool,
-    /// If it is kept back, and the device's word comes before it goes out.
+    /// A completion that is held back until it is known whether it was solicited.
     pub(crate) later: bool,
 }
 
@@ -64,7 +64,7 @@ impl PendingCompletions {
             return;
         }
         self.ready.push_back(done);
-        // A message that the device has yet to say is solicited ends no wait for such.
+        // A message that is not known to be solicited does not end a wait for solicited messages.
         if self.wanted && (!self.solicited_only || done.is_notifying()) {
             self.wanted = false;
             self.due = true;
@@ -92,7 +92,8 @@ impl PendingCompletions {
         out.filled = count;
     }
 
-    /// The device says that a solicited message has come, or a failure: it is among those here, or comes next.
+    /// The device reports that a solicited message or a failure has arrived: it is among the completions here, or comes
+    /// next.
     pub(super) fn may_be_solicited(&mut self) {
         if self.solicited_only {
             self.solicited = true;

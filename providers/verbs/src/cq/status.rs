@@ -12,7 +12,7 @@ pub(crate) fn of(wc: &ibv_wc) -> Status {
     wc.error().map_or(Status::Success, |(status, _)| word(status))
 }
 
-/// The layer's word for an `ibv_wc_status`.
+/// The provider interface's status for an `ibv_wc_status`.
 fn word(status: Type) -> Status {
     match status {
         IBV_WC_SUCCESS => Status::Success,

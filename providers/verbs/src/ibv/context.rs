@@ -1,4 +1,4 @@
-//! An open device: what it can do, its ports and their GIDs.
+//! An open device: its attributes, its ports and their GIDs.
 
 use std::ffi::{CStr, c_int};
 use std::io;
@@ -81,7 +81,7 @@ impl Context {
         Ok(Arc::new(context))
     }
 
-    /// Such as `mlx5_0`.
+    /// Name of the device, such as `mlx5_0`.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -122,7 +122,7 @@ impl Context {
                 size_of::<ibv_gid_entry>(),
             )
         };
-        // The one verb that returns the error negative by its description.
+        // The only verb that returns a negative error number according to its documentation.
         let found = usize::try_from(found).map_err(|_| io::Error::from_raw_os_error((-found) as i32))?;
         let mut gids: Vec<Gid> =
             entries[..found].iter().filter(|entry| entry.port_num == u32::from(port)).map(Gid::from).collect();
@@ -130,7 +130,7 @@ impl Context {
         Ok(gids)
     }
 
-    /// iWARP: connections need rdma_cm, and there are no GIDs to speak of.
+    /// Whether it is iWARP: connections need rdma_cm, and there are no usable GIDs.
     pub(crate) fn is_iwarp(&self) -> bool {
         self.iwarp
     }

@@ -73,12 +73,12 @@ impl Mr {
         Ok(Mr { mr, lkey, rkey, pd: pd.clone() })
     }
 
-    /// Names it in local segments.
+    /// Key for local segments.
     pub(crate) fn lkey(&self) -> u32 {
         self.lkey
     }
 
-    /// Names it to peers.
+    /// Key for peers.
     pub(crate) fn rkey(&self) -> u32 {
         self.rkey
     }
@@ -109,7 +109,7 @@ unsafe impl Send for Mw {}
 unsafe impl Sync for Mw {}
 
 impl Mw {
-    /// A window that is not bound. Errors: `EOPNOTSUPP` when the device has none.
+    /// Creates an unbound window. Errors: `EOPNOTSUPP` if the device has none.
     pub(crate) fn new(pd: &Arc<Pd>) -> io::Result<Self> {
         let alloc = pd.context.ops().alloc_mw.ok_or_else(absent)?;
         // SAFETY: the domain lives.
@@ -117,8 +117,8 @@ impl Mw {
         Ok(Mw { mw: Mutex::new(mw), pd: pd.clone() })
     }
 
-    /// The key that it has, or will have when all posted binds are done. Drivers increment its low eight bits, also for
-    /// a bind that fails, and some compare it with the device's key: a window whose bind failed cannot be used any
+    /// The key that it has, or will have when all posted binds are complete. Drivers increment its low eight bits even
+    /// for a bind that fails, and some compare it with the device's key: a window whose bind failed cannot be used any
     /// more.
     pub(crate) fn rkey(&self) -> u32 {
         // SAFETY: the window exists, and the lock excludes binds.

@@ -24,7 +24,8 @@ pub(crate) use memory::{Mr, Mw, Pd};
 pub(crate) use qp::{Op, Qp, QpAttributes, Template, Wr};
 pub(crate) use srq::Srq;
 
-/// From a verb that returns the number of the error. Some drivers return it negative, or -1 and set `errno`.
+/// Converts the result of a verb that returns an error number. Some drivers return it negative, or return -1 and set
+/// `errno`.
 fn done(result: c_int) -> io::Result<()> {
     match result {
         0 => Ok(()),
@@ -33,24 +34,24 @@ fn done(result: c_int) -> io::Result<()> {
     }
 }
 
-/// From a verb that returns an object, or null and `errno`.
+/// Converts the result of a verb that returns an object, or null and `errno`.
 fn made<T>(object: *mut T) -> io::Result<std::ptr::NonNull<T>> {
     std::ptr::NonNull::new(object).ok_or_else(io::Error::last_os_error)
 }
 
-/// A verb that this device's table does not have.
+/// The error for a verb that this device's table lacks.
 fn absent() -> io::Error {
     io::Error::from_raw_os_error(libc::EOPNOTSUPP)
 }
 
-/// Reports the failure of a destroy: there is nothing else to do about it.
+/// Logs the failure of a destroy; nothing else can be done about it.
 fn destroyed(what: &str, result: c_int) {
     if let Err(error) = done(result) {
         log::warn!("{what} could not be destroyed: {error}");
     }
 }
 
-/// So that the engine can read until nothing is left.
+/// Makes a descriptor non-blocking, so that the engine can read until no event is left.
 fn nonblocking(fd: std::os::fd::BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::io::ioctl_fionbio(fd, true)?)
 }

@@ -18,7 +18,7 @@ use super::{Cq, Mr, Mw, Pd, Srq, absent, destroyed, done, made};
 pub(crate) struct QpAttributes<'a> {
     pub(crate) send_cq: &'a Arc<Cq>,
     pub(crate) recv_cq: &'a Arc<Cq>,
-    /// Receives come out of this; the two `recv` numbers are not looked at then.
+    /// Receives are taken from this; the two `recv` numbers are ignored then.
     pub(crate) srq: Option<&'a Arc<Srq>>,
     pub(crate) max_send_wr: u32,
     pub(crate) max_recv_wr: u32,
@@ -73,7 +73,7 @@ pub(crate) struct Qp {
     /// For requests and for receives.
     cqs: [Arc<Cq>; 2],
     srq: Option<Arc<Srq>>,
-    /// As asked for; the device may have granted more.
+    /// Sizes as requested; the device may have granted more.
     caps: ibv_qp_cap,
 }
 
@@ -83,7 +83,7 @@ unsafe impl Send for Qp {}
 unsafe impl Sync for Qp {}
 
 impl Qp {
-    /// A queue pair in RESET, whose requests complete only if signalled.
+    /// Creates a queue pair in RESET, whose requests complete only if signalled.
     pub(crate) fn new(pd: &Arc<Pd>, attributes: &QpAttributes<'_>) -> io::Result<Self> {
         let own = attributes.srq.is_none();
         let caps = ibv_qp_cap {
@@ -97,7 +97,7 @@ impl Qp {
         Self::make(pd.clone(), cqs, attributes.srq.cloned(), caps)
     }
 
-    /// A queue pair in RESET that differs from this one in its number alone.
+    /// Creates a queue pair in RESET that differs from this one only in its number.
     pub(crate) fn another(&self) -> io::Result<Self> {
         Self::make(self.pd.clone(), self.cqs.clone(), self.srq.clone(), self.caps)
     }
@@ -153,7 +153,7 @@ impl Qp {
     }
 
     /// Posts a request. With `IBV_SEND_INLINE` the local memory is read here, and the caller has made sure that it is
-    /// there; otherwise the device checks it.
+    /// mapped; otherwise the device checks it.
     #[inline(always)]
     pub(crate) fn post_send(&self, template: &mut Template, wr: &Wr<'_>) -> io::Result<()> {
         let post = self.pd.context().ops().post_send.ok_or_else(absent)?;
@@ -215,8 +215,8 @@ impl Drop for Qp {
     }
 }
 
-/// Stands in for a region in an unbind. Verbs allow a null pointer there, but the drivers of rxe and mlx4 follow it;
-/// the zeros behind it are for drivers that read their own record around the region's.
+/// A dummy region for an unbind. Verbs allow a null pointer there, but the drivers of rxe and mlx4 dereference it; the
+/// zeros behind it are for drivers that read their own record around the region's.
 #[repr(C)]
 struct NoRegion {
     mr: ibv_mr,

@@ -47,7 +47,7 @@ impl Srq {
         done(unsafe { post(self.as_ptr(), &mut wr, &mut bad) })
     }
 
-    /// Asks for one `Limit` event as soon as fewer than `limit` receives are there; 0 asks for none.
+    /// Requests one `Limit` event when fewer than `limit` receives are available; 0 requests none.
     pub(crate) fn limit(&self, limit: u32) -> io::Result<()> {
         self.modify(ibv_srq_attr { srq_limit: limit, ..Default::default() }, IBV_SRQ_LIMIT)
     }
@@ -57,7 +57,7 @@ impl Srq {
         self.modify(ibv_srq_attr { max_wr, ..Default::default() }, IBV_SRQ_MAX_WR)
     }
 
-    /// Capacity and limit as the device has them; the limit is 0 after its event.
+    /// Capacity and limit of the device; the limit is 0 after its event.
     pub(crate) fn attributes(&self) -> io::Result<ibv_srq_attr> {
         let mut attributes = ibv_srq_attr::default();
         // SAFETY: the queue exists, and `attributes` is a whole record.

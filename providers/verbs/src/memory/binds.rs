@@ -1,4 +1,4 @@
-//! Bindings of a memory window: which of the device's windows and registrations must be kept.
+//! Bindings of a memory window: which windows of the device and which registrations must be kept.
 //!
 //! Only `memory` uses it. A binding is in effect until the next bind is complete. A bind that fails or is flushed leaves
 //! nothing bound; since the device would keep the old binding, the device's window is dropped then, with the last bind in
@@ -10,20 +10,20 @@ use std::sync::Arc;
 
 use dapl::provider::KeptObject;
 
-/// Keys that a window of the device gives before the first comes again: drivers count in the low eight bits.
+/// Number of keys of a device window before the first one repeats: drivers count in the low eight bits.
 const KEYS: u32 = 255;
 
 /// The state of one window.
 pub(crate) struct Binds<M> {
-    /// The device's window for the next bind; none after a bind that came to nothing.
+    /// The device's window for the next bind; none after a bind that failed or was flushed.
     mw: Option<Arc<M>>,
-    /// Keys that it has given.
+    /// Number of keys that it has used.
     given: u32,
     last_key: u32,
-    /// Binds and unbinds are numbered as they are posted; the last that was, and the last that is known to be over.
+    /// Binds and unbinds are numbered as they are posted: the last posted one, and the last one known to be complete.
     posted: u64,
     over: u64,
-    /// The last that was posted is a bind that can still come true.
+    /// The last posted one is a bind that can still take effect.
     bound: bool,
     flying: VecDeque<(u64, BoundObjects<M>)>,
     /// The bindings in effect. More than one only if binds over several connections have overtaken each other, so that
@@ -46,7 +46,7 @@ impl<M> std::fmt::Debug for Binds<M> {
 }
 
 impl<M> Binds<M> {
-    /// Over a fresh window of the device, which has this key.
+    /// Uses a new window of the device, which has this key.
     pub(crate) fn new(key: u32, mw: M) -> Self {
         Binds {
             mw: Some(Arc::new(mw)),
@@ -60,24 +60,24 @@ impl<M> Binds<M> {
         }
     }
 
-    /// A bind was accepted, and has not been undone, nor failed, nor been flushed.
+    /// Whether the last bind was accepted, and has not been undone, failed or been flushed.
     pub(crate) fn is_bound(&self) -> bool {
         self.bound
     }
 
-    /// The device's window for the next bind; `None`: it wants another one.
+    /// The device's window for the next bind; `None`: a new one is needed.
     pub(crate) fn current(&self) -> Option<&Arc<M>> {
         self.mw.as_ref().filter(|_| self.given < KEYS)
     }
 
-    /// Another window of the device. What is bound by the one before stays so until the next bind is complete.
+    /// Sets another window of the device. The binding of the previous one stays until the next bind is complete.
     pub(crate) fn renew(&mut self, mw: M) -> Arc<M> {
         let mw = Arc::new(mw);
         (self.mw, self.given) = (Some(mw.clone()), 0);
         mw
     }
 
-    /// The device has taken a bind, or an unbind for no `keep`. Says its number.
+    /// The device has accepted a bind, or an unbind for no `keep`. Returns its number.
     pub(crate) fn post(&mut self, mw: Arc<M>, key: u32, kept: Option<KeptObject>) -> u64 {
         self.given += 1;
         self.last_key = key;
@@ -119,7 +119,7 @@ impl<M> Binds<M> {
         (self.last_key, self.nothing(self.posted))
     }
 
-    /// Ends the window with binds in flight. Returns the objects to be dropped.
+    /// Closes the window while binds are in flight. Returns the objects to be dropped.
     #[must_use]
     pub(crate) fn close(&mut self) -> Vec<BoundObjects<M>> {
         self.bound = false;
@@ -128,7 +128,7 @@ impl<M> Binds<M> {
         std::mem::take(&mut self.open)
     }
 
-    /// Nothing is bound any more, unless by a bind after this one.
+    /// Removes the binding, unless a later bind has replaced it.
     fn nothing(&mut self, number: u64) -> Vec<BoundObjects<M>> {
         self.bound &= number != self.posted;
         self.mw = None;
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
     use std::sync::Weak;
 
-    /// A window over made-up ones of the device, which count themselves.
+    /// A window over fake windows of the device, which are counted.
     struct Scene {
         binds: Binds<()>,
         windows: Vec<Weak<()>>,
@@ -176,7 +176,7 @@ mod tests {
             drop(self.binds.complete(number, is_done));
         }
 
-        /// Registrations kept, and windows that the device has.
+        /// Number of registrations kept, and of device windows.
         fn counts(&self) -> (usize, usize) {
             let alive = self.windows.iter().filter(|window| window.strong_count() > 0).count();
             (Arc::strong_count(&self.kept) - 1, alive)

@@ -1,5 +1,5 @@
-//! The table of local keys: to check inline data, which the CPU and not the device reads, and to find out what a device has
-//! refused without a reason.
+//! The table of local keys: used to check inline data, which the CPU reads instead of the device, and to find out why a
+//! device has refused a segment.
 //!
 //! A post calls [`Keys::allow`] and keeps the result until the data are read; a registration that ends waits for that. The
 //! device checks everything else.
@@ -25,10 +25,10 @@ struct KeyTable {
     changes: u64,
 }
 
-/// The key that was looked up last, which is mostly the next one as well.
+/// The key that was looked up last; usually the next lookup is of the same key.
 #[derive(Debug, Default)]
 pub(crate) struct Hint {
-    /// Of the table when it was looked up; 0, which no table with a key has, for none.
+    /// Change count of the table at that lookup; 0 means no key, since no table with a key has this count.
     changes: u64,
     key: u32,
     known: KeyRange,
@@ -43,31 +43,31 @@ struct KeyRange {
     writable: bool,
 }
 
-/// The memory may be read as long as this exists.
+/// The memory may be read while this exists.
 pub(crate) struct Allowed<'a> {
     _table: RwLockReadGuard<'a, KeyTable>,
 }
 
 impl Keys {
-    /// Makes a key known. `writable`: also for what is written from this side.
+    /// Adds a key. `writable`: also for data written by this side.
     pub(crate) fn add(&self, key: u32, pd: &Arc<Pd>, region: Region, writable: bool) {
         self.insert(key, KeyRange { pd: place(pd), region, writable });
     }
 
-    /// Removes a key. Waits for threads that read by it.
+    /// Removes a key. Waits for threads that read through it.
     pub(crate) fn remove(&self, key: u32) {
         let mut table = self.0.write();
         table.changes += 1;
         table.keys.remove(&key);
     }
 
-    /// Permission to read all segments: each has a key of the protection domain, and lies inside its registration.
+    /// Permits reading all segments, if each has a key of the protection domain and lies inside its registration.
     #[inline(always)]
     pub(crate) fn allow(&self, hint: &mut Hint, pd: &Arc<Pd>, segments: &[Segment]) -> Option<Allowed<'_>> {
         self.look(hint, place(pd), segments, false)
     }
 
-    /// Whether there is nothing wrong with the segments at this moment. `written`: they are written to.
+    /// Whether all segments are valid at this moment. `written`: for writing.
     pub(crate) fn are_right(&self, pd: &Arc<Pd>, segments: &[Segment], written: bool) -> bool {
         self.look(&mut Hint::default(), place(pd), segments, written).is_some()
     }
@@ -80,7 +80,8 @@ impl Keys {
 
     #[inline(always)]
     fn look(&self, hint: &mut Hint, pd: usize, segments: &[Segment], written: bool) -> Option<Allowed<'_>> {
-        // A thread that ends a registration may wait for this one, which reads already; so this one goes first.
+        // A thread that ends a registration may be waiting for this one, which is reading already, so this one has
+        // priority.
         let table = self.0.read_recursive();
         let mut allows = |segment: &Segment| {
             if hint.changes != table.changes || hint.key != segment.key {
@@ -118,7 +119,7 @@ impl Hasher for KeyHasher {
     }
 
     fn write_u32(&mut self, key: u32) {
-        // The golden ratio in 64 bits: neighbours end up far from each other, in the high bits too.
+        // The golden ratio in 64 bits: similar keys get very different hashes, in the high bits too.
         self.0 = (self.0 ^ u64::from(key)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         self.0 ^= self.0 >> 32;
     }

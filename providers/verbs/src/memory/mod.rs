@@ -1,4 +1,4 @@
-//! Protection domains, registered memory and windows, as dapl uses them.
+//! Protection domains, registered memory and windows in the form of the provider interface.
 //!
 //! A region is registered with its rights and with the right to be bound, where the device has windows and the memory
 //! allows it. Verbs grant peers no write access to memory that is not writable locally; that combination gets two
@@ -41,9 +41,9 @@ impl Pd {
 /// Registered memory.
 #[derive(Debug)]
 pub struct Mr {
-    /// For this side.
+    /// Registration for this side.
     local: ibv::Mr,
-    /// For peers, where one registration cannot do both.
+    /// Registration for peers, if one registration cannot serve both.
     remote: Option<ibv::Mr>,
     access: Access,
     /// Windows can be bound to it.
@@ -52,9 +52,9 @@ pub struct Mr {
 }
 
 impl Mr {
-    /// Registers memory, and makes its local key known. `has_windows`: the device has any.
+    /// Registers memory, and adds its local key. `has_windows`: the device supports windows.
     ///
-    /// Errors: `InvalidParameter(3)` for memory that is not there; see `explain` for the others.
+    /// Errors: `InvalidParameter(3)` for memory that is not mapped; see `explain` for the others.
     pub(crate) fn new(pd: &Pd, region: Region, access: Access, has_windows: bool, keys: &Arc<Keys>) -> Result<Self> {
         let Registered { mr: local, is_bindable } = register(pd, region, local_flags(access), has_windows)?;
         let needs_two = access.remote_write && !access.local_write;
@@ -66,7 +66,7 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // Before the registration ends: afterwards its key may be reused.
+        // Removed before the registration ends: afterwards its key may be reused.
         self.keys.remove(self.local.lkey());
     }
 }
@@ -104,7 +104,7 @@ fn register(pd: &Pd, region: Region, access: flags, wants_binds: bool) -> Result
 
 const WRITES: flags = flags(flags::IBV_ACCESS_LOCAL_WRITE.0 | flags::IBV_ACCESS_REMOTE_WRITE.0);
 
-/// Rights of the registration for this side, including the remote ones where that is allowed.
+/// Rights of the registration for this side, including remote rights where that is allowed.
 fn local_flags(access: Access) -> flags {
     let mut wanted = flags(0);
     if access.local_write {
@@ -119,17 +119,17 @@ fn local_flags(access: Access) -> flags {
     wanted
 }
 
-/// Rights of the registration for peers alone.
+/// Rights of the registration for peers only.
 fn remote_flags(access: Access) -> flags {
     local_flags(Access { local_write: true, ..access })
 }
 
-/// A memory window as dapl holds it.
+/// A memory window, held by the object layer.
 #[derive(Debug)]
 pub struct Mw(pub(crate) Arc<SharedMw>);
 
 impl Mw {
-    /// A window that is not bound. Errors: `ModelNotSupported` by a device without any.
+    /// Creates an unbound window. Errors: `ModelNotSupported` if the device has none.
     pub(crate) fn new(pd: &Pd) -> Result<Self> {
         let mw = new_window(&pd.0)?;
         let binds = Mutex::new(Binds::new(mw.rkey(), mw));
@@ -169,7 +169,7 @@ pub(crate) struct SharedMw {
 }
 
 impl SharedMw {
-    /// Has a bind posted, or an unbind for `None`, and says the new key; 0 for an unbind.
+    /// Posts a bind, or an unbind for `None`, and returns the new key; 0 for an unbind.
     ///
     /// Errors: `Privileges` for memory that no window can be bound to; `Exhausted(Memory)` when the queue is full. Then
     /// nothing has changed.
@@ -200,8 +200,8 @@ impl SharedMw {
         Ok((Move { window: Some(self.clone()), number }, if is_bind { key } else { 0 }))
     }
 
-    /// A bind, or an unbind, that is flushed at once: nothing is bound any more. Says a key that never opens anything;
-    /// 0 for an unbind.
+    /// Flushes a bind or unbind at once: the window is unbound. Returns a key that never grants access; 0 for an
+    /// unbind.
     pub(crate) fn lose(&self, is_bind: bool) -> u32 {
         let (key, old) = self.binds.lock().lose();
         drop(old);
@@ -215,7 +215,7 @@ impl SharedMw {
     }
 }
 
-/// A bind in flight. Dropped, it was flushed.
+/// A bind in flight. Dropping it means that it was flushed.
 #[derive(Debug)]
 pub(crate) struct Move {
     window: Option<Arc<SharedMw>>,
@@ -223,7 +223,7 @@ pub(crate) struct Move {
 }
 
 impl Move {
-    /// It is over; `is_done`: it has had its effect.
+    /// The bind is complete; `is_done`: it has taken effect.
     pub(crate) fn completed(mut self, is_done: bool) {
         if let Some(window) = self.window.take() {
             window.completed(self.number, is_done);

@@ -22,7 +22,7 @@ fn is_failure(status: Status) -> bool {
 }
 
 impl Recvs {
-    /// The connection was not reported yet: this waits for it.
+    /// The connection was not reported yet: the completion is held until then.
     #[cold]
     fn keep(&mut self, done: Completion, mark: Solicited) {
         self.early.push(Completion { solicited: mark.later, ..done });
@@ -30,7 +30,7 @@ impl Recvs {
 }
 
 impl Requests {
-    /// A request was done.
+    /// A request is complete.
     #[inline(always)]
     fn succeeded(&mut self, entry: Entry, put: &mut impl FnMut(Completion)) {
         if entry.token.work == Work::Bind {
@@ -90,7 +90,7 @@ impl QpCore {
     pub(crate) fn complete_request(&self, epoch: u32, number: u32, wc: &ibv_wc, mut put: impl FnMut(Completion)) {
         let mut send = self.send.lock();
         for _ in 1..send.work.until(epoch, number) {
-            // Work that the device has not signalled was done before this.
+            // Work without a signalled completion was complete before this.
             let passed = send.work.pop();
             passed.into_iter().for_each(|entry| send.succeeded(entry, &mut put));
         }
@@ -107,7 +107,7 @@ impl QpCore {
         }
     }
 
-    /// A receive out of the shared queue.
+    /// A completion of a receive from the shared queue.
     pub(crate) fn complete_shared(&self, place: u64, wc: &ibv_wc, mark: Solicited, mut put: impl FnMut(Completion)) {
         let Some((srq, token)) = &self.shared else { return };
         let status = if wc.is_valid() { Status::Success } else { self.failure_of_recv(wc, srq.kept(place).as_deref()) };
@@ -141,7 +141,7 @@ impl QpCore {
         }
     }
 
-    /// Status of a failed request, likewise.
+    /// Status of a failed request, which ends the connection.
     #[cold]
     fn failure_of_request(&self, send: &mut Requests, entry: Entry, number: u32, wc: &ibv_wc) -> Completion {
         send.end_bind(&entry, false);
@@ -168,7 +168,7 @@ impl QpCore {
         status
     }
 
-    /// The connection cannot go on; the engine sees to it.
+    /// The connection has failed; the engine ends it.
     pub(super) fn fail(&self) {
         if !self.failed.swap(true, Ordering::AcqRel) {
             self.soon(|core| core.break_off());

@@ -1,22 +1,23 @@
-//! Segments as the device has them.
+//! Converts segments to the device's format.
 //!
-//! Those of no length are left out, since devices take a length of 0 for something else. Pure, and without allocation.
+//! Segments of length 0 are left out, since devices interpret a length of 0 differently. Pure functions, without
+//! allocation.
 #![forbid(unsafe_code)]
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::Segment;
 use ibverbs_sys::ibv_sge;
 
-/// Segments of one request or receive: limits promise no more.
+/// Maximum number of segments of a request or receive; the reported limits are not higher.
 pub(crate) const MAX_SEGMENTS: usize = 32;
 
-/// Longer than any message: what the device makes of it is a length error.
+/// A length beyond any message, which makes the device report a length error.
 const TOO_LONG: u32 = 1 << 31;
 
-/// A key that no device gives out.
+/// A key that no device assigns.
 const NO_KEY: u32 = 0;
 
-/// Segments of most requests, to be initialised on the stack.
+/// Number of segments of most requests, to be initialised on the stack.
 const FEW: usize = 4;
 
 /// Calls `post` with the segments in the device's format, and the total length.
@@ -59,7 +60,7 @@ fn fill<T>(room: &mut [ibv_sge], segments: &[Segment], post: impl FnOnce(&[ibv_s
     post(&room[..count], total)
 }
 
-/// Something that the device refuses when its turn comes.
+/// A segment that the device refuses when it executes the request.
 pub(crate) const INVALID_LIST: [ibv_sge; 1] = [ibv_sge { addr: 0, length: 1, lkey: NO_KEY }];
 
 #[cfg(test)]

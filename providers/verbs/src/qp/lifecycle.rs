@@ -1,7 +1,7 @@
-//! The life of a connection, from the attempt to the flush.
+//! The states of a connection, from the attempt to the flush.
 //!
-//! The manager reports here, from the engine's thread; the consumer may end the connection at any moment from its own. The
-//! thread that takes the link has ended the connection; the other's report has no effect.
+//! The manager reports here, on the engine's thread; the consumer may end the connection at any moment on its own
+//! thread. The thread that takes the link ends the connection; a report by the other has no effect.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::qp::state::{self, Change, Path};
 const DRAIN: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
 
 impl QpCore {
-    /// An attempt begins. Errors: it has a connection or attempt already.
+    /// Starts an attempt. Errors: there is a connection or attempt already.
     pub(crate) fn attach(&self, conn: ConnId, link: Arc<dyn CmConnection>) -> Result<()> {
         let mut place = self.link.lock();
         if place.is_some() {
@@ -32,7 +32,7 @@ impl QpCore {
         Ok(())
     }
 
-    /// The attempt could not even begin: nothing has changed.
+    /// The attempt could not start: nothing has changed.
     pub(crate) fn detach(&self, link: &dyn CmConnection) {
         let mut place = self.link.lock();
         if place.as_ref().is_some_and(|attached| attached.is(link)) {
@@ -40,7 +40,7 @@ impl QpCore {
         }
     }
 
-    /// The attempt goes on with another link. False: it is not its attempt any more.
+    /// The attempt continues with another link. Returns false if the attempt has ended meanwhile.
     pub(crate) fn relink(&self, old: &dyn CmConnection, new: Arc<dyn CmConnection>) -> bool {
         let mut place = self.link.lock();
         match place.as_mut().filter(|attached| attached.is(old)) {
@@ -55,9 +55,9 @@ impl QpCore {
         self.link.lock().as_ref().is_some_and(|attached| attached.is(link))
     }
 
-    /// To RTS, if this is still its attempt. `Ok(false)`: it is not.
+    /// Brings the queue pair to RTS, if this is still its attempt. `Ok(false)`: it is not.
     ///
-    /// Errors: the device does not take the path; the attempt stays attached.
+    /// Errors: the device refuses the path; the attempt stays attached.
     pub(crate) fn raise(&self, link: &dyn CmConnection, path: &mut Path) -> std::io::Result<bool> {
         let place = self.link.lock();
         if !place.as_ref().is_some_and(|attached| attached.is(link)) {
@@ -71,7 +71,7 @@ impl QpCore {
             hw.modify(&mut change.attributes, change.mask)?;
         }
         let Change { attributes, mask } = &path.to_send;
-        // A connection manager that does not say leaves it to the device.
+        // If the connection manager gives no value, the device's default is used.
         let is_reported = mask & ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC.0 as i32 != 0;
         self.send.lock().reads = if is_reported { attributes.max_rd_atomic } else { u8::MAX };
         Ok(true)
@@ -100,7 +100,7 @@ impl QpCore {
         Some(conn)
     }
 
-    /// Completions of receives go out; unless the connection has ended meanwhile.
+    /// Releases completions of receives, unless the connection has ended meanwhile.
     fn open_recvs(&self, link: &dyn CmConnection) {
         let place = self.link.lock();
         if !place.as_ref().is_some_and(|attached| attached.is(link)) {
@@ -118,14 +118,15 @@ impl QpCore {
         }
     }
 
-    /// The attempt has come to nothing, or the connection is over. Engine only.
+    /// The attempt has failed, or the connection has ended. Engine only.
     pub(crate) fn over(&self, link: &dyn CmConnection, mut event: ConnectionEvent) {
         let mut place = self.link.lock();
         if !place.as_ref().is_some_and(|attached| attached.is(link)) {
             return;
         }
         if event == ConnectionEvent::Disconnected {
-            // A transfer may have failed, and the peer was quicker to end the connection than we to notice.
+            // A transfer may have failed, and the peer may have ended the connection before this side detected the
+            // failure.
             self.take_completions();
             if self.failed.load(Ordering::Acquire) {
                 event = ConnectionEvent::Broken;
@@ -137,7 +138,7 @@ impl QpCore {
         }
     }
 
-    /// A failure was seen. Engine only.
+    /// A failure was detected. Engine only.
     pub(super) fn break_off(&self) {
         let mut place = self.link.lock();
         // A failure may be reported twice; it must not end another connection.
@@ -194,7 +195,7 @@ impl QpCore {
     }
 
     /// Replaces the device's queue pair by one with another number. A peer whose connection manager still keeps the old
-    /// number in use rejects each request that names it as a stale connection. Nothing is posted. The link's lock is
+    /// number in use rejects each request with that number as a stale connection. Nothing is posted. The link's lock is
     /// held.
     fn renumber(&self) {
         let (old, Some(me)) = (self.hw(), self.me.upgrade()) else { return };
@@ -225,7 +226,7 @@ impl QpCore {
         let place = self.link.lock();
         if place.is_none() {
             self.flush();
-            // It was in INIT before, so this does not fail, but for a device that is gone; then it stays in error.
+            // It was in INIT before, so this fails only if the device is gone; then the queue pair stays in error.
             let _ = self.begin_anew();
         }
     }
@@ -262,7 +263,7 @@ impl QpCore {
         recv.open = false;
         let was_reported = std::mem::take(&mut recv.reported);
         for done in std::mem::take(&mut recv.early) {
-            // Nothing is received over a connection that was never there.
+            // No receive completes over a connection that was never established.
             let is_known = was_reported || done.status != Status::Success;
             inner.push(if is_known { done } else { flushed(done.token) });
         }
@@ -270,7 +271,7 @@ impl QpCore {
         while let Some(entry) = recv.work.pop() {
             inner.push(flushed(entry.token));
         }
-        // Under the completion queue's lock: what is flushed at once from now on comes behind all this.
+        // Under the completion queue's lock: work that is flushed from now on completes after all of this.
         recv.phase = Phase::Broken;
         drop((recv, inner));
 
@@ -294,12 +295,12 @@ impl QpCore {
         self.request_cq.fetch();
     }
 
-    /// Lets the requests finish, then ends the connection.
+    /// Completes the requests, then ends the connection.
     pub(super) fn drain(&self) {
         self.request_cq.fetch();
         let place = self.link.lock();
         if place.is_none() {
-            // It has just ended by itself; the next one is not meant.
+            // The connection has just ended; the next one must not be affected.
             return;
         }
         let mut send = self.send.lock();
@@ -319,7 +320,7 @@ impl QpCore {
         self.device.reactor.after((first * (1 << looks.min(10)) as u32).min(last), me, looks + 1);
     }
 
-    /// All requests are done. Engine only.
+    /// All requests are complete. Engine only.
     pub(super) fn drained(&self) {
         let mut place = self.link.lock();
         let send = self.send.lock();

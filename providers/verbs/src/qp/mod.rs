@@ -52,7 +52,7 @@ pub(crate) struct QpCore {
     request_cq: Arc<CqCore>,
     /// Capacity reserved in the completion queues.
     _room: [ReservedCapacity; 2],
-    /// Its places in them.
+    /// Its slots in them.
     slots: OnceLock<[u32; 2]>,
     link: Mutex<Option<Attached>>,
     recv: Mutex<Recvs>,
@@ -61,24 +61,26 @@ pub(crate) struct QpCore {
     counts_recvs: AtomicBool,
     /// A failure was seen, and the engine was notified.
     failed: AtomicBool,
-    /// The number was sent to a peer that has not answered. Its connection manager may kept the number in use.
+    /// The number was sent to a peer that has not answered. Its connection manager may keep the number in use.
     unanswered: AtomicBool,
 }
 
-/// Reads at a time that a connection is asked to allow.
+/// Number of outstanding reads that a connection should allow.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Reads {
-    /// The peer's.
+    /// Reads of the peer.
     pub(crate) incoming: u8,
-    /// Own ones.
+    /// Reads of this side.
     pub(crate) outgoing: u8,
 }
 
-/// A connection or attempt of a connection manager, as its queue pair holds it.
+/// A connection or attempt of a connection manager, as held by its queue pair.
 pub(crate) trait CmConnection: Send + Sync {
-    /// Ends the connection or attempt in any state and informs the peer. From any thread; does not block, reports nothing.
+    /// Ends the connection or attempt in any state and informs the peer. May be called from any thread; does not block,
+    /// reports no event.
     fn end(&self);
-    /// The device has got a message on a queue pair that is not confirmed to be connected: its confirmation may be lost.
+    /// The device has received a message on a queue pair that is not confirmed to be connected: the confirmation may be
+    /// lost.
     fn peer_is_there(&self) {}
 }
 
@@ -88,12 +90,12 @@ struct Attached {
     link: Arc<dyn CmConnection>,
 }
 
-/// Treatment of posted work.
+/// How posted work is treated.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Phase {
-    /// The device gets it.
+    /// It is posted to the device.
     Live,
-    /// It is flushed soon, behind what was posted before.
+    /// It is flushed soon, after earlier work.
     Flushing,
     /// It is flushed at once.
     Broken,
@@ -108,7 +110,7 @@ struct Recvs {
     phase: Phase,
     /// The connection was reported, or is about to be.
     reported: bool,
-    /// It was: completions go out.
+    /// It was reported: completions are released.
     open: bool,
     /// Completions that came before that.
     early: Vec<Completion>,
@@ -126,14 +128,14 @@ struct Requests {
     template: ibv::Template,
     /// The key that was looked up last.
     hint: Hint,
-    /// Reads at a time that the connection allows us.
+    /// Number of outstanding reads that the connection allows this side.
     reads: u8,
-    /// The connection ends when this is empty.
+    /// The connection ends when this queue is empty.
     draining: bool,
 }
 
 impl QpCore {
-    /// A queue pair, in INIT. Errors: `Exhausted`, `Internal`; logged.
+    /// Creates a queue pair in INIT. Errors: `Exhausted`, `Internal`; logged.
     pub(super) fn create(device: &Arc<Device>, pd: &Pd, spec: QpSpec<Verbs>) -> Result<Arc<Self>> {
         let queue = |cq: Option<Arc<crate::cq::Cq>>| match cq {
             Some(cq) => Ok(cq.0.clone()),
@@ -204,7 +206,7 @@ impl QpCore {
         Ok(core)
     }
 
-    /// Enters it where events and completions are matched with queue pairs. After an error it is left again.
+    /// Adds it to the tables that match events and completions with queue pairs. After an error it is removed again.
     fn enter(self: &Arc<Self>) -> Result<()> {
         let (core, recv_cq, request_cq) = (self, &self.recv_cq, &self.request_cq);
         let recv_slot = recv_cq.lock().enter(core, Side::Recv)?;
@@ -215,7 +217,7 @@ impl QpCore {
         if let Some((srq, _)) = &core.shared {
             recv_cq.lock().enter_number(core.number(), core);
             srq.completes_on(recv_cq);
-            // It may have been made longer meanwhile, without knowing of us.
+            // The shared queue may have been resized meanwhile, before this queue pair was added.
             recv_cq.widen_shared(srq.id(), srq.capacity())?;
         }
         self.device.opened.adopt_qp(core.number(), self.me.clone());
@@ -258,7 +260,7 @@ struct ReservedCapacity {
 
 /// The user of the capacity.
 enum For {
-    /// A queue of its own, of this depth.
+    /// A receive queue of its own, with this depth.
     Own(u32),
     /// A shared receive queue.
     Shared(Arc<SrqCore>),
@@ -317,7 +319,7 @@ impl QpCore {
         self.shared.as_ref().is_some_and(|(own, _)| own.id() == srq)
     }
 
-    /// Work that has not completed, after all completions of the device.
+    /// Outstanding work, after all completions of the device were taken.
     fn outstanding(&self) -> Outstanding {
         self.recv_cq.fetch();
         self.request_cq.fetch();

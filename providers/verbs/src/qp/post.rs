@@ -1,8 +1,8 @@
-//! Posting: from dapl's requests to the device's.
+//! Posting: converts requests of the object layer to the device's.
 //!
-//! The device is given every request signalled, also the suppressed ones: so what is outstanding is always known, and a
-//! connection can drain. What the device could not even take (more bytes than it carries) is posted so that it fails there,
-//! in its turn. Nothing here waits.
+//! Every request is posted to the device as signalled, also suppressed ones: so the outstanding work is always known,
+//! and a connection can drain. A request that the device could not accept (more bytes than it can transfer) is posted
+//! so that it fails in order. Nothing here waits.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -97,7 +97,7 @@ impl QpCore {
         let (epoch, number) = recv.work.next();
         let id = WorkId::pack(self.slot(Side::Recv), epoch, number);
         gathered(segments, |list, _| recv.hw.post_recv(id, list).map_err(|error| refusal("a receive", &error)))?;
-        // Its completion may be there, but is not looked at without our lock.
+        // Its completion may exist already, but is processed only under this lock.
         recv.work.keep(segments);
         recv.work.push(Entry::recv(token));
         let count = recv.work.len();
@@ -135,7 +135,7 @@ impl QpCore {
         if send.open { self.submit(&mut send, wr) } else { self.hold(send, wr) }
     }
 
-    /// Nothing goes to the device: not yet, or not any more.
+    /// Whether work is not posted to the device: not yet, or not any more.
     #[cold]
     fn hold(&self, mut send: MutexGuard<'_, Requests>, wr: &SendWr<'_>) -> Result<()> {
         if send.phase == Phase::Broken {
@@ -163,7 +163,7 @@ impl QpCore {
         if send.outstanding() < self.max_requests { Ok(send) } else { Err(Error::Exhausted(Resource::Memory)) }
     }
 
-    /// Gives the device what has waited, in order.
+    /// Posts waiting requests to the device, in order.
     pub(super) fn submit_waiting(&self, send: &mut Requests) -> Result<()> {
         while let Some(held) = send.held.pop_front() {
             if let Err(error) = self.submit(send, &held.wr()) {
@@ -218,7 +218,7 @@ impl QpCore {
         let id = WorkId::pack(self.slot(Side::Request), epoch, number);
         let request = ibv::Wr { id, op, segments, flags: flags.0 };
         hw.post_send(template, &request).map_err(|error| refusal("a request", &error))?;
-        // Its completion may be there, but is not looked at without our lock.
+        // Its completion may exist already, but is processed only under this lock.
         if !is_inline {
             work.keep(wr.segments);
         }
@@ -243,7 +243,7 @@ impl QpCore {
             }
         }
         if !send.held.is_empty() {
-            // Its key must be known now, and the device gives it when it takes the bind, which is behind these.
+            // Its key must be returned now, and the device assigns it when it accepts the bind, which is behind these.
             log::warn!("a bind behind requests that wait for the connection is refused; bind after it is established");
             return Err(Error::Exhausted(Resource::Memory));
         }
@@ -266,7 +266,7 @@ impl Requests {
     }
 }
 
-/// Says that a request was done.
+/// Reports that a request is complete.
 pub(super) fn done(token: Token, bytes: u64) -> Completion {
     Completion { token, status: Status::Success, bytes, ..Completion::default() }
 }

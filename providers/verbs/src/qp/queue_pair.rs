@@ -1,4 +1,5 @@
-//! Queue pairs as dapl holds them: the queue pair itself, and the connection manager that connects it.
+//! Queue pairs in the form of the provider interface: the queue pair itself, and the connection manager that connects
+//! it.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::cm::Manager;
 use crate::device::Device;
 use crate::memory::{Mr, Mw, Pd};
 
-/// A queue pair as dapl holds it. Dropping it ends its connection.
+/// A queue pair, held by the object layer. Dropping it ends its connection.
 pub struct Qp {
     core: Arc<QpCore>,
     manager: Arc<dyn Manager>,

@@ -16,14 +16,14 @@ use parking_lot::Mutex;
 use super::queue_pair::Qp;
 use crate::{ConnectionRequest, Cq, Pd, Verbs, ibv};
 
-/// Longer than anything here takes.
+/// Longer than any event takes to arrive.
 const PATIENCE: Duration = Duration::from_secs(60);
 const QUAL: u64 = 7741;
 
 /// An attempt, and whether it or its connection is established.
 type Event = (u32, bool);
 
-/// Keeps the requests and the events of connections.
+/// Records the requests and the events of connections.
 struct Sink {
     requests: Sender<ConnectionRequest>,
     events: Sender<Event>,
@@ -51,7 +51,7 @@ impl SrqSink for Unused {
     fn low(&self) {}
 }
 
-/// An IA that listens.
+/// An IA with a listener.
 struct Side {
     ia: Verbs,
     pd: Pd,

@@ -6,13 +6,14 @@ use ibverbs_sys::{ibv_access_flags, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state}
 
 use crate::ibv::Qp;
 
-/// A step of a queue pair's: attributes, and which of them count (`IBV_QP_*`).
+/// A state transition: attributes, and their mask (`IBV_QP_*`).
 pub(crate) struct Change {
     pub(crate) attributes: ibv_qp_attr,
     pub(crate) mask: i32,
 }
 
-/// From RESET to INIT, where receives can be posted. What the peer may do is said by keys, so all of it is allowed here.
+/// From RESET to INIT, where receives can be posted. Keys determine the rights of the peer, so all access is allowed
+/// here.
 pub(crate) fn to_init(qp: &Qp, port: u8) -> Result<()> {
     let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
         | ibv_access_flags::IBV_ACCESS_REMOTE_READ
@@ -34,12 +35,12 @@ pub(crate) fn to_init(qp: &Qp, port: u8) -> Result<()> {
     })
 }
 
-/// To ERR: from when this returns nothing succeeds any more.
+/// To ERR: when this returns, no further work succeeds.
 pub(crate) fn to_error(qp: &Qp) {
     move_to(qp, ibv_qp_state::IBV_QPS_ERR);
 }
 
-/// To RESET: from when this returns no memory is touched any more.
+/// To RESET: when this returns, no memory is accessed any more.
 pub(crate) fn to_reset(qp: &Qp) {
     move_to(qp, ibv_qp_state::IBV_QPS_RESET);
 }
@@ -47,7 +48,7 @@ pub(crate) fn to_reset(qp: &Qp) {
 fn move_to(qp: &Qp, state: ibv_qp_state::Type) {
     let mut attributes = ibv_qp_attr { qp_state: state, ..Default::default() };
     if let Err(error) = qp.modify(&mut attributes, ibv_qp_attr_mask::IBV_QP_STATE.0 as i32) {
-        // A device that is gone; its queue pairs are over as well.
+        // The device is gone, and with it its queue pairs.
         log::warn!("queue pair {} cannot go to state {state}: {error}", qp.number());
     }
 }

@@ -1,14 +1,15 @@
-//! Work in flight: what the device was given, in the order of the posts, and what its completions will say.
+//! Work in flight: the work posted to the device, in the order of the posts, and the data for its completions.
 //!
-//! Pure. The device carries 64 bits: which queue of the completion queue a request is of, which life of that queue, and its
-//! number. A completion of an earlier life finds nothing. Completions come in the order of the posts, so this is a ring.
+//! The device returns 64 bits: the slot of the queue in its completion queue, the generation of that queue, and the
+//! number of the entry. A completion of an earlier generation matches no entry. Completions come in the order of the
+//! posts, so this is a ring.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 
 use dapl::provider::{Segment, Status, Token};
 
-/// Top bit of an id: a receive out of a shared queue, by its place there.
+/// Top bit of an id: a receive from a shared queue, by its slot there.
 const SHARED: u64 = 1 << 63;
 const SLOT_BITS: u32 = 19;
 const EPOCH_BITS: u32 = 12;
@@ -18,7 +19,7 @@ const EPOCH_BITS: u32 = 12;
 pub(crate) enum WorkId {
     /// Of a queue pair's own queue.
     Own { slot: u32, epoch: u32, number: u32 },
-    /// A place in a shared receive queue.
+    /// A slot in a shared receive queue.
     Shared(u64),
 }
 
@@ -26,7 +27,7 @@ impl WorkId {
     /// Queues that a completion queue can distinguish.
     pub(crate) const SLOTS: u32 = 1 << SLOT_BITS;
 
-    /// As the device carries it.
+    /// Encodes the id for the device.
     #[inline]
     pub(crate) fn pack(slot: u32, epoch: u32, number: u32) -> u64 {
         (u64::from(slot) << (32 + EPOCH_BITS)) | (u64::from(epoch & ((1 << EPOCH_BITS) - 1)) << 32) | u64::from(number)
@@ -42,17 +43,17 @@ impl WorkId {
     }
 }
 
-/// One piece of work.
+/// A posted work request.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) token: Token,
     /// Bytes reported on success; for a receive the device reports them.
     pub(crate) bytes: u64,
-    /// No completion if it succeeds.
+    /// No completion on success.
     pub(crate) suppress: bool,
     /// Its memory was read when it was posted.
     pub(crate) is_read: bool,
-    /// It was made to fail, and this is how.
+    /// The request is made to fail with this status.
     pub(crate) doom: Option<Status>,
 }
 
@@ -85,7 +86,7 @@ impl<W> Work<W> {
         self.entries.len() as u32
     }
 
-    /// The life and the number that the next entry will have.
+    /// Generation and number of the next entry.
     #[inline]
     pub(crate) fn next(&self) -> (u32, u32) {
         (self.epoch, self.first.wrapping_add(self.entries.len() as u32))
@@ -114,7 +115,7 @@ impl<W> Work<W> {
         self.kept.put(number, segments);
     }
 
-    /// The segments of an entry, if they are kept, as long as no other takes its place.
+    /// The segments of an entry, if they are kept, until the entry is reused.
     pub(crate) fn kept(&self, number: u32) -> Option<&[Segment]> {
         self.kept.get(number)
     }
@@ -137,19 +138,19 @@ impl<W> Work<W> {
         entry
     }
 
-    /// The oldest entry, if that is the one of this number.
+    /// The oldest entry, if it has this number.
     #[inline]
     pub(crate) fn pop_at(&mut self, epoch: u32, number: u32) -> Option<Entry> {
         if self.until(epoch, number) == 1 { self.pop() } else { None }
     }
 
-    /// Begins a new generation; the device knows none of the remaining entries.
+    /// Begins a new generation; the device has none of the remaining entries.
     pub(crate) fn begin_anew(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
     }
 }
 
-/// Segments of work in flight, by number: for a device that does not report which was wrong.
+/// Segments of work in flight, by number: for a device that does not report which segment was wrong.
 #[derive(Debug)]
 pub(crate) struct Kept {
     /// Rows of `each`; none if nothing is to be kept.
@@ -196,7 +197,7 @@ impl Kept {
         }
     }
 
-    /// Those of a number.
+    /// The segments of a number.
     pub(crate) fn get(&self, number: u32) -> Option<&[Segment]> {
         let row = self.row(number);
         let length = usize::from(*self.lengths.get(row)?);
