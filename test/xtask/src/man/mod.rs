@@ -9,6 +9,7 @@ mod header;
 mod roff;
 mod settings;
 mod source;
+mod versions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,6 +21,7 @@ use crate::{Result, release};
 use header::Prototype;
 use roff::Foot;
 use source::{Block, Page};
+use versions::Versions;
 
 /// Headers with functions, and what programs include for each.
 const HEADERS: [(&str, &str); 3] =
@@ -72,6 +74,7 @@ fn write(made: &[Made], root: &Path) -> std::io::Result<()> {
 pub(crate) fn pages() -> Result<Vec<Made>> {
     let declared = declared()?;
     let headers = read("dat/include/dat/dat.h")? + &read("dat/include/dat/udat.h")?;
+    let versions = Versions::of(all_headers("dat")?, all_headers("dat2")?);
     let variables = settings::rows(&read("docs/settings.md")?);
     let release = release::current()?;
     let (date, release) = (release.date.as_str(), format!("dapl-rs {}", release.version));
@@ -85,6 +88,7 @@ pub(crate) fn pages() -> Result<Vec<Made>> {
         }
         settings::fill_in(&mut page, &variables).map_err(wrong)?;
         insert_declarations(&mut page, &headers).map_err(wrong)?;
+        insert_versions(&mut page, &versions);
         let synopsis = synopsis(&mut page, &declared).map_err(wrong)?;
         let text = roff::render(&page, &synopsis, &foot);
         made.push(Made { path: format!("man{0}/{1}.{0}", page.section, page.name), text });
@@ -117,6 +121,28 @@ fn declared() -> Result<BTreeMap<String, (Prototype, &'static str)>> {
         }
     }
     Ok(all)
+}
+
+/// The headers of a version with functions, in one text.
+fn all_headers(folder: &str) -> Result<String> {
+    HEADERS.iter().map(|(file, _)| read(&format!("dat/include/{folder}/{file}"))).collect()
+}
+
+/// Adds what differs in 2.0 to the page of a call, and replaces the paragraphs `{changed calls}` and `{changed types}`.
+fn insert_versions(page: &mut Page, versions: &Versions) {
+    for (_, blocks) in &mut page.sections {
+        let replaced = blocks.drain(..).flat_map(|block| match &block {
+            Block::Text(text) if text == "{changed calls}" => versions.changed_calls(),
+            Block::Text(text) if text == "{changed types}" => versions.changed_types(),
+            _ => vec![block],
+        });
+        *blocks = replaced.collect();
+    }
+    let section = versions.section(&page.name);
+    if page.section == 3 && !section.is_empty() {
+        let last = page.sections.iter().position(|(heading, _)| heading == "SEE ALSO").unwrap_or(page.sections.len());
+        page.sections.insert(last, (versions::HEADING.to_owned(), section));
+    }
 }
 
 /// Replaces each paragraph `{declaration: TYPE}` by the declaration in the headers. The page must explain all its members or

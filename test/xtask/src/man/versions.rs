@@ -1,0 +1,130 @@
+//! What DAT 2.0 has otherwise than 1.2, found by comparing the headers of both: sections of the pages of calls, and the lists of
+//! dat2(7). Pure.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::header::{self, Prototype};
+use super::source::Block;
+
+/// The headers of both versions, and their functions.
+pub(crate) struct Versions {
+    old: (String, BTreeMap<String, Prototype>),
+    new: (String, BTreeMap<String, Prototype>),
+}
+
+/// Heading of the section.
+pub(crate) const HEADING: &str = "DAT 2.0";
+
+impl Versions {
+    /// From the texts of the headers.
+    pub(crate) fn of(old: String, new: String) -> Self {
+        let functions = |text: &str| {
+            let all = header::prototypes(text).into_iter();
+            all.map(|prototype| (prototype.name.clone(), prototype)).collect::<BTreeMap<_, _>>()
+        };
+        let (of_old, of_new) = (functions(&old), functions(&new));
+        Versions { old: (old, of_old), new: (new, of_new) }
+    }
+
+    /// The section for the page of a call; empty if both versions are alike.
+    pub(crate) fn section(&self, call: &str) -> Vec<Block> {
+        let (Some(old), Some(new)) = (self.old.1.get(call), self.new.1.get(call)) else { return Vec::new() };
+        let mut blocks = Vec::new();
+        if old.lines != new.lines {
+            blocks.push(Block::Text("The prototype of 2.0 (`dat2/udat.h`, `-ldat2`):".to_owned()));
+            blocks.push(Block::Code(new.lines.clone()));
+        }
+        let types: Vec<String> = self.types_of(new).into_iter().map(|name| format!("`{name}`")).collect();
+        if !types.is_empty() {
+            blocks.push(Block::Text(format!("Declared otherwise in 2.0, see `dat2(7)`: {}.", types.join(", "))));
+        }
+        blocks
+    }
+
+    /// Terms of the calls whose parameters differ.
+    pub(crate) fn changed_calls(&self) -> Vec<Block> {
+        let both = self.old.1.values().filter_map(|old| Some((old, self.new.1.get(&old.name)?)));
+        let changed = both.filter(|(old, new)| old.parameters != new.parameters);
+        changed
+            .map(|(old, new)| {
+                let more = new.parameters.iter().filter(|name| !old.parameters.contains(name));
+                let more: Vec<String> = more.map(|name| format!("`{name}`")).collect();
+                Block::Term(format!("`{}`", old.name), format!("takes {} as well.", more.join(", ")))
+            })
+            .collect()
+    }
+
+    /// Terms of the types that are declared otherwise, with the members or values that 1.2 does not have.
+    pub(crate) fn changed_types(&self) -> Vec<Block> {
+        let mut blocks = Vec::new();
+        for name in type_names(&self.old.0) {
+            let Some((old, new)) = self.declarations(&name).filter(|(old, new)| old != new) else { continue };
+            let known = header::members(&old);
+            let is_new = |member: &String| !known.contains(member) && member.starts_with(char::is_alphabetic);
+            let more = header::members(&new).into_iter().filter(is_new);
+            let more: Vec<String> = more.map(|member| format!("`{member}`")).collect();
+            let text = match more.is_empty() {
+                true => "other values, types or order.".to_owned(),
+                false => format!("new: {}.", more.join(", ")),
+            };
+            blocks.push(Block::Term(format!("`{name}`"), text));
+        }
+        blocks
+    }
+
+    /// The declarations of a type that both versions have, without the first and the last line.
+    fn declarations(&self, name: &str) -> Option<(Vec<String>, Vec<String>)> {
+        let inner = |text: &str| {
+            let lines = header::type_declaration(text, name)?;
+            Some(
+                lines.into_iter().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>(),
+            )
+        };
+        let (mut old, mut new) = (inner(&self.old.0)?, inner(&self.new.0)?);
+        for lines in [&mut old, &mut new] {
+            // Whether the tag is a typedef at once does not matter.
+            lines[0].clear();
+            lines.last_mut()?.clear();
+        }
+        Some((old, new))
+    }
+
+    /// Types in a prototype that are declared otherwise.
+    fn types_of(&self, prototype: &Prototype) -> BTreeSet<String> {
+        let words =
+            prototype.lines.iter().flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
+        let names: BTreeSet<&str> = words.filter(|word| word.starts_with("DAT_")).collect();
+        let differs = |name: &&str| self.declarations(name).is_some_and(|(old, new)| old != new);
+        names.into_iter().filter(differs).map(str::to_owned).collect()
+    }
+}
+
+/// Structures, unions and enumerations that headers declare.
+fn type_names(headers: &str) -> BTreeSet<String> {
+    let typedefs = headers.lines().filter_map(|line| line.strip_prefix("} ")?.strip_suffix(';'));
+    let tags = headers.lines().filter_map(|line| line.strip_prefix("struct ")?.strip_suffix(" {"));
+    let names = typedefs.map(str::to_owned).chain(tags.map(str::to_ascii_uppercase));
+    names.filter(|name| name.starts_with("DAT_") && name != "DAT_PROVIDER").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_of_calls_and_types_are_found() {
+        let old = "typedef struct dat_a {\n    int x;\n} DAT_A;\n\nextern DAT_RETURN f(IN DAT_A *a);\nextern DAT_RETURN g(IN int a);\n";
+        let new = "struct dat_a {\n    long x;\n    int y; /* more */\n};\n\nextern DAT_RETURN f(IN DAT_A *a);\nextern DAT_RETURN g(IN int a, IN int b);\n";
+        let versions = Versions::of(old.to_owned(), new.to_owned());
+        assert_eq!(
+            versions.section("f"),
+            [Block::Text("Declared otherwise in 2.0, see `dat2(7)`: `DAT_A`.".to_owned())]
+        );
+        let lines = ["DAT_RETURN g(", "    int a,", "    int b);"].map(str::to_owned).to_vec();
+        assert_eq!(versions.section("g")[1], Block::Code(lines));
+        assert_eq!(versions.changed_calls(), [Block::Term("`g`".to_owned(), "takes `b` as well.".to_owned())]);
+        assert_eq!(versions.changed_types(), [Block::Term("`DAT_A`".to_owned(), "new: `y`.".to_owned())]);
+        assert!(versions.section("h").is_empty());
+    }
+}
