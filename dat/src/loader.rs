@@ -15,6 +15,7 @@ use crate::refused::Cause;
 
 pub(crate) mod found;
 pub(crate) mod host;
+pub(crate) mod other;
 
 /// A provider library that is mapped and has an init.
 #[derive(Clone, Copy)]

@@ -14,7 +14,7 @@ use super::{bad_parameter, guard, ia, not_a_handle, table};
 use crate::api::{self, Api};
 use crate::arena::ARENAS;
 use crate::conf::Key;
-use crate::loader::host;
+use crate::loader::{host, other};
 use crate::registry::{self, Lease, error};
 use crate::report::{self, Topic};
 use crate::{handles, strerror};
@@ -131,6 +131,12 @@ pub unsafe fn registry_add_provider(
         let provider = unsafe { provider.as_ref() }.ok_or(bad_parameter(1))?;
         // SAFETY: the caller's promise.
         let key = unsafe { info.as_ref() }.and_then(key_of).ok_or(bad_parameter(2))?;
+        if other::is_for_other(api, key.major) {
+            // SAFETY: the caller's promise.
+            if let Some(code) = unsafe { other::register(api, true, provider, info) } {
+                return succeed(code);
+            }
+        }
         let (Some(open), Some(_), Some(_)) = (provider.ia_open_func, provider.ia_query_func, provider.ia_close_func)
         else {
             return Err(bad_parameter(1));
@@ -154,6 +160,12 @@ pub unsafe fn registry_remove_provider(
         }
         // SAFETY: the caller's promise.
         let key = unsafe { info.as_ref() }.and_then(key_of).ok_or(bad_parameter(2))?;
+        if other::is_for_other(api, key.major) {
+            // SAFETY: the caller's promise.
+            if let Some(code) = unsafe { other::register(api, false, provider, info) } {
+                return succeed(code);
+            }
+        }
         succeed(registry::remove(&key))
     })
 }
@@ -244,7 +256,11 @@ pub unsafe fn get_ia_handle(api: &'static Api, handle: DAT_IA_HANDLE, out: *mut 
         } else {
             let back = if api.maps_back { handles::number_of(handle) } else { None };
             let number = back.map(ptr::without_provenance_mut);
-            number.or_else(|| handles::translate(handle)).ok_or(not_a_handle(DAT_INVALID_HANDLE_IA))?
+            let own = number.or_else(|| handles::translate(handle));
+            // A number is never the other libdat's.
+            let is_pointer = handle as usize > usize::from(u16::MAX);
+            let theirs = || if is_pointer { other::translated(api, handle) } else { None };
+            own.or_else(theirs).ok_or(not_a_handle(DAT_INVALID_HANDLE_IA))?
         };
         // SAFETY: not null, and the caller lets us write.
         unsafe { *out = answer };

@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use crate::case::Case;
+use crate::case::{Case, stage};
 
 const FINE: &str = "fine u2.0 nonthreadsafe default {}/libfine.so.2 dapl.2.0 \"eth0 0\" \"\"\n";
 
@@ -60,6 +60,24 @@ fn a_library_of_2_0_under_another_name_is_refused_by_1_2() {
         "cannot open \"x\": {}/dat.conf:1: {}/libnew.so.1 is libnew.so.2: it serves DAT 2.0 only; \
          name a library for 1.2"
     );
+}
+
+/// Such a provider imports the functions without a version, so they are bound to the libdat that was loaded first.
+#[test]
+fn a_provider_registers_with_the_libdat_that_loaded_it_if_both_are_there() {
+    let stage = stage();
+    let first = |library: &str| stage.lib.join(library).to_str().unwrap().to_owned();
+    let case = Case::new("both2", FINE).version_2().provider("libfine.so.2", &[]);
+    let case = case.with("LD_PRELOAD", &first("libdat.so.1"));
+    let answer = case.run("open fine 2 0 0 objects 0 close 0 0");
+    assert!(answer.out.contains("open: 0x00000000 DAT_SUCCESS"), "{}{}", answer.out, answer.err);
+    assert!(answer.out.contains("provider: fini fine 2.0"), "{}", answer.out);
+    answer.quiet();
+    let old = FINE.replace("u2.0", "u1.2").replace("libfine.so.2 dapl.2.0", "libfine.so.1 dapl.1.2");
+    let case = Case::new("both1", &old).provider("libfine.so.1", &[]).with("LD_PRELOAD", &first("libdat2.so.2"));
+    let answer = case.run("open fine 1 2 0 objects 0 close 0 0");
+    assert!(answer.out.contains("open: 0x00000000 DAT_SUCCESS"), "{}{}", answer.out, answer.err);
+    answer.quiet();
 }
 
 #[test]

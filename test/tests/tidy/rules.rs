@@ -179,6 +179,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("dat/abi/src/v2/table.rs", "types of C functions"),
     ("dat/src/loader.rs", "dlopen, and calls into what it finds"),
     ("dat/src/loader/host.rs", "calls into the C library"),
+    ("dat/src/loader/other.rs", "dlopen, and calls into the other libdat"),
     ("dat/datinfo/src/libdat.rs", "dlopen, and calls into libdat, in a child"),
     ("dat/datinfo/src/system.rs", "options of sockets, and a copy across processes"),
     ("dat/src/thunk.rs", "the C boundary"),
