@@ -20,13 +20,14 @@ pub struct Api {
     pub(crate) name: &'static str,
     /// `DAT_NOT_IMPLEMENTED`.
     pub(crate) not_implemented: DAT_RETURN,
-    /// Subtypes of 1.2 in front of which this version has one more.
+    /// Subtypes of 1.2 before which this version inserts another one.
     inserted: &'static [DAT_RETURN_SUBTYPE],
     /// Names of types, in the order of their numbers.
     pub(crate) types: &'static [&'static CStr],
     /// Names of subtypes from 1 on, in the order of their numbers.
     pub(crate) subtypes: &'static [&'static CStr],
-    /// Whether `dats_get_ia_handle` maps an IA of a provider to its number. In 1.2 it maps it to itself.
+    /// Whether `dats_get_ia_handle` maps an IA handle of a provider to its number. In 1.2 it returns the handle
+    /// unchanged.
     pub(crate) maps_back: bool,
 }
 

@@ -10,17 +10,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dat_abi::hook::HandleArena;
 
-/// Enough for every provider library of one process, several times over; more are answered -1.
+/// Maximum number of arenas, several times the number of provider libraries of a process; `add` fails beyond it.
 const MOST: usize = 32;
 
-/// Every handle is a pointer to pointers.
+/// Minimum stride: a handle points to a pointer.
 const ALIGN: usize = align_of::<usize>();
 
-/// One arena; without a length while it is unused. `len` is written last and only grows afterwards.
+/// One arena; unused while its length is 0. `len` is written last and only grows afterwards.
 struct Arena {
     base: AtomicUsize,
     len: AtomicUsize,
-    /// The stride less one: it is a power of two, for a division would cost as much as the rest of a thunk.
+    /// The stride minus one. The stride is a power of two, since a division would cost as much as the rest of a thunk.
     mask: AtomicUsize,
 }
 
@@ -41,7 +41,7 @@ impl Arena {
 /// A set of arenas; libdat has one.
 pub(crate) struct Arenas {
     list: [Arena; MOST],
-    /// A provider without the hook was registered: handles may be anywhere.
+    /// A provider without the hook was registered, so handles may be outside all arenas.
     foreign: AtomicBool,
     writing: Mutex<()>,
 }
@@ -51,7 +51,7 @@ pub(crate) struct Arenas {
 pub(crate) enum HandleClass {
     /// The value lies in an arena: its first word may be read.
     InArena,
-    /// Nothing is known against it, and only a foreign provider can say more.
+    /// The value may be a handle of a foreign provider.
     Perhaps,
     /// Not a handle.
     Never,
@@ -87,14 +87,15 @@ impl Arenas {
         self.foreign.store(true, Ordering::Relaxed);
     }
 
-    /// Takes in an arena, or a longer form of a known one. `false`: malformed, overlapping, or one too many.
+    /// Adds an arena, or a longer version of a known one. Returns false if it is malformed or overlaps, or if there are
+    /// too many.
     pub(crate) fn add(&self, arena: HandleArena) -> bool {
         let HandleArena { base, len, stride } = arena;
         let Some(end) = base.checked_add(len) else { return false };
         if base == 0 || !base.is_multiple_of(ALIGN) || stride < ALIGN || !stride.is_power_of_two() || len < stride {
             return false;
         }
-        let _writing = self.hold();
+        let _writing = self.lock();
         for known in &self.list {
             let (from, length) = (known.base.load(Ordering::Relaxed), known.len.load(Ordering::Relaxed));
             if length == 0 {
@@ -115,8 +116,8 @@ impl Arenas {
         false
     }
 
-    /// Keeps writers out, for `fork`.
-    pub(crate) fn hold(&self) -> MutexGuard<'_, ()> {
+    /// Locks the arenas for changes, also while the process forks.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

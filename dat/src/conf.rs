@@ -1,7 +1,7 @@
-//! dat.conf text -> records: the lexical grammar, the eight fields, and what is wrong with a line.
+//! Parses dat.conf into records: the lexical grammar, the eight fields, and errors of lines.
 //!
-//! `sources` hands in the bytes of one file and gets records and complaints back. Pure: no file, no environment, no
-//! output, and no input makes it panic (`test/fuzz`). A bad line costs that line and never the file.
+//! `sources` passes the bytes of one file and gets records and errors back. Pure: no file, no environment, no output;
+//! no input causes a panic (`test/fuzz`). An invalid line affects only itself, never the file.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -14,7 +14,7 @@ pub const NAME_MAX: usize = 255;
 /// versions. Keys of one name are adjacent in sort order.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Key {
-    /// Name of the interface adapter: bytes, case matters.
+    /// Name of the interface adapter; case-sensitive.
     pub name: Vec<u8>,
     /// API version, major half.
     pub major: u32,
@@ -52,7 +52,7 @@ pub struct Record {
     pub place: LineNumber,
 }
 
-/// A name that a file mentions and the registry does not have, so that a refusal can say where it went.
+/// A name in a file that the registry does not have, so that an error message can say where it was found.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Absent {
     /// Field 1 of that line.
@@ -65,7 +65,7 @@ pub struct Absent {
     pub remedy: &'static str,
 }
 
-/// Consequence of a problem in a file.
+/// Consequence of an error in a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Cost {
     /// The record is dropped.
@@ -74,7 +74,7 @@ pub enum Cost {
     Nothing,
 }
 
-/// A complaint about a line.
+/// An error of a line.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Complaint {
     /// The line.
@@ -106,7 +106,7 @@ pub struct Conf {
     pub records: Vec<Record>,
     /// Names on lines that do not count.
     pub absent: Vec<Absent>,
-    /// Everything worth telling, in file order.
+    /// All errors, in file order.
     pub complaints: Vec<Complaint>,
 }
 
@@ -118,7 +118,7 @@ pub fn parse(file: &Arc<str>, text: &[u8]) -> Conf {
 }
 
 impl Conf {
-    /// Reads the bytes of a further file; its records come after those already here.
+    /// Parses the bytes of a further file; its records come after the existing ones.
     pub fn append(&mut self, file: &Arc<str>, text: &[u8]) {
         let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);
         for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
@@ -157,7 +157,7 @@ impl Conf {
     }
 }
 
-/// A well-formed line: it counts, or it says itself that it does not (cause, and what would make it count).
+/// A well-formed line: a record, or a line that excludes itself (with the reason and the remedy).
 enum ParsedLine {
     Kept(Record),
     Hidden(&'static str, &'static str),
@@ -171,10 +171,10 @@ struct LineError {
     allowed: &'static str,
 }
 
-/// The fields of one line, left to right; the first bad one ends it.
+/// The fields of one line from left to right; the first invalid one ends the line.
 struct LineReader {
     place: LineNumber,
-    /// The column behind the last field, for what is missing.
+    /// The column behind the last field, for missing fields.
     end: usize,
     tokens: Vec<Token>,
     complaints: Vec<Complaint>,
@@ -259,14 +259,14 @@ const THREAD_SAFETY: &str = "allowed is threadsafe or nonthreadsafe";
 const DEFAULT: &str = "allowed is default or nondefault";
 const PROVIDER_VERSION: &str = "usual is id.major.minor (dapl.1.2)";
 
-/// `u1.2` -> (`u`, 1, 2). Digits on both sides of the dot, nothing behind.
+/// Parses `u1.2` into (`u`, 1, 2). There must be digits on both sides of the dot, and nothing behind them.
 fn api_version(text: &[u8]) -> Option<(u8, u32, u32)> {
     let (level, numbers) = text.split_first().filter(|(level, _)| matches!(level, b'u' | b'k'))?;
     let dot = numbers.iter().position(|byte| *byte == b'.')?;
     Some((*level, number(&numbers[..dot])?, number(&numbers[dot + 1..])?))
 }
 
-/// Decimal digits of a number that fits 16 bits; more is a slip of the writer.
+/// Decimal digits of a number that fits in 16 bits.
 fn number(digits: &[u8]) -> Option<u32> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -274,7 +274,7 @@ fn number(digits: &[u8]) -> Option<u32> {
     std::str::from_utf8(digits).ok()?.parse::<u16>().ok().map(u32::from)
 }
 
-/// `dapl.1.2`: an id without a dot, two numbers.
+/// Parses `dapl.1.2`: an id without a dot, and two numbers.
 fn is_provider_version(text: &[u8]) -> bool {
     let parts: Vec<&[u8]> = text.split(|byte| *byte == b'.').collect();
     let digits = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
@@ -298,7 +298,7 @@ fn quoted(text: &[u8]) -> String {
 struct Token {
     text: Vec<u8>,
     column: usize,
-    /// The column behind it.
+    /// The column behind the token.
     end: usize,
 }
 
@@ -347,7 +347,7 @@ fn tokens(line: &[u8]) -> (Vec<Token>, Option<LineError>) {
     (tokens, nul)
 }
 
-/// The documentation's names, for trouble found before a field has a meaning.
+/// Names of the fields, for errors found before a field has a meaning.
 const FIELDS: [&str; 9] = [
     "ia_name",
     "api_version",
@@ -375,8 +375,8 @@ fn quoted_token(rest: &[u8]) -> Option<(Vec<u8>, usize)> {
     None
 }
 
-/// Length of a bare token: up to a blank, or with the first quote that no backslash guards. Backslashes stay in it,
-/// since Windows paths are written bare.
+/// Length of an unquoted token: up to a blank, or through the first quote without a backslash. Backslashes are kept,
+/// since Windows paths are written without quotes.
 fn bare_token(rest: &[u8]) -> usize {
     let mut guarded = false;
     for (at, byte) in rest.iter().enumerate() {
@@ -394,7 +394,7 @@ fn bare_token(rest: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    /// The tokens of a line with their columns, or the column where it breaks.
+    /// The tokens of a line with their columns, or the column of an error.
     fn split(line: &str) -> Result<Vec<(String, usize)>, usize> {
         match tokens(line.as_bytes()) {
             (_, Some(trouble)) => Err(trouble.column),

@@ -1,6 +1,7 @@
-//! Locks across `fork`: the forking thread holds all of them, so that the child finds none taken by a thread it lacks.
+//! Locks across `fork`: the forking thread takes all of them, so that no lock of the child is held by a thread that it
+//! lacks.
 //!
-//! `thunk` sets it up at the first call that may take a lock. It changes nothing else about a fork.
+//! `thunk` installs the handlers at the first call that may take a lock.
 #![forbid(unsafe_code)]
 
 use std::cell::RefCell;
@@ -33,10 +34,10 @@ pub(crate) fn prepare() {
 
 extern "C" fn before() {
     let all = || All {
-        _registry: registry::hold(),
-        _handles: handles::hold(),
-        _arenas: ARENAS.hold(),
-        _report: report::hold(),
+        _registry: registry::lock(),
+        _handles: handles::lock(),
+        _arenas: ARENAS.lock(),
+        _report: report::lock(),
     };
     // A thread that is exiting has lost its thread-local storage. Its fork then happens without these locks.
     let _ = HELD.try_with(|held| held.replace(Some(all())));

@@ -1,7 +1,7 @@
-//! IA numbers: the small integers that consumers hold for interface adapters, and the provider's pointers behind them.
+//! IA numbers: the small integers that consumers use for interface adapters, and the providers' pointers for them.
 //!
-//! `thunk` translates with it on every call that starts with an IA: one load, no lock. A number is not given out again
-//! before the range wrapped, so a stale one stays invalid for long. Reads nothing that a pointer points to.
+//! `thunk` translates a number on every call that starts with an IA: one load, no lock. A number is not reused before
+//! all others were used, so a stale one stays invalid for a long time. The pointers are not dereferenced.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -10,31 +10,31 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::registry::Lease;
+use crate::registry::ProviderUse;
 
-/// Numbers are 1 to 65535: below every address that could be a pointer, above what programs make up by accident.
+/// Numbers are 1 to 65535: below every valid address.
 const NUMBERS: usize = 1 << 16;
 
-/// Number -> the provider's IA; null where none is open.
+/// The provider's IA by number; null if none is open.
 static OPEN: [AtomicPtr<c_void>; NUMBERS] = [const { AtomicPtr::new(ptr::null_mut()) }; NUMBERS];
 
 /// State outside the hot path.
-static TABLE: Mutex<IaTable> = Mutex::new(IaTable { last: 0, lease: BTreeMap::new(), by_pointer: BTreeMap::new() });
+static TABLE: Mutex<IaTable> = Mutex::new(IaTable { last: 0, uses: BTreeMap::new(), by_pointer: BTreeMap::new() });
 
 pub(crate) struct IaTable {
-    /// The number given out last.
+    /// The number assigned last.
     last: usize,
-    /// Leases by IA number.
-    lease: BTreeMap<usize, Lease>,
-    /// The provider's pointer -> number.
+    /// Uses of providers by IA number.
+    uses: BTreeMap<usize, ProviderUse>,
+    /// Number by the provider's pointer.
     by_pointer: BTreeMap<usize, usize>,
 }
 
-/// The provider's pointer for a number, or for itself. `None`: no open IA.
+/// The provider's pointer for a number, or for that pointer itself. `None`: no open IA.
 #[inline]
 pub(crate) fn translate(handle: *mut c_void) -> Option<*mut c_void> {
     match OPEN.get(handle as usize) {
-        // Pairs with the Release in `admit`: what the provider wrote into the IA before is seen.
+        // Pairs with the Release in `add`: what the provider wrote into the IA before is seen.
         Some(place) => Some(place.load(Ordering::Acquire)).filter(|ia| !ia.is_null()),
         None => number_of(handle).map(|_| handle),
     }
@@ -43,36 +43,36 @@ pub(crate) fn translate(handle: *mut c_void) -> Option<*mut c_void> {
 /// The number of an open IA, by the provider's pointer.
 #[cold]
 pub(crate) fn number_of(ia: *mut c_void) -> Option<usize> {
-    hold().by_pointer.get(&(ia as usize)).copied()
+    lock().by_pointer.get(&(ia as usize)).copied()
 }
 
-/// Numbers a freshly opened IA. `None`: all numbers are in use.
-pub(crate) fn admit(ia: *mut c_void, lease: Lease) -> Option<usize> {
-    let mut book = hold();
+/// Assigns a number to a newly opened IA. `None`: all numbers are in use.
+pub(crate) fn add(ia: *mut c_void, provider_use: ProviderUse) -> Option<usize> {
+    let mut table = lock();
     let free = |number: &usize| OPEN[*number].load(Ordering::Relaxed).is_null();
-    let number = (book.last + 1..NUMBERS).chain(1..=book.last).find(free)?;
-    book.last = number;
-    book.lease.insert(number, lease);
-    book.by_pointer.insert(ia as usize, number);
+    let number = (table.last + 1..NUMBERS).chain(1..=table.last).find(free)?;
+    table.last = number;
+    table.uses.insert(number, provider_use);
+    table.by_pointer.insert(ia as usize, number);
     // Pairs with the Acquire in `translate`.
     OPEN[number].store(ia, Ordering::Release);
     Some(number)
 }
 
-/// Removes a closed IA and returns its lease. `None` if another thread closed it first.
-pub(crate) fn forget(number: usize) -> Option<Lease> {
-    let mut book = hold();
-    let lease = book.lease.remove(&number)?;
+/// Removes a closed IA and returns its use of the provider. `None` if another thread closed it first.
+pub(crate) fn remove(number: usize) -> Option<ProviderUse> {
+    let mut table = lock();
+    let provider_use = table.uses.remove(&number)?;
     let ia = OPEN[number].swap(ptr::null_mut(), Ordering::Relaxed);
     // The provider may have opened another IA at the same address meanwhile; that one keeps its entry.
-    if book.by_pointer.get(&(ia as usize)) == Some(&number) {
-        book.by_pointer.remove(&(ia as usize));
+    if table.by_pointer.get(&(ia as usize)) == Some(&number) {
+        table.by_pointer.remove(&(ia as usize));
     }
-    Some(lease)
+    Some(provider_use)
 }
 
-/// Keeps others out, for `fork`.
-pub(crate) fn hold() -> MutexGuard<'static, IaTable> {
+/// Locks the table; also taken while the process forks.
+pub(crate) fn lock() -> MutexGuard<'static, IaTable> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn hold() -> MutexGuard<'static, IaTable> {
 mod tests {
     use super::*;
 
-    const LEASE: Lease = Lease { registration: 1, entry: None };
+    const USE: ProviderUse = ProviderUse { registration: 1, entry: None };
 
     fn pointer(address: usize) -> *mut c_void {
         ptr::without_provenance_mut(address)
@@ -90,8 +90,8 @@ mod tests {
     #[test]
     fn a_number_lives_from_open_to_close_and_comes_back_late() {
         let (one, two) = (pointer(0x7000_0000), pointer(0x7000_0100));
-        let first = admit(one, LEASE).unwrap();
-        let second = admit(two, LEASE).unwrap();
+        let first = add(one, USE).unwrap();
+        let second = add(two, USE).unwrap();
         assert_eq!((first, second), (1, 2));
         assert_eq!(translate(pointer(first)), Some(one));
         assert_eq!(translate(one), Some(one), "the pointer of an open IA is as good");
@@ -99,18 +99,18 @@ mod tests {
         for unknown in [0, 3, 65535, 65536, 0x7000_0200, usize::MAX] {
             assert_eq!(translate(pointer(unknown)), None, "{unknown:#x}");
         }
-        assert_eq!(forget(first), Some(LEASE));
-        assert_eq!((forget(first), forget(0), forget(usize::MAX)), (None, None, None));
+        assert_eq!(remove(first), Some(USE));
+        assert_eq!((remove(first), remove(0), remove(usize::MAX)), (None, None, None));
         assert_eq!((translate(pointer(first)), translate(one)), (None, None));
-        assert_eq!(admit(one, LEASE), Some(3), "a freed number rests");
-        assert_eq!(forget(second), Some(LEASE));
+        assert_eq!(add(one, USE), Some(3), "a freed number rests");
+        assert_eq!(remove(second), Some(USE));
         for _ in 4..NUMBERS {
-            let number = admit(two, LEASE).unwrap();
+            let number = add(two, USE).unwrap();
             assert!(number > 3);
-            forget(number).unwrap();
+            remove(number).unwrap();
         }
-        assert_eq!(admit(two, LEASE), Some(1), "the range wrapped");
-        while let Some(number) = admit(two, LEASE) {
+        assert_eq!(add(two, USE), Some(1), "the range wrapped");
+        while let Some(number) = add(two, USE) {
             assert_ne!(number, 3, "still in use");
         }
     }

@@ -1,16 +1,18 @@
-//! The registry of uDAPL, and the dispatch of `dat_*` calls to providers: what `libdat.so.1` and `libdat2.so.2` share.
+//! The registry of uDAPL, and the dispatch of `dat_*` calls to providers: the code shared by `libdat.so.1` and
+//! `libdat2.so.2`.
 //!
 //! The packages `dat/v1` and `dat/v2` export the C functions. Each library has a copy of this code and its state, and passes
 //! its version (`api`) in. A process may have both.
 //!
-//! A consumer calls `dat_*`; every such symbol is made by `thunk`. Most calls go through the provider's table, whose address is the
-//! first word of every handle: `thunk/pass` finds it and jumps. libdat answers the other calls itself, in `thunk/own`.
+//! A consumer calls `dat_*`; `thunk` defines all of these symbols. Most calls go through the provider's table, whose
+//! address is the first word of every handle: `thunk/pass` finds it and jumps. libdat implements the other calls
+//! itself, in `thunk/own`.
 //!
 //! | module | purpose |
 //! |---|---|
 //! | `api` | what differs between the versions |
 //! | `conf` | parses dat.conf into records and complaints (pure) |
-//! | `matching` | selects the records that may serve an open, or the reason cause none may (pure) |
+//! | `matching` | selects the records that may serve an open, or the reason why none may (pure) |
 //! | `strerror` | names of return codes (pure) |
 //! | `refused` | the reason for a refused open, as a line and as fields (pure) |
 //! | `discovery` | adapters of this machine as lines of dat.conf |

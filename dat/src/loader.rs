@@ -22,11 +22,11 @@ pub(crate) mod other;
 pub(crate) struct Library {
     init: DAT_PROVIDER_INIT_FUNC,
     fini: Option<DAT_PROVIDER_FINI_FUNC>,
-    /// It names `libdat.so.1` as needed. A foreign one then registers nothing here, if this is libdat2.
+    /// Whether it names `libdat.so.1` as needed. If this is libdat2, such a foreign library registers nothing here.
     pub(crate) needs_libdat1: bool,
 }
 
-/// Maps the library of a record. The error is the cause in words, and what helps.
+/// Maps the library of a record. The error contains the cause and the remedy.
 ///
 /// `major` is the API version of the record.
 pub(crate) fn load(path: &[u8], major: u32) -> Result<Library, Cause> {
@@ -42,7 +42,7 @@ pub(crate) fn load(path: &[u8], major: u32) -> Result<Library, Cause> {
         let cause = format!("{shown} needs libdat2.so.2: it serves DAT 2.0 only");
         return Err(Cause::new(cause, "name a library for 1.2"));
     }
-    // Under another name it would register a table of the wrong shape.
+    // It would register a table with another layout.
     if let Some(soname) = image.names(DT_SONAME).find(|soname| major == 1 && is_for_libdat2(soname.to_bytes())) {
         let cause = format!("{shown} is {}: it serves DAT 2.0 only", soname.to_string_lossy());
         return Err(Cause::new(cause, "name a library for 1.2"));
@@ -65,13 +65,13 @@ fn objection(path: &[u8], major: u32, privileged: bool) -> Option<(&'static str,
     if major == 1 && is_for_libdat2(path) {
         return Some(("is a library for libdat2 (.so.2), but the line says u1", "name the .so.1 library"));
     }
-    // The caller chooses the working directory, and so would choose the library.
+    // Otherwise the caller's working directory would determine the library.
     let relative = path.contains(&b'/') && !path.starts_with(b"/");
     let cause = "is a relative path, which a set-uid program does not load";
     (privileged && relative).then_some((cause, "write an absolute one"))
 }
 
-/// What to do about an error of the dynamic loader.
+/// The remedy for an error of the dynamic loader.
 fn remedy(path: &[u8], reason: &str) -> &'static str {
     let about_itself = reason.as_bytes().starts_with(path);
     match reason {
@@ -87,13 +87,13 @@ fn remedy(path: &[u8], reason: &str) -> &'static str {
 }
 
 impl Library {
-    /// Lets the provider register itself. It says nothing about success; the registration does.
+    /// Calls the provider's init. It has no result; a registration shows its success.
     pub(crate) fn init(self, info: &'static DAT_PROVIDER_INFO, params: &'static CStr) {
         // SAFETY: both records live as long as the process, and the function was found under the contract's name.
         unsafe { (self.init)(info, params.as_ptr()) }
     }
 
-    /// Lets the provider take its registration back. A library without a fini has nothing to do here.
+    /// Calls the provider's fini, which removes the registration. A library without one is left as it is.
     pub(crate) fn fini(self, info: &'static DAT_PROVIDER_INFO) {
         if let Some(fini) = self.fini {
             // SAFETY: as in `init`.
@@ -105,7 +105,8 @@ impl Library {
 /// A library mapped by the dynamic loader, never unmapped.
 struct Image(*mut c_void);
 
-/// Tries the path as it is; then, for a bare name, beside libdat, so that a fresh prefix runs without further set-up.
+/// Tries the path as given; then, for a name without a slash, in libdat's directory, so that an installation below any
+/// prefix works without further set-up.
 fn open_somewhere(name: &CStr) -> Result<Image, String> {
     let first = open_with_help(name);
     let Err(reason) = first else { return first };

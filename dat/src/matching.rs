@@ -1,4 +1,4 @@
-//! Selects the records that may serve an open, by name, version and thread safety, or the reason cause none may.
+//! Selects the records that may serve an open, by name, version and thread safety, or the reason why none may.
 //!
 //! `registry` passes all records and loads the selected ones in order. Pure: nothing is loaded or counted here.
 #![forbid(unsafe_code)]
@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use crate::conf::Key;
 
-/// The oldest version lease by a newer minor: 1.2 put fields into the middle of both attribute records, so a caller
-/// compiled for 1.1 would have its memory overwritten.
+/// The oldest version that a newer minor version may serve: 1.2 inserted fields into both attribute records, so memory
+/// of a caller compiled for 1.1 would be overwritten.
 const UPWARDS_FROM: (u32, u32) = (1, 2);
 
 /// The first filter that left no candidate. `present` lists what was there before that filter.
@@ -24,10 +24,11 @@ pub enum Refusal {
         wanted: String,
         /// Versions of the candidates.
         present: String,
-        /// The libdat that all candidates are for, in parentheses; empty if they are for several, or for none that exists.
+        /// The libdat that all candidates are for, in parentheses; empty if they are for several, or for an unknown
+        /// one.
         library: &'static str,
     },
-    /// The major version is there, this minor or a fitting later one is not.
+    /// The major version exists, but neither this minor version nor a suitable later one.
     #[error("wanted version {wanted}, but this name has only {present}")]
     Minor {
         /// Requested version.
@@ -60,7 +61,7 @@ fn library_of(majors: impl Iterator<Item = u32>) -> &'static str {
     }
 }
 
-/// Returns the candidates to try, in order, or the reason cause there are none.
+/// Returns the candidates to try, in order, or the reason why there are none.
 ///
 /// Candidates keep their order, but those whose line has the requested thread safety come first. A line with `nonthreadsafe` is
 /// a candidate for a thread-safe open too: whether its library is thread-safe is known once it is loaded. If it is not,
@@ -85,7 +86,7 @@ pub fn choose<'a, T>(wanted: &Key, candidates: &'a [(Key, T)]) -> Result<Vec<&'a
     Ok(left)
 }
 
-/// The minor itself; else the smallest larger one, for callers that can stand it.
+/// The minor version itself; else the smallest larger one, for callers that can use it.
 fn best_minor(wanted: &Key, minors: impl Iterator<Item = u32>) -> Option<u32> {
     let best = minors.filter(|minor| *minor >= wanted.minor).min()?;
     (best == wanted.minor || (wanted.major, wanted.minor) >= UPWARDS_FROM).then_some(best)

@@ -5,11 +5,11 @@
 
 use std::fmt;
 
-/// A cause, and what helps.
+/// A cause and its remedy.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Cause {
     pub(crate) cause: String,
-    /// Empty if the cause implies it, or no remedy is known.
+    /// Remedy; empty if the cause implies it, or none is known.
     pub(crate) remedy: String,
 }
 
@@ -18,7 +18,7 @@ impl Cause {
         Self { cause: cause.into(), remedy: remedy.into() }
     }
 
-    /// Several in one: the causes as they come, each remedy once.
+    /// Combines several reasons: all causes in order, each remedy once.
     pub(crate) fn all(several: Vec<Cause>) -> Self {
         let mut remedies: Vec<String> = Vec::new();
         for cause in &several {
@@ -31,7 +31,7 @@ impl Cause {
     }
 }
 
-/// Which of the reasons it is: each has its own return code.
+/// The kind of refusal; each has its own return code.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Kind {
     /// No line has this name.
@@ -42,11 +42,11 @@ pub(crate) enum Kind {
     Minor,
     /// The provider is not thread-safe.
     ThreadSafety,
-    /// No library that serves it.
+    /// No library serves it.
     Library,
-    /// Its provider does not open it.
+    /// Its provider refuses to open it.
     Device,
-    /// It is being opened by the very call that asks.
+    /// The calling thread is inside the init of that provider.
     Busy,
 }
 
@@ -70,7 +70,7 @@ impl Kind {
 pub(crate) struct Refused {
     pub(crate) kind: Kind,
     pub(crate) name: Vec<u8>,
-    /// The line of a file that it is about; empty if there is none.
+    /// The line of a file that is concerned; empty if there is none.
     pub(crate) place: String,
     pub(crate) cause: Cause,
 }

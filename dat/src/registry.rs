@@ -1,8 +1,8 @@
 //! Maps names to providers: the static registry (files), the dynamic registry (registrations), and use counts.
 //!
-//! `thunk` takes a lease on a provider for an open and returns it at the close. Providers add and remove registrations. The
-//! lock is never held while a library is loaded or called; `entry` serialises that per record. Never calls through a provider's
-//! table, and never unloads.
+//! `thunk` counts a use of a provider at an open and ends it at the close. Providers add and remove registrations. The
+//! lock is never held while a library is loaded or called; `entry` serialises that per record. This module never calls
+//! through a provider's table, and never unloads.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -31,33 +31,33 @@ use registrations::Registrations;
 
 /// The registration and record that an open IA uses; returned when the IA is closed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Lease {
+pub(crate) struct ProviderUse {
     /// The registration that opened it.
     pub(crate) registration: u64,
     /// The record whose library made the registration; `None` if the program registered itself.
     pub(crate) entry: Option<usize>,
 }
 
-/// The right to call a provider's `ia_open`, counted.
+/// A provider's `ia_open`, with a counted use.
 pub(crate) struct OpenProvider {
     pub(crate) open: DAT_IA_OPEN_FUNC,
-    pub(crate) lease: Lease,
+    pub(crate) provider_use: ProviderUse,
 }
 
 /// All state, under one lock that is never held across a call into a library.
 pub(crate) struct Registry {
     /// Read at first use.
     files: Option<Gathered>,
-    /// The records of the files, in their order. They stay where they are: providers keep pointers into them.
+    /// The records of the files, in order. They are never moved: providers keep pointers into them.
     entries: Vec<&'static Entry>,
-    /// Finds them, and lines that do not count, by name.
+    /// Finds records, and lines that are not used, by name.
     index: Index,
     /// State of each record.
     states: Vec<EntryState>,
-    /// Threads waiting for a record's turn: (thread, record).
+    /// Threads that wait for a record: (thread, record).
     waiting: Vec<(usize, usize)>,
     registrations: Registrations,
-    /// First addresses of the images that know the hook.
+    /// First addresses of the images that use the hook.
     hooked: BTreeSet<usize>,
 }
 
@@ -79,9 +79,9 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
 });
 
 /// Finds the provider for an open, loads it if need be, and counts the use. The error has been reported.
-pub(crate) fn lease(wanted: &Key) -> Result<OpenProvider, DAT_RETURN> {
+pub(crate) fn acquire(wanted: &Key) -> Result<OpenProvider, DAT_RETURN> {
     let choice = {
-        let mut registry = hold();
+        let mut registry = lock();
         registry.read_files();
         let candidates = registry.candidates(&wanted.name);
         matching::choose(wanted, &candidates)
@@ -93,7 +93,7 @@ pub(crate) fn lease(wanted: &Key) -> Result<OpenProvider, DAT_RETURN> {
     for (key, source) in order {
         let place = source.map_or(String::new(), |source| source.entry.record.place.to_string());
         match try_source(&key, source.map(|source| source.index), wanted.thread_safe) {
-            Ok(lease) => return Ok(lease),
+            Ok(provider) => return Ok(provider),
             Err(Blocked::Reentrant) => {
                 let cause = Cause::new("it is being opened from inside its own provider's initialisation", "");
                 let refused = Refused { kind: Kind::Busy, name: key.name, place, cause };
@@ -109,13 +109,13 @@ pub(crate) fn lease(wanted: &Key) -> Result<OpenProvider, DAT_RETURN> {
         }
     }
     if is_only_unsafe {
-        let (code, refused) = hold().explain(wanted, &Refusal::ThreadSafety);
+        let (code, refused) = lock().explain(wanted, &Refusal::ThreadSafety);
         return Err(refuse(code, refused));
     }
     Err(refuse(error(DAT_PROVIDER_NOT_FOUND, DAT_NO_SUBTYPE), unusable(wanted, causes)))
 }
 
-/// None of the libraries serves it.
+/// No library of the candidates serves it.
 fn unusable(wanted: &Key, mut causes: Vec<(String, Cause)>) -> Refused {
     let (kind, name) = (Kind::Library, wanted.name.clone());
     if causes.len() == 1 {
@@ -127,8 +127,8 @@ fn unusable(wanted: &Key, mut causes: Vec<(String, Cause)>) -> Refused {
 }
 
 /// Reports that a provider refused an open: its own explanation, or the name of the code it returned.
-pub(crate) fn refused_by_provider(wanted: &Key, lease: Lease, code: DAT_RETURN, words: &str) {
-    let entry = lease.entry.map(|index| hold().entries[index]);
+pub(crate) fn refused_by_provider(wanted: &Key, provider_use: ProviderUse, code: DAT_RETURN, words: &str) {
+    let entry = provider_use.entry.map(|index| lock().entries[index]);
     let (library, place) = match entry {
         Some(entry) => (entry.record.library.escape_ascii().to_string(), entry.record.place.to_string()),
         None => ("the program's own provider".to_owned(), String::new()),
@@ -146,22 +146,22 @@ pub(crate) fn refused_by_provider(wanted: &Key, lease: Lease, code: DAT_RETURN, 
     }
 }
 
-/// Gives a lease back; the last one of a record lets its library take the registration back.
-pub(crate) fn release(lease: Lease) {
-    let mut registry = hold();
-    if let Some(registration) = registry.registrations.with_id(lease.registration) {
+/// Ends a use; at the last use of a record its library removes the registration.
+pub(crate) fn release(provider_use: ProviderUse) {
+    let mut registry = lock();
+    if let Some(registration) = registry.registrations.with_id(provider_use.registration) {
         registration.uses -= 1;
     }
     drop(registry);
-    if let Some(index) = lease.entry {
+    if let Some(index) = provider_use.entry {
         entry::leave(index);
     }
 }
 
-/// Takes in a provider's registration. `image` is the library its functions lie in.
+/// Adds a registration of a provider. `image` is the library that contains its functions.
 pub(crate) fn add(key: Key, open: DAT_IA_OPEN_FUNC, image: Option<usize>) -> DAT_RETURN {
     let owner = entry::initialising();
-    let mut registry = hold();
+    let mut registry = lock();
     if registry.registrations.get(&key).is_some() {
         return error(DAT_PROVIDER_ALREADY_REGISTERED, DAT_NO_SUBTYPE);
     }
@@ -181,7 +181,7 @@ pub(crate) fn add(key: Key, open: DAT_IA_OPEN_FUNC, image: Option<usize>) -> DAT
 
 /// Removes a registration, unless an open IA uses it.
 pub(crate) fn remove(key: &Key) -> DAT_RETURN {
-    let mut registry = hold();
+    let mut registry = lock();
     match registry.registrations.get(key) {
         None => return error(DAT_PROVIDER_NOT_FOUND, DAT_NAME_NOT_REGISTERED),
         Some(registration) if registration.uses > 0 => return error(DAT_PROVIDER_IN_USE, DAT_NO_SUBTYPE),
@@ -191,7 +191,7 @@ pub(crate) fn remove(key: &Key) -> DAT_RETURN {
     DAT_SUCCESS
 }
 
-/// Called when a library requests the hook: its later registrations have their handles in arenas.
+/// Called when a library requests the hook: handles of its later registrations are in arenas.
 pub(crate) fn hook_asked() {
     entry::note_hook();
 }
@@ -199,12 +199,12 @@ pub(crate) fn hook_asked() {
 /// Library field of the record whose `dat_provider_init` this thread is running.
 pub(crate) fn library_in_init() -> Option<String> {
     let index = entry::initialising()?;
-    Some(String::from_utf8_lossy(&hold().entries[index].record.library).into_owned())
+    Some(String::from_utf8_lossy(&lock().entries[index].record.library).into_owned())
 }
 
 /// The adapters for `dat_registry_list_providers`: each key of the files once, those that this program can open first.
 pub(crate) fn list() -> Vec<DAT_PROVIDER_INFO> {
-    let mut registry = hold();
+    let mut registry = lock();
     registry.read_files();
     let mut seen = BTreeSet::new();
     let keys = registry.entries.iter().map(|entry| &entry.record.key);
@@ -213,35 +213,38 @@ pub(crate) fn list() -> Vec<DAT_PROVIDER_INFO> {
     keys.into_iter().map(entry::info).collect()
 }
 
-/// Keeps others out; also for `fork`.
-pub(crate) fn hold() -> MutexGuard<'static, Registry> {
+/// Locks the registry; also taken while the process forks.
+pub(crate) fn lock() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An error as C sees it: type and subtype, as numbers of 1.2, in the numbers of this library's version.
+/// A return code: type and subtype, given as numbers of 1.2, in the numbers of this library's version.
 pub(crate) fn error(kind: DAT_RETURN_TYPE, subtype: DAT_RETURN_SUBTYPE) -> DAT_RETURN {
     DAT_CLASS_ERROR | kind | api::current().subtype(subtype)
 }
 
-/// Makes one candidate ready and counts the use. A registration by the program itself precedes a record of the same key, whose
-/// library could not register any more.
+/// Prepares one candidate and counts the use. A registration by the program itself takes precedence over a record with
+/// the same key, whose library could not register.
 fn try_source(key: &Key, source: Option<usize>, thread_safe: bool) -> Result<OpenProvider, Blocked> {
-    let entry = match hold().registrations.get(key) {
+    let entry = match lock().registrations.get(key) {
         Some(registration) => registration.owner,
         None => source,
     };
     if let Some(index) = entry {
         entry::enter(index)?;
     }
-    let lease = match hold().registrations.get_mut(key) {
+    let acquired = match lock().registrations.get_mut(key) {
         Some(registration) if thread_safe && !registration.is_thread_safe => Err(Blocked::NotThreadSafe),
         Some(registration) => {
             registration.uses += 1;
-            Ok(OpenProvider { open: registration.open, lease: Lease { registration: registration.id, entry } })
+            Ok(OpenProvider {
+                open: registration.open,
+                provider_use: ProviderUse { registration: registration.id, entry },
+            })
         }
         None => Err(Blocked::Unusable(Cause::new("its provider took the registration back", "try again"))),
     };
-    lease.inspect_err(|_| {
+    acquired.inspect_err(|_| {
         if let Some(index) = entry {
             entry::leave(index);
         }
@@ -282,7 +285,7 @@ impl Registry {
         self.files = Some(gathered);
     }
 
-    /// Records of a name in file order, then what registered itself by that name without one.
+    /// Records of a name in file order, then registrations by that name without a record.
     fn candidates(&self, name: &[u8]) -> Vec<(Key, Option<Source>)> {
         let source = |index: &usize| Source { index: *index, entry: self.entries[*index] };
         let records = self.index.lines(name).iter().map(source);

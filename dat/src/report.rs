@@ -1,4 +1,4 @@
-//! Messages of libdat: one line on stderr per refused open, complaints about files, and the debug lines of `DAT_DBG_*`.
+//! Messages of libdat: one line on stderr per refused open, errors of files, and the debug lines of `DAT_DBG_*`.
 //!
 //! All modules except the hot path of `thunk` report here. Lines go through the `log` crate to the logger of `report/lines`,
 //! unless the program has set another. Never writes to stdout, never fails. Some programs try every name they are given, so
@@ -15,19 +15,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::refused::Refused;
 
-/// Refusals reported before one line refers to the rest.
+/// Number of refusals reported before one line refers to the rest.
 const MOST_REFUSALS: usize = 4;
-/// Complaints about files that are reported in full.
+/// Number of file errors that are reported in full.
 const MOST_COMPLAINTS: usize = 16;
-/// Refusals remembered, so that each is reported once. A program with more names gets repetitions.
+/// Number of refusals remembered, so that each is reported once. With more names some are repeated.
 const MOST_REMEMBERED: usize = 1024;
 
 /// Bits of `DAT_DBG_TYPE`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Topic {
-    /// Refusals, complaints. On unless the variable says otherwise.
+    /// Refusals and file errors. On unless the variable disables them.
     Errors = 0x1,
-    /// Everything that limits would hide.
+    /// All lines, without limits.
     General = 0x2,
     /// Files and loading.
     StaticRegistry = 0x4,
@@ -104,12 +104,12 @@ pub(crate) fn last_refusal() -> Option<Refused> {
     LAST.with_borrow(Clone::clone)
 }
 
-/// An open begins: what a provider says from now on is about it.
+/// An open begins: explanations by a provider belong to it from now on.
 pub(crate) fn listen() {
     SAID.with_borrow_mut(String::clear);
 }
 
-/// A provider's own words about the open that this thread is in.
+/// Records a provider's explanation of the open in progress in this thread.
 pub(crate) fn provider_says(words: &str) {
     SAID.with_borrow_mut(|said| words.clone_into(said));
 }
@@ -119,7 +119,7 @@ pub(crate) fn said() -> String {
     SAID.take()
 }
 
-/// A file is not as it should be.
+/// Reports an error of a file.
 pub(crate) fn complaint(text: &dyn Display) {
     let mut reporter = prepared();
     if lines::has_errors() {
@@ -138,14 +138,14 @@ pub(crate) fn debug(topic: Topic, text: impl FnOnce() -> String) {
     }
 }
 
-/// Keeps others out, for `fork`.
-pub(crate) fn hold() -> MutexGuard<'static, Reporter> {
+/// Locks the state; also taken while the process forks.
+pub(crate) fn lock() -> MutexGuard<'static, Reporter> {
     REPORTER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The same, with the environment read: at the first line that might be written.
+/// The same, after reading the environment if it was not read yet.
 fn prepared() -> MutexGuard<'static, Reporter> {
-    let reporter = hold();
+    let reporter = lock();
     if !READY.load(Ordering::Acquire) {
         lines::install();
         READY.store(true, Ordering::Release);
@@ -153,7 +153,7 @@ fn prepared() -> MutexGuard<'static, Reporter> {
     reporter
 }
 
-/// Writes the `count`th line of a kind; lines beyond `most` only if all were requested.
+/// Writes the `count`th line of a kind; lines beyond `most` only if all lines were requested.
 fn tell_limited(line: &str, count: usize, most: usize, what: &str) {
     if lines::has_all() || count <= most {
         log::error!(target: Topic::Errors.target(), "{line}");

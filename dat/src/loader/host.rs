@@ -16,7 +16,7 @@ pub(crate) fn environment(name: &str) -> Option<OsString> {
     }
 }
 
-/// Whether the process runs with more rights than its user: then the user's word does not choose what is loaded.
+/// Whether the process has more rights than its user: then the user's environment must not select libraries.
 pub(crate) fn is_privileged() -> bool {
     // SAFETY: getauxval reads data that the kernel provided at process start.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }

@@ -10,7 +10,7 @@ use std::sync::{Condvar, OnceLock, PoisonError};
 
 use dat_abi::{DAT_NAME_MAX_LENGTH, DAT_PROVIDER_INFO};
 
-use super::{Registry, describe, hold};
+use super::{Registry, describe, lock};
 use crate::conf::{Key, Record};
 use crate::loader::{self, Library};
 use crate::refused::Cause;
@@ -21,7 +21,7 @@ pub(super) struct Entry {
     pub(super) record: Record,
     info: DAT_PROVIDER_INFO,
     params: CString,
-    /// Mapped once; a later open after fini initialises the same image again.
+    /// The mapped library; a later open after fini initialises the same image again.
     library: OnceLock<Library>,
 }
 
@@ -37,17 +37,17 @@ pub(super) enum EntryState {
     Ready { uses: usize },
 }
 
-/// Reason cause a record cannot be entered.
+/// Reason why a record cannot be entered.
 pub(super) enum Blocked {
-    /// This thread is initialising it, or waiting for it would never end.
+    /// This thread is initialising it, or waiting for it would deadlock.
     Reentrant,
-    /// A thread-safe provider is wanted; neither its line nor its library says that it is one.
+    /// A thread-safe provider is required, but neither its line nor its library declares thread safety.
     NotThreadSafe,
-    /// It does not load, is no provider, or does not register.
+    /// The library does not load, is no provider, or does not register.
     Unusable(Cause),
 }
 
-/// Signalled whenever a turn ends.
+/// Signalled whenever a state transition ends.
 static CHANGED: Condvar = Condvar::new();
 
 thread_local! {
@@ -69,14 +69,14 @@ pub(super) fn note_hook() {
     HOOK_ASKED.set(true);
 }
 
-/// Whether the hook has been asked for in this thread, by the provider that it initialises or by the program itself.
+/// Whether the hook was requested in this thread, by the provider that it initialises or by the program itself.
 pub(super) fn hook_was_asked() -> bool {
     HOOK_ASKED.get()
 }
 
-/// Counts a use; the first loads the library and has it register.
+/// Counts a use; the first use loads the library and calls its init.
 pub(super) fn enter(index: usize) -> Result<(), Blocked> {
-    let mut registry = hold();
+    let mut registry = lock();
     loop {
         match registry.states[index] {
             EntryState::Ready { uses } => {
@@ -103,9 +103,9 @@ pub(super) fn enter(index: usize) -> Result<(), Blocked> {
     Ok(())
 }
 
-/// Uncounts a use; the last lets the library take its registration back.
+/// Ends a use; at the end of the last use the library's fini is called.
 pub(super) fn leave(index: usize) {
-    let mut registry = hold();
+    let mut registry = lock();
     match registry.states[index] {
         EntryState::Ready { uses } if uses > 1 => registry.states[index] = EntryState::Ready { uses: uses - 1 },
         EntryState::Ready { .. } => {
@@ -114,12 +114,13 @@ pub(super) fn leave(index: usize) {
             drop(registry);
             finish(index, entry);
         }
-        // Only an inherited count in a child of `fork` could come here: nothing is initialised, so nothing is owed.
+        // Only an inherited count in a child of `fork` can get here: the provider is not initialised, so there is
+        // nothing to do.
         EntryState::Idle | EntryState::Busy { .. } => {}
     }
 }
 
-/// Exclusive ownership of a record's state transition; ends as `then` says.
+/// Exclusive ownership of a record's state transition; the state becomes `then` at its end.
 struct Transition {
     index: usize,
     then: EntryState,
@@ -134,7 +135,7 @@ impl Transition {
 
 impl Drop for Transition {
     fn drop(&mut self) {
-        hold().states[self.index] = self.then;
+        lock().states[self.index] = self.then;
         CHANGED.notify_all();
     }
 }
@@ -159,8 +160,8 @@ fn start(index: usize, entry: &'static Entry) -> Result<(), Cause> {
     found.init(&entry.info, &entry.params);
     INITS.with_borrow_mut(Vec::pop);
     HOOK_ASKED.set(asked);
-    let mut registry = hold();
-    // It may have come from a thread that init started.
+    let mut registry = lock();
+    // The registration may have come from a thread that init started.
     if registry.registrations.adopt(&entry.record.key, index) {
         return Ok(());
     }
@@ -187,23 +188,23 @@ fn start(index: usize, entry: &'static Entry) -> Result<(), Cause> {
     })
 }
 
-/// Calls fini, and removes the registrations it has left.
+/// Calls fini, and removes the registrations that it has left.
 fn finish(index: usize, entry: &'static Entry) {
     report::debug(Topic::ProviderCalls, || format!("dat_provider_fini for {}", describe(&entry.record.key)));
     if let Some(library) = entry.library.get() {
         library.fini(&entry.info);
     }
-    let registrations = &mut hold().registrations;
+    let registrations = &mut lock().registrations;
     let left = registrations.of_owner(index).filter(|one| one.uses == 0);
     let left: Vec<Key> = left.map(|one| one.key.clone()).collect();
     left.iter().for_each(|key| registrations.remove(key));
 }
 
 impl Registry {
-    /// Whether a thread is this one, or waits, through others, for a record that this one has.
+    /// Whether a thread is this one, or waits, through others, for a record that this one owns.
     fn waits_for_me(&self, mut thread: usize) -> bool {
         let me = this_thread();
-        // Each step follows one waiting thread; more steps than waiters would be a circle without us.
+        // Each step follows one waiting thread. More steps than waiting threads mean a cycle without this thread.
         for _ in 0..=self.waiting.len() {
             if thread == me {
                 return true;

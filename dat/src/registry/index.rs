@@ -1,4 +1,4 @@
-//! Index of the files' lines by name, and the remedies for refused opens. An open reads the lines of its own name only.
+//! Index of the files' lines by name, and the remedies for refused opens. An open reads only the lines of its own name.
 //!
 //! Scans over all lines (names that can be opened, names in other files) are done once and cached.
 #![forbid(unsafe_code)]
@@ -13,18 +13,18 @@ use crate::loader::found;
 use crate::matching::{self, Refusal};
 use crate::refused::{Cause, Kind, Refused};
 
-/// Names, and lines of one name, that a refusal lists.
+/// Maximum number of names, and of lines of one name, in an error message.
 const MOST: usize = 8;
-/// Registrations of programs that are looked at for such a list.
+/// Maximum number of registrations of programs that are searched for such a list.
 const MOST_REGISTRATIONS: usize = 64;
 
 /// Positions of lines, by name.
 pub(super) struct Index {
     records: BTreeMap<Vec<u8>, Vec<usize>>,
     absent: BTreeMap<Vec<u8>, usize>,
-    /// Names in files that were not read; gathered when a name is missing.
+    /// Names in files that are not used; read when a name is missing.
     elsewhere: Option<BTreeMap<Vec<u8>, LineNumber>>,
-    /// Names that can be opened as the last refused open asked: version, thread safety, names.
+    /// Names that can be opened in the same way as the last refused open: version, thread safety, names.
     proposals: Option<((u32, u32, bool), Vec<String>)>,
 }
 
@@ -49,7 +49,7 @@ impl Index {
 }
 
 impl Registry {
-    /// The refusal's code, and the reason with what the files know about the name.
+    /// The return code of the refusal, and the reason with information from the files.
     pub(super) fn explain(&mut self, wanted: &Key, refusal: &Refusal) -> (DAT_RETURN, Refused) {
         let (kind, subtype) = match refusal {
             Refusal::Name => (Kind::Name, DAT_NAME_NOT_REGISTERED),
@@ -120,7 +120,7 @@ impl Registry {
         }
     }
 
-    /// Names with a line that matches such an open and whose library exists, in file order; one more than are printed.
+    /// Names with a line that matches such an open and whose library exists, in file order; one more than is printed.
     fn openable(&self, wanted: &Key) -> Vec<String> {
         let (mut seen, mut names) = (BTreeSet::new(), Vec::new());
         let mut libraries: BTreeMap<&[u8], bool> = BTreeMap::new();

@@ -1,10 +1,10 @@
-//! Content of the registry as lines of text for tools: files read, complaints about them, the last refusal.
+//! Content of the registry as lines of text for tools: files read, their errors, the last refusal.
 //!
 //! `thunk` returns the lines through the hook. Fields are separated by tabs; all but printable ASCII in a field is escaped as
 //! in C. Nothing is loaded.
 #![forbid(unsafe_code)]
 
-use super::hold;
+use super::lock;
 use crate::conf::Cost;
 use crate::loader::found;
 use crate::report;
@@ -21,10 +21,10 @@ pub(crate) fn line(topic: u32, index: usize) -> Option<String> {
     }
 }
 
-/// A line about what was read.
+/// A line that describes what was read.
 fn known(topic: u32, index: usize) -> Option<String> {
     use dat_abi::hook::*;
-    let mut registry = hold();
+    let mut registry = lock();
     registry.read_files();
     let files = registry.files.as_ref()?;
     match topic {

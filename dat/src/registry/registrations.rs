@@ -13,12 +13,12 @@ use crate::conf::Key;
 pub(super) struct Registration {
     pub(super) id: u64,
     pub(super) key: Key,
-    /// Copied, so that the table need not outlive the registering call.
+    /// Copied, so that the caller's table need not remain.
     pub(super) open: DAT_IA_OPEN_FUNC,
     pub(super) uses: usize,
     /// The record in whose init it was registered.
     pub(super) owner: Option<usize>,
-    /// The key says so, or the library is one of this project's.
+    /// Declared by the key, or known because the library is one of this project's.
     pub(super) is_thread_safe: bool,
 }
 
@@ -60,7 +60,7 @@ impl Registrations {
         self.by_id.get_mut(&id)
     }
 
-    /// Gives the registration of this key to a record, unless it has one; false if there is none of this key.
+    /// Assigns the registration of this key to a record, unless it belongs to one; returns false if there is none.
     pub(super) fn adopt(&mut self, key: &Key, owner: usize) -> bool {
         let Some(registration) = self.get_mut(key) else { return false };
         let (id, owner) = (registration.id, *registration.owner.get_or_insert(owner));
@@ -75,12 +75,12 @@ impl Registrations {
         }
     }
 
-    /// Those that a record's library registered, oldest first.
+    /// Registrations by a record's library, oldest first.
     pub(super) fn of_owner(&self, owner: usize) -> impl Iterator<Item = &Registration> {
         self.by_owner.range((owner, 0)..=(owner, u64::MAX)).filter_map(|(_, id)| self.by_id.get(id))
     }
 
-    /// Those of a name.
+    /// Registrations of a name.
     pub(super) fn named(&self, name: &[u8]) -> impl Iterator<Item = &Registration> {
         let first = Key { name: name.to_vec(), major: 0, minor: 0, thread_safe: false };
         let ids = self.by_key.range(first..).take_while(move |(key, _)| key.name == name);

@@ -13,11 +13,11 @@ use super::Topic;
 use crate::api;
 use crate::loader::host;
 
-/// Bits of `DAT_DBG_DEST`; 1 was stdout once, which is the consumer's.
+/// Bits of `DAT_DBG_DEST`. Bit 1 is unused, since stdout belongs to the consumer.
 const TO_STDERR: u32 = 1;
 const TO_SYSLOG: u32 = 2;
 
-/// Unknown variables reported. A process with more uses such names for another purpose.
+/// Maximum number of unknown variables that are reported. A process with more uses such names for another purpose.
 const MOST_UNKNOWN: usize = 8;
 /// Maximum length of a name in a line.
 const LONGEST_NAME: usize = 64;
@@ -44,16 +44,16 @@ pub(super) fn install() {
     if has_errors() {
         wrong.extend(unknown(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())));
     }
-    // Errors in the settings are reported whatever the settings say.
+    // Errors in the settings are reported whatever the settings are.
     wrong.iter().for_each(|line| write(line));
 }
 
-/// Whether refusals and complaints are reported.
+/// Whether refusals and file errors are reported.
 pub(super) fn has_errors() -> bool {
     MASK.load(Ordering::Relaxed) & (Topic::Errors as u32 | Topic::General as u32) != 0
 }
 
-/// Whether refusals and complaints are reported without limit.
+/// Whether refusals and file errors are reported without limit.
 pub(super) fn has_all() -> bool {
     MASK.load(Ordering::Relaxed) & Topic::General as u32 != 0
 }
@@ -85,7 +85,7 @@ fn write(text: &str) {
     }
 }
 
-/// One variable, as the table has it; rubbish is named, with what is allowed, and counts as unset.
+/// Reads one variable; an invalid value is reported with the permitted ones, and counts as unset.
 fn setting(variable: &'static str, wrong: &mut Vec<String>) -> u32 {
     let setting = LIBDAT.settings.iter().find(|setting| setting.variable == variable).expect("the table has its own");
     let default = setting.values.default();

@@ -15,7 +15,7 @@ use crate::api::{self, Api};
 use crate::arena::ARENAS;
 use crate::conf::Key;
 use crate::loader::{host, other};
-use crate::registry::{self, Lease, error};
+use crate::registry::{self, ProviderUse, error};
 use crate::report::{self, Topic};
 use crate::{handles, strerror};
 
@@ -62,35 +62,35 @@ pub unsafe fn ia_openv(
 /// Opens by name; the IA's number. What fails is undone.
 fn open(wanted: &Key, qlen: DAT_COUNT, evd: Option<&mut DAT_EVD_HANDLE>) -> Result<usize, DAT_RETURN> {
     let name = CString::new(wanted.name.as_slice()).expect("read up to its NUL byte");
-    let lease = registry::lease(wanted)?;
+    let provider = registry::acquire(wanted)?;
     let mut ia = DAT_HANDLE_NULL;
     report::listen();
     let evd = evd.map_or(ptr::null_mut(), ptr::from_mut);
     // SAFETY: a registered function of this type; name and results live through the call.
-    let code = unsafe { (lease.open)(name.as_ptr().cast_mut(), qlen, evd, &mut ia) };
+    let code = unsafe { (provider.open)(name.as_ptr().cast_mut(), qlen, evd, &mut ia) };
     report::debug(Topic::ProviderCalls, || format!("ia_open of {name:?}: {}", words(code)));
     if code != DAT_SUCCESS || ia.is_null() {
         let (code, words) = match code {
             DAT_SUCCESS => (error(DAT_INTERNAL_ERROR, DAT_NO_SUBTYPE), "success without an adapter".to_owned()),
             code => (code, words(code)),
         };
-        registry::refused_by_provider(wanted, lease.lease, code, &words);
-        registry::release(lease.lease);
+        registry::refused_by_provider(wanted, provider.provider_use, code, &words);
+        registry::release(provider.provider_use);
         return Err(code);
     }
-    handles::admit(ia, lease.lease).ok_or_else(|| {
-        close_unnumbered(ia, lease.lease);
+    handles::add(ia, provider.provider_use).ok_or_else(|| {
+        close_unnumbered(ia, provider.provider_use);
         error(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY)
     })
 }
 
 #[cold]
-fn close_unnumbered(ia: DAT_IA_HANDLE, lease: Lease) {
+fn close_unnumbered(ia: DAT_IA_HANDLE, provider_use: ProviderUse) {
     if let Some(close) = table::<DAT_PROVIDER>(ia).and_then(|(_, table)| table.ia_close_func) {
         // SAFETY: the provider has just opened this IA, and no other thread knows its handle.
         unsafe { close(ia, DAT_CLOSE_ABRUPT_FLAG) };
     }
-    registry::release(lease);
+    registry::release(provider_use);
 }
 
 /// `dat_ia_close`: closes at the provider, then forgets the number and counts the use down.
@@ -110,8 +110,8 @@ pub unsafe fn ia_close(api: &'static Api, handle: DAT_IA_HANDLE, flags: DAT_CLOS
         if code != DAT_SUCCESS {
             return Err(code);
         }
-        if let Some(lease) = number.and_then(handles::forget) {
-            registry::release(lease);
+        if let Some(provider_use) = number.and_then(handles::remove) {
+            registry::release(provider_use);
         }
         Ok(())
     })
