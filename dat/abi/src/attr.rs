@@ -1,6 +1,6 @@
-//! The records of DAT 1.2 that consumers fill in or have filled: attributes, parameters, triplets, regions.
+//! The records of DAT 1.2 that consumers pass or receive: attributes, parameters, triplets, regions.
 //!
-//! Field order and offsets are the ABI. Objects inside dapl never hold one of these; the entries translate.
+//! Field order and offsets are ABI. Objects of the object layer do not contain these records; its entries convert them.
 
 use core::ffi::c_char;
 

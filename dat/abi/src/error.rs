@@ -1,12 +1,12 @@
 //! Numbers of `DAT_RETURN`: two class bits, fourteen bits of type, sixteen of subtype.
 //!
-//! libdat answers `dat_strerror` from the names here; the meaning is dapl's (`dapl::error`).
+//! libdat answers `dat_strerror` with the names here; `dapl::error` documents their meaning.
 
 use core::ffi::CStr;
 
 use crate::types::*;
 
-/// Defines numbers that grow by `$step`, and `$names`: their names in that order.
+/// Defines constants with values increasing by `$step`, and `$names`: their names in the same order.
 macro_rules! named {
     ($names:ident by $step:literal: $(pub const $name:ident: $type:ty = $value:literal;)*) => {
         $(pub const $name: $type = $value;)*

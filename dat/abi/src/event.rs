@@ -1,6 +1,7 @@
-//! Events as `dat_evd_wait` and `dat_evd_dequeue` hand them out: 48 bytes, the number choosing the member of the union.
+//! Events as `dat_evd_wait` and `dat_evd_dequeue` return them: 48 bytes; the event number selects the member of the
+//! union.
 //!
-//! `ep_handle` is the first field of DTO and connection data, and programs read it through either.
+//! `ep_handle` is the first field of DTO and connection data, because programs read it through either.
 
 use crate::types::*;
 

@@ -1,15 +1,15 @@
 //! The private hook between this project's libdat and its providers, for what the public ABI does not offer.
 //!
-//! A provider requests it from `dat_provider_init`: it calls `dats_get_ia_handle(LIBDAT_HOOK_REQUEST, &mut p)`. A foreign
-//! libdat answers that the number names no IA; ours returns `DAT_SUCCESS` and a pointer to a [`LibdatHook`] that is valid until
-//! the process ends. So each side also works with another implementation of the other side. Nothing here is called on a hot
-//! path.
+//! A provider requests it from `dat_provider_init`: it calls `dats_get_ia_handle(LIBDAT_HOOK_REQUEST, &mut p)`. A
+//! foreign libdat returns an error, because the number names no IA; this project's libdat returns `DAT_SUCCESS` and a
+//! pointer to a [`LibdatHook`] that is valid until the process ends. So each side also works with another
+//! implementation of the other side. No function of the hook is called on a hot path.
 
 use core::ffi::{c_char, c_void};
 
 use crate::types::DAT_IA_HANDLE;
 
-/// The number asked for: far outside every IA handle; its low byte is the version of [`LibdatHook`].
+/// The requested number: far outside the range of IA handles; its low byte is the version of [`LibdatHook`].
 pub const LIBDAT_HOOK_REQUEST: u64 = 0x6461_706c_5f72_7301;
 
 /// Address range in which a provider keeps its handles; it stays readable until the process ends.
@@ -58,9 +58,9 @@ pub const LIBDAT_HOOK_LEAST: usize = core::mem::offset_of!(LibdatHook, provider_
 
 /// Accepted records: name, version, thread safety, library, parameters, file:line, the library's file (empty if there is none).
 pub const TELL_ENTRY: u32 = 0;
-/// Names on lines that do not count: name, file:line, why, what makes it count.
+/// Names on lines that are not used: name, file:line, reason, remedy.
 pub const TELL_ABSENT: u32 = 1;
-/// Complaints about lines: file:line, column, field, found, allowed, `dropped` or `kept`.
+/// Errors of lines: file:line, column, field, found, allowed, `dropped` or `kept`.
 pub const TELL_COMPLAINT: u32 = 2;
 /// Files that cannot be read: a sentence.
 pub const TELL_UNREADABLE: u32 = 3;
@@ -70,7 +70,7 @@ pub const TELL_ORIGIN: u32 = 4;
 pub const TELL_REFUSAL: u32 = 5;
 /// Lines of dat.conf for the adapters of this machine, independent of the files.
 pub const TELL_DISCOVERED: u32 = 6;
-/// libdat's own version.
+/// Version of libdat.
 pub const TELL_VERSION: u32 = 7;
-/// The dat.conf that counts, where a further line belongs.
+/// The dat.conf in use, to which a line can be added.
 pub const TELL_TARGET: u32 = 8;

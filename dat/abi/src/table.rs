@@ -1,6 +1,6 @@
 //! The provider table: the jump table behind every handle, 68 functions in the order of the ABI.
 //!
-//! libdat jumps through it, `dapl` fills one per IA name. The order never changes; DAT 2.0 continues it.
+//! libdat calls through it; `dapl` fills one per IA name. The order never changes; DAT 2.0 extends it.
 
 use core::ffi::{CStr, c_char};
 
@@ -9,7 +9,7 @@ use crate::error::*;
 use crate::event::*;
 use crate::types::*;
 
-/// Shape of `dat_lmr_create`.
+/// Type of `dat_lmr_create`.
 pub type DAT_LMR_CREATE_FUNC = unsafe extern "C" fn(
     ia_handle: DAT_IA_HANDLE,
     mem_type: DAT_MEM_TYPE,
@@ -23,7 +23,7 @@ pub type DAT_LMR_CREATE_FUNC = unsafe extern "C" fn(
     registered_length: *mut DAT_VLEN,
     registered_address: *mut DAT_VADDR,
 ) -> DAT_RETURN;
-/// Shape of `dat_evd_create`.
+/// Type of `dat_evd_create`.
 pub type DAT_EVD_CREATE_FUNC = unsafe extern "C" fn(
     ia_handle: DAT_IA_HANDLE,
     evd_min_qlen: DAT_COUNT,
@@ -31,35 +31,35 @@ pub type DAT_EVD_CREATE_FUNC = unsafe extern "C" fn(
     evd_flags: DAT_EVD_FLAGS,
     evd_handle: *mut DAT_EVD_HANDLE,
 ) -> DAT_RETURN;
-/// Shape of `dat_evd_modify_cno`.
+/// Type of `dat_evd_modify_cno`.
 pub type DAT_EVD_MODIFY_CNO_FUNC =
     unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE, cno_handle: DAT_CNO_HANDLE) -> DAT_RETURN;
-/// Shape of `dat_cno_create`.
+/// Type of `dat_cno_create`.
 pub type DAT_CNO_CREATE_FUNC = unsafe extern "C" fn(
     ia_handle: DAT_IA_HANDLE,
     agent: DAT_OS_WAIT_PROXY_AGENT,
     cno_handle: *mut DAT_CNO_HANDLE,
 ) -> DAT_RETURN;
-/// Shape of `dat_cno_modify_agent`.
+/// Type of `dat_cno_modify_agent`.
 pub type DAT_CNO_MODIFY_AGENT_FUNC =
     unsafe extern "C" fn(cno_handle: DAT_CNO_HANDLE, agent: DAT_OS_WAIT_PROXY_AGENT) -> DAT_RETURN;
-/// Shape of `dat_cno_query`.
+/// Type of `dat_cno_query`.
 pub type DAT_CNO_QUERY_FUNC = unsafe extern "C" fn(
     cno_handle: DAT_CNO_HANDLE,
     cno_param_mask: DAT_CNO_PARAM_MASK,
     cno_param: *mut DAT_CNO_PARAM,
 ) -> DAT_RETURN;
-/// Shape of `dat_cno_free`.
+/// Type of `dat_cno_free`.
 pub type DAT_CNO_FREE_FUNC = unsafe extern "C" fn(cno_handle: DAT_CNO_HANDLE) -> DAT_RETURN;
-/// Shape of `dat_cno_wait`. It may leave by cancellation, so it is allowed to unwind.
+/// Type of `dat_cno_wait`. Cancellation may end the call, so it is allowed to unwind.
 pub type DAT_CNO_WAIT_FUNC = unsafe extern "C-unwind" fn(
     cno_handle: DAT_CNO_HANDLE,
     timeout: DAT_TIMEOUT,
     evd_handle: *mut DAT_EVD_HANDLE,
 ) -> DAT_RETURN;
-/// Shape of `dat_evd_enable`.
+/// Type of `dat_evd_enable`.
 pub type DAT_EVD_ENABLE_FUNC = unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE) -> DAT_RETURN;
-/// Shape of `dat_evd_wait`. It may leave by cancellation, so it is allowed to unwind.
+/// Type of `dat_evd_wait`. Cancellation may end the call, so it is allowed to unwind.
 pub type DAT_EVD_WAIT_FUNC = unsafe extern "C-unwind" fn(
     evd_handle: DAT_EVD_HANDLE,
     timeout: DAT_TIMEOUT,
@@ -67,20 +67,20 @@ pub type DAT_EVD_WAIT_FUNC = unsafe extern "C-unwind" fn(
     event: *mut DAT_EVENT,
     n_more_events: *mut DAT_COUNT,
 ) -> DAT_RETURN;
-/// Shape of `dat_evd_disable`.
+/// Type of `dat_evd_disable`.
 pub type DAT_EVD_DISABLE_FUNC = unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE) -> DAT_RETURN;
-/// Shape of `dat_evd_set_unwaitable`.
+/// Type of `dat_evd_set_unwaitable`.
 pub type DAT_EVD_SET_UNWAITABLE_FUNC = unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE) -> DAT_RETURN;
-/// Shape of `dat_evd_clear_unwaitable`.
+/// Type of `dat_evd_clear_unwaitable`.
 pub type DAT_EVD_CLEAR_UNWAITABLE_FUNC = unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE) -> DAT_RETURN;
-/// Shape of `dat_ia_open`.
+/// Type of `dat_ia_open`.
 pub type DAT_IA_OPEN_FUNC = unsafe extern "C" fn(
     provider: DAT_NAME_PTR,
     asynch_evd_min_qlen: DAT_COUNT,
     asynch_evd_handle: *mut DAT_EVD_HANDLE,
     ia_handle: *mut DAT_IA_HANDLE,
 ) -> DAT_RETURN;
-/// Shape of `dat_ia_openv`.
+/// Type of `dat_ia_openv`.
 pub type DAT_IA_OPENV_FUNC = unsafe extern "C" fn(
     provider: DAT_NAME_PTR,
     asynch_evd_min_qlen: DAT_COUNT,
@@ -90,9 +90,9 @@ pub type DAT_IA_OPENV_FUNC = unsafe extern "C" fn(
     dat_minor_version_number: DAT_UINT32,
     dat_thread_safety: DAT_BOOLEAN,
 ) -> DAT_RETURN;
-/// Shape of `dat_ia_close`.
+/// Type of `dat_ia_close`.
 pub type DAT_IA_CLOSE_FUNC = unsafe extern "C" fn(ia_handle: DAT_IA_HANDLE, close_flags: DAT_CLOSE_FLAGS) -> DAT_RETURN;
-/// Shape of `dat_ia_query`.
+/// Type of `dat_ia_query`.
 pub type DAT_IA_QUERY_FUNC = unsafe extern "C" fn(
     ia_handle: DAT_IA_HANDLE,
     async_evd_handle: *mut DAT_EVD_HANDLE,
@@ -101,47 +101,47 @@ pub type DAT_IA_QUERY_FUNC = unsafe extern "C" fn(
     provider_attr_mask: DAT_PROVIDER_ATTR_MASK,
     provider_attr: *mut DAT_PROVIDER_ATTR,
 ) -> DAT_RETURN;
-/// Shape of `dat_set_consumer_context`.
+/// Type of `dat_set_consumer_context`.
 pub type DAT_SET_CONSUMER_CONTEXT_FUNC =
     unsafe extern "C" fn(dat_handle: DAT_HANDLE, context: DAT_CONTEXT) -> DAT_RETURN;
-/// Shape of `dat_get_consumer_context`.
+/// Type of `dat_get_consumer_context`.
 pub type DAT_GET_CONSUMER_CONTEXT_FUNC =
     unsafe extern "C" fn(dat_handle: DAT_HANDLE, context: *mut DAT_CONTEXT) -> DAT_RETURN;
-/// Shape of `dat_get_handle_type`.
+/// Type of `dat_get_handle_type`.
 pub type DAT_GET_HANDLE_TYPE_FUNC =
     unsafe extern "C" fn(dat_handle: DAT_HANDLE, dat_handle_type: *mut DAT_HANDLE_TYPE) -> DAT_RETURN;
-/// Shape of `dat_cr_query`.
+/// Type of `dat_cr_query`.
 pub type DAT_CR_QUERY_FUNC = unsafe extern "C" fn(
     cr_handle: DAT_CR_HANDLE,
     cr_param_mask: DAT_CR_PARAM_MASK,
     cr_param: *mut DAT_CR_PARAM,
 ) -> DAT_RETURN;
-/// Shape of `dat_cr_accept`.
+/// Type of `dat_cr_accept`.
 pub type DAT_CR_ACCEPT_FUNC = unsafe extern "C" fn(
     cr_handle: DAT_CR_HANDLE,
     ep_handle: DAT_EP_HANDLE,
     private_data_size: DAT_COUNT,
     private_data: DAT_PVOID,
 ) -> DAT_RETURN;
-/// Shape of `dat_cr_reject`.
+/// Type of `dat_cr_reject`.
 pub type DAT_CR_REJECT_FUNC = unsafe extern "C" fn(cr_handle: DAT_CR_HANDLE) -> DAT_RETURN;
-/// Shape of `dat_cr_handoff`.
+/// Type of `dat_cr_handoff`.
 pub type DAT_CR_HANDOFF_FUNC = unsafe extern "C" fn(cr_handle: DAT_CR_HANDLE, handoff: DAT_CONN_QUAL) -> DAT_RETURN;
-/// Shape of `dat_evd_resize`.
+/// Type of `dat_evd_resize`.
 pub type DAT_EVD_RESIZE_FUNC = unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE, evd_min_qlen: DAT_COUNT) -> DAT_RETURN;
-/// Shape of `dat_evd_post_se`.
+/// Type of `dat_evd_post_se`.
 pub type DAT_EVD_POST_SE_FUNC = unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE, event: *const DAT_EVENT) -> DAT_RETURN;
-/// Shape of `dat_evd_dequeue`.
+/// Type of `dat_evd_dequeue`.
 pub type DAT_EVD_DEQUEUE_FUNC = unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE, event: *mut DAT_EVENT) -> DAT_RETURN;
-/// Shape of `dat_evd_free`.
+/// Type of `dat_evd_free`.
 pub type DAT_EVD_FREE_FUNC = unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE) -> DAT_RETURN;
-/// Shape of `dat_evd_query`.
+/// Type of `dat_evd_query`.
 pub type DAT_EVD_QUERY_FUNC = unsafe extern "C" fn(
     evd_handle: DAT_EVD_HANDLE,
     evd_param_mask: DAT_EVD_PARAM_MASK,
     evd_param: *mut DAT_EVD_PARAM,
 ) -> DAT_RETURN;
-/// Shape of `dat_ep_create`.
+/// Type of `dat_ep_create`.
 pub type DAT_EP_CREATE_FUNC = unsafe extern "C" fn(
     ia_handle: DAT_IA_HANDLE,
     pz_handle: DAT_PZ_HANDLE,
@@ -151,7 +151,7 @@ pub type DAT_EP_CREATE_FUNC = unsafe extern "C" fn(
     ep_attributes: *const DAT_EP_ATTR,
     ep_handle: *mut DAT_EP_HANDLE,
 ) -> DAT_RETURN;
-/// Shape of `dat_ep_create_with_srq`.
+/// Type of `dat_ep_create_with_srq`.
 pub type DAT_EP_CREATE_WITH_SRQ_FUNC = unsafe extern "C" fn(
     ia_handle: DAT_IA_HANDLE,
     pz_handle: DAT_PZ_HANDLE,
@@ -162,19 +162,19 @@ pub type DAT_EP_CREATE_WITH_SRQ_FUNC = unsafe extern "C" fn(
     ep_attributes: *const DAT_EP_ATTR,
     ep_handle: *mut DAT_EP_HANDLE,
 ) -> DAT_RETURN;
-/// Shape of `dat_ep_query`.
+/// Type of `dat_ep_query`.
 pub type DAT_EP_QUERY_FUNC = unsafe extern "C" fn(
     ep_handle: DAT_EP_HANDLE,
     ep_param_mask: DAT_EP_PARAM_MASK,
     ep_param: *mut DAT_EP_PARAM,
 ) -> DAT_RETURN;
-/// Shape of `dat_ep_modify`.
+/// Type of `dat_ep_modify`.
 pub type DAT_EP_MODIFY_FUNC = unsafe extern "C" fn(
     ep_handle: DAT_EP_HANDLE,
     ep_param_mask: DAT_EP_PARAM_MASK,
     ep_param: *const DAT_EP_PARAM,
 ) -> DAT_RETURN;
-/// Shape of `dat_ep_connect`.
+/// Type of `dat_ep_connect`.
 pub type DAT_EP_CONNECT_FUNC = unsafe extern "C" fn(
     ep_handle: DAT_EP_HANDLE,
     remote_ia_address: DAT_IA_ADDRESS_PTR,
@@ -185,7 +185,7 @@ pub type DAT_EP_CONNECT_FUNC = unsafe extern "C" fn(
     quality_of_service: DAT_QOS,
     connect_flags: DAT_CONNECT_FLAGS,
 ) -> DAT_RETURN;
-/// Shape of `dat_ep_dup_connect`.
+/// Type of `dat_ep_dup_connect`.
 pub type DAT_EP_DUP_CONNECT_FUNC = unsafe extern "C" fn(
     ep_handle: DAT_EP_HANDLE,
     ep_dup_handle: DAT_EP_HANDLE,
@@ -194,10 +194,10 @@ pub type DAT_EP_DUP_CONNECT_FUNC = unsafe extern "C" fn(
     private_data: DAT_PVOID,
     quality_of_service: DAT_QOS,
 ) -> DAT_RETURN;
-/// Shape of `dat_ep_disconnect`.
+/// Type of `dat_ep_disconnect`.
 pub type DAT_EP_DISCONNECT_FUNC =
     unsafe extern "C" fn(ep_handle: DAT_EP_HANDLE, close_flags: DAT_CLOSE_FLAGS) -> DAT_RETURN;
-/// Shape of `dat_ep_post_send`.
+/// Type of `dat_ep_post_send`.
 pub type DAT_EP_POST_SEND_FUNC = unsafe extern "C" fn(
     ep_handle: DAT_EP_HANDLE,
     num_segments: DAT_COUNT,
@@ -205,7 +205,7 @@ pub type DAT_EP_POST_SEND_FUNC = unsafe extern "C" fn(
     user_cookie: DAT_DTO_COOKIE,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN;
-/// Shape of `dat_ep_post_recv`.
+/// Type of `dat_ep_post_recv`.
 pub type DAT_EP_POST_RECV_FUNC = unsafe extern "C" fn(
     ep_handle: DAT_EP_HANDLE,
     num_segments: DAT_COUNT,
@@ -213,7 +213,7 @@ pub type DAT_EP_POST_RECV_FUNC = unsafe extern "C" fn(
     user_cookie: DAT_DTO_COOKIE,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN;
-/// Shape of `dat_ep_post_rdma_read`.
+/// Type of `dat_ep_post_rdma_read`.
 pub type DAT_EP_POST_RDMA_READ_FUNC = unsafe extern "C" fn(
     ep_handle: DAT_EP_HANDLE,
     num_segments: DAT_COUNT,
@@ -222,7 +222,7 @@ pub type DAT_EP_POST_RDMA_READ_FUNC = unsafe extern "C" fn(
     remote_iov: *const DAT_RMR_TRIPLET,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN;
-/// Shape of `dat_ep_post_rdma_write`.
+/// Type of `dat_ep_post_rdma_write`.
 pub type DAT_EP_POST_RDMA_WRITE_FUNC = unsafe extern "C" fn(
     ep_handle: DAT_EP_HANDLE,
     num_segments: DAT_COUNT,
@@ -231,59 +231,59 @@ pub type DAT_EP_POST_RDMA_WRITE_FUNC = unsafe extern "C" fn(
     remote_iov: *const DAT_RMR_TRIPLET,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN;
-/// Shape of `dat_ep_get_status`.
+/// Type of `dat_ep_get_status`.
 pub type DAT_EP_GET_STATUS_FUNC = unsafe extern "C" fn(
     ep_handle: DAT_EP_HANDLE,
     ep_state: *mut DAT_EP_STATE,
     recv_idle: *mut DAT_BOOLEAN,
     request_idle: *mut DAT_BOOLEAN,
 ) -> DAT_RETURN;
-/// Shape of `dat_ep_free`.
+/// Type of `dat_ep_free`.
 pub type DAT_EP_FREE_FUNC = unsafe extern "C" fn(ep_handle: DAT_EP_HANDLE) -> DAT_RETURN;
-/// Shape of `dat_ep_reset`.
+/// Type of `dat_ep_reset`.
 pub type DAT_EP_RESET_FUNC = unsafe extern "C" fn(ep_handle: DAT_EP_HANDLE) -> DAT_RETURN;
-/// Shape of `dat_ep_recv_query`.
+/// Type of `dat_ep_recv_query`.
 pub type DAT_EP_RECV_QUERY_FUNC = unsafe extern "C" fn(
     ep_handle: DAT_EP_HANDLE,
     nbufs_allocated: *mut DAT_COUNT,
     bufs_alloc_span: *mut DAT_COUNT,
 ) -> DAT_RETURN;
-/// Shape of `dat_ep_set_watermark`.
+/// Type of `dat_ep_set_watermark`.
 pub type DAT_EP_SET_WATERMARK_FUNC = unsafe extern "C" fn(
     ep_handle: DAT_EP_HANDLE,
     ep_soft_high_watermark: DAT_COUNT,
     ep_hard_high_watermark: DAT_COUNT,
 ) -> DAT_RETURN;
-/// Shape of `dat_lmr_free`.
+/// Type of `dat_lmr_free`.
 pub type DAT_LMR_FREE_FUNC = unsafe extern "C" fn(lmr_handle: DAT_LMR_HANDLE) -> DAT_RETURN;
-/// Shape of `dat_lmr_query`.
+/// Type of `dat_lmr_query`.
 pub type DAT_LMR_QUERY_FUNC = unsafe extern "C" fn(
     lmr_handle: DAT_LMR_HANDLE,
     lmr_param_mask: DAT_LMR_PARAM_MASK,
     lmr_param: *mut DAT_LMR_PARAM,
 ) -> DAT_RETURN;
-/// Shape of `dat_lmr_sync_rdma_read`.
+/// Type of `dat_lmr_sync_rdma_read`.
 pub type DAT_LMR_SYNC_RDMA_READ_FUNC = unsafe extern "C" fn(
     ia_handle: DAT_IA_HANDLE,
     local_segments: *const DAT_LMR_TRIPLET,
     num_segments: DAT_VLEN,
 ) -> DAT_RETURN;
-/// Shape of `dat_lmr_sync_rdma_write`.
+/// Type of `dat_lmr_sync_rdma_write`.
 pub type DAT_LMR_SYNC_RDMA_WRITE_FUNC = unsafe extern "C" fn(
     ia_handle: DAT_IA_HANDLE,
     local_segments: *const DAT_LMR_TRIPLET,
     num_segments: DAT_VLEN,
 ) -> DAT_RETURN;
-/// Shape of `dat_rmr_create`.
+/// Type of `dat_rmr_create`.
 pub type DAT_RMR_CREATE_FUNC =
     unsafe extern "C" fn(pz_handle: DAT_PZ_HANDLE, rmr_handle: *mut DAT_RMR_HANDLE) -> DAT_RETURN;
-/// Shape of `dat_rmr_query`.
+/// Type of `dat_rmr_query`.
 pub type DAT_RMR_QUERY_FUNC = unsafe extern "C" fn(
     rmr_handle: DAT_RMR_HANDLE,
     rmr_param_mask: DAT_RMR_PARAM_MASK,
     rmr_param: *mut DAT_RMR_PARAM,
 ) -> DAT_RETURN;
-/// Shape of `dat_rmr_bind`.
+/// Type of `dat_rmr_bind`.
 pub type DAT_RMR_BIND_FUNC = unsafe extern "C" fn(
     rmr_handle: DAT_RMR_HANDLE,
     lmr_triplet: *const DAT_LMR_TRIPLET,
@@ -293,9 +293,9 @@ pub type DAT_RMR_BIND_FUNC = unsafe extern "C" fn(
     completion_flags: DAT_COMPLETION_FLAGS,
     context: *mut DAT_RMR_CONTEXT,
 ) -> DAT_RETURN;
-/// Shape of `dat_rmr_free`.
+/// Type of `dat_rmr_free`.
 pub type DAT_RMR_FREE_FUNC = unsafe extern "C" fn(rmr_handle: DAT_RMR_HANDLE) -> DAT_RETURN;
-/// Shape of `dat_psp_create`.
+/// Type of `dat_psp_create`.
 pub type DAT_PSP_CREATE_FUNC = unsafe extern "C" fn(
     ia_handle: DAT_IA_HANDLE,
     conn_qual: DAT_CONN_QUAL,
@@ -303,7 +303,7 @@ pub type DAT_PSP_CREATE_FUNC = unsafe extern "C" fn(
     psp_flags: DAT_PSP_FLAGS,
     psp_handle: *mut DAT_PSP_HANDLE,
 ) -> DAT_RETURN;
-/// Shape of `dat_psp_create_any`.
+/// Type of `dat_psp_create_any`.
 pub type DAT_PSP_CREATE_ANY_FUNC = unsafe extern "C" fn(
     ia_handle: DAT_IA_HANDLE,
     conn_qual: *mut DAT_CONN_QUAL,
@@ -311,15 +311,15 @@ pub type DAT_PSP_CREATE_ANY_FUNC = unsafe extern "C" fn(
     psp_flags: DAT_PSP_FLAGS,
     psp_handle: *mut DAT_PSP_HANDLE,
 ) -> DAT_RETURN;
-/// Shape of `dat_psp_query`.
+/// Type of `dat_psp_query`.
 pub type DAT_PSP_QUERY_FUNC = unsafe extern "C" fn(
     psp_handle: DAT_PSP_HANDLE,
     psp_param_mask: DAT_PSP_PARAM_MASK,
     psp_param: *mut DAT_PSP_PARAM,
 ) -> DAT_RETURN;
-/// Shape of `dat_psp_free`.
+/// Type of `dat_psp_free`.
 pub type DAT_PSP_FREE_FUNC = unsafe extern "C" fn(psp_handle: DAT_PSP_HANDLE) -> DAT_RETURN;
-/// Shape of `dat_rsp_create`.
+/// Type of `dat_rsp_create`.
 pub type DAT_RSP_CREATE_FUNC = unsafe extern "C" fn(
     ia_handle: DAT_IA_HANDLE,
     conn_qual: DAT_CONN_QUAL,
@@ -327,47 +327,47 @@ pub type DAT_RSP_CREATE_FUNC = unsafe extern "C" fn(
     evd_handle: DAT_EVD_HANDLE,
     rsp_handle: *mut DAT_RSP_HANDLE,
 ) -> DAT_RETURN;
-/// Shape of `dat_rsp_query`.
+/// Type of `dat_rsp_query`.
 pub type DAT_RSP_QUERY_FUNC = unsafe extern "C" fn(
     rsp_handle: DAT_RSP_HANDLE,
     rsp_param_mask: DAT_RSP_PARAM_MASK,
     rsp_param: *mut DAT_RSP_PARAM,
 ) -> DAT_RETURN;
-/// Shape of `dat_rsp_free`.
+/// Type of `dat_rsp_free`.
 pub type DAT_RSP_FREE_FUNC = unsafe extern "C" fn(rsp_handle: DAT_RSP_HANDLE) -> DAT_RETURN;
-/// Shape of `dat_pz_create`.
+/// Type of `dat_pz_create`.
 pub type DAT_PZ_CREATE_FUNC =
     unsafe extern "C" fn(ia_handle: DAT_IA_HANDLE, pz_handle: *mut DAT_PZ_HANDLE) -> DAT_RETURN;
-/// Shape of `dat_pz_query`.
+/// Type of `dat_pz_query`.
 pub type DAT_PZ_QUERY_FUNC = unsafe extern "C" fn(
     pz_handle: DAT_PZ_HANDLE,
     pz_param_mask: DAT_PZ_PARAM_MASK,
     pz_param: *mut DAT_PZ_PARAM,
 ) -> DAT_RETURN;
-/// Shape of `dat_pz_free`.
+/// Type of `dat_pz_free`.
 pub type DAT_PZ_FREE_FUNC = unsafe extern "C" fn(pz_handle: DAT_PZ_HANDLE) -> DAT_RETURN;
-/// Shape of `dat_srq_create`.
+/// Type of `dat_srq_create`.
 pub type DAT_SRQ_CREATE_FUNC = unsafe extern "C" fn(
     ia_handle: DAT_IA_HANDLE,
     pz_handle: DAT_PZ_HANDLE,
     srq_attributes: *mut DAT_SRQ_ATTR,
     srq_handle: *mut DAT_SRQ_HANDLE,
 ) -> DAT_RETURN;
-/// Shape of `dat_srq_set_lw`.
+/// Type of `dat_srq_set_lw`.
 pub type DAT_SRQ_SET_LW_FUNC =
     unsafe extern "C" fn(srq_handle: DAT_SRQ_HANDLE, srq_low_watermark: DAT_COUNT) -> DAT_RETURN;
-/// Shape of `dat_srq_free`.
+/// Type of `dat_srq_free`.
 pub type DAT_SRQ_FREE_FUNC = unsafe extern "C" fn(srq_handle: DAT_SRQ_HANDLE) -> DAT_RETURN;
-/// Shape of `dat_srq_query`.
+/// Type of `dat_srq_query`.
 pub type DAT_SRQ_QUERY_FUNC = unsafe extern "C" fn(
     srq_handle: DAT_SRQ_HANDLE,
     srq_param_mask: DAT_SRQ_PARAM_MASK,
     srq_param: *mut DAT_SRQ_PARAM,
 ) -> DAT_RETURN;
-/// Shape of `dat_srq_resize`.
+/// Type of `dat_srq_resize`.
 pub type DAT_SRQ_RESIZE_FUNC =
     unsafe extern "C" fn(srq_handle: DAT_SRQ_HANDLE, srq_queue_length: DAT_COUNT) -> DAT_RETURN;
-/// Shape of `dat_srq_post_recv`.
+/// Type of `dat_srq_post_recv`.
 pub type DAT_SRQ_POST_RECV_FUNC = unsafe extern "C" fn(
     srq_handle: DAT_SRQ_HANDLE,
     num_segments: DAT_COUNT,
@@ -378,13 +378,13 @@ pub type DAT_SRQ_POST_RECV_FUNC = unsafe extern "C" fn(
 pub const DAT_PROVIDER_INIT_FUNC_STR: &CStr = c"dat_provider_init";
 /// Symbol that libdat calls in a provider library to finalise it.
 pub const DAT_PROVIDER_FINI_FUNC_STR: &CStr = c"dat_provider_fini";
-/// Shape of `dat_provider_init`.
+/// Type of `dat_provider_init`.
 pub type DAT_PROVIDER_INIT_FUNC =
     unsafe extern "C" fn(provider_info: *const DAT_PROVIDER_INFO, instance_data: *const c_char);
-/// Shape of `dat_provider_fini`.
+/// Type of `dat_provider_fini`.
 pub type DAT_PROVIDER_FINI_FUNC = unsafe extern "C" fn(provider_info: *const DAT_PROVIDER_INFO);
 
-/// `struct dat_provider`, 560 bytes: the first word of every handle points at one of these.
+/// `struct dat_provider`, 560 bytes: the first word of every handle points to such a table.
 ///
 /// A null slot is legal in a foreign table; libdat answers `DAT_NOT_IMPLEMENTED` for it.
 #[repr(C)]

@@ -1,6 +1,6 @@
 //! Scalars, handles, flags and masks of DAT 1.2.
 //!
-//! Enumerations are plain integers: a C caller can pass any number, so the receiver of one has to check it.
+//! Enumerations are plain integers: a C caller can pass any number, so the receiver has to check it.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -16,7 +16,7 @@ pub type DAT_UINT64 = u64;
 pub type DAT_UVERYLONG = u64;
 /// An untyped pointer.
 pub type DAT_PVOID = *mut c_void;
-/// A number of things; negative only for the `DAT_HW_DEFAULT` family.
+/// A count; negative only for constants such as `DAT_HW_DEFAULT`.
 pub type DAT_COUNT = c_int;
 /// A physical address.
 pub type DAT_PADDR = DAT_UINT64;
@@ -24,7 +24,7 @@ pub type DAT_PADDR = DAT_UINT64;
 pub type DAT_SOCK_ADDR = sockaddr;
 /// Storage for an IPv6 socket address.
 pub type DAT_SOCK_ADDR6 = sockaddr_in6;
-/// Mask of the fields wanted from a query, bit n for field n.
+/// Mask of the fields requested by a query; bit n selects field n.
 pub type DAT_PROVIDER_ATTR_MASK = DAT_UINT64;
 /// An IA name, NUL-terminated, at most 255 bytes.
 pub type DAT_NAME_PTR = *mut c_char;
@@ -62,17 +62,17 @@ pub type DAT_IA_ADDRESS_PTR = *mut DAT_SOCK_ADDR;
 pub type DAT_CONN_QUAL = DAT_UINT64;
 /// Port qualifier of one end of a connection.
 pub type DAT_PORT_QUAL = DAT_UINT64;
-/// Names registered memory in local segments; 0 is never valid.
+/// Key of registered memory in local segments; 0 is never valid.
 pub type DAT_LMR_CONTEXT = DAT_UINT32;
-/// Names registered memory to a peer; 0 is never valid.
+/// Key of registered memory for a peer; 0 is never valid.
 pub type DAT_RMR_CONTEXT = DAT_UINT32;
 /// A length in bytes.
 pub type DAT_VLEN = DAT_UINT64;
 /// A virtual address.
 pub type DAT_VADDR = DAT_UINT64;
-/// Mask of the fields wanted from a query, bit n for field n.
+/// Mask of the fields requested by a query; bit n selects field n.
 pub type DAT_IA_ATTR_MASK = DAT_UINT64;
-/// Mask of the fields wanted from a query, bit n for field n.
+/// Mask of the fields requested by a query; bit n selects field n.
 pub type DAT_EP_PARAM_MASK = DAT_UINT64;
 /// Handle of an object of kind CNO.
 pub type DAT_CNO_HANDLE = DAT_HANDLE;
@@ -406,5 +406,5 @@ pub const DAT_PROVIDER_FIELD_NONE: DAT_PROVIDER_ATTR_MASK = 0x0;
 pub const DAT_HANDLE_NULL: DAT_HANDLE = core::ptr::null_mut();
 /// In `*async_evd_handle` of an open: the async EVD exists in another part of the process.
 pub const DAT_EVD_ASYNC_EXISTS: DAT_EVD_HANDLE = 1 as DAT_EVD_HANDLE;
-/// Out of an open or a query: the async EVD is not this caller's to see.
+/// Out of an open or a query: the async EVD belongs to another part of the process.
 pub const DAT_EVD_OUT_OF_SCOPE: DAT_EVD_HANDLE = 2 as DAT_EVD_HANDLE;

@@ -1,5 +1,5 @@
-//! Exchange of counters between a process and its user's tools: sockets, text format and reader, independent of the counters'
-//! meaning.
+//! Exchange of counters between a process and tools of its user: sockets, text format and reader, independent of the
+//! meaning of the counters.
 //!
 //! | module | purpose |
 //! |---|---|

@@ -20,30 +20,30 @@ use crate::text::{self, Fault, MOST, Process};
 /// Time for one process to answer. A process that serves another, slow tool is busy for at most a second.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
-/// Query at once: descriptors that are open meanwhile.
+/// Number of processes queried at a time; each needs an open descriptor.
 const TOGETHER: usize = 128;
 
 /// Time after which no more processes are queried.
 const RUN_LIMIT: Duration = Duration::from_secs(10);
 
-/// Bytes that are read in one run, from all processes together.
+/// Maximum number of bytes read in one run, from all processes together.
 const CAPACITY: usize = 64 << 20;
 
-/// A process that publishes.
+/// A process that publishes counters.
 #[derive(Debug)]
 pub struct Answer {
-    /// Its id, in its own name space.
+    /// Process id, in its own pid namespace.
     pub pid: u32,
-    /// Of its provider library: a process with two is found twice.
+    /// Number of its provider library: a process with two libraries is listed twice.
     pub number: u32,
-    /// Its counters, or why they could not be read.
+    /// Its counters, or the reason why they could not be read.
     pub result: Result<Process, ReadError>,
 }
 
-/// Why the counters of a process could not be read.
+/// Reason why the counters of a process could not be read.
 #[derive(Debug)]
 pub enum ReadError {
-    /// It says nothing, or does not come to its end.
+    /// It does not answer, or does not finish its answer.
     Timeout,
     /// Its accept queue is full.
     Busy,
@@ -53,7 +53,7 @@ pub enum ReadError {
     Cut,
     /// Its answer is malformed.
     Nonsense,
-    /// More bytes than one run reads.
+    /// More bytes than one run may read.
     TooMuch,
     /// The time limit of the run was reached before it was queried.
     Skipped,
@@ -123,8 +123,8 @@ pub fn processes() -> io::Result<Vec<Answer>> {
     Ok(names.chunks(TOGETHER).flat_map(|some| ask(some, end, &mut capacity)).collect())
 }
 
-/// Those in the kernel's list that are this user's, each once: a listener's and those of its connections are the same.
-/// Abstract names begin with `@` there.
+/// The sockets in the kernel's list that belong to this user, without duplicates: a listener and its connections have
+/// the same name. Abstract names begin with `@` there.
 fn names(list: &str, uid: u32) -> Vec<Name> {
     let ours = list.lines().filter_map(|line| Name::read(line.rsplit_once(" @")?.1)).filter(|name| name.uid == uid);
     let mut names: Vec<_> = ours.collect();
@@ -133,7 +133,8 @@ fn names(list: &str, uid: u32) -> Vec<Name> {
     names
 }
 
-/// Asks these, all at once. One that has gone meanwhile, or was never what its name says, is none.
+/// Queries these processes, all at once. A process that has ended meanwhile, or that publishes no counters, is left
+/// out.
 fn ask(names: &[Name], end: Instant, capacity: &mut usize) -> Vec<Answer> {
     let began = Instant::now();
     let is_late = began >= end;
@@ -164,17 +165,17 @@ fn connect(name: Name) -> Result<OwnedFd, ReadError> {
     }
 }
 
-/// A process that was queries.
+/// A query to a process.
 struct Query {
     name: Name,
-    /// Connection, until the answer is complete.
+    /// The connection, until the answer is complete.
     socket: Option<OwnedFd>,
     bytes: Vec<u8>,
     error: Option<ReadError>,
 }
 
 impl Query {
-    /// Takes what has come, and hangs up if that is all, or too much.
+    /// Reads available bytes, and closes the connection if the answer is complete or too long.
     fn take(&mut self, piece: &mut [u8], capacity: &mut usize) {
         let Some(socket) = &self.socket else { return };
         match rustix::net::recv(socket, &mut *piece, RecvFlags::DONTWAIT) {
@@ -185,7 +186,7 @@ impl Query {
             }
             Ok(_) => self.stop(ReadError::TooMuch),
             Err(Errno::AGAIN | Errno::INTR) => {}
-            // It has ended before it had taken notice of us.
+            // It closed the connection before it accepted the query.
             Err(Errno::CONNRESET) => self.stop(ReadError::Cut),
             Err(error) => self.stop(ReadError::System(error.into())),
         }

@@ -15,9 +15,9 @@ const PREFIX: &str = "dapl-counters/";
 pub struct Name {
     /// The user's id.
     pub uid: u32,
-    /// The process's, in its own name space.
+    /// The process id, in its own pid namespace.
     pub pid: u32,
-    /// Each provider library of a process has a socket with a number of its own.
+    /// Number of the socket: each provider library of a process has a socket of its own.
     pub number: u32,
 }
 
@@ -42,7 +42,7 @@ fn socket() -> io::Result<OwnedFd> {
 
 /// A socket that listens.
 ///
-/// Errors: `AddrInUse`: another one has that name; and what the system says.
+/// Errors: `AddrInUse` if another socket has that name; other errors of the operating system.
 pub fn listen(name: Name) -> io::Result<OwnedFd> {
     let fd = socket()?;
     rustix::net::bind(&fd, &name.address()?)?;
@@ -60,10 +60,10 @@ pub fn connect(name: Name) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// The user of the other end. By hand, since the process of another pid namespace has the id 0, which wrappers hold to be
-/// impossible.
+/// The user of the other end. Decoded here, since a process of another pid namespace has the id 0, which wrapper crates
+/// reject.
 ///
-/// Errors: it is no connected local socket.
+/// Errors: it is not a connected local socket.
 pub fn user(socket: &OwnedFd) -> io::Result<u32> {
     let mut who = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;

@@ -1,8 +1,8 @@
 //! The text format of counters, and its parser.
 //!
-//! Lines of words separated by tabs. The first line names the format, the last one marks a complete text. A reader skips
-//! unknown lines and further words of a line. Tabs and newlines in a word become `?`. The parser accepts any bytes: they are a
-//! text or an error. Characters that could move a terminal's cursor become `?`.
+//! Lines of words separated by tabs. The first line names the format, the last one marks a complete text. A reader
+//! skips unknown lines and further words of a line. Tabs and newlines in a word become `?`. The parser accepts any
+//! bytes, and returns a text or an error. Characters that could move a terminal's cursor become `?`.
 //!
 //! ```text
 //! dapl-counters 1
@@ -49,17 +49,18 @@ impl Text {
         self.0.push('\n');
     }
 
-    /// An IA by its name in the registry, the transport, and its own handle. What follows is of it.
+    /// Adds an IA with its name in the registry, the transport, and its handle. The following lines belong to it.
     pub fn adapter(&mut self, name: &str, provider: &str, handle: usize) {
         self.line(&["adapter", name, provider, &format!("{handle:#x}")]);
     }
 
-    /// An EP of that IA. What follows is of it.
+    /// Adds an EP of that IA. The following lines belong to it.
     pub fn ep(&mut self, handle: usize, state: &str) {
         self.line(&["ep", &format!("{handle:#x}"), state]);
     }
 
-    /// A number. The unit is empty if it counts things. `is_level`: it goes up and down, else it only grows.
+    /// Adds a number. The unit is empty for plain counts. `is_level`: the value goes up and down; otherwise it only
+    /// grows.
     pub fn count(&mut self, name: &str, unit: &str, is_level: bool, value: impl Display) {
         let mut number = String::new();
         // Writing to a string does not fail.
@@ -82,7 +83,7 @@ impl Text {
 /// Counters of a process.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Process {
-    /// Its id, in its own name space.
+    /// Process id, in its own pid namespace.
     pub pid: u32,
     /// Its name, as `ps` shows it.
     pub program: String,
@@ -127,24 +128,24 @@ pub struct Count {
     pub unit: String,
     /// The number.
     pub value: u64,
-    /// It goes up and down; else it only grows.
+    /// A level, which goes up and down; otherwise the value only grows.
     pub is_level: bool,
 }
 
-/// Why bytes cannot be parsed.
+/// The reason why bytes cannot be parsed.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Fault {
-    /// Of another version of the form: this one.
+    /// The version of the format is this one.
     Version(String),
-    /// It stops before its end.
+    /// The text is incomplete.
     Cut,
-    /// It makes no sense.
+    /// The text is malformed.
     Nonsense,
 }
 
 /// Reads a text.
 ///
-/// Errors: it is none, or not all of it.
+/// Errors: the bytes are not a text, or not a complete one.
 pub fn read(bytes: &[u8]) -> Result<Process, Fault> {
     let text = std::str::from_utf8(bytes).ok().filter(|text| text.len() <= MOST).ok_or(Fault::Nonsense)?;
     let (form, rest) = text.split_once('\n').ok_or_else(|| beginning(text))?;
@@ -166,7 +167,7 @@ fn beginning(text: &str) -> Fault {
     if first.starts_with(text) { Fault::Cut } else { Fault::Nonsense }
 }
 
-/// Adds what a line says. `None`: it makes no sense there.
+/// Adds the content of a line. `None`: it is invalid there.
 fn take(process: &mut Process, line: &str) -> Option<()> {
     let mut words = line.split('\t');
     let (kind, first, second, third) = (words.next()?, words.next(), words.next(), words.next());
@@ -194,7 +195,7 @@ fn take(process: &mut Process, line: &str) -> Option<()> {
     Some(())
 }
 
-/// A word without anything that has an effect on a terminal: control characters, and those that turn the direction.
+/// A word without characters that affect a terminal: control characters, and those that change the text direction.
 fn shown(word: &str) -> String {
     let is_harmless = |letter: char| letter == ' ' || letter.is_ascii_graphic() || letter.is_alphanumeric();
     word.chars().map(|letter| if is_harmless(letter) { letter } else { '?' }).collect()

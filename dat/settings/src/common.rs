@@ -83,7 +83,7 @@ pub static DAPL: SettingsTable = SettingsTable {
 
 // Settings of several providers have one name, and one variable that sets them all.
 
-/// Base directory in which processes find each other; each provider has its own default.
+/// Base directory that processes share; each provider has its own default.
 pub(crate) const fn dir(meaning: &'static str) -> Setting {
     Setting {
         name: "dir",

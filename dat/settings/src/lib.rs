@@ -1,4 +1,4 @@
-//! Settings of libdat and its providers: names, values, defaults and meanings, in one place.
+//! Settings of libdat and its providers: names, values, defaults and explanations, in one place.
 //!
 //! libdat finds misspelt variables by these tables, providers parse their settings by them (`dapl_software::settings`), and
 //! tools print them. Pure data and lookups: the environment is not read here.
@@ -20,7 +20,7 @@ pub use verbs::VERBS;
 /// All tables: libdat, the object layer, each provider.
 pub const ALL: [&SettingsTable; 5] = [&LIBDAT, &DAPL, &SM, &USNIC, &VERBS];
 
-/// Read when libraries are built, so it is no misspelling and has no effect on a program.
+/// Read when libraries are built: a known name without an effect on a program.
 pub const BUILD_TIME: &str = "DAPL_SYSCONFDIR";
 
 /// Names of the C implementation's settings, and earlier ones of this project, that have no effect here, and what to use instead.
@@ -48,7 +48,7 @@ const ELSEWHERE: &str = "DAT_CONF DAPL_DBG_SYS_MEM DAPL_LOOPBACK DAPL_MAX_CM_RES
     DAPL_UCM_DREP_TIME DAPL_UCM_QP_SIZE DAPL_UCM_CQ_SIZE DAPL_UCM_TX_BURST DAPL_UCM_ENTRY_BITS DAPL_UCM_ARRAY_BITS \
     DAPL_MCM_WR_MAX DAPL_MCM_MSG_MAX DAPL_MCM_MFO DAPL_MCM_ALWAYS_PROXY DAPL_MCM_PORT_ID";
 
-/// Beginnings of names that are for the project's own suites.
+/// Prefixes of names for the project's own tests.
 const SUITES: &str = "DAPL_TEST_ DAPL_SIM_ DAPL_FUZZ_ DAPL_FAULTY";
 
 /// A setting.
@@ -84,7 +84,7 @@ pub enum Values {
 pub enum Notation {
     /// Decimal digits.
     Decimal,
-    /// As in C: 0x10, 020, 16; blanks around it do not count, and an empty text is none.
+    /// As in C: 0x10, 020, 16; surrounding blanks are ignored, and an empty text is invalid.
     C,
 }
 
@@ -95,7 +95,7 @@ pub struct SettingsTable {
     pub provider: &'static str,
     /// Prefix of its variables, such as `DAPL_SM`.
     pub prefix: &'static str,
-    /// The names that plain words of `ia_params` are for, in their order.
+    /// The names of the settings that positional words of `ia_params` set, in order.
     pub plain: &'static [&'static str],
     /// Notation of its numbers.
     pub notation: Notation,
@@ -108,11 +108,11 @@ pub struct SettingsTable {
 pub enum Known {
     /// A library reads it.
     Read(&'static SettingsTable, &'static Setting),
-    /// Others read it, or a build does; here it changes nothing.
+    /// Only other programs, or a build, read it; it has no effect here.
     Idle,
     /// It has no effect here; the text says what to use instead.
     NoEffect(&'static str),
-    /// It begins like a provider's variable; the provider itself reports unknown names.
+    /// It has a provider's prefix; the provider itself reports unknown names.
     Providers(&'static SettingsTable),
     /// No library reads it.
     Unknown,
@@ -153,8 +153,8 @@ impl SettingsTable {
         self.settings.iter().find(|setting| !name.is_empty() && setting.name == name)
     }
 
-    /// The settings that the words of `ia_params` make, in their order, and the words that make none: a name that is not in
-    /// the table, with `=`, or a plain word too many.
+    /// The settings given by the words of `ia_params`, in order, and the words that are none: an unknown name with `=`,
+    /// or too many positional words.
     pub fn split(&self, params: &str) -> (Vec<(&'static str, String)>, Vec<String>) {
         let (mut words, mut odd) = (Vec::new(), Vec::new());
         let mut plain = self.plain.iter();

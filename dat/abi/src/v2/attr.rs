@@ -1,4 +1,4 @@
-//! The records of DAT 2.0 that consumers fill in or have filled.
+//! The records of DAT 2.0 that consumers pass or receive.
 
 use core::ffi::{c_char, c_int};
 

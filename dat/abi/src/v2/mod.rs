@@ -1,7 +1,7 @@
 //! The C contract of uDAPL 2.0 for Linux on LP64.
 //!
-//! Names are those of C, so a name that 2.0 changed exists here and, with the meaning of 1.2, at the root of the crate. What 2.0
-//! left alone is re-exported. [`ib`] is the InfiniBand extension.
+//! Names are those of C. A name whose definition 2.0 changed is defined here and, with the meaning of 1.2, at the root
+//! of the crate. Unchanged definitions are re-exported. [`ib`] is the InfiniBand extension.
 
 pub mod attr;
 pub mod error;

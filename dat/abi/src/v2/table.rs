@@ -24,7 +24,7 @@ pub use crate::table::{
     DAT_SRQ_FREE_FUNC, DAT_SRQ_QUERY_FUNC, DAT_SRQ_RESIZE_FUNC, DAT_SRQ_SET_LW_FUNC,
 };
 
-/// Shape of `dat_lmr_create`.
+/// Type of `dat_lmr_create`.
 pub type DAT_LMR_CREATE_FUNC = unsafe extern "C" fn(
     ia_handle: DAT_IA_HANDLE,
     mem_type: DAT_MEM_TYPE,
@@ -40,32 +40,32 @@ pub type DAT_LMR_CREATE_FUNC = unsafe extern "C" fn(
     registered_address: *mut DAT_VADDR,
 ) -> DAT_RETURN;
 
-/// Shape of `dat_lmr_query`.
+/// Type of `dat_lmr_query`.
 pub type DAT_LMR_QUERY_FUNC = unsafe extern "C" fn(
     lmr_handle: DAT_LMR_HANDLE,
     lmr_param_mask: DAT_LMR_PARAM_MASK,
     lmr_param: *mut DAT_LMR_PARAM,
 ) -> DAT_RETURN;
 
-/// Shape of `dat_cno_fd_create`.
+/// Type of `dat_cno_fd_create`.
 pub type DAT_CNO_FD_CREATE_FUNC = unsafe extern "C" fn(
     ia_handle: DAT_IA_HANDLE,
     file_descriptor: *mut DAT_FD,
     cno_handle: *mut DAT_CNO_HANDLE,
 ) -> DAT_RETURN;
 
-/// Shape of `dat_cno_trigger`.
+/// Type of `dat_cno_trigger`.
 pub type DAT_CNO_TRIGGER_FUNC =
     unsafe extern "C" fn(cno_handle: DAT_CNO_HANDLE, trigger: *mut DAT_EVD_HANDLE) -> DAT_RETURN;
 
-/// Shape of `dat_cno_query`.
+/// Type of `dat_cno_query`.
 pub type DAT_CNO_QUERY_FUNC = unsafe extern "C" fn(
     cno_handle: DAT_CNO_HANDLE,
     cno_param_mask: DAT_CNO_PARAM_MASK,
     cno_param: *mut DAT_CNO_PARAM,
 ) -> DAT_RETURN;
 
-/// Shape of `dat_evd_wait`. It may leave by cancellation, so it is allowed to unwind.
+/// Type of `dat_evd_wait`. It may leave by cancellation, so it is allowed to unwind.
 pub type DAT_EVD_WAIT_FUNC = unsafe extern "C-unwind" fn(
     evd_handle: DAT_EVD_HANDLE,
     timeout: DAT_TIMEOUT,
@@ -74,7 +74,7 @@ pub type DAT_EVD_WAIT_FUNC = unsafe extern "C-unwind" fn(
     n_more_events: *mut DAT_COUNT,
 ) -> DAT_RETURN;
 
-/// Shape of `dat_ia_query`.
+/// Type of `dat_ia_query`.
 pub type DAT_IA_QUERY_FUNC = unsafe extern "C" fn(
     ia_handle: DAT_IA_HANDLE,
     async_evd_handle: *mut DAT_EVD_HANDLE,
@@ -84,17 +84,17 @@ pub type DAT_IA_QUERY_FUNC = unsafe extern "C" fn(
     provider_attr: *mut DAT_PROVIDER_ATTR,
 ) -> DAT_RETURN;
 
-/// Shape of `dat_cr_reject`.
+/// Type of `dat_cr_reject`.
 pub type DAT_CR_REJECT_FUNC =
     unsafe extern "C" fn(cr_handle: DAT_CR_HANDLE, private_data_size: DAT_COUNT, private_data: DAT_PVOID) -> DAT_RETURN;
 
-/// Shape of `dat_evd_post_se`.
+/// Type of `dat_evd_post_se`.
 pub type DAT_EVD_POST_SE_FUNC = unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE, event: *const DAT_EVENT) -> DAT_RETURN;
 
-/// Shape of `dat_evd_dequeue`.
+/// Type of `dat_evd_dequeue`.
 pub type DAT_EVD_DEQUEUE_FUNC = unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE, event: *mut DAT_EVENT) -> DAT_RETURN;
 
-/// Shape of `dat_ep_create`.
+/// Type of `dat_ep_create`.
 pub type DAT_EP_CREATE_FUNC = unsafe extern "C" fn(
     ia_handle: DAT_IA_HANDLE,
     pz_handle: DAT_PZ_HANDLE,
@@ -105,7 +105,7 @@ pub type DAT_EP_CREATE_FUNC = unsafe extern "C" fn(
     ep_handle: *mut DAT_EP_HANDLE,
 ) -> DAT_RETURN;
 
-/// Shape of `dat_ep_create_with_srq`.
+/// Type of `dat_ep_create_with_srq`.
 pub type DAT_EP_CREATE_WITH_SRQ_FUNC = unsafe extern "C" fn(
     ia_handle: DAT_IA_HANDLE,
     pz_handle: DAT_PZ_HANDLE,
@@ -117,21 +117,21 @@ pub type DAT_EP_CREATE_WITH_SRQ_FUNC = unsafe extern "C" fn(
     ep_handle: *mut DAT_EP_HANDLE,
 ) -> DAT_RETURN;
 
-/// Shape of `dat_ep_query`.
+/// Type of `dat_ep_query`.
 pub type DAT_EP_QUERY_FUNC = unsafe extern "C" fn(
     ep_handle: DAT_EP_HANDLE,
     ep_param_mask: DAT_EP_PARAM_MASK,
     ep_param: *mut DAT_EP_PARAM,
 ) -> DAT_RETURN;
 
-/// Shape of `dat_ep_modify`.
+/// Type of `dat_ep_modify`.
 pub type DAT_EP_MODIFY_FUNC = unsafe extern "C" fn(
     ep_handle: DAT_EP_HANDLE,
     ep_param_mask: DAT_EP_PARAM_MASK,
     ep_param: *const DAT_EP_PARAM,
 ) -> DAT_RETURN;
 
-/// Shape of `dat_ep_common_connect`.
+/// Type of `dat_ep_common_connect`.
 pub type DAT_EP_COMMON_CONNECT_FUNC = unsafe extern "C" fn(
     ep_handle: DAT_EP_HANDLE,
     remote_ia_address: DAT_IA_ADDRESS_PTR,
@@ -140,7 +140,7 @@ pub type DAT_EP_COMMON_CONNECT_FUNC = unsafe extern "C" fn(
     private_data: DAT_PVOID,
 ) -> DAT_RETURN;
 
-/// Shape of `dat_ep_post_send`.
+/// Type of `dat_ep_post_send`.
 pub type DAT_EP_POST_SEND_FUNC = unsafe extern "C" fn(
     ep_handle: DAT_EP_HANDLE,
     num_segments: DAT_COUNT,
@@ -149,7 +149,7 @@ pub type DAT_EP_POST_SEND_FUNC = unsafe extern "C" fn(
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN;
 
-/// Shape of `dat_ep_post_send_with_invalidate`.
+/// Type of `dat_ep_post_send_with_invalidate`.
 pub type DAT_EP_POST_SEND_WITH_INVALIDATE_FUNC = unsafe extern "C" fn(
     ep_handle: DAT_EP_HANDLE,
     num_segments: DAT_COUNT,
@@ -160,7 +160,7 @@ pub type DAT_EP_POST_SEND_WITH_INVALIDATE_FUNC = unsafe extern "C" fn(
     rmr_context: DAT_RMR_CONTEXT,
 ) -> DAT_RETURN;
 
-/// Shape of `dat_ep_post_recv`.
+/// Type of `dat_ep_post_recv`.
 pub type DAT_EP_POST_RECV_FUNC = unsafe extern "C" fn(
     ep_handle: DAT_EP_HANDLE,
     num_segments: DAT_COUNT,
@@ -169,7 +169,7 @@ pub type DAT_EP_POST_RECV_FUNC = unsafe extern "C" fn(
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN;
 
-/// Shape of `dat_ep_post_rdma_read`.
+/// Type of `dat_ep_post_rdma_read`.
 pub type DAT_EP_POST_RDMA_READ_FUNC = unsafe extern "C" fn(
     ep_handle: DAT_EP_HANDLE,
     num_segments: DAT_COUNT,
@@ -179,7 +179,7 @@ pub type DAT_EP_POST_RDMA_READ_FUNC = unsafe extern "C" fn(
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN;
 
-/// Shape of `dat_ep_post_rdma_read_to_rmr`.
+/// Type of `dat_ep_post_rdma_read_to_rmr`.
 pub type DAT_EP_POST_RDMA_READ_TO_RMR_FUNC = unsafe extern "C" fn(
     ep_handle: DAT_EP_HANDLE,
     local_iov: *const DAT_RMR_TRIPLET,
@@ -188,7 +188,7 @@ pub type DAT_EP_POST_RDMA_READ_TO_RMR_FUNC = unsafe extern "C" fn(
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN;
 
-/// Shape of `dat_ep_post_rdma_write`.
+/// Type of `dat_ep_post_rdma_write`.
 pub type DAT_EP_POST_RDMA_WRITE_FUNC = unsafe extern "C" fn(
     ep_handle: DAT_EP_HANDLE,
     num_segments: DAT_COUNT,
@@ -198,32 +198,32 @@ pub type DAT_EP_POST_RDMA_WRITE_FUNC = unsafe extern "C" fn(
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN;
 
-/// Shape of `dat_lmr_sync_rdma_read`.
+/// Type of `dat_lmr_sync_rdma_read`.
 pub type DAT_LMR_SYNC_RDMA_READ_FUNC = unsafe extern "C" fn(
     ia_handle: DAT_IA_HANDLE,
     local_segments: *const DAT_LMR_TRIPLET,
     num_segments: DAT_VLEN,
 ) -> DAT_RETURN;
 
-/// Shape of `dat_lmr_sync_rdma_write`.
+/// Type of `dat_lmr_sync_rdma_write`.
 pub type DAT_LMR_SYNC_RDMA_WRITE_FUNC = unsafe extern "C" fn(
     ia_handle: DAT_IA_HANDLE,
     local_segments: *const DAT_LMR_TRIPLET,
     num_segments: DAT_VLEN,
 ) -> DAT_RETURN;
 
-/// Shape of `dat_rmr_create_for_ep`.
+/// Type of `dat_rmr_create_for_ep`.
 pub type DAT_RMR_CREATE_FOR_EP_FUNC =
     unsafe extern "C" fn(pz_handle: DAT_PZ_HANDLE, rmr_handle: *mut DAT_RMR_HANDLE) -> DAT_RETURN;
 
-/// Shape of `dat_rmr_query`.
+/// Type of `dat_rmr_query`.
 pub type DAT_RMR_QUERY_FUNC = unsafe extern "C" fn(
     rmr_handle: DAT_RMR_HANDLE,
     rmr_param_mask: DAT_RMR_PARAM_MASK,
     rmr_param: *mut DAT_RMR_PARAM,
 ) -> DAT_RETURN;
 
-/// Shape of `dat_rmr_bind`.
+/// Type of `dat_rmr_bind`.
 pub type DAT_RMR_BIND_FUNC = unsafe extern "C" fn(
     rmr_handle: DAT_RMR_HANDLE,
     lmr_handle: DAT_LMR_HANDLE,
@@ -236,7 +236,7 @@ pub type DAT_RMR_BIND_FUNC = unsafe extern "C" fn(
     context: *mut DAT_RMR_CONTEXT,
 ) -> DAT_RETURN;
 
-/// Shape of `dat_csp_create`.
+/// Type of `dat_csp_create`.
 pub type DAT_CSP_CREATE_FUNC = unsafe extern "C" fn(
     ia_handle: DAT_IA_HANDLE,
     communicator: *mut DAT_COMM,
@@ -245,17 +245,17 @@ pub type DAT_CSP_CREATE_FUNC = unsafe extern "C" fn(
     csp_handle: *mut DAT_CSP_HANDLE,
 ) -> DAT_RETURN;
 
-/// Shape of `dat_csp_query`.
+/// Type of `dat_csp_query`.
 pub type DAT_CSP_QUERY_FUNC = unsafe extern "C" fn(
     csp_handle: DAT_CSP_HANDLE,
     csp_param_mask: DAT_CSP_PARAM_MASK,
     csp_param: *mut DAT_CSP_PARAM,
 ) -> DAT_RETURN;
 
-/// Shape of `dat_csp_free`.
+/// Type of `dat_csp_free`.
 pub type DAT_CSP_FREE_FUNC = unsafe extern "C" fn(csp_handle: DAT_CSP_HANDLE) -> DAT_RETURN;
 
-/// Shape of `dat_srq_post_recv`.
+/// Type of `dat_srq_post_recv`.
 pub type DAT_SRQ_POST_RECV_FUNC = unsafe extern "C" fn(
     srq_handle: DAT_SRQ_HANDLE,
     num_segments: DAT_COUNT,
@@ -263,11 +263,11 @@ pub type DAT_SRQ_POST_RECV_FUNC = unsafe extern "C" fn(
     user_cookie: DAT_DTO_COOKIE,
 ) -> DAT_RETURN;
 
-/// Shape of the slot that no public function calls.
+/// Type of the slot that no public function calls.
 pub type DAT_IA_HA_RELATED_FUNC =
     unsafe extern "C" fn(ia_handle: DAT_IA_HANDLE, provider: DAT_NAME_PTR, answer: *mut DAT_BOOLEAN) -> DAT_RETURN;
 
-/// Shape of the slot behind `dat_extension_op`, which passes its variable arguments on.
+/// Type of the slot behind `dat_extension_op`, which passes its variable arguments on.
 pub type DAT_HANDLE_EXTENDEDOP_FUNC =
     unsafe extern "C" fn(handle: DAT_HANDLE, extended_op: DAT_EXTENDED_OP, argument_list: va_list) -> DAT_RETURN;
 

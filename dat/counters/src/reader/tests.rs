@@ -1,4 +1,4 @@
-//! The reader against processes that are honest, silent, cut short, talkative, or none at all.
+//! The reader with processes that answer correctly, not at all, partly, too much, or invalidly.
 
 use std::thread::JoinHandle;
 
@@ -6,12 +6,12 @@ use rustix::net::SendFlags;
 
 use super::*;
 
-/// Ids that no process has: larger than the kernel gives out, and each test's own.
+/// User ids that no process has: larger than the kernel assigns, and different in each test.
 fn unused_pid(number: u32) -> u32 {
     0x4000_0000 + (std::process::id() << 4) + number
 }
 
-/// One that listens under a name that no library takes.
+/// A process that listens under a name that no library uses.
 struct FakeProcess {
     name: Name,
     listener: OwnedFd,
@@ -37,7 +37,7 @@ impl FakeProcess {
                 }
                 let peer = rustix::net::accept(&listener).unwrap();
                 let mut rest = what.as_slice();
-                // A reader that has enough closes first.
+                // A reader that has enough data closes the connection first.
                 while let (false, Ok(sent)) = (rest.is_empty(), rustix::net::send(&peer, rest, SendFlags::NOSIGNAL)) {
                     rest = &rest[sent..];
                 }
