@@ -1,4 +1,4 @@
-//! Whether an adapter opens, and why not: a probe's answers and its end, read.
+//! Determines whether an adapter opens, and why not, from a probe's output and exit status.
 #![forbid(unsafe_code)]
 
 use serde_json::{Value, json};
@@ -7,13 +7,13 @@ use crate::child::{self, End, Outcome};
 use crate::options::{Api, Options};
 use crate::registry::Entry;
 
-/// Children at a time.
+/// Maximum number of concurrent child processes.
 const AT_ONCE: usize = 4;
 
 /// Result of opening an adapter.
 #[derive(Clone, Debug)]
 pub(crate) enum Opened {
-    /// It opens; its attributes, and what was wrong with its close.
+    /// It opens: its attributes, and the error of its close, if any.
     Yes(Value, Option<String>),
     No(Reason),
 }
@@ -21,7 +21,7 @@ pub(crate) enum Opened {
 /// Why it cannot be opened.
 #[derive(Clone, Debug)]
 pub(crate) struct Reason {
-    /// As libdat has it (`name`, `library`, `device`, ...), or `crash`, `hang`, `error`.
+    /// The kind reported by libdat (`name`, `library`, `device`, ...), or `crash`, `hang`, `error`.
     pub(crate) kind: String,
     /// The return code in words and as a number; empty if there was none.
     pub(crate) code: String,
@@ -30,14 +30,14 @@ pub(crate) struct Reason {
     pub(crate) remedy: String,
 }
 
-/// Opens each, a few at a time; answers in the order of the entries.
+/// Opens each adapter, a few at a time; returns the results in the order of the entries.
 pub(crate) fn open_all(options: &Options, entries: &[Entry]) -> Vec<Opened> {
     let mut all = Vec::new();
     for some in entries.chunks(AT_ONCE) {
         std::thread::scope(|scope| {
             let open = |entry: &Entry| {
                 let name = entry.name.clone();
-                // With --all each entry is opened by a program of its own version.
+                // With --all each entry is opened like by a program of the entry's own API version.
                 let own = entry.api().filter(|_| options.all).map(|(major, minor)| Api { major, minor: Some(minor) });
                 scope.spawn(move || open(options, &name, own.unwrap_or(options.api)))
             };
@@ -57,7 +57,7 @@ fn open(options: &Options, name: &str, api: Api) -> Opened {
     }
 }
 
-/// Nothing came of asking.
+/// The probe returned no result.
 fn broken(cause: &str) -> Reason {
     let (kind, cause) = ("error".to_owned(), cause.to_owned());
     Reason { kind, code: String::new(), number: String::new(), cause, remedy: String::new() }

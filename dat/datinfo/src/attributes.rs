@@ -19,7 +19,7 @@ macro_rules! rows {
     };
 }
 
-/// All of an adapter's but what it points at.
+/// All attributes of an adapter, except what its pointers refer to.
 pub(crate) fn of_ia(ia: &DAT_IA_ATTR) -> Vec<Row> {
     let mut rows: Vec<Row> =
         vec![("adapter_name", json!(text(&ia.adapter_name)), ""), ("vendor_name", json!(text(&ia.vendor_name)), "")];
@@ -37,7 +37,7 @@ pub(crate) fn of_ia(ia: &DAT_IA_ATTR) -> Vec<Row> {
     rows
 }
 
-/// All of a provider's but what it points at.
+/// All attributes of a provider, except what its pointers refer to.
 pub(crate) fn of_provider(provider: &DAT_PROVIDER_ATTR) -> Vec<Row> {
     let truth = |value: u32| json!(value != 0);
     let named = |group: &str, value: u32| json!(name_of(group, value.into()));
@@ -45,7 +45,7 @@ pub(crate) fn of_provider(provider: &DAT_PROVIDER_ATTR) -> Vec<Row> {
     let bits = |value: u32| json!(format!("{value:#x}"));
     let merging: Vec<Vec<bool>> =
         provider.evd_stream_merging_supported.iter().map(|row| row.iter().map(|one| *one != 0).collect()).collect();
-    // A set of types: bit 0 is LMR, bit 1 shared memory; virtual memory is always there.
+    // A bit mask of types: bit 0 is LMR, bit 1 shared memory; virtual memory is always supported.
     let kinds = provider.lmr_mem_types_supported;
     let memory = [
         (true, DAT_MEM_TYPE_VIRTUAL),

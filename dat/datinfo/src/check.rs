@@ -1,4 +1,4 @@
-//! `datinfo check`: each line of a dat.conf in words, and each complaint with what may stand there.
+//! `datinfo check`: explains each line of a dat.conf, and each error with the permitted values.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -13,10 +13,10 @@ use crate::registry::{Complaint, Entry, Registry};
 use crate::settings::{is_ours, param_troubles};
 use crate::{say, say_json};
 
-/// Explains; whether nothing is wrong.
+/// Explains the file; returns whether it has no error.
 pub(crate) fn check(options: &Options, file: Option<&Path>) -> crate::Result {
     if let Some(file) = file {
-        // In libdat's own words this would be no failure.
+        // libdat itself does not treat this as an error.
         std::fs::File::open(file).map_err(|error| format!("{}: {error}", file.display()))?;
     }
     let registry = Registry::read(options, file)?;
@@ -62,7 +62,7 @@ fn explained(entry: &Entry) -> Value {
     value
 }
 
-/// A line in words.
+/// Explains a line.
 fn meaning(entry: &Entry) -> String {
     let Entry { name, version, safety, library, params, .. } = entry;
     let who = if entry.is_version_1() { "" } else { " (for programs of that version, not for those of 1.2)" };

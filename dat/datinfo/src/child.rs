@@ -32,7 +32,7 @@ pub(crate) struct Outcome {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum End {
     Well,
-    /// Exited with another status, or was ended by a signal: in words.
+    /// Exited with another status, or was ended by a signal; as text.
     Badly(String),
     /// Killed after this many seconds.
     Hung(u64),
@@ -53,7 +53,7 @@ pub(crate) fn probe(options: &Options, name: Option<&str>, api: Api, conf: Optio
     }
     command.arg("--api").arg(api.to_string());
     command.arg("probe").args(name.map(|name| ["--", name]).iter().flatten());
-    // All refusals and complaints, wherever they would go for a program.
+    // Reports all errors of opens and lines, whatever their usual destination.
     command.env("DAT_DBG_TYPE", "0x3").env("DAT_DBG_DEST", "1").env_remove("DAT_DBG_LEVEL");
     command.env("DAPL_DBG_TYPE", "0x3").env("DAPL_DBG_DEST", "1");
     run(command, Duration::from_secs(options.timeout))
@@ -67,7 +67,7 @@ fn run(mut command: Command, limit: Duration) -> Result<Outcome, String> {
     let end = match wait(&mut child, limit) {
         Some(status) => end_of(status),
         None => {
-            // Both fail only if it has ended meanwhile.
+            // Both calls fail only if the child has ended meanwhile.
             let _ = child.kill();
             let _ = child.wait();
             End::Hung(limit.as_secs())
@@ -78,7 +78,7 @@ fn run(mut command: Command, limit: Duration) -> Result<Outcome, String> {
     Ok(Outcome { answers, stderr: text(stderr), end })
 }
 
-/// Its end, if that comes in time.
+/// Waits for its end until the time limit.
 fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let deadline = Instant::now() + limit;
     loop {

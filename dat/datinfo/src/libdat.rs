@@ -37,9 +37,10 @@ pub(crate) struct Code {
 }
 
 impl Libdat {
-    /// The one that is named; else libdat.so.1 as the dynamic loader finds it, else the one of this program's own prefix.
+    /// The named file; else libdat.so.1 as the dynamic loader finds it, else the one in this program's own prefix.
     ///
-    /// For version 2 of the API it is libdat2.so.2, of which only what both versions declare alike is called.
+    /// For version 2 of the API it is libdat2.so.2, of which only functions with equal declarations in both versions
+    /// are called.
     pub(crate) fn load(named: Option<&Path>, api: Api) -> Result<Self, String> {
         let library = match named {
             Some(path) => Library::load_from(path),
@@ -57,7 +58,7 @@ impl Libdat {
         Ok(Libdat { library, hook, api })
     }
 
-    /// The lines of a topic, each with its fields; `None` if this libdat has no such thing.
+    /// The lines of a topic, each with its fields; `None` if this libdat does not support the topic.
     pub(crate) fn lines(&self, topic: u32) -> Option<Vec<Vec<String>>> {
         let hook = self.hook?;
         let lines = (0..).map_while(|index| self.line(hook, topic, index));
@@ -83,7 +84,7 @@ impl Libdat {
         }
     }
 
-    /// The list of the ABI: name, version, thread safety.
+    /// The list of the standard call: name, version, thread safety.
     pub(crate) fn listed(&self) -> Result<Vec<Vec<String>>, Code> {
         // SAFETY: plain numbers and characters, for which zeros are values.
         let mut records: Vec<DAT_PROVIDER_INFO> = vec![unsafe { zeroed() }; MOST];
@@ -100,7 +101,7 @@ impl Libdat {
         Ok(records.iter().take(usize::try_from(count).unwrap_or(0)).map(fields).collect())
     }
 
-    /// Opens as a program of this version of the API does; without a minor version, of 1.2 or 2.0.
+    /// Opens like a program of this version of the API; without a minor version, of 1.2 or 2.0.
     pub(crate) fn open(&self, name: &[u8], thread_safe: bool) -> Result<Adapter<'_>, Code> {
         let name = CString::new(name).unwrap_or_default();
         let (mut ia, mut evd) = (DAT_HANDLE_NULL, DAT_HANDLE_NULL);
@@ -136,7 +137,7 @@ impl Adapter<'_> {
 
     /// Names and values of a list of the attributes above.
     pub(crate) fn named(&self, count: DAT_COUNT, list: *const DAT_NAMED_ATTR) -> Vec<(String, String)> {
-        /// More is rubbish.
+        /// A larger number is invalid.
         const MOST: usize = 4096;
         let count = usize::try_from(count).unwrap_or(0).min(MOST);
         if list.is_null() {
@@ -152,7 +153,7 @@ impl Adapter<'_> {
         list.iter().map(|pair| (word(pair.name), word(pair.value))).collect()
     }
 
-    /// The address in the attributes above; none of another family than IP's.
+    /// The address in these attributes; `None` if it is no IP address.
     pub(crate) fn address(&self, address: DAT_IA_ADDRESS_PTR) -> Option<std::net::IpAddr> {
         // SAFETY: null or a whole socket address, valid while the adapter is open.
         unsafe { Address::from_c(address) }.map(Address::ip)
@@ -185,7 +186,7 @@ fn hook(functions: &Functions) -> Option<&'static LibdatHook> {
     (size > offset_of!(LibdatHook, tell)).then(|| unsafe { &*hook })
 }
 
-/// A library of `../lib` of this program.
+/// A library in `../lib` of this program.
 fn beside(name: &str) -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     Some(program.parent()?.parent()?.join("lib").join(name)).filter(|path| path.exists())

@@ -11,10 +11,10 @@ use crate::registry::{Entry, Registry};
 use crate::words::wrapped;
 use crate::{say, say_json};
 
-/// The listing; whether any adapter is usable.
+/// Prints the listing; returns whether any adapter is usable.
 pub(crate) fn list(options: &Options) -> crate::Result {
     let registry = Registry::read(options, None)?;
-    // A tool gets all of them, each with its reason.
+    // A tool gets all entries, each with its result.
     let (entries, others) = if options.json { (registry.wanted(options), None) } else { registry.openable(options) };
     let opened = adapter::open_all(options, &entries);
     let usable = opened.iter().any(Opened::is_open);
@@ -54,7 +54,7 @@ pub(crate) fn list(options: &Options) -> crate::Result {
     Ok(usable)
 }
 
-/// Names of the adapters, each once; whether there is any. Nothing is opened.
+/// Prints the names of the adapters, each once; returns whether there is any. No adapter is opened.
 pub(crate) fn names(options: &Options, is_all: bool) -> crate::Result {
     let registry = Registry::read(options, None)?;
     let mut names: Vec<&str> = Vec::new();
@@ -156,7 +156,7 @@ fn attribute_lines(attributes: &Value) -> String {
     text.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// Lines of dat.conf for what this machine has.
+/// Prints lines of dat.conf for the devices of this machine.
 pub(crate) fn discover(options: &Options) -> crate::Result {
     let registry = Registry::read(options, None)?;
     if !registry.is_ours {

@@ -1,4 +1,4 @@
-//! Names that are similar to one that is not known, for messages only.
+//! Names that are similar to an unknown name, for messages only.
 #![forbid(unsafe_code)]
 
 /// Similarity, from 0 to 1, below which no name is proposed: two edits in a name of five letters.

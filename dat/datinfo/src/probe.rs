@@ -1,7 +1,7 @@
-//! The child: reads the registry, or opens one adapter, and answers in lines of JSON.
+//! The child process: reads the registry, or opens one adapter, and prints results as lines of JSON.
 //!
-//! It runs everything that is not this program's own, and may die of it; `child` sees to that. Its answers go where its
-//! stdout was, and stdout becomes stderr, so that nothing which a provider prints is taken for an answer.
+//! It runs all code that is not this program's own, and may crash; `child` handles that. Its results are written to the
+//! original stdout, and stdout becomes stderr, so that output of a provider is not taken for a result.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -14,7 +14,7 @@ use crate::attributes;
 use crate::libdat::{Adapter, Code, Libdat};
 use crate::options::Options;
 
-/// Answers about one adapter, or without a name about the registry.
+/// Prints results for one adapter, or without a name for the registry.
 pub(crate) fn run(options: &Options, name: Option<&str>) -> crate::Result {
     let answers = rustix::io::dup(std::io::stdout()).and_then(|answers| {
         rustix::stdio::dup2_stdout(std::io::stderr())?;
@@ -112,7 +112,7 @@ fn words(code: &Code) -> String {
     format!("{} {}", code.words.kind, code.words.detail).trim_end().to_owned()
 }
 
-/// The libraries of DAT, and those under it, that are mapped now.
+/// The mapped libraries of DAT, and those that they use.
 fn files() -> Vec<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let mut files: Vec<String> = Vec::new();

@@ -1,4 +1,4 @@
-//! The registry as a probe has read it: entries, names that do not count, complaints.
+//! The registry as read by a probe: entries, names that are not used, errors of lines.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -33,19 +33,19 @@ pub(crate) struct Entry {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Complaint {
     pub(crate) id: String,
-    /// `None` if it is about the whole field.
+    /// The text that was found; `None` if the whole field is concerned.
     pub(crate) column: Option<u64>,
     pub(crate) field: String,
     pub(crate) found: String,
     pub(crate) allowed: String,
     #[serde(rename = "dropped")]
     pub(crate) is_dropped: bool,
-    /// An adapter is missing, or set otherwise than the line says.
+    /// An adapter is missing, or configured differently from its line.
     #[serde(rename = "wrong")]
     pub(crate) is_wrong: bool,
 }
 
-/// A name on a line that does not count.
+/// A name on a line that is not used.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Absent {
     pub(crate) name: String,
@@ -71,7 +71,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// As programs see it; or as they would with this file as the only one.
+    /// Reads the registry as programs see it; or as they would with this file as the only one.
     pub(crate) fn read(options: &Options, conf: Option<&Path>) -> Result<Self, String> {
         let outcome = child::probe(options, None, Api { major: 1, minor: None }, conf)?;
         let answer = outcome.answers.into_iter().next();
@@ -132,7 +132,7 @@ impl Registry {
         })
     }
 
-    /// Each name and version once, in the order of the files; or only those that are asked for, listed or not.
+    /// Each name and version once, in the order of the files; or only the requested ones, listed or not.
     pub(crate) fn wanted(&self, options: &Options) -> Vec<Entry> {
         let mut seen = BTreeSet::new();
         let is_named = |entry: &&Entry| options.names.is_empty() || options.names.contains(&entry.name);
@@ -147,7 +147,8 @@ impl Registry {
         wanted
     }
 
-    /// The same without lines for other versions of DAT, unless they are asked for by name; and one line about all of those.
+    /// The same without lines for other versions of DAT, unless they are requested by name; and one line that counts
+    /// those.
     pub(crate) fn openable(&self, options: &Options) -> (Vec<Entry>, Option<String>) {
         let takes_all = options.all || !options.names.is_empty();
         let is_other = |entry: &Entry| !takes_all && !entry.is_for(options.api);

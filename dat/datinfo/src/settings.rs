@@ -12,7 +12,7 @@ use crate::options::Options;
 use crate::registry::{Entry, Registry};
 use crate::{say, say_json};
 
-/// A setting with its value in effect and where that comes from.
+/// A setting with its value in effect and its source.
 struct SettingReport {
     table: &'static SettingsTable,
     setting: &'static Setting,
@@ -24,7 +24,7 @@ struct SettingReport {
 }
 
 impl SettingReport {
-    /// By the words of `ia_params`, if there are any, then by the environment.
+    /// From the words of `ia_params`, if there are any, then from the environment.
     fn of(table: &'static SettingsTable, setting: &'static Setting, words: &[(&'static str, String)]) -> Self {
         let word =
             words.iter().rfind(|(name, _)| !name.is_empty() && *name == setting.name).map(|(_, text)| text.clone());
@@ -82,14 +82,14 @@ impl SettingReport {
 
 /// A variable that is set and has no effect.
 pub(crate) struct IneffectiveVariable {
-    /// Without control characters.
+    /// A value without control characters.
     pub(crate) name: String,
     nearest: Option<&'static str>,
     instead: Option<&'static str>,
 }
 
 impl IneffectiveVariable {
-    /// Those of this process.
+    /// Variables of this process.
     pub(crate) fn all() -> Vec<Self> {
         let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
         let idle = names.filter_map(|name| {
@@ -103,7 +103,7 @@ impl IneffectiveVariable {
         idle.collect()
     }
 
-    /// What to do; empty if unknown.
+    /// Remedy; empty if unknown.
     pub(crate) fn remedy(&self) -> String {
         match (self.nearest, self.instead) {
             (Some(nearest), _) => format!("the nearest that is read is {nearest}"),
@@ -171,7 +171,7 @@ fn settings_of(entry: &Entry) -> (Vec<SettingReport>, Vec<String>) {
     let (common, _) = DAPL.split(&common.join(" "));
     let (own, mut odd) = table.split(&own.join(" "));
     if table.provider == VERBS.provider {
-        // Its plain words name the adapter.
+        // Its positional words name the adapter.
         odd.retain(|word| word.contains('='));
     }
     let settings = |table: &'static SettingsTable, words: &[(&'static str, String)]| -> Vec<SettingReport> {

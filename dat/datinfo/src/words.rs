@@ -1,4 +1,4 @@
-//! Text for people: lines of at most 80 columns, and system errors without their numbers.
+//! Text for display: lines of at most 80 columns, and system errors without their numbers.
 #![forbid(unsafe_code)]
 
 /// Columns of a line, unless one word is longer.
@@ -22,7 +22,7 @@ pub(crate) fn wrapped(text: &str, indent: usize) -> String {
     lines + "\n"
 }
 
-/// Without the numbers that the standard library adds to the text of a system error: ` (os error 2)`.
+/// Removes the number that the standard library adds to the text of a system error: ` (os error 2)`.
 pub(crate) fn without_numbers(text: &str) -> String {
     const BEGIN: &str = " (os error ";
     let mut parts = text.split(BEGIN);

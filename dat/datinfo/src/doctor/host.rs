@@ -21,7 +21,7 @@ use crate::system;
 
 /// Shared memory for a few sm connections and an application's own use.
 const SHARED_MEMORY: u64 = 64 << 20;
-/// Descriptors that a program with some hundred connections takes.
+/// Number of descriptors that a program with about a hundred connections needs.
 const FILES: u64 = 1024;
 /// The bit of the capability to lock memory.
 const CAP_IPC_LOCK: u32 = 14;
@@ -44,7 +44,7 @@ fn versions(findings: &mut Vec<Finding>) {
     findings.push(Finding::note("versions", format!("datinfo {}, Linux {kernel}", env!("CARGO_PKG_VERSION"))));
 }
 
-/// Which adapters there are, and how many open.
+/// Lists the adapters, and how many of them open.
 fn registry(options: &Options, findings: &mut Vec<Finding>) {
     let registry = match Registry::read(options, None) {
         Ok(registry) => registry,
@@ -105,13 +105,13 @@ fn libdat2(entries: &[Entry], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Where a link leads, in words.
+/// The target of a link, as text.
 fn linked(file: &Path) -> String {
     let target = fs::read_link(file).ok().filter(|target| target.file_name() != file.file_name());
     target.map_or(String::new(), |target| format!(", a link to {}", target.display()))
 }
 
-/// Those that are set and have no effect.
+/// Variables that are set and have no effect.
 fn variables(findings: &mut Vec<Finding>) {
     for idle in IneffectiveVariable::all() {
         let found = format!("{} is set and has no effect", idle.name);

@@ -21,9 +21,9 @@ use crate::{say, say_json};
 /// Severity of a finding.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Grade {
-    /// As it should be.
+    /// No problem.
     Good,
-    /// Worth knowing; nothing is missing.
+    /// Information; no problem.
     Note,
     /// It works, but not as well as it could.
     Warning,
@@ -68,7 +68,7 @@ impl Grade {
     }
 }
 
-/// Runs the requested checks; true if no finding is bad.
+/// Runs the requested checks; returns true if no finding is bad.
 pub(crate) fn doctor(options: &Options, wanted: &options::Doctor) -> crate::Result {
     let port = wanted.port.unwrap_or_else(usnic_port);
     if wanted.serve {

@@ -1,7 +1,8 @@
 //! The path to another host, on which a program listens over usnic, or `datinfo doctor --serve` runs.
 //!
-//! `path` finds what it carries, there and back, by probes that both answer; this module grades that. Only another doctor reports versions. Every wait is bounded, and what comes from others, or is no answer to
-//! the question, is passed over.
+//! `path` measures the path in both directions, by probes that both kinds of host answer; this module rates the
+//! results. Only another doctor reports versions. Every wait is bounded, and datagrams of other hosts, or without a
+//! matching request, are ignored.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -11,10 +12,10 @@ use std::time::{Duration, Instant};
 use super::path::{self, LEAST, Outcome, Report};
 use super::{Finding, Grade, serve, wire};
 
-/// For an answer.
+/// Time to wait for an answer.
 const PATIENCE: Duration = Duration::from_millis(400);
 const TRIES: u64 = 3;
-/// Small ones in a row, to see what is lost.
+/// Number of consecutive small datagrams, to measure loss.
 const ROW: usize = 50;
 
 pub(super) fn look(host: &str, port: u16, findings: &mut Vec<Finding>) -> Result<(), String> {
@@ -105,7 +106,7 @@ fn facts(to: SocketAddr) -> io::Result<Option<Vec<u8>>> {
     Ok(None)
 }
 
-/// Both sides' facts.
+/// The facts of both sides.
 fn versions(theirs: &str, ours: &str) -> Finding {
     let version = |facts: &str| facts.split(' ').find_map(|word| word.strip_prefix("datinfo=").map(str::to_owned));
     let shown: String = theirs.chars().filter(|c| !c.is_control()).take(300).collect();
@@ -184,7 +185,7 @@ mod tests {
         assert_eq!(versions("datinfo=1 kernel=a", "datinfo=1 kernel=b").grade, Grade::Good);
     }
 
-    /// A server that answers as `reply` says.
+    /// A server that answers with `reply`.
     fn against(reply: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Vec<Finding> {
         let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = server.local_addr().unwrap().port();

@@ -10,11 +10,11 @@ use super::{path, wire};
 use crate::say;
 use crate::system::{self, Fragments};
 
-/// Answers in a second: a doctor's whole visit is some hundred.
+/// Maximum number of answers per second: a visit of a doctor needs about a hundred.
 const MOST: u32 = 2_000;
 
 pub(super) fn serve(port: u16) -> crate::Result {
-    // Of both families where there are both.
+    // Listens on both address families, if available.
     let socket =
         UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|_| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)));
     let socket = socket.map_err(|error| {
@@ -38,7 +38,7 @@ pub(super) fn serve(port: u16) -> crate::Result {
         };
         let Some(answer) = answer(&room[..length], &facts) else { continue };
         if budget.take(Instant::now()) {
-            // One that does not get through is what the other side is to find out.
+            // A lost answer is what the other side wants to detect.
             let _ = socket.send_to(&answer, from);
         }
     }
@@ -62,7 +62,7 @@ pub(super) fn facts() -> String {
     )
 }
 
-/// Answers left in this second.
+/// Number of answers left in this second.
 struct Budget {
     since: Instant,
     left: u32,

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use rustix::fs::{self, AtFlags, FlockOperation, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
-/// Larger files are no dat.conf.
+/// Maximum size of a dat.conf.
 const MOST: u64 = 16 << 20;
 /// Pause between attempts to lock.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// An open file, locked until it is dropped; or the place of one that does not exist.
+/// An open file, locked until it is dropped; or the path of a file that does not exist.
 pub(super) struct EditedFile {
     path: PathBuf,
     directory: OwnedFd,
@@ -76,7 +76,7 @@ impl EditedFile {
         self.old.is_some()
     }
 
-    /// Replaces the file by this text.
+    /// Replaces the content of the file.
     pub(super) fn write(self, text: &[u8]) -> Result<(), String> {
         let fail = |error: std::io::Error| format!("{}: not changed: {error}", self.path.display());
         let mut temporary = OsString::from(".");
@@ -87,7 +87,7 @@ impl EditedFile {
         let file = File::from(file.map_err(|error| fail(error.into()))?);
         let done = self.fill(file, text).and_then(|()| self.rename(&temporary));
         if done.is_err() {
-            // What is wrong is reported; the rest of the file may stay if this fails too.
+            // If this fails, the error is reported; the temporary file may remain.
             let _ = fs::unlinkat(&self.directory, &temporary, AtFlags::empty());
         }
         done.map_err(fail)
@@ -127,7 +127,7 @@ impl EditedFile {
     }
 }
 
-/// Refuses what a rename would not replace as its owner means it.
+/// Refuses files that a rename would not replace as the owner intends.
 fn check(path: &Path, stat: &Stat) -> Result<(), String> {
     let path = path.display();
     if fs::FileType::from_raw_mode(stat.st_mode) != fs::FileType::RegularFile {
@@ -148,7 +148,7 @@ fn link(path: &Path) -> String {
     format!("{}: is a symbolic link to {target}; edit that file (--file)", path.display())
 }
 
-/// Whether the name still is this file's.
+/// Whether the name still refers to this file.
 fn is_at(directory: &OwnedFd, name: &OsStr, stat: &Stat) -> bool {
     fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
         .is_ok_and(|now| (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino))
@@ -180,7 +180,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory of this test's own, removed at its end.
+    /// A directory for one test, removed at its end.
     struct Directory(PathBuf);
 
     impl Directory {

@@ -19,7 +19,7 @@ use crate::{nearest, say, say_json};
 use file::EditedFile;
 use text::{ConfText, Entry, checked};
 
-/// A changed line: what happened, its number before or after, its text.
+/// A changed line: the kind of change, its number before or after, its text.
 #[derive(Debug)]
 struct Change {
     verb: &'static str,
@@ -35,7 +35,7 @@ impl Change {
     }
 }
 
-/// What an edit makes of a text, or why it cannot.
+/// Result of an edit of a text, or an error.
 type Edit<'a> = dyn Fn(&mut ConfText) -> Result<Vec<Change>, String> + 'a;
 
 /// Adds entries.
@@ -78,7 +78,7 @@ pub(crate) fn remove(options: &Options, wanted: &Remove) -> crate::Result {
     })
 }
 
-/// Takes an entry into use, and the others of its name, version and thread safety out of use.
+/// Enables an entry, and disables the others of its name, version and thread safety.
 pub(crate) fn set_default(options: &Options, wanted: &SetDefault) -> crate::Result {
     edit(options, &wanted.conf, false, &|text| {
         let entries = named(text, &wanted.name, options.api)?;
@@ -112,7 +112,7 @@ pub(crate) fn set_default(options: &Options, wanted: &SetDefault) -> crate::Resu
     })
 }
 
-/// Reads the file, changes its text, prints the changes, and writes it unless that is not wanted.
+/// Reads the file, changes its text, prints the changes, and writes it unless it is a dry run.
 fn edit(options: &Options, conf: &EditedConf, may_create: bool, change: &Edit<'_>) -> crate::Result {
     let path = target(options, conf)?;
     let file = EditedFile::open(&path, may_create, Duration::from_secs(options.timeout))?;
@@ -154,7 +154,7 @@ fn lines(path: &Path, changes: &[Change], is_dry: bool, is_new: bool) -> String 
     text
 }
 
-/// The file to edit: the one that is named, else the one that libdat reads.
+/// The file to edit: the named one, else the one that libdat reads.
 fn target(options: &Options, conf: &EditedConf) -> Result<PathBuf, String> {
     if let Some(file) = &conf.file {
         return Ok(file.clone());
@@ -244,7 +244,7 @@ fn removed(text: &ConfText, name: &str, api: Api, line: Option<usize>) -> Result
     }
 }
 
-/// The entries of a name for the API version that is asked for.
+/// The entries of a name for the requested API version.
 fn named(text: &ConfText, name: &str, api: Api) -> Result<Vec<Entry>, String> {
     let entries = text.entries();
     let is_version = |entry: &Entry| text::version(&entry.api).is_some_and(|(major, minor)| api.includes(major, minor));

@@ -8,7 +8,7 @@ use std::ops::Range;
 /// The longest IA name, as libdat accepts it.
 const NAME_MAX: usize = 255;
 
-/// A dat.conf, line by line.
+/// A dat.conf as lines.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct ConfText {
     /// Each with its line end; the last one may have none.
@@ -60,7 +60,7 @@ impl ConfText {
         without_end(&self.lines[index])
     }
 
-    /// The lines that are entries, in use or not. A line that cannot be parsed is none, and stays as it is.
+    /// The lines that are entries, enabled or not. A line that cannot be parsed is left out, and stays unchanged.
     pub(super) fn entries(&self) -> Vec<Entry> {
         (0..self.lines.len()).filter_map(|index| self.entry(index)).collect()
     }
@@ -104,7 +104,7 @@ impl ConfText {
         }
     }
 
-    /// Takes an entry into use, or out of use: writes its fourth field. Returns false if it is so already.
+    /// Enables or disables an entry: changes its fourth field. Returns false if nothing changes.
     pub(super) fn set_default(&mut self, index: usize, is_default: bool) -> bool {
         let Some(field) = self.fields(index).and_then(|fields| fields.into_iter().nth(3)) else { return false };
         let word: &[u8] = if is_default { b"default" } else { b"nondefault" };
@@ -167,7 +167,7 @@ fn quoted(rest: &[u8]) -> Option<(Vec<u8>, usize)> {
     None
 }
 
-/// Length of a field without quotes: a quote that no backslash guards ends it.
+/// Length of a field without quotes; it ends before a quote without a backslash.
 fn bare(rest: &[u8]) -> usize {
     let mut is_guarded = false;
     for (at, byte) in rest.iter().enumerate() {
@@ -181,7 +181,7 @@ fn bare(rest: &[u8]) -> usize {
     rest.len()
 }
 
-/// A value as a field: in quotes if it would be read otherwise without them.
+/// Formats a value as a field, in quotes if needed.
 pub(super) fn field(text: &[u8]) -> Vec<u8> {
     let is_plain = !text.is_empty() && text.iter().all(|byte| !matches!(byte, b' ' | b'\t' | b'"' | b'\\' | b'#'));
     if is_plain {

@@ -24,19 +24,19 @@ const PAGES: [&str; 2] = [
     include_str!("../../../../docs/man/dat_event.7.md"),
 ];
 
-/// One reading of a number or a name.
+/// One meaning of a number or a name.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 struct Reading {
     /// `return code`, `DAT_EVENT_NUMBER`, `errno`, ...
     kind: String,
     name: String,
-    /// Empty if it has none.
+    /// Name; empty if it has none.
     number: String,
     /// `1.2`, `2.0` or both; empty if it belongs to none.
     versions: Vec<&'static str>,
-    /// In words; empty if the name says it.
+    /// Explanation; empty if the name is sufficient.
     meaning: String,
-    /// One of many that a small number has.
+    /// One of many meanings of a small number.
     is_minor: bool,
 }
 
@@ -64,7 +64,7 @@ fn readings(word: &str) -> Result<Vec<Reading>, String> {
     if readings.is_empty() { Err(unknown(word)) } else { Ok(readings) }
 }
 
-/// The readings of a name, in any case, with or without `DAT_`.
+/// The meanings of a name, in any case, with or without `DAT_`.
 fn named(word: &str) -> Vec<Reading> {
     let is_it = |name: &str| {
         let short = name.strip_prefix("DAT_").unwrap_or(name);
@@ -86,7 +86,7 @@ fn named(word: &str) -> Vec<Reading> {
     readings
 }
 
-/// One reading if both versions have the same number, else one for each.
+/// One meaning if both versions have the same number, else one for each.
 fn of_name(name: &Name) -> Vec<Reading> {
     let mut readings: Vec<Reading> = Vec::new();
     for (value, version) in name.values.into_iter().zip(["1.2", "2.0"]) {
@@ -110,7 +110,7 @@ fn of_name(name: &Name) -> Vec<Reading> {
     readings
 }
 
-/// The meaning of a name, by the manual or by its group.
+/// The explanation of a name, from the manual or by its group.
 fn meaning(name: &Name) -> String {
     match name.group {
         "function" => format!("see {}(3)", name.name),
@@ -140,7 +140,7 @@ fn unknown(word: &str) -> String {
     let known: Vec<&str> = names.chain(system::names()).chain(variables).collect();
     let mut similar = nearest::of(word, known.iter().copied());
     if similar.is_empty() {
-        // Without the prefix that nearly all names share.
+        // Compared without the prefix that nearly all names share.
         similar = nearest::of(&format!("DAT_{word}"), known.iter().copied());
     }
     let hint = if similar.is_empty() { "; numbers are written as in C: 0x4005, 16389, -110" } else { "" };

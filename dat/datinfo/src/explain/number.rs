@@ -1,4 +1,5 @@
-//! The readings of a number: return code with type and subtype, values of enumerations, combined flags, errors of the system.
+//! The meanings of a number: return code with type and subtype, values of enumerations, combined flags, errors of the
+//! system.
 #![forbid(unsafe_code)]
 
 use super::table::{self, Name};
@@ -10,10 +11,10 @@ const CLASS_WARNING: u64 = 0x4000_0000;
 const TYPE_MASK: u64 = 0x3fff_0000;
 const SUBTYPE_MASK: u64 = 0xffff;
 
-/// Enumerations whose values stand in logs by themselves, the most frequent first.
+/// Enumerations whose values appear in logs as plain numbers, the most frequent first.
 const FIRST: [&str; 4] = ["DAT_EVENT_NUMBER", "DAT_DTO_COMPLETION_STATUS", "DAT_IB_EVENT_NUMBER", "DAT_EP_STATE"];
 
-/// A number as in C, also negative, as `%d` prints a `DAT_RETURN`.
+/// Parses a number as in C, also negative, as `%d` prints a `DAT_RETURN`.
 pub(super) fn parse(word: &str) -> Option<u64> {
     let (is_negative, digits) = word.strip_prefix('-').map_or((false, word), |digits| (true, digits));
     let number = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
@@ -57,7 +58,7 @@ pub(super) fn readings(number: u64) -> Vec<Reading> {
     readings
 }
 
-/// Whether a name has this value. Types of return codes are read with their subtypes.
+/// Whether a name has this value. Types of return codes are explained with their subtypes.
 fn is_value(name: &Name, number: u64) -> bool {
     name.group != "DAT_RETURN_TYPE" && (0..2).any(|version| name.number(version) == Some(number))
 }
@@ -66,7 +67,7 @@ fn versions(has: impl Fn(usize) -> bool) -> Vec<&'static str> {
     [(0, "1.2"), (1, "2.0")].into_iter().filter(|(version, _)| has(*version)).map(|(_, name)| name).collect()
 }
 
-/// As a return code: one reading if both versions agree.
+/// As a return code: one meaning if both versions agree.
 fn return_codes(number: u64) -> Vec<Reading> {
     let mut readings: Vec<Reading> = Vec::new();
     for (version, name) in ["1.2", "2.0"].into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Errors of the system that logs of providers show, by name and by number.
+//! Errors of the system that appear in logs of providers, by name and by number.
 #![forbid(unsafe_code)]
 
 use super::Reading;

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 static TEXT: &str = include_str!("names.txt");
 
-/// What a version of the API has under a name.
+/// The definition of a name in a version of the API.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Value {
     Absent,

@@ -1,8 +1,8 @@
 //! `datinfo top`: counters of running processes, as those publish them.
 //!
-//! A sample queries all processes of this user that have an endpoint or a listener (`dat_counters`); libdat is not used.
-//! `rates` compares it with the previous sample; `table`, `document` and `openmetrics` format it. A process that hangs or sends
-//! invalid data costs its own line. Ends when its output is closed or it is killed.
+//! A sample queries all processes of this user that have an endpoint or a listener (`dat_counters`); libdat is not
+//! used. `rates` compares it with the previous sample; `table`, `document` and `openmetrics` format it. A process that
+//! hangs or sends invalid data affects only its own line. The program ends when its output is closed or it is killed.
 #![forbid(unsafe_code)]
 
 mod document;
@@ -22,9 +22,9 @@ use rates::Rates;
 
 /// Answers of all processes at one time.
 struct Sample {
-    /// For people.
+    /// Wall-clock time, for display.
     at: SystemTime,
-    /// For differences.
+    /// Monotonic time, for intervals.
     when: Instant,
     found: Vec<Answer>,
 }
@@ -51,7 +51,7 @@ impl Sample {
     }
 }
 
-/// Shows one sample, or one per interval. Once: returns whether any process has answered.
+/// Shows one sample, or one per interval. With `--once`: returns whether any process has answered.
 pub(crate) fn top(options: &Options, wanted: &options::Top) -> crate::Result {
     if wanted.once || wanted.openmetrics {
         let look = Sample::take()?;

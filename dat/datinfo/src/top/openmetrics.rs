@@ -1,4 +1,4 @@
-//! Counters for monitors, in the text format of OpenMetrics 1.0.
+//! Counters for monitoring systems, in the text format of OpenMetrics 1.0.
 //!
 //! Pure. Sums are counters, levels are gauges; one family per name, and one sample per adapter that has it. Endpoints have
 //! samples on request only, because a monitor stores every label set, and endpoints come and go. Names and labels come from
@@ -46,7 +46,7 @@ impl Labels {
     }
 }
 
-/// In a label's value and in a text of help.
+/// Escapes a label value or a help text.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -55,7 +55,7 @@ fn escaped(text: &str) -> String {
 struct Family {
     help: String,
     is_level: bool,
-    /// Labels that have a sample.
+    /// Label sets that have a sample.
     known: HashSet<String>,
     samples: String,
 }
@@ -109,7 +109,7 @@ impl Families {
     }
 }
 
-/// A name that may stand there, with its unit, but not as a sample's ends.
+/// A valid metric name with its unit, without suffixes that sample names use.
 fn family(name: &str, unit: &str) -> String {
     let mut name = words(name);
     let unit = words(&unit.replace("/s", " per second"));
@@ -122,7 +122,7 @@ fn family(name: &str, unit: &str) -> String {
     if name.is_empty() { "unnamed".to_owned() } else { name }
 }
 
-/// Small letters and digits, with one low line between words.
+/// Lower-case letters and digits, with one underscore between words.
 fn words(text: &str) -> String {
     let is_word = |letter: char| letter.is_ascii_alphanumeric();
     let words: Vec<&str> = text.split(|letter| !is_word(letter)).filter(|word| !word.is_empty()).collect();

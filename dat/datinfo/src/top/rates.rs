@@ -11,7 +11,7 @@ use dat_counters::text::{Adapter, Count, Endpoint};
 
 use super::Sample;
 
-/// Identity of a number: its process, the adapter's handle, and the endpoint's if it belongs to one.
+/// Identity of a counter: its process, the adapter's handle, and the endpoint's handle if it belongs to one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CounterId<'a> {
     process: (u32, u32),
@@ -39,7 +39,7 @@ pub(super) struct Rates {
     now: Sums,
     /// Time of `now`.
     when: Option<std::time::Instant>,
-    /// Between the two.
+    /// Time between the two.
     passed: Option<Duration>,
 }
 
@@ -109,7 +109,7 @@ mod tests {
         rates.next(&other);
         let (found, process) = other.readable().next().unwrap();
         assert_eq!(rates.of(CounterId::of_adapter(found, &process.adapters[0]), &count("sent", 200)), None);
-        // The same moment twice is no time at all.
+        // Two samples at the same time have no rate.
         rates.next(&look(2, 8, &[count("sent", 300)]));
         assert_eq!(rates.of(CounterId::of_adapter(found, &process.adapters[0]), &count("sent", 300)), None);
     }

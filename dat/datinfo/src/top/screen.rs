@@ -37,7 +37,7 @@ fn size() -> (usize, usize) {
     }
 }
 
-/// Clears the terminal the first time; then each line is written over what stood there, so that nothing flickers.
+/// Clears the terminal the first time; then each line is overwritten, so that the output does not flicker.
 fn over(lines: &[String], (columns, rows): (usize, usize), is_first: bool) -> String {
     let mut text = String::from(if is_first { "\x1b[H\x1b[2J" } else { "\x1b[H" });
     // The cursor needs the last row.

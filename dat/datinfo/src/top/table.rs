@@ -1,6 +1,6 @@
-//! The table for people: a line per adapter, and with `-v` each number that is not 0.
+//! The table for display: a line per adapter, and with `-v` each number that is not 0.
 //!
-//! Pure: a sample in, lines out. One sample gives sums, two give rates per second.
+//! Pure functions: a sample in, lines out. One sample gives sums, two give rates per second.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
@@ -71,7 +71,7 @@ fn row(found: &Answer, process: &Process, adapter: &Adapter, rates: Option<&Rate
             Some(rates) => of(name).and_then(|count| rates.of(id, count)),
             None => of(name).map(|count| count.value as f64),
         };
-        // One that is not known leaves the sum unknown.
+        // An unknown value makes the sum unknown.
         let sum: Option<f64> = names.iter().map(value).sum();
         let _ = write!(line, "  {:>10}", sum.map_or("-".to_owned(), short));
     }
@@ -104,7 +104,7 @@ fn numbers(id: CounterId<'_>, counts: &[Count], rates: Option<&Rates>, indent: u
     }
 }
 
-/// Three digits and a thousand's name: `999`, `1.23k`, `45.6M`.
+/// Three digits and a decimal prefix: `999`, `1.23k`, `45.6M`.
 fn short(number: f64) -> String {
     let mut rest = number.max(0.0);
     let mut names = ["", "k", "M", "G", "T", "P", "E"].into_iter();
@@ -123,7 +123,7 @@ fn short(number: f64) -> String {
     format!("{rest:.digits$}{name}")
 }
 
-/// The beginning of what is too long, with a mark.
+/// The start of a text that is too long, with a mark.
 fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();

@@ -25,12 +25,12 @@ use search::{Answer, Prober, SMALL};
 
 use crate::system::{self, Fragments};
 
-/// Each datagram is sent so often before it counts as lost.
+/// Number of transmissions of a datagram before it counts as lost.
 const TRIES: u32 = 3;
 
 /// Checks the path to a host. `patience`: time to wait for an answer; twice the round trip is enough.
 ///
-/// Errors: those of the socket. A missing answer is no error but a report.
+/// Errors: those of the socket. A missing answer is not an error but a result.
 pub(super) fn check(to: SocketAddr, patience: Duration) -> io::Result<Report> {
     match SocketProber::of(to, patience) {
         Ok(mut asking) => search::run(to, &mut asking),
@@ -58,7 +58,7 @@ pub(super) fn row(to: SocketAddr, patience: Duration, count: usize) -> io::Resul
     Ok(times)
 }
 
-/// Numbers of probes: an answer to another one, or to another process, is none.
+/// Numbers of probes: answers to other probes or processes are ignored.
 fn seed() -> u64 {
     let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     (time.as_nanos() as u64 ^ u64::from(std::process::id()).rotate_left(40)) | 1
@@ -67,7 +67,7 @@ fn seed() -> u64 {
 struct SocketProber {
     socket: UdpSocket,
     is_v4: bool,
-    /// Bytes of IP and UDP.
+    /// Bytes of the IP and UDP headers.
     headers: usize,
     patience: Duration,
     number: u64,
@@ -97,7 +97,7 @@ impl SocketProber {
         }
     }
 
-    /// Waits for the answer to the last probe. False: it has not come.
+    /// Waits for the answer to the last probe. Returns false if it has not arrived.
     fn listen(&self, until: Instant, size: usize, as_long: bool) -> io::Result<bool> {
         let mut bytes = vec![0; 1 << 16];
         loop {
@@ -119,7 +119,7 @@ impl SocketProber {
 
 impl Prober for SocketProber {
     fn most(&self) -> usize {
-        // Without an answer of the system's, what an Ethernet takes.
+        // Without an answer of the system, the size that Ethernet carries.
         let mtu = system::path_mtu(&self.socket, self.is_v4).unwrap_or(1500);
         mtu.saturating_sub(self.headers).clamp(SHORTEST, LONGEST)
     }
@@ -155,7 +155,7 @@ impl Answer {
 mod tests {
     use super::*;
 
-    /// A listener; it loses every `loses`th probe. It ends with a datagram of one byte.
+    /// A listener that drops every `loses`th probe. A datagram of one byte ends it.
     fn listener(loses: usize) -> (SocketAddr, std::thread::JoinHandle<()>) {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let at = socket.local_addr().unwrap();

@@ -1,17 +1,17 @@
 //! The datagrams: a probe of some size, and its answer, which is never longer.
 //!
-//! Pure. A probe has the header of a usnic packet (`daplusnic::proto::wire`) of no connection, with a number that the sender
-//! chose in id of the token. A listener over `usnic` (`daplusnic::proto::echo`) and `datinfo doctor --serve` (by
-//! [`answer`]) answer with the size that arrived; if the probe asks so, with as many bytes. So an answer amplifies nothing,
-//! and the listener keeps no state.
+//! Pure functions. A probe has the header of a usnic packet (`daplusnic::proto::wire`) without a connection, with a
+//! number chosen by the sender in place of the token. A listener over `usnic` (`daplusnic::proto::echo`) and `datinfo
+//! doctor --serve` (by [`answer`]) answer with the size that arrived and, on request, with an answer of the same
+//! length. So an answer amplifies nothing, and the listener keeps no state.
 #![forbid(unsafe_code)]
 
 const VERSION: u8 = 2;
 const PROBE: u8 = 4;
 const PROBE_ACK: u8 = 5;
-/// The answer is to be as long as the probe.
+/// Flag: the answer must be as long as the probe.
 const AS_LONG: u16 = 1;
-/// Bytes of a head; its answer has four more.
+/// Length of a header; its answer has four more bytes.
 const HEAD: usize = 16;
 /// The shortest probe, as long as its answer.
 pub(super) const SHORTEST: usize = HEAD + 4;
@@ -25,7 +25,7 @@ pub(super) fn probe(number: u64, size: usize, as_long: bool) -> Vec<u8> {
     packet
 }
 
-/// Appends the answer to a datagram that came. False: it is no probe, and has none.
+/// Appends the answer to a received datagram. Returns false if it is no probe, so that there is no answer.
 pub(in crate::doctor) fn answer(packet: &[u8], out: &mut Vec<u8>) -> bool {
     let Some((seen, _)) = packet.split_first_chunk::<HEAD>().filter(|_| packet.len() >= SHORTEST) else { return false };
     let [version, kind, flag_high, flag_low, conn @ .., _, _, _, _, _, _, _, _] = *seen;
@@ -49,7 +49,7 @@ pub(super) fn is_answer(bytes: &[u8], number: u64, size: usize, as_long: bool) -
     is_head && bytes.len() == length && bytes[HEAD..SHORTEST] == (size as u32).to_be_bytes()
 }
 
-/// Version, kind, flags, no connection, and the number in the id of its token.
+/// Version, kind, flags, no connection, and the number in place of the token.
 fn head(kind: u8, flags: u16, number: u64) -> [u8; HEAD] {
     let mut head = [0; HEAD];
     head[..2].copy_from_slice(&[VERSION, kind]);
@@ -81,7 +81,7 @@ mod tests {
         let good = probe(5, 100, false);
         (0..SHORTEST).for_each(|length| assert!(!answer(&good[..length], &mut out), "{length}"));
         assert!(!answer(&probe(0, 100, false), &mut out), "no number");
-        // Of the head, only flags and the number may be anything.
+        // Only the flags and the number of the header may have any value.
         for at in [0, 1, 4, 5, 6, 7] {
             for bit in 0..8 {
                 let mut bad = good.clone();

@@ -1,4 +1,4 @@
-//! Results of a path check, with the cause as far as it is known, and the remedy.
+//! Results of a path check, with the cause, if known, and the remedy.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -10,13 +10,13 @@ use std::time::Duration;
 pub(in crate::doctor) struct Report {
     /// Address of the checked host.
     pub(in crate::doctor) to: SocketAddr,
-    /// Whether there was an answer to a small datagram.
+    /// Whether a small datagram was answered.
     pub(in crate::doctor) outcome: Outcome,
-    /// Of larger ones; without an answer it is empty but for what leaves here.
+    /// Results for larger datagrams. Without an answer to the small one, only the local limit is set.
     pub(in crate::doctor) reach: Size,
 }
 
-/// Bytes that a path must carry: usnic's set-ups are as long.
+/// Datagram size that a path must carry: the length of usnic's set-up packets.
 pub(in crate::doctor) const LEAST: usize = 1200;
 
 /// Whether the port answers.
@@ -26,24 +26,24 @@ pub(in crate::doctor) enum Outcome {
     Answers(Duration),
     /// ICMP: port unreachable.
     Refused,
-    /// Nothing comes back.
+    /// No answer.
     Silent,
-    /// The network says that there is no way to the host.
+    /// The network reports that the host cannot be reached.
     Unreachable,
-    /// This host lets nothing out to it.
+    /// This host does not send to it (firewall or policy).
     Forbidden,
 }
 
 /// Bytes of payload of the largest datagram.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(in crate::doctor) struct Size {
-    /// That this host would send.
+    /// Largest size that this host sends.
     pub(in crate::doctor) local: usize,
-    /// That arrives there.
+    /// Largest size that arrives there.
     pub(in crate::doctor) there: usize,
-    /// That comes back, of what arrives there.
+    /// Largest size that comes back, of those that arrive there.
     pub(in crate::doctor) back: usize,
-    /// Something on the way has said that more does not fit.
+    /// A router has reported that larger datagrams do not fit.
     pub(in crate::doctor) is_reported: bool,
 }
 

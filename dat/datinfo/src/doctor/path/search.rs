@@ -1,4 +1,4 @@
-//! Which sizes are asked for, and what follows from the answers: the rule, without a socket.
+//! Which sizes are probed, and the conclusions from the answers, without a socket.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::probe::SHORTEST;
 use super::report::{Outcome, Report, Size};
 
-/// Small enough for any path.
+/// A size that every path carries.
 pub(super) const SMALL: usize = 64;
 
 /// Result of a probe.
@@ -16,21 +16,21 @@ pub(super) const SMALL: usize = 64;
 pub(super) enum Answer {
     /// After this round trip.
     Came(Duration),
-    /// Neither at once nor repeated.
+    /// No answer, also after repetitions.
     Nothing,
     /// ICMP: port unreachable.
     Refused,
-    /// The system does not send it: it is larger than the path carries, as something on it has said.
+    /// The system does not send it: it is larger than the path's reported MTU.
     TooLarge,
-    /// The network, or this host, says that there is no way.
+    /// The network, or this host, reports that there is no route.
     Unreachable,
-    /// This host itself does not let it out.
+    /// This host does not send it (firewall or policy).
     Forbidden,
 }
 
 /// Sends probes: the network, or a model in tests.
 pub(super) trait Prober {
-    /// Bytes that the system would send now.
+    /// Largest payload that the system would send now.
     fn most(&self) -> usize;
     /// Sends a probe of `size` bytes. `as_long`: requests an answer of the same size.
     fn probe(&mut self, size: usize, as_long: bool) -> io::Result<Answer>;
@@ -50,7 +50,7 @@ pub(super) fn run(to: SocketAddr, by: &mut impl Prober) -> io::Result<Report> {
     Ok(Report { to, outcome, reach })
 }
 
-/// Outcome of the check if an ICMP report answered the first probe.
+/// Result of the check if an ICMP report answered the first probe.
 pub(super) fn outcome(answer: Answer) -> Option<Outcome> {
     match answer {
         Answer::Refused => Some(Outcome::Refused),
@@ -60,10 +60,10 @@ pub(super) fn outcome(answer: Answer) -> Option<Outcome> {
     }
 }
 
-/// The largest size that is answered, and whether something on the way has said what is too large.
+/// The largest size that is answered, and whether a router has reported a smaller MTU.
 fn largest(by: &mut impl Prober, most: usize, as_long: bool) -> io::Result<(usize, bool)> {
     let (mut good, mut bad, mut is_reported) = (SHORTEST, most.saturating_add(1), false);
-    // All of it is likely, and then what something on the way has named.
+    // The full size is likely, and after it the reported MTU.
     let mut next = most;
     while good + 1 < bad {
         match by.probe(next, as_long)? {
