@@ -116,9 +116,10 @@ pub(super) fn was_killed(status: ExitStatus) -> bool {
 pub(super) struct Traffic {
     pub(super) qp: Qp,
     pub(super) conn: ConnId,
-    out: (Vec<u8>, Mr),
-    into: (Vec<u8>, Mr),
-    target: (Vec<u8>, Mr),
+    // The registration first: it is dropped before its memory, into which the peer may be writing until then.
+    out: (Mr, Vec<u8>),
+    into: (Mr, Vec<u8>),
+    target: (Mr, Vec<u8>),
     remote: Option<Remote>,
     recvs: Account,
     requests: Account,
@@ -164,7 +165,7 @@ impl Traffic {
         let memory = |length: usize| {
             let bytes = vec![1u8; length];
             let mr = side.register(&bytes);
-            (bytes, mr)
+            (mr, bytes)
         };
         let (out, into, target) = (memory(BIG), memory(BIG), memory(BIG));
         let (recvs, requests) = (Account::default(), Account::default());
@@ -176,7 +177,7 @@ impl Traffic {
 
     /// Keys and addresses for the peer, as private data.
     pub(super) fn card(&self) -> Vec<u8> {
-        let (memory, mr) = &self.target;
+        let (mr, memory) = &self.target;
         [&mr.remote_key().to_le_bytes()[..], &(memory.as_ptr() as u64).to_le_bytes()].concat()
     }
 
@@ -239,7 +240,7 @@ impl Traffic {
 
     fn post_recvs(&mut self) {
         while self.recvs.posted - self.recvs.done < RECVS {
-            let (memory, mr) = &self.into;
+            let (mr, memory) = &self.into;
             self.qp.post_recv(&[segment(mr, memory)], token(RECV | self.recvs.posted)).unwrap();
             self.recvs.posted += 1;
         }
@@ -259,7 +260,7 @@ impl Traffic {
     }
 
     fn post(&self, remote: Remote, number: u64) {
-        let (memory, mr) = &self.out;
+        let (mr, memory) = &self.out;
         let send = Op::Send { solicited: false };
         let (op, length, segments) = match number % 5 {
             0 => (send, 64, 1),
