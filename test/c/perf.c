@@ -75,7 +75,7 @@ static void poll_once(void)
     DAT_COUNT more;
     DAT_RETURN code =
         sleeps ? dat_evd_wait(completions, PATIENCE, 1, &event, &more) : dat_evd_dequeue(completions, &event);
-    if (code == DAT_QUEUE_EMPTY)
+    if (DAT_GET_TYPE(code) == DAT_QUEUE_EMPTY)
         return;
     check_ok("a completion", code);
     const DAT_DTO_COMPLETION_EVENT_DATA *dto = &event.event_data.dto_completion_event_data;

@@ -39,7 +39,7 @@ static int take_one(DAT_EVD_HANDLE evd, int waits, struct counts *counts)
     DAT_EVENT event;
     DAT_COUNT more;
     DAT_RETURN code = waits ? dat_evd_wait(evd, PATIENCE, 1, &event, &more) : dat_evd_dequeue(evd, &event);
-    if (code == DAT_QUEUE_EMPTY)
+    if (DAT_GET_TYPE(code) == DAT_QUEUE_EMPTY)
         return 0;
     check_ok("a completion", code);
     count_event(&event, counts);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use dapl_test::stage::{self, Profile, workspace};
 
 use super::keeper::Keeper;
-use super::setting::{Job, Setting};
+use super::setting::{Job, Setting, patient};
 use super::{MANAGERS, conformance, interop};
 use crate::Result;
 use crate::guest::Link;
@@ -280,5 +280,6 @@ fn dapltests(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
 fn dtest(setting: &Setting, manager: &str, text: &str, before: &[&str], options: &[&str]) -> Job {
     // The second process gets the next QP number.
     let (server, client) = ("DAPL_VERBS_PEER=+1", "DAPL_VERBS_PEER=-1");
-    setting.shell(text, &[before, &[&setting.dtest, server, client], options].concat()).with("DAPL_VERBS_CM", manager)
+    let job = setting.shell(text, &[before, &[&setting.dtest, server, client], options].concat());
+    patient(job.with("DAPL_VERBS_CM", manager), manager)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::MANAGERS;
 use super::keeper::{TwoEnds, Wire};
-use super::setting::{Job, Setting};
+use super::setting::{Job, Setting, patient};
 use crate::report::Report;
 
 /// A hang ends here.
@@ -105,9 +105,9 @@ fn dtest(
 ) -> super::keeper::Answer {
     let text = "exec \"$@\"";
     let common = [&[setting.dtest.as_str(), "-P", "rxe0", "-t", "120"], options].concat();
-    let serve = over(setting.shell(text, &common), manager, ADDRESSES[1 - host]);
+    let serve = over(patient(setting.shell(text, &common), manager), manager, ADDRESSES[1 - host]);
     let call = setting.shell(text, &[&common[..], &["-h", ADDRESSES[host]]].concat());
-    let call = over(call, manager, ADDRESSES[host]);
+    let call = over(patient(call, manager), manager, ADDRESSES[host]);
     wire.meet(&TwoEnds { host, serve: &serve, ready: "listening", call: &call, limit })
 }
 
