@@ -4,19 +4,19 @@
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 
-use dat_abi::{DAT_EVD_HANDLE, DAT_EVD_OUT_OF_SCOPE, DAT_IA_HANDLE};
+use dat_abi::{DAT_EVD_HANDLE, DAT_EVD_OUT_OF_SCOPE, DAT_IA_HANDLE, v2};
 use parking_lot::Mutex;
 
 use super::dapli_counts::Counts;
 use super::{AsyncError, AsyncErrorSink, AsyncEvd, Child, Children, Ia};
 use crate::error::{Error, Handle, Result};
 use crate::names::Registration;
-use crate::provider::{CmSink, IaSpec, Provider};
+use crate::provider::{CmSink, Extensions, IaSpec, Limits, Provider};
 use crate::runtime::consumer_memory::{self, Address};
 use crate::runtime::handle::{self, Created, ObjectId, Use};
 use crate::runtime::sync::StaticMutex;
@@ -53,7 +53,7 @@ pub fn open<P: Provider>(
             id,
             registration,
             address: Box::new(shown_address(provider.address())),
-            facts: own_facts::<P>().chain(provider.facts()).collect(),
+            facts: own_facts::<P>().chain(extension_facts(provider.limits())).chain(provider.facts()).collect(),
             counts: Counts::default(),
             tracing,
             provider,
@@ -97,6 +97,18 @@ fn own_facts<P: Provider>() -> impl Iterator<Item = (String, String)> {
         ("transport".to_owned(), P::NAME.to_owned()),
     ]
     .into_iter()
+}
+
+/// Provider attributes by which programs of DAT 2.0 find the operations of the InfiniBand extension.
+fn extension_facts(limits: &Limits) -> impl Iterator<Item = (String, String)> + use<> {
+    let Extensions { immediate, atomics, .. } = limits.extensions;
+    let named = [
+        (v2::DAT_IB_ATTR_FETCH_AND_ADD, atomics),
+        (v2::DAT_IB_ATTR_CMP_AND_SWAP, atomics),
+        (v2::DAT_IB_ATTR_IMMED_DATA, immediate),
+    ];
+    let text = |name: &CStr| name.to_string_lossy().into_owned();
+    named.into_iter().filter(|(_, has)| *has).map(move |(name, _)| (text(name), "TRUE".to_owned()))
 }
 
 fn connect_async_evd<P: Provider>(ia: &Arc<Ia<P>>, choice: AsyncEvdChoice<P>) -> Result<DAT_EVD_HANDLE> {

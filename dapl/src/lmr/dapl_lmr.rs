@@ -33,13 +33,49 @@ pub unsafe extern "C" fn dapl_lmr_create<P: Provider>(
     registered_length: *mut DAT_VLEN,
     registered_address: *mut DAT_VADDR,
 ) -> DAT_RETURN {
+    // SAFETY: this function's own contract.
+    unsafe {
+        create::<P>(
+            ia,
+            kind,
+            region,
+            length,
+            pz,
+            rights(privileges),
+            out,
+            lmr_context,
+            rmr_context,
+            registered_length,
+            registered_address,
+        )
+    }
+}
+
+/// `dat_lmr_create` of any version. `rights` are those that the privileges say; `None`: parameter 6 is wrong.
+///
+/// # Safety
+/// As [`dapl_lmr_create`].
+#[allow(clippy::too_many_arguments, reason = "the specification's")]
+pub(crate) unsafe fn create<P: Provider>(
+    ia: DAT_IA_HANDLE,
+    kind: DAT_MEM_TYPE,
+    region: DAT_REGION_DESCRIPTION,
+    length: DAT_VLEN,
+    pz: DAT_PZ_HANDLE,
+    rights: Option<Rights>,
+    out: *mut DAT_LMR_HANDLE,
+    lmr_context: *mut DAT_LMR_CONTEXT,
+    rmr_context: *mut DAT_RMR_CONTEXT,
+    registered_length: *mut DAT_VLEN,
+    registered_address: *mut DAT_VADDR,
+) -> DAT_RETURN {
     guard(|| {
         let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?.to_arc();
         let pz = from_handle::<Pz<P>>(pz, Handle::Pz)?.to_arc();
         require(out, 7)?;
         // SAFETY: every member is pointers, and any bits are one; a cookie is readable by this function's contract.
         let (region, origin) = unsafe { described::<P>(kind, region, length) }?;
-        let rights = rights(privileges).ok_or(Error::InvalidParameter(6))?;
+        let rights = rights.ok_or(Error::InvalidParameter(6))?;
         let lmr = dapls_lmr::create(&ia, pz, region, origin, rights)?;
         let object = lmr.object().clone();
         let handle = dapls_lmr::publish(lmr);

@@ -6,10 +6,12 @@ use dat_abi as v1;
 use dat_abi::v2::*;
 
 use super::convert;
-use crate::error::{Error, Handle};
+use crate::error::{Error, Handle, Result};
 use crate::ffi::{guard, put_cleared};
-use crate::lmr::dapl_lmr as lmr_1_2;
+use crate::ia::Ia;
+use crate::lmr::{Lmr, Rights, dapl_lmr as lmr_1_2};
 use crate::provider::Provider;
+use crate::runtime::handle::from_handle;
 
 /// Places of the parameters behind the type of virtual address.
 const PLACES: &[(u32, u32)] = &[(7, 8), (8, 9), (9, 10)];
@@ -40,13 +42,13 @@ pub unsafe extern "C" fn dapl2_lmr_create<P: Provider>(
     }
     // SAFETY: this function's own contract.
     let code = unsafe {
-        lmr_1_2::dapl_lmr_create::<P>(
+        lmr_1_2::create::<P>(
             ia,
             kind,
             region,
             length,
             pz,
-            privileges,
+            rights(privileges),
             out,
             lmr_context,
             rmr_context,
@@ -57,11 +59,18 @@ pub unsafe extern "C" fn dapl2_lmr_create<P: Provider>(
     convert::code_with_arguments(code, PLACES)
 }
 
+/// The rights of 1.2, and that of atomic operations.
+fn rights(privileges: DAT_MEM_PRIV_FLAGS) -> Option<Rights> {
+    let mut rights = lmr_1_2::rights(privileges & !DAT_IB_MEM_PRIV_REMOTE_ATOMIC)?;
+    rights.access.remote_atomic = privileges & DAT_IB_MEM_PRIV_REMOTE_ATOMIC != 0;
+    Some(rights)
+}
+
 /// Accepts addresses that are virtual ones.
 ///
 /// Errors: `ModelNotSupported` for addresses that start at zero; parameter `n` for other values.
-fn address_type<P: Provider>(ia: DAT_IA_HANDLE, va_type: DAT_VA_TYPE, n: u8) -> crate::error::Result<()> {
-    crate::runtime::handle::from_handle::<crate::ia::Ia<P>>(ia, Handle::Ia)?;
+fn address_type<P: Provider>(ia: DAT_IA_HANDLE, va_type: DAT_VA_TYPE, n: u8) -> Result<()> {
+    from_handle::<Ia<P>>(ia, Handle::Ia)?;
     match va_type {
         DAT_VA_TYPE_VA => Ok(()),
         DAT_VA_TYPE_ZB => Err(Error::ModelNotSupported),
@@ -88,13 +97,14 @@ pub unsafe extern "C" fn dapl2_lmr_query<P: Provider>(
     if code != DAT_SUCCESS {
         return convert::code(code);
     }
+    let is_atomic = from_handle::<Lmr<P>>(lmr, Handle::Lmr).is_ok_and(|lmr| lmr.rights().access.remote_atomic);
     let param = DAT_LMR_PARAM {
         ia_handle: param.ia_handle,
         mem_type: param.mem_type,
         region_desc: param.region_desc,
         length: param.length,
         pz_handle: param.pz_handle,
-        mem_priv: param.mem_priv,
+        mem_priv: param.mem_priv | if is_atomic { DAT_IB_MEM_PRIV_REMOTE_ATOMIC } else { 0 },
         va_type: DAT_VA_TYPE_VA,
         lmr_context: param.lmr_context,
         rmr_context: param.rmr_context,

@@ -37,6 +37,10 @@ fn an_lmr_has_virtual_addresses() {
     let param: DAT_LMR_PARAM = written(|out| call!(lmr_query_func(lmr_handle, DAT_LMR_FIELD_VA_TYPE, out)));
     assert_eq!((param.va_type, param.lmr_context, param.length), (DAT_VA_TYPE_VA, local, 0x1000));
     assert_eq!((param.mem_priv, param.registered_size), (all, 0x1000));
+    let atomic = all | DAT_IB_MEM_PRIV_REMOTE_ATOMIC;
+    let (with_atomics, ..) = lmr(&world, atomic, DAT_VA_TYPE_VA).unwrap();
+    let param: DAT_LMR_PARAM = written(|out| call!(lmr_query_func(with_atomics, DAT_LMR_FIELD_ALL, out)));
+    assert_eq!(param.mem_priv, atomic);
     assert_eq!(lmr(&world, all, DAT_VA_TYPE_ZB), Err(error(DAT_MODEL_NOT_SUPPORTED, 0)));
     assert_eq!(lmr(&world, all, 2), Err(bad_argument(7)));
     assert_eq!(lmr(&world, 0x800, DAT_VA_TYPE_VA), Err(bad_argument(6)));
