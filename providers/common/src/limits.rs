@@ -30,7 +30,7 @@ pub fn limits(max_eps: u32, max_keys: u32) -> Limits {
         max_reads_out: 16,
         private_data_connect: 256,
         private_data_accept: 196,
-        private_data_reject: 0,
+        private_data_reject: 144,
         extensions: Extensions::default(),
         vendor: "dapl-rs".into(),
         hardware_version: (1, 0),

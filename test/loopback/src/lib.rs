@@ -54,6 +54,7 @@ impl Provider for Loopback {
         let limits = Limits {
             max_rmrs: 0,
             max_srqs: 0,
+            private_data_reject: 0,
             extensions: Extensions::default(),
             ..dapl_software::limits::limits(65_535, 65_535)
         };

@@ -9,7 +9,7 @@ use dapl::provider::{ConnId, ConnRequest};
 
 use crate::cm::setup;
 use crate::device::Device;
-use crate::proto::handshake::Answer;
+use crate::proto::handshake::{Answer, RejectData};
 use crate::qp::Qp;
 
 /// A connection request, held by the object layer.
@@ -60,7 +60,8 @@ impl ConnRequest for ConnectionRequest {
         Ok(())
     }
 
-    fn reject(self, _: &[u8]) {
-        self.refuse(Answer::Rejected);
+    fn reject(self, private_data: &[u8]) {
+        let data = RejectData::new(private_data).filter(|data| !data.bytes().is_empty());
+        self.refuse(data.map_or(Answer::Rejected, Answer::RejectedWith));
     }
 }

@@ -305,6 +305,9 @@ impl Engine {
                 (Action::Established(private_data), Some(qp), Some(link)) => {
                     self.established(id, &**qp, link, &private_data);
                 }
+                (Action::Rejected(data), Some(qp), Some(link)) if qp.peer_left(link).is_some() => {
+                    self.device.sink.event(link.conn, ConnectionEvent::PeerRejected, data.bytes());
+                }
                 (Action::Ended(event), Some(qp), Some(link)) => {
                     if let Some(is_faulty) = qp.peer_left(link) {
                         let event = if is_faulty { ConnectionEvent::Broken } else { event };

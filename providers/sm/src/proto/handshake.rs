@@ -31,6 +31,31 @@ pub(crate) enum Answer {
     NotUnderstood,
     /// The consumer has handed the request off to the listener on this qualifier.
     HandedOff(u64),
+    /// As `Rejected`, with private data of the consumer.
+    RejectedWith(RejectData),
+}
+
+/// Private data of a rejection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct RejectData {
+    length: u8,
+    bytes: [u8; RejectData::MAX],
+}
+
+impl RejectData {
+    /// Longest private data of a rejection.
+    pub(crate) const MAX: usize = 144;
+
+    /// `None` for more than [`Self::MAX`] bytes.
+    pub(crate) fn new(data: &[u8]) -> Option<Self> {
+        let mut bytes = [0; Self::MAX];
+        bytes.get_mut(..data.len())?.copy_from_slice(data);
+        Some(RejectData { length: u8::try_from(data.len()).ok()?, bytes })
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
 }
 
 impl Answer {
@@ -43,6 +68,7 @@ impl Answer {
             Answer::NoListener => 3,
             Answer::NotUnderstood => 4,
             Answer::HandedOff(_) => 5,
+            Answer::RejectedWith(_) => 6,
         }
     }
 }
@@ -280,6 +306,9 @@ impl Datagram {
                         out.extend(qual.to_le_bytes());
                     }
                     out.extend(token.to_le_bytes());
+                    if let Answer::RejectedWith(data) = answer {
+                        out.extend(data.bytes());
+                    }
                 }
             }
             Datagram::Ack { client, server, token } => {
@@ -359,6 +388,17 @@ impl Datagram {
             3 => Answer::NoListener,
             4 => Answer::NotUnderstood,
             5 => Answer::HandedOff(u64::from_le_bytes(bytes.array()?)),
+            6 => {
+                let token = bytes.word()?;
+                let data = RejectData::new(bytes.0).ok_or(Bad::PrivateData)?;
+                return Ok(Datagram::Reply {
+                    client,
+                    server,
+                    token,
+                    answer: Answer::RejectedWith(data),
+                    accepted: None,
+                });
+            }
             other => return Err(Bad::Answer(other)),
         };
         let (token, accepted) = match answer {
@@ -403,97 +443,4 @@ impl Reader<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn terms() -> Terms {
-        Terms {
-            generation: 9,
-            token: 0x1122_3344_5566_7788,
-            endpoint: 5,
-            qual: u64::MAX,
-            geometry: Geometry::LOCAL,
-            pd: 3,
-            reads: 4,
-            table_slots: 1 << 16,
-            probe_address: 4096,
-            probe_value: 77,
-            barrier: true,
-            ip: [7; 16],
-        }
-    }
-
-    fn export(object: ExportedObject) -> ExportAnswer {
-        ExportAnswer { address: 4096, length: u64::MAX, offset: 7, object }
-    }
-
-    fn all() -> Vec<Datagram> {
-        let private_data = vec![5; 48];
-        vec![
-            Datagram::Request { id: 0xABCDEF, terms: terms(), private_data: private_data.clone() },
-            Datagram::Reply {
-                client: 1,
-                server: 0xFFFFFF,
-                token: terms().token,
-                answer: Answer::Accepted,
-                accepted: Some((terms(), private_data)),
-            },
-            Datagram::Reply { client: 1, server: 2, token: 3, answer: Answer::Pending, accepted: None },
-            Datagram::Reply { client: 1, server: 2, token: 3, answer: Answer::HandedOff(u64::MAX), accepted: None },
-            Datagram::Reply { client: 1, server: 0, token: 0, answer: Answer::NotUnderstood, accepted: None },
-            Datagram::Ack { client: 1, server: 2, token: 3 },
-            Datagram::Reset { from: 1, to: 0, token: 3 },
-            Datagram::Ask { from: 1, to: 0xFFFFFF, token: 3, key: u32::MAX },
-            Datagram::Export { from: 1, to: 2, token: 3, key: 4, export: None },
-            Datagram::Export { from: 1, to: 2, token: 3, key: 4, export: Some(export(ExportedObject::Descriptor)) },
-            Datagram::Export {
-                from: 1,
-                to: 2,
-                token: 3,
-                key: 4,
-                export: Some(export(ExportedObject::Segment { id: 0, space: 9 })),
-            },
-        ]
-    }
-
-    #[test]
-    fn datagrams_round_trip_and_begin_with_eight_bytes() {
-        for datagram in all() {
-            let bytes = datagram.encode();
-            assert!(bytes.len() >= 8 && bytes.len() <= MAX_DATAGRAM);
-            assert_eq!(Datagram::decode(&bytes), Ok(datagram));
-        }
-    }
-
-    #[test]
-    fn truncated_and_damaged_datagrams_are_decoded_safely() {
-        for datagram in all() {
-            let bytes = datagram.encode();
-            for end in 0..bytes.len() {
-                let _ = Datagram::decode(&bytes[..end]);
-            }
-            for place in 0..bytes.len() {
-                for value in [0, 1, 0x7F, 0xFF] {
-                    let mut changed = bytes.clone();
-                    changed[place] = value;
-                    if let Ok(Datagram::Request { terms, .. }) = Datagram::decode(&changed) {
-                        assert!(terms.geometry.is_sane());
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn another_version_is_refused_as_such() {
-        let mut bytes = all()[0].encode();
-        bytes[1] = 2;
-        assert_eq!(Datagram::decode(&bytes), Err(Bad::Version(2)));
-    }
-
-    #[test]
-    fn a_connection_stays_within_its_footprint() {
-        let ours = Geometry::LOCAL;
-        assert!(ours.is_sane() && ours.area_len() + ours.rma_len() <= 256 << 10);
-    }
-}
+mod tests;

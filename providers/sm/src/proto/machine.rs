@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use dapl::provider::ConnectionEvent;
 use dapl_software::listener_retry;
 
-use super::handshake::{Answer, Datagram};
+use super::handshake::{Answer, Datagram, RejectData};
 use super::liveness::Liveness;
 
 /// First interval after which a datagram that found the peer's queue full is sent again; it doubles each time. The
@@ -151,6 +151,8 @@ pub(crate) enum Action {
     Recheck,
     /// The connection is established: report it, then start data transfer.
     Established(Vec<u8>),
+    /// The consumer of the peer rejected the attempt with this private data: report that.
+    Rejected(RejectData),
     /// The attempt or connection ended: take what has arrived, flush the rest, report this event.
     Ended(ConnectionEvent),
 }
@@ -314,6 +316,7 @@ impl Machine {
             // An id of 0 means that no listener had the request. A listener without space for it is not asked again.
             Answer::NoListener if server == 0 => self.seek_later(asking, now),
             Answer::Rejected => (State::Closed, vec![Action::Ended(ConnectionEvent::PeerRejected)]),
+            Answer::RejectedWith(data) => (State::Closed, vec![Action::Rejected(data)]),
             Answer::NoListener | Answer::NotUnderstood | Answer::HandedOff(_) => {
                 (State::Closed, vec![Action::Ended(ConnectionEvent::Rejected)])
             }

@@ -101,6 +101,7 @@ fn the_target_is_killed_while_large_copies_run() {
             match side.sink.next(attempt) {
                 SinkEvent::Established(card) => break card,
                 SinkEvent::Other(event) => assert_eq!(event, "rejected"), // no program listens yet
+                SinkEvent::Rejected(data) => panic!("rejected with {data:?}"),
             }
             streams.qp.reset().unwrap();
             assert!(Instant::now() < until, "no offer came");

@@ -269,6 +269,11 @@ fn missing_rejecting_and_leaving_peers_give_different_events() {
     assert_eq!(a.sink.next(conn(2)), SinkEvent::Other("peer rejected"));
 
     qp.reset().unwrap();
+    qp.connect(&spec, conn(5)).unwrap();
+    b.sink.request().0.reject(b"full");
+    assert_eq!(a.sink.next(conn(5)), SinkEvent::Rejected(b"full".to_vec()), "with the private data of a reject");
+
+    qp.reset().unwrap();
     qp.connect(&spec, conn(3)).unwrap();
     let (request, _) = b.sink.request();
     qp.abort();

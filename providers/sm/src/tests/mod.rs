@@ -45,6 +45,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Debug, Eq, PartialEq)]
 enum SinkEvent {
     Established(Vec<u8>),
+    Rejected(Vec<u8>),
     Other(&'static str),
 }
 
@@ -66,6 +67,7 @@ impl CmSink<Sm> for Recorder {
     fn event(&self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]) {
         let heard = match event {
             ConnectionEvent::Established => SinkEvent::Established(private_data.to_vec()),
+            ConnectionEvent::PeerRejected if !private_data.is_empty() => SinkEvent::Rejected(private_data.to_vec()),
             ConnectionEvent::PeerRejected => SinkEvent::Other("peer rejected"),
             ConnectionEvent::Rejected => SinkEvent::Other("rejected"),
             ConnectionEvent::Unreachable => SinkEvent::Other("unreachable"),

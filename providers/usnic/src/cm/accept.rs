@@ -101,7 +101,7 @@ impl PassiveSide {
     fn failed(&mut self, id: RequestId) -> Option<CmAction> {
         let number = self.number_of.remove(&id)?;
         let PendingAccept { conn, handler, .. } = self.accepted.remove(&number)?;
-        Some(CmAction::End(number, handler, conn, ConnectionEvent::AcceptFailed))
+        Some(CmAction::End(number, handler, conn, ConnectionEvent::AcceptFailed, Vec::new()))
     }
 
     /// Handles ICMP port unreachable for an accept that was sent. Returns the accept that ends by this, if any.
@@ -165,15 +165,15 @@ impl PassiveSide {
         true
     }
 
-    pub(super) fn reject(&mut self, id: RequestId, reason: Reason) {
-        self.acceptor.reject(device::now(), id, reason, &mut OsRandom);
+    pub(super) fn reject(&mut self, id: RequestId, reason: Reason, private_data: &[u8]) {
+        self.acceptor.reject(device::now(), id, reason, private_data, &mut OsRandom);
     }
 
     /// Cancels an accept. Returns false if there is no such accept.
     pub(super) fn withdraw(&mut self, device: &Device, number: u32) -> bool {
         let Some(PendingAccept { id, .. }) = self.accepted.remove(&number) else { return false };
         self.number_of.remove(&id);
-        self.reject(id, Reason::Refused);
+        self.reject(id, Reason::Refused, &[]);
         self.poll(device, device::now());
         true
     }

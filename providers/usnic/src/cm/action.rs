@@ -32,8 +32,8 @@ pub(super) enum CmAction {
     Request(ObjectId, RequestId, RequestInfo),
     /// Opens a connection. The packets arrived before it was open.
     Establish(EstablishedConnection, Vec<(SocketAddr, Vec<u8>)>),
-    /// Ends the attempt of this connection number, and reports the event.
-    End(u32, Arc<dyn ConnectionHandler>, ConnId, ConnectionEvent),
+    /// Ends the attempt of this connection number, and reports the event, with private data of a rejection.
+    End(u32, Arc<dyn ConnectionHandler>, ConnId, ConnectionEvent, Vec<u8>),
 }
 
 /// A connection that both sides have agreed on, and that is not reported yet.

@@ -152,6 +152,9 @@ impl ActiveSide {
                     Vec::new(),
                 ));
             }
+            Outcome::Refused(private_data) => {
+                return Some(CmAction::End(number, handler, conn, ConnectionEvent::PeerRejected, private_data));
+            }
             Outcome::Ended(event, reason) => {
                 if event == ConnectionEvent::Unreachable {
                     let has_key = device.settings.key_file.is_some();
@@ -163,13 +166,13 @@ impl ActiveSide {
                 event
             }
         };
-        Some(CmAction::End(number, handler, conn, event))
+        Some(CmAction::End(number, handler, conn, event, Vec::new()))
     }
 
     /// Sends what is due, until an attempt ends.
     pub(super) fn poll(&mut self, device: &Device, now: Nanos) -> Option<CmAction> {
         if let Some((number, conn, handler)) = self.refused.pop_front() {
-            return Some(CmAction::End(number, handler, conn, ConnectionEvent::Rejected));
+            return Some(CmAction::End(number, handler, conn, ConnectionEvent::Rejected, Vec::new()));
         }
         while let Some((_, number)) = self.due.first().copied().filter(|(due, _)| *due <= now) {
             let outcome = self.attempts.get_mut(&number)?.connector.on_time(now);

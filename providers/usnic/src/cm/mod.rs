@@ -241,10 +241,10 @@ impl Cm {
                 }
             }
             CmAction::Establish(established, early) => self.open(established, early),
-            CmAction::End(number, handler, conn, event) => {
+            CmAction::End(number, handler, conn, event, private_data) => {
                 self.device.free_number(number);
                 if handler.end(number) {
-                    self.sink.event(conn, event, &[]);
+                    self.sink.event(conn, event, &private_data);
                 }
             }
         }

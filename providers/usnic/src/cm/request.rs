@@ -26,8 +26,12 @@ impl ConnectionRequest {
     }
 
     pub(crate) fn answer(&mut self, reason: Reason) {
+        self.answer_with(reason, &[]);
+    }
+
+    pub(crate) fn answer_with(&mut self, reason: Reason, private_data: &[u8]) {
         if let Some(id) = self.id.take() {
-            self.cm.state.lock().passive.reject(id, reason);
+            self.cm.state.lock().passive.reject(id, reason, private_data);
             // The engine sends the answer, and repeats it if the request is repeated.
             self.cm.wake();
         }

@@ -15,8 +15,8 @@ impl ConnRequest for ConnectionRequest {
         self.accept_into(qp.0.clone(), private_data, conn, qp.0.caps()).map(drop)
     }
 
-    fn reject(mut self, _: &[u8]) {
-        self.answer(Reason::Refused);
+    fn reject(mut self, private_data: &[u8]) {
+        self.answer_with(Reason::Refused, private_data);
     }
 
     fn hand_off(self, qual: u64) -> std::result::Result<(), (Self, Error)> {

@@ -234,7 +234,7 @@ impl Acceptor {
             }
             Err(reason) => {
                 self.counts.refused += 1;
-                packets::put_reject(&setup.guard, to, reason, random, out);
+                packets::put_reject(&setup.guard, to, reason, &[], random, out);
                 PacketResult::Answer
             }
         }
@@ -386,11 +386,18 @@ impl Acceptor {
         Some(agreed)
     }
 
-    /// Rejects a request, or hands it off. Has no effect on a request that has ended.
-    pub(crate) fn reject(&mut self, now: Nanos, id: RequestId, reason: Reason, random: &mut dyn Random) {
+    /// Rejects a request, with private data, or hands it off. Has no effect on a request that has ended.
+    pub(crate) fn reject(
+        &mut self,
+        now: Nanos,
+        id: RequestId,
+        reason: Reason,
+        private: &[u8],
+        random: &mut dyn Random,
+    ) {
         let Some(attempt) = self.attempts.get(&id).filter(|attempt| !attempt.is_over()) else { return };
         let mut packet = Vec::new();
-        packets::put_reject(&self.setup.guard, attempt.key.to, reason, random, &mut packet);
+        packets::put_reject(&self.setup.guard, attempt.key.to, reason, private, random, &mut packet);
         self.be_over(now, id, packet);
         self.set_due(id, now);
     }

@@ -41,6 +41,8 @@ pub(crate) enum Outcome {
     Established { agreed: Agreed, private_data: Vec<u8> },
     /// Rejected by the server, or unreachable; the reason, if the server gave one.
     Ended(ConnectionEvent, Option<Reason>),
+    /// Rejected by the server's consumer, with private data.
+    Refused(Vec<u8>),
 }
 
 /// An attempt.
@@ -200,6 +202,10 @@ impl Connector {
                 self.restart(None, now);
             }
             Answer::Reject(Reason::NoListener) if self.seeks_on(now) || self.turn_to_alternative(now) => {}
+            Answer::Refused(private) => {
+                self.due = None;
+                return Some(Outcome::Refused(private.to_vec()));
+            }
             Answer::Reject(reason) => {
                 self.due = None;
                 let is_refused = reason == Reason::Refused;

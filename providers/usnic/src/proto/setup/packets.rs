@@ -242,7 +242,15 @@ pub(super) fn put_cookie(guard: &Guard, to: To, ticket: Option<Ticket>, random: 
     guard.close(to.head(Kind::Cookie), &[], ticket.as_bytes(), random, out);
 }
 
-pub(super) fn put_reject(guard: &Guard, to: To, reason: Reason, random: &mut dyn Random, out: &mut Vec<u8>) {
+/// A reject. Private data longer than [`MAX_PRIVATE`] is cut.
+pub(super) fn put_reject(
+    guard: &Guard,
+    to: To,
+    reason: Reason,
+    private: &[u8],
+    random: &mut dyn Random,
+    out: &mut Vec<u8>,
+) {
     let qual = if let Reason::HandedOff(qual) = reason { qual } else { 0 };
     let refused = Refused {
         reason: reason.code(),
@@ -253,7 +261,8 @@ pub(super) fn put_reject(guard: &Guard, to: To, reason: Reason, random: &mut dyn
         more: 0.into(),
         qual: qual.into(),
     };
-    guard.close(to.head(Kind::Reject), &[], refused.as_bytes(), random, out);
+    let rest = [refused.as_bytes(), &private[..private.len().min(MAX_PRIVATE)]].concat();
+    guard.close(to.head(Kind::Reject), &[], &rest, random, out);
 }
 
 /// Encodes an accept. Private data longer than [`MAX_PRIVATE`] are truncated.
@@ -280,17 +289,21 @@ pub(super) enum Answer<'a> {
     Pending,
     Accept(Offer, &'a [u8]),
     Reject(Reason),
+    /// The consumer refused, with private data.
+    Refused(&'a [u8]),
 }
 
 /// Decodes an answer and its hand-off number, if it has one. `room` is a buffer for decryption.
 pub(super) fn answer<'a>(guard: &Guard, packet: &[u8], room: &'a mut Vec<u8>) -> Option<(Option<u16>, Answer<'a>)> {
     let (head, _) = wire::head(packet).filter(|_| packet.len() <= LONGEST_ANSWER)?;
     if head.kind == Kind::Reject as u8 {
-        let (refused, _) = Refused::read_from_prefix(guard.open(packet, 0, room)?).ok()?;
+        let (refused, private) = Refused::read_from_prefix(guard.open(packet, 0, room)?).ok()?;
         let reason = Reason::of(refused.reason, refused.qual.get())?;
         // Of another version only a version reject is understood.
         let is_plain = head.version == VERSION || reason == Reason::Version;
-        return is_plain.then_some((Some(refused.hop.get()), Answer::Reject(reason)));
+        let has_data = reason == Reason::Refused && !private.is_empty();
+        let answer = if has_data { Answer::Refused(private) } else { Answer::Reject(reason) };
+        return is_plain.then_some((Some(refused.hop.get()), answer));
     }
     match head.kind()? {
         Kind::Cookie => {

@@ -118,7 +118,7 @@ impl Peer {
     /// The consumer accepts or rejects.
     pub(super) fn answer(&mut self, now: Nanos, link: usize, id: RequestId, wanted: Option<&Offer>) -> bool {
         let Some(wanted) = wanted else {
-            self.acceptor.reject(now, id, Reason::Refused, &mut self.dice);
+            self.acceptor.reject(now, id, Reason::Refused, &[], &mut self.dice);
             return false;
         };
         let number = self.ids.take(now).expect("a number");
@@ -141,7 +141,7 @@ impl Peer {
             self.accepted.iter().filter(|(_, (_, of, _))| *of == link).map(|(number, _)| *number).collect();
         for number in others {
             if let Some((id, ..)) = self.accepted.remove(&number) {
-                self.acceptor.reject(now, id, Reason::Refused, &mut self.dice);
+                self.acceptor.reject(now, id, Reason::Refused, &[], &mut self.dice);
                 self.ids.free(number, now);
             }
         }

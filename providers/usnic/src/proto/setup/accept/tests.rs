@@ -49,6 +49,7 @@ impl Server {
             Answer::Again(ticket) => Some(Answer::Again(ticket)),
             Answer::Pending => Some(Answer::Pending),
             Answer::Reject(reason) => Some(Answer::Reject(reason)),
+            Answer::Refused(_) => Some(Answer::Refused(b"")),
         }
     }
 
@@ -123,7 +124,7 @@ fn ended_attempt_is_kept_while_its_request_is_repeated() {
     let (_, packet) = server.request(1);
     let from = source(0, 1);
     let id = requested(server.receives(0, &packet, from));
-    server.acceptor.reject(0, id, Reason::HandedOff(5), &mut TestRandom::new(3));
+    server.acceptor.reject(0, id, Reason::HandedOff(5), &[], &mut TestRandom::new(3));
     let linger = Config::default().linger;
     for round in 1..10 {
         let now = round * (linger - 1);
@@ -147,9 +148,9 @@ fn answers_after_the_end_change_nothing() {
     assert_eq!(server.receives(0, &leaves, source(0, 1)), PacketResult::Nothing);
     let offer = Offer::new(8, &mut server.dice);
     assert!(server.acceptor.accept(1, id, &offer, b"", &mut TestRandom::new(3)).is_none());
-    server.acceptor.reject(1, id, Reason::Refused, &mut TestRandom::new(3));
+    server.acceptor.reject(1, id, Reason::Refused, &[], &mut TestRandom::new(3));
     assert_eq!(server.time(60 * SECONDS), (0, vec![]));
-    server.acceptor.reject(1, RequestId(99), Reason::Refused, &mut TestRandom::new(3));
+    server.acceptor.reject(1, RequestId(99), Reason::Refused, &[], &mut TestRandom::new(3));
     assert!(server.is_empty());
 }
 
@@ -158,8 +159,8 @@ fn unverified_source_gets_at_most_three_times_its_bytes() {
     type Ends = fn(&mut Server, RequestId);
     let ends: [Ends; 4] = [
         |server, id| drop(server.accept(0, id, 8)),
-        |server, id| server.acceptor.reject(0, id, Reason::Refused, &mut TestRandom::new(3)),
-        |server, id| server.acceptor.reject(0, id, Reason::HandedOff(u64::MAX), &mut TestRandom::new(3)),
+        |server, id| server.acceptor.reject(0, id, Reason::Refused, &[], &mut TestRandom::new(3)),
+        |server, id| server.acceptor.reject(0, id, Reason::HandedOff(u64::MAX), &[], &mut TestRandom::new(3)),
         |_, _| {},
     ];
     for end in ends {
@@ -301,7 +302,7 @@ fn cookie_can_be_shown_later() {
     assert_eq!(server.receives(0, &packet, from), PacketResult::Answer);
     let answer = server.out.clone();
     connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2));
-    server.acceptor.reject(0, other, Reason::Refused, &mut TestRandom::new(2));
+    server.acceptor.reject(0, other, Reason::Refused, &[], &mut TestRandom::new(2));
     // The load is gone, and a repetition of the first request arrives before the one with the cookie.
     requested(server.receives(0, &packet, from));
     assert_eq!(server.acceptor.half_open.total().unproven, 1);
@@ -357,7 +358,7 @@ fn half_open_state_is_bounded() {
     }
     assert_eq!((ids.len(), server.acceptor.counts().no_room), (all, 170));
     for id in ids {
-        server.acceptor.reject(0, id, Reason::Refused, &mut TestRandom::new(2));
+        server.acceptor.reject(0, id, Reason::Refused, &[], &mut TestRandom::new(2));
     }
     assert_eq!(
         (server.acceptor.half_open.total().all, server.acceptor.attempts.len()),

@@ -59,7 +59,7 @@ fn accept(to: To) -> Vec<u8> {
 
 fn reject(to: To, reason: Reason) -> Vec<u8> {
     let (setup, mut out) = (Setup::new(Config::default(), None), Vec::new());
-    packets::put_reject(&setup.guard, to, reason, &mut TestRandom::new(5), &mut out);
+    packets::put_reject(&setup.guard, to, reason, &[], &mut TestRandom::new(5), &mut out);
     out
 }
 

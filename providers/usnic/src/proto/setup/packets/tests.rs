@@ -36,6 +36,8 @@ fn answers(guard: &Guard) -> Vec<(Vec<u8>, Option<u16>, Answer<'static>)> {
     use Reason::*;
     let reasons = [NoListener, Refused, NoSpace, Version, NotUnderstood, HandedOff(u64::MAX)];
     all.extend(reasons.map(|reason| (Some(TO.hop), Answer::Reject(reason))));
+    all.push((Some(TO.hop), Answer::Refused(private)));
+    all.push((Some(TO.hop), Answer::Refused(b"full")));
     all.into_iter().map(|(hop, answer)| (put(guard, &answer), hop, answer)).collect()
 }
 
@@ -45,7 +47,8 @@ fn put(guard: &Guard, answer: &Answer<'_>) -> Vec<u8> {
         Answer::Again(ticket) => put_cookie(guard, TO, Some(*ticket), &mut dice, &mut out),
         Answer::Pending => put_cookie(guard, TO, None, &mut dice, &mut out),
         Answer::Accept(offer, private) => put_accept(guard, TO, offer, private, &mut dice, &mut out),
-        Answer::Reject(reason) => put_reject(guard, TO, *reason, &mut dice, &mut out),
+        Answer::Reject(reason) => put_reject(guard, TO, *reason, &[], &mut dice, &mut out),
+        Answer::Refused(private) => put_reject(guard, TO, Reason::Refused, private, &mut dice, &mut out),
     }
     out
 }

@@ -342,8 +342,8 @@ impl World {
         for (_, id, will) in due {
             match will {
                 Will::Accept(_) => self.accept(id),
-                Will::Reject(_) => self.acceptor.reject(now, id, Reason::Refused, &mut self.dice),
-                Will::HandOff(qual) => self.acceptor.reject(now, id, Reason::HandedOff(qual), &mut self.dice),
+                Will::Reject(_) => self.acceptor.reject(now, id, Reason::Refused, &[], &mut self.dice),
+                Will::HandOff(qual) => self.acceptor.reject(now, id, Reason::HandedOff(qual), &[], &mut self.dice),
                 Will::Never => {}
             }
         }
@@ -394,6 +394,7 @@ fn name(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Ended(event, Some(reason)) => format!("{event:?}({reason:?})"),
         Outcome::Ended(event, None) => format!("{event:?}"),
+        Outcome::Refused(data) => format!("PeerRejected with {} bytes", data.len()),
         Outcome::Established { .. } => "Established".to_string(),
     }
 }

@@ -1,0 +1,100 @@
+//! Datagrams there and back, and those that are invalid.
+
+use super::*;
+
+fn terms() -> Terms {
+    Terms {
+        generation: 9,
+        token: 0x1122_3344_5566_7788,
+        endpoint: 5,
+        qual: u64::MAX,
+        geometry: Geometry::LOCAL,
+        pd: 3,
+        reads: 4,
+        table_slots: 1 << 16,
+        probe_address: 4096,
+        probe_value: 77,
+        barrier: true,
+        ip: [7; 16],
+    }
+}
+
+fn export(object: ExportedObject) -> ExportAnswer {
+    ExportAnswer { address: 4096, length: u64::MAX, offset: 7, object }
+}
+
+fn all() -> Vec<Datagram> {
+    let private_data = vec![5; 48];
+    vec![
+        Datagram::Request { id: 0xABCDEF, terms: terms(), private_data: private_data.clone() },
+        Datagram::Reply {
+            client: 1,
+            server: 0xFFFFFF,
+            token: terms().token,
+            answer: Answer::Accepted,
+            accepted: Some((terms(), private_data)),
+        },
+        Datagram::Reply { client: 1, server: 2, token: 3, answer: Answer::Pending, accepted: None },
+        Datagram::Reply { client: 1, server: 2, token: 3, answer: Answer::HandedOff(u64::MAX), accepted: None },
+        Datagram::Reply { client: 1, server: 2, token: 3, answer: rejected(&[7; RejectData::MAX]), accepted: None },
+        Datagram::Reply { client: 1, server: 2, token: 3, answer: rejected(b"full"), accepted: None },
+        Datagram::Reply { client: 1, server: 0, token: 0, answer: Answer::NotUnderstood, accepted: None },
+        Datagram::Ack { client: 1, server: 2, token: 3 },
+        Datagram::Reset { from: 1, to: 0, token: 3 },
+        Datagram::Ask { from: 1, to: 0xFFFFFF, token: 3, key: u32::MAX },
+        Datagram::Export { from: 1, to: 2, token: 3, key: 4, export: None },
+        Datagram::Export { from: 1, to: 2, token: 3, key: 4, export: Some(export(ExportedObject::Descriptor)) },
+        Datagram::Export {
+            from: 1,
+            to: 2,
+            token: 3,
+            key: 4,
+            export: Some(export(ExportedObject::Segment { id: 0, space: 9 })),
+        },
+    ]
+}
+
+fn rejected(data: &[u8]) -> Answer {
+    Answer::RejectedWith(RejectData::new(data).unwrap())
+}
+
+#[test]
+fn datagrams_round_trip_and_begin_with_eight_bytes() {
+    for datagram in all() {
+        let bytes = datagram.encode();
+        assert!(bytes.len() >= 8 && bytes.len() <= MAX_DATAGRAM);
+        assert_eq!(Datagram::decode(&bytes), Ok(datagram));
+    }
+}
+
+#[test]
+fn truncated_and_damaged_datagrams_are_decoded_safely() {
+    for datagram in all() {
+        let bytes = datagram.encode();
+        for end in 0..bytes.len() {
+            let _ = Datagram::decode(&bytes[..end]);
+        }
+        for place in 0..bytes.len() {
+            for value in [0, 1, 0x7F, 0xFF] {
+                let mut changed = bytes.clone();
+                changed[place] = value;
+                if let Ok(Datagram::Request { terms, .. }) = Datagram::decode(&changed) {
+                    assert!(terms.geometry.is_sane());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn another_version_is_refused_as_such() {
+    let mut bytes = all()[0].encode();
+    bytes[1] = 2;
+    assert_eq!(Datagram::decode(&bytes), Err(Bad::Version(2)));
+}
+
+#[test]
+fn a_connection_stays_within_its_footprint() {
+    let ours = Geometry::LOCAL;
+    assert!(ours.is_sane() && ours.area_len() + ours.rma_len() <= 256 << 10);
+}
