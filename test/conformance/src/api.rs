@@ -11,6 +11,10 @@ use dat_abi::*;
 
 use crate::flight;
 
+mod libdat2;
+
+pub(crate) use libdat2::of_version;
+
 type ListProviders =
     unsafe extern "C" fn(max: DAT_COUNT, filled: *mut DAT_COUNT, list: *mut *mut DAT_PROVIDER_INFO) -> DAT_RETURN;
 type Registration = unsafe extern "C" fn(table: *const DAT_PROVIDER, info: *const DAT_PROVIDER_INFO) -> DAT_RETURN;
@@ -33,7 +37,7 @@ macro_rules! functions {
         impl Table {
             fn load(library: *mut c_void) -> Self {
                 Table {
-                    $($name: symbol(library, stringify!($name)).map(|address| {
+                    $($name: libdat2::replacement(stringify!($name)).or_else(|| symbol(library, stringify!($name))).map(|address| {
                         // SAFETY: libdat exports this name with this shape; that is the ABI under test.
                         unsafe { transmute::<*mut c_void, $shape>(address) }
                     })),*
@@ -47,7 +51,7 @@ macro_rules! functions {
                 let function = table().$name.unwrap_or_else(|| absent(stringify!($name)));
                 let call = flight::enter(Function::$name as usize);
                 // SAFETY: the library under test has to survive any value; what it keeps alive is the case's affair.
-                let code = unsafe { function($($arg),*) };
+                let code = libdat2::code_of_1_2(unsafe { function($($arg),*) });
                 call.leave(code);
                 $(if code == DAT_SUCCESS { $hook($seen); })?
                 code
@@ -145,6 +149,7 @@ pub(crate) fn load(path: &str) -> Result<(), String> {
         let text = unsafe { libc::dlerror() };
         return Err(format!("{path}: {}", text_at(text)));
     }
+    libdat2::load(|name| symbol(library, name))?;
     TABLE.get_or_init(|| Table::load(library));
     Ok(())
 }

@@ -182,7 +182,7 @@ fn opens_as(ctx: &Ctx, name: &str) {
 }
 
 fn consumers_25_first_entry_that_opens(ctx: &Ctx) {
-    let broken = "mx u1.2 nonthreadsafe default /nowhere/libnone.so dapl.1.2 \"\" \"\"\n";
+    let broken = &of_version("mx u1.2 nonthreadsafe default /nowhere/libnone.so dapl.1.2 \"\" \"\"\n");
     registry(ctx, &(broken.to_owned() + &own_line(ctx, "ib0")));
     let names = list(8).1;
     assert_eq!(names, ["mx", "ib0"]);

@@ -137,7 +137,7 @@ fn own_library(ctx: &Ctx) -> String {
 /// From now on the registry has these lines.
 fn with_file(ctx: &Ctx, text: &str) {
     let path = ctx.file("dat.conf");
-    std::fs::write(&path, text).expect("the run's directory is writable");
+    std::fs::write(&path, of_version(text)).expect("the run's directory is writable");
     os::set_env("DAT_OVERRIDE", &path);
 }
 
