@@ -13,7 +13,7 @@ use crate::flight;
 
 mod libdat2;
 
-pub(crate) use libdat2::of_version;
+pub(crate) use libdat2::{added, of_version};
 
 type ListProviders =
     unsafe extern "C" fn(max: DAT_COUNT, filled: *mut DAT_COUNT, list: *mut *mut DAT_PROVIDER_INFO) -> DAT_RETURN;

@@ -1,7 +1,8 @@
-//! The conformance suite: cases that check the specification against any `libdat.so.1`, through the C ABI alone.
+//! The conformance suite: cases that check the specification against any `libdat.so.1` or `libdat2.so.2`, through the C ABI
+//! alone. Against DAT 2.0 the same cases run through a translation (`api/libdat2`), and those of `cases/added`.
 //!
 //! ```text
-//! dapl-conformance [run] [--provider NAME] [--libdat PATH] [--mode one|two|both] [--jobs N] [--report DIR]
+//! dapl-conformance [run] [--provider NAME] [--api 1.2|2.0] [--libdat PATH] [--mode one|two|both] [--jobs N] [--report DIR]
 //!                  [--complete] [--open] [--verbose] [--patience N] [--except FILE] [FILTER...]
 //! dapl-conformance list [FILTER...]
 //! dapl-conformance coverage

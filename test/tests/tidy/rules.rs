@@ -274,6 +274,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("test/src/stage.rs", "flock"),
     ("test/conformance/src/api.rs", "dlopen, and every call into what it finds"),
     ("test/conformance/src/api/libdat2.rs", "functions of one C shape over functions of another one"),
+    ("test/conformance/src/api/libdat2/added.rs", "calls through the table of a handle"),
     ("test/conformance/src/api/libdat2/calls.rs", "functions of one C shape over functions of another one"),
     ("test/conformance/src/api/libdat2/records.rs", "functions of one C shape over functions of another one"),
     ("test/conformance/src/flight.rs", "maps the record that the driver reads"),

@@ -14,6 +14,7 @@ use dat_abi::*;
 
 use super::{ListProviders, Registration, Strerror};
 
+pub(crate) mod added;
 mod calls;
 mod records;
 

@@ -2,6 +2,7 @@
 //! are scenes, ends and the like, never a case.
 #![forbid(unsafe_code)]
 
+pub(crate) mod added;
 mod cno;
 mod connection;
 mod consumers;
@@ -19,7 +20,7 @@ mod transfer;
 use crate::case::Case;
 
 /// The lists, in the order of reports.
-const AREAS: [fn() -> Vec<Case>; 13] = [
+const AREAS: [fn() -> Vec<Case>; 14] = [
     registry::cases,
     ia::cases,
     handles::cases,
@@ -33,6 +34,7 @@ const AREAS: [fn() -> Vec<Case>; 13] = [
     srq::cases,
     threads::cases,
     consumers::cases,
+    added::cases,
 ];
 
 /// All of them.

@@ -23,6 +23,7 @@ macro_rules! records {
 }
 
 records!(
+    dat_abi::v2::DAT_CSP_PARAM,
     DAT_IA_ATTR,
     DAT_PROVIDER_ATTR,
     DAT_EP_ATTR,
