@@ -24,6 +24,16 @@ pub const SM0: &str = "sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 \"
 pub const USNIC0: &str =
     "usnic0 u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"127.0.0.1 keepalive_ms=100 give_up_ms=2000\" \"\"\n";
 
+/// The conformance cases whose claims DAT 2.0 changes.
+pub fn changed_by_2_0() -> PathBuf {
+    workspace().join("test/conformance/api-2.0.except")
+}
+
+/// The lines of a registry, for DAT 2.0.
+pub fn of_2_0(registry: &str) -> String {
+    registry.replace(" u1.2 ", " u2.0 ").replace(" dapl.1.2 ", " dapl.2.0 ")
+}
+
 /// Compiles one C or C++ source of the repository (`test/c/first.c`) for the stage, once per process, strictly.
 ///
 /// # Panics

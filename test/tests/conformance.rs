@@ -4,11 +4,12 @@
 //! `cargo xtask test conformance` runs it alone, with filters. The cases are in `test/conformance`.
 #![forbid(unsafe_code)]
 
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use dapl_test::run::{Room, Run, SM0, USNIC0};
-use dapl_test::stage::{Profile, built, stage};
+use dapl_test::run::{Room, Run, SM0, USNIC0, changed_by_2_0, of_2_0};
+use dapl_test::stage::{Profile, built, stage, target_directory};
 
 /// It takes a minute or two; each case has its own watchdog.
 const LIMIT: Duration = Duration::from_secs(900);
@@ -16,21 +17,41 @@ const LIMIT: Duration = Duration::from_secs(900);
 /// A case's watchdog is for a machine that it has to itself: one provider after the other.
 static TURN: Mutex<()> = Mutex::new(());
 
-fn keeps_every_promise(provider: &str, registry: &str) {
+fn keeps_every_promise(provider: &str, registry: &str, more: &[&str]) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let room = Room::new(&stage(Profile::Dev), Some(registry));
     let driver = built("dapl-conformance", Profile::Dev);
-    let finished = Run::start(room.command(driver, &["run", "--provider", provider, "--complete"])).finish(LIMIT);
+    let arguments = [&["run", "--provider", provider, "--complete"], more].concat();
+    let finished = Run::start(room.command(driver, &arguments)).finish(LIMIT);
     print!("{}", finished.stdout);
     assert!(finished.status.success(), "{}\n{}{}", finished.status, finished.stdout, finished.stderr);
 }
 
 #[test]
 fn sm_keeps_every_promise() {
-    keeps_every_promise("sm0", SM0);
+    keeps_every_promise("sm0", SM0, &[]);
 }
 
 #[test]
 fn usnic_keeps_every_promise() {
-    keeps_every_promise("usnic0", USNIC0);
+    keeps_every_promise("usnic0", USNIC0, &[]);
+}
+
+/// The same cases and those of 2.0, through `libdat2.so.2`.
+fn keeps_every_promise_of_2_0(provider: &str, registry: &str) {
+    let changed = changed_by_2_0();
+    let report = target_directory().join("conformance-2.0");
+    let path = |path: &Path| path.to_str().expect("the workspace has a name in UTF-8").to_owned();
+    let more = ["--api", "2.0", "--except", &path(&changed), "--report", &path(&report)];
+    keeps_every_promise(provider, &of_2_0(registry), &more);
+}
+
+#[test]
+fn sm_keeps_every_promise_of_2_0() {
+    keeps_every_promise_of_2_0("sm0", SM0);
+}
+
+#[test]
+fn usnic_keeps_every_promise_of_2_0() {
+    keeps_every_promise_of_2_0("usnic0", USNIC0);
 }

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use dapl_test::run::{Room, SM0, USNIC0};
+use dapl_test::run::{Room, SM0, USNIC0, changed_by_2_0, of_2_0};
 use dapl_test::stage::{Profile, built, stage_with};
 
 use crate::Result;
@@ -16,13 +16,20 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
         let package = package.ok_or("--package wants the name of a package, such as daplloopback")?;
         return of_package(package, &[&arguments[..at], &arguments[at + 2..]].concat());
     }
+    let is_2_0 = arguments.windows(2).any(|two| two == ["--api", "2.0"]);
     let driver = built("dapl-conformance", Profile::Dev);
     match value("--provider").and_then(|(_, name)| name) {
         None | Some(&("sm" | "sm0" | "usnic0")) => {
             let registry = [SM0, USNIC0].concat();
+            let registry = if is_2_0 { of_2_0(&registry) } else { registry };
             let room = Room::new(&stage_with(Profile::Dev, &["daplsm", "daplusnic"]), Some(&registry));
+            let mut command = room.command(&driver, arguments);
             // This project's providers have every feature.
-            finish(room.command(&driver, arguments).arg("--complete"))
+            command.arg("--complete");
+            if is_2_0 {
+                command.arg("--except").arg(changed_by_2_0());
+            }
+            finish(&mut command)
         }
         Some(_) => finish(Command::new(&driver).args(arguments)),
     }
