@@ -337,6 +337,19 @@ fn read(mut from: impl Read + Send + 'static, to: &Shared) -> JoinHandle<()> {
     })
 }
 
+/// Lines of a log without time, level, process and thread: `libdat: text` for `2026-... error libdat[1/2]: text`.
+pub fn without_origin(log: &str) -> String {
+    let plain = |line: &str| {
+        let mut words = line.splitn(3, ' ');
+        let (time, _, rest) = (words.next()?, words.next()?, words.next()?);
+        let is_time = time.len() == 27 && time.ends_with('Z') && time.starts_with(|c: char| c.is_ascii_digit());
+        let (origin, text) = rest.split_once("]: ").filter(|_| is_time)?;
+        let (library, _) = origin.split_once('[')?;
+        Some(format!("{library}: {text}\n"))
+    };
+    log.split_inclusive('\n').map(|line| plain(line.trim_end()).unwrap_or_else(|| line.to_owned())).collect()
+}
+
 /// Whether a tool is installed; a test that is skipped without it prints that.
 pub fn has_tool(name: &str) -> bool {
     Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success())

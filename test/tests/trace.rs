@@ -38,14 +38,22 @@ fn counters_are_right_and_nothing_is_said_unasked() {
 fn dumps_at_a_stall_at_a_touched_file_and_at_a_free() {
     let variables = [("DAPL_DBG_IO_TRC", "32")];
     let finished = traced(SM0, &variables, true);
-    assert_eq!(dumps(&finished, "has had no completion for 10 s; Connected, 1 requests"), 1, "{finished:#?}");
+    assert_eq!(
+        dumps(&finished, "has had no completion for 10 s; DAT_EP_STATE_CONNECTED, 1 requests"),
+        1,
+        "{finished:#?}"
+    );
     assert_eq!(dumps(&finished, "has had no completion"), 1, "{finished:#?}");
     assert_eq!(dumps(&finished, "as asked for"), 2, "one per endpoint: {finished:#?}");
-    assert_eq!(dumps(&finished, "is freed; Connected, 1 requests and 0 receives outstanding"), 1, "{finished:#?}");
+    assert_eq!(
+        dumps(&finished, "is freed; DAT_EP_STATE_CONNECTED, 1 requests and 0 receives outstanding"),
+        1,
+        "{finished:#?}"
+    );
     let lines: Vec<&str> = finished.stderr.lines().collect();
     let says = |parts: [&str; 2]| lines.iter().any(|line| line.contains(parts[0]) && line.ends_with(parts[1]));
-    assert!(says([": send cookie 0x3, 64 bytes in 1: Success after ", ", 64 bytes"]), "{finished:#?}");
-    assert!(says([": recv cookie 0x3, 4096 bytes in 1: Success after ", ", 64 bytes"]), "{finished:#?}");
+    assert!(says([": send cookie 0x3, 64 bytes in 1: DAT_DTO_SUCCESS after ", ", 64 bytes"]), "{finished:#?}");
+    assert!(says([": recv cookie 0x3, 4096 bytes in 1: DAT_DTO_SUCCESS after ", ", 64 bytes"]), "{finished:#?}");
     assert!(says([": send cookie 0x8, 64 bytes in 1", ": suppressed"]), "{finished:#?}");
     assert!(says([": rdma write cookie 0x64, 4096 bytes in 1, to 0x", ", 4096 bytes"]), "{finished:#?}");
     assert!(says([": send cookie 0xdead, 64 bytes in 1", ": under way"]), "{finished:#?}");

@@ -97,7 +97,7 @@ impl<P: Provider> Ep<P> {
 
     fn summary_at(&self, post_state: &PostState<P>) -> EpSummary {
         let outstanding = post_state.binding.qp().map(|qp| qp.outstanding()).unwrap_or_default();
-        EpSummary { state: format!("{:?}", self.state()), outstanding }
+        EpSummary { ia: self.ia.name().to_owned(), state: self.state().dat_name().to_owned(), outstanding }
     }
 }
 

@@ -34,7 +34,7 @@ pub(crate) fn connection_event<P: Provider>(ep: &Ep<P>, attempt: u32, event: Con
         core.outbox.connection_ended(); // also if a failed completion ended it earlier
     }
     if let Ok(notice) = stepped {
-        log::debug!("ep {:#x} is {:?} after {event:?}", ep.id.handle, core.state);
+        log::debug!("ep {:#x} is {} after {event:?}", ep.id.handle, core.state.dat_name());
         // An event of the passive side never carries data: programs distinguish the sides by that (spec/endpoints
         // 13.12).
         let has_data = match event {
@@ -90,7 +90,7 @@ fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
         && core.state != EpState::DisconnectPending
         && let Ok(notice) = ep.step(&mut core, EpStep::Event(ConnectionEvent::Broken))
     {
-        log::debug!("ep {:#x} is {:?} after a failed transfer", ep.id.handle, core.state);
+        log::debug!("ep {:#x} is {} after a failed transfer", ep.id.handle, core.state.dat_name());
         ep.announce(&mut core, notice, None);
     }
     drop(core);

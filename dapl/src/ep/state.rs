@@ -26,6 +26,27 @@ pub enum EpState {
     CompletionPending,
 }
 
+impl EpState {
+    /// DAT's name of the state.
+    pub fn dat_name(self) -> &'static str {
+        match self {
+            EpState::Unconnected => "DAT_EP_STATE_UNCONNECTED",
+            EpState::UnconfiguredUnconnected => "DAT_EP_STATE_UNCONFIGURED_UNCONNECTED",
+            EpState::Reserved => "DAT_EP_STATE_RESERVED",
+            EpState::UnconfiguredReserved => "DAT_EP_STATE_UNCONFIGURED_RESERVED",
+            EpState::PassivePending => "DAT_EP_STATE_PASSIVE_CONNECTION_PENDING",
+            EpState::UnconfiguredPassive => "DAT_EP_STATE_UNCONFIGURED_PASSIVE",
+            EpState::ActivePending => "DAT_EP_STATE_ACTIVE_CONNECTION_PENDING",
+            EpState::TentativePending => "DAT_EP_STATE_TENTATIVE_CONNECTION_PENDING",
+            EpState::UnconfiguredTentative => "DAT_EP_STATE_UNCONFIGURED_TENTATIVE",
+            EpState::Connected => "DAT_EP_STATE_CONNECTED",
+            EpState::DisconnectPending => "DAT_EP_STATE_DISCONNECT_PENDING",
+            EpState::Disconnected => "DAT_EP_STATE_DISCONNECTED",
+            EpState::CompletionPending => "DAT_EP_STATE_COMPLETION_PENDING",
+        }
+    }
+}
+
 /// Steps: calls, provider events and timeouts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum EpStep {

@@ -54,10 +54,14 @@ pub(crate) unsafe fn open<P: Provider>(
         require(async_evd, 3)?;
         // SAFETY: not null, and readable by this function's contract.
         let choice = choice::<P>(unsafe { async_evd.read_unaligned() }, length)?;
-        let (opened, said) = logger::collect_errors(|| dapls_ia::open(registration, crate::cm::sink::<P>(), choice));
-        if !said.is_empty() && (opened.is_ok() || !libdat::report_refusal(version, &said)) {
-            log::error!("{said}");
-        }
+        let opened = logger::with_ia(registration.name(), || {
+            let (opened, said) =
+                logger::collect_errors(|| dapls_ia::open(registration, crate::cm::sink::<P>(), choice));
+            if !said.is_empty() && (opened.is_ok() || !libdat::report_refusal(version, &said)) {
+                log::error!("{said}");
+            }
+            opened
+        });
         let (ia, evd) = opened?;
         // SAFETY: not null, and writable by this function's contract.
         unsafe { async_evd.write_unaligned(evd) };
@@ -222,6 +226,9 @@ pub unsafe extern "C" fn dapl_ia_close<P: Provider>(ia: DAT_IA_HANDLE, flags: DA
             DAT_CLOSE_GRACEFUL_FLAG => true,
             _ => return Err(Error::InvalidParameter(2)),
         };
-        dapls_ia::close(&ia, graceful)
+        let closed = logger::with_ia(ia.name(), || dapls_ia::close(&ia, graceful));
+        // Repetitions of the last message are not kept until another message comes.
+        log::logger().flush();
+        closed
     })
 }

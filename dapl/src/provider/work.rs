@@ -205,6 +205,25 @@ pub enum Status {
     BindFailed,
 }
 
+impl Status {
+    /// DAT's name of the status.
+    pub fn dat_name(self) -> &'static str {
+        match self {
+            Status::Success => "DAT_DTO_SUCCESS",
+            Status::Flushed => "DAT_DTO_ERR_FLUSHED",
+            Status::LocalLength => "DAT_DTO_ERR_LOCAL_LENGTH",
+            Status::LocalEp => "DAT_DTO_ERR_LOCAL_EP",
+            Status::LocalProtection => "DAT_DTO_ERR_LOCAL_PROTECTION",
+            Status::BadResponse => "DAT_DTO_ERR_BAD_RESPONSE",
+            Status::RemoteAccess => "DAT_DTO_ERR_REMOTE_ACCESS",
+            Status::RemoteResponder => "DAT_DTO_ERR_REMOTE_RESPONDER",
+            Status::Transport => "DAT_DTO_ERR_TRANSPORT",
+            Status::ReceiverNotReady => "DAT_DTO_ERR_RECEIVER_NOT_READY",
+            Status::BindFailed => "DAT_RMR_OPERATION_FAILED",
+        }
+    }
+}
+
 /// Completion of a work request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Completion {

@@ -10,8 +10,9 @@ use std::cell::RefCell;
 use std::ffi::CStr;
 use std::io::Write;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use dat_settings::log_line::{self, Folding, Origin};
 use log::{Level, LevelFilter, Metadata, Record};
 
 use crate::runtime::cancel;
@@ -38,16 +39,20 @@ struct Logger {
 }
 
 impl Logger {
-    fn write(&self, text: &str) {
+    fn write(&self, level: Level, text: &str) {
         let _deferral = cancel::defer(); // `write` and `syslog` are cancellation points
         if self.to & STDERR != 0 {
-            let process = std::process::id();
-            let lines: String = text.lines().map(|line| format!("dapl[{process}]: {line}\n")).collect();
+            let (process, thread) = (std::process::id(), rustix::thread::gettid().as_raw_nonzero().get());
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            let ia = IA.with_borrow(Clone::clone);
+            let lines =
+                log_line::lines(&Origin { library: "dapl", level: word(level), process, thread, ia: &ia }, now, text);
             // One write, so that lines of several threads do not mix. Errors of a closed stderr are ignored.
             let _ = std::io::stderr().write_all(lines.as_bytes());
         }
         if self.to & SYSLOG != 0 {
-            text.lines().for_each(|line| syslog(&format!("dapl: {line}\0")));
+            // syslog adds time and process itself.
+            text.lines().for_each(|line| syslog(&format!("dapl: {}: {line}\0", word(level))));
         }
     }
 
@@ -57,11 +62,33 @@ impl Logger {
 }
 
 static LOGGER: OnceLock<Logger> = OnceLock::new();
-static LIMIT: StaticMutex<Limit> = StaticMutex::new(Limit::new());
+static STATE: StaticMutex<State> = StaticMutex::new(State { limit: Limit::new(), folding: Folding::new() });
+
+/// What later lines depend on.
+struct State {
+    limit: Limit,
+    folding: Folding,
+}
 
 thread_local! {
+    /// Name of the IA that this thread logs about.
+    static IA: RefCell<String> = const { RefCell::new(String::new()) };
     /// Errors logged during the open that this thread is in.
     static COLLECTED: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Runs `body`; lines that this thread logs meanwhile have the name of an IA. For threads of an IA, and where an error is logged:
+/// not for a hot path.
+pub fn with_ia<T>(name: &str, body: impl FnOnce() -> T) -> T {
+    /// Restores the name, also when the body panics.
+    struct Restore(String);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            IA.set(std::mem::take(&mut self.0));
+        }
+    }
+    let _restore = Restore(IA.replace(name.to_owned()));
+    body()
 }
 
 /// Runs an open. Errors that this thread logs meanwhile are returned, joined in one line, instead of printed.
@@ -95,7 +122,7 @@ fn keep(text: &str) -> bool {
 
 /// Locks the state while the process forks.
 pub(crate) fn lock_for_fork() -> impl Sized {
-    LIMIT.lock()
+    STATE.lock()
 }
 
 /// Installs the logger at the first call.
@@ -176,17 +203,41 @@ impl log::Log for Logger {
         if record.level() == Level::Error && keep(&text) {
             return;
         }
-        // Debug messages were asked for explicitly and are not limited.
-        if record.level() <= Level::Warn {
-            let Some(left_out) = LIMIT.lock().take(self.now()) else { return };
-            if left_out > 0 {
-                self.write(&format!("{left_out} errors and warnings were suppressed by the rate limit"));
-            }
+        let (level, now) = (record.level(), self.now());
+        let (folded, left_out) = {
+            let mut state = STATE.lock();
+            let folded = state.folding.take(&text, now);
+            // Debug messages were asked for explicitly and are not limited.
+            let is_limited = folded.is_new && level <= Level::Warn;
+            (folded, if is_limited { state.limit.take(now) } else { Some(0) })
+        };
+        if let Some(repeated) = folded.repeated {
+            self.write(level, &repeated);
         }
-        self.write(&text);
+        let Some(left_out) = left_out.filter(|_| folded.is_new) else { return };
+        if left_out > 0 {
+            self.write(level, &format!("{left_out} errors and warnings were suppressed by the rate limit"));
+        }
+        self.write(level, &text);
     }
 
-    fn flush(&self) {}
+    /// Reports repetitions that were not reported yet.
+    fn flush(&self) {
+        let repeated = STATE.lock().folding.flush();
+        if let Some(repeated) = repeated {
+            self.write(Level::Warn, &repeated);
+        }
+    }
+}
+
+fn word(level: Level) -> &'static str {
+    match level {
+        Level::Error => "error",
+        Level::Warn => "warn",
+        Level::Info => "info",
+        Level::Debug => "debug",
+        Level::Trace => "trace",
+    }
 }
 
 fn syslog(line: &str) {

@@ -1,6 +1,7 @@
 //! Determines whether an adapter opens, and why not, from a probe's output and exit status.
 #![forbid(unsafe_code)]
 
+use dat_settings::log_line::text_of;
 use serde_json::{Value, json};
 
 use crate::child::{self, End, Outcome};
@@ -66,7 +67,7 @@ fn broken(cause: &str) -> Reason {
 fn read(outcome: Outcome) -> Opened {
     let Outcome { mut answers, stderr, end } = outcome;
     let said = |cause: String| match stderr.trim().lines().last() {
-        Some(line) => format!("{cause}; the last it said: {line}"),
+        Some(line) => format!("{cause}; the last it said: {}", text_of(line)),
         None => cause,
     };
     let unanswered = |end: End, doing: &str| match end {

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod common;
+pub mod log_line;
 mod nearest;
 pub mod page;
 mod sm;

@@ -69,6 +69,12 @@ pub(crate) fn interfaces() -> Vec<Vec<u8>> {
     names
 }
 
+/// The calling thread's number, as the kernel counts threads.
+pub(crate) fn thread_id() -> i32 {
+    // SAFETY: no arguments, and it cannot fail.
+    unsafe { libc::gettid() }
+}
+
 /// Writes a line to syslog.
 pub(crate) fn syslog(text: &str) {
     let Ok(text) = CString::new(text) else { return };

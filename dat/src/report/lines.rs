@@ -5,7 +5,10 @@
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{LazyLock, Mutex};
+use std::time::{Instant, SystemTime};
 
+use dat_settings::log_line::{self, Folded, Folding, Origin};
 use dat_settings::{Known, LIBDAT, look_up, nearest};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
@@ -25,6 +28,9 @@ const LONGEST_NAME: usize = 64;
 struct Logger;
 
 static LOGGER: Logger = Logger;
+static FOLDING: Mutex<Folding> = Mutex::new(Folding::new());
+/// The start of the clock by which repetitions are folded.
+static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
 static MASK: AtomicU32 = AtomicU32::new(0);
 static DESTINATION: AtomicU32 = AtomicU32::new(TO_STDERR);
 
@@ -44,8 +50,8 @@ pub(super) fn install() {
     if has_errors() {
         wrong.extend(unknown(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())));
     }
-    // Errors in the settings are reported whatever the settings are.
-    wrong.iter().for_each(|line| write(line));
+    // Errors in the settings are reported whatever the settings say.
+    wrong.iter().for_each(|line| write("warn", line));
 }
 
 /// Whether refusals and file errors are reported.
@@ -67,18 +73,26 @@ impl Log for Logger {
 
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
-            write(&record.args().to_string());
+            let text = record.args().to_string();
+            // Without the lock, which another thread has only for a moment, nothing is folded.
+            let folded = FOLDING.try_lock().map(|mut folding| folding.take(&text, BEGAN.elapsed()));
+            let Folded { repeated, is_new } = folded.unwrap_or(Folded { repeated: None, is_new: true });
+            let level = record.level().as_str().to_ascii_lowercase();
+            repeated.iter().chain(is_new.then_some(&text)).for_each(|text| write(&level, text));
         }
     }
 
     fn flush(&self) {}
 }
 
-fn write(text: &str) {
+fn write(level: &str, text: &str) {
     let destination = DESTINATION.load(Ordering::Relaxed);
     if destination & TO_STDERR != 0 {
+        let (library, process, thread) = (api::current().name, std::process::id(), host::thread_id());
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let lines = log_line::lines(&Origin { library, level, process, thread, ia: "" }, now, text);
         // A closed stderr cannot be reported.
-        let _ = std::io::stderr().write_all(format!("{}: {text}\n", api::current().name).as_bytes());
+        let _ = std::io::stderr().write_all(lines.as_bytes());
     }
     if destination & TO_SYSLOG != 0 {
         host::syslog(&format!("{}: {text}", api::current().name));

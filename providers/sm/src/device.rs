@@ -27,6 +27,8 @@ use crate::settings::{ByKernel, SmSettings};
 
 /// State shared by all objects of an open IA.
 pub(crate) struct Device {
+    /// Name of the IA, for the log.
+    pub(crate) name: String,
     pub(crate) limits: Limits,
     pub(crate) settings: SmSettings,
     pub(crate) ip: IpAddr,
@@ -68,6 +70,7 @@ impl Device {
         let fifo = socket::open_own_fifo(endpoint.path()).map_err(|e| failed("open the FIFO", e))?;
         let knem = if settings.rma.has(ByKernel::Knem) { Knem::open() } else { None };
         Ok(Device {
+            name: spec.name.to_owned(),
             limits: Limits { extensions: Extensions::ALL, ..limits(65_535, SLOTS as u32 - 1) },
             settings,
             ip: own_address(),

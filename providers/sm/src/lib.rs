@@ -138,10 +138,10 @@ impl Sm {
             Error::Exhausted(Resource::Device)
         };
         let engine = engine::Engine::new(self.device.clone()).map_err(|e| failed(e.into()))?;
-        let stopping = self.stopping.clone();
+        let (stopping, name) = (self.stopping.clone(), self.device.name.clone());
         let started = dapl::runtime::thread::spawn("dapl-sm", move || {
             dapl::runtime::thread::request_short_slice();
-            engine.run(&stopping);
+            dapl::runtime::logger::with_ia(&name, || engine.run(&stopping));
         });
         *thread = Some(started.map_err(failed)?);
         Ok(())

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{CmSink, IaSpec};
+use dapl::runtime::logger;
 use parking_lot::Mutex;
 
 use crate::Usnic;
@@ -38,11 +39,13 @@ impl Adapter {
         if engine.is_some() {
             return Ok(());
         }
+        let name = self.device.name.clone();
         let run = Engine::new(self.device.clone(), self.progress.clone(), self.cm.clone());
-        let started = dapl::runtime::thread::spawn("dapl-usnic", move || run.run()).map_err(|error| {
-            log::error!("{}: cannot start the engine's thread: {error}", self.device.name);
-            Error::Exhausted(Resource::Device)
-        })?;
+        let started = dapl::runtime::thread::spawn("dapl-usnic", move || logger::with_ia(&name, || run.run()))
+            .map_err(|error| {
+                log::error!("{}: cannot start the engine's thread: {error}", self.device.name);
+                Error::Exhausted(Resource::Device)
+            })?;
         *engine = Some(started);
         Ok(())
     }

@@ -36,6 +36,7 @@ use dapl::provider::{
     SrqSpec,
 };
 use dapl::runtime::handle::ObjectId;
+use dapl::runtime::logger;
 use parking_lot::Mutex;
 
 pub use cm::request::ConnectionRequest;
@@ -81,11 +82,12 @@ impl Provider for Verbs {
     fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self> {
         let device = Device::open(spec, sink)?;
         let manager = cm::start(&device)?;
-        let reactor = device.reactor.clone();
-        let thread = dapl::runtime::thread::spawn("dapl-verbs", move || reactor.run()).map_err(|error| {
-            log::error!("{}: cannot start the engine's thread: {error}", spec.name);
-            Error::Exhausted(Resource::Device)
-        })?;
+        let (reactor, name) = (device.reactor.clone(), spec.name.to_owned());
+        let thread = dapl::runtime::thread::spawn("dapl-verbs", move || logger::with_ia(&name, || reactor.run()))
+            .map_err(|error| {
+                log::error!("{}: cannot start the engine's thread: {error}", spec.name);
+                Error::Exhausted(Resource::Device)
+            })?;
         Ok(Verbs { device, manager, thread: Mutex::new(Some(thread)) })
     }
 

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use dapl_test::run::without_origin;
 use dapl_test::stage::{Profile, Stage, stage_with, workspace};
 
 /// One case: a directory with a dat.conf and the providers that it names.
@@ -89,7 +90,7 @@ impl Case {
         }
         let output = command.envs(self.environment.iter().cloned()).args(words.split_whitespace()).output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap().replace(self.directory.to_str().unwrap(), "{}");
-        let answer = Answer { out: text(output.stdout), err: text(output.stderr) };
+        let answer = Answer { out: text(output.stdout), err: without_origin(&text(output.stderr)) };
         assert!(output.status.success(), "{}: {}\n{}\n{}", words, output.status, answer.out, answer.err);
         answer
     }

@@ -55,7 +55,7 @@ fn with_files_in_etc(files: &[(&str, &str)], words: &str, debug: &str) -> Option
         println!("skipped: no mount name space of one's own here: {err}");
         return None;
     }
-    Some(err)
+    Some(dapl_test::run::without_origin(&err))
 }
 
 fn line(name: &str) -> String {

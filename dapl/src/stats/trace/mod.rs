@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::{Mutex, RwLock};
 
 use crate::provider::{Completion, Op, Outstanding, Remote, Segment, Work};
-use crate::runtime::wait;
+use crate::runtime::{logger, wait};
 
 mod ring;
 mod settings;
@@ -51,7 +51,9 @@ pub trait TracedEp: Send + Sync {
 /// State of an EP for its trace.
 #[derive(Clone, Debug, Default)]
 pub struct EpSummary {
-    /// Its state, by name.
+    /// Name of its IA.
+    pub ia: String,
+    /// Its state, by DAT's name.
     pub state: String,
     /// Work that the provider has not completed.
     pub outstanding: Outstanding,
@@ -72,12 +74,15 @@ struct Posted<'a> {
 /// Text for the log, made under a lock and logged after it is released.
 #[derive(Debug, Default)]
 #[must_use = "the report has to be logged"]
-pub struct Report(Option<String>);
+pub struct Report {
+    text: Option<String>,
+    ia: String,
+}
 
 impl Report {
     pub fn log(self) {
-        if let Some(text) = self.0 {
-            log::warn!("{text}");
+        if let Some(text) = self.text {
+            logger::with_ia(&self.ia, || log::warn!("{text}"));
         }
     }
 }
@@ -139,7 +144,8 @@ impl Trace {
 
     /// The text of the trace; `why` continues "ep 0x..".
     pub fn report(&self, why: &str, summary: &EpSummary) -> Report {
-        Report(Some(text::dump(self.ep, why, summary, &self.ring.read(), wait::now())))
+        let text = text::dump(self.ep, why, summary, &self.ring.read(), wait::now());
+        Report { text: Some(text), ia: summary.ia.clone() }
     }
 
     /// Cookies of the recorded posts, and whether each has completed.

@@ -53,18 +53,22 @@ fn dump_has_the_documented_text() {
     ring.complete(&done(Work::Read, read, Status::RemoteAccess, 0), 3 * SECOND + 1_500_000);
     ring.refuse(refused, 4 * SECOND);
     ring.complete(&done(Work::SharedRecv, 1, Status::Success, 7), 4 * SECOND);
-    let summary = EpSummary { state: "Connected".into(), outstanding: Outstanding { recvs: 1, requests: 2 } };
+    let summary = EpSummary {
+        ia: "sm0".into(),
+        state: "DAT_EP_STATE_CONNECTED".into(),
+        outstanding: Outstanding { recvs: 1, requests: 2 },
+    };
     let text = text::dump(0x7f40, "is broken", &summary, &ring.read(), 5 * SECOND);
     assert_eq!(
         text,
-        "ep 0x7f40 is broken; Connected, 2 requests and 1 receives outstanding
+        "ep 0x7f40 is broken; DAT_EP_STATE_CONNECTED, 2 requests and 1 receives outstanding
   #1 4.000000 s ago: recv cookie 0x1, 42 bytes in 2: under way
-  #2 3.000000 s ago: send cookie 0xab, 42 bytes in 2: Success after 0.000003 s, 42 bytes
+  #2 3.000000 s ago: send cookie 0xab, 42 bytes in 2: DAT_DTO_SUCCESS after 0.000003 s, 42 bytes
   #3 2.999999 s ago: rdma write cookie 0x3, 42 bytes in 2, to 0x12 at 0x7000: under way
-  #4 2.000000 s ago: rdma read cookie 0x4, 42 bytes in 2, from 0x12 at 0x7000: RemoteAccess after 0.001500 s, 0 bytes
+  #4 2.000000 s ago: rdma read cookie 0x4, 42 bytes in 2, from 0x12 at 0x7000: DAT_DTO_ERR_REMOTE_ACCESS after 0.001500 s, 0 bytes
   #5 1.000000 s ago: send cookie 0x5, 42 bytes in 2: not taken
   #6 1.000000 s ago: send cookie 0x6, 0 bytes in 0: suppressed
-  #7 1.000000 s ago: shared recv cookie 0x0, 0 bytes in 0: Success after 0.000000 s, 7 bytes"
+  #7 1.000000 s ago: shared recv cookie 0x0, 0 bytes in 0: DAT_DTO_SUCCESS after 0.000000 s, 7 bytes"
     );
 }
 
@@ -91,7 +95,11 @@ struct Stuck(Mutex<u32>);
 
 impl TracedEp for Stuck {
     fn summary(&self) -> EpSummary {
-        EpSummary { state: "Connected".into(), outstanding: Outstanding { recvs: 7, requests: *self.0.lock() } }
+        EpSummary {
+            ia: "sm0".into(),
+            state: "DAT_EP_STATE_CONNECTED".into(),
+            outstanding: Outstanding { recvs: 7, requests: *self.0.lock() },
+        }
     }
 }
 

@@ -16,7 +16,7 @@ const NEW: usize = 48;
 
 /// Formats the trace of an EP at `now`.
 pub(super) fn dump(ep: usize, why: &str, summary: &EpSummary, entries: &[Entry], now: u64) -> String {
-    let EpSummary { state, outstanding } = summary;
+    let EpSummary { state, outstanding, .. } = summary;
     let mut text = format!(
         "ep {ep:#x} {why}; {state}, {} requests and {} receives outstanding",
         outstanding.requests, outstanding.recvs
@@ -55,7 +55,7 @@ fn line(text: &mut String, entry: &Entry, now: u64) {
         None => write!(text, ": under way"),
         Some(End { status: None, .. }) => write!(text, ": not taken"),
         Some(End { at, status: Some(status), bytes }) => {
-            write!(text, ": {status:?} after {}, {bytes} bytes", Seconds(at.saturating_sub(begun)))
+            write!(text, ": {} after {}, {bytes} bytes", status.dat_name(), Seconds(at.saturating_sub(begun)))
         }
     };
 }

@@ -1,0 +1,173 @@
+//! The form of a line in the log of libdat and of the providers, and the folding of repeated messages.
+//!
+//! Pure: time, process and thread are arguments. All libraries use it, so that their lines can be sorted and searched together.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+/// Where a message comes from.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin<'a> {
+    /// `libdat` or `dapl`.
+    pub library: &'a str,
+    /// `error`, `warn`, `info`, `debug`, `trace`.
+    pub level: &'a str,
+    pub process: u32,
+    pub thread: i32,
+    /// Name of the IA; empty if the message is about none.
+    pub ia: &'a str,
+}
+
+/// The lines of a message, each with a line end: `2026-11-24T19:34:12.123456Z error dapl[4711/4712 sm0]: text`.
+///
+/// The time is UTC, `now` since 1970. Control characters of the text, except line ends, become `?`.
+pub fn lines(origin: &Origin<'_>, now: Duration, text: &str) -> String {
+    let before = format!("{} {}", utc(now), tag(origin));
+    let clean =
+        |line: &str| line.chars().map(|c| if c.is_control() && c != '\t' { '?' } else { c }).collect::<String>();
+    text.lines().map(|line| format!("{before} {}\n", clean(line))).collect()
+}
+
+/// The text of a line, without time, level, process and thread; other text as it is.
+pub fn text_of(line: &str) -> &str {
+    let rest = line.splitn(3, ' ').nth(2).and_then(|rest| rest.split_once("]: "));
+    let is_line =
+        line.get(..27).is_some_and(|time| time.ends_with('Z') && time.starts_with(|c: char| c.is_ascii_digit()));
+    rest.filter(|_| is_line).map_or(line, |(_, text)| text)
+}
+
+/// The part of a line behind the time.
+fn tag(Origin { library, level, process, thread, ia }: &Origin<'_>) -> String {
+    let blank = if ia.is_empty() { "" } else { " " };
+    format!("{level} {library}[{process}/{thread}{blank}{ia}]:")
+}
+
+/// A time since 1970 as ISO 8601 with microseconds.
+fn utc(now: Duration) -> String {
+    let (days, second) = (now.as_secs() / 86_400, now.as_secs() % 86_400);
+    // The civil calendar in years of 365.2425 days that begin in March, so that a leap day is the last of its year.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:06}Z", now.subsec_micros())
+}
+
+/// Folds a message that is the same as the one before.
+#[derive(Debug)]
+pub struct Folding {
+    last: String,
+    /// Repetitions that were not written.
+    count: u64,
+    /// Time of the last written line.
+    written: Duration,
+}
+
+/// What to write for a message.
+#[derive(Debug, Eq, PartialEq)]
+pub struct Folded {
+    /// A line about earlier repetitions, which comes first.
+    pub repeated: Option<String>,
+    /// The message itself is written.
+    pub is_new: bool,
+}
+
+impl Folding {
+    /// Repetitions are reported after this time, even if no other message comes.
+    const REPORT: Duration = Duration::from_secs(10);
+
+    pub const fn new() -> Self {
+        Folding { last: String::new(), count: 0, written: Duration::ZERO }
+    }
+
+    /// Takes the next message, at `now` of a monotonic clock.
+    pub fn take(&mut self, text: &str, now: Duration) -> Folded {
+        if self.last != text {
+            let repeated = self.flush();
+            self.last.clear();
+            self.last.push_str(text);
+            self.written = now;
+            return Folded { repeated, is_new: true };
+        }
+        self.count += 1;
+        let is_due = now.saturating_sub(self.written) >= Self::REPORT;
+        let repeated = if is_due { self.flush() } else { None };
+        if is_due {
+            self.written = now;
+        }
+        Folded { repeated, is_new: false }
+    }
+
+    /// A line about repetitions that were not reported yet.
+    pub fn flush(&mut self) -> Option<String> {
+        let count = std::mem::take(&mut self.count);
+        (count > 0).then(|| format!("the last message was repeated {count} times"))
+    }
+}
+
+impl Default for Folding {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_time_level_process_thread_and_ia() {
+        let origin = Origin { library: "dapl", level: "error", process: 7, thread: 8, ia: "sm0" };
+        let now = Duration::new(1_795_548_852, 123_456_789);
+        assert_eq!(
+            lines(&origin, now, "a\x1b\nb"),
+            "2026-11-24T19:34:12.123456Z error dapl[7/8 sm0]: a?\n\
+            2026-11-24T19:34:12.123456Z error dapl[7/8 sm0]: b\n"
+        );
+        assert_eq!(text_of(lines(&origin, now, "a]: b").trim_end()), "a]: b");
+        assert_eq!([text_of(""), text_of("a b c]: d")], ["", "a b c]: d"]);
+        let plain = Origin { library: "libdat", level: "debug", ia: "", ..origin };
+        assert_eq!(lines(&plain, Duration::ZERO, "x"), "1970-01-01T00:00:00.000000Z debug libdat[7/8]: x\n");
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        let date = |days: u64| utc(Duration::from_secs(days * 86_400))[..10].to_owned();
+        let cases = [
+            (0, "1970-01-01"),
+            (59, "1970-03-01"),
+            (789, "1972-02-29"),
+            (11_016, "2000-02-29"),
+            (47_540, "2100-02-28"),
+        ];
+        for (days, text) in cases {
+            assert_eq!(date(days), text);
+        }
+        assert_eq!(
+            (date(47_541), date(19_722), date(19_723)),
+            ("2100-03-01".into(), "2023-12-31".into(), "2024-01-01".into())
+        );
+    }
+
+    #[test]
+    fn repeated_messages_are_counted() {
+        let mut folding = Folding::new();
+        let second = Duration::from_secs;
+        let new = |repeated: Option<&str>| Folded { repeated: repeated.map(str::to_owned), is_new: true };
+        assert_eq!(folding.take("a", second(0)), new(None));
+        assert_eq!(folding.take("a", second(1)), Folded { repeated: None, is_new: false });
+        assert_eq!(folding.take("a", second(2)), Folded { repeated: None, is_new: false });
+        assert_eq!(folding.take("b", second(3)), new(Some("the last message was repeated 2 times")));
+        assert_eq!(folding.take("b", second(13)).repeated.as_deref(), Some("the last message was repeated 1 times"));
+        assert_eq!(
+            (folding.take("b", second(14)).repeated, folding.flush().is_some(), folding.flush()),
+            (None, true, None)
+        );
+        assert_eq!(folding.take("a", second(15)), new(None));
+    }
+}
