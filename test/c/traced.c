@@ -3,10 +3,12 @@
  * it lets a send wait: traces, where they are on, are dumped at the stall, when the file is touched, and at the free.
  *
  *   traced [file to touch]: with it, waits until there was time for each of these.
+ *   traced refused <adapter> <bounds, key or right>: instead, an RDMA write that fails this check of the target.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
 #include <fcntl.h>
+#include <stdbool.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -81,6 +83,31 @@ static void write_one(void)
     };
     OK(dat_ep_post_rdma_write(active.ep, 1, &segment, cookie, &there, DAT_COMPLETION_DEFAULT_FLAG));
     completed(active.completions, active.ep, 100, DAT_DTO_SUCCESS, LENGTH, "the RDMA write");
+}
+
+/* An RDMA write that the target's memory does not allow. */
+static void write_refused(const char *check)
+{
+    DAT_LMR_TRIPLET segment = part(0, MESSAGE);
+    DAT_DTO_COOKIE cookie = { .as_64 = 0xbad };
+    DAT_RMR_TRIPLET there = {
+        .rmr_context = remote_key,
+        .target_address = (DAT_VADDR)(uintptr_t)memory[1],
+        .segment_length = MESSAGE,
+    };
+    if (strcmp(check, "bounds") == 0) {
+        there.target_address += LENGTH;
+    } else if (strcmp(check, "key") == 0) {
+        there.rmr_context += 0x10000;
+    } else {
+        DAT_LMR_HANDLE other;
+        DAT_LMR_CONTEXT local;
+        DAT_REGION_DESCRIPTION region = { .for_va = memory[1] };
+        OK(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, LENGTH, pz, DAT_MEM_PRIV_REMOTE_READ_FLAG, &other, &local,
+                          &there.rmr_context, NULL, NULL));
+    }
+    OK(dat_ep_post_rdma_write(active.ep, 1, &segment, cookie, &there, DAT_COMPLETION_DEFAULT_FLAG));
+    completed(active.completions, active.ep, 0xbad, DAT_DTO_ERR_REMOTE_ACCESS, 0, "the refused RDMA write");
 }
 
 /* The number with this name. */
@@ -184,7 +211,9 @@ int main(int argc, char **argv)
     DAT_REGION_DESCRIPTION region = { .for_va = memory };
     DAT_IA_ATTR adapter;
 
-    OK(dat_ia_open("sm0", 8, &errors, &ia));
+    const bool is_refused = argc > 3 && strcmp(argv[1], "refused") == 0;
+    char *name = is_refused ? argv[2] : "sm0";
+    OK(dat_ia_open(name, 8, &errors, &ia));
     OK(dat_ia_query(ia, NULL, DAT_IA_FIELD_IA_ADDRESS_PTR, &adapter, 0, NULL));
     OK(dat_pz_create(ia, &pz));
     OK(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, sizeof memory, pz, DAT_MEM_PRIV_ALL_FLAG, &lmr, &key, &remote_key,
@@ -192,6 +221,12 @@ int main(int argc, char **argv)
     create(&active, DAT_EVD_CONNECTION_FLAG);
     create(&passive, DAT_EVD_CONNECTION_FLAG | DAT_EVD_CR_FLAG);
     establish(adapter.ia_address_ptr);
+    if (is_refused) {
+        write_refused(argv[3]);
+        OK(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
+        printf("traced: OK\n");
+        return 0;
+    }
     exchange();
     count();
     reuse();

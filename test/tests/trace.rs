@@ -86,3 +86,33 @@ fn a_word_of_the_line_switches_it_on_and_the_provider_does_not_see_it() {
         finished.stderr.lines().find(|line| line.contains("ia sm0 is closed: ")).expect("0x1000 tells counters");
     assert!(closed.contains(" ep.posts.send=8 ") && closed.contains(" ep.completions.flushed=1 "), "{closed}");
 }
+
+#[test]
+fn a_refused_rdma_write_is_logged_with_the_check_that_failed() {
+    let stage = stage(Profile::Dev);
+    let program = run::program(&stage, "test/c/traced.c");
+    for (registry, adapter, by_target) in [(SM0, "sm0", false), (USNIC0, "usnic0", true)] {
+        let room = Room::new(&stage, Some(registry));
+        for (check, cause) in [
+            ("bounds", "out of bounds: the key is for 8192 bytes at 0x"),
+            ("key", "no registration or window has this key"),
+            ("right", "the key does not grant the right"),
+        ] {
+            let finished = Run::start(room.command(&program, &["refused", adapter, check])).finish(LIMIT);
+            finished.expect_success("traced: OK");
+            let lines: Vec<&str> = finished.stderr.lines().collect();
+            let tag = format!(" {adapter}]: ep 0x");
+            let own = "rdma write with cookie 0xbad refused at the peer (DAT_DTO_ERR_REMOTE_ACCESS): key 0x";
+            assert!(
+                lines.iter().any(|line| line.contains(own) && line.contains(&tag)),
+                "{adapter} {check}: {finished:#?}"
+            );
+            let target = "rdma write of the peer refused (DAT_DTO_ERR_REMOTE_ACCESS): key 0x";
+            // Over sm the initiator checks the peer's table of registrations itself.
+            let part = if by_target { target } else { own };
+            let said = lines.iter().find(|line| line.contains(part) && line.contains(cause));
+            let said = said.unwrap_or_else(|| panic!("{adapter} {check}: {finished:#?}"));
+            assert!(said.contains(", 64 bytes at 0x") && said.contains(" warn dapl["), "{said}");
+        }
+    }
+}

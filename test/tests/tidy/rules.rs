@@ -69,7 +69,7 @@ const SM: &[&[&str]] = &[
     &["qp/link"],
     &["memory/kernel_copy", "memory/calibration"],
     &["qp/single_copy"],
-    &["engine/jobs"],
+    &["engine/jobs", "engine/stalls"],
     &["cq", "srq"],
     &["cm/table"],
     &["memory/window"],

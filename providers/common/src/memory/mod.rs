@@ -3,6 +3,7 @@
 pub mod atomic;
 pub mod keys;
 pub mod mapping_check;
+pub mod refused;
 pub mod rights;
 pub mod scatter_gather;
 pub mod user_copy;

@@ -23,6 +23,10 @@ pub(crate) trait Conn: PolledConnection {
     fn pd(&self) -> u32;
     /// Maximum number of outstanding reads of the peer.
     fn max_reads_in(&self) -> u32;
+    /// Handle of its EP, for the log.
+    fn ep(&self) -> usize;
+    /// Number of its oldest request, if that is a send which waits for a receive of the peer.
+    fn waiting_send(&self) -> Option<u64>;
     /// An attempt begins.
     fn begin(&self, link: Arc<ConnectionMemory>);
     /// Ends the connection (or only `which`) on this side: all posted work is flushed, and later posts are flushed at

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use dapl::provider::{ConnId, ConnectionEvent};
 use dapl::runtime::handle::ObjectId;
 use dapl_software::engine::queue::{EngineQueue, Notify};
+use dapl_software::memory::refused::RefusedAccess;
 
 /// The engine's job queue.
 pub(crate) type Jobs = EngineQueue<Job>;
@@ -39,6 +40,8 @@ pub(crate) enum Job {
     Ask(u32, u32),
     /// Reports this event of a connection or attempt.
     Event(ConnId, ConnectionEvent),
+    /// An access was refused: log it.
+    Refused(RefusedAccess),
     /// Recalculates the next deadline.
     Deadlines,
     /// The IA closes.

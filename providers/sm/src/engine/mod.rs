@@ -1,6 +1,7 @@
 //! The engine of an IA: its thread, its jobs, and how peers wake it.
 
 pub(crate) mod jobs;
+mod stalls;
 mod thread;
 pub(crate) mod wake;
 pub(crate) mod wake_flags;

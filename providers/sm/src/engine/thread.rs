@@ -22,6 +22,7 @@ use crate::cm::socket::Received;
 use crate::cm::table::Conn;
 use crate::device::Device;
 use crate::engine::jobs::{EngineQueueClient, Job};
+use crate::engine::stalls::Stalls;
 use crate::engine::wake::Delivery;
 use crate::memory::exchange;
 use crate::proto::handshake::{Answer, Bad, Datagram, Terms};
@@ -48,6 +49,7 @@ pub(crate) struct Engine {
     watched: Vec<(Arc<dyn EngineQueueClient>, u32)>,
     next_tick: Option<Instant>,
     next_alive: Option<Instant>,
+    stalls: Stalls,
     stop: bool,
 }
 
@@ -60,7 +62,15 @@ impl Engine {
         add(device.fifo.as_fd(), FIFO)?;
         add(device.socket.as_fd(), SOCKET)?;
         add(device.jobs.as_fd(), JOBS)?;
-        Ok(Engine { device, epoll, watched: Vec::new(), next_tick: None, next_alive: None, stop: false })
+        Ok(Engine {
+            device,
+            epoll,
+            watched: Vec::new(),
+            next_tick: None,
+            next_alive: None,
+            stalls: Stalls::default(),
+            stop: false,
+        })
     }
 
     /// Runs until the IA closes.
@@ -119,6 +129,7 @@ impl Engine {
                     self.attempt_gone(id);
                 }
                 Job::Event(conn, event) => self.device.sink.event(conn, event, &[]),
+                Job::Refused(access) => access.log(),
                 Job::Deadlines => {}
                 Job::Stop => self.stop = true,
             }
@@ -164,8 +175,28 @@ impl Engine {
         // FIFO words may be lost, because the FIFO was full or another process read them: check what they would have
         // announced.
         cool.into_iter().filter(|qp| qp.has_unread()).for_each(|qp| qp.serve());
+        self.report_stalls(now);
         exchange::look_after(&self.device);
         self.next_alive = (open > 0).then(|| now + self.device.settings.alive);
+    }
+
+    /// Logs connections whose oldest send has found no receive for too long, each stall once.
+    fn report_stalls(&mut self, now: Instant) {
+        let conns: Vec<(u32, Arc<dyn Conn>)> = {
+            let book = self.device.book.lock();
+            let open = book.by_id.iter().filter(|(_, attempt)| attempt.machine.is_open());
+            open.filter_map(|(id, attempt)| Some((*id, attempt.conn()?))).collect()
+        };
+        let waiting: Vec<(u32, u64)> =
+            conns.iter().filter_map(|(id, conn)| Some((*id, conn.waiting_send()?))).collect();
+        for (id, age) in self.stalls.look(&waiting, now) {
+            let Some((_, conn)) = conns.iter().find(|(known, _)| *known == id) else { continue };
+            let (ep, seconds) = (conn.ep(), age.as_secs());
+            log::warn!(
+                "ep {ep:#x}: a send has waited {seconds} s for a receive of the peer; the peer must post one \
+                 (DAPL_DBG_IO_TRC shows the posts)"
+            );
+        }
     }
 
     // --- the FIFO ---

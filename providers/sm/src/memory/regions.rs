@@ -214,6 +214,11 @@ impl Regions {
         self.entry(key).is_some_and(|entry| entry.allows(pd, region, right))
     }
 
+    /// The entry of a key, if it is live; for the log.
+    pub(crate) fn key_entry(&self, key: u32) -> Option<KeyEntry> {
+        self.entry(key)
+    }
+
     /// The whole registration of a key that is in use.
     pub(crate) fn registration(&self, key: u32) -> Registration<'_> {
         let entry = (key >> 16) as usize * ENTRY;

@@ -13,8 +13,8 @@ use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{
-    Bind, BindWr, Completion, ConnId, ConnectSpec, Connection, ConnectionEvent, MemoryRegion, Outstanding, QpSpec,
-    QueuePair, Segment, SendWr, SharedRecvs, Status, Token,
+    Bind, BindWr, Completion, ConnId, ConnectSpec, Connection, ConnectionEvent, Count, MemoryRegion, Outstanding,
+    QpSpec, QueuePair, Segment, SendWr, SharedRecvs, Status, Token,
 };
 use dapl::stats::watermark::HighWatermark;
 use parking_lot::MutexGuard;
@@ -87,6 +87,7 @@ impl Qp {
             rx_taken: AtomicU64::new(0),
             reported_taken: AtomicU64::new(0),
             ack_low: AtomicU32::new(0),
+            not_ready: AtomicU64::new(0),
             tx_waits: AtomicBool::new(false),
         };
         Qp(Arc::new_cyclic(|me: &Weak<QpCore>| {
@@ -445,6 +446,11 @@ impl QueuePair for Qp {
 }
 
 impl Connection for Qp {
+    fn counts(&self) -> Vec<Count> {
+        let value = self.0.shared.not_ready.load(Ordering::Relaxed);
+        vec![Count { name: "receiver not ready", unit: "", value, is_level: false }]
+    }
+
     fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
         setup::connect(&self.0.device, self.0.clone(), spec, conn)
     }

@@ -20,7 +20,7 @@ use dapl_software::memory::user_copy;
 
 use crate::cq::Outbox;
 use crate::engine::jobs::Job;
-use crate::memory::regions::Regions;
+use crate::memory::regions::{Regions, Target};
 use crate::proto::message::{Fragment, Header, INLINE, Kind, LINE};
 use crate::proto::reassembly::Reassembly;
 use crate::qp::link::{ConnectionMemory, WANT_PROGRESS};
@@ -414,8 +414,14 @@ impl RxEnds {
         out: &mut Outbox<'_>,
     ) -> Result<bool, Fault> {
         if queue.is_empty() {
-            if self.held || !borrow(shared, queue) {
+            if self.held {
+                return Ok(false);
+            }
+            if !borrow(shared, queue) {
                 self.held = true;
+                // One thread at a time counts: the receive direction is locked.
+                let count = shared.not_ready.load(Ordering::Relaxed) + 1;
+                shared.not_ready.store(count, Ordering::Relaxed);
                 return Ok(false);
             }
             if is_over(marks, shared, queue.len()) {
@@ -522,6 +528,14 @@ impl RxEnds {
         fail_point!(TargetCopied);
         self.answer(Header::plain(Kind::RmaAck, status), fields.aux)?;
         // Requests after a refused access are not executed: the connection ends.
-        if status == 0 { Ok(true) } else { Err(Fault::Access) }
+        if status == 0 {
+            return Ok(true);
+        }
+        shared.report_refused(
+            None,
+            shared.regions.key_entry(key),
+            Target { key, pd: shared.pd, address, length: length as u64, right },
+        );
+        Err(Fault::Access)
     }
 }

@@ -6,12 +6,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use dapl::provider::Completion;
+use dapl::provider::{Completion, Region};
 use dapl::runtime::handle::ObjectId;
+use dapl_software::memory::refused::{FailedCheck, RefusedAccess};
+use dapl_software::memory::rights::KeyEntry;
 
 use crate::cq::{CqCore, Outbox};
 use crate::engine::jobs::{Job, Jobs};
-use crate::memory::regions::Regions;
+use crate::memory::regions::{Regions, Target};
 use crate::memory::window::Windows;
 use crate::qp::link::ConnectionMemory;
 use crate::srq::SrqWaiter;
@@ -62,11 +64,22 @@ pub(crate) struct Shared {
     pub(crate) reported_taken: AtomicU64,
     /// The low half of the count of requests that the peer has taken, from its own requests (receive direction).
     pub(crate) ack_low: AtomicU32,
+    /// Messages of the peer that found no receive (receive direction).
+    pub(crate) not_ready: AtomicU64,
     /// The send direction waits for the peer (written by the send direction).
     pub(crate) tx_waits: AtomicBool,
 }
 
 impl Shared {
+    /// Has the engine log a refused access, with the cookie if it is of a request of this side. `entry`: that of the key.
+    #[cold]
+    pub(crate) fn report_refused(&self, cookie: Option<u64>, entry: Option<KeyEntry>, target: Target) {
+        let Target { key, pd, address, length, right } = target;
+        let range = Region { address, length };
+        let check = FailedCheck::of(entry, pd, range, right);
+        self.jobs.push(Job::Refused(RefusedAccess { ep: self.ep.handle, cookie, key, range, right, check }));
+    }
+
     pub(crate) fn complete_recv(&self, out: &mut Outbox<'_>, completion: Completion) {
         if let Some(cq) = &self.recv_cq {
             out.put(cq, completion);

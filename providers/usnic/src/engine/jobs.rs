@@ -8,6 +8,7 @@ use std::sync::Arc;
 use dapl::provider::{ConnId, ConnectionEvent};
 use dapl::runtime::handle::ObjectId;
 use dapl_software::engine::queue::{EngineQueue, Notify};
+use dapl_software::memory::refused::RefusedAccess;
 
 pub(crate) type Jobs = EngineQueue<Job>;
 
@@ -19,6 +20,8 @@ pub(crate) enum Job {
     ManyRecvs(ObjectId),
     /// Report this event of a connection or attempt.
     Event(ConnId, ConnectionEvent),
+    /// An access was refused: log it.
+    Refused(RefusedAccess),
     /// Packets wait for the connection manager, or its deadline has changed.
     Cm,
     /// Wakes the engine without further work: there are updates, or an earlier deadline.

@@ -205,6 +205,7 @@ impl Engine {
                 Job::Notify(queue) => queue.notify(),
                 Job::ManyRecvs(ep) => self.cm.sink.many_recvs(ep),
                 Job::Event(conn, event) => self.cm.sink.event(conn, event, &[]),
+                Job::Refused(access) => access.log(),
                 // The engine serves both anyway after it has woken.
                 Job::Cm | Job::Wake => {}
                 Job::Stop => self.stop = true,

@@ -38,15 +38,20 @@ struct RegionEntry {
 }
 
 impl RegionEntry {
+    #[inline]
+    fn values(&self) -> KeyEntry {
+        let field = |field: &AtomicU64| field.load(Ordering::Relaxed);
+        let region = Region { address: field(&self.base), length: field(&self.length) };
+        KeyEntry { region, word: field(&self.rights) }
+    }
+
     /// Whether the key allows the access. Each field is read once, and the values count only if the key is still live
     /// afterwards.
     fn opens(&self, key: u32, pd: u32, range: Region, right: AccessRight) -> bool {
         if key == 0 || self.key.load(Ordering::Acquire) != key {
             return false;
         }
-        let field = |field: &AtomicU64| field.load(Ordering::Relaxed);
-        let region = Region { address: field(&self.base), length: field(&self.length) };
-        let entry = KeyEntry { region, word: field(&self.rights) };
+        let entry = self.values();
         fence(Ordering::Acquire);
         entry.allows(pd, range, right) && self.key.load(Ordering::Relaxed) == key
     }
@@ -104,6 +109,11 @@ impl Regions {
     /// Whether the key grants this right on the range.
     pub(crate) fn allows(&self, key: u32, pd: u32, region: Region, right: AccessRight) -> bool {
         self.entry(key).is_some_and(|entry| entry.opens(key, pd, region, right))
+    }
+
+    /// The entry of a key, if it is live; for the log.
+    pub(crate) fn key_entry(&self, key: u32) -> Option<KeyEntry> {
+        self.entry(key).filter(|entry| key != 0 && entry.key.load(Ordering::Acquire) == key).map(RegionEntry::values)
     }
 
     /// The whole registration of a key that is in use.

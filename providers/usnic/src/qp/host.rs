@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use dapl::provider::{ATOMIC_SIZE, BindWr, Completion, Region, Segment, SendWr, Status, Token};
 use dapl::runtime::handle::ObjectId;
 use dapl_software::memory::atomic::Atomic;
+use dapl_software::memory::refused::{FailedCheck, RefusedAccess};
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{self, Segments};
 use dapl_software::memory::user_copy;
@@ -17,7 +18,7 @@ use dapl_software::memory::window::BindRequest;
 use crate::cq::CqCore;
 use crate::engine::jobs::{Job, Jobs};
 use crate::memory::regions::Regions;
-use crate::proto::conn::{Driver, Host, SendValue};
+use crate::proto::conn::{Driver, Host, SendValue, Work};
 use crate::proto::wire::Refusal;
 use crate::srq::{SrqRecv, SrqWaiter};
 
@@ -140,6 +141,13 @@ impl QpContext {
         }
     }
 
+    /// Has the engine log an access by the peer that this side's memory does not allow.
+    #[cold]
+    fn report_refused(&self, key: u32, range: Region, right: AccessRight) {
+        let check = FailedCheck::of(self.regions.key_entry(key), self.pd, range, right);
+        self.jobs.push(Job::Refused(RefusedAccess { ep: self.ep.handle, cookie: None, key, range, right, check }));
+    }
+
     /// Completes a request. A window whose bind was flushed is not bound, even if the bind was executed.
     pub(crate) fn complete_request(&self, request: &mut WorkRequest, status: Status, bytes: u64) {
         if let RequestKind::Bind(window, number) = &request.kind {
@@ -177,7 +185,8 @@ impl QpContext {
     /// Appends a piece of registered memory that the peer reads.
     pub(crate) fn fetch(&self, piece: &Segment, out: &mut Vec<u8>) -> Result<(), Status> {
         let region = Region { address: piece.address, length: piece.length };
-        let _guard = self.regions.acquire(piece.key, self.pd, region, AccessRight::RemoteRead)?;
+        let acquired = self.regions.acquire(piece.key, self.pd, region, AccessRight::RemoteRead);
+        let _guard = acquired.inspect_err(|_| self.report_refused(piece.key, region, AccessRight::RemoteRead))?;
         let (end, length) = (out.len(), piece.length as usize);
         out.resize(end + length, 0);
         let registration = || self.regions.registration(piece.key);
@@ -188,6 +197,7 @@ impl QpContext {
             return Ok(());
         }
         out.truncate(end);
+        self.report_refused(piece.key, region, AccessRight::RemoteRead);
         Err(Status::RemoteAccess)
     }
 }
@@ -206,17 +216,24 @@ impl Driver for QpContext {
 impl Host<QpContext> for &QpContext {
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
         let range = Region { address, length: length.into() };
-        self.regions.allows(key, self.pd, range, AccessRight::remote(write))
+        let is_allowed = self.regions.allows(key, self.pd, range, AccessRight::remote(write));
+        if !is_allowed {
+            self.report_refused(key, range, AccessRight::remote(write));
+        }
+        is_allowed
     }
 
     fn put_remote(&mut self, key: u32, address: u64, bytes: &[u8]) -> Result<(), Refusal> {
         let region = Region { address, length: bytes.len() as u64 };
-        let _guard =
-            self.regions.acquire(key, self.pd, region, AccessRight::RemoteWrite).map_err(|_| Refusal::Access)?;
+        let refused = || {
+            self.report_refused(key, region, AccessRight::RemoteWrite);
+            Refusal::Access
+        };
+        let _guard = self.regions.acquire(key, self.pd, region, AccessRight::RemoteWrite).map_err(|_| refused())?;
         let registration = || self.regions.registration(key);
         // SAFETY: the destination is registered memory with a reference held during the copy, and the range lies within it.
         let is_copied = unsafe { user_copy::write(bytes.as_ptr(), address, bytes.len(), registration) };
-        if is_copied { Ok(()) } else { Err(Refusal::Access) }
+        if is_copied { Ok(()) } else { Err(refused()) }
     }
 
     fn put_recv(&mut self, recv: &RecvRequest, offset: u32, bytes: &[u8]) -> Result<(), Status> {
@@ -259,6 +276,19 @@ impl Host<QpContext> for &QpContext {
         self.complete_request(request, status, bytes);
     }
 
+    #[cold]
+    fn access_refused(&mut self, request: &WorkRequest, work: Work, length: u32) {
+        let (remote, right) = match work {
+            Work::Write(remote) | Work::WriteImmediate { remote, .. } => (remote, AccessRight::RemoteWrite),
+            Work::Atomic(remote, _) => (remote, AccessRight::RemoteAtomic),
+            Work::Read(remote) => (remote, AccessRight::RemoteRead),
+            _ => return,
+        };
+        let range = Region { address: remote.address, length: length.into() };
+        let (ep, cookie, check) = (self.ep.handle, Some(request.token.cookie), FailedCheck::Unknown);
+        self.jobs.push(Job::Refused(RefusedAccess { ep, cookie, key: remote.key, range, right, check }));
+    }
+
     fn recv_done(&mut self, recv: &mut RecvRequest, status: Status, bytes: u64, solicited: bool) {
         self.return_shared();
         self.complete_recv(recv.token, status, bytes, solicited);
@@ -281,7 +311,12 @@ impl Host<QpContext> for &QpContext {
     }
 
     fn may_execute(&mut self, key: u32, address: u64) -> bool {
-        self.regions.allows(key, self.pd, Region { address, length: ATOMIC_SIZE }, AccessRight::RemoteAtomic)
+        let region = Region { address, length: ATOMIC_SIZE };
+        let is_allowed = self.regions.allows(key, self.pd, region, AccessRight::RemoteAtomic);
+        if !is_allowed {
+            self.report_refused(key, region, AccessRight::RemoteAtomic);
+        }
+        is_allowed
     }
 
     fn execute(&mut self, key: u32, address: u64, operation: Atomic) -> Option<u64> {

@@ -89,6 +89,15 @@ impl Conn for QpCore {
         self.max_reads_in
     }
 
+    fn ep(&self) -> usize {
+        self.shared.ep.handle
+    }
+
+    fn waiting_send(&self) -> Option<u64> {
+        self.progress(); // what is complete does not wait
+        self.tx.lock().waiting_send()
+    }
+
     fn begin(&self, link: Arc<ConnectionMemory>) {
         *self.link.lock() = Some(link);
         self.over.store(false, Ordering::Release);

@@ -15,13 +15,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dapl::provider::{BindWr, Completion, Op, SendWr, Status, Token, Work};
+use dapl::provider::{BindWr, Completion, Op, Remote, SendWr, Status, Token, Work};
 use dapl::runtime::slot_queue::SlotQueue;
 use dapl_software::memory::atomic::Atomic;
+use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{Segments, scatter};
 
 use crate::cq::Outbox;
 use crate::memory::cma::{self, Way};
+use crate::memory::regions::Target;
 use crate::memory::window::Window;
 use crate::proto::message::{Header, INLINE, Kind, LINE};
 use crate::proto::reassembly::Numbering;
@@ -503,7 +505,10 @@ impl Tx {
         ends.rma.give_back(pending.mark);
         request.answered += u64::from(pending.length);
         match outcome {
-            Err(status) => request.stage = RequestPhase::Failed(status),
+            Err(status) => {
+                request.stage = RequestPhase::Failed(status);
+                ends.report_refused(shared, request, status);
+            }
             Ok(()) if request.answered == request.segments.total() && request.stage == RequestPhase::Sent(u64::MAX) => {
                 request.stage = RequestPhase::Done;
             }
@@ -543,6 +548,17 @@ impl Tx {
         Ok(())
     }
 
+    /// Number of the oldest request, if it is a send that the peer has not taken.
+    pub(crate) fn waiting_send(&self) -> Option<u64> {
+        let is_send = match self.queue.front()? {
+            Entry::ShortSend(_) => true,
+            Entry::Request(request) => {
+                matches!(request.task, Task::Transfer(op) if op.work() == Work::Send)
+            }
+        };
+        self.ends.as_ref().filter(|_| is_send).map(|ends| ends.first)
+    }
+
     /// Hands over as much as fits, in order. Says whether anything was published to the peer.
     fn issue(&mut self, shared: &Shared) -> bool {
         let mut published = false;
@@ -575,7 +591,10 @@ impl Tx {
                     published |= wrote;
                     break;
                 }
-                HandOver::Failed(status) => request.stage = RequestPhase::Failed(status),
+                HandOver::Failed(status) => {
+                    request.stage = RequestPhase::Failed(status);
+                    ends.report_refused(shared, request, status);
+                }
             }
         }
         published
@@ -665,6 +684,20 @@ enum HandOver {
 }
 
 impl TxEnds {
+    /// Has an RDMA operation logged that the peer's memory does not allow, with the check that its table fails.
+    #[cold]
+    fn report_refused(&self, shared: &Shared, request: &Request, status: Status) {
+        let (Task::Transfer(op), Some(theirs)) = (&request.task, self.link.theirs()) else { return };
+        let Some(Remote { key, address }) = op.remote().filter(|_| status == Status::RemoteAccess) else { return };
+        let right = match op {
+            Op::FetchAdd { .. } | Op::CompareSwap { .. } => AccessRight::RemoteAtomic,
+            Op::Read(_) => AccessRight::RemoteRead,
+            _ => AccessRight::RemoteWrite,
+        };
+        let target = Target { key, pd: theirs.pd, address, length: request.segments.total(), right };
+        shared.report_refused(Some(request.token.cookie), theirs.peer.regions.entry(key), target);
+    }
+
     fn transfer(&mut self, shared: &Shared, request: &mut Request, number: u64, op: Op, budget: &mut u64) -> HandOver {
         if !self.supports(op) {
             return HandOver::Failed(Status::RemoteResponder); // posted before the peer was known

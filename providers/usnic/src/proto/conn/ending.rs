@@ -220,6 +220,9 @@ impl<D: Driver> Conn<D> {
             while let Some(first) = self.requests.queue.first().filter(|first| *first != slot) {
                 self.give_back(first, Status::Flushed, host);
             }
+            if let Some(request) = self.requests.queue.get(slot).filter(|_| status == Status::RemoteAccess) {
+                host.access_refused(&request.own, request.work, request.length);
+            }
             self.give_back(slot, status, host);
         }
         self.break_off(host);

@@ -151,6 +151,8 @@ pub(crate) trait Host<D: Driver> {
     fn turn(&mut self, request: &D::Request) -> Result<bool, Status>;
     /// A request is complete; called in the order of the posts.
     fn request_done(&mut self, request: &mut D::Request, status: Status, bytes: u64);
+    /// The peer's memory does not allow this RDMA operation, which completes next.
+    fn access_refused(&mut self, _request: &D::Request, _work: Work, _length: u32) {}
     /// A receive is complete; called in the order of the posts.
     fn recv_done(&mut self, recv: &mut D::Recv, status: Status, bytes: u64, solicited: bool);
     /// As `recv_done`, of a success by a message with a value.

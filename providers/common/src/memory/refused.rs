@@ -1,0 +1,129 @@
+//! An RDMA operation that registered memory does not allow, for the log: which check failed, with EP, key, address and length.
+//!
+//! The engine thread logs it, so that posts and polls write no line. A connection ends with its first refusal, so each has one.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+use dapl::provider::{Region, Status};
+
+use super::rights::{AccessRight, KeyEntry};
+
+/// The check that an access did not pass.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum FailedCheck {
+    /// No live registration or window has the key.
+    Key,
+    /// The range is not inside this one.
+    Bounds(Region),
+    /// The protection zones differ.
+    Zone,
+    /// The right was not granted.
+    Right,
+    /// The memory of the registration is no longer mapped.
+    Mapping,
+    /// The peer does not report which.
+    Unknown,
+}
+
+impl FailedCheck {
+    /// The check that fails by the entry of the key. An entry that passes all has lost its memory.
+    pub fn of(entry: Option<KeyEntry>, pd: u32, range: Region, right: AccessRight) -> Self {
+        let Some(entry) = entry else { return FailedCheck::Key };
+        let whole = KeyEntry { region: Region { address: 0, length: u64::MAX }, ..entry };
+        let nothing = Region::default();
+        match () {
+            () if entry.pd() != pd => FailedCheck::Zone,
+            () if !whole.allows(pd, nothing, right) => FailedCheck::Right,
+            () if !entry.allows(pd, range, right) => FailedCheck::Bounds(entry.region),
+            () => FailedCheck::Mapping,
+        }
+    }
+}
+
+/// A refused access.
+#[derive(Clone, Copy, Debug)]
+pub struct RefusedAccess {
+    /// Handle of the EP of this process.
+    pub ep: usize,
+    /// The cookie of the request, if this process posted it; else the peer did.
+    pub cookie: Option<u64>,
+    pub key: u32,
+    pub range: Region,
+    pub right: AccessRight,
+    pub check: FailedCheck,
+}
+
+impl RefusedAccess {
+    /// Writes its line.
+    #[cold]
+    pub fn log(&self) {
+        log::warn!("{self}");
+    }
+}
+
+impl fmt::Display for RefusedAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { ep, cookie, key, range: Region { address, length }, right, check } = self;
+        let what = match right {
+            AccessRight::RemoteWrite => "rdma write",
+            AccessRight::RemoteAtomic => "atomic operation",
+            _ => "rdma read",
+        };
+        let status = Status::RemoteAccess.dat_name();
+        match cookie {
+            Some(cookie) => write!(f, "ep {ep:#x}: {what} with cookie {cookie:#x} refused at the peer ({status})")?,
+            None => write!(f, "ep {ep:#x}: {what} of the peer refused ({status})")?,
+        }
+        write!(f, ": key {key:#x}, {length} bytes at {address:#x}: ")?;
+        match check {
+            FailedCheck::Key => write!(f, "no registration or window has this key"),
+            FailedCheck::Bounds(Region { address, length }) => {
+                write!(f, "out of bounds: the key is for {length} bytes at {address:#x}")
+            }
+            FailedCheck::Zone => write!(f, "the key is of another protection zone than the endpoint"),
+            FailedCheck::Right => write!(f, "the key does not grant the right"),
+            FailedCheck::Mapping => write!(f, "the memory is no longer mapped"),
+            FailedCheck::Unknown => write!(f, "the log of the peer says which check failed"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dapl::provider::Access;
+
+    use super::super::rights::word;
+    use super::*;
+
+    #[test]
+    fn names_the_check_that_fails() {
+        let region = Region { address: 0x1000, length: 64 };
+        let access = Access { remote_read: true, ..Access::default() };
+        let entry = Some(KeyEntry { region, word: word(access, 7, 0) });
+        let of = |entry, pd, address, right| FailedCheck::of(entry, pd, Region { address, length: 8 }, right);
+        assert_eq!(of(None, 7, 0x1000, AccessRight::RemoteRead), FailedCheck::Key);
+        assert_eq!(of(entry, 8, 0x1000, AccessRight::RemoteRead), FailedCheck::Zone);
+        assert_eq!(of(entry, 7, 0x1000, AccessRight::RemoteWrite), FailedCheck::Right);
+        assert_eq!(of(entry, 7, 0x1039, AccessRight::RemoteRead), FailedCheck::Bounds(region));
+        assert_eq!(of(entry, 7, 0x1038, AccessRight::RemoteRead), FailedCheck::Mapping);
+    }
+
+    #[test]
+    fn a_line_has_ep_key_address_and_length() {
+        let range = Region { address: 0x2000, length: 8 };
+        let check = FailedCheck::Bounds(Region { address: 0x1000, length: 64 });
+        let access = RefusedAccess { ep: 0x40, cookie: None, key: 0x12, range, right: AccessRight::RemoteWrite, check };
+        assert_eq!(
+            access.to_string(),
+            "ep 0x40: rdma write of the peer refused (DAT_DTO_ERR_REMOTE_ACCESS): key 0x12, 8 bytes at 0x2000: out of bounds: \
+             the key is for 64 bytes at 0x1000"
+        );
+        let own = RefusedAccess { cookie: Some(9), right: AccessRight::RemoteRead, check: FailedCheck::Key, ..access };
+        assert_eq!(
+            own.to_string(),
+            "ep 0x40: rdma read with cookie 0x9 refused at the peer (DAT_DTO_ERR_REMOTE_ACCESS): key 0x12, 8 bytes at \
+             0x2000: no registration or window has this key"
+        );
+    }
+}

@@ -1,0 +1,63 @@
+//! Sends that wait for a receive of the peer for long: each such stall of a connection is reported once.
+//!
+//! The engine looks at all connections when it sends heartbeats. Pure: connections and time are arguments.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// Age from which a waiting send is overdue, as for a traced request (`dapl::stats::trace`).
+const OVERDUE: Duration = Duration::from_secs(10);
+
+/// The oldest send of each connection that has one waiting.
+#[derive(Debug, Default)]
+pub(super) struct Stalls {
+    seen: HashMap<u32, Stall>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Stall {
+    /// Number of the send in its connection.
+    send: u64,
+    since: Instant,
+    is_reported: bool,
+}
+
+impl Stalls {
+    /// Takes all connections with a waiting send, each with the number of its oldest. Returns those that are overdue and were not
+    /// reported, with the time since they were first seen.
+    pub(super) fn look(&mut self, waiting: &[(u32, u64)], now: Instant) -> Vec<(u32, Duration)> {
+        let mut overdue = Vec::new();
+        let before = std::mem::take(&mut self.seen);
+        for &(id, send) in waiting {
+            let known = before.get(&id).filter(|stall| stall.send == send).copied();
+            let mut stall = known.unwrap_or(Stall { send, since: now, is_reported: false });
+            let age = now.saturating_duration_since(stall.since);
+            if age >= OVERDUE && !stall.is_reported {
+                stall.is_reported = true;
+                overdue.push((id, age));
+            }
+            self.seen.insert(id, stall);
+        }
+        overdue
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_stall_is_reported_once() {
+        let mut stalls = Stalls::default();
+        let begin = Instant::now();
+        let mut look = |waiting: &[(u32, u64)], second| stalls.look(waiting, begin + Duration::from_secs(second));
+        assert_eq!(look(&[(1, 7), (2, 1)], 0), []);
+        assert_eq!(look(&[(1, 7), (2, 2)], 5), []);
+        assert_eq!(look(&[(1, 7), (2, 3)], 10), [(1, Duration::from_secs(10))], "the other goes on");
+        assert_eq!(look(&[(1, 7)], 15), [], "reported already");
+        assert_eq!(look(&[], 20), []);
+        assert_eq!(look(&[(1, 7)], 25), [], "another connection may have the id");
+        assert_eq!(look(&[(1, 7)], 40), [(1, Duration::from_secs(15))]);
+    }
+}
