@@ -1,6 +1,6 @@
-//! dat.conf, row by row of its grammar: what is accepted, what is dropped and what is said about it.
+//! dat.conf, rule by rule of its grammar: which lines are accepted, which are dropped, and the messages about them.
 //!
-//! Also replays the fuzzer's corpus, so that every input that ever mattered is read again by each run of the tests.
+//! Also replays the fuzzer's corpus, so that every recorded input is parsed in each run of the tests.
 
 use std::fs;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The built `libdat.so.1` and `libdat2.so.2` match what old programs were linked against: soname, symbols, their version,
-//! dependencies. The providers' libraries export two symbols, and find libdat by themselves.
+//! The built `libdat.so.1` and `libdat2.so.2` match what old programs were linked against: soname, symbols, their
+//! version, dependencies. The providers' libraries export two symbols, and find libdat by themselves.
 //!
 //! The file is parsed here, by a parser small enough to be reviewed, independent of other tools.
 

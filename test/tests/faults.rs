@@ -1,6 +1,7 @@
 //! Failures around sm: peers that die, directories with wrong permissions, a full file system.
 //!
-//! The survivor gets one event and its flushes; refusals say what, where and what to do; nothing is left on disk.
+//! The survivor gets one event and its flushed completions; refusals name the cause, the object and the remedy; no file
+//! is left.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,5 @@
-//! Another user has created the default base directory of sm first: the processes of this user meet beside it.
+//! Another user has created the default base directory of sm first: the processes of this user share an alternative
+//! directory.
 //!
 //! Needs the right to start programs as another user; skipped, with a message, without it.
 

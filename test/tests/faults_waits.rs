@@ -1,5 +1,5 @@
-//! Waiting through the real libraries: many waits and no wake-up lost, no processor time for nothing, and quick messages though
-//! both sides have the same processor. `test/c/waits.c` counts; the time of day counts for nothing.
+//! Waiting through the real libraries: no wake-up is lost in many waits, no CPU time is wasted, and messages are quick
+//! even if both sides share a CPU. `test/c/waits.c` counts; wall-clock time is not checked.
 //!
 //! `DAPL_TEST_WAITS=10000000` makes as many waits as that.
 

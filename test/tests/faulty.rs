@@ -1,7 +1,8 @@
-//! Every error path of the object layer: `walk` meets each refusal that the provider can give, and nothing is left of it.
+//! Every error path of the object layer: `walk` provokes each refusal of the provider, and no object is left
+//! afterwards.
 //!
-//! Through libdaplfaulty, which is staged here and never installed. Allocations that fail are not among the refusals: Rust
-//! ends the process then. What else the system can refuse, descriptors and mappings, is.
+//! Through libdaplfaulty, which is staged here and never installed. Failing allocations are not included, since Rust
+//! ends the process then. Other failures of the system, of descriptors and mappings, are.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Debian's DAT 2.0 (libdapl2) and this project's: our libdat2 loads its providers, and its libdat2 loads ours.
+//! Debian's DAT 2.0 (libdapl2) and this project's: this project's libdat2 loads Debian's providers, and Debian's
+//! libdat2 loads this project's.
 //!
 //! Its packages are fetched and unpacked into a directory of their own; nothing is installed.
 

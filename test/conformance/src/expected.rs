@@ -1,7 +1,8 @@
-//! Answers and events that the specification promises, function by function, which a full run must have seen.
+//! Return codes and events that the specification requires, function by function, and that a full run must have
+//! observed.
 //!
-//! Taken from the tables of the specification. Answers that cannot be provoked through the C ABI are in `UNREACHABLE` with the
-//! reason. Independent of which case provokes what.
+//! Taken from the tables of the specification. Codes that cannot be provoked through the C ABI are in `UNREACHABLE`
+//! with the reason. Independent of which case provokes which code.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

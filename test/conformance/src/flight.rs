@@ -1,4 +1,4 @@
-//! The flight record of a process: which thread is in which DAT function, the last calls, everything seen. A file in memory.
+//! The flight record of a process: which thread is in which DAT function, the last calls, and all results. A memfd.
 //!
 //! The process under test writes it through a shared map, so the driver can read it after a crash and during a hang.
 //! Recording takes no lock. It never fails a case: with no record open, nothing is recorded.

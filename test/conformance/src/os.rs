@@ -1,6 +1,7 @@
-//! What the suite needs of the system and std does not give: fork, maps, variables, sudden ends.
+//! System functions that the suite needs and std lacks: fork, mappings, environment variables, sudden ends of a
+//! process.
 //!
-//! For cases and the driver alike. Nothing here knows DAT.
+//! For cases and the driver alike. Independent of DAT.
 
 use std::ffi::{OsStr, c_void};
 use std::fs::OpenOptions;

@@ -1,4 +1,4 @@
-//! Errors, with texts for people.
+//! Errors and their texts.
 #![forbid(unsafe_code)]
 
 use dat_abi::DAT_EVENT_NUMBER;

@@ -1,6 +1,7 @@
-//! The limit test: objects are made until one is refused, or there are enough; then all go, and one more must be possible.
+//! The limit test: creates objects until one is refused or a maximum is reached; then frees all, and one more must be
+//! possible.
 //!
-//! Needs no server. What counts: that a refusal says that something is used up, and that nothing is lost by it.
+//! Needs no server. It checks that a refusal reports exhausted resources, and that no resource is lost by it.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};

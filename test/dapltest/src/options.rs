@@ -1,4 +1,4 @@
-//! The command line: which test, and with what. Words in, a plan out; what makes no sense is refused here, in words.
+//! Parses the command line into a plan of tests; reports invalid arguments.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;

@@ -1,4 +1,5 @@
-//! Objects of the wrapped provider: each is counted while it lives, and the plan is asked before each call that can fail.
+//! Objects of the wrapped provider: each is counted while it exists, and the plan is consulted before each call that
+//! can fail.
 //!
 //! The wrapper creates them; dapl drops them. Their behaviour is not changed.
 #![forbid(unsafe_code)]

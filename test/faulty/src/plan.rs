@@ -1,4 +1,4 @@
-//! The plan of failures: read from a variable once, or set by a test of the same process; asked before every call.
+//! The plan of failures: read from a variable once, or set by a test of the same process; consulted before every call.
 //!
 //! `DAPL_FAULTY` holds words separated by commas:
 //! - `count`: log at each close how many calls there were

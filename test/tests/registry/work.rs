@@ -1,4 +1,4 @@
-//! The work that a large registry makes: counted in instructions, not timed.
+//! The cost of a large registry, counted in instructions.
 //!
 //! Part of `tests/registry.rs`. Valgrind counts; without it these are skipped.
 

@@ -1,5 +1,5 @@
-//! The cases, a directory per area and in it a file per call or claim. Each gives its own list; what an area exports_memory to others
-//! are scenes, ends and the like, never a case.
+//! The cases: a directory per area, and in it a file per call or claim. Each file returns its own list; areas export
+//! helpers to other areas, but no cases.
 #![forbid(unsafe_code)]
 
 pub(crate) mod added;

@@ -1,4 +1,4 @@
-//! Return codes: what was wanted, what came, in words, with the line of the case.
+//! Checks of return codes: expected and actual code by name, with the line of the case.
 #![allow(clippy::not_unsafe_ptr_arg_deref, reason = "pointers go to the library under test as they are")]
 
 use std::mem::{MaybeUninit, size_of};

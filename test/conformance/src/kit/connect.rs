@@ -1,4 +1,4 @@
-//! Connected pairs, for cases about what comes after, and transfers over them.
+//! Connected pairs, for cases that need a connection, and transfers over them.
 //!
 //! Both roles of a pair call `ctx.connect()`; a local case calls `ctx.loopback()` and has both ends.
 #![forbid(unsafe_code)]

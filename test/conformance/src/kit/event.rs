@@ -1,4 +1,4 @@
-//! Events: waiting for one, and for the one that must come.
+//! Events: waiting for the next one, and for an expected one.
 #![forbid(unsafe_code)]
 #![allow(clippy::not_unsafe_ptr_arg_deref, reason = "handles go to the library under test as they are")]
 

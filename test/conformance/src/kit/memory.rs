@@ -1,4 +1,4 @@
-//! Registered buffers. Bytes are atomics, since the library and the peer write them behind our back.
+//! Registered buffers. Bytes are atomics, since the library and the peer write them concurrently.
 #![forbid(unsafe_code)]
 #![allow(clippy::not_unsafe_ptr_arg_deref, reason = "handles go to the library under test as they are")]
 

@@ -1,4 +1,4 @@
-//! Events as values: what a record of libdat's says, and the words for it.
+//! Events as values, parsed from libdat's records, and their names.
 
 use dat_abi::*;
 

@@ -1,4 +1,4 @@
-//! Connections: how they begin, how they do not, and how they end.
+//! Connections: set-up, failures, and ends.
 #![forbid(unsafe_code)]
 
 use dat_abi::*;

@@ -1,4 +1,4 @@
-//! Event dispatchers: what is put in comes out, in order, and waits end.
+//! Event dispatchers: queued events are returned in order, and waits end.
 #![forbid(unsafe_code)]
 
 use dat_abi::*;

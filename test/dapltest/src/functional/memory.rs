@@ -1,4 +1,4 @@
-//! Registered memory: what may be registered, and what keeps it.
+//! Registered memory: what may be registered, and which objects keep a registration in use.
 #![forbid(unsafe_code)]
 
 use dat_abi::*;

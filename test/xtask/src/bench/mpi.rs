@@ -1,5 +1,5 @@
-//! Data transfer as MPI libraries do it: short messages written into rings that the target polls in memory; long ones
-//! announced, and then written into memory that is registered for each. For any provider; the caller selects the peers.
+//! Data transfer as in MPI libraries: short messages are written into rings that the target polls in memory; long ones
+//! are announced, and then written into memory registered for each. For any provider; the caller selects the peers.
 #![forbid(unsafe_code)]
 
 use super::contest::Contest;

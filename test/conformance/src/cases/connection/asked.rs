@@ -1,4 +1,4 @@
-//! Pending connection requests and their requesters. Helpers, no cases.
+//! Pending connection requests and their requesters. Helpers without cases.
 #![forbid(unsafe_code)]
 
 use crate::cases::ep::scene::{Request, silent_listener};

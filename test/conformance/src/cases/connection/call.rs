@@ -1,4 +1,5 @@
-//! `dat_ep_connect` as a value, all good but for what a case spoils; and EPs that lack something for it. Tools, no cases.
+//! A call of `dat_ep_connect` as a value, valid except for what a case changes; and EPs that lack an object for it.
+//! Helpers without cases.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

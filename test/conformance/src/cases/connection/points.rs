@@ -1,4 +1,4 @@
-//! Listening and asking, as the cases of both kinds of service points need it. Tools, no cases.
+//! Listening and requesting, as needed by the cases of both kinds of service points. Helpers without cases.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;

@@ -1,4 +1,4 @@
-//! Completions that are not wanted, empty messages, and what events are read through (lines 18, 19, 23).
+//! Suppressed completions, empty messages, and how programs read events (lines 18, 19, 23).
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

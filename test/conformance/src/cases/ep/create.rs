@@ -1,4 +1,4 @@
-//! EPs as they are made: the rules of creation one by one, defaults, EVDs in all combinations. Cases only.
+//! Creation of EPs: each rule, defaults, all combinations of EVDs. Cases only.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -1,4 +1,4 @@
-//! Reset, free and status of EPs, and EPs that are used over and over. Cases only.
+//! Reset, free and status of EPs, and repeated use of one EP. Cases only.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

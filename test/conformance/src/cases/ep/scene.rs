@@ -1,5 +1,5 @@
-//! EPs brought into a wanted state through the API alone, with all that they stand on. Tools for EPs and
-//! connections, no cases.
+//! Brings EPs into a given state through the API alone, with all objects that they need. Helpers for EPs and
+//! connections, without cases.
 #![forbid(unsafe_code)]
 
 use std::fs;

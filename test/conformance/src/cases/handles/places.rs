@@ -1,4 +1,5 @@
-//! All handle parameters of functions: for each a call in which everything else is valid. A table for `refusals`; no cases.
+//! All handle parameters of functions: for each a call in which all other arguments are valid. A table for `refusals`,
+//! without cases.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -1,8 +1,7 @@
-//! Every function with every kind of value that is no handle of the wanted kind: as its first parameter, and wherever else it
-//! takes one.
+//! Every function with every kind of invalid handle: as its first parameter, and as every other handle parameter.
 //!
-//! The table of calls is in `places`; this is what is put in them, and what comes back. What `dat_ia_openv` makes of the
-//! value in its async EVD parameter is in `ia::open_async`.
+//! The table of calls is in `places`; this file has the invalid values and the expected codes. `ia::open_async` tests
+//! the async EVD parameter of `dat_ia_openv`.
 #![forbid(unsafe_code)]
 
 use std::ptr::{null_mut, without_provenance_mut};

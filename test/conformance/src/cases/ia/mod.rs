@@ -1,4 +1,4 @@
-//! Adapters: opened, asked and closed. What goes on inside one is for other areas.
+//! Adapters: open, query and close.
 #![forbid(unsafe_code)]
 
 mod close;

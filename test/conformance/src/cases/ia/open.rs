@@ -1,5 +1,4 @@
-//! Opening adapters: names, versions, refusals, several at a time, their numbers. What becomes of the async EVD is in
-//! `open_async`.
+//! Opening adapters: names, versions, refusals, several at a time, their numbers. `open_async` tests the async EVD.
 #![forbid(unsafe_code)]
 
 use std::ffi::CString;

@@ -1,4 +1,4 @@
-//! Attributes of adapters and providers, and whether they are true.
+//! Attributes of adapters and providers, and whether they are correct.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -1,4 +1,4 @@
-//! LMRs in use (spec/events 8.1, 8.2): what each kind opens to transfers, and what is freed under them.
+//! LMRs in use (spec/events 8.1, 8.2): which transfers each kind permits, and frees during use.
 #![forbid(unsafe_code)]
 
 use crate::cases::transfer::ends::*;

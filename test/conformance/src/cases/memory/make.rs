@@ -1,4 +1,4 @@
-//! Registrations of every kind, and binds. Tools for the memory cases, no cases.
+//! Registrations of every kind, and binds. Helpers for the memory cases, without cases.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

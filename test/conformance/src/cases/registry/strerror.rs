@@ -1,4 +1,4 @@
-//! `dat_strerror`: the words for every code, and for those that are none.
+//! `dat_strerror`: the names of every code, and of numbers that are no codes.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_char;

@@ -1,4 +1,5 @@
-//! Shared queues whose connections all end at once: by a close, by a killed process, and as dtestsrq ends them.
+//! Shared queues whose connections all end at once: by a close, by a killed process, and in the way of the program
+//! dtestsrq.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

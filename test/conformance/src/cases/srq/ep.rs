@@ -1,4 +1,4 @@
-//! EPs made on a shared queue: `dat_ep_create_with_srq`, what it refuses and what it takes.
+//! EPs created with a shared queue: `dat_ep_create_with_srq`, its refusals and accepted values.
 #![forbid(unsafe_code)]
 
 use std::ptr::{null, null_mut};

@@ -1,4 +1,5 @@
-//! Transfers of any kind over connections of any make, and connections that end. Tools for the transfer cases, no cases.
+//! Transfers of any kind over connections of any configuration, and connections that end. Helpers for the transfer
+//! cases, without cases.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;

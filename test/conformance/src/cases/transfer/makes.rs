@@ -1,4 +1,4 @@
-//! Transfers over EPs of unusual make: attributes that mean nothing, EVDs that are short, shared or absent.
+//! Transfers over EPs with unusual configurations: attributes without effect, EVDs that are short, shared or absent.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;

@@ -1,4 +1,4 @@
-//! The page's words, tables and frames around the charts.
+//! The text, tables and frames of the page around the charts.
 //!
 //! Every text that is not written here is escaped (`e`).
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! The page is made of files as the benches write them, with invented figures.
+//! The page is generated from files as the benches write them, with invented figures.
 
 mod chromium;
 mod drawn;
