@@ -1,5 +1,5 @@
-//! The Debian packages: two builds give the same bytes, lintian reports nothing, binaries are hardened, and they can be
-//! installed beside those of libdapl2, where dtest1 then runs.
+//! The Debian packages: two builds give the same bytes, lintian reports nothing, binaries are hardened and have debug symbols in
+//! packages of their own, and they can be installed beside those of libdapl2, where the tests of the packages then run.
 //!
 //! Packs what the other suites have built; `cargo xtask deb --twice` compares two builds. Installs only into a directory of its
 //! own.
@@ -7,20 +7,20 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use dapl_test::program::is_program;
-use dapl_test::run::Run;
-use dapl_test::stage::{Profile, built};
+use dapl_test::stage::{Profile, built, workspace};
 
 /// Packages that must be installable beside these.
 const NEIGHBOURS: [&str; 2] = ["libdapl2", "dapl2-utils"];
-/// dtest takes seconds.
-const LIMIT: Duration = Duration::from_secs(300);
+/// Packages without those of debug symbols.
+const PACKAGES: usize = 6;
+/// Packages with binaries, whose debug symbols have packages.
+const WITH_BINARIES: usize = 5;
 
 fn place(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
@@ -35,10 +35,9 @@ fn text_of(command: &mut Command) -> String {
 
 /// Whether packages can be made here; if not, says why.
 fn can_pack() -> bool {
-    let missing: Vec<&str> =
-        ["dpkg-deb", "dpkg-shlibdeps", "strip"].into_iter().filter(|program| !is_program(program)).collect();
+    let missing: Vec<&str> = ["dpkg-buildpackage", "dh"].into_iter().filter(|program| !is_program(program)).collect();
     if !missing.is_empty() {
-        println!("skipped: {} missing; install what Debian calls dpkg-dev binutils", missing.join(", "));
+        println!("skipped: {} missing; install what Debian calls dpkg-dev debhelper", missing.join(", "));
     }
     missing.is_empty()
 }
@@ -47,15 +46,29 @@ fn pack(name: &str) -> Vec<PathBuf> {
     let output = place(name);
     let _ = fs::remove_dir_all(&output);
     text_of(Command::new(built("xtask", Profile::Dev)).args(["deb", "--debug", "--output"]).arg(&output));
-    let mut packages: Vec<PathBuf> = fs::read_dir(output).unwrap().flatten().map(|entry| entry.path()).collect();
-    packages.sort();
-    packages
+    let mut files: Vec<PathBuf> = fs::read_dir(output).unwrap().flatten().map(|entry| entry.path()).collect();
+    files.sort();
+    files
 }
 
-/// All packages, made once.
-fn packages() -> &'static [PathBuf] {
+fn name_of(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).expect("names of packages are ASCII")
+}
+
+/// Which of them end so.
+fn ending<'a>(files: &'a [PathBuf], end: &'a str) -> impl Iterator<Item = &'a PathBuf> {
+    files.iter().filter(move |path| name_of(path).ends_with(end))
+}
+
+/// All files of a build, made once.
+fn files() -> &'static [PathBuf] {
     static PACKED: OnceLock<Vec<PathBuf>> = OnceLock::new();
     PACKED.get_or_init(|| pack("packages"))
+}
+
+/// The packages without those of debug symbols.
+fn packages() -> Vec<&'static PathBuf> {
+    ending(files(), ".deb").filter(|path| !name_of(path).contains("-dbgsym_")).collect()
 }
 
 /// All of them unpacked into one directory.
@@ -77,11 +90,13 @@ fn packed_twice_they_are_the_same_bytes() {
     if !can_pack() {
         return;
     }
-    let bytes = |packages: &[PathBuf]| -> BTreeMap<PathBuf, Vec<u8>> {
-        packages.iter().map(|path| (path.file_name().unwrap().into(), fs::read(path).unwrap())).collect()
+    // The lists of a build (.changes, .buildinfo) name its directory.
+    let bytes = |files: &[PathBuf]| -> BTreeMap<String, Vec<u8>> {
+        let packages = [".deb", ".dsc", ".tar.xz"].into_iter().flat_map(|end| ending(files, end));
+        packages.map(|path| (name_of(path).to_owned(), fs::read(path).unwrap())).collect()
     };
-    let (one, other) = (bytes(packages()), bytes(&pack("packages-again")));
-    assert!(one.len() >= 5, "{:?}", one.keys());
+    let (one, other) = (bytes(files()), bytes(&pack("packages-again")));
+    assert_eq!(one.len(), PACKAGES + WITH_BINARIES + 3, "{:?}", one.keys());
     let different: Vec<_> =
         one.iter().filter(|(name, bytes)| other.get(*name) != Some(bytes)).map(|pair| pair.0).collect();
     assert!(different.is_empty() && one.len() == other.len(), "{different:?}");
@@ -99,7 +114,11 @@ fn lintian_has_nothing_to_say() {
     // No bug of Debian's asks for these packages.
     let mut lintian = Command::new("lintian");
     lintian.args(["--tag-display-limit", "0", "--fail-on", "error,warning"]);
-    let output = lintian.args(["--suppress-tags", "initial-upload-closes-no-bugs"]).args(packages()).output().unwrap();
+    let output = lintian
+        .args(["--suppress-tags", "initial-upload-closes-no-bugs"])
+        .args(ending(files(), ".changes"))
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
 }
@@ -167,17 +186,40 @@ fn they_live_beside_libdapl2_and_dtest1_runs() {
     }
 
     let libraries = below(&root).into_iter().find(|path| path.ends_with("libdaplsm.so.1")).expect("sm is installed");
-    let command = |arguments: &[&str]| {
-        let mut dtest = Command::new(root.join("usr/bin/dtest1"));
-        dtest.env("LD_LIBRARY_PATH", libraries.parent().unwrap()).env("DAPL_DIR", place("system-sm"));
-        dtest.env("DAT_OVERRIDE", root.join("etc/dat.conf.d/sm.conf")).args(arguments);
-        dtest
-    };
-    fs::create_dir_all(place("system-sm")).unwrap();
-    fs::set_permissions(place("system-sm"), fs::Permissions::from_mode(0o700)).unwrap();
-    let server = Run::start(command(&["-s", "-P", "sm0"]));
-    server.wait_for("listening", LIMIT);
-    let client = Run::start(command(&["-P", "sm0", "-h", "localhost"]));
-    client.finish(LIMIT).expect_success("dtest: OK (checked ");
-    server.finish(LIMIT).expect_success("dtest: OK (checked ");
+    let libraries = libraries.parent().unwrap();
+    let path = std::env::var("PATH").unwrap_or_default();
+    for test in ["dtest-over-sm", "program-builds"] {
+        let work = place(test);
+        let _ = fs::remove_dir_all(&work);
+        fs::create_dir_all(&work).unwrap();
+        let mut script = Command::new(workspace().join("dat/packaging/debian/tests").join(test));
+        script.env("AUTOPKGTEST_TMP", &work).env("LD_LIBRARY_PATH", libraries);
+        script.env("PATH", format!("{}:{path}", root.join("usr/bin").display()));
+        script.env("DAT_OVERRIDE", root.join("etc/dat.conf.d/sm.conf"));
+        // As if the packages were installed in the system.
+        script.env("PKG_CONFIG_SYSROOT_DIR", &root).env("PKG_CONFIG_PATH", libraries.join("pkgconfig"));
+        if is_program("pkg-config") || test == "dtest-over-sm" {
+            text_of(&mut script);
+        }
+    }
+}
+
+#[test]
+fn debug_symbols_and_sources_have_packages() {
+    if !can_pack() {
+        return;
+    }
+    let symbols: Vec<&str> =
+        ending(files(), ".deb").map(|path| name_of(path)).filter(|name| name.contains("-dbgsym_")).collect();
+    assert_eq!(symbols.len(), WITH_BINARIES, "{symbols:?}");
+    assert_eq!(packages().len(), PACKAGES);
+    let sources = place("sources");
+    let _ = fs::remove_dir_all(&sources);
+    let description = ending(files(), ".dsc").next().expect("a source package");
+    text_of(Command::new("dpkg-source").args(["--no-check", "-x"]).arg(description).arg(&sources));
+    for file in ["Cargo.lock", "dtest/dtest.c", "debian/watch", "debian/tests/control", "debian/libdat1.symbols"] {
+        assert!(sources.join(file).is_file(), "{file}");
+    }
+    let watch = fs::read_to_string(sources.join("debian/watch")).unwrap();
+    assert!(!watch.contains("@HOMEPAGE@"), "{watch}");
 }

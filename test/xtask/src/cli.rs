@@ -45,8 +45,10 @@ pub(crate) enum Command {
     Settings,
     /// Install below a prefix; what is there of others stays
     Install(Install),
-    /// Make Debian packages
-    Deb(Deb),
+    /// Make Debian packages: source, binary, debug symbols
+    Deb(Packages),
+    /// Make RPM packages
+    Rpm(Packages),
     /// Write the start of a new provider: a copy of test/loopback, which connects endpoints of one process
     NewProvider {
         /// Its name: 1 to 10 lower-case letters and digits; the library is libdaplNAME.so.1
@@ -64,7 +66,7 @@ pub(crate) struct Test {
     /// Everything: also what --rest runs
     #[arg(long, conflicts_with = "rest")]
     pub(crate) all: bool,
-    /// Only what the command without arguments leaves out: deb, report, loom, threads, net, rxe
+    /// Only what the command without arguments leaves out: deb, rpm, report, loom, threads, net, rxe
     #[arg(long)]
     pub(crate) rest: bool,
     /// Fail where something would be skipped for lack of network namespaces, guests or packages (--all, --rest, net, rxe)
@@ -160,17 +162,21 @@ pub(crate) struct Install {
     /// Directory of libraries; default: lib below the prefix
     #[arg(long, value_name = "L")]
     pub(crate) libdir: Option<PathBuf>,
+    /// For packages: binaries are not stripped, programs have no search path, C programs get CFLAGS and LDFLAGS, and each provider
+    /// has its lines in dat.conf.d
+    #[arg(long)]
+    pub(crate) package: bool,
     /// Install the build of the tests, whose libdat reads /etc
     #[arg(long)]
     pub(crate) debug: bool,
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct Deb {
-    /// Directory of packages; default: deb/ in the target directory
+pub(crate) struct Packages {
+    /// Directory of packages, which is emptied before; default: deb/ or rpm/ in the target directory
     #[arg(long, value_name = "D")]
     pub(crate) output: Option<PathBuf>,
-    /// Build again elsewhere, and compare all bytes
+    /// Build again elsewhere, and compare all bytes (Debian packages)
     #[arg(long)]
     pub(crate) twice: bool,
     /// Of what the tests have built

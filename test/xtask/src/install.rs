@@ -4,6 +4,8 @@
 //! directory that existed before, no dat.conf that was changed.
 #![forbid(unsafe_code)]
 
+mod package;
+
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::io::{self, Read as _};
@@ -30,6 +32,8 @@ struct Goal {
     places: Places,
     destdir: Option<PathBuf>,
     profile: Profile,
+    /// For packages, whose tools strip binaries and edit no dat.conf.
+    is_package: bool,
 }
 
 impl Goal {
@@ -41,7 +45,8 @@ impl Goal {
             return Err("the prefix, and directories for libraries and configuration, are absolute paths".to_owned());
         }
         let places = Places { prefix, libdir, sysconfdir };
-        Ok(Goal { places, destdir: arguments.destdir.clone(), profile: cli::profile(arguments.debug) })
+        let (destdir, profile) = (arguments.destdir.clone(), cli::profile(arguments.debug));
+        Ok(Goal { places, destdir, profile, is_package: arguments.package })
     }
 
     /// Where to write a file that will be used at `path`.
@@ -64,10 +69,18 @@ pub(crate) fn install(arguments: &cli::Install) -> Result {
     if goal.profile == Profile::Dist && !is_set {
         return again(&goal.places.sysconfdir);
     }
-    setup::require(&[setup::STRIP])?;
+    if !goal.is_package {
+        setup::require(&[setup::STRIP])?;
+    }
     let tree = tree::build(goal.profile)?;
-    let items = layout::items(&tree, &goal.places)?;
+    let mut items = layout::items(&tree, &goal.places)?;
+    if goal.is_package {
+        package::adapt(&tree, goal.profile, &goal.places, &mut items)?;
+    }
     put_all(&goal, &items).map_err(|error| format!("install: {error}"))?;
+    if goal.is_package {
+        return Ok(());
+    }
     let libdir = goal.places.libdir.display();
     println!("for programs to find libdat.so.1, as root: echo {libdir} >/etc/ld.so.conf.d/dapl-rs.conf && ldconfig");
     println!("or for one program: LD_LIBRARY_PATH={libdir}");
@@ -84,7 +97,7 @@ fn again(sysconfdir: &Path) -> Result {
     }
 }
 
-/// Puts all of it, takes away what an earlier install has put and this one has not, and writes the list.
+/// Puts all of it, takes away what an earlier install has put and this one has not, and writes the list. Packages need none.
 fn put_all(goal: &Goal, items: &[Item]) -> io::Result<()> {
     let old = lines(&goal.list())?;
     let mut made: Vec<String> = old.iter().filter(|line| line.starts_with("dir ")).cloned().collect();
@@ -93,6 +106,9 @@ fn put_all(goal: &Goal, items: &[Item]) -> io::Result<()> {
         if let Some(line) = put(goal, item)? {
             made.push(line);
         }
+    }
+    if goal.is_package {
+        return Ok(());
     }
     let kept: BTreeSet<&str> = made.iter().map(String::as_str).collect();
     for line in old.iter().filter(|line| !kept.contains(line.as_str()) && !line.starts_with("conf ")) {
@@ -120,7 +136,7 @@ fn put(goal: &Goal, item: &Item) -> io::Result<Option<String>> {
             let mode = if *is_program { 0o755 } else { 0o644 };
             make(&|fresh| {
                 fs::copy(from, fresh)?;
-                if is_binary(from)? {
+                if is_binary(from)? && !goal.is_package {
                     strip(fresh)?;
                 }
                 fs::set_permissions(fresh, Permissions::from_mode(mode))

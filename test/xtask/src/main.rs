@@ -7,7 +7,6 @@ mod bench;
 mod cli;
 mod conformance;
 mod coverage;
-mod deb;
 mod demo;
 mod guest;
 mod install;
@@ -17,6 +16,7 @@ mod layout;
 mod man;
 mod net;
 mod new_provider;
+mod packages;
 mod proofs;
 mod quiet;
 mod reference;
@@ -71,7 +71,8 @@ fn run(command: Command) -> Result {
         Command::Settings => man::write_settings(),
         Command::Install(install) => install::install(&install),
         Command::NewProvider { name, path } => new_provider::run(&name, path.as_deref()),
-        Command::Deb(deb) => deb::run(&deb),
+        Command::Deb(arguments) => packages::deb::run(&arguments),
+        Command::Rpm(arguments) => packages::rpm::run(&arguments),
         Command::Uninstall(install) => install::uninstall(&install),
     }
 }

@@ -25,10 +25,12 @@ pub(crate) const RDMA_HEADERS: Tool =
 pub(crate) const CXX: Tool = Tool { program: "c++", packages: &["g++"] };
 /// Detects memory errors.
 pub(crate) const VALGRIND: Tool = Tool { program: "valgrind", packages: &["valgrind"] };
-/// Packs packages.
-pub(crate) const DPKG_DEB: Tool = Tool { program: "dpkg-deb", packages: &["dpkg"] };
-/// Finds the packages of linked libraries.
-pub(crate) const SHLIBDEPS: Tool = Tool { program: "dpkg-shlibdeps", packages: &["dpkg-dev"] };
+/// Builds Debian packages.
+pub(crate) const DPKG_DEV: Tool = Tool { program: "dpkg-buildpackage", packages: &["dpkg-dev"] };
+/// The steps of such a build.
+pub(crate) const DEBHELPER: Tool = Tool { program: "dh", packages: &["debhelper"] };
+/// Builds RPM packages.
+pub(crate) const RPMBUILD: Tool = Tool { program: "rpmbuild", packages: &["rpm"] };
 /// Takes from binaries what nothing needs at run time.
 pub(crate) const STRIP: Tool = Tool { program: "strip", packages: &["binutils"] };
 /// Checks packages.

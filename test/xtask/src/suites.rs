@@ -20,7 +20,7 @@ use crate::quiet::{capture, step};
 use crate::{Result, bench, conformance, coverage, net, proofs, setup};
 
 /// Suites that `cargo xtask test` leaves out, among the files of `test/tests`.
-const LEFT_OUT: [&str; 2] = ["deb", "foreign"];
+const LEFT_OUT: [&str; 3] = ["deb", "foreign", "rpm"];
 /// System tools that the suites need.
 const NEEDED: [setup::Tool; 3] = [setup::CC, setup::CXX, setup::VALGRIND];
 /// The suites of `quick` that take longest.
@@ -100,8 +100,16 @@ fn side_by_side(mut queue: Vec<(String, Vec<String>)>) -> Result {
 /// The suites that `quick` leaves out. `is_required`: fails instead of skipping what needs namespaces or guests.
 fn rest(known: &[String], is_required: bool) -> Result {
     setup::require(&NEEDED)?;
-    let tools =
-        [setup::CHROMIUM, setup::SHLIBDEPS, setup::LINTIAN, setup::MANDOC, setup::PKG_CONFIG, setup::RDMA_HEADERS];
+    let tools = [
+        setup::CHROMIUM,
+        setup::DPKG_DEV,
+        setup::DEBHELPER,
+        setup::RPMBUILD,
+        setup::LINTIAN,
+        setup::MANDOC,
+        setup::PKG_CONFIG,
+        setup::RDMA_HEADERS,
+    ];
     if is_required {
         setup::require(&tools)?
     } else {
@@ -138,7 +146,8 @@ fn one(suite: &str, known: &[String], rest: &[&str]) -> Result {
         "rdma" => setup::recommend(&[setup::RDMA_HEADERS]),
         "man" => setup::recommend(&[setup::MANDOC]),
         "install" => setup::recommend(&[setup::PKG_CONFIG]),
-        "deb" => setup::recommend(&[setup::SHLIBDEPS, setup::LINTIAN]),
+        "deb" => setup::recommend(&[setup::DPKG_DEV, setup::DEBHELPER, setup::LINTIAN]),
+        "rpm" => setup::recommend(&[setup::RPMBUILD]),
         _ => {}
     }
     match suite {

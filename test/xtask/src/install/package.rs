@@ -1,0 +1,76 @@
+//! What an install for a package has instead: provider lines in dat.conf.d, and programs that find libraries as the system does,
+//! with the compiler flags of the environment (`CPPFLAGS`, `CFLAGS`, `LDFLAGS`).
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use dapl_test::stage::{self, Profile, workspace};
+
+use crate::Result;
+use crate::layout::{Item, Places, What};
+use crate::tree::Tree;
+
+/// Provider lines: the name of the file, and how the lines of the sample begin.
+const DROP_INS: [(&str, &str); 3] = [("sm", "sm0"), ("usnic", "usnic0"), ("verbs", "#verbs")];
+/// The sample dat.conf, below the prefix.
+const SAMPLE: &str = "share/dapl-rs/dat.conf";
+
+/// Changes the items of an install into those of packages.
+pub(super) fn adapt(tree: &Tree, profile: Profile, places: &Places, items: &mut Vec<Item>) -> Result {
+    let sample = places.prefix.join(SAMPLE);
+    items.retain(|item| !matches!(item.what, What::Conf(_)) && item.path != sample);
+    for (name, start) in DROP_INS {
+        let path = places.sysconfdir.join(format!("dat.conf.d/{name}.conf"));
+        let text = drop_in(start).map_err(|error| format!("{}: {error}", path.display()))?;
+        items.push(Item { path, what: What::Text(text) });
+    }
+    let bin = tree.stage.root.join("bin");
+    let (dtest, dapltest) = (bin.join("dtest.package"), bin.join("dapltest.package"));
+    let flags = flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    tree.stage.compile(&dtest, &[&workspace().join("dtest/dtest.c")], &flags);
+    let built = stage::built_for_package("dapltest", profile);
+    stage::replace(&dapltest, |fresh| fs::copy(&built, fresh).map(drop)).map_err(|error| error.to_string())?;
+    let anew: [(&Path, _); 2] = [(&tree.dtest, dtest), (&tree.dapltest, dapltest)];
+    for item in items {
+        if let What::File(from, _) = &mut item.what
+            && let Some((_, program)) = anew.iter().find(|(staged, _)| from == staged)
+        {
+            from.clone_from(program);
+        }
+    }
+    Ok(())
+}
+
+/// Flags for C programs. Debug information names no path of this machine.
+fn flags() -> Vec<String> {
+    let set = ["CPPFLAGS", "CFLAGS", "LDFLAGS"].map(|name| std::env::var(name).unwrap_or_default());
+    let set = set.iter().flat_map(|flags| flags.split_whitespace().map(str::to_owned));
+    set.chain([format!("-ffile-prefix-map={}=.", workspace().display())]).collect()
+}
+
+/// A provider's lines of the sample dat.conf, with the comment on them.
+fn drop_in(start: &str) -> io::Result<String> {
+    let sample = fs::read_to_string(workspace().join("dat.conf"))?;
+    let paragraph = sample.split("\n\n").find(|part| part.lines().any(|line| line.starts_with(start)));
+    let paragraph = paragraph.ok_or_else(|| io::Error::other(format!("dat.conf has no line {start}")))?;
+    Ok(format!("{}\n\n# dat.conf(5) explains the fields.\n", paragraph.trim_end()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_provider_has_its_lines() {
+        for (name, start) in DROP_INS {
+            let text = drop_in(start).unwrap();
+            assert!(
+                text.lines().any(|line| line.starts_with(start) && line.contains("nonthreadsafe")),
+                "{name}: {text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! `deb` and `rpm`: the sources with the packaging of `dat/packaging`, built by the tools of the distribution.
+//!
+//! The packaging is laid over a copy of the sources and installs with `cargo xtask install --package`, so that a package has what
+//! an install has. `--debug` packs what the tests have built already.
+#![forbid(unsafe_code)]
+
+mod copyright;
+pub(crate) mod deb;
+pub(crate) mod rpm;
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use dapl_test::stage::{Profile, workspace};
+
+use crate::quiet::{run_quietly, text_of};
+use crate::release::{self, Release};
+use crate::{Result, cli};
+
+/// The source package.
+const SOURCE: &str = "dapl-rs";
+/// The revision of the packaging.
+const REVISION: &str = "1";
+/// Who answers for the packages, and where the project lives.
+const IDENTITY: &str = "dat/packaging/identity";
+
+/// Data common to all packages of a build.
+struct Identity {
+    release: Release,
+    /// Name and address.
+    maintainer: String,
+    homepage: String,
+    /// The time of the release, in seconds.
+    epoch: u64,
+}
+
+impl Identity {
+    /// `DEBFULLNAME` and `DEBEMAIL` take precedence, as with the tools of Debian.
+    fn current() -> Result<Self> {
+        let text = read(IDENTITY)?;
+        let field = |name: &str| {
+            let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = "));
+            value.map(str::to_owned).ok_or_else(|| format!("{IDENTITY} has no line `{name} = value`"))
+        };
+        let own = [std::env::var("DEBFULLNAME"), std::env::var("DEBEMAIL")];
+        let maintainer = match own {
+            [Ok(name), Ok(address)] => format!("{name} <{address}>"),
+            _ => field("maintainer")?,
+        };
+        let release = release::current()?;
+        let epoch = date(&release, "+%s")?.parse().map_err(|_| format!("{}: no date", release.date))?;
+        Ok(Identity { maintainer, homepage: field("homepage")?, epoch, release })
+    }
+
+    /// Fills in a file of the packaging.
+    fn fill(&self, text: &str) -> String {
+        let fields = [
+            ("@MAINTAINER@", self.maintainer.as_str()),
+            ("@HOMEPAGE@", &self.homepage),
+            ("@VERSION@", &self.release.version),
+        ];
+        fields.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
+    }
+}
+
+/// The date of a release in a format of `date`.
+fn date(release: &Release, format: &str) -> Result<String> {
+    let text = text_of(Command::new("date").env("LC_ALL", "C").args(["-u", "-d", &release.date, format]))?;
+    Ok(text.trim().to_owned())
+}
+
+/// A file of the project.
+fn read(path: &str) -> Result<String> {
+    fs::read_to_string(workspace().join(path)).map_err(|error| format!("{path}: {error}"))
+}
+
+/// Writes a file with its directories, that all may read.
+fn write(to: &Path, text: &str, mode: u32) -> Result {
+    let put = || -> io::Result<()> {
+        fs::create_dir_all(to.parent().expect("a file lies in a directory"))?;
+        fs::write(to, text)?;
+        fs::set_permissions(to, Permissions::from_mode(mode))
+    };
+    put().map_err(|error| format!("{}: {error}", to.display()))
+}
+
+/// Packs the sources, as `name-version/`, into a compressed archive that is the same each time.
+fn pack_sources(identity: &Identity, archive: &Path) -> Result {
+    let list = archive.with_extension("list");
+    let files = match workspace().join(".git").exists() {
+        true => text_of(Command::new("git").current_dir(workspace()).args([
+            "ls-files",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ]))?,
+        false => text_of(Command::new("find").current_dir(workspace()).args([
+            ".",
+            "-type",
+            "f",
+            "-not",
+            "-path",
+            "./target*",
+            "-not",
+            "-path",
+            "./debian/*",
+            "-printf",
+            "%P\n",
+        ]))?,
+    };
+    // A file that was deleted may still be in git's index.
+    let files: String =
+        files.lines().filter(|file| workspace().join(file).exists()).map(|file| format!("{file}\n")).collect();
+    write(&list, &files, 0o644)?;
+    let mut tar = Command::new("tar");
+    tar.arg("-C").arg(workspace()).arg("-cJf").arg(archive);
+    tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mode=u=rwX,go=rX"]);
+    tar.arg(format!("--mtime=@{}", identity.epoch));
+    tar.arg(format!("--transform=s,^,{SOURCE}-{}/,", identity.release.version));
+    run_quietly(tar.arg(format!("--files-from={}", list.display())))?;
+    fs::remove_file(list).map_err(|error| error.to_string())
+}
+
+/// Directory of a command's results; made empty if it has none of other content.
+fn output(chosen: Option<&PathBuf>, name: &str) -> PathBuf {
+    chosen.cloned().unwrap_or_else(|| dapl_test::stage::target_directory().join(name))
+}
+
+/// For the packaging: runs this program's install instead of a build of the copied sources.
+fn use_finished_build(tool: &mut Command, profile: Profile) -> Result {
+    if profile == Profile::Dev {
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        tool.env("DAPL_XTASK", program).env("DAPL_XTASK_OPTIONS", "--debug");
+        tool.env("CARGO_TARGET_DIR", dapl_test::stage::target_directory());
+    }
+    Ok(())
+}
+
+/// Runs a tool that says much; its output is in `log`, and shown if it fails.
+fn run_logged(tool: &mut Command, log: &Path) -> Result {
+    let (output, is_good) = crate::quiet::capture(tool, log)?;
+    match is_good {
+        true => Ok(()),
+        false => Err(format!("{tool:?} failed:\n{}", String::from_utf8_lossy(&output))),
+    }
+}
+
+/// Whether the arguments ask for the build of the tests.
+fn profile(arguments: &cli::Packages) -> Profile {
+    cli::profile(arguments.debug)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_packaging_is_filled_in() {
+        let identity = Identity::current().unwrap();
+        let text = identity.fill("@MAINTAINER@ @HOMEPAGE@ @VERSION@");
+        assert!(!text.contains('@') || text.matches('@').count() == 1, "one for the address: {text}");
+        assert!(text.contains("https://") && text.ends_with(env!("CARGO_PKG_VERSION")), "{text}");
+    }
+}
