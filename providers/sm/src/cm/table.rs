@@ -7,14 +7,14 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dapl::provider::PeerAddress;
 use parking_lot::Mutex;
 
 use crate::cq::PolledConnection;
 use crate::proto::machine::Machine;
-use crate::qp::link::{ConnectionMemory, Peer, PeerSide, PidWatch};
+use crate::qp::link::{ConnectionMemory, Copier, Peer, PeerSide, PidWatch};
 
 /// A queue pair, as its attempts and the engine see it. A trait, because attempts report to the queue pair while the
 /// queue pair starts and ends attempts: events go upwards through a trait of the lower layer, as everywhere.
@@ -91,6 +91,42 @@ impl RequestHistory {
     }
 }
 
+/// Peers of connections that this side has ended. Until a peer has noticed the end it may copy with keys that are still
+/// valid, so a deregistration asks these too.
+#[derive(Default)]
+pub(crate) struct EndedPeers {
+    /// With the time at which the peer was first seen to have ended the connection and to copy nothing.
+    peers: VecDeque<(Copier, Option<Instant>)>,
+}
+
+impl EndedPeers {
+    /// Entries kept at most. Peers notice an end within milliseconds.
+    const MOST: usize = 4096;
+    /// A peer marks the end a moment before its threads stop copying.
+    const LINGER: Duration = Duration::from_millis(100);
+
+    fn push(&mut self, peer: Copier, now: Instant) {
+        while self.peers.len() >= Self::MOST || self.peers.front_mut().is_some_and(|first| Self::is_over(first, now)) {
+            self.peers.pop_front();
+        }
+        self.peers.push_back((peer, None));
+    }
+
+    fn is_over((peer, idle): &mut (Copier, Option<Instant>), now: Instant) -> bool {
+        *idle = if peer.is_idle() { idle.or(Some(now)) } else { None };
+        idle.is_some_and(|since| now.saturating_duration_since(since) >= Self::LINGER)
+    }
+
+    /// Forgets those that copy no more.
+    pub(crate) fn sweep(&mut self, now: Instant) {
+        self.peers.retain_mut(|entry| !Self::is_over(entry, now) && !entry.0.is_dead());
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.peers.is_empty()
+    }
+}
+
 /// All attempts and connections of an IA.
 #[derive(Default)]
 pub(crate) struct ConnectionTable {
@@ -112,6 +148,7 @@ pub(crate) struct Attempts {
     /// Requests that were rejected because there was no listener. A duplicate may arrive after the listener has
     /// started.
     pub(crate) turned_away: RequestHistory,
+    pub(crate) ended: EndedPeers,
     used: u16,
     free: VecDeque<u32>,
     /// Generation of the last attempt; each attempt has its own (CM-3).
@@ -149,6 +186,9 @@ impl Attempts {
             self.history.remember(attempt.machine.token());
         }
         self.free.push_back(id);
+        if let Some(peer) = attempt.link.as_ref().and_then(|link| link.copier()) {
+            self.ended.push(peer, Instant::now());
+        }
         Some(attempt)
     }
 
@@ -197,8 +237,15 @@ impl ConnectionTable {
     /// Returns a function that says whether a peer is copying with a key. It reads the list of connections once, at the
     /// first call.
     pub(crate) fn announced(&self) -> impl Fn(u32) -> bool + '_ {
-        let links = std::cell::OnceCell::new();
-        move |key| links.get_or_init(|| self.links()).iter().any(|link| link.peer_copies_with(key))
+        let copiers = std::cell::OnceCell::new();
+        move |key| copiers.get_or_init(|| self.copiers()).iter().any(|peer| peer.copies_with(key))
+    }
+
+    /// The peers that may copy with keys of this side.
+    fn copiers(&self) -> Vec<Copier> {
+        let table = self.lock();
+        let links = table.by_id.values().filter_map(|attempt| attempt.link.as_ref()?.copier());
+        links.chain(table.ended.peers.iter().map(|(peer, _)| peer.clone())).collect()
     }
 
     /// Every established connection of this IA.

@@ -177,7 +177,12 @@ impl Engine {
         cool.into_iter().filter(|qp| qp.has_unread()).for_each(|qp| qp.serve());
         self.report_stalls(now);
         exchange::look_after(&self.device);
-        self.next_alive = (open > 0).then(|| now + self.device.settings.alive);
+        let is_settled = {
+            let mut table = self.device.book.lock();
+            table.ended.sweep(now);
+            table.ended.is_empty()
+        };
+        self.next_alive = (open > 0 || !is_settled).then(|| now + self.device.settings.alive);
     }
 
     /// Logs connections whose oldest send has found no receive for too long, each stall once.

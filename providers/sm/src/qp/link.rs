@@ -105,6 +105,32 @@ impl PidWatch {
     }
 }
 
+/// A peer that may copy with keys of this side, also after this side has ended the connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Copier {
+    area: Arc<Map>,
+    watch: Arc<PidWatch>,
+}
+
+impl Copier {
+    /// Whether it is copying with this key.
+    pub(crate) fn copies_with(&self, key: u32) -> bool {
+        let is_named = |word| self.area.word(word).load(Ordering::Acquire) == u64::from(key);
+        (is_named(BUSY) || is_named(BUSY_FETCHING)) && !self.is_dead()
+    }
+
+    /// Whether the connection has ended for it too, and it copies nothing.
+    pub(crate) fn is_idle(&self) -> bool {
+        let is_zero = |word| self.area.word(word).load(Ordering::Acquire) == 0;
+        !is_zero(GONE) && is_zero(BUSY) && is_zero(BUSY_FETCHING)
+    }
+
+    /// Whether its process has died.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.watch.is_dead()
+    }
+}
+
 /// The peer's half of a link.
 #[derive(Debug)]
 pub(crate) struct PeerSide {
@@ -285,10 +311,10 @@ impl ConnectionMemory {
         self.area.word(BUSY_FETCHING)
     }
 
-    /// Whether the peer is copying with this key.
-    pub(crate) fn peer_copies_with(&self, key: u32) -> bool {
-        let copies = |word| self.theirs().is_some_and(|t| t.area.word(word).load(Ordering::Acquire) == u64::from(key));
-        copies(BUSY) || copies(BUSY_FETCHING)
+    /// The peer, as a process that may copy from and to memory of this one; `None` if it cannot.
+    pub(crate) fn copier(&self) -> Option<Copier> {
+        let theirs = self.theirs()?;
+        Some(Copier { area: theirs.area.clone(), watch: theirs.peer.watch.clone()? })
     }
 
     /// Sets a wake-up flag; the caller polls once more before it sleeps.

@@ -332,3 +332,20 @@ fn nothing_is_left_on_disk() {
     let left: Vec<_> = std::fs::read_dir(&place.0).unwrap().flatten().map(|e| e.path()).collect();
     assert!(left.is_empty(), "{left:?}");
 }
+
+/// A peer that has not noticed the end yet may be in the middle of a copy: the memory must stay until it is through.
+#[test]
+fn deregistration_waits_for_a_copy_that_began_before_the_end() {
+    let place = Place::new("copy-at-the-end");
+    let (a, b) = (place.open(), place.open());
+    let (active, passive) = connected(&a, &b, 7, 1);
+    let memory = [0u8; 64];
+    let registration = b.register(&memory);
+    let key = registration.remote_key();
+    let link = active.0.link().unwrap();
+    link.busy().store(u64::from(key), std::sync::atomic::Ordering::SeqCst);
+    drop(passive);
+    assert!(b.ia.device.book.announced()(key));
+    link.busy().store(0, std::sync::atomic::Ordering::SeqCst);
+    assert!(!b.ia.device.book.announced()(key));
+}
