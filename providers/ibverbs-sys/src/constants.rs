@@ -103,7 +103,22 @@ enumeration! {
 }
 enumeration! {
     /// Operation of a work request.
-    ibv_wr_opcode: IBV_WR_RDMA_WRITE = 0, IBV_WR_SEND = 2, IBV_WR_RDMA_READ = 4
+    ibv_wr_opcode:
+    IBV_WR_RDMA_WRITE = 0,
+    IBV_WR_RDMA_WRITE_WITH_IMM = 1,
+    IBV_WR_SEND = 2,
+    IBV_WR_SEND_WITH_IMM = 3,
+    IBV_WR_RDMA_READ = 4,
+    IBV_WR_ATOMIC_CMP_AND_SWP = 5,
+    IBV_WR_ATOMIC_FETCH_AND_ADD = 6,
+}
+enumeration! {
+    /// Operation of a completed work request; others are not looked at.
+    ibv_wc_opcode: IBV_WC_RECV_RDMA_WITH_IMM = 129
+}
+enumeration! {
+    /// Atomic operations of a device: none, or atomic against each other, or against the processor too.
+    ibv_atomic_cap: IBV_ATOMIC_NONE = 0, IBV_ATOMIC_HCA = 1, IBV_ATOMIC_GLOB = 2
 }
 enumeration! {
     /// Status of a completed work request.
@@ -130,6 +145,7 @@ flags! {
     IBV_ACCESS_LOCAL_WRITE = 1,
     IBV_ACCESS_REMOTE_WRITE = 1 << 1,
     IBV_ACCESS_REMOTE_READ = 1 << 2,
+    IBV_ACCESS_REMOTE_ATOMIC = 1 << 3,
     IBV_ACCESS_MW_BIND = 1 << 4,
 }
 flags! {
@@ -150,6 +166,10 @@ flags! {
     IBV_QP_SQ_PSN = 1 << 16,
     IBV_QP_MAX_DEST_RD_ATOMIC = 1 << 17,
     IBV_QP_DEST_QPN = 1 << 20,
+}
+flags! {
+    /// Flags of a completed receive.
+    ibv_wc_flags: IBV_WC_WITH_IMM = 1 << 1
 }
 flags! {
     /// Flags of a posted request.

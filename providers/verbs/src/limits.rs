@@ -8,7 +8,8 @@ use std::ffi::CStr;
 use dapl::error::{Error, Result};
 use dapl::provider::{Extensions, Limits};
 use ibverbs_sys::{
-    IBV_DEVICE_MEM_WINDOW, IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, ibv_device_attr, ibv_port_attr,
+    IBV_DEVICE_MEM_WINDOW, IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, ibv_atomic_cap, ibv_device_attr,
+    ibv_port_attr,
 };
 
 use crate::ibv::Context;
@@ -22,7 +23,9 @@ pub(crate) fn of(context: &Context, port: u8, settings: &Settings) -> Result<Lim
         log::error!("{}: the attributes of the device cannot be read: {error}", context.name());
         Error::Internal
     })?;
-    Ok(limits(&device, &port, settings))
+    let mut limits = limits(&device, &port, settings);
+    limits.extensions.immediate = !context.is_iwarp(); // RFC 5040 has none
+    Ok(limits)
 }
 
 /// Capacity of any EVD, which is kept in software.
@@ -58,7 +61,12 @@ fn limits(device: &ibv_device_attr, port: &ibv_port_attr, settings: &Settings) -
         private_data_connect,
         private_data_accept,
         private_data_reject: 0,
-        extensions: Extensions::default(),
+        // Windows are of type 1, which a peer cannot invalidate.
+        extensions: Extensions {
+            immediate: true,
+            invalidate: false,
+            atomics: device.atomic_cap != ibv_atomic_cap::IBV_ATOMIC_NONE && device.max_qp_init_rd_atom > 0,
+        },
         vendor: vendor(device.vendor_id, device.vendor_part_id),
         hardware_version: (device.hw_ver, 0),
         firmware_version: firmware(device),
@@ -173,6 +181,9 @@ mod tests {
         assert_eq!((limits.max_srqs, limits.max_dtos, limits.max_iov), (5, 32767, 30), "a shared queue is no shorter");
         assert_eq!((limits.vendor.as_str(), limits.hardware_version), ("Mellanox, part 4123", (3, 0)));
         assert_eq!(limits.firmware_version, (20, 31));
+        assert_eq!(limits.extensions, Extensions { immediate: true, ..Extensions::default() });
+        let atomic = ibv_device_attr { atomic_cap: ibv_atomic_cap::IBV_ATOMIC_HCA, ..device() };
+        assert!(super::limits(&atomic, &port(), &settings("mlx5_0 1")).extensions.atomics);
     }
 
     #[test]

@@ -5,12 +5,12 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ibverbs_sys::{
-    IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2, IBV_TRANSPORT_IWARP, ibv_close_device, ibv_context, ibv_device,
-    ibv_device_attr, ibv_free_device_list, ibv_get_device_list, ibv_get_device_name, ibv_gid_entry, ibv_open_device,
-    ibv_port_attr, ibv_query_device, ibv_query_port,
+    IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2, IBV_TRANSPORT_IWARP, ibv_atomic_cap, ibv_close_device, ibv_context,
+    ibv_device, ibv_device_attr, ibv_free_device_list, ibv_get_device_list, ibv_get_device_name, ibv_gid_entry,
+    ibv_open_device, ibv_port_attr, ibv_query_device, ibv_query_port,
 };
 
 use super::event::{self, AsyncEvent};
@@ -22,6 +22,8 @@ pub(crate) struct Context {
     context: NonNull<ibv_context>,
     name: String,
     iwarp: bool,
+    /// Asked for once.
+    atomics: OnceLock<bool>,
 }
 
 // SAFETY: libibverbs allows any thread to use a context, several at once.
@@ -76,7 +78,7 @@ impl Context {
         let context = made(unsafe { ibv_open_device(device) })?;
         // SAFETY: as above; the field is set when the list is made and never changes.
         let iwarp = unsafe { (*device).transport_type } == IBV_TRANSPORT_IWARP;
-        let context = Context { context, name: name.to_string(), iwarp };
+        let context = Context { context, name: name.to_string(), iwarp, atomics: OnceLock::new() };
         nonblocking(context.events())?;
         Ok(Arc::new(context))
     }
@@ -84,6 +86,13 @@ impl Context {
     /// Name of the device, such as `mlx5_0`.
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether the device has atomic operations.
+    pub(crate) fn has_atomics(&self) -> bool {
+        *self
+            .atomics
+            .get_or_init(|| self.attributes().is_ok_and(|device| device.atomic_cap != ibv_atomic_cap::IBV_ATOMIC_NONE))
     }
 
     /// Its device attributes.

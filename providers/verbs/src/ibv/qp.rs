@@ -7,7 +7,7 @@ use std::sync::Arc;
 use dapl::provider::{Region, Remote};
 use ibverbs_sys::{
     ibv_create_qp, ibv_destroy_qp, ibv_modify_qp, ibv_mr, ibv_mw_bind, ibv_mw_bind_info, ibv_qp, ibv_qp_attr,
-    ibv_qp_cap, ibv_qp_init_attr, ibv_qp_type, ibv_send_wr, ibv_sge, ibv_wr_opcode,
+    ibv_qp_cap, ibv_qp_init_attr, ibv_qp_type, ibv_send_wr, ibv_send_wr_atomic, ibv_sge, ibv_wr_opcode,
 };
 
 use super::srq::recv_wr;
@@ -61,6 +61,12 @@ pub(crate) enum Op {
     Send,
     Write(Remote),
     Read(Remote),
+    /// Immediate data, as they are in memory at both ends.
+    SendImmediate(u32),
+    WriteImmediate(Remote, u32),
+    FetchAdd(Remote, u64),
+    /// Compared, then stored.
+    CompareSwap(Remote, u64, u64),
 }
 
 /// A queue pair.
@@ -137,6 +143,11 @@ impl Qp {
         self.max_inline
     }
 
+    /// Whether its device has atomic operations.
+    pub(crate) fn has_atomics(&self) -> bool {
+        self.pd.context().has_atomics()
+    }
+
     /// Changes what `mask` (`IBV_QP_*`) names.
     pub(crate) fn modify(&self, attributes: &mut ibv_qp_attr, mask: i32) -> io::Result<()> {
         // SAFETY: the queue pair exists, and `attributes` is a whole record.
@@ -157,12 +168,13 @@ impl Qp {
     #[inline(always)]
     pub(crate) fn post_send(&self, template: &mut Template, wr: &Wr<'_>) -> io::Result<()> {
         let post = self.pd.context().ops().post_send.ok_or_else(absent)?;
+        let request = &mut template.0;
         let (opcode, remote) = match wr.op {
             Op::Send => (ibv_wr_opcode::IBV_WR_SEND, None),
             Op::Write(remote) => (ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some(remote)),
             Op::Read(remote) => (ibv_wr_opcode::IBV_WR_RDMA_READ, Some(remote)),
+            extension => prepare(request, extension),
         };
-        let request = &mut template.0;
         request.wr_id = wr.id;
         request.next = ptr::null_mut();
         request.sg_list = wr.segments.as_ptr().cast_mut();
@@ -205,6 +217,28 @@ impl Qp {
     pub(crate) fn as_ptr(&self) -> *mut ibv_qp {
         self.qp.as_ptr()
     }
+}
+
+/// Operands of an extension operation; returns its number, and what is remote except for atomic operations.
+#[cold]
+fn prepare(request: &mut ibv_send_wr, op: Op) -> (ibv_wr_opcode::Type, Option<Remote>) {
+    let (opcode, remote, compare_add, swap) = match op {
+        Op::SendImmediate(data) => {
+            request.imm_data = data;
+            return (ibv_wr_opcode::IBV_WR_SEND_WITH_IMM, None);
+        }
+        Op::WriteImmediate(remote, data) => {
+            request.imm_data = data;
+            return (ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, Some(remote));
+        }
+        Op::FetchAdd(remote, add) => (ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, remote, add, 0),
+        Op::CompareSwap(remote, compare, swap) => (ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, remote, compare, swap),
+        Op::Send => return (ibv_wr_opcode::IBV_WR_SEND, None),
+        Op::Write(remote) => return (ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some(remote)),
+        Op::Read(remote) => return (ibv_wr_opcode::IBV_WR_RDMA_READ, Some(remote)),
+    };
+    request.wr.atomic = ibv_send_wr_atomic { remote_addr: remote.address, compare_add, swap, rkey: remote.key };
+    (opcode, None)
 }
 
 impl Drop for Qp {

@@ -57,7 +57,7 @@ impl Mr {
     /// Errors: `InvalidParameter(3)` for memory that is not mapped; see `explain` for the others.
     pub(crate) fn new(pd: &Pd, region: Region, access: Access, has_windows: bool, keys: &Arc<Keys>) -> Result<Self> {
         let Registered { mr: local, is_bindable } = register(pd, region, local_flags(access), has_windows)?;
-        let needs_two = access.remote_write && !access.local_write;
+        let needs_two = (access.remote_write || access.remote_atomic) && !access.local_write;
         let remote = needs_two.then(|| register(pd, region, remote_flags(access), false)).transpose()?;
         keys.add(local.lkey(), &pd.0, region, access.local_write);
         Ok(Mr { local, remote: remote.map(|both| both.mr), access, is_bindable, keys: keys.clone() })
@@ -115,6 +115,9 @@ fn local_flags(access: Access) -> flags {
     }
     if access.local_write && access.remote_write {
         wanted |= flags::IBV_ACCESS_REMOTE_WRITE;
+    }
+    if access.local_write && access.remote_atomic {
+        wanted |= flags::IBV_ACCESS_REMOTE_ATOMIC;
     }
     wanted
 }
@@ -243,7 +246,8 @@ impl Drop for Move {
 fn remote_rights(access: Access) -> flags {
     let read = if access.remote_read { flags::IBV_ACCESS_REMOTE_READ.0 } else { 0 };
     let write = if access.remote_write { flags::IBV_ACCESS_REMOTE_WRITE.0 } else { 0 };
-    flags(read | write)
+    let atomic = if access.remote_atomic { flags::IBV_ACCESS_REMOTE_ATOMIC.0 } else { 0 };
+    flags(read | write | atomic)
 }
 
 #[cfg(test)]
@@ -270,5 +274,13 @@ mod tests {
         assert_eq!(remote_flags(access(false, false, true)).0, local | write);
         assert_eq!(remote_rights(access(true, true, false)).0, read);
         assert_eq!(remote_rights(access(false, false, true)).0, write);
+        let atomic = Access { remote_atomic: true, ..Access::default() };
+        assert_eq!((local_flags(atomic).0, remote_rights(atomic).0), (0, flags::IBV_ACCESS_REMOTE_ATOMIC.0));
+        assert_eq!(remote_flags(atomic).0, local | flags::IBV_ACCESS_REMOTE_ATOMIC.0);
+        assert_eq!(
+            local_flags(access(true, true, true)).0 & flags::IBV_ACCESS_REMOTE_ATOMIC.0,
+            0,
+            "only by its own right"
+        );
     }
 }

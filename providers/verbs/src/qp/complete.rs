@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dapl::provider::{Completion, Segment, Status, Work};
-use ibverbs_sys::ibv_wc;
+use dapl::provider::{Arrival, Completion, Segment, Status, Work};
+use ibverbs_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode};
 
 use super::{QpCore, Recvs, Requests, post};
 use crate::cq::Solicited;
@@ -19,6 +19,17 @@ use crate::qp::work::Entry;
 /// (spec/endpoints 8.4).
 fn is_failure(status: Status) -> bool {
     !matches!(status, Status::Success | Status::Flushed)
+}
+
+/// The operation of the peer that completed a receive, and its immediate data.
+#[inline(always)]
+fn arrival(wc: &ibv_wc) -> (Arrival, u32) {
+    // The flags mean nothing in a failure.
+    if wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 == 0 || !wc.is_valid() {
+        return (Arrival::Send, 0);
+    }
+    let is_write = wc.opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
+    (if is_write { Arrival::WriteImmediate } else { Arrival::SendImmediate }, wc.imm_data)
 }
 
 impl Recvs {
@@ -72,7 +83,8 @@ impl QpCore {
         } else {
             (self.failure_of_recv(wc, recv.work.kept(number)), 0)
         };
-        let done = Completion { token: entry.token, status, bytes, solicited: mark.now, ..Completion::default() };
+        let (arrival, value) = arrival(wc);
+        let done = Completion { token: entry.token, status, bytes, solicited: mark.now, arrival, value };
         if recv.open { put(done) } else { recv.keep(done, mark) }
     }
 
@@ -114,7 +126,8 @@ impl QpCore {
         let Some(cookie) = srq.complete(place) else { return };
         let bytes = if status == Status::Success { wc.len() as u64 } else { 0 };
         let token = dapl::provider::Token { cookie, ..*token };
-        let done = Completion { token, status, bytes, solicited: mark.now, ..Completion::default() };
+        let (arrival, value) = arrival(wc);
+        let done = Completion { token, status, bytes, solicited: mark.now, arrival, value };
         let mut recv = self.recv.lock();
         if recv.open {
             put(done)
@@ -147,7 +160,7 @@ impl QpCore {
         send.end_bind(&entry, false);
         let is_wrong = || {
             let kept = if entry.is_read { None } else { send.work.kept(number) };
-            let written = entry.token.work == Work::Read;
+            let written = entry.token.work == Work::Read || entry.token.work.is_atomic();
             kept.is_some_and(|segments| !self.device.keys.are_right(&self.pd.0, segments, written))
         };
         let status = match (self.note_failure(wc), entry.doom) {

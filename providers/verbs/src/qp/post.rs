@@ -8,7 +8,7 @@
 use std::sync::atomic::Ordering;
 
 use dapl::error::{Error, Resource, Result};
-use dapl::provider::{Bind, BindWr, Completion, Op, Segment, SendWr, Status, Token};
+use dapl::provider::{ATOMIC_SIZE, Bind, BindWr, Completion, Op, Remote, Segment, SendWr, Status, Token};
 use dapl::runtime::cancel::{self, Deferral};
 use dapl::stats::watermark::{Crossed, HighWatermark};
 use ibverbs_sys::{ibv_send_flags, ibv_sge};
@@ -192,7 +192,7 @@ impl QpCore {
             }
             Op::Write(remote) => (ibv::Op::Write(remote), limits.max_rdma, true),
             Op::Read(remote) => (ibv::Op::Read(remote), limits.max_rdma, false),
-            _ => return Err(Error::ModelNotSupported),
+            extension => self.extension(extension, &mut flags)?,
         };
         if wr.fence {
             flags |= ibv_send_flags::IBV_SEND_FENCE;
@@ -200,7 +200,10 @@ impl QpCore {
         let doom = match wr.op {
             _ if bytes > most => Some(Status::LocalLength),
             // The device would never complete it.
-            Op::Read(_) if send.reads == 0 => Some(Status::RemoteResponder),
+            Op::Read(_) | Op::FetchAdd { .. } | Op::CompareSwap { .. } if send.reads == 0 => {
+                Some(Status::RemoteResponder)
+            }
+            Op::FetchAdd { remote, .. } | Op::CompareSwap { remote, .. } => check_atomic(remote, bytes),
             _ => None,
         };
         let (op, segments) = if doom.is_some() { (ibv::Op::Send, &INVALID_LIST[..]) } else { (op, list) };
@@ -224,6 +227,29 @@ impl QpCore {
         }
         work.push(Entry { token: wr.token, bytes, suppress: wr.suppress, is_read: is_inline, doom });
         Ok(())
+    }
+
+    /// An extension operation for the device, its longest transfer, and whether local memory is only read.
+    #[cold]
+    fn extension(&self, op: Op, flags: &mut ibv_send_flags) -> Result<(ibv::Op, u64, bool)> {
+        let limits = &self.device.limits;
+        if !limits.extensions.support(op) {
+            return Err(Error::ModelNotSupported);
+        }
+        if let Op::SendImmediate { solicited: true, .. } | Op::WriteImmediate { solicited: true, .. } = op {
+            *flags |= ibv_send_flags::IBV_SEND_SOLICITED;
+        }
+        Ok(match op {
+            Op::SendImmediate { data, .. } => (ibv::Op::SendImmediate(data), limits.max_message, true),
+            Op::WriteImmediate { remote, data, .. } => (ibv::Op::WriteImmediate(remote, data), limits.max_rdma, true),
+            Op::FetchAdd { remote, add } => (ibv::Op::FetchAdd(remote, add), limits.max_rdma, false),
+            Op::CompareSwap { remote, compare, swap } => {
+                (ibv::Op::CompareSwap(remote, compare, swap), limits.max_rdma, false)
+            }
+            Op::Send { .. } | Op::Write(_) | Op::Read(_) | Op::SendInvalidate { .. } => {
+                return Err(Error::ModelNotSupported);
+            }
+        })
     }
 
     pub(super) fn post_bind(&self, mw: &Mw, bind: Option<Bind<'_, Mr>>, wr: &BindWr) -> Result<u32> {
@@ -264,6 +290,15 @@ impl Requests {
     pub(super) fn outstanding(&self) -> u32 {
         self.work.len() + self.held.len() as u32
     }
+}
+
+/// Status with which an atomic operation fails that drivers refuse at once, or not at all.
+#[cold]
+fn check_atomic(remote: Remote, bytes: u64) -> Option<Status> {
+    if bytes != ATOMIC_SIZE {
+        return Some(Status::LocalLength);
+    }
+    (!remote.address.is_multiple_of(ATOMIC_SIZE)).then_some(Status::RemoteResponder)
 }
 
 /// Reports that a request is complete.

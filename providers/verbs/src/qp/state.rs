@@ -15,9 +15,12 @@ pub(crate) struct Change {
 /// From RESET to INIT, where receives can be posted. Keys determine the rights of the peer, so all access is allowed
 /// here.
 pub(crate) fn to_init(qp: &Qp, port: u8) -> Result<()> {
-    let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
+    let mut access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
         | ibv_access_flags::IBV_ACCESS_REMOTE_READ
         | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
+    if qp.has_atomics() {
+        access |= ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC;
+    }
     let mut attributes = ibv_qp_attr {
         qp_state: ibv_qp_state::IBV_QPS_INIT,
         qp_access_flags: access.0,

@@ -10,9 +10,8 @@ use std::net::Ipv6Addr;
 
 use crate::cm::name_service::Gid;
 use ibverbs_sys::{
-    IBV_LINK_LAYER_ETHERNET, IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096,
-    ibv_access_flags as access, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_mtu, ibv_port_attr, ibv_qp_attr,
-    ibv_qp_attr_mask as mask, ibv_qp_state,
+    IBV_LINK_LAYER_ETHERNET, IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096, ibv_ah_attr, ibv_gid,
+    ibv_global_route, ibv_mtu, ibv_port_attr, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_state,
 };
 
 use crate::device::Device;
@@ -135,17 +134,15 @@ impl LocalEnd {
     }
 
     fn partition(&self, index: u16) -> Change {
-        let allowed = access::IBV_ACCESS_LOCAL_WRITE | access::IBV_ACCESS_REMOTE_READ | access::IBV_ACCESS_REMOTE_WRITE;
+        // The access flags stay those of the queue pair's creation.
         Change {
             attributes: ibv_qp_attr {
                 qp_state: ibv_qp_state::IBV_QPS_INIT,
-                qp_access_flags: allowed.0,
                 pkey_index: index,
                 port_num: self.port,
                 ..Default::default()
             },
-            mask: (mask::IBV_QP_STATE | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT | mask::IBV_QP_ACCESS_FLAGS).0
-                as i32,
+            mask: (mask::IBV_QP_STATE | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT).0 as i32,
         }
     }
 
@@ -307,6 +304,6 @@ pub(crate) mod tests {
         let mut ours = port(IBV_LINK_LAYER_ETHERNET);
         ours.partition = Some(2);
         let init = ours.path(&REMOTE, READS).init.unwrap();
-        assert_eq!((init.attributes.pkey_index, init.attributes.port_num, init.mask), (2, 2, 0x39));
+        assert_eq!((init.attributes.pkey_index, init.attributes.port_num, init.mask), (2, 2, 0x31));
     }
 }
