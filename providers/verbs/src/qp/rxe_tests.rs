@@ -1,14 +1,17 @@
-//! Which number a queue pair has for its next attempt, against soft-RoCE. Skipped where there is no device rxe0.
+//! Which number a queue pair has for its next attempt, and extension operations, against soft-RoCE. Skipped where there is no device rxe0.
 #![forbid(unsafe_code)]
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use dapl::error::Error;
 use dapl::provider::{
-    CmSink, Completion, CompletionQueue, ConnId, ConnRequest, ConnectSpec, Connection, ConnectionEvent, CqSink, IaSpec,
-    MemoryProvider, Op, PeerAddress, Provider, QpSpec, QueuePair, QueueProvider, RequestInfo, SendWr,
-    SharedReceiveQueue, SharedRecvs, SrqSink, SrqSpec, Status, Token,
+    Access, Arrival, CmSink, Completion, CompletionQueue, ConnId, ConnRequest, ConnectSpec, Connection,
+    ConnectionEvent, CqSink, IaSpec, MemoryProvider, MemoryRegion, Op, PeerAddress, Provider, QpSpec, QueuePair,
+    QueueProvider, Region, Remote, RequestInfo, Segment, SendWr, SharedReceiveQueue, SharedRecvs, SrqSink, SrqSpec,
+    Status, Token, Work,
 };
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
@@ -18,6 +21,7 @@ use crate::{ConnectionRequest, Cq, Pd, Verbs, ibv};
 
 /// Longer than any event takes to arrive.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The first qualifier; each IA has its own, since tests run at the same time.
 const QUAL: u64 = 7741;
 
 /// An attempt, and whether it or its connection is established.
@@ -56,6 +60,7 @@ struct Side {
     ia: Verbs,
     pd: Pd,
     cq: Arc<Cq>,
+    qual: u64,
     requests: Mutex<Receiver<ConnectionRequest>>,
     events: Mutex<Receiver<Event>>,
 }
@@ -70,7 +75,9 @@ impl Side {
         let sink = Arc::new(Sink { requests: to_requests, events: to_events });
         let ia = Verbs::open(&IaSpec { name: "rxe0", params: "rxe0 1", library: "" }, sink).unwrap();
         let (pd, cq) = (ia.alloc_pd().unwrap(), Arc::new(ia.create_cq(Weak::<Unused>::new()).unwrap()));
-        Some(Side { ia, pd, cq, requests: Mutex::new(requests), events: Mutex::new(events) })
+        static OPENED: AtomicU64 = AtomicU64::new(0);
+        let qual = QUAL + OPENED.fetch_add(1, Ordering::Relaxed);
+        Some(Side { ia, pd, cq, qual, requests: Mutex::new(requests), events: Mutex::new(events) })
     }
 
     fn qp(&self, shared: Option<SharedRecvs<Verbs>>) -> Qp {
@@ -83,15 +90,15 @@ impl Side {
             max_requests: 4,
             max_recv_iov: 1,
             max_request_iov: 1,
-            max_reads_in: 0,
-            max_reads_out: 0,
+            max_reads_in: 4,
+            max_reads_out: 4,
         };
         self.ia.create_qp(&self.pd, spec).unwrap()
     }
 
     fn connect(&self, qp: &Qp, attempt: u32) -> ConnectionRequest {
         let address = PeerAddress::Ip("192.0.2.1".parse().unwrap());
-        qp.connect(&ConnectSpec { address: &address, qual: QUAL, private_data: &[] }, conn(attempt)).unwrap();
+        qp.connect(&ConnectSpec { address: &address, qual: self.qual, private_data: &[] }, conn(attempt)).unwrap();
         self.requests.lock().recv_timeout(PATIENCE).expect("a request")
     }
 
@@ -133,7 +140,7 @@ fn message_arrives(side: &Side, from: &Qp) {
 #[test]
 fn rxe_number_is_replaced_after_an_unanswered_request() {
     let Some(side) = Side::open() else { return };
-    let _listener = side.ia.listen(QUAL, ObjectId::default()).unwrap();
+    let _listener = side.ia.listen(side.qual, ObjectId::default()).unwrap();
     let srq = SrqSpec { max_recvs: 4, max_iov: 1, sink: Weak::<Unused>::new() };
     let srq = Arc::new(side.ia.create_srq(&side.pd, srq).unwrap());
     for (round, shared) in [None, Some(SharedRecvs { srq: srq.clone(), token: token(0) })].into_iter().enumerate() {
@@ -162,5 +169,114 @@ fn rxe_number_is_replaced_after_an_unanswered_request() {
         side.expect([(round + 3, false), (round + 4, false)]);
         near.reset().unwrap();
         assert_eq!(near.core().number(), second, "the peer has rejected");
+    }
+}
+
+/// Two connected queue pairs, and registered words of which the peer may do everything.
+struct Words {
+    side: Side,
+    near: Qp,
+    far: Qp,
+    words: Vec<AtomicU64>,
+    mr: crate::Mr,
+}
+
+impl Words {
+    fn new(side: Side, access: Access) -> Self {
+        let _listener = side.ia.listen(side.qual, ObjectId::default()).unwrap();
+        let (near, far) = (side.qp(None), side.qp(None));
+        side.connect(&near, 1).accept(&far, &[], conn(2)).unwrap();
+        side.expect([(1, true), (2, true)]);
+        let words: Vec<AtomicU64> = (0..8).map(AtomicU64::new).collect();
+        let region = Region { address: words.as_ptr() as u64, length: 64 };
+        let mr = side.ia.register(&side.pd, region, access).unwrap();
+        Words { side, near, far, words, mr }
+    }
+
+    fn segment(&self, n: usize, length: u64) -> Segment {
+        Segment { key: self.mr.local_key(), pad: 0, address: self.words[n].as_ptr() as u64, length }
+    }
+
+    fn remote(&self, n: usize) -> Remote {
+        Remote { key: self.mr.remote_key(), address: self.words[n].as_ptr() as u64 }
+    }
+
+    fn post(&self, op: Op, segments: &[Segment]) -> Result<(), Error> {
+        let token = Token { work: op.work(), ..token(6) };
+        self.near.post_send(&SendWr { op, segments, token, suppress: false, fence: false, announced: false })
+    }
+
+    /// The completions of a receive and of a request.
+    fn both(&self) -> [Completion; 2] {
+        let mut both = [self.side.completion(), self.side.completion()];
+        both.sort_unstable_by_key(|done| done.token.cookie);
+        both
+    }
+
+    fn values(&self) -> Vec<u64> {
+        self.words.iter().map(|word| word.load(Ordering::Relaxed)).collect()
+    }
+}
+
+const ATOMIC: Access = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: true };
+
+#[test]
+fn rxe_receives_get_immediate_data() {
+    let Some(side) = Side::open() else { return };
+    assert!(side.ia.limits().extensions.immediate && !side.ia.limits().extensions.invalidate);
+    let words = Words::new(side, ATOMIC);
+    words.far.post_recv(&[words.segment(4, 8)], token(5)).unwrap();
+    words.post(Op::SendImmediate { data: 0xDEAD_BEEF, solicited: true }, &[words.segment(1, 8)]).unwrap();
+    let [recv, send] = words.both();
+    assert_eq!((recv.status, recv.bytes, recv.arrival), (Status::Success, 8, Arrival::SendImmediate));
+    assert_eq!((recv.immediate(), send.status), (Some(0xDEAD_BEEF), Status::Success));
+    words.far.post_recv(&[], token(5)).unwrap();
+    let write = Op::WriteImmediate { remote: words.remote(5), data: 7, solicited: false };
+    words.post(write, &[words.segment(2, 16)]).unwrap();
+    let [recv, send] = words.both();
+    assert_eq!((recv.status, recv.bytes, recv.arrival), (Status::Success, 16, Arrival::WriteImmediate));
+    assert_eq!((recv.immediate(), send.token.work), (Some(7), Work::WriteImmediate));
+    assert_eq!(words.values(), [0, 1, 2, 3, 1, 2, 3, 7]);
+    words.far.post_recv(&[], token(5)).unwrap();
+    words.post(Op::Send { solicited: false }, &[]).unwrap();
+    let [recv, _] = words.both();
+    assert_eq!((recv.arrival, recv.immediate()), (Arrival::Send, None), "a plain send behind them has none");
+    let invalidate = Op::SendInvalidate { key: 1, solicited: false };
+    assert_eq!(words.post(invalidate, &[]), Err(Error::ModelNotSupported));
+}
+
+#[test]
+fn rxe_atomic_operations_return_the_former_value() {
+    let Some(side) = Side::open() else { return };
+    assert!(side.ia.limits().extensions.atomics);
+    let words = Words::new(side, ATOMIC);
+    let done = |op| {
+        words.post(op, &[words.segment(0, 8)]).unwrap();
+        let done = words.side.completion();
+        (done.status, done.bytes, words.values()[0])
+    };
+    let remote = words.remote(3);
+    assert_eq!(done(Op::FetchAdd { remote, add: u64::MAX }), (Status::Success, 8, 3));
+    assert_eq!(done(Op::CompareSwap { remote, compare: 2, swap: 1 << 40 }), (Status::Success, 8, 2));
+    assert_eq!(done(Op::CompareSwap { remote, compare: 2, swap: 9 }), (Status::Success, 8, 1 << 40));
+    assert_eq!(words.values()[3], 1 << 40);
+}
+
+#[test]
+fn rxe_invalid_atomic_operations_fail_and_change_nothing() {
+    let plain = Access { remote_atomic: false, ..ATOMIC };
+    let cases = [
+        (plain, 0, 8, Status::RemoteAccess),
+        (ATOMIC, 4, 8, Status::RemoteResponder),
+        (ATOMIC, 0, 4, Status::LocalLength),
+        (ATOMIC, 64, 8, Status::RemoteAccess),
+    ];
+    for (access, offset, length, status) in cases {
+        let Some(side) = Side::open() else { return };
+        let words = Words::new(side, access);
+        let remote = Remote { address: words.remote(0).address + offset, ..words.remote(0) };
+        words.post(Op::FetchAdd { remote, add: 1 }, &[words.segment(7, length)]).unwrap();
+        assert_eq!(words.side.completion().status, status, "offset {offset}, {length} bytes");
+        assert_eq!(words.values(), [0, 1, 2, 3, 4, 5, 6, 7]);
     }
 }
