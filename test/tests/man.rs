@@ -89,8 +89,9 @@ const WITH_EXAMPLE: [&str; 11] = [
 fn examples_compile() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("man-examples");
     fs::create_dir_all(&folder).unwrap();
-    for call in WITH_EXAMPLE {
-        let page = fs::read_to_string(workspace().join(format!("docs/man/{call}.3.md"))).unwrap();
+    let pages = WITH_EXAMPLE.map(|call| (format!("{call}.3"), call));
+    for (name, call) in pages.into_iter().chain([("dat_ib_extensions.7".into(), "dat_ib_post_fetch_and_add")]) {
+        let page = fs::read_to_string(workspace().join(format!("docs/man/{name}.md"))).unwrap();
         let example = page.split("\n## EXAMPLE\n").nth(1).unwrap_or_else(|| panic!("{call} has no example"));
         let code = example.split("\n```").nth(1).unwrap_or_else(|| panic!("the example of {call} has no code"));
         assert!(code.contains(&format!("{call}(")), "the example of {call} does not call it");
