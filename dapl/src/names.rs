@@ -33,14 +33,14 @@ impl Version {
 /// A provider table of either version. The 70 members of 1.2 begin that of 2.0 too.
 #[allow(missing_debug_implementations, reason = "function pointers")]
 #[derive(Clone, Copy)]
-pub enum Table {
+pub enum VersionedTable {
     /// Of 1.2.
     V1(DAT_PROVIDER),
     /// Of 2.0.
     V2(v2::DAT_PROVIDER),
 }
 
-impl Table {
+impl VersionedTable {
     fn version(&self) -> Version {
         match self {
             Self::V1(_) => Version::V1,
@@ -60,7 +60,7 @@ impl Table {
 pub struct Registration {
     name: CString,
     text: String,
-    table: Table,
+    table: VersionedTable,
     served: Mutex<Served>,
     params: Mutex<String>,
     library: Mutex<String>,
@@ -102,8 +102,8 @@ impl Registration {
     /// The table; it stays for the process's life. It is as long as its version says.
     pub fn table(&self) -> *const DAT_PROVIDER {
         match &self.table {
-            Table::V1(table) => table,
-            Table::V2(table) => (&raw const *table).cast(),
+            VersionedTable::V1(table) => table,
+            VersionedTable::V2(table) => (&raw const *table).cast(),
         }
     }
 
@@ -142,7 +142,7 @@ pub(crate) fn remember(
     params: &CStr,
     library: String,
     served: Served,
-    table: Table,
+    table: VersionedTable,
 ) -> &'static Registration {
     let params = params.to_string_lossy().into_owned();
     let mut names = NAMES.lock();
@@ -171,14 +171,14 @@ mod tests {
         let served = |major| Served { major, minor: 0, thread_safe: false };
         // SAFETY: null pointers and empty slots.
         let (old, new): (DAT_PROVIDER, v2::DAT_PROVIDER) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-        let first = remember(c"names-both", c"one", String::new(), served(1), Table::V1(old));
-        let second = remember(c"names-both", c"two", String::new(), served(2), Table::V2(new));
+        let first = remember(c"names-both", c"one", String::new(), served(1), VersionedTable::V1(old));
+        let second = remember(c"names-both", c"two", String::new(), served(2), VersionedTable::V2(new));
         assert_eq!((first.version(), second.version()), (Version::V1, Version::V2));
         assert_eq!((first.params().as_str(), second.params().as_str()), ("one", "two"));
         assert_ne!(first.table(), second.table());
         let found = find(Version::V2, c"names-both").unwrap();
         assert!(std::ptr::eq(found, second) && find(Version::V2, c"names-none").is_none());
-        let again = remember(c"names-both", c"three", String::new(), served(2), Table::V2(new));
+        let again = remember(c"names-both", c"three", String::new(), served(2), VersionedTable::V2(new));
         assert!(std::ptr::eq(again, second) && second.params() == "three" && first.params() == "one");
         assert_eq!((Version::of_major(2), Version::of_major(3)), (Some(Version::V2), None));
     }

@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char};
 use dat_abi::*;
 
 use crate::libdat::{self, Libdat};
-use crate::names::{self, Served, Table, Version};
+use crate::names::{self, Served, Version, VersionedTable};
 use crate::provider::Provider;
 use crate::runtime::{cancel, fork, logger};
 use crate::table;
@@ -77,10 +77,10 @@ pub unsafe fn fini<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO) 
 }
 
 /// The table of a version.
-fn table_of<P: Provider>(version: Version) -> Table {
+fn table_of<P: Provider>(version: Version) -> VersionedTable {
     match version {
-        Version::V1 => Table::V1(table::table::<P>()),
-        Version::V2 => Table::V2(table_v2::<P>()),
+        Version::V1 => VersionedTable::V1(table::table::<P>()),
+        Version::V2 => VersionedTable::V2(table_v2::<P>()),
     }
 }
 
@@ -108,5 +108,5 @@ pub(crate) fn for_test<P: Provider>(name: &CStr) -> &'static names::Registration
 #[cfg(test)]
 pub(crate) fn for_test_with<P: Provider>(name: &CStr, params: &CStr) -> &'static names::Registration {
     let served = Served { major: 1, minor: 2, thread_safe: true };
-    names::remember(name, params, String::new(), served, Table::V1(table::table::<P>()))
+    names::remember(name, params, String::new(), served, VersionedTable::V1(table::table::<P>()))
 }

@@ -13,13 +13,13 @@ mod source;
 #[path = "tidy/words.rs"]
 mod words;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use dapl_test::stage::workspace;
 use rules::{
-    CIRCLE_FOLDERS, FORBIDDEN_UNSAFE, LAYERS, MAX_CIRCLE, NOT_EXPORTED, PACKAGES, UNDECLARED, UNSAFE_FILES,
-    UPWARD_IMPORTS,
+    CIRCLE_FOLDERS, FORBIDDEN_UNSAFE, LAYERS, MAX_CIRCLE, NOT_EXPORTED, PACKAGES, SHARED_NAMES, SHORT_NAMES,
+    UNDECLARED, UNSAFE_FILES, UPWARD_IMPORTS,
 };
 use source::{Source, files, imports, word};
 
@@ -234,6 +234,32 @@ fn private_words_are_not_used() {
     }
     assert!(wrong.is_empty(), "{} private words:\n{}", wrong.len(), wrong.join("\n"));
     assert_eq!(used.len(), words::EXCEPTIONS.len(), "an exception is not needed any more");
+}
+
+#[test]
+fn short_type_names_have_one_meaning() {
+    let mut defined: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for file in files(&["rs"]) {
+        let is_product = ["dapl/src/", "dat/", "providers/"].iter().any(|folder| file.path.starts_with(folder));
+        if !is_product || is_test(&file.path) || file.path.contains("fake") {
+            continue;
+        }
+        for line in file.product_code().lines() {
+            let words: Vec<&str> = line.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+            let kind = words.iter().position(|word| ["struct", "enum", "trait", "union"].contains(word));
+            let name =
+                kind.and_then(|kind| words.get(kind + 1)).and_then(|name| SHORT_NAMES.iter().find(|n| *n == name));
+            if let Some(name) = name.filter(|_| !line.starts_with(' ')) {
+                defined.entry(name).or_default().push(file.path.clone());
+            }
+        }
+    }
+    let several: Vec<_> = defined.iter().filter(|(_, paths)| paths.len() > 1).collect();
+    let several: Vec<_> = several
+        .into_iter()
+        .filter(|(name, paths)| !SHARED_NAMES.iter().any(|(n, of, _)| n == *name && *of == paths.as_slice()))
+        .collect();
+    assert!(several.is_empty(), "types of one name with several meanings: {several:#?}");
 }
 
 fn layer_of(layers: &[&[&str]], module: &str) -> Option<usize> {

@@ -364,3 +364,16 @@ pub(crate) const NOT_EXPORTED: &[&str] = &[
     "dat_strerror_ext_status",
     "dat_strerror_extension",
 ];
+
+/// Type names that say too little to be defined in several product modules.
+pub(crate) const SHORT_NAMES: &[&str] = &[
+    "Core", "Door", "Found", "Held", "Inner", "Line", "Link", "Open", "Place", "Request", "Stage", "Step", "Table",
+    "Wanted", "Window",
+];
+
+/// Name, files that define it, reason: a short name that several modules define all the same.
+pub(crate) const SHARED_NAMES: &[(&str, &[&str], &str)] = &[(
+    "Request",
+    &["dat/udapl/src/listener.rs", "providers/sm/src/qp/tx/mod.rs"],
+    "a connection request in the public interface of udapl; a posted request inside sm, as in the terms of verbs",
+)];
