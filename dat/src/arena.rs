@@ -5,7 +5,7 @@
 //! Providers add arenas through the hook; an arena stays mapped until the process ends.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dat_abi::hook::HandleArena;
@@ -38,8 +38,19 @@ impl Arena {
     }
 }
 
+/// The first arena, if its length is a power of two: then base, length and stride need one comparison.
+struct First {
+    base: AtomicPtr<AtomicUsize>,
+    /// Bits that no offset of a handle has; written after `base`.
+    refused: AtomicUsize,
+}
+
+/// What `First` has as its base while there is no arena: a handle without a table.
+static NO_HANDLE: AtomicUsize = AtomicUsize::new(0);
+
 /// A set of arenas; libdat has one.
 pub(crate) struct Arenas {
+    first: First,
     list: [Arena; MOST],
     /// A provider without the hook was registered, so handles may be outside all arenas.
     foreign: AtomicBool,
@@ -62,13 +73,28 @@ pub(crate) static ARENAS: Arenas = Arenas::new();
 
 impl Arenas {
     const fn new() -> Self {
-        Self { list: [const { Arena::empty() }; MOST], foreign: AtomicBool::new(false), writing: Mutex::new(()) }
+        let base = AtomicPtr::new((&raw const NO_HANDLE).cast_mut());
+        let first = First { base, refused: AtomicUsize::new(usize::MAX) };
+        Self { first, list: [const { Arena::empty() }; MOST], foreign: AtomicBool::new(false), writing: Mutex::new(()) }
     }
 
-    /// Whether a value lies in the first arena. Most processes load one provider.
+    /// Whether a value lies in the first arena. Most processes load one provider. The first word of such a value may be read, even
+    /// if it is not a handle.
     #[inline(always)]
     pub(crate) fn is_in_first(&self, address: usize) -> bool {
-        self.list[0].has(address)
+        // Pairs with the Release in `add`.
+        let refused = self.first.refused.load(Ordering::Acquire);
+        address.wrapping_sub(self.first.base.load(Ordering::Relaxed) as usize) & refused == 0
+    }
+
+    /// Called when the first arena was added, or has grown.
+    fn renew_first(&self) {
+        let Arena { base, len, mask } = &self.list[0];
+        let len = len.load(Ordering::Relaxed);
+        if len.is_power_of_two() {
+            self.first.base.store(base.load(Ordering::Relaxed) as *mut AtomicUsize, Ordering::Relaxed);
+            self.first.refused.store(!(len - 1) | mask.load(Ordering::Relaxed), Ordering::Release);
+        }
     }
 
     /// Classifies a value without reading memory at it.
@@ -103,10 +129,12 @@ impl Arenas {
                 known.mask.store(stride - 1, Ordering::Relaxed);
                 // Pairs with the Acquire in `has`.
                 known.len.store(len, Ordering::Release);
+                self.renew_first();
                 return true;
             }
             if from == base && known.mask.load(Ordering::Relaxed) == stride - 1 {
                 known.len.fetch_max(len, Ordering::Release);
+                self.renew_first();
                 return true;
             }
             if base < from + length && from < end {
@@ -137,6 +165,19 @@ mod tests {
         for address in [0, 1, 8, 0x10_0008, 0x10_0001, 0x0f_ffc0, 0x10_1000, usize::MAX, usize::MAX - 7] {
             assert_eq!(arenas.classify(address), HandleClass::Never, "{address:#x}");
         }
+    }
+
+    #[test]
+    fn first_arena_is_found_by_one_comparison() {
+        let arenas = Arenas::new();
+        let found = |addresses: [usize; 6]| addresses.map(|address| arenas.is_in_first(address));
+        assert_eq!(found([0, 1, 64, 0x10_0000, usize::MAX, usize::MAX - 63]), [false; 6], "there is none yet");
+        assert!(arenas.add(ARENA));
+        assert_eq!(found([0, 1, 0x0f_ffc0, 0x10_0001, 0x10_1000, usize::MAX]), [false; 6]);
+        assert!(arenas.is_in_first(0x10_0000) && arenas.is_in_first(0x10_0fc0));
+        assert!(arenas.add(HandleArena { len: 0x2000, ..ARENA }) && arenas.is_in_first(0x10_1fc0));
+        assert!(arenas.add(HandleArena { base: 0x30_0000, ..ARENA }));
+        assert_eq!((arenas.is_in_first(0x30_0000), arenas.classify(0x30_0000)), (false, HandleClass::InArena));
     }
 
     #[test]
