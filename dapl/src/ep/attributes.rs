@@ -100,7 +100,8 @@ pub struct PostLimits {
     /// Receives are posted to the SRQ only, never to the EP.
     pub shared: bool,
     pub extensions: Extensions,
-    /// A receive, or a request, of one segment and without flags passes all checks against these limits and notifies.
+    /// A receive, or a request, of one segment and without flags passes all checks against these limits, notifies and is not
+    /// traced.
     pub plain_recvs: bool,
     pub plain_requests: bool,
 }
@@ -110,6 +111,14 @@ pub struct PostLimits {
 fn refused_flags(of_ep: DAT_COMPLETION_FLAGS) -> DAT_COMPLETION_FLAGS {
     const KNOWN: DAT_COMPLETION_FLAGS = 0x1F; // spec/events 4.1
     !KNOWN | (!of_ep & DAT_COMPLETION_UNSIGNALLED_FLAG)
+}
+
+impl PostLimits {
+    /// The same for posts that are traced.
+    pub fn traced(self, is_traced: bool) -> Self {
+        let (plain_recvs, plain_requests) = (self.plain_recvs && !is_traced, self.plain_requests && !is_traced);
+        PostLimits { plain_recvs, plain_requests, ..self }
+    }
 }
 
 impl Marks {

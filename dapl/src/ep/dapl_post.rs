@@ -22,23 +22,26 @@ pub unsafe extern "C" fn dapl_ep_post_send<P: Provider>(
     user_cookie: DAT_DTO_COOKIE,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
+    // SAFETY: this function's own contract.
+    let Some(segment) = (unsafe { plain(local_iov, num_segments, completion_flags) }) else {
+        // SAFETY: as above.
+        return unsafe { post_send::<P>(ep_handle, num_segments, local_iov, user_cookie, completion_flags) };
+    };
     let quick = || {
-        // SAFETY: this function's own contract.
-        let Some(segment) = (unsafe { plain(local_iov, num_segments, completion_flags) }) else { return None };
         post_lock::post_quickly(ep_handle, |ep: &Ep<P>, post_state, thread| {
             let Ok(qp) = post_state.binding.qp() else { return false };
-            let is_posted = ep.is_plain()
+            let is_posted = ep.is_connected()
                 && post_state.limits.plain_requests
                 && qp.post_send_quickly(segment, cookie(&user_cookie));
             if is_posted {
-                post_state.posts.count(Work::Send, &[], Some(thread));
+                post_state.posts.count_plain(Work::Send, thread);
             }
             is_posted
         })
         .then_some(Ok(()))
     };
-    // SAFETY: this function's own contract.
-    let in_full = || unsafe { post_send::<P>(ep_handle, num_segments, local_iov, user_cookie, completion_flags) };
+    // SAFETY: this function's own contract. The arguments of a plain post are constants, so they need not be kept until here.
+    let in_full = || unsafe { post_send::<P>(ep_handle, 1, local_iov, user_cookie, DAT_COMPLETION_DEFAULT_FLAG) };
     ffi::guard_quick(quick, in_full)
 }
 
@@ -75,23 +78,24 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
     user_cookie: DAT_DTO_COOKIE,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
+    // SAFETY: this function's own contract.
+    let Some(segment) = (unsafe { plain(local_iov, num_segments, completion_flags) }) else {
+        // SAFETY: as above.
+        return unsafe { post_recv::<P>(ep_handle, num_segments, local_iov, user_cookie, completion_flags) };
+    };
     let quick = || {
-        // SAFETY: this function's own contract.
-        let Some(segment) = (unsafe { plain(local_iov, num_segments, completion_flags) }) else { return None };
-        post_lock::post_quickly(ep_handle, |ep: &Ep<P>, post_state, thread| {
+        post_lock::post_quickly(ep_handle, |_: &Ep<P>, post_state, thread| {
             let Ok(qp) = post_state.binding.qp() else { return false };
-            let is_posted = ep.trace.is_none()
-                && post_state.limits.plain_recvs
-                && qp.post_recv_quickly(segment, cookie(&user_cookie));
+            let is_posted = post_state.limits.plain_recvs && qp.post_recv_quickly(segment, cookie(&user_cookie));
             if is_posted {
-                post_state.posts.count(Work::Recv, &[], Some(thread));
+                post_state.posts.count_plain(Work::Recv, thread);
             }
             is_posted
         })
         .then_some(Ok(()))
     };
-    // SAFETY: this function's own contract.
-    let in_full = || unsafe { post_recv::<P>(ep_handle, num_segments, local_iov, user_cookie, completion_flags) };
+    // SAFETY: this function's own contract. The arguments of a plain post are constants, so they need not be kept until here.
+    let in_full = || unsafe { post_recv::<P>(ep_handle, 1, local_iov, user_cookie, DAT_COMPLETION_DEFAULT_FLAG) };
     ffi::guard_quick(quick, in_full)
 }
 

@@ -119,7 +119,7 @@ fn install<P: Provider>(
 
     // Posts are excluded here, so none is made between the flush and the replacement of the QP.
     let mut post_state = ep.post_state.write();
-    post_state.limits = posts;
+    post_state.limits = posts.traced(ep.trace.is_some());
     let old = new.map(|new| {
         if let Binding::Attached(qp) = &post_state.binding {
             qp.flush_recvs();

@@ -63,6 +63,7 @@ impl<P: Provider> Ep<P> {
         let limits = attributes.post_limits(wiring.wired(), ia.limits());
         configure(id, &wiring, &limits);
         let trace = ia.tracing().trace(id.handle);
+        let limits = limits.traced(trace.is_some());
         Ep {
             id,
             ia,

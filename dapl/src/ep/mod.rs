@@ -183,10 +183,10 @@ impl<P: Provider> Ep<P> {
         EpState::ALL[usize::from(self.mirror.load(Ordering::Acquire))]
     }
 
-    /// Whether it is connected and its posts are not traced.
+    /// Whether its state is CONNECTED.
     #[inline(always)]
-    fn is_plain(&self) -> bool {
-        self.mirror.load(Ordering::Acquire) == EpState::Connected as u8 && self.trace.is_none()
+    fn is_connected(&self) -> bool {
+        self.mirror.load(Ordering::Acquire) == EpState::Connected as u8
     }
 
     /// Locks the control state; `InvalidHandle` if the EP was freed.

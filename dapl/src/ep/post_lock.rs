@@ -85,7 +85,11 @@ pub(super) fn post_quickly<P: Provider>(
     let Some(ep) = from_handle_quick::<Ep<P>>(handle) else { return false };
     // SAFETY: no writer has access: it waits for this reference.
     let state = unsafe { &*ep.post_state.state.data_ptr() };
-    body(&ep, state, ep.thread())
+    let is_posted = body(&ep, state, ep.thread());
+    if !is_posted {
+        ep.release_rarely(); // apart, so that the other way needs no test of the result
+    }
+    is_posted
 }
 
 /// Runs a post on the EP with this handle. `body` gets the number of this thread, if a slot of the thread names the EP.

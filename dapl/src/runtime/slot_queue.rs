@@ -57,6 +57,24 @@ impl<T: Default> SlotQueue<T> {
         &mut self.slots[at]
     }
 
+    /// Number of entries that the queue holds without growing.
+    #[inline(always)]
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Same as [`SlotQueue::push`], for a caller that has compared `len` with `slots`.
+    ///
+    /// # Panics
+    /// If there are no slots. If all slots are in use, the oldest entry is overwritten.
+    #[inline(always)]
+    pub fn push_within(&mut self) -> &mut T {
+        debug_assert!(self.len < self.slots.len());
+        let at = self.at(self.len);
+        self.len += 1;
+        &mut self.slots[at]
+    }
+
     #[cold]
     #[inline(never)]
     fn grow(&mut self) {

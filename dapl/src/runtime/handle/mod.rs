@@ -66,7 +66,7 @@ pub trait Object: Send + Sync + 'static {
 #[repr(C, align(64))]
 pub struct Stub {
     table: AtomicPtr<DAT_PROVIDER>,
-    /// Reference count in the low half; live bit, kind and generation above (see [`Word`]).
+    /// Live bit, kind and generation in the low half; reference count above (see [`Word`]).
     word: AtomicU64,
     object: AtomicPtr<c_void>,
     /// Drops the reference that the stub holds on its object; a `fn(*const c_void)`.
@@ -87,21 +87,29 @@ const STRIDE: usize = 64;
 struct Word;
 
 impl Word {
-    const REFERENCE: u64 = 1;
-    const PINS: u64 = 0xFFFF_FFFF;
-    const LIVE: u64 = 1 << 32;
-    const KIND_SHIFT: u32 = 33;
+    const LIVE: u64 = 1;
+    const KIND_SHIFT: u32 = 1;
     const KINDS: u64 = 0x7F << Self::KIND_SHIFT;
     /// Calls with a [`HotRef`] are excluded; see [`exclude`].
-    const EXCLUSIVE: u64 = 1 << 40;
-    const GENERATION_SHIFT: u32 = 41;
+    const EXCLUSIVE: u64 = 1 << 8;
+    const GENERATION_SHIFT: u32 = 9;
+    /// Generations have 23 bits.
+    const GENERATIONS: u32 = (1 << 23) - 1;
+    /// The count is in the upper half, so that checks of the rest fit into 32-bit instructions.
+    const REFERENCE: u64 = 1 << 32;
+    const PINS: u64 = 0xFFFF_FFFF << 32;
 
     fn kind(word: u64) -> u8 {
         ((word & Self::KINDS) >> Self::KIND_SHIFT) as u8
     }
 
     fn generation(word: u64) -> u32 {
-        (word >> Self::GENERATION_SHIFT) as u32
+        (word >> Self::GENERATION_SHIFT) as u32 & Self::GENERATIONS
+    }
+
+    /// The word of the next generation: no kind, not live, no references.
+    fn next_generation(word: u64) -> u64 {
+        u64::from(Self::generation(word).wrapping_add(1) & Self::GENERATIONS) << Self::GENERATION_SHIFT
     }
 
     #[inline(always)]
@@ -112,10 +120,8 @@ impl Word {
     /// Like `is`, and no thread excludes posts.
     #[inline(always)]
     fn is_shared(word: u64, kind: Kind) -> bool {
-        // As 32 bits, which fit into an instruction.
-        const BITS: u32 = ((Word::LIVE | Word::KINDS | Word::EXCLUSIVE) >> 32) as u32;
-        let upper = (word >> 32) as u32;
-        upper & BITS == (Self::LIVE >> 32) as u32 | u32::from(kind as u8) << (Self::KIND_SHIFT - 32)
+        let bits = Self::LIVE | Self::KINDS | Self::EXCLUSIVE;
+        word & bits == Self::LIVE | (kind as u64) << Self::KIND_SHIFT
     }
 }
 
@@ -237,6 +243,15 @@ impl<T: Object> QuickRef<T> {
     }
 }
 
+impl<T: Object> QuickRef<T> {
+    /// Same as `drop`, in a function of its own.
+    #[cold]
+    #[inline(never)]
+    pub fn release_rarely(self) {
+        drop(self);
+    }
+}
+
 impl<T: Object> Deref for QuickRef<T> {
     type Target = T;
 
@@ -318,7 +333,7 @@ impl Stub {
     /// that changes the word does the work; the others find another generation.
     #[cold]
     fn retire(&self, word: u64) {
-        let next = u64::from(Word::generation(word).wrapping_add(1)) << Word::GENERATION_SHIFT;
+        let next = Word::next_generation(word);
         let is_ours = || self.word.compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if Word::kind(word) == 0 || is_hot(word) && hazard::is_protected(self.address()) || !is_ours() {
             return;

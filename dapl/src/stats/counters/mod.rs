@@ -131,6 +131,23 @@ impl Posts {
         }
     }
 
+    /// Same as [`Posts::count`], without suppressed bytes.
+    #[inline(always)]
+    pub fn count_plain(&self, work: Work, thread: usize) {
+        let owner = &self.owners[usize::from(work == Work::Recv)];
+        if owner.load(Ordering::Relaxed) != thread {
+            return self.count_shared(work, thread);
+        }
+        let counter = &self.owned.posts[work as usize];
+        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn count_shared(&self, work: Work, thread: usize) {
+        self.count(work, &[], Some(thread));
+    }
+
     #[inline(always)]
     fn is_owner(&self, work: Work, thread: usize) -> bool {
         let owner = &self.owners[usize::from(work == Work::Recv)];
