@@ -33,6 +33,7 @@ pub trait LocalMemory {
 pub struct Segments {
     few: [Segment; FEW],
     count: usize,
+    /// The list, if it has more than `FEW`.
     more: Option<Box<[Segment]>>,
     total: u64,
 }
@@ -71,10 +72,8 @@ impl Segments {
     /// As [`Segments::set`], a list of one segment.
     #[inline(always)]
     pub fn set_one(&mut self, one: &Segment) {
+        // `more` may stay: the count says that it is not the list.
         (self.few[0], self.count, self.total) = (*one, 1, one.length);
-        if self.more.is_some() {
-            self.more = None;
-        }
     }
 
     /// Total length in bytes.
@@ -91,7 +90,10 @@ impl Segments {
 
     #[inline]
     fn list(&self) -> &[Segment] {
-        self.more.as_deref().unwrap_or_else(|| &self.few[..self.count])
+        match &self.more {
+            Some(more) if self.count > FEW => more,
+            _ => &self.few[..self.count],
+        }
     }
 
     /// The pieces that cover `length` bytes from `offset` on. Empty segments are skipped.
@@ -229,6 +231,15 @@ mod tests {
 
     fn segment(address: u64, length: u64) -> Segment {
         Segment { key: 1, pad: 0, address, length }
+    }
+
+    #[test]
+    fn short_list_replaces_a_long_one() {
+        let mut segments = Segments::new(&[segment(100, 1); FEW + 2]);
+        assert_eq!((segments.pieces(0, 99).count(), segments.total()), (FEW + 2, FEW as u64 + 2));
+        segments.set_one(&segment(7, 3));
+        assert_eq!(segments.pieces(0, 99).map(|s| (s.address, s.length)).collect::<Vec<_>>(), [(7, 3)]);
+        assert_eq!(segments.total(), 3);
     }
 
     #[test]

@@ -364,6 +364,13 @@ impl QpCore {
     }
 }
 
+/// Drops a guard in a function of its own, so that the usual way needs no test of a result.
+#[cold]
+#[inline(never)]
+fn unlock_rarely<T>(guard: MutexGuard<'_, T>) {
+    drop(guard);
+}
+
 fn flushed(token: Token) -> Completion {
     Completion { token, status: Status::Flushed, ..Completion::default() }
 }
@@ -393,14 +400,22 @@ impl QueuePair for Qp {
     fn post_recv_quickly(&self, segment: &Segment, cookie: u64) -> bool {
         let core = &*self.0;
         let mut rx = core.rx.lock();
-        rx.post_quickly(segment, cookie, core.shared.ep.handle)
+        if rx.post_quickly(segment, cookie, core.shared.ep.handle) {
+            return true;
+        }
+        unlock_rarely(rx);
+        false
     }
 
     #[inline(always)]
     fn post_send_quickly(&self, segment: &Segment, cookie: u64) -> bool {
         let core = &*self.0;
         let mut tx = core.tx.lock();
-        core.hot.load(Ordering::Relaxed) && tx.post_quickly(&core.shared, segment, cookie)
+        if core.hot.load(Ordering::Relaxed) && tx.post_quickly(&core.shared, segment, cookie) {
+            return true;
+        }
+        unlock_rarely(tx);
+        false
     }
 
     #[inline(always)]
@@ -410,10 +425,13 @@ impl QueuePair for Qp {
         if rx.queue.len() >= core.max_recvs as usize {
             return Err(Error::Exhausted(Resource::Memory));
         }
-        rx.renew_quick_limit(core.max_recvs);
         if rx.is_broken() {
             core.flush_recv(token);
-        } else if rx.post(segments, token) {
+            return Ok(());
+        }
+        let has_more = rx.post(segments, token);
+        rx.renew_quick_limit(core.max_recvs);
+        if has_more {
             core.recv_posted(rx);
         }
         Ok(())

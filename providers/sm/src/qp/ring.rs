@@ -9,6 +9,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use dapl::runtime::sync::AtomicU64;
+
 use crate::memory::map::{Map, Slots};
 use crate::proto::message::{Header, INLINE, LINE, SLOT};
 
@@ -137,6 +139,41 @@ impl Writer {
     #[inline(always)]
     pub(crate) fn payload(&self) -> *mut u8 {
         self.slots.bytes::<BODY>(self.next)
+    }
+
+    /// The words of the next slot, and its number. Read once, before stores to shared memory, behind which the compiler would read
+    /// it again.
+    #[inline(always)]
+    pub(crate) fn next_slot(&self) -> (&[AtomicU64; SLOT / 8], u64) {
+        (self.slots.words(self.next), self.next)
+    }
+
+    /// Announces slot `index`, whose payload is a whole send of `length` bytes. [`Writer::advance`] follows.
+    #[inline(always)]
+    pub(crate) fn announce_send(&self, (slot, index): (&[AtomicU64; SLOT / 8], u64), length: u8, ack: u32) {
+        fail_point!(SlotFilled);
+        let [head, fields, ..] = slot;
+        let word = u64::from(Header::inline_send(length.into(), false).encode()) | lap(index, self.shift);
+        fields.store(u64::from(ack), Ordering::Relaxed);
+        fail_point!(BeforePublish);
+        // Pairs with the Acquire in `peek`, as in `publish`.
+        head.store(word, Ordering::Release);
+        fail_point!(AfterPublish);
+    }
+
+    /// Goes on behind slot `index`, which [`Writer::announce_send`] has announced. `free`: no more than the number of slots that were
+    /// free before.
+    #[inline(always)]
+    pub(crate) fn advance(&mut self, index: u64, length: u8, free: u32) {
+        debug_assert!(free > 0 && u64::from(free) <= self.free() && index == self.next);
+        self.next = index + 1;
+        // As in `publish`.
+        if u64::from(free) > 1 + AHEAD {
+            self.slots.fetch::<0>(index + 1 + AHEAD, true);
+            if length as usize > LINE - BODY {
+                self.slots.fetch::<LINE>(index + 1 + AHEAD, true);
+            }
+        }
     }
 
     #[inline(always)]

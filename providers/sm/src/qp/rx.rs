@@ -205,10 +205,11 @@ impl Rx {
     /// Queues a notifying receive of one segment. Returns false, having done nothing, if it has to be posted as any other.
     #[inline(always)]
     pub(crate) fn post_quickly(&mut self, segment: &Segment, cookie: u64, ep: usize) -> bool {
-        if self.queue.len() >= self.quick_limit || self.is_held() {
+        // A message waits only while there are no receives.
+        if self.queue.len() >= self.quick_limit || self.queue.is_empty() && self.is_held() {
             return false;
         }
-        let receive = self.queue.push();
+        let receive = self.queue.push_within();
         receive.segments.set_one(segment);
         receive.token = Token { cookie, ep, work: Work::Recv, ..Token::default() };
         true
@@ -227,7 +228,8 @@ impl Rx {
 
     /// Lets `post_quickly` queue receives: no more than `max`, and none that needs a check of watermarks.
     pub(crate) fn renew_quick_limit(&mut self, max: u32) {
-        self.quick_limit = if self.broken { 0 } else { max.min(self.marks.quiet()) as usize };
+        let most = (max.min(self.marks.quiet()) as usize).min(self.queue.slots());
+        self.quick_limit = if self.broken { 0 } else { most };
     }
 
     /// Queues a receive; the caller has checked the capacity. Returns true if [`Self::posted`] must be called.

@@ -12,9 +12,7 @@ use dapl_software::memory::scatter_gather::gather_recent;
 use super::{Entry, GATHER, ShortSend, Tx, TxEnds};
 use crate::cq::Outbox;
 use crate::memory::map::{Map, Slots};
-use crate::proto::message::Header;
 use crate::qp::link::{WANT, WANT_REQUESTS};
-use crate::qp::ring::SlotFields;
 use crate::qp::shared::Shared;
 
 /// Short sends that may be posted before the next pass.
@@ -46,7 +44,8 @@ impl Tx {
     pub(super) fn renew_credit(&mut self) {
         let is_idle = self.issued == self.queue.len() && !self.stopped;
         let Some(ends) = self.ends.as_mut() else { return };
-        let space = ends.requests.free().min(ends.max_requests.saturating_sub(self.issued) as u64);
+        let entries = ends.max_requests.min(self.queue.slots()).saturating_sub(self.issued);
+        let space = ends.requests.free().min(entries as u64);
         ends.quick.left = if is_idle && ends.quick.is_light { space.min(GATHER as u64) as u32 } else { 0 };
     }
 
@@ -98,25 +97,30 @@ impl Tx {
     #[inline(always)]
     pub(crate) fn post_quickly(&mut self, shared: &Shared, segment: &Segment, cookie: u64) -> bool {
         let Some(ends) = self.ends.as_mut() else { return false };
-        if ends.quick.left == 0 || segment.length > ends.short_max {
+        let credit = ends.quick.left;
+        if credit == 0 || segment.length > ends.short_max {
             return false;
         }
         fail_point!(SlotReserved);
-        let (to, bytes) = (ends.requests.payload(), segment.length as u8);
+        let (next, to) = (ends.requests.next_slot(), ends.requests.payload());
+        let (index, bytes) = (next.1, segment.length as u8);
         // SAFETY: a post that the end of a registration waits for, by the contract of `QueuePair::post_send_quickly`. The slot has
-        // space for a segment of `short_max`, and belongs to this side until it is published.
+        // space for a segment of `short_max`, and belongs to this side until it is announced.
         if !unsafe { gather_recent(&*shared.regions, shared.pd, segment, to) } {
             return false;
         }
         let taken = shared.rx_taken.load(Ordering::Acquire);
-        let fields = SlotFields { ack: taken as u32, ..SlotFields::default() };
-        ends.requests.publish(Header::inline_send(bytes.into(), false), &fields);
-        ends.quick.left -= 1;
-        let slot = ends.requests.next();
+        ends.requests.announce_send(next, bytes, taken as u32);
+        ends.requests.advance(index, bytes, credit);
+        ends.quick.left = credit - 1;
+        let slot = index + 1;
         shared.reported_taken.store(taken, Ordering::Relaxed);
         ends.wake_if_wanted();
         let send = ShortSend { cookie, slot, post: 0, bytes, suppress: false, unsignalled: false, failed: None };
-        *self.queue.push() = Entry::ShortSend(send);
+        match self.queue.push_within() {
+            Entry::ShortSend(old) => *old = send,
+            other => *other = Entry::ShortSend(send),
+        }
         self.issued += 1;
         self.notifying += 1;
         shared.tx_waits.store(true, Ordering::Release);
