@@ -23,7 +23,7 @@ pub unsafe extern "C" fn dapl_ep_post_send<P: Provider>(
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
     // SAFETY: this function's own contract.
-    let Some(segment) = (unsafe { plain(local_iov, num_segments, completion_flags) }) else {
+    let Some(segment) = (unsafe { plain::<P>(local_iov, num_segments, completion_flags) }) else {
         // SAFETY: as above.
         return unsafe { post_send::<P>(ep_handle, num_segments, local_iov, user_cookie, completion_flags) };
     };
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
     // SAFETY: this function's own contract.
-    let Some(segment) = (unsafe { plain(local_iov, num_segments, completion_flags) }) else {
+    let Some(segment) = (unsafe { plain::<P>(local_iov, num_segments, completion_flags) }) else {
         // SAFETY: as above.
         return unsafe { post_recv::<P>(ep_handle, num_segments, local_iov, user_cookie, completion_flags) };
     };
@@ -214,18 +214,19 @@ pub(super) fn request<P: Provider>(
     Ok(())
 }
 
-/// The segment of a post that has one and no flags.
+/// The segment of a post that has one and no flags, if the provider posts such ones quickly.
 ///
 /// # Safety
 /// Same as [`ffi::segments`].
 #[inline(always)]
-unsafe fn plain<'a>(
+unsafe fn plain<'a, P: Provider>(
     list: *const DAT_LMR_TRIPLET,
     count: DAT_COUNT,
     flags: DAT_COMPLETION_FLAGS,
 ) -> Option<&'a Segment> {
+    let is_plain = P::Qp::POSTS_QUICKLY && flags == DAT_COMPLETION_DEFAULT_FLAG;
     // SAFETY: this function's own contract.
-    if flags == DAT_COMPLETION_DEFAULT_FLAG { unsafe { ffi::single_segment(list, count) } } else { None }
+    if is_plain { unsafe { ffi::single_segment(list, count) } } else { None }
 }
 
 /// Errors: `InvalidParameter(n)` for a refused flag.

@@ -130,6 +130,8 @@ pub trait QueuePair: Connection {
     /// `ModelNotSupported` for an extension that the provider or the peer does not have. One that was held, and that the peer
     /// turns out not to have, completes with `RemoteResponder`.
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()>;
+    /// Whether the two functions below exist.
+    const POSTS_QUICKLY: bool = false;
     /// Posts a receive of one segment that notifies and is not traced, in the common case, with as few instructions as possible.
     /// Returns false where [`QueuePair::post_recv`] has to do it; then nothing has happened.
     #[inline(always)]

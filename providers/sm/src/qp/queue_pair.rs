@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{
-    Bind, BindWr, Completion, ConnId, ConnectSpec, Connection, ConnectionEvent, Count, MemoryRegion, Outstanding,
+    Bind, BindWr, Completion, ConnId, ConnectSpec, Connection, ConnectionEvent, Count, MemoryRegion, Op, Outstanding,
     QpSpec, QueuePair, Segment, SendWr, SharedRecvs, Status, Token,
 };
 use dapl::stats::watermark::HighWatermark;
@@ -379,6 +379,8 @@ impl QueuePair for Qp {
     type Mr = Mr;
     type Mw = Mw;
 
+    const POSTS_QUICKLY: bool = true;
+
     fn post_bind(&self, mw: &Mw, bind: Option<Bind<'_, Mr>>, wr: &BindWr) -> Result<u32> {
         let tx = self.0.with_space(self.0.tx.lock())?;
         let wanted =
@@ -441,7 +443,7 @@ impl QueuePair for Qp {
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
         let core = &*self.0;
         let mut tx = core.tx.lock();
-        if tx.is_pass_due() {
+        if matches!(wr.op, Op::Send { .. }) && tx.is_pass_due() {
             tx = core.make_pass(tx);
         }
         if tx.post_short(&core.shared, wr) {
