@@ -78,6 +78,8 @@ pub(crate) fn items(tree: &Tree, places: &Places) -> Result<Vec<Item>> {
     for page in man::pages()? {
         put(places.prefix.join("share/man").join(page.path), What::Text(page.text));
     }
+    let commands = dapl_test::stage::workspace().join("dat/debug/dapl-gdb.py");
+    put(places.prefix.join("share/dapl-rs/dapl-gdb.py"), What::File(commands, false));
     let sample = registry(&places.libdir).map_err(named)?;
     put(places.prefix.join("share/dapl-rs/dat.conf"), What::Text(sample.clone()));
     put(places.sysconfdir.join("dat.conf"), What::Conf(sample));
