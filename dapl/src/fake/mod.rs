@@ -122,8 +122,6 @@ impl Provider for FakeProvider {
 }
 
 impl MemoryProvider for FakeProvider {
-    const HAS_QP_WINDOWS: bool = true;
-
     type Pd = ();
     type Mr = FakeMr;
     type Mw = FakeMw;
