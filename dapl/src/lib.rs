@@ -20,6 +20,7 @@ pub mod cno;
 pub mod context;
 pub mod cr;
 pub mod csp;
+mod dapl_descriptor;
 pub mod ep;
 pub mod error;
 pub mod evd;

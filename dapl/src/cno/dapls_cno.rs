@@ -86,6 +86,18 @@ pub fn descriptor<P: Provider>(cno: &Cno<P>) -> Result<i32> {
     Ok(number)
 }
 
+/// Removes triggers of EVDs that have no events left, after which the descriptor is readable only if an EVD has some.
+pub fn arm_descriptor<P: Provider>(cno: &Cno<P>) {
+    loop {
+        let Some(source) = cno.inner.lock().pop() else { return cno.ia.provider().sleeps() };
+        if source.pending(cno.id) {
+            let mut inner = cno.inner.lock();
+            inner.triggers.insert(source);
+            return inner.show();
+        }
+    }
+}
+
 /// Takes the EVD that triggered first and still has events, without waiting. The descriptor stays readable while others have
 /// triggered.
 ///

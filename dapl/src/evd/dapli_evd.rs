@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Evd;
+use super::dapls_descriptor::ArmedDescriptor;
 use super::event::{Event, is_failure};
 use super::queue::{Config, Queue, Signal};
 use crate::cno::{Cno, EvdSource, Fire};
@@ -32,9 +33,13 @@ const BATCHES: usize = 16;
 pub(super) struct EvdState<P: Provider> {
     pub(super) queue: Queue,
     pub(super) cno: Option<Use<Cno<P>>>,
+    /// For consumers that wait in `poll` or `epoll`.
+    pub(super) descriptor: Option<ArmedDescriptor>,
+    /// Neither a CNO nor a descriptor has to see each event.
+    pub(super) is_unobserved: bool,
     /// Completions counted per EP.
     pub(super) completions: CompletionsByEp,
-    /// The consumer has taken an event since the last poll. Set only if the EVD has a CNO.
+    /// The consumer has taken an event since the last poll. Set only if the EVD has a CNO or a descriptor.
     has_taken: bool,
     /// The CQ could not be armed for the CNO; the error is not reported yet.
     arm_failed: bool,
@@ -48,7 +53,9 @@ impl<P: Provider> EvdState<P> {
     pub(super) fn new(queue: Queue, cno: Option<Use<Cno<P>>>) -> Self {
         EvdState {
             queue,
+            is_unobserved: cno.is_none(),
             cno,
+            descriptor: None,
             completions: CompletionsByEp::default(),
             has_taken: false,
             arm_failed: false,
@@ -56,6 +63,11 @@ impl<P: Provider> EvdState<P> {
             buffer: [Completion::default(); BATCH],
             plain: 0..0,
         }
+    }
+
+    /// Called after the CNO or the descriptor was set or removed.
+    pub(super) fn observers_changed(&mut self) {
+        self.is_unobserved = self.cno.is_none() && self.descriptor.is_none();
     }
 
     /// Fills the buffer from the front. All completions are fetched here, so this function counts and traces them.
@@ -208,7 +220,8 @@ impl<P: Provider> Evd<P> {
             }
             None => {
                 let Some(cq) = &self.cq else { return Err(Error::QueueEmpty) };
-                // A consumer with a CNO dequeues until the EVD is empty, and `dat_cno_wait` polls. Over a network each
+                // A consumer with a CNO dequeues until the EVD is empty, and `dat_cno_wait` polls, as arming a descriptor
+                // does. Over a network each
                 // poll is a system call, so the first dequeue after an event makes none.
                 let how = if std::mem::take(&mut held.has_taken) { Fetch::Ready } else { Fetch::Poll };
                 let n = held.poll(cq, how);
@@ -236,7 +249,7 @@ impl<P: Provider> Evd<P> {
                 from_shared(first)
             }
         };
-        if inner.cno.is_some() {
+        if !inner.is_unobserved {
             inner.has_taken = true;
             let notification = self.taken(&mut inner, signal);
             drop(inner);
@@ -340,6 +353,11 @@ impl<P: Provider> Evd<P> {
     /// Turns a signal of the queue into a notification. The futex words of waiters change here, under the lock.
     pub(super) fn signal(&self, inner: &mut EvdState<P>, signal: Signal) -> Notification<P> {
         let arm_failed = self.arm_failed(inner);
+        if signal == Signal::Cno
+            && let Some(descriptor) = &mut inner.descriptor
+        {
+            descriptor.trigger();
+        }
         match (signal, &inner.cno) {
             (Signal::Waiter, _) => {
                 inner.queue.counts.wakeups += 1;
@@ -369,7 +387,8 @@ impl<P: Provider> Evd<P> {
         let waits = inner.queue.has_sleeping_waiter() || must_tell && inner.queue.has_waiter();
         // If a waiter of the CNO polls, it arms the CQ before it sleeps.
         let triggers = inner.cno.as_ref().is_some_and(|cno| must_tell || !cno.is_polled());
-        let wanted = waits || triggers && inner.queue.enabled;
+        let shows = inner.descriptor.as_ref().is_some_and(ArmedDescriptor::is_armed);
+        let wanted = waits || (triggers || shows) && inner.queue.enabled;
         while wanted && signal != Signal::Waiter {
             match cq.arm(inner.queue.config() == Config::Solicited) {
                 Ok(true) => break,
@@ -414,7 +433,7 @@ impl<P: Provider> Evd<P> {
         let is_left = must_tell || inner.queue.has_waiter() || !inner.queue.enabled;
         let Some(cno) = inner.cno.as_ref().filter(|_| !is_left) else { return progress };
         // Under the lock: a waiter that goes to sleep arms the CQ after this step.
-        if cno.is_polled() {
+        if cno.is_polled() && !inner.descriptor.as_ref().is_some_and(ArmedDescriptor::is_armed) {
             cq.disarm();
         }
         let signal = self.fetch(&mut inner, if progress { Fetch::Poll } else { Fetch::Ready });

@@ -1,4 +1,4 @@
-//! Dequeues in the common case: one thread polls an EVD without a CNO, and takes successes.
+//! Dequeues in the common case: one thread polls an EVD without a CNO or descriptor, and takes successes.
 //!
 //! A poll leaves such completions in the buffer, and the next dequeues take them from there. All other users of the state find
 //! every event in the queue: they lock by [`Evd::lock`], which moves what is left in the buffer.
@@ -52,7 +52,7 @@ impl<P: Provider> EvdState<P> {
         let left = std::mem::take(&mut self.plain);
         self.queue.counts.events -= left.len() as u64; // `complete` counts them again
         for done in &self.buffer[left] {
-            // There was no waiter and no CNO when it came, so it signals nothing.
+            // There was no waiter, CNO or descriptor when it came, so it signals nothing.
             let _ = self.queue.complete(done);
         }
     }
@@ -60,7 +60,7 @@ impl<P: Provider> EvdState<P> {
     /// Whether completions may stay in the buffer: a thread that polls is the only one that an event is for.
     #[inline(always)]
     pub(super) fn is_quick(&self) -> bool {
-        self.cno.is_none() && self.queue.is_empty() && !self.queue.has_waiter()
+        self.is_unobserved && self.queue.is_empty() && !self.queue.has_waiter()
     }
 
     /// Polls. What came stays in the buffer if each completion is a success that needs no report to another object; else it is

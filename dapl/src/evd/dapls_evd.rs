@@ -215,6 +215,7 @@ pub fn modify_cno<P: Provider>(evd: &Evd<P>, cno: Option<Arc<Cno<P>>>) {
     let new = cno.map(Cno::attach);
     let mut inner = evd.lock();
     let old = std::mem::replace(&mut inner.cno, new);
+    inner.observers_changed();
     if let Some(old) = &old {
         old.unwatch(evd.id);
     }
@@ -320,6 +321,7 @@ fn end<P: Provider>(evd: &Evd<P>) -> bool {
     inner.queue.close().iter().for_each(|event| evd.reaped(event));
     evd.ia.bury(&Sums { evds: inner.queue.counts, ..Sums::default() });
     let cno = inner.cno.take();
+    inner.descriptor = None;
     evd.unlock(inner, signal);
     let Some(attached) = cno else { return true };
     let cno = attached.arc().clone();

@@ -17,6 +17,7 @@ mod dapl_evd_wait;
 mod dapli_evd;
 mod dapli_quick;
 mod dapli_wait;
+pub mod dapls_descriptor;
 pub mod dapls_evd;
 mod event;
 mod queue;

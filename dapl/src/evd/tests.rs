@@ -14,6 +14,7 @@ use crate::ia::dapl_ia::dapl_ia_close;
 use crate::provider::{Completion, ConnectionEvent, CqSink, Token};
 use crate::runtime::handle::from_handle;
 
+mod descriptor;
 #[cfg(loom)]
 mod interleavings;
 mod quick;

@@ -8,6 +8,7 @@ use dat_abi::*;
 
 use super::dapls_ia::{self, AsyncEvdChoice};
 use super::{Ia, query};
+use crate::dapl_descriptor;
 use crate::error::{Error, Handle, Result};
 use crate::evd::{Evd, Stream, dapls_evd};
 use crate::ffi::{self, guard, put_cleared, require};
@@ -118,6 +119,7 @@ pub unsafe extern "C" fn dapl_ia_query<P: Provider>(
             unsafe { put_ia(ia_attributes, query::ia_attributes(&ia)) };
         }
         if wants_provider {
+            ia.extra_facts.get_or_init(dapl_descriptor::facts::<P>);
             // SAFETY: as above.
             unsafe { put_provider(provider_attributes, query::provider_attributes(&ia)) };
         }

@@ -67,7 +67,9 @@ impl<P: Provider> Ia<P> {
     pub(super) fn show_counts(&self) -> (i32, *mut DAT_NAMED_ATTR) {
         const ROOM: usize =
             IaEvents::LEN + EpCounts::LEN + EvdCounts::LEN * (1 + MAX_LISTED_EVDS) + ALIVE.len() + PROVIDERS;
-        let listing = self.counts.listing.get_or_init(|| Listing::new(self.facts.iter().cloned(), ROOM));
+        let listing = self.counts.listing.get_or_init(|| {
+            Listing::new(self.facts.iter().chain(self.extra_facts.get().into_iter().flatten()).cloned(), ROOM)
+        });
         let (ranks, children): (Vec<_>, Vec<_>) = self.children.lock().known.values().cloned().unzip();
         let sums = self.sums(&children);
         let own = self.provider.counts().into_iter().take(PROVIDERS).map(|count| (count.name.to_owned(), count.value));

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use dat_abi::{DAT_EVD_HANDLE, DAT_EVD_OUT_OF_SCOPE, DAT_IA_HANDLE, v2};
 use parking_lot::Mutex;
@@ -54,6 +54,7 @@ pub fn open<P: Provider>(
             registration,
             address: Box::new(shown_address(provider.address())),
             facts: own_facts::<P>().chain(extension_facts(provider.limits())).chain(provider.facts()).collect(),
+            extra_facts: OnceLock::new(),
             counts: Counts::default(),
             tracing,
             provider,

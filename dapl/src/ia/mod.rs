@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use dat_abi::{DAT_IA_ADDRESS_PTR, DAT_IA_HANDLE, DAT_PROVIDER};
 use dat_counters::text::Text;
@@ -37,6 +37,8 @@ pub struct Ia<P: Provider> {
     provider: P,
     address: Box<Address>,
     facts: Vec<(String, String)>,
+    /// Addresses of functions beyond the table; set by the first query.
+    extra_facts: OnceLock<[(String, String); 2]>,
     counts: Counts,
     tracing: trace::Settings,
     /// The IA handle of libdat; 0 until libdat has assigned it.

@@ -1,21 +1,11 @@
 //! CNOs with a descriptor: readable while EVDs have triggered, and no event without a wake-up.
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::BorrowedFd;
-
 use super::*;
+use crate::runtime::descriptor::is_readable;
 
 fn with_descriptor(opened: &Opened) -> (Hand, i32) {
     let (cno, number) = dapls_cno::create_with_descriptor(&opened.ia).unwrap();
     (Hand(cno as usize), number)
-}
-
-/// Polls once; the descriptor is not open as soon as its CNO has gone.
-fn is_readable(number: i32) -> bool {
-    // SAFETY: used in the call only, and polled only while the CNO lives.
-    let fd = unsafe { BorrowedFd::borrow_raw(number) };
-    let mut polled = [PollFd::new(&fd, PollFlags::IN)];
-    poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
 }
 
 fn triggered(cno: Hand) -> Result<Hand, Error> {
@@ -101,6 +91,26 @@ fn a_descriptor_that_is_asked_for_later_shows_what_came_before() {
     assert_eq!((dapls_cno::descriptor(&object), object.descriptor()), (Ok(fd), Some(fd)));
     assert!(is_readable(fd), "the wait had the queue disarmed");
     assert_eq!(triggered(cno), Ok(evd));
+}
+
+#[test]
+fn arming_drops_triggers_of_empty_evds() {
+    let opened = fake::open(c"cno-descriptor-arm");
+    let (cno, fd) = with_descriptor(&opened);
+    let (first, second) = (evd(&opened, cno), evd(&opened, cno));
+    let object = from_handle::<Cno<FakeProvider>>(cno.raw(), Handle::Cno).unwrap();
+    post(first);
+    post(second);
+    assert!(take(first));
+    dapls_cno::arm_descriptor(&object);
+    assert!(is_readable(fd), "the second one has an event");
+    assert_eq!(triggered(cno), Ok(second));
+    post(first);
+    assert!(take(first) && take(second));
+    dapls_cno::arm_descriptor(&object);
+    assert!(!is_readable(fd));
+    post(first);
+    assert!(is_readable(fd));
 }
 
 #[test]

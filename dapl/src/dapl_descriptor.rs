@@ -1,0 +1,57 @@
+//! Descriptors of EVDs and CNOs for consumers of DAT 1.2, whose table has no call for them.
+//!
+//! The addresses of the two functions are attributes of the provider, `descriptor_func` and `descriptor_arm_func`; the header
+//! `dat/dapl_descriptor.h` calls them. DAT 2.0 has `dat_cno_fd_create` besides.
+
+use dat_abi::*;
+
+use crate::cno::{Cno, dapls_cno};
+use crate::error::{Error, Handle};
+use crate::evd::{Evd, dapls_descriptor};
+use crate::ffi::{guard, require};
+use crate::provider::Provider;
+use crate::runtime::handle::{self, Kind, from_handle};
+
+/// Names and values of the attributes.
+pub(crate) fn facts<P: Provider>() -> [(String, String); 2] {
+    let text = |address: usize| format!("{address:#x}");
+    [
+        ("descriptor_func".into(), text(dapl_descriptor::<P> as *const () as usize)),
+        ("descriptor_arm_func".into(), text(dapl_descriptor_arm::<P> as *const () as usize)),
+    ]
+}
+
+/// Writes the descriptor of an EVD or CNO, which the first call makes. It closes with the object; the consumer must not read or
+/// close it.
+///
+/// # Safety
+/// `object` may have any value; `out` is null or writable.
+unsafe extern "C" fn dapl_descriptor<P: Provider>(object: DAT_HANDLE, out: *mut i32) -> DAT_RETURN {
+    guard(|| {
+        require(out, 2)?;
+        let number = match handle::kind_of(object) {
+            Some(Kind::Evd) => dapls_descriptor::descriptor(&*from_handle::<Evd<P>>(object, Handle::Plain)?)?,
+            Some(Kind::Cno) => dapls_cno::descriptor(&*from_handle::<Cno<P>>(object, Handle::Cno)?)?,
+            _ => return Err(Error::InvalidHandle(Handle::Any)),
+        };
+        // SAFETY: not null, and writable by this function's contract.
+        unsafe { out.write_unaligned(number) };
+        Ok(())
+    })
+}
+
+/// Makes the descriptor readable if there are events, else when the next one comes. To be called when the consumer has taken all
+/// events and is about to sleep.
+///
+/// # Safety
+/// `object` may have any value.
+unsafe extern "C" fn dapl_descriptor_arm<P: Provider>(object: DAT_HANDLE) -> DAT_RETURN {
+    guard(|| match handle::kind_of(object) {
+        Some(Kind::Evd) => dapls_descriptor::arm(&*from_handle::<Evd<P>>(object, Handle::Plain)?),
+        Some(Kind::Cno) => {
+            dapls_cno::arm_descriptor(&*from_handle::<Cno<P>>(object, Handle::Cno)?);
+            Ok(())
+        }
+        _ => Err(Error::InvalidHandle(Handle::Any)),
+    })
+}

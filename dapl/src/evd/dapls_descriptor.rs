@@ -1,0 +1,76 @@
+//! The descriptor of an EVD, for consumers that wait in `poll` or `epoll`.
+//!
+//! A consumer takes events until the EVD is empty, arms the descriptor, and sleeps on it. Arming makes it readable at once if there
+//! are events; else the next event that would release a waiter does. It stays readable until it is armed again. Both happen under
+//! the EVD's lock, and arming polls after it has armed the CQ, so no event is missed.
+#![forbid(unsafe_code)]
+
+use super::Evd;
+use super::dapli_evd::Fetch;
+use crate::error::{Error, Handle, Result};
+use crate::provider::Provider;
+use crate::runtime::descriptor::Descriptor;
+
+/// A descriptor that the next notifying event makes readable, if it is armed.
+#[derive(Debug)]
+pub(super) struct ArmedDescriptor {
+    descriptor: Descriptor,
+    is_armed: bool,
+}
+
+impl ArmedDescriptor {
+    pub(super) fn is_armed(&self) -> bool {
+        self.is_armed
+    }
+
+    /// An event that notifies was queued.
+    pub(super) fn trigger(&mut self) {
+        if std::mem::take(&mut self.is_armed) {
+            self.descriptor.show(true);
+        }
+    }
+
+    fn arm(&mut self) {
+        self.descriptor.show(false);
+        self.is_armed = true;
+    }
+}
+
+/// The descriptor of an EVD; the first call makes it, armed. It closes with the EVD.
+///
+/// Errors: `InvalidHandle` for an EVD that is being freed; those of the system.
+pub fn descriptor<P: Provider>(evd: &Evd<P>) -> Result<i32> {
+    let mut inner = evd.lock();
+    if inner.queue.closed {
+        return Err(Error::InvalidHandle(Handle::Plain));
+    }
+    if let Some(known) = &inner.descriptor {
+        return Ok(known.descriptor.number());
+    }
+    let descriptor = Descriptor::new()?;
+    let number = descriptor.number();
+    inner.descriptor = Some(ArmedDescriptor { descriptor, is_armed: false });
+    inner.observers_changed();
+    drop(inner);
+    arm(evd)?;
+    Ok(number)
+}
+
+/// Arms the descriptor: readable now if there are events, else when the next one comes that notifies.
+///
+/// Errors: `InvalidHandle` for an EVD that is being freed or has no descriptor.
+pub fn arm<P: Provider>(evd: &Evd<P>) -> Result<()> {
+    let mut inner = evd.lock();
+    inner.descriptor.as_mut().ok_or(Error::InvalidHandle(Handle::Plain))?.arm();
+    let signal = evd.fetch(&mut inner, Fetch::Poll);
+    if !inner.queue.is_empty()
+        && let Some(descriptor) = &mut inner.descriptor
+    {
+        descriptor.trigger();
+    }
+    // Arms the CQ if nothing came, and fetches what came in between.
+    let signal = signal.max(evd.rearm(&mut inner));
+    evd.ia.provider().sleeps();
+    evd.unlock(inner, signal);
+    Ok(())
+}

@@ -1,0 +1,38 @@
+//! Descriptors of EVDs and CNOs: an event loop over epoll that sleeps between all messages (`test/c/epoll.c`).
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use dapl_test::run::{self, Room, SM0, USNIC0};
+use dapl_test::stage::{Profile, stage};
+
+/// No healthy run takes as long, even on a busy machine.
+const LIMIT: Duration = Duration::from_secs(300);
+
+fn messages_by_epoll(adapter: &str, registry: &str, object: &[&str]) {
+    let stage = stage(Profile::Dev);
+    let room = Room::new(&stage, Some(registry));
+    let program = run::program(&stage, "test/c/epoll.c");
+    let finished = room.start(program, &[&[adapter, "127.0.0.1"], object].concat()).finish(LIMIT);
+    finished.expect_success("epoll: OK, 2000 messages, by epoll");
+}
+
+#[test]
+fn event_loop_waits_for_an_evd_over_sm() {
+    messages_by_epoll("sm0", SM0, &[]);
+}
+
+#[test]
+fn event_loop_waits_for_a_cno_over_sm() {
+    messages_by_epoll("sm0", SM0, &["cno"]);
+}
+
+#[test]
+fn event_loop_waits_for_an_evd_over_usnic() {
+    messages_by_epoll("usnic0", USNIC0, &[]);
+}
+
+#[test]
+fn event_loop_waits_for_a_cno_over_usnic() {
+    messages_by_epoll("usnic0", USNIC0, &["cno"]);
+}
