@@ -166,12 +166,12 @@ pub fn built_for_package(package: &str, profile: Profile) -> PathBuf {
     target_directory().join(profile.directory()).join(package)
 }
 
-/// Builds an example of the workspace and says where it is.
+/// Builds an example of the workspace with these features, such as `udapl/async`, and says where it is.
 ///
 /// # Panics
 /// When it does not build; the message is the compiler's.
-pub fn built_example(name: &str, profile: Profile) -> PathBuf {
-    build_program(&["--example", name], profile, &[]);
+pub fn built_example(name: &str, features: &str, profile: Profile) -> PathBuf {
+    build_program(&["--example", name, "--features", features], profile, &[]);
     target_directory().join(profile.directory()).join("examples").join(name)
 }
 

@@ -111,7 +111,7 @@ impl Pair {
 }
 
 fn ping() -> PathBuf {
-    built_example("udapl-ping", Profile::Dev)
+    built_example("udapl-ping", "udapl/async", Profile::Dev)
 }
 
 #[test]
@@ -144,10 +144,10 @@ fn examples_in_one_process_run_over_each_provider() {
         .map(|entry| entry.path().file_stem().unwrap().to_string_lossy().into_owned())
         .filter(|name| name != "udapl-ping") // which has a test of its own
         .collect();
-    assert!(examples.len() >= 2, "{examples:?}");
+    assert!(examples.len() >= 3, "{examples:?}");
     let stage = stage(Profile::Dev);
     for example in &examples {
-        let program = built_example(example, Profile::Dev);
+        let program = built_example(example, "udapl/async", Profile::Dev);
         for (adapter, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
             let done = Room::new(&stage, Some(registry)).start(&program, &[adapter]).finish(LIMIT);
             assert!(done.status.success(), "{example} {adapter}: {done:#?}");

@@ -8,6 +8,7 @@ use dat_abi::*;
 use parking_lot::Mutex;
 
 use crate::address::Address;
+use crate::descriptor::DescriptorCalls;
 use crate::error::{Error, Result};
 use crate::library::{Functions, Library, text};
 use crate::limits::Limits;
@@ -76,6 +77,7 @@ impl Ia {
             limits: Limits::NONE,
             address: None,
             provider: String::new(),
+            descriptors: None,
             sink: 0,
             eps: Mutex::default(),
         };
@@ -159,6 +161,9 @@ impl IaInner {
         }
         self.limits = Limits::new(&ia, &provider);
         self.provider = text(&provider.provider_name);
+        // SAFETY: the list of the query just made.
+        let attributes = unsafe { named(provider.num_provider_specific_attr, provider.provider_specific_attr) };
+        self.descriptors = DescriptorCalls::find(&attributes);
         self.sink = match provider.rdma_write_for_rdma_read_req {
             DAT_FALSE => DAT_MEM_PRIV_LOCAL_WRITE_FLAG,
             _ => DAT_MEM_PRIV_LOCAL_WRITE_FLAG | DAT_MEM_PRIV_REMOTE_WRITE_FLAG,

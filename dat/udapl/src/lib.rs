@@ -61,6 +61,7 @@
 mod address;
 mod bytes;
 mod cno;
+mod descriptor;
 mod ep;
 mod error;
 mod evd;
@@ -76,6 +77,8 @@ mod post;
 mod rmr;
 mod shared;
 mod srq;
+#[cfg(feature = "async")]
+mod stream;
 
 pub use address::{Address, SockAddr};
 pub use cno::Cno;
@@ -94,3 +97,5 @@ pub use post::PostFlags;
 pub use rmr::Rmr;
 pub use shared::SharedMemory;
 pub use srq::Srq;
+#[cfg(feature = "async")]
+pub use stream::EventStream;

@@ -9,6 +9,7 @@ use dat_abi::*;
 use parking_lot::Mutex;
 
 use crate::address::Address;
+use crate::descriptor::DescriptorCalls;
 use crate::error::is_success;
 use crate::flight::Flight;
 use crate::library::Functions;
@@ -29,6 +30,7 @@ pub(crate) struct IaInner {
     pub(crate) limits: Limits,
     pub(crate) address: Option<Address>,
     pub(crate) provider: String,
+    pub(crate) descriptors: Option<DescriptorCalls>,
     /// Privileges that the memory of an RDMA read's destination needs.
     pub(crate) sink: DAT_MEM_PRIV_FLAGS,
     /// Endpoints by their handles.

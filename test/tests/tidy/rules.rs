@@ -188,6 +188,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("dat/udapl/src/address.rs", "socket addresses as C has them"),
     ("dat/udapl/src/bytes.rs", "memory that others change"),
     ("dat/udapl/src/cno.rs", "calls of libdat"),
+    ("dat/udapl/src/descriptor.rs", "calls of the provider, by their addresses"),
     ("dat/udapl/src/ep.rs", "calls of libdat"),
     ("dat/udapl/src/post.rs", "calls of libdat"),
     ("dat/udapl/src/rmr.rs", "calls of libdat"),

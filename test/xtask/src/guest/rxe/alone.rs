@@ -203,7 +203,7 @@ fn udapl(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
         }
     }
     if report.wants("udapl::example") {
-        let ping = stage::built_example("udapl-ping", Profile::Dev).display().to_string();
+        let ping = stage::built_example("udapl-ping", "udapl/async", Profile::Dev).display().to_string();
         let job = setting.shell(PING, &[&ping, Link::Alone.address()]);
         report.check(keeper, "udapl::example", LIMIT, &job);
     }
