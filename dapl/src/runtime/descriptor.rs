@@ -2,7 +2,6 @@
 //!
 //! For consumers that wait in `poll` or `epoll`. Its owner changes it under the lock of the state that it shows, so the two
 //! agree. The consumer may poll it, and must not read or close it.
-
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -45,32 +44,5 @@ impl Descriptor {
     }
 }
 
-/// Polls a descriptor once, for tests. Its object must be alive.
 #[cfg(test)]
-pub(crate) fn is_readable(number: i32) -> bool {
-    let mut polled = libc::pollfd { fd: number, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one record, which is a local variable.
-    let ready = unsafe { libc::poll(&raw mut polled, 1, 0) };
-    ready == 1 && polled.revents == libc::POLLIN
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn it_is_readable_as_long_as_it_shows_something() {
-        let mut descriptor = Descriptor::new().unwrap();
-        assert!(!is_readable(descriptor.number()));
-        for _ in 0..2 {
-            descriptor.show(true);
-            assert!(is_readable(descriptor.number()) && is_readable(descriptor.number()), "level-triggered");
-        }
-        for _ in 0..2 {
-            descriptor.show(false);
-            assert!(!is_readable(descriptor.number()));
-        }
-        descriptor.show(true);
-        assert!(is_readable(descriptor.number()));
-    }
-}
+pub(crate) mod tests;

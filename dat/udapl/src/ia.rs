@@ -163,6 +163,8 @@ impl IaInner {
         self.provider = text(&provider.provider_name);
         // SAFETY: the list of the query just made.
         let attributes = unsafe { named(provider.num_provider_specific_attr, provider.provider_specific_attr) };
+        let attributes: Vec<_> =
+            attributes.iter().map(|attribute| (attribute.name.as_str(), attribute.value.as_str())).collect();
         self.descriptors = DescriptorCalls::find(&attributes);
         self.sink = match provider.rdma_write_for_rdma_read_req {
             DAT_FALSE => DAT_MEM_PRIV_LOCAL_WRITE_FLAG,

@@ -74,6 +74,7 @@ mod memory;
 mod owned;
 mod piece;
 mod post;
+mod readiness;
 mod rmr;
 mod shared;
 mod srq;

@@ -1,7 +1,7 @@
 //! CNOs with a descriptor: readable while EVDs have triggered, and no event without a wake-up.
 
 use super::*;
-use crate::runtime::descriptor::is_readable;
+use crate::runtime::descriptor::tests::is_readable;
 
 fn with_descriptor(opened: &Opened) -> (Hand, i32) {
     let (cno, number) = dapls_cno::create_with_descriptor(&opened.ia).unwrap();

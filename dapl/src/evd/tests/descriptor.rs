@@ -1,7 +1,7 @@
 //! Descriptors of EVDs: readable when an event comes after arming, and no event without a wake-up.
 
 use super::*;
-use crate::runtime::descriptor::is_readable;
+use crate::runtime::descriptor::tests::is_readable;
 
 fn descriptor(evd: Evh) -> i32 {
     dapls_descriptor::descriptor(&evd.object()).unwrap()

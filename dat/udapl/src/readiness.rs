@@ -1,0 +1,38 @@
+//! Descriptors of event queues, for event loops.
+
+use std::os::fd::BorrowedFd;
+
+use crate::descriptor::DescriptorCalls;
+use crate::error::{Error, Result};
+use crate::evd::Evd;
+
+impl Evd {
+    /// The descriptor of the queue, for `poll`, `epoll` and event loops: take events until [`Self::poll`] returns `None`, call
+    /// [`Self::arm`], wait until the descriptor is readable. Do not read or write it.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if the provider has no descriptors; that of the system.
+    pub fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        let (calls, mut fd) = (self.descriptor_calls()?, -1);
+        // SAFETY: a live queue of this provider; the result is a local variable.
+        let code = unsafe { (calls.descriptor)(self.inner.handle.0, &raw mut fd) };
+        self.inner.ia.functions.check("descriptor_func", code)?;
+        // SAFETY: the descriptor stays open as long as the queue.
+        Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+    }
+
+    /// Makes the descriptor readable if there are events, else when the next one comes.
+    ///
+    /// # Errors
+    /// As [`Self::descriptor`], which has to be called first.
+    pub fn arm(&self) -> Result<()> {
+        // SAFETY: a live queue of this provider.
+        let code = unsafe { (self.descriptor_calls()?.arm)(self.inner.handle.0) };
+        self.inner.ia.functions.check("descriptor_arm_func", code)
+    }
+
+    fn descriptor_calls(&self) -> Result<DescriptorCalls> {
+        let none = || Error::Argument("the provider has no descriptors to wait on".into());
+        self.inner.ia.descriptors.ok_or_else(none)
+    }
+}
