@@ -122,6 +122,8 @@ impl Provider for FakeProvider {
 }
 
 impl MemoryProvider for FakeProvider {
+    const HAS_QP_WINDOWS: bool = true;
+
     type Pd = ();
     type Mr = FakeMr;
     type Mw = FakeMw;

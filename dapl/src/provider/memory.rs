@@ -44,6 +44,9 @@ impl Access {
 
 /// Protection domains, registered and shared memory, and windows of an adapter.
 pub trait MemoryProvider: Send + Sync + 'static {
+    /// `alloc_mw_for_qp` is implemented.
+    const HAS_QP_WINDOWS: bool = false;
+
     /// Protection domain.
     type Pd: Send + Sync;
     /// Registered memory; dropping it deregisters, and after that no transfer touches the memory.

@@ -217,7 +217,7 @@ fn extensions(limits: &Limits) -> v2::DAT_EXTENSION {
 }
 
 /// Attributes of a provider; the further ones are the same for all.
-pub fn provider_attr(attr: &v1::DAT_PROVIDER_ATTR) -> v2::DAT_PROVIDER_ATTR {
+pub fn provider_attr(attr: &v1::DAT_PROVIDER_ATTR, has_ep_scope: bool) -> v2::DAT_PROVIDER_ATTR {
     v2::DAT_PROVIDER_ATTR {
         provider_name: attr.provider_name,
         provider_version_major: attr.provider_version_major,
@@ -244,7 +244,7 @@ pub fn provider_attr(attr: &v1::DAT_PROVIDER_ATTR) -> v2::DAT_PROVIDER_ATTR {
         dto_async_return_guaranteed: attr.dto_async_return_guaranteed,
         rdma_write_for_rdma_read_req: attr.rdma_write_for_rdma_read_req,
         rdma_read_lmr_rmr_context_exposure: v2::DAT_FALSE,
-        rmr_scope_supported: v2::DAT_RMR_SCOPE_ANY,
+        rmr_scope_supported: if has_ep_scope { v2::DAT_RMR_SCOPE_ANY } else { v2::DAT_RMR_SCOPE_PZ },
         is_signal_safe: v2::DAT_FALSE,
         ha_supported: v2::DAT_FALSE,
         ha_loadbalancing: v2::DAT_HA_LB_NONE,

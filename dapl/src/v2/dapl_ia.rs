@@ -62,7 +62,7 @@ pub unsafe extern "C" fn dapl2_ia_query<P: Provider>(
         }
         if wants_provider {
             // SAFETY: as above.
-            unsafe { put_provider(provider_attr, convert::provider_attr(&of_provider)) };
+            unsafe { put_provider(provider_attr, convert::provider_attr(&of_provider, P::HAS_QP_WINDOWS)) };
         }
         Ok(())
     }))
