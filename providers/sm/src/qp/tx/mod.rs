@@ -1,9 +1,9 @@
 //! The send direction of a connection: the request queue, the request ring, and the peer's answers (SM-12, SM-17 to SM-22).
 //!
-//! Requests start in order and complete in order. A send is complete when the peer has taken its last slot off the
-//! ring; an RDMA operation when it has been copied, or when the target has answered its last fragment. Requests that do
-//! not fit into the ring wait here: a full ring is back-pressure, never a disconnect. Runs under the lock of this
-//! direction.
+//! Requests start and complete in order. A send is complete when the peer has taken its last slot from the ring. An
+//! RDMA operation is complete when it has been copied, or when the target has answered its last fragment. Requests
+//! that do not fit into the ring wait in the request queue: a full ring is back-pressure, never a disconnect. Runs
+//! under the lock of this direction.
 
 mod extensions;
 mod offer;
@@ -31,13 +31,13 @@ use crate::qp::link::{ConnectionMemory, WANT_REQUESTS};
 use crate::qp::ring::{Lines, Next, Reader, SlotFields, Writer};
 use crate::qp::shared::{Fault, NAK_ACCESS, NAK_SOURCE, Shared};
 
-/// Bytes copied across in one pass: progress is shared among connections.
+/// Maximum of bytes copied directly in one pass, since connections share a pass.
 const BUDGET: u64 = cma::CHUNK as u64;
 
-/// Requests that gather before a post asks how far the peer is.
+/// Number of outstanding requests from which on a post reads the peer's count.
 const GATHER: usize = 32;
 
-/// Boxes kept for requests to come.
+/// Maximum number of free boxes kept for later requests.
 const SPARE: usize = 64;
 
 /// Progress of a request.
@@ -46,9 +46,9 @@ enum RequestPhase {
     Waiting,
     /// Some bytes are in flight.
     Running,
-    /// All bytes were handed over; complete when the ring has been taken up to here.
+    /// All bytes were handed over. Complete when the peer has taken the ring up to this slot.
     Sent(u64),
-    /// The same, and the bytes have stayed where they are.
+    /// Same as `Sent`, for an offer: its bytes stay in the consumer's memory until the receiver fetches them.
     Offered(u64),
     /// The data of a write with immediate data were handed over; its notification waits for a slot.
     Written,
@@ -60,7 +60,7 @@ enum RequestPhase {
 #[derive(Debug)]
 enum Task {
     Transfer(Op),
-    /// The move of a window that has this number.
+    /// The bind or unbind of a window under this number.
     Move(Arc<Window>, u64),
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Request {
     suppress: bool,
     fence: bool,
     stage: RequestPhase,
-    /// Bytes handed over, and (RMA) bytes the target has answered.
+    /// Bytes handed over, and (RMA) bytes that the target has answered.
     issued: u64,
     answered: u64,
 }
@@ -84,7 +84,7 @@ impl Request {
         Request::of(Task::Transfer(wr.op), Segments::new(wr.segments), BindWr { token, suppress, fence })
     }
 
-    /// A bind or unbind that the window has accepted under this number.
+    /// Number of a bind or unbind, under which the window accepted it.
     pub(crate) fn of_window(window: Arc<Window>, number: u64, wr: &BindWr) -> Self {
         Request::of(Task::Move(window, number), Segments::default(), *wr)
     }
@@ -97,7 +97,7 @@ impl Request {
         matches!(self.task, Task::Transfer(op) if op.work() == Work::Send)
     }
 
-    /// The completion of a request that is not executed. A window is not bound then, even if its bind was next.
+    /// Returns the completion of a request that is not executed. A bind among such requests does not take effect.
     pub(crate) fn flush(self) -> Completion {
         if let Task::Move(window, number) = &self.task {
             window.flush(*number);
@@ -110,11 +110,11 @@ fn flushed(token: Token) -> Completion {
     Completion { token, status: Status::Flushed, ..Completion::default() }
 }
 
-/// A send that its post has put into the ring as a whole: only the data of its completion is kept, in few bytes.
+/// A send whose post put it into the ring as a whole. Only the data of its completion are kept.
 #[derive(Debug, Default)]
 struct ShortSend {
     cookie: u64,
-    /// Complete when the ring has been taken up to here.
+    /// Complete when the peer has taken the ring up to this slot.
     slot: u64,
     post: u32,
     bytes: u8,
@@ -199,10 +199,10 @@ impl Entry {
     }
 }
 
-/// A fragment in our RMA buffer that the target has not answered yet.
+/// A fragment in this side's RMA buffer that the target has not answered yet.
 #[derive(Debug)]
 struct Pending {
-    /// Number of its request, counted from the start of the connection.
+    /// Index of its request, counted from the start of the connection.
     request: u64,
     line: u32,
     mark: u64,
@@ -219,20 +219,20 @@ enum PendingKind {
     Atomic,
 }
 
-/// An answer of the peer's.
+/// A response of the peer.
 struct Answer {
     kind: Kind,
-    /// A line, or an offset.
+    /// A line of a buffer, or an offset.
     aux: u32,
     status: u32,
     value: u64,
 }
 
-/// The state of this half.
+/// State of the send direction.
 #[derive(Debug, Default)]
 pub(crate) struct Tx {
     queue: SlotQueue<Entry>,
-    /// Boxes of completed requests, for the next ones.
+    /// Boxes of completed requests, for reuse.
     #[expect(clippy::vec_box, reason = "the boxes themselves are reused")]
     spare: Vec<Box<Request>>,
     /// Number of requests at the front of `queue` that are fully handed over.
@@ -240,17 +240,17 @@ pub(crate) struct Tx {
     /// Number of requests in `queue` that notify when they succeed.
     notifying: usize,
     pub(crate) ends: Option<TxEnds>,
-    /// Requests are flushed as they are posted.
+    /// New requests are flushed when they are posted.
     pub(crate) broken: bool,
-    /// A graceful end waits for the queue to run empty.
+    /// A graceful disconnect waits until the queue is empty.
     pub(crate) draining: bool,
-    /// A fault was found and the flush is on its way: nothing more is handed over.
+    /// A fault was found and the flush is pending: no more requests are handed over.
     stopped: bool,
-    /// Requests are complete whose completions the poller had no place for: its next pass brings them.
+    /// Some requests are complete, but the poller had no space for their completions. Its next pass reports them.
     has_retirable: bool,
 }
 
-/// The rings of this half, while there is a connection.
+/// The rings of this direction, while there is a connection.
 #[derive(Debug)]
 pub(crate) struct TxEnds {
     link: Arc<ConnectionMemory>,
@@ -258,31 +258,31 @@ pub(crate) struct TxEnds {
     responses: Reader,
     messages: Lines,
     numbering: Numbering,
-    /// Message lines to be released when the ring has been taken up to a slot.
+    /// Slots and message lines: the lines are released when the peer has taken the ring up to the slot.
     marks: VecDeque<(u64, u64)>,
     rma: Lines,
-    /// Sends from this length on are offered.
+    /// Minimum length of a send that is offered.
     offer_from: u64,
     /// Longest send that a post puts into a slot itself.
     short_max: u64,
-    /// Limit of the queue of requests.
+    /// Capacity of the request queue.
     max_requests: usize,
-    /// See `quick`.
+    /// Credit for quick posts (see `quick`).
     quick: quick::Credit,
-    /// The last offer is complete when the ring has been taken up to here.
+    /// The last offer is complete when the peer has taken the ring up to this slot.
     offered: u64,
-    /// Number of times an offer was staged; ticket of the last assisted part.
+    /// Number of staged pieces; `helped`: ticket of the last assisted part.
     staged: u64,
     helped: u64,
     pending: VecDeque<Pending>,
-    /// Number of the request at the front of the queue.
+    /// Index of the request at the front of the queue.
     first: u64,
     /// Reads and atomic operations that the target has not answered.
     reads: u32,
-    /// The peer has extension operations.
+    /// The peer supports extension operations.
     extensions: bool,
     mapped: rma::Last,
-    /// The budget of a pass ran out in the middle of a copy, or a window waits for copies of others.
+    /// The last pass ended before its work did: its budget was used up in a copy, or a window waits for other copies.
     hungry: bool,
 }
 
@@ -332,8 +332,8 @@ impl TxEnds {
 }
 
 impl Tx {
-    /// Learns what the peer did, hands over what fits, completes what is done. Says whether anything moved.
-    /// After a fault nothing moves any more.
+    /// Reads the peer's progress, hands over requests that fit, and completes requests. Returns whether there was
+    /// progress. After a fault it does nothing and returns false.
     pub(crate) fn pass(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
         if self.ends.is_none() || self.stopped {
             return Ok(false);
@@ -344,8 +344,8 @@ impl Tx {
         outcome
     }
 
-    /// Posts a send that fits into one slot, if everything before it is in the ring. Returns false if it must be posted as a
-    /// `Request`: then nothing has changed.
+    /// Posts a send that fits into one slot, if everything before it is in the ring. Otherwise changes nothing and
+    /// returns false, and the caller posts the send as a `Request`.
     #[inline(always)]
     pub(crate) fn post_short(&mut self, shared: &Shared, wr: &SendWr<'_>) -> bool {
         let (Op::Send { solicited }, [segment], Some(ends)) = (wr.op, wr.segments, self.ends.as_mut()) else {
@@ -370,8 +370,8 @@ impl Tx {
         true
     }
 
-    /// Called after a post: hands over requests that fit. The peer's count is read only when space runs out or many requests
-    /// are outstanding, since that transfers a cache line.
+    /// Called after a post: hands over requests that fit. The peer's count is read only when space runs out or many
+    /// requests are outstanding, because reading it transfers a cache line.
     pub(crate) fn post(&mut self, shared: &Shared, request: Request) -> Result<(), Fault> {
         self.notifying += usize::from(!request.suppress);
         let request = match self.spare.pop() {
@@ -407,7 +407,7 @@ impl Tx {
         Ok(published || retired || helped)
     }
 
-    /// Whether a pass might find something to do.
+    /// Whether a pass could make progress.
     #[inline(always)]
     pub(crate) fn needs_pass(&self, shared: &Shared) -> bool {
         let is_waiting = self.draining || self.issued < self.queue.len() || self.has_retirable;
@@ -420,17 +420,17 @@ impl Tx {
         }
     }
 
-    /// Whether nothing is in the queue, and nothing has been published to the peer of this connection.
+    /// Whether the queue is empty and nothing has been published to the peer of this connection.
     pub(crate) fn is_new(&self) -> bool {
         self.queue.is_empty() && self.ends.as_ref().is_some_and(|ends| ends.requests.next() == 0)
     }
 
-    /// Whether a pass would find work that a completion depends on.
+    /// Whether a pass would find work that completions depend on.
     pub(crate) fn has_work(&self, shared: &Shared) -> bool {
         self.has_retirable || self.needs_peer_progress() && self.ends.as_ref().is_some_and(|ends| ends.has_work(shared))
     }
 
-    /// Work that only another pass can bring on, and for which no word of the peer's will come.
+    /// Whether the direction needs another pass, although the peer will send no wake-up for it.
     pub(crate) fn must_go_on(&self) -> bool {
         self.ends.as_ref().is_some_and(|ends| ends.hungry)
     }
@@ -451,7 +451,8 @@ impl Tx {
                 Kind::RmaAck => self.answered(shared, aux, status)?,
                 Kind::AtomicAck => self.answered_atomic(shared, status, value)?,
                 Kind::Stage => {
-                    // The peer asks for the next part as soon as this one is staged, and the ring must have space for that.
+                    // The peer asks for the next part as soon as this part is staged, and the ring must have space
+                    // for that request.
                     self.publish_taken_responses();
                     self.stage(shared, status, u64::from(aux))?;
                 }
@@ -468,7 +469,7 @@ impl Tx {
         self.ends.iter().for_each(|ends| ends.link.publish_taken_responses(ends.responses.taken()));
     }
 
-    /// Takes the next answer off the ring.
+    /// Takes the next response from the ring.
     fn next_answer(&mut self) -> Result<Option<Answer>, Fault> {
         let Some(ends) = self.ends.as_mut() else { return Ok(None) };
         match ends.responses.peek() {
@@ -484,7 +485,7 @@ impl Tx {
         }
     }
 
-    /// The target has answered a fragment. Answers come in the order of the fragments.
+    /// Handles the target's response to a fragment. Responses arrive in the order of the fragments.
     fn answered(&mut self, shared: &Shared, line: u32, status: u32) -> Result<(), Fault> {
         let Some(ends) = self.ends.as_mut() else { return Ok(()) };
         let Some(pending) = ends.pending.pop_front().filter(|p| p.line == line && p.kind != PendingKind::Atomic) else {
@@ -499,7 +500,7 @@ impl Tx {
             let from = ends.link.rma.bytes(line as usize * LINE + LINE, pending.length as usize);
             let from = from.ok_or(Fault::Nonsense("a fragment outside its buffer"))?;
             let (regions, length) = (&*shared.regions, pending.length as usize);
-            // SAFETY: `length` bytes of our own RMA buffer, reserved for this fragment.
+            // SAFETY: `length` bytes of this side's RMA buffer, reserved for this fragment.
             outcome = unsafe { scatter(regions, shared.pd, &request.segments, pending.offset, from, length) };
         }
         ends.rma.give_back(pending.mark);
@@ -520,7 +521,7 @@ impl Tx {
         Ok(())
     }
 
-    /// The request that an answer is for.
+    /// Returns the request that a response belongs to.
     fn pending_request(&mut self, pending: &Pending) -> Result<&mut Request, Fault> {
         let first = self.ends.as_ref().map_or(0, |ends| ends.first);
         let place = pending.request.checked_sub(first).and_then(|place| usize::try_from(place).ok());
@@ -528,10 +529,10 @@ impl Tx {
         entry.and_then(Entry::request_mut).ok_or(Fault::Nonsense("an answer to no request"))
     }
 
-    /// The peer could not take a send: it is the oldest that is not complete.
+    /// Handles a refused send, which is the oldest incomplete request.
     fn refused(&mut self, status: u32) -> Result<(), Fault> {
         let Some(ends) = self.ends.as_mut() else { return Ok(()) };
-        // The count that was published before the refusal; the known one may be older.
+        // The peer published its count before the refusal; the count known here may be older.
         ends.requests.learn(ends.link.taken()).ok_or(Fault::Nonsense("requests taken that never were"))?;
         let taken = ends.requests.taken();
         let open = |r: &&mut Entry| match r.stage() {
@@ -548,7 +549,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Number of the oldest request, if it is a send that the peer has not taken.
+    /// Index of the oldest request, if it is a send that the peer has not taken.
     pub(crate) fn waiting_send(&self) -> Option<u64> {
         let is_send = match self.queue.front()? {
             Entry::ShortSend(_) => true,
@@ -559,13 +560,13 @@ impl Tx {
         self.ends.as_ref().filter(|_| is_send).map(|ends| ends.first)
     }
 
-    /// Hands over as much as fits, in order. Says whether anything was published to the peer.
+    /// Hands over as many requests as fit, in order. Returns whether anything was published to the peer.
     fn issue(&mut self, shared: &Shared) -> bool {
         let mut published = false;
         let mut budget = BUDGET;
         while let (Some(ends), Some(entry)) = (self.ends.as_mut(), self.queue.get_mut(self.issued)) {
             let Some(request) = entry.request_mut() else {
-                self.issued += 1; // a short send is in the ring already
+                self.issued += 1; // a short send is already in the ring
                 continue;
             };
             if matches!(request.stage, RequestPhase::Failed(_)) || (request.fence && ends.reads > 0) {
@@ -600,7 +601,7 @@ impl Tx {
         published
     }
 
-    /// Completes what is done, from the front. A failure ends the connection, after its own completion.
+    /// Completes finished requests from the front. A failed request is completed and then ends the connection.
     fn retire(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
         let mut moved = self.retire_short(shared, out);
         if self.has_retirable {
@@ -643,7 +644,7 @@ impl Tx {
         Ok(moved)
     }
 
-    /// Forgets the connection. The completions of all that was queued.
+    /// Removes the connection. Returns the completions of all queued requests.
     pub(crate) fn flush(&mut self, ep: usize) -> impl Iterator<Item = Completion> + '_ {
         if let Some(ends) = self.ends.take() {
             ends.link.recall();
@@ -670,7 +671,7 @@ impl Tx {
 
     /// Whether progress of the peer would complete notifying requests or free space for waiting ones.
     pub(crate) fn needs_peer_progress(&self) -> bool {
-        // The receiver of an offer may have a question, and be glad of help.
+        // The receiver of an offer may ask for a part or for staged bytes.
         let offers = self.ends.as_ref().is_some_and(TxEnds::has_offers);
         self.draining || self.notifying > 0 || self.queue.len() > self.issued || offers
     }
@@ -684,7 +685,8 @@ enum HandOver {
 }
 
 impl TxEnds {
-    /// Has an RDMA operation logged that the peer's memory does not allow, with the check that its table fails.
+    /// Has the engine log an RDMA operation that the peer's table of registrations refuses, with the check that
+    /// failed.
     #[cold]
     fn report_refused(&self, shared: &Shared, request: &Request, status: Status) {
         let (Task::Transfer(op), Some(theirs)) = (&request.task, self.link.theirs()) else { return };
@@ -700,7 +702,7 @@ impl TxEnds {
 
     fn transfer(&mut self, shared: &Shared, request: &mut Request, number: u64, op: Op, budget: &mut u64) -> HandOver {
         if !self.supports(op) {
-            return HandOver::Failed(Status::RemoteResponder); // posted before the peer was known
+            return HandOver::Failed(Status::RemoteResponder); // posted before the peer's capabilities were known
         }
         match op {
             Op::Write(remote) => self.rma(shared, request, number, remote, Way::Write, budget),
@@ -719,7 +721,7 @@ impl TxEnds {
         }
     }
 
-    /// A window's move. As long as it waits, nothing behind it starts: binds are fenced.
+    /// Executes the bind or unbind of a window. Later requests start after it, because binds are fenced.
     fn turn(&mut self, shared: &Shared, window: &Arc<Window>, number: u64) -> HandOver {
         let turned = window.execute(number, shared.pd);
         self.hungry = turned == Ok(false);
@@ -730,7 +732,7 @@ impl TxEnds {
         }
     }
 
-    /// Called after requests were published to the peer: notes what they reported, and wakes a sleeping peer.
+    /// Called after requests were published to the peer: records the count sent with them, and wakes a sleeping peer.
     #[inline(always)]
     fn publish(&self, shared: &Shared) {
         shared.reported_taken.store(shared.rx_taken.load(Ordering::Acquire), Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! Posts of short sends in the common case: the request queue has nothing that waits, the ring has space, and the peer polls.
+//! Posts of short sends in the common case: no request waits in the queue, the ring has space, and the peer polls.
 //!
-//! All that has to be true for such a post is checked once for several posts: a pass grants a credit, and each short send spends
-//! one. What ends the common case takes the credit away.
+//! A pass checks these conditions once for several posts and grants that number of credits. Each short send spends
+//! one. A post that breaks a condition withdraws the credits.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,23 +15,23 @@ use crate::memory::map::{Map, Slots};
 use crate::qp::link::{WANT, WANT_REQUESTS};
 use crate::qp::shared::Shared;
 
-/// Short sends that may be posted before the next pass.
+/// Number of short sends that may be posted before the next pass.
 #[derive(Debug)]
 pub(super) struct Credit {
     left: u32,
     /// The peer's wake-up flags; see [`ConnectionMemory::poke`](crate::qp::link::ConnectionMemory::poke).
     wanted: Slots<1>,
-    /// Both sides arm with a barrier on all processors. Otherwise there is no credit.
+    /// Both sides execute a barrier on all processors when they arm. Otherwise no credit is granted.
     is_light: bool,
 }
 
 impl Credit {
-    /// No credit yet.
+    /// Creates an empty credit.
     pub(super) fn new(theirs: &Arc<Map>, is_light: bool) -> Self {
         Credit { left: 0, wanted: Slots::new(theirs.clone(), WANT, 1), is_light }
     }
 
-    /// A short send was posted in another way.
+    /// Spends a credit for a short send that was posted through the general path.
     #[inline(always)]
     pub(super) fn spend(&mut self) {
         self.left = self.left.saturating_sub(1);
@@ -39,7 +39,7 @@ impl Credit {
 }
 
 impl Tx {
-    /// Called at the end of a pass.
+    /// Grants credits at the end of a pass.
     #[inline]
     pub(super) fn renew_credit(&mut self) {
         let is_idle = self.issued == self.queue.len() && !self.stopped;
@@ -49,7 +49,7 @@ impl Tx {
         ends.quick.left = if is_idle && ends.quick.is_light { space.min(GATHER as u64) as u32 } else { 0 };
     }
 
-    /// A request is posted that may have to wait.
+    /// Withdraws the credits, because a request is posted that may have to wait.
     #[inline]
     pub(super) fn withdraw_credit(&mut self) {
         if let Some(ends) = &mut self.ends {
@@ -57,13 +57,13 @@ impl Tx {
         }
     }
 
-    /// Whether a pass might grant credit again: so many sends were posted that some are probably complete.
+    /// Whether a pass should run to grant credits again: the credits are spent, so some sends are probably complete.
     #[inline]
     pub(crate) fn is_pass_due(&self) -> bool {
         self.ends.as_ref().is_some_and(|ends| ends.quick.left == 0 && ends.quick.is_light) && !self.stopped
     }
 
-    /// Completes short sends that the peer has taken, as far as nothing else is before them: the common case of `retire`.
+    /// Completes the short sends at the front of the queue that the peer has taken: the common case of `retire`.
     #[inline(always)]
     pub(super) fn retire_short(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> bool {
         let (Some(ends), Some(cq)) = (self.ends.as_mut(), &shared.request_cq) else { return false };
@@ -93,7 +93,8 @@ impl Tx {
         retired > 0
     }
 
-    /// Posts a notifying send of one segment. Returns false, having done nothing, if it has to be posted as any other.
+    /// Posts a notifying send of one segment. Returns false and changes nothing if the send must go through the
+    /// general path.
     #[inline(always)]
     pub(crate) fn post_quickly(&mut self, shared: &Shared, segment: &Segment, cookie: u64) -> bool {
         let Some(ends) = self.ends.as_mut() else { return false };
@@ -104,8 +105,8 @@ impl Tx {
         fail_point!(SlotReserved);
         let (next, to) = (ends.requests.next_slot(), ends.requests.payload());
         let (index, bytes) = (next.1, segment.length as u8);
-        // SAFETY: a post that the end of a registration waits for, by the contract of `QueuePair::post_send_quickly`. The slot has
-        // space for a segment of `short_max`, and belongs to this side until it is announced.
+        // SAFETY: the end of a registration waits for this post, by the contract of `QueuePair::post_send_quickly`.
+        // The slot has space for a segment of `short_max`, and belongs to this side until it is announced.
         if !unsafe { gather_recent(&*shared.regions, shared.pd, segment, to) } {
             return false;
         }
@@ -129,10 +130,10 @@ impl Tx {
 }
 
 impl TxEnds {
-    /// As `poke`, of a peer that arms with a barrier.
+    /// Same as `poke`, for a peer that executes a barrier on all processors when it arms.
     #[inline(always)]
     fn wake_if_wanted(&self) {
-        // `poke` looks again: the word changes at any time.
+        // `poke` reads the flags again, because they change at any time.
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
         let [word] = self.quick.wanted.words(0);
         if word.load(Ordering::Relaxed) & WANT_REQUESTS != 0 {

@@ -1,4 +1,4 @@
-//! RDMA: straight across, into memory of the target's that is mapped here, or by the kernel where that works; else in
+//! RDMA operations: copied directly, through a mapping of the target's memory or by the kernel; otherwise sent in
 //! fragments that the target copies (SM-17..SM-22).
 
 use std::sync::atomic::Ordering;
@@ -23,12 +23,12 @@ use crate::qp::single_copy::{self, Broken, By};
 /// Bytes of an RMA fragment.
 const FRAGMENT: usize = 32 << 10;
 
-/// The mapping that was used last. It may be unmapped when its key is revoked, unless it is in use.
+/// The mapping that was used last. It may be unmapped after its key is revoked, unless a copy uses it.
 #[derive(Debug, Default)]
 pub(super) struct Last {
     key: u32,
     mapped: Weak<Mapped>,
-    /// The request that goes by it; it goes on so.
+    /// The request that uses this mapping and continues to use it.
     request: Option<u64>,
 }
 
@@ -53,7 +53,7 @@ impl TxEnds {
             request.stage = RequestPhase::Done;
             return HandOver::Whole { wrote: false };
         }
-        // Fragments in flight must be placed before the rest is copied, so a request keeps its method to the end.
+        // Fragments in flight must be placed before the rest is copied, so a request keeps one method to its end.
         let begins = request.stage == RequestPhase::Waiting;
         if (begins || self.mapped.request == Some(number))
             && let Some(mapped) = self.mapped(shared, remote.key)
@@ -75,14 +75,14 @@ impl TxEnds {
                 Ok(true) => return HandOver::Whole { wrote: false },
                 Ok(false) => return HandOver::Part { wrote: false },
                 Err(Some(status)) => return HandOver::Failed(status),
-                Err(None) => {} // refused: the bounce buffer is always there
+                Err(None) => {} // refused: use the bounce buffer
             }
         }
         self.fragment(shared, request, number, remote, way)
     }
 
-    /// The mapping of the peer's key, if there is one. Otherwise a mapping is requested, and this transfer uses another
-    /// method.
+    /// Returns the mapping of the peer's key, if there is one. Otherwise requests a mapping, and this transfer uses
+    /// another method.
     #[inline]
     pub(super) fn mapped(&mut self, shared: &Shared, key: u32) -> Option<Arc<Mapped>> {
         if self.mapped.key == key
@@ -108,7 +108,7 @@ impl TxEnds {
         }
     }
 
-    /// Straight across, piece by piece. `Err(None)`: the kernel does not allow it here, use another way.
+    /// Copies directly, piece by piece. `Err(None)`: the kernel refuses the copy, so the caller uses another method.
     fn copy_across(
         &mut self,
         shared: &Shared,
@@ -147,7 +147,7 @@ impl TxEnds {
         shared.max_reads_out.min(self.link.theirs().map_or(0, |theirs| theirs.reads))
     }
 
-    /// By fragments in our RMA buffer that the target copies.
+    /// Sends the operation as fragments in this side's RMA buffer, which the target copies.
     fn fragment(&mut self, shared: &Shared, request: &mut Request, number: u64, remote: Remote, way: Way) -> HandOver {
         let total = request.segments.total();
         let read = way == Way::Read;
@@ -156,7 +156,7 @@ impl TxEnds {
             return HandOver::Part { wrote: false };
         }
         let mut wrote = false;
-        // The ring of answers is the target's.
+        // The target's geometry limits the response ring.
         let most = self.link.theirs().map_or(0, |theirs| theirs.geometry.max_fragments()) as usize;
         while request.issued < total {
             let length = (total - request.issued).min(FRAGMENT as u64) as usize;
@@ -188,12 +188,12 @@ impl TxEnds {
             self.reads += u32::from(begins && !wrote);
             wrote = true;
         }
-        // Complete when all fragments are answered; no ring slot completes it.
+        // Completes when all fragments are answered, not by a ring slot.
         request.stage = if request.answered == total { RequestPhase::Done } else { RequestPhase::Sent(u64::MAX) };
         HandOver::Whole { wrote }
     }
 
-    /// Line 0 describes the fragment; a write's payload follows.
+    /// Writes the descriptor of the fragment to line 0 of its lines; the payload of a write follows.
     fn fill(
         &self,
         shared: &Shared,
@@ -206,7 +206,7 @@ impl TxEnds {
         let at = line as usize * LINE;
         if !read {
             let to = self.link.rma.bytes(at + LINE, length).ok_or(Status::LocalEp)?;
-            // SAFETY: lines reserved for this fragment, in our RMA buffer.
+            // SAFETY: lines reserved for this fragment, in this side's RMA buffer.
             unsafe { gather(&*shared.regions, shared.pd, &request.segments, request.issued, to, length) }?;
         }
         let fragment = Fragment {

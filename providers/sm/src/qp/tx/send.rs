@@ -11,7 +11,7 @@ use crate::qp::shared::Shared;
 /// Bytes of a piece of a send that is not inline.
 const PIECE: usize = 16 << 10;
 
-/// What a send has besides its bytes.
+/// Properties of a send besides its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
     kind: Kind,
@@ -21,7 +21,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// Of an operation that is a send.
+    /// Returns the properties of a send operation.
     pub(super) fn of(op: Op) -> Self {
         match op {
             Op::SendImmediate { data, solicited } => Message { kind: Kind::SendImmediate, value: data, solicited },
@@ -40,7 +40,7 @@ impl TxEnds {
         if total > shared.max_message {
             return HandOver::Failed(Status::LocalLength);
         }
-        // An offer has no place for a value.
+        // An offer has no field for a value.
         if message.kind == Kind::Send
             && let Some(step) = self.offer(shared, request, message.solicited)
         {
@@ -85,8 +85,8 @@ impl TxEnds {
         Ok(true)
     }
 
-    /// Puts a send of one short segment into the next slot. Returns false if the ring is full, or the segment's
-    /// memory has to be checked first.
+    /// Puts a send of one short segment into the next slot. Returns false if the ring is full, or if the segment's
+    /// memory must be checked first.
     #[inline(always)]
     pub(super) fn send_short(&mut self, shared: &Shared, segment: &Segment, solicited: bool) -> bool {
         if self.requests.is_full() {
@@ -115,11 +115,11 @@ impl TxEnds {
         let at = self.link.geometry.messages_at() + line as usize * LINE;
         let to = self.link.area.bytes(at, length).ok_or(Status::LocalEp)?;
         fail_point!(LinesReserved);
-        // SAFETY: the lines were reserved for this piece, in our own area.
+        // SAFETY: the lines were reserved for this piece, in this side's area.
         let gathered = unsafe { gather(&*shared.regions, shared.pd, &request.segments, request.issued, to, length) };
         fail_point!(LinesFilled);
         self.marks.push_back((self.requests.next(), mark));
-        gathered?; // else nothing is published for these lines, and the connection ends with this request
+        gathered?; // on an error these lines are not published, and the connection ends with this request
         let total = request.segments.total();
         request.issued += length as u64;
         let mut payload = self.payload(shared);
