@@ -29,19 +29,19 @@ pub(crate) trait PolledConnection: Send + Sync {
     fn is_over(&self) -> bool;
     /// Whether it is polled and its peer sends no wake-ups.
     fn is_polled(&self) -> bool;
-    /// Whether there was no progress at the last calls of this function.
+    /// Whether the last calls of this function found no progress.
     fn was_idle(&self) -> bool;
     /// Clears the wake-up flags, because a thread polls.
     fn disarm(&self);
     /// Makes progress until there is nothing to do, then sets the wake-up flags, unless a thread polls.
     fn serve(&self);
-    /// Removes it from the lists of its pollers, so that it no longer costs them time.
+    /// Removes the connection from the lists of its pollers.
     fn retire(&self);
     /// Whether the rings hold entries that have not been taken.
     fn has_unread(&self) -> bool;
 }
 
-/// Collects the completions of a pass: for the polling thread's own queue directly, else for their queue.
+/// Collects the completions of a pass: directly for the polling thread's queue, otherwise in their queue.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox<'a> {
     poller: Option<(&'a Arc<CqCore>, &'a mut [Completion])>,
@@ -49,12 +49,12 @@ pub(crate) struct Outbox<'a> {
 }
 
 impl Outbox<'_> {
-    /// Whether the poller has all completions that it can take; further ones can stay in the rings.
+    /// Whether the poller's array is full. Further messages can stay in the rings.
     pub(crate) fn is_full(&self) -> bool {
         self.poller.as_ref().is_some_and(|(_, out)| self.filled == out.len())
     }
 
-    /// Adds a completion of `cq`, after those that wait in the queue.
+    /// Adds a completion of `cq` after those already queued.
     #[inline(always)]
     pub(crate) fn put(&mut self, cq: &Arc<CqCore>, completion: Completion) {
         match self.place(cq) {
@@ -63,7 +63,8 @@ impl Outbox<'_> {
         }
     }
 
-    /// The places for completions of `cq`, if these go to the poller directly. [`Outbox::used`] says how many were filled.
+    /// Returns the free places of the poller's array if `cq` is its queue and is empty. [`Outbox::used`] says how
+    /// many were filled.
     #[inline]
     pub(crate) fn places<'a>(&'a mut self, cq: &'a Arc<CqCore>) -> Places<'a> {
         match &mut self.poller {
@@ -74,13 +75,13 @@ impl Outbox<'_> {
         }
     }
 
-    /// Completions were put into the first of the places.
+    /// Records that the first `count` places were filled.
     #[inline]
     pub(crate) fn used(&mut self, count: usize) {
         self.filled += count;
     }
 
-    /// The place of the next completion of `cq`, if it is the poller's, and the poller can take it.
+    /// Takes the next place for a completion of `cq`, if `cq` is the poller's queue and a place is free.
     #[inline(always)]
     fn place(&mut self, cq: &Arc<CqCore>) -> Option<&mut Completion> {
         let (own, out) = self.poller.as_mut()?;
@@ -93,21 +94,21 @@ impl Outbox<'_> {
     }
 }
 
-/// Where the successes of a run go: to the poller's places, or to their queue. See [`Outbox::places`].
+/// Destination of a run of successful completions: the poller's array or their queue. See [`Outbox::places`].
 pub(crate) struct Places<'a> {
     cq: &'a Arc<CqCore>,
     direct: Option<std::slice::IterMut<'a, Completion>>,
 }
 
 impl Places<'_> {
-    /// Whether the poller cannot take more.
+    /// Whether the poller's array is full.
     #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
         self.direct.as_ref().is_some_and(|left| left.len() == 0)
     }
 
-    /// A completion. Returns the number of the poller's places that it takes. Field by field: a copy of what was just written in
-    /// smaller pieces would wait for them.
+    /// Adds a completion. Returns the number of the poller's places used. Writes field by field: copying a record
+    /// that was just written in smaller pieces would stall on store forwarding.
     #[inline(always)]
     pub(crate) fn put(&mut self, token: &Token, bytes: u64, solicited: bool) -> usize {
         match self.direct.as_mut().map(Iterator::next) {
@@ -125,22 +126,22 @@ impl Places<'_> {
     }
 }
 
-/// A completion queue as dapl holds it.
+/// A completion queue, as dapl holds it.
 pub struct Cq(pub(crate) Arc<CqCore>);
 
-/// The queue itself, shared with its connections and the engine.
+/// The state of a completion queue, shared with its connections and the engine.
 pub(crate) struct CqCore {
     ready: CompletionList,
     sink: Weak<dyn CqSink>,
     active: Mutex<Vec<Arc<dyn PolledConnection>>>,
-    /// A consumer polls, so its connections need no wake-ups.
+    /// A consumer polls the queue, so its connections need no wake-ups.
     polled: AtomicBool,
     polls: AtomicU32,
     /// Engine passes in progress that may complete receives of this queue.
     in_service: AtomicU32,
     /// The engine checks it every tick.
     watched: AtomicBool,
-    /// The queue was dropped: it accepts no connections.
+    /// The queue was dropped and accepts no connections.
     closed: AtomicBool,
     /// Longest time in nanoseconds that a wait polls before it sleeps.
     spin: u32,
@@ -186,8 +187,8 @@ impl CqCore {
     }
 
     /// Waits until no engine pass is in progress. A program that has seen the last byte of a message in memory then
-    /// finds its completion, even if the engine was preempted between the two. A pass has a bounded length and calls no
-    /// upper layer.
+    /// finds its completion, even if the engine was preempted between the two. A pass has a bounded length and does
+    /// not call the upper layer.
     #[inline]
     fn await_service(&self) {
         while self.in_service.load(Ordering::Acquire) > 0 {
@@ -212,7 +213,7 @@ impl CqCore {
         }
     }
 
-    /// Removes a connection that has ended, or whose QP is dropped. A poller that is using the list notices that by
+    /// Removes a connection that has ended, or whose QP is dropped. A poller that is using the list detects this
     /// itself.
     pub(crate) fn forget(&self, conn: &dyn PolledConnection) {
         if let Some(mut active) = self.active.try_lock() {
@@ -220,8 +221,8 @@ impl CqCore {
         }
     }
 
-    /// No thread polls: makes progress on every connection and arms it. `polled` is cleared before the list is read;
-    /// the engine adds to the list before it reads `polled`. So no connection is missed.
+    /// Called when no thread polls: makes progress on every connection and arms it. This function clears `polled`
+    /// before it reads the list; the engine adds to the list before it reads `polled`. So no connection is missed.
     fn serve_active(&self) {
         let hot: Vec<Arc<dyn PolledConnection>> =
             self.active.lock().iter().filter(|conn| conn.is_polled()).cloned().collect();
@@ -313,7 +314,7 @@ impl CompletionQueue for Cq {
             }
             filled = outbox.filled;
             if served < active.len() {
-                active.rotate_left(served); // start with the others next time
+                active.rotate_left(served); // the next pass starts with the others
             }
             if over {
                 let _deferral = cancel::defer(); // the last reference to a connection closes its descriptors

@@ -1,6 +1,6 @@
-//! Shared receive queues. A message that finds the queue empty waits in its ring, and its connection waits for a
-//! receive: the next post hands its receive to the first waiting connection and makes that progress. While a connection
-//! waits the queue is empty. The queue's lock is taken below those of the receive and send directions.
+//! Shared receive queues. A message that finds the queue empty stays in its ring, and its connection waits for a
+//! receive. The next post gives its receive to the first waiting connection and delivers that message. While a
+//! connection waits, the queue is empty. The queue's lock is taken after those of the receive and send directions.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -13,21 +13,21 @@ pub(crate) use dapl_software::srq::SrqRecv;
 
 use crate::engine::jobs::{Job, Jobs};
 
-/// The queue itself.
+/// The state of a shared receive queue.
 pub(crate) type SrqCore = dapl_software::srq::SrqCore<dyn SrqWaiter, Job>;
 
-/// A connection that waits for a receive. A trait, because connections take receives from the queue while the queue hands
-/// receives to connections that wait: events go upwards through a trait of the lower layer.
+/// A connection that waits for a receive. A trait, because connections take receives from the queue, and the queue
+/// gives receives to waiting connections: the lower layer calls upwards through its trait.
 pub(crate) trait SrqWaiter: Send + Sync {
-    /// It is its turn. Gives the receive back if its message waits no more.
+    /// Offers a receive to the first waiter. Returns the receive if no message of the waiter waits.
     fn offer(&self, buffer: SrqRecv) -> Option<SrqRecv>;
 }
 
-/// A shared receive queue as dapl holds it.
+/// A shared receive queue, as dapl holds it.
 pub struct Srq(pub(crate) Arc<SrqCore>);
 
 impl Srq {
-    /// Creates a queue, if fewer than `most` are alive.
+    /// Creates a queue, if fewer than `most` exist.
     pub(crate) fn new(pd: u32, spec: SrqSpec, jobs: Arc<Jobs>, alive: Arc<AtomicU32>, most: u32) -> Result<Self> {
         SrqCore::new(pd, spec, jobs, alive, most).map(Srq)
     }

@@ -1,8 +1,8 @@
 //! The shared memory of a connection: this side's area, the peer's, and the control line of each side.
 //!
-//! Each side writes only its own area, which the peer maps read-only; the RMA buffer is written by both. On its control
-//! line a side publishes how many entries it has taken, its wake-up flags, the registrations it is copying with,
-//! whether it can fetch offered messages, which words of the rings it takes, and the end of the connection.
+//! Each side writes only its own area, which the peer maps read-only. Both sides write the RMA buffer. The control
+//! line of a side publishes the counts of taken entries, the wake-up flags, the registrations in use by copies, the
+//! support for fetching offers, the supported ring words, and the end of the connection.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -39,12 +39,13 @@ const REACH: usize = 640;
 const RECALLED: usize = 648;
 // 768 to 1023: see `help`.
 const STAGED: usize = 1024;
-/// What this side takes beyond the first version of the rings; written once. A side that does not know the word leaves it 0.
+/// Features that this side supports beyond the first version of the rings; written once. A side without this word
+/// leaves it 0.
 const CAPABILITIES: usize = 1152;
 /// Ring words for immediate data, invalidation and atomic operations.
 const EXTENSIONS: u64 = 1;
 
-/// A peer's end point, shared by all connections to it.
+/// The peer's end point, shared by all connections to it.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) path: PathBuf,
@@ -52,9 +53,9 @@ pub(crate) struct Peer {
     pub(crate) pid: i32,
     pub(crate) fifo: OwnedFd,
     pub(crate) regions: Arc<PeerRegions>,
-    /// Cross-memory attach has worked, and was not refused since.
+    /// Cross-memory attach has worked and has not been refused since.
     pub(crate) cma: AtomicBool,
-    /// KNEM's device works and was not refused since; it is preferred.
+    /// The KNEM device works and has not been refused since; it is preferred.
     pub(crate) knem: AtomicBool,
     /// Mappings of the peer's shared memory; `None`: mapping is disabled.
     pub(crate) imports: Option<Imports>,
@@ -62,7 +63,7 @@ pub(crate) struct Peer {
     pub(crate) offer_from: u64,
     /// Becomes readable when the process dies. Without it cross-memory attach is not used.
     pub(crate) watch: Option<Arc<PidWatch>>,
-    /// Time of the last check.
+    /// Time of the last liveness check.
     pub(crate) looked: LastCheck,
     /// Number of copies still permitted, unless it is `u32::MAX` (for tests).
     #[cfg(test)]
@@ -70,9 +71,9 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Whether the process id still names this peer. The engine detects a death, but may be delayed by the scheduler or
-    /// a signal, and another process may get the number. So the first copy of a tick checks; numbers are not reused
-    /// within a tick.
+    /// Whether the process id still names this peer. The engine detects a death, but may be delayed by the scheduler
+    /// or a signal, and another process may get the number. So the first copy in each engine tick checks; a number is
+    /// not reused within a tick.
     #[inline]
     pub(crate) fn lives(&self, ticker: &EngineTicks) -> bool {
         self.looked.is_still(ticker, || self.watch.as_ref().is_some_and(|watch| !watch.is_dead()))
@@ -91,14 +92,14 @@ impl Peer {
     }
 }
 
-/// A process whose death the engine notices at once.
+/// A watch on a process, whose death the engine notices at once.
 #[derive(Debug)]
 pub(crate) struct PidWatch {
     pub(crate) fd: OwnedFd,
 }
 
 impl PidWatch {
-    /// Whether it has died. Its id may have been reused since.
+    /// Whether the process has died. Its id may have been reused since.
     pub(crate) fn is_dead(&self) -> bool {
         let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec::default())) != Ok(0)
@@ -113,25 +114,25 @@ pub(crate) struct Copier {
 }
 
 impl Copier {
-    /// Whether it is copying with this key.
+    /// Whether the peer is copying with this key.
     pub(crate) fn copies_with(&self, key: u32) -> bool {
         let is_named = |word| self.area.word(word).load(Ordering::Acquire) == u64::from(key);
         (is_named(BUSY) || is_named(BUSY_FETCHING)) && !self.is_dead()
     }
 
-    /// Whether the connection has ended for it too, and it copies nothing.
+    /// Whether the connection has ended at the peer too, so that the peer copies nothing.
     pub(crate) fn is_idle(&self) -> bool {
         let is_zero = |word| self.area.word(word).load(Ordering::Acquire) == 0;
         !is_zero(GONE) && is_zero(BUSY) && is_zero(BUSY_FETCHING)
     }
 
-    /// Whether its process has died.
+    /// Whether the peer's process has died.
     pub(crate) fn is_dead(&self) -> bool {
         self.watch.is_dead()
     }
 }
 
-/// The peer's half of a link.
+/// The peer's side of a connection.
 #[derive(Debug)]
 pub(crate) struct PeerSide {
     pub(crate) area: Arc<Map>,
@@ -140,11 +141,11 @@ pub(crate) struct PeerSide {
     /// The peer's id of the connection, used in FIFO words to it.
     pub(crate) id: u32,
     pub(crate) pd: u32,
-    /// Generation in its messages.
+    /// Generation in the peer's messages.
     pub(crate) generation: u16,
-    /// Maximum number of reads that it serves at a time.
+    /// Maximum number of concurrent reads that the peer serves.
     pub(crate) reads: u32,
-    /// Both sides execute a barrier on all CPUs when they arm, so publishing needs none.
+    /// Both sides execute a barrier on all processors when they arm, so publishing needs none.
     pub(crate) light: bool,
     pub(crate) peer: Arc<Peer>,
 }
@@ -169,7 +170,7 @@ pub(crate) struct ConnectionMemory {
 }
 
 impl ConnectionMemory {
-    /// Creates this side's half, and the descriptors for the peer.
+    /// Creates this side's area, and the descriptors for the peer.
     pub(crate) fn create(id: u32, conn: ConnId, geometry: Geometry) -> Result<(ConnectionMemory, [OwnedFd; 2])> {
         let (area, area_fd) = Map::create("dapl-sm-rings", geometry.area_len(), true)?;
         let (rma, rma_fd) = Map::create("dapl-sm-rma", geometry.rma_len(), false)?;
@@ -190,7 +191,7 @@ impl ConnectionMemory {
         Ok((link, [area_fd, rma_fd]))
     }
 
-    /// Joins the peer's half; once.
+    /// Attaches the peer's side; called once.
     pub(crate) fn join(&self, theirs: PeerSide) {
         self.publish_reach(theirs.peer.cma.load(std::sync::atomic::Ordering::Relaxed));
         let _ = self.theirs.set(theirs);
@@ -198,22 +199,22 @@ impl ConnectionMemory {
         self.joined.store(true, Ordering::Release);
     }
 
-    /// Publishes whether this side can copy from and to the peer's memory by itself.
+    /// Publishes whether this side can copy from and to the peer's memory.
     pub(crate) fn publish_reach(&self, reaches: bool) {
         self.area.word(REACH).store(u64::from(reaches), Ordering::Relaxed);
     }
 
-    /// Whether the peer can fetch offered messages, as it says on its control line.
+    /// Whether the peer can fetch offers, as its control line says.
     pub(crate) fn is_reached(&self) -> bool {
         self.theirs().is_some_and(|t| t.area.word(REACH).load(Ordering::Relaxed) == 1)
     }
 
-    /// Whether the peer takes the ring words of extension operations.
+    /// Whether the peer supports the ring words of extension operations.
     pub(crate) fn has_extensions(&self) -> bool {
         self.theirs().is_some_and(|t| t.area.word(CAPABILITIES).load(Ordering::Relaxed) & EXTENSIONS != 0)
     }
 
-    /// Recalls this side's offers before they are flushed: their memory may be reused from here on.
+    /// Recalls this side's offers before they are flushed, because their memory may be reused afterwards.
     pub(crate) fn recall(&self) {
         self.area.word(RECALLED).store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -237,12 +238,12 @@ impl ConnectionMemory {
         self.theirs().map_or(0, |t| t.area.word(STAGED).load(Ordering::Acquire))
     }
 
-    /// The words for sender-assisted copies.
+    /// The words for sender-assisted copies of offers.
     pub(crate) fn help(&self) -> Option<Help<'_>> {
         Some(Help { own: &self.area, theirs: &self.theirs()?.area })
     }
 
-    /// The peer's half, once it has joined.
+    /// The peer's side, once attached.
     #[inline(always)]
     pub(crate) fn theirs(&self) -> Option<&PeerSide> {
         #[cfg(tsan)]
@@ -252,7 +253,7 @@ impl ConnectionMemory {
         self.theirs.get()
     }
 
-    /// Sets the generation of messages of this side; once, before the connection is established.
+    /// Sets the generation of this side's messages; called once, before the connection is established.
     pub(crate) fn be_of(&self, generation: u16) {
         let _ = self.generation.set(generation);
     }
@@ -276,7 +277,7 @@ impl ConnectionMemory {
         RingLayout { offset: geometry.responses_at(), slots: geometry.responses }
     }
 
-    /// Publishes the number of the peer's requests taken.
+    /// Publishes how many of the peer's requests were taken.
     pub(crate) fn publish_taken(&self, requests: u64) {
         // Release: the buffers of those requests were read before they are released.
         self.area.word(TAKEN_REQUESTS).store(requests, Ordering::Release);
@@ -295,13 +296,14 @@ impl ConnectionMemory {
         self.theirs().map_or(0, |t| t.area.word(TAKEN_RESPONSES).load(Ordering::Acquire))
     }
 
-    /// Progress of the peer: its requests and answers taken here, and requests of this side that it took.
+    /// Sum of all progress counts: the peer's requests and responses taken here, and this side's entries that the
+    /// peer took.
     pub(crate) fn progress(&self) -> u64 {
         let ours = [TAKEN_REQUESTS, TAKEN_RESPONSES].map(|at| self.area.word(at).load(Ordering::Relaxed));
         [ours[0], ours[1], self.taken(), self.taken_responses()].into_iter().fold(0, u64::wrapping_add)
     }
 
-    /// The word in which the owner of memory sees that this side's send direction is copying with its key.
+    /// The word by which this side's send direction announces the peer's key that it is copying with.
     pub(crate) fn busy(&self) -> &AtomicU64 {
         self.area.word(BUSY)
     }
@@ -317,7 +319,7 @@ impl ConnectionMemory {
         Some(Copier { area: theirs.area.clone(), watch: theirs.peer.watch.clone()? })
     }
 
-    /// Sets a wake-up flag; the caller polls once more before it sleeps.
+    /// Sets a wake-up flag. The caller polls once more before it sleeps.
     pub(crate) fn arm(&self, want: u64) {
         self.wake_flags.set(self.area.word(WANT), want, self.theirs().is_some_and(|t| t.light));
     }
@@ -337,8 +339,7 @@ impl ConnectionMemory {
         self.wake_flags.withdraw(self.area.word(WANT));
     }
 
-    /// After publishing for the peer: sends one FIFO word if the peer sleeps. A polling peer costs no system call
-    /// (SM-15).
+    /// Called after publishing: sends one FIFO word if the peer sleeps. A polling peer costs no system call (SM-15).
     #[inline(always)]
     pub(crate) fn poke(&self, want: u64) -> Delivery {
         match self.theirs() {

@@ -36,7 +36,7 @@ const COLD: u32 = 16;
 /// Maximum of passes over a connection before others are served.
 const SERVICE: usize = 1000;
 
-/// A queue pair, held by the object layer.
+/// A queue pair, as the object layer holds it.
 pub struct Qp(pub(crate) Arc<QpCore>);
 
 /// The queue pair itself, shared with completion queues and the engine.
@@ -49,8 +49,8 @@ pub(crate) struct QpCore {
     max_reads_in: u32,
     rx: parking_lot::Mutex<Rx>,
     tx: parking_lot::Mutex<Tx>,
-    /// The connection or attempt; the directions reference its rings directly. Locked while the connection is armed or
-    /// disarmed, so that `hot` matches the control line.
+    /// The connection or attempt; the directions reference its rings directly. Arming and disarming hold this lock,
+    /// so that `hot` matches the control line.
     link: parking_lot::Mutex<Option<Arc<ConnectionMemory>>>,
     /// A thread polls one of the queues, and the wake-up flags are cleared.
     hot: AtomicBool,
@@ -121,7 +121,7 @@ impl QpCore {
         self.tx.lock().forget_extensions()
     }
 
-    /// One pass over both directions, without a poller. Returns whether there was progress.
+    /// Makes one pass over both directions, without a poller. Returns whether there was progress.
     fn progress(&self) -> bool {
         let mut out = Outbox::default();
         let received = {
@@ -131,7 +131,7 @@ impl QpCore {
         self.bring_on(received, &mut out, true)
     }
 
-    /// The rest of a pass, over the send direction.
+    /// Makes the part of a pass over the send direction.
     fn bring_on(&self, received: std::result::Result<bool, Fault>, out: &mut Outbox<'_>, sending: bool) -> bool {
         let sent = if sending {
             let mut tx = self.tx.lock();
@@ -181,7 +181,7 @@ impl QpCore {
         // Locked until the flag is set: otherwise a concurrent post could be missed.
         let tx = self.tx.lock();
         if rx.is_new() && tx.is_new() && self.has_preset_flags() {
-            return false; // whatever the peer publishes first causes a wake-up
+            return false; // the peer's first publication causes a wake-up
         }
         let wants_progress = tx.needs_peer_progress();
         if !self.ask(WANT_REQUESTS | if wants_progress { WANT_PROGRESS } else { 0 }) {
@@ -190,7 +190,7 @@ impl QpCore {
         rx.has_work() || tx.must_go_on() || tx.has_work(&self.shared)
     }
 
-    /// Leaves the connection to the engine if its wake-up flags are set since before the peer joined.
+    /// Leaves the connection to the engine if its wake-up flags were set before the peer joined.
     fn has_preset_flags(&self) -> bool {
         let link = self.link.lock();
         let is_preset = link.as_ref().is_some_and(|link| link.is_preset());
@@ -207,7 +207,7 @@ impl QpCore {
         link.as_ref().inspect(|link| link.arm(want)).is_some()
     }
 
-    /// Ends the connection because of a fault: flushes, informs the peer, reports it.
+    /// Ends the connection because of a fault: flushes the work queues, informs the peer, and reports the end.
     #[cold]
     fn fail(&self, fault: Fault) {
         if let Some((link, _)) = self.end(None) {
@@ -274,7 +274,7 @@ impl QpCore {
         self.shared.complete_recv(&mut Outbox::default(), flushed(token));
     }
 
-    /// Called after a post of a receive for which a message waited, or which crossed a watermark.
+    /// Called after the post of a receive for which a message waited or which crossed a watermark.
     #[cold]
     fn recv_posted(&self, mut rx: MutexGuard<'_, Rx>) {
         let outcome = rx.posted(&self.shared);
@@ -282,8 +282,8 @@ impl QpCore {
         self.after_recv(outcome);
     }
 
-    /// Called after a receive was posted, which may have made progress. A polling thread finds the rest; otherwise the
-    /// engine must.
+    /// Called after the post of a receive that may have made progress. A polling thread does the rest; without one,
+    /// the engine does.
     fn after_recv(&self, outcome: std::result::Result<bool, Fault>) {
         match outcome {
             Ok(false) => {}
@@ -303,7 +303,7 @@ impl QpCore {
         Ok(())
     }
 
-    /// A pass before a post.
+    /// Makes a pass before a post.
     #[cold]
     #[inline(never)]
     fn make_pass<'a>(&'a self, mut tx: MutexGuard<'a, Tx>) -> MutexGuard<'a, Tx> {
@@ -315,10 +315,10 @@ impl QpCore {
         tx
     }
 
-    /// Makes sure that there is space for one more request.
+    /// Checks that the queue has space for one more request, after a pass if necessary.
     fn with_space<'a>(&'a self, mut tx: MutexGuard<'a, Tx>) -> Result<MutexGuard<'a, Tx>> {
         if tx.len() >= self.max_requests as usize {
-            // Some requests may be complete without having been noticed.
+            // Some requests may be complete but not yet reported.
             tx = self.make_pass(tx);
             if tx.len() >= self.max_requests as usize {
                 return Err(Error::Exhausted(Resource::Memory));
@@ -339,8 +339,8 @@ impl QpCore {
         }
     }
 
-    /// Called after a post without a polling thread: sets the wake-up flag for the peer's answers, and passes work that
-    /// needs no answer to the engine.
+    /// Called after a post without a polling thread: sets the wake-up flag for the peer's answers, and passes work
+    /// that needs no answer to the engine.
     #[inline]
     fn after_post(&self, tx: &Tx) {
         if !self.hot.load(Ordering::Relaxed) {
@@ -364,7 +364,7 @@ impl QpCore {
     }
 }
 
-/// Drops a guard in a function of its own, so that the usual way needs no test of a result.
+/// Drops a guard in a separate function, so that the common path tests no result.
 #[cold]
 #[inline(never)]
 fn unlock_rarely<T>(guard: MutexGuard<'_, T>) {
@@ -450,12 +450,12 @@ impl QueuePair for Qp {
             core.after_post(&tx);
             return Ok(());
         }
-        // A copy, so that `wr` need not be in memory in the common path above.
+        // A copy lets the common path above keep `wr` in registers.
         core.post_request(tx, &SendWr { ..*wr })
     }
 
     fn outstanding(&self) -> Outstanding {
-        self.0.progress(); // reports completions that were not polled
+        self.0.progress(); // reports completions that were not polled yet
         let recvs = self.0.rx.lock().queue.len() as u32;
         Outstanding { recvs, requests: self.0.tx.lock().len() as u32 }
     }

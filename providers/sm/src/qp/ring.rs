@@ -1,10 +1,10 @@
 //! Slot rings: one writer, one reader, no lock and no index in shared memory (transports.md B1).
 //!
-//! A slot is two cache lines, fetched together. Its first word contains the header in the low half and the lap in the
-//! high half and is stored last, so the reader polls only the next slot. The writer's count is private: if a process
-//! dies between filling a slot and publishing it, the ring is as if the entry had never begun. The reader's position is
-//! published on a line of the reader (and in its messages). A position that was never written is a violation by the
-//! peer and reported as `None`.
+//! A slot is two cache lines, prefetched together. Its first word holds the header in the low half and the lap number
+//! in the high half. The writer stores that word last, so the reader polls only the first word of the next slot. The
+//! writer's count is private: a process that dies between filling and publishing a slot leaves the ring unchanged.
+//! The reader publishes its position on its own control line and in its messages. A position past the last written
+//! slot is a protocol violation by the peer, reported as `None`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,8 @@ use crate::proto::message::{Header, INLINE, LINE, SLOT};
 
 /// Bytes in front of the body: the header word, and a word with `ack` in its low half and `aux` in its high half.
 const BODY: usize = 16;
-/// The last word of a slot: immediate data or a key of a send in pieces, whose bytes are elsewhere.
+/// Index of the last word of a slot: immediate data or the key of a send in pieces, whose bytes are in the message
+/// buffer.
 const VALUE: usize = SLOT / 8 - 1;
 /// Number of messages that can be sent in the time in which a cache line is transferred from the other side.
 const AHEAD: u64 = 4;
@@ -33,7 +34,7 @@ fn lap(index: u64, shift: u32) -> u64 {
     (((index >> shift) + 1) & 0xFFFF_FFFF) << 32
 }
 
-/// Position of a ring in its area.
+/// Layout of a ring: its offset in the area and its number of slots.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RingLayout {
     pub(crate) offset: usize,
@@ -51,14 +52,15 @@ pub(crate) struct Writer {
     taken: u64,
 }
 
-/// Content of a slot besides its header word.
+/// Fields of a slot besides its header word.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SlotFields {
     /// Number of the peer's slots that this side has taken (low half).
     pub(crate) ack: u32,
-    /// Meaning by type: a line of a buffer, or a value of 32 bits.
+    /// Meaning depends on the message type: a line of a buffer, or a 32-bit value.
     pub(crate) aux: u32,
-    /// Length of the whole message, if the bytes are elsewhere. An inline message has its bytes at this place.
+    /// Length of the whole message, if its bytes are in a buffer. An inline message stores its bytes in this field's
+    /// place.
     pub(crate) total: Option<u64>,
 }
 
@@ -69,12 +71,12 @@ impl Writer {
         Writer { slots, shift: place.slots.trailing_zeros(), next: 0, taken: 0 }
     }
 
-    /// Slots written so far: the number of the next one.
+    /// Number of slots written so far; also the index of the next slot.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Slots the reader has taken.
+    /// Number of slots that the reader has taken.
     pub(crate) fn taken(&self) -> u64 {
         self.taken
     }
@@ -84,12 +86,12 @@ impl Writer {
         self.next - self.taken >= self.slots.count()
     }
 
-    /// Number of slots that may be pushed.
+    /// Number of free slots.
     pub(crate) fn free(&self) -> u64 {
         self.slots.count() - (self.next - self.taken)
     }
 
-    /// Learns how far the reader is, from a word of the peer's. `None`: it claims slots that were never written.
+    /// Updates `taken` from the count that the peer publishes. `None`: the count exceeds the slots written.
     pub(crate) fn learn(&mut self, taken: u64) -> Option<()> {
         if taken > self.next {
             return None;
@@ -98,25 +100,25 @@ impl Writer {
         Some(())
     }
 
-    /// Same as `learn`, from the low half that is carried in messages.
+    /// Same as `learn`, for the low half of the count that messages carry.
     pub(crate) fn learn_low(&mut self, low: u32) -> Option<()> {
         // The count advances by at most one ring, so the low half determines it. An older count is ignored.
         let ahead = u64::from(low.wrapping_sub(self.taken as u32));
         if ahead > u64::from(u32::MAX / 2) { Some(()) } else { self.learn(self.taken + ahead) }
     }
 
-    /// Writes a word of the next slot behind its payload, before it is pushed.
+    /// Writes payload word `n + 1` of the next slot, before the slot is pushed.
     pub(crate) fn note(&self, n: usize, word: u64) {
         assert!(n < INLINE / 8 - 1);
         self.slots.words(self.next)[BODY / 8 + 1 + n].store(word, Ordering::Relaxed);
     }
 
-    /// Fills the word for the value of a send in pieces, before it is pushed.
+    /// Stores the value of a send in pieces in the next slot, before the slot is pushed.
     pub(crate) fn set_value(&self, value: u32) {
         self.slots.words(self.next)[VALUE].store(value.into(), Ordering::Relaxed);
     }
 
-    /// Fills and publishes the next slot. The caller has made sure that the ring is not full.
+    /// Fills and publishes the next slot. The caller has checked that the ring is not full.
     pub(crate) fn push(&mut self, header: Header, payload: &SlotFields) {
         if let Some(total) = payload.total {
             self.slots.words(self.next)[BODY / 8].store(total, Ordering::Relaxed);
@@ -124,8 +126,8 @@ impl Writer {
         self.publish(header, payload);
     }
 
-    /// Same as `push`, with the bytes of an inline message in `words`. The caller has gathered them before, since a
-    /// polling reader would otherwise fetch the cache line several times meanwhile.
+    /// Same as `push`, with the bytes of an inline message in `words`. The caller gathers them first: if the slot
+    /// were filled slowly, a polling reader would fetch its cache line several times.
     pub(crate) fn push_inline(&mut self, header: Header, payload: &SlotFields, words: &[u64; INLINE / 8]) {
         let used = (header.length as usize).div_ceil(8);
         let body = &self.slots.words(self.next)[BODY / 8..];
@@ -135,20 +137,21 @@ impl Writer {
         self.publish(header, payload);
     }
 
-    /// Address of the `INLINE` payload bytes of the next slot. They are published by `push` without a total.
+    /// Address of the `INLINE` payload bytes of the next slot. `push` without a total publishes them.
     #[inline(always)]
     pub(crate) fn payload(&self) -> *mut u8 {
         self.slots.bytes::<BODY>(self.next)
     }
 
-    /// The words of the next slot, and its number. Read once, before stores to shared memory, behind which the compiler would read
-    /// it again.
+    /// Returns the words and the index of the next slot. The caller reads them once, before its stores to shared
+    /// memory, because the compiler reads them again after such a store.
     #[inline(always)]
     pub(crate) fn next_slot(&self) -> (&[AtomicU64; SLOT / 8], u64) {
         (self.slots.words(self.next), self.next)
     }
 
-    /// Announces slot `index`, whose payload is a whole send of `length` bytes. [`Writer::advance`] follows.
+    /// Publishes slot `index`, whose payload is a whole send of `length` bytes. The caller then calls
+    /// [`Writer::advance`].
     #[inline(always)]
     pub(crate) fn announce_send(&self, (slot, index): (&[AtomicU64; SLOT / 8], u64), length: u8, ack: u32) {
         fail_point!(SlotFilled);
@@ -161,13 +164,13 @@ impl Writer {
         fail_point!(AfterPublish);
     }
 
-    /// Goes on behind slot `index`, which [`Writer::announce_send`] has announced. `free`: no more than the number of slots that were
-    /// free before.
+    /// Moves to the slot after `index`, which [`Writer::announce_send`] has published. `free` is at most the number
+    /// of slots that were free before.
     #[inline(always)]
     pub(crate) fn advance(&mut self, index: u64, length: u8, free: u32) {
         debug_assert!(free > 0 && u64::from(free) <= self.free() && index == self.next);
         self.next = index + 1;
-        // As in `publish`.
+        // Prefetches for the same reason as `publish`.
         if u64::from(free) > 1 + AHEAD {
             self.slots.fetch::<0>(index + 1 + AHEAD, true);
             if length as usize > LINE - BODY {
@@ -180,7 +183,7 @@ impl Writer {
     pub(crate) fn publish(&mut self, header: Header, payload: &SlotFields) {
         debug_assert!(!self.is_full());
         fail_point!(SlotFilled);
-        // Read before the stores to shared memory, after which the compiler would read them again.
+        // Reads these before the stores to shared memory, because the compiler reads them again after such a store.
         let (next, taken, count) = (self.next, self.taken, self.slots.count());
         self.next = next + 1;
         let [head, fields, ..] = self.slots.words(next);
@@ -190,12 +193,13 @@ impl Writer {
         // Pairs with the Acquire in `peek`: the payload is written before the word that announces it.
         head.store(word, Ordering::Release);
         fail_point!(AfterPublish);
-        // The reader used that slot in the previous lap. Prefetching brings its cache line here before it is needed.
+        // The reader used that slot in the previous lap. The prefetch fetches its cache line before the write needs
+        // it.
         let soon = next + 1 + AHEAD;
         if soon - taken < count {
             self.slots.fetch::<0>(soon, true);
             if has_two_lines(header) {
-                self.slots.fetch::<LINE>(soon, true); // probably needed as well
+                self.slots.fetch::<LINE>(soon, true); // the next message probably needs it as well
             }
         }
     }
@@ -210,12 +214,12 @@ pub(crate) struct Reader {
     next: u64,
 }
 
-/// Content of the next slot for the reader.
+/// Result of a look at the next slot.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Next {
     Empty,
     Word(Header),
-    /// An invalid word.
+    /// The header word is invalid.
     Nonsense,
 }
 
@@ -230,7 +234,7 @@ impl Reader {
         self.next
     }
 
-    /// The word of the next slot, if there is one. It is read once, and the copy is used.
+    /// Reads the header word of the next slot. The word is read once; only the copy is used.
     #[inline(always)]
     pub(crate) fn peek(&self) -> Next {
         // Pairs with the Release in `push`.
@@ -241,7 +245,8 @@ impl Reader {
         Header::decode(word as u32).map_or(Next::Nonsense, Next::Word)
     }
 
-    /// As `peek`, of a send that is in its slot as a whole: its length, and whether it is solicited. `None` for all others.
+    /// Same as `peek`, for a send that fits in its slot: returns its length and whether it is solicited. `None` for
+    /// all other messages.
     #[inline(always)]
     pub(crate) fn peek_inline_send(&self) -> Option<(u32, bool)> {
         let word = self.slots.words(self.next)[0].load(Ordering::Acquire);
@@ -255,13 +260,13 @@ impl Reader {
         Some(found)
     }
 
-    /// The low half of the count of this side's slots that the peer had taken when it wrote the slot that `peek` found.
+    /// Low half of the peer's count of taken slots of this side, as stored in the slot that `peek` found.
     #[inline(always)]
     pub(crate) fn ack(&self) -> u32 {
         self.slots.words(self.next)[1].load(Ordering::Relaxed) as u32
     }
 
-    /// Prefetches what the slot that `peek` found has behind its first line.
+    /// Prefetches the second cache line of the slot that `peek` found, if the message uses it.
     #[inline(always)]
     pub(crate) fn fetch_rest(&self, header: Header) {
         if has_two_lines(header) {
@@ -277,21 +282,21 @@ impl Reader {
         SlotFields { ack: fields as u32, aux: (fields >> 32) as u32, total: Some(total) }
     }
 
-    /// The words of the body, each read once.
+    /// The words of the payload, each read once.
     pub(crate) fn body<const N: usize>(&self) -> [u64; N] {
         const { assert!(N <= INLINE / 8) };
         let words = self.slots.words(self.next);
         std::array::from_fn(|n| words[BODY / 8 + n].load(Ordering::Relaxed))
     }
 
-    /// The words behind the payload, as the writer's `note` left them.
+    /// The payload words that the writer's `note` stored.
     pub(crate) fn notes<const N: usize>(&self) -> [u64; N] {
         const { assert!(N < INLINE / 8) };
         let words = self.slots.words(self.next);
         std::array::from_fn(|n| words[BODY / 8 + 1 + n].load(Ordering::Relaxed))
     }
 
-    /// The word of `set_value`.
+    /// The value that the writer's `set_value` stored.
     pub(crate) fn value(&self) -> u32 {
         self.slots.words(self.next)[VALUE].load(Ordering::Relaxed) as u32
     }
@@ -308,17 +313,19 @@ impl Reader {
         self.slots.fetch::<0>(self.next + AHEAD, false);
     }
 
-    /// Releases the slot.
+    /// Moves to the next slot.
     pub(crate) fn advance(&mut self) {
         self.next += 1;
     }
 }
 
-/// A buffer of lines that are reserved and released in the same order: the sender's private bookkeeping of its area.
+/// Allocator of buffer lines that are reserved and released in the same order. Only the sender uses it, for its own
+/// area.
 #[derive(Debug)]
 pub(crate) struct Lines {
     lines: u64,
-    /// Lines ever reserved (including those skipped at the end of the buffer), and lines released.
+    /// Number of lines ever reserved (including those skipped at the end of the buffer), and number of lines
+    /// released.
     head: u64,
     tail: u64,
 }
@@ -328,7 +335,7 @@ impl Lines {
         Lines { lines: u64::from(bytes) / LINE as u64, head: 0, tail: 0 }
     }
 
-    /// Reserves `wanted` consecutive lines: returns the first line, and the mark that releases them.
+    /// Reserves `wanted` consecutive lines. Returns the first line, and the mark to release them with.
     pub(crate) fn reserve(&mut self, wanted: usize) -> Option<(u32, u64)> {
         let wanted = wanted as u64;
         let at = self.head % self.lines;

@@ -55,11 +55,11 @@ pub(crate) struct Rx {
     /// Watermarks of the receives in `queue`.
     pub(crate) marks: HighWatermark,
     pub(crate) ends: Option<RxEnds>,
-    /// Receives are flushed as they are posted.
+    /// New receives are flushed when they are posted.
     broken: bool,
-    /// A fault was found and the flush is on its way: nothing more is taken.
+    /// A fault was found and the flush is pending: no more messages are taken.
     pub(crate) stopped: bool,
-    /// Number of queued receives from which on [`Rx::post_quickly`] refuses. Each post in the other way renews it.
+    /// [`Rx::post_quickly`] refuses from this number of queued receives on. Each other post renews the limit.
     quick_limit: usize,
 }
 
@@ -75,9 +75,9 @@ pub(crate) struct RxEnds {
     fetch: Option<fetch::Fetch>,
     tickets: u64,
     staged: u64,
-    /// The next message waits for a receive; with a shared queue, in that queue's list.
+    /// The next message waits for a receive. With a shared queue, the connection is in that queue's list of waiters.
     held: bool,
-    /// The last count of taken requests published to the peer.
+    /// Last count of taken requests that was published to the peer.
     reported: u64,
 }
 
@@ -102,7 +102,8 @@ impl RxEnds {
         self.held
     }
 
-    /// Publishes the final count of taken requests, and tells a helper to stop: the receives complete now.
+    /// Publishes the final count of taken requests, and stops a sender that assists a copy, because the receives
+    /// complete now.
     pub(crate) fn publish_last(&self) {
         self.call_off();
         self.link.publish_taken(self.requests.taken());
@@ -137,13 +138,14 @@ impl Rx {
         self.ends.as_ref().is_some_and(|ends| ends.requests.taken() == 0 && ends.requests.peek() == Next::Empty)
     }
 
-    /// Whether the ring holds anything: without it, a pass finds nothing to do.
+    /// Whether the ring holds any entry. If not, a pass has nothing to do.
     #[inline(always)]
     pub(crate) fn has_unread(&self) -> bool {
         self.ends.as_ref().is_some_and(|ends| ends.requests.peek() != Next::Empty)
     }
 
-    /// Takes requests from the ring, up to a limit. Returns whether it took any. After a fault it takes none.
+    /// Takes requests from the ring, up to a limit. Returns whether it took any. After a fault it takes none and
+    /// returns false.
     pub(crate) fn pass(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
         if self.stopped {
             return Ok(false);
@@ -202,10 +204,11 @@ impl Rx {
         result.map(|()| taken != begin || budget < BUDGET)
     }
 
-    /// Queues a notifying receive of one segment. Returns false, having done nothing, if it has to be posted as any other.
+    /// Queues a notifying receive of one segment. Returns false and changes nothing if the receive must go through
+    /// [`Rx::post`].
     #[inline(always)]
     pub(crate) fn post_quickly(&mut self, segment: &Segment, cookie: u64, ep: usize) -> bool {
-        // A message waits only while there are no receives.
+        // A message can wait for a receive only while the queue is empty.
         if self.queue.len() >= self.quick_limit || self.queue.is_empty() && self.is_held() {
             return false;
         }
@@ -215,18 +218,18 @@ impl Rx {
         true
     }
 
-    /// Whether receives are flushed as they are posted.
+    /// Whether new receives are flushed when they are posted.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// From now on receives are flushed as they are posted, or not any more.
+    /// Sets whether new receives are flushed when they are posted.
     pub(crate) fn set_broken(&mut self, is_broken: bool) {
         self.broken = is_broken;
         self.quick_limit = 0;
     }
 
-    /// Lets `post_quickly` queue receives: no more than `max`, and none that needs a check of watermarks.
+    /// Sets the limit of `post_quickly`: at most `max` receives, and at most as many as cross no watermark.
     pub(crate) fn renew_quick_limit(&mut self, max: u32) {
         let most = (max.min(self.marks.quiet()) as usize).min(self.queue.slots());
         self.quick_limit = if self.broken { 0 } else { most };
@@ -255,7 +258,8 @@ impl Rx {
         Ok(more)
     }
 
-    /// Takes a receive from the shared receive queue for the waiting message. Returns it if no message waits any more.
+    /// Takes a receive from the shared receive queue for the waiting message. Returns the receive if no message
+    /// waits.
     pub(crate) fn accept(&mut self, shared: &Shared, buffer: SrqRecv) -> Option<SrqRecv> {
         let waits = !self.stopped && self.queue.is_empty() && self.ends.as_ref().is_some_and(|ends| ends.held);
         match &shared.pool {
@@ -265,13 +269,13 @@ impl Rx {
         None
     }
 
-    /// Takes the request that waited for a receive. Returns whether there is more work.
+    /// Runs a pass, which takes the message that waited for a receive. Returns whether there is more work.
     pub(crate) fn go_on(&mut self, shared: &Shared) -> Result<bool, Fault> {
         self.pass(shared, &mut Outbox::default())?;
         Ok(self.ends.as_ref().is_some_and(|ends| ends.has_work(self.queue.len())))
     }
 
-    /// Watches the receives, as from now on.
+    /// Sets the watermarks and checks the receives against them.
     pub(crate) fn watch(&mut self, shared: &Shared, marks: HighWatermark) -> Result<(), Fault> {
         self.marks = marks;
         self.quick_limit = 0;
@@ -293,7 +297,7 @@ impl Rx {
     }
 }
 
-/// Reports the soft watermark; returns whether the hard one is exceeded.
+/// Reports a crossed soft watermark. Returns whether the hard watermark is exceeded.
 fn is_over(marks: &mut HighWatermark, shared: &Shared, receives: usize) -> bool {
     let crossed = marks.look(receives as u32);
     if crossed.soft {
@@ -302,7 +306,7 @@ fn is_over(marks: &mut HighWatermark, shared: &Shared, receives: usize) -> bool 
     crossed.hard
 }
 
-/// Takes a receive from the shared receive queue. If that is empty, the connection waits in its list.
+/// Takes a receive from the shared receive queue. If that queue is empty, the connection joins its list of waiters.
 fn borrow(shared: &Shared, queue: &mut SlotQueue<Receive>) -> bool {
     let Some(pool) = &shared.pool else { return false };
     let Some(buffer) = pool.srq.take_or_wait(&pool.waiter) else { return false };
@@ -311,9 +315,9 @@ fn borrow(shared: &Shared, queue: &mut SlotQueue<Receive>) -> bool {
 }
 
 impl RxEnds {
-    /// Publishes the count of taken requests at once: the peer's sends complete by it, and the next pass may be late.
+    /// Publishes the count of taken requests now: the peer's sends complete by it, and the next pass may be late.
     fn settle(&mut self, shared: &Shared, taken: u64, answered: bool) {
-        // A count sent with requests of this side need not be published again.
+        // A count that was sent with requests of this side need not be published again.
         self.reported = self.reported.max(shared.reported_taken.load(Ordering::Relaxed));
         fail_point!(BeforeTelling);
         let tell = taken != self.reported;
@@ -326,8 +330,8 @@ impl RxEnds {
         }
     }
 
-    /// Takes messages that are in their slots, for receives of one segment in memory that was used recently, as far as they follow
-    /// each other: the common case of `deliver`, with fewer steps.
+    /// Takes consecutive messages that fit in their slots, for receives of one segment in recently used memory.
+    /// Handles the common case of `deliver` with fewer steps.
     #[inline(always)]
     fn take_short(
         &mut self,
@@ -348,7 +352,7 @@ impl RxEnds {
                 batch.scatter_recent(shared.recv_pd, &receive.segments, self.requests.payload(), length.into())
             };
             if !is_delivered {
-                batch.forget_time(); // what comes now takes longer
+                batch.forget_time(); // the general path takes longer
                 break;
             }
             fail_point!(PieceTaken);
@@ -357,7 +361,7 @@ impl RxEnds {
             queue.drop_front();
             self.requests.advance();
             if self.requests.taken() - begin > 1 {
-                self.requests.look_ahead(); // they come in a row
+                self.requests.look_ahead(); // messages usually arrive in sequence
             }
         }
         out.used(used);
@@ -367,7 +371,7 @@ impl RxEnds {
         }
     }
 
-    /// Delivers a piece of a send. Returns false if it waits for a receive.
+    /// Delivers a piece of a send. Returns false if the message waits for a receive.
     fn deliver(
         &mut self,
         shared: &Shared,
@@ -385,7 +389,7 @@ impl RxEnds {
         if header.kind == Kind::SendInvalidate && header.last {
             match shared.windows.invalidate(self.value(header, &fields), shared.pd) {
                 Ok(true) => {}
-                Ok(false) => return Ok(false), // copies by the key are in progress: another pass asks again
+                Ok(false) => return Ok(false), // copies that use the key are in progress; another pass checks again
                 Err(_) => return Err(self.spoiled_by(shared, queue, Status::LocalProtection, NAK_ACCESS, out)),
             }
         }
@@ -405,7 +409,7 @@ impl RxEnds {
         Ok(true)
     }
 
-    /// Finds a receive for a message that begins. Returns false if the message waits for one.
+    /// Finds a receive for a new message. Returns false if the message waits for a receive.
     #[inline]
     fn find_receive(
         &mut self,
@@ -421,7 +425,7 @@ impl RxEnds {
             }
             if !borrow(shared, queue) {
                 self.held = true;
-                // One thread at a time counts: the receive direction is locked.
+                // The receive direction is locked, so one thread at a time counts.
                 let count = shared.not_ready.load(Ordering::Relaxed) + 1;
                 shared.not_ready.store(count, Ordering::Relaxed);
                 return Ok(false);
@@ -467,7 +471,8 @@ impl RxEnds {
         Ok(unsafe { scatter(&*shared.regions, shared.recv_pd, &receive.segments, offset, from, length) })
     }
 
-    /// The message is too long, or the receive's memory is unmapped: both sides are informed, and the connection ends.
+    /// Handles a message that is too long or a receive whose memory is unmapped: informs both sides and ends the
+    /// connection.
     #[cold]
     fn spoiled(
         &mut self,
@@ -479,7 +484,7 @@ impl RxEnds {
         self.spoiled_by(shared, queue, status, NAK_RESPONDER, out)
     }
 
-    /// As `spoiled`. `nak`: what the sender learns.
+    /// Same as `spoiled`, with the status `nak` for the sender.
     #[cold]
     fn spoiled_by(
         &mut self,
@@ -499,7 +504,8 @@ impl RxEnds {
         Fault::Receive
     }
 
-    /// Serves an RMA fragment in the peer's RMA buffer: copies between the buffer and local memory, and answers.
+    /// Serves an RMA fragment in the peer's RMA buffer: copies between that buffer and local memory, and sends the
+    /// response.
     fn serve(&mut self, shared: &Shared, header: Header) -> Result<bool, Fault> {
         let fields = self.requests.fields();
         shared.ack_low.store(fields.ack, Ordering::Release);

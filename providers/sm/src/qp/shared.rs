@@ -29,17 +29,17 @@ pub(crate) enum Fault {
     Access,
     /// A request failed; its completion has the status.
     Request,
-    /// More receives are outstanding than the hard watermark allows.
+    /// More receives are queued than the hard watermark allows.
     Watermark,
 }
 
-/// Status in the length field of an answer: no access to the memory, or no such window; a receive that is too short or
-/// whose memory is gone; a send whose memory is gone.
+/// Status in the length field of a response: no access to the memory, or no such window; a receive that is too short
+/// or whose memory is unmapped; a send whose memory is unmapped.
 pub(crate) const NAK_ACCESS: u32 = 6;
 pub(crate) const NAK_RESPONDER: u32 = 7;
 pub(crate) const NAK_SOURCE: u32 = 8;
 
-/// The shared receive queue of a connection without receives of its own.
+/// The shared receive queue of a connection that has no receives of its own.
 pub(crate) type Pool = dapl_software::srq::Pool<dyn SrqWaiter, Job>;
 
 /// State known to both directions.
@@ -59,19 +59,21 @@ pub(crate) struct Shared {
     pub(crate) max_message: u64,
     pub(crate) max_rdma: u64,
     pub(crate) max_reads_out: u32,
-    /// Requests of the peer taken (receive direction), and the count last sent to it with a request (send direction).
+    /// Number of the peer's requests taken (receive direction), and the last such count sent with a request (send
+    /// direction).
     pub(crate) rx_taken: AtomicU64,
     pub(crate) reported_taken: AtomicU64,
-    /// The low half of the count of requests that the peer has taken, from its own requests (receive direction).
+    /// Low half of the count of this side's requests that the peer has taken, as its requests carry it (receive
+    /// direction).
     pub(crate) ack_low: AtomicU32,
-    /// Messages of the peer that found no receive (receive direction).
+    /// Number of the peer's messages that found no receive (receive direction).
     pub(crate) not_ready: AtomicU64,
-    /// The send direction waits for the peer (written by the send direction).
+    /// The send direction needs progress of the peer (written by the send direction).
     pub(crate) tx_waits: AtomicBool,
 }
 
 impl Shared {
-    /// Has the engine log a refused access, with the cookie if it is of a request of this side. `entry`: that of the key.
+    /// Has the engine log a refused access. `cookie`: of a request of this side. `entry`: the table entry of the key.
     #[cold]
     pub(crate) fn report_refused(&self, cookie: Option<u64>, entry: Option<KeyEntry>, target: Target) {
         let Target { key, pd, address, length, right } = target;
@@ -96,7 +98,7 @@ impl Shared {
         self.recv_cq.iter().chain(&self.request_cq)
     }
 
-    /// The last request of a graceful end is complete.
+    /// Called when the last request of a graceful disconnect is complete.
     pub(crate) fn drained(&self, link: &ConnectionMemory) {
         self.jobs.push(Job::Drained(link.id));
     }

@@ -1,7 +1,7 @@
 //! Copies one piece between registered memory of this process and of a peer, once: by the kernel, or through a mapping.
 //!
-//! Both registrations are checked before the copy, marked in use during it, and the peer's is checked again afterwards. A
-//! method that the kernel refuses is disabled for all connections to that peer.
+//! Both registrations are checked before the copy and marked in use during it. The peer's registration is checked
+//! again afterwards. A method that the kernel refuses is disabled for all connections to that peer.
 
 use std::sync::atomic::Ordering;
 
@@ -45,13 +45,13 @@ impl Broken {
 /// The method of a copy.
 #[derive(Clone, Copy)]
 pub(crate) enum By<'a> {
-    /// A copy by this process, into memory of the peer that is mapped here.
+    /// This process copies, through its mapping of the peer's memory.
     Us(&'a Mapped),
     Kernel,
 }
 
-/// Copies the local piece, which belongs to the protection domain `pd`, to or from the target of the same length.
-/// `busy` is the word in which the peer sees the copy; it belongs to the caller.
+/// Copies the local piece, in the protection domain `pd`, to or from the target of the same length. `busy` is the
+/// caller's word that announces the copy to the peer.
 pub(crate) fn copy(
     regions: &Regions,
     peer: &Peer,
@@ -92,7 +92,7 @@ pub(crate) fn copy(
     }
 }
 
-/// Executes an atomic operation on memory of the peer's that is mapped here. Returns the former value. `busy`: as in
+/// Executes an atomic operation on memory of the peer that is mapped here. Returns the former value. `busy`: as in
 /// [`copy`].
 pub(crate) fn apply(
     peer: &Peer,
@@ -103,11 +103,11 @@ pub(crate) fn apply(
 ) -> Result<u64, Status> {
     let announced = peer.regions.announce(busy, target)?;
     fail_point!(KeyAnnounced);
-    // The peer may have said anything about the region.
+    // The peer's description of the region may be invalid.
     let place =
         mapped.place(target.address, target.length, true).filter(|place| Atomic::is_aligned(place.addr() as u64));
     let place = place.ok_or(Status::RemoteAccess)?;
-    // SAFETY: as many bytes in a mapping that never shrinks, for writing, aligned.
+    // SAFETY: `ATOMIC_SIZE` aligned bytes in a writable mapping that never shrinks.
     let found = unsafe { operation.apply(place) };
     fail_point!(PieceCopied);
     drop(announced);

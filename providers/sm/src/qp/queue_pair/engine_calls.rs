@@ -94,7 +94,7 @@ impl Conn for QpCore {
     }
 
     fn waiting_send(&self) -> Option<u64> {
-        self.progress(); // what is complete does not wait
+        self.progress(); // completed work is reported first
         self.tx.lock().waiting_send()
     }
 

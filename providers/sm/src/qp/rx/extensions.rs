@@ -14,7 +14,7 @@ use crate::proto::message::{AtomicRequest, Header, Kind};
 use crate::qp::ring::SlotFields;
 use crate::qp::shared::{Fault, NAK_ACCESS, Shared};
 
-/// How a receive is completed by a send of this kind.
+/// Returns how a send of this kind completes its receive.
 pub(super) fn arrival(kind: Kind) -> Arrival {
     match kind {
         Kind::SendImmediate => Arrival::SendImmediate,
@@ -33,7 +33,7 @@ impl RxEnds {
         }
     }
 
-    /// An RDMA write with immediate data is complete: so is a receive. False: it waits for one.
+    /// Completes a receive for an RDMA write with immediate data. Returns false if the write waits for a receive.
     pub(super) fn notify(
         &mut self,
         shared: &Shared,
@@ -49,7 +49,7 @@ impl RxEnds {
         if !self.message.is_between() {
             return Err(Fault::Nonsense("a write in the middle of a message"));
         }
-        // The memory of the receive is not used, so it may be of any length.
+        // The write places nothing in the receive, so a receive of any length matches.
         if !self.find_receive(shared, queue, marks, 0, out)? {
             return Ok(false);
         }
@@ -60,7 +60,7 @@ impl RxEnds {
         Ok(true)
     }
 
-    /// Executes an atomic operation on our memory, and answers with the former value.
+    /// Executes an atomic operation on local memory, and sends the response.
     pub(super) fn execute(&mut self, shared: &Shared) -> Result<bool, Fault> {
         shared.ack_low.store(self.requests.fields().ack, Ordering::Release);
         let request = AtomicRequest::decode(self.requests.body());
@@ -69,14 +69,14 @@ impl RxEnds {
         let hold = shared.regions.hold(key, shared.pd, address, ATOMIC_SIZE, AccessRight::RemoteAtomic);
         let found = hold.ok().and_then(|_hold| {
             fail_point!(TargetHeld);
-            // SAFETY: registered memory in use, which the peer may change so.
+            // SAFETY: registered memory in use, which the peer may change by atomic operations.
             unsafe { operation.apply_registered(address, || shared.regions.registration(key)) }
         });
         let status = if found.is_some() { 0 } else { NAK_ACCESS };
         fail_point!(TargetCopied);
         let fields = SlotFields { total: found, ..SlotFields::default() };
         self.answer_with(Header::plain(Kind::AtomicAck, status), &fields)?;
-        // Requests after a refused access are not executed: the connection is over.
+        // Requests after a refused access are not executed, because the connection ends.
         if found.is_some() { Ok(true) } else { Err(Fault::Access) }
     }
 }

@@ -28,33 +28,33 @@ use crate::qp::single_copy::{self, Broken, By};
 /// An offer in progress.
 #[derive(Debug)]
 pub(super) struct Fetch {
-    /// The sender's memory.
+    /// Location of the message in the sender's memory.
     source: Segments,
     solicited: bool,
-    /// Number of bytes copied, from the start.
+    /// Number of bytes copied from the start of the message.
     done: u64,
     step: FetchStep,
-    /// The sender could not help, and is not asked again.
+    /// The sender failed to assist and is not asked again.
     alone: bool,
 }
 
-/// Bytes at the end of a message that the sender does not write.
+/// Number of bytes at the end of a message that the sender does not write.
 const TAIL: u64 = 64;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum FetchStep {
-    /// The next part is to be copied.
+    /// The next part is to be copied by this side.
     Next,
-    /// The helper is writing the next part, with this ticket and length.
+    /// The sender is writing the next part, with this ticket and length.
     Helped { ticket: u64, length: u64 },
-    /// The next part is to be staged; `count` numbers the stagings.
+    /// The next part is to be staged by the sender; `count` numbers the staged pieces.
     Staged { count: u64 },
     /// The sender has recalled the offer or died; the connection ends soon.
     Over,
 }
 
 impl RxEnds {
-    /// Continues or begins an offer. Returns false if other work comes first, or the budget is used up.
+    /// Continues or starts an offer. Returns false if other work must be done first, or if the budget is used up.
     pub(super) fn fetch(
         &mut self,
         shared: &Shared,
@@ -123,7 +123,7 @@ impl RxEnds {
         Ok(true)
     }
 
-    /// Copies the next part, and offers the following part to the sender meanwhile.
+    /// Copies the next part, and meanwhile asks the sender to write the part after it.
     fn fetch_part(&mut self, shared: &Shared, receive: &Receive, budget: &mut u64) -> Result<(), Broken> {
         let (Some(fetch), Some(theirs), Some(help)) = (&mut self.fetch, self.link.theirs(), self.link.help()) else {
             return Err(Broken::Gone);
@@ -133,7 +133,8 @@ impl RxEnds {
         }
         let left = fetch.source.total() - fetch.done;
         let (mine, rest) = split(left, !fetch.alone && self.link.is_reached());
-        // The receiver copies the last bytes: a program that polls them expects the completion to be there as well.
+        // The receiver copies the last bytes itself: a program that polls them expects the completion to be reported
+        // too.
         let rest = if mine + rest == left { rest.saturating_sub(TAIL) } else { rest };
         let slot = self.requests.taken() + 1;
         let job = if rest > 0 { job(shared, receive, slot, fetch.done + mine, rest) } else { None };
@@ -249,14 +250,14 @@ impl RxEnds {
         }
     }
 
-    /// Called before receives complete with an incomplete message: from here on the sender writes no bytes into them.
+    /// Called before receives complete with an incomplete message: afterwards the sender writes no bytes into them.
     pub(super) fn call_off(&self) {
         if let Some(Fetch { step: FetchStep::Helped { ticket, .. }, .. }) = self.fetch {
             self.call_off_help(ticket);
         }
     }
 
-    /// Waits for a part that the sender has claimed, at most as long as a deregistration does.
+    /// Waits for a part that the sender has claimed, at most as long as a deregistration waits.
     #[cold]
     fn call_off_help(&self, ticket: u64) {
         let Some(help) = self.link.help() else { return };
@@ -266,7 +267,7 @@ impl RxEnds {
     }
 }
 
-/// The part of a message that the sender is asked to write, if it has a single destination.
+/// Returns the part of a message that the sender is asked to write, if that part has a single destination.
 fn job(shared: &Shared, receive: &Receive, slot: u64, offset: u64, length: u64) -> Option<Job> {
     let Segment { key, address, length, .. } = receive.segments.pieces(offset, length).next()?;
     Some(Job { slot, offset, length: u32::try_from(length).ok()?, key, pd: shared.recv_pd, address })
