@@ -1,4 +1,4 @@
-//! Two endpoints that send a message back and forth, in one asynchronous task, without a thread that waits.
+//! Two endpoints that send a message back and forth in one asynchronous task, without a waiting thread.
 //!
 //! ```text
 //! cargo run --example udapl-async --features async -- sm0
@@ -17,7 +17,7 @@ const LENGTH: usize = 64;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let name = std::env::args().nth(1).ok_or("usage: udapl-async ADAPTER")?;
-    // Any executor does.
+    // Any executor works.
     async_io::block_on(run(&name))
 }
 
@@ -48,8 +48,8 @@ async fn run(name: &str) -> Result<(), Box<dyn Error>> {
                 done.result?;
                 received += 1;
                 let end = ends.iter().find(|end| end.id() == done.ep).ok_or("an unknown endpoint")?;
-                // The message is answered out of its buffer, after the next receive is posted. A message may arrive before the
-                // completion of the send that it answers: then there is no spare buffer yet.
+                // The reply is sent from the buffer of the message, after the next receive is posted. A message may
+                // arrive before the completion of the send that it answers; then there is no spare buffer yet.
                 end.recv(spare.pop().map_or_else(|| Buffer::new(&pz, LENGTH), Ok)?, ..)?;
                 end.send(done.buffer, ..)?;
             }

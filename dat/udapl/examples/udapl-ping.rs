@@ -1,4 +1,4 @@
-//! A server and a client in Rust: messages there and back, an RDMA write and an RDMA read, every byte checked.
+//! A server and a client: ping-pong messages, an RDMA write and an RDMA read. Every byte is checked.
 //!
 //! ```text
 //! udapl-ping sm0 4711              the server; it serves one client and ends
@@ -17,7 +17,7 @@ use udapl::{
 
 /// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between attempts to connect.
+/// Interval between attempts to connect.
 const PAUSE: Duration = Duration::from_millis(50);
 const MESSAGES: u32 = 1000;
 const LENGTH: usize = 64 * 1024;
@@ -59,15 +59,15 @@ fn server(ep: &Ep, pz: &Pz, events: &Evd, listener: Listener) -> Outcome {
     let Event::Request(request) = next(events)? else { return Err("something came before a request".into()) };
     request.accept(ep, &window.ticket().to_bytes())?;
     drop(listener);
-    // A message is answered out of the buffer that it came in, while another one takes the next message. The client sends
-    // as soon as it has the answer, and that may be before the answer is reported as sent: then no buffer is free, and the
-    // next answer has to wait, since no receive could be posted for the message that it brings.
+    // The reply is sent from the buffer of the message, while another buffer receives the next message. The client
+    // sends as soon as it has the reply, which may be before the send of the reply completes. Then no buffer is free,
+    // and the next reply waits, because no receive could be posted for the following message.
     let (mut spare, mut unanswered) = (Some(Buffer::new(pz, LENGTH)?), None);
     let mut count = 0;
     loop {
         match next(events)? {
             Event::Established { .. } => {}
-            // A second client; a request that is dropped is rejected.
+            // A second client: dropping its request rejects it.
             Event::Request(_) => {}
             Event::Completed(Completion { op: Op::Recv, buffer, result: Ok(length), .. }) => {
                 count += 1;
@@ -77,7 +77,7 @@ fn server(ep: &Ep, pz: &Pz, events: &Evd, listener: Listener) -> Outcome {
                 unanswered = Some((buffer, length));
             }
             Event::Completed(Completion { op: Op::Send, buffer, result: Ok(_), .. }) => spare = Some(buffer),
-            // The client ends the connection; what is still posted comes back.
+            // The client ends the connection; posted receives are flushed.
             Event::Completed(Completion { result: Err(TransferError::Flushed), .. }) => {}
             Event::Ended { why: End::Disconnected, .. } => break,
             other => return Err(format!("{other:?}").into()),
@@ -98,7 +98,7 @@ fn server(ep: &Ep, pz: &Pz, events: &Evd, listener: Listener) -> Outcome {
     Ok(())
 }
 
-/// Checks the data that the client has written and read back.
+/// Checks the data that the client wrote and read back.
 fn check(window: &Window) -> Outcome {
     let mut bytes = vec![0; LENGTH];
     window.read(0, &mut bytes);
@@ -125,7 +125,7 @@ fn client(ep: &Ep, pz: &Pz, events: &Evd, host: IpAddr, qualifier: u64) -> Outco
     for number in 0..MESSAGES {
         buffer[..4].copy_from_slice(&number.to_be_bytes());
         ep.send(buffer, ..4)?;
-        // The answer may overtake the completion of what it answers.
+        // The reply may arrive before the completion of the send that it answers.
         let (mut answer, mut sent) = (None, None);
         while answer.is_none() || sent.is_none() {
             let Event::Completed(completion) = next(events)? else { return Err("the connection ended".into()) };

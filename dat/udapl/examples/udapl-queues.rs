@@ -1,5 +1,5 @@
-//! A server of several clients with few buffers, in one process: a shared receive queue, a group of event queues with one wait,
-//! messages of several pieces, and writes without completions.
+//! A server of several clients with few buffers, in one process. It uses a shared receive queue, a group of event
+//! queues with one wait, messages of several pieces, and writes without completions.
 //!
 //! ```text
 //! udapl-queues sm0
@@ -26,7 +26,7 @@ fn main() -> Outcome {
     let name = std::env::args().nth(1).ok_or("usage: udapl-queues ADAPTER")?;
     let ia = Library::load()?.open(&name)?;
     let pz = ia.pz()?;
-    // One wait for requests and for everything else.
+    // One wait for connection requests and all other events.
     let group = ia.cno()?;
     let requests = ia.evd_on(&group, 16, Streams::REQUEST)?;
     let events = ia.evd_on(&group, 256, Streams::DTO | Streams::CONNECTION)?;
@@ -60,12 +60,12 @@ fn main() -> Outcome {
                     let text = String::from_utf8_lossy(&done.buffer[HEADER..length]).into_owned();
                     println!("client {number}: {text}");
                     received += 1;
-                    // The buffer serves the next client.
+                    // The buffer receives the next message of any client.
                     srq.recv(done.buffer, ..)?;
                 }
                 Event::Completed(done) => {
                     done.result?;
-                    // The write before it completed without an event; its buffer comes back here.
+                    // The earlier write completed without an event; this completion returns its buffer.
                     assert_eq!(done.earlier.len(), 1);
                 }
                 other => return Err(format!("unexpected: {other:?}").into()),
@@ -90,7 +90,7 @@ fn accept(request: udapl::Request, pz: &Pz, events: &Evd, srq: &Srq) -> Outcome<
     Ok(ep)
 }
 
-/// Writes a mark without an event, then sends header and text as one message.
+/// Writes a mark without an event, then sends the header and the text as one message.
 fn say_hello(client: &Ep, pz: &Pz, number: usize, remote: &Remote) -> Outcome {
     let number_byte = number as u8 + 1;
     let mut mark = Buffer::new(pz, 1)?;

@@ -1,5 +1,5 @@
-//! Memory for peers in one process: a part of a window for one peer (an RMR), memory that processes share, and what the adapter
-//! and an endpoint report about themselves.
+//! Memory for peers, in one process: a part of a window for one peer (an RMR), memory that processes share, and the
+//! attributes of the adapter and an endpoint.
 //!
 //! ```text
 //! udapl-windows sm0
@@ -23,12 +23,12 @@ fn main() -> Outcome {
     let events = ia.evd(64, Streams::all())?;
     let (client, server) = connected(&ia, &pz, &events)?;
 
-    // Another process would get the descriptor over a local socket, and register the memory under the same name.
+    // Another process gets the descriptor over a local socket, and registers the memory under the same name.
     let memory = SharedMemory::create(4096)?;
     let window =
         Window::shared(&pz, &memory, b"udapl-windows, an example of forty bytes", Access::READ | Access::WRITE)?;
 
-    // The peer may write sixteen bytes of it, until the window is unbound.
+    // The peer may write sixteen bytes, until the window is unbound.
     let mut rmr = pz.rmr()?;
     let (_, remote) = rmr.bind(&server, &window, 64..80, Access::WRITE)?;
     bound(next(&events)?)?;

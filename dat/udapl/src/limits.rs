@@ -10,21 +10,21 @@ pub struct Limits {
     pub max_message: u64,
     /// Maximum length of an RDMA read or write, in bytes.
     pub max_rdma: u64,
-    /// Transfers posted at a time, of each direction of an endpoint.
+    /// Maximum number of transfers posted at a time, per direction of an endpoint.
     pub max_posted: u32,
-    /// Maximum of outstanding RDMA reads that an endpoint issues.
+    /// Maximum number of outstanding RDMA reads that an endpoint issues.
     pub max_reads: u32,
-    /// Maximum of outstanding RDMA reads that an endpoint responds to.
+    /// Maximum number of outstanding RDMA reads that an endpoint serves.
     pub max_reads_answered: u32,
-    /// Events in a queue.
+    /// Maximum number of events in a queue.
     pub max_events: u32,
-    /// Buffers of a transfer.
+    /// Maximum number of buffers per transfer.
     pub max_pieces: u32,
-    /// Shared receive queues; 0: not supported.
+    /// Maximum number of shared receive queues; 0: not supported.
     pub max_srqs: u32,
-    /// Memory windows; 0: not supported.
+    /// Maximum number of memory windows; 0: not supported.
     pub max_rmrs: u32,
-    /// Private data of a connection, in bytes.
+    /// Maximum length of the private data of a connection, in bytes.
     pub max_private_data: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Listeners and their connection requests. A request that is dropped unanswered is rejected.
+//! Listeners and their connection requests. Dropping an unanswered request rejects it.
 
 use std::fmt;
 use std::mem;
@@ -14,7 +14,7 @@ use crate::evd::{Evd, copied};
 use crate::ia::Ia;
 use crate::owned::{EvdInner, Handle, IaInner};
 
-/// Listens on a qualifier until it is dropped. Requests that have come can still be answered then.
+/// Listens on a qualifier until it is dropped. Requests that arrived before can still be answered afterwards.
 pub struct Listener {
     handle: Handle,
     qualifier: u64,
@@ -69,7 +69,7 @@ impl Listener {
         Ok(Listener { handle: Handle(handle), qualifier, ia, _events: events })
     }
 
-    /// The qualifier it listens on.
+    /// Qualifier of the listener.
     pub fn qualifier(&self) -> u64 {
         self.qualifier
     }
@@ -94,23 +94,23 @@ impl Request {
         Request { handle: Handle(handle), is_answered: false, ia: Arc::clone(ia) }
     }
 
-    /// Address of the peer, if it is an IP address.
+    /// Returns the address of the peer, if it is an IP address.
     ///
     /// # Errors
     /// Those of `dat_cr_query`.
     pub fn peer(&self) -> Result<Option<Address>> {
         let param = self.ask(DAT_CR_FIELD_REMOTE_IA_ADDRESS_PTR)?;
-        // SAFETY: the request's own, there while it is.
+        // SAFETY: the address belongs to the request and is valid as long as it.
         Ok(unsafe { Address::from_c(param.remote_ia_address_ptr) })
     }
 
-    /// Private data of the request. Some transports pad it with zeros.
+    /// Returns the private data of the request. Some transports pad it with zeros.
     ///
     /// # Errors
     /// Those of `dat_cr_query`.
     pub fn private_data(&self) -> Result<Vec<u8>> {
         let param = self.ask(DAT_CR_FIELD_PRIVATE_DATA_SIZE | DAT_CR_FIELD_PRIVATE_DATA)?;
-        // SAFETY: the request's own, there while it is.
+        // SAFETY: the data belong to the request and are valid as long as it.
         Ok(unsafe { copied(param.private_data_size, param.private_data) })
     }
 
@@ -128,10 +128,10 @@ impl Request {
         self.ia.functions.check("dat_cr_accept", code)
     }
 
-    /// Says no.
+    /// Rejects the request.
     ///
     /// # Errors
-    /// What `dat_cr_reject` refuses.
+    /// Those of `dat_cr_reject`.
     pub fn reject(mut self) -> Result<()> {
         // SAFETY: plain values.
         let code = unsafe { (self.ia.functions.dat_cr_reject)(self.handle.0) };

@@ -1,4 +1,4 @@
-//! Registered memory: buffers, which are this process's alone, and windows, which peers reach.
+//! Registered memory: buffers, which only this process accesses, and windows, which peers access by RDMA.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -32,7 +32,7 @@ pub(crate) struct Registered {
     context: DAT_LMR_CONTEXT,
     remote: DAT_RMR_CONTEXT,
     pz: Arc<PzInner>,
-    /// Given back only when it is deregistered.
+    /// Freed only after deregistration succeeded.
     block: ManuallyDrop<Block>,
 }
 
@@ -44,7 +44,7 @@ impl Registered {
         Self::register(pz, block, DAT_MEM_TYPE_VIRTUAL, region, privileges)
     }
 
-    /// Registers a block; the region describes it.
+    /// Registers a block, which `region` describes.
     fn register(
         pz: &Pz,
         block: Block,
@@ -74,7 +74,7 @@ impl Registered {
         Ok(Registered { handle: Handle(handle), context, remote, pz, block: ManuallyDrop::new(block) })
     }
 
-    /// A part of it as a local segment. The caller has checked the range.
+    /// Returns a part of the block as a local segment. The caller has checked the range.
     pub(crate) fn segment(&self, start: usize, length: usize) -> DAT_LMR_TRIPLET {
         DAT_LMR_TRIPLET {
             lmr_context: self.context,
@@ -87,17 +87,19 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // SAFETY: registered by this object, whose last owner is being dropped. Transfers that still name it fail from here on.
+        // SAFETY: registered by this object, whose last owner is being dropped. Transfers that still use it fail from
+        // here on.
         let code = unsafe { (self.pz.ia.functions.dat_lmr_free)(self.handle.0) };
         if is_success(code) {
             // SAFETY: dropped once, here.
             unsafe { ManuallyDrop::drop(&mut self.block) };
         }
-        // If it cannot be deregistered it may still be in use, so it is leaked.
+        // A block that cannot be deregistered may still be in use, so it is leaked.
     }
 }
 
-/// Memory to send from and to receive into: zeroed at first, aligned to a page, and a `[u8]` while no transfer has it.
+/// Memory to send from and to receive into: initially zeroed, aligned to a page, and a `[u8]` while no transfer uses
+/// it.
 ///
 /// A buffer is one pointer, so that moves are cheap.
 pub struct Buffer(pub(crate) Box<Registered>);
@@ -118,7 +120,7 @@ impl Deref for Buffer {
 
     fn deref(&self) -> &[u8] {
         let block = &self.0.block;
-        // SAFETY: initialised; no transfer has it, or it would not be here, and no peer may reach it.
+        // SAFETY: initialised memory. A transfer would own the buffer, so none uses it, and peers have no access.
         unsafe { slice::from_raw_parts(block.base().as_ptr(), block.len()) }
     }
 }
@@ -137,7 +139,7 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// Memory that peers may read or write with RDMA at any time, without this process taking part.
+/// Memory that peers may read or write with RDMA at any time, without any action of this process.
 pub struct Window(pub(crate) Arc<Registered>);
 
 impl Window {
@@ -149,8 +151,8 @@ impl Window {
         Registered::new(pz, length, Self::privileges(access)?).map(|memory| Window(Arc::new(memory)))
     }
 
-    /// Maps and registers memory that other processes register under the same name, with these access rights for peers. On one
-    /// host, peers may then write into the memory itself.
+    /// Maps and registers memory that other processes register under the same name, with these access rights for
+    /// peers. Peers on the same host may then write into the memory directly.
     ///
     /// # Errors
     /// Those of `dat_lmr_create`, for example if another process registered another length under the name;
@@ -179,7 +181,7 @@ impl Window {
         Ok(DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_LOCAL_WRITE_FLAG | access.bits())
     }
 
-    /// Its length in bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.0.block.len()
     }
@@ -189,33 +191,34 @@ impl Window {
         false
     }
 
-    /// The key, address and length for a peer.
+    /// Returns the key, address and length for a peer.
     pub fn ticket(&self) -> Ticket<'_> {
         let address = self.0.block.base().as_ptr() as u64;
         let remote = Remote { context: self.0.remote, address, length: self.len() as u64 };
         Ticket { remote, window: PhantomData }
     }
 
-    /// Copies bytes out. What a peer writes meanwhile may be seen in part.
+    /// Copies bytes out of the window. A concurrent write of a peer may be copied in part.
     ///
     /// # Panics
-    /// If they are not all inside.
+    /// If the range is not inside the window.
     pub fn read(&self, offset: usize, out: &mut [u8]) {
         self.0.block.read(offset, out);
     }
 
-    /// Copies bytes in. A peer that reads meanwhile may see a part.
+    /// Copies bytes into the window. A concurrent read of a peer may see a part.
     ///
     /// # Panics
-    /// If they are not all inside.
+    /// If the range is not inside the window.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         self.0.block.write(offset, bytes);
     }
 
-    /// Reads eight bytes at a multiple of eight, in native byte order: for polling the last bytes of a peer's write.
+    /// Reads eight bytes at a multiple of eight, in native byte order, for example to poll for the last bytes of a
+    /// peer's write.
     ///
     /// # Panics
-    /// If they are not all inside, or `offset` is no multiple of eight.
+    /// If they are not inside the window, or `offset` is not a multiple of eight.
     pub fn load(&self, offset: usize) -> u64 {
         self.0.block.load(offset)
     }
@@ -227,7 +230,7 @@ impl fmt::Debug for Window {
     }
 }
 
-/// Names a window to a peer, while the window exists. [`to_bytes`](Remote::to_bytes) makes it portable.
+/// Names a window to a peer, as long as the window exists. [`to_bytes`](Remote::to_bytes) encodes it for sending.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticket<'w> {
     remote: Remote,
@@ -242,7 +245,7 @@ impl Deref for Ticket<'_> {
     }
 }
 
-/// A window of the peer's: what an RDMA read or write names. The peer alone decides whether it is still there.
+/// A window of the peer, for an RDMA read or write. Only the peer knows whether the window still exists.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Remote {
     context: DAT_RMR_CONTEXT,
@@ -255,17 +258,17 @@ impl Remote {
         Remote { context, address, length }
     }
 
-    /// Its length in bytes.
+    /// Length in bytes.
     pub fn len(&self) -> u64 {
         self.length
     }
 
-    /// Whether it has no byte.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Encodes it in 20 bytes, big-endian: context, address, length.
+    /// Encodes the window in 20 bytes, big-endian: context, address, length.
     pub fn to_bytes(&self) -> [u8; 20] {
         let mut bytes = [0; 20];
         bytes[..4].copy_from_slice(&self.context.to_be_bytes());
@@ -274,7 +277,7 @@ impl Remote {
         bytes
     }
 
-    /// Decodes a peer's window. Any bytes are accepted; whether they name a window of the peer is checked when it is used.
+    /// Decodes a peer's window. Any bytes are accepted; the peer checks them when a transfer uses the window.
     pub fn from_bytes(bytes: &[u8; 20]) -> Self {
         let [a, b, c, d, address @ .., _, _, _, _, _, _, _, _] = *bytes;
         let [.., l0, l1, l2, l3, l4, l5, l6, l7] = *bytes;
@@ -285,7 +288,7 @@ impl Remote {
         }
     }
 
-    /// A part of it as the remote segment of a transfer of `length` bytes.
+    /// Returns a part of the window as the remote segment of a transfer of `length` bytes.
     pub(crate) fn part(&self, offset: u64, length: usize) -> Result<DAT_RMR_TRIPLET> {
         let end = offset.checked_add(length as u64).filter(|end| *end <= self.length);
         let address = end.and_then(|_| self.address.checked_add(offset));

@@ -1,5 +1,5 @@
-//! Handles of libdat that this crate owns: each is freed when its last owner drops it, and keeps what it was created on alive.
-//! An adapter has a table of its live endpoints, because events name them.
+//! Handles of libdat that this crate owns. Each is freed when its last owner drops it, and keeps the objects alive on
+//! which it was created. An adapter has a table of its live endpoints, because events name them.
 
 use std::collections::HashMap;
 use std::mem;
@@ -31,7 +31,7 @@ pub(crate) struct IaInner {
     pub(crate) address: Option<Address>,
     pub(crate) provider: String,
     pub(crate) descriptors: Option<DescriptorCalls>,
-    /// Privileges that the memory of an RDMA read's destination needs.
+    /// Privileges that the destination memory of an RDMA read needs.
     pub(crate) sink: DAT_MEM_PRIV_FLAGS,
     /// Endpoints by their handles.
     pub(crate) eps: Mutex<HashMap<usize, Weak<EpInner>>>,
@@ -46,7 +46,7 @@ impl IaInner {
         self.eps.lock().remove(&(handle.0 as usize));
     }
 
-    /// The endpoint that an event names, if it is alive.
+    /// Returns the endpoint that an event names, if it exists.
     pub(crate) fn ep(&self, handle: DAT_EP_HANDLE) -> Option<Arc<EpInner>> {
         self.eps.lock().get(&(handle as usize)).and_then(Weak::upgrade)
     }
@@ -59,7 +59,7 @@ impl Drop for IaInner {
     }
 }
 
-/// A protection zone: endpoints work with memory of their own zone only.
+/// A protection zone. Endpoints use only memory of their own zone.
 #[derive(Clone)]
 pub struct Pz {
     pub(crate) inner: Arc<PzInner>,
@@ -92,7 +92,7 @@ impl Drop for CnoInner {
 pub(crate) struct EvdInner {
     pub(crate) handle: Handle,
     pub(crate) ia: Arc<IaInner>,
-    /// The group that it belongs to, which outlives it.
+    /// The group that the queue belongs to, which outlives it.
     pub(crate) _cno: Option<Arc<CnoInner>>,
 }
 
@@ -114,13 +114,13 @@ impl Drop for SrqInner {
         // SAFETY: the last owner is being dropped; endpoints that use the queue hold references.
         let code = unsafe { (self.pz.ia.functions.dat_srq_free)(self.handle.0) };
         if !is_success(code) {
-            // It may still write to the buffers, so they are leaked.
+            // The queue may still write to the buffers, so they are leaked.
             mem::forget(mem::replace(self.flight.get_mut(), Flight::shared()));
         }
     }
 }
 
-/// Names an endpoint in events. No two endpoints of a process have the same, not even one after the other.
+/// Id of an endpoint in events. Ids are unique in a process and never reused.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct EpId(pub(crate) u64);
 
@@ -136,9 +136,9 @@ pub(crate) struct EpInner {
     pub(crate) id: EpId,
     pub(crate) handle: Handle,
     pub(crate) pz: Arc<PzInner>,
-    /// They outlive it.
+    /// The event queues, which outlive the endpoint.
     pub(crate) _queues: [Arc<EvdInner>; 3],
-    /// The queue that it takes its receives from, which outlives it.
+    /// The shared receive queue of the endpoint, which outlives it.
     pub(crate) srq: Option<Arc<SrqInner>>,
     pub(crate) flight: Mutex<Flight>,
 }
@@ -149,7 +149,7 @@ impl Drop for EpInner {
         // SAFETY: the last owner is being dropped. After the call, no transfer of this endpoint accesses memory.
         let code = unsafe { (self.pz.ia.functions.dat_ep_free)(self.handle.0) };
         if !is_success(code) {
-            // It may still access the buffers, so they are leaked.
+            // The endpoint may still access the buffers, so they are leaked.
             mem::forget(mem::replace(self.flight.get_mut(), Flight::new()));
         }
     }

@@ -1,4 +1,4 @@
-//! Parts of buffers: what a transfer is made of, and what comes back when it is refused.
+//! Parts of buffers for transfers, and the error that returns the buffers of a refused transfer.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::flight::Held;
 use crate::memory::Buffer;
 
-/// A part of a buffer, for a transfer of several.
+/// A part of a buffer, for a transfer of several pieces.
 #[derive(Debug)]
 pub struct Piece {
     buffer: Buffer,
@@ -19,10 +19,10 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// This range of the buffer.
+    /// Creates a piece of this range of the buffer.
     ///
     /// # Errors
-    /// [`Error::Argument`] if the range is not inside.
+    /// [`Error::Argument`] if the range is not inside the buffer.
     pub fn new(buffer: Buffer, range: impl RangeBounds<usize>) -> Result<Self, PostError> {
         match part(range, buffer.len()) {
             Ok((start, length)) => Ok(Piece { buffer, start, length }),
@@ -31,7 +31,7 @@ impl Piece {
     }
 }
 
-/// A transfer that was not posted, and its buffers.
+/// A transfer that could not be posted, and its buffers.
 pub struct PostError {
     /// The error.
     pub error: Error,
@@ -59,7 +59,7 @@ impl std::error::Error for PostError {
     }
 }
 
-/// The buffers, and the segments of the pieces that have bytes.
+/// Splits pieces into buffers and segments; empty pieces have no segment.
 pub(crate) fn take_apart(first: Piece, more: Vec<Piece>) -> (Held, Vec<DAT_LMR_TRIPLET>) {
     let pieces = std::iter::once(&first).chain(&more).filter(|piece| piece.length > 0);
     let segments = pieces.map(|piece| piece.buffer.0.segment(piece.start, piece.length)).collect();
@@ -67,7 +67,7 @@ pub(crate) fn take_apart(first: Piece, more: Vec<Piece>) -> (Held, Vec<DAT_LMR_T
     (Held { first: first.buffer, more }, segments)
 }
 
-/// Start and length of a range within `all` bytes.
+/// Returns start and length of a range within `all` bytes.
 pub(crate) fn part(range: impl RangeBounds<usize>, all: usize) -> Result<(usize, usize)> {
     let start = match range.start_bound() {
         Bound::Included(start) => Some(*start),

@@ -1,4 +1,4 @@
-//! Transfers posted on an endpoint. A transfer has its buffers until it completes.
+//! Transfers posted on an endpoint. A transfer owns its buffers until it completes.
 
 use std::ops::RangeBounds;
 
@@ -14,17 +14,17 @@ bitflags::bitflags! {
     /// Options of a request.
     #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
     pub struct PostFlags: u32 {
-        /// No event if it succeeds. Its buffers come back in [`Completion::earlier`](crate::Completion::earlier) of a later
-        /// request of the endpoint.
+        /// A success generates no event. [`Completion::earlier`](crate::Completion::earlier) of a later request of
+        /// the endpoint returns the buffers.
         const SUPPRESS = DAT_COMPLETION_SUPPRESS_FLAG;
-        /// Wakes a peer that waits for solicited messages only. For sends.
+        /// Wakes a peer that waits for solicited messages only. Valid for sends.
         const SOLICITED_WAIT = DAT_COMPLETION_SOLICITED_WAIT_FLAG;
         /// Starts when all earlier RDMA reads of the endpoint are complete.
         const FENCE = DAT_COMPLETION_BARRIER_FENCE_FLAG;
     }
 }
 
-/// What a request does besides with its own memory.
+/// The remote part of a request.
 #[derive(Clone, Copy)]
 enum Target<'r> {
     Message,
@@ -48,7 +48,7 @@ impl Ep {
         self.post(Op::Send, (first, more), Target::Message, flags)
     }
 
-    /// Posts this part of the buffer for a message, also before the endpoint connects.
+    /// Posts this part of the buffer to receive a message. Allowed before the endpoint connects.
     ///
     /// # Errors
     /// Those of `dat_ep_post_recv`; [`Error::Argument`](crate::Error::Argument) for a range outside the buffer.
@@ -56,7 +56,7 @@ impl Ep {
         self.recv_with(Piece::new(buffer, range)?, Vec::new())
     }
 
-    /// Posts several pieces for one message, which fills them in order.
+    /// Posts several pieces to receive one message, which fills them in order.
     ///
     /// # Errors
     /// As for [`Self::recv`].
@@ -78,7 +78,7 @@ impl Ep {
         self.write_with(Piece::new(buffer, range)?, Vec::new(), to, offset, PostFlags::empty())
     }
 
-    /// Writes several pieces into the peer's window, one behind the other, with options.
+    /// Writes several pieces into the peer's window, one after the other, with options.
     ///
     /// # Errors
     /// As for [`Self::write`].
@@ -107,7 +107,7 @@ impl Ep {
         self.read_with(Piece::new(buffer, range)?, Vec::new(), from, offset, PostFlags::empty())
     }
 
-    /// Reads from the peer's window into several pieces, which it fills in order, with options.
+    /// Reads from the peer's window into several pieces, filling them in order, with options.
     ///
     /// # Errors
     /// As for [`Self::read`].
@@ -130,10 +130,11 @@ impl Ep {
         flags: PostFlags,
     ) -> Result<OpId, PostError> {
         let (held, mut segments) = take_apart(first, more);
-        // Under the lock of the flight: the completion may be taken before the call returns, and the order of the posts counts.
+        // The lock of the flight is held: the completion may be taken before the call returns, and the numbers follow
+        // the order of the posts.
         let mut flight = self.inner.flight.lock();
         let id = flight.enter(op, held, flags.contains(PostFlags::SUPPRESS));
-        // SAFETY: the segments are of buffers that now belong to the transfer.
+        // SAFETY: the segments describe buffers that the transfer now owns.
         let posted = unsafe { self.call(op, &mut segments, target, flags, DAT_CONTEXT { as_64: id.0 }) }
             .and_then(|code| self.functions().check(op.call(), code));
         posted.map(|()| id).map_err(|error| {
@@ -143,7 +144,7 @@ impl Ep {
     }
 
     /// # Safety
-    /// The transfer keeps the memory of the segments until it completes.
+    /// The caller keeps the memory of the segments valid until the transfer completes.
     unsafe fn call(
         &self,
         op: Op,

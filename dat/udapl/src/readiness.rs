@@ -7,11 +7,11 @@ use crate::error::{Error, Result};
 use crate::evd::Evd;
 
 impl Evd {
-    /// The descriptor of the queue, for `poll`, `epoll` and event loops: take events until [`Self::poll`] returns `None`, call
-    /// [`Self::arm`], wait until the descriptor is readable. Do not read or write it.
+    /// Returns the descriptor of the queue, for `poll`, `epoll` and event loops. Take events until [`Self::poll`]
+    /// returns `None`, call [`Self::arm`], then wait until the descriptor is readable. Do not read or write it.
     ///
     /// # Errors
-    /// [`Error::Argument`] if the provider has no descriptors; that of the system.
+    /// [`Error::Argument`] if the provider does not support descriptors; an operating-system error.
     pub fn descriptor(&self) -> Result<BorrowedFd<'_>> {
         let (calls, mut fd) = (self.descriptor_calls()?, -1);
         // SAFETY: a live queue of this provider; the result is a local variable.
@@ -21,10 +21,10 @@ impl Evd {
         Ok(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Makes the descriptor readable if there are events, else when the next one comes.
+    /// Makes the descriptor readable now if there are events, otherwise when the next event arrives.
     ///
     /// # Errors
-    /// As [`Self::descriptor`], which has to be called first.
+    /// Those of [`Self::descriptor`], which must be called first.
     pub fn arm(&self) -> Result<()> {
         // SAFETY: a live queue of this provider.
         let code = unsafe { (self.descriptor_calls()?.arm)(self.inner.handle.0) };

@@ -1,4 +1,4 @@
-//! Memory windows of DAT (RMRs): a part of a [`Window`], with access rights and a key of its own, that can be taken back.
+//! Memory windows of DAT (RMRs): a part of a [`Window`] with its own access rights and key, which can be revoked.
 
 use std::ops::RangeBounds;
 use std::ptr;
@@ -12,8 +12,8 @@ use crate::memory::{Access, Registered, Remote, Window};
 use crate::owned::{BindId, Handle, Pz, PzInner};
 use crate::piece::part;
 
-/// A memory window: names a part of a registered [`Window`] to one peer until it is unbound. The event queue of requests of the
-/// endpoint needs [`Streams::BIND`](crate::Streams::BIND).
+/// A memory window, which names a part of a registered [`Window`] to one peer until it is unbound. The endpoint's
+/// event queue for requests needs [`Streams::BIND`](crate::Streams::BIND).
 pub struct Rmr {
     handle: Handle,
     pz: Arc<PzInner>,
@@ -24,7 +24,7 @@ pub struct Rmr {
 }
 
 impl Pz {
-    /// A memory window that is not bound.
+    /// Creates a memory window that is not bound.
     ///
     /// # Errors
     /// Those of `dat_rmr_create`, for example if the adapter supports none.
@@ -39,8 +39,9 @@ impl Pz {
 }
 
 impl Rmr {
-    /// Posts a bind to this part of the memory, with these access rights for the peer of the endpoint. Requests that are posted
-    /// to the endpoint later start after it. The returned key can be sent to the peer at once, by a later send of the endpoint.
+    /// Posts a bind to this part of the memory, with these access rights for the peer of the endpoint. Requests
+    /// posted later to the endpoint start after the bind. A later send of the endpoint may carry the returned key to
+    /// the peer at once.
     ///
     /// # Errors
     /// Those of `dat_rmr_bind`; [`Error::Argument`] for a range outside the window or an empty one.
@@ -61,7 +62,7 @@ impl Rmr {
         Ok((id, Remote::new(context, segment.virtual_address, length as u64)))
     }
 
-    /// Posts the end of the binding: afterwards the peer cannot use the key any more.
+    /// Posts an unbind: when it has completed, the peer can no longer use the key.
     ///
     /// # Errors
     /// Those of `dat_rmr_bind`.

@@ -14,10 +14,10 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// New zeroed memory of `length` bytes, sealed against shrinking.
+    /// Creates zeroed memory of `length` bytes, sealed against shrinking.
     ///
     /// # Errors
-    /// [`Error::Argument`] with the system's reason.
+    /// [`Error::Argument`] with the operating system's error.
     pub fn create(length: usize) -> Result<Self> {
         let failed = |what: &str| Error::Argument(format!("shared memory: {what}: {}", io::Error::last_os_error()));
         // SAFETY: a NUL-terminated name; the descriptor is new, and has no other owner.
@@ -37,10 +37,10 @@ impl SharedMemory {
         if is_made { Ok(SharedMemory { file, length }) } else { Err(failed("ftruncate, F_SEAL_SHRINK")) }
     }
 
-    /// The memory of another process, by its descriptor.
+    /// Opens memory of another process by its descriptor.
     ///
     /// # Errors
-    /// [`Error::Argument`] if it is not sealed against shrinking: an access could end this process.
+    /// [`Error::Argument`] if the memory is not sealed against shrinking: an access could then end this process.
     pub fn from_fd(file: OwnedFd) -> Result<Self> {
         // SAFETY: a plain call about a descriptor that is open.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
@@ -53,12 +53,12 @@ impl SharedMemory {
         Ok(SharedMemory { file: file.into(), length })
     }
 
-    /// Its length in bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether it has no byte.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }

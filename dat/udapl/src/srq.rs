@@ -12,15 +12,15 @@ use crate::flight::{Flight, Held, Op, OpId};
 use crate::owned::{Handle, Pz, SrqInner};
 use crate::piece::{Piece, PostError, take_apart};
 
-/// A queue of receives that the endpoints created with it share ([`EpSpec::srq`](crate::EpSpec::srq)). A completion names the
-/// endpoint that the message came to. A buffer that an endpoint took, and that was dropped before it was reported, is freed with
-/// the queue.
+/// A queue of receives that the endpoints created with it share ([`EpSpec::srq`](crate::EpSpec::srq)). A completion
+/// names the endpoint that received the message. If an endpoint takes a buffer and is dropped before it reports it,
+/// the buffer is freed with the queue.
 pub struct Srq {
     pub(crate) inner: Arc<SrqInner>,
 }
 
 impl Pz {
-    /// A shared receive queue for at most `max_recvs` receives of at most `max_pieces` buffers.
+    /// Creates a shared receive queue for at most `max_recvs` receives of at most `max_pieces` buffers.
     ///
     /// # Errors
     /// Those of `dat_srq_create`, for example if the adapter supports none.
@@ -47,7 +47,7 @@ impl Pz {
 }
 
 impl Srq {
-    /// Posts this part of the buffer for a message to any of the endpoints.
+    /// Posts this part of the buffer to receive a message of any of the endpoints.
     ///
     /// # Errors
     /// Those of `dat_srq_post_recv`; [`Error::Argument`] for a range outside the buffer.
@@ -55,7 +55,7 @@ impl Srq {
         self.recv_with(Piece::new(buffer, range)?, Vec::new())
     }
 
-    /// Posts several pieces for one message, which fills them in order.
+    /// Posts several pieces to receive one message, which fills them in order.
     ///
     /// # Errors
     /// As for [`Self::recv`].
@@ -66,7 +66,7 @@ impl Srq {
         let id = flight.enter(Op::Recv, held, false);
         let count = DAT_COUNT::try_from(segments.len()).unwrap_or(DAT_COUNT::MAX);
         let cookie = DAT_CONTEXT { as_64: id.0 };
-        // SAFETY: segments of buffers that now belong to the transfer.
+        // SAFETY: the segments describe buffers that the transfer now owns.
         let code = unsafe { (call.dat_srq_post_recv)(self.inner.handle.0, count, segments.as_mut_ptr(), cookie) };
         call.check("dat_srq_post_recv", code).map(|()| id).map_err(|error| {
             let Held { first, more } = flight.withdraw(id).expect("what was not posted does not complete");
@@ -74,7 +74,7 @@ impl Srq {
         })
     }
 
-    /// Number of receives in the queue that no endpoint has taken.
+    /// Returns the number of receives in the queue that no endpoint has taken.
     ///
     /// # Errors
     /// Those of `dat_srq_query`.

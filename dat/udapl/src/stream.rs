@@ -12,9 +12,10 @@ use futures_core::Stream;
 use crate::error::{Error, Result};
 use crate::evd::{Evd, Event};
 
-/// The events of a queue as a stream that does not end. An error does not end it either.
+/// The events of a queue as a stream that never ends, not even after an error.
 ///
-/// A task that waits is woken through the descriptor of the queue, by the reactor of `async-io`, which runs beside any executor.
+/// A waiting task is woken through the descriptor of the queue, by the reactor of `async-io`, which works with any
+/// executor.
 pub struct EventStream<'e> {
     evd: &'e Evd,
     readiness: Async<BorrowedFd<'e>>,
@@ -27,10 +28,10 @@ impl fmt::Debug for EventStream<'_> {
 }
 
 impl Evd {
-    /// The events of this queue as a stream. Use one stream at a time, and take events by it alone.
+    /// Returns the events of this queue as a stream. Use one stream at a time, and take events only from the stream.
     ///
     /// # Errors
-    /// As [`Self::descriptor`].
+    /// Those of [`Self::descriptor`].
     pub fn stream(&self) -> Result<EventStream<'_>> {
         let readiness = Async::new(self.descriptor()?).map_err(system)?;
         Ok(EventStream { evd: self, readiness })
@@ -38,10 +39,10 @@ impl Evd {
 }
 
 impl EventStream<'_> {
-    /// The next event.
+    /// Takes the next event.
     ///
     /// # Errors
-    /// As [`Evd::poll`].
+    /// Those of [`Evd::poll`].
     pub async fn next(&mut self) -> Result<Event> {
         std::future::poll_fn(|context| self.poll_event(context)).await
     }
