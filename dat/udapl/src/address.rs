@@ -16,7 +16,7 @@ impl Address {
         self.0.ip()
     }
 
-    /// The C representation.
+    /// Returns the C representation.
     pub fn to_c(self) -> SockAddr {
         let mut raw = MaybeUninit::<libc::sockaddr_storage>::zeroed();
         match self.0 {
@@ -34,28 +34,28 @@ impl Address {
                 v6.sin6_scope_id = address.scope_id();
             }
         }
-        // SAFETY: all of it was zeroed, and then written in part.
+        // SAFETY: the whole storage was zeroed, and part of it was then written.
         SockAddr(unsafe { raw.assume_init() })
     }
 
-    /// As C has it; none for a null pointer and for other families.
+    /// Converts a C address; `None` for a null pointer and for other families.
     ///
     /// # Safety
-    /// Null, or a socket address that is as long as its family says.
+    /// `address` is null, or a socket address of the length that its family requires.
     pub unsafe fn from_c(at: DAT_IA_ADDRESS_PTR) -> Option<Self> {
         if at.is_null() {
             return None;
         }
-        // SAFETY: the caller says that it is a socket address. It may be a record of the caller's without alignment.
+        // SAFETY: by the caller's contract it is a socket address. It may be unaligned.
         let family = i32::from(unsafe { at.read_unaligned() }.sa_family);
         match family {
             libc::AF_INET => {
-                // SAFETY: the family says that it has this length.
+                // SAFETY: the family guarantees this length.
                 let v4 = unsafe { at.cast::<libc::sockaddr_in>().read_unaligned() };
                 Some(Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes()).into())
             }
             libc::AF_INET6 => {
-                // SAFETY: the family says that it has this length.
+                // SAFETY: the family guarantees this length.
                 let v6 = unsafe { at.cast::<libc::sockaddr_in6>().read_unaligned() };
                 Some(SocketAddrV6::new(Ipv6Addr::from(v6.sin6_addr.s6_addr), 0, 0, v6.sin6_scope_id).into())
             }
@@ -69,7 +69,7 @@ impl Address {
 pub struct SockAddr(libc::sockaddr_storage);
 
 impl SockAddr {
-    /// Pointer for a call that only reads it.
+    /// Pointer for a call that only reads the address.
     pub fn as_ptr(&self) -> DAT_IA_ADDRESS_PTR {
         const { assert!(size_of::<DAT_SOCK_ADDR>() <= size_of::<libc::sockaddr_storage>()) };
         (&raw const self.0).cast::<DAT_SOCK_ADDR>().cast_mut()
@@ -106,7 +106,7 @@ impl From<SocketAddrV6> for Address {
     }
 }
 
-/// The port is left out.
+/// The port is ignored.
 impl From<SocketAddr> for Address {
     fn from(address: SocketAddr) -> Self {
         match address {
@@ -133,7 +133,7 @@ mod tests {
     fn addresses_survive_conversion_to_c_and_back() {
         let scoped = SocketAddrV6::new("fe80::1".parse().unwrap(), 7, 9, 3);
         for address in [Address::from(Ipv4Addr::new(127, 0, 1, 1)), Ipv6Addr::LOCALHOST.into(), scoped.into()] {
-            // SAFETY: made just here.
+            // SAFETY: a valid address, created above.
             assert_eq!(unsafe { Address::from_c(address.to_c().as_ptr()) }, Some(address));
         }
         assert_eq!(Address::from(scoped).to_string(), "fe80::1%3");

@@ -1,6 +1,7 @@
-//! Memory of whole pages that others may change at any time: a peer, a provider's thread.
+//! Whole pages of memory that peers and provider threads may change at any time.
 //!
-//! It makes no references. Bytes are copied by loads and stores of whole words that no compiler may tear, repeat or leave out.
+//! No references to this memory are created. Bytes are copied by atomic loads and stores of whole words, which the
+//! compiler may not split, repeat or omit.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::io;
@@ -8,14 +9,14 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Providers copy whole pages best.
+/// Alignment of a block: providers copy whole pages fastest.
 const PAGE: usize = 4096;
 
 /// A block of memory.
 pub(crate) struct Block {
     base: NonNull<u8>,
     length: usize,
-    /// How it was allocated; `None` for a mapping.
+    /// Layout of the allocation; `None` for a mapping.
     layout: Option<Layout>,
 }
 
@@ -54,10 +55,10 @@ impl Block {
         self.base
     }
 
-    /// Copies bytes out.
+    /// Copies bytes from the block into `out`.
     ///
     /// # Panics
-    /// If they are not all inside.
+    /// If the range is not inside the block.
     pub(crate) fn read(&self, offset: usize, out: &mut [u8]) {
         self.require(offset, out.len());
         let lead = out.len().min(offset.next_multiple_of(8) - offset);
@@ -73,10 +74,10 @@ impl Block {
         tail.for_each(|(more, byte)| *byte = self.byte(at + more).load(Ordering::Relaxed));
     }
 
-    /// Copies bytes in.
+    /// Copies bytes into the block.
     ///
     /// # Panics
-    /// If they are not all inside.
+    /// If the range is not inside the block.
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
         self.require(offset, bytes.len());
         let (head, rest) = bytes.split_at(bytes.len().min(offset.next_multiple_of(8) - offset));
@@ -90,10 +91,10 @@ impl Block {
         tail.iter().enumerate().for_each(|(more, byte)| self.byte(at + more).store(*byte, Ordering::Relaxed));
     }
 
-    /// The eight bytes there, as this machine reads a number; what was written before them is seen after.
+    /// Loads eight bytes in native byte order. Everything written before them is visible afterwards (Acquire).
     ///
     /// # Panics
-    /// If they are not inside, or `offset` is no multiple of eight.
+    /// If they are not inside the block, or `offset` is not a multiple of eight.
     pub(crate) fn load(&self, offset: usize) -> u64 {
         self.require(offset, 8);
         assert!(offset.is_multiple_of(8), "{offset} is no multiple of eight");

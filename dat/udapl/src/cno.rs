@@ -17,7 +17,7 @@ pub struct Cno {
 }
 
 impl Ia {
-    /// A group without event queues; [`Ia::evd_on`] creates some in it.
+    /// Creates a group without event queues; [`Ia::evd_on`] creates queues in it.
     ///
     /// # Errors
     /// Those of `dat_cno_create`.
@@ -41,8 +41,8 @@ impl Ia {
 }
 
 impl Cno {
-    /// Waits until a queue of the group has an event, and says which. Take all events of that queue before the next wait.
-    /// `None` after the time limit; without one it waits indefinitely.
+    /// Waits until a queue of the group has an event, and returns that queue's id. Take all events of that queue
+    /// before the next wait. Returns `None` at the time limit; without a limit it waits indefinitely.
     ///
     /// # Errors
     /// Those of `dat_cno_wait`.
@@ -56,7 +56,7 @@ impl Cno {
                 unsafe { (self.inner.ia.functions.dat_cno_wait)(self.inner.handle.0, micros(left), &raw mut evd) };
             match kind(code) {
                 DAT_TIMEOUT_EXPIRED if left.is_none_or(|left| !left.is_zero() && left > LONGEST) => {}
-                // The latter from a wait without a time.
+                // `DAT_QUEUE_EMPTY` comes from a wait without a time limit.
                 DAT_TIMEOUT_EXPIRED | DAT_QUEUE_EMPTY => return Ok(None),
                 DAT_INTERRUPTED_CALL => {}
                 _ => {

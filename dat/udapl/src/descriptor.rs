@@ -10,7 +10,7 @@ pub(crate) struct DescriptorCalls {
 }
 
 impl DescriptorCalls {
-    /// Finds them in names and values of attributes; none with another provider.
+    /// Finds the functions in names and values of attributes; `None` with another provider.
     pub(crate) fn find(attributes: &[(&str, &str)]) -> Option<Self> {
         let value = |wanted: &str| attributes.iter().find(|(name, _)| *name == wanted).map(|(_, value)| *value);
         let address =

@@ -1,4 +1,4 @@
-//! Endpoints: one end of a connection. `post` has the transfers.
+//! Endpoints: one end of a connection. Module `post` has the transfers.
 
 use std::mem;
 use std::ptr;
@@ -26,22 +26,23 @@ pub struct EpSpec<'e> {
     pub request: &'e Evd,
     /// Queue for connection events: one with [`Streams::CONNECTION`](crate::Streams::CONNECTION).
     pub connect: &'e Evd,
-    /// Receives.
+    /// Maximum number of posted receives.
     pub max_recvs: u32,
-    /// Sends, reads and writes.
+    /// Maximum number of posted sends, reads and writes.
     pub max_requests: u32,
-    /// Maximum of outstanding RDMA reads that it issues. `None`: the adapter's maximum.
+    /// Maximum number of outstanding RDMA reads that the endpoint issues. `None`: the adapter's maximum.
     pub max_reads: Option<u32>,
-    /// Maximum of outstanding RDMA reads that it responds to. `None`: the adapter's maximum.
+    /// Maximum number of outstanding RDMA reads that the endpoint serves. `None`: the adapter's maximum.
     pub max_reads_answered: Option<u32>,
-    /// Buffers per transfer, for [`Ep::send_with`] and its like. The adapter's maximum, if that is less.
+    /// Maximum number of buffers per transfer, for [`Ep::send_with`] and similar calls; limited to the adapter's
+    /// maximum.
     pub max_pieces: u32,
-    /// Takes receives from this queue, which endpoints share; [`Ep::recv`] is refused then.
+    /// Shared receive queue of the endpoint. With one, [`Ep::recv`] is refused.
     pub srq: Option<&'e Srq>,
 }
 
 impl<'e> EpSpec<'e> {
-    /// One queue for all events, and 16 transfers in each direction.
+    /// Attributes with one queue for all events, and 16 transfers in each direction.
     pub fn new(events: &'e Evd) -> Self {
         EpSpec {
             recv: events,
@@ -61,52 +62,53 @@ impl<'e> EpSpec<'e> {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum State {
-    /// May connect, or be given to a request.
+    /// The endpoint can connect, or accept a request.
     Unconnected,
     /// A connection is being established, by either side.
     Connecting,
     /// Transfers are possible.
     Connected,
-    /// The connection ends when the transfers before that are done.
+    /// The connection ends when the transfers posted before the disconnect are complete.
     Disconnecting,
-    /// Over; [`Ep::reset`] makes it [`Unconnected`](State::Unconnected).
+    /// The connection has ended; [`Ep::reset`] makes the endpoint [`Unconnected`](State::Unconnected).
     Disconnected,
 }
 
-/// Facts about an endpoint.
+/// Addresses and limits of an endpoint.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct EpInfo {
-    /// Own address, if it is an IP address.
+    /// Local address, if it is an IP address.
     pub local: Option<Address>,
     /// The peer's address, if it is an IP address and there is a connection.
     pub remote: Option<Address>,
-    /// Receives that may be posted at a time.
+    /// Maximum number of posted receives.
     pub max_recvs: u32,
-    /// Sends, reads and writes that may be posted at a time.
+    /// Maximum number of posted sends, reads and writes.
     pub max_requests: u32,
-    /// Buffers per transfer.
+    /// Maximum number of buffers per transfer.
     pub max_pieces: u32,
 }
 
-/// One end of a connection. Dropped, it disconnects at once, and takes what its transfers worked with along.
+/// One end of a connection. Dropping it disconnects at once, and drops the buffers of its transfers.
 pub struct Ep {
     pub(crate) inner: Arc<EpInner>,
 }
 
 impl Pz {
-    /// An endpoint that reports everything to one queue, which needs [`DTO`](crate::Streams::DTO) and [`CONNECTION`](crate::Streams::CONNECTION).
+    /// Creates an endpoint that reports everything to one queue, which needs [`DTO`](crate::Streams::DTO) and
+    /// [`CONNECTION`](crate::Streams::CONNECTION).
     ///
     /// # Errors
-    /// What `dat_ep_create` refuses.
+    /// Those of `dat_ep_create`.
     pub fn ep(&self, events: &Evd) -> Result<Ep> {
         self.ep_with(&EpSpec::new(events))
     }
 
-    /// An endpoint as it is described.
+    /// Creates an endpoint with these attributes.
     ///
     /// # Errors
-    /// What `dat_ep_create` refuses.
+    /// Those of `dat_ep_create`.
     pub fn ep_with(&self, spec: &EpSpec<'_>) -> Result<Ep> {
         Ep::new(&self.inner, spec)
     }
@@ -151,12 +153,12 @@ impl Ep {
         Ok(Ep { inner })
     }
 
-    /// Its id in events.
+    /// Id of the endpoint in events.
     pub fn id(&self) -> EpId {
         self.inner.id
     }
 
-    /// State of the endpoint.
+    /// Returns the state of the endpoint.
     ///
     /// # Errors
     /// Those of `dat_ep_get_status`.
@@ -176,15 +178,15 @@ impl Ep {
         })
     }
 
-    /// Its addresses, and the lengths of its queues as the provider made them.
+    /// Returns the addresses, and the lengths of the work queues as the provider created them.
     ///
     /// # Errors
     /// Those of `dat_ep_query`.
     pub fn info(&self) -> Result<EpInfo> {
         let param = self.query()?;
         let count = |count: DAT_COUNT| u32::try_from(count).unwrap_or(0);
-        // SAFETY: null or addresses of the endpoint, which stay while it is connected; this object keeps it alive, and both are
-        // copied at once.
+        // SAFETY: null or addresses of the endpoint, which are valid while it is connected. `self` keeps the endpoint
+        // alive, and both addresses are copied at once.
         let (local, remote) =
             unsafe { (Address::from_c(param.local_ia_address_ptr), Address::from_c(param.remote_ia_address_ptr)) };
         Ok(EpInfo {
@@ -196,7 +198,7 @@ impl Ep {
         })
     }
 
-    /// Counters of the endpoint, such as messages and bytes; which, depends on the provider.
+    /// Returns the counters of the endpoint, such as messages and bytes. The set of counters depends on the provider.
     ///
     /// # Errors
     /// Those of `dat_ep_query`.
@@ -220,8 +222,8 @@ impl Ep {
         self.inner.flight.lock().len()
     }
 
-    /// Sends a connection request with private data to the listener on this qualifier. The result is an event. Without a time
-    /// limit it may never come.
+    /// Sends a connection request with private data to the listener on this qualifier. An event reports the result.
+    /// Without a time limit the event may never come.
     ///
     /// # Errors
     /// Those of `dat_ep_connect`.
@@ -252,7 +254,7 @@ impl Ep {
         self.functions().check("dat_ep_connect", code)
     }
 
-    /// Ends the connection when all posted transfers are complete. Both sides get an event.
+    /// Ends the connection when all posted transfers are complete. Both sides receive an event.
     ///
     /// # Errors
     /// Those of `dat_ep_disconnect`.
@@ -260,10 +262,10 @@ impl Ep {
         self.end(DAT_CLOSE_GRACEFUL_FLAG)
     }
 
-    /// Ends the connection now: what is posted completes as flushed.
+    /// Ends the connection at once: posted transfers complete as flushed.
     ///
     /// # Errors
-    /// What `dat_ep_disconnect` refuses.
+    /// Those of `dat_ep_disconnect`.
     pub fn abort(&self) -> Result<()> {
         self.end(DAT_CLOSE_ABRUPT_FLAG)
     }
@@ -274,10 +276,10 @@ impl Ep {
         self.functions().check("dat_ep_disconnect", code)
     }
 
-    /// After the end of a connection: it may connect again.
+    /// Returns a disconnected endpoint to the unconnected state, so that it can connect again.
     ///
     /// # Errors
-    /// What `dat_ep_reset` refuses.
+    /// Those of `dat_ep_reset`.
     pub fn reset(&self) -> Result<()> {
         // SAFETY: plain values.
         let code = unsafe { (self.functions().dat_ep_reset)(self.handle()) };
@@ -293,7 +295,7 @@ impl Ep {
     }
 }
 
-/// Length and pointer of private data for C.
+/// Returns length and pointer of private data for C.
 pub(crate) fn private(data: &[u8]) -> Result<(DAT_COUNT, *const u8)> {
     let size = DAT_COUNT::try_from(data.len());
     let size = size.map_err(|_| Error::Argument(format!("{} bytes of private data are too many", data.len())))?;

@@ -4,32 +4,32 @@ use std::fmt;
 
 use dat_abi::{DAT_NOT_IMPLEMENTED, DAT_RETURN, DAT_SUCCESS, DAT_TYPE_MASK};
 
-/// A call that did not do what it was asked.
+/// Error of a call.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// libdat.so.1, or a name in it, was not found. The text is the loader's.
+    /// libdat.so.1 or a symbol in it was not found. The text is the loader's.
     #[error("libdat: {0}")]
     Library(String),
-    /// A function refused.
+    /// A libdat function returned an error.
     #[error("{call}: {words}")]
     Call {
-        /// The function.
+        /// Name of the function.
         call: &'static str,
-        /// Its answer, as C sees it.
+        /// The C return code.
         code: DAT_RETURN,
-        /// The library's words for it, type and subtype.
+        /// Names of the return code from `dat_strerror`: type and subtype.
         words: Words,
     },
-    /// An argument that no library has to be asked about.
+    /// An argument was invalid, as detected without a call of the library.
     #[error("{0}")]
     Argument(String),
-    /// The adapter's library may not be called by several threads, which this crate's types would let them.
+    /// The adapter's library does not allow calls from several threads, but this crate's types do.
     #[error("{0}: its provider is not thread-safe; say `threadsafe` in dat.conf, or take another")]
     ThreadSafety(String),
 }
 
-/// Type and subtype of a result in the library's words.
+/// Names of a return code's type and subtype, as the library gives them.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Words {
     /// Name of the type, such as `DAT_INVALID_HANDLE`.
@@ -51,7 +51,8 @@ impl fmt::Display for Words {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// The type of the answer without its subtype (`dat_abi::DAT_QUEUE_EMPTY`, ...), if a function refused.
+    /// The type of the return code without its subtype (`dat_abi::DAT_QUEUE_EMPTY`, ...), if a libdat function
+    /// failed.
     pub fn kind(&self) -> Option<DAT_RETURN> {
         match self {
             Error::Call { code, .. } => Some(kind(*code)),
@@ -60,9 +61,9 @@ impl Error {
     }
 }
 
-/// The type of an answer.
+/// Returns the type of a return code.
 pub(crate) fn kind(code: DAT_RETURN) -> DAT_RETURN {
-    // This one type has the class bits in it.
+    // This type alone includes the class bits.
     if code == DAT_NOT_IMPLEMENTED { code } else { code & DAT_TYPE_MASK }
 }
 

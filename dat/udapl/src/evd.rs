@@ -1,4 +1,4 @@
-//! Event dispatchers: queues, and what comes out of them. A completion gives its buffer back.
+//! Event dispatchers: queues of events. A completion returns the buffers of its transfer.
 
 use std::ptr;
 use std::slice;
@@ -33,13 +33,13 @@ bitflags::bitflags! {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A transfer is over.
+    /// A transfer has completed.
     Completed(Completion),
     /// The connection is established.
     Established {
         /// The endpoint.
         ep: EpId,
-        /// Private data of the peer's acceptance; empty at the side that accepted. Some transports pad it with zeros.
+        /// Private data of the peer's acceptance; empty on the side that accepted. Some transports pad it with zeros.
         private_data: Vec<u8>,
     },
     /// The connection has ended, or could not be established.
@@ -53,12 +53,12 @@ pub enum Event {
     Request(Request),
     /// A bind of a memory window is complete, or has failed.
     Bound {
-        /// The bind; numbers of different windows are alike.
+        /// Id of the bind; binds of different windows may have equal ids.
         id: BindId,
         /// The error, if it failed.
         result: std::result::Result<(), TransferError>,
     },
-    /// Something else: its number, as `dat_event_number` has it.
+    /// Another event, by its number from `dat_event_number`.
     Other(DAT_EVENT_NUMBER),
 }
 
@@ -68,48 +68,48 @@ pub enum Event {
 pub enum End {
     /// One side has disconnected.
     Disconnected,
-    /// It broke: a transfer that was not allowed, or a peer that is gone.
+    /// The connection broke: a transfer was not allowed, or the peer failed.
     Broken,
-    /// The listener rejected the request, or no program listens.
+    /// The listener rejected the request, or no program listens on the qualifier.
     PeerRejected,
     /// The peer's host or the network rejected the request.
     Rejected,
     /// The accept failed.
     AcceptFailed,
-    /// No answer in time.
+    /// The peer did not answer in time.
     TimedOut,
     /// There is no route to the peer.
     Unreachable,
 }
 
-/// A transfer that is over, and its buffer.
+/// A completed transfer and its buffers.
 #[derive(Debug)]
 pub struct Completion {
-    /// Which.
+    /// Id of the transfer.
     pub id: OpId,
     /// The operation.
     pub op: Op,
     /// The endpoint.
     pub ep: EpId,
-    /// The buffer of the post, or the first of several. A received message begins at the start of the posted range.
+    /// First buffer of the post. A received message begins at the start of the posted range.
     pub buffer: Buffer,
     /// Further buffers, in the order of the post.
     pub more: Vec<Buffer>,
-    /// Requests of the endpoint that were posted before with [`PostFlags::SUPPRESS`](crate::PostFlags::SUPPRESS), and are
-    /// complete, too.
+    /// Earlier requests of the endpoint that were posted with [`PostFlags::SUPPRESS`](crate::PostFlags::SUPPRESS) and
+    /// are complete too.
     pub earlier: Vec<Finished>,
     /// Number of bytes transferred, or the error.
     pub result: std::result::Result<usize, TransferError>,
 }
 
-/// A successful request that was posted without an event.
+/// A successful request that was posted with its event suppressed.
 #[derive(Debug)]
 pub struct Finished {
-    /// Which.
+    /// Id of the request.
     pub id: OpId,
     /// The operation.
     pub op: Op,
-    /// Its buffer, or the first of several.
+    /// First buffer of the post.
     pub buffer: Buffer,
     /// Further buffers, in the order of the post.
     pub more: Vec<Buffer>,
@@ -119,28 +119,28 @@ pub struct Finished {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransferError {
-    /// The connection ended before it was done.
+    /// The connection ended before the transfer completed.
     #[error("flushed: the connection ended before it was done")]
     Flushed,
-    /// The message is longer than the buffer, or than the connection allows.
+    /// The message is longer than the receive buffer, or than the connection allows.
     #[error("longer than the buffer or the connection allows")]
     Length,
     /// The endpoint failed.
     #[error("the endpoint failed")]
     Endpoint,
-    /// The memory is not registered, not for this, or in another zone.
+    /// The local memory is not registered, lacks the access right, or is in another zone.
     #[error("memory that is not registered for this in the endpoint's zone")]
     Protection,
-    /// The peer's answer makes no sense.
+    /// The peer's response is invalid.
     #[error("an answer that makes no sense")]
     BadResponse,
-    /// The peer's window is not there, or not for this.
+    /// The peer's window does not exist, or lacks the access right.
     #[error("the peer's window is not there, or not for this")]
     RemoteAccess,
     /// The peer failed.
     #[error("the peer failed")]
     RemoteResponder,
-    /// The peer cannot be reached any more.
+    /// The peer cannot be reached.
     #[error("the peer is gone, or the way to it")]
     Transport,
     /// The peer has posted no receive.
@@ -155,7 +155,7 @@ pub enum TransferError {
 }
 
 impl TransferError {
-    /// None for success.
+    /// Converts a status; `None` for success.
     fn from_status(status: DAT_DTO_COMPLETION_STATUS) -> Option<Self> {
         Some(match status {
             DAT_DTO_SUCCESS => return None,
@@ -174,7 +174,7 @@ impl TransferError {
     }
 }
 
-/// A queue of events. One thread at a time may wait at it, any may poll.
+/// A queue of events. One thread at a time may wait on it; any number may poll.
 pub struct Evd {
     pub(crate) inner: Arc<EvdInner>,
 }
@@ -203,13 +203,13 @@ impl Evd {
         Ok(Evd { inner: Arc::new(EvdInner { handle: Handle(handle), ia, _cno: cno.cloned() }) })
     }
 
-    /// Identifies the queue to [`Cno::wait`](crate::Cno::wait).
+    /// Id of the queue in the result of [`Cno::wait`](crate::Cno::wait).
     pub fn id(&self) -> EvdId {
         EvdId(self.inner.handle.0 as usize)
     }
 
-    /// Takes the oldest event, and waits for one if there is none. `None` after the time limit; without one it waits
-    /// indefinitely.
+    /// Takes the oldest event, and waits for one if there is none. Returns `None` at the time limit; without a limit
+    /// it waits indefinitely.
     ///
     /// # Errors
     /// Those of `dat_evd_wait`, for example if another thread waits on this queue.
@@ -235,10 +235,10 @@ impl Evd {
         }
     }
 
-    /// The oldest event, if there is one.
+    /// Takes the oldest event, if there is one.
     ///
     /// # Errors
-    /// What `dat_evd_dequeue` refuses.
+    /// Those of `dat_evd_dequeue`.
     pub fn poll(&self) -> Result<Option<Event>> {
         loop {
             let mut event = none();
@@ -254,7 +254,7 @@ impl Evd {
         }
     }
 
-    /// As Rust has it. None: it was of an endpoint that is gone.
+    /// Converts a C event. `None`: the event belongs to an endpoint that was dropped.
     fn read(&self, event: &DAT_EVENT) -> Option<Event> {
         let data = event.event_data;
         match event.event_number {
@@ -272,7 +272,7 @@ impl Evd {
             DAT_RMR_BIND_COMPLETION_EVENT => {
                 // SAFETY: the event number selects this member.
                 let data = unsafe { data.rmr_completion_event_data };
-                // SAFETY: all cookies of our binds are numbers.
+                // SAFETY: all bind cookies of this crate are numbers.
                 let id = BindId(unsafe { data.user_cookie.as_64 });
                 Some(Event::Bound { id, result: TransferError::from_status(data.status).map_or(Ok(()), Err) })
             }
@@ -286,7 +286,7 @@ impl Evd {
 
     fn completion(&self, data: DAT_DTO_COMPLETION_EVENT_DATA) -> Option<Completion> {
         let ep = self.inner.ia.ep(data.ep_handle)?;
-        // SAFETY: all cookies of our posts are numbers.
+        // SAFETY: all post cookies of this crate are numbers.
         let id = OpId(unsafe { data.user_cookie.as_64 });
         let flight = match &ep.srq {
             Some(srq) if id.0 & OpId::SHARED != 0 => &srq.flight,
@@ -302,10 +302,10 @@ impl Evd {
         Some(Completion { id, op, ep: ep.id, buffer: first, more, earlier, result })
     }
 
-    /// None: no event of a connection. `Some(None)`: of an endpoint that is gone.
+    /// Converts a connection event. `None`: not a connection event. `Some(None)`: the endpoint was dropped.
     ///
     /// # Safety
-    /// If the number is one of a connection's, the data are.
+    /// If `number` is that of a connection event, `data` is its connection data.
     unsafe fn connection(&self, number: DAT_EVENT_NUMBER, data: &DAT_CONNECTION_EVENT_DATA) -> Option<Option<Event>> {
         let end = match number {
             DAT_CONNECTION_EVENT_ESTABLISHED => None,
@@ -318,7 +318,7 @@ impl Evd {
             DAT_CONNECTION_EVENT_UNREACHABLE => Some(End::Unreachable),
             _ => return None,
         };
-        // A reference is held while the endpoint's private data are copied.
+        // The reference keeps the endpoint alive while its private data are copied.
         let Some(ep) = self.inner.ia.ep(data.ep_handle) else { return Some(None) };
         Some(Some(match end {
             Some(why) => Event::Ended { ep: ep.id, why },
@@ -331,20 +331,20 @@ impl Evd {
     }
 }
 
-/// Longest finite wait of the C interface.
+/// Longest finite wait of the C interface, in microseconds.
 pub(crate) const LONGEST: Duration = Duration::from_micros((DAT_TIMEOUT_INFINITE - 1) as u64);
 
-/// A time limit as C takes it: rounded up, so that a wait is never shorter.
+/// Converts a time limit for C, rounded up so that a wait is never too short.
 pub(crate) fn micros(limit: Option<Duration>) -> DAT_TIMEOUT {
     let Some(limit) = limit else { return DAT_TIMEOUT_INFINITE };
     let whole = limit.min(LONGEST).as_nanos().div_ceil(1000);
     DAT_TIMEOUT::try_from(whole).unwrap_or(DAT_TIMEOUT_INFINITE - 1)
 }
 
-/// Copies bytes of a C caller; none for a null pointer.
+/// Copies bytes of a C caller; empty for a null pointer.
 ///
 /// # Safety
-/// `data` is null, or `size` bytes that do not change meanwhile.
+/// `data` is null, or points to `size` bytes that do not change during the call.
 pub(crate) unsafe fn copied(size: DAT_COUNT, data: DAT_PVOID) -> Vec<u8> {
     match usize::try_from(size) {
         // SAFETY: the caller's contract.
@@ -353,7 +353,7 @@ pub(crate) unsafe fn copied(size: DAT_COUNT, data: DAT_PVOID) -> Vec<u8> {
     }
 }
 
-/// An event to be filled in.
+/// Creates a zeroed event for the library to fill.
 fn none() -> DAT_EVENT {
     // SAFETY: numbers and pointers; all zero is a value.
     unsafe { std::mem::zeroed() }

@@ -1,15 +1,15 @@
-//! Buffers of outstanding transfers, by the cookies of their posts. Never waits.
+//! Buffers of outstanding transfers, indexed by the cookies of their posts. No call waits.
 
 use std::collections::VecDeque;
 
 use crate::memory::Buffer;
 
-/// Names a transfer of an endpoint, from its post to its completion.
+/// Id of a transfer of an endpoint, from its post to its completion.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct OpId(pub(crate) u64);
 
 impl OpId {
-    /// In the cookie of a receive of a shared queue; cookies of an endpoint lack it.
+    /// Set in the cookie of a receive of a shared queue; clear in cookies of an endpoint.
     pub(crate) const SHARED: u64 = 1 << 63;
 }
 
@@ -23,7 +23,7 @@ pub enum Op {
     Recv,
     /// Writes into a window of the peer.
     Write,
-    /// Fetches bytes from a window of the peer.
+    /// Reads bytes from a window of the peer.
     Read,
 }
 
@@ -31,7 +31,7 @@ pub enum Op {
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) first: Buffer,
-    /// Further pieces.
+    /// Buffers of further pieces.
     pub(crate) more: Vec<Buffer>,
 }
 
@@ -41,44 +41,44 @@ pub(crate) struct Flight<B = Held> {
     free: Vec<u32>,
     /// [`OpId::SHARED`], or 0.
     mark: u64,
-    /// Number of requests entered.
+    /// Number of requests posted so far.
     requests: u64,
-    /// Requests that complete without an event, with their numbers, in the order of their posts.
+    /// Requests with suppressed events and their numbers, in the order of their posts.
     suppressed: VecDeque<(u64, OpId)>,
 }
 
 struct Slot<B> {
-    /// Number of times the slot was used, modulo 2^31: a cookie is not repeated within as many uses of its slot.
+    /// Number of times the slot was used, modulo 2^31: a cookie repeats only after that many uses of its slot.
     generation: u32,
     /// Number of the request; 0 for a receive.
     request: u64,
     held: Option<(Op, B)>,
 }
 
-/// A transfer that is complete.
+/// A completed transfer.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Done<B = Held> {
     pub(crate) op: Op,
     pub(crate) held: B,
-    /// Suppressed requests that were posted before it: requests complete in order.
+    /// Suppressed requests that were posted before it. They are complete too, because requests complete in order.
     pub(crate) earlier: Vec<(OpId, Op, B)>,
 }
 
 const GENERATIONS: u32 = u32::MAX >> 1;
 
 impl<B> Flight<B> {
-    /// An empty set of an endpoint.
+    /// Creates an empty set for an endpoint.
     pub(crate) fn new() -> Self {
         Flight { slots: Vec::new(), free: Vec::new(), mark: 0, requests: 0, suppressed: VecDeque::new() }
     }
 
-    /// An empty set of a shared receive queue.
+    /// Creates an empty set for a shared receive queue.
     pub(crate) fn shared() -> Self {
         Flight { mark: OpId::SHARED, ..Self::new() }
     }
 
-    /// Keeps buffers until their transfer is done. The caller holds the lock of the set until the request is posted, so that the
-    /// numbers have the order of the posts.
+    /// Stores buffers until their transfer completes. The caller holds the lock of the set until the request is
+    /// posted, so that the numbers follow the order of the posts.
     pub(crate) fn enter(&mut self, op: Op, held: B, is_suppressed: bool) -> OpId {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, request: 0, held: None });
@@ -98,13 +98,13 @@ impl<B> Flight<B> {
         id
     }
 
-    /// Removes a transfer that was not posted.
+    /// Removes a transfer whose post failed.
     pub(crate) fn withdraw(&mut self, id: OpId) -> Option<B> {
         self.suppressed.retain(|(_, other)| *other != id);
         self.leave(id).map(|(_, held, _)| held)
     }
 
-    /// Removes a transfer whose event was taken; none for names of others.
+    /// Removes a transfer whose completion was taken. Returns `None` for an unknown cookie.
     pub(crate) fn complete(&mut self, id: OpId) -> Option<Done<B>> {
         let (op, held, request) = self.leave(id)?;
         let mut earlier = Vec::new();

@@ -14,10 +14,10 @@ use crate::library::{Functions, Library, text};
 use crate::limits::Limits;
 use crate::owned::{Handle, IaInner, Pz, PzInner};
 
-/// Asynchronous errors that may wait at an adapter's own queue.
+/// Number of asynchronous errors that an adapter's own queue can hold.
 const ERRORS: DAT_COUNT = 16;
 
-/// A fact or a counter that a provider reports by name.
+/// An attribute or a counter that a provider reports by name.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Attribute {
@@ -30,7 +30,7 @@ pub struct Attribute {
 /// Copies a list of named attributes.
 ///
 /// # Safety
-/// The list is null, or has `count` records of null pointers and C strings.
+/// The list is null, or has `count` records of pointers that are null or C strings.
 pub(crate) unsafe fn named(count: DAT_COUNT, list: *const DAT_NAMED_ATTR) -> Vec<Attribute> {
     let count = if list.is_null() { 0 } else { usize::try_from(count).unwrap_or(0) };
     let text = |at: *const std::ffi::c_char| match at.is_null() {
@@ -43,17 +43,17 @@ pub(crate) unsafe fn named(count: DAT_COUNT, list: *const DAT_NAMED_ATTR) -> Vec
     records.map(|record| Attribute { name: text(record.name), value: text(record.value) }).collect()
 }
 
-/// An open interface adapter. It is closed when it and all that was made on it are gone.
+/// An open interface adapter. It is closed when it and all objects created on it are dropped.
 pub struct Ia {
     pub(crate) inner: Arc<IaInner>,
 }
 
 impl Library {
-    /// Opens the adapter that dat.conf has under this name.
+    /// Opens the adapter with this name in dat.conf.
     ///
     /// # Errors
-    /// What `dat_ia_openv` refuses; libdat says more about it on standard error. [`Error::Argument`] if the name has a NUL,
-    /// [`Error::ThreadSafety`] if the provider is not thread-safe.
+    /// Those of `dat_ia_openv`; libdat logs the details on standard error. [`Error::Argument`] if the name contains a
+    /// NUL, [`Error::ThreadSafety`] if the provider is not thread-safe.
     pub fn open(&self, name: &str) -> Result<Ia> {
         let c_name =
             CString::new(name).map_err(|_| Error::Argument(format!("{name:?}: an adapter's name has no NUL in it")))?;
@@ -85,17 +85,17 @@ impl Ia {
         Ok(Ia { inner: Arc::new(inner) })
     }
 
-    /// Limits of the adapter.
+    /// Returns the limits of the adapter.
     pub fn limits(&self) -> &Limits {
         &self.inner.limits
     }
 
-    /// Address for peers; `None` if it is not an IP address.
+    /// Address of the adapter for peers; `None` if it is not an IP address.
     pub fn address(&self) -> Option<Address> {
         self.inner.address
     }
 
-    /// Facts that the provider reports by name, and its counters.
+    /// Returns the named attributes and counters of the provider.
     ///
     /// # Errors
     /// Those of `dat_ia_query`.
@@ -115,10 +115,10 @@ impl Ia {
         &self.inner.provider
     }
 
-    /// A new protection zone.
+    /// Creates a protection zone.
     ///
     /// # Errors
-    /// What `dat_pz_create` refuses.
+    /// Those of `dat_pz_create`.
     pub fn pz(&self) -> Result<Pz> {
         let ia = Arc::clone(&self.inner);
         let mut handle = ptr::null_mut();
@@ -170,7 +170,7 @@ impl IaInner {
             DAT_FALSE => DAT_MEM_PRIV_LOCAL_WRITE_FLAG,
             _ => DAT_MEM_PRIV_LOCAL_WRITE_FLAG | DAT_MEM_PRIV_REMOTE_WRITE_FLAG,
         };
-        // SAFETY: null or the adapter's own address, there while it is open.
+        // SAFETY: null, or the adapter's own address, which is valid while the adapter is open.
         self.address = unsafe { Address::from_c(ia.ia_address_ptr) };
         Ok(())
     }

@@ -1,13 +1,14 @@
 //! uDAPL for Rust, over any `libdat.so.1`: interface adapters, endpoints, registered memory and events, without unsafe code.
 //!
-//! The library is opened at run time, as [`Library`]; programs build where it is not installed. [`Ia`] is an open adapter, and
-//! all else is created on it: [`Pz`] groups objects that may work together, [`Buffer`] and [`Window`] are registered memory,
-//! [`Evd`] queues events, [`Ep`] is one end of a connection, [`Listener`] receives [`Request`]s for connections. [`Cno`] groups event queues for one wait, [`Srq`] has receives for several
-//! endpoints, [`Rmr`] gives a part of a window a key of its own, [`SharedMemory`] is registered by several processes.
+//! The library is opened at run time, as [`Library`], so programs build on hosts without it. [`Ia`] is an open
+//! adapter, and all other objects are created on it. [`Pz`] groups objects that may be used together. [`Buffer`] and
+//! [`Window`] are registered memory. [`Evd`] queues events, and [`Cno`] groups event queues for one wait. [`Ep`] is
+//! one end of a connection, and [`Listener`] receives connection [`Request`]s. [`Srq`] holds receives for several
+//! endpoints. [`Rmr`] gives a part of a window its own key, and [`SharedMemory`] is registered by several processes.
 //!
 //! # Guarantees
-//! - A [`Buffer`] of a transfer belongs to the library: it is moved in by the post and returned by the [`Completion`]. The
-//!   program cannot read, write or free it meanwhile.
+//! - While a transfer is outstanding, its [`Buffer`] belongs to the library: the post takes it, and the [`Completion`]
+//!   returns it. The program cannot read, write or free it meanwhile.
 //! - Memory that peers may access is a [`Window`]. It is never borrowed as a slice, because its bytes may change at any time.
 //! - A [`Ticket`], which names a window to a peer, cannot outlive the window.
 //! - A request without an event ([`PostFlags::SUPPRESS`]) keeps its buffers until a later completion of its endpoint, which

@@ -1,4 +1,4 @@
-//! libdat, opened at run time: the functions that this crate calls, with their codes as `Result`.
+//! libdat, opened at run time: the functions that this crate calls, with their return codes as `Result`.
 //!
 //! Once opened, libdat is never closed, because its providers have threads.
 
@@ -18,13 +18,13 @@ type Strerror = unsafe extern "C" fn(DAT_RETURN, *mut *const c_char, *mut *const
 
 macro_rules! functions {
     ($($name:ident: $shape:ty),* $(,)?) => {
-        /// The functions of libdat by their names, for what this crate has no type for. Objects made with them are the
-        /// caller's to free; none is to be mixed with objects of this crate.
+        /// The functions of libdat by name, for features without a type in this crate. The caller frees objects
+        /// created with them, and does not mix them with objects of this crate.
         #[allow(missing_docs, reason = "the specification says what each does")]
         #[non_exhaustive]
         pub struct Functions {
             $(pub $name: $shape,)*
-            /// `None` in a libdat that lacks it.
+            /// `None` if libdat does not export it.
             pub dats_get_ia_handle: Option<GetIaHandle>,
             /// Keeps the library loaded.
             _library: ManuallyDrop<Image>,
@@ -34,7 +34,7 @@ macro_rules! functions {
             fn find(library: Image) -> Result<Self> {
                 Ok(Functions {
                     $($name: {
-                        // SAFETY: libdat.so.1 exports this name with this shape: that is its ABI.
+                        // SAFETY: libdat.so.1 exports this name with this type, as its ABI defines.
                         let found = unsafe { library.get::<$shape>(stringify!($name).as_bytes()) };
                         *found.map_err(|error| Error::Library(error.to_string()))?
                     },)*
@@ -106,12 +106,12 @@ functions! {
 }
 
 impl Functions {
-    /// `Ok` if the answer is success; else the call's name and the library's words.
+    /// Returns `Ok` if the return code means success; else the call's name and the code's names.
     pub(crate) fn check(&self, call: &'static str, code: DAT_RETURN) -> Result<()> {
         if is_success(code) { Ok(()) } else { Err(Error::Call { call, code, words: self.words(code) }) }
     }
 
-    /// The library's words for a result.
+    /// Returns the library's names for a return code.
     pub fn words(&self, code: DAT_RETURN) -> Words {
         let (mut kind, mut detail) = (ptr::null(), ptr::null());
         // SAFETY: both results are local variables; they are set to strings that are never freed, or left unchanged.
@@ -126,7 +126,7 @@ impl Functions {
     }
 }
 
-/// libdat.so.1, open. Copies are cheap and mean the same library.
+/// An open libdat.so.1. Copies are cheap and refer to the same library.
 #[derive(Clone)]
 pub struct Library {
     pub(crate) functions: Arc<Functions>,
@@ -136,7 +136,7 @@ impl Library {
     /// Opens `libdat.so.1`, found as the dynamic loader finds libraries.
     ///
     /// # Errors
-    /// [`Error::Library`] if it is not there, or does not export what uDAPL 1.2 does.
+    /// [`Error::Library`] if it is not found, or does not export the functions of uDAPL 1.2.
     pub fn load() -> Result<Self> {
         Self::load_from("libdat.so.1")
     }
@@ -146,31 +146,32 @@ impl Library {
     /// # Errors
     /// As [`load`](Self::load).
     pub fn load_from(name: impl AsRef<OsStr>) -> Result<Self> {
-        // Global, as in a program that is linked with it: a provider may use libdat's symbols without a need for libdat.
-        // SAFETY: what runs at load is the library's own affair, as for every program that is linked with it.
+        // Global, as in a program that is linked with libdat: a provider may use libdat's symbols without listing it
+        // as a dependency.
+        // SAFETY: the library's constructors run, as in every program that is linked with it.
         let library = unsafe { Image::open(Some(name), RTLD_NOW | RTLD_GLOBAL) };
         let library = library.map_err(|error| Error::Library(error.to_string()))?;
         Ok(Library { functions: Arc::new(Functions::find(library)?) })
     }
 
-    /// Its functions.
+    /// Returns its functions.
     pub fn functions(&self) -> &Functions {
         &self.functions
     }
 
-    /// Names of the adapters in dat.conf, in its order.
+    /// Returns the names of the adapters in dat.conf, in the order of the file.
     ///
     /// # Errors
     /// Those of `dat_registry_list_providers`.
     pub fn names(&self) -> Result<Vec<String>> {
-        // More than most registries have; doubled while it is full.
+        // Longer than most registries; doubled while the list is full.
         let mut room = 64;
         loop {
             // SAFETY: plain numbers and characters; all zero is a value of each.
             let mut records: Vec<DAT_PROVIDER_INFO> = vec![unsafe { std::mem::zeroed() }; room];
             let mut places: Vec<_> = records.iter_mut().map(ptr::from_mut).collect();
             let mut count = 0;
-            // SAFETY: `places` has this many pointers, each to a record.
+            // SAFETY: `places` holds this many pointers, each to a record.
             let code = unsafe {
                 (self.functions.dat_registry_list_providers)(room as DAT_COUNT, &raw mut count, places.as_mut_ptr())
             };
@@ -185,7 +186,7 @@ impl Library {
     }
 }
 
-/// The characters before the first NUL.
+/// Returns the characters before the first NUL.
 pub(crate) fn text(characters: &[c_char]) -> String {
     let bytes: Vec<u8> = characters.iter().map(|c| *c as u8).take_while(|byte| *byte != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
