@@ -139,7 +139,7 @@ fn base_directory_with_wrong_mode_is_refused() {
     assert_eq!(Base::open(Some("relative")).map(|_| ()).err().map(Error::code), Some(0x8012_0061));
 }
 
-/// A default base directory whose path is taken by a link of another user.
+/// A default base directory whose path is a link made by another user.
 fn squatted(name: &str) -> (PathBuf, Base) {
     let path = PathBuf::from(scratch(name));
     std::os::unix::fs::symlink("/nowhere", &path).unwrap();
@@ -192,7 +192,7 @@ fn cleaner_probes_all_dead_and_few_live_processes() {
         fs::create_dir_all(&endpoint).unwrap();
         fs::write(endpoint.join("lock"), "").unwrap();
     };
-    // Their locks are free, but their numbers belong to live processes: to threads of this one, which end with `end`.
+    // Their locks are free, but the numbers belong to live processes: to threads of this one, which end with `end`.
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let end: Vec<_> = (0..100)

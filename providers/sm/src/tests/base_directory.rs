@@ -1,5 +1,5 @@
-//! Foreign content of the base directory: links to other places, files instead of directories, names without an end point.
-//! Nothing outside is read, written or removed, and no call hangs.
+//! Unexpected content of the base directory: links to other places, files instead of directories, names without an
+//! end point. The provider reads, writes and removes nothing outside, and no call hangs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -40,7 +40,7 @@ impl Drop for Elsewhere {
     }
 }
 
-/// A base directory in which `path` leads elsewhere.
+/// A base directory in which `path` is a link to the directory outside.
 fn with_link(name: &str, path: &str) -> (Place, Elsewhere) {
     let (place, elsewhere) = (Place::new(name), Elsewhere::new(name));
     drop(place.open());

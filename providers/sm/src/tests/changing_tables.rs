@@ -1,5 +1,5 @@
-//! Malicious peers that change their table of registrations during copies, or the memory that they exported. They lose their
-//! connection; only memory that a request names is accessed.
+//! Malicious peers that change their table of registrations during copies, or the memory that they exported. The
+//! victim ends their connection, and accesses only memory that a request names.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,10 +9,10 @@ use super::ends::without_cma;
 use super::invalid_data::works;
 use super::*;
 
-/// Requests on one lying peer, again on a new connection when one has ended.
+/// Sends requests to one malicious peer; after a connection has ended, on a new connection.
 const REQUESTS: u64 = 3_000;
 
-/// Rewrites the entry of a key until stopped. With `wild`, base and length as well.
+/// Rewrites the entry of a key until stopped; with `wild`, also its base and length.
 fn violation(malicious: &Side, key: u32, memory: &[u8], wild: bool, stop: &AtomicBool) {
     let (table, [key_at, base, len, rights]) = malicious.ia.device.regions.exposed(key);
     let truth =
@@ -93,7 +93,7 @@ fn copies_by_a_malicious_table(name: &str, bounce: bool) {
                     }
                 ),
                 Status::RemoteAccess => counts[1] += 1,
-                // The target's own end was quicker.
+                // The target ended the connection first.
                 Status::Flushed | Status::Transport if bounce => counts[2] += 1,
                 other => panic!("{other:?}"),
             }
@@ -111,7 +111,7 @@ fn copies_by_a_malicious_table(name: &str, bounce: bool) {
     works(&a, &friend, &good);
 }
 
-/// Ends the malicious thread when the test ends.
+/// Stops the malicious thread when the test ends.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {

@@ -1,23 +1,23 @@
-//! Kernel copies whose target process dies: no other process gets the data, each request completes once and in order,
-//! and the target of a copy survives.
+//! Kernel copies whose target process dies. No other process receives the data, each request completes once and in
+//! order, and a process that another one copies from or to survives.
 
 use super::invalid_data::works;
 use super::kills::is_empty;
 use super::other::{Other, QUAL, on, take_event, was_killed, while_young};
 use super::*;
 
-/// Far more than the kernel copies at a time.
+/// Much more than the kernel copies in one call.
 const BIG: usize = 16 << 20;
-/// Outstanding at a time.
+/// Number of outstanding requests.
 const REQUESTS: u64 = 4;
-/// Deaths of each kind.
+/// Number of deaths of each kind.
 const ROUNDS: u32 = 15;
 
 fn card(memory: &[u8], mr: &Mr) -> Vec<u8> {
     [&mr.remote_key().to_le_bytes()[..], &(memory.as_ptr() as u64).to_le_bytes()].concat()
 }
 
-/// The role of a target: offers memory, and does nothing more.
+/// Role of the target process: registers memory, and waits.
 pub(super) fn offers(place: &Place) {
     let side = place.open();
     let (qp, memory) = (side.qp(), vec![1u8; BIG]);
@@ -31,7 +31,7 @@ pub(super) fn offers(place: &Place) {
     });
 }
 
-/// The role of an initiator: writes into what it is offered and reads from it, and never ends.
+/// Role of the initiator process: writes to the peer's memory and reads from it, without end.
 pub(super) fn copies(place: &Place) {
     let side = place.open();
     let mut streams = Streams::new(&side);
@@ -43,7 +43,7 @@ pub(super) fn copies(place: &Place) {
     });
 }
 
-/// Large copies, one behind the other, and the account of them.
+/// A sequence of large copies, and the counts of posted and completed ones.
 struct Streams {
     qp: Qp,
     memory: Vec<u8>,
@@ -78,7 +78,7 @@ impl Streams {
     }
 }
 
-/// Kills it in the middle of something: after a while that differs from round to round.
+/// Kills the process at a time that differs from round to round.
 fn kill(other: &mut Other, round: u32) {
     std::thread::sleep(Duration::from_micros(u64::from(round) * 1370));
     rustix::process::kill_process(other.pid(), rustix::process::Signal::KILL).unwrap();
@@ -111,7 +111,7 @@ fn the_target_is_killed_while_large_copies_run() {
             other.end()
         });
         let mut end = None;
-        // All that was posted may be done when the end comes: then the next requests are flushed.
+        // All posted requests may be complete when the connection ends: then the next requests are flushed.
         while end.is_none() || streams.posted > streams.done || streams.last == Status::Success {
             streams.go_on(&side, on(&card));
             end = end.or_else(|| take_event(&side, attempt));
@@ -157,7 +157,7 @@ fn the_initiator_is_killed_while_its_large_copies_run() {
     assert!(is_empty(&place));
 }
 
-/// The process has died, another has its id, and the engine has not noticed yet.
+/// Simulates that the process has died, another process has its id, and the engine has not noticed the death yet.
 #[test]
 fn process_with_reused_id_gets_no_data() {
     for read in [false, true] {
@@ -193,7 +193,7 @@ fn process_with_reused_id_has_its_own_watch() {
     assert!(!Arc::ptr_eq(&first, &second) && first.is_dead() && !second.is_dead());
 }
 
-/// A death is that of one process, and not of the next with its id.
+/// A death concerns one process, not the next process with the same id.
 #[test]
 fn a_late_death_ends_no_connection_of_the_next_with_that_id() {
     let place = Place::new("late-death");
@@ -207,7 +207,7 @@ fn a_late_death_ends_no_connection_of_the_next_with_that_id() {
     let mine = std::process::id() as i32;
     a.ia.device.book.lock().new_watches.push((mine, watch.clone()));
     a.ia.device.jobs.push(crate::engine::jobs::Job::Deadlines);
-    // The engine has noticed the death before it gets this.
+    // The engine has noticed the death before it receives this.
     let late = connected(&a, &b, 8, 20);
     works(&a, &b, &pair);
     works(&a, &b, &late);

@@ -1,4 +1,5 @@
-//! Two honest ends: connections, data of every size both ways, RDMA by both methods, and ends of every kind.
+//! Two correct sides: connections, data of every size in both directions, RDMA by both methods, and each way to end a
+//! connection.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -151,7 +152,7 @@ fn late_duplicate_request_is_not_a_new_one() {
     let mut fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
     fds.push(a.ia.device.regions.fd().as_fd());
     a.ia.device.socket.send(b.ia.device.endpoint.path(), &bytes, &fds).unwrap();
-    // A request behind it is reported, so the late one was read and dropped.
+    // A later request is reported, so the engine has read and dropped the late one.
     active.reset().unwrap();
     active.connect(&ConnectSpec { address: &here(), qual: 7, private_data: b"new" }, conn(12)).unwrap();
     let (request, info) = b.sink.request();
@@ -333,7 +334,7 @@ fn nothing_is_left_on_disk() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// A peer that has not noticed the end yet may be in the middle of a copy: the memory must stay until it is through.
+/// A peer that has not noticed the end may still be copying: the memory must stay mapped until that copy ends.
 #[test]
 fn deregistration_waits_for_a_copy_that_began_before_the_end() {
     let place = Place::new("copy-at-the-end");

@@ -1,4 +1,5 @@
-//! Shared memory mapped by peers: which memory can be exported, transfers through mappings, their end, and malicious peers.
+//! Shared memory mapped by peers: which memory can be exported, transfers through mappings, the end of mappings, and
+//! malicious peers.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -18,7 +19,7 @@ const PAGE: usize = 4096;
 pub(super) const LENGTH: usize = 16 * PAGE;
 const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false };
 
-/// Memory of a file, or without one; mapped as long as the tests run.
+/// Shared memory with or without a file, mapped until the tests end.
 pub(super) fn mapping(file: Option<&OwnedFd>, length: usize, flags: MapFlags) -> &'static [u8] {
     let (nowhere, rights) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
     // SAFETY: a new mapping at an address of the kernel's choice, never unmapped. Tests read it after the transfers
@@ -44,7 +45,7 @@ pub(super) fn sealed() -> OwnedFd {
     memory(SealFlags::SHRINK | SealFlags::GROW, MemfdFlags::empty()).unwrap()
 }
 
-/// A System V segment, which goes when the process does.
+/// A System V segment, which is removed when the process ends.
 fn segment_of(length: usize) -> (i32, &'static [u8]) {
     // SAFETY: a new segment, attached once for good, and marked for removal.
     unsafe {
@@ -77,7 +78,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Waits until that many keys are mapped.
+/// Waits until this number of keys is mapped.
 pub(super) fn has_mapped(qp: &Qp, count: usize) {
     let peer = peer(qp);
     until("mapped", || peer.imports.as_ref().unwrap().mapped() == count);
@@ -88,7 +89,7 @@ pub(super) fn transfer(side: &Side, qp: &Qp, op: Op, mr: &Mr, memory: &[u8]) -> 
     side.completion().status
 }
 
-/// Forgets which fragments there were.
+/// Clears the record of fragments.
 fn wipe(qp: &Qp) {
     let rma = qp.0.link().unwrap().rma.clone();
     (0..rma.len()).step_by(8).for_each(|at| rma.word(at).store(0, Ordering::Relaxed));
@@ -132,7 +133,7 @@ fn only_memory_that_cannot_fault_is_exported() {
     let reads = Access { remote_write: false, ..ALL };
     let mr = a.ia.register_shared(&a.pd, region(written), reads).unwrap();
     assert!(a.ia.device.regions.entry(mr.local_key()).unwrap().is_exported());
-    // Not for local use only, and not where shared buffers were asked for.
+    // Not for registrations with local access only, and not where shared buffers were requested.
     let memory = mapping(Some(&file), LENGTH, MapFlags::SHARED);
     let mr = a.ia.register_shared(&a.pd, region(memory), Access { local_write: true, ..Access::default() }).unwrap();
     assert!(!a.ia.device.regions.entry(mr.local_key()).unwrap().is_exported());
@@ -188,14 +189,14 @@ fn goes_directly(name: &str, target: &'static [u8]) {
         assert!(back == out, "{length} bytes read");
     }
     assert!(!has_fragments(&active));
-    // Outside the registration it is as ever.
+    // Outside the registration the usual checks apply.
     let status = transfer(&a, &active, Op::Write(at(target.len() - 7)), &first_mr, &first);
     assert_eq!(status, Status::RemoteAccess);
 }
 
 #[test]
 fn rdma_to_a_sealed_file_is_one_copy_by_the_initiator() {
-    // In the middle of pages, and more than is copied in one pass.
+    // A range that starts and ends inside pages and is longer than one pass copies.
     let long = rustix::fs::memfd_create("long", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&long, 3 << 20).unwrap();
     rustix::fs::fcntl_add_seals(&long, SealFlags::SHRINK).unwrap();
@@ -285,7 +286,7 @@ fn a_deregistration_ends_direct_copies_and_the_mapping_goes() {
     assert_eq!(transfer(&a, &active, old, &local_mr, &local), Status::RemoteAccess);
     drop(next);
     let (active, _passive) = connected(&a, &b, 7, 20);
-    // Nor does it stay when nothing is asked for.
+    // An unused mapping does not stay either.
     crate::memory::exchange::look_after(&a.ia.device);
     assert_eq!(times_mapped(), 1);
     assert_eq!(peer(&active).imports.as_ref().unwrap().mapped(), 0);
@@ -307,7 +308,7 @@ fn a_peer_that_is_started_again_is_asked_again() {
         let remote = Remote { key: target_mr.remote_key(), address: target.as_ptr() as u64 };
         assert_eq!(transfer(&a, &active, Op::Write(remote), &local_mr, &local), Status::Success);
         has_mapped(&active, 1);
-        // Connections to one end point share what is mapped.
+        // Connections to one end point share its mappings.
         let (other, _passive) = connected(&a, &b, 8, 110 + 2 * round);
         assert!(Arc::ptr_eq(&peer(&active), &peer(&other)));
         assert!(last.upgrade().is_none(), "the mappings of the former went with it");
@@ -321,7 +322,7 @@ fn a_peer_that_is_started_again_is_asked_again() {
 struct Owner {
     client: TestClient,
     table: Map,
-    /// The two ids of the connection (own, peer's) and its token.
+    /// The local and the peer's id of the connection, and its token.
     ids: (u32, u32),
     token: u64,
 }
@@ -345,7 +346,7 @@ impl Owner {
         Owner { client, table, ids: (3, id), token: asked.token }
     }
 
-    /// Grants all of a region under a key.
+    /// Grants all access rights to a region under a key.
     fn grant(&self, key: u32, region: Region) {
         let entry = (key >> 16) as usize * 64;
         let words = [u64::from(key), region.address, region.length, 1 << 32 | 0x1F];
@@ -410,8 +411,8 @@ fn invalid_export_answers_are_not_mapped() {
     for (n, (what, export, fds)) in lies.iter().enumerate() {
         let key = (n as u32 + 1) << 16 | 5;
         is_asked_for(key);
-        // Answers from an unknown sender, to no question, or for another connection are ignored; the real answer is still
-        // accepted.
+        // An answer from an unknown sender, without a question, or for another connection is ignored. The real answer
+        // is still accepted.
         for (from, to, token, key) in
             [(from, to, token ^ 1, key), (from + 1, to, token, key), (from, to + 1, token, key)]
         {
@@ -424,7 +425,7 @@ fn invalid_export_answers_are_not_mapped() {
         until(what, || !imports.is_asked(key));
         assert_eq!(imports.mapped(), 0, "{what}");
     }
-    // The truth, and so the others were not refused for something else; it counts once.
+    // A valid answer is accepted, which shows that the others were refused for their fault. It counts once.
     let key = 15 << 16 | 5;
     is_asked_for(key);
     for _ in 0..2 {
@@ -473,7 +474,7 @@ fn region_is_not_exported_without_rights() {
         let received = client.received();
         assert_eq!((Datagram::decode(&received.bytes), received.fds.len()), (Ok(no(mr)), 0), "{mr:#x}");
     }
-    // A question for an unknown connection gets no answer; the next answer belongs to the question behind it.
+    // A question for an unknown connection gets no answer; the next answer belongs to the following question.
     let key = exported.local_key();
     ask(5, server, 98, key);
     ask(6, server, 99, key);

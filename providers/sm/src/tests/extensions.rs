@@ -1,5 +1,5 @@
-//! Immediate data, sends that invalidate, and atomic operations: by mapped memory, by the kernel's copies, by the target's
-//! engine.
+//! Immediate data, sends that invalidate, and atomic operations, by each method: mapped memory, copies of the kernel,
+//! the target's engine.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -157,7 +157,7 @@ fn atomics(name: &str, bounce: bool) {
     }
     let found = |words: &[AtomicU64]| words.iter().map(|word| word.load(Ordering::Relaxed)).collect::<Vec<_>>();
     assert_eq!((found(&target), found(&back)), (vec![0, 77, 0, 0], vec![u64::MAX, 2, 77, 0]));
-    // Nothing of the target was called meanwhile: its engine did the work.
+    // No function of the target was called meanwhile: its engine executed the requests.
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn atomic_operations_on_mapped_memory_and_by_the_target_do_not_disturb_each_othe
     let file = sealed();
     let memory = mapping(Some(&file), LENGTH, rustix::mm::MapFlags::SHARED);
     let shared = b.share(memory);
-    // The same memory under a key that no peer can map.
+    // The same memory under a key that peers cannot map.
     let private = b.register(memory);
     // SAFETY: mapped as long as the tests run, and aligned; changed by atomic instructions only.
     let word = unsafe { AtomicU64::from_ptr(memory.as_ptr().cast_mut().cast()) };
@@ -328,7 +328,7 @@ fn atomic_operations_are_flushed_when_the_peer_goes() {
     let (active, passive) = connected(&a, &b, 7, 10);
     let (target, back) = (words(1), words(1));
     let (mr, back_mr) = (b.register(bytes(&target)), a.register(bytes(&back)));
-    // Behind a send without a receive nothing is executed.
+    // Requests after a send without a receive are not executed.
     active.post_send(&wr(Op::Send { solicited: false }, &[], 0)).unwrap();
     let own = [segment(&back_mr, bytes(&back))];
     active.post_send(&wr(add(&mr, &target[0], 1), &own, 1)).unwrap();

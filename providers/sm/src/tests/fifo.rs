@@ -1,5 +1,5 @@
-//! FIFOs that are full, forged, read by others or never read, and directories that vanish: a lost wake-up is made good
-//! within a heartbeat interval, and forged words have no effect.
+//! FIFOs that are full, forged, read by other processes or never read, and directories that vanish. A lost wake-up is
+//! repeated within a heartbeat interval, and forged words have no effect.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -13,7 +13,7 @@ use super::*;
 use crate::engine::wake::{Delivery, tell};
 use crate::proto::message::{ID_MASK, Note};
 
-/// The shortest time between signs of epoch that can be set.
+/// The shortest heartbeat interval that can be set.
 const OFTEN: &str = "keepalive_ms=100";
 
 /// An IA with a thread that sleeps on all of its queues.
@@ -23,7 +23,7 @@ fn sleeper(place: &Place) -> (Side, Arc<Sleeper>) {
     (place.open_with(OFTEN, weak), sleeper)
 }
 
-/// One message for a sleeper.
+/// Sends one message to a sleeping thread.
 fn wakes(from: (&Side, &Qp), to: (&Side, &Qp, &Sleeper), cookie: u64) {
     send(from, cookie);
     let (completion, _) = to.2.completion(&to.0.cq);
@@ -36,7 +36,7 @@ fn send((_, qp): (&Side, &Qp), cookie: u64) {
     qp.post_send(&wr(Op::Send { solicited: false }, &[], cookie)).unwrap();
 }
 
-/// Sleeps in a thread of its own, and calls `wake` then.
+/// Sleeps in a separate thread, then calls `wake`.
 fn while_asleep(side: &Side, sleeper: &Sleeper, wake: impl FnOnce()) -> Completion {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| sleeper.completion(&side.cq));
@@ -69,7 +69,7 @@ fn a_lost_word_is_made_up_for() {
         assert_eq!(a.completion().token.cookie, n);
         passive.post_recv(&[], token(n + 1)).unwrap();
     }
-    // The other direction: a sleeper is woken by progress of its own requests.
+    // The other direction: progress of its own requests wakes a sleeping thread.
     active.post_recv(&[], token(9)).unwrap();
     let completion = while_asleep(&b, &sleeper, || {
         send((&b, &passive), 10);
@@ -78,7 +78,7 @@ fn a_lost_word_is_made_up_for() {
     assert_eq!((completion.token.cookie, completion.status), (10, Status::Success));
 }
 
-/// Fills the FIFO of an IA whose engine is blocked, sends something, and releases the engine.
+/// Fills the FIFO of an IA whose engine is blocked, sends a message, and releases the engine.
 fn fills(shrink: bool) {
     let place = Place::new(&format!("full-{shrink}"));
     let (a, c, (b, sleeper)) = (place.open(), place.open(), sleeper(&place));
@@ -100,7 +100,7 @@ fn fills(shrink: bool) {
         }
         while tell(&fifo, Note::Wake(ID_MASK)) == Delivery::Sent {}
         send((&a, &active), 1);
-        // Other writers to it do not block either.
+        // Other writers to the FIFO do not block either.
         let friend = connected(&a, &c, 9, 30);
         works(&a, &c, &friend);
         drop(held_up);
@@ -128,7 +128,7 @@ fn forged_words_do_nothing() {
     passive.post_recv(&[], token(1)).unwrap();
     let id = active.0.link().unwrap().theirs().unwrap().id;
     for n in 0..2000u32 {
-        // Neighbours of the right id, other generations of it, the right id itself.
+        // Ids next to the valid one, other generations of it, and the valid id itself.
         let forged = [n, id ^ n, id.wrapping_add(n << 16) & ID_MASK, id][n as usize % 4];
         for note in [Note::Reset(forged), Note::Alive(forged), Note::Wake(forged)] {
             tell(&fifo, note);
@@ -138,7 +138,7 @@ fn forged_words_do_nothing() {
     assert!(a.sink.is_silent() && b.sink.is_silent());
 }
 
-/// Replaces a FIFO by something else; the original is kept aside.
+/// Replaces a FIFO by another file, and keeps the original.
 fn put(kind: &str, at: &Path, aside: &Path) {
     let make = |path: &Path| rustix::fs::mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).unwrap();
     match kind {

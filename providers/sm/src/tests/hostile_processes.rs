@@ -1,5 +1,6 @@
-//! Hostile processes: one rewrites all that it may write while the victim runs, one is another user's. The victim keeps its
-//! account in order, drops them and says why, touches nothing that was not granted, and serves its friends meanwhile.
+//! Hostile processes: one rewrites all memory it may write while the victim runs, and one belongs to another user.
+//! The victim completes its requests in order, drops the hostile peers with a log line, accesses only granted memory,
+//! and serves correct peers meanwhile.
 
 use std::sync::atomic::Ordering;
 
@@ -13,9 +14,9 @@ use crate::memory::map::Map;
 use crate::proto::handshake::{Datagram, Geometry};
 use crate::qp::link::{ConnectionMemory, WANT_PROGRESS, WANT_REQUESTS};
 
-/// Connections that a hostile process makes, one after the other.
+/// Number of consecutive connections that a hostile process makes.
 const ROUNDS: u64 = 80;
-/// Exit status without the right to change the user.
+/// Exit status if the process may not change its user.
 const NO_RIGHT: i32 = 3;
 
 /// A deterministic random generator.
@@ -29,7 +30,7 @@ impl Random {
         self.0
     }
 
-    /// Mostly a value that means something where words do.
+    /// Returns mostly values that are valid in some field.
     fn word(&mut self) -> u64 {
         let word = self.next();
         match self.next() % 4 {
@@ -41,7 +42,7 @@ impl Random {
     }
 }
 
-/// The role of the hostile process.
+/// Role of the hostile process.
 pub(super) fn rages(place: &Place) {
     let side = place.open();
     let mut random = Random(0x9E37_79B9_7F4A_7C15);
@@ -51,7 +52,7 @@ pub(super) fn rages(place: &Place) {
         traffic.connect(&here());
         match side.sink.next(conn) {
             SinkEvent::Established(card) => rage(&side, &traffic, &card, round, &mut random),
-            SinkEvent::Other("rejected") => std::thread::yield_now(), // its datagrams were not understood
+            SinkEvent::Other("rejected") => std::thread::yield_now(), // its datagrams were invalid
             other => panic!("{other:?}"),
         }
         drop(traffic);
@@ -76,14 +77,14 @@ fn rage(side: &Side, traffic: &Traffic, card: &[u8], round: u64, random: &mut Ra
     }
 }
 
-/// Every byte.
+/// Rewrites every byte.
 fn rewrite(area: &Map, random: &mut Random) {
     for place in (0..area.len()).step_by(8) {
         area.word(place).store(random.word(), Ordering::Release);
     }
 }
 
-/// The control line and the first slots, where words mean something.
+/// Rewrites the control line and the first slots, whose words are interpreted.
 fn tamper(link: &ConnectionMemory, random: &mut Random) {
     let place = (random.next() as usize % (4096 + 64 * 128)) & !7;
     link.area.word(place).store(random.word(), Ordering::Release);
@@ -172,7 +173,7 @@ fn nor_where_rdma_goes_by_shared_buffers() {
     weathers("storm-buffers", &[("DAPL_SM_RMA", "mmap")]);
 }
 
-/// The role of another user's process, which inherited a descriptor of the socket.
+/// Role of another user's process, which inherited a descriptor of the socket.
 pub(super) fn changes_user(place: &Place) {
     let side = place.open();
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None).unwrap();
@@ -203,7 +204,7 @@ fn another_users_process_is_not_answered() {
         return;
     }
     assert!(was_killed(status), "{status:?}");
-    // Behind those of the other one.
+    // This connection is established after the engine has read the datagrams of the other process.
     let late = connected(&friend, &side, QUAL + 2, 200);
     assert!(side.sink.is_silent());
     assert!(said(&format!("{}/changed is of uid 65534", place.0)));

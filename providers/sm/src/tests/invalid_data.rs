@@ -1,5 +1,5 @@
-//! Peers that send invalid data: in the rings, in the buffers, in the handshake. The victim drops that peer, and serves
-//! the others.
+//! Peers that send invalid data: in the rings, in the buffers, in the handshake. The victim drops that peer and
+//! serves the others.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
@@ -15,7 +15,7 @@ use crate::proto::handshake::{Answer, Datagram, Geometry, Terms};
 use crate::proto::message::{Data, Header, Kind};
 use crate::proto::reassembly::Numbering;
 
-/// One exchange that works.
+/// Makes one exchange that succeeds.
 pub(super) fn works(a: &Side, b: &Side, pair: &(Qp, Qp)) {
     let out = [7u8; 100];
     let into = vec![0u8; 100];
@@ -100,7 +100,7 @@ fn piece_of_another_message_ends_the_connection() {
         victim.post_recv(&[segment(&mr, &into)], token(9)).unwrap();
         forge_piece(&malicious, header.encode(), 0, violation);
         if what == "nothing" {
-            // So the others were dropped for that, and for nothing else.
+            // This shows that the other peers were dropped for their invalid data.
             assert_eq!((b.completion().status, into), (Status::Success, vec![0; 100]));
             break;
         }
@@ -151,7 +151,7 @@ fn a_peer_that_scribbles_over_all_it_may_write_does_no_harm() {
         let link = malicious.0.link().unwrap();
         for _ in 0..400 {
             let (area, word) = if next() % 4 == 0 { (&link.rma, next()) } else { (&link.area, next()) };
-            // Mostly in the rings and the control line, where words mean something.
+            // Mostly in the rings and the control line, whose words are interpreted.
             let bound = if next() % 2 == 0 { 4096 + 64 * 16 } else { area.len() };
             let place = (next() as usize % bound.min(area.len())) & !7;
             let word = if next() % 2 == 0 { word & 0xFFFF | 1 << 32 } else { word };
@@ -233,7 +233,7 @@ fn invalid_handshake_datagrams_are_rejected_or_ignored() {
     let absent = request(2).encode();
     client.socket.send(&victim, &absent, &[]).unwrap();
     assert!(matches!(client.answer(), Datagram::Reply { answer: Answer::NoListener, .. }));
-    // Sent twice; the second is read when there is a listener.
+    // Sent twice; the engine reads the second when there is a listener.
     let _listener = b.ia.listen(7, ObjectId { handle: 4096, generation: 1 }).unwrap();
     client.socket.send(&victim, &absent, &[]).unwrap();
     assert!(matches!(client.answer(), Datagram::Reply { answer: Answer::NoListener, .. }));
@@ -276,7 +276,7 @@ fn areas_with_another_geometry_are_not_mapped() {
         assert_eq!(client.answer(), refused, "case {n}");
     }
     assert!(b.sink.is_silent(), "no consumer is bothered with that");
-    // A valid request is accepted, so the others were not refused for another reason.
+    // A valid request is accepted, which shows that the others were refused for their faults.
     let request = Datagram::Request { id: 5, terms: terms(99, geometry), private_data: vec![] };
     let fds = [sealed(area), sealed(rma), sealed(16 * 64)];
     client.socket.send(&victim, &request.encode(), &fds.each_ref().map(|fd| fd.as_fd())).unwrap();
@@ -284,7 +284,7 @@ fn areas_with_another_geometry_are_not_mapped() {
     let passive = b.qp();
     request.accept(&passive, &[], conn(1)).unwrap();
     let Datagram::Reply { server, token: 99, answer: Answer::Accepted, .. } = client.answer() else { panic!() };
-    // With another token the acknowledgement is ignored; with the right one it counts.
+    // With another token the acknowledgement is ignored; with the right token it is accepted.
     for token in [98, 99] {
         assert!(b.sink.is_silent(), "before {token}");
         client.socket.send(&victim, &Datagram::Ack { client: 5, server, token }.encode(), &[]).unwrap();
@@ -294,7 +294,7 @@ fn areas_with_another_geometry_are_not_mapped() {
     assert_eq!(b.sink.next(conn(1)), SinkEvent::Established(vec![]));
 }
 
-/// Answered at once, and so after what was sent before.
+/// The engine answers this at once, and so after it has handled everything sent before.
 fn request_of_no_process() -> Vec<u8> {
     let terms = Terms { qual: 8, ..terms(1000, Geometry::LOCAL) };
     Datagram::Request { id: 6, terms, private_data: vec![] }.encode()
@@ -323,7 +323,7 @@ fn answer_for_an_earlier_end_point_is_ignored() {
     for answer in [Answer::Rejected, Answer::NoListener, Answer::HandedOff(7), Answer::Accepted] {
         reply(old, answer);
     }
-    // The acceptor of the former attempt is informed that it is over, after the rest.
+    // The acceptor of the earlier attempt is informed last that the attempt is over.
     let over = Datagram::Reset { from: id, to: 3, token: old };
     while client.answer() != over {}
     assert!(a.sink.is_silent());

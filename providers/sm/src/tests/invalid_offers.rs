@@ -24,7 +24,7 @@ fn forge_offer(malicious: &Qp, count: u32, total: u64, parts: &[Part]) {
     });
 }
 
-/// Waits until the victim has answered. If its connection is gone, the sender has read the answer and ended the connection.
+/// Waits until the victim has answered. If its connection has ended, the sender has read the answer and ended it.
 fn is_answered(victim: &Qp) {
     let Some(link) = victim.0.link() else { return };
     let until = Instant::now() + PATIENCE;
@@ -66,7 +66,8 @@ fn invalid_offer_ends_the_connection() {
         victim.post_recv(&[segment(&space_mr, &space)], token(9)).unwrap();
         forge_offer(&malicious, count, total, &parts);
         if *end == left {
-            // It may be an honest sender's mistake, so it is answered, and the sender ends it; this one needs a push.
+            // A correct sender may make this mistake, so the receiver answers it, and the sender ends the connection
+            // when it polls.
             is_answered(&victim);
             malicious.abort();
         }
@@ -90,7 +91,7 @@ fn staging_of_other_bytes_ends_the_connection() {
         without_cma(&victim);
         malicious.0.link().unwrap().publish_staged(staged(1, length));
         victim.post_recv(&[segment(&space_mr, &space)], token(2)).unwrap();
-        // Not sent by its provider, which would answer the question.
+        // The test forges the offer: the sender's own provider would answer the receiver's question.
         let part = Part { key: out_mr.local_key(), length: LENGTH, address: out.as_ptr() as u64 };
         forge_offer(&malicious, 1, u64::from(LENGTH), &[part]);
         assert_eq!(b.completion().status, Status::Flushed, "{length}");

@@ -1,12 +1,12 @@
-//! One of two processes is killed, or stopped, at each point where it could matter. The other has one event and its flushes,
-//! goes on to serve others, and nothing is left on disk.
+//! One of two processes is killed or stopped at each point of a connection. The other process receives one event and
+//! its flushes, still serves other processes, and nothing is left on disk.
 
 use super::other::{Other, QUAL, Traffic, was_killed};
 use super::points::Point::{self, *};
 use super::stops::PROBES;
 use super::*;
 
-/// So often it passes the point before.
+/// Number of times that the process passes the point before it ends.
 const PASSES: u32 = 2;
 
 fn plan(point: Point, passes: u32) -> String {
@@ -40,7 +40,7 @@ fn serves_others(side: &Side, place: &Place) {
     }
 }
 
-/// The other process connects to us, and dies at the point.
+/// The other process connects to this one, and dies at the point.
 fn dies_connecting(point: Point, passes: u32, settings: &[(&str, &str)]) {
     dies_as("connects", point, passes, settings);
 }
@@ -75,7 +75,7 @@ fn dies_as(role: &str, point: Point, passes: u32, settings: &[(&str, &str)]) {
     assert!(is_empty(&place), "{point:?}");
 }
 
-/// We connect to the other process, again and again while there is none, and it dies at the point.
+/// This process connects to the other one, retries while there is none, and the other dies at the point.
 fn dies_listening(point: Point, passes: u32, settings: &[(&str, &str)]) {
     let place = Place::new(&format!("kill-l-{point:?}-{passes}-{}", settings.len()));
     let side = place.open();
@@ -89,7 +89,7 @@ fn dies_listening(point: Point, passes: u32, settings: &[(&str, &str)]) {
         let mut now = new;
         while !now.is_settled() {
             if now.is_over() && !now.is_established() {
-                now.qp.abort(); // a refusal flushes nothing by itself
+                now.qp.abort(); // a refusal flushes nothing
             }
             now.go_on(&side);
             assert!(Instant::now() < until, "{point:?} is not over");
@@ -233,7 +233,8 @@ fn concurrent_creation_cleaning_and_deaths_are_consistent() {
     assert!(is_empty(&place));
 }
 
-/// Connects to this end point, with retries, and continues until that many requests are done or the connection ends.
+/// Connects to this end point, with retries, and continues until this number of requests is done or the connection
+/// ends.
 fn reaches(side: &Side, address: &PeerAddress, first: &mut u32, enough: u64) -> Traffic {
     let until = Instant::now() + PATIENCE;
     loop {

@@ -9,7 +9,7 @@ use crate::memory::knem::fake::{Asked, Double, Refuses};
 const READ: u32 = libc::PROT_READ as u32;
 const WRITE: u32 = libc::PROT_WRITE as u32;
 
-/// Two ends that find the double, connected.
+/// Two connected sides that find the fake device.
 fn over(device: &Double, place: &Place, settings: &str) -> (Side, Side, (Qp, Qp)) {
     let (a, b) = device.during(|| (requirements::set(place, settings), requirements::set(place, settings)));
     let pair = connected(&a, &b, 7, 10);
@@ -56,7 +56,7 @@ fn registration_declares_memory_and_initiator_copies_by_cookie() {
     let mr = b.register(&target);
     let [Asked::Create { cookie, .. }] = device.asked()[..] else { panic!() };
     there_and_back(&a, &active, &target, mr.remote_key());
-    // In pieces, so that others have their turn; each at its own place.
+    // In pieces, so that other connections are served meanwhile; each piece at its own offset.
     let (mut next, mut sum) = ([10, 10], [0, 0]);
     for asked in copies(&device) {
         let Asked::Copy { write, cookie: used, offset, length } = asked else { continue };
@@ -112,7 +112,7 @@ fn the_order_that_is_set_is_kept() {
         there_and_back(&a, &active, &target, mr.remote_key());
         assert_eq!(!copies(&device).is_empty(), by_knem, "{settings}");
     }
-    // Cross-memory copy first: the device only where that does not work.
+    // Cross-memory copy is preferred: the device is used only where that does not work.
     let (device, place) = (Double::new(13), Place::new("knem-second"));
     let (_a, _b, (active, _passive)) = over(&device, &place, "rma=cma,knem");
     let link = active.0.link().unwrap();

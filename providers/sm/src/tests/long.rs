@@ -1,5 +1,5 @@
-//! Long sends, between honest ends: offered, fetched, written by the sender's help, staged where the kernel refuses; what is
-//! beside them, what goes away in the middle, and how each of them ends.
+//! Long sends between correct sides: offered, fetched, written with the sender's help, or staged where the kernel
+//! refuses. Also other traffic at the same time, memory that is deregistered, and connections that end meanwhile.
 
 use std::sync::atomic::Ordering::{self, Relaxed};
 
@@ -10,7 +10,7 @@ use crate::help::{Help, Job};
 use crate::qp::link::{ConnectionMemory, Peer, WANT_PROGRESS, WANT_REQUESTS};
 
 const MIB: usize = 1 << 20;
-/// More than a test copies.
+/// More copies than any test makes.
 const PLENTY: u32 = 1 << 30;
 
 pub(super) fn send(qp: &Qp, segments: &[Segment], cookie: u64) {
@@ -22,7 +22,7 @@ fn allow(qp: &Qp, copies: u32) {
     qp.0.link().unwrap().theirs().unwrap().peer.allowed.store(copies, Relaxed);
 }
 
-/// Number of copies by this side since it was allowed many.
+/// Number of copies by this side since it was allowed `MANY`.
 fn copies(qp: &Qp) -> u32 {
     PLENTY - qp.0.link().unwrap().theirs().unwrap().peer.allowed.load(Relaxed)
 }
@@ -45,7 +45,7 @@ fn both(name: &str) -> Both {
     Both { a, b, active, passive, _place: place }
 }
 
-/// A segment list over all of it, in pieces of several lengths.
+/// A segment list over the whole memory, in pieces of several lengths.
 fn cut(mr: &Mr, memory: &[u8], pieces: usize) -> Vec<Segment> {
     let (mut list, mut rest) = (Vec::new(), memory);
     for n in (1..=pieces).rev() {
@@ -119,7 +119,7 @@ fn long_and_short_sends_and_rdma_keep_their_order() {
         let put_mr = a.register(&put);
         for (n, out) in out.iter().enumerate() {
             let list: Vec<_> = out_mrs[n].iter().map(|mr| segment(mr, out)).collect();
-            // One in three without a completion, and each second one solicited.
+            // Every third send has no completion, and every second one is solicited.
             let op = Op::Send { solicited: n % 2 == 1 };
             let posted = SendWr { suppress: n % 3 == 2, ..wr(op, &list, n as u64) };
             active.post_send(&posted).unwrap();
@@ -229,7 +229,7 @@ fn a_graceful_end_waits_for_an_offer_and_an_abrupt_one_takes_it_back() {
     passive.reset().unwrap();
     let (active, passive) = connected(&a, &b, 7, 20);
     send(&active, &[segment(&out_mr, &out)], 1);
-    // The memory has another use as soon as this returns.
+    // The memory is reused as soon as this returns.
     active.abort();
     assert_eq!(a.completion().status, Status::Flushed);
     let _ = passive.post_recv(&[segment(&space_mr, &space)], token(2));
@@ -247,7 +247,7 @@ fn copy_refused_by_the_kernel_is_staged_in_order() {
         let spaces = [vec![0u8; MIB + 77], vec![0u8; 64], vec![0u8; MIB + 77]];
         let mrs = spaces.each_ref().map(|space| b.register(space));
         allow(passive, allowed);
-        // No thread polls for the sender, which asked for no completions.
+        // No thread polls for the sender, and its sends have no completions.
         for list in [segment(&long_mr, &long), segment(&short_mr, &short), segment(&long_mr, &long)].map(|one| [one]) {
             let posted = SendWr { suppress: true, ..wr(Op::Send { solicited: false }, &list, 1) };
             active.post_send(&posted).unwrap();
@@ -297,14 +297,14 @@ fn memory_of_the_sender_that_goes_while_it_is_staged() {
     assert_eq!((a.completion().status, b.completion().status), (Status::LocalProtection, Status::Flushed));
 }
 
-/// A job as the receiver of the first message would put it: to write this part of it there.
+/// Creates a job as the receiver of the first message does: to write this part of the message there.
 fn ask(pair: &Both, ticket: u64, offset: usize, to: &[u8], mr: &Mr) {
     let (length, address) = (to.len() as u32, to.as_ptr() as u64);
     let job = Job { slot: 1, offset: offset as u64, length, key: mr.local_key(), pd: pair.b.pd.0, address };
     put(pair, ticket, &job);
 }
 
-/// Puts the job, and makes the sender check: a help request alone wakes no process.
+/// Stores the job, and makes the sender check: a help request alone wakes no process.
 fn put(pair: &Both, ticket: u64, job: &Job) {
     let link = pair.passive.0.link().unwrap();
     link.help().unwrap().ask(ticket, job);
@@ -355,20 +355,20 @@ fn polling_sender_writes_exactly_the_requested_part() {
         assert!(!outcome(&pair, 10 + n as u64), "{violation}");
     }
     assert_eq!((copies(active), &space[..8]), (before, &[0; 8][..]));
-    // And still the message arrives, whole.
+    // The whole message still arrives.
     passive.post_recv(&[segment(&space_mr, &space)], token(1)).unwrap();
     assert_eq!((b.completion().status, a.completion().status), (Status::Success, Status::Success));
     assert!(space == out);
 }
 
-/// A pair whose sender does not help by itself.
+/// A pair whose sender does not help unless it is told to.
 fn both_lazy(name: &str) -> Both {
     let pair = both(name);
     allow(&pair.active, Peer::LAZY);
     pair
 }
 
-/// The sender's words as it would write them.
+/// The sender's words for assisted copies.
 fn helper(pair: &Both, then: impl FnOnce(&Help<'_>)) {
     let link = pair.link();
     then(&link.help().unwrap());

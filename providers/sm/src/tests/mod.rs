@@ -1,7 +1,7 @@
 //! Tests of the provider through its interface to dapl: two IAs in one process, with a sink that records.
 //!
 //! Most files have correct peers; the tests of invalid data have malicious ones. In `kills`, `stops` and `copies` one
-//! of two processes (`other`) ends or stops, mostly at one of the `points`. `waits` sleeps and is woken very often;
+//! of two processes (`other`) ends or stops, mostly at one of the `points`. `waits` sleeps and wakes many times;
 //! `knem` has a fake device. All run without libdat and without dapl's objects.
 
 mod base_directory;
@@ -49,7 +49,7 @@ enum SinkEvent {
     Other(&'static str),
 }
 
-/// A sink that keeps everything.
+/// A sink that records everything.
 #[derive(Default)]
 struct Recorder {
     events: Mutex<VecDeque<(ConnId, SinkEvent)>>,
@@ -92,7 +92,7 @@ impl Recorder {
         self.changed.notify_all();
     }
 
-    /// The next event of this connection.
+    /// Returns the next event of this connection.
     fn next(&self, conn: ConnId) -> SinkEvent {
         let until = Instant::now() + PATIENCE;
         let mut events = self.events.lock();
@@ -150,7 +150,7 @@ impl CqSink for Sleeper {
 }
 
 impl Sleeper {
-    /// The next completion; sleeps until there is one, and says whether it did.
+    /// Returns the next completion, sleeping until there is one, and whether it slept.
     fn completion(&self, cq: &Cq) -> (Completion, bool) {
         let (mut out, mut slept) = ([Completion::default()], false);
         while cq.poll(&mut out) == 0 {
@@ -173,7 +173,7 @@ impl Sleeper {
     }
 }
 
-/// Puts another descriptor in the place of one that is in use.
+/// Replaces an open descriptor by another one.
 fn replace(old: &OwnedFd, new: &OwnedFd) {
     // SAFETY: both are open; users of the old descriptor find the new one there, and close that.
     assert!(unsafe { libc::dup3(new.as_raw_fd(), old.as_raw_fd(), libc::O_CLOEXEC) } >= 0);
@@ -238,7 +238,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Tests of `ends` check before this what is left in it.
+        // Tests of `ends` check the directory's content before this.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -298,7 +298,7 @@ fn token(cookie: u64) -> Token {
 }
 
 fn wr(op: Op, segments: &[Segment], cookie: u64) -> SendWr<'_> {
-    // As if by a post of the object layer: no test ends a registration beside its posts.
+    // Acts like a post of the object layer: no test ends a registration during its posts.
     SendWr { op, segments, token: token(cookie), suppress: false, fence: false, announced: true }
 }
 

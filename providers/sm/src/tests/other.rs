@@ -1,5 +1,5 @@
-//! A second process with an open IA of its own: this test program again, in one role, until it is ended. Both processes
-//! use the same `Traffic`: all kinds of transfers at once, each of which must complete once and in order.
+//! A second process with its own open IA: this test program in one role, until it is killed. Both processes use the
+//! same `Traffic`: all kinds of transfers at once, each of which must complete once and in order.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -12,27 +12,28 @@ const ROLE: &str = "DAPL_SM_TEST_ROLE";
 /// Qualifier of the listening process.
 pub(super) const QUAL: u64 = 7;
 
-/// Far more than two chunks of a copy by the kernel.
+/// Much more than two chunks of a copy by the kernel.
 const BIG: usize = 1_200_000;
-/// Several pieces through the message buffer, of more segments than an offer can name.
+/// A message of several pieces through the message buffer, with more segments than an offer can name.
 const LONG: usize = 40_000;
 const SEGMENTS: usize = 8;
-/// Outstanding at a time.
+/// Number of outstanding requests.
 const RECVS: u64 = 8;
 const REQUESTS: u64 = 5;
-/// In the cookies of receives.
+/// Flag in the cookies of receives.
 const RECV: u64 = 1 << 32;
 
-/// The other process. Dropped, it is killed.
+/// The other process; killed when dropped.
 pub(super) struct Other(Child);
 
 impl Other {
-    /// `plan` as `points` reads it, or nothing.
+    /// Starts the process. `plan`: as `points` reads it, or empty.
     pub(super) fn start(role: &str, place: &Place, plan: &str, settings: &[(&str, &str)]) -> Self {
         Self::run(Command::new(std::env::current_exe().unwrap()), role, place, plan, settings)
     }
 
-    /// As the first process of a new pid namespace, where its end point always has the same name: `1/1`. `None`: no right.
+    /// Starts it as the first process of a new pid namespace, where its end point always has the name `1/1`. `None`:
+    /// not permitted.
     pub(super) fn start_as_first(role: &str, place: &Place) -> Option<Self> {
         let unshare = || {
             let mut command = Command::new("unshare");
@@ -49,7 +50,7 @@ impl Other {
 
     fn run(mut command: Command, role: &str, place: &Place, plan: &str, settings: &[(&str, &str)]) -> Self {
         command.args(["--exact", "tests::other::the_other_process", "--ignored", "--nocapture"]);
-        // Copies that are only timed would pass its points.
+        // A copy method that is only chosen by measurement would pass its points.
         command.env("DAPL_TEST_UNTIMED", "1");
         command.env(ROLE, format!("{role} {}", place.0)).envs(settings.iter().copied());
         if !plan.is_empty() {
@@ -58,12 +59,12 @@ impl Other {
         Other(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
     }
 
-    /// Exit status, if it has ended.
+    /// Exit status, if the process has ended.
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().unwrap()
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     pub(super) fn end(&mut self) -> ExitStatus {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -81,19 +82,19 @@ impl Other {
         let inner = std::fs::read_to_string(children).unwrap().trim().to_owned();
         let inner = rustix::process::Pid::from_raw(inner.parse().unwrap()).unwrap();
         rustix::process::kill_process(inner, rustix::process::Signal::KILL).unwrap();
-        self.end(); // the one that waits for it
+        self.end(); // ends the process that waits for it
     }
 
     pub(super) fn pid(&self) -> rustix::process::Pid {
         rustix::process::Pid::from_child(&self.0)
     }
 
-    /// Lets it go on after a stop.
+    /// Continues the stopped process.
     pub(super) fn go_on(&self) {
         rustix::process::kill_process(self.pid(), rustix::process::Signal::CONT).unwrap();
     }
 
-    /// Whether it is stopped by a signal.
+    /// Whether a signal has stopped the process.
     pub(super) fn is_stopped(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap_or_default();
         stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
@@ -107,16 +108,16 @@ impl Drop for Other {
     }
 }
 
-/// Killed, and not in any other way.
+/// Whether SIGKILL ended the process.
 pub(super) fn was_killed(status: ExitStatus) -> bool {
     status.signal() == Some(libc::SIGKILL)
 }
 
-/// A queue pair, its memory, and the account of what was posted.
+/// A queue pair, its memory, and the counts of posted and completed work.
 pub(super) struct Traffic {
     pub(super) qp: Qp,
     pub(super) conn: ConnId,
-    // The registration first: it is dropped before its memory, into which the peer may be writing until then.
+    // The registration comes first: it is dropped before its memory, to which the peer may be writing.
     out: (Mr, Vec<u8>),
     into: (Mr, Vec<u8>),
     target: (Mr, Vec<u8>),
@@ -134,7 +135,7 @@ struct Account {
 }
 
 impl Account {
-    /// Checks a completion: in order, once, and after a failure only flushed ones.
+    /// Checks a completion: in order, once, and only flushed after a failure.
     fn settle(&mut self, number: u64, status: Status) {
         assert_eq!(number, self.done, "{self:?}: {status:?}");
         assert!(number < self.posted, "{self:?}: {status:?}");
@@ -175,7 +176,7 @@ impl Traffic {
         new
     }
 
-    /// Keys and addresses for the peer, as private data.
+    /// Returns keys and addresses for the peer, as private data.
     pub(super) fn card(&self) -> Vec<u8> {
         let (mr, memory) = &self.target;
         [&mr.remote_key().to_le_bytes()[..], &(memory.as_ptr() as u64).to_le_bytes()].concat()
@@ -194,7 +195,7 @@ impl Traffic {
         while let Some(event) = take_event(side, self.conn) {
             if let SinkEvent::Established(card) = &event {
                 assert!(self.events.is_empty(), "{:?}, then {event:?}", self.events);
-                // The passive side has had it with the request.
+                // The passive side received the private data with the request.
                 if !card.is_empty() {
                     self.knows(card);
                 }
@@ -223,17 +224,17 @@ impl Traffic {
         matches!(self.events.first(), Some(SinkEvent::Established(_)))
     }
 
-    /// Its last event has come.
+    /// Whether its last event has arrived.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.events.last(), Some(SinkEvent::Other(_)))
     }
 
-    /// It is over, and everything that was posted is complete.
+    /// Whether the connection has ended and all posted work is complete.
     pub(super) fn is_settled(&self) -> bool {
         self.is_over() && self.recvs.is_even() && self.requests.is_even()
     }
 
-    /// Requests that are complete.
+    /// Number of completed requests.
     pub(super) fn done(&self) -> u64 {
         self.requests.done
     }
@@ -274,7 +275,7 @@ impl Traffic {
     }
 }
 
-/// The remote memory that private data describe.
+/// Decodes the remote memory from private data.
 pub(super) fn on(card: &[u8]) -> Remote {
     let key = u32::from_le_bytes(card[..4].try_into().unwrap());
     Remote { key, address: u64::from_le_bytes(card[4..12].try_into().unwrap()) }
@@ -286,13 +287,13 @@ pub(super) fn take_event(side: &Side, conn: ConnId) -> Option<SinkEvent> {
     events.remove(place).map(|(_, heard)| heard)
 }
 
-/// The other process begins here.
+/// Main function of the other process.
 #[test]
 #[ignore = "is the other process of other tests"]
 fn the_other_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let (role, base) = role.split_once(' ').unwrap();
-    // The directory is its parent's to remove.
+    // The parent process removes the directory.
     let place = std::mem::ManuallyDrop::new(Place(base.into()));
     match role {
         "listens" => listens(&place),
@@ -308,7 +309,7 @@ fn the_other_process() {
     }
 }
 
-/// Runs until the process is ended, with a limit.
+/// Runs until the process is ended, at most for a time limit.
 pub(super) fn while_young(mut go_on: impl FnMut() -> bool) {
     let until = Instant::now() + 3 * PATIENCE;
     while go_on() {
@@ -321,7 +322,7 @@ fn listens(place: &Place) {
     let _listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
     let (mut traffic, mut attempts) = (None::<Traffic>, 0);
     while_young(|| {
-        // An attempt that came to nothing is no epoch.
+        // An attempt that failed does not count.
         if traffic.as_ref().is_some_and(|traffic| traffic.is_settled() && !traffic.is_established()) {
             traffic = None;
         }
@@ -359,7 +360,7 @@ fn connects(place: &Place, enough: u64) {
 
 fn visits(place: &Place) {
     let side = place.open();
-    // Others may listen on the next.
+    // Another process may listen on the next qualifier.
     let listener =
         side.ia.listen(QUAL + u64::from(std::process::id()), ObjectId { handle: 4096, generation: 1 }).unwrap();
     drop((listener, side));

@@ -1,14 +1,14 @@
-//! Numbered points at which a test kills or stops a process: the one that `PLAN` names, when it is reached.
-//! `fail_point!` marks them; without the variable they do nothing.
+//! Numbered points at which a test kills or stops a process: at the point that `PLAN` names. `fail_point!` marks the
+//! points; without the variable they do nothing.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// `<point> <how often it passes there> kill|stop`.
+/// Format: `<point> <times passed before> kill|stop`.
 pub(crate) const PLAN: &str = "DAPL_SM_TEST_PLAN";
 
-/// The point.
+/// The points.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Point {
     // The folder of an end point, and the name of a listener.
@@ -19,7 +19,7 @@ pub(crate) enum Point {
     QualOpened,
     QualLocked,
     QualWritten,
-    // The hand-shake.
+    // Handshake.
     BeforeRequest,
     AfterRequestOrReply,
     RequestReceived,
@@ -29,7 +29,7 @@ pub(crate) enum Point {
     AfterAck,
     Confirmed,
     Reported,
-    // A message.
+    // Message.
     SlotReserved,
     SlotFilled,
     LinesReserved,
@@ -39,7 +39,7 @@ pub(crate) enum Point {
     PieceTaken,
     BeforeTelling,
     Completed,
-    // A long message.
+    // Long message.
     OfferReserved,
     Offered,
     OfferRead,
@@ -57,7 +57,7 @@ pub(crate) enum Point {
     FragmentFilled,
     TargetHeld,
     TargetCopied,
-    // The end.
+    // End of a connection.
     MarkedOver,
     Leaving,
     CleanerLocked,
@@ -76,12 +76,12 @@ thread_local! {
     static YIELDS_AT: Cell<Option<Point>> = const { Cell::new(None) };
 }
 
-/// From now on this thread lets others run for a moment at that point.
+/// Makes this thread yield the processor several times at that point.
 pub(crate) fn yield_at(point: Point) {
     YIELDS_AT.set(Some(point));
 }
 
-/// The process comes to a point.
+/// Called at a point.
 pub(crate) fn at(point: Point) {
     if YIELDS_AT.get() == Some(point) {
         (0..100).for_each(|_| std::thread::yield_now());
@@ -89,7 +89,8 @@ pub(crate) fn at(point: Point) {
     static PLANNED: OnceLock<Option<Plan>> = OnceLock::new();
     let Some(plan) = PLANNED.get_or_init(read) else { return };
     if plan.point == format!("{point:?}") && plan.passes.fetch_sub(1, Ordering::SeqCst) == 0 {
-        // Of this thread: another would take it a moment later, and this one would go on until then.
+        // Sends the signal to this thread: a signal to another thread would arrive later, and this thread would
+        // continue.
         // SAFETY: a plain call; what the signal does is wanted.
         unsafe { libc::raise(plan.signal) };
     }

@@ -16,7 +16,7 @@ use crate::proto::handshake::{Answer, Datagram, Geometry};
 use crate::proto::message::{Fragment, Header, Kind, LINE, Note, SLOT};
 use crate::qp::link::ConnectionMemory;
 
-/// An IA with settings.
+/// Opens an IA with settings.
 pub(super) fn set(place: &Place, settings: &str) -> Side {
     let sink = Arc::<Recorder>::default();
     let params = format!("{} {settings}", place.0);
@@ -158,17 +158,17 @@ impl Guest {
         Guest { qp, area, id }
     }
 
-    /// RDMA fragments in the ring; the test client takes none.
+    /// Number of RDMA fragments in the ring; the test client takes none.
     fn fragments(&self) -> usize {
         let link = link(&self.qp);
         let kind = |n| Header::decode(slot(&link.area, link.geometry.requests_at(), n) as u32).map(|h| h.kind);
-        // Posted work is sent when the connection opens, a moment after it was reported.
+        // The connection is reported slightly before it opens, and posted work is sent when it opens.
         let until = Instant::now() + PATIENCE;
         while kind(0).is_none() {
             assert!(Instant::now() < until, "nothing goes out");
             std::thread::yield_now();
         }
-        assert_eq!(self.qp.outstanding().requests, 1); // takes its turn behind who sends
+        assert_eq!(self.qp.outstanding().requests, 1); // waits for the thread that sends
         (0..).take_while(|n| kind(*n) == Some(Kind::RmaWrite)).count()
     }
 }
@@ -184,7 +184,7 @@ fn fragments_describe_themselves_several_are_under_way_and_the_first_error_ends_
     let mr = a.register(&out);
     let remote = Remote { key: 0x1_2345, address: 0x10_0000 };
     qp.post_send(&wr(Op::Write(remote), &[segment(&mr, &out)], 77)).unwrap();
-    // Several are in the ring; the rest waits for space.
+    // Several fragments are in the ring; the rest waits for space.
     let under_way = guest.fragments();
     assert!((2..32).contains(&under_way), "{under_way}");
     let (mut offset, mut lines) = (0, Vec::new());
@@ -356,7 +356,8 @@ fn nothing_is_delivered_and_nothing_sent_after_the_end() {
         active.post_send(&wr(Op::Send { solicited: false }, &[segment(&out_mr, &out)], 99)).unwrap();
         passive.post_send(&wr(Op::Send { solicited: false }, &[], 98)).unwrap();
         assert_eq!((ring(), slot(&theirs.area, theirs.geometry.requests_at(), 0)), (before, 0), "sent after the end");
-        // All is complete: 64 receives and a send there, 61 sends here; none that was taken after the end is a success.
+        // All work is complete: 64 receives and a send on one side, 61 sends on the other. No transfer that ended
+        // after the connection is a success.
         let drain = |side: &Side, count: usize| (0..count).map(|_| side.completion().status).collect::<Vec<_>>();
         let received = drain(&b, if round % 2 == 0 { 64 } else { 65 });
         let end = received.iter().position(|status| *status != Status::Success).unwrap_or(received.len());
@@ -385,7 +386,7 @@ fn a_queue_pair_that_was_dropped_is_gone() {
     passive.post_send(&wr(Op::Send { solicited: false }, &[], 1)).unwrap();
     drop(active);
     assert_eq!(b.sink.next(conn(11)), SinkEvent::Other("disconnected"));
-    // The engine may just be at it.
+    // The engine may still be using it.
     let until = Instant::now() + PATIENCE;
     while core.strong_count() + link.strong_count() > 0 {
         assert!(Instant::now() < until, "it is still referenced");

@@ -1,4 +1,5 @@
-//! Shared receive queues: several connections on one, an empty one, ends that hold a receive; and watermarks.
+//! Shared receive queues: several connections on one queue, an empty queue, connections that end with a receive
+//! taken; and watermarks.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 use crate::Srq;
 
-/// A sink that counts.
+/// A sink that counts events.
 #[derive(Default)]
 struct Counter(AtomicUsize);
 
@@ -75,7 +76,7 @@ fn send(qp: &Qp, segments: &[Segment], cookie: u64) {
     qp.post_send(&SendWr { suppress: true, ..wr(Op::Send { solicited: false }, segments, cookie) }).unwrap();
 }
 
-/// Waits until that many connections wait for a receive.
+/// Waits until this number of connections waits for a receive.
 fn in_line(srq: &Srq, count: usize) {
     let until = Instant::now() + PATIENCE;
     while srq.0.waiting() != count {
@@ -84,7 +85,7 @@ fn in_line(srq: &Srq, count: usize) {
     }
 }
 
-/// The next completion: EP, cookie and status.
+/// Returns the next completion: EP, cookie and status.
 fn taken(side: &Side) -> (usize, u64, Status) {
     let done = side.completion();
     assert_eq!((done.token.work, done.token.object), (Work::SharedRecv, SRQ));
@@ -123,7 +124,7 @@ fn connections_take_srq_receives_in_order() {
                 }
             });
         }
-        // Fewer receives than connections need: some always wait.
+        // There are fewer receives than the connections need, so some always wait.
         (0..2).for_each(|n| srq.post_recv(&[place_of(n)], n).unwrap());
         let mut seen = HashMap::new();
         for _ in 0..3 * ROUNDS {
@@ -144,7 +145,7 @@ fn empty_srq_serves_waiting_connections_in_order() {
     let (a, b) = (place.open(), place.open());
     let srq = srq(&b, &Arc::default());
     let ends: Vec<_> = [10, 20, 30].into_iter().map(|n| sharing(&a, &b, &srq, n)).collect();
-    // One after the other gets in line: the engine sees the message and finds no receive.
+    // The connections start to wait one after the other: the engine sees each message and finds no receive.
     for (n, (active, passive)) in ends.iter().enumerate() {
         (0..2).for_each(|n| send(active, &[], n));
         in_line(&srq, n + 1);
@@ -157,7 +158,7 @@ fn empty_srq_serves_waiting_connections_in_order() {
         }
     }
     assert_eq!(srq.available(), 0);
-    // A connection that ended does not wait any more.
+    // A connection that has ended does not wait.
     ends.iter().for_each(|(active, _)| send(active, &[], 9));
     in_line(&srq, 3);
     ends[0].1.abort();
@@ -183,7 +184,7 @@ fn waiter_is_woken_by_a_receive_for_a_waiting_message() {
         let before = sink.count();
         (0..2).for_each(|n| send(&active, &[], n));
         if round % 2 == 0 {
-            in_line(&srq, 1); // in other rounds the receive may come first
+            in_line(&srq, 1); // in other rounds the receive may be posted first
         }
         srq.post_recv(&[], 1).unwrap();
         sink.reaches(before + 1);

@@ -1,5 +1,6 @@
-//! One of two processes is stopped, in the hand-shake or later, and goes on: in time, and it is as if nothing had been; too
-//! late, and each side has one end of the connection and its flushes. What was said before a death counts.
+//! One of two processes is stopped in or after the handshake, and continues. In time, the connection is unaffected.
+//! Too late, each side receives one end of the connection and its flushes. A message sent before a death is still
+//! accepted.
 
 use std::os::fd::AsFd;
 
@@ -13,9 +14,9 @@ use crate::engine::Engine;
 use crate::memory::map::Map;
 use crate::proto::handshake::{Answer, Datagram, Geometry};
 
-/// So often it passes the point of a transfer before.
+/// Number of times that the process passes the point of a transfer before it stops.
 const PASSES: u32 = 2;
-/// Copies in the hand-shake, to see whether the kernel allows any.
+/// Copies during the handshake, which test whether the kernel allows them.
 pub(super) const PROBES: u32 = 3;
 const IMPATIENT: [(&str, &str); 2] = [("DAPL_KEEPALIVE_MS", "100"), ("DAPL_GIVE_UP_MS", "1000")];
 
@@ -31,7 +32,7 @@ fn await_stop(other: &Other, point: Point) {
     }
 }
 
-/// Stops the other process in this role at the point, longer than silence may last; then lets it go on.
+/// Stops the other process in this role at the point, for longer than the peer tolerates silence, then continues it.
 fn stops(role: &str, point: Point, passes: u32, settings: &[(&str, &str)]) {
     let place = Place::new(&format!("stop-{role}-{point:?}"));
     let impatient = [&IMPATIENT, settings].concat();
@@ -68,14 +69,14 @@ fn stopped_behind_the_hand_shake_until_it_is_given_up() {
     }
 }
 
-/// Stops the other process for a moment, in which the other side asks or answers again.
+/// Stops the other process briefly, so that the other side retransmits its request or answer.
 fn pauses(role: &str, point: Point) {
     let place = Place::new(&format!("pause-{role}-{point:?}"));
     let partner = if role == "listens" { "parts" } else { "listens" };
     let mut partner = Other::start(partner, &place, "", &[]);
     let mut stopped = Other::start(role, &place, &plan(point, 0), &[]);
     await_stop(&stopped, point);
-    // Some repetitions; nothing depends on how many.
+    // Several repetitions; the exact number does not matter.
     std::thread::sleep(Duration::from_millis(150));
     stopped.go_on();
     assert!(partner.end().success() && stopped.end().success(), "{point:?}");
@@ -121,7 +122,7 @@ fn pause_of_the_requester_during_handshake_is_harmless() {
     }
 }
 
-/// A peer that was accepted and then stops is given up like any other; when it continues, it notices.
+/// A peer that was accepted and then stops is given up like any other. When it continues, it notices the end.
 #[test]
 fn stopped_before_the_acknowledgement_until_it_is_given_up() {
     for point in [ReplyReceived, BeforeAck] {
@@ -140,7 +141,7 @@ fn stopped_before_the_acknowledgement_until_it_is_given_up() {
         }
         assert!(!traffic.is_established() && other.is_stopped(), "{traffic:?}");
         other.go_on();
-        // It may be that it asks again.
+        // The other process may request a connection again.
         let mut again: Option<Traffic> = None;
         while other.ended().is_none_or(|status| panic_unless(status.success())) {
             if let Some((request, info)) = side.sink.requests.lock().pop_front() {
@@ -158,7 +159,7 @@ fn stopped_before_the_acknowledgement_until_it_is_given_up() {
     }
 }
 
-/// Ends a loop in good order or the test in bad.
+/// Fails the test unless `good`. Returns false, which continues the loop.
 fn panic_unless(good: bool) -> bool {
     assert!(good, "the other process failed");
     false
@@ -199,7 +200,7 @@ fn answer_of_a_dead_process_counts() {
     let sealed = |len| Map::create("area", len, false).unwrap().1;
     let fds = [sealed(geometry.area_len()), sealed(geometry.rma_len()), sealed(16 * 64)];
     reply(Answer::Accepted, Some((terms(asked.token, geometry), vec![])), &fds.each_ref().map(|fd| fd.as_fd()));
-    // Its death is noticed first.
+    // The other side notices the death first.
     bury(device.book.lock().by_id[&id].watch.as_ref().unwrap());
     engine.process_died(std::process::id() as i32);
     assert_eq!(sink.next(conn(1)), SinkEvent::Established(vec![]));

@@ -1,5 +1,5 @@
-//! Sleeping and waking, so often that a wake-up lost once in a million times is found: a sleeper that is not woken ends the
-//! test. Loom checks every order of a few steps; these tests see many orders of all steps.
+//! Sleeping and waking, so many times that a wake-up lost once in a million times is found: a thread that is not
+//! woken fails the test. Loom checks every order of a few steps; these tests run many orders of all steps.
 
 use dapl_software::cq::CompletionList;
 
@@ -12,13 +12,13 @@ fn waits(usual: u64) -> u64 {
     std::env::var(WAITS).ok().map_or(usual, |text| text.parse().unwrap())
 }
 
-/// Not every wait sleeps, but a test that hardly ever sleeps shows nothing.
+/// Not every wait sleeps, but a test in which almost none sleeps shows nothing.
 fn was_asleep(slept: u64, waits: u64) {
     println!("{slept} of {waits} waits were asleep");
     assert!(slept >= waits / 10, "{slept} of {waits}");
 }
 
-/// A moment that differs from time to time, so that the steps of both meet in many ways.
+/// Delays for a varying time, so that the steps of both sides interleave differently.
 fn dawdle(random: &mut u64) {
     *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
     (0..*random >> 58).for_each(|_| std::hint::spin_loop());
@@ -38,7 +38,7 @@ impl Bed {
         }
     }
 
-    /// The next completion, and whether it was slept for.
+    /// Returns the next completion, and whether the thread slept for it.
     fn wait(&self) -> (u64, bool) {
         let (mut out, mut slept) = ([Completion::default()], false);
         while self.ready.take(&mut out) == 0 {
@@ -97,7 +97,8 @@ fn waiter_for_connections_is_always_woken() {
     was_asleep(slept, 2 * pairs * count);
 }
 
-/// The engine sets no flag of a connection that begins without traffic, so set-up makes no barrier on other processors.
+/// The engine sets no flag of a new connection without traffic, so connection setup executes no barrier on other
+/// processors.
 #[test]
 fn first_message_of_a_new_connection_wakes_its_receiver() {
     let place = Place::new("first-message");
@@ -133,7 +134,7 @@ impl Dreamer {
         Dreamer { qp, cq, sleeper }
     }
 
-    /// Sends and waits in turn; how often it slept.
+    /// Sends and waits in turn. Returns how many times it slept.
     fn play(&mut self, begins: bool, count: u64, mut random: u64) -> u64 {
         let mut slept = 0;
         let send = |n| {

@@ -1,4 +1,4 @@
-//! Memory windows: which access they grant, for how long, in which order, and when registrations are released.
+//! Memory windows: access rights, lifetime, order, and when registrations are released.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -44,7 +44,7 @@ fn bind_wr(cookie: u64) -> BindWr {
     BindWr { token: Token { work: Work::Bind, ..token(cookie) }, suppress: false, fence: false }
 }
 
-/// Two connected sides; the land and its window are on the passive one.
+/// Two connected sides; the memory and its window are on the passive side.
 struct World {
     active: Qp,
     passive: Qp,
@@ -69,7 +69,7 @@ impl World {
         World { active, passive, window, land, a, b, bounce, _place: place }
     }
 
-    /// Binds, and waits until that is done.
+    /// Binds, and waits for the completion.
     fn bind(&self, bind: Option<Bind<'_, Mr>>) -> u32 {
         let key = self.passive.post_bind(&self.window, bind, &bind_wr(77)).unwrap();
         let done = self.b.completion();
@@ -77,7 +77,7 @@ impl World {
         key
     }
 
-    /// The peer's transfer through a key; a failure costs the connection, and another is made.
+    /// Transfers from the peer through a key. A failure ends the connection, and a new one is made.
     fn transfer(&mut self, op: fn(Remote) -> Op, key: u32, address: u64, length: usize) -> Status {
         let memory = pattern(length, 3);
         let mr = self.a.register(&memory);
@@ -156,7 +156,7 @@ fn a_connection_of_another_domain_has_no_access() {
         let pd = world.b.ia.alloc_pd().unwrap();
         let window = world.b.ia.alloc_mw(&pd).unwrap();
         let land = Land::of(&world.b, &pd);
-        // A queue pair of that domain binds; the other connection's is not of it.
+        // A queue pair of that domain binds; the other connection's queue pair is in another domain.
         let binder = std::mem::replace(&mut world.b.pd, pd);
         let (_active, passive) = connected(&world.a, &world.b, 8, 20);
         world.b.pd = binder;
@@ -177,7 +177,7 @@ fn nothing_starts_before_a_bind_that_waits_for_copies() {
         world.active.post_recv(&[], token(1)).unwrap();
         let new = world.passive.post_bind(&world.window, world.land.bind(64, 64, WRITE), &bind_wr(2)).unwrap();
         world.passive.post_send(&wr(Op::Send { solicited: false }, &[], 3)).unwrap();
-        // The old key is revoked already, and the new one not valid yet.
+        // The old key is revoked already, and the new key is not valid yet.
         let dead = |key, at, right| regions.hold(key, world.b.pd.0, world.land.at(at), 64, right).is_err();
         assert!(dead(old, 0, AccessRight::RemoteRead) && dead(new, 64, AccessRight::RemoteWrite));
         if !sleepy {
@@ -249,7 +249,7 @@ fn a_bind_that_is_flushed_leaves_nothing_bound() {
     assert_eq!(world.b.completion().status, Status::Flushed, "at once");
     assert!(again != key && !world.window.is_bound() && world.land.keeps() == 0);
 
-    // It has had its turn, but a send before it has not been taken: it fails with that send's connection.
+    // Its turn has come, but the peer has not taken an earlier send: it fails with that send's connection.
     world.passive.post_send(&wr(Op::Send { solicited: false }, &[], 3)).unwrap();
     world.passive.post_bind(&world.window, world.land.bind(0, 8, READ), &bind_wr(4)).unwrap();
     assert_eq!(world.land.keeps(), 1);

@@ -1,4 +1,4 @@
-//! Datagrams there and back, and those that are invalid.
+//! Round trips of handshake datagrams, and invalid datagrams.
 
 use super::*;
 
