@@ -31,15 +31,18 @@ def call(function, types, *arguments):
     return gdb.parse_and_eval("((%s)%s)(%s)" % (types, function, values))
 
 
-def allocate(size):
-    place = int(call("calloc", "void *(*)(unsigned long, unsigned long)", 1, size))
-    if place == 0:
+# Memory for answers, by process. It is kept: the name `free` may also be that of a function of a library in Rust.
+SCRATCH = {}
+
+
+def scratch():
+    """Address of EP_PARAM_SIZE bytes in the program."""
+    process = gdb.selected_inferior().pid
+    if process not in SCRATCH:
+        SCRATCH[process] = int(call("calloc", "void *(*)(unsigned long, unsigned long)", 1, EP_PARAM_SIZE))
+    if SCRATCH[process] == 0:
         raise gdb.GdbError("the program has no memory for the answer")
-    return place
-
-
-def release(place):
-    call("free", "void (*)(void *)", "(void *)%d" % place)
+    return SCRATCH[process]
 
 
 def word(memory, offset, size):
@@ -58,26 +61,20 @@ def string(address):
 
 def names_of(code):
     """Type and subtype of a return code, by dat_strerror."""
-    places = allocate(16)
-    try:
-        shape = "unsigned int (*)(unsigned int, const char **, const char **)"
-        call("dat_strerror", shape, code, "(const char **)%d" % places, "(const char **)%d" % (places + 8))
-        memory = read(places, 16)
-        return "%s %s" % (string(word(memory, 0, 8)), string(word(memory, 8, 8)))
-    finally:
-        release(places)
+    places = scratch()
+    shape = "unsigned int (*)(unsigned int, const char **, const char **)"
+    call("dat_strerror", shape, code, "(const char **)%d" % places, "(const char **)%d" % (places + 8))
+    memory = read(places, 16)
+    return "%s %s" % (string(word(memory, 0, 8)), string(word(memory, 8, 8)))
 
 
 def show_ep(handle):
-    place = allocate(EP_PARAM_SIZE)
-    try:
-        shape = "unsigned int (*)(void *, unsigned long, void *)"
-        code = int(call("dat_ep_query", shape, "(void *)%d" % handle, 0x7FFFF7FF, "(void *)%d" % place)) & 0xFFFFFFFF
-        if code != 0:
-            raise gdb.GdbError("dat_ep_query answered %#x: %s" % (code, names_of(code)))
-        memory = read(place, EP_PARAM_SIZE)
-    finally:
-        release(place)
+    place = scratch()
+    shape = "unsigned int (*)(void *, unsigned long, void *)"
+    code = int(call("dat_ep_query", shape, "(void *)%d" % handle, 0x7FFFF7FF, "(void *)%d" % place)) & 0xFFFFFFFF
+    if code != 0:
+        raise gdb.GdbError("dat_ep_query answered %#x: %s" % (code, names_of(code)))
+    memory = read(place, EP_PARAM_SIZE)
     state = word(memory, 8, 4)
     name = "DAT_EP_STATE_" + EP_STATES[state] if state < len(EP_STATES) else str(state)
     print("ep %#x: %s" % (handle, name))

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use dapl_test::stage::{OLD_NAMES, OLD_NAMES_2};
+use dapl_test::stage::{OLD_NAMES, OLD_NAMES_2, PROVIDERS};
 
 use crate::tree::{Tree, registry, sorted};
 use crate::{Result, man};
@@ -55,8 +55,8 @@ pub(crate) fn items(tree: &Tree, places: &Places) -> Result<Vec<Item>> {
     let mut items = Vec::new();
     let mut put = |path: PathBuf, what: What| items.push(Item { path, what });
     let named = |error: io::Error| format!("{}: {error}", tree.stage.root.display());
-    for file in sorted(&tree.stage.lib).map_err(named)? {
-        for (name, what) in library(&file) {
+    for file in sorted(&tree.stage.lib).map_err(named)?.iter().filter(|file| is_shipped(file)) {
+        for (name, what) in library(file) {
             put(places.libdir.join(name), what);
         }
     }
@@ -84,6 +84,13 @@ pub(crate) fn items(tree: &Tree, places: &Places) -> Result<Vec<Item>> {
     put(places.prefix.join("share/dapl-rs/dat.conf"), What::Text(sample.clone()));
     put(places.sysconfdir.join("dat.conf"), What::Conf(sample));
     Ok(items)
+}
+
+/// Whether a staged library belongs to an install; the suites stage others besides.
+fn is_shipped(file: &Path) -> bool {
+    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let is_provider = PROVIDERS.iter().any(|package| name == format!("lib{package}.so.1"));
+    !name.starts_with("libdapl") || is_provider || OLD_NAMES.contains(&name) || OLD_NAMES_2.contains(&name)
 }
 
 /// A library or a link to one, and what else it is called.
@@ -121,6 +128,13 @@ fn pkg_config(places: &Places, library: &str, version: &str, api: &str) -> Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn libraries_of_the_suites_are_not_installed() {
+        let shipped = |name: &str| is_shipped(&Path::new("/lib").join(name));
+        assert!(shipped("libdat.so.1") && shipped("libdaplsm.so.1") && shipped("libdaplcma.so.1"));
+        assert!(!shipped("libdaplfaulty.so.1") && !shipped("libdaplloopback.so.1"));
+    }
 
     #[test]
     fn libraries_have_their_short_names_and_old_ones_yield() {
