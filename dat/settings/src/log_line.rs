@@ -3,6 +3,7 @@
 //! Pure: time, process and thread are arguments. All libraries use it, so that their lines can be sorted and searched together.
 #![forbid(unsafe_code)]
 
+use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
 
 /// Where a message comes from.
@@ -61,7 +62,8 @@ fn utc(now: Duration) -> String {
 /// Folds a message that is the same as the one before.
 #[derive(Debug)]
 pub struct Folding {
-    last: String,
+    /// Length and hash of the last message: no memory is kept for it.
+    last: Option<(usize, u64)>,
     /// Repetitions that were not written.
     count: u64,
     /// Time of the last written line.
@@ -82,15 +84,17 @@ impl Folding {
     const REPORT: Duration = Duration::from_secs(10);
 
     pub const fn new() -> Self {
-        Folding { last: String::new(), count: 0, written: Duration::ZERO }
+        Folding { last: None, count: 0, written: Duration::ZERO }
     }
 
     /// Takes the next message, at `now` of a monotonic clock.
     pub fn take(&mut self, text: &str, now: Duration) -> Folded {
-        if self.last != text {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(text.as_bytes());
+        let digest = Some((text.len(), hasher.finish()));
+        if self.last != digest {
             let repeated = self.flush();
-            self.last.clear();
-            self.last.push_str(text);
+            self.last = digest;
             self.written = now;
             return Folded { repeated, is_new: true };
         }
