@@ -1,0 +1,41 @@
+//! The guide's program for production (`test/c/production.c`): a client whose server is killed and started again loses no answer.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use dapl_test::run::{self, Room, SM0, USNIC0};
+use dapl_test::stage::{Profile, stage};
+
+/// No healthy run takes as long, even on a busy machine.
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn survives_its_server(adapter: &str, registry: &str) {
+    let stage = stage(Profile::Dev);
+    let room = Room::new(&stage, Some(registry));
+    let program = run::program(&stage, "test/c/production.c");
+    let start_server = || {
+        let server = room.start(&program, &[adapter, "server", "4711"]);
+        server.wait_for("server: ready", LIMIT);
+        server
+    };
+    let mut server = start_server();
+    let client = room.start(&program, &[adapter, "client", "4711", "127.0.0.1", "20000"]);
+    client.wait_for("1000 answered", LIMIT);
+    server.kill();
+    server.finish(LIMIT);
+    let server = start_server();
+    let client = client.finish(LIMIT);
+    client.expect_success("client: OK, 20000 answers");
+    assert!(!client.stdout.contains(" 0 reconnects"), "the server was killed: {client:#?}");
+    server.finish(LIMIT).expect_success("server: OK");
+}
+
+#[test]
+fn client_survives_its_server_over_sm() {
+    survives_its_server("sm0", SM0);
+}
+
+#[test]
+fn client_survives_its_server_over_usnic() {
+    survives_its_server("usnic0", USNIC0);
+}
