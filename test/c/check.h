@@ -1,5 +1,5 @@
 /*
- * check.h - what the small test programs share: give up with words, wait for one event. Every wait is finite.
+ * check.h - helpers of the small test programs: exit with a message, wait for one event. Every wait has a limit.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -1,18 +1,18 @@
 /*
- * confined.c - runs a program in a poorer environment than this one.
+ * confined.c - runs a program in a restricted environment.
  *
  *   confined STEP... -- PROGRAM ARGS...
  *
  *   nocma          the kernel refuses to copy between processes, as under the filters of some containers
- *   files=N        so many descriptors at most
+ *   files=N        at most N descriptors
  *   cpu            one processor
- *   user, pid      a name space of its own
+ *   user, pid      a separate user or pid namespace
  *   small=DIR:SIZE an empty file system of this size at DIR
- *   full=DIR       the file system there is full
+ *   full=DIR       a full file system at DIR
  *   readonly=DIR   DIR is mounted read-only
- *   hidden=DIR     nothing is in DIR
+ *   hidden=DIR     DIR is empty
  *
- * Ends with status 77 if this system does not let us; else as the program does.
+ * Exits with status 77 if this system does not permit a step; otherwise with the status of the program.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

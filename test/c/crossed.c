@@ -3,15 +3,19 @@
  *
  *   crossed IA ROUNDS ADDRESS [threads] [meet]
  *
- * As an MPI library that connects on demand: each process has one EP per peer. Of two requests that cross, the process with
- * the higher rank rejects the one that it gets; the other resets its EP after PEER_REJECTED and accepts the request that it
- * has kept. A process that was asked before it connected accepts at once. Then one message each way, the memory is
- * deregistered, and both disconnect. In every other round a process disconnects gracefully as soon as it has all messages of
- * its peers, whether or not its own have completed; it deregisters the memory when they have. Every event that is not expected is a failure; nothing may be flushed but receives that were posted before a
- * rejection, and one that stays posted. With threads, requests are answered by a thread of their own, which is cancelled at the
- * end. With meet, all processes have all messages before one disconnects, in every round, and receives are posted before
- * requests: for devices that complete a receive before the acknowledgement has left, and so may flush the send of a message that
- * has arrived.
+ * The processes act like an MPI library that connects on demand: each has one EP per peer. When two requests cross, the
+ * process with the higher rank rejects the request that it receives. The other process resets its EP after PEER_REJECTED and
+ * accepts the request that it has kept. A process that receives a request before it connects accepts at once. Then each side
+ * sends one message, deregisters the memory, and disconnects.
+ *
+ * In every other round a process disconnects gracefully as soon as it has all messages of its peers, even if its own messages
+ * have not completed; it deregisters the memory when they have. Any unexpected event is a failure. Only receives that were
+ * posted before a rejection, and one receive that stays posted, may be flushed.
+ *
+ * threads: a separate thread answers requests, and is cancelled at the end.
+ * meet: in every round all processes have all messages before one disconnects, and receives are posted before requests. This
+ * is for devices that complete a receive before they send its acknowledgement, so that they may flush the send of a message
+ * that has arrived.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -1,4 +1,4 @@
-// The headers in C++, and that their names have C linkage: opens an adapter, queries and closes it.
+// Compiles the headers as C++ and checks that their names have C linkage: opens an adapter, queries and closes it.
 //
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #include <cstdio>

@@ -1,5 +1,5 @@
 /*
- * descriptors.c - without a free descriptor every call that needs one returns an error, and works again when one is free.
+ * descriptors.c - without a free descriptor every call that needs one returns an error; with one free it succeeds again.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

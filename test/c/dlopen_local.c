@@ -1,5 +1,5 @@
 /*
- * What MPI libraries do: libdat is opened at run time and its names are kept to the plug-in that opened it. The provider
+ * Opens libdat as MPI libraries do: at run time, with its symbols visible only to the plug-in that opened it. The provider
  * must then find libdat by itself.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0

@@ -1,11 +1,11 @@
 /*
- * duet: runs a server and its client, and says what processor time each took.
+ * duet: runs a server and its client, and prints the processor time of each.
  *
  *   duet tcp:PORT | text:WORDS  SERVER ARGS... -- CLIENT ARGS...
  *
- * The client starts when something listens on the port, or when the server has said the words. Its output is shown, and
- * then what the server of such words has said, behind "server | "; after that comes one line of JSON. When something goes
- * wrong the status tells.
+ * The client starts when a socket listens on the port, or when the server has printed the words. Duet prints the client's
+ * output, then with `text:` the server's output with the prefix "server | ", then one line of JSON. The exit status reports
+ * failures.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -1,25 +1,25 @@
 /*
- * A provider without a transport, for the registry's tests: how it behaves is chosen when it is compiled.
+ * A provider without a transport, for the registry's tests. Macros select its behaviour at compile time.
  *
- * It tells on stdout when libdat calls it. Its objects are plain heap memory, as those of a foreign provider are.
+ * It prints each call of libdat on stdout. Its objects are plain heap memory, like those of a foreign provider.
  *
  *   NO_INIT            exports no dat_provider_init
  *   NO_FINI            exports no dat_provider_fini
  *   SILENT             does not register
  *   REGISTER_AS        registers this name instead of the one given
  *   REGISTER_MINOR     registers this minor version instead of the one given
- *   KEEPS              does not take its registration back in fini
- *   OPEN_CODE          ia_open answers this and has spoilt its outputs
- *   OPEN_NULL          ia_open answers success without an IA
+ *   KEEPS              does not remove its registration in fini
+ *   OPEN_CODE          ia_open returns this code and overwrites its outputs
+ *   OPEN_NULL          ia_open returns success without an IA
  *   OPEN_DIES          ia_open ends the process by a signal
- *   OPEN_HANGS         ia_open does not come back
- *   CLOSE_HANGS        nor does ia_close
+ *   OPEN_HANGS         ia_open does not return
+ *   CLOSE_HANGS        ia_close does not return
  *   REFUSES_GRACEFUL   ia_close refuses a graceful close
  *   INIT_OPENS         init opens this name
  *   INIT_SLEEPS        init takes this many milliseconds
- *   INIT_AGAIN         init opens the name it is called for
+ *   INIT_AGAIN         init opens the name that libdat is opening
  *   CONSTRUCTOR_OPENS  the library's constructor opens this name
- *   HOOKED             asks for libdat's hook and keeps its objects in one arena
+ *   HOOKED             uses libdat's hook and keeps its objects in one arena
  */
 #include <dat/udat.h>
 #include <dat/dat_registry.h>

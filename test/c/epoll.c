@@ -1,5 +1,5 @@
 /*
- * epoll: waits for DAT events in an event loop, without a thread of its own.
+ * epoll: waits for DAT events in an event loop, without a separate thread.
  *
  * epoll ADAPTER ADDRESS [cno]
  *

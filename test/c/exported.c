@@ -1,11 +1,12 @@
 /*
- * exported.c - shared memory of one process that another one maps, so that its RDMA is a plain copy.
+ * exported.c - shared memory of one process that a peer maps, so that the peer's RDMA is a plain copy.
  *
  *   exported ia file|segment mapped|not
  *
  * The owner, a child, makes a sealed memory file or a System V segment, registers it as shared memory, and then only waits.
- * The parent writes and reads there by RDMA, before and after it has found the memory among its own mappings (or, with
- * "not", never does). When the owner has freed the registration, its context is dead, and with the connection the mapping goes.
+ * The parent writes and reads that memory by RDMA, before and after the memory appears among the parent's mappings (with
+ * "not", it never appears). When the owner has freed the registration, its context is invalid. The mapping is removed with the
+ * connection.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

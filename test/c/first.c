@@ -1,5 +1,5 @@
 /*
- * The first program: opens an interface adapter, asks what it can do, closes it.
+ * The first program: opens an interface adapter, queries its attributes, closes it.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -1,6 +1,6 @@
 /*
- * A program that forks: what the child may do with handles (nothing), with the library (everything, afresh), and what its
- * exit does to the parent (nothing). With a word, while other threads are inside the library.
+ * A program that forks. The child may not use inherited handles, but may open adapters of its own; its exit does not affect
+ * the parent. With an argument, it forks while other threads are inside the library.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

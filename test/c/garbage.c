@@ -1,7 +1,7 @@
 /*
- * Gives every call that takes a handle what is none: null, small numbers, odd and forged addresses, memory that is not
- * there, handles that were freed and handles of another kind. Each must be refused as DAT_INVALID_HANDLE, with the
- * subtype that names the kind, and nothing may crash or change.
+ * Passes invalid handles to every call that takes one: null, small numbers, odd and forged addresses, unmapped memory, freed
+ * handles and handles of another kind. Each call must return DAT_INVALID_HANDLE with the subtype of the expected kind, and
+ * nothing may crash or change.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -1,5 +1,5 @@
 /*
- * half.h - what both.c sees of half.c: one version of DAT in a process that has two.
+ * half.h - interface of half.c for both.c: one version of DAT in a process that has two.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

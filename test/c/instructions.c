@@ -6,8 +6,8 @@
  *
  * Operations: send, write, read: COUNT transfers of BYTES bytes, in batches, whose completions are taken by dat_evd_dequeue;
  * wait: sends, whose completions are taken by dat_evd_wait after they have arrived; empty: COUNT calls of dat_evd_dequeue on
- * an idle connection. Calls that count go through the functions `counted_*`. The completions of the first batches, while the
- * provider learns that the connection is in use, are taken by calls that do not count; the posts of these batches do.
+ * an idle connection. Measured calls go through the functions `counted_*`. The first batches run until the provider treats the
+ * connection as active: their posts are measured, the calls that take their completions are not.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -1,16 +1,17 @@
 /*
- * listeners - processes that share the port of set-ups, their clients, and another user's process that wants their requests.
+ * listeners - processes that share the port for connection setup, their clients, and a process of another user that tries to
+ * receive their requests.
  *
  *   listeners -s QUAL          listens, and accepts every request, until it is killed
- *   listeners -h HOST QUAL     connects, each time from an adapter opened anew
- *   listeners -a HOST QUAL     tries to get the requests for QUAL at HOST, an address of its own host, and says what it got
+ *   listeners -h HOST QUAL     connects, each time from a newly opened adapter
+ *   listeners -a HOST QUAL     tries to receive the requests for QUAL at HOST, an address of its own host, and prints them
  *
  *   -P ia       interface adapter [usnic0]
- *   -n COUNT    connects so often [1]
- *   -e          every attempt is to be rejected, since no program listens
- *   -u UID      is of this user: all of it with -a, with -h from the connect on
- *   -p PORT     with -a: the port of set-ups [17471]
- *   -d PATH     with -a: the base directory of the user whose requests are wanted
+ *   -n COUNT    number of connects [1]
+ *   -e          every attempt must be rejected, because no program listens
+ *   -u UID      runs as this user: with -a from the start, with -h from the connect on
+ *   -p PORT     with -a: the port for connection setup [17471]
+ *   -d PATH     with -a: the base directory of the attacked user
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

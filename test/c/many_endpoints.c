@@ -1,11 +1,12 @@
 /*
- * many_endpoints: thousands of endpoints on one EVD, all of this process and connected among themselves, two by two.
+ * many_endpoints: thousands of endpoints on one EVD, all in this process and connected in pairs.
  *
  *   many_endpoints ENDPOINTS [IA]
  *
- * Every endpoint receives one message before and one after, each posted to the same EVD, which is far shorter than what is
- * under way: not one may be lost, and each comes for its own endpoint. In between, one pair alone plays ping-pong by polling
- * that EVD, and its empty look is timed: what the idle ones cost. It prints one line of JSON.
+ * Every endpoint receives one message before and one after the measurement. All completions go to the same EVD, which is much
+ * shorter than the number of messages in flight: none may be lost, and each names its own endpoint. The measurement: one pair
+ * plays ping-pong by polling that EVD, and polls of the empty EVD are timed, which shows the cost of idle endpoints. Prints one
+ * line of JSON.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -1,21 +1,21 @@
 /*
- * net - two processes that stream to each other, over a network that is impaired meanwhile, and check every byte.
+ * net - two processes that stream data over an impaired network, and check every byte.
  *
  *   net -s      [options]     server
  *   net -h HOST [options]     client
  *
  *   -P ia       interface adapter [usnic0]
  *   -q qual     connection qualifier [5161]
- *   -b BYTES    in a block: a multiple of 8 [262144]
- *   -t SECONDS  the client streams for so long [3]
- *   -2          both ways
- *   -e          the connection is to end under them
- *   -i          with -e: when the client has streamed, nothing is sent any more
+ *   -b BYTES    size of a block, a multiple of 8 [262144]
+ *   -t SECONDS  time for which the client streams [3]
+ *   -2          both directions
+ *   -e          the connection must end while they stream
+ *   -i          with -e: after its stream, the client sends nothing more
  *
- * A block is an RDMA write into a slot of the peer's memory, and behind it a message that says so; the peer checks what is
- * there and answers. Every few blocks the slot is read back. Says "flowing" when some have been answered. With -e what must
- * be left is one event that says the end, every request and every receive completed, and silence; otherwise both take their
- * leave. Both sides are given the same options. It prints times but does not check them.
+ * A block is an RDMA write into a slot of the peer's memory, followed by a message that announces it. The peer checks the slot
+ * and replies. Every few blocks the slot is read back. The program prints "flowing" after the first replies. With -e there must
+ * be exactly one disconnect event, all requests and receives must complete, and no further event may come; without -e both
+ * sides end with an orderly disconnect. Both sides take the same options. Times are printed but not checked.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -1,5 +1,5 @@
 /*
- * openers.c - so many processes open an adapter at once and have it open together; then all close it.
+ * openers.c - COUNT processes open an adapter at the same time, hold it open together, and then close it.
  *
  *   openers [NAME [COUNT]]
  *

@@ -9,36 +9,36 @@
  *   reap SIZE COUNT       the same, and each send has a completion, which is taken before the next send
  *   threads SIZE COUNT    as reap, over all connections at once, each with an EVD and a thread of its own: the mean, "usec"
  *   robin SIZE COUNT      the same, over one connection after the other, for at most 5 seconds
- *   rate SIZE COUNT       messages, from the first post until the server says that it has them all: millions/s, "mps"
+ *   rate SIZE COUNT       messages, from the first post until the server reports that it has them all: millions/s, "mps"
  *   write SIZE COUNT      RDMA writes, from the first post until the last has completed: millions/s, "mps"; and both sides
- *                         say how much processor time they used, "processor_seconds", the client for how many writes
+ *                         print their processor time, "processor_seconds", and the client the number of writes
  *   connect WIDTH COUNT   makes COUNT connections, WIDTH at a time: connections/s, "per_second"
- *   memory WIDTH COUNT    the same, then what one of them costs a process that leaves it idle: KiB resident, and of that
- *                         "private_kib" and "shared_kib" with another process
- *   idle SIZE SECONDS     waits for a message that comes so much later: processor time of all threads, "cpu_percent"
+ *   memory WIDTH COUNT    the same, then the memory that one idle connection costs a process: resident KiB, split into
+ *                         "private_kib" and "shared_kib" (shared with another process)
+ *   idle SIZE SECONDS     waits SECONDS for a message: processor time of all threads, "cpu_percent"
  *   eager SIZE COUNT      ping-pong by RDMA writes into rings that are polled in memory, while three EVDs are polled as well:
  *                         half a round trip, "usec"
  *   polled SIZE COUNT     ping-pong of sends whose receives are polled in memory, without any call: half a round trip, "usec"
- *   rendezvous SIZE COUNT messages that are announced, whose memory both sides register in pieces for each, and which are
- *                         written: millions/s, "mps"
- *   register SIZE COUNT   registrations of the client: microseconds for memory that is new, "usec", for the same again,
- *                         "again_usec", and to free it, "free_usec"
- *   death SIZE MSEC       the server kills itself by SIGKILL so much later: until the client has its event, "msec"
+ *   rendezvous SIZE COUNT announced messages: for each, both sides register its memory in pieces, and the sender writes it:
+ *                         millions/s, "mps"
+ *   register SIZE COUNT   registrations of the client: microseconds for new memory, "usec", for the same memory again,
+ *                         "again_usec", and for a deregistration, "free_usec"
+ *   death SIZE MSEC       the server kills itself by SIGKILL after MSEC: time until the client has its event, "msec"
  *
  *   -P ia     interface adapter [sm0]
  *   -q qual   connection qualifier [45300]
- *   -c N      lat, robin: so many connections, all on the one EVD [1]
- *   -d N      requests on their way at most, and receives posted, for each connection [512; 8 if there are many]
- *   -p N      rate, server: so many clients, each of one connection, that start together; then it prints the line [1]
+ *   -c N      lat, robin: number of connections, all on the one EVD [1]
+ *   -d N      maximum of outstanding requests, and of posted receives, per connection [512; 8 if there are many]
+ *   -p N      rate, server: number of clients of one connection each, which start together; the server prints the line [1]
  *   -w        sleeps in dat_evd_wait where it would poll
- *   -2        an EVD for requests beside that for receives
- *   -C        reap: sleeps in dat_cno_wait, on a CNO over its EVDs, and then dequeues
- *   -T        reap: the EVD for requests is another thread's; implies -2
- *   -m        memory of its own kind: a sealed memfd, registered as SHARED_VIRTUAL
- *   -e N      write: posts for so many seconds, and COUNT at most
- *   -t N      gives up after so many seconds [100]
+ *   -2        separate EVDs for requests and for receives
+ *   -C        reap: sleeps in dat_cno_wait on a CNO of its EVDs, and then dequeues
+ *   -T        reap: another thread takes the events of the EVD for requests; implies -2
+ *   -m        uses a sealed memfd, registered as SHARED_VIRTUAL, as memory
+ *   -e N      write: posts for N seconds, at most COUNT writes
+ *   -t N      time limit in seconds [100]
  *
- * Both sides are given the same options. It checks nothing but return codes: dtest and the suites check data.
+ * Both sides take the same options. Only return codes are checked: dtest and the suites check data.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -1,6 +1,6 @@
 /*
- * perf_evds.h: the modes of perf.c that use EVDs the way larger programs do: every send has a completion and each is taken;
- * requests have an EVD of their own, a CNO or threads of their own.
+ * perf_evds.h: the modes of perf.c that use EVDs like larger programs: every send has a completion, which is taken; requests
+ * have a separate EVD, a CNO or separate threads.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

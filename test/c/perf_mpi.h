@@ -1,8 +1,8 @@
 /*
- * perf_mpi.h: the modes of perf.c that move data the way MPI libraries do.
+ * perf_mpi.h: the modes of perf.c that move data like MPI libraries.
  *
- * eager: RDMA writes out of memory that is registered once, into a ring in the peer's memory. The peer polls the last byte of
- * the next slot, and dequeues from three EVDs between two looks.
+ * eager: RDMA writes from memory that is registered once, into a ring in the peer's memory. The peer polls the last byte of
+ * the next slot, and dequeues from three EVDs between two polls.
  * rendezvous: a send announces a message; the target registers its memory in pieces and answers with their keys; the source
  * registers its own, writes piece by piece, and announces the end by a send; both deregister.
  * polled: sends whose receives are polled in memory.

@@ -1,22 +1,22 @@
 /*
- * Calls the registry as its arguments say and prints every answer: one process per case, for libdat reads files and the
- * environment once.
+ * Makes the registry calls that its arguments name, and prints every result. Each case runs in a new process, because libdat
+ * reads files and the environment once.
  *
  *   open NAME MAJOR MINOR SAFE   dat_ia_openv; remembers the IA
  *   close N FLAGS                dat_ia_close of the N-th opened IA
- *   close-pointer N FLAGS        the same by the provider's pointer
+ *   close-pointer N FLAGS        the same with the provider's pointer as handle
  *   list N                       dat_registry_list_providers with room for N
  *   set NAME VALUE               setenv
  *   self NAME MAJOR MINOR SAFE   registers this program as a provider
- *   unself NAME MAJOR MINOR SAFE takes that back
+ *   unself NAME MAJOR MINOR SAFE removes that registration
  *   remove NAME MAJOR MINOR SAFE removes a registration
- *   bad-handles                  every call with every kind of nonsense; ends with "survived"
+ *   bad-handles                  every call with every kind of invalid handle; ends with "survived"
  *   bad-arguments                null and malformed arguments of open, add, remove, list
  *   objects N                    context, type and translation on the N-th IA and a PZ of it
  *   cancel N                     cancels a thread that waits on the N-th IA's EVD
  *   fork-open NAME               opens and closes NAME in a child, while other threads keep the registry busy
- *   hook N                       what the private hook says: the number of the N-th IA, the last refusal
- *   secure                       whether the process has more rights than its user
+ *   hook N                       results of the private hook: the number of the N-th IA, the last refusal
+ *   secure                       whether the process has more privileges than its user
  *   threads COUNT NAME...        opens and closes the names from many threads at once
  */
 #include <dat/udat.h>

@@ -1,8 +1,8 @@
 /*
- * A client that does not behave: it connects to a dapltest server and then says nothing, or rubbish, or that it is of
- * another version, or asks for what cannot be. `rude ADAPTER PORT silent|rubbish|version|request`
+ * A client that violates the protocol: it connects to a dapltest server and then sends nothing, invalid data, another version,
+ * or a request that the server cannot serve. `rude ADAPTER PORT silent|rubbish|version|request`
  *
- * Ends well when the server has ended the connection, or has answered what it must: it says which.
+ * Succeeds when the server has ended the connection or sent the required reply, and prints which of the two.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

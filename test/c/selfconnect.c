@@ -1,8 +1,8 @@
 /*
  * One process, one thread, one adapter: it connects to itself, moves data, disconnects, resets and starts again.
  *
- * Works only if no call waits for something that the same thread would have to do. Every event is checked, and the order
- * of those that have one.
+ * Succeeds only if no call waits for a later action of the same thread. Every event is checked, and their order where it is
+ * defined.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -3,8 +3,9 @@
  *
  *   shared ia
  *
- * Children register the same memory, in any order and more than once, and one is killed: its registrations are over with it.
- * What one process writes through a registration of another's mapping is there. The name is free when the last has left.
+ * Children register the same memory, in any order and more than once. One child is killed, which ends its registrations. Data
+ * that one process writes through another's registration appear in its own mapping. The name is free when the last process has
+ * deregistered.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

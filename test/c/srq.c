@@ -1,11 +1,11 @@
 /*
- * srq.c - one process takes the messages of four others out of one shared receive queue, which has fewer buffers.
+ * srq.c - one process receives the messages of four others from one shared receive queue, which has fewer buffers.
  *
  *   srq ia
  *
- * The senders, children, number their messages; the parent sleeps in dat_evd_wait, checks order and bytes for each of
- * them, and posts each buffer again. Then a fifth dies in the middle of a long message: its buffer comes back flushed, and
- * the other stays in the queue.
+ * The child processes number their messages. The parent sleeps in dat_evd_wait, checks order and bytes per sender, and posts
+ * each buffer again. Then a fifth sender dies in the middle of a long message: the buffer of that message is flushed, and the
+ * other buffer stays in the queue.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -1,5 +1,5 @@
 /*
- * Preloaded before libdat: as strict as other implementations of uDAPL are.
+ * Preloaded before libdat: enforces rules of other implementations of uDAPL.
  *
  * - Freeing an EP that was connected, while completions of it are still queued, ends the process. Some providers keep a
  *   pointer to the EP with each queued completion and follow it after dat_ep_free. A portable program disconnects, takes

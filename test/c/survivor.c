@@ -1,11 +1,11 @@
 /*
- * survivor.c - what is left to the peer of a process that goes away: one event, every DTO flushed, no hang.
+ * survivor.c - the peer of a process that ends or stops receives one event, all its DTOs are flushed, and no call hangs.
  *
  *   survivor ia kill|exit|stop [busy]
  *
- * The child serves and goes: by SIGKILL from the parent, by exit() with everything open, or into silence by SIGSTOP. With "busy" it goes while it
- * streams RDMA writes and sends at the parent. The parent then waits for its one event and its flushes, and says how long
- * that took. The time is for people: nothing here depends on it.
+ * The child serves and then ends by SIGKILL from the parent, ends by exit() with everything open, or stops by SIGSTOP. With
+ * "busy" that happens while it streams RDMA writes and sends to the parent. The parent then waits for its one event and its
+ * flushes, and prints how long that took. The time is not checked.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

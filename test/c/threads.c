@@ -1,5 +1,5 @@
 /*
- * threads.c - counts the threads of a process: one while it only has an adapter open, more with an endpoint.
+ * threads.c - counts the threads of a process: one while only an adapter is open, more with an endpoint.
  *
  *   threads NAME
  *

@@ -1,8 +1,9 @@
 /*
- * One process connects to itself, moves a little, and holds the counters of endpoints and adapter against what it did. Then
- * it lets a send wait: traces, where they are on, are dumped at the stall, when the file is touched, and at the free.
+ * One process connects to itself, transfers a few messages, and compares the counters of endpoints and adapter with these
+ * transfers. Then a send waits for a receive: enabled traces are dumped at the stall, when the file is touched, and when the
+ * endpoint is freed.
  *
- *   traced [file to touch]: with it, waits until there was time for each of these.
+ *   traced [file to touch]: with the file, waits long enough for each of these dumps.
  *   traced refused <adapter> <bounds, key or right>: instead, an RDMA write that fails this check of the target.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0

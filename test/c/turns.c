@@ -1,10 +1,10 @@
 /*
- * turns: preloaded, lets two programs that poll share one processor: who finds nothing gives the processor away.
+ * turns: preloaded, lets two polling programs share one processor: a program calls sched_yield after an unsuccessful poll.
  *
- * On a guest with one processor, two programs that poll for each other's messages would each use up a time slice for
- * nothing. Polling goes through a table in the device's context, so one place serves every program, with the same few
- * instructions for each. TURNS=after gives the processor away after a completion as well, for who then polls memory.
- * Meant for the class of chrt -r, in which the processor then goes to the next in line.
+ * On a guest with one processor, each of two programs that poll for the other's messages would otherwise waste a time slice.
+ * Polls of a completion queue go through a table in the device's context. This library replaces that entry, so each program
+ * executes the same few additional instructions. TURNS=after also yields after a completion, for programs that then poll
+ * memory. Run the programs in the scheduling class of chrt -r, in which sched_yield runs the next runnable program.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -15,7 +15,7 @@
 
 #include <infiniband/verbs.h>
 
-/* So often in a row nothing: the other is not there yet, and what it waits for may not be of that class. */
+/* After PATIENCE unsuccessful polls in a row, sleep: the peer may wait for a process outside that scheduling class. */
 enum { PATIENCE = 100, PAUSE_USEC = 200 };
 
 static int (*poll_cq)(struct ibv_cq *, int, struct ibv_wc *);
@@ -34,14 +34,14 @@ static int poll_in_turns(struct ibv_cq *cq, int room, struct ibv_wc *out)
     return count;
 }
 
-/* A program has its completion queues before it polls. */
+/* Replaces the poll entry here, because every program creates a completion queue before it polls. */
 struct ibv_cq *ibv_create_cq(struct ibv_context *context, int size, void *cookie, struct ibv_comp_channel *channel,
                              int vector)
 {
     struct ibv_cq *(*create)(struct ibv_context *, int, void *, struct ibv_comp_channel *, int);
-    /* Loaded already, perhaps for a provider alone, where RTLD_NEXT does not see it. */
+    /* Already loaded, possibly with local scope for a provider, where RTLD_NEXT does not find it. */
     void *library = dlopen("libibverbs.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    /* As POSIX has it for functions: there is no other cast. */
+    /* The cast that POSIX defines for function pointers from dlsym. */
     *(void **)&create = dlvsym(library, "ibv_create_cq", "IBVERBS_1.1");
     if (context->ops.poll_cq != poll_in_turns) {
         const char *turns = getenv("TURNS");

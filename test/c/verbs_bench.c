@@ -1,15 +1,15 @@
 /*
  * verbs_bench: measures one operation between two processes, in the loops that perftest has for it.
  *
- *   verbs_bench -s      [-P ia] [-q qual] WHAT                    server; says "ready"
- *   verbs_bench -h host [-P ia] [-q qual] WHAT                    client; says one line of JSON
+ *   verbs_bench -s      [-P ia] [-q qual] WHAT                    server; prints "ready"
+ *   verbs_bench -h host [-P ia] [-q qual] WHAT                    client; prints one line of JSON
  *
  *   send SIZE COUNT              ping-pong by messages, both sides polling            (ib_send_lat)
  *   wait SIZE COUNT              ping-pong by messages, both sides sleeping for them  (ib_send_lat -e)
  *   memory SIZE COUNT            ping-pong by RDMA writes, both sides polling memory  (ib_write_lat)
  *   write SIZE COUNT DEPTH       RDMA writes, at most DEPTH at a time                 (ib_write_bw -t DEPTH -Q 1)
  *   read SIZE COUNT DEPTH        RDMA reads likewise                                  (ib_read_bw -t DEPTH -Q 1)
- *   connect COUNT DEPTH          connections that end as soon as they stand
+ *   connect COUNT DEPTH          connections that end as soon as they are established
  *
  * and ping-pong by messages in the patterns of verbs_evds.h:
  *
@@ -19,9 +19,9 @@
  *   robin SIZE COUNT             over four endpoints in turn, all on one EVD, polled
  *   threads SIZE COUNT           over two endpoints at once, each with a thread that waits on an EVD of its own
  *
- * "usec" is the time of one operation: the median of one way for ping-pong, else the average. Every request completes with
- * an event, requests and receives on EVDs of their own but in these patterns. It checks nothing but return codes: suites
- * check data. With the headers of dat20/ the same source is a program for the 2.0 reference.
+ * "usec" is the time of one operation: for ping-pong the median of one direction, otherwise the average. Every request
+ * completes with an event. Requests and receives have separate EVDs, except in these patterns. Only return codes are checked:
+ * the suites check data. With the headers of dat20/ the same source is a program for the 2.0 reference.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

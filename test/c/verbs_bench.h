@@ -1,5 +1,5 @@
 /*
- * verbs_bench.h: what verbs_bench.c measures with: an adapter, its EVDs, memory, an endpoint, and how it is connected.
+ * verbs_bench.h: objects for the measurements of verbs_bench.c: an adapter, its EVDs, memory, and a connected endpoint.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -1,15 +1,15 @@
 /*
- * verbs_interop: one connection between two processes, each of which says in words what it saw.
+ * verbs_interop: one connection between two processes, each of which prints its observations.
  *
- *   verbs_interop -s      -P ia -q qual SCENE            server; says "ready" first
+ *   verbs_interop -s      -P ia -q qual SCENE            server; prints "ready" first
  *   verbs_interop -h host -P ia -q qual SCENE            client
  *
- *   accept REQUEST REPLY END     private data of so many bytes each way, data both ways, then END ends it: client or server
- *   reject REQUEST               the server refuses
+ *   accept REQUEST REPLY END     private data of REQUEST and REPLY bytes, data both ways; END (client, server) disconnects
+ *   reject REQUEST               the server rejects the request
  *   no-listener                  a client without a server
  *
- * Each side checks what was promised to every consumer (data, order of events) and fails otherwise. What differs between
- * providers (sizes, numbers) it prints, and the caller compares. With the headers of dat20/ the same source is a
+ * Each side checks what the specification guarantees (data, order of events), and fails otherwise. It prints what differs
+ * between providers (sizes, numbers), which the caller compares. With the headers of dat20/ the same source is a
  * program for the 2.0 reference.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0

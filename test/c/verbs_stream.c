@@ -1,12 +1,12 @@
 /*
- * verbs_stream.c - two processes send each other messages without pause, until the connection ends under them.
+ * verbs_stream.c - two processes send each other messages without pause, until the connection breaks.
  *
  *   verbs_stream serve IA
  *   verbs_stream call IA ADDRESS
  *
- * Says "flowing" when messages came both ways; then the other process is killed, or the network is taken down. What must
- * be left: one event that says the end, every request and every receive completed, and silence. Contents are checked. The
- * times it says are for people: nothing here depends on them.
+ * Prints "flowing" when messages have arrived in both directions; then the caller kills the other process or takes the network
+ * down. There must be one disconnect event, all requests and receives must complete, and no further event may come. Contents
+ * are checked. Times are printed but not checked.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

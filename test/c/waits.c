@@ -1,11 +1,12 @@
 /*
- * waits.c - two processes that wait for each other, very often, or for very long.
+ * waits.c - two processes that wait for each other many times, or for a long time.
  *
- *   waits ia WAITS THREADS apart|together [polling]      so many waits in all; each process has one processor, or both the same
- *   waits ia idle SECONDS                                connected and without anything to do
+ *   waits ia WAITS THREADS apart|together [polling]      WAITS waits in all; the processes use one processor each, or the same
+ *   waits ia idle SECONDS                                connected and idle
  *
- * Run it with a provider that does not look before it sleeps: how often it slept is counted, and too few is a failure. A wake-up that is lost leaves its thread asleep until its patience ends, and that is one too.
- * Checks count sleeps and processor time, not elapsed time.
+ * Run it with a provider that does not poll before it sleeps: the program counts its sleeps, and fails if there are too few. A
+ * lost wake-up leaves its thread asleep until the time limit, which is a failure too. Checks count sleeps and processor time,
+ * not elapsed time.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -1,15 +1,15 @@
 /*
- * Walks through every kind of object, connected to itself, while the provider refuses one thing after the other.
+ * Uses every kind of object over a connection to itself, while the provider fails one call after the other.
  *
- *   walk IA again      the n-th call into the provider fails, once; the call that met it is made again, and all goes on
- *   walk IA stop       it fails, and the adapter is closed abruptly with all that is in it
- *   walk IA spoil      the n-th request fails after it was posted; then the abrupt close
- *   walk IA files      no more than so many descriptors, for every small number
- *   walk IA memory     no more than so much address space, step by step
- *   walk IA threads    the same in larger steps, when the thread for timeouts has gone to rest and must be started anew
+ *   walk IA again      the n-th call into the provider fails once; the affected DAT call is repeated and must succeed
+ *   walk IA stop       the n-th call fails, and the adapter is closed abruptly with all its objects
+ *   walk IA spoil      the n-th request fails after it was posted; then the adapter is closed abruptly
+ *   walk IA files      with a limit of descriptors, for every small limit
+ *   walk IA memory     with a limit of address space, changed step by step
+ *   walk IA threads    the same in larger steps, after the thread for timeouts has ended and must be started again
  *
- * The first three need libdaplfaulty. Whatever happens: no out parameter of a failed call is touched, the code is the one
- * that was meant, and after the close all is as before: handles, the provider's objects, memory, descriptors, threads,
+ * The first three need libdaplfaulty. In each case no out parameter of a failed call is changed, the call returns the code of
+ * the injected failure, and the close releases everything: handles, the provider's objects, memory, descriptors, threads,
  * mappings, files.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0

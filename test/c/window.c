@@ -1,11 +1,11 @@
 /*
- * window.c - memory that one process opens to another by RMRs, for a while and in part.
+ * window.c - memory that one process exposes to another by RMRs, temporarily and in part.
  *
  *   window ia
  *
- * The owner, a child, registers memory without any right for peers, opens a part of it, and says so in a message posted
- * right behind the bind. The parent writes and reads there, gets the next part, and in the end tries the first context
- * once more: it is dead, and that costs the connection.
+ * The owner, a child, registers memory without remote access, binds an RMR to a part of it, and posts a message with the context
+ * directly after the bind. The parent writes and reads that part, then the next part. Finally it uses the first context again,
+ * which is invalid, so the connection breaks.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
