@@ -1,4 +1,5 @@
-//! A case: a name, the section it proves, and one body (local) or two (pair). Cases hold no state between runs.
+//! A case: a name, the section it proves, and one body (local) or two bodies (pair). Cases keep no state between
+//! runs.
 #![forbid(unsafe_code)]
 
 use std::borrow::Cow;
@@ -23,7 +24,7 @@ pub(crate) enum Need {
     Srq,
     /// RMRs that can be bound.
     Rmr,
-    /// Service points that make the EP.
+    /// Service points that create the EP.
     ProviderEp,
     /// More than one path to a peer.
     Multipath,
@@ -31,28 +32,28 @@ pub(crate) enum Need {
     Merging,
 }
 
-/// One claim, and how it is proved.
+/// A claim and the bodies that prove it.
 pub(crate) struct Case {
     pub(crate) name: Cow<'static, str>,
     pub(crate) section: Cow<'static, str>,
-    /// Index of its area.
+    /// Index of the case's area.
     pub(crate) area: usize,
     pub(crate) body: Body,
-    /// Seconds before the watchdog bites; 20, at most 60.
+    /// Limit of the watchdog in seconds; 20, at most 60.
     pub(crate) limit: u64,
     pub(crate) needs: Vec<Need>,
     /// In mode `one` both roles use the same IA.
     pub(crate) shares_ia: bool,
-    /// Makes sense in this mode only.
+    /// The case runs in this mode only.
     pub(crate) only: Option<Mode>,
 }
 
-/// A case of one role.
+/// Creates a case of one role.
 pub(crate) fn local(body: impl Fn(&Ctx) + Send + Sync + 'static) -> Case {
     Case::of_body(Body::Local(Box::new(body)))
 }
 
-/// A case of two roles; by custom `far` listens and `near` connects.
+/// Creates a case of two roles; by convention `far` listens and `near` connects.
 pub(crate) fn pair(near: impl Fn(&Ctx) + Send + Sync + 'static, far: impl Fn(&Ctx) + Send + Sync + 'static) -> Case {
     Case::of_body(Body::Pair(Box::new(near), Box::new(far)))
 }
@@ -77,20 +78,20 @@ impl Case {
         self
     }
 
-    /// Sets the section it proves: the first word names a file of the specification.
+    /// Sets the section that the case proves: the first word names a file of the specification.
     pub(crate) fn proves(mut self, section: impl Into<Cow<'static, str>>) -> Self {
         self.section = section.into();
         self
     }
 
-    /// A longer time before the watchdog bites.
+    /// Sets a longer limit of the watchdog.
     pub(crate) fn limit(mut self, seconds: u64) -> Self {
         assert!(seconds <= 60, "no case may take longer than a minute");
         self.limit = seconds;
         self
     }
 
-    /// Sets a feature without which the case is not run.
+    /// Sets a feature that the case needs.
     pub(crate) fn needs(mut self, need: Need) -> Self {
         self.needs.push(need);
         self
@@ -102,19 +103,19 @@ impl Case {
         self
     }
 
-    /// Only with two processes, because one of them dies, for instance.
+    /// Runs the case only with two processes, for example because one of them dies.
     pub(crate) fn only_two(mut self) -> Self {
         self.only = Some(Mode::Two);
         self
     }
 
-    /// Only with one process.
+    /// Runs the case only with one process.
     pub(crate) fn only_one(mut self) -> Self {
         self.only = Some(Mode::One);
         self
     }
 
-    /// The modes it runs in.
+    /// Returns the modes in which the case runs.
     pub(crate) fn modes(&self) -> Vec<Mode> {
         [Mode::One, Mode::Two].into_iter().filter(|mode| self.only.is_none_or(|only| only == *mode)).collect()
     }

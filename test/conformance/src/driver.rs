@@ -113,13 +113,13 @@ impl Options {
     }
 }
 
-/// Beside the program's own directory, which is a profile of the target directory.
+/// Default directory of the report: beside the program's directory, which is a profile of the target directory.
 fn default_report() -> PathBuf {
     let program = std::env::current_exe().unwrap_or_default();
     program.parent().and_then(Path::parent).unwrap_or(Path::new(".")).join("conformance")
 }
 
-/// The program, but for the processes under test.
+/// Main function of the driver. Processes under test run `worker` instead.
 pub(crate) fn main(words: &[String]) -> ExitCode {
     let Some(options) = Options::parse(words) else {
         eprint!("{USAGE}");
@@ -198,7 +198,7 @@ fn run(options: &Options) -> io::Result<bool> {
     conclude(options, wanted.len(), &outcomes, began.elapsed(), is_whole)
 }
 
-/// Cases that an adapter cannot pass, and why: lines of `name: reason`, and of comments.
+/// Cases that an adapter cannot pass, with the reasons: lines of `name: reason`, and comments.
 fn exceptions(file: &Path, all: &[Case]) -> io::Result<Vec<(String, String)>> {
     let text = fs::read_to_string(file)?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -346,7 +346,7 @@ fn start(
         };
         let said = File::create(task.record.with_extension("said"))?;
         let mut command = Command::new(std::env::current_exe()?);
-        // Cases connect thousands of times where no program listens: each is to be rejected at once.
+        // Cases connect thousands of times where no program listens: each request must be rejected at once.
         command.env("DAPL_LISTENER_WAIT_MS", "0");
         command.args(task.to_words()).stdin(Stdio::from(OwnedFd::from(channel)));
         command.stdout(said.try_clone()?).stderr(said).process_group(0);
@@ -361,13 +361,13 @@ fn start(
     Ok(processes)
 }
 
-/// Small numbers, since some transports have ports of 16 bits; other runs of the suite most likely begin elsewhere.
+/// Small numbers, because some transports have 16-bit ports; concurrent runs of the suite probably start elsewhere.
 fn first_qual(index: usize) -> u64 {
     2048 + (u64::from(std::process::id()) % 61 + index as u64) * 32 % 60_000
 }
 
-/// Waits for the processes. When one has failed the others have a little time left. A process that hangs is described and
-/// killed. `patience` multiplies the seconds for a slow machine.
+/// Waits for the processes. After one has failed, the others get a short time to end. A process that hangs is
+/// described and killed. `patience` multiplies the seconds for a slow machine.
 fn watch(processes: &mut [Process], seconds: u64, patience: u32) -> Option<String> {
     let mut deadline = Instant::now() + Duration::from_secs(seconds) * patience;
     let mut has_failed = false;
@@ -386,7 +386,8 @@ fn watch(processes: &mut [Process], seconds: u64, patience: u32) -> Option<Strin
             end(processes);
             return Some(hang);
         }
-        // There is no wait for several children with a limit; short at first, since most cases are.
+        // No system call waits for several children with a limit. The first intervals are short, because most cases
+        // are.
         std::thread::sleep(pause);
         pause = (pause * 5 / 4).min(Duration::from_millis(10));
     }
@@ -406,7 +407,7 @@ fn combine(processes: &[Process], hang: Option<String>) -> Ending {
     match (ending, hang) {
         (Ending::Followed, None) => Ending::Failed("killed from outside, as by a system out of memory".to_owned()),
         (ending, None) => ending,
-        // If one role got no answer, the other role's current call explains why.
+        // If one role got no answer, the current call of the other role shows the reason.
         (Ending::Failed(why), Some(text)) if why.contains(NO_ANSWER) => Ending::Failed(format!("{why}\n{text}")),
         (Ending::Failed(why), Some(_)) => Ending::Failed(why),
         (_, Some(text)) => Ending::Failed(format!("HANGS\n{text}")),
@@ -420,7 +421,7 @@ fn ending_of(process: &Process) -> Ending {
     let ending = match (written, status.signal()) {
         (Some(Ending::Died), Some(libc::SIGKILL)) => Ending::Passed,
         (Some(ending @ Ending::Failed(_)), _) => ending,
-        // Ended by the driver, because the other had failed.
+        // The driver ended this process, because the other one had failed.
         (_, Some(libc::SIGKILL)) => Ending::Followed,
         (Some(_), Some(signal)) => Ending::Failed(format!("{side}: signal {signal} at its end{}", last(process))),
         (None, Some(signal)) => Ending::Failed(format!("{side}: signal {signal}{}", last(process))),

@@ -19,7 +19,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 const TCP: DAT_COMM = DAT_COMM { domain: 2, r#type: 1, protocol: 0 };
 
-/// The address of an IA with a port; `None` if it is none of IPv4.
+/// The address of an IA with a port; `None` if it is not IPv4.
 fn with_port(ia: &Ia, port: u16) -> Option<Address> {
     let mut bytes = address_at(ia.attr().ia_address_ptr);
     bytes[2..4].copy_from_slice(&port.to_be_bytes());
@@ -128,7 +128,7 @@ fn reject(ctx: &Ctx) {
         ctx.meet();
         let cr = expect_cr(requests.h()).cr_handle;
         expect(added::cr_reject_with(cr, &[0; 4096]), argument(2));
-        // A transport that carries no data says so, and the request stays.
+        // A transport that carries no data returns an error, and the request stays.
         match added::cr_reject_with(cr, data) {
             DAT_SUCCESS => ctx.send_number(data.len() as u64),
             code => {

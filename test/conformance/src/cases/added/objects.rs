@@ -147,7 +147,7 @@ fn send_invalidating(ctx: &Ctx) {
     match added::ep_post_send_with_invalidate(conn.ep.h(), 0, DAT_TRUE, 0x1234) {
         DAT_SUCCESS => {
             ctx.send_number(1);
-            // A context that is bound to nothing may be passed over, or end the connection.
+            // The transport may ignore a context that is bound to nothing, or end the connection.
             let done = expect_event(conn.request.h(), ctx.left());
             assert_eq!(context_bits(done.dto().user_cookie), 77);
         }

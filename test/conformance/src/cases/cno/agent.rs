@@ -176,7 +176,7 @@ fn cno_agent_not_called_for_disabled_evds(ctx: &Ctx) {
     assert_eq!(agent.wait_for(1), [other.h()]);
 }
 
-/// Only arrivals call it, not what a consumer leaves behind.
+/// Only arriving events call the agent, not events that a consumer leaves in the queue.
 fn cno_agent_not_called_for_left_over_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let agent = Agent::default();

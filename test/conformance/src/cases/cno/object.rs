@@ -31,20 +31,20 @@ fn param(cno: &Cno) -> DAT_CNO_PARAM {
     filled(|out| dat_cno_query(cno.h(), DAT_CNO_FIELD_ALL, out))
 }
 
-/// Its agent, as numbers.
+/// Agent of the CNO, as numbers.
 pub(super) fn armed(cno: &Cno) -> (usize, bool) {
     let agent = param(cno).agent;
     (agent.instance_data.addr(), agent.proxy_agent_func.is_some())
 }
 
-/// Nothing triggers it now.
+/// Checks that nothing triggers the CNO.
 #[track_caller]
 pub(super) fn expect_untriggered(cno: &Cno) {
     let mut evd = null_mut();
     expect(dat_cno_wait(cno.h(), 0, &mut evd), DAT_QUEUE_EMPTY);
 }
 
-/// The EVD that it gives at once.
+/// Returns the EVD that the CNO yields without a wait.
 #[track_caller]
 pub(super) fn next(cno: &Cno) -> DAT_EVD_HANDLE {
     filled(|evd| dat_cno_wait(cno.h(), 0, evd))
@@ -151,7 +151,7 @@ fn cno_free_under_an_evd_is_in_use(ctx: &Ctx) {
     refused(dat_cno_free(cno.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_CNO_IN_USE);
     one.free();
     refused(dat_cno_free(cno.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_CNO_IN_USE);
-    // It works as before.
+    // The CNO still works.
     other.post(1);
     assert_eq!(next(&cno), other.h());
 }
@@ -175,7 +175,7 @@ fn cno_free_under_a_waiter_is_in_use(ctx: &Ctx) {
     let cno = ia.cno();
     let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE).asleep();
     await_waiter(&cno, &waiter);
-    // A way to end its wait.
+    // An event that ends its wait.
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
     evd.post(1);
     assert_eq!(waiter.join(), (DAT_SUCCESS, Handle::of(evd.h())));

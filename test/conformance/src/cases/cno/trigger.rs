@@ -107,8 +107,8 @@ fn cno_trigger_of_several_evds_in_their_order(ctx: &Ctx) {
 
 const ENDS: u64 = 50;
 
-/// A message, which may come back flushed, and then the end of the connection, many times: the CNO names the EVDs in this order,
-/// whether the consumer waits already or comes when all has happened.
+/// Many times: a message, which may be flushed, and then the end of the connection. The CNO names the EVDs in this
+/// order, whether the consumer is already waiting or comes later.
 fn ended_near(ctx: &Ctx) {
     for round in 0..ENDS {
         let conn = ctx.connect();
@@ -188,7 +188,7 @@ fn cno_trigger_drops_evds_that_are_freed_by_now(ctx: &Ctx) {
     expect_untriggered(&cno);
 }
 
-/// Each wait names the EVD again, as long as events are left when one was taken.
+/// Each wait names the EVD again, as long as the EVD has events after one was taken.
 fn again_while_events_are_left(ctx: &Ctx, take: impl Fn(DAT_EVD_HANDLE) -> Option<Event>) {
     let ia = ctx.ia();
     let cno = ia.cno();
@@ -224,7 +224,7 @@ fn cno_trigger_not_again_for_events_left_untouched(ctx: &Ctx) {
     expect_untriggered(&cno);
 }
 
-/// A program that takes one event for each `dat_cno_wait`, from the EVD that it names.
+/// A program that takes one event for each `dat_cno_wait`, from the EVD that the wait names.
 fn cno_trigger_one_event_per_wait_loses_nothing(ctx: &Ctx) {
     const EACH: usize = 300;
     let ia = ctx.ia();
@@ -292,7 +292,7 @@ fn cno_trigger_by_an_unwaitable_evd(ctx: &Ctx) {
     assert_eq!(next(&cno), evd.h());
 }
 
-/// Thresholds are for waits on the EVD: one that was left leaves none behind.
+/// A threshold belongs to a wait on the EVD: when the wait has ended, its threshold has no effect.
 fn cno_trigger_is_pending_without_threshold(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
@@ -348,7 +348,8 @@ fn cno_trigger_by_connection_requests_and_events(ctx: &Ctx) {
     psp.free();
 }
 
-/// Detach all, then `dat_cno_wait` until it fails; each EVD that comes must hold an event; then the CNO goes.
+/// Detaches all EVDs, then calls `dat_cno_wait` until it fails. Each named EVD must hold an event. Then frees the
+/// CNO.
 fn cno_shutdown_as_programs_do_it(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();

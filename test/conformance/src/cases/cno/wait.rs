@@ -168,7 +168,7 @@ fn cno_wait_cancelled_leaves_no_waiter_behind(ctx: &Ctx) {
     for _ in 0..20 {
         Cancellable::on_cno(cno.h()).cancel();
     }
-    // Free would be refused if one were left.
+    // The free would be refused if a waiter were left.
     cno.free();
 }
 
@@ -193,7 +193,7 @@ fn cno_wait_one_trigger_releases_one_of_several(ctx: &Ctx) {
         let at = waiters.iter().position(Blocked::is_back).expect("one is back");
         assert_eq!(waiters.swap_remove(at).join(), (DAT_SUCCESS, Handle::of(evd.h())));
         assert_eq!(waiters.iter().filter(|waiter| !waiter.is_back()).count(), left);
-        // Taken whole, so that what is left is no reason for another.
+        // Takes all events, so that none is left to trigger the CNO again.
         drain(evd.h());
     }
 }

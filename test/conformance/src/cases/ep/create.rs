@@ -55,7 +55,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 type Spoil = fn(&mut DAT_EP_ATTR, &DAT_IA_ATTR);
 
-/// One above, as far as numbers go: nothing is above the greatest.
+/// The value above a limit; `None` if no number is greater.
 fn above(limit: DAT_VLEN) -> Option<DAT_VLEN> {
     limit.checked_add(1)
 }
@@ -87,7 +87,7 @@ fn refused_attributes() -> Vec<(&'static str, Spoil)> {
     ]
 }
 
-/// A size above the limit; where there is none, a service type that is refused in its place.
+/// A size above the limit; if there is no limit, a service type that is refused instead.
 fn too_long(limit: DAT_VLEN) -> (DAT_VLEN, DAT_SERVICE_TYPE) {
     above(limit).map_or((limit, 1), |length| (length, DAT_SERVICE_TYPE_RC))
 }
@@ -186,7 +186,7 @@ fn ep_create_refused_holds_no_object(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let attr = DAT_EP_ATTR { service_type: 7, ..ep_attr() };
     bad_arg(untouched(|ep| parts.create(&attr, ep)), 6);
-    // Freed at once, and graceful closing finds nothing open.
+    // The EPs are freed at once, and a graceful close finds no open objects.
     let Parts { connect, request, recv, pz, ia } = parts;
     connect.free();
     request.free();
@@ -226,7 +226,7 @@ fn ep_create_with_a_freed_pz_is_invalid_handle(ctx: &Ctx) {
     bad_handle(code, DAT_INVALID_HANDLE_PZ);
 }
 
-/// The EVDs get what happens to the EP, wherever they were made.
+/// EVDs report the events of the EP, whichever IA created them.
 fn takes_evds_of_another_ia(ctx: &Ctx) {
     let (ia, other) = (Ia::open(&ctx.provider, 8), Ia::open(&ctx.provider, 8));
     let foreign = Parts {
@@ -279,7 +279,7 @@ fn ep_create_holds_the_pz_and_each_evd_until_it_is_freed(ctx: &Ctx) {
     ep.free();
 }
 
-/// As Open MPI does: an EP of defaults is asked what they are, and made again with another depth.
+/// As Open MPI does: queries an EP with default attributes, and creates it again with another depth.
 fn ep_create_from_queried_attributes_after_freeing_the_first(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let first = Ep::own(filled(|out| parts.create(null_mut(), out)));
@@ -342,7 +342,7 @@ fn ep_create_stores_requested_attributes(ctx: &Ctx) {
     assert_eq!(numbers(&parts.ep(&attr).param().ep_attr), numbers(&attr));
 }
 
-/// Any of the EVDs may be missing, and what comes of it can be made again from its own attributes.
+/// Each EVD may be absent, and an EP with the same attributes can be created again.
 fn with_evds(ctx: &Ctx, has: [bool; 3]) {
     let parts = Parts::new(ctx);
     let Parts { connect, request, recv, pz, ia } = &parts;
@@ -356,7 +356,7 @@ fn with_evds(ctx: &Ctx, has: [bool; 3]) {
     assert_eq!((attr.max_recv_dtos == 0, attr.max_request_dtos == 0), (!has[0], !has[1]), "DTOs come with an EVD");
     let second = create(&raw const attr);
     assert_eq!(numbers(&second.param().ep_attr), numbers(&attr));
-    // DTOs without their EVD are refused, and so is an EVD without DTOs.
+    // DTO counts without an EVD are refused, and so is an EVD without DTO counts.
     for (recv_dtos, request_dtos) in [(!has[0], has[1]), (has[0], !has[1])] {
         let count = |some: bool| if some { 4 } else { 0 };
         let (max_recv_dtos, max_request_dtos) = (count(recv_dtos), count(request_dtos));

@@ -61,7 +61,7 @@ fn reset_has_flushed_all_when_it_returns(ctx: &Ctx) {
     assert_eq!(idle(&far), (true, true));
 }
 
-/// 8 rounds that leave everything undrained may not use up the queue of 16.
+/// 8 rounds without dequeuing any event must not fill the queue of 16.
 fn reset_does_not_lose_slots(ctx: &Ctx) {
     let ia = ctx.ia();
     let (near, far) = (Conn::on(&ia), Conn::on(&ia));
@@ -187,7 +187,7 @@ fn free_leaves_completions_dequeuable(ctx: &Ctx) {
     is_over(&far);
     let Conn { ep, recv, .. } = far;
     ep.free();
-    // Events that were queued before stay, none follows.
+    // Events queued before stay, and none follow.
     assert!([vec![], vec![2, 3]].contains(&cookies(&drain(recv.h()))));
     expect_nothing(recv.h());
     recv.free();
@@ -259,7 +259,7 @@ fn status_request_idle_is_false_while_one_waits(ctx: &Ctx) {
     assert_eq!(idle(&near), (true, false));
 }
 
-/// From the completion on it is idle, even if the event was not taken.
+/// The EP is idle after the completion, even if the event was not taken.
 fn status_counts_until_the_completion_is_made(ctx: &Ctx) {
     let (near, far) = ctx.loopback();
     (1..=2).for_each(|id| post_empty_recv(&far, id));

@@ -33,7 +33,7 @@ fn ep_modify_of_the_pz_flushes_receives(ctx: &Ctx) {
     let pz = conn.ia.pz();
     (1..=3).for_each(|id| post_empty_recv(&conn, id));
     modify(&conn.ep, DAT_EP_FIELD_PZ_HANDLE, |param| param.pz_handle = pz.h());
-    // There when the call returns.
+    // The completions are queued when the call returns.
     let events = drain(conn.recv.h());
     let cookies: Vec<u64> = events.iter().map(|event| context_bits(event.dto().user_cookie)).collect();
     assert_eq!(cookies, [1, 2, 3]);
@@ -57,7 +57,7 @@ fn ep_modify_of_the_recv_evd_moves_completions(ctx: &Ctx) {
     let conn = Conn::on(&ia);
     post_empty_recv(&conn, 1);
     modify(&conn.ep, DAT_EP_FIELD_RECV_EVD_HANDLE, |param| param.recv_evd_handle = other.h());
-    // Earlier posts complete on the earlier EVD.
+    // Earlier posts complete on the previous EVD.
     expect_flushed(&conn.recv, [1]);
     post_empty_recv(&conn, 2);
     ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
@@ -85,7 +85,7 @@ fn ep_modify_without_pz_takes_no_receive_any_more(ctx: &Ctx) {
     expect_flushed(&conn.recv, [1]);
     let code = dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(2), DAT_COMPLETION_DEFAULT_FLAG);
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_NOTREADY);
-    // And the PZ is free.
+    // The PZ can be freed as well.
     conn.pz.free();
 }
 
@@ -96,7 +96,7 @@ fn ep_modify_pz_in_attaches_at_once(ctx: &Ctx) {
     ok(dat_ep_post_recv(ep.h(), 0, null_mut(), cookie(2), DAT_COMPLETION_DEFAULT_FLAG));
 }
 
-/// Another PZ, other EVDs, other depths: and then it is an EP like any other.
+/// After changes of PZ, EVDs and depths, the EP behaves like any other.
 fn ep_modify_then_connects_and_carries(ctx: &Ctx) {
     let ia = ctx.ia();
     let (near, far) = (Conn::on(&ia), Conn::on(&ia));
@@ -141,7 +141,8 @@ fn ep_modify_lets_go_of_old_objects(ctx: &Ctx) {
     ep.free();
 }
 
-/// The EP of a request at a PSP with the PROVIDER flag is born with nothing; given a PZ and EVDs it can be accepted into.
+/// The EP of a request at a PSP with the PROVIDER flag has no PZ or EVDs; with both set, the request can be accepted
+/// into it.
 fn makes_a_tentative_ep_ready(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Tentative);
     let made = furnished(&scene);
@@ -157,7 +158,7 @@ fn makes_a_tentative_ep_ready(ctx: &Ctx) {
     expect_dto(scene.own.recv.h(), 4, DAT_DTO_SUCCESS, 0);
 }
 
-/// With all that it lacked, its state is what is in the way.
+/// With all missing objects set, only its state refuses the call.
 fn lets_no_tentative_ep_connect(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Tentative);
     let made = furnished(&scene);
@@ -165,12 +166,12 @@ fn lets_no_tentative_ep_connect(ctx: &Ctx) {
     let code = dat_ep_connect(made.h(), address.pointer(), 1, time, 0, null_mut(), DAT_QOS_BEST_EFFORT, 0);
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_TENTCONNPENDING);
     scene.expect(Tentative);
-    made.leak(); // it goes with its request
+    made.leak(); // the request owns the EP
     ok(dat_cr_reject(scene.request.take().expect("it waits").leak()));
     scene.other().expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
 }
 
-/// The EP of a waiting request, given a PZ and EVDs.
+/// The EP of a pending request, after its PZ and EVDs are set.
 fn furnished(scene: &Scene) -> Ep {
     let made = Ep::own(scene.ep());
     let Conn { recv, request, events, pz, .. } = &scene.own;

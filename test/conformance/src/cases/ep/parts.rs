@@ -21,7 +21,7 @@ impl Parts {
         Parts { connect, request, recv, pz, ia }
     }
 
-    /// Creation from all of them.
+    /// Creates an EP from all parameters.
     pub(crate) fn create(&self, attr: *const DAT_EP_ATTR, ep: *mut DAT_EP_HANDLE) -> DAT_RETURN {
         let Parts { connect, request, recv, pz, ia } = self;
         dat_ep_create(ia.h(), pz.h(), recv.h(), request.h(), connect.h(), attr, ep)
@@ -33,7 +33,7 @@ impl Parts {
     }
 }
 
-/// All of an attribute record that can be compared.
+/// All fields of an attribute record that can be compared.
 pub(crate) fn numbers(attr: &DAT_EP_ATTR) -> Vec<u64> {
     let sizes = [attr.max_message_size, attr.max_rdma_size];
     let words = [attr.service_type, attr.qos, attr.recv_completion_flags, attr.request_completion_flags];
@@ -51,7 +51,7 @@ pub(crate) fn numbers(attr: &DAT_EP_ATTR) -> Vec<u64> {
     sizes.into_iter().chain(words.map(u64::from)).chain(counts.map(|count| count as u64)).collect()
 }
 
-/// The EVDs, and nothing to work in.
+/// Creates an EP with EVDs but without a PZ.
 pub(crate) fn without_pz(parts: &Parts) -> Ep {
     let Parts { connect, request, recv, ia, .. } = parts;
     let attr = ep_attr();

@@ -38,7 +38,7 @@ fn ep_query_without_room_is_arg3(ctx: &Ctx) {
     bad_arg(dat_ep_query(ep.h(), 0, null_mut()), 3);
 }
 
-/// A record that no EP has, so that writing it shows.
+/// A record with values that no EP has, so that each write is visible.
 fn marked() -> DAT_EP_PARAM {
     DAT_EP_PARAM { ep_state: 77, local_port_qual: 78, remote_port_qual: 79, ..zeroed() }
 }
@@ -92,7 +92,7 @@ fn host(address: &[u8]) -> Vec<u8> {
     [&address[..2], &address[4..]].concat()
 }
 
-/// The IA's own address in every state; the peer's from the request or the connect call on.
+/// The IA's own address in every state; the peer's address from the request or the connect call on.
 fn addresses(_ctx: &Ctx, at: State, scene: &Scene) {
     let param = filled(|out| dat_ep_query(scene.ep(), DAT_EP_FIELD_ALL, out));
     let own = scene.own.ia.attr().ia_address_ptr;
@@ -125,7 +125,7 @@ fn ep_query_remote_address_outlives_the_connection(ctx: &Ctx) {
     assert_eq!([&near, &far].map(|conn| address_at(conn.ep.param().remote_ia_address_ptr)), before);
 }
 
-/// A qualifier beyond 16 bits stays itself, or `dat_ep_dup_connect` could not use it.
+/// A qualifier above 16 bits is reported unchanged, because `dat_ep_dup_connect` needs it.
 fn keeps_a_wide_qualifier(ctx: &Ctx) {
     let ia = ctx.ia();
     let qual = ctx.qual(0) + (7 << 35);
@@ -139,7 +139,7 @@ fn keeps_a_wide_qualifier(ctx: &Ctx) {
     far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
 }
 
-/// The peer's port, which is no listener's qualifier (13.27).
+/// The peer's port is not a listener's qualifier (13.27).
 fn ep_query_passive_side_shows_no_qualifier_of_its_own(ctx: &Ctx) {
     let (_near, far) = ctx.loopback();
     assert_ne!(far.ep.param().remote_port_qual, ctx.qual(0));

@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 
 use crate::kit::*;
 
-/// The states that an EP can be seen in (spec/endpoints 4.1).
+/// The EP states that a consumer can observe (spec/endpoints 4.1).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum State {
     Unconnected,
@@ -28,7 +28,7 @@ impl State {
     pub(crate) const ALL: [State; 9] =
         [Unconnected, Reserved, Passive, Tentative, Active, Completing, Connected, Disconnecting, Disconnected];
 
-    /// As part of a case's name.
+    /// Name of the state in names of cases.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Unconnected => "unconnected",
@@ -73,8 +73,8 @@ impl State {
     }
 }
 
-/// A case with an EP in this state, which is passed to `body`. CMP ends when the requester's library receives the acceptance,
-/// so there the requester is another process, stopped meanwhile; all other states need one process only.
+/// A case with an EP in this state, which is passed to `body`. CMP ends when the requester's library receives the
+/// acceptance, so for CMP the requester is a separate, stopped process. All other states need one process only.
 pub(crate) fn in_state(at: State, body: impl Fn(&Ctx, Scene) + Send + Sync + 'static) -> Case {
     match at {
         Completing => pair(stopped_requester, move |ctx| {
@@ -93,7 +93,7 @@ pub(crate) fn in_state(at: State, body: impl Fn(&Ctx, Scene) + Send + Sync + 'st
 pub(crate) struct Request(Option<Handle>);
 
 impl Request {
-    /// The next one that comes.
+    /// Waits for the next request.
     #[track_caller]
     pub(crate) fn arrives(evd: &Evd) -> Self {
         Request::own(expect_cr(evd.h()).cr_handle)
@@ -107,12 +107,12 @@ impl Request {
         self.0.expect("it is there until it is answered").h()
     }
 
-    /// The handle; the caller answers it.
+    /// Returns the handle, which the caller then answers.
     pub(crate) fn leak(mut self) -> DAT_CR_HANDLE {
         self.0.take().expect("it is there until it is answered").h()
     }
 
-    /// Accepts into this EP, without private data.
+    /// Accepts the request into this EP, without private data.
     #[track_caller]
     pub(crate) fn accept(self, ep: &Ep) {
         ok(dat_cr_accept(self.leak(), ep.h(), 0, null_mut()));
@@ -137,25 +137,25 @@ impl Drop for Request {
     }
 }
 
-/// An EP in a state. Declared in the order in which things must go.
+/// An EP in a state. Fields are declared in the order in which they are dropped.
 pub(crate) struct Scene {
-    /// The request that waits: it owns the EP in PCP and TCP, and is the EP's own in ACP.
+    /// The pending request. It owns the EP in PCP and TCP; in ACP it is the request that the EP sent.
     pub(crate) request: Option<Request>,
     pub(crate) rsp: Option<Rsp>,
     pub(crate) psp: Option<Psp>,
-    /// Of the service point.
+    /// EVD of the service point for requests.
     pub(crate) requests: Evd,
-    /// The EP under test: `own.ep`, but in TCP the EP that the service point created.
+    /// The EP under test: `own.ep`, except in TCP, where it is the EP that the service point created.
     pub(crate) subject: Handle,
     pub(crate) own: Conn,
     /// The other end, if it is in this process.
     pub(crate) other: Option<Conn>,
-    /// A handle of the request that made the connection, long answered.
+    /// Handle of the answered request from which the connection was made.
     pub(crate) answered: Option<Handle>,
 }
 
 impl Scene {
-    /// In this process, all on one IA. Uses the run's qualifier 0.
+    /// Creates the scene in this process, on one IA. Uses the run's qualifier 0.
     #[track_caller]
     pub(crate) fn new(ctx: &Ctx, at: State) -> Self {
         let ia = ctx.ia();
@@ -224,7 +224,7 @@ impl Scene {
         scene
     }
 
-    /// A send that finds no receive keeps a graceful disconnect waiting.
+    /// A send without a receive delays the graceful disconnect.
     fn disconnecting(self) -> Self {
         post_empty_send(&self.own, WAITING_SEND);
         ok(dat_ep_disconnect(self.own.ep.h(), DAT_CLOSE_GRACEFUL_FLAG));
@@ -243,7 +243,7 @@ impl Scene {
         self.other.as_ref().expect("a scene with two ends")
     }
 
-    /// The EP that the case is about.
+    /// The EP under test.
     pub(crate) fn ep(&self) -> DAT_EP_HANDLE {
         self.subject.h()
     }
@@ -254,7 +254,7 @@ impl Scene {
         filled(|out| dat_ep_get_status(self.ep(), out, null_mut(), null_mut()))
     }
 
-    /// Both calls that return the state return this one.
+    /// Checks that both calls that return the state return this one.
     #[track_caller]
     pub(crate) fn expect(&self, at: State) {
         let state = self.state();
@@ -263,7 +263,7 @@ impl Scene {
         assert!(asked == at.number(), "dat_ep_query says {}, wanted {}", state_name(asked), state_name(at.number()));
     }
 
-    /// Nothing has changed: the state is this, and no connection event came.
+    /// Checks that the state is unchanged and no connection event has arrived.
     #[track_caller]
     pub(crate) fn is_still(&self, at: State) {
         self.expect(at);
@@ -271,14 +271,14 @@ impl Scene {
     }
 }
 
-/// The cookie of the send that holds DSP.
+/// Cookie of the send that keeps the EP in DSP.
 pub(crate) const WAITING_SEND: u64 = 0xd5;
 
-/// Another process, stopped; goes on when this is dropped.
+/// A stopped process, which continues when this value is dropped.
 pub(crate) struct Stopped(u64);
 
 impl Stopped {
-    /// Stops it, and sees that no thread of it runs any more.
+    /// Stops the process, and waits until none of its threads runs.
     pub(crate) fn process(id: u64) -> Self {
         signal("-STOP", id);
         let stopped = Stopped(id);
@@ -307,7 +307,7 @@ fn signal(name: &str, id: u64) {
     assert!(status.is_ok_and(|status| status.success()), "kill {name} {id}");
 }
 
-/// Connects to `completing` and lets itself be stopped.
+/// Connects to `completing` and is then stopped.
 fn stopped_requester(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     conn.connect(&ctx.receive_address(), ctx.qual(0));
@@ -315,7 +315,7 @@ fn stopped_requester(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// An EP in CMP, the requester's process stopped.
+/// Creates an EP in CMP, with the requester's process stopped.
 pub(crate) fn completing(ctx: &Ctx) -> (Scene, Stopped) {
     let scene = Scene::unconnected(&ctx.ia());
     let psp = scene.own.ia.psp(ctx.qual(0), &scene.requests);
@@ -330,7 +330,7 @@ pub(crate) fn completing(ctx: &Ctx) -> (Scene, Stopped) {
     (scene, stopped)
 }
 
-/// Listens and does not answer. Later ones are freed first, so the EVD comes first.
+/// Listens and does not answer. Later fields are freed first, so the EVD is declared first.
 #[track_caller]
 pub(crate) fn silent_listener(ctx: &Ctx, ia: &Ia, n: u64) -> (Evd, Psp) {
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
@@ -338,15 +338,15 @@ pub(crate) fn silent_listener(ctx: &Ctx, ia: &Ia, n: u64) -> (Evd, Psp) {
     (requests, psp)
 }
 
-/// A full EVD, and the EP that filled it. A queue may grow far beyond its length, so it is filled until the IA reports an
-/// overflow; that event is taken.
+/// A full EVD, and the EP that filled it. A queue may grow far beyond its length, so it is filled until the IA
+/// reports an overflow. That event is taken.
 #[track_caller]
 pub(crate) fn full_evd(ia: &Ia, pz: &Pz, flags: DAT_EVD_FLAGS) -> (Evd, Ep) {
     let evd = ia.evd(1, flags | DAT_EVD_CONNECTION_FLAG);
     let (none, attr) = (DAT_HANDLE_NULL, null_mut());
     let filler = Ep::own(filled(|out| dat_ep_create(ia.h(), pz.h(), none, none, evd.h(), attr, out)));
     for round in 0..100_000 {
-        // Each gives one DISCONNECTED and needs no peer (spec/endpoints 5.6).
+        // Each yields one DISCONNECTED and needs no peer (spec/endpoints 5.6).
         ok(dat_ep_post_recv(filler.h(), 0, null_mut(), cookie(0), DAT_COMPLETION_DEFAULT_FLAG));
         ok(dat_ep_disconnect(filler.h(), DAT_CLOSE_ABRUPT_FLAG));
         if round % 512 == 0 && !drain(ia.errors()).is_empty() {

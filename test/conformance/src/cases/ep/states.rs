@@ -8,7 +8,7 @@ use crate::kit::*;
 use super::scene::State::{self, *};
 use super::scene::{Request, Scene, WAITING_SEND, in_state, silent_listener};
 
-/// A column of the table: what its calls are called, and how they go in each state.
+/// A column of the table: a name for its calls, and their check in each state.
 type Column = (&'static str, fn(&Ctx, State, Scene));
 
 const COLUMNS: [Column; 17] = [
@@ -40,7 +40,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cells.map(cell).collect()
 }
 
-/// The call is refused with the EP's own state, and has done nothing.
+/// Checks that the call was refused with the EP's state, and has changed nothing.
 #[track_caller]
 fn refused_by_state(code: DAT_RETURN, at: State, scene: &Scene) {
     refused(code, DAT_INVALID_STATE, at.subtype());
@@ -55,7 +55,7 @@ fn is_reported(_ctx: &Ctx, at: State, scene: Scene) {
 fn post_recv(_ctx: &Ctx, at: State, scene: Scene) {
     let code = dat_ep_post_recv(scene.ep(), 0, null_mut(), cookie(7), DAT_COMPLETION_DEFAULT_FLAG);
     match at {
-        // It has neither PZ nor EVD yet.
+        // The EP has neither PZ nor EVD yet.
         Tentative => refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_NOTREADY),
         _ => ok(code),
     }
@@ -97,7 +97,7 @@ fn rdma_write(_ctx: &Ctx, at: State, scene: Scene) {
     request_goes(dat_ep_post_rdma_write(scene.ep(), 1, &mut from, cookie(7), &to, flags), at, &scene, 64);
 }
 
-/// Requests are for CON; CMP holds them, DIS flushes them.
+/// Requests are allowed in CON. CMP queues them, DIS flushes them.
 #[track_caller]
 fn request_goes(code: DAT_RETURN, at: State, scene: &Scene, length: u64) {
     let request = scene.own.request.h();
@@ -148,7 +148,7 @@ fn attempt_begins(code: DAT_RETURN, at: State, scene: &Scene, requests: &Evd) {
             let _request = Request::arrives(requests);
             scene.is_still(Active);
         }
-        // The order of 5.4: it has no connect EVD yet.
+        // By the order of 5.4: the EP has no connect EVD yet.
         Tentative => {
             refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EVD_CONN);
             scene.is_still(at);
@@ -176,7 +176,7 @@ fn accept_free(ctx: &Ctx, at: State, scene: Scene) {
             requester.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
             return;
         }
-        // It is in the wrong state, and it lacks a PZ: 4.1 names the one, the order of 7.3 the other.
+        // The EP is in the wrong state and lacks a PZ: 4.1 requires the state error, the order of 7.3 the PZ error.
         Tentative => {
             let by_state = error(DAT_INVALID_STATE, at.subtype());
             one_of(code, &[by_state, error(DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP)]);
@@ -184,7 +184,7 @@ fn accept_free(ctx: &Ctx, at: State, scene: Scene) {
         }
         _ => refused_by_state(code, at, &scene),
     }
-    // The request is as good as before.
+    // The request is still usable.
     let spare = Conn::on(ia);
     request.accept(&spare.ep);
     established(&spare, &requester);
@@ -205,11 +205,11 @@ fn accept_own(_ctx: &Ctx, at: State, mut scene: Scene) {
         Tentative => {
             let request = scene.request.as_ref().expect("it waits");
             refused(dat_cr_accept(request.h(), scene.ep(), 0, null_mut()), bad_ep.0, bad_ep.1);
-            // Nothing to work with yet.
+            // The EP has no PZ yet.
             refused(dat_cr_accept(request.h(), no_ep, 0, null_mut()), bad_ep.0, bad_ep.1);
             scene.is_still(at);
         }
-        // The request that waits is at a service point for consumers' EPs, and brings none.
+        // The pending request is at a service point for consumers' EPs, so it has no EP.
         Active => {
             let request = scene.request.as_ref().expect("it waits");
             refused(dat_cr_accept(request.h(), no_ep, 0, null_mut()), bad_ep.0, bad_ep.1);
@@ -285,7 +285,7 @@ fn disconnects(code: DAT_RETURN, at: State, scene: &Scene) {
     }
 }
 
-/// One DISCONNECTED, and nothing after it.
+/// Checks that one DISCONNECTED arrives, and nothing after it.
 #[track_caller]
 fn is_over(scene: &Scene) {
     scene.own.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
@@ -313,7 +313,7 @@ fn free(_ctx: &Ctx, at: State, scene: Scene) {
         refused_by_state(dat_ep_free(scene.ep()), at, &scene);
         return;
     }
-    // In the order of use, since they go in the reverse one.
+    // In the order of use, because they are dropped in reverse.
     let _ia = scene.own.ia.clone();
     let Scene { other, own, requests: _requests, psp: _psp, request: _request, subject, .. } = scene;
     let Conn { pz: _pz, recv: _recv, request, events, ep, .. } = own;
@@ -321,7 +321,7 @@ fn free(_ctx: &Ctx, at: State, scene: Scene) {
     refused(dat_ep_free(subject.h()), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP);
     let code = untouched(|state| dat_ep_get_status(subject.h(), state, null_mut(), null_mut()));
     refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP);
-    // An event of its own only where an attempt ends that had no event yet (5.8).
+    // The call causes an event only if it ends an attempt that has had none (5.8).
     if matches!(at, Active | Completing) {
         expect_conn(events.h(), subject.h(), DAT_CONNECTION_EVENT_DISCONNECTED);
     }
@@ -368,7 +368,7 @@ fn modify_pz(_ctx: &Ctx, at: State, scene: Scene) {
             ok(code);
             assert_eq!(after, pz.h());
             scene.is_still(at);
-            // Or the PZ would be in use at its end.
+            // Otherwise the PZ would still be in use when it is freed.
             param.pz_handle = before;
             ok(dat_ep_modify(scene.ep(), DAT_EP_FIELD_PZ_HANDLE, &param));
         }
@@ -379,11 +379,11 @@ fn modify_pz(_ctx: &Ctx, at: State, scene: Scene) {
     }
 }
 
-/// `dat_ep_dup_connect` wants a connected one (5.5).
+/// `dat_ep_dup_connect` requires a connected EP to copy (5.5).
 fn is_a_dup(ctx: &Ctx, at: State, scene: Scene) {
     let ia = &scene.own.ia;
     let spare = Conn::on(ia);
-    // That is where the connected one went.
+    // The dup connects to the same listener.
     let (requests, _psp) = silent_listener(ctx, ia, if at == Connected { 0 } else { 1 });
     let (dup, time) = (scene.ep(), DAT_TIMEOUT_INFINITE);
     let code = dat_ep_dup_connect(spare.ep.h(), dup, time, 0, null_mut(), DAT_QOS_BEST_EFFORT);

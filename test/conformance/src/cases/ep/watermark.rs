@@ -119,7 +119,7 @@ fn watermark_soft_is_reported_once_until_set_again(ctx: &Ctx) {
 }
 
 fn watermark_soft_is_not_of_an_attribute_without_a_queue(ctx: &Ctx) {
-    // Programs leave zeros there (spec/events 12.8).
+    // Programs leave zeros in this field (spec/events 12.8).
     let setup = Setup { attr: DAT_EP_ATTR { srq_soft_hw: 0, ..ep_attr() }, ..Setup::default() };
     let conn = Conn::unconnected(&ctx.ia(), &setup);
     post_recvs(&conn, 0..16);
@@ -139,7 +139,7 @@ fn watermark_soft_counts_outstanding_receives_only(ctx: &Ctx) {
     expect_soft(&far.ia, &far.ep);
 }
 
-/// The far side's connection ended at a hard watermark; the near side gets a disconnect.
+/// The far side's connection ended at a hard watermark, and the near side receives a disconnect.
 #[track_caller]
 fn expect_broken(near: &Conn, far: &Conn, flushed: u64) {
     far.expect(DAT_CONNECTION_EVENT_BROKEN);

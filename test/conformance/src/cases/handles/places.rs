@@ -1,5 +1,5 @@
-//! All handle parameters of functions: for each a call in which all other arguments are valid. A table for `refusals`,
-//! without cases.
+//! All handle parameters of functions, each with a call in which all other arguments are valid. A table for
+//! `refusals`, without cases.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -9,11 +9,11 @@ use crate::kit::*;
 /// A handle parameter of a function.
 pub(super) struct Place {
     function: &'static str,
-    /// Empty for the first.
+    /// Index of the parameter; empty for the first.
     parameter: &'static str,
-    /// None where any kind is welcome.
+    /// Kind of the handle; none if any kind is allowed.
     pub(super) wants: Option<Kind>,
-    /// Null means something.
+    /// Whether null is a valid value.
     pub(super) is_optional: bool,
     /// Subtype for a value that cannot be a handle.
     pub(super) front: DAT_RETURN_SUBTYPE,
@@ -23,13 +23,13 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// As in names of cases.
+    /// Name in names of cases.
     pub(super) fn name(&self) -> String {
         let function = self.function.trim_start_matches("dat_");
         if self.parameter.is_empty() { function.to_owned() } else { format!("{function}_{}", self.parameter) }
     }
 
-    /// The kinds that its call is about.
+    /// The kinds of objects that its call uses.
     pub(super) fn kinds(&self) -> impl Iterator<Item = Kind> {
         let stands_on_srq = self.function == "dat_ep_create_with_srq" || self.function == "dat_srq_create";
         let stands_on_rmr = self.function.starts_with("dat_rmr_");
@@ -37,7 +37,7 @@ impl Place {
         self.wants.into_iter().chain(needs.into_iter().filter(|(is, _)| *is).map(|(_, kind)| kind))
     }
 
-    /// Whether invalid values of this group are detected, and before other errors.
+    /// Whether the provider detects invalid values of this group, before other errors.
     pub(super) fn has_group(&self, word: &str) -> bool {
         // `dat_ep_dup_connect` checks the other EP's state first; there is a case for it.
         let looks_late = self.function == "dat_ep_dup_connect" && self.parameter.is_empty();
@@ -52,12 +52,12 @@ impl Place {
         [self.front, self.behind]
     }
 
-    /// Subtype for a freed object of this kind: an IA's number is looked up before any provider is called.
+    /// Subtype for a freed object of this kind. libdat looks up the number of an IA before it calls a provider.
     pub(super) fn dead(&self, kind: Kind) -> DAT_RETURN_SUBTYPE {
         if kind == Kind::Ia { self.front } else { self.behind }
     }
 
-    /// The call with this handle is an invalid handle of one of these subtypes.
+    /// Checks that the call with this handle returns an invalid handle of one of these subtypes.
     #[track_caller]
     pub(super) fn refuses(&self, zoo: &Zoo, handle: DAT_HANDLE, subtypes: &[DAT_RETURN_SUBTYPE]) {
         let wanted: Vec<_> = subtypes.iter().map(|subtype| error(DAT_INVALID_HANDLE, *subtype)).collect();
@@ -65,7 +65,7 @@ impl Place {
     }
 }
 
-/// A first parameter: libdat's answer, and the provider's.
+/// A first parameter: the codes of libdat and of the provider.
 fn first(
     function: &'static str,
     wants: Kind,
@@ -87,7 +87,7 @@ fn other(
     Place { function, parameter, wants: Some(wants), is_optional: false, front: subtype, behind: subtype, call }
 }
 
-/// Another parameter, where null means something.
+/// Another parameter, for which null is a valid value.
 fn optional(
     function: &'static str,
     parameter: &'static str,
@@ -151,7 +151,7 @@ fn adapters() -> Vec<Place> {
     ]
 }
 
-/// The other handles of what is made in an IA.
+/// The other handles of the objects in an IA.
 fn adapters_others() -> Vec<Place> {
     const PZ: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_PZ;
     const EVD_CR: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_EVD_CR;

@@ -34,7 +34,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
-/// A case that needs what not every provider has.
+/// A case that needs an optional feature.
 fn with_need(case: Case, kind: Kind) -> Case {
     match kind {
         Kind::Srq => case.needs(Need::Srq),
@@ -43,7 +43,7 @@ fn with_need(case: Case, kind: Kind) -> Case {
     }
 }
 
-/// Null and small integers, aligned or not; but for the number of the open IA.
+/// Null and small integers, aligned or not, except the number of the open IA.
 fn refuses_small_numbers(ctx: &Ctx, place: &Place) {
     let zoo = Zoo::of(ctx);
     for number in [0, 1, 2, 3, 4, 7, 8, 0x18, 0x1001, 0xfff8, 0xffff, 0x1_0001] {
@@ -57,7 +57,7 @@ fn refuses_small_numbers(ctx: &Ctx, place: &Place) {
     finish(&zoo);
 }
 
-/// Addresses: of nothing, of the case's own memory, of the library's, and beside live handles.
+/// Addresses: unmapped, of the case's own memory, of the library's memory, and near live handles.
 fn refuses_addresses(ctx: &Ctx, place: &Place) {
     let zoo = Zoo::of(ctx);
     let nowhere = [0x7_0000_0000, 1 << 46, 1 << 63, 0xffff_8000_0000_0000, usize::MAX & !7, usize::MAX];
@@ -67,7 +67,7 @@ fn refuses_addresses(ctx: &Ctx, place: &Place) {
     }
     let variable = zoo.ep.h();
     let memory = Buffer::new(4096);
-    // Like an object: its first word is a table's address, or its own.
+    // Memory like an object: its first word is the address of a table, or its own address.
     let forged = Buffer::new(4096);
     forged.put(0, &bytes_at(zoo.evd.h(), 8));
     let circle = Buffer::new(4096);
@@ -124,7 +124,7 @@ fn refuses_other_kinds(ctx: &Ctx, place: &Place) {
     finish(&zoo);
 }
 
-/// The EP to connect is looked at after the one to be copied, which has to be connected.
+/// The EP to connect is checked after the EP to copy, which must be connected.
 fn handles_ep_dup_connect_refuses_other_than_ep(ctx: &Ctx) {
     let (near, _far) = ctx.loopback();
     let zoo = Zoo::within(ctx, &near.ia, 1);
@@ -139,7 +139,7 @@ fn handles_ep_dup_connect_refuses_other_than_ep(ctx: &Ctx) {
     finish(&zoo);
 }
 
-/// Nothing has happened to the objects, and nothing was queued.
+/// Checks that the objects are unchanged and nothing was queued.
 fn finish(zoo: &Zoo) {
     zoo.expect_alive();
     for evd in [&zoo.recv, &zoo.request, &zoo.events, &zoo.requests, &zoo.evd] {

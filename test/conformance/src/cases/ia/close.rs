@@ -1,4 +1,5 @@
-//! Closing adapters: gracefully with something left, abruptly with everything left, and what others notice of it.
+//! Closing adapters: gracefully with objects left, abruptly with all objects left, and the effects on other processes
+//! and IAs.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -85,7 +86,7 @@ fn ia_close_graceful_despite_the_async_evd_and_its_state(ctx: &Ctx) {
     ia.close();
 }
 
-/// With one object and those it depends on; then without it.
+/// Closes with one object and those it depends on, then without it.
 fn is_refused_with(ctx: &Ctx, kind: Kind) {
     let ia = ctx.ia();
     let evd = |flags| ia.evd(8, flags);
@@ -195,7 +196,7 @@ fn ia_close_abrupt_with_everything_left(ctx: &Ctx) {
     expect_dead(&[(Kind::Evd, errors), (Kind::Ia, Handle::of(ia))]);
 }
 
-/// Programs free what they remember in any order, ignore the return codes, and close.
+/// Programs free remembered handles in any order, ignore the return codes, and close.
 fn ia_close_abrupt_after_freeing_in_any_order(ctx: &Ctx) {
     for turn in 0..6 {
         let (ia, mut handles) = Zoo::of(ctx).abandon();
@@ -215,7 +216,7 @@ fn ia_close_abrupt_with_posted_work(ctx: &Ctx) {
     for id in 0..8 {
         far.post_recv(id, there.segment(0, 8));
         near.post_recv(id, here.segment(0, 8));
-        // No receive for the last ones.
+        // No receive matches the last ones.
         near.post_send(id, here.segment(8, 8));
         near.post_send(id, here.segment(8, 8));
     }
@@ -243,7 +244,7 @@ fn ia_close_abrupt_leaves_other_adapters_alone(ctx: &Ctx) {
     assert_eq!(expect_event(stays.evd.h(), SOON).software().addr(), 1);
 }
 
-/// An EVD may feed on the EP of another adapter, which then has to live without it.
+/// An EVD may report events of an EP in another adapter. The EP must then work without the EVD.
 fn ia_close_abrupt_under_an_evd_of_anothers_ep(ctx: &Ctx) {
     let (lender, user) = (ctx.ia(), ctx.ia());
     let pz = user.pz();
@@ -307,7 +308,7 @@ fn asks(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     conn.connect(&ctx.receive_address(), ctx.qual(0));
     let event = expect_event(conn.events.h(), SOON);
-    // Which of the two refusals it is, the sources leave open.
+    // The sources do not define which of the two errors it is.
     let number = event.number();
     let refusals = [DAT_CONNECTION_EVENT_NON_PEER_REJECTED, DAT_CONNECTION_EVENT_PEER_REJECTED];
     assert!(refusals.contains(&number), "{}", number_name(number));

@@ -45,14 +45,14 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
-/// Opens with this value in the async EVD's place: the code, the adapter, and the value afterwards.
+/// Opens with this value as the async EVD. Returns the code, the adapter, and the value afterwards.
 fn open(ctx: &Ctx, length: DAT_COUNT, value: DAT_EVD_HANDLE) -> (DAT_RETURN, DAT_IA_HANDLE, DAT_EVD_HANDLE) {
     let (name, mut errors, mut ia) = (ctx.name(), value, DAT_HANDLE_NULL);
     let code = dat_ia_openv(name.as_ptr().cast_mut(), length, &mut errors, &mut ia, 1, 2, DAT_FALSE);
     (code, ia, errors)
 }
 
-/// The same, which must succeed.
+/// Same as `open`, and the call must succeed.
 #[track_caller]
 fn opened(ctx: &Ctx, length: DAT_COUNT, value: DAT_EVD_HANDLE) -> (DAT_IA_HANDLE, DAT_EVD_HANDLE) {
     let (code, ia, errors) = open(ctx, length, value);

@@ -49,7 +49,7 @@ fn query(ia: &Ia, adapter: DAT_IA_ATTR_MASK, provider: DAT_PROVIDER_ATTR_MASK) -
     (attr, theirs)
 }
 
-/// Every byte of a record, as a library that writes it leaves it.
+/// Every byte of a record, as left by a library that writes it.
 fn bytes<T: CRecord>(fill: u8, call: impl FnOnce(*mut T) -> DAT_RETURN) -> Vec<u8> {
     let place = Buffer::new(size_of::<T>());
     place.fill(fill);
@@ -138,7 +138,7 @@ fn ia_query_of_each_adapter_bit_alone(ctx: &Ctx) {
     let ia = ctx.ia();
     let all = ia.attr();
     for bit in 0..35 {
-        // More than was asked for may come.
+        // The library may return more fields than requested.
         let attr: DAT_IA_ATTR = filled(|out| dat_ia_query(ia.h(), null_mut(), 1 << bit, out, 0, null_mut()));
         match bit {
             6 => assert_eq!(address_at(attr.ia_address_ptr), address_at(all.ia_address_ptr)),
@@ -176,7 +176,7 @@ fn ia_query_leaves_nothing_unset(ctx: &Ctx) {
         })
     };
     for (zeros, ones) in [(adapter(0), adapter(0xff)), (provider(0), provider(0xff))] {
-        // Between fields there may be a few bytes of nothing.
+        // There may be a few padding bytes between fields.
         let unset = zeros.iter().zip(&ones).filter(|(zero, one)| zero != one).count();
         assert!(unset <= 8, "{unset} bytes stay as they were");
     }
@@ -268,7 +268,7 @@ fn ia_attr_counts_suffice_for_programs(ctx: &Ctx) {
     assert!(attr.max_rdma_read_per_ep_in >= 4 && attr.max_rdma_read_per_ep_out >= 4);
 }
 
-/// An EP with other attributes can be made; alone, and once.
+/// Checks that one EP with other attributes can be created.
 #[track_caller]
 fn makes_an_ep(ia: &Ia, change: impl FnOnce(&mut DAT_EP_ATTR)) {
     let mut setup = Setup::default();
@@ -349,8 +349,8 @@ fn provider_attr_memory_types_work(ctx: &Ctx) {
 }
 
 fn provider_attr_thread_safety_is_the_registrys(ctx: &Ctx) {
-    // Other libdats decide by it what to close, so it equals the argument of `dat_provider_init`, or is true over this
-    // project's libdat.
+    // Other libdats decide by it which IAs to close. So it equals the argument of `dat_provider_init`, or is true
+    // over this project's libdat.
     let truth = ctx.ia().provider_attr().is_thread_safe;
     assert!([DAT_FALSE, DAT_TRUE].contains(&truth), "{truth}");
 }

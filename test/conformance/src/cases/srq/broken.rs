@@ -86,7 +86,7 @@ fn srq_ep_broken_comes_after_the_completions(_: &Ctx, peer: &Peer, pool: &Pool) 
     peer.sees(0, 8, DAT_DTO_SUCCESS);
     peer.disconnect(0);
     pool.expect_ep_broken(&ep);
-    // Not waited for: all are there.
+    // Taken without a wait: all events are queued.
     let all = drain(pool.recv.h());
     assert_eq!(all.len(), 8);
     for (slot, event) in all.iter().enumerate() {
@@ -102,7 +102,7 @@ fn srq_ep_broken_never_without_a_queue(ctx: &Ctx) {
 }
 
 fn srq_ep_broken_never_without_a_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
-    // Reserved and never asked for, refused by the other side, freed unconnected.
+    // EPs that were reserved and never requested, rejected by the peer, or freed unconnected.
     pool.ep().free();
     let ep = peer.connected(pool);
     ep.free();

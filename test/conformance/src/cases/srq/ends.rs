@@ -175,7 +175,7 @@ fn srq_receive_of_freed_memory_is_local_protection(_: &Ctx, peer: &Peer, pool: &
 
 fn srq_ep_disconnecting_gracefully_still_receives(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
-    // It finds no receive at the peer, and holds the disconnect up.
+    // The send finds no receive at the peer, and delays the disconnect.
     ok(dat_ep_post_send(ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
     ok(dat_ep_disconnect(ep.h(), DAT_CLOSE_GRACEFUL_FLAG));
     ep.expect_state(DAT_EP_STATE_DISCONNECT_PENDING);

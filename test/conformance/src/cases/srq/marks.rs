@@ -70,7 +70,7 @@ fn srq_low_watermark_is_reported_once(_: &Ctx, peer: &Peer, pool: &Pool) {
         if round == 0 {
             expect_low(pool);
         }
-        // Above it again, and below it again: no reason to speak.
+        // The queue rises above the mark and falls below it again, which is not reported.
         pool.post(slot);
     }
     expect_silence(&pool.ia);
@@ -161,7 +161,7 @@ fn srq_low_watermark_of_one_queue_is_not_the_others(ctx: &Ctx) {
     expect_silence(&pool.ia);
 }
 
-/// An EP that reports the first receive it takes. That can be set later, but not as an attribute.
+/// An EP that reports the first receive it takes. This watermark can be set later, but not as an attribute.
 fn eager(peer: &Peer, pool: &Pool) -> Ep {
     let ep = pool.ep();
     ok(dat_ep_set_watermark(ep.h(), 0, NONE));
@@ -177,7 +177,7 @@ fn srq_soft_watermark_on_receives_taken(_: &Ctx, peer: &Peer, pool: &Pool) {
     expect_soft(&pool.ia, &ep);
 }
 
-/// As programs do that clear the record and fill in what they know: they wait for EP_BROKEN, and for nothing else.
+/// As programs do that clear the record and set some fields: they wait only for EP_BROKEN.
 fn srq_soft_watermark_zero_as_an_attribute_is_none(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected_to(pool, pool.ep_with(&marked(0, 8)));
     assert_eq!(ep.param().ep_attr.srq_soft_hw, 0, "shown as it was asked for");
@@ -244,7 +244,7 @@ fn srq_hard_watermark_breaks_the_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
     pool.post_all(0..3);
     peer.send(0, 8, 1);
     pool.expect_end(&ep, DAT_CONNECTION_EVENT_BROKEN);
-    // It had one receive in its hands, and gives it back by completing it; the others are still there.
+    // The EP had taken one receive, and completing it releases it; the others are still queued.
     let data = expect_event(pool.recv.h(), SOON).dto();
     assert!(data.ep_handle == ep.h());
     pool.expect_counts(2, 2);

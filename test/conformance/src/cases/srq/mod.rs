@@ -1,4 +1,5 @@
-//! Shared receive queues: as objects, as what many connections receive from, at the ends of connections, and watched.
+//! Shared receive queues: as objects, for messages of many connections, at the ends of connections, and their
+//! watermarks.
 #![forbid(unsafe_code)]
 
 mod broken;

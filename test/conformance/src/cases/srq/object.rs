@@ -1,4 +1,4 @@
-//! Shared receive queues as objects: made, posted to, resized, freed.
+//! Shared receive queues as objects: created, posted to, resized, freed.
 #![forbid(unsafe_code)]
 
 use std::ptr::{null_mut, without_provenance_mut};
@@ -341,7 +341,7 @@ fn srq_resize_below_the_low_watermark(ctx: &Ctx) {
     pool.post_all(0..4);
     ok(dat_srq_set_lw(pool.srq.h(), 4));
     pool.post(4);
-    // More than is outstanding would do; the watermark alone is in the way.
+    // The size exceeds the number of outstanding receives; only the watermark refuses it.
     let pool = {
         let other = Pool::new(&pool.ia, 8);
         ok(dat_srq_set_lw(other.srq.h(), 6));

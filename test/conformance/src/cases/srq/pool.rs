@@ -1,8 +1,9 @@
 //! A far role that receives from a shared queue, and a near role that executes its commands. Helpers for the SRQ cases, no
 //! cases.
 //!
-//! The body of such a case is the far role. It owns the queue and requests every step from its [`Peer`], so it knows all that
-//! has happened. An answer means that the step was done; the sender does not wait for the completion.
+//! The body of such a case is the far role. It owns the queue and requests every step from its [`Peer`], so it knows
+//! the whole sequence of events. An answer means that the step was executed; the sender does not wait for its
+//! completion.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -17,7 +18,7 @@ pub(super) fn served(body: fn(&Ctx, &Peer, &Pool)) -> Case {
     served_with(16, body)
 }
 
-/// The same with another length of the queue.
+/// Same as `served`, with another length of the queue.
 pub(super) fn served_with(recvs: DAT_COUNT, body: fn(&Ctx, &Peer, &Pool)) -> Case {
     let far = move |ctx: &Ctx| {
         let pool = Pool::new(&ctx.ia(), recvs);
@@ -28,7 +29,7 @@ pub(super) fn served_with(recvs: DAT_COUNT, body: fn(&Ctx, &Peer, &Pool)) -> Cas
     pair(obey, far).needs(Need::Srq)
 }
 
-/// A shared queue, and all that EPs on it need.
+/// A shared queue, and all objects that EPs on it need.
 pub(super) struct Pool {
     pub(super) srq: Srq,
     /// One slot per receive.
@@ -54,7 +55,7 @@ impl Pool {
         Pool { srq, memory, recv, request, events, requests, pz, ia: ia.clone() }
     }
 
-    /// The range of a slot.
+    /// Returns the segment of a slot.
     pub(super) fn slot(&self, at: u64) -> DAT_LMR_TRIPLET {
         self.memory.segment(at as usize * SLOT, SLOT)
     }
@@ -73,7 +74,7 @@ impl Pool {
         }
     }
 
-    /// Posts anything.
+    /// Posts any segments.
     pub(super) fn post_as(&self, id: u64, segments: &mut [DAT_LMR_TRIPLET]) -> DAT_RETURN {
         dat_srq_post_recv(self.srq.h(), segments.len() as DAT_COUNT, segments.as_mut_ptr(), cookie(id))
     }
@@ -89,7 +90,7 @@ impl Pool {
         self.ep_in(&self.pz, &self.recv, attr)
     }
 
-    /// The same with another zone and another receive EVD.
+    /// Same as `ep_with`, with another zone and another receive EVD.
     #[track_caller]
     pub(super) fn ep_in(&self, pz: &Pz, recv: &Evd, attr: &DAT_EP_ATTR) -> Ep {
         let (ia, pz, srq) = (self.ia.h(), pz.h(), self.srq.h());
@@ -97,7 +98,7 @@ impl Pool {
         Ep::own(filled(|out| dat_ep_create_with_srq(ia, pz, recv, request, events, srq, attr, out)))
     }
 
-    /// Accepts the request that comes next into this EP.
+    /// Accepts the next request into this EP.
     #[track_caller]
     pub(super) fn accept(&self, ep: &Ep) {
         ok(dat_cr_accept(expect_cr(self.requests.h()).cr_handle, ep.h(), 0, null_mut()));
@@ -109,7 +110,7 @@ impl Pool {
         filled(|out| dat_srq_query(self.srq.h(), DAT_SRQ_FIELD_ALL, out))
     }
 
-    /// Numbers of receives in the queue, and of completions not taken yet.
+    /// Returns the number of receives in the queue, and of completions not taken yet.
     #[track_caller]
     pub(super) fn expect_counts(&self, available: DAT_COUNT, outstanding: DAT_COUNT) {
         let param = self.param();
@@ -117,7 +118,7 @@ impl Pool {
         assert_eq!(counts, (available, outstanding), "available and outstanding");
     }
 
-    /// The next completion is this EP's, of this slot; the message has this pattern.
+    /// Checks the next completion: of this EP and slot, with this pattern.
     #[track_caller]
     pub(super) fn expect(&self, ep: &Ep, at: u64, length: usize, seed: u8) {
         let data = expect_dto(self.recv.h(), at, DAT_DTO_SUCCESS, length as u64);
@@ -125,7 +126,7 @@ impl Pool {
         self.memory.expect_pattern(at as usize * SLOT, length, seed);
     }
 
-    /// The next completion of any EP: the EP, the slot, and the first byte of the message.
+    /// Takes the next completion of any EP: the EP, the slot, and the first byte of the message.
     #[track_caller]
     pub(super) fn next(&self) -> (Handle, u64, u8) {
         let data = expect_event(self.recv.h(), SOON).dto();
@@ -134,14 +135,14 @@ impl Pool {
         (Handle::of(data.ep_handle), at, self.memory.byte(at as usize * SLOT))
     }
 
-    /// The connection of this EP has ended, in this way or the other; that is said once.
+    /// Checks that the connection of this EP has ended, by any reason, and that one event reports it.
     #[track_caller]
     pub(super) fn expect_end(&self, ep: &Ep, number: DAT_EVENT_NUMBER) {
         expect_conn(self.events.h(), ep.h(), number);
         ep.expect_state(DAT_EP_STATE_DISCONNECTED);
     }
 
-    /// The IA says that no receive of this EP is outstanding any more.
+    /// Checks that the IA reports that no receive of this EP is outstanding.
     #[track_caller]
     pub(super) fn expect_ep_broken(&self, ep: &Ep) {
         expect_async(self.ia.errors(), DAT_ASYNC_ERROR_EP_BROKEN, ep.h(), DAT_EP_TRANSFER_TO_ERROR);
@@ -153,12 +154,12 @@ pub(super) fn unmarked() -> DAT_EP_ATTR {
     marked(DAT_WATERMARK_INFINITE, DAT_WATERMARK_INFINITE)
 }
 
-/// The same with a soft and a hard one.
+/// Same as `unmarked`, with a soft and a hard watermark.
 pub(super) fn marked(soft: DAT_COUNT, hard: DAT_COUNT) -> DAT_EP_ATTR {
     DAT_EP_ATTR { max_recv_dtos: hard, max_recv_iov: 0, srq_soft_hw: soft, max_request_dtos: 64, ..ep_attr() }
 }
 
-/// The near role, as the far one sees it.
+/// Commands to the near role, from the far role.
 pub(super) struct Peer<'a> {
     ctx: &'a Ctx,
     _psp: Psp,
@@ -172,13 +173,13 @@ impl<'a> Peer<'a> {
         Peer { ctx, _psp: psp }
     }
 
-    /// A connection from it to a new EP on the queue. They are numbered from 0.
+    /// Connects the near role to a new EP on the queue. The connections are numbered from 0.
     #[track_caller]
     pub(super) fn connected(&self, pool: &Pool) -> Ep {
         self.connected_to(pool, pool.ep())
     }
 
-    /// A connection from it to this EP.
+    /// Connects the near role to this EP.
     #[track_caller]
     pub(super) fn connected_to(&self, pool: &Pool, ep: Ep) -> Ep {
         self.ask(DIAL, [0; 4]);
@@ -186,66 +187,66 @@ impl<'a> Peer<'a> {
         ep
     }
 
-    /// It resets its EP and connects once more.
+    /// The near role resets its EP and connects again.
     #[track_caller]
     pub(super) fn redial(&self, conn: u64) {
         self.ask(REDIAL, [conn, 0, 0, 0]);
     }
 
-    /// It posts a message of this length and pattern.
+    /// The near role posts a message of this length and pattern.
     #[track_caller]
     pub(super) fn send(&self, conn: u64, length: usize, seed: u8) {
         self.ask(SEND, [conn, length as u64, seed.into(), 1]);
     }
 
-    /// Posts `count` messages of eight bytes, with patterns `first`, `first + 1` and so on.
+    /// The near role posts `count` messages of eight bytes, with patterns `first`, `first + 1` and so on.
     #[track_caller]
     pub(super) fn send_many(&self, conn: u64, count: u64, first: u8) {
         self.ask(SEND, [conn, 8, first.into(), count]);
     }
 
-    /// `count` of its requests complete with this status.
+    /// `count` requests of the near role complete with this status.
     #[track_caller]
     pub(super) fn sees(&self, conn: u64, count: u64, status: DAT_DTO_COMPLETION_STATUS) {
         self.ask(SEES, [conn, count, status.into(), 0]);
     }
 
-    /// None of its requests is complete.
+    /// No request of the near role is complete.
     #[track_caller]
     pub(super) fn sees_nothing(&self, conn: u64) {
         self.ask(NOTHING, [conn, 0, 0, 0]);
     }
 
-    /// It writes eight bytes of a pattern into memory here.
+    /// The near role writes eight bytes of a pattern into memory of the far role.
     #[track_caller]
     pub(super) fn write(&self, conn: u64, target: DAT_RMR_TRIPLET, seed: u8) {
         self.ask(WRITE, [conn, target.rmr_context.into(), target.target_address, seed.into()]);
     }
 
-    /// It disconnects, and has its event.
+    /// The near role disconnects, and takes its event.
     #[track_caller]
     pub(super) fn disconnect(&self, conn: u64) {
         self.ask(DISCONNECT, [conn, 0, 0, 0]);
     }
 
-    /// It gets an event that a connection has ended, of any kind.
+    /// The near role takes an event that a connection has ended, of any kind.
     #[track_caller]
     pub(super) fn gets_the_end(&self, conn: u64) {
         self.ask(ENDED, [conn, 0, 0, 0]);
     }
 
-    /// It posts an empty receive.
+    /// The near role posts an empty receive.
     #[track_caller]
     pub(super) fn post_recv(&self, conn: u64) {
         self.ask(POST_RECV, [conn, 0, 0, 0]);
     }
 
-    /// Its process dies.
+    /// The process of the near role dies.
     pub(super) fn dies(self) {
         self.ctx.send(words(DIE, [0; 4]));
     }
 
-    /// It goes home; so it does when a body has ended.
+    /// Releases the near role, as the end of a body does too.
     fn dismiss(&self) {
         self.ctx.send(words(GO, [0; 4]));
     }
@@ -291,7 +292,7 @@ impl Line {
         Line { memory: conn.memory(SPACE), conn, at: 0 }
     }
 
-    /// Puts a message together.
+    /// Writes the bytes of a message.
     fn message(&mut self, length: usize, seed: u8) -> DAT_LMR_TRIPLET {
         if self.at + length > SPACE {
             self.at = 0;
@@ -340,7 +341,7 @@ pub(super) fn obey(ctx: &Ctx) {
 fn one_command(ctx: &Ctx, line: &mut Line, address: &Address, [what, b, c, d]: [u64; 4]) {
     match what {
         SEND => {
-            // A message comes after ESTABLISHED, which may not have come yet.
+            // The message is sent after ESTABLISHED, which may not have arrived yet.
             if line.conn.ep.state() != DAT_EP_STATE_DISCONNECTED {
                 until(|| line.conn.ep.state() == DAT_EP_STATE_CONNECTED);
             }
@@ -376,7 +377,7 @@ fn one_command(ctx: &Ctx, line: &mut Line, address: &Address, [what, b, c, d]: [
 }
 
 impl Line {
-    /// The event that ends a connection, however many others come before it.
+    /// Takes events until the one that ends a connection.
     fn await_the_end(&self) {
         loop {
             let event = expect_event(self.conn.events.h(), SOON);

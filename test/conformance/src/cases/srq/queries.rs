@@ -264,7 +264,7 @@ fn srq_recv_query_with_nulls(ctx: &Ctx) {
     }
 }
 
-/// Count and span.
+/// Returns count and span.
 #[track_caller]
 fn recv_query(ep: &Ep) -> (DAT_COUNT, DAT_COUNT) {
     let (mut count, mut span) = (-7, -7);
