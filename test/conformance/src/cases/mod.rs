@@ -37,12 +37,12 @@ const AREAS: [fn() -> Vec<Case>; 14] = [
     added::cases,
 ];
 
-/// All of them.
+/// Returns all cases.
 pub(crate) fn all() -> Vec<Case> {
     (0..AREAS.len()).flat_map(area).collect()
 }
 
-/// Those of one area, by the number that each of its cases has.
+/// Returns the cases of one area, by its index.
 pub(crate) fn area(number: usize) -> Vec<Case> {
     let mut cases = AREAS.get(number).map(|area| area()).unwrap_or_default();
     cases.iter_mut().for_each(|case| case.area = number);

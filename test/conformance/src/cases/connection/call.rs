@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 
 use crate::kit::*;
 
-/// A call of `dat_ep_connect`, all good but for what the case spoils.
+/// A call of `dat_ep_connect`, valid except for the field that the case changes.
 #[derive(Clone)]
 pub(super) struct Call<'a> {
     pub(super) address: Option<Address>,
@@ -19,7 +19,7 @@ pub(super) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// With private data.
+    /// Sets private data.
     pub(super) fn carrying(self, data: &'a [u8]) -> Self {
         Call { size: data.len() as DAT_COUNT, data, ..self }
     }
@@ -43,19 +43,19 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Without a connect EVD.
+/// Creates an EP without a connect EVD.
 pub(super) fn without_connect_evd(conn: &Conn) -> Ep {
     let (ia, pz, recv, request) = (conn.ia.h(), conn.pz.h(), conn.recv.h(), conn.request.h());
     Ep::own(filled(|out| dat_ep_create(ia, pz, recv, request, DAT_HANDLE_NULL, &ep_attr(), out)))
 }
 
-/// Without a PZ.
+/// Creates an EP without a PZ.
 pub(super) fn homeless(conn: &Conn) -> Ep {
     let (ia, recv, request, events) = (conn.ia.h(), conn.recv.h(), conn.request.h(), conn.events.h());
     Ep::own(filled(|out| dat_ep_create(ia, DAT_HANDLE_NULL, recv, request, events, &ep_attr(), out)))
 }
 
-/// Nothing has happened to it.
+/// Checks that the EP is unchanged.
 #[track_caller]
 pub(super) fn untroubled(conn: &Conn) {
     conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);

@@ -1,4 +1,4 @@
-//! `dat_ep_connect`: checks in their order, addresses, qualifiers, oneself. Cases only.
+//! `dat_ep_connect`: checks in their order, addresses, qualifiers, connections to itself. Cases only.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -138,7 +138,7 @@ fn connect_with_a_bad_quality_is_reported_before_private_data(ctx: &Ctx) {
 fn not_plain(ctx: &Ctx, qos: DAT_QOS, flags: DAT_CONNECT_FLAGS) {
     let conn = Conn::alone(ctx);
     if flags == DAT_CONNECT_MULTIPATH_FLAG && conn.ia.provider_attr().supports_multipath != DAT_FALSE {
-        return; // a provider that has it may take it
+        return; // a provider that supports it may accept it
     }
     let call = Call { qos, flags, ..Call::to(&conn.ia, ctx.qual(0)) };
     refused(call.make(conn.ep.h()), DAT_MODEL_NOT_SUPPORTED, DAT_NO_SUBTYPE);
@@ -203,8 +203,8 @@ fn connect_does_not_write_the_address(ctx: &Ctx) {
     assert_eq!(bytes_at(pointer.cast(), 28), before);
 }
 
-/// Connects to an address of a documentation network. An error that is known at once is returned; otherwise an event comes, at
-/// the latest that of the timeout.
+/// Connects to an address of a documentation network. An error that is detected at once is returned; otherwise an
+/// event comes, at the latest at the timeout.
 fn to_absent_host(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let address = Some(Address::ipv4([203, 0, 113, 77]));
@@ -279,7 +279,7 @@ fn with_a_port(ia: &Ia) -> Address {
     Address::of_bytes(&bytes)
 }
 
-/// One thread is both: no call may wait for what the same thread does later.
+/// One thread has both roles: no call may wait for a later call of the same thread.
 fn connect_to_oneself_in_one_thread(ctx: &Ctx) {
     let ia = ctx.ia();
     let events = ia.evd(16, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG);
@@ -357,7 +357,7 @@ fn early_far(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// With one EVD for both, ESTABLISHED comes first.
+/// With one EVD for connections and completions, ESTABLISHED comes first.
 fn merged_near(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, evd) = (ia.pz(), ia.evd(16, DAT_EVD_DTO_FLAG | DAT_EVD_CONNECTION_FLAG));

@@ -1,4 +1,5 @@
-//! Peers that are killed, exit or close their adapter: the other side gets one event. The killed side checks nothing.
+//! Peers that are killed, exit or close their adapter: the other side gets one event. The killed side makes no
+//! checks.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -26,11 +27,11 @@ pub(crate) fn cases() -> Vec<Case> {
 fn asks_and_dies(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     conn.connect(&ctx.receive_address(), ctx.qual(0));
-    ctx.meet(); // the request has come
+    ctx.meet(); // the request has arrived
     ctx.die();
 }
 
-/// The request of a process that is gone.
+/// Returns the request of a process that has ended.
 fn of_the_dead(ctx: &Ctx, conn: &Conn) -> Request {
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     ctx.send_address(&conn.ia);
@@ -42,7 +43,7 @@ fn of_the_dead(ctx: &Ctx, conn: &Conn) -> Request {
     request
 }
 
-/// The other process has ended: its end of the channel is closed.
+/// Waits until the other process has ended: its end of the channel is closed.
 fn is_gone(ctx: &Ctx) {
     use std::io::Read;
     let mut channel = ctx.channel.as_ref().expect("a pair");
@@ -86,7 +87,7 @@ fn dies(ctx: &Ctx) {
     ctx.die();
 }
 
-/// Posted work is flushed, and one disconnect event comes.
+/// Checks that posted work is flushed and one disconnect event comes.
 fn survives(ctx: &Ctx) {
     let conn = ctx.connect();
     (1..=3).for_each(|id| post_empty_recv(&conn, id));
@@ -106,7 +107,7 @@ fn drains(ctx: &Ctx) {
     conn.ep.expect_state(DAT_EP_STATE_DISCONNECT_PENDING);
     ctx.meet();
     is_over(&conn);
-    // It failed or was flushed; success it was not.
+    // It failed or was flushed, but did not succeed.
     assert_ne!(expect_event(conn.request.h(), SOON).dto().status, DAT_DTO_SUCCESS);
 }
 

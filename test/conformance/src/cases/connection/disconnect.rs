@@ -1,5 +1,5 @@
-//! Disconnecting: from one side, from both, twice, gracefully, of what is not connected yet; and what happens to work that is
-//! posted. Cases only.
+//! Disconnecting: from one side, from both, twice, gracefully, in unconnected states; and the effect on posted work.
+//! Cases only.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -52,7 +52,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
-/// Whether there are neither receives nor requests.
+/// Whether the EP has neither receives nor requests posted.
 #[track_caller]
 pub(crate) fn idle(conn: &Conn) -> (bool, bool) {
     let (mut recv, mut request) = (77, 77);
@@ -104,7 +104,7 @@ fn frees(ctx: &Ctx) {
     expect_nothing(conn.events.h());
 }
 
-/// Both ends at the same time: one DISCONNECTED each, and a second call does nothing.
+/// Both ends disconnect at the same time: each gets one DISCONNECTED, and a second call has no effect.
 fn at_once(ctx: &Ctx, flags: DAT_CLOSE_FLAGS) {
     let conn = ctx.connect();
     ctx.meet();
@@ -160,7 +160,7 @@ fn disconnect_twice_is_success_without_event(ctx: &Ctx) {
     }
 }
 
-/// With a send that waits a graceful one would be DSP.
+/// With a waiting send, a graceful disconnect leads to DSP.
 fn disconnect_default_is_abrupt(ctx: &Ctx) {
     let (near, _far) = ctx.loopback();
     post_empty_send(&near, 1);
@@ -204,7 +204,7 @@ fn disconnect_unconnected_posts_one_event_and_stays_unconnected(ctx: &Ctx) {
     conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
     conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
     expect_nothing(conn.events.h());
-    // And with nothing posted it is an error again.
+    // Without posted work it is an error again.
     let code = dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG);
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_UNCONNECTED);
     expect_nothing(conn.events.h());
@@ -326,7 +326,7 @@ fn disconnect_abrupt_has_flushed_when_it_returns(ctx: &Ctx) {
     assert_eq!(cookies(&drain(near.request.h())), [4, 5, 6]);
 }
 
-/// A receive posted behind the disconnect says, when it comes back, that all before it have.
+/// A receive that is posted after the disconnect completes after all earlier work.
 fn disconnected_takes_and_flushes_more_work(ctx: &Ctx) {
     let scene = Scene::new(ctx, Disconnected);
     for id in 1..=50 {
@@ -346,7 +346,7 @@ fn disconnect_pending_connect_flushes_receives(ctx: &Ctx) {
     is_over(&scene.own);
 }
 
-/// As an MPI does at its end: all the calls first, then all the events.
+/// As an MPI library does at its end: all calls first, then all events.
 fn disconnect_of_many_in_a_row_then_their_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let setups = (0..12).map(|qual| Setup { qual, ..Setup::default() });
@@ -364,15 +364,15 @@ fn disconnect_of_many_in_a_row_then_their_events(ctx: &Ctx) {
 fn gives_up(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     conn.connect(&ctx.receive_address(), ctx.qual(0));
-    ctx.meet(); // the request has come
+    ctx.meet(); // the request has arrived
     disconnect(&conn, DAT_CLOSE_ABRUPT_FLAG);
     is_over(&conn);
     ctx.meet();
-    ctx.meet(); // the other has accepted, and heard
+    ctx.meet(); // the other role has accepted, and has taken its event
     expect_nothing(conn.events.h());
 }
 
-/// The requester is not there any more.
+/// The requester has ended.
 #[track_caller]
 pub(super) fn is_accepted_too_late(conn: &Conn, request: Request) {
     post_empty_recv(conn, 1);
@@ -395,7 +395,7 @@ fn accepts_too_late(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// The requester of an EP that gives up in CMP: it sees an end, whether or not it saw a beginning.
+/// The requester of an EP that gives up in CMP: it gets the end of the connection, with or without ESTABLISHED.
 fn gets_disconnected(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     conn.connect(&ctx.receive_address(), ctx.qual(0));

@@ -1,4 +1,4 @@
-//! `dat_ep_dup_connect`: its checks, and where it goes.
+//! `dat_ep_dup_connect`: its checks, and the listener that it connects to.
 #![forbid(unsafe_code)]
 
 use std::ptr::{from_ref, null_mut};
@@ -40,7 +40,7 @@ fn dup_connect_of_no_endpoint_is_invalid_handle(ctx: &Ctx) {
 
 fn dup_connect_with_timeout_zero_is_arg3(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    // Before the state of the dup is looked at.
+    // This check comes before the state of the dup.
     bad_arg(dup(&conn.ep, conn.ep.h(), 0, DAT_QOS_BEST_EFFORT), 3);
     let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
     bad_arg(dup(&conn.ep, near.ep.h(), 0, DAT_QOS_BEST_EFFORT), 3);
@@ -91,7 +91,7 @@ fn dup_connect_with_a_size_and_no_data_is_arg5(ctx: &Ctx) {
     untroubled(&conn);
 }
 
-/// A connection on this qualifier, and a second one like it; returns what came with the second request.
+/// Makes a connection on this qualifier, and a second one like it. Returns the data of the second request.
 #[track_caller]
 fn second_like_it(ctx: &Ctx, qual: DAT_CONN_QUAL, data: &[u8]) -> Vec<u8> {
     let ia = ctx.ia();
@@ -110,7 +110,7 @@ fn second_like_it(ctx: &Ctx, qual: DAT_CONN_QUAL, data: &[u8]) -> Vec<u8> {
     request.accept(&other.ep);
     established(&second, &other);
     assert_eq!(second.ep.param().remote_port_qual, near.ep.param().remote_port_qual);
-    // The first is not touched by it.
+    // The first connection is not affected.
     near.ep.expect_state(DAT_EP_STATE_CONNECTED);
     came
 }
@@ -128,7 +128,7 @@ fn dup_connect_of_a_wide_qualifier(ctx: &Ctx) {
     second_like_it(ctx, ctx.qual(0) + (3 << 40), &[]);
 }
 
-/// The passive side knows the peer's port only, on which no program listens.
+/// The passive side knows only the peer's port, on which no program listens.
 fn dup_connect_of_a_passive_end_finds_no_listener(ctx: &Ctx) {
     let (near, far) = ctx.loopback();
     let conn = Conn::on(&near.ia);

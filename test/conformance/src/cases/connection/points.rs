@@ -3,14 +3,14 @@
 
 use crate::kit::*;
 
-/// The listener's clash, as programs that search for a port have always seen it: without the error class.
+/// The listener's conflict code as programs expect it that search for a free port: without the error class.
 pub(super) const BARE_IN_USE: DAT_RETURN = DAT_CONN_QUAL_IN_USE;
 
 pub(super) fn cr_evd(ia: &Ia) -> Evd {
     ia.evd(8, DAT_EVD_CR_FLAG)
 }
 
-/// Connects a new EP to a qualifier of this IA, and does not wait.
+/// Connects a new EP to a qualifier of this IA, without waiting.
 pub(super) fn requester(ia: &Ia, qual: DAT_CONN_QUAL) -> Conn {
     let conn = Conn::on(ia);
     conn.connect(&ia.address(), qual);
@@ -25,7 +25,7 @@ pub(super) fn carries(near: &Conn, far: &Conn) {
     expect_dto(near.request.h(), 32, DAT_DTO_SUCCESS, 0);
 }
 
-/// No program listens here any more.
+/// Checks that no program listens on the qualifier.
 #[track_caller]
 pub(super) fn is_deserted(ia: &Ia, qual: DAT_CONN_QUAL) {
     requester(ia, qual).expect(DAT_CONNECTION_EVENT_NON_PEER_REJECTED);

@@ -119,7 +119,7 @@ fn private_data_of_an_accept_at_its_limit(ctx: &Ctx) {
     assert_eq!(event.private_data(), data);
 }
 
-/// A long reply, then a short one into the same EP.
+/// A long reply, then a short reply into the same EP.
 fn private_data_of_the_next_connection_has_no_leftovers(ctx: &Ctx) {
     let ia = ctx.ia();
     let (near, far) = (Conn::on(&ia), Conn::on(&ia));

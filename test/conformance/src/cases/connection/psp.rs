@@ -1,5 +1,5 @@
-//! `dat_psp_create`, `dat_psp_create_any` and `dat_psp_query`: checks in order, qualifiers. What a point
-//! does is in `psp_life`.
+//! `dat_psp_create`, `dat_psp_create_any` and `dat_psp_query`: checks in order, qualifiers. The use of a service
+//! point is in `psp_life`.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -62,7 +62,7 @@ fn psp_create_without_out_pointer_is_arg5(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, wrong) = (cr_evd(&ia), ia.evd(8, DAT_EVD_DTO_FLAG));
     bad_arg(dat_psp_create(ia.h(), ctx.qual(0), evd.h(), DAT_PSP_CONSUMER_FLAG, null_mut()), 5);
-    // Before the EVD's flag and all else.
+    // This check comes before the EVD's flag and all others.
     bad_arg(dat_psp_create(ia.h(), 0, wrong.h(), 9, null_mut()), 5);
 }
 

@@ -65,7 +65,7 @@ fn timeout_then_reset_and_connect(ctx: &Ctx) {
     psp.free();
     let _psp = ia.psp(ctx.qual(0), &requests);
     ok(Call::to(&ia, ctx.qual(0)).carrying(b"again").make(near.ep.h()));
-    // The request of the attempt that was given up may still be on its way, or arrive at the second listener.
+    // The request of the abandoned attempt may still be in transit, or arrive at the second listener.
     loop {
         let request = Request::arrives(&requests);
         let param = request.param();
@@ -163,7 +163,7 @@ fn timeout_races_with_the_free(ctx: &Ctx) {
 
 const RACES: u32 = 200;
 
-/// A time limit near the time that an answer takes: one outcome each.
+/// A time limit near the duration of an answer: each attempt has one outcome.
 fn races_near(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let address = ctx.receive_address();
@@ -208,7 +208,7 @@ fn races_far(ctx: &Ctx) {
         request.accept(&ep);
         eps.push(ep);
     }
-    // Each: ESTABLISHED and DISCONNECTED, or ACCEPT_COMPLETION_ERROR alone.
+    // Each attempt yields ESTABLISHED and DISCONNECTED, or ACCEPT_COMPLETION_ERROR alone.
     let mut stories: BTreeMap<DAT_EP_HANDLE, Vec<DAT_EVENT_NUMBER>> = BTreeMap::new();
     let is_reported = |story: &Vec<u32>| story.last().is_some_and(|last| *last > DAT_CONNECTION_EVENT_ESTABLISHED);
     while stories.values().filter(|story| is_reported(story)).count() < eps.len() {
@@ -217,7 +217,7 @@ fn races_far(ctx: &Ctx) {
     }
     let whole = [DAT_CONNECTION_EVENT_ESTABLISHED, DAT_CONNECTION_EVENT_DISCONNECTED];
     let failed = [DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR];
-    // A requester may leave between the acceptance and its own ESTABLISHED.
+    // A requester may end between the acceptance and its own ESTABLISHED.
     let withdrawn = [DAT_CONNECTION_EVENT_DISCONNECTED];
     for ep in &eps {
         let story = stories.get(&ep.h()).map_or(&[][..], |story| story);

@@ -1,4 +1,4 @@
-//! Private data, requests that wait, and accepting once more (lines 9 to 11).
+//! Private data, pending requests, and repeated accepts (lines 9 to 11).
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -108,7 +108,7 @@ fn passive_size(ctx: &Ctx) {
     }
 }
 
-/// Connects twice: with an EP that keeps the acceptor's busy, and with one that has to wait.
+/// Connects twice: with an EP that keeps the acceptor's EP in use, and with one that must wait.
 fn is_accepted_late(ctx: &Ctx) {
     let ia = ctx.ia();
     let address = ctx.receive_address();
@@ -141,7 +141,7 @@ fn fail_to_accept(ctx: &Ctx, ia: &Ia, requests: &Evd, conn: &Conn) -> DAT_CR_HAN
     cr
 }
 
-/// The connection works.
+/// Checks that the connection works.
 fn expect_message(conn: &Conn) {
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(2), DAT_COMPLETION_DEFAULT_FLAG));
@@ -266,7 +266,8 @@ fn accepts_each(ctx: &Ctx) {
     drop(psp);
 }
 
-/// Both ask each other at the same time; the higher one's request is rejected, its EP reset, and the other's accepted.
+/// Both sides connect to each other at the same time. The request of the higher side is rejected; it resets its EP
+/// and accepts the other request.
 fn crosses(ctx: &Ctx) {
     let ia = ctx.ia();
     let both = ia.evd(16, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG);
@@ -280,7 +281,7 @@ fn crosses(ctx: &Ctx) {
     let cr = expect_cr(both.h()).cr_handle;
     ctx.meet();
     if ctx.is_near() {
-        // Its own request goes through.
+        // Its own request is accepted.
         ok(dat_cr_reject(cr));
     } else {
         expect_conn(both.h(), conn.ep.h(), DAT_CONNECTION_EVENT_PEER_REJECTED);

@@ -1,4 +1,4 @@
-//! Ends of programs: both sides together, one side first, abruptly, and by cancelled threads (lines 12 to 15).
+//! Ends of programs: both sides at once, one side first, abruptly, and by cancelled threads (lines 12 to 15).
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -49,7 +49,7 @@ fn both_end(ctx: &Ctx, flags: DAT_CLOSE_FLAGS) {
     expect_nothing(conn.recv.h());
 }
 
-/// Six connections over one IA, with one EVD for the connection events of all. Near connects.
+/// Six connections over one IA, with one EVD for all connection events. The near role connects.
 fn six(ctx: &Ctx) -> (Ia, Pz, [Evd; 2], Evd, Vec<Ep>) {
     let ia = ctx.ia();
     let (pz, dtos, requests) = (ia.pz(), ia.evd(64, DAT_EVD_DTO_FLAG), ia.evd(16, DAT_EVD_CR_FLAG));
@@ -124,7 +124,7 @@ fn waits_for_the_end(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Disconnects, waits for its event, frees the EP, the memory and the EVDs with what is queued.
+/// Disconnects, takes the event, and frees the EP, the memory, and the EVDs with their queued events.
 fn dtest_client(ctx: &Ctx) {
     let conn = ctx.connect();
     let mut memory = conn.memory(4096);
@@ -138,7 +138,7 @@ fn dtest_client(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Never disconnects.
+/// A program that never disconnects.
 fn dtest_server(ctx: &Ctx) {
     let conn = ctx.connect();
     let mut memory = conn.memory(4096);
@@ -151,7 +151,7 @@ fn dtest_server(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Calls what such a program calls, ignores all errors, and leaves.
+/// Makes the calls of such a program, ignores all errors, and exits.
 fn leaves_all(ctx: &Ctx) {
     let conn = ctx.connect();
     let mut memory = conn.memory(4096);
@@ -168,7 +168,7 @@ fn leaves_all(ctx: &Ctx) {
     expect_dto(conn.recv.h(), 1, DAT_DTO_SUCCESS, 0);
     conn.ep.expect_state(DAT_EP_STATE_CONNECTED);
     memory.deregister();
-    // Now the process ends, as an exit handler might find it.
+    // The process ends in the state that an exit handler might find.
     std::mem::forget((conn, memory));
 }
 
@@ -193,7 +193,7 @@ fn consumers_14_refused_close_leaves_all_handles(ctx: &Ctx) {
     zoo.ia.pz().free();
 }
 
-/// Frees what it can, in no good order, and closes abruptly.
+/// Frees objects in an arbitrary order, and closes abruptly.
 fn cleans_partly(ctx: &Ctx) {
     for order in 0..3 {
         let ia = Ia::open(&ctx.provider, 8);
@@ -240,7 +240,7 @@ fn gets_event(ctx: &Ctx) {
     }
 }
 
-/// A thread sleeps on the EVD of requests and connections until the program cancels it; then the EVD goes.
+/// A thread sleeps on the EVD of requests and connections until the program cancels it and frees the EVD.
 fn cancels_its_thread(ctx: &Ctx) {
     let ia = ctx.ia();
     let both = ia.evd(16, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG);
@@ -331,7 +331,7 @@ fn resets_and_accepts(ctx: &Ctx) {
         conn.post_send(cycle, memory.segment(0, 16));
         expect_dto(conn.request.h(), cycle, DAT_DTO_SUCCESS, 16);
         conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
-        // A marker says that all has been reaped.
+        // A marker shows that all events have been taken.
         conn.post_recv(999, memory.segment(0, 64));
         expect_dto(conn.recv.h(), cycle + CYCLES, DAT_DTO_ERR_FLUSHED, 0);
         expect_dto(conn.recv.h(), 999, DAT_DTO_ERR_FLUSHED, 0);

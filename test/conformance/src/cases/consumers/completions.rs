@@ -17,7 +17,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Posts as soon as the queue has space.
+/// Posts a request as soon as the queue has space.
 fn post_when_room(post: impl Fn() -> DAT_RETURN) {
     until(|| {
         let code = post();
@@ -56,7 +56,8 @@ fn suppresses_sends(ctx: &Ctx) {
     for id in [0, 1000, 2000, 3000, 4000] {
         expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0);
     }
-    // The last send must be acknowledged before the peer, which has received it, ends: otherwise it would be flushed.
+    // The last send must be acknowledged before the peer, which has received it, ends: otherwise the send would be
+    // flushed.
     until(|| is_request_idle(&conn));
     expect_nothing(conn.request.h());
     ctx.meet();
@@ -94,7 +95,7 @@ fn unsignalled(ctx: &Ctx) {
     post(1, DAT_COMPLETION_UNSIGNALLED_FLAG);
     post(2, DAT_COMPLETION_UNSIGNALLED_FLAG);
     post(3, DAT_COMPLETION_DEFAULT_FLAG);
-    // The last one wakes; the oldest is read first.
+    // The last completion wakes the waiter; the oldest is taken first.
     for id in 1..=3 {
         expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0);
     }
@@ -134,7 +135,7 @@ fn takes_interleaved(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Programs read the EP of any event through either kind's data.
+/// Programs read the EP of any event from the data of either event kind.
 fn looks_first(ctx: &Ctx) {
     assert_eq!(std::mem::offset_of!(DAT_DTO_COMPLETION_EVENT_DATA, ep_handle), 0);
     assert_eq!(std::mem::offset_of!(DAT_CONNECTION_EVENT_DATA, ep_handle), 0);

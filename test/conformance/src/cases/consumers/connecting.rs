@@ -24,13 +24,13 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Asks for a connection without a time limit.
+/// Connects without a time limit.
 #[track_caller]
 pub(super) fn connect_to(ep: &Ep, address: &Address, qual: DAT_CONN_QUAL) {
     connect_with(ep, address, qual, DAT_TIMEOUT_INFINITE, &mut []);
 }
 
-/// The same with a limit and private data.
+/// Connects with a time limit and private data.
 #[track_caller]
 pub(super) fn connect_with(ep: &Ep, address: &Address, qual: DAT_CONN_QUAL, limit: DAT_TIMEOUT, data: &mut [u8]) {
     let (size, pointer) = (data.len() as DAT_COUNT, if data.is_empty() { null_mut() } else { data.as_mut_ptr() });
@@ -38,7 +38,7 @@ pub(super) fn connect_with(ep: &Ep, address: &Address, qual: DAT_CONN_QUAL, limi
     ok(dat_ep_connect(ep.h(), address.pointer(), qual, limit, size, pointer.cast(), DAT_QOS_BEST_EFFORT, flags));
 }
 
-/// Listens on one qualifier, and is asked on it by an EP of the same IA.
+/// Listens on one qualifier; an EP of the same IA connects to it.
 struct Door {
     far: Conn,
     near: Conn,
@@ -65,7 +65,7 @@ impl Door {
     }
 }
 
-/// As a rank of a parallel program names itself.
+/// Private data like the rank of a process in a parallel program.
 fn rank_qual(ctx: &Ctx, n: u64) -> DAT_CONN_QUAL {
     ctx.qual(n) << 35 | 0x7_0000_1234
 }
@@ -105,7 +105,7 @@ fn consumers_6_search_for_a_free_qualifier(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let _taken = [0, 1, 2].map(|n| ia.psp(ctx.qual(n), &requests));
-    // The next, and the next, until one is free.
+    // Tries the next qualifier until one is free.
     let mut qual = ctx.qual(0);
     let psp = loop {
         let mut psp = DAT_HANDLE_NULL;
@@ -220,7 +220,7 @@ fn consumers_7_resolver_addresses_are_here(ctx: &Ctx) {
     all_are_here(ctx, addresses.chain([[127, 0, 0, 1], [127, 0, 1, 1]]));
 }
 
-/// The address of the interface that packets would leave by; none is sent.
+/// Returns the address of the interface for outgoing packets, without sending any.
 fn consumers_7_own_interface_is_here(ctx: &Ctx) {
     let socket = UdpSocket::bind("0.0.0.0:0").expect("sockets can be made");
     let own = socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr());

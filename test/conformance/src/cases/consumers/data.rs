@@ -47,8 +47,8 @@ fn spins_on_marks(ctx: &Ctx) {
     }
 }
 
-/// Slots of a ring, each with payload and a footer that holds the round. No completions are taken: writes are suppressed, and
-/// free slots are announced by another write.
+/// Slots of a ring, each with payload and a footer that holds the round. No completions are taken: writes are
+/// suppressed, and another write announces free slots.
 fn eager_ring(ctx: &Ctx) {
     const SLOTS: usize = 8;
     const SLOT: usize = 512;
@@ -87,7 +87,7 @@ fn eager_ring(ctx: &Ctx) {
         }
         std::thread::yield_now();
     }
-    // The last credits too are acknowledged before either of the two may end: they would be flushed.
+    // The last credits must also be acknowledged before either side ends: otherwise they would be flushed.
     until(|| is_request_idle(&conn));
     expect_nothing(conn.request.h());
     ctx.meet();
@@ -199,7 +199,7 @@ fn spins_then_dequeues(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Two connections: one for data, one for telling.
+/// Two connections: one for data, one for notifications.
 fn two_conns(ctx: &Ctx) -> (Conn, Conn) {
     (ctx.connect(), ctx.connect_with(&Setup { qual: 1, ..Setup::default() }))
 }
@@ -271,7 +271,7 @@ fn both_early(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// A send waits on one connection, while another is busy for long.
+/// A send waits on one connection while another connection is busy for a long time.
 fn holds_near(ctx: &Ctx) {
     let (held, busy) = two_conns(ctx);
     let memory = held.memory(64);
@@ -335,7 +335,7 @@ fn one_evd(ctx: &Ctx) {
     drop(psp);
 }
 
-/// One DTO EVD of 64 for eight EPs, both their directions.
+/// One DTO EVD of 64 events for both directions of eight EPs.
 fn many_eps(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, dtos) = (ia.pz(), ia.evd(64, DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG));

@@ -1,4 +1,4 @@
-//! Queries of adapter and registry, codes and their names, careless handles (lines 20 to 22, 24, 25).
+//! Queries of adapter and registry, codes and their names, invalid handles (lines 20 to 22, 24, 25).
 #![forbid(unsafe_code)]
 
 use std::ffi::CString;
@@ -51,7 +51,7 @@ fn consumers_20_ia_query_for_the_evd_alone(ctx: &Ctx) {
     assert!(evd == ia.errors());
 }
 
-/// Lists with a capacity of `asked` entries: the returned count, and the names.
+/// Lists with a capacity of `asked` entries. Returns the count and the names.
 fn list(asked: DAT_COUNT) -> (DAT_COUNT, Vec<String>) {
     let mut entries = vec![zeroed::<DAT_PROVIDER_INFO>(); asked as usize];
     let mut places: Vec<_> = entries.iter_mut().map(from_mut).collect();
@@ -65,7 +65,7 @@ fn list(asked: DAT_COUNT) -> (DAT_COUNT, Vec<String>) {
     (count, entries.iter().take(count.max(0) as usize).map(name).collect())
 }
 
-/// The run's own line of the adapter under test, with another name.
+/// The line of the adapter under test in the run's registry, with another name.
 pub(crate) fn own_line(ctx: &Ctx, name: &str) -> String {
     let Ok(path) = std::env::var("DAT_OVERRIDE") else { ctx.unsupported("a registry file of the run") };
     let text = std::fs::read_to_string(path).expect("the run's registry can be read");
@@ -74,7 +74,7 @@ pub(crate) fn own_line(ctx: &Ctx, name: &str) -> String {
     format!("{name}{rest}\n")
 }
 
-/// From now on the registry has these lines; first of all calls.
+/// Replaces the registry by these lines; called before any other call.
 pub(crate) fn registry(ctx: &Ctx, text: &str) {
     let path = ctx.file("dat.conf");
     std::fs::write(&path, text).expect("the run's directory is writable");
@@ -166,7 +166,7 @@ fn consumers_24_queue_empty_is_bare_of_a_cno(ctx: &Ctx) {
     }
 }
 
-/// Opens, connects to itself, closes.
+/// Opens the adapter, connects to itself, and closes it.
 fn works_as(ctx: &Ctx, name: &str) {
     let ia = Ia::open(name, 8);
     let (near, far) = ctx.loopback_with(&ia, &Setup::default());

@@ -1,4 +1,4 @@
-//! `dat_evd_free`: events that are dropped with it, and objects that keep it from being freed.
+//! `dat_evd_free`: events that are dropped with the EVD, and objects that prevent its free.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;

@@ -1,5 +1,4 @@
-//! Which events notify: thresholds, UNSIGNALLED and SOLICITED streams, and what the query says of them. And an EVD that
-//! overflows.
+//! Which events notify: thresholds, UNSIGNALLED and SOLICITED streams, and their query. Also an EVD that overflows.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -103,7 +102,7 @@ fn evd_notify_threshold_works_with_plain_streams(ctx: &Ctx) {
     }
 }
 
-/// Sends with these flags and waits until the far end has it.
+/// Sends with these flags, and waits until the far end has received the message.
 fn send(near: &Conn, far: &Conn, memory: (&Memory, &Memory), id: u64, flags: DAT_COMPLETION_FLAGS) {
     far.post_recv(id, memory.1.segment(0, 8));
     near.post_send_as(id, memory.0.segment(0, 8), flags);
@@ -144,7 +143,7 @@ fn evd_notify_wait_on_a_queue_with_silent_events_returns_at_once(ctx: &Ctx) {
     let (near, far) = ends(ctx, UNSIGNALLED, DEFAULT);
     let (here, there) = (near.memory(64), far.memory(64));
     send(&near, &far, (&here, &there), 1, UNSIGNALLED);
-    // Until it is queued; the wait that follows must not sleep.
+    // Waits until the event is queued; the following wait must not sleep.
     let data = loop {
         if let Some(event) = wait(near.request.h(), std::time::Duration::ZERO) {
             break event.dto();
@@ -231,13 +230,13 @@ fn evd_notify_suppressed_success_shows_nowhere(ctx: &Ctx) {
     let mut evd = null_mut();
     expect(dat_cno_wait(cno.h(), 20_000, &mut evd), DAT_QUEUE_EMPTY);
     expect_nothing(near.request.h());
-    // One that shows is behind them all.
+    // A notifying event follows all of them.
     send(&near, &far, (&here, &there), 4, DEFAULT);
     expect_dto(near.request.h(), 4, DAT_DTO_SUCCESS, 8);
     ok(dat_evd_modify_cno(near.request.h(), DAT_HANDLE_NULL));
 }
 
-/// Connection events that are not taken: the provider may let the queue grow, up to a limit.
+/// Connection events that are not taken: the provider may extend the queue, up to a limit.
 fn overflows(ctx: &Ctx) {
     /// This project's providers hold 65,536 beyond the length.
     const MOST: usize = 70_000;
@@ -267,7 +266,7 @@ fn overflows(ctx: &Ctx) {
     error.is(DAT_ASYNC_ERROR_EVD_OVERFLOW);
     let data = error.asynchronous();
     assert_eq!((data.dat_handle, data.reason), (evd.h(), DAT_EVD_OVERFLOW_ERROR as DAT_COUNT));
-    // It stays usable: its events can be taken, and new ones arrive.
+    // The EVD remains usable: its events can be taken, and new events arrive.
     drain(ia.errors());
     let held = drain(evd.h());
     assert!(!held.is_empty());

@@ -1,4 +1,4 @@
-//! `dat_evd_query`, and the calls that change its parameters except the length: CNO, enabled or not, waitable or not.
+//! `dat_evd_query`, and the calls that change its parameters except the length: CNO, enabled state, waitable state.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -125,7 +125,7 @@ fn evd_enable_and_disable_show_in_the_query(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_DTO_FLAG);
     let state = || evd.param().evd_state & PAIRS;
-    // Twice each: repeating is no mistake.
+    // Twice each: repetition is not an error.
     for _ in 0..2 {
         ok(dat_evd_disable(evd.h()));
         ok(dat_evd_disable(evd.h()));

@@ -66,7 +66,7 @@ fn evd_post_of_another_number_is_arg2(ctx: &Ctx) {
     expect_nothing(evd.h());
 }
 
-/// Fills it, and gives how many it took.
+/// Fills the EVD. Returns how many events it accepted.
 fn fill(evd: &Evd) -> usize {
     let length = evd.param().evd_qlen as usize;
     for number in 1..=length {
@@ -82,7 +82,7 @@ fn evd_post_on_a_full_queue_is_queue_full(ctx: &Ctx) {
     for _ in 0..3 {
         refused(dat_evd_post_se(evd.h(), &software_event(0xbad)), DAT_QUEUE_FULL, DAT_NO_SUBTYPE);
     }
-    // The caller got the error; no asynchronous event repeats it.
+    // The caller received the error; no asynchronous event repeats it.
     expect_quiet(ia.errors(), std::time::Duration::from_millis(50));
 }
 
@@ -204,7 +204,7 @@ fn evd_dequeue_of_a_dto_has_the_ep_first(ctx: &Ctx) {
     near.post_send(2, memory.segment(0, 8));
     let event = expect_event(near.request.h(), SOON);
     assert_eq!((event.dto().ep_handle, event.evd()), (near.ep.h(), near.request.h()));
-    // Programs read it as if it were a connection event's.
+    // Programs read it like the data of a connection event.
     let bytes = bytes_at(std::ptr::from_ref(&event.0.event_data).cast(), 8);
     assert_eq!(bytes, near.ep.h().addr().to_ne_bytes());
     expect_dto(far.recv.h(), 1, DAT_DTO_SUCCESS, 8);
@@ -254,7 +254,7 @@ fn speaks_at_once(ctx: &Ctx) {
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     conn.post_send(1, memory.segment(0, 8));
     expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 8);
-    // The other side polls only now, when both are there.
+    // The other side starts to poll when both events are queued.
     ctx.meet();
     ctx.meet();
 }

@@ -1,5 +1,5 @@
-//! `dat_evd_wait`: what it refuses and in which order, time-outs, thresholds, waiters beside each other. What ends a wait
-//! that has begun is in `wait_ends`.
+//! `dat_evd_wait`: its errors and their order, timeouts, thresholds, concurrent waiters. Events that end a wait are
+//! in `wait_ends`.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -37,7 +37,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 pub(super) const SOFTWARE: DAT_EVD_FLAGS = DAT_EVD_SOFTWARE_FLAG;
 
-/// A wait that must not succeed.
+/// A wait that must fail.
 fn fails(evd: &Evd, timeout: DAT_TIMEOUT, threshold: DAT_COUNT) -> DAT_RETURN {
     let mut more = 0;
     untouched(|event| dat_evd_wait(evd.h(), timeout, threshold, event, &mut more))
@@ -163,7 +163,7 @@ fn evd_wait_threshold_after_a_resize(ctx: &Ctx) {
     refused(fails(&evd, 0, length + 1), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-/// Handle, event, count, threshold, waiter, unwaitable.
+/// Expected order of the checks: handle, event, count, threshold, waiter, unwaitable.
 fn evd_wait_refusals_in_their_order(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
@@ -206,7 +206,7 @@ fn evd_wait_threshold_is_exact(ctx: &Ctx) {
             evd.post(number);
         }
         let waiter = waiter.asleep();
-        // It still waits, so a dequeue is refused.
+        // It is still waiting, so a dequeue is refused.
         let code = untouched(|event| dat_evd_dequeue(evd.h(), event));
         refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_WAITER);
         assert!(!waiter.is_back());

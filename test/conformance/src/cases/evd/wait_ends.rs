@@ -1,4 +1,5 @@
-//! Everything that ends a `dat_evd_wait`: the event, the end of the EVD or its adapter, UNWAITABLE, signals, cancellation.
+//! Everything that ends a `dat_evd_wait`: an event, the free of the EVD or its adapter, UNWAITABLE, signals,
+//! cancellation.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -229,7 +230,7 @@ fn evd_wait_cancelled_again_and_again(ctx: &Ctx) {
     let evd = ia.evd(8, SOFTWARE);
     for round in 0..50 {
         let thread = Cancellable::on_evd(evd.h());
-        // Early, while it goes to sleep, and late.
+        // Early, while the thread falls asleep, and late.
         if round % 2 == 0 {
             await_waiter(&evd);
         }

@@ -37,7 +37,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 const ROUNDS: u8 = 10;
 
-/// Reads the lender's first part and, behind a fence, writes the same local bytes into its second.
+/// Reads the first part of the peer's memory, then with a fence writes the same local bytes into its second part.
 fn writes_what_it_read(ctx: &Ctx, size: usize) {
     let conn = ctx.connect();
     let memory = conn.memory(size);
@@ -96,7 +96,7 @@ fn is_sent_what_it_exported(ctx: &Ctx, size: usize) {
     }
 }
 
-/// Reads, and behind a fence overwrites what is read: the read has what was there before.
+/// Reads, then with a fence overwrites the memory that is read: the read returns the previous content.
 fn overwrites_what_it_reads(ctx: &Ctx, size: usize) {
     let conn = ctx.connect();
     let (into, from) = (conn.memory(size), conn.memory(size));

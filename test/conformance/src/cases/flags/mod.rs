@@ -11,7 +11,7 @@ pub(crate) fn cases() -> Vec<Case> {
     [suppress::cases, notify::cases, fence::cases].into_iter().flat_map(|room| room()).collect()
 }
 
-/// The peer: exports_memory memory, and has receives enough for empty and short messages.
+/// The peer: exports memory, and has enough receives for empty and short messages.
 fn serves(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(200);

@@ -39,7 +39,8 @@ fn unsignalled_requests() -> Setup {
     setup(|attr| attr.request_completion_flags = UNSIGNALLED)
 }
 
-/// A waiter that stays asleep while unsignalled completions come; then it gets the oldest, and the number of the others.
+/// Checks that a waiter stays asleep during `quiet` and wakes during `loud`. Its wait then returns the oldest event, with
+/// `more` further events.
 #[track_caller]
 fn stays_asleep(evd: DAT_EVD_HANDLE, quiet: impl FnOnce(), loud: impl FnOnce(), more: DAT_COUNT) {
     let waiter = evd_waiter(evd, DAT_TIMEOUT_INFINITE, 1).inside(evd).asleep();
@@ -68,7 +69,7 @@ fn wakes_no_waiter(ctx: &Ctx, op: Op) {
     ctx.meet();
 }
 
-/// Sends an empty message for each word from the other role.
+/// Sends an empty message for each command of the other role.
 fn sends_on_words(ctx: &Ctx) {
     let conn = ctx.connect();
     for id in 0..3 {
@@ -80,7 +81,7 @@ fn sends_on_words(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// One message comes.
+/// Waits for one message.
 #[track_caller]
 fn asks_for_one(ctx: &Ctx) {
     ctx.send("send");
@@ -96,7 +97,7 @@ fn post_recv_as(conn: &Conn, id: u64, flags: DAT_COMPLETION_FLAGS) {
     ok(Op::Recv.call(conn, id, &[], &NOWHERE, flags));
 }
 
-/// All receives that are posted have completed.
+/// Waits until all posted receives have completed.
 #[track_caller]
 fn is_recv_idle(conn: &Conn) -> bool {
     let (mut state, mut recv, mut request) = (0, 0, 0);
@@ -118,7 +119,7 @@ fn receives_unsignalled(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// An end whose EP has these attributes, with completions on an EVD of this CNO.
+/// An end whose EP has these attributes, and whose completions go to an EVD of this CNO.
 #[track_caller]
 fn connect_on(ctx: &Ctx, ia: &Ia, cno: &Cno, setup: &Setup) -> Conn {
     let mut conn = Conn::unconnected(ia, setup);
@@ -190,7 +191,7 @@ fn asks_for_unsignalled(ctx: &Ctx) {
         ok(Op::Write.call(&conn, id, &[memory.segment(0, 100)], &remote, UNSIGNALLED));
     }
     until(|| is_request_idle(&conn));
-    // Without a time to wait, and by taking: both find what has not notified.
+    // A wait with timeout 0 and a dequeue both find the event that did not notify.
     let (mut event, mut more) = (zeroed(), -1);
     ok(dat_evd_wait(conn.request.h(), 0, 1, &mut event, &mut more));
     check_dto(&Event(event).dto(), 0, DAT_DTO_SUCCESS, 100);
@@ -219,7 +220,7 @@ fn loses(ctx: &Ctx) {
 fn is_flushed_unsignalled(ctx: &Ctx) {
     let conn = ctx.connect_with(&unsignalled_requests());
     let waiter = evd_waiter(conn.request.h(), DAT_TIMEOUT_INFINITE, 1).inside(conn.request.h());
-    // There is no receive for it.
+    // There is no receive for this message.
     ok(Op::Send.call(&conn, 1, &[], &NOWHERE, UNSIGNALLED));
     ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
     ok(waiter.join().code);
@@ -245,7 +246,7 @@ fn solicited_recvs() -> Setup {
     setup(|attr| attr.recv_completion_flags = SOLICITED)
 }
 
-/// Two sends that ask for nothing, and one that asks for the receiver's notice.
+/// Two sends without flags, and one that solicits an event of the receiver.
 fn sends_solicited(ctx: &Ctx) {
     let conn = ctx.connect();
     for (id, flags) in [(0, 0), (1, 0), (2, SOLICITED)] {

@@ -1,4 +1,5 @@
-//! SUPPRESS: no event of a success, an event of every failure and flush, and a slot that comes back without one.
+//! SUPPRESS: no event for a success, an event for every failure and flush, and a queue slot that is freed without an
+//! event.
 #![forbid(unsafe_code)]
 
 use crate::cases::transfer::ends::*;
@@ -47,7 +48,7 @@ fn is_silent(ctx: &Ctx, op: Op) {
     for id in 0..3 {
         ok(op.call(&conn, id, &[memory.segment(0, 100)], &remote, SUPPRESS));
     }
-    // In order: when this one is there, those are done.
+    // Requests complete in order: after this completion, the earlier ones are complete.
     post_empty_send(&conn, 9);
     expect_dto(conn.request.h(), 9, DAT_DTO_SUCCESS, 0);
     expect_nothing(conn.request.h());
@@ -76,7 +77,7 @@ fn is_flushed_loudly(ctx: &Ctx, op: Op) {
     let (near, far) = ctx.loopback();
     let memory = near.memory(100);
     let target = far.memory(100);
-    // It waits for a receive, and the suppressed ones behind it.
+    // It waits for a receive, and the suppressed requests wait behind it.
     post_empty_send(&near, 1);
     ok(op.call(&near, 2, &[memory.segment(0, 100)], &target.target(0, 100), SUPPRESS));
     ok(dat_ep_disconnect(near.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
@@ -165,7 +166,7 @@ fn suppresses_then_signals(ctx: &Ctx) {
     ok(Op::Write.call(&conn, 1, &[memory.segment(0, LARGE)], &remote, SUPPRESS));
     conn.post_write(2, memory.segment(0, 1), remote);
     expect_dto(conn.request.h(), 2, DAT_DTO_SUCCESS, 1);
-    // The request is complete: the buffer may be changed, and the peer has received it all.
+    // The request is complete: the buffer may be changed, and the peer has received the whole message.
     memory.fill(9);
     ctx.send("done");
     ctx.meet();
@@ -182,7 +183,7 @@ fn polls_on_request(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// As programs do that count on a free place as soon as the work is done.
+/// As programs do that expect a free queue slot as soon as the request is complete.
 #[track_caller]
 fn posts_with_patience(conn: &Conn, op: Op, id: u64, segment: DAT_LMR_TRIPLET, remote: &DAT_RMR_TRIPLET, flags: u32) {
     until(|| {
@@ -246,7 +247,7 @@ fn suppresses_only(ctx: &Ctx) {
 }
 
 fn suppresses_whatever_the_ep_says(ctx: &Ctx) {
-    // DEFAULT is the usual one; the other is the one that programs ask for.
+    // DEFAULT is the usual attribute; programs that set one use UNSIGNALLED.
     let setup = setup(|attr| attr.request_completion_flags = DAT_COMPLETION_UNSIGNALLED_FLAG);
     let conn = ctx.connect_with(&setup);
     let memory = conn.memory(100);
@@ -280,7 +281,7 @@ fn sends_four(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Flags that are for requests: a receive refuses or ignores them.
+/// Flags for requests only: a receive refuses or ignores them.
 fn receives_with_all_flags(ctx: &Ctx) {
     let conn = ctx.connect();
     let mut posted = 0;
@@ -298,7 +299,8 @@ fn sends_suppressed(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     ok(Op::Send.call(&conn, 1, &[memory.segment(0, 100)], &NOWHERE, SUPPRESS));
-    // The last send must be acknowledged before the peer, which has received it, ends: otherwise it would be flushed.
+    // The last send must be acknowledged before the peer, which has received it, ends: otherwise the send would be
+    // flushed.
     until(|| is_request_idle(&conn));
     expect_nothing(conn.request.h());
     ctx.meet();

@@ -31,7 +31,7 @@ pub(super) fn open(name: &str) -> (DAT_RETURN, DAT_IA_HANDLE) {
     (dat_ia_openv(name.as_ptr().cast_mut(), 8, &mut errors, &mut ia, 1, 2, DAT_FALSE), ia)
 }
 
-/// Lists with this capacity: the code, the count, and the names.
+/// Lists with this capacity. Returns the code, the count, and the names.
 fn list(room: usize, most: DAT_COUNT) -> (DAT_RETURN, DAT_COUNT, Vec<String>) {
     let mut records: Vec<DAT_PROVIDER_INFO> = (0..room).map(|_| zeroed()).collect();
     let mut places: Vec<*mut DAT_PROVIDER_INFO> = records.iter_mut().map(std::ptr::from_mut).collect();
@@ -103,7 +103,7 @@ fn registry_list_with_a_hole_is_arg3(_ctx: &Ctx) {
     assert_eq!(count, size());
 }
 
-/// Only what would be filled has to be there.
+/// Only the entries that would be filled must exist.
 fn registry_list_with_a_hole_behind_the_end(_ctx: &Ctx) {
     let size = size() as usize;
     let mut records: Vec<DAT_PROVIDER_INFO> = (0..size).map(|_| zeroed()).collect();
@@ -134,7 +134,7 @@ fn own_library(ctx: &Ctx) -> String {
     library.unwrap_or_else(|| ctx.unsupported("a line of the adapter in the run's registry"))
 }
 
-/// From now on the registry has these lines.
+/// Replaces the registry by these lines.
 fn with_file(ctx: &Ctx, text: &str) {
     let path = ctx.file("dat.conf");
     std::fs::write(&path, of_version(text)).expect("the run's directory is writable");
@@ -147,7 +147,7 @@ fn registry_list_in_the_order_of_the_file(ctx: &Ctx) {
     with_file(ctx, &(second + &line("older", "u2.0") + &line("mouse", "u1.2")));
     let (code, count, names) = list(8, 8);
     ok(code);
-    // Those of this version first, each key once.
+    // Lines of this version come first, each key once.
     assert_eq!(names[..count as usize], ["zebra", "apple", "mouse", "newer", "older"]);
 }
 

@@ -1,4 +1,4 @@
-//! The registry as consumers may use it, and the words for codes.
+//! The registry as consumers use it, and the names of codes.
 #![forbid(unsafe_code)]
 
 mod add;
