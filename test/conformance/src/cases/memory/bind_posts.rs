@@ -88,7 +88,8 @@ pub(crate) fn cases() -> Vec<Case> {
     all.into_iter().map(|case| case.needs(Need::Rmr)).collect()
 }
 
-/// CONNECTED binds, DISCONNECTED flushes, CMP holds; all others refuse by their names.
+/// CONNECTED executes binds, DISCONNECTED flushes them, CMP queues them; all other states refuse them with their
+/// subtype.
 #[track_caller]
 fn binds_in(at: State, ep: DAT_EP_HANDLE, conn: &Conn, memory: &Memory) {
     let rmr = conn.pz.rmr();
@@ -171,7 +172,7 @@ fn is_refused(ctx: &Ctx, wrong: Wrong) {
         NoLocalWrite => refused(code, DAT_PRIVILEGES_VIOLATION, DAT_PRIVILEGES_WRITE),
         FullQueue => refused(code, DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY),
     }
-    // Nothing has come of it.
+    // The refused bind has had no effect.
     expect_unbound(&rmr);
     for id in 0..sends {
         post_empty_recv(&far, id);
@@ -222,7 +223,7 @@ fn bind_posts_for_reads_need_no_local_right_of_the_lmr(ctx: &Ctx) {
 fn bind_posts_of_no_length_check_nothing_else(ctx: &Ctx) {
     let (near, _far) = ctx.loopback();
     let rmr = near.pz.rmr();
-    // An unknown LMR at nowhere, and no place for a context that there will not be.
+    // An unknown LMR, an invalid address, and a null pointer for the context.
     unbind(&near, &rmr);
     expect_unbound(&rmr);
 }

@@ -1,4 +1,4 @@
-//! LMRs as objects (spec/events 8.1, 8.2): what a registration says, what it refuses, what a query shows.
+//! LMRs as objects (spec/events 8.1, 8.2): outputs of a registration, its errors, and queries.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -8,7 +8,7 @@ use crate::kit::*;
 
 use super::make::*;
 
-/// A mem type of another platform's headers: strongly ordered memory.
+/// A memory type from another platform's headers: strongly ordered memory.
 const SO_VIRTUAL: DAT_MEM_TYPE = 3;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -111,7 +111,7 @@ fn lmr_of_an_lmr_of_an_lmr(ctx: &Ctx) {
     let first = Wanted::memory(buffer.pointer(), 10_000).make(&ia, &pz);
     let second = Wanted::lmr(first.lmr.h()).make(&ia, &pz);
     let third = Wanted::lmr(second.lmr.h()).make(&ia, &pz);
-    // They live independently.
+    // The two registrations are independent.
     first.lmr.free();
     second.lmr.free();
     assert_eq!((third.address, third.length), (buffer.address(0), 10_000));
@@ -245,7 +245,7 @@ fn lmr_of_the_same_memory_many_times(ctx: &Ctx) {
 fn lmr_beyond_the_buffer_to_whole_pages(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
-    // A program may round outwards: the rest of the page belongs to other data, and is mapped.
+    // A program may round the range outwards: the rest of the page holds other data, and is mapped.
     let map = os::Map::private(8192, true);
     let made = Wanted::memory(map.pointer(), 8192).make(&ia, &pz);
     let inner = Wanted::memory(map.pointer().wrapping_byte_add(100), 5000).make(&ia, &pz);

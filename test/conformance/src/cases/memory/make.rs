@@ -21,7 +21,7 @@ impl Wanted {
         Wanted { kind: DAT_MEM_TYPE_VIRTUAL, region, length: length as u64, privileges: DAT_MEM_PRIV_ALL_FLAG }
     }
 
-    /// The same memory once more; the length is not to be looked at.
+    /// The same memory again; the library must not use the length.
     pub(super) fn lmr(lmr: DAT_LMR_HANDLE) -> Self {
         let region = DAT_REGION_DESCRIPTION { for_lmr_handle: lmr };
         Wanted { kind: DAT_MEM_TYPE_LMR, region, length: u64::MAX, privileges: DAT_MEM_PRIV_ALL_FLAG }
@@ -39,20 +39,20 @@ impl Wanted {
         Wanted { privileges, ..self }
     }
 
-    /// The call, without the outputs that may be absent.
+    /// Makes the call without the optional outputs.
     pub(super) fn call(self, ia: DAT_IA_HANDLE, pz: DAT_PZ_HANDLE, out: *mut DAT_LMR_HANDLE) -> DAT_RETURN {
         let Wanted { kind, region, length, privileges } = self;
         let (context, key, size, address) = (null_mut(), null_mut(), null_mut(), null_mut());
         dat_lmr_create(ia, kind, region, length, pz, privileges, out, context, key, size, address)
     }
 
-    /// Is refused like this, and writes nothing.
+    /// Checks that the call is refused with this code, and writes nothing.
     #[track_caller]
     pub(super) fn is_refused(self, ia: &Ia, pz: &Pz, kind: DAT_RETURN_TYPE, subtype: DAT_RETURN_SUBTYPE) {
         refused(untouched(|out| self.call(ia.h(), pz.h(), out)), kind, subtype);
     }
 
-    /// Registers it, which must succeed.
+    /// Registers the memory, which must succeed.
     #[track_caller]
     pub(super) fn make(self, ia: &Ia, pz: &Pz) -> Made {
         let Wanted { kind, region, length, privileges } = self;
@@ -94,7 +94,7 @@ impl Made {
         DAT_RMR_TRIPLET { rmr_context, pad: 0, target_address, segment_length: length }
     }
 
-    /// All fields of its query.
+    /// Queries all fields.
     #[track_caller]
     pub(super) fn param(&self) -> DAT_LMR_PARAM {
         filled(|out| dat_lmr_query(self.lmr.h(), DAT_LMR_FIELD_ALL, out))
@@ -106,7 +106,7 @@ pub(super) const REMOTE: DAT_MEM_PRIV_FLAGS = DAT_MEM_PRIV_REMOTE_READ_FLAG | DA
 /// Both local privileges.
 pub(super) const LOCAL: DAT_MEM_PRIV_FLAGS = DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_LOCAL_WRITE_FLAG;
 
-/// Posts a bind, which must be accepted: the new context.
+/// Posts a bind, which must be accepted. Returns the new context.
 #[track_caller]
 pub(super) fn post_bind(
     conn: &Conn,
@@ -119,7 +119,7 @@ pub(super) fn post_bind(
     filled(|out| dat_rmr_bind(rmr.h(), &segment, privileges, conn.ep.h(), cookie(id), flags, out))
 }
 
-/// Binds and waits for it: where the peer reaches the range now.
+/// Binds and waits for the completion. Returns the target for the peer.
 #[track_caller]
 pub(super) fn bind(
     conn: &Conn,
@@ -133,7 +133,7 @@ pub(super) fn bind(
     DAT_RMR_TRIPLET { rmr_context, pad: 0, target_address, segment_length }
 }
 
-/// Posts an unbind, with nothing but its length of 0.
+/// Posts an unbind, which is a bind with length 0.
 #[track_caller]
 pub(super) fn post_unbind(conn: &Conn, rmr: &Rmr, id: u64) {
     let nothing = DAT_LMR_TRIPLET { lmr_context: 0xdead_beef, pad: 0, virtual_address: 7, segment_length: 0 };
@@ -141,20 +141,20 @@ pub(super) fn post_unbind(conn: &Conn, rmr: &Rmr, id: u64) {
     ok(dat_rmr_bind(rmr.h(), &nothing, DAT_MEM_PRIV_NONE_FLAG, conn.ep.h(), cookie(id), flags, null_mut()));
 }
 
-/// Unbinds and waits for it.
+/// Unbinds and waits for the completion.
 #[track_caller]
 pub(super) fn unbind(conn: &Conn, rmr: &Rmr) {
     post_unbind(conn, rmr, 0xdb1d);
     expect_rmr(conn.request.h(), rmr.h(), 0xdb1d, DAT_RMR_BIND_SUCCESS);
 }
 
-/// All fields of the query of an RMR.
+/// Queries all fields of an RMR.
 #[track_caller]
 pub(super) fn rmr_param(rmr: &Rmr) -> DAT_RMR_PARAM {
     filled(|out| dat_rmr_query(rmr.h(), DAT_RMR_FIELD_ALL, out))
 }
 
-/// It is bound to nothing, by all that can be seen of it.
+/// Checks that the RMR is bound to nothing.
 #[track_caller]
 pub(super) fn expect_unbound(rmr: &Rmr) {
     let param = rmr_param(rmr);

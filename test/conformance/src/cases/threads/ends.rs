@@ -1,4 +1,4 @@
-//! Connections and adapters that several threads open, end and close at once.
+//! Connections and adapters that several threads open, end and close at the same time.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -30,7 +30,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Connections of each thread.
+/// Number of connections of each thread.
 const EACH: usize = 6;
 
 fn connects_in_four(ctx: &Ctx) {
@@ -199,7 +199,7 @@ fn threads_free_an_ep_under_sends_of_the_peer(ctx: &Ctx) {
             assert_eq!(context_bits(expect_event(near.request.h(), SOON).dto().user_cookie), id, "in order");
         }
         near.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
-        // Completions of the freed EP may be queued on its EVDs, and are dropped with them.
+        // Completions of the freed EP may be queued on its EVDs, which drop them when they are freed.
         drop((far.recv, far.request, far.events));
     }
 }
@@ -224,7 +224,7 @@ fn threads_free_a_listener_under_requests(ctx: &Ctx) {
                 ok(dat_ep_connect(ep.h(), pointer, ctx.qual(0), no_limit, 0, null_mut(), qos, flags));
             }
         });
-        // Each request is either here, to be answered, or was refused for want of a listener.
+        // Each request has arrived here and is answered, or was rejected for lack of a listener.
         let mut answered = 0;
         until(|| {
             if let Some(event) = dequeue(requests.h()) {
@@ -314,7 +314,7 @@ fn threads_close_under_load(ctx: &Ctx) {
                 is_over(code) || evd.is_null()
             }),
         });
-        // The close has freed all objects; only the buffers are left to free.
+        // The close has freed all objects; the case frees only the buffers.
         std::mem::forget((near, far, cno, software, ia));
         std::mem::forget((from, into));
     }
@@ -327,7 +327,7 @@ fn loads(ctx: &Ctx) {
         conn.connect(&ctx.receive_address(), ctx.qual(0));
         conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
         let memory = conn.memory(64 << 10);
-        // Until the connection is gone, which says the completions; then all that was accepted has come back.
+        // Posts until a completion fails, because the connection has ended. All accepted work must complete.
         let (mut posted, mut completed, mut has_failed) = (0u64, 0, false);
         while !has_failed || completed < posted {
             if !has_failed {
@@ -404,7 +404,7 @@ fn threads_close_one_adapter_and_use_another(ctx: &Ctx) {
     });
 }
 
-/// Each thread has a pair of EPs and takes it through connections, over one adapter.
+/// Each thread has a pair of EPs and connects them repeatedly, over one adapter.
 fn threads_reset_and_connect_in_parallel(ctx: &Ctx) {
     let ia = ctx.ia();
     run_threads(4, |thread| {

@@ -1,4 +1,4 @@
-//! Software events that several threads post and take at once.
+//! Software events that several threads post and take at the same time.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -22,7 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 const EVENTS: usize = 3000;
 
-/// Posts the numbers from `first` on, and waits for space.
+/// Posts consecutive numbers from `first`, and waits for space.
 fn post_numbers(evd: &Evd, numbers: std::ops::Range<usize>) {
     for number in numbers {
         let event = software_event(number);
@@ -34,7 +34,7 @@ fn post_numbers(evd: &Evd, numbers: std::ops::Range<usize>) {
     }
 }
 
-/// One thread posts, three take, each event once.
+/// One thread posts and three threads take; each event is taken once.
 fn takes_each_once(ctx: &Ctx, take: impl Fn(DAT_EVD_HANDLE) -> Option<Event> + Sync) {
     let ia = ctx.ia();
     let evd = ia.evd(32, DAT_EVD_SOFTWARE_FLAG);
@@ -59,7 +59,7 @@ fn threads_dequeue_each_software_event_once(ctx: &Ctx) {
     takes_each_once(ctx, dequeue);
 }
 
-/// One at a time may wait; the others are refused and try again.
+/// One thread at a time may wait; the others are refused and retry.
 fn threads_wait_for_each_event_once(ctx: &Ctx) {
     takes_each_once(ctx, |evd| {
         let mut event = zeroed();

@@ -16,7 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
     [objects::cases(), posts::cases(), events::cases(), wakes::cases(), ends::cases()].into_iter().flatten().collect()
 }
 
-/// Runs `work` in this many threads at once, each with its number.
+/// Runs `work` in this number of threads at the same time, each with its index.
 fn run_threads(threads: usize, work: impl Fn(usize) + Sync) {
     let start = std::sync::Barrier::new(threads);
     std::thread::scope(|scope| {
@@ -30,7 +30,7 @@ fn run_threads(threads: usize, work: impl Fn(usize) + Sync) {
     });
 }
 
-/// The type of an answer is one of these.
+/// Checks that the type of a return code is one of these.
 #[track_caller]
 fn kind_in(code: DAT_RETURN, kinds: &[DAT_RETURN_TYPE]) {
     let is_one = kinds

@@ -1,4 +1,4 @@
-//! Objects made, asked, changed and freed by several threads at once.
+//! Objects created, queried, changed and freed by several threads at the same time.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -69,7 +69,7 @@ fn threads_make_and_free_shared_receive_queues(ctx: &Ctx) {
     });
 }
 
-/// Every call that changes nothing for good, on one object of each kind.
+/// Every call that changes nothing permanently, on one object of each kind.
 fn threads_call_everything_on_the_same_objects(ctx: &Ctx) {
     let zoo = Zoo::of(ctx);
     let address = zoo.ia.address();
@@ -81,7 +81,7 @@ fn threads_call_everything_on_the_same_objects(ctx: &Ctx) {
             ask_all(&zoo);
             change_all(&zoo, thread + round);
             let qos = DAT_QOS_BEST_EFFORT;
-            // Always refused, each time on the way to the lock of the EP.
+            // Always refused, just before it would take the lock of the EP.
             let refused = dat_ep_connect(zoo.ep.h(), address.pointer(), 1, 0, 0, null_mut(), qos, 0);
             kind_in(refused, &[DAT_INVALID_PARAMETER]);
             kind_in(dat_ep_post_send(zoo.ep.h(), 0, null_mut(), cookie(0), 0), &[DAT_INVALID_STATE]);
@@ -169,7 +169,7 @@ fn threads_ask_the_registry_and_for_words(ctx: &Ctx) {
     });
 }
 
-/// A change of two attributes is seen whole or not at all.
+/// A change of two attributes is visible completely or not at all.
 fn threads_see_whole_attributes_of_an_ep(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let ep = &conn.ep;
@@ -242,7 +242,8 @@ fn threads_ask_for_any_qualifier(ctx: &Ctx) {
     });
 }
 
-/// Two threads at once: one frees something, the other makes an EP of it. Whether it was freed, and the EP that was made.
+/// Two threads at the same time: one frees an object, the other creates an EP with it. Returns whether the object was
+/// freed, and the EP that was created.
 fn frees_while_an_ep_is_made(
     free: impl Fn() -> DAT_RETURN + Sync,
     make: impl Fn(*mut DAT_EP_HANDLE) -> DAT_RETURN + Sync,
@@ -362,7 +363,7 @@ fn threads_modify_an_ep_from_both_sides(ctx: &Ctx) {
             assert!(zones.iter().any(|zone| zone.h() == seen.h()), "one of the two");
         }
     });
-    // Each has its users counted rightly: the one in use cannot go, and both can at the end.
+    // The reference counts are correct: the object in use cannot be freed, and both can be freed at the end.
     let own = conn.ep.param().pz_handle;
     refused(dat_pz_free(own), DAT_INVALID_STATE, DAT_INVALID_STATE_PZ_IN_USE);
 }
@@ -393,7 +394,7 @@ fn one_of_many_frees(ctx: &Ctx, kind: Kind) {
     }
 }
 
-/// One thread frees an object that two others ask and change.
+/// One thread frees an object that two other threads query and change.
 fn freed_under_use(ctx: &Ctx, kind: Kind) {
     for _ in 0..4 {
         let zoo = Zoo::of(ctx);
@@ -426,7 +427,7 @@ fn freed_under_use(ctx: &Ctx, kind: Kind) {
     }
 }
 
-/// Asks an object of this kind, which answers or is no handle any more.
+/// Queries an object of this kind, which returns its parameters or is no longer a valid handle.
 fn is_gone(kind: Kind, object: DAT_HANDLE) -> bool {
     let code = match kind {
         Kind::Cr => dat_cr_query(object, DAT_CR_FIELD_ALL, &mut zeroed()),

@@ -1,4 +1,4 @@
-//! Transfers that several threads post and take at once.
+//! Transfers that several threads post and take at the same time.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -29,13 +29,13 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Queues deep enough for the requests of two threads.
+/// Queues with a depth for the requests of two threads.
 fn deep() -> Setup {
     let attr = DAT_EP_ATTR { max_recv_dtos: 256, max_request_dtos: 256, ..ep_attr() };
     Setup { attr, qlen: 512, ..Setup::default() }
 }
 
-/// Of each thread.
+/// Number of transfers of each thread.
 const EACH: usize = 400;
 
 /// Posts an 8-byte message with this number, as soon as the queue has space.
@@ -62,7 +62,7 @@ fn two_posters(ctx: &Ctx) {
             numbers.enumerate().for_each(|(at, number)| send_number(&conn, &memory, thread * EACH + at, number));
             return;
         }
-        // Completions come in the order of the posts; each thread knows the order of its own.
+        // Completions arrive in the order of the posts; each thread knows the order of its own posts.
         let mut next = [0, 0];
         for _ in 0..2 * EACH {
             let data = polled_event(conn.request.h()).dto();
@@ -73,7 +73,7 @@ fn two_posters(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// This number is its thread's next.
+/// Checks that this number is the next one of its thread.
 #[track_caller]
 pub(super) fn in_order(next: &mut [u64], number: u64) {
     let (thread, number) = ((number >> 32) as usize, number & 0xffff_ffff);
@@ -96,7 +96,7 @@ fn takes_two_orders(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// One thread sends the numbers from 0 on.
+/// One thread sends consecutive numbers from 0.
 fn sends_numbers(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
     let memory = conn.memory(8 * 3 * EACH);
@@ -142,7 +142,8 @@ fn posts_from_three(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// On each end one thread posts requests, one posts receives and takes them, one takes the requests' completions.
+/// On each end one thread posts requests, one posts receives and takes their completions, and one takes the
+/// completions of requests.
 fn three_parties(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
     let (from, into) = (conn.memory(8 * EACH), conn.memory(8 * 16));
@@ -198,7 +199,7 @@ fn all_requests(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Exports its memory, and takes the empty messages that come meanwhile.
+/// Exports its memory, and takes empty messages meanwhile.
 fn exports_memory(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
     let memory = conn.memory(4096);
@@ -254,7 +255,7 @@ fn four_receivers(ctx: &Ctx) {
     drop(psp);
 }
 
-/// Two threads post, one sends, one takes.
+/// Two threads post; one thread sends, and one takes completions.
 fn threads_post_to_one_shared_receive_queue(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, requests) = (ia.pz(), ia.evd(8, DAT_EVD_CR_FLAG));
@@ -299,7 +300,7 @@ fn threads_post_to_one_shared_receive_queue(ctx: &Ctx) {
     assert_eq!((param.available_dto_count, param.outstanding_dto_count), (0, 0));
 }
 
-/// Every accepted post completes once, whenever the disconnect comes.
+/// Every accepted post completes once, at whatever time the disconnect comes.
 fn threads_post_while_another_disconnects(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..15 {
@@ -389,7 +390,7 @@ fn dequeues_in_four(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Registrations come and go under writes into them; each write is done or is refused.
+/// Registrations are created and freed during writes into them. Each write succeeds or is refused.
 fn threads_free_memory_under_transfers(ctx: &Ctx) {
     let ia = ctx.ia();
     let outcomes = [DAT_DTO_SUCCESS, DAT_DTO_ERR_REMOTE_ACCESS, DAT_DTO_ERR_FLUSHED];
@@ -411,7 +412,7 @@ fn threads_free_memory_under_transfers(ctx: &Ctx) {
         });
         let statuses: Vec<_> = (0..20).map(|_| expect_event(near.request.h(), SOON).dto().status).collect();
         assert!(statuses.iter().all(|status| outcomes.contains(status)), "{statuses:?}");
-        // Once it is gone it is gone: those that succeeded are the first ones.
+        // After one write was refused, all later ones are: the successful writes are the first ones.
         let first = statuses.iter().take_while(|status| **status == DAT_DTO_SUCCESS).count();
         assert!(statuses[first..].iter().all(|status| *status != DAT_DTO_SUCCESS), "{statuses:?}");
     }

@@ -1,4 +1,4 @@
-//! Waiting threads and the events that wake them: no event is missed, whatever else happens to its EVD and CNO.
+//! Waiting threads and the events that wake them: no event is missed during changes of its EVD and CNO.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -33,7 +33,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// A wait without limit; the case's watchdog ends what is lost.
+/// Waits without limit; a lost wake-up is ended by the case's watchdog.
 fn wait_for(evd: &Evd) -> usize {
     let mut event = zeroed();
     ok(dat_evd_wait(evd.h(), DAT_TIMEOUT_INFINITE, 1, &mut event, &mut 0));
@@ -81,7 +81,7 @@ fn threads_wake_each_other_over_cnos(ctx: &Ctx) {
     });
 }
 
-/// Each waiter takes what it is woken for; together they take all.
+/// Each waiter takes the events that it is woken for; together they take all.
 fn threads_many_waiters_on_one_cno(ctx: &Ctx) {
     const EVENTS: usize = 900;
     let ia = ctx.ia();
@@ -94,7 +94,7 @@ fn threads_many_waiters_on_one_cno(ctx: &Ctx) {
         }
         while taken.load(Ordering::Acquire) < EVENTS {
             let mut evd = DAT_HANDLE_NULL;
-            // With a timeout only because threads that have finished are not woken.
+            // With a timeout only because finished threads are not woken.
             let code = dat_cno_wait(cno.h(), 20_000, &mut evd);
             if code == DAT_QUEUE_EMPTY {
                 continue;
@@ -121,7 +121,7 @@ fn threads_many_evds_on_one_cno(ctx: &Ctx) {
         while next.iter().sum::<usize>() < 4 * EACH {
             let evd = wait_on(&cno);
             let at = evds.iter().position(|one| one.h() == evd).expect("one of ours");
-            // One event per wake-up, as some programs do it.
+            // Takes one event per wake-up, as some programs do.
             let event = dequeue(evd).expect("an EVD that is named has events");
             assert_eq!(event.software().addr(), next[at]);
             next[at] += 1;
@@ -129,7 +129,7 @@ fn threads_many_evds_on_one_cno(ctx: &Ctx) {
     });
 }
 
-/// Once the change is done the next arrival wakes the new CNO.
+/// After the change, the next event wakes the waiter of the new CNO.
 fn threads_move_an_evd_to_another_cno_under_arrivals(ctx: &Ctx) {
     let ia = ctx.ia();
     let cnos = [ia.cno(), ia.cno()];
@@ -149,7 +149,7 @@ fn threads_move_an_evd_to_another_cno_under_arrivals(ctx: &Ctx) {
         ok(code);
         assert!(named.h() == evd.h());
         assert_eq!(drain(evd.h()).len(), 2, "both events are there");
-        // Left-over triggers of the old CNO and of the second event name no empty EVD.
+        // Remaining triggers of the old CNO and of the second event name no empty EVD.
         for cno in &cnos {
             expect(dat_cno_wait(cno.h(), 0, &mut null_mut()), DAT_QUEUE_EMPTY);
         }
@@ -192,7 +192,7 @@ fn threads_detach_and_attach_under_arrivals(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 64, DAT_EVD_SOFTWARE_FLAG);
-    // Another one keeps the CNO from losing its last EVD, which would release the waiter.
+    // Another EVD prevents the CNO from losing its last EVD, which would release the waiter.
     let _other = ia.evd_on(&cno, 1, DAT_EVD_SOFTWARE_FLAG);
     for _ in 0..150 {
         wakes_after_changes(&cno, &evd, || {
@@ -231,7 +231,7 @@ fn threads_make_unwaitable_under_waits(ctx: &Ctx) {
     });
 }
 
-/// One thread waits on the EVD itself, another on its CNO: between them they take all.
+/// One thread waits on the EVD, another on its CNO: together they take all events.
 fn threads_wait_directly_and_over_a_cno(ctx: &Ctx) {
     const EVENTS: usize = 1000;
     let ia = ctx.ia();
@@ -261,7 +261,7 @@ fn threads_wait_directly_and_over_a_cno(ctx: &Ctx) {
     expect_nothing(evd.h());
 }
 
-/// An agent is called once, and arms itself for the next time.
+/// An agent is called once per arming, and arms itself again.
 fn threads_agent_that_arms_itself_again(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
@@ -277,7 +277,7 @@ fn threads_agent_that_arms_itself_again(ctx: &Ctx) {
             }
         }
     });
-    // Left-over triggers are consumed; from here on each event causes one call.
+    // The remaining triggers are consumed; from here on each event causes one call.
     drain(evd.h());
     for round in 0..20 {
         let before = calls.load(Ordering::Acquire);
@@ -312,7 +312,7 @@ fn threads_agent_that_takes_the_events(ctx: &Ctx) {
                 own.store(event.software().addr(), Ordering::Release);
             }),
         ));
-        // The agent may be called in this thread: no lock that it needs is held.
+        // The agent may be called in this thread, so no lock that it needs is held.
         evd.post(round);
         until(|| taken.load(Ordering::Acquire) == round);
         expect_nothing(evd.h());
@@ -372,7 +372,7 @@ fn sends_one_by_one(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Receives are taken and posted again by an agent alone, called in any thread.
+/// Only an agent, called in any thread, takes receive completions and posts the receives again.
 fn takes_in_an_agent(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
@@ -385,11 +385,11 @@ fn takes_in_an_agent(ctx: &Ctx) {
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     let taken = Arc::new(Mutex::new(0));
     for number in 0..100 {
-        // A trigger is forgotten by being waited for; the agent is armed for the next one.
+        // A wait consumes the trigger; the agent is armed for the next one.
         kind_in(dat_cno_wait(cno.h(), 0, &mut null_mut()), &[DAT_SUCCESS, DAT_QUEUE_EMPTY]);
         let own = taken.clone();
         ok(dat_cno_modify_agent(cno.h(), agent(move |evd| take_and_post(evd, ep, &own))));
-        // Events from before the agent was armed are not announced.
+        // Events from before the arming do not call the agent.
         take_and_post(Handle::of(recv.h()), ep, &taken);
         until(|| *taken.lock().expect("no thread has panicked") > number);
         ctx.send("next");
@@ -399,7 +399,7 @@ fn takes_in_an_agent(ctx: &Ctx) {
     conn.ep.free();
 }
 
-/// Takes the receives that are complete, and posts one more for each.
+/// Takes the completed receives, and posts one receive for each.
 fn take_and_post(evd: Handle, ep: Handle, taken: &Mutex<u64>) {
     let mut taken = taken.lock().expect("no thread has panicked");
     while let Some(event) = dequeue(evd.h()) {

@@ -18,7 +18,7 @@ impl Op {
     pub(crate) const REQUESTS: [Self; 3] = [Self::Send, Self::Write, Self::Read];
     pub(crate) const RDMA: [Self; 2] = [Self::Write, Self::Read];
 
-    /// As in names of cases.
+    /// Name in names of cases.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Send => "send",
@@ -45,7 +45,7 @@ impl Op {
         }
     }
 
-    /// The call, with these segments and flags.
+    /// Makes the call with these segments and flags.
     pub(crate) fn call(
         self,
         conn: &Conn,
@@ -59,30 +59,30 @@ impl Op {
         self.post_raw(conn.ep.h(), list, id, remote, flags)
     }
 
-    /// Posts these segments, which must be accepted.
+    /// Posts these segments; the post must be accepted.
     #[track_caller]
     pub(crate) fn post(self, conn: &Conn, id: u64, segments: &[DAT_LMR_TRIPLET], remote: &DAT_RMR_TRIPLET) {
         ok(self.call(conn, id, segments, remote, DAT_COMPLETION_DEFAULT_FLAG));
     }
 
-    /// EVD of its completion.
+    /// Returns the EVD of its completion.
     pub(crate) fn evd(self, conn: &Conn) -> DAT_EVD_HANDLE {
         if self == Self::Recv { conn.recv.h() } else { conn.request.h() }
     }
 }
 
-/// For posts whose remote side is not checked.
+/// A target for posts whose remote side is not checked.
 pub(crate) const NOWHERE: DAT_RMR_TRIPLET =
     DAT_RMR_TRIPLET { rmr_context: 0, pad: 0, target_address: 0, segment_length: 0 };
 
-/// The usual ends with other attributes.
+/// Makes the usual ends with other attributes.
 pub(crate) fn setup(edit: impl FnOnce(&mut DAT_EP_ATTR)) -> Setup {
     let mut setup = Setup::default();
     edit(&mut setup.attr);
     setup
 }
 
-/// Both roles: as `ctx.connect_with`, but this end's EP is made by `make`, on the EVDs and the PZ of the usual one.
+/// Called by both roles: as `ctx.connect_with`, but `make` creates this end's EP, on the usual EVDs and PZ.
 #[track_caller]
 pub(crate) fn connect_made(ctx: &Ctx, setup: &Setup, make: impl FnOnce(&Conn) -> Ep) -> Conn {
     let mut conn = Conn::unconnected(&ctx.ia(), setup);
@@ -91,7 +91,7 @@ pub(crate) fn connect_made(ctx: &Ctx, setup: &Setup, make: impl FnOnce(&Conn) ->
     conn
 }
 
-/// Both roles: connects ends that are there already.
+/// Called by both roles: connects existing ends.
 #[track_caller]
 pub(crate) fn join(ctx: &Ctx, conn: &Conn, qual: u64) {
     if ctx.is_near() {
@@ -102,7 +102,7 @@ pub(crate) fn join(ctx: &Ctx, conn: &Conn, qual: u64) {
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
 }
 
-/// One more end in the IA and zone of another.
+/// Creates another end in the IA and zone of an existing one.
 #[track_caller]
 pub(crate) fn sibling(conn: &Conn, setup: &Setup) -> Conn {
     let mut other = Conn::unconnected(&conn.ia, setup);
@@ -110,7 +110,7 @@ pub(crate) fn sibling(conn: &Conn, setup: &Setup) -> Conn {
     other
 }
 
-/// The connection broke at this end by its own failure: BROKEN, once, and the EP is DISCONNECTED.
+/// Checks that the connection broke by a failure at this end: one BROKEN event, and the EP is DISCONNECTED.
 #[track_caller]
 pub(crate) fn expect_broken(conn: &Conn) {
     conn.expect(DAT_CONNECTION_EVENT_BROKEN);
@@ -118,7 +118,7 @@ pub(crate) fn expect_broken(conn: &Conn) {
     expect_nothing(conn.events.h());
 }
 
-/// The connection ended here because of the peer: one event, DISCONNECTED or BROKEN, and the EP is DISCONNECTED.
+/// Checks that the peer ended the connection: one event, DISCONNECTED or BROKEN, and the EP is DISCONNECTED.
 #[track_caller]
 pub(crate) fn expect_lost(conn: &Conn) {
     let event = expect_event(conn.events.h(), SOON);

@@ -1,4 +1,4 @@
-//! Transfers that fail: every status that can be provoked, by every cause (spec/events 4.5).
+//! Transfers that fail: every status that a case can provoke, by every cause (spec/events 4.5).
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
@@ -103,7 +103,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
-/// A bad segment, and the memory that it does not quite name.
+/// An invalid segment, and the memory that it describes incorrectly.
 #[track_caller]
 fn bad_segment(ctx: &Ctx, conn: &Conn, fault: Local) -> (DAT_LMR_TRIPLET, Vec<Conn>, Memory) {
     let mut others = Vec::new();
@@ -116,7 +116,7 @@ fn bad_segment(ctx: &Ctx, conn: &Conn, fault: Local) -> (DAT_LMR_TRIPLET, Vec<Co
         }
         Local::OtherIa => {
             let other = Conn::unconnected(&Ia::open(&ctx.provider, 8), &Setup::default());
-            // Not the first there: contexts of adapters may be alike.
+            // Not the first registration: different adapters may have equal contexts.
             let memory = (0..5).map(|_| other.memory(300)).next_back().expect("five");
             others.push(other);
             memory
@@ -136,7 +136,7 @@ fn bad_segment(ctx: &Ctx, conn: &Conn, fault: Local) -> (DAT_LMR_TRIPLET, Vec<Co
         }
         Local::Before => DAT_LMR_TRIPLET { virtual_address: memory.address(0) - 1, ..good },
         Local::Beyond => memory.segment(201, 100),
-        // Round the address space and back; what a message needs of it is not all there.
+        // A segment that wraps around the address space and includes the message's bytes only in part.
         Local::Wraps => DAT_LMR_TRIPLET { segment_length: 0u64.wrapping_sub(50), ..memory.segment(250, 0) },
         Local::OtherPz | Local::OtherIa | Local::NoWrite => good,
     };
@@ -149,7 +149,7 @@ fn requests_from(ctx: &Ctx, op: Op, fault: Local) {
     let (bad, others, memory) = bad_segment(ctx, &conn, fault);
     op.post(&conn, 1, &[bad], &remote);
     let data = expect_event(conn.request.h(), SOON).dto();
-    // A sum that no adapter can move is as wrong as its memory.
+    // A sum that no adapter supports is as invalid as its memory.
     let is_length = fault == Local::Wraps && data.status == DAT_DTO_ERR_LOCAL_LENGTH;
     check_dto(&data, 1, if is_length { DAT_DTO_ERR_LOCAL_LENGTH } else { DAT_DTO_ERR_LOCAL_PROTECTION }, 0);
     expect_broken(&conn);
@@ -157,7 +157,7 @@ fn requests_from(ctx: &Ctx, op: Op, fault: Local) {
     drop((memory, others));
 }
 
-/// The far end of a connection that the near end's failure ends. It exports_memory memory, and has one receive.
+/// The far end of a connection that ends by a failure of the near end. It exports memory, and has one receive.
 pub(super) fn loses(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(300);
@@ -176,7 +176,7 @@ pub(super) fn sends_into_trouble(ctx: &Ctx) {
     ctx.meet();
     conn.post_send(1, memory.segment(0, 100));
     expect_dto(conn.request.h(), 1, DAT_DTO_ERR_REMOTE_RESPONDER, 0);
-    // The peer ends the connection at the same time: either event may win.
+    // The peer ends the connection at the same time, so either event may come first.
     expect_lost(&conn);
     ctx.meet();
 }
@@ -194,7 +194,7 @@ fn receives_into(ctx: &Ctx, fault: Local) {
     drop((memory, others));
 }
 
-/// The near end of an RDMA transfer that may not be.
+/// The near end of an RDMA transfer without permission.
 fn is_denied(ctx: &Ctx, op: Op) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
@@ -231,7 +231,7 @@ fn denies(ctx: &Ctx, op: Op, fault: Remote) {
         Remote::Before => DAT_RMR_TRIPLET { target_address: memory.address(0) - 1, ..good },
         Remote::Beyond => memory.target(201, 100),
         Remote::Wraps => DAT_RMR_TRIPLET { target_address: u64::MAX - 49, ..good },
-        // A local key is not sent to peers, but a peer might guess it.
+        // A local key is not sent to peers, but a peer could guess it.
         Remote::LocalRights => DAT_RMR_TRIPLET { rmr_context: memory.lmr_context, ..good },
         Remote::OtherPz | Remote::OtherRight => good,
     };
@@ -313,7 +313,7 @@ fn takes_too_little_late(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// A segment that fails every request, at once.
+/// A segment that makes every request fail at once.
 pub(super) fn nowhere() -> DAT_LMR_TRIPLET {
     DAT_LMR_TRIPLET { lmr_context: 0xdead_beef, pad: 0, virtual_address: 4096, segment_length: 100 }
 }
@@ -329,7 +329,7 @@ fn exceeds_the_adapter(ctx: &Ctx, op: Op) {
         drop(conn);
         ctx.unsupported("an adapter with a limit that can be reached");
     }
-    // Never touched; what it costs an adapter that holds its memory is little where the limit is.
+    // The memory is never accessed. With such a limit, an adapter that pins memory pins little.
     let map = os::Map::private(part as usize, true);
     let lmr = registered(&conn, &map);
     let segment = DAT_LMR_TRIPLET {
@@ -344,7 +344,7 @@ fn exceeds_the_adapter(ctx: &Ctx, op: Op) {
     ctx.meet();
 }
 
-/// A map registered with all rights: the LMR, its local and its remote context.
+/// A mapping registered with all privileges: the LMR, its local and its remote context.
 #[track_caller]
 fn registered(conn: &Conn, map: &os::Map) -> (Lmr, DAT_LMR_CONTEXT, DAT_RMR_CONTEXT) {
     let (mut lmr_context, mut rmr_context, mut length, mut address) = (0, 0, 0, 0);

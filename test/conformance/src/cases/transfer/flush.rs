@@ -32,7 +32,7 @@ fn leaves_abruptly(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100_000);
     (1..=3).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
-    // They wait for receives: one in slots, one in pieces, a write behind them.
+    // They wait for receives: one message in slots, one in pieces, and a write after them.
     conn.post_send(11, memory.segment(0, 100));
     conn.post_send(12, memory.segment(0, 100_000));
     conn.post_write(13, memory.segment(0, 100), ctx.receive_target());
@@ -211,7 +211,7 @@ fn listens_again(ctx: &Ctx) {
     connects_three_times(ctx);
 }
 
-/// Each time work is left over; a marker says when all of it has come.
+/// Each round leaves work unfinished; a marker shows that all of it has completed.
 fn connects_three_times(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let memory = conn.memory(200);
@@ -244,7 +244,7 @@ fn frees_its_ep(ctx: &Ctx) {
     drop(memory);
     let Conn { ep, recv, request, events, pz, ia } = conn;
     ep.free();
-    // With all queued events.
+    // The EVD is freed with all queued events.
     recv.free();
     request.free();
     events.free();
@@ -265,7 +265,7 @@ fn flush_events_outlive_their_ep(ctx: &Ctx) {
     for id in 0..3 {
         post_empty_recv(&far, id);
         post_empty_send(&near, id + 10);
-        // Both are there before the EPs go.
+        // Both events are queued before the EPs are freed.
         until(|| is_request_idle(&near));
     }
     expect_dto(far.recv.h(), 0, DAT_DTO_SUCCESS, 0);
@@ -300,7 +300,7 @@ fn marks(ctx: &Ctx) {
     (11..=15).for_each(|id| conn.post_send(id, memory.segment(0, 100)));
     ctx.meet();
     ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
-    // Nothing was taken so far; the event says that marks may be posted.
+    // Nothing was taken before; the event shows that markers may be posted.
     conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
     post_empty_recv(&conn, 6);
     post_empty_send(&conn, 16);
@@ -334,7 +334,7 @@ fn flushes_a_marker(ctx: &Ctx, op: Op) {
         op.post(&conn, id, &[memory.segment(0, 100)], &memory.target(0, 100));
     }
     (0..3).for_each(|id| _ = expect_dto(op.evd(&conn), id, DAT_DTO_ERR_FLUSHED, 0));
-    // Its segments are not looked at either.
+    // Its segments are not checked either.
     let nowhere = DAT_LMR_TRIPLET { lmr_context: !memory.lmr_context, ..memory.segment(0, 100) };
     op.post(&conn, 3, &[nowhere], &NOWHERE);
     expect_dto(op.evd(&conn), 3, DAT_DTO_ERR_FLUSHED, 0);

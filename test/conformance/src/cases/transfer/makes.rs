@@ -28,7 +28,7 @@ fn echoes_on_one_evd(ctx: &Ctx) {
     let memory = conn.memory(200);
     conn.post_recv(2, memory.segment(100, 100));
     conn.post_send(1, memory.segment(0, 100));
-    // Both streams; their order among each other is undefined.
+    // Events of both streams; their relative order is undefined.
     let mut ids: Vec<u64> = (0..2)
         .map(|_| {
             let data = expect_event(conn.request.h(), SOON).dto();
@@ -85,7 +85,7 @@ fn receives_on_a_short_evd(ctx: &Ctx) {
     let conn = ctx.connect_with(&Setup { qlen: 1, ..Setup::default() });
     (0..16).for_each(|id| post_empty_recv(&conn, id));
     ctx.meet();
-    // All have come before the first is taken.
+    // All events have arrived before the first is taken.
     ctx.meet();
     (0..16).for_each(|id| _ = expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 0));
     expect_nothing(conn.ia.errors());
@@ -155,7 +155,7 @@ fn moves_with_garbage(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// A send, a write, a read of what was written.
+/// A send, a write, and a read of the written data.
 #[track_caller]
 fn moves_three_ways(ctx: &Ctx, conn: &Conn, length: usize) {
     let memory = conn.memory(2 * length);
@@ -200,7 +200,7 @@ fn requests_without_evd(ctx: &Ctx) {
     memory.fill(7);
     let remote = ctx.receive_target();
     for _ in 0..40 {
-        // The place of each is free again when it is done: more than the EP is deep.
+        // The queue slot of each is free when it is complete: more requests are posted than the EP is deep.
         until(|| Op::Write.call(&conn, 1, &[memory.segment(0, 100)], &remote, 0) == DAT_SUCCESS);
     }
     until(|| Op::Send.call(&conn, 1, &[memory.segment(0, 100)], &NOWHERE, 0) == DAT_SUCCESS);

@@ -5,7 +5,7 @@ use crate::kit::*;
 
 use super::ends::*;
 
-/// Inline, in one piece, in many.
+/// Lengths: inline, in one piece, in many pieces.
 const SIZES: [usize; 3] = [64, 4096, 1 << 20];
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -63,9 +63,9 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
-/// Lengths that go through slots, pieces and both, one after the other.
+/// Lengths of messages that use slots, pieces and both, in sequence.
 const MIXED: [usize; 12] = [1, 113, 40_000, 0, 112, 16_384, 5, 70_000, 0, 4096, 113, 2];
-/// The longest of them.
+/// The longest of these lengths.
 const LONGEST: usize = 70_000;
 
 fn sends_mixed(ctx: &Ctx) {
@@ -141,7 +141,7 @@ fn sends_numbers(ctx: &Ctx) {
 fn receives_numbers(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(16);
-    // Cookies and places fall while messages rise: only the order of the posts counts.
+    // Cookies and addresses decrease while messages increase: only the order of the posts matters.
     let post = |id: u64| conn.post_recv(1000 - id, memory.segment(15 - id as usize % 16, 1));
     (0..16).for_each(post);
     for id in 0..200 {
@@ -352,7 +352,7 @@ fn reads_then_writes(ctx: &Ctx) {
     conn.post_read(0, memory.segment(0, LONGEST), remote);
     conn.post_write(1, memory.segment(LONGEST, 100), remote);
     (0..2).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, [LONGEST as u64, 100][id as usize]));
-    // Data that the write may have overtaken is outside its hundred bytes.
+    // The write may be executed before the read of the first hundred bytes, so these are not checked.
     memory.expect_bytes(100, &(100..LONGEST).map(|at| (at % 251) as u8 + 5).collect::<Vec<_>>());
     ctx.meet();
 }

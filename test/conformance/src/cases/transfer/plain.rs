@@ -85,7 +85,7 @@ fn watches_recv(ctx: &Ctx) {
     conn.post_recv(2, memory.segment(0, 5000));
     memory.spin_for(4999, 3);
     ctx.meet();
-    // Taken no later than its last byte shows (spec/consumers 2): not waited for.
+    // The completion is queued when the last byte is visible (spec/consumers 2), so it is taken without a wait.
     let event = dequeue(conn.recv.h()).expect("the completion is there when the last byte is");
     check_dto(&event.dto(), 2, DAT_DTO_SUCCESS, 5000);
     memory.expect_all(0, 5000, 3);
@@ -95,7 +95,7 @@ fn watches_recv(ctx: &Ctx) {
 fn posts_late(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(5000);
-    // The send is posted, and has had time to find its receive.
+    // The peer has posted its send, which has had time to arrive.
     ctx.meet();
     expect_quiet(conn.events.h(), std::time::Duration::from_millis(50));
     conn.post_recv(2, memory.segment(0, 5000));
@@ -113,7 +113,7 @@ fn reads(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Its memory is read while it waits outside of DAT.
+/// Exports memory, which the peer reads while this role waits outside of DAT.
 fn exports_memory(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(5000);
@@ -148,7 +148,7 @@ fn frees_on_request(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Sends and receives a hundred messages at the same time, eight at once.
+/// Sends and receives a hundred messages at the same time, with eight outstanding.
 fn talks(ctx: &Ctx) {
     let conn = ctx.connect();
     let (out, into) = (conn.memory(8 * 3000), conn.memory(8 * 3000));

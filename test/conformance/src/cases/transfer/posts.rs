@@ -63,7 +63,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
-/// Each call with one thing wrong; and then the connection still works.
+/// Makes each call with one invalid parameter; afterwards the connection still works.
 fn is_refused(ctx: &Ctx, op: Op, wrong: Wrong) {
     let (near, far) = ctx.loopback();
     let (memory, target) = (near.memory(500), far.memory(500));
@@ -101,7 +101,7 @@ fn is_refused(ctx: &Ctx, op: Op, wrong: Wrong) {
         }
     };
     refused(code, kind, subtype);
-    // Nothing of it was posted: these are the first to complete.
+    // The refused calls posted nothing: these are the first requests to complete.
     post_empty_recv(&near, 2);
     post_empty_recv(&far, 3);
     post_empty_send(&near, 4);
@@ -111,7 +111,7 @@ fn is_refused(ctx: &Ctx, op: Op, wrong: Wrong) {
     }
 }
 
-/// Posts what will not complete, until the queue is full: how many that were.
+/// Posts requests that cannot complete until the queue is full. Returns their number.
 #[track_caller]
 fn fill(conn: &Conn, op: Op, remote: &DAT_RMR_TRIPLET) -> u64 {
     for id in 0.. {
@@ -147,7 +147,7 @@ fn is_refused_when_full(ctx: &Ctx, op: Op) {
     }
 }
 
-/// With limits of 1, 2, 3 and 4 for the four calls: as many segments as allowed, and no more.
+/// With limits of 1, 2, 3 and 4 for the four calls: each accepts as many segments as its limit, and no more.
 fn takes_its_own_limit(ctx: &Ctx, op: Op) {
     let setup = setup(|attr| {
         attr.max_recv_iov = 1;
@@ -217,7 +217,7 @@ fn sends_one_by_one(ctx: &Ctx) {
 
 fn refills_its_queue(ctx: &Ctx) {
     let conn = ctx.connect();
-    // Before the first message, or more would go in than are in the queue at once.
+    // Fills the queue before the first message arrives: otherwise more receives could be posted than fit at once.
     let posted = fill(&conn, Op::Recv, &NOWHERE);
     ctx.meet();
     for id in 0..40 {
@@ -257,9 +257,10 @@ fn fills_by_suppressed(ctx: &Ctx) {
     };
     refused(code, DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY);
     ctx.send_number(posted + 1);
-    // Nothing is taken from any queue: the slot is free because the send is done.
+    // No completion is taken: the slot is free because the send is complete.
     until(|| post() == DAT_SUCCESS);
-    // The last send must be acknowledged before the peer, which has received it, ends: otherwise it would be flushed.
+    // The last send must be acknowledged before the peer, which has received it, ends: otherwise the send would be
+    // flushed.
     until(|| is_request_idle(&conn));
     expect_nothing(conn.request.h());
     ctx.meet();

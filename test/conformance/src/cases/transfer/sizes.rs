@@ -1,11 +1,11 @@
-//! Transfers that succeed, in families: every kind by its size, its number of segments, what is advertised for it.
+//! Transfers that succeed, in families: every kind by size, by number of segments, and by the advertised limits.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
 
 use super::ends::*;
 
-/// Below, at and above what libraries put into a slot, a piece, a fragment, a copy by the kernel.
+/// Sizes below, at and above the limits of a slot, a piece, a fragment, and a copy by the kernel.
 const SIZES: [usize; 11] = [0, 1, 64, 112, 113, 4096, 16_384, 16_385, 32_769, (1 << 20) + 3, 16 << 20];
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -57,7 +57,7 @@ fn carried(conn: &Conn, op: Op, size: usize) -> usize {
     size.min(most as usize)
 }
 
-/// One end of a transfer of this kind: the one that asks for it.
+/// The initiating end of a transfer of this kind.
 fn moves(ctx: &Ctx, op: Op, size: usize) {
     let conn = ctx.connect();
     let size = carried(&conn, op, size);
@@ -65,7 +65,7 @@ fn moves(ctx: &Ctx, op: Op, size: usize) {
     moves_segments(ctx, op, &conn, &memory, &[memory.segment(0, size)], |_| ());
 }
 
-/// Posts these segments of `memory`, which cover it from the front, and checks what comes of it.
+/// Posts these segments of `memory`, which cover it from its start, and checks the result.
 #[track_caller]
 fn moves_segments(
     ctx: &Ctx,
@@ -86,7 +86,7 @@ fn moves_segments(
     if op == Op::Read {
         memory.expect_pattern(0, size as usize, 9);
     }
-    // The other side polls now, and reports when it has.
+    // Between the two barriers the other side checks its memory.
     ctx.meet();
     ctx.meet();
 }
@@ -154,7 +154,7 @@ fn is_moved_many(ctx: &Ctx, op: Op) {
     ctx.meet();
 }
 
-/// An empty segment of memory that is nowhere.
+/// An empty segment of unregistered memory.
 fn garbage() -> DAT_LMR_TRIPLET {
     DAT_LMR_TRIPLET { lmr_context: 0xdead_beef, pad: 0x5555, virtual_address: 0x17, segment_length: 0 }
 }
