@@ -1,4 +1,4 @@
-//! Agents of CNOs, as closures: one that notes its calls, or any.
+//! Agents of CNOs, as closures: one that records its calls, or any closure.
 #![forbid(unsafe_code)]
 
 use std::ptr::without_provenance_mut;
@@ -12,17 +12,17 @@ use super::thread::until;
 /// Function that an agent runs with its EVD.
 type Deed = Arc<dyn Fn(Handle) + Send + Sync>;
 
-/// All agents of the process; instance data is the place in here, plus one.
+/// All agents of the process; the instance data of an agent is its index here, plus one.
 static DEEDS: Mutex<Vec<Deed>> = Mutex::new(Vec::new());
 
-/// An agent that does this, with the EVD it is called for. A panic in it ends the process.
+/// Creates an agent that runs a closure with the EVD it is called for. A panic in the closure ends the process.
 pub(crate) fn agent(deed: impl Fn(Handle) + Send + Sync + 'static) -> DAT_OS_WAIT_PROXY_AGENT {
     let mut deeds = DEEDS.lock().unwrap_or_else(PoisonError::into_inner);
     deeds.push(Arc::new(deed));
     DAT_OS_WAIT_PROXY_AGENT { instance_data: without_provenance_mut(deeds.len()), proxy_agent_func: Some(act) }
 }
 
-/// An agent that is there already, by its instance data.
+/// Returns an existing agent, by its instance data.
 pub(crate) fn agent_again(data: usize) -> DAT_OS_WAIT_PROXY_AGENT {
     DAT_OS_WAIT_PROXY_AGENT { instance_data: without_provenance_mut(data), proxy_agent_func: Some(act) }
 }
@@ -32,12 +32,12 @@ extern "C" fn act(data: DAT_PVOID, evd: DAT_EVD_HANDLE) {
     deed.expect("an agent is called with its own instance data")(Handle::of(evd));
 }
 
-/// The calls that an agent has had.
+/// Records the calls of an agent.
 #[derive(Clone, Default)]
 pub(crate) struct Agent(Arc<Mutex<Vec<Handle>>>);
 
 impl Agent {
-    /// For a CNO: an agent that notes what it is called with.
+    /// Creates the agent for a CNO, which records each call.
     pub(crate) fn arm(&self) -> DAT_OS_WAIT_PROXY_AGENT {
         let own = self.clone();
         agent(move |evd| own.note(evd))
@@ -52,7 +52,7 @@ impl Agent {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(evd);
     }
 
-    /// So far.
+    /// EVDs of all calls until now.
     pub(crate) fn all(&self) -> Vec<DAT_EVD_HANDLE> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|evd| evd.h()).collect()
     }

@@ -13,12 +13,12 @@ use super::codes::zeroed;
 use super::object::Handle;
 use super::thread::until;
 
-/// A thread that can be sent a signal.
+/// A thread that can receive a signal.
 #[derive(Clone, Copy)]
 pub(crate) struct Interruptible(libc::pthread_t);
 
 impl Interruptible {
-    /// This one, with a handler that does nothing but end a sleep in the kernel.
+    /// The calling thread, with a handler that only ends a sleep in the kernel.
     pub(crate) fn this() -> Self {
         extern "C" fn nothing(_signal: c_int) {}
         // SAFETY: zeros are a sigaction without flags, so calls are not begun again.
@@ -30,15 +30,15 @@ impl Interruptible {
         Interruptible(unsafe { libc::pthread_self() })
     }
 
-    /// Sends it SIGUSR1. It must not have been joined.
+    /// Sends SIGUSR1 to the thread, which must not have been joined.
     pub(crate) fn interrupt(self) {
         // SAFETY: the caller keeps the thread.
         unsafe { libc::pthread_kill(self.0, libc::SIGUSR1) };
     }
 }
 
-/// A thread inside a wait without limit, with asynchronous cancellation, on the bare function. No frame of it has anything to
-/// drop.
+/// A thread inside a wait without limit, with asynchronous cancellation, in the bare function. No stack frame of it
+/// needs a drop.
 pub(crate) struct Cancellable {
     thread: libc::pthread_t,
     frame: Box<Frame>,
@@ -53,7 +53,7 @@ struct Frame {
 
 type Body = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 
-// Cancellation unwinds through the bodies; the `libc` crate's declarations do not let it.
+// Cancellation unwinds through the function bodies, which the declarations of the `libc` crate do not permit.
 unsafe extern "C-unwind" {
     fn pthread_create(
         thread: *mut libc::pthread_t,
@@ -70,12 +70,12 @@ const PTHREAD_CANCEL_ASYNCHRONOUS: c_int = 1;
 const PTHREAD_CANCELED: usize = usize::MAX;
 
 impl Cancellable {
-    /// About to call `dat_evd_wait`, with threshold 1.
+    /// Starts a thread that calls `dat_evd_wait` with threshold 1.
     pub(crate) fn on_evd(evd: DAT_EVD_HANDLE) -> Self {
         Self::start(c"dat_evd_wait", evd, on_evd)
     }
 
-    /// About to call `dat_cno_wait`.
+    /// Starts a thread that calls `dat_cno_wait`.
     pub(crate) fn on_cno(cno: DAT_CNO_HANDLE) -> Self {
         Self::start(c"dat_cno_wait", cno, on_cno)
     }
@@ -95,7 +95,7 @@ impl Cancellable {
         cancellable
     }
 
-    /// Cancels it, and sees it end so.
+    /// Cancels the thread, and checks that it ends by cancellation.
     #[track_caller]
     pub(crate) fn cancel(self) {
         // SAFETY: the thread has not been joined yet.
@@ -111,7 +111,7 @@ impl Cancellable {
 }
 
 /// # Safety
-/// `arg` is a `Frame` that outlives this.
+/// `arg` points to a `Frame` that outlives the call.
 unsafe extern "C-unwind" fn on_evd(arg: *mut c_void) -> *mut c_void {
     // SAFETY: the contract.
     let frame = unsafe { &*arg.cast::<Frame>() };

@@ -1,4 +1,4 @@
-//! Checks of return codes: expected and actual code by name, with the line of the case.
+//! Checks of return codes. A failure names the expected and the actual code, and the line of the case.
 #![allow(clippy::not_unsafe_ptr_arg_deref, reason = "pointers go to the library under test as they are")]
 
 use std::mem::{MaybeUninit, size_of};
@@ -9,59 +9,60 @@ use crate::{flight, names};
 
 use super::raw;
 
-/// A whole return code: error class, type, subtype.
+/// A complete return code: error class, type, subtype.
 pub(crate) const fn error(kind: DAT_RETURN_TYPE, subtype: DAT_RETURN_SUBTYPE) -> DAT_RETURN {
     DAT_CLASS_ERROR | kind | subtype
 }
 
-/// The call succeeded.
+/// Checks that the call succeeded.
 #[track_caller]
 pub(crate) fn ok(code: DAT_RETURN) {
     expect(code, DAT_SUCCESS);
 }
 
-/// The call gave this whole code. `DAT_QUEUE_EMPTY` is bare, `DAT_NOT_IMPLEMENTED` whole by itself; for errors: [`refused`].
+/// Checks for this complete code. `DAT_QUEUE_EMPTY` has no class, `DAT_NOT_IMPLEMENTED` includes it; for errors use
+/// [`refused`].
 #[track_caller]
 pub(crate) fn expect(code: DAT_RETURN, wanted: DAT_RETURN) {
     assert!(code == wanted, "{} {}, wanted {}", caller(code), names::of_code(code), names::of_code(wanted));
 }
 
-/// The call was refused with this type and subtype, error class set.
+/// Checks that the call failed with this type and subtype, error class set.
 #[track_caller]
 pub(crate) fn refused(code: DAT_RETURN, kind: DAT_RETURN_TYPE, subtype: DAT_RETURN_SUBTYPE) {
     expect(code, error(kind, subtype));
 }
 
-/// The call was refused because of this parameter, counted from 1.
+/// Checks that the call failed because of this parameter, counted from 1.
 #[track_caller]
 pub(crate) fn bad_arg(code: DAT_RETURN, n: u32) {
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1 + n - 1);
 }
 
-/// The call was refused because of a handle of this kind.
+/// Checks that the call failed because of a handle of this kind.
 #[track_caller]
 pub(crate) fn bad_handle(code: DAT_RETURN, kind: DAT_RETURN_SUBTYPE) {
     refused(code, DAT_INVALID_HANDLE, kind);
 }
 
-/// The call gave one of these whole codes, where the specification leaves a choice.
+/// Checks for one of these complete codes, where the specification permits several.
 #[track_caller]
 pub(crate) fn one_of(code: DAT_RETURN, wanted: &[DAT_RETURN]) {
     let words: Vec<String> = wanted.iter().map(|code| names::of_code(*code)).collect();
     assert!(wanted.contains(&code), "{} {}, wanted one of {words:?}", caller(code), names::of_code(code));
 }
 
-/// Type and class of a code without its subtype.
+/// Returns type and class of a code without its subtype.
 pub(crate) fn kind_of(code: DAT_RETURN) -> DAT_RETURN {
     code & !DAT_SUBTYPE_MASK
 }
 
-/// Subtype of a code.
+/// Returns the subtype of a code.
 pub(crate) fn subtype_of(code: DAT_RETURN) -> DAT_RETURN_SUBTYPE {
     code & DAT_SUBTYPE_MASK
 }
 
-/// Gives the call an out object full of a pattern. After an error not a byte of it may have changed.
+/// Passes the call an output filled with a pattern. After an error every byte of it must be unchanged.
 #[track_caller]
 pub(crate) fn untouched<T: Copy>(call: impl FnOnce(*mut T) -> DAT_RETURN) -> DAT_RETURN {
     const PATTERN: u8 = 0xa5;
@@ -78,7 +79,7 @@ pub(crate) fn untouched<T: Copy>(call: impl FnOnce(*mut T) -> DAT_RETURN) -> DAT
     code
 }
 
-/// Makes an out object of zeros, which every C record can be, lets the call fill it, and hands it over. Must succeed.
+/// Passes the call a zeroed output, which every C record permits, and returns it. The call must succeed.
 #[track_caller]
 pub(crate) fn filled<T: CRecord>(call: impl FnOnce(*mut T) -> DAT_RETURN) -> T {
     let mut out = raw::zeroed::<T>();
@@ -88,7 +89,7 @@ pub(crate) fn filled<T: CRecord>(call: impl FnOnce(*mut T) -> DAT_RETURN) -> T {
 
 pub(crate) use raw::{CRecord, zeroed};
 
-/// The function that most likely returned this code: this thread's last, if the code is the same.
+/// The function that probably returned this code: the last one of this thread, if it returned the same code.
 fn caller(code: DAT_RETURN) -> String {
     match flight::last_call() {
         Some((function, last)) if last == code => format!("{function} answered"),

@@ -17,7 +17,7 @@ use super::memory::Memory;
 use super::object::{Ep, Evd, Ia, Psp, Pz, cookie, ep_attr};
 use super::raw::address_at;
 
-/// A socket address that connect calls can be given.
+/// A socket address for connect calls.
 #[derive(Clone)]
 pub(crate) struct Address([u64; 16]);
 
@@ -30,12 +30,12 @@ impl Address {
         Address(words.map(u64::to_le))
     }
 
-    /// Pointer for a call; valid as long as this value.
+    /// Pointer for a call, valid as long as this value exists.
     pub(crate) fn pointer(&self) -> DAT_IA_ADDRESS_PTR {
         self.0.as_ptr().cast_mut().cast()
     }
 
-    /// An IPv4 address, port 0.
+    /// Creates an IPv4 address with port 0.
     pub(crate) fn ipv4(address: [u8; 4]) -> Self {
         let family = (libc::AF_INET as u16).to_ne_bytes();
         Address::of_bytes(&[&family[..], &[0, 0], &address].concat())
@@ -43,7 +43,7 @@ impl Address {
 }
 
 impl Ia {
-    /// Address for peers.
+    /// Returns the adapter's address for peers.
     #[track_caller]
     pub(crate) fn address(&self) -> Address {
         Address::of_bytes(&address_at(self.attr().ia_address_ptr))
@@ -51,7 +51,7 @@ impl Ia {
 }
 
 impl Ctx {
-    /// Sends the other role this address.
+    /// Sends the adapter's address to the other role.
     #[track_caller]
     pub(crate) fn send_address(&self, ia: &Ia) {
         self.send(address_at(ia.attr().ia_address_ptr));
@@ -63,13 +63,13 @@ impl Ctx {
         Address::of_bytes(&self.receive())
     }
 
-    /// Both roles: an end of a new connection. `far` listens on the run's qualifier 0.
+    /// Called by both roles: returns an end of a new connection. `far` listens on the run's qualifier 0.
     #[track_caller]
     pub(crate) fn connect(&self) -> Conn {
         self.connect_with(&Setup::default())
     }
 
-    /// Both roles: the same with other lengths and attributes.
+    /// Same as `connect`, with other lengths and attributes.
     #[track_caller]
     pub(crate) fn connect_with(&self, setup: &Setup) -> Conn {
         let conn = Conn::unconnected(&self.ia(), setup);
@@ -83,13 +83,13 @@ impl Ctx {
         conn
     }
 
-    /// Both ends of a connection to oneself, over one IA: first the one that connected.
+    /// Returns both ends of a connection over one IA, the connecting end first.
     #[track_caller]
     pub(crate) fn loopback(&self) -> (Conn, Conn) {
         self.loopback_with(&self.ia(), &Setup::default())
     }
 
-    /// The same over an IA that is open already, with other lengths and attributes.
+    /// Same as `loopback`, over an open IA, with other lengths and attributes.
     #[track_caller]
     pub(crate) fn loopback_with(&self, ia: &Ia, setup: &Setup) -> (Conn, Conn) {
         let (near, far) = (Conn::unconnected(ia, setup), Conn::unconnected(ia, setup));
@@ -104,11 +104,11 @@ impl Ctx {
 /// Parameters of both ends of a connection.
 #[derive(Clone)]
 pub(crate) struct Setup {
-    /// Of the EP.
+    /// Attributes of the EP.
     pub(crate) attr: DAT_EP_ATTR,
     /// Length of each EVD.
     pub(crate) qlen: DAT_COUNT,
-    /// Which of the run's qualifiers.
+    /// Index of the run's qualifier.
     pub(crate) qual: u64,
 }
 
@@ -118,33 +118,33 @@ impl Default for Setup {
     }
 }
 
-/// One end of a connection with all objects it uses. Memory is declared after it, and so freed before it.
+/// One end of a connection with all objects it uses. Declare memory after it, so that the memory is freed first.
 pub(crate) struct Conn {
     pub(crate) ep: Ep,
-    /// Completions of receives.
+    /// EVD for completions of receives.
     pub(crate) recv: Evd,
-    /// Completions of sends, RDMA and binds.
+    /// EVD for completions of sends, RDMA and binds.
     pub(crate) request: Evd,
-    /// Connection events.
+    /// EVD for connection events.
     pub(crate) events: Evd,
     pub(crate) pz: Pz,
     pub(crate) ia: Ia,
 }
 
 impl Conn {
-    /// All objects of an unconnected end, on an adapter of its own.
+    /// Creates all objects of an unconnected end, on a newly opened adapter.
     #[track_caller]
     pub(crate) fn alone(ctx: &Ctx) -> Self {
         Conn::on(&ctx.ia())
     }
 
-    /// Everything but the connection.
+    /// Creates all objects of an unconnected end on this adapter.
     #[track_caller]
     pub(crate) fn on(ia: &Ia) -> Self {
         Conn::unconnected(ia, &Setup::default())
     }
 
-    /// The same with other lengths and attributes.
+    /// Same as `on`, with other lengths and attributes.
     #[track_caller]
     pub(crate) fn unconnected(ia: &Ia, setup: &Setup) -> Self {
         let pz = ia.pz();
@@ -155,14 +155,14 @@ impl Conn {
         Conn { ep, recv, request, events, pz, ia: ia.clone() }
     }
 
-    /// Asks for a connection without private data and without a time limit.
+    /// Connects without private data and without a time limit.
     #[track_caller]
     pub(crate) fn connect(&self, address: &Address, qual: DAT_CONN_QUAL) {
         let (ep, address, flags) = (self.ep.h(), address.pointer(), DAT_CONNECT_DEFAULT_FLAG);
         ok(dat_ep_connect(ep, address, qual, DAT_TIMEOUT_INFINITE, 0, null_mut(), DAT_QOS_BEST_EFFORT, flags));
     }
 
-    /// Listens, calls `ready`, and accepts the first request; the service point is gone afterwards.
+    /// Listens, calls `ready`, and accepts the first request. The service point is freed afterwards.
     #[track_caller]
     pub(crate) fn listen(&self, qual: DAT_CONN_QUAL, ready: impl FnOnce()) {
         let requests = self.ia.evd(8, DAT_EVD_CR_FLAG);
@@ -173,20 +173,20 @@ impl Conn {
         drop(psp);
     }
 
-    /// The next connection event is this one.
+    /// Checks that the next connection event is this one.
     #[track_caller]
     pub(crate) fn expect(&self, number: DAT_EVENT_NUMBER) {
         expect_conn(self.events.h(), self.ep.h(), number);
     }
 
-    /// Disconnects, and takes the event; for the end whose peer does not disconnect.
+    /// Disconnects, and takes the event, on the end whose peer does not disconnect.
     #[track_caller]
     pub(crate) fn disconnect(&self) {
         ok(dat_ep_disconnect(self.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
         self.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
     }
 
-    /// A registered buffer in this end's zone.
+    /// Creates a registered buffer in this end's zone.
     #[track_caller]
     pub(crate) fn memory(&self, length: usize) -> Memory {
         self.ia.memory(&self.pz, length)
@@ -207,13 +207,13 @@ impl Conn {
         ok(dat_ep_post_recv(self.ep.h(), 1, &mut segment, cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
     }
 
-    /// RDMA write of a local range to the peer's.
+    /// Posts an RDMA write of a local range to the peer's.
     #[track_caller]
     pub(crate) fn post_write(&self, id: u64, mut from: DAT_LMR_TRIPLET, to: DAT_RMR_TRIPLET) {
         ok(dat_ep_post_rdma_write(self.ep.h(), 1, &mut from, cookie(id), &to, DAT_COMPLETION_DEFAULT_FLAG));
     }
 
-    /// RDMA read of the peer's range into a local one.
+    /// Posts an RDMA read of the peer's range into a local one.
     #[track_caller]
     pub(crate) fn post_read(&self, id: u64, mut into: DAT_LMR_TRIPLET, from: DAT_RMR_TRIPLET) {
         ok(dat_ep_post_rdma_read(self.ep.h(), 1, &mut into, cookie(id), &from, DAT_COMPLETION_DEFAULT_FLAG));
@@ -227,13 +227,13 @@ pub(crate) fn established(near: &Conn, far: &Conn) {
     far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
 }
 
-/// Posts a send of nothing: it needs no memory, and a receive all the same.
+/// Posts an empty send, which needs no memory but a receive.
 #[track_caller]
 pub(crate) fn post_empty_send(conn: &Conn, id: u64) {
     ok(dat_ep_post_send(conn.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
 }
 
-/// Posts a receive of nothing.
+/// Posts an empty receive.
 #[track_caller]
 pub(crate) fn post_empty_recv(conn: &Conn, id: u64) {
     ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));

@@ -13,7 +13,7 @@ use super::object::Evd;
 use super::raw::{self, context_bits};
 use super::{SOON, bytes_at, patiently};
 
-/// An event as it was handed out.
+/// An event as the library returned it.
 #[derive(Clone, Copy)]
 pub(crate) struct Event(pub(crate) DAT_EVENT);
 
@@ -27,34 +27,34 @@ impl Event {
         self.0.evd_handle
     }
 
-    /// As a DTO completion.
+    /// Returns the data of a DTO completion.
     #[track_caller]
     pub(crate) fn dto(&self) -> DAT_DTO_COMPLETION_EVENT_DATA {
         self.is(DAT_DTO_COMPLETION_EVENT);
         raw::dto(&self.0)
     }
 
-    /// As the completion of a bind.
+    /// Returns the data of a bind completion.
     #[track_caller]
     pub(crate) fn rmr(&self) -> DAT_RMR_BIND_COMPLETION_EVENT_DATA {
         self.is(DAT_RMR_BIND_COMPLETION_EVENT);
         raw::rmr(&self.0)
     }
 
-    /// As the arrival of a connection request.
+    /// Returns the data of a connection request event.
     #[track_caller]
     pub(crate) fn arrival(&self) -> DAT_CR_ARRIVAL_EVENT_DATA {
         self.is(DAT_CONNECTION_REQUEST_EVENT);
         raw::arrival(&self.0)
     }
 
-    /// The service point that a request arrived at, PSP or RSP.
+    /// Returns the service point of a connection request, PSP or RSP.
     #[track_caller]
     pub(crate) fn service_point(&self) -> DAT_HANDLE {
         raw::service_point(self.arrival().sp_handle)
     }
 
-    /// As a connection event.
+    /// Returns the data of a connection event.
     #[track_caller]
     pub(crate) fn connection(&self) -> DAT_CONNECTION_EVENT_DATA {
         let is_one = (DAT_CONNECTION_EVENT_ESTABLISHED..=DAT_CONNECTION_EVENT_UNREACHABLE).contains(&self.number());
@@ -62,14 +62,14 @@ impl Event {
         raw::connection(&self.0)
     }
 
-    /// The private data of a connection event.
+    /// Returns the private data of a connection event.
     #[track_caller]
     pub(crate) fn private_data(&self) -> Vec<u8> {
         let data = self.connection();
         bytes_at(data.private_data, data.private_data_size.max(0) as usize)
     }
 
-    /// As an asynchronous error: of which object, and why.
+    /// Returns the object and the reason of an asynchronous error.
     #[track_caller]
     pub(crate) fn asynchronous(&self) -> DAT_ASYNCH_ERROR_EVENT_DATA {
         let is_one = (DAT_ASYNC_ERROR_EVD_OVERFLOW..=DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR).contains(&self.number());
@@ -77,14 +77,14 @@ impl Event {
         raw::asynchronous(&self.0)
     }
 
-    /// The pointer of a software event.
+    /// Returns the pointer of a software event.
     #[track_caller]
     pub(crate) fn software(&self) -> DAT_PVOID {
         self.is(DAT_SOFTWARE_EVENT);
         raw::software(&self.0)
     }
 
-    /// It has this number.
+    /// Checks that the event has this number.
     #[track_caller]
     pub(crate) fn is(&self, number: DAT_EVENT_NUMBER) {
         assert!(
@@ -107,7 +107,7 @@ impl Event {
     }
 }
 
-/// A software event to be posted.
+/// Creates a software event for posting.
 pub(crate) fn software_event(pointer: usize) -> DAT_EVENT {
     let mut event: DAT_EVENT = zeroed();
     event.event_number = DAT_SOFTWARE_EVENT;
@@ -116,12 +116,12 @@ pub(crate) fn software_event(pointer: usize) -> DAT_EVENT {
     event
 }
 
-/// A duration as DAT counts it.
+/// Converts a duration to DAT microseconds.
 pub(crate) fn micros(time: Duration) -> DAT_TIMEOUT {
     DAT_TIMEOUT::try_from(time.as_micros()).unwrap_or(DAT_TIMEOUT_INFINITE)
 }
 
-/// Waits on an EVD with threshold 1. `None`: the time is over.
+/// Waits on an EVD with threshold 1. `None`: timeout.
 #[track_caller]
 pub(crate) fn wait(evd: DAT_EVD_HANDLE, time: Duration) -> Option<Event> {
     let (mut event, mut more) = (zeroed(), 0);
@@ -133,7 +133,7 @@ pub(crate) fn wait(evd: DAT_EVD_HANDLE, time: Duration) -> Option<Event> {
     Some(Event(event))
 }
 
-/// Takes an event that is there. `None`: the queue is empty.
+/// Dequeues an event. `None`: the queue is empty.
 #[track_caller]
 pub(crate) fn dequeue(evd: DAT_EVD_HANDLE) -> Option<Event> {
     let mut event = zeroed();
@@ -145,17 +145,17 @@ pub(crate) fn dequeue(evd: DAT_EVD_HANDLE) -> Option<Event> {
     Some(Event(event))
 }
 
-/// The event that must come, by waiting.
+/// Waits for an event, which must come.
 #[track_caller]
 pub(crate) fn expect_event(evd: DAT_EVD_HANDLE, time: Duration) -> Event {
-    // No closure: it would be the place of the panic.
+    // Not a closure, because a panic would then name the closure's line.
     match wait(evd, time) {
         Some(event) => event,
         None => panic!("no event after {time:?}"),
     }
 }
 
-/// The expected event, by polling: for EVDs on which waits are refused.
+/// Polls for the expected event, for EVDs on which waits are refused.
 #[track_caller]
 pub(crate) fn polled_event(evd: DAT_EVD_HANDLE) -> Event {
     let end = Instant::now() + patiently(SOON);
@@ -168,7 +168,7 @@ pub(crate) fn polled_event(evd: DAT_EVD_HANDLE) -> Event {
     }
 }
 
-/// The next event is this DTO's completion. `length` counts only after success.
+/// Checks that the next event is this DTO's completion. `length` is compared only after success.
 #[track_caller]
 pub(crate) fn expect_dto(
     evd: DAT_EVD_HANDLE,
@@ -181,7 +181,7 @@ pub(crate) fn expect_dto(
     data
 }
 
-/// As [`expect_dto`], for an event already taken.
+/// Same as [`expect_dto`], for an event already taken.
 #[track_caller]
 pub(crate) fn check_dto(
     data: &DAT_DTO_COMPLETION_EVENT_DATA,
@@ -197,7 +197,7 @@ pub(crate) fn check_dto(
     }
 }
 
-/// These pieces of work come back flushed, in this order.
+/// Checks that these requests or receives complete as flushed, in this order.
 #[track_caller]
 pub(crate) fn expect_flushed(evd: &Evd, ids: impl IntoIterator<Item = u64>) {
     for id in ids {
@@ -205,7 +205,7 @@ pub(crate) fn expect_flushed(evd: &Evd, ids: impl IntoIterator<Item = u64>) {
     }
 }
 
-/// The next event is the completion of this bind.
+/// Checks that the next event is the completion of this bind.
 #[track_caller]
 pub(crate) fn expect_rmr(
     evd: DAT_EVD_HANDLE,
@@ -219,7 +219,7 @@ pub(crate) fn expect_rmr(
     data
 }
 
-/// The next event is this one, for this EP.
+/// Checks that the next event is this one, for this EP.
 #[track_caller]
 pub(crate) fn expect_conn(evd: DAT_EVD_HANDLE, ep: DAT_EP_HANDLE, number: DAT_EVENT_NUMBER) -> Event {
     let event = expect_event(evd, SOON);
@@ -228,13 +228,13 @@ pub(crate) fn expect_conn(evd: DAT_EVD_HANDLE, ep: DAT_EP_HANDLE, number: DAT_EV
     event
 }
 
-/// The next event is a connection request.
+/// Takes the next event, which must be a connection request.
 #[track_caller]
 pub(crate) fn expect_cr(evd: DAT_EVD_HANDLE) -> DAT_CR_ARRIVAL_EVENT_DATA {
     expect_event(evd, SOON).arrival()
 }
 
-/// The next event is this asynchronous one, about this object.
+/// Checks that the next event is this asynchronous one, about this object.
 #[track_caller]
 pub(crate) fn expect_async(evd: DAT_EVD_HANDLE, number: DAT_EVENT_NUMBER, about: DAT_HANDLE, reason: u32) {
     let event = expect_event(evd, SOON);
@@ -243,7 +243,7 @@ pub(crate) fn expect_async(evd: DAT_EVD_HANDLE, number: DAT_EVENT_NUMBER, about:
     assert_eq!((data.dat_handle, data.reason), (about, reason as DAT_COUNT), "object and reason");
 }
 
-/// Nothing is queued now.
+/// Checks that no event is queued.
 #[track_caller]
 pub(crate) fn expect_nothing(evd: DAT_EVD_HANDLE) {
     let mut event = zeroed();
@@ -255,7 +255,7 @@ pub(crate) fn expect_nothing(evd: DAT_EVD_HANDLE) {
     expect(code, DAT_QUEUE_EMPTY);
 }
 
-/// No event is queued now, and none comes for this time. Costs that time: 50 ms show most bugs.
+/// Checks that no event is queued, and none arrives during this time. Takes that time: 50 ms show most bugs.
 #[track_caller]
 pub(crate) fn expect_quiet(evd: DAT_EVD_HANDLE, time: Duration) {
     if let Some(event) = wait(evd, time) {
@@ -263,18 +263,18 @@ pub(crate) fn expect_quiet(evd: DAT_EVD_HANDLE, time: Duration) {
     }
 }
 
-/// Takes all that is queued.
+/// Takes all queued events.
 #[track_caller]
 pub(crate) fn drain(evd: DAT_EVD_HANDLE) -> Vec<Event> {
     std::iter::from_fn(|| dequeue(evd)).collect()
 }
 
-/// An event number in words.
+/// Returns the name of an event number.
 pub(crate) fn number_name(number: DAT_EVENT_NUMBER) -> String {
     name_of(crate::names::EVENTS, number)
 }
 
-/// A DTO or bind status in words.
+/// Returns the name of a DTO or bind status.
 pub(crate) fn status_name(status: DAT_DTO_COMPLETION_STATUS) -> String {
     name_of(crate::names::STATUSES, status)
 }

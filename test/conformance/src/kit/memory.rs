@@ -1,4 +1,4 @@
-//! Registered buffers. Bytes are atomics, since the library and the peer write them concurrently.
+//! Registered buffers. Bytes are atomics, because the library and the peer write them concurrently.
 #![forbid(unsafe_code)]
 #![allow(clippy::not_unsafe_ptr_arg_deref, reason = "handles go to the library under test as they are")]
 
@@ -14,7 +14,7 @@ use super::codes::ok;
 use super::object::{Ia, Lmr, Pz};
 use super::{SOON, patiently};
 
-/// Buffers begin at a page.
+/// Buffers are aligned to a page.
 const PAGE: usize = 4096;
 
 /// A buffer, page-aligned.
@@ -25,7 +25,7 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// All zeros.
+    /// Allocates zeroed bytes.
     pub(crate) fn new(length: usize) -> Self {
         let bytes: Vec<AtomicU8> = (0..length + PAGE).map(|_| AtomicU8::new(0)).collect();
         let start = bytes.as_ptr().align_offset(PAGE);
@@ -45,7 +45,7 @@ impl Buffer {
         self.length
     }
 
-    /// The address of a byte.
+    /// Returns the address of a byte.
     pub(crate) fn address(&self, at: usize) -> DAT_VADDR {
         self.pointer().expose_provenance() as DAT_VADDR + at as DAT_VADDR
     }
@@ -75,7 +75,7 @@ impl Buffer {
         }
     }
 
-    /// The range holds what `write_pattern` of that seed writes.
+    /// Checks that the range holds what `write_pattern` with this seed writes.
     #[track_caller]
     pub(crate) fn expect_pattern(&self, at: usize, length: usize, seed: u8) {
         for (offset, place) in self.own()[at..at + length].iter().enumerate() {
@@ -84,7 +84,7 @@ impl Buffer {
         }
     }
 
-    /// The range holds these bytes.
+    /// Checks that the range holds these bytes.
     #[track_caller]
     pub(crate) fn expect_bytes(&self, at: usize, wanted: &[u8]) {
         let bytes = self.take(at, wanted.len());
@@ -93,13 +93,13 @@ impl Buffer {
         }
     }
 
-    /// Every byte of the range is this one.
+    /// Checks that every byte of the range has this value.
     #[track_caller]
     pub(crate) fn expect_all(&self, at: usize, length: usize, wanted: u8) {
         self.expect_bytes(at, &vec![wanted; length]);
     }
 
-    /// Spins until a byte has a value, calling nothing of DAT: how programs watch for RDMA writes.
+    /// Polls until a byte has a value, without any call of DAT, as programs poll for RDMA writes.
     #[track_caller]
     pub(crate) fn spin_for(&self, at: usize, wanted: u8) {
         let end = Instant::now() + patiently(SOON);
@@ -111,22 +111,22 @@ impl Buffer {
 }
 
 fn pattern(offset: usize, seed: u8) -> u8 {
-    // 251 is prime: neither pages nor powers of two repeat it.
+    // 251 is prime, so the pattern repeats neither per page nor per power of two.
     ((offset % 251) as u8).wrapping_add(seed)
 }
 
 /// A registered buffer.
 pub(crate) struct Memory {
-    /// First, so that it is freed while the buffer is still there.
+    /// Declared first, so that it is freed while the buffer exists.
     lmr: Option<Lmr>,
     buffer: Buffer,
-    /// For local segments.
+    /// Context for local segments.
     pub(crate) lmr_context: DAT_LMR_CONTEXT,
-    /// For the peer.
+    /// Context for the peer.
     pub(crate) rmr_context: DAT_RMR_CONTEXT,
-    /// As the library returned it.
+    /// Registered length, as returned by the library.
     pub(crate) registered_length: DAT_VLEN,
-    /// As the library returned it.
+    /// Registered address, as returned by the library.
     pub(crate) registered_address: DAT_VADDR,
 }
 
@@ -167,13 +167,13 @@ impl Memory {
         self.lmr.as_ref().expect("it is registered").h()
     }
 
-    /// Gives up the registration, which must succeed; the buffer stays.
+    /// Frees the registration, which must succeed; the buffer stays.
     #[track_caller]
     pub(crate) fn deregister(&mut self) -> DAT_LMR_HANDLE {
         self.lmr.take().expect("it is registered").free()
     }
 
-    /// A range, for this side's transfers.
+    /// A range as a local segment.
     pub(crate) fn segment(&self, at: usize, length: usize) -> DAT_LMR_TRIPLET {
         DAT_LMR_TRIPLET {
             lmr_context: self.lmr_context,
@@ -183,7 +183,7 @@ impl Memory {
         }
     }
 
-    /// A range, for the peer's RDMA.
+    /// A range as a target of the peer's RDMA.
     pub(crate) fn target(&self, at: usize, length: usize) -> DAT_RMR_TRIPLET {
         DAT_RMR_TRIPLET {
             rmr_context: self.rmr_context,

@@ -35,13 +35,13 @@ pub(crate) use raw::{address_at, bytes_at, context_bits, named_attributes, regio
 pub(crate) use thread::*;
 pub(crate) use zoo::*;
 
-/// Time that a helper waits for an expected event. Never an assertion about speed.
+/// Time limit of a helper for an expected event. No case asserts speed by it.
 pub(crate) const SOON: Duration = Duration::from_secs(5);
 
 /// The adapter's name, for code without a context.
 pub(crate) static PROVIDER: OnceLock<String> = OnceLock::new();
 
-/// Expects exactly these private data; but over rdma_cm, whose request always carries 48 bytes, they are followed by zeros
+/// Checks the private data exactly. Over rdma_cm, whose request always carries 48 bytes, zeros follow the data
 /// (spec/endpoints 9.2).
 #[track_caller]
 pub(crate) fn expect_data(came: &[u8], sent: &[u8]) {
@@ -58,12 +58,12 @@ pub(crate) fn expect_data(came: &[u8], sent: &[u8]) {
 /// Factor for time limits on a slow machine.
 pub(crate) static PATIENCE: AtomicU32 = AtomicU32::new(1);
 
-/// `SOON` on this machine; other times stay what they are.
+/// `SOON`, adjusted to this machine; other times are not adjusted.
 pub(crate) fn patiently(time: Duration) -> Duration {
     if time == SOON { SOON * PATIENCE.load(Ordering::Relaxed) } else { time }
 }
 
-/// Whether the provider has what a case needs, by its own attributes.
+/// Whether the provider supports a feature, by its attributes.
 pub(crate) fn has(provider: &str, need: Need) -> bool {
     let ia = Ia::open(provider, 8);
     let (adapter, attr) = (ia.attr(), ia.provider_attr());
@@ -72,7 +72,7 @@ pub(crate) fn has(provider: &str, need: Need) -> bool {
         Need::Rmr => adapter.max_rmrs > 0,
         Need::ProviderEp => attr.ep_creator != DAT_PSP_CREATES_EP_NEVER,
         Need::Multipath => attr.supports_multipath != DAT_FALSE,
-        // Streams are numbered as their flags: CR, DTO, CONNECTION, RMR_BIND, ASYNC after SOFTWARE.
+        // Streams have the numbers of their flags: CR, DTO, CONNECTION, RMR_BIND, ASYNC after SOFTWARE.
         Need::Merging => attr.evd_stream_merging_supported[2][3] != DAT_FALSE,
     }
 }

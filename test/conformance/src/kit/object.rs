@@ -1,7 +1,8 @@
 //! Objects that free themselves at the end of a case and check that the library agrees.
 //!
-//! Declare them in the order of use (IA, PZ, EVDs, EP): they are freed in the reverse one. In a case that fails nothing is
-//! checked any more. A handle is `object.h()`; `leak()` gives it away, `free()` checks at once.
+//! Declare objects in the order of use (IA, PZ, EVDs, EP), because they are freed in reverse. A case that has failed
+//! makes no further checks. `object.h()` returns the handle, `leak()` gives up ownership, `free()` frees and checks
+//! at once.
 #![forbid(unsafe_code)]
 #![allow(clippy::not_unsafe_ptr_arg_deref, reason = "handles go to the library under test as they are")]
 
@@ -97,13 +98,13 @@ objects! {
     Rsp by dat_rsp_free;
     /// Registered memory; [`Memory`] is one with a buffer.
     Lmr by dat_lmr_free;
-    /// A window onto registered memory.
+    /// A memory window (RMR).
     Rmr by dat_rmr_free;
     /// A shared receive queue.
     Srq by dat_srq_free;
 }
 
-/// An open adapter. Copies share it; the last one closes it, gracefully, so that what a case has left behind is noticed.
+/// An open adapter. Clones share it; the last one closes it gracefully, which detects objects that a case has left.
 #[derive(Clone)]
 pub(crate) struct Ia(Arc<Opened>);
 
@@ -128,7 +129,7 @@ impl Drop for Opened {
 static SHARED: Mutex<Weak<Opened>> = Mutex::new(Weak::new());
 
 impl Ctx {
-    /// Opens the adapter under test. In a case that `shares_ia` the other thread's, if that is open.
+    /// Opens the adapter under test. In a case that `shares_ia`, returns the other thread's adapter, if that is open.
     #[track_caller]
     pub(crate) fn ia(&self) -> Ia {
         if !self.shares_ia {
@@ -143,14 +144,14 @@ impl Ctx {
         ia
     }
 
-    /// The adapter's name for `dat_ia_openv`; keep it while its pointer is in use.
+    /// The adapter's name for `dat_ia_openv`, which must outlive the use of its pointer.
     pub(crate) fn name(&self) -> CString {
         CString::new(self.provider.as_str()).expect("a name without NUL")
     }
 }
 
 impl Ia {
-    /// Opens this adapter, with an EVD of its own for asynchronous errors.
+    /// Opens this adapter, with a separate EVD for asynchronous errors.
     #[track_caller]
     pub(crate) fn open(name: &str, qlen: DAT_COUNT) -> Self {
         let name = CString::new(name).expect("a name without NUL");
@@ -165,7 +166,7 @@ impl Ia {
         self.0.handle.h()
     }
 
-    /// Closes it gracefully, which must succeed, as its last user. Returns the stale number.
+    /// Closes the adapter gracefully as its last user, which must succeed. Returns the stale handle.
     #[track_caller]
     pub(crate) fn close(self) -> DAT_IA_HANDLE {
         let handle = self.leak();
@@ -180,18 +181,18 @@ impl Ia {
         handle
     }
 
-    /// The EVD on which its errors arrive.
+    /// The EVD for asynchronous errors.
     pub(crate) fn errors(&self) -> DAT_EVD_HANDLE {
         self.0.errors.h()
     }
 
-    /// Its attributes.
+    /// Returns the adapter's attributes.
     #[track_caller]
     pub(crate) fn attr(&self) -> DAT_IA_ATTR {
         filled(|out| dat_ia_query(self.h(), null_mut(), DAT_IA_FIELD_ALL, out, 0, null_mut()))
     }
 
-    /// Its provider's attributes.
+    /// Returns the provider's attributes.
     #[track_caller]
     pub(crate) fn provider_attr(&self) -> DAT_PROVIDER_ATTR {
         filled(|out| dat_ia_query(self.h(), null_mut(), 0, null_mut(), DAT_PROVIDER_FIELD_ALL, out))
@@ -202,19 +203,19 @@ impl Ia {
         Pz::own(filled(|out| dat_pz_create(self.h(), out)))
     }
 
-    /// An EVD without a CNO.
+    /// Creates an EVD without a CNO.
     #[track_caller]
     pub(crate) fn evd(&self, qlen: DAT_COUNT, flags: DAT_EVD_FLAGS) -> Evd {
         Evd::own(filled(|out| dat_evd_create(self.h(), qlen, DAT_HANDLE_NULL, flags, out)))
     }
 
-    /// An EVD on a CNO.
+    /// Creates an EVD on a CNO.
     #[track_caller]
     pub(crate) fn evd_on(&self, cno: &Cno, qlen: DAT_COUNT, flags: DAT_EVD_FLAGS) -> Evd {
         Evd::own(filled(|out| dat_evd_create(self.h(), qlen, cno.h(), flags, out)))
     }
 
-    /// A CNO without an agent.
+    /// Creates a CNO without an agent.
     #[track_caller]
     pub(crate) fn cno(&self) -> Cno {
         self.cno_with(NO_AGENT)
@@ -225,7 +226,7 @@ impl Ia {
         Cno::own(filled(|out| dat_cno_create(self.h(), agent, out)))
     }
 
-    /// An EP with [`ep_attr`].
+    /// Creates an EP with [`ep_attr`].
     #[track_caller]
     pub(crate) fn ep(&self, pz: &Pz, recv: &Evd, request: &Evd, connect: &Evd) -> Ep {
         self.ep_with(pz, recv, request, connect, &ep_attr())
@@ -236,7 +237,7 @@ impl Ia {
         Ep::own(filled(|out| dat_ep_create(self.h(), pz.h(), recv.h(), request.h(), connect.h(), attr, out)))
     }
 
-    /// An EP that receives from a shared queue.
+    /// Creates an EP that receives from a shared queue.
     #[track_caller]
     pub(crate) fn ep_on(&self, srq: &Srq, pz: &Pz, recv: &Evd, request: &Evd, connect: &Evd) -> Ep {
         let (ia, pz, recv, request, connect) = (self.h(), pz.h(), recv.h(), request.h(), connect.h());
@@ -256,19 +257,19 @@ impl Ia {
         Psp::own(filled(|out| dat_psp_create(self.h(), qual, evd.h(), DAT_PSP_CONSUMER_FLAG, out)))
     }
 
-    /// Reserves an EP for the one connection to come on a qualifier.
+    /// Reserves an EP for one connection on a qualifier.
     #[track_caller]
     pub(crate) fn rsp(&self, qual: DAT_CONN_QUAL, ep: &Ep, evd: &Evd) -> Rsp {
         Rsp::own(filled(|out| dat_rsp_create(self.h(), qual, ep.h(), evd.h(), out)))
     }
 
-    /// A buffer of zeros, registered with all privileges.
+    /// Creates a zeroed buffer, registered with all privileges.
     #[track_caller]
     pub(crate) fn memory(&self, pz: &Pz, length: usize) -> Memory {
         Memory::register(self, pz, length, DAT_MEM_PRIV_ALL_FLAG)
     }
 
-    /// A buffer of zeros, registered with these privileges.
+    /// Creates a zeroed buffer, registered with these privileges.
     #[track_caller]
     pub(crate) fn memory_with(&self, pz: &Pz, length: usize, privileges: DAT_MEM_PRIV_FLAGS) -> Memory {
         Memory::register(self, pz, length, privileges)
@@ -283,19 +284,19 @@ impl Pz {
 }
 
 impl Ep {
-    /// Its state, asked by `dat_ep_get_status`.
+    /// Returns the state from `dat_ep_get_status`.
     #[track_caller]
     pub(crate) fn state(&self) -> DAT_EP_STATE {
         filled(|out| dat_ep_get_status(self.h(), out, null_mut(), null_mut()))
     }
 
-    /// All its parameters.
+    /// Queries all parameters of the EP.
     #[track_caller]
     pub(crate) fn param(&self) -> DAT_EP_PARAM {
         filled(|out| dat_ep_query(self.h(), DAT_EP_FIELD_ALL, out))
     }
 
-    /// It is in this state.
+    /// Checks that the EP is in this state.
     #[track_caller]
     pub(crate) fn expect_state(&self, wanted: DAT_EP_STATE) {
         let state = self.state();
@@ -304,7 +305,7 @@ impl Ep {
 }
 
 impl Evd {
-    /// All its parameters.
+    /// Queries all parameters.
     #[track_caller]
     pub(crate) fn param(&self) -> DAT_EVD_PARAM {
         filled(|out| dat_evd_query(self.h(), DAT_EVD_FIELD_ALL, out))
@@ -317,11 +318,11 @@ impl Evd {
     }
 }
 
-/// For a CNO that only wakes waiters.
+/// The agent of a CNO that only wakes waiters.
 pub(crate) const NO_AGENT: DAT_OS_WAIT_PROXY_AGENT =
     DAT_OS_WAIT_PROXY_AGENT { instance_data: null_mut(), proxy_agent_func: None };
 
-/// Attributes that every provider can give, far below any limit.
+/// Attributes that every provider supports, far below any limit.
 pub(crate) fn ep_attr() -> DAT_EP_ATTR {
     DAT_EP_ATTR {
         service_type: DAT_SERVICE_TYPE_RC,
@@ -339,12 +340,12 @@ pub(crate) fn ep_attr() -> DAT_EP_ATTR {
     }
 }
 
-/// A cookie or context.
+/// Converts a number to a cookie or context.
 pub(crate) fn cookie(number: u64) -> DAT_CONTEXT {
     DAT_CONTEXT { as_64: number }
 }
 
-/// An EP state in words.
+/// Returns the name of an EP state.
 pub(crate) fn state_name(state: DAT_EP_STATE) -> &'static str {
     crate::names::EP_STATES.iter().find(|(known, _)| *known == state).map_or("unknown state", |(_, name)| name)
 }

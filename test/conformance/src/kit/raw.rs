@@ -12,7 +12,7 @@ use crate::api::text_at;
 /// A C record of numbers, pointers and unions of these, for which all zeros is a value.
 ///
 /// # Safety
-/// It is `#[repr(C)]` or a plain number or pointer, and holds neither references nor Rust enumerations.
+/// The type is `#[repr(C)]` or a plain number or pointer, and contains neither references nor Rust enumerations.
 pub(crate) unsafe trait CRecord: Copy {}
 
 macro_rules! records {
@@ -51,7 +51,7 @@ records!(
     i32,
 );
 
-/// A record of zeros.
+/// Returns a zeroed record.
 pub(crate) fn zeroed<T: CRecord>() -> T {
     // SAFETY: the trait's promise.
     unsafe { std::mem::zeroed() }
@@ -62,7 +62,7 @@ pub(super) fn fill<T: Copy>(out: &mut MaybeUninit<T>, byte: u8) {
     unsafe { std::ptr::write_bytes(out.as_mut_ptr().cast::<u8>(), byte, size_of::<T>()) };
 }
 
-/// After [`fill`].
+/// Returns the bytes of a value after [`fill`].
 pub(super) fn bytes_of<T: Copy>(out: &MaybeUninit<T>) -> Vec<u8> {
     // SAFETY: every byte was filled as a byte, and a C library writes bytes.
     unsafe { std::slice::from_raw_parts(out.as_ptr().cast::<u8>(), size_of::<T>()) }.to_vec()
@@ -77,7 +77,7 @@ pub(crate) fn bytes_at(pointer: *const c_void, length: usize) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), length) }.to_vec()
 }
 
-/// The socket address at a pointer that came from the library, as long as its family is.
+/// Copies the socket address at a pointer from the library, with the length of its family.
 pub(crate) fn address_at(pointer: DAT_IA_ADDRESS_PTR) -> Vec<u8> {
     if pointer.is_null() {
         return Vec::new();
@@ -92,13 +92,13 @@ pub(crate) fn address_at(pointer: DAT_IA_ADDRESS_PTR) -> Vec<u8> {
     bytes_at(pointer.cast(), length)
 }
 
-/// Writes where the library says that a consumer may.
+/// Writes to library memory that a consumer may change.
 pub(crate) fn write_at(pointer: *mut c_void, bytes: &[u8]) {
     // SAFETY: the library returned this pointer with this length as writable.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), pointer.cast::<u8>(), bytes.len()) };
 }
 
-/// A context or cookie as a number.
+/// Returns a context or cookie as a number.
 pub(crate) fn context_bits(context: DAT_CONTEXT) -> u64 {
     // SAFETY: any bits are a number.
     unsafe { context.as_64 }
@@ -140,13 +140,13 @@ pub(super) fn service_point(handle: DAT_SP_HANDLE) -> DAT_HANDLE {
     unsafe { handle.psp_handle }
 }
 
-/// Start address of a region that is described by its address.
+/// Returns the start address of a region that is described by its address.
 pub(crate) fn region_address(region: DAT_REGION_DESCRIPTION) -> DAT_PVOID {
     // SAFETY: any bits are an address.
     unsafe { region.for_va }
 }
 
-/// The name and value of each named attribute in an array that came from the library.
+/// Returns name and value of each named attribute in an array from the library.
 pub(crate) fn named_attributes(array: *const DAT_NAMED_ATTR, count: DAT_COUNT) -> Vec<(String, String)> {
     let count = if array.is_null() { 0 } else { count.max(0) as usize };
     let one = |at| {

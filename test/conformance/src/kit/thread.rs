@@ -1,6 +1,6 @@
-//! Threads inside a call that blocks: begun, seen to sleep, interrupted by a signal.
+//! Threads inside a blocking call: started, checked to be asleep, interrupted by a signal.
 //!
-//! A thread that is never released ends with its process, under the watchdog.
+//! A thread that never returns ends with its process, under the watchdog.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -16,15 +16,15 @@ use super::codes::{error, zeroed};
 use super::object::Handle;
 use super::raw;
 
-/// A thread inside a call, and what the call gives.
+/// A thread inside a call, and the result of the call.
 pub(crate) struct Blocked<T> {
     thread: JoinHandle<T>,
     signals: Interruptible,
-    /// Its directory in /proc.
+    /// Directory of the thread in /proc.
     place: PathBuf,
 }
 
-/// Makes a call in a thread of its own; returns when the thread is about to call.
+/// Makes a call in a separate thread. Returns when the thread is about to make the call.
 pub(crate) fn blocked<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Blocked<T> {
     let (tell, receive) = mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -37,18 +37,18 @@ pub(crate) fn blocked<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stat
 }
 
 impl<T> Blocked<T> {
-    /// The call has come back.
+    /// Whether the call has returned.
     pub(crate) fn is_back(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Waits until the system says that the thread sleeps. It does so in the call, if the call has not come back.
+    /// Waits until the system reports the thread as asleep. Unless the call has returned, it sleeps in the call.
     pub(crate) fn asleep(self) -> Self {
         until(|| self.is_back() || self.sleeps());
         self
     }
 
-    /// Interrupts its sleep by signals, until the call comes back. The handler does not restart calls.
+    /// Interrupts its sleep by signals until the call returns. The signal handler does not restart system calls.
     pub(crate) fn interrupt(&self) {
         until(|| {
             if !self.is_back() && self.sleeps() {
@@ -58,10 +58,10 @@ impl<T> Blocked<T> {
         });
     }
 
-    /// Whether the system says that it sleeps.
+    /// Whether the system reports the thread as asleep.
     fn sleeps(&self) -> bool {
         let text = std::fs::read_to_string(self.place.join("stat")).unwrap_or_default();
-        // The state follows the name, which may hold anything.
+        // The state follows the name, which may contain any characters.
         text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
     }
 
@@ -77,12 +77,12 @@ impl<T> Blocked<T> {
 pub(crate) struct Waited {
     pub(crate) code: DAT_RETURN,
     pub(crate) number: DAT_EVENT_NUMBER,
-    /// Of a software event.
+    /// Pointer of a software event.
     pub(crate) pointer: usize,
     pub(crate) more: DAT_COUNT,
 }
 
-/// A thread inside `dat_evd_wait`; whether it has begun to wait, [`Blocked::inside`] and [`Blocked::asleep`] say.
+/// A thread inside `dat_evd_wait`; [`Blocked::inside`] and [`Blocked::asleep`] wait until it has begun to wait.
 pub(crate) fn evd_waiter(evd: DAT_EVD_HANDLE, timeout: DAT_TIMEOUT, threshold: DAT_COUNT) -> Blocked<Waited> {
     let evd = Handle::of(evd);
     blocked(move || {
@@ -107,18 +107,18 @@ impl Blocked<Waited> {
     }
 }
 
-/// A thread inside `dat_cno_wait`: the code and the EVD that it gave.
+/// A thread inside `dat_cno_wait`, which returns the code and the EVD.
 pub(crate) fn cno_waiter(cno: DAT_CNO_HANDLE, timeout: DAT_TIMEOUT) -> Blocked<(DAT_RETURN, Handle)> {
     let cno = Handle::of(cno);
     blocked(move || {
-        // A value that no call gives, so that null is seen to be written.
+        // A value that no call returns, so that a written null is visible.
         let mut evd = Handle::of(std::ptr::without_provenance_mut(0x5a5a)).h();
         let code = dat_cno_wait(cno.h(), timeout, &mut evd);
         (code, Handle::of(evd))
     })
 }
 
-/// Yields until it is so; the watchdog ends what never is.
+/// Yields until the condition is true; the watchdog ends an endless wait.
 pub(crate) fn until(mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! One live object of each kind in one IA, for cases about what all kinds have in common.
+//! One live object of each kind in one IA, for cases about properties common to all kinds.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -44,7 +44,7 @@ impl Kind {
         Self::Srq,
     ];
 
-    /// As in names of cases.
+    /// Name of the kind in names of cases.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Cr => "cr",
@@ -61,7 +61,7 @@ impl Kind {
         }
     }
 
-    /// Number of `dat_get_handle_type`.
+    /// Value of `dat_get_handle_type`.
     pub(crate) fn number(self) -> DAT_HANDLE_TYPE {
         match self {
             Self::Cr => DAT_HANDLE_TYPE_CR,
@@ -78,7 +78,7 @@ impl Kind {
         }
     }
 
-    /// Ends an object as a consumer does: frees it, rejects it, closes it gracefully.
+    /// Ends an object as a consumer does: frees it, rejects it, or closes it gracefully.
     pub(crate) fn end(self, handle: DAT_HANDLE) -> DAT_RETURN {
         match self {
             Self::Cr => dat_cr_reject(handle),
@@ -98,42 +98,42 @@ impl Kind {
 
 /// One live object of each kind; only the PZ and the EVDs are used by others. Kinds that the provider lacks are absent.
 pub(crate) struct Zoo {
-    /// Undecided; rejected at the end.
+    /// A pending request, rejected at the end.
     cr: Option<Handle>,
-    /// In use by nothing but the case: UNCONNECTED, with all its EVDs.
+    /// UNCONNECTED, with all its EVDs; no other object uses it.
     pub(crate) ep: Ep,
     pub(crate) rsp: Rsp,
     reserved: Ep,
     pub(crate) psp: Psp,
-    /// It asked for the connection that the CR is about.
+    /// The EP that sent the request `cr`.
     asker: Ep,
     pub(crate) srq: Option<Srq>,
     pub(crate) rmr: Option<Rmr>,
     pub(crate) memory: Memory,
-    /// DTO, bind and connection events of the EPs.
+    /// EVD for DTO, bind and connection events of the EPs.
     pub(crate) recv: Evd,
     pub(crate) request: Evd,
     pub(crate) events: Evd,
-    /// Of the service points.
+    /// EVD of the service points.
     pub(crate) requests: Evd,
-    /// For software events, used by nothing.
+    /// EVD for software events, which no object uses.
     pub(crate) evd: Evd,
-    /// Used by nothing.
+    /// No object uses it.
     pub(crate) cno: Cno,
     pub(crate) pz: Pz,
-    /// Used by nothing.
+    /// No object uses it.
     pub(crate) idle_pz: Pz,
     pub(crate) ia: Ia,
 }
 
 impl Zoo {
-    /// Opens an IA and makes everything in it.
+    /// Opens an IA and creates all objects in it.
     #[track_caller]
     pub(crate) fn of(ctx: &Ctx) -> Self {
         Self::within(ctx, &ctx.ia(), 0)
     }
 
-    /// Makes everything in this IA, with three qualifiers of the run from `first` on.
+    /// Creates all objects in this IA, with three qualifiers of the run from `first` on.
     #[track_caller]
     pub(crate) fn within(ctx: &Ctx, ia: &Ia, first: u64) -> Self {
         let idle_pz = ia.pz();
@@ -176,7 +176,7 @@ impl Zoo {
         }
     }
 
-    /// The live object of this kind.
+    /// Returns the live object of this kind.
     pub(crate) fn handle(&self, kind: Kind) -> DAT_HANDLE {
         match kind {
             Kind::Cr => self.cr.expect("it is decided at the end").h(),
@@ -193,12 +193,12 @@ impl Zoo {
         }
     }
 
-    /// Whether the provider has this kind.
+    /// Whether the provider supports this kind.
     pub(crate) fn has(&self, kind: Kind) -> bool {
         !self.handle(kind).is_null()
     }
 
-    /// An object of this kind that has been and is no more.
+    /// Returns the stale handle of a freed object of this kind.
     #[track_caller]
     pub(crate) fn dead(&self, ctx: &Ctx, kind: Kind) -> DAT_HANDLE {
         let ia = &self.ia;
@@ -227,7 +227,7 @@ impl Zoo {
         }
     }
 
-    /// Every object is still there, and still what it was.
+    /// Checks that every object still exists and is unchanged.
     #[track_caller]
     pub(crate) fn expect_alive(&self) {
         for kind in Kind::ALL.into_iter().filter(|kind| self.has(*kind)) {
@@ -236,7 +236,7 @@ impl Zoo {
         }
     }
 
-    /// Leaks all objects but the IA, whose abrupt close is to free them.
+    /// Leaks all objects except the IA, whose abrupt close frees them.
     pub(crate) fn abandon(mut self) -> (Ia, Vec<(Kind, Handle)>) {
         let others = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Ia && self.has(*kind));
         let mut handles: Vec<_> = others.map(|kind| (kind, Handle::of(self.handle(kind)))).collect();
@@ -246,7 +246,7 @@ impl Zoo {
         handles.push((Kind::Pz, Handle::of(self.pz.h())));
         self.cr = None;
         let ia = self.ia.clone();
-        // Nothing of it is freed, and its memory stays.
+        // No object is freed here, and the registered memory stays allocated.
         std::mem::forget(self);
         (ia, handles)
     }
@@ -262,7 +262,7 @@ impl Drop for Zoo {
     }
 }
 
-/// Asks for a connection to the `first` qualifier, on which a PSP listens: the request.
+/// Connects to the `first` qualifier, on which a PSP listens. Returns the request.
 #[track_caller]
 fn ask(ctx: &Ctx, ia: &Ia, ep: &Ep, first: u64, requests: &Evd) -> DAT_CR_HANDLE {
     let (address, flags) = (ia.address(), DAT_CONNECT_DEFAULT_FLAG);
