@@ -1,7 +1,7 @@
 /*
  * production: a client that loses no request when its server dies, and the server.
  *
- * production ADAPTER server QUALIFIER                   answers each message; ends after a client that has said goodbye
+ * production ADAPTER server QUALIFIER                   answers each message; ends after a client that has sent its last message
  * production ADAPTER client QUALIFIER ADDRESS COUNT     sends COUNT numbered messages and checks each answer
  *
  * Buffers are registered once. At most DEPTH messages are under way, so each finds a posted receive. After any failure the client
@@ -17,7 +17,7 @@
 
 #include <dat/udat.h>
 
-enum { DEPTH = 16, CONNECT_US = 1000000, ANSWER_US = 10000000, PAUSE_MS = 20, GOODBYE = -1 };
+enum { DEPTH = 16, CONNECT_US = 1000000, ANSWER_US = 10000000, PAUSE_MS = 20, LAST = -1 };
 
 struct message {
     int number;
@@ -177,8 +177,8 @@ static int client(const char *address, DAT_CONN_QUAL qualifier, int count)
             }
         }
         if (answered == count) {
-            /* The goodbye is delivered before a graceful disconnect. */
-            buffers[DEPTH].number = GOODBYE;
+            /* The last message is delivered before a graceful disconnect. */
+            buffers[DEPTH].number = LAST;
             post(DEPTH);
             dat_ep_disconnect(ep, DAT_CLOSE_GRACEFUL_FLAG);
         } else {
@@ -193,12 +193,12 @@ static int client(const char *address, DAT_CONN_QUAL qualifier, int count)
 static int server(DAT_CONN_QUAL qualifier)
 {
     DAT_PSP_HANDLE psp;
-    int said_goodbye = 0;
+    int is_last = 0;
 
     ok("dat_psp_create", dat_psp_create(ia, qualifier, evd, DAT_PSP_CONSUMER_FLAG, &psp));
     printf("server: ready\n");
     fflush(stdout);
-    while (!said_goodbye) {
+    while (!is_last) {
         DAT_EVENT event;
         DAT_DTO_COMPLETION_EVENT_DATA *done = &event.event_data.dto_completion_event_data;
         int is_up = 1;
@@ -217,10 +217,10 @@ static int server(DAT_CONN_QUAL qualifier)
             is_up = event.event_number == DAT_DTO_COMPLETION_EVENT && done->status == DAT_DTO_SUCCESS;
             if (is_up && done->user_cookie.as_64 < DEPTH) {
                 int buffer = (int)done->user_cookie.as_64;
-                said_goodbye = buffers[buffer].number == GOODBYE;
+                is_last = buffers[buffer].number == LAST;
                 buffers[DEPTH + buffer] = buffers[buffer];
                 /* The receive first: the answer lets the client send again. */
-                is_up = !said_goodbye && post(buffer) == DAT_SUCCESS && post(DEPTH + buffer) == DAT_SUCCESS;
+                is_up = !is_last && post(buffer) == DAT_SUCCESS && post(DEPTH + buffer) == DAT_SUCCESS;
             }
         }
         reset();

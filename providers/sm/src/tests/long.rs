@@ -361,7 +361,7 @@ fn polling_sender_writes_exactly_the_requested_part() {
     assert!(space == out);
 }
 
-/// A pair whose sender does not help unless it is told to.
+/// A pair whose sender does not help unless the test asks for it.
 fn both_lazy(name: &str) -> Both {
     let pair = both(name);
     allow(&pair.active, Peer::LAZY);
