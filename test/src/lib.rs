@@ -1,6 +1,6 @@
 //! Common code of the suites: the staged libraries, installed programs, and programs run under a watchdog.
 //!
-//! Used by `tests/` and `xtask`; nothing of the product depends on it.
+//! Used by `tests/` and `xtask`; the product does not depend on it.
 
 pub mod program;
 pub mod run;

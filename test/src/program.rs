@@ -4,7 +4,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::{env, fs};
 
-/// Whether a shell would find it.
+/// Whether a shell finds the program.
 pub fn is_program(name: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).any(|directory| {

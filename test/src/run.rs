@@ -1,7 +1,7 @@
 //! Programs for the suites: compiles the C ones against the stage, runs each in an environment of its own, with a watchdog.
 //!
-//! A program that does not end is killed, and the test fails with its output so far. No run sees another's endpoints, registry
-//! or environment.
+//! A program that does not end is killed, and the test fails with its output so far. Each run has its own endpoints,
+//! registry and environment.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,33 +17,34 @@ use std::time::{Duration, Instant};
 
 use crate::stage::{Stage, workspace};
 
-/// The registry of a run: where the sm provider is, by its usual name.
+/// Registry of a run with the sm provider under its usual name.
 pub const SM0: &str = "sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 \"\" \"\"\n";
 
-/// The registry of a run: the usnic provider over the loopback interface, with short timeouts for dead peers.
+/// Registry of a run with the usnic provider over the loopback interface, with short timeouts for dead peers.
 pub const USNIC0: &str =
     "usnic0 u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"127.0.0.1 keepalive_ms=100 give_up_ms=2000\" \"\"\n";
 
-/// The conformance cases whose claims DAT 2.0 changes.
+/// Conformance cases whose claims differ in DAT 2.0.
 pub fn changed_by_2_0() -> PathBuf {
     workspace().join("test/conformance/api-2.0.except")
 }
 
-/// The lines of a registry, for DAT 2.0.
+/// Converts registry lines to DAT 2.0.
 pub fn of_2_0(registry: &str) -> String {
     registry.replace(" u1.2 ", " u2.0 ").replace(" dapl.1.2 ", " dapl.2.0 ")
 }
 
-/// Compiles one C or C++ source of the repository (`test/c/first.c`) for the stage, once per process, strictly.
+/// Compiles one C or C++ source of the repository (`test/c/first.c`) for the stage, once per process, with strict
+/// warnings.
 ///
 /// # Panics
-/// When it does not compile without a warning; the message is the compiler's.
+/// If the compiler reports an error or a warning; the message is the compiler's.
 pub fn program(stage: &Stage, source: &str) -> PathBuf {
     built(stage, source, "", &["-ldat"])
 }
 
-/// The same source as a program of DAT 2.0, linked with `libdat2.so.2`: `test/c/dat20` adapts what the two versions name
-/// differently.
+/// Compiles the same source as a program of DAT 2.0, linked with `libdat2.so.2`. `test/c/dat20` adapts names that
+/// differ between the two versions.
 ///
 /// # Panics
 /// As `program`.
@@ -63,7 +64,7 @@ fn built(stage: &Stage, source: &str, suffix: &str, libraries: &[&str]) -> PathB
     let directory = stage.root.join("programs");
     fs::create_dir_all(&directory).expect("the stage is writable");
     let name = source.file_stem().expect("a source has a name").to_string_lossy().into_owned() + suffix;
-    // Another test program may be running the old one.
+    // Another test program may be running the old file.
     let (fresh, program) = (directory.join(format!("{name}.{}", std::process::id())), directory.join(name));
     let (variable, default, standard) = match source.extension().and_then(|extension| extension.to_str()) {
         Some("cc") => ("CXX", "c++", "-std=c++17"),
@@ -83,7 +84,8 @@ fn built(stage: &Stage, source: &str, suffix: &str, libraries: &[&str]) -> PathB
     program
 }
 
-/// A place for one test: a base directory for sm, one and a port for usnic, and a registry, gone when dropped.
+/// Environment of one test: base directories for sm and usnic, a port for usnic, and a registry. Removed when
+/// dropped.
 pub struct Room {
     lib: PathBuf,
     /// UDP port for usnic's connection setup.
@@ -93,14 +95,14 @@ pub struct Room {
 }
 
 impl Room {
-    /// With this registry text, or with none at all, so that the built-in one is used.
+    /// Creates it with this registry text, or without one, so that the built-in registry is used.
     pub fn new(stage: &Stage, registry: Option<&str>) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let memory = Path::new("/dev/shm");
         let base = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
         let directory = base.join(format!("dapl-test-{}-{count}", std::process::id()));
-        // Private, as sm demands it of a directory that exists.
+        // Private, because sm requires that of an existing directory.
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory.join("sm"));
         made.expect("a memory file system is writable");
         let registry = registry.map(|text| {
@@ -111,12 +113,12 @@ impl Room {
         Room { lib: stage.lib.clone(), port: free_port(), directory, registry }
     }
 
-    /// The base directory, where sm keeps its end points.
+    /// Base directory of sm's end points.
     pub fn sm(&self) -> PathBuf {
         self.directory.join("sm")
     }
 
-    /// A command that runs in this place.
+    /// Returns a command that runs in this environment.
     pub fn command(&self, program: impl AsRef<Path>, arguments: &[&str]) -> Command {
         let mut command = Command::new(program.as_ref());
         command.args(arguments).env("LD_LIBRARY_PATH", &self.lib).env("DAPL_DIR", self.sm());
@@ -128,7 +130,7 @@ impl Room {
         command
     }
 
-    /// Starts it.
+    /// Starts a program in this environment.
     pub fn start(&self, program: impl AsRef<Path>, arguments: &[&str]) -> Run {
         Run::start(self.command(program, arguments))
     }
@@ -136,7 +138,7 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        // A failed test leaves what it likes; nothing depends on this.
+        // A failed test may leave files; nothing depends on them.
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
@@ -146,7 +148,7 @@ impl Drop for Room {
 fn free_port() -> u16 {
     const PORTS: std::ops::Range<u16> = 20_000..32_000;
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Test programs that run at the same time begin at different ports.
+    // Concurrent test programs start at different ports.
     let first = std::process::id() as u16;
     let mut ports = PORTS.map(|_| {
         let nth = first.wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
@@ -165,7 +167,7 @@ struct Said {
 
 type Shared = Arc<(Mutex<Said>, Condvar)>;
 
-/// A running program. Dropped, it is killed.
+/// A running program; killed when dropped.
 pub struct Run {
     name: String,
     child: Child,
@@ -189,7 +191,7 @@ impl Run {
     /// Starts a command with its output captured and no input.
     ///
     /// # Panics
-    /// When it does not start.
+    /// If it does not start.
     pub fn start(mut command: Command) -> Self {
         let name = format!("{command:?}");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -205,7 +207,7 @@ impl Run {
     /// Waits until standard output contains `text`.
     ///
     /// # Panics
-    /// When it ends, or `limit` passes, before that.
+    /// If the program ends or `limit` passes first.
     pub fn wait_for(&self, text: &str, limit: Duration) {
         let deadline = Instant::now() + limit;
         let (said, more) = &*self.stdout;
@@ -220,31 +222,31 @@ impl Run {
         }
     }
 
-    /// Whether standard output contains `text` by now.
+    /// Whether standard output already contains `text`.
     pub fn has_said(&self, text: &str) -> bool {
         let said = self.stdout.0.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&said.text).contains(text)
     }
 
-    /// Whether it will say nothing more.
+    /// Whether standard output is closed.
     pub fn has_ended(&self) -> bool {
         self.stdout.0.lock().unwrap_or_else(PoisonError::into_inner).closed
     }
 
-    /// Kills it with SIGKILL.
+    /// Kills the program with SIGKILL.
     pub fn kill(&mut self) {
         self.child.kill().expect("it is our child");
     }
 
-    /// Its process id.
+    /// Process id of the program.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the program.
     ///
     /// # Panics
-    /// When `limit` passes before; it is killed then.
+    /// If `limit` passes first; the program is then killed.
     pub fn finish(mut self, limit: Duration) -> Finished {
         let deadline = Instant::now() + limit;
         let status = loop {
@@ -256,10 +258,10 @@ impl Run {
                 self.kill();
                 panic!("{} has not ended after {limit:?}: {}{stacks}", self.name, self.so_far());
             }
-            // There is no wait with a limit; the end of a program need not be noticed sooner.
+            // There is no wait with a time limit, and the end need not be noticed sooner.
             std::thread::sleep(Duration::from_millis(5));
         };
-        // A child process of its own may still hold the pipes; its output is ignored.
+        // A child process of the program may still hold the pipes; its output is ignored.
         for reader in self.readers.drain(..) {
             reader.join().expect("reading does not panic");
         }
@@ -270,7 +272,7 @@ impl Run {
         Finished { status, stdout: text(&self.stdout), stderr: text(&self.stderr) }
     }
 
-    /// Output until now.
+    /// Output so far.
     pub fn so_far(&self) -> String {
         let text = |said: &Shared| -> String {
             let said = said.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -279,7 +281,7 @@ impl Run {
         format!("\n--- stdout\n{}--- stderr\n{}", text(&self.stdout), text(&self.stderr))
     }
 
-    /// Kernel stack of each thread of a hanging program.
+    /// Kernel stacks of all threads of a hanging program.
     fn stacks(&self) -> String {
         let mut text = String::from("--- threads\n");
         let threads = fs::read_dir(format!("/proc/{}/task", self.child.id()));
@@ -293,26 +295,26 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // Both fail when it has ended already, which is as well.
+        // Both calls fail if the program has already ended, which is harmless.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl Finished {
-    /// Ended with status 0, and this was the last line it said.
+    /// Checks that the program exited with status 0 and this last line of output.
     ///
     /// # Panics
-    /// Otherwise, with all it said.
+    /// Otherwise, with the complete output.
     pub fn expect_success(&self, last_line: &str) {
         let last = self.stdout.lines().last().unwrap_or_default();
         assert!(self.status.success() && last.contains(last_line), "no success: {self:#?}");
     }
 
-    /// Ended by itself, neither well nor by a signal, and said this on standard error.
+    /// Checks that the program exited with an error status, not by a signal, and printed this on standard error.
     ///
     /// # Panics
-    /// Otherwise, with all it said.
+    /// Otherwise, with the complete output.
     pub fn expect_failure(&self, reason: &str) {
         assert!(self.status.code().is_some_and(|code| code != 0), "no orderly failure: {self:#?}");
         assert!(self.stderr.contains(reason), "another failure than {reason:?}: {self:#?}");
@@ -350,7 +352,7 @@ pub fn without_origin(log: &str) -> String {
     log.split_inclusive('\n').map(|line| plain(line.trim_end()).unwrap_or_else(|| line.to_owned())).collect()
 }
 
-/// Whether a tool is installed; a test that is skipped without it prints that.
+/// Whether a tool is installed. A test that is skipped without the tool prints that.
 pub fn has_tool(name: &str) -> bool {
     Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success())
 }

@@ -1,7 +1,7 @@
 //! Builds the libraries and lays them out as an install would: `lib/libdat.so.1`, `lib/libdat2.so.2`, the providers,
 //! `include/dat`, `include/dat2`.
-//!
-//! Every suite that goes through the real shared objects starts here, and so do the project's commands. Safe to call from
+//! Every suite that uses the real shared objects starts here, and so do the project's commands. Several test programs
+//! may call it at the same time: one builds, and the others wait and find the result. It does not change the system.
 //! several test programs at once: one builds, the others wait and find everything in place. Never touches the system.
 
 use std::fs::{self, File};
@@ -14,18 +14,18 @@ use std::{env, io};
 
 /// A libdat, linked from a static library.
 struct Library {
-    /// The package; `name` makes `libname.a`.
+    /// The package; `name` produces `libname.a`.
     package: &'static str,
     archive: &'static str,
     /// Version script, below the sources.
     map: &'static str,
-    /// C source of what Rust cannot define, below the sources.
+    /// C source of symbols that Rust cannot define, below the sources.
     source: Option<&'static str>,
     /// Folder of its headers, below `dat/include`.
     headers: &'static str,
     file: &'static str,
     soname: &'static str,
-    /// The name for the linker.
+    /// Library name for the linker.
     link: &'static str,
 }
 
@@ -53,19 +53,21 @@ const LIBDATS: [Library; 2] = [
     },
 ];
 
-/// The packages of the providers: `name` makes `libname.so.1`.
+/// The packages of the providers: `name` produces `libname.so.1`.
 pub const PROVIDERS: [&str; 3] = ["daplsm", "daplusnic", VERBS_PACKAGE];
 
 /// The package of the provider over rdma-core.
 pub const VERBS_PACKAGE: &str = "daplverbs";
 
-/// Its library.
+/// Library of that provider.
 pub const VERBS: &str = "libdaplverbs.so.1";
 
-/// Library names of such a provider in old dat.conf files of DAT 1.2, with rdma_cm and with sockets: symbolic links.
+/// Library names of such a provider in old dat.conf files of DAT 1.2, for rdma_cm and for sockets; installed as
+/// symbolic links.
 pub const OLD_NAMES: [&str; 4] = ["libdaplcma.so.1", "libdaplcma.so", "libdaplscm.so.1", "libdaplscm.so"];
 
-/// The same in files of DAT 2.0; the third has a connection manager that does not exist here, and is refused with a reason.
+/// The same for files of DAT 2.0. The third name selects a connection manager that does not exist here, and is
+/// refused with a reason.
 pub const OLD_NAMES_2: [&str; 3] = ["libdaplofa.so.2", "libdaploscm.so.2", "libdaplucm.so.2"];
 
 /// Profiles of cargo that are staged.
@@ -73,12 +75,12 @@ pub const OLD_NAMES_2: [&str; 3] = ["libdaplofa.so.2", "libdaploscm.so.2", "libd
 pub enum Profile {
     /// For tests and the demonstration: quick to build.
     Dev,
-    /// For benches, installs and packages: one unit, optimized as a whole.
+    /// For benches, installs and packages: one codegen unit, fully optimized.
     Dist,
 }
 
 impl Profile {
-    /// Its name for cargo.
+    /// Name of the profile for cargo.
     fn name(self) -> &'static str {
         match self {
             Self::Dev => "dev",
@@ -95,38 +97,38 @@ impl Profile {
     }
 }
 
-/// A directory tree as an install makes it.
+/// A directory tree like that of an install.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Stage {
     /// The tree's root.
     pub root: PathBuf,
     /// Directory of the shared objects.
     pub lib: PathBuf,
-    /// To be given to a C compiler.
+    /// Include directory for a C compiler.
     pub include: PathBuf,
 }
 
 /// Builds and lays out libdat and the providers.
 ///
 /// # Panics
-/// When something does not build; the message is the compiler's.
+/// If the build fails; the message is the compiler's.
 pub fn stage(profile: Profile) -> Stage {
     stage_with(profile, &PROVIDERS)
 }
 
-/// The same with these provider packages, or with none.
+/// Same as `stage`, with these provider packages, or with none.
 ///
 /// # Panics
-/// When something does not build; the message is the compiler's.
+/// If the build fails; the message is the compiler's.
 pub fn stage_with(profile: Profile, providers: &[&str]) -> Stage {
-    // The programs give dependencies the features that they have in the whole workspace, so cargo builds each once.
+    // The programs enable the dependency features of the whole workspace, so cargo builds each dependency once.
     stage_beside(profile, providers, &["dapltest", "datinfo"])
 }
 
-/// The same without the programs that share dependencies with the suites: quicker where nothing else is built.
+/// Same without the programs that share dependencies with the suites: faster if nothing else is built.
 ///
 /// # Panics
-/// When something does not build; the message is the compiler's.
+/// If the build fails; the message is the compiler's.
 pub fn stage_alone(profile: Profile, providers: &[&str]) -> Stage {
     stage_beside(profile, providers, &[])
 }
@@ -148,10 +150,10 @@ fn stage_beside(profile: Profile, providers: &[&str], programs: &[&str]) -> Stag
     stage
 }
 
-/// Builds a program of the workspace and says where it is.
+/// Builds a program of the workspace and returns its path.
 ///
 /// # Panics
-/// When it does not build; the message is the compiler's.
+/// If the build fails; the message is the compiler's.
 pub fn built(package: &str, profile: Profile) -> PathBuf {
     build_program(&["--bin", package], profile, &[]);
     target_directory().join(profile.directory()).join(package)
@@ -160,16 +162,16 @@ pub fn built(package: &str, profile: Profile) -> PathBuf {
 /// Builds a program of the workspace as for a package, and returns its path; the next build overwrites it.
 ///
 /// # Panics
-/// When it does not build; the message is the compiler's.
+/// If the build fails; the message is the compiler's.
 pub fn built_for_package(package: &str, profile: Profile) -> PathBuf {
     build_program(&["--bin", package], profile, &[("XTASK_PACKAGED", "1")]);
     target_directory().join(profile.directory()).join(package)
 }
 
-/// Builds an example of the workspace with these features, such as `udapl/async`, and says where it is.
+/// Builds an example of the workspace with these features, such as `udapl/async`, and returns its path.
 ///
 /// # Panics
-/// When it does not build; the message is the compiler's.
+/// If the build fails; the message is the compiler's.
 pub fn built_example(name: &str, features: &str, profile: Profile) -> PathBuf {
     build_program(&["--example", name, "--features", features], profile, &[]);
     target_directory().join(profile.directory()).join("examples").join(name)
@@ -185,7 +187,8 @@ fn build_program(what: &[&str], profile: Profile, environment: &[(&str, &str)]) 
 }
 
 impl Stage {
-    /// A command that finds the staged libraries, for programs that are linked or open them by name.
+    /// Returns a command with the staged libraries in its search path, for programs that are linked with them or open
+    /// them by name.
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
         command.env("LD_LIBRARY_PATH", &self.lib);
@@ -195,16 +198,16 @@ impl Stage {
     /// Compiles C sources, linked with libdat, into a program or library at `output`. `arguments` come last.
     ///
     /// # Panics
-    /// When they do not compile.
+    /// If they do not compile.
     pub fn compile(&self, output: &Path, sources: &[&Path], arguments: &[&str]) {
         self.compile_with(&["-ldat"], &[], output, sources, arguments);
     }
 
-    /// The same, linked with these libraries (`-ldat2` for a program of DAT 2.0), and with directories of headers that precede
-    /// the stage's.
+    /// Same as `compile`, linked with these libraries (`-ldat2` for a program of DAT 2.0), and with header
+    /// directories that precede the stage's.
     ///
     /// # Panics
-    /// When they do not compile.
+    /// If they do not compile.
     pub fn compile_with(
         &self,
         libraries: &[&str],
@@ -252,7 +255,7 @@ impl Stage {
         Ok(())
     }
 
-    /// From the static library, since only the linker gives exactly the names and versions of the map.
+    /// Links the static library, because only the linker produces exactly the names and versions of the map.
     fn link_libdat(&self, library: &Library, built: &Path) -> io::Result<()> {
         let (archive, map) = (built.join(library.archive), workspace().join(library.map));
         let source = library.source.map(|source| workspace().join(source));
@@ -267,7 +270,8 @@ impl Stage {
                 }
                 cc.arg("-Wl,--whole-archive").arg(&archive).arg("-Wl,--no-whole-archive");
                 cc.arg(format!("-Wl,--version-script={}", map.display()));
-                // nodelete: a provider or a stale handle may still lead here. now: no lazy binding inside a hot path.
+                // nodelete: handles may still refer to code of an unloaded provider. now: no lazy binding in a hot
+                // path.
                 cc.arg(format!("-Wl,-soname,{}", library.soname));
                 cc.args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro"]);
                 cc.args(["-Wl,--gc-sections", "-Wl,--no-undefined", "-Wl,--as-needed"]);
@@ -286,7 +290,7 @@ fn link(at: &Path, target: &str) -> io::Result<()> {
     }
 }
 
-/// Makes a file beside its place and moves it there: a program that has the old one mapped keeps it.
+/// Creates a file next to its destination and renames it: a program that has mapped the old file keeps it.
 pub fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let fresh = path.with_extension("fresh");
     match fs::remove_file(&fresh) {
@@ -297,7 +301,7 @@ pub fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::R
     fs::rename(&fresh, path)
 }
 
-/// Whether a made file is missing or older than what it is made of.
+/// Whether an output is missing or older than its inputs.
 fn is_stale(made: &Path, sources: &[&Path]) -> bool {
     let time = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
     let Some(made) = time(made) else { return true };
@@ -312,7 +316,7 @@ fn build(profile: Profile, packages: &[&str]) {
     run(&mut cargo);
 }
 
-/// cargo's target directory, as cargo itself reports it: an option, a variable or a file may set it.
+/// cargo's target directory, as cargo reports it: an option, a variable or a file may set it.
 pub fn target_directory() -> PathBuf {
     let output = run(cargo().args(["metadata", "--format-version", "1", "--no-deps", "--offline"]));
     let text = String::from_utf8(output.stdout).expect("cargo writes UTF-8");
@@ -343,7 +347,7 @@ fn run(command: &mut Command) -> Output {
     output
 }
 
-/// One stager at a time on this tree; the lock goes with the file.
+/// Lock for one stager at a time on this tree, released with the file.
 fn lock(root: &Path) -> File {
     fs::create_dir_all(root).unwrap_or_else(|error| panic!("{}: {error}", root.display()));
     let path = root.join(".lock");

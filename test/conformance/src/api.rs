@@ -25,7 +25,7 @@ type IaHandle = unsafe extern "C" fn(ia: DAT_IA_HANDLE, pointer: *mut DAT_IA_HAN
 /// For each function: its place in [`NAMES`], its address, and a function of the same name that records the call.
 macro_rules! functions {
     ($(fn $name:ident($($arg:ident: $type:ty),*): $shape:ty $(, then $hook:ident($seen:ident))?;)*) => {
-        /// All names, in the order of the flight record's numbers.
+        /// All names, in the order of the numbers in the flight record.
         pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
 
         #[derive(Clone, Copy)]
@@ -179,7 +179,7 @@ fn absent(name: &str) -> ! {
     panic!("the library under test does not export {name}")
 }
 
-/// Records what an event says that a call has handed out.
+/// Records the event that a call has returned.
 fn see(event: *const DAT_EVENT) {
     if event.is_null() {
         return;

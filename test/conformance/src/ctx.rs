@@ -18,14 +18,14 @@ use crate::{flight, os};
 /// Whether the roles of a case are threads or processes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Mode {
-    /// Over threads of one process.
+    /// Two threads of one process.
     One,
-    /// Over two processes.
+    /// Two processes.
     Two,
 }
 
 impl Mode {
-    /// As in arguments and reports.
+    /// Name of the mode in arguments and reports.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::One => "one",
@@ -34,17 +34,17 @@ impl Mode {
     }
 }
 
-/// Which of the two this is. A local case is near, and its twin in mode `two` is far.
+/// Role of this body. A local case is near; its second process in mode `two` is far.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Side {
-    /// By custom the one that connects.
+    /// By convention the role that connects.
     Near,
-    /// By custom the one that listens.
+    /// By convention the role that listens.
     Far,
 }
 
 impl Side {
-    /// As in arguments and reports.
+    /// Name of the role in arguments and reports.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Near => "near",
@@ -56,7 +56,7 @@ impl Side {
 /// Failure of a role whose partner has not answered by the deadline.
 pub(crate) const NO_ANSWER: &str = "the other role did not answer in time";
 
-/// The panic of a case that finds something absent which may be absent.
+/// The panic of a case that misses an optional feature.
 pub(crate) struct Unsupported(pub(crate) String);
 
 /// Context passed to a body.
@@ -82,25 +82,26 @@ const DATA: u8 = b'd';
 const MEET: u8 = b'm';
 
 impl Ctx {
-    /// Is this the near role?
+    /// Whether this is the near role.
     pub(crate) fn is_near(&self) -> bool {
         self.side == Side::Near
     }
 
-    /// The `n`th (0 to 15) connection qualifier of this run. Both roles of a pair have the same ones; no other run has.
+    /// Returns the `n`th (0 to 15) connection qualifier of this run. Both roles of a pair get the same one, and no
+    /// other run uses it.
     pub(crate) fn qual(&self, n: u64) -> DAT_CONN_QUAL {
         assert!(n < 16, "a run has sixteen");
         self.first_qual + n
     }
 
-    /// A file of this run, the same for both roles of a pair; the driver removes it.
+    /// Path of a file of this run, the same for both roles of a pair. The driver removes the file.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         let directory = self.ending.parent().expect("the driver gives a directory");
         let twin = if self.first_qual.is_multiple_of(32) { "" } else { "-twin" };
         directory.join(format!("{}-{}{twin}-{name}", self.case, self.mode.word()))
     }
 
-    /// Records the current step, which is shown if the case hangs or fails.
+    /// Records the current step, which is printed if the case hangs or fails.
     pub(crate) fn step(&self, text: impl AsRef<str>) {
         flight::step(self.side.word(), text.as_ref());
     }
@@ -122,13 +123,13 @@ impl Ctx {
         self.send(number.to_le_bytes());
     }
 
-    /// The next message of the other role.
+    /// Receives the next message of the other role.
     #[track_caller]
     pub(crate) fn receive(&self) -> Vec<u8> {
         self.read(DATA)
     }
 
-    /// The next number of the other role.
+    /// Receives the next number of the other role.
     #[track_caller]
     pub(crate) fn receive_number(&self) -> u64 {
         let bytes = self.receive();
@@ -138,19 +139,19 @@ impl Ctx {
         }
     }
 
-    /// Waits until the other role is at its `meet` too.
+    /// Waits until the other role calls `meet` too.
     #[track_caller]
     pub(crate) fn meet(&self) {
         self.write(MEET, &[]);
         self.read(MEET);
     }
 
-    /// Ends the case as "not supported by the provider".
+    /// Ends the case as unsupported by the provider.
     pub(crate) fn unsupported(&self, what: &str) -> ! {
         panic_any(Unsupported(what.to_owned()))
     }
 
-    /// Ends this process as an accident would: nothing is closed, no handler runs. The case goes on in the other role.
+    /// Ends this process like a crash: nothing is closed, no handler runs. The case continues in the other role.
     pub(crate) fn die(&self) -> ! {
         assert!(self.mode == Mode::Two, "a case in which a process dies is `.only_two()`");
         std::fs::write(&self.ending, Ending::Died.to_text()).expect("the driver's directory is writable");

@@ -2,7 +2,7 @@
 //! observed.
 //!
 //! Taken from the tables of the specification. Codes that cannot be provoked through the C ABI are in `UNREACHABLE`
-//! with the reason. Independent of which case provokes which code.
+//! with the reason. Does not depend on which case provokes a code.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -14,12 +14,12 @@ use crate::flight::Seen;
 use crate::kit::{error, kind_of, number_name, status_name};
 use crate::names::of_code;
 
-/// An answer to be seen.
+/// A return code that a run must observe.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
-    /// This whole code.
+    /// This complete code.
     Whole(DAT_RETURN),
-    /// An error of this type; which subtype is the library's choice.
+    /// An error of this type; the library chooses the subtype.
     Kind(DAT_RETURN_TYPE),
 }
 
@@ -63,12 +63,12 @@ const EVD_REQUEST: Answer = handle(DAT_INVALID_HANDLE_EVD_REQUEST);
 /// The work queue is full.
 const FULL: Answer = is(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY);
 const UNREACHABLE_ADDRESS: Answer = is(DAT_INVALID_ADDRESS, DAT_INVALID_ADDRESS_UNREACHABLE);
-/// Found by the listener, without its class as programs know it.
+/// Detected by the listener; returned without the error class, as programs expect.
 const QUAL_IN_USE: Answer = Whole(DAT_CONN_QUAL_IN_USE);
 const MODEL: Answer = is(DAT_MODEL_NOT_SUPPORTED, DAT_NO_SUBTYPE);
 const NOT_READY: Answer = state(DAT_INVALID_STATE_EP_NOTREADY);
 
-/// All functions and their answers, EP states apart. `registry-ia`, `events`, `endpoints`.
+/// All functions and their codes, except those of EP states. `registry-ia`, `events`, `endpoints`.
 const ANSWERS: &[(&str, &[Answer])] = &[
     // spec/registry 4.1 to 4.3
     (
@@ -244,7 +244,7 @@ const DIS: DAT_RETURN_SUBTYPE = DAT_INVALID_STATE_EP_DISCONNECTED;
 const REFUSED_IN: &[(&str, &[DAT_RETURN_SUBTYPE])] = &[
     ("dat_ep_modify", &[RSV, PCP, ACP, CMP, CON, DSP, DIS]),
     ("dat_ep_connect", &[RSV, PCP, TCP, ACP, CMP, CON, DSP, DIS]),
-    // Of the EP that is duplicated, but CONNECTED of the other.
+    // The state of the duplicated EP, except CONNECTED, which is of the other EP.
     ("dat_ep_dup_connect", &[UNC, RSV, PCP, TCP, ACP, CMP, CON, DSP, DIS]),
     ("dat_ep_disconnect", &[UNC, RSV, PCP, TCP]),
     ("dat_ep_reset", &[RSV, PCP, TCP, ACP, CMP, CON, DSP]),
@@ -257,7 +257,7 @@ const REFUSED_IN: &[(&str, &[DAT_RETURN_SUBTYPE])] = &[
     ("dat_cr_accept", &[RSV, PCP, ACP, CMP, CON, DSP, DIS]),
 ];
 
-/// Codes that some function must have given, no matter which. A registered table may leave out what it has not.
+/// Codes that at least one function must have returned. A registered table may omit functions that it lacks.
 const SOMEWHERE: &[DAT_RETURN] = &[DAT_NOT_IMPLEMENTED];
 
 /// Event numbers.
@@ -291,14 +291,16 @@ const DTO_STATUSES: &[DAT_DTO_COMPLETION_STATUS] = &[
 /// Statuses of binds. `events` 9.2.
 const RMR_STATUSES: &[DAT_DTO_COMPLETION_STATUS] = &[DAT_RMR_BIND_SUCCESS, DAT_RMR_BIND_FAILURE];
 
-/// Asynchronous events and their reasons. `events` 10 and 14 (watermarks; the soft one of an EP has the number of the low one).
+/// Asynchronous events and their reasons. `events` 10 and 14 (watermarks; an EP's soft watermark has the number of
+/// the low watermark).
 const REASONS: &[(DAT_EVENT_NUMBER, u32)] = &[
     (DAT_ASYNC_ERROR_EVD_OVERFLOW, DAT_EVD_OVERFLOW_ERROR),
     (DAT_ASYNC_ERROR_EP_BROKEN, DAT_EP_TRANSFER_TO_ERROR),
     (DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR, DAT_SRQ_LOW_WATERMARK_EVENT),
 ];
 
-/// Answers of the specification that no case can provoke through the C ABI of a healthy library: function, answer, reason.
+/// Codes of the specification that no case can provoke through the C ABI of a correct library: function, code,
+/// reason.
 pub(crate) const UNREACHABLE: &[(&str, &str, &str)] = &[
     ("dat_ia_openv", "INSUFFICIENT_RESOURCES", "memory for an adapter would have to run out"),
     ("dat_ia_openv", "INVALID_STATE", "a provider library would have to open its own entry inside dat_provider_init"),
@@ -331,7 +333,7 @@ pub(crate) const UNREACHABLE: &[(&str, &str, &str)] = &[
     ("bind status", "RMR_OPERATION_FAILED", "what could fail a bind is refused when it is posted"),
 ];
 
-/// Promised answers and events that a full run has not seen, in words.
+/// Describes required codes and events that a full run has not observed.
 pub(crate) fn holes(seen: &BTreeMap<Seen, Vec<&str>>) -> Vec<String> {
     let mut holes = Vec::new();
     for (function, answers) in ANSWERS {
@@ -389,7 +391,7 @@ mod tests {
         assert!(REFUSED_IN.iter().all(|(function, _)| names.contains(function)));
     }
 
-    /// Checks that each page mentions the answer, not how.
+    /// Checks that each page mentions the code, but not in which words.
     #[test]
     fn every_answer_is_on_the_manual_page_of_its_function() {
         let mut missing = Vec::new();
@@ -401,7 +403,7 @@ mod tests {
             let path = format!("{}/../../docs/man/{function}.3.md", env!("CARGO_MANIFEST_DIR"));
             let page = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
             let term = |answer: &str| format!("- `DAT_{}`", answer.replace('/', "/DAT_"));
-            // With any subtype, a page gives the type with or without one.
+            // For a code with any subtype, a page may give the type with or without one.
             let (wanted, ends) = match (answer.strip_suffix(", any subtype"), answer.strip_prefix("bare ")) {
                 (Some(kind), _) => (term(kind).trim_end_matches('`').to_owned(), ['`', '/']),
                 (_, Some(whole)) => (term(whole) + " (bare)", [':', ':']),

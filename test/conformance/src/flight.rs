@@ -1,7 +1,7 @@
-//! The flight record of a process: which thread is in which DAT function, the last calls, and all results. A memfd.
+//! The flight record of a process: current DAT function of each thread, the last calls, and all results. A memfd.
 //!
-//! The process under test writes it through a shared map, so the driver can read it after a crash and during a hang.
-//! Recording takes no lock. It never fails a case: with no record open, nothing is recorded.
+//! The process under test writes it through a shared mapping, so the driver can read it after a crash and during a
+//! hang. Recording takes no lock and never fails a case: without an open record, nothing is recorded.
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
@@ -14,15 +14,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::api;
 
-/// Words per thread: its id, function + 1 (0: in none), since when.
+/// Words per thread: its id, function + 1 (0: in none), start time.
 const SLOT: usize = 4;
-/// Threads at a time that have a place; the rest share the last one.
+/// Number of threads that have a slot; further threads share the last slot.
 const SLOTS: usize = 256;
-/// Words per remembered call: its number + 1, thread and function, code, when.
+/// Words per recorded call: its number + 1, thread and function, code, time.
 const CALL: usize = 4;
-/// Calls remembered, of all threads.
+/// Number of recorded calls, of all threads.
 const CALLS: usize = 64;
-/// Places for things seen, far more than there are.
+/// Capacity for distinct observations, far more than exist.
 const SEEN: usize = 4096;
 
 const CALLS_AT: usize = SLOT * SLOTS;
@@ -33,18 +33,18 @@ const WORDS: usize = SEEN_AT + SEEN;
 static WORDS_OF_THIS_PROCESS: OnceLock<&'static [AtomicU64]> = OnceLock::new();
 static STEPS: Mutex<Option<File>> = Mutex::new(None);
 
-/// Something a case may be the proof of.
+/// An observation that can prove a claim.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Seen {
-    /// The function (its number in `api::NAMES`) answered this.
+    /// The function (its number in `api::NAMES`) returned this code.
     Answer(u32, u32),
-    /// An event of this number was handed out.
+    /// An event with this number was returned.
     Event(u32),
-    /// A DTO completed so.
+    /// A DTO completed with this status.
     Dto(u32),
-    /// A bind completed so.
+    /// A bind completed with this status.
     Rmr(u32),
-    /// An asynchronous event of this number gave this reason.
+    /// An asynchronous event with this number had this reason.
     Async(u32, u32),
 }
 
@@ -73,7 +73,7 @@ impl Seen {
     }
 }
 
-/// Begins the record of this process in `path`, and its steps beside it.
+/// Creates the record of this process in `path`, and the file of its steps beside it.
 pub(crate) fn open(path: &Path) -> io::Result<()> {
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
     file.set_len(WORDS as u64 * 8)?;
@@ -90,13 +90,13 @@ pub(crate) fn open(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A call in progress. Removed if the thread leaves it by cancellation.
+/// A call in progress. Dropped, it is removed, also when the thread is cancelled in the call.
 pub(crate) struct Call {
     function: usize,
     slot: usize,
 }
 
-/// This thread is about to call a function.
+/// Records that this thread is about to call a function.
 pub(crate) fn enter(function: usize) -> Call {
     let slot = THREAD.try_with(|thread| thread.slot).unwrap_or(SLOTS - 1);
     if let Some(words) = WORDS_OF_THIS_PROCESS.get() {
@@ -107,7 +107,7 @@ pub(crate) fn enter(function: usize) -> Call {
 }
 
 impl Call {
-    /// It came back with this.
+    /// Records the function's return code.
     pub(crate) fn leave(self, code: u32) {
         let _ = LAST.try_with(|last| last.set(Some((self.function, code))));
         let Some(words) = WORDS_OF_THIS_PROCESS.get() else { return };
@@ -122,28 +122,28 @@ impl Call {
     }
 }
 
-/// This thread's last call and its answer.
+/// Returns this thread's last call and its code.
 pub(crate) fn last_call() -> Option<(&'static str, u32)> {
     let (function, code) = LAST.get()?;
     Some((api::NAMES[function], code))
 }
 
-/// An event of this number was handed out.
+/// Records an event that was returned.
 pub(crate) fn seen_event(number: u32) {
     see(Seen::Event(number));
 }
 
-/// A DTO completed so.
+/// Records the status of a DTO.
 pub(crate) fn seen_dto(status: u32) {
     see(Seen::Dto(status));
 }
 
-/// A bind completed so.
+/// Records the status of a bind.
 pub(crate) fn seen_rmr(status: u32) {
     see(Seen::Rmr(status));
 }
 
-/// An asynchronous event gave this reason.
+/// Records the reason of an asynchronous event.
 pub(crate) fn seen_async(number: u32, reason: i32) {
     see(Seen::Async(number, reason as u32));
 }
@@ -162,22 +162,22 @@ fn see(what: Seen) {
     }
 }
 
-/// The case says where it is.
+/// Records the current step of the case.
 pub(crate) fn step(role: &str, text: &str) {
     if let Some(file) = &mut *STEPS.lock().unwrap_or_else(PoisonError::into_inner) {
-        // A step that cannot be written is only missing in a report.
+        // A step that cannot be written is missing only in a report.
         let _ = writeln!(file, "{role}: {text}");
     }
 }
 
-/// Records of a process that has ended, or that is still running.
+/// Records of a running or ended process.
 pub(crate) struct Record {
     words: Vec<u64>,
     steps: String,
 }
 
 impl Record {
-    /// Reads it; empty where there is none.
+    /// Reads the record; empty if there is none.
     pub(crate) fn read(path: &Path) -> Self {
         let bytes = std::fs::read(path).unwrap_or_default();
         let mut words: Vec<u64> =
@@ -186,19 +186,19 @@ impl Record {
         Record { words, steps: std::fs::read_to_string(steps_of(path)).unwrap_or_default() }
     }
 
-    /// Everything seen.
+    /// Returns all observations.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.words[SEEN_AT..].iter().filter_map(|word| Seen::from_word(*word)).collect()
     }
 
-    /// Threads inside a function: id, function, for how long.
+    /// Returns the threads inside a function: id, function, duration.
     pub(crate) fn inside(&self) -> Vec<(u64, &'static str, Duration)> {
         let slots = self.words[..CALLS_AT].chunks_exact(SLOT).filter(|slot| slot[0] != 0 && slot[1] != 0);
         let elapsed = |since| Duration::from_nanos(now().saturating_sub(since));
         slots.map(|slot| (slot[0], name(slot[1] - 1), elapsed(slot[2]))).collect()
     }
 
-    /// The last calls, oldest first: thread, function, code, how long ago.
+    /// Returns the last calls, oldest first: thread, function, code, age.
     pub(crate) fn calls(&self, count: usize) -> Vec<(u64, &'static str, u32, Duration)> {
         let mut calls: Vec<&[u64]> =
             self.words[CALLS_AT..NEXT_AT].chunks_exact(CALL).filter(|call| call[0] != 0).collect();
@@ -208,7 +208,7 @@ impl Record {
         last.iter().map(|call| (call[1] >> 32, name(call[1] & 0xffff_ffff), call[2] as u32, ago(call[3]))).collect()
     }
 
-    /// The last steps, oldest first.
+    /// Returns the last steps, oldest first.
     pub(crate) fn steps(&self, count: usize) -> Vec<&str> {
         let lines: Vec<&str> = self.steps.lines().collect();
         lines[lines.len().saturating_sub(count)..].to_vec()
@@ -223,7 +223,7 @@ fn steps_of(path: &Path) -> PathBuf {
     path.with_extension("steps")
 }
 
-/// Both processes read the same clock.
+/// A clock that both processes read.
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
 }
@@ -233,7 +233,7 @@ thread_local! {
     static LAST: Cell<Option<(usize, u32)>> = const { Cell::new(None) };
 }
 
-/// A thread's place in the record, given back when it ends.
+/// A thread's slot in the record, released when the thread ends.
 struct Thread {
     slot: usize,
 }

@@ -8,16 +8,17 @@
 //! dapl-conformance coverage
 //! ```
 //!
-//! The environment decides which library and which dat.conf that is; `cargo xtask test conformance` makes one. A FILTER is
-//! a part of a case's name or of its section. `--complete` fails cases that the provider does not support. A full run fails
-//! when something that [`expected`] lists was seen by no case, but only names it with `--open`. `--except` names a file of
-//! cases that are left out, each with its reason. `--patience` multiplies the
-//! time that a case may take, for a slow machine.
+//! The environment selects the library and the dat.conf; `cargo xtask test conformance` creates one. A FILTER is a
+//! part of a case's name or of its section. `--complete` fails cases that the provider does not support. A full run
+//! fails if no case has observed an item that [`expected`] lists; with `--open` it only prints the item. `--except`
+//! names a file of cases that are left out, each with its reason. `--patience` multiplies the time limit of a case,
+//! for a slow machine.
 //!
 //! # Writing a case
 //!
-//! A case lives in the directory of its area in `cases/`, in the file of its call or claim. It has a unique name that begins
-//! with the call or claim, and names the section that promises it. It needs one `use crate::kit::*;` and no unsafe code.
+//! A case is in the directory of its area in `cases/`, in the file of its call or claim. It has a unique name that
+//! begins with the call or claim, and names the section that requires the claim. It needs one `use crate::kit::*;`
+//! and no unsafe code.
 //!
 //! A *local* case is a function. In mode `two` both processes run it at the same time.
 //!

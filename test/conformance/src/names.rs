@@ -1,6 +1,6 @@
-//! Words for return codes, events, completion statuses and EP states, for reports.
+//! Names of return codes, events, completion statuses and EP states, for reports.
 //!
-//! Those of the library under test are not used: they may be what is wrong, and the driver loads no library.
+//! The names of the library under test are not used: they may be wrong, and the driver loads no library.
 #![forbid(unsafe_code)]
 
 use dat_abi::*;
@@ -19,7 +19,7 @@ names! {
         DAT_PRIVILEGES_VIOLATION DAT_PROTECTION_VIOLATION DAT_QUEUE_EMPTY DAT_QUEUE_FULL DAT_TIMEOUT_EXPIRED
         DAT_PROVIDER_ALREADY_REGISTERED DAT_PROVIDER_IN_USE DAT_INVALID_ADDRESS DAT_INTERRUPTED_CALL
         DAT_CONN_QUAL_UNAVAILABLE DAT_NOT_IMPLEMENTED;
-    /// Their subtypes, but for none.
+    /// Their subtypes, except DAT_NO_SUBTYPE.
     SUBTYPES:
         DAT_SUB_INTERRUPTED DAT_RESOURCE_MEMORY DAT_RESOURCE_DEVICE DAT_RESOURCE_TEP DAT_RESOURCE_TEVD
         DAT_RESOURCE_PROTECTION_DOMAIN DAT_RESOURCE_MEMORY_REGION DAT_RESOURCE_ERROR_HANDLER DAT_RESOURCE_CREDITS
@@ -71,7 +71,7 @@ names! {
         DAT_EP_STATE_DISCONNECTED DAT_EP_STATE_COMPLETION_PENDING;
 }
 
-/// Both words of a return code, `TYPE/SUBTYPE`, without their prefix, marked where an error lacks its class.
+/// Both names of a return code, `TYPE/SUBTYPE`, without their prefix, with a mark if an error lacks its class.
 pub(crate) fn of_code(code: DAT_RETURN) -> String {
     let short = |name: &'static str| name.trim_start_matches("DAT_");
     let find =

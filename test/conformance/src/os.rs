@@ -1,7 +1,7 @@
-//! System functions that the suite needs and std lacks: fork, mappings, environment variables, sudden ends of a
-//! process.
+//! System functions that the suite needs and std lacks: fork, mappings, environment variables, immediate process
+//! exit.
 //!
-//! For cases and the driver alike. Independent of DAT.
+//! Used by cases and the driver. Independent of DAT.
 
 use std::ffi::{OsStr, c_void};
 use std::fs::OpenOptions;
@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// This process dies when the one that started it does.
+/// Makes this process die when its parent does.
 pub(crate) fn die_with_parent() {
     // SAFETY: sets an attribute of this process.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
@@ -27,7 +27,7 @@ pub(crate) fn kill_group(leader: u32) {
     unsafe { libc::kill(-(leader as i32), libc::SIGKILL) };
 }
 
-/// This process dies as by an accident: no exit handler, no closing.
+/// Ends this process like a crash: no exit handler runs, nothing is closed.
 pub(crate) fn die() -> ! {
     // SAFETY: sends a signal to ourselves, which cannot be blocked.
     unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
@@ -36,20 +36,20 @@ pub(crate) fn die() -> ! {
     }
 }
 
-/// Sets a variable of the environment, for what the library reads at its first call.
+/// Sets an environment variable that the library reads at its first call.
 pub(crate) fn set_env(name: &str, value: impl AsRef<OsStr>) {
     // SAFETY: cases do so first of all, when only their role's thread uses the environment.
     unsafe { std::env::set_var(name, value) };
 }
 
-/// Removes one, under the same condition.
+/// Removes an environment variable, under the same condition.
 pub(crate) fn remove_env(name: &str) {
     // SAFETY: cases do so first of all, when only their role's thread uses the environment.
     unsafe { std::env::remove_var(name) };
 }
 
-/// Runs something in a child made by fork, which ends at once with what it answers. Gives the answer, or the signal
-/// negated.
+/// Runs a closure in a forked child, which exits with the closure's result. Returns that result, or the negated
+/// signal number.
 pub(crate) fn in_fork(body: impl FnOnce() -> u8) -> i32 {
     // SAFETY: the child runs the body, which is about what a library allows there, and leaves without exit handlers.
     let child = unsafe { libc::fork() };
@@ -72,17 +72,17 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    /// Private memory of zeros.
+    /// Creates private zeroed memory.
     pub(crate) fn private(length: usize, is_writable: bool) -> Self {
         Map::new(length, is_writable, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
     }
 
-    /// Memory of zeros that children share.
+    /// Creates zeroed memory that children share.
     pub(crate) fn shared(length: usize) -> Self {
         Map::new(length, true, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)
     }
 
-    /// A file that is made as long as this, shared by all who map it.
+    /// Creates a file of this length, shared by all processes that map it.
     pub(crate) fn of_file(path: &Path, length: usize) -> Self {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let file = file.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -98,7 +98,7 @@ impl Map {
         Map { address: map.expose_provenance(), length }
     }
 
-    /// Where it begins; of a dropped map: where nothing is.
+    /// Start address; after a drop, an unmapped address.
     pub(crate) fn pointer(&self) -> *mut c_void {
         std::ptr::with_exposed_provenance_mut(self.address)
     }
@@ -107,12 +107,12 @@ impl Map {
         self.length
     }
 
-    /// Copies out.
+    /// Copies bytes out.
     pub(crate) fn take(&self, at: usize, length: usize) -> Vec<u8> {
         self.bytes()[at..at + length].iter().map(|place| place.load(Ordering::Acquire)).collect()
     }
 
-    /// Copies in; of writable memory.
+    /// Copies bytes into writable memory.
     pub(crate) fn put(&self, at: usize, bytes: &[u8]) {
         self.bytes()[at..at + bytes.len()].iter().zip(bytes).for_each(|(to, byte)| to.store(*byte, Ordering::Release));
     }

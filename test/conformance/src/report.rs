@@ -1,4 +1,4 @@
-//! The coverage table: which function gave which code in which cases, which events were seen, and those that were not seen.
+//! The coverage table: codes of each function and the cases that observed them, observed events, and unobserved ones.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -10,12 +10,12 @@ use crate::flight::Seen;
 use crate::names::of_code;
 use crate::{api, expected, kit};
 
-/// Of the table's file.
+/// Name of the table's file.
 const FILE: &str = "coverage.md";
 /// Case names per row.
 const EXAMPLES: usize = 2;
 
-/// Writes the table of a run and says where.
+/// Writes the table of a run and prints its path.
 pub(crate) fn write(
     directory: &Path,
     provider: &str,

@@ -1,6 +1,6 @@
-//! The process under test: loads the library, runs one role (or both, as threads), writes how it ended, and exits.
+//! The process under test: loads the library, runs one role (or both, as threads), writes its result, and exits.
 //!
-//! Started by the driver only. The channel to the other process is its standard input. It never restarts anything.
+//! Only the driver starts it. Its standard input is the channel to the other process. It never restarts anything.
 #![forbid(unsafe_code)]
 
 use std::any::Any;
@@ -18,30 +18,31 @@ use crate::case::{Body, Case};
 use crate::ctx::{Ctx, Mode, OtherEnded, Side, Unsupported};
 use crate::{api, cases, flight, kit, os};
 
-/// A role that learns nothing from its partner's end has this long to end itself.
+/// Time limit for a role to end after its partner has ended.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
-/// A case's own waits end so long before the watchdog, and can then say what they waited for.
+/// A case's own waits end this long before the watchdog, so that they can report their subject.
 const MARGIN: Duration = Duration::from_secs(3);
 
-/// What the driver tells a process.
+/// Arguments from the driver to a process.
 #[derive(Clone)]
 pub(crate) struct Task {
     pub(crate) case: String,
-    /// The area that has it: the other lists are not made, which for most cases would be most of the work.
+    /// Area of the case. Only the list of that area is created, because creating all lists would dominate the time of
+    /// most cases.
     pub(crate) area: usize,
     pub(crate) mode: Mode,
     pub(crate) side: Side,
     pub(crate) provider: String,
     pub(crate) libdat: String,
     pub(crate) first_qual: u64,
-    /// How many times as long as elsewhere anything may take.
+    /// Factor for time limits.
     pub(crate) patience: u32,
-    /// The flight record; the ending is written beside it.
+    /// Path of the flight record; the result is written beside it.
     pub(crate) record: PathBuf,
 }
 
 impl Task {
-    /// As arguments.
+    /// Encodes as arguments.
     pub(crate) fn to_words(&self) -> Vec<String> {
         let record = self.record.to_string_lossy().into_owned();
         let words = [self.mode.word(), self.side.word(), &self.provider, &self.libdat, &record];
@@ -52,7 +53,7 @@ impl Task {
         all
     }
 
-    /// From arguments.
+    /// Decodes from arguments.
     pub(crate) fn from_words(words: &[String]) -> Option<Self> {
         let [case, area, first_qual, patience, mode, side, provider, libdat, record] = words else { return None };
         Some(Task {
@@ -68,19 +69,19 @@ impl Task {
         })
     }
 
-    /// Where the ending is written.
+    /// Path of the result.
     pub(crate) fn ending(&self) -> PathBuf {
         self.record.with_extension("ending")
     }
 }
 
-/// How a role ended.
+/// Result of a role.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Ending {
     Passed,
-    /// As the case wanted it, by a signal.
+    /// The case ended the process by a signal, as intended.
     Died,
-    /// Only because its partner had.
+    /// The role ended only because its partner had ended.
     Followed,
     Unsupported(String),
     Failed(String),
@@ -97,7 +98,7 @@ impl Ending {
         }
     }
 
-    /// Nothing for a process that wrote none.
+    /// Decodes a result; `None` if the process wrote none.
     pub(crate) fn from_text(text: &str) -> Option<Self> {
         let (word, rest) = text.split_once('\n')?;
         Some(match word {
@@ -109,7 +110,7 @@ impl Ending {
         })
     }
 
-    /// The one that explains both.
+    /// Returns the result that explains both.
     pub(crate) fn worse(self, other: Self) -> Self {
         let rank = |ending: &Self| match ending {
             Self::Passed | Self::Died => 0,
@@ -121,7 +122,7 @@ impl Ending {
     }
 }
 
-/// Runs a task and ends the process.
+/// Runs a role and ends the process.
 pub(crate) fn main(task: &Task) -> ! {
     os::die_with_parent();
     watch_panics();
@@ -134,7 +135,8 @@ pub(crate) fn main(task: &Task) -> ! {
     if let Err(error) = std::fs::write(task.ending(), ending.to_text()) {
         eprintln!("{}: {error}", task.ending().display());
     }
-    // A role may still be asleep in the library; an orderly exit would be tested with it, and that is not the claim.
+    // A role may still be asleep in the library. An orderly exit would test the library's exit handling, which is not
+    // the claim.
     if matches!(ending, Ending::Failed(_)) {
         os::leave(1);
     }
@@ -155,7 +157,7 @@ fn play(task: &Task, case: Case) -> Ending {
     let channel = || io::stdin().as_fd().try_clone_to_owned().ok().map(UnixStream::from);
     match (&case.body, task.mode) {
         (Body::Local(body), Mode::One) => run(body, &ctx(task, &case, task.side, None)),
-        // The channel only makes them start together.
+        // Here the channel only makes both processes start at the same time.
         (Body::Local(body), Mode::Two) => {
             let (start, own) = (ctx(task, &case, task.side, channel()), ctx(task, &case, task.side, None));
             catch(|| start.meet()).worse(run(body, &own))
@@ -168,7 +170,7 @@ fn play(task: &Task, case: Case) -> Ending {
     }
 }
 
-/// Both roles, each in a thread. When one fails the other is not waited for long.
+/// Runs both roles, each in a thread. When one fails, the other gets only a short time to end.
 fn threads(task: &Task, case: Case) -> Ending {
     let (one, other) = UnixStream::pair().expect("sockets can be made");
     let case = Arc::new(case);
@@ -178,7 +180,7 @@ fn threads(task: &Task, case: Case) -> Ending {
         let role = move || {
             let Body::Pair(near, far) = &case.body else { unreachable!("only pairs come here") };
             let ending = run(if side == Side::Near { near } else { far }, &ctx);
-            // The other role sees the end of the channel before this one is reported.
+            // The other role must see the end of the channel before this role's result is reported.
             drop(ctx);
             let _ = tell.send(ending);
         };
@@ -233,7 +235,7 @@ thread_local! {
     static OWN: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Of threads that a case has started, which its own join reports without a reason.
+/// A panic of a thread that a case has started; its join reports it without a reason.
 static OTHERS: Mutex<Option<String>> = Mutex::new(None);
 
 fn first_panic() -> Option<String> {
@@ -241,7 +243,7 @@ fn first_panic() -> Option<String> {
     OWN.take().filter(|own| other.is_none() || !own.contains("a scoped thread panicked")).or(other)
 }
 
-/// Keeps where and why, in place of the usual text.
+/// Stores location and reason of a panic instead of printing them.
 fn watch_panics() {
     let main = std::thread::current().id();
     std::panic::set_hook(Box::new(move |panic| {

@@ -113,7 +113,7 @@ pub(super) fn load(find: impl Fn(&str) -> Option<*mut c_void>) -> Result<(), Str
     Ok(())
 }
 
-/// The function with the shape of 1.2 for a name whose function of 2.0 differs.
+/// Returns the function with the type of 1.2 for a name whose function of 2.0 differs.
 pub(super) fn replacement(name: &str) -> Option<*mut c_void> {
     if !is_loaded() {
         return None;
@@ -149,13 +149,13 @@ pub(super) fn replacement(name: &str) -> Option<*mut c_void> {
     })
 }
 
-/// The number in one version of the subtype or type that has this name in the other one.
+/// Returns the number of a subtype or type in the other version, by its name.
 fn by_name(names: &[&'static CStr], of: &[&'static CStr], number: u32) -> Option<u32> {
     let name = names.get((number as usize).checked_sub(1)?)?;
     of.iter().position(|known| known == name).map(|at| at as u32 + 1)
 }
 
-/// The code of 1.2 for a code of 2.0. A subtype that 1.2 does not have stays as a number beyond those of 1.2.
+/// Converts a code of 2.0 to 1.2. A subtype without an equivalent gets a number above those of 1.2.
 pub(super) fn code_of_1_2(code: DAT_RETURN) -> DAT_RETURN {
     let subtype = code & DAT_SUBTYPE_MASK;
     if !is_loaded() {
@@ -177,13 +177,13 @@ fn code_of_2_0(code: DAT_RETURN) -> DAT_RETURN {
     }
     let subtype = code & DAT_SUBTYPE_MASK;
     let new = by_name(error::DAT_RETURN_SUBTYPE_NAMES, v2::error::DAT_RETURN_SUBTYPE_NAMES, subtype);
-    // Beyond the subtypes of 1.2 begin those that neither version has.
+    // Numbers without a name in either version follow after the subtypes of 1.2.
     let unknown = if subtype == 0 { 0 } else { subtype + 2 };
     code & !DAT_SUBTYPE_MASK | new.unwrap_or(unknown)
 }
 
-/// Moves the numbers of parameters that have other places in 1.2: pairs of places, that of 2.0 first. The caller still
-/// translates the code itself.
+/// Converts parameter numbers that differ in 1.2. `pairs`: number in 2.0, number in 1.2. The caller still converts
+/// the code itself.
 fn moved(code: DAT_RETURN, places: &[(u32, u32)]) -> DAT_RETURN {
     if code & DAT_TYPE_MASK != DAT_INVALID_PARAMETER {
         return code;
@@ -194,12 +194,12 @@ fn moved(code: DAT_RETURN, places: &[(u32, u32)]) -> DAT_RETURN {
     found.map_or(code, |(_, to)| code & !DAT_SUBTYPE_MASK | at(*to))
 }
 
-/// A local record to be filled in; null for null.
+/// Returns a local output record; null for null.
 fn into<T, U>(out: *mut T, local: &mut U) -> *mut U {
     if out.is_null() { null_mut() } else { local }
 }
 
-/// A list of translated triplets, or the caller's pointer where the library has to refuse it.
+/// Returns a list of converted triplets, or the caller's pointer if the library must refuse it.
 ///
 /// # Safety
 /// `list` is null, misaligned, or points at `count` triplets.
@@ -233,7 +233,8 @@ fn at<T>(value: &Option<T>) -> *const T {
     value.as_ref().map_or(std::ptr::null(), std::ptr::from_ref)
 }
 
-/// A case that names its own version gets 2.0; one that names the other one gets 1.2. The reverse is the same.
+/// A case that passes its own version passes 2.0 to the library; one that passes the other version passes 1.2. The
+/// reverse conversion is the same.
 fn other_version(version: (DAT_UINT32, DAT_UINT32)) -> (DAT_UINT32, DAT_UINT32) {
     match version {
         (DAT_VERSION_MAJOR, minor) => (v2::DAT_VERSION_MAJOR, minor.wrapping_sub(DAT_VERSION_MINOR)),
@@ -242,7 +243,7 @@ fn other_version(version: (DAT_UINT32, DAT_UINT32)) -> (DAT_UINT32, DAT_UINT32) 
     }
 }
 
-/// A registry file for the version under test: lines of the one version are for the other one.
+/// Converts a registry file for the version under test: lines of each version become lines of the other.
 pub(crate) fn of_version(file: &str) -> String {
     if !is_loaded() {
         return file.to_owned();

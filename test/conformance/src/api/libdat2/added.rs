@@ -9,20 +9,20 @@ use dat_abi::{DAT_IA_ADDRESS_PTR, DAT_NAME_PTR};
 
 use crate::api::dats_get_ia_handle;
 
-/// The table that the handle of an object begins with.
+/// The table whose address begins an object's handle.
 fn table(handle: DAT_HANDLE) -> &'static v2::DAT_PROVIDER {
     // SAFETY: the cases pass live handles, whose first word is a table that stays.
     unsafe { &**handle.cast::<*const v2::DAT_PROVIDER>() }
 }
 
-/// The IA itself, of which a consumer has the number.
+/// Address of the IA; a consumer's handle is its number.
 fn pointer(ia: DAT_HANDLE) -> DAT_HANDLE {
     let mut pointer = std::ptr::null_mut();
     assert_eq!(dats_get_ia_handle(ia, &mut pointer), 0);
     pointer
 }
 
-/// Calls an entry through the table of a handle, which is the first argument.
+/// Calls an entry of the table of the handle in the first argument.
 macro_rules! through {
     ($handle:expr, $slot:ident($($argument:expr),*)) => {{
         let handle = $handle;

@@ -35,7 +35,7 @@ pub(super) unsafe extern "C" fn ia_query(
     provider_mask: DAT_PROVIDER_ATTR_MASK,
     provider_attr: *mut DAT_PROVIDER_ATTR,
 ) -> DAT_RETURN {
-    // Any known field stands for all, and unknown fields for another one.
+    // One known field represents all known fields, and one unknown field represents all unknown ones.
     let known = if ia_mask & DAT_IA_FIELD_ALL == 0 { 0 } else { v2::DAT_IA_FIELD_ALL };
     let unknown = if ia_mask & !DAT_IA_FIELD_ALL == 0 { 0 } else { !v2::DAT_IA_FIELD_ALL };
     let provider_known = if provider_mask & DAT_PROVIDER_FIELD_ALL == 0 { 0 } else { v2::DAT_PROVIDER_FIELD_ALL };
@@ -217,7 +217,7 @@ pub(super) unsafe extern "C" fn ep_create_with_srq(
     }
 }
 
-/// The mask of 2.0: one more field follows the second.
+/// Converts the mask to 2.0, which has an additional field after the second.
 pub(super) fn ep_mask(mask: DAT_EP_PARAM_MASK) -> v2::DAT_EP_PARAM_MASK {
     mask & 3 | (mask & 0x7FC) << 1 | mask & !0xFFF
 }
@@ -393,10 +393,10 @@ pub(super) unsafe extern "C" fn rmr_query(
     }
 }
 
-/// Local contexts and handles of LMRs, of which 2.0 needs both for a bind.
+/// Local contexts and handles of LMRs; a bind of 2.0 needs both.
 static LMRS: Mutex<Vec<(DAT_LMR_CONTEXT, usize)>> = Mutex::new(Vec::new());
 
-/// The live LMR made last with this context; null without one.
+/// Returns the handle of the last LMR with this context that has not been freed; null without one.
 pub(super) fn lmr_of(context: DAT_LMR_CONTEXT) -> DAT_LMR_HANDLE {
     let known = LMRS.lock().unwrap_or_else(PoisonError::into_inner);
     let is_live = |lmr: DAT_LMR_HANDLE| {
@@ -423,7 +423,7 @@ pub(super) unsafe extern "C" fn rmr_bind(
         let lmr = translated.map_or(null_mut(), |of| lmr_of(of.lmr_context));
         (real().rmr_bind)(rmr, lmr, at(&translated), privileges, va, ep, cookie, flags, context)
     };
-    // Memory that is not registered has no LMR to name.
+    // Unregistered memory has no LMR handle.
     if code == DAT_CLASS_ERROR | DAT_INVALID_HANDLE | DAT_INVALID_HANDLE_LMR {
         return DAT_CLASS_ERROR | DAT_INVALID_PARAMETER | v2::DAT_INVALID_ARG2;
     }
