@@ -1,4 +1,5 @@
-//! The conformance suite over a provider: this project's in a temporary environment, another one in the environment as it is.
+//! The conformance suite over a provider: one of this project in a temporary environment, another in the current
+//! environment.
 #![forbid(unsafe_code)]
 
 use std::process::Command;
@@ -8,8 +9,8 @@ use dapl_test::stage::{Profile, built, stage_with};
 
 use crate::Result;
 
-/// Its arguments are the driver's. `--provider` is looked at here as well. `--package daplNAME` is not the driver's: it builds
-/// and stages this provider of the workspace, and tests it as `NAME0`.
+/// Runs the suite. The arguments are those of the driver, and `--provider` is also read here. `--package daplNAME` is
+/// not passed to the driver: it builds and stages this provider of the workspace, and tests it as `NAME0`.
 pub(crate) fn run(arguments: &[&str]) -> Result {
     let value = |option: &str| arguments.iter().position(|word| *word == option).map(|at| (at, arguments.get(at + 1)));
     if let Some((at, package)) = value("--package") {

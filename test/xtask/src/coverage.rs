@@ -1,8 +1,9 @@
-//! Line coverage of the object layer: the suites run once more, instrumented, and the lines of `dapl/src` are counted.
+//! Line coverage of the object layer: runs the suites again with instrumentation, and counts the executed lines of
+//! `dapl/src`.
 //!
-//! Everything is built apart from ordinary builds, below `coverage` in the target directory. The counters are files that are
-//! mapped while a program runs, one per library, so programs that are killed or leave by `_exit` count as well. Lines that
-//! exist only for tests do not count. Prints a figure, and writes a file for other tools.
+//! Everything is built separately from ordinary builds, below `coverage` in the target directory. The counters are
+//! memory-mapped files, one per library, so programs that are killed or end by `_exit` count as well. Lines that
+//! exist only for tests do not count. Prints the percentage, and writes a file for other tools.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -18,10 +19,10 @@ use crate::setup::{self, Tool};
 
 /// Folder whose lines are counted.
 const HOUSE: &str = "dapl/src/";
-/// Counters are found through a word that the runtime sets, which is what lets it map them into a file.
+/// The runtime finds its counters through a symbol that it sets, so that it can map them into a file.
 const FLAGS: &str = "-Cinstrument-coverage -Cllvm-args=-runtime-counter-relocation";
 
-/// Runs the suites that the arguments name, as `test` does, and counts.
+/// Runs the suites in the arguments, as `test` does, and counts.
 pub(crate) fn run(arguments: &[&str]) -> Result {
     let tools = Tools::find()?;
     let place = stage::target_directory().join("coverage");
@@ -36,7 +37,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
         command.env("VALGRIND_OPTS", "--undef-value-errors=no");
         command
     };
-    // Without an argument: not the suites that are built for a checker, which run other code.
+    // Without an argument, suites that are built for a checker are left out, because they run other code.
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut suites = instrumented(Command::new(program));
     let passed = suites.arg("test").args(arguments).status().map_err(|error| format!("{suites:?}: {error}"))?.success();
@@ -67,7 +68,7 @@ fn clear(directory: &Path) -> std::io::Result<()> {
     fs::create_dir_all(directory)
 }
 
-/// The staged libraries; the links beside them are the same again.
+/// The staged libraries; symbolic links to them are left out.
 fn libraries(directory: &Path) -> Result<Vec<PathBuf>> {
     let files = fs::read_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     Ok(files.flatten().map(|file| file.path()).filter(|path| path.is_file() && !path.is_symlink()).collect())
@@ -109,7 +110,7 @@ impl Tools {
     fn lines(&self, raw: &Path, merged: &Path, objects: &[PathBuf]) -> Result<String> {
         let files = fs::read_dir(raw).map_err(|error| format!("{}: {error}", raw.display()))?;
         let files: Vec<PathBuf> = files.flatten().map(|file| file.path()).collect();
-        // A program that died while it made its file leaves one that cannot be read.
+        // A program that died while it created its file may leave an unreadable file.
         let merge = ["merge", "--sparse", "--failure-mode=all", "-o"];
         run_quietly(Command::new(&self.profdata).args(merge).arg(merged).args(files))?;
         let Some((first, others)) = objects.split_first() else { return Err("nothing was staged".to_owned()) };
@@ -122,7 +123,7 @@ impl Tools {
     }
 }
 
-/// By file, from `dapl/src` on: how often each line ran.
+/// Number of executions of each line, by file below `dapl/src`.
 type Counted = BTreeMap<String, BTreeMap<usize, u64>>;
 
 /// Counts the lines of the folder, without those for tests.
@@ -155,8 +156,8 @@ fn is_test(path: &str) -> bool {
     is_folder || path.ends_with("tests.rs") || path.ends_with("double.rs")
 }
 
-/// For each line, whether it belongs to an item that is compiled for tests only. Believes in rustfmt: an item ends at the
-/// first line that closes on the column where it began.
+/// For each line, whether it belongs to an item that is compiled for tests only. Relies on rustfmt: an item ends at
+/// the first closing line at the item's own indentation.
 fn lines_of_tests(text: &str) -> Vec<bool> {
     let mut inside: Option<String> = None;
     let mut marks = Vec::new();

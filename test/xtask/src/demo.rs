@@ -8,12 +8,12 @@ use dapl_test::stage::{self, Profile};
 
 use crate::{Result, tree};
 
-/// A run takes less than a second; a machine under load more. A hang ends here.
+/// Time limit. A run takes less than a second, and longer on a loaded machine; the limit ends a hang.
 const LIMIT: Duration = Duration::from_secs(120);
-/// dtest's last line if every byte was right.
+/// Last line of dtest if every byte was correct.
 const VERDICT: &str = "dtest: OK (checked ";
 
-/// Runs it, and prints what both said.
+/// Runs the demonstration, and prints the output of both programs.
 pub(crate) fn run() -> Result {
     let tree = tree::part("libdat and daplsm", || stage::stage_alone(Profile::Dev, &["daplsm"]))?;
     let room = Room::new(&tree.stage, None);

@@ -1,7 +1,7 @@
 //! Debian's DAT 2.0 reference: fetched and unpacked once, then found in the target directory.
 //!
-//! It is not installed on this machine: its package would bring an /etc/dat.conf, which other programs would then find. Its
-//! dependencies (libibverbs, librdmacm) come with perftest. Its programs run in guests.
+//! It is not installed on this machine: its package would add an /etc/dat.conf, which other programs would then read.
+//! perftest installs its dependencies (libibverbs, librdmacm). Its programs run in guests.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -21,16 +21,16 @@ pub(crate) const ADAPTER: &str = "ofa-v2-d0";
 /// The unpacked reference.
 pub(crate) struct Reference {
     root: PathBuf,
-    /// Its libraries.
+    /// Directory of its libraries.
     pub(crate) lib: PathBuf,
-    /// A registry that names its adapter.
+    /// Registry that names its adapter.
     pub(crate) conf: PathBuf,
     /// Of the package.
     pub(crate) version: String,
 }
 
 impl Reference {
-    /// The one of the target directory, which is made when it is not there.
+    /// Finds the reference in the target directory, or fetches it.
     pub(crate) fn find() -> Result<Self> {
         setup::require(&[setup::PERFTEST, setup::CC])?;
         let place = stage::target_directory().join("reference");
@@ -39,11 +39,11 @@ impl Reference {
         }
         let fresh = place.with_extension(format!("fresh-{}", std::process::id()));
         let made = make(&fresh).and_then(|()| match fs::rename(&fresh, &place) {
-            // Another was quicker with the same.
+            // Another process has installed the same files first.
             Err(_) if place.join("version").exists() => Ok(()),
             result => result.map_err(|error| format!("{}: {error}", place.display())),
         });
-        // A failed download leaves nothing behind.
+        // A failed download must leave no files.
         let _ = fs::remove_dir_all(&fresh);
         made.and_then(|()| Reference::of(&place))
     }
@@ -61,20 +61,20 @@ impl Reference {
         self.root.join("usr/bin/dapltest")
     }
 
-    /// A command over its libraries.
+    /// Returns a command that uses its libraries.
     pub(crate) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.env("LD_LIBRARY_PATH", &self.lib).env("DAT_OVERRIDE", &self.conf);
         command
     }
 
-    /// Compiles a C program of this project, which is written for 1.2.
+    /// Compiles a C program of this project, which is written for DAT 1.2.
     pub(crate) fn compile(&self, output: &Path, source: &Path) -> Result {
         let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
         cc.args(["-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", "-Wall", "-Wextra", "-I"]);
         cc.arg(workspace().join("test/c/dat20")).arg("-I").arg(self.root.join("usr/include"));
         cc.arg("-o").arg(output).arg(source).arg("-L").arg(&self.lib);
-        // The library's own dependencies are the system's.
+        // The library's dependencies are those of the system.
         text_of(cc.args(["-ldat2", "-Wl,--allow-shlib-undefined", "-pthread"])).map(drop)
     }
 }
@@ -85,7 +85,7 @@ fn make(fresh: &Path) -> Result {
     eprintln!("xtask: fetching {} for the guest", PACKAGES.join(", "));
     let download = || text_of(Command::new("apt-get").args(["-qq", "download"]).args(PACKAGES).current_dir(fresh));
     if download().is_err() {
-        // No lists yet, or older ones than what the archive holds.
+        // The package lists are missing, or older than the archive.
         setup::update()?;
         download()?;
     }
@@ -100,6 +100,6 @@ fn make(fresh: &Path) -> Result {
     }
     let conf = format!("{ADAPTER} u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"d0 0\" \"\"\n");
     fs::write(fresh.join("dat.conf"), conf).map_err(failed)?;
-    // Last: with it, the place is complete.
+    // Written last: with this file, the directory is complete.
     fs::write(fresh.join("version"), version.trim()).map_err(failed)
 }

@@ -1,6 +1,7 @@
-//! Failures that must be detected in time: a killed peer, a link that is down, a host that is gone, a firewall.
+//! Failures that must be detected in time: a killed peer, a link that is down, a missing host, a firewall.
 //!
-//! The surviving side gets one disconnect event, all its posts back, and nothing afterwards (`net -e` checks that).
+//! On the surviving side there is one disconnect event, all posted work completes, and no event follows (`net -e`
+//! checks that).
 #![forbid(unsafe_code)]
 
 use std::process::Command;
@@ -16,16 +17,16 @@ use super::wire::{DEVICE, Wire};
 use crate::Result;
 use crate::quiet::run_quietly;
 
-/// Longest time to detect the end: more than all retries take with default settings.
+/// Time limit to detect the end: longer than all retries with default settings.
 const BOUND: Duration = Duration::from_secs(60);
-/// For a stream that never ends by itself: the client's seconds.
+/// Seconds of a client whose stream does not end by itself.
 const FOR_EVER: &str = "600";
-/// Last line of a program whose connection has ended.
+/// Last line of a program after its connection has ended.
 const GONE: &str = "OK (disconnected;";
-/// Messages of an unreachable host that a connection survives: several for each question that it asks its peer.
+/// Number of host-unreachable messages that a connection survives: several for each probe to its peer.
 const HINTS: u64 = 12;
 
-/// All of them.
+/// All checks of this module.
 pub(super) fn checks() -> Vec<Check> {
     vec![
         Check::new("ends::client_is_killed", |s, wire| killed(s, wire, 1)),
@@ -37,7 +38,7 @@ pub(super) fn checks() -> Vec<Check> {
         Check::new("ends::host_is_unreachable", |s, wire| {
             both_see(s, wire, GONE, || {
                 wire.ip(0, &["addr", "flush", "dev", DEVICE])?;
-                // From now on an ARP request gets no answer.
+                // From now on ARP requests get no answer.
                 wire.ip(1, &["neigh", "flush", "dev", DEVICE])
             })
         }),
@@ -48,7 +49,7 @@ pub(super) fn checks() -> Vec<Check> {
     ]
 }
 
-/// SIGKILL for one of them; the other one sees it.
+/// Kills one side by SIGKILL; the other side detects it.
 fn killed(setting: &Setting, wire: &Wire, whom: usize) -> Result {
     let pair = setting.flow(wire, Family::V4, &["-2", "-e", "-t", FOR_EVER]);
     let (mut server, mut client) = (pair.server, pair.client);
@@ -63,7 +64,7 @@ fn killed(setting: &Setting, wire: &Wire, whom: usize) -> Result {
     sees(who, left, GONE, since)
 }
 
-/// SIGSTOP for the server: its host takes packets, and nothing answers.
+/// Stops the server by SIGSTOP: its host accepts packets, and the server does not answer.
 fn stopped(setting: &Setting, wire: &Wire) -> Result {
     let hasty: Environment<'_> = &[("DAPL_GIVE_UP_MS", "1000")];
     let pair = setting.flow_with(wire, Family::V4, &["-2", "-e", "-t", FOR_EVER], [hasty; 2]);
@@ -71,7 +72,7 @@ fn stopped(setting: &Setting, wire: &Wire) -> Result {
     sees("client", pair.client, GONE, Instant::now())
 }
 
-/// Something happens after which neither reaches the other.
+/// Applies a change after which neither side reaches the other.
 fn both_see<T>(setting: &Setting, wire: &Wire, last: &str, happens: impl FnOnce() -> Result<T>) -> Result {
     let pair = setting.flow(wire, Family::V4, &["-2", "-e", "-t", FOR_EVER]);
     let since = Instant::now();
@@ -79,13 +80,14 @@ fn both_see<T>(setting: &Setting, wire: &Wire, last: &str, happens: impl FnOnce(
     sees("client", pair.client, last, since).and(sees("server", pair.server, last, since))
 }
 
-/// Its last word is the event; that it has come by now is all that is asked.
+/// The program prints the event last; it must have arrived by now.
 fn sees(who: &str, run: Run, last: &str, since: Instant) -> Result {
     let finished = run.finish(BOUND.saturating_sub(since.elapsed()));
     check_output(who, &finished, last)
 }
 
-/// For some seconds both hosts answer every packet by ICMP host unreachable: less than `give_up_ms`, so the flow goes on.
+/// For some seconds both hosts answer every packet with ICMP host unreachable. That is shorter than `give_up_ms`, so
+/// the flow continues.
 fn hinted(setting: &Setting, wire: &Wire) -> Result {
     let patient: Environment<'_> = &[("DAPL_GIVE_UP_MS", "120000")];
     let pair = setting.flow_with(wire, Family::V4, &["-2", "-t", "3"], [patient; 2]);
@@ -104,7 +106,7 @@ fn hinted(setting: &Setting, wire: &Wire) -> Result {
     pair.end_well(GOOD)
 }
 
-/// No data is sent; only keepalives can detect the loss.
+/// No data are sent, so only keepalives can detect the loss.
 fn idle(setting: &Setting, wire: &Wire) -> Result {
     let pair = setting.flow(wire, Family::V4, &["-2", "-e", "-i", "-t", "1"]);
     let _silence = wire.apply_to_both(Rule::Silence)?;

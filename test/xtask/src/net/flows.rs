@@ -16,12 +16,12 @@ use crate::iperf::{self, Flow};
 
 /// Last line of `net` after success.
 pub(super) const GOOD: &str = "OK (disconnected;";
-/// Of the link that flows share: slow enough that no processor is the limit.
+/// Rate of a shared link: so low that no processor is the limit.
 const SHARED_MEGABITS: u32 = 200;
-/// Between the moment when it flows and a change.
+/// Time between the start of the flow and a change of the network.
 const MEANWHILE: Duration = Duration::from_secs(1);
 
-/// All of them.
+/// All checks of this module.
 pub(super) fn checks() -> Vec<Check> {
     let mut checks = vec![
         Check::new("dtest::v4", |s, wire| s.dtest(wire, Family::V4, &[])),
@@ -54,7 +54,7 @@ pub(super) fn checks() -> Vec<Check> {
 fn losses() -> Vec<Check> {
     let mut checks = Vec::new();
     for (per_mille, name) in [(1, "0_1"), (10, "1"), (50, "5"), (200, "20")] {
-        // Each packet for itself, then whole trains of them.
+        // First single packets, then GSO batches.
         for trains in [false, true] {
             let kind = if trains { "trains" } else { "packets" };
             checks.push(Check::new(format!("loss::{name}_percent_of_{kind}"), move |s, wire| {
@@ -118,7 +118,7 @@ fn within(setting: &Setting, wire: &Wire) -> Result {
     Ok(())
 }
 
-/// Something happens while it flows, and must not be noticed.
+/// An event during the flow, which the programs must not notice.
 fn meanwhile<T>(setting: &Setting, wire: &Wire, happens: impl FnOnce() -> Result<T>) -> Result {
     let pair = setting.flow(wire, Family::V4, &["-2", "-t", "4"]);
     sleep(MEANWHILE);
@@ -132,7 +132,7 @@ fn fairness() -> Vec<Check> {
     let mut links = vec![("policer", 0, Rule::Policer { megabits: SHARED_MEGABITS })];
     if wire::has_queues() {
         links.extend([("short_queue", 1, queue(5)), ("long_queue", 1, queue(40))]);
-        // A packet that this host itself cannot queue is reported to the sender.
+        // The kernel reports a packet that this host cannot queue to the sender.
         checks.push(Check::new("flow::over_a_queue_that_is_full", move |s, wire| {
             let _queues = wire.apply_to_both(queue(5))?;
             s.flow(wire, Family::V4, &["-2", "-b", "1048576"]).end_well(GOOD)
@@ -147,8 +147,9 @@ fn fairness() -> Vec<Check> {
         }
         for (link, end, rule) in links.iter().copied() {
             checks.push(Check::new(format!("fair::{link}_{algorithm}"), move |s, wire| {
-                // The aim is half. Beside version 1 of BBR, which probes more often and does not react to loss, version 3 got
-                // 0.33 to 0.48 times the share in the long queue and 0.47 to 1.23 in the short one (eight runs in all).
+                // The goal is half. Version 3 got 0.33 to 0.48 of the share of version 1 in the long queue, and 0.47
+                // to 1.23 in the short one (eight runs in all). Version 1 of BBR probes more often and does not react
+                // to loss.
                 let least = if algorithm == "bbr" && link != "policer" { 0.25 } else { 0.5 };
                 share(s, wire, (end, rule), algorithm, least)
             }));
@@ -157,10 +158,10 @@ fn fairness() -> Vec<Check> {
     checks
 }
 
-/// A usnic flow beside a TCP flow, both with this algorithm, over one slow link: ours gets between `least` and twice the share
-/// that TCP gets beside itself there. The kernel's BBR is version 1, ours is version 3.
+/// A usnic flow beside a TCP flow, both with this algorithm, over one slow link. The usnic flow must get between
+/// `least` and twice the share that TCP gets beside TCP. The kernel's BBR is version 1, usnic's is version 3.
 fn share(setting: &Setting, wire: &Wire, (end, rule): (usize, Rule), algorithm: &'static str, least: f64) -> Result {
-    // A policer lets pass what it saved up in a second, which the first flow gets.
+    // A policer passes the tokens of a second at once, which the first flow gets.
     const SECONDS: u32 = 15;
     const PORT: u16 = 5201;
     let _link = wire.apply(end, rule)?;

@@ -1,10 +1,10 @@
 //! The suite `net`: the usnic provider between two network namespaces, over an impaired link. One line per check, as cargo's
 //! suites print.
 //!
-//! A check is a function over a link of its own (`wire`), which it impairs by `rule`s; `setting` has what it runs. The checks
-//! are `flows` (transfers that must succeed), `settings` (the same, with settings that change packets), `ends` (failures that
-//! must be detected) and `trust` (which process gets a request). No speed is asserted, except that a flow shares a link with
-//! the kernel's TCP as that does with itself; limits end what hangs.
+//! A check is a function over its own link (`wire`), which it impairs by `rule`s; `setting` is the environment. The
+//! checks are `flows` (transfers that must succeed), `settings` (the same, with settings that change packets), `ends`
+//! (failures that must be detected) and `trust` (which process receives a request). Speed is checked only by
+//! comparison: a flow beside the kernel's TCP gets a share like TCP beside TCP. Time limits end hangs.
 //!
 //! Prints "skipped" on a machine without such links; `--required` makes that a failure.
 #![forbid(unsafe_code)]
@@ -27,7 +27,7 @@ use crate::report::Report;
 
 type Run = dyn Fn(&Setting, &Wire) -> Result;
 
-/// One check: its name and what it does.
+/// A check: its name and its function.
 struct Check {
     name: String,
     run: Box<Run>,
@@ -61,7 +61,7 @@ pub(crate) fn run(is_required: bool, words: &[String]) -> Result {
     report.end()
 }
 
-/// Tries it on a fresh wire. What watches programs panics with what they said: that is the reason then.
+/// Runs the check on a fresh wire. The program helpers panic with the programs' output, which is then the reason.
 fn attempt(check: &Check, setting: &Setting) -> Result {
     let wire = Wire::lay()?;
     catch_unwind(AssertUnwindSafe(|| (check.run)(setting, &wire))).unwrap_or_else(|payload| {

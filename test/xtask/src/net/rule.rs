@@ -1,44 +1,44 @@
 //! Network impairments, as values and as text for nft or tc.
 //!
-//! Pure: `wire` applies them. A rule is for one end, and for incoming packets unless it says otherwise.
+//! Pure: `wire` applies the rules. A rule is for one end, and for incoming packets unless it states otherwise.
 #![forbid(unsafe_code)]
 
 use super::wire::DEVICE;
 
-/// One thing that is wrong with the network.
+/// One impairment of the network.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Rule {
-    /// Drops this many of a thousand TCP and UDP packets, at random.
+    /// Drops this number of a thousand TCP and UDP packets, at random.
     Loss { per_mille: u32 },
     /// Drops longer IP packets silently.
     BlackHole { longest: u32 },
-    /// From now on everything is lost.
+    /// Drops all packets.
     Silence,
     /// Rejects UDP with ICMP host unreachable.
     HostUnreachable,
-    /// A firewall that lets in no UDP but to these ports.
+    /// A firewall that accepts UDP only to these ports.
     Only { ports: &'static str },
-    /// A policer: drops what exceeds this rate in Mbit/s.
+    /// A policer: drops packets above this rate in Mbit/s.
     Policer { megabits: u32 },
-    /// Outgoing packets wait in a queue of this many milliseconds, which is emptied at this rate.
+    /// Outgoing packets wait in a queue of this length in milliseconds, which is drained at this rate.
     Queue { megabits: u32, milliseconds: u32 },
-    /// The other end seems to be at another address, and is reached there.
+    /// Translates addresses: the other end appears at another address, and is reached there.
     Moved { from: &'static str, to: &'static str },
 }
 
 /// The program that applies a rule.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum Text {
-    /// A table of nft's, and its name, with its family.
+    /// A table of nft, and its name with family.
     Nft { text: String, table: String },
-    /// The words for `tc qdisc add dev DEVICE root`.
+    /// Arguments of `tc qdisc add dev DEVICE root`.
     Tc(String),
 }
 
 impl Rule {
-    /// As text; `name` is the table's.
+    /// Formats the rule; `name` is the table's.
     pub(super) fn text(self, name: &str) -> Text {
-        // A queue would hold what a fast sender sends at once; a policer lets a little of it pass.
+        // A queue would hold a burst of a fast sender; a policer passes only a small burst.
         const BURST_KIB: u32 = 256;
         match self {
             Rule::Loss { per_mille } => {
@@ -74,7 +74,7 @@ impl Rule {
     }
 }
 
-/// A table for what comes in, before anything else sees it.
+/// A table for incoming packets, before all other tables.
 fn ingress(name: &str, statement: &str) -> Text {
     let hook = format!("type filter hook ingress device \"{DEVICE}\" priority 0");
     let text = format!("table netdev {name} {{\nchain in {{\n{hook}\n{statement}\n}}\n}}\n");

@@ -12,23 +12,23 @@ use super::flows::GOOD;
 use super::wire::{ADDRESSES, DEVICE, V6, Wire};
 use crate::{Result, tree};
 
-/// No healthy run takes as long, even where most is lost, on a busy machine.
+/// Time limit of a run: longer than any correct run, even with heavy loss on a busy machine.
 pub(super) const LIMIT: Duration = Duration::from_secs(240);
 
-/// Names and values.
+/// Names and values of environment variables.
 pub(super) type Environment<'a> = &'a [(&'a str, &'a str)];
 
-/// Over which protocol two ends talk.
+/// IP version between the two ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Family {
     /// The adapter is named by its interface.
     V4,
-    /// It is named by its address.
+    /// The adapter is named by its address.
     V6,
 }
 
 impl Family {
-    /// Address of the server, for `-h`.
+    /// Address of the server for `-h`.
     pub(super) fn host(self) -> &'static str {
         match self {
             Family::V4 => ADDRESSES[0],
@@ -36,7 +36,7 @@ impl Family {
         }
     }
 
-    /// The interface or the address of an end.
+    /// Interface or address of an end.
     fn place(self, end: usize) -> &'static str {
         match self {
             Family::V4 => DEVICE,
@@ -60,14 +60,14 @@ fn start(wire: &Wire, end: usize, room: &Room, program: &Path, arguments: &[&str
 /// UDP port of both ends.
 pub(super) const PORT: &str = "17471";
 
-/// All of it. With all assertions.
+/// The environment, built with all assertions.
 pub(super) struct Setting {
     stage: Stage,
     dtest: PathBuf,
     net: PathBuf,
 }
 
-/// A server at end 0 and its client at end 1, both running.
+/// A running server at end 0 and its client at end 1.
 pub(super) struct Pair {
     pub(super) server: Run,
     pub(super) client: Run,
@@ -75,7 +75,7 @@ pub(super) struct Pair {
 }
 
 impl Setting {
-    /// Builds it.
+    /// Builds the environment.
     pub(super) fn build() -> Result<Self> {
         let tree = tree::build(Profile::Dev)?;
         Ok(Setting { net: run::program(&tree.stage, "test/c/net.c"), dtest: tree.dtest, stage: tree.stage })
@@ -91,19 +91,19 @@ impl Setting {
         Room::new(&self.stage, Some(&registry(family.place(end))))
     }
 
-    /// dtest from end to end, both sides with these options: it must end well.
+    /// Runs dtest between the ends, both sides with these options; it must succeed.
     pub(super) fn dtest(&self, wire: &Wire, family: Family, options: &[&str]) -> Result {
-        // For any one event: where most is lost, that takes its time.
+        // Time limit of each event, which is long because of heavy loss.
         let common = [&["-P", "usnic0", "-t", "200"], options].concat();
         self.start(wire, family, &self.dtest, [&common, &common], [&[], &[]]).end_well("dtest: OK (checked ")
     }
 
-    /// `net` from end to end, both sides with these options; waits until it flows.
+    /// Starts `net` between the ends, both sides with these options, and waits until data flow.
     pub(super) fn flow(&self, wire: &Wire, family: Family, options: &[&str]) -> Pair {
         self.flow_with(wire, family, options, [&[], &[]])
     }
 
-    /// The same, with what is set in the environment of the server and of the client.
+    /// Same, with environment variables of the server and of the client.
     pub(super) fn flow_with(&self, wire: &Wire, family: Family, options: &[&str], set: [Environment<'_>; 2]) -> Pair {
         let pair = self.begin(wire, family, options, set);
         pair.client.wait_for("flowing", LIMIT);
@@ -111,7 +111,7 @@ impl Setting {
         pair
     }
 
-    /// The same, and does not wait.
+    /// Same, without waiting.
     pub(super) fn begin(&self, wire: &Wire, family: Family, options: &[&str], set: [Environment<'_>; 2]) -> Pair {
         let server = [&["-s"], options].concat();
         self.start(wire, family, &self.net, [&server, options], set)
@@ -133,7 +133,8 @@ impl Setting {
         Pair { server, client, _rooms: rooms }
     }
 
-    /// `net` between two addresses of end 0, until it ends. Both sides print their counters when the connection ends.
+    /// Runs `net` between two addresses of end 0 until it ends. Both sides print their counters when the connection
+    /// ends.
     pub(super) fn flow_within(&self, wire: &Wire, client_at: &str) -> Result<[Finished; 2]> {
         let places = [ADDRESSES[0], client_at];
         let rooms = places.map(|place| Room::new(&self.stage, Some(&registry(place))));
@@ -150,15 +151,15 @@ impl Setting {
 }
 
 impl Pair {
-    /// Waits for both; each must have this in its last line.
+    /// Waits for both sides; the last line of each must contain this text.
     pub(super) fn end_well(self, last: &str) -> Result {
         self.finish(last).map(drop)
     }
 
-    /// The same, and what the client said.
+    /// Same; returns the client's output.
     pub(super) fn finish(self, last: &str) -> Result<Finished> {
         let client = self.client.finish(LIMIT);
-        // Without it the server may wait for long.
+        // Otherwise the server may wait for a long time.
         if !client.status.success() {
             let server = self.server.so_far();
             return Err(format!(
@@ -173,7 +174,7 @@ impl Pair {
     }
 }
 
-/// It ended well, and this is in the last line that it said.
+/// Checks that the program succeeded, and that its last line contains this text.
 pub(super) fn check_output(who: &str, finished: &Finished, last: &str) -> Result {
     let said = finished.stdout.lines().last().unwrap_or_default();
     match finished.status.success() && said.contains(last) {

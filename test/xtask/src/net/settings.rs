@@ -18,7 +18,7 @@ const SETTINGS: [(&str, Environment<'static>); 2] =
     [("cubic", &[("DAPL_USNIC_CONGESTION", "cubic")]), ("small_buffers", &[("DAPL_USNIC_BUFFER", "65536")])];
 pub(super) const KEY: &str = "DAPL_USNIC_KEY";
 
-/// All of them.
+/// All checks of this module.
 pub(super) fn checks() -> Vec<Check> {
     let mut checks = Vec::new();
     for (name, set) in SETTINGS {
@@ -45,13 +45,14 @@ pub(super) fn checks() -> Vec<Check> {
     checks
 }
 
-/// Both sides with the same settings, where some packets are lost.
+/// Transfers with the same settings on both sides, with some loss.
 fn lossy(setting: &Setting, wire: &Wire, set: Environment<'_>) -> Result {
     let _loss = wire.apply_to_both(Rule::Loss { per_mille: 10 })?;
     setting.flow_with(wire, Family::V4, &["-2"], [set, set]).end_well(GOOD)
 }
 
-/// The client gets no connection and an event that says so; the server's program gets nothing, and its log names the cause.
+/// The client gets no connection and an event that reports it. The server's program gets no request, and its log
+/// names the cause.
 fn without_key(setting: &Setting, wire: &Wire, set: [Environment<'_>; 2], cause: &str) -> Result {
     let pair = setting.begin(wire, Family::V4, &[], set);
     let client = pair.client.finish(LIMIT);
@@ -63,7 +64,7 @@ fn without_key(setting: &Setting, wire: &Wire, set: [Environment<'_>; 2], cause:
     }
 }
 
-/// A file that only its owner reads, gone when dropped.
+/// A file with access for its owner only, removed when dropped.
 pub(super) struct KeyFile(PathBuf);
 
 impl KeyFile {
@@ -82,7 +83,7 @@ impl KeyFile {
 
 impl Drop for KeyFile {
     fn drop(&mut self) {
-        // A file that cannot be removed does no harm.
+        // A file that cannot be removed is harmless.
         let _ = fs::remove_file(&self.0);
     }
 }

@@ -14,11 +14,11 @@ use super::wire::{ADDRESSES, Wire};
 use crate::Result;
 use crate::quiet::run_quietly;
 
-/// The user of attacking processes.
+/// User of the attacking processes.
 const ANOTHER_USER: &str = "65534";
 const OK: &str = "listeners: OK";
 
-/// All of them.
+/// All checks of this module.
 pub(super) fn checks() -> Vec<Check> {
     vec![
         Check::new("trust::another_user_gets_no_request", |s, wire| another_user(s, wire, &[])),
@@ -30,7 +30,7 @@ pub(super) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Hosts of a check's programs; those of the listeners' host share a base directory.
+/// Hosts of a check's programs; programs on the listeners' host share a base directory.
 struct Hosts<'a> {
     setting: &'a Setting,
     wire: &'a Wire,
@@ -56,14 +56,14 @@ impl<'a> Hosts<'a> {
         listener
     }
 
-    /// A client at an end, which must end well.
+    /// Runs a client at an end, which must succeed.
     fn client(&self, end: usize, arguments: &[&str]) -> Result {
         let client = self.start(end, &[&["-h", ADDRESSES[0]], arguments].concat());
         check_output("client", &client.finish(LIMIT), OK)
     }
 }
 
-/// Root listens; another user wants the requests for a qualifier before and while root listens on it.
+/// Root listens. Another user tries to receive the requests for a qualifier, before and while root listens on it.
 fn another_user(setting: &Setting, wire: &Wire, set: Environment<'_>) -> Result {
     let hosts = Hosts::new(setting, wire, set);
     let _port = hosts.listener("1");
@@ -75,7 +75,7 @@ fn another_user(setting: &Setting, wire: &Wire, set: Environment<'_>) -> Result 
     let _listener = hosts.listener("2");
     hosts.client(1, &["-n", "8", "2"])?;
     hosts.client(0, &["2"]).map_err(|why| format!("from the same host: {why}"))?;
-    // The listener's directory is not the client's here, and a request reaches the port all the same.
+    // The client does not share the listener's directory here, and its request still reaches the port.
     hosts.client(0, &["-u", ANOTHER_USER, "2"]).map_err(|why| format!("from another user's process: {why}"))?;
     match attacker.has_said("got a request") || attacker.has_ended() {
         false => Ok(()),
@@ -83,7 +83,8 @@ fn another_user(setting: &Setting, wire: &Wire, set: Environment<'_>) -> Result 
     }
 }
 
-/// One of two listeners on a port is stopped, first the older one, then the newer one. All clients of the other are served.
+/// One of two listeners on a port is stopped, first the older one, then the newer one. All clients of the other
+/// listener are served.
 fn stopped(setting: &Setting, wire: &Wire) -> Result {
     let hosts = Hosts::new(setting, wire, &[]);
     let listeners = [hosts.listener("1"), hosts.listener("2")];
@@ -92,7 +93,7 @@ fn stopped(setting: &Setting, wire: &Wire) -> Result {
         hosts.client(1, &["-n", "8", served]).map_err(|why| format!("while listener {which} is stopped: {why}"))?;
         signal(&listeners[which], "CONT")?;
     }
-    // A process that starts meanwhile finds its place.
+    // A process that starts meanwhile can join the port.
     signal(&listeners[0], "STOP")?;
     let _third = hosts.listener("3");
     hosts.client(1, &["-n", "8", "3"])?;

@@ -1,8 +1,8 @@
 //! Two network namespaces with a link between them, and rules that impair it until they are dropped.
 //!
-//! Nothing is left behind: a keeper process kills what still runs in the namespaces and removes them when its standard input
-//! ends, so also when this process was killed. What a killed keeper left is found by the next `sweep`, by the dead owner's pid
-//! in the name. No other namespace and no device of this machine is touched.
+//! Nothing is left behind. When its standard input ends, also by a kill of this process, a keeper process kills the
+//! programs in the namespaces and removes the namespaces. If the keeper was killed, the next `sweep` removes the
+//! namespaces, whose names contain the dead owner's pid. No other namespace and no device of this machine is changed.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -17,18 +17,18 @@ use crate::{Result, setup};
 
 /// The end of the wire, at both ends.
 pub(crate) const DEVICE: &str = "d0";
-/// Addresses of the ends, from the documentation range.
+/// IPv4 addresses of the ends, from the documentation range.
 pub(crate) const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
-/// The same, in IPv6.
+/// IPv6 addresses of the ends.
 pub(crate) const V6: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
 /// Default MTU of a link.
 const MTU: u32 = 1500;
-/// Prefix of the namespaces' names; the owner's pid, a number, and the end follow.
+/// Prefix of the namespaces' names. The owner's pid and the number of the end follow.
 const PREFIX: &str = "dapl-wire-";
 /// Directory of `ip netns`.
 const NAMESPACES: &str = "/run/netns";
 
-/// $@ are the namespaces. A terminal's signals go to it as well as to its owner, and are not for it.
+/// $@ are the namespaces. A terminal's signals reach the keeper too, which ignores them.
 const KEEPER: &str = r#"
 trap '' HUP INT TERM QUIT
 read -r _
@@ -37,19 +37,20 @@ for name in "$@"; do
     ip netns del "$name"
 done"#;
 
-/// A wire. Dropped, its namespaces are gone, and with them all that ran there.
+/// A wire. Dropping it removes its namespaces and kills the programs in them.
 pub(crate) struct Wire {
     names: [String; 2],
     keeper: Child,
 }
 
-/// A rule in force. Dropped, it is not.
+/// A rule in force; dropping it removes it.
 #[must_use]
 pub(crate) struct Applied {
     undo: Command,
 }
 
-/// Whether links can be made here: root, programs, and kernel features. Installs what can be installed.
+/// Whether links can be created here: needs root, programs, and kernel features. Installs missing programs if
+/// possible.
 pub(crate) fn prepare() -> Result {
     if !setup::is_root() {
         return Err("network namespaces are for root".to_owned());
@@ -75,7 +76,7 @@ pub(crate) fn sweep() {
     for entry in fs::read_dir(NAMESPACES).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         if owner(&name).is_some_and(|owner| !Path::new("/proc").join(owner).exists()) {
-            // A namespace that cannot be removed does no harm.
+            // A namespace that cannot be removed is harmless.
             let _ = Command::new("sh").args(["-c", KEEPER, "keeper", &name]).stdin(Stdio::null()).output();
         }
     }
@@ -88,13 +89,13 @@ fn owner(name: &str) -> Option<&str> {
 }
 
 impl Wire {
-    /// Lays one: two ends with both kinds of addresses, on which each packet travels alone (`trains`).
+    /// Creates a wire: two ends with both kinds of addresses, on which packets are not batched (`trains`).
     pub(crate) fn lay() -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("{PREFIX}{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let names = ["a", "b"].map(|end| format!("{name}-{end}"));
         let mut keeper = Command::new("sh");
-        // In a folder that is never removed.
+        // Runs in a directory that is never removed.
         keeper.args(["-c", KEEPER, "keeper"]).args(&names).current_dir("/");
         keeper.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let keeper = keeper.spawn().map_err(|error| format!("sh: {error}"))?;
@@ -116,7 +117,7 @@ impl Wire {
         Ok(wire)
     }
 
-    /// A command that runs at an end. It dies with us.
+    /// Returns a command that runs at an end, and dies with this process.
     pub(crate) fn command(&self, end: usize, command: &Command) -> Command {
         let mut inside = Command::new("setpriv");
         inside.args(["--pdeathsig", "KILL", "nsenter"]);
@@ -131,12 +132,12 @@ impl Wire {
         inside
     }
 
-    /// `ip` at an end.
+    /// Runs `ip` at an end.
     pub(crate) fn ip(&self, end: usize, arguments: &[&str]) -> Result {
         run_quietly(Command::new("ip").args(["-n", &self.names[end]]).args(arguments)).map(drop)
     }
 
-    /// ICMP messages that something was unreachable, as far as an end has received any.
+    /// Number of received ICMP "unreachable" messages at an end, if any.
     pub(crate) fn unreachables(&self, end: usize) -> Result<u64> {
         let mut cat = Command::new("cat");
         let text = text_of(&mut self.command(end, cat.arg("/proc/self/net/snmp")))?;
@@ -147,17 +148,17 @@ impl Wire {
         count.ok_or_else(|| format!("/proc/net/snmp without InDestUnreachs: {text}"))
     }
 
-    /// The longest packet that either end sends, with its IP header.
+    /// Sets the longest packet that either end sends, including the IP header.
     pub(crate) fn mtu(&self, bytes: u32) -> Result {
         (0..2).try_for_each(|end| self.mtu_of(end, bytes))
     }
 
-    /// The same, of one end.
+    /// Same for one end.
     pub(crate) fn mtu_of(&self, end: usize, bytes: u32) -> Result {
         self.ip(end, &["link", "set", DEVICE, "mtu", &bytes.to_string()])
     }
 
-    /// Whether the kernel's trains of segments (GSO, GRO) cross the wire as one packet, so that one lost is all lost.
+    /// Sets whether GSO batches cross the wire as one packet, so that one loss drops a whole batch.
     pub(crate) fn trains(&self, they_do: bool) -> Result {
         let switch = if they_do { "on" } else { "off" };
         for end in 0..2 {
@@ -168,7 +169,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Spoils what comes in at an end.
+    /// Impairs incoming packets at an end.
     pub(crate) fn apply(&self, end: usize, rule: Rule) -> Result<Applied> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("rule{}", COUNT.fetch_add(1, Ordering::Relaxed));
@@ -191,7 +192,7 @@ impl Wire {
         }
     }
 
-    /// The same at both.
+    /// Impairs incoming packets at both ends.
     pub(crate) fn apply_to_both(&self, rule: Rule) -> Result<[Applied; 2]> {
         Ok([self.apply(0, rule)?, self.apply(1, rule)?])
     }
@@ -199,7 +200,7 @@ impl Wire {
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        // The end of its input is its sign.
+        // The end of its input is its signal to clean up.
         drop(self.keeper.stdin.take());
         let _ = self.keeper.wait();
     }
@@ -207,18 +208,18 @@ impl Drop for Wire {
 
 impl Drop for Applied {
     fn drop(&mut self) {
-        // Fails when the wire is gone already, which is as well.
+        // Fails if the wire is already removed, which is harmless.
         let _ = self.undo.output();
     }
 }
 
-/// Runs a command with this as its input.
+/// Runs a command with this input.
 fn feed(command: &mut Command, text: &str) -> Result {
     let failed = |error: std::io::Error| format!("nft: {error}");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(failed)?;
     let mut stdin = child.stdin.take().expect("it is piped");
-    // It may exit before it has read all; then its status says so.
+    // The command may exit before it has read all input; its status then reports that.
     let _ = stdin.write_all(text.as_bytes());
     drop(stdin);
     let output = child.wait_with_output().map_err(failed)?;

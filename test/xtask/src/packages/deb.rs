@@ -1,7 +1,7 @@
 //! Debian packages: a source package, and binary packages with debug symbols, by dpkg-buildpackage and debhelper.
 //!
-//! No path of this machine is in them and every time stamp is that of the release, so that two builds give the same bytes
-//! (`--twice` checks it).
+//! The packages contain no path of this machine, and every time stamp is that of the release, so two builds give the
+//! same bytes (`--twice` checks it).
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use crate::{Result, cli, setup};
 /// Directory of the packaging.
 const PACKAGING: &str = "dat/packaging/debian";
 
-/// The command.
+/// Runs the command.
 pub(crate) fn run(arguments: &cli::Packages) -> Result {
     setup::require(&[setup::CC, setup::DPKG_DEV, setup::DEBHELPER])?;
     let output = super::output(arguments.output.as_ref(), "deb");
@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &cli::Packages) -> Result {
     Ok(())
 }
 
-/// Makes the source package and the binary packages in `output`, which is emptied before.
+/// Builds the source package and the binary packages in `output`, which is emptied first.
 fn build(arguments: &cli::Packages, output: &Path) -> Result {
     let identity = Identity::current()?;
     let version = &identity.release.version;
@@ -54,7 +54,7 @@ fn build(arguments: &cli::Packages, output: &Path) -> Result {
     let tree = work.join(format!("{SOURCE}-{version}"));
     lay_over(&identity, &tree.join("debian"))?;
     let mut tool = Command::new("dpkg-buildpackage");
-    // Where cargo comes from rustup, Debian's database knows of none.
+    // With a cargo from rustup, Debian's database contains no cargo package.
     tool.current_dir(&tree).args(["--unsigned-source", "--unsigned-changes", "--no-check-builddeps"]);
     super::use_finished_build(&mut tool, super::profile(arguments))?;
     step("build Debian packages", || super::run_logged(&mut tool, &output.join("build.log")))?;
@@ -65,7 +65,7 @@ fn build(arguments: &cli::Packages, output: &Path) -> Result {
     fs::remove_dir_all(&work).map_err(failed)
 }
 
-/// Lays the packaging over a copy of the sources.
+/// Copies the packaging files into a copy of the sources.
 fn lay_over(identity: &Identity, debian: &Path) -> Result {
     copy(identity, &workspace().join(PACKAGING), debian)?;
     super::write(&debian.join("changelog"), &changelog(identity)?, 0o644)?;
@@ -112,7 +112,7 @@ fn sorted(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Whether two directories have the same packages.
+/// Whether two directories contain identical packages.
 fn same(one: &Path, other: &Path) -> Result {
     let packages = |directory: &Path| -> io::Result<BTreeMap<PathBuf, Vec<u8>>> {
         let is_package =

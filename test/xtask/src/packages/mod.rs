@@ -1,7 +1,7 @@
 //! `deb` and `rpm`: the sources with the packaging of `dat/packaging`, built by the tools of the distribution.
 //!
-//! The packaging is laid over a copy of the sources and installs with `cargo xtask install --package`, so that a package has what
-//! an install has. `--debug` packs what the tests have built already.
+//! The packaging files are added to a copy of the sources, and install with `cargo xtask install --package`, so that
+//! a package has the files of an install. `--debug` packs the build of the tests.
 #![forbid(unsafe_code)]
 
 mod copyright;
@@ -24,7 +24,7 @@ use crate::{Result, cli};
 const SOURCE: &str = "dapl-rs";
 /// The revision of the packaging.
 const REVISION: &str = "1";
-/// Who answers for the packages, and where the project lives.
+/// Maintainer of the packages, and the project's home page.
 const IDENTITY: &str = "dat/packaging/identity";
 
 /// Data common to all packages of a build.
@@ -66,7 +66,7 @@ impl Identity {
     }
 }
 
-/// The date of a release in a format of `date`.
+/// Returns the date of a release in a format of date(1).
 fn date(release: &Release, format: &str) -> Result<String> {
     let text = text_of(Command::new("date").env("LC_ALL", "C").args(["-u", "-d", &release.date, format]))?;
     Ok(text.trim().to_owned())
@@ -77,7 +77,7 @@ fn read(path: &str) -> Result<String> {
     fs::read_to_string(workspace().join(path)).map_err(|error| format!("{path}: {error}"))
 }
 
-/// Writes a file with its directories, that all may read.
+/// Writes a file that all users may read, with its directories.
 fn write(to: &Path, text: &str, mode: u32) -> Result {
     let put = || -> io::Result<()> {
         fs::create_dir_all(to.parent().expect("a file lies in a directory"))?;
@@ -87,7 +87,7 @@ fn write(to: &Path, text: &str, mode: u32) -> Result {
     put().map_err(|error| format!("{}: {error}", to.display()))
 }
 
-/// Packs the sources, as `name-version/`, into a compressed archive that is the same each time.
+/// Packs the sources, as `name-version/`, into a reproducible compressed archive.
 fn pack_sources(identity: &Identity, archive: &Path) -> Result {
     let list = archive.with_extension("list");
     let files = match workspace().join(".git").exists() {
@@ -124,12 +124,12 @@ fn pack_sources(identity: &Identity, archive: &Path) -> Result {
     fs::remove_file(list).map_err(|error| error.to_string())
 }
 
-/// Directory of a command's results; made empty if it has none of other content.
+/// Creates an empty directory for a command's results; refuses a directory with other content.
 fn output(chosen: Option<&PathBuf>, name: &str) -> PathBuf {
     chosen.cloned().unwrap_or_else(|| dapl_test::stage::target_directory().join(name))
 }
 
-/// For the packaging: runs this program's install instead of a build of the copied sources.
+/// For the packaging: runs the install of this program instead of a build of the copied sources.
 fn use_finished_build(tool: &mut Command, profile: Profile) -> Result {
     if profile == Profile::Dev {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
@@ -139,7 +139,7 @@ fn use_finished_build(tool: &mut Command, profile: Profile) -> Result {
     Ok(())
 }
 
-/// Runs a tool that says much; its output is in `log`, and shown if it fails.
+/// Runs a tool with long output, which goes to `log` and is printed if the tool fails.
 fn run_logged(tool: &mut Command, log: &Path) -> Result {
     let (output, is_good) = crate::quiet::capture(tool, log)?;
     match is_good {

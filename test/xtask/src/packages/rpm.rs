@@ -12,7 +12,7 @@ use crate::{Result, cli, setup};
 /// The spec file.
 const SPEC: &str = "dat/packaging/dapl-rs.spec";
 
-/// The command.
+/// Runs the command.
 pub(crate) fn run(arguments: &cli::Packages) -> Result {
     setup::require(&[setup::CC, setup::RPMBUILD])?;
     let output = super::output(arguments.output.as_ref(), "rpm");
@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &cli::Packages) -> Result {
     let spec = work.join("dapl-rs.spec");
     super::write(&spec, &identity.fill(&super::read(SPEC)?), 0o644)?;
     let mut tool = Command::new("rpmbuild");
-    // Where cargo comes from rustup, the database of RPM knows of none.
+    // With a cargo from rustup, the RPM database contains no cargo package.
     tool.args(["-ba", "--nodeps"]).arg("--define").arg(format!("_topdir {}", work.display())).arg(&spec);
     tool.env("SOURCE_DATE_EPOCH", identity.epoch.to_string());
     super::use_finished_build(&mut tool, super::profile(arguments))?;
