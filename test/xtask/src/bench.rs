@@ -1,4 +1,4 @@
-//! Benches: each figure is measured beside that of a peer, alternating, on the same two processors in one run.
+//! Benches: each figure is measured beside that of a peer, in alternating runs on the same two processors.
 //!
 //! `sm`, `usnic`, `evd` (this project's own, with growing numbers of endpoints) and `verbs` are the benches; the other modules
 //! are shared. A figure with a promise is the median of five. The exit status says only whether everything could be measured.
@@ -31,7 +31,7 @@ pub(crate) use sm::sm;
 pub(crate) use usnic::usnic;
 pub(crate) use verbs::verbs;
 
-/// Runs of each side, alternating; the median counts.
+/// Number of alternating runs of each side, whose median is used.
 const ROUNDS: usize = 5;
 
 fn median(samples: &[f64]) -> f64 {

@@ -1,7 +1,7 @@
 //! `install` and `uninstall`: put the items of `layout` below a prefix, and remove them again.
 //!
-//! An install writes a list of what it has made (`share/dapl-rs/installed`), and only that is removed: no other file, no
-//! directory that existed before, no dat.conf that was changed.
+//! An install writes a list of the files it creates (`share/dapl-rs/installed`), and only these are removed: no other
+//! file, no directory that existed before, no changed dat.conf.
 #![forbid(unsafe_code)]
 
 mod package;
@@ -19,11 +19,11 @@ use crate::layout::{self, Item, Places, What};
 use crate::quiet::run_quietly;
 use crate::{Result, cli, setup, tree};
 
-/// libdat reads this variable when it is built: where dat.conf is looked for first.
+/// Variable that libdat reads at build time: the first directory in which it searches dat.conf.
 pub(crate) const SYSCONFDIR: &str = "DAPL_SYSCONFDIR";
 /// List of installed files, below the prefix.
 const LIST: &str = "share/dapl-rs/installed";
-/// The dat.conf as it was made, below the prefix.
+/// The dat.conf as installed, below the prefix.
 const SAMPLE: &str = "share/dapl-rs/dat.conf";
 
 /// Destination of an install.
@@ -49,7 +49,7 @@ impl Goal {
         Ok(Goal { places, destdir, profile, is_package: arguments.package })
     }
 
-    /// Where to write a file that will be used at `path`.
+    /// Where to write a file that is used at `path` later.
     fn at(&self, path: &Path) -> PathBuf {
         match &self.destdir {
             Some(destdir) => destdir.join(path.strip_prefix("/").unwrap_or(path)),
@@ -62,7 +62,7 @@ impl Goal {
     }
 }
 
-/// Installs; `--debug` the build of the tests, which exists already, and whose libdat reads /etc.
+/// Installs. With `--debug`, installs the existing build of the tests, whose libdat reads /etc.
 pub(crate) fn install(arguments: &cli::Install) -> Result {
     let goal = Goal::new(arguments)?;
     let is_set = std::env::var_os(SYSCONFDIR).is_some_and(|set| set == goal.places.sysconfdir.as_os_str());
@@ -87,7 +87,7 @@ pub(crate) fn install(arguments: &cli::Install) -> Result {
     Ok(())
 }
 
-/// The same command, in an environment in which libdat is built for this configuration directory.
+/// Repeats the command in an environment in which libdat is built for this configuration directory.
 fn again(sysconfdir: &Path) -> Result {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let status = Command::new(program).args(std::env::args_os().skip(1)).env(SYSCONFDIR, sysconfdir).status();
@@ -97,7 +97,8 @@ fn again(sysconfdir: &Path) -> Result {
     }
 }
 
-/// Puts all of it, takes away what an earlier install has put and this one has not, and writes the list. Packages need none.
+/// Installs all items, removes files of an earlier install that are not part of this one, and writes the list.
+/// Packages need no list.
 fn put_all(goal: &Goal, items: &[Item]) -> io::Result<()> {
     let old = lines(&goal.list())?;
     let mut made: Vec<String> = old.iter().filter(|line| line.starts_with("dir ")).cloned().collect();
@@ -112,7 +113,7 @@ fn put_all(goal: &Goal, items: &[Item]) -> io::Result<()> {
     }
     let kept: BTreeSet<&str> = made.iter().map(String::as_str).collect();
     for line in old.iter().filter(|line| !kept.contains(line.as_str()) && !line.starts_with("conf ")) {
-        // A name that is something else now is in the new list by another word.
+        // A file that is now a directory or link has another entry in the new list.
         if !items.iter().any(|item| line.split(' ').nth(1) == item.path.to_str()) {
             remove(goal, line)?;
         }
@@ -124,7 +125,7 @@ fn put_all(goal: &Goal, items: &[Item]) -> io::Result<()> {
     stage::replace(&goal.list(), |fresh| fs::write(fresh, made.join("\n") + "\n"))
 }
 
-/// Puts one; its line for the list, or nothing if it was left as it is.
+/// Installs one item. Returns its line for the list, or `None` if the destination was left unchanged.
 fn put(goal: &Goal, item: &Item) -> io::Result<Option<String>> {
     let (to, path) = (goal.at(&item.path), item.path.display());
     let make = |make: &dyn Fn(&Path) -> io::Result<()>| {
@@ -166,7 +167,7 @@ fn put(goal: &Goal, item: &Item) -> io::Result<Option<String>> {
     })
 }
 
-/// Takes from a program or library what nothing needs at run time.
+/// Removes from a program or library what is not needed at run time.
 fn strip(file: &Path) -> io::Result<()> {
     run_quietly(Command::new("strip").arg("--strip-unneeded").arg(file)).map(drop).map_err(io::Error::other)
 }
@@ -176,7 +177,7 @@ fn is_binary(file: &Path) -> io::Result<bool> {
     Ok(fs::File::open(file)?.read(&mut magic)? == 4 && magic == *b"\x7fELF")
 }
 
-/// Whether something is there that is not our link.
+/// Whether the path exists and is not a link of this install.
 fn is_foreign(at: &Path, target: &str) -> bool {
     match fs::read_link(at) {
         Ok(there) => there != Path::new(target),
@@ -184,7 +185,7 @@ fn is_foreign(at: &Path, target: &str) -> bool {
     }
 }
 
-/// Makes a directory and those above it, and notes which of them were not there.
+/// Creates a directory and its parents, and records those that did not exist.
 fn make_directories(goal: &Goal, path: &Path, made: &mut Vec<String>) -> io::Result<()> {
     let missing: Vec<&Path> = path.ancestors().take_while(|above| !goal.at(above).exists()).collect();
     for directory in missing.into_iter().rev() {
@@ -199,7 +200,7 @@ fn at(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-/// The lines of the list; none if there is no list.
+/// Returns the lines of the list; none without a list.
 fn lines(list: &Path) -> io::Result<Vec<String>> {
     match fs::read_to_string(list) {
         Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
@@ -208,7 +209,7 @@ fn lines(list: &Path) -> io::Result<Vec<String>> {
     }
 }
 
-/// Takes away what an install below this prefix has put there.
+/// Removes what an install below this prefix has created.
 pub(crate) fn uninstall(arguments: &cli::Install) -> Result {
     let goal = Goal::new(arguments)?;
     let list = goal.list();
@@ -217,7 +218,7 @@ pub(crate) fn uninstall(arguments: &cli::Install) -> Result {
         if old.is_empty() {
             return Ok(false);
         }
-        // dat.conf before the sample that it is compared with, and directories from the deepest one up.
+        // dat.conf is removed before the sample that it is compared with, and directories from the deepest up.
         old.sort_by_key(|line| (line.starts_with("dir "), !line.starts_with("conf "), usize::MAX - line.len()));
         let (directories, files): (Vec<_>, Vec<_>) = old.into_iter().partition(|line| line.starts_with("dir "));
         files.iter().try_for_each(|line| remove(&goal, line))?;
@@ -232,7 +233,7 @@ pub(crate) fn uninstall(arguments: &cli::Install) -> Result {
     }
 }
 
-/// Takes away what a line of the list names, if it is still what it was.
+/// Removes the file of a line of the list, if it is unchanged.
 fn remove(goal: &Goal, line: &str) -> io::Result<()> {
     let Some((kind, rest)) = line.split_once(' ') else { return Ok(()) };
     let (path, target) = match kind {

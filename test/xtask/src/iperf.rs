@@ -1,6 +1,6 @@
 //! iperf3: its options, and its JSON output.
 //!
-//! A change of its format is an error, never a wrong figure.
+//! A change of the format is reported as an error, so that no figure is wrong.
 #![forbid(unsafe_code)]
 
 use std::process::Command;
@@ -9,23 +9,23 @@ use serde_json::Value;
 
 use crate::Result;
 
-/// Which flow it makes.
+/// Kind of flow.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Flow {
-    /// With the machine's own congestion control.
+    /// TCP with the default congestion control of the machine.
     Tcp,
-    /// With this one.
+    /// TCP with this congestion control.
     TcpWith(&'static str),
-    /// As fast as it can, in datagrams that fill an Ethernet packet.
+    /// UDP as fast as possible, in datagrams that fill an Ethernet packet.
     Udp,
 }
 
 /// Result of a client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Said {
-    /// Millions of bytes per second, where they came.
+    /// Received data in millions of bytes per second.
     pub(crate) megabytes: f64,
-    /// Of a processor, in percent: what both sides used.
+    /// Processor use of both sides, in percent of one processor.
     pub(crate) processor: f64,
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn kernel_has(algorithm: &str) -> bool {
     std::fs::read_to_string(AVAILABLE).is_ok_and(|names| names.split_whitespace().any(|name| name == algorithm))
 }
 
-/// A server that serves once.
+/// Command of a server for one client.
 pub(crate) fn server(port: u16) -> Command {
     let mut command = Command::new("iperf3");
     command.args(["-s", "-1", "--forceflush", "-p", &port.to_string()]);

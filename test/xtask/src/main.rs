@@ -1,7 +1,7 @@
 //! The project's commands. `cargo xtask --help` lists them; README shows `demo` and `test`.
 //!
-//! Each does its own set-up (`setup`) and uses the directory tree that an install would make (`tree`). Nothing of the product
-//! depends on this package.
+//! Each command installs what it needs (`setup`) and uses the directory tree of an install (`tree`). The product does
+//! not depend on this package.
 
 mod bench;
 mod cli;
@@ -36,7 +36,7 @@ use cli::{Bench, BenchOf, Cli, Command};
 type Result<T = ()> = std::result::Result<T, String>;
 
 fn main() -> ExitCode {
-    // The suites' helpers panic with what a compiler or a program said: that alone is worth showing here.
+    // Helpers of the suites panic with the output of a compiler or program; only that text is printed.
     std::panic::set_hook(Box::new(|panic| {
         let payload = panic.payload();
         let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());

@@ -17,7 +17,7 @@ const TEMPLATE: &str = "test/loopback";
 /// Longest name: the thread `dapl-NAME` has at most 15 bytes.
 const LONGEST: usize = 10;
 
-/// Writes the provider, and says what to do next.
+/// Writes the provider, and prints the next steps.
 pub(crate) fn run(name: &str, path: Option<&Path>) -> Result {
     check(name)?;
     let home = workspace();
@@ -41,7 +41,7 @@ pub(crate) fn run(name: &str, path: Option<&Path>) -> Result {
         let (manifest, text) = root_manifest()?;
         write(&manifest, &with_member(&text, &format!("providers/{name}"))?)?;
     } else {
-        // The same versions of dependencies as here.
+        // Same versions of dependencies as in this workspace.
         write(&directory.join("Cargo.lock"), &read(&home.join("Cargo.lock"))?)?;
     }
     announce(name, &directory, is_member);
@@ -88,7 +88,7 @@ fn template_files(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The template's text with the names of the new provider.
+/// Returns the template's text with the names of the new provider.
 fn renamed(text: &str, name: &str) -> String {
     let (first, rest) = name.split_at(1);
     let type_name = first.to_ascii_uppercase() + rest;
@@ -119,7 +119,7 @@ fn alone(manifest: &str, home: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// The workspace's manifest with another member.
+/// Adds a member to the workspace's manifest.
 fn with_member(manifest: &str, member: &str) -> Result<String> {
     let known = "members = [";
     let (before, after) = manifest.split_once(known).ok_or("Cargo.toml has no list of members")?;

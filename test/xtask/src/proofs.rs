@@ -1,5 +1,5 @@
-//! Suites that need a build of their own: `loom` explores the interleavings of models, `threads` runs under ThreadSanitizer.
-//! And `nightly`, which takes long.
+//! Suites that need a separate build: `loom` explores the interleavings of models, `threads` runs under
+//! ThreadSanitizer. Also `nightly`, which takes long.
 //!
 //! Builds are below the target directory, apart from other builds. What cannot run here is reported as skipped.
 #![forbid(unsafe_code)]
@@ -11,7 +11,7 @@ use dapl_test::stage::{target_directory, workspace};
 
 use crate::Result;
 
-/// Preemptions in one run of a model. Every bug that was ever injected into the models was found with two.
+/// Limit of preemptions per run of a model. Two are enough for every bug that was injected into the models.
 const PREEMPTIONS: &str = "3";
 
 /// Runs the models in the sources of dapl, common and sm.
@@ -32,16 +32,17 @@ pub(crate) fn loom(rest: &[&str]) -> Result {
             "interleavings",
         ])
         .args(rest);
-    // Quick to build, quick enough to run, and nothing left unchecked.
+    // Fast to build and to run, with all checks enabled.
     for (setting, value) in [("OPT_LEVEL", "1"), ("CODEGEN_UNITS", "16"), ("DEBUG_ASSERTIONS", "true")] {
         cargo.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
     }
     run(cargo.env("LOOM_MAX_PREEMPTIONS", PREEMPTIONS), "loom")
 }
 
-/// Runs the suite `threads` of every provider under ThreadSanitizer, after it has found a race that is there on purpose.
+/// Runs the suite `threads` of every provider under ThreadSanitizer, after ThreadSanitizer has found an intentional
+/// race.
 ///
-/// Stable compilers bring its runtime but not the switch; RUSTC_BOOTSTRAP lets them have it.
+/// Stable compilers include its runtime but not the option; RUSTC_BOOTSTRAP enables it.
 pub(crate) fn threads(rest: &[&str]) -> Result {
     let sanitizer = match Sanitizer::find() {
         Ok(sanitizer) => sanitizer,
@@ -60,7 +61,7 @@ pub(crate) fn threads(rest: &[&str]) -> Result {
     run(&mut sanitizer.cargo(rest), "threads under ThreadSanitizer")
 }
 
-/// Runs usnic's simulator over as many seeds as one has time for at night, and its fuzzed inputs likewise.
+/// Runs usnic's simulator and its fuzzed inputs with a large number of seeds.
 pub(crate) fn nightly(rest: &[&str]) -> Result {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(workspace()).env("DAPL_SIM_RUNS", "100000").env("DAPL_FUZZ_ROUNDS", "100000");
@@ -87,13 +88,14 @@ impl Sanitizer {
     }
 
     fn cargo(&self, rest: &[&str]) -> Command {
-        // The standard library is not built with it: hence the second switch, and the last (see the suite's `sanitizer`).
+        // The standard library is not built with it, which needs the second option and the last one (see the suite's
+        // `sanitizer`).
         let flags = "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg tsan \
                      -Clink-arg=-Wl,--wrap=__tsan_atomic64_fetch_sub";
         let mut cargo = cargo("tsan", flags);
         cargo.env("RUSTC_BOOTSTRAP", "1").args(["test", "-p", "daplsm", "--test", "threads", "--target", &self.host]);
         let known = workspace().join("test/xtask/tsan.supp");
-        // One after the other: a report then belongs to the test that runs.
+        // One test after the other, so that a report belongs to the running test.
         cargo
             .env("TSAN_OPTIONS", format!("suppressions={}", known.display()))
             .args(["--", "--test-threads=1"])
@@ -109,7 +111,7 @@ fn rustc(arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A cargo with flags for the compiler, and a directory for what these make.
+/// A cargo command with compiler flags, and a directory for its output.
 fn cargo(directory: &str, flags: &str) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(workspace()).env("CARGO_TARGET_DIR", target_directory().join(directory));

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::Result;
 
-/// Runs it to a good end.
+/// Runs a command, which must succeed.
 pub(crate) fn run_quietly(command: &mut Command) -> Result<Output> {
     let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
     match output.status.success() {
@@ -17,13 +17,13 @@ pub(crate) fn run_quietly(command: &mut Command) -> Result<Output> {
     }
 }
 
-/// Standard output of a command.
+/// Returns the standard output of a command.
 pub(crate) fn text_of(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&run_quietly(command)?.stdout).into_owned())
 }
 
-/// Runs it and returns what it wrote, both streams in their order, and whether it ended well. The output goes through a file: a
-/// process that outlives the command keeps its ends open, and a pipe would wait for it.
+/// Runs a command and returns its output, both streams in order, and whether it succeeded. The output goes to a file:
+/// a process that outlives the command keeps its output open, and reading a pipe would wait for it.
 pub(crate) fn capture(command: &mut Command, log: &Path) -> Result<(Vec<u8>, bool)> {
     let failed = |error: std::io::Error| format!("{}: {error}", log.display());
     log.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
@@ -33,7 +33,7 @@ pub(crate) fn capture(command: &mut Command, log: &Path) -> Result<(Vec<u8>, boo
     Ok((fs::read(log).map_err(failed)?, status.success()))
 }
 
-/// Runs a part of a command that takes long: one line when it begins, and one with its time when it is over.
+/// Runs a long step: prints a line at its start, and one with its duration at its end.
 pub(crate) fn step<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     eprintln!("xtask: {name} ...");
     let start = Instant::now();

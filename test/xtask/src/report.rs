@@ -1,4 +1,4 @@
-//! Output of this program's own suites: a line per check, then a summary, as cargo's suites print.
+//! Output of this program's own suites: a line per check, then a summary, in the format of cargo's suites.
 #![forbid(unsafe_code)]
 
 use std::time::Instant;
@@ -16,19 +16,19 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// For checks whose names contain one of the filters; without filters, for all.
+    /// Creates a report for checks whose names contain one of the filters, or for all checks without filters.
     pub(crate) fn new(suite: &'static str, filters: Vec<String>) -> Self {
         Report { suite, filters, passed: 0, failed: Vec::new(), left_out: 0, began: Instant::now() }
     }
 
-    /// Whether a check is selected. The caller then runs it.
+    /// Whether a check is selected. The caller runs selected checks.
     pub(crate) fn wants(&mut self, name: &str) -> bool {
         let is_wanted = self.filters.is_empty() || self.filters.iter().any(|filter| is_part(filter, name));
         self.left_out += u32::from(!is_wanted);
         is_wanted
     }
 
-    /// Filters inside a check: of `conformance::ep_` the rest. Empty: all of it.
+    /// Filters inside a check: the rest of `conformance::ep_`. Empty: everything.
     pub(crate) fn inside(&self, name: &str) -> Vec<&str> {
         let rest = |filter: &'_ String| -> Option<usize> {
             filter.strip_prefix(name)?.strip_prefix("::").map(|rest| filter.len() - rest.len())
@@ -36,7 +36,7 @@ impl Report {
         self.filters.iter().filter_map(|filter| rest(filter).map(|at| &filter[at..])).collect()
     }
 
-    /// One check more, and why it failed.
+    /// Records a check, and its failure if any.
     pub(crate) fn line(&mut self, name: &str, result: Result) {
         match result {
             Ok(()) => {
@@ -50,7 +50,7 @@ impl Report {
         }
     }
 
-    /// The last lines, and what the suite answers.
+    /// Prints the summary, and returns the result of the suite.
     pub(crate) fn end(self) -> Result {
         if self.passed == 0 && self.failed.is_empty() {
             return Err(format!("test {}: no check is called so", self.suite));
@@ -66,7 +66,7 @@ impl Report {
     }
 }
 
-/// A part of the name, or the name and something of its inside.
+/// Whether a filter selects a check: it is part of the name, or continues the name.
 fn is_part(filter: &str, name: &str) -> bool {
     name.contains(filter) || filter.strip_prefix(name).is_some_and(|rest| rest.starts_with("::"))
 }

@@ -1,7 +1,7 @@
 //! The tree of an install, staged in the target directory for the other commands. `layout` says where its files belong.
 //!
-//! A stage has its own dat.conf and programs, so that `build` leaves something to try by hand. The programs are called
-//! dtest1 and dapltest1, since Debian's dapl2-utils has others of the names without the 1.
+//! A stage has its own dat.conf and programs, so that the result of `build` can be used directly. The programs are
+//! called dtest1 and dapltest1, because Debian's dapl2-utils contains other programs without the 1.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -17,7 +17,7 @@ use crate::{Result, setup};
 pub(crate) struct Tree {
     /// Libraries and headers.
     pub(crate) stage: Stage,
-    /// The programs; they find their libraries by themselves.
+    /// The programs, which find their libraries by themselves.
     pub(crate) dtest: PathBuf,
     pub(crate) dapltest: PathBuf,
     pub(crate) datinfo: PathBuf,
@@ -25,7 +25,7 @@ pub(crate) struct Tree {
     pub(crate) conf: PathBuf,
 }
 
-/// Builds all of it, in the target directory.
+/// Builds everything in the target directory.
 pub(crate) fn build(profile: Profile) -> Result<Tree> {
     let Part { stage, dtest, conf } = part("libdat and the providers", || stage::stage(profile))?;
     let bin = stage.root.join("bin");
@@ -44,7 +44,7 @@ pub(crate) fn build(profile: Profile) -> Result<Tree> {
 pub(crate) struct Part {
     /// Libraries and headers.
     pub(crate) stage: Stage,
-    /// Finds its libraries by itself.
+    /// The program, which finds its libraries by itself.
     pub(crate) dtest: PathBuf,
     /// A registry that names this tree's providers.
     pub(crate) conf: PathBuf,
@@ -69,7 +69,7 @@ pub(crate) fn part(name: &str, stage: impl FnOnce() -> Stage) -> Result<Part> {
 }
 
 impl Tree {
-    /// Says where it is and how to use it from there.
+    /// Prints the location, and how to use it.
     pub(crate) fn announce(&self) {
         println!("staged in {}; to use it from there:", self.stage.root.display());
         println!("  cc -I{} prog.c -L{} -ldat", self.stage.include.display(), self.stage.lib.display());
@@ -99,7 +99,7 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// The libraries, headers or links of a directory; not what is still being made there.
+/// The libraries, headers or links of a directory, without temporary files.
 pub(crate) fn sorted(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let files: io::Result<Vec<_>> = fs::read_dir(directory)?.map(|entry| entry.map(|entry| entry.path())).collect();
     let mut files = files?;

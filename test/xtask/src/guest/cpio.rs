@@ -18,17 +18,17 @@ impl Archive {
         Archive { bytes: Vec::new(), entries: 0 }
     }
 
-    /// A folder; those above it were added before.
+    /// Adds a folder, whose parents were added before.
     pub(super) fn folder(&mut self, name: &str) {
         self.entry(name, FOLDER, &[]);
     }
 
-    /// A file that may be run.
+    /// Adds an executable file.
     pub(super) fn file(&mut self, name: &str, content: &[u8]) {
         self.entry(name, PROGRAM, content);
     }
 
-    /// The whole of it.
+    /// Returns the complete archive.
     pub(super) fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes
@@ -51,7 +51,7 @@ impl Archive {
         self.align();
     }
 
-    /// Names and contents end on a multiple of four.
+    /// Pads names and contents to a multiple of four.
     fn align(&mut self) {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }

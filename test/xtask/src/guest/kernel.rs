@@ -1,7 +1,7 @@
 //! A Debian kernel for the guest, with the modules it needs: fetched and unpacked once, then found in the target directory.
 //!
-//! Nothing of it is installed on this machine. What is kept is the kernel, the modules in the order in which they load, and
-//! busybox; the rest of the packages is gone again.
+//! Nothing of it is installed on this machine. The kernel, the modules in their load order, and busybox are kept; the
+//! rest of the packages is deleted.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -14,14 +14,14 @@ use super::cpio::Archive;
 use crate::quiet::{run_quietly, text_of};
 use crate::{Result, setup};
 
-/// Names the current kernel.
+/// Package that names the current kernel.
 const META: &str = "linux-image-amd64";
-/// One program that is all of the first file system.
+/// Package of busybox, the only program of the initial file system.
 const BUSYBOX: &str = "busybox-static";
 /// Names of a kernel's packages; its other dependencies are for booting from a disk.
 const PACKAGES: [&str; 2] = ["linux-image-", "linux-modules-"];
 
-/// Without these there is no guest. Some are part of some kernels.
+/// Modules that a guest requires. Some are built into some kernels.
 const NEEDED: [&str; 17] = [
     "virtio_pci",
     "virtio_console",
@@ -50,7 +50,7 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// The one in `place`, which is made when it is not there or was made for other modules.
+    /// Finds the kernel in `place`, or builds it there if it is missing or was built for other modules.
     pub(super) fn find(place: &Path) -> Result<Self> {
         let kernel = Kernel { place: place.to_path_buf() };
         if fs::read_to_string(place.join("for")).is_ok_and(|text| text == purpose()) {
@@ -58,17 +58,17 @@ impl Kernel {
         }
         let fresh = place.with_extension(format!("fresh-{}", std::process::id()));
         let made = make(&fresh).and_then(|()| settle(&fresh, place));
-        // A failed build leaves nothing behind.
+        // A failed build must leave no files.
         let _ = fs::remove_dir_all(&fresh);
         made.map(|()| kernel)
     }
 
-    /// To be booted.
+    /// Path of the kernel.
     pub(super) fn image(&self) -> PathBuf {
         self.place.join("vmlinuz")
     }
 
-    /// The first file system, with these two files besides what all guests have.
+    /// Writes the initial file system, with these two files in addition to the common ones.
     pub(super) fn initramfs(&self, init: &str, conf: &str) -> Result<Vec<u8>> {
         let read = |path: PathBuf| fs::read(&path).map_err(|error| format!("{}: {error}", path.display()));
         let mut archive = Archive::new();
@@ -101,7 +101,7 @@ fn make(fresh: &Path) -> Result {
     };
     packages.push(BUSYBOX.to_owned());
     if download(fresh, &packages).is_err() {
-        // The lists were older than what the archive holds.
+        // The package lists were older than the archive.
         setup::update()?;
         download(fresh, &packages)?;
     }
@@ -116,7 +116,7 @@ fn make(fresh: &Path) -> Result {
     fs::write(fresh.join("for"), purpose()).map_err(|error| error.to_string())
 }
 
-/// Moves what was made into its place; another may have been quicker with the same.
+/// Moves the result to its place; another process may have been first with the same files.
 fn settle(fresh: &Path, place: &Path) -> Result {
     match fs::remove_dir_all(place) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(format!("{}: {error}", place.display())),
@@ -128,7 +128,7 @@ fn settle(fresh: &Path, place: &Path) -> Result {
     }
 }
 
-/// The kernel's own packages, from the one that only names them.
+/// Returns the kernel's own packages, from the package that only names them.
 fn kernel_packages() -> Result<Vec<String>> {
     let mut found = vec![META.to_owned()];
     let mut at = 0;
@@ -147,7 +147,7 @@ fn kernel_packages() -> Result<Vec<String>> {
     }
 }
 
-/// The kernel's packages among what apt-cache says that a package depends on.
+/// Returns the kernel's packages among the dependencies in the output of apt-cache.
 fn dependencies(text: &str) -> Vec<String> {
     let names = text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
     names.filter(|name| PACKAGES.iter().any(|start| name.starts_with(start))).map(str::to_owned).collect()
@@ -158,7 +158,7 @@ fn download(place: &Path, packages: &[String]) -> Result {
     text_of(apt.args(["-qq", "download"]).args(packages).current_dir(place)).map(drop)
 }
 
-/// The kernel, its modules and busybox, out of what the packages hold.
+/// Extracts the kernel, its modules and busybox from the packages.
 fn take(root: &Path, place: &Path) -> Result {
     // Older packages have them in lib, newer ones in usr/lib.
     let base = [root.to_path_buf(), root.join("usr")].into_iter().find(|base| base.join("lib/modules").is_dir());
@@ -186,7 +186,7 @@ fn take(root: &Path, place: &Path) -> Result {
     fs::write(place.join("order"), order).map_err(|error| error.to_string())
 }
 
-/// Paths of the modules, each after those it depends on.
+/// Paths of the modules, each after its dependencies.
 fn load_order<'a>(dependencies: &'a str, builtin: &str) -> Result<Vec<&'a str>> {
     let rules = dependencies.lines().filter_map(|line| line.split_once(':'));
     let rules: BTreeMap<String, (&str, &str)> = rules.map(|(path, rest)| (name_of(path), (path, rest))).collect();

@@ -1,9 +1,10 @@
 //! A guest: a Debian kernel in qemu that sees this machine's files, for features that this machine's own kernel lacks.
 //!
-//! It has the RDMA device rxe0 (soft-RoCE). Its root is this machine's, read only, below a layer of memory; one folder is
-//! shared at the same path for results. Commands run one after another, as root. The kernel kills a guest when its `Guest`, or
-//! the thread that started it, is gone. Needs no KVM; it is emulated, so the only useful measure is how much code runs
-//! (`Clock::Instructions`). This machine's /proc, /sys and /dev (so also /dev/shm) are not visible.
+//! It has the RDMA device rxe0 (soft-RoCE). Its root is this machine's, read-only, below an overlay in memory; one
+//! folder is shared at the same path for results. Commands run one after another, as root. The kernel kills a guest
+//! when its `Guest` or the thread that started it ends. It needs no KVM. The processor is emulated, so the only
+//! useful measure is the number of executed instructions (`Clock::Instructions`). This machine's /proc, /sys and /dev
+//! (so also /dev/shm) are not visible.
 #![forbid(unsafe_code)]
 
 pub(crate) mod command;
@@ -25,11 +26,11 @@ use crate::{Result, setup};
 use kernel::Kernel;
 
 const INIT: &str = include_str!("init.sh");
-/// Ten seconds on two processors that have other work as well.
+/// Time limit of a boot, which takes ten seconds on two loaded processors.
 const BOOT: Duration = Duration::from_secs(120);
 /// Time for a guest to power off.
 const POWER_OFF_LIMIT: Duration = Duration::from_secs(30);
-/// Console lines that are shown of a guest that failed.
+/// Number of console lines that are printed for a guest that failed.
 const LAST_WORDS: usize = 60;
 /// The wire between two guests: a socket in the folder of the first.
 const WIRE: &str = "wire";
@@ -38,13 +39,13 @@ const WIRE: &str = "wire";
 /// are off. The console takes one byte at a time, so only errors go there; the rest is in the kernel's buffer.
 const KERNEL: &str =
     "console=ttyS0 loglevel=4 panic=-1 tsc=reliable clocksource=tsc norandmaps nokaslr mitigations=off";
-/// All there is, but for copies that would be made byte by byte.
+/// All processor features, except those that make string copies run byte by byte.
 const PROCESSOR: &str = "max,-erms";
 
 /// The guest's network link.
 #[derive(Clone, Copy)]
 pub(crate) enum Link<'a> {
-    /// A made-up one; only the guest itself is there.
+    /// A user-mode network in which only the guest exists.
     Alone,
     /// One end of a wire to a second guest, which is started later.
     First,
@@ -53,7 +54,7 @@ pub(crate) enum Link<'a> {
 }
 
 impl Link<'_> {
-    /// The guest's address, of those that are for documentation.
+    /// The guest's address, from the range for documentation.
     pub(crate) fn address(self) -> &'static str {
         match self {
             Link::Alone | Link::First => "192.0.2.1",
@@ -91,12 +92,12 @@ pub(crate) struct Guest {
     token: String,
     share: PathBuf,
     jobs: u32,
-    /// Exit status of the command that runs, if it was read while waiting for something else.
+    /// Exit status of the current command, if it was read during another wait.
     ended: Option<String>,
     failed: bool,
 }
 
-/// Sees to it that all that a guest needs is there; fails on a machine on which none can run.
+/// Fetches everything that a guest needs; fails on a machine that cannot run guests.
 pub(crate) fn prepare() -> Result {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return Err("guests are for Linux on x86-64".to_owned());
@@ -112,7 +113,7 @@ fn sweep() {
         let name = folder.file_name().to_string_lossy().into_owned();
         let owner = name.strip_prefix("run-").and_then(|rest| rest.split('-').next());
         if owner.is_some_and(|owner| !Path::new("/proc").join(owner).exists()) {
-            // A folder that cannot be removed does no harm.
+            // A folder that cannot be removed is harmless.
             let _ = fs::remove_dir_all(folder.path());
         }
     }
@@ -123,23 +124,23 @@ fn home() -> PathBuf {
 }
 
 impl Guest {
-    /// Starts one, and waits until its device is there. `prepare` was called before.
+    /// Starts a guest, and waits until its device exists. `prepare` was called before.
     pub(crate) fn boot(link: Link<'_>) -> Result<Self> {
         Guest::boot_with(link, Clock::Time)
     }
 
-    /// The same, with this clock.
+    /// Same as `start`, with this clock.
     pub(crate) fn boot_with(link: Link<'_>, clock: Clock) -> Result<Self> {
         Guest::launch(link, clock)?.come_up()
     }
 
-    /// Starts one, and does not wait. The other end of its wire was launched before.
+    /// Starts a guest without waiting. The guest at the other end of its wire was launched before.
     pub(crate) fn launch(link: Link<'_>, clock: Clock) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("run-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let kernel = Kernel::find(&home().join("kernel"))?;
         let share = home().join(&name);
-        // Without symbolic links, which have other targets inside the guest's initial root.
+        // Without symbolic links, whose targets differ inside the guest's initial root.
         let share = fs::create_dir_all(&share).and_then(|()| fs::canonicalize(&share));
         let share = share.map_err(|error| format!("{}: {error}", home().display()))?;
         let token = format!("guest-{name}-says");
@@ -155,13 +156,13 @@ impl Guest {
         Guest::over(qemu(&kernel, link, clock), share, token)
     }
 
-    /// Waits until its device is there.
+    /// Waits until the guest's device exists.
     pub(crate) fn come_up(mut self) -> Result<Self> {
         self.listen(BOOT, |_| false).map_err(|reason| format!("the guest did not come up: {reason}"))?;
         Ok(self)
     }
 
-    /// Waits until its end of the wire can be taken.
+    /// Waits until the other guest can connect to its end of the wire.
     fn hold_out_wire(&self) -> Result {
         let deadline = Instant::now() + BOOT;
         while !self.share.join(WIRE).exists() {
@@ -173,7 +174,7 @@ impl Guest {
         Ok(())
     }
 
-    /// The guest that this command will be.
+    /// Returns the command that runs the guest.
     fn over(mut command: Command, share: PathBuf, token: String) -> Result<Self> {
         let log = File::create(share.join("qemu.log")).map_err(|error| format!("{}: {error}", share.display()))?;
         command.current_dir(&share).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
@@ -183,13 +184,14 @@ impl Guest {
         Ok(Guest { qemu, stdin, said, token, share, jobs: 0, ended: None, failed: false })
     }
 
-    /// The folder that the guest can write to, at the same path in both. Gone with the guest, unless it failed.
+    /// The folder that the guest can write to, at the same path in both. Removed with the guest, unless the guest
+    /// failed.
     pub(crate) fn share(&self) -> &Path {
         &self.share
     }
 
-    /// Runs a command with what was set of its environment and its folder, and answers its exit status. `see` gets its
-    /// output, standard error among it, line by line as it comes. When `limit` passes, that was the guest's last command.
+    /// Runs a command with its environment variables and directory, and returns its exit status. `see` gets the
+    /// output, including standard error, line by line. If `limit` passes, the guest accepts no further command.
     pub(crate) fn run(&mut self, command: &Command, limit: Duration, see: impl FnMut(&str)) -> Result<i32> {
         self.start(command)?;
         self.finish(limit, see)
@@ -204,7 +206,7 @@ impl Guest {
         writeln!(self.stdin, "{job}").map_err(|error| self.wreck(&format!("the guest is gone: {error}")))
     }
 
-    /// Waits for the end of what was started.
+    /// Waits for the end of the started command.
     pub(crate) fn finish(&mut self, limit: Duration, mut see: impl FnMut(&str)) -> Result<i32> {
         let word = match self.ended.take() {
             Some(word) => word,
@@ -216,7 +218,8 @@ impl Guest {
         word.parse().map_err(|_| self.wreck(&format!("the guest gave {word:?} for an exit status")))
     }
 
-    /// Waits until what was started says a line with this in it. Or not: it has ended, and `finish` answers at once.
+    /// Waits until the started command prints a line with this text. Returns also when the command has ended;
+    /// `finish` then returns at once.
     pub(crate) fn await_line(&mut self, text: &str, limit: Duration, mut see: impl FnMut(&str)) -> Result<bool> {
         let word = self.listen(limit, |line| {
             see(line);
@@ -229,7 +232,7 @@ impl Guest {
         Ok(false)
     }
 
-    /// Switches it off.
+    /// Switches the guest off.
     pub(crate) fn off(mut self) -> Result {
         let _ = writeln!(self.stdin, "off");
         let deadline = Instant::now() + POWER_OFF_LIMIT;
@@ -244,7 +247,7 @@ impl Guest {
         }
     }
 
-    /// Passes on what is said until the guest's own program says a word, which is the answer, or until `see` has enough.
+    /// Passes output on until the guest's init prints a token, which is the result, or until `see` ends the wait.
     fn listen(&mut self, limit: Duration, mut see: impl FnMut(&str) -> bool) -> Result<String> {
         let deadline = Instant::now() + limit;
         loop {
@@ -277,7 +280,7 @@ impl Guest {
         format!("{reason}\n--- its console\n{console}\n--- qemu\n{qemu}\n--- all of it in {}", self.share.display())
     }
 
-    /// The end of a file of its folder.
+    /// Returns the end of a file in the guest's folder.
     fn tail(&self, file: &str) -> Vec<String> {
         let text = fs::read(self.share.join(file)).unwrap_or_default();
         let text = String::from_utf8_lossy(&text).replace('\r', "");
@@ -288,7 +291,7 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // Both fail when it has ended already, which is as well.
+        // Both calls fail if the guest has already ended, which is harmless.
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
         if !self.failed {
@@ -297,7 +300,7 @@ impl Drop for Guest {
     }
 }
 
-/// Its standard input and output are a port of the guest's, its folder is shared.
+/// Standard input and output are connected to a port of the guest; its folder is shared.
 fn qemu(kernel: &Kernel, link: Link<'_>, clock: Clock) -> Command {
     // The guest must die with this process.
     let mut command = Command::new("setpriv");
@@ -316,13 +319,13 @@ fn qemu(kernel: &Kernel, link: Link<'_>, clock: Clock) -> Command {
     let (wire, last) = match link {
         Link::Alone => return command,
         Link::First => (format!("server=on,addr.path={WIRE}"), 1),
-        // Relative, since a socket's path may not be long.
+        // A relative path, because the path of a socket has a short limit.
         Link::Second(first) => {
             let folder = first.share.file_name().unwrap_or_default().to_string_lossy().into_owned();
             (format!("server=off,addr.path=../{folder}/{WIRE}"), 2)
         }
     };
-    // Needs qemu 7.2; the older kind takes a port of this machine, which may be in use.
+    // Needs qemu 7.2; the older option uses a TCP port of this machine, which may be in use.
     command.args(["-netdev", &format!("stream,id=wire,addr.type=unix,{wire}")]);
     command.args(["-device", &format!("virtio-net-pci,netdev=wire,romfile=,mac=52:54:00:12:34:{last:02}")]);
     command
@@ -335,7 +338,7 @@ fn lines(from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
         loop {
             let mut line = Vec::new();
             let is_over = from.read_until(b'\n', &mut line).unwrap_or(0) == 0;
-            // No program listens to a guest that was dropped.
+            // The other end of a dropped guest has no listener.
             if is_over || sender.send(line).is_err() {
                 return;
             }
@@ -344,7 +347,7 @@ fn lines(from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     receiver
 }
 
-/// The command as a shell's text.
+/// Formats the command for a shell.
 fn script(command: &Command) -> String {
     let text = |word: &std::ffi::OsStr| quoted(&word.to_string_lossy());
     let mut lines = Vec::new();
@@ -363,7 +366,7 @@ fn script(command: &Command) -> String {
     lines.join("\n")
 }
 
-/// A shell reads it as one word, as it is.
+/// Quotes text as one word for a shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }

@@ -1,5 +1,5 @@
-//! Checks in one guest: its device, unit tests, dtest, dapltest, the reference, dying peers, many connections, the conformance
-//! suite.
+//! Checks in one guest: its device, unit tests, dtest, dapltest, the reference, peers that are killed, many
+//! connections, the conformance suite.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -16,39 +16,41 @@ use crate::guest::Link;
 use crate::quiet::text_of;
 use crate::report::Report;
 
-/// The slowest takes some seconds; a machine under load more. A hang ends here.
+/// Time limit that ends a hang. The slowest program takes some seconds, more on a loaded machine.
 const LIMIT: Duration = Duration::from_secs(180);
-/// Of what works for long.
+/// Time limit of long programs.
 const LONG: Duration = Duration::from_secs(600);
 
-/// perftest with itself: $1 is the address of the server, the rest a program and its arguments. 4853 is its port.
+/// Runs perftest with itself: $1 is the address of the server, the rest a program and its arguments. 4853 is its
+/// port.
 const WITH_ITSELF: &str = r#"
 address=$1; shift
 "$@" & server=$!
 until grep -qi ':4853 ' /proc/net/tcp /proc/net/tcp6; do kill -0 $server || exit 1; sleep 0.1; done
 "$@" "$address" && wait $server"#;
 
-/// dtest over shared memory: $1 is the program. The client waits for its server.
+/// Runs dtest over shared memory: $1 is the program. The client waits for its server.
 const OVER_SM: &str = r#"
 "$1" -s -P sm0 & server=$!
 "$1" -P sm0 -h localhost && wait $server"#;
 
-/// A pair of the Rust example: $1 is the program, $2 the address of the server. The client waits for it.
+/// Runs the Rust example as server and client: $1 is the program, $2 the address of the server. The client waits for
+/// it.
 const PING: &str = r#"
 "$1" rxe0 4711 & server=$!
 "$1" rxe0 4711 "$2" && wait $server"#;
 
-/// $1 is the program, $2 and $3 what is set for server and client, the rest for both.
+/// $1 is the program, $2 and $3 are environment variables of server and client, the rest arguments of both.
 const DTEST: &str = include_str!("dtest.sh");
 
-/// Four pairs at once: $1 is what runs one, the rest is for it.
+/// Runs four pairs at once: $1 is the script for one pair, the rest its arguments.
 const FOUR: &str = r#"
 pair=$1; shift; pids=
 for qual in 45248 45249 45250 45251; do sh -c "$pair" sh "$@" -q $qual & pids="$pids $!"; done
 for pid in $pids; do wait $pid || status=1; done
 exit $status"#;
 
-/// Over sockets, with the server's GID of another address family than the client's: $1 is dtest. Both sides print what to set.
+/// Over sockets, with GIDs of different address families: $1 is dtest. Both sides print the settings to use.
 const UNREACHABLE: &str = r#"
 place=$(mktemp -d)
 DAPL_VERBS_GID_INDEX=0 "$1" -P rxe0 -t 60 >"$place/server" 2>&1 & server=$!
@@ -59,13 +61,13 @@ kill $server; wait $server; cat "$place"/*
 for side in server client; do grep -q 'set DAPL_VERBS_GID_INDEX' "$place/$side" || exit 1; done
 grep -q 'no path from GID fe80:[^ ]* (index 0) to GID ::ffff:192.0.2.1' "$place/server""#;
 
-/// A request that is sent before its listener exists: $1 is the program, $2 the address of the server.
+/// Sends a request before its listener exists: $1 is the program, $2 the address of the server.
 const LATE_LISTENER: &str = r#"
 "$1" -h "$2" -P rxe0 -q 45260 accept 8 8 client & client=$!
 sleep 1
 "$1" -s -P rxe0 -q 45260 accept 8 8 client && wait $client"#;
 
-/// $1 is the program, $2 how the server ends. The caller must end well.
+/// $1 is the program, $2 the way in which the server ends. The client must succeed.
 const STREAM: &str = r#"
 place=$(mktemp -d)
 DAPL_VERBS_PEER=+1 "$1" serve rxe0 >"$place/served" 2>&1 & server=$!
@@ -75,16 +77,17 @@ until grep -q flowing "$place/called"; do kill -0 $caller || { cat "$place"/*; e
 kill -KILL $server; wait $caller; status=$?
 cat "$place/served" "$place/called"; exit $status"#;
 
-/// dapltest with itself; what it needs a server for, and what not.
+/// Runs dapltest with itself; one list of tests needs a server, the other does not.
 const DAPLTEST: &str = include_str!("dapltest.sh");
 
-/// Runs a program; then the device must have what it had at first. Objects go a little after their process.
+/// Runs a program, then checks that the device has as many objects as before. Objects are freed slightly after their
+/// process.
 const OBJECTS: &str = r#"
 "$@" || exit 1
 for try in 1 2 3 4 5 6 7 8 9 10; do rdma resource show | cmp -s - /tmp/resources && exit 0; sleep 1; done
 echo "before: $(cat /tmp/resources)"; echo "after:  $(rdma resource show)"; rdma resource show qp; exit 1"#;
 
-/// Runs it.
+/// Runs all checks.
 pub(super) fn run(setting: &Setting, report: &mut Report) {
     let mut keeper = Keeper::default();
     let guest = &mut keeper;
@@ -114,7 +117,7 @@ pub(super) fn run(setting: &Setting, report: &mut Report) {
         let job = setting.shell(STREAM, &[&stream]).with("DAPL_VERBS_CM", manager);
         report.check(guest, &format!("killed::{manager}"), LONG, &job);
     }
-    // Each of the five hundred is two endpoints.
+    // Each of the five hundred connections has two endpoints.
     let many = setting.program("test/c/many_endpoints.c");
     report.check(guest, "many::five_hundred_connections", LONG, &setting.shell(OBJECTS, &[&many, "1000", "rxe0"]));
     conformance::run(setting, report, guest);
@@ -141,7 +144,7 @@ fn files_come_back(setting: &Setting, report: &mut Report, keeper: &mut Keeper) 
     report.line(name, result);
 }
 
-/// Test programs that want a device; here none may skip a test for lack of one.
+/// Test programs that need a device; in the guest no test may be skipped for lack of one.
 fn units(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     let name = format!("unit::{}", stage::VERBS_PACKAGE);
     if !report.wants(&name) {
@@ -161,7 +164,7 @@ fn units(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     }
 }
 
-/// Builds them, as cargo test does with these arguments.
+/// Builds them, as cargo test with these arguments.
 fn test_programs(package: &str, arguments: &[&str]) -> Result<Vec<PathBuf>> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(workspace()).args(["test", "--quiet", "--no-run", "--message-format=json", "-p", package]);
@@ -172,12 +175,12 @@ fn test_programs(package: &str, arguments: &[&str]) -> Result<Vec<PathBuf>> {
     if programs.is_empty() { Err(format!("{package} has no tests")) } else { Ok(programs) }
 }
 
-/// Four processes that connect to each other at the same time, in both directions; with and without a thread that answers. All
-/// have posted their receives before, and have all messages before one disconnects. Without that, about one of 6,000 sends over
-/// rxe failed: its retransmission timer also runs while a send waits for the peer's receive, and a message arrives before its
-/// acknowledgement leaves, which an end of the connection then drops.
+/// Four processes connect to each other at the same time, in both directions, with and without a thread that answers.
+/// All have posted their receives before, and have all messages before one disconnects. Without this order about one
+/// of 6,000 sends over rxe failed. Its retransmission timer also runs while a send waits for the peer's receive. A
+/// message arrives before its acknowledgement leaves, which the end of the connection then drops.
 fn crossed(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
-    /// Each is twelve requests. The suite `crossed` has a thousand over other providers.
+    /// Each round has twelve requests. The suite `crossed` runs a thousand rounds over other providers.
     const ROUNDS: &str = "100";
     let program = setting.program("test/c/crossed.c");
     // `none` sends no requests.
@@ -190,12 +193,12 @@ fn crossed(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     }
 }
 
-/// The crate for Rust users: its cases in one process, its example in two.
+/// The Rust crate: its cases in one process, its example in two.
 fn udapl(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     if report.wants("udapl::cases") {
         match test_programs("dapl-test", &["--test", "udapl"]) {
             Err(reason) => report.line("udapl::cases", Err(reason)),
-            // Without those that would build and start others.
+            // Leaves out the cases that build and start other programs.
             Ok(programs) => programs.iter().for_each(|program| {
                 let job = setting.exec(program, &["--nocapture", "--test-threads", "1", "--skip", "the_example"]);
                 report.check(keeper, "udapl::cases", LONG, &job.with("UDAPL_TEST_ADAPTER", "rxe0"));
@@ -209,7 +212,7 @@ fn udapl(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     }
 }
 
-/// As the suite `dtest` has them over shared memory, smaller: sizes, ways to wait, ends.
+/// A smaller set than suite `dtest` over shared memory: sizes, ways to wait, ways to end.
 fn dtests(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     let kinds: [(&str, &[&str]); 9] = [
         ("waiting", &["-B", "3"]),
@@ -228,14 +231,14 @@ fn dtests(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
             report.check(keeper, &format!("dtest::{manager}_{kind}"), LIMIT, &job);
         }
     }
-    // Not over the third: its queue pairs meet by their numbers.
+    // Not over the third manager, whose queue pairs find each other by number.
     for manager in &MANAGERS[..2] {
         let job = dtest(setting, manager, FOUR, &[DTEST], &["-B", "2"]);
         report.check(keeper, &format!("dtest::{manager}_four_pairs_at_once"), LONG, &job);
     }
 }
 
-/// Lines of dat.conf and GIDs that only one of the two sides has chosen.
+/// Lines of dat.conf and GIDs that only one of the two sides selects.
 fn choices(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     const NOTHING: &str = "LC_ALL=C";
     for (library, manager) in [("cma", "rdma"), ("scm", "socket")] {
@@ -278,7 +281,7 @@ fn dapltests(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
 }
 
 fn dtest(setting: &Setting, manager: &str, text: &str, before: &[&str], options: &[&str]) -> Job {
-    // The second process gets the next QP number.
+    // The second process uses the next QP number.
     let (server, client) = ("DAPL_VERBS_PEER=+1", "DAPL_VERBS_PEER=-1");
     let job = setting.shell(text, &[before, &[&setting.dtest, server, client], options].concat());
     patient(job.with("DAPL_VERBS_CM", manager), manager)

@@ -13,11 +13,11 @@ use super::setting::Setting;
 use crate::report::Report;
 
 const NAME: &str = "conformance";
-/// It takes ten minutes on an idle machine.
+/// Time limit; the suite takes ten minutes on an idle machine.
 const LIMIT: Duration = Duration::from_secs(2700);
 /// Factor for time limits on an emulated processor.
 const PATIENCE: &str = "5";
-/// Some cases wait more than they work.
+/// Number of concurrent cases: some cases mostly wait.
 const JOBS: &str = "4";
 
 /// Number of runs after which a line of progress is printed.
@@ -77,7 +77,7 @@ fn failure(line: &str) -> Option<(String, String)> {
     Some((format!("{name}::{mode}"), why.to_owned()))
 }
 
-/// The guest's folder goes with it.
+/// The report is copied, because the guest's folder is removed with the guest.
 fn keep(place: &str) {
     let to = target_directory().join("conformance-rxe");
     let files = fs::read_dir(place).into_iter().flatten().flatten();

@@ -17,7 +17,7 @@ use crate::guest::Link;
 use crate::reference::{ADAPTER, Reference};
 use crate::report::Report;
 
-/// A case takes less than a second.
+/// Time limit; a case takes less than a second.
 const LIMIT: Duration = Duration::from_secs(120);
 /// Bytes of private data that an accept carries.
 const REPLY: u32 = 196;
@@ -29,7 +29,7 @@ enum Side {
 }
 
 impl Side {
-    /// Bytes of private data of a request that the consumer sees.
+    /// Size of the private data of a request that the consumer gets.
     fn request(self) -> u32 {
         match self {
             Side::Ours => 48,
@@ -37,7 +37,7 @@ impl Side {
         }
     }
 
-    /// Event that the consumer gets for a rejection.
+    /// Event of the consumer for a rejection.
     fn rejection(self) -> u32 {
         match self {
             Side::Ours => 0,
@@ -61,7 +61,7 @@ enum Fate {
     Reject,
 }
 
-/// One connection, or one that is refused.
+/// A connection, or a request that is rejected.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     name: &'static str,
@@ -73,7 +73,7 @@ struct Case {
     fate: Fate,
 }
 
-/// All of them: the same both ways round, but for the most that each may send.
+/// All cases: the same in both directions, except for the maximum size that each side may send.
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (server, client) in [(Side::Ours, Side::Theirs), (Side::Theirs, Side::Ours)] {
@@ -99,7 +99,7 @@ impl Case {
         format!("interop::{}_serves_{}_{}", self.server.name(), self.client.name(), self.name)
     }
 
-    /// Lines that must be printed; others may be.
+    /// Lines that must be printed; others are permitted.
     fn expected(&self) -> Vec<String> {
         let (request, reported) = (self.request, self.server.request());
         let mut lines = vec![
@@ -114,7 +114,7 @@ impl Case {
                 for side in ["", "server | "] {
                     lines.extend([format!("{side}data: right"), format!("{side}end: DISCONNECTED")]);
                 }
-                // The other's ways are its own.
+                // The following lines depend on the server's implementation.
                 match self.server {
                     Side::Ours => lines.push("server | event: ESTABLISHED, size 0".to_owned()),
                     Side::Theirs => lines.push(format!("port: {}", self.qual)),
@@ -125,7 +125,7 @@ impl Case {
     }
 }
 
-/// The programs, and what each is run with.
+/// The programs, and their environments.
 struct Programs<'a> {
     setting: &'a Setting,
     reference: Reference,
@@ -145,7 +145,8 @@ impl Programs<'_> {
         Ok(Programs { setting, reference, duet, ours, theirs })
     }
 
-    /// Command line of one end. The test environment is this project's; the reference has libraries and a registry of its own.
+    /// Command line of one side. The test environment is this project's; the reference has its own libraries and
+    /// registry.
     fn end(&self, side: Side, role: &[&str], qual: u32) -> Vec<String> {
         let (mut words, adapter) = match side {
             Side::Ours => (vec![self.ours.clone()], "rxe0"),
@@ -175,7 +176,7 @@ impl Programs<'_> {
         self.setting.exec(self.duet.as_ref(), &words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// A client alone.
+    /// Runs a client without a server.
     fn no_listener(&self) -> Job {
         let words = self.end(Side::Ours, &["-h", Link::Alone.address()], 45_252);
         let words: Vec<&str> = words[1..].iter().map(String::as_str).chain(["no-listener"]).collect();
@@ -183,7 +184,7 @@ impl Programs<'_> {
     }
 }
 
-/// Runs it.
+/// Runs all cases.
 pub(super) fn run(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     let wanted: Vec<Case> = cases().into_iter().filter(|case| report.wants(&case.title())).collect();
     let no_listener = "interop::reports_rejection_without_listener";

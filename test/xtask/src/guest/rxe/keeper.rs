@@ -1,5 +1,5 @@
-//! Keeps one guest, or two connected ones: boots them when needed, and again after a failure. Output of a guest is shown only
-//! with a failure.
+//! Keeps one guest, or two connected ones: boots them when needed, and again after a failure. The output of a guest
+//! is printed only with a failure.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -10,9 +10,9 @@ use crate::Result;
 use crate::guest::{Clock, Guest, Link};
 use crate::report::Report;
 
-/// Ends a job and says where it hangs; the guest stays.
+/// Ends a job and reports where it hangs; the guest continues.
 const WATCH: &str = include_str!("watch.sh");
-/// For that: after it the guest itself is given up.
+/// Time limit for that report; after it the guest is ended.
 const MARGIN: Duration = Duration::from_secs(60);
 
 /// Exit status and output of a command.
@@ -22,7 +22,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// For people, with a reason as the last line.
+    /// Describes the result, with a reason in the last line.
     pub(super) fn with(&self, reason: &str) -> String {
         let said: String = self.said.iter().map(|line| format!("guest | {line}\n")).collect();
         format!("{said}{reason}")
@@ -34,7 +34,7 @@ impl Answer {
 }
 
 impl Report {
-    /// Runs a command that must end well.
+    /// Runs a command that must succeed.
     pub(super) fn check(&mut self, keeper: &mut Keeper, name: &str, limit: Duration, job: &Job) {
         if self.wants(name) {
             let answer = keeper.run(job, limit);
@@ -77,7 +77,7 @@ impl Keeper {
         self.run_seen(job, limit, |_| {})
     }
 
-    /// The same; `see` gets each line as it comes.
+    /// Same as `run`; `see` gets each line of output.
     pub(super) fn run_seen(&mut self, job: &Job, limit: Duration, mut see: impl FnMut(&str)) -> Answer {
         let guest = match self.guest() {
             Ok(guest) => guest,
@@ -95,7 +95,7 @@ impl Keeper {
         Answer { result, said }
     }
 
-    /// Switches it off, if it runs.
+    /// Switches the guest off, if it runs.
     pub(super) fn off(&mut self) -> Option<Result> {
         self.guest.take().map(Guest::off)
     }
@@ -109,7 +109,7 @@ pub(super) struct Wire {
 
 /// Commands of the two ends.
 pub(super) struct TwoEnds<'a> {
-    /// Which end begins: 0 or 1.
+    /// Guest of the server: 0 or 1.
     pub(super) host: usize,
     /// The server.
     pub(super) serve: &'a Job,
@@ -117,7 +117,7 @@ pub(super) struct TwoEnds<'a> {
     pub(super) ready: &'a str,
     /// The client.
     pub(super) call: &'a Job,
-    /// For either.
+    /// Time limit of either program.
     pub(super) limit: Duration,
 }
 
@@ -131,7 +131,7 @@ impl Wire {
         Ok(self.ends.as_mut().expect("they were just booted"))
     }
 
-    /// Runs a job at one end.
+    /// Runs a job in one guest.
     pub(super) fn run(&mut self, end: usize, job: &Job, limit: Duration) -> Answer {
         let mut said = Vec::new();
         let result = self.ends().and_then(|ends| {
@@ -140,7 +140,7 @@ impl Wire {
         self.check_output(result, said)
     }
 
-    /// Runs one at each end; both must end well, or the answer is the worse one's.
+    /// Runs a job in each guest. Both must succeed; otherwise the result is that of the worse one.
     pub(super) fn meet(&mut self, ends_of: &TwoEnds<'_>) -> Answer {
         let (mut said, mut others) = (Vec::new(), Vec::new());
         let result = self.ends().and_then(|ends| {
@@ -168,7 +168,7 @@ impl Wire {
         Answer { result, said }
     }
 
-    /// Switches them off, if they run.
+    /// Switches both guests off, if they run.
     pub(super) fn off(&mut self) -> Option<Result> {
         let [first, second] = self.ends.take()?;
         Some(second.off().and(first.off()))

@@ -18,19 +18,19 @@ const RXE0: &str = "rxe0 u1.2 threadsafe default libdaplverbs.so.1 dapl.1.2 \"rx
 const RXE_CMA: &str = "rxe-cma u1.2 nonthreadsafe default libdaplcma.so.1 dapl.1.2 \"rxe0 1\" \"\"\n";
 const RXE_SCM: &str = "rxe-scm u1.2 nonthreadsafe default libdaplscm.so.1 dapl.1.2 \"rxe0 1\" \"\"\n";
 
-/// All of it. As tests on this machine have it: with all assertions.
+/// The environment, built with all assertions, as in tests on this machine.
 pub(super) struct Setting {
     stage: Stage,
     conf: PathBuf,
     /// The programs.
     pub(super) dtest: String,
     pub(super) dapltest: String,
-    /// The conformance suite's.
+    /// Program of the conformance suite.
     pub(super) driver: PathBuf,
 }
 
 impl Setting {
-    /// Builds it.
+    /// Builds the environment.
     pub(super) fn build() -> Result<Self> {
         let tree = tree::build(Profile::Dev)?;
         let driver = stage::built("dapl-conformance", Profile::Dev);
@@ -46,7 +46,7 @@ impl Setting {
         run::program(&self.stage, source).display().to_string()
     }
 
-    /// A shell's text, with what it calls $1 and on.
+    /// Returns a shell script with its arguments $1 and following.
     pub(super) fn shell(&self, text: &str, arguments: &[&str]) -> Job {
         let words = ["sh", "-c", text, "sh"].into_iter().chain(arguments.iter().copied()).map(str::to_owned);
         self.job(words.collect())
@@ -59,7 +59,7 @@ impl Setting {
     }
 
     fn job(&self, words: Vec<String>) -> Job {
-        // This device takes 7, which is the provider's default, for "without end": no peer would ever be given up.
+        // This device interprets 7, the provider's default, as infinite retries: a dead peer would never be detected.
         let more = vec![("DAPL_ACK_RETRY".to_owned(), "6".to_owned())];
         Job { words, lib: self.stage.lib.clone(), conf: self.conf.clone(), more }
     }
@@ -74,13 +74,13 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// With this in its environment.
+    /// Adds an environment variable.
     pub(super) fn with(mut self, name: &str, value: &str) -> Self {
         self.more.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Below a script that watches it.
+    /// Runs the command below a script that watches it.
     pub(super) fn watched(&self, script: &str, limit: Duration) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", script, "sh", &limit.as_secs().to_string()]).args(&self.words);
@@ -90,8 +90,8 @@ impl Job {
     }
 }
 
-/// Over the manager `none` no message says that the peer is ready, so the first data may come long before it is on a busy
-/// machine: its time for an acknowledgement is a second then, instead of a quarter.
+/// Over the manager `none` no message reports that the peer is ready. On a busy machine the first data may be sent
+/// long before that, so the acknowledgement timeout is a second instead of a quarter.
 pub(super) fn patient(job: Job, manager: &str) -> Job {
     if manager == "none" { job.with("DAPL_ACK_TIMER", "18") } else { job }
 }

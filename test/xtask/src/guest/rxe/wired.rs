@@ -1,4 +1,5 @@
-//! Checks between two guests: dtest in each direction, also on a bad network, and connections that end without notice.
+//! Checks between two guests: dtest in each direction, also over an impaired network, and connections that end
+//! without notice.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -8,9 +9,9 @@ use super::keeper::{TwoEnds, Wire};
 use super::setting::{Job, Setting, patient};
 use crate::report::Report;
 
-/// A hang ends here.
+/// Time limit that ends a hang.
 const LIMIT: Duration = Duration::from_secs(180);
-/// Limit where much is lost, or a retry time must pass.
+/// Time limit for heavy loss, or when a retry time must pass.
 const LONG: Duration = Duration::from_secs(400);
 
 const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
@@ -22,9 +23,10 @@ const CLIENT: &str = r#"
 address=$1; shift
 for try in 1 2 3 4 5 6 7 8 9 10; do "$@" "$address" && exit 0; sleep 1; done; exit 1"#;
 
-/// Its output goes to a file and, when it flows, something happens to it: $1 is what, the rest a program and its arguments.
-/// It must end as `EXPECTED` says. What was done to the network is undone, and the device is a new one: after it was to send
-/// a message of rdma_cm's on a link that is down, the kernel's soft-RoCE never sends one again.
+/// Runs a program, writes its output to a file and, when data flow, runs $1 against it; the rest is the program and
+/// its arguments. The program must end as `EXPECTED` states. Afterwards the network is restored and the device is
+/// created again: once the kernel's soft-RoCE had to send an rdma_cm message on a link that is down, it sends no
+/// more.
 const WHEN_IT_FLOWS: &str = r#"
 happens=$1; shift; said=$(mktemp)
 "$@" >"$said" 2>&1 & job=$!
@@ -36,8 +38,8 @@ wait $job; status=$?
 if [ "$EXPECTED" = 0 ]; then ip link set eth0 up; rdma link delete rxe0; rdma link add rxe0 type rxe netdev eth0; fi
 cat "$said"; echo "it ended with $status"; [ $status = $EXPECTED ]"#;
 
-/// Runs a program and its arguments while disconnect requests that arrive are dropped, until one was. Such a packet is of RoCE v2
-/// (UDP port 4791), a UD send (opcode 0x64) to QP 1, with a MAD of attribute 0x15 (DREQ).
+/// Runs a program and its arguments while arriving disconnect requests are dropped, until one has been dropped. Such
+/// a packet is RoCE v2 (UDP port 4791), a UD send (opcode 0x64) to QP 1, with a MAD of attribute 0x15 (DREQ).
 const DISCONNECT_IS_DROPPED: &str = r#"
 tc qdisc add dev eth0 clsact
 tc filter add dev eth0 ingress protocol ip u32 match ip dport 4791 0xffff match u8 0x64 0xff at 28 \
@@ -47,10 +49,10 @@ until tc -s filter show dev eth0 ingress | grep -q "dropped [1-9]"; do kill -0 $
 tc -s filter show dev eth0 ingress; tc qdisc del dev eth0 clsact
 wait $job"#;
 
-/// Runs it.
+/// Runs all checks.
 pub(super) fn run(setting: &Setting, report: &mut Report) {
     let mut wire = Wire::default();
-    // First, as long as the numbers of queue pairs on both sides are the same.
+    // This check comes first, while the numbers of queue pairs on both sides are the same.
     dtests(setting, report, &mut wire, "none");
     ends(setting, report, &mut wire, "none");
     for manager in MANAGERS.into_iter().filter(|manager| *manager != "none") {
@@ -81,7 +83,7 @@ fn smoke(setting: &Setting, report: &mut Report, wire: &mut Wire) {
     }
 }
 
-/// dtest, its server on the one and on the other.
+/// Runs dtest between the guests, with the server on either one.
 fn dtests(setting: &Setting, report: &mut Report, wire: &mut Wire, manager: &str) {
     let kinds: [(&str, &[&str]); 2] =
         [("waiting", &["-B", "3"]), ("polling_a_mebibyte", &["-p", "-b", "1048576", "-B", "1"])];
@@ -119,7 +121,7 @@ fn over(job: Job, manager: &str, peer: &str) -> Job {
 /// Connections that end in the middle of a stream in both directions: each surviving side gets one event and all completions.
 fn ends(setting: &Setting, report: &mut Report, wire: &mut Wire, manager: &str) {
     let stream = setting.program("test/c/verbs_stream.c");
-    // 137: as it was meant, by SIGKILL.
+    // 137: killed by SIGKILL, as intended.
     for (kind, happens, expected) in
         [("peer_is_killed", "kill -KILL $job", "137"), ("link_goes_down", "ip link set eth0 down", "0")]
     {
@@ -137,7 +139,7 @@ fn ends(setting: &Setting, report: &mut Report, wire: &mut Wire, manager: &str) 
     }
 }
 
-/// The request to disconnect is lost, and the process that sent it closes its IA at once: the peer still learns of the end.
+/// The disconnect request is lost, and its sender closes the IA at once: the peer still detects the end.
 fn lost_disconnect(setting: &Setting, report: &mut Report, wire: &mut Wire) {
     let name = "wired::disconnect_request_is_lost_rdma";
     if !report.wants(name) {
@@ -150,7 +152,7 @@ fn lost_disconnect(setting: &Setting, report: &mut Report, wire: &mut Wire) {
     report.answer(name, wire.meet(&TwoEnds { host: 0, serve: &serve, ready: "listening", call: &call, limit: LIMIT }));
 }
 
-/// dtest, which checks every byte, where one packet of a hundred is lost and each takes 20 ms.
+/// Runs dtest, which checks every byte, with 1 % loss and a delay of 20 ms.
 fn bad_network(setting: &Setting, report: &mut Report, wire: &mut Wire) {
     let names: Vec<String> = MANAGERS[..2].iter().map(|manager| format!("wired::loss_and_delay_{manager}")).collect();
     let wanted: Vec<bool> = names.iter().map(|name| report.wants(name)).collect();
