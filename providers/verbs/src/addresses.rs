@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr;
 
-/// All addresses that may be given to a peer, in the system's order, without IPv6 addresses of link-local scope.
+/// Returns all addresses that peers may use, in the system's order, without link-local IPv6 addresses.
 pub(crate) fn of_this_host() -> io::Result<Vec<(String, IpAddr)>> {
     let mut list = ptr::null_mut();
     // SAFETY: `list` is a valid place for the answer.
@@ -42,7 +42,7 @@ fn is_of_one_link(address: IpAddr) -> bool {
 }
 
 /// # Safety
-/// `address` is null, or points to an address as its family lays it out.
+/// `address` is null, or points to a socket address of the length that its family requires.
 unsafe fn ip(address: *const libc::sockaddr) -> Option<IpAddr> {
     if address.is_null() {
         return None;

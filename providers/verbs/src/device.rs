@@ -123,8 +123,8 @@ impl Device {
         if self.is_software { segments } else { 0 }
     }
 
-    /// Waits until the device has noticed that a queue pair is in ERR. Soft-RoCE of Linux 6.1 checks the state twice per
-    /// packet, and follows a null pointer if it was ERR and is RESET at the second check.
+    /// Waits until the device has processed the change of a queue pair to ERR. Soft-RoCE of Linux 6.1 checks the
+    /// state twice per packet, and follows a null pointer if the first check sees ERR and the second sees RESET.
     pub(crate) fn wait_for_error_state(&self) {
         if self.is_software {
             std::thread::sleep(PAUSE);
@@ -166,7 +166,7 @@ impl Device {
                 QpEvent::Fatal | QpEvent::RequestError | QpEvent::AccessError | QpEvent::PathMigrationError => {
                     self.opened.qp_event(number, ObjectEvent::Failed);
                 }
-                // Of a queue pair that has ended, or without consequences.
+                // The queue pair has ended, or the event has no consequences.
                 QpEvent::LastWqe | QpEvent::SqDrained | QpEvent::PathMigrated => {}
             },
             AsyncEvent::Cq { id } => {

@@ -22,7 +22,7 @@ const WAKE_UP: u64 = 0;
 
 /// Handler of a descriptor or a deadline.
 pub(crate) trait Source: Send + Sync {
-    /// Its descriptor is readable or writable, or was closed by the peer; the handler finds out which.
+    /// The descriptor is readable or writable, or was closed by the peer; the handler checks which.
     fn ready(&self) {}
     /// A requested deadline has passed.
     fn expired(&self, what: u64) {
@@ -52,7 +52,7 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(crate) struct Reactor {
     epoll: OwnedFd,
     wake_up: OwnedFd,
-    /// The eventfd was written and not read yet.
+    /// The eventfd was written and has not been read.
     rung: AtomicBool,
     stopping: AtomicBool,
     jobs: Mutex<VecDeque<Job>>,
@@ -89,29 +89,29 @@ impl Ord for Alarm {
     }
 }
 
-/// A descriptor that is watched until this is dropped, which must be before the descriptor is closed.
+/// A watched descriptor. Drop this before the descriptor is closed.
 pub(crate) struct Watch {
     reactor: Arc<Reactor>,
     key: u64,
 }
 
 impl Watch {
-    /// Changes what is waited for.
+    /// Changes the awaited events.
     pub(crate) fn change(&self, fd: BorrowedFd<'_>, interest: Interest) -> io::Result<()> {
         let data = epoll::EventData::new_u64(self.key);
         Ok(epoll::modify(&self.reactor.epoll, fd, data, interest.flags())?)
     }
 
-    /// Ends it, while the descriptor is still open.
+    /// Stops watching, while the descriptor is still open.
     pub(crate) fn end(self, fd: BorrowedFd<'_>) {
-        // It fails for a descriptor that is not watched any more, which is as well.
+        // Fails for a descriptor that is no longer watched, which is harmless.
         let _ = epoll::delete(&self.reactor.epoll, fd);
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // A closed descriptor leaves the epoll set by itself.
+        // A closed descriptor leaves the epoll set automatically.
         self.reactor.sources.lock().remove(&self.key);
     }
 }
@@ -148,8 +148,8 @@ impl Reactor {
         Ok(watch)
     }
 
-    /// Calls `source` with `what` after the delay. It cannot be cancelled; `what` identifies a call that is no longer
-    /// wanted.
+    /// Calls `source` with `what` after the delay. The call cannot be cancelled; `what` lets the handler ignore an
+    /// outdated call.
     pub(crate) fn after(&self, delay: Duration, source: Weak<dyn Source>, what: u64) {
         let number = self.keys.fetch_add(1, Ordering::Relaxed);
         let alarm = Alarm { at: Instant::now() + delay, number, source, what };
@@ -201,7 +201,7 @@ impl Reactor {
         self.alarms.lock().clear();
     }
 
-    /// Runs the queued jobs, but not those that they add, so that descriptors are served in between.
+    /// Runs the queued jobs, but not jobs that they add, so that descriptors are served in between.
     fn work(&self) {
         let jobs = std::mem::take(&mut *self.jobs.lock());
         jobs.into_iter().for_each(|job| job());

@@ -1,6 +1,6 @@
 //! Finds device, port and address of an IA from its `ia_params`, and opens the device.
 //!
-//! Called once, when the IA is opened; it may call the resolver, and so wait. `explain` logs failures.
+//! Called once, when the IA is opened. It may call the resolver and so block. `explain` logs failures.
 #![forbid(unsafe_code)]
 
 use std::fs::OpenOptions;
@@ -128,7 +128,7 @@ fn by_address(host: &Host, object: &str, devices: Vec<String>) -> Finding<Socket
     Err(why.unwrap_or_else(|| Cause::NotHere { object: object.to_string(), addresses: ours() }))
 }
 
-/// rdma_cm can be reached.
+/// Whether rdma_cm can be reached.
 fn check_manager(host: &Host) -> Finding<()> {
     let node = host.manager_node().ok_or(Cause::NoManager)?;
     let opened = OpenOptions::new().read(true).write(true).open(&node);

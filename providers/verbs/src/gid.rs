@@ -26,7 +26,7 @@ pub(crate) fn choose(gids: &[Gid], wanted: &GidRequirements<'_>) -> Option<Gid> 
         return gids.iter().find(|gid| gid.index == index).cloned();
     }
     if !wanted.is_ethernet {
-        // A port of InfiniBand always has one. iWARP does not use it.
+        // A port of InfiniBand always has a GID. iWARP does not use it.
         let nothing = Gid { index: 0, raw: [0; 16], kind: GidKind::Ib, netdev: None };
         return Some(gids.iter().min_by_key(|gid| gid.index).cloned().unwrap_or(nothing));
     }

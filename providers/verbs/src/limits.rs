@@ -28,7 +28,7 @@ pub(crate) fn of(context: &Context, port: u8, settings: &Settings) -> Result<Lim
     Ok(limits)
 }
 
-/// Capacity of any EVD, which is kept in software.
+/// Maximum capacity of an EVD, which is kept in software.
 const EVENTS: u32 = 1 << 20;
 
 fn limits(device: &ibv_device_attr, port: &ibv_port_attr, settings: &Settings) -> Limits {
@@ -78,12 +78,12 @@ fn count(number: i32) -> u32 {
     if number < 0 { i32::MAX as u32 } else { number as u32 }
 }
 
-/// Depths of reads have eight bits on the wire.
+/// Depths of reads have eight bits in the wire format.
 fn reads(number: i32) -> u32 {
     count(number).min(u8::MAX.into())
 }
 
-/// Bytes with a connect, and with an accept (endpoints-connections.md 9.1).
+/// Maximum private data of a connect, and of an accept (endpoints-connections.md 9.1).
 fn private_data(manager: ManagerKind) -> (usize, usize) {
     match manager {
         ManagerKind::Rdma => (48, 196),
@@ -109,7 +109,7 @@ fn vendor(id: u32, part: u32) -> String {
     format!("{name}, part {part}")
 }
 
-/// The first two numbers of such as `16.35.2000`.
+/// Returns the first two numbers of a version such as `16.35.2000`.
 fn firmware(device: &ibv_device_attr) -> (u32, u32) {
     // SAFETY: an array of bytes, reinterpreted as unsigned.
     let bytes = unsafe { std::slice::from_raw_parts(device.fw_ver.as_ptr().cast::<u8>(), device.fw_ver.len()) };

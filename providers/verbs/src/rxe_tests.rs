@@ -129,7 +129,7 @@ impl Pair {
         std::hint::black_box(&mut self.bytes);
     }
 
-    /// The next completion: which, and how it ended.
+    /// Returns id and status of the next completion.
     fn next(&self) -> (u64, Status, usize) {
         let wc = self.completion();
         (wc.wr_id, status::of(&wc), wc.len())
@@ -160,7 +160,7 @@ impl Pair {
         self.next().1
     }
 
-    /// Binds at the other end, or unbinds for `None`; waits for it, and says the key.
+    /// Binds at the other end, or unbinds for `None`; waits for the completion, and returns the key.
     fn bind(&self, mw: &Mw, to: Option<(&Mr, Region)>, keep: &Arc<()>) -> u32 {
         let bind = to.map(|(mr, region)| Bind { mr, region, access: WRITE, kept: keep.clone() });
         let flags = sends::IBV_SEND_SIGNALED.0;
@@ -172,12 +172,12 @@ impl Pair {
     }
 }
 
-/// Whether a receive failed for this reason, or with the one status that this driver reports for all.
+/// Whether a receive failed for this reason, or with the single status that this driver reports for all reasons.
 fn is_local(status: Status, reason: Status) -> bool {
     status == reason || status == Status::LocalEp
 }
 
-/// Waits until something is so.
+/// Polls until a condition is true.
 fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + SOON;
     loop {
@@ -297,7 +297,7 @@ fn rxe_binds_and_unbinds_windows() {
     let one = pair.bind(&mw, Some((&local, pair.region(2000, 100))), &keep);
     assert!(mw.is_bound() && keeps() == 1);
     assert_eq!((pair.write(&all, one, 2090), pair.byte(2099)), (Status::Success, 7));
-    // That a byte beyond is refused cannot be seen here: this driver goes by the bounds of the region below.
+    // Refusal of a byte beyond the range cannot be tested here: this driver uses the bounds of the region below.
     assert_eq!(pair.write(&all, one, 4090), Status::RemoteAccess, "beyond that");
 
     pair.connect();
@@ -336,7 +336,7 @@ fn rxe_windows_are_of_use_after_a_bind_that_came_to_nothing() {
         pair.connect();
         assert_eq!(pair.write(&all, dead, 2000), Status::RemoteAccess, "also what was bound before");
     }
-    // Failed: a part that is not of the region.
+    // Fails: the range is outside the region.
     pair.connect();
     let two = pair.bind(&mw, Some((&local, pair.region(2000, 100))), &keep);
     let bind = Bind { mr: &local, region: pair.region(4000, 100), access: WRITE, kept: keep.clone() as _ };
@@ -345,7 +345,7 @@ fn rxe_windows_are_of_use_after_a_bind_that_came_to_nothing() {
     failed.completed(false);
     pair.connect();
     assert_eq!(pair.write(&all, two, 2000), Status::RemoteAccess);
-    // Flushed before the device knew of it.
+    // Flushed before the device received it.
     pair.connect();
     let three = pair.bind(&mw, Some((&local, pair.region(2000, 100))), &keep);
     assert_ne!(mw.0.lose(true), three);

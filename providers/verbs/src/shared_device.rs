@@ -1,5 +1,6 @@
-//! A device that is open in this process, shared by all IAs over it: a queue pair of one IA can complete on queues of
-//! another, and an event finds its object, whichever engine reads it. A forked child shares no device with its parent.
+//! A device that is open in this process, shared by all its IAs. A queue pair of one IA can complete on queues of
+//! another, and an event finds its object, whichever engine reads it. A forked child shares no device with its
+//! parent.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -47,7 +48,7 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Returns the device if it is open already, or adds this one.
+    /// Returns the device if it is already open, otherwise adds this one.
     pub(crate) fn of(context: Arc<Context>) -> Arc<Self> {
         let pid = std::process::id();
         let mut open = OPEN.lock();

@@ -1,9 +1,9 @@
 //! Shared receive queues: the device's queue, and the cookies of its receives.
 //!
-//! A receive has a slot in a table, and the device carries its number, so a completion identifies its receive on any
-//! connection. The number of available receives is that of posted ones without a polled completion, so it may include
-//! some that a connection has taken. The device notifies when few are left; whether few are left already when a
-//! watermark is set, or when completions are polled, is checked here. Only the engine calls the sink.
+//! A receive has a slot in a table, and the device carries the slot number, so a completion identifies its receive on
+//! any connection. The number of available receives counts posted receives without a polled completion, so it may
+//! include some that a connection has taken. The device notifies when few are left. When a watermark is set, or
+//! completions are polled, this module checks whether few are left already. Only the engine calls the sink.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Weak};
@@ -90,12 +90,12 @@ impl SrqCore {
         &self.hw
     }
 
-    /// Receives that may be in it.
+    /// Capacity for receives.
     pub(crate) fn capacity(&self) -> u32 {
         self.places.lock().most
     }
 
-    /// The receive in this slot is complete: returns its cookie, once.
+    /// Completes the receive in this slot, once. Returns its cookie.
     pub(crate) fn complete(&self, place: u64) -> Option<u64> {
         let mut places = self.places.lock();
         let cookie = places.give_back(usize::try_from(place).ok()?)?;
@@ -113,7 +113,7 @@ impl SrqCore {
         self.places.lock().kept.get(place).map(<[Segment]>::to_vec)
     }
 
-    /// The device reports that few are left. Engine only.
+    /// Handles the device's report that few are left. Engine only.
     fn is_low(&self) {
         let changing = self.changing.lock();
         // An event of a limit that has been replaced does not concern the new one, which is still set in the device.
@@ -172,7 +172,7 @@ impl SharedReceiveQueue for Srq {
     }
 
     fn available(&self) -> u32 {
-        // Take completions that were not polled.
+        // Takes completions that were not polled.
         let cqs: Vec<_> = self.0.cqs.lock().iter().filter_map(Weak::upgrade).collect();
         cqs.iter().for_each(|cq| cq.fetch());
         self.0.places.lock().taken
@@ -197,11 +197,11 @@ impl SharedReceiveQueue for Srq {
     fn watch(&self, limit: u32) -> Result<()> {
         let _changing = self.0.changing.lock();
         if let Err(error) = self.0.hw.limit(limit) {
-            // Then it is noticed when completions are seen.
+            // The lack is then detected when completions are polled.
             log::debug!("a shared queue is not watched by the device: {error}");
         }
         if self.0.places.lock().watch(limit) {
-            // It is reported now, and must not be reported again by the device.
+            // The lack is reported now, and the device must not report it again.
             let _ = self.0.hw.limit(0);
             self.0.tell();
         }
@@ -269,7 +269,7 @@ impl Places {
         self.look()
     }
 
-    /// Whether few are left, for the first time.
+    /// Whether few are left, detected for the first time.
     fn look(&mut self) -> bool {
         self.low.look(self.taken)
     }

@@ -1,8 +1,8 @@
 //! Connection managers: connect two queue pairs, by one of three protocols.
 //!
 //! A manager handles addresses and messages; a queue pair handles its states. A connecting queue pair holds a
-//! [`CmConnection`]; the manager reports to it from the engine's thread only: [`QpCore::raise`] when the peer's
-//! parameters are known, [`QpCore::established`], [`QpCore::over`]. The consumer may take the link away at any moment;
+//! [`CmConnection`]. The manager reports to it from the engine's thread only: [`QpCore::raise`] when the peer's
+//! parameters are known, [`QpCore::established`], [`QpCore::over`]. The consumer may remove the link at any time;
 //! later reports have no effect. No manager blocks.
 #![forbid(unsafe_code)]
 
@@ -39,11 +39,12 @@ pub(crate) trait Manager: Send + Sync {
     fn close(&self);
 }
 
-/// A connection request that is not answered yet. Dropping it rejects it as [`Refusal::NoListener`].
+/// An unanswered connection request. Dropping it rejects it as [`Refusal::NoListener`].
 pub(crate) trait Waiting: Any + Send + Sync {
-    /// Accepts into a queue pair: attaches a link to it, and reports later. A requester that has left is no error.
+    /// Accepts into a queue pair: attaches a link to it, and reports the result later. A requester that has left is
+    /// no error.
     ///
-    /// Errors: the queue pair cannot be used; then the peer is rejected.
+    /// Errors: the queue pair cannot be used; the peer is then rejected.
     fn accept(self: Box<Self>, qp: &Arc<QpCore>, private_data: &[u8], conn: ConnId) -> Result<()>;
     /// Rejects the request.
     fn refuse(self: Box<Self>, by: Refusal);
@@ -52,8 +53,8 @@ pub(crate) trait Waiting: Any + Send + Sync {
 /// The reason of a rejection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Refusal {
-    /// The consumer.
+    /// The consumer rejected the request.
     Consumer,
-    /// There is no listener any more, or its queue is full.
+    /// The listener was freed, or its queue is full.
     NoListener,
 }

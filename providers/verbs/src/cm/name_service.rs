@@ -48,7 +48,7 @@ impl Default for NameService {
 }
 
 impl NameService {
-    /// Uses the file that the environment names, or the system's. Reads no file yet.
+    /// Uses the file that the environment names, or the system's. The file is read later.
     pub(crate) fn new() -> Self {
         let chosen = logger::secure_variable("DAPL_IBHOSTS").filter(|path| !path.is_empty());
         Self::over(chosen.map_or_else(|| Path::new(SYSCONFDIR).join("dapl/ibhosts"), PathBuf::from))
@@ -77,7 +77,7 @@ impl NameService {
         self.table().gid(address)
     }
 
-    /// The list was read, so later calls do not wait.
+    /// Whether the file was read, so that later calls do not wait.
     pub(crate) fn is_read(&self) -> bool {
         self.table.get().is_some()
     }
@@ -136,7 +136,7 @@ struct GidTable {
 }
 
 impl GidTable {
-    /// Also returns the invalid lines, as `<line>: <error>`.
+    /// Parses the file. Also returns the invalid lines, as `<line>: <error>`.
     fn parse(text: &[u8], resolve: impl Fn(&str) -> io::Result<Vec<IpAddr>>) -> (Self, Vec<String>) {
         let (mut table, mut complaints) = (GidTable::default(), Vec::new());
         for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {

@@ -9,12 +9,13 @@
 //!
 //! Limits:
 //! - A connection is established as soon as the local queue pair is up, whether or not there is a peer. Data sent too
-//!   early are retransmitted, and break the connection without an answer in time (`DAPL_ACK_TIMER`, `DAPL_ACK_RETRY`).
-//! - A listener's requests are synthetic: one at once, the next when its connection is over, or a while after the consumer
-//!   rejected it. Qualifiers are ignored; a rejection and a disconnect are not sent; a peer's death is noticed by the next
-//!   request without an answer.
-//! - There is no private data. Both programs create and connect their queue pairs in step, or the numbers do not match;
-//!   there is one peer.
+//!   early are retransmitted; without an acknowledgement in time (`DAPL_ACK_TIMER`, `DAPL_ACK_RETRY`) the connection
+//!   breaks.
+//! - A listener's requests are synthetic: one at once, the next when its connection has ended, or a while after the
+//!   consumer rejected it. Qualifiers are ignored. Rejections and disconnects are not sent. A peer's death is detected
+//!   by the next request without an acknowledgement.
+//! - There is no private data. Both programs must create and connect their queue pairs in step, or the numbers do not
+//!   match. There is only one peer.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -35,7 +36,7 @@ use crate::engine::Source;
 use crate::qp::{CmConnection, QpCore};
 use crate::settings::{Peer, PeerNumber};
 
-/// Pause after a rejected request, so that a consumer that rejects all is not kept busy.
+/// Pause after a rejected request, so that a consumer that rejects all requests does not run without pause.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The manager of one IA.
@@ -182,7 +183,7 @@ struct Guess {
     pair: Weak<dyn Pair>,
     number: PeerNumber,
     address: IpAddr,
-    /// The listener of the request; it delivers another one when this connection is over.
+    /// The listener of the request, which delivers another request when this connection has ended.
     listener: Mutex<Option<Arc<SyntheticListener>>>,
     is_passive: bool,
 }

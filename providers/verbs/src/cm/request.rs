@@ -38,7 +38,7 @@ impl ConnRequest for ConnectionRequest {
         self.waiting.refuse(Refusal::Consumer);
     }
 
-    /// Only to listeners of this IA: no manager can move a request between processes.
+    /// Hands over only to listeners of this IA: no manager can move a request between processes.
     fn hand_off(self, qual: u64) -> std::result::Result<(), (Self, Error)> {
         let Some(listener) = self.device.listeners.lock().get(&qual).copied() else {
             return Err((self, Error::InvalidParameter(2)));

@@ -1,7 +1,7 @@
 //! The device's queues behind a completion queue, and the reserved capacity of each.
 //!
-//! A device loses completions beyond the capacity of its queue, so capacity is reserved before work is posted. There are as
-//! many queues as needed. Nothing is polled or armed here.
+//! A device loses completions beyond the capacity of its queue, so capacity is reserved before work is posted.
+//! Further queues are created when needed. Nothing is polled or armed here.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(super) struct Maker {
     pub(super) channel: Arc<ibv::Channel>,
     /// Id in its events.
     pub(super) id: usize,
-    /// The longest queue that the device makes.
+    /// The maximum capacity of a queue of the device.
     pub(super) longest: u32,
 }
 
@@ -70,7 +70,7 @@ impl Maker {
 }
 
 impl DeviceQueues {
-    /// One small queue.
+    /// Creates one small queue.
     pub(super) fn new(maker: &Maker) -> Result<Self> {
         let first = maker.make(SMALL.min(maker.longest))?;
         Ok(DeviceQueues { hws: vec![first], shared: Vec::new() })
@@ -105,7 +105,7 @@ impl DeviceQueues {
         Ok(cq)
     }
 
-    /// The same for a queue pair that uses a shared queue with `count` receives.
+    /// Same as `reserve`, for a queue pair that uses a shared queue with `count` receives.
     pub(super) fn reserve_shared(&mut self, maker: &Maker, srq: usize, count: u32) -> Result<Arc<ibv::Cq>> {
         if let Some(room) = self.shared.iter_mut().find(|room| room.srq == srq) {
             room.users += 1;
@@ -116,7 +116,7 @@ impl DeviceQueues {
         Ok(cq)
     }
 
-    /// The shared queue has been resized to `count` receives; its capacity never shrinks.
+    /// Reserves for a shared queue that was resized to `count` receives; the capacity never shrinks.
     pub(super) fn widen_shared(&mut self, maker: &Maker, srq: usize, count: u32) -> Result<()> {
         let narrow = |room: &&mut Shared| room.srq == srq && room.count < count;
         let Some(room) = self.shared.iter_mut().find(narrow) else { return Ok(()) };
@@ -130,14 +130,14 @@ impl DeviceQueues {
         Ok(())
     }
 
-    /// Releases capacity; the queue stays.
+    /// Releases capacity; the queue remains.
     pub(super) fn release(&mut self, cq: &Arc<ibv::Cq>, count: u32) {
         if let Some(hw) = self.hws.iter_mut().find(|hw| Arc::ptr_eq(&hw.cq, cq)) {
             hw.reserved = hw.reserved.saturating_sub(count);
         }
     }
 
-    /// A queue pair that took from a shared queue is gone.
+    /// Releases the use of a shared queue by a queue pair that was dropped.
     pub(super) fn release_shared(&mut self, srq: usize) {
         let Some(at) = self.shared.iter().position(|room| room.srq == srq) else { return };
         self.shared[at].users -= 1;

@@ -1,5 +1,5 @@
-//! The queue pairs that complete on a completion queue, by slot, and those of a shared queue by their number. Under the
-//! queue's lock.
+//! The queue pairs that complete on a completion queue, by slot, and those with a shared queue also by number.
+//! Protected by the completion queue's lock.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -38,7 +38,7 @@ impl LockedCq<'_> {
 }
 
 impl CqCore {
-    /// Fails the queue pairs whose receives come out of this shared queue.
+    /// Fails the queue pairs that take their receives from this shared queue.
     pub(crate) fn fail_users_of_srq(&self, id: usize) {
         self.users().iter().filter(|qp| qp.takes_from(id)).for_each(|qp| qp.device_failed());
     }
@@ -107,8 +107,8 @@ impl QpTable {
         self.slots.iter().flatten().map(|(core, _)| core.clone()).collect()
     }
 
-    /// Whether only failures of receives must be noticed, because no watermark counts them. (Not every device can notify of
-    /// failed requests only.)
+    /// Whether only failed receives must be reported, because no watermark counts receives. (Not every device can
+    /// notify of failed requests only.)
     pub(super) fn wants_failures_only(&self) -> bool {
         self.slots.iter().flatten().all(|(core, side)| *side == Side::Recv && !core.counts_recvs())
     }
@@ -117,7 +117,7 @@ impl QpTable {
         self.slots.iter().flatten().any(|(core, side)| *side == Side::Recv && core.counts_recvs())
     }
 
-    /// Finds the work that a completion is of, and returns the completion for the consumer.
+    /// Finds the work of a completion, and returns the completion for the consumer.
     #[inline(always)]
     pub(super) fn complete(&self, front: &mut PendingCompletions, wc: &ibv_wc, out: &mut Out<'_>) {
         match WorkId::parse(wc.wr_id) {

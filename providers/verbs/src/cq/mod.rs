@@ -1,9 +1,9 @@
 //! Completion queues: the device's queues, and in front of them completions taken from the device or made in software.
 //!
-//! A polling thread takes the device's completions and matches them with the queues of the queue pairs. When no thread
-//! polls, the device's queue stays armed and the engine polls, so that a failure is noticed; while a thread polls, the
-//! engine only checks at intervals whether it still does. Lock order: a queue pair's link, completion queue, a queue
-//! pair's queues. Only the engine calls sinks.
+//! A polling thread takes the device's completions and matches them with the queues of the queue pairs. When no
+//! thread polls, the device's queue stays armed and the engine polls, so that a failure is detected. While a thread
+//! polls, the engine only checks at intervals whether it still does. Lock order: a queue pair's link, completion
+//! queue, a queue pair's queues. Only the engine calls sinks.
 
 mod device_queues;
 mod members;
@@ -44,7 +44,7 @@ pub(crate) enum Side {
     Request,
 }
 
-/// The queue itself, shared with its queue pairs and the engine.
+/// The state of a completion queue, shared with its queue pairs and the engine.
 pub(crate) struct CqCore {
     me: Weak<CqCore>,
     maker: Maker,
@@ -60,18 +60,19 @@ pub(crate) struct CqCore {
 pub(crate) struct CqState {
     front: PendingCompletions,
     table: QpTable,
-    /// The device's queues: as many as needed for all outstanding work.
+    /// The device's queues, with capacity for all outstanding work.
     rooms: DeviceQueues,
     /// The device queue that is polled first.
     turn: usize,
-    /// A queue pair uses the queue. Before that, arming is deferred, since the consumer may still restrict notification.
+    /// A queue pair uses the queue. Until then arming is deferred, because the consumer may still restrict
+    /// notification.
     live: bool,
-    /// A check by the engine is scheduled; number of polls at that time.
+    /// The engine has scheduled a check; number of polls at that time.
     watched: bool,
     seen: u32,
 }
 
-/// The locked queue. A notification that becomes due meanwhile is made by the engine.
+/// The locked queue. If a notification becomes due while it is locked, the engine makes it.
 pub(crate) struct LockedCq<'a> {
     cq: &'a CqCore,
     inner: MutexGuard<'a, CqState>,
@@ -110,7 +111,7 @@ impl LockedCq<'_> {
 }
 
 impl CqCore {
-    /// A queue. Without a sink its completions are dropped.
+    /// Creates a queue. Without a sink its completions are dropped.
     pub(crate) fn new(device: &Arc<Device>, sink: Option<Weak<dyn CqSink>>) -> Result<Arc<Self>> {
         let id = device.opened.next_id();
         let (context, channel) = (device.context.clone(), device.channel.clone());
@@ -142,7 +143,7 @@ impl CqCore {
         self.reserved(|rooms| rooms.reserve(&self.maker, count))
     }
 
-    /// The same for a queue pair that uses a shared queue with `count` receives.
+    /// Same as `reserve`, for a queue pair that uses a shared queue with `count` receives.
     pub(crate) fn reserve_shared(&self, srq: usize, count: u32) -> Result<Arc<ibv::Cq>> {
         self.reserved(|rooms| rooms.reserve_shared(&self.maker, srq, count))
     }
@@ -157,7 +158,7 @@ impl CqCore {
         Ok(cq)
     }
 
-    /// The shared queue has been resized to `count` receives.
+    /// Reserves for a shared queue that was resized to `count` receives.
     pub(crate) fn widen_shared(&self, srq: usize, count: u32) -> Result<()> {
         self.lock().rooms.widen_shared(&self.maker, srq, count)
     }
@@ -167,17 +168,17 @@ impl CqCore {
         self.lock().rooms.release(cq, count);
     }
 
-    /// A queue pair that took from a shared queue is gone.
+    /// Releases the use of a shared queue by a queue pair that was dropped.
     pub(crate) fn release_shared(&self, srq: usize) {
         self.lock().rooms.release_shared(srq);
     }
 
-    /// Schedules checks of a queue that may not be polled by any thread.
+    /// Schedules checks of a queue that possibly no thread polls.
     pub(crate) fn guard(&self) {
         self.watch(&mut self.lock());
     }
 
-    /// Same as [`Self::guard`], where receives are counted from now on: it may be armed for less.
+    /// Same as [`Self::guard`], after receives are counted: the queue may be armed for fewer events.
     pub(crate) fn guard_count(&self) {
         let mut inner = self.lock();
         if inner.front.armed && !inner.front.solicited_only && self.arm_device(&mut inner, false).is_err() {
@@ -194,7 +195,7 @@ impl CqCore {
         }
     }
 
-    /// A queue pair is about to be connected.
+    /// Called when a queue pair is about to be connected.
     pub(crate) fn enliven(&self) -> Result<()> {
         let mut inner = self.lock();
         if !std::mem::replace(&mut inner.live, true) && inner.front.wanted {
@@ -218,8 +219,8 @@ impl CqCore {
         while self.take(inner, &mut Out { room: &mut [], filled: 0 }, BATCH).is_full {}
     }
 
-    /// For a polling thread: waiting completions, then the device's. `expects`: the device is armed for a solicited message,
-    /// and this poll may be faster than its event.
+    /// For a polling thread: takes waiting completions, then the device's. `expects`: the device is armed for a
+    /// solicited message, and this poll may come before its event.
     #[inline]
     fn fill(&self, inner: &mut CqState, out: &mut [Completion], expects: bool) -> usize {
         let before = inner.front.solicited;
@@ -264,7 +265,7 @@ impl CqCore {
             if taken.len() == most {
                 return Taken { is_full: true };
             }
-            // It is empty now; with others there may be more.
+            // This queue is empty; other queues may have more.
             if rooms.len() > 1 {
                 *turn = (*turn + 1) % rooms.len();
                 if !taken.is_empty() {
@@ -275,7 +276,7 @@ impl CqCore {
         Taken { is_full: false }
     }
 
-    /// The device has completions, and its queue is no longer armed.
+    /// Handles an event: the device has completions, and its queue is not armed.
     fn has_event(&self) {
         let mut inner = self.lock();
         inner.front.armed = false;
@@ -335,14 +336,14 @@ impl Source for CqCore {
         }
         if !inner.front.armed {
             self.drain(&mut inner);
-            // A queue that was armed for all could not be armed for less.
+            // A queue armed for all events cannot be armed for fewer.
             let solicited = inner.front.solicited_only || inner.table.wants_failures_only();
             if self.arm_device(&mut inner, solicited).is_err() {
                 return self.watch(&mut inner);
             }
             self.drain(&mut inner);
         }
-        // From here on the device notifies.
+        // From here on the device sends events.
     }
 }
 
@@ -372,7 +373,7 @@ impl CompletionQueue for Cq {
             return Ok(true);
         }
         cq.arm_device(&mut inner, solicited)?;
-        // Completions from before the arming bring no event; whether they were solicited is unknown.
+        // Completions from before the arming cause no event, so it is unknown whether they were solicited.
         let before = std::mem::replace(&mut inner.front.solicited, solicited);
         cq.drain(&mut inner);
         inner.front.solicited = before;

@@ -1,15 +1,15 @@
 //! Completions taken from the device, or made in software, that wait for the consumer; and the state of notification.
 //!
-//! A device does not say which message was solicited. While the consumer waits for solicited messages only, the
-//! device's event marks one, and may come after the completion was taken. This module calls no sink; it records that a
-//! call is due.
+//! A device does not report which message was solicited. While the consumer waits for solicited messages only, an
+//! event of the device marks one, and may come after the completion was taken. This module calls no sink; it records
+//! that a call is due.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 
 use dapl::provider::Completion;
 
-/// Completions on their way, under the queue's lock.
+/// Completions that the consumer has not taken, under the queue's lock.
 #[derive(Default)]
 pub(super) struct PendingCompletions {
     ready: VecDeque<Completion>,
@@ -21,9 +21,9 @@ pub(super) struct PendingCompletions {
     pub(super) due: bool,
     /// The device will notify of the next completion.
     pub(super) armed: bool,
-    /// The consumer asked last to be called for solicited messages only.
+    /// The consumer's last request was for solicited messages only.
     pub(super) solicited_only: bool,
-    /// A receive that completes now may be the one that a call was made for.
+    /// A receive that completes now may be the one for which a call was made.
     pub(super) solicited: bool,
 }
 
@@ -92,8 +92,8 @@ impl PendingCompletions {
         out.filled = count;
     }
 
-    /// The device reports that a solicited message or a failure has arrived: it is among the completions here, or comes
-    /// next.
+    /// Handles the device's report that a solicited message or a failure has arrived: its completion is among these,
+    /// or the next one.
     pub(super) fn may_be_solicited(&mut self) {
         if self.solicited_only {
             self.solicited = true;

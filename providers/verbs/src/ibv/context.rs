@@ -22,7 +22,7 @@ pub(crate) struct Context {
     context: NonNull<ibv_context>,
     name: String,
     iwarp: bool,
-    /// Asked for once.
+    /// Queried once.
     atomics: OnceLock<bool>,
 }
 
@@ -88,7 +88,7 @@ impl Context {
         &self.name
     }
 
-    /// Whether the device has atomic operations.
+    /// Whether the device supports atomic operations.
     pub(crate) fn has_atomics(&self) -> bool {
         *self
             .atomics
@@ -112,9 +112,9 @@ impl Context {
         Ok(attributes)
     }
 
-    /// The GIDs of a port that are set, by index.
+    /// Returns the GIDs of a port that are set, by index.
     pub(crate) fn gids(&self, port: u8) -> io::Result<Vec<Gid>> {
-        // The table is the device's, so the size is that of all ports.
+        // The attribute is the device's, so the size is that of all ports.
         let attributes = self.attributes()?;
         let mut room = 0;
         for number in 1..=attributes.phys_port_cnt {

@@ -98,7 +98,7 @@ impl Drop for Mr {
 /// A memory window of type 1: bound through a queue pair, by `Qp::bind`.
 #[derive(Debug)]
 pub(crate) struct Mw {
-    /// The lock is for its key: binds read and write it.
+    /// The lock protects its key, which binds read and write.
     mw: Mutex<NonNull<ibv_mw>>,
     pd: Arc<Pd>,
 }
@@ -117,9 +117,9 @@ impl Mw {
         Ok(Mw { mw: Mutex::new(mw), pd: pd.clone() })
     }
 
-    /// The key that it has, or will have when all posted binds are complete. Drivers increment its low eight bits even
-    /// for a bind that fails, and some compare it with the device's key: a window whose bind failed cannot be used any
-    /// more.
+    /// Key of the window, or its key when all posted binds are complete. Drivers increment the low eight bits even
+    /// for a bind that fails, and some compare the key with the device's: a window whose bind failed cannot be used
+    /// again.
     pub(crate) fn rkey(&self) -> u32 {
         // SAFETY: the window exists, and the lock excludes binds.
         self.with(|mw| unsafe { (*mw).rkey })

@@ -18,7 +18,7 @@ use super::{Cq, Mr, Mw, Pd, Srq, absent, destroyed, done, made};
 pub(crate) struct QpAttributes<'a> {
     pub(crate) send_cq: &'a Arc<Cq>,
     pub(crate) recv_cq: &'a Arc<Cq>,
-    /// Receives are taken from this; the two `recv` numbers are ignored then.
+    /// Shared receive queue; with one, the two `recv` numbers are ignored.
     pub(crate) srq: Option<&'a Arc<Srq>>,
     pub(crate) max_send_wr: u32,
     pub(crate) max_recv_wr: u32,
@@ -37,7 +37,8 @@ pub(crate) struct Wr<'a> {
     pub(crate) flags: u32,
 }
 
-/// A request as the device has it: kept between posts, since clearing it each time costs as much as the rest of a post.
+/// A request in the device's format: kept between posts, because clearing it each time costs as much as the rest of a
+/// post.
 pub(crate) struct Template(ibv_send_wr);
 
 // SAFETY: its pointers are set by each post, and followed during that post alone.
@@ -76,7 +77,7 @@ pub(crate) struct Qp {
     number: u32,
     max_inline: u32,
     pd: Arc<Pd>,
-    /// For requests and for receives.
+    /// Completion queues of requests and of receives.
     cqs: [Arc<Cq>; 2],
     srq: Option<Arc<Srq>>,
     /// Sizes as requested; the device may have granted more.
@@ -138,7 +139,7 @@ impl Qp {
         self.number
     }
 
-    /// Bytes that may go inline, as granted.
+    /// Maximum length of inline data, as granted.
     pub(crate) fn max_inline(&self) -> u32 {
         self.max_inline
     }
@@ -219,7 +220,7 @@ impl Qp {
     }
 }
 
-/// Operands of an extension operation; returns its number, and what is remote except for atomic operations.
+/// Operands of an extension operation. Returns its number, and the remote part except for atomic operations.
 #[cold]
 fn prepare(request: &mut ibv_send_wr, op: Op) -> (ibv_wr_opcode::Type, Option<Remote>) {
     let (opcode, remote, compare_add, swap) = match op {

@@ -1,8 +1,9 @@
 //! Bindings of a memory window: which windows of the device and which registrations must be kept.
 //!
-//! Only `memory` uses it. A binding is in effect until the next bind is complete. A bind that fails or is flushed leaves
-//! nothing bound; since the device would keep the old binding, the device's window is dropped then, with the last bind in
-//! flight that names it. A window is also dropped when it has used all its keys, with the binding of its last key.
+//! Only `memory` uses it. A binding is in effect until the next bind is complete. A bind that fails or is flushed
+//! leaves nothing bound. The device would keep the old binding, so the device's window is then dropped, with the last
+//! bind in flight that names it. A window is also dropped when it has used all its keys, with the binding of its last
+//! key.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -20,7 +21,7 @@ pub(crate) struct Binds<M> {
     /// Number of keys that it has used.
     given: u32,
     last_key: u32,
-    /// Binds and unbinds are numbered as they are posted: the last posted one, and the last one known to be complete.
+    /// Number of the last posted bind or unbind, and of the last one known to be complete.
     posted: u64,
     over: u64,
     /// The last posted one is a bind that can still take effect.
@@ -70,14 +71,14 @@ impl<M> Binds<M> {
         self.mw.as_ref().filter(|_| self.given < KEYS)
     }
 
-    /// Sets another window of the device. The binding of the previous one stays until the next bind is complete.
+    /// Sets another window of the device. The previous one stays bound until the next bind is complete.
     pub(crate) fn renew(&mut self, mw: M) -> Arc<M> {
         let mw = Arc::new(mw);
         (self.mw, self.given) = (Some(mw.clone()), 0);
         mw
     }
 
-    /// The device has accepted a bind, or an unbind for no `keep`. Returns its number.
+    /// Records a bind, or an unbind without `keep`, that the device has accepted. Returns its number.
     pub(crate) fn post(&mut self, mw: Arc<M>, key: u32, kept: Option<KeptObject>) -> u64 {
         self.given += 1;
         self.last_key = key;
@@ -87,10 +88,10 @@ impl<M> Binds<M> {
         self.posted
     }
 
-    /// One is over; `is_done`: it has had its effect. To be dropped: what it has ended.
+    /// Records the end of a bind; `is_done`: it took effect. Returns the objects to be dropped.
     #[must_use]
     pub(crate) fn complete(&mut self, number: u64, is_done: bool) -> Vec<BoundObjects<M>> {
-        // A window that was dropped has none.
+        // A dropped window has no bindings.
         let Some(place) = self.flying.iter().position(|(flying, _)| *flying == number) else { return Vec::new() };
         let mine = self.flying.remove(place).map(|(_, open)| open);
         let is_late = number < self.over;

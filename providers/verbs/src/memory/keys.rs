@@ -1,5 +1,5 @@
-//! The table of local keys: used to check inline data, which the CPU reads instead of the device, and to find out why a
-//! device has refused a segment.
+//! The table of local keys. It checks inline data, which the CPU reads instead of the device, and finds the reason
+//! why a device has refused a segment.
 //!
 //! A post calls [`Keys::allow`] and keeps the result until the data are read; a registration that ends waits for that. The
 //! device checks everything else.
@@ -21,11 +21,11 @@ pub(crate) struct Keys(RwLock<KeyTable>);
 #[derive(Debug, Default)]
 struct KeyTable {
     keys: HashMap<u32, KeyRange, BuildHasherDefault<KeyHasher>>,
-    /// Counts the changes.
+    /// Number of changes.
     changes: u64,
 }
 
-/// The key that was looked up last; usually the next lookup is of the same key.
+/// The key of the last lookup, which is usually also the next one.
 #[derive(Debug, Default)]
 pub(crate) struct Hint {
     /// Change count of the table at that lookup; 0 means no key, since no table with a key has this count.

@@ -4,11 +4,11 @@
 //! allows it. Verbs grant peers no write access to memory that is not writable locally; that combination gets two
 //! registrations, one for each side.
 //!
-//! [`SharedMw::begin`] posts a bind by a function of the caller, under the window's lock, and returns a [`Move`], which
-//! the caller keeps until the bind completes ([`Move::completed`]); dropping it means that the bind was flushed. A bind
-//! that is flushed before it reaches the device is [`SharedMw::lose`]. Drivers count keys in eight bits and keep the
-//! old binding when a bind fails; so after 255 binds, and after a failed one, the device's window is replaced. Nothing
-//! here waits.
+//! [`SharedMw::begin`] posts a bind by a function of the caller, under the window's lock, and returns a [`Move`]. The
+//! caller keeps it until the bind completes ([`Move::completed`]); dropping it means that the bind was flushed. A
+//! bind that is flushed before it reaches the device is [`SharedMw::lose`]. Drivers count keys in eight bits, and
+//! keep the old binding when a bind fails. So the device's window is replaced after 255 binds, and after a failed
+//! bind. No call waits.
 
 pub(crate) mod binds;
 pub(crate) mod keys;
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(local_flags(access(true, false, false)).0, local);
         assert_eq!(local_flags(access(false, true, false)).0, read);
         assert_eq!(local_flags(access(true, true, true)).0, local | read | write);
-        // Written to by peers only: the registration for this side does not allow it, the one for peers does.
+        // Only peers write to it: the registration for this side does not allow that, the one for peers does.
         assert_eq!(local_flags(access(false, true, true)).0, read);
         assert_eq!(remote_flags(access(false, true, true)).0, local | read | write);
         assert_eq!(remote_flags(access(false, false, true)).0, local | write);

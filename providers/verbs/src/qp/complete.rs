@@ -24,7 +24,7 @@ fn is_failure(status: Status) -> bool {
 /// The operation of the peer that completed a receive, and its immediate data.
 #[inline(always)]
 fn arrival(wc: &ibv_wc) -> (Arrival, u32) {
-    // The flags mean nothing in a failure.
+    // The flags are undefined in a failure.
     if wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 == 0 || !wc.is_valid() {
         return (Arrival::Send, 0);
     }
@@ -33,7 +33,7 @@ fn arrival(wc: &ibv_wc) -> (Arrival, u32) {
 }
 
 impl Recvs {
-    /// The connection was not reported yet: the completion is held until then.
+    /// The connection has not been reported: the completion is held until then.
     #[cold]
     fn keep(&mut self, done: Completion, mark: Solicited) {
         self.early.push(Completion { solicited: mark.later, ..done });
@@ -41,7 +41,7 @@ impl Recvs {
 }
 
 impl Requests {
-    /// A request is complete.
+    /// Handles a completed request.
     #[inline(always)]
     fn succeeded(&mut self, entry: Entry, put: &mut impl FnMut(Completion)) {
         if entry.token.work == Work::Bind {
@@ -134,7 +134,7 @@ impl QpCore {
         } else {
             recv.keep(done, mark)
         }
-        // The device reports a receive only when it is complete, so it counts as outstanding for a moment.
+        // The device reports a receive only when it is complete, so the receive briefly counts as outstanding.
         let crossed = recv.high.look(1);
         drop(recv);
         self.report_crossed(crossed);

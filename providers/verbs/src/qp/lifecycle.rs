@@ -1,7 +1,7 @@
 //! The states of a connection, from the attempt to the flush.
 //!
-//! The manager reports here, on the engine's thread; the consumer may end the connection at any moment on its own
-//! thread. The thread that takes the link ends the connection; a report by the other has no effect.
+//! The manager reports here, on the engine's thread; the consumer may end the connection at any time on its own
+//! thread. The thread that removes the link ends the connection; a report of the other thread has no effect.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl QpCore {
         Ok(())
     }
 
-    /// The attempt could not start: nothing has changed.
+    /// Undoes the start of an attempt, after which nothing has changed.
     pub(crate) fn detach(&self, link: &dyn CmConnection) {
         let mut place = self.link.lock();
         if place.as_ref().is_some_and(|attached| attached.is(link)) {
@@ -40,7 +40,7 @@ impl QpCore {
         }
     }
 
-    /// The attempt continues with another link. Returns false if the attempt has ended meanwhile.
+    /// Continues the attempt with another link. Returns false if the attempt has ended meanwhile.
     pub(crate) fn relink(&self, old: &dyn CmConnection, new: Arc<dyn CmConnection>) -> bool {
         let mut place = self.link.lock();
         match place.as_mut().filter(|attached| attached.is(old)) {
@@ -50,12 +50,12 @@ impl QpCore {
         true
     }
 
-    /// Whether this is still its connection or attempt.
+    /// Whether this is the current connection or attempt.
     pub(crate) fn has(&self, link: &dyn CmConnection) -> bool {
         self.link.lock().as_ref().is_some_and(|attached| attached.is(link))
     }
 
-    /// Brings the queue pair to RTS, if this is still its attempt. `Ok(false)`: it is not.
+    /// Brings the queue pair to RTS, if this is its current attempt. `Ok(false)`: it is not.
     ///
     /// Errors: the device refuses the path; the attempt stays attached.
     pub(crate) fn raise(&self, link: &dyn CmConnection, path: &mut Path) -> std::io::Result<bool> {
@@ -77,7 +77,7 @@ impl QpCore {
         Ok(true)
     }
 
-    /// The connection is established. Engine only.
+    /// Reports that the connection is established. Engine only.
     pub(crate) fn established(&self, link: &dyn CmConnection, private_data: &[u8]) {
         let Some(conn) = self.open_requests(link) else { return };
         self.device.sink.event(conn, ConnectionEvent::Established, private_data);
@@ -118,7 +118,7 @@ impl QpCore {
         }
     }
 
-    /// The attempt has failed, or the connection has ended. Engine only.
+    /// Reports that the attempt has failed, or the connection has ended. Engine only.
     pub(crate) fn over(&self, link: &dyn CmConnection, mut event: ConnectionEvent) {
         let mut place = self.link.lock();
         if !place.as_ref().is_some_and(|attached| attached.is(link)) {
@@ -138,7 +138,7 @@ impl QpCore {
         }
     }
 
-    /// A failure was detected. Engine only.
+    /// Ends the connection after a failure. Engine only.
     pub(super) fn break_off(&self) {
         let mut place = self.link.lock();
         // A failure may be reported twice; it must not end another connection.
@@ -156,7 +156,7 @@ impl QpCore {
         self.fail();
     }
 
-    /// The peer has sent something before it confirmed the connection.
+    /// The peer has sent data before it confirmed the connection.
     pub(crate) fn peer_is_there(&self) {
         let link = self.link.lock().as_ref().map(|attached| attached.link.clone());
         if let Some(link) = link {
@@ -164,7 +164,7 @@ impl QpCore {
         }
     }
 
-    /// Takes the link away, flushes, and informs the peer.
+    /// Removes the link, flushes, and informs the peer.
     fn end(&self, place: &mut MutexGuard<'_, Option<Attached>>) -> Option<ConnId> {
         let Attached { conn, link } = place.take()?;
         self.flush();
@@ -188,7 +188,7 @@ impl QpCore {
         self.begin_anew()
     }
 
-    /// Records whether a peer that knows the number of the queue pair has not answered yet. If it never does, the next
+    /// Records whether a peer that knows the number of the queue pair has not answered. If it never answers, the next
     /// attempt needs another number.
     pub(crate) fn set_unanswered(&self, unanswered: bool) {
         self.unanswered.store(unanswered, Ordering::Release);
@@ -226,7 +226,8 @@ impl QpCore {
         let place = self.link.lock();
         if place.is_none() {
             self.flush();
-            // It was in INIT before, so this fails only if the device is gone; then the queue pair stays in error.
+            // It was in INIT before, so this fails only if the device was removed; the queue pair then stays in
+            // error.
             let _ = self.begin_anew();
         }
     }
@@ -271,7 +272,7 @@ impl QpCore {
         while let Some(entry) = recv.work.pop() {
             inner.push(flushed(entry.token));
         }
-        // Under the completion queue's lock: work that is flushed from now on completes after all of this.
+        // Under the completion queue's lock, so that work flushed from now on completes after all of this.
         recv.phase = Phase::Broken;
         drop((recv, inner));
 
@@ -295,7 +296,7 @@ impl QpCore {
         self.request_cq.fetch();
     }
 
-    /// Completes the requests, then ends the connection.
+    /// Completes the requests, and ends the connection.
     pub(super) fn drain(&self) {
         self.request_cq.fetch();
         let place = self.link.lock();

@@ -1,10 +1,11 @@
 //! Queue pairs: the device's, their work in flight, and their connection.
 //!
-//! A queue pair lives as long as its EP, in INIT while it is unconnected so that receives can be posted; the connection
-//! manager brings it to RTS. Its end is always the same ([`QpCore::flush`]): to ERR, so that nothing succeeds any more;
-//! the device's completions are taken; to RESET, so that it accesses no memory any more; the rest is flushed in
-//! software. Until the peer is known to be ready requests wait, and so do completions of receives that come before the
-//! connection was reported. Lock order: link, completion queue, the two queues; the engine reports without locks.
+//! A queue pair exists as long as its EP. While unconnected it is in INIT, so that receives can be posted; the
+//! connection manager brings it to RTS. A connection always ends by the same steps ([`QpCore::flush`]): the change to
+//! ERR, after which no work succeeds; polling the device's completions; the change to RESET, after which the device
+//! accesses no memory; and flushing the remaining work in software. Requests wait until the peer is known to be
+//! ready, and so do completions of receives from before the connection was reported. Lock order: link, completion
+//! queue, the two queues. The engine reports without locks.
 #![forbid(unsafe_code)]
 
 mod complete;
@@ -59,9 +60,9 @@ pub(crate) struct QpCore {
     send: Mutex<Requests>,
     /// A watermark counts the outstanding receives.
     counts_recvs: AtomicBool,
-    /// A failure was seen, and the engine was notified.
+    /// A failure was detected, and the engine was notified.
     failed: AtomicBool,
-    /// The number was sent to a peer that has not answered. Its connection manager may keep the number in use.
+    /// The number was sent to a peer that has not answered, and whose connection manager may keep the number in use.
     unanswered: AtomicBool,
 }
 
@@ -110,9 +111,9 @@ struct Recvs {
     phase: Phase,
     /// The connection was reported, or is about to be.
     reported: bool,
-    /// It was reported: completions are released.
+    /// The connection was reported, so completions are released.
     open: bool,
-    /// Completions that came before that.
+    /// Completions from before the report.
     early: Vec<Completion>,
 }
 
@@ -224,7 +225,7 @@ impl QpCore {
         Ok(())
     }
 
-    /// The end of the queue pair.
+    /// Ends the queue pair.
     fn leave(&self) {
         self.abort();
         self.device.opened.forget_qp(self.number(), self.me.as_ptr().cast());
@@ -314,7 +315,7 @@ impl QpCore {
         self.shared.is_some()
     }
 
-    /// Whether its receives come out of the shared queue with this id.
+    /// Whether its receives are taken from the shared queue with this id.
     pub(crate) fn takes_from(&self, srq: usize) -> bool {
         self.shared.as_ref().is_some_and(|(own, _)| own.id() == srq)
     }

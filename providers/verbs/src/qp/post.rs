@@ -135,7 +135,7 @@ impl QpCore {
         if send.open { self.submit(&mut send, wr) } else { self.hold(send, wr) }
     }
 
-    /// Whether work is not posted to the device: not yet, or not any more.
+    /// Whether work is not posted to the device, before or after the connection.
     #[cold]
     fn hold(&self, mut send: MutexGuard<'_, Requests>, wr: &SendWr<'_>) -> Result<()> {
         if send.phase == Phase::Broken {
@@ -269,7 +269,8 @@ impl QpCore {
             }
         }
         if !send.held.is_empty() {
-            // Its key must be returned now, and the device assigns it when it accepts the bind, which is behind these.
+            // Its key must be returned now, but the device assigns the key when it accepts the bind, after these
+            // requests.
             log::warn!("a bind behind requests that wait for the connection is refused; bind after it is established");
             return Err(Error::Exhausted(Resource::Memory));
         }
@@ -292,7 +293,7 @@ impl Requests {
     }
 }
 
-/// Status with which an atomic operation fails that drivers refuse at once, or not at all.
+/// Status of an atomic operation that drivers refuse at once, or never.
 #[cold]
 fn check_atomic(remote: Remote, bytes: u64) -> Option<Status> {
     if bytes != ATOMIC_SIZE {

@@ -1,4 +1,5 @@
-//! Which number a queue pair has for its next attempt, and extension operations, against soft-RoCE. Skipped where there is no device rxe0.
+//! Number of a queue pair for its next attempt, and extension operations, over soft-RoCE. Skipped without a device
+//! rxe0.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -102,7 +103,7 @@ impl Side {
         self.requests.lock().recv_timeout(PATIENCE).expect("a request")
     }
 
-    /// The next events are these, in any order.
+    /// Checks that the next events are these, in any order.
     fn expect<const N: usize>(&self, events: [Event; N]) {
         let mut came = events.map(|_| self.events.lock().recv_timeout(PATIENCE).expect("an event"));
         came.sort_unstable();
@@ -127,7 +128,7 @@ fn token(cookie: u64) -> Token {
     Token { cookie, ..Token::default() }
 }
 
-/// Sends from one to the other, which has a receive with cookie 5.
+/// Sends from one side to the other, which has a receive with cookie 5.
 fn message_arrives(side: &Side, from: &Qp) {
     let op = Op::Send { solicited: false };
     from.post_send(&SendWr { op, segments: &[], token: token(6), suppress: false, fence: false, announced: false })
@@ -172,7 +173,7 @@ fn rxe_number_is_replaced_after_an_unanswered_request() {
     }
 }
 
-/// Two connected queue pairs, and registered words of which the peer may do everything.
+/// Two connected queue pairs, and registered words with all rights for the peer.
 struct Words {
     side: Side,
     near: Qp,
@@ -206,7 +207,7 @@ impl Words {
         self.near.post_send(&SendWr { op, segments, token, suppress: false, fence: false, announced: false })
     }
 
-    /// The completions of a receive and of a request.
+    /// Checks the completions of a receive and of a request.
     fn both(&self) -> [Completion; 2] {
         let mut both = [self.side.completion(), self.side.completion()];
         both.sort_unstable_by_key(|done| done.token.cookie);

@@ -38,12 +38,12 @@ pub(crate) fn to_init(qp: &Qp, port: u8) -> Result<()> {
     })
 }
 
-/// To ERR: when this returns, no further work succeeds.
+/// To ERR: after this returns, no further work succeeds.
 pub(crate) fn to_error(qp: &Qp) {
     move_to(qp, ibv_qp_state::IBV_QPS_ERR);
 }
 
-/// To RESET: when this returns, no memory is accessed any more.
+/// To RESET: after this returns, the device accesses no memory.
 pub(crate) fn to_reset(qp: &Qp) {
     move_to(qp, ibv_qp_state::IBV_QPS_RESET);
 }
@@ -51,7 +51,7 @@ pub(crate) fn to_reset(qp: &Qp) {
 fn move_to(qp: &Qp, state: ibv_qp_state::Type) {
     let mut attributes = ibv_qp_attr { qp_state: state, ..Default::default() };
     if let Err(error) = qp.modify(&mut attributes, ibv_qp_attr_mask::IBV_QP_STATE.0 as i32) {
-        // The device is gone, and with it its queue pairs.
+        // The device was removed, and with it its queue pairs.
         log::warn!("queue pair {} cannot go to state {state}: {error}", qp.number());
     }
 }

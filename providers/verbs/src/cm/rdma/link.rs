@@ -169,7 +169,7 @@ impl RdmaLink {
         self.id.accept(&terms, &private_data)
     }
 
-    /// Usually the peer has left.
+    /// Reached when the peer has left, in most cases.
     pub(super) fn cannot_accept(&self, error: &io::Error) -> ConnectionEvent {
         log::info!("the request of {} cannot be accepted: {error}", self.target.peer);
         ConnectionEvent::AcceptFailed
@@ -252,7 +252,7 @@ impl RdmaLink {
         self.id.resolve_route(device.settings.resolving.route_timeout).map_err(|error| self.broken("no route", &error))
     }
 
-    /// An address or route was not resolved: tries again, if that may help.
+    /// Handles a failed resolution of an address or route: retries if that may help.
     fn again(&self, device: &Device, event: &Event, which: usize) -> std::result::Result<(), ConnectionEvent> {
         let left = self.tries[which].load(Ordering::Relaxed).saturating_sub(1);
         self.tries[which].store(left, Ordering::Relaxed);
@@ -294,7 +294,7 @@ impl RdmaLink {
             .map_err(|error| self.broken("the request cannot be sent", &error))
     }
 
-    /// The peer has accepted.
+    /// Handles the peer's acceptance.
     fn confirm(&self, device: &Device, core: &QpCore, event: &Event) -> std::result::Result<(), ConnectionEvent> {
         let raised = path_of(&self.id, device, None).and_then(|mut path| core.raise(self, &mut path));
         match raised.and_then(|is_ours| if is_ours { self.id.establish() } else { Ok(()) }) {
@@ -327,7 +327,8 @@ impl RdmaLink {
     }
 }
 
-/// Parameters from INIT to RTS, from the id's route; `terms` on the passive side, where the id does not have the depths yet.
+/// Parameters from INIT to RTS, from the id's route. `terms`: depths on the passive side, whose id does not have them
+/// yet.
 fn path_of(id: &Id, device: &Device, terms: Option<&Terms>) -> io::Result<Path> {
     let init = id.change(ibv_qp_state::IBV_QPS_INIT)?;
     let mut to_receive = id.change(ibv_qp_state::IBV_QPS_RTR)?;
@@ -339,7 +340,7 @@ fn path_of(id: &Id, device: &Device, terms: Option<&Terms>) -> io::Result<Path> 
         to_receive.attributes.max_dest_rd_atomic = terms.responder_resources;
         to_send.attributes.max_rd_atomic = terms.initiator_depth;
     }
-    // The kernel's timeout for Ethernet is seconds, so a lost packet would be noticed late.
+    // The kernel's timeout for Ethernet is several seconds, so a lost packet would be detected late.
     if device.is_ethernet() {
         to_send.attributes.timeout = to_send.attributes.timeout.min(settings.ack_timer);
     }

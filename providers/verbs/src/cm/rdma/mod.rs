@@ -1,10 +1,10 @@
 //! The manager `rdma`: connections by rdma_cm, with the ports, parameters and private data of the C reference
 //! (spec/endpoints 8, 9, 10).
 //!
-//! Active: address, route, request; the answer brings the queue pair to RTS, and is confirmed. Passive: a request waits
-//! for the consumer; accepting brings the queue pair to RTS before the answer is sent. The id of an ended connection is
-//! kept until the peer has confirmed the end, or for a while, since a DREQ may be lost. The engine reads all events;
-//! ids have numbers, so that an event of a released id is dropped.
+//! Active side: address, route, request. The answer brings the queue pair to RTS, and is confirmed. Passive side: a
+//! request waits for the consumer; accepting brings the queue pair to RTS before the answer is sent. The id of an
+//! ended connection is kept until the peer has confirmed the end, or for a limited time, because a DREQ may be lost.
+//! The engine reads all events. Ids have numbers, so that an event of a released id is dropped.
 #![forbid(unsafe_code)]
 
 mod link;
@@ -52,9 +52,9 @@ pub(crate) struct Rdma {
     watch: OnceLock<Watch>,
     numbers: AtomicUsize,
     known: Mutex<HashMap<usize, EventOwner>>,
-    /// Attempts that wait for the confirmation that the last connection of their queue pair has ended, by its number.
-    /// Otherwise the peer, or the local kernel, would take the request or the answer for one of that connection. Locked
-    /// after `known`.
+    /// Attempts that wait until the end of their queue pair's last connection is confirmed, by queue pair number.
+    /// Without the wait, the peer or the local kernel would assign the request or the answer to that connection.
+    /// Locked after `known`.
     parked: Mutex<HashMap<u32, Arc<RdmaLink>>>,
     /// Notified when an id is released.
     gone: Condvar,
@@ -65,7 +65,7 @@ pub(crate) struct Rdma {
 enum EventOwner {
     Listener(ObjectId),
     Link(Arc<RdmaLink>),
-    /// A request that waits for the consumer; true if its peer has left.
+    /// A request that waits for the consumer; true if its requester has left.
     Waiting(Arc<Mutex<bool>>),
     /// A connection that was ended here and not confirmed by the peer. Its id must be kept.
     Ended(Arc<RdmaLink>),
@@ -104,7 +104,7 @@ impl Rdma {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// An id bound to the local address from which `peer` can be reached.
+    /// Returns an id bound to the local address from which `peer` can be reached.
     fn bound_id(&self, number: usize, peer: IpAddr) -> io::Result<Id> {
         let id = Id::new(&self.channel, number)?;
         if peer.is_ipv4() == self.address.is_ipv4() {
@@ -129,7 +129,7 @@ impl Rdma {
         drop(gone);
     }
 
-    /// The peer has confirmed the end.
+    /// Handles the peer's confirmation of the end.
     fn has_left(&self, number: usize) {
         let is_ended = matches!(self.known.lock().get(&number), Some(EventOwner::Ended(_)));
         if is_ended {
@@ -196,13 +196,13 @@ impl Rdma {
                 let info = RequestInfo { peer, private_data: event.private_data, reported_len };
                 request::arrived(device, listener, Box::new(request), info);
             }
-            // The id was freed meanwhile.
+            // The id was released meanwhile.
             _ => Box::new(request).refuse(Refusal::NoListener),
         }
     }
 }
 
-/// Whether an event of this kind is the last relevant one.
+/// Whether an event of this kind is the last one of its id.
 fn is_end(kind: rdma_cm_event_type) -> bool {
     matches!(
         kind,

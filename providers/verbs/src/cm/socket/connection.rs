@@ -1,9 +1,9 @@
 //! A connection of the manager `socket`: its TCP socket, its protocol state, and its queue pair. The engine's thread
 //! transfers the bytes.
 //!
-//! Only a rejection and a disconnect, which are sent last, are written by the thread that decides them. The queue pair
-//! holds the connection as its link; the connection holds the queue pair weakly. No lock is held while a queue pair or
-//! a listener is called.
+//! Rejections and disconnects, which are the last bytes of a connection, are written by the thread that decides them.
+//! The queue pair holds the connection as its link; the connection holds the queue pair weakly. No lock is held
+//! during calls of a queue pair or a listener.
 #![forbid(unsafe_code)]
 
 use std::io::{self, ErrorKind};
@@ -125,7 +125,7 @@ impl SocketConnection {
         Ok(())
     }
 
-    /// The same for a request that the consumer accepts. On an error the connection ends.
+    /// Same as `start`, for a request that the consumer accepts. On an error the connection ends.
     pub(super) fn accept(self: &Arc<Self>, pair: Arc<dyn Pair>, private_data: &[u8], conn: ConnId) -> Result<()> {
         self.inner.lock().private_data = private_data.to_vec();
         self.attach(&pair, conn).inspect_err(|_| self.end())?;
@@ -193,7 +193,7 @@ impl SocketConnection {
         event
     }
 
-    /// The peer has closed the socket instead of answering, as it does if it finds no path to the local GID.
+    /// Handles a peer that closed the socket instead of answering, as it does if it finds no path to the local GID.
     fn explain_hang_up(&self) {
         if let Some(ours) = self.place.ours().filter(LocalEnd::is_global) {
             log::warn!(
@@ -259,7 +259,7 @@ impl SocketConnection {
         self.with_pair(|pair| pair.over(self, event));
     }
 
-    /// The parameters of the peer are known, perhaps except its GID: continues when the GID is known too.
+    /// Handles the peer's parameters, possibly without its GID: continues when the GID is known too.
     fn find_peer(&self) {
         let (Some(ours), Some(hello)) = (self.place.ours(), self.inner.lock().hello.clone()) else {
             return self.fail();
@@ -279,8 +279,8 @@ impl SocketConnection {
         });
     }
 
-    /// The local end of the path to the peer's GID. The requester has sent its own GID already and cannot use another
-    /// one.
+    /// Returns the local end of the path to the peer's GID. The requester has already sent its own GID and cannot use
+    /// another one.
     fn local_end(&self, ours: &LocalEnd, peer: &Gid) -> Option<LocalEnd> {
         let is_passive = self.listener.is_some();
         let found =
@@ -333,13 +333,13 @@ impl SocketConnection {
         drop(inner);
         match is_answered {
             true => self.ready(),
-            // The requester has left before the answer, or the acceptor before the confirmation; the consumer was
-            // informed in the latter case.
+            // The requester has left before the answer, or the acceptor before the confirmation. In the latter case
+            // the consumer was informed.
             false => self.over(ConnectionEvent::AcceptFailed),
         }
     }
 
-    /// A local failure. The peer sees that the socket is closed.
+    /// Handles a local failure. The peer detects that the socket is closed.
     fn fail(&self) {
         let is_passive = self.listener.is_some();
         let mut inner = self.inner.lock();
@@ -403,10 +403,10 @@ impl ConnectionState {
         }
     }
 
-    /// Sends what is left, as far as possible without blocking, and closes the socket.
+    /// Sends the remaining bytes, as far as possible without blocking, and closes the socket.
     fn close(&mut self) {
         if let Some(stream) = &self.stream {
-            // A peer that does not accept a few bytes sees the end of the socket.
+            // A peer that does not accept a few bytes detects the end of the socket.
             let _ = tcp::write(stream, self.talk.outbox());
         }
         self.stop();

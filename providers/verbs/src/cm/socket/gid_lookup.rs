@@ -1,7 +1,8 @@
 //! Looks up the GID of an address for which no message carries one.
 //!
-//! From `ibhosts`; on Ethernet, where GIDs are derived from addresses, an unlisted address stands for itself. The first
-//! lookup may wait for a resolver, so it runs on a thread of its own, and the engine gets the answer.
+//! The GID comes from `ibhosts`. On Ethernet, where GIDs are derived from addresses, an unlisted address is its own
+//! GID. The first lookup may wait for a resolver, so it runs on a separate thread, which passes the result to the
+//! engine.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;

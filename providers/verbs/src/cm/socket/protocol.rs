@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Every state can change to `Over`, which is final. Only a peer that must send a message has a time limit; an answer
-//! that its consumer decides has none. `super::connection` has the socket, the clock and the queue pair.
+//! that the peer's consumer decides has none. `super::connection` has the socket, the clock and the queue pair.
 #![forbid(unsafe_code)]
 
 use std::io::ErrorKind;
@@ -84,12 +84,12 @@ impl Protocol {
         matches!(self.state, State::Dialling(..))
     }
 
-    /// The last socket was refused and is to be closed; another one follows after [`Protocol::patience`].
+    /// The last socket was refused and is to be closed. Another one is connected after [`Protocol::patience`].
     pub(super) fn is_refused(&self) -> bool {
         matches!(self.state, State::Refused(..))
     }
 
-    /// The request is sent and the peer has not answered.
+    /// The request was sent, and the peer has not answered.
     pub(super) fn is_asked(&self) -> bool {
         matches!(self.state, State::Requested(_))
     }
@@ -118,8 +118,8 @@ impl Protocol {
         self.outbox.drain(..length);
     }
 
-    /// The current time limit, and the number to pass to [`Protocol::late`] when it has passed. It changes with the
-    /// state, and when a message begins.
+    /// Returns the current time limit, and the number to pass to [`Protocol::late`] when it has passed. It changes
+    /// with the state, and when a message begins.
     pub(super) fn patience(&self) -> Option<(Duration, u64)> {
         let time = match &self.state {
             State::Dialling(..) => DIALLING,
@@ -142,7 +142,7 @@ impl Protocol {
         Some(ProtocolEvent::Over(event))
     }
 
-    /// The socket is connected.
+    /// Handles the connection of the socket.
     pub(super) fn connected(&mut self) {
         if let State::Dialling(hello, _) = &self.state {
             self.outbox = Message::Hello((**hello).clone()).encode();
@@ -199,7 +199,7 @@ impl Protocol {
         }
     }
 
-    /// The peer has closed, or the socket has failed.
+    /// Handles a close by the peer, or a failure of the socket.
     pub(super) fn closed(&mut self, error: Option<ErrorKind>) -> Option<ProtocolEvent> {
         let silence = matches!(
             error,
@@ -227,7 +227,7 @@ impl Protocol {
         }
     }
 
-    /// The time limit with this number has passed.
+    /// Handles the expiry of the time limit with this number.
     pub(super) fn late(&mut self, turn: u64) -> Option<ProtocolEvent> {
         if turn != self.turn || self.patience().is_none() {
             return None;
@@ -244,7 +244,7 @@ impl Protocol {
         }
     }
 
-    /// Accepts, after the local queue pair is up. `false`: the requester has left.
+    /// Accepts, after the local queue pair is up. Returns false if the requester has left.
     pub(super) fn answer(&mut self, hello: Hello) -> bool {
         let is_asked = matches!(self.state, State::Pending);
         if is_asked {
@@ -254,7 +254,7 @@ impl Protocol {
         is_asked
     }
 
-    /// The local queue pair is up. Returns false if the peer has left meanwhile.
+    /// Handles that the local queue pair is up. Returns false if the peer has left meanwhile.
     pub(super) fn confirm(&mut self) -> bool {
         let is_replied = matches!(self.state, State::Replied);
         if is_replied {

@@ -107,7 +107,7 @@ fn listen_on(address: SocketAddr) -> std::result::Result<TcpListener, Errno> {
     Ok(TcpListener::from(socket))
 }
 
-/// The next connection; `None`: none at the moment.
+/// Accepts the next connection; `None` if none waits.
 pub(super) fn accept(listener: &TcpListener) -> io::Result<Option<(TcpStream, SocketAddr)>> {
     loop {
         match listener.accept() {
@@ -118,7 +118,7 @@ pub(super) fn accept(listener: &TcpListener) -> io::Result<Option<(TcpStream, So
             }
             Err(error) => match error.kind() {
                 ErrorKind::WouldBlock => return Ok(None),
-                // The client left while it was queued; another one may be there.
+                // The client left while it was queued; another client may be waiting.
                 ErrorKind::Interrupted | ErrorKind::ConnectionAborted => continue,
                 _ => return Err(error),
             },

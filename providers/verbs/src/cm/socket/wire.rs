@@ -1,7 +1,8 @@
 //! Wire format of the manager `socket`: the message that each side sends once, and the control words that follow it.
 //!
 //! The layout is that of the references' `scm`, version 2: 64 bytes in network order, then private data.
-//! [`MessageReader`] says how many bytes to read next, and never reads beyond the message. Every message is validated.
+//! [`MessageReader`] computes how many bytes to read next, and never reads beyond the message. Every message is
+//! validated.
 #![forbid(unsafe_code)]
 
 use std::fmt::{self, Display, Formatter};
@@ -117,7 +118,7 @@ impl MessageReader {
         }
     }
 
-    /// Takes at most as many bytes as were wanted. `None`: there is more to come.
+    /// Takes at most as many bytes as requested. `None`: the message is incomplete.
     pub(super) fn take(&mut self, bytes: &[u8]) -> Result<Option<Message>, Wrong> {
         debug_assert!(bytes.len() <= self.wanted());
         self.bytes.extend_from_slice(bytes);
@@ -185,7 +186,7 @@ fn socket_address(address: Option<IpAddr>) -> [u8; 28] {
     bytes
 }
 
-/// The peer may have the other byte order: no family is another family with swapped bytes.
+/// The peer may have the other byte order: no family number is another family's with swapped bytes.
 fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
     let family = u16::from_ne_bytes([bytes[0], bytes[1]]);
     let octets = |at: usize, length: usize| bytes.get(at..at + length);
