@@ -1,4 +1,4 @@
-//! System packages: what a command needs is there, or is installed, or the answer names it.
+//! System packages: a required tool exists, or is installed, or the error names its package.
 //!
 //! Installs only as root and only with apt-get, since elsewhere that is the user's decision.
 #![forbid(unsafe_code)]
@@ -10,7 +10,7 @@ use dapl_test::program::is_program;
 
 use crate::Result;
 
-/// A program, or the path of another file, and the Debian packages that bring it.
+/// A program, or the path of another file, and the Debian packages that contain it.
 pub(crate) struct Tool {
     program: &'static str,
     packages: &'static [&'static str],
@@ -97,7 +97,7 @@ pub(crate) fn run() -> Result {
     require(&[CC, CXX, VALGRIND, RDMA_HEADERS])
 }
 
-/// Sees to it that all of these are there.
+/// Checks that all of these exist; installs missing ones if possible.
 pub(crate) fn require(tools: &[Tool]) -> Result {
     let missing: Vec<&Tool> = tools.iter().filter(|tool| !tool.is_there()).collect();
     if missing.is_empty() {
@@ -112,14 +112,14 @@ pub(crate) fn require(tools: &[Tool]) -> Result {
     }
 }
 
-/// As `require`, for tools without which a suite skips checks: prints one line for what is missing.
+/// Same as `require`, for tools without which a suite skips checks: prints one line for missing tools.
 pub(crate) fn recommend(tools: &[Tool]) {
     if let Err(reason) = require(tools) {
         eprintln!("xtask: some checks will be skipped: {reason}");
     }
 }
 
-/// Installs packages, or says how the user can install them.
+/// Installs packages, or reports how the user can install them.
 fn install(missing: &str, packages: &[&str]) -> Result {
     let wanted = packages.join(" ");
     if !is_program("apt-get") {
@@ -129,12 +129,13 @@ fn install(missing: &str, packages: &[&str]) -> Result {
         return Err(format!("{missing} missing; run: sudo apt-get install -y {wanted}"));
     }
     eprintln!("xtask: installing {wanted}");
-    // The lists of a fresh machine are empty. A stale or partly failed update may still do, so only the install decides.
+    // A fresh machine has no package lists. Old or incomplete lists may still be sufficient, so only the install
+    // decides.
     let _ = apt(&["update"]);
     apt(&[&["install", "-y", "--no-install-recommends"], packages].concat())
 }
 
-/// Renews the lists of what can be fetched.
+/// Updates the package lists.
 pub(crate) fn update() -> Result {
     match is_root() {
         true => apt(&["update"]),
@@ -155,7 +156,7 @@ fn apt(arguments: &[&str]) -> Result {
 }
 
 pub(crate) fn is_root() -> bool {
-    // Real, effective, saved, for files: the effective one decides.
+    // Real, effective, saved, filesystem id: the effective id decides.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     uids.and_then(|uids| uids.split_whitespace().nth(1)) == Some("0")

@@ -9,15 +9,15 @@ use crate::Result;
 
 /// One promise.
 pub(super) struct Contest {
-    /// The name it has in the list of promises.
+    /// Its name in the list of promises.
     pub(super) id: &'static str,
     pub(super) title: &'static str,
     pub(super) shown: Shown,
-    /// Our figure over the peer's, or our figure where there is no peer: what is promised, and what is hoped for.
+    /// This project's figure over the peer's, or this project's figure if there is no peer: the promise and the goal.
     pub(super) must: Option<f64>,
     pub(super) stretch: Option<f64>,
     pub(super) ours: Side,
-    /// The best of each round counts.
+    /// The best peer of each round is used.
     pub(super) peers: Vec<Side>,
     pub(super) terrain: Terrain,
 }
@@ -30,7 +30,7 @@ pub(super) struct Measured {
 }
 
 impl Contest {
-    /// Has it done by all sides in turns.
+    /// Measures all sides in turns.
     pub(super) fn measure(self, perf: &Perf, effort: Effort) -> Result<Measured> {
         let failed = |reason| format!("{}: {reason}", self.id);
         let ground = Ground::lay(self.terrain).map_err(failed)?;
@@ -50,7 +50,7 @@ impl Contest {
         Ok(Measured { contest: self, ours, peers })
     }
 
-    /// The bound of a promise or goal in words.
+    /// The bound of a promise or goal as text.
     pub(super) fn bound(&self, value: f64) -> String {
         let is_less = self.shown.less_is_better();
         match (self.peers.is_empty(), is_less) {
@@ -80,7 +80,7 @@ impl Measured {
         Some(median(&best.collect::<Vec<_>>()))
     }
 
-    /// The figure that the promise is about.
+    /// The figure of the promise.
     pub(super) fn figure(&self) -> f64 {
         self.ours() / self.peer().unwrap_or(1.0)
     }

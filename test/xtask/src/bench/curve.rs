@@ -8,20 +8,20 @@ use super::ours::Perf;
 use super::side::{Effort, Ends, Shown, Side};
 use crate::Result;
 
-/// One line: its side, and the arguments for a size.
+/// A line: its side, and the arguments for a size.
 pub(super) struct Who {
     pub(super) name: &'static str,
     pub(super) side: Box<dyn Fn(u32) -> Side>,
-    /// It may refuse a size.
+    /// Whether the program may refuse a size.
     pub(super) may_fail: bool,
 }
 
-/// One that takes all sizes.
+/// A line that supports all sizes.
 pub(super) fn who(name: &'static str, side: impl Fn(u32) -> Side + 'static) -> Who {
     Who { name, side: Box::new(side), may_fail: false }
 }
 
-/// One family of lines, before it is measured.
+/// A family of lines before the measurement.
 pub(super) struct Plan {
     pub(super) section: &'static str,
     pub(super) title: &'static str,
@@ -35,7 +35,7 @@ pub(super) struct Plan {
     pub(super) all: Vec<Who>,
 }
 
-/// The same, measured.
+/// A family of lines after the measurement.
 pub(super) struct Family {
     pub(super) section: &'static str,
     pub(super) title: &'static str,
@@ -58,13 +58,13 @@ pub(super) struct Point {
     pub(super) samples: Vec<f64>,
 }
 
-/// 1, 4, and so on.
+/// The sizes 1, 4, and so on.
 pub(super) fn powers_of_four(last: u32) -> Vec<u32> {
     std::iter::successors(Some(1), |size: &u32| size.checked_mul(4)).take_while(|size| *size <= last).collect()
 }
 
 impl Plan {
-    /// Has all of it done in turns, size by size.
+    /// Measures all lines in alternating runs, size by size.
     pub(super) fn measure(self, perf: &Perf, effort: Effort) -> Result<Family> {
         let mut curves: Vec<Curve> = self.all.iter().map(|who| Curve { name: who.name, points: Vec::new() }).collect();
         let mut refused = vec![false; self.all.len()];
@@ -81,7 +81,7 @@ impl Plan {
                     match (who.side)(size).measure(perf, &ground, self.shown) {
                         Ok(sample) => samples.push(sample),
                         Err(reason) if who.may_fail => {
-                            // Nor will it take what is longer.
+                            // It does not support longer messages either.
                             eprintln!("{at}, {}: {}", who.name, reason.lines().next().unwrap_or_default());
                             refused[n] = true;
                         }

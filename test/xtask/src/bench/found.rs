@@ -14,16 +14,16 @@ use super::{chart, median};
 use crate::Result;
 use crate::cli::Selection;
 
-/// A bench: the name of its files, and the packages of those beside us.
+/// A bench: the name of its files, and the packages of its peers.
 pub(super) struct Bench {
     pub(super) name: &'static str,
     pub(super) adapter: &'static Adapter,
     pub(super) packages: &'static [&'static str],
-    /// Below its charts.
+    /// Text below its charts.
     pub(super) caption: &'static str,
 }
 
-/// What the bench can measure.
+/// All measurements of the bench.
 pub(super) struct Lists {
     pub(super) contests: Vec<Contest>,
     pub(super) plans: Vec<scale::Plan>,
@@ -34,14 +34,14 @@ pub(super) struct Lists {
 #[derive(Debug, Eq, PartialEq)]
 pub(super) struct Wanted<'a> {
     pub(super) is_quick: bool,
-    /// Empty: everything.
+    /// Empty: all measurements.
     pub(super) names: &'a [String],
 }
 
-/// Everything that was measured.
+/// All results of a run.
 #[derive(Default)]
 struct Found {
-    /// Of the machine, before.
+    /// Facts of the machine before the run.
     load: f64,
     is_quick: bool,
     contests: Vec<Measured>,
@@ -59,7 +59,7 @@ impl Lists {
 }
 
 impl<'a> Wanted<'a> {
-    /// Errors: a name that is in none of the lists.
+    /// Errors: a name that is in no list.
     pub(super) fn new(bench: &str, selection: &'a Selection, lists: &Lists) -> Result<Self> {
         match selection.names.iter().find(|name| !lists.has(name)) {
             Some(other) => Err(format!("bench {bench}: there is no {other}; see cargo xtask help bench {bench}")),
@@ -92,7 +92,7 @@ pub(super) fn run(bench: &Bench, perf: &Perf, stage: &Stage, wanted: &Wanted<'_>
     found.failures.into_result()
 }
 
-/// Measurements that failed, with reasons. The others are made all the same.
+/// Measurements that failed, with reasons. The other measurements are still made.
 #[derive(Default)]
 struct Failures(Vec<String>);
 
@@ -189,7 +189,7 @@ fn promise(measured: &Measured) -> String {
     )
 }
 
-/// Prints its table.
+/// Prints the heading of a family's table.
 pub(super) fn print_family(family: &Family) {
     println!("\n{}, {}", family.title, family.unit);
     print!("{:>12}", family.across.unit());
@@ -208,7 +208,7 @@ pub(super) fn print_family(family: &Family) {
     }
 }
 
-/// Three digits that count, at least.
+/// Formats with at least three significant digits.
 pub(super) fn rounded(value: f64) -> String {
     let digits = match value.abs() {
         value if value >= 100.0 => 0,
@@ -325,7 +325,7 @@ mod tests {
         let mut open = measured("S1", 0.2, 0.1);
         open.contest.must = None;
         assert!(promise(&open).trim_end().ends_with("<= 1.1x"));
-        // Nothing is hoped for beyond the promise.
+        // The goal equals the promise.
         assert!(promise(&measured("S9", 0.1, 0.0)).ends_with(" +"));
     }
 

@@ -18,13 +18,13 @@ pub(super) enum Terrain {
     Wire { per_mille: u32 },
 }
 
-/// The same, laid out. Dropped, it is gone.
+/// The network after its setup; removed when dropped.
 pub(super) struct Ground {
     wire: Option<(Wire, [Applied; 2], Terrain)>,
 }
 
 impl Terrain {
-    /// In words.
+    /// Description of the network.
     pub(super) fn name(self) -> String {
         match self {
             Terrain::Loopback => "this host".to_owned(),
@@ -49,7 +49,7 @@ impl Ground {
         Ground { wire: None }
     }
 
-    /// Lays it out; `net::wire::prepare` was called before if it is a wire.
+    /// Sets up the network. For a wire, `net::wire::prepare` was called before.
     pub(super) fn lay(terrain: Terrain) -> Result<Self> {
         let Terrain::Wire { per_mille } = terrain else {
             return Ok(Ground::here());
@@ -59,7 +59,7 @@ impl Ground {
         Ok(Ground { wire: Some((wire, loss, terrain)) })
     }
 
-    /// The interface that either side has.
+    /// Interface of either side.
     pub(super) fn device(&self) -> &'static str {
         if self.wire.is_some() { DEVICE } else { "lo" }
     }
@@ -73,12 +73,12 @@ impl Ground {
         self.wire.as_ref().map_or(Terrain::Loopback, |(.., terrain)| *terrain)
     }
 
-    /// A server's command, as it is started there.
+    /// Command of a server in this network.
     pub(super) fn server(&self, command: Command) -> Command {
         self.at(0, command)
     }
 
-    /// A client's.
+    /// Command of a client in this network.
     pub(super) fn client(&self, command: Command) -> Command {
         self.at(1, command)
     }

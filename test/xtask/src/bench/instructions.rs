@@ -1,9 +1,10 @@
 //! `cargo xtask bench instructions`: user-space instructions of each call, counted by valgrind's callgrind.
 //!
-//! `test/c/instructions.c` has both endpoints in one thread. It runs twice, with two numbers of transfers; the difference,
-//! divided by the difference of the numbers, is free of start and end. Threads take turns by `--fair-sched=yes`, only calls of
-//! the program's thread are counted, and no dequeue before the connection is in use, so a count repeats within 2 %. A count depends on the compiler, not on the
-//! machine: docs/benchmarks.md names it, and the suite `instructions` compares with the table there.
+//! `test/c/instructions.c` has both endpoints in one thread. It runs twice, with two numbers of transfers. The
+//! difference of the counts, divided by the difference of the numbers, excludes start and end. Threads take turns by
+//! `--fair-sched=yes`. Only calls of the program's thread are counted, and no dequeue before the connection is in
+//! use, so a count repeats within 2 %. A count depends on the compiler, not on the machine: docs/benchmarks.md names
+//! it, and the suite `instructions` compares with the table there.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -22,11 +23,11 @@ const SIZES: [u32; 3] = [8, 64, 4096];
 /// Transfers of the two runs; calls, for an empty dequeue.
 const COUNTS: [u32; 2] = [640, 3200];
 const EMPTY_COUNTS: [u32; 2] = [100_000, 400_000];
-/// The name of the program, whose own instructions do not count.
+/// Name of the program, whose own instructions are excluded.
 const PROGRAM: &str = "instructions";
 /// A count above the table's by more than this fails the suite.
 const TOLERANCE: f64 = 1.05;
-/// Where the table is.
+/// Page with the table.
 const PAGE: &str = "docs/benchmarks.md";
 const BEGIN: &str = "<!-- instructions: written by `cargo xtask bench instructions --write` -->\n";
 const END: &str = "<!-- end of instructions -->\n";
@@ -37,7 +38,7 @@ struct Row {
     /// The program's function whose calls are counted, and its operation.
     function: &'static str,
     operation: &'static str,
-    /// Over usnic, these would count the calls that find nothing while packets are under way.
+    /// Over usnic, these would count calls that find nothing while packets are in flight.
     is_for_sm_only: bool,
 }
 
@@ -133,7 +134,7 @@ impl Layers {
     }
 }
 
-/// Measures `providers`, or all; `write`: into the page.
+/// Measures `providers`, or all. `write`: into the page.
 pub(crate) fn instructions(providers: &[String], write: bool) -> Result {
     let chosen: Vec<_> = ADAPTERS
         .iter()
@@ -154,7 +155,7 @@ pub(crate) fn instructions(providers: &[String], write: bool) -> Result {
         table += &"---|".repeat(SIZES.len() + 4);
         table.push('\n');
         for row in ROWS.iter().filter(|row| provider == "sm" || !row.is_for_sm_only) {
-            // The size of messages means nothing to a dequeue without any.
+            // A dequeue without messages does not depend on their size.
             let sizes = if row.operation == "empty" { &SIZES[..1] } else { &SIZES[..] };
             let layers: Vec<Layers> = step(&format!("{provider}: {}", row.name), || {
                 sizes.iter().map(|size| bench.count(adapter, registry, row, *size)).collect()
@@ -201,7 +202,7 @@ pub(crate) fn check() -> Result {
     }
     let (bench, mut worse) = (Bench::new()?, Vec::new());
     let (_, adapter, registry) = ADAPTERS[0];
-    // How often a thread without work yields is not determined by the code of a dequeue alone.
+    // How often a thread without work yields depends not only on the code of a dequeue.
     for row in ROWS.iter().filter(|row| row.operation != "empty") {
         let now = bench.count(adapter, registry, row, SIZES[0])?.total();
         let before = *table.get(row.name).ok_or_else(|| format!("{PAGE} has no count of {}", row.name))?;

@@ -24,7 +24,7 @@ const FIGURES: [(&str, &str); 4] = [
 ];
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Runs it, in turns, and prints and writes the medians.
+/// Runs it in turns, prints the medians and writes them to a file.
 pub(crate) fn evd() -> Result {
     let tree = tree::build(Profile::Dist)?;
     let load = report::load();
@@ -34,7 +34,7 @@ pub(crate) fn evd() -> Result {
     for _ in 0..ROUNDS {
         for (size, samples) in COUNTS.iter().zip(&mut samples) {
             let room = Room::new(&tree.stage, Some(SM0));
-            // Not pinned: its one thread polls, and the provider's needs a processor too.
+            // Not pinned: the program's one thread polls, and the provider's thread needs a processor too.
             let finished = Run::start(room.command(&program, &[&size.to_string()])).finish(LIMIT);
             if !finished.status.success() {
                 return Err(format!("many_endpoints {size}: {}\n{}", finished.status, finished.stderr));

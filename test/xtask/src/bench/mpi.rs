@@ -15,22 +15,22 @@ fn contest(title: &'static str, shown: Shown, must: Option<f64>, ask: Ask, peers
     Contest { id: ID, title, shown, must, stretch: None, ours, peers, terrain }
 }
 
-/// Half a round trip of a message of this size, `count` times.
+/// Half the round trip of a message of this size, `count` times.
 pub(super) fn eager(title: &'static str, size: u32, count: u32, must: Option<f64>, peers: Vec<Side>) -> Contest {
     contest(title, Shown::Microseconds, must, Ask::new("eager", size, count), peers)
 }
 
-/// The same in shared memory that is registered as such: the source writes into it without a system call.
+/// Same in shared memory that is registered as such: the source writes into it without a system call.
 pub(super) fn eager_shared(title: &'static str, size: u32, count: u32, must: Option<f64>, peers: Vec<Side>) -> Contest {
     contest(title, Shown::Microseconds, must, Ask::new("eager", size, count).with(&["-m"]), peers)
 }
 
-/// Half a round trip of sends whose receives are polled in memory: the engine's thread places them.
+/// Half the round trip of sends whose receives are polled in memory; the engine's thread places them.
 pub(super) fn polled(title: &'static str, size: u32, count: u32, must: Option<f64>) -> Contest {
     contest(title, Shown::Microseconds, must, Ask::new("polled", size, count), Vec::new())
 }
 
-/// Messages of this size, some at a time.
+/// Messages of this size, several at a time.
 pub(super) fn rendezvous(title: &'static str, size: u32, count: u32, must: Option<f64>, peers: Vec<Side>) -> Contest {
     contest(title, Shown::Bandwidth, must, Ask::new("rendezvous", size, count), peers)
 }

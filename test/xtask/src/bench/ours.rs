@@ -1,4 +1,4 @@
-//! Our side of a bench: `test/c/perf.c`, over the staged libraries.
+//! This project's side of a bench: `test/c/perf.c`, over the staged libraries.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -15,13 +15,13 @@ use crate::json::field;
 /// The first qualifier; each pair uses its own.
 const QUAL: u32 = 45_300;
 
-/// Output of a server when clients may start.
+/// Output of a server that is ready for clients.
 const READY: &str = "perf: listening";
 
 /// Which provider is measured.
 pub(super) struct Adapter {
     pub(super) name: &'static str,
-    /// Of dat.conf; DEVICE is the interface on which the sides meet.
+    /// Its line of dat.conf; DEVICE is the interface between the two sides.
     line: &'static str,
 }
 
@@ -83,14 +83,14 @@ impl Ask {
 }
 
 impl Perf {
-    /// Compiles it.
+    /// Compiles the program.
     pub(super) fn new(stage: &Stage, adapter: &'static Adapter) -> Self {
         let program = stage.root.join("bin/perf");
         stage.compile(&program, &[&workspace().join("test/c/perf.c")], &["-O2"]);
         Perf { program, adapter, stage: stage.clone(), next: AtomicU32::new(QUAL) }
     }
 
-    /// Over which adapter.
+    /// Sets the adapter.
     pub(super) fn adapter(&self) -> &'static str {
         self.adapter.name
     }
@@ -111,13 +111,13 @@ impl Perf {
         pair(&server, |server| server.has_said(READY), (&client, ask.clients), ask.cores, server_end)
     }
 
-    /// Its line of JSON.
+    /// Returns its line of JSON.
     pub(super) fn run(&self, ask: &Ask, ground: &Ground) -> Result<String> {
         let said = self.both(ask, ground)?;
         Ok(if ask.clients > 1 { said.server } else { said.client })
     }
 
-    /// One number of it.
+    /// Returns one number of that line.
     pub(super) fn figure(&self, ask: &Ask, ground: &Ground, name: &str) -> Result<f64> {
         let said = self.run(ask, ground)?;
         field(&said, name).ok_or_else(|| format!("{} said no {name}: {said}", ask.line()))

@@ -11,9 +11,9 @@ use dapl_test::run::Run;
 
 use crate::Result;
 
-/// No measurement takes as long, even with both sides on one processor.
+/// Time limit; longer than any measurement, even with both sides on one processor.
 const LIMIT: Duration = Duration::from_secs(120);
-/// The same, for a client, in seconds: a little less.
+/// Time limit of a client in seconds, slightly shorter.
 const CLIENT_LIMIT: &str = "110";
 /// Signal of a killed process.
 const SIGKILL: i32 = 9;
@@ -43,11 +43,11 @@ impl Cores {
 /// How a server ends after its clients.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ServerEnd {
-    /// By itself, well.
+    /// It ends by itself, with success.
     Itself,
     /// It kills itself.
     Suicide,
-    /// It serves until it is killed.
+    /// It runs until it is killed.
     Killed,
 }
 
@@ -74,7 +74,7 @@ pub(super) fn pair(
         if started.elapsed() > LIMIT {
             return Err(format!("the server of {client:?} is not ready after {LIMIT:?}"));
         }
-        // Readiness shows in a file or a port, for which there is no event to wait for.
+        // A file or a port shows readiness, for which there is no event.
         std::thread::sleep(Duration::from_millis(5));
     }
     let running: Vec<Run> = (0..clients).map(|_| Run::start(pin(cores.client(), &limited(client)))).collect();
@@ -101,12 +101,12 @@ pub(super) fn pair(
     Ok(Said { server: server.stdout, client: said })
 }
 
-/// Makes a client that hangs end, so that it fails and not the whole bench: some peers heed no other signal.
+/// Ends a client that hangs, so that only this measurement fails. Some peers react to no other signal.
 fn limited(client: &Command) -> Command {
     wrapped("timeout", &["-s", "KILL", CLIENT_LIMIT], client)
 }
 
-/// Puts a command on one processor.
+/// Pins a command to one processor.
 fn pin(processor: &str, command: &Command) -> Command {
     wrapped("taskset", &["-c", processor], command)
 }

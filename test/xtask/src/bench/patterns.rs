@@ -1,5 +1,5 @@
-//! EVD use as in larger programs, beside the plain ping-pong: every send completes, requests have an EVD of their own, a CNO or
-//! a thread waits, endpoints share an EVD or have a thread each. For any provider.
+//! EVD use of larger programs, beside the plain ping-pong: every send completes, requests have a separate EVD, a CNO
+//! or a thread waits, endpoints share an EVD or have a thread each. For any provider.
 #![forbid(unsafe_code)]
 
 use super::contest::Contest;

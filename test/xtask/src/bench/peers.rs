@@ -1,4 +1,4 @@
-//! The other side of a bench: programs of other projects, from Debian's packages, and what their output means.
+//! The peers of a bench: programs of other projects, from Debian's packages, and the meaning of their output.
 //!
 //! A change of their format is an error here, never a wrong figure: columns are found by name or checked by count.
 #![forbid(unsafe_code)]
@@ -37,7 +37,7 @@ pub(super) struct Ucx {
     pub(super) count: u32,
     /// `UCX_TLS`; `None`: UCX chooses.
     pub(super) transports: Option<&'static str>,
-    /// Sleeps where it would poll.
+    /// Sleeps instead of polling.
     pub(super) sleeps: bool,
     pub(super) cores: Cores,
 }
@@ -62,7 +62,7 @@ impl Ucx {
     }
 
     fn words(&self) -> Vec<String> {
-        // Its own default, where that is not more than what is measured.
+        // Its own default, unless that exceeds the measured count.
         let warm_up = (self.count / 10).clamp(1, 10_000);
         let text = format!("-t {} -s {} -n {} -w {warm_up}", self.test, self.size, self.count);
         let sleep = if self.sleeps { " -E sleep" } else { "" };
@@ -112,14 +112,14 @@ pub(super) struct Fabric {
 }
 
 impl Fabric {
-    /// What one would type.
+    /// The command as typed.
     pub(super) fn line(&self) -> String {
-        // A name of two parts has a semicolon in it.
+        // A provider of two parts has a semicolon in its name.
         let quoted = |word: String| if word.contains(';') { format!("'{word}'") } else { word };
         format!("fi_pingpong {}", self.words().into_iter().map(quoted).collect::<Vec<_>>().join(" "))
     }
 
-    /// The same, at either end.
+    /// Command lines of both ends.
     pub(super) fn ends(&self) -> [String; 2] {
         [self.line(), format!("{} localhost", self.line())]
     }
@@ -149,7 +149,7 @@ impl Fabric {
 pub(super) struct FabricSaid {
     /// Half a round trip, in microseconds.
     pub(super) latency: f64,
-    /// In millions of bytes per second, both ways in turns.
+    /// Millions of bytes per second, in both directions in turns.
     pub(super) bandwidth: f64,
 }
 
@@ -175,9 +175,9 @@ pub(super) struct Sockperf {
     pub(super) test: &'static str,
     pub(super) size: u32,
     pub(super) seconds: u32,
-    /// Both sides poll, and do not sleep.
+    /// Whether both sides poll instead of sleeping.
     pub(super) polls: bool,
-    /// Over TCP in place of UDP.
+    /// Whether it uses TCP instead of UDP.
     pub(super) tcp: bool,
 }
 
@@ -206,7 +206,7 @@ impl Sockperf {
             .collect()
     }
 
-    /// Half a round trip in microseconds, or messages per second: what the test is about.
+    /// The result of the test: half a round trip in microseconds, or messages per second.
     pub(super) fn run(&self) -> Result<f64> {
         let port = free_port()?;
         let place = ["-i", HOST, "-p", &port.to_string()].map(str::to_owned);
@@ -243,9 +243,10 @@ fn free_port() -> Result<u16> {
     socket.map(|address| address.port()).map_err(|error| format!("no free TCP port: {error}"))
 }
 
-/// Whether a server's network has a socket that waits at a port. Without connecting, which it would take for its client.
+/// Whether a server's network has a socket that listens on a port. Does not connect, because the server would take
+/// that for its client.
 fn has_port(server: &Run, protocol: &str, port: u16) -> bool {
-    /// TCP_LISTEN of the kernel, and what it has for UDP.
+    /// TCP_LISTEN of the kernel, and the state of an open UDP socket.
     const WAITING: [&str; 2] = ["0A", "07"];
     let port = format!(":{port:04X}");
     ["", "6"].iter().any(|version| {

@@ -13,7 +13,7 @@ use crate::Result;
 /// Directory of results in the target directory.
 pub(super) const DIRECTORY: &str = "bench";
 
-/// Settings that change figures, and where the system has them.
+/// Settings that change figures, and their files in the system.
 const SETTINGS: [(&str, &str); 6] = [
     ("governor", "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
     ("tcp_congestion_control", "/proc/sys/net/ipv4/tcp_congestion_control"),
@@ -46,7 +46,7 @@ pub(super) fn warn(load: f64) {
     }
 }
 
-/// Whether others used the machine.
+/// Whether other programs used the machine.
 pub(super) fn is_busy(load: f64) -> bool {
     load > 1.0
 }

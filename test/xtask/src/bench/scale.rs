@@ -15,7 +15,7 @@ pub(super) struct Question {
     pub(super) answers: Vec<Answer>,
 }
 
-/// Field of the output that is shown.
+/// Field of the output that is printed.
 #[derive(Clone, Copy)]
 pub(super) struct Answer {
     pub(super) field: &'static str,
@@ -26,9 +26,9 @@ pub(super) struct Answer {
     pub(super) unit: &'static str,
 }
 
-/// Rows that are one chart.
+/// Rows that form one chart.
 pub(super) struct Section {
-    /// By which they are asked for.
+    /// Name by which they are selected.
     pub(super) name: &'static str,
     pub(super) title: &'static str,
     pub(super) up: &'static str,
@@ -53,14 +53,14 @@ pub(super) const SENDERS: Section = Section {
     across: Across::Senders,
 };
 
-/// A line of the table, before it is measured.
+/// A line of the table before the measurement.
 pub(super) struct Plan {
     pub(super) section: &'static Section,
     pub(super) title: String,
     pub(super) questions: Vec<Question>,
 }
 
-/// The same, measured.
+/// A line of the table after the measurement.
 pub(super) struct Row {
     pub(super) section: &'static Section,
     pub(super) title: String,
@@ -86,7 +86,7 @@ pub(super) fn connections(effort: Effort, count: u32) -> Plan {
     Plan { section: &CONNECTIONS, title: format!("8 B ping-pong, connections: {count}"), questions }
 }
 
-/// Connections made in a second.
+/// Connections made per second.
 pub(super) fn connects(effort: Effort) -> Plan {
     let at_once = |width, count, name| Question {
         ask: Ask::new("connect", width, effort.count(count)),
@@ -108,7 +108,7 @@ pub(super) fn memory(count: u32) -> Plan {
 }
 
 impl Plan {
-    /// Asks in turns.
+    /// Measures all sides in turns.
     pub(super) fn measure(self, perf: &Perf, effort: Effort) -> Result<Row> {
         let mut figures = Vec::new();
         for Question { ask, count, answers } in &self.questions {

@@ -12,16 +12,16 @@ use crate::json::field;
 /// Kind of figure.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Shown {
-    /// Of half a round trip.
+    /// Time of half a round trip.
     Microseconds,
     /// Millions of messages per second.
     Rate,
     /// Millions of bytes per second.
     Bandwidth,
-    /// Of a processor.
+    /// Share of a processor.
     Percent,
     Milliseconds,
-    /// Processor time of both sides, for each KiB.
+    /// Processor time of both sides per KiB.
     PerKib,
 }
 
@@ -69,7 +69,7 @@ pub(super) enum Side {
         flow: Flow,
         seconds: u32,
     },
-    /// Two pairs of processes at once, on the two processors that one pair has: bandwidths add up, latencies are averaged.
+    /// Two pairs of processes at once, on the two processors of one pair: bandwidths are added, latencies averaged.
     TwoPairs(Box<Side>),
 }
 
@@ -81,7 +81,7 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    /// Of our program, over this adapter.
+    /// Command lines of this project's program, over this adapter.
     pub(super) fn of(ask: &Ask, adapter: &str, terrain: Terrain) -> Self {
         Ends::on(ask.cores, ask.ends(adapter, terrain.host()))
     }
@@ -229,15 +229,15 @@ fn count_for(seconds: f64, size: u32, shown: Shown, once: f64) -> u32 {
 pub(super) struct Effort {
     /// Runs of each side, alternating; the median counts.
     pub(super) rounds: usize,
-    /// The same, where there is no promise.
+    /// Number of runs where there is no promise.
     pub(super) few: usize,
-    /// Of everything this part.
+    /// Divisor of all counts and durations.
     part: u32,
 }
 
 impl Effort {
     pub(super) const FULL: Effort = Effort { rounds: super::ROUNDS, few: 3, part: 1 };
-    /// To see that it can be measured.
+    /// A quick run, which only checks that everything can be measured.
     pub(super) const QUICK: Effort = Effort { rounds: 1, few: 1, part: 20 };
 
     /// Number of operations, in place of `full`.
@@ -250,13 +250,13 @@ impl Effort {
         full / f64::from(self.part)
     }
 
-    /// The same, for programs that know no less than a second.
+    /// Same, for programs whose shortest duration is a second.
     pub(super) fn whole_seconds(self, full: u32) -> u32 {
         if self.rounds > 1 { full } else { 1 }
     }
 }
 
-/// Requests on their way at most: enough to hide the way, and not more bytes than a cache holds.
+/// Maximum of outstanding requests: enough to hide the latency, without more bytes than a cache holds.
 pub(super) fn depth(size: u32) -> u32 {
     const BYTES: u32 = 16 << 20;
     (BYTES / size.max(1)).clamp(8, 512)
@@ -268,7 +268,7 @@ pub(super) fn stream_count(size: u32) -> u32 {
     (BYTES / u64::from(size.max(1))).clamp(64, 1_000_000) as u32
 }
 
-/// Likewise, there and back.
+/// Same, for round trips.
 pub(super) fn pingpong_count(size: u32) -> u32 {
     const BYTES: u64 = 256 << 20;
     (BYTES / u64::from(size.max(1))).clamp(100, 200_000) as u32
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn time_says_how_many() {
         assert_eq!(count_for(0.5, 8, Shown::Microseconds, 5.0), 50_000);
-        // A hundred megabytes a second, a million bytes each.
+        // A hundred megabytes per second, in messages of a million bytes.
         assert_eq!(count_for(3.0, 1_000_000, Shown::Bandwidth, 100.0), 300);
         assert_eq!(count_for(3.0, 1_000_000, Shown::Bandwidth, 0.001), 16);
     }

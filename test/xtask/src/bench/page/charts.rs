@@ -1,10 +1,10 @@
-//! Which charts a provider's figures make, as pictures of the page.
+//! The charts of a provider's figures, as pictures of the page.
 #![forbid(unsafe_code)]
 
 use super::results::{Chart, Contest, Findings, Line, Measure};
 use crate::bench::chart::{Across, Dots, Line as Drawn, Panel, inline};
 
-/// All of them that are over something: what was measured, and, after bandwidth, the same as messages per second.
+/// All charts over a variable. After a bandwidth chart follows the same data as messages per second.
 pub(super) fn curves(findings: &Findings) -> Vec<Chart> {
     let mut charts = Vec::new();
     for chart in &findings.charts {
@@ -16,10 +16,10 @@ pub(super) fn curves(findings: &Findings) -> Vec<Chart> {
     charts
 }
 
-/// Bandwidth in messages instead of bytes.
+/// Converts bandwidth to messages.
 fn rate(bandwidth: &Chart) -> Chart {
     let point = |(size, measure): &(u32, Measure)| {
-        // MB/s over bytes are millions per second.
+        // MB/s divided by bytes are millions of messages per second.
         let samples = measure.samples.iter().map(|sample| sample / f64::from((*size).max(1))).collect();
         (*size, Measure { samples, ends: measure.ends.clone() })
     };

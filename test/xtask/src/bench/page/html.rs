@@ -13,11 +13,11 @@ use crate::bench::verbs::INSTRUCTIONS;
 
 const LOOKS: &str = include_str!("page.css");
 
-/// Nothing may be fetched, nothing may run.
+/// Forbids fetching and scripts.
 pub(super) const POLICY: &str =
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n";
 
-/// All of it.
+/// Writes the whole page.
 pub(super) fn page(sections: &[Section]) -> String {
     let parts: Vec<String> = sections.iter().map(section).collect();
     format!(
@@ -60,7 +60,7 @@ fn overview(sections: &[Section]) -> String {
     table("All providers", head, &rows)
 }
 
-/// Remarks on the figures of a provider.
+/// Remarks on a provider's figures.
 fn about(provider: &str) -> &'static str {
     match provider {
         "sm" => "Shared memory: two processes on one host, each on a processor of its own.",
@@ -87,7 +87,7 @@ fn trouble(text: &str) -> String {
     format!("<p class=\"trouble\">{}</p>\n", e_lines(text))
 }
 
-/// As `e`, but lines stay.
+/// Same as `e`, but keeps line breaks.
 fn e_lines(text: &str) -> String {
     text.lines().map(e).collect::<Vec<_>>().join("\n")
 }
@@ -117,7 +117,7 @@ fn body(findings: &Findings, provider: &str) -> String {
     text
 }
 
-/// A warning, if others used the machine, unless that made no difference.
+/// A warning if other programs used the machine, unless that had no effect.
 fn busy(facts: &[(String, String)]) -> Option<String> {
     let fact = |name| facts.iter().find(|(one, _)| one == name).map(|(_, value)| &**value);
     let load = fact("load before").filter(|load| load.parse().is_ok_and(is_busy))?;
@@ -126,7 +126,7 @@ fn busy(facts: &[(String, String)]) -> Option<String> {
 }
 
 fn figure(svg: &str) -> String {
-    // To be moved by the keyboard where the window is narrower.
+    // Focusable, so that the keyboard scrolls it in a narrow window.
     format!("<figure><div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"chart\">\n{svg}</div></figure>\n")
 }
 
@@ -188,7 +188,7 @@ fn promise(contest: &Contest) -> String {
     )
 }
 
-/// The median, and how far its runs are apart.
+/// The median and the range of its runs.
 fn with_spread(measure: &Measure) -> String {
     let (low, high) = measure.spread();
     let runs = measure.samples.len();
@@ -218,7 +218,7 @@ fn medians(chart: &Chart) -> String {
     table(&format!("{}, {}", chart.title, chart.unit), &heads(&[&[chart.across.unit()], &names[..]].concat()), &rows)
 }
 
-/// Each figure with its command.
+/// A table of figures and their commands.
 fn everything(chart: &Chart) -> String {
     let mut rows = String::new();
     for line in &chart.lines {

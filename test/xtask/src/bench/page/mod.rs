@@ -19,13 +19,13 @@ use super::{sm, usnic, verbs};
 use crate::Result;
 use crate::cli::Selection;
 
-/// Default name of the page.
+/// Default file name of the page.
 const PAGE: &str = "report.html";
 
-/// The provider of a bench, and how it is run.
+/// The provider of a bench, and the function that runs it.
 type Bench = (&'static str, fn(&Selection) -> Result);
 
-/// Runs the three benches, one after the other, then makes the page; `--quick`: a little of each.
+/// Runs the three benches one after the other, then writes the page. `--quick`: fewer measurements.
 pub(crate) fn all(quick: bool) -> Result {
     let benches: [Bench; 3] = [("sm", sm), ("usnic", usnic), ("verbs", |selection| verbs(false, selection))];
     let directory = target_directory().join(DIRECTORY);
@@ -59,7 +59,7 @@ fn measure(benches: &[Bench], quick: bool, directory: &Path) -> Vec<Failed> {
     failed
 }
 
-/// Makes the page of the results in `from`.
+/// Writes the page of the results in `from`.
 pub(crate) fn report(from: Option<PathBuf>, output: Option<PathBuf>) -> Result {
     let from = from.unwrap_or_else(|| target_directory().join(DIRECTORY));
     let output = output.unwrap_or_else(|| from.join(PAGE));

@@ -31,7 +31,7 @@ fn sections() -> Vec<Section> {
     PROVIDERS.into_iter().zip(files()).map(section).collect()
 }
 
-/// A directory of a test, gone when dropped.
+/// A test's directory, removed when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -46,7 +46,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A directory that cannot be removed does no harm.
+        // A directory that cannot be removed is harmless.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -182,7 +182,7 @@ fn no_text_of_a_file_becomes_markup() {
             let mut bad = parts[0].to_owned();
             for part in &parts[1..] {
                 let rest = part.split_once("\"").unwrap().1;
-                // A string that has quotes in it is left as it is.
+                // A string that contains quotes is left unchanged.
                 bad += &match part.split_once('"').unwrap().0.ends_with('\\') {
                     true => format!("\"{name}\": \"{part}"),
                     false => format!("\"{name}\": \"{evil}\"{rest}"),

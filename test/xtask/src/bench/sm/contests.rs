@@ -18,10 +18,10 @@ pub(super) fn contests(effort: Effort) -> Vec<Contest> {
     [pingpongs(effort), patterns, streams(effort), like_mpi(effort), absolutes(effort)].into_iter().flatten().collect()
 }
 
-/// Beside UCX over shared memory, and UCX with the kernel's copies between processes alone; long messages also beside this
-/// project's own of S5.
+/// Compared with UCX over shared memory, and with UCX using only kernel copies between processes. Long messages are
+/// also compared with this project's own figure of S5.
 fn like_mpi(effort: Effort) -> Vec<Contest> {
-    /// Without shared memory, which leaves copies by the kernel; connections are made over TCP.
+    /// Without shared memory, so that the kernel copies; connections are made over TCP.
     const KERNEL_ONLY: &str = "cma,self,tcp";
     const MIB: u32 = 1 << 20;
     let (short, long) = (effort.count(200_000), effort.count(4_000));
@@ -68,7 +68,7 @@ fn pingpongs(effort: Effort) -> Vec<Contest> {
     let sixty_four = pingpong("S2", "64 B ping-pong, polling", 64, many, Side::Fabric(fabric), (0.3, 0.2));
     let page = pingpong("S4", "4 KiB ping-pong, polling", 4096, long, Side::Ucx(ucx(4096, long)), (1.3, 1.0));
     let mut one = pingpong("S7", "8 B ping-pong, one processor", 8, shared, Side::Ucx(together), (0.01, 0.001));
-    // Too far apart for one number.
+    // The peers differ too much for one figure.
     let shared = Ask { cores: Cores::Together, ..Ask::new("lat", 8, 100) };
     one.ours = Side::Timed { ask: shared, seconds: effort.seconds(0.5) };
     let mut wait = pingpong("S8", "8 B ping-pong, asleep between", 8, asleep, Side::Ucx(sleeping), (1.5, 1.0));
@@ -86,7 +86,7 @@ fn streams(effort: Effort) -> Vec<Contest> {
         let ask = Ask::new(mode, size, bytes_count(effort, size)).with(&["-d", &depth(size).to_string()]).with(options);
         stream(id, title, Shown::Bandwidth, ask, peers, targets)
     };
-    // Shared memory alone, and UCX's own choice.
+    // Shared memory alone, and UCX's default choice.
     let both = |size| {
         let peer = Ucx::new("tag_bw", size, bytes_count(effort, size));
         vec![Side::Ucx(peer.clone()), Side::Ucx(Ucx { transports: None, ..peer })]

@@ -24,12 +24,12 @@ pub(super) const BENCH: Bench = Bench {
     caption: "cargo xtask bench sm: two processes, each on its own processor; medians",
 };
 
-/// All there is to measure.
+/// All measurements of this bench.
 pub(super) fn lists(effort: Effort) -> Lists {
     Lists { contests: contests::contests(effort), plans: scale::plans(effort), families: curves::plans(effort) }
 }
 
-/// Runs it: everything, or what is named; `--quick`: a little of it.
+/// Runs all measurements, or those named; `--quick`: fewer.
 pub(crate) fn sm(selection: &Selection) -> Result {
     let wanted = Wanted::new(BENCH.name, selection, &lists(Effort::FULL))?;
     setup::require(&[setup::TASKSET, setup::UCX, setup::FABRIC])?;

@@ -9,7 +9,7 @@ use crate::bench::side::{Effort, Shown, Side, depth};
 use crate::bench::{mpi, patterns};
 use crate::iperf::Flow;
 
-/// Those that need a wire.
+/// Contests that need a wire.
 pub(super) const LOSSY: [&str; 1] = ["U7"];
 /// Libfabric over UDP, made reliable.
 pub(super) const RXD: &str = "udp;ofi_rxd";
@@ -60,7 +60,8 @@ fn pingpongs(effort: Effort) -> Vec<Contest> {
     ]
 }
 
-/// Beside TCP; long messages beside our own stream of writes as well, of memory that is registered once.
+/// Beside TCP. Long messages are also compared with this project's own stream of writes from memory that is
+/// registered once.
 fn like_mpi(effort: Effort) -> Vec<Contest> {
     let (short, long) = (effort.count(50_000), effort.count(2_000));
     let seconds = effort.whole_seconds(2);
@@ -83,7 +84,7 @@ fn streams(effort: Effort) -> Vec<Contest> {
     let fabric = |provider| Side::Fabric(Fabric { provider, size: MIB, count: effort.count(400) });
     let rate = Side::Timed { ask: Ask::new("rate", 64, effort.count(100_000)), seconds: effort.seconds(3.0) };
     let messages = sockperf(effort, "throughput", true);
-    // Asleep where it would poll: what is used then is used for the bytes.
+    // Sleeps instead of polling, so that all processor time used is for the data.
     let ask = Ask::new("write", MIB, effort.count(8_192)).with(&["-w", "-d", &depth(MIB).to_string()]);
     let used = || Side::Ours(ask.clone());
     let cpu = Shown::PerKib;
@@ -113,7 +114,7 @@ fn losses(effort: Effort) -> Vec<Contest> {
     ]
 }
 
-/// Two pairs of processes on two processors, so that threads wait for a processor, beside as many of TCP.
+/// Two pairs of processes on two processors, so that threads wait for a processor, beside the same number over TCP.
 fn busy(effort: Effort) -> Vec<Contest> {
     let pairs = |side| Side::TwoPairs(Box::new(side));
     let seconds = effort.whole_seconds(3);

@@ -10,7 +10,7 @@ use crate::bench::peers::{Fabric, Sockperf};
 use crate::bench::side::{Effort, Shown, Side, depth};
 use crate::iperf::Flow;
 
-/// Those that need a wire.
+/// Curves that need a wire.
 pub(super) const LOSSY: [&str; 1] = ["loss"];
 
 /// All of them.
@@ -30,7 +30,7 @@ fn latency(effort: Effort) -> Plan {
         up: "microseconds",
         shown: Shown::Microseconds,
         across: Across::Bytes,
-        // No message of sockperf's is shorter than its head.
+        // A message of sockperf is not shorter than its header.
         sizes: powers_of_four(1 << 20).into_iter().filter(|size| *size >= 16).collect(),
         terrain: |_| Terrain::Loopback,
         all: vec![

@@ -25,7 +25,7 @@ pub(super) const BENCH: Bench = Bench {
     caption: "cargo xtask bench usnic: two processes, each on its own processor; medians",
 };
 
-/// All there is to measure.
+/// All measurements of this bench.
 pub(super) fn lists(effort: Effort) -> Lists {
     let counts = [1, 100, 1_000].map(|count| connections(effort, count));
     Lists {
@@ -35,7 +35,7 @@ pub(super) fn lists(effort: Effort) -> Lists {
     }
 }
 
-/// Runs it: everything, or what is named; `--quick`: a little of it.
+/// Runs all measurements, or those named; `--quick`: fewer.
 pub(crate) fn usnic(selection: &Selection) -> Result {
     let wanted = Wanted::new(BENCH.name, selection, &lists(Effort::FULL))?;
     setup::require(&[setup::TASKSET, setup::SOCKPERF, setup::IPERF, setup::FABRIC])?;

@@ -1,4 +1,4 @@
-//! The operations, and how one is measured: all sides in turns, and the processor time of each from two lengths of run.
+//! The operations and their measurement: all sides in turns, and the processor time of each from two lengths of run.
 #![forbid(unsafe_code)]
 
 use super::sides::{Sample, Side, Sides};
@@ -7,14 +7,14 @@ use crate::bench::median;
 use crate::bench::side::Ends;
 use crate::guest::Guest;
 
-/// When a polling program yields its processor to the other.
+/// When a polling program yields its processor to the peer.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(super) enum Turns {
-    /// Never: it has a processor of its own.
+    /// Never: it has a separate processor.
     Never,
     /// When a poll finds no completion.
     Empty,
-    /// After a completion as well: it then polls memory.
+    /// Also after a completion, because it then polls memory.
     After,
 }
 
@@ -36,7 +36,7 @@ impl Shown {
         }
     }
 
-    /// Figure of an operation on `size` bytes that took `usec`.
+    /// Converts the time `usec` of an operation on `size` bytes to this unit.
     pub(super) fn figure(self, size: u32, usec: f64) -> f64 {
         match self {
             Shown::Microseconds => usec,
@@ -46,27 +46,27 @@ impl Shown {
     }
 }
 
-/// One operation, as each side is asked for it.
+/// One operation, with the arguments for each side.
 #[derive(Clone, Copy)]
 pub(super) struct Operation {
     pub(super) id: &'static str,
     pub(super) title: &'static str,
     pub(super) shown: Shown,
-    /// Of `verbs_bench`.
+    /// Arguments for `verbs_bench`.
     pub(super) what: &'static str,
-    /// In bytes; 0: it has none.
+    /// Size in bytes; 0: the operation has none.
     pub(super) size: u32,
     /// Operations in flight; 0 if that does not apply.
     pub(super) depth: u32,
     pub(super) count: u32,
-    /// Its program and arguments, besides size, depth and count. Empty: it does not do this.
+    /// perftest's program and arguments, besides size, depth and count. Empty: not supported.
     pub(super) perftest: &'static [&'static str],
-    /// The name of the operation in its performance test. Empty: likewise.
+    /// Name of the operation in dapltest's performance test. Empty: not supported.
     pub(super) dapltest: &'static str,
     pub(super) turns: Turns,
 }
 
-/// Every request is signalled (-Q 1), no search for a peak (-N), as many reads as ours has.
+/// Every request is signalled (-Q 1), no search for a peak (-N), as many outstanding reads as this project's.
 const WRITE: &[&str] = &["ib_write_bw", "-Q", "1", "-N"];
 const READ: &[&str] = &["ib_read_bw", "-Q", "1", "-N", "-o", "16"];
 
@@ -120,7 +120,7 @@ pub(super) struct Figures {
     pub(super) samples: Vec<f64>,
     /// Command lines of both ends.
     pub(super) ends: Ends,
-    /// Of processor time, in microseconds: the server's and the client's.
+    /// Processor time in microseconds: the server's and the client's.
     pub(super) processor: Option<(f64, f64)>,
 }
 
@@ -130,14 +130,14 @@ impl Figures {
     }
 }
 
-/// An operation with what each side took; those that cannot do it are absent.
+/// An operation and the times of each side; sides that do not support it are absent.
 pub(super) struct Measured {
     pub(super) operation: &'static Operation,
     pub(super) figures: Vec<(Side, Figures)>,
 }
 
 impl Measured {
-    /// Has it done by all sides in turns.
+    /// Measures all sides in turns.
     pub(super) fn take(operation: &'static Operation, sides: &Sides, guest: &mut Guest, rounds: usize) -> Result<Self> {
         let able: Vec<Side> = Side::ALL.into_iter().filter(|side| side.can(operation)).collect();
         let failed = |side: Side, reason| format!("{} by {}: {reason}", operation.id, side.name());
@@ -152,7 +152,7 @@ impl Measured {
             }
             eprintln!("{line}");
         }
-        // Starting and connecting take far longer than an operation, and drop out of the difference to a short run.
+        // Start and connection setup take much longer than an operation; the difference to a short run excludes them.
         let few = operation.count / 10;
         let mut figures = Vec::new();
         for (side, samples) in runs {
@@ -175,7 +175,7 @@ impl Measured {
         self.figures.iter().find(|(one, _)| *one == side).map(|(_, figures)| figures)
     }
 
-    /// Our time over that of another.
+    /// Ratio of this project's time to that of another side.
     pub(super) fn ratio(&self, to: Side) -> Option<f64> {
         Some(self.of(Side::Ours)?.usec() / self.of(to)?.usec())
     }

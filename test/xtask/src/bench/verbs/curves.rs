@@ -1,4 +1,5 @@
-//! Figures over sizes, and over how many at once. One run each: where instructions are the clock a second says the same.
+//! Figures over sizes, and over the number of concurrent operations. One run each: with instructions as the clock,
+//! further runs give the same figures.
 #![forbid(unsafe_code)]
 
 use super::contest::{OPERATIONS, Operation};
@@ -18,7 +19,7 @@ pub(super) struct Plan {
     title: &'static str,
     up: &'static str,
     across: Across,
-    /// Which operation is done.
+    /// The measured operation.
     id: &'static str,
     places: &'static [u32],
 }
@@ -63,7 +64,7 @@ impl Plan {
         }
     }
 
-    /// Has all of it done, place by place.
+    /// Measures all of it, point by point.
     pub(super) fn measure(&self, sides: &Sides, guest: &mut Guest) -> Result<Family> {
         self.family(|side, place| {
             let (operation, at) = (self.operation(place), self.across.at(place));

@@ -1,4 +1,4 @@
-//! Results without a guest, for tests: what the bench would leave if its figures were these.
+//! Results without a guest, for tests: the output of the bench for these figures.
 #![forbid(unsafe_code)]
 
 use super::contest::{Figures, Measured, OPERATIONS};

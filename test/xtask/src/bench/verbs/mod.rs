@@ -36,7 +36,7 @@ use crate::guest::{Clock, Guest, Link, prepare};
 use crate::reference::Reference;
 use crate::{Result, setup, tree};
 
-/// Below its charts.
+/// Text below its charts.
 fn caption(clock: Clock) -> &'static str {
     match clock {
         Clock::Instructions => "cargo xtask bench verbs: an emulated guest whose clock counts instructions",
@@ -68,7 +68,7 @@ fn parse(clock: bool, selection: &Selection) -> Result<Wanted<'_>> {
     Ok(Wanted { clock, rounds: if selection.quick { 1 } else { ROUNDS }, names: &selection.names })
 }
 
-/// Runs it; `--clock`: by time; `--quick`: once.
+/// Runs the bench. `--clock`: by time; `--quick`: one run each.
 pub(crate) fn verbs(clock: bool, selection: &Selection) -> Result {
     let wanted = parse(clock, selection)?;
     let load = load();
@@ -84,7 +84,7 @@ pub(crate) fn verbs(clock: bool, selection: &Selection) -> Result {
         measured.push(Measured::take(operation, &sides, &mut guest, wanted.rounds)?);
     }
     let kernel = sides::said(&mut guest, "uname -r")?;
-    // From here on a guest that fails costs what is not measured yet, and no more.
+    // From here on a failing guest loses only the measurements that follow.
     let (mut families, mut failures) = (Vec::new(), Vec::new());
     for plan in PLANS.iter().filter(|plan| wanted.has(plan.section)) {
         match plan.measure(&sides, &mut guest) {

@@ -18,11 +18,11 @@ use crate::guest::{Clock, Guest, Link};
 use crate::json::field;
 use crate::reference::{ADAPTER, Reference};
 
-/// No run takes as long.
+/// Time limit; longer than any run.
 const LIMIT: Duration = Duration::from_secs(300);
 /// Port of perftest's server.
 const PERFTEST_PORT: &str = "tcp:18515";
-/// Our adapter, by the guest's link.
+/// This project's adapter, by the guest's link.
 const OURS: &str = "verbs0";
 
 /// The measured implementations.
@@ -30,9 +30,9 @@ const OURS: &str = "verbs0";
 pub(super) enum Side {
     Ours,
     Perftest,
-    /// Our program over its libraries.
+    /// `verbs_bench` over its libraries.
     Reference,
-    /// Its own program.
+    /// A program of its own.
     Dapltest,
 }
 
@@ -48,7 +48,7 @@ impl Side {
         }
     }
 
-    /// For readers.
+    /// Name for readers.
     pub(super) fn title(self) -> &'static str {
         match self {
             Side::Ours => "dapl-rs",
@@ -69,9 +69,9 @@ impl Side {
 
 /// Result of one run.
 pub(super) struct Sample {
-    /// Of one operation, by the guest's clock.
+    /// Time of one operation, by the guest's clock.
     pub(super) usec: f64,
-    /// Of the whole run: the server's and the client's processor time in microseconds, if both ended with it.
+    /// Processor time of the whole run in microseconds, of server and client, if both ended with it.
     pub(super) processor: Option<(f64, f64)>,
 }
 
@@ -97,13 +97,13 @@ impl<'a> Sides<'a> {
         Ok(sides)
     }
 
-    /// In a guest that has just come up.
+    /// Prepares a guest after its boot.
     pub(super) fn prepare(&self, guest: &mut Guest) -> Result {
-        // A program that polls memory keeps the processor for a time slice, so it is made short.
+        // A program that polls memory uses its whole time slice, so the time slice is set short.
         said(guest, "echo 4 >/proc/sys/kernel/sched_rr_timeslice_ms").map(drop)
     }
 
-    /// One run.
+    /// Makes one run.
     pub(super) fn run(&self, side: Side, operation: &Operation, count: u32, guest: &mut Guest) -> Result<Sample> {
         let mut text = String::new();
         let command = self.command(side, operation, count);
@@ -196,14 +196,14 @@ impl<'a> Sides<'a> {
     }
 }
 
-/// Of a `duet`, which starts both.
+/// Command of a `duet`, which starts both.
 fn ends(command: &Command) -> Ends {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<String> = words.map(|word| plain(&word.to_string_lossy())).collect();
     let duet = words.iter().position(|word| word == "duet").expect("a duet has a command");
     let preloaded = command.get_envs().find(|(name, _)| *name == "LD_PRELOAD").and_then(|(_, value)| value);
     let preloaded = preloaded.map(|library| format!("LD_PRELOAD={}", plain(&library.to_string_lossy())));
-    // After the name comes by what the server is known to be ready.
+    // After the name follows the sign that the server is ready.
     let mut sides = words[duet + 2..].split(|word| word == "--");
     let mut end = || {
         let side = sides.next().unwrap_or_default();
@@ -245,7 +245,8 @@ pub(super) fn said(guest: &mut Guest, text: &str) -> Result<String> {
     if status == 0 { Ok(said) } else { Err(format!("{text}: status {status}: {said}")) }
 }
 
-/// One table of one row. For ping-pong the median of half a round trip, else millions of operations per second.
+/// Parses a table of one row. For ping-pong the median of half a round trip, otherwise millions of operations per
+/// second.
 fn perftest_usec(said: &str) -> Option<f64> {
     let mut lines = said.lines().skip_while(|line| !line.trim_start().starts_with("#bytes"));
     let names: Vec<&str> = lines.next()?.split_whitespace().collect();
@@ -253,7 +254,7 @@ fn perftest_usec(said: &str) -> Option<f64> {
     if let Some(column) = names.iter().position(|name| *name == "t_typical[usec]") {
         return row.get(column)?.parse().ok();
     }
-    // Other names have blanks in them, so it is found from the end.
+    // Other names contain blanks, so the column is found from the end.
     let rate: f64 = (*names.last()? == "MsgRate[Mpps]").then(|| row.last()?.parse().ok())??;
     (rate > 0.0).then(|| 1.0 / rate)
 }

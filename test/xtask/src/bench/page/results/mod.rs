@@ -19,7 +19,7 @@ use crate::bench::side::Ends;
 /// The providers, in the order of the page.
 pub(super) const PROVIDERS: [&str; 3] = ["sm", "usnic", "verbs"];
 
-/// All there is about one provider.
+/// All results of one provider.
 pub(super) struct Section {
     pub(super) provider: &'static str,
     /// Why all or some figures are missing.
@@ -30,7 +30,7 @@ pub(super) struct Section {
 /// A file's content.
 #[derive(Debug)]
 pub(super) struct Findings {
-    /// Of the machine: name and value.
+    /// Facts of the machine: name and value.
     pub(super) facts: Vec<(String, String)>,
     pub(super) is_quick: bool,
     pub(super) contests: Vec<Contest>,
@@ -47,9 +47,9 @@ pub(super) struct Contest {
     /// Network of this measurement, if it differs from the others.
     pub(super) place: Option<String>,
     pub(super) ours: Measure,
-    /// Programs, or none: the promise is about our figure itself.
+    /// The peers and their figures; empty for a promise about this project's figure alone.
     pub(super) peers: Vec<(String, Measure)>,
-    /// The peer's figure that counts, and the ratio to it.
+    /// The peer's figure that is compared, and the ratio to it.
     pub(super) against: Option<(f64, f64)>,
     pub(super) less_is_better: bool,
     pub(super) must: Option<Bound>,
@@ -64,14 +64,14 @@ pub(super) struct Bound {
     pub(super) is_met: bool,
 }
 
-/// One figure: its runs, and how both ends were started.
+/// A figure: its runs, and the commands of both ends.
 #[derive(Clone, Debug)]
 pub(super) struct Measure {
     pub(super) samples: Vec<f64>,
     pub(super) ends: Ends,
 }
 
-/// Figures over something.
+/// Figures over a variable.
 #[derive(Clone, Debug)]
 pub(super) struct Chart {
     pub(super) section: String,
@@ -82,7 +82,7 @@ pub(super) struct Chart {
     pub(super) lines: Vec<Line>,
 }
 
-/// One line of them.
+/// A line of the figures.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     pub(super) name: String,
@@ -94,21 +94,21 @@ impl Measure {
         median(&self.samples)
     }
 
-    /// The lowest and the highest run.
+    /// Lowest and highest run.
     pub(super) fn spread(&self) -> (f64, f64) {
         self.samples.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), one| (low.min(*one), high.max(*one)))
     }
 }
 
 impl Contest {
-    /// How many times better than the peer a ratio is.
+    /// Returns by which factor a ratio is better than the peer.
     pub(super) fn advantage(&self, ratio: f64) -> f64 {
         if self.less_is_better { 1.0 / ratio } else { ratio }
     }
 }
 
 impl Chart {
-    /// Sizes at which any line has a point.
+    /// Sizes at which a line has a point.
     pub(super) fn places(&self) -> Vec<u32> {
         let mut places: Vec<u32> = self.lines.iter().flat_map(|line| &line.points).map(|point| point.0).collect();
         places.sort_unstable();
@@ -117,16 +117,16 @@ impl Chart {
     }
 }
 
-/// Results of each provider in a directory; for benches that failed just now, only files written since.
+/// Reads the results of each provider in a directory. For benches that failed just now, only files written since.
 pub(super) fn of_files(directory: &Path, failed: &[Failed]) -> Vec<Section> {
     PROVIDERS.iter().map(|provider| section(directory, provider, failed)).collect()
 }
 
-/// A bench that failed, wholly or in part.
+/// A bench that failed completely or in part.
 pub(super) struct Failed {
     pub(super) provider: &'static str,
     pub(super) reason: String,
-    /// It has written its file all the same.
+    /// Whether it has nevertheless written its file.
     pub(super) has_written: bool,
 }
 
@@ -151,11 +151,11 @@ fn section(directory: &Path, provider: &'static str, failed: &[Failed]) -> Secti
     Section { provider, trouble, findings }
 }
 
-/// Of one provider's file.
+/// Reads one provider's file.
 pub(super) fn parse(text: &str) -> Result<Findings> {
     let file: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let contests: Vec<Value> = field(&file, "contests")?;
-    // Those of verbs are of several peers and about time alone.
+    // Those of verbs have several peers and compare only time.
     let contests = match contests.iter().any(|contest| contest.get("over_reference").is_some()) {
         true => contests.iter().map(verbs::contests).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect(),
         false => contests.iter().map(contest).collect::<Result<_>>()?,
@@ -173,7 +173,7 @@ pub(super) fn parse(text: &str) -> Result<Findings> {
     Ok(Findings { facts, is_quick, contests, charts, not_measured })
 }
 
-/// First those that matter most.
+/// Returns the facts of the machine, the most relevant first.
 fn facts(file: &Value) -> Result<Vec<(String, String)>> {
     const FIRST: [&str; 6] = ["date", "commit", "cpu", "processors", "kernel", "load_before"];
     let machine: Map<String, Value> = field(file, "machine")?;
@@ -208,7 +208,7 @@ fn contest(contest: &Value) -> Result<Contest> {
     read().map_err(|reason| format!("{id}: {reason}"))
 }
 
-/// Points of a line of the chart that a value names.
+/// Returns the points of a line of the chart that a value names.
 fn add(charts: &mut Vec<Chart>, value: &Value, points: Vec<(u32, Measure)>) -> Result {
     let section: String = field(value, "section")?;
     let at = match charts.iter().position(|chart| chart.section == section) {

@@ -1,4 +1,4 @@
-//! The verbs provider's contests: one operation, done by up to four programs; what counts is time.
+//! The verbs provider's contests: one operation, executed by up to four programs; the time is compared.
 #![forbid(unsafe_code)]
 
 use serde_json::Value;
@@ -6,11 +6,11 @@ use serde_json::Value;
 use super::{Bound, Contest, field, measure};
 use crate::Result;
 
-/// The others, as the file and as people call them.
+/// The other programs, by their names in the file and for readers.
 const PEERS: [(&str, &str); 3] =
     [("perftest", "perftest"), ("reference", "2.0 reference"), ("dapltest", "its dapltest")];
 
-/// One for each peer that can do the operation.
+/// A contest for each peer that supports the operation.
 pub(super) fn contests(operation: &Value) -> Result<Vec<Contest>> {
     let id: String = field(operation, "id")?;
     let within = |reason| format!("{id}: {reason}");

@@ -12,7 +12,7 @@ use dapl_test::run::Run;
 
 use super::Scratch;
 
-/// No page takes as long; a machine that is busy may.
+/// Time limit; longer than any page takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(180);
 const LIMIT_SECONDS: &str = "170";
 
@@ -33,7 +33,7 @@ pub(super) fn is_there() -> bool {
     there
 }
 
-/// The page's elements, once its scripts have run.
+/// Returns the page's elements after its scripts have run.
 pub(super) fn dump(page: &Path, window: Window) -> String {
     run(page, window, &["--dump-dom"])
 }
@@ -61,7 +61,7 @@ pub(super) struct Picture {
 }
 
 impl Picture {
-    /// Number of pixels of a rectangle that have about this colour, and number of all its pixels.
+    /// Number of pixels of a rectangle that have approximately this colour, and number of all its pixels.
     pub(super) fn count(&self, [left, top, width, height]: [f64; 4], colour: [u8; 3]) -> (usize, usize) {
         let is_like = |pixel: &[u8; 3]| pixel.iter().zip(&colour).all(|(one, other)| one.abs_diff(*other) < 24);
         let (left, right) = (left as usize, (left + width) as usize);

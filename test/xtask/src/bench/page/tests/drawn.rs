@@ -1,6 +1,7 @@
-//! Chromium opens the page, and every chart is seen on it: lines of some length, marks in their colours, names in the frame.
+//! Chromium opens the page, and each chart must be visible: lines of some length, marks in their colours, names
+//! inside the frame.
 //!
-//! A script that the test adds says where everything is; the picture says that it is there.
+//! A script that the test adds reports the positions; the screenshot shows that the elements are visible.
 
 use std::fs;
 use std::path::PathBuf;
@@ -35,12 +36,12 @@ const PROBE: &str = "<script>addEventListener('load', () => {
   document.body.append(said);
 });</script>";
 
-/// The page of one provider, or of all, with the script, in a file.
+/// Writes the page of one provider, or of all, with the script, to a file.
 fn probed(scratch: &Scratch, provider: Option<&str>) -> PathBuf {
     let mut sections = sections();
     sections.retain(|section| provider.is_none_or(|provider| section.provider == provider));
     let page = page(&sections);
-    // The page forbids scripts, so the test's own needs this taken away.
+    // The page forbids scripts, so the test removes that policy for its own.
     let probed = page.replace(POLICY, "").replace("</head>", &format!("{PROBE}</head>"));
     let path = scratch.0.join(format!("{}.html", provider.unwrap_or("all")));
     fs::write(&path, probed).unwrap();
@@ -72,7 +73,7 @@ fn colour(value: &Value) -> [u8; 3] {
 }
 
 fn is_within(inner: [f64; 4], outer: [f64; 4]) -> bool {
-    // Half a pixel is rounding.
+    // Half a pixel is a rounding error.
     inner[0] >= outer[0] - 0.5
         && inner[1] >= outer[1] - 0.5
         && inner[0] + inner[2] <= outer[0] + outer[2] + 0.5
@@ -86,7 +87,7 @@ fn do_meet(one: [f64; 4], other: [f64; 4]) -> bool {
         && other[1] < one[1] + one[3]
 }
 
-/// Everything of a chart is where it can be seen, by what the browser says of its layout.
+/// Checks by the browser's layout that all parts of a chart are visible.
 fn check_layout(chart: &Value) {
     let (id, frame) = (chart["id"].as_str().unwrap(), rectangle(&chart["box"]));
     assert!(frame[2] > 300.0 && frame[3] > 100.0, "{id}: {frame:?}");
@@ -103,14 +104,15 @@ fn check_layout(chart: &Value) {
     }
 }
 
-/// The same, by what is seen: marks and lines have pixels of their colours, and most of the chart is ground.
+/// Checks by the screenshot that marks and lines have pixels of their colours, and that most of the chart is
+/// background.
 fn check_pixels(picture: &Picture, chart: &Value) {
     let id = chart["id"].as_str().unwrap();
     let (ground, all) = picture.count(rectangle(&chart["box"]), colour(&chart["ground"]));
     assert!(ground > all / 2 && ground < all - all / 100, "{id}: {ground} of {all} are ground");
     let marks: Vec<[f64; 4]> = items(chart, "marks").iter().map(|mark| rectangle(&mark["box"])).collect();
     for line in items(chart, "lines").iter().filter(|line| line["points"] != 1) {
-        // Only where no marker is, since it might have the same colour.
+        // Only outside of markers, which may have the same colour.
         let is_bare = |way: &[f64; 4]| !marks.iter().any(|mark| do_meet(*mark, *way));
         let ways: Vec<[f64; 4]> = items(line, "ways").iter().map(rectangle).filter(is_bare).collect();
         let seen = ways.iter().filter(|way| picture.count(**way, colour(&line["colour"])).0 > 0).count();
@@ -119,7 +121,7 @@ fn check_pixels(picture: &Picture, chart: &Value) {
     }
     for mark in items(chart, "marks") {
         let (seen, _) = picture.count(rectangle(&mark["box"]), colour(&mark["colour"]));
-        // A later line may go through it.
+        // A later line may cross it.
         assert!(seen > 3, "{id}: {seen} pixels of {mark}");
     }
 }
@@ -176,6 +178,6 @@ fn a_phone_shows_all_of_it_without_moving_the_page() {
     let [inside, wide] = ["inside", "wide"].map(|name| layout[name].as_u64().unwrap());
     assert!(inside <= 500, "the window is {inside} wide");
     assert!(wide <= inside, "{wide} in {inside}");
-    // Charts may be moved in their frames, and are not too small to be read.
+    // Charts can be scrolled in their frames, and are not too small to be read.
     items(&layout, "charts").iter().for_each(|chart| assert!(rectangle(&chart["box"])[2] >= 600.0, "{}", chart["id"]));
 }
