@@ -217,6 +217,8 @@ impl Stage {
         arguments: &[&str],
     ) {
         let mut cc = compiler();
+        // Debug information names this directory, which must not depend on that of the caller.
+        cc.current_dir(workspace());
         cc.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-g", "-O1", "-pthread"]);
         for directory in includes {
             cc.arg("-I").arg(directory);
