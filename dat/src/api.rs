@@ -1,7 +1,7 @@
 //! The version of DAT that this libdat serves: SONAME, numbers, names of numbers.
 //!
 //! `libdat.so.1` and `libdat2.so.2` are the same code, linked once with each of the two constants. Every entry of the C boundary
-//! passes its constant on. Inside, subtypes of return codes are those of 1.2; [`Api::subtype`] translates at the end.
+//! passes its constant on. Inside, subtypes of return codes are those of 1.2; `Api::subtype` translates at the end.
 #![forbid(unsafe_code)]
 
 use std::ffi::CStr;

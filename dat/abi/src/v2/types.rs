@@ -223,7 +223,7 @@ pub const DAT_CSP_FIELD_IA_ADDRESS: DAT_CSP_PARAM_MASK = 0x4;
 pub const DAT_CSP_FIELD_EVD_HANDLE: DAT_CSP_PARAM_MASK = 0x8;
 pub const DAT_CSP_FIELD_ALL: DAT_CSP_PARAM_MASK = 0xf;
 
-/// DAT_PROXY_TYPE: `enum dat_proxy_type`, the valid member of [`DAT_CNO_PROXY`].
+/// DAT_PROXY_TYPE: `enum dat_proxy_type`, the valid member of `DAT_CNO_PROXY`.
 pub type DAT_PROXY_TYPE = u32;
 pub const DAT_PROXY_TYPE_NONE: DAT_PROXY_TYPE = 0x0;
 pub const DAT_PROXY_TYPE_AGENT: DAT_PROXY_TYPE = 0x1;
