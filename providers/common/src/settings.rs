@@ -28,7 +28,12 @@ pub fn read(table: &'static SettingsTable, params: &str) -> SettingValues<'stati
             log::warn!("{name} is not a variable of {}; {nearest_name}known variables: {known}", table.provider);
         });
     }
-    parse(table, params, &|name| secure_variable(name))
+    let values = parse(table, params, &|name| secure_variable(name));
+    let changed = values.changed();
+    if !changed.is_empty() {
+        log::info!("settings other than the defaults: {}", changed.join(", "));
+    }
+    values
 }
 
 /// Reads `params`, and variables by `variable`.
@@ -76,6 +81,24 @@ impl SettingValues<'_> {
             Some((_, text)) => Some((format!("ia_params, {name}"), text.clone())),
             None => (self.variable)(variable).map(|text| (variable.to_owned(), text)),
         }
+    }
+
+    /// Settings whose text is not their default, as `name=text (origin)`.
+    fn changed(&self) -> Vec<String> {
+        let named = self.table.settings.iter().filter(|setting| !setting.name.is_empty());
+        let given = named.filter_map(|setting| self.text(setting.name).map(|given| (setting, given)));
+        given
+            .filter(|(setting, (_, text))| match &setting.values {
+                Values::Number { default, .. } => text.parse() != Ok(*default),
+                Values::OneOf(words) => words.first() != Some(&text.as_str()),
+                Values::Order(_) => text != "auto",
+                Values::Text(_) | Values::Optional { .. } => true,
+            })
+            .map(|(setting, (origin, text))| match origin.starts_with("ia_params") {
+                true => format!("{}={text} (ia_params)", setting.name),
+                false => format!("{}={text} ({origin})", setting.name),
+            })
+            .collect()
     }
 
     /// A number within its range, or the default.
@@ -166,6 +189,14 @@ mod tests {
         let absent = parse(&TABLE, "", &none);
         assert_eq!((absent.number("count"), absent.order("way"), absent.word("mode")), (1_234, None, "on"));
         assert_eq!((absent.text("dir"), absent.number("absent"), absent.word("absent")), (None, 0, ""));
+    }
+
+    #[test]
+    fn settings_other_than_the_defaults_are_listed_with_their_origin() {
+        let env = |name: &str| (name == "DAPL_X_WAY").then(|| "b,a".to_owned());
+        let changed = parse(&TABLE, "/dir count=1234 mode=off", &env).changed();
+        assert_eq!(changed, ["dir=/dir (ia_params)", "way=b,a (DAPL_X_WAY)", "mode=off (ia_params)"]);
+        assert!(parse(&TABLE, "count=1234 mode=on way=auto", &none).changed().is_empty());
     }
 
     #[test]
