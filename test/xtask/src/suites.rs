@@ -20,7 +20,7 @@ use crate::quiet::{capture, step};
 use crate::{Result, bench, conformance, coverage, net, proofs, setup};
 
 /// Suites that `cargo xtask test` leaves out, among the files of `test/tests`.
-const LEFT_OUT: [&str; 3] = ["deb", "foreign", "rpm"];
+const LEFT_OUT: [&str; 4] = ["walkthrough", "deb", "foreign", "rpm"];
 /// System tools that the suites need.
 const NEEDED: [setup::Tool; 3] = [setup::CC, setup::CXX, setup::VALGRIND];
 /// The suites of `quick` that take longest.

@@ -1,0 +1,23 @@
+//! The first steps of each kind of user (`test/walkthrough.sh`): install, C programs, a Rust program, a provider of one's own.
+#![forbid(unsafe_code)]
+
+use std::process::Command;
+use std::time::Duration;
+
+use dapl_test::run::{self, Run};
+use dapl_test::stage::{target_directory, workspace};
+
+/// It compiles a Rust program and a provider.
+const LIMIT: Duration = Duration::from_secs(900);
+
+#[test]
+fn each_user_gets_through_the_first_steps() {
+    if !run::has_tool("pkg-config") {
+        return println!("skipped: no pkg-config");
+    }
+    let directory = target_directory().join("tmp/walkthrough");
+    let _ = std::fs::remove_dir_all(&directory);
+    let mut command = Command::new("bash");
+    command.arg(workspace().join("test/walkthrough.sh")).arg(&directory);
+    Run::start(command).finish(LIMIT).expect_success("walkthrough: OK");
+}
