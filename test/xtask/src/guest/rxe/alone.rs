@@ -200,7 +200,10 @@ fn udapl(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
             Err(reason) => report.line("udapl::cases", Err(reason)),
             // Leaves out the cases that build and start other programs.
             Ok(programs) => programs.iter().for_each(|program| {
-                let job = setting.exec(program, &["--nocapture", "--test-threads", "1", "--skip", "the_example"]);
+                let skipped = ["the_example", "examples_in_one_process", "crates_can_be_packaged"];
+                let mut words = vec!["--nocapture", "--test-threads", "1"];
+                words.extend(skipped.iter().flat_map(|name| ["--skip", name]));
+                let job = setting.exec(program, &words);
                 report.check(keeper, "udapl::cases", LONG, &job.with("UDAPL_TEST_ADAPTER", "rxe0"));
             }),
         }
