@@ -52,7 +52,7 @@ fn load(settings: &Settings) -> Finding<()> {
 
 /// The location of an IA.
 #[derive(Clone, Debug, Eq, PartialEq)]
-struct SocketContext {
+struct DevicePort {
     device: String,
     port: u8,
     netdev: Option<String>,
@@ -61,7 +61,7 @@ struct SocketContext {
 
 type Finding<T> = std::result::Result<T, Cause>;
 
-fn find(host: &Host, settings: &Settings) -> Finding<SocketContext> {
+fn find(host: &Host, settings: &Settings) -> Finding<DevicePort> {
     let object = settings.object.as_str();
     let devices = host.devices().ok_or(Cause::NoRdma)?;
     let place = if devices.is_empty() {
@@ -86,13 +86,13 @@ fn find(host: &Host, settings: &Settings) -> Finding<SocketContext> {
 }
 
 /// The first device with an address, else the first.
-fn any(host: &Host, devices: &[String], settings: &Settings) -> Finding<SocketContext> {
+fn any(host: &Host, devices: &[String], settings: &Settings) -> Finding<DevicePort> {
     let places = || devices.iter().map(|device| by_device(host, device, settings));
     let with_address = places().find(|place| place.as_ref().is_ok_and(|place| place.address.is_some()));
     with_address.or_else(|| places().next()).unwrap_or(Err(Cause::NoDevices))
 }
 
-fn by_device(host: &Host, device: &str, settings: &Settings) -> Finding<SocketContext> {
+fn by_device(host: &Host, device: &str, settings: &Settings) -> Finding<DevicePort> {
     let ports = host.ports(device);
     let port = settings.port.or(ports.first().copied()).unwrap_or(1);
     if !ports.contains(&port) {
@@ -103,16 +103,16 @@ fn by_device(host: &Host, device: &str, settings: &Settings) -> Finding<SocketCo
     let first = with_address.clone().next();
     let chosen = with_address.find(|(_, address)| address.is_ipv4()).or(first);
     let netdev = chosen.map(|(netdev, _)| netdev).or(netdevs.first()).cloned();
-    Ok(SocketContext { device: device.to_string(), port, netdev, address: chosen.map(|(_, address)| address) })
+    Ok(DevicePort { device: device.to_string(), port, netdev, address: chosen.map(|(_, address)| address) })
 }
 
-fn by_netdev(host: &Host, netdev: &str, address: Option<IpAddr>) -> Finding<SocketContext> {
+fn by_netdev(host: &Host, netdev: &str, address: Option<IpAddr>) -> Finding<DevicePort> {
     let plain = || Cause::Plain { netdev: netdev.to_string(), others: host.rdma_netdevs() };
     let (device, port) = host.device_of(netdev).ok_or_else(plain)?;
-    Ok(SocketContext { device, port, netdev: Some(netdev.to_string()), address })
+    Ok(DevicePort { device, port, netdev: Some(netdev.to_string()), address })
 }
 
-fn by_address(host: &Host, object: &str, devices: Vec<String>) -> Finding<SocketContext> {
+fn by_address(host: &Host, object: &str, devices: Vec<String>) -> Finding<DevicePort> {
     let addresses = object.parse().map_or_else(|_| (host.resolve)(object), |address| vec![address]);
     if addresses.is_empty() {
         return Err(Cause::Unknown { object: object.to_string(), devices });
@@ -158,8 +158,8 @@ fn diagnose(host: &Host, device: &str, is_listed: bool, error: &io::Error) -> Ca
     node_trouble(&node, error).unwrap_or_else(failed)
 }
 
-fn open_place(host: &Host, place: &SocketContext, settings: &Settings) -> Finding<OpenedDevice> {
-    let SocketContext { device, port, netdev, address } = place;
+fn open_place(host: &Host, place: &DevicePort, settings: &Settings) -> Finding<OpenedDevice> {
+    let DevicePort { device, port, netdev, address } = place;
     let context = Context::open(device).map_err(|error| {
         let is_listed = Context::devices().is_ok_and(|devices| devices.contains(device));
         diagnose(host, device, is_listed, &error)

@@ -91,7 +91,7 @@ impl Tree {
         }
     }
 
-    fn find(&self, params: &str) -> Finding<SocketContext> {
+    fn find(&self, params: &str) -> Finding<DevicePort> {
         find(&self.host, &Settings::read(params, ""))
     }
 
@@ -125,13 +125,8 @@ fn resolve(name: &str) -> Vec<IpAddr> {
     known.iter().map(|text| ip(text)).collect()
 }
 
-fn place(device: &str, port: u8, netdev: &str, address: &str) -> Finding<SocketContext> {
-    Ok(SocketContext {
-        device: device.to_string(),
-        port,
-        netdev: Some(netdev.to_string()),
-        address: address.parse().ok(),
-    })
+fn place(device: &str, port: u8, netdev: &str, address: &str) -> Finding<DevicePort> {
+    Ok(DevicePort { device: device.to_string(), port, netdev: Some(netdev.to_string()), address: address.parse().ok() })
 }
 
 #[test]
@@ -192,7 +187,7 @@ fn only_rdma_cm_needs_an_address() {
     assert_eq!(tree.cause("mthca0 1"), none(&["ib0"]));
     assert_eq!(tree.cause("ib0 0"), none(&["ib0"]));
     assert_eq!(tree.find("mthca0 1 cm=socket"), place("mthca0", 1, "ib0", ""));
-    let bare = SocketContext { device: "mthca0".to_string(), port: 1, netdev: None, address: None };
+    let bare = DevicePort { device: "mthca0".to_string(), port: 1, netdev: None, address: None };
     fs::remove_dir_all(tree.host.sys.join("class/infiniband/mthca0/device/net")).unwrap();
     assert_eq!(tree.cause("mthca0 1"), none(&[]));
     assert_eq!(tree.find("mthca0 1 cm=none"), Ok(bare));

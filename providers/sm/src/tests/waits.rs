@@ -1,4 +1,4 @@
-//! Sleeping and waking, so many times that a wake-up lost once in a million times is found: a thread that is not
+//! Sleeping and waking, often enough to find a wake-up that is lost once in a million times: a thread that is not
 //! woken fails the test. Loom checks every order of a few steps; these tests run many orders of all steps.
 
 use dapl_software::cq::CompletionList;

@@ -122,7 +122,7 @@ struct Requests {
     hw: Arc<ibv::Qp>,
     work: Work<Move>,
     /// Requests that wait for the connection.
-    held: VecDeque<post::LockedCq>,
+    held: VecDeque<post::QueuedRequest>,
     phase: Phase,
     /// The connection is established: requests go to the device.
     open: bool,

@@ -22,7 +22,7 @@ use crate::qp::gather::{INVALID_LIST, gathered};
 use crate::qp::work::{Entry, WorkId};
 
 /// A request that waits for the connection.
-pub(super) struct LockedCq {
+pub(super) struct QueuedRequest {
     op: Op,
     segments: Vec<Segment>,
     token: Token,
@@ -30,16 +30,16 @@ pub(super) struct LockedCq {
     fence: bool,
 }
 
-impl LockedCq {
+impl QueuedRequest {
     fn new(wr: &SendWr<'_>) -> Self {
         let SendWr { op, segments, token, suppress, fence, .. } = *wr;
-        LockedCq { op, segments: segments.to_vec(), token, suppress, fence }
+        QueuedRequest { op, segments: segments.to_vec(), token, suppress, fence }
     }
 
     /// A bind that waits to be flushed.
     fn bind(wr: &BindWr) -> Self {
         let BindWr { token, suppress, fence } = *wr;
-        LockedCq { op: Op::Send { solicited: false }, segments: Vec::new(), token, suppress, fence }
+        QueuedRequest { op: Op::Send { solicited: false }, segments: Vec::new(), token, suppress, fence }
     }
 
     pub(super) fn token(&self) -> Token {
@@ -47,7 +47,7 @@ impl LockedCq {
     }
 
     fn wr(&self) -> SendWr<'_> {
-        let LockedCq { op, segments, token, suppress, fence } = self;
+        let QueuedRequest { op, segments, token, suppress, fence } = self;
         SendWr { op: *op, segments, token: *token, suppress: *suppress, fence: *fence, announced: false }
     }
 }
@@ -142,7 +142,7 @@ impl QpCore {
             drop(send);
             self.request_cq.push(flushed(wr.token));
         } else {
-            send.held.push_back(LockedCq::new(wr));
+            send.held.push_back(QueuedRequest::new(wr));
         }
         Ok(())
     }
@@ -258,7 +258,7 @@ impl QpCore {
         match send.phase {
             Phase::Live => {}
             Phase::Flushing => {
-                send.held.push_back(LockedCq::bind(wr));
+                send.held.push_back(QueuedRequest::bind(wr));
                 return Ok(mw.0.lose(bind.is_some()));
             }
             Phase::Broken => {
