@@ -140,7 +140,7 @@ extern DAT_RETURN dat_cno_query(
 extern DAT_RETURN dat_cno_free(IN DAT_CNO_HANDLE cno_handle);
 
 /*
- * Waits until an EVD of the CNO has an event, and tells which; it takes no event. After the timeout it returns
+ * Waits until an EVD of the CNO has an event, and writes its handle; it takes no event. After the timeout it returns
  * DAT_QUEUE_EMPTY, bare, and a null EVD. DAT_SUCCESS with a null EVD: the last EVD of the CNO has gone.
  */
 extern DAT_RETURN dat_cno_wait(
@@ -240,7 +240,7 @@ extern DAT_RETURN dat_lmr_create(
     OUT DAT_VLEN               *registered_length,
     OUT DAT_VADDR              *registered_address);
 
-/* ---- What a provider tells about itself ------------------------------------------------------------------------- */
+/* ---- Attributes of a provider ----------------------------------------------------------------------------------- */
 
 typedef enum dat_pz_support {
     DAT_PZ_UNIQUE    = 0, /* a PZ belongs to one IA */

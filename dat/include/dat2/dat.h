@@ -5,7 +5,7 @@
  *
  * Conventions. A parameter mask says which fields of the matching record are wanted (query) or meant (modify). Out
  * pointers are written on success only; which may be NULL is said where it is so. A call that starts something
- * (connect, post, bind) returns at once, and an event on an EVD tells the end.
+ * (connect, post, bind) returns at once, and an event on an EVD reports its completion.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -599,7 +599,7 @@ extern DAT_RETURN dat_ep_common_connect(
     IN DAT_COUNT          private_data_size,
     IN const DAT_PVOID    private_data);
 
-/* One DISCONNECTED event tells the end, at both ends. On a DISCONNECTED EP it does nothing, successfully. */
+/* Both ends get one DISCONNECTED event. On a DISCONNECTED EP it does nothing, successfully. */
 extern DAT_RETURN dat_ep_disconnect(IN DAT_EP_HANDLE ep_handle, IN DAT_CLOSE_FLAGS close_flags);
 
 /* DISCONNECTED to UNCONNECTED, so that the EP can connect again. */

@@ -4,7 +4,7 @@
  *     #include <dat2/udat.h>
  *     #include <dat2/dat_ib_extensions.h>
  *
- * Every operation is a macro over dat_extension_op. dat_ia_query tells whether an IA has them (extension_supported)
+ * Every operation is a macro over dat_extension_op. dat_ia_query reports whether an IA has them (extension_supported)
  * and which ones (vendor_attr, DAT_IB_ATTR_*). UD endpoints, multicast and collective operations are declared so that
  * programs compile; no provider of this library has them.
  *

@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::world::WORLD;
 use crate::{Loopback, Request};
 
-/// What the thread tells the object layer.
+/// A report of the thread to the object layer.
 pub(crate) enum Report {
     Request(ObjectId, Request, RequestInfo),
     Event(ConnId, ConnectionEvent),
