@@ -17,7 +17,7 @@ use crate::runtime::handle::{self, Kind};
 pub unsafe extern "C" fn dapl_set_consumer_context(handle: DAT_HANDLE, context: DAT_CONTEXT) -> DAT_RETURN {
     guard(|| {
         let place = handle::context(handle).ok_or(Error::InvalidHandle(Handle::Any))?;
-        // SAFETY: every member is 64 bits of anything.
+        // SAFETY: every member of the union is 64 bits wide, and any bits are valid.
         place.store(unsafe { context.as_64 }, Ordering::Release);
         Ok(())
     })

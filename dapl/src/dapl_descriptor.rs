@@ -1,7 +1,7 @@
 //! Descriptors of EVDs and CNOs for consumers of DAT 1.2, whose table has no call for them.
 //!
-//! The addresses of the two functions are attributes of the provider, `descriptor_func` and `descriptor_arm_func`; the header
-//! `dat/dapl_descriptor.h` calls them. DAT 2.0 has `dat_cno_fd_create` besides.
+//! The provider attributes `descriptor_func` and `descriptor_arm_func` are the addresses of the two functions; the
+//! header `dat/dapl_descriptor.h` calls through them. DAT 2.0 has `dat_cno_fd_create` in addition.
 
 use dat_abi::*;
 
@@ -21,8 +21,8 @@ pub(crate) fn facts<P: Provider>() -> [(String, String); 2] {
     ]
 }
 
-/// Writes the descriptor of an EVD or CNO, which the first call makes. It closes with the object; the consumer must not read or
-/// close it.
+/// Writes the descriptor of an EVD or CNO to `out`. The first call creates it; it is closed with the object. The
+/// consumer must neither read nor close it.
 ///
 /// # Safety
 /// `object` may have any value; `out` is null or writable.
@@ -40,8 +40,8 @@ unsafe extern "C" fn dapl_descriptor<P: Provider>(object: DAT_HANDLE, out: *mut 
     })
 }
 
-/// Makes the descriptor readable if there are events, else when the next one comes. To be called when the consumer has taken all
-/// events and is about to sleep.
+/// Makes the descriptor readable if there are events; otherwise the next event makes it readable. The consumer calls
+/// this after it has dequeued all events, before it sleeps.
 ///
 /// # Safety
 /// `object` may have any value.

@@ -110,7 +110,7 @@ pub enum Handle {
     EvdConn,
     EvdAsync,
     Srq,
-    /// Of 2.0.
+    /// Common service point (2.0).
     Csp,
     /// `DAT_INVALID_HANDLE1`: a call that takes handles of any kind.
     Any,

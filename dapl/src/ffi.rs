@@ -21,9 +21,10 @@ pub fn guard(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
 }
 
 /// Like [`guard`], for the hot path (posts, dequeue) and for the steps of a wait, but without deferring cancellation,
-/// which costs two atomic read-modify-writes per call. `body` defers it around each cancellation point that it may
-/// reach: the log does so for a line, `Agent::call` for the consumer's function, `handle` for the drop of an object,
-/// other cold paths for themselves. System calls by rustix or `syscall` are not cancellation points.
+/// which costs two atomic read-modify-writes per call. `body` defers cancellation itself around each cancellation point
+/// that it may reach: the logger does so for each line, `Agent::call` for the consumer's function, `handle` for the
+/// drop of an object, and other cold paths for their own calls. System calls by rustix or `syscall` are not
+/// cancellation points.
 #[inline(always)]
 pub fn guard_hot(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -33,7 +34,7 @@ pub fn guard_hot(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
     }
 }
 
-/// As [`guard_hot`], for the common case of a call. `None` from `quick`: `body` does it.
+/// As [`guard_hot`], for a call with a short path: runs `quick` first, and `body` if `quick` returns `None`.
 #[inline(always)]
 pub fn guard_quick(quick: impl FnOnce() -> Option<Result<()>>, body: impl FnOnce() -> DAT_RETURN) -> DAT_RETURN {
     match catch_unwind(AssertUnwindSafe(quick)) {
@@ -44,9 +45,11 @@ pub fn guard_quick(quick: impl FnOnce() -> Option<Result<()>>, body: impl FnOnce
     }
 }
 
-/// The local segment of a post that has one. `None` for another list: [`segments`] says whether that is valid.
+/// Returns the local segment of a post that has exactly one. `None` for any other list; [`segments`] then checks
+/// whether that list is valid.
 ///
 /// # Safety
+///
 /// As [`segments`].
 #[inline(always)]
 pub unsafe fn single_segment<'a>(list: *const DAT_LMR_TRIPLET, count: DAT_COUNT) -> Option<&'a Segment> {

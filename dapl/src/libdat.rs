@@ -1,7 +1,8 @@
-//! The libdats that have loaded this library, one per version of the API: their functions, and the private hook of ours.
+//! Access to the libdats that have loaded this library, one per version of the API: their functions, and the private
+//! hook of this project's libdat.
 //!
-//! `registration` calls `init`; an IA asks for the number that the consumer knows it by. Our libdat gets the address range of
-//! our handles.
+//! `registration` calls `init`. An IA asks libdat for the number by which the consumer knows it. This project's libdat
+//! gets the address range of the handles through the hook.
 
 use std::ffi::{CStr, CString, c_void};
 use std::mem::{MaybeUninit, offset_of};
@@ -17,8 +18,8 @@ use crate::runtime::sync::StaticMutex;
 /// SONAME of the libdat of version 2.
 const LIBDAT2: &CStr = c"libdat2.so.2";
 
-/// The functions of libdat that a provider library uses. Those of `libdat.so.1` are imported by the provider library; `dapl`
-/// does not link libdat itself, so that its tests need none. Those of `libdat2.so.2` are looked up.
+/// The functions of libdat that a provider library uses. The provider library imports those of `libdat.so.1`; `dapl`
+/// does not link libdat itself, so that its tests need none. Those of `libdat2.so.2` are looked up at run time.
 #[derive(Clone, Copy)]
 pub struct Libdat {
     /// `dat_registry_add_provider`.
@@ -30,25 +31,26 @@ pub struct Libdat {
 }
 
 impl Libdat {
-    /// The functions of the `libdat2.so.2` in this process; `None` if it has none. A provider library does not name it as needed,
-    /// so it runs without it, and with any implementation of it.
+    /// The functions of the `libdat2.so.2` in this process; `None` if it is not loaded. A provider library does not
+    /// list it as a needed library, so the provider runs without it, and with any implementation of it.
     pub(crate) fn loaded_2() -> Option<Self> {
         type RegistryFunction = unsafe extern "C" fn(*const DAT_PROVIDER, *const DAT_PROVIDER_INFO) -> DAT_RETURN;
         type NumberFunction = unsafe extern "C" fn(DAT_IA_HANDLE, *mut DAT_IA_HANDLE) -> DAT_RETURN;
-        // SAFETY: the string ends; NOLOAD maps nothing new. The reference that it counts keeps the functions in place.
+        // SAFETY: a terminated string; NOLOAD maps nothing new. The reference counted here keeps the functions mapped.
         let image = unsafe { libc::dlopen(LIBDAT2.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
         if image.is_null() {
             return None;
         }
         let symbol = |name: &CStr| {
-            // SAFETY: the handle came from dlopen, and the name ends.
+            // SAFETY: the handle came from dlopen, and the name is terminated.
             let address = unsafe { libc::dlsym(image, name.as_ptr()) };
             (!address.is_null()).then_some(address)
         };
         let (add, remove) = (symbol(c"dat_registry_add_provider")?, symbol(c"dat_registry_remove_provider")?);
         let get_ia_handle = symbol(c"dats_get_ia_handle")?;
         Some(Self {
-            // SAFETY: not null, and the contract's function of that name. The table is that of the version, behind the pointer.
+            // SAFETY: not null, and the function of that name in the ABI. The table is that of the version, behind the
+            // pointer.
             add: unsafe { std::mem::transmute::<*mut c_void, RegistryFunction>(add) },
             // SAFETY: as above.
             remove: unsafe { std::mem::transmute::<*mut c_void, RegistryFunction>(remove) },
@@ -58,7 +60,7 @@ impl Libdat {
     }
 }
 
-/// What is known of the libdat of a version.
+/// Facts known about the libdat of one version.
 struct Known {
     functions: StaticMutex<Option<Libdat>>,
     hook: AtomicPtr<LibdatHook>,
@@ -80,7 +82,7 @@ fn known(version: Version) -> &'static Known {
     }
 }
 
-/// Keeps others out, for `fork`.
+/// Locks the state while the process forks.
 pub(crate) fn lock_for_fork() -> impl Sized {
     (VERSION_1.functions.lock(), VERSION_2.functions.lock())
 }
@@ -90,7 +92,8 @@ pub(crate) fn functions(version: Version) -> Option<Libdat> {
     *known(version).functions.lock()
 }
 
-/// Stores libdat's functions, checks whether it is ours, and passes the address range of our handles to it.
+/// Stores libdat's functions, checks whether it is this project's libdat, and passes the address range of the handles
+/// to it. Returns whether it is this project's.
 ///
 /// # Safety
 /// The functions are libdat's.
@@ -103,7 +106,7 @@ pub(crate) unsafe fn init(version: Version, libdat: Libdat) -> bool {
         return false;
     }
     let hook = answer.cast::<LibdatHook>();
-    // SAFETY: our libdat returns a record that is never freed; `size` is its first field in every version.
+    // SAFETY: this project's libdat returns a record that is never freed; `size` is its first field in every version.
     if unsafe { (&raw const (*hook).size).read() } < LIBDAT_HOOK_LEAST {
         return false;
     }
@@ -116,7 +119,7 @@ pub(crate) unsafe fn init(version: Version, libdat: Libdat) -> bool {
     true
 }
 
-/// The consumer's handle of this IA, opened through that version; `None` as long as there is none.
+/// The consumer's handle of this IA, opened through that version; `None` while libdat has assigned none.
 pub fn ia_number(version: Version, ia: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
     let hook = known(version).hook.load(Ordering::Acquire);
     if hook.is_null() {
@@ -127,7 +130,7 @@ pub fn ia_number(version: Version, ia: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
     (!number.is_null()).then_some(number)
 }
 
-/// Passes the reason of a refused open to libdat; `false` if libdat does not support it, or there is no reason.
+/// Passes the reason of a refused open to libdat. Returns `false` if libdat does not support it or `words` is empty.
 pub(crate) fn report_refusal(version: Version, words: &str) -> bool {
     let hook = known(version).hook.load(Ordering::Acquire);
     if words.is_empty() || !has_field(hook, offset_of!(LibdatHook, provider_says)) {
@@ -139,8 +142,8 @@ pub(crate) fn report_refusal(version: Version, words: &str) -> bool {
     true
 }
 
-/// File name of this library in the dat.conf record whose `dat_provider_init` the calling thread is in. Without our libdat: the
-/// name that the process loaded it by first.
+/// File name of this library in the dat.conf line whose `dat_provider_init` the calling thread is executing. With
+/// another libdat: the name by which the process first loaded this library.
 pub(crate) fn library_name(version: Version) -> String {
     let path = record_library(version).or_else(image_path).unwrap_or_default();
     path.rsplit('/').next().unwrap_or_default().to_owned()
@@ -175,22 +178,22 @@ fn image_path() -> Option<String> {
     Some(unsafe { CStr::from_ptr(info.dli_fname) }.to_string_lossy().into_owned())
 }
 
-/// Whether a hook is there and long enough for the function at this offset.
+/// Whether the hook exists and is long enough for the function at this offset.
 fn has_field(hook: *const LibdatHook, offset: usize) -> bool {
     // SAFETY: `init` stored it; `size` is its first field in every version.
     !hook.is_null() && unsafe { (&raw const (*hook).size).read() } >= offset + size_of::<usize>()
 }
 
-/// A libdat of 2.0 maps an IA to its number too. Some of 1.2 number IAs from 1, lowest free number first, and can only map a
-/// number to its IA (spec/registry 7.2).
+/// Finds the number of an IA. A libdat of 2.0 maps an IA to its number. Some libdats of 1.2 only map a number to its
+/// IA, and assign the lowest free number from 1 (spec/registry 7.2), so the numbers are searched.
 #[cold]
 fn search_number(version: Version, ia: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
-    /// More IAs than a process opens.
+    /// Upper bound of the search; no process opens more IAs.
     const LAST: usize = 1024;
     let libdat = functions(version)?;
     let mapped = |handle: DAT_IA_HANDLE| {
         let mut found: DAT_IA_HANDLE = std::ptr::null_mut();
-        // SAFETY: the function is libdat's (`init`); it takes any number, and an IA.
+        // SAFETY: the function is libdat's (`init`); it accepts any number and any IA.
         let code = unsafe { (libdat.get_ia_handle)(handle, &raw mut found) };
         (code == DAT_SUCCESS).then_some(found)
     };

@@ -1,7 +1,8 @@
-//! Names that this library serves, with the registry's parameters and the table of their handles.
+//! IA names that this library provides, with the parameters of their registration and the table that their handles
+//! point to.
 //!
-//! `registration` adds names; an IA looks its own up when it is opened. Entries are never freed, since handles point to their
-//! table.
+//! `registration` adds names; an IA finds its own when it is opened. Entries are never freed, since handles point to
+//! their table.
 
 use std::ffi::{CStr, CString, c_char};
 
@@ -30,7 +31,7 @@ impl Version {
     }
 }
 
-/// A provider table of either version. The 70 members of 1.2 begin that of 2.0 too.
+/// A provider table of either version. A table of 2.0 begins with the 70 members of 1.2.
 #[allow(missing_debug_implementations, reason = "function pointers")]
 #[derive(Clone, Copy)]
 pub enum VersionedTable {
@@ -56,7 +57,7 @@ impl VersionedTable {
     }
 }
 
-/// A name that this library serves, and the table behind its handles.
+/// A name that this library provides, and the table that its handles point to.
 pub struct Registration {
     name: CString,
     text: String,
@@ -66,8 +67,8 @@ pub struct Registration {
     library: Mutex<String>,
 }
 
-// SAFETY: the raw pointers are the table's `device_name`, which points into `name` beside it, and null ones. Nothing but the
-// mutexes changes after the construction.
+// SAFETY: the raw pointers are the table's `device_name`, which points into `name` in this struct, and null pointers.
+// Only the content of the mutexes changes after construction.
 unsafe impl Send for Registration {}
 // SAFETY: as above.
 unsafe impl Sync for Registration {}
@@ -79,7 +80,7 @@ pub struct Served {
     pub major: u32,
     /// Minor version of the API.
     pub minor: u32,
-    /// The thread safety to report: the registry's flag, or `true` when libdat is ours.
+    /// The thread safety to report: the registry's flag, or `true` for this project's libdat.
     pub thread_safe: bool,
 }
 
@@ -89,17 +90,17 @@ impl Registration {
         &self.text
     }
 
-    /// The `ia_params` of its line.
+    /// The `ia_params` field of its dat.conf line.
     pub fn params(&self) -> String {
         self.params.lock().clone()
     }
 
-    /// File name of the library that its line names.
+    /// The library file name in its dat.conf line.
     pub fn library(&self) -> String {
         self.library.lock().clone()
     }
 
-    /// The table; it stays for the process's life. It is as long as its version says.
+    /// The table, valid until the process ends. Its length depends on the version.
     pub fn table(&self) -> *const DAT_PROVIDER {
         match &self.table {
             VersionedTable::V1(table) => table,
@@ -120,7 +121,7 @@ impl Registration {
 
 static NAMES: StaticMutex<Vec<&'static Registration>> = StaticMutex::new(Vec::new());
 
-/// Keeps others out, for `fork`.
+/// Locks the state while the process forks.
 pub(crate) fn lock_for_fork() -> impl Sized {
     NAMES.lock()
 }
@@ -131,12 +132,12 @@ impl Registration {
     }
 }
 
-/// The registration of a name for a version.
+/// Finds the registration of a name under a version.
 pub fn find(version: Version, name: &CStr) -> Option<&'static Registration> {
     NAMES.lock().iter().copied().find(|known| known.is(version, name))
 }
 
-/// Adds a name. A second entry of the same name and version updates the first, and its table stays.
+/// Adds a name. A second registration of the same name and version updates the first one and keeps its table.
 pub(crate) fn remember(
     name: &CStr,
     params: &CStr,
@@ -154,7 +155,7 @@ pub(crate) fn remember(
     }
     let name = name.to_owned();
     let text = name.to_string_lossy().into_owned();
-    // The text of a CString does not move with it, so the table may name it before both are in place.
+    // The text of a CString does not move with it, so the table can point to it before both are stored.
     let table = table.named(name.as_ptr());
     let (served, params, library) = (Mutex::new(served), Mutex::new(params), Mutex::new(library));
     let made: &'static Registration = Box::leak(Box::new(Registration { name, text, table, served, params, library }));

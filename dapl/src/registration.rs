@@ -1,7 +1,8 @@
-//! A provider library and the registry: `dat_provider_init` and `dat_provider_fini`.
+//! Registers a provider library with libdat: `dat_provider_init` and `dat_provider_fini`.
 //!
-//! `export_provider!` makes the two exported functions and calls here. Nothing is opened, no thread started: init only
-//! copies, meets libdat, and registers exactly what it was asked to (spec/registry 3.3 P1 to P9).
+//! `export_provider!` defines the two exported functions, which call this module. Init opens nothing and starts no
+//! thread: it copies its arguments, stores libdat's functions, and registers exactly the name it was called for
+//! (spec/registry 3.3 P1 to P9).
 
 use std::ffi::{CStr, c_char};
 
@@ -14,7 +15,7 @@ use crate::runtime::{cancel, fork, logger};
 use crate::table;
 use crate::v2::table::table_v2;
 
-/// `dat_provider_init`: registers the name that libdat asks for.
+/// `dat_provider_init`: registers the name in `info`.
 ///
 /// # Safety
 /// `info` is null or readable, `params` null or a string, and the functions are those of `libdat.so.1`.
@@ -84,7 +85,7 @@ fn table_of<P: Provider>(version: Version) -> VersionedTable {
     }
 }
 
-/// The functions of the libdat of a version: those that this library imports are of 1.2.
+/// The functions of the libdat of a version. `imported` are those of 1.2.
 fn functions(version: Version, imported: Libdat) -> Option<Libdat> {
     match version {
         Version::V1 => Some(imported),
@@ -93,7 +94,7 @@ fn functions(version: Version, imported: Libdat) -> Option<Libdat> {
 }
 
 fn name_of(info: &DAT_PROVIDER_INFO) -> Option<&CStr> {
-    // SAFETY: the same bytes, read as what they are.
+    // SAFETY: the same bytes, read with their actual type.
     let bytes = unsafe { std::slice::from_raw_parts(info.ia_name.as_ptr().cast::<u8>(), info.ia_name.len()) };
     CStr::from_bytes_until_nul(bytes).ok()
 }
@@ -104,7 +105,7 @@ pub(crate) fn for_test<P: Provider>(name: &CStr) -> &'static names::Registration
     for_test_with::<P>(name, c"")
 }
 
-/// With these `ia_params`.
+/// As [`for_test`], with these `ia_params`.
 #[cfg(test)]
 pub(crate) fn for_test_with<P: Provider>(name: &CStr, params: &CStr) -> &'static names::Registration {
     let served = Served { major: 1, minor: 2, thread_safe: true };

@@ -1,7 +1,7 @@
 //! The provider table: every entry of this library, in the order of the ABI.
 //!
-//! `registration` makes one per IA name and sets its `device_name`. libdat calls through it, and so do macros in old
-//! headers.
+//! `registration` makes one table per IA name and sets its `device_name`. libdat calls the entries through it, as do
+//! macros of old headers.
 #![forbid(unsafe_code)]
 
 use dat_abi::DAT_PROVIDER;

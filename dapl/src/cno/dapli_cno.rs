@@ -27,7 +27,7 @@ pub(super) struct CnoState {
     /// The attached EVDs. The number is the longest time in nanoseconds that an EVD may be polled before the waiter
     /// sleeps.
     pub(super) sources: Arc<[(Arc<dyn EvdSource>, u32)]>,
-    /// Tokens of the threads in `dat_cno_wait`, and of those among them that sleep.
+    /// Tokens of all threads in `dat_cno_wait`, and of those among them that sleep.
     pub(super) waiters: Vec<u64>,
     pub(super) asleep: Vec<u64>,
     /// Waiters that were released because the last EVD was freed, and that have not returned yet.
@@ -56,7 +56,7 @@ impl CnoState {
         source
     }
 
-    /// Has the descriptor follow the triggers.
+    /// Makes the descriptor readable if EVDs have triggered, and not readable otherwise.
     pub(super) fn show(&mut self) {
         if let Some(descriptor) = &mut self.descriptor {
             descriptor.show(!self.triggers.is_empty());
@@ -64,7 +64,7 @@ impl CnoState {
     }
 }
 
-/// Names a wait across its sleeps.
+/// Identifies a wait across the sleeps of its thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
     pub(super) id: ObjectId,
@@ -114,7 +114,7 @@ pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (Wait, N
     (wait, found.unwrap_or_else(|| cno.look_and_arm(wait.token, Cause::Woken)))
 }
 
-/// Polls the EVDs until one poll has made progress for the whole device, else all of them.
+/// Polls the EVDs. Stops after the first poll that has made progress for the whole device.
 fn poll_all(sources: &[(Arc<dyn EvdSource>, u32)]) {
     sources.iter().fold(true, |progress, (source, _)| source.poll(progress));
 }
@@ -197,7 +197,7 @@ impl<P: Provider> Cno<P> {
         }
     }
 
-    /// Takes the first EVD that still has events, or decides whether the wait ends for another reason.
+    /// Returns the first triggered EVD that still has events, or ends the wait for another reason.
     fn look(&self, token: u64, cause: Cause) -> Next {
         let next = loop {
             let mut inner = self.inner.lock();

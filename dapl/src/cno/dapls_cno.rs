@@ -26,7 +26,7 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>, agent: Option<Agent>) -> Result<DAT_
     adopt(ia, CnoState { agent, ..CnoState::default() })
 }
 
-/// The same with a descriptor, and its number.
+/// As [`create`], with a descriptor; also returns the descriptor's number.
 pub fn create_with_descriptor<P: Provider>(ia: &Arc<Ia<P>>) -> Result<(DAT_CNO_HANDLE, i32)> {
     let descriptor = Descriptor::new()?;
     let number = descriptor.number();
@@ -67,9 +67,10 @@ pub fn modify_agent<P: Provider>(cno: &Cno<P>, agent: Option<Agent>) {
     }
 }
 
-/// The descriptor of a CNO, which is readable while EVDs have triggered it; the first call makes it. It ends with the CNO.
+/// Returns the descriptor of a CNO, which is readable while EVDs have triggered the CNO. The first call creates it; it
+/// is closed with the CNO.
 ///
-/// Errors: `InvalidHandle` for a CNO that is being freed; those of the system.
+/// Errors: `InvalidHandle` for a CNO that is being freed; errors of the operating system.
 pub fn descriptor<P: Provider>(cno: &Cno<P>) -> Result<i32> {
     let mut inner = cno.inner.lock();
     if inner.dead {
@@ -86,7 +87,7 @@ pub fn descriptor<P: Provider>(cno: &Cno<P>) -> Result<i32> {
     Ok(number)
 }
 
-/// Removes triggers of EVDs that have no events left, after which the descriptor is readable only if an EVD has some.
+/// Removes triggers of EVDs that have no events left. Afterwards the descriptor is readable only if an EVD has events.
 pub fn arm_descriptor<P: Provider>(cno: &Cno<P>) {
     loop {
         let Some(source) = cno.inner.lock().pop() else { return cno.ia.provider().sleeps() };
@@ -98,10 +99,10 @@ pub fn arm_descriptor<P: Provider>(cno: &Cno<P>) {
     }
 }
 
-/// Takes the EVD that triggered first and still has events, without waiting. The descriptor stays readable while others have
-/// triggered.
+/// Removes and returns the first triggered EVD that still has events, without waiting. The descriptor stays readable
+/// while other EVDs have triggered.
 ///
-/// Errors: `QueueEmpty` when there is none; the descriptor is not readable then.
+/// Errors: `QueueEmpty` if no EVD has events; the descriptor is then not readable.
 pub fn take_trigger<P: Provider>(cno: &Cno<P>) -> Result<usize> {
     loop {
         let Some(source) = cno.inner.lock().pop() else {
@@ -121,7 +122,7 @@ pub struct Fire<P: Provider> {
     cno: Arc<Cno<P>>,
     wake: bool,
     agent: Option<Agent>,
-    /// The CNO has a descriptor.
+    /// Whether the CNO has a descriptor.
     shows: bool,
     evd: usize,
 }
@@ -149,7 +150,7 @@ impl<P: Provider> Cno<P> {
         Use::of(cno)
     }
 
-    /// Adds an attached EVD to the polled ones; each poll of it takes at most `longest` nanoseconds.
+    /// Adds an attached EVD to the polled EVDs. A wait polls at most `longest` nanoseconds before it sleeps.
     pub fn watch(&self, source: Arc<dyn EvdSource>, longest: u32) {
         let mut inner = self.inner.lock();
         let known = inner.sources.iter().filter(|(known, _)| known.id() != source.id()).cloned();
@@ -184,7 +185,7 @@ impl<P: Provider> Cno<P> {
             wait::bump(self.id);
         }
         if inner.asleep.len() == 1 && inner.may_be_polled() {
-            // No waiter sleeps any more: the woken one polls, and arms before it sleeps again.
+            // No waiter is sleeping now: the woken thread polls, and arms the CQs before it sleeps again.
             self.polled.store(true, Ordering::Relaxed);
         }
         Fire { cno: self.clone(), wake, agent, shows: inner.descriptor.is_some(), evd }

@@ -29,15 +29,15 @@ pub use dapls_cno::Fire;
 
 use dapli_cno::CnoState;
 
-/// An EVD as seen by its CNO. A trait, because an EVD triggers its CNO while the CNO polls its EVDs; tests of the order of
-/// triggers use EVDs of names only.
+/// An EVD as seen by its CNO. A trait breaks the cycle: an EVD triggers its CNO, and the CNO polls its EVDs. Tests of
+/// the trigger order implement it with names only.
 pub trait EvdSource: Send + Sync {
     /// Identifies the EVD.
     fn id(&self) -> ObjectId;
     /// Whether this EVD is attached to the CNO, is enabled, has events, and has no waiting thread of its own.
     fn pending(&self, cno: ObjectId) -> bool;
-    /// Fetches completions on the calling thread; they trigger the CNO. `progress`: also polls the device. Returns
-    /// whether the CNO has to poll its next EVD too; false if one poll serves all CQs of the IA.
+    /// Fetches completions on the calling thread; they trigger the CNO. `progress`: also polls the device. Returns true
+    /// if the CNO has to poll its next EVD too, false if one poll serves all CQs of the IA.
     fn poll(&self, progress: bool) -> bool;
     /// Arms the CQ, if the CNO needs its notification.
     fn arm(&self);
@@ -68,7 +68,7 @@ impl<P: Provider> Cno<P> {
         &self.ia
     }
 
-    /// The number of its descriptor, if it has one.
+    /// Returns the file descriptor's number, if the CNO has a descriptor.
     pub fn descriptor(&self) -> Option<i32> {
         self.inner.lock().descriptor.as_ref().map(Descriptor::number)
     }

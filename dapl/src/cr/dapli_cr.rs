@@ -19,8 +19,8 @@ pub(super) fn target<P: Provider>(cr: &Cr<P>, given: Option<Ref<Ep<P>>>) -> Resu
     }
 }
 
-/// Accepts. An error before the request is taken changes nothing; a later error consumes the request (spec/endpoints
-/// 7.3).
+/// Accepts the request. An error before the request is consumed changes nothing; a later error consumes it
+/// (spec/endpoints 7.3).
 pub(super) fn accept<P: Provider>(cr: &Ref<Cr<P>>, ep: &Ep<P>, private_data: &[u8]) -> Result<()> {
     let acceptance = Acceptance { is_own: cr.own.is_some(), peer: cr.peer, private_data, kept_cr: cr.to_arc() };
     let mut is_taken = false;

@@ -1,8 +1,8 @@
 //! Connection requests (CRs): a request of a peer that the consumer has not accepted or rejected yet.
 //!
 //! `psp` and `rsp` create a CR per request through `dapls_cr`; the entries in `dapl_cr` accept, reject or hand off.
-//! That ends the handle. The memory, with the private data that the consumer may still read, is kept by the accepting
-//! EP. A CR may outlive its service point and has no time limit.
+//! Each of these calls invalidates the handle. The accepting EP keeps the CR in memory, because the consumer may still
+//! read its private data. A CR may outlive its service point and has no time limit.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,7 +29,8 @@ pub struct Cr<P: Provider> {
     private_data: PrivateData,
     private_data_size: usize,
     own: Option<Own>,
-    /// Taken by the first accept, reject or handoff. No other lock is taken while this one is held.
+    /// The provider's request, until an accept, reject or handoff takes it out. No other lock is acquired while this
+    /// one is held.
     request: Mutex<Option<P::Request>>,
 }
 
@@ -98,7 +99,8 @@ impl<P: Provider> Child for Cr<P> {
         let _ = self.reject(&[]);
     }
 
-    /// A graceful close of the IA checks service points (spec/registry 6.2) and rejects pending requests.
+    /// A graceful close of the IA is refused while service points exist (spec/registry 6.2), but not because of pending
+    /// requests: it rejects them.
     fn counts_as_open(&self) -> bool {
         false
     }

@@ -1,8 +1,8 @@
 //! Common service points (2.0): listeners at a port, for the members of a communicator.
 //!
-//! A port is the connection qualifier of the same number, so no provider has to know of communicators: service points of all
-//! kinds share one space of names. Requests come through `cm`, as those of a PSP, and get no EP. No lock is held while the
-//! provider starts or stops listening, nor while an event is posted.
+//! A port is the connection qualifier with the same number, so providers need not know about communicators, and all
+//! kinds of service points share one number space. Requests arrive through `cm`, like those of a PSP, and are created
+//! without an EP. No lock is held while the provider starts or stops listening, nor while an event is posted.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, UdpSocket};
@@ -24,7 +24,7 @@ pub struct Csp<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,
     port: u16,
-    /// As the consumer passed them.
+    /// The communicator as the consumer passed it, for queries.
     communicator: ConsumerVisible<2>,
     address: Address,
     state: Mutex<ListenerState<P>>,
@@ -33,7 +33,7 @@ pub struct Csp<P: Provider> {
 /// State of a live service point.
 struct ListenerState<P: Provider> {
     listener: Option<P::Listener>,
-    /// `None`: freed.
+    /// The EVD of the requests; `None` after the free.
     evd: Option<Use<Evd<P>>>,
 }
 
@@ -42,14 +42,15 @@ pub(crate) struct Place<'a> {
     pub(crate) communicator: Communicator,
     pub(crate) ip: IpAddr,
     pub(crate) port: u16,
-    /// The socket address as the consumer passed it.
+    /// The socket address in the form that the consumer passed.
     pub(crate) bytes: &'a [u8],
 }
 
 impl<P: Provider> Csp<P> {
-    /// Makes a CSP that listens. It can take requests before this returns.
+    /// Creates a CSP that listens. Requests may arrive before this returns.
     ///
-    /// Errors: `InvalidParameter(3)` for an address of another host; `PortInUse` when any service point listens there.
+    /// Errors: `InvalidParameter(3)` for an address of another host; `PortInUse` if another service point of any kind
+    /// listens there.
     pub(crate) fn open(ia: &Arc<Ia<P>>, place: &Place<'_>, evd: Use<Evd<P>>) -> Result<Arc<Self>> {
         if !is_local(place.ip) {
             return Err(Error::InvalidParameter(3));
@@ -89,14 +90,14 @@ impl<P: Provider> Csp<P> {
         Ok(())
     }
 
-    /// Delivers a request. `Err` returns it: the CSP was freed, or the queue is full.
+    /// Delivers a request. `Err` returns the request if the CSP was freed or its event queue is full.
     pub(crate) fn arrive(&self, request: P::Request, info: &RequestInfo) -> std::result::Result<(), P::Request> {
         let Some(evd) = self.state.lock().evd.as_ref().map(|evd| evd.arc().clone()) else { return Err(request) };
         let arrival = Arrival { ia: &self.ia, evd: &evd, sp: self.id, qual: self.port.into(), own: None };
         dapls_cr::announce(&arrival, request, info)
     }
 
-    /// Ends it. Errors: `InvalidHandle` the second time.
+    /// Stops listening. Errors: `InvalidHandle` if that was done before.
     pub(crate) fn shut(&self) -> Result<()> {
         if !handle::destroy(self.id) {
             return Err(Error::InvalidHandle(Handle::Csp));
@@ -110,30 +111,29 @@ impl<P: Provider> Csp<P> {
         Ok(())
     }
 
-    /// Its handle.
     pub(crate) fn id(&self) -> ObjectId {
         self.id
     }
 
-    /// The IA it was made in.
     pub(crate) fn ia(&self) -> &Arc<Ia<P>> {
         &self.ia
     }
 
-    /// The communicator in the consumer's layout, and the address, which stay as long as the CSP.
+    /// Returns the communicator in the consumer's layout, and the address. Both pointers stay valid as long as the CSP
+    /// exists.
     pub(crate) fn shown(&self) -> (&ConsumerVisible<2>, &Address) {
         (&self.communicator, &self.address)
     }
 
     /// Handle of the EVD of its requests.
     ///
-    /// Errors: `InvalidHandle` after its end.
+    /// Errors: `InvalidHandle` after the free.
     pub(crate) fn evd(&self) -> Result<usize> {
         self.state.lock().evd.as_ref().map(|evd| evd.id().handle).ok_or(Error::InvalidHandle(Handle::Csp))
     }
 }
 
-/// Whether it is an address of this host: a socket can be bound to it.
+/// Whether `ip` is an address of this host: a socket can be bound to it.
 fn is_local(ip: IpAddr) -> bool {
     UdpSocket::bind((ip, 0)).is_ok()
 }

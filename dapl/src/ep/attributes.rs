@@ -23,9 +23,9 @@ pub struct Attributes {
     pub max_rdma: u64,
     /// Stored for queries only.
     pub qos: u32,
-    /// Completion flags: which receives notify.
+    /// Completion flags of receives: which of them notify.
     pub recv_flags: u32,
-    /// Completion flags: which requests notify.
+    /// Completion flags of requests: which of them notify.
     pub request_flags: u32,
     /// The receive queue.
     pub recv: Direction,
@@ -100,21 +100,21 @@ pub struct PostLimits {
     /// Receives are posted to the SRQ only, never to the EP.
     pub shared: bool,
     pub extensions: Extensions,
-    /// A receive, or a request, of one segment and without flags passes all checks against these limits, notifies and is not
-    /// traced.
+    /// Receives, or requests, need no checks beyond the number of segments: a post with one segment and without flags
+    /// is valid, notifies and is not traced.
     pub plain_recvs: bool,
     pub plain_requests: bool,
 }
 
-/// Completion flags that a post on an EP with these completion flags may not have. UNSIGNALLED must be allowed by the
-/// EP; unknown bits are refused; known bits without effect for this post are ignored.
+/// Completion flags that a post is refused for. UNSIGNALLED must be allowed by the completion flags of the EP
+/// (`of_ep`); unknown bits are refused; known bits without effect for this post are ignored.
 fn refused_flags(of_ep: DAT_COMPLETION_FLAGS) -> DAT_COMPLETION_FLAGS {
     const KNOWN: DAT_COMPLETION_FLAGS = 0x1F; // spec/events 4.1
     !KNOWN | (!of_ep & DAT_COMPLETION_UNSIGNALLED_FLAG)
 }
 
 impl PostLimits {
-    /// The same for posts that are traced.
+    /// The same limits, for an EP whose posts are traced or not.
     pub fn traced(self, is_traced: bool) -> Self {
         let (plain_recvs, plain_requests) = (self.plain_recvs && !is_traced, self.plain_requests && !is_traced);
         PostLimits { plain_recvs, plain_requests, ..self }

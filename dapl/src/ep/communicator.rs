@@ -1,11 +1,12 @@
-//! Communicators (2.0): the domain of socket addresses in which common service points have ports.
+//! Communicators (2.0): the socket address family in which common service points have ports.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
 
 use crate::error::{Error, Result};
 
-/// A communicator, with the three numbers that `socket` takes. All zero: none was set, and any domain with ports will do.
+/// A communicator: the three arguments of `socket`. All zero means that none was set; then any address family with
+/// ports is allowed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Communicator {
     pub domain: i32,
@@ -14,7 +15,9 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// Errors: `CommNotSupported` for other domains than IPv4 and IPv6, and for other services than streams.
+    /// Checks that the communicator is supported.
+    ///
+    /// Errors: `CommNotSupported` for families other than IPv4 and IPv6, and for types other than streams.
     pub fn check(self) -> Result<()> {
         let is_known = matches!(self.domain, libc::AF_INET | libc::AF_INET6)
             && matches!(self.kind, 0 | libc::SOCK_STREAM)
@@ -22,9 +25,10 @@ impl Communicator {
         if self == Communicator::default() || is_known { Ok(()) } else { Err(Error::CommNotSupported) }
     }
 
-    /// The address and port of a socket address in this communicator. `n` is the parameter that holds it.
+    /// Parses a socket address in this communicator into address and port. `n` is the parameter that the address was
+    /// passed in.
     ///
-    /// Errors: `CommNotSupported` for a communicator that is not supported, or an address of another domain;
+    /// Errors: `CommNotSupported` for a communicator that is not supported, or an address of another family;
     /// `InvalidParameter(n)` for port 0.
     pub fn place(self, address: &[u8], n: u8) -> Result<(IpAddr, u16)> {
         self.check()?;

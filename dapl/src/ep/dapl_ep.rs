@@ -58,10 +58,11 @@ pub unsafe extern "C" fn dapl_ep_create<P: Provider>(
     })
 }
 
-/// `dat_ep_create_with_srq` (spec/events 5.7). A receive EVD is required: without one, receives that the EP takes would
-/// never be reaped, and the SRQ would stay full.
+/// `dat_ep_create_with_srq` (spec/events 5.7). A receive EVD is required: without one, no completion would return the
+/// receives that the EP takes, and the SRQ would stay full.
 ///
 /// # Safety
+///
 /// Same as [`dapl_ep_create`].
 pub unsafe extern "C" fn dapl_ep_create_with_srq<P: Provider>(
     ia_handle: DAT_IA_HANDLE,
@@ -244,7 +245,8 @@ pub unsafe extern "C" fn dapl_ep_get_status<P: Provider>(
     ffi::guard(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
         let outstanding = dapli_watch::outstanding(&ep);
-        // An EP with an SRQ reports no posted receives: those it took were posted to the SRQ (spec/endpoints 5.9).
+        // An EP with an SRQ reports no posted receives: the receives that it took were posted to the SRQ
+        // (spec/endpoints 5.9).
         let recvs = if ep.post_state().limits.shared { 0 } else { outstanding.recvs };
         let idle = |count: u32| if count == 0 { DAT_TRUE } else { DAT_FALSE };
         // SAFETY: this function's own contract.

@@ -45,7 +45,7 @@ pub unsafe extern "C" fn dapl_ep_post_send<P: Provider>(
     ffi::guard_quick(quick, in_full)
 }
 
-/// `dat_ep_post_send` in all cases.
+/// `dat_ep_post_send` without the short path.
 ///
 /// # Safety
 /// Same as [`dapl_ep_post_send`].
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
     ffi::guard_quick(quick, in_full)
 }
 
-/// `dat_ep_post_recv` in all cases.
+/// `dat_ep_post_recv` without the short path.
 ///
 /// # Safety
 /// Same as [`dapl_ep_post_recv`].
@@ -214,7 +214,7 @@ pub(super) fn request<P: Provider>(
     Ok(())
 }
 
-/// The segment of a post that has one and no flags, if the provider posts such ones quickly.
+/// Returns the segment of a post that has exactly one and no flags, if the provider has a short path for such posts.
 ///
 /// # Safety
 /// Same as [`ffi::segments`].

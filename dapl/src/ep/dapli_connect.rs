@@ -22,7 +22,7 @@ pub(super) struct Call {
     pub(super) qual: u64,
     /// Connect timeout; `None` is infinite.
     pub(super) timeout: Result<Option<Duration>>,
-    /// Best-effort quality of service and no connect flags: all that providers support.
+    /// Quality of service is best effort, and no connect flags are set. Providers support nothing else.
     pub(super) is_plain: bool,
     pub(super) private_data: Result<Vec<u8>>,
 }
@@ -46,8 +46,8 @@ pub(super) fn connect<P: Provider>(ep: &Ref<Ep<P>>, call: Call) -> Result<()> {
     ep.attach(&core)?;
 
     let conn = ep.next_attempt(&mut core);
-    // Started before the provider is called, so that a failure to start it has no effects. If it expires early, it
-    // waits for the EP's lock.
+    // Started before the provider is called, so that a failure to start the timeout has no other effect. If it expires
+    // early, its callback waits for the EP's lock.
     let timeout = timeout.map(|after| {
         let target: Arc<dyn OnExpiry> = ep.to_arc();
         timer::arm(after, Arc::downgrade(&target), conn.attempt)

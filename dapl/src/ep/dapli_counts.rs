@@ -14,10 +14,10 @@ use crate::runtime::handle::{ObjectId, Use};
 use crate::stats::counters::{EpCounts, Listing};
 use crate::stats::trace::{EpSummary, Report, TracedEp};
 
-/// Maximum number of the queue pair's counters in the list.
+/// Maximum number of counters of the queue pair in the list.
 const PROVIDERS: usize = 48;
 
-/// Counter changes for a state transition.
+/// Changes of the EP's counters that a state transition causes.
 pub(super) fn of_step(before: EpState, after: EpState) -> EpCounts {
     let is_connected = |state| matches!(state, EpState::Connected | EpState::DisconnectPending);
     EpCounts {

@@ -14,8 +14,8 @@ use crate::provider::{Limits, Provider, QueuePair};
 use crate::pz::Pz;
 use crate::runtime::handle::{Usable, Use};
 
-/// A handle parameter: `None` keeps the EP's object. An invalid handle is an error that is returned at its place in the
-/// order of checks.
+/// A handle parameter. `None` leaves the EP's object unchanged. An invalid handle is an error that is returned at its
+/// place in the order of checks.
 pub(super) type New<T> = Option<Result<Option<Use<T>>>>;
 
 /// The requested changes.

@@ -57,10 +57,10 @@ impl<P: Provider> Outbox<P> {
 }
 
 impl<P: Provider> Ep<P> {
-    /// Queues an event in the connect EVD, if there is one. `data` is present, possibly empty, only with the active
-    /// side's ESTABLISHED (spec/endpoints 8.3, 13.12).
+    /// Queues an event in the connect EVD, if the EP has one. `data` is present (possibly empty) only with ESTABLISHED
+    /// on the active side (spec/endpoints 8.3, 13.12).
     ///
-    /// Before the end of a connection, completions that are in the CQ are queued first, so that the CNO reports their
+    /// Before an event that ends the connection, the completions in the CQ are queued, so that the CNO reports their
     /// EVDs first.
     pub(super) fn announce(&self, core: &mut ControlState<P>, notice: Option<ConnectionEvent>, data: Option<&[u8]>) {
         let (Some(kind), Some(evd)) = (notice, &core.wiring.connect) else { return };

@@ -127,8 +127,8 @@ impl<P: Provider> Ep<P> {
         Ok(())
     }
 
-    /// `dat_ep_disconnect` of an unconnected EP flushes posted receives, since no other call returns them; it is an
-    /// error only if there are none (spec/endpoints 5.6, note 5).
+    /// Handles `dat_ep_disconnect` of an unconnected EP. It flushes posted receives, since no other call returns them;
+    /// it is an error only if no receive is posted (spec/endpoints 5.6, note 5).
     pub(super) fn flush_unconnected(&self, core: &mut ControlState<P>) -> Result<()> {
         let post_state = self.post_state();
         match &post_state.binding {
@@ -140,7 +140,8 @@ impl<P: Provider> Ep<P> {
         Ok(())
     }
 
-    /// Frees the EP with `step`, which is refused in states that do not allow it. Queued events are still delivered.
+    /// Frees the EP by the transition `step`, which is refused in states that do not allow it. Queued events are still
+    /// delivered.
     pub(super) fn destroy(&self, step: EpStep) -> Result<()> {
         let mut core = self.open()?;
         core.state.after(step)?;
@@ -186,7 +187,8 @@ pub(super) fn build<P: Provider>(
             ep: id.handle,
             work: Work::SharedRecv,
             object: srq.id().handle,
-            // As for a post: the completion says whether it notifies.
+            // Receives on an EP with solicited notification are posted as non-notifying; the completion says whether
+            // the send was solicited.
             unsignalled: attributes.post_limits(wiring.wired(), ia.limits()).recv_solicited,
             post: ia.tracing().shared_post(),
             ..Token::default()

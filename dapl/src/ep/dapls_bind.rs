@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::provider::{BindWr, Provider, QueuePair, Token, Work};
 use crate::rmr::{Bound, Rmr, dapls_rmr};
 
-/// Flags and cookie of a bind.
+/// Flags and cookie of a posted bind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Post {
     pub(crate) cookie: u64,

@@ -77,15 +77,15 @@ impl<P: Provider> TransferSink<P> for Transfers<P> {
     }
 }
 
-/// Handles a failed transfer that a consumer is about to take from `evd`. The provider also ends the connection and
-/// reports that from its own thread; the first report counts (spec/endpoints 8.4).
+/// Handles a failed transfer whose completion a consumer is about to dequeue from `evd`. The provider also ends the
+/// connection and reports that from its own thread; the first report counts (spec/endpoints 8.4).
 fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
     let mut core = ep.core.lock();
     // Under the EP's lock, which a reset takes too: an unreported failure belongs to the present attempt.
     let is_unreported = dapls_evd::take_failure(evd, ep.id.handle);
     let report = if is_unreported { ep.report_broken(&core) } else { Report::default() };
-    // While the EP disconnects gracefully, the end of the connection is reported as the consumer's own (spec/endpoints
-    // 4.2).
+    // During a graceful disconnect, the end of the connection is reported as the consumer's own disconnect
+    // (spec/endpoints 4.2).
     if is_unreported
         && core.state != EpState::DisconnectPending
         && let Ok(notice) = ep.step(&mut core, EpStep::Event(ConnectionEvent::Broken))
@@ -100,16 +100,16 @@ fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
 
 /// Data of a connection request for the EP that accepts it.
 pub(crate) struct Acceptance<'a> {
-    /// The EP belongs to the request; it was not chosen by the consumer.
+    /// The EP was provided with the request; the consumer did not choose it.
     pub(crate) is_own: bool,
     pub(crate) peer: SocketAddr,
     pub(crate) private_data: &'a [u8],
-    /// Kept until the connection's private data may go.
+    /// The CR, kept in memory as long as the consumer may read its private data.
     pub(crate) kept_cr: Arc<dyn Any + Send + Sync>,
 }
 
-/// `dat_cr_accept`, from its sixth check on (spec/endpoints 7.3). Calls `take` after all checks have passed; from then
-/// on the request is consumed, even if the accept fails.
+/// `dat_cr_accept`, from its sixth check on (spec/endpoints 7.3). Calls `take` to consume the request after all checks
+/// have passed. From then on the request is consumed even if the accept fails.
 pub(crate) fn accept<P: Provider>(
     ep: &Ep<P>,
     acceptance: Acceptance<'_>,
@@ -145,9 +145,9 @@ pub(crate) fn communicator<P: Provider>(ep: &Ep<P>) -> Communicator {
     ep.core.lock().communicator
 }
 
-/// Checks whether [`set_communicator`] will do.
+/// Checks whether [`set_communicator`] would succeed.
 ///
-/// Errors: the state of the EP; `CommNotSupported`.
+/// Errors: those of the EP's state; `CommNotSupported`.
 pub(crate) fn check_communicator<P: Provider>(ep: &Ep<P>, communicator: Communicator) -> Result<()> {
     ep.open()?.state.lets_modify()?;
     communicator.check()
@@ -179,14 +179,14 @@ pub(crate) fn request<P: Provider>(ep: &Ep<P>, peer: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// The event of the request could not be queued: the EP waits for the next request.
+/// Handles a request whose event could not be queued: the EP waits for the next request.
 pub(crate) fn request_lost<P: Provider>(ep: &Ep<P>) {
     if advance(ep, EpStep::RequestLost).is_ok() {
         ep.remote_address.write(&[]);
     }
 }
 
-/// The request that the EP belongs to was rejected.
+/// Handles the reject of the request that the EP was provided with.
 pub(crate) fn decline<P: Provider>(ep: &Ep<P>) {
     if advance(ep, EpStep::Decline).is_ok() {
         ep.remote_address.write(&[]);

@@ -1,4 +1,4 @@
-//! Posts of extension operations: with immediate data, with invalidation, atomic. The entries of the DAT 2.0 table call this
+//! Posts of extension operations: immediate data, invalidation, atomics. The entries of the DAT 2.0 table call this
 //! after they have parsed their arguments.
 #![forbid(unsafe_code)]
 
@@ -11,22 +11,22 @@ use super::{Ep, PostState, post_lock};
 use crate::error::{Error, Result, State};
 use crate::provider::{ATOMIC_SIZE, Op, Provider, Segment};
 
-/// A post, as a consumer asks for it.
+/// Parameters of a post of an extension operation.
 #[derive(Clone, Copy, Debug)]
 pub struct ExtensionPost<'a> {
     pub op: Op,
     /// Local memory; one segment of eight bytes for an atomic operation.
     pub segments: &'a [Segment],
     pub cookie: u64,
-    /// `SOLICITED_WAIT` has no effect here; the operation says it.
+    /// Completion flags. `SOLICITED_WAIT` has no effect here: the operation states whether the message is solicited.
     pub flags: DAT_COMPLETION_FLAGS,
     pub positions: Positions,
 }
 
-/// Positions of the arguments, for `InvalidParameter`.
+/// Numbers of the parameters, for `InvalidParameter`.
 #[derive(Clone, Copy, Debug)]
 pub struct Positions {
-    /// Number of segments; of an atomic operation, its local memory.
+    /// The number of segments; for an atomic operation, the local memory.
     pub local: u8,
     /// The remote memory; not used by sends.
     pub remote: u8,
@@ -49,13 +49,13 @@ pub fn post_extension<P: Provider>(ep_handle: *mut c_void, post: &ExtensionPost<
         check_flags(flags, limits.refused_request_flags, positions.flags)?;
         ep.state().takes_requests()?;
         if op.work().is_atomic() && !limits.reads {
-            return Err(Error::InvalidState(State::Plain)); // as a read: it would never complete (spec/endpoints 10.3)
+            return Err(Error::InvalidState(State::Plain)); // like a read, it would never complete (spec/endpoints 10.3)
         }
         request(ep, post_state, thread, op, segments, cookie, flags)
     })
 }
 
-/// Checks the local segments against `iov`, the maximum number, and the operand of an atomic operation.
+/// Checks the number of local segments against `iov`, and the operand of an atomic operation.
 fn check_memory(op: Op, segments: &[Segment], iov: usize, positions: Positions) -> Result<()> {
     if segments.len() > iov {
         return Err(Error::InvalidParameter(positions.local));

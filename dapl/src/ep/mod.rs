@@ -78,7 +78,7 @@ pub struct Ep<P: Provider> {
 struct PostState<P: Provider> {
     binding: Binding<P>,
     limits: PostLimits,
-    /// Next to the QP, because a post has that cache line already.
+    /// Kept beside the QP, because a post already has that cache line.
     posts: Posts,
 }
 
@@ -98,7 +98,7 @@ struct ControlState<P: Provider> {
     /// The armed watermarks; a replacement QP gets them too.
     marks: Marks,
     remote: Option<Remote>,
-    /// In which common service points are connected to.
+    /// The communicator for connects to common service points.
     communicator: Communicator,
     /// The running connect timeout; present only in ACP.
     timeout: Option<Ticket>,

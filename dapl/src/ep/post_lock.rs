@@ -1,8 +1,8 @@
 //! The lock of an EP's post state: shared by posts, exclusive for control calls that replace, reset or destroy the QP.
 //!
 //! A post announces its EP in a slot of its thread (`runtime/hazard`) and takes no lock. A writer takes the write lock,
-//! and then waits until no thread announces the EP. A post that cannot announce it, for example while a writer is
-//! there, takes the read lock, as other readers do.
+//! and then waits until no thread announces the EP. A post that cannot announce the EP, for example while a writer
+//! waits, takes the read lock, as other readers do.
 
 use std::ffi::c_void;
 use std::mem;
@@ -75,15 +75,15 @@ impl<P: Provider> Drop for CountedPost<'_, P> {
     }
 }
 
-/// Like [`post`], where the reference need not be counted. Returns false if `body` does, and if the post has to take the long way, which
-/// finds out whether the handle is valid.
+/// Like [`post`], where the reference need not be counted. Returns false if `body` returns false, or if the post needs
+/// the full path ([`post`]), which also reports an invalid handle.
 #[inline(always)]
 pub(super) fn post_quickly<P: Provider>(
     handle: *mut c_void,
     body: impl FnOnce(&Ep<P>, &PostState<P>, usize) -> bool,
 ) -> bool {
     let Some(ep) = from_handle_quick::<Ep<P>>(handle) else { return false };
-    // SAFETY: no writer has access: it waits for this reference.
+    // SAFETY: no writer has access: a writer waits until this reference ends.
     let state = unsafe { &*ep.post_state.state.data_ptr() };
     let is_posted = body(&ep, state, ep.thread());
     if !is_posted {
@@ -92,7 +92,8 @@ pub(super) fn post_quickly<P: Provider>(
     is_posted
 }
 
-/// Runs a post on the EP with this handle. `body` gets the number of this thread, if a slot of the thread names the EP.
+/// Runs a post on the EP with this handle. `body` gets the number of this thread if one of the thread's hazard slots
+/// announces the EP.
 #[inline(always)]
 pub(super) fn post<P: Provider>(
     handle: *mut c_void,
@@ -100,7 +101,8 @@ pub(super) fn post<P: Provider>(
 ) -> Result<()> {
     let Some(ep) = from_handle_hot::<Ep<P>>(handle) else { return Err(Error::InvalidHandle(Handle::Ep)) };
     let counted = if ep.is_counted() { Some(ep.post_state.lock_for_post()) } else { None };
-    // SAFETY: no writer has access: it waits for this reference, or, if that is counted, for the read lock.
+    // SAFETY: no writer has access: it waits until this reference ends or, if the reference is counted, for the read
+    // lock.
     let state = unsafe { &*ep.post_state.state.data_ptr() };
     let result = body(&ep, state, ep.thread());
     drop(counted);

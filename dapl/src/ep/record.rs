@@ -1,4 +1,5 @@
-//! Converts the C records of an EP, `DAT_EP_ATTR` and `DAT_EP_PARAM`, from and to internal types. It checks no values.
+//! Converts the C records of an EP, `DAT_EP_ATTR` and `DAT_EP_PARAM`, from and to internal types. Values are not
+//! checked here.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -65,7 +66,7 @@ fn attr(attributes: &Attributes, (named, list): (i32, *mut DAT_NAMED_ATTR)) -> D
     }
 }
 
-/// Copies the fields of `asked` that the mask selects.
+/// Copies the fields that the mask selects from `asked`.
 pub(super) fn merge(into: &mut Attributes, asked: &Attributes, mask: DAT_EP_PARAM_MASK) {
     let named = |field: DAT_EP_PARAM_MASK| mask & field != 0;
     macro_rules! take {

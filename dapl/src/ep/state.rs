@@ -146,7 +146,8 @@ impl EpState {
     }
 
     /// The connection event of an allowed step (spec/endpoints 4.2). Each attempt has one terminal event: every
-    /// transition to `Disconnected` has one, except those of `dat_ep_free`, of the close, and of a lost ESTABLISHED.
+    /// transition to `Disconnected` has one, except those of `dat_ep_free`, of an abrupt close of the IA, and of an
+    /// ESTABLISHED event that could not be queued.
     pub fn notice(self, step: EpStep) -> Option<ConnectionEvent> {
         use EpState::*;
         match (self, step) {

@@ -234,7 +234,7 @@ fn state_bits(facts: &dapls_evd::Facts) -> DAT_EVD_STATE {
     enabled | waitable | config
 }
 
-/// The event of a successful transfer, word by word.
+/// The event of a successful transfer, word by word, so that it is written with few stores.
 #[repr(C)]
 struct PlainEvent {
     number: DAT_EVENT_NUMBER,
@@ -356,7 +356,7 @@ unsafe fn write_data(out: *mut DAT_EVENT_DATA, event: &Event) {
                 (&raw mut (*data).cr_handle).write_unaligned(cr as DAT_CR_HANDLE);
             }
             Event::Connection { kind, ep, data_size, data: private } => {
-                // The data of a reject are no part of 1.2.
+                // DAT 1.2 has no private data of a reject.
                 let (data_size, private) =
                     if kind == ConnectionEvent::PeerRejected { (0, 0) } else { (data_size, private) };
                 let data = &raw mut (*out).connect_event_data;

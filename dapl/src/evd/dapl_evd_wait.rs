@@ -13,10 +13,10 @@ use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
 use crate::runtime::wait::{self, Cause, Mark, WaitStep};
 
-/// Writes an event of this EVD as a version of DAT has it. The pointer is writable.
+/// Writes an event of this EVD in the layout of one version of DAT. The pointer is writable.
 pub(crate) type WriteEvent<E> = unsafe fn(out: *mut E, evd: DAT_EVD_HANDLE, event: &Event);
 
-/// The arguments, and the state kept between sleeps. `E` is `DAT_EVENT` of the caller's version.
+/// The arguments, and the state kept between sleeps. `E` is the `DAT_EVENT` of the caller's version.
 #[derive(Clone, Copy)]
 struct Call<E> {
     evd: DAT_EVD_HANDLE,
@@ -47,9 +47,10 @@ pub unsafe extern "C-unwind" fn dapl_evd_wait<P: Provider>(
     unsafe { wait_as::<P, DAT_EVENT>(evd, timeout, threshold, event, more, write_event) }
 }
 
-/// `dat_evd_wait` of any version, whose events `write` writes.
+/// `dat_evd_wait` of any version; `write` writes the event in the layout of that version.
 ///
 /// # Safety
+///
 /// As [`dapl_evd_wait`].
 #[inline(always)]
 pub(crate) unsafe fn wait_as<P: Provider, E: Copy>(

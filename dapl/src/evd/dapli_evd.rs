@@ -33,9 +33,9 @@ const BATCHES: usize = 16;
 pub(super) struct EvdState<P: Provider> {
     pub(super) queue: Queue,
     pub(super) cno: Option<Use<Cno<P>>>,
-    /// For consumers that wait in `poll` or `epoll`.
+    /// The descriptor for consumers that wait in `poll` or `epoll`, if it was requested.
     pub(super) descriptor: Option<ArmedDescriptor>,
-    /// Neither a CNO nor a descriptor has to see each event.
+    /// The EVD has neither a CNO nor a descriptor, so no event has to be signalled individually.
     pub(super) is_unobserved: bool,
     /// Completions counted per EP.
     pub(super) completions: CompletionsByEp,
@@ -45,7 +45,7 @@ pub(super) struct EvdState<P: Provider> {
     arm_failed: bool,
     pub(super) backoff: SharedCpuBackoff,
     pub(super) buffer: [Completion; BATCH],
-    /// The part of `buffer` that is not in `queue` yet; see `dapli_quick`. Empty after [`Evd::lock`].
+    /// The range of `buffer` that is not in `queue` yet; see `dapli_quick`. Empty after [`Evd::lock`].
     pub(super) plain: Range<usize>,
 }
 
@@ -157,9 +157,9 @@ impl<P: Provider> Notification<P> {
     }
 }
 
-/// An event taken by a consumer.
+/// An event that a consumer dequeues.
 pub(crate) enum TakenEvent<'a> {
-    /// A completion. If it failed, its EP has been informed.
+    /// A completion. If it failed, its EP has been notified.
     Done(&'a Completion),
     /// Any event.
     Other(&'a Event),
@@ -196,8 +196,8 @@ impl<P: Provider> Evd<P> {
         signal
     }
 
-    /// Dequeues the oldest event for a consumer and passes it to `give` by reference, since events are large and this
-    /// is the hot path.
+    /// Dequeues the oldest event and passes it to `give` by reference, because events are large and this is the hot
+    /// path.
     #[inline]
     pub(crate) fn dequeue(&self, give: impl FnOnce(TakenEvent<'_>)) -> Result<()> {
         let mut inner = self.lock();
@@ -220,9 +220,9 @@ impl<P: Provider> Evd<P> {
             }
             None => {
                 let Some(cq) = &self.cq else { return Err(Error::QueueEmpty) };
-                // A consumer with a CNO dequeues until the EVD is empty, and `dat_cno_wait` polls, as arming a descriptor
-                // does. Over a network each
-                // poll is a system call, so the first dequeue after an event makes none.
+                // A consumer with a CNO dequeues until the EVD is empty, and `dat_cno_wait` polls again, as does arming
+                // a descriptor. Over a network each poll is a system call, so the first dequeue after an event makes
+                // none.
                 let how = if std::mem::take(&mut held.has_taken) { Fetch::Ready } else { Fetch::Poll };
                 let n = held.poll(cq, how);
                 let Some((first, rest)) = held.buffer[..n].split_first() else {
@@ -244,7 +244,7 @@ impl<P: Provider> Evd<P> {
                 if failed {
                     return self.dequeue_failure(inner, signal, give);
                 }
-                held.queue.counts.events += 1; // it bypasses the queue
+                held.queue.counts.events += 1; // held.queue.counts.events += 1; // this event bypasses the queue
                 give(TakenEvent::Done(first));
                 from_shared(first)
             }

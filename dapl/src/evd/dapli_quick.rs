@@ -1,7 +1,7 @@
 //! Dequeues in the common case: one thread polls an EVD without a CNO or descriptor, and takes successes.
 //!
-//! A poll leaves such completions in the buffer, and the next dequeues take them from there. All other users of the state find
-//! every event in the queue: they lock by [`Evd::lock`], which moves what is left in the buffer.
+//! A poll leaves such completions in the buffer, and the next dequeues return them from there. All other code locks by
+//! [`Evd::lock`], which first moves the rest of the buffer to the queue, so it finds every event in the queue.
 #![forbid(unsafe_code)]
 
 use super::Evd;
@@ -14,13 +14,13 @@ use crate::runtime::sync::{MutexGuard, yield_now};
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Found {
     Nothing,
-    /// Completions that a consumer may take out of the buffer.
+    /// All completions may be dequeued directly from the buffer.
     Plain,
-    /// Some that have to go through the queue.
+    /// Some completions have to go through the queue.
     Others,
 }
 
-/// Whether a completion is given to the consumer without any other step, as an event of DAT 1.2 with these fields only.
+/// Whether a completion needs no other step and fits the fields of a DAT 1.2 event.
 #[inline(always)]
 fn is_plain(done: &Completion) -> bool {
     let is_transfer = matches!(done.token.work, Work::Send | Work::Recv | Work::Read | Work::Write);
@@ -39,7 +39,7 @@ impl<P: Provider> EvdState<P> {
         self.buffer.get(next)
     }
 
-    /// Moves what is left in the buffer to the queue.
+    /// Moves the rest of the buffer to the queue.
     #[inline]
     pub(super) fn settle(&mut self) {
         if !self.plain.is_empty() {
@@ -52,19 +52,20 @@ impl<P: Provider> EvdState<P> {
         let left = std::mem::take(&mut self.plain);
         self.queue.counts.events -= left.len() as u64; // `complete` counts them again
         for done in &self.buffer[left] {
-            // There was no waiter, CNO or descriptor when it came, so it signals nothing.
+            // There was no waiter, CNO or descriptor when these completions were polled, so they signal nothing.
             let _ = self.queue.complete(done);
         }
     }
 
-    /// Whether completions may stay in the buffer: a thread that polls is the only one that an event is for.
+    /// Whether completions may stay in the buffer: no waiter, CNO or descriptor needs a signal, and only the polling
+    /// thread dequeues.
     #[inline(always)]
     pub(super) fn is_quick(&self) -> bool {
         self.is_unobserved && self.queue.is_empty() && !self.queue.has_waiter()
     }
 
-    /// Polls. What came stays in the buffer if each completion is a success that needs no report to another object; else it is
-    /// queued. `is_quick` is true.
+    /// Polls the CQ. The completions stay in the buffer if each one is a success that no other object must be notified
+    /// of; otherwise they are queued. Requires `is_quick`.
     #[inline(always)]
     pub(super) fn refill(&mut self, cq: &P::Cq) -> Found {
         let n = self.poll(cq, Fetch::Poll);
@@ -84,14 +85,15 @@ impl<P: Provider> EvdState<P> {
 }
 
 impl<P: Provider> Evd<P> {
-    /// Locks the state. All events are in the queue then.
+    /// Locks the state, with all events in the queue.
     pub(super) fn lock(&self) -> MutexGuard<'_, EvdState<P>> {
         let mut inner = self.inner.lock();
         inner.settle();
         inner
     }
 
-    /// Takes the oldest event, if that is a plain completion, with as few instructions as possible. `None`: `dequeue` has to do it.
+    /// Dequeues the oldest event if it is a plain completion, with as few instructions as possible. `None`: the caller
+    /// uses `dequeue`.
     #[inline(always)]
     pub(super) fn dequeue_quickly(&self, give: impl FnOnce(&Completion)) -> Option<Result<()>> {
         let mut inner = self.inner.lock();

@@ -16,7 +16,7 @@ use crate::runtime::handle::{self, ObjectId};
 use crate::runtime::sync::MutexGuard;
 use crate::runtime::wait::{self, Cause, Deadline};
 
-/// Identifies a wait across its sleeps.
+/// Identifies a wait across the sleeps of its thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
     pub(super) id: ObjectId,
@@ -54,7 +54,7 @@ pub(super) fn begin<P: Provider>(evd: &Evd<P>, timeout: DAT_TIMEOUT, threshold: 
     wait.deadline = Deadline::after(timeout);
     inner.queue.settle();
     if !P::Cq::REPORTS_SOLICITED && inner.queue.config() == Config::Solicited {
-        // A poll between the first one and the arming could fetch a solicited message without recognising it as such.
+        // Arming comes first: a poll before it could fetch a solicited message without recognising it as such.
         let next = evd.arm_and_look(inner, &wait, Cause::Start);
         return Ok((wait, next));
     }
@@ -141,7 +141,7 @@ impl<P: Provider> Evd<P> {
     /// Ends a wait: returns an event if there are enough, else the error `over`.
     fn conclude<'a>(&'a self, mut inner: MutexGuard<'a, EvdState<P>>, token: u64, over: Option<Error>) -> Next {
         if inner.queue.unreported_failure().is_some() {
-            // This thread is registered as the waiter, so no other thread takes an event meanwhile.
+            // This thread is registered as the waiter, so no other thread can dequeue an event meanwhile.
             inner = self.report_failures(inner);
         }
         let found = inner.queue.look(token, over == Some(Error::TimedOut));
@@ -149,7 +149,7 @@ impl<P: Provider> Evd<P> {
         let timed_out = found == WaitStatus::TooFew && over == Some(Error::TimedOut);
         inner.queue.counts.timeouts += u64::from(timed_out);
         let next = match found {
-            // No event is taken after a signal handler ran (spec/events 1.5).
+            // No event is dequeued after a signal handler ran (spec/events 1.5).
             WaitStatus::Enough if over != Some(Error::Interrupted) => match inner.queue.pop() {
                 Some(event) => {
                     self.reaped(&event);

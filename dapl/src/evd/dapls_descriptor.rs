@@ -1,8 +1,9 @@
 //! The descriptor of an EVD, for consumers that wait in `poll` or `epoll`.
 //!
-//! A consumer takes events until the EVD is empty, arms the descriptor, and sleeps on it. Arming makes it readable at once if there
-//! are events; else the next event that would release a waiter does. It stays readable until it is armed again. Both happen under
-//! the EVD's lock, and arming polls after it has armed the CQ, so no event is missed.
+//! A consumer takes events until the EVD is empty, arms the descriptor, and sleeps on it. Arming makes the descriptor
+//! readable at once if there are events; otherwise the next event that would release a waiter makes it readable. It
+//! stays readable until it is armed again. The EVD's lock covers arming and queueing, and arming polls after it has
+//! armed the CQ, so no event is missed.
 #![forbid(unsafe_code)]
 
 use super::Evd;
@@ -23,7 +24,7 @@ impl ArmedDescriptor {
         self.is_armed
     }
 
-    /// An event that notifies was queued.
+    /// Called when a notifying event was queued: makes an armed descriptor readable.
     pub(super) fn trigger(&mut self) {
         if std::mem::take(&mut self.is_armed) {
             self.descriptor.show(true);
@@ -36,9 +37,9 @@ impl ArmedDescriptor {
     }
 }
 
-/// The descriptor of an EVD; the first call makes it, armed. It closes with the EVD.
+/// Returns the descriptor of an EVD. The first call creates it, armed; it is closed with the EVD.
 ///
-/// Errors: `InvalidHandle` for an EVD that is being freed; those of the system.
+/// Errors: `InvalidHandle` for an EVD that is being freed; errors of the operating system.
 pub fn descriptor<P: Provider>(evd: &Evd<P>) -> Result<i32> {
     let mut inner = evd.lock();
     if inner.queue.closed {
@@ -56,7 +57,7 @@ pub fn descriptor<P: Provider>(evd: &Evd<P>) -> Result<i32> {
     Ok(number)
 }
 
-/// Arms the descriptor: readable now if there are events, else when the next one comes that notifies.
+/// Arms the descriptor. It is readable now if there are events; otherwise the next notifying event makes it readable.
 ///
 /// Errors: `InvalidHandle` for an EVD that is being freed or has no descriptor.
 pub fn arm<P: Provider>(evd: &Evd<P>) -> Result<()> {
@@ -68,7 +69,7 @@ pub fn arm<P: Provider>(evd: &Evd<P>) -> Result<()> {
     {
         descriptor.trigger();
     }
-    // Arms the CQ if nothing came, and fetches what came in between.
+    // Arms the CQ if the poll found nothing, and fetches completions that arrived before the arming.
     let signal = signal.max(evd.rearm(&mut inner));
     evd.ia.provider().sleeps();
     evd.unlock(inner, signal);

@@ -72,7 +72,7 @@ pub fn create<P: Provider>(
     Ok(handle)
 }
 
-/// Returns a choice that makes `ia::open` create an async EVD of this length.
+/// Returns the choice that makes `ia::open` create an async EVD of this length.
 pub fn with_ia<P: Provider>(length: i32) -> AsyncEvdChoice<P> {
     AsyncEvdChoice::Make(Box::new(move |ia| {
         let evd = build(ia, length, None, Streams::default().with(Stream::Async))?;
@@ -225,8 +225,8 @@ pub fn modify_cno<P: Provider>(evd: &Evd<P>, cno: Option<Arc<Cno<P>>>) {
     drop(old);
 }
 
-/// Called when an EP asks for solicited notifications only. If a thread waits, arms the CQ accordingly before the next
-/// message.
+/// Called when an EP asks for solicited notifications only. If a thread waits, re-arms the CQ for solicited completions
+/// before the next message.
 pub fn arm_anew<P: Provider>(evd: &Evd<P>) {
     let mut inner = evd.lock();
     if inner.queue.config() == Config::Solicited {

@@ -11,7 +11,7 @@ use crate::provider::{Completion, ConnectionEvent, Status};
 pub enum Event {
     /// A work request ended.
     Dto(Completion),
-    /// A failed work request whose EP has not been informed. The consumer gets it as `Dto` after that.
+    /// A failed work request whose EP has not been notified. The consumer gets it as `Dto` after the EP was notified.
     Failed(Completion),
     /// A connection request arrived.
     Request {
@@ -54,7 +54,7 @@ pub enum Stream {
     Connection,
     RmrBind,
     Async,
-    /// Completions of extended operations (2.0). They come with those of DTOs.
+    /// Completions of extended operations (2.0). They are queued together with DTO completions.
     Extension,
 }
 

@@ -48,8 +48,8 @@ pub struct Evd<P: Provider> {
     inner: Mutex<EvdState<P>>,
 }
 
-/// Reports about completions to `ep`. A trait, because EPs reserve places in EVDs and take failures from them while EVDs report
-/// failures to EPs: events go upwards through a trait of the lower layer.
+/// Reports completions to the `ep` module. A trait of the lower layer, because EPs use EVDs while EVDs report failures
+/// to EPs.
 pub(crate) trait TransferSink<P: Provider>: Send + Sync {
     /// Informs the EP with handle `ep` of a failure before the consumer gets it. Called without locks; on return the EP
     /// has called [`dapls_evd::take_failure`] under its own lock. Returns false if there is no such EP.
@@ -95,7 +95,7 @@ impl<P: Provider> Evd<P> {
         self.transfers.get_or_init(|| sink);
     }
 
-    /// Restricts notification to what an EP of this EVD asks for (spec/events 1.3).
+    /// Restricts notification to the completions that the EPs of this EVD want to be notified of (spec/events 1.3).
     pub fn configure(&self, config: Config) {
         self.lock().queue.configure(config);
     }

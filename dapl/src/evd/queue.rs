@@ -283,8 +283,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Checks the wait `token`. After the first check only a notifying event ends the wait; at the timeout any event
-    /// does.
+    /// Checks whether the wait `token` is over. After its first check only a notifying event ends a wait; at the
+    /// timeout any event does.
     pub(super) fn look(&mut self, token: u64, time_is_over: bool) -> WaitStatus {
         let queued = self.events.len();
         match &mut self.waiter {
@@ -299,7 +299,7 @@ impl Queue {
         }
     }
 
-    /// Ends the first check: from now on only new events end the wait.
+    /// Ends the first check of a wait: from now on only new events end it.
     pub(super) fn settle(&mut self) {
         if let Some(waiter) = &mut self.waiter {
             waiter.notified = self.events.len() > self.silent;
@@ -321,7 +321,7 @@ impl Queue {
         }
     }
 
-    /// Expels the waiter; returns true if it sleeps and must be woken.
+    /// Expels the waiter. Returns true if it sleeps and must be woken.
     pub(super) fn expel(&mut self) -> bool {
         self.waiter.take().is_some_and(|waiter| waiter.asleep)
     }
@@ -338,7 +338,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Closes the queue and returns the events that no consumer will get.
+    /// Closes the queue and returns the events that no consumer will dequeue.
     pub(super) fn close(&mut self) -> SlotQueue<Event> {
         self.closed = true;
         self.silent = 0;
@@ -360,7 +360,7 @@ mod tests {
         Event::Dto(Completion { token: Token { unsignalled: true, ..Token::default() }, ..Completion::default() })
     }
 
-    /// A queue on which a thread sleeps that waits for `threshold` events.
+    /// A queue with a sleeping waiter for `threshold` events.
     fn slept_on(threshold: i32) -> Queue {
         let mut queue = Queue::new(8);
         queue.begin_wait(1, threshold).unwrap();

@@ -445,7 +445,7 @@ fn polling_waiter_needs_no_notification() {
     while !object.has_waiter() {
         std::thread::yield_now();
     }
-    // A late notification for an event that was taken earlier.
+    // Simulates a late notification for an event that was already dequeued.
     object.evd_ref.notify();
     assert!(!cq.is_armed() || !object.has_waiter(), "it polls, and is armed for any notification");
     cq.put(done(1));

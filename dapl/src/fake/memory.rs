@@ -34,7 +34,7 @@ impl MemoryRegion for FakeMr {
     }
 }
 
-/// Membership in the registrations of a shared memory name.
+/// Membership of a process in the registrations under one shared-memory cookie.
 pub(crate) struct FakeMember {
     net: Arc<Net>,
     cookie: SharedCookie,
@@ -77,7 +77,7 @@ pub(super) struct WindowState {
 }
 
 impl WindowState {
-    /// The oldest pending bind takes effect, or its failure removes the binding.
+    /// Completes the oldest pending bind: it takes effect if `works`; otherwise its failure removes the binding.
     pub(super) fn advance(&mut self, works: bool) {
         let next = self.next.pop_front().flatten();
         self.kept = if works { next } else { None };

@@ -50,7 +50,7 @@ impl FakeProvider {
         }
     }
 
-    /// From now on messages take time: a receive that was taken completes only at [`FakeQp::arrive`].
+    /// Delays messages from now on: a receive completes only at [`FakeQp::arrive`].
     pub(crate) fn slow_down(&self) {
         self.net.slow.store(true, Ordering::SeqCst);
     }

@@ -20,10 +20,10 @@ pub(super) struct Net {
     pub(super) closed: AtomicBool,
     pub(super) keys: AtomicU32,
     pub(super) srqs: AtomicU32,
-    /// Receives complete in two steps; the test triggers the second one.
+    /// Slow mode: receives complete in two steps, and the test triggers the second one.
     pub(super) slow: AtomicBool,
     pub(super) spoil_binds: AtomicBool,
-    /// Length and number of registrations, by name of shared memory.
+    /// Length and number of registrations, by shared-memory cookie.
     pub(super) members: Mutex<HashMap<SharedCookie, (u64, usize)>>,
 }
 

@@ -53,7 +53,7 @@ pub(super) struct QpInner {
     early: VecDeque<Message>,
 }
 
-/// A request that waits for the connection.
+/// A request that was posted before the connection was established.
 struct Held {
     token: Token,
     bytes: u64,
@@ -105,7 +105,7 @@ impl Core {
     fn complete(cq: Option<&Arc<FakeCq>>, token: Token, status: Status, bytes: u64) {
         if let Some(cq) = cq {
             cq.put(Completion { token, status, bytes, ..Completion::default() });
-            // A notification is an event too: it must not come from inside a down-call.
+            // A notification is an event too: it must not be delivered from inside a down-call.
         }
     }
 
@@ -142,7 +142,7 @@ impl Core {
         self.look(inner);
     }
 
-    /// Called when a receive was posted to the SRQ for which this queue pair waits.
+    /// Called when a receive is posted to the SRQ on which this queue pair waits.
     pub(super) fn receive_early(self: &Arc<Self>) {
         let mut inner = self.inner.lock();
         self.take_early(&mut inner);

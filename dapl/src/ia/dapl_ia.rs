@@ -1,6 +1,6 @@
-//! `dat_ia_open`, `dat_ia_query`, `dat_ia_close`: C values in, C values out.
+//! C entries `dat_ia_open`, `dat_ia_query`, `dat_ia_close`.
 //!
-//! Called from libdat, which has translated its own IA numbers, or straight through the table.
+//! Called by libdat, which has translated its own IA numbers, or directly through the provider table.
 
 use std::ffi::CStr;
 
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn dapl_ia_open<P: Provider>(
     unsafe { open::<P>(Version::V1, name, length, async_evd, out) }
 }
 
-/// `dapl_ia_open` for the name's registration of a version.
+/// `dapl_ia_open` for the registration of the name under one version of the API.
 ///
 /// # Safety
 /// As `dapl_ia_open`.
@@ -229,7 +229,7 @@ pub unsafe extern "C" fn dapl_ia_close<P: Provider>(ia: DAT_IA_HANDLE, flags: DA
             _ => return Err(Error::InvalidParameter(2)),
         };
         let closed = logger::with_ia(ia.name(), || dapls_ia::close(&ia, graceful));
-        // Repetitions of the last message are not kept until another message comes.
+        // A message is repeated in the log only when another one follows, so pending repetitions are written now.
         log::logger().flush();
         closed
     })

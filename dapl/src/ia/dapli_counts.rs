@@ -1,7 +1,7 @@
 //! Counters of an IA: its own, and the sums over its current and freed objects.
 //!
-//! No lock is held while an object is asked for its counts. Sums are made when they are read. Counts of an object that
-//! is being freed are missing for a moment.
+//! No lock is held while an object is asked for its counts. Sums are made when they are read. While an object is being
+//! freed, its counts are missing from the sums for a moment.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::AtomicU64;
@@ -26,7 +26,7 @@ pub(super) struct Counts {
     listing: OnceLock<Listing>,
 }
 
-/// Maximum number of EVDs with counters of their own in the list. Those with higher handles are only in the sums.
+/// Maximum number of EVDs whose own counters are in the list. EVDs with higher handles are only in the sums.
 const MAX_LISTED_EVDS: usize = 64;
 
 /// Maximum number of the provider's counters in the list.
@@ -114,7 +114,7 @@ impl<P: Provider> CounterSource for Ia<P> {
         text.adapter(self.registration.name(), P::NAME, self.id.handle);
         for (name, value) in self.totals(&self.sums(&children)).chain(alive(&ranks)) {
             let unit = if name.contains("bytes") { "bytes" } else { "" };
-            // All other numbers are sums.
+            // All other numbers are sums over the EVDs.
             let is_level = name.starts_with("alive.") || name.ends_with("highest_queue");
             text.count(&name, unit, is_level, value);
         }

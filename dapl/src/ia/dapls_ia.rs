@@ -1,6 +1,6 @@
 //! IA operations for other modules: open, close, report an asynchronous error.
 //!
-//! After a close no thread of the provider is running.
+//! When a close has returned, no thread of the provider is running.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -90,7 +90,7 @@ fn publish<P: Provider>(ia: Created<Ia<P>>) -> *mut c_void {
     ia.publish()
 }
 
-/// Attributes common to all providers of this library.
+/// Provider attributes that all providers of this library have.
 fn own_facts<P: Provider>() -> impl Iterator<Item = (String, String)> {
     [
         ("implementation".to_owned(), "dapl-rs".to_owned()),
@@ -100,7 +100,7 @@ fn own_facts<P: Provider>() -> impl Iterator<Item = (String, String)> {
     .into_iter()
 }
 
-/// Provider attributes by which programs of DAT 2.0 find the operations of the InfiniBand extension.
+/// Provider attributes that tell programs of DAT 2.0 which operations of the InfiniBand extension exist.
 fn extension_facts(limits: &Limits) -> impl Iterator<Item = (String, String)> + use<> {
     let Extensions { immediate, atomics, .. } = limits.extensions;
     let named = [
@@ -139,7 +139,8 @@ pub(super) fn async_handle<P: Provider>(ia: &Ia<P>) -> DAT_EVD_HANDLE {
     }
 }
 
-/// Async EVDs of this library, for IAs without one. Freed EVDs are removed when one is added.
+/// Async EVDs of this library, which also receive the errors of IAs without an async EVD. An addition removes freed
+/// EVDs.
 static LISTENERS: StaticMutex<Vec<(ObjectId, Weak<dyn AsyncErrorSink>)>> = StaticMutex::new(Vec::new());
 
 /// Locks the state while the process forks.

@@ -37,7 +37,7 @@ pub struct Ia<P: Provider> {
     provider: P,
     address: Box<Address>,
     facts: Vec<(String, String)>,
-    /// Addresses of functions beyond the table; set by the first query.
+    /// The provider attributes of `dapl_descriptor`; set by the first query.
     extra_facts: OnceLock<[(String, String); 2]>,
     counts: Counts,
     tracing: trace::Settings,
@@ -51,20 +51,20 @@ pub struct Ia<P: Provider> {
     remote_contexts: Mutex<HashMap<u32, ObjectId>>,
 }
 
-/// Destination of asynchronous errors of an IA (spec/registry 4.3).
+/// Where the asynchronous errors of an IA are reported (spec/registry 4.3).
 enum AsyncEvd {
     /// The EVD created with the IA, and freed with it.
     Own(Arc<dyn AsyncErrorSink>),
     /// An EVD of the consumer.
     Borrowed(Use<dyn AsyncErrorSink>),
-    /// Every async EVD of this library.
+    /// Every async EVD of this library: the consumer asked for none of its own.
     OutOfScope,
     /// No destination: the IA is being opened or closed.
     Absent,
 }
 
-/// An async EVD as seen by an IA. A trait without the provider's type, because the EVDs that are out of scope of one IA are listed
-/// for all IAs of the library.
+/// An async EVD as seen by an IA. The trait does not name the provider's type, because one list of async EVDs serves
+/// all IAs of the library.
 pub trait AsyncErrorSink: Usable + Send + Sync {
     /// Identifies the EVD.
     fn id(&self) -> ObjectId;
@@ -72,7 +72,7 @@ pub trait AsyncErrorSink: Usable + Send + Sync {
     fn report(&self, error: AsyncError);
 }
 
-/// An error that concerns no work request.
+/// An error that belongs to no work request.
 #[derive(Clone, Copy, Debug)]
 pub struct AsyncError {
     pub kind: AsyncKind,
@@ -123,7 +123,7 @@ pub enum Rank {
 #[derive(Default)]
 struct Children {
     closing: bool,
-    /// Keyed by address, which no other object can have while the `Weak` exists.
+    /// Keyed by address. No other object can have that address while the `Weak` exists.
     known: HashMap<usize, (Rank, Weak<dyn Child>)>,
 }
 
@@ -133,7 +133,7 @@ impl<P: Provider> Ia<P> {
         self.id
     }
 
-    /// Its name in the registry.
+    /// The IA's name in the registry.
     pub fn name(&self) -> &str {
         self.registration.name()
     }
@@ -147,7 +147,7 @@ impl<P: Provider> Ia<P> {
         self.provider.limits()
     }
 
-    /// Trace settings of the EPs.
+    /// Trace settings for the EPs of this IA.
     pub fn tracing(&self) -> &trace::Settings {
         &self.tracing
     }
@@ -157,7 +157,7 @@ impl<P: Provider> Ia<P> {
         self.registration.table()
     }
 
-    /// The handle that the consumer uses: libdat's number, or the pointer until a number is assigned.
+    /// The handle that the consumer uses: the number assigned by libdat, or the pointer until a number is assigned.
     pub fn consumer_handle(&self) -> DAT_IA_HANDLE {
         let known = self.number.load(Ordering::Relaxed);
         if known != 0 {
@@ -209,7 +209,7 @@ impl<P: Provider> Ia<P> {
         self.contexts.lock().insert(context, of);
     }
 
-    /// Removes a local context, unless another object has it by now.
+    /// Removes a local context, unless it belongs to another object by now.
     pub fn remove_context(&self, context: u32, of: ObjectId) {
         let mut contexts = self.contexts.lock();
         if contexts.get(&context) == Some(&of) {
@@ -217,14 +217,14 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// As [`Self::add_context`], of a remote context; 0 is none.
+    /// As [`Self::add_context`], for a remote context; 0 means none.
     pub fn add_remote_context(&self, context: u32, of: ObjectId) {
         if context != 0 {
             self.remote_contexts.lock().insert(context, of);
         }
     }
 
-    /// As [`Self::remove_context`], of a remote context.
+    /// As [`Self::remove_context`], for a remote context.
     pub fn remove_remote_context(&self, context: u32, of: ObjectId) {
         let mut contexts = self.remote_contexts.lock();
         if contexts.get(&context) == Some(&of) {
@@ -232,12 +232,12 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// The LMR or RMR of a remote context of this IA; it may have been freed since.
+    /// The LMR or RMR that has this remote context in this IA; it may have been freed since.
     pub fn remote_context(&self, context: u32) -> Option<ObjectId> {
         self.remote_contexts.lock().get(&context).copied()
     }
 
-    /// The LMR of a local context; it may have been freed since.
+    /// The LMR that has this local context; it may have been freed since.
     pub fn context(&self, context: u32) -> Option<ObjectId> {
         self.contexts.lock().get(&context).copied()
     }

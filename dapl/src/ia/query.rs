@@ -1,6 +1,6 @@
-//! Fills the attribute records of an IA from values that are constant while it is open (spec/registry 11 and 12).
+//! Fills the attribute records of an IA (spec/registry 11 and 12) with values that are constant while it is open.
 //!
-//! Used by `dapl_ia_query` only. Sets every field, without a system call.
+//! Used by `dapl_ia_query` only. Sets every field and makes no system call.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_char;
@@ -66,10 +66,10 @@ pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR 
         provider_name: name(ia.registration.name()),
         provider_version_major: version(env!("CARGO_PKG_VERSION_MAJOR")),
         provider_version_minor: version(env!("CARGO_PKG_VERSION_MINOR")),
-        // The version that was registered: some libdats use it to identify the provider when they close.
+        // The version from the registration: some libdats use it to identify the provider when they close.
         dapl_version_major: served.major,
         dapl_version_minor: served.minor,
-        // A bit mask; the first bit has the value 0.
+        // A bit mask; the lowest bit is named 0 in the header.
         lmr_mem_types_supported: DAT_MEM_TYPE_VIRTUAL | DAT_MEM_TYPE_LMR | DAT_MEM_TYPE_SHARED_VIRTUAL,
         iov_ownership_on_return: DAT_IOV_CONSUMER,
         dat_qos_supported: DAT_QOS_BEST_EFFORT,

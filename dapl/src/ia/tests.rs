@@ -179,7 +179,7 @@ fn concurrent_closes_end_children_once() {
     let first = from_handle::<Ia<FakeProvider>>(ia, Handle::Ia).unwrap();
     let children = first.begin_close(false).unwrap();
     assert!(!children.is_empty());
-    // The first thread has not come further yet.
+    // The first thread is still in its close.
     assert_eq!(close(ia, DAT_CLOSE_ABRUPT_FLAG), BAD | DAT_INVALID_HANDLE_IA);
     finish_close(&first, children).unwrap();
     // SAFETY: any handle will do.

@@ -51,7 +51,7 @@ pub unsafe extern "C" fn dapl_lmr_create<P: Provider>(
     }
 }
 
-/// `dat_lmr_create` of any version. `rights` are those that the privileges say; `None`: parameter 6 is wrong.
+/// `dat_lmr_create` of any version. `rights` are the decoded privileges; `None` means that parameter 6 is invalid.
 ///
 /// # Safety
 /// As [`dapl_lmr_create`].
@@ -91,10 +91,10 @@ pub(crate) unsafe fn create<P: Provider>(
     })
 }
 
-/// Strongly ordered memory, defined by headers of another platform; here all memory is strongly ordered.
+/// Strongly ordered memory: only headers of another platform define it. Here all memory is strongly ordered.
 const MEM_TYPE_SO_VIRTUAL: DAT_MEM_TYPE = 3;
 
-/// Parses a memory description: the region and how it was described.
+/// Parses a region description into the region and its origin.
 ///
 /// # Safety
 /// The union holds initialised bytes; the cookie of shared memory is null or 40 bytes.

@@ -1,6 +1,6 @@
 //! LMR operations for other modules: create, find by context, free.
 //!
-//! The registration ends when the LMR was freed and the last call that uses it has returned.
+//! The registration ends after the LMR was freed and the last call that uses it has returned.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

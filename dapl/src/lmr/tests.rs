@@ -204,7 +204,7 @@ fn sync_checks_its_segments() {
     for (n, bad) in bad.into_iter().enumerate() {
         assert_eq!(sync(ia, &[at(key, base, 64), bad]), refused, "{n}");
     }
-    // SAFETY: null is what is tried.
+    // SAFETY: a null pointer is the tested argument.
     unsafe {
         assert_eq!(dapl_lmr_sync_rdma_read::<FakeProvider>(ia, std::ptr::null(), 1), refused);
         assert_eq!(dapl_lmr_sync_rdma_write::<FakeProvider>(ia, std::ptr::null(), 0), DAT_SUCCESS);

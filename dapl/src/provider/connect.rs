@@ -59,12 +59,12 @@ pub trait Connection: Send + Sync {
 pub trait ConnRequest: Send + Sync + Sized {
     /// Queue pair type that it can be accepted into.
     type Qp;
-    /// Accepts into an unconnected `qp`. `Established` or `AcceptFailed` is reported for `conn`.
+    /// Accepts the request into an unconnected `qp`. `Established` or `AcceptFailed` is reported for `conn`;
+    /// `AcceptFailed` also if the requester has left.
     ///
-    /// `AcceptFailed` also reports a requester that has left. Errors: the QP cannot be used; then the request is
-    /// consumed and the peer rejected.
+    /// Errors: the QP cannot be used; then the request is consumed and the peer rejected.
     fn accept(self, qp: &Self::Qp, private_data: &[u8], conn: ConnId) -> Result<()>;
-    /// Rejects the request; the peer learns that the consumer decided so, and its event has `private_data`, at most
+    /// Rejects the request. The peer is notified that the consumer rejected it; its event has `private_data`, at most
     /// `Limits::private_data_reject` bytes.
     fn reject(self, private_data: &[u8]);
     /// Passes the request to the listener on `qual` on this host, as a request of the same peer with the same private
@@ -77,7 +77,7 @@ pub trait ConnRequest: Send + Sync + Sized {
 /// Properties of a request, for `dat_cr_query`.
 #[derive(Clone, Debug)]
 pub struct RequestInfo {
-    /// The requester's IA address; the port is its source port, if the transport has one.
+    /// The requester's IA address, with its source port if the transport has one.
     pub peer: SocketAddr,
     /// The private data; some transports pad it to a fixed length.
     pub private_data: Vec<u8>,

@@ -21,7 +21,8 @@ pub struct Access {
     pub local_write: bool,
     pub remote_read: bool,
     pub remote_write: bool,
-    /// Atomic operations of peers. Memory that peers may both read and write allows them too, unless a device decides.
+    /// Atomic operations of peers. Memory that peers may both read and write permits them too, unless the device
+    /// decides otherwise.
     pub remote_atomic: bool,
 }
 
@@ -69,8 +70,8 @@ pub trait MemoryProvider: Send + Sync + 'static {
         self.register(pd, region, access)
     }
 
-    /// Joins the processes that registered shared memory under `cookie` with this provider. The first one creates the
-    /// entry. A process that dies leaves it.
+    /// Joins the group of processes that registered shared memory under `cookie` with this provider. The first process
+    /// creates the group's entry. The entry remains if a process dies.
     ///
     /// Errors: `InvalidParameter(4)` if other processes registered another length.
     fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Self::Membership>;
@@ -78,7 +79,7 @@ pub trait MemoryProvider: Send + Sync + 'static {
     /// Creates an unbound window.
     fn alloc_mw(&self, pd: &Self::Pd) -> Result<Self::Mw>;
 
-    /// A window that is not bound. Once it is, it serves the peer of the QP to which the bind was posted, and no other one.
+    /// Creates an unbound window. A bind restricts it to the peer of the QP to which the bind was posted.
     ///
     /// Errors: `ModelNotSupported`.
     fn alloc_mw_for_qp(&self, _pd: &Self::Pd) -> Result<Self::Mw> {
@@ -100,7 +101,7 @@ pub type SharedCookie = [u8; 40];
 /// A window onto a part of a registered region, with its own remote key. Initially unbound. Dropping it unbinds at
 /// once; after that no transfer of a peer accesses the memory by its key.
 pub trait MemoryWindow: Send + Sync {
-    /// Whether the last bind was accepted, and has not been undone, failed or been flushed.
+    /// Whether the last bind was accepted and is still in force: not unbound, failed or flushed.
     fn is_bound(&self) -> bool;
 }
 

@@ -15,7 +15,7 @@ pub trait QueueProvider: MemoryProvider + Sized {
     /// Queue pair.
     type Qp: QueuePair<Mr = Self::Mr, Mw = Self::Mw>;
 
-    /// A shared receive queue. Errors: `Exhausted(Srq)` when there are as many as the limits say.
+    /// Creates a shared receive queue. Errors: `Exhausted(Srq)` when the limit of the adapter is reached.
     fn create_srq(&self, pd: &Self::Pd, spec: SrqSpec) -> Result<Self::Srq>;
 
     /// Creates a completion queue that notifies `sink` when it is armed and a completion arrives.
@@ -24,24 +24,24 @@ pub trait QueueProvider: MemoryProvider + Sized {
     /// Creates a queue pair, to which receives may be posted at once.
     fn create_qp(&self, pd: &Self::Pd, spec: QpSpec<Self>) -> Result<Self::Qp>;
 
-    /// The calling thread is about to sleep in a wait, on any object of this IA: it polls no completion queue until it
-    /// wakes. Called under the lock of what it waits on.
+    /// Called before a thread sleeps in a wait on any object of this IA: the thread polls no completion queue until it
+    /// wakes. Called under the lock of the object it waits on.
     fn sleeps(&self) {}
 }
 
 /// A completion queue. Its capacity follows the work posted to it, so it never overflows.
 pub trait CompletionQueue: Send + Sync {
-    /// Whether a completion says if its message was solicited. If false, only [`Self::arm`] recognises solicited
-    /// messages, and a completion that is polled before counts as not solicited.
+    /// Whether completions report that their message was solicited. If false, only [`Self::arm`] recognises solicited
+    /// messages, and a completion that is polled before arming counts as not solicited.
     const REPORTS_SOLICITED: bool = true;
-    /// A poll of one queue makes the progress of all queues of the IA.
+    /// Whether a poll of one queue makes progress for all queues of the IA.
     const SHARES_PROGRESS: bool = false;
 
     /// Makes progress, fills `out` from the front and returns the number of completions. Never blocks.
     fn poll(&self, out: &mut [Completion]) -> usize;
     /// Like `poll`, but takes queued completions only, without making progress.
     fn ready(&self, out: &mut [Completion]) -> usize;
-    /// Notifications are not needed any more, because a consumer polls. One may still be delivered.
+    /// Called when notifications are no longer needed, because a consumer polls. One may still be delivered.
     fn disarm(&self) {}
     /// Longest time in nanoseconds that a wait polls before it sleeps; the actual time adapts below this limit. 0: a
     /// wait does not poll.
@@ -117,7 +117,8 @@ pub struct Outstanding {
     pub requests: u32,
 }
 
-/// A queue pair: unconnected, connecting, connected, or in error, when all posted work is flushed at once.
+/// A queue pair. Its state is unconnected, connecting, connected, or error; in the error state all posted work is
+/// flushed at once.
 pub trait QueuePair: Connection {
     /// The provider's registered memory.
     type Mr;
@@ -126,19 +127,22 @@ pub trait QueuePair: Connection {
 
     /// Posts a receive in any state. Errors: `Exhausted(Memory)` when `max_recvs` are outstanding.
     fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()>;
-    /// Posts a request; it is held until the connection is established. Errors: `Exhausted(Memory)` when the queue is full;
-    /// `ModelNotSupported` for an extension that the provider or the peer does not have. One that was held, and that the peer
-    /// turns out not to have, completes with `RemoteResponder`.
+    /// Posts a request. It waits in the queue until the connection is established.
+    ///
+    /// Errors: `Exhausted(Memory)` when the queue is full; `ModelNotSupported` for an extension that the provider or
+    /// the peer lacks. A request that was queued before the peer's extensions were known completes with
+    /// `RemoteResponder` if the peer lacks its extension.
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()>;
-    /// Whether the two functions below exist.
+    /// Whether `post_recv_quickly` and `post_send_quickly` are implemented.
     const POSTS_QUICKLY: bool = false;
-    /// Posts a receive of one segment that notifies and is not traced, in the common case, with as few instructions as possible.
-    /// Returns false where [`QueuePair::post_recv`] has to do it; then nothing has happened.
+    /// Posts a receive of one segment that notifies and is not traced, with as few instructions as possible. Returns
+    /// false, without any effect, if the caller has to use [`QueuePair::post_recv`].
     #[inline(always)]
     fn post_recv_quickly(&self, _segment: &Segment, _cookie: u64) -> bool {
         false
     }
-    /// As [`QueuePair::post_recv_quickly`], a send without flags, of a thread whose slot names the EP (as [`SendWr::announced`]).
+    /// As [`QueuePair::post_recv_quickly`], for a send without flags. A hazard slot of the calling thread announces the
+    /// EP (see [`SendWr::announced`]).
     #[inline(always)]
     fn post_send_quickly(&self, _segment: &Segment, _cookie: u64) -> bool {
         false

@@ -4,8 +4,8 @@
 use super::{MemoryWindow, Segment, SharedReceiveQueue};
 use crate::error::Result;
 
-/// A type without values. A provider that supports no memory windows or no shared receive queues names it in their place, and
-/// refuses to create one with `ModelNotSupported`.
+/// A type without values. A provider without memory windows or shared receive queues uses it as their type, and refuses
+/// to create one with `ModelNotSupported`.
 pub enum Unsupported {}
 
 impl MemoryWindow for Unsupported {

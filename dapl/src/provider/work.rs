@@ -1,6 +1,4 @@
-//! Work requests and their completions.
-//!
-//! This module defines types only.
+//! Types of work requests and their completions.
 
 /// A local memory segment, with the layout of `DAT_LMR_TRIPLET`.
 #[repr(C)]
@@ -16,7 +14,7 @@ pub struct Segment {
     pub length: u64,
 }
 
-/// Remote memory: the start of an RDMA operation's target.
+/// The start of the remote memory of an RDMA or atomic operation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Remote {
     /// The `remote_key` that the peer advertised.
@@ -25,8 +23,8 @@ pub struct Remote {
     pub address: u64,
 }
 
-/// Data that the completion of a work request returns unchanged. It contains everything that an event needs, so no
-/// lookup is needed.
+/// Data that the completion of a work request returns unchanged. It contains everything that an event needs, so
+/// building the event needs no lookup.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Token {
     /// The consumer's cookie.
@@ -34,7 +32,7 @@ pub struct Token {
     /// Handle of the EP for the event.
     pub ep: usize,
     pub work: Work,
-    /// Handle of the other object concerned: the SRQ that a receive came from, or the RMR that is bound; else 0.
+    /// Handle of the other object of the event: the SRQ that a receive came from, or the RMR that is bound; else 0.
     pub object: usize,
     /// Posted with UNSIGNALLED: the completion is queued without a notification.
     pub unsignalled: bool,
@@ -75,8 +73,8 @@ impl Work {
     }
 }
 
-/// Operation of a request. The variants after `Read` are extensions: a provider takes those that its [`Extensions`] name. It
-/// refuses the others, and those that the peer of a connection does not have, with `ModelNotSupported`.
+/// Operation of a request. The variants after `Read` are extensions. A provider accepts those in its [`Extensions`] and
+/// refuses others, and those that the peer of a connection lacks, with `ModelNotSupported`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Op {
     Send {
@@ -84,29 +82,30 @@ pub enum Op {
     },
     Write(Remote),
     Read(Remote),
-    /// A send. The receive that it completes gets `data` too.
+    /// A send that also carries four bytes of immediate data for the completion of the receive.
     SendImmediate {
         data: u32,
         solicited: bool,
     },
-    /// An RDMA write. When its data are in place, it completes the next receive of the peer, which gets `data` and the number of
-    /// bytes written. The memory of that receive is not written.
+    /// An RDMA write with immediate data. When its data are in place, it completes the next receive of the peer. That
+    /// completion has the immediate data and the number of bytes written; the memory of the receive stays unchanged.
     WriteImmediate {
         remote: Remote,
         data: u32,
         solicited: bool,
     },
-    /// A send. Before the receive completes, the peer's memory window with this remote key is unbound.
+    /// A send that invalidates: before the receive completes, the peer's memory window with this remote key is unbound.
     SendInvalidate {
         key: u32,
         solicited: bool,
     },
-    /// Adds `add` to eight bytes of the peer's memory, which wrap. The former value goes to the local memory.
+    /// Adds `add` to eight bytes of the peer's memory, modulo 2^64. The former value goes to the local memory.
     FetchAdd {
         remote: Remote,
         add: u64,
     },
-    /// Replaces eight bytes of the peer's memory by `swap` if they are `compare`. The former value goes to the local memory.
+    /// Replaces eight bytes of the peer's memory by `swap` if they equal `compare`. The former value goes to the local
+    /// memory.
     CompareSwap {
         remote: Remote,
         compare: u64,
@@ -181,9 +180,9 @@ pub struct SendWr<'a> {
     pub suppress: bool,
     /// Starts only after all earlier reads and atomic operations of this QP are complete.
     pub fence: bool,
-    /// A slot of this thread names the EP ([`crate::runtime::hazard`]). If the provider ends registrations after
-    /// [`crate::runtime::handle::await_posts`], it needs no reference on registrations that it uses only until this
-    /// post returns.
+    /// Whether a hazard slot of this thread announces the EP ([`crate::runtime::hazard`]). If the provider ends
+    /// registrations after [`crate::runtime::handle::await_posts`], it then needs no reference on registrations that it
+    /// uses only until this post returns.
     pub announced: bool,
 }
 
@@ -236,15 +235,15 @@ pub struct Completion {
     pub solicited: bool,
     /// The operation of the peer that completed a receive.
     pub arrival: Arrival,
-    /// The immediate data, or the invalidated key, of that operation. Without meaning after `Arrival::Send`.
+    /// The immediate data, or the invalidated key, of that operation. No meaning for `Arrival::Send`.
     pub value: u32,
 }
 
-/// Operation of the peer that completed a receive, as far as events differ.
+/// Operations of the peer that complete a receive and lead to different events.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[repr(u8)]
 pub enum Arrival {
-    /// A plain send; also that of every other completion.
+    /// A plain send. Also the value in completions of requests.
     #[default]
     Send,
     SendImmediate,
@@ -253,18 +252,18 @@ pub enum Arrival {
 }
 
 impl Completion {
-    /// Immediate data that came with a receive.
+    /// Immediate data that completed a receive.
     pub fn immediate(&self) -> Option<u32> {
         matches!(self.arrival, Arrival::SendImmediate | Arrival::WriteImmediate).then_some(self.value)
     }
 
-    /// Remote key of the memory window that the send of a receive has unbound.
+    /// Remote key of the memory window that the peer's send has invalidated.
     pub fn invalidated(&self) -> Option<u32> {
         (self.arrival == Arrival::SendInvalidate).then_some(self.value)
     }
 
-    /// Whether it releases waiters (spec/events 1.3): all do, but a success that was posted UNSIGNALLED. A
-    /// receive on an EP that waits for solicited messages is posted so, and `solicited` undoes it.
+    /// Whether it releases waiters (spec/events 1.3). All completions do, except a success that was posted UNSIGNALLED.
+    /// With solicited notification every receive is posted UNSIGNALLED, and `solicited` overrides that.
     #[inline(always)]
     pub fn is_notifying(&self) -> bool {
         !self.token.unsignalled || self.solicited || self.status != Status::Success

@@ -59,7 +59,7 @@ fn listen<P: Provider>(psp: &Psp<P>, qual: u64) -> Result<()> {
     psp.qual.store(qual, Ordering::Relaxed);
     let listener = psp.ia.provider().listen(qual, psp.id).map_err(|error| match error {
         Error::ConnQualTaken if is_listed(&psp.ia, qual) => {
-            psp.qual.store(0, Ordering::Relaxed); // the qualifier of another PSP, which stays in the list
+            psp.qual.store(0, Ordering::Relaxed); // this qualifier belongs to another PSP, which stays listed
             Error::ConnQualInUse
         }
         error => error,

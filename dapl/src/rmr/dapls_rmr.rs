@@ -40,7 +40,7 @@ pub fn create<P: Provider>(pz: Arc<Pz<P>>, scope: Scope) -> Result<DAT_RMR_HANDL
     Ok(handle)
 }
 
-/// The binding posted last; `None` if it failed or was an unbind.
+/// The binding posted last; `None` if that bind failed or was an unbind.
 pub fn bound<P: Provider>(rmr: &Rmr<P>) -> Option<Bound> {
     let inner = rmr.inner.lock();
     inner.bound.filter(|_| inner.window.as_ref().is_some_and(|window| window.mw.is_bound()))
@@ -117,9 +117,10 @@ impl<P: Provider> Rmr<P> {
     }
 }
 
-/// The local memory behind a remote context of this IA, as the target of an RDMA read: a part of a bound RMR or of an LMR.
+/// The local memory that a remote context of this IA refers to, as the target of an RDMA read: part of a bound RMR or
+/// of an LMR.
 ///
-/// Errors: `Protection` for memory that the context does not name, `Privileges` if it may not be written.
+/// Errors: `Protection` for memory outside of the context, `Privileges` if it may not be written.
 pub(crate) fn read_target<P: Provider>(ia: &Ia<P>, context: u32, region: Region) -> Result<Segment> {
     let outside = Error::Protection(Way::Write);
     let Region { address, length } = region;

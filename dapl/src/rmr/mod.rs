@@ -27,17 +27,17 @@ pub struct Rmr<P: Provider> {
     inner: Mutex<RmrState<P>>,
 }
 
-/// The connections over which peers reach the memory of a bound RMR.
+/// Which connections may reach the memory of a bound RMR.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Scope {
-    /// Those of all EPs of its protection zone.
+    /// The connections of all EPs in its protection zone.
     Pz,
-    /// That of the EP to which the bind was posted.
+    /// The connection of the EP to which the bind was posted.
     Ep,
 }
 
 struct RmrState<P: Provider> {
-    /// Taken when the RMR is closed.
+    /// The provider's window; removed when the RMR is closed.
     window: Option<BoundWindow<P>>,
     /// The bind posted last; `None` for an unbind.
     bound: Option<Bound>,

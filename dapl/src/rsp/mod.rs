@@ -83,7 +83,7 @@ impl<P: Provider> Rsp<P> {
         })
     }
 
-    /// Stops listening and releases an EP that has got no request. Errors: `InvalidHandle` if that was done before.
+    /// Stops listening and releases an EP that no request has reached. Errors: `InvalidHandle` if that was done before.
     fn shut(&self) -> Result<()> {
         if !handle::destroy(self.id) {
             return Err(Error::InvalidHandle(Handle::Rsp));

@@ -29,8 +29,8 @@ pub fn defer() -> Deferral {
 impl Drop for Deferral {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: restores what `defer` found on this thread. Even with a request pending it does not act on it: the
-        // type is deferred, but in the sleep of a wait.
+        // SAFETY: restores the state that `defer` found on this thread. Even with a request pending this call does not
+        // unwind: the cancellation type is deferred, except in the sleep of a wait.
         unsafe { pthread_setcancelstate(self.before, std::ptr::null_mut()) };
     }
 }

@@ -1,7 +1,7 @@
-//! A file descriptor that is readable while something is there: an eventfd with a count of one or zero.
+//! A file descriptor that an object makes readable or not readable: an eventfd with a count of one or zero.
 //!
-//! For consumers that wait in `poll` or `epoll`. Its owner changes it under the lock of the state that it shows, so the two
-//! agree. The consumer may poll it, and must not read or close it.
+//! It serves consumers that wait in `poll` or `epoll`. The owner changes it under the lock of the state that it
+//! reflects, so the two agree. The consumer may poll it, but must not read or close it.
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -16,7 +16,7 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    /// A descriptor that is not readable; closed on exec.
+    /// Creates a descriptor that is not readable, and is closed on exec.
     pub fn new() -> Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| {
             log::error!("no descriptor to wait on: eventfd: {error}");
@@ -25,13 +25,14 @@ impl Descriptor {
         Ok(Descriptor { fd, is_readable: false })
     }
 
-    /// Makes it readable, or not readable any more. A system call only if that changes something.
+    /// Makes the descriptor readable or not readable. Makes a system call only on a change.
     pub fn show(&mut self, is_readable: bool) {
         if is_readable == self.is_readable {
             return;
         }
         self.is_readable = is_readable;
-        // Neither blocks: a count of one or zero can be added to and read. A consumer that has read it left zero.
+        // Neither call blocks: the count is zero or one, and a count that a consumer has read, against the rules, is
+        // zero.
         let _ = match is_readable {
             true => rustix::io::write(&self.fd, &1_u64.to_ne_bytes()),
             false => rustix::io::read(&self.fd, &mut [0; 8]),

@@ -22,10 +22,10 @@ mod records;
 #[path = "hazard/fake.rs"]
 mod records;
 
-/// Slots of a thread. Uses nest: a registration is used during a post on an EP, and in signal handlers.
+/// Slots per thread. Uses nest: a post on an EP also uses a registration, and a signal handler may post as well.
 const SLOTS: usize = 4;
 
-/// Number of checks of the slots, with a yield after each, before a waiting thread sleeps between checks.
+/// A waiting thread checks the slots this many times, with a yield after each check, before it sleeps between checks.
 const YIELDS: u32 = 100;
 /// Sleep between checks. A use takes microseconds unless its thread is preempted.
 const NAP: Duration = Duration::from_micros(50);
@@ -53,7 +53,7 @@ pub fn protect(address: usize) -> Option<Protection> {
     Some(Protection { slot, _is_local: PhantomData })
 }
 
-/// As [`protect`], by the first slot of the thread only: the common case, with fewer steps.
+/// Like [`protect`], with the first slot of the thread only: the common case, in fewer steps.
 #[inline(always)]
 pub fn protect_first(address: usize) -> Option<Protection> {
     let slot = &records::mine()?.0[0];
@@ -66,7 +66,7 @@ pub fn protect_first(address: usize) -> Option<Protection> {
 }
 
 impl Protection {
-    /// As [`Self::thread`], of a protection by the first slot.
+    /// Like [`Self::thread`], for a protection in the first slot.
     #[inline(always)]
     pub fn thread_of_first(&self) -> usize {
         debug_assert_eq!(self.thread(), std::ptr::from_ref(self.slot) as usize);

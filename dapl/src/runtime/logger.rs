@@ -64,7 +64,7 @@ impl Logger {
 static LOGGER: OnceLock<Logger> = OnceLock::new();
 static STATE: StaticMutex<State> = StaticMutex::new(State { limit: Limit::new(), folding: Folding::new() });
 
-/// What later lines depend on.
+/// State that is kept between log lines.
 struct State {
     limit: Limit,
     folding: Folding,
@@ -73,12 +73,12 @@ struct State {
 thread_local! {
     /// Name of the IA that this thread logs about.
     static IA: RefCell<String> = const { RefCell::new(String::new()) };
-    /// Errors logged during the open that this thread is in.
+    /// Errors logged during the open that this thread executes.
     static COLLECTED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Runs `body`; lines that this thread logs meanwhile have the name of an IA. For threads of an IA, and where an error is logged:
-/// not for a hot path.
+/// Runs `body`; lines that this thread logs in it are prefixed with the name of an IA. Used by threads of an IA and
+/// where an error is logged, not on a hot path.
 pub fn with_ia<T>(name: &str, body: impl FnOnce() -> T) -> T {
     /// Restores the name, also when the body panics.
     struct Restore(String);

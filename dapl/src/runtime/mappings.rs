@@ -1,8 +1,8 @@
-//! Looks memory up in the kernel's list of this process's mappings: whether it is mapped, with which rights, whether it is
+//! Finds memory in the kernel's list of this process's mappings: whether it is mapped, with which rights, whether it is
 //! shared, and which file backs it.
 //!
-//! Reading the list takes longer the more mappings there are. The memory itself is not touched. Without a list, the
-//! result is unknown.
+//! Reading the list takes time proportional to the number of mappings. The memory itself is not touched. If the list
+//! cannot be read, the result is unknown.
 #![forbid(unsafe_code)]
 
 use crate::provider::Region;
@@ -59,7 +59,7 @@ pub fn behind(region: Region) -> Option<Behind> {
     behind_in(&std::fs::read_to_string("/proc/self/maps").ok()?, region)
 }
 
-/// A mapping of which parts have other rights or advice has several adjacent lines in the list.
+/// A mapping whose parts have different rights or advice appears as several adjacent lines in the list.
 fn behind_in(maps: &str, region: Region) -> Option<Behind> {
     let end = region.address.checked_add(region.length)?;
     let mut found: Option<Behind> = None;
@@ -69,7 +69,7 @@ fn behind_in(maps: &str, region: Region) -> Option<Behind> {
         if from > at || at >= end {
             break;
         }
-        // The first System V segment of an IPC namespace has the number 0, as mappings without a file have.
+        // The first System V segment of an IPC namespace has the number 0, like mappings without a file.
         let mut piece = file(line).filter(|piece| rights.shared && piece.device != (0, 0))?;
         piece.offset = piece.offset.checked_add(at - from)?;
         match &found {
@@ -97,7 +97,8 @@ fn file(line: &str) -> Option<Behind> {
     Some(Behind { device, inode, offset, name: words.next().unwrap_or_default().to_owned() })
 }
 
-/// Lines are `begin-end rights offset device inode path`, in the order of addresses; rights are like `rw-s`.
+/// Checks a region against lines of the form `begin-end rights offset device inode path`, which are sorted by address;
+/// rights are like `rw-s`.
 fn look_in(maps: &str, region: Region, rights: Rights) -> MappingLookup {
     let end = region.address.saturating_add(region.length);
     let (mut at, mut lacks) = (region.address, false);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Shortest spin before a sleep, in nanoseconds, unless the provider's limit is lower: about the cost of a sleep and a
 /// wake-up.
 const SHORTEST: u32 = 2_000;
-/// Number of unsuccessful spins after which one spin uses the full limit.
+/// After this many unsuccessful spins, one spin uses the full limit.
 const TRY_ALL: u32 = 8;
 
 /// Adaptive length of the next spin.
@@ -36,14 +36,14 @@ impl SpinBudget {
     }
 
     /// Records that a spin was unsuccessful: the next one is shorter, except that every eighth one uses the full limit.
-    /// Otherwise two processes that sleep because of each other would never find out that polling is faster.
+    /// Otherwise two processes that each sleep because the other does would never discover that polling is faster.
     pub(crate) fn failed(&self, budget: u32, longest: u32) {
         let vain = self.vain.load(Ordering::Relaxed).wrapping_add(1);
         self.vain.store(vain, Ordering::Relaxed);
         self.set(if vain.is_multiple_of(TRY_ALL) { longest } else { (budget / 2).max(SHORTEST) });
     }
 
-    /// Sets the next spin's time.
+    /// Sets the length of the next spin.
     pub(crate) fn set(&self, nanoseconds: u32) {
         self.next.store(nanoseconds, Ordering::Relaxed);
     }

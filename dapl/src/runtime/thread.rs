@@ -43,7 +43,7 @@ pub fn request_short_slice() {
         deadline: u64,
         period: u64,
     }
-    // SAFETY: plain calls about the own thread; the kernel reads a record of the size that it says.
+    // SAFETY: plain calls about the calling thread; the kernel reads a record of the size stated in it.
     unsafe {
         if libc::sched_getscheduler(0) != libc::SCHED_OTHER {
             return; // another scheduling policy was chosen by the administrator
@@ -66,14 +66,15 @@ pub fn at_fork(before: extern "C" fn(), after: extern "C" fn()) {
     unsafe extern "C" {
         fn pthread_atfork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> libc::c_int;
     }
-    // SAFETY: plain functions of a library that is never unmapped. Without memory for them fork works as it does for a
-    // library that does not care.
+    // SAFETY: plain functions of a library that is never unmapped. If registration fails for lack of memory, fork works
+    // as it does without handlers.
     unsafe { pthread_atfork(before, after, after) };
 }
 
 /// Registers a function that runs when the process exits by `exit`. It must not panic or wait for the exiting thread.
 pub fn at_exit(last: extern "C" fn()) {
-    // SAFETY: a plain function of a library that is never unmapped. Without memory for it nothing runs then.
+    // SAFETY: a plain function of a library that is never unmapped. If registration fails for lack of memory, nothing
+    // runs at exit.
     unsafe { libc::atexit(last) };
 }
 
@@ -86,7 +87,7 @@ fn block_all() -> Option<libc::sigset_t> {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr())
     };
-    // SAFETY: without failure the call has written the former mask.
+    // SAFETY: on success the call has written the former mask.
     (failed == 0).then(|| unsafe { before.assume_init() })
 }
 
@@ -103,7 +104,7 @@ mod tests {
             })
         };
         assert_eq!(spawn("dapl-test", blocked).unwrap().join().unwrap(), Some(1));
-        // A thread without blocked signals.
+        // Starts a thread without blocked signals.
         let parent = std::thread::spawn(move || {
             spawn("dapl-test", || ()).unwrap().join().unwrap();
             blocked()

@@ -115,7 +115,7 @@ impl Clock {
         if self.owner == process {
             return Ok(());
         }
-        self.deadlines = Deadlines::new(); // in a forked child these are the parent's; else empty
+        self.deadlines = Deadlines::new(); // a forked child drops its parent's deadlines
         thread::spawn("dapl-timer", run).map_err(|error| {
             log::error!("cannot start the thread for connect timeouts: {error}");
             Error::Exhausted(Resource::Memory)

@@ -55,7 +55,7 @@ pub enum Cause {
 pub struct Deadline(Option<u64>);
 
 impl Deadline {
-    /// No deadline, or not set yet: only threads that have to sleep read the clock.
+    /// No deadline, or not computed yet: only threads that have to sleep read the clock.
     pub const NEVER: Deadline = Deadline(None);
 
     /// `timeout` microseconds from now.
@@ -232,7 +232,7 @@ struct Marks(RefCell<Vec<Mark>>);
 
 impl Drop for Marks {
     fn drop(&mut self) {
-        // glibc also runs this for a thread that returned with a cancellation request pending.
+        // glibc also runs this destructor for a thread that returned with a cancellation request pending.
         let _deferral = cancel::defer();
         for mark in self.0.take() {
             (mark.clear)(mark.id, mark.token);
@@ -245,9 +245,9 @@ thread_local! {
 }
 
 impl Mark {
-    /// Stores the wait before its first sleep.
+    /// Stores the mark before the first sleep of a wait.
     pub fn leave(self) {
-        // A thread that runs its last destructors can no longer be cancelled.
+        // A thread that is running its last destructors can no longer be cancelled.
         let _ = MARKS.try_with(|marks| marks.0.borrow_mut().push(self));
     }
 

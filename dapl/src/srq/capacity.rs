@@ -27,7 +27,7 @@ impl Capacity {
         self.update(|capacity, outstanding| (outstanding < capacity).then(|| (capacity, outstanding + 1)))
     }
 
-    /// Counts a reaped receive, or one whose post failed. The number stays at 0 at least: a completion of a freed SRQ
+    /// Counts a reaped receive, or one whose post failed. The number never falls below 0: a completion of a freed SRQ
     /// may be reaped after the handle was reused for another SRQ.
     pub(super) fn give_back(&self) {
         self.update(|capacity, outstanding| Some((capacity, outstanding.checked_sub(1)?)));

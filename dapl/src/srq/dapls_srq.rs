@@ -65,7 +65,7 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>, pz: Arc<Pz<P>>, attributes: SrqAttri
     Ok(handle)
 }
 
-/// Converts a count, which must be at least one.
+/// Converts a count that must be between one and `limit`.
 fn within(count: i32, limit: u32) -> Option<u32> {
     u32::try_from(count).ok().filter(|count| (1..=limit).contains(count))
 }
@@ -80,7 +80,7 @@ pub fn post_recv<P: Provider>(srq: &Srq<P>, segments: &[Segment], cookie: u64) -
     srq.queue.post_recv(segments, cookie).inspect_err(|_| srq.outstanding.give_back())
 }
 
-/// Called when the consumer has taken, or can no longer take, the completion of a receive.
+/// Called when the completion of a receive is dequeued, or can no longer be dequeued.
 pub(crate) fn reaped<P: Provider>(srq: &Srq<P>) {
     srq.outstanding.give_back();
 }

@@ -1,9 +1,9 @@
 //! Shared receive queues: one pool of receives for many EPs.
 //!
 //! The entries in `dapl_srq` create and use SRQs; EPs count as users, and `ep` reports receives that consumers have
-//! reaped. The provider stores the receives and knows how many are available. Outstanding receives are counted here:
-//! those posted whose completion the consumer has not taken. A post and a reaped receive change one atomic word; only
-//! control calls take a lock.
+//! reaped. The provider stores the receives and knows how many are available. This module counts outstanding receives:
+//! posted receives whose completion the consumer has not dequeued. A post and a reaped receive change one atomic word;
+//! only control calls take a lock.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ pub struct Srq<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,
     pz: Arc<Pz<P>>,
-    /// Use of the PZ; dropped by the free. A report of the low watermark may reference the SRQ for longer, and must not
-    /// keep the PZ in use.
+    /// Use of the PZ; dropped by the free. A report of the low watermark may keep the SRQ in memory for longer, but
+    /// must not keep the PZ in use.
     holds: Mutex<Option<Use<Pz<P>>>>,
     queue: Arc<P::Srq>,
     max_iov: u32,

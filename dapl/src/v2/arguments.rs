@@ -1,7 +1,8 @@
-//! Reads the variable arguments of `dat_extension_op`: numbers and pointers, as the calling conventions of C pass them.
+//! Reads the variable arguments of `dat_extension_op`: numbers and pointers, in the layout of the C calling
+//! conventions.
 //!
-//! Rust has no stable `va_list`. The layouts are those of the System V ABI for x86-64 (3.5.7) and of the procedure call standard
-//! for AArch64 (appendix B). Other targets have no extended operations ([`IS_SUPPORTED`]).
+//! Rust has no stable `va_list`. The layouts are those of the System V ABI for x86-64 (3.5.7) and of the procedure call
+//! standard for AArch64 (appendix B). Other targets have no extended operations ([`IS_SUPPORTED`]).
 
 use dat_abi::v2::va_list;
 
@@ -12,7 +13,7 @@ pub(super) const IS_SUPPORTED: bool = cfg!(any(target_arch = "x86_64", target_ar
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
 struct State {
-    /// Offset of the next general register in the save area.
+    /// Offset of the next general-purpose register in the save area.
     general: u32,
     _floating: u32,
     /// The next argument in memory.
@@ -22,10 +23,10 @@ struct State {
 
 #[cfg(target_arch = "x86_64")]
 impl State {
-    /// Six registers of eight bytes.
+    /// End of the save area of general-purpose registers: six registers of eight bytes.
     const GENERAL_END: u32 = 48;
 
-    /// Where the next argument is.
+    /// Address of the next argument.
     ///
     /// # Safety
     /// The list has one more argument, a number or pointer of at most eight bytes.
@@ -47,17 +48,17 @@ impl State {
 struct State {
     /// The next argument in memory.
     stack: *const u64,
-    /// End of the save area of general registers.
+    /// End of the save area of general-purpose registers.
     general_end: *const u8,
     _vector_end: *const u8,
-    /// Offset of the next general register from that end; 0 behind the last one.
+    /// Offset of the next general-purpose register from that end; 0 or more if none is left.
     general: i32,
     _vector: i32,
 }
 
 #[cfg(target_arch = "aarch64")]
 impl State {
-    /// Where the next argument is.
+    /// Address of the next argument.
     ///
     /// # Safety
     /// The list has one more argument, a number or pointer of at most eight bytes.
@@ -81,7 +82,7 @@ impl State {
 pub(super) unsafe fn take<const N: usize>(list: va_list) -> [u64; N] {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     {
-        // SAFETY: a list as a parameter is a pointer to its state, and nothing else uses it meanwhile.
+        // SAFETY: a list that is passed as a parameter is a pointer to its state, and no other code uses it meanwhile.
         let state = unsafe { &mut *list.cast::<State>() };
         // SAFETY: this function's own contract.
         [(); N].map(|()| unsafe { state.next().read() })

@@ -1,4 +1,4 @@
-//! Numbers and records of DAT 2.0 from those of 1.2, and back. It validates nothing.
+//! Converts numbers and records between DAT 1.2 and DAT 2.0. Nothing is validated here.
 #![forbid(unsafe_code)]
 
 use std::ops::{BitAnd, BitOr, Not};
@@ -11,7 +11,8 @@ use crate::error::{Error, Handle, Result};
 use crate::ffi;
 use crate::provider::{Extensions, Limits};
 
-/// The code of 2.0 for a code of 1.2. Two subtypes were inserted, so later ones have other numbers.
+/// Converts a return code of 1.2 to 2.0. Version 2.0 inserted two subtypes, so the subtypes after them have other
+/// numbers.
 #[inline(always)]
 pub fn code(code: v1::DAT_RETURN) -> DAT_RETURN {
     if code & v1::DAT_SUBTYPE_MASK == 0 { code } else { with_subtype(code) }
@@ -24,7 +25,7 @@ fn with_subtype(code: v1::DAT_RETURN) -> DAT_RETURN {
     code + inserted
 }
 
-/// The code of an error, of which 2.0 has more.
+/// The 2.0 return code of an error. Some errors have a code in 2.0 only.
 pub fn error(error: Error) -> DAT_RETURN {
     let class = v2::DAT_CLASS_ERROR;
     match error {
@@ -35,14 +36,15 @@ pub fn error(error: Error) -> DAT_RETURN {
     }
 }
 
-/// Runs an entry that 1.2 does not have, as [`crate::ffi::guard`] does.
+/// Like [`crate::ffi::guard`], for an entry that exists in 2.0 only.
 pub fn guard(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
     let mut failed = None;
     let guarded = ffi::guard(|| body().inspect_err(|error| failed = Some(*error)));
     failed.map_or_else(|| code(guarded), error)
 }
 
-/// As [`code`], of an entry of 1.2 whose parameters have other places in 2.0: pairs of places, the one of 1.2 first.
+/// Like [`code`], for an entry whose parameters have other positions in 2.0. `places` has pairs of positions: in 1.2,
+/// in 2.0.
 pub fn code_with_arguments(of_1_2: v1::DAT_RETURN, places: &[(u32, u32)]) -> DAT_RETURN {
     let translated = code(of_1_2);
     if translated & v2::DAT_TYPE_MASK != v2::DAT_INVALID_PARAMETER {
@@ -54,15 +56,15 @@ pub fn code_with_arguments(of_1_2: v1::DAT_RETURN, places: &[(u32, u32)]) -> DAT
     translated & !v2::DAT_SUBTYPE_MASK | moved
 }
 
-/// The mask of 1.2 for a mask of `dat_ep_modify`, without the field that 1.2 does not have.
+/// Converts a mask of `dat_ep_modify` to 1.2, without the field that 1.2 lacks.
 pub fn ep_mask(mask: v2::DAT_EP_PARAM_MASK) -> v1::DAT_EP_PARAM_MASK {
     const BEFORE: v2::DAT_EP_PARAM_MASK = v2::DAT_EP_FIELD_COMM - 1;
     const MOVED: v2::DAT_EP_PARAM_MASK = (v2::DAT_EP_FIELD_SRQ_HANDLE << 1) - 1 - BEFORE - v2::DAT_EP_FIELD_COMM;
     mask & BEFORE | (mask & MOVED) >> 1 | mask & v2::DAT_EP_FIELD_EP_ATTR_ALL
 }
 
-/// The mask for an entry of 1.2 that writes the whole record for any field: everything for known fields, and one that it
-/// refuses for unknown ones.
+/// Converts a mask for an entry of 1.2 that writes the whole record for any field. Known fields become all fields of
+/// 1.2; unknown fields become a mask that the entry refuses.
 pub fn whole<T>(mask: T, all: T, all_of_1_2: T) -> T
 where
     T: Copy + Default + PartialEq + BitAnd<Output = T> + BitOr<Output = T> + Not<Output = T>,
@@ -73,12 +75,12 @@ where
     known | unknown
 }
 
-/// A size or length, of 32 bits in 2.0; a larger one is the largest.
+/// Converts a size or length to the 32 bits of 2.0. A larger one becomes the maximum.
 pub fn size(bytes: u64) -> v2::DAT_SEG_LENGTH {
     v2::DAT_SEG_LENGTH::try_from(bytes).unwrap_or(v2::DAT_SEG_LENGTH::MAX)
 }
 
-/// Attributes of an EP as 1.2 has them.
+/// Converts EP attributes to 1.2.
 pub fn ep_attr(attr: &v2::DAT_EP_ATTR) -> v1::DAT_EP_ATTR {
     v1::DAT_EP_ATTR {
         service_type: attr.service_type,
@@ -103,7 +105,7 @@ pub fn ep_attr(attr: &v2::DAT_EP_ATTR) -> v1::DAT_EP_ATTR {
     }
 }
 
-/// Attributes of an EP as 2.0 has them.
+/// Converts EP attributes to 2.0.
 fn ep_attr_2(attr: &v1::DAT_EP_ATTR) -> v2::DAT_EP_ATTR {
     v2::DAT_EP_ATTR {
         service_type: attr.service_type,
@@ -128,7 +130,7 @@ fn ep_attr_2(attr: &v1::DAT_EP_ATTR) -> v2::DAT_EP_ATTR {
     }
 }
 
-/// A record of `dat_ep_modify` as 1.2 has it; without the communicator.
+/// Converts a record of `dat_ep_modify` to 1.2. The communicator is omitted.
 pub fn ep_param(param: &v2::DAT_EP_PARAM) -> v1::DAT_EP_PARAM {
     v1::DAT_EP_PARAM {
         ia_handle: param.ia_handle,
@@ -146,7 +148,7 @@ pub fn ep_param(param: &v2::DAT_EP_PARAM) -> v1::DAT_EP_PARAM {
     }
 }
 
-/// What `dat_ep_query` gives, with the EP's communicator.
+/// Converts the result of `dat_ep_query` to 2.0, with the EP's communicator.
 pub fn ep_param_2(param: &v1::DAT_EP_PARAM, comm: v2::DAT_COMM) -> v2::DAT_EP_PARAM {
     v2::DAT_EP_PARAM {
         ia_handle: param.ia_handle,
@@ -165,7 +167,7 @@ pub fn ep_param_2(param: &v1::DAT_EP_PARAM, comm: v2::DAT_COMM) -> v2::DAT_EP_PA
     }
 }
 
-/// Attributes of an IA; what 1.2 does not have comes from its limits.
+/// Converts IA attributes to 2.0. Fields that 1.2 lacks come from the provider's limits.
 pub fn ia_attr(attr: &v1::DAT_IA_ATTR, limits: &Limits) -> v2::DAT_IA_ATTR {
     let extensions = extensions(limits);
     v2::DAT_IA_ATTR {
@@ -210,13 +212,13 @@ pub fn ia_attr(attr: &v1::DAT_IA_ATTR, limits: &Limits) -> v2::DAT_IA_ATTR {
     }
 }
 
-/// The extension of which a provider has operations.
+/// The extension to report for a provider: InfiniBand if it has any of the extension's operations.
 fn extensions(limits: &Limits) -> v2::DAT_EXTENSION {
     let Extensions { immediate, atomics, .. } = limits.extensions;
     if immediate || atomics { v2::DAT_EXTENSION_IB } else { v2::DAT_EXTENSION_NONE }
 }
 
-/// Attributes of a provider; the further ones are the same for all.
+/// Converts provider attributes to 2.0. Fields that 1.2 lacks are the same for all providers.
 pub fn provider_attr(attr: &v1::DAT_PROVIDER_ATTR, has_ep_scope: bool) -> v2::DAT_PROVIDER_ATTR {
     v2::DAT_PROVIDER_ATTR {
         provider_name: attr.provider_name,
@@ -253,13 +255,14 @@ pub fn provider_attr(attr: &v1::DAT_PROVIDER_ATTR, has_ep_scope: bool) -> v2::DA
     }
 }
 
-/// Completion flags of 1.2. Operations that invalidate an LMR, which the further flag waits for, do not exist here.
+/// Converts completion flags to 1.2. The additional flag of 2.0 is dropped: it orders a post after operations that
+/// invalidate an LMR, which do not exist here.
 #[inline(always)]
 pub fn flags(flags: v2::DAT_COMPLETION_FLAGS) -> v1::DAT_COMPLETION_FLAGS {
     flags & !v2::DAT_COMPLETION_LMR_INVALIDATE_FENCE_FLAG
 }
 
-/// The state of an SRQ, of which 2.0 has swapped two.
+/// Converts the state of an SRQ to 2.0, where two states are swapped.
 pub fn srq_state(state: v1::DAT_SRQ_STATE) -> v2::DAT_SRQ_STATE {
     match state {
         v1::DAT_SRQ_STATE_OPERATIONAL => v2::DAT_SRQ_STATE_OPERATIONAL,

@@ -1,4 +1,4 @@
-//! The entries of 2.0 for consumer notification objects: the query, and descriptors to wait on.
+//! DAT 2.0 entries for CNOs: the query, and CNOs with a descriptor.
 //!
 //! Reached only through the provider table.
 
@@ -12,7 +12,7 @@ use crate::ia::Ia;
 use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
 
-/// `dat_cno_query`. A descriptor is reported rather than an agent.
+/// `dat_cno_query`. For a CNO with a descriptor, the proxy in the record is the descriptor; otherwise it is the agent.
 ///
 /// # Safety
 /// `cno` is any value; `out` is null or writable.
@@ -21,7 +21,7 @@ pub unsafe extern "C" fn dapl2_cno_query<P: Provider>(
     mask: DAT_CNO_PARAM_MASK,
     out: *mut DAT_CNO_PARAM,
 ) -> DAT_RETURN {
-    /// The fields' values are no single bits.
+    /// The fields of this mask are numbers, not single bits.
     const KNOWN: DAT_CNO_PARAM_MASK = DAT_CNO_FIELD_PROXY | DAT_CNO_FIELD_ALL;
     convert::code(guard(|| {
         let cno = from_handle::<Cno<P>>(cno, Handle::Cno)?;
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn dapl2_cno_query<P: Provider>(
             return Err(Error::InvalidParameter(2));
         }
         require(out, 3)?;
-        // The whole union, whatever its member.
+        // Writes the whole union, whichever member is in use.
         let mut proxy = DAT_CNO_PROXY { agent: Agent::as_passed(None) };
         let proxy_type = match (cno.descriptor(), cno.agent()) {
             (Some(fd), _) => {
@@ -72,7 +72,8 @@ pub unsafe extern "C" fn dapl2_cno_fd_create<P: Provider>(
     }))
 }
 
-/// `dat_cno_trigger`: takes the EVD that triggered first. Without one it sets the handle to null and gives `DAT_QUEUE_EMPTY`.
+/// `dat_cno_trigger`: returns the EVD that triggered first. If no EVD has triggered, it sets the handle to null and
+/// returns `DAT_QUEUE_EMPTY`.
 ///
 /// # Safety
 /// `cno` is any value; `out` is null or writable.

@@ -1,4 +1,4 @@
-//! The entry of 2.0 for rejecting connection requests, with private data.
+//! DAT 2.0 entry that rejects a connection request with private data.
 //!
 //! Reached only through the provider table.
 
@@ -11,7 +11,7 @@ use crate::ffi::{self, require};
 use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
 
-/// `dat_cr_reject`. The requester's PEER_REJECTED event has the data.
+/// `dat_cr_reject`. The PEER_REJECTED event of the requester contains the private data.
 ///
 /// # Safety
 /// `cr` is any value; `data` is null or points at `size` bytes.

@@ -1,4 +1,4 @@
-//! The entries for common service points.
+//! DAT 2.0 entries for common service points.
 //!
 //! Reached only through the provider table.
 
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn dapl2_csp_create<P: Provider>(
     })
 }
 
-/// `dat_csp_query`. All fields are written for any mask; the communicator and the address are valid as long as the CSP.
+/// `dat_csp_query`. Any mask selects all fields. The communicator and the address stay valid as long as the CSP exists.
 ///
 /// # Safety
 /// `csp` is any value; `out` is null or writable.
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn dapl2_csp_query<P: Provider>(
     })
 }
 
-/// `dat_csp_free`. Requests that have arrived stay.
+/// `dat_csp_free`. Requests that have already arrived are not affected.
 ///
 /// # Safety
 /// `csp` is any value.
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn dapl2_csp_free<P: Provider>(csp: DAT_CSP_HANDLE) -> DAT
     convert::guard(|| from_handle::<Csp<P>>(csp, Handle::Csp)?.shut())
 }
 
-/// The port of a peer's common service point, of an address in parameter `n`.
+/// The port of a peer's common service point. `address` was passed as parameter `n`.
 ///
 /// # Safety
 /// `address` points at a socket address of its family's length.
@@ -95,7 +95,7 @@ pub(super) unsafe fn port_of(address: DAT_IA_ADDRESS_PTR, communicator: Communic
     communicator.place(&bytes, n).map(|(_, port)| port)
 }
 
-/// A copy of an address that has a port; of another family, of the family alone.
+/// Copies a socket address of a family with ports. For any other family, copies the family only.
 ///
 /// # Safety
 /// As [`port_of`].

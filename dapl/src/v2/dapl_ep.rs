@@ -1,4 +1,4 @@
-//! The entries of 2.0 for endpoints, the posts excepted.
+//! DAT 2.0 entries for endpoints, except posts.
 //!
 //! Reached only through the provider table.
 
@@ -13,7 +13,7 @@ use crate::ia::Ia;
 use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
 
-/// `dat_ep_create`. An EP of an unreliable service cannot be had: `DAT_MODEL_NOT_SUPPORTED`.
+/// `dat_ep_create`. Unreliable service types are refused with `DAT_MODEL_NOT_SUPPORTED`.
 ///
 /// # Safety
 /// As the entry of 1.2.
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn dapl2_ep_create_with_srq<P: Provider>(
     }
 }
 
-/// Calls an entry of 1.2 with translated attributes. Null and misaligned ones are its affair.
+/// Calls an entry of 1.2 with converted attributes. Null and misaligned pointers are passed on for the entry to refuse.
 ///
 /// # Safety
 /// `attributes` is null or points at a record.
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn dapl2_ep_query<P: Provider>(
     }))
 }
 
-/// `dat_ep_modify`. The communicator is changed last, and only with all else.
+/// `dat_ep_modify`. The communicator is changed last, and only if all other changes succeed.
 ///
 /// # Safety
 /// `ep` is any value; `param` is null or points at a record.
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn dapl2_ep_modify<P: Provider>(
     convert::code(guard(|| dapls_ep::set_communicator(&*from_handle::<Ep<P>>(ep, Handle::Ep)?, communicator)))
 }
 
-/// `dat_ep_connect`. One path is what a request for several may get, unless it requires them.
+/// `dat_ep_connect`. A request for several paths gets one path, unless the flags make several mandatory.
 ///
 /// # Safety
 /// As the entry of 1.2.
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn dapl2_ep_connect<P: Provider>(
     convert::code(unsafe { ep_1_2::dapl_ep_connect::<P>(ep, address, qual, timeout, size, data, qos, flags) })
 }
 
-/// `dat_ep_common_connect`: to the common service point at the port of the address, in the EP's communicator.
+/// `dat_ep_common_connect`: connects to the common service point at the port of the address, in the EP's communicator.
 ///
 /// # Safety
 /// As [`dapl2_ep_connect`].
@@ -218,14 +218,14 @@ pub unsafe extern "C" fn dapl2_ep_common_connect<P: Provider>(
     convert::code_with_arguments(code, PLACES)
 }
 
-/// `dat_ep_free`. A connection ends with an event, which 1.2 does not have here (spec/endpoints 5.8).
+/// `dat_ep_free`. Freeing a connected EP queues a disconnect event, which 1.2 does not do (spec/endpoints 5.8).
 ///
 /// # Safety
 /// `ep` is any value.
 pub unsafe extern "C" fn dapl2_ep_free<P: Provider>(ep: DAT_EP_HANDLE) -> DAT_RETURN {
     let is_connected =
         from_handle::<Ep<P>>(ep, Handle::Ep).is_ok_and(|ep| ep.state() == crate::ep::state::EpState::Connected);
-    // SAFETY: any value will do.
+    // SAFETY: any value is allowed.
     unsafe {
         if is_connected {
             ep_1_2::dapl_ep_disconnect::<P>(ep, DAT_CLOSE_ABRUPT_FLAG);

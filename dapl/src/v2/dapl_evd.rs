@@ -1,4 +1,4 @@
-//! The entries of 2.0 for event dispatchers that write or take records of their own, and its events.
+//! DAT 2.0 entries for event dispatchers whose records or events differ from 1.2, and the layout of 2.0 events.
 //!
 //! Reached only through the provider table. Dequeue is on the hot path.
 
@@ -14,7 +14,7 @@ use crate::ia::{AsyncError, Ia};
 use crate::provider::{Arrival, Completion, Provider, Status, Work};
 use crate::runtime::handle::{from_handle, from_handle_hot, from_optional};
 
-/// `dat_evd_create`, with one more stream: extended operations.
+/// `dat_evd_create`, with one additional stream: completions of extended operations.
 ///
 /// # Safety
 /// As the entry of 1.2.
@@ -79,7 +79,7 @@ pub unsafe extern "C-unwind" fn dapl2_evd_wait<P: Provider>(
     convert::code(unsafe { wait_as::<P, DAT_EVENT>(evd, timeout, threshold, event, more, write_event) })
 }
 
-/// `dat_evd_post_se`. The number of an event and the pointer of a software event have the places that they have in 1.2.
+/// `dat_evd_post_se`. In a software event, the event number and the pointer have the same offsets as in 1.2.
 ///
 /// # Safety
 /// As the entry of 1.2.
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn dapl2_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out
     }))
 }
 
-/// Writes an event in full: 120 bytes, those without meaning zero.
+/// Writes all 120 bytes of an event; unused bytes are zero.
 ///
 /// # Safety
 /// `out` is writable.
@@ -146,7 +146,7 @@ unsafe fn write_head(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, number: DAT_EVENT
     }
 }
 
-/// As [`write_event`], of a completion.
+/// Like [`write_event`], for a completion.
 ///
 /// # Safety
 /// `out` is writable.
@@ -182,7 +182,7 @@ unsafe fn write_done(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, done: &Completion
     }
 }
 
-/// The operation of a completion.
+/// The operation that a completion reports.
 #[inline(always)]
 fn operation(done: &Completion) -> DAT_DTOS {
     match (done.token.work, done.arrival) {
@@ -200,7 +200,8 @@ fn operation(done: &Completion) -> DAT_DTOS {
     }
 }
 
-/// The kind of extension data that a completion has; one without is a plain event.
+/// The type of the extension data of a completion. `None` for a completion without extension data, which is reported as
+/// a DTO event.
 #[inline(always)]
 fn extension(done: &Completion) -> Option<DAT_IB_EXT_TYPE> {
     match (done.token.work, done.arrival) {

@@ -1,7 +1,7 @@
 //! `handle_extendedop`, behind `dat_extension_op`: the operations of the InfiniBand extension.
 //!
-//! Reached only through the provider table. Atomic operations and writes with immediate data are posts of an EP, whose checks
-//! are those of the other posts. Parameters count from the handle, as the calls of the extension have them.
+//! Reached only through the provider table. Atomic operations and writes with immediate data are posts of an EP, with
+//! the same checks as other posts. Parameter numbers in errors count from the handle, as in the calls of the extension.
 
 use dat_abi::v2::*;
 
@@ -16,8 +16,8 @@ use crate::runtime::handle::{self, from_handle};
 
 /// `handle_extendedop`.
 ///
-/// Unreliable datagrams, collective operations and counters are refused with `DAT_MODEL_NOT_SUPPORTED`, numbers without a
-/// meaning with `DAT_INVALID_PARAMETER`.
+/// Unreliable datagrams, collective operations and counters are refused with `DAT_MODEL_NOT_SUPPORTED`, undefined
+/// operation numbers with `DAT_INVALID_PARAMETER`.
 ///
 /// # Safety
 /// `handle` is any value; `list` holds the arguments of the operation, and pointers among them are null or point at what the
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn dapl2_handle_extendedop<P: Provider>(
     }
 }
 
-/// Errors: what has to be said of an operation before its arguments are read.
+/// Checks an operation before its arguments are read.
 fn is_known<P: Provider>(handle: DAT_HANDLE, op: DAT_EXTENDED_OP) -> Result<()> {
     const LAST: DAT_IB_OP = DAT_IB_UD_AH_FREE_OP;
     handle::kind_of(handle).ok_or(Error::InvalidHandle(Handle::Any))?;

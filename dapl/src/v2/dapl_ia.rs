@@ -1,4 +1,4 @@
-//! The entries of 2.0 for interface adapters: the open, and the queries, whose records are longer.
+//! DAT 2.0 entries for interface adapters: open and query.
 //!
 //! Reached only through the provider table.
 
@@ -15,7 +15,7 @@ use crate::names::Version;
 use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
 
-/// `dat_ia_openv`: as `dapl_ia_open`, for the name's registration of this version.
+/// `dat_ia_openv`: like `dapl_ia_open`, for the name's registration under 2.0.
 ///
 /// # Safety
 /// As the entry of 1.2.
@@ -165,7 +165,8 @@ unsafe fn put_provider(out: *mut DAT_PROVIDER_ATTR, attributes: DAT_PROVIDER_ATT
     }
 }
 
-/// `ia_ha_related`, behind `dat_registry_providers_related`: no adapter takes over the connections of another one.
+/// `ia_ha_related`, behind `dat_registry_providers_related`. The answer is always no: no adapter takes over connections
+/// of another one.
 ///
 /// # Safety
 /// `ia` is any value; `provider` is null or a string, `answer` null or writable.

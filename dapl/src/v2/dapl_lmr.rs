@@ -1,4 +1,4 @@
-//! The entries of 2.0 for registered memory, whose records have a type of virtual address.
+//! DAT 2.0 entries for registered memory, whose records also have a virtual address type.
 //!
 //! Reached only through the provider table.
 
@@ -13,11 +13,11 @@ use crate::lmr::{Lmr, Rights, dapl_lmr as lmr_1_2};
 use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
 
-/// Places of the parameters behind the type of virtual address.
+/// Positions in 1.2 and 2.0 of the parameters after the virtual address type.
 const PLACES: &[(u32, u32)] = &[(7, 8), (8, 9), (9, 10)];
 
-/// `dat_lmr_create`. No provider registers memory whose addresses start at zero: `DAT_MODEL_NOT_SUPPORTED`, as the attribute
-/// `zb_supported` says.
+/// `dat_lmr_create`. Zero-based virtual addresses are refused with `DAT_MODEL_NOT_SUPPORTED`; the attribute
+/// `zb_supported` reports that.
 ///
 /// # Safety
 /// As the entry of 1.2.
@@ -59,16 +59,16 @@ pub unsafe extern "C" fn dapl2_lmr_create<P: Provider>(
     convert::code_with_arguments(code, PLACES)
 }
 
-/// The rights of 1.2, and that of atomic operations.
+/// Decodes the privileges: those of 1.2, and atomic operations.
 fn rights(privileges: DAT_MEM_PRIV_FLAGS) -> Option<Rights> {
     let mut rights = lmr_1_2::rights(privileges & !DAT_IB_MEM_PRIV_REMOTE_ATOMIC)?;
     rights.access.remote_atomic = privileges & DAT_IB_MEM_PRIV_REMOTE_ATOMIC != 0;
     Some(rights)
 }
 
-/// Accepts addresses that are virtual ones.
+/// Checks the virtual address type.
 ///
-/// Errors: `ModelNotSupported` for addresses that start at zero; parameter `n` for other values.
+/// Errors: `ModelNotSupported` for zero-based addresses; `InvalidParameter(n)` for unknown values.
 fn address_type<P: Provider>(ia: DAT_IA_HANDLE, va_type: DAT_VA_TYPE, n: u8) -> Result<()> {
     from_handle::<Ia<P>>(ia, Handle::Ia)?;
     match va_type {
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn dapl2_lmr_query<P: Provider>(
     // SAFETY: numbers, null pointers and unions of them: zeros are values.
     let mut param = unsafe { std::mem::zeroed::<v1::DAT_LMR_PARAM>() };
     let into = if out.is_null() { std::ptr::null_mut() } else { &raw mut param };
-    // Every field is written for any mask.
+    // Any mask selects all fields.
     let mask = convert::whole(mask, DAT_LMR_FIELD_ALL, v1::DAT_LMR_FIELD_ALL);
     // SAFETY: this function's own contract, and a local record.
     let code = unsafe { lmr_1_2::dapl_lmr_query::<P>(lmr, mask, into) };
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn dapl2_lmr_sync_rdma_write<P: Provider>(
     unsafe { sync(segments, count, |list, count| lmr_1_2::dapl_lmr_sync_rdma_write::<P>(ia, list, count)) }
 }
 
-/// One segment at a time, however many there are.
+/// Converts and syncs one segment at a time, so any number of segments needs no allocation.
 ///
 /// # Safety
 /// `segments` is null or points at `count` triplets.

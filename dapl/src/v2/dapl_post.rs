@@ -1,6 +1,6 @@
-//! The posts of 2.0: their triplets are translated, and the entries of 1.2 called.
+//! DAT 2.0 posts: their triplets are converted to those of 1.2, and the entries of 1.2 called.
 //!
-//! The hot path: segments are translated on the stack.
+//! This is the hot path, so segments are converted on the stack.
 
 use dat_abi as v1;
 use dat_abi::v2::*;
@@ -95,7 +95,8 @@ pub unsafe extern "C" fn dapl2_ep_post_rdma_write<P: Provider>(
     }
 }
 
-/// `dat_ep_post_rdma_read_to_rmr`: a read into the part of a bound RMR, or of an LMR, that a remote context of this side names.
+/// `dat_ep_post_rdma_read_to_rmr`: an RDMA read whose local target is given by a remote context of this side: part of a
+/// bound RMR or of an LMR.
 ///
 /// # Safety
 /// As [`dapl2_ep_post_rdma_read`]; `local` is null or points at a triplet.
@@ -128,8 +129,8 @@ pub unsafe extern "C" fn dapl2_ep_post_rdma_read_to_rmr<P: Provider>(
     convert::code_with_arguments(code, PLACES)
 }
 
-/// `dat_ep_post_send_with_invalidate`: a send that unbinds the peer's RMR of this context before its receive completes. Without
-/// `invalidate` it is a plain send.
+/// `dat_ep_post_send_with_invalidate`: a send that unbinds the peer's RMR with this context before its receive
+/// completes. If `invalidate` is false, it is a plain send.
 ///
 /// # Safety
 /// As [`dapl2_ep_post_send`].
@@ -152,7 +153,7 @@ pub unsafe extern "C" fn dapl2_ep_post_send_with_invalidate<P: Provider>(
     unsafe { post_extension::<P>(ep, op, (iov, count), cookie, flags, positions) }
 }
 
-/// Posts a request that 1.2 does not have.
+/// Posts a request of a kind that 1.2 lacks.
 ///
 /// # Safety
 /// As [`dapl2_ep_post_send`].
@@ -167,7 +168,7 @@ pub(super) unsafe fn post_extension<P: Provider>(
     let call = |iov: *mut v1::DAT_LMR_TRIPLET, count: DAT_COUNT| {
         ffi::guard_hot(|| {
             let local = positions.local;
-            // An atomic operation has one segment, and no parameter with their number.
+            // An atomic operation always has one segment, so no parameter states the number.
             let list = if op.work().is_atomic() { local } else { local + 1 };
             // SAFETY: null, or a translated list of this length.
             let segments = unsafe { ffi::segments(iov, count, usize::MAX) }.map_err(|error| match error {

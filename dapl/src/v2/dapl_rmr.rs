@@ -1,4 +1,4 @@
-//! The entries of 2.0 for remote memory regions.
+//! DAT 2.0 entries for remote memory regions.
 //!
 //! Reached only through the provider table.
 
@@ -14,10 +14,11 @@ use crate::pz::Pz;
 use crate::rmr::{Rmr, Scope, dapl_rmr as rmr_1_2, dapls_rmr};
 use crate::runtime::handle::from_handle;
 
-/// Places of the parameters: an LMR precedes the triplet, and a type of virtual address follows the privileges.
+/// Positions of the parameters in 1.2 and 2.0: in 2.0 an LMR precedes the triplet, and a virtual address type follows
+/// the privileges.
 const PLACES: &[(u32, u32)] = &[(2, 3), (3, 4), (4, 6), (5, 7), (6, 8), (7, 9)];
 
-/// `dat_rmr_query`: of an unbound RMR, zeros.
+/// `dat_rmr_query`. The fields of an unbound RMR are zero.
 ///
 /// # Safety
 /// `rmr` is any value; `out` is null or writable.
@@ -60,7 +61,7 @@ pub unsafe extern "C" fn dapl2_rmr_query<P: Provider>(
     DAT_SUCCESS
 }
 
-/// `dat_rmr_create_for_ep`: an RMR that serves the peer of the EP it is bound on, and no other one.
+/// `dat_rmr_create_for_ep`: creates an RMR that only the peer of the EP it is bound on can use.
 ///
 /// # Safety
 /// `pz` is any value; `out` is null or writable.
@@ -78,7 +79,7 @@ pub unsafe extern "C" fn dapl2_rmr_create_for_ep<P: Provider>(
     })
 }
 
-/// `dat_rmr_bind`. The LMR must be the one that the triplet names; an unbind looks at neither.
+/// `dat_rmr_bind`. The LMR handle must be the one whose context is in the triplet. An unbind ignores both.
 ///
 /// # Safety
 /// The handles are any values; `segment` is null or a triplet, `context` null or writable.

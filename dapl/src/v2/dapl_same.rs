@@ -1,4 +1,4 @@
-//! The entries whose C values are those of 1.2: the entry of 1.2 is called, and its code translated.
+//! DAT 2.0 entries with the same C types as in 1.2: each calls the entry of 1.2 and converts its return code.
 //!
 //! Reached only through the provider table.
 

@@ -1,4 +1,4 @@
-//! The entries of 2.0 for shared receive queues whose records differ.
+//! DAT 2.0 entries for shared receive queues, where the records differ from 1.2.
 //!
 //! Reached only through the provider table. A post is on the hot path.
 

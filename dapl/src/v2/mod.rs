@@ -1,12 +1,15 @@
-//! The entries of DAT 2.0 (`dapl2_*`), over the objects that serve 1.2.
+//! The entries of DAT 2.0 (`dapl2_*`), over the same objects as those of 1.2.
 //!
-//! A call whose C values are those of 1.2 goes to the entry of 1.2, and its return code is translated ([`dapl_same`]). Control
-//! calls with other records have them translated to those of 1.2 and back by [`convert`]; so both versions check the same
-//! parameters in the same order. Posts, dequeues, waits, and what 1.2 does not have, are entries of their own. Decision 027
-//! has the reasons.
+//! - An entry with the same C types in both versions calls the entry of 1.2 and converts the return code
+//!   ([`dapl_same`]).
+//! - Control calls with other records convert these to 1.2 and back by [`convert`], so both versions check the same
+//!   parameters in the same order.
+//! - Posts, dequeues, waits and calls that 1.2 lacks are separate entries.
 //!
-//! An object does not know by which version it was made. Its handle begins with the table of its IA's version, by which the
-//! libraries of DAT choose the entry. A handle that an entry gets as a further argument may belong to the other version.
+//! Decision 027 gives the reasons.
+//!
+//! An object does not store the version that created it. Its handle begins with the provider table of its IA's version,
+//! from which libdat chooses the entry. A handle in another parameter may belong to the other version.
 
 mod arguments;
 pub mod convert;

@@ -1,4 +1,4 @@
-//! Segments of posts: triplets of 2.0 as 1.2 lays them out, which is as the providers take them.
+//! Segments of posts: converts triplets of 2.0 to the layout of 1.2, which providers use.
 
 use dat_abi as v1;
 use dat_abi::v2::*;
@@ -6,20 +6,20 @@ use dat_abi::v2::*;
 use super::convert;
 use crate::provider::Segment;
 
-/// Segments that are translated without an allocation.
+/// Maximum number of segments that are converted without an allocation.
 const FEW: usize = 8;
-/// More segments than any provider takes.
+/// More segments than any provider supports.
 const MOST: usize = 4096;
 
-/// A triplet as a segment.
+/// Converts a triplet to a segment.
 #[inline(always)]
 pub(super) fn segment(triplet: DAT_LMR_TRIPLET) -> Segment {
     let DAT_LMR_TRIPLET { virtual_address, segment_length, lmr_context } = triplet;
     Segment { key: lmr_context, pad: 0, address: virtual_address, length: segment_length.into() }
 }
 
-/// Calls an entry of 1.2 with a list of segments, and translates its code. A count or list that no entry accepts is passed on
-/// as it is.
+/// Calls an entry of 1.2 with a converted list of segments, and converts its return code. A count or list that every
+/// entry refuses is passed on unchanged.
 ///
 /// # Safety
 /// `list` is null or points at `count` triplets that do not change during the call.

@@ -1,6 +1,6 @@
-//! The jump table of 2.0: every entry of this library, in the order of the ABI.
+//! The provider table of 2.0: every entry of this library, in the order of the ABI.
 //!
-//! `registration` makes one per IA name and sets its `device_name`.
+//! `registration` makes one table per IA name and sets its `device_name`.
 #![forbid(unsafe_code)]
 
 use dat_abi::v2::DAT_PROVIDER;
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::provider::Provider;
 
-/// The table for a provider, its name still missing.
+/// Creates the table of a provider; the caller sets the name.
 pub fn table_v2<P: Provider>() -> DAT_PROVIDER {
     DAT_PROVIDER {
         device_name: std::ptr::null(),

@@ -49,7 +49,7 @@ fn bad_handle(subtype: DAT_RETURN) -> DAT_RETURN {
     error(DAT_INVALID_HANDLE, subtype)
 }
 
-/// An open IA with what most cases need.
+/// An open IA with the objects that most tests need.
 struct World {
     opened: Opened,
     pz: H,
@@ -85,7 +85,7 @@ impl World {
         self.opened.ia.provider().deliver();
     }
 
-    /// Two connected EPs; the events of the connection have been read.
+    /// Two connected EPs; their ESTABLISHED events have been dequeued.
     fn pair(&self, qual: u64) -> (H, H) {
         let (client, server) = (self.ep(), self.ep());
         let psp = written(|out| call!(psp_create_func(self.ia(), qual, self.requests, DAT_PSP_CONSUMER_FLAG, out)));
@@ -102,7 +102,7 @@ impl World {
     fn connect(&self, ep: H, qual: u64) {
         let mut address = ipv4(0);
         let to = address.as_mut_ptr().cast();
-        // A request for several paths may get one.
+        // A request for several paths may get one path.
         let flags = DAT_CONNECT_MULTIPATH_FLAG;
         let code =
             call!(ep_connect_func(ep, to, qual, DAT_TIMEOUT_INFINITE, 0, null_mut(), DAT_QOS_BEST_EFFORT, flags));

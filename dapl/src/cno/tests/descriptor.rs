@@ -1,4 +1,4 @@
-//! CNOs with a descriptor: readable while EVDs have triggered, and no event without a wake-up.
+//! CNOs with a descriptor: it is readable while EVDs have triggered, and every event wakes a thread that polls it.
 
 use super::*;
 use crate::runtime::descriptor::tests::is_readable;
@@ -28,7 +28,7 @@ fn the_descriptor_is_readable_while_evds_have_triggered() {
     assert_eq!(triggered(cno), Ok(first));
     assert!(!is_readable(fd));
     assert_eq!(triggered(cno), Err(Error::QueueEmpty));
-    // The second event of an EVD triggers anew when the first one is taken.
+    // The second event of an EVD triggers the CNO again when the first event is dequeued.
     post(first);
     post(first);
     assert_eq!(triggered(cno), Ok(first));
@@ -57,7 +57,7 @@ fn a_completion_makes_the_descriptor_readable_without_a_poll() {
         assert_eq!(opened.ia.provider().sleeps_seen(), sleeps + 1, "the provider's thread makes progress from here on");
         assert!(!is_readable(fd));
     }
-    // What comes between the last dequeue and the sleep is found, too.
+    // Arming also finds an event that arrives between the last dequeue and the sleep.
     feed(evd, Token::default());
     assert!(is_readable(fd));
     assert!(take(evd));

@@ -24,7 +24,7 @@ fn post(ep: H, op: Op, cookie: u64) -> Result<()> {
     post_with(ep, op, cookie, &[WORD], 0)
 }
 
-/// Takes the completions out of the provider's queue.
+/// Removes all completions from the provider's queue.
 fn completions(evd: H) -> Vec<Completion> {
     let cq = from_handle::<Evd<FakeProvider>>(evd, Handle::Plain).unwrap().cq().unwrap();
     let mut out = [Completion::default(); 16];

@@ -51,7 +51,7 @@ struct World {
     requests: H,
 }
 
-/// Result of a CR query.
+/// Result of `dat_cr_query`.
 struct Asked {
     param: DAT_CR_PARAM,
     private_data: Vec<u8>,

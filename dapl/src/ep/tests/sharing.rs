@@ -116,13 +116,13 @@ pub(super) fn connect(world: &World, server: H, qual: u64) -> H {
     client
 }
 
-/// Sends whose success gives no completion at the sender.
+/// Posts a send that completes without an event at the sender.
 pub(super) fn send_silently(ep: H, cookie: u64) {
     let code = call!(dapl_ep_post_send(ep, 0, null_mut(), DAT_CONTEXT { as_64: cookie }, DAT_COMPLETION_SUPPRESS_FLAG));
     assert_eq!(code, DAT_SUCCESS);
 }
 
-/// Completes the message in transit to this EP, in a provider that was slowed down.
+/// Completes the message in transit to this EP, over a fake provider in slow mode.
 pub(super) fn arrive(ep: H) {
     from_handle::<Ep<FakeProvider>>(ep, Handle::Ep).unwrap().post_state().binding.qp().unwrap().arrive();
 }

@@ -1,4 +1,5 @@
-//! Descriptors of EVDs: readable when an event comes after arming, and no event without a wake-up.
+//! Descriptors of EVDs: readable when an event arrives after arming; every event wakes a thread that polls the
+//! descriptor.
 
 use super::*;
 use crate::runtime::descriptor::tests::is_readable;

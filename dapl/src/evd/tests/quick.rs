@@ -1,9 +1,9 @@
-//! Completions that a poll has left in the buffer of the EVD.
+//! Completions that a poll has left in the EVD's buffer.
 
 use super::*;
 use crate::provider::{Status, Work};
 
-/// An EVD with completions 1 to `count`, of which the first was dequeued.
+/// Creates an EVD with completions 1 to `count` in its buffer, and dequeues the first one.
 fn polled(opened: &Opened, count: u64) -> Evh {
     let evd = Evh::new(opened, 8, ALL);
     (1..=count).for_each(|cookie| evd.cq().put(done(cookie)));

@@ -1,4 +1,4 @@
-//! Descriptors, and whether one is readable, for the tests of their owners.
+//! Checks whether a descriptor is readable, for tests of the descriptor and of its owners.
 
 use super::*;
 

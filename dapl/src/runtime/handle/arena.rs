@@ -1,6 +1,6 @@
-//! The arena of stubs: address space that is reserved once, handed out stub by stub, and never unmapped.
+//! The arena of stubs: address space that is reserved once, assigned stub by stub, and never unmapped.
 //!
-//! Its lock is held for a few instructions, or for one `mmap`. libdat gets the range from `arena`.
+//! Its lock is held for a few instructions, or for one `mmap`. libdat gets the address range from `arena`.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,8 +11,8 @@ use super::{STRIDE, Stub};
 use crate::error::{Error, Resource, Result};
 use crate::runtime::sync::StaticMutex;
 
-/// Maximum number of live handles of one library. The arena reserves 64 MiB of address space; a stub uses memory from
-/// its first use on.
+/// Maximum number of live handles of one library. The arena reserves 64 MiB of address space; a stub uses memory only
+/// after its first use.
 const CAPACITY: usize = 1 << 20;
 /// Number of freed stubs that are quarantined before the oldest is reused, so that a stale handle stays invalid for a
 /// long time.
@@ -31,7 +31,7 @@ pub fn alive() -> usize {
     arena.used.saturating_sub(1 + arena.resting.len())
 }
 
-/// The stub at this address; `None` if the address is not the start of one.
+/// The stub at this address; `None` if no stub starts there.
 #[inline(always)]
 pub(super) fn at(handle: usize) -> Option<&'static Stub> {
     let base = ARENA_BASE.load(Ordering::Acquire);
@@ -44,7 +44,7 @@ pub(super) fn at(handle: usize) -> Option<&'static Stub> {
     Some(unsafe { &*(handle as *const Stub) })
 }
 
-/// Returns a stub for a new handle: a never used one, or the one that has been quarantined longest.
+/// Returns a stub for a new handle: an unused one, or the one that was quarantined longest ago.
 pub(super) fn take() -> Result<usize> {
     ARENA.lock().take()
 }
@@ -64,8 +64,8 @@ static ARENA_BASE: AtomicUsize = AtomicUsize::new(0);
 static ARENA: StaticMutex<Arena> = StaticMutex::new(Arena { used: 0, resting: VecDeque::new() });
 
 struct Arena {
-    /// Stubs handed out at least once. Stub 0 never becomes a handle: its table word shows whether the process has
-    /// forked since.
+    /// Number of stubs that were used at least once. Stub 0 never becomes a handle: its table word shows whether the
+    /// process has forked since.
     used: usize,
     resting: VecDeque<usize>,
 }
@@ -94,8 +94,8 @@ impl Arena {
             log::error!("no address space for {ARENA_LEN} bytes of handles: {}", std::io::Error::last_os_error());
             return Err(Error::Exhausted(Resource::Memory));
         }
-        // SAFETY: the mapping just made. A kernel without it keeps inherited handles alive in a child, which is no
-        // worse than what a consumer of other libraries has.
+        // SAFETY: the mapping just made. On a kernel without this advice, inherited handles stay valid in a child, as
+        // they do with other DAT libraries.
         unsafe { libc::madvise(base, ARENA_LEN, libc::MADV_WIPEONFORK) };
         ARENA_BASE.store(base as usize, Ordering::Release);
         self.used = 1;
@@ -115,7 +115,7 @@ impl Arena {
     fn take(&mut self) -> Result<usize> {
         let base = self.base()?;
         if at(base).is_some_and(|stub| stub.futex.load(Ordering::Relaxed) == 0) {
-            self.mark(); // a forked child: the kernel has cleared the arena
+            self.mark(); // in a forked child the kernel has cleared the arena
         }
         if self.resting.len() > REST || self.used == CAPACITY {
             return self.resting.pop_front().ok_or(Error::Exhausted(Resource::Memory));

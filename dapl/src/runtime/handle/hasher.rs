@@ -1,4 +1,4 @@
-//! The hash of tables whose keys are handles or ids of objects.
+//! The hash function of tables whose keys are handles or object ids.
 #![forbid(unsafe_code)]
 
 use std::hash::Hasher;
@@ -18,7 +18,7 @@ impl Hasher for HandleHasher {
         }
     }
 
-    /// Of an id's generation.
+    /// Hashes the generation of an object id.
     fn write_u32(&mut self, generation: u32) {
         self.0 ^= u64::from(generation);
     }
@@ -41,7 +41,7 @@ mod tests {
     fn handles_side_by_side_spread_over_the_low_bits() {
         let hasher = BuildHasherDefault::<HandleHasher>::default();
         let low: HashSet<_> = (0..1024).map(|n| hasher.hash_one(0x7000_0000_0000_usize + n * 64) & 1023).collect();
-        // As many as a random function gives: 1 - 1/e of them.
+        // A random function would use this share of the buckets: 1 - 1/e.
         assert!(low.len() > 600, "{} of 1024", low.len());
     }
 

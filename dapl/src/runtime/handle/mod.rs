@@ -178,18 +178,18 @@ impl<T: Object> Drop for Ref<T> {
 pub struct HotRef<T: Object> {
     stub: &'static Stub,
     object: NonNull<T>,
-    /// Taken by `drop`. `None`: the reference is counted.
+    /// The hazard slot, cleared by `drop`. `None`: the reference is counted.
     protection: Option<Protection>,
 }
 
 impl<T: Object> HotRef<T> {
-    /// Whether it is counted like a [`Ref`]; [`exclude`] does not wait for a counted one.
+    /// Whether this reference is counted, like a [`Ref`]; [`exclude`] does not wait for counted references.
     #[inline(always)]
     pub fn is_counted(&self) -> bool {
         self.protection.is_none()
     }
 
-    /// Number of this thread, if the reference is not counted.
+    /// The number that identifies this thread, if the reference is not counted.
     #[inline(always)]
     pub fn thread(&self) -> Option<usize> {
         self.protection.as_ref().map(Protection::thread)
@@ -227,16 +227,16 @@ impl<T: Object> Drop for HotRef<T> {
     }
 }
 
-/// As [`HotRef`], never counted.
+/// Like [`HotRef`], but always in a hazard slot and never counted.
 pub struct QuickRef<T: Object> {
     stub: &'static Stub,
     object: NonNull<T>,
-    /// Taken by `drop`.
+    /// The hazard slot, cleared by `drop`.
     protection: ManuallyDrop<Protection>,
 }
 
 impl<T: Object> QuickRef<T> {
-    /// A number of this thread.
+    /// The number that identifies this thread.
     #[inline(always)]
     pub fn thread(&self) -> usize {
         self.protection.thread_of_first()
@@ -257,7 +257,7 @@ impl<T: Object> Deref for QuickRef<T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: the thread's slot keeps `retire` from dropping the object.
+        // SAFETY: the thread's slot prevents `retire` from dropping the object.
         unsafe { self.object.as_ref() }
     }
 }
@@ -265,13 +265,13 @@ impl<T: Object> Deref for QuickRef<T> {
 impl<T: Object> Drop for QuickRef<T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: taken here only, once.
+        // SAFETY: taken out once, here only.
         self.stub.leave(unsafe { ManuallyDrop::take(&mut self.protection) });
     }
 }
 
 impl Stub {
-    /// Clears the slot. If the object was freed meanwhile, this thread may have to drop it.
+    /// Clears the slot. If the object was freed in the meantime, this thread may have to drop it.
     #[inline(always)]
     fn leave(&self, protection: Protection) {
         protection.end();
@@ -280,8 +280,8 @@ impl Stub {
         }
     }
 
-    /// Takes a counted reference instead of a slot, if the object is live: another thread excludes posts ([`exclude`]),
-    /// or this thread has no slot.
+    /// Acquires a counted reference instead of a slot, if the object is live. Used while another thread excludes posts
+    /// ([`exclude`]), or if this thread has no free slot.
     #[cold]
     #[inline(never)]
     fn acquire_instead(&self, protection: Option<Protection>, kind: Kind) -> bool {
@@ -294,7 +294,7 @@ impl Stub {
     /// Drops the object if it was freed and has no users.
     #[cold]
     fn retire_unused(&self) {
-        // Acquire: the writes of the previous users come before the drop.
+        // Acquire: the writes of earlier users come before the drop.
         let word = self.word.load(Ordering::Acquire);
         if word & (Word::LIVE | Word::PINS) == 0 {
             self.retire(word);
@@ -365,8 +365,8 @@ pub fn from_handle<T: Object>(handle: *mut c_void, wanted: Handle) -> Result<Ref
     acquire(handle as usize, None).ok_or(Error::InvalidHandle(wanted))
 }
 
-/// As [`from_handle_hot`], where a reference need not be counted. `None` otherwise, and for a handle that is not valid: the caller
-/// takes the long way, which finds out.
+/// Like [`from_handle_hot`], but only where the reference need not be counted. Returns `None` otherwise, and also for
+/// an invalid handle: the caller then uses [`from_handle_hot`], which distinguishes the two.
 #[inline(always)]
 pub fn from_handle_quick<T: Object>(handle: *mut c_void) -> Option<QuickRef<T>> {
     let stub = arena::at(handle as usize)?;
@@ -382,7 +382,7 @@ pub fn from_handle_quick<T: Object>(handle: *mut c_void) -> Option<QuickRef<T>> 
     Some(QuickRef { stub, object, protection: ManuallyDrop::new(protection) })
 }
 
-/// Like [`from_handle`], for posts and dequeues. `None`: not a live handle of this type.
+/// Like [`from_handle`], for posts and dequeues. `None` if it is not a live handle of this type.
 #[inline(always)]
 pub fn from_handle_hot<T: Object>(handle: *mut c_void) -> Option<HotRef<T>> {
     debug_assert!(is_hot((T::KIND as u64) << Word::KIND_SHIFT), "{:?}", T::KIND);
@@ -450,7 +450,8 @@ impl Drop for Exclusion {
         if self.set(false)
             && let Some(stub) = arena::at(self.0.handle)
         {
-            // The last user of a freed object may have left during the exclusion; it could not drop the object then.
+            // The last user of a freed object may have finished during the exclusion, when it could not drop the
+            // object.
             stub.retire_unused();
         }
     }
@@ -578,7 +579,7 @@ impl<T: Object> Drop for Created<T> {
     }
 }
 
-/// Invalidates a handle: further calls with it fail. The object is dropped when its last user has left.
+/// Invalidates a handle: further calls with it fail. The object is dropped when its last user is done.
 ///
 /// Returns false if the handle was not live, because another thread freed it first.
 pub fn destroy(id: ObjectId) -> bool {

@@ -1,8 +1,9 @@
-//! The word of each thread that names its slots.
+//! The thread-local word that points to the slots of a thread.
 //!
-//! With glibc on x86-64 it lies in the static part of thread-local storage (model `initial-exec`), where two instructions read it.
-//! A library that is loaded at run time otherwise calls `__tls_get_addr` for each access. glibc reserves space for such words of
-//! libraries that are loaded later (glibc.rtld.optional_static_tls); this is eight bytes per provider.
+//! With glibc on x86-64 it lies in the static part of thread-local storage (model `initial-exec`), where two
+//! instructions read it. With the default model, a library that is loaded at run time calls `__tls_get_addr` for each
+//! access. glibc reserves space for such words of libraries that are loaded later (glibc.rtld.optional_static_tls);
+//! each provider uses eight bytes.
 
 use super::Slots;
 
@@ -23,7 +24,7 @@ mod kind {
         ".popsection",
     );
 
-    /// The slots of this thread, if it has some.
+    /// The slots of this thread, if it has any.
     #[inline(always)]
     pub(in super::super) fn get() -> Option<&'static Slots> {
         let slots: *const Slots;
@@ -36,7 +37,7 @@ mod kind {
                 options(pure, readonly, nostack, preserves_flags),
             );
         }
-        // SAFETY: null, or what `set` has stored: a reference that is valid for ever.
+        // SAFETY: null, or a reference stored by `set`, which is valid for ever.
         unsafe { slots.as_ref() }
     }
 
@@ -62,11 +63,11 @@ mod kind {
     use super::Slots;
 
     thread_local! {
-        /// Without a destructor, so that it is read without a check.
+        /// Without a destructor, so that a read needs no check.
         static MINE: Cell<Option<&'static Slots>> = const { Cell::new(None) };
     }
 
-    /// The slots of this thread, if it has some.
+    /// The slots of this thread, if it has any.
     #[inline(always)]
     pub(in super::super) fn get() -> Option<&'static Slots> {
         MINE.get()

@@ -9,7 +9,7 @@ use rustix::thread::{MembarrierCommand, membarrier};
 
 use super::{SLOTS, Slots, local};
 
-/// Maximum number of threads with slots at a time. A record uses memory only once it was used.
+/// Maximum number of living threads with slots. A record occupies memory only after its first use.
 const THREADS: usize = 1024;
 
 struct Record {
@@ -25,7 +25,7 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 /// Process id of the owner: a forked child has none of the other threads.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// Whether the kernel has membarrier(2): not known yet, yes, no.
+/// Whether the kernel has membarrier(2): unknown, yes or no.
 static SUPPORT: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
 const PRESENT: u8 = 1;
@@ -46,11 +46,11 @@ impl Drop for Owned {
 }
 
 thread_local! {
-    /// The record of this thread, if it has one: the owner of what `local` names.
+    /// The record of this thread, if it has one. `local` points into it.
     static OWNED: Owned = const { Owned(Cell::new(None)) };
 }
 
-/// The slots of this thread; takes a record at the first call.
+/// The slots of this thread. The first call claims a record.
 #[inline(always)]
 pub(super) fn mine() -> Option<&'static Slots> {
     match local::get() {
@@ -59,7 +59,7 @@ pub(super) fn mine() -> Option<&'static Slots> {
     }
 }
 
-/// Takes a record for this thread. `None`: the kernel lacks membarrier(2), the thread is ending, or all records are in
+/// Claims a record for this thread. `None`: the kernel lacks membarrier(2), the thread is ending, or all records are in
 /// use.
 #[cold]
 fn join() -> Option<&'static Slots> {

@@ -17,7 +17,7 @@ pub struct Completed {
     ok: u64,
     failed: u64,
     flushed: u64,
-    /// Bytes of successful work, by [`Work`]; binds have none, those of atomic operations are not shown.
+    /// Bytes of successful work, by [`Work`]. Binds have none; bytes of atomic operations are not reported.
     bytes: [u64; Work::COUNT],
 }
 
@@ -69,7 +69,7 @@ impl Completed {
 /// Completions of an EVD by EP.
 #[derive(Debug, Default)]
 pub struct CompletionsByEp {
-    /// The EP that completed last, and its completions that were not added to the map yet.
+    /// The EP that completed last, and those of its completions that were not added to the map yet.
     last: usize,
     run: Completed,
     accounts: HashMap<usize, Completed, BuildHasherDefault<HandleHasher>>,
@@ -102,7 +102,7 @@ impl CompletionsByEp {
         self.accounts.get(&ep).copied().unwrap_or_default()
     }
 
-    /// Ends the run of one EP and begins that of another.
+    /// Adds the counts of the last EP to the map, and starts counting for another one.
     fn turn(&mut self, ep: usize) {
         let run = std::mem::take(&mut self.run);
         if let Some(account) = self.accounts.get_mut(&self.last) {

@@ -1,8 +1,8 @@
-//! Named values for a consumer: a list in the layout of `DAT_NAMED_ATTR`, with all strings in place.
+//! A list of named values for a consumer, in the layout of `DAT_NAMED_ATTR`, with strings at constant addresses.
 //!
-//! Each IA and each EP has one. It keeps its address for the life of its object. A later query writes to the same
-//! addresses, so a pointer from an earlier query reads the later values. Names and values end with a zero at any
-//! moment.
+//! Each IA and each EP has one list, which keeps its address for the life of the object. A later query writes to the
+//! same addresses, so a pointer from an earlier query reads the later values. Names and values are zero-terminated at
+//! any moment.
 #![forbid(unsafe_code)]
 
 use std::ffi::CString;
@@ -23,7 +23,7 @@ pub struct Listing {
     _strings: Vec<CString>,
 }
 
-/// Long enough for the longest name, an EVD's: `evd.0x7f0123456780.highest_queue`.
+/// Long enough for the longest name, which is an EVD's: `evd.0x7f0123456780.highest_queue`.
 type Name = ConsumerVisible<6>;
 /// Long enough for 20 digits.
 type Value = ConsumerVisible<3>;
@@ -31,7 +31,7 @@ type Value = ConsumerVisible<3>;
 const _: () = assert!(size_of::<DAT_NAMED_ATTR>() == size_of::<[usize; 2]>());
 
 impl Listing {
-    /// Creates a list with constant facts and space for `room` numbers. A fact with a zero byte is left out.
+    /// Creates a list with constant facts and space for `room` numbers. A fact that contains a zero byte is omitted.
     pub fn new(facts: impl IntoIterator<Item = (String, String)>, room: usize) -> Self {
         let (mut list, mut strings) = (Vec::new(), Vec::new());
         for (name, value) in facts {
@@ -45,7 +45,7 @@ impl Listing {
         Listing { list: list.into(), facts, lines, writing: Mutex::new(()), _strings: strings }
     }
 
-    /// Writes the numbers, as many as fit; returns the length of the list and its address.
+    /// Writes as many of the numbers as fit; returns the length of the list and its address.
     pub fn show<N: AsRef<str>>(&self, numbers: impl IntoIterator<Item = (N, u64)>) -> (i32, *mut DAT_NAMED_ATTR) {
         let _writing = self.writing.lock();
         let mut count = self.facts;

@@ -105,13 +105,14 @@ pub struct Posts {
 struct PostCounts {
     /// Posts, by [`Work`].
     posts: [AtomicU64; Work::COUNT],
-    /// Bytes of suppressed requests, by [`Work`]: send, (receive,) read, write, write with immediate data.
+    /// Bytes of requests that complete without an event, by [`Work`]: send, (receive,) read, write, write with
+    /// immediate data.
     unseen: [AtomicU64; 5],
 }
 
 impl Posts {
-    /// Counts a post, and the bytes of one whose completion is suppressed. `thread`: the number of the calling thread,
-    /// if it has one.
+    /// Counts a post, and the bytes of a post whose completion is suppressed. `thread`: the number that identifies the
+    /// calling thread, if it has one.
     #[inline(always)]
     pub fn count(&self, work: Work, unseen: &[Segment], thread: Option<usize>) {
         let is_owner = thread.is_some_and(|thread| self.is_owner(work, thread));

@@ -59,8 +59,8 @@ pub(crate) fn add(sources: Weak<dyn CounterSource>) {
     published.sources.push(sources);
 }
 
-/// Starts the thread, unless it runs or `DAPL_COUNTERS` is `off`. A failure is only logged: it is no reason to refuse
-/// the creation of an object.
+/// Starts the thread, unless it runs or `DAPL_COUNTERS` is `off`. A failure is only logged, since the creation of an
+/// object must not fail because of it.
 pub(crate) fn start() {
     let mut published = lock_for_fork();
     if published.server.is_none()

@@ -59,7 +59,7 @@ pub struct EpSummary {
     pub outstanding: Outstanding,
 }
 
-/// What a trace records of a post.
+/// The part of a post that a trace records.
 #[derive(Clone, Copy, Debug)]
 struct Posted<'a> {
     work: Work,

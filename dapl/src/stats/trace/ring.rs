@@ -18,7 +18,8 @@ pub(super) struct Ring {
     posts: AtomicU64,
 }
 
-/// One post. A cache line, so that threads that write different records do not share one.
+/// The record of one post, on a cache line of its own, so that threads that write different records do not share a
+/// line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Record {
@@ -102,7 +103,7 @@ impl Ring {
         self.finish(post, REFUSED, now);
     }
 
-    /// Records the completion of a post, if it is still in the ring. A receive from an SRQ gets a complete record,
+    /// Records the completion of a post, if the post is still in the ring. A receive from an SRQ gets a new record,
     /// since it was not posted to the EP.
     pub(super) fn complete(&self, done: &Completion, now: u64) {
         let Token { work, cookie, post, .. } = done.token;

@@ -19,9 +19,9 @@ use crate::runtime::wait;
 /// Age at which an incomplete request is overdue. By then, usnic's default `give_up_ms` has ended a request to a lost
 /// peer.
 const OVERDUE: Duration = Duration::from_secs(10);
-/// Interval between checks of the file.
+/// Interval between checks of the file's modification time.
 const LOOK: Duration = Duration::from_secs(1);
-/// Minimum interval between checks of an EP.
+/// Minimum interval between checks of an EP for overdue requests.
 const SOON: Duration = Duration::from_millis(100);
 
 impl Trace {

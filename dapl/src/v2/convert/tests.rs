@@ -1,4 +1,4 @@
-//! Translations, by the names that both versions have.
+//! Tests the conversions by constants that have the same name in both versions.
 
 use super::*;
 
@@ -74,7 +74,7 @@ fn masks_for_whole_records_keep_what_is_refused() {
     assert_eq!(of(!0), !0);
 }
 
-/// Numbers that pass from one version to the other unchanged.
+/// Numbers of other types are equal in both versions.
 #[test]
 fn other_numbers_are_the_same() {
     let same = pairs![

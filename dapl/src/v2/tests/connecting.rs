@@ -1,4 +1,4 @@
-//! Service points for communicators, rejects with data, and the end of connected EPs.
+//! Common service points, rejects with private data, and disconnect events of freed EPs.
 
 use super::*;
 
@@ -36,7 +36,7 @@ fn a_common_service_point_takes_requests_at_its_port() {
 
     let param: DAT_CSP_PARAM = written(|out| call!(csp_query_func(csp_handle, DAT_CSP_FIELD_ALL, out)));
     assert_eq!(param.evd_handle, world.requests);
-    // SAFETY: the library shows these as long as the CSP lives.
+    // SAFETY: the library keeps these as long as the CSP exists.
     let (comm, port) = unsafe { (*param.comm, param.address_ptr.cast::<[u8; 4]>().read()) };
     assert_eq!((comm.domain, comm.r#type, comm.protocol), (libc::AF_INET, libc::SOCK_STREAM, 0));
     assert_eq!(u16::from_be_bytes([port[2], port[3]]), 7001);
@@ -109,7 +109,7 @@ fn the_data_of_a_reject_reach_the_requester() {
         assert_eq!(call!(cr_reject_func(cr, size, bytes)), bad_handle(DAT_INVALID_HANDLE_CR));
         let (kind, event) = world.connection();
         assert_eq!((kind, event.private_data_size), (DAT_CONNECTION_EVENT_PEER_REJECTED, size));
-        // SAFETY: the library shows that many bytes there.
+        // SAFETY: the query returned the address of that many bytes.
         assert_eq!(unsafe { crate::ffi::copy(event.private_data, data.len()) }, data);
         assert_eq!(event.private_data.is_null(), data.is_empty());
     }
@@ -152,7 +152,7 @@ fn the_end_of_a_connected_ep_is_an_event() {
 #[test]
 fn several_paths_may_be_asked_for_and_not_required() {
     let world = World::new(c"v2 multipath");
-    let (client, _server) = world.pair(33); // `World::connect` asks for several
+    let (client, _server) = world.pair(33); // `World::connect` requests several paths
     assert_eq!(call!(ep_free_func(client)), DAT_SUCCESS);
     let mut address = ipv4(0);
     let to = address.as_mut_ptr().cast();

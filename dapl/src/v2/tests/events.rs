@@ -1,4 +1,4 @@
-//! Events as 2.0 has them, and descriptors of CNOs.
+//! Events in the layout of 2.0, and descriptors of CNOs.
 
 use super::*;
 

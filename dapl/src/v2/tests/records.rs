@@ -1,4 +1,4 @@
-//! Queries and changes of objects: records of 2.0.
+//! Queries and changes of objects through the records of 2.0.
 
 use super::*;
 
@@ -62,7 +62,8 @@ fn an_ep_has_its_attributes_and_a_communicator() {
     assert_eq!((changed.comm.domain, changed.comm.r#type), (libc::AF_INET, libc::SOCK_STREAM));
     assert_eq!(changed.ep_attr.max_recv_dtos, 9);
 
-    // All or nothing: neither a bad communicator nor a bad attribute changes the other one.
+    // A refused communicator leaves the attributes unchanged, and a refused attribute leaves the communicator
+    // unchanged.
     param.comm.domain = libc::AF_UNIX;
     param.ep_attr.max_recv_dtos = 8;
     assert_eq!(call!(ep_modify_func(ep, mask, &param)), error(DAT_COMM_NOT_SUPPORTED, 0));

@@ -1,6 +1,6 @@
-//! The futex of loom models: checking the word and falling asleep are one step under a lock.
+//! The futex of loom models: checking the word and falling asleep are one atomic step.
 //!
-//! One lock and one condition variable serve all words. Without a clock, only a wake-up ends a sleep.
+//! One lock and one condition variable serve all words. There is no clock, so only a wake-up ends a sleep.
 #![forbid(unsafe_code)]
 
 use loom::lazy_static;
