@@ -45,7 +45,7 @@ pub unsafe extern "C-unwind" fn dapl_cno_wait<P: Provider>(
 unsafe fn step<P: Provider>(call: &mut Call, cause: Cause) -> WaitStep {
     let mut next = None;
     let code = ffi::guard_hot(|| {
-        next = Some(look::<P>(call, cause)?);
+        next = Some(run_step::<P>(call, cause)?);
         Ok(())
     });
     let (code, evd) = match next {
@@ -57,7 +57,7 @@ unsafe fn step<P: Provider>(call: &mut Call, cause: Cause) -> WaitStep {
         None => (code, None),
     };
     if let (true, Some(wait)) = (call.marked, call.wait) {
-        Mark::wipe(wait.token);
+        Mark::remove(wait.token);
     }
     if let Some(evd) = evd {
         // SAFETY: writable by the contract.
@@ -66,7 +66,7 @@ unsafe fn step<P: Provider>(call: &mut Call, cause: Cause) -> WaitStep {
     WaitStep::Done(code)
 }
 
-fn look<P: Provider>(call: &mut Call, cause: Cause) -> Result<Next> {
+fn run_step<P: Provider>(call: &mut Call, cause: Cause) -> Result<Next> {
     if let Some(wait) = &call.wait {
         return Ok(dapli_cno::resume::<P>(wait, cause));
     }
@@ -82,7 +82,7 @@ fn sleep<P: Provider>(call: &mut Call, expected: u32) -> WaitStep {
     let Some((word, _)) = wait::word(wait.id) else { return WaitStep::Done(Error::Internal.code()) };
     if !call.marked {
         call.marked = true;
-        Mark { id: wait.id, token: wait.token, clear: clear::<P> }.leave();
+        Mark { id: wait.id, token: wait.token, clear: clear::<P> }.store();
     }
     WaitStep::Sleep { word, expected, deadline: wait.deadline }
 }

@@ -40,7 +40,7 @@ pub(super) struct CnoState {
     /// Threads with an agent of this CNO to call, or inside one.
     pub(super) calling: Vec<ThreadId>,
     /// The CNO is being freed: triggers are ignored.
-    pub(super) dead: bool,
+    pub(super) is_freed: bool,
 }
 
 impl CnoState {
@@ -52,14 +52,14 @@ impl CnoState {
     /// The EVD that triggered first.
     pub(super) fn pop(&mut self) -> Option<Arc<dyn EvdSource>> {
         let source = self.triggers.pop();
-        self.show();
+        self.update_descriptor();
         source
     }
 
     /// Makes the descriptor readable if EVDs have triggered, and not readable otherwise.
-    pub(super) fn show(&mut self) {
+    pub(super) fn update_descriptor(&mut self) {
         if let Some(descriptor) = &mut self.descriptor {
-            descriptor.show(!self.triggers.is_empty());
+            descriptor.set_readable(!self.triggers.is_empty());
         }
     }
 }
@@ -87,7 +87,7 @@ pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (Wait, N
     let mut wait = Wait { id: cno.id, token: wait::token(), deadline: Deadline::NEVER };
     let has_trigger = {
         let mut inner = cno.inner.lock();
-        if inner.dead {
+        if inner.is_freed {
             // The CNO was freed after the handle was checked; nothing would wake a new waiter.
             return (wait, Next::Fail(Error::InvalidHandle(Handle::Cno)));
         }
@@ -98,20 +98,20 @@ pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (Wait, N
         !inner.triggers.is_empty()
     };
     // A trigger that is already queued needs no progress. Over a network each poll is a system call.
-    if has_trigger && let found @ (Next::Evd(_) | Next::Fail(_)) = cno.look(wait.token, Cause::Start) {
+    if has_trigger && let found @ (Next::Evd(_) | Next::Fail(_)) = cno.next_trigger(wait.token, Cause::Start) {
         return (wait, found);
     }
     cno.poll();
     if timeout == 0 {
-        return (wait, cno.look(wait.token, Cause::TimedOut));
+        return (wait, cno.next_trigger(wait.token, Cause::TimedOut));
     }
-    let next = cno.look(wait.token, Cause::Start);
+    let next = cno.next_trigger(wait.token, Cause::Start);
     if !matches!(next, Next::Sleep(_)) {
         return (wait, next);
     }
     wait.deadline = Deadline::after(timeout);
     let found = cno.spin(&wait);
-    (wait, found.unwrap_or_else(|| cno.look_and_arm(wait.token, Cause::Woken)))
+    (wait, found.unwrap_or_else(|| cno.poll_and_arm(wait.token, Cause::Woken)))
 }
 
 /// Polls the EVDs. Stops after the first poll that has made progress for the whole device.
@@ -122,7 +122,7 @@ fn poll_all(sources: &[(Arc<dyn EvdSource>, u32)]) {
 /// Continues after a sleep. If the CNO is gone, its IA was closed: `dat_cno_free` is refused while threads wait.
 pub(super) fn resume<P: Provider>(wait: &Wait, cause: Cause) -> Next {
     match handle::from_id::<Cno<P>>(wait.id) {
-        Some(cno) => cno.look_and_arm(wait.token, cause),
+        Some(cno) => cno.poll_and_arm(wait.token, cause),
         None => Next::Evd(0),
     }
 }
@@ -130,7 +130,7 @@ pub(super) fn resume<P: Provider>(wait: &Wait, cause: Cause) -> Next {
 /// Removes the waiter of a thread that was cancelled in its sleep, and wakes another one if triggers are pending.
 pub(super) fn clear<P: Provider>(id: ObjectId, token: u64) {
     if let Some(cno) = handle::from_id::<Cno<P>>(id) {
-        cno.leave(token);
+        cno.remove_waiter(token);
     }
 }
 
@@ -153,7 +153,7 @@ impl<P: Provider> Cno<P> {
         loop {
             wait::relax();
             poll_all(&sources);
-            let next = self.look(wait.token, Cause::Woken);
+            let next = self.next_trigger(wait.token, Cause::Woken);
             if !matches!(next, Next::Sleep(_)) {
                 self.spin.succeeded(budget, most);
                 return Some(next);
@@ -167,10 +167,10 @@ impl<P: Provider> Cno<P> {
     }
 
     /// Polls, and arms the CQs before the caller sleeps. The poll after arming finds an event that arrived in between.
-    fn look_and_arm(&self, token: u64, cause: Cause) -> Next {
+    fn poll_and_arm(&self, token: u64, cause: Cause) -> Next {
         self.inner.lock().asleep.retain(|sleeper| *sleeper != token);
         loop {
-            let next = self.look(token, cause);
+            let next = self.next_trigger(token, cause);
             if !matches!(next, Next::Sleep(_)) {
                 return next;
             }
@@ -198,7 +198,7 @@ impl<P: Provider> Cno<P> {
     }
 
     /// Returns the first triggered EVD that still has events, or ends the wait for another reason.
-    fn look(&self, token: u64, cause: Cause) -> Next {
+    fn next_trigger(&self, token: u64, cause: Cause) -> Next {
         let next = loop {
             let mut inner = self.inner.lock();
             if let Some(at) = inner.released.iter().position(|released| *released == token) {
@@ -222,13 +222,13 @@ impl<P: Provider> Cno<P> {
                 break Next::Evd(source.id().handle);
             }
         };
-        self.leave(token);
+        self.remove_waiter(token);
         next
     }
 
     /// Removes a waiter. Passes pending triggers on to the next waiter, since the removed one may have been woken for
     /// them.
-    fn leave(&self, token: u64) {
+    fn remove_waiter(&self, token: u64) {
         let mut inner = self.inner.lock();
         inner.waiters.retain(|waiter| *waiter != token);
         inner.asleep.retain(|waiter| *waiter != token);

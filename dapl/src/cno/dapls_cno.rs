@@ -58,7 +58,7 @@ pub fn modify_agent<P: Provider>(cno: &Cno<P>, agent: Option<Agent>) {
         cno.poll(); // earlier completions must not trigger the new agent
     }
     let mut inner = cno.inner.lock();
-    if inner.dead {
+    if inner.is_freed {
         return;
     }
     inner.agent = agent;
@@ -73,7 +73,7 @@ pub fn modify_agent<P: Provider>(cno: &Cno<P>, agent: Option<Agent>) {
 /// Errors: `InvalidHandle` for a CNO that is being freed; errors of the operating system.
 pub fn descriptor<P: Provider>(cno: &Cno<P>) -> Result<i32> {
     let mut inner = cno.inner.lock();
-    if inner.dead {
+    if inner.is_freed {
         return Err(Error::InvalidHandle(Handle::Cno));
     }
     if let Some(known) = &inner.descriptor {
@@ -82,7 +82,7 @@ pub fn descriptor<P: Provider>(cno: &Cno<P>) -> Result<i32> {
     let made = Descriptor::new()?;
     let number = made.number();
     inner.descriptor = Some(made);
-    inner.show();
+    inner.update_descriptor();
     cno.arm(inner);
     Ok(number)
 }
@@ -94,7 +94,7 @@ pub fn arm_descriptor<P: Provider>(cno: &Cno<P>) {
         if source.pending(cno.id) {
             let mut inner = cno.inner.lock();
             inner.triggers.insert(source);
-            return inner.show();
+            return inner.update_descriptor();
         }
     }
 }
@@ -123,7 +123,7 @@ pub struct Fire<P: Provider> {
     wake: bool,
     agent: Option<Agent>,
     /// Whether the CNO has a descriptor.
-    shows: bool,
+    has_descriptor: bool,
     evd: usize,
 }
 
@@ -133,8 +133,8 @@ impl<P: Provider> Fire<P> {
         if self.wake {
             wait::wake(self.cno.id, 1);
         }
-        if self.shows {
-            self.cno.inner.lock().show();
+        if self.has_descriptor {
+            self.cno.inner.lock().update_descriptor();
         }
         if let Some(agent) = self.agent {
             agent.call(self.evd);
@@ -173,7 +173,7 @@ impl<P: Provider> Cno<P> {
         let evd = source.id().handle;
         let mut inner = self.inner.lock();
         let mut agent = None;
-        if !inner.dead {
+        if !inner.is_freed {
             inner.triggers.insert(source);
             agent = if arrival { inner.agent.take() } else { None };
         }
@@ -188,7 +188,7 @@ impl<P: Provider> Cno<P> {
             // No waiter is sleeping now: the woken thread polls, and arms the CQs before it sleeps again.
             self.polled.store(true, Ordering::Relaxed);
         }
-        Fire { cno: self.clone(), wake, agent, shows: inner.descriptor.is_some(), evd }
+        Fire { cno: self.clone(), wake, agent, has_descriptor: inner.descriptor.is_some(), evd }
     }
 
     /// Called when an EVD was detached. After the last one all waiters return and the agent is called without an EVD
@@ -201,7 +201,7 @@ impl<P: Provider> Cno<P> {
 
     fn release(&self) {
         let mut inner = self.inner.lock();
-        inner.orphaned = inner.waiters.is_empty() && !inner.dead;
+        inner.orphaned = inner.waiters.is_empty() && !inner.is_freed;
         inner.released = inner.waiters.clone();
         let agent = inner.agent.take();
         if agent.is_some() {
@@ -246,7 +246,7 @@ pub fn free<P: Provider>(cno: &Cno<P>) -> Result<()> {
     if !handle::destroy(cno.id) {
         return Err(Error::InvalidHandle(Handle::Cno));
     }
-    inner.dead = true;
+    inner.is_freed = true;
     inner.agent = None;
     inner.descriptor = None;
     drop(inner);
@@ -262,7 +262,7 @@ pub fn close<P: Provider>(cno: &Cno<P>) {
         return;
     }
     let mut inner = cno.inner.lock();
-    inner.dead = true;
+    inner.is_freed = true;
     inner.descriptor = None;
     drop(inner);
     cno.release();

@@ -326,7 +326,7 @@ fn wait_polls_the_evds_itself() {
     assert!(take(b));
     let object = from_handle::<Cno<FakeProvider>>(cno.raw(), Handle::Cno).unwrap();
     object.spin.set(u32::MAX / 2);
-    cq(b).longest_look.store(u32::MAX / 2, Ordering::Relaxed);
+    cq(b).max_spin.store(u32::MAX / 2, Ordering::Relaxed);
     // SAFETY: live handles.
     let modified = unsafe { dapl_evd_modify_cno::<FakeProvider>(b.raw(), cno.raw()) };
     assert_eq!(modified, DAT_SUCCESS, "the new bound is used");

@@ -65,7 +65,7 @@ impl<P: Provider> Cr<P> {
         }
         handle::destroy(self.id);
         self.ia.forget(self);
-        self.let_go();
+        self.release_ep();
         Ok(())
     }
 
@@ -73,13 +73,13 @@ impl<P: Provider> Cr<P> {
     pub(crate) fn reject(&self, private_data: &[u8]) -> Result<()> {
         self.take()?.reject(private_data);
         self.ia.count(|events| &events.rejects);
-        self.let_go();
+        self.release_ep();
         Ok(())
     }
 
     /// Releases the EP of a request that was not accepted: the EP of an RSP becomes usable again, an EP created for the
     /// request is freed.
-    fn let_go(&self) {
+    fn release_ep(&self) {
         let Some(own) = self.own else { return };
         let Some(ep) = handle::from_id::<Ep<P>>(own.ep) else { return };
         if own.was_made {

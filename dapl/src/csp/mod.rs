@@ -70,7 +70,7 @@ impl<P: Provider> Csp<P> {
         let csp = made.object().clone();
         made.publish();
         if let Err(error) = csp.listen() {
-            let _ = csp.shut();
+            let _ = csp.stop_listening();
             return Err(if error == Error::ConnQualTaken { Error::PortInUse } else { error });
         }
         let child: Arc<dyn Child> = csp.clone();
@@ -98,7 +98,7 @@ impl<P: Provider> Csp<P> {
     }
 
     /// Stops listening. Errors: `InvalidHandle` if that was done before.
-    pub(crate) fn shut(&self) -> Result<()> {
+    pub(crate) fn stop_listening(&self) -> Result<()> {
         if !handle::destroy(self.id) {
             return Err(Error::InvalidHandle(Handle::Csp));
         }
@@ -121,7 +121,7 @@ impl<P: Provider> Csp<P> {
 
     /// Returns the communicator in the consumer's layout, and the address. Both pointers stay valid as long as the CSP
     /// exists.
-    pub(crate) fn shown(&self) -> (&ConsumerVisible<2>, &Address) {
+    pub(crate) fn communicator_and_address(&self) -> (&ConsumerVisible<2>, &Address) {
         (&self.communicator, &self.address)
     }
 
@@ -144,7 +144,7 @@ impl<P: Provider> Object for Csp<P> {
 
 impl<P: Provider> Child for Csp<P> {
     fn close(&self) {
-        let _ = self.shut();
+        let _ = self.stop_listening();
     }
 
     fn counts_as_open(&self) -> bool {

@@ -130,7 +130,7 @@ impl Marks {
         }
     }
 
-    fn shown(mark: Option<u32>) -> i32 {
+    fn to_dat(mark: Option<u32>) -> i32 {
         mark.map_or(DAT_WATERMARK_INFINITE, count)
     }
 }
@@ -217,7 +217,7 @@ impl Attributes {
 
     /// Copies the watermarks of an EP with an SRQ into its attributes.
     pub fn follow(&mut self, marks: Marks) {
-        (self.srq_soft_hw, self.recv.max_dtos) = (Marks::shown(marks.soft), Marks::shown(marks.hard));
+        (self.srq_soft_hw, self.recv.max_dtos) = (Marks::to_dat(marks.soft), Marks::to_dat(marks.hard));
     }
 
     /// Size of the queue pair for these attributes. A direction without an EVD has the default size, since it accepts

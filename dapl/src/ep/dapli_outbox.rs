@@ -82,7 +82,7 @@ impl<P: Provider> Ep<P> {
         let is_lost = pending.is_lost();
         core.outbox.pending.push(pending);
         if is_lost && kind == ConnectionEvent::Established {
-            self.lose_established(core);
+            self.end_unreported_connection(core);
         }
     }
 
@@ -111,7 +111,7 @@ impl<P: Provider> Ep<P> {
 
     /// Handles an ESTABLISHED event that could not be queued: the consumer would not learn of the connection, so it is
     /// ended without another event (spec/endpoints 8.5).
-    fn lose_established(&self, core: &mut ControlState<P>) {
+    fn end_unreported_connection(&self, core: &mut ControlState<P>) {
         log::warn!("ep {:#x} is being freed, ESTABLISHED cannot be queued", self.id.handle);
         if self.step(core, EpStep::EstablishedLost).is_err() {
             return;

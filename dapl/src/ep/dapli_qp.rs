@@ -153,7 +153,7 @@ impl<P: Provider> Ep<P> {
         self.settle(&mut core);
         core.outbox.ep_ended();
         self.close_accounts(&mut core, &Wiring::none());
-        self.ia.bury(&Sums { eps: self.counts(&core), ..Sums::default() });
+        self.ia.add_final_counts(&Sums { eps: self.counts(&core), ..Sums::default() });
         core.freed = true;
         if let Some(trace) = &self.trace {
             trace.end();

@@ -74,14 +74,14 @@ pub(crate) unsafe fn wait_as<P: Provider, E: Copy>(
 unsafe fn step<P: Provider, E: Copy>(call: &mut Call<E>, cause: Cause) -> WaitStep {
     let mut next = None;
     let code = ffi::guard_hot(|| {
-        next = Some(look::<P, E>(call, cause)?);
+        next = Some(run_step::<P, E>(call, cause)?);
         Ok(())
     });
     match next {
         Some(Next::Sleep(expected)) => sleep::<P, E>(call, expected),
         Some(Next::Event(event, more)) => {
             forget(call);
-            // SAFETY: both pointers are non-null (checked in `look`) and writable by the contract.
+            // SAFETY: both pointers are non-null (checked in `run_step`) and writable by the contract.
             unsafe { (call.write)(call.event, call.evd, &event) };
             // SAFETY: as above.
             unsafe { ffi::put(call.more, count(more)) };
@@ -100,7 +100,7 @@ unsafe fn step<P: Provider, E: Copy>(call: &mut Call<E>, cause: Cause) -> WaitSt
     }
 }
 
-fn look<P: Provider, E: Copy>(call: &mut Call<E>, cause: Cause) -> Result<Next> {
+fn run_step<P: Provider, E: Copy>(call: &mut Call<E>, cause: Cause) -> Result<Next> {
     if let Some(wait) = &call.wait {
         return Ok(dapli_wait::resume::<P>(wait, cause));
     }
@@ -117,14 +117,14 @@ fn sleep<P: Provider, E: Copy>(call: &mut Call<E>, expected: u32) -> WaitStep {
     let Some((word, _)) = wait::word(wait.id) else { return WaitStep::Done(Error::Internal.code()) };
     if !call.marked {
         call.marked = true;
-        Mark { id: wait.id, token: wait.token, clear: clear::<P> }.leave();
+        Mark { id: wait.id, token: wait.token, clear: clear::<P> }.store();
     }
     WaitStep::Sleep { word, expected, deadline: wait.deadline }
 }
 
 fn forget<E: Copy>(call: &Call<E>) {
     if let (true, Some(wait)) = (call.marked, call.wait) {
-        Mark::wipe(wait.token);
+        Mark::remove(wait.token);
     }
 }
 

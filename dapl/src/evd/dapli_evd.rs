@@ -387,8 +387,8 @@ impl<P: Provider> Evd<P> {
         let waits = inner.queue.has_sleeping_waiter() || must_tell && inner.queue.has_waiter();
         // If a waiter of the CNO polls, it arms the CQ before it sleeps.
         let triggers = inner.cno.as_ref().is_some_and(|cno| must_tell || !cno.is_polled());
-        let shows = inner.descriptor.as_ref().is_some_and(ArmedDescriptor::is_armed);
-        let wanted = waits || (triggers || shows) && inner.queue.enabled;
+        let is_armed = inner.descriptor.as_ref().is_some_and(ArmedDescriptor::is_armed);
+        let wanted = waits || (triggers || is_armed) && inner.queue.enabled;
         while wanted && signal != Signal::Waiter {
             match cq.arm(inner.queue.config() == Config::Solicited) {
                 Ok(true) => break,
@@ -420,7 +420,7 @@ impl<P: Provider> Evd<P> {
     /// Registers this EVD with its CNO, which then polls and arms it.
     pub(super) fn join(&self, inner: &EvdState<P>) {
         if let Some(cno) = &inner.cno {
-            cno.watch(self.source(), self.cq.as_ref().map_or(0, |cq| cq.longest_look()));
+            cno.watch(self.source(), self.cq.as_ref().map_or(0, |cq| cq.max_spin()));
         }
     }
 

@@ -48,24 +48,24 @@ pub(super) fn begin<P: Provider>(evd: &Evd<P>, timeout: DAT_TIMEOUT, threshold: 
         evd.fetch(&mut inner, Fetch::Poll);
     }
     let mut wait = Wait { id: evd.id, token, deadline: Deadline::NEVER };
-    if timeout == 0 || inner.queue.look(token, false) == WaitStatus::Enough {
+    if timeout == 0 || inner.queue.check_wait(token, false) == WaitStatus::Enough {
         return Ok((wait, evd.conclude(inner, token, Some(Error::TimedOut))));
     }
     wait.deadline = Deadline::after(timeout);
     inner.queue.settle();
     if !P::Cq::REPORTS_SOLICITED && inner.queue.config() == Config::Solicited {
         // Arming comes first: a poll before it could fetch a solicited message without recognising it as such.
-        let next = evd.arm_and_look(inner, &wait, Cause::Start);
+        let next = evd.arm_and_poll(inner, &wait, Cause::Start);
         return Ok((wait, next));
     }
     drop(inner);
-    Ok((wait, evd.spin(&wait).unwrap_or_else(|| evd.look_and_arm(&wait, Cause::Woken))))
+    Ok((wait, evd.spin(&wait).unwrap_or_else(|| evd.poll_and_arm(&wait, Cause::Woken))))
 }
 
 /// Continues after a sleep.
 pub(super) fn resume<P: Provider>(wait: &Wait, cause: Cause) -> Next {
     match handle::from_id::<Evd<P>>(wait.id) {
-        Some(evd) => evd.look_and_arm(wait, cause),
+        Some(evd) => evd.poll_and_arm(wait, cause),
         None => Next::Fail(Error::Aborted, 0),
     }
 }
@@ -83,7 +83,7 @@ pub(super) fn clear<P: Provider>(id: ObjectId, token: u64) {
 impl<P: Provider> Evd<P> {
     /// Polls without sleeping for an adaptive time, which grows when polling was successful.
     fn spin(&self, wait: &Wait) -> Option<Next> {
-        let most = self.cq.as_ref().map_or(0, |cq| cq.longest_look());
+        let most = self.cq.as_ref().map_or(0, |cq| cq.max_spin());
         if most == 0 || cfg!(loom) {
             return None; // loom models have no clock
         }
@@ -93,7 +93,7 @@ impl<P: Provider> Evd<P> {
             wait::relax();
             let mut inner = self.lock();
             self.fetch(&mut inner, Fetch::Poll);
-            if inner.queue.look(wait.token, false) != WaitStatus::TooFew {
+            if inner.queue.check_wait(wait.token, false) != WaitStatus::TooFew {
                 self.spin.succeeded(budget, most);
                 return Some(self.conclude(inner, wait.token, None));
             }
@@ -107,16 +107,16 @@ impl<P: Provider> Evd<P> {
     }
 
     /// Polls, and arms the CQ before the caller sleeps. The poll after arming finds an event that arrived in between.
-    fn look_and_arm(&self, wait: &Wait, cause: Cause) -> Next {
+    fn poll_and_arm(&self, wait: &Wait, cause: Cause) -> Next {
         let mut inner = self.lock();
         self.fetch(&mut inner, Fetch::Poll);
-        self.arm_and_look(inner, wait, cause)
+        self.arm_and_poll(inner, wait, cause)
     }
 
-    /// Like [`Self::look_and_arm`], without the first poll.
-    fn arm_and_look(&self, mut inner: MutexGuard<'_, EvdState<P>>, wait: &Wait, cause: Cause) -> Next {
+    /// Like [`Self::poll_and_arm`], without the first poll.
+    fn arm_and_poll(&self, mut inner: MutexGuard<'_, EvdState<P>>, wait: &Wait, cause: Cause) -> Next {
         loop {
-            let found = inner.queue.look(wait.token, cause == Cause::TimedOut);
+            let found = inner.queue.check_wait(wait.token, cause == Cause::TimedOut);
             let over = match cause {
                 Cause::TimedOut => Some(Error::TimedOut),
                 Cause::Interrupted => Some(Error::Interrupted),
@@ -144,7 +144,7 @@ impl<P: Provider> Evd<P> {
             // This thread is registered as the waiter, so no other thread can dequeue an event meanwhile.
             inner = self.report_failures(inner);
         }
-        let found = inner.queue.look(token, over == Some(Error::TimedOut));
+        let found = inner.queue.check_wait(token, over == Some(Error::TimedOut));
         inner.queue.end_wait(token);
         let timed_out = found == WaitStatus::TooFew && over == Some(Error::TimedOut);
         inner.queue.counts.timeouts += u64::from(timed_out);

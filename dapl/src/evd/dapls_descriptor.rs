@@ -27,12 +27,12 @@ impl ArmedDescriptor {
     /// Called when a notifying event was queued: makes an armed descriptor readable.
     pub(super) fn trigger(&mut self) {
         if std::mem::take(&mut self.is_armed) {
-            self.descriptor.show(true);
+            self.descriptor.set_readable(true);
         }
     }
 
     fn arm(&mut self) {
-        self.descriptor.show(false);
+        self.descriptor.set_readable(false);
         self.is_armed = true;
     }
 }

@@ -319,7 +319,7 @@ fn end<P: Provider>(evd: &Evd<P>) -> bool {
     // Completions that the consumer can no longer take count as taken.
     let _ = evd.fetch_all(&mut inner);
     inner.queue.close().iter().for_each(|event| evd.reaped(event));
-    evd.ia.bury(&Sums { evds: inner.queue.counts, ..Sums::default() });
+    evd.ia.add_final_counts(&Sums { evds: inner.queue.counts, ..Sums::default() });
     let cno = inner.cno.take();
     inner.descriptor = None;
     evd.unlock(inner, signal);

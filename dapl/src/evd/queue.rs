@@ -285,7 +285,7 @@ impl Queue {
 
     /// Checks whether the wait `token` is over. After its first check only a notifying event ends a wait; at the
     /// timeout any event does.
-    pub(super) fn look(&mut self, token: u64, time_is_over: bool) -> WaitStatus {
+    pub(super) fn check_wait(&mut self, token: u64, time_is_over: bool) -> WaitStatus {
         let queued = self.events.len();
         match &mut self.waiter {
             Some(waiter) if waiter.token == token => {
@@ -364,7 +364,7 @@ mod tests {
     fn slept_on(threshold: i32) -> Queue {
         let mut queue = Queue::new(8);
         queue.begin_wait(1, threshold).unwrap();
-        assert_eq!(queue.look(1, false), WaitStatus::TooFew);
+        assert_eq!(queue.check_wait(1, false), WaitStatus::TooFew);
         queue.settle();
         queue.fall_asleep();
         queue
@@ -376,17 +376,17 @@ mod tests {
         assert_eq!((queue.push(notifying()), queue.push(notifying())), (Signal::None, Signal::None));
         assert_eq!(queue.push(notifying()), Signal::Waiter);
         assert_eq!(queue.push(notifying()), Signal::None, "notification once");
-        assert_eq!(queue.look(1, false), WaitStatus::Enough);
+        assert_eq!(queue.check_wait(1, false), WaitStatus::Enough);
     }
 
     #[test]
     fn non_notifying_event_wakes_no_thread_and_is_counted() {
         let mut queue = slept_on(1);
         assert_eq!(queue.push(silent()), Signal::None);
-        assert_eq!(queue.look(1, false), WaitStatus::TooFew, "still asleep for the consumer");
+        assert_eq!(queue.check_wait(1, false), WaitStatus::TooFew, "still asleep for the consumer");
         queue.fall_asleep();
         assert_eq!(queue.push(notifying()), Signal::Waiter);
-        assert_eq!(queue.look(1, false), WaitStatus::Enough);
+        assert_eq!(queue.check_wait(1, false), WaitStatus::Enough);
         assert!(matches!(queue.pop(), Some(Event::Dto(_))), "the oldest event, notifying or not");
         assert!(queue.has_notifying());
     }
@@ -395,7 +395,7 @@ mod tests {
     fn non_notifying_events_end_a_wait_at_its_timeout() {
         let mut queue = slept_on(1);
         queue.push(silent());
-        assert_eq!(queue.look(1, true), WaitStatus::Enough);
+        assert_eq!(queue.check_wait(1, true), WaitStatus::Enough);
     }
 
     #[test]
@@ -403,7 +403,7 @@ mod tests {
         let mut queue = Queue::new(8);
         queue.push(silent());
         queue.begin_wait(1, 1).unwrap();
-        assert_eq!(queue.look(1, false), WaitStatus::Enough);
+        assert_eq!(queue.check_wait(1, false), WaitStatus::Enough);
     }
 
     #[test]
@@ -425,7 +425,7 @@ mod tests {
         queue.waitable = false;
         assert!(queue.expel());
         assert!(queue.pop().is_none());
-        assert_eq!(queue.look(1, false), WaitStatus::Expelled);
+        assert_eq!(queue.check_wait(1, false), WaitStatus::Expelled);
         assert_eq!(queue.begin_wait(2, 1), Err(Error::InvalidState(State::EvdUnwaitable)));
     }
 

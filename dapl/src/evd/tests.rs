@@ -423,7 +423,7 @@ fn wait_polls_before_it_sleeps_unless_the_provider_forbids_it() {
     let evd = Evh::new(&opened, 8, ALL);
     let looks = |longest| {
         let cq = evd.cq();
-        cq.longest_look.store(longest, Ordering::Relaxed);
+        cq.max_spin.store(longest, Ordering::Relaxed);
         cq.looks.store(0, Ordering::Relaxed);
         assert_eq!(evd.wait(1000, 1).0, TIMEOUT);
         cq.looks.load(Ordering::Relaxed)
@@ -439,7 +439,7 @@ fn polling_waiter_needs_no_notification() {
     let opened = fake::open(c"evd-looks-on");
     let evd = Evh::new(&opened, 8, ALL);
     let (object, cq) = (evd.object(), evd.cq());
-    cq.longest_look.store(u32::MAX / 2, Ordering::Relaxed);
+    cq.max_spin.store(u32::MAX / 2, Ordering::Relaxed);
     object.spin.set(u32::MAX / 2);
     let looker = std::thread::spawn(move || evd.wait(DAT_TIMEOUT_INFINITE, 1).1);
     while !object.has_waiter() {

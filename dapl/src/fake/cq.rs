@@ -19,8 +19,8 @@ pub(crate) struct FakeCq {
     pub(crate) looks: AtomicU32,
     /// Number of calls of `poll`.
     pub(crate) polls: AtomicU32,
-    /// Result of [`CompletionQueue::longest_look`].
-    pub(crate) longest_look: AtomicU32,
+    /// Result of [`CompletionQueue::max_spin`].
+    pub(crate) max_spin: AtomicU32,
 }
 
 impl FakeCq {
@@ -31,7 +31,7 @@ impl FakeCq {
             sink,
             looks: AtomicU32::new(0),
             polls: AtomicU32::new(0),
-            longest_look: AtomicU32::new(50_000),
+            max_spin: AtomicU32::new(50_000),
         }
     }
 
@@ -75,8 +75,8 @@ impl CompletionQueue for FakeCq {
         n
     }
 
-    fn longest_look(&self) -> u32 {
-        self.longest_look.load(Ordering::Relaxed)
+    fn max_spin(&self) -> u32 {
+        self.max_spin.load(Ordering::Relaxed)
     }
 
     fn disarm(&self) {

@@ -56,8 +56,8 @@ impl FakeProvider {
     }
 
     /// Makes later binds fail.
-    pub(crate) fn spoil_binds(&self) {
-        self.net.spoil_binds.store(true, Ordering::SeqCst);
+    pub(crate) fn make_binds_fail(&self) {
+        self.net.make_binds_fail.store(true, Ordering::SeqCst);
     }
 
     /// Number of calls that announced a sleep.

@@ -22,7 +22,7 @@ pub(super) struct Net {
     pub(super) srqs: AtomicU32,
     /// Slow mode: receives complete in two steps, and the test triggers the second one.
     pub(super) slow: AtomicBool,
-    pub(super) spoil_binds: AtomicBool,
+    pub(super) make_binds_fail: AtomicBool,
     /// Length and number of registrations, by shared-memory cookie.
     pub(super) members: Mutex<HashMap<SharedCookie, (u64, usize)>>,
 }

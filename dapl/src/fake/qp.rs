@@ -139,14 +139,14 @@ impl Core {
         if inner.early.len() == 1 {
             self.take_early(&mut inner);
         }
-        self.look(inner);
+        self.check_watermarks(inner);
     }
 
     /// Called when a receive is posted to the SRQ on which this queue pair waits.
     pub(super) fn receive_early(self: &Arc<Self>) {
         let mut inner = self.inner.lock();
         self.take_early(&mut inner);
-        self.look(inner);
+        self.check_watermarks(inner);
     }
 
     /// Moves waiting messages into receives.
@@ -168,9 +168,9 @@ impl Core {
     }
 
     /// Checks the watermarks after the number of receives has changed.
-    fn look(self: &Arc<Self>, mut inner: MutexGuard<'_, QpInner>) {
+    fn check_watermarks(self: &Arc<Self>, mut inner: MutexGuard<'_, QpInner>) {
         let count = (inner.recvs.len() + inner.taken.len()) as u32;
-        let crossed = inner.marks.look(count);
+        let crossed = inner.marks.check(count);
         let is_connected = matches!(inner.state, QpState::Connected(..));
         drop(inner);
         if crossed.soft {
@@ -197,11 +197,11 @@ impl Core {
                 None => self.transfer(peer, token, bytes, message, suppress),
             }
         }
-        self.look(self.inner.lock());
+        self.check_watermarks(self.inner.lock());
     }
 
     fn bind(&self, conn: ConnId, window: &Mutex<WindowState>, token: Token, suppress: bool) {
-        let works = !self.net.spoil_binds.load(Ordering::SeqCst);
+        let works = !self.net.make_binds_fail.load(Ordering::SeqCst);
         window.lock().advance(works);
         if !works {
             Self::complete(self.spec.request_cq.as_ref(), token, Status::BindFailed, 0);
@@ -286,7 +286,7 @@ impl QueuePair for FakeQp {
     fn watch_recvs(&self, soft: Option<u32>, hard: Option<u32>) -> Result<()> {
         let mut inner = self.0.inner.lock();
         inner.marks = HighWatermark::new(soft, hard);
-        self.0.look(inner);
+        self.0.check_watermarks(inner);
         Ok(())
     }
 
@@ -303,7 +303,7 @@ impl QueuePair for FakeQp {
             core.take_early(&mut inner);
         }
         core.ring();
-        core.look(inner);
+        core.check_watermarks(inner);
         Ok(())
     }
 

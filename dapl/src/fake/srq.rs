@@ -48,7 +48,7 @@ impl FakeSrq {
         if taken.is_none() {
             inner.waiting.push_back(Arc::downgrade(core));
         }
-        self.look(&mut inner);
+        self.check_watermarks(&mut inner);
         taken
     }
 
@@ -62,8 +62,8 @@ impl FakeSrq {
     }
 
     /// Reports the low watermark when fewer receives are left.
-    fn look(&self, inner: &mut FakeSrqState) {
-        if inner.low.look(inner.recvs.len() as u32) {
+    fn check_watermarks(&self, inner: &mut FakeSrqState) {
+        if inner.low.check(inner.recvs.len() as u32) {
             let sink = self.sink.clone();
             self.net.report(move |_| sink.upgrade().into_iter().for_each(|sink| sink.low()));
         }
@@ -96,7 +96,7 @@ impl SharedReceiveQueue for FakeSrq {
     fn watch(&self, limit: u32) -> Result<()> {
         let mut inner = self.inner.lock();
         inner.low = LowWatermark::new(limit);
-        self.look(&mut inner);
+        self.check_watermarks(&mut inner);
         Ok(())
     }
 }

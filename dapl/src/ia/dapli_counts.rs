@@ -21,7 +21,7 @@ use crate::stats::publication::CounterSource;
 pub(super) struct Counts {
     events: IaEvents,
     /// Counts of freed objects.
-    gone: Mutex<Sums>,
+    freed: Mutex<Sums>,
     /// List for the consumer; created by the first query.
     listing: OnceLock<Listing>,
 }
@@ -56,10 +56,10 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Adds the final counts of an object that is freed.
-    pub(crate) fn bury(&self, last: &Sums) {
-        let mut gone = self.counts.gone.lock();
-        gone.eps.add(&last.eps);
-        gone.evds.add(&last.evds);
+    pub(crate) fn add_final_counts(&self, last: &Sums) {
+        let mut freed = self.counts.freed.lock();
+        freed.eps.add(&last.eps);
+        freed.evds.add(&last.evds);
     }
 
     /// Facts and counters as a list for the consumer. The list keeps its address for the life of the IA; each call
@@ -87,7 +87,7 @@ impl<P: Provider> Ia<P> {
     }
 
     fn sums(&self, children: &[Weak<dyn Child>]) -> Sums {
-        let mut sums = self.counts.gone.lock().clone();
+        let mut sums = self.counts.freed.lock().clone();
         for child in children.iter().filter_map(Weak::upgrade) {
             child.add_counts(&mut sums);
         }

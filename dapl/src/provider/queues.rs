@@ -45,7 +45,7 @@ pub trait CompletionQueue: Send + Sync {
     fn disarm(&self) {}
     /// Longest time in nanoseconds that a wait polls before it sleeps; the actual time adapts below this limit. 0: a
     /// wait does not poll.
-    fn longest_look(&self) -> u32 {
+    fn max_spin(&self) -> u32 {
         50_000
     }
     /// Requests one call of the sink. Returns `false` if a completion is already there: poll instead of sleeping. With

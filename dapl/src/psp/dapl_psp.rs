@@ -97,7 +97,7 @@ pub unsafe extern "C" fn dapl_psp_query<P: Provider>(
 /// # Safety
 /// `psp_handle` may have any value.
 pub unsafe extern "C" fn dapl_psp_free<P: Provider>(psp_handle: DAT_PSP_HANDLE) -> DAT_RETURN {
-    ffi::guard(|| from_handle::<Psp<P>>(psp_handle, Handle::Psp)?.shut())
+    ffi::guard(|| from_handle::<Psp<P>>(psp_handle, Handle::Psp)?.stop_listening())
 }
 
 fn for_requests<P: Provider>(evd: &Ref<Evd<P>>) -> Result<Use<Evd<P>>> {

@@ -47,7 +47,7 @@ pub(super) fn open<P: Provider>(
         RequestedQual::AnyFree => listen_anywhere(&psp),
     };
     if let Err(error) = listening {
-        let _ = psp.shut();
+        let _ = psp.stop_listening();
         return Err(error);
     }
     let child: Arc<dyn Child> = psp.clone();

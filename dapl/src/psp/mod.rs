@@ -45,7 +45,7 @@ impl<P: Provider> Psp<P> {
     }
 
     /// Stops listening. Errors: `InvalidHandle` if that was done before.
-    fn shut(&self) -> Result<()> {
+    fn stop_listening(&self) -> Result<()> {
         if !handle::destroy(self.id) {
             return Err(Error::InvalidHandle(Handle::Psp));
         }
@@ -66,7 +66,7 @@ impl<P: Provider> Object for Psp<P> {
 
 impl<P: Provider> Child for Psp<P> {
     fn close(&self) {
-        let _ = self.shut();
+        let _ = self.stop_listening();
     }
 
     fn counts_as_open(&self) -> bool {

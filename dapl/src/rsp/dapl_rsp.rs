@@ -74,5 +74,5 @@ pub unsafe extern "C" fn dapl_rsp_query<P: Provider>(
 /// # Safety
 /// `rsp_handle` may have any value.
 pub unsafe extern "C" fn dapl_rsp_free<P: Provider>(rsp_handle: DAT_RSP_HANDLE) -> DAT_RETURN {
-    ffi::guard(|| from_handle::<Rsp<P>>(rsp_handle, Handle::Rsp)?.shut())
+    ffi::guard(|| from_handle::<Rsp<P>>(rsp_handle, Handle::Rsp)?.stop_listening())
 }

@@ -51,7 +51,7 @@ impl<P: Provider> Rsp<P> {
         match ia.provider().listen(qual, rsp.id) {
             Ok(listener) => rsp.state.lock().listener = Some(listener),
             Err(error) => {
-                let _ = rsp.shut();
+                let _ = rsp.stop_listening();
                 return Err(error);
             }
         }
@@ -84,7 +84,7 @@ impl<P: Provider> Rsp<P> {
     }
 
     /// Stops listening and releases an EP that no request has reached. Errors: `InvalidHandle` if that was done before.
-    fn shut(&self) -> Result<()> {
+    fn stop_listening(&self) -> Result<()> {
         if !handle::destroy(self.id) {
             return Err(Error::InvalidHandle(Handle::Rsp));
         }
@@ -107,7 +107,7 @@ impl<P: Provider> Object for Rsp<P> {
 
 impl<P: Provider> Child for Rsp<P> {
     fn close(&self) {
-        let _ = self.shut();
+        let _ = self.stop_listening();
     }
 
     fn counts_as_open(&self) -> bool {

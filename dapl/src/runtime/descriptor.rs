@@ -26,7 +26,7 @@ impl Descriptor {
     }
 
     /// Makes the descriptor readable or not readable. Makes a system call only on a change.
-    pub fn show(&mut self, is_readable: bool) {
+    pub fn set_readable(&mut self, is_readable: bool) {
         if is_readable == self.is_readable {
             return;
         }

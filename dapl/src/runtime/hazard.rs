@@ -28,7 +28,7 @@ const SLOTS: usize = 4;
 /// A waiting thread checks the slots this many times, with a yield after each check, before it sleeps between checks.
 const YIELDS: u32 = 100;
 /// Sleep between checks. A use takes microseconds unless its thread is preempted.
-const NAP: Duration = Duration::from_micros(50);
+const SLEEP: Duration = Duration::from_micros(50);
 
 /// The slots of one thread: addresses of objects in use; 0 is a free slot.
 #[derive(Debug, Default)]
@@ -115,13 +115,13 @@ pub fn await_no_use(address: usize) {
 }
 
 fn wait_until(is_so: impl Fn() -> bool) {
-    let mut looks = 0;
+    let mut checks = 0;
     while !is_so() {
-        looks += 1;
-        if looks < YIELDS {
+        checks += 1;
+        if checks < YIELDS {
             yield_now();
         } else {
-            sleep(NAP); // the using thread may have been preempted
+            sleep(SLEEP); // the using thread may have been preempted
         }
     }
 }

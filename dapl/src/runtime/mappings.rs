@@ -30,9 +30,9 @@ pub enum MappingLookup {
 }
 
 /// Looks up all pages of a region.
-pub fn look(region: Region, rights: Rights) -> MappingLookup {
+pub fn lookup(region: Region, rights: Rights) -> MappingLookup {
     match std::fs::read_to_string("/proc/self/maps") {
-        Ok(maps) => look_in(&maps, region, rights),
+        Ok(maps) => lookup_in(&maps, region, rights),
         Err(error) => {
             log::debug!("cannot read /proc/self/maps: {error}; memory rights are not checked");
             MappingLookup::Unknown
@@ -99,7 +99,7 @@ fn file(line: &str) -> Option<Behind> {
 
 /// Checks a region against lines of the form `begin-end rights offset device inode path`, which are sorted by address;
 /// rights are like `rw-s`.
-fn look_in(maps: &str, region: Region, rights: Rights) -> MappingLookup {
+fn lookup_in(maps: &str, region: Region, rights: Rights) -> MappingLookup {
     let end = region.address.saturating_add(region.length);
     let (mut at, mut lacks) = (region.address, false);
     for (from, to, has) in maps.lines().filter_map(mapping) {
@@ -141,7 +141,7 @@ mod tests {
 ";
 
     fn at(address: u64, length: u64, rights: Rights) -> MappingLookup {
-        look_in(MAPS, Region { address, length }, rights)
+        lookup_in(MAPS, Region { address, length }, rights)
     }
 
     #[test]
@@ -169,7 +169,7 @@ mod tests {
     fn holes_are_found() {
         let any = Rights::default();
         assert_eq!([at(0x5000, 8, any), at(0x4fff, 2, any), at(0, 8, any)], [MappingLookup::Missing; 3]);
-        assert_eq!(look_in("nonsense\n\n", Region { address: 0, length: 1 }, any), MappingLookup::Missing);
+        assert_eq!(lookup_in("nonsense\n\n", Region { address: 0, length: 1 }, any), MappingLookup::Missing);
     }
 
     #[test]
@@ -204,7 +204,7 @@ c000-d000 rw-s 00000000 00:00 0
     fn heap_memory_is_private_and_writable() {
         let private = Box::new([0u8; 64]);
         let region = Region { address: private.as_ptr() as u64, length: 64 };
-        assert_eq!(look(region, Rights { read: true, write: true, shared: false }), MappingLookup::Whole);
-        assert_eq!(look(region, Rights { shared: true, ..Rights::default() }), MappingLookup::Lacking);
+        assert_eq!(lookup(region, Rights { read: true, write: true, shared: false }), MappingLookup::Whole);
+        assert_eq!(lookup(region, Rights { shared: true, ..Rights::default() }), MappingLookup::Lacking);
     }
 }

@@ -15,12 +15,12 @@ pub(crate) struct SpinBudget {
     /// Nanoseconds.
     next: AtomicU32,
     /// Number of unsuccessful spins.
-    vain: AtomicU32,
+    unsuccessful: AtomicU32,
 }
 
 impl Default for SpinBudget {
     fn default() -> Self {
-        SpinBudget { next: AtomicU32::new(SHORTEST), vain: AtomicU32::new(0) }
+        SpinBudget { next: AtomicU32::new(SHORTEST), unsuccessful: AtomicU32::new(0) }
     }
 }
 
@@ -38,9 +38,9 @@ impl SpinBudget {
     /// Records that a spin was unsuccessful: the next one is shorter, except that every eighth one uses the full limit.
     /// Otherwise two processes that each sleep because the other does would never discover that polling is faster.
     pub(crate) fn failed(&self, budget: u32, longest: u32) {
-        let vain = self.vain.load(Ordering::Relaxed).wrapping_add(1);
-        self.vain.store(vain, Ordering::Relaxed);
-        self.set(if vain.is_multiple_of(TRY_ALL) { longest } else { (budget / 2).max(SHORTEST) });
+        let unsuccessful = self.unsuccessful.load(Ordering::Relaxed).wrapping_add(1);
+        self.unsuccessful.store(unsuccessful, Ordering::Relaxed);
+        self.set(if unsuccessful.is_multiple_of(TRY_ALL) { longest } else { (budget / 2).max(SHORTEST) });
     }
 
     /// Sets the length of the next spin.

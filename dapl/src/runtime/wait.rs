@@ -95,8 +95,8 @@ pub fn relax() {
 #[derive(Debug, Default)]
 pub struct SharedCpuBackoff {
     /// Number of unsuccessful polls since the last successful one, and since the last check of the CPU set.
-    vain: u32,
-    looks: u32,
+    unsuccessful: u32,
+    polls: u32,
     alone: bool,
 }
 
@@ -109,18 +109,18 @@ impl SharedCpuBackoff {
     /// Counts an unsuccessful poll. Returns true if the caller should yield.
     #[inline]
     pub fn should_yield(&mut self) -> bool {
-        self.vain = self.vain.saturating_add(1);
-        self.looks = self.looks.wrapping_add(1);
-        if self.looks % Self::CHECK_INTERVAL == Self::YIELD_AFTER {
+        self.unsuccessful = self.unsuccessful.saturating_add(1);
+        self.polls = self.polls.wrapping_add(1);
+        if self.polls % Self::CHECK_INTERVAL == Self::YIELD_AFTER {
             self.alone = is_bound_to_one_cpu();
         }
-        self.alone && self.vain >= Self::YIELD_AFTER
+        self.alone && self.unsuccessful >= Self::YIELD_AFTER
     }
 
     /// Records a successful poll.
     #[inline]
     pub fn reset(&mut self) {
-        self.vain = 0;
+        self.unsuccessful = 0;
     }
 }
 
@@ -246,13 +246,13 @@ thread_local! {
 
 impl Mark {
     /// Stores the mark before the first sleep of a wait.
-    pub fn leave(self) {
+    pub fn store(self) {
         // A thread that is running its last destructors can no longer be cancelled.
         let _ = MARKS.try_with(|marks| marks.0.borrow_mut().push(self));
     }
 
     /// Removes the mark of a wait that has returned.
-    pub fn wipe(token: u64) {
+    pub fn remove(token: u64) {
         let _ = MARKS.try_with(|marks| marks.0.borrow_mut().retain(|mark| mark.token != token));
     }
 }
@@ -277,12 +277,12 @@ mod tests {
 
     #[test]
     fn unsuccessful_polling_yields_the_only_cpu() {
-        let looks = |cpus: &rustix::thread::CpuSet| {
+        let polls = |cpus: &rustix::thread::CpuSet| {
             rustix::thread::sched_setaffinity(None, cpus).unwrap();
             let mut backoff = SharedCpuBackoff::default();
-            let vain = (0..4 * SharedCpuBackoff::YIELD_AFTER).filter(|_| backoff.should_yield()).count() as u32;
+            let unsuccessful = (0..4 * SharedCpuBackoff::YIELD_AFTER).filter(|_| backoff.should_yield()).count() as u32;
             backoff.reset();
-            (vain, (1..SharedCpuBackoff::YIELD_AFTER).any(|_| backoff.should_yield()))
+            (unsuccessful, (1..SharedCpuBackoff::YIELD_AFTER).any(|_| backoff.should_yield()))
         };
         // Affinity is per thread, so other tests are not affected.
         std::thread::spawn(move || {
@@ -290,12 +290,12 @@ mod tests {
             let mut one = rustix::thread::CpuSet::new();
             one.set((0..rustix::thread::CpuSet::MAX_CPU).find(|n| all.is_set(*n)).unwrap());
             assert_eq!(
-                looks(&one),
+                polls(&one),
                 (3 * SharedCpuBackoff::YIELD_AFTER + 1, false),
                 "does not yield again directly after a successful poll"
             );
             if all.count() > 1 {
-                assert_eq!(looks(&all), (0, false));
+                assert_eq!(polls(&all), (0, false));
             }
         })
         .join()

@@ -40,7 +40,7 @@ impl HighWatermark {
         self.quiet
     }
 
-    /// Whether [`Self::look`] would report a crossing.
+    /// Whether [`Self::check`] would report a crossing.
     #[inline]
     pub fn is_crossed(&self, count: u32) -> bool {
         count > self.quiet
@@ -48,7 +48,7 @@ impl HighWatermark {
 
     /// Checks the present count.
     #[inline]
-    pub fn look(&mut self, count: u32) -> Crossed {
+    pub fn check(&mut self, count: u32) -> Crossed {
         if self.is_crossed(count) { self.cross(count) } else { Crossed::default() }
     }
 
@@ -76,7 +76,7 @@ impl LowWatermark {
     /// Checks the number of available receives; returns true if it is below the watermark for the first time since that
     /// was set.
     #[inline]
-    pub fn look(&mut self, available: u32) -> bool {
+    pub fn check(&mut self, available: u32) -> bool {
         let crossed = available < self.0;
         if crossed {
             self.0 = 0;
@@ -96,31 +96,31 @@ mod tests {
     #[test]
     fn no_mark_is_never_crossed() {
         let mut high = HighWatermark::default();
-        assert_eq!([0, 1, u32::MAX].map(|count| high.look(count)), [NOTHING; 3]);
+        assert_eq!([0, 1, u32::MAX].map(|count| high.check(count)), [NOTHING; 3]);
         let mut low = LowWatermark::default();
-        assert_eq!([0, 1].map(|count| low.look(count)), [false; 2]);
+        assert_eq!([0, 1].map(|count| low.check(count)), [false; 2]);
     }
 
     #[test]
     fn soft_mark_is_reported_once_until_set_again() {
         let mut high = HighWatermark::new(Some(2), None);
-        assert_eq!([2, 3, 4, 1, 3].map(|count| high.look(count)), [NOTHING, SOFT, NOTHING, NOTHING, NOTHING]);
+        assert_eq!([2, 3, 4, 1, 3].map(|count| high.check(count)), [NOTHING, SOFT, NOTHING, NOTHING, NOTHING]);
         high = HighWatermark::new(Some(2), None);
-        assert_eq!(high.look(3), SOFT, "at once");
+        assert_eq!(high.check(3), SOFT, "at once");
     }
 
     #[test]
     fn hard_mark_is_reported_while_exceeded() {
         let mut high = HighWatermark::new(Some(0), Some(2));
-        assert_eq!(high.look(3), Crossed { soft: true, hard: true });
-        assert_eq!([3, 2, 3].map(|count| high.look(count)), [HARD, NOTHING, HARD]);
+        assert_eq!(high.check(3), Crossed { soft: true, hard: true });
+        assert_eq!([3, 2, 3].map(|count| high.check(count)), [HARD, NOTHING, HARD]);
     }
 
     #[test]
     fn low_mark_is_reported_once() {
         let mut low = LowWatermark::new(2);
-        assert_eq!([3, 2, 1, 0].map(|count| low.look(count)), [false, false, true, false]);
+        assert_eq!([3, 2, 1, 0].map(|count| low.check(count)), [false, false, true, false]);
         low = LowWatermark::new(1);
-        assert_eq!([1, 0, 0].map(|count| low.look(count)), [false, true, false]);
+        assert_eq!([1, 0, 0].map(|count| low.check(count)), [false, true, false]);
     }
 }

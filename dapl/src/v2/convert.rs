@@ -65,7 +65,7 @@ pub fn ep_mask(mask: v2::DAT_EP_PARAM_MASK) -> v1::DAT_EP_PARAM_MASK {
 
 /// Converts a mask for an entry of 1.2 that writes the whole record for any field. Known fields become all fields of
 /// 1.2; unknown fields become a mask that the entry refuses.
-pub fn whole<T>(mask: T, all: T, all_of_1_2: T) -> T
+pub fn record_mask<T>(mask: T, all: T, all_of_1_2: T) -> T
 where
     T: Copy + Default + PartialEq + BitAnd<Output = T> + BitOr<Output = T> + Not<Output = T>,
 {

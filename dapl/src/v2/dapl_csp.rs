@@ -64,7 +64,7 @@ pub unsafe extern "C" fn dapl2_csp_query<P: Provider>(
             return Err(Error::InvalidParameter(2));
         }
         require(out, 3)?;
-        let (communicator, address) = csp.shown();
+        let (communicator, address) = csp.communicator_and_address();
         let param = DAT_CSP_PARAM {
             ia_handle: csp.ia().consumer_handle(),
             comm: communicator.as_ptr().cast(),
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn dapl2_csp_query<P: Provider>(
 /// # Safety
 /// `csp` is any value.
 pub unsafe extern "C" fn dapl2_csp_free<P: Provider>(csp: DAT_CSP_HANDLE) -> DAT_RETURN {
-    convert::guard(|| from_handle::<Csp<P>>(csp, Handle::Csp)?.shut())
+    convert::guard(|| from_handle::<Csp<P>>(csp, Handle::Csp)?.stop_listening())
 }
 
 /// The port of a peer's common service point. `address` was passed as parameter `n`.

@@ -91,7 +91,7 @@ pub unsafe extern "C" fn dapl2_lmr_query<P: Provider>(
     let mut param = unsafe { std::mem::zeroed::<v1::DAT_LMR_PARAM>() };
     let into = if out.is_null() { std::ptr::null_mut() } else { &raw mut param };
     // Any mask selects all fields.
-    let mask = convert::whole(mask, DAT_LMR_FIELD_ALL, v1::DAT_LMR_FIELD_ALL);
+    let mask = convert::record_mask(mask, DAT_LMR_FIELD_ALL, v1::DAT_LMR_FIELD_ALL);
     // SAFETY: this function's own contract, and a local record.
     let code = unsafe { lmr_1_2::dapl_lmr_query::<P>(lmr, mask, into) };
     if code != DAT_SUCCESS {

@@ -30,7 +30,7 @@ pub unsafe extern "C" fn dapl2_rmr_query<P: Provider>(
     // SAFETY: numbers and null pointers: zeros are values.
     let mut param = unsafe { std::mem::zeroed::<v1::DAT_RMR_PARAM>() };
     let into = if out.is_null() { std::ptr::null_mut() } else { &raw mut param };
-    let mask = convert::whole(mask, DAT_RMR_FIELD_ALL, v1::DAT_RMR_FIELD_ALL);
+    let mask = convert::record_mask(mask, DAT_RMR_FIELD_ALL, v1::DAT_RMR_FIELD_ALL);
     // SAFETY: this function's own contract, and a local record.
     let code = unsafe { rmr_1_2::dapl_rmr_query::<P>(rmr, mask, into) };
     if code != DAT_SUCCESS {

@@ -7,9 +7,9 @@ use super::convert;
 use crate::provider::Segment;
 
 /// Maximum number of segments that are converted without an allocation.
-const FEW: usize = 8;
+const MAX_ON_STACK: usize = 8;
 /// More segments than any provider supports.
-const MOST: usize = 4096;
+const MAX_SEGMENTS: usize = 4096;
 
 /// Converts a triplet to a segment.
 #[inline(always)]
@@ -33,14 +33,14 @@ pub(super) unsafe fn with_segments(
     if number == 0 || list.is_null() || !list.is_aligned() {
         return convert::code(call(list.cast_mut().cast(), count));
     }
-    if number > MOST {
+    if number > MAX_SEGMENTS {
         return convert::code(call(std::ptr::null_mut(), count));
     }
-    if number > FEW {
+    if number > MAX_ON_STACK {
         // SAFETY: this function's own contract.
         return unsafe { with_many(list, number, |list| call(list, count)) };
     }
-    let mut few = [Segment::default(); FEW];
+    let mut few = [Segment::default(); MAX_ON_STACK];
     for (n, place) in few[..number].iter_mut().enumerate() {
         // SAFETY: one of the `count` triplets of this function's contract, and aligned.
         *place = segment(unsafe { list.add(n).read() });

@@ -191,7 +191,7 @@ where
     }
 
     fn check_low(self: &Arc<Self>, left: usize, low: &mut LowWatermark) {
-        if low.look(left as u32) {
+        if low.check(left as u32) {
             self.jobs.push(J::from(self.clone() as Arc<dyn Notify>));
         }
     }

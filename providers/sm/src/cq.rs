@@ -339,7 +339,7 @@ impl CompletionQueue for Cq {
         self.0.ready.disarm();
     }
 
-    fn longest_look(&self) -> u32 {
+    fn max_spin(&self) -> u32 {
         self.0.spin
     }
 

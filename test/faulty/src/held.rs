@@ -83,8 +83,8 @@ impl<T: CompletionQueue> CompletionQueue for Held<Arc<T>> {
         self.inner.ready(out)
     }
 
-    fn longest_look(&self) -> u32 {
-        self.inner.longest_look()
+    fn max_spin(&self) -> u32 {
+        self.inner.max_spin()
     }
 
     fn arm(&self, solicited: bool) -> Result<bool> {

@@ -215,7 +215,7 @@ impl World {
     /// Checks the watermarks after the number of posted receives has changed.
     pub(crate) fn check_recvs(&mut self, qp: u64) {
         let state = self.qp(qp);
-        let crossed = state.marks.look(state.recvs.len() as u32);
+        let crossed = state.marks.check(state.recvs.len() as u32);
         if crossed.soft {
             state.adapter.report(Report::ManyRecvs(state.spec.ep));
         }

@@ -80,7 +80,7 @@ fn unbind(rmr: H, ep: H, cookie: u64) -> DAT_RETURN {
     call!(dapl_rmr_bind(rmr, &nothing, 0xFF, ep, DAT_CONTEXT { as_64: cookie }, 0, null_mut()))
 }
 
-fn shown(rmr: H) -> DAT_RMR_PARAM {
+fn query_rmr(rmr: H) -> DAT_RMR_PARAM {
     let mut param = MaybeUninit::uninit();
     assert_eq!(call!(dapl_rmr_query(rmr, DAT_RMR_FIELD_ALL, param.as_mut_ptr())), DAT_SUCCESS);
     // SAFETY: written on success.
@@ -88,7 +88,7 @@ fn shown(rmr: H) -> DAT_RMR_PARAM {
 }
 
 fn is_unbound(rmr: H) -> bool {
-    let param = shown(rmr);
+    let param = query_rmr(rmr);
     let segment = &param.lmr_triplet;
     (segment.lmr_context, segment.virtual_address, segment.segment_length) == (0, 0, 0)
         && (param.mem_priv, param.rmr_context) == (0, 0)
@@ -114,7 +114,7 @@ fn bind_can_be_queried_moved_and_undone() {
         (world.lmr(world.pz, ALL), world.lmr(world.pz, DAT_MEM_PRIV_LOCAL_WRITE_FLAG));
     let context = bind(rmr, part(first, 8, 64), client, 1).unwrap();
     assert_eq!(world.binds(), [(1, rmr, DAT_RMR_BIND_SUCCESS)]);
-    let param = shown(rmr);
+    let param = query_rmr(rmr);
     assert_eq!((param.ia_handle, param.pz_handle, param.rmr_context), (world.ia(), world.pz, context));
     assert_eq!((param.lmr_triplet.lmr_context, param.lmr_triplet.segment_length), (first, 64));
     assert_eq!((param.lmr_triplet.virtual_address, param.mem_priv), (BYTES.as_ptr() as u64 + 8, READ | WRITE));
@@ -122,7 +122,7 @@ fn bind_can_be_queried_moved_and_undone() {
     assert_eq!(free_lmr(one), in_state(State::LmrInUse));
     let again = bind_with(rmr, part(second, 0, 128), WRITE | DAT_MEM_PRIV_LOCAL_READ_FLAG, client, 2, 0).unwrap();
     assert_ne!(again, context);
-    assert_eq!(shown(rmr).mem_priv, WRITE | DAT_MEM_PRIV_LOCAL_READ_FLAG);
+    assert_eq!(query_rmr(rmr).mem_priv, WRITE | DAT_MEM_PRIV_LOCAL_READ_FLAG);
     assert_eq!(free_lmr(other), in_state(State::LmrInUse));
     assert_eq!(free_lmr(one), DAT_SUCCESS, "the RMR is bound elsewhere now");
 
@@ -217,7 +217,7 @@ fn a_bind_that_fails_breaks_the_connection() {
     let (lmr, key) = world.lmr(world.pz, ALL);
     bind(rmr, part(key, 0, 8), client, 1).unwrap();
     assert_eq!(world.binds().len(), 1);
-    world.opened.ia.provider().spoil_binds();
+    world.opened.ia.provider().make_binds_fail();
     bind_with(rmr, part(key, 0, 16), READ, client, 2, DAT_COMPLETION_SUPPRESS_FLAG).unwrap();
     assert_eq!(world.binds(), [(2, rmr, DAT_RMR_OPERATION_FAILED)]);
     assert_eq!(state(client), DAT_EP_STATE_DISCONNECTED);
@@ -242,7 +242,7 @@ fn binds_are_queued_during_an_accept_up_to_the_limit() {
     let distinct: std::collections::HashSet<_> = posted.iter().collect();
     assert!(posted.len() == 16 && distinct.len() == 16, "as many as the EP has requests: {posted:?}");
     assert_eq!(bind(rmr, part(key, 0, 8), server, 99), Err(Error::Exhausted(Resource::Memory).code()));
-    assert_eq!(shown(rmr).rmr_context, posted[15], "the last that was accepted");
+    assert_eq!(query_rmr(rmr).rmr_context, posted[15], "the last that was accepted");
     assert_eq!(free_lmr(lmr), in_state(State::LmrInUse));
     let wanted: Vec<_> = (0..16).map(|n| (n, rmr, DAT_RMR_BIND_SUCCESS)).collect();
     assert_eq!(world.binds(), wanted);

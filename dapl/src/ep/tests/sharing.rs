@@ -70,7 +70,7 @@ pub(super) fn post(srq: H, cookie: u64) -> DAT_RETURN {
     call!(dapl_srq_post_recv(srq, 0, null_mut(), DAT_CONTEXT { as_64: cookie }))
 }
 
-fn shown(srq: H) -> DAT_SRQ_PARAM {
+fn query_srq(srq: H) -> DAT_SRQ_PARAM {
     let mut param = MaybeUninit::uninit();
     assert_eq!(call!(dapl_srq_query(srq, DAT_SRQ_FIELD_ALL, param.as_mut_ptr())), DAT_SUCCESS);
     // SAFETY: written on success.
@@ -79,7 +79,7 @@ fn shown(srq: H) -> DAT_SRQ_PARAM {
 
 /// Available and outstanding receives.
 pub(super) fn counts(srq: H) -> (i32, i32) {
-    let param = shown(srq);
+    let param = query_srq(srq);
     (param.available_dto_count, param.outstanding_dto_count)
 }
 
@@ -170,7 +170,7 @@ fn srq_create_checks_its_parameters() {
     let most = DAT_SRQ_ATTR { max_recv_dtos: 64, max_recv_iov: 4, low_watermark: 0 };
     let srqs = [create(&world, most).unwrap(), srq(&world)];
     assert_eq!(create(&world, SRQ_ATTR), Err(Error::Exhausted(crate::error::Resource::Srq).code()), "two is all");
-    let param = shown(srqs[0]);
+    let param = query_srq(srqs[0]);
     assert_eq!((param.max_recv_dtos, param.max_recv_iov, param.low_watermark), (64, 4, 0));
     assert_eq!((param.srq_state, param.pz_handle, counts(srqs[0])), (DAT_SRQ_STATE_OPERATIONAL, pz, (0, 0)));
     assert_eq!(call!(dapl_pz_free(pz)), in_state(State::PzInUse));
@@ -262,8 +262,8 @@ fn srq_resize_respects_outstanding_receives_and_watermark() {
         assert_eq!(post(srq, n), SUCCESS);
     }
     assert_eq!([resize(0), resize(-1), resize(65)], [wrong(2); 3]);
-    assert_eq!((resize(2), shown(srq).max_recv_dtos), (in_state(State::Plain), 8));
-    assert_eq!((resize(3), shown(srq).max_recv_dtos), (SUCCESS, 3));
+    assert_eq!((resize(2), query_srq(srq).max_recv_dtos), (in_state(State::Plain), 8));
+    assert_eq!((resize(3), query_srq(srq).max_recv_dtos), (SUCCESS, 3));
     assert_eq!(post(srq, 3), Error::Exhausted(crate::error::Resource::Memory).code());
     assert_eq!((resize(64), post(srq, 3), counts(srq)), (SUCCESS, SUCCESS, (4, 4)));
     assert_eq!(call!(dapl_srq_set_lw(srq, 20)), SUCCESS);
@@ -281,12 +281,12 @@ fn low_watermark_is_reported_immediately_and_once() {
     for n in 0..3 {
         assert_eq!(post(srq, n), SUCCESS);
     }
-    assert_eq!((low(-1), low(9), shown(srq).low_watermark), (wrong(2), wrong(2), 0));
-    assert_eq!((low(3), errors(&world), shown(srq).low_watermark), (SUCCESS, vec![], 3));
+    assert_eq!((low(-1), low(9), query_srq(srq).low_watermark), (wrong(2), wrong(2), 0));
+    assert_eq!((low(3), errors(&world), query_srq(srq).low_watermark), (SUCCESS, vec![], 3));
     send_silently(client, 1);
     assert_eq!(errors(&world), [(INTERNAL, srq, LOW)]);
     send_silently(client, 2);
-    assert_eq!((errors(&world), shown(srq).low_watermark), (vec![], 3), "not again");
+    assert_eq!((errors(&world), query_srq(srq).low_watermark), (vec![], 3), "not again");
     assert_eq!((low(2), errors(&world).len()), (SUCCESS, 1), "so already");
     assert_eq!((low(0), errors(&world).len()), (SUCCESS, 0));
     send_silently(client, 3);

@@ -11,17 +11,17 @@ pub(crate) fn is_readable(number: i32) -> bool {
 }
 
 #[test]
-fn it_is_readable_as_long_as_it_shows_something() {
+fn is_readable_until_set_not_readable() {
     let mut descriptor = Descriptor::new().unwrap();
     assert!(!is_readable(descriptor.number()));
     for _ in 0..2 {
-        descriptor.show(true);
+        descriptor.set_readable(true);
         assert!(is_readable(descriptor.number()) && is_readable(descriptor.number()), "level-triggered");
     }
     for _ in 0..2 {
-        descriptor.show(false);
+        descriptor.set_readable(false);
         assert!(!is_readable(descriptor.number()));
     }
-    descriptor.show(true);
+    descriptor.set_readable(true);
     assert!(is_readable(descriptor.number()));
 }

@@ -16,7 +16,7 @@ use crate::runtime::sync::StaticMutex;
 const CAPACITY: usize = 1 << 20;
 /// Number of freed stubs that are quarantined before the oldest is reused, so that a stale handle stays invalid for a
 /// long time.
-const REST: usize = 4096;
+const QUARANTINE: usize = 4096;
 const ARENA_LEN: usize = CAPACITY * STRIDE;
 
 /// The address range of this library's handles; reserves the arena at the first call.
@@ -55,7 +55,7 @@ pub(crate) fn lock_for_fork() -> impl Sized {
 }
 
 /// Quarantines a freed stub.
-pub(super) fn rest(handle: usize) {
+pub(super) fn quarantine(handle: usize) {
     ARENA.lock().resting.push_back(handle);
 }
 
@@ -117,7 +117,7 @@ impl Arena {
         if at(base).is_some_and(|stub| stub.futex.load(Ordering::Relaxed) == 0) {
             self.mark(); // in a forked child the kernel has cleared the arena
         }
-        if self.resting.len() > REST || self.used == CAPACITY {
+        if self.resting.len() > QUARANTINE || self.used == CAPACITY {
             return self.resting.pop_front().ok_or(Error::Exhausted(Resource::Memory));
         }
         self.used += 1;

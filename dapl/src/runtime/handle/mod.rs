@@ -205,7 +205,7 @@ impl<T: Object> HotRef<T> {
     #[inline(always)]
     fn end(&mut self) {
         match self.protection.take() {
-            Some(protection) => self.stub.leave(protection),
+            Some(protection) => self.stub.end_protection(protection),
             None => self.stub.unpin(),
         }
     }
@@ -266,14 +266,14 @@ impl<T: Object> Drop for QuickRef<T> {
     #[inline(always)]
     fn drop(&mut self) {
         // SAFETY: taken out once, here only.
-        self.stub.leave(unsafe { ManuallyDrop::take(&mut self.protection) });
+        self.stub.end_protection(unsafe { ManuallyDrop::take(&mut self.protection) });
     }
 }
 
 impl Stub {
     /// Clears the slot. If the object was freed in the meantime, this thread may have to drop it.
     #[inline(always)]
-    fn leave(&self, protection: Protection) {
+    fn end_protection(&self, protection: Protection) {
         protection.end();
         if self.word.load(Ordering::Relaxed) & Word::LIVE == 0 {
             self.retire_unused();
@@ -286,7 +286,7 @@ impl Stub {
     #[inline(never)]
     fn acquire_instead(&self, protection: Option<Protection>, kind: Kind) -> bool {
         if let Some(protection) = protection {
-            self.leave(protection);
+            self.end_protection(protection);
         }
         self.acquire(kind, None)
     }
@@ -344,7 +344,7 @@ impl Stub {
         let release =
             unsafe { std::mem::transmute::<*mut c_void, fn(*const c_void)>(self.release.load(Ordering::Relaxed)) };
         release(object);
-        arena::rest(self.address());
+        arena::quarantine(self.address());
     }
 
     fn address(&self) -> usize {
@@ -373,7 +373,7 @@ pub fn from_handle_quick<T: Object>(handle: *mut c_void) -> Option<QuickRef<T>> 
     let protection = hazard::protect_first(stub.address())?;
     // Acquire as in `from_handle_hot`.
     if !Word::is_shared(stub.word.load(Ordering::Acquire), T::KIND) {
-        stub.leave(protection);
+        stub.end_protection(protection);
         return None;
     }
     let object = stub.object.load(Ordering::Relaxed).cast::<T>();
@@ -527,7 +527,7 @@ pub fn create<T: Object>(table: *const DAT_PROVIDER, build: impl FnOnce(ObjectId
     let object = match build(id) {
         Ok(object) => Arc::new(object),
         Err(error) => {
-            arena::rest(handle);
+            arena::quarantine(handle);
             return Err(error);
         }
     };
@@ -574,7 +574,7 @@ impl<T: Object> Created<T> {
 impl<T: Object> Drop for Created<T> {
     fn drop(&mut self) {
         if self.object.take().is_some() {
-            arena::rest(self.id.handle);
+            arena::quarantine(self.id.handle);
         }
     }
 }

@@ -110,7 +110,8 @@ fn stall_is_reported_once_and_receives_are_never_overdue() {
     let stuck = Arc::new(Stuck(Mutex::new(0)));
     let traced_ep: Arc<dyn TracedEp> = stuck.clone();
     trace.begin(Arc::downgrade(&traced_ep));
-    let stall = |now| (trace.look(now).map(|again| again.as_secs()), trace.is_reported.load(Ordering::Relaxed));
+    let stall =
+        |now| (trace.report_overdue(now).map(|again| again.as_secs()), trace.is_reported.load(Ordering::Relaxed));
 
     post(&trace.ring, Work::Recv, 0, 0);
     assert_eq!(stall(100 * SECOND), (None, false), "a receive may wait");

@@ -20,9 +20,9 @@ use crate::runtime::wait;
 /// peer.
 const OVERDUE: Duration = Duration::from_secs(10);
 /// Interval between checks of the file's modification time.
-const LOOK: Duration = Duration::from_secs(1);
+const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum interval between checks of an EP for overdue requests.
-const SOON: Duration = Duration::from_millis(100);
+const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Trace {
     /// Schedules a check for overdue requests, unless one is scheduled.
@@ -46,7 +46,7 @@ impl Trace {
     ///
     /// The provider returns the number of requests in flight, so suppressed requests and completions that the program
     /// has not fetched are counted correctly.
-    pub(super) fn look(&self, now: u64) -> Option<Duration> {
+    pub(super) fn report_overdue(&self, now: u64) -> Option<Duration> {
         let summary = self.summary()?;
         let begun = self.ring.oldest_request(summary.outstanding.requests);
         let Some(begun) = begun else {
@@ -56,7 +56,7 @@ impl Trace {
         let age = Duration::from_nanos(now.saturating_sub(begun));
         if age < OVERDUE {
             self.is_reported.store(false, Ordering::Relaxed);
-            return Some((OVERDUE - age).max(SOON));
+            return Some((OVERDUE - age).max(MIN_CHECK_INTERVAL));
         }
         if !self.is_reported.swap(true, Ordering::Relaxed) {
             let why = format!("has had no completion for {} s", age.as_secs());
@@ -70,7 +70,7 @@ impl OnExpiry for Trace {
     fn expired(&self, _: u32) {
         // Cleared before the check: a post made meanwhile schedules another one.
         self.is_watched.store(false, Ordering::SeqCst);
-        if let Some(again) = self.look(wait::now()) {
+        if let Some(again) = self.report_overdue(wait::now()) {
             self.look_after(again);
         }
     }
@@ -100,7 +100,7 @@ pub(super) fn file(settings: &Settings) {
 
 fn look_again(file: &Arc<File>) -> bool {
     let target: Arc<dyn OnExpiry> = file.clone();
-    timer::arm(LOOK, Arc::downgrade(&target), 0).is_ok()
+    timer::arm(FILE_CHECK_INTERVAL, Arc::downgrade(&target), 0).is_ok()
 }
 
 fn touched(path: &PathBuf) -> Option<SystemTime> {

@@ -68,7 +68,7 @@ fn fields_of_ep_masks_keep_their_names() {
 
 #[test]
 fn masks_for_whole_records_keep_what_is_refused() {
-    let of = |mask| whole(mask, v2::DAT_LMR_FIELD_ALL, v1::DAT_LMR_FIELD_ALL);
+    let of = |mask| record_mask(mask, v2::DAT_LMR_FIELD_ALL, v1::DAT_LMR_FIELD_ALL);
     assert_eq!((of(0), of(v2::DAT_LMR_FIELD_VA_TYPE)), (0, v1::DAT_LMR_FIELD_ALL));
     assert_eq!(of(v2::DAT_LMR_FIELD_ALL + 1), !v1::DAT_LMR_FIELD_ALL);
     assert_eq!(of(!0), !0);

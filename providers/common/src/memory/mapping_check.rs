@@ -21,7 +21,7 @@ pub fn is_usable(region: Region, write: bool) -> bool {
     if region.length <= POPULATE_MAX {
         return is_accessible(region, write);
     }
-    let found = |shared| mappings::look(region, Rights { read: true, write, shared });
+    let found = |shared| mappings::lookup(region, Rights { read: true, write, shared });
     match found(false) {
         MappingLookup::Whole => found(true) != MappingLookup::Whole || is_accessible(region, write),
         MappingLookup::Missing | MappingLookup::Lacking => false,
@@ -87,7 +87,7 @@ pub fn is_accessible(region: Region, write: bool) -> bool {
         0 => true,
         // Access would raise a signal: not mapped, beyond the end of the file, no space for it, or broken memory.
         libc::ENOMEM | libc::EFAULT | libc::EHWPOISON => false,
-        libc::EINVAL if can_populate() => match mappings::look(region, Rights { read: true, write, shared: false }) {
+        libc::EINVAL if can_populate() => match mappings::lookup(region, Rights { read: true, write, shared: false }) {
             MappingLookup::Whole => true, // device memory, which cannot be populated
             MappingLookup::Missing | MappingLookup::Lacking => false,
             MappingLookup::Unknown => is_mapped(region),

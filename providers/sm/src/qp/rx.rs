@@ -299,7 +299,7 @@ impl Rx {
 
 /// Reports a crossed soft watermark. Returns whether the hard watermark is exceeded.
 fn is_over(marks: &mut HighWatermark, shared: &Shared, receives: usize) -> bool {
-    let crossed = marks.look(receives as u32);
+    let crossed = marks.check(receives as u32);
     if crossed.soft {
         shared.jobs.push(Job::ManyRecvs(shared.ep));
     }

@@ -373,7 +373,7 @@ fn nothing_is_delivered_and_nothing_sent_after_the_end() {
 fn wait_polls_for_the_set_time() {
     for (settings, nanoseconds) in [("", 150_000), ("spin_us=0", 0), ("spin_us=1000000", 1_000_000_000)] {
         let place = Place::new("spin");
-        assert_eq!(set(&place, settings).cq.longest_look(), nanoseconds);
+        assert_eq!(set(&place, settings).cq.max_spin(), nanoseconds);
     }
 }
 

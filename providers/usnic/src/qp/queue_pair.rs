@@ -202,7 +202,7 @@ impl QpCore {
     /// Checks the watermarks, and reports the soft one. Returns true if the hard one ends the connection.
     #[cold]
     fn check_watermarks(&self, state: &mut QpState, recvs: u32) -> bool {
-        let crossed = state.marks.look(recvs);
+        let crossed = state.marks.check(recvs);
         if crossed.soft {
             self.context.jobs.push(Job::ManyRecvs(self.context.ep));
         }

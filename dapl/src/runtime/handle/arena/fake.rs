@@ -57,6 +57,6 @@ pub(super) fn take() -> Result<usize> {
     Ok(std::ptr::from_ref(&ARENA[number]) as usize)
 }
 
-pub(super) fn rest(handle: usize) {
+pub(super) fn quarantine(handle: usize) {
     RESTING.lock().extend(number(handle));
 }
