@@ -1,7 +1,8 @@
-//! The version of DAT that this libdat serves: SONAME, numbers, names of numbers.
+//! The version of DAT that a libdat implements: SONAME, numbers, and names of numbers.
 //!
-//! `libdat.so.1` and `libdat2.so.2` are the same code, linked once with each of the two constants. Every entry of the C boundary
-//! passes its constant on. Inside, subtypes of return codes are those of 1.2; `Api::subtype` translates at the end.
+//! `libdat.so.1` and `libdat2.so.2` are built from the same code, each with one of the two constants below. Every entry
+//! at the C boundary passes its constant in. Internally, subtypes of return codes are those of 1.2; `Api::subtype`
+//! converts them at the end of a call.
 #![forbid(unsafe_code)]
 
 use std::ffi::CStr;
@@ -9,10 +10,10 @@ use std::sync::OnceLock;
 
 use dat_abi::*;
 
-/// A version of the API, and what depends on it.
+/// The properties of a version of the API.
 #[derive(Debug)]
 pub struct Api {
-    /// Major version of the lines whose names a program of this libdat opens.
+    /// Major version of the dat.conf lines whose names a program of this libdat opens.
     pub major: u32,
     /// Minor version of the lines of the built-in registry.
     pub(crate) minor: u32,
@@ -20,7 +21,7 @@ pub struct Api {
     pub(crate) name: &'static str,
     /// `DAT_NOT_IMPLEMENTED`.
     pub(crate) not_implemented: DAT_RETURN,
-    /// Subtypes of 1.2 before which this version inserts another one.
+    /// Subtypes of 1.2 before each of which this version inserts another subtype.
     inserted: &'static [DAT_RETURN_SUBTYPE],
     /// Names of types, in the order of their numbers.
     pub(crate) types: &'static [&'static CStr],
@@ -58,7 +59,7 @@ pub static V2: Api = Api {
 
 static CURRENT: OnceLock<&'static Api> = OnceLock::new();
 
-/// Sets the version of this library; the first caller decides. Entries of the C boundary call it.
+/// Sets the version of this library. Entries at the C boundary call it; only the first call has an effect.
 pub(crate) fn enter(api: &'static Api) {
     CURRENT.get_or_init(|| api);
 }
@@ -69,12 +70,12 @@ pub(crate) fn current() -> &'static Api {
 }
 
 impl Api {
-    /// The number of a subtype of 1.2 in this version.
+    /// Converts a subtype of 1.2 to this version.
     pub(crate) fn subtype(&self, of_1_2: DAT_RETURN_SUBTYPE) -> DAT_RETURN_SUBTYPE {
         of_1_2 + self.inserted.iter().filter(|at| of_1_2 >= **at).count() as DAT_RETURN_SUBTYPE
     }
 
-    /// `1.2`: the version as a line of dat.conf has it.
+    /// The version as written in dat.conf, such as `1.2`.
     pub(crate) fn version(&self) -> String {
         format!("{}.{}", self.major, self.minor)
     }

@@ -38,14 +38,14 @@ impl Arena {
     }
 }
 
-/// The first arena, if its length is a power of two: then base, length and stride need one comparison.
+/// The first arena, if its length is a power of two. Then one comparison checks base, length and stride.
 struct First {
     base: AtomicPtr<AtomicUsize>,
-    /// Bits that no offset of a handle has; written after `base`.
+    /// Bits that are zero in the offset of every handle; written after `base`.
     refused: AtomicUsize,
 }
 
-/// What `First` has as its base while there is no arena: a handle without a table.
+/// Base address in `First` while there is no arena: a word that reads as a handle without a table.
 static NO_HANDLE: AtomicUsize = AtomicUsize::new(0);
 
 /// A set of arenas; libdat has one.
@@ -78,8 +78,8 @@ impl Arenas {
         Self { first, list: [const { Arena::empty() }; MOST], foreign: AtomicBool::new(false), writing: Mutex::new(()) }
     }
 
-    /// Whether a value lies in the first arena. Most processes load one provider. The first word of such a value may be read, even
-    /// if it is not a handle.
+    /// Whether a value lies in the first arena. Then its first word may be read, even if it is not a handle. Most
+    /// processes load one provider, so this check usually suffices.
     #[inline(always)]
     pub(crate) fn is_in_first(&self, address: usize) -> bool {
         // Pairs with the Release in `add`.
@@ -87,7 +87,7 @@ impl Arenas {
         address.wrapping_sub(self.first.base.load(Ordering::Relaxed) as usize) & refused == 0
     }
 
-    /// Called when the first arena was added, or has grown.
+    /// Updates the copy of the first arena after that was added or has grown.
     fn renew_first(&self) {
         let Arena { base, len, mask } = &self.list[0];
         let len = len.load(Ordering::Relaxed);
@@ -104,7 +104,7 @@ impl Arenas {
             return HandleClass::InArena;
         }
         let plausible = address > u16::MAX as usize && address.is_multiple_of(ALIGN) && (address as isize) > 0;
-        // A foreign table is registered before any handle of it exists: Relaxed sees the flag by then.
+        // The flag is set before any handle of a provider without the hook exists, so a Relaxed load sees it.
         if plausible && self.foreign.load(Ordering::Relaxed) { HandleClass::Perhaps } else { HandleClass::Never }
     }
 

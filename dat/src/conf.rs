@@ -104,7 +104,7 @@ impl fmt::Display for Complaint {
 pub struct Conf {
     /// Accepted records in file order.
     pub records: Vec<Record>,
-    /// Names on lines that do not count.
+    /// Names on lines that are not in use.
     pub absent: Vec<Absent>,
     /// All errors, in file order.
     pub complaints: Vec<Complaint>,
@@ -281,7 +281,7 @@ fn is_provider_version(text: &[u8]) -> bool {
     matches!(parts[..], [id, major, minor] if !id.is_empty() && digits(major) && digits(minor))
 }
 
-/// Whether a library's file name ends as those of DAT 2.0 do: `.so.2`, perhaps with a longer version behind.
+/// Whether a library's file name ends like those of DAT 2.0: in `.so.2`, optionally followed by a longer version.
 pub fn is_for_libdat2(library: &[u8]) -> bool {
     let name = library.rsplit(|byte| *byte == b'/').next().unwrap_or(library);
     let tail = |at: usize| &name[at + b".so.2".len()..];

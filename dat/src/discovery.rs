@@ -1,7 +1,9 @@
-//! Adapters of this machine as lines of dat.conf: shared memory, network interfaces that are up, ports of RDMA devices.
+//! Generates dat.conf lines for the adapters of this machine: shared memory, network interfaces that are up, ports of
+//! RDMA devices.
 //!
-//! `sources` uses them when there is no registry file. Only names are read: no library is loaded and no device opened. Names
-//! with special characters are skipped, since a line's parameters have a syntax. The number of lines is limited.
+//! `sources` uses the lines when there is no registry file. Only names are read: no library is loaded and no device is
+//! opened. Names with special characters are skipped, since they would have to be quoted. The number of lines is
+//! limited.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -15,19 +17,19 @@ const MOST: usize = 64;
 /// Maximum length of a device's name: the kernel's limit.
 const LONGEST: usize = 64;
 
-/// Lines of a version for every machine.
+/// Lines that apply to every machine, for a version of the API.
 pub(crate) fn always(api: &Api) -> String {
     line(api, "sm0", "libdaplsm.so.1", "") + &line(api, "usnic0", "libdaplusnic.so.1", "")
 }
 
-/// A line says `nonthreadsafe` because other implementations of libdat compare the word exactly and programs request it. The
-/// libraries are thread-safe, and this libdat knows that.
+/// Formats a line. It says `nonthreadsafe` because other implementations of libdat compare the word exactly and
+/// programs request it. The libraries are thread-safe, and this project's libdat knows that.
 fn line(api: &Api, name: &str, library: &str, params: &str) -> String {
     let version = api.version();
     format!("{name} u{version} nonthreadsafe default {library} dapl.{version} \"{params}\" \"\"\n")
 }
 
-/// The lines of a version for this machine.
+/// Lines for this machine, for a version of the API.
 pub(crate) fn lines(api: &Api) -> String {
     lines_for(api, host::interfaces(), ports(Path::new("/sys/class/infiniband")))
 }
@@ -65,7 +67,7 @@ fn ports(class: &Path) -> Vec<(String, u32)> {
     found
 }
 
-/// The name, if it is a plain word.
+/// Returns the name if it has no special characters.
 fn plain(name: &[u8]) -> Option<String> {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.-".contains(byte);
     let fits = (1..=LONGEST).contains(&name.len()) && !name.starts_with(b".") && name.iter().all(is_plain);

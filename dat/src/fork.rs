@@ -1,5 +1,5 @@
-//! Locks across `fork`: the forking thread takes all of them, so that no lock of the child is held by a thread that it
-//! lacks.
+//! Locks across `fork`: the forking thread takes all of libdat's locks, so that in the child no lock is held by a
+//! thread that does not exist there.
 //!
 //! `thunk` installs the handlers at the first call that may take a lock.
 #![forbid(unsafe_code)]

@@ -34,7 +34,7 @@ pub(crate) struct IaTable {
 #[inline]
 pub(crate) fn translate(handle: *mut c_void) -> Option<*mut c_void> {
     match OPEN.get(handle as usize) {
-        // Pairs with the Release in `add`: what the provider wrote into the IA before is seen.
+        // Pairs with the Release in `add`: the provider's earlier writes into the IA are visible.
         Some(place) => Some(place.load(Ordering::Acquire)).filter(|ia| !ia.is_null()),
         None => number_of(handle).map(|_| handle),
     }

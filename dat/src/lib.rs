@@ -10,7 +10,7 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | `api` | what differs between the versions |
+//! | `api` | differences between the versions |
 //! | `conf` | parses dat.conf into records and complaints (pure) |
 //! | `matching` | selects the records that may serve an open, or the reason why none may (pure) |
 //! | `strerror` | names of return codes (pure) |

@@ -22,13 +22,14 @@ pub(crate) mod other;
 pub(crate) struct Library {
     init: DAT_PROVIDER_INIT_FUNC,
     fini: Option<DAT_PROVIDER_FINI_FUNC>,
-    /// Whether it names `libdat.so.1` as needed. If this is libdat2, such a foreign library registers nothing here.
+    /// Whether the library lists `libdat.so.1` as needed. If this libdat is libdat2, such a library of another
+    /// implementation registers nothing here.
     pub(crate) needs_libdat1: bool,
 }
 
 /// Maps the library of a record. The error contains the cause and the remedy.
 ///
-/// `major` is the API version of the record.
+/// `major` is the major API version of the record.
 pub(crate) fn load(path: &[u8], major: u32) -> Result<Library, Cause> {
     let shown = path.escape_ascii();
     if let Some((cause, remedy)) = objection(path, major, host::is_privileged()) {
@@ -42,7 +43,7 @@ pub(crate) fn load(path: &[u8], major: u32) -> Result<Library, Cause> {
         let cause = format!("{shown} needs libdat2.so.2: it serves DAT 2.0 only");
         return Err(Cause::new(cause, "name a library for 1.2"));
     }
-    // It would register a table with another layout.
+    // Such a library would register a table with another layout.
     if let Some(soname) = image.names(DT_SONAME).find(|soname| major == 1 && is_for_libdat2(soname.to_bytes())) {
         let cause = format!("{shown} is {}: it serves DAT 2.0 only", soname.to_string_lossy());
         return Err(Cause::new(cause, "name a library for 1.2"));
@@ -53,19 +54,19 @@ pub(crate) fn load(path: &[u8], major: u32) -> Result<Library, Cause> {
         return Err(Cause::new(cause, "name a provider's library as lib_path"));
     };
     let fini = image.symbol(c"dat_provider_fini");
-    // SAFETY: a symbol of this name is the contract's init function; `symbol` found it, so it is not null.
+    // SAFETY: a symbol of this name is the init function that the ABI defines; `symbol` found it, so it is not null.
     let init = unsafe { std::mem::transmute::<*mut c_void, DAT_PROVIDER_INIT_FUNC>(init) };
     // SAFETY: as above, for the contract's fini function.
     let fini = fini.map(|fini| unsafe { std::mem::transmute::<*mut c_void, DAT_PROVIDER_FINI_FUNC>(fini) });
     Ok(Library { init, fini, needs_libdat1 })
 }
 
-/// Returns a reason against loading this path, and what to do, before anything is mapped.
+/// Checks a path before anything is mapped. Returns the reason to refuse it and the remedy.
 fn objection(path: &[u8], major: u32, privileged: bool) -> Option<(&'static str, &'static str)> {
     if major == 1 && is_for_libdat2(path) {
         return Some(("is a library for libdat2 (.so.2), but the line says u1", "name the .so.1 library"));
     }
-    // Otherwise the caller's working directory would determine the library.
+    // Otherwise the caller's working directory would determine which library is loaded.
     let relative = path.contains(&b'/') && !path.starts_with(b"/");
     let cause = "is a relative path, which a set-uid program does not load";
     (privileged && relative).then_some((cause, "write an absolute one"))
@@ -93,7 +94,7 @@ impl Library {
         unsafe { (self.init)(info, params.as_ptr()) }
     }
 
-    /// Calls the provider's fini, which removes the registration. A library without one is left as it is.
+    /// Calls the provider's fini, which removes the registration. A library without a fini stays registered.
     pub(crate) fn fini(self, info: &'static DAT_PROVIDER_INFO) {
         if let Some(fini) = self.fini {
             // SAFETY: as in `init`.
@@ -105,8 +106,8 @@ impl Library {
 /// A library mapped by the dynamic loader, never unmapped.
 struct Image(*mut c_void);
 
-/// Tries the path as given; then, for a name without a slash, in libdat's directory, so that an installation below any
-/// prefix works without further set-up.
+/// Opens the path as given. If that fails and the name has no slash, tries libdat's own directory, so that an
+/// installation below any prefix works without further set-up.
 fn open_somewhere(name: &CStr) -> Result<Image, String> {
     let first = open_with_help(name);
     let Err(reason) = first else { return first };
@@ -115,8 +116,9 @@ fn open_somewhere(name: &CStr) -> Result<Image, String> {
     open_with_help(&beside)
 }
 
-/// Opens a provider. One that uses libdat's symbols without naming it gets a second chance with libdat made global. One that
-/// names the other libdat gets one with the file beside this libdat: the dynamic loader then knows it by its SONAME.
+/// Opens a provider. If a library uses libdat's symbols without listing it as needed, this libdat is made global and
+/// the open is repeated. If it lists the other libdat as needed, the file beside this libdat is mapped first: the
+/// dynamic loader then finds it by its SONAME.
 fn open_with_help(name: &CStr) -> Result<Image, String> {
     match Image::open(name) {
         Err(reason) if reason.contains("undefined symbol") && promote() => Image::open(name),
@@ -125,13 +127,14 @@ fn open_with_help(name: &CStr) -> Result<Image, String> {
     }
 }
 
-/// Maps the `libdat.so.1` beside this libdat, if there is one. This project's providers name it as needed in both versions.
+/// Maps the `libdat.so.1` beside this libdat, if there is one. This project's providers list it as needed in both
+/// versions.
 fn bring_libdat1() -> bool {
     let file = host::library().and_then(|own| beside(&own, c"libdat.so.1"));
     file.is_some_and(|file| Image::open(&file).is_ok())
 }
 
-/// The file of that name in libdat's own directory, if there is one.
+/// Path of a file in libdat's own directory, if the file exists.
 fn beside(own: &CStr, name: &CStr) -> Option<CString> {
     let path = Path::new(OsStr::from_bytes(own.to_bytes())).with_file_name(OsStr::from_bytes(name.to_bytes()));
     path.exists().then(|| CString::new(path.as_os_str().as_bytes()).ok()).flatten()

@@ -11,7 +11,7 @@ use crate::conf::Key;
 /// of a caller compiled for 1.1 would be overwritten.
 const UPWARDS_FROM: (u32, u32) = (1, 2);
 
-/// The first filter that left no candidate. `present` lists what was there before that filter.
+/// The first filter that left no candidate. `present` describes the candidates before that filter.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Refusal {
     /// No line has this name.
@@ -24,8 +24,7 @@ pub enum Refusal {
         wanted: String,
         /// Versions of the candidates.
         present: String,
-        /// The libdat that all candidates are for, in parentheses; empty if they are for several, or for an unknown
-        /// one.
+        /// The libdat that serves all candidates, in parentheses; empty if there are several, or it is unknown.
         library: &'static str,
     },
     /// The major version exists, but neither this minor version nor a suitable later one.
@@ -42,7 +41,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// What to do. For an unknown name it depends on the files, so `registry/index` answers.
+    /// What the user should do. For an unknown name that depends on the files, so `registry/index` provides it.
     pub fn remedy(&self) -> String {
         match self {
             Self::Name => String::new(),
@@ -63,9 +62,9 @@ fn library_of(majors: impl Iterator<Item = u32>) -> &'static str {
 
 /// Returns the candidates to try, in order, or the reason why there are none.
 ///
-/// Candidates keep their order, but those whose line has the requested thread safety come first. A line with `nonthreadsafe` is
-/// a candidate for a thread-safe open too: whether its library is thread-safe is known once it is loaded. If it is not,
-/// `registry` refuses with [`Refusal::ThreadSafety`].
+/// Candidates keep their order, but those with the requested thread safety on their line come first. A line with
+/// `nonthreadsafe` is also a candidate for a thread-safe open, because only loading the library shows whether it is
+/// thread-safe. If it is not, `registry` refuses with [`Refusal::ThreadSafety`].
 pub fn choose<'a, T>(wanted: &Key, candidates: &'a [(Key, T)]) -> Result<Vec<&'a (Key, T)>, Refusal> {
     let mut left: Vec<_> = candidates.iter().filter(|(key, _)| key.name == wanted.name).collect();
     if left.is_empty() {
@@ -86,7 +85,7 @@ pub fn choose<'a, T>(wanted: &Key, candidates: &'a [(Key, T)]) -> Result<Vec<&'a
     Ok(left)
 }
 
-/// The minor version itself; else the smallest larger one, for callers that can use it.
+/// Returns the requested minor version; else the smallest larger one, if callers of the requested version can use it.
 fn best_minor(wanted: &Key, minors: impl Iterator<Item = u32>) -> Option<u32> {
     let best = minors.filter(|minor| *minor >= wanted.minor).min()?;
     (best == wanted.minor || (wanted.major, wanted.minor) >= UPWARDS_FROM).then_some(best)

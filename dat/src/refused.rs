@@ -42,7 +42,7 @@ pub(crate) enum Kind {
     Minor,
     /// The provider is not thread-safe.
     ThreadSafety,
-    /// No library serves it.
+    /// No library provides the name.
     Library,
     /// Its provider refuses to open it.
     Device,
@@ -70,7 +70,7 @@ impl Kind {
 pub(crate) struct Refused {
     pub(crate) kind: Kind,
     pub(crate) name: Vec<u8>,
-    /// The line of a file that is concerned; empty if there is none.
+    /// The line of the file that caused the refusal; empty if there is none.
     pub(crate) place: String,
     pub(crate) cause: Cause,
 }

@@ -115,7 +115,7 @@ pub(crate) fn acquire(wanted: &Key) -> Result<OpenProvider, DAT_RETURN> {
     Err(refuse(error(DAT_PROVIDER_NOT_FOUND, DAT_NO_SUBTYPE), unusable(wanted, causes)))
 }
 
-/// No library of the candidates serves it.
+/// Builds the refusal if no library of the candidates provides the name.
 fn unusable(wanted: &Key, mut causes: Vec<(String, Cause)>) -> Refused {
     let (kind, name) = (Kind::Library, wanted.name.clone());
     if causes.len() == 1 {
@@ -168,7 +168,7 @@ pub(crate) fn add(key: Key, open: DAT_IA_OPEN_FUNC, image: Option<usize>) -> DAT
     if entry::hook_was_asked() {
         registry.hooked.extend(image);
     }
-    // A library that requested the hook is one of this project's, and those are thread-safe.
+    // A library that requested the hook is a provider of this project, and those are thread-safe.
     let is_hooked = entry::hook_was_asked() || image.is_some_and(|image| registry.hooked.contains(&image));
     if !is_hooked {
         ARENAS.expect_foreign();
@@ -191,18 +191,19 @@ pub(crate) fn remove(key: &Key) -> DAT_RETURN {
     DAT_SUCCESS
 }
 
-/// Called when a library requests the hook: handles of its later registrations are in arenas.
+/// Called when a library requests the hook. Handles of its later registrations lie in arenas.
 pub(crate) fn hook_asked() {
     entry::note_hook();
 }
 
-/// Library field of the record whose `dat_provider_init` this thread is running.
+/// Library field of the record whose `dat_provider_init` this thread is executing.
 pub(crate) fn library_in_init() -> Option<String> {
     let index = entry::initialising()?;
     Some(String::from_utf8_lossy(&lock().entries[index].record.library).into_owned())
 }
 
-/// The adapters for `dat_registry_list_providers`: each key of the files once, those that this program can open first.
+/// Adapters for `dat_registry_list_providers`: each key of the files once. Adapters that this program can open come
+/// first.
 pub(crate) fn list() -> Vec<DAT_PROVIDER_INFO> {
     let mut registry = lock();
     registry.read_files();
@@ -218,13 +219,13 @@ pub(crate) fn lock() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A return code: type and subtype, given as numbers of 1.2, in the numbers of this library's version.
+/// Builds a return code in the numbers of this library's version. Type and subtype are given in the numbers of 1.2.
 pub(crate) fn error(kind: DAT_RETURN_TYPE, subtype: DAT_RETURN_SUBTYPE) -> DAT_RETURN {
     DAT_CLASS_ERROR | kind | api::current().subtype(subtype)
 }
 
-/// Prepares one candidate and counts the use. A registration by the program itself takes precedence over a record with
-/// the same key, whose library could not register.
+/// Prepares one candidate and counts the use. If a record's library fails to register, a registration by the program
+/// itself with the same key is used instead.
 fn try_source(key: &Key, source: Option<usize>, thread_safe: bool) -> Result<OpenProvider, Blocked> {
     let entry = match lock().registrations.get(key) {
         Some(registration) => registration.owner,
@@ -297,7 +298,7 @@ impl Registry {
     }
 }
 
-/// Debug lines for each file that was looked for and each line that was read.
+/// Writes debug lines: one for each file that was searched for, and one for each line that was read.
 fn show(gathered: &Gathered) {
     let topic = Topic::StaticRegistry;
     for file in &gathered.missing {

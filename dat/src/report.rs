@@ -1,8 +1,8 @@
 //! Messages of libdat: one line on stderr per refused open, errors of files, and the debug lines of `DAT_DBG_*`.
 //!
-//! All modules except the hot path of `thunk` report here. Lines go through the `log` crate to the logger of `report/lines`,
-//! unless the program has set another. Never writes to stdout, never fails. Some programs try every name they are given, so
-//! each refusal is reported once and at most four per process.
+//! All modules except the hot path of `thunk` report here. Lines go through the `log` crate to the logger of
+//! `report/lines`, unless the program has set another. Never writes to stdout, never fails. Some programs try every
+//! name in a list, so each refusal is reported once, and at most four per process.
 #![forbid(unsafe_code)]
 
 mod lines;
@@ -143,7 +143,7 @@ pub(crate) fn lock() -> MutexGuard<'static, Reporter> {
     REPORTER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The same, after reading the environment if it was not read yet.
+/// Locks the state, and reads the environment first if that was not done yet.
 fn prepared() -> MutexGuard<'static, Reporter> {
     let reporter = lock();
     if !READY.load(Ordering::Acquire) {
@@ -153,7 +153,7 @@ fn prepared() -> MutexGuard<'static, Reporter> {
     reporter
 }
 
-/// Writes the `count`th line of a kind; lines beyond `most` only if all lines were requested.
+/// Writes the `count`th line of a kind. Lines beyond `most` are written only if all lines were requested.
 fn tell_limited(line: &str, count: usize, most: usize, what: &str) {
     if lines::has_all() || count <= most {
         log::error!(target: Topic::Errors.target(), "{line}");

@@ -1,8 +1,8 @@
-//! Sources of the registry's lines: the search order of files, the drop-in directory, and without any file the adapters of this
-//! machine.
+//! Sources of the registry's lines: the search order of files, the drop-in directory and, without any file, the
+//! adapters of this machine.
 //!
-//! `registry` calls it once per process, at the first call that needs a name. Reads files, never writes. An error in a file
-//! becomes a complaint or a note, never a failure.
+//! `registry` calls it once per process, at the first call that needs a name. Reads files and never writes. An error in
+//! a file becomes a complaint or a note, never a failure.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,10 +22,10 @@ const SYSCONFDIR: &str = match option_env!("DAPL_SYSCONFDIR") {
     None => "/etc",
 };
 
-/// Field practice: OFED, then where distributions put the 1.2 file, then the 2.0 one.
+/// Usual locations: OFED's, then where distributions put the 1.2 file, then the 2.0 file.
 const USUAL: [&str; 3] = ["/etc/dat.conf", "/etc/rdma/compat-dapl/dat.conf", "/etc/rdma/dat.conf"];
 
-/// All records, and how to name their origin in a message.
+/// All records, and where they come from.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     /// Parsed content of the files.
@@ -34,15 +34,15 @@ pub(crate) struct Gathered {
     pub(crate) unreadable: Vec<String>,
     /// Origin of the records, as a sentence.
     pub(crate) origin: String,
-    /// Files that were looked for and do not exist.
+    /// Files that were searched for and do not exist.
     pub(crate) missing: Vec<PathBuf>,
-    /// The file that counts: where a further line belongs.
+    /// The file in use, to which a new line should be added.
     pub(crate) target: PathBuf,
-    /// Usual files that were not read, because only the first that exists counts.
+    /// Usual files that exist but were not read, because only the first one is used.
     pub(crate) passed_over: Vec<PathBuf>,
 }
 
-/// Reads what there is. `chosen` is the one file that the environment names, and then nothing else counts.
+/// Reads the files. If the environment names a file (`chosen`), only that file is read.
 pub(crate) fn gather(chosen: Option<PathBuf>) -> Gathered {
     match chosen {
         Some(file) => gather_chosen(&file),
@@ -70,7 +70,8 @@ fn gather_usual(files: &[&Path]) -> Gathered {
             gathered.missing.push(file.to_path_buf());
             false
         }
-        // It exists, so it is the one: going on would serve names that its owner did not choose.
+        // This file exists, so no other is read, even though it is unreadable: another file would define names that its
+        // owner did not choose.
         Err(error) => {
             gathered.unreadable.push(format!("cannot read {}: {error}", file.display()));
             true
@@ -105,7 +106,7 @@ impl Gathered {
             let beside = if file.parent() == self.target.parent() { Vec::new() } else { drop_ins(file) };
             for path in own.chain(beside) {
                 if seen.insert(path.clone()) {
-                    // A directory that cannot be read has no file names to report.
+                    // An unreadable directory has no file names to report.
                     let _ = others.append(&path);
                 }
             }
@@ -124,7 +125,8 @@ impl Gathered {
     }
 }
 
-/// The whole of a regular file. A terminal or `/dev/null` reads as empty; a pipe must not make an open wait.
+/// Reads a regular file. A terminal or `/dev/null` reads as empty, because an open must not wait for a pipe or
+/// terminal.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut file: File = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
     let kind = file.metadata()?.file_type();
@@ -153,12 +155,12 @@ fn drop_ins(file: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Lines for what this machine has, for this library's version.
+/// Lines for the adapters of this machine, for this library's version.
 pub(crate) fn discovered() -> String {
     discovery::lines(api::current())
 }
 
-/// The built-in lines of a version for every machine, which tests compare with the sample file.
+/// The built-in lines for every machine, for a version. Tests compare them with the sample file.
 pub fn built_in(api: &Api) -> Conf {
     conf::parse(&Arc::from("built-in registry"), discovery::always(api).as_bytes())
 }

@@ -1,6 +1,6 @@
-//! Numbers -> words: the names of all types and subtypes of `DAT_RETURN` of a version, from `dat_abi`.
+//! Names of all types and subtypes of `DAT_RETURN` of a version, from `dat_abi`.
 //!
-//! `thunk` answers `dat_strerror` from it. The words are the symbols' own names, static and never changed.
+//! `thunk` implements `dat_strerror` by this module. The texts are the names of the C constants.
 #![forbid(unsafe_code)]
 
 use std::ffi::CStr;
@@ -9,21 +9,21 @@ use dat_abi::*;
 
 use crate::api::Api;
 
-/// The words for a result.
+/// The names of a return code.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Words {
     /// Name of the type.
     pub major: &'static CStr,
     /// Name of the subtype; empty for none.
     pub minor: &'static CStr,
-    /// Both names are known; otherwise they are placeholders.
+    /// Both names are known. Otherwise they are placeholders.
     pub known: bool,
 }
 
-/// Looks a return code up. Class bits are ignored; type and subtype are looked up independently.
+/// Looks a return code up. Class bits are ignored. Type and subtype are looked up independently.
 pub fn words(api: &Api, value: DAT_RETURN) -> Words {
     let major = match value & DAT_TYPE_MASK {
-        // Its own number swallows the class bits.
+        // This code includes the class bits in its own number.
         kind if kind == api.not_implemented & DAT_TYPE_MASK => Some(&c"DAT_NOT_IMPLEMENTED"),
         kind => api.types.get((kind >> 16) as usize),
     };

@@ -1,8 +1,10 @@
-//! The C boundary: what every exported `dat_*` is made of, and the only place that reads a handle's first word.
+//! The C boundary: the parts that every exported `dat_*` consists of. Only this module reads the first word of a
+//! handle.
 //!
-//! The functions themselves are exported by the packages `dat/v1` and `dat/v2`, since a version script names them there. The
-//! macros of `pass` make those that go to the provider behind a handle, those of `own` those that libdat answers. A value that
-//! is not a handle is refused without reading memory (`arena`), so garbage handles cannot crash. Takes no lock.
+//! The packages `dat/v1` and `dat/v2` export the functions, since a version script names them there. The macros of
+//! `pass` define functions that call the provider behind a handle; those of `own` define functions that libdat
+//! implements itself. A value that is not a handle is refused without reading memory (`arena`), so invalid handles
+//! cannot crash. Takes no lock.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,13 +18,13 @@ use crate::loader::host::Uncancelled;
 use crate::registry::error;
 use crate::{fork, handles};
 
-/// A provider table of a version of the contract.
+/// A provider table of a version of the ABI.
 ///
 /// # Safety
 /// The type is what C calls `struct dat_provider` in that version.
 pub unsafe trait Table: 'static {}
 
-/// The members that the tables of all versions begin with.
+/// The members that begin the table of every version.
 pub type CommonTable = DAT_PROVIDER;
 
 // SAFETY: the table of 1.2.
@@ -33,10 +35,11 @@ unsafe impl Table for v2::DAT_PROVIDER {}
 pub mod own;
 mod pass;
 
-/// The handle as the provider knows it, and the provider's table.
+/// The handle as the provider knows it, and the provider's table. `None`: not a handle.
 type ProviderTable<T> = Option<(DAT_HANDLE, &'static T)>;
 
-/// An object of any kind but IA. Only our own arenas are read, unless a provider without the hook is about.
+/// Resolves the handle of an object that is not an IA. Only memory in this project's arenas is read, unless a provider
+/// without the hook is registered.
 #[inline(always)]
 pub fn object<T: Table>(handle: DAT_HANDLE) -> ProviderTable<T> {
     match ARENAS.classify(handle as usize) {
@@ -53,18 +56,18 @@ pub fn in_first_arena<T: Table>(handle: DAT_HANDLE) -> Option<&'static T> {
     }
     // SAFETY: the address lies in an arena, which stays mapped.
     let word = unsafe { &*handle.cast::<AtomicPtr<T>>() };
-    // SAFETY: null, or the table that a provider of this project has stored there, which outlives the handle by contract. The
-    // Acquire is explained in `table`.
+    // SAFETY: null, or the table that a provider of this project has stored there, which outlives the handle by the
+    // ABI. The Acquire is explained in `table`.
     unsafe { word.load(Ordering::Acquire).as_ref() }
 }
 
-/// No short way: for handles that are numbers.
+/// The short path does not apply: the handle is an IA number.
 #[inline(always)]
 pub fn nothing<T: Table>(_: DAT_HANDLE) -> Option<&'static T> {
     None
 }
 
-/// An IA, by its number or by the provider's pointer.
+/// Resolves an IA by its number or by the provider's pointer.
 #[inline(always)]
 pub fn ia<T: Table>(handle: DAT_HANDLE) -> ProviderTable<T> {
     table(handles::translate(handle)?)
@@ -76,29 +79,29 @@ pub fn any<T: Table>(handle: DAT_HANDLE) -> ProviderTable<T> {
     if handle as usize <= usize::from(u16::MAX) { ia(handle) } else { object(handle) }
 }
 
-/// The table of a handle that was classified.
+/// The table of a handle that has been classified.
 #[inline(always)]
 fn table<T: Table>(handle: DAT_HANDLE) -> ProviderTable<T> {
-    // SAFETY: the address lies in an arena, which stays mapped, or is an open IA that its provider returned. Otherwise a
-    // provider without the hook is loaded: its handles cannot be distinguished from other aligned addresses, as in every
-    // libdat.
+    // SAFETY: the address lies in an arena, which stays mapped, or is an open IA that its provider returned. Otherwise
+    // a provider without the hook is loaded: its handles cannot be distinguished from other aligned addresses, which is
+    // so in every libdat.
     let word = unsafe { &*handle.cast::<AtomicPtr<T>>() };
-    // Pairs with the provider's store when the object was made: its table is written before its first word.
+    // Pairs with the provider's store when the object was created: its table is written before its first word.
     let table = word.load(Ordering::Acquire);
     if table.is_null() || !(table as usize).is_multiple_of(align_of::<T>()) {
         return None;
     }
-    // SAFETY: the first word of a live handle is its provider's table, which outlives the handle by contract.
+    // SAFETY: the first word of a live handle is its provider's table, which outlives the handle by the ABI.
     Some((handle, unsafe { &*table }))
 }
 
-/// Code for a value that is no handle.
+/// Return code for a value that is not a handle.
 #[cold]
 fn not_a_handle(subtype: DAT_RETURN_SUBTYPE) -> DAT_RETURN {
     error(DAT_INVALID_HANDLE, subtype)
 }
 
-/// Runs a call that libdat answers itself: no panic and no cancellation leaves it, and a fork meets no lock.
+/// Runs a call that libdat implements itself: catches panics, defers cancellation, and prepares for fork.
 fn guard(api: &'static Api, body: impl FnOnce() -> Result<(), DAT_RETURN>) -> DAT_RETURN {
     api::enter(api);
     let _uncancelled = Uncancelled::new();
@@ -110,7 +113,7 @@ fn guard(api: &'static Api, body: impl FnOnce() -> Result<(), DAT_RETURN>) -> DA
     }
 }
 
-/// Refuses parameter number `n`, counted from 1.
+/// Return code for an invalid parameter number `n`, counted from 1.
 fn bad_parameter(n: u32) -> DAT_RETURN {
     error(DAT_INVALID_PARAMETER, DAT_INVALID_ARG1 + n - 1)
 }

@@ -1,9 +1,9 @@
-//! The private hook between this project's libdat and its providers, for what the public ABI does not offer.
+//! The private hook between this project's libdat and its providers, for functions that the public ABI lacks.
 //!
-//! A provider requests it from `dat_provider_init`: it calls `dats_get_ia_handle(LIBDAT_HOOK_REQUEST, &mut p)`. A
-//! foreign libdat returns an error, because the number names no IA; this project's libdat returns `DAT_SUCCESS` and a
-//! pointer to a [`LibdatHook`] that is valid until the process ends. So each side also works with another
-//! implementation of the other side. No function of the hook is called on a hot path.
+//! A provider requests it from `dat_provider_init`: it calls `dats_get_ia_handle(LIBDAT_HOOK_REQUEST, &mut p)`. Another
+//! implementation of libdat returns an error, because the number is not that of an IA; this project's libdat returns
+//! `DAT_SUCCESS` and a pointer to a [`LibdatHook`] that is valid until the process ends. So each side also works with
+//! another implementation of the other side. No function of the hook is called on a hot path.
 
 use core::ffi::{c_char, c_void};
 
@@ -30,7 +30,7 @@ pub struct HandleArena {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct LibdatHook {
-    /// Size of this record in bytes; later versions append.
+    /// Size of this record in bytes; later versions append fields.
     pub size: usize,
     /// Registers the address range of the calling library's handles. Idempotent; 0 on success, -1 if the table is full or the
     /// arena malformed.
@@ -42,14 +42,15 @@ pub struct LibdatHook {
     /// The reason why libdat refused the calling thread's last `dat_ia_openv`, for tools. Writes at most `capacity` bytes
     /// including the NUL and returns the full length without it; 0 if there was no refusal.
     pub last_refusal: unsafe extern "C" fn(out: *mut c_char, room: usize) -> usize,
-    /// A provider's explanation, as a C string, of refusing the `ia_open` that the calling thread is in. libdat adds it to its
-    /// own line, with the same rate limit.
+    /// Passes a provider's explanation, a C string, of why it refuses the `ia_open` that the calling thread is
+    /// executing. libdat adds it to its own log line, with the same rate limit.
     pub provider_says: unsafe extern "C" fn(words: *const c_char),
-    /// Content of the registry, for tools: line `index` of a topic (`TELL_*`), written as by `last_refusal`; 0 after the last
-    /// line. Fields are separated by tabs; all but printable ASCII in them is escaped as in C.
+    /// Content of the registry, for tools: line `index` of a topic (`TELL_*`), written like `last_refusal` does; 0
+    /// after the last line. Fields are separated by tabs; all bytes except printable ASCII are escaped as in C.
     pub tell: unsafe extern "C" fn(topic: u32, index: usize, out: *mut c_char, room: usize) -> usize,
-    /// Library field of the dat.conf record whose `dat_provider_init` the calling thread is running, written as by
-    /// `last_refusal`; 0 outside of one. Several names of one file are one library to the dynamic loader.
+    /// Library field of the dat.conf record whose `dat_provider_init` the calling thread is executing, written like
+    /// `last_refusal` does; 0 outside of an init. Needed because the dynamic loader treats several names of one file as
+    /// one library.
     pub record_library: unsafe extern "C" fn(out: *mut c_char, room: usize) -> usize,
 }
 
@@ -58,7 +59,7 @@ pub const LIBDAT_HOOK_LEAST: usize = core::mem::offset_of!(LibdatHook, provider_
 
 /// Accepted records: name, version, thread safety, library, parameters, file:line, the library's file (empty if there is none).
 pub const TELL_ENTRY: u32 = 0;
-/// Names on lines that are not used: name, file:line, reason, remedy.
+/// Names on lines that are not in use: name, file:line, reason, remedy.
 pub const TELL_ABSENT: u32 = 1;
 /// Errors of lines: file:line, column, field, found, allowed, `dropped` or `kept`.
 pub const TELL_COMPLAINT: u32 = 2;
@@ -72,5 +73,5 @@ pub const TELL_REFUSAL: u32 = 5;
 pub const TELL_DISCOVERED: u32 = 6;
 /// Version of libdat.
 pub const TELL_VERSION: u32 = 7;
-/// The dat.conf in use, to which a line can be added.
+/// The dat.conf in use, to which lines should be added.
 pub const TELL_TARGET: u32 = 8;

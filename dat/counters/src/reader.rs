@@ -1,8 +1,8 @@
 //! Finds the processes of this host that publish counters, and reads them, for tools.
 //!
-//! Only processes of this user are queried, and an answer counts only if the kernel says that its process belongs to the user
-//! in its socket's name. All are queried concurrently, with a limit on time and on memory for each. A process that is stopped,
-//! dies meanwhile or sends invalid data yields a [`ReadError`] of its own.
+//! Only processes of this user are queried. An answer is accepted only if the kernel reports that the answering process
+//! belongs to the user in the socket's name. All processes are queried concurrently, with a limit on time and memory
+//! for each. A process that is stopped, dies during the query or sends invalid data yields its own [`ReadError`].
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -17,7 +17,7 @@ use rustix::net::RecvFlags;
 use crate::socket::{self, Name};
 use crate::text::{self, Fault, MOST, Process};
 
-/// Time for one process to answer. A process that serves another, slow tool is busy for at most a second.
+/// Time for one process to answer. A process that is serving another, slow tool is busy for at most a second.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// Number of processes queried at a time; each needs an open descriptor.
@@ -34,7 +34,8 @@ const CAPACITY: usize = 64 << 20;
 pub struct Answer {
     /// Process id, in its own pid namespace.
     pub pid: u32,
-    /// Number of its provider library: a process with two libraries is listed twice.
+    /// Number of the socket in its process: each provider library has its own, so a process with two libraries is
+    /// listed twice.
     pub number: u32,
     /// Its counters, or the reason why they could not be read.
     pub result: Result<Process, ReadError>,
@@ -53,7 +54,7 @@ pub enum ReadError {
     Cut,
     /// Its answer is malformed.
     Nonsense,
-    /// More bytes than one run may read.
+    /// The answer would exceed the number of bytes that one run may read.
     TooMuch,
     /// The time limit of the run was reached before it was queried.
     Skipped,
@@ -175,7 +176,7 @@ struct Query {
 }
 
 impl Query {
-    /// Reads available bytes, and closes the connection if the answer is complete or too long.
+    /// Reads available bytes, and closes the connection when the answer is complete or too long.
     fn take(&mut self, piece: &mut [u8], capacity: &mut usize) {
         let Some(socket) = &self.socket else { return };
         match rustix::net::recv(socket, &mut *piece, RecvFlags::DONTWAIT) {
@@ -186,7 +187,7 @@ impl Query {
             }
             Ok(_) => self.stop(ReadError::TooMuch),
             Err(Errno::AGAIN | Errno::INTR) => {}
-            // It closed the connection before it accepted the query.
+            // The process closed the connection before it accepted the query.
             Err(Errno::CONNRESET) => self.stop(ReadError::Cut),
             Err(error) => self.stop(ReadError::System(error.into())),
         }

@@ -1,6 +1,6 @@
-//! Local sockets with abstract names, and their owners as the kernel reports them.
+//! Local sockets with abstract names, and the user at the other end as the kernel reports it.
 //!
-//! All sockets are non-blocking; callers that wait use a limit.
+//! All sockets are non-blocking; callers that wait use a time limit.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -60,15 +60,15 @@ pub fn connect(name: Name) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// The user of the other end. Decoded here, since a process of another pid namespace has the id 0, which wrapper crates
-/// reject.
+/// The user id of the other end. Decoded here, because a process of another pid namespace has process id 0, which
+/// wrapper crates reject.
 ///
-/// Errors: it is not a connected local socket.
+/// Errors: the socket is not a connected local socket.
 pub fn user(socket: &OwnedFd) -> io::Result<u32> {
     let mut who = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     let fd = socket.as_fd().as_raw_fd();
-    // SAFETY: the record is writable and as long as is said.
+    // SAFETY: the record is writable and has the length passed.
     let done =
         unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast(), &raw mut length) };
     if done == 0 { Ok(who.uid) } else { Err(io::Error::last_os_error()) }

@@ -161,7 +161,7 @@ pub fn read(bytes: &[u8]) -> Result<Process, Fault> {
     Ok(process)
 }
 
-/// A text without a newline may be an incomplete one.
+/// The fault of a text with an unknown first line: a text without a newline may be an incomplete one.
 fn beginning(text: &str) -> Fault {
     let first = format!("{FORM}{VERSION}");
     if first.starts_with(text) { Fault::Cut } else { Fault::Nonsense }

@@ -38,7 +38,7 @@ pub(crate) fn open_all(options: &Options, entries: &[Entry]) -> Vec<Opened> {
         std::thread::scope(|scope| {
             let open = |entry: &Entry| {
                 let name = entry.name.clone();
-                // With --all each entry is opened like by a program of the entry's own API version.
+                // With --all, each entry is opened with the API version of the entry.
                 let own = entry.api().filter(|_| options.all).map(|(major, minor)| Api { major, minor: Some(minor) });
                 scope.spawn(move || open(options, &name, own.unwrap_or(options.api)))
             };
@@ -58,7 +58,7 @@ fn open(options: &Options, name: &str, api: Api) -> Opened {
     }
 }
 
-/// The probe returned no result.
+/// Result for a probe that returned no valid answer.
 fn broken(cause: &str) -> Reason {
     let (kind, cause) = ("error".to_owned(), cause.to_owned());
     Reason { kind, code: String::new(), number: String::new(), cause, remedy: String::new() }

@@ -21,7 +21,7 @@ const MOST: u64 = 4 << 20;
 /// Output and exit of a child.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// Its answers, in order.
+    /// Its answers: one JSON value per line, in order.
     pub(crate) answers: Vec<Value>,
     /// Output of the child and its libraries on stderr.
     pub(crate) stderr: String,
@@ -53,7 +53,7 @@ pub(crate) fn probe(options: &Options, name: Option<&str>, api: Api, conf: Optio
     }
     command.arg("--api").arg(api.to_string());
     command.arg("probe").args(name.map(|name| ["--", name]).iter().flatten());
-    // Reports all errors of opens and lines, whatever their usual destination.
+    // The child logs all errors of opens and lines to stderr, whatever the user's settings are.
     command.env("DAT_DBG_TYPE", "0x3").env("DAT_DBG_DEST", "1").env_remove("DAT_DBG_LEVEL");
     command.env("DAPL_DBG_TYPE", "0x3").env("DAPL_DBG_DEST", "1");
     run(command, Duration::from_secs(options.timeout))

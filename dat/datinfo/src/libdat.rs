@@ -1,6 +1,7 @@
-//! libdat.so.1, found as programs find it: safe wrappers of its functions and of its private hook.
+//! Safe wrappers of the functions and the private hook of libdat, which is found as programs find it.
 //!
-//! Runs in the child only. This project's libdat has the hook (`dat_abi::hook`); of another libdat only names can be listed.
+//! Used in the child process only. This project's libdat has the hook (`dat_abi::hook`); from any other libdat only
+//! names can be listed.
 
 use std::ffi::{CStr, CString, c_char};
 use std::mem::{offset_of, zeroed};
@@ -37,10 +38,11 @@ pub(crate) struct Code {
 }
 
 impl Libdat {
-    /// The named file; else libdat.so.1 as the dynamic loader finds it, else the one in this program's own prefix.
+    /// Loads the named file; without a name, the libdat that the dynamic loader finds, or else the one in this
+    /// program's own prefix.
     ///
-    /// For version 2 of the API it is libdat2.so.2, of which only functions with equal declarations in both versions
-    /// are called.
+    /// For version 2 of the API that is libdat2.so.2. Of that library, only functions with the same declaration in both
+    /// versions are called.
     pub(crate) fn load(named: Option<&Path>, api: Api) -> Result<Self, String> {
         let library = match named {
             Some(path) => Library::load_from(path),
@@ -74,7 +76,7 @@ impl Libdat {
     fn line(&self, hook: &LibdatHook, topic: u32, index: usize) -> Option<String> {
         let mut room = vec![0_u8; 1024];
         loop {
-            // SAFETY: that many bytes may be written there.
+            // SAFETY: that many bytes are writable there.
             let length = unsafe { (hook.tell)(topic, index, room.as_mut_ptr().cast(), room.len()) };
             match length {
                 0 => return None,
@@ -91,7 +93,7 @@ impl Libdat {
         let mut places: Vec<*mut DAT_PROVIDER_INFO> = records.iter_mut().map(ptr::from_mut).collect();
         let mut count: DAT_COUNT = 0;
         let list = self.library.functions().dat_registry_list_providers;
-        // SAFETY: as many places as are said, each to a record.
+        // SAFETY: the array has the stated number of pointers, each to a record.
         self.checked(unsafe { list(MOST as DAT_COUNT, &mut count, places.as_mut_ptr()) })?;
         let fields = |info: &DAT_PROVIDER_INFO| {
             let version = format!("{}.{}", info.dapl_version_major, info.dapl_version_minor);
@@ -101,13 +103,13 @@ impl Libdat {
         Ok(records.iter().take(usize::try_from(count).unwrap_or(0)).map(fields).collect())
     }
 
-    /// Opens like a program of this version of the API; without a minor version, of 1.2 or 2.0.
+    /// Opens an adapter as a program of this version of the API does. Without a minor version, 1.2 or 2.0 is used.
     pub(crate) fn open(&self, name: &[u8], thread_safe: bool) -> Result<Adapter<'_>, Code> {
         let name = CString::new(name).unwrap_or_default();
         let (mut ia, mut evd) = (DAT_HANDLE_NULL, DAT_HANDLE_NULL);
         let (major, own) = (u32::from(self.api.major), if self.api.major == 1 { DAT_VERSION_MINOR } else { 0 });
         let (minor, open) = (self.api.minor.map_or(own, u32::from), self.library.functions().dat_ia_openv);
-        // SAFETY: a C string and two handles that may be written.
+        // SAFETY: a C string and two writable handles.
         self.checked(unsafe {
             open(name.as_ptr().cast_mut(), 8, &mut evd, &mut ia, major, minor, thread_safe.into())
         })?;
@@ -120,7 +122,7 @@ impl Libdat {
 }
 
 impl Adapter<'_> {
-    /// Whether [`Adapter::attributes`] can be called: version 2 of the API has other records.
+    /// Whether [`Adapter::attributes`] can be called. The records of version 2 of the API have a different layout.
     pub(crate) fn has_attributes(&self) -> bool {
         self.libdat.api.major == 1
     }
@@ -130,7 +132,7 @@ impl Adapter<'_> {
         // SAFETY: plain numbers and pointers, for which zeros are values.
         let mut both = Box::new(unsafe { zeroed::<(DAT_IA_ATTR, DAT_PROVIDER_ATTR)>() });
         let (ia, provider, query) = (&raw mut both.0, &raw mut both.1, self.libdat.library.functions().dat_ia_query);
-        // SAFETY: an open adapter, and two records that may be written; its queue of errors is not asked for.
+        // SAFETY: an open adapter and two writable records; the out parameter for the async EVD is null.
         let code = unsafe { query(self.ia, ptr::null_mut(), DAT_IA_FIELD_ALL, ia, DAT_PROVIDER_FIELD_ALL, provider) };
         self.libdat.checked(code).map(|()| both)
     }
@@ -160,7 +162,7 @@ impl Adapter<'_> {
     }
 
     pub(crate) fn close(self) -> Result<(), Code> {
-        // SAFETY: an open adapter, used no more.
+        // SAFETY: an open adapter that is not used any more.
         self.libdat.checked(unsafe { (self.libdat.library.functions().dat_ia_close)(self.ia, DAT_CLOSE_ABRUPT_FLAG) })
     }
 }
@@ -186,7 +188,7 @@ fn hook(functions: &Functions) -> Option<&'static LibdatHook> {
     (size > offset_of!(LibdatHook, tell)).then(|| unsafe { &*hook })
 }
 
-/// A library in `../lib` of this program.
+/// Path of a library in `../lib` of this program, if the file exists.
 fn beside(name: &str) -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     Some(program.parent()?.parent()?.join("lib").join(name)).filter(|path| path.exists())

@@ -14,7 +14,7 @@ use crate::{say, say_json};
 /// Prints the listing; returns whether any adapter is usable.
 pub(crate) fn list(options: &Options) -> crate::Result {
     let registry = Registry::read(options, None)?;
-    // A tool gets all entries, each with its result.
+    // JSON output contains all entries, each with its result.
     let (entries, others) = if options.json { (registry.wanted(options), None) } else { registry.openable(options) };
     let opened = adapter::open_all(options, &entries);
     let usable = opened.iter().any(Opened::is_open);

@@ -94,7 +94,7 @@ fn failed(is_json: bool, error: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Prints text; a reader that has gone is no error.
+/// Prints text. A closed stdout is not an error.
 fn say(text: &str) {
     print_text(&words::without_numbers(text));
 }

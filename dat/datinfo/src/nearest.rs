@@ -6,7 +6,7 @@ const LEAST: f64 = 0.6;
 /// Maximum number of proposals.
 const MOST: usize = 3;
 
-/// The most similar names (Damerau-Levenshtein distance over the longer length, any case), the best first.
+/// Returns the most similar names, the best first: Damerau-Levenshtein distance over the longer length, ignoring case.
 pub(crate) fn of<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let name = name.to_ascii_lowercase();
     let rate = |known: &str| strsim::normalized_damerau_levenshtein(&name, &known.to_ascii_lowercase());

@@ -1,7 +1,8 @@
-//! The child process: reads the registry, or opens one adapter, and prints results as lines of JSON.
+//! The child process: reads the registry or opens one adapter, and prints results as lines of JSON.
 //!
-//! It runs all code that is not this program's own, and may crash; `child` handles that. Its results are written to the
-//! original stdout, and stdout becomes stderr, so that output of a provider is not taken for a result.
+//! It runs all code that is not this program's own, and may crash; `child` handles that. Results are written to the
+//! original stdout. File descriptor 1 is redirected to stderr, so that output of a provider is not mistaken for a
+//! result.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -126,7 +127,7 @@ fn files() -> Vec<String> {
     files
 }
 
-/// A sentence that was escaped as in C, fit for a terminal.
+/// Unescapes a sentence that was escaped as in C, and removes characters that control a terminal.
 pub(crate) fn readable(text: &str) -> String {
     String::from_utf8_lossy(&unescaped(text)).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

@@ -45,7 +45,7 @@ pub(crate) struct Complaint {
     pub(crate) is_wrong: bool,
 }
 
-/// A name on a line that is not used.
+/// A name on a line that is not in use.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Absent {
     pub(crate) name: String,
@@ -71,7 +71,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// Reads the registry as programs see it; or as they would with this file as the only one.
+    /// Reads the registry as programs see it, or as they would see it if `conf` were the only file.
     pub(crate) fn read(options: &Options, conf: Option<&Path>) -> Result<Self, String> {
         let outcome = child::probe(options, None, Api { major: 1, minor: None }, conf)?;
         let answer = outcome.answers.into_iter().next();
@@ -132,7 +132,8 @@ impl Registry {
         })
     }
 
-    /// Each name and version once, in the order of the files; or only the requested ones, listed or not.
+    /// Each name and version once, in the order of the files. If names were requested, only those, whether listed or
+    /// not.
     pub(crate) fn wanted(&self, options: &Options) -> Vec<Entry> {
         let mut seen = BTreeSet::new();
         let is_named = |entry: &&Entry| options.names.is_empty() || options.names.contains(&entry.name);
@@ -147,8 +148,8 @@ impl Registry {
         wanted
     }
 
-    /// The same without lines for other versions of DAT, unless they are requested by name; and one line that counts
-    /// those.
+    /// The entries of [`Self::wanted`] for the requested API version, plus entries requested by name; and one line that
+    /// counts the omitted ones.
     pub(crate) fn openable(&self, options: &Options) -> (Vec<Entry>, Option<String>) {
         let takes_all = options.all || !options.names.is_empty();
         let is_other = |entry: &Entry| !takes_all && !entry.is_for(options.api);
@@ -157,7 +158,7 @@ impl Registry {
     }
 }
 
-/// Lines for other versions, in one; `None` if there are none.
+/// One line that names the entries for other versions; `None` if there are none.
 fn others_line(others: &[Entry], api: Api) -> Option<String> {
     /// Maximum number of names printed.
     const MOST: usize = 3;
@@ -172,7 +173,7 @@ fn others_line(others: &[Entry], api: Api) -> Option<String> {
 }
 
 impl Entry {
-    /// The API version is one that programs of libdat.so.1 can open.
+    /// Whether programs that use libdat.so.1 can open the API version.
     pub(crate) fn is_version_1(&self) -> bool {
         self.version.starts_with("1.")
     }
@@ -183,7 +184,7 @@ impl Entry {
         Some((major.parse().ok()?, minor.parse().ok()?))
     }
 
-    /// Whether it is for this version of the API.
+    /// Whether the entry is for this version of the API.
     pub(crate) fn is_for(&self, api: Api) -> bool {
         self.api().is_some_and(|(major, minor)| api.includes(major, minor))
     }

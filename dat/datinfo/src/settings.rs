@@ -24,7 +24,8 @@ struct SettingReport {
 }
 
 impl SettingReport {
-    /// From the words of `ia_params`, if there are any, then from the environment.
+    /// Determines the value in effect: from the words of `ia_params` if they set it, else from the environment, else
+    /// the default.
     fn of(table: &'static SettingsTable, setting: &'static Setting, words: &[(&'static str, String)]) -> Self {
         let word =
             words.iter().rfind(|(name, _)| !name.is_empty() && *name == setting.name).map(|(_, text)| text.clone());
@@ -103,7 +104,7 @@ impl IneffectiveVariable {
         idle.collect()
     }
 
-    /// Remedy; empty if unknown.
+    /// What the user should do; empty if unknown.
     pub(crate) fn remedy(&self) -> String {
         match (self.nearest, self.instead) {
             (Some(nearest), _) => format!("the nearest that is read is {nearest}"),
@@ -171,7 +172,7 @@ fn settings_of(entry: &Entry) -> (Vec<SettingReport>, Vec<String>) {
     let (common, _) = DAPL.split(&common.join(" "));
     let (own, mut odd) = table.split(&own.join(" "));
     if table.provider == VERBS.provider {
-        // Its positional words name the adapter.
+        // The positional words of verbs name the device and port; they are not settings.
         odd.retain(|word| word.contains('='));
     }
     let settings = |table: &'static SettingsTable, words: &[(&'static str, String)]| -> Vec<SettingReport> {

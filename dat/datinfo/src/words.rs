@@ -4,7 +4,7 @@
 /// Columns of a line, unless one word is longer.
 const COLUMNS: usize = 80;
 
-/// Lines with `indent` blanks before each; a blank becomes a line end where a line would be too long.
+/// Wraps text into lines of at most [`COLUMNS`], each indented by `indent` blanks.
 pub(crate) fn wrapped(text: &str, indent: usize) -> String {
     let mut lines = String::new();
     let mut column = 0;

@@ -21,11 +21,11 @@ pub use verbs::VERBS;
 /// All tables: libdat, the object layer, each provider.
 pub const ALL: [&SettingsTable; 5] = [&LIBDAT, &DAPL, &SM, &USNIC, &VERBS];
 
-/// Read when libraries are built: a known name without an effect on a program.
+/// A variable that is read when libraries are built. It is known, but has no effect on a running program.
 pub const BUILD_TIME: &str = "DAPL_SYSCONFDIR";
 
-/// Names of the C implementation's settings, and earlier ones of this project, that have no effect here, and what to use instead.
-/// A name that is set is reported.
+/// Settings of the C implementation, and former settings of this project, that have no effect here, each with the
+/// replacement. libdat reports one that is set.
 const NO_EFFECT: [(&str, &str); 13] = [
     ("DAPL_CM_ARP_RETRY_COUNT", "DAPL_CM_ARP_TIMEOUT_MS, the time of each of 15 tries"),
     ("DAPL_CM_ROUTE_RETRY_COUNT", "DAPL_CM_ROUTE_TIMEOUT_MS, the time of each of 15 tries"),
@@ -42,7 +42,7 @@ const NO_EFFECT: [(&str, &str); 13] = [
     ("DAPL_WR_MAX", "the attributes of dat_ep_create, max_recv_dtos and max_request_dtos"),
 ];
 
-/// Settings of providers that only other implementations have: known names, without an effect here.
+/// Settings that only other implementations' providers have. They are known, and have no effect here.
 const ELSEWHERE: &str = "DAT_CONF DAPL_DBG_SYS_MEM DAPL_LOOPBACK DAPL_MAX_CM_RESPONSE_TIME DAPL_MAX_CM_RETRIES \
     DAPL_NETWORK_NODES DAPL_NETWORK_PPN DAPL_NETWORK_PROCESS_NUM DAPL_NETWORK_TRESHOLD \
     DAPL_UCM_RETRY DAPL_UCM_REP_TIME DAPL_UCM_RTU_TIME DAPL_UCM_WAIT_TIME DAPL_UCM_TIMER DAPL_UCM_DREQ_RETRY \
@@ -55,9 +55,9 @@ const SUITES: &str = "DAPL_TEST_ DAPL_SIM_ DAPL_FUZZ_ DAPL_FAULTY";
 /// A setting.
 #[derive(Debug)]
 pub struct Setting {
-    /// Name in `ia_params`; empty if only the environment sets it.
+    /// Name in `ia_params`; empty if the setting can be set by the environment only.
     pub name: &'static str,
-    /// Environment variable; empty if only `ia_params` sets it.
+    /// Environment variable; empty if the setting can be set in `ia_params` only.
     pub variable: &'static str,
     /// Permitted values.
     pub values: Values,
@@ -68,11 +68,11 @@ pub struct Setting {
 /// Kind, range and default of a setting's value.
 #[derive(Debug)]
 pub enum Values {
-    /// Any text; what happens without it, in words.
+    /// Any text. The string says what applies if the setting is absent.
     Text(&'static str),
-    /// Words, of which the first is the default.
+    /// One of these words; the first is the default.
     OneOf(&'static [&'static str]),
-    /// `auto`, the default, or some of these words in an order, with commas between.
+    /// `auto` (the default), or some of these words in any order, separated by commas.
     Order(&'static [&'static str]),
     /// A number.
     Number { low: u64, high: u64, default: u64, unit: &'static str },
@@ -154,13 +154,13 @@ impl SettingsTable {
         self.settings.iter().find(|setting| !name.is_empty() && setting.name == name)
     }
 
-    /// The settings given by the words of `ia_params`, in order, and the words that are none: an unknown name with `=`,
-    /// or too many positional words.
+    /// Splits `ia_params` into settings, in order, and words that are not settings: an unknown name with `=`, or one
+    /// positional word too many.
     pub fn split(&self, params: &str) -> (Vec<(&'static str, String)>, Vec<String>) {
         let (mut words, mut odd) = (Vec::new(), Vec::new());
         let mut plain = self.plain.iter();
         for word in params.split_ascii_whitespace() {
-            // A path is absolute, so text with a slash before the first = is not a name.
+            // A path is absolute, so text that has a slash before the first `=` is a path, not a setting.
             let pair = word.split_once('=').filter(|(name, _)| !name.contains('/'));
             match pair {
                 Some((name, value)) => match self.named(name) {
@@ -176,7 +176,7 @@ impl SettingsTable {
         (words, odd)
     }
 
-    /// Parses a text into the value in effect; the error says what is permitted.
+    /// Parses a text into the value in effect. The error states the permitted values.
     pub fn value(&self, setting: &Setting, text: &str) -> Result<String, String> {
         let text = if self.notation == Notation::C { text.trim() } else { text };
         if self.notation == Notation::C && text.is_empty() {
@@ -206,7 +206,7 @@ impl SettingsTable {
     }
 }
 
-/// A number in C's notations.
+/// Parses a number in C's notations.
 fn c_number(text: &str) -> Option<u64> {
     let digits = |text: &str, radix| {
         let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric());
@@ -219,7 +219,7 @@ fn c_number(text: &str) -> Option<u64> {
     }
 }
 
-/// `auto`, or known words, each once, with commas between.
+/// Whether the text is `auto`, or known words, each once, separated by commas.
 fn is_order(words: &[&str], text: &str) -> bool {
     let order: Vec<_> = text.split(',').collect();
     text == "auto" || order.iter().enumerate().all(|(at, word)| words.contains(word) && !order[..at].contains(word))
@@ -236,7 +236,7 @@ impl Values {
         }
     }
 
-    /// The default: a value, or words that say what applies instead.
+    /// The default value, or words that say what applies instead.
     pub fn default(&self) -> String {
         match self {
             Values::Text(unset) => (*unset).to_owned(),
@@ -269,7 +269,7 @@ impl Values {
 }
 
 impl Setting {
-    /// Facts that its documentation must contain: its values and its meaning.
+    /// Texts that the documentation of the setting must contain: its values and its meaning.
     pub fn facts(&self) -> Vec<String> {
         let quoted = |word: &&str| format!("`{word}`");
         let mut facts = match self.values {
@@ -286,7 +286,7 @@ impl Setting {
     }
 }
 
-/// 3600000 as 3,600,000.
+/// Formats 3600000 as 3,600,000.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let parts: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();

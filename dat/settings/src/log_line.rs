@@ -29,7 +29,7 @@ pub fn lines(origin: &Origin<'_>, now: Duration, text: &str) -> String {
     text.lines().map(|line| format!("{before} {}\n", clean(line))).collect()
 }
 
-/// The text of a line, without time, level, process and thread; other text as it is.
+/// The text of a log line without time, level, process and thread. Any other text is returned unchanged.
 pub fn text_of(line: &str) -> &str {
     let rest = line.splitn(3, ' ').nth(2).and_then(|rest| rest.split_once("]: "));
     let is_line =
@@ -46,7 +46,8 @@ fn tag(Origin { library, level, process, thread, ia }: &Origin<'_>) -> String {
 /// A time since 1970 as ISO 8601 with microseconds.
 fn utc(now: Duration) -> String {
     let (days, second) = (now.as_secs() / 86_400, now.as_secs() % 86_400);
-    // The civil calendar in years of 365.2425 days that begin in March, so that a leap day is the last of its year.
+    // The calendar is computed with years of 365.2425 days that begin in March, so that a leap day is the last day of
+    // its year.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -59,10 +60,10 @@ fn utc(now: Duration) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:06}Z", now.subsec_micros())
 }
 
-/// Folds a message that is the same as the one before.
+/// Suppresses a message that equals the previous one, and counts the repetitions.
 #[derive(Debug)]
 pub struct Folding {
-    /// Length and hash of the last message: no memory is kept for it.
+    /// Length and hash of the last message, so that its text need not be stored.
     last: Option<(usize, u64)>,
     /// Repetitions that were not written.
     count: u64,
@@ -70,12 +71,12 @@ pub struct Folding {
     written: Duration,
 }
 
-/// What to write for a message.
+/// The lines to write for a message.
 #[derive(Debug, Eq, PartialEq)]
 pub struct Folded {
-    /// A line about earlier repetitions, which comes first.
+    /// A line that reports earlier repetitions; it is written first.
     pub repeated: Option<String>,
-    /// The message itself is written.
+    /// Whether the message itself is written.
     pub is_new: bool,
 }
 
@@ -87,7 +88,7 @@ impl Folding {
         Folding { last: None, count: 0, written: Duration::ZERO }
     }
 
-    /// Takes the next message, at `now` of a monotonic clock.
+    /// Handles the next message. `now` is a time on a monotonic clock.
     pub fn take(&mut self, text: &str, now: Duration) -> Folded {
         let mut hasher = DefaultHasher::new();
         hasher.write(text.as_bytes());

@@ -1,4 +1,4 @@
-//! The known name most similar to a misspelt one. For messages only: no text is ever taken as the name that was meant.
+//! Proposes the known name most similar to a misspelt one, for messages only: a misspelt name is never accepted.
 #![forbid(unsafe_code)]
 
 use crate::ALL;
@@ -6,7 +6,8 @@ use crate::ALL;
 /// Similarity, from 0 to 1, below which no name is proposed: four edits in a name of 16 letters.
 const LEAST: f64 = 0.75;
 
-/// The variable most similar to `name` (Damerau-Levenshtein distance over the longer length). `None` if none is similar.
+/// The known variable most similar to `name` (Damerau-Levenshtein distance over the longer length). `None` if none is
+/// similar enough.
 pub fn nearest(name: &str) -> Option<&'static str> {
     let variables = ALL.iter().flat_map(|table| table.settings.iter().map(|setting| setting.variable));
     let variables = variables.filter(|variable| !variable.is_empty());

@@ -1,4 +1,4 @@
-//! The table of `docs/settings.md`: a row per variable, from the tables of settings.
+//! Generates the table of `docs/settings.md` from the tables of settings: one row per variable.
 #![forbid(unsafe_code)]
 
 use crate::{ALL, BUILD_TIME, Setting, SettingsTable, Values};
@@ -28,7 +28,7 @@ const NOTES: [(&str, &str); 12] = [
     ("DAPL_VERBS_PEER", "`same` uses the local queue pair number, which is the default"),
 ];
 
-/// The rows, each with a newline, in the order of the tables.
+/// The rows of the table, each with a newline, in the order of the settings.
 pub fn rows() -> String {
     let mut variables: Vec<&str> = Vec::new();
     for setting in ALL.iter().flat_map(|table| table.settings) {

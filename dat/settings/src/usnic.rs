@@ -1,7 +1,7 @@
 //! Settings of usnic, per IA and by environment.
 //!
-//! The positional word of `ia_params` is the interface or address. There is deliberately no setting to switch congestion
-//! control off, and none for the do-not-fragment bit.
+//! The positional word of `ia_params` is the interface or address. Congestion control and the do-not-fragment bit
+//! deliberately have no setting.
 #![forbid(unsafe_code)]
 
 use crate::common::{dir, give_up, keepalive, listener_wait, rnr_retry, spin};

@@ -1,6 +1,7 @@
-//! Settings of verbs, by environment; those with a name also per IA.
+//! Settings of verbs, by environment; settings with a name also per IA.
 //!
-//! Names without `VERBS` are those of the reference's providers. Positional words of `ia_params` name the adapter.
+//! Variables without `VERBS` in their name are those of the C implementation's providers. The positional words of
+//! `ia_params` name the device and port.
 #![forbid(unsafe_code)]
 
 use crate::common::{dir, listener_wait, rnr_retry};

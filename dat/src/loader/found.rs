@@ -1,8 +1,8 @@
-//! Resolves a library name as the dynamic loader does, without loading it. For the remedies of refused opens and for `datinfo
-//! check`.
+//! Finds the file that the dynamic loader would load for a library name, without loading it. Used for the remedies of
+//! refused opens and for `datinfo check`.
 //!
-//! Searches the loader's cache and standard directories, and libdat's own directory. A library that is found may still fail to
-//! load.
+//! Searches the loader's cache and standard directories, and libdat's own directory. A library that is found may still
+//! fail to load.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ fn cached(name: &[u8]) -> Option<&'static Path> {
     PATHS.get_or_init(|| paths(&fs::read(CACHE).unwrap_or_default())).get(name).map(PathBuf::as_path)
 }
 
-/// The paths in the cache, the first of each file name. The cache ends each of its strings with a NUL.
+/// The paths in the cache, one per file name (the first). The strings in the cache are NUL-terminated.
 fn paths(cache: &[u8]) -> BTreeMap<Vec<u8>, PathBuf> {
     let mut paths = BTreeMap::new();
     for text in cache.split(|byte| *byte == 0).filter(|text| text.starts_with(b"/")) {

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 
-/// A variable of the environment; a set-uid process has none.
+/// Reads an environment variable. Returns nothing in a set-uid process.
 pub(crate) fn environment(name: &str) -> Option<OsString> {
     let name = CString::new(name).ok()?;
     // SAFETY: the name is NUL-terminated; the answer is null or a string of the environment, copied at once.
@@ -27,7 +27,7 @@ pub(crate) fn library() -> Option<CString> {
     file_at(library as *const c_void).map(|(_, name)| name)
 }
 
-/// Base address of the image that contains an address. It identifies a library.
+/// Base address of the image that contains an address. It identifies the library.
 pub(crate) fn image_of(address: *const c_void) -> Option<usize> {
     file_at(address).map(|(base, _)| base)
 }
@@ -64,12 +64,12 @@ pub(crate) fn interfaces() -> Vec<Vec<u8>> {
             names.push(unsafe { CStr::from_ptr(one.ifa_name) }.to_bytes().to_vec());
         }
     }
-    // SAFETY: the list as it came, once, and nothing of it is used any more.
+    // SAFETY: the list as returned, freed once, and no longer used.
     unsafe { libc::freeifaddrs(list) };
     names
 }
 
-/// The calling thread's number, as the kernel counts threads.
+/// The kernel's id of the calling thread.
 pub(crate) fn thread_id() -> i32 {
     // SAFETY: no arguments, and it cannot fail.
     unsafe { libc::gettid() }
@@ -85,8 +85,8 @@ pub(crate) fn syslog(text: &str) {
 /// Registers functions for `fork`: `before` runs in the thread that forks, `after` in parent and child. They keep the child from
 /// inheriting locks that are held by threads it does not have.
 pub(crate) fn at_fork(before: extern "C" fn(), after: extern "C" fn()) {
-    // SAFETY: all three are plain functions of libdat, which is never unmapped. Without memory for them fork works as
-    // it does for a library that does not care.
+    // SAFETY: plain functions of libdat, which is never unmapped. If registration fails for lack of memory, fork works
+    // as it does without handlers.
     unsafe { pthread_atfork(before, after, after) };
 }
 

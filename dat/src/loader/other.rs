@@ -1,7 +1,8 @@
-//! The other libdat, if this process has it: calls that reach the wrong one are passed on.
+//! Access to the other version of libdat, if this process has loaded it: calls that reach the wrong one are passed on.
 //!
-//! Providers of other origin import the functions of libdat without a version. In a process with both libraries the dynamic
-//! loader binds them to the one that is first in its search order, whichever libdat has loaded the provider.
+//! Providers of other implementations import the functions of libdat without a symbol version. In a process with both
+//! libraries, the dynamic loader binds them to the library that is first in its search order, whichever libdat has
+//! loaded the provider.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
@@ -14,7 +15,7 @@ type RegistryFunction = unsafe extern "C" fn(*const DAT_PROVIDER, *const DAT_PRO
 type NumberFunction = unsafe extern "C" fn(DAT_IA_HANDLE, *mut DAT_IA_HANDLE) -> DAT_RETURN;
 
 thread_local! {
-    /// This thread has passed a call on: one that comes back is answered here.
+    /// Set while this thread is passing a call on: if the call comes back, it is answered here.
     static PASSED_ON: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -23,10 +24,11 @@ pub(crate) fn is_for_other(api: &Api, major: u32) -> bool {
     major != api.major && matches!(major, 1 | 2)
 }
 
-/// The other libdat adds or removes a registration; `None` if this process does not have it.
+/// Adds or removes a registration at the other libdat. `None` if this process has not loaded it.
 ///
 /// # Safety
-/// Both pointers are what the contract's function takes.
+///
+/// Both pointers are valid arguments of that function.
 pub(crate) unsafe fn register(
     api: &Api,
     is_added: bool,
@@ -35,19 +37,19 @@ pub(crate) unsafe fn register(
 ) -> Option<DAT_RETURN> {
     let name = if is_added { c"dat_registry_add_provider" } else { c"dat_registry_remove_provider" };
     let function = function(api, name)?;
-    // SAFETY: the contract's function of that name.
+    // SAFETY: the function of that name in the ABI.
     let function = unsafe { std::mem::transmute::<*mut c_void, RegistryFunction>(function) };
     // SAFETY: this function's own contract.
     pass_on(|| unsafe { function(provider, info) })
 }
 
-/// What the other libdat maps a handle to.
+/// The other libdat's answer to `dats_get_ia_handle`.
 pub(crate) fn translated(api: &Api, handle: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
     let function = function(api, c"dats_get_ia_handle")?;
-    // SAFETY: the contract's function of that name.
+    // SAFETY: the function of that name in the ABI.
     let function = unsafe { std::mem::transmute::<*mut c_void, NumberFunction>(function) };
     let mut answer: DAT_IA_HANDLE = std::ptr::null_mut();
-    // SAFETY: it takes any handle, and the answer may be written.
+    // SAFETY: it accepts any handle, and the out parameter is writable.
     let code = pass_on(|| unsafe { function(handle, &raw mut answer) })?;
     (code == DAT_SUCCESS).then_some(answer)
 }
@@ -61,15 +63,15 @@ fn pass_on(call: impl FnOnce() -> DAT_RETURN) -> Option<DAT_RETURN> {
     Some(code)
 }
 
-/// A function of the libdat of the other version.
+/// Looks up a function of the libdat of the other version.
 fn function(api: &Api, name: &CStr) -> Option<*mut c_void> {
     let soname = if api.major == V1.major { c"libdat2.so.2" } else { c"libdat.so.1" };
-    // SAFETY: the string ends; NOLOAD maps nothing new. The reference that it counts keeps the functions in place.
+    // SAFETY: a terminated string; NOLOAD maps nothing new. The reference counted here keeps the functions mapped.
     let image = unsafe { libc::dlopen(soname.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
     if image.is_null() {
         return None;
     }
-    // SAFETY: the handle came from dlopen, and the name ends.
+    // SAFETY: the handle came from dlopen, and the name is terminated.
     let function = unsafe { libc::dlsym(image, name.as_ptr()) };
     (!function.is_null()).then_some(function)
 }

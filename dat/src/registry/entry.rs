@@ -39,7 +39,7 @@ pub(super) enum EntryState {
 
 /// Reason why a record cannot be entered.
 pub(super) enum Blocked {
-    /// This thread is initialising it, or waiting for it would deadlock.
+    /// This thread is initialising the record, or waiting for it would deadlock.
     Reentrant,
     /// A thread-safe provider is required, but neither its line nor its library declares thread safety.
     NotThreadSafe,
@@ -53,7 +53,8 @@ static CHANGED: Condvar = Condvar::new();
 thread_local! {
     /// Records whose init runs in this thread, innermost last.
     static INITS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
-    /// Libraries being mapped by this thread: it then holds the dynamic loader's own lock, and others may need that.
+    /// Number of libraries that this thread is mapping. Meanwhile it holds the dynamic loader's own lock, which other
+    /// threads may need.
     static MAPPING: Cell<usize> = const { Cell::new(0) };
     /// A library has requested the hook in this thread.
     static HOOK_ASKED: Cell<bool> = const { Cell::new(false) };
@@ -114,8 +115,8 @@ pub(super) fn leave(index: usize) {
             drop(registry);
             finish(index, entry);
         }
-        // Only an inherited count in a child of `fork` can get here: the provider is not initialised, so there is
-        // nothing to do.
+        // Only an inherited count in a child of `fork` gets here. The provider is not initialised in the child, so
+        // there is nothing to do.
         EntryState::Idle | EntryState::Busy { .. } => {}
     }
 }
@@ -140,7 +141,7 @@ impl Drop for Transition {
     }
 }
 
-/// Loads and initialises. A provider's init has no result, so its registration is looked for.
+/// Loads and initialises the provider. Its init returns no result, so success is detected by its registration.
 fn start(index: usize, entry: &'static Entry) -> Result<(), Cause> {
     let found = match entry.library.get() {
         Some(library) => *library,
@@ -188,7 +189,7 @@ fn start(index: usize, entry: &'static Entry) -> Result<(), Cause> {
     })
 }
 
-/// Calls fini, and removes the registrations that it has left.
+/// Calls fini, and removes the registrations that the provider has not removed itself.
 fn finish(index: usize, entry: &'static Entry) {
     report::debug(Topic::ProviderCalls, || format!("dat_provider_fini for {}", describe(&entry.record.key)));
     if let Some(library) = entry.library.get() {
@@ -219,7 +220,7 @@ impl Registry {
     }
 }
 
-/// A number that no other living thread has.
+/// A number that identifies this thread among the living threads.
 fn this_thread() -> usize {
     thread_local! { static HERE: Cell<u8> = const { Cell::new(0) } }
     HERE.with(|here| std::ptr::from_ref(here) as usize)
@@ -233,7 +234,7 @@ impl Entry {
     }
 }
 
-/// A key as the contract writes it.
+/// Converts a key to the record of the ABI.
 pub(super) fn info(key: &Key) -> DAT_PROVIDER_INFO {
     let mut ia_name: [c_char; DAT_NAME_MAX_LENGTH] = [0; DAT_NAME_MAX_LENGTH];
     for (to, from) in ia_name.iter_mut().zip(key.name.iter().take(DAT_NAME_MAX_LENGTH - 1)) {

@@ -1,6 +1,6 @@
 //! Index of the files' lines by name, and the remedies for refused opens. An open reads only the lines of its own name.
 //!
-//! Scans over all lines (names that can be opened, names in other files) are done once and cached.
+//! Scans over all lines (for names that can be opened, and names in other files) are done once and cached.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ const MOST_REGISTRATIONS: usize = 64;
 pub(super) struct Index {
     records: BTreeMap<Vec<u8>, Vec<usize>>,
     absent: BTreeMap<Vec<u8>, usize>,
-    /// Names in files that are not used; read when a name is missing.
+    /// Names in files that are not used, with their lines; read when a name is missing.
     elsewhere: Option<BTreeMap<Vec<u8>, LineNumber>>,
     /// Names that can be opened in the same way as the last refused open: version, thread safety, names.
     proposals: Option<((u32, u32, bool), Vec<String>)>,
@@ -120,7 +120,8 @@ impl Registry {
         }
     }
 
-    /// Names with a line that matches such an open and whose library exists, in file order; one more than is printed.
+    /// Names with a line that matches such an open and whose library exists, in file order. At most one more than is
+    /// printed.
     fn openable(&self, wanted: &Key) -> Vec<String> {
         let (mut seen, mut names) = (BTreeSet::new(), Vec::new());
         let mut libraries: BTreeMap<&[u8], bool> = BTreeMap::new();

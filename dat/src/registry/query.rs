@@ -10,7 +10,7 @@ use crate::loader::found;
 use crate::report;
 use crate::sources;
 
-/// The `index`th line of a topic (`dat_abi::hook::TELL_*`); `None` behind the last, and for topics that are unknown.
+/// Line `index` of a topic (`dat_abi::hook::TELL_*`); `None` after the last line and for unknown topics.
 pub(crate) fn line(topic: u32, index: usize) -> Option<String> {
     use dat_abi::hook::*;
     match topic {
@@ -21,7 +21,7 @@ pub(crate) fn line(topic: u32, index: usize) -> Option<String> {
     }
 }
 
-/// A line that describes what was read.
+/// A line of a topic about the files that were read.
 fn known(topic: u32, index: usize) -> Option<String> {
     use dat_abi::hook::*;
     let mut registry = lock();

@@ -13,12 +13,12 @@ use crate::conf::Key;
 pub(super) struct Registration {
     pub(super) id: u64,
     pub(super) key: Key,
-    /// Copied, so that the caller's table need not remain.
+    /// A copy, so that the caller's table need not stay valid.
     pub(super) open: DAT_IA_OPEN_FUNC,
     pub(super) uses: usize,
     /// The record in whose init it was registered.
     pub(super) owner: Option<usize>,
-    /// Declared by the key, or known because the library is one of this project's.
+    /// Declared thread-safe by the key, or known to be because it is a provider of this project.
     pub(super) is_thread_safe: bool,
 }
 
@@ -60,7 +60,8 @@ impl Registrations {
         self.by_id.get_mut(&id)
     }
 
-    /// Assigns the registration of this key to a record, unless it belongs to one; returns false if there is none.
+    /// Assigns the registration of this key to a record, unless another record owns it. Returns false if there is no
+    /// such registration.
     pub(super) fn adopt(&mut self, key: &Key, owner: usize) -> bool {
         let Some(registration) = self.get_mut(key) else { return false };
         let (id, owner) = (registration.id, *registration.owner.get_or_insert(owner));
@@ -87,7 +88,7 @@ impl Registrations {
         ids.filter_map(|(_, id)| self.by_id.get(id))
     }
 
-    /// All, in the order of their keys.
+    /// All keys, sorted.
     pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
         self.by_key.keys()
     }

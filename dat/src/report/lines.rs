@@ -1,4 +1,5 @@
-//! Destination of libdat's log: stderr or syslog, one write per line, as `DAT_DBG_*` say. Also reports unknown variables.
+//! Destination of libdat's log, selected by `DAT_DBG_*`: stderr or syslog, one write per line. Also reports unknown
+//! variables.
 //!
 //! `report` installs it at the first line that might be written. Never stdout.
 #![forbid(unsafe_code)]
@@ -20,7 +21,8 @@ use crate::loader::host;
 const TO_STDERR: u32 = 1;
 const TO_SYSLOG: u32 = 2;
 
-/// Maximum number of unknown variables that are reported. A process with more uses such names for another purpose.
+/// Maximum number of unknown variables that are reported. A process with more of them uses such names for another
+/// purpose.
 const MOST_UNKNOWN: usize = 8;
 /// Maximum length of a name in a line.
 const LONGEST_NAME: usize = 64;
@@ -29,7 +31,7 @@ struct Logger;
 
 static LOGGER: Logger = Logger;
 static FOLDING: Mutex<Folding> = Mutex::new(Folding::new());
-/// The start of the clock by which repetitions are folded.
+/// The start of the clock for [`Folding`].
 static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
 static MASK: AtomicU32 = AtomicU32::new(0);
 static DESTINATION: AtomicU32 = AtomicU32::new(TO_STDERR);
@@ -50,7 +52,7 @@ pub(super) fn install() {
     if has_errors() {
         wrong.extend(unknown(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())));
     }
-    // Errors in the settings are reported whatever the settings say.
+    // Errors in the settings are reported even if the settings disable messages.
     wrong.iter().for_each(|line| write("warn", line));
 }
 
@@ -74,7 +76,7 @@ impl Log for Logger {
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
             let text = record.args().to_string();
-            // Without the lock, which another thread has only for a moment, nothing is folded.
+            // If another thread holds the lock, which it does only for a moment, the line is written without folding.
             let folded = FOLDING.try_lock().map(|mut folding| folding.take(&text, BEGAN.elapsed()));
             let Folded { repeated, is_new } = folded.unwrap_or(Folded { repeated: None, is_new: true });
             let level = record.level().as_str().to_ascii_lowercase();
@@ -91,7 +93,7 @@ fn write(level: &str, text: &str) {
         let (library, process, thread) = (api::current().name, std::process::id(), host::thread_id());
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let lines = log_line::lines(&Origin { library, level, process, thread, ia: "" }, now, text);
-        // A closed stderr cannot be reported.
+        // An error of a closed stderr cannot be reported.
         let _ = std::io::stderr().write_all(lines.as_bytes());
     }
     if destination & TO_SYSLOG != 0 {
@@ -99,7 +101,7 @@ fn write(level: &str, text: &str) {
     }
 }
 
-/// Reads one variable; an invalid value is reported with the permitted ones, and counts as unset.
+/// Reads one variable. An invalid value is reported with the permitted ones, and counts as unset.
 fn setting(variable: &'static str, wrong: &mut Vec<String>) -> u32 {
     let setting = LIBDAT.settings.iter().find(|setting| setting.variable == variable).expect("the table has its own");
     let default = setting.values.default();
@@ -113,10 +115,10 @@ fn setting(variable: &'static str, wrong: &mut Vec<String>) -> u32 {
     value.unwrap_or(default).parse().expect("the table's numbers fit")
 }
 
-/// A line for each variable of DAT's name space that has no effect: misspelt, or another implementation's.
+/// Returns a line for each variable in DAT's name space that has no effect: misspelt, or of another implementation.
 fn unknown(names: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
     let lines = names.filter_map(|name| match look_up(&name) {
-        // In a set-uid program none can be read, so none is misspelt either.
+        // A set-uid program reads no variables, so none is reported as misspelt.
         _ if host::is_privileged() => None,
         Known::NoEffect(instead) => Some(format!("{name} is set and has no effect here; use {instead}")),
         Known::Unknown => {

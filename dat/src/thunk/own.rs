@@ -1,8 +1,8 @@
-//! Calls that libdat answers itself: open and close, the registry, names of return codes, and the private hook.
+//! Calls that libdat implements itself: open and close, the registry, names of return codes, and the private hook.
 //!
-//! Each converts its C arguments to Rust values, calls one module, and writes its results last. Names, counts and versions are
-//! handled in the modules. What both versions of the contract have in common is enough here: the records of these calls, and
-//! the first slots of a table, are the same in both.
+//! Each converts its C arguments to Rust values, calls one module, and writes its results last. Names, counts and
+//! versions are handled in the modules. The records of these calls and the first members of a table are the same in
+//! both versions of the ABI.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
@@ -35,14 +35,15 @@ pub unsafe fn ia_openv(
     thread_safety: DAT_BOOLEAN,
 ) -> DAT_RETURN {
     guard(api, || {
-        // SAFETY: the caller's promise about `name`.
+        // SAFETY: this function's contract for `name`.
         let name = unsafe { name_at(name) }.ok_or(bad_parameter(1))?;
         if ia_out.is_null() {
             return Err(not_a_handle(DAT_INVALID_HANDLE_IA));
         }
-        // SAFETY: not null, and the caller lets us write. Null until all has gone well.
+        // SAFETY: not null, and writable by this function's contract. Null until the open has succeeded.
         unsafe { *ia_out = DAT_HANDLE_NULL };
-        // SAFETY: null, or readable by the caller's promise. The provider gets a copy, so a failure changes nothing.
+        // SAFETY: null, or readable by this function's contract. The provider gets a copy, so a failure changes
+        // nothing.
         let mut evd = unsafe { async_evd.as_ref() }.copied();
         let wanted = Key { name, major, minor, thread_safe: thread_safety != DAT_FALSE };
         report::debug(Topic::ConsumerCalls, || {
@@ -59,14 +60,14 @@ pub unsafe fn ia_openv(
     })
 }
 
-/// Opens by name; the IA's number. What fails is undone.
+/// Opens an IA by name and returns its number. A failure undoes the steps before it.
 fn open(wanted: &Key, qlen: DAT_COUNT, evd: Option<&mut DAT_EVD_HANDLE>) -> Result<usize, DAT_RETURN> {
     let name = CString::new(wanted.name.as_slice()).expect("read up to its NUL byte");
     let provider = registry::acquire(wanted)?;
     let mut ia = DAT_HANDLE_NULL;
     report::listen();
     let evd = evd.map_or(ptr::null_mut(), ptr::from_mut);
-    // SAFETY: a registered function of this type; name and results live through the call.
+    // SAFETY: a registered function of this type; name and results outlive the call.
     let code = unsafe { (provider.open)(name.as_ptr().cast_mut(), qlen, evd, &mut ia) };
     report::debug(Topic::ProviderCalls, || format!("ia_open of {name:?}: {}", words(code)));
     if code != DAT_SUCCESS || ia.is_null() {
@@ -93,18 +94,19 @@ fn close_unnumbered(ia: DAT_IA_HANDLE, provider_use: ProviderUse) {
     registry::release(provider_use);
 }
 
-/// `dat_ia_close`: closes at the provider, then forgets the number and counts the use down.
+/// `dat_ia_close`: closes the IA at the provider, then releases its number and its use of the provider.
 ///
 /// # Safety
-/// `handle` may be anything.
+///
+/// `handle` may have any value.
 pub unsafe fn ia_close(api: &'static Api, handle: DAT_IA_HANDLE, flags: DAT_CLOSE_FLAGS) -> DAT_RETURN {
     guard(api, || {
         report::debug(Topic::ConsumerCalls, || format!("dat_ia_close of {handle:?} with flags {flags}"));
         let (ia, table) = ia::<DAT_PROVIDER>(handle).ok_or(not_a_handle(DAT_INVALID_HANDLE_IA))?;
-        // Before the close: afterwards another IA may live at the same address.
+        // Before the close: after it, another IA may have the same address.
         let number = if ia == handle { handles::number_of(ia) } else { Some(handle as usize) };
         let close = table.ia_close_func.ok_or(api.not_implemented)?;
-        // SAFETY: the slot is of this type, and the IA is one that this provider opened.
+        // SAFETY: the member has this type, and this provider opened the IA.
         let code = unsafe { close(ia, flags) };
         report::debug(Topic::ProviderCalls, || format!("ia_close of {handle:?}: {}", words(code)));
         if code != DAT_SUCCESS {
@@ -117,9 +119,10 @@ pub unsafe fn ia_close(api: &'static Api, handle: DAT_IA_HANDLE, flags: DAT_CLOS
     })
 }
 
-/// `dat_registry_add_provider`: a provider, or the program itself, offers to serve a name.
+/// `dat_registry_add_provider`: registers a name of a provider, or of the program itself.
 ///
 /// # Safety
+///
 /// Both pointers are null or point to such records.
 pub unsafe fn registry_add_provider(
     api: &'static Api,
@@ -127,12 +130,12 @@ pub unsafe fn registry_add_provider(
     info: *const DAT_PROVIDER_INFO,
 ) -> DAT_RETURN {
     guard(api, || {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's contract.
         let provider = unsafe { provider.as_ref() }.ok_or(bad_parameter(1))?;
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's contract.
         let key = unsafe { info.as_ref() }.and_then(key_of).ok_or(bad_parameter(2))?;
         if other::is_for_other(api, key.major) {
-            // SAFETY: the caller's promise.
+            // SAFETY: this function's contract.
             if let Some(code) = unsafe { other::register(api, true, provider, info) } {
                 return succeed(code);
             }
@@ -145,9 +148,10 @@ pub unsafe fn registry_add_provider(
     })
 }
 
-/// `dat_registry_remove_provider`: takes that offer back.
+/// `dat_registry_remove_provider`: removes a registration.
 ///
 /// # Safety
+///
 /// Both pointers are null or point to such records.
 pub unsafe fn registry_remove_provider(
     api: &'static Api,
@@ -158,10 +162,10 @@ pub unsafe fn registry_remove_provider(
         if provider.is_null() {
             return Err(bad_parameter(1));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's contract.
         let key = unsafe { info.as_ref() }.and_then(key_of).ok_or(bad_parameter(2))?;
         if other::is_for_other(api, key.major) {
-            // SAFETY: the caller's promise.
+            // SAFETY: this function's contract.
             if let Some(code) = unsafe { other::register(api, false, provider, info) } {
                 return succeed(code);
             }
@@ -192,7 +196,7 @@ pub unsafe fn registry_list_providers(
         }
         let infos = registry::list();
         let report_count = |count: usize| {
-            // SAFETY: not null, and the caller lets us write.
+            // SAFETY: not null, and writable by this function's contract.
             unsafe { *returned = DAT_COUNT::try_from(count).unwrap_or(DAT_COUNT::MAX) }
         };
         let Some(capacity) = usize::try_from(most).ok().filter(|capacity| *capacity > 0) else {
@@ -200,14 +204,14 @@ pub unsafe fn registry_list_providers(
             return Err(bad_parameter(1));
         };
         let count = capacity.min(infos.len());
-        // SAFETY: the caller's array has `most` elements, and `count` is no more.
+        // SAFETY: the caller's array has `most` elements, and `count` is not larger.
         let places = unsafe { std::slice::from_raw_parts(list, count) };
         if places.iter().any(|place| place.is_null()) {
             report_count(infos.len());
             return Err(bad_parameter(3));
         }
         for (place, info) in places.iter().zip(infos) {
-            // SAFETY: not null, and the caller lets us write a record there.
+            // SAFETY: not null, and a writable record by this function's contract.
             unsafe { place.write(info) };
         }
         report_count(count);
@@ -215,11 +219,12 @@ pub unsafe fn registry_list_providers(
     })
 }
 
-/// `dat_strerror`: the names of a result's type and subtype. Both outputs are always written, for programs print them
-/// without looking at the answer.
+/// `dat_strerror`: the names of a return code's type and subtype. Both outputs are always written, because programs
+/// print them without checking the return code.
 ///
 /// # Safety
-/// Both pointers are null or may be written.
+///
+/// Both pointers are null or writable.
 pub unsafe fn strerror(
     api: &'static Api,
     value: DAT_RETURN,
@@ -233,18 +238,19 @@ pub unsafe fn strerror(
     let words = strerror::words(api, value);
     for (place, word) in [(major, words.major), (minor, words.minor)] {
         if !place.is_null() {
-            // SAFETY: not null, and the caller lets us write. The word is static.
+            // SAFETY: not null, and writable by this function's contract. The text is static.
             unsafe { *place = word.as_ptr() };
         }
     }
     if words.known { DAT_SUCCESS } else { bad_parameter(1) }
 }
 
-/// `dats_get_ia_handle`: the provider's pointer behind an IA number, in 2.0 also the number of such a pointer; also the call by which this project's providers request
-/// the hook.
+/// `dats_get_ia_handle`: returns the provider's pointer of an IA number, and in 2.0 also the number of such a pointer.
+/// Providers of this project also request the hook by this call.
 ///
 /// # Safety
-/// `out` is null or may be written.
+///
+/// `out` is null or writable.
 pub unsafe fn get_ia_handle(api: &'static Api, handle: DAT_IA_HANDLE, out: *mut DAT_IA_HANDLE) -> DAT_RETURN {
     guard(api, || {
         if out.is_null() {
@@ -257,12 +263,12 @@ pub unsafe fn get_ia_handle(api: &'static Api, handle: DAT_IA_HANDLE, out: *mut 
             let back = if api.maps_back { handles::number_of(handle) } else { None };
             let number = back.map(ptr::without_provenance_mut);
             let own = number.or_else(|| handles::translate(handle));
-            // A number is never the other libdat's.
+            // An IA number never belongs to the other libdat.
             let is_pointer = handle as usize > usize::from(u16::MAX);
             let theirs = || if is_pointer { other::translated(api, handle) } else { None };
             own.or_else(theirs).ok_or(not_a_handle(DAT_INVALID_HANDLE_IA))?
         };
-        // SAFETY: not null, and the caller lets us write.
+        // SAFETY: not null, and writable by this function's contract.
         unsafe { *out = answer };
         Ok(())
     })
@@ -330,7 +336,7 @@ unsafe extern "C" fn record_library(out: *mut c_char, capacity: usize) -> usize 
 unsafe fn hand_out(text: &str, out: *mut c_char, capacity: usize) -> usize {
     if let Some(most) = capacity.checked_sub(1) {
         let bytes = &text.as_bytes()[..text.len().min(most)];
-        // SAFETY: the caller allows `capacity` bytes, and this is at most one fewer.
+        // SAFETY: `capacity` bytes are writable, and this writes at most one fewer.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr().cast(), out, bytes.len()) };
         // SAFETY: this byte is at most the last of the `capacity` bytes.
         unsafe { *out.add(bytes.len()) = 0 };
@@ -338,7 +344,7 @@ unsafe fn hand_out(text: &str, out: *mut c_char, capacity: usize) -> usize {
     text.len()
 }
 
-/// A name of at most 255 bytes, read no further than that.
+/// Copies a name of at most 255 bytes, and reads no further than that.
 ///
 /// # Safety
 /// `name` is null, or readable up to its NUL byte or for 256 bytes.
@@ -346,13 +352,13 @@ unsafe fn name_at(name: *const c_char) -> Option<Vec<u8>> {
     if name.is_null() {
         return None;
     }
-    // SAFETY: in the caller's promise, since it stops at the NUL byte.
+    // SAFETY: by this function's contract, since the read stops at the NUL byte.
     let byte = |at: usize| unsafe { name.add(at).cast::<u8>().read() };
     let length = (0..DAT_NAME_MAX_LENGTH).find(|at| byte(*at) == 0)?;
     Some((0..length).map(byte).collect())
 }
 
-/// The key in a record; none if the name does not end inside it.
+/// The key in a record. `None` if the name is not terminated inside it.
 fn key_of(info: &DAT_PROVIDER_INFO) -> Option<Key> {
     let length = info.ia_name.iter().position(|byte| *byte == 0)?;
     let name = info.ia_name[..length].iter().map(|byte| byte.to_ne_bytes()[0]).collect();
@@ -370,7 +376,8 @@ fn words(code: DAT_RETURN) -> String {
     text.trim_end().to_owned()
 }
 
-/// Exports the calls of this module for a version: `own_calls!(&dat::api::V1)`. The types are those in scope.
+/// Exports the calls of this module for a version: `own_calls!(&dat::api::V1)`. The types are those in scope where the
+/// macro is used.
 #[macro_export]
 macro_rules! own_calls {
     ($api:expr) => {

@@ -1,13 +1,13 @@
-//! Calls that go to the provider behind a handle: find the table, load the slot, jump.
+//! Calls that libdat passes to the provider behind a handle: find the table, load the member, jump.
 //!
-//! Only the handle is checked. Handles of the provider that was loaded first take a short way. An empty slot of a foreign
-//! provider returns `DAT_NOT_IMPLEMENTED`.
+//! Only the handle is checked. Handles of the provider that was loaded first take a short path. An empty member of
+//! another implementation's table returns `DAT_NOT_IMPLEMENTED`.
 //!
-//! The functions differ in name, slot and arguments only, so they are a table: *name => slot(arguments after the handle)*,
-//! grouped by the function that resolves the handle and by the subtype of its error. The names of types and numbers are those
-//! in scope where the macro is used: `dat_abi` or `dat_abi::v2`.
+//! The functions differ only in name, table member and arguments. So they are listed in a table: *name =>
+//! member(arguments after the handle)*, grouped by the function that resolves the handle and by the subtype of its
+//! error. Types and constants are those in scope where the macro is used: `dat_abi` or `dat_abi::v2`.
 
-/// Exports calls that go through the table.
+/// Exports calls that go through the provider table.
 #[macro_export]
 macro_rules! through_table {
     ($abi:literal, $first:ident or $find:ident, $subtype:ident; $($name:ident => $slot:ident($($arg:ident: $type:ty),*);)*) => {$(
@@ -17,15 +17,15 @@ macro_rules! through_table {
         /// `handle` may be anything. The other arguments are as the provider wants them.
         #[unsafe(no_mangle)]
         pub unsafe extern $abi fn $name(handle: DAT_HANDLE, $($arg: $type),*) -> DAT_RETURN {
-            // Everything else is in a function of its own, so that this one needs no stack and keeps the arguments where they
-            // are.
+            // Other handles are resolved in a separate function, so that this one needs no stack and leaves the
+            // arguments in their registers.
             #[cold]
             unsafe extern $abi fn resolve(handle: DAT_HANDLE, $($arg: $type),*) -> DAT_RETURN {
                 let Some((object, table)) = $crate::thunk::$find::<DAT_PROVIDER>(handle) else {
                     return DAT_CLASS_ERROR | DAT_INVALID_HANDLE | $subtype;
                 };
                 let Some(call) = table.$slot else { return DAT_NOT_IMPLEMENTED };
-                // SAFETY: the slot is of this call's type, and the caller answers for the arguments.
+                // SAFETY: the member has this call's type, and the caller guarantees the arguments.
                 unsafe { call(object, $($arg),*) }
             }
             match $crate::thunk::$first::<DAT_PROVIDER>(handle).and_then(|table| table.$slot) {
@@ -38,11 +38,11 @@ macro_rules! through_table {
     )*};
 }
 
-/// Exports the calls whose slot is the same in both versions.
+/// Exports the calls whose table member is the same in both versions.
 #[macro_export]
 macro_rules! common_calls {
     () => {
-        // Calls on an interface adapter: its number becomes the provider's pointer on the way.
+        // Calls on an interface adapter. Its number is replaced by the provider's pointer.
         $crate::through_table! { "C", nothing or ia, DAT_INVALID_HANDLE_IA;
             dat_ia_query => ia_query_func(
                 async_evd_handle: *mut DAT_EVD_HANDLE, ia_attr_mask: DAT_IA_ATTR_MASK, ia_attr: *mut DAT_IA_ATTR,
@@ -133,7 +133,8 @@ macro_rules! common_calls {
             );
         }
 
-        // Calls on an event dispatcher. Which of its roles was meant, only the provider can know.
+        // Calls on an event dispatcher. The handle subtype of the error is 0, because only the provider knows which
+        // parameter was meant.
         $crate::through_table! { "C", in_first_arena or object, DAT_INVALID_HANDLE_EVD_REQUEST;
             dat_evd_resize => evd_resize_func(evd_min_qlen: DAT_COUNT);
             dat_evd_post_se => evd_post_se_func(event: *const DAT_EVENT);
@@ -147,7 +148,7 @@ macro_rules! common_calls {
             dat_evd_clear_unwaitable => evd_clear_unwaitable_func();
         }
 
-        // A consumer may cancel a thread in here: the frame owns nothing, and unwinding may pass through it.
+        // The thread may be cancelled in this call, so the frame owns nothing and may be unwound.
         $crate::through_table! { "C-unwind", in_first_arena or object, DAT_INVALID_HANDLE_EVD_REQUEST;
             dat_evd_wait => evd_wait_func(
                 timeout: DAT_TIMEOUT, threshold: DAT_COUNT, event: *mut DAT_EVENT, n_more_events: *mut DAT_COUNT
@@ -161,7 +162,7 @@ macro_rules! common_calls {
             dat_cno_free => cno_free_func();
         }
 
-        // A consumer may cancel a thread in here: the frame owns nothing, and unwinding may pass through it.
+        // The thread may be cancelled in this call, so the frame owns nothing and may be unwound.
         $crate::through_table! { "C-unwind", in_first_arena or object, DAT_INVALID_HANDLE_CNO;
             dat_cno_wait => cno_wait_func(timeout: DAT_TIMEOUT, evd_handle: *mut DAT_EVD_HANDLE);
         }

@@ -41,10 +41,11 @@ impl Ia {
 }
 
 impl Cno {
-    /// Waits until a queue of the group has an event, and returns that queue's id. Take all events of that queue
+    /// Waits until a queue of the group has an event, and returns that queue's id. Dequeue all events of that queue
     /// before the next wait. Returns `None` at the time limit; without a limit it waits indefinitely.
     ///
     /// # Errors
+    ///
     /// Those of `dat_cno_wait`.
     pub fn wait(&self, at_most: impl Into<Option<Duration>>) -> Result<Option<EvdId>> {
         let until = at_most.into().and_then(|limit| Instant::now().checked_add(limit));

@@ -217,7 +217,7 @@ impl Ep {
         Ok(param)
     }
 
-    /// Number of posted transfers whose completions have not been taken.
+    /// Number of posted transfers whose completions were not dequeued yet.
     pub fn posted(&self) -> usize {
         self.inner.flight.lock().len()
     }

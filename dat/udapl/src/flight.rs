@@ -35,7 +35,7 @@ pub(crate) struct Held {
     pub(crate) more: Vec<Buffer>,
 }
 
-/// The transfers of one endpoint or shared queue that have not completed.
+/// The outstanding transfers of one endpoint or shared queue.
 pub(crate) struct Flight<B = Held> {
     slots: Vec<Slot<B>>,
     free: Vec<u32>,
@@ -104,7 +104,7 @@ impl<B> Flight<B> {
         self.leave(id).map(|(_, held, _)| held)
     }
 
-    /// Removes a transfer whose completion was taken. Returns `None` for an unknown cookie.
+    /// Removes a completed transfer. Returns `None` for an unknown cookie.
     pub(crate) fn complete(&mut self, id: OpId) -> Option<Done<B>> {
         let (op, held, request) = self.leave(id)?;
         let mut earlier = Vec::new();

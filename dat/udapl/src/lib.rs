@@ -10,7 +10,7 @@
 //! - While a transfer is outstanding, its [`Buffer`] belongs to the library: the post takes it, and the [`Completion`]
 //!   returns it. The program cannot read, write or free it meanwhile.
 //! - Memory that peers may access is a [`Window`]. It is never borrowed as a slice, because its bytes may change at any time.
-//! - A [`Ticket`], which names a window to a peer, cannot outlive the window.
+//! - A [`Ticket`] (key, address and length of a window, for a peer) cannot outlive the window.
 //! - A request without an event ([`PostFlags::SUPPRESS`]) keeps its buffers until a later completion of its endpoint, which
 //!   returns them.
 //! - Each object holds a reference on the objects it was created on. They may be dropped in any order.

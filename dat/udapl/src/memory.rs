@@ -230,7 +230,8 @@ impl fmt::Debug for Window {
     }
 }
 
-/// Names a window to a peer, as long as the window exists. [`to_bytes`](Remote::to_bytes) encodes it for sending.
+/// Key, address and length of a window for a peer, valid while the window exists. [`to_bytes`](Remote::to_bytes)
+/// encodes them for sending.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticket<'w> {
     remote: Remote,

@@ -27,7 +27,7 @@ dat::through_table! { "C", in_first_arena or object, DAT_INVALID_HANDLE_RMR;
         user_cookie: DAT_RMR_COOKIE, completion_flags: DAT_COMPLETION_FLAGS, context: *mut DAT_RMR_CONTEXT
     );
 }
-// `dat_extension_op` of `extension.c` calls it with its variable arguments. Not exported.
+// `dat_extension_op` in `extension.c` calls this with its variable arguments. Not exported.
 dat::through_table! { "C", nothing or any, DAT_INVALID_HANDLE1;
     dat2_extension_op => handle_extendedop_func(extended_op: DAT_EXTENDED_OP, argument_list: va_list);
 }

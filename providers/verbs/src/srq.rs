@@ -271,7 +271,7 @@ impl Places {
 
     /// Whether few are left, detected for the first time.
     fn look(&mut self) -> bool {
-        self.low.look(self.taken)
+        self.low.check(self.taken)
     }
 
     /// Clears the watermark; returns whether one was set.

@@ -1,4 +1,5 @@
-//! Numbers of `DAT_RETURN` in DAT 2.0: two subtypes are inserted, so the later ones move up by one or two.
+//! Numbers of `DAT_RETURN` in DAT 2.0. Two subtypes are inserted, so the numbers of later subtypes are higher by one or
+//! two.
 
 use core::ffi::CStr;
 

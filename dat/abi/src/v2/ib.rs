@@ -198,7 +198,8 @@ pub union DAT_IB_EXTENSION_EVENT_PEER {
     pub coll: DAT_IB_COLLECTIVE_EVENT_DATA,
 }
 
-/// `struct dat_ib_extension_event_data`, 64 bytes: what `DAT_EVENT::event_extension_data` holds for an IB event.
+/// `struct dat_ib_extension_event_data`, 64 bytes: the content of `DAT_EVENT::event_extension_data` in an InfiniBand
+/// event.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DAT_IB_EXTENSION_EVENT_DATA {

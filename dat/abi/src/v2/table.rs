@@ -65,7 +65,7 @@ pub type DAT_CNO_QUERY_FUNC = unsafe extern "C" fn(
     cno_param: *mut DAT_CNO_PARAM,
 ) -> DAT_RETURN;
 
-/// Type of `dat_evd_wait`. It may leave by cancellation, so it is allowed to unwind.
+/// Type of `dat_evd_wait`. Cancellation may end the call, so it is allowed to unwind.
 pub type DAT_EVD_WAIT_FUNC = unsafe extern "C-unwind" fn(
     evd_handle: DAT_EVD_HANDLE,
     timeout: DAT_TIMEOUT,
@@ -263,11 +263,11 @@ pub type DAT_SRQ_POST_RECV_FUNC = unsafe extern "C" fn(
     user_cookie: DAT_DTO_COOKIE,
 ) -> DAT_RETURN;
 
-/// Type of the slot that no public function calls.
+/// Type of the function behind `dat_registry_providers_related`.
 pub type DAT_IA_HA_RELATED_FUNC =
     unsafe extern "C" fn(ia_handle: DAT_IA_HANDLE, provider: DAT_NAME_PTR, answer: *mut DAT_BOOLEAN) -> DAT_RETURN;
 
-/// Type of the slot behind `dat_extension_op`, which passes its variable arguments on.
+/// Type of the function behind `dat_extension_op`, which passes its variable arguments to it.
 pub type DAT_HANDLE_EXTENDEDOP_FUNC =
     unsafe extern "C" fn(handle: DAT_HANDLE, extended_op: DAT_EXTENDED_OP, argument_list: va_list) -> DAT_RETURN;
 

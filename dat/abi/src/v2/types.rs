@@ -72,7 +72,7 @@ pub type DAT_SEG_LENGTH = DAT_UINT32;
 /// Handle of an object of kind CSP.
 pub type DAT_CSP_HANDLE = DAT_HANDLE;
 
-/// How a provider balances load over paths: `DAT_HA_LB_*`.
+/// Load balancing over paths: `DAT_HA_LB_*`.
 pub type DAT_HA_LB = DAT_UINT32;
 
 /// A file descriptor.
@@ -158,12 +158,12 @@ pub const DAT_MEM_PRIV_REMOTE_WRITE_FLAG: DAT_MEM_PRIV_FLAGS = 0x20;
 pub const DAT_MEM_PRIV_ALL_FLAG: DAT_MEM_PRIV_FLAGS = 0x33;
 pub const DAT_MEM_PRIV_EXTENSION_BASE: DAT_MEM_PRIV_FLAGS = 0x40;
 
-/// DAT_VA_TYPE: `enum dat_va_type`, whether addresses in a region start at its virtual address or at zero.
+/// DAT_VA_TYPE: `enum dat_va_type`: whether addresses in a region start at its virtual address or at zero.
 pub type DAT_VA_TYPE = u32;
 pub const DAT_VA_TYPE_VA: DAT_VA_TYPE = 0x0;
 pub const DAT_VA_TYPE_ZB: DAT_VA_TYPE = 0x1;
 
-/// DAT_RMR_SCOPE: `enum dat_rmr_scope`, the end points that a bound RMR serves.
+/// DAT_RMR_SCOPE: `enum dat_rmr_scope`: which endpoints' peers can use a bound RMR.
 pub type DAT_RMR_SCOPE = u32;
 pub const DAT_RMR_SCOPE_EP: DAT_RMR_SCOPE = 0x0;
 pub const DAT_RMR_SCOPE_PZ: DAT_RMR_SCOPE = 0x1;

@@ -19,7 +19,7 @@ use crate::registry::{Entry, Registry};
 use crate::settings::IneffectiveVariable;
 use crate::system;
 
-/// Shared memory for a few sm connections and an application's own use.
+/// Minimum size of /dev/shm, in bytes: enough for a few sm connections and the application's own use.
 const SHARED_MEMORY: u64 = 64 << 20;
 /// Number of descriptors that a program with about a hundred connections needs.
 const FILES: u64 = 1024;
@@ -86,7 +86,8 @@ fn registry(options: &Options, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Whether lines for DAT 2.0 have what they need: one note for each library that they name, and one for libdat2.so.2.
+/// Reports whether the requirements of lines for DAT 2.0 are met: one note for each library that they name, and one for
+/// libdat2.so.2.
 fn libdat2(entries: &[Entry], findings: &mut Vec<Finding>) {
     let about = "DAT 2.0";
     let mut libraries: BTreeMap<&str, (usize, Option<&str>)> = BTreeMap::new();
@@ -215,7 +216,7 @@ fn memlock(limit: Option<u64>, need: u64, may_lock: bool, has_devices: bool) -> 
                 "ulimit -l {} (LimitMEMLOCK= of a service, /etc/security/limits.d for logins)",
                 need.div_ceil(1024)
             );
-            // Only verbs locks what is registered.
+            // Only verbs pins registered memory.
             let grade = if has_devices { Grade::Bad } else { Grade::Note };
             Finding::new(grade, about, found, remedy)
         }
@@ -265,7 +266,7 @@ fn interfaces(findings: &mut Vec<Finding>) {
     }
 }
 
-/// Whether usnic could listen: others of this user share the port, other users do not.
+/// Checks whether usnic could listen. Processes of the same user share the port; those of other users cannot use it.
 fn port_finding(port: u16) -> Finding {
     match UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)) {
         Ok(_) => Finding::good("UDP port", format!("{port} is free")),

@@ -1,7 +1,7 @@
-//! The path to another host, on which a program listens over usnic, or `datinfo doctor --serve` runs.
+//! Checks the path to another host that runs a usnic listener or `datinfo doctor --serve`.
 //!
-//! `path` measures the path in both directions, by probes that both kinds of host answer; this module rates the
-//! results. Only another doctor reports versions. Every wait is bounded, and datagrams of other hosts, or without a
+//! `path` measures the path in both directions by probes that both kinds of host answer; this module rates the results.
+//! Only `datinfo doctor --serve` also reports versions. Every wait is bounded. Datagrams from other hosts, or without a
 //! matching request, are ignored.
 #![forbid(unsafe_code)]
 
@@ -106,7 +106,7 @@ fn facts(to: SocketAddr) -> io::Result<Option<Vec<u8>>> {
     Ok(None)
 }
 
-/// The facts of both sides.
+/// Compares the facts of both sides.
 fn versions(theirs: &str, ours: &str) -> Finding {
     let version = |facts: &str| facts.split(' ').find_map(|word| word.strip_prefix("datinfo=").map(str::to_owned));
     let shown: String = theirs.chars().filter(|c| !c.is_control()).take(300).collect();
@@ -121,7 +121,7 @@ fn versions(theirs: &str, ours: &str) -> Finding {
     }
 }
 
-/// `HOST`, `HOST:PORT`, `[ADDRESS]:PORT`, or an address alone.
+/// Parses `HOST`, `HOST:PORT`, `[ADDRESS]:PORT`, or an address alone.
 fn resolve(host: &str, port: u16) -> Result<SocketAddr, String> {
     let alone = host.trim_start_matches('[').trim_end_matches(']');
     if let Ok(address) = alone.parse::<std::net::IpAddr>() {

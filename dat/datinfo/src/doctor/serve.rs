@@ -10,7 +10,7 @@ use super::{path, wire};
 use crate::say;
 use crate::system::{self, Fragments};
 
-/// Maximum number of answers per second: a visit of a doctor needs about a hundred.
+/// Maximum number of answers per second. One check needs about a hundred.
 const MOST: u32 = 2_000;
 
 pub(super) fn serve(port: u16) -> crate::Result {
@@ -32,13 +32,13 @@ pub(super) fn serve(port: u16) -> crate::Result {
     loop {
         let (length, from) = match socket.recv_from(&mut room) {
             Ok(received) => received,
-            // An ICMP report about an earlier answer concerns that one only.
+            // An ICMP report about an earlier answer does not affect later ones.
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted || error.raw_os_error().is_some() => continue,
             Err(error) => return Err(format!("UDP port {port}: {error}")),
         };
         let Some(answer) = answer(&room[..length], &facts) else { continue };
         if budget.take(Instant::now()) {
-            // A lost answer is what the other side wants to detect.
+            // A lost answer is what the other host's check is meant to detect, so it is not repeated.
             let _ = socket.send_to(&answer, from);
         }
     }

@@ -20,7 +20,7 @@ const MOST: u64 = 16 << 20;
 /// Pause between attempts to lock.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// An open file, locked until it is dropped; or the path of a file that does not exist.
+/// A file opened for editing and locked until dropped, or the path of a file that does not exist.
 pub(super) struct EditedFile {
     path: PathBuf,
     directory: OwnedFd,
@@ -31,7 +31,7 @@ pub(super) struct EditedFile {
 }
 
 impl EditedFile {
-    /// Opens and locks it, waiting for other editors up to `patience`.
+    /// Opens and locks the file. Waits up to `patience` for other editors.
     pub(super) fn open(path: &Path, may_create: bool, patience: Duration) -> Result<Self, String> {
         let fail = |error: Errno| format!("{}: {}", path.display(), std::io::Error::from(error));
         let name = path.file_name().ok_or_else(|| format!("{}: is no file's name", path.display()))?.to_owned();

@@ -24,7 +24,7 @@ pub(super) struct Field {
     range: Range<usize>,
 }
 
-/// An entry of a dat.conf: the fields that identify it, and where it is.
+/// An entry of a dat.conf: the fields that identify it, and its line.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Entry {
     /// Counted from 0.
@@ -40,7 +40,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Whether a program that asks for one of them could get the other: same name, version and thread safety.
+    /// Whether the two entries have the same name, version and thread safety, so that a program could get either.
     pub(super) fn has_key_of(&self, other: &Entry) -> bool {
         (&self.name, &self.api, &self.safety) == (&other.name, &other.api, &other.safety)
     }
@@ -74,7 +74,7 @@ impl ConfText {
         fields(line, if index == 0 && line.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 })
     }
 
-    /// Adds a line behind the last one.
+    /// Adds a line after the last one.
     pub(super) fn push(&mut self, line: &[u8]) {
         let end: &[u8] = if self.lines.first().is_some_and(|line| line.ends_with(b"\r\n")) { b"\r\n" } else { b"\n" };
         if let Some(last) = self.lines.last_mut().filter(|last| !last.ends_with(b"\n")) {
@@ -83,7 +83,7 @@ impl ConfText {
         self.lines.push([line, end].concat());
     }
 
-    /// Puts another line in the place of one.
+    /// Replaces a line.
     pub(super) fn replace(&mut self, index: usize, line: &[u8]) {
         let length = self.line(index).len();
         let end = self.lines[index].split_off(length);
@@ -91,7 +91,7 @@ impl ConfText {
         self.lines[index] = [mark, line, &end].concat();
     }
 
-    /// Removes lines; `indexes` are counted before the first is removed.
+    /// Removes lines. `indexes` refer to the text before the removal.
     pub(super) fn remove(&mut self, indexes: &[usize]) {
         let mark = self.lines.first().is_some_and(|line| line.starts_with(BYTE_ORDER_MARK));
         let mut index = 0;
@@ -130,7 +130,7 @@ fn entry_of(index: usize, fields: &[Field]) -> Option<Entry> {
     Some(Entry { index, name, api, safety, library, is_default: default.text == b"default" })
 }
 
-/// The fields of a line from a position on. `None` if a quote is not closed.
+/// Splits a line into fields, starting at a byte position. `None` if a quote is not closed.
 fn fields(line: &[u8], start: usize) -> Option<Vec<Field>> {
     let line = without_end(line);
     let (mut fields, mut at) = (Vec::new(), start);

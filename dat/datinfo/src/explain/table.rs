@@ -67,7 +67,7 @@ pub(crate) fn names_of(group: &str, mask: u64) -> String {
     names_in(group, mask, 0).unwrap_or_else(|| format!("{mask:#x}"))
 }
 
-/// The same in this version; `None` if a bit has no name.
+/// Names the bits of a mask in this version; `None` if a bit has no name.
 pub(crate) fn names_in(group: &str, mask: u64, version: usize) -> Option<String> {
     let numbers =
         || all().iter().filter(|name| name.group == group).filter_map(|name| Some((name.number(version)?, name)));

@@ -1,4 +1,4 @@
-//! `datinfo top`: counters of running processes, as those publish them.
+//! `datinfo top`: shows the counters that running processes publish.
 //!
 //! A sample queries all processes of this user that have an endpoint or a listener (`dat_counters`); libdat is not
 //! used. `rates` compares it with the previous sample; `table`, `document` and `openmetrics` format it. A process that

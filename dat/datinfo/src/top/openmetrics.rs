@@ -35,7 +35,7 @@ pub(super) fn exposition(look: &Sample, with_endpoints: bool) -> String {
     families.text()
 }
 
-/// A label's name and value, comma by comma.
+/// The name and value of labels, separated by commas.
 #[derive(Clone, Debug, Default)]
 struct Labels(String);
 

@@ -1,6 +1,7 @@
-//! Output of tables: on a terminal over the previous one, otherwise one after the other.
+//! Output of tables: on a terminal each table overwrites the previous one; otherwise they follow each other.
 //!
-//! On a terminal, lines are cut to its width, and lines below its last row are counted. No terminal mode is changed.
+//! On a terminal, lines are cut to its width; lines that do not fit are replaced by their count. No terminal mode is
+//! changed.
 #![forbid(unsafe_code)]
 
 use std::io::IsTerminal;

@@ -123,7 +123,7 @@ fn short(number: f64) -> String {
     format!("{rest:.digits$}{name}")
 }
 
-/// The start of a text that is too long, with a mark.
+/// Truncates a text that is too long, and marks the cut.
 fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
@@ -145,7 +145,7 @@ pub(super) mod tests {
         Count { name: name.into(), value, ..Count::default() }
     }
 
-    /// A process with one adapter and one endpoint, at some second.
+    /// A sample at this second, with one process that has one adapter and one endpoint.
     pub(in super::super) fn look(second: u64, pid: u32, counts: &[Count]) -> Sample {
         static BEGAN: OnceLock<Instant> = OnceLock::new();
         let ep = Endpoint { handle: "0x40".into(), state: "Connected".into(), counts: vec![count("connects", 1)] };

@@ -135,7 +135,7 @@ impl QpCore {
             recv.keep(done, mark)
         }
         // The device reports a receive only when it is complete, so the receive briefly counts as outstanding.
-        let crossed = recv.high.look(1);
+        let crossed = recv.high.check(1);
         drop(recv);
         self.report_crossed(crossed);
     }

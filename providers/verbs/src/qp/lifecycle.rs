@@ -113,7 +113,7 @@ impl QpCore {
             inner.push(done);
         }
         let count = recv.work.len();
-        if recv.high.look(count).hard {
+        if recv.high.check(count).hard {
             self.fail();
         }
     }

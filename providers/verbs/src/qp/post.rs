@@ -101,7 +101,7 @@ impl QpCore {
         recv.work.keep(segments);
         recv.work.push(Entry::recv(token));
         let count = recv.work.len();
-        let crossed = recv.high.look(count);
+        let crossed = recv.high.check(count);
         drop(recv);
         self.report_crossed(crossed);
         Ok(())
@@ -111,7 +111,7 @@ impl QpCore {
         let mut recv = self.recv.lock();
         recv.high = HighWatermark::new(soft, hard);
         let count = recv.work.len();
-        let crossed = recv.high.look(count);
+        let crossed = recv.high.check(count);
         drop(recv);
         self.report_crossed(crossed);
         self.counts_recvs.store(soft.is_some() || hard.is_some(), Ordering::Relaxed);

@@ -119,7 +119,7 @@ impl SocketProber {
 
 impl Prober for SocketProber {
     fn most(&self) -> usize {
-        // Without an answer of the system, the size that Ethernet carries.
+        // If the system reports no MTU, assumes that of Ethernet.
         let mtu = system::path_mtu(&self.socket, self.is_v4).unwrap_or(1500);
         mtu.saturating_sub(self.headers).clamp(SHORTEST, LONGEST)
     }

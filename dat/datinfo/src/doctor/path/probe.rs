@@ -3,7 +3,7 @@
 //! Pure functions. A probe has the header of a usnic packet (`daplusnic::proto::wire`) without a connection, with a
 //! number chosen by the sender in place of the token. A listener over `usnic` (`daplusnic::proto::echo`) and `datinfo
 //! doctor --serve` (by [`answer`]) answer with the size that arrived and, on request, with an answer of the same
-//! length. So an answer amplifies nothing, and the listener keeps no state.
+//! length. So answers cannot be used for amplification, and the listener keeps no state.
 #![forbid(unsafe_code)]
 
 const VERSION: u8 = 2;

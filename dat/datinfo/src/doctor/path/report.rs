@@ -19,7 +19,7 @@ pub(in crate::doctor) struct Report {
 /// Datagram size that a path must carry: the length of usnic's set-up packets.
 pub(in crate::doctor) const LEAST: usize = 1200;
 
-/// Whether the port answers.
+/// Whether and how the port answers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(in crate::doctor) enum Outcome {
     /// After this round trip.

@@ -1,4 +1,4 @@
-//! Which sizes are probed, and the conclusions from the answers, without a socket.
+//! Selects the sizes to probe and draws conclusions from the answers, without a socket.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -30,7 +30,7 @@ pub(super) enum Answer {
 
 /// Sends probes: the network, or a model in tests.
 pub(super) trait Prober {
-    /// Largest payload that the system would send now.
+    /// Largest payload that the system would send at present.
     fn most(&self) -> usize;
     /// Sends a probe of `size` bytes. `as_long`: requests an answer of the same size.
     fn probe(&mut self, size: usize, as_long: bool) -> io::Result<Answer>;

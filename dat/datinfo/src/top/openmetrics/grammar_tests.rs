@@ -17,9 +17,9 @@ pub(crate) fn samples(text: &str) -> Result<usize, String> {
 
 #[derive(Default)]
 struct Validator {
-    /// Names of families, and all names of samples that they might have.
+    /// Names of families seen so far, with all sample names that they may use.
     taken: HashSet<String>,
-    /// The family that the next samples are of, and what their names end in.
+    /// The family that the next samples must belong to, and the suffix of their names.
     family: (String, &'static str),
     has_help: bool,
     samples: HashSet<String>,
