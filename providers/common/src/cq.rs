@@ -1,8 +1,9 @@
-//! The core of a completion queue: the completions that wait to be taken, and whether the consumer has armed the queue.
+//! The core of a completion queue: the completions that were not polled yet, and whether the consumer has armed the
+//! queue.
 //!
-//! A consumer arms the queue and checks it once more before it sleeps. `push` adds a completion and then checks whether the
-//! queue is armed. A full barrier lies between the two steps of each, so no completion is missed. The caller of `push` sends
-//! the notification.
+//! A consumer arms the queue and checks it once more before it sleeps. `push` adds a completion and then checks whether
+//! the queue is armed. A full barrier separates the two steps on each side, so no completion is missed. The caller of
+//! `push` sends the notification.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -29,7 +30,7 @@ impl CompletionList {
             queue.push_back(completion);
             self.waiting.store(queue.len(), Ordering::Release);
         }
-        // Pairs with the fence in `arm`: either that sees the completion, or this sees that the queue is armed.
+        // Pairs with the fence in `arm`: either `arm` sees the completion, or this load sees that the queue is armed.
         fence(Ordering::SeqCst);
         self.armed.load(Ordering::Relaxed)
             && self.armed.compare_exchange(true, false, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -58,7 +59,7 @@ impl CompletionList {
     }
 
     /// Requests one notification. `settle` runs before the last check, and makes sure that later completions are pushed
-    /// here. Returns false if there is a completion already; then nothing is armed.
+    /// here. Returns false, without arming, if there is a completion already.
     pub fn arm(&self, settle: impl FnOnce()) -> bool {
         self.armed.store(true, Ordering::SeqCst);
         settle();
@@ -79,7 +80,7 @@ impl CompletionList {
         }
     }
 
-    /// A notification is requested and was not sent yet.
+    /// Whether a notification is requested and was not sent yet.
     #[inline]
     pub fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Acquire)

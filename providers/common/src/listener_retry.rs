@@ -1,19 +1,18 @@
-//! Times between repetitions of a connection request that found no listener. Reads no clock.
+//! Delays between repetitions of a connection request that found no listener. Reads no clock.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 
-/// The first wait. Each further one is twice as long, up to `LAST`. Both are short compared with the time that a
-/// program takes to start.
+/// The first delay. Each later one is twice as long, up to `LAST`. Both are short compared with the start of a program.
 pub const FIRST: Duration = Duration::from_millis(1);
 const LAST: Duration = Duration::from_millis(8);
 
-/// The wait that follows this one.
+/// The delay that follows this one.
 pub fn next(wait: Duration) -> Duration {
     (wait * 2).min(LAST)
 }
 
-/// The rest of `listener_wait_ms` for one request.
+/// The part of `listener_wait_ms` that is left for one request.
 #[derive(Clone, Copy, Debug)]
 pub struct Retry {
     left: Duration,
@@ -21,12 +20,12 @@ pub struct Retry {
 }
 
 impl Retry {
-    /// For a request that is repeated for `listener_wait` in all. Zero: it is not repeated.
+    /// For a request that is repeated for `listener_wait` in total. Zero: it is not repeated.
     pub fn new(listener_wait: Duration) -> Self {
         Retry { left: listener_wait, next: FIRST }
     }
 
-    /// The time to wait before the request is repeated. `None`: the time is used up, and the request is rejected.
+    /// The delay before the next repetition. `None`: the time is used up, and the request is rejected.
     pub fn wait(&mut self) -> Option<Duration> {
         let wait = self.next.min(self.left);
         self.left -= wait;

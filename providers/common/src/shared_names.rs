@@ -1,11 +1,11 @@
-//! Names of shared memory: the file `<base>/shared/<cookie in hexadecimal>` stands for the processes that share memory
-//! under a cookie. It contains the length in bytes.
+//! Names of shared memory: the file `<base>/shared/<cookie in hexadecimal>` represents the group of processes that
+//! share memory under a cookie. It contains the length in bytes.
 //!
-//! Each member has a shared lock (flock) on the file, which the kernel releases at any death. A process with the
-//! exclusive lock is alone with the file: the file is new, or left by dead processes, and it writes the length; or it
-//! is the last member, and removes the file. No process blocks on a lock. The exclusive lock is held for a moment only,
-//! so the others try again for a bounded time. A process that holds a removed file notices that it is no longer at its
-//! path.
+//! Each member has a shared lock (flock) on the file, which the kernel releases when the process dies. A process that
+//! gets the exclusive lock has the file to itself. Either the file is new or left by dead processes, and the process
+//! writes the length; or the process is the last member, and removes the file. No process blocks on a lock. The
+//! exclusive lock is held for a moment only, so other processes try again for a bounded time. A process that has locked
+//! a removed file detects that the file is no longer at its path.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder, File};
@@ -50,7 +50,7 @@ struct Member {
     pid: u32,
 }
 
-/// Outcome of one try to join.
+/// Outcome of one attempt to join.
 enum JoinOutcome {
     Joined(Member),
     /// Another process is creating or removing the file.
@@ -112,8 +112,8 @@ impl SharedNames {
             file.rewind()?;
             file.write_all(length.to_string().as_bytes())?;
         }
-        // Changing the lock from exclusive to shared is not atomic: another process may have had the file between, so
-        // path and length are checked again.
+        // Changing the lock from exclusive to shared is not atomic: another process may have had the exclusive lock in
+        // between, so path and length are checked again.
         if flock(&file, FlockOperation::NonBlockingLockShared).is_err() {
             return Ok(JoinOutcome::Again);
         }

@@ -1,6 +1,6 @@
-//! The core of a shared receive queue: receives for many connections, and the connections that wait for one.
+//! The core of a shared receive queue: receives for many connections, and the connections that wait for a receive.
 //!
-//! Waiting connections are served in order. A post either hands its receive to the first of them
+//! Waiting connections are served in order. A post either passes its receive to the first of them
 //! ([`SrqCore::push_or_hand_over`]), or queues it and wakes that connection, which then takes it ([`SrqCore::push`]).
 //! Without waiting connections a post does no extra work. Waiters are called without the lock.
 #![forbid(unsafe_code)]
@@ -43,7 +43,7 @@ pub struct SrqCore<W: ?Sized, J> {
 /// The shared receive queue of a connection.
 pub struct Pool<W: ?Sized, J> {
     pub srq: Arc<SrqCore<W, J>>,
-    /// Token of the connection's completions, without the cookie.
+    /// Token of the connection's receive completions, without the cookie.
     pub token: Token,
     /// The connection as a waiter.
     pub waiter: Weak<W>,

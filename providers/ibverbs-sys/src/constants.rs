@@ -113,11 +113,12 @@ enumeration! {
     IBV_WR_ATOMIC_FETCH_AND_ADD = 6,
 }
 enumeration! {
-    /// Operation of a completed work request; others are not looked at.
+    /// Operation of a completed work request; other values are not used.
     ibv_wc_opcode: IBV_WC_RECV_RDMA_WITH_IMM = 129
 }
 enumeration! {
-    /// Atomic operations of a device: none, or atomic against each other, or against the processor too.
+    /// Atomic operations of a device: not supported, atomic among each other, or atomic with respect to the processor
+    /// too.
     ibv_atomic_cap: IBV_ATOMIC_NONE = 0, IBV_ATOMIC_HCA = 1, IBV_ATOMIC_GLOB = 2
 }
 enumeration! {

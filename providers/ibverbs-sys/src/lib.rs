@@ -21,9 +21,9 @@ library! {
 
     /// Returns an array terminated by null; null and errno on error.
     pub fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device;
-    /// Open devices stay open.
+    /// Devices that were opened from the list stay open.
     pub fn ibv_free_device_list(list: *mut *mut ibv_device);
-    /// The string lives as long as the device.
+    /// The string is valid as long as the device.
     pub fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char;
     /// Null and errno on failure.
     pub fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context;

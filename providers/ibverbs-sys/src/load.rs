@@ -2,7 +2,7 @@
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-/// The reason why a library cannot be used.
+/// Why a library cannot be used.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum LoadError {
     /// The dynamic linker finds no library of this name, or cannot load it.
@@ -48,7 +48,7 @@ impl Loaded {
     /// # Safety
     /// The library of this name is the one of rdma-core: its initialisers run.
     pub unsafe fn open(name: &'static str, package: &'static str) -> Result<Self, LoadError> {
-        // SAFETY: the caller vouches for the initialisers.
+        // SAFETY: the caller guarantees that the initialisers may run.
         let library = unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) };
         let library = library.map_err(|error| LoadError::Library { package, reason: error.to_string() })?;
         Ok(Loaded { library, name, package })
@@ -59,7 +59,7 @@ impl Loaded {
     /// # Safety
     /// `F` is the type of a pointer to the function of this name.
     pub unsafe fn function<F: Copy>(&self, name: &'static str) -> Result<F, LoadError> {
-        // SAFETY: the caller vouches for the type.
+        // SAFETY: the caller guarantees the type.
         let symbol = unsafe { self.library.get::<F>(name.as_bytes()) };
         let missing = |_| LoadError::Function { library: self.name, package: self.package, function: name };
         symbol.map(|symbol| *symbol).map_err(missing)
@@ -90,7 +90,7 @@ macro_rules! library {
         pub fn load() -> Result<(), &'static $crate::LoadError> {
             let open = || {
                 let (name, package) = ($soname, $package);
-                // SAFETY: rdma-core's own library, whose initialisers do no more than set up its tables.
+                // SAFETY: a library of rdma-core, whose initialisers only set up its tables.
                 let library = unsafe { $crate::Loaded::open(name, package) }?;
                 let functions = Functions {
                     // SAFETY: the type is the header's; a test compares them.

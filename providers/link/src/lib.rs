@@ -1,15 +1,17 @@
-//! For build scripts: how a provider is linked so that it finds libdat by itself. `libdat.so.1` is NEEDED, and its
-//! symbols are bound by version. The SONAME is fixed, and the provider is never unmapped. No part of any library.
+//! For build scripts: links a provider library so that it finds libdat without further set-up.
 //!
-//! libdat itself is linked elsewhere and later (`cargo xtask build`), so a stub with the same names and version node
-//! stands in for it here. All stubs are alike: unit tests run with whichever comes first.
+//! `libdat.so.1` is NEEDED, and its symbols are bound by version. The SONAME is fixed, and the provider is never
+//! unmapped. This crate is not part of any library.
+//!
+//! libdat itself is linked later (`cargo xtask build`), so a stub with the same names and version node is linked here.
+//! All stubs are alike, so unit tests may run with the stub of any package.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// Keeps the need for libdat, whether the linker sees a use of it or not.
+/// Lists libdat as needed even if the linker sees no use of it.
 const NEEDED: [&str; 3] = ["-Wl,--no-as-needed", "-l:libdat.so.1", "-Wl,--as-needed"];
 
 /// Symbols of libdat, one per line.
@@ -27,7 +29,7 @@ pub fn provider(soname: &str) {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,{soname}");
 }
 
-/// Makes a stub of libdat, where cargo finds it.
+/// Builds a stub of libdat in cargo's output directory.
 fn find_stub() {
     println!("cargo::rerun-if-changed=build.rs");
     let names = MAP.lines().filter_map(|line| line.trim().strip_suffix(';')).filter(|name| name.starts_with("dat"));

@@ -186,9 +186,9 @@ pub struct rdma_conn_param {
     /// Length of the private data. In an event: the received length, which may be more than was sent, padded with
     /// zeros.
     pub private_data_len: u8,
-    /// Maximum of the peer's outstanding reads.
+    /// Maximum number of outstanding reads of the peer.
     pub responder_resources: u8,
-    /// Maximum of own outstanding reads.
+    /// Maximum number of outstanding reads of this side.
     pub initiator_depth: u8,
     /// Whether the hardware may control the flow.
     pub flow_control: u8,
@@ -281,7 +281,7 @@ ibverbs_sys::library! {
     pub fn rdma_accept(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int;
     /// The private data may be null.
     pub fn rdma_reject(id: *mut rdma_cm_id, private_data: *const c_void, private_data_len: u8) -> c_int;
-    /// Same as `rdma_reject`, with another reason (35) than the program's own.
+    /// Like `rdma_reject`, but with reason 35 (vendor option not supported) instead of the program's own reason.
     pub fn rdma_reject_ece(id: *mut rdma_cm_id, private_data: *const c_void, private_data_len: u8) -> c_int;
     /// Both ends get an event.
     pub fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int;

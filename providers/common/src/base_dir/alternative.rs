@@ -1,8 +1,8 @@
 //! Alternative directories, used if another user has the default path: `<default>-<16 random hexadecimal digits>`.
 //!
-//! Other users cannot create the name in advance, because of the random digits. Owner and mode prove that it belongs to this
-//! user, so a process that did not create it can trust it. Two processes that create one at the same time may use different
-//! ones: a process that looks for a listener looks in all of them ([`all`]).
+//! Other users cannot create the name in advance, because of the random digits. Owner and mode prove that it belongs to
+//! this user, so a process that did not create it can trust it. Two processes that create one at the same time may use
+//! different directories, so a process that searches for a listener searches all of them ([`all`]).
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder};
@@ -30,7 +30,7 @@ pub(super) fn all(default: &Path) -> Vec<PathBuf> {
 
 /// The directory that a new process uses, if there is one.
 pub(super) fn in_use(default: &Path) -> Option<PathBuf> {
-    // A default path of this user comes first: processes that found it so do not look here.
+    // A default path of this user takes precedence: processes that use it do not search the alternatives.
     if is_private_dir(default) { Some(default.to_path_buf()) } else { all(default).into_iter().next() }
 }
 

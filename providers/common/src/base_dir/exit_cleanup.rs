@@ -45,12 +45,12 @@ extern "C" fn after_fork() {
     drop(HELD.try_with(RefCell::take));
 }
 
-/// The path was removed by its owner; it is not removed at exit.
+/// Called when the owner of the path has removed it: nothing is removed at exit.
 pub fn cancel_exit_removal(path: &Path) {
     ENTRIES.lock().retain(|known| known.shared.is_some() || known.path != path);
 }
 
-/// This process has released its lock on the file; nothing is removed at exit.
+/// Called when this process has released its lock on the file: nothing is removed at exit.
 pub fn cancel_exit_removal_of_lock(file: &Arc<File>) {
     let is_it = |weak: &Weak<File>| std::ptr::eq(weak.as_ptr(), Arc::as_ptr(file));
     ENTRIES.lock().retain(|known| !known.shared.as_ref().is_some_and(is_it));
@@ -58,7 +58,7 @@ pub fn cancel_exit_removal_of_lock(file: &Arc<File>) {
 
 extern "C" fn remove_all() {
     let _deferral = cancel::defer();
-    // An exiting thread must not wait for the lock: its holder may be a thread that was stopped.
+    // An exiting thread must not wait for the lock, because its holder may be a thread that was stopped.
     let Some(entries) = ENTRIES.try_lock() else { return };
     for ExitEntry { base, path, shared, .. } in entries.iter().filter(|entry| entry.pid == std::process::id()) {
         if shared.as_ref().is_some_and(|file| !file.upgrade().is_some_and(|file| lock(&file))) {

@@ -22,7 +22,7 @@ use dapl::error::{Address, Error, Resource, Result};
 
 pub use exit_cleanup::{cancel_exit_removal, cancel_exit_removal_of_lock};
 
-/// Maximum tries to create a directory that other processes keep removing.
+/// Maximum number of attempts to create a directory that other processes keep removing.
 const MAX_TRIES: u32 = 100;
 
 /// Names of a provider's base directory.
@@ -79,7 +79,7 @@ enum PathProblem {
 }
 
 impl BaseDir {
-    /// The directory that the administrator chose, else the default. No file is accessed yet.
+    /// Names the directory that the administrator chose, or else the default. No file is accessed yet.
     pub fn new(kind: &'static BaseDirKind, chosen: Option<&str>) -> Self {
         match chosen.filter(|path| !path.is_empty()) {
             Some(path) => BaseDir { kind, path: PathBuf::from(path), default: None },
@@ -87,7 +87,7 @@ impl BaseDir {
         }
     }
 
-    /// Treats this path as a default path.
+    /// Names a directory that is treated as a default path.
     #[doc(hidden)]
     pub fn as_default(kind: &'static BaseDirKind, path: PathBuf) -> Self {
         BaseDir { kind, default: Some(path.clone()), path }
@@ -114,8 +114,8 @@ impl BaseDir {
                 .map(|()| self.clone())
                 .map_err(|problem| self.problem(&self.path, problem));
         };
-        // A directory in use stays in use as long as it exists. The second choice is an alternative that other
-        // processes use.
+        // A directory that is in use stays in use as long as it exists. Otherwise an alternative that other processes
+        // use is preferred.
         let found = if is_private_dir(&self.path) { Some(self.path.clone()) } else { alternative::in_use(default) };
         if let Some(path) = found {
             return Ok(BaseDir { path, ..self.clone() });
@@ -143,8 +143,8 @@ impl BaseDir {
         Ok(BaseDir { path, ..self.clone() })
     }
 
-    /// Other directories of this user where processes with the same default path may be: they found another user's
-    /// directory at the default path, or no longer found it.
+    /// Other directories of this user in which processes with the same default path may be: processes that found
+    /// another user's directory at the default path and created an alternative.
     pub fn alternatives(&self) -> Vec<PathBuf> {
         let Some(default) = &self.default else { return Vec::new() };
         let mut others = alternative::all(default);

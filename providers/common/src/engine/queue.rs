@@ -53,8 +53,8 @@ impl<J> EngineQueue<J> {
         let Some(state) = state.as_mut() else { return };
         state.jobs.push_back(job);
         if !state.is_awake && !std::mem::replace(&mut state.is_signalled, true) {
-            // Written under the lock, so that `take_all` can reset it. The counter does not overflow, so this does not
-            // block.
+            // Written under the lock, so that `take_all` can reset it. The eventfd's counter cannot overflow, so this
+            // does not block.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
     }
@@ -69,14 +69,15 @@ impl<J> EngineQueue<J> {
         std::mem::take(&mut state.jobs)
     }
 
-    /// The engine is awake: until [`prepare_sleep`](Self::prepare_sleep) a push does not write to the eventfd.
+    /// Called by the engine when it wakes: until [`prepare_sleep`](Self::prepare_sleep) a push does not write to the
+    /// eventfd.
     pub fn set_awake(&self) {
         if let Some(state) = self.state.lock().as_mut() {
             state.is_awake = true;
         }
     }
 
-    /// The engine is about to sleep on the eventfd. Returns false if there are jobs.
+    /// Called by the engine before it sleeps on the eventfd. Returns false if there are jobs.
     pub fn prepare_sleep(&self) -> bool {
         let mut state = self.state.lock();
         let Some(state) = state.as_mut() else { return true };
@@ -84,7 +85,7 @@ impl<J> EngineQueue<J> {
         state.jobs.is_empty()
     }
 
-    /// The engine has ended: drops its jobs, and all later ones.
+    /// Called when the engine ends: drops its jobs, and all later ones.
     pub fn close(&self) {
         let state = self.state.lock().take();
         drop(state);

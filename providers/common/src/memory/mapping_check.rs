@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use dapl::provider::Region;
 use dapl::runtime::mappings::{self, MappingLookup, Rights};
 
-/// Up to this size memory is populated when it is registered, which also checks its rights. For more the list of mappings is
-/// read: this takes long, but not longer than the use of so much memory.
+/// Regions up to this size are populated when they are registered, which also checks their rights. For larger regions
+/// the list of mappings is read. That takes long, but less than using so much memory does.
 const POPULATE_MAX: u64 = 4 << 20;
 
 /// Whether a whole region may be read, and written if `write`. Called at registration.
@@ -35,10 +35,10 @@ pub fn is_usable(region: Region, write: bool) -> bool {
 pub struct EngineTicks(AtomicU32);
 
 impl EngineTicks {
-    /// Set while the engine ticks; tells its ticks from those of the clock.
+    /// Set while the engine ticks; distinguishes its ticks from those of the clock.
     const ENGINE: u32 = 1 << 30;
 
-    /// The engine has ticked. `goes_on`: there will be a next tick; else it sleeps.
+    /// Counts a tick of the engine. `goes_on`: another tick will follow; otherwise the engine sleeps.
     pub fn tick(&self, goes_on: bool) {
         let next = self.0.load(Ordering::Relaxed).wrapping_add(1) & (Self::ENGINE - 1);
         self.0.store(if goes_on { next | Self::ENGINE } else { next }, Ordering::Relaxed);
@@ -57,7 +57,7 @@ impl EngineTicks {
 pub struct LastCheck(AtomicU32);
 
 impl LastCheck {
-    /// Returns true if the check succeeded in this tick already; else calls `check`.
+    /// Returns true if the check has already succeeded in this tick; otherwise calls `check`.
     #[inline]
     pub fn is_still(&self, ticker: &EngineTicks, check: impl FnOnce() -> bool) -> bool {
         let now = ticker.now() << 1 | 1; // never 0, the initial value
@@ -85,7 +85,8 @@ pub fn is_accessible(region: Region, write: bool) -> bool {
     }
     match populate(region, write) {
         0 => true,
-        // Access would raise a signal: not mapped, beyond the end of the file, no space for it, or broken memory.
+        // An access would raise a signal: the page is not mapped, is beyond the end of the file, has no space on the
+        // file system, or is faulty memory.
         libc::ENOMEM | libc::EFAULT | libc::EHWPOISON => false,
         libc::EINVAL if can_populate() => match mappings::lookup(region, Rights { read: true, write, shared: false }) {
             MappingLookup::Whole => true, // device memory, which cannot be populated
@@ -101,7 +102,7 @@ pub fn is_accessible(region: Region, write: bool) -> bool {
 fn populate(Region { address, length }: Region, write: bool) -> i32 {
     let begin = address & !(page() - 1);
     let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
-    // SAFETY: populates pages as a read or write of one byte would do it, and changes nothing in them.
+    // SAFETY: populates pages as an access to one byte would, and does not change their content.
     let done = unsafe { libc::madvise(begin as *mut libc::c_void, (address + length - begin) as usize, advice) };
     if done == 0 { 0 } else { std::io::Error::last_os_error().raw_os_error().unwrap_or(0) }
 }
@@ -119,7 +120,8 @@ fn is_mapped(Region { address, length }: Region) -> bool {
     let mut resident = [0u8; 1024];
     while at < end {
         let span = (end - at).min(resident.len() as u64 * page());
-        // SAFETY: queries pages without access to them; the answer has one byte for each of at most `resident.len()` pages.
+        // SAFETY: queries pages without access to them; the result has one byte for each of at most `resident.len()`
+        // pages.
         if unsafe { libc::mincore(at as *mut libc::c_void, span as usize, resident.as_mut_ptr()) } != 0 {
             return false;
         }

@@ -27,7 +27,7 @@ pub enum FailedCheck {
 }
 
 impl FailedCheck {
-    /// The check that fails by the entry of the key. An entry that passes all has lost its memory.
+    /// The first check that the entry of the key does not pass. If it passes all, the memory is no longer mapped.
     pub fn of(entry: Option<KeyEntry>, pd: u32, range: Region, right: AccessRight) -> Self {
         let Some(entry) = entry else { return FailedCheck::Key };
         let whole = KeyEntry { region: Region { address: 0, length: u64::MAX }, ..entry };
@@ -55,7 +55,7 @@ pub struct RefusedAccess {
 }
 
 impl RefusedAccess {
-    /// Writes its line.
+    /// Logs one line about this access.
     #[cold]
     pub fn log(&self) {
         log::warn!("{self}");

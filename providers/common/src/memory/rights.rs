@@ -11,7 +11,7 @@ use dapl::runtime::sync::{AtomicU32, Ordering};
 const LOCAL_WRITE: u64 = 1;
 const REMOTE_READ: u64 = 2;
 const REMOTE_WRITE: u64 = 4;
-/// Local segments may name the key. Windows do not have this right.
+/// Local segments may use the key. Windows lack this right.
 pub const LOCAL: u64 = 8;
 /// Peers may map the memory of the key.
 pub const EXPORTED: u64 = 16;

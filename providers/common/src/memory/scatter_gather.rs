@@ -62,17 +62,18 @@ impl Segments {
         Segments { few, count: list.len(), more, total }
     }
 
-    /// Replaces the list, as [`Segments::new`]. A list of one segment, the common case, is written without the rest.
+    /// Replaces the list, like [`Segments::new`]. For a list of one segment, the common case, only that segment is
+    /// written.
     #[inline(always)]
     pub fn set(&mut self, list: &[Segment]) {
         let [one] = list else { return *self = Segments::new(list) };
         self.set_one(one);
     }
 
-    /// As [`Segments::set`], a list of one segment.
+    /// Like [`Segments::set`], with a list of one segment.
     #[inline(always)]
     pub fn set_one(&mut self, one: &Segment) {
-        // `more` may stay: the count says that it is not the list.
+        // `more` may keep its content: `count` shows that it is not in use.
         (self.few[0], self.count, self.total) = (*one, 1, one.length);
     }
 
@@ -138,8 +139,9 @@ pub unsafe fn gather(
     Ok(())
 }
 
-/// Same as [`gather`], for all of one segment, if its memory was used recently. Returns false otherwise, and if the
-/// segment is not valid: [`gather`] finds out which. Takes no reference on the registration.
+/// Like [`gather`], for all of one segment, if its memory was used recently. Returns false otherwise, and also if the
+/// segment is not valid; the caller then uses [`gather`], which distinguishes the cases. Takes no reference on the
+/// registration.
 ///
 /// # Safety
 /// As many bytes at `to` as the segment has are writable and belong to this call. It is part of a post that the end of
@@ -149,11 +151,12 @@ pub unsafe fn gather_recent(memory: &impl LocalMemory, pd: u32, segment: &Segmen
     if !memory.allows_piece(pd, segment, false) {
         return false;
     }
-    // SAFETY: registered memory that stays so during the copy, by this function's own contract.
+    // SAFETY: the memory stays registered during the copy, by this function's own contract.
     unsafe { user_copy::read_recent(segment.address, to, segment.length as usize, TimeSlot::now()) }
 }
 
-/// Short copies that follow each other within microseconds: they share the reference on a registration and the time.
+/// Short copies that follow each other within microseconds. They share one reference on a registration and one reading
+/// of the time.
 pub struct Batch<'a, M: LocalMemory> {
     memory: &'a M,
     held: Option<(u32, M::Guard<'a>)>,
@@ -165,13 +168,14 @@ impl<'a, M: LocalMemory> Batch<'a, M> {
         Batch { memory, held: None, time: None }
     }
 
-    /// Something else has taken time.
+    /// Makes the next copy read the time again. Called after other work.
     pub fn forget_time(&mut self) {
         self.time = None;
     }
 
-    /// Same as [`scatter`] from offset 0 on, if there is one segment, whose memory was used recently. Returns false
-    /// otherwise, and if the segment is too short or not valid: [`scatter`] finds out which.
+    /// Like [`scatter`] from offset 0 on, if there is one segment, whose memory was used recently. Returns false
+    /// otherwise, and also if the segment is too short or not valid; the caller then uses [`scatter`], which
+    /// distinguishes the cases.
     ///
     /// # Safety
     /// Same as [`scatter`].

@@ -1,9 +1,9 @@
 //! Copies between registered memory of the consumer and a provider's buffers. They fail where a plain copy would raise a
 //! signal: the consumer may have unmapped, protected or truncated the memory since it was registered.
 //!
-//! A SIGSEGV handler is no option: it would interfere with the program's own signal handling. Copies by the kernel
-//! report such memory as an error, but cost a system call. So memory that was checked a moment ago is copied directly,
-//! and all other memory is checked first:
+//! A SIGSEGV handler is no option, because it would interfere with the program's own signal handling. Copies by the
+//! kernel report such memory as an error, but cost a system call. So memory that was checked a moment ago is copied
+//! directly, and all other memory is checked first:
 //!
 //! - A page that was found usable counts as such until the current time slot ends (2^19 ticks of the time stamp counter
 //!   on x86-64, 0.5 ms elsewhere; see `slot`). A table has one word per page; a copy of recently used memory reads only
@@ -14,8 +14,8 @@
 //!   256 KiB of the registration around the piece are checked at once.
 //! - Pieces longer than 64 KiB are checked each time, and nothing is recorded.
 //!
-//! Limits of the method: memory that is taken away within a slot of its last check, or between check and copy, still
-//! faults. No lock is taken.
+//! Limits of the method: an access still faults if the memory is unmapped within the slot of its last check, or between
+//! check and copy. No lock is taken.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
@@ -192,7 +192,7 @@ pub fn may_write<'a>(address: u64, length: usize, registration: impl FnOnce() ->
     is_recent(address, length, now, Direction::Write) || is_writable(address, length, now, &registration())
 }
 
-/// Checks memory that was not used recently.
+/// Checks memory whose pages were not used recently.
 #[cold]
 fn is_writable(address: u64, length: usize, now: TimeSlot, registration: &Registration<'_>) -> bool {
     let piece = Region { address, length: length as u64 };
@@ -378,7 +378,7 @@ fn is_usable(region: Region, direction: Direction, maps: &Maps) -> bool {
     }
 }
 
-/// Lets the kernel copy a piece, the last byte last. Returns false if the kernel refuses for any reason.
+/// Copies a piece by a system call, the last byte last. Returns false if the kernel refuses for any reason.
 ///
 /// # Safety
 /// Same as [`read`] or [`write`].

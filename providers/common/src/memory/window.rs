@@ -55,8 +55,8 @@ impl<K> std::fmt::Debug for WindowDirectory<K> {
 }
 
 impl<K: WindowKeys> WindowDirectory<K> {
-    /// Unbinds the window with this key, for a peer connected to this protection domain. Returns false if copies by the key are
-    /// in progress: try again.
+    /// Unbinds the window that has this key, on request of a peer that is connected to this protection domain. Returns
+    /// false while copies by the key are in progress; the caller tries again.
     ///
     /// Errors: `RemoteAccess` if no bind in effect has the key, or its window is of another domain.
     pub fn invalidate(&self, key: u32, pd: u32) -> std::result::Result<bool, Status> {
@@ -71,7 +71,7 @@ impl<K: WindowKeys> WindowDirectory<K> {
         }
     }
 
-    /// Whether a bind in effect has this key, of a window of this protection domain.
+    /// Whether a bind in effect has this key and its window is in this protection domain.
     pub fn holds(&self, key: u32, pd: u32) -> bool {
         let window = self.0.lock().get(&key).and_then(Weak::upgrade);
         window.is_some_and(|window| window.pd == pd)
@@ -91,7 +91,7 @@ struct WindowState {
     /// Binds and unbinds are numbered as they are posted: the last one posted, and the last one executed or flushed.
     posted: u64,
     executed: u64,
-    /// The last one posted is a bind that was executed or can still be.
+    /// The last one posted is a bind that was executed or is still queued.
     bound: bool,
     /// Binds that were not executed yet.
     waiting: VecDeque<(u64, BindGrant)>,
@@ -114,7 +114,7 @@ struct ActiveBind {
     revoked: Option<Instant>,
 }
 
-/// A bind for `WindowCore::post`: the key of the registration, and the rest of the provider's `Bind`.
+/// Parameters of `WindowCore::post`: the key of the registration, and the other fields of the provider's `Bind`.
 pub struct BindRequest {
     /// Key of the registration.
     pub source: u32,
@@ -135,7 +135,7 @@ impl<K: WindowKeys> WindowCore<K> {
         WindowCore { keys, directory, pd, state: Mutex::default() }
     }
 
-    /// Whether a bind was posted that was executed or can still be.
+    /// Whether the last one posted is a bind that was executed or is still queued.
     pub fn is_bound(&self) -> bool {
         self.state.lock().bound
     }
@@ -156,8 +156,8 @@ impl<K: WindowKeys> WindowCore<K> {
         Ok((number, key))
     }
 
-    /// Executes a bind or unbind on a connection of this protection domain. Returns false if copies by the old key are in
-    /// progress: try again.
+    /// Executes a bind or unbind on a connection of this protection domain. Returns false while copies by the old key
+    /// are in progress; the caller tries again.
     pub fn execute(self: &Arc<Self>, number: u64, pd: u32) -> std::result::Result<bool, Status> {
         let mut state = self.state.lock();
         if number <= state.executed || state.closed {
@@ -195,7 +195,7 @@ impl<K: WindowKeys> WindowCore<K> {
         })
     }
 
-    /// Flushes a bind or unbind, executed or not: the window is not bound, unless by a later bind.
+    /// Flushes a bind or unbind, executed or not. Afterwards the window is not bound, except by a later bind.
     pub fn flush(&self, number: u64) {
         let mut state = self.state.lock();
         let waiting = state.withdraw(number);
@@ -219,7 +219,7 @@ impl<K: WindowKeys> WindowCore<K> {
             _ => return Err(Status::RemoteAccess),
         }
         let old = state.active.take();
-        state.bound &= state.posted != state.executed; // a later bind is still to come
+        state.bound &= state.posted != state.executed; // a later bind is still queued
         drop(state);
         self.return_key(old.map(|active| active.grant));
         Ok(true)
