@@ -20,8 +20,8 @@ use crate::engine::jobs::{EngineQueueClient, Job, Jobs};
 /// Maximum number of idle connections that stay in a poller's list.
 const ACTIVE: usize = 16;
 
-/// A connection, as seen by a thread that polls one of its queues. A trait, because a queue pair posts
-/// completions to the queue while the queue polls its connections; tests of the queue use a connection that only completes.
+/// A connection, as seen by a thread that polls one of its queues. A trait, because a queue pair posts completions to
+/// the queue while the queue polls its connections. Tests of the queue implement it without a ring.
 pub(crate) trait PolledConnection: Send + Sync {
     /// A poller's pass over the connection. Returns whether the connection has ended.
     fn poll(&self, out: &mut Outbox<'_>) -> bool;

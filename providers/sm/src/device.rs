@@ -42,7 +42,7 @@ pub(crate) struct Device {
     /// Files and segments of registrations that peers may map.
     pub(crate) backings: Backings,
     pub(crate) probe: Probe,
-    /// This process is registered for `membarrier`, and executes it for its peers.
+    /// This process is registered for `membarrier`, so it executes the barrier for both sides when it arms.
     pub(crate) barrier: bool,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) book: Arc<ConnectionTable>,
@@ -113,10 +113,10 @@ pub(crate) fn random() -> Result<u64> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// The address that other processes of this host connect to: an address of an interface, if there is one, so that
-/// programs that exchange addresses between hosts do not confuse hosts.
+/// The address that peers connect to: an address of a network interface, if there is one, so that programs that
+/// exchange addresses between hosts do not confuse the hosts.
 fn own_address() -> IpAddr {
-    // Only asks the routing table: connecting a datagram socket sends no packet. (192.0.2.0/24 is reserved for
+    // Connecting a datagram socket only consults the routing table and sends no packet. (192.0.2.0/24 is reserved for
     // documentation.)
     let routed = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
         socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
@@ -128,7 +128,7 @@ fn own_address() -> IpAddr {
     }
 }
 
-/// Whether this is an address of this host, determined by binding a socket to it, which needs a descriptor.
+/// Whether `ip` is an address of this host. Determined by binding a socket to it, which needs a file descriptor.
 pub(crate) fn is_local(ip: IpAddr) -> Result<bool> {
     let ip = ip.to_canonical();
     if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {

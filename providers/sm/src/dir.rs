@@ -2,8 +2,8 @@
 //! (`<base>/quals/`) and of shared memory (SM-1 to SM-3, spec/transports B3).
 //!
 //! A live process holds an exclusive file lock in its directory; the kernel releases it when the process dies. A
-//! cleaner deletes only what it could lock, after renaming it. Directories have mode 0700, files 0600; they are created
-//! exclusively, and links are not followed.
+//! cleaner deletes only directories that it could lock, after renaming them. Directories have mode 0700, files 0600;
+//! they are created exclusively, and links are not followed.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -27,8 +27,9 @@ const SUN_PATH: usize = 107;
 const TRIES: u32 = 100;
 const RETRY: Duration = Duration::from_millis(1);
 
-/// Number of live processes, and of names, that a cleaner probes. If there are more it chooses some at random: a probe
-/// takes ten system calls, and each of n processes cleans when it opens, so probing all would cost n times n.
+/// Maximum number of live processes, and of names, that a cleaner probes. If there are more, it selects some at random.
+/// A probe takes ten system calls, and each process cleans when it opens an IA, so probing all of n processes would
+/// cost n times n probes.
 const PROBED: usize = 16;
 
 /// Number of end points that this process has opened.
@@ -128,11 +129,11 @@ impl Base {
         self.dir.alternatives().into_iter().any(is_locked)
     }
 
-    /// Removes what dead processes left: end points, names of listeners and of shared memory. `died` is the id of a
-    /// process that is known to be dead although its number is still in use.
+    /// Removes files of dead processes: end points, names of listeners and of shared memory. `died` is the id of a
+    /// process that is known to be dead although another process has that id now.
     ///
-    /// Probes every process id that does not exist, and `PROBED` of the others, since their numbers may have been
-    /// reused; and `PROBED` names, or all if anything else was removed.
+    /// Probes every process id that does not exist, and `PROBED` of the existing ones, since their ids may have been
+    /// reused; and `PROBED` names, or all names if anything else was removed.
     pub(crate) fn clean(&self, died: Option<i32>) {
         let processes = entries(self.dir.path()).into_iter();
         let numbered = processes.filter_map(|path| Some((path.file_name()?.to_str()?.parse::<i32>().ok()?, path)));
@@ -146,7 +147,7 @@ impl Base {
         self.names.clean(most);
     }
 
-    /// Same as `clean`, for one end point that did not answer; only below this base directory.
+    /// Like `clean`, for one end point that did not answer. Only paths below this base directory are cleaned.
     pub(crate) fn clean_up(&self, path: &Path) {
         if path.parent().and_then(Path::parent) == Some(self.dir.path()) {
             clean_endpoint(path);
@@ -160,7 +161,8 @@ impl Base {
     }
 }
 
-/// Removes the dead end points of a process, and its directory if none is left. Returns whether the directory is gone.
+/// Removes the dead end points of a process, and its directory if that is then empty. Returns whether the directory was
+/// removed.
 fn clean_process(process: &Path, pid: i32) -> bool {
     for endpoint in entries(process) {
         let name = endpoint.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
@@ -283,11 +285,12 @@ impl Endpoint {
         Self::create_as(base, std::process::id())
     }
 
-    /// `named`: the process id in the name of the end point.
+    /// Creates the directory. `named` is the process id in the name of the end point.
     fn create_as(mut base: Base, named: u32) -> Result<Self> {
         base.clean(None);
         let pid = std::process::id();
-        // Another process may remove an empty base or process directory between two of these steps; then start again.
+        // Another process may remove an empty base or process directory between two of these steps; then all steps are
+        // repeated.
         for _ in 0..100 {
             let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
             match Self::build(&base, named, id) {

@@ -20,7 +20,7 @@ const OUTCOME: usize = CLAIM + 8;
 /// A part of a message that the sender is to write.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Job {
-    /// Identifies the message: the number of taken requests once it is taken.
+    /// Slot number of the message: the number of taken requests after the message is taken.
     pub(crate) slot: u64,
     /// Offset and length of the part in the message.
     pub(crate) offset: u64,

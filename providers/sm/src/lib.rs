@@ -74,7 +74,7 @@ pub struct Mr {
     device: Arc<Device>,
     key: u32,
     remote: bool,
-    /// Peers may map the memory behind it.
+    /// Whether peers may map the memory behind it.
     exported: bool,
 }
 
@@ -92,7 +92,7 @@ impl Drop for Mr {
     fn drop(&mut self) {
         self.device.regions.remove(self.key, self.device.book.announced());
         if self.exported {
-            self.device.backings.take_back(self.key);
+            self.device.backings.unexport(self.key);
         }
     }
 }

@@ -11,7 +11,7 @@ use dapl_software::settings::{SM, SettingValues, read};
 
 use crate::proto::handshake::Geometry;
 
-/// A way in which the kernel moves bytes, without the target.
+/// A kernel method that copies without participation of the target.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ByKernel {
     Knem,
@@ -23,19 +23,19 @@ pub(crate) enum ByKernel {
 pub(crate) enum RmaMethod {
     /// The fastest method that works.
     Auto,
-    /// The first of these that is seen to work, else shared buffers.
+    /// The first of these methods that works; if none does, shared buffers.
     Order([Option<ByKernel>; 2]),
 }
 
 impl RmaMethod {
-    /// Methods after the bounce buffer are dropped, since that always works.
+    /// Parses the list. Methods after the bounce buffer are dropped, because the bounce buffer always works.
     fn of(words: &[&str]) -> Self {
         let kernels = words.iter().take_while(|word| **word != "mmap");
         let mut order = kernels.map(|word| if *word == "knem" { ByKernel::Knem } else { ByKernel::Cma });
         RmaMethod::Order([order.next(), order.next()])
     }
 
-    /// The kernel's ways that may be used, the best first.
+    /// The kernel methods that may be used, the preferred one first.
     pub(crate) fn by_kernel(self) -> impl Iterator<Item = ByKernel> {
         let order = match self {
             RmaMethod::Auto => [Some(ByKernel::Knem), Some(ByKernel::Cma)],
@@ -64,19 +64,19 @@ impl std::fmt::Display for RmaMethod {
     }
 }
 
-/// The settings of one IA, as the table has them.
+/// The settings of one IA, parsed.
 #[derive(Clone, Debug)]
 pub(crate) struct SmSettings {
     /// `None`: the default directory of this user under `/dev/shm`.
     pub(crate) base: Option<String>,
     pub(crate) rma: RmaMethod,
-    /// Copies are to be timed.
+    /// Whether copies are measured at run time.
     pub(crate) calibrate: bool,
     /// Geometry of this side's areas.
     pub(crate) geometry: Geometry,
     /// Longest time in nanoseconds that a wait polls before it sleeps.
     pub(crate) spin: u32,
-    /// Opened to the user's other processes.
+    /// Whether other processes of this user may copy from and to this one (Yama).
     pub(crate) is_open: bool,
     pub(crate) alive: Duration,
     pub(crate) silence: Duration,
@@ -105,7 +105,7 @@ impl SmSettings {
             geometry: Geometry::LOCAL,
             spin: given.number("spin_us") as u32 * 1000,
             is_open: given.word("cma") == "open",
-            // At most a quarter of the give-up time, or a peer with the same settings would give this process up.
+            // At most a quarter of the give-up time; otherwise a peer with the same settings would end the connection.
             alive: Duration::from_millis(given.number("keepalive_ms")).min(silence / 4),
             silence,
             listener_wait: Duration::from_millis(given.number("listener_wait_ms")),
@@ -121,7 +121,7 @@ mod tests {
         None
     }
 
-    /// Tests alone choose the sizes of areas, by words of `ia_params`: `slots=`, `message_buffer=`, `rma_buffer=`.
+    /// Sizes of areas, which only tests set, by words of `ia_params`: `slots=`, `message_buffer=`, `rma_buffer=`.
     pub(super) fn areas(params: &str) -> (Geometry, String) {
         let (mut geometry, mut rest) = (Geometry::LOCAL, Vec::new());
         for word in params.split(' ') {
@@ -137,7 +137,8 @@ mod tests {
         (geometry, rest.join(" "))
     }
 
-    /// `DAPL_TEST_UNTIMED`: a process with a stop point set passes no such point while it times copies.
+    /// Disables the measurement of copies in a process that stops at a fail point (`DAPL_TEST_UNTIMED`), because the
+    /// measurement would pass that point.
     pub(super) fn hooked(settings: SmSettings, geometry: Geometry) -> SmSettings {
         let calibrate = settings.calibrate && std::env::var_os("DAPL_TEST_UNTIMED").is_none();
         SmSettings { geometry, calibrate, ..settings }

@@ -16,8 +16,8 @@ use crate::engine::jobs::{Job, Jobs};
 /// The state of a shared receive queue.
 pub(crate) type SrqCore = dapl_software::srq::SrqCore<dyn SrqWaiter, Job>;
 
-/// A connection that waits for a receive. A trait, because connections take receives from the queue, and the queue
-/// gives receives to waiting connections: the lower layer calls upwards through its trait.
+/// A connection that waits for a receive. A trait of the lower layer, because connections take receives from the queue,
+/// and the queue passes receives to waiting connections.
 pub(crate) trait SrqWaiter: Send + Sync {
     /// Offers a receive to the first waiter. Returns the receive if no message of the waiter waits.
     fn offer(&self, buffer: SrqRecv) -> Option<SrqRecv>;

@@ -24,9 +24,9 @@ use std::time::Duration;
 use dat_abi::*;
 use entries::{Entries, blank, completion, cookie, crew, dat, made, next, sure};
 use pair::{End, connect};
-use random_calls::Cage;
+use random_calls::SharedHandles;
 
-/// Under the sanitizer all is done more often: that is what it is built for.
+/// Number of repetitions. Under the sanitizer there are more, since that build exists for them.
 const TIMES: u32 = if cfg!(tsan) { 8 } else { 1 };
 
 /// Ends the process when a test hangs, for example because of a lost wake-up.
@@ -65,7 +65,7 @@ fn with_ia(name: &'static str, test: impl FnOnce(entries::Handle)) {
     assert_eq!(dat!(ia_close_func(ia, DAT_CLOSE_ABRUPT_FLAG)), DAT_SUCCESS);
 }
 
-/// A check of the sanitizer itself: `payload xtask test threads` expects it to report this race.
+/// Contains a data race on purpose. `cargo xtask test threads` expects the sanitizer to report it.
 #[test]
 #[ignore = "races on purpose"]
 fn a_deliberate_race_is_seen() {
@@ -108,7 +108,7 @@ fn two_threads_post_to_one_endpoint_and_two_take_what_completes() {
                 crew.spawn(move || post(base, true));
                 crew.spawn(move || post(base, false));
             }
-            // One polls, one sleeps.
+            // One thread polls, another one sleeps.
             crew.spawn(move || {
                 let mut seen = BTreeSet::new();
                 while seen.len() < 2 * EACH as usize {
@@ -166,7 +166,7 @@ fn a_waiter_and_a_dequeuer_share_what_is_posted() {
             crew.spawn(|| {
                 while taken.load(Ordering::Relaxed) < EVENTS {
                     let mut event = blank();
-                    // Refused while the other waits.
+                    // Refused while another thread waits.
                     if dat!(evd_dequeue_func(evd.load(Ordering::Relaxed), &mut event)) == DAT_SUCCESS {
                         taken.fetch_add(1, Ordering::Relaxed);
                     }
@@ -289,7 +289,7 @@ fn an_agent_that_arms_itself_again_misses_nothing() {
 #[test]
 fn every_entry_from_every_thread() {
     for _ in 0..4 * TIMES {
-        with_ia("monkeys", |ia| Cage::new(ia).open(4, 500));
+        with_ia("random_callers", |ia| SharedHandles::new(ia).open(4, 500));
     }
 }
 
@@ -299,7 +299,7 @@ fn an_adapter_is_closed_under_load() {
     let door = Entries::new();
     for round in 0..6 * u64::from(TIMES) {
         let ia = door.open();
-        let cage = Cage::new(ia);
+        let cage = SharedHandles::new(ia);
         crew(|crew| {
             crew.spawn(|| cage.open(3, 700));
             thread::sleep(Duration::from_millis(3 * (round % 6)));

@@ -21,7 +21,7 @@ const CASE: &str = "VANISHED_CASE";
 const SIDES: [&str; 2] = ["local", "remote"];
 /// How the memory vanishes.
 const WAYS: [&str; 4] = ["unmapped", "protected", "cut", "again"];
-/// Inside a slot, in a piece, in many pieces.
+/// Lengths of transfers: inside a slot, in one piece, in many pieces.
 const LENGTHS: [usize; 3] = [48, 9_000, 200_000];
 const ROOM: usize = 1 << 18;
 
@@ -73,9 +73,9 @@ impl Memory {
         DAT_RMR_TRIPLET { rmr_context: self.remote, pad: 0, target_address, segment_length: length as u64 }
     }
 
-    /// Takes it away, so that it is of no use to `write` or to reading.
+    /// Unmaps, protects or truncates the memory, so that neither a write nor a read of it succeeds.
     fn vanish(&self, way: &str) {
-        // SAFETY: the test no longer uses it; that the library does not either is what is tested.
+        // SAFETY: the test no longer uses it. Whether the library uses it is what the test checks.
         let done = unsafe {
             match way {
                 "cut" => libc::ftruncate(self.file, 0),

@@ -1,6 +1,7 @@
-//! The peer's half of a link: maps its areas, and finds or probes the peer's end point.
+//! Attaches the peer's side of a connection: maps its areas, and finds or probes its end point.
 //!
-//! Everything that a peer sent is checked before it is mapped. The state of a peer lives as long as its links.
+//! Everything that a peer sent is checked before it is mapped. The state of a peer exists as long as a connection to
+//! it.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -21,7 +22,7 @@ use crate::proto::handshake::Terms;
 use crate::qp::link::{Peer, PeerSide};
 use crate::settings::{ByKernel, RmaMethod};
 
-/// Maps the other side's half of a link and closes its descriptors. `None`: the descriptors or parameters are invalid.
+/// Maps the peer's side of a connection and closes its descriptors. `None`: the descriptors or parameters are invalid.
 pub(crate) fn meet(
     device: &Device,
     path: &Path,
@@ -77,7 +78,7 @@ fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) 
         log::warn!("set-up with {}: its table of memory cannot be mapped", path.display());
         return None;
     };
-    // Watched before it is probed, so that the watched process is the probed one.
+    // The process is watched before it is probed, so that the watched process is the probed one.
     let rma = &device.settings.rma;
     let wanted = rma.has(ByKernel::Cma) && terms.probe_address != 0 && watch.is_some();
     let cma = AtomicBool::new(wanted && cma::probe(pid, terms.probe_address, terms.probe_value));

@@ -126,7 +126,7 @@ fn transmit(device: &Device, attempt: &Attempt) -> Delivery {
     let Some(datagram) = attempt.machine.outgoing() else { return Delivery::Queued };
     let mut fds: Vec<BorrowedFd<'_>> = attempt.fds.iter().map(|fd| fd.as_fd()).collect();
     fds.push(device.regions.fd().as_fd());
-    // Descriptors are sent only to a directory of the same user.
+    // Descriptors are sent only if the directory belongs to the same user.
     let sent = socket::check_folder(&attempt.peer, rustix::process::geteuid().as_raw())
         .and_then(|()| device.socket.send(&attempt.peer, &datagram.encode(), &fds));
     fail_point!(AfterRequestOrReply);
@@ -139,9 +139,9 @@ fn transmit(device: &Device, attempt: &Attempt) -> Delivery {
     }
 }
 
-/// Acknowledges the reply. Any FIFO word implies the acknowledgement, and the FIFO accepts one when the socket's short
-/// queue is full. Otherwise the acknowledgement would wait until the reply is repeated, and the end of the connection
-/// could overtake it.
+/// Acknowledges the reply by a FIFO word as well, since any FIFO word implies the acknowledgement and the FIFO has
+/// space when the socket's short queue is full. Without it, the acknowledgement would wait until the reply is repeated,
+/// and the end of the connection could overtake it.
 fn acknowledge(device: &Device, id: u32, attempt: &Attempt) {
     let ack = Datagram::Ack { client: id, server: attempt.machine.peer_id(), token: attempt.machine.token() };
     if device.socket.send(&attempt.peer, &ack.encode(), &[]).is_err() {
@@ -150,7 +150,7 @@ fn acknowledge(device: &Device, id: u32, attempt: &Attempt) {
     fail_point!(AfterAck);
 }
 
-/// The end of a down-call: events are left to the engine.
+/// Finishes a step that a down-call made. Events are left to the engine.
 fn finish(device: &Device, id: u32, step: SetupActions) {
     for action in step.actions {
         match (action, &step.conn, &step.link) {
@@ -175,7 +175,7 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
     };
     let (link, fds) = ConnectionMemory::create(id, conn, device.settings.geometry)?;
     let link = Arc::new(link);
-    link.be_of(generation);
+    link.set_generation(generation);
     // The state machine sets the token.
     let terms = terms(device, &*qp, generation, 0, spec.qual, link.geometry);
     let request = Datagram::Request { id, terms, private_data: spec.private_data.to_vec() };
@@ -220,7 +220,7 @@ fn request_at(device: &Device, id: u32, qual: u64, path: Option<PathBuf>) -> Set
     step(device, id, Input::Found { qual, token })
 }
 
-/// Down-call or engine: rejects a request, and keeps the answer for a while.
+/// Rejects a request, and keeps the answer for a while. Called by a down-call or by the engine.
 pub(crate) fn refuse(device: &Device, id: u32, answer: Answer) {
     finish(device, id, step(device, id, Input::Refuse(answer)));
 }
@@ -237,7 +237,7 @@ pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: 
         link.join(theirs);
     }
     qp.begin(link.clone());
-    link.be_of(generation);
+    link.set_generation(generation);
     let (client, token) = (attempt.machine.peer_id(), attempt.machine.token());
     let accepted = Some((terms(device, &*qp, generation, token, 0, link.geometry), private_data.to_vec()));
     (attempt.conn, attempt.link, attempt.fds) = (Some(Arc::downgrade(&qp)), Some(link), fds.into());
@@ -248,7 +248,7 @@ pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: 
     Ok(())
 }
 
-/// Down-call or engine: this side ends a connection or attempt, and its peer is notified.
+/// Ends a connection or attempt from this side, and notifies the peer. Called by a down-call or by the engine.
 pub(crate) fn close(device: &Device, link: &Arc<ConnectionMemory>) {
     step(device, link.id, Input::Close);
 }
@@ -307,7 +307,7 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
     Some((id, listener))
 }
 
-/// Engine: watches the process that has the request of an attempt for its death.
+/// Watches for the death of the process that has the request of an attempt. Called by the engine.
 pub(crate) fn watch(device: &Device, id: u32, pid: i32) {
     let mut book = device.book.lock();
     let watch = book.watch(pid);
@@ -322,7 +322,7 @@ pub(crate) fn address_of(terms: &Terms) -> SocketAddr {
     SocketAddr::new(ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4), 0)
 }
 
-/// Finds the attempt that a reset concerns: by this side's id or, before its sender knew that, by its token.
+/// Finds the attempt that a reset refers to: by this side's id or, if the sender did not know that yet, by its token.
 pub(crate) fn find(device: &Device, from: &Path, their_id: u32, our_id: u32, token: u64) -> Option<u32> {
     let book = device.book.lock();
     let by_token = || book.by_peer.get(&(from.to_path_buf(), token)).copied();

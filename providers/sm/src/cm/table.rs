@@ -16,8 +16,8 @@ use crate::cq::PolledConnection;
 use crate::proto::machine::Machine;
 use crate::qp::link::{ConnectionMemory, Copier, Peer, PeerSide, PidWatch};
 
-/// A queue pair, as its attempts and the engine see it. A trait, because attempts report to the queue pair while the
-/// queue pair starts and ends attempts: events go upwards through a trait of the lower layer, as everywhere.
+/// A queue pair, as its attempts and the engine see it. A trait of the lower layer, because attempts report to the
+/// queue pair while the queue pair starts and ends attempts.
 pub(crate) trait Conn: PolledConnection {
     /// Its protection domain.
     fn pd(&self) -> u32;
@@ -27,15 +27,15 @@ pub(crate) trait Conn: PolledConnection {
     fn ep(&self) -> usize;
     /// Number of its oldest request, if that is a send which waits for a receive of the peer.
     fn waiting_send(&self) -> Option<u64>;
-    /// An attempt begins.
+    /// Called when an attempt begins.
     fn begin(&self, link: Arc<ConnectionMemory>);
     /// Ends the connection (or only `which`) on this side: all posted work is flushed, and later posts are flushed at
     /// once. Returns the link, if there was one.
     fn break_off(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<Arc<ConnectionMemory>>;
     /// Starts data transfer, after the connection was reported.
     fn open(&self, link: &Arc<ConnectionMemory>);
-    /// The peer ended the connection: takes what it had sent before, then flushes all work. Returns `None` if this side
-    /// had ended the connection already; else whether a fault ended it.
+    /// Called when the peer has ended the connection: takes the messages that it sent before, then flushes all work.
+    /// Returns `None` if this side had ended the connection already; otherwise whether a fault ended it.
     fn peer_left(&self, link: &Arc<ConnectionMemory>) -> Option<bool>;
 }
 
@@ -62,8 +62,8 @@ pub(crate) struct Attempt {
     pub(crate) due: Option<Instant>,
 }
 
-/// Tokens of requests that have ended. A duplicate request may arrive after the end of its connection, and would be
-/// taken for a new one.
+/// Tokens of requests that have ended, so that a duplicate that arrives after the end of its connection is not mistaken
+/// for a new request.
 #[derive(Default)]
 pub(crate) struct RequestHistory {
     known: HashSet<u64>,
@@ -91,16 +91,16 @@ impl RequestHistory {
     }
 }
 
-/// Peers of connections that this side has ended. Until a peer has noticed the end it may copy with keys that are still
-/// valid, so a deregistration asks these too.
+/// Peers of connections that this side has ended. Until a peer has noticed the end, it may copy with keys that are
+/// still valid, so a deregistration waits for these peers too.
 #[derive(Default)]
 pub(crate) struct EndedPeers {
-    /// With the time at which the peer was first seen to have ended the connection and to copy nothing.
+    /// Each with the time at which the peer was first seen to have ended the connection and to copy nothing.
     peers: VecDeque<(Copier, Option<Instant>)>,
 }
 
 impl EndedPeers {
-    /// Entries kept at most. Peers notice an end within milliseconds.
+    /// Maximum number of entries. Peers notice an end within milliseconds.
     const MOST: usize = 4096;
     /// A peer marks the end a moment before its threads stop copying.
     const LINGER: Duration = Duration::from_millis(100);
@@ -117,7 +117,7 @@ impl EndedPeers {
         idle.is_some_and(|since| now.saturating_duration_since(since) >= Self::LINGER)
     }
 
-    /// Forgets those that copy no more.
+    /// Removes the peers that no longer copy.
     pub(crate) fn sweep(&mut self, now: Instant) {
         self.peers.retain_mut(|entry| !Self::is_over(entry, now) && !entry.0.is_dead());
     }
@@ -143,7 +143,7 @@ pub(crate) struct Attempts {
     watches: HashMap<i32, Weak<PidWatch>>,
     /// Processes that the engine has to add to its epoll set.
     pub(crate) new_watches: Vec<(i32, Arc<PidWatch>)>,
-    /// Requests that were answered and are over.
+    /// Requests that were answered and have ended.
     pub(crate) history: RequestHistory,
     /// Requests that were rejected because there was no listener. A duplicate may arrive after the listener has
     /// started.

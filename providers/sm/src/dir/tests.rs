@@ -154,7 +154,7 @@ fn processes_share_an_alternative_to_a_squatted_default_path() {
     let _name = one.claim(7).unwrap();
     assert_eq!(two.base().find(7).unwrap().as_deref(), Some(one.path()));
     assert_eq!(two.claim(7).err(), Some(Error::ConnQualTaken));
-    // The other user leaves, and a process that did not see the alternative creates the default directory.
+    // The other user removes the link, and a process that did not see the alternative creates the default directory.
     fs::remove_file(&path).unwrap();
     DirBuilder::new().mode(0o700).create(&path).unwrap();
     let three = open();
@@ -192,7 +192,7 @@ fn cleaner_probes_all_dead_and_few_live_processes() {
         fs::create_dir_all(&endpoint).unwrap();
         fs::write(endpoint.join("lock"), "").unwrap();
     };
-    // Their locks are free, but the numbers belong to live processes: to threads of this one, which end with `end`.
+    // The locks are free, but the directories are named after living threads of this process, which end at `end`.
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let end: Vec<_> = (0..100)

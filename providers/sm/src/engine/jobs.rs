@@ -13,8 +13,8 @@ use dapl_software::memory::refused::RefusedAccess;
 /// The engine's job queue.
 pub(crate) type Jobs = EngineQueue<Job>;
 
-/// A completion queue, as seen by the engine. A trait, because a queue adds jobs while a
-/// job names its queue; providers/common calls both kinds of queues by its supertrait.
+/// A completion queue, as seen by the engine. A trait, because a queue adds jobs and a job refers to its queue.
+/// providers/common calls both kinds of queues through its supertrait.
 pub(crate) trait EngineQueueClient: Notify {
     /// Called every tick while the queue is polled; `last` is the number of polls at the last call. Returns false when no
     /// thread polls any more.
@@ -32,9 +32,9 @@ pub(crate) enum Job {
     Watch(Arc<dyn EngineQueueClient>),
     /// The connection with this id has work, and no consumer polls.
     Run(u32),
-    /// The graceful end of this connection has completed its requests.
+    /// All requests of this gracefully ended connection are complete.
     Drained(u32),
-    /// The peer of this attempt seems to be gone.
+    /// The peer of this attempt has probably died.
     Gone(u32),
     /// Requests a mapping of the peer's shared memory with this key, for this connection.
     Ask(u32, u32),

@@ -1,6 +1,6 @@
-//! Sends that wait for a receive of the peer for long: each such stall of a connection is reported once.
+//! Detects sends that wait too long for a receive of the peer: each such stall of a connection is reported once.
 //!
-//! The engine looks at all connections when it sends heartbeats. Pure: connections and time are arguments.
+//! The engine checks all connections when it sends heartbeats. Connections and time are parameters.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -24,8 +24,8 @@ struct Stall {
 }
 
 impl Stalls {
-    /// Takes all connections with a waiting send, each with the number of its oldest. Returns those that are overdue and were not
-    /// reported, with the time since they were first seen.
+    /// Checks all connections that have a waiting send. `waiting` has the connection's id and the number of its oldest
+    /// send. Returns the overdue ones that were not reported yet, with the time since they were first seen.
     pub(super) fn look(&mut self, waiting: &[(u32, u64)], now: Instant) -> Vec<(u32, Duration)> {
         let mut overdue = Vec::new();
         let before = std::mem::take(&mut self.seen);

@@ -32,13 +32,13 @@ use crate::qp::link::ConnectionMemory;
 
 /// Interval between checks of a polling consumer.
 const TICK: Duration = Duration::from_millis(2);
-/// Number of FIFO words that are read at once: the capacity of the FIFO, so that a full one is detected.
+/// Number of FIFO words read at once. It is the capacity of the FIFO, so that a full FIFO is detected.
 const WORDS: usize = 16_384;
 
 const FIFO: u64 = 0;
 const SOCKET: u64 = 1;
 const JOBS: u64 = 2;
-/// Keys from here on are process ids.
+/// First key of watched processes in the epoll set.
 const PIDS: u64 = 16;
 
 /// The engine's thread.
@@ -153,7 +153,7 @@ impl Engine {
         }
     }
 
-    /// Sends heartbeats to all peers, and gives up those that were silent for too long (CM-5).
+    /// Sends heartbeats to all peers, and ends the connections of peers that were silent for too long (CM-5).
     fn send_heartbeats(&mut self, now: Instant) {
         let (mut dead, mut cool) = (Vec::new(), Vec::new());
         let mut open = 0;
@@ -172,8 +172,8 @@ impl Engine {
         for id in dead {
             self.attempt_gone(id);
         }
-        // FIFO words may be lost, because the FIFO was full or another process read them: check what they would have
-        // announced.
+        // FIFO words may be lost, because the FIFO was full or another process read them. So everything that they would
+        // have announced is checked here.
         cool.into_iter().filter(|qp| qp.has_unread()).for_each(|qp| qp.serve());
         self.report_stalls(now);
         exchange::look_after(&self.device);
@@ -257,7 +257,8 @@ impl Engine {
 
     fn not_understood(&self, bad: Bad, received: &Received) {
         log::warn!("{}: a set-up datagram was not understood: {bad:?}", received.from.display());
-        // The first eight bytes of a request are the same in every version: its sender gets an answer.
+        // The first eight bytes of a request are the same in every version, so a sender of another version gets an
+        // answer.
         if let [1, _, _, _, a, b, c, d, ..] = received.bytes[..] {
             let client = u32::from_le_bytes([a, b, c, d]);
             let answer = Datagram::Reply { client, server: 0, token: 0, answer: Answer::NotUnderstood, accepted: None };
@@ -272,7 +273,8 @@ impl Engine {
                 if self.has_asked(client, token, answer, &received.from) {
                     self.reply(client, server, answer, accepted, received);
                 } else if let Answer::Accepted = answer {
-                    // An attempt that was given up, or belongs to a former process: the acceptor must be informed.
+                    // The attempt was given up, or belongs to an earlier process with this path. The acceptor must be
+                    // notified.
                     let reset = Datagram::Reset { from: client, to: server, token };
                     let _ = self.device.socket.send(&received.from, &reset.encode(), &[]);
                 }
@@ -381,8 +383,8 @@ impl Engine {
 
     // --- the end ---
 
-    /// All requests of a graceful end have completed. If the QP has begun another connection meanwhile, the id matches
-    /// none.
+    /// Handles the completion of all requests of a graceful end. If the QP has begun another connection meanwhile, the
+    /// id does not match.
     fn drained(&self, id: u32) {
         if let Some((qp, link)) = self.conn(id)
             && qp.break_off(Some(&link)).is_some()
@@ -392,9 +394,9 @@ impl Engine {
         }
     }
 
-    /// The peer of an attempt or connection does not exist, or no longer.
+    /// Handles a peer that no longer exists, of an attempt or connection.
     fn attempt_gone(&mut self, id: u32) {
-        // The end may overtake the acknowledgement: the requester's mark implies that the connection was open for it.
+        // The end may overtake the acknowledgement. The requester's mark proves that the connection was open there.
         if self.conn(id).is_some_and(|(_, link)| link.is_reset()) {
             self.step(id, Input::Ack);
         }

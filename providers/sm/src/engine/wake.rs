@@ -28,7 +28,7 @@ const NO_SIGNAL: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x100);
 static KNOWS_FLAG: AtomicBool = AtomicBool::new(true);
 
 /// Writes one word. Never blocks.
-pub(crate) fn tell(fifo: &OwnedFd, note: Note) -> Delivery {
+pub(crate) fn write_word(fifo: &OwnedFd, note: Note) -> Delivery {
     let word = note.encode();
     if KNOWS_FLAG.load(Ordering::Relaxed) {
         // Offset -1 means the current position, the only one that a pipe has.
@@ -50,8 +50,8 @@ fn verdict(written: rustix::io::Result<usize>) -> Delivery {
 
 /// Runs `write` with SIGPIPE blocked in this thread, and consumes a SIGPIPE that it raised.
 fn without_sigpipe(write: impl FnOnce() -> Delivery) -> Delivery {
-    // SAFETY: plain system calls on sets that live on this stack. A SIGPIPE that was pending before stays pending: it is
-    // taken off only if it was not.
+    // SAFETY: plain system calls on signal sets on this stack. A SIGPIPE that was pending before stays pending: it is
+    // consumed only if it was not pending.
     unsafe {
         let mut pipe = std::mem::zeroed::<libc::sigset_t>();
         let mut before = std::mem::zeroed::<libc::sigset_t>();
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn a_word_arrives_whole() {
         let (reader, writer) = fifo();
-        assert_eq!(tell(&writer, Note::Wake(5)), Delivery::Sent);
+        assert_eq!(write_word(&writer, Note::Wake(5)), Delivery::Sent);
         let mut word = [0; 4];
         assert_eq!(rustix::io::read(&reader, &mut word), Ok(4));
         assert_eq!(Note::decode(word), Some(Note::Wake(5)));
@@ -94,7 +94,7 @@ mod tests {
         let before = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         let (reader, writer) = fifo();
         drop(reader);
-        assert_eq!(tell(&writer, Note::Alive(1)), Delivery::Dead);
+        assert_eq!(write_word(&writer, Note::Alive(1)), Delivery::Dead);
         assert_eq!(without_sigpipe(|| verdict(rustix::io::write(&writer, &[0; 4]))), Delivery::Dead);
         // SAFETY: as above.
         unsafe { libc::signal(libc::SIGPIPE, before) };
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn a_full_fifo_is_no_failure() {
         let (_reader, writer) = fifo();
-        while tell(&writer, Note::Wake(1)) == Delivery::Sent {}
-        assert_eq!(tell(&writer, Note::Wake(1)), Delivery::Full);
+        while write_word(&writer, Note::Wake(1)) == Delivery::Sent {}
+        assert_eq!(write_word(&writer, Note::Wake(1)), Delivery::Full);
     }
 }

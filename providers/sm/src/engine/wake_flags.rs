@@ -9,9 +9,9 @@
 use dapl::runtime::sync::{AtomicU64, Ordering, fence};
 use rustix::thread::MembarrierCommand;
 
-/// The peer is to send a wake-up after publishing a request or ending the connection.
+/// The peer must send a wake-up after publishing a request or ending the connection.
 pub(crate) const WANT_REQUESTS: u64 = 1;
-/// The peer is to send a wake-up after taking or answering a request of this side.
+/// The peer must send a wake-up after taking or answering a request of this side.
 pub(crate) const WANT_PROGRESS: u64 = 2;
 /// The epoch is stored above these bits.
 const EPOCH_SHIFT: u32 = 2;
@@ -28,12 +28,13 @@ pub(crate) fn offer_barrier() -> bool {
 pub(crate) struct WakeFlags {
     /// Number of times this side has set its flags; the peer sends one word per epoch.
     epoch: AtomicU64,
-    /// The peer's epoch for which a word was sent last.
+    /// The last epoch of the peer for which a word was sent.
     answered: AtomicU64,
 }
 
 impl WakeFlags {
-    /// Sets a flag; the caller polls once more before it sleeps. `light`: this side executes the barrier for both.
+    /// Sets a flag. The caller polls once more before it sleeps. `light`: this side executes the barrier for both
+    /// sides.
     pub(crate) fn set(&self, own: &AtomicU64, want: u64, light: bool) {
         let epoch = self.epoch.fetch_add(1, Ordering::Relaxed) + 1;
         own.store(epoch << EPOCH_SHIFT | want, Ordering::Relaxed);
@@ -52,8 +53,8 @@ impl WakeFlags {
         own.store(PRESET, Ordering::Relaxed);
     }
 
-    /// Whether the flags are as `preset` left them. Then the caller may sleep without setting one, if neither side has
-    /// published anything: the peer has not answered the first epoch, and answers it with what it publishes first.
+    /// Whether the flags are unchanged since `preset`. Then the caller may sleep without setting a flag, if neither
+    /// side has published anything: the peer sends a word for the first epoch with its first publication.
     pub(crate) fn is_preset(own: &AtomicU64) -> bool {
         own.load(Ordering::Relaxed) == PRESET
     }
@@ -63,12 +64,12 @@ impl WakeFlags {
         own.store(self.epoch.load(Ordering::Relaxed) << EPOCH_SHIFT, Ordering::Relaxed);
     }
 
-    /// Whether this flag is set already.
+    /// Whether this flag is set.
     pub(crate) fn wants(own: &AtomicU64, want: u64) -> bool {
         own.load(Ordering::Relaxed) & want == want
     }
 
-    /// After publishing for the peer: whether the peer sleeps and must be sent a word.
+    /// Called after publishing. Returns whether the peer sleeps and must be sent a word.
     #[inline(always)]
     pub(crate) fn answers(&self, theirs: &AtomicU64, want: u64, light: bool) -> bool {
         // Pairs with the fence where the flag is set; with `light`, compiler order suffices here.
@@ -93,8 +94,8 @@ mod barrier {
 
     /// A full barrier on every CPU that runs a registered process.
     pub(super) fn everywhere() {
-        // The call worked when this process registered; if a system call filter was installed since, a local fence is
-        // the best substitute.
+        // The call succeeded when this process registered. If a system call filter was installed since then, a local
+        // fence is the best substitute.
         if rustix::thread::membarrier(MembarrierCommand::GlobalExpedited).is_err() {
             fence(Ordering::SeqCst);
         }
@@ -188,7 +189,7 @@ mod interleavings {
             fence(Ordering::SeqCst);
         }
 
-        /// Between the publisher's steps.
+        /// Interrupt point between the publisher's steps.
         pub(in super::super) fn compiler() {
             let sent = SENT.load(Ordering::Acquire);
             if sent > TAKEN.load(Ordering::Relaxed) {
@@ -211,7 +212,7 @@ mod interleavings {
     }
 
     impl Fifo {
-        fn tell(&self) {
+        fn wake(&self) {
             *self.words.lock() += 1;
             self.more.notify_one();
         }
@@ -240,7 +241,7 @@ mod interleavings {
                     barrier::compiler();
                     writer.push(Header::plain(Kind::Send, 8), &SlotFields { total: Some(n), ..SlotFields::default() });
                     if wake_flags.answers(line.word(0), WANT_REQUESTS, light) {
-                        fifo.tell();
+                        fifo.wake();
                     }
                     barrier::compiler();
                 }

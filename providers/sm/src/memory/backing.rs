@@ -1,8 +1,8 @@
 //! The file or segment behind a registration of shared memory, to be exported to peers that want to map it.
 //!
-//! Found once, when the memory is registered. Only memory that peers can access without SIGBUS: a memfd that is sealed
-//! against shrinking and still open here, or a System V segment; neither with huge pages. A peer is of the same user
-//! and could open such a file through /proc, so exporting it grants no new access.
+//! It is searched once, when the memory is registered. Only memory that peers can access without SIGBUS is exported: a
+//! memfd that is sealed against shrinking and still open here, or a System V segment, neither with huge pages. A peer
+//! is of the same user and could open such a file through /proc, so exporting it grants no new access.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -40,7 +40,7 @@ pub(crate) struct Memory {
     writable: bool,
 }
 
-/// Exportable registrations of an IA, by key.
+/// The registrations of an IA that can be exported, by key.
 #[derive(Debug, Default)]
 pub(crate) struct Backings(Mutex<HashMap<u32, Backing>>);
 
@@ -62,7 +62,7 @@ impl Backings {
         Some(Backing { region, offset: behind.offset, store })
     }
 
-    /// The file, if another registration uses it: one descriptor serves all.
+    /// The file, if another registration has opened it already: one descriptor serves all registrations.
     fn known(&self, inode: u64, writable: bool) -> Option<Arc<Memory>> {
         self.0.lock().values().find_map(|backing| match &backing.store {
             Store::Memory(memory) if (memory.inode, memory.writable) == (inode, writable) => Some(memory.clone()),
@@ -80,7 +80,7 @@ impl Backings {
     }
 
     /// Removes an export when its registration ends.
-    pub(crate) fn take_back(&self, key: u32) {
+    pub(crate) fn unexport(&self, key: u32) {
         let gone = self.0.lock().remove(&key);
         drop(gone); // the last reference closes the file
     }

@@ -1,8 +1,9 @@
-//! Measures from which message length one copy by the kernel is faster than two copies through a buffer. This takes
+//! Measures the message length from which one copy by the kernel is faster than two copies through a buffer. This takes
 //! about a millisecond, once per process, when the first peer with accessible memory is found (spec/transports B2).
 //!
-//! Both are measured within this process; the kernel copies the process's own memory. That leaves out the transfer of
-//! cache lines between CPUs, which both methods need. RDMA does not use the result, because it is one-sided.
+//! Both methods are measured within this process: the kernel copies the process's own memory. That excludes the
+//! transfer of cache lines between CPUs, which both methods need. RDMA does not use the result, because it is
+//! one-sided.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use crate::memory::cma::{self, Way};
 pub(crate) const USUAL: u64 = 32 << 10;
 /// Lengths that are compared; the result is one of them.
 const LENGTHS: [usize; 3] = [16 << 10, 32 << 10, 64 << 10];
-/// Number of measurements, of which the shortest counts: an interrupted thread does not measure copies.
+/// Number of measurements. The shortest one counts, because a longer one includes interruptions.
 const TRIES: usize = 9;
 
 /// The length, measured at the first call.
@@ -51,7 +52,7 @@ fn measure() -> u64 {
     LENGTHS.into_iter().find(is_faster).unwrap_or(longest) as u64
 }
 
-/// Chooses the kernel, if it can copy and is not slower.
+/// Whether the kernel copies, and at least as fast as the buffer.
 fn choose(by_kernel: Option<Duration>, by_buffer: Option<Duration>) -> bool {
     by_kernel.is_some_and(|kernel| by_buffer.is_none_or(|buffer| kernel <= buffer))
 }

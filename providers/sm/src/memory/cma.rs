@@ -42,14 +42,14 @@ pub(crate) unsafe fn copy(way: Way, pid: i32, local: u64, remote: u64, len: usiz
     let mut done = 0;
     while done < len {
         let left = len - done;
-        // The last byte is copied separately: the kernel copies one local piece after the other. The remote side is one
-        // piece, since each piece costs a walk through the peer's page tables, a third of a short copy.
+        // The last byte is copied separately, because the kernel copies one local piece after the other. The remote
+        // side is one piece: each piece costs a walk through the peer's page tables, a third of a short copy.
         let piece = |at: u64, iov_len| libc::iovec { iov_base: at as *mut c_void, iov_len };
         let mine = [piece(local + done as u64, left - 1), piece(local + (len - 1) as u64, 1)];
         let theirs = [piece(remote + done as u64, left)];
         fail_point!(KernelAsked);
-        // SAFETY: both vectors live during the call; the kernel checks the memory they name, and the caller has made sure
-        // that the local memory is this call's to use.
+        // SAFETY: both vectors live during the call. The kernel checks the memory they refer to, and the caller
+        // guarantees that this call may use the local memory.
         let moved = unsafe {
             match way {
                 Way::Write => libc::process_vm_writev(pid, mine.as_ptr(), 2, theirs.as_ptr(), 1, 0),
@@ -60,7 +60,7 @@ pub(crate) unsafe fn copy(way: Way, pid: i32, local: u64, remote: u64, len: usiz
         if moved <= 0 {
             return Err(match std::io::Error::last_os_error().raw_os_error() {
                 Some(libc::ESRCH) => Refusal::Gone,
-                Some(libc::EFAULT) => whose(way, local, len),
+                Some(libc::EFAULT) => faulting_side(way, local, len),
                 _ => Refusal::Denied,
             });
         }
@@ -69,17 +69,17 @@ pub(crate) unsafe fn copy(way: Way, pid: i32, local: u64, remote: u64, len: usiz
     Ok(())
 }
 
-/// Finds out which side's memory was not mapped, which the kernel does not report. Part of it may have been copied.
+/// Determines which side's memory was not mapped, which the kernel does not report. Part of it may have been copied.
 #[cold]
-pub(crate) fn whose(way: Way, local: u64, len: usize) -> Refusal {
+pub(crate) fn faulting_side(way: Way, local: u64, len: usize) -> Refusal {
     let mine = Region { address: local, length: len as u64 };
     if is_accessible(mine, way == Way::Read) { Refusal::Fault } else { Refusal::Here }
 }
 
-/// Permits all processes of this user to copy from and to this one, where Yama allows only its ancestors (scope 1).
-/// They can then read all of its memory, so this is done only on request.
+/// Permits all processes of this user to copy from and to this process, where Yama permits only its ancestors (scope
+/// 1). They can then read all of its memory, so this is done only if the setting requests it.
 pub(crate) fn open_to_the_user() {
-    // SAFETY: only sets which processes may trace this one; fails without Yama.
+    // SAFETY: only sets which processes may trace this one. Fails without Yama.
     if unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) } != 0 {
         log::debug!("Yama is not active, so no permission is needed: {}", std::io::Error::last_os_error());
     }

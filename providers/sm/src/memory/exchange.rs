@@ -22,7 +22,7 @@ use crate::memory::mapped::{Mapped, segment_space};
 use crate::proto::handshake::{Datagram, ExportAnswer, ExportedObject};
 use crate::qp::link::{Peer, PeerSide};
 
-/// Initiator's engine: requests a mapping, because a connection with this id has used this key.
+/// Requests a mapping, because the connection with this id has used this key. Called by the initiator's engine.
 pub(crate) fn ask(device: &Device, id: u32, key: u32) {
     let found = {
         let book = device.book.lock();
@@ -32,7 +32,7 @@ pub(crate) fn ask(device: &Device, id: u32, key: u32) {
             Some((theirs.peer.clone(), question))
         })
     };
-    // If the connection has ended, so has the key, or another connection requests it later.
+    // If the connection has ended, its keys are not used any more, or another connection requests the mapping later.
     let Some((peer, question)) = found else { return };
     let Some(imports) = &peer.imports else { return };
     imports.forget_revoked(|key| peer.regions.entry(key).is_some());
@@ -73,7 +73,7 @@ fn export(backing: &Backing) -> Option<ExportAnswer> {
     Some(ExportAnswer { address: *address, length: *length, offset: *offset, object })
 }
 
-/// Initiator's engine: handles the answer.
+/// Handles the answer. Called by the initiator's engine.
 pub(crate) fn answered(device: &Device, answer: &Datagram, received: &Received) {
     let Datagram::Export { from, to, token, key, export } = *answer else { return };
     let known = with(device, &received.from, (from, to, token), |_, theirs| Some((theirs.peer.clone(), theirs.pd)));
@@ -86,7 +86,7 @@ pub(crate) fn answered(device: &Device, answer: &Datagram, received: &Received) 
     imports.settle(key, mapped.and_then(Result::ok));
 }
 
-/// Maps what a peer exports, if it agrees with the peer's table of registrations.
+/// Maps the region that a peer exports, if it agrees with the peer's table of registrations.
 fn map(
     peer: &Arc<Peer>,
     pd: u32,
@@ -130,7 +130,7 @@ fn with<T>(
     look(attempt, theirs)
 }
 
-/// A periodic check by the engine: unmaps ended regions, and allows lost requests to be repeated.
+/// Periodic check by the engine: unmaps regions that have ended, and permits lost requests to be repeated.
 pub(crate) fn look_after(device: &Device) {
     let peers: Vec<Arc<Peer>> = device.book.lock().peers.values().filter_map(std::sync::Weak::upgrade).collect();
     for peer in peers {

@@ -14,7 +14,7 @@ use crate::memory::mapped::{LONGEST, Mapped};
 
 /// Maximum number of keys per peer.
 const MOST: usize = 256;
-/// Maximum number of unanswered requests: the queue of a set-up socket is short and serves connections too.
+/// Maximum number of unanswered requests. The queue of a set-up socket is short, and serves connections too.
 const MOST_ASKED: usize = 4;
 /// Engine ticks after which a request or its answer counts as lost.
 const PATIENCE: u8 = 2;
@@ -24,9 +24,9 @@ const FORGIVEN: u8 = 6;
 /// State of a key.
 #[derive(Debug)]
 enum ExportAnswer {
-    /// Requested; the age in engine ticks.
+    /// Requested, with the age in engine ticks.
     Asked(u8),
-    /// Refused, or the answer was invalid; the age in engine ticks.
+    /// Refused, or the answer was invalid, with the age in engine ticks.
     Refused(u8),
     Here(Arc<Mapped>),
 }
@@ -61,7 +61,7 @@ impl Imports {
         ImportLookup::Ask
     }
 
-    /// The request could not be sent.
+    /// Called if the request could not be sent.
     pub(crate) fn withdraw(&self, key: u32) {
         let mut imports = self.0.lock();
         if let Some(ExportAnswer::Asked(_)) = imports.get(&key) {
@@ -85,7 +85,7 @@ impl Imports {
         };
         imports.insert(key, export);
         drop(imports);
-        drop(beyond); // mappings beyond the limit are unmapped without the lock
+        drop(beyond); // a mapping beyond the limit is unmapped without the lock
     }
 
     /// Removes mappings of revoked keys.
@@ -94,7 +94,8 @@ impl Imports {
         drop(gone); // unmapped without the lock
     }
 
-    /// An engine tick: lost requests and old refusals may be requested again.
+    /// Called at each engine tick: requests that got no answer, and refused keys, may be requested again after some
+    /// ticks.
     pub(crate) fn grow_older(&self) {
         self.0.lock().retain(|_, export| {
             let (rounds, most) = match export {

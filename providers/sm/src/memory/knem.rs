@@ -16,7 +16,7 @@ use std::os::fd::AsRawFd;
 
 use dapl::provider::Region;
 
-use crate::memory::cma::{Refusal, Way, whose};
+use crate::memory::cma::{Refusal, Way, faulting_side};
 
 /// Oldest interface version with the calls used here. A later version with changed structures has other call numbers,
 /// since the sizes are part of them.
@@ -98,7 +98,8 @@ impl Device {
     }
 }
 
-// The directions are as in the public interface; the calls do not behave so.
+// The flag has the meaning that the driver implements, which is the opposite of the description in the public
+// interface.
 const GET_INFO: libc::Ioctl = libc::_IOW::<Info>(MAGIC, 0x10);
 const CREATE_REGION: libc::Ioctl = libc::_IOWR::<CreateRegion>(MAGIC, 0x21);
 const DESTROY_REGION: libc::Ioctl = libc::_IOR::<u64>(MAGIC, 0x22);
@@ -186,7 +187,7 @@ impl Knem {
     }
 
     /// Destroys the region of a cookie.
-    pub(crate) fn take_back(&self, cookie: u64) {
+    pub(crate) fn unexport(&self, cookie: u64) {
         if cookie != 0
             && let Err(error) = self.0.destroy(cookie)
         {
@@ -208,7 +209,7 @@ impl Knem {
     ) -> Result<(), Refusal> {
         let (begin, last) = (len as u64 - 1, local + len as u64 - 1);
         let both = [Piece { address: local, length: begin }, Piece { address: last, length: 1 }];
-        // An empty piece is refused.
+        // The device refuses an empty piece.
         let pieces = if begin == 0 { &both[1..] } else { &both[..] };
         let mut copy = InlineCopy {
             pieces: pieces.as_ptr() as u64,
@@ -220,8 +221,8 @@ impl Knem {
         };
         match self.0.copy(&mut copy).map(|()| copy.status) {
             Ok(SUCCESS) => Ok(()),
-            Ok(FAILED) => Err(whose(way, local, len)),
-            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Err(whose(way, local, len)),
+            Ok(FAILED) => Err(faulting_side(way, local, len)),
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Err(faulting_side(way, local, len)),
             _ => Err(Refusal::Denied),
         }
     }
@@ -287,7 +288,7 @@ mod tests {
 
     #[test]
     fn an_old_driver_and_one_that_says_nothing_are_none() {
-        let of = |version| fake::Double::new(version);
+        let of = |version| fake::FakeKnem::new(version);
         assert!(Knem::over(Box::new(of(11))).is_none());
         assert!(Knem::over(Box::new(of(0))).is_none());
         assert!(Knem::over(Box::new(of(12))).is_some() && Knem::over(Box::new(of(13))).is_some());
@@ -295,7 +296,7 @@ mod tests {
 
     #[test]
     fn copies_go_both_ways_and_refusals_differ() {
-        let double = fake::Double::new(13);
+        let double = fake::FakeKnem::new(13);
         let knem = Knem::over(Box::new(double.clone())).unwrap();
         let (target, source) = (vec![0u8; 100], vec![7u8; 50]);
         let region = Region { address: target.as_ptr() as u64, length: 100 };
@@ -317,7 +318,7 @@ mod tests {
         double.refuses(fake::Refuses::Copies(libc::EFAULT));
         assert_eq!(copy(Way::Write, 0, 1), Err(Refusal::Fault), "what is here is well");
         double.refuses(fake::Refuses::Nothing);
-        knem.take_back(cookie);
+        knem.unexport(cookie);
         assert_eq!(copy(Way::Write, 0, 1), Err(Refusal::Denied), "no such region any more");
         assert!(ExportedRegion::of(0).is_none());
     }

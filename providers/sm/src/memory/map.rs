@@ -52,7 +52,8 @@ impl Map {
         let fd = rustix::fs::memfd_create(name, flags).map_err(|e| failed("memfd_create", e))?;
         rustix::fs::ftruncate(&fd, len as u64).map_err(|e| failed("ftruncate", e))?;
         let map = Map::of(fd.as_fd(), len, true).map_err(|e| failed("mmap", e))?;
-        // Kernels before 5.1 do not know FUTURE_WRITE; the peer then could write, which it is not trusted with anyway.
+        // Kernels before 5.1 do not support FUTURE_WRITE. The peer can then write, and this side never relies on it not
+        // doing so.
         if !theirs_read_only || rustix::fs::fcntl_add_seals(&fd, FIXED | SealFlags::FUTURE_WRITE).is_err() {
             rustix::fs::fcntl_add_seals(&fd, FIXED).map_err(|e| failed("seals", e))?;
         }
@@ -73,7 +74,7 @@ impl Map {
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a new shared mapping at an address of the kernel's choice.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, fd, 0) }?;
-        // SAFETY: the mapping just made. A child must not inherit rings; it is refused by its handles anyway.
+        // SAFETY: the mapping just made. A child does not inherit it; the child's handles are invalid anyway.
         let _ = unsafe { rustix::mm::madvise(base, len, rustix::mm::Advice::LinuxDontFork) };
         let base = NonNull::new(base.cast()).ok_or(Errno::INVAL)?;
         Ok(Map { base, len, writable })

@@ -77,12 +77,12 @@ impl Mapped {
         let flags = if writable { 0 } else { libc::SHM_RDONLY };
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe { libc::shmat(id, std::ptr::null(), flags) };
-        // `shmat` reports an error by the highest address.
+        // `shmat` reports an error by the address -1.
         let base = NonNull::new(base.cast::<u8>()).filter(|at| at.as_ptr().addr() != usize::MAX);
         let base = base.ok_or("the segment cannot be attached")?;
         let mapped = Mapped { base, span, is_segment: true, skip: offset as usize, region, writable };
         mapped.keep_from_children();
-        // The id may have been reused for another segment; and huge pages may run out.
+        // The id may have been reused for another segment; and huge pages may be exhausted.
         let behind = mappings::behind(Region { address: base.as_ptr().addr() as u64, length: whole });
         match behind {
             Some(found) if found.inode == id as u64 && Some(found.device) == memory_device() => Ok(mapped),
@@ -107,7 +107,7 @@ impl Mapped {
     }
 
     fn keep_from_children(&self) {
-        // SAFETY: the mapping just made; a child of this process does not get it.
+        // SAFETY: the mapping just made; a child of this process does not inherit it.
         let _ = unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.span, Advice::LinuxDontFork) };
     }
 }

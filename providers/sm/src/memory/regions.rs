@@ -31,7 +31,7 @@ const KEY: usize = 0;
 const BASE: usize = 8;
 const LEN: usize = 16;
 const RIGHTS: usize = 24;
-/// Offset of the cookie of KNEM's region for the same memory; 0 without a region.
+/// Offset of the cookie of the KNEM region for the same memory; 0 without a region.
 const COOKIE: usize = 32;
 
 /// Reads the entry of a key in a table, this process's or a peer's; each field once.
@@ -44,7 +44,7 @@ fn entry(table: &Map, slots: u32, key: u32) -> Option<KeyEntry> {
     (key_word.load(Ordering::Relaxed) == u64::from(key)).then_some(entry)
 }
 
-/// Same as [`entry`], for a key that stays live while its entry is read, if it is live at the start.
+/// Like [`entry`], for a key that cannot be revoked while its entry is read, if it is live at the start.
 #[inline(always)]
 fn live_entry(table: &Map, slots: u32, key: u32) -> Option<KeyEntry> {
     let place = key >> 16;
@@ -54,7 +54,7 @@ fn live_entry(table: &Map, slots: u32, key: u32) -> Option<KeyEntry> {
     read_entry(table.words::<4>(place as usize * ENTRY), key)
 }
 
-/// The fields of an entry, if it is that of the key.
+/// The fields of an entry, if the entry has this key.
 #[inline(always)]
 fn read_entry<const N: usize>(fields: &[AtomicU64; N], key: u32) -> Option<KeyEntry> {
     const { assert!(N >= 4) };
@@ -101,12 +101,12 @@ impl Regions {
         })
     }
 
-    /// Whether a region may be registered. `write`: also for writing.
+    /// Whether a region may be registered; for writing too if `write`.
     pub(crate) fn may_register(&self, region: Region, write: bool) -> bool {
         self.checker.may_register(region, write)
     }
 
-    /// Uses KNEM's device, if there is one: memory that peers may access is declared to it as well.
+    /// Uses the KNEM device, if there is one: memory that peers may access is also declared to it.
     pub(crate) fn with(self, knem: Option<Knem>) -> Self {
         Regions { knem, ..self }
     }
@@ -116,7 +116,8 @@ impl Regions {
         self.knem.as_ref()
     }
 
-    /// The table as a malicious peer sees it, and the offsets of an entry's fields: key, base, length, rights.
+    /// The table and the offsets of an entry's fields (key, base, length, rights), for tests that change it as a
+    /// malicious peer does.
     #[cfg(test)]
     pub(crate) fn exposed(&self, key: u32) -> (&Map, [usize; 4]) {
         (&self.table, [KEY, BASE, LEN, RIGHTS].map(|field| (key >> 16) as usize * ENTRY + field))
@@ -180,7 +181,7 @@ impl Regions {
         handle::await_posts();
         wait_while(|| announced(key));
         if let Some(knem) = &self.knem {
-            knem.take_back(self.table.word((key >> 16) as usize * ENTRY + COOKIE).swap(0, Ordering::Relaxed));
+            knem.unexport(self.table.word((key >> 16) as usize * ENTRY + COOKIE).swap(0, Ordering::Relaxed));
         }
         self.release_key(key);
     }
@@ -188,8 +189,8 @@ impl Regions {
     /// Revokes a key; copies may still be in progress.
     pub(crate) fn revoke(&self, key: u32) {
         self.table.word((key >> 16) as usize * ENTRY + KEY).store(0, Ordering::Relaxed);
-        // Pairs with the fences in `hold` and `announce`: either they see that the key is gone, or this thread sees
-        // their copies.
+        // Pairs with the fences in `hold` and `announce`: either they see the revoked key, or this thread sees their
+        // copies.
         fence(Ordering::SeqCst);
     }
 
@@ -203,7 +204,7 @@ impl Regions {
         self.places.lock().release_key(key);
     }
 
-    /// As [`live_entry`]. Place 0 holds key 0 and grants nothing.
+    /// As the function [`live_entry`]. Index 0 has key 0 and grants nothing.
     #[inline(always)]
     fn live_entry(&self, key: u32) -> Option<KeyEntry> {
         read_entry(self.entries.words(u64::from(key >> 16)), key)
@@ -226,7 +227,7 @@ impl Regions {
         Registration { region: Region { address: field(BASE), length: field(LEN) }, checker: &self.checker }
     }
 
-    /// Takes a reference on a range for a copy in this process. The copy finds out whether the memory is mapped.
+    /// Takes a reference on a range for a copy in this process. The copy itself detects whether the memory is mapped.
     #[inline(always)]
     pub(crate) fn hold(
         &self,
@@ -237,9 +238,10 @@ impl Regions {
         right: AccessRight,
     ) -> std::result::Result<RegistrationGuard<'_>, Status> {
         let hold = RegistrationGuard::new(&self.users[(key >> 16) as usize]);
-        // Pairs with the fence in `revoke`: either it sees this user, or `entry` sees that the key is gone.
+        // Pairs with the fence in `revoke`: either `revoke` sees this user, or `entry` sees that the key is revoked.
         fence_behind_rmw();
-        // A key that is live now stays so until `hold` is dropped: `remove` waits for that. So one look is enough.
+        // A key that is live now stays live until `hold` is dropped, because `remove` waits for that. So one read is
+        // enough.
         let entry = self.live_entry(key);
         let is_allowed = entry.is_some_and(|entry| entry.allows(pd, Region { address, length }, right));
         if is_allowed { Ok(hold) } else { Err(right.refusal()) }
@@ -271,14 +273,14 @@ impl LocalMemory for Regions {
     }
 }
 
-/// Waits for a copy of a peer. That takes a moment, or as long as that process is not scheduled; at most a second, in
+/// Waits for a copy of a peer. That takes a moment, or as long as the peer is not scheduled. The limit is a second, in
 /// case the peer is stopped or malicious.
 pub(crate) fn wait_while(busy: impl Fn() -> bool) {
     const FEW: u32 = 1000;
     let (mut rounds, mut since) = (0, None);
     while busy() {
         rounds += 1;
-        // A model has no clock.
+        // Loom models have no clock.
         let over =
             |since: &mut Option<Instant>| since.get_or_insert_with(Instant::now).elapsed() > Duration::from_secs(1);
         if rounds > FEW && (cfg!(loom) || over(&mut since)) {
@@ -296,14 +298,14 @@ pub(crate) struct PeerRegions {
 }
 
 impl PeerRegions {
-    /// Maps the table; `None` if it is not what the peer's parameters say.
+    /// Maps the table. `None` if it does not match the peer's parameters.
     pub(crate) fn map(fd: &OwnedFd, slots: u32) -> Option<Arc<Self>> {
         let table = Map::of_peer(fd, slots as usize * ENTRY, false)?;
         Some(Arc::new(PeerRegions { table, slots }))
     }
 
     /// Announces a copy to or from the peer's memory, if it is permitted. `busy` is the word on this side's control
-    /// line where the owner sees the copy; it contains the key until [`Announced`] is dropped.
+    /// line that the owner reads; it contains the key until [`Announced`] is dropped.
     pub(crate) fn announce<'a>(
         &self,
         busy: &'a AtomicU64,
@@ -312,7 +314,7 @@ impl PeerRegions {
         busy.store(u64::from(target.key), Ordering::Relaxed);
         let announced = Announced(busy);
         // Pairs with the fence in `revoke`: either the owner sees the announcement, or this side sees that the key is
-        // gone.
+        // revoked.
         fence(Ordering::SeqCst);
         if self.allows(target) { Ok(announced) } else { Err(Status::RemoteAccess) }
     }

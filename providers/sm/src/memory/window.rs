@@ -1,5 +1,5 @@
-//! Memory windows over sm's table of registrations: which copies a bind has to wait for.
-//! `dapl_software::memory::window` decides the order of binds.
+//! Memory windows over sm's table of registrations. Determines which copies a bind has to wait for;
+//! `dapl_software::memory::window` determines the order of binds.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

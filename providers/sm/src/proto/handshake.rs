@@ -109,7 +109,7 @@ impl Geometry {
         self.rma as usize
     }
 
-    /// Bytes of the RMA buffer and the staging area.
+    /// Length of the RMA buffer and the staging area.
     pub(crate) fn rma_len(&self) -> usize {
         self.stage_at() + STAGE
     }
@@ -119,7 +119,7 @@ impl Geometry {
         self.messages_at() + self.messages as usize
     }
 
-    /// Maximum number of RMA fragments in flight: the response ring must have space for all answers.
+    /// Maximum number of RMA fragments in flight, limited by the space for their answers in the response ring.
     pub(crate) fn max_fragments(&self) -> u32 {
         self.responses / 2
     }
@@ -250,9 +250,9 @@ impl ExportAnswer {
 /// A datagram.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Datagram {
-    /// `id`: the client's id of the connection, which the server writes into its FIFO words.
+    /// Requests a connection. The server writes `id`, the client's id of the connection, into its FIFO words.
     Request { id: u32, terms: Terms, private_data: Vec<u8> },
-    /// Answers a request. `client` and `server` are the ids of the two sides; `token` is that of the request, so that
+    /// Answers a request. `client` and `server` are the ids of the two sides; `token` is the request's token, so that
     /// an answer for an earlier end point of the client matches no attempt. If the request was not understood, the
     /// token is 0.
     Reply { client: u32, server: u32, token: u64, answer: Answer, accepted: Option<(Terms, Vec<u8>)> },

@@ -15,7 +15,7 @@ use dapl_software::listener_retry;
 use super::handshake::{Answer, Datagram, RejectData};
 use super::liveness::Liveness;
 
-/// First interval after which a datagram that found the peer's queue full is sent again; it doubles each time. The
+/// First interval after which a datagram is sent again that found the peer's queue full; it doubles each time. The
 /// queue is short, and a live peer empties it at once.
 const FIRST_TRY: Duration = Duration::from_millis(1);
 /// First and longest interval after which a request or reply is retransmitted; it doubles each time.
@@ -78,7 +78,7 @@ struct Asking {
     /// Time until which the lookup of a missing listener is repeated; `None` after a hand-off.
     seek_until: Option<Instant>,
     seek_wait: Duration,
-    /// Number of hand-offs.
+    /// Number of hand-offs so far.
     hand_offs: usize,
 }
 
@@ -90,7 +90,7 @@ pub(crate) enum Input {
     Found { qual: u64, token: u64 },
     /// The lookup found no listener.
     NotFound,
-    /// Result of `Action::Transmit`.
+    /// Result of transmitting `Machine::outgoing`.
     Sent(Delivery),
     /// The peer answered the request; `server` is its id for the connection, or 0 if no listener had the request.
     Reply { server: u32, answer: Answer },
@@ -100,13 +100,13 @@ pub(crate) enum Input {
     JoinFailed,
     /// A duplicate of the request arrived.
     Repeated,
-    /// The consumer accepts: send this reply.
+    /// The consumer accepts; this is the reply to send.
     Accept(Datagram),
-    /// The consumer, or this side for it, rejects.
+    /// The consumer rejects, or this side does it on its behalf.
     Refuse(Answer),
-    /// The peer acknowledged the reply, or sent something that implies that.
+    /// The peer acknowledged the reply, or sent a message that implies the acknowledgement.
     Ack,
-    /// A heartbeat or data of this connection (CM-5).
+    /// A heartbeat or data of this connection arrived (CM-5).
     Alive,
     /// The deadline has passed.
     Deadline,
@@ -133,7 +133,7 @@ pub(crate) enum Action {
     Lookup,
     /// Same as `Lookup`, on another qualifier of this host.
     LookupQual(u64),
-    /// The end point has no socket: remove its remains.
+    /// The end point has no socket: remove its files.
     CleanUp,
     /// Send `Machine::outgoing` with the descriptors of this side's areas; the result is the input `Sent`.
     Transmit,
@@ -147,13 +147,13 @@ pub(crate) enum Action {
     Watch,
     /// Mark the end on the control line, and wake the peer.
     Mark,
-    /// The peer seems to be gone: take what it had sent before; then the input is `Gone`.
+    /// The peer has probably died: take the messages that it sent before; then the input is `Gone`.
     Recheck,
     /// The connection is established: report it, then start data transfer.
     Established(Vec<u8>),
     /// The consumer of the peer rejected the attempt with this private data: report that.
     Rejected(RejectData),
-    /// The attempt or connection ended: take what has arrived, flush the rest, report this event.
+    /// The attempt or connection ended: take the messages that have arrived, flush the other work, report this event.
     Ended(ConnectionEvent),
 }
 
@@ -227,7 +227,8 @@ impl Machine {
         }
     }
 
-    /// Whether the peer of an open connection is silent for too long. `progress` counts its activity so far (CM-5).
+    /// Whether the peer of an open connection has been silent for too long. `progress` counts its activity so far
+    /// (CM-5).
     pub(crate) fn is_silent(&mut self, progress: u64, now: Instant) -> bool {
         self.liveness.is_gone(progress, now, self.silence)
     }
@@ -313,7 +314,8 @@ impl Machine {
                 self.due = None;
                 (State::Seeking(asking), vec![Action::LookupQual(qual)])
             }
-            // An id of 0 means that no listener had the request. A listener without space for it is not asked again.
+            // An id of 0 means that no listener had the request. The request is not repeated to a listener that had no
+            // space for it.
             Answer::NoListener if server == 0 => self.seek_later(asking, now),
             Answer::Rejected => (State::Closed, vec![Action::Ended(ConnectionEvent::PeerRejected)]),
             Answer::RejectedWith(data) => (State::Closed, vec![Action::Rejected(data)]),
@@ -346,7 +348,7 @@ impl Machine {
                 self.liveness.record(now);
                 Action::Transmit
             }
-            // A missing acknowledgement counts as silence. The requester decides how long an answer may take.
+            // A missing acknowledgement counts as silence. The requester decides how long to wait for an answer.
             Input::Deadline if self.is_silent(0, now) => Action::Recheck,
             Input::Deadline => Action::Transmit,
             Input::Sent(Delivery::NoPeer) => Action::Recheck,

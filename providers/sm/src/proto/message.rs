@@ -8,7 +8,7 @@ use dapl_software::memory::atomic::Atomic;
 
 /// Size of a ring slot: two cache lines that the CPU fetches together.
 pub(crate) const SLOT: usize = 128;
-/// Payload bytes of a slot, behind its word, a count and a line number.
+/// Payload bytes of a slot, after the header word, a count and a line number.
 pub(crate) const INLINE: usize = SLOT - 16;
 /// A cache line: the unit of the message and RMA buffers (SM-12).
 pub(crate) const LINE: usize = 64;
@@ -206,7 +206,7 @@ impl AtomicRequest {
         [u64::from(self.key), self.address, kind, first, second]
     }
 
-    /// `None` for an unknown operation, a key that is none, or an address that is not aligned.
+    /// `None` for an unknown operation, key 0, or an unaligned address.
     pub(crate) fn decode([key, address, kind, first, second]: [u64; Self::WORDS]) -> Option<Self> {
         let operation = Atomic::decode([kind, first, second])?;
         let request = AtomicRequest { key: u32::try_from(key).ok()?, address, operation };

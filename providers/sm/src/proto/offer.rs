@@ -7,11 +7,11 @@
 
 use super::message::INLINE;
 
-/// Words of a slot behind the total.
+/// Number of payload words of a slot after the total.
 pub(crate) const WORDS: usize = INLINE / 8 - 1;
 /// Maximum number of segments of an offer.
 pub(crate) const MOST: usize = WORDS / 2;
-/// Bytes that one side copies before other connections get a turn, or before it checks for help from the other side.
+/// Number of bytes that one side copies before it serves other connections, or checks for a help request.
 pub(crate) const CHUNK: u64 = 256 << 10;
 /// Minimum length of a part for which help is requested.
 const LEAST: u64 = 48 << 10;

@@ -63,8 +63,8 @@ impl Reassembly {
         Reassembly { route, message: 0, under_way: None }
     }
 
-    /// Position of a piece, or of a message in its slot. Reads the data header only if there is one. May be called
-    /// again while the piece waits.
+    /// Position of a piece, or of a message that fits in its slot. Reads the data header only if there is one. May be
+    /// called again while the piece waits.
     #[inline]
     pub(crate) fn look(
         &self,

@@ -15,7 +15,7 @@ use dapl::provider::ConnId;
 use dapl::runtime::sync::{AtomicU64, Ordering, fence};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::engine::wake::{Delivery, tell};
+use crate::engine::wake::{Delivery, write_word};
 use crate::engine::wake_flags::WakeFlags;
 use crate::help::Help;
 use crate::memory::imports::Imports;
@@ -37,7 +37,7 @@ const BUSY_FETCHING: usize = 392;
 const GONE: usize = 512;
 const REACH: usize = 640;
 const RECALLED: usize = 648;
-// 768 to 1023: see `help`.
+// Offsets 768 to 1023 belong to `help`.
 const STAGED: usize = 1024;
 /// Features that this side supports beyond the first version of the rings; written once. A side without this word
 /// leaves it 0.
@@ -75,7 +75,7 @@ impl Peer {
     /// or a signal, and another process may get the number. So the first copy in each engine tick checks; a number is
     /// not reused within a tick.
     #[inline]
-    pub(crate) fn lives(&self, ticker: &EngineTicks) -> bool {
+    pub(crate) fn is_alive(&self, ticker: &EngineTicks) -> bool {
         self.looked.is_still(ticker, || self.watch.as_ref().is_some_and(|watch| !watch.is_dead()))
     }
 
@@ -162,8 +162,8 @@ pub(crate) struct ConnectionMemory {
     /// Generation in messages of this side.
     generation: OnceLock<u16>,
     theirs: OnceLock<PeerSide>,
-    /// Set after `theirs`. ThreadSanitizer needs it: the standard library is built without it, so it does not see the
-    /// ordering of `OnceLock`.
+    /// Set after the peer's side was attached. ThreadSanitizer needs it: the standard library is built without it, so
+    /// it does not see the ordering of `OnceLock`.
     #[cfg(tsan)]
     joined: std::sync::atomic::AtomicBool,
     wake_flags: WakeFlags,
@@ -238,7 +238,7 @@ impl ConnectionMemory {
         self.theirs().map_or(0, |t| t.area.word(STAGED).load(Ordering::Acquire))
     }
 
-    /// The words for sender-assisted copies of offers.
+    /// The control words for sender-assisted copies of offers. `None` before the peer has joined.
     pub(crate) fn help(&self) -> Option<Help<'_>> {
         Some(Help { own: &self.area, theirs: &self.theirs()?.area })
     }
@@ -254,7 +254,7 @@ impl ConnectionMemory {
     }
 
     /// Sets the generation of this side's messages; called once, before the connection is established.
-    pub(crate) fn be_of(&self, generation: u16) {
+    pub(crate) fn set_generation(&self, generation: u16) {
         let _ = self.generation.set(generation);
     }
 
@@ -296,14 +296,14 @@ impl ConnectionMemory {
         self.theirs().map_or(0, |t| t.area.word(TAKEN_RESPONSES).load(Ordering::Acquire))
     }
 
-    /// Sum of all progress counts: the peer's requests and responses taken here, and this side's entries that the
-    /// peer took.
+    /// Sum of all progress counts: the peer's requests and responses that this side took, and this side's entries that
+    /// the peer took.
     pub(crate) fn progress(&self) -> u64 {
         let ours = [TAKEN_REQUESTS, TAKEN_RESPONSES].map(|at| self.area.word(at).load(Ordering::Relaxed));
         [ours[0], ours[1], self.taken(), self.taken_responses()].into_iter().fold(0, u64::wrapping_add)
     }
 
-    /// The word by which this side's send direction announces the peer's key that it is copying with.
+    /// The word in which this side's send direction announces the key of the peer that it is copying with.
     pub(crate) fn busy(&self) -> &AtomicU64 {
         self.area.word(BUSY)
     }
@@ -324,7 +324,7 @@ impl ConnectionMemory {
         self.wake_flags.set(self.area.word(WANT), want, self.theirs().is_some_and(|t| t.light));
     }
 
-    /// Whether all wake-up flags have been set since before the peer joined.
+    /// Whether all wake-up flags are unchanged since before the peer joined.
     pub(crate) fn is_preset(&self) -> bool {
         WakeFlags::is_preset(self.area.word(WANT))
     }
@@ -357,7 +357,7 @@ impl ConnectionMemory {
     pub(crate) fn reset(&self) {
         self.mark_over();
         if let Some(theirs) = self.theirs() {
-            tell(&theirs.peer.fifo, Note::Reset(theirs.id));
+            write_word(&theirs.peer.fifo, Note::Reset(theirs.id));
         }
     }
 
@@ -368,12 +368,12 @@ impl ConnectionMemory {
 
     /// Sends a heartbeat (CM-5).
     pub(crate) fn alive(&self) -> Delivery {
-        self.theirs().map_or(Delivery::Sent, |t| tell(&t.peer.fifo, Note::Alive(t.id)))
+        self.theirs().map_or(Delivery::Sent, |t| write_word(&t.peer.fifo, Note::Alive(t.id)))
     }
 }
 
 /// Sends a FIFO word to a sleeping peer.
 #[cold]
 fn wake(theirs: &PeerSide) -> Delivery {
-    tell(&theirs.peer.fifo, Note::Wake(theirs.id))
+    write_word(&theirs.peer.fifo, Note::Wake(theirs.id))
 }

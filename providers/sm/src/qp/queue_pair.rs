@@ -31,7 +31,8 @@ use crate::qp::shared::{Fault, Pool, Shared};
 use crate::qp::tx::{Request, Tx};
 use crate::{Mr, Mw, Sm};
 
-/// Engine ticks (2 ms) without progress before a connection counts as idle. Connections that share a poller get more passes.
+/// Engine ticks (2 ms) without progress before a connection counts as idle. Connections that share a poller get more
+/// passes.
 const COLD: u32 = 16;
 /// Maximum of passes over a connection before others are served.
 const SERVICE: usize = 1000;
@@ -54,9 +55,9 @@ pub(crate) struct QpCore {
     link: parking_lot::Mutex<Option<Arc<ConnectionMemory>>>,
     /// A thread polls one of the queues, and the wake-up flags are cleared.
     hot: AtomicBool,
-    /// There is no connection or attempt; readable without the lock.
+    /// Whether there is no connection or attempt; readable without the lock.
     over: AtomicBool,
-    /// Passes that made progress, and how many of them the engine has seen.
+    /// Number of passes that made progress, and how many of them the engine has seen.
     moved: AtomicU32,
     seen: AtomicU32,
     /// Engine ticks since the last progress.
@@ -221,7 +222,7 @@ impl QpCore {
         }
     }
 
-    /// Same as `Conn::break_off`; also returns whether an unreported fault was found.
+    /// Like `Conn::break_off`; also returns whether an unreported fault was found.
     fn end(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<(Arc<ConnectionMemory>, bool)> {
         let mut rx = self.rx.lock();
         let mut tx = self.tx.lock();
@@ -292,7 +293,7 @@ impl QpCore {
         }
     }
 
-    /// Posts a request that waits in the queue, or does more than one slot holds.
+    /// Posts a request that waits in the queue or needs more than one slot.
     #[inline(never)]
     fn post_request(&self, tx: MutexGuard<'_, Tx>, wr: &SendWr<'_>) -> Result<()> {
         if tx.ends.as_ref().is_some_and(|ends| !ends.supports(wr.op)) {

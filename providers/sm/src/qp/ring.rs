@@ -14,7 +14,7 @@ use dapl::runtime::sync::AtomicU64;
 use crate::memory::map::{Map, Slots};
 use crate::proto::message::{Header, INLINE, LINE, SLOT};
 
-/// Bytes in front of the body: the header word, and a word with `ack` in its low half and `aux` in its high half.
+/// Bytes before the body: the header word, and a word with `ack` in its low half and `aux` in its high half.
 const BODY: usize = 16;
 /// Index of the last word of a slot: immediate data or the key of a send in pieces, whose bytes are in the message
 /// buffer.
@@ -29,8 +29,8 @@ fn has_two_lines(header: Header) -> bool {
 }
 
 fn lap(index: u64, shift: u32) -> u64 {
-    // Laps count from 1: fresh memory is of lap 0 and contains no entry. The low 32 bits suffice, since the reader is
-    // never a whole lap behind without the writer knowing.
+    // Laps are counted from 1, so fresh memory, which is of lap 0, contains no entry. The low 32 bits suffice: the
+    // writer never gets more than a ring ahead of the reader.
     (((index >> shift) + 1) & 0xFFFF_FFFF) << 32
 }
 
@@ -214,7 +214,7 @@ pub(crate) struct Reader {
     next: u64,
 }
 
-/// Result of a look at the next slot.
+/// Result of reading the next slot.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Next {
     Empty,

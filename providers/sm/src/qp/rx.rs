@@ -59,7 +59,7 @@ pub(crate) struct Rx {
     broken: bool,
     /// A fault was found and the flush is pending: no more messages are taken.
     pub(crate) stopped: bool,
-    /// [`Rx::post_quickly`] refuses from this number of queued receives on. Each other post renews the limit.
+    /// Number of queued receives from which on [`Rx::post_quickly`] refuses. Each other post updates the limit.
     quick_limit: usize,
 }
 
@@ -204,7 +204,7 @@ impl Rx {
         result.map(|()| taken != begin || budget < BUDGET)
     }
 
-    /// Queues a notifying receive of one segment. Returns false and changes nothing if the receive must go through
+    /// Queues a notifying receive of one segment. Returns false, without any change, if the receive must go through
     /// [`Rx::post`].
     #[inline(always)]
     pub(crate) fn post_quickly(&mut self, segment: &Segment, cookie: u64, ep: usize) -> bool {
@@ -317,7 +317,7 @@ fn borrow(shared: &Shared, queue: &mut SlotQueue<Receive>) -> bool {
 impl RxEnds {
     /// Publishes the count of taken requests now: the peer's sends complete by it, and the next pass may be late.
     fn settle(&mut self, shared: &Shared, taken: u64, answered: bool) {
-        // A count that was sent with requests of this side need not be published again.
+        // A count that was already sent with requests of this side need not be published again.
         self.reported = self.reported.max(shared.reported_taken.load(Ordering::Relaxed));
         fail_point!(BeforeTelling);
         let tell = taken != self.reported;

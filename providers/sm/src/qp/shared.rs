@@ -33,8 +33,8 @@ pub(crate) enum Fault {
     Watermark,
 }
 
-/// Status in the length field of a response: no access to the memory, or no such window; a receive that is too short
-/// or whose memory is unmapped; a send whose memory is unmapped.
+/// Status in the length field of a response: no right to access the memory, or no such window.
+/// Other values: a receive that is too short or whose memory is unmapped; a send whose memory is unmapped.
 pub(crate) const NAK_ACCESS: u32 = 6;
 pub(crate) const NAK_RESPONDER: u32 = 7;
 pub(crate) const NAK_SOURCE: u32 = 8;

@@ -45,7 +45,7 @@ impl Broken {
 /// The method of a copy.
 #[derive(Clone, Copy)]
 pub(crate) enum By<'a> {
-    /// This process copies, through its mapping of the peer's memory.
+    /// This process copies through its mapping of the peer's memory.
     Us(&'a Mapped),
     Kernel,
 }
@@ -76,7 +76,7 @@ pub(crate) fn copy(
     let copied = unsafe {
         match by {
             By::Us(mapped) => copy_here(regions, way, mapped, &mine, target.address),
-            By::Kernel if !peer.lives(&regions.ticker) => Err(Refusal::Gone),
+            By::Kernel if !peer.is_alive(&regions.ticker) => Err(Refusal::Gone),
             By::Kernel => kernel_copy::copy(regions, peer, way, &mine, target),
         }
     };
@@ -103,7 +103,7 @@ pub(crate) fn apply(
 ) -> Result<u64, Status> {
     let announced = peer.regions.announce(busy, target)?;
     fail_point!(KeyAnnounced);
-    // The peer's description of the region may be invalid.
+    // The peer's description of the region may be invalid, so it is checked here.
     let place =
         mapped.place(target.address, target.length, true).filter(|place| Atomic::is_aligned(place.addr() as u64));
     let place = place.ok_or(Status::RemoteAccess)?;

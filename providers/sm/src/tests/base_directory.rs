@@ -72,7 +72,7 @@ fn a_listener_has_no_name_elsewhere() {
     refused(&side, 9, &here());
 }
 
-/// The connect is rejected for lack of a listener.
+/// Expects that a connect is rejected because there is no listener.
 fn refused(side: &Side, qual: u64, address: &PeerAddress) {
     let qp = side.qp();
     qp.connect(&ConnectSpec { address, qual, private_data: &[] }, conn(qual as usize)).unwrap();

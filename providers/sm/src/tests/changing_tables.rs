@@ -9,7 +9,7 @@ use super::ends::without_cma;
 use super::invalid_data::works;
 use super::*;
 
-/// Sends requests to one malicious peer; after a connection has ended, on a new connection.
+/// Number of requests sent to one malicious peer. After a connection has ended, they continue on a new connection.
 const REQUESTS: u64 = 3_000;
 
 /// Rewrites the entry of a key until stopped; with `wild`, also its base and length.

@@ -171,7 +171,7 @@ fn process_with_reused_id_gets_no_data() {
         let link = active.0.link().unwrap();
         let peer = &link.theirs().unwrap().peer;
         assert!(peer.cma.load(std::sync::atomic::Ordering::Relaxed), "or else there is nothing to see");
-        bury(peer.watch.as_ref().unwrap());
+        mark_dead(peer.watch.as_ref().unwrap());
         active.post_send(&wr(op, &[segment(&mine_mr, &mine)], 1)).unwrap();
         assert_eq!(a.completion().status, Status::Transport);
         assert_eq!(a.sink.next(conn(10)), SinkEvent::Other("broken"));
@@ -188,12 +188,12 @@ fn process_with_reused_id_has_its_own_watch() {
     let mine = std::process::id() as i32;
     let first = book.watch(mine).unwrap();
     assert!(Arc::ptr_eq(&first, &book.watch(mine).unwrap()), "one for all connections");
-    bury(&first);
+    mark_dead(&first);
     let second = book.watch(mine).unwrap();
     assert!(!Arc::ptr_eq(&first, &second) && first.is_dead() && !second.is_dead());
 }
 
-/// A death concerns one process, not the next process with the same id.
+/// A death ends the connections of that process, not those of a later process with the same id.
 #[test]
 fn a_late_death_ends_no_connection_of_the_next_with_that_id() {
     let place = Place::new("late-death");

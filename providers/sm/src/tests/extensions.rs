@@ -157,7 +157,7 @@ fn atomics(name: &str, bounce: bool) {
     }
     let found = |words: &[AtomicU64]| words.iter().map(|word| word.load(Ordering::Relaxed)).collect::<Vec<_>>();
     assert_eq!((found(&target), found(&back)), (vec![0, 77, 0, 0], vec![u64::MAX, 2, 77, 0]));
-    // No function of the target was called meanwhile: its engine executed the requests.
+    // The target called no function meanwhile, so its engine executed the requests.
 }
 
 #[test]

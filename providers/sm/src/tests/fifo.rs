@@ -10,7 +10,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 
 use super::invalid_data::works;
 use super::*;
-use crate::engine::wake::{Delivery, tell};
+use crate::engine::wake::{Delivery, write_word};
 use crate::proto::message::{ID_MASK, Note};
 
 /// The shortest heartbeat interval that can be set.
@@ -98,7 +98,7 @@ fn fills(shrink: bool) {
         if shrink {
             rustix::pipe::fcntl_setpipe_size(&fifo, 4096).unwrap();
         }
-        while tell(&fifo, Note::Wake(ID_MASK)) == Delivery::Sent {}
+        while write_word(&fifo, Note::Wake(ID_MASK)) == Delivery::Sent {}
         send((&a, &active), 1);
         // Other writers to the FIFO do not block either.
         let friend = connected(&a, &c, 9, 30);
@@ -131,7 +131,7 @@ fn forged_words_do_nothing() {
         // Ids next to the valid one, other generations of it, and the valid id itself.
         let forged = [n, id ^ n, id.wrapping_add(n << 16) & ID_MASK, id][n as usize % 4];
         for note in [Note::Reset(forged), Note::Alive(forged), Note::Wake(forged)] {
-            tell(&fifo, note);
+            write_word(&fifo, note);
         }
     }
     (1..20).for_each(|n| wakes((&a, &active), (&b, &passive, &sleeper), n));

@@ -43,7 +43,7 @@ impl Random {
 }
 
 /// Role of the hostile process.
-pub(super) fn rages(place: &Place) {
+pub(super) fn writes_invalid_data(place: &Place) {
     let side = place.open();
     let mut random = Random(0x9E37_79B9_7F4A_7C15);
     for round in 0..ROUNDS {
@@ -69,15 +69,15 @@ fn rage(side: &Side, traffic: &Traffic, card: &[u8], round: u64, random: &mut Ra
             0 => rewrite(&link.area, random),
             1 => rewrite(&link.rma, random),
             2 => (0..200).for_each(|_| tamper(&link, random)),
-            3 => (0..200).for_each(|_| disown(side, on(&traffic.card()).key, random)),
-            _ => (0..20).for_each(|_| spoil(side, &link, random)),
+            3 => (0..200).for_each(|_| corrupt_registration(side, on(&traffic.card()).key, random)),
+            _ => (0..20).for_each(|_| send_invalid(side, &link, random)),
         }
         link.poke(WANT_REQUESTS | WANT_PROGRESS);
         side.cq.poll(&mut [Completion::default(); 16]);
     }
 }
 
-/// Rewrites every byte.
+/// Writes random words to all of an area.
 fn rewrite(area: &Map, random: &mut Random) {
     for place in (0..area.len()).step_by(8) {
         area.word(place).store(random.word(), Ordering::Release);
@@ -92,14 +92,14 @@ fn tamper(link: &ConnectionMemory, random: &mut Random) {
 }
 
 /// Corrupts a registration: another key or other rights.
-fn disown(side: &Side, key: u32, random: &mut Random) {
+fn corrupt_registration(side: &Side, key: u32, random: &mut Random) {
     let (table, [key_at, _, _, rights]) = side.ia.device.regions.exposed(key);
     let at = if random.next().is_multiple_of(2) { key_at } else { rights };
     table.word(at).store(random.word(), Ordering::Release);
 }
 
 /// Sends partial words to the FIFO, and datagrams with changed bytes.
-fn spoil(side: &Side, link: &ConnectionMemory, random: &mut Random) {
+fn send_invalid(side: &Side, link: &ConnectionMemory, random: &mut Random) {
     let Some(theirs) = link.theirs() else { return };
     let bytes = random.next().to_le_bytes();
     let _ = rustix::io::write(&theirs.peer.fifo, &bytes[..1 + random.next() as usize % 8]);
@@ -126,7 +126,7 @@ fn weathers(name: &str, settings: &[(&str, &str)]) {
     let local = Access { local_write: true, ..Access::default() };
     let region = Region { address: own.as_ptr() as u64, length: own.len() as u64 };
     let _kept = side.ia.register(&side.pd, region, local).unwrap();
-    let mut hostile = Other::start("rages", &place, "", settings);
+    let mut hostile = Other::start("writes_invalid_data", &place, "", settings);
     let (mut traffic, mut served) = (None::<Traffic>, 0);
     let until = Instant::now() + 3 * PATIENCE;
     loop {

@@ -100,7 +100,7 @@ fn piece_of_another_message_ends_the_connection() {
         victim.post_recv(&[segment(&mr, &into)], token(9)).unwrap();
         forge_piece(&malicious, header.encode(), 0, violation);
         if what == "nothing" {
-            // This shows that the other peers were dropped for their invalid data.
+            // The log shows that the other peers were dropped because of their invalid data.
             assert_eq!((b.completion().status, into), (Status::Success, vec![0; 100]));
             break;
         }
@@ -294,7 +294,7 @@ fn areas_with_another_geometry_are_not_mapped() {
     assert_eq!(b.sink.next(conn(1)), SinkEvent::Established(vec![]));
 }
 
-/// The engine answers this at once, and so after it has handled everything sent before.
+/// A datagram that the engine answers at once. The answer shows that all earlier datagrams were handled.
 fn request_of_no_process() -> Vec<u8> {
     let terms = Terms { qual: 8, ..terms(1000, Geometry::LOCAL) };
     Datagram::Request { id: 6, terms, private_data: vec![] }.encode()

@@ -89,7 +89,7 @@ fn dies_listening(point: Point, passes: u32, settings: &[(&str, &str)]) {
         let mut now = new;
         while !now.is_settled() {
             if now.is_over() && !now.is_established() {
-                now.qp.abort(); // a refusal flushes nothing
+                now.qp.abort(); // a rejected attempt does not flush the posted work
             }
             now.go_on(&side);
             assert!(Instant::now() < until, "{point:?} is not over");

@@ -4,13 +4,13 @@ use std::sync::atomic::Ordering;
 
 use super::ends::{pattern, without_cma};
 use super::*;
-use crate::memory::knem::fake::{Asked, Double, Refuses};
+use crate::memory::knem::fake::{Asked, FakeKnem, Refuses};
 
 const READ: u32 = libc::PROT_READ as u32;
 const WRITE: u32 = libc::PROT_WRITE as u32;
 
 /// Two connected sides that find the fake device.
-fn over(device: &Double, place: &Place, settings: &str) -> (Side, Side, (Qp, Qp)) {
+fn over(device: &FakeKnem, place: &Place, settings: &str) -> (Side, Side, (Qp, Qp)) {
     let (a, b) = device.during(|| (requirements::set(place, settings), requirements::set(place, settings)));
     let pair = connected(&a, &b, 7, 10);
     (a, b, pair)
@@ -27,13 +27,13 @@ fn there_and_back(a: &Side, active: &Qp, target: &[u8], key: u32) {
     assert!(target[10..] == out[..] && back == out);
 }
 
-fn copies(device: &Double) -> Vec<Asked> {
+fn copies(device: &FakeKnem) -> Vec<Asked> {
     device.asked().into_iter().filter(|asked| matches!(asked, Asked::Copy { .. })).collect()
 }
 
 #[test]
 fn registration_declares_memory_and_initiator_copies_by_cookie() {
-    let (device, place) = (Double::new(13), Place::new("knem"));
+    let (device, place) = (FakeKnem::new(13), Place::new("knem"));
     let (a, b, (active, _passive)) = over(&device, &place, "");
     without_cma(&active);
     assert_eq!(device.asked(), []);
@@ -80,7 +80,7 @@ fn copy_refused_by_the_device_uses_another_method() {
     .into_iter()
     .enumerate()
     {
-        let (device, place) = (Double::new(13), Place::new(&format!("knem-refuses-{n}")));
+        let (device, place) = (FakeKnem::new(13), Place::new(&format!("knem-refuses-{n}")));
         let (a, b, (active, _passive)) = over(&device, &place, "");
         device.refuses(refuses);
         if !by_cma {
@@ -105,15 +105,15 @@ fn the_order_that_is_set_is_kept() {
     for (n, (settings, by_knem)) in
         [("rma=knem,cma", true), ("rma=knem", true), ("rma=cma", false), ("rma=mmap", false)].into_iter().enumerate()
     {
-        let (device, place) = (Double::new(13), Place::new(&format!("knem-order-{n}")));
+        let (device, place) = (FakeKnem::new(13), Place::new(&format!("knem-order-{n}")));
         let (a, b, (active, _passive)) = over(&device, &place, settings);
         let target = vec![0u8; 1000];
         let mr = b.register(&target);
         there_and_back(&a, &active, &target, mr.remote_key());
         assert_eq!(!copies(&device).is_empty(), by_knem, "{settings}");
     }
-    // Cross-memory copy is preferred: the device is used only where that does not work.
-    let (device, place) = (Double::new(13), Place::new("knem-second"));
+    // Cross-memory attach is preferred: the device is used only if that does not work.
+    let (device, place) = (FakeKnem::new(13), Place::new("knem-second"));
     let (_a, _b, (active, _passive)) = over(&device, &place, "rma=cma,knem");
     let link = active.0.link().unwrap();
     let peer = &link.theirs().unwrap().peer;
@@ -122,7 +122,7 @@ fn the_order_that_is_set_is_kept() {
 
 #[test]
 fn rights_are_checked_before_the_device_is_used() {
-    let (device, place) = (Double::new(13), Place::new("knem-rights"));
+    let (device, place) = (FakeKnem::new(13), Place::new("knem-rights"));
     let (a, b, (active, _passive)) = over(&device, &place, "");
     let (out, target) = (pattern(64, 1), vec![0u8; 64]);
     let (out_mr, mr) = (a.register(&out), b.register(&target));

@@ -375,7 +375,8 @@ fn helper(pair: &Both, then: impl FnOnce(&Help<'_>)) {
     link.poke(WANT_REQUESTS);
 }
 
-/// Waits until the receiver's own part has arrived. Reads are volatile, since the compiler assumes an unchanged buffer.
+/// Waits until the receiver has copied its own part. Reads are volatile, since the compiler assumes that the buffer
+/// does not change.
 fn fetches_its_part(b: &Side, out: &[u8], space: &[u8]) {
     let until = Instant::now() + PATIENCE;
     while std::hint::black_box(space)[..4096] != out[..4096] {

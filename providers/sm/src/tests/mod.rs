@@ -179,8 +179,8 @@ fn replace(old: &OwnedFd, new: &OwnedFd) {
     assert!(unsafe { libc::dup3(new.as_raw_fd(), old.as_raw_fd(), libc::O_CLOEXEC) } >= 0);
 }
 
-/// Replaces the watch by that of a dead process, without a notification of the engine.
-fn bury(watch: &PidWatch) {
+/// Replaces the watch by that of a dead process, without notifying the engine.
+fn mark_dead(watch: &PidWatch) {
     let mut child = std::process::Command::new("true").spawn().unwrap();
     let pid = rustix::process::Pid::from_child(&child);
     let dead = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
@@ -205,7 +205,7 @@ impl log::Log for Log {
     fn flush(&self) {}
 }
 
-/// Whether a line with this text was logged.
+/// Whether a line that contains this text was logged.
 fn said(text: &str) -> bool {
     LOG.0.lock().iter().any(|line| line.contains(text))
 }

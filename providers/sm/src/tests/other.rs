@@ -50,7 +50,7 @@ impl Other {
 
     fn run(mut command: Command, role: &str, place: &Place, plan: &str, settings: &[(&str, &str)]) -> Self {
         command.args(["--exact", "tests::other::the_other_process", "--ignored", "--nocapture"]);
-        // A copy method that is only chosen by measurement would pass its points.
+        // A copy method that is chosen by measurement might not pass its fail points.
         command.env("DAPL_TEST_UNTIMED", "1");
         command.env(ROLE, format!("{role} {}", place.0)).envs(settings.iter().copied());
         if !plan.is_empty() {
@@ -299,7 +299,7 @@ fn the_other_process() {
         "listens" => listens(&place),
         "connects" => connects(&place, u64::MAX),
         "parts" => connects(&place, 9),
-        "rages" => hostile_processes::rages(&place),
+        "writes_invalid_data" => hostile_processes::writes_invalid_data(&place),
         "changes-user" => hostile_processes::changes_user(&place),
         "visits" => visits(&place),
         "offers" => copies::offers(&place),
@@ -309,7 +309,7 @@ fn the_other_process() {
     }
 }
 
-/// Runs until the process is ended, at most for a time limit.
+/// Repeats `go_on` until it returns false, at most for a time limit, in a process that another one kills.
 pub(super) fn while_young(mut go_on: impl FnMut() -> bool) {
     let until = Instant::now() + 3 * PATIENCE;
     while go_on() {

@@ -90,8 +90,7 @@ pub(crate) fn at(point: Point) {
     let Some(plan) = PLANNED.get_or_init(read) else { return };
     if plan.point == format!("{point:?}") && plan.passes.fetch_sub(1, Ordering::SeqCst) == 0 {
         // Sends the signal to this thread: a signal to another thread would arrive later, and this thread would
-        // continue.
-        // SAFETY: a plain call; what the signal does is wanted.
+        // continue. SAFETY: a plain call; the effect of the signal is intended.
         unsafe { libc::raise(plan.signal) };
     }
 }

@@ -10,7 +10,7 @@ use super::ends::{pattern, without_cma};
 use super::invalid_data::{TestClient, terms};
 use super::*;
 use crate::cm::socket::open_peer_fifo;
-use crate::engine::wake::tell;
+use crate::engine::wake::write_word;
 use crate::memory::map::Map;
 use crate::proto::handshake::{Answer, Datagram, Geometry};
 use crate::proto::message::{Fragment, Header, Kind, LINE, Note, SLOT};
@@ -27,7 +27,7 @@ pub(super) fn set(place: &Place, settings: &str) -> Side {
 }
 
 /// Two connected queue pairs with capacity for this many requests and receives.
-pub(super) fn roomy(a: &Side, b: &Side, space: u32) -> (Qp, Qp) {
+pub(super) fn with_capacity(a: &Side, b: &Side, space: u32) -> (Qp, Qp) {
     let make = |side: &Side| {
         let spec = QpSpec { max_recvs: space, max_requests: space, ..side.spec() };
         side.ia.create_qp(&side.pd, spec).unwrap()
@@ -135,13 +135,13 @@ fn the_initiator_alone_moves_the_data_where_the_kernel_copies() {
 }
 
 /// A queue pair whose peer is a test client with areas of this geometry; FIFO words of the client name `id`.
-struct Guest {
+struct ClientQp {
     qp: Qp,
     area: Map,
     id: u32,
 }
 
-impl Guest {
+impl ClientQp {
     fn of(a: &Side, client: &TestClient, geometry: Geometry) -> Self {
         let qp = a.qp();
         let address = PeerAddress::Path(client.path.clone());
@@ -155,7 +155,7 @@ impl Guest {
         let fds = [area_fd.as_fd(), rma_fd.as_fd(), table_fd.as_fd()];
         client.socket.send(a.ia.device.endpoint.path(), &reply.encode(), &fds).unwrap();
         assert_eq!(a.sink.next(conn(1)), SinkEvent::Established(vec![]));
-        Guest { qp, area, id }
+        ClientQp { qp, area, id }
     }
 
     /// Number of RDMA fragments in the ring; the test client takes none.
@@ -178,7 +178,7 @@ fn fragments_describe_themselves_several_are_under_way_and_the_first_error_ends_
     let place = Place::new("fragments");
     let a = place.open();
     let (client, geometry) = (TestClient::new(&place), Geometry::LOCAL);
-    let guest = Guest::of(&a, &client, geometry);
+    let guest = ClientQp::of(&a, &client, geometry);
     let (qp, link) = (&guest.qp, link(&guest.qp));
     let out = pattern(1 << 20, 5);
     let mr = a.register(&out);
@@ -206,7 +206,7 @@ fn fragments_describe_themselves_several_are_under_way_and_the_first_error_ends_
         guest.area.word(geometry.responses_at() + n * SLOT).store(word, Ordering::Release);
     }
     let uid = rustix::process::geteuid().as_raw();
-    tell(&open_peer_fifo(a.ia.device.endpoint.path(), uid).unwrap(), Note::Wake(guest.id));
+    write_word(&open_peer_fifo(a.ia.device.endpoint.path(), uid).unwrap(), Note::Wake(guest.id));
     let failed = a.completion();
     assert_eq!((failed.token.cookie, failed.status), (77, Status::RemoteAccess));
     assert_eq!(a.sink.next(conn(1)), SinkEvent::Other("broken"));
@@ -218,7 +218,7 @@ fn no_more_fragments_are_under_way_than_the_targets_ring_of_answers_holds() {
     let place = Place::new("answers");
     let a = set(&place, "rma_buffer=1048576");
     let client = TestClient::new(&place);
-    let guest = Guest::of(&a, &client, Geometry { responses: 8, ..Geometry::LOCAL });
+    let guest = ClientQp::of(&a, &client, Geometry { responses: 8, ..Geometry::LOCAL });
     let out = pattern(1 << 20, 5);
     let mr = a.register(&out);
     let remote = Remote { key: 0x1_2345, address: 0x10_0000 };
@@ -234,7 +234,7 @@ fn ends_with_areas_of_different_sizes_understand_each_other() {
     for (n, (left, right)) in [(smallest, ""), ("", smallest), (largest, odd), (odd, largest)].into_iter().enumerate() {
         let place = Place::new(&format!("geometry-{n}"));
         let (a, b) = (set(&place, left), set(&place, right));
-        let (active, passive) = roomy(&a, &b, 64);
+        let (active, passive) = with_capacity(&a, &b, 64);
         without_cma(&active);
         without_cma(&passive);
         for length in [8, 113, 16_384, 100_000, 1 << 20] {
@@ -399,7 +399,7 @@ fn full_ring_is_back_pressure_up_to_queue_capacity() {
     let place = Place::new("deferred");
     let (a, b) = (place.open(), place.open());
     let space = 3 * Geometry::LOCAL.requests;
-    let (active, passive) = roomy(&a, &b, space);
+    let (active, passive) = with_capacity(&a, &b, space);
     let out: Vec<u64> = (0..u64::from(space)).collect();
     // SAFETY: numbers as bytes.
     let bytes = unsafe { std::slice::from_raw_parts(out.as_ptr().cast::<u8>(), out.len() * 8) };

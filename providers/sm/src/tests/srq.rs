@@ -77,7 +77,7 @@ fn send(qp: &Qp, segments: &[Segment], cookie: u64) {
 }
 
 /// Waits until this number of connections waits for a receive.
-fn in_line(srq: &Srq, count: usize) {
+fn await_waiters(srq: &Srq, count: usize) {
     let until = Instant::now() + PATIENCE;
     while srq.0.waiting() != count {
         assert!(Instant::now() < until, "the message was not taken");
@@ -148,7 +148,7 @@ fn empty_srq_serves_waiting_connections_in_order() {
     // The connections start to wait one after the other: the engine sees each message and finds no receive.
     for (n, (active, passive)) in ends.iter().enumerate() {
         (0..2).for_each(|n| send(active, &[], n));
-        in_line(&srq, n + 1);
+        await_waiters(&srq, n + 1);
         assert_eq!(passive.outstanding(), Outstanding::default());
     }
     for round in 0..2 {
@@ -160,7 +160,7 @@ fn empty_srq_serves_waiting_connections_in_order() {
     assert_eq!(srq.available(), 0);
     // A connection that has ended does not wait.
     ends.iter().for_each(|(active, _)| send(active, &[], 9));
-    in_line(&srq, 3);
+    await_waiters(&srq, 3);
     ends[0].1.abort();
     ends[1].0.abort();
     assert_eq!(b.sink.next(conn(21)), SinkEvent::Other("disconnected"));
@@ -184,7 +184,7 @@ fn waiter_is_woken_by_a_receive_for_a_waiting_message() {
         let before = sink.count();
         (0..2).for_each(|n| send(&active, &[], n));
         if round % 2 == 0 {
-            in_line(&srq, 1); // in other rounds the receive may be posted first
+            await_waiters(&srq, 1); // in other rounds the receive may be posted first
         }
         srq.post_recv(&[], 1).unwrap();
         sink.reaches(before + 1);

@@ -1,6 +1,6 @@
-//! One of two processes is stopped in or after the handshake, and continues. In time, the connection is unaffected.
-//! Too late, each side receives one end of the connection and its flushes. A message sent before a death is still
-//! accepted.
+//! One of two processes is stopped in or after the handshake, and later continues. If it continues in time, the
+//! connection is unaffected. Otherwise each side receives one end of the connection and its flushes. A message that was
+//! sent before a death is still accepted.
 
 use std::os::fd::AsFd;
 
@@ -201,7 +201,7 @@ fn answer_of_a_dead_process_counts() {
     let fds = [sealed(geometry.area_len()), sealed(geometry.rma_len()), sealed(16 * 64)];
     reply(Answer::Accepted, Some((terms(asked.token, geometry), vec![])), &fds.each_ref().map(|fd| fd.as_fd()));
     // The other side notices the death first.
-    bury(device.book.lock().by_id[&id].watch.as_ref().unwrap());
+    mark_dead(device.book.lock().by_id[&id].watch.as_ref().unwrap());
     engine.process_died(std::process::id() as i32);
     assert_eq!(sink.next(conn(1)), SinkEvent::Established(vec![]));
 }

@@ -18,20 +18,20 @@ fn was_asleep(slept: u64, waits: u64) {
     assert!(slept >= waits / 10, "{slept} of {waits}");
 }
 
-/// Delays for a varying time, so that the steps of both sides interleave differently.
-fn dawdle(random: &mut u64) {
+/// Delays for a varying time, so that the steps of the two sides interleave differently.
+fn delay(random: &mut u64) {
     *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
     (0..*random >> 58).for_each(|_| std::hint::spin_loop());
 }
 
-/// Completions, and the thread that sleeps on them.
+/// A completion queue, and a thread that sleeps on it.
 #[derive(Default)]
-struct Bed {
+struct Sleeping {
     ready: CompletionList,
     sleeper: Sleeper,
 }
 
-impl Bed {
+impl Sleeping {
     fn push(&self, n: u64) {
         if self.ready.push(Completion { token: token(n), ..Completion::default() }) {
             self.sleeper.notify();
@@ -54,11 +54,11 @@ impl Bed {
 #[test]
 fn waiter_for_completions_is_always_woken() {
     let count = waits(200_000) / 2;
-    let beds = [Bed::default(), Bed::default()];
+    let beds = [Sleeping::default(), Sleeping::default()];
     let side = |mine: usize, mut random: u64| {
         let mut slept = 0;
         for n in 0..count {
-            dawdle(&mut random);
+            delay(&mut random);
             if mine == 0 {
                 beds[1].push(n);
             }
@@ -87,7 +87,7 @@ fn waiter_for_connections_is_always_woken() {
     let slept = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..pairs)
             .flat_map(|n| {
-                let [mut one, mut two] = [&a, &b].map(Dreamer::new);
+                let [mut one, mut two] = [&a, &b].map(SleepingReceiver::new);
                 connect(&a, &b, n as usize, &one.qp, &two.qp);
                 [scope.spawn(move || one.play(true, count, n)), scope.spawn(move || two.play(false, count, n + 100))]
             })
@@ -104,7 +104,7 @@ fn first_message_of_a_new_connection_wakes_its_receiver() {
     let place = Place::new("first-message");
     let (a, b) = (place.open(), place.open());
     for n in 0..20 {
-        let [one, two] = [&a, &b].map(Dreamer::new);
+        let [one, two] = [&a, &b].map(SleepingReceiver::new);
         connect(&a, &b, n, &one.qp, &two.qp);
         assert!([&one, &two].iter().all(|side| side.qp.0.link().is_some_and(|link| link.is_preset())));
         for (from, to) in [(&one, &two), (&two, &one)] {
@@ -117,13 +117,13 @@ fn first_message_of_a_new_connection_wakes_its_receiver() {
 }
 
 /// A queue pair with a thread that sleeps for its receives.
-struct Dreamer {
+struct SleepingReceiver {
     qp: Qp,
     cq: Arc<Cq>,
     sleeper: Arc<Sleeper>,
 }
 
-impl Dreamer {
+impl SleepingReceiver {
     fn new(side: &Side) -> Self {
         let sleeper = Arc::<Sleeper>::default();
         let weak: Weak<Sleeper> = Arc::downgrade(&sleeper);
@@ -131,10 +131,10 @@ impl Dreamer {
         let spec = QpSpec { recv_cq: Some(cq.clone()), request_cq: None, ..side.spec() };
         let qp = side.ia.create_qp(&side.pd, spec).unwrap();
         qp.post_recv(&[], token(0)).unwrap();
-        Dreamer { qp, cq, sleeper }
+        SleepingReceiver { qp, cq, sleeper }
     }
 
-    /// Sends and waits in turn. Returns how many times it slept.
+    /// Sends and waits in turn. Returns the number of waits that slept.
     fn play(&mut self, begins: bool, count: u64, mut random: u64) -> u64 {
         let mut slept = 0;
         let send = |n| {
@@ -142,7 +142,7 @@ impl Dreamer {
             self.qp.post_send(&silent).unwrap();
         };
         for n in 0..count {
-            dawdle(&mut random);
+            delay(&mut random);
             if begins {
                 send(n);
             }

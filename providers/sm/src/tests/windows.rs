@@ -13,17 +13,17 @@ const WRITE: Access = Access { local_write: false, remote_read: false, remote_wr
 const LOCAL: Access = Access { local_write: true, remote_read: false, remote_write: false, remote_atomic: false };
 
 /// Registered memory without remote rights, and a reference count.
-struct Land {
+struct WindowMemory {
     bytes: Vec<u8>,
     mr: Mr,
     kept: Arc<()>,
 }
 
-impl Land {
+impl WindowMemory {
     fn of(side: &Side, pd: &crate::Pd) -> Self {
         let bytes = vec![0u8; 4096];
         let mr = side.ia.register(pd, Region { address: bytes.as_ptr() as u64, length: 4096 }, LOCAL).unwrap();
-        Land { bytes, mr, kept: Arc::new(()) }
+        WindowMemory { bytes, mr, kept: Arc::new(()) }
     }
 
     fn bind(&self, offset: u64, length: u64, access: Access) -> Option<Bind<'_, Mr>> {
@@ -49,7 +49,7 @@ struct World {
     active: Qp,
     passive: Qp,
     window: Mw,
-    land: Land,
+    land: WindowMemory,
     a: Side,
     b: Side,
     bounce: bool,
@@ -64,7 +64,7 @@ impl World {
         if bounce {
             without_cma(&active);
         }
-        let land = Land::of(&b, &b.pd);
+        let land = WindowMemory::of(&b, &b.pd);
         let window = b.ia.alloc_mw(&b.pd).unwrap();
         World { active, passive, window, land, a, b, bounce, _place: place }
     }
@@ -155,7 +155,7 @@ fn a_connection_of_another_domain_has_no_access() {
     by_both_ways("window-domain", |mut world| {
         let pd = world.b.ia.alloc_pd().unwrap();
         let window = world.b.ia.alloc_mw(&pd).unwrap();
-        let land = Land::of(&world.b, &pd);
+        let land = WindowMemory::of(&world.b, &pd);
         // A queue pair of that domain binds; the other connection's queue pair is in another domain.
         let binder = std::mem::replace(&mut world.b.pd, pd);
         let (_active, passive) = connected(&world.a, &world.b, 8, 20);
@@ -220,7 +220,7 @@ fn a_bind_that_fails_breaks_the_connection_and_leaves_nothing_bound() {
     let world = World::new("window-failure", false);
     world.bind(world.land.bind(0, 8, READ));
     let pd = world.b.ia.alloc_pd().unwrap();
-    let foreign = Land::of(&world.b, &pd);
+    let foreign = WindowMemory::of(&world.b, &pd);
     let quiet = BindWr { suppress: true, ..bind_wr(1) };
     world.passive.post_bind(&world.window, foreign.bind(0, 8, READ), &quiet).unwrap();
     world.passive.post_bind(&world.window, world.land.bind(0, 8, READ), &bind_wr(2)).unwrap();
@@ -249,7 +249,7 @@ fn a_bind_that_is_flushed_leaves_nothing_bound() {
     assert_eq!(world.b.completion().status, Status::Flushed, "at once");
     assert!(again != key && !world.window.is_bound() && world.land.keeps() == 0);
 
-    // Its turn has come, but the peer has not taken an earlier send: it fails with that send's connection.
+    // The bind is next, but the peer has not taken an earlier send, which fails at the end of its connection.
     world.passive.post_send(&wr(Op::Send { solicited: false }, &[], 3)).unwrap();
     world.passive.post_bind(&world.window, world.land.bind(0, 8, READ), &bind_wr(4)).unwrap();
     assert_eq!(world.land.keeps(), 1);
@@ -339,7 +339,7 @@ fn send_that_invalidates_no_window_fails_at_both_ends() {
         let world = World::new(&format!("invalidate-wrong-{wrong}"), false);
         let key = world.bind(world.land.bind(0, 4096, WRITE));
         let other = world.b.ia.alloc_pd().unwrap();
-        let elsewhere = Land::of(&world.b, &other);
+        let elsewhere = WindowMemory::of(&world.b, &other);
         let key = match wrong {
             0 => key ^ 1,
             1 => world.land.mr.local_key(),

@@ -1,7 +1,7 @@
-//! The provider's table without libdat: a registration of each test's own, and the way into every entry.
+//! Calls every entry through the provider's table, without libdat. Each test has a registration of its own.
 //!
-//! The provider is linked into the test, so that a sanitizer built with the test sees all of it. The three functions of
-//! libdat that it imports stand here.
+//! The provider is linked into the test, so that a sanitizer built with the test sees all of it. This module defines
+//! the three functions of libdat that the provider imports.
 
 use std::ffi::{CString, c_void};
 use std::os::unix::fs::DirBuilderExt;
@@ -12,7 +12,7 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 
 use dat_abi::*;
 
-// For its symbols.
+// Linked for its symbols.
 use daplsm as _;
 
 pub(crate) type Handle = *mut c_void;
@@ -31,7 +31,7 @@ extern "C" fn dat_registry_remove_provider(_: *const DAT_PROVIDER, _: *const DAT
     DAT_SUCCESS
 }
 
-/// There are no numbers here: consumers have the provider's own pointers.
+/// Without libdat there are no IA numbers: consumers use the provider's own pointers.
 #[unsafe(no_mangle)]
 extern "C" fn dats_get_ia_handle(_: DAT_IA_HANDLE, _: *mut DAT_IA_HANDLE) -> DAT_RETURN {
     DAT_CLASS_ERROR | DAT_INVALID_HANDLE
@@ -73,7 +73,7 @@ pub(crate) fn sure((code, handle): (DAT_RETURN, Handle)) -> Handle {
     handle
 }
 
-/// A registration, and the directory in which its end points meet.
+/// A registration, and the base directory that its processes share.
 pub(crate) struct Entries {
     name: CString,
     base: PathBuf,
@@ -84,7 +84,7 @@ impl Entries {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let base = PathBuf::from(format!("/dev/shm/dapl-threads-{}-{number}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&base); // of a process that died, and had this number
+        let _ = std::fs::remove_dir_all(&base); // left by a dead process with the same id
         std::fs::DirBuilder::new().mode(0o700).create(&base).expect("a memory file system is writable");
         let name = CString::new(format!("threads{number}")).expect("no NUL");
         let mut info = DAT_PROVIDER_INFO {
@@ -102,7 +102,7 @@ impl Entries {
         Entries { name, base }
     }
 
-    /// Opens an adapter: its handle.
+    /// Opens an adapter and returns its handle.
     pub(crate) fn open(&self) -> Handle {
         let mut events = null_mut();
         let mut ia = null_mut();
@@ -164,7 +164,8 @@ pub(crate) fn request(event: &DAT_EVENT) -> Option<Handle> {
     Some(unsafe { event.event_data.cr_arrival_event_data.cr_handle })
 }
 
-/// Threads that are joined one by one: what a scope of the standard library waits for by itself, a sanitizer does not see.
+/// Threads that are joined one by one. The sanitizer does not see how a scope of the standard library waits for its
+/// threads.
 pub(crate) struct Crew<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
     threads: Vec<ScopedJoinHandle<'scope, ()>>,

@@ -15,7 +15,7 @@ use crate::pair::{End, connect};
 
 /// Bytes of a message.
 const MESSAGE: usize = 200;
-/// Buffers for received messages, and the number of shared handles of each kind.
+/// Number of buffers for received messages; also the number of shared handles of each kind.
 const PLACES: usize = 1 << 14;
 const LITTER: usize = 6;
 
@@ -36,24 +36,24 @@ enum Kind {
 
 const KINDS: usize = 10;
 
-/// State shared by the random callers.
-pub(crate) struct Cage {
+/// State shared by the threads that make random calls.
+pub(crate) struct SharedHandles {
     ia: AtomicPtr<c_void>,
     address: AtomicPtr<DAT_SOCK_ADDR>,
     litter: [[AtomicPtr<c_void>; LITTER]; KINDS],
     /// The last qualifier with a listener.
     qual: AtomicU64,
-    /// Contexts of some LMR.
+    /// The context of one of the LMRs.
     local: AtomicU32,
     remote: AtomicU32,
     memory: &'static [MaybeUninit<u8>],
     places: AtomicUsize,
 }
 
-impl Cage {
-    /// With some connections to play with.
+impl SharedHandles {
+    /// Creates the shared state, with some connections.
     pub(crate) fn new(ia: Handle) -> Self {
-        let cage = Cage {
+        let cage = SharedHandles {
             ia: AtomicPtr::new(ia),
             address: AtomicPtr::new(address(ia)),
             litter: Default::default(),
@@ -80,7 +80,7 @@ impl Cage {
         cage
     }
 
-    /// Lets `count` monkeys make `calls` calls each. The IA may be closed meanwhile.
+    /// Starts `count` threads that make `calls` random calls each. A thread may close the IA meanwhile.
     pub(crate) fn open(&self, count: u64, calls: u32) {
         crew(|crew| {
             for seed in 1..=count {
@@ -92,7 +92,7 @@ impl Cage {
 }
 
 struct RandomCaller<'a> {
-    cage: &'a Cage,
+    cage: &'a SharedHandles,
     random: u64,
 }
 
@@ -109,7 +109,7 @@ impl RandomCaller<'_> {
         &self.cage.litter[kind as usize][at]
     }
 
-    /// Some handle of this kind, rarely of another.
+    /// Returns a handle of this kind, rarely of another kind.
     fn some(&mut self, kind: Kind) -> Handle {
         if self.below(40) == 0 {
             let any = self.below(KINDS as u64) as usize;
@@ -173,7 +173,7 @@ impl RandomCaller<'_> {
     }
 
     fn act(&mut self) {
-        // Mostly work, or there would be nothing left to work with.
+        // Most calls post work; otherwise all handles would soon be freed.
         match self.below(40) {
             0..4 => self.make(),
             4..8 => self.ask(),
@@ -223,7 +223,7 @@ impl RandomCaller<'_> {
         }
     }
 
-    /// All of the memory.
+    /// Registers all of the memory.
     fn register(&mut self, pz: Handle) {
         let memory = self.cage.memory;
         let region = DAT_REGION_DESCRIPTION { for_va: memory.as_ptr().cast_mut().cast() };

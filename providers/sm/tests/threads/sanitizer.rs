@@ -1,9 +1,9 @@
-//! Makes `Arc` visible to ThreadSanitizer: it drops a reference by a release and, if it was the last, an acquire fence.
-//! The sanitizer does not understand fences, and would report every object that is dropped on another thread than it
-//! was used on.
+//! Makes `Arc` visible to ThreadSanitizer. `Arc` drops a reference by a release operation and, if it was the last one,
+//! an acquire fence. The sanitizer does not understand fences, and would report every object that is dropped on another
+//! thread than it was used on.
 //!
-//! The linker redirects the subtraction here (`--wrap`), which acquires as well. In dapl and sm all other 64-bit
-//! subtractions acquire anyway.
+//! The linker redirects the subtraction to this module (`--wrap`), which acquires as well. All other 64-bit
+//! subtractions in dapl and sm acquire anyway.
 
 use std::ffi::c_int;
 
@@ -16,6 +16,6 @@ unsafe extern "C" {
 
 #[unsafe(no_mangle)]
 extern "C" fn __wrap___tsan_atomic64_fetch_sub(place: *mut u64, value: u64, order: c_int) -> u64 {
-    // SAFETY: the sanitizer's own call, passed on.
+    // SAFETY: passes the call on to the sanitizer's own function.
     unsafe { __real___tsan_atomic64_fetch_sub(place, value, order.max(BOTH)) }
 }

@@ -37,20 +37,20 @@ struct State {
 
 /// A fake device; clones refer to the same device.
 #[derive(Clone, Debug)]
-pub(crate) struct Double(Arc<Mutex<State>>);
+pub(crate) struct FakeKnem(Arc<Mutex<State>>);
 
 thread_local! {
-    static INSTALLED: RefCell<Option<Double>> = const { RefCell::new(None) };
+    static INSTALLED: RefCell<Option<FakeKnem>> = const { RefCell::new(None) };
 }
 
 /// The fake device of this thread, if any.
-pub(super) fn installed() -> Option<Double> {
+pub(super) fn installed() -> Option<FakeKnem> {
     INSTALLED.with_borrow(Clone::clone)
 }
 
-impl Double {
+impl FakeKnem {
     pub(crate) fn new(version: u32) -> Self {
-        Double(Arc::new(Mutex::new(State { version, next: 0x100, ..State::default() })))
+        FakeKnem(Arc::new(Mutex::new(State { version, next: 0x100, ..State::default() })))
     }
 
     /// Installs this device on this thread while `run` runs.
@@ -85,7 +85,7 @@ fn refusal(code: i32) -> io::Result<()> {
     Err(io::Error::from_raw_os_error(code))
 }
 
-impl Calls for Double {
+impl Calls for FakeKnem {
     fn info(&self, info: &mut Info) -> io::Result<()> {
         info.version = self.0.lock().version;
         if info.version == 0 { refusal(libc::ENOTTY) } else { Ok(()) }

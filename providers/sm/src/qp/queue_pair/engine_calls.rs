@@ -94,7 +94,7 @@ impl Conn for QpCore {
     }
 
     fn waiting_send(&self) -> Option<u64> {
-        self.progress(); // completed work is reported first
+        self.progress(); // reports completed work first
         self.tx.lock().waiting_send()
     }
 

@@ -250,7 +250,7 @@ impl RxEnds {
         }
     }
 
-    /// Called before receives complete with an incomplete message: afterwards the sender writes no bytes into them.
+    /// Called before receives complete whose message is incomplete. Afterwards the sender writes no bytes into them.
     pub(super) fn call_off(&self) {
         if let Some(Fetch { step: FetchStep::Helped { ticket, .. }, .. }) = self.fetch {
             self.call_off_help(ticket);
@@ -267,7 +267,7 @@ impl RxEnds {
     }
 }
 
-/// Returns the part of a message that the sender is asked to write, if that part has a single destination.
+/// The part of a message that the sender is asked to write. `None` if the part has several destinations.
 fn job(shared: &Shared, receive: &Receive, slot: u64, offset: u64, length: u64) -> Option<Job> {
     let Segment { key, address, length, .. } = receive.segments.pieces(offset, length).next()?;
     Some(Job { slot, offset, length: u32::try_from(length).ok()?, key, pd: shared.recv_pd, address })

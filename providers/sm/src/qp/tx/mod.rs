@@ -344,7 +344,7 @@ impl Tx {
         outcome
     }
 
-    /// Posts a send that fits into one slot, if everything before it is in the ring. Otherwise changes nothing and
+    /// Posts a send that fits into one slot, if all earlier requests are in the ring. Otherwise changes nothing and
     /// returns false, and the caller posts the send as a `Request`.
     #[inline(always)]
     pub(crate) fn post_short(&mut self, shared: &Shared, wr: &SendWr<'_>) -> bool {
@@ -425,7 +425,7 @@ impl Tx {
         self.queue.is_empty() && self.ends.as_ref().is_some_and(|ends| ends.requests.next() == 0)
     }
 
-    /// Whether a pass would find work that completions depend on.
+    /// Whether a pass would find work on which completions depend.
     pub(crate) fn has_work(&self, shared: &Shared) -> bool {
         self.has_retirable || self.needs_peer_progress() && self.ends.as_ref().is_some_and(|ends| ends.has_work(shared))
     }
@@ -671,7 +671,7 @@ impl Tx {
 
     /// Whether progress of the peer would complete notifying requests or free space for waiting ones.
     pub(crate) fn needs_peer_progress(&self) -> bool {
-        // The receiver of an offer may ask for a part or for staged bytes.
+        // The receiver of an offer may ask for a part, or for staged bytes.
         let offers = self.ends.as_ref().is_some_and(TxEnds::has_offers);
         self.draining || self.notifying > 0 || self.queue.len() > self.issued || offers
     }

@@ -93,8 +93,8 @@ impl TxEnds {
             return false;
         }
         fail_point!(SlotReserved);
-        // SAFETY: the caller has checked that the post is announced, and the segment at most INLINE bytes, which the
-        // slot has space for. The slot is not published yet, so it belongs to this side.
+        // SAFETY: the caller has checked that the post is announced and that the segment has at most INLINE bytes, for
+        // which the slot has space. The slot is not published yet, so it belongs to this side.
         let is_gathered = unsafe { gather_recent(&*shared.regions, shared.pd, segment, self.requests.payload()) };
         if is_gathered {
             let header = Header::inline_send(segment.length as u32, solicited);
