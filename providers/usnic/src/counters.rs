@@ -15,13 +15,13 @@ use crate::proto::counters::Counters;
 /// Counters of connections, in the order of [`COUNTERS`].
 pub(crate) type Counts = [u64; COUNTERS.len()];
 
-/// How long an exiting process waits for a lock. Its holder may be a thread that was stopped.
+/// Time for which an exiting process waits for a lock, because its holder may be a thread that was stopped.
 pub(crate) const EXIT_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// A name that is shown, and the counter that it shows.
+/// A displayed name, and the counter that it shows.
 type CounterRow = (&'static str, fn(&Counters) -> u64);
 
-/// The counters, in the order in which they are shown.
+/// The counters, in the order in which they are displayed.
 const COUNTERS: [CounterRow; 28] = [
     ("sent", |of| of.sent),
     ("sent bytes", |of| of.sent_bytes),

@@ -1,9 +1,9 @@
 //! Completion queues, and the progress made by polling them.
 //!
 //! A consumer that polls a queue does the engine's work: it receives for all connections of the device, and lets them
-//! send. Polls of an armed queue do not count as such. Its consumer relies on a notification, and may sleep without
-//! telling the provider, as a CNO's agent does. A poll costs nothing for a connection without traffic. The lock of this
-//! module is a leaf, but for the job queue's.
+//! send. Polls of an armed queue do not count as polling: its consumer relies on a notification, and may sleep without
+//! announcing that to the provider, as a CNO's agent does. A poll costs nothing for a connection without traffic. The
+//! lock of this module is a leaf, but for the job queue's.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Weak};

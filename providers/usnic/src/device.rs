@@ -40,18 +40,18 @@ pub(crate) struct Device {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) table: ConnectionTable,
     pub(crate) polling: Polling,
-    /// Outlooks of connections that were touched outside a pass, and the length of this list.
+    /// Outlooks of connections that changed outside a pass, and the length of this list.
     updates: Mutex<Vec<(u32, Outlook)>>,
     update_count: AtomicUsize,
     /// Set-up packets, and packets of connections that are not established yet.
     cm_packets: Mutex<Vec<(SocketAddr, Vec<u8>)>>,
-    /// Packets of no connection.
+    /// Number of packets that belong to no connection.
     unmatched: AtomicU64,
     /// Standby sleeps of the engine after which data were waiting.
     late: AtomicU64,
 }
 
-/// How a peer is reached.
+/// How a peer can be reached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct PeerPath {
     /// The largest datagram payload that the search for the path MTU tries.
@@ -101,7 +101,7 @@ impl Device {
         self.interface.largest_payload().min(self.settings.mtu_ceiling)
     }
 
-    /// Tells how `peer` is reached. Traffic to an address of this host goes through the loopback interface, whichever
+    /// Returns how `peer` is reached. Traffic to an address of this host goes through the loopback interface, whichever
     /// interface has the address.
     pub(crate) fn path_to(&self, peer: SocketAddr) -> PeerPath {
         if self.interface.is_loopback {
@@ -115,13 +115,13 @@ impl Device {
         }
     }
 
-    /// Schedules a turn or a deadline of a connection that was touched outside a pass, by a post for example. Takes no queue
-    /// pair's lock.
+    /// Schedules a turn or a deadline of a connection that changed outside a pass, for example by a post. Acquires no
+    /// queue pair's lock.
     pub(crate) fn schedule(&self, number: u32, next_turn: &NextTurn, outlook: &Outlook) {
         let deadline = if outlook.wants_turn() { Some(0) } else { outlook.deadline };
         let Some(deadline) = deadline.filter(|deadline| next_turn.move_forward(*deadline)) else { return };
         let now = now();
-        // A turn is due now; a polling thread gives it soon enough.
+        // A turn is due now. If a thread polls, it serves the turn soon enough.
         let deadline = if deadline == 0 { now } else { deadline };
         let mut updates = self.updates.lock();
         updates.push((number, *outlook));
@@ -172,7 +172,7 @@ impl Device {
         self.unmatched.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Packets that belonged to no connection.
+    /// Number of packets that belonged to no connection.
     pub(crate) fn unmatched(&self) -> u64 {
         self.unmatched.load(Ordering::Relaxed)
     }
@@ -183,19 +183,19 @@ impl Device {
         self.late.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Standby sleeps of the engine after which data were waiting, because the consumer had stopped polling.
+    /// Number of standby sleeps of the engine after which data were waiting, because the consumer had stopped polling.
     pub(crate) fn late(&self) -> u64 {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// Datagrams that were dropped because the socket's receive buffer was full.
+    /// Number of datagrams that were dropped because the socket's receive buffer was full.
     pub(crate) fn drops(&self) -> u64 {
         self.socket.drops()
     }
 
     // --- connections ---
 
-    /// Hands a connection to another handler: its queue pair has ended it, but the peer may still send.
+    /// Passes a connection to another handler: its queue pair has ended it, but the peer may still send.
     pub(crate) fn replace_handler(&self, number: u32, handler: Arc<dyn ConnectionHandler>, outlook: &Outlook) {
         self.table.replace(number, handler);
         if let Some(entry) = self.table.lookup(number) {

@@ -51,7 +51,7 @@ pub(crate) fn facts(device: &Device) -> Vec<(String, String)> {
     ]
 }
 
-/// The counters of an IA: sums over its connections, unreadable requests, and packets of no connection.
+/// The counters of an IA: sums over its connections, unreadable requests, and packets that belong to no connection.
 pub(crate) fn counts(device: &Device, unreadable: u64, sums: Counts) -> Vec<Count> {
     let count = |name, value| Count { name, unit: "", value, is_level: false };
     let lost = [

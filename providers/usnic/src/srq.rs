@@ -16,10 +16,10 @@ use crate::engine::jobs::{Job, Jobs};
 /// The queue itself.
 pub(crate) type SrqCore = dapl_software::srq::SrqCore<dyn SrqWaiter, Job>;
 
-/// A connection that waits for a receive. A trait, so that the queue does not depend on queue pairs, which depend on it, and
-/// its tests need none.
+/// A connection that waits for a receive. A trait, because queue pairs depend on the queue, so the queue must not
+/// depend on queue pairs. Tests of the queue implement it too.
 pub(crate) trait SrqWaiter: Send + Sync {
-    /// Tells the connection that there is a receive. Returns false if the connection was not waiting for one.
+    /// Notifies the connection that there is a receive. Returns false if the connection was not waiting for one.
     fn receive_came(&self) -> bool;
 }
 

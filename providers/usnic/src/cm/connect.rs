@@ -1,8 +1,8 @@
 //! The active side of connection set-up: attempts to connect to another host or to this host.
 //!
-//! Every address of this host stands for the adapter's own address: the resolver may give 127.0.1.1 for the host's
-//! name. The directory of listeners tells whether a process of this user listens. To reach a listener of another user,
-//! the request goes to both addresses.
+//! Every address of this host is treated like the adapter's own address, because the resolver may return 127.0.1.1 for
+//! the host's name. The directory of listeners shows whether a process of this user listens. To reach a listener of
+//! another user, the request is sent to both addresses.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -67,7 +67,8 @@ fn local_servers(device: &Device, dir: &ListenerDir, there: SocketAddr, qual: u6
     if let Some(server) = servers.iter().find(|server| dir.has_listener(**server, qual)) {
         return vec![*server];
     }
-    // No process of this user listens. A process of another user may, where the port is neither free nor owned by this user.
+    // No process of this user listens. A process of another user may listen, if the port is neither free nor owned by
+    // this user.
     if device.settings.listener_wait == 0 {
         servers.retain(|server| !dir.owns_port(*server) && !address::is_port_closed(own, *server));
     }

@@ -23,14 +23,15 @@ use crate::net::socket::{Socket, SocketConfig};
 use crate::proto::echo;
 use crate::proto::setup::packets;
 
-/// Receive buffer in bytes of the well-known port: enough for some thousands of requests.
+/// Receive buffer of the well-known port, in bytes: enough for some thousands of requests.
 const REQUEST_BUFFER: usize = 4 << 20;
 /// Requests that are read in one call, so that other work is not delayed.
 const MAX_REQUESTS: usize = 256;
 
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
-    /// The local socket is missing where this user's directory of listeners cannot be used.
+    /// By qualifier: the listener, and its local socket. The socket is missing if this user's directory of listeners
+    /// cannot be used.
     by_qual: HashMap<u64, (ObjectId, Option<HandoverSocket>)>,
     /// Open while there is a listener.
     well_known: Option<Arc<Socket>>,
@@ -64,7 +65,7 @@ impl Drop for Listener {
 }
 
 impl Cm {
-    /// Down-call: listens on `qual`. Errors: `ConnQualTaken`; others are logged here.
+    /// Listens on `qual`. Errors: `ConnQualTaken`; others are logged here.
     pub(crate) fn listen(self: &Arc<Self>, qual: u64, id: ObjectId) -> Result<Listener> {
         let handover = self.open_handover(qual)?;
         let mut state = self.state.lock();
@@ -155,7 +156,7 @@ impl Cm {
             }
         }
         if let Some(socket) = well_known.filter(|socket| socket.has_errors()) {
-            // Answers are sent from another socket, so no error of this one concerns them.
+            // Answers are sent from another socket, so an error of this socket does not belong to an answer.
             errors::read(&socket, |_| {});
         }
     }
@@ -196,7 +197,7 @@ impl Listeners {
         }
     }
 
-    /// Answers a path probe. Not called with a key: such a host does not reveal that it exists.
+    /// Answers a path probe. Not called if the adapter has a key: such a host does not reveal that it exists.
     fn echo(&mut self, forwarded: &ForwardedRequest) -> bool {
         let Some(socket) = &self.well_known else { return false };
         let is_answered = echo::answer(&forwarded.request, self.batch.own());

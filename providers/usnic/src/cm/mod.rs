@@ -52,7 +52,7 @@ pub(crate) struct Cm {
     /// Sink of the object layer; only the engine calls it, without a lock.
     pub(crate) sink: Arc<dyn CmSink<Usnic>>,
     setup: Arc<Setup>,
-    /// Where processes of this user that share the port find each other's listeners.
+    /// The directory by which processes of this user that share the port find each other's listeners.
     listener_dir: ListenerDir,
     /// An epoll set of all sockets that receive requests; readable if one of them is.
     pub(crate) request_sockets: OwnedFd,
@@ -101,13 +101,13 @@ impl Cm {
         [state.active.deadline(), state.passive.deadline()].into_iter().flatten().min()
     }
 
-    /// Wakes the engine: there is something to send or to report.
+    /// Wakes the engine, because there is something to send or to report.
     fn wake(&self) {
         self.device.jobs.push(Job::Cm);
     }
 
-    /// Down-call: starts an attempt, and returns its connection number. Calls `connecting` of the handler before, and
-    /// `open` or `end` later. The caller holds no lock that `connecting` takes.
+    /// Starts an attempt, and returns its connection number. Calls `connecting` of the handler before it returns, and
+    /// `open` or `end` later. The caller holds no lock that `connecting` acquires.
     ///
     /// Errors: `InvalidAddress`, `Exhausted(Memory)`; then the handler is not called.
     pub(crate) fn connect(
@@ -138,7 +138,7 @@ impl Cm {
         Ok(number)
     }
 
-    /// Down-call: cancels an attempt, or an accept, before it is open. Only the peer is notified. Has no effect on an open
+    /// Cancels an attempt, or an accept, before it is open. Only the peer is notified. Has no effect on an open
     /// connection, nor on one that the engine is opening: then `open` of the handler refuses it.
     pub(crate) fn cancel(&self, number: u32) {
         let mut state = self.state.lock();
@@ -149,14 +149,15 @@ impl Cm {
         }
     }
 
-    /// Cancels all attempts and accepts; the IA closes.
+    /// Cancels all attempts and accepts. Called when the IA closes.
     pub(crate) fn cancel_all(&self) {
         let CmState { active, passive, .. } = &mut *self.state.lock();
         active.numbers().into_iter().for_each(|number| _ = active.withdraw(&self.device, number));
         passive.numbers().into_iter().for_each(|number| _ = passive.withdraw(&self.device, number));
     }
 
-    /// Engine: handles packets that arrived, and does what is due. `has_requests`: one of `request_sockets` may be readable.
+    /// Handles packets that have arrived, and does all work that is due. Called by the engine. `has_requests`: one of
+    /// `request_sockets` may be readable.
     pub(crate) fn process(self: &Arc<Self>, has_requests: bool) {
         if has_requests {
             self.read_requests();
@@ -208,7 +209,8 @@ impl Cm {
         }
     }
 
-    /// Engine: an ICMP message says that no socket has the port that a packet was sent to, a listener's or a requester's.
+    /// Handles an ICMP message: no socket has the port that a packet was sent to, which is a listener's or a
+    /// requester's port. Called by the engine.
     pub(crate) fn port_closed(self: &Arc<Self>, error: &DeliveryError) {
         let now = device::now();
         self.execute_all(|state| {
@@ -267,7 +269,8 @@ impl Cm {
             is_loopback: path.is_local,
         };
         let outlook = handler.open(device::now(), params);
-        // From here on packets go to the connection, or to its closing state if the consumer has ended it already.
+        // From here on, packets are passed to the connection, or to its closing state if the consumer has already ended
+        // it.
         entry.set_established();
         if let Some(outlook) = outlook {
             device.schedule(number, &entry.next_turn, &outlook);

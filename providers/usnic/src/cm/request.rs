@@ -47,8 +47,8 @@ impl ConnectionRequest {
         Ok(())
     }
 
-    /// Accepts the request into an unconnected queue pair, as `connect` does. If the peer has withdrawn it, that is no
-    /// error: it is reported as an event.
+    /// Accepts the request into an unconnected queue pair, as `connect` does. If the peer has withdrawn the request,
+    /// that is not an error here: it is reported as an event.
     pub(crate) fn accept_into(
         mut self,
         handler: Arc<dyn ConnectionHandler>,

@@ -75,9 +75,9 @@ fn read(path: &str) -> std::result::Result<Psk, String> {
     key.ok_or_else(|| format!("it has less than {MIN_SECRET} bytes; head -c 32 /dev/urandom | base64 makes a good one"))
 }
 
-/// Returns the secret in the bytes of a key file. A text (UTF-8 without control characters other than white space) loses the
-/// white space at its ends, such as the line end that an editor adds. Of any other content all bytes count. About one of
-/// 300,000 files of 16 random bytes is a text; all hosts read the same file in the same way.
+/// Returns the secret in the bytes of a key file. A text (UTF-8 without control characters except white space) loses
+/// the white space at its ends, such as the line end that an editor adds. For any other content all bytes count. About
+/// one of 300,000 files of 16 random bytes happens to be a text; all hosts read the same file in the same way.
 fn secret(bytes: &[u8]) -> &[u8] {
     let is_plain = |character: char| !character.is_control() || character.is_ascii_whitespace();
     let is_text = std::str::from_utf8(bytes).is_ok_and(|text| text.chars().all(is_plain));

@@ -40,7 +40,7 @@ pub(crate) struct Polling {
     slots: [PollSlot; SLOTS],
     /// The latest time at which the engine wakes by itself. 0: it is awake, and checks for work before it sleeps.
     wakes_at: AtomicU64,
-    /// Arriving data end the engine's sleep.
+    /// Whether arriving data end the engine's sleep.
     watches_socket: AtomicBool,
 }
 
@@ -56,7 +56,7 @@ pub(crate) enum PollState {
 }
 
 impl Polling {
-    /// The calling thread polls.
+    /// Records that the calling thread polls.
     #[inline]
     pub(crate) fn note_poll(&self, now: Nanos) {
         self.own().store(now, Ordering::Relaxed);
@@ -68,8 +68,8 @@ impl Polling {
         &self.slots[if number == 0 { number_thread() } else { number } % SLOTS].0
     }
 
-    /// The calling thread is about to sleep. Returns true if it was the last that polled, so that the engine must watch the
-    /// socket.
+    /// Called before the calling thread sleeps. Returns true if it was the last polling thread, so that the engine must
+    /// watch the socket.
     pub(crate) fn stop(&self, now: Nanos) -> bool {
         // Pairs with `set_sleeping`: either the engine sees this store, or this thread sees how the engine sleeps.
         self.own().swap(0, Ordering::SeqCst) != 0 && self.state(now) != PollState::Polled
@@ -91,7 +91,7 @@ impl Polling {
         self.state(now) == PollState::Polled
     }
 
-    /// The engine takes over from threads that have stopped without announcing it.
+    /// Called by the engine: takes over from threads that have stopped polling without announcing it.
     pub(crate) fn take_over(&self, now: Nanos) {
         for PollSlot(slot) in &self.slots {
             let last = slot.load(Ordering::Relaxed);
@@ -102,7 +102,8 @@ impl Polling {
         }
     }
 
-    /// The engine is about to sleep until then; it checks for work once more after this. `watches_socket`: data wake it.
+    /// Called by the engine before it sleeps until `until`. Afterwards it checks for work once more. `watches_socket`:
+    /// arriving data end the sleep.
     pub(crate) fn set_sleeping(&self, until: Nanos, watches_socket: bool) {
         self.watches_socket.store(watches_socket, Ordering::SeqCst);
         self.wakes_at.store(until, Ordering::SeqCst);
@@ -119,7 +120,8 @@ impl Polling {
         deadline < wakes_at && (deadline.saturating_add(MAX_STANDBY) < wakes_at || !self.is_polled(now))
     }
 
-    /// Whether the engine must be woken to take over from a thread that stops polling; `deadline` is the next one.
+    /// Whether the engine must be woken to take over from a thread that stops polling. `deadline` is the next deadline
+    /// of a connection.
     pub(crate) fn must_wake_to_take_over(&self, deadline: Option<Nanos>) -> bool {
         let wakes_at = self.wakes_at.load(Ordering::SeqCst);
         wakes_at != 0

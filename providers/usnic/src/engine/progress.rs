@@ -26,7 +26,7 @@ const CALLS: usize = 8;
 pub(crate) struct Progress {
     device: Arc<Device>,
     pub(crate) pass: Mutex<Pass>,
-    /// Received bytes are being copied, or their completions are not queued yet.
+    /// Set while received bytes are being copied, or while their completions are not queued yet.
     pub(crate) is_placing: AtomicBool,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Progress {
 pub(crate) struct Pass {
     batch: ReceiveBatch,
     turns: TurnQueue,
-    /// Receive calls that returned packets.
+    /// Number of receive calls that returned packets.
     arrivals: u64,
     /// Reused, so that its memory stays allocated.
     updates: Vec<(u32, Outlook)>,
@@ -53,15 +53,16 @@ impl Progress {
         Progress { device, pass: Mutex::new(pass), is_placing: AtomicBool::new(false) }
     }
 
-    /// A consumer polls: runs a pass, unless another thread runs one. `counts`: the engine may leave the data socket to this
-    /// thread until it sleeps or stops polling. Returns true if there was progress.
+    /// Runs a pass for a polling consumer, unless another thread runs one. `counts`: the engine may leave the data
+    /// socket to this thread until it sleeps or stops polling. Returns true if there was progress.
     pub(crate) fn poll(&self, counts: bool) -> bool {
         let now = now();
         if counts {
             self.device.polling.note_poll(now);
         }
         let Some(mut pass) = self.pass.try_lock() else {
-            // A consumer that has seen bytes in its memory must find their completion, which may not be queued yet.
+            // A consumer that has seen bytes in its memory expects to find their completion, which may not be queued
+            // yet.
             if self.is_placing.load(Ordering::SeqCst) {
                 drop(self.pass.lock());
             }
@@ -70,7 +71,7 @@ impl Progress {
         pass.run(self, now)
     }
 
-    /// The engine runs a pass. Returns true if there was progress, so that there may be more.
+    /// Runs a pass for the engine. Returns true if there was progress, so that there may be more.
     pub(crate) fn run_pass(&self, now: Nanos) -> bool {
         self.pass.lock().run(self, now)
     }
@@ -100,10 +101,10 @@ impl Progress {
         }
     }
 
-    /// The calling thread goes to sleep. Unless other threads poll, the engine watches the socket from now on.
+    /// Called before the calling thread sleeps. Unless other threads poll, the engine watches the socket from now on.
     pub(crate) fn stop_polling(&self) {
         if self.device.polling.stop(now()) {
-            // The thread that holds the lock may leave work behind.
+            // The thread that runs a pass may leave work behind, so the engine is woken.
             let next = self.pass.try_lock().map_or(Some(0), |mut pass| pass.next(&self.device));
             self.wake_engine_for(next);
         }
@@ -139,7 +140,7 @@ impl Pass {
         }
         for (number, outlook) in self.updates.drain(..) {
             if let Some(entry) = device.table.lookup(number) {
-                // An update that comes after this is taken the next time.
+                // An update that is added after this is handled in the next pass.
                 entry.next_turn.clear();
                 self.turns.note(&entry, &outlook);
             }
@@ -224,7 +225,7 @@ impl TurnQueue {
     }
 }
 
-/// The addressee of a packet.
+/// The destination of a packet inside this IA.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum PacketTarget {
     Conn(u32),
@@ -233,12 +234,12 @@ enum PacketTarget {
     Invalid,
 }
 
-/// Reads the addressee from the header, and validates nothing else.
+/// Reads the destination from the header, and validates nothing else.
 fn target(packet: &[u8]) -> PacketTarget {
     let Some((head, _)) = wire::head(packet) else { return PacketTarget::Invalid };
     match head.kind() {
         Some(Kind::Request | Kind::Cookie | Kind::Accept | Kind::Reject) => PacketTarget::Setup,
-        // A requester withdraws its request.
+        // This packet withdraws a connection request.
         Some(Kind::Reset) if head.conn.get() == 0 => PacketTarget::Setup,
         Some(_) => PacketTarget::Conn(head.conn.get()),
         None => PacketTarget::Invalid,

@@ -43,7 +43,7 @@ pub(crate) struct Engine {
     /// No standby before this time.
     watches_until: Nanos,
     worked_at: Nanos,
-    /// A socket for requests may be readable.
+    /// Whether a socket for requests may be readable.
     has_requests: bool,
     stop: bool,
 }
@@ -71,7 +71,7 @@ impl Standby {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct SleepPlan {
     until: Nanos,
-    /// Arriving data end the sleep.
+    /// Whether arriving data end the sleep.
     watches_socket: bool,
 }
 

@@ -45,8 +45,8 @@ impl RegionEntry {
         KeyEntry { region, word: field(&self.rights) }
     }
 
-    /// Whether the key allows the access. Each field is read once, and the values count only if the key is still live
-    /// afterwards.
+    /// Whether the key allows the access. Each field is read once, and the values are valid only if the key is still
+    /// live afterwards.
     fn opens(&self, key: u32, pd: u32, range: Region, right: AccessRight) -> bool {
         if key == 0 || self.key.load(Ordering::Acquire) != key {
             return false;
@@ -123,7 +123,7 @@ impl Regions {
         Registration { region: region.unwrap_or_default(), checker: &self.checker }
     }
 
-    /// Takes a reference for a copy. The copy itself finds out whether the memory is still mapped.
+    /// Takes a reference for a copy. The copy itself detects whether the memory is still mapped.
     pub(crate) fn acquire(
         &self,
         key: u32,
@@ -133,13 +133,14 @@ impl Regions {
     ) -> std::result::Result<RegistrationGuard<'_>, Status> {
         let entry = self.entry(key).ok_or(right.refusal())?;
         let guard = RegistrationGuard::new(&entry.users);
-        // Pairs with the fence in `revoke`: either it sees this user, or `opens` sees that the key is gone.
+        // Pairs with the fence in `revoke`: either `revoke` sees this user, or `opens` sees that the key is revoked.
         dapl::runtime::sync::fence_behind_rmw();
         if entry.opens(key, pd, region, right) { Ok(guard) } else { Err(right.refusal()) }
     }
 }
 
-/// The table as windows use it. Peers touch memory only through this process, so there is no use by peers to wait for.
+/// The table as memory windows use it. Peers access memory only through this process, so there is no use by peers to
+/// wait for.
 impl WindowKeys for Regions {
     fn reserve(&self) -> Result<u32> {
         self.places.lock().reserve()
@@ -154,7 +155,8 @@ impl WindowKeys for Regions {
             // A key that was only reserved is not in its entry, which may still be empty.
             let _ = entry.key.compare_exchange(key, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
-        // Pairs with the fence in `acquire`: either that sees the key gone, or `is_in_use` sees its reference.
+        // Pairs with the fence in `acquire`: either `acquire` sees that the key is revoked, or `is_in_use` sees its
+        // reference.
         fence(Ordering::SeqCst);
     }
 

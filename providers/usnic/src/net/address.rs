@@ -101,7 +101,7 @@ fn by_address(ip: IpAddr, scope: Option<&str>, all: &[Interface]) -> Result<Opti
     Ok(first.cloned().or_else(|| by_loopback(ip, all).filter(|_| scope.is_none())))
 }
 
-/// Any address of 127.0.0.0/8 is local, although the list has only one of them.
+/// Any address of 127.0.0.0/8 is local, although the list contains only one of them.
 fn by_loopback(ip: IpAddr, all: &[Interface]) -> Option<Interface> {
     let interface = all.iter().find(|interface| interface.is_loopback && interface.address.is_ipv4())?;
     let is_loopback_v4 = ip.is_loopback() && ip.is_ipv4();
@@ -160,6 +160,8 @@ fn list() -> io::Result<Vec<Interface>> {
     Ok(all)
 }
 
+/// Reads a socket address.
+///
 /// # Safety
 /// `address` is null, or points at an address with all the bytes of its family.
 unsafe fn read(address: *const libc::sockaddr) -> Option<SocketAddr> {
@@ -182,7 +184,7 @@ unsafe fn read(address: *const libc::sockaddr) -> Option<SocketAddr> {
     }
 }
 
-/// The MTU of an interface; if the kernel does not tell it, the minimum of IPv6.
+/// The MTU of an interface; the minimum MTU of IPv6 if the kernel does not report it.
 fn mtu(name: &str) -> usize {
     const SMALLEST: usize = 1280;
     let text = std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok();
@@ -210,7 +212,7 @@ pub(crate) fn is_reachable(own: &SocketAddr, peer: IpAddr) -> bool {
     !peer.is_unspecified() && !peer.is_multicast() && own.is_ipv4() == peer.is_ipv4() && peer != Ipv4Addr::BROADCAST
 }
 
-/// Whether the kernel has a route from `own` to `peer`. No packet is sent. True if the kernel cannot be asked.
+/// Whether the kernel has a route from `own` to `peer`. No packet is sent. True if the kernel cannot answer.
 pub(crate) fn has_route(mut own: SocketAddr, peer: SocketAddr) -> bool {
     own.set_port(0);
     let Ok(socket) = UdpSocket::bind(own) else { return true };
@@ -264,7 +266,7 @@ pub(crate) fn local_mtu(mut own: SocketAddr, peer: SocketAddr) -> Option<usize> 
 }
 
 /// Whether no socket has the UDP port `server`, an address of this host: the kernel refuses an empty datagram before
-/// the send returns. False if that takes longer.
+/// the send returns. False if the refusal takes longer.
 pub(crate) fn is_port_closed(mut own: SocketAddr, server: SocketAddr) -> bool {
     own.set_port(0);
     let refused = UdpSocket::bind(own).and_then(|socket| {
@@ -392,7 +394,7 @@ mod tests {
             let taken = socket.local_addr().unwrap();
             assert!(!is_port_closed(own, taken));
             drop(socket);
-            // The kernel may deliver the datagram later, on a thread of its own.
+            // The kernel may deliver the datagram later, in another context.
             assert!((0..1000).any(|_| is_port_closed(own, taken)), "{own}");
         }
     }

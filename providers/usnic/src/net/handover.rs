@@ -143,8 +143,8 @@ impl Drop for HandoverSocket {
         if self.pid != std::process::id() {
             return;
         }
-        // The name is removed before the socket is closed, so no process of ours has replaced it. The administrator may
-        // have.
+        // The name is removed before the socket is closed, so no process of this user has replaced it. The
+        // administrator may have.
         if fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.id) {
             let _ = fs::remove_file(&self.path);
         }
@@ -208,7 +208,7 @@ mod tests {
         send(&name, &forwarded).unwrap();
         assert_eq!(socket.receive(), Some(forwarded.clone()));
         send(&name, &forwarded).unwrap();
-        // As if another user had sent it.
+        // Sends it with the credentials of another user.
         socket.uid += 1;
         assert_eq!(socket.receive(), None);
         drop(socket);

@@ -1,7 +1,7 @@
 //! The directory where processes of one user find each other's listeners: `<base>/listeners/`, with a local socket for each.
 //!
 //! Owner and mode (0700) are checked at every use, and names are resolved through the descriptor that was checked. So
-//! no other user can bind a name, receive what is sent to one, or send to one. Names of the abstract namespace, which
+//! no other user can bind a name, receive datagrams for a name, or send to one. Names of the abstract namespace, which
 //! any user can bind, give none of this. Files are not per network namespace as addresses are, so a name begins with
 //! the namespace's inode: `<namespace>-<address and port>-<qualifier>`.
 //!
@@ -34,7 +34,7 @@ pub(crate) struct ListenerDir {
     base: BaseDir,
     /// Inode of the network namespace; 0 where `/proc` does not show it.
     namespace: u64,
-    /// Set once the names of dead processes were removed.
+    /// Done once the names of dead processes were removed.
     cleaned: Once,
 }
 
@@ -149,8 +149,8 @@ impl VerifiedDir {
         Ok(VerifiedDir { file, path })
     }
 
-    /// The address of a name by way of the descriptor, which stays valid if the path is replaced. Without `/proc` by
-    /// the path.
+    /// The address of a name through the directory's descriptor, which stays valid if the path is replaced; without
+    /// `/proc`, through the path.
     fn address(&self, name: &str) -> io::Result<SocketAddrUnix> {
         let by_descriptor = PathBuf::from(format!("/proc/thread-self/fd/{}", self.file.as_raw_fd()));
         let dir: &Path = if by_descriptor.exists() { &by_descriptor } else { &self.path };

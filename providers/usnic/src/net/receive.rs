@@ -24,7 +24,7 @@ pub(crate) struct ReceiveBatch {
     /// For each datagram or GRO batch: its sender, its length, and the length of its packets.
     received: [Option<(SocketAddr, usize, usize)>; MAX_MESSAGES],
     count: usize,
-    /// Number of messages to request in the next call. A single expected packet then does not pay for a larger call.
+    /// Number of messages to request in the next call. For a single expected packet a smaller call is cheaper.
     requested: usize,
 }
 
@@ -101,7 +101,7 @@ impl ReceiveBatch {
             Ok(count) => count,
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => 0,
-                // The error of an earlier packet, not of this call.
+                // The error belongs to an earlier packet, not to this call.
                 _ => {
                     socket.note_errors(true);
                     return Err(error);
@@ -113,7 +113,7 @@ impl ReceiveBatch {
         Ok(count)
     }
 
-    /// Whether there may be more datagrams. After a single one this is false, so that a waiting consumer gets it without a
+    /// Whether there may be more datagrams. False after a single one, so that a waiting consumer gets it without a
     /// further call.
     pub(crate) fn may_have_more(&self) -> bool {
         self.count > 1 && self.requested > self.count || self.count == MAX_MESSAGES

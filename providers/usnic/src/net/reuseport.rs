@@ -1,20 +1,20 @@
-//! Chooses which of the processes that share a UDP port gets a datagram.
+//! Selects which of the processes that share a UDP port gets a datagram.
 //!
-//! The kernel chooses by a hash over both addresses, so all repetitions of a request go to the same process. If that
-//! process is stopped, there is no answer. A filter on the group of sockets chooses by length instead, where a datagram
-//! is shorter than the first of its kind: by one byte, the first socket of the group; by two bytes, the second. The
-//! hash decides for any other length, and where there is no such socket.
+//! The kernel selects by a hash over both addresses, so all repetitions of a request go to the same process. If that
+//! process is stopped, there is no answer. So a filter on the group of sockets selects by length for datagrams that are
+//! shorter than the first transmission: shorter by one byte, the first socket of the group; by two bytes, the second
+//! socket, and so on. For any other length, and if there is no such socket, the hash decides.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use super::socket::Socket;
 
-/// Installs the filter for the whole group of this bound socket. `length` is that of a datagram that goes by the hash.
-/// Needs no privilege, and Linux 4.5.
+/// Installs the filter for the whole group of this bound socket. `length` is the length of a datagram for which the
+/// hash decides. Needs no privilege, and Linux 4.5.
 pub(crate) fn choose_by_length(socket: &Socket, length: usize) -> io::Result<()> {
     let step = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
-    // The program returns the number of the socket; for `length` itself this is a number that no group has.
+    // The program returns the number of the socket; for `length` itself it returns a number that no group has.
     let mut program = [
         step((libc::BPF_LD | libc::BPF_W | libc::BPF_LEN) as u16, 0),
         step((libc::BPF_ALU | libc::BPF_NEG) as u16, 0),

@@ -1,4 +1,4 @@
-//! Asks the kernel by rtnetlink(7) whether an address is delivered on this host. No packet is sent, and nothing is
+//! Queries the kernel by rtnetlink(7) whether an address is delivered on this host. No packet is sent, and nothing is
 //! changed.
 #![forbid(unsafe_code)]
 
@@ -19,8 +19,8 @@ const RTN_LOCAL: u8 = 2;
 const HEADER: usize = 16;
 const ROUTE_TYPE: usize = HEADER + 7;
 
-/// Whether the route to `peer` is local: an address of an interface, or of a range routed locally. Errors: the kernel
-/// cannot be asked. A missing route is no error.
+/// Whether the route to `peer` is local: an address of an interface, or of a range that is routed locally. Errors: the
+/// kernel cannot answer. A missing route is not an error.
 pub(super) fn is_local(peer: SocketAddr) -> io::Result<bool> {
     // Protocol 0 is NETLINK_ROUTE.
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
@@ -34,7 +34,7 @@ pub(super) fn is_local(peer: SocketAddr) -> io::Result<bool> {
     Ok(is_route && answer.get(ROUTE_TYPE) == Some(&RTN_LOCAL))
 }
 
-/// `RTM_GETROUTE` for one destination; for a link-local one with its interface.
+/// Builds `RTM_GETROUTE` for one destination. For a link-local destination it includes the interface.
 fn request(peer: SocketAddr) -> Vec<u8> {
     let (family, address, interface) = match peer {
         SocketAddr::V4(v4) => (AddressFamily::INET, v4.ip().octets().to_vec(), 0),

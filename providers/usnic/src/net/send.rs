@@ -1,9 +1,9 @@
 //! Sends batches of packets: gathers their parts from memory, with as few system calls as possible.
 //!
-//! All packets of a batch are of one connection and go to one destination. Packets of equal length are sent as one GSO
-//! batch, which the kernel or the network card splits (`UDP_SEGMENT`). Few packets, and all packets on a kernel without
-//! GSO, are sent by `sendmmsg`. Payload is not copied, except for the packets that a full socket did not take: they are
-//! sent later, when their memory may be gone.
+//! All packets of a batch belong to one connection and have one destination. Packets of equal length are sent as one
+//! GSO batch, which the kernel or the network card splits (`UDP_SEGMENT`). Few packets, and all packets on a kernel
+//! without GSO, are sent by `sendmmsg`. Payload is not copied, except for packets that a full socket did not accept:
+//! they are sent later, when their memory may no longer be registered.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -18,11 +18,12 @@ use super::socket::Socket;
 pub(crate) const MAX_PACKETS: usize = 64;
 /// Bytes in a batch: the limit of a UDP datagram.
 pub(crate) const MAX_BYTES: usize = 65_507;
-/// Parts in a batch: the kernel takes 1024.
+/// Maximum number of parts in a batch. The kernel accepts 1024.
 const MAX_PARTS: usize = 1000;
 /// Minimum number of packets for which GSO is worth its cost.
 const MIN_GSO: usize = 3;
-/// Tries of a send. It may return the error of an earlier packet (an ICMP answer, possibly of another connection).
+/// Maximum number of attempts of a send call, which may return the error of an earlier packet (an ICMP answer, possibly
+/// of another connection).
 const MAX_TRIES: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +51,7 @@ struct BatchPacket {
 /// The outcome of sending a batch. Losses in the network are not visible here.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct SendOutcome {
-    /// The socket is full. The rest stays in the batch, and has to be sent before anything else.
+    /// Whether the socket is full. The rest stays in the batch, and has to be sent before anything else.
     pub(crate) is_blocked: bool,
     /// The socket has space, but a queue behind it is full, which it shares with other sockets.
     pub(crate) overflows: bool,

@@ -35,9 +35,9 @@ pub(crate) struct Socket {
     gro: bool,
     receive_buffer: usize,
     send_buffer: usize,
-    /// Datagrams that were dropped because the receive buffer was full.
+    /// Number of datagrams that were dropped because the receive buffer was full.
     drops: AtomicU64,
-    /// The error queue may not be empty.
+    /// Whether the error queue may contain errors.
     errors: AtomicBool,
 }
 
@@ -70,14 +70,14 @@ impl Socket {
             set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
         }
         if kernel_drops(fd.as_fd()).is_none() {
-            // Without SO_MEMINFO the kernel reports drops with each packet, which costs time; otherwise it is asked when
-            // needed.
+            // Without SO_MEMINFO the kernel reports drops with each packet, which costs time; with it the count is
+            // queried when needed.
             let _ = set(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
         }
         let gro = config.gro && set(libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
         let receive_buffer = SocketBuffer::Receive.set_size(fd.as_fd(), config.receive_buffer)?;
         let send_buffer = SocketBuffer::Send.set_size(fd.as_fd(), config.send_buffer)?;
-        // 0: no GSO unless a message asks for it. A kernel without GSO refuses the option.
+        // 0: no GSO unless a message requests it. A kernel without GSO refuses the option.
         let gso = config.gso && set(libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         let local = bind(fd.as_fd(), config)?;
         Ok(Socket {
@@ -129,8 +129,8 @@ impl Socket {
         .flatten()
     }
 
-    /// Datagrams that were dropped because the receive buffer was full; on an old kernel, only as counted when a later
-    /// packet arrives.
+    /// Number of datagrams that were dropped because the receive buffer was full. On an old kernel the number is
+    /// updated only when a later packet arrives.
     pub(crate) fn drops(&self) -> u64 {
         if let Some(count) = kernel_drops(self.fd.as_fd()) {
             self.note_drops(count);
@@ -142,7 +142,7 @@ impl Socket {
     pub(super) fn note_drops(&self, count: u32) {
         let known = self.drops.load(Ordering::Relaxed);
         let more = count.wrapping_sub(known as u32);
-        // An older value is out of order; it does not happen on one socket, and is ignored.
+        // An older value is out of order. That does not happen on one socket; it is ignored.
         if more != 0 && more < 1 << 31 {
             self.drops.store(known + u64::from(more), Ordering::Relaxed);
         }

@@ -14,7 +14,7 @@ const PROMPT: Nanos = 4 * MICROS;
 #[derive(Debug)]
 pub(crate) struct AckClock {
     delay: Nanos,
-    /// An RDMA write passed to `prompt` has arrived since the last ack.
+    /// An RDMA write has arrived since the last ack, for which `prompt` was called.
     is_prompt: bool,
     every: u32,
     /// Number of new packets that were not acked yet.
@@ -33,7 +33,7 @@ enum Urgency {
     Waits,
     /// Now, in an ack packet or carried by data packets.
     Now,
-    /// Now, in a packet of its own: only that has space for selective ranges.
+    /// Now, in an ack packet: only that has space for selective ranges.
     Whole,
 }
 
@@ -112,7 +112,7 @@ impl AckClock {
         }
     }
 
-    /// Records that a data packet carries the short form of an ack, and returns its delay field. After that only
+    /// Records that a data packet carries the short form of an ack, and returns its delay field. Afterwards only
     /// packets behind a gap are unacked.
     pub(crate) fn carried(&mut self, now: Nanos) -> u16 {
         self.pending = 0;
@@ -123,7 +123,7 @@ impl AckClock {
         self.waited(now)
     }
 
-    /// Records that an ack packet is sent, and returns its delay field. After that no ack is pending.
+    /// Records that an ack packet is sent, and returns its delay field. Afterwards no ack is pending.
     pub(crate) fn left(&mut self, now: Nanos) -> u16 {
         self.urgency = Urgency::Waits;
         self.carried(now)

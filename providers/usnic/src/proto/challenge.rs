@@ -73,7 +73,7 @@ struct Probing {
     next: Nanos,
     /// Number of challenges answered by a report that the port is closed.
     closed: u32,
-    /// No such report has arrived for the last challenge.
+    /// Whether no such report has arrived for the last challenge.
     is_open: bool,
 }
 
@@ -147,7 +147,7 @@ impl Peer {
     }
 
     /// Handles a hint that the peer is unreachable. The hint may be wrong, forged or temporary. The peer is challenged,
-    /// and given up no earlier than after other challenges.
+    /// and is given up no earlier than without the hint.
     pub(crate) fn hinted(&mut self, now: Nanos) {
         let next = now.max(self.not_hinted_before);
         self.probing.get_or_insert_with(|| Probing::new(now, next));

@@ -40,16 +40,16 @@ pub(crate) struct Pace {
 pub(crate) struct Closing {
     kind: Kind,
     fin: Fin,
-    /// Header of the Fin or Reset that is sent.
+    /// Header of the Fin or Reset to send.
     word: Head,
     answer: Head,
     /// Time of the next retransmission, if any.
     due: Option<Nanos>,
     wait: Nanos,
     said: u32,
-    /// A received packet has to be answered.
+    /// Whether a received packet has to be answered.
     owes: bool,
-    /// The peer has confirmed the end, or was given up.
+    /// Whether the peer has confirmed the end, or was given up.
     known: bool,
     give_up: Nanos,
     linger: Nanos,
@@ -104,7 +104,7 @@ impl Closing {
         }
     }
 
-    /// The end is confirmed or the peer was given up. From here on only late packets are answered.
+    /// Records that the end is confirmed or the peer was given up. From now on only late packets are answered.
     fn is_known(&mut self, now: Nanos) {
         if !self.known {
             self.known = true;

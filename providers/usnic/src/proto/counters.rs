@@ -5,19 +5,19 @@ use crate::proto::Nanos;
 /// Counters since the connection was established, in packets unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Counters {
-    /// Packets with data, first transmissions only; and their payload in bytes.
+    /// Packets with data, first transmissions only, and their payload in bytes.
     pub(crate) sent: u64,
     pub(crate) sent_bytes: u64,
     /// Retransmissions: after acks of later packets, after the loss delay, or as probes when no ack arrived.
     pub(crate) resent_gap: u64,
     pub(crate) resent_timeout: u64,
     pub(crate) resent_probe: u64,
-    /// Packets sent in pieces, because the path carries less than when they were segmented.
+    /// Packets sent in pieces, because the path no longer carries packets of their size.
     pub(crate) refragmented: u64,
-    /// Packets declared lost; and those among them that had arrived.
+    /// Packets declared lost, and packets among them that had arrived.
     pub(crate) lost: u64,
     pub(crate) spurious: u64,
-    /// Accepted packets with data; and their payload in bytes.
+    /// Accepted packets with data, and their payload in bytes.
     pub(crate) received: u64,
     pub(crate) received_bytes: u64,
     /// Packets received twice; beyond the window; behind a gap.

@@ -12,7 +12,7 @@ const FLAG_SAME_SIZE: u16 = 1;
 /// Length of the shortest answer: the header and the size of the probe.
 const SHORTEST: usize = size_of::<Head>() + size_of::<u32>();
 
-/// Appends the answer to a probe to `out`. Returns false if the packet is no probe of this kind.
+/// Appends the answer to a probe to `out`. Returns false if the packet is not such a probe.
 pub(crate) fn answer(packet: &[u8], out: &mut Vec<u8>) -> bool {
     let probe = wire::head(packet).map(|(head, _)| head).filter(|head| {
         let is_probe = head.kind() == Some(Kind::Probe) && head.conn.get() == 0 && head.token.get() != 0;

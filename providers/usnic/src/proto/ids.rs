@@ -26,7 +26,7 @@ pub(crate) struct Ids {
     rest: Nanos,
     /// Generation of each index that was ever used, and whether it is in use.
     places: Vec<(u32, bool)>,
-    /// Freed indexes and the time of the free, oldest first.
+    /// Freed indexes with the time of the free, oldest first.
     resting: VecDeque<(Nanos, usize)>,
 }
 

@@ -60,7 +60,7 @@ struct Pairs {
     small: u32,
     /// Time of the next pair.
     next: Nanos,
-    /// The large probe of the current pair was sent.
+    /// Whether the large probe of the current pair was sent.
     half: bool,
     /// Pairs sent since a small probe was answered.
     unanswered: u32,
@@ -158,7 +158,7 @@ impl Path {
         pairs || matches!(self.search, Search::Due { .. })
     }
 
-    /// A probe of this size was answered. A size that was never probed is ignored.
+    /// Records that a probe of this size was answered. A size that was never probed is ignored.
     pub(crate) fn acked(&mut self, now: Nanos, size: usize) {
         if let Some(pairs) = self.pairs.as_mut().filter(|_| size == self.start) {
             pairs.small += 1;
@@ -184,7 +184,7 @@ impl Path {
         }
     }
 
-    /// A data packet of this size was declared lost, or is retransmitted after a probe timeout.
+    /// Records that a data packet of this size was declared lost, or is retransmitted after a probe timeout.
     pub(crate) fn lost(&mut self, now: Nanos, size: usize) {
         if self.is_large(size) {
             self.vanished = self.vanished.saturating_add(1);
@@ -192,7 +192,7 @@ impl Path {
         }
     }
 
-    /// A probe timeout expired; the oldest packet in flight has this size.
+    /// Records a probe timeout while the oldest packet in flight has this size.
     pub(crate) fn timed_out(&mut self, now: Nanos, size: usize) {
         if self.is_large(size) {
             self.silences = self.silences.saturating_add(1);
@@ -210,8 +210,8 @@ impl Path {
         }
     }
 
-    /// The local host refuses datagrams larger than `ceiling` (EMSGSIZE: the refused size less one, or the MTU that it
-    /// reports).
+    /// Records that the local host refuses datagrams larger than `ceiling` (EMSGSIZE: the refused size less one, or the
+    /// MTU that it reports).
     pub(crate) fn limit(&mut self, now: Nanos, ceiling: usize) {
         let ceiling = ceiling.max(payload(LEAST, self.headers)).max(1);
         if ceiling >= self.ceiling {
@@ -234,7 +234,7 @@ impl Path {
         [search, pairs].into_iter().flatten().min()
     }
 
-    /// Gives up probes that were not answered in time.
+    /// Handles probes that were not answered in time.
     pub(crate) fn on_time(&mut self, now: Nanos) {
         if self.pairs.is_some_and(|pairs| pairs.small >= PAIRS && pairs.next <= now) {
             self.fall(now);
@@ -274,7 +274,8 @@ impl Path {
         };
     }
 
-    /// The ceiling first, since most paths carry it; then common sizes in ascending order; then by bisection.
+    /// Returns the next size to probe: first the ceiling, since most paths carry it; then common sizes in ascending
+    /// order; then by bisection.
     fn candidate(&self) -> Option<usize> {
         let upper = self.ceiling.min(self.fails - 1);
         if upper <= self.mtu {

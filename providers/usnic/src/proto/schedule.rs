@@ -11,14 +11,14 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use super::Nanos;
 
-/// What a connection needs next.
+/// The work that a connection needs to do next.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Outlook {
-    /// Lost packets may be retransmitted now.
+    /// Whether lost packets may be retransmitted now.
     pub(crate) resend: bool,
-    /// It is ready to send: it has work, credits, and an open window.
+    /// Whether it is ready to send: it has work, credits, and an open window.
     pub(crate) ready: bool,
-    /// An ack is due that no data packet carries.
+    /// Whether an ack is due that no data packet carries.
     pub(crate) ack: bool,
     /// Time of the next `on_time` call.
     pub(crate) deadline: Option<Nanos>,
@@ -30,13 +30,14 @@ impl Outlook {
         self.resend || self.ready || self.ack
     }
 
-    /// For a connection that does all due work in a single turn: it is only in the queue of its most urgent work.
+    /// Keeps only the most urgent work, so that the connection is in one queue only. For connections that do all due
+    /// work in a single turn.
     pub(crate) fn most_urgent_only(self) -> Outlook {
         Outlook { ready: self.ready && !self.resend, ack: self.ack && !self.ready && !self.resend, ..self }
     }
 }
 
-/// The reason why a connection is served.
+/// Why a connection is served.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Turn {
     /// Retransmit lost packets, on the data channel.
@@ -89,7 +90,7 @@ impl TurnQueue {
 }
 
 impl Schedule {
-    /// Queues a connection for what it needs.
+    /// Queues a connection for the work in its outlook.
     pub(crate) fn wants(&mut self, number: u32, outlook: &Outlook) {
         if outlook.resend {
             self.resend.join(number);

@@ -116,28 +116,28 @@ pub(crate) struct Carried {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(crate) enum Op {
-    /// Untagged: goes to the receive with its number.
+    /// Untagged: goes to the receive with the same number.
     Send = 1,
     /// A send with a solicited event at the receiver.
     SendSolicited = 2,
-    /// Tagged: goes to `key` and `address`.
+    /// Tagged: goes to memory at `key` and `address`.
     Write = 3,
     /// Requests `length` bytes from `key` and `address`; has no payload.
     ReadRequest = 4,
-    /// Goes to the target of the read with its number.
+    /// Goes to the target of the read with the same number.
     ReadResponse = 5,
     /// A send; `key` is immediate data.
     SendImmediate = 6,
     /// A send; the receiver unbinds the window with `key`.
     SendInvalidate = 7,
-    /// Tagged: to `key` and `address`, and completes the receive of its number, among those of sends. Extension: the
-    /// immediate data.
+    /// Tagged: goes to memory at `key` and `address`, and completes the receive of its number, which is counted with
+    /// the sends. The extension is the immediate data.
     WriteImmediate = 8,
-    /// Counts as a read request. Extension: the number to add.
+    /// Counts as a read request. The extension is the number to add.
     FetchAdd = 9,
-    /// Counts as a read request. Extension: the expected value and the new one.
+    /// Counts as a read request. The extension is the expected value and the new one.
     CompareSwap = 10,
-    /// Into the atomic operation of its number. Extension: the former value.
+    /// Answers the atomic operation with the same number. The extension is the former value.
     AtomicResponse = 11,
 }
 
@@ -175,10 +175,10 @@ impl Op {
     }
 }
 
-/// The longest extension.
+/// Length of the longest extension.
 pub(crate) const EXTENSION: usize = 16;
 
-/// In the first spare byte of an extension operation: SOLICITED_WAIT.
+/// Flag in the first spare byte of an extension operation: SOLICITED_WAIT.
 pub(crate) const SOLICITED: u8 = 1;
 
 /// Message of a packet; equal in all packets of a message.
@@ -191,7 +191,7 @@ pub(crate) struct Message {
     pub(crate) id: U32,
     /// Length of the whole message, in bytes.
     pub(crate) length: U32,
-    /// Of writes, read requests and atomic operations: the peer's memory; address of the first byte.
+    /// For writes, read requests and atomic operations: key and address of the peer's memory.
     pub(crate) key: U32,
     pub(crate) address: U64,
 }
@@ -271,7 +271,7 @@ pub(crate) const RANGES: usize = 64;
 
 /// Length of the header of a whole message.
 pub(crate) const FRAGMENT: usize = size_of::<Head>() + size_of::<Carried>() + size_of::<Message>();
-/// Length of the header of a piece.
+/// Length of the header of a part of a message.
 pub(crate) const CHUNK: usize = FRAGMENT + size_of::<Part>();
 /// Length of the header of a piece of a packet.
 pub(crate) const PIECE: usize = CHUNK + size_of::<Extent>();
@@ -282,7 +282,7 @@ pub(crate) struct Data<'a> {
     pub(crate) carried: Carried,
     pub(crate) op: Op,
     pub(crate) message: Message,
-    /// As long as the operation says.
+    /// The extension, whose length depends on the operation.
     pub(crate) extension: &'a [u8],
     /// Offset of the payload in the message.
     pub(crate) offset: u32,

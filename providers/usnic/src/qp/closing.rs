@@ -79,7 +79,7 @@ pub(crate) fn reset_new(
 }
 
 impl ConnectionHandler for ClosingConnection {
-    /// The peer was notified when the connection ended.
+    /// The peer was already notified when the connection ended.
     fn shut_down(&self) {}
 
     fn connecting(&self, _: u32, _: ConnId) {}

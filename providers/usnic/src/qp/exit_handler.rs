@@ -55,10 +55,10 @@ extern "C" fn reset_all() {
     if open_ias.is_empty() {
         return;
     }
-    // The thread-local variables of the exiting thread are destroyed by now, and packets are built in one of them.
+    // The thread-local variables of the exiting thread are destroyed already, and building a packet needs one of them.
     let all = move || open_ias.iter().flat_map(|counters| counters.try_live()).for_each(|qp| qp.exit());
     if let Ok(thread) = thread::spawn("dapl-exit", all) {
-        // The thread does not panic; after a panic it would be over as well.
+        // The thread does not panic. If it did, its work would be over as well.
         let _ = thread.join();
     }
 }

@@ -20,33 +20,34 @@ use crate::proto::setup::Agreed;
 /// A handler of a connection's packets. All calls come from a polling thread or the engine, never from a down-call, but for
 /// `connecting`.
 pub(crate) trait ConnectionHandler: Send + Sync {
-    /// An attempt with this number begins, by `connect` or `accept`. The previous connection is over.
+    /// Called when an attempt with this number begins, by `connect` or `accept`. The previous connection has ended.
     fn connecting(&self, number: u32, conn: ConnId);
 
-    /// The connection is established, and was reported to dapl. `None`: the consumer has ended it already.
+    /// Called when the connection is established and was reported to dapl. `None`: the consumer has ended it already.
     fn open(&self, now: Nanos, params: ConnectionParams) -> Option<Outlook>;
 
-    /// Packets of the connection, from one sender and in one GRO batch. Their header names this connection; nothing else of
-    /// them is validated.
+    /// Handles packets of the connection, from one sender and in one GRO batch. Their headers name this connection;
+    /// nothing else in them is validated.
     fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: Packets<'_>) -> Outlook;
 
     /// Sends one batch of the connection at most.
     fn transmit(&self, now: Nanos, number: u32, turn: Turn) -> Outlook;
 
-    /// The connection's deadline may have expired; the handler checks that.
+    /// Called when the connection's deadline may have expired; the handler checks that.
     fn on_time(&self, now: Nanos, number: u32) -> Outlook;
 
     /// Whether packets of the connection go to this address.
     fn sends_to(&self, peer: SocketAddr) -> bool;
 
-    /// A delivery error for a datagram to the address of the peer. It may concern another connection, and may be forged.
+    /// Handles a delivery error for a datagram to the address of the peer. The error may belong to another connection,
+    /// and may be forged.
     fn on_delivery_error(&self, now: Nanos, number: u32, error: &DeliveryError) -> Outlook;
 
-    /// The attempt or the connection is over: the peer ended it, refused it, or never answered. All work is flushed. Returns
-    /// false if it was over before, so that there is nothing to report.
+    /// Called when the attempt or connection has ended: the peer ended it, refused it, or never answered. All work is
+    /// flushed. Returns false if it had ended before, so that there is nothing to report.
     fn end(&self, number: u32) -> bool;
 
-    /// The IA closes: ends the connection, and notifies the peer with one send at most.
+    /// Called when the IA closes: ends the connection, and notifies the peer with one send at most.
     fn shut_down(&self);
 }
 
@@ -60,11 +61,11 @@ pub(crate) struct ConnectionParams {
     pub(crate) socket: Arc<Socket>,
     /// The largest datagram payload that the search for the path MTU tries.
     pub(crate) ceiling: usize,
-    /// The peer is on this host.
+    /// Whether the peer is on this host.
     pub(crate) is_loopback: bool,
 }
 
-/// When the device will next serve a connection on its own. Only an earlier deadline has to be reported to it.
+/// Time at which the device will next serve a connection on its own. Only an earlier deadline has to be reported to it.
 #[derive(Debug)]
 pub(crate) struct NextTurn(AtomicU64);
 
@@ -75,17 +76,17 @@ impl NextTurn {
 
     /// Lowers the time to `deadline`. Returns false if the device serves the connection before that anyway.
     pub(crate) fn move_forward(&self, deadline: Nanos) -> bool {
-        // Only a hint: the device's own list decides.
+        // This value is only a hint: the device's own list decides.
         deadline < self.0.load(Ordering::Relaxed) && deadline < self.0.fetch_min(deadline, Ordering::AcqRel)
     }
 
-    /// A turn is planned that the device has not started yet. The caller holds the connection's lock, which that turn will
-    /// take.
+    /// Whether a turn is planned that the device has not started yet. The caller holds the connection's lock, which
+    /// that turn will acquire.
     pub(crate) fn is_immediate(&self) -> bool {
         self.0.load(Ordering::Acquire) == 0
     }
 
-    /// The device serves the connection now.
+    /// Called when the device serves the connection.
     pub(crate) fn clear(&self) {
         self.0.store(Nanos::MAX, Ordering::Release);
     }

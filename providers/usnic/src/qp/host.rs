@@ -1,7 +1,8 @@
-//! What a connection needs from its queue pair: access to memory, receives of a shared queue, and completions.
+//! The services that a connection needs from its queue pair: access to memory, receives of a shared queue, and
+//! completions.
 //!
 //! Copies are raw, and each holds a reference on its registration: no Rust reference to consumer memory ever exists. A
-//! connection that has ended uses [`NoHost`]. Takes no lock of a queue pair; it is called under one.
+//! connection that has ended uses [`NoHost`]. This module acquires no lock of a queue pair; it is called under one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,7 +29,7 @@ pub(crate) type MwCore = dapl_software::memory::window::WindowCore<Regions>;
 /// The windows of an adapter.
 pub(crate) type Windows = dapl_software::memory::window::WindowDirectory<Regions>;
 
-/// A posted request, as the connection keeps it.
+/// A posted request, as stored in the connection.
 #[derive(Debug, Default)]
 pub(crate) struct WorkRequest {
     pub(crate) segments: Segments,
@@ -43,12 +44,12 @@ enum RequestKind {
     Transfer,
     /// A bind or unbind of a window, with its number in that window.
     Bind(Arc<MwCore>, u64),
-    /// The request fails at its turn.
+    /// A request that fails when it becomes the first one.
     Fail(Status),
 }
 
 impl WorkRequest {
-    /// Makes it this request. `failure`: it fails with that status at its turn.
+    /// Fills in a request. `failure`: it fails with that status when it becomes the first one.
     #[inline(always)]
     pub(crate) fn set(&mut self, wr: &SendWr<'_>, failure: Option<Status>) {
         self.segments.set(wr.segments);
@@ -70,7 +71,7 @@ impl WorkRequest {
     }
 }
 
-/// A posted receive, as the connection keeps it.
+/// A posted receive, as stored in the connection.
 #[derive(Debug, Default)]
 pub(crate) struct RecvRequest {
     pub(crate) segments: Segments,
@@ -78,7 +79,7 @@ pub(crate) struct RecvRequest {
 }
 
 impl RecvRequest {
-    /// Makes it this receive.
+    /// Fills in a receive.
     #[inline(always)]
     pub(crate) fn set(&mut self, segments: &[Segment], token: Token) {
         self.segments.set(segments);
@@ -100,7 +101,7 @@ pub(crate) struct QpContext {
     /// Protection domain of receives.
     pub(crate) recv_pd: u32,
     pub(crate) pool: Option<Pool>,
-    /// Receives of the shared queue that are not complete: now, and the maximum since the watermarks were last checked.
+    /// Number of incomplete receives of the shared queue: now, and the maximum since the watermarks were last checked.
     pub(crate) taken: AtomicU32,
     pub(crate) max_taken: AtomicU32,
     pub(crate) recv_cq: Option<Arc<CqCore>>,
@@ -108,7 +109,7 @@ pub(crate) struct QpContext {
 }
 
 impl QpContext {
-    /// The same context without queues, for a closing connection: completions go nowhere.
+    /// The same context without queues, for a closing connection: completions are dropped.
     pub(crate) fn without_queues(&self) -> QpContext {
         let (regions, windows, jobs) = (self.regions.clone(), self.windows.clone(), self.jobs.clone());
         QpContext {
@@ -126,7 +127,7 @@ impl QpContext {
         }
     }
 
-    /// A receive of the shared queue is complete.
+    /// Called when a receive of the shared queue is complete.
     #[inline]
     fn return_shared(&self) {
         if self.pool.is_some() {
@@ -322,7 +323,7 @@ impl Host<QpContext> for &QpContext {
     fn execute(&mut self, key: u32, address: u64, operation: Atomic) -> Option<u64> {
         let region = Region { address, length: ATOMIC_SIZE };
         let _guard = self.regions.acquire(key, self.pd, region, AccessRight::RemoteAtomic).ok()?;
-        // SAFETY: registered memory with a reference held meanwhile, which the peer may change so.
+        // SAFETY: registered memory with a reference held during the operation; the peer is allowed to change it.
         unsafe { operation.apply_registered(address, || self.regions.registration(key)) }
     }
 }

@@ -68,7 +68,7 @@ struct QpState {
     /// Work that was posted before the connection is established.
     recvs: VecDeque<RecvRequest>,
     requests: VecDeque<(Post, WorkRequest)>,
-    /// The consumer has asked for a drain after the connection was reported and before it was opened.
+    /// Whether the consumer has requested a drain after the connection was reported and before it was opened.
     drains: bool,
     marks: HighWatermark,
     /// Final counters of the last connection.
@@ -189,8 +189,8 @@ impl QpCore {
         self.context.jobs.push(Job::Event(id, event));
     }
 
-    /// The number of receives that the watermarks are checked against: posted ones, or the maximum of those taken from
-    /// a shared queue since the last check.
+    /// The number of receives to check against the watermarks: posted ones, or the maximum of those taken from a shared
+    /// queue since the last check.
     #[inline]
     fn recvs(&self, transport: &Transport) -> u32 {
         match self.context.pool {
@@ -215,7 +215,7 @@ impl QpCore {
         let _deferral = cancel::defer(); // called by posts and polls; closing a socket is a cancellation point
         state.phase = QpPhase::Over;
         if let Some(mut transport) = state.transport.take() {
-            // The ack is sent first, since the peer's delivered requests have succeeded.
+            // The ack is sent first, because the requests that the peer delivered have succeeded.
             transport.conn.report_all(now, &mut &self.context);
             transport.transmit(now, &mut &self.context, &self.context);
             transport.conn.abort(now, &mut &self.context);
@@ -246,10 +246,10 @@ impl QpCore {
         }
     }
 
-    /// After a down-call: leaves further sending to the next pass.
+    /// Called after a down-call: leaves further sending to the next pass.
     fn schedule(&self, mut state: MutexGuard<'_, QpState>, now: Nanos) {
         if state.transport.as_ref().is_some_and(|transport| transport.next_turn.is_immediate()) {
-            // The connection's turn is planned, and will see what was done: the lock is still held.
+            // The connection's turn is planned, and will find the new work: the lock is still held.
             return self.take_event(&mut state);
         }
         let outlook = self.update(&mut state, now);
@@ -268,7 +268,7 @@ impl QpCore {
             return Ok(state);
         }
         drop(state);
-        // Requests may be complete whose completions were not received yet.
+        // Some requests may be complete whose acks were not received yet, so a pass is made.
         self.progress.catch_up();
         let state = self.state.lock();
         let is_full = state.outstanding().0 >= self.config.max_requests;
@@ -294,7 +294,7 @@ impl QpCore {
                 if leaves {
                     transport.send_now(now, &mut &self.context, &self.context);
                 } else if is_behind {
-                    // It waits behind another request, whose turn or deadline is planned.
+                    // It waits for another request, whose turn or deadline is planned.
                     return self.take_event(&mut state);
                 }
                 self.schedule(state, now);
@@ -310,7 +310,8 @@ impl QpCore {
         }
     }
 
-    /// The request for the connection. A request that is invalid or too long fails at its turn, with the status returned.
+    /// Builds the request for the connection. An invalid or too long request fails when it becomes the first one, with
+    /// the status returned.
     #[inline(always)]
     fn build_post(&self, wr: &SendWr<'_>) -> (Post, Option<Status>) {
         let total = scatter_gather::total(wr.segments);
@@ -380,7 +381,7 @@ impl QpCore {
     }
 }
 
-/// Status with which an atomic operation fails that no peer would execute.
+/// Status with which an atomic operation fails before it is sent, because every peer would refuse it.
 #[cold]
 fn check_atomic(remote: Remote, total: u64) -> Option<Status> {
     if total != ATOMIC_SIZE {
@@ -430,7 +431,7 @@ impl QueuePair for Qp {
         {
             return Err(Error::ModelNotSupported);
         }
-        // Small and in one segment, or so large that it fills a GSO batch on its own.
+        // Sent at once: small and in one segment, or so large that it fills a GSO batch on its own.
         let leaves = wr.segments.len() <= 1 || post.length > self.0.config.tiny;
         self.0.submit(state, post, |request| request.set(wr, failure), leaves);
         Ok(())
@@ -460,7 +461,7 @@ impl QueuePair for Qp {
     }
 
     fn outstanding(&self) -> Outstanding {
-        self.0.progress.catch_up(); // receives completions that no thread has polled for
+        self.0.progress.catch_up(); // completes work whose acks were not received yet
         let (requests, recvs) = self.0.state.lock().outstanding();
         Outstanding { recvs, requests }
     }

@@ -197,7 +197,7 @@ impl Transport {
                 self.blocked = Some((batch, to, again));
                 return false;
             }
-            // The batch was copied when the socket was full. Acks tell the fate of its packets.
+            // The batch was copied when the socket was full. Acks show which of its packets arrived.
             let SendOutcome { is_blocked, overflows, .. } = batch.send(&self.socket, &SockAddr::of(to));
             if overflows {
                 self.conn.overflowed(now);
@@ -238,7 +238,7 @@ impl Transport {
             }
             scratch.batch.end_packet();
             scratch.carried.push(outgoing.unsent());
-            // A packet to another address is the last of its batch, which goes to the address of its first packet.
+            // A packet to another address starts the next batch: all packets of a batch have one destination.
             if *batch_to.get_or_insert(to) != to || to != self.conn.peer() || is_enough(&self.conn) {
                 break;
             }

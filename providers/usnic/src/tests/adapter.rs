@@ -140,7 +140,7 @@ fn requester_without_an_answer_times_out() {
         let pair = Arc::new(FakeSink::default());
         let number = client.cm.connect(pair.clone(), &spec, conn(1), CAPS).unwrap();
         client.cm.cancel(number);
-        // By one of the two, and once.
+        // Exactly one of the two connections reports it, once.
         client.connect(&client, 7, conn(2));
         while client.event() != (conn(2), "rejected") {}
         assert!(client.device.table.lookup(number).is_none());
@@ -152,7 +152,7 @@ fn withdrawn_request_is_reported_to_the_server_only() {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
-    // Before the consumer there has decided.
+    // Before the peer's consumer has decided.
     let pair = Arc::new(FakeSink::default());
     let address = PeerAddress::Ip(server.device.address().ip());
     let spec = ConnectSpec { address: &address, qual: 7, private_data: b"may I?" };

@@ -35,7 +35,7 @@ fn poll_alone(queues: &[Cq], (_, ours): &(Ia, Arc<FakeSink>), (server, theirs): 
 }
 
 /// Calls `stop_polling` during a standby sleep of the engine, less than `ACTIVE` after a poll. Otherwise, for example
-/// when this thread is preempted, the engine may assume that this thread has stopped polling without announcing it.
+/// when this thread is preempted, the engine may conclude that this thread has stopped polling without announcing it.
 fn stop_within_a_nap(ia: &Ia) {
     let (device, progress) = (&ia.device, &ia.progress);
     loop {
@@ -45,7 +45,7 @@ fn stop_within_a_nap(ia: &Ia) {
         if naps {
             progress.stop_polling();
         } else {
-            device.jobs.push(Job::Wake); // asleep without work, it does not see that this thread polls
+            device.jobs.push(Job::Wake); // an engine that sleeps without work does not notice that this thread polls
         }
         if naps && device::now() <= begin + POLL_LIFETIME {
             return;
@@ -60,7 +60,7 @@ fn no_packet_waits_for_a_tick_after_polling_several_queues() {
     let queues = [(); 2].map(|()| Cq::new(Weak::<Silent>::new(), progress.clone(), device.jobs.clone(), 0));
     for round in 0..20 {
         poll_alone(&queues, &client, &server);
-        // Like a wait on one of them.
+        // Acts like a wait on one of the queues.
         assert!(queues[round % 2].arm(false).unwrap());
         stop_within_a_nap(&client.0);
         let before = device.late();

@@ -130,7 +130,7 @@ impl Side {
         out[0]
     }
 
-    /// No completion comes, however often it polls.
+    /// Whether no completion arrives after many polls.
     fn is_quiet(&self) -> bool {
         let mut out = [Completion::default()];
         (0..50).all(|_| self.cq.poll(&mut out) == 0)
@@ -200,8 +200,8 @@ fn open(side: (&Side, &Qp), other: (&Side, &Qp), ours: u32, theirs: u32, attempt
     assert!(open_after(side, other, ours, theirs, attempt, |_| {}), "it is connecting");
 }
 
-/// Same as `connect`. `before` is an action of the consumer after the event but before the queue pair is open; returns
-/// whether it is open then.
+/// Like `connect`. `before` is an action of the consumer after the event and before the queue pair is open. Returns
+/// whether the queue pair is open afterwards.
 fn open_after(
     side: (&Side, &Qp),
     other: (&Side, &Qp),

@@ -43,7 +43,7 @@ pub(super) struct Road {
     pub(super) loss: f64,
     /// Rate of the policer in bytes per second, and size of its token bucket.
     pub(super) policer: Option<(u64, u64)>,
-    /// Pauses of a host: mean interval, longest duration.
+    /// Pauses of a host: mean interval and longest duration.
     pub(super) stalls: Option<(Nanos, Nanos)>,
 }
 
@@ -203,7 +203,7 @@ impl Model {
         from + (2.0 * mean as f64 * self.random.share()) as Nanos
     }
 
-    /// The time at which a host runs that has work at `at`.
+    /// The time at which a host that has work at `at` is next running.
     fn runs_at(&mut self, host: usize, at: Nanos) -> Nanos {
         while let Some((_, longest)) = self.road.stalls.filter(|_| self.hosts[host].1 <= at) {
             let until = self.hosts[host].1 + (longest as f64 * self.random.share()) as Nanos;

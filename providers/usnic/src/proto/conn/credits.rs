@@ -13,7 +13,7 @@ const RAREST: Nanos = 100 * MILLIS;
 
 #[derive(Debug)]
 pub(super) struct Credits {
-    /// Sends with numbers below this have a receive.
+    /// Number of sends that have a receive: sends with numbers below this.
     pub(super) there: u32,
     /// Serial number of the latest ack.
     serial: u16,
@@ -42,12 +42,12 @@ impl Credits {
         }
     }
 
-    /// The latest count, in an ack of all packets before `next`.
+    /// An ack with the latest credit count that acknowledges all packets before `next`.
     pub(super) fn with_next(&self, next: U32) -> Ack {
         Ack { next, credits: self.there.into(), serial: self.serial.into(), ..Ack::default() }
     }
 
-    /// A send waits for a credit. `wait`: about a round trip.
+    /// Starts probing, because a send waits for a credit. `wait`: about a round trip.
     pub(super) fn wait(&mut self, now: Nanos, wait: Nanos) {
         if self.probing.is_none() {
             let wait = wait.clamp(1, RAREST);
@@ -55,7 +55,7 @@ impl Credits {
         }
     }
 
-    /// No send waits for a credit.
+    /// Stops probing, because no send waits for a credit.
     pub(super) fn stop(&mut self) {
         self.probing = None;
     }
@@ -64,7 +64,7 @@ impl Credits {
         self.probing.map(|probing| probing.at)
     }
 
-    /// Whether to probe now; returns the number of the probe.
+    /// Returns the number of the probe if one is to be sent now.
     pub(super) fn on_time(&mut self, now: Nanos) -> Option<u32> {
         let probing = self.probing.as_mut().filter(|probing| probing.at <= now)?;
         probing.wait = probing.wait.saturating_mul(2).min(RAREST);

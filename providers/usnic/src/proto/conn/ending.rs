@@ -51,7 +51,7 @@ struct Refused {
 pub(super) struct Ending {
     phase: Phase,
     event: Option<ConnectionEvent>,
-    /// The Fin or Reset that is being sent, if any.
+    /// The Fin or Reset to send, if any.
     closing: Option<Closing>,
     /// Source of the peer's last packet. The peer may have moved, so answers go there.
     last_source: Option<Source>,
@@ -68,7 +68,7 @@ impl Ending {
         matches!(self.phase, Phase::Finishing | Phase::Closed)
     }
 
-    /// The refusal that every ack carries.
+    /// The refusal that is included in every ack.
     pub(super) fn refusal(&self) -> Option<(Refusal, Psn)> {
         self.refused.map(|refused| (refused.why, refused.psn))
     }
@@ -103,9 +103,9 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Called when the last request may be complete.
+    /// Called when the last request may be complete. Ends a drained connection.
     pub(super) fn emptied(&mut self) {
-        // Packets behind a gap are not complete at the peer: a send may have arrived while a response before it is
+        // Packets behind a gap are not complete at the peer: a send may have arrived although a response before it is
         // missing.
         let has_all = || self.requests.latest.is_none_or(|latest| latest.is_before(self.flight.cumulative()));
         if self.ending.phase == Phase::Draining && self.requests.queue.is_empty() && has_all() {
@@ -115,7 +115,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// The connection is about to end: the next packet acks everything received.
+    /// Called before the connection ends: the next packet acks everything received.
     pub(crate) fn report_all(&mut self, now: Nanos, host: &mut impl Host<D>) {
         self.now = now;
         self.settle(host);
@@ -151,7 +151,7 @@ impl<D: Driver> Conn<D> {
         self.ending.is_over(self.now)
     }
 
-    /// The memory of a packet's payload could not be read, so the packet was not sent.
+    /// Handles a packet that was not sent, because the memory of its payload could not be read.
     pub(crate) fn source_gone(&mut self, packet: &Unsent, status: Status, host: &mut impl Host<D>) {
         if self.ending.is_closed() {
             return;
@@ -162,7 +162,7 @@ impl<D: Driver> Conn<D> {
                 self.retire(host);
             }
             Payload::Remote { slot, .. } => {
-                // Perhaps only the ack of the packet is missing. Request an ack before the read is refused.
+                // Possibly only the ack of the packet is missing, so an ack is requested before the read is refused.
                 let patience = self.flight.rtt().pto(0).saturating_mul(UNREADABLE_PTOS);
                 if packet.resend && self.peer_reads.unreadable_for(slot, self.now) < patience {
                     self.note(Note::Question);
@@ -175,7 +175,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Refuses a read whose memory is gone, after all earlier reads were answered.
+    /// Refuses a read whose memory is no longer readable, after all earlier reads were answered.
     pub(super) fn refuse_gone(&mut self, host: &mut impl Host<D>) {
         if let Some(psn) = self.peer_reads.refusable() {
             self.refuse(Refusal::Source, psn, None, host);
@@ -195,7 +195,7 @@ impl<D: Driver> Conn<D> {
         {
             host.recv_done(own, status, 0, false);
         }
-        // An invalid access fails no work of the target.
+        // An invalid access by the peer fails no work of this side.
         let event = if why == Refusal::Access { ConnectionEvent::Disconnected } else { ConnectionEvent::Broken };
         self.close(Some(event), host);
         let (again, until) = (Some(self.now.saturating_add(REPEAT)), self.now.saturating_add(self.config.linger));
@@ -203,7 +203,7 @@ impl<D: Driver> Conn<D> {
         self.acks.whole_at_once();
     }
 
-    /// The peer refused a request of this side.
+    /// Handles the peer's refusal of a request of this side.
     #[cold]
     pub(super) fn refused(&mut self, refusal: Refusal, psn: Psn, host: &mut impl Host<D>) {
         if self.ending.is_closed() {
@@ -216,7 +216,7 @@ impl<D: Driver> Conn<D> {
         };
         let culprit = self.requests.of_packet(psn).or(self.requests.queue.first());
         if let Some(slot) = culprit {
-            // Earlier requests are not complete, and can no longer complete.
+            // The requests before it are incomplete, and can no longer complete.
             while let Some(first) = self.requests.queue.first().filter(|first| *first != slot) {
                 self.give_back(first, Status::Flushed, host);
             }
@@ -234,7 +234,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Ends the connection; the oldest request completes with `status`. Without a request, the peer counts as
+    /// Ends the connection. The oldest request completes with `status`; if there is no request, the peer counts as
     /// disconnected.
     #[cold]
     pub(super) fn end_with(&mut self, status: Status, host: &mut impl Host<D>) {
@@ -246,14 +246,14 @@ impl<D: Driver> Conn<D> {
         self.say_reset();
     }
 
-    /// The peer is given up, but no request of this side has failed.
+    /// Ends the connection because the peer is given up. No request of this side has failed.
     #[cold]
     pub(super) fn peer_is_gone(&mut self, host: &mut impl Host<D>) {
         self.close(Some(ConnectionEvent::Disconnected), host);
         self.say_reset();
     }
 
-    /// A request has failed: sends a Reset to the peer.
+    /// Sends a Reset to the peer, because a request has failed.
     #[cold]
     pub(super) fn break_off(&mut self, host: &mut impl Host<D>) {
         self.close(Some(ConnectionEvent::Broken), host);
@@ -308,7 +308,8 @@ impl<D: Driver> Conn<D> {
     pub(super) fn last_word(&mut self, out: &mut Vec<u8>) -> Option<Outgoing> {
         let start = out.len();
         let closing = self.ending.closing.as_mut()?;
-        // An answer is no longer than the packet that it answers, so that a spoofed source cannot amplify.
+        // An answer is no longer than the packet that it answers, so that packets with a spoofed source cause no
+        // amplification.
         let to = self.ending.last_source.filter(|_| closing.owes_answer());
         let is_said = closing.transmit(self.now, out);
         is_said.then(|| Outgoing { to, ..outgoing(out.len() - start) })

@@ -57,7 +57,7 @@ pub(crate) struct Conn<D: Driver> {
     config: Config,
     terms: Terms,
     counters: Counters,
-    /// Time of the last call that passed a time.
+    /// The latest time that was passed in.
     now: Nanos,
 
     requests: Requests<D::Request>,
@@ -67,10 +67,10 @@ pub(crate) struct Conn<D: Driver> {
     credits: Credits,
     /// Serial number of the last ack that was written.
     ack_serial: u16,
-    /// Packets in flight on each channel.
+    /// Number of packets in flight on the command channel and on the data channel.
     commands: u32,
     data: u32,
-    /// The next large packet belongs to a read response, if there is one.
+    /// Whether the next large packet is taken from a read response, if there is one.
     favours_answers: bool,
     /// Packets declared lost by the time threshold.
     late: u32,
@@ -78,7 +78,7 @@ pub(crate) struct Conn<D: Driver> {
     resends: u32,
     /// A packet that is being sent in pieces.
     sending_pieces: Option<SendingPieces>,
-    /// Small answers that are due.
+    /// Packets without a PSN that are due.
     notes: VecDeque<Note>,
     /// Time at which a deferred bind is tried again.
     turn_at: Option<Nanos>,
@@ -91,7 +91,7 @@ pub(crate) struct Conn<D: Driver> {
     deferred: Option<Deferred>,
     /// The peer's address and liveness.
     partner: Peer,
-    /// This side has sent its confirmation, and no packet of the peer has arrived since.
+    /// Set after this side has sent its confirmation, until a packet of the peer arrives.
     confirming: Option<Confirming>,
     ending: Ending,
 }
@@ -154,7 +154,7 @@ impl<D: Driver> Conn<D> {
         self.deferred.is_some()
     }
 
-    /// Posts a request; `fill` fills the driver's data. The caller has checked the capacity. After the end of the
+    /// Posts a request. `fill` fills in the driver's data. The caller has checked the capacity. After the end of the
     /// connection the request is flushed at once.
     #[inline(always)]
     pub(crate) fn post(&mut self, now: Nanos, post: Post, fill: impl FnOnce(&mut D::Request), host: &mut impl Host<D>) {
@@ -192,7 +192,7 @@ impl<D: Driver> Conn<D> {
         !self.carries_credits() && self.look_at_credits(host)
     }
 
-    /// Pushes work into a queue. Errors: the status with which the work ends at once.
+    /// Pushes work into a queue. Errors: the status with which the work completes at once.
     #[inline(always)]
     fn accepts<T>(&mut self, push: impl FnOnce(&mut Self) -> Option<&mut T>) -> Result<&mut T, Status> {
         if self.ending.is_closed() {
@@ -207,7 +207,7 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Called when receives were added to the shared receive queue. Returns false if no ack is needed, because the peer
-    /// knows of them.
+    /// knows that there are receives.
     pub(crate) fn look_at_credits(&mut self, host: &mut impl Host<D>) -> bool {
         if self.carries_credits() {
             return true;
@@ -249,26 +249,27 @@ impl<D: Driver> Conn<D> {
         (self.requests.queue.len(), self.receives.len())
     }
 
-    /// The socket refuses datagrams larger than `most` bytes.
+    /// Records that the socket refuses datagrams larger than `most` bytes.
     pub(crate) fn too_large(&mut self, now: Nanos, most: usize) {
         self.now = now;
         self.send_path.path.limit(now, most);
         self.send_path.measure();
     }
 
-    /// A queue of this host was full.
+    /// Records that a queue of this host was full.
     pub(crate) fn overflowed(&mut self, now: Nanos) {
         self.now = now;
         self.send_path.overflowed(now);
     }
 
-    /// An ICMP message reports that a packet did not arrive. That is no proof, so the peer is challenged.
+    /// Handles an ICMP message which reports that a packet did not arrive. The message may be forged, so the peer is
+    /// challenged.
     pub(crate) fn did_not_arrive(&mut self, now: Nanos) {
         self.now = now;
         self.partner.hinted(now);
     }
 
-    /// The peer's host reports that the peer's port is closed, for a packet for which `is_quoted` is true.
+    /// Handles a report that the peer's port is closed. The report quotes a packet for which `is_quoted` is true.
     pub(crate) fn port_closed(&mut self, now: Nanos) {
         self.now = now;
         self.partner.port_closed(now, self.flight.rtt());
@@ -328,7 +329,7 @@ impl<D: Driver> Conn<D> {
     }
 }
 
-/// The first ack confirms the connection. It is not repeated; the confirmation is.
+/// The first ack confirms the connection. Only the confirmation is retransmitted, not that ack.
 fn confirming(config: &Config, now: Nanos) -> Confirming {
     let first = config.first_timeout;
     Confirming::new(now.saturating_add(first), first, LONGEST_TIMEOUT, now.saturating_add(config.give_up))

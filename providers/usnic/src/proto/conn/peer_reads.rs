@@ -1,8 +1,8 @@
-//! Read requests of the peer, and its atomic operations: accepted in PSN order, answered in the order of their numbers
+//! Read requests and atomic operations of the peer: accepted in PSN order, answered in the order of their numbers
 //! (UR-4).
 //!
-//! Keeps the location of the data until the peer has acked all of them, for retransmissions. Accepts the agreed number
-//! of reads, and as many again that are answered but not fully acked.
+//! The location of the data is kept until the peer has acked all of them, for retransmissions. Accepts the agreed
+//! number of reads, and as many again that are answered but not fully acked.
 
 use std::collections::VecDeque;
 
@@ -14,21 +14,21 @@ use crate::proto::psn::Psn;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Read {
-    /// The request has arrived.
+    /// Whether the request has arrived.
     there: bool,
     /// PSN of the request.
     pub(super) psn: Psn,
     pub(super) key: u32,
     pub(super) address: u64,
     pub(super) length: u32,
-    /// Bytes sent, whether that is all, and the number of packets that are not acked.
+    /// Number of bytes sent, whether all bytes were sent, and number of packets that are not acked.
     cut: u32,
     sent: bool,
     out: u32,
-    /// An atomic operation instead, and what it has found, once it was executed.
+    /// Set for an atomic operation instead of a read: the operation, and the former value after it was executed.
     atomic: Option<Atomic>,
     found: Option<u64>,
-    /// Time when a retransmission first found the memory gone.
+    /// Time at which a retransmission first found the memory unreadable.
     unreadable_since: Option<Nanos>,
 }
 
@@ -61,14 +61,14 @@ pub(super) struct PeerReads {
     /// Number of reads at the front whose data were sent completely.
     sent: usize,
     most: usize,
-    /// Atomic operations that were not executed.
+    /// Number of atomic operations that were not executed yet.
     atomics: u32,
-    /// The memory of this read could not be read: it and later reads are not answered.
+    /// The first read whose memory could not be read. It and later reads are not answered.
     gone: Option<u32>,
 }
 
 impl PeerReads {
-    /// Accepts `ird` reads at a time.
+    /// Creates the set for a peer that may have `ird` reads outstanding.
     pub(super) fn new(ird: u32) -> Self {
         PeerReads { reads: VecDeque::new(), first: 0, sent: 0, most: ird as usize, atomics: 0, gone: None }
     }
@@ -93,7 +93,7 @@ impl PeerReads {
         self.reads.get(self.place(id)).filter(|read| read.there)
     }
 
-    /// As `take`, of an atomic operation, whose memory it may use. Its answer has no payload.
+    /// Like `take`, for an atomic operation on memory that it may access. Its answer has no payload.
     pub(super) fn take_atomic(&mut self, id: u32, psn: Psn, key: u32, address: u64, operation: Atomic) -> Taken {
         let taken = self.take(id, psn, key, address, 0);
         let place = self.place(id);
@@ -106,12 +106,13 @@ impl PeerReads {
         taken
     }
 
-    /// Whether atomic operations wait to be executed.
+    /// Whether atomic operations wait for execution.
     pub(super) fn has_atomics(&self) -> bool {
         self.atomics > 0
     }
 
-    /// The next to be answered, if it is an atomic operation before which no packet is missing, and was not executed.
+    /// The next request to answer, if it is an atomic operation that was not executed and no packet before it is
+    /// missing.
     pub(super) fn due(&self, next: Psn) -> Option<(u32, Read, Atomic)> {
         let read = self.reads.get(self.sent).filter(|read| read.there && read.psn.is_before(next))?;
         let id = self.first.wrapping_add(self.sent as u32);
@@ -127,7 +128,7 @@ impl PeerReads {
         }
     }
 
-    /// Adds a read request, whose memory may be read.
+    /// Adds a read request on memory that it may access.
     pub(super) fn take(&mut self, id: u32, psn: Psn, key: u32, address: u64, length: u32) -> Taken {
         let place = self.place(id);
         if place >= self.sent + self.most || self.get(id).is_some() {
@@ -143,7 +144,7 @@ impl PeerReads {
         Taken::Yes
     }
 
-    /// The next packet of a response: only of a read that no missing packet precedes.
+    /// The next packet of a response. Only reads that no missing packet precedes are answered.
     pub(super) fn next(&self, next: Psn, fragment: u32, chunk: u32) -> Option<Sent> {
         let read = self.reads.get(self.sent).filter(|read| read.there && read.psn.is_before(next))?;
         let left = read.length - read.cut;
@@ -183,19 +184,19 @@ impl PeerReads {
         self.reads.get_mut(place).map_or(0, |read| now.saturating_sub(*read.unreadable_since.get_or_insert(now)))
     }
 
-    /// Records that the memory of a read is gone. The first such read is kept.
+    /// Records that the memory of a read cannot be read. The first such read is kept.
     pub(super) fn lose(&mut self, id: u32) {
         if self.get(id).is_some() && !self.is_gone(id) {
             self.gone = Some(id);
         }
     }
 
-    /// Whether the memory of this read, or of an earlier one, is gone.
+    /// Whether the memory of this read, or of an earlier one, cannot be read.
     pub(super) fn is_gone(&self, id: u32) -> bool {
         self.gone.is_some_and(|gone| self.place(id) >= self.place(gone))
     }
 
-    /// PSN of the request whose memory is gone, once the peer has the data of all earlier reads.
+    /// PSN of the request whose memory cannot be read, once the peer has the data of all earlier reads.
     pub(super) fn refusable(&self) -> Option<Psn> {
         let gone = self.gone.filter(|gone| *gone == self.first)?;
         self.get(gone).map(|read| read.psn)

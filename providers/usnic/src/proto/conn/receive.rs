@@ -30,18 +30,18 @@ pub(super) struct Deferred {
     ack: Ack,
     ack_now: bool,
     at: Nanos,
-    /// It counts as received; only the ack that it carried is still to be processed.
+    /// Whether it is recorded as received. Then only the ack that it carried is still to be processed.
     is_noted: bool,
 }
 
-/// The reason why a packet was not accepted.
+/// Why a packet was not accepted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum NotAccepted {
     /// It may be accepted when it is retransmitted.
     Later,
-    /// Refused, and the peer is informed. A receive may fail with a status, too.
+    /// Refused; the peer is notified. A receive may fail with a status too.
     Refused(Refusal, Option<(u32, Status)>),
-    /// A response to a read that was not requested: the connection ends.
+    /// A response to a read that was not requested. The connection ends.
     BadAnswer,
 }
 
@@ -51,7 +51,7 @@ const PROMPT_WRITE: usize = 1024;
 
 const NONSENSE: NotAccepted = NotAccepted::Refused(Refusal::Nonsense, None);
 
-/// What a message brings to its receive besides its bytes.
+/// The immediate data or key that a message has besides its bytes.
 fn value_of(data: &Data<'_>) -> SendValue {
     let solicited = data.message.spare[0] & SOLICITED != 0;
     let (arrival, value) = match data.op {
@@ -66,7 +66,7 @@ fn value_of(data: &Data<'_>) -> SendValue {
     SendValue { arrival, value, solicited }
 }
 
-/// A piece of a write.
+/// Copies a piece of a write.
 fn place_write<D: Driver>(data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
     let Message { key, address, length, .. } = data.message;
     let (key, address, length) = (key.get(), address.get(), length.get());
@@ -120,9 +120,9 @@ impl<D: Driver> Conn<D> {
                     self.send_path.moved(&self.config, &self.terms);
                 }
             }
-            // The peer does not know yet that the connection is established.
+            // The peer does not know yet that the connection is established, so it is answered.
             Kind::Accept | Kind::Confirm => self.acks.at_once(),
-            // Late packets of the handshake.
+            // A late packet of the handshake.
             _ => {}
         }
         true
@@ -136,7 +136,7 @@ impl<D: Driver> Conn<D> {
             self.receives.asked(host);
         }
         if self.ending.is_closed() {
-            return true; // the peer is informed of a refusal
+            return true; // the peer is notified of a refusal
         }
         self.take_ack(&ack, ranges, host);
         if let Some(refusal) = Refusal::of(selective.refusal) {
@@ -149,7 +149,7 @@ impl<D: Driver> Conn<D> {
     fn take_data(&mut self, kind: Kind, head: &Head, body: &[u8], host: &mut impl Host<D>) -> bool {
         let Some(data) = wire::data(kind, body) else { return false };
         if self.ending.is_unreachable() {
-            self.acks.whole_at_once(); // the peer is informed of a refusal
+            self.acks.whole_at_once(); // notifies the peer of a refusal
             return true;
         }
         let psn = Psn(data.carried.psn.get());
@@ -183,7 +183,8 @@ impl<D: Driver> Conn<D> {
         true
     }
 
-    /// Places the payload. Returns the payload length of the packet if it is complete, not only a piece.
+    /// Copies the payload to its destination. Returns the payload length of the whole packet if the packet is now
+    /// complete.
     fn take_in(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<Option<usize>, NotAccepted> {
         match self.pieces.meets(psn, data) {
             PieceCheck::Room => {}
@@ -227,13 +228,13 @@ impl<D: Driver> Conn<D> {
         self.retire(host);
     }
 
-    /// Rejects the packet: it is not acked.
+    /// Records that the packet was not accepted: it is not acked.
     #[cold]
     fn leave(&mut self, psn: Psn, arrival: Arrival, untaken: NotAccepted, host: &mut impl Host<D>) {
         self.acks.at_once();
         match untaken {
             NotAccepted::Later => self.counters.no_receive += 1,
-            // Earlier requests are completed first; this packet is retransmitted.
+            // Earlier requests complete first; this packet will be retransmitted.
             NotAccepted::Refused(..) if arrival != Arrival::Next || self.peer_reads.has_before(psn) => {}
             NotAccepted::Refused(refusal, receive) => self.refuse(refusal, psn, receive, host),
             NotAccepted::BadAnswer => self.end_with(Status::BadResponse, host),
@@ -265,7 +266,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// An atomic operation of the peer's: executed when its turn has come.
+    /// Records an atomic operation of the peer. It is executed after all earlier packets have arrived.
     fn place_atomic(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
         let Message { id, key, address, length, .. } = data.message;
         let (key, address) = (key.get(), address.get());
@@ -376,7 +377,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Does the part of the bookkeeping that the next sent packet needs: the received PSNs, which it acks.
+    /// Records the deferred message as received, because the next sent packet acks it.
     fn note_deferred(&mut self) {
         if let Some(Deferred { psn, ack_now, at, is_noted: is_noted @ false, .. }) = &mut self.deferred {
             *is_noted = true;
@@ -411,7 +412,7 @@ impl<D: Driver> Conn<D> {
             micros => Nanos::from(micros) * MICROS,
         };
         if ack.next.get() == self.flight.cumulative().0 && ranges.is_empty() {
-            return self.update_credits(ack); // most acks of a one-way stream
+            return self.update_credits(ack); // the common case of a one-way stream
         }
         if self.requests.have_left() && self.peer_reads.next(self.received.next(), 1, 1).is_none() {
             self.note_app_limited();
@@ -426,7 +427,7 @@ impl<D: Driver> Conn<D> {
             }
             let channel = if sent.command { &mut *commands } else { &mut *data };
             *channel = channel.saturating_sub(1);
-            // The arrival of pieces says nothing about large packets.
+            // The arrival of pieces does not show that the path carries large packets.
             largest = largest.max(if sent.in_pieces { 0 } else { sent.length as usize });
         };
         let Ok(acked) = self.flight.acked(self.now, Psn(ack.next.get()), ranges, delay, &mut done) else { return };
@@ -450,8 +451,8 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// The peer's SRQ had receives when the packets were sent, and none when they arrived: retransmits these sends
-    /// without waiting for a timeout.
+    /// Retransmits sends that found the peer's SRQ empty, without waiting for a timeout: the SRQ had receives when they
+    /// were sent, and none when they arrived.
     #[cold]
     fn retract_not_accepted(&mut self) {
         let (queue, there) = (&self.requests.queue, self.credits.there);

@@ -9,7 +9,7 @@ use crate::proto::psn::Psn;
 use crate::proto::queue::Queue;
 use crate::proto::ranges::Ranges;
 
-/// With an SRQ: how many messages may be ahead of the oldest incomplete one. Limits the number of receives that one
+/// With an SRQ: maximum distance of a message from the oldest incomplete one. Limits the number of receives that one
 /// peer can take.
 const SHARED: u32 = 64;
 
@@ -26,7 +26,7 @@ pub(super) struct Receive<R> {
     last: Psn,
 }
 
-/// A message: its length, and what it brings besides its bytes.
+/// A message: its length, and its immediate data or key.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Incoming {
     pub(super) length: u32,
@@ -37,20 +37,20 @@ pub(super) struct Incoming {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ReceiveLookup {
     Place(u32),
-    /// Its receive is complete: the packet had been considered lost.
+    /// Its receive is complete: the packet was wrongly declared lost.
     Complete,
     Nothing,
 }
 
 pub(super) struct Receives<D: Driver> {
     queue: Queue<Receive<D::Recv>>,
-    /// Numbers of the next message to be bound, and of the next one to be completed.
+    /// Number of the next message to be bound, and of the next one to be completed.
     bound: u32,
     complete: u32,
     /// The last credit count sent to the peer.
     reported: u32,
     shared: bool,
-    /// A send was not accepted, and its sender has not been informed.
+    /// Whether a send was not accepted and its sender was not notified yet.
     not_accepted: bool,
 }
 
@@ -89,7 +89,7 @@ impl<D: Driver> Receives<D> {
         }
     }
 
-    /// The credit count to be sent now. After a send was not accepted, a count without a receive for it is sent first,
+    /// The credit count to send now. After a send was not accepted, a count without a receive for it is sent first,
     /// even if there is one again; otherwise the sender would wait for an ack.
     pub(super) fn tell(&mut self, host: &impl Host<D>) -> u32 {
         let not_accepted = std::mem::take(&mut self.not_accepted);
@@ -102,7 +102,7 @@ impl<D: Driver> Receives<D> {
         self.not_accepted
     }
 
-    /// The peer probes for receives: it is informed when there is one.
+    /// Handles a probe of the peer for receives: the peer is notified when there is a receive.
     pub(super) fn asked(&mut self, host: &mut impl Host<D>) {
         if self.shared && host.shared_left() == 0 {
             host.await_shared();
@@ -175,12 +175,12 @@ impl<D: Driver> Receives<D> {
         self.queue.get(place)
     }
 
-    /// Whether it is the oldest incomplete receive.
+    /// Whether this is the oldest incomplete receive.
     pub(super) fn is_first(&self, place: u32) -> bool {
         self.queue.first() == Some(place)
     }
 
-    /// Records that a piece of the message was placed. Returns false if it cannot be recorded.
+    /// Records that a piece of the message was copied. Returns false if it cannot be recorded.
     pub(super) fn has_come(&mut self, place: u32, psn: Psn, message: Incoming, offset: u32, piece: u32) -> bool {
         let Some(receive) = self.queue.get_mut(place) else { return false };
         if piece > 0 && !receive.have.add(offset, offset + piece) {
@@ -206,7 +206,7 @@ impl<D: Driver> Receives<D> {
         receive.message.map(|message| (&mut receive.own, message))
     }
 
-    /// Removes the oldest receive, complete or not, when all are flushed.
+    /// Removes the oldest receive, complete or not, to flush it.
     pub(super) fn pop(&mut self) -> Option<&mut D::Recv> {
         self.queue.pop().map(|receive| &mut receive.own)
     }

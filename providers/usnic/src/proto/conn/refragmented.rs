@@ -21,7 +21,7 @@ struct Partial {
     op: Op,
     id: u32,
     extent: Extent,
-    /// Ranges that have arrived, from the packet's first byte on.
+    /// Ranges of the packet that have arrived, counted from its first byte.
     have: Ranges,
 }
 
@@ -78,7 +78,7 @@ impl Refragmented {
 pub(super) struct SendingPieces {
     pub(super) psn: Psn,
     pub(super) sent: Sent,
-    /// Bytes already sent, and bytes per piece.
+    /// Number of bytes not sent yet, and bytes per piece.
     pub(super) left: u32,
     pub(super) each: u32,
     pub(super) resend: bool,

@@ -18,32 +18,32 @@ use crate::proto::wire::Op;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Sent {
     pub(super) what: What,
-    /// It belongs to the command channel.
+    /// Whether it belongs to the command channel.
     pub(super) command: bool,
     /// Slot of the request, or number of the peer's read.
     pub(super) slot: u32,
     pub(super) offset: u32,
     pub(super) length: u32,
-    /// It was sent in pieces the last time.
+    /// Whether it was sent in pieces the last time.
     pub(super) in_pieces: bool,
 }
 
-/// The owner of a packet's payload.
+/// The work that a packet's payload belongs to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum What {
     Request,
     Response,
-    /// None: only its PSN has to be delivered.
+    /// None: the packet has no payload, and only its PSN has to be delivered.
     Nothing,
 }
 
 /// Progress of a request.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum SendPhase {
-    /// Not all of its data were sent.
+    /// Not all of its data were sent yet.
     #[default]
     Cutting,
-    /// All data were sent; acks, or the data of a read, are outstanding.
+    /// All data were sent. Acks, or the data of a read, are outstanding.
     Out,
     Done,
     Failed(Status),
@@ -58,13 +58,13 @@ pub(super) struct PostedRequest<Q> {
     pub(super) stage: SendPhase,
     /// Number among the requests of its kind.
     pub(super) id: u32,
-    /// Bytes sent.
+    /// Number of bytes sent.
     cut: u32,
-    /// Packets that are not acked.
+    /// Number of packets that are not acked.
     out: u32,
     /// PSNs of its first and last packet, once sent.
     packets: Option<(Psn, Psn)>,
-    /// Of a read: the ranges that have arrived, and whether any data have arrived.
+    /// For a read: the ranges that have arrived, and whether any data have arrived.
     have: Ranges,
     answered: bool,
 }
@@ -77,16 +77,17 @@ pub(super) struct PeerLimits {
     pub(super) reads: u32,
 }
 
-/// The reason why no packet can be sent.
+/// Why no packet can be sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Wait {
     /// There is no request, or it waits for earlier requests.
     Idle,
     /// The peer has no receive.
     Credit,
-    /// The first waiting request is a bind that can be done now.
+    /// The first waiting request is a bind that can be executed now.
     Turn,
-    /// The first waiting request is a read, and the peer allows none; or an operation that the peer does not have.
+    /// The first waiting request is a read, and the peer permits no reads; or an operation that the peer does not
+    /// support.
     NoReads,
 }
 
@@ -94,7 +95,7 @@ pub(super) enum Wait {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) ord: u32,
-    /// The peer has extension operations.
+    /// Whether the peer supports extension operations.
     pub(super) extensions: bool,
     /// Sends with numbers below this have a receive.
     pub(super) credits: u32,
@@ -107,9 +108,9 @@ pub(super) struct Requests<Q> {
     cutting: Option<u32>,
     /// Started reads whose data have not all arrived.
     pub(super) reads_out: u32,
-    /// A request has failed: no other request starts.
+    /// Whether a request has failed, so that no other request starts.
     pub(super) stopped: bool,
-    /// Packets of sends that were withdrawn: they are sent again under new PSNs.
+    /// Packets of withdrawn sends, which are sent again under new PSNs.
     pub(super) again: VecDeque<Sent>,
     /// The latest PSN of any request.
     pub(super) latest: Option<Psn>,
@@ -131,17 +132,17 @@ impl Work {
         }
     }
 
-    /// Whether it takes a receive of the peer's.
+    /// Whether it uses a receive of the peer.
     pub(super) fn takes_receive(self) -> bool {
         matches!(self, Work::Send { .. } | Work::SendWith(_) | Work::WriteImmediate { .. })
     }
 
-    /// Whether it is one packet that is answered: a read, or an atomic operation.
+    /// Whether it is a single packet that the peer answers: a read, or an atomic operation.
     pub(super) fn is_answered(self) -> bool {
         matches!(self, Work::Read(_) | Work::Atomic(..))
     }
 
-    /// Whether only peers with extension operations have it.
+    /// Whether only peers with extension operations support it.
     pub(crate) fn is_extension(self) -> bool {
         matches!(self, Work::SendWith(_) | Work::WriteImmediate { .. } | Work::Atomic(..))
     }
@@ -282,8 +283,8 @@ impl<Q: Default> Requests<Q> {
         request.look();
     }
 
-    /// Withdraws a packet of a send: its PSN will carry no payload. The payload is sent again later, and counts as not
-    /// acked until then.
+    /// Withdraws a packet of a send: its PSN will carry no payload. The payload is sent again later, and until then
+    /// counts as not acked.
     pub(super) fn take_back(&mut self, sent: Sent) {
         self.again.push_back(sent);
     }
@@ -293,7 +294,7 @@ impl<Q: Default> Requests<Q> {
         self.queue.find(u64::from(id) | READ << 32)
     }
 
-    /// Records that a piece of a read was placed. Returns false if it cannot be recorded.
+    /// Records that a piece of a read was copied. Returns false if it cannot be recorded.
     pub(super) fn has_come(&mut self, slot: u32, offset: u32, length: u32) -> bool {
         let Some(request) = self.queue.get_mut(slot) else { return false };
         if request.is_here() {
@@ -310,7 +311,7 @@ impl<Q: Default> Requests<Q> {
         true
     }
 
-    /// The request ends with `status` after all earlier ones are complete; no other request starts.
+    /// Fails a request with `status`, which completes after all earlier ones. No other request starts.
     pub(super) fn fail(&mut self, slot: u32, status: Status) {
         self.stopped = true;
         if let Some(request) = self.queue.get_mut(slot) {

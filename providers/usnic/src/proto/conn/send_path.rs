@@ -60,7 +60,7 @@ impl SendPath {
         self.within(PIECE).max(1)
     }
 
-    /// Payload bytes that fit behind a header of this length.
+    /// Payload bytes that fit after a header of this length.
     fn within(&self, header: usize) -> u32 {
         u32::try_from(self.path.size().saturating_sub(self.extra + header)).unwrap_or(u32::MAX)
     }
@@ -103,8 +103,8 @@ impl SendPath {
         self.pacer.spent(now, bytes, self.congestion.pacing_rate(), self.known as u64);
     }
 
-    /// Whether this packet is to request an ack. That is done four times per window, so that the sender never waits for
-    /// a missing ack.
+    /// Whether this packet requests an ack. Four packets per window do, so that the sender never waits for a missing
+    /// ack.
     pub(super) fn asks(&mut self, bytes: u64) -> bool {
         self.unasked += bytes;
         let asks = self.unasked >= self.window() / 4;

@@ -69,7 +69,7 @@ impl<D: Driver> Conn<D> {
         }
         let data = self.rest(out, host).or_else(|| self.resend(out, host)).or_else(|| self.fresh(out, host));
         if self.ending.is_closed() {
-            return self.next_packet(out, host); // a bind or an atomic operation that failed in its turn
+            return self.next_packet(out, host); // a bind or an atomic operation has failed
         }
         let packet = data.or_else(|| self.probe_path(out));
         packet.or_else(|| self.acks.due(self.now).then(|| self.write_ack(out, 0, host)))
@@ -135,7 +135,7 @@ impl<D: Driver> Conn<D> {
         Some(self.leave_as_it_can(out, psn, sent, FLAG_ACK_NOW, true, host))
     }
 
-    /// Sends a packet with data as one datagram, or in pieces if the path no longer carries it.
+    /// Sends a packet with data as one datagram, or in pieces if the path no longer carries packets of that size.
     fn leave_as_it_can(
         &mut self,
         out: &mut Vec<u8>,
@@ -191,8 +191,8 @@ impl<D: Driver> Conn<D> {
             return true;
         }
         let request = self.requests.queue.get(sent.slot).filter(|_| sent.what == What::Request);
-        // The peer's SRQ had a receive when the packet was sent, and has none now. Repeating the packet would block the
-        // delivery of all later packets.
+        // The peer's SRQ had a receive when the packet was sent, and has none now. A retransmission with the payload
+        // would block the delivery of all later packets.
         let finds_nothing = request.is_some_and(|it| it.work.takes_receive() && !is_below(it.id, self.credits.there));
         if finds_nothing {
             self.counters.taken_back += 1;
@@ -240,8 +240,8 @@ impl<D: Driver> Conn<D> {
         Some(self.leave_as_it_can(out, psn, sent, flags, false, host))
     }
 
-    /// Executes the peer's next atomic operation if its turn has come: all packets before it are here, and all earlier
-    /// answers have left. It is executed once; its answer is kept until the peer has it.
+    /// Executes the peer's next atomic operation if all packets before it have arrived and all earlier answers were
+    /// sent. It is executed once. Its answer is kept until the peer has acked it.
     #[cold]
     fn execute_due(&mut self, host: &mut impl Host<D>) {
         let Some((id, Read { key, address, .. }, operation)) = self.peer_reads.due(self.received.next()) else {
@@ -275,11 +275,11 @@ impl<D: Driver> Conn<D> {
         self.requests.next(self.bounds(), fragment, chunk)
     }
 
-    /// The next packet of a request or of a read response, if its channel has space in flight.
+    /// The next packet of a request or of a read response, if its channel may have one more packet in flight.
     pub(super) fn piece(&self) -> Result<Sent, Wait> {
         let (fragment, chunk) = self.send_path.payloads();
         let request = self.requests.next(self.bounds(), fragment, chunk);
-        // A request without packets needs no space.
+        // A request without packets needs no window.
         if let Err(wait @ (Wait::Turn | Wait::NoReads)) = request {
             let is_due = wait == Wait::NoReads || self.turn_at.is_none_or(|at| at <= self.now);
             if is_due {
@@ -325,7 +325,7 @@ impl<D: Driver> Conn<D> {
         outcome.is_ok() && !self.ending.is_closed()
     }
 
-    /// The request that would start or continue next has failed.
+    /// Fails the request that would start or continue next.
     pub(super) fn fail_head(&mut self, status: Status) {
         if let Some(sent) = self.requests.again.front() {
             let slot = sent.slot;

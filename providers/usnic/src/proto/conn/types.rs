@@ -91,20 +91,20 @@ pub(crate) enum Work {
     Read(Remote),
     /// A send with a value: immediate data, or the key of a window.
     SendWith(SendValue),
-    /// A write that completes a receive.
+    /// A write that completes a receive of the peer.
     WriteImmediate {
         remote: Remote,
         data: u32,
         solicited: bool,
     },
-    /// Counts as a read.
+    /// An atomic operation. Counts as a read.
     Atomic(Remote, Atomic),
-    /// A bind: done by the host when it is the first request: `Host::turn`.
+    /// A bind. `Host::turn` executes it when it is the first request.
     #[default]
     Bind,
 }
 
-/// What a message brings to its receive besides its bytes.
+/// The immediate data or key that a message has besides its bytes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct SendValue {
     pub(crate) arrival: Arrival,
@@ -116,14 +116,14 @@ pub(crate) struct SendValue {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Post {
     pub(crate) work: Work,
-    /// Bytes.
+    /// Length in bytes.
     pub(crate) length: u32,
     /// Starts only after all earlier reads are complete.
     pub(crate) fence: bool,
 }
 
-/// The driver's data of posted work. They are filled and read in place in the connection, and stay until their slot is
-/// reused.
+/// The driver's data of posted work. They are filled in and read in place in the connection, and keep their content
+/// until the slot is reused.
 pub(crate) trait Driver {
     /// Data of a request: its segments and its token.
     type Request: Default;
@@ -135,7 +135,7 @@ pub(crate) trait Driver {
 pub(crate) trait Host<D: Driver> {
     /// Whether the peer may access this memory.
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool;
-    /// Copies a piece of the peer's write.
+    /// Copies a piece of a write of the peer.
     fn put_remote(&mut self, key: u32, address: u64, bytes: &[u8]) -> Result<(), Refusal>;
     /// Copies a piece of a send into a receive.
     fn put_recv(&mut self, recv: &D::Recv, offset: u32, bytes: &[u8]) -> Result<(), Status>;
@@ -145,31 +145,31 @@ pub(crate) trait Host<D: Driver> {
     fn take_shared(&mut self) -> Option<(D::Recv, u64)>;
     /// Number of receives in the shared queue.
     fn shared_left(&self) -> u32;
-    /// There are too few receives: call `Conn::look_at_credits` when some are added.
+    /// Called when there are too few receives: `Conn::look_at_credits` must be called when some are added.
     fn await_shared(&mut self) {}
-    /// Executes a bind: returns `true` when it is done, `false` when it must be tried again soon.
+    /// Executes a bind. Returns `true` when it is executed, `false` if it must be tried again soon.
     fn turn(&mut self, request: &D::Request) -> Result<bool, Status>;
     /// A request is complete; called in the order of the posts.
     fn request_done(&mut self, request: &mut D::Request, status: Status, bytes: u64);
-    /// The peer's memory does not allow this RDMA operation, which completes next.
+    /// Called when the peer refuses this RDMA operation, which completes next.
     fn access_refused(&mut self, _request: &D::Request, _work: Work, _length: u32) {}
     /// A receive is complete; called in the order of the posts.
     fn recv_done(&mut self, recv: &mut D::Recv, status: Status, bytes: u64, solicited: bool);
-    /// As `recv_done`, of a success by a message with a value.
+    /// Like `recv_done`, for a success by a message with immediate data or a key.
     fn recv_done_with(&mut self, recv: &mut D::Recv, bytes: u64, value: SendValue) {
         self.recv_done(recv, Status::Success, bytes, value.solicited);
     }
-    /// Is there a window with this key that the peer may unbind?
+    /// Whether a window with this key exists that the peer may unbind.
     fn may_invalidate(&mut self, _key: u32) -> bool {
         false
     }
-    /// Unbinds it; it may be gone by now.
+    /// Unbinds the window. It may have been unbound since `may_invalidate`.
     fn invalidate(&mut self, _key: u32) {}
-    /// May the peer execute an atomic operation there?
+    /// Whether the peer may execute an atomic operation at this address.
     fn may_execute(&mut self, _key: u32, _address: u64) -> bool {
         false
     }
-    /// Executes it, and returns the former value. `None`: the memory is gone.
+    /// Executes the operation, and returns the former value. `None`: the memory is no longer accessible.
     fn execute(&mut self, _key: u32, _address: u64, _operation: Atomic) -> Option<u64> {
         None
     }

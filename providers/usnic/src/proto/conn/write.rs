@@ -65,7 +65,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// What follows the message fields of a packet.
+    /// The extension that follows the message fields of a packet, and its length.
     fn extension(&self, sent: &Sent) -> ([u8; EXTENSION], usize) {
         let (first, second) = match sent.what {
             What::Nothing => return Default::default(),
@@ -183,7 +183,7 @@ impl<D: Driver> Conn<D> {
         out.extend_from_slice(carried.as_bytes());
     }
 
-    /// The ack fields: received packets and credits.
+    /// Builds the ack fields: received packets and credits.
     fn said(&mut self, delay: u16, host: &impl Host<D>) -> Ack {
         let was_turned_away = self.receives.not_accepted();
         let credits = self.receives.tell(host).into();

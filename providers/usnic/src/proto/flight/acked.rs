@@ -109,7 +109,7 @@ impl<T: Copy> Flight<T> {
         } else {
             self.ring.remove(psn);
         }
-        // Sooner than the minimum RTT: an earlier transmission was acked.
+        // The ack came sooner than the minimum RTT after the last transmission, so it acks an earlier transmission.
         let is_early = sends > 1 && self.rtt.min_rtt().is_some_and(|minimum| now.saturating_sub(sent) < minimum);
         if was_lost || is_early {
             self.note_spurious(now, cause, round);

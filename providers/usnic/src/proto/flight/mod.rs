@@ -80,7 +80,7 @@ pub(crate) struct Acked {
     pub(crate) bytes: u64,
     /// New RTT sample without the peer's delay; `rtt()` includes it already.
     pub(crate) rtt: Option<Nanos>,
-    /// Packets declared lost; they are on the resend list.
+    /// Packets declared lost; they are queued for retransmission.
     pub(crate) lost: Lost,
     /// `None`: no packet was acked, or it is unknown which of the acked packets was sent last.
     pub(crate) rate: Option<RateSample>,
@@ -88,7 +88,7 @@ pub(crate) struct Acked {
     pub(crate) advanced: bool,
     /// Packets declared lost whose first transmission arrived after all.
     pub(crate) spurious: u32,
-    /// The ack is older than an earlier one, and had no effect.
+    /// Whether the ack is older than an earlier one, and had no effect.
     pub(crate) old: bool,
 }
 
@@ -100,7 +100,7 @@ pub(crate) enum Timeout {
     /// PTO: this many packets are queued for retransmission and may be sent regardless of the congestion window
     /// (`probes`). They are not known to be lost, so they should request an ack.
     Probe(u32),
-    /// These packets were declared lost, and are on the resend list.
+    /// These packets were declared lost, and are queued for retransmission.
     Lost(Lost),
     /// No progress for the configured time: the peer is given up.
     GiveUp,
@@ -113,7 +113,7 @@ pub(crate) struct RecoveryCounters {
     pub(crate) old: u64,
     pub(crate) repeated: u64,
     pub(crate) outside: u64,
-    /// Packets put on the resend list, by cause.
+    /// Packets queued for retransmission, by cause.
     pub(crate) losses: u64,
     pub(crate) probes: u64,
     /// Those among them whose first transmission arrived after all.
@@ -355,7 +355,7 @@ impl<T: Copy> Flight<T> {
     /// Queues packets for retransmission that are in flight long enough to be acked and for which `is_void` holds. They
     /// do not count as lost.
     pub(crate) fn resend_where(&mut self, now: Nanos, is_void: impl Fn(&T) -> bool) {
-        // An ack that arrives sooner does not concern them. The measured minimum may include delayed acks.
+        // An ack that arrives sooner cannot be for this transmission. The measured minimum may include delayed acks.
         let trip = self.rtt.min_rtt().unwrap_or(0).saturating_sub(self.rtt.timing().ack_delay);
         let mut at = self.first;
         while let Some(psn) = self.unacked.first_set(at, self.next.since(at).unsigned_abs()) {

@@ -32,7 +32,7 @@ const HEAD: usize = size_of::<Head>();
 const TAG: usize = 16;
 const NONCE: usize = 24;
 const COUNTER: usize = 8;
-/// Length of a CRC32C. Without a key it ends each set-up packet, and detects damage that a UDP checksum misses.
+/// Length of the CRC32C that ends each set-up packet without a key. It detects damage that a UDP checksum misses.
 const SUM: usize = 4;
 
 /// Bytes that a [`Seal`] adds to a packet.
@@ -96,7 +96,7 @@ impl Guard {
         if self.is_sealed() { GUARD } else { SUM }
     }
 
-    /// Writes the head and the clear part unchanged, and `rest` protected.
+    /// Writes the head and the clear part unchanged, and `rest` sealed or with a checksum.
     pub(crate) fn close(&self, mut head: Head, clear: &[u8], rest: &[u8], random: &mut dyn Random, out: &mut Vec<u8>) {
         let start = out.len();
         let flag = if self.is_sealed() { FLAG_SEALED } else { FLAG_CHECKED };
@@ -118,7 +118,7 @@ impl Guard {
         out.extend_from_slice(&tag.expect("a packet is far below the cipher's limit"));
     }
 
-    /// Decrypts the rest behind `clear` bytes of clear part, into `room`. `None`: damaged, another key, or another kind
+    /// Decrypts the part after `clear` bytes of clear part, into `room`. `None`: damaged, another key, or another kind
     /// of protection.
     pub(crate) fn open<'a>(&self, packet: &[u8], clear: usize, room: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         let (head, _) = wire::head(packet)?;
@@ -194,7 +194,8 @@ impl Seal {
         true
     }
 
-    /// Whether `open` would succeed. The packet can still be opened once.
+    /// Whether `open` would succeed. Does not count as a use of the packet's counter, so the packet can still be opened
+    /// once.
     pub(crate) fn vouches(&self, packet: &[u8]) -> bool {
         self.decrypt(&mut packet.to_vec()).is_some()
     }

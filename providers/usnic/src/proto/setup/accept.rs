@@ -36,7 +36,7 @@ pub(crate) struct RequestId(u64);
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PacketResult {
     Nothing,
-    /// A request that is damaged, or sealed with another key; it gets no answer.
+    /// A request that is damaged, or sealed with another key. It gets no answer.
     Unreadable,
     /// An answer was appended; it goes to the source.
     Answer,
@@ -256,8 +256,8 @@ impl Acceptor {
             || self.half_open.of_prefix(from).unproven >= config.unproven_of_prefix
     }
 
-    /// The Pending answer is sent at once. From then on the client repeats the request to the source of this answer,
-    /// even if the well-known port is closed by then.
+    /// Creates an entry. The Pending answer is sent at once. From then on the client repeats the request to the source
+    /// of this answer, even if the well-known port is closed by then.
     fn begin(
         &mut self,
         mut attempt: Attempt,
@@ -332,8 +332,8 @@ impl Acceptor {
         self.end(now, found.filter(|_| packets::is_unknown(&self.setup.guard, packet)))
     }
 
-    /// An ICMP message reports that the port `from` is closed, and quotes an accept. After enough reports the accept
-    /// ends.
+    /// Handles an ICMP message: the port `from` is closed; the message quotes an accept. After enough reports the
+    /// accept ends.
     pub(crate) fn port_closed(&mut self, now: Nanos, from: SocketAddr, quote: &[u8]) -> PacketResult {
         let key = |conn, token, hop| Key { from, to: To { conn, token, hop } };
         let there = self.by_key.range(key(0, 0, 0)..=key(u32::MAX, u64::MAX, u16::MAX));
@@ -402,8 +402,8 @@ impl Acceptor {
         self.set_due(id, now);
     }
 
-    /// A packet arrived for the number of an accept, with its token (and a valid seal, if sealed), so the sender has
-    /// received the accept. Returns the request the first time: the connection is established.
+    /// Handles a packet for the number of an accept, with its token (and a valid seal, if sealed). Such a packet proves
+    /// that the sender has received the accept. Returns the request the first time: the connection is established.
     pub(crate) fn confirmed(&mut self, now: Nanos, conn: u32, token: u64) -> Option<RequestId> {
         let id = self.by_conn.get(&conn).copied().filter(|id| self.gave(*id, token))?;
         self.be_over(now, id, Vec::new());
@@ -416,7 +416,7 @@ impl Acceptor {
         matches!(stage, Some(AcceptPhase::Accepted { token, .. }) if *token == given)
     }
 
-    /// Does the next thing that is due. Call it until it returns `None`.
+    /// Does the next action that is due. Call it until it returns `None`.
     pub(crate) fn poll(&mut self, now: Nanos, out: &mut Vec<u8>) -> Option<Due> {
         while let Some((_, id)) = self.due.first().copied().filter(|(due, _)| now >= *due) {
             let attempt = self.attempts.get_mut(&id).expect("what is due is there");

@@ -144,7 +144,7 @@ impl Connector {
     /// Appends the request if it is due, and returns its destination.
     pub(crate) fn transmit(&mut self, now: Nanos, random: &mut dyn Random, out: &mut Vec<u8>) -> Option<SocketAddr> {
         self.due.filter(|due| now >= *due)?;
-        // The last process did not answer. After an answer the length does not change.
+        // The last process did not answer, so the length changes. After an answer the length stays the same.
         if self.sends > 0 {
             self.shorter = (self.shorter + 1) % (SHORTER + 1);
         }
@@ -158,7 +158,7 @@ impl Connector {
         self.closed_counts = true;
         self.due = Some(now.saturating_add(self.wait));
         self.wait = (self.wait * 2).min(self.setup.config.last_repeat);
-        // The peer may have moved if it is silent: every second retransmission goes to the well-known port.
+        // The listener may have moved if it is silent, so every second retransmission goes to the well-known port.
         let is_lost = self.sends > MIN_SENDS && self.sends.is_multiple_of(2);
         Some(if is_lost { self.server } else { self.at })
     }
@@ -216,7 +216,7 @@ impl Connector {
         None
     }
 
-    /// There is no listener yet: the request is repeated soon. Returns false if the time for that is over.
+    /// Schedules the next request to a peer without a listener. Returns false if the time for that has passed.
     fn seeks_on(&mut self, now: Nanos) -> bool {
         let is_time_left = now < self.seek_until;
         if is_time_left {
@@ -253,8 +253,8 @@ impl Connector {
         Some(Outcome::Ended(ConnectionEvent::Unreachable, None))
     }
 
-    /// An ICMP message reports that the port `to` is closed, and quotes a packet sent there. The second report counts
-    /// as an answer: there is no listener, or the process that had the request is gone.
+    /// Handles an ICMP message: the port `to` is closed; the message quotes a packet sent there. The second report
+    /// counts as an answer: there is no listener, or the process that had the request has ended.
     pub(crate) fn port_closed(&mut self, now: Nanos, to: SocketAddr, quote: &[u8]) -> Option<Outcome> {
         let is_answer = to == self.at && packets::is_quoted(&self.packet, quote);
         self.due.filter(|_| is_answer && mem::take(&mut self.closed_counts))?;
@@ -289,7 +289,7 @@ impl Connector {
         self.due.map(|due| if self.sends >= MIN_SENDS { due.min(silent) } else { due })
     }
 
-    /// Ends the attempt because the consumer has given up, and appends the packet that informs the server.
+    /// Ends the attempt because the consumer has given up, and appends the packet that notifies the server.
     pub(crate) fn withdraw(&mut self, random: &mut dyn Random, out: &mut Vec<u8>) -> SocketAddr {
         self.due = None;
         let request_head = RequestHead::new(self.qual, self.hop, None);
@@ -345,7 +345,7 @@ impl Confirming {
 }
 
 /// Answers an accept for an unknown number and token, whose request was withdrawn or belongs to an earlier process.
-/// Returns true if an answer was appended, for the source of the accept; it is shorter than the accept.
+/// Returns true if an answer to the source of the accept was appended; it is shorter than the accept.
 pub(crate) fn refuse_unmatched(setup: &Setup, packet: &[u8], random: &mut dyn Random, out: &mut Vec<u8>) -> bool {
     let mut room = Vec::new();
     let Some((_, Answer::Accept(theirs, _))) = packets::answer(&setup.guard, packet, &mut room) else { return false };

@@ -48,7 +48,7 @@ impl HalfOpen {
         self.change(from, 1, isize::from(!is_proven));
     }
 
-    /// An unverified source has been verified.
+    /// Records that the source of an attempt has been verified.
     pub(super) fn proven(&mut self, from: SocketAddr) {
         self.change(from, 0, -1);
     }

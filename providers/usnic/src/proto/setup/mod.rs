@@ -83,7 +83,7 @@ pub(crate) struct Offer {
     pub(crate) window_kib: u16,
     /// Largest datagram in bytes that it can receive or send.
     pub(crate) mtu: u16,
-    /// Has extension operations: immediate data, invalidation, atomic operations.
+    /// Whether the side supports extension operations: immediate data, invalidation, atomic operations.
     pub(crate) extensions: bool,
     /// Random bytes, new for each connection, so that no two connections have the same keys.
     pub(crate) random: [u8; 16],
@@ -112,7 +112,7 @@ impl Offer {
 /// Agreed parameters of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
-    /// This is the active side, which repeats the confirmation until a packet arrives from the peer
+    /// Whether this is the active side, which repeats the confirmation until a packet arrives from the peer
     /// ([`connect::Confirming`]).
     pub(crate) active: bool,
     /// Number and token in packets of the peer, and in packets of this side. The table found the connection by its
@@ -125,19 +125,19 @@ pub(crate) struct Terms {
     pub(crate) our_token: u64,
     pub(crate) peer_conn: u32,
     pub(crate) peer_token: u64,
-    /// PSN of our first packet, and of the peer's.
+    /// PSN of this side's first packet, and of the peer's.
     pub(crate) first_psn: Psn,
     pub(crate) peer_first_psn: Psn,
-    /// Maximum number of outstanding reads: ours, and the peer's.
+    /// Maximum number of outstanding reads: this side's, and the peer's.
     pub(crate) ord: u32,
     pub(crate) ird: u32,
-    /// Number of our sends that have a receive before the first ack.
+    /// Number of this side's sends that have a receive before the first ack.
     pub(crate) credits: u32,
     /// The peer's receive window in KiB.
     pub(crate) peer_window_kib: u16,
     /// Maximum datagram size in bytes that both sides may send, with all overhead.
     pub(crate) mtu_ceiling: usize,
-    /// Both sides have extension operations.
+    /// Whether both sides support extension operations.
     pub(crate) extensions: bool,
     /// Bytes that sealing adds to every packet: [`seal::OVERHEAD`], or 0.
     pub(crate) overhead: usize,

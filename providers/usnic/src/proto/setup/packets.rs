@@ -90,7 +90,7 @@ struct WireOffer {
     credits: U32,
     window_kib: U16,
     mtu: U16,
-    /// [`EXTENSIONS`], and bits that are not known here. Earlier versions send none.
+    /// [`EXTENSIONS`], and bits that are unknown to this version. Earlier versions send 0.
     features: U16,
     /// Length of the private data that follow.
     private: U16,
@@ -242,7 +242,7 @@ pub(super) fn put_cookie(guard: &Guard, to: To, ticket: Option<Ticket>, random: 
     guard.close(to.head(Kind::Cookie), &[], ticket.as_bytes(), random, out);
 }
 
-/// A reject. Private data longer than [`MAX_PRIVATE`] is cut.
+/// Encodes a reject. Private data longer than [`MAX_PRIVATE`] are truncated.
 pub(super) fn put_reject(
     guard: &Guard,
     to: To,
@@ -299,7 +299,7 @@ pub(super) fn answer<'a>(guard: &Guard, packet: &[u8], room: &'a mut Vec<u8>) ->
     if head.kind == Kind::Reject as u8 {
         let (refused, private) = Refused::read_from_prefix(guard.open(packet, 0, room)?).ok()?;
         let reason = Reason::of(refused.reason, refused.qual.get())?;
-        // Of another version only a version reject is understood.
+        // Of another version, only a version reject is understood.
         let is_plain = head.version == VERSION || reason == Reason::Version;
         let has_data = reason == Reason::Refused && !private.is_empty();
         let answer = if has_data { Answer::Refused(private) } else { Answer::Reject(reason) };
@@ -350,7 +350,7 @@ pub(super) fn withdrawal(guard: &Guard, packet: &[u8]) -> Option<(u32, u64)> {
 const LEAST_QUOTE: usize = 64;
 
 /// Whether `quote`, the start of a packet as quoted by an ICMP message, belongs to `packet`. An attacker off the path
-/// cannot know it: it contains the random number and token of one side, or is sealed.
+/// cannot construct it: it contains the random number and token of one side, or is sealed.
 pub(super) fn is_quoted(packet: &[u8], quote: &[u8]) -> bool {
     quote.len() >= LEAST_QUOTE && packet.starts_with(quote)
 }
@@ -360,15 +360,15 @@ pub(super) fn request<'a>(guard: &Guard, packet: &[u8], room: &'a mut Vec<u8>) -
     guard.open(packet, size_of::<RequestHead>(), room)
 }
 
-/// Whether a Reset says that its sender does not know the connection. The Reset of an established connection does not
-/// say so.
+/// Whether a Reset has the flag that its sender does not know the connection. The Reset of an established connection
+/// lacks it.
 pub(super) fn is_unknown(guard: &Guard, packet: &[u8]) -> bool {
     let is_it = |head: Head| head.kind() == Some(Kind::Reset) && head.has(FLAG_UNKNOWN);
     let is_reset = wire::head(packet).is_some_and(|(head, _)| is_it(head));
     is_reset && guard.open(packet, 0, &mut Vec::new()).is_some_and(|rest| rest.is_empty())
 }
 
-/// Encodes a Reset to the side that made this offer, which has no entry here.
+/// Encodes a Reset to the sender of this offer, for which there is no entry here.
 pub(super) fn put_unknown(guard: &Guard, theirs: &Offer, random: &mut dyn Random, out: &mut Vec<u8>) {
     guard.close(Head::new(Kind::Reset, FLAG_UNKNOWN, theirs.conn, theirs.token), &[], &[], random, out);
 }
@@ -378,7 +378,7 @@ pub(crate) fn head(kind: Kind, terms: &Terms) -> Head {
     Head::new(kind, 0, terms.peer_conn, terms.peer_token)
 }
 
-/// The end of what a side sends, and how much it has received of the other side's packets.
+/// The body of a Fin: the end of the packets that a side sends, and how many packets of the other side it has received.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Fin {

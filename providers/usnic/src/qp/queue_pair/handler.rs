@@ -101,7 +101,7 @@ impl QpCore {
         self.state.lock().transport.as_ref().map(|transport| transport.conn.counters())
     }
 
-    /// The process exits: acknowledges what was received, and resets the connection, if its lock is free soon.
+    /// Acknowledges received data and resets the connection, if its lock is free soon. Called when the process exits.
     pub(crate) fn exit(&self) {
         let Some(mut state) = self.state.try_lock_for(counters::EXIT_LOCK_TIMEOUT) else { return };
         if let Some(transport) = &mut state.transport {

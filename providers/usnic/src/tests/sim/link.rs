@@ -47,7 +47,7 @@ pub(super) struct Link {
     pub(super) thinking: Vec<(Nanos, RequestId)>,
     pub(super) started: bool,
     pub(super) finished: bool,
-    /// All work was done before the connection began to end.
+    /// Whether all work was done before the connection began to end.
     pub(super) complete: bool,
 }
 

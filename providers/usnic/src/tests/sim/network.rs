@@ -27,7 +27,7 @@ pub(super) struct Network {
     wire: BTreeMap<(Nanos, u64), Datagram>,
     count: u64,
     old: BTreeMap<(usize, usize), VecDeque<Datagram>>,
-    /// Prints each packet and its fate.
+    /// Whether to print each packet and its fate.
     pub(super) traced: bool,
 }
 

@@ -55,9 +55,9 @@ pub(super) struct Entry {
 struct Area {
     bytes: Vec<u8>,
     pattern: u32,
-    /// The peer may read and write it.
+    /// Whether the peer may read and write it.
     open: bool,
-    /// No byte of it may be written any more.
+    /// Whether no byte of it may be written any more.
     done: bool,
 }
 
@@ -229,7 +229,7 @@ impl Oracle {
                 _ => {}
             }
         }
-        // Only fenced work comes after reads, so they are checked again.
+        // Requests without a fence do not wait for reads, so the reads are checked again here.
         let before = &self.sides[other].entries[..index];
         let verified =
             before.iter().position(|entry| matches!(entry.what, What::Read | What::ReadBack) && entry.status.is_none());

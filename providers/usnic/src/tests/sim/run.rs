@@ -258,7 +258,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Posts what is due.
+    /// Posts the work that is due.
     fn post(&mut self, at: usize, side: usize) {
         let plan = &self.scenario.links[at];
         let (link, mine) = (&mut self.links[at], &plan.sides[side]);

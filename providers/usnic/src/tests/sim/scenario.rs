@@ -153,7 +153,7 @@ pub(super) enum Deed {
     Abort(usize, usize),
 }
 
-/// An outage of this length ends connections.
+/// Length of an outage that ends connections.
 pub(super) const LONG: Nanos = 4 * SECONDS;
 
 impl Scenario {
@@ -301,7 +301,7 @@ fn link(dice: &mut TestRandom, peers: usize, span: Nanos, budget: u64) -> LinkPl
         accepts: !dice.hits(30),
         withdraw: dice.hits(30).then(|| start + dice.below(span)),
         sides: {
-            dice.hits(400); // unused; keeps the scenarios of the recorded seeds unchanged
+            dice.hits(400); // unused, but keeps the scenarios of the recorded seeds unchanged
             [0, 1].map(|place| side_plan(dice, span, budget / 2, has_bad && place == side))
         },
         finish: dice.pick(&[

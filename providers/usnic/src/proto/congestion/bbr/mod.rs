@@ -253,7 +253,7 @@ impl Controller for Bbr {
         }
     }
 
-    /// Reacts like to a loss in this round, unless the state probes for bandwidth.
+    /// Treats the overflow like a loss in this round, unless the state probes for bandwidth.
     fn overflowed(&mut self, _now: Nanos) {
         self.note_loss(0);
     }

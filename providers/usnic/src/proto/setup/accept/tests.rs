@@ -303,7 +303,7 @@ fn cookie_can_be_shown_later() {
     let answer = server.out.clone();
     connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2));
     server.acceptor.reject(0, other, Reason::Refused, &[], &mut TestRandom::new(2));
-    // The load is gone, and a repetition of the first request arrives before the one with the cookie.
+    // The load has ended, and a repetition of the first request arrives before the one with the cookie.
     requested(server.receives(0, &packet, from));
     assert_eq!(server.acceptor.half_open.total().unproven, 1);
     let mut with = Vec::new();

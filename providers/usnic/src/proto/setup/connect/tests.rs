@@ -351,7 +351,7 @@ fn a_closed_port_is_believed_only_with_a_quote_of_the_request() {
     for now in (0..9).map(|round| round * SECONDS) {
         let packet = sends(&mut connector, now).expect("it goes on");
         let mut guess = packet[..128].to_vec();
-        guess[52] ^= 1; // of the token
+        guess[52] ^= 1; // a byte of the token
         for quote in [&b""[..], &packet[..8], &packet[..63], &guess] {
             assert!(connector.port_closed(now, at(SERVER), quote).is_none());
         }
