@@ -2,7 +2,7 @@
 //! 0700.
 //!
 //! A directory at the default path is created when missing and removed when empty. One that the administrator chose is
-//! created too, and stays. Nothing here blocks.
+//! created too, and stays. No call blocks for longer than some milliseconds.
 //!
 //! Any local user can create the default path first. Then a directory with random digits in its name is used
 //! (`alternative`): another user cannot create it in advance, and the user's processes find it by name and owner.
@@ -15,6 +15,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 
@@ -24,6 +25,8 @@ pub use exit_cleanup::{cancel_exit_removal, cancel_exit_removal_of_lock};
 
 /// Maximum number of attempts to create a directory that other processes keep removing.
 const MAX_TRIES: u32 = 100;
+/// Limit of the random pause between two tries, in microseconds.
+const MAX_PAUSE_US: u64 = 100;
 
 /// Names of a provider's base directory.
 #[derive(Debug)]
@@ -234,7 +237,10 @@ fn create_private(path: &Path, recursive: bool) -> std::result::Result<(), PathP
             _ => {}
         }
         match PathFacts::at(path) {
-            Err(e) if e.kind() == ErrorKind::NotFound && tries.next().is_some() => continue,
+            Err(e) if e.kind() == ErrorKind::NotFound && tries.next().is_some() => {
+                // A fixed pause, or none, can keep this process in step with the one that removes the directory.
+                std::thread::sleep(Duration::from_micros(random() % MAX_PAUSE_US));
+            }
             Err(error) => return Err(PathProblem::Failed(error)),
             Ok(found) if !found.is_own_directory() => return Err(PathProblem::Foreign(found)),
             Ok(found) if !found.is_private() => return Err(PathProblem::Mode(found)),
