@@ -52,7 +52,7 @@ typedef enum dat_ha_relationship {
     DAT_HA_EXTENSION_BASE = 4
 } DAT_HA_RELATIONSHIP;
 
-/* Not exported by libdat2: declared as in the reference's header. */
+/* Not exported by libdat2: declared as in the C implementation's header. */
 extern DAT_RETURN dat_registry_providers_related(
     IN  const DAT_NAME_PTR,
     IN  const DAT_NAME_PTR,

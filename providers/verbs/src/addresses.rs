@@ -19,24 +19,24 @@ pub(crate) fn of_this_host() -> io::Result<Vec<(String, IpAddr)>> {
         let entry = unsafe { &*next };
         // SAFETY: null, or an address of its family, valid as long as the list.
         if let Some(address) = unsafe { ip(entry.ifa_addr) } {
-            // SAFETY: every entry has a name, which ends with zero.
+            // SAFETY: every entry has a name, which is NUL-terminated.
             let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy();
             found.push((device(&name).to_string(), address));
         }
         next = entry.ifa_next;
     }
-    // SAFETY: made by `getifaddrs`, and nothing of it is used any more.
+    // SAFETY: returned by `getifaddrs`, and no part of it is used any more.
     unsafe { libc::freeifaddrs(list) };
     found.retain(|(_, address)| !is_of_one_link(*address));
     Ok(found)
 }
 
-/// An alias (`eth0:1`) is a second name for the same device.
+/// Removes the suffix of an alias: `eth0:1` is a second name for the device `eth0`.
 fn device(name: &str) -> &str {
     name.split_once(':').map_or(name, |(device, _)| device)
 }
 
-/// IPv6 addresses that are valid only together with the name of a device.
+/// Whether an IPv6 address is link-local: valid only together with the name of a device.
 fn is_of_one_link(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }

@@ -39,7 +39,7 @@ pub(crate) struct Device {
     is_ethernet: bool,
     max_cqe: u32,
     is_software: bool,
-    /// Its driver posts requests by a `write` to the kernel, which is a cancellation point.
+    /// Whether the driver posts requests by a `write` to the kernel, which is a cancellation point.
     pub(crate) posts_by_kernel: bool,
     pub(crate) settings: Settings,
     pub(crate) limits: Limits,
@@ -117,8 +117,8 @@ impl Device {
         Ok(device)
     }
 
-    /// Number of segments of a request to be kept while it is in flight: none, except for soft-RoCE, which does not report
-    /// which segment was wrong.
+    /// Number of segments of a request that are kept while it is in flight: none, except for soft-RoCE, which does not
+    /// report which segment was invalid.
     pub(crate) fn kept(&self, segments: u32) -> u32 {
         if self.is_software { segments } else { 0 }
     }
@@ -192,7 +192,7 @@ impl Device {
         }
     }
 
-    /// The device has failed or was removed.
+    /// Ends all connections, because the device has failed or was removed.
     fn all_over(&self) {
         log::error!(
             "{}: device {} has failed or is being removed; all its connections are over",

@@ -15,16 +15,16 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
-/// Events taken from the kernel at a time.
+/// Maximum number of events fetched from the kernel at a time.
 const BATCH: usize = 32;
 /// Key of the wake-up eventfd; sources count from 1.
 const WAKE_UP: u64 = 0;
 
 /// Handler of a descriptor or a deadline.
 pub(crate) trait Source: Send + Sync {
-    /// The descriptor is readable or writable, or was closed by the peer; the handler checks which.
+    /// Called when the descriptor is readable or writable, or was closed by the peer; the handler checks which.
     fn ready(&self) {}
-    /// A requested deadline has passed.
+    /// Called when a requested deadline has passed.
     fn expired(&self, what: u64) {
         let _ = what;
     }
@@ -52,8 +52,8 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(crate) struct Reactor {
     epoll: OwnedFd,
     wake_up: OwnedFd,
-    /// The eventfd was written and has not been read.
-    rung: AtomicBool,
+    /// Whether the eventfd was written and has not been read.
+    is_signalled: AtomicBool,
     stopping: AtomicBool,
     jobs: Mutex<VecDeque<Job>>,
     sources: Mutex<HashMap<u64, Weak<dyn Source>>>,
@@ -124,7 +124,7 @@ impl Reactor {
         Ok(Arc::new(Reactor {
             epoll,
             wake_up,
-            rung: AtomicBool::new(false),
+            is_signalled: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             jobs: Mutex::default(),
             sources: Mutex::default(),
@@ -176,14 +176,14 @@ impl Reactor {
         *self.thread.lock() == Some(std::thread::current().id())
     }
 
-    /// Ends the loop; jobs that wait are dropped.
+    /// Ends the loop. Jobs that wait are dropped.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.ring();
     }
 
     fn ring(&self) {
-        if !self.rung.swap(true, Ordering::AcqRel) {
+        if !self.is_signalled.swap(true, Ordering::AcqRel) {
             // Fails only if the counter is at its maximum; then the engine is woken anyway.
             let _ = rustix::io::write(&self.wake_up, &1u64.to_ne_bytes());
         }
@@ -230,7 +230,7 @@ impl Reactor {
             Err(rustix::io::Errno::INTR) => return,
             Err(error) => {
                 log::error!("the engine cannot wait: {error}");
-                // An unexpected error must not make the thread spin.
+                // An unexpected error must not make the thread loop without pause.
                 std::thread::sleep(Duration::from_millis(10));
                 return;
             }
@@ -240,8 +240,9 @@ impl Reactor {
                 WAKE_UP => {
                     let mut count = [0; 8];
                     let _ = rustix::io::read(&self.wake_up, &mut count);
-                    // After the read and before the jobs are taken: a thread that adds a job now writes again.
-                    self.rung.store(false, Ordering::Release);
+                    // Cleared after the read and before the jobs are taken: a thread that adds a job from now on writes
+                    // to the eventfd again.
+                    self.is_signalled.store(false, Ordering::Release);
                 }
                 key => {
                     let source = self.sources.lock().get(&key).and_then(Weak::upgrade);

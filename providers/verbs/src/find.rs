@@ -26,7 +26,7 @@ pub(crate) struct OpenedDevice {
     pub(crate) address: Option<IpAddr>,
     /// The GID of that address.
     pub(crate) gid: Gid,
-    /// RoCE.
+    /// Whether the port is Ethernet (RoCE).
     pub(crate) is_ethernet: bool,
 }
 
@@ -135,7 +135,7 @@ fn check_manager(host: &Host) -> Finding<()> {
     opened.map(drop).or_else(|error| node_trouble(&node, &error).map_or(Ok(()), Err))
 }
 
-/// The cause for a failure to open a device file, if it has a remedy.
+/// The cause of a failure to open a device file, if there is a remedy.
 fn node_trouble(node: &Path, error: &io::Error) -> Option<Cause> {
     let node = node.display().to_string();
     match error.kind() {
@@ -145,7 +145,7 @@ fn node_trouble(node: &Path, error: &io::Error) -> Option<Cause> {
     }
 }
 
-/// The reason why libibverbs does not open a device that the kernel has.
+/// Determines why libibverbs does not open a device that the kernel has.
 fn diagnose(host: &Host, device: &str, is_listed: bool, error: &io::Error) -> Cause {
     let Some(node) = host.verbs_node(device) else { return Cause::NoVerbs { device: device.to_string() } };
     if !node.exists() {

@@ -14,7 +14,7 @@ struct Tree {
 }
 
 impl Tree {
-    /// Without any RDMA.
+    /// A host without RDMA support.
     fn bare() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("daplverbs-find-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -114,7 +114,8 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A resolver with one host that has an address elsewhere and two here, one remote host, and one plain one.
+/// A resolver that knows one host with a remote and two local addresses, one remote host, and one host without an RDMA
+/// device.
 fn resolve(name: &str) -> Vec<IpAddr> {
     let known: &[&str] = match name {
         "node-ib1" => &["198.51.100.9", "192.0.2.11", "2001:db8::10"],

@@ -10,7 +10,7 @@ use crate::ibv::{Gid, GidKind};
 /// Requirements for a GID.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GidRequirements<'a> {
-    /// RoCE: peers identify this side by the GID of its address.
+    /// Whether the port is RoCE: peers then identify this side by the GID of its address.
     pub(crate) is_ethernet: bool,
     pub(crate) address: Option<IpAddr>,
     /// The network device that has the address.
@@ -19,8 +19,9 @@ pub(crate) struct GidRequirements<'a> {
     pub(crate) index: Option<u32>,
 }
 
-/// The GID with that index, if one is given. On Ethernet: RoCE v2 before v1; among these the one of the address, then
-/// those of its network device, then a link-local one. Elsewhere the first.
+/// Chooses the GID with the index in the requirements, if there is one. Otherwise, on Ethernet, RoCE v2 precedes v1;
+/// among equals, the GID of the address precedes others of its network device, and those precede a link-local GID. On
+/// other links the first GID is chosen.
 pub(crate) fn choose(gids: &[Gid], wanted: &GidRequirements<'_>) -> Option<Gid> {
     if let Some(index) = wanted.index {
         return gids.iter().find(|gid| gid.index == index).cloned();
@@ -41,7 +42,7 @@ pub(crate) fn choose(gids: &[Gid], wanted: &GidRequirements<'_>) -> Option<Gid> 
     gids.iter().max_by_key(rank).cloned()
 }
 
-/// Whether packets can go between two GIDs of Ethernet ports: both stand for IPv4 addresses, or neither does.
+/// Whether packets can travel between two GIDs of Ethernet ports: both represent IPv4 addresses, or neither does.
 pub(crate) fn is_same_family(one: &[u8; 16], other: &[u8; 16]) -> bool {
     let is_v4 = |gid: &[u8; 16]| Ipv6Addr::from(*gid).to_ipv4_mapped().is_some();
     is_v4(one) == is_v4(other)

@@ -72,7 +72,7 @@ impl Host {
         self.device_below(netdev, DEEP)
     }
 
-    /// The network devices with this address, or the addresses of a network device, IPv4 first.
+    /// The address of a network device, IPv4 first.
     pub(crate) fn addresses_of(&self, netdev: &str) -> Option<IpAddr> {
         let all = || self.addresses.iter().filter(|(name, _)| name == netdev).map(|(_, address)| *address);
         all().find(IpAddr::is_ipv4).or_else(|| all().next())
@@ -121,7 +121,8 @@ impl Host {
                     found.push(name.trim().to_string());
                     free = 0;
                 }
-                // Without a GID. The kernel gives the first that is free, so there are none behind many of these.
+                // These are network devices without a GID. The kernel assigns the first free entry, so no GID follows
+                // many empty ones.
                 Err(_) if free == FREE => break,
                 Err(_) => free += 1,
             }
@@ -167,12 +168,12 @@ impl Host {
                 None => text.parse().ok(),
             }
         };
-        // Both count from 0; drivers fill in one or the other.
+        // Both files count from 0; drivers fill in one or the other.
         let place = number("dev_port").filter(|port| *port != 0).or_else(|| number("dev_id")).unwrap_or(0);
         let ports = self.ports(device);
         let port = place.checked_add(1)?;
         match ports.as_slice() {
-            // One function of the adapter per port.
+            // An adapter with one function per port.
             [only] => Some(*only),
             ports => ports.contains(&port).then_some(port),
         }
@@ -196,7 +197,7 @@ fn text(path: &Path) -> Option<String> {
     Some(text.trim()).filter(|text| !text.is_empty()).map(String::from)
 }
 
-/// Whether it can be the name of a network device, and is no path.
+/// Whether this can be the name of a network device, rather than a path.
 fn is_name(name: &str) -> bool {
     !name.is_empty() && !name.contains('/') && name != "." && name != ".."
 }

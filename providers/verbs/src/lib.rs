@@ -143,7 +143,7 @@ impl MemoryProvider for Verbs {
     }
 
     fn register(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
-        // A device without atomic operations ignores this right, and may refuse it.
+        // A device without atomic operations ignores this right, or may refuse it.
         let remote_atomic = access.remote_atomic && self.device.limits.extensions.atomics;
         let access = Access { remote_atomic, ..access };
         Mr::new(pd, region, access, self.device.limits.max_rmrs > 0, &self.device.keys)

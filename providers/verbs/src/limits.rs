@@ -24,7 +24,7 @@ pub(crate) fn of(context: &Context, port: u8, settings: &Settings) -> Result<Lim
         Error::Internal
     })?;
     let mut limits = limits(&device, &port, settings);
-    limits.extensions.immediate = !context.is_iwarp(); // RFC 5040 has none
+    limits.extensions.immediate = !context.is_iwarp(); // RFC 5040 has no immediate data
     Ok(limits)
 }
 
@@ -33,7 +33,7 @@ const EVENTS: u32 = 1 << 20;
 
 fn limits(device: &ibv_device_attr, port: &ibv_port_attr, settings: &Settings) -> Limits {
     let has_srqs = device.max_srq > 0;
-    // A queue completes on one queue of the device, and a shared queue may be as long as any other.
+    // All completions of a queue go to one queue of the device, and a shared queue may have the maximum length.
     let mut max_wr = count(device.max_qp_wr).min(count(device.max_cqe));
     let mut max_sge = count(device.max_sge).min(MAX_SEGMENTS as u32);
     if has_srqs {
@@ -73,12 +73,12 @@ fn limits(device: &ibv_device_attr, port: &ibv_port_attr, settings: &Settings) -
     }
 }
 
-/// Drivers with unsigned counts look negative.
+/// A limit of the device. Drivers with unsigned limits appear as negative numbers.
 fn count(number: i32) -> u32 {
     if number < 0 { i32::MAX as u32 } else { number as u32 }
 }
 
-/// Depths of reads have eight bits in the wire format.
+/// Limits of reads have eight bits in the wire format.
 fn reads(number: i32) -> u32 {
     count(number).min(u8::MAX.into())
 }

@@ -30,9 +30,9 @@ pub(crate) struct Event {
     pub(crate) kind: rdma_cm_event_type,
     /// Reason of a rejection, or a negative error number.
     pub(crate) status: c_int,
-    /// The id concerned; for a request: the listening id.
+    /// The id of the event; for a request, the listening id.
     pub(crate) number: usize,
-    /// Of a request: the new id and its number.
+    /// For a request: the new id and its number.
     pub(crate) new: Option<(Id, usize)>,
     pub(crate) terms: Terms,
     pub(crate) private_data: Vec<u8>,
@@ -65,7 +65,7 @@ impl Terms {
         }
     }
 
-    /// For a call that copies the private data.
+    /// Builds the parameters for a call that copies the private data.
     fn with(&self, private_data: &[u8]) -> rdma_conn_param {
         rdma_conn_param {
             private_data: if private_data.is_empty() { ptr::null() } else { private_data.as_ptr().cast() },
@@ -112,7 +112,7 @@ impl EventChannel {
         let about = if is_request { raw.listen_id } else { raw.id };
         // SAFETY: the id of an event is valid until the event is acknowledged.
         let number = unsafe { (*about).context } as usize;
-        // SAFETY: all our ids are of a port space with connections, so this member of the union holds.
+        // SAFETY: all ids of this provider are of a port space with connections, so this member of the union is valid.
         let conn = unsafe { &raw.param.conn };
         let mut private_data = vec![0; if conn.private_data.is_null() { 0 } else { conn.private_data_len.into() }];
         if !private_data.is_empty() {
@@ -220,14 +220,14 @@ impl Id {
         done(unsafe { rdma_accept(self.id.as_ptr(), &mut param) })
     }
 
-    /// Rejects as the consumer's decision.
+    /// Rejects on behalf of the consumer.
     pub(crate) fn reject(&self, private_data: &[u8]) -> io::Result<()> {
         let length = u8::try_from(private_data.len()).unwrap_or(u8::MAX);
         // SAFETY: the id lives, the data do until the call returns.
         done(unsafe { rdma_reject(self.id.as_ptr(), private_data.as_ptr().cast(), length) })
     }
 
-    /// Rejects with a reason that the kernel offers and that does not mean the consumer's decision.
+    /// Rejects with a reason of the kernel that does not mean the consumer's decision.
     pub(crate) fn turn_away(&self) -> io::Result<()> {
         // SAFETY: the id lives.
         done(unsafe { rdma_reject_ece(self.id.as_ptr(), ptr::null(), 0) })
@@ -238,7 +238,7 @@ impl Id {
         done(unsafe { rdma_disconnect(self.id.as_ptr()) })
     }
 
-    /// The queue pair has received data before the connection was confirmed.
+    /// Informs rdma_cm that the queue pair has received data before the connection was confirmed.
     pub(crate) fn notify(&self) -> io::Result<()> {
         // SAFETY: the id lives.
         done(unsafe { rdma_notify(self.id.as_ptr(), IBV_EVENT_COMM_EST) })

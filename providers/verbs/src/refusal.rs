@@ -27,7 +27,7 @@ pub(crate) enum Cause {
     Unknown { object: String, devices: Vec<String> },
     /// It is a host or an address, but not of this host.
     NotHere { object: String, addresses: Vec<String> },
-    /// A network device of this host without an RDMA device.
+    /// The network device belongs to this host but not to an RDMA device.
     Plain { netdev: String, others: Vec<String> },
     /// The device has no such port.
     NoPort { device: String, port: u8, ports: Vec<u8> },
@@ -43,7 +43,7 @@ pub(crate) enum Cause {
     NoDriver { device: String, kernel_driver: Option<String> },
     /// The kernel does not offer rdma_cm to programs.
     NoManager,
-    /// The line names the reference's library whose connection manager uses UD queue pairs.
+    /// The dat.conf line names the C implementation's library whose connection manager uses UD queue pairs.
     NoDatagramManager,
     /// The port has no GID, or not the requested one.
     NoGid { device: String, port: u8, index: Option<u32> },
@@ -236,7 +236,7 @@ impl Locked {
         Locked { pinned, allowed: limit.filter(|_| capabilities & IPC_LOCK == 0), page }
     }
 
-    /// Bytes that would be locked with this region, if that is too much, and the limit.
+    /// The number of bytes that would be locked with this region and the limit, if the limit would be exceeded.
     fn excess(&self, region: Region) -> Option<(u64, u64)> {
         let mask = self.page - 1;
         let end = region.address.saturating_add(region.length).saturating_add(mask) & !mask;

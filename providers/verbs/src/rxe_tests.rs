@@ -23,7 +23,7 @@ const ALL: Access = Access { local_write: true, remote_read: true, remote_write:
 const LOCAL: Access = Access { local_write: true, remote_read: false, remote_write: false, remote_atomic: false };
 const WRITE: Access = Access { local_write: false, remote_read: false, remote_write: true, remote_atomic: false };
 
-/// The device, where there is one.
+/// Opens the device, if there is one.
 fn device() -> Option<Arc<Context>> {
     let opened = Context::open("rxe0");
     if let Err(error) = &opened {
@@ -273,7 +273,7 @@ fn rxe_refuses_access_beyond_a_key() {
     pair.connect();
     assert_eq!(pair.write(&all, all.remote_key() ^ 0x55, 2000), Status::RemoteAccess);
 
-    // Remotely but not locally writable: two keys.
+    // Writable by peers but not locally, so it has two keys.
     pair.connect();
     let exported = pair.mr(WRITE);
     assert_eq!((pair.write(&all, exported.remote_key(), 2000), pair.byte(2009)), (Status::Success, 0));

@@ -1,7 +1,7 @@
 //! The settings of verbs, per IA (`ia_params`) and by environment.
 //!
 //! Read once, when the IA is opened. An invalid value is reported with its name, text and range, and the default is
-//! used. Names without `VERBS` are those of the references' providers, with their defaults. Numbers are in C notation
+//! used. Names without `VERBS` are those of the C implementation's providers, with their defaults. Numbers are in C notation
 //! (16, 0x10, 020).
 //!
 //! `ia_params` may be: `"mlx5_0 1"` (a device and a port of it), `"ib0 0"` (a network device, whose number is ignored),
@@ -51,7 +51,7 @@ pub(crate) enum ManagerKind {
     Socket,
     /// No messages, for fabric bring-up.
     None,
-    /// Messages over a UD queue pair, as in the references' `libdaplucm`. No setting names it, and no IA with it opens.
+    /// Messages over a UD queue pair, as in the C implementation's `libdaplucm`. No setting names it, and no IA with it opens.
     Datagram,
 }
 
@@ -66,7 +66,7 @@ impl ManagerKind {
         }
     }
 
-    /// The manager of the references' library with this file name.
+    /// The manager of the C implementation's library with this file name.
     fn of_library(name: &str) -> Self {
         match name.split_once(".so").map_or(name, |(name, _)| name) {
             "libdaplscm" | "libdaploscm" => ManagerKind::Socket,
@@ -101,7 +101,7 @@ pub(crate) struct Path {
     pub(crate) ack_retry: u8,
     /// `DAPL_RNR_TIMER`: code of the time to wait when the peer has no receive, 0 to 31. Default: 12.
     pub(crate) rnr_timer: u8,
-    /// `DAPL_RNR_RETRY`: number of retries then, 0 to 7; 7 is without limit. Default: 7.
+    /// `DAPL_RNR_RETRY`: number of retries when the peer has no receive, 0 to 7; 7 means without limit. Default: 7.
     pub(crate) rnr_retry: u8,
     /// `DAPL_GLOBAL_ROUTING`: a global header in every packet, 0 or 1. Default: 0; on Ethernet always.
     pub(crate) global_routing: bool,
@@ -136,13 +136,13 @@ pub(crate) enum PeerNumber {
 /// Milliseconds for which a connect that finds no listener is retried.
 const LISTENER_WAIT_MS: u32 = 50;
 const LONGEST_LISTENER_WAIT_MS: u32 = 60_000;
-/// Default of bytes sent inline.
+/// Default number of bytes sent inline.
 const INLINE: u32 = 200;
-/// The same over iWARP.
+/// The same default for iWARP.
 const INLINE_IWARP: u32 = 64;
 
 impl Settings {
-    /// From `ia_params`, the file name of the library in the same line, and the environment.
+    /// Reads `ia_params`, the file name of the library in the same line, and the environment.
     pub(crate) fn read(params: &str, library: &str) -> Self {
         Self::from(params, library, &|name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()))
     }

@@ -2,7 +2,7 @@
 //!
 //! A manager handles addresses and messages; a queue pair handles its states. A connecting queue pair holds a
 //! [`CmConnection`]. The manager reports to it from the engine's thread only: [`QpCore::raise`] when the peer's
-//! parameters are known, [`QpCore::established`], [`QpCore::over`]. The consumer may remove the link at any time;
+//! parameters are known, [`QpCore::established`], [`QpCore::over`]. The consumer may remove the connection at any time;
 //! later reports have no effect. No manager blocks.
 #![forbid(unsafe_code)]
 
@@ -30,9 +30,10 @@ pub(crate) type Listening = Box<dyn Any + Send + Sync>;
 pub(crate) trait Manager: Send + Sync {
     /// Starts listening; requests go to [`request::arrived`] with `id`. Errors: `ConnQualTaken`.
     fn listen(&self, qual: u64, id: ObjectId) -> Result<Listening>;
-    /// Starts an attempt. Attaches its link to the queue pair (`QpCore::attach`) before any event of it is reported.
+    /// Starts an attempt. Attaches its connection to the queue pair (`QpCore::attach`) before any event of it is
+    /// reported.
     ///
-    /// Errors: `InvalidAddress(Unreachable)` if that is known at once.
+    /// Errors: `InvalidAddress(Unreachable)` if the peer is known at once to be unreachable.
     fn connect(&self, qp: &Arc<QpCore>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()>;
     /// Called when the IA closes, after every link has ended. Waits a short time for peers to confirm, and releases
     /// everything. The engine still runs.
@@ -41,8 +42,8 @@ pub(crate) trait Manager: Send + Sync {
 
 /// An unanswered connection request. Dropping it rejects it as [`Refusal::NoListener`].
 pub(crate) trait Waiting: Any + Send + Sync {
-    /// Accepts into a queue pair: attaches a link to it, and reports the result later. A requester that has left is
-    /// no error.
+    /// Accepts into a queue pair: attaches a connection to it, and reports the result later. A requester that has left
+    /// is not an error.
     ///
     /// Errors: the queue pair cannot be used; the peer is then rejected.
     fn accept(self: Box<Self>, qp: &Arc<QpCore>, private_data: &[u8], conn: ConnId) -> Result<()>;
@@ -50,7 +51,7 @@ pub(crate) trait Waiting: Any + Send + Sync {
     fn refuse(self: Box<Self>, by: Refusal);
 }
 
-/// The reason of a rejection.
+/// Why a request is rejected.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Refusal {
     /// The consumer rejected the request.

@@ -5,8 +5,8 @@
 //! are reported and skipped. The file is `dapl/ibhosts` in the configuration directory, or the one that `DAPL_IBHOSTS`
 //! names (ignored in a set-uid program). It is read at the first lookup, once; without it no address is known.
 //!
-//! The first lookup may wait for the resolver, so it must not be made on the engine's thread ([`NameService::is_read`] tells
-//! whether it was made). Only `read` does I/O.
+//! The first lookup may wait for the resolver, so it must not run on the engine's thread ([`NameService::is_read`]
+//! returns whether it has run). Only `read` does I/O.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ const MAX_REPORTED: usize = 20;
 /// A port's global identifier in network order: prefix, then GUID.
 pub(crate) type Gid = [u8; 16];
 
-/// The file, and what was found in it.
+/// The file, and the addresses found in it.
 #[derive(Debug)]
 pub(crate) struct NameService {
     path: PathBuf,

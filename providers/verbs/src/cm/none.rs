@@ -36,7 +36,7 @@ use crate::engine::Source;
 use crate::qp::{CmConnection, QpCore};
 use crate::settings::{Peer, PeerNumber};
 
-/// Pause after a rejected request, so that a consumer that rejects all requests does not run without pause.
+/// Delay after a rejected request, so that a consumer that rejects all requests does not cause a busy loop.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The manager of one IA.
@@ -96,7 +96,7 @@ impl Manager for NoMessages {
     }
 }
 
-/// The number of the peer's queue pair, derived from the local one.
+/// Guesses the number of the peer's queue pair from the local one.
 fn guess(own: u32, number: PeerNumber) -> u32 {
     match number {
         PeerNumber::Fixed(number) => number,

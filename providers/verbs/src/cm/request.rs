@@ -19,7 +19,7 @@ pub struct ConnectionRequest {
     info: RequestInfo,
 }
 
-/// Passes a request to the object layer for a listener; rejects it if the listener is gone. Engine only.
+/// Delivers a request to the object layer for a listener; rejects it if the listener was freed. Engine only.
 pub(super) fn arrived(device: &Arc<Device>, listener: ObjectId, waiting: Box<dyn Waiting>, info: RequestInfo) {
     let request = ConnectionRequest { device: device.clone(), waiting, info: info.clone() };
     if let Err(request) = device.sink.request(listener, request, info) {
@@ -38,7 +38,7 @@ impl ConnRequest for ConnectionRequest {
         self.waiting.refuse(Refusal::Consumer);
     }
 
-    /// Hands over only to listeners of this IA: no manager can move a request between processes.
+    /// Only listeners of this IA can be the target: no manager can move a request between processes.
     fn hand_off(self, qual: u64) -> std::result::Result<(), (Self, Error)> {
         let Some(listener) = self.device.listeners.lock().get(&qual).copied() else {
             return Err((self, Error::InvalidParameter(2)));

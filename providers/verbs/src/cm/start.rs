@@ -21,7 +21,7 @@ pub(crate) fn start(device: &Arc<Device>) -> Result<Arc<dyn Manager>> {
         }
         ManagerKind::Socket => socket::Socket::new(device),
         ManagerKind::None => none::NoMessages::new(device),
-        // `find` opens no device for it.
+        // `find` refuses this manager, so no device is open.
         ManagerKind::Datagram => return Err(Error::Exhausted(Resource::Device)),
     })
 }

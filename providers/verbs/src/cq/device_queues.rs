@@ -61,7 +61,7 @@ impl Maker {
         let room = wanted.checked_next_power_of_two().unwrap_or(self.longest).min(self.longest);
         let resized = || {
             cq.resize(room).inspect_err(|error| {
-                // Another queue will do.
+                // The device has no space in this queue, so another queue is created.
                 log::debug!("{}: a completion queue cannot grow to {room}: {error}", self.context.name());
             })
         };

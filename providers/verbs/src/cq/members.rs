@@ -27,7 +27,7 @@ impl LockedCq<'_> {
         self.table.leave(slot);
     }
 
-    /// One with a shared receive queue is known by its number.
+    /// Maps the number of a queue pair with a shared receive queue to the queue pair.
     pub(crate) fn enter_number(&mut self, number: u32, core: &Arc<QpCore>) {
         self.table.enter_number(number, core);
     }
@@ -61,7 +61,7 @@ impl EventTarget for CqCore {
 #[derive(Default)]
 pub(super) struct QpTable {
     slots: Vec<Option<(Arc<QpCore>, Side)>>,
-    /// Those with a shared receive queue, by their number on the wire.
+    /// Queue pairs with a shared receive queue, by their number on the wire.
     numbers: HashMap<u32, Arc<QpCore>, BuildHasherDefault<KeyHasher>>,
 }
 
@@ -90,7 +90,7 @@ impl QpTable {
         }
     }
 
-    /// One with a shared receive queue is known by its number.
+    /// Maps the number of a queue pair with a shared receive queue to the queue pair.
     pub(super) fn enter_number(&mut self, number: u32, core: &Arc<QpCore>) {
         self.numbers.insert(number, core.clone());
     }

@@ -29,7 +29,7 @@ use crate::device::Device;
 use crate::engine::{Reactor, Source};
 use crate::ibv;
 
-/// Completions taken from the device at a time.
+/// Maximum number of completions polled from the device at a time.
 const BATCH: usize = 16;
 /// Interval at which the engine checks whether a thread still polls.
 const GUARD: Duration = Duration::from_millis(10);
@@ -37,7 +37,7 @@ const GUARD: Duration = Duration::from_millis(10);
 /// A completion queue, held by the object layer.
 pub struct Cq(pub(crate) Arc<CqCore>);
 
-/// Which of a queue pair's queues.
+/// Selects one of a queue pair's two queues.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Side {
     Recv,
@@ -64,15 +64,15 @@ pub(crate) struct CqState {
     rooms: DeviceQueues,
     /// The device queue that is polled first.
     turn: usize,
-    /// A queue pair uses the queue. Until then arming is deferred, because the consumer may still restrict
+    /// Whether a queue pair uses the queue. Until then arming is deferred, because the consumer may still restrict
     /// notification.
     live: bool,
-    /// The engine has scheduled a check; number of polls at that time.
+    /// Whether the engine has scheduled a check; and the number of polls at that time.
     watched: bool,
     seen: u32,
 }
 
-/// The locked queue. If a notification becomes due while it is locked, the engine makes it.
+/// The locked queue. If a notification becomes due while it is locked, the engine sends it.
 pub(crate) struct LockedCq<'a> {
     cq: &'a CqCore,
     inner: MutexGuard<'a, CqState>,
@@ -104,7 +104,7 @@ impl Drop for LockedCq<'_> {
 }
 
 impl LockedCq<'_> {
-    /// Adds a completion made in software, behind all others.
+    /// Adds a completion made in software after all others.
     pub(crate) fn push(&mut self, completion: Completion) {
         self.front.push(completion);
     }
@@ -196,7 +196,7 @@ impl CqCore {
     }
 
     /// Called when a queue pair is about to be connected.
-    pub(crate) fn enliven(&self) -> Result<()> {
+    pub(crate) fn arm_for_connection(&self) -> Result<()> {
         let mut inner = self.lock();
         if !std::mem::replace(&mut inner.live, true) && inner.front.wanted {
             let solicited = inner.front.solicited_only;
@@ -219,8 +219,8 @@ impl CqCore {
         while self.take(inner, &mut Out { room: &mut [], filled: 0 }, BATCH).is_full {}
     }
 
-    /// For a polling thread: takes waiting completions, then the device's. `expects`: the device is armed for a
-    /// solicited message, and this poll may come before its event.
+    /// Fills a polling thread's buffer: first with waiting completions, then with the device's. `expects`: the device
+    /// is armed for a solicited message, and this poll may come before its event.
     #[inline]
     fn fill(&self, inner: &mut CqState, out: &mut [Completion], expects: bool) -> usize {
         let before = inner.front.solicited;
@@ -239,7 +239,7 @@ impl CqCore {
             }
         }
         let filled = out.filled;
-        // The solicited message that the consumer was notified of is among these.
+        // These include the solicited message that the consumer was notified of.
         inner.front.solicited = before && filled == 0;
         filled
     }
@@ -313,12 +313,12 @@ impl CqCore {
 
 /// Result of polling the device's queues.
 struct Taken {
-    /// There may be more completions.
+    /// Whether there may be more completions.
     is_full: bool,
 }
 
 impl Source for CqCore {
-    /// Checks whether a thread still polls. If not, the engine looks for failures among the completions.
+    /// Checks whether a thread still polls. If not, the engine polls for failures.
     fn expired(&self, _: u64) {
         let mut inner = self.lock();
         inner.watched = false;
@@ -343,7 +343,7 @@ impl Source for CqCore {
             }
             self.drain(&mut inner);
         }
-        // From here on the device sends events.
+        // From here on the device reports events.
     }
 }
 
@@ -357,7 +357,7 @@ impl CompletionQueue for Cq {
     }
 
     fn ready(&self, out: &mut [Completion]) -> usize {
-        // Completions of the device exist already, so the caller polls.
+        // The device has completions already, so the caller polls.
         self.0.fill(&mut self.0.lock(), out, true)
     }
 

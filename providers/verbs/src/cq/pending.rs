@@ -1,7 +1,8 @@
-//! Completions taken from the device, or made in software, that wait for the consumer; and the state of notification.
+//! Completions that were polled from the device or made in software and wait for the consumer, and the state of
+//! notification.
 //!
-//! A device does not report which message was solicited. While the consumer waits for solicited messages only, an
-//! event of the device marks one, and may come after the completion was taken. This module calls no sink; it records
+//! A device does not report which message was solicited. While the consumer waits for solicited messages only, an event
+//! of the device indicates one, and may come after the completion was polled. This module calls no sink; it records
 //! that a call is due.
 #![forbid(unsafe_code)]
 
@@ -9,21 +10,21 @@ use std::collections::VecDeque;
 
 use dapl::provider::Completion;
 
-/// Completions that the consumer has not taken, under the queue's lock.
+/// Completions that the consumer has not polled; protected by the queue's lock.
 #[derive(Default)]
 pub(super) struct PendingCompletions {
     ready: VecDeque<Completion>,
-    /// The queue has no consumer.
+    /// Whether the queue has no consumer.
     unread: bool,
-    /// The consumer has requested one notification.
+    /// Whether the consumer has requested one notification.
     pub(super) wanted: bool,
-    /// The call is due.
+    /// Whether the notification is due.
     pub(super) due: bool,
-    /// The device will notify of the next completion.
+    /// Whether the device will report the next completion by an event.
     pub(super) armed: bool,
-    /// The consumer's last request was for solicited messages only.
+    /// Whether the consumer's last request was for solicited messages only.
     pub(super) solicited_only: bool,
-    /// A receive that completes now may be the one for which a call was made.
+    /// Whether the next completed receive may be the one that the event indicated.
     pub(super) solicited: bool,
 }
 
@@ -31,7 +32,7 @@ pub(super) struct PendingCompletions {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Solicited {
     pub(crate) now: bool,
-    /// A completion that is held back until it is known whether it was solicited.
+    /// Whether the completion is held back until it is known whether it was solicited.
     pub(crate) later: bool,
 }
 
@@ -92,8 +93,8 @@ impl PendingCompletions {
         out.filled = count;
     }
 
-    /// Handles the device's report that a solicited message or a failure has arrived: its completion is among these,
-    /// or the next one.
+    /// Records that the device has reported a solicited message or a failure: its completion is among the waiting ones,
+    /// or is the next one.
     pub(super) fn may_be_solicited(&mut self) {
         if self.solicited_only {
             self.solicited = true;
@@ -115,7 +116,7 @@ mod tests {
     use super::*;
 
     fn done(cookie: u64, work: Work) -> Completion {
-        // As on an endpoint that waits for solicited messages.
+        // An endpoint with solicited notification posts its receives like this.
         Completion {
             token: Token { cookie, work, unsignalled: work.is_recv(), ..Token::default() },
             ..Default::default()

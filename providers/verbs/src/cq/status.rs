@@ -25,7 +25,7 @@ fn word(status: Type) -> Status {
         IBV_WC_REM_ACCESS_ERR => Status::RemoteAccess,
         IBV_WC_REM_INV_REQ_ERR | IBV_WC_REM_OP_ERR => Status::RemoteResponder,
         IBV_WC_RNR_RETRY_EXC_ERR | IBV_WC_RESP_TIMEOUT_ERR => Status::ReceiverNotReady,
-        // Retries used up, fatal and general errors; and those of other kinds of queue pairs.
+        // Exhausted retries, fatal and general errors, and errors of other types of queue pairs.
         _ => Status::Transport,
     }
 }
@@ -37,7 +37,7 @@ mod tests {
     #[test]
     fn every_status_is_mapped() {
         use Status::*;
-        // By number, as the kernel counts them.
+        // By number, in the order of the kernel's enumeration.
         let table = [
             Success,          // success
             LocalLength,      // local length

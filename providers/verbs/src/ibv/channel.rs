@@ -38,8 +38,8 @@ impl Channel {
         unsafe { BorrowedFd::borrow_raw((*self.as_ptr()).fd) }
     }
 
-    /// The id of the next completion queue with an event; `None`: no more. Acknowledged at once, since destroying the
-    /// queue waits for that.
+    /// The id of the next completion queue with an event; `None` if there is none. The event is acknowledged at once,
+    /// since destroying the queue waits for that.
     pub(crate) fn next(&self) -> io::Result<Option<usize>> {
         let (mut cq, mut id) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the channel is open, and both pointers are valid. A queue whose event was read is not freed before the

@@ -44,7 +44,7 @@ impl Cq {
         Ok(Arc::new(Cq { cq, capacity, context: context.clone(), _channel: channel.clone() }))
     }
 
-    /// Takes completions into the front of `out`, and returns them.
+    /// Polls completions into the front of `out`, and returns them.
     pub(crate) fn poll_into<'a>(&self, out: &'a mut [MaybeUninit<ibv_wc>]) -> io::Result<&'a [ibv_wc]> {
         let poll = self.context.ops().poll_cq.ok_or_else(absent)?;
         let room = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
@@ -56,7 +56,7 @@ impl Cq {
         Ok(unsafe { std::slice::from_raw_parts(out.as_ptr().cast(), taken.min(out.len())) })
     }
 
-    /// Asks for one event through the channel, at the next completion from now on.
+    /// Requests one event through the channel for the next completion.
     pub(crate) fn arm(&self, solicited_only: bool) -> io::Result<()> {
         let arm = self.context.ops().req_notify_cq.ok_or_else(absent)?;
         // SAFETY: the queue lives.
@@ -68,8 +68,8 @@ impl Cq {
         let attributes = c_int::try_from(capacity).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         // SAFETY: the queue exists; the driver locks out concurrent polls.
         done(unsafe { ibv_resize_cq(self.as_ptr(), attributes) })?;
-        // SAFETY: the queue exists. The driver has set the field before it returned; callers do not resize
-        // concurrently, since they know the total capacity.
+        // SAFETY: the queue exists. The driver sets the field before it returns, and callers do not resize
+        // concurrently.
         self.capacity.store(unsafe { (*self.as_ptr()).cqe } as u32, Ordering::Relaxed);
         Ok(())
     }

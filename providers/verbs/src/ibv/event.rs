@@ -1,4 +1,4 @@
-//! Asynchronous events: what happened to a queue, a port or the device.
+//! Asynchronous events of a queue, a port or the device.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -7,7 +7,7 @@ use ibverbs_sys::*;
 
 use super::Context;
 
-/// An asynchronous event. Queue pairs are named by number, queues by the id that they were made with.
+/// An asynchronous event. Queue pairs are identified by number, queues by the id given at creation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum AsyncEvent {
     Qp { number: u32, kind: QpEvent },
@@ -47,7 +47,7 @@ pub(crate) enum PortEvent {
     GidChange,
 }
 
-/// Takes the next event, copies it and acknowledges it at once, since destroying the object waits for that.
+/// Reads the next event, copies it and acknowledges it at once, since destroying the object waits for that.
 pub(super) fn next(context: &Context) -> io::Result<Option<AsyncEvent>> {
     let mut event = MaybeUninit::<ibv_async_event>::zeroed();
     // SAFETY: the context is open and `event` has space for an event.

@@ -41,7 +41,7 @@ impl Pd {
 
 impl Drop for Pd {
     fn drop(&mut self) {
-        // SAFETY: nothing is left in it: all that is made in it keeps an `Arc` of it.
+        // SAFETY: it is empty: every object in it keeps an `Arc` of it.
         destroyed(&format!("{}: a protection domain", self.context.name()), unsafe { ibv_dealloc_pd(self.as_ptr()) });
     }
 }
@@ -117,9 +117,8 @@ impl Mw {
         Ok(Mw { mw: Mutex::new(mw), pd: pd.clone() })
     }
 
-    /// Key of the window, or its key when all posted binds are complete. Drivers increment the low eight bits even
-    /// for a bind that fails, and some compare the key with the device's: a window whose bind failed cannot be used
-    /// again.
+    /// The window's key after all posted binds. Drivers increment the low eight bits even for a bind that fails, and
+    /// some compare the key with the device's, so a window whose bind failed cannot be used again.
     pub(crate) fn rkey(&self) -> u32 {
         // SAFETY: the window exists, and the lock excludes binds.
         self.with(|mw| unsafe { (*mw).rkey })

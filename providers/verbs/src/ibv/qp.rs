@@ -37,11 +37,11 @@ pub(crate) struct Wr<'a> {
     pub(crate) flags: u32,
 }
 
-/// A request in the device's format: kept between posts, because clearing it each time costs as much as the rest of a
-/// post.
+/// A request in the device's format. It is kept between posts, because clearing it for each post costs as much as the
+/// rest of a post.
 pub(crate) struct Template(ibv_send_wr);
 
-// SAFETY: its pointers are set by each post, and followed during that post alone.
+// SAFETY: its pointers are set by each post, and dereferenced during that post only.
 unsafe impl Send for Template {}
 
 impl Template {
@@ -62,11 +62,11 @@ pub(crate) enum Op {
     Send,
     Write(Remote),
     Read(Remote),
-    /// Immediate data, as they are in memory at both ends.
+    /// Immediate data, in the byte order of memory at both ends.
     SendImmediate(u32),
     WriteImmediate(Remote, u32),
     FetchAdd(Remote, u64),
-    /// Compared, then stored.
+    /// An atomic compare-and-swap: the expected value, and the new one.
     CompareSwap(Remote, u64, u64),
 }
 
@@ -149,7 +149,7 @@ impl Qp {
         self.pd.context().has_atomics()
     }
 
-    /// Changes what `mask` (`IBV_QP_*`) names.
+    /// Changes the attributes that `mask` (`IBV_QP_*`) selects.
     pub(crate) fn modify(&self, attributes: &mut ibv_qp_attr, mask: i32) -> io::Result<()> {
         // SAFETY: the queue pair exists, and `attributes` is a whole record.
         done(unsafe { ibv_modify_qp(self.as_ptr(), attributes, mask) })
@@ -220,7 +220,7 @@ impl Qp {
     }
 }
 
-/// Operands of an extension operation. Returns its number, and the remote part except for atomic operations.
+/// Sets the operands of an extension operation. Returns its number, and the remote part except for atomic operations.
 #[cold]
 fn prepare(request: &mut ibv_send_wr, op: Op) -> (ibv_wr_opcode::Type, Option<Remote>) {
     let (opcode, remote, compare_add, swap) = match op {
@@ -250,8 +250,8 @@ impl Drop for Qp {
     }
 }
 
-/// A dummy region for an unbind. Verbs allow a null pointer there, but the drivers of rxe and mlx4 dereference it; the
-/// zeros behind it are for drivers that read their own record around the region's.
+/// A dummy region for an unbind. Verbs allow a null pointer there, but the drivers of rxe and mlx4 dereference it. The
+/// zeros after it are for drivers that read their own record around the region's.
 #[repr(C)]
 struct NoRegion {
     mr: ibv_mr,

@@ -1,9 +1,9 @@
-//! Bindings of a memory window: which windows of the device and which registrations must be kept.
+//! Bindings of a memory window: the device windows and registrations that must be kept.
 //!
-//! Only `memory` uses it. A binding is in effect until the next bind is complete. A bind that fails or is flushed
-//! leaves nothing bound. The device would keep the old binding, so the device's window is then dropped, with the last
-//! bind in flight that names it. A window is also dropped when it has used all its keys, with the binding of its last
-//! key.
+//! Used by `memory` only. A binding is in effect until the next bind is complete. After a bind that fails or is
+//! flushed, nothing is bound: since the device would keep the old binding, the device window is dropped together with
+//! the last bind in flight that uses it. A device window that has used all its keys is dropped at the end of the
+//! binding of its last key.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -14,17 +14,17 @@ use dapl::provider::KeptObject;
 /// Number of keys of a device window before the first one repeats: drivers count in the low eight bits.
 const KEYS: u32 = 255;
 
-/// The state of one window.
+/// The state of one memory window.
 pub(crate) struct Binds<M> {
-    /// The device's window for the next bind; none after a bind that failed or was flushed.
+    /// The device window for the next bind; `None` after a bind that failed or was flushed.
     mw: Option<Arc<M>>,
-    /// Number of keys that it has used.
+    /// Number of keys that the device window has used.
     given: u32,
     last_key: u32,
     /// Number of the last posted bind or unbind, and of the last one known to be complete.
     posted: u64,
     over: u64,
-    /// The last posted one is a bind that can still take effect.
+    /// Whether the last posted one is a bind that can still take effect.
     bound: bool,
     flying: VecDeque<(u64, BoundObjects<M>)>,
     /// The bindings in effect. More than one only if binds over several connections have overtaken each other, so that
@@ -32,7 +32,7 @@ pub(crate) struct Binds<M> {
     open: Vec<BoundObjects<M>>,
 }
 
-/// Objects of a bind: the device's window, and the reference to the registration unless it is an unbind.
+/// Objects of a bind: the device window, and the reference to the registration unless it is an unbind.
 pub(crate) struct BoundObjects<M> {
     _mw: Arc<M>,
     _kept: Option<KeptObject>,
@@ -47,7 +47,7 @@ impl<M> std::fmt::Debug for Binds<M> {
 }
 
 impl<M> Binds<M> {
-    /// Uses a new window of the device, which has this key.
+    /// Starts with a new device window, which has this key.
     pub(crate) fn new(key: u32, mw: M) -> Self {
         Binds {
             mw: Some(Arc::new(mw)),
@@ -66,12 +66,12 @@ impl<M> Binds<M> {
         self.bound
     }
 
-    /// The device's window for the next bind; `None`: a new one is needed.
+    /// The device window for the next bind. `None`: a new one is needed.
     pub(crate) fn current(&self) -> Option<&Arc<M>> {
         self.mw.as_ref().filter(|_| self.given < KEYS)
     }
 
-    /// Sets another window of the device. The previous one stays bound until the next bind is complete.
+    /// Sets a new device window. The previous one stays bound until the next bind is complete.
     pub(crate) fn renew(&mut self, mw: M) -> Arc<M> {
         let mw = Arc::new(mw);
         (self.mw, self.given) = (Some(mw.clone()), 0);
@@ -111,7 +111,7 @@ impl<M> Binds<M> {
         }
     }
 
-    /// A bind that is flushed at once without the device. Returns an invalid key, and the objects to be dropped.
+    /// Records a bind that is flushed without reaching the device. Returns an invalid key, and the objects to drop.
     #[must_use]
     pub(crate) fn lose(&mut self) -> (u32, Vec<BoundObjects<M>>) {
         self.posted += 1;
@@ -129,7 +129,7 @@ impl<M> Binds<M> {
         std::mem::take(&mut self.open)
     }
 
-    /// Removes the binding, unless a later bind has replaced it.
+    /// Removes the bindings, unless a later bind has replaced them.
     fn nothing(&mut self, number: u64) -> Vec<BoundObjects<M>> {
         self.bound &= number != self.posted;
         self.mw = None;
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
     use std::sync::Weak;
 
-    /// A window over fake windows of the device, which are counted.
+    /// A memory window over counted fake device windows.
     struct Scene {
         binds: Binds<()>,
         windows: Vec<Weak<()>>,

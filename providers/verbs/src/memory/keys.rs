@@ -1,8 +1,8 @@
-//! The table of local keys. It checks inline data, which the CPU reads instead of the device, and finds the reason
-//! why a device has refused a segment.
+//! The table of local keys. It checks inline data, which the CPU reads instead of the device, and finds why a device
+//! has refused a segment.
 //!
-//! A post calls [`Keys::allow`] and keeps the result until the data are read; a registration that ends waits for that. The
-//! device checks everything else.
+//! A post calls [`Keys::allow`] and keeps the result until the data are read; the end of a registration waits for that.
+//! The device checks everything else.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -21,14 +21,14 @@ pub(crate) struct Keys(RwLock<KeyTable>);
 #[derive(Debug, Default)]
 struct KeyTable {
     keys: HashMap<u32, KeyRange, BuildHasherDefault<KeyHasher>>,
-    /// Number of changes.
+    /// Number of changes of the table.
     changes: u64,
 }
 
 /// The key of the last lookup, which is usually also the next one.
 #[derive(Debug, Default)]
 pub(crate) struct Hint {
-    /// Change count of the table at that lookup; 0 means no key, since no table with a key has this count.
+    /// Number of changes at that lookup; 0 means no key, since a table with a key has been changed.
     changes: u64,
     key: u32,
     known: KeyRange,
@@ -43,7 +43,7 @@ struct KeyRange {
     writable: bool,
 }
 
-/// The memory may be read while this exists.
+/// While this exists, the memory may be read.
 pub(crate) struct Allowed<'a> {
     _table: RwLockReadGuard<'a, KeyTable>,
 }
@@ -61,7 +61,8 @@ impl Keys {
         table.keys.remove(&key);
     }
 
-    /// Permits reading all segments, if each has a key of the protection domain and lies inside its registration.
+    /// Checks that each segment has a key of the protection domain and lies inside its registration, and permits
+    /// reading all of them.
     #[inline(always)]
     pub(crate) fn allow(&self, hint: &mut Hint, pd: &Arc<Pd>, segments: &[Segment]) -> Option<Allowed<'_>> {
         self.look(hint, place(pd), segments, false)
@@ -80,7 +81,7 @@ impl Keys {
 
     #[inline(always)]
     fn look(&self, hint: &mut Hint, pd: usize, segments: &[Segment], written: bool) -> Option<Allowed<'_>> {
-        // A thread that ends a registration may be waiting for this one, which is reading already, so this one has
+        // A thread that ends a registration may wait for this thread, which may be reading already, so readers have
         // priority.
         let table = self.0.read_recursive();
         let mut allows = |segment: &Segment| {
@@ -119,7 +120,7 @@ impl Hasher for KeyHasher {
     }
 
     fn write_u32(&mut self, key: u32) {
-        // The golden ratio in 64 bits: similar keys get very different hashes, in the high bits too.
+        // The golden ratio in 64 bits: similar keys get very different hashes, in the high bits as well.
         self.0 = (self.0 ^ u64::from(key)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         self.0 ^= self.0 >> 32;
     }

@@ -1,14 +1,14 @@
 //! Protection domains, registered memory and windows in the form of the provider interface.
 //!
 //! A region is registered with its rights and with the right to be bound, where the device has windows and the memory
-//! allows it. Verbs grant peers no write access to memory that is not writable locally; that combination gets two
-//! registrations, one for each side.
+//! allows it. Verbs do not permit remote write access without local write access, so that combination is registered
+//! twice: once for this side, once for peers.
 //!
-//! [`SharedMw::begin`] posts a bind by a function of the caller, under the window's lock, and returns a [`Move`]. The
-//! caller keeps it until the bind completes ([`Move::completed`]); dropping it means that the bind was flushed. A
-//! bind that is flushed before it reaches the device is [`SharedMw::lose`]. Drivers count keys in eight bits, and
-//! keep the old binding when a bind fails. So the device's window is replaced after 255 binds, and after a failed
-//! bind. No call waits.
+//! [`SharedMw::begin`] posts a bind by a function of the caller, under the window's lock, and returns a [`PendingBind`]. The
+//! caller keeps it until the bind completes ([`PendingBind::completed`]); dropping it means that the bind was flushed.
+//! [`SharedMw::lose`] flushes a bind before it reaches the device. Drivers count keys in eight bits, and keep the old
+//! binding when a bind fails. So the device's window is replaced after 255 binds, and after a failed bind. No call
+//! waits.
 
 pub(crate) mod binds;
 pub(crate) mod keys;
@@ -180,7 +180,7 @@ impl SharedMw {
         self: &Arc<Self>,
         bind: Option<Bind<'_, Mr>>,
         post: impl FnOnce(&ibv::Mw, Option<(&ibv::Mr, Region, u32)>) -> io::Result<u32>,
-    ) -> Result<(Move, u32)> {
+    ) -> Result<(PendingBind, u32)> {
         if bind.as_ref().is_some_and(|bind| !bind.mr.is_bindable) {
             log::debug!("a bind to memory that can only be read: the kernel allows no windows there");
             return Err(Error::Privileges(Way::Read));
@@ -200,7 +200,7 @@ impl SharedMw {
         })?;
         let is_bind = bind.is_some();
         let number = binds.post(mw, key, bind.map(|bind| bind.kept));
-        Ok((Move { window: Some(self.clone()), number }, if is_bind { key } else { 0 }))
+        Ok((PendingBind { window: Some(self.clone()), number }, if is_bind { key } else { 0 }))
     }
 
     /// Flushes a bind or unbind at once: the window is unbound. Returns a key that never grants access; 0 for an
@@ -213,20 +213,20 @@ impl SharedMw {
 
     fn completed(&self, number: u64, is_done: bool) {
         let old = self.binds.lock().complete(number, is_done);
-        // Without the lock: this may end a registration, or the device's window.
+        // Dropped without the lock: this may end a registration, or the device's window.
         drop(old);
     }
 }
 
 /// A bind in flight. Dropping it means that it was flushed.
 #[derive(Debug)]
-pub(crate) struct Move {
+pub(crate) struct PendingBind {
     window: Option<Arc<SharedMw>>,
     number: u64,
 }
 
-impl Move {
-    /// The bind is complete; `is_done`: it has taken effect.
+impl PendingBind {
+    /// Records that the bind is complete. `is_done`: it has taken effect.
     pub(crate) fn completed(mut self, is_done: bool) {
         if let Some(window) = self.window.take() {
             window.completed(self.number, is_done);
@@ -234,7 +234,7 @@ impl Move {
     }
 }
 
-impl Drop for Move {
+impl Drop for PendingBind {
     fn drop(&mut self) {
         if let Some(window) = self.window.take() {
             window.completed(self.number, false);
@@ -268,7 +268,8 @@ mod tests {
         assert_eq!(local_flags(access(true, false, false)).0, local);
         assert_eq!(local_flags(access(false, true, false)).0, read);
         assert_eq!(local_flags(access(true, true, true)).0, local | read | write);
-        // Only peers write to it: the registration for this side does not allow that, the one for peers does.
+        // Peers may write to it and this side may not: so one registration excludes peers, and the other one serves
+        // peers only.
         assert_eq!(local_flags(access(false, true, true)).0, read);
         assert_eq!(remote_flags(access(false, true, true)).0, local | read | write);
         assert_eq!(remote_flags(access(false, false, true)).0, local | write);

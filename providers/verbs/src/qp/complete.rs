@@ -24,7 +24,7 @@ fn is_failure(status: Status) -> bool {
 /// The operation of the peer that completed a receive, and its immediate data.
 #[inline(always)]
 fn arrival(wc: &ibv_wc) -> (Arrival, u32) {
-    // The flags are undefined in a failure.
+    // The flags are undefined if the receive failed.
     if wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 == 0 || !wc.is_valid() {
         return (Arrival::Send, 0);
     }
@@ -33,7 +33,7 @@ fn arrival(wc: &ibv_wc) -> (Arrival, u32) {
 }
 
 impl Recvs {
-    /// The connection has not been reported: the completion is held until then.
+    /// Holds back a completion until the connection is reported.
     #[cold]
     fn keep(&mut self, done: Completion, mark: Solicited) {
         self.early.push(Completion { solicited: mark.later, ..done });
@@ -63,7 +63,7 @@ impl Requests {
 }
 
 impl QpCore {
-    /// A completion of the queue pair's own receive queue.
+    /// Handles a completion of the queue pair's own receive queue.
     #[inline(always)]
     pub(crate) fn complete_recv(
         &self,
@@ -88,7 +88,7 @@ impl QpCore {
         if recv.open { put(done) } else { recv.keep(done, mark) }
     }
 
-    /// Completes work that the device has skipped, which it never accepted; it cannot have failed alone.
+    /// Completes a receive that the device has skipped.
     #[cold]
     fn pass_over_recv(&self, recv: &mut Recvs, mark: Solicited, put: &mut impl FnMut(Completion)) {
         if let Some(entry) = recv.work.pop() {
@@ -97,12 +97,12 @@ impl QpCore {
         }
     }
 
-    /// A completion of its request queue.
+    /// Handles a completion of the request queue.
     #[inline(always)]
     pub(crate) fn complete_request(&self, epoch: u32, number: u32, wc: &ibv_wc, mut put: impl FnMut(Completion)) {
         let mut send = self.send.lock();
         for _ in 1..send.work.until(epoch, number) {
-            // Work without a signalled completion was complete before this.
+            // All earlier requests without a signalled completion are complete too.
             let passed = send.work.pop();
             passed.into_iter().for_each(|entry| send.succeeded(entry, &mut put));
         }
@@ -119,7 +119,7 @@ impl QpCore {
         }
     }
 
-    /// A completion of a receive from the shared queue.
+    /// Handles a completion of a receive from the shared queue.
     pub(crate) fn complete_shared(&self, place: u64, wc: &ibv_wc, mark: Solicited, mut put: impl FnMut(Completion)) {
         let Some((srq, token)) = &self.shared else { return };
         let status = if wc.is_valid() { Status::Success } else { self.failure_of_recv(wc, srq.kept(place).as_deref()) };
@@ -140,8 +140,8 @@ impl QpCore {
         self.report_crossed(crossed);
     }
 
-    /// Status of a failed receive, which ends the connection. A device may only report a local failure: if the segments are
-    /// valid, the message was too long.
+    /// Status of a failed receive, which ends the connection. A device may report no more than a local failure; if the
+    /// segments are valid, the message was too long.
     #[cold]
     fn failure_of_recv(&self, wc: &ibv_wc, kept: Option<&[Segment]>) -> Status {
         let status = self.note_failure(wc);
@@ -163,9 +163,9 @@ impl QpCore {
             let written = entry.token.work == Work::Read || entry.token.work.is_atomic();
             kept.is_some_and(|segments| !self.device.keys.are_right(&self.pd.0, segments, written))
         };
-        let status = match (self.note_failure(wc), entry.doom) {
+        let status = match (self.note_failure(wc), entry.forced_status) {
             (Status::Flushed, _) => Status::Flushed,
-            (_, Some(doom)) => doom,
+            (_, Some(forced_status)) => forced_status,
             (Status::LocalEp, None) if is_wrong() => Status::LocalProtection,
             (status, None) => status,
         };
@@ -181,7 +181,7 @@ impl QpCore {
         status
     }
 
-    /// The connection has failed; the engine ends it.
+    /// Records that the connection has failed; the engine ends it.
     pub(super) fn fail(&self) {
         if !self.failed.swap(true, Ordering::AcqRel) {
             self.soon(|core| core.break_off());

@@ -50,12 +50,12 @@ impl QpCore {
         true
     }
 
-    /// Whether this is the current connection or attempt.
+    /// Whether `link` is the current connection or attempt.
     pub(crate) fn has(&self, link: &dyn CmConnection) -> bool {
         self.link.lock().as_ref().is_some_and(|attached| attached.is(link))
     }
 
-    /// Brings the queue pair to RTS, if this is its current attempt. `Ok(false)`: it is not.
+    /// Brings the queue pair to RTS, if `link` is its current attempt. `Ok(false)`: it is not.
     ///
     /// Errors: the device refuses the path; the attempt stays attached.
     pub(crate) fn raise(&self, link: &dyn CmConnection, path: &mut Path) -> std::io::Result<bool> {
@@ -64,7 +64,7 @@ impl QpCore {
             return Ok(false);
         }
         for cq in [&self.recv_cq, &self.request_cq] {
-            cq.enliven().map_err(|_| std::io::Error::from_raw_os_error(libc::EIO))?;
+            cq.arm_for_connection().map_err(|_| std::io::Error::from_raw_os_error(libc::EIO))?;
         }
         let hw = self.hw();
         for change in path.init.iter_mut().chain([&mut path.to_receive, &mut path.to_send]) {
@@ -86,7 +86,8 @@ impl QpCore {
         self.request_cq.guard();
     }
 
-    /// Posts waiting requests to the device, before the consumer is informed, so that its later posts need not wait.
+    /// Posts waiting requests to the device. This happens before the consumer is notified, so that its later posts need
+    /// not wait.
     fn open_requests(&self, link: &dyn CmConnection) -> Option<ConnId> {
         let place = self.link.lock();
         let conn = place.as_ref().filter(|attached| attached.is(link))?.conn;
@@ -156,7 +157,7 @@ impl QpCore {
         self.fail();
     }
 
-    /// The peer has sent data before it confirmed the connection.
+    /// Called when the peer has sent data before it confirmed the connection.
     pub(crate) fn peer_is_there(&self) {
         let link = self.link.lock().as_ref().map(|attached| attached.link.clone());
         if let Some(link) = link {
@@ -164,7 +165,7 @@ impl QpCore {
         }
     }
 
-    /// Removes the link, flushes, and informs the peer.
+    /// Removes the connection, flushes all work, and notifies the peer.
     fn end(&self, place: &mut MutexGuard<'_, Option<Attached>>) -> Option<ConnId> {
         let Attached { conn, link } = place.take()?;
         self.flush();
@@ -194,9 +195,9 @@ impl QpCore {
         self.unanswered.store(unanswered, Ordering::Release);
     }
 
-    /// Replaces the device's queue pair by one with another number. A peer whose connection manager still keeps the old
-    /// number in use rejects each request with that number as a stale connection. Nothing is posted. The link's lock is
-    /// held.
+    /// Replaces the device's queue pair by one with another number. Needed because a peer's connection manager that
+    /// still uses the old number rejects each request with that number as a stale connection. Nothing is posted on it.
+    /// The lock of `link` is held.
     fn renumber(&self) {
         let (old, Some(me)) = (self.hw(), self.me.upgrade()) else { return };
         let new = match old.another() {
@@ -226,8 +227,8 @@ impl QpCore {
         let place = self.link.lock();
         if place.is_none() {
             self.flush();
-            // It was in INIT before, so this fails only if the device was removed; the queue pair then stays in
-            // error.
+            // The first queue pair reached INIT, so this fails only if the device was removed. The queue pair then
+            // stays in error.
             let _ = self.begin_anew();
         }
     }
@@ -296,7 +297,7 @@ impl QpCore {
         self.request_cq.fetch();
     }
 
-    /// Completes the requests, and ends the connection.
+    /// Ends the connection after all requests have completed.
     pub(super) fn drain(&self) {
         self.request_cq.fetch();
         let place = self.link.lock();
@@ -321,7 +322,7 @@ impl QpCore {
         self.device.reactor.after((first * (1 << looks.min(10)) as u32).min(last), me, looks + 1);
     }
 
-    /// All requests are complete. Engine only.
+    /// Called when all requests are complete. Engine only.
     pub(super) fn drained(&self) {
         let mut place = self.link.lock();
         let send = self.send.lock();
@@ -338,7 +339,7 @@ impl QpCore {
 }
 
 impl Source for QpCore {
-    /// Requests drain, and no thread may be polling.
+    /// Checks requests that drain, because possibly no thread polls.
     fn expired(&self, looks: u64) {
         self.request_cq.fetch();
         let send = self.send.lock();

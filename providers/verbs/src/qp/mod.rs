@@ -31,7 +31,7 @@ use parking_lot::Mutex;
 use crate::cq::{CqCore, Side};
 use crate::device::Device;
 use crate::memory::keys::Hint;
-use crate::memory::{Move, Pd};
+use crate::memory::{Pd, PendingBind};
 use crate::qp::work::Work;
 use crate::shared_device::{EventTarget, ObjectEvent};
 use crate::srq::SrqCore;
@@ -58,11 +58,12 @@ pub(crate) struct QpCore {
     link: Mutex<Option<Attached>>,
     recv: Mutex<Recvs>,
     send: Mutex<Requests>,
-    /// A watermark counts the outstanding receives.
+    /// Whether a watermark counts the outstanding receives.
     counts_recvs: AtomicBool,
-    /// A failure was detected, and the engine was notified.
+    /// Whether a failure was detected and the engine was notified.
     failed: AtomicBool,
-    /// The number was sent to a peer that has not answered, and whose connection manager may keep the number in use.
+    /// Whether the number was sent to a peer that has not answered, and whose connection manager may keep the number in
+    /// use.
     unanswered: AtomicBool,
 }
 
@@ -80,8 +81,8 @@ pub(crate) trait CmConnection: Send + Sync {
     /// Ends the connection or attempt in any state and informs the peer. May be called from any thread; does not block,
     /// reports no event.
     fn end(&self);
-    /// The device has received a message on a queue pair that is not confirmed to be connected: the confirmation may be
-    /// lost.
+    /// Called when the device has received a message on a queue pair that is not confirmed to be connected: the
+    /// confirmation may be lost.
     fn peer_is_there(&self) {}
 }
 
@@ -106,32 +107,32 @@ enum Phase {
 struct Recvs {
     /// The device's queue pair, the same as in [`Requests`]. `QpCore::renumber` replaces both.
     hw: Arc<ibv::Qp>,
-    work: Work<Move>,
+    work: Work<PendingBind>,
     high: HighWatermark,
     phase: Phase,
-    /// The connection was reported, or is about to be.
+    /// Whether the connection was reported, or is about to be.
     reported: bool,
-    /// The connection was reported, so completions are released.
+    /// Whether the connection was reported, so that completions are released.
     open: bool,
-    /// Completions from before the report.
+    /// Completions of receives from before the report.
     early: Vec<Completion>,
 }
 
 /// The request queue.
 struct Requests {
     hw: Arc<ibv::Qp>,
-    work: Work<Move>,
+    work: Work<PendingBind>,
     /// Requests that wait for the connection.
     held: VecDeque<post::QueuedRequest>,
     phase: Phase,
-    /// The connection is established: requests go to the device.
+    /// Whether the connection is established, so that requests go to the device.
     open: bool,
     template: ibv::Template,
     /// The key that was looked up last.
     hint: Hint,
     /// Number of outstanding reads that the connection allows this side.
     reads: u8,
-    /// The connection ends when this queue is empty.
+    /// Whether the connection ends when this queue is empty.
     draining: bool,
 }
 
@@ -144,10 +145,11 @@ impl QpCore {
         };
         let (recv_cq, request_cq) = (queue(spec.recv_cq)?, queue(spec.request_cq)?);
         let shared = spec.shared.map(|SharedRecvs { srq, token }| (srq.0.clone(), token));
-        let of_recvs = shared.as_ref().map_or(For::Own(spec.max_recvs), |(srq, _)| For::Shared(srq.clone()));
+        let of_recvs =
+            shared.as_ref().map_or(CapacityUser::Own(spec.max_recvs), |(srq, _)| CapacityUser::Shared(srq.clone()));
         let room = [
             ReservedCapacity::take(&recv_cq, of_recvs)?,
-            ReservedCapacity::take(&request_cq, For::Own(spec.max_requests))?,
+            ReservedCapacity::take(&request_cq, CapacityUser::Own(spec.max_requests))?,
         ];
         let attributes = ibv::QpAttributes {
             send_cq: &room[1].hw,
@@ -218,14 +220,14 @@ impl QpCore {
         if let Some((srq, _)) = &core.shared {
             recv_cq.lock().enter_number(core.number(), core);
             srq.completes_on(recv_cq);
-            // The shared queue may have been resized meanwhile, before this queue pair was added.
+            // The shared queue may have been resized before this queue pair was added.
             recv_cq.widen_shared(srq.id(), srq.capacity())?;
         }
         self.device.opened.adopt_qp(core.number(), self.me.clone());
         Ok(())
     }
 
-    /// Ends the queue pair.
+    /// Ends the queue pair and removes it from the tables.
     fn leave(&self) {
         self.abort();
         self.device.opened.forget_qp(self.number(), self.me.as_ptr().cast());
@@ -256,32 +258,32 @@ impl EventTarget for QpCore {
 struct ReservedCapacity {
     cq: Arc<CqCore>,
     hw: Arc<ibv::Cq>,
-    what: For,
+    user: CapacityUser,
 }
 
 /// The user of the capacity.
-enum For {
-    /// A receive queue of its own, with this depth.
+enum CapacityUser {
+    /// The queue pair's own receive queue, with this depth.
     Own(u32),
     /// A shared receive queue.
     Shared(Arc<SrqCore>),
 }
 
 impl ReservedCapacity {
-    fn take(cq: &Arc<CqCore>, what: For) -> Result<Self> {
-        let hw = match &what {
-            For::Own(count) => cq.reserve(*count)?,
-            For::Shared(srq) => cq.reserve_shared(srq.id(), srq.capacity())?,
+    fn take(cq: &Arc<CqCore>, user: CapacityUser) -> Result<Self> {
+        let hw = match &user {
+            CapacityUser::Own(count) => cq.reserve(*count)?,
+            CapacityUser::Shared(srq) => cq.reserve_shared(srq.id(), srq.capacity())?,
         };
-        Ok(ReservedCapacity { cq: cq.clone(), hw, what })
+        Ok(ReservedCapacity { cq: cq.clone(), hw, user })
     }
 }
 
 impl Drop for ReservedCapacity {
     fn drop(&mut self) {
-        match &self.what {
-            For::Own(count) => self.cq.release(&self.hw, *count),
-            For::Shared(srq) => self.cq.release_shared(srq.id()),
+        match &self.user {
+            CapacityUser::Own(count) => self.cq.release(&self.hw, *count),
+            CapacityUser::Shared(srq) => self.cq.release_shared(srq.id()),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Posting: converts requests of the object layer to the device's.
+//! Posts: converts requests of the object layer to the device's format.
 //!
-//! Every request is posted to the device as signalled, also suppressed ones: so the outstanding work is always known,
+//! Every request is posted to the device as signalled, even a suppressed one. So the outstanding work is always known,
 //! and a connection can drain. A request that the device could not accept (more bytes than it can transfer) is posted
 //! so that it fails in order. Nothing here waits.
 #![forbid(unsafe_code)]
@@ -64,8 +64,8 @@ fn refusal(what: &str, error: &std::io::Error) -> Error {
 }
 
 impl QpCore {
-    /// Defers cancellation if the device's driver has a cancellation point in the post of a request. Receives go into a
-    /// queue that is mapped, with every driver.
+    /// Defers cancellation if the device's driver has a cancellation point in the post of a request. Receives are
+    /// posted to a mapped queue with every driver.
     #[inline]
     fn defer(&self) -> Option<Deferral> {
         self.device.posts_by_kernel.then(cancel::defer)
@@ -74,7 +74,7 @@ impl QpCore {
     pub(super) fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
         let mut recv = self.recv.lock();
         if recv.work.len() >= self.max_recvs {
-            // Some may have completed without having been polled.
+            // Some requests may have completed without having been polled.
             drop(recv);
             self.recv_cq.fetch();
             recv = self.recv.lock();
@@ -135,7 +135,7 @@ impl QpCore {
         if send.open { self.submit(&mut send, wr) } else { self.hold(send, wr) }
     }
 
-    /// Whether work is not posted to the device, before or after the connection.
+    /// Handles a request that is not posted to the device, because the connection is not established or has ended.
     #[cold]
     fn hold(&self, mut send: MutexGuard<'_, Requests>, wr: &SendWr<'_>) -> Result<()> {
         if send.phase == Phase::Broken {
@@ -154,7 +154,7 @@ impl QpCore {
         if send.outstanding() < self.max_requests { Ok(send) } else { self.poll_for_space(send) }
     }
 
-    /// Some may have completed without having been polled: a consumer that suppresses completions need not poll.
+    /// Polls for completions if the queue is full: a consumer that suppresses completions need not poll.
     #[cold]
     fn poll_for_space<'a>(&'a self, send: MutexGuard<'a, Requests>) -> Result<MutexGuard<'a, Requests>> {
         drop(send);
@@ -197,22 +197,25 @@ impl QpCore {
         if wr.fence {
             flags |= ibv_send_flags::IBV_SEND_FENCE;
         }
-        let doom = match wr.op {
+        let forced_status = match wr.op {
             _ if bytes > most => Some(Status::LocalLength),
-            // The device would never complete it.
+            // The device would never complete this operation.
             Op::Read(_) | Op::FetchAdd { .. } | Op::CompareSwap { .. } if send.reads == 0 => {
                 Some(Status::RemoteResponder)
             }
             Op::FetchAdd { remote, .. } | Op::CompareSwap { remote, .. } => check_atomic(remote, bytes),
             _ => None,
         };
-        let (op, segments) = if doom.is_some() { (ibv::Op::Send, &INVALID_LIST[..]) } else { (op, list) };
-        // The CPU reads inline data now, so their keys are checked here; invalid ones are left to the device. Kept until the
-        // device has copied them.
+        let (op, segments) = if forced_status.is_some() { (ibv::Op::Send, &INVALID_LIST[..]) } else { (op, list) };
+        // The CPU reads inline data in this call, so their keys are checked here; data with an invalid key are not sent
+        // inline, and the device checks them. The permission is kept until the device has copied the data.
         let may_inline = is_local && bytes <= u64::from(send.hw.max_inline());
         let Requests { hw, work, template, hint, .. } = send;
-        let allowed =
-            if may_inline && doom.is_none() { self.device.keys.allow(hint, &self.pd.0, wr.segments) } else { None };
+        let allowed = if may_inline && forced_status.is_none() {
+            self.device.keys.allow(hint, &self.pd.0, wr.segments)
+        } else {
+            None
+        };
         let is_inline = allowed.is_some();
         if is_inline {
             flags |= ibv_send_flags::IBV_SEND_INLINE;
@@ -225,7 +228,7 @@ impl QpCore {
         if !is_inline {
             work.keep(wr.segments);
         }
-        work.push(Entry { token: wr.token, bytes, suppress: wr.suppress, is_read: is_inline, doom });
+        work.push(Entry { token: wr.token, bytes, suppress: wr.suppress, is_read: is_inline, forced_status });
         Ok(())
     }
 
@@ -269,8 +272,8 @@ impl QpCore {
             }
         }
         if !send.held.is_empty() {
-            // Its key must be returned now, but the device assigns the key when it accepts the bind, after these
-            // requests.
+            // The key must be returned now. The device assigns a bind's key when it accepts the bind, which is after
+            // the waiting requests.
             log::warn!("a bind behind requests that wait for the connection is refused; bind after it is established");
             return Err(Error::Exhausted(Resource::Memory));
         }
@@ -281,8 +284,10 @@ impl QpCore {
         let (epoch, number) = send.work.next();
         let id = WorkId::pack(self.slot(Side::Request), epoch, number);
         let (begun, key) = mw.0.begin(bind, |window, what| send.hw.bind(window, id, flags.0, what))?;
-        send.work
-            .push_bind(Entry { token: wr.token, bytes: 0, suppress: wr.suppress, is_read: false, doom: None }, begun);
+        send.work.push_bind(
+            Entry { token: wr.token, bytes: 0, suppress: wr.suppress, is_read: false, forced_status: None },
+            begun,
+        );
         Ok(key)
     }
 }
@@ -293,7 +298,7 @@ impl Requests {
     }
 }
 
-/// Status of an atomic operation that drivers refuse at once, or never.
+/// Status of an atomic operation that some drivers refuse at once and others never complete.
 #[cold]
 fn check_atomic(remote: Remote, bytes: u64) -> Option<Status> {
     if bytes != ATOMIC_SIZE {
@@ -302,7 +307,7 @@ fn check_atomic(remote: Remote, bytes: u64) -> Option<Status> {
     (!remote.address.is_multiple_of(ATOMIC_SIZE)).then_some(Status::RemoteResponder)
 }
 
-/// Reports that a request is complete.
+/// The completion of a successful request.
 pub(super) fn done(token: Token, bytes: u64) -> Completion {
     Completion { token, status: Status::Success, bytes, ..Completion::default() }
 }

@@ -1,4 +1,4 @@
-//! Number of a queue pair for its next attempt, and extension operations, over soft-RoCE. Skipped without a device
+//! Numbers of queue pairs for repeated attempts, and extension operations, over soft-RoCE. Skipped without a device
 //! rxe0.
 #![forbid(unsafe_code)]
 

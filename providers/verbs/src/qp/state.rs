@@ -1,4 +1,5 @@
-//! States of a queue pair that need no peer: RESET, INIT, ERR. RTR and RTS are the connection manager's.
+//! Changes of a queue pair to RESET, INIT and ERR, which need no peer. The connection manager makes the changes to RTR
+//! and RTS.
 #![forbid(unsafe_code)]
 
 use dapl::error::{Error, Result};
@@ -12,8 +13,8 @@ pub(crate) struct Change {
     pub(crate) mask: i32,
 }
 
-/// From RESET to INIT, where receives can be posted. Keys determine the rights of the peer, so all access is allowed
-/// here.
+/// Changes from RESET to INIT, where receives can be posted. Keys determine the rights of the peer, so all access is
+/// allowed here.
 pub(crate) fn to_init(qp: &Qp, port: u8) -> Result<()> {
     let mut access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
         | ibv_access_flags::IBV_ACCESS_REMOTE_READ
@@ -38,12 +39,12 @@ pub(crate) fn to_init(qp: &Qp, port: u8) -> Result<()> {
     })
 }
 
-/// To ERR: after this returns, no further work succeeds.
+/// Changes to ERR: when this returns, no further work succeeds.
 pub(crate) fn to_error(qp: &Qp) {
     move_to(qp, ibv_qp_state::IBV_QPS_ERR);
 }
 
-/// To RESET: after this returns, the device accesses no memory.
+/// Changes to RESET: when this returns, the device accesses no memory.
 pub(crate) fn to_reset(qp: &Qp) {
     move_to(qp, ibv_qp_state::IBV_QPS_RESET);
 }

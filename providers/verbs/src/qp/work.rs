@@ -17,9 +17,9 @@ const EPOCH_BITS: u32 = 12;
 /// Decoded id of a completion.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum WorkId {
-    /// Of a queue pair's own queue.
+    /// Work in a queue pair's own queue.
     Own { slot: u32, epoch: u32, number: u32 },
-    /// A slot in a shared receive queue.
+    /// A receive in a shared receive queue, by its slot there.
     Shared(u64),
 }
 
@@ -51,15 +51,15 @@ pub(crate) struct Entry {
     pub(crate) bytes: u64,
     /// No completion on success.
     pub(crate) suppress: bool,
-    /// Its memory was read when it was posted.
+    /// Whether its memory was read when it was posted.
     pub(crate) is_read: bool,
     /// The request is made to fail with this status.
-    pub(crate) doom: Option<Status>,
+    pub(crate) forced_status: Option<Status>,
 }
 
 impl Entry {
     pub(crate) fn recv(token: Token) -> Self {
-        Entry { token, bytes: 0, suppress: false, is_read: false, doom: None }
+        Entry { token, bytes: 0, suppress: false, is_read: false, forced_status: None }
     }
 }
 
@@ -120,7 +120,7 @@ impl<W> Work<W> {
         self.kept.get(number)
     }
 
-    /// Number of entries that are complete when this one is; 0 for an id of an earlier generation.
+    /// Number of entries that are complete when this one is. 0 for an id of an earlier generation.
     #[inline]
     pub(crate) fn until(&self, epoch: u32, number: u32) -> u32 {
         let count = number.wrapping_sub(self.first);
@@ -144,7 +144,7 @@ impl<W> Work<W> {
         if self.until(epoch, number) == 1 { self.pop() } else { None }
     }
 
-    /// Begins a new generation; the device has none of the remaining entries.
+    /// Begins a new generation: the device will complete none of the remaining entries.
     pub(crate) fn begin_anew(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
     }

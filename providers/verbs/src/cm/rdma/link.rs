@@ -34,7 +34,7 @@ const LINGER: Duration = Duration::from_secs(30);
 /// the close of an IA (`CLOSE_WAIT`).
 const WITHDRAWAL: Duration = Duration::from_millis(200);
 
-/// Number of attempts to resolve an address, and a route: the reference's default (`DAPL_CM_ARP_RETRY_COUNT`,
+/// Number of attempts to resolve an address, and a route: the C implementation's default (`DAPL_CM_ARP_RETRY_COUNT`,
 /// `DAPL_CM_ROUTE_RETRY_COUNT`).
 const TRIES: u32 = 15;
 
@@ -45,7 +45,7 @@ pub(super) enum ConnectionPhase {
     Resolving,
     /// The request was sent.
     Requested,
-    /// The peer has no listener: the request is sent again later, with another id.
+    /// The peer has no listener. The request is sent again later, with another id.
     Refused,
     /// The accept was sent.
     Accepted,
@@ -72,7 +72,7 @@ pub(super) struct RdmaLink {
     /// The number of its queue pair.
     pub(super) qp: u32,
     pub(super) target: Target,
-    /// The peer has disconnected, so no further event is expected.
+    /// Whether the peer has disconnected, so that no further event is expected.
     pub(super) has_left: AtomicBool,
     /// Parameters and private data of the accept.
     pub(super) answer: Mutex<Option<(Terms, Vec<u8>)>>,
@@ -103,8 +103,8 @@ impl RdmaLink {
         }
         let (Some(core), Some(device)) = (self.core.upgrade(), manager.device.upgrade()) else { return };
         if !core.has(&**self) {
-            // The connection may be ended locally at this moment; whichever runs later, this function or `end`, sees
-            // the other's effect.
+            // The consumer may end the connection at the same time. Whichever of this function and `end` runs later
+            // sees the other's effect.
             if is_end(event.kind) {
                 manager.has_left(self.number);
             }
@@ -146,7 +146,8 @@ impl RdmaLink {
         }
     }
 
-    /// The last connection of the queue pair is confirmed to have ended, or its time has passed.
+    /// Continues an attempt that waited: the last connection of the queue pair is confirmed to have ended, or the
+    /// waiting time has passed.
     pub(super) fn go_on(&self, device: &Device) {
         let Some(core) = self.core.upgrade().filter(|core| core.has(self)) else { return };
         let stage = *self.stage.lock();
@@ -169,7 +170,7 @@ impl RdmaLink {
         self.id.accept(&terms, &private_data)
     }
 
-    /// Reached when the peer has left, in most cases.
+    /// Maps an accept that failed to its event. In most cases the peer has left.
     pub(super) fn cannot_accept(&self, error: &io::Error) -> ConnectionEvent {
         log::info!("the request of {} cannot be accepted: {error}", self.target.peer);
         ConnectionEvent::AcceptFailed
@@ -191,7 +192,7 @@ impl RdmaLink {
         true
     }
 
-    /// The peer had no listener, and the next request is scheduled.
+    /// Whether the peer had no listener and the next request is scheduled.
     pub(super) fn is_refused(&self) -> bool {
         *self.stage.lock() == ConnectionPhase::Refused
     }
@@ -358,7 +359,7 @@ impl CmConnection for RdmaLink {
             _ => Duration::ZERO,
         };
         if wait.is_zero() || self.has_left.load(Ordering::SeqCst) {
-            // Pending operations end with the id, and a waiting peer is informed.
+            // Destroying the id ends its pending operations and notifies a waiting peer.
             return manager.forget(self.number);
         }
         manager.await_confirmation(self.number);

@@ -39,7 +39,7 @@ const REPORTED: usize = 48;
 /// repeat its DREQ, and a peer without traffic would never detect the end. The kernel repeats the DREQ after 4.1 s
 /// (rdma_cm's `CMA_CM_RESPONSE_TIMEOUT`) plus the path's timeout, at most 2 s over Ethernet.
 const CLOSE_WAIT: Duration = Duration::from_secs(7);
-/// The same if the queue pair is already used to connect to another peer.
+/// The same time for a queue pair that is already used to connect to another peer.
 const TURN: Duration = Duration::from_millis(500);
 
 /// The manager of one IA.
@@ -60,7 +60,7 @@ pub(crate) struct Rdma {
     gone: Condvar,
 }
 
-/// The owner of an id's events.
+/// The object that handles an id's events.
 #[derive(Clone)]
 enum EventOwner {
     Listener(ObjectId),
@@ -137,7 +137,7 @@ impl Rdma {
         }
     }
 
-    /// Keeps the id of a connection that has ended here until the peer confirms.
+    /// Keeps the id of a connection that this side has ended, until the peer confirms the end.
     fn await_confirmation(&self, number: usize) {
         if let Some(known) = self.known.lock().get_mut(&number)
             && let EventOwner::Link(link) = known
@@ -146,7 +146,7 @@ impl Rdma {
         }
     }
 
-    /// Makes an attempt wait, if its queue pair has a connection whose end is not confirmed.
+    /// Makes an attempt wait if its queue pair has a connection whose end is not confirmed. Returns whether it waits.
     fn park(&self, device: &Device, link: &Arc<RdmaLink>) -> bool {
         let known = self.known.lock();
         let is_leaving = known.values().any(|known| matches!(known, EventOwner::Ended(old) if old.qp == link.qp));
@@ -158,7 +158,7 @@ impl Rdma {
         is_leaving
     }
 
-    /// Ends the wait of a queue pair.
+    /// Continues the attempt that waits for this queue pair, if any.
     fn unpark(&self, qp: u32) {
         let parked = self.parked.lock().remove(&qp);
         if let (Some(link), Some(device)) = (parked, self.device.upgrade()) {
@@ -175,7 +175,7 @@ impl Rdma {
             (_, Some(EventOwner::Link(link))) => link.handle(self, &event),
             (kind, Some(EventOwner::Waiting(has_left))) if is_end(kind) => *has_left.lock() = true,
             (kind, Some(EventOwner::Ended(_))) if is_end(kind) => self.has_left(event.number),
-            // The peer has accepted an attempt that was abandoned: destroying its id rejects the answer.
+            // The peer has accepted an attempt that was abandoned. Destroying its id rejects the answer.
             (RDMA_CM_EVENT_CONNECT_RESPONSE, Some(EventOwner::Ended(_))) => self.has_left(event.number),
             (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => log::error!("{}: the device is being removed", device.name),
             _ => {}
@@ -230,7 +230,7 @@ impl Source for Rdma {
         }
     }
 
-    /// The waiting time of an ended id, or of an attempt, has passed.
+    /// Called when the waiting time of an ended id, or of an attempt, has passed.
     fn expired(&self, number: u64) {
         let known = self.known.lock().get(&(number as usize)).cloned();
         match known {
@@ -344,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_the_references() {
+    fn ports_equal_those_of_the_c_implementation() {
         assert_eq!([45248, 0xFFFF, 0x10000, 70000, 35068].map(port_of), [45248, 65535, 35068, 39532, 35068]);
         assert!((0xFFFF..200_000).chain([u64::MAX]).all(|qual| port_of(qual) >= 33534));
     }

@@ -68,7 +68,7 @@ impl Waiting for RdmaRequest {
             false => link.accept(&device, qp),
         };
         if let Err(error) = accepted {
-            // Reported to the consumer by an event.
+            // An event reports the error to the consumer.
             link.cannot_accept(&error);
             let core = qp.clone();
             device.reactor.soon(move || core.over(&*link, ConnectionEvent::AcceptFailed));

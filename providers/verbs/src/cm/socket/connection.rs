@@ -117,7 +117,7 @@ impl SocketConnection {
         pair.attach(conn, self.clone())
     }
 
-    /// Continues as the link of a queue pair on the engine's thread: starts the exchange of messages.
+    /// Becomes the connection of a queue pair, on the engine's thread, and starts the exchange of messages.
     pub(super) fn connect(self: &Arc<Self>, pair: Arc<dyn Pair>, conn: ConnId) -> Result<()> {
         self.attach(&pair, conn)?;
         let me = self.me.clone();
@@ -125,7 +125,7 @@ impl SocketConnection {
         Ok(())
     }
 
-    /// Same as `start`, for a request that the consumer accepts. On an error the connection ends.
+    /// Like `start`, for a request that the consumer accepts. On an error the connection ends.
     pub(super) fn accept(self: &Arc<Self>, pair: Arc<dyn Pair>, private_data: &[u8], conn: ConnId) -> Result<()> {
         self.inner.lock().private_data = private_data.to_vec();
         self.attach(&pair, conn).inspect_err(|_| self.end())?;
@@ -134,7 +134,7 @@ impl SocketConnection {
         Ok(())
     }
 
-    /// Rejects for the consumer, and closes the socket.
+    /// Sends the consumer's rejection, and closes the socket.
     pub(super) fn refuse(&self) {
         let mut inner = self.inner.lock();
         inner.talk.refuse();
@@ -193,12 +193,12 @@ impl SocketConnection {
         event
     }
 
-    /// Handles a peer that closed the socket instead of answering, as it does if it finds no path to the local GID.
+    /// Logs why a peer closed the socket instead of answering, which it does if it finds no path to the local GID.
     fn explain_hang_up(&self) {
         if let Some(ours) = self.place.ours().filter(LocalEnd::is_global) {
             log::warn!(
                 "{}: the peer closed the connection without an answer; if it reports no path to our {ours}, set \
-                 DAPL_VERBS_GID_INDEX here to the index that it uses (by default 0 in the reference)",
+                 DAPL_VERBS_GID_INDEX here to the index that it uses (by default 0 in the C implementation)",
                 self.peer
             );
         }
@@ -230,7 +230,8 @@ impl SocketConnection {
         }
     }
 
-    /// Connects another socket after one that found no listener, unless the consumer has ended the attempt meanwhile.
+    /// Connects another socket after one that found no listener, unless the consumer has ended the attempt in the
+    /// meantime.
     fn dial_again(&self) {
         let failed = {
             let mut inner = self.inner.lock();
@@ -259,7 +260,7 @@ impl SocketConnection {
         self.with_pair(|pair| pair.over(self, event));
     }
 
-    /// Handles the peer's parameters, possibly without its GID: continues when the GID is known too.
+    /// Handles the peer's parameters. If they lack its GID, continues when the GID is known.
     fn find_peer(&self) {
         let (Some(ours), Some(hello)) = (self.place.ours(), self.inner.lock().hello.clone()) else {
             return self.fail();
@@ -298,7 +299,7 @@ impl SocketConnection {
         found
     }
 
-    /// Brings the queue pair up and informs the peer.
+    /// Brings the queue pair to RTS and notifies the peer.
     fn raise(&self, ours: &LocalEnd, hello: &Hello) {
         let Some(ours) = &self.local_end(ours, &hello.gid) else { return self.fail() };
         let theirs = RemoteEnd { lid: hello.lid, number: hello.number, gid: hello.gid };
@@ -333,8 +334,8 @@ impl SocketConnection {
         drop(inner);
         match is_answered {
             true => self.ready(),
-            // The requester has left before the answer, or the acceptor before the confirmation. In the latter case
-            // the consumer was informed.
+            // The requester has left before the answer, or the acceptor before the confirmation. In the latter case the
+            // consumer has been notified.
             false => self.over(ConnectionEvent::AcceptFailed),
         }
     }
@@ -406,7 +407,7 @@ impl ConnectionState {
     /// Sends the remaining bytes, as far as possible without blocking, and closes the socket.
     fn close(&mut self) {
         if let Some(stream) = &self.stream {
-            // A peer that does not accept a few bytes detects the end of the socket.
+            // A peer that does not accept a few bytes detects that the socket is closed.
             let _ = tcp::write(stream, self.talk.outbox());
         }
         self.stop();

@@ -24,7 +24,7 @@ use crate::qp::CmConnection;
 
 /// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Time in which a pending report arrives.
+/// Time within which a pending report arrives.
 const MOMENT: Duration = Duration::from_millis(50);
 
 /// A running engine with the state of an IA.
@@ -70,7 +70,7 @@ impl Stage {
         self.requests.1.lock().recv_timeout(PATIENCE).expect("a request")
     }
 
-    /// Whether no request has come.
+    /// Whether no request has arrived.
     pub(in crate::cm) fn is_silent(&self) -> bool {
         self.requests.1.lock().recv_timeout(MOMENT).is_err()
     }
@@ -82,7 +82,7 @@ impl Drop for Stage {
     }
 }
 
-/// The port's GID of an IPv4 address. The one of [`ours`] is of no IPv4 address.
+/// The port's GID for an IPv4 address. The GID of [`ours`] belongs to no IPv4 address.
 pub(in crate::cm) const V4_GID: Gid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 192, 0, 2, 1];
 
 fn ours() -> LocalEnd {
@@ -102,7 +102,7 @@ pub(in crate::cm) enum QpReport {
     Over(&'static str),
 }
 
-/// A queue pair of no device.
+/// A queue pair without a device.
 pub(in crate::cm) struct FakeQp {
     number: u32,
     link: Mutex<Option<Arc<dyn CmConnection>>>,
@@ -133,7 +133,7 @@ impl FakeQp {
         self.heard.1.lock().recv_timeout(MOMENT).is_err()
     }
 
-    /// The consumer ends the connection.
+    /// Ends the connection, as the consumer does.
     pub(in crate::cm) fn end(&self) {
         let link = self.link.lock().take();
         link.into_iter().for_each(|link| link.end());

@@ -24,8 +24,8 @@ impl GidLookup {
         GidLookup { names: Arc::default(), reactor: reactor.clone() }
     }
 
-    /// Calls `then` with the result, now or later, on the engine's thread. `then` must not reference what jobs of the
-    /// engine may not reference. Engine only.
+    /// Calls `then` with the result, immediately or later, on the engine's thread. `then` must not hold a reference
+    /// that jobs of the engine must not hold. Engine only.
     pub(crate) fn find(&self, address: IpAddr, is_ethernet: bool, then: impl FnOnce(Option<Gid>) + Send + 'static) {
         let names = self.names.clone();
         if names.is_read() {

@@ -1,10 +1,10 @@
-//! The manager `socket`: exchanges queue pair parameters over TCP, with the wire format of the C references' `scm`
+//! The manager `socket`: exchanges queue pair parameters over TCP, with the wire format of the C implementation's `scm`
 //! (spec/endpoints 10.7).
 //!
 //! For fabrics without rdma_cm between two hosts, or peers that support `scm` only. A listener is a TCP port (`tcp`).
 //! An attempt or a request is a socket connection (`connection`) with a protocol state machine (`protocol`) and
 //! messages (`wire`), which brings its queue pair up by the resulting path (`path`; `gid_lookup` looks up GIDs that no
-//! message carries). The socket stays open for the life of the connection; its end is the end of the connection. A
+//! message carries). The socket stays open for the life of the connection; when it closes, the connection ends. A
 //! request to a port without a listener is retried for `listener_wait_ms`, with a new socket each time.
 //!
 //! All sockets are non-blocking and belong to the engine. A peer that must send a message has a time limit. The number
@@ -72,7 +72,7 @@ pub(super) struct SocketContext {
 }
 
 impl SocketContext {
-    /// The manager does not keep the device open.
+    /// Creates the context. It does not keep the device open.
     pub(super) fn of(device: &Arc<Device>) -> Self {
         let (at, of, to) = (Arc::downgrade(device), Arc::downgrade(device), Arc::downgrade(device));
         SocketContext {
@@ -180,7 +180,7 @@ struct TcpListening {
 struct At {
     listener: Option<TcpListener>,
     watch: Option<Watch>,
-    /// The lack of descriptors was logged.
+    /// Whether the lack of descriptors was logged.
     is_reported: bool,
 }
 
@@ -256,8 +256,8 @@ impl TcpListening {
         self.unknown_clients.lock().retain(|known| !Arc::ptr_eq(known, line));
     }
 
-    /// Pauses the listener until descriptors may be free: a listener that cannot accept would wake the engine
-    /// repeatedly.
+    /// Pauses the listener for a while, because no descriptor is free: a listener that cannot accept would wake the
+    /// engine repeatedly.
     fn rest(&self, error: &io::Error) {
         let mut at = self.at.lock();
         if !std::mem::replace(&mut at.is_reported, true) {
@@ -290,7 +290,8 @@ impl Source for TcpListening {
     }
 }
 
-/// A request that waits for the consumer. A rejection for another reason than the consumer's closes the socket.
+/// A request that waits for the consumer. If it is rejected for another reason than the consumer's decision, the socket
+/// is closed.
 struct SocketRequest(Option<Arc<SocketConnection>>);
 
 impl SocketRequest {

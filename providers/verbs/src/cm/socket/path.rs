@@ -58,7 +58,7 @@ impl Display for RemoteEnd {
 }
 
 impl LocalEnd {
-    /// `attributes` are the current ones of the port: a subnet manager may have changed them.
+    /// Creates the local end. `attributes` are the current ones of the port, which a subnet manager may have changed.
     pub(crate) fn new(
         port: u8,
         attributes: &ibv_port_attr,
@@ -79,7 +79,7 @@ impl LocalEnd {
         }
     }
 
-    /// Packets have a global header, so the peer's GID must be known.
+    /// Whether packets have a global header, so that the peer's GID must be known.
     pub(crate) fn is_global(&self) -> bool {
         self.is_ethernet || self.settings.global_routing
     }
@@ -134,7 +134,7 @@ impl LocalEnd {
     }
 
     fn partition(&self, index: u16) -> Change {
-        // The access flags stay those of the queue pair's creation.
+        // The access flags remain as they were set at the queue pair's creation.
         Change {
             attributes: ibv_qp_attr {
                 qp_state: ibv_qp_state::IBV_QPS_INIT,
@@ -213,7 +213,7 @@ pub(crate) fn place_of(key: u16, table: impl IntoIterator<Item = String>) -> Opt
     table.into_iter().position(is_it).and_then(|place| u16::try_from(place).ok())
 }
 
-/// The code of a number of bytes per packet.
+/// The `ibv_mtu` code for a number of bytes per packet.
 fn mtu(bytes: u32) -> ibv_mtu {
     match bytes {
         256 => IBV_MTU_256,
@@ -231,7 +231,7 @@ pub(crate) mod tests {
     const REMOTE: RemoteEnd = RemoteEnd { lid: 5, number: 0x11, gid: [9; 16] };
     const READS: Reads = Reads { incoming: 3, outgoing: 7 };
 
-    /// A port of neither a device nor the environment.
+    /// A port with fixed parameters, independent of device and environment.
     pub(crate) fn port(link_layer: u32) -> LocalEnd {
         let attributes =
             ibv_port_attr { lid: 4, link_layer: link_layer as u8, active_mtu: IBV_MTU_4096, ..Default::default() };
@@ -255,7 +255,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn defaults_are_the_references() {
+    fn defaults_equal_those_of_the_c_implementation() {
         let path = port(IBV_LINK_LAYER_ETHERNET).path(&REMOTE, READS);
         assert!(path.init.is_none());
         let receive = path.to_receive.attributes;

@@ -1,7 +1,7 @@
 //! The protocol of a socket connection as a state machine: bytes and time in, bytes and events out.
 //!
 //! ```text
-//! active    Dialling -> Requested -> Replied -> Standing        passive   Arriving -> Pending -> Answered -> Standing
+//! active    Dialling -> Requested -> Replied -> Established        passive   Arriving -> Pending -> Answered -> Established
 //!           Dialling <-> Refused
 //! ```
 //!
@@ -24,7 +24,7 @@ const MESSAGE: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });
 /// Time limit for the active side to confirm that its queue pair is up.
 const CONFIRMATION: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 30 });
 
-/// State of a connection.
+/// State of a connection, with the bytes to send.
 #[derive(Debug)]
 pub(super) struct Protocol {
     state: State,
@@ -50,7 +50,7 @@ enum State {
     Pending,
     /// Accepted; this many bytes of the confirmation have arrived.
     Answered(usize),
-    Standing,
+    Established,
     Over,
 }
 
@@ -67,7 +67,7 @@ pub(super) enum ProtocolEvent {
 }
 
 impl Protocol {
-    /// The requester's side. Without a listener the request is retried for `listener_wait`.
+    /// Creates the requester's side. Without a listener the request is retried for `listener_wait`.
     pub(super) fn active(request: Hello, listener_wait: Duration) -> Self {
         let state = State::Dialling(Box::new(request), Retry::new(listener_wait));
         Protocol { state, turn: 0, outbox: Vec::new() }
@@ -79,17 +79,17 @@ impl Protocol {
         Protocol { state: State::Arriving(inbox), turn: 0, outbox: Vec::new() }
     }
 
-    /// The socket is not connected yet.
+    /// Whether the socket is not connected yet.
     pub(super) fn is_dialling(&self) -> bool {
         matches!(self.state, State::Dialling(..))
     }
 
-    /// The last socket was refused and is to be closed. Another one is connected after [`Protocol::patience`].
+    /// Whether the last socket was refused and is to be closed. Another one is connected after [`Protocol::patience`].
     pub(super) fn is_refused(&self) -> bool {
         matches!(self.state, State::Refused(..))
     }
 
-    /// The request was sent, and the peer has not answered.
+    /// Whether the request was sent and the peer has not answered.
     pub(super) fn is_asked(&self) -> bool {
         matches!(self.state, State::Requested(_))
     }
@@ -103,7 +103,7 @@ impl Protocol {
         match &self.state {
             State::Requested(inbox) | State::Arriving(inbox) => inbox.wanted(),
             State::Answered(had) => READY.len() - had,
-            State::Replied | State::Pending | State::Standing => DISCONNECT.len(),
+            State::Replied | State::Pending | State::Established => DISCONNECT.len(),
             State::Dialling(..) | State::Refused(..) | State::Over => 0,
         }
     }
@@ -142,7 +142,7 @@ impl Protocol {
         Some(ProtocolEvent::Over(event))
     }
 
-    /// Handles the connection of the socket.
+    /// Handles that the socket is connected.
     pub(super) fn connected(&mut self) {
         if let State::Dialling(hello, _) = &self.state {
             self.outbox = Message::Hello((**hello).clone()).encode();
@@ -188,7 +188,7 @@ impl Protocol {
                 match (is_right, *had == READY.len()) {
                     (true, false) => None,
                     (true, true) => {
-                        self.turn(State::Standing);
+                        self.turn(State::Established);
                         Some(ProtocolEvent::Established)
                     }
                     (false, _) => self.over(ConnectionEvent::AcceptFailed),
@@ -222,7 +222,7 @@ impl Protocol {
             State::Requested(_) if silence => self.over(ConnectionEvent::Unreachable),
             State::Requested(_) | State::Replied => self.over(ConnectionEvent::Rejected),
             State::Arriving(_) | State::Pending | State::Answered(_) => self.over(ConnectionEvent::AcceptFailed),
-            State::Standing => self.over(ConnectionEvent::Disconnected),
+            State::Established => self.over(ConnectionEvent::Disconnected),
             State::Over => None,
         }
     }
@@ -244,7 +244,7 @@ impl Protocol {
         }
     }
 
-    /// Accepts, after the local queue pair is up. Returns false if the requester has left.
+    /// Accepts, after the local queue pair is in RTS. Returns false if the requester has left.
     pub(super) fn answer(&mut self, hello: Hello) -> bool {
         let is_asked = matches!(self.state, State::Pending);
         if is_asked {
@@ -254,17 +254,17 @@ impl Protocol {
         is_asked
     }
 
-    /// Handles that the local queue pair is up. Returns false if the peer has left meanwhile.
+    /// Confirms, after the local queue pair is in RTS. Returns false if the peer has left in the meantime.
     pub(super) fn confirm(&mut self) -> bool {
         let is_replied = matches!(self.state, State::Replied);
         if is_replied {
             self.outbox.extend(READY);
-            self.turn(State::Standing);
+            self.turn(State::Established);
         }
         is_replied
     }
 
-    /// Rejects for the local consumer.
+    /// Sends the local consumer's rejection.
     pub(super) fn refuse(&mut self) {
         if matches!(self.state, State::Pending) {
             self.outbox = Message::Refusal.encode();
@@ -274,7 +274,7 @@ impl Protocol {
 
     /// Ends the connection locally. A peer that waits for an answer sees that the socket is closed.
     pub(super) fn end(&mut self) {
-        if matches!(self.state, State::Answered(_) | State::Standing) {
+        if matches!(self.state, State::Answered(_) | State::Established) {
             self.outbox.extend(DISCONNECT);
         }
         self.turn(State::Over);

@@ -12,11 +12,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-/// Length of the kernel's accept queue; the references' number.
+/// Length of the kernel's accept queue, as in the C implementation.
 const BACKLOG: i32 = 128;
-/// Idle time after which a connection is probed,
+/// Idle time after which TCP keepalive probes a connection.
 const IDLE: Duration = Duration::from_secs(30);
-/// interval of the probes,
+/// Interval of keepalive probes.
 const PROBE: Duration = Duration::from_secs(10);
 /// Number of keepalive probes without an answer after which the peer is dead. Unacknowledged data have the same total time.
 const PROBES: u32 = 6;
@@ -26,7 +26,7 @@ pub(super) fn port(qual: u64) -> u16 {
     qual as u16
 }
 
-/// Starts to connect. Errors: `InvalidAddress(Unreachable)`, `Exhausted`. Even an immediate answer of the peer is
+/// Starts to connect. Errors: `InvalidAddress(Unreachable)`, `Exhausted`. Even an answer that the peer gives at once is
 /// reported later.
 pub(super) fn dial(peer: SocketAddr) -> Result<TcpStream> {
     let failed = |what: &str, error: Errno| {
@@ -41,7 +41,7 @@ pub(super) fn dial(peer: SocketAddr) -> Result<TcpStream> {
     let socket = socket(family(peer.ip())).map_err(|error| failed("make a socket for", error))?;
     match rustix::net::connect(&socket, &peer) {
         Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
-        // The result of an attempt, reported later like any other.
+        // The result of the attempt, which is reported later.
         Err(Errno::CONNREFUSED) => {}
         Err(error) => return Err(failed("connect to", error)),
     }
@@ -71,8 +71,7 @@ fn has_hung_up(stream: &TcpStream) -> bool {
     poll(&mut socket, Some(&Timespec::default())).is_ok() && socket[0].revents().contains(PollFlags::HUP)
 }
 
-/// Listens on any address. Errors: `ConnQualTaken`; `ConnQualUnavailable` for a port that this process may not or
-/// cannot have.
+/// Listens on any address. Errors: `ConnQualTaken`; `ConnQualUnavailable` for a port that this process cannot bind.
 pub(super) fn listen(qual: u64) -> Result<TcpListener> {
     let port = port(qual);
     if port == 0 {
@@ -118,7 +117,7 @@ pub(super) fn accept(listener: &TcpListener) -> io::Result<Option<(TcpStream, So
             }
             Err(error) => match error.kind() {
                 ErrorKind::WouldBlock => return Ok(None),
-                // The client left while it was queued; another client may be waiting.
+                // The client has left while it was queued. Another client may be waiting.
                 ErrorKind::Interrupted | ErrorKind::ConnectionAborted => continue,
                 _ => return Err(error),
             },

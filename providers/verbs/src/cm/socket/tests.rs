@@ -1,4 +1,4 @@
-//! The manager over real sockets: with itself, with a peer that sends the references' bytes, and with peers that send
+//! The manager over real sockets: with itself, with a peer that sends the bytes of the C implementation, and with peers that send
 //! invalid data.
 
 use std::any::Any;
@@ -28,7 +28,7 @@ impl TestManager {
         Self::with_listener_wait(Duration::ZERO)
     }
 
-    /// A manager that retries requests without a listener for this time.
+    /// Creates a manager that retries requests without a listener for this time.
     fn with_listener_wait(listener_wait: Duration) -> Self {
         let stage = Stage::new();
         let manager = Socket::over(SocketContext { listener_wait, ..stage.place() });
@@ -52,14 +52,14 @@ impl TestManager {
         self.manager.dial(pair.clone(), &spec, conn(attempt))
     }
 
-    /// A peer of another make.
+    /// Connects as a peer of another implementation.
     fn client(&self) -> TcpStream {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream
     }
 
-    /// The next request, as this library's own.
+    /// The next request, downcast to this library's type.
     fn request(&self) -> (Box<SocketRequest>, Vec<u8>, IpAddr) {
         let (id, waiting, info) = self.stage.request();
         assert_eq!((id, info.reported_len), (conn(1).ep, info.private_data.len()));
@@ -78,7 +78,7 @@ impl TestManager {
     }
 }
 
-/// A request as the references write it: from 192.0.2.7, without a GID unless there is one.
+/// A request in the bytes of the C implementation: from 192.0.2.7, without a GID if `gid` is 0.
 fn request(number: u8, gid: u8, private_data: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 64];
     bytes[1] = 2;
@@ -93,7 +93,7 @@ fn request(number: u8, gid: u8, private_data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Everything up to the end of the socket.
+/// Reads everything up to the end of the socket.
 fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes);
@@ -392,7 +392,7 @@ fn an_acceptor_waits_for_its_confirmation_but_not_for_ever() {
     }
 }
 
-/// A forked child has the sockets as well.
+/// A forked child has inherited the sockets.
 #[test]
 fn close_takes_effect_despite_inherited_sockets() {
     let house = TestManager::new();

@@ -1,6 +1,6 @@
 //! Wire format of the manager `socket`: the message that each side sends once, and the control words that follow it.
 //!
-//! The layout is that of the references' `scm`, version 2: 64 bytes in network order, then private data.
+//! The layout is that of the C implementation's `scm`, version 2: 64 bytes in network order, then private data.
 //! [`MessageReader`] computes how many bytes to read next, and never reads beyond the message. Every message is
 //! validated.
 #![forbid(unsafe_code)]
@@ -130,7 +130,7 @@ impl MessageReader {
             return Err(Wrong::Version(version));
         }
         if self.word(2) != 0 {
-            // The other fields have no meaning then.
+            // In a refusal the other fields have no meaning.
             return Ok(Some(Message::Refusal));
         }
         if self.length() as usize > self.most {
@@ -186,7 +186,8 @@ fn socket_address(address: Option<IpAddr>) -> [u8; 28] {
     bytes
 }
 
-/// The peer may have the other byte order: no family number is another family's with swapped bytes.
+/// Decodes a socket address. The peer may have the other byte order, which is detected: no family number equals another
+/// one with swapped bytes.
 fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
     let family = u16::from_ne_bytes([bytes[0], bytes[1]]);
     let octets = |at: usize, length: usize| bytes.get(at..at + length);
