@@ -8,9 +8,9 @@ use std::time::Duration;
 use dat_abi::*;
 
 use crate::channel::Channel;
+use crate::common::Common;
 use crate::dat::{Address, Ia};
 use crate::failure::{Failure, Result};
-use crate::options::Common;
 use crate::stop;
 use crate::wire::{Message, Offer};
 

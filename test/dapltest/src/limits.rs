@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use dat_abi::*;
 use serde_json::json;
 
+use crate::common::Common;
 use crate::dat::raw::{self, Answer, Post, Refusal};
 use crate::dat::{Ep, Evd, Ia, Memory, Object, Pz};
 use crate::failure::{Failure, Result};
-use crate::options::Common;
 use crate::report::Report;
 use crate::stop;
 

@@ -16,6 +16,7 @@
 
 mod channel;
 mod client;
+mod common;
 mod dat;
 mod failure;
 mod functional;
@@ -34,8 +35,9 @@ mod wire;
 
 use std::process::ExitCode;
 
+use common::Common;
 use failure::Result;
-use options::{Common, Plan};
+use options::Plan;
 use report::Report;
 
 fn main() -> ExitCode {

@@ -7,11 +7,15 @@ use std::time::Duration;
 use clap::{ArgAction, CommandFactory, Parser, ValueEnum};
 use dat_abi::*;
 
+use crate::common::Common;
 use crate::functional::Choice;
 use crate::limits::{self, Limit};
 use crate::operation::{self, Operation};
 use crate::script;
 use crate::wire::{Performance, Transaction};
+
+#[cfg(test)]
+mod tests;
 
 /// Default port of a server.
 const PORT: u64 = 45_278;
@@ -142,19 +146,6 @@ struct Arguments {
     version: (),
     #[arg(trailing_var_arg = true, value_name = "OPERATIONS|LIMITS|CASES")]
     words: Vec<String>,
-}
-
-/// Options of all tests.
-#[derive(Clone, Debug)]
-pub(crate) struct Common {
-    pub(crate) device: String,
-    pub(crate) port: u64,
-    pub(crate) debug: u8,
-    pub(crate) qos: DAT_QOS,
-    pub(crate) limit: Duration,
-    pub(crate) greeting: Duration,
-    pub(crate) tries: u32,
-    pub(crate) is_json: bool,
 }
 
 /// The selected test with its options.
@@ -298,100 +289,5 @@ impl Arguments {
             Ok(most) => Ok(most),
         };
         self.maximum.as_ref().map(most).transpose()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn plan(line: &str) -> Result<(Common, Plan), clap::Error> {
-        parse(["dapltest"].into_iter().chain(line.split_whitespace()).map(OsString::from).collect())
-    }
-
-    fn refused(line: &str) -> String {
-        plan(line).unwrap_err().to_string()
-    }
-
-    #[test]
-    fn nothing_is_a_server_with_what_is_usual() {
-        let (common, plan) = plan("").unwrap();
-        assert!(matches!(plan, Plan::Serve));
-        assert_eq!((common.device.as_str(), common.port, common.qos), ("sm0", 45_278, DAT_QOS_BEST_EFFORT));
-    }
-
-    #[test]
-    fn the_command_lines_of_the_manual_are_understood() {
-        let (common, _) = plan("-T S -d -D OpenIB-cma -n 53000").unwrap();
-        assert_eq!((common.device.as_str(), common.port, common.debug), ("OpenIB-cma", 53_000, 1));
-        let line = "-T T -V -d -t 2 -w 4 -i 55555 -s linux3 -D OpenIB-cma client RW 4096 1 server RW 2048 4 \
-                    client SR 1024 4 server SR 4096 2 client SR 1024 3 -f server SR 2048 1 -f";
-        let (_, Plan::Transaction { host, test }) = plan(line).unwrap() else { panic!("a transaction") };
-        assert_eq!((host.as_str(), test.threads, test.endpoints, test.iterations), ("linux3", 2, 4, 55_555));
-        assert!(test.validates && !test.polls && test.operations.len() == 6 && test.operations[4].is_deferred);
-        let (_, Plan::Performance { test, .. }) = plan("-T P -d -s host1-ib0 -D OpenIB-cma -i 100 RW 4096 2").unwrap()
-        else {
-            panic!("a performance test")
-        };
-        assert_eq!((test.iterations, test.operation.segments, test.polls), (100, 2, false));
-        assert!(matches!(plan("-T Q -s host1-ib0 -D OpenIB-cma").unwrap().1, Plan::Quit { .. }));
-        let (_, Plan::Limits { width, maximum, limits }) = plan("-T L -D OpenIB-cma -d -w 16 -m 1000").unwrap() else {
-            panic!("limits")
-        };
-        assert_eq!((width, maximum, limits.len()), (16, Some(1000), Limit::ALL.len()));
-    }
-
-    #[test]
-    fn classes_of_service() {
-        for (word, qos) in [("HT", 1), ("LL", 2), ("EC", 4), ("PM", 8), ("be", 0)] {
-            assert_eq!(plan(&format!("-T S -R {word}")).unwrap().0.qos, qos);
-        }
-        assert!(refused("-T S -R XX").contains("XX"));
-    }
-
-    #[test]
-    fn senseless_options_are_refused_with_a_reason() {
-        for (line, reason) in [
-            ("-T X", "X"),
-            ("-T T client SR server SR", "-s SERVER is needed"),
-            ("-T S -s host", "-s means nothing"),
-            ("-T S client", "what follows means nothing"),
-            ("-T Q -s host -i 4", "-i means nothing"),
-            ("-T L -V", "-V means nothing"),
-            ("-T T -s host", "1 to 128 operations"),
-            ("-T T -s host client SR", "at least one SR"),
-            ("-T T -s host -t 0 client SR server SR", "threads"),
-            ("-T T -s host -w 100000 client SR server SR", "endpoints"),
-            ("-T T -s host -i 0 client SR server SR", "iterations"),
-            ("-T T -s host -P -Q client SR server SR", "-P and -Q"),
-            ("-T P -s host -m x RW", "b or p"),
-            ("-T P -s host RW 4096 1 -i 4", "options stand before"),
-            ("-T L -m none", "a number of objects"),
-            ("-T L limit_none", "limit_none"),
-            ("-T F nothing", "nothing"),
-            ("--timeout 0", "0"),
-            ("--unknown", "--unknown"),
-        ] {
-            let said = refused(line);
-            assert!(said.contains(reason), "{line}: {said}");
-        }
-        assert_eq!(plan("-T X").unwrap_err().exit_code(), 2);
-        assert_eq!(plan("-h").unwrap_err().exit_code(), 0);
-    }
-
-    #[test]
-    fn a_script_says_the_rest() {
-        let file = std::env::temp_dir().join(format!("dapltest-script-{}", std::process::id()));
-        let line = format!("-d -f {} -n 7", file.display());
-        std::fs::write(&file, "# all of it\n-T T -s host -n 8\nclient SR 10 1 -f\nserver SR 10 1 -f\n").unwrap();
-        let (common, plan_of_script) = plan(&line).unwrap();
-        assert!(matches!(plan_of_script, Plan::Transaction { test, .. } if test.operations[1].is_deferred));
-        assert_eq!((common.port, common.debug), (8, 1));
-        std::fs::write(&file, "-T Q -s host -f another").unwrap();
-        assert!(refused(&line).contains("does not name another"));
-        std::fs::write(&file, "-T \"").unwrap();
-        assert!(refused(&line).contains("line 1: \" is not closed"));
-        std::fs::remove_file(&file).unwrap();
-        assert!(refused(&line).contains(&*file.to_string_lossy()));
     }
 }

@@ -11,11 +11,11 @@ use serde_json::json;
 
 use crate::channel::Channel;
 use crate::client::Server;
+use crate::common::Common;
 use crate::dat::raw::Post;
 use crate::dat::{Ep, Event, How, Ia, Memory, Patience, Place, raw, status_word};
 use crate::failure::{Failure, Result};
 use crate::operation::{Operation, Transfer};
-use crate::options::Common;
 use crate::progress::Progress;
 use crate::report::{Latency, Report};
 use crate::set::{Listener, Needs, Set};

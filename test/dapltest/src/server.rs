@@ -12,9 +12,9 @@ use std::time::Duration;
 use dat_abi::DAT_EVD_CR_FLAG;
 
 use crate::channel::Channel;
+use crate::common::Common;
 use crate::dat::{Event, Handle, How, Ia, Object, Patience, raw};
 use crate::failure::{Failure, Result};
-use crate::options::Common;
 use crate::wire::Message;
 use crate::{performance, stop, transaction};
 

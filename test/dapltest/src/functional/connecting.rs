@@ -6,10 +6,10 @@ use dat_abi::*;
 use super::objects::Bench;
 use super::pair::{Pair, next_request, own_address};
 use super::{Case, ensure, refused};
+use crate::common::Common;
 use crate::dat::raw::{self, Post};
 use crate::dat::{Ep, Event, How, Object, Patience, connection_word, drain};
 use crate::failure::{Failure, Result};
-use crate::options::Common;
 
 pub(super) const CASES: &[Case] = &[
     ("an endpoint connects to itself's neighbour", connects),

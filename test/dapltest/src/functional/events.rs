@@ -4,10 +4,10 @@
 use dat_abi::*;
 
 use super::{Case, ensure, refused};
+use crate::common::Common;
 use crate::dat::raw;
 use crate::dat::{Evd, Event, Ia, Object, drain};
 use crate::failure::Result;
-use crate::options::Common;
 
 pub(super) const CASES: &[Case] = &[
     ("an empty EVD gives nothing", empty),

@@ -5,10 +5,10 @@ use dat_abi::*;
 
 use super::objects::Bench;
 use super::{Case, ensure, refused};
+use crate::common::Common;
 use crate::dat::Object;
 use crate::dat::raw::{self, Answer, Registered};
 use crate::failure::Result;
-use crate::options::Common;
 
 pub(super) const CASES: &[Case] = &[
     ("memory is registered and freed", registers),

@@ -12,9 +12,9 @@ mod pair;
 
 use serde_json::json;
 
+use crate::common::Common;
 use crate::dat::raw::{Answer, Refusal};
 use crate::failure::{Failure, Result};
-use crate::options::Common;
 use crate::report::Report;
 use crate::stop;
 use dat_abi::*;

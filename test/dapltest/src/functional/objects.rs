@@ -4,10 +4,10 @@
 use dat_abi::*;
 
 use super::{Case, ensure, refused};
+use crate::common::Common;
 use crate::dat::raw::{self, Post};
 use crate::dat::{Ep, Evd, Handle, Ia, Memory, Object, Pz, drain};
 use crate::failure::Result;
-use crate::options::Common;
 
 pub(super) const ADAPTER: &[Case] = &[
     ("an adapter is opened and closed", opens),

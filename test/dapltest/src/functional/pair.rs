@@ -5,10 +5,10 @@ use dat_abi::*;
 
 use super::objects::Bench;
 use super::{Case, ensure};
+use crate::common::Common;
 use crate::dat::raw::{self, Post};
 use crate::dat::{Address, Ep, Event, Handle, How, Ia, Memory, Object, Patience, Place, drain, status_word};
 use crate::failure::{Failure, Result};
-use crate::options::Common;
 
 pub(super) const CASES: &[Case] = &[
     ("a message arrives", message),

@@ -18,10 +18,10 @@ use serde_json::json;
 
 use crate::channel::Channel;
 use crate::client::Server;
+use crate::common::Common;
 use crate::dat::{How, Ia, Patience, raw};
 use crate::failure::{Failure, Result};
 use crate::operation::Side;
-use crate::options::Common;
 use crate::progress::Progress;
 use crate::report::{Latency, Report};
 use crate::wire::{Message, Transaction};
