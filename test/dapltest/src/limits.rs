@@ -123,7 +123,7 @@ struct Found {
 
 /// `-T L`.
 pub(crate) fn run(common: &Common, width: usize, maximum: Option<usize>, limits: &[Limit]) -> Result<Report> {
-    let mut report = Report::new("limits", &common.device);
+    let mut report = Report::new("limits", common);
     let mut results = Vec::new();
     for limit in limits {
         stop::check()?;

@@ -20,6 +20,7 @@ mod common;
 mod dat;
 mod failure;
 mod functional;
+mod header;
 mod limits;
 mod operation;
 mod options;
@@ -84,9 +85,9 @@ fn run(common: &Common, plan: Plan) -> bool {
 
 fn publish(common: &Common, name: &str, result: Result<Option<Report>>) -> bool {
     match result {
-        Ok(Some(report)) => report.publish(common.is_json),
+        Ok(Some(report)) => report.publish(),
         Ok(None) => true,
-        Err(failure) if is_test(name) => Report::of_failure(name, &common.device, &failure).publish(common.is_json),
+        Err(failure) if is_test(name) => Report::of_failure(name, common, &failure).publish(),
         Err(failure) => {
             eprintln!("dapltest: {failure}");
             false

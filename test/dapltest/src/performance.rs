@@ -15,6 +15,7 @@ use crate::common::Common;
 use crate::dat::raw::Post;
 use crate::dat::{Ep, Event, How, Ia, Memory, Patience, Place, raw, status_word};
 use crate::failure::{Failure, Result};
+use crate::header::Header;
 use crate::operation::{Operation, Transfer};
 use crate::progress::Progress;
 use crate::report::{Latency, Report};
@@ -153,8 +154,11 @@ pub(crate) fn run(common: &Common, host: &str, test: &Performance) -> Result<Rep
     let pipeline = line.pipeline;
     drop(line);
     server.channel.end()?;
+    let header = Header::new(&ia)?;
     ia.close()?;
-    Ok(report(test, common, pipeline, elapsed, &latency))
+    let mut report = report(test, common, pipeline, elapsed, &latency);
+    report.header(&header);
+    Ok(report)
 }
 
 /// Its server.
@@ -204,7 +208,7 @@ fn await_the_end(channel: &mut Channel, common: &Common) -> Result {
 fn report(test: &Performance, common: &Common, pipeline: usize, elapsed: Duration, latency: &Latency) -> Report {
     let (seconds, count) = (elapsed.as_secs_f64(), f64::from(test.iterations));
     let bytes = test.operation.length() as f64 * count;
-    let mut report = Report::new("performance", &common.device);
+    let mut report = Report::new("performance", common);
     let mode = if test.polls { "polling" } else { "blocking" };
     report.line(format!(
         "performance test on {}: {}, {} times, {pipeline} under way, {mode}",

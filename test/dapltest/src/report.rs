@@ -7,11 +7,13 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
+use crate::common::Common;
 use crate::failure::Failure;
+use crate::header::Header;
 
 /// Of one test.
 pub(crate) struct Report {
-    lines: Vec<String>,
+    is_json: bool,
     fields: Map<String, Value>,
     /// Failed expectations; the test continued.
     failures: Vec<String>,
@@ -19,16 +21,25 @@ pub(crate) struct Report {
 
 impl Report {
     /// Of this test, over this adapter.
-    pub(crate) fn new(test: &str, adapter: &str) -> Self {
+    pub(crate) fn new(test: &str, common: &Common) -> Self {
         let mut fields = Map::new();
         fields.insert("test".to_owned(), json!(test));
-        fields.insert("adapter".to_owned(), json!(adapter));
-        Report { lines: Vec::new(), fields, failures: Vec::new() }
+        fields.insert("adapter".to_owned(), json!(common.device));
+        Report { is_json: common.is_json, fields, failures: Vec::new() }
     }
 
-    /// For people.
-    pub(crate) fn line(&mut self, text: String) {
-        self.lines.push(text);
+    /// For people: printed at once, since a test may take long.
+    pub(crate) fn line(&mut self, text: impl AsRef<str>) {
+        if !self.is_json {
+            // A closed pipe is ignored.
+            let _ = writeln!(std::io::stdout(), "{}", text.as_ref());
+        }
+    }
+
+    /// Provider, machine, versions and settings.
+    pub(crate) fn header(&mut self, header: &Header) {
+        header.lines().iter().for_each(|line| self.line(line));
+        self.put("header", header.json());
     }
 
     /// For programs.
@@ -42,26 +53,25 @@ impl Report {
     }
 
     /// Of a test that came to nothing.
-    pub(crate) fn of_failure(test: &str, adapter: &str, failure: &Failure) -> Self {
-        let mut report = Report::new(test, adapter);
+    pub(crate) fn of_failure(test: &str, common: &Common, failure: &Failure) -> Self {
+        let mut report = Report::new(test, common);
         report.fail(failure.to_string());
         report
     }
 
     /// Prints the results; returns whether all was well.
-    pub(crate) fn publish(mut self, is_json: bool) -> bool {
+    pub(crate) fn publish(mut self) -> bool {
         let is_good = self.failures.is_empty();
         let mut out = std::io::stdout().lock();
         // A closed pipe is ignored.
-        let _ = if is_json {
+        let _ = if self.is_json {
             self.put("ok", json!(is_good));
             if !is_good {
                 self.put("error", json!(self.failures.join("\n")));
             }
             writeln!(out, "{}", Value::Object(self.fields))
         } else {
-            let said: std::io::Result<()> = self.lines.iter().try_for_each(|line| writeln!(out, "{line}"));
-            said.and_then(|()| if is_good { writeln!(out, "dapltest: OK") } else { Ok(()) })
+            if is_good { writeln!(out, "dapltest: OK") } else { Ok(()) }
         };
         let _ = out.flush();
         for failure in &self.failures {
@@ -92,6 +102,7 @@ impl Latency {
         self.0.add(&other.0).expect("all are of one size");
     }
 
+    /// Mean, percentiles and maximum in microseconds, by name.
     fn shares(&self) -> [(&'static str, f64); 5] {
         let at = |share: f64| self.0.value_at_quantile(share) as f64 / 1000.0;
         [

@@ -21,7 +21,7 @@ pub(crate) const PACKAGES: &[(&str, &[&str])] = &[
     ("providers/verbs", &["dapl", "dapl-link", "dapl-software", "dat-abi", "ibverbs-sys", "rdma-cm-sys"]),
     ("test", &["dat-abi", "udapl"]),
     ("test/conformance", &["dat-abi"]),
-    ("test/dapltest", &["dat-abi", "udapl"]),
+    ("test/dapltest", &["dat-abi", "dat-settings", "udapl"]),
     ("test/faulty", &["dapl", "daplsm"]),
     ("test/loopback", &["dapl", "dapl-link", "dapl-software"]),
     ("test/xtask", &["dapl-test", "dat-settings"]),

@@ -70,7 +70,7 @@ pub(crate) fn list() {
 
 /// `-T F`
 pub(crate) fn run(common: &Common, choices: &[Choice], is_verbose: bool) -> Result<Report> {
-    let mut report = Report::new("functional", &common.device);
+    let mut report = Report::new("functional", common);
     let (mut passed, mut results) = (0, Vec::new());
     for (group, cases) in GROUPS {
         for (at, (name, case)) in cases.iter().enumerate() {

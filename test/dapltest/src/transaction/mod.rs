@@ -21,6 +21,7 @@ use crate::client::Server;
 use crate::common::Common;
 use crate::dat::{How, Ia, Patience, raw};
 use crate::failure::{Failure, Result};
+use crate::header::Header;
 use crate::operation::Side;
 use crate::progress::Progress;
 use crate::report::{Latency, Report};
@@ -65,8 +66,9 @@ pub(crate) fn run(common: &Common, host: &str, test: &Transaction) -> Result<Rep
     }
     drop(parties);
     server.channel.end()?;
+    let header = Header::new(&ia)?;
     ia.close()?;
-    Ok(report(&plan, common, seconds, &latency))
+    Ok(report(&plan, common, &header, (seconds, &latency)))
 }
 
 /// Its server.
@@ -138,14 +140,15 @@ fn in_threads<'a>(
     })
 }
 
-fn report(plan: &Plan, common: &Common, elapsed: Duration, latency: &Latency) -> Report {
+fn report(plan: &Plan, common: &Common, header: &Header, (elapsed, latency): (Duration, &Latency)) -> Report {
     let test = plan.test();
     let bytes: usize = plan.operations().iter().map(|operation| operation.length()).sum();
     let rounds = u64::from(test.threads) * u64::from(test.endpoints) * u64::from(test.iterations);
     let bytes = bytes as u64 * rounds;
     let seconds = elapsed.as_secs_f64();
     let operations: Vec<String> = plan.operations().iter().map(ToString::to_string).collect();
-    let mut report = Report::new("transaction", &common.device);
+    let mut report = Report::new("transaction", common);
+    report.header(header);
     report.line(format!(
         "transaction test on {}: {} threads, {} endpoints each, {} iterations{}",
         common.device,
