@@ -94,9 +94,9 @@ int main(int argc, char **argv)
     if (strcmp(way, "rubbish") == 0)
         say(0, "GET / HTTP/1.0\r\n\r\n", 18);
     else if (strcmp(way, "version") == 0)
-        say(0, "dplt\1\0\2\0\7", 9);
+        say(0, "dplt\1\0\3\0\7", 9);
     else if (strcmp(way, "request") == 0) {
-        say(0, "dplt\1\0\1\0\0", 9);
+        say(0, "dplt\1\0\2\0\0", 9);
         say(1, "dplt\3\377\377\377\377\377\377\377\377", 13);
     } else
         EXPECT(strcmp(way, "silent") == 0);

@@ -120,14 +120,99 @@ fn performance_of_each_operation() {
             for mode in ["-m b", "-m p -p 1", "-m b -p 16"] {
                 let said = environment.json(&format!("-T P -s localhost --json -i 300 {mode} {operation}"));
                 assert_eq!((&said["ok"], &said["iterations"]), (&Value::Bool(true), &Value::from(300)));
-                assert!(said["operation_us"]["p50"].as_f64().is_some_and(|time| time > 0.0), "{said}");
+                let rows = said["results"].as_array().expect("one row per size");
+                assert_eq!((rows.len(), &rows[0]["operations"]), (1, &Value::from(300)), "{said}");
+                assert!(rows[0]["operation_us"]["p50"].as_f64().is_some_and(|time| time > 0.0), "{said}");
             }
         }
-        let people = environment.run("-T P -s localhost -i 10 RW");
-        people.expect_success("dapltest: OK");
-        assert!(people.stdout.contains("p99.9 "), "{people:#?}");
         environment.quit(server);
     }
+}
+
+#[test]
+fn performance_of_all_sizes_in_one_run() {
+    for adapter in ADAPTERS {
+        let environment = Environment::of(adapter);
+        let server = environment.serve("");
+        for (operation, mode) in
+            [("SR", "-m p"), ("SR --bidirectional", "-m b"), ("RW", "-m b"), ("RR --bidirectional", "-m p")]
+        {
+            let (operation, direction) = operation.split_once(' ').unwrap_or((operation, ""));
+            let words = format!(
+                "-T P -s localhost --json --sizes 1..16,100,64K -i 50 --warm-up 7 {mode} {direction} {operation}"
+            );
+            let said = environment.json(&words);
+            let rows = said["results"].as_array().expect("one row per size");
+            let sizes: Vec<u64> = rows.iter().filter_map(|row| row["bytes"].as_u64()).collect();
+            assert_eq!(sizes, [1, 2, 4, 8, 16, 100, 65_536], "{said}");
+            for row in rows {
+                assert_eq!(row["operations"], 50, "the warm-up is not counted: {row}");
+                let at = |name: &str| row["operation_us"][name].as_f64().unwrap_or_else(|| panic!("{name}: {row}"));
+                assert!(at("p50") <= at("p99") && at("p99") <= at("p99.9") && at("p99.9") <= at("max"), "{row}");
+                for name in ["client_cpu", "server_cpu"] {
+                    assert!(row[name]["user_s"].is_f64() && row[name]["system_percent"].is_f64(), "{row}");
+                }
+                assert_eq!(row["server_operations_per_s"].is_f64(), !direction.is_empty(), "{row}");
+            }
+        }
+        environment.quit(server);
+    }
+}
+
+#[test]
+fn performance_for_a_time() {
+    for adapter in ADAPTERS {
+        let environment = Environment::of(adapter);
+        let server = environment.serve("");
+        for operation in ["SR", "--bidirectional SR", "RW"] {
+            let said = environment.json(&format!("-T P -s localhost --json --duration 100ms {operation}"));
+            let row = &said["results"][0];
+            assert!(row["seconds"].as_f64().is_some_and(|seconds| seconds >= 0.1), "{said}");
+            assert!(row["operations"].as_u64().is_some_and(|count| count > 0), "{said}");
+            assert_eq!((&said["duration_s"], &said["iterations"]), (&Value::from(0.1), &Value::Null));
+        }
+        environment.quit(server);
+    }
+}
+
+#[test]
+fn a_result_names_adapter_machine_and_changed_settings() {
+    let environment = Environment::of("sm0");
+    let server = environment.serve("");
+    let mut command = environment.command("-T P -s localhost -i 10 --sizes 8,64 SR");
+    command.env("DAPL_SPIN_US", "7");
+    let table = Run::start(command).finish(LIMIT);
+    table.expect_success("dapltest: OK");
+    let lines: Vec<&str> = table.stdout.lines().collect();
+    assert!(lines[0].starts_with("dapltest 0.") && lines[0].contains(", provider sm0 0."), "{table:#?}");
+    assert!(lines[1].starts_with("settings of the environment") && lines[1].contains(" DAPL_SPIN_US=7"), "{table:#?}");
+    let head = lines.iter().position(|line| line.trim_start().starts_with("bytes ")).expect("a head of the table");
+    for name in ["p50", "p99", "p99.9", "client CPU", "server CPU"] {
+        assert!(lines[head].contains(name), "{name}: {table:#?}");
+    }
+    let first = |line: &str| line.split_whitespace().next().map(str::to_owned);
+    assert_eq!([1, 2].map(|n| first(lines[head + n])), [Some("8".to_owned()), Some("64".to_owned())], "{table:#?}");
+    assert!(lines[head..head + 3].iter().all(|line| line.chars().count() == lines[head].chars().count()), "{table:#?}");
+    let said = environment.json("-T P -s localhost --json -i 10 SR");
+    for name in ["dapltest", "dat", "provider", "cpu", "kernel", "settings"] {
+        assert!(!said["header"][name].is_null(), "{name}: {said}");
+    }
+    environment.quit(server);
+}
+
+#[test]
+fn keeps_the_rows_before_a_failure() {
+    let environment = Environment::of("sm0");
+    let mut server = environment.serve("");
+    let client = environment.start("-T P -s localhost --sizes 8,16 --duration 20m SR");
+    client.wait_for("server CPU", LIMIT);
+    server.kill();
+    let finished = client.finish(LIMIT);
+    finished.expect_failure("dapltest: ");
+    assert!(
+        finished.stdout.contains("performance test on sm0") && !finished.stdout.contains("dapltest: OK"),
+        "{finished:#?}"
+    );
 }
 
 #[test]
@@ -201,7 +286,7 @@ fn rude_clients_are_dropped_and_the_others_go_on() {
         for reason in [
             "a client is dropped: a message of the peer did not come within 3 s",
             "a client is dropped: this is no message of dapltest",
-            "a client is dropped: the peer's version 2.7 does not understand version 1.0",
+            "a client is dropped: the peer's version 3.7 does not understand version 2.0",
             "a client is dropped: a message that is too short",
         ] {
             assert!(said.contains(reason), "{reason}: {said}");
@@ -273,7 +358,15 @@ fn reports_a_missing_server() {
 #[test]
 fn unknown_arguments_exit_with_status_2() {
     let environment = Environment::of("sm0");
-    for words in ["-T X", "-T T client SR server SR", "-T P -s localhost", "-T S -m 4"] {
+    for words in [
+        "-T X",
+        "-T T client SR server SR",
+        "-T P -s localhost",
+        "-T S -m 4",
+        "-T P -s localhost --sizes 0 SR",
+        "-T P -s localhost --sizes 8..4 SR",
+        "-T P -s localhost --duration 0 SR",
+    ] {
         assert_eq!(environment.run(words).status.code(), Some(2), "{words}");
     }
     let help = environment.run("-h");

@@ -45,7 +45,8 @@ impl Channel {
     }
 
     fn new(ia: &Ia, limit: Duration) -> Result<Self> {
-        let needs = Needs { endpoints: 1, receives: RECEIVES, requests: 2, segments: 1, length: LONGEST };
+        let needs =
+            Needs { endpoints: 1, receives: RECEIVES, requests: 2, segments: 1, length: LONGEST, shares_evd: false };
         let set = Set::new(ia, needs, false)?;
         let memory = Memory::new(ia, &set.pz, (RECEIVES + 1) * LONGEST)?;
         let ep = set.ep(ia, needs)?;

@@ -12,7 +12,7 @@ use crate::common::Common;
 use crate::dat::{Address, Ia};
 use crate::failure::{Failure, Result};
 use crate::stop;
-use crate::wire::{Message, Offer};
+use crate::wire::{Figures, Message, Offer};
 
 /// Between two tries to connect.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -57,11 +57,12 @@ impl Server {
         }
     }
 
-    /// Exchanges the results of both sides. `limit` is for what still runs on the server.
-    pub(crate) fn compare(&mut self, ours: &Result<()>, limit: Duration) -> Result {
+    /// Exchanges the results of both sides. `limit` is for what still runs on the server. Returns what the server measured.
+    pub(crate) fn compare(&mut self, ours: &Result<()>, limit: Duration) -> Result<Option<Figures>> {
         self.channel.say(&Message::Over(ours.clone().map_err(|failure| failure.to_string())))?;
         match self.channel.hear_within(limit)? {
-            Message::Over(Ok(())) => Ok(()),
+            Message::Over(Ok(())) => Ok(None),
+            Message::Measured(figures) => Ok(Some(figures)),
             Message::Over(Err(reason)) => Failure::said(format!("the server: {reason}")),
             message => Failure::said(format!("{message:?} in place of the end of the test")),
         }

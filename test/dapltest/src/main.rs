@@ -4,19 +4,22 @@
 //! dapltest -T S -D sm0                                                      the server, for many clients at once
 //! dapltest -T T -D sm0 -s localhost -V client SR 1024 4 server RW 2048 1    a transaction
 //! dapltest -T P -D sm0 -s localhost -m p RW 4096                            performance
+//! dapltest -T P -D sm0 -s localhost --sizes 1..1M --duration 10s SR         performance of all sizes
 //! dapltest -T L -D sm0 -m 1000                                              limits
 //! dapltest -T F -D sm0                                                      results of calls
 //! dapltest -T Q -D sm0 -s localhost                                         ends the server
 //! ```
 //!
-//! Modules, from the bottom up: `dat` (libdat by `udapl`, and all unsafe code), `failure`, `stop`; `operation`, `script`,
-//! `wire` (pure parsers and encoders); `progress`, `report`; `set`, `channel` (a connection for messages); `client`, `server`;
+//! Modules, from the bottom up: `dat` (libdat by `udapl`, and all its unsafe code), `failure`, `stop`, `cpu`; `operation`, `amounts`,
+//! `script`, `wire` (pure parsers and encoders); `progress`, `header`, `report`; `set`, `channel` (a connection for messages); `client`, `server`;
 //! the tests `transaction`, `performance`, `limits`, `functional`; `options`. It uses the C ABI alone, so it runs over any
 //! libdat.so.1. Every wait has a limit.
 
+mod amounts;
 mod channel;
 mod client;
 mod common;
+mod cpu;
 mod dat;
 mod failure;
 mod functional;
@@ -74,7 +77,7 @@ fn run(common: &Common, plan: Plan) -> bool {
         Plan::Serve => ("server", server::run(common).map(|()| None)),
         Plan::Quit { host } => ("quit", client::quit(common, &host).map(|()| None)),
         Plan::Transaction { host, test } => ("transaction", transaction::run(common, &host, &test).map(Some)),
-        Plan::Performance { host, test } => ("performance", performance::run(common, &host, &test).map(Some)),
+        Plan::Performance { host, tests } => ("performance", performance::run(common, &host, &tests).map(Some)),
         Plan::Limits { width, maximum, limits } => ("limits", limits::run(common, width, maximum, &limits).map(Some)),
         Plan::Functional { choices, is_verbose } => {
             ("functional", functional::run(common, &choices, is_verbose).map(Some))

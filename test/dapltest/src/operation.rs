@@ -4,7 +4,7 @@
 /// Bytes of a segment, if nothing is said.
 const SIZE: u32 = 4096;
 /// Of one segment, and of an operation.
-const LARGEST: u32 = 1 << 30;
+pub(crate) const LARGEST: u32 = 1 << 30;
 /// Of one operation.
 const MOST_SEGMENTS: u16 = 256;
 /// Of one transaction.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{ArgAction, CommandFactory, Parser, ValueEnum};
 use dat_abi::*;
 
+use crate::amounts::{self, Extent};
 use crate::common::Common;
 use crate::functional::Choice;
 use crate::limits::{self, Limit};
@@ -120,6 +121,18 @@ struct Arguments {
     /// P: b to block for completions, p to poll [default: b]; L: maximum number of objects to make
     #[arg(short = 'm', value_name = "MODE|MAXIMUM")]
     maximum: Option<String>,
+    /// P: sizes in bytes, each measured by itself: 64,4K,1M, or a range that doubles, as 1..1M
+    #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
+    sizes: Option<String>,
+    /// P: measure each size for this time instead of -i operations: 500ms, 10s, 2m
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    duration: Option<String>,
+    /// P: number of operations before the measured ones [default: 0]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    warm_up: Option<u32>,
+    /// P: both sides start operations at the same time
+    #[arg(long)]
+    bidirectional: bool,
     /// P: operations in flight [default: the adapter's maximum, 64 at most]
     #[arg(short = 'p', value_name = "PIPELINE")]
     pipeline: Option<u32>,
@@ -154,7 +167,7 @@ pub(crate) enum Plan {
     Serve,
     Quit { host: String },
     Transaction { host: String, test: Transaction },
-    Performance { host: String, test: Performance },
+    Performance { host: String, tests: Vec<Performance> },
     Limits { width: usize, maximum: Option<usize>, limits: Vec<Limit> },
     Functional { choices: Vec<Choice>, is_verbose: bool },
     List,
@@ -211,7 +224,7 @@ impl Arguments {
             Test::Server => Ok(Plan::Serve),
             Test::Quit => Ok(Plan::Quit { host: self.host()? }),
             Test::Transaction => Ok(Plan::Transaction { host: self.host()?, test: self.transaction()? }),
-            Test::Performance => Ok(Plan::Performance { host: self.host()?, test: self.performance()? }),
+            Test::Performance => Ok(Plan::Performance { host: self.host()?, tests: self.performance()? }),
             Test::Limits => Ok(Plan::Limits {
                 width: self.width.unwrap_or(1).clamp(1, 1024) as usize,
                 maximum: self.most()?,
@@ -237,6 +250,10 @@ impl Arguments {
             ("-P", self.poll, &[Test::Transaction]),
             ("-m", self.maximum.is_some(), &[Test::Performance, Limits]),
             ("-p", self.pipeline.is_some(), &[Test::Performance]),
+            ("--sizes", self.sizes.is_some(), &[Test::Performance]),
+            ("--duration", self.duration.is_some(), &[Test::Performance]),
+            ("--warm-up", self.warm_up.is_some(), &[Test::Performance]),
+            ("--bidirectional", self.bidirectional, &[Test::Performance]),
             ("-v", self.verbose, &[Functional]),
             ("--list", self.list, &[Functional]),
             ("what follows", !self.words.is_empty(), &[Test::Transaction, Test::Performance, Limits, Functional]),
@@ -248,7 +265,7 @@ impl Arguments {
     }
 
     fn host(&self) -> Result<String, String> {
-        self.server.clone().ok_or_else(|| "-s SERVER is needed: whom to ask".to_owned())
+        self.server.clone().ok_or_else(|| "-s SERVER is needed, the host or address of the server".to_owned())
     }
 
     fn transaction(&self) -> Result<Transaction, String> {
@@ -265,22 +282,36 @@ impl Arguments {
         Ok(test)
     }
 
-    fn performance(&self) -> Result<Performance, String> {
+    fn performance(&self) -> Result<Vec<Performance>, String> {
         let polls = match self.maximum.as_deref() {
             None | Some("b") => false,
             Some("p") => true,
             Some(mode) => return Err(format!("-m {mode}: b or p")),
         };
-        let operation: Operation = operation::parse_one(&self.words)?;
-        let test = Performance {
-            iterations: self.iterations.unwrap_or(1000),
-            // 0 is as many as there can be, as ever.
-            pipeline: self.pipeline.unwrap_or(0),
-            polls,
-            operation,
+        let extent = match (&self.duration, self.iterations) {
+            (Some(_), Some(_)) => return Err("-i and --duration exclude each other".to_owned()),
+            (Some(text), None) => Extent::Time(amounts::duration(text)?),
+            (None, count) => Extent::Operations(count.unwrap_or(1000)),
         };
-        test.check()?;
-        Ok(test)
+        extent.check()?;
+        let warm_up = self.warm_up.unwrap_or(0);
+        let test = |operation| {
+            // 0 is the default number.
+            let (pipeline, is_bidirectional) = (self.pipeline.unwrap_or(0), self.bidirectional);
+            let test = Performance { extent, warm_up, pipeline, polls, is_bidirectional, operation };
+            test.check().map(|()| test)
+        };
+        self.operations()?.into_iter().map(test).collect()
+    }
+
+    /// The operation, once for each size.
+    fn operations(&self) -> Result<Vec<Operation>, String> {
+        let operation = operation::parse_one(&self.words)?;
+        let Some(sizes) = &self.sizes else { return Ok(vec![operation]) };
+        if self.words.len() > 1 {
+            return Err(format!("--sizes {sizes} and the bytes of {} exclude each other", self.words.join(" ")));
+        }
+        Ok(amounts::sizes(sizes)?.into_iter().map(|size| Operation { size, ..operation }).collect())
     }
 
     fn most(&self) -> Result<Option<usize>, String> {

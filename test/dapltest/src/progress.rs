@@ -14,6 +14,13 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Characters of the bar.
 const WIDTH: u64 = 40;
 
+/// End of a test.
+#[derive(Clone, Copy)]
+enum End {
+    Steps(u64),
+    Time(Duration),
+}
+
 /// Counts, and shows the count.
 pub(crate) struct Progress {
     shared: Arc<Shared>,
@@ -21,7 +28,8 @@ pub(crate) struct Progress {
 }
 
 struct Shared {
-    all: u64,
+    /// Number of steps, or the time that the test takes.
+    end: End,
     done: AtomicU64,
     is_over: AtomicBool,
 }
@@ -29,7 +37,16 @@ struct Shared {
 impl Progress {
     /// For `all` steps. Shown if standard error is a terminal.
     pub(crate) fn new(all: u64) -> Self {
-        let progress = Progress::of(all);
+        Progress::shown(End::Steps(all))
+    }
+
+    /// For a test that takes this time.
+    pub(crate) fn timed(time: Duration) -> Self {
+        Progress::shown(End::Time(time))
+    }
+
+    fn shown(end: End) -> Self {
+        let progress = Progress::of(end);
         if std::io::stderr().is_terminal() {
             let shared = Arc::clone(&progress.shared);
             *progress.painter.lock().unwrap_or_else(PoisonError::into_inner) =
@@ -40,11 +57,11 @@ impl Progress {
 
     /// Without output.
     pub(crate) fn silent() -> Self {
-        Progress::of(0)
+        Progress::of(End::Steps(0))
     }
 
-    fn of(all: u64) -> Self {
-        let shared = Shared { all, done: AtomicU64::new(0), is_over: AtomicBool::new(false) };
+    fn of(end: End) -> Self {
+        let shared = Shared { end, done: AtomicU64::new(0), is_over: AtomicBool::new(false) };
         Progress { shared: Arc::new(shared), painter: Mutex::new(None) }
     }
 
@@ -73,7 +90,7 @@ fn paint(shared: &Shared) {
         if began.elapsed() > PATIENCE {
             is_drawn = true;
             let done = shared.done.load(Ordering::Relaxed);
-            let _ = write!(std::io::stderr(), "\r{}", line(done, shared.all, began.elapsed()));
+            let _ = write!(std::io::stderr(), "\r{}", line(done, shared.end, began.elapsed()));
         }
     }
     if is_drawn {
@@ -81,16 +98,24 @@ fn paint(shared: &Shared) {
     }
 }
 
-/// The bar, the share, the count, and how long it will take if it goes on so.
-fn line(done: u64, all: u64, elapsed: Duration) -> String {
-    let (done, all) = (done.min(all), all.max(1));
-    let full = (done * WIDTH / all) as usize;
-    let bar = "#".repeat(full) + &".".repeat(WIDTH as usize - full);
-    let left = match done {
-        0 => String::from("?"),
-        _ => format!("{:.0} s", elapsed.as_secs_f64() / done as f64 * (all - done) as f64),
+/// The bar, the share, the count, and the remaining time at this rate.
+fn line(done: u64, end: End, elapsed: Duration) -> String {
+    let share = match end {
+        End::Steps(all) => done.min(all) as f64 / all.max(1) as f64,
+        End::Time(time) => (elapsed.as_secs_f64() / time.as_secs_f64()).min(1.0),
     };
-    format!("[{bar}] {:>3} % {done}/{all}, {left} left \x1b[K", done * 100 / all)
+    let full = (share * WIDTH as f64) as usize;
+    let bar = "#".repeat(full) + &".".repeat(WIDTH as usize - full);
+    let (count, left) = match end {
+        End::Steps(0) => (format!("{done}"), None),
+        End::Steps(all) => {
+            let rest = (share > 0.0).then(|| elapsed.as_secs_f64() / share * (1.0 - share));
+            (format!("{}/{all}", done.min(all)), rest)
+        }
+        End::Time(time) => (format!("{done}"), Some(time.saturating_sub(elapsed).as_secs_f64())),
+    };
+    let left = left.map_or("?".to_owned(), |seconds| format!("{seconds:.0} s"));
+    format!("[{bar}] {:>3.0} % {count}, {left} left \x1b[K", (share * 100.0).floor())
 }
 
 #[cfg(test)]
@@ -99,10 +124,12 @@ mod tests {
 
     #[test]
     fn the_line_says_how_far() {
-        let half = line(50, 100, Duration::from_secs(10));
+        let half = line(50, End::Steps(100), Duration::from_secs(10));
         assert!(half.contains(" 50 % 50/100, 10 s left") && half.matches('#').count() == 20, "{half}");
-        assert!(line(0, 7, Duration::ZERO).contains("  0 % 0/7, ? left"));
-        assert!(line(9, 7, Duration::from_secs(1)).contains("100 % 7/7, 0 s left"), "never more than all");
+        assert!(line(0, End::Steps(7), Duration::ZERO).contains("  0 % 0/7, ? left"));
+        assert!(line(9, End::Steps(7), Duration::from_secs(1)).contains("100 % 7/7, 0 s left"), "never more than all");
+        let timed = line(5000, End::Time(Duration::from_secs(10)), Duration::from_secs(4));
+        assert!(timed.contains(" 40 % 5000, 6 s left") && timed.matches('#').count() == 16, "{timed}");
     }
 
     #[test]

@@ -103,7 +103,7 @@ impl Latency {
     }
 
     /// Mean, percentiles and maximum in microseconds, by name.
-    fn shares(&self) -> [(&'static str, f64); 5] {
+    pub(crate) fn shares(&self) -> [(&'static str, f64); 5] {
         let at = |share: f64| self.0.value_at_quantile(share) as f64 / 1000.0;
         [
             ("mean", self.0.mean() / 1000.0),

@@ -32,6 +32,8 @@ pub(crate) struct Needs {
     pub(crate) segments: usize,
     /// Bytes of the longest message or RDMA.
     pub(crate) length: usize,
+    /// Completions of requests go to the EVD of receives too.
+    pub(crate) shares_evd: bool,
 }
 
 impl Set {
@@ -40,7 +42,8 @@ impl Set {
         let pz = ia.pz()?;
         let cno = if is_notified { Some(ia.cno()?) } else { None };
         let dtos = DAT_EVD_DTO_FLAG;
-        let recv = ia.evd_on(needs.endpoints * needs.receives + 1, dtos, cno.as_ref())?;
+        let received = needs.receives + if needs.shares_evd { needs.requests } else { 0 };
+        let recv = ia.evd_on(needs.endpoints * received + 1, dtos, cno.as_ref())?;
         let request = ia.evd_on(needs.endpoints * needs.requests + 1, dtos, cno.as_ref())?;
         let conn = ia.evd(2 * needs.endpoints + 2, DAT_EVD_CONNECTION_FLAG)?;
         Ok(Set { recv, request, conn, _cno: cno, pz })
@@ -72,7 +75,8 @@ impl Set {
             ep_provider_specific_count: 0,
             ep_provider_specific: std::ptr::null_mut(),
         };
-        ia.ep(&self.pz, [&self.recv, &self.request, &self.conn], Some(&attr))
+        let request = if needs.shares_evd { &self.recv } else { &self.request };
+        ia.ep(&self.pz, [&self.recv, request, &self.conn], Some(&attr))
     }
 
     /// Connects an endpoint, and waits for it.

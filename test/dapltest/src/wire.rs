@@ -4,6 +4,10 @@
 //! as invalid as one that is too short.
 #![forbid(unsafe_code)]
 
+use std::time::Duration;
+
+use crate::amounts::Extent;
+use crate::cpu::CpuTime;
 use crate::dat::Place;
 use crate::operation::{self, MOST_OPERATIONS, Operation, Side, Transfer};
 
@@ -13,7 +17,7 @@ mod tests;
 /// A message is no longer.
 pub(crate) const LONGEST: usize = 16 * 1024;
 /// Peers of another first number do not understand each other.
-pub(crate) const VERSION: (u16, u16) = (1, 0);
+pub(crate) const VERSION: (u16, u16) = (2, 0);
 
 /// At the beginning of all messages.
 const MAGIC: [u8; 4] = *b"dplt";
@@ -67,19 +71,21 @@ impl Transaction {
 /// A performance test.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Performance {
-    pub(crate) iterations: u32,
-    /// Operations in flight.
+    pub(crate) extent: Extent,
+    /// Operations before the measured ones.
+    pub(crate) warm_up: u32,
+    /// Maximum number of operations in flight; 0: the adapter's maximum, up to a default.
     pub(crate) pipeline: u32,
     pub(crate) polls: bool,
+    /// Both sides start operations at the same time.
+    pub(crate) is_bidirectional: bool,
     pub(crate) operation: Operation,
 }
 
 impl Performance {
     /// Refuses what cannot be done.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if self.iterations == 0 {
-            return Err("-i 0: at least one of the iterations".to_owned());
-        }
+        self.extent.check()?;
         if self.pipeline > DEEPEST {
             return Err(format!("-p {}: {DEEPEST} at most", self.pipeline));
         }
@@ -88,6 +94,15 @@ impl Performance {
         }
         self.operation.check()
     }
+}
+
+/// Operations of one side of a performance test, and the time for them.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Figures {
+    /// Measured operations that this side started; if it started none, messages that it received.
+    pub(crate) operations: u64,
+    pub(crate) time: Duration,
+    pub(crate) cpu: CpuTime,
 }
 
 /// Data that a thread of a test sends its partner.
@@ -113,8 +128,10 @@ pub(crate) enum Message {
     Ready(Vec<Offer>),
     /// No, and why not.
     Refused(String),
-    /// The test is over for me: well, or why not.
+    /// The sender's part of the test is over: success, or the reason of its failure.
     Over(Result<(), String>),
+    /// From the server: the same after a successful performance test, with what it measured.
+    Measured(Figures),
 }
 
 impl Message {
@@ -130,7 +147,8 @@ impl Message {
                 test.operations.iter().fold(&mut out, Writer::operation)
             }
             Message::Performance(test) => {
-                out.u8(4).u32(test.iterations).u32(test.pipeline).bool(test.polls).operation(&test.operation)
+                out.u8(4).extent(test.extent).u32(test.warm_up).u32(test.pipeline);
+                out.bool(test.polls).bool(test.is_bidirectional).operation(&test.operation)
             }
             Message::Ready(offers) => {
                 out.u8(5).u16(offers.len() as u16);
@@ -141,6 +159,9 @@ impl Message {
             Message::Refused(reason) => out.u8(6).text(reason),
             Message::Over(Ok(())) => out.u8(7),
             Message::Over(Err(reason)) => out.u8(8).text(reason),
+            Message::Measured(Figures { operations, time, cpu }) => {
+                out.u8(9).u64(*operations).time(*time).time(cpu.user).time(cpu.system)
+            }
         };
         out.0
     }
@@ -163,6 +184,11 @@ impl Message {
             6 => Message::Refused(from.text()?),
             7 => Message::Over(Ok(())),
             8 => Message::Over(Err(from.text()?)),
+            9 => {
+                let (operations, time) = (from.u64()?, from.time()?);
+                let cpu = CpuTime { user: from.time()?, system: from.time()? };
+                Message::Measured(Figures { operations, time, cpu })
+            }
             kind => return Err(format!("a message of kind {kind}, which is none")),
         };
         if from.0.is_empty() { Ok(message) } else { Err(format!("{} bytes too many in a message", from.0.len())) }
@@ -195,6 +221,18 @@ impl Writer {
 
     fn u64(&mut self, value: u64) -> &mut Self {
         self.put(&value.to_be_bytes())
+    }
+
+    /// In nanoseconds; a time beyond five centuries counts as that.
+    fn time(&mut self, time: Duration) -> &mut Self {
+        self.u64(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn extent(&mut self, extent: Extent) -> &mut Self {
+        match extent {
+            Extent::Operations(count) => self.bool(false).u64(count.into()),
+            Extent::Time(time) => self.bool(true).time(time),
+        }
     }
 
     /// Cut where it is too long.
@@ -252,6 +290,18 @@ impl Reader<'_> {
         }
     }
 
+    fn time(&mut self) -> Result<Duration, String> {
+        self.u64().map(Duration::from_nanos)
+    }
+
+    fn extent(&mut self) -> Result<Extent, String> {
+        if self.bool()? {
+            return self.time().map(Extent::Time);
+        }
+        let count = self.u64()?;
+        u32::try_from(count).map(Extent::Operations).map_err(|_| format!("{count} operations are too many"))
+    }
+
     fn count(&mut self, most: usize) -> Result<usize, String> {
         match usize::from(self.u16()?) {
             count if count > most => Err(format!("{count} of something of which there are {most} at most")),
@@ -289,8 +339,9 @@ impl Reader<'_> {
     }
 
     fn performance(&mut self) -> Result<Performance, String> {
-        let (iterations, pipeline, polls) = (self.u32()?, self.u32()?, self.bool()?);
-        let test = Performance { iterations, pipeline, polls, operation: self.operation()? };
+        let (extent, warm_up, pipeline) = (self.extent()?, self.u32()?, self.u32()?);
+        let (polls, is_bidirectional, operation) = (self.bool()?, self.bool()?, self.operation()?);
+        let test = Performance { extent, warm_up, pipeline, polls, is_bidirectional, operation };
         test.check()?;
         Ok(test)
     }

@@ -283,6 +283,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("test/conformance/src/kit/cancel.rs", "signals, and cancellation of POSIX threads"),
     ("test/conformance/src/kit/raw.rs", "looks through pointers and into unions of C"),
     ("test/conformance/src/os.rs", "signals, fork, maps, the environment"),
+    ("test/dapltest/src/cpu.rs", "getrusage"),
     ("test/dapltest/src/dat/event.rs", "unions of C"),
     ("test/dapltest/src/dat/raw.rs", "calls into libdat"),
     ("test/faulty/src/control.rs", "the C boundary, for tests"),

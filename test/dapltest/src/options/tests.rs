@@ -26,16 +26,32 @@ fn the_command_lines_of_the_manual_are_understood() {
     let (_, Plan::Transaction { host, test }) = plan(line).unwrap() else { panic!("a transaction") };
     assert_eq!((host.as_str(), test.threads, test.endpoints, test.iterations), ("linux3", 2, 4, 55_555));
     assert!(test.validates && !test.polls && test.operations.len() == 6 && test.operations[4].is_deferred);
-    let (_, Plan::Performance { test, .. }) = plan("-T P -d -s host1-ib0 -D OpenIB-cma -i 100 RW 4096 2").unwrap()
-    else {
-        panic!("a performance test")
-    };
-    assert_eq!((test.iterations, test.operation.segments, test.polls), (100, 2, false));
+    let [test] = &transfers("-T P -d -s host1-ib0 -D OpenIB-cma -i 100 RW 4096 2")[..] else { panic!("one size") };
+    assert_eq!((test.extent, test.operation.segments, test.polls), (Extent::Operations(100), 2, false));
+    assert!(test.warm_up == 0 && test.pipeline == 0 && !test.is_bidirectional);
     assert!(matches!(plan("-T Q -s host1-ib0 -D OpenIB-cma").unwrap().1, Plan::Quit { .. }));
     let (_, Plan::Limits { width, maximum, limits }) = plan("-T L -D OpenIB-cma -d -w 16 -m 1000").unwrap() else {
         panic!("limits")
     };
     assert_eq!((width, maximum, limits.len()), (16, Some(1000), Limit::ALL.len()));
+}
+
+fn transfers(line: &str) -> Vec<Performance> {
+    match plan(line).unwrap().1 {
+        Plan::Performance { tests, .. } => tests,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn all_sizes_are_measured_in_one_run() {
+    let tests = transfers("-T P -s host --sizes 1..1M --duration 10s --warm-up 100 --bidirectional -m p RW");
+    assert_eq!((tests.len(), tests[20].operation.size), (21, 1 << 20));
+    let all_agree = tests.iter().all(|test| {
+        let extent = test.extent == Extent::Time(Duration::from_secs(10));
+        extent && test.warm_up == 100 && test.is_bidirectional && test.polls && test.operation.segments == 1
+    });
+    assert!(all_agree, "{tests:?}");
 }
 
 #[test]
@@ -63,6 +79,19 @@ fn senseless_options_are_refused_with_a_reason() {
         ("-T T -s host -P -Q client SR server SR", "-P and -Q"),
         ("-T P -s host -m x RW", "b or p"),
         ("-T P -s host RW 4096 1 -i 4", "options stand before"),
+        ("-T P -s host --sizes 0 SR", "1 byte to 1G"),
+        ("-T P -s host --sizes 2G SR", "1 byte to 1G"),
+        ("-T P -s host --sizes 1M..1 SR", "the range is reversed"),
+        ("-T P -s host --sizes -8 SR", "\"-8\" is not a size"),
+        ("-T P -s host --sizes 8 SR 4096", "--sizes 8 and the bytes of SR 4096 exclude each other"),
+        ("-T P -s host --duration 0 SR", "a duration is 1ms to 24h"),
+        ("-T P -s host --duration -1s SR", "a duration is 1ms to 24h"),
+        ("-T P -s host --duration 1s -i 4 SR", "-i and --duration exclude each other"),
+        ("-T P -s host -i 0 SR", "-i 0: at least 1 iteration"),
+        ("-T P -s host --warm-up -1 SR", "--warm-up"),
+        ("-T P -s host --warm-up 4294967296 SR", "4294967296"),
+        ("-T T -s host --sizes 8 client SR server SR", "--sizes means nothing"),
+        ("-T S --duration 10s", "--duration means nothing"),
         ("-T L -m none", "a number of objects"),
         ("-T L limit_none", "limit_none"),
         ("-T F nothing", "nothing"),

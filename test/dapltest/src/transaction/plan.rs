@@ -100,6 +100,7 @@ impl Plan {
             requests: count(|operation, side| operation.by == side),
             segments: self.operations.iter().map(|operation| operation.segments.into()).max().unwrap_or(1),
             length: self.operations.iter().map(Operation::length).max().unwrap_or(1),
+            shares_evd: false,
         }
     }
 }

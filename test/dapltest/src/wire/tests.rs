@@ -20,6 +20,10 @@ fn transaction() -> Transaction {
     }
 }
 
+fn performance(extent: Extent, operation: Operation) -> Performance {
+    Performance { extent, warm_up: 7, pipeline: 16_384, polls: true, is_bidirectional: true, operation }
+}
+
 fn all() -> Vec<Message> {
     let place = Place { context: 7, address: u64::MAX, length: 1 << 40 };
     let operation = Operation::signal(Side::Client);
@@ -27,7 +31,9 @@ fn all() -> Vec<Message> {
         Message::Hello { version: (1, 65_535) },
         Message::Quit,
         Message::Transaction(transaction()),
-        Message::Performance(Performance { iterations: 1, pipeline: 16_384, polls: true, operation }),
+        Message::Performance(performance(Extent::Operations(1), operation)),
+        Message::Performance(performance(Extent::Time(Duration::from_secs(86_400)), operation)),
+        Message::Measured(Figures { operations: u64::MAX, time: Duration::from_nanos(7), cpu: CpuTime::default() }),
         Message::Ready(Vec::new()),
         Message::Ready(vec![Offer { qual: u64::MAX, place }; MOST_THREADS]),
         Message::Refused("no".to_owned()),

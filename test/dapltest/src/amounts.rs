@@ -1,0 +1,173 @@
+//! Sizes and extents of a performance test as the command line has them: `64,4K,1M`, `1..1M`, `10s`. Text in, numbers out.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use crate::operation::LARGEST;
+
+/// Sizes of one test run.
+const MOST_SIZES: usize = 256;
+/// Longest duration; a run of days is a mistake.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// End of a measurement.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Extent {
+    /// After this many operations.
+    Operations(u32),
+    /// With the first operation that completes after this time.
+    Time(Duration),
+}
+
+impl Extent {
+    /// Refuses extents without an operation or beyond a day; also applied to those of a peer.
+    pub(crate) fn check(self) -> Result<(), String> {
+        match self {
+            Extent::Operations(0) => Err("-i 0: at least 1 iteration is needed".to_owned()),
+            Extent::Operations(_) => Ok(()),
+            Extent::Time(time) if (SHORTEST..=LONGEST).contains(&time) => Ok(()),
+            Extent::Time(time) => Err(format!("a duration of {time:?} is outside of 1ms to 24h")),
+        }
+    }
+}
+
+impl std::fmt::Display for Extent {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Extent::Operations(count) => write!(out, "{count} times"),
+            Extent::Time(time) => write!(out, "for {time:?}"),
+        }
+    }
+}
+
+/// Parses sizes in bytes: a list of sizes and ranges with commas between. A range doubles from its first size, and ends with its
+/// last one.
+pub(crate) fn sizes(text: &str) -> Result<Vec<u32>, String> {
+    let wrong = |reason: String| format!("--sizes {text}: {reason}");
+    let mut found = Vec::new();
+    for item in text.split(',') {
+        match item.split_once("..") {
+            None => found.push(size(item).map_err(wrong)?),
+            Some((first, last)) => {
+                let (low, high) = (size(first).map_err(wrong)?, size(last).map_err(wrong)?);
+                if low > high {
+                    return Err(wrong(format!("the range is reversed, {low} bytes are more than {high}")));
+                }
+                found.extend(
+                    std::iter::successors(Some(low), |size| size.checked_mul(2)).take_while(|size| *size < high),
+                );
+                found.push(high);
+            }
+        }
+    }
+    if found.len() > MOST_SIZES {
+        return Err(wrong(format!("{} sizes are more than {MOST_SIZES}", found.len())));
+    }
+    Ok(found)
+}
+
+/// Parses one size: digits, and K, M or G for powers of 1024.
+fn size(text: &str) -> Result<u32, String> {
+    let (digits, unit) = split(text);
+    let factor = match unit.to_ascii_uppercase().as_str() {
+        "" => 1,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        _ => return Err(format!("\"{text}\" is not a size; write digits, and K, M or G after them")),
+    };
+    let number: u64 = match digits.parse() {
+        Ok(number) => number,
+        Err(_) if digits.is_empty() => {
+            return Err(format!("\"{text}\" is not a size; write digits, and K, M or G after them"));
+        }
+        Err(_) => u64::MAX,
+    };
+    match number.checked_mul(factor).and_then(|bytes| u32::try_from(bytes).ok()) {
+        Some(bytes) if (1..=LARGEST).contains(&bytes) => Ok(bytes),
+        _ => Err(format!("a size is 1 byte to 1G ({LARGEST} bytes), not {text}")),
+    }
+}
+
+/// Parses a duration: digits, and ms, s, m or h; without a unit seconds.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let (digits, unit) = split(text);
+    let wrong = || format!("--duration {text}: a duration is 1ms to 24h, in ms, s, m or h, such as 10s");
+    let milliseconds = match unit {
+        "ms" => 1,
+        "" | "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    let time = number.checked_mul(milliseconds).map(Duration::from_millis).ok_or_else(wrong)?;
+    if (SHORTEST..=LONGEST).contains(&time) { Ok(time) } else { Err(wrong()) }
+}
+
+/// The digits at the start of a text, and the rest.
+fn split(text: &str) -> (&str, &str) {
+    text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_doubles_and_ends_with_its_last_size() {
+        let all = sizes("1..1M").unwrap();
+        assert_eq!((all.len(), all[0], all[20]), (21, 1, 1 << 20));
+        assert!(all.windows(2).all(|pair| pair[1] == 2 * pair[0]), "{all:?}");
+        assert_eq!(sizes("3..20").unwrap(), [3, 6, 12, 20]);
+        assert_eq!(sizes("8..8").unwrap(), [8]);
+        assert_eq!(sizes("512M..1G").unwrap(), [512 << 20, 1 << 30]);
+    }
+
+    #[test]
+    fn a_list_keeps_its_order() {
+        assert_eq!(sizes("4k,64,1..4,1M").unwrap(), [4096, 64, 1, 2, 4, 1 << 20]);
+    }
+
+    #[test]
+    fn invalid_sizes_are_refused_with_the_reason() {
+        for (text, reason) in [
+            ("0", "1 byte to 1G"),
+            ("0..8", "1 byte to 1G"),
+            ("2G", "1 byte to 1G (1073741824 bytes), not 2G"),
+            ("1..4294967296", "1 byte to 1G"),
+            ("99999999999999999999999", "1 byte to 1G"),
+            ("1M..1", "the range is reversed, 1048576 bytes are more than 1"),
+            ("", "\"\" is not a size"),
+            ("8,,16", "\"\" is not a size"),
+            ("1..", "\"\" is not a size"),
+            ("..8", "\"\" is not a size"),
+            ("1...8", "\".8\" is not a size"),
+            ("8x", "\"8x\" is not a size"),
+            ("-8", "\"-8\" is not a size"),
+            ("1.5K", "\"1.5K\" is not a size"),
+            (&"1..1G,".repeat(9)[..53], "279 sizes are more than 256"),
+        ] {
+            let refused = sizes(text).unwrap_err();
+            assert!(refused.starts_with("--sizes ") && refused.contains(reason), "{text}: {refused}");
+        }
+    }
+
+    #[test]
+    fn durations_have_units() {
+        let read = ["10s", "10", "500ms", "2m", "24h"].map(|text| duration(text).unwrap().as_millis());
+        assert_eq!(read, [10_000, 10_000, 500, 120_000, 86_400_000]);
+        for text in ["0", "0s", "0ms", "25h", "", "s", "1.5s", "-1s", "10 s", "1d", "99999999999999999999s"] {
+            let refused = duration(text).unwrap_err();
+            assert!(refused.contains("1ms to 24h"), "{text}: {refused}");
+        }
+    }
+
+    #[test]
+    fn an_extent_has_an_operation_or_a_time() {
+        assert!(Extent::Operations(0).check().is_err() && Extent::Time(Duration::ZERO).check().is_err());
+        assert!(Extent::Time(LONGEST + SHORTEST).check().is_err());
+        assert_eq!(Extent::Time(Duration::from_secs(10)).to_string(), "for 10s");
+    }
+}

@@ -1,0 +1,53 @@
+//! Processor time of this process, in user and system mode.
+//!
+//! It includes the provider's threads, and on a server all clients that are served at the same time.
+
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+/// Processor time.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct CpuTime {
+    pub(crate) user: Duration,
+    pub(crate) system: Duration,
+}
+
+impl CpuTime {
+    /// Time of this process since its start.
+    pub(crate) fn now() -> Self {
+        let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: the pointer leads to a record of this type, which the call fills in.
+        let result = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
+        debug_assert_eq!(result, 0, "RUSAGE_SELF is known to each kernel");
+        // SAFETY: the record consists of numbers, for which zeros are a value too.
+        let usage = unsafe { usage.assume_init() };
+        CpuTime { user: duration(usage.ru_utime), system: duration(usage.ru_stime) }
+    }
+
+    /// The time since an earlier reading.
+    pub(crate) fn since(self, earlier: Self) -> Self {
+        CpuTime { user: self.user.saturating_sub(earlier.user), system: self.system.saturating_sub(earlier.system) }
+    }
+}
+
+fn duration(time: libc::timeval) -> Duration {
+    let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
+    seconds + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_of_a_busy_process_rises() {
+        let before = CpuTime::now();
+        let mut after = before;
+        while after == before {
+            after = CpuTime::now();
+        }
+        let spent = after.since(before);
+        assert!(spent.user + spent.system > Duration::ZERO);
+        assert_eq!(before.since(after).user, Duration::ZERO, "never less than nothing");
+    }
+}

@@ -1,0 +1,136 @@
+//! The performance test: one operation many times, several in flight. Each size is a test of its own between client and server.
+//!
+//! | module | |
+//! |---|---|
+//! | `window` | begin and end of the measured part, by count or by time |
+//! | `runner` | one side of a test of transfers: starts operations, receives messages |
+//! | `rows` | results as a table and as JSON |
+//!
+//! The client starts the operations; the server exports its memory, and receives the messages if the operation is SR. In both
+//! directions each side does all of that at once.
+#![forbid(unsafe_code)]
+
+mod rows;
+mod runner;
+mod window;
+
+use std::time::Duration;
+
+use crate::amounts::Extent;
+use crate::channel::Channel;
+use crate::client::Server;
+use crate::common::Common;
+use crate::dat::{Ia, raw};
+use crate::failure::{Failure, Result};
+use crate::header::Header;
+use crate::progress::Progress;
+use crate::report::Report;
+use crate::set::Listener;
+use crate::transaction;
+use crate::wire::{Message, Offer, Performance};
+use rows::{Row, Table};
+use runner::Runner;
+
+/// Time that a side waits for the other's result, besides the limit for one event.
+const RESULT_LIMIT: Duration = Duration::from_secs(10);
+/// Limit for what the other side still measures. A peer that is gone is noticed by its connection.
+const MEASUREMENT_LIMIT: Duration = Duration::from_secs(48 * 3600);
+
+/// The client of `-T P`. Sizes that were measured before a failure are reported too.
+pub(crate) fn run(common: &Common, host: &str, tests: &[Performance]) -> Result<Report> {
+    let ia = Ia::open(&common.device)?;
+    let adapter = raw::ia_query(ia.handle())?;
+    tests.iter().try_for_each(|test| transaction::fits(&test.operation, &adapter))?;
+    let mut report = Report::new("performance", common);
+    report.header(&Header::new(&ia)?);
+    let pipeline = runner::pipeline(&tests[0], &adapter);
+    let mut table = Table::of_transfers(&mut report, &tests[0], pipeline, common);
+    let measured: Result = tests.iter().try_for_each(|test| {
+        table.add(&mut report, measure(&ia, common, host, test)?);
+        Ok(())
+    });
+    table.finish(&mut report);
+    match measured {
+        Ok(()) => ia.close()?,
+        Err(failure) => report.fail(failure.to_string()),
+    }
+    Ok(report)
+}
+
+/// Measures one size.
+fn measure(ia: &Ia, common: &Common, host: &str, test: &Performance) -> Result<Row> {
+    let runner = Runner::new(ia, test, common, true)?;
+    let mut server = Server::find(ia, host, common)?;
+    let offer = server.ask(&Message::Performance(test.clone()), 1)?[0];
+    if offer.place.length < test.operation.length() as u64 {
+        return Failure::said("the server offers less memory than the test needs");
+    }
+    server.channel.say(&Message::Ready(vec![Offer { qual: 0, place: runner.target() }]))?;
+    let progress = progress(test.extent, test.warm_up);
+    let connected = runner.set.connect(&runner.ep, server.address, offer.qual, common.qos, runner.sleeping());
+    let ran = connected.and_then(|()| runner.run(offer.place, &progress));
+    drop(progress);
+    // In both directions the server may still be measuring.
+    let limit = if test.is_bidirectional { MEASUREMENT_LIMIT } else { common.limit + RESULT_LIMIT };
+    let theirs = server.compare(&ran.as_ref().map(drop).map_err(Failure::clone), limit);
+    let client = ran?;
+    let server_figures = theirs?.unwrap_or_default();
+    runner.set.is_quiet()?;
+    drop(runner);
+    server.channel.end()?;
+    Ok(Row { bytes: Some(test.operation.length() as u64), client, server: server_figures })
+}
+
+fn progress(extent: Extent, warm_up: u32) -> Progress {
+    match extent {
+        Extent::Operations(count) => Progress::new(u64::from(count) + u64::from(warm_up)),
+        Extent::Time(time) => Progress::timed(time),
+    }
+}
+
+/// The server of a test of transfers.
+pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: &Performance, common: &Common) -> Result {
+    let adapter = raw::ia_query(ia.handle())?;
+    let fits = transaction::fits(&test.operation, &adapter);
+    let made =
+        fits.and_then(|()| Runner::new(ia, test, common, false)).and_then(|runner| Ok((runner, Listener::any(ia, 1)?)));
+    let (runner, listener) = match made {
+        Ok(made) => made,
+        Err(failure) => return channel.refuse(failure),
+    };
+    channel.say(&Message::Ready(vec![Offer { qual: listener.qual, place: runner.target() }]))?;
+    let client = match channel.hear()? {
+        Message::Ready(offers) if offers.len() == 1 => offers[0].place,
+        message => return Failure::said(format!("{message:?} in place of the client's memory")),
+    };
+    if test.is_bidirectional && client.length < test.operation.length() as u64 {
+        return Failure::said("the client offers less memory than the test needs");
+    }
+    let accepted = listener.accept(&runner.ep, &runner.set, runner.sleeping(), || channel.is_over());
+    let mut clock = window::Window::started();
+    let ran = accepted.and_then(|()| runner.run(client, &Progress::silent()));
+    let over = await_over(&mut channel, common);
+    clock.end();
+    let figures = ran.as_ref().map_err(|failure| failure.to_string()).map(|measured| match runner.is_passive() {
+        // The client's RDMA needs no action here, so this side's processor time is that of the whole connection.
+        true => clock.figures(0),
+        false => measured.figures,
+    });
+    over?;
+    channel.say(&figures.map_or_else(|reason| Message::Over(Err(reason)), Message::Measured))?;
+    channel.await_end()?;
+    ran.map(drop)
+}
+
+/// Waits until the client reports the end of its part.
+fn await_over(channel: &mut Channel, common: &Common) -> Result {
+    match channel.hear_within(MEASUREMENT_LIMIT)? {
+        Message::Over(theirs) => {
+            if let (Err(reason), true) = (theirs, common.debug > 0) {
+                println!("dapltest: the client: {reason}");
+            }
+            Ok(())
+        }
+        message => Failure::said(format!("{message:?} in place of the end of the test")),
+    }
+}

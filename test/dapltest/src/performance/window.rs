@@ -1,0 +1,138 @@
+//! The measured part of a test: after the warm-up, until a number of operations is done or a time is over.
+#![forbid(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+use crate::amounts::Extent;
+use crate::cpu::CpuTime;
+use crate::report::Latency;
+use crate::wire::Figures;
+
+/// Result of one side.
+pub(super) struct Measured {
+    pub(super) figures: Figures,
+    /// Latency of each operation that this side started.
+    pub(super) latency: Latency,
+}
+
+/// A moment, and the processor time used until then.
+#[derive(Clone, Copy)]
+struct Mark {
+    at: Instant,
+    cpu: CpuTime,
+}
+
+impl Mark {
+    fn now() -> Self {
+        Mark { at: Instant::now(), cpu: CpuTime::now() }
+    }
+}
+
+/// Begin and end of the measured part.
+#[derive(Clone, Copy)]
+pub(super) struct Window {
+    begin: Mark,
+    end: Mark,
+}
+
+impl Window {
+    /// Begins now.
+    pub(super) fn started() -> Self {
+        let now = Mark::now();
+        Window { begin: now, end: now }
+    }
+
+    /// Ends now.
+    pub(super) fn end(&mut self) {
+        self.end = Mark::now();
+    }
+
+    pub(super) fn figures(&self, operations: u64) -> Figures {
+        let (time, cpu) = (self.end.at.duration_since(self.begin.at), self.end.cpu.since(self.begin.cpu));
+        Figures { operations, time, cpu }
+    }
+}
+
+/// Counts operations of a test, and decides which are measured and when to stop.
+pub(super) struct Counter {
+    extent: Extent,
+    warm_up: u64,
+    done: u64,
+    window: Window,
+    latency: Latency,
+    is_time_over: bool,
+}
+
+impl Counter {
+    /// Begins now; without a warm-up the measured part does too.
+    pub(super) fn new(extent: Extent, warm_up: u32) -> Self {
+        let (window, latency) = (Window::started(), Latency::default());
+        Counter { extent, warm_up: warm_up.into(), done: 0, window, latency, is_time_over: false }
+    }
+
+    /// Whether another operation belongs to the test, after this many.
+    pub(super) fn wants(&self, started: u64) -> bool {
+        match self.extent {
+            Extent::Operations(count) => started < self.warm_up + u64::from(count),
+            Extent::Time(_) => !self.is_time_over,
+        }
+    }
+
+    /// Counts a completed operation, with its latency if this side started it.
+    pub(super) fn complete(&mut self, latency: Option<Duration>) {
+        self.done += 1;
+        if self.done == self.warm_up {
+            self.window = Window::started();
+        }
+        if self.done <= self.warm_up {
+            return;
+        }
+        if let Some(latency) = latency {
+            self.latency.record(latency);
+        }
+        if let Extent::Time(time) = self.extent {
+            self.is_time_over |= self.window.begin.at.elapsed() >= time;
+        }
+    }
+
+    /// Ends the measured part.
+    pub(super) fn end(&mut self) {
+        self.window.end();
+    }
+
+    /// The measured part, which has ended.
+    pub(super) fn into_measured(self) -> Measured {
+        Measured { figures: self.window.figures(self.done.saturating_sub(self.warm_up)), latency: self.latency }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_of_the_warm_up_are_not_measured() {
+        let mut counter = Counter::new(Extent::Operations(3), 2);
+        for started in 0..5 {
+            assert!(counter.wants(started));
+            counter.complete(Some(Duration::from_secs(if started < 2 { 100 } else { 1 })));
+        }
+        assert!(!counter.wants(5));
+        counter.end();
+        let measured = counter.into_measured();
+        assert_eq!(measured.figures.operations, 3);
+        let longest = measured.latency.json()["max"].as_f64().unwrap();
+        assert!(longest < 2e6, "{longest} us");
+    }
+
+    #[test]
+    fn time_counts_from_the_end_of_the_warm_up() {
+        let mut counter = Counter::new(Extent::Time(Duration::from_nanos(1)), 1);
+        counter.complete(None);
+        assert!(counter.wants(1), "the warm-up does not count");
+        while counter.wants(1) {
+            counter.complete(None);
+        }
+        assert!(counter.into_measured().figures.operations >= 1);
+    }
+}
