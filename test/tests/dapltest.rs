@@ -164,7 +164,7 @@ fn performance_for_a_time() {
     for adapter in ADAPTERS {
         let environment = Environment::of(adapter);
         let server = environment.serve("");
-        for operation in ["SR", "--bidirectional SR", "RW"] {
+        for operation in ["SR", "--bidirectional SR", "RW", "connect"] {
             let said = environment.json(&format!("-T P -s localhost --json --duration 100ms {operation}"));
             let row = &said["results"][0];
             assert!(row["seconds"].as_f64().is_some_and(|seconds| seconds >= 0.1), "{said}");
@@ -172,6 +172,22 @@ fn performance_for_a_time() {
             assert_eq!((&said["duration_s"], &said["iterations"]), (&Value::from(0.1), &Value::Null));
         }
         environment.quit(server);
+    }
+}
+
+#[test]
+fn counts_connects() {
+    for adapter in ADAPTERS {
+        let environment = Environment::of(adapter);
+        let server = environment.serve("");
+        for mode in ["-m b", "-m p"] {
+            let said = environment.json(&format!("-T P -s localhost --json -i 20 --warm-up 2 {mode} connect"));
+            assert_eq!(
+                (&said["operation"], &said["results"][0]["operations"]),
+                (&Value::from("connect"), &Value::from(20))
+            );
+        }
+        assert_eq!(environment.quit(server).stderr, "", "the server reports no error");
     }
 }
 

@@ -26,6 +26,8 @@ pub(crate) struct Channel {
     received: usize,
     patience: Patience,
     is_over: AtomicBool,
+    /// A completion that `has_message` has found.
+    pending: Option<Event>,
 }
 
 impl Channel {
@@ -51,7 +53,8 @@ impl Channel {
         let memory = Memory::new(ia, &set.pz, (RECEIVES + 1) * LONGEST)?;
         let ep = set.ep(ia, needs)?;
         let patience = Patience { how: How::Sleep, limit };
-        let channel = Channel { ep, memory, set, received: 0, patience, is_over: AtomicBool::new(false) };
+        let channel =
+            Channel { ep, memory, set, received: 0, patience, is_over: AtomicBool::new(false), pending: None };
         // Before the connection, so that nothing comes too early.
         (0..RECEIVES).try_for_each(|number| channel.post_receive(number))?;
         Ok(channel)
@@ -107,7 +110,11 @@ impl Channel {
     /// The same, with another limit.
     pub(crate) fn hear_within(&mut self, limit: Duration) -> Result<Message> {
         let patience = Patience { limit, ..self.patience };
-        let length = match patience.next(&self.set.recv, "a message of the peer")? {
+        let event = match self.pending.take() {
+            Some(event) => event,
+            None => patience.next(&self.set.recv, "a message of the peer")?,
+        };
+        let length = match event {
             Event::Dto { status: DAT_DTO_SUCCESS, length, .. } => length,
             event => return self.lost("a message of the peer", event),
         };
@@ -117,6 +124,14 @@ impl Channel {
         self.post_receive(self.received + RECEIVES)?;
         self.received += 1;
         Message::decode(&bytes).map_err(Failure::Said)
+    }
+
+    /// Whether the next `hear` returns at once, with a message or with the end of the connection.
+    pub(crate) fn has_message(&mut self) -> Result<bool> {
+        if self.pending.is_none() {
+            self.pending = Patience { limit: Duration::ZERO, ..self.patience }.look(&self.set.recv)?;
+        }
+        Ok(self.pending.is_some())
     }
 
     fn lost<T>(&self, what: &str, event: Event) -> Result<T> {

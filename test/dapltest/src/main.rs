@@ -77,7 +77,7 @@ fn run(common: &Common, plan: Plan) -> bool {
         Plan::Serve => ("server", server::run(common).map(|()| None)),
         Plan::Quit { host } => ("quit", client::quit(common, &host).map(|()| None)),
         Plan::Transaction { host, test } => ("transaction", transaction::run(common, &host, &test).map(Some)),
-        Plan::Performance { host, tests } => ("performance", performance::run(common, &host, &tests).map(Some)),
+        Plan::Performance { host, test } => ("performance", performance::run(common, &host, &test).map(Some)),
         Plan::Limits { width, maximum, limits } => ("limits", limits::run(common, width, maximum, &limits).map(Some)),
         Plan::Functional { choices, is_verbose } => {
             ("functional", functional::run(common, &choices, is_verbose).map(Some))

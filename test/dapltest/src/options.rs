@@ -12,6 +12,7 @@ use crate::common::Common;
 use crate::functional::Choice;
 use crate::limits::{self, Limit};
 use crate::operation::{self, Operation};
+use crate::performance::{self, Connects};
 use crate::script;
 use crate::wire::{Performance, Transaction};
 
@@ -68,7 +69,7 @@ OPERATIONS of -T T, all of which every thread does over each of its endpoints, -
   SR send and receive, RR RDMA read, RW RDMA write (4096 bytes in 1 segment);
   -f, of a client SR and the server SR after it: the send is reaped with the next receive; -p: poll for the completion.
   Without -V there is at least one SR each way.
-OPERATION of -T P: SR|RR|RW [BYTES [SEGMENTS]]
+OPERATION of -T P: SR|RR|RW [BYTES [SEGMENTS]], or connect, which connects and disconnects one endpoint at a time
 LIMITS of -T L (all): limit_ia limit_pz limit_cno limit_evd limit_ep limit_rsp limit_psp limit_lmr limit_rmr limit_rpost
   limit_size_lmr
 CASES of -T F (all): a group, or one case of it, as pz or pz:2; --list names them
@@ -167,7 +168,7 @@ pub(crate) enum Plan {
     Serve,
     Quit { host: String },
     Transaction { host: String, test: Transaction },
-    Performance { host: String, tests: Vec<Performance> },
+    Performance { host: String, test: performance::Plan },
     Limits { width: usize, maximum: Option<usize>, limits: Vec<Limit> },
     Functional { choices: Vec<Choice>, is_verbose: bool },
     List,
@@ -224,7 +225,7 @@ impl Arguments {
             Test::Server => Ok(Plan::Serve),
             Test::Quit => Ok(Plan::Quit { host: self.host()? }),
             Test::Transaction => Ok(Plan::Transaction { host: self.host()?, test: self.transaction()? }),
-            Test::Performance => Ok(Plan::Performance { host: self.host()?, tests: self.performance()? }),
+            Test::Performance => Ok(Plan::Performance { host: self.host()?, test: self.performance()? }),
             Test::Limits => Ok(Plan::Limits {
                 width: self.width.unwrap_or(1).clamp(1, 1024) as usize,
                 maximum: self.most()?,
@@ -282,7 +283,7 @@ impl Arguments {
         Ok(test)
     }
 
-    fn performance(&self) -> Result<Vec<Performance>, String> {
+    fn performance(&self) -> Result<performance::Plan, String> {
         let polls = match self.maximum.as_deref() {
             None | Some("b") => false,
             Some("p") => true,
@@ -295,13 +296,19 @@ impl Arguments {
         };
         extent.check()?;
         let warm_up = self.warm_up.unwrap_or(0);
+        if let [word, rest @ ..] = &self.words[..]
+            && word.eq_ignore_ascii_case("connect")
+        {
+            self.refuse_options_of_transfers(rest)?;
+            return Ok(performance::Plan::Connects(Connects { extent, warm_up, polls }));
+        }
         let test = |operation| {
             // 0 is the default number.
             let (pipeline, is_bidirectional) = (self.pipeline.unwrap_or(0), self.bidirectional);
             let test = Performance { extent, warm_up, pipeline, polls, is_bidirectional, operation };
             test.check().map(|()| test)
         };
-        self.operations()?.into_iter().map(test).collect()
+        self.operations()?.into_iter().map(test).collect::<Result<_, _>>().map(performance::Plan::Transfers)
     }
 
     /// The operation, once for each size.
@@ -312,6 +319,21 @@ impl Arguments {
             return Err(format!("--sizes {sizes} and the bytes of {} exclude each other", self.words.join(" ")));
         }
         Ok(amounts::sizes(sizes)?.into_iter().map(|size| Operation { size, ..operation }).collect())
+    }
+
+    fn refuse_options_of_transfers(&self, rest: &[String]) -> Result<(), String> {
+        let given = [
+            ("--sizes", self.sizes.is_some()),
+            ("--bidirectional", self.bidirectional),
+            ("-p", self.pipeline.is_some()),
+        ];
+        if let Some(word) = rest.first() {
+            return Err(format!("{word}: nothing follows connect; options stand before it"));
+        }
+        match given.iter().find(|(_, is_given)| *is_given) {
+            Some((option, _)) => Err(format!("{option} means nothing for connect")),
+            None => Ok(()),
+        }
     }
 
     fn most(&self) -> Result<Option<usize>, String> {

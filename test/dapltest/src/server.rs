@@ -100,6 +100,7 @@ impl ServerState<'_> {
             }
             Message::Transaction(test) => transaction::serve(self.ia, channel, test, self.common),
             Message::Performance(test) => performance::serve(self.ia, channel, &test, self.common),
+            Message::Connects => performance::serve_connects(self.ia, channel, self.common),
             message => channel.refuse(Failure::Said(format!("{message:?} in place of a request"))),
         }
     }

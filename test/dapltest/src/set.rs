@@ -120,13 +120,27 @@ impl Listener {
 
     /// Accepts the next request, and waits until it is connected; fails if `is_gone` says that the client has left.
     pub(crate) fn accept(&self, ep: &Ep, set: &Set, patience: Patience, is_gone: impl Fn() -> bool) -> Result {
+        match self.accept_unless(ep, set, patience, || Ok(is_gone()))? {
+            true => Ok(()),
+            false => Failure::said("the client is gone before it has connected"),
+        }
+    }
+
+    /// The same; returns false if `is_over` says that no request will come.
+    pub(crate) fn accept_unless(
+        &self,
+        ep: &Ep,
+        set: &Set,
+        patience: Patience,
+        mut is_over: impl FnMut() -> Result<bool>,
+    ) -> Result<bool> {
         let deadline = Instant::now() + patience.limit;
         let event = loop {
             if let Some(event) = (Patience { limit: CHECK_INTERVAL, ..patience }).look(&self.requests)? {
                 break event;
             }
-            if is_gone() {
-                return Failure::said("the client is gone before it has connected");
+            if is_over()? {
+                return Ok(false);
             }
             if Instant::now() > deadline {
                 let seconds = patience.limit.as_secs();
@@ -137,6 +151,6 @@ impl Listener {
             Event::Request { cr, qual } if qual == self.qual => ep.accept(cr)?,
             event => return Failure::said(format!("{event:?} in place of a request")),
         }
-        connected(&set.conn, ep.handle(), patience)
+        connected(&set.conn, ep.handle(), patience).map(|()| true)
     }
 }

@@ -132,6 +132,8 @@ pub(crate) enum Message {
     Over(Result<(), String>),
     /// From the server: the same after a successful performance test, with what it measured.
     Measured(Figures),
+    /// From the client: a test of connects. Each one is accepted until the client sends `Over`.
+    Connects,
 }
 
 impl Message {
@@ -162,6 +164,7 @@ impl Message {
             Message::Measured(Figures { operations, time, cpu }) => {
                 out.u8(9).u64(*operations).time(*time).time(cpu.user).time(cpu.system)
             }
+            Message::Connects => out.u8(10),
         };
         out.0
     }
@@ -189,6 +192,7 @@ impl Message {
                 let cpu = CpuTime { user: from.time()?, system: from.time()? };
                 Message::Measured(Figures { operations, time, cpu })
             }
+            10 => Message::Connects,
             kind => return Err(format!("a message of kind {kind}, which is none")),
         };
         if from.0.is_empty() { Ok(message) } else { Err(format!("{} bytes too many in a message", from.0.len())) }

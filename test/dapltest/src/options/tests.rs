@@ -38,7 +38,7 @@ fn the_command_lines_of_the_manual_are_understood() {
 
 fn transfers(line: &str) -> Vec<Performance> {
     match plan(line).unwrap().1 {
-        Plan::Performance { tests, .. } => tests,
+        Plan::Performance { test: performance::Plan::Transfers(tests), .. } => tests,
         other => panic!("{other:?}"),
     }
 }
@@ -52,6 +52,16 @@ fn all_sizes_are_measured_in_one_run() {
         extent && test.warm_up == 100 && test.is_bidirectional && test.polls && test.operation.segments == 1
     });
     assert!(all_agree, "{tests:?}");
+}
+
+#[test]
+fn connect_is_an_operation_of_the_performance_test() {
+    let (_, Plan::Performance { test: performance::Plan::Connects(test), .. }) =
+        plan("-T P -s host -i 7 --warm-up 3 connect").unwrap()
+    else {
+        panic!("connects")
+    };
+    assert_eq!((test.extent, test.warm_up, test.polls), (Extent::Operations(7), 3, false));
 }
 
 #[test]
@@ -90,6 +100,10 @@ fn senseless_options_are_refused_with_a_reason() {
         ("-T P -s host -i 0 SR", "-i 0: at least 1 iteration"),
         ("-T P -s host --warm-up -1 SR", "--warm-up"),
         ("-T P -s host --warm-up 4294967296 SR", "4294967296"),
+        ("-T P -s host --sizes 8 connect", "--sizes means nothing for connect"),
+        ("-T P -s host --bidirectional connect", "--bidirectional means nothing for connect"),
+        ("-T P -s host -p 4 connect", "-p means nothing for connect"),
+        ("-T P -s host connect 8", "nothing follows connect"),
         ("-T T -s host --sizes 8 client SR server SR", "--sizes means nothing"),
         ("-T S --duration 10s", "--duration means nothing"),
         ("-T L -m none", "a number of objects"),

@@ -4,12 +4,14 @@
 //! |---|---|
 //! | `window` | begin and end of the measured part, by count or by time |
 //! | `runner` | one side of a test of transfers: starts operations, receives messages |
+//! | `connects` | the test of connects |
 //! | `rows` | results as a table and as JSON |
 //!
 //! The client starts the operations; the server exports its memory, and receives the messages if the operation is SR. In both
 //! directions each side does all of that at once.
 #![forbid(unsafe_code)]
 
+mod connects;
 mod rows;
 mod runner;
 mod window;
@@ -31,24 +33,46 @@ use crate::wire::{Message, Offer, Performance};
 use rows::{Row, Table};
 use runner::Runner;
 
+pub(crate) use connects::{Connects, serve as serve_connects};
+
 /// Time that a side waits for the other's result, besides the limit for one event.
 const RESULT_LIMIT: Duration = Duration::from_secs(10);
 /// Limit for what the other side still measures. A peer that is gone is noticed by its connection.
 const MEASUREMENT_LIMIT: Duration = Duration::from_secs(48 * 3600);
 
+/// What the client measures.
+#[derive(Clone, Debug)]
+pub(crate) enum Plan {
+    /// Transfers of one size after the other.
+    Transfers(Vec<Performance>),
+    Connects(Connects),
+}
+
 /// The client of `-T P`. Sizes that were measured before a failure are reported too.
-pub(crate) fn run(common: &Common, host: &str, tests: &[Performance]) -> Result<Report> {
+pub(crate) fn run(common: &Common, host: &str, plan: &Plan) -> Result<Report> {
     let ia = Ia::open(&common.device)?;
     let adapter = raw::ia_query(ia.handle())?;
-    tests.iter().try_for_each(|test| transaction::fits(&test.operation, &adapter))?;
+    if let Plan::Transfers(tests) = plan {
+        tests.iter().try_for_each(|test| transaction::fits(&test.operation, &adapter))?;
+    }
     let mut report = Report::new("performance", common);
     report.header(&Header::new(&ia)?);
-    let pipeline = runner::pipeline(&tests[0], &adapter);
-    let mut table = Table::of_transfers(&mut report, &tests[0], pipeline, common);
-    let measured: Result = tests.iter().try_for_each(|test| {
-        table.add(&mut report, measure(&ia, common, host, test)?);
-        Ok(())
-    });
+    let (table, measured) = match plan {
+        Plan::Transfers(tests) => {
+            let pipeline = runner::pipeline(&tests[0], &adapter);
+            let mut table = Table::of_transfers(&mut report, &tests[0], pipeline, common);
+            let measured = tests.iter().try_for_each(|test| {
+                table.add(&mut report, measure(&ia, common, host, test)?);
+                Ok(())
+            });
+            (table, measured)
+        }
+        Plan::Connects(test) => {
+            let mut table = Table::of_connects(&mut report, test, common);
+            let measured = connects::run(&ia, common, host, test).map(|row| table.add(&mut report, row));
+            (table, measured)
+        }
+    };
     table.finish(&mut report);
     match measured {
         Ok(()) => ia.close()?,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::connects::Connects;
 use super::window::Measured;
 use crate::amounts::Extent;
 use crate::common::Common;
@@ -46,6 +47,19 @@ impl Table {
         report.put("pipeline", json!(pipeline));
         report.put("bidirectional", json!(first.is_bidirectional));
         Table::new(report, (first.extent, first.warm_up, first.polls), "operations/s", first.is_bidirectional)
+    }
+
+    /// Of connects.
+    pub(super) fn of_connects(report: &mut Report, test: &Connects, common: &Common) -> Self {
+        report.line(format!(
+            "performance test on {}: connects, {}, one at a time, {}{}",
+            common.device,
+            test.extent,
+            mode(test.polls),
+            warm_up(test.warm_up)
+        ));
+        report.put("operation", json!("connect"));
+        Table::new(report, (test.extent, test.warm_up, test.polls), "connects/s", false)
     }
 
     fn new(

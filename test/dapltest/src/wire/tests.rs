@@ -34,6 +34,7 @@ fn all() -> Vec<Message> {
         Message::Performance(performance(Extent::Operations(1), operation)),
         Message::Performance(performance(Extent::Time(Duration::from_secs(86_400)), operation)),
         Message::Measured(Figures { operations: u64::MAX, time: Duration::from_nanos(7), cpu: CpuTime::default() }),
+        Message::Connects,
         Message::Ready(Vec::new()),
         Message::Ready(vec![Offer { qual: u64::MAX, place }; MOST_THREADS]),
         Message::Refused("no".to_owned()),

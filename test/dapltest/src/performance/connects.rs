@@ -1,0 +1,117 @@
+//! The test of connects: one endpoint connects, disconnects and is reset, again and again. The rate counts all three; the latency is
+//! that of the connect alone.
+#![forbid(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+use dat_abi::*;
+
+use super::rows::Row;
+use super::window::{Counter, Measured, Window};
+use super::{RESULT_LIMIT, progress};
+use crate::amounts::Extent;
+use crate::channel::Channel;
+use crate::client::Server;
+use crate::common::Common;
+use crate::dat::{Ep, Event, How, Ia, Patience, connection_word, raw};
+use crate::failure::{Failure, Result};
+use crate::progress::Progress;
+use crate::set::{Listener, Needs, Set};
+use crate::stop;
+use crate::wire::{Message, Offer};
+
+/// A test of connects.
+#[derive(Clone, Debug)]
+pub(crate) struct Connects {
+    pub(crate) extent: Extent,
+    pub(crate) warm_up: u32,
+    pub(crate) polls: bool,
+}
+
+/// The client's part.
+pub(super) fn run(ia: &Ia, common: &Common, host: &str, test: &Connects) -> Result<Row> {
+    let (set, ep) = objects(ia)?;
+    let mut server = Server::find(ia, host, common)?;
+    let offer = server.ask(&Message::Connects, 1)?[0];
+    let patience = Patience { how: if test.polls { How::Poll } else { How::Sleep }, limit: common.limit };
+    let progress = progress(test.extent, test.warm_up);
+    let connect = || {
+        let began = Instant::now();
+        set.connect(&ep, server.address, offer.qual, common.qos, patience)?;
+        let latency = began.elapsed();
+        ep.disconnect(DAT_CLOSE_GRACEFUL_FLAG)?;
+        disconnected(&set, &ep, patience).map(|()| latency)
+    };
+    let ran = repeat(test, &progress, connect);
+    drop(progress);
+    let theirs = server.compare(&ran.as_ref().map(drop).map_err(Failure::clone), common.limit + RESULT_LIMIT);
+    let client = ran?;
+    let server_figures = theirs?.unwrap_or_default();
+    drop((ep, set));
+    server.channel.end()?;
+    Ok(Row { bytes: None, client, server: server_figures })
+}
+
+fn repeat(test: &Connects, progress: &Progress, connect: impl Fn() -> Result<Duration>) -> Result<Measured> {
+    let mut counter = Counter::new(test.extent, test.warm_up);
+    for started in 0.. {
+        if !counter.wants(started) {
+            break;
+        }
+        stop::check()?;
+        let latency = connect().map_err(|failure| failure.at(&format!("connect {started}")))?;
+        counter.complete(Some(latency));
+        progress.step();
+    }
+    counter.end();
+    Ok(counter.into_measured())
+}
+
+/// The server's part: accepts each connect until the client reports its end.
+pub(crate) fn serve(ia: &Ia, mut channel: Channel, common: &Common) -> Result {
+    let made = objects(ia).and_then(|made| Ok((made, Listener::any(ia, 1)?)));
+    let ((set, ep), listener) = match made {
+        Ok(made) => made,
+        Err(failure) => return channel.refuse(failure),
+    };
+    channel.say(&Message::Ready(vec![Offer { qual: listener.qual, ..Offer::default() }]))?;
+    let patience = Patience { how: How::Sleep, limit: common.limit };
+    let mut window = Window::started();
+    let mut accepted = 0;
+    let mut accept = || {
+        while listener.accept_unless(&ep, &set, patience, || channel.has_message())? {
+            disconnected(&set, &ep, patience)?;
+            accepted += 1;
+            stop::check()?;
+        }
+        Ok::<_, Failure>(())
+    };
+    let ran = accept();
+    window.end();
+    super::await_over(&mut channel, common)?;
+    let figures = ran.as_ref().map(|()| window.figures(accepted)).map_err(|failure| failure.to_string());
+    channel.say(&figures.map_or_else(|reason| Message::Over(Err(reason)), Message::Measured))?;
+    channel.await_end()?;
+    ran
+}
+
+/// An endpoint for connections without data.
+fn objects(ia: &Ia) -> Result<(Set, Ep)> {
+    let needs = Needs { endpoints: 1, receives: 1, requests: 1, segments: 1, length: 1, shares_evd: false };
+    let set = Set::new(ia, needs, false)?;
+    let ep = set.ep(ia, needs)?;
+    Ok((set, ep))
+}
+
+/// Waits until an endpoint is disconnected, and resets it for the next connection.
+fn disconnected(set: &Set, ep: &Ep, patience: Patience) -> Result {
+    match patience.next(&set.conn, "the disconnect")? {
+        Event::Connection { ep: whose, number: DAT_CONNECTION_EVENT_DISCONNECTED } if whose == ep.handle() => {
+            Ok(raw::ep_reset(ep.handle())?)
+        }
+        Event::Connection { number, .. } => {
+            Failure::said(format!("the connection is {} in place of disconnected", connection_word(number)))
+        }
+        event => Failure::said(format!("{event:?} in place of a disconnect")),
+    }
+}
