@@ -13,7 +13,7 @@ use crate::runtime::handle::from_handle;
 use crate::runtime::wait::{self, Cause, Mark, WaitStep};
 
 #[derive(Clone, Copy)]
-struct Call {
+struct CnoWaitCall {
     cno: DAT_CNO_HANDLE,
     timeout: DAT_TIMEOUT,
     evd: *mut DAT_EVD_HANDLE,
@@ -32,8 +32,8 @@ pub unsafe extern "C-unwind" fn dapl_cno_wait<P: Provider>(
     timeout: DAT_TIMEOUT,
     evd: *mut DAT_EVD_HANDLE,
 ) -> DAT_RETURN {
-    let mut call = Call { cno, timeout, evd, wait: None, marked: false };
-    // SAFETY: `step` expects a `Call` whose pointers satisfy this function's contract.
+    let mut call = CnoWaitCall { cno, timeout, evd, wait: None, marked: false };
+    // SAFETY: `step` expects a `CnoWaitCall` whose pointers satisfy this function's contract.
     unsafe { wait::run(&mut call, step::<P>) }
 }
 
@@ -42,7 +42,7 @@ pub unsafe extern "C-unwind" fn dapl_cno_wait<P: Provider>(
 /// # Safety
 /// Same as [`dapl_cno_wait`].
 #[inline(never)]
-unsafe fn step<P: Provider>(call: &mut Call, cause: Cause) -> WaitStep {
+unsafe fn step<P: Provider>(call: &mut CnoWaitCall, cause: Cause) -> WaitStep {
     let mut next = None;
     let code = ffi::guard_hot(|| {
         next = Some(run_step::<P>(call, cause)?);
@@ -66,7 +66,7 @@ unsafe fn step<P: Provider>(call: &mut Call, cause: Cause) -> WaitStep {
     WaitStep::Done(code)
 }
 
-fn run_step<P: Provider>(call: &mut Call, cause: Cause) -> Result<Next> {
+fn run_step<P: Provider>(call: &mut CnoWaitCall, cause: Cause) -> Result<Next> {
     if let Some(wait) = &call.wait {
         return Ok(dapli_cno::resume::<P>(wait, cause));
     }
@@ -77,7 +77,7 @@ fn run_step<P: Provider>(call: &mut Call, cause: Cause) -> Result<Next> {
     Ok(next)
 }
 
-fn sleep<P: Provider>(call: &mut Call, expected: u32) -> WaitStep {
+fn sleep<P: Provider>(call: &mut CnoWaitCall, expected: u32) -> WaitStep {
     let Some(wait) = call.wait else { return WaitStep::Done(Error::Internal.code()) };
     let Some((word, _)) = wait::word(wait.id) else { return WaitStep::Done(Error::Internal.code()) };
     if !call.marked {

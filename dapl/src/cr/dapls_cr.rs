@@ -13,7 +13,7 @@ use crate::runtime::consumer_memory::{self, Address, PrivateData};
 use crate::runtime::handle::{self, ObjectId};
 
 /// The service point at which a request arrived.
-pub(crate) struct Arrival<'a, P: Provider> {
+pub(crate) struct ServicePoint<'a, P: Provider> {
     pub(crate) ia: &'a Arc<Ia<P>>,
     pub(crate) evd: &'a Arc<Evd<P>>,
     /// Handle of the service point.
@@ -25,11 +25,11 @@ pub(crate) struct Arrival<'a, P: Provider> {
 /// Creates a CR in its IA and queues its event. `Err` returns the request if the CR cannot be created or the event
 /// queue is full; the consumer is not notified then.
 pub(crate) fn announce<P: Provider>(
-    arrival: &Arrival<'_, P>,
+    arrival: &ServicePoint<'_, P>,
     request: P::Request,
     info: &RequestInfo,
 ) -> Result<(), P::Request> {
-    let Arrival { ia, evd, sp, qual, own } = arrival;
+    let ServicePoint { ia, evd, sp, qual, own } = arrival;
     let made = handle::create(ia.table(), |id| {
         Ok(Cr {
             id,

@@ -62,7 +62,7 @@ pub struct Wired {
 
 /// High watermarks: limits of outstanding receives that are reported when exceeded (spec/events 5.6).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Marks {
+pub struct HighWatermarks {
     pub soft: Option<u32>,
     pub hard: Option<u32>,
 }
@@ -121,7 +121,7 @@ impl PostLimits {
     }
 }
 
-impl Marks {
+impl HighWatermarks {
     /// Parses a watermark: `DAT_HW_DEFAULT` (infinite) means none; other negative values are refused.
     pub fn parse(mark: i32) -> Result<Option<u32>, Refused> {
         match mark {
@@ -189,7 +189,7 @@ impl Attributes {
             let some = |value: i32, limit: u32| value > 0 && value <= count(limit);
             if wired { some(max_dtos, limits.max_dtos) && some(max_iov, limits.max_iov) } else { max_dtos == 0 }
         };
-        let is_mark = |mark: i32| Marks::parse(mark).is_ok();
+        let is_mark = |mark: i32| HighWatermarks::parse(mark).is_ok();
         let receives = if wired.shared {
             wired.recv && is_mark(self.recv.max_dtos) && is_mark(self.srq_soft_hw)
         } else {
@@ -210,14 +210,15 @@ impl Attributes {
 
     /// Watermarks of a new EP. A soft watermark of zero counts as not set, because programs clear the record;
     /// `dat_ep_set_watermark` can set zero later.
-    pub fn marks(&self, wired: Wired) -> Marks {
-        let mark = |mark: i32| if wired.shared { Marks::parse(mark).unwrap_or(None) } else { None };
-        Marks { soft: mark(self.srq_soft_hw).filter(|soft| *soft > 0), hard: mark(self.recv.max_dtos) }
+    pub fn marks(&self, wired: Wired) -> HighWatermarks {
+        let mark = |mark: i32| if wired.shared { HighWatermarks::parse(mark).unwrap_or(None) } else { None };
+        HighWatermarks { soft: mark(self.srq_soft_hw).filter(|soft| *soft > 0), hard: mark(self.recv.max_dtos) }
     }
 
     /// Copies the watermarks of an EP with an SRQ into its attributes.
-    pub fn follow(&mut self, marks: Marks) {
-        (self.srq_soft_hw, self.recv.max_dtos) = (Marks::to_dat(marks.soft), Marks::to_dat(marks.hard));
+    pub fn follow(&mut self, marks: HighWatermarks) {
+        (self.srq_soft_hw, self.recv.max_dtos) =
+            (HighWatermarks::to_dat(marks.soft), HighWatermarks::to_dat(marks.hard));
     }
 
     /// Size of the queue pair for these attributes. A direction without an EVD has the default size, since it accepts
@@ -422,7 +423,7 @@ mod tests {
         (plain.recv, plain.srq_soft_hw) = (Direction { max_dtos: -1, max_iov: 0 }, -1);
         assert_eq!(plain.check_for_create(BOTH, &limits()), Err(Refused));
         assert_eq!(plain.check_for_create(SHARED, &limits()), Ok(plain));
-        assert_eq!(plain.marks(SHARED), Marks::default());
+        assert_eq!(plain.marks(SHARED), HighWatermarks::default());
         assert_eq!(
             plain.check(Wired { recv: false, ..SHARED }, &limits()),
             Err(Refused),
@@ -430,16 +431,20 @@ mod tests {
         );
         (plain.recv.max_dtos, plain.srq_soft_hw) = (100_000, 0);
         assert_eq!(plain.check_for_create(SHARED, &limits()).map(|a| a.recv.max_dtos), Ok(100_000), "not a size");
-        assert_eq!(plain.marks(SHARED), Marks { soft: None, hard: Some(100_000) }, "a soft watermark of zero is none");
+        assert_eq!(
+            plain.marks(SHARED),
+            HighWatermarks { soft: None, hard: Some(100_000) },
+            "a soft watermark of zero is none"
+        );
         plain.srq_soft_hw = 1;
-        assert_eq!(plain.marks(SHARED), Marks { soft: Some(1), hard: Some(100_000) });
-        assert_eq!(plain.marks(BOTH), Marks::default());
+        assert_eq!(plain.marks(SHARED), HighWatermarks { soft: Some(1), hard: Some(100_000) });
+        assert_eq!(plain.marks(BOTH), HighWatermarks::default());
         for spoil in [|a: &mut Attributes| a.recv.max_dtos = -2, |a: &mut Attributes| a.srq_soft_hw = -2] {
             let mut bad = plain;
             spoil(&mut bad);
             assert_eq!(bad.check_for_create(SHARED, &limits()), Err(Refused));
         }
-        plain.follow(Marks { soft: None, hard: Some(3) });
+        plain.follow(HighWatermarks { soft: None, hard: Some(3) });
         assert_eq!((plain.srq_soft_hw, plain.recv.max_dtos), (-1, 3));
         assert_eq!((plain.shape(SHARED, &limits()).max_recvs, plain.post_limits(SHARED, &limits()).shared), (0, true));
     }

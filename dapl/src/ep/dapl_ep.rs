@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dat_abi::*;
 
-use super::attributes::{Attributes, Marks};
+use super::attributes::{Attributes, HighWatermarks};
 pub use super::dapl_post::{dapl_ep_post_rdma_read, dapl_ep_post_rdma_write, dapl_ep_post_recv, dapl_ep_post_send};
 
 use super::dapli_connect::{self, Call};
@@ -306,8 +306,11 @@ pub unsafe extern "C" fn dapl_ep_set_watermark<P: Provider>(
 ) -> DAT_RETURN {
     ffi::guard(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
-        let mark = |mark: DAT_COUNT, n: u8| Marks::parse(mark).map_err(|_| Error::InvalidParameter(n));
-        dapli_watch::watch(&ep, Marks { soft: mark(soft_high_watermark, 2)?, hard: mark(hard_high_watermark, 3)? })
+        let mark = |mark: DAT_COUNT, n: u8| HighWatermarks::parse(mark).map_err(|_| Error::InvalidParameter(n));
+        dapli_watch::watch(
+            &ep,
+            HighWatermarks { soft: mark(soft_high_watermark, 2)?, hard: mark(hard_high_watermark, 3)? },
+        )
     })
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-use super::attributes::{Attributes, Marks, PostLimits, Shape};
+use super::attributes::{Attributes, HighWatermarks, PostLimits, Shape};
 use super::dapli_outbox::Outbox;
 use super::dapls_ep::Transfers;
 use super::post_lock::PostLock;
@@ -178,7 +178,7 @@ pub(super) fn build<P: Provider>(
     id: ObjectId,
     wiring: &Wiring<P>,
     attributes: &Attributes,
-    marks: Marks,
+    marks: HighWatermarks,
 ) -> Result<Binding<P>> {
     let Some(pz) = &wiring.pz else { return Ok(Binding::Unattached) };
     let shared = wiring.srq.as_ref().map(|srq| SharedRecvs {
@@ -210,7 +210,7 @@ pub(super) fn build<P: Provider>(
     };
     match ia.provider().create_qp(pz.pd(), spec) {
         Ok(qp) => {
-            if marks != Marks::default() {
+            if marks != HighWatermarks::default() {
                 qp.watch_recvs(marks.soft, marks.hard)?;
             }
             Ok(Binding::Attached(qp))

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::Ep;
-use super::attributes::Marks;
+use super::attributes::HighWatermarks;
 use crate::error::Result;
 use crate::provider::{Outstanding, Provider, QueuePair};
 
@@ -15,7 +15,7 @@ pub(super) fn outstanding<P: Provider>(ep: &Ep<P>) -> Outstanding {
 }
 
 /// `dat_ep_set_watermark`, in any state. If a watermark is exceeded already, the provider reports it at once.
-pub(super) fn watch<P: Provider>(ep: &Ep<P>, marks: Marks) -> Result<()> {
+pub(super) fn watch<P: Provider>(ep: &Ep<P>, marks: HighWatermarks) -> Result<()> {
     let mut core = ep.open()?;
     if let Ok(qp) = ep.post_state().binding.qp() {
         qp.watch_recvs(marks.soft, marks.hard)?;

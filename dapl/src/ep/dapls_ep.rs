@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::attributes::{Attributes, Wired};
 use super::state::{EpState, EpStep};
-use super::{Communicator, Ep, Remote, Wiring};
+use super::{Communicator, Ep, Peer, Wiring};
 use crate::error::{Error, Handle, Result};
 use crate::evd::{Evd, TransferSink, dapls_evd};
 use crate::ia::{AsyncError, AsyncKind, Ia, dapls_ia};
@@ -135,7 +135,7 @@ pub(crate) fn accept<P: Provider>(
         log::warn!("ep {:#x} cannot take the request of {peer}: {error}", ep.id.handle);
         return Err(error);
     }
-    core.remote = Some(Remote { address: PeerAddress::Ip(peer.ip()), qual: u64::from(peer.port()) });
+    core.remote = Some(Peer { address: PeerAddress::Ip(peer.ip()), qual: u64::from(peer.port()) });
     core.kept_cr = Some(kept_cr);
     Ok(())
 }

@@ -51,7 +51,7 @@ pub mod state;
 
 pub use communicator::Communicator;
 
-use attributes::{Attributes, Marks, PostLimits, Wired};
+use attributes::{Attributes, HighWatermarks, PostLimits, Wired};
 use dapli_outbox::Outbox;
 use post_lock::PostLock;
 use state::{EpState, EpStep};
@@ -96,8 +96,8 @@ struct ControlState<P: Provider> {
     wiring: Wiring<P>,
     attributes: Attributes,
     /// The armed watermarks; a replacement QP gets them too.
-    marks: Marks,
-    remote: Option<Remote>,
+    marks: HighWatermarks,
+    remote: Option<Peer>,
     /// The communicator for connects to common service points.
     communicator: Communicator,
     /// The running connect timeout; present only in ACP.
@@ -123,7 +123,7 @@ pub(crate) struct Wiring<P: Provider> {
 
 /// The peer, known from the connect call or the arrival of the request.
 #[derive(Clone)]
-struct Remote {
+struct Peer {
     address: PeerAddress,
     /// The qualifier that the EP connects to, or the requester's port.
     qual: u64,

@@ -223,7 +223,7 @@ const STREAMS: [(DAT_EVD_FLAGS, Stream); 6] = [
     (DAT_EVD_ASYNC_FLAG, Stream::Async),
 ];
 
-fn state_bits(facts: &dapls_evd::Facts) -> DAT_EVD_STATE {
+fn state_bits(facts: &dapls_evd::EvdFacts) -> DAT_EVD_STATE {
     let enabled = if facts.enabled { DAT_EVD_STATE_ENABLED } else { DAT_EVD_STATE_DISABLED };
     let waitable = if facts.waitable { DAT_EVD_STATE_WAITABLE } else { DAT_EVD_STATE_UNWAITABLE };
     let config = match facts.config {

@@ -18,7 +18,7 @@ pub(crate) type WriteEvent<E> = unsafe fn(out: *mut E, evd: DAT_EVD_HANDLE, even
 
 /// The arguments, and the state kept between sleeps. `E` is the `DAT_EVENT` of the caller's version.
 #[derive(Clone, Copy)]
-struct Call<E> {
+struct EvdWaitCall<E> {
     evd: DAT_EVD_HANDLE,
     timeout: DAT_TIMEOUT,
     threshold: DAT_COUNT,
@@ -61,8 +61,8 @@ pub(crate) unsafe fn wait_as<P: Provider, E: Copy>(
     more: *mut DAT_COUNT,
     write: WriteEvent<E>,
 ) -> DAT_RETURN {
-    let mut call = Call { evd, timeout, threshold, event, write, more, wait: None, marked: false };
-    // SAFETY: `step` expects a `Call` whose pointers satisfy this function's contract.
+    let mut call = EvdWaitCall { evd, timeout, threshold, event, write, more, wait: None, marked: false };
+    // SAFETY: `step` expects an `EvdWaitCall` whose pointers satisfy this function's contract.
     unsafe { wait::run(&mut call, step::<P, E>) }
 }
 
@@ -71,7 +71,7 @@ pub(crate) unsafe fn wait_as<P: Provider, E: Copy>(
 /// # Safety
 /// Same as [`dapl_evd_wait`].
 #[inline(never)]
-unsafe fn step<P: Provider, E: Copy>(call: &mut Call<E>, cause: Cause) -> WaitStep {
+unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: Cause) -> WaitStep {
     let mut next = None;
     let code = ffi::guard_hot(|| {
         next = Some(run_step::<P, E>(call, cause)?);
@@ -100,7 +100,7 @@ unsafe fn step<P: Provider, E: Copy>(call: &mut Call<E>, cause: Cause) -> WaitSt
     }
 }
 
-fn run_step<P: Provider, E: Copy>(call: &mut Call<E>, cause: Cause) -> Result<Next> {
+fn run_step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: Cause) -> Result<Next> {
     if let Some(wait) = &call.wait {
         return Ok(dapli_wait::resume::<P>(wait, cause));
     }
@@ -112,7 +112,7 @@ fn run_step<P: Provider, E: Copy>(call: &mut Call<E>, cause: Cause) -> Result<Ne
     Ok(next)
 }
 
-fn sleep<P: Provider, E: Copy>(call: &mut Call<E>, expected: u32) -> WaitStep {
+fn sleep<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, expected: u32) -> WaitStep {
     let Some(wait) = call.wait else { return WaitStep::Done(Error::Internal.code()) };
     let Some((word, _)) = wait::word(wait.id) else { return WaitStep::Done(Error::Internal.code()) };
     if !call.marked {
@@ -122,7 +122,7 @@ fn sleep<P: Provider, E: Copy>(call: &mut Call<E>, expected: u32) -> WaitStep {
     WaitStep::Sleep { word, expected, deadline: wait.deadline }
 }
 
-fn forget<E: Copy>(call: &Call<E>) {
+fn forget<E: Copy>(call: &EvdWaitCall<E>) {
     if let (true, Some(wait)) = (call.marked, call.wait) {
         Mark::remove(wait.token);
     }

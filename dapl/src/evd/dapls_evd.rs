@@ -268,7 +268,7 @@ pub fn resize<P: Provider>(evd: &Evd<P>, length: i32) -> Result<()> {
 
 /// Properties that `dat_evd_query` returns.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts {
+pub struct EvdFacts {
     /// Length (`evd_qlen`).
     pub length: usize,
     /// Whether events trigger the CNO.
@@ -282,9 +282,9 @@ pub struct Facts {
 }
 
 /// The properties at this moment.
-pub fn facts<P: Provider>(evd: &Evd<P>) -> Facts {
+pub fn facts<P: Provider>(evd: &Evd<P>) -> EvdFacts {
     let inner = evd.lock();
-    Facts {
+    EvdFacts {
         length: inner.queue.length(),
         enabled: inner.queue.enabled,
         waitable: inner.queue.waitable,

@@ -51,7 +51,7 @@ pub fn create<P: Provider>(
 
 /// Whether part of the region is private to this process; `false` if that is unknown.
 fn is_private(region: Region) -> bool {
-    mappings::lookup(region, mappings::Rights { shared: true, ..mappings::Rights::default() })
+    mappings::lookup(region, mappings::PageRights { shared: true, ..mappings::PageRights::default() })
         == mappings::MappingLookup::Lacking
 }
 

@@ -3,7 +3,7 @@
 
 use super::Psp;
 use crate::cr::Own;
-use crate::cr::dapls_cr::{self, Arrival};
+use crate::cr::dapls_cr::{self, ServicePoint};
 use crate::ep::{Ep, dapls_ep};
 use crate::provider::{Provider, RequestInfo};
 use crate::runtime::handle;
@@ -18,7 +18,7 @@ pub(crate) fn arrive<P: Provider>(psp: &Psp<P>, request: P::Request, info: &Requ
             return Err(request);
         }
     };
-    let arrival = Arrival { ia: &psp.ia, evd: &evd, sp: psp.id, qual: psp.qual(), own };
+    let arrival = ServicePoint { ia: &psp.ia, evd: &evd, sp: psp.id, qual: psp.qual(), own };
     dapls_cr::announce(&arrival, request, info).inspect_err(|_| {
         if let Some(ep) = own.and_then(|own| handle::from_id::<Ep<P>>(own.ep)) {
             dapls_ep::close(&*ep);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::cr::Own;
-use crate::cr::dapls_cr::{self, Arrival};
+use crate::cr::dapls_cr::{self, ServicePoint};
 use crate::ep::{Ep, dapls_ep};
 use crate::error::{Error, Handle, Result};
 use crate::evd::Evd;
@@ -72,7 +72,7 @@ impl<P: Provider> Rsp<P> {
         state.is_spent = true;
         drop(state);
         let own = Some(Own { ep: self.ep, was_made: false });
-        let arrival = Arrival { ia: &self.ia, evd: &evd, sp: self.id, qual: self.qual, own };
+        let arrival = ServicePoint { ia: &self.ia, evd: &evd, sp: self.id, qual: self.qual, own };
         dapls_cr::announce(&arrival, request, info).inspect_err(|_| {
             let mut state = self.state.lock();
             dapls_ep::request_lost(&*ep);

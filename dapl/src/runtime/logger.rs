@@ -62,10 +62,10 @@ impl Logger {
 }
 
 static LOGGER: OnceLock<Logger> = OnceLock::new();
-static STATE: StaticMutex<State> = StaticMutex::new(State { limit: Limit::new(), folding: Folding::new() });
+static STATE: StaticMutex<LogState> = StaticMutex::new(LogState { limit: Limit::new(), folding: Folding::new() });
 
 /// State that is kept between log lines.
-struct State {
+struct LogState {
     limit: Limit,
     folding: Folding,
 }
@@ -94,13 +94,13 @@ pub fn with_ia<T>(name: &str, body: impl FnOnce() -> T) -> T {
 /// Runs an open. Errors that this thread logs meanwhile are returned, joined in one line, instead of printed.
 pub(crate) fn collect_errors<T>(open: impl FnOnce() -> T) -> (T, String) {
     /// Stops collecting, also when the open panics.
-    struct End;
-    impl Drop for End {
+    struct StopCollecting;
+    impl Drop for StopCollecting {
         fn drop(&mut self) {
             COLLECTED.set(None);
         }
     }
-    let end = End;
+    let end = StopCollecting;
     COLLECTED.set(Some(String::new()));
     let result = open();
     let said = COLLECTED.take().unwrap_or_default();

@@ -9,7 +9,7 @@ use crate::provider::Region;
 
 /// Rights that every page of a region must have.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Rights {
+pub struct PageRights {
     pub read: bool,
     pub write: bool,
     /// The mapping must be shared, so that other processes may map it too.
@@ -30,7 +30,7 @@ pub enum MappingLookup {
 }
 
 /// Looks up all pages of a region.
-pub fn lookup(region: Region, rights: Rights) -> MappingLookup {
+pub fn lookup(region: Region, rights: PageRights) -> MappingLookup {
     match std::fs::read_to_string("/proc/self/maps") {
         Ok(maps) => lookup_in(&maps, region, rights),
         Err(error) => {
@@ -99,7 +99,7 @@ fn file(line: &str) -> Option<Behind> {
 
 /// Checks a region against lines of the form `begin-end rights offset device inode path`, which are sorted by address;
 /// rights are like `rw-s`.
-fn lookup_in(maps: &str, region: Region, rights: Rights) -> MappingLookup {
+fn lookup_in(maps: &str, region: Region, rights: PageRights) -> MappingLookup {
     let end = region.address.saturating_add(region.length);
     let (mut at, mut lacks) = (region.address, false);
     for (from, to, has) in maps.lines().filter_map(mapping) {
@@ -119,13 +119,13 @@ fn lookup_in(maps: &str, region: Region, rights: Rights) -> MappingLookup {
     }
 }
 
-fn mapping(line: &str) -> Option<(u64, u64, Rights)> {
+fn mapping(line: &str) -> Option<(u64, u64, PageRights)> {
     let mut words = line.split_ascii_whitespace();
     let (from, to) = words.next()?.split_once('-')?;
     let number = |text| u64::from_str_radix(text, 16).ok();
     let rights = words.next()?.as_bytes();
     let has = |place: usize, letter| rights.get(place) == Some(&letter);
-    Some((number(from)?, number(to)?, Rights { read: has(0, b'r'), write: has(1, b'w'), shared: has(3, b's') }))
+    Some((number(from)?, number(to)?, PageRights { read: has(0, b'r'), write: has(1, b'w'), shared: has(3, b's') }))
 }
 
 #[cfg(test)]
@@ -140,13 +140,13 @@ mod tests {
 7ffc0000-7ffe1000 rw-p 00000000 00:00 0 [stack]
 ";
 
-    fn at(address: u64, length: u64, rights: Rights) -> MappingLookup {
+    fn at(address: u64, length: u64, rights: PageRights) -> MappingLookup {
         lookup_in(MAPS, Region { address, length }, rights)
     }
 
     #[test]
     fn every_mapping_of_a_region_is_checked() {
-        let shared = Rights { shared: true, ..Rights::default() };
+        let shared = PageRights { shared: true, ..PageRights::default() };
         assert_eq!(
             [at(0x2000, 0x3000, shared), at(0x2fff, 1, shared), at(0x4fff, 1, shared)],
             [MappingLookup::Whole; 3]
@@ -155,10 +155,10 @@ mod tests {
             [at(0x1fff, 2, shared), at(0x1000, 0x4000, shared), at(0x7ffd_0000, 8, shared)],
             [MappingLookup::Lacking; 3]
         );
-        let write = Rights { write: true, ..Rights::default() };
+        let write = PageRights { write: true, ..PageRights::default() };
         assert_eq!([at(0x1000, 1, write), at(0x1fff, 2, write), at(0x6000, 1, write)], [MappingLookup::Lacking; 3]);
         assert_eq!([at(0x2000, 0x3000, write), at(0x7ffc_0000, 0x21000, write)], [MappingLookup::Whole; 2]);
-        let read = Rights { read: true, ..Rights::default() };
+        let read = PageRights { read: true, ..PageRights::default() };
         assert_eq!(
             (at(0x1000, 0x4000, read), at(0x6000, 0x1000, read)),
             (MappingLookup::Whole, MappingLookup::Lacking)
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn holes_are_found() {
-        let any = Rights::default();
+        let any = PageRights::default();
         assert_eq!([at(0x5000, 8, any), at(0x4fff, 2, any), at(0, 8, any)], [MappingLookup::Missing; 3]);
         assert_eq!(lookup_in("nonsense\n\n", Region { address: 0, length: 1 }, any), MappingLookup::Missing);
     }
@@ -204,7 +204,7 @@ c000-d000 rw-s 00000000 00:00 0
     fn heap_memory_is_private_and_writable() {
         let private = Box::new([0u8; 64]);
         let region = Region { address: private.as_ptr() as u64, length: 64 };
-        assert_eq!(lookup(region, Rights { read: true, write: true, shared: false }), MappingLookup::Whole);
-        assert_eq!(lookup(region, Rights { shared: true, ..Rights::default() }), MappingLookup::Lacking);
+        assert_eq!(lookup(region, PageRights { read: true, write: true, shared: false }), MappingLookup::Whole);
+        assert_eq!(lookup(region, PageRights { shared: true, ..PageRights::default() }), MappingLookup::Lacking);
     }
 }

@@ -33,7 +33,7 @@ pub fn request_short_slice() {
     /// `struct sched_attr` of `linux/sched/types.h`, its first version.
     #[repr(C)]
     #[derive(Default)]
-    struct Attributes {
+    struct SchedAttributes {
         size: u32,
         policy: u32,
         flags: u64,
@@ -49,8 +49,8 @@ pub fn request_short_slice() {
             return; // another scheduling policy was chosen by the administrator
         }
         let nice = libc::getpriority(libc::PRIO_PROCESS, 0);
-        let size = size_of::<Attributes>() as u32;
-        let attributes = Attributes { size, nice, runtime: SLICE, ..Attributes::default() };
+        let size = size_of::<SchedAttributes>() as u32;
+        let attributes = SchedAttributes { size, nice, runtime: SLICE, ..SchedAttributes::default() };
         if libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) != 0 {
             log::debug!(
                 "cannot set a short time slice for the engine thread: {}; wake-ups may be slower",

@@ -228,9 +228,9 @@ pub struct Mark {
     pub clear: fn(ObjectId, u64),
 }
 
-struct Marks(RefCell<Vec<Mark>>);
+struct ThreadMarks(RefCell<Vec<Mark>>);
 
-impl Drop for Marks {
+impl Drop for ThreadMarks {
     fn drop(&mut self) {
         // glibc also runs this destructor for a thread that returned with a cancellation request pending.
         let _deferral = cancel::defer();
@@ -241,7 +241,7 @@ impl Drop for Marks {
 }
 
 thread_local! {
-    static MARKS: Marks = const { Marks(RefCell::new(Vec::new())) };
+    static MARKS: ThreadMarks = const { ThreadMarks(RefCell::new(Vec::new())) };
 }
 
 impl Mark {

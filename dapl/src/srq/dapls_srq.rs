@@ -128,7 +128,7 @@ pub(super) fn low<P: Provider>(srq: &Srq<P>) {
 
 /// Properties that `dat_srq_query` returns.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts {
+pub struct SrqFacts {
     pub pz: usize,
     pub max_recvs: u32,
     pub max_iov: u32,
@@ -138,10 +138,10 @@ pub struct Facts {
 }
 
 /// The properties at this moment.
-pub fn facts<P: Provider>(srq: &Srq<P>) -> Facts {
+pub fn facts<P: Provider>(srq: &Srq<P>) -> SrqFacts {
     let low = srq.low.lock();
     let outstanding = srq.outstanding.outstanding();
-    Facts {
+    SrqFacts {
         pz: srq.pz.id().handle,
         max_recvs: srq.outstanding.capacity(),
         max_iov: srq.max_iov,

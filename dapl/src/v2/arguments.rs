@@ -12,7 +12,7 @@ pub(super) const IS_SUPPORTED: bool = cfg!(any(target_arch = "x86_64", target_ar
 /// State of a list on x86-64; the callee advances it.
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
-struct State {
+struct ListState {
     /// Offset of the next general-purpose register in the save area.
     general: u32,
     _floating: u32,
@@ -22,7 +22,7 @@ struct State {
 }
 
 #[cfg(target_arch = "x86_64")]
-impl State {
+impl ListState {
     /// End of the save area of general-purpose registers: six registers of eight bytes.
     const GENERAL_END: u32 = 48;
 
@@ -45,7 +45,7 @@ impl State {
 /// State of a list on AArch64; the callee advances it.
 #[cfg(target_arch = "aarch64")]
 #[repr(C)]
-struct State {
+struct ListState {
     /// The next argument in memory.
     stack: *const u64,
     /// End of the save area of general-purpose registers.
@@ -57,7 +57,7 @@ struct State {
 }
 
 #[cfg(target_arch = "aarch64")]
-impl State {
+impl ListState {
     /// Address of the next argument.
     ///
     /// # Safety
@@ -83,7 +83,7 @@ pub(super) unsafe fn take<const N: usize>(list: va_list) -> [u64; N] {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     {
         // SAFETY: a list that is passed as a parameter is a pointer to its state, and no other code uses it meanwhile.
-        let state = unsafe { &mut *list.cast::<State>() };
+        let state = unsafe { &mut *list.cast::<ListState>() };
         // SAFETY: this function's own contract.
         [(); N].map(|()| unsafe { state.next().read() })
     }

@@ -66,7 +66,7 @@ pub trait Object: Send + Sync + 'static {
 #[repr(C, align(64))]
 pub struct Stub {
     table: AtomicPtr<DAT_PROVIDER>,
-    /// Live bit, kind and generation in the low half; reference count above (see [`Word`]).
+    /// Live bit, kind and generation in the low half; reference count above (see [`StateWord`]).
     word: AtomicU64,
     object: AtomicPtr<c_void>,
     /// Drops the reference that the stub holds on its object; a `fn(*const c_void)`.
@@ -84,9 +84,9 @@ const _: () = assert!(std::mem::offset_of!(Stub, table) == 0 && (size_of::<Stub>
 const STRIDE: usize = 64;
 
 /// The state word of a stub.
-struct Word;
+struct StateWord;
 
-impl Word {
+impl StateWord {
     const LIVE: u64 = 1;
     const KIND_SHIFT: u32 = 1;
     const KINDS: u64 = 0x7F << Self::KIND_SHIFT;
@@ -275,7 +275,7 @@ impl Stub {
     #[inline(always)]
     fn end_protection(&self, protection: Protection) {
         protection.end();
-        if self.word.load(Ordering::Relaxed) & Word::LIVE == 0 {
+        if self.word.load(Ordering::Relaxed) & StateWord::LIVE == 0 {
             self.retire_unused();
         }
     }
@@ -296,7 +296,7 @@ impl Stub {
     fn retire_unused(&self) {
         // Acquire: the writes of earlier users come before the drop.
         let word = self.word.load(Ordering::Acquire);
-        if word & (Word::LIVE | Word::PINS) == 0 {
+        if word & (StateWord::LIVE | StateWord::PINS) == 0 {
             self.retire(word);
         }
     }
@@ -305,12 +305,12 @@ impl Stub {
     #[inline(always)]
     fn acquire(&self, kind: Kind, generation: Option<u32>) -> bool {
         // Checked before the write, so that invalid handles do not modify stubs of other kinds or in quarantine.
-        if !Word::is(self.word.load(Ordering::Relaxed), kind) {
+        if !StateWord::is(self.word.load(Ordering::Relaxed), kind) {
             return false;
         }
         // Acquire pairs with the Release in `publish`: the object behind a live word is complete.
-        let word = self.word.fetch_add(Word::REFERENCE, Ordering::Acquire);
-        if Word::is(word, kind) && generation.is_none_or(|g| g == Word::generation(word)) {
+        let word = self.word.fetch_add(StateWord::REFERENCE, Ordering::Acquire);
+        if StateWord::is(word, kind) && generation.is_none_or(|g| g == StateWord::generation(word)) {
             return true;
         }
         self.unpin();
@@ -321,8 +321,8 @@ impl Stub {
     fn unpin(&self) {
         // AcqRel: the thread that drops the last reference must see all writes of the other users before it drops the
         // object.
-        let word = self.word.fetch_sub(Word::REFERENCE, Ordering::AcqRel) - Word::REFERENCE;
-        if word & (Word::LIVE | Word::PINS) == 0 {
+        let word = self.word.fetch_sub(StateWord::REFERENCE, Ordering::AcqRel) - StateWord::REFERENCE;
+        if word & (StateWord::LIVE | StateWord::PINS) == 0 {
             self.retire(word);
         }
     }
@@ -333,9 +333,9 @@ impl Stub {
     /// that changes the word does the work; the others find another generation.
     #[cold]
     fn retire(&self, word: u64) {
-        let next = Word::next_generation(word);
+        let next = StateWord::next_generation(word);
         let is_ours = || self.word.compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        if Word::kind(word) == 0 || is_hot(word) && hazard::is_protected(self.address()) || !is_ours() {
+        if StateWord::kind(word) == 0 || is_hot(word) && hazard::is_protected(self.address()) || !is_ours() {
             return;
         }
         let _deferral = cancel::defer(); // dropping an object closes descriptors
@@ -354,7 +354,7 @@ impl Stub {
 
 /// Whether objects of this kind are referenced by [`HotRef`].
 fn is_hot(word: u64) -> bool {
-    [Kind::Ep, Kind::Evd].iter().any(|kind| *kind as u8 == Word::kind(word))
+    [Kind::Ep, Kind::Evd].iter().any(|kind| *kind as u8 == StateWord::kind(word))
 }
 
 /// Returns the live object of a handle, with a reference for the duration of the call.
@@ -372,7 +372,7 @@ pub fn from_handle_quick<T: Object>(handle: *mut c_void) -> Option<QuickRef<T>> 
     let stub = arena::at(handle as usize)?;
     let protection = hazard::protect_first(stub.address())?;
     // Acquire as in `from_handle_hot`.
-    if !Word::is_shared(stub.word.load(Ordering::Acquire), T::KIND) {
+    if !StateWord::is_shared(stub.word.load(Ordering::Acquire), T::KIND) {
         stub.end_protection(protection);
         return None;
     }
@@ -385,10 +385,10 @@ pub fn from_handle_quick<T: Object>(handle: *mut c_void) -> Option<QuickRef<T>> 
 /// Like [`from_handle`], for posts and dequeues. `None` if it is not a live handle of this type.
 #[inline(always)]
 pub fn from_handle_hot<T: Object>(handle: *mut c_void) -> Option<HotRef<T>> {
-    debug_assert!(is_hot((T::KIND as u64) << Word::KIND_SHIFT), "{:?}", T::KIND);
+    debug_assert!(is_hot((T::KIND as u64) << StateWord::KIND_SHIFT), "{:?}", T::KIND);
     let stub = arena::at(handle as usize)?;
     // Acquire pairs with the Release in `publish`, and with the end of an exclusion.
-    let is_shared = || Word::is_shared(stub.word.load(Ordering::Acquire), T::KIND);
+    let is_shared = || StateWord::is_shared(stub.word.load(Ordering::Acquire), T::KIND);
     let protection = match hazard::protect(stub.address()) {
         Some(protection) if is_shared() => Some(protection),
         refused => {
@@ -417,7 +417,7 @@ pub fn exclude(id: ObjectId) -> Exclusion {
 /// Waits for the posts in progress. Must not be called during a post.
 pub fn await_posts() {
     let is_post = |address| {
-        arena::at(address).is_some_and(|stub| Word::kind(stub.word.load(Ordering::Relaxed)) == Kind::Ep as u8)
+        arena::at(address).is_some_and(|stub| StateWord::kind(stub.word.load(Ordering::Relaxed)) == Kind::Ep as u8)
     };
     hazard::await_uses(is_post);
 }
@@ -432,10 +432,10 @@ impl Exclusion {
         let Some(stub) = arena::at(self.0.handle) else { return false };
         let mut word = stub.word.load(Ordering::Relaxed);
         loop {
-            if Word::generation(word) != self.0.generation || Word::kind(word) == 0 {
+            if StateWord::generation(word) != self.0.generation || StateWord::kind(word) == 0 {
                 return false;
             }
-            let next = if exclusive { word | Word::EXCLUSIVE } else { word & !Word::EXCLUSIVE };
+            let next = if exclusive { word | StateWord::EXCLUSIVE } else { word & !StateWord::EXCLUSIVE };
             // Release: changes made during the exclusion come before its end.
             match stub.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
@@ -481,7 +481,7 @@ fn acquire<T: Object>(handle: usize, generation: Option<u32>) -> Option<Ref<T>> 
 pub fn is_live(id: ObjectId) -> bool {
     arena::at(id.handle).is_some_and(|stub| {
         let word = stub.word.load(Ordering::Acquire);
-        word & Word::LIVE != 0 && Word::generation(word) == id.generation
+        word & StateWord::LIVE != 0 && StateWord::generation(word) == id.generation
     })
 }
 
@@ -502,7 +502,7 @@ pub fn kind_of(handle: *mut c_void) -> Option<Kind> {
         Kind::Csp,
     ];
     let word = arena::at(handle as usize)?.word.load(Ordering::Acquire);
-    KINDS.into_iter().find(|kind| Word::is(word, *kind))
+    KINDS.into_iter().find(|kind| StateWord::is(word, *kind))
 }
 
 /// The consumer context of a live handle of any kind.
@@ -522,7 +522,7 @@ pub fn futex(id: ObjectId) -> Option<&'static AtomicU32> {
 pub fn create<T: Object>(table: *const DAT_PROVIDER, build: impl FnOnce(ObjectId) -> Result<T>) -> Result<Created<T>> {
     let handle = arena::take()?;
     let stub = arena::at(handle).ok_or(Error::Internal)?;
-    let generation = Word::generation(stub.word.load(Ordering::Acquire));
+    let generation = StateWord::generation(stub.word.load(Ordering::Acquire));
     let id = ObjectId { handle, generation };
     let object = match build(id) {
         Ok(object) => Arc::new(object),
@@ -566,7 +566,7 @@ impl<T: Object> Created<T> {
         self.stub.object.store(Arc::into_raw(object).cast_mut().cast(), Ordering::Relaxed);
         // Pairs with the Acquire in `acquire`: the object is complete before the word announces it. An addition,
         // because a late reference of the previous generation may be counted in it.
-        self.stub.word.fetch_add((T::KIND as u64) << Word::KIND_SHIFT | Word::LIVE, Ordering::Release);
+        self.stub.word.fetch_add((T::KIND as u64) << StateWord::KIND_SHIFT | StateWord::LIVE, Ordering::Release);
         self.id.handle as *mut c_void
     }
 }
@@ -586,11 +586,11 @@ pub fn destroy(id: ObjectId) -> bool {
     let Some(stub) = arena::at(id.handle) else { return false };
     let mut word = stub.word.load(Ordering::Relaxed);
     loop {
-        if word & Word::LIVE == 0 || Word::generation(word) != id.generation {
+        if word & StateWord::LIVE == 0 || StateWord::generation(word) != id.generation {
             return false;
         }
         // The reference taken here defers `retire` to the release below, so that it runs once.
-        let dead = (word & !Word::LIVE) + Word::REFERENCE;
+        let dead = (word & !StateWord::LIVE) + StateWord::REFERENCE;
         match stub.word.compare_exchange_weak(word, dead, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => break,
             Err(now) => word = now,

@@ -12,13 +12,13 @@ use super::{SLOTS, Slots, local};
 /// Maximum number of living threads with slots. A record occupies memory only after its first use.
 const THREADS: usize = 1024;
 
-struct Record {
+struct HazardRecord {
     slots: Slots,
     is_used: AtomicBool,
 }
 
-static RECORDS: [Record; THREADS] =
-    [const { Record { slots: Slots([const { AtomicUsize::new(0) }; SLOTS]), is_used: AtomicBool::new(false) } };
+static RECORDS: [HazardRecord; THREADS] =
+    [const { HazardRecord { slots: Slots([const { AtomicUsize::new(0) }; SLOTS]), is_used: AtomicBool::new(false) } };
         THREADS];
 /// Number of records used so far; they precede the unused ones.
 static USED: AtomicUsize = AtomicUsize::new(0);
@@ -32,7 +32,7 @@ const PRESENT: u8 = 1;
 const ABSENT: u8 = 2;
 
 /// A thread's record, which is released when the thread ends.
-struct Owned(Cell<Option<&'static Record>>);
+struct Owned(Cell<Option<&'static HazardRecord>>);
 
 impl Drop for Owned {
     fn drop(&mut self) {
@@ -67,8 +67,9 @@ fn join() -> Option<&'static Slots> {
         return None;
     }
     let take = |owned: &Owned| {
-        let is_ours =
-            |record: &Record| record.is_used.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let is_ours = |record: &HazardRecord| {
+            record.is_used.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
         let (n, record) = RECORDS.iter().enumerate().find(|(_, record)| is_ours(record))?;
         USED.fetch_max(n + 1, Ordering::Relaxed);
         // Pairs with the fence in `heavy_barrier`: either the ending thread sees the record, or this one sees the

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use parking_lot::lock_api::{GuardNoSend, Mutex, MutexGuard, RawMutex};
 
 /// A value protected by such a lock.
-pub type StaticMutex<T> = Mutex<Word, T>;
-pub type StaticMutexGuard<T> = MutexGuard<'static, Word, T>;
+pub type StaticMutex<T> = Mutex<RawLock, T>;
+pub type StaticMutexGuard<T> = MutexGuard<'static, RawLock, T>;
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
@@ -17,12 +17,12 @@ const TAKEN: u32 = 1;
 const WANTED: u32 = 2;
 
 /// The raw lock.
-pub struct Word(AtomicU32);
+pub struct RawLock(AtomicU32);
 
 // SAFETY: only the thread that changes the word from `FREE` owns the lock, until it stores `FREE` again.
-unsafe impl RawMutex for Word {
+unsafe impl RawMutex for RawLock {
     #[allow(clippy::declare_interior_mutable_const, reason = "initial value of a lock")]
-    const INIT: Self = Word(AtomicU32::new(FREE));
+    const INIT: Self = RawLock(AtomicU32::new(FREE));
     type GuardMarker = GuardNoSend;
 
     fn lock(&self) {

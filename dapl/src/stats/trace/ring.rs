@@ -13,7 +13,7 @@ use crate::provider::{Completion, Status, Token, Work};
 #[derive(Debug)]
 pub(super) struct Ring {
     /// Records; their number is a power of two.
-    records: Box<[Record]>,
+    records: Box<[TraceRecord]>,
     /// Number of posts.
     posts: AtomicU64,
 }
@@ -22,7 +22,7 @@ pub(super) struct Ring {
 /// line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Record {
+struct TraceRecord {
     /// Number of the post, from 1; 0 while it is written.
     number: AtomicU64,
     begun: AtomicU64,
@@ -50,12 +50,12 @@ pub(super) struct Entry {
     pub(super) bytes: u64,
     pub(super) key: u32,
     pub(super) address: u64,
-    pub(super) end: Option<End>,
+    pub(super) end: Option<PostEnd>,
 }
 
 /// The end of a post.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct End {
+pub(super) struct PostEnd {
     pub(super) at: u64,
     /// `None`: the provider refused the post.
     pub(super) status: Option<Status>,
@@ -68,7 +68,7 @@ const REFUSED: u64 = 0xFF;
 impl Ring {
     /// A ring with `length` records, a power of two.
     pub(super) fn new(length: usize) -> Self {
-        let records = (0..length.next_power_of_two()).map(|_| Record::default()).collect();
+        let records = (0..length.next_power_of_two()).map(|_| TraceRecord::default()).collect();
         Ring { records, posts: AtomicU64::new(0) }
     }
 
@@ -138,12 +138,12 @@ impl Ring {
         requests.take(count as usize).last().map(|entry| entry.begun)
     }
 
-    fn at(&self, number: u64) -> &Record {
+    fn at(&self, number: u64) -> &TraceRecord {
         &self.records[number as usize & (self.records.len() - 1)]
     }
 }
 
-impl Record {
+impl TraceRecord {
     /// Post number `number`, unless it is being written or overwritten.
     fn read(&self, number: u64) -> Option<Entry> {
         // Pairs with the Release in `post`.
@@ -169,11 +169,11 @@ impl Record {
         (get(&self.number) == number).then_some(entry)
     }
 
-    fn end(&self) -> Option<End> {
+    fn end(&self) -> Option<PostEnd> {
         // Pairs with the Release in `finish`.
         let at = self.ended.load(Ordering::Acquire);
         let end = self.end.load(Ordering::Relaxed);
-        (at != 0).then(|| End { at, status: status(end as u8), bytes: end >> 8 })
+        (at != 0).then(|| PostEnd { at, status: status(end as u8), bytes: end >> 8 })
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::ring::End;
+use super::ring::PostEnd;
 use super::*;
 use crate::provider::{Status, Token};
 
@@ -26,7 +26,7 @@ fn ring_keeps_newest_posts_and_ignores_late_completions() {
     ring.complete(&done(Work::Send, posts[1], Status::Flushed, 0), 9);
     ring.complete(&done(Work::Send, posts[4], Status::Success, 42), 9);
     let read: Vec<_> = ring.read().into_iter().map(|entry| (entry.number, entry.cookie, entry.end)).collect();
-    let end = End { at: 9, status: Some(Status::Success), bytes: 42 };
+    let end = PostEnd { at: 9, status: Some(Status::Success), bytes: 42 };
     assert_eq!(read, [(3, 2, None), (4, 3, None), (5, 4, Some(end)), (6, 5, None)]);
 }
 

@@ -7,7 +7,7 @@
 use std::fmt::Write;
 
 use super::EpSummary;
-use super::ring::{End, Entry};
+use super::ring::{Entry, PostEnd};
 use crate::provider::Work;
 
 /// Maximum number of posts in flight, and of newest posts, in a dump.
@@ -53,8 +53,8 @@ fn line(text: &mut String, entry: &Entry, now: u64) {
     let _ = match entry.end {
         None if entry.suppress => write!(text, ": suppressed"),
         None => write!(text, ": under way"),
-        Some(End { status: None, .. }) => write!(text, ": not taken"),
-        Some(End { at, status: Some(status), bytes }) => {
+        Some(PostEnd { status: None, .. }) => write!(text, ": not taken"),
+        Some(PostEnd { at, status: Some(status), bytes }) => {
             write!(text, ": {} after {}, {bytes} bytes", status.dat_name(), Seconds(at.saturating_sub(begun)))
         }
     };

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use dapl::provider::Region;
-use dapl::runtime::mappings::{self, MappingLookup, Rights};
+use dapl::runtime::mappings::{self, MappingLookup, PageRights};
 
 /// Regions up to this size are populated when they are registered, which also checks their rights. For larger regions
 /// the list of mappings is read. That takes long, but less than using so much memory does.
@@ -21,7 +21,7 @@ pub fn is_usable(region: Region, write: bool) -> bool {
     if region.length <= POPULATE_MAX {
         return is_accessible(region, write);
     }
-    let found = |shared| mappings::lookup(region, Rights { read: true, write, shared });
+    let found = |shared| mappings::lookup(region, PageRights { read: true, write, shared });
     match found(false) {
         MappingLookup::Whole => found(true) != MappingLookup::Whole || is_accessible(region, write),
         MappingLookup::Missing | MappingLookup::Lacking => false,
@@ -88,11 +88,13 @@ pub fn is_accessible(region: Region, write: bool) -> bool {
         // An access would raise a signal: the page is not mapped, is beyond the end of the file, has no space on the
         // file system, or is faulty memory.
         libc::ENOMEM | libc::EFAULT | libc::EHWPOISON => false,
-        libc::EINVAL if can_populate() => match mappings::lookup(region, Rights { read: true, write, shared: false }) {
-            MappingLookup::Whole => true, // device memory, which cannot be populated
-            MappingLookup::Missing | MappingLookup::Lacking => false,
-            MappingLookup::Unknown => is_mapped(region),
-        },
+        libc::EINVAL if can_populate() => {
+            match mappings::lookup(region, PageRights { read: true, write, shared: false }) {
+                MappingLookup::Whole => true, // device memory, which cannot be populated
+                MappingLookup::Missing | MappingLookup::Lacking => false,
+                MappingLookup::Unknown => is_mapped(region),
+            }
+        }
         libc::EINVAL => is_mapped(region),
         _ => true, // a temporary error of the kernel
     }

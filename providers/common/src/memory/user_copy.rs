@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 use crate::memory::mapping_check::{self, is_accessible};
 use crate::memory::vma_query::Maps;
 use dapl::provider::Region;
-use dapl::runtime::mappings::{MappingLookup, Rights};
+use dapl::runtime::mappings::{MappingLookup, PageRights};
 
 /// Length of a slot: 2 to the power of this ticks. Memory in continuous use is checked once per slot, which takes 1 us:
 /// half a percent.
@@ -86,7 +86,7 @@ impl Checker {
             return true;
         }
         let has_file = Cell::new(false);
-        let rights = Rights { read: true, write, shared: false };
+        let rights = PageRights { read: true, write, shared: false };
         let found = self.maps.look(region, rights, |_| {
             has_file.set(true);
             true
@@ -371,7 +371,7 @@ fn is_usable(region: Region, direction: Direction, maps: &Maps) -> bool {
     if region.length <= SMALL_REGION {
         return is_accessible(region, write);
     }
-    match maps.look(region, Rights { read: true, write, shared: false }, |last| is_accessible(last, write)) {
+    match maps.look(region, PageRights { read: true, write, shared: false }, |last| is_accessible(last, write)) {
         MappingLookup::Whole => true,
         MappingLookup::Missing | MappingLookup::Lacking => false,
         MappingLookup::Unknown => is_accessible(region, write),

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dapl::provider::Region;
-use dapl::runtime::mappings::{MappingLookup, Rights};
+use dapl::runtime::mappings::{MappingLookup, PageRights};
 
 /// Maximum number of mappings in a query. A range with more of them is checked page by page.
 const MAX_MAPPINGS: usize = 16;
@@ -49,7 +49,7 @@ pub struct Maps {
 impl Maps {
     /// Whether a whole region is mapped with these rights (`shared` is ignored). For each part with a file behind it
     /// `last_page` is called with a byte of its last page: a truncated file lacks its last pages.
-    pub fn look(&self, region: Region, rights: Rights, last_page: impl Fn(Region) -> bool) -> MappingLookup {
+    pub fn look(&self, region: Region, rights: PageRights, last_page: impl Fn(Region) -> bool) -> MappingLookup {
         let end = region.address.saturating_add(region.length);
         let mut at = region.address;
         for _ in 0..MAX_MAPPINGS {
@@ -118,7 +118,7 @@ mod tests {
         let files = Cell::new(0);
         let look = |from: usize, pages: usize, write| {
             let region = Region { address: at + (from * PAGE) as u64 + 1, length: (pages * PAGE) as u64 - 1 };
-            maps.look(region, Rights { read: true, write, shared: false }, |_| {
+            maps.look(region, PageRights { read: true, write, shared: false }, |_| {
                 files.set(files.get() + 1);
                 true
             })
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!([look(4, 3, false), look(6, 1, true), look(6, 2, true)], [MappingLookup::Missing; 3]);
         assert_eq!(files.get(), 0, "anonymous memory has no file");
         let shared = Region { address: map(2, true), length: PAGE as u64 + 1 };
-        let read = Rights { read: true, ..Rights::default() };
+        let read = PageRights { read: true, ..PageRights::default() };
         assert_eq!(
             maps.look(shared, read, |last| last.address != shared.address + PAGE as u64),
             MappingLookup::Missing
