@@ -37,7 +37,7 @@ pub(crate) struct Settings {
     /// Timeouts of rdma_cm's address and route resolution.
     pub(crate) resolving: Resolving,
     /// Path parameters for the managers `socket` and `none`.
-    pub(crate) path: Path,
+    pub(crate) path: PathSettings,
     /// The peer assumed by the manager `none`.
     pub(crate) peer: Peer,
 }
@@ -91,7 +91,7 @@ pub(crate) struct Resolving {
 
 /// Path parameters of a queue pair without path resolution.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Path {
+pub(crate) struct PathSettings {
     /// `DAPL_IB_MTU`: bytes per packet, 256, 512, 1024, 2048 or 4096. Default: 1024; never more than the port has
     /// active.
     pub(crate) mtu: u32,
@@ -167,7 +167,7 @@ impl Settings {
             gid_index: env.number("DAPL_VERBS_GID_INDEX", 0..=65_535, "the one of the address"),
             max_inline: env.number("DAPL_MAX_INLINE", 0..=4_096, INLINE),
             resolving: Resolving::from(&env),
-            path: Path::from(&env),
+            path: PathSettings::from(&env),
             peer: Peer::from(&env),
         }
     }
@@ -180,11 +180,11 @@ impl Resolving {
     }
 }
 
-impl Path {
+impl PathSettings {
     fn from(env: &Environment<'_>) -> Self {
         let byte = |name, high: u8, default: u8| env.number_or(name, 0..=high.into(), default.into()) as u8;
         let mtu = |text: &str| number(text).filter(|bytes| [256, 512, 1024, 2048, 4096].contains(bytes));
-        Path {
+        PathSettings {
             mtu: env.parsed("DAPL_IB_MTU", "256, 512, 1024, 2048 or 4096", 1024, mtu).unwrap_or(1024),
             ack_timer: byte("DAPL_ACK_TIMER", 31, 16),
             ack_retry: byte("DAPL_ACK_RETRY", 7, 7),
@@ -395,7 +395,7 @@ mod tests {
         let settings = with("ib0 0", &[]);
         let four = Duration::from_secs(4);
         let resolving = Resolving { address_timeout: four, route_timeout: four };
-        let path = Path {
+        let path = PathSettings {
             mtu: 1024,
             ack_timer: 16,
             ack_retry: 7,
@@ -436,7 +436,7 @@ mod tests {
         assert_eq!((settings.gid_index, settings.inline(false)), (Some(3), 64));
         let Resolving { address_timeout, route_timeout } = settings.resolving;
         assert_eq!((address_timeout.as_millis(), route_timeout.as_millis()), (100, 200));
-        let path = Path {
+        let path = PathSettings {
             mtu: 4096,
             ack_timer: 20,
             ack_retry: 1,

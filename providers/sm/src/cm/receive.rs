@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// A received datagram.
 #[derive(Debug)]
-pub(crate) struct Datagram {
+pub(crate) struct ReceivedDatagram {
     /// Number of bytes received.
     pub(crate) length: usize,
     pub(crate) fds: Vec<OwnedFd>,
@@ -25,7 +25,7 @@ pub(crate) struct Datagram {
 type Control = [u64; 16];
 
 /// Receives the next datagram. Errors: `EAGAIN` if there is none, `EINTR`.
-pub(crate) fn receive(socket: BorrowedFd<'_>, space: &mut [u8]) -> io::Result<Datagram> {
+pub(crate) fn receive(socket: BorrowedFd<'_>, space: &mut [u8]) -> io::Result<ReceivedDatagram> {
     let mut control: Control = [0; 16];
     // SAFETY: both are plain C records, for which zeros are values.
     let (mut name, mut message): (libc::sockaddr_un, libc::msghdr) = unsafe { std::mem::zeroed() };
@@ -41,13 +41,13 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, space: &mut [u8]) -> io::Result<Da
     let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
     let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
     let from = path(&name, message.msg_namelen as usize);
-    let mut datagram = Datagram { length, fds: Vec::new(), pid: 0, uid: u32::MAX, from };
+    let mut datagram = ReceivedDatagram { length, fds: Vec::new(), pid: 0, uid: u32::MAX, from };
     // SAFETY: the kernel has filled the record, and `control` is still alive.
     unsafe { datagram.read_control(&message) };
     Ok(datagram)
 }
 
-impl Datagram {
+impl ReceivedDatagram {
     /// # Safety
     /// The record is as `recvmsg` left it, and its control buffer is alive. The caller owns the descriptors.
     #[allow(clippy::unnecessary_cast, reason = "the length has another type with musl")]

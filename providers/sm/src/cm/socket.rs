@@ -14,7 +14,7 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-use crate::cm::receive::{self, Datagram};
+use crate::cm::receive::{self, ReceivedDatagram};
 use crate::proto::handshake::MAX_DATAGRAM;
 
 /// Maximum number of descriptors in a datagram: area, RMA buffer, registrations.
@@ -64,7 +64,7 @@ impl SetupSocket {
     pub(crate) fn receive(&self) -> Option<Received> {
         loop {
             let mut bytes = vec![0; MAX_DATAGRAM + 1];
-            let Datagram { length, fds, pid, uid, from } = match receive::receive(self.0.as_fd(), &mut bytes) {
+            let ReceivedDatagram { length, fds, pid, uid, from } = match receive::receive(self.0.as_fd(), &mut bytes) {
                 Ok(datagram) => datagram,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => return None,

@@ -23,7 +23,7 @@ use crate::cm::table::Conn;
 use crate::device::Device;
 use crate::engine::jobs::{EngineQueueClient, Job};
 use crate::engine::stalls::Stalls;
-use crate::engine::wake::Delivery;
+use crate::engine::wake::WakeResult;
 use crate::memory::exchange;
 use crate::proto::handshake::{Answer, Bad, Datagram, Terms};
 use crate::proto::machine::{Action, Input};
@@ -160,7 +160,7 @@ impl Engine {
         for (id, attempt) in self.device.book.lock().by_id.iter_mut() {
             let (true, Some(link)) = (attempt.machine.is_open(), &attempt.link) else { continue };
             open += 1;
-            if attempt.machine.is_silent(link.progress(), now) || link.alive() == Delivery::Dead {
+            if attempt.machine.is_silent(link.progress(), now) || link.alive() == WakeResult::Dead {
                 log::warn!("connection {id}: no heartbeat of the peer, giving up");
                 dead.push(*id);
             } else if link.is_reset() {

@@ -14,7 +14,7 @@ use crate::proto::message::Note;
 
 /// Result of a write.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Delivery {
+pub(crate) enum WakeResult {
     Sent,
     /// The FIFO is full: the peer has thousands of words to read, and then checks every connection.
     Full,
@@ -28,7 +28,7 @@ const NO_SIGNAL: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x100);
 static KNOWS_FLAG: AtomicBool = AtomicBool::new(true);
 
 /// Writes one word. Never blocks.
-pub(crate) fn write_word(fifo: &OwnedFd, note: Note) -> Delivery {
+pub(crate) fn write_word(fifo: &OwnedFd, note: Note) -> WakeResult {
     let word = note.encode();
     if KNOWS_FLAG.load(Ordering::Relaxed) {
         // Offset -1 means the current position, the only one that a pipe has.
@@ -40,16 +40,16 @@ pub(crate) fn write_word(fifo: &OwnedFd, note: Note) -> Delivery {
     without_sigpipe(|| verdict(rustix::io::write(fifo.as_fd(), &word)))
 }
 
-fn verdict(written: rustix::io::Result<usize>) -> Delivery {
+fn verdict(written: rustix::io::Result<usize>) -> WakeResult {
     match written {
-        Ok(_) => Delivery::Sent,
-        Err(Errno::AGAIN | Errno::INTR) => Delivery::Full,
-        Err(_) => Delivery::Dead,
+        Ok(_) => WakeResult::Sent,
+        Err(Errno::AGAIN | Errno::INTR) => WakeResult::Full,
+        Err(_) => WakeResult::Dead,
     }
 }
 
 /// Runs `write` with SIGPIPE blocked in this thread, and consumes a SIGPIPE that it raised.
-fn without_sigpipe(write: impl FnOnce() -> Delivery) -> Delivery {
+fn without_sigpipe(write: impl FnOnce() -> WakeResult) -> WakeResult {
     // SAFETY: plain system calls on signal sets on this stack. A SIGPIPE that was pending before stays pending: it is
     // consumed only if it was not pending.
     unsafe {
@@ -61,7 +61,7 @@ fn without_sigpipe(write: impl FnOnce() -> Delivery) -> Delivery {
         libc::sigpending(&mut pending);
         libc::pthread_sigmask(libc::SIG_BLOCK, &pipe, &mut before);
         let delivery = write();
-        if delivery == Delivery::Dead && libc::sigismember(&pending, libc::SIGPIPE) == 0 {
+        if delivery == WakeResult::Dead && libc::sigismember(&pending, libc::SIGPIPE) == 0 {
             let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
             libc::sigtimedwait(&pipe, std::ptr::null_mut(), &now);
         }
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn a_word_arrives_whole() {
         let (reader, writer) = fifo();
-        assert_eq!(write_word(&writer, Note::Wake(5)), Delivery::Sent);
+        assert_eq!(write_word(&writer, Note::Wake(5)), WakeResult::Sent);
         let mut word = [0; 4];
         assert_eq!(rustix::io::read(&reader, &mut word), Ok(4));
         assert_eq!(Note::decode(word), Some(Note::Wake(5)));
@@ -94,8 +94,8 @@ mod tests {
         let before = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         let (reader, writer) = fifo();
         drop(reader);
-        assert_eq!(write_word(&writer, Note::Alive(1)), Delivery::Dead);
-        assert_eq!(without_sigpipe(|| verdict(rustix::io::write(&writer, &[0; 4]))), Delivery::Dead);
+        assert_eq!(write_word(&writer, Note::Alive(1)), WakeResult::Dead);
+        assert_eq!(without_sigpipe(|| verdict(rustix::io::write(&writer, &[0; 4]))), WakeResult::Dead);
         // SAFETY: as above.
         unsafe { libc::signal(libc::SIGPIPE, before) };
     }
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn a_full_fifo_is_no_failure() {
         let (_reader, writer) = fifo();
-        while write_word(&writer, Note::Wake(1)) == Delivery::Sent {}
-        assert_eq!(write_word(&writer, Note::Wake(1)), Delivery::Full);
+        while write_word(&writer, Note::Wake(1)) == WakeResult::Sent {}
+        assert_eq!(write_word(&writer, Note::Wake(1)), WakeResult::Full);
     }
 }

@@ -23,7 +23,7 @@ const FORGIVEN: u8 = 6;
 
 /// State of a key.
 #[derive(Debug)]
-enum ExportAnswer {
+enum ImportState {
     /// Requested, with the age in engine ticks.
     Asked(u8),
     /// Refused, or the answer was invalid, with the age in engine ticks.
@@ -33,7 +33,7 @@ enum ExportAnswer {
 
 /// Mappings of a peer.
 #[derive(Debug, Default)]
-pub(crate) struct Imports(Mutex<HashMap<u32, ExportAnswer>>);
+pub(crate) struct Imports(Mutex<HashMap<u32, ImportState>>);
 
 /// Result of a lookup.
 #[derive(Debug)]
@@ -49,39 +49,39 @@ impl Imports {
     pub(crate) fn find(&self, key: u32) -> ImportLookup {
         let mut imports = self.0.lock();
         match imports.get(&key) {
-            Some(ExportAnswer::Here(mapped)) => return ImportLookup::Here(mapped.clone()),
-            Some(ExportAnswer::Asked(_) | ExportAnswer::Refused(_)) => return ImportLookup::Nothing,
+            Some(ImportState::Here(mapped)) => return ImportLookup::Here(mapped.clone()),
+            Some(ImportState::Asked(_) | ImportState::Refused(_)) => return ImportLookup::Nothing,
             None => {}
         }
-        let asked = imports.values().filter(|export| matches!(export, ExportAnswer::Asked(_))).count();
+        let asked = imports.values().filter(|export| matches!(export, ImportState::Asked(_))).count();
         if imports.len() >= MOST || asked >= MOST_ASKED {
             return ImportLookup::Nothing;
         }
-        imports.insert(key, ExportAnswer::Asked(0));
+        imports.insert(key, ImportState::Asked(0));
         ImportLookup::Ask
     }
 
     /// Called if the request could not be sent.
     pub(crate) fn withdraw(&self, key: u32) {
         let mut imports = self.0.lock();
-        if let Some(ExportAnswer::Asked(_)) = imports.get(&key) {
+        if let Some(ImportState::Asked(_)) = imports.get(&key) {
             imports.remove(&key);
         }
     }
 
     /// Whether an answer is pending.
     pub(crate) fn is_asked(&self, key: u32) -> bool {
-        matches!(self.0.lock().get(&key), Some(ExportAnswer::Asked(_)))
+        matches!(self.0.lock().get(&key), Some(ImportState::Asked(_)))
     }
 
     /// Records the answer; `None` is a refusal. A mapping beyond the limit per peer counts as a refusal.
     pub(crate) fn settle(&self, key: u32, mapped: Option<Mapped>) {
         let mut imports = self.0.lock();
-        let spans = |export: &ExportAnswer| if let ExportAnswer::Here(mapped) = export { mapped.span() } else { 0 };
+        let spans = |export: &ImportState| if let ImportState::Here(mapped) = export { mapped.span() } else { 0 };
         let space = LONGEST - imports.values().map(spans).sum::<u64>();
         let (export, beyond) = match mapped {
-            Some(mapped) if mapped.span() <= space => (ExportAnswer::Here(Arc::new(mapped)), None),
-            refused => (ExportAnswer::Refused(0), refused),
+            Some(mapped) if mapped.span() <= space => (ImportState::Here(Arc::new(mapped)), None),
+            refused => (ImportState::Refused(0), refused),
         };
         imports.insert(key, export);
         drop(imports);
@@ -99,9 +99,9 @@ impl Imports {
     pub(crate) fn grow_older(&self) {
         self.0.lock().retain(|_, export| {
             let (rounds, most) = match export {
-                ExportAnswer::Asked(rounds) => (rounds, PATIENCE),
-                ExportAnswer::Refused(rounds) => (rounds, FORGIVEN),
-                ExportAnswer::Here(_) => return true,
+                ImportState::Asked(rounds) => (rounds, PATIENCE),
+                ImportState::Refused(rounds) => (rounds, FORGIVEN),
+                ImportState::Here(_) => return true,
             };
             *rounds += 1;
             *rounds < most
@@ -111,7 +111,7 @@ impl Imports {
     /// Number of mapped keys.
     #[cfg(test)]
     pub(crate) fn mapped(&self) -> usize {
-        self.0.lock().values().filter(|export| matches!(export, ExportAnswer::Here(_))).count()
+        self.0.lock().values().filter(|export| matches!(export, ImportState::Here(_))).count()
     }
 }
 

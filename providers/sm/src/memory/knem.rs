@@ -85,9 +85,9 @@ pub(crate) trait Calls: Debug + Send + Sync {
 
 /// The device itself.
 #[derive(Debug)]
-struct Device(File);
+struct KnemDevice(File);
 
-impl Device {
+impl KnemDevice {
     fn call<T>(&self, number: libc::Ioctl, argument: &mut T) -> io::Result<()> {
         // SAFETY: the request number contains the size of `T`, which the driver reads and fills; memory that it points to is
         // the caller's and outlives the call, or is looked up by the driver itself.
@@ -105,7 +105,7 @@ const CREATE_REGION: libc::Ioctl = libc::_IOWR::<CreateRegion>(MAGIC, 0x21);
 const DESTROY_REGION: libc::Ioctl = libc::_IOR::<u64>(MAGIC, 0x22);
 const INLINE_COPY: libc::Ioctl = libc::_IOR::<InlineCopy>(MAGIC, 0x33);
 
-impl Calls for Device {
+impl Calls for KnemDevice {
     fn info(&self, info: &mut Info) -> io::Result<()> {
         self.call(GET_INFO, info)
     }
@@ -136,7 +136,7 @@ impl Knem {
         }
         let device = OpenOptions::new().read(true).write(true).open("/dev/knem");
         match device {
-            Ok(device) => Knem::over(Box::new(Device(device))),
+            Ok(device) => Knem::over(Box::new(KnemDevice(device))),
             Err(error) => {
                 if error.kind() != io::ErrorKind::NotFound {
                     log::info!("cannot open /dev/knem: {error}; RDMA uses other copy methods");

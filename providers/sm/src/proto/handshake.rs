@@ -178,7 +178,7 @@ impl Terms {
         out.extend(self.ip);
     }
 
-    fn take(bytes: &mut Reader<'_>) -> Result<Self, Bad> {
+    fn take(bytes: &mut FieldReader<'_>) -> Result<Self, Bad> {
         let terms = Terms {
             generation: u16::from_le_bytes(bytes.array()?),
             token: u64::from_le_bytes(bytes.array()?),
@@ -237,7 +237,7 @@ impl ExportAnswer {
         out.extend(id.to_le_bytes());
     }
 
-    fn take(bytes: &mut Reader<'_>) -> Result<Self, Bad> {
+    fn take(bytes: &mut FieldReader<'_>) -> Result<Self, Bad> {
         let [address, length, offset, space] = [bytes.word()?, bytes.word()?, bytes.word()?, bytes.word()?];
         let object = match u32::from_le_bytes(bytes.array()?) {
             u32::MAX => ExportedObject::Descriptor,
@@ -337,7 +337,7 @@ impl Datagram {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Bad> {
-        let mut bytes = Reader(bytes);
+        let mut bytes = FieldReader(bytes);
         let header: [u8; 8] = bytes.array()?;
         let first = u32::from_le_bytes([header[1], header[2], header[3], 0]);
         let second = u32::from_le_bytes([header[5], header[6], header[7], 0]);
@@ -351,7 +351,7 @@ impl Datagram {
         }
     }
 
-    fn sharing(kind: u8, from: u32, to: u32, mut bytes: Reader<'_>) -> Result<Self, Bad> {
+    fn sharing(kind: u8, from: u32, to: u32, mut bytes: FieldReader<'_>) -> Result<Self, Bad> {
         let token = bytes.word()?;
         let key = u32::from_le_bytes(bytes.array()?);
         let export = match kind {
@@ -368,7 +368,7 @@ impl Datagram {
         })
     }
 
-    fn request(header: [u8; 8], mut bytes: Reader<'_>) -> Result<Self, Bad> {
+    fn request(header: [u8; 8], mut bytes: FieldReader<'_>) -> Result<Self, Bad> {
         if header[1] != VERSION {
             return Err(Bad::Version(header[1]));
         }
@@ -380,7 +380,7 @@ impl Datagram {
         Ok(Datagram::Request { id, terms, private_data: bytes.private_data()? })
     }
 
-    fn reply(client: u32, answer: u8, server: u32, mut bytes: Reader<'_>) -> Result<Self, Bad> {
+    fn reply(client: u32, answer: u8, server: u32, mut bytes: FieldReader<'_>) -> Result<Self, Bad> {
         let answer = match answer {
             0 => Answer::Accepted,
             1 => Answer::Pending,
@@ -419,9 +419,9 @@ fn pair(out: &mut Vec<u8>, kind: u8, first: u32, status: u8, second: u32) {
     out.extend([kind, first[0], first[1], first[2], status, second[0], second[1], second[2]]);
 }
 
-struct Reader<'a>(&'a [u8]);
+struct FieldReader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl FieldReader<'_> {
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Bad> {
         let (head, tail) = self.0.split_first_chunk::<N>().ok_or(Bad::Short)?;
         self.0 = tail;

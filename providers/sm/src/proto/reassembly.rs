@@ -41,7 +41,7 @@ impl Numbering {
 
 /// Position of a piece in its message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Part {
+pub(crate) struct FragmentPosition {
     /// Offset in the message.
     pub(crate) offset: u64,
     /// Length of the whole message.
@@ -55,7 +55,7 @@ pub(crate) struct Reassembly {
     /// Number of the last message that began in pieces.
     message: u16,
     /// Bytes placed and total length of the message in progress.
-    under_way: Option<Part>,
+    under_way: Option<FragmentPosition>,
 }
 
 impl Reassembly {
@@ -70,17 +70,17 @@ impl Reassembly {
         &self,
         header: &Header,
         words: impl FnOnce() -> [u64; Data::WORDS],
-    ) -> Result<Part, &'static str> {
+    ) -> Result<FragmentPosition, &'static str> {
         if header.inline {
             let whole = header.first && header.last && self.under_way.is_none();
             return whole
-                .then_some(Part { offset: 0, size: u64::from(header.length) })
+                .then_some(FragmentPosition { offset: 0, size: u64::from(header.length) })
                 .ok_or("pieces of a message out of order");
         }
         self.look_at_piece(header, &Data::decode(words()).ok_or("a data header with reserved bits set")?)
     }
 
-    fn look_at_piece(&self, header: &Header, data: &Data) -> Result<Part, &'static str> {
+    fn look_at_piece(&self, header: &Header, data: &Data) -> Result<FragmentPosition, &'static str> {
         let Route { generation, source, destination } = self.route;
         if data.generation != generation {
             return Err("a piece with another generation of the connection");
@@ -89,7 +89,7 @@ impl Reassembly {
             return Err("a piece of another connection");
         }
         let part = match (self.under_way, header.first) {
-            (None, true) => Part { offset: 0, size: data.size },
+            (None, true) => FragmentPosition { offset: 0, size: data.size },
             (Some(part), false) => part,
             _ => return Err("pieces of a message out of order"),
         };
@@ -111,12 +111,12 @@ impl Reassembly {
 
     /// Records that the piece has been placed.
     #[inline]
-    pub(crate) fn took(&mut self, header: &Header, part: Part) {
+    pub(crate) fn took(&mut self, header: &Header, part: FragmentPosition) {
         if header.inline {
             return;
         }
         self.message = self.message.wrapping_add(u16::from(header.first));
-        let next = Part { offset: part.offset + u64::from(header.length), ..part };
+        let next = FragmentPosition { offset: part.offset + u64::from(header.length), ..part };
         self.under_way = (!header.last).then_some(next);
     }
 }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     /// Processes a piece as the receive direction does.
-    fn feed(reassembly: &mut Reassembly, header: Header, data: Data) -> Result<Part, &'static str> {
+    fn feed(reassembly: &mut Reassembly, header: Header, data: Data) -> Result<FragmentPosition, &'static str> {
         let part = reassembly.look(&header, || data.encode())?;
         assert_eq!(reassembly.look(&header, || data.encode()), Ok(part), "it may wait, and be asked about again");
         reassembly.took(&header, part);
@@ -155,7 +155,10 @@ mod tests {
         for message in 0..70_000u32 {
             if random(&mut state).is_multiple_of(4) {
                 let inline = Header { inline: true, ..header(true, true, 8) };
-                assert_eq!(feed(&mut reassembly, inline, numbering.next(false, 0)), Ok(Part { offset: 0, size: 8 }));
+                assert_eq!(
+                    feed(&mut reassembly, inline, numbering.next(false, 0)),
+                    Ok(FragmentPosition { offset: 0, size: 8 })
+                );
             }
             let size = 1 + random(&mut state) % 100_000;
             let (mut sent, mut pieces) = (0, 0);
@@ -163,7 +166,11 @@ mod tests {
                 let length = (1 + random(&mut state) % 40_000).min(size - sent);
                 let piece = header(sent == 0, sent + length == size, length as u32);
                 let data = numbering.next(sent == 0, size);
-                assert_eq!(feed(&mut reassembly, piece, data), Ok(Part { offset: sent, size }), "message {message}");
+                assert_eq!(
+                    feed(&mut reassembly, piece, data),
+                    Ok(FragmentPosition { offset: sent, size }),
+                    "message {message}"
+                );
                 (sent, pieces) = (sent + length, pieces + 1);
             }
             assert!(pieces > 0 && reassembly.under_way.is_none());
@@ -194,7 +201,7 @@ mod tests {
                 let mut invalid = honest;
                 violation(&mut invalid.0, &mut invalid.1);
                 assert_eq!(reassembly.look(&invalid.0, || invalid.1.encode()), Err(why), "piece {n}");
-                assert_eq!(feed(&mut reassembly, honest.0, honest.1), Ok(Part { offset, size: 100 }));
+                assert_eq!(feed(&mut reassembly, honest.0, honest.1), Ok(FragmentPosition { offset, size: 100 }));
             }
         }
     }

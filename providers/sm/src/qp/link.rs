@@ -15,7 +15,7 @@ use dapl::provider::ConnId;
 use dapl::runtime::sync::{AtomicU64, Ordering, fence};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::engine::wake::{Delivery, write_word};
+use crate::engine::wake::{WakeResult, write_word};
 use crate::engine::wake_flags::WakeFlags;
 use crate::help::Help;
 use crate::memory::imports::Imports;
@@ -341,10 +341,10 @@ impl ConnectionMemory {
 
     /// Called after publishing: sends one FIFO word if the peer sleeps. A polling peer costs no system call (SM-15).
     #[inline(always)]
-    pub(crate) fn poke(&self, want: u64) -> Delivery {
+    pub(crate) fn poke(&self, want: u64) -> WakeResult {
         match self.theirs() {
             Some(t) if self.wake_flags.answers(t.area.word(WANT), want, t.light) => wake(t),
-            _ => Delivery::Sent,
+            _ => WakeResult::Sent,
         }
     }
 
@@ -367,13 +367,13 @@ impl ConnectionMemory {
     }
 
     /// Sends a heartbeat (CM-5).
-    pub(crate) fn alive(&self) -> Delivery {
-        self.theirs().map_or(Delivery::Sent, |t| write_word(&t.peer.fifo, Note::Alive(t.id)))
+    pub(crate) fn alive(&self) -> WakeResult {
+        self.theirs().map_or(WakeResult::Sent, |t| write_word(&t.peer.fifo, Note::Alive(t.id)))
     }
 }
 
 /// Sends a FIFO word to a sleeping peer.
 #[cold]
-fn wake(theirs: &PeerSide) -> Delivery {
+fn wake(theirs: &PeerSide) -> WakeResult {
     write_word(&theirs.peer.fifo, Note::Wake(theirs.id))
 }

@@ -10,7 +10,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 
 use super::invalid_data::works;
 use super::*;
-use crate::engine::wake::{Delivery, write_word};
+use crate::engine::wake::{WakeResult, write_word};
 use crate::proto::message::{ID_MASK, Note};
 
 /// The shortest heartbeat interval that can be set.
@@ -98,7 +98,7 @@ fn fills(shrink: bool) {
         if shrink {
             rustix::pipe::fcntl_setpipe_size(&fifo, 4096).unwrap();
         }
-        while write_word(&fifo, Note::Wake(ID_MASK)) == Delivery::Sent {}
+        while write_word(&fifo, Note::Wake(ID_MASK)) == WakeResult::Sent {}
         send((&a, &active), 1);
         // Other writers to the FIFO do not block either.
         let friend = connected(&a, &c, 9, 30);

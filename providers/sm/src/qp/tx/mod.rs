@@ -220,7 +220,7 @@ enum PendingKind {
 }
 
 /// A response of the peer.
-struct Answer {
+struct PeerResponse {
     kind: Kind,
     /// A line of a buffer, or an offset.
     aux: u32,
@@ -446,7 +446,7 @@ impl Tx {
         }
         let before = ends.responses.taken();
         while let Some(answer) = self.next_answer()? {
-            let Answer { kind, aux, status, value } = answer;
+            let PeerResponse { kind, aux, status, value } = answer;
             match kind {
                 Kind::RmaAck => self.answered(shared, aux, status)?,
                 Kind::AtomicAck => self.answered_atomic(shared, status, value)?,
@@ -470,7 +470,7 @@ impl Tx {
     }
 
     /// Takes the next response from the ring.
-    fn next_answer(&mut self) -> Result<Option<Answer>, Fault> {
+    fn next_answer(&mut self) -> Result<Option<PeerResponse>, Fault> {
         let Some(ends) = self.ends.as_mut() else { return Ok(None) };
         match ends.responses.peek() {
             Next::Empty => Ok(None),
@@ -479,7 +479,7 @@ impl Tx {
             {
                 let SlotFields { aux, total, .. } = ends.responses.fields();
                 ends.responses.advance();
-                Ok(Some(Answer { kind, aux, status, value: total.unwrap_or(0) }))
+                Ok(Some(PeerResponse { kind, aux, status, value: total.unwrap_or(0) }))
             }
             _ => Err(Fault::Nonsense("an unknown word in the ring of answers")),
         }

@@ -33,7 +33,7 @@ pub(crate) struct LocalEnd {
     pub(crate) gid: Gid,
     /// Index of the partition key in the port's table, if not 0.
     pub(crate) partition: Option<u16>,
-    pub(crate) settings: settings::Path,
+    pub(crate) settings: settings::PathSettings,
 }
 
 /// The peer's end of a path.
@@ -64,7 +64,7 @@ impl LocalEnd {
         attributes: &ibv_port_attr,
         gid_index: u32,
         gid: Gid,
-        settings: settings::Path,
+        settings: settings::PathSettings,
     ) -> Self {
         LocalEnd {
             port,
@@ -235,7 +235,7 @@ pub(crate) mod tests {
     pub(crate) fn port(link_layer: u32) -> LocalEnd {
         let attributes =
             ibv_port_attr { lid: 4, link_layer: link_layer as u8, active_mtu: IBV_MTU_4096, ..Default::default() };
-        let settings = settings::Path {
+        let settings = settings::PathSettings {
             mtu: 1024,
             ack_timer: 16,
             ack_retry: 7,
