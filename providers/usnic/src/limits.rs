@@ -29,8 +29,8 @@ pub(crate) fn config(device: &Device, spec: &QpSpec<Usnic>) -> Config {
         rnr_limit: settings.rnr_limit,
         keepalive: settings.keepalive,
         congestion: match settings.congestion {
-            settings::Congestion::Bbr => Algorithm::Bbr,
-            settings::Congestion::Cubic => Algorithm::Cubic,
+            settings::CongestionChoice::Bbr => Algorithm::Bbr,
+            settings::CongestionChoice::Cubic => Algorithm::Cubic,
         },
         ..Config::default()
     }

@@ -17,7 +17,7 @@ const BASE_DIR: BaseDirKind = BaseDirKind { provider: "usnic", variable: "DAPL_D
 const RETRY_FOREVER: u32 = 7;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Congestion {
+pub(crate) enum CongestionChoice {
     Bbr,
     Cubic,
 }
@@ -37,7 +37,7 @@ pub(crate) struct UsnicSettings {
     pub(crate) give_up: Nanos,
     /// RNR retries; `None`: without limit.
     pub(crate) rnr_limit: Option<u32>,
-    pub(crate) congestion: Congestion,
+    pub(crate) congestion: CongestionChoice,
     pub(crate) keepalive: Nanos,
     /// How long a request that finds no listener is repeated.
     pub(crate) listener_wait: Nanos,
@@ -69,7 +69,11 @@ impl UsnicSettings {
             mtu_ceiling: given.number("mtu") as usize,
             give_up: given.number("give_up_ms") * MILLIS,
             rnr_limit: Some(small("rnr_retry")).filter(|limit| *limit != RETRY_FOREVER),
-            congestion: if given.word("congestion") == "cubic" { Congestion::Cubic } else { Congestion::Bbr },
+            congestion: if given.word("congestion") == "cubic" {
+                CongestionChoice::Cubic
+            } else {
+                CongestionChoice::Bbr
+            },
             keepalive: given.number("keepalive_ms") * MILLIS,
             listener_wait: given.number("listener_wait_ms") * MILLIS,
             key_file: text("key"),
@@ -106,7 +110,7 @@ mod tests {
         let settings = with("");
         assert_eq!((settings.address, settings.port, settings.data_ports), (None, 17_471, None));
         assert_eq!((settings.give_up, settings.keepalive), (10 * SECONDS, 15 * SECONDS));
-        assert_eq!((settings.rnr_limit, settings.congestion), (None, Congestion::Bbr));
+        assert_eq!((settings.rnr_limit, settings.congestion), (None, CongestionChoice::Bbr));
     }
 
     #[test]
@@ -120,7 +124,7 @@ mod tests {
         assert_eq!((read("").dir.as_deref(), read("").port), (Some("/env"), 99));
         let both = read("fe80::1%eth0 port=100 mtu=1400 congestion=cubic rnr_retry=6");
         assert_eq!((both.address.as_deref(), both.port, both.mtu_ceiling), (Some("fe80::1%eth0"), 100, 1400));
-        assert_eq!((both.congestion, both.rnr_limit), (Congestion::Cubic, Some(6)));
+        assert_eq!((both.congestion, both.rnr_limit), (CongestionChoice::Cubic, Some(6)));
     }
 
     #[test]

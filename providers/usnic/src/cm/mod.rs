@@ -42,7 +42,7 @@ use crate::net::send::SendBatch;
 use crate::proto::Nanos;
 use crate::proto::setup::connect::{Connector, refuse_unmatched};
 use crate::proto::setup::packets::{self, Reason};
-use crate::proto::setup::{Config, Setup};
+use crate::proto::setup::{Setup, SetupConfig};
 use crate::proto::wire::{self, Kind};
 use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 
@@ -77,7 +77,8 @@ impl Cm {
         let (name, settings) = (&device.name, &device.settings);
         secrets::check_random(name)?;
         let psk = settings.key_file.as_deref().map(|path| secrets::read_key(name, path)).transpose()?;
-        let config = Config { silence: settings.give_up, listener_wait: settings.listener_wait, ..Config::default() };
+        let config =
+            SetupConfig { silence: settings.give_up, listener_wait: settings.listener_wait, ..SetupConfig::default() };
         let setup = Arc::new(Setup::new(config, psk));
         let request_sockets = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| {
             log::error!("{name}: cannot create an epoll descriptor: {error}");

@@ -63,7 +63,7 @@ struct Candidate {
 
 /// State of the keepalive challenges to a silent peer.
 #[derive(Clone, Copy, Debug)]
-struct Probing {
+struct ChallengeState {
     since: Nanos,
     /// Number of challenges sent.
     asked: u32,
@@ -77,9 +77,9 @@ struct Probing {
     is_open: bool,
 }
 
-impl Probing {
-    fn new(now: Nanos, next: Nanos) -> Probing {
-        Probing { since: now, asked: 0, nonce: 0, last: now, next, closed: 0, is_open: false }
+impl ChallengeState {
+    fn new(now: Nanos, next: Nanos) -> ChallengeState {
+        ChallengeState { since: now, asked: 0, nonce: 0, last: now, next, closed: 0, is_open: false }
     }
 }
 
@@ -98,7 +98,7 @@ pub(crate) struct Peer {
     /// Time without an answer after which the peer is given up.
     give_up: Nanos,
     heard: Nanos,
-    probing: Option<Probing>,
+    probing: Option<ChallengeState>,
     /// ICMP messages cause no challenge before this time.
     not_hinted_before: Nanos,
 }
@@ -150,7 +150,7 @@ impl Peer {
     /// and is given up no earlier than without the hint.
     pub(crate) fn hinted(&mut self, now: Nanos) {
         let next = now.max(self.not_hinted_before);
-        self.probing.get_or_insert_with(|| Probing::new(now, next));
+        self.probing.get_or_insert_with(|| ChallengeState::new(now, next));
     }
 
     /// Handles a report of the peer's host, with a quote of a recent packet, that the peer's port is closed. The report
@@ -183,7 +183,8 @@ impl Peer {
         let probing = self.probing.filter(|probing| now >= probing.next)?;
         let nonce = self.fresh();
         let next = now.saturating_add(self.wait(&probing, rtt));
-        self.probing = Some(Probing { asked: probing.asked + 1, nonce, last: now, next, is_open: true, ..probing });
+        self.probing =
+            Some(ChallengeState { asked: probing.asked + 1, nonce, last: now, next, is_open: true, ..probing });
         self.not_hinted_before = now.saturating_add(PAUSE);
         put(Kind::Challenge, terms, nonce, out);
         Some(self.at)
@@ -193,12 +194,12 @@ impl Peer {
     pub(crate) fn on_time(&mut self, now: Nanos) -> PeerTimeout {
         match self.probing {
             None if self.interval != 0 && now >= self.heard.saturating_add(self.interval) => {
-                self.probing = Some(Probing::new(now, now));
+                self.probing = Some(ChallengeState::new(now, now));
                 PeerTimeout::Nothing
             }
             // Both the number of challenges and the time must have passed: a process that was stopped has to read the
             // responses first.
-            Some(Probing { since, asked, next, closed, .. }) if asked >= MIN_PROBES && now >= next => {
+            Some(ChallengeState { since, asked, next, closed, .. }) if asked >= MIN_PROBES && now >= next => {
                 let is_gone = now.saturating_sub(since) >= self.give_up || closed >= MIN_PROBES;
                 if is_gone { PeerTimeout::Gone } else { PeerTimeout::Nothing }
             }
@@ -218,7 +219,7 @@ impl Peer {
 
     /// Wait between this challenge and the next: at least a probe timeout. Hosts limit their ICMP messages (Linux: one
     /// a second), so with a closed port the wait doubles with each unanswered challenge.
-    fn wait(&self, probing: &Probing, rtt: &Rtt) -> Nanos {
+    fn wait(&self, probing: &ChallengeState, rtt: &Rtt) -> Nanos {
         let timeout = rtt.pto(0);
         let plain = (self.give_up / 4).clamp(10 * MILLIS, SECONDS).max(timeout);
         match probing.closed {

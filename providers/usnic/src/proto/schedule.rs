@@ -54,9 +54,9 @@ const RESENDS: u32 = 16;
 /// The three queues.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
-    resend: TurnQueue,
-    ready: TurnQueue,
-    acks: TurnQueue,
+    resend: ArrivalOrder,
+    ready: ArrivalOrder,
+    acks: ArrivalOrder,
     /// Retransmission turns left in this pass.
     resends: u32,
     sends: usize,
@@ -65,13 +65,13 @@ pub(crate) struct Schedule {
 
 /// Connection numbers in the order of their arrival, without duplicates.
 #[derive(Debug, Default)]
-struct TurnQueue {
+struct ArrivalOrder {
     waiting: VecDeque<u32>,
     /// Whether the connection with this number is queued.
     is_in: Vec<bool>,
 }
 
-impl TurnQueue {
+impl ArrivalOrder {
     fn join(&mut self, number: u32) {
         let at = number as usize;
         if at >= self.is_in.len() {

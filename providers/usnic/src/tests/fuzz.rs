@@ -75,7 +75,7 @@ pub fn packet(bytes: &[u8]) {
 /// A packet for both state machines of set-up.
 fn set_up(packet: &[u8]) {
     let mut dice = TestRandom(1);
-    let setup = Arc::new(Setup::new(setup::Config::default(), None));
+    let setup = Arc::new(Setup::new(setup::SetupConfig::default(), None));
     let mut acceptor = Acceptor::new(setup.clone(), 0, &mut dice);
     let (mut out, from) = (Vec::new(), address(9));
     for now in [0, MILLIS, SECONDS] {

@@ -16,13 +16,13 @@ use crate::proto::setup::accept::Acceptor;
 use crate::proto::setup::connect::{Connector, Outcome};
 use crate::proto::setup::packets::Reason;
 use crate::proto::setup::tests::TestRandom;
-use crate::proto::setup::{Config, Offer, Setup};
+use crate::proto::setup::{Offer, Setup, SetupConfig};
 
 /// A client without an IA: its request has arrived, and its socket is closed.
 fn dead_requester(server: &Ia) -> ConnectionRequest {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut dice = TestRandom::new(1);
-    let setup = Arc::new(Setup::new(Config::default(), None));
+    let setup = Arc::new(Setup::new(SetupConfig::default(), None));
     let offer = Offer::new(9, &mut dice);
     let mut connector = Connector::new(setup, server.device.address(), 7, offer, b"may I?", 0);
     let mut packet = Vec::new();
@@ -51,7 +51,7 @@ fn request_of_a_dead_listener_is_rejected() {
     let mut packet = [0; 2048];
     let (length, from) = well_known.recv_from(&mut packet).unwrap();
     let (mut dice, mut out) = (TestRandom::new(1), Vec::new());
-    let mut acceptor = Acceptor::new(Arc::new(Setup::new(Config::default(), None)), 0, &mut dice);
+    let mut acceptor = Acceptor::new(Arc::new(Setup::new(SetupConfig::default(), None)), 0, &mut dice);
     acceptor.receive(0, &packet[..length], from, true, &mut dice, &mut out);
     data.send_to(&out, from).unwrap();
     // The process has stopped listening, but is alive.
@@ -86,7 +86,7 @@ fn request_without_a_listener_is_rejected() {
     // Requests are handled at the data port as at the well-known port.
     for to in [server.device.address(), server.device.socket.local()] {
         let mut dice = TestRandom::new(1);
-        let setup = Arc::new(Setup::new(Config::default(), None));
+        let setup = Arc::new(Setup::new(SetupConfig::default(), None));
         let mut connector = Connector::new(setup, to, 7, Offer::new(9, &mut dice), b"", 0);
         let mut packet = Vec::new();
         connector.transmit(0, &mut dice, &mut packet).unwrap();

@@ -3,7 +3,7 @@
 use super::hystart::HyStart;
 use super::recovery::Recovery;
 use super::round::Round;
-use super::{Ack, Controller, INITIAL_PACKETS, Loss, MINIMUM_PACKETS, Sent};
+use super::{Ack, Controller, INITIAL_PACKETS, Loss, MINIMUM_PACKETS, Transmission};
 use crate::proto::{Nanos, SECONDS};
 
 /// Factor of the window after a loss: beta_cubic (RFC 9438, 4.6).
@@ -125,7 +125,7 @@ impl Cubic {
 }
 
 impl Controller for Cubic {
-    fn sent(&mut self, sent: &Sent) {
+    fn sent(&mut self, sent: &Transmission) {
         if let (Some(since), Some(epoch)) = (self.unused_since.take(), self.window.epoch_start.as_mut()) {
             *epoch = epoch.saturating_add(sent.now.saturating_sub(since)).min(sent.now);
         }

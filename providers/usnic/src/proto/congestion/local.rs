@@ -7,7 +7,7 @@
 
 use super::recovery::Recovery;
 use super::round::Round;
-use super::{Ack, Controller, Loss, MINIMUM_PACKETS, Sent};
+use super::{Ack, Controller, Loss, MINIMUM_PACKETS, Transmission};
 use crate::proto::Nanos;
 
 /// Divisor of the window after a loss: two (RFC 9002, B.1, kLossReductionFactor).
@@ -50,7 +50,7 @@ impl Local {
 
 impl Controller for Local {
     #[inline]
-    fn sent(&mut self, _sent: &Sent) {}
+    fn sent(&mut self, _sent: &Transmission) {}
 
     /// OnPacketAcked() (RFC 9002, B.5).
     fn acked(&mut self, ack: &Ack) {

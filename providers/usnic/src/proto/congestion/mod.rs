@@ -36,7 +36,7 @@ pub(crate) fn send_quantum(pacing_rate: u64, packet: u64) -> u64 {
 
 /// A transmission of a packet, new or retransmitted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sent {
+pub(crate) struct Transmission {
     pub(crate) now: Nanos,
     pub(crate) bytes: u64,
     /// Bytes in flight, this packet included.
@@ -85,7 +85,7 @@ pub(crate) struct Loss {
 
 /// A congestion control algorithm. Losses that an ack reveals are reported before the ack (RFC 9002, A.7).
 pub(crate) trait Controller {
-    fn sent(&mut self, sent: &Sent);
+    fn sent(&mut self, sent: &Transmission);
     fn acked(&mut self, ack: &Ack);
     fn lost(&mut self, loss: &Loss);
     /// A queue of this host was full and dropped the packet, which is retransmitted when the queue has drained.
@@ -142,7 +142,7 @@ macro_rules! each {
 
 impl Controller for Congestion {
     #[inline]
-    fn sent(&mut self, sent: &Sent) {
+    fn sent(&mut self, sent: &Transmission) {
         each!(self, one => one.sent(sent))
     }
 

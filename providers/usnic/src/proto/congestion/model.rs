@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::{Ack, Congestion, Controller, Loss, Sent as Leaving};
+use super::{Ack, Congestion, Controller, Loss, Transmission};
 use crate::proto::flight::{Delivery, PacketState, is_loss_too_high};
 use crate::proto::pacer::Pacer;
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
@@ -300,7 +300,7 @@ impl Model {
         flow.in_flight += bytes;
         let state = flow.delivery.sent(now, bytes, flow.in_flight);
         let is_app_limited = flow.delivery.is_app_limited();
-        flow.sender.control.sent(&Leaving { now, bytes, in_flight: flow.in_flight, is_app_limited });
+        flow.sender.control.sent(&Transmission { now, bytes, in_flight: flow.in_flight, is_app_limited });
         let rate = flow.sender.control.pacing_rate();
         flow.pacer.spent(now, bytes, rate, bytes);
         if flow.flight.is_empty() || !probe {

@@ -17,11 +17,11 @@ pub(super) struct Credits {
     pub(super) there: u32,
     /// Serial number of the latest ack.
     serial: u16,
-    probing: Option<Probing>,
+    probing: Option<CreditProbing>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Probing {
+struct CreditProbing {
     at: Nanos,
     wait: Nanos,
     count: u32,
@@ -51,7 +51,7 @@ impl Credits {
     pub(super) fn wait(&mut self, now: Nanos, wait: Nanos) {
         if self.probing.is_none() {
             let wait = wait.clamp(1, RAREST);
-            self.probing = Some(Probing { at: now.saturating_add(wait), wait, count: 0 });
+            self.probing = Some(CreditProbing { at: now.saturating_add(wait), wait, count: 0 });
         }
     }
 

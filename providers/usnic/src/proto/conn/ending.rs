@@ -39,7 +39,7 @@ enum Phase {
 
 /// A request of the peer that was refused.
 #[derive(Clone, Copy, Debug)]
-struct Refused {
+struct RefusedRequest {
     why: Refusal,
     psn: Psn,
     said: u32,
@@ -55,7 +55,7 @@ pub(super) struct Ending {
     closing: Option<Closing>,
     /// Source of the peer's last packet. The peer may have moved, so answers go there.
     last_source: Option<Source>,
-    refused: Option<Refused>,
+    refused: Option<RefusedRequest>,
 }
 
 impl Ending {
@@ -199,7 +199,7 @@ impl<D: Driver> Conn<D> {
         let event = if why == Refusal::Access { ConnectionEvent::Disconnected } else { ConnectionEvent::Broken };
         self.close(Some(event), host);
         let (again, until) = (Some(self.now.saturating_add(REPEAT)), self.now.saturating_add(self.config.linger));
-        self.ending.refused = Some(Refused { why, psn, said: 0, again, until });
+        self.ending.refused = Some(RefusedRequest { why, psn, said: 0, again, until });
         self.acks.whole_at_once();
     }
 

@@ -45,7 +45,7 @@ use peer_reads::PeerReads;
 use receive::Deferred;
 use receives::Receives;
 use refragmented::{Refragmented, SendingPieces};
-use requests::{Requests, Sent};
+use requests::{Requests, SentPayload};
 use send_path::SendPath;
 use transmit::Note;
 
@@ -62,7 +62,7 @@ pub(crate) struct Conn<D: Driver> {
 
     requests: Requests<D::Request>,
     peer_reads: PeerReads,
-    flight: Flight<Sent>,
+    flight: Flight<SentPayload>,
     send_path: SendPath,
     credits: Credits,
     /// Serial number of the last ack that was written.

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use dapl_software::memory::atomic::Atomic;
 
-use super::requests::{Sent, What};
+use super::requests::{PayloadOwner, SentPayload};
 use crate::proto::Nanos;
 use crate::proto::psn::Psn;
 
@@ -145,7 +145,7 @@ impl PeerReads {
     }
 
     /// The next packet of a response. Only reads that no missing packet precedes are answered.
-    pub(super) fn next(&self, next: Psn, fragment: u32, chunk: u32) -> Option<Sent> {
+    pub(super) fn next(&self, next: Psn, fragment: u32, chunk: u32) -> Option<SentPayload> {
         let read = self.reads.get(self.sent).filter(|read| read.there && read.psn.is_before(next))?;
         let left = read.length - read.cut;
         let length = if read.cut == 0 && left <= fragment { left } else { left.min(chunk) };
@@ -153,11 +153,18 @@ impl PeerReads {
         if self.is_gone(slot) || read.is_atomic() && read.found.is_none() {
             return None;
         }
-        Some(Sent { what: What::Response, command: false, slot, offset: read.cut, length, in_pieces: false })
+        Some(SentPayload {
+            what: PayloadOwner::Response,
+            command: false,
+            slot,
+            offset: read.cut,
+            length,
+            in_pieces: false,
+        })
     }
 
     /// Records that a packet returned by `next` was sent.
-    pub(super) fn left(&mut self, sent: &Sent) {
+    pub(super) fn left(&mut self, sent: &SentPayload) {
         let Some(read) = self.reads.get_mut(self.sent) else { return };
         read.cut += sent.length;
         read.out += 1;

@@ -13,7 +13,7 @@ use super::Conn;
 use super::peer_reads::Taken;
 use super::receives::{Incoming, ReceiveLookup};
 use super::refragmented::PieceCheck;
-use super::requests::{What, is_below};
+use super::requests::{PayloadOwner, is_below};
 use super::transmit::Note;
 use super::types::{Driver, Host, SendValue, Source, Work};
 use crate::proto::psn::Psn;
@@ -419,11 +419,11 @@ impl<D: Driver> Conn<D> {
         }
         let (requests, peer_reads) = (&mut self.requests, &mut self.peer_reads);
         let (commands, data, mut largest) = (&mut self.commands, &mut self.data, 0);
-        let mut done = |_: Psn, sent: super::Sent| {
+        let mut done = |_: Psn, sent: super::SentPayload| {
             match sent.what {
-                What::Request => requests.acked(sent.slot),
-                What::Response => peer_reads.acked(sent.slot),
-                What::Nothing => {}
+                PayloadOwner::Request => requests.acked(sent.slot),
+                PayloadOwner::Response => peer_reads.acked(sent.slot),
+                PayloadOwner::Nothing => {}
             }
             let channel = if sent.command { &mut *commands } else { &mut *data };
             *channel = channel.saturating_sub(1);
@@ -457,7 +457,7 @@ impl<D: Driver> Conn<D> {
     fn retract_not_accepted(&mut self) {
         let (queue, there) = (&self.requests.queue, self.credits.there);
         self.flight.resend_where(self.now, |sent| {
-            let request = queue.get(sent.slot).filter(|_| sent.what == What::Request);
+            let request = queue.get(sent.slot).filter(|_| sent.what == PayloadOwner::Request);
             request.is_some_and(|it| it.work.takes_receive() && !is_below(it.id, there))
         });
     }

@@ -5,7 +5,7 @@
 //! pieces have arrived. The payload of a piece is placed on arrival, so only ranges are kept. At most [`MOST`] packets
 //! may be incomplete; pieces of further packets are dropped, and are retransmitted.
 
-use super::requests::Sent;
+use super::requests::SentPayload;
 use crate::proto::psn::Psn;
 use crate::proto::ranges::Ranges;
 use crate::proto::wire::{Data, Extent, Op};
@@ -77,7 +77,7 @@ impl Refragmented {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendingPieces {
     pub(super) psn: Psn,
-    pub(super) sent: Sent,
+    pub(super) sent: SentPayload,
     /// Number of bytes not sent yet, and bytes per piece.
     pub(super) left: u32,
     pub(super) each: u32,
@@ -87,15 +87,15 @@ pub(super) struct SendingPieces {
 impl SendingPieces {
     /// Splits a packet into as few pieces of at most `most` bytes as possible, all of equal length, so that they can be
     /// sent as a GSO batch.
-    pub(super) fn new(psn: Psn, sent: Sent, most: u32, resend: bool) -> Self {
+    pub(super) fn new(psn: Psn, sent: SentPayload, most: u32, resend: bool) -> Self {
         let count = sent.length.div_ceil(most.max(1)).max(1);
         SendingPieces { psn, sent, left: 0, each: sent.length.div_ceil(count).max(1), resend }
     }
 
     /// The next piece, and whether it is the last.
-    pub(super) fn next(&mut self) -> (Sent, bool) {
+    pub(super) fn next(&mut self) -> (SentPayload, bool) {
         let length = self.each.min(self.sent.length - self.left);
-        let piece = Sent { offset: self.sent.offset + self.left, length, ..self.sent };
+        let piece = SentPayload { offset: self.sent.offset + self.left, length, ..self.sent };
         self.left += length;
         (piece, self.left == self.sent.length)
     }
@@ -106,7 +106,7 @@ mod tests {
     use zerocopy::network_endian::U32;
 
     use super::*;
-    use crate::proto::conn::requests::What;
+    use crate::proto::conn::requests::PayloadOwner;
     use crate::proto::wire::{Carried, Message};
 
     fn piece(id: u32, offset: u32, extent: Option<(u32, u32)>, payload: &[u8]) -> Data<'_> {
@@ -165,7 +165,14 @@ mod tests {
 
     #[test]
     fn packet_is_split_into_equal_pieces() {
-        let sent = Sent { what: What::Request, command: false, slot: 3, offset: 1000, length: 8000, in_pieces: true };
+        let sent = SentPayload {
+            what: PayloadOwner::Request,
+            command: false,
+            slot: 3,
+            offset: 1000,
+            length: 8000,
+            in_pieces: true,
+        };
         for (most, count, each) in [(1100, 8, 1000), (8000, 1, 8000), (1, 8000, 1), (0, 8000, 1), (7999, 2, 4000)] {
             let mut sending_pieces = SendingPieces::new(Psn(1), sent, most, true);
             let (mut at, mut seen) = (1000, 0);
@@ -179,7 +186,10 @@ mod tests {
             }
             assert_eq!((at, seen), (9000, count), "of at most {most}");
         }
-        let nothing = Sent { length: 0, ..sent };
-        assert_eq!(SendingPieces::new(Psn(1), nothing, 10, true).next(), (Sent { offset: 1000, ..nothing }, true));
+        let nothing = SentPayload { length: 0, ..sent };
+        assert_eq!(
+            SendingPieces::new(Psn(1), nothing, 10, true).next(),
+            (SentPayload { offset: 1000, ..nothing }, true)
+        );
     }
 }

@@ -16,8 +16,8 @@ use crate::proto::wire::Op;
 
 /// Data needed to retransmit a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Sent {
-    pub(super) what: What,
+pub(super) struct SentPayload {
+    pub(super) what: PayloadOwner,
     /// Whether it belongs to the command channel.
     pub(super) command: bool,
     /// Slot of the request, or number of the peer's read.
@@ -30,7 +30,7 @@ pub(super) struct Sent {
 
 /// The work that a packet's payload belongs to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum What {
+pub(super) enum PayloadOwner {
     Request,
     Response,
     /// None: the packet has no payload, and only its PSN has to be delivered.
@@ -111,7 +111,7 @@ pub(super) struct Requests<Q> {
     /// Whether a request has failed, so that no other request starts.
     pub(super) stopped: bool,
     /// Packets of withdrawn sends, which are sent again under new PSNs.
-    pub(super) again: VecDeque<Sent>,
+    pub(super) again: VecDeque<SentPayload>,
     /// The latest PSN of any request.
     pub(super) latest: Option<Psn>,
 }
@@ -193,7 +193,7 @@ impl<Q: Default> Requests<Q> {
 
     /// The next packet, with at most `fragment` bytes if it contains the whole message and `chunk` bytes if it contains
     /// a part.
-    pub(super) fn next(&self, bounds: Bounds, fragment: u32, chunk: u32) -> Result<Sent, Wait> {
+    pub(super) fn next(&self, bounds: Bounds, fragment: u32, chunk: u32) -> Result<SentPayload, Wait> {
         if self.stopped {
             return Err(Wait::Idle);
         }
@@ -214,7 +214,14 @@ impl<Q: Default> Requests<Q> {
             _ if request.cut == 0 && left <= fragment => left,
             _ => left.min(chunk),
         };
-        Ok(Sent { what: What::Request, command: false, slot, offset: request.cut, length, in_pieces: false })
+        Ok(SentPayload {
+            what: PayloadOwner::Request,
+            command: false,
+            slot,
+            offset: request.cut,
+            length,
+            in_pieces: false,
+        })
     }
 
     /// Whether all posted requests were sent.
@@ -256,7 +263,7 @@ impl<Q: Default> Requests<Q> {
     }
 
     /// Records that a packet returned by `next` was sent.
-    pub(super) fn left(&mut self, sent: &Sent, psn: Psn) {
+    pub(super) fn left(&mut self, sent: &SentPayload, psn: Psn) {
         self.latest = Some(psn);
         if self.again.pop_front().is_some() {
             return; // `next` returns these first
@@ -285,7 +292,7 @@ impl<Q: Default> Requests<Q> {
 
     /// Withdraws a packet of a send: its PSN will carry no payload. The payload is sent again later, and until then
     /// counts as not acked.
-    pub(super) fn take_back(&mut self, sent: Sent) {
+    pub(super) fn take_back(&mut self, sent: SentPayload) {
         self.again.push_back(sent);
     }
 

@@ -3,7 +3,7 @@
 
 use super::types::Config;
 use crate::proto::Nanos;
-use crate::proto::congestion::{Ack, Congestion, Controller, Loss, Sent};
+use crate::proto::congestion::{Ack, Congestion, Controller, Loss, Transmission};
 use crate::proto::flight::{Acked, Flight, Lost};
 use crate::proto::pacer::Pacer;
 use crate::proto::path::Path;
@@ -99,7 +99,7 @@ impl SendPath {
     /// Records that a packet with this many bytes was sent.
     pub(super) fn sent<T: Copy>(&mut self, now: Nanos, bytes: u64, flight: &Flight<T>) {
         let is_app_limited = flight.delivery().is_app_limited();
-        self.congestion.sent(&Sent { now, bytes, in_flight: flight.bytes(), is_app_limited });
+        self.congestion.sent(&Transmission { now, bytes, in_flight: flight.bytes(), is_app_limited });
         self.pacer.spent(now, bytes, self.congestion.pacing_rate(), self.known as u64);
     }
 

@@ -8,7 +8,7 @@ use dapl::provider::Status;
 use super::Conn;
 use super::peer_reads::Read;
 use super::refragmented::SendingPieces;
-use super::requests::{Bounds, SendPhase, Sent, Wait, What, is_below};
+use super::requests::{Bounds, PayloadOwner, SendPhase, SentPayload, Wait, is_below};
 use super::types::{Channel, Driver, Host, Outgoing, Payload, Source};
 use super::write::outgoing;
 use crate::proto::flight::{Cause, State};
@@ -115,7 +115,7 @@ impl<D: Driver> Conn<D> {
             return None;
         }
         if self.is_void(&sent) {
-            sent = Sent { what: What::Nothing, length: 0, offset: 0, in_pieces: false, ..sent };
+            sent = SentPayload { what: PayloadOwner::Nothing, length: 0, offset: 0, in_pieces: false, ..sent };
             self.flight.change(psn, sent);
         }
         match self.flight.cause(psn) {
@@ -140,7 +140,7 @@ impl<D: Driver> Conn<D> {
         &mut self,
         out: &mut Vec<u8>,
         psn: Psn,
-        mut sent: Sent,
+        mut sent: SentPayload,
         flags: u16,
         resend: bool,
         host: &impl Host<D>,
@@ -175,22 +175,22 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Whether the payload of a packet is no longer needed.
-    fn has_no_payload(&self, sent: &Sent) -> bool {
+    fn has_no_payload(&self, sent: &SentPayload) -> bool {
         match sent.what {
-            What::Nothing => false,
-            What::Response => self.peer_reads.get(sent.slot).is_none() || self.peer_reads.is_gone(sent.slot),
-            What::Request => {
+            PayloadOwner::Nothing => false,
+            PayloadOwner::Response => self.peer_reads.get(sent.slot).is_none() || self.peer_reads.is_gone(sent.slot),
+            PayloadOwner::Request => {
                 self.requests.queue.get(sent.slot).is_none_or(|request| matches!(request.stage, SendPhase::Failed(_)))
             }
         }
     }
 
     /// Whether a lost packet is retransmitted without its payload, because only its PSN has to be delivered.
-    fn is_void(&mut self, sent: &Sent) -> bool {
+    fn is_void(&mut self, sent: &SentPayload) -> bool {
         if self.has_no_payload(sent) {
             return true;
         }
-        let request = self.requests.queue.get(sent.slot).filter(|_| sent.what == What::Request);
+        let request = self.requests.queue.get(sent.slot).filter(|_| sent.what == PayloadOwner::Request);
         // The peer's SRQ had a receive when the packet was sent, and has none now. A retransmission with the payload
         // would block the delivery of all later packets.
         let finds_nothing = request.is_some_and(|it| it.work.takes_receive() && !is_below(it.id, self.credits.there));
@@ -225,10 +225,10 @@ impl<D: Driver> Conn<D> {
         }
         let psn = self.flight.sent(self.now, bytes, sent);
         match sent.what {
-            What::Request => self.requests.left(&sent, psn),
+            PayloadOwner::Request => self.requests.left(&sent, psn),
             _ => self.peer_reads.left(&sent),
         }
-        self.favours_answers = sent.what == What::Request;
+        self.favours_answers = sent.what == PayloadOwner::Request;
         if self.credits.deadline().is_some() && !matches!(self.next_request(), Err(Wait::Credit)) {
             self.credits.stop();
         }
@@ -270,13 +270,13 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    fn next_request(&self) -> Result<Sent, Wait> {
+    fn next_request(&self) -> Result<SentPayload, Wait> {
         let (fragment, chunk) = self.send_path.payloads();
         self.requests.next(self.bounds(), fragment, chunk)
     }
 
     /// The next packet of a request or of a read response, if its channel may have one more packet in flight.
-    pub(super) fn piece(&self) -> Result<Sent, Wait> {
+    pub(super) fn piece(&self) -> Result<SentPayload, Wait> {
         let (fragment, chunk) = self.send_path.payloads();
         let request = self.requests.next(self.bounds(), fragment, chunk);
         // A request without packets needs no window.
@@ -290,7 +290,7 @@ impl<D: Driver> Conn<D> {
             return Err(Wait::Idle);
         }
         let answer = self.peer_reads.next(self.received.next(), fragment, chunk);
-        let is_tiny = |sent: &Sent| sent.length <= self.config.tiny && self.is_whole(sent);
+        let is_tiny = |sent: &SentPayload| sent.length <= self.config.tiny && self.is_whole(sent);
         let mut sent = match (request, answer) {
             (Ok(request), Some(_)) if is_tiny(&request) || !self.favours_answers => request,
             (_, Some(answer)) => answer,
@@ -298,7 +298,8 @@ impl<D: Driver> Conn<D> {
             (Err(Wait::Turn), None) => return Err(Wait::Idle),
             (Err(wait), None) => return Err(wait),
         };
-        sent.command = sent.what == What::Request && self.commands < self.config.command_depth && is_tiny(&sent);
+        sent.command =
+            sent.what == PayloadOwner::Request && self.commands < self.config.command_depth && is_tiny(&sent);
         if !sent.command && self.data >= self.config.data_depth {
             return Err(Wait::Idle);
         }

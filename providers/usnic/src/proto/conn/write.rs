@@ -8,7 +8,7 @@ use zerocopy::network_endian::U32;
 
 use super::Conn;
 use super::refragmented::SendingPieces;
-use super::requests::{PostedRequest, Sent, What};
+use super::requests::{PayloadOwner, PostedRequest, SentPayload};
 use super::types::{Channel, Driver, Host, Outgoing, Payload, SendValue, Source, Work};
 use crate::proto::psn::Psn;
 use crate::proto::wire::{
@@ -22,12 +22,12 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Message header and payload location of a packet.
-    fn message(&self, sent: &Sent) -> (Message, Payload) {
+    fn message(&self, sent: &SentPayload) -> (Message, Payload) {
         let nothing = (Message { op: Op::Write as u8, ..Message::default() }, Payload::None);
-        let Sent { slot, offset, length, .. } = *sent;
+        let SentPayload { slot, offset, length, .. } = *sent;
         match sent.what {
-            What::Nothing => nothing,
-            What::Request => {
+            PayloadOwner::Nothing => nothing,
+            PayloadOwner::Request => {
                 let Some(request) = self.requests.queue.get(slot) else { return nothing };
                 let mut message = Message {
                     op: request.work.op() as u8,
@@ -53,7 +53,7 @@ impl<D: Driver> Conn<D> {
                 let payload = if length > 0 { Payload::Request { slot, offset, length } } else { Payload::None };
                 (message, payload)
             }
-            What::Response => {
+            PayloadOwner::Response => {
                 let Some(read) = self.peer_reads.get(slot) else { return nothing };
                 let op = if read.is_atomic() { Op::AtomicResponse } else { Op::ReadResponse } as u8;
                 let message = Message { op, id: slot.into(), length: read.length.into(), ..Message::default() };
@@ -66,10 +66,10 @@ impl<D: Driver> Conn<D> {
     }
 
     /// The extension that follows the message fields of a packet, and its length.
-    fn extension(&self, sent: &Sent) -> ([u8; EXTENSION], usize) {
+    fn extension(&self, sent: &SentPayload) -> ([u8; EXTENSION], usize) {
         let (first, second) = match sent.what {
-            What::Nothing => return Default::default(),
-            What::Request => match self.requests.queue.get(sent.slot).map(|request| request.work) {
+            PayloadOwner::Nothing => return Default::default(),
+            PayloadOwner::Request => match self.requests.queue.get(sent.slot).map(|request| request.work) {
                 Some(Work::WriteImmediate { data, .. }) => {
                     let mut bytes = [0; EXTENSION];
                     bytes[..4].copy_from_slice(&data.to_be_bytes());
@@ -79,7 +79,7 @@ impl<D: Driver> Conn<D> {
                 Some(Work::Atomic(_, Atomic::CompareSwap { compare, swap })) => (compare, Some(swap)),
                 _ => return Default::default(),
             },
-            What::Response => match self.peer_reads.get(sent.slot).and_then(|read| read.found()) {
+            PayloadOwner::Response => match self.peer_reads.get(sent.slot).and_then(|read| read.found()) {
                 Some(found) => (found, None),
                 None => return Default::default(),
             },
@@ -91,30 +91,32 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Bytes of the extension of a packet.
-    pub(super) fn extension_length(&self, sent: &Sent) -> usize {
+    pub(super) fn extension_length(&self, sent: &SentPayload) -> usize {
         let is_plain = match sent.what {
-            What::Nothing => true,
-            What::Request => self.requests.queue.get(sent.slot).is_none_or(|request| !request.work.is_extension()),
-            What::Response => self.peer_reads.get(sent.slot).is_none_or(|read| !read.is_atomic()),
+            PayloadOwner::Nothing => true,
+            PayloadOwner::Request => {
+                self.requests.queue.get(sent.slot).is_none_or(|request| !request.work.is_extension())
+            }
+            PayloadOwner::Response => self.peer_reads.get(sent.slot).is_none_or(|read| !read.is_atomic()),
         };
         if is_plain { 0 } else { self.extension(sent).1 }
     }
 
     /// Whether the packet contains the whole message.
-    pub(super) fn is_whole(&self, sent: &Sent) -> bool {
+    pub(super) fn is_whole(&self, sent: &SentPayload) -> bool {
         let length = match sent.what {
-            What::Nothing => return true,
-            What::Request => {
+            PayloadOwner::Nothing => return true,
+            PayloadOwner::Request => {
                 let length = |request: &PostedRequest<_>| if request.work.is_answered() { 0 } else { request.length };
                 self.requests.queue.get(sent.slot).map(length)
             }
-            What::Response => self.peer_reads.get(sent.slot).map(|read| read.length),
+            PayloadOwner::Response => self.peer_reads.get(sent.slot).map(|read| read.length),
         };
         sent.offset == 0 && length == Some(sent.length)
     }
 
     /// Size of its datagram in bytes.
-    pub(super) fn size(&self, sent: &Sent) -> u64 {
+    pub(super) fn size(&self, sent: &SentPayload) -> u64 {
         let header = if self.is_whole(sent) { FRAGMENT } else { CHUNK };
         (header + self.extension_length(sent) + sent.length as usize + self.send_path.extra) as u64
     }
@@ -123,7 +125,7 @@ impl<D: Driver> Conn<D> {
         &mut self,
         out: &mut Vec<u8>,
         psn: Psn,
-        sent: &Sent,
+        sent: &SentPayload,
         mut flags: u16,
         resend: bool,
         host: &impl Host<D>,
@@ -167,7 +169,7 @@ impl<D: Driver> Conn<D> {
         Outgoing { payload, channel: Channel::Data, resend, ..outgoing(out.len() - start) }
     }
 
-    fn write_extension(&self, out: &mut Vec<u8>, sent: &Sent) {
+    fn write_extension(&self, out: &mut Vec<u8>, sent: &SentPayload) {
         if self.extension_length(sent) > 0 {
             let (bytes, length) = self.extension(sent);
             out.extend_from_slice(&bytes[..length]);

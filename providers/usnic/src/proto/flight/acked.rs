@@ -13,7 +13,7 @@ const UNSURE: Nanos = 4;
 
 /// Summary of the packets of one ack.
 #[derive(Default)]
-struct Round {
+struct AckTotals {
     acked: Acked,
     /// The latest transmission: its order, time, and how often its packet had been sent by then.
     newest: Option<(u64, Nanos, u8)>,
@@ -42,7 +42,7 @@ impl<T: Copy> Flight<T> {
             self.counters.old += 1;
             return Ok(Acked { old: true, ..Acked::default() });
         }
-        let mut round = Round::default();
+        let mut round = AckTotals::default();
         round.acked.advanced = next != self.first;
         self.take(now, self.first, next, &mut round, done);
         self.first = next;
@@ -83,7 +83,7 @@ impl<T: Copy> Flight<T> {
     }
 
     /// Marks the packets of a range as acked.
-    fn take(&mut self, now: Nanos, from: Psn, end: Psn, round: &mut Round, done: &mut impl FnMut(Psn, T)) {
+    fn take(&mut self, now: Nanos, from: Psn, end: Psn, round: &mut AckTotals, done: &mut impl FnMut(Psn, T)) {
         let mut at = from;
         while at.is_before(end) {
             let Some(psn) = self.unacked.first_set(at, end.since(at).unsigned_abs()) else { return };
@@ -94,7 +94,7 @@ impl<T: Copy> Flight<T> {
     }
 
     /// Marks a packet as acked, and determines which of its transmissions arrived.
-    fn settle(&mut self, now: Nanos, psn: Psn, round: &mut Round) {
+    fn settle(&mut self, now: Nanos, psn: Psn, round: &mut AckTotals) {
         let slot = self.ring.slot(psn);
         let (first, sent, order, sends, cause, state) =
             (slot.first, slot.sent, slot.order, slot.sends, slot.cause, slot.state);
@@ -128,7 +128,7 @@ impl<T: Copy> Flight<T> {
     }
 
     /// Records that a retransmission of a packet was unnecessary, because the packet had arrived.
-    fn note_spurious(&mut self, now: Nanos, cause: Cause, round: &mut Round) {
+    fn note_spurious(&mut self, now: Nanos, cause: Cause, round: &mut AckTotals) {
         match cause {
             Cause::Loss => {
                 self.counters.spurious_losses += 1;
@@ -140,7 +140,7 @@ impl<T: Copy> Flight<T> {
     }
 
     /// Updates RTT and delivery rate from newly acked packets.
-    fn learn(&mut self, now: Nanos, delay: Nanos, round: &mut Round) {
+    fn learn(&mut self, now: Nanos, delay: Nanos, round: &mut AckTotals) {
         if round.acked.packets == 0 {
             return;
         }

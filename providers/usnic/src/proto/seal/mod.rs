@@ -1,6 +1,6 @@
 //! Authenticated encryption with a pre-shared key, for network paths that are not trusted.
 //!
-//! Handshake packets go through a [`Guard`]: XChaCha20-Poly1305 under a key derived from the pre-shared one, with random
+//! Handshake packets go through a [`PacketGuard`]: XChaCha20-Poly1305 under a key derived from the pre-shared one, with random
 //! nonces. Packets of a connection go through its [`Seal`]: ChaCha20-Poly1305, one key per direction, derived from the
 //! pre-shared key and both sides' random numbers by HKDF-SHA256, with a counter as nonce and a replay window. A packet that
 //! does not authenticate gets no answer, so a host with another key does not even learn that there is a listener.
@@ -38,7 +38,7 @@ const SUM: usize = 4;
 /// Bytes that a [`Seal`] adds to a packet.
 pub(crate) const OVERHEAD: usize = COUNTER + TAG;
 
-/// Maximum number of bytes that a [`Guard`] adds.
+/// Maximum number of bytes that a [`PacketGuard`] adds.
 pub(crate) const GUARD: usize = NONCE + TAG;
 
 /// Minimum length of a secret in bytes, against guessing.
@@ -73,17 +73,17 @@ impl Psk {
 }
 
 /// Protects set-up packets: seals them if there is a key, else adds a checksum, so that damaged packets are dropped.
-pub(crate) struct Guard(Option<XChaCha20Poly1305>);
+pub(crate) struct PacketGuard(Option<XChaCha20Poly1305>);
 
-impl fmt::Debug for Guard {
+impl fmt::Debug for PacketGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Guard(sealed)" } else { "Guard(checked)" })
+        f.write_str(if self.0.is_some() { "PacketGuard(sealed)" } else { "PacketGuard(checked)" })
     }
 }
 
-impl Guard {
-    pub(crate) fn new(psk: Option<&Psk>) -> Guard {
-        Guard(psk.map(|psk| XChaCha20Poly1305::new((&*psk.key(&[b"set-up"])).into())))
+impl PacketGuard {
+    pub(crate) fn new(psk: Option<&Psk>) -> PacketGuard {
+        PacketGuard(psk.map(|psk| XChaCha20Poly1305::new((&*psk.key(&[b"set-up"])).into())))
     }
 
     /// Whether there is a key.

@@ -145,7 +145,7 @@ fn exhausted_counter_seals_nothing() {
 #[test]
 fn guarded_packet_has_a_readable_clear_part_only() {
     let mut dice = TestRandom::new(2);
-    for guard in [Guard::new(None), Guard::new(Some(&psk("0123456789abcdef")))] {
+    for guard in [PacketGuard::new(None), PacketGuard::new(Some(&psk("0123456789abcdef")))] {
         let mut out = Vec::new();
         let head = Head::new(Kind::Request, 0, 0, 0);
         guard.close(head, b"clear", b"the rest", &mut dice, &mut out);
@@ -167,8 +167,11 @@ fn guarded_packet_has_a_readable_clear_part_only() {
 
 #[test]
 fn sides_with_different_keys_do_not_connect() {
-    let guards =
-        [Guard::new(None), Guard::new(Some(&psk("0123456789abcdef"))), Guard::new(Some(&psk("0123456789abcdeg")))];
+    let guards = [
+        PacketGuard::new(None),
+        PacketGuard::new(Some(&psk("0123456789abcdef"))),
+        PacketGuard::new(Some(&psk("0123456789abcdeg"))),
+    ];
     for (from, sender) in guards.iter().enumerate() {
         let mut out = Vec::new();
         sender.close(Head::new(Kind::Accept, 0, 1, 2), b"", b"rest", &mut TestRandom::new(3), &mut out);
@@ -182,7 +185,7 @@ fn sides_with_different_keys_do_not_connect() {
 fn short_secrets_are_refused_and_none_is_printed() {
     assert!(Psk::new(&[7; MIN_SECRET - 1]).is_none());
     let key = Psk::new(&[7; MIN_SECRET]).expect("long enough");
-    assert_eq!(format!("{key:?} {:?}", Guard::new(Some(&key))), "Psk(..) Guard(sealed)");
+    assert_eq!(format!("{key:?} {:?}", PacketGuard::new(Some(&key))), "Psk(..) PacketGuard(sealed)");
     assert_eq!(format!("{:?}", pair().0), "Seal { next: 0, .. }");
 }
 
@@ -207,7 +210,7 @@ fn crc32c_matches_the_standard() {
 
 #[test]
 fn every_flipped_bit_and_every_cut_is_seen_without_a_key() {
-    let guard = Guard::new(None);
+    let guard = PacketGuard::new(None);
     let opens = |packet: &[u8]| guard.open(packet, 0, &mut Vec::new()).map(<[u8]>::to_vec);
     for payload in [&b""[..], b"some payload"] {
         let mut good = Vec::new();

@@ -16,8 +16,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::cookies::{CookieKey, Cookies};
-pub(crate) use super::half_open::Counts;
 use super::half_open::HalfOpen;
+pub(crate) use super::half_open::HalfOpenCounts;
 use super::packets::{self, Reason, To};
 use super::{Agreed, Offer, Random, Setup};
 use crate::proto::Nanos;
@@ -126,7 +126,7 @@ impl Attempt {
     }
 
     /// Appends the current answer, unless that would exceed the amplification limit of an unverified source.
-    fn say(&mut self, counts: &mut Counts, out: &mut Vec<u8>) -> bool {
+    fn say(&mut self, counts: &mut HalfOpenCounts, out: &mut Vec<u8>) -> bool {
         let packet = match &mut self.stage {
             AcceptPhase::Accepted { packet, closed_counts, .. } => {
                 *closed_counts = true;
@@ -163,7 +163,7 @@ pub(crate) struct Acceptor {
     /// Attempts that have not ended.
     half_open: HalfOpen,
     next: u64,
-    counts: Counts,
+    counts: HalfOpenCounts,
 }
 
 impl Acceptor {
@@ -178,11 +178,11 @@ impl Acceptor {
             due: BTreeSet::new(),
             over: VecDeque::new(),
             next: 0,
-            counts: Counts::default(),
+            counts: HalfOpenCounts::default(),
         }
     }
 
-    pub(crate) fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> HalfOpenCounts {
         self.counts
     }
 

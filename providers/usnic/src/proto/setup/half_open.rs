@@ -15,7 +15,7 @@ pub(super) struct Count {
 
 /// Counts since the IA was opened.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Counts {
+pub(crate) struct HalfOpenCounts {
     pub(crate) requests: u64,
     pub(crate) repeated: u64,
     /// Packets that are truncated, or sealed with another key.

@@ -37,7 +37,7 @@ pub(crate) mod packets;
 use std::net::SocketAddr;
 
 use crate::proto::psn::Psn;
-use crate::proto::seal::{self, Guard, Psk, Seal};
+use crate::proto::seal::{self, PacketGuard, Psk, Seal};
 use crate::proto::{MILLIS, Nanos, SECONDS};
 
 /// Maximum length of private data in a request or accept.
@@ -158,7 +158,7 @@ pub(crate) struct Agreed {
 /// Parameters of connection set-up. The defaults are those of the settings or, for parameters without a setting, the
 /// values in use.
 #[derive(Clone, Debug)]
-pub(crate) struct Config {
+pub(crate) struct SetupConfig {
     /// Interval before the first retransmission; each interval is twice the previous one, up to the maximum.
     pub(crate) first_repeat: Nanos,
     pub(crate) last_repeat: Nanos,
@@ -184,9 +184,9 @@ pub(crate) struct Config {
     pub(crate) remembered: usize,
 }
 
-impl Default for Config {
+impl Default for SetupConfig {
     fn default() -> Self {
-        Config {
+        SetupConfig {
             first_repeat: 100 * MILLIS,
             last_repeat: SECONDS,
             pending_repeat: 2 * SECONDS,
@@ -206,9 +206,9 @@ impl Default for Config {
 /// State shared by all attempts of an IA.
 #[derive(Debug)]
 pub(crate) struct Setup {
-    pub(crate) config: Config,
+    pub(crate) config: SetupConfig,
     /// Protects every set-up packet.
-    guard: Guard,
+    guard: PacketGuard,
     psk: Option<Psk>,
 }
 
@@ -218,8 +218,8 @@ impl Setup {
         self.psk.is_some()
     }
 
-    pub(crate) fn new(config: Config, psk: Option<Psk>) -> Setup {
-        Setup { config, guard: Guard::new(psk.as_ref()), psk }
+    pub(crate) fn new(config: SetupConfig, psk: Option<Psk>) -> Setup {
+        Setup { config, guard: PacketGuard::new(psk.as_ref()), psk }
     }
 
     /// Computes the terms from two offers; both sides get the same result.

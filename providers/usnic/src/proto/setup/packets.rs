@@ -1,9 +1,9 @@
 //! Wire format of the packets that open and end a connection.
 //!
 //! Numbers are in network byte order, records have no padding. Packets that open a connection are protected
-//! (`seal::Guard`) and carry the number of the hand-off, so that a late answer of an earlier listener is not taken for
+//! (`seal::PacketGuard`) and carry the number of the hand-off, so that a late answer of an earlier listener is not taken for
 //! one of the current listener. Common to all versions: a request begins with head and [`RequestHead`], the protected
-//! rest begins with the client's connection and token, and a reject can be read up to the end of [`Refused`].
+//! rest begins with the client's connection and token, and a reject can be read up to the end of [`RejectPacket`].
 //!
 //! ```text
 //! Request  Head(0, 0)  RequestHead  guarded: Offer  private data  padding to 1185 to 1200 bytes
@@ -21,7 +21,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use super::{MAX_PRIVATE, MIN_MTU, Offer, Random, Terms};
 use crate::proto::psn::Psn;
-use crate::proto::seal::{GUARD, Guard};
+use crate::proto::seal::{GUARD, PacketGuard};
 use crate::proto::wire::{self, FLAG_UNKNOWN, Head, Kind, VERSION};
 
 /// Length of a request in bytes: every path carries it, and three times this length exceeds the length of every answer.
@@ -145,7 +145,7 @@ pub(super) fn requester(bytes: &[u8]) -> Option<(u32, u64)> {
 
 /// Encodes a request, shortened by `shorter` bytes. Private data longer than [`MAX_PRIVATE`] are truncated.
 pub(super) fn put_request(
-    guard: &Guard,
+    guard: &PacketGuard,
     request_head: &RequestHead,
     ours: &Offer,
     private: &[u8],
@@ -211,7 +211,7 @@ impl Reason {
 /// A [`Reason`] on the wire.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Refused {
+struct RejectPacket {
     reason: u8,
     /// Lowest supported version.
     min: u8,
@@ -237,14 +237,20 @@ impl To {
 }
 
 /// Encodes a cookie packet: with a cookie for the next request, or "pending" without one.
-pub(super) fn put_cookie(guard: &Guard, to: To, ticket: Option<Ticket>, random: &mut dyn Random, out: &mut Vec<u8>) {
+pub(super) fn put_cookie(
+    guard: &PacketGuard,
+    to: To,
+    ticket: Option<Ticket>,
+    random: &mut dyn Random,
+    out: &mut Vec<u8>,
+) {
     let ticket = Ticket { hop: to.hop.into(), ..ticket.unwrap_or(Ticket::new_zeroed()) };
     guard.close(to.head(Kind::Cookie), &[], ticket.as_bytes(), random, out);
 }
 
 /// Encodes a reject. Private data longer than [`MAX_PRIVATE`] are truncated.
 pub(super) fn put_reject(
-    guard: &Guard,
+    guard: &PacketGuard,
     to: To,
     reason: Reason,
     private: &[u8],
@@ -252,7 +258,7 @@ pub(super) fn put_reject(
     out: &mut Vec<u8>,
 ) {
     let qual = if let Reason::HandedOff(qual) = reason { qual } else { 0 };
-    let refused = Refused {
+    let refused = RejectPacket {
         reason: reason.code(),
         min: VERSION,
         max: VERSION,
@@ -267,7 +273,7 @@ pub(super) fn put_reject(
 
 /// Encodes an accept. Private data longer than [`MAX_PRIVATE`] are truncated.
 pub(super) fn put_accept(
-    guard: &Guard,
+    guard: &PacketGuard,
     to: To,
     ours: &Offer,
     private: &[u8],
@@ -294,10 +300,14 @@ pub(super) enum Answer<'a> {
 }
 
 /// Decodes an answer and its hand-off number, if it has one. `room` is a buffer for decryption.
-pub(super) fn answer<'a>(guard: &Guard, packet: &[u8], room: &'a mut Vec<u8>) -> Option<(Option<u16>, Answer<'a>)> {
+pub(super) fn answer<'a>(
+    guard: &PacketGuard,
+    packet: &[u8],
+    room: &'a mut Vec<u8>,
+) -> Option<(Option<u16>, Answer<'a>)> {
     let (head, _) = wire::head(packet).filter(|_| packet.len() <= LONGEST_ANSWER)?;
     if head.kind == Kind::Reject as u8 {
-        let (refused, private) = Refused::read_from_prefix(guard.open(packet, 0, room)?).ok()?;
+        let (refused, private) = RejectPacket::read_from_prefix(guard.open(packet, 0, room)?).ok()?;
         let reason = Reason::of(refused.reason, refused.qual.get())?;
         // Of another version, only a version reject is understood.
         let is_plain = head.version == VERSION || reason == Reason::Version;
@@ -330,7 +340,7 @@ struct Withdrawal {
 }
 
 pub(super) fn put_withdrawal(
-    guard: &Guard,
+    guard: &PacketGuard,
     request_head: &RequestHead,
     ours: &Offer,
     random: &mut dyn Random,
@@ -340,7 +350,7 @@ pub(super) fn put_withdrawal(
     guard.close(Head::new(Kind::Reset, 0, 0, 0), request_head.as_bytes(), withdrawal.as_bytes(), random, out);
 }
 
-pub(super) fn withdrawal(guard: &Guard, packet: &[u8]) -> Option<(u32, u64)> {
+pub(super) fn withdrawal(guard: &PacketGuard, packet: &[u8]) -> Option<(u32, u64)> {
     let mut room = Vec::new();
     let withdrawal = Withdrawal::read_from_bytes(guard.open(packet, size_of::<RequestHead>(), &mut room)?).ok()?;
     Some((withdrawal.conn.get(), withdrawal.token.get()))
@@ -356,20 +366,20 @@ pub(super) fn is_quoted(packet: &[u8], quote: &[u8]) -> bool {
 }
 
 /// Decodes the rest of a request, into `room`.
-pub(super) fn request<'a>(guard: &Guard, packet: &[u8], room: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+pub(super) fn request<'a>(guard: &PacketGuard, packet: &[u8], room: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     guard.open(packet, size_of::<RequestHead>(), room)
 }
 
 /// Whether a Reset has the flag that its sender does not know the connection. The Reset of an established connection
 /// lacks it.
-pub(super) fn is_unknown(guard: &Guard, packet: &[u8]) -> bool {
+pub(super) fn is_unknown(guard: &PacketGuard, packet: &[u8]) -> bool {
     let is_it = |head: Head| head.kind() == Some(Kind::Reset) && head.has(FLAG_UNKNOWN);
     let is_reset = wire::head(packet).is_some_and(|(head, _)| is_it(head));
     is_reset && guard.open(packet, 0, &mut Vec::new()).is_some_and(|rest| rest.is_empty())
 }
 
 /// Encodes a Reset to the sender of this offer, for which there is no entry here.
-pub(super) fn put_unknown(guard: &Guard, theirs: &Offer, random: &mut dyn Random, out: &mut Vec<u8>) {
+pub(super) fn put_unknown(guard: &PacketGuard, theirs: &Offer, random: &mut dyn Random, out: &mut Vec<u8>) {
     guard.close(Head::new(Kind::Reset, FLAG_UNKNOWN, theirs.conn, theirs.token), &[], &[], random, out);
 }
 

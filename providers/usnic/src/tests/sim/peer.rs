@@ -21,7 +21,7 @@ use crate::proto::seal::Psk;
 use crate::proto::setup::accept::{Acceptor, Due, PacketResult, RequestId};
 use crate::proto::setup::connect::{Connector, Outcome, refuse_unmatched};
 use crate::proto::setup::packets::{self, Reason};
-use crate::proto::setup::{Agreed, Config, Offer, Setup};
+use crate::proto::setup::{Agreed, Offer, Setup, SetupConfig};
 use crate::proto::wire::{self, Kind};
 use crate::proto::{Nanos, SECONDS};
 
@@ -65,8 +65,8 @@ impl Peer {
     pub(super) fn new(at: usize, life: u64, plan: &PeerPlan, sealed: bool, seed: u64, now: Nanos) -> Peer {
         let mut dice = TestRandom::new(seed ^ ((at as u64 + 1) << 32) ^ (life << 48));
         let psk = sealed.then(|| Psk::new(b"0123456789abcdef-secret").expect("long enough"));
-        let unproven = if plan.cookies { 0 } else { Config::default().unproven };
-        let config = Config { unproven, ..Config::default() };
+        let unproven = if plan.cookies { 0 } else { SetupConfig::default().unproven };
+        let config = SetupConfig { unproven, ..SetupConfig::default() };
         let setup = Arc::new(Setup::new(config, psk));
         Peer {
             address: address(at, 1000),

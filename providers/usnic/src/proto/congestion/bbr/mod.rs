@@ -14,7 +14,7 @@ mod tests;
 
 use super::recovery::Recovery;
 use super::round::Round;
-use super::{Ack, Controller, INITIAL_PACKETS, Loss, RateSample, Sent};
+use super::{Ack, Controller, INITIAL_PACKETS, Loss, RateSample, Transmission};
 use crate::proto::Nanos;
 use crate::proto::flight::is_loss_too_high;
 use model::{FullPipe, MaxBw, ShortTerm, Signals, Undo};
@@ -201,7 +201,7 @@ impl Bbr {
 
 impl Controller for Bbr {
     /// HandleRestartFromIdle() (5.4.1).
-    fn sent(&mut self, sent: &Sent) {
+    fn sent(&mut self, sent: &Transmission) {
         if sent.in_flight > sent.bytes || !sent.is_app_limited {
             return;
         }

@@ -133,7 +133,7 @@ fn the_round_trip_is_not_probed_after_idle_time() {
     let mut path = Path::new();
     path.until(State::ProbeBwCruise);
     let now = path.0.now + 6 * SECONDS;
-    path.bbr().sent(&Sent { now, bytes: PACKET, in_flight: PACKET, is_app_limited: true });
+    path.bbr().sent(&Transmission { now, bytes: PACKET, in_flight: PACKET, is_app_limited: true });
     let bbr = path.bbr();
     assert!(bbr.idle_restart && bbr.pacing_rate <= bbr.bw, "{bbr:?}");
     let rate = RateSample { delivered: PACKET, total_delivered: bbr.delivered + PACKET, ..RateSample::default() };

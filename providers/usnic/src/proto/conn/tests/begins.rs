@@ -4,7 +4,7 @@ use zerocopy::IntoBytes;
 
 use super::pair::{Datagram, Pair, Plan, Side};
 use crate::proto::MILLIS;
-use crate::proto::seal::Guard;
+use crate::proto::seal::PacketGuard;
 use crate::proto::setup::Random;
 use crate::proto::wire::{self, Head, Kind};
 
@@ -74,7 +74,7 @@ fn repeated_accept_is_answered_and_does_not_count_as_an_answer() {
     pair.b.mute = true;
     pair.pump(Side::A, 10);
     let mut accept = Vec::new();
-    Guard::new(None).close(Head::new(Kind::Accept, 0, 0xA0, 0xAAAA_BBBB), b"", b"terms", &mut No, &mut accept);
+    PacketGuard::new(None).close(Head::new(Kind::Accept, 0, 0xA0, 0xAAAA_BBBB), b"", b"terms", &mut No, &mut accept);
     for _ in 0..3 {
         let before = said(&pair, Side::A);
         pair.deliver(&Datagram { to: Side::A, bytes: accept.clone() });

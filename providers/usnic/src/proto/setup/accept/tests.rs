@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use super::super::connect::Connector;
 use super::super::packets::{Answer, REQUEST};
 use super::super::tests::TestRandom;
-use super::super::{Config, MAX_PRIVATE};
+use super::super::{MAX_PRIVATE, SetupConfig};
 use super::*;
 use crate::proto::SECONDS;
 use crate::proto::seal::Psk;
@@ -20,7 +20,7 @@ struct Server {
 }
 
 impl Server {
-    fn new(config: Config, secret: Option<&[u8]>) -> Server {
+    fn new(config: SetupConfig, secret: Option<&[u8]>) -> Server {
         let mut dice = TestRandom::new(1);
         let setup = Arc::new(Setup::new(config, secret.and_then(Psk::new)));
         Server { acceptor: Acceptor::new(setup.clone(), 0, &mut dice), setup, dice, out: Vec::new() }
@@ -93,7 +93,7 @@ fn requested(heard: PacketResult) -> RequestId {
 
 #[test]
 fn request_is_reported_once_and_answered_pending() {
-    let mut server = Server::new(Config::default(), None);
+    let mut server = Server::new(SetupConfig::default(), None);
     let (_, packet) = server.request(1);
     let from = source(0, 1);
     let id = requested(server.receives(0, &packet, from));
@@ -120,12 +120,12 @@ fn request_is_reported_once_and_answered_pending() {
 
 #[test]
 fn ended_attempt_is_kept_while_its_request_is_repeated() {
-    let mut server = Server::new(Config::default(), None);
+    let mut server = Server::new(SetupConfig::default(), None);
     let (_, packet) = server.request(1);
     let from = source(0, 1);
     let id = requested(server.receives(0, &packet, from));
     server.acceptor.reject(0, id, Reason::HandedOff(5), &[], &mut TestRandom::new(3));
-    let linger = Config::default().linger;
+    let linger = SetupConfig::default().linger;
     for round in 1..10 {
         let now = round * (linger - 1);
         server.time(now);
@@ -138,7 +138,7 @@ fn ended_attempt_is_kept_while_its_request_is_repeated() {
 
 #[test]
 fn answers_after_the_end_change_nothing() {
-    let mut server = Server::new(Config::default(), None);
+    let mut server = Server::new(SetupConfig::default(), None);
     let (mut connector, packet) = server.request(1);
     let id = requested(server.receives(0, &packet, source(0, 1)));
     let mut leaves = Vec::new();
@@ -165,7 +165,7 @@ fn unverified_source_gets_at_most_three_times_its_bytes() {
     ];
     for end in ends {
         for repeats in [0, 1, 5] {
-            let mut server = Server::new(Config { silence: 3600 * SECONDS, ..Config::default() }, None);
+            let mut server = Server::new(SetupConfig { silence: 3600 * SECONDS, ..SetupConfig::default() }, None);
             let (_, packet) = server.request(1);
             let id = requested(server.receives(0, &packet, source(0, 1)));
             let (mut came, mut went) = (packet.len(), server.out.len());
@@ -185,7 +185,7 @@ fn unverified_source_gets_at_most_three_times_its_bytes() {
 #[test]
 fn stateless_answers_respect_the_amplification_limit() {
     for secret in [None, Some(&[7; 16][..])] {
-        let mut server = Server::new(Config { unproven: 0, ..Config::default() }, secret);
+        let mut server = Server::new(SetupConfig { unproven: 0, ..SetupConfig::default() }, secret);
         let (_, packet) = server.request(1);
         assert_eq!(server.receives(0, &packet, source(0, 1)), PacketResult::Answer);
         assert!(matches!(server.said(), Some(Answer::Again(_))) && server.out.len() <= 3 * packet.len());
@@ -203,7 +203,7 @@ fn stateless_answers_respect_the_amplification_limit() {
 
 #[test]
 fn verified_source_has_no_amplification_limit() {
-    let mut server = Server::new(Config { silence: 3600 * SECONDS, unproven: 0, ..Config::default() }, None);
+    let mut server = Server::new(SetupConfig { silence: 3600 * SECONDS, unproven: 0, ..SetupConfig::default() }, None);
     let (mut connector, packet) = server.request(1);
     let from = source(0, 1);
     server.receives(0, &packet, from);
@@ -218,7 +218,7 @@ fn verified_source_has_no_amplification_limit() {
 
 #[test]
 fn accept_to_a_closed_port_ends_after_two_reports() {
-    let mut server = Server::new(Config::default(), None);
+    let mut server = Server::new(SetupConfig::default(), None);
     let from = source(0, 1);
     let ids: Vec<RequestId> = (1..=3)
         .map(|conn| {
@@ -246,7 +246,7 @@ fn accept_to_a_closed_port_ends_after_two_reports() {
         (0..9).all(|_| port_closed(&mut server, 1, from) == PacketResult::Nothing),
         "it may be said once per accept"
     );
-    server.time(Config::default().first_repeat);
+    server.time(SetupConfig::default().first_repeat);
     assert_eq!(port_closed(&mut server, SECONDS, source(0, 2)), PacketResult::Nothing, "another one");
     let ended = [port_closed(&mut server, SECONDS, from), port_closed(&mut server, SECONDS, from)];
     assert!(
@@ -261,7 +261,7 @@ fn accept_to_a_closed_port_ends_after_two_reports() {
 
 #[test]
 fn no_state_is_kept_for_unverified_sources_under_load() {
-    let config = Config { unproven: 20, unproven_of_prefix: 5, ..Config::default() };
+    let config = SetupConfig { unproven: 20, unproven_of_prefix: 5, ..SetupConfig::default() };
     let mut server = Server::new(config, None);
     let (mut kept, mut cookies) = ([0; 8], 0);
     for net in 0..8 {
@@ -294,7 +294,7 @@ fn no_state_is_kept_for_unverified_sources_under_load() {
 
 #[test]
 fn cookie_can_be_shown_later() {
-    let mut server = Server::new(Config { unproven: 1, ..Config::default() }, None);
+    let mut server = Server::new(SetupConfig { unproven: 1, ..SetupConfig::default() }, None);
     let (_, other) = server.request(1);
     let other = requested(server.receives(0, &other, source(1, 1)));
     let (mut connector, packet) = server.request(2);
@@ -318,7 +318,7 @@ fn cookie_can_be_shown_later() {
 
 #[test]
 fn a_forged_or_stale_cookie_gets_another_one() {
-    let mut server = Server::new(Config { unproven: 0, ..Config::default() }, None);
+    let mut server = Server::new(SetupConfig { unproven: 0, ..SetupConfig::default() }, None);
     let (mut connector, packet) = server.request(1);
     let from = source(0, 1);
     server.receives(0, &packet, from);
@@ -342,9 +342,9 @@ fn a_forged_or_stale_cookie_gets_another_one() {
 
 #[test]
 fn half_open_state_is_bounded() {
-    let config = Config { half_open: 30, half_open_of_prefix: 10, remembered: 15, ..Config::default() };
+    let config = SetupConfig { half_open: 30, half_open_of_prefix: 10, remembered: 15, ..SetupConfig::default() };
     let (all, prefix) = (config.half_open, config.half_open_of_prefix);
-    let mut server = Server::new(Config { unproven: 1000, unproven_of_prefix: 1000, ..config }, None);
+    let mut server = Server::new(SetupConfig { unproven: 1000, unproven_of_prefix: 1000, ..config }, None);
     let mut ids = Vec::new();
     for net in 0..10 {
         for host in 0..20 {
@@ -373,11 +373,11 @@ fn half_open_state_is_bounded() {
 
 #[test]
 fn malformed_and_other_version_requests_are_rejected() {
-    let mut server = Server::new(Config::default(), None);
+    let mut server = Server::new(SetupConfig::default(), None);
     let good = Offer::new(1, &mut server.dice);
     let request = |request_head: &packets::RequestHead, offer: &Offer| {
         let mut packet = Vec::new();
-        let guard = crate::proto::seal::Guard::new(None);
+        let guard = crate::proto::seal::PacketGuard::new(None);
         packets::put_request(&guard, request_head, offer, b"", 0, &mut TestRandom::new(2), &mut packet);
         packet
     };
@@ -404,7 +404,7 @@ fn malformed_and_other_version_requests_are_rejected() {
 #[test]
 fn a_reset_needs_the_number_the_token_and_the_guard() {
     for secret in [None, Some(&[7; 16][..])] {
-        let mut server = Server::new(Config::default(), secret);
+        let mut server = Server::new(SetupConfig::default(), secret);
         let (mut connector, packet) = server.request(1);
         let from = source(0, 1);
         if server.receives(0, &packet, from) == PacketResult::Answer {
@@ -419,13 +419,13 @@ fn a_reset_needs_the_number_the_token_and_the_guard() {
         };
         let terms = server.accept(0, id, 8).terms;
         let theirs = |conn, token| Offer { conn, token, ..Offer::new(1, &mut TestRandom::new(4)) };
-        let reset = |server: &mut Server, guard: &crate::proto::seal::Guard, conn, flip| {
+        let reset = |server: &mut Server, guard: &crate::proto::seal::PacketGuard, conn, flip| {
             let mut packet = Vec::new();
             packets::put_unknown(guard, &theirs(conn, terms.our_token ^ flip), &mut TestRandom::new(5), &mut packet);
             server.acceptor.reset(1, &packet)
         };
         let setup = server.setup.clone();
-        let other = crate::proto::seal::Guard::new(Psk::new(&[8; 16]).as_ref());
+        let other = crate::proto::seal::PacketGuard::new(Psk::new(&[8; 16]).as_ref());
         assert_eq!(reset(&mut server, &other, 8, 0), PacketResult::Nothing);
         assert_eq!(reset(&mut server, &setup.guard, 9, 0), PacketResult::Nothing);
         assert_eq!(reset(&mut server, &setup.guard, 8, 1 << 40), PacketResult::Nothing);

@@ -2,7 +2,7 @@
 
 use dapl::provider::ConnectionEvent;
 
-use super::super::Config;
+use super::super::SetupConfig;
 use super::super::packets::To;
 use super::super::tests::TestRandom;
 use super::*;
@@ -20,7 +20,7 @@ fn offer() -> Offer {
 }
 
 fn connector() -> Connector {
-    let setup = Arc::new(Setup::new(Config::default(), None));
+    let setup = Arc::new(Setup::new(SetupConfig::default(), None));
     Connector::new(setup, at(SERVER), 77, offer(), b"private", 0)
 }
 
@@ -37,7 +37,7 @@ fn sends_to(connector: &mut Connector, now: Nanos) -> Option<(SocketAddr, Vec<u8
 
 /// The guarded part of a request.
 fn requested(packet: &[u8]) -> Option<(Offer, Vec<u8>)> {
-    let (setup, mut room) = (Setup::new(Config::default(), None), Vec::new());
+    let (setup, mut room) = (Setup::new(SetupConfig::default(), None), Vec::new());
     let (offer, private) = packets::offer(packets::request(&setup.guard, packet, &mut room)?)?;
     Some((offer, private.to_vec()))
 }
@@ -51,20 +51,20 @@ fn receives(connector: &mut Connector, now: Nanos, packet: &[u8], from: &str) ->
 }
 
 fn accept(to: To) -> Vec<u8> {
-    let (setup, mut out) = (Setup::new(Config::default(), None), Vec::new());
+    let (setup, mut out) = (Setup::new(SetupConfig::default(), None), Vec::new());
     let theirs = Offer::new(11, &mut TestRandom::new(4));
     packets::put_accept(&setup.guard, to, &theirs, b"yes", &mut TestRandom::new(5), &mut out);
     out
 }
 
 fn reject(to: To, reason: Reason) -> Vec<u8> {
-    let (setup, mut out) = (Setup::new(Config::default(), None), Vec::new());
+    let (setup, mut out) = (Setup::new(SetupConfig::default(), None), Vec::new());
     packets::put_reject(&setup.guard, to, reason, &[], &mut TestRandom::new(5), &mut out);
     out
 }
 
 fn cookie(to: To, ticket: Option<Ticket>) -> Vec<u8> {
-    let (setup, mut out) = (Setup::new(Config::default(), None), Vec::new());
+    let (setup, mut out) = (Setup::new(SetupConfig::default(), None), Vec::new());
     packets::put_cookie(&setup.guard, to, ticket, &mut TestRandom::new(5), &mut out);
     out
 }
@@ -91,7 +91,7 @@ fn request_is_retransmitted_with_doubling_intervals_then_given_up() {
         times.push(now / MILLIS);
     };
     assert_eq!(times[..6], [0, 100, 300, 700, 1500, 2500]);
-    assert_eq!(gone, Config::default().silence);
+    assert_eq!(gone, SetupConfig::default().silence);
     assert_eq!((connector.deadline(), sends(&mut connector, gone + SECONDS)), (None, None));
     assert!(connector.on_time(u64::MAX).is_none(), "said once");
     assert!(receives(&mut connector, gone, &accept(to(0)), ANSWERS_FROM).is_none(), "it is over");
@@ -186,7 +186,7 @@ fn pending_answers_double_the_interval() {
         now = due;
     }
     assert_eq!(waits[..7], [100, 200, 400, 800, 1600, 2000, 2000]);
-    assert!(waits[7..].iter().all(|wait| *wait == Config::default().pending_repeat / MILLIS));
+    assert!(waits[7..].iter().all(|wait| *wait == SetupConfig::default().pending_repeat / MILLIS));
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn every_reason_has_its_outcome() {
 
 /// An attempt that is repeated for 50 ms where no program listens.
 fn patient() -> Connector {
-    let config = Config { listener_wait: 50 * MILLIS, ..Config::default() };
+    let config = SetupConfig { listener_wait: 50 * MILLIS, ..SetupConfig::default() };
     Connector::new(Arc::new(Setup::new(config, None)), at(SERVER), 77, offer(), b"", 0)
 }
 
@@ -404,12 +404,12 @@ fn silence_selects_the_next_process_of_the_port() {
 #[test]
 fn with_a_key_unsealed_answers_are_ignored() {
     let psk = crate::proto::seal::Psk::new(b"a secret of both sides");
-    let ours = Arc::new(Setup::new(Config::default(), psk));
+    let ours = Arc::new(Setup::new(SetupConfig::default(), psk));
     let mut connector = Connector::new(ours.clone(), at(SERVER), 77, offer(), b"private", 0);
     let request = sends(&mut connector, 0).expect("at once");
     // A process that took over the port, or got the request by a hand-off, has neither number nor token; even with
     // both, its packets are ignored.
-    let theirs = Setup::new(Config::default(), None);
+    let theirs = Setup::new(SetupConfig::default(), None);
     assert!(packets::request(&theirs.guard, &request, &mut Vec::new()).is_none());
     for from in [SERVER, ANSWERS_FROM] {
         let answers = [accept(to(0)), reject(to(0), Reason::NoListener), cookie(to(0), None)];
@@ -440,7 +440,7 @@ fn answer_of_a_live_server_outweighs_port_unreachable() {
 
 #[test]
 fn unmatched_accept_is_reset() {
-    let setup = Setup::new(Config::default(), None);
+    let setup = Setup::new(SetupConfig::default(), None);
     let refuses = |packet: &[u8]| {
         let mut out = Vec::new();
         let is_said = refuse_unmatched(&setup, packet, &mut TestRandom::new(6), &mut out);
@@ -455,7 +455,7 @@ fn unmatched_accept_is_reset() {
 
 #[test]
 fn confirmation_is_repeated_until_a_packet_arrives_or_time_is_up() {
-    let config = Config::default();
+    let config = SetupConfig::default();
     let terms = super::super::tests::terms();
     for heard in [true, false] {
         let mut confirming = Confirming::new(0, config.first_repeat, config.last_repeat, config.silence);

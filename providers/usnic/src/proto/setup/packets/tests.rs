@@ -6,8 +6,8 @@ use super::super::tests::TestRandom;
 use super::*;
 use crate::proto::seal::Psk;
 
-fn guards() -> [Guard; 2] {
-    [Guard::new(None), Guard::new(Psk::new(&[7; 16]).as_ref())]
+fn guards() -> [PacketGuard; 2] {
+    [PacketGuard::new(None), PacketGuard::new(Psk::new(&[7; 16]).as_ref())]
 }
 
 fn an_offer() -> Offer {
@@ -16,7 +16,7 @@ fn an_offer() -> Offer {
 
 const TO: To = To { conn: 3, token: 4, hop: 5 };
 
-fn a_request(guard: &Guard, private: &[u8]) -> Vec<u8> {
+fn a_request(guard: &PacketGuard, private: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let ticket = Some(Ticket::new(8, [9; 16]));
     put_request(guard, &RequestHead::new(77, 2, ticket), &an_offer(), private, 0, &mut TestRandom::new(2), &mut out);
@@ -24,7 +24,7 @@ fn a_request(guard: &Guard, private: &[u8]) -> Vec<u8> {
 }
 
 /// One of each packet that a client receives, with its decoded form.
-fn answers(guard: &Guard) -> Vec<(Vec<u8>, Option<u16>, Answer<'static>)> {
+fn answers(guard: &PacketGuard) -> Vec<(Vec<u8>, Option<u16>, Answer<'static>)> {
     let private = &[6; MAX_PRIVATE];
     let ticket = Ticket { hop: TO.hop.into(), ..Ticket::new(8, [9; 16]) };
     let mut all = vec![
@@ -41,7 +41,7 @@ fn answers(guard: &Guard) -> Vec<(Vec<u8>, Option<u16>, Answer<'static>)> {
     all.into_iter().map(|(hop, answer)| (put(guard, &answer), hop, answer)).collect()
 }
 
-fn put(guard: &Guard, answer: &Answer<'_>) -> Vec<u8> {
+fn put(guard: &PacketGuard, answer: &Answer<'_>) -> Vec<u8> {
     let (mut dice, mut out) = (TestRandom::new(3), Vec::new());
     match answer {
         Answer::Again(ticket) => put_cookie(guard, TO, Some(*ticket), &mut dice, &mut out),
@@ -56,7 +56,7 @@ fn put(guard: &Guard, answer: &Answer<'_>) -> Vec<u8> {
 #[test]
 fn records_have_no_gaps() {
     assert_eq!((size_of::<RequestHead>(), size_of::<WireOffer>(), size_of::<Ticket>()), (32, 52, 24));
-    assert_eq!((size_of::<Refused>(), size_of::<Withdrawal>(), size_of::<Fin>()), (16, 12, 8));
+    assert_eq!((size_of::<RejectPacket>(), size_of::<Withdrawal>(), size_of::<Fin>()), (16, 12, 8));
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn invalid_offers_are_refused() {
 fn version_reject_of_another_version_is_understood() {
     let guard = &guards()[0];
     let other = |reason| {
-        let refused = Refused {
+        let refused = RejectPacket {
             reason,
             min: VERSION + 1,
             max: VERSION + 2,

@@ -1,6 +1,6 @@
 //! Particular set-ups that fail, and many that fail at random.
 
-use super::super::accept::Counts;
+use super::super::accept::HalfOpenCounts;
 use super::super::cookies::TURN;
 use super::super::packets::{self, REQUEST};
 use super::network::*;
@@ -12,11 +12,11 @@ fn is(kind: Kind, head: &Head) -> bool {
 }
 
 fn world(seed: u64) -> World {
-    World::new(seed, Config::default(), None)
+    World::new(seed, SetupConfig::default(), None)
 }
 
 fn sealed(seed: u64) -> World {
-    World::new(seed, Config::default(), Some("a key of sixteen bytes or more"))
+    World::new(seed, SetupConfig::default(), Some("a key of sixteen bytes or more"))
 }
 
 /// Whether both sides report that the connection is established.
@@ -306,13 +306,13 @@ fn replayed_request_with_a_fresh_cookie_is_recognised() {
     world.send(client_at(99), to, last);
     world.run(6 * SECONDS);
     assert_eq!(world.asked.len(), 1);
-    assert!(TURN > 10 * SECONDS && Config::default().linger >= 10 * SECONDS);
+    assert!(TURN > 10 * SECONDS && SetupConfig::default().linger >= 10 * SECONDS);
 }
 
 #[test]
 fn request_with_wrong_key_gets_no_answer() {
     let key = |secret: Option<&str>| {
-        std::sync::Arc::new(Setup::new(Config::default(), secret.and_then(|secret| Psk::new(secret.as_bytes()))))
+        std::sync::Arc::new(Setup::new(SetupConfig::default(), secret.and_then(|secret| Psk::new(secret.as_bytes()))))
     };
     let worlds = [
         (world(15), Some("a key of sixteen bytes or more")),
@@ -342,7 +342,7 @@ fn many_set_ups_at_once_all_succeed() {
         world.run(60 * SECONDS);
         assert!((0..400).all(|client| stands(&world, client)));
         assert_eq!(world.asked.len(), 400);
-        let Counts { cookies, no_room, .. } = world.acceptor.counts();
+        let HalfOpenCounts { cookies, no_room, .. } = world.acceptor.counts();
         assert!(cookies > 200 && no_room == 0, "{cookies} cookies");
     }
 }
@@ -374,7 +374,7 @@ fn simultaneous_connects_give_two_connections() {
 fn both_sides_agree_on_any_network() {
     for seed in 0..600 {
         // Enough time that only a set-up without pending timers can fail.
-        let config = Config { silence: 60 * SECONDS, patience: 90 * SECONDS, ..Config::default() };
+        let config = SetupConfig { silence: 60 * SECONDS, patience: 90 * SECONDS, ..SetupConfig::default() };
         let mut world = World::new(seed, config, (seed % 3 == 0).then_some("a key of sixteen bytes or more"));
         let mut dice = TestRandom::new(seed);
         world.faults = Faults {

@@ -7,7 +7,7 @@ pub(crate) fn terms() -> Terms {
     let mut dice = TestRandom::new(0);
     let (ours, theirs) = (Offer::new(1, &mut dice), Offer::new(2, &mut dice));
     let peer = "10.0.0.2:700".parse().expect("an address");
-    Setup::new(Config::default(), None).agree(&ours, &theirs, peer, true, &mut dice).terms
+    Setup::new(SetupConfig::default(), None).agree(&ours, &theirs, peer, true, &mut dice).terms
 }
 
 /// Random numbers that are equal in every run.
@@ -48,7 +48,7 @@ fn agreement_of_two_offers() {
     let theirs = Offer { ord: 5, ird: 4, credits: 6, window_kib: 20, mtu: 1400, ..Offer::new(2, &mut dice) };
     let peer = "10.0.0.2:700".parse().expect("an address");
     let terms = |psk: Option<Psk>, ours: &Offer, theirs: &Offer, dice: &mut TestRandom| {
-        let agreed = Setup::new(Config::default(), psk).agree(ours, theirs, peer, true, dice);
+        let agreed = Setup::new(SetupConfig::default(), psk).agree(ours, theirs, peer, true, dice);
         assert_eq!(agreed.seal.is_some(), agreed.terms.overhead != 0);
         agreed.terms
     };

@@ -92,7 +92,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, config: Config, secret: Option<&str>) -> World {
+    pub(crate) fn new(seed: u64, config: SetupConfig, secret: Option<&str>) -> World {
         let mut dice = TestRandom::new(seed);
         let setup = Arc::new(Setup::new(config, secret.and_then(|secret| Psk::new(secret.as_bytes()))));
         let acceptor = Acceptor::new(setup.clone(), 0, &mut dice);
@@ -272,7 +272,7 @@ impl World {
         match client.connector.receive(self.now, &packet, from, &mut self.dice) {
             Some(Outcome::Established { agreed, private_data }) => {
                 client.outcome = Some(format!("Established {private_data:?}"));
-                let Config { first_repeat, last_repeat, silence, .. } = self.setup.config;
+                let SetupConfig { first_repeat, last_repeat, silence, .. } = self.setup.config;
                 client.confirming = Some(Confirming::new(self.now, first_repeat, last_repeat, self.now + silence));
                 client.agreed = Some(agreed);
             }
