@@ -83,7 +83,7 @@ fn reads(number: i32) -> u32 {
     count(number).min(u8::MAX.into())
 }
 
-/// Maximum private data of a connect, and of an accept (endpoints-connections.md 9.1).
+/// Maximum private data of a connect, and of an accept (spec/endpoints 9.1).
 fn private_data(manager: ManagerKind) -> (usize, usize) {
     match manager {
         ManagerKind::Rdma => (48, 196),
