@@ -34,6 +34,8 @@
  *   -2        separate EVDs for requests and for receives
  *   -C        reap: sleeps in dat_cno_wait on a CNO of its EVDs, and then dequeues
  *   -T        reap: another thread takes the events of the EVD for requests; implies -2
+ *   -r        lat: records the time of each round trip and prints percentiles of its half, "p50_usec", "p99_usec", "p99_9_usec";
+ *             includes a reading of the clock per round trip
  *   -m        uses a sealed memfd, registered as SHARED_VIRTUAL, as memory
  *   -e N      write: posts for N seconds, at most COUNT writes
  *   -t N      time limit in seconds [100]
@@ -58,6 +60,9 @@ static long posted, sent, received, unsignalled;
 static long last;
 /* Seconds; 0: no limit. */
 static double enough;
+/* -r: times of round trips in seconds. */
+static int records;
+static double *trips;
 
 static void too_long(int number)
 {
@@ -148,23 +153,51 @@ static int is_last(long n, long count, double begin)
     return 1;
 }
 
+static int compare(const void *one, const void *other)
+{
+    double a = *(const double *)one, b = *(const double *)other;
+    return (a > b) - (a < b);
+}
+
+/* The time that this share of round trips did not exceed, halved, in microseconds. */
+static double percentile(long count, double share)
+{
+    long at = (long)((double)count * share);
+    return trips[at < count ? at : count - 1] * 1e6 / 2;
+}
+
+static void report_percentiles(const char *what, long count)
+{
+    qsort(trips, (size_t)count, sizeof *trips, compare);
+    printf("{\"what\":\"%s\",\"size\":%ld,\"count\":%ld,\"p50_usec\":%.7g,\"p99_usec\":%.7g,\"p99_9_usec\":%.7g}\n", what, size,
+           count, percentile(count, 0.5), percentile(count, 0.99), percentile(count, 0.999));
+}
+
 static void ping(const char *what, long count, long warm_up, int is_robin)
 {
     long n, turn = 0;
-    double begin = seconds();
+    double begin = seconds(), before = 0, now;
     for (n = -warm_up; n < count; n++) {
         if (is_robin && n < 0 && seconds() - begin > LONG_ENOUGH)
             n = 0;
         if (n == 0)
-            begin = seconds();
+            before = begin = seconds();
         if (is_robin && n >= 0 && is_last(n, count, begin))
             count = n + 1;
         send_one(is_robin ? turn % connections : 0);
         if (turn > 0)
             post_receive(last); /* while the answer is on its way */
         await_received(++turn);
+        if (records && n >= 0) {
+            now = seconds();
+            trips[n] = now - before;
+            before = now;
+        }
     }
-    report(what, count, "usec", (seconds() - begin) * 1e6 / 2 / (double)count);
+    if (records)
+        report_percentiles(what, count);
+    else
+        report(what, count, "usec", (seconds() - begin) * 1e6 / 2 / (double)count);
 }
 
 static void pong(long count, int is_robin)
@@ -420,7 +453,7 @@ int main(int argc, char **argv)
     long limit = 100, count;
     int option;
     const char *mode;
-    while ((option = getopt(argc, argv, "sh:P:q:c:d:p:w2CTme:t:")) != -1) {
+    while ((option = getopt(argc, argv, "sh:P:q:c:d:p:w2CTmre:t:")) != -1) {
         switch (option) {
         case 's': break;
         case 'h': host = optarg; break;
@@ -434,6 +467,7 @@ int main(int argc, char **argv)
         case 'C': has_cno = 1; break;
         case 'T': has_reaper = has_two_evds = 1; break;
         case 'm': is_shared = 1; break;
+        case 'r': records = 1; break;
         case 'e': enough = atof(optarg); break;
         case 't': limit = atol(optarg); break;
         default: return 2;
@@ -453,6 +487,12 @@ int main(int argc, char **argv)
     has_threads = strcmp(mode, "threads") == 0;
     if ((has_two_evds || has_cno) && strcmp(mode, "reap") != 0)
         fail("perf: -2, -C and -T are for reap");
+    if (records && strcmp(mode, "lat") != 0)
+        fail("perf: -r is for lat");
+    if (records && (trips = calloc((size_t)count, sizeof *trips)) == NULL)
+        fail("perf: no memory for %ld round trips", count);
+    if (records)
+        memset(trips, 1, (size_t)count * sizeof *trips); /* no page faults while it measures */
     /* A peer that is gone, or never comes, or stops in the middle. */
     EXPECT(signal(SIGALRM, too_long) != SIG_ERR);
     alarm((unsigned)limit);

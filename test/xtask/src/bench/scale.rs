@@ -1,4 +1,4 @@
-//! Measurements with large numbers: connections on one EVD, connects, memory of idle endpoints. Without a peer.
+//! Measurements without a peer: connections on one EVD, connects, memory of idle endpoints, latency percentiles.
 #![forbid(unsafe_code)]
 
 use super::chart::Across;
@@ -45,6 +45,18 @@ const CONNECTS: Section =
     Section { name: "connects", title: "Connections made", up: "connections per second", across: Across::AtOnce };
 const MEMORY: Section =
     Section { name: "memory", title: "Memory of an idle endpoint", up: "KiB", across: Across::Endpoints };
+const PERCENTILES: Section = Section {
+    name: "percentiles",
+    title: "Latency percentiles: half a round trip, both sides polling",
+    up: "microseconds",
+    across: Across::Bytes,
+};
+const WAIT_PERCENTILES: Section = Section {
+    name: "wait-percentiles",
+    title: "Latency percentiles: half a round trip, both sides waiting in dat_evd_wait",
+    up: "microseconds",
+    across: Across::Bytes,
+};
 /// Two processes that send to a third.
 pub(super) const SENDERS: Section = Section {
     name: "senders",
@@ -96,6 +108,23 @@ pub(super) fn connects(effort: Effort) -> Plan {
     let questions =
         vec![at_once(1, 500, "one by one"), at_once(10, 1_000, "10 at once"), at_once(100, 1_000, "100 at once")];
     Plan { section: &CONNECTS, title: "connections made".to_owned(), questions }
+}
+
+/// Percentiles of ping-pong latency for a few sizes, polling and waiting.
+pub(super) fn percentiles(effort: Effort) -> Vec<Plan> {
+    let answer = |field, name| Answer { field, name, line: name, unit: "us" };
+    let plan = |section, title: &str, size: u32, options: &[&str]| {
+        let ask = Ask::new("lat", size, effort.count(50_000)).with(options);
+        let answers = vec![answer("p50_usec", "p50"), answer("p99_usec", "p99"), answer("p99_9_usec", "p99.9")];
+        Plan {
+            section,
+            title: format!("{size} B ping-pong, {title}"),
+            questions: vec![Question { ask, count: size, answers }],
+        }
+    };
+    let polling = [8, 64, 4096, 65_536].map(|size| plan(&PERCENTILES, "polling", size, &["-r"]));
+    let waiting = [8, 64, 4096, 65_536].map(|size| plan(&WAIT_PERCENTILES, "waiting", size, &["-r", "-w"]));
+    polling.into_iter().chain(waiting).collect()
 }
 
 /// Memory of one idle endpoint among `count`.

@@ -58,8 +58,34 @@ fn every_provider_has_its_charts() {
         let findings: &Findings = sections[n].findings.as_ref().unwrap();
         super::charts::curves(findings).into_iter().map(|chart| chart.section).collect::<Vec<_>>()
     };
-    assert_eq!(charts(0), ["latency", "bandwidth", "rate", "connections", "connects", "memory", "senders"]);
-    assert_eq!(charts(1), ["latency", "bandwidth", "rate", "loss", "connections", "connects", "memory"]);
+    assert_eq!(
+        charts(0),
+        [
+            "latency",
+            "bandwidth",
+            "rate",
+            "percentiles",
+            "wait-percentiles",
+            "connections",
+            "connects",
+            "memory",
+            "senders"
+        ]
+    );
+    assert_eq!(
+        charts(1),
+        [
+            "latency",
+            "bandwidth",
+            "rate",
+            "loss",
+            "percentiles",
+            "wait-percentiles",
+            "connections",
+            "connects",
+            "memory"
+        ]
+    );
     assert_eq!(charts(2), ["latency", "bandwidth", "rate", "connects"]);
     let page = page(&sections);
     for id in ["sm-promises", "sm-latency", "usnic-loss", "verbs-promises", "verbs-connects"] {

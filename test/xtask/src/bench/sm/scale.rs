@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::bench::ours::Ask;
-use crate::bench::scale::{Answer, Plan, Question, SENDERS, connections, connects, memory};
+use crate::bench::scale::{Answer, Plan, Question, SENDERS, connections, connects, memory, percentiles};
 use crate::bench::side::Effort;
 
 /// All of them.
@@ -19,5 +19,6 @@ pub(super) fn plans(effort: Effort) -> Vec<Plan> {
     };
     let counts = [1, 10, 100, 1_000].map(|count| connections(effort, count));
     let memories = [10, 100, 1_000].map(memory);
-    counts.into_iter().chain([connects(effort)]).chain(memories).chain([senders]).collect()
+    let percentiles = percentiles(effort);
+    percentiles.into_iter().chain(counts).chain([connects(effort)]).chain(memories).chain([senders]).collect()
 }

@@ -1,8 +1,8 @@
-//! The usnic provider beside sockperf, iperf3 and libfabric: the promises U1 to U7, measurements with large numbers, and
+//! The usnic provider beside sockperf, iperf3 and libfabric: the targets U1 to U7, measurements with large numbers, and
 //! figures over sizes and over loss.
 //!
 //! Lists only; the modules of `bench` measure and print. Loss is measured between network namespaces, with the same rule for
-//! all. The table marks which promises are met; the exit status says only whether everything could be measured.
+//! all. The table marks which targets are met; the exit status says only whether everything could be measured.
 #![forbid(unsafe_code)]
 
 mod contests;
@@ -12,7 +12,7 @@ use dapl_test::stage::Profile;
 
 use super::found::{self, Bench, Lists, Wanted};
 use super::ours::{Perf, USNIC};
-use super::scale::{connections, connects, memory};
+use super::scale::{connections, connects, memory, percentiles};
 use super::side::Effort;
 use crate::cli::Selection;
 use crate::net::wire;
@@ -30,7 +30,12 @@ pub(super) fn lists(effort: Effort) -> Lists {
     let counts = [1, 100, 1_000].map(|count| connections(effort, count));
     Lists {
         contests: contests::contests(effort),
-        plans: counts.into_iter().chain([connects(effort)]).chain([10, 100, 1_000].map(memory)).collect(),
+        plans: percentiles(effort)
+            .into_iter()
+            .chain(counts)
+            .chain([connects(effort)])
+            .chain([10, 100, 1_000].map(memory))
+            .collect(),
         families: curves::plans(effort),
     }
 }
@@ -70,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn every_promise_has_a_contest() {
+    fn every_target_has_a_contest() {
         let ids: Vec<_> = contests::contests(Effort::FULL).iter().map(|contest| contest.id).collect();
         ["U1", "U2", "U3", "U4", "U5", "U6", "U7", "busy", "cpu"]
             .iter()

@@ -132,7 +132,7 @@ fn all_charts_are_drawn_in_light_and_in_dark() {
         return;
     }
     let scratch = Scratch::new("drawn");
-    for (provider, charts, is_dark) in [("sm", 8, false), ("usnic", 8, true), ("verbs", 5, false), ("sm", 8, true)] {
+    for (provider, charts, is_dark) in [("sm", 10, false), ("usnic", 10, true), ("verbs", 5, false), ("sm", 10, true)] {
         let path = probed(&scratch, Some(provider));
         let mut window = Window { width: 1_000, height: 1_000, is_dark };
         let layout = said(&dump(&path, window));
@@ -174,7 +174,7 @@ fn a_phone_shows_all_of_it_without_moving_the_page() {
     let scratch = Scratch::new("phone");
     let path = probed(&scratch, None);
     let layout = said(&dump(&path, Window { width: 390, height: 800, is_dark: false }));
-    assert_eq!(items(&layout, "charts").len(), 21);
+    assert_eq!(items(&layout, "charts").len(), 25);
     let [inside, wide] = ["inside", "wide"].map(|name| layout[name].as_u64().unwrap());
     assert!(inside <= 500, "the window is {inside} wide");
     assert!(wide <= inside, "{wide} in {inside}");
