@@ -1,7 +1,7 @@
 //! Benches: each figure is measured beside that of a peer, in alternating runs on the same two processors.
 //!
 //! `sm`, `usnic`, `evd` (this project's own, with growing numbers of endpoints) and `verbs` are the benches; the other modules
-//! are shared. A figure with a promise is the median of five. The exit status says only whether everything could be measured.
+//! are shared. A figure with a target is the median of five. The exit status says only whether everything could be measured.
 #![forbid(unsafe_code)]
 
 mod chart;

@@ -144,7 +144,8 @@ pub(crate) struct Selection {
     /// A little of it
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Promises (S1 .. S9, U1 .. U7, V1 .. V14) and sections (latency, bandwidth, connects, memory, ...); without any, everything
+    /// Targets (S1 .. S9, U1 .. U7, V1 .. V14) and sections (latency, percentiles, bandwidth, connects, memory, ...); without any,
+    /// everything
     pub(crate) names: Vec<String>,
 }
 

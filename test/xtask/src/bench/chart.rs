@@ -9,7 +9,7 @@ mod dots;
 
 use std::fmt::Write;
 
-pub(super) use dots::Dots;
+pub(super) use dots::{DotRow, Dots, Permitted};
 
 /// One line. Points are sorted by size; values that are not positive cannot be shown and are left out.
 pub(super) struct Line {
@@ -135,13 +135,13 @@ const SHADES: usize = 4;
 /// CSS of all charts.
 pub(super) const STYLE: &str = "\
 svg text { font: 13px sans-serif; fill: #222 } svg .title { font-size: 16px; font-weight: bold }
-.ground { fill: #fff } .grid { stroke: #ddd } .axis { stroke: #222; fill: none }
+.ground { fill: #fff } .permitted { fill: #d8efe4 } .grid { stroke: #ddd } .axis { stroke: #222; fill: none }
 .line { fill: none; stroke-width: 2 } .mark { stroke: none }
 .s0 { stroke: #0072b2; fill: #0072b2 } .s1 { stroke: #d55e00; fill: #d55e00 }
 .s2 { stroke: #009e73; fill: #009e73 } .s3 { stroke: #b3588c; fill: #b3588c }
 .line.s0, .line.s1, .line.s2, .line.s3 { fill: none }
 @media (prefers-color-scheme: dark) {
-  svg text { fill: #eee } .ground { fill: #111 } .grid { stroke: #3a3a3a } .axis { stroke: #eee }
+  svg text { fill: #eee } .ground { fill: #111 } .permitted { fill: #173528 } .grid { stroke: #3a3a3a } .axis { stroke: #eee }
   .s0 { stroke: #56b4e9; fill: #56b4e9 } .s1 { stroke: #e69f00; fill: #e69f00 }
   .s2 { stroke: #2fc99a; fill: #2fc99a } .s3 { stroke: #dd94bf; fill: #dd94bf }
 }

@@ -1,4 +1,4 @@
-//! A promise: the figure that is measured for it, the peers, and the permitted ratio. Each bench has a list of them.
+//! A comparison: the figure that is measured, its peers, and the target for their ratio. Each bench has a list of them.
 #![forbid(unsafe_code)]
 
 use super::ground::{Ground, Terrain};
@@ -7,14 +7,15 @@ use super::ours::Perf;
 use super::side::{Effort, Shown, Side};
 use crate::Result;
 
-/// One promise.
+/// One comparison.
 pub(super) struct Contest {
-    /// Its name in the list of promises.
+    /// Name in tables and on the command line, such as S1.
     pub(super) id: &'static str,
     pub(super) title: &'static str,
     pub(super) shown: Shown,
-    /// This project's figure over the peer's, or this project's figure if there is no peer: the promise and the goal.
+    /// Bound of this project's figure over the peer's, or of this project's figure if there is no peer: the target.
     pub(super) must: Option<f64>,
+    /// Bound of the stretch target, beyond the target.
     pub(super) stretch: Option<f64>,
     pub(super) ours: Side,
     /// The best peer of each round is used.
@@ -50,7 +51,7 @@ impl Contest {
         Ok(Measured { contest: self, ours, peers })
     }
 
-    /// The bound of a promise or goal as text.
+    /// A bound as text.
     pub(super) fn bound(&self, value: f64) -> String {
         let is_less = self.shown.less_is_better();
         match (self.peers.is_empty(), is_less) {
@@ -80,7 +81,7 @@ impl Measured {
         Some(median(&best.collect::<Vec<_>>()))
     }
 
-    /// The figure of the promise.
+    /// The figure that a bound applies to.
     pub(super) fn figure(&self) -> f64 {
         self.ours() / self.peer().unwrap_or(1.0)
     }

@@ -82,7 +82,7 @@ pub(super) fn run(bench: &Bench, perf: &Perf, stage: &Stage, wanted: &Wanted<'_>
     let mut found = Found { load: load(), is_quick: wanted.is_quick, ..Found::default() };
     let contests = lists.contests.into_iter().filter(|contest| wanted.has(contest.id));
     found.contests = contests.filter_map(|contest| found.failures.keep(contest.measure(perf, effort))).collect();
-    found.contests.sort_by_key(|measured| measured.contest.id);
+    found.contests.sort_by_key(|measured| order(measured.contest.id));
     let plans = lists.plans.into_iter().filter(|plan| wanted.has(plan.section.name));
     found.rows = plans.filter_map(|plan| found.failures.keep(plan.measure(perf, effort))).collect();
     let families = lists.families.into_iter().filter(|plan| wanted.has(plan.section));
@@ -90,6 +90,15 @@ pub(super) fn run(bench: &Bench, perf: &Perf, stage: &Stage, wanted: &Wanted<'_>
     found.print();
     found.write(bench, stage)?;
     found.failures.into_result()
+}
+
+/// Place of a contest in tables: numbered targets first, by letter and number, then the others in the order of their lists.
+pub(super) fn order(id: &str) -> (bool, String, u32) {
+    let digits = id.trim_start_matches(|letter: char| letter.is_ascii_alphabetic());
+    match digits.parse() {
+        Ok(number) => (false, id[..id.len() - digits.len()].to_owned(), number),
+        Err(_) => (true, String::new(), 0),
+    }
 }
 
 /// Measurements that failed, with reasons. The other measurements are still made.
@@ -112,8 +121,8 @@ impl Found {
     fn print(&self) {
         if !self.contests.is_empty() {
             println!("\n{}", heading());
-            self.contests.iter().for_each(|measured| println!("{}", promise(measured)));
-            println!("\n+ promise met, ++ more than promised (\"stretch\"), - not met; ratios: ours over the peer's");
+            self.contests.iter().for_each(|measured| println!("{}", line(measured)));
+            println!("\n+ target met, ++ stretch target met, - target missed; ratios: ours over the peer's");
             for contest in self.contests.iter().map(|measured| &measured.contest) {
                 let peers: Vec<String> = contest.peers.iter().map(Side::line).collect();
                 let best = if peers.len() > 1 { "the better, each round, of " } else { "" };
@@ -133,7 +142,7 @@ impl Found {
         }
         self.families.iter().for_each(print_family);
         if self.is_quick {
-            println!("\n--quick: one round and few operations; these figures say little");
+            println!("\n--quick: one round and few operations; not for comparison");
         }
         warn(self.load);
     }
@@ -162,10 +171,11 @@ impl Found {
 }
 
 fn heading() -> String {
-    format!("{:3} {:33}{:>15}{:>15}{:>11}  {:9} {:10}", "", "", "ours", "peer", "ratio", "promise", "stretch")
+    format!("{:3} {:33}{:>15}{:>15}{:>11}  {:9} {:10}", "", "", "ours", "peer", "ratio", "target", "stretch")
 }
 
-fn promise(measured: &Measured) -> String {
+/// A contest as a line of the table.
+fn line(measured: &Measured) -> String {
     let contest = &measured.contest;
     let figure = |value: f64| format!("{} {}", rounded(value), contest.shown.unit());
     let peer = measured.peer();
@@ -305,7 +315,14 @@ mod tests {
     }
 
     #[test]
-    fn names_choose() {
+    fn tables_begin_with_targets_in_numeric_order() {
+        let mut ids = ["mpi", "V10", "S2", "busy", "V2", "S1", "U7"];
+        ids.sort_by_key(|id| order(id));
+        assert_eq!(ids, ["S1", "S2", "U7", "V2", "V10", "mpi", "busy"]);
+    }
+
+    #[test]
+    fn selects_measurements_by_name() {
         let select =
             |quick, names: &[&str]| Selection { quick, names: names.iter().map(|name| (*name).into()).collect() };
         let (some, all) = (select(true, &["S5", "latency"]), select(false, &[]));
@@ -318,15 +335,15 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_says_what_is_met() {
-        assert!(promise(&measured("S1", 0.2, 0.1)).ends_with(" -"));
-        assert!(promise(&measured("S1", 0.13, 0.1)).ends_with(" +"));
-        assert!(promise(&measured("S1", 0.1, 0.1)).ends_with(" ++"));
+    fn a_mark_shows_which_targets_are_met() {
+        assert!(line(&measured("S1", 0.2, 0.1)).ends_with(" -"));
+        assert!(line(&measured("S1", 0.13, 0.1)).ends_with(" +"));
+        assert!(line(&measured("S1", 0.1, 0.1)).ends_with(" ++"));
         let mut open = measured("S1", 0.2, 0.1);
         open.contest.must = None;
-        assert!(promise(&open).trim_end().ends_with("<= 1.1x"));
-        // The goal equals the promise.
-        assert!(promise(&measured("S9", 0.1, 0.0)).ends_with(" +"));
+        assert!(line(&open).trim_end().ends_with("<= 1.1x"));
+        // Without a stretch target.
+        assert!(line(&measured("S9", 0.1, 0.0)).ends_with(" +"));
     }
 
     #[test]

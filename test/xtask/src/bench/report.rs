@@ -42,7 +42,7 @@ fn directory(stage: &Stage) -> PathBuf {
 /// Prints a warning if the machine was busy.
 pub(super) fn warn(load: f64) {
     if is_busy(load) {
-        println!("the machine was busy before (load {load}): these figures say little");
+        println!("other programs used the machine before (load {load}): these figures are not for comparison");
     }
 }
 

@@ -229,7 +229,7 @@ fn count_for(seconds: f64, size: u32, shown: Shown, once: f64) -> u32 {
 pub(super) struct Effort {
     /// Runs of each side, alternating; the median counts.
     pub(super) rounds: usize,
-    /// Number of runs where there is no promise.
+    /// Number of runs where there is no target.
     pub(super) few: usize,
     /// Divisor of all counts and durations.
     part: u32,

@@ -16,8 +16,23 @@ pub(in crate::bench) struct Dots {
     pub(in crate::bench) base: f64,
     /// Names of the dots.
     pub(in crate::bench) names: Vec<String>,
-    /// Label of a row, and its dot for each name, if it has one.
-    pub(in crate::bench) rows: Vec<(String, Vec<Option<f64>>)>,
+    pub(in crate::bench) rows: Vec<DotRow>,
+}
+
+/// A row of dots.
+pub(in crate::bench) struct DotRow {
+    pub(in crate::bench) label: String,
+    /// Its dot for each name, if it has one.
+    pub(in crate::bench) dots: Vec<Option<f64>>,
+    /// The values that are shaded.
+    pub(in crate::bench) permitted: Option<Permitted>,
+}
+
+/// Values that meet a target, on one side of it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::bench) enum Permitted {
+    UpTo(f64),
+    From(f64),
 }
 
 /// Left edge of the plot; row labels are to the left of it.
@@ -31,7 +46,7 @@ const TICKS: usize = 10;
 impl Dots {
     /// As a picture of a page.
     pub(in crate::bench) fn inline(&self, id: &str) -> String {
-        let about: Vec<&str> = self.rows.iter().map(|(about, _)| &**about).collect();
+        let about: Vec<&str> = self.rows.iter().map(|row| &*row.label).collect();
         let shows = format!("{}, by {}. Rows: {}.", self.across, self.names.join(", "), about.join("; "));
         let height = self.bottom() + (HEIGHT - BOTTOM);
         framed(id, &self.title, &shows, height, |text| self.draw(text))
@@ -44,8 +59,22 @@ impl Dots {
     fn draw(&self, text: &mut String) {
         let bottom = self.bottom();
         let shown = |value: &f64| value.is_finite() && *value > 0.0;
-        let all = self.rows.iter().flat_map(|(_, dots)| dots.iter().flatten().copied().filter(shown));
+        let all = self.rows.iter().flat_map(|row| row.dots.iter().flatten().copied().filter(shown));
         let scale = Scale::over(all, self.base, LEFT, RIGHT);
+        for (n, row) in self.rows.iter().enumerate() {
+            let bounds = match row.permitted {
+                Some(Permitted::UpTo(value)) if shown(&value) => (LEFT, scale.place(value)),
+                Some(Permitted::From(value)) if shown(&value) => (scale.place(value), RIGHT),
+                _ => continue,
+            };
+            let (x, y, width) = (bounds.0, TOP + ROW * n as f64 + 3.0, bounds.1 - bounds.0);
+            let height = ROW - 6.0;
+            // Writing to a string succeeds.
+            let _ = writeln!(
+                text,
+                "<rect class=\"permitted\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"/>"
+            );
+        }
         // If not all powers fit, every other one is shown, 1 among them.
         let every = if scale.ticks(self.base).count() > TICKS { 2 } else { 1 };
         let power = |value: f64| log(value, self.base).round() as i32;
@@ -65,7 +94,7 @@ impl Dots {
             mark(text, n % SHADES, (x + 5.0, TOP - 22.0));
             label(text, (x + 15.0, TOP - 18.0), "start", "", name);
         }
-        for (n, (about, dots)) in self.rows.iter().enumerate() {
+        for (n, DotRow { label: about, dots, .. }) in self.rows.iter().enumerate() {
             let y = TOP + ROW * (n as f64 + 0.5);
             rule(text, (LEFT, y), (RIGHT.min(WIDTH), y));
             label(text, (LEFT - 10.0, y + 4.0), "end", "", about);
@@ -82,20 +111,38 @@ impl Dots {
 mod tests {
     use super::*;
 
-    #[test]
-    fn dots_stand_where_the_scale_says() {
-        let rows = vec![("a <b>".to_owned(), vec![Some(1.0), None]), ("c".to_owned(), vec![Some(4.0), Some(f64::NAN)])];
+    fn row(label: &str, dots: &[Option<f64>], permitted: Option<Permitted>) -> DotRow {
+        DotRow { label: label.to_owned(), dots: dots.to_vec(), permitted }
+    }
+
+    fn drawn(rows: Vec<DotRow>) -> String {
         let names = vec!["one".to_owned(), "two".to_owned()];
-        let dots = Dots { title: "t".to_owned(), across: "x".to_owned(), base: 2.0, names, rows };
-        let svg = dots.inline("id");
+        Dots { title: "t".to_owned(), across: "x".to_owned(), base: 2.0, names, rows }.inline("id")
+    }
+
+    #[test]
+    fn dots_are_placed_by_the_scale() {
+        let svg = drawn(vec![row("a <b>", &[Some(1.0), None], None), row("c", &[Some(4.0), Some(f64::NAN)], None)]);
         let disc = |x: f64, y: f64| format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\"");
         assert!(svg.contains(&disc(LEFT, TOP + ROW / 2.0)) && svg.contains(&disc(RIGHT, TOP + ROW * 1.5)), "{svg}");
         assert_eq!((svg.matches("<circle").count(), svg.matches("<rect").count()), (3, 2), "the legend and the ground");
         assert!(svg.contains("a &lt;b&gt;") && !svg.contains("NaN"));
-        let rows = vec![("wide".to_owned(), vec![Some(0.5), Some(1_000.0)])];
-        let wide = Dots { rows, ..dots }.inline("id");
+        let wide = drawn(vec![row("wide", &[Some(0.5), Some(1_000.0)], None)]);
         for (tick, times) in [(">1<", 1), (">4<", 1), (">1024<", 1), (">0.5<", 0), (">2<", 0)] {
             assert_eq!(wide.matches(tick).count(), times, "{tick}");
         }
+    }
+
+    #[test]
+    fn permitted_values_are_shaded_on_their_side() {
+        let svg = drawn(vec![
+            row("less", &[Some(1.0), Some(2.0)], Some(Permitted::UpTo(2.0))),
+            row("more", &[Some(4.0), Some(2.0)], Some(Permitted::From(2.0))),
+            row("no number", &[Some(4.0)], Some(Permitted::From(f64::NAN))),
+        ]);
+        let half = (RIGHT - LEFT) / 2.0;
+        let band = |x: f64, y: f64| format!("<rect class=\"permitted\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{half:.1}\"");
+        assert!(svg.contains(&band(LEFT, TOP + 3.0)) && svg.contains(&band(LEFT + half, TOP + ROW + 3.0)), "{svg}");
+        assert_eq!(svg.matches("permitted").count(), 2);
     }
 }

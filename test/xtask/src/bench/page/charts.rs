@@ -1,8 +1,8 @@
 //! The charts of a provider's figures, as pictures of the page.
 #![forbid(unsafe_code)]
 
-use super::results::{Chart, Contest, Findings, Line, Measure};
-use crate::bench::chart::{Across, Dots, Line as Drawn, Panel, inline};
+use super::results::{Bound, Chart, Contest, Findings, Line, Measure};
+use crate::bench::chart::{Across, DotRow, Dots, Line as Drawn, Panel, Permitted, inline};
 
 /// All charts over a variable. After a bandwidth chart follows the same data as messages per second.
 pub(super) fn curves(findings: &Findings) -> Vec<Chart> {
@@ -43,28 +43,47 @@ pub(super) fn curve(chart: &Chart, id: &str) -> String {
     inline(Panel { title, across: chart.across, up, lines }, id)
 }
 
-/// Ratios to the peers, if there are any.
-pub(super) fn standing(contests: &[Contest], id: &str) -> Option<String> {
+/// Ratios that span more than this have an axis of powers of ten, for short numbers.
+const WIDE: f64 = 100.0;
+
+/// Base of the axis: its numbers are powers of this.
+fn base(rows: &[DotRow]) -> f64 {
+    let all = || rows.iter().flat_map(|row| row.dots.iter().flatten().copied()).filter(|value| *value > 0.0);
+    let (low, high) = (all().fold(1.0, f64::min), all().fold(1.0, f64::max));
+    if high / low > WIDE { 10.0 } else { 2.0 }
+}
+
+/// Ratios to the peers with their targets, if there are any.
+pub(super) fn ratios(contests: &[Contest], id: &str) -> Option<String> {
     let row = |contest: &Contest| {
         let (_, ratio) = contest.against?;
-        let bound = |bound: &Option<super::results::Bound>| bound.as_ref().map(|bound| contest.advantage(bound.value));
-        let dots = vec![Some(contest.advantage(ratio)), bound(&contest.must), bound(&contest.stretch)];
+        let bound = |bound: &Option<Bound>| bound.as_ref().map(|bound| bound.value);
         let namesakes = contests.iter().filter(|other| other.id == contest.id && other.title == contest.title);
         let peer = match &contest.peers[..] {
             [(peer, _)] if namesakes.count() > 1 => format!(": {peer}"),
             _ => String::new(),
         };
-        Some((format!("{} {}{peer}", contest.id, contest.title), dots))
+        let better = if contest.less_is_better { "\u{2190}" } else { "\u{2192}" };
+        Some(DotRow {
+            label: format!("{} {}{peer} {better}", contest.id, contest.title),
+            dots: vec![Some(ratio), bound(&contest.target), bound(&contest.stretch)],
+            permitted: bound(&contest.target).map(|value| match contest.less_is_better {
+                true => Permitted::UpTo(value),
+                false => Permitted::From(value),
+            }),
+        })
     };
     let rows: Vec<_> = contests.iter().filter_map(row).collect();
     if rows.is_empty() {
         return None;
     }
     let dots = Dots {
-        title: "dapl-rs beside its peers".to_owned(),
-        across: "times as good as the peer (right is better, 1 is equal)".to_owned(),
-        base: 2.0,
-        names: ["measured", "promised", "hoped for"].map(str::to_owned).to_vec(),
+        title: "Ratios: dapl-rs over its peer".to_owned(),
+        across:
+            "ours / peer's; \u{2190} less is better, \u{2192} more is better; the shaded part of a row meets its target"
+                .to_owned(),
+        base: base(&rows),
+        names: ["measured", "target", "stretch target"].map(str::to_owned).to_vec(),
         rows,
     };
     Some(dots.inline(id))

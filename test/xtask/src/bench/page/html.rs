@@ -3,7 +3,7 @@
 //! Every text that is not written here is escaped (`e`).
 #![forbid(unsafe_code)]
 
-use super::charts::{curve, curves, standing};
+use super::charts::{curve, curves, ratios};
 use super::results::{Bound, Chart, Contest, Findings, Measure, Section};
 use crate::bench::chart::{STYLE, escaped as e};
 use crate::bench::found::rounded;
@@ -23,14 +23,58 @@ pub(super) fn page(sections: &[Section]) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n{POLICY}\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>dapl-rs: benches</title>\n\
-         <style>\n{LOOKS}{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>dapl-rs beside its peers</h1>\n\
-         <p>Each figure is the median of its runs, ours and the peer's in turns on the same machine. Charts have \
-         logarithmic axes; below each are its figures, and the commands of both ends. Figures of two machines, or of two \
-         days, cannot be compared.</p>\n{}{}</main>\n</body>\n</html>\n",
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>dapl-rs: benchmarks</title>\n\
+         <style>\n{LOOKS}{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>dapl-rs beside its peers</h1>\n{}{}\
+         <p>Each figure is the median of its runs, ours and the peer's in turn on the same machine. Every ratio, in tables and \
+         charts, is our figure over the peer's: a target \u{201c}&lt;= 1.5x\u{201d} is met at 1.5 and below, \u{201c}&gt;= 0.7x\u{201d} at \
+         0.7 and above. Charts have logarithmic axes; below each are its figures, and the commands of both ends. Figures of \
+         two machines, or of two days, cannot be compared.</p>\n{}</main>\n</body>\n</html>\n",
+        missed(sections),
         overview(sections),
         parts.concat()
     )
+}
+
+/// The targets that were missed, with their figures, or a line that says that all were met.
+fn missed(sections: &[Section]) -> String {
+    let contests = |section: &Section| section.findings.iter().flat_map(|findings| &findings.contests).count();
+    if sections.iter().map(contests).sum::<usize>() == 0 {
+        return String::new();
+    }
+    let mut rows = String::new();
+    for section in sections {
+        let all = section.findings.iter().flat_map(|findings| &findings.contests);
+        for contest in all.filter(|contest| contest.is_missed()) {
+            let provider = e(section.provider);
+            let words = contest.target.as_ref().map_or(String::new(), |target| e(&target.words));
+            let figure = contest.against.map_or_else(
+                || format!("{} {}", rounded(contest.ours.median()), e(&contest.unit)),
+                |(_, ratio)| format!("{}x", rounded(ratio)),
+            );
+            rows += &format!(
+                "<li><a href=\"#{provider}-targets\">{provider}</a> {} {}{}: <span class=\"missed\">{figure}</span>, target {words}</li>\n",
+                e(&contest.id),
+                e(&contest.title),
+                beside(contest)
+            );
+        }
+    }
+    if rows.is_empty() {
+        return "<h2>Missed targets</h2>\n<p>None: every target that was measured is met.</p>\n".to_owned();
+    }
+    format!("<h2>Missed targets</h2>\n<ul class=\"targets\">\n{rows}</ul>\n")
+}
+
+/// The peers in parentheses.
+fn beside(contest: &Contest) -> String {
+    let names = peer_names(contest);
+    if names.is_empty() { String::new() } else { format!(" (peer: {})", e(&names.join(" | "))) }
+}
+
+fn peer_names(contest: &Contest) -> Vec<&str> {
+    let mut names: Vec<&str> = contest.peers.iter().map(|(name, _)| &**name).collect();
+    names.dedup();
+    names
 }
 
 fn overview(sections: &[Section]) -> String {
@@ -38,26 +82,25 @@ fn overview(sections: &[Section]) -> String {
         let provider = e(section.provider);
         let state = match (&section.findings, &section.trouble) {
             (Some(findings), None) if findings.not_measured.is_empty() && !findings.is_quick => "measured",
-            (Some(findings), None) if findings.not_measured.is_empty() => "measured quickly: figures say little",
+            (Some(findings), None) if findings.not_measured.is_empty() => "measured with --quick: not for comparison",
             (Some(_), _) => "measured in part",
-            (None, _) => "no figures: see there",
+            (None, _) => "no figures; its section gives the reason",
         };
-        let (kept, all, date) = section.findings.as_ref().map_or((0, 0, "-"), |findings| {
-            let promises = || findings.contests.iter().filter_map(|contest| contest.must.as_ref());
+        let (met, all, date) = section.findings.as_ref().map_or((0, 0, "-"), |findings| {
+            let targets = || findings.contests.iter().filter_map(|contest| contest.target.as_ref());
             let date = findings.facts.iter().find(|(name, _)| name == "date").map_or("-", |(_, value)| value);
-            (promises().filter(|bound| bound.is_met).count(), promises().count(), date)
+            (targets().filter(|target| target.is_met).count(), targets().count(), date)
         });
-        let kept = if all > 0 { format!("{kept} of {all}") } else { "-".to_owned() };
+        let met = if all > 0 { format!("{met} of {all}") } else { "-".to_owned() };
         format!(
             "<tr><th scope=\"row\"><a href=\"#{provider}\">{provider}</a></th><td>{state}</td>\
-             <td class=\"number\">{kept}</td><td>{}</td></tr>\n",
+             <td class=\"number\">{met}</td><td>{}</td></tr>\n",
             e(date)
         )
     };
     let rows: String = sections.iter().map(row).collect();
-    let head = "<th scope=\"col\">provider</th><th scope=\"col\">state</th><th scope=\"col\">promises kept</th>\
-                <th scope=\"col\">when</th>";
-    table("All providers", head, &rows)
+    let head = heads(&["provider", "state", "targets met", "date"]);
+    table("All providers", &head, &rows)
 }
 
 /// Remarks on a provider's figures.
@@ -96,17 +139,17 @@ fn body(findings: &Findings, provider: &str) -> String {
     let mut text = facts(findings);
     text += &busy(&findings.facts).map_or(String::new(), |busy| trouble(&busy));
     if findings.is_quick {
-        text += &trouble("Measured with --quick: few runs and few operations; these figures say little.");
+        text += &trouble("Measured with --quick: few runs and few operations; not for comparison.");
     }
     for reason in &findings.not_measured {
         text += &trouble(&format!("Not measured: {reason}"));
     }
     if !findings.contests.is_empty() {
-        text += "<h3>Promises</h3>\n";
-        if let Some(svg) = standing(&findings.contests, &format!("{provider}-promises")) {
+        text += &format!("<h3 id=\"{provider}-targets\">Targets</h3>\n");
+        if let Some(svg) = ratios(&findings.contests, &format!("{provider}-ratios")) {
             text += &figure(&svg);
         }
-        text += &promises(&findings.contests);
+        text += &targets(&findings.contests);
     }
     for chart in curves(findings) {
         text += &format!("<h3>{}</h3>\n", e(&chart.title));
@@ -121,7 +164,8 @@ fn body(findings: &Findings, provider: &str) -> String {
 fn busy(facts: &[(String, String)]) -> Option<String> {
     let fact = |name| facts.iter().find(|(one, _)| one == name).map(|(_, value)| &**value);
     let load = fact("load before").filter(|load| load.parse().is_ok_and(is_busy))?;
-    let warning = format!("The machine was busy before (load {load}): figures say little.");
+    let warning =
+        format!("Other programs used the machine before (load {load}): these figures are not for comparison.");
     (fact("guest clock") != Some(INSTRUCTIONS)).then_some(warning)
 }
 
@@ -147,24 +191,35 @@ fn facts(findings: &Findings) -> String {
     format!("<dl class=\"facts\">\n{}</dl>\n", findings.facts.iter().map(fact).collect::<String>())
 }
 
-fn promises(contests: &[Contest]) -> String {
-    let head = heads(&["", "what", "unit", "ours", "theirs", "peer", "ratio", "promised", "", "hoped for", "commands"]);
-    table("What is promised, and what was measured", &head, &contests.iter().map(promise).collect::<String>())
+fn targets(contests: &[Contest]) -> String {
+    let head = heads(&[
+        "",
+        "measurement",
+        "unit",
+        "ours",
+        "peer's",
+        "peer",
+        "ours / peer's",
+        "target",
+        "result",
+        "stretch target",
+        "commands",
+    ]);
+    table("Targets and measured figures", &head, &contests.iter().map(target_row).collect::<String>())
 }
 
-fn promise(contest: &Contest) -> String {
-    let verdict = match (&contest.must, &contest.stretch) {
+fn target_row(contest: &Contest) -> String {
+    let result = match (&contest.target, &contest.stretch) {
         (Some(Bound { is_met: true, .. }), Some(Bound { is_met: true, .. })) => {
-            "<span class=\"met\">more than met</span>"
+            "<span class=\"met\">stretch target met</span>"
         }
         (Some(Bound { is_met: true, .. }), _) => "<span class=\"met\">met</span>",
         (Some(_), _) => "<span class=\"missed\">missed</span>",
-        (None, _) => "no promise",
+        (None, _) => "no target",
     };
     let bound = |bound: &Option<Bound>| bound.as_ref().map_or("-".to_owned(), |bound| e(&bound.words));
-    let mut names: Vec<&str> = contest.peers.iter().map(|(name, _)| &**name).collect();
-    names.dedup();
-    let theirs = match (&contest.peers[..], contest.against) {
+    let names = peer_names(contest);
+    let peer = match (&contest.peers[..], contest.against) {
         ([], _) | (_, None) => "-".to_owned(),
         ([(_, measure)], _) => with_spread(measure),
         (_, Some((figure, _))) => format!("{}<br><small>the best of each round</small>", rounded(figure)),
@@ -175,14 +230,14 @@ fn promise(contest: &Contest) -> String {
     let place = contest.place.as_ref().map_or(String::new(), |place| format!("<p><small>on {}</small></p>", e(place)));
     format!(
         "<tr><th scope=\"row\">{}</th><td class=\"what\">{}</td><td>{}</td><td class=\"number\">{}</td>\
-         <td class=\"number\">{theirs}</td><td>{}</td><td class=\"number\">{ratio}</td><td>{}</td><td>{verdict}</td><td>{}</td>\
+         <td class=\"number\">{peer}</td><td>{}</td><td class=\"number\">{ratio}</td><td>{}</td><td>{result}</td><td>{}</td>\
          <td class=\"commands\"><details><summary>both sides</summary>{place}{}</details></td></tr>\n",
         e(&contest.id),
         e(&contest.title),
         e(&contest.unit),
         with_spread(&contest.ours),
         if names.is_empty() { "none".to_owned() } else { e(&names.join(" | ")) },
-        bound(&contest.must),
+        bound(&contest.target),
         bound(&contest.stretch),
         ends.iter().map(|(name, measure)| commands(name, measure)).collect::<String>()
     )

@@ -3,6 +3,7 @@
 mod chromium;
 mod drawn;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -88,7 +89,7 @@ fn every_provider_has_its_charts() {
     );
     assert_eq!(charts(2), ["latency", "bandwidth", "rate", "connects"]);
     let page = page(&sections);
-    for id in ["sm-promises", "sm-latency", "usnic-loss", "verbs-promises", "verbs-connects"] {
+    for id in ["sm-ratios", "sm-latency", "usnic-loss", "verbs-ratios", "verbs-connects"] {
         assert_eq!(page.matches(&format!("<svg class=\"chart\" id=\"{id}\"")).count(), 1, "{id}");
     }
     let described = page.matches("<desc id=").count();
@@ -96,13 +97,13 @@ fn every_provider_has_its_charts() {
 }
 
 #[test]
-fn figures_stand_with_peer_promise_and_commands() {
+fn a_row_has_peer_target_and_commands() {
     let page = page(&sections());
     for text in [
         "<th scope=\"row\">S1</th><td class=\"what\">8 B ping-pong, polling</td><td>us</td>",
         "3.00<br><small>2.62\u{2013}3.38, 3 runs</small></td>",
         "4.00<br><small>3.50\u{2013}4.50, 3 runs</small></td><td>ucx_perftest</td>",
-        "<td class=\"number\">0.750x</td><td>&lt;= 1.5x</td><td><span class=\"met\">more than met</span></td><td>&lt;= 1.1x</td>",
+        "<td class=\"number\">0.750x</td><td>&lt;= 1.5x</td><td><span class=\"met\">stretch target met</span></td><td>&lt;= 1.1x</td>",
         "<code>taskset -c 0 perf -s -P sm0 lat 8 1000000</code>",
         "<code>taskset -c 1 perf -h localhost -P sm0 lat 8 1000000</code>",
         "<code>taskset -c 1 env UCX_TLS=posix,cma,self ucx_perftest localhost -t tag_lat -s 8 -n 1000000 -w 10000</code>",
@@ -112,16 +113,89 @@ fn figures_stand_with_peer_promise_and_commands() {
         "fi_pingpong -p &#39;udp;ofi_rxd&#39; -e rdm -S 64 -I 50000 localhost",
         "<td class=\"what\">64 B messages, there and back</td><td>us</td>",
         "<td>2.0 reference</td>",
-        ">V1 64 B messages, there and back: 2.0 reference</text>",
-        ">S1 8 B ping-pong, polling</text>",
+        ">V1 64 B messages, there and back: 2.0 reference \u{2190}</text>",
+        ">S1 8 B ping-pong, polling \u{2190}</text>",
         "<code>perftest -h there</code>",
     ] {
         assert!(page.contains(text), "{text}");
     }
-    // A promise about our figure itself.
+    // A target of our figure alone.
     assert!(page.contains("<td>none</td>") && page.contains("&lt; 100 ms"));
     let facts = ["date", "commit", "cpu", "processors", "kernel", "load before", "ucx-utils", "guest clock"];
     facts.iter().for_each(|fact| assert!(page.contains(&format!("<dt>{fact}</dt><dd>")), "{fact}"));
+}
+
+/// The first cells of a table's rows, in order.
+fn row_heads(page: &str, caption: &str) -> Vec<String> {
+    let (_, table) = page.split_once(&format!("<caption>{caption}</caption>")).expect("the table is there");
+    let (table, _) = table.split_once("</table>").unwrap();
+    let heads = table.split("<th scope=\"row\">").skip(1);
+    heads.map(|rest| rest.split_once("</th>").unwrap().0.to_owned()).collect()
+}
+
+#[test]
+fn rows_are_in_numeric_order() {
+    for section in sections() {
+        let ids = row_heads(&page(&[section]), "Targets and measured figures");
+        let mut sorted = ids.clone();
+        sorted.sort_by_key(|id| found::order(id));
+        assert_eq!(ids, sorted);
+        let numbered = ids.iter().filter(|id| id.ends_with(|c: char| c.is_ascii_digit())).count();
+        assert!(ids[..numbered].iter().all(|id| id.ends_with(|c: char| c.is_ascii_digit())), "{ids:?}");
+    }
+    let shuffled = files()[2].replace("\"id\": \"V2\"", "\"id\": \"V21\"");
+    let section = Section { provider: "verbs", trouble: None, findings: Some(findings(&shuffled)) };
+    assert_eq!(row_heads(&page(&[section]), "Targets and measured figures").last().unwrap(), "V21");
+}
+
+#[test]
+fn every_ratio_is_ours_over_the_peers() {
+    for section in sections() {
+        let findings = section.findings.as_ref().unwrap();
+        for contest in &findings.contests {
+            let Some((peer, ratio)) = contest.against else { continue };
+            assert!((ratio - contest.ours.median() / peer).abs() < 1e-9, "{}", contest.id);
+            if let Some(target) = &contest.target {
+                let is_met = if contest.less_is_better { ratio <= target.value } else { ratio >= target.value };
+                assert_eq!(is_met, target.is_met, "{}", contest.id);
+                assert!(target.words.starts_with(if contest.less_is_better { "<=" } else { ">=" }), "{}", target.words);
+            }
+        }
+        // The shaded part of a row lies left of the target where less is better, else right of it.
+        let chart = super::charts::ratios(&findings.contests, "x").expect("there are peers");
+        let rects = chart.split("<rect class=\"permitted\" x=\"").skip(1);
+        let lefts: Vec<&str> = rects.map(|rest| rest.split_once('"').unwrap().0).collect();
+        let with_target =
+            || findings.contests.iter().filter(|contest| contest.against.is_some() && contest.target.is_some());
+        assert_eq!(lefts.len(), with_target().count());
+        let edge = lefts.iter().copied().min_by(|a, b| a.parse::<f64>().unwrap().total_cmp(&b.parse().unwrap()));
+        for (left, contest) in lefts.iter().zip(with_target()) {
+            assert_eq!(Some(*left) == edge, contest.less_is_better, "{} {}", contest.id, contest.title);
+        }
+    }
+}
+
+#[test]
+fn missed_targets_are_named_first() {
+    let sections = sections();
+    let page = page(&sections);
+    let (first, rest) = page.split_once("<caption>All providers</caption>").unwrap();
+    let missed: Vec<_> = sections
+        .iter()
+        .flat_map(|section| &section.findings.as_ref().unwrap().contests)
+        .filter(|contest| contest.is_missed())
+        .collect();
+    assert!(!missed.is_empty() && first.contains("<h2>Missed targets</h2>"));
+    assert_eq!(first.matches("<li>").count(), missed.len());
+    assert!(missed.iter().all(|contest| first.contains(&format!("</a> {} ", contest.id))));
+    assert!(!rest.contains("Missed targets"));
+    let mut met = super::tests::sections();
+    for section in &mut met {
+        section.findings.as_mut().unwrap().contests.retain(|contest| !contest.is_missed());
+    }
+    assert!(super::html::page(&met).contains("None: every target that was measured is met."));
+    let none = Section { provider: "sm", trouble: None, findings: None };
+    assert!(!super::html::page(&[none]).contains("Missed targets"), "nothing was measured");
 }
 
 #[test]
@@ -129,13 +203,13 @@ fn a_busy_machine_is_named_where_it_matters() {
     let loaded = |file: &str| {
         let findings = findings(&file.replace("\"load_before\": 0.0,", "\"load_before\": 7.5,"));
         page(&[Section { provider: "sm", trouble: None, findings: Some(findings) }])
-            .matches("busy before (load 7.5)")
+            .matches("used the machine before (load 7.5)")
             .count()
     };
     let [sm, _, verbs] = files();
     assert_eq!((loaded(&sm), loaded(&verbs)), (1, 0), "instructions are counted");
     assert_eq!(loaded(&verbs.replace("a nanosecond per instruction", "time")), 1);
-    assert!(!page(&sections()).contains("busy before"));
+    assert!(!page(&sections()).contains("used the machine before"));
 }
 
 #[test]
@@ -231,10 +305,11 @@ fn the_page_stands_alone() {
         assert!(!page.contains(foreign), "{foreign}");
     }
     let targets: Vec<&str> = page.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
-    assert_eq!(targets, ["#sm", "#usnic", "#verbs"]);
+    let expected = ["#sm", "#sm-targets", "#usnic", "#usnic-targets", "#verbs"];
+    assert_eq!(targets.iter().copied().collect::<BTreeSet<_>>(), BTreeSet::from(expected));
     targets.iter().for_each(|target| assert!(page.contains(&format!("id=\"{}\"", &target[1..])), "{target}"));
     let ids: Vec<&str> = page.split(" id=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
-    let unique: std::collections::BTreeSet<&&str> = ids.iter().collect();
+    let unique: BTreeSet<&&str> = ids.iter().collect();
     assert_eq!(unique.len(), ids.len());
 }
 

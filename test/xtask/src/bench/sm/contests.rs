@@ -1,4 +1,4 @@
-//! The promises S1 to S9, and how larger programs use EVDs and memory.
+//! The targets S1 to S9, and how larger programs use EVDs and memory.
 #![forbid(unsafe_code)]
 
 use crate::bench::contest::Contest;

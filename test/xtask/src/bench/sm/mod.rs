@@ -1,6 +1,6 @@
-//! The sm provider beside its peers: the promises S1 to S9, measurements with large numbers, and figures over sizes.
+//! The sm provider beside its peers: the targets S1 to S9, measurements with large numbers, and figures over sizes.
 //!
-//! Lists only; the modules of `bench` measure and print. The table marks which promises are met; the exit status says only
+//! Lists only; the modules of `bench` measure and print. The table marks which targets are met; the exit status says only
 //! whether everything could be measured.
 #![forbid(unsafe_code)]
 

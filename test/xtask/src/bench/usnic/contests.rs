@@ -1,4 +1,4 @@
-//! The promises U1 to U7, and comparisons without a promise.
+//! The targets U1 to U7, and comparisons without a target.
 #![forbid(unsafe_code)]
 
 use crate::bench::contest::Contest;
@@ -27,7 +27,7 @@ pub(super) fn contests(effort: Effort) -> Vec<Contest> {
         .collect()
 }
 
-/// Promise and goal.
+/// Target and stretch target.
 type Bounds = Option<(f64, f64)>;
 
 fn contest(id: &'static str, title: &'static str, shown: Shown, ours: Side, peer: Side, bounds: Bounds) -> Contest {

@@ -11,8 +11,8 @@ use crate::bench::report::{machine, pretty};
 use crate::bench::side::Ends;
 use crate::guest::Clock;
 
-/// The promises: our time over that of perftest and of the reference, for the same operation.
-const PROMISES: [(Side, f64); 2] = [(Side::Perftest, 1.03), (Side::Reference, 1.0)];
+/// The targets: our time over that of perftest and of the reference, for the same operation.
+const TARGETS: [(Side, f64); 2] = [(Side::Perftest, 1.03), (Side::Reference, 1.0)];
 /// Of this machine's packages, besides the reference's.
 const PACKAGES: [&str; 4] = ["perftest", "libibverbs1", "librdmacm1", "qemu-system-x86"];
 
@@ -36,10 +36,10 @@ pub(super) fn print(measured: &[Measured], facts: &Facts) {
     println!("\n{:35}{:>15}{:>23}{:>23}{:>15}", "", "ours", "perftest", "2.0 reference", "its dapltest");
     for one in measured {
         let mut line = format!("{:3} {:31}{:>15}", one.operation.id, one.operation.title, figure(one, Side::Ours));
-        for (side, bound) in PROMISES {
+        for (side, bound) in TARGETS {
             let ratio = one
                 .ratio(side)
-                .map_or(String::new(), |ratio| format!("{ratio:.3}{}", if is_kept(ratio, bound) { " " } else { "!" }));
+                .map_or(String::new(), |ratio| format!("{ratio:.3}{}", if is_met(ratio, bound) { " " } else { "!" }));
             line += &format!("{:>16}{ratio:>7}", figure(one, side));
         }
         println!("{line}{:>15}", figure(one, Side::Dapltest));
@@ -53,7 +53,7 @@ pub(super) fn print(measured: &[Measured], facts: &Facts) {
         println!("{:3} {:31}{}", one.operation.id, one.operation.title, parts.collect::<String>());
     }
     println!(
-        "\nratios: our time over theirs; promised: perftest at most 1.03, reference at most 1.00; ! where it is more"
+        "\nratios: our time over the peer's; targets: perftest at most 1.03, reference at most 1.00; ! marks a missed target"
     );
     match facts.clock {
         Clock::Instructions => println!(
@@ -61,13 +61,15 @@ pub(super) fn print(measured: &[Measured], facts: &Facts) {
              fast hardware is; 1 us is 1000 instructions"
         ),
         Clock::Time => {
-            println!("an emulated guest on a machine that does other things as well: these figures say little")
+            println!(
+                "an emulated guest on a machine that does other things as well: these figures are not for comparison"
+            )
         }
     }
 }
 
 /// As it is printed.
-fn is_kept(ratio: f64, bound: f64) -> bool {
+fn is_met(ratio: f64, bound: f64) -> bool {
     (ratio * 1e3).round() / 1e3 <= bound
 }
 
@@ -111,12 +113,12 @@ fn contest(one: &Measured) -> Value {
         "count": operation.count,
         "unit": "us of one operation",
     });
-    for (side, bound) in PROMISES {
+    for (side, bound) in TARGETS {
         if let Some(ratio) = one.ratio(side) {
             let name = side.name();
             contest[format!("over_{name}")] = ratio.into();
             contest[format!("promised_over_{name}")] = bound.into();
-            contest[format!("kept_over_{name}")] = is_kept(ratio, bound).into();
+            contest[format!("kept_over_{name}")] = is_met(ratio, bound).into();
         }
     }
     for (side, figures) in &one.figures {

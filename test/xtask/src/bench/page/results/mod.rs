@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::Result;
 use crate::bench::chart::Across;
+use crate::bench::found::order;
 use crate::bench::median;
 use crate::bench::side::Ends;
 
@@ -38,7 +39,7 @@ pub(super) struct Findings {
     pub(super) not_measured: Vec<String>,
 }
 
-/// A figure beside that of a peer.
+/// A figure beside that of a peer. Ratios are always this project's figure over the peer's.
 #[derive(Debug)]
 pub(super) struct Contest {
     pub(super) id: String,
@@ -47,16 +48,17 @@ pub(super) struct Contest {
     /// Network of this measurement, if it differs from the others.
     pub(super) place: Option<String>,
     pub(super) ours: Measure,
-    /// The peers and their figures; empty for a promise about this project's figure alone.
+    /// The peers and their figures; empty for a target of this project's figure alone.
     pub(super) peers: Vec<(String, Measure)>,
     /// The peer's figure that is compared, and the ratio to it.
     pub(super) against: Option<(f64, f64)>,
     pub(super) less_is_better: bool,
-    pub(super) must: Option<Bound>,
+    pub(super) target: Option<Bound>,
+    /// A target beyond the required one.
     pub(super) stretch: Option<Bound>,
 }
 
-/// A promise or a goal.
+/// A target.
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) words: String,
@@ -101,9 +103,9 @@ impl Measure {
 }
 
 impl Contest {
-    /// Returns by which factor a ratio is better than the peer.
-    pub(super) fn advantage(&self, ratio: f64) -> f64 {
-        if self.less_is_better { 1.0 / ratio } else { ratio }
+    /// Whether it has a target that was missed.
+    pub(super) fn is_missed(&self) -> bool {
+        self.target.as_ref().is_some_and(|target| !target.is_met)
     }
 }
 
@@ -156,10 +158,11 @@ pub(super) fn parse(text: &str) -> Result<Findings> {
     let file: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let contests: Vec<Value> = field(&file, "contests")?;
     // Those of verbs have several peers and compare only time.
-    let contests = match contests.iter().any(|contest| contest.get("over_reference").is_some()) {
+    let mut contests: Vec<Contest> = match contests.iter().any(|contest| contest.get("over_reference").is_some()) {
         true => contests.iter().map(verbs::contests).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect(),
         false => contests.iter().map(contest).collect::<Result<_>>()?,
     };
+    contests.sort_by_key(|contest| order(&contest.id));
     let mut charts = Vec::new();
     for line in field::<Vec<Value>>(&file, "curves")? {
         let points = field::<Vec<Value>>(&line, "points")?.iter().map(point).collect::<Result<_>>()?;
@@ -201,7 +204,7 @@ fn contest(contest: &Value) -> Result<Contest> {
             peers: field::<Vec<Value>>(contest, "peers")?.iter().map(peer).collect::<Result<_>>()?,
             against: field::<Option<f64>>(contest, "peer")?.map(against).transpose()?,
             less_is_better: field(contest, "less_is_better")?,
-            must: bound("must", "promise", "met")?,
+            target: bound("must", "promise", "met")?,
             stretch: bound("stretch", "hope", "met_stretch")?,
         })
     };

@@ -20,14 +20,14 @@ pub(super) fn contests(operation: &Value) -> Result<Vec<Contest>> {
     for (name, called) in PEERS {
         let Some(peer) = operation.get(name) else { continue };
         let peer = measure(peer).map_err(within)?;
-        let must = match operation.get(format!("promised_over_{name}")).and_then(Value::as_f64) {
+        let target = match operation.get(format!("promised_over_{name}")).and_then(Value::as_f64) {
             None => None,
             Some(value) => {
                 let is_met = field(operation, &format!("kept_over_{name}")).map_err(within)?;
                 Some(Bound { value, words: format!("<= {value}x"), is_met })
             }
         };
-        let ratio = match must {
+        let ratio = match target {
             Some(_) => field(operation, &format!("over_{name}")).map_err(within)?,
             None => ours.median() / peer.median(),
         };
@@ -40,7 +40,7 @@ pub(super) fn contests(operation: &Value) -> Result<Vec<Contest>> {
             against: Some((peer.median(), ratio)),
             peers: vec![(called.to_owned(), peer)],
             less_is_better: true,
-            must,
+            target,
             stretch: None,
         });
     }
