@@ -94,17 +94,40 @@ fn readme_is_short() {
     assert!(lines <= 150, "README.md has {lines} lines; its limit is 150");
 }
 
+/// Whether a name on the architecture page is a path in the repository.
+fn is_path(name: &str) -> bool {
+    ["dat/", "dapl/", "providers/", "test/", "docs/", "dtest/"].iter().any(|folder| name.starts_with(folder))
+}
+
+fn architecture(file: &str) -> String {
+    fs::read_to_string(workspace().join("docs").join(file)).unwrap_or_else(|e| panic!("docs/{file}: {e}"))
+}
+
 #[test]
 fn files_named_by_the_architecture_page_exist() {
-    let page = fs::read_to_string(workspace().join("docs/architecture.md"))
-        .expect("docs/architecture.md is in the repository");
-    let is_path = |name: &&str| {
-        ["dat/", "dapl/", "providers/", "test/", "docs/", "dtest/"].iter().any(|folder| name.starts_with(folder))
-    };
-    let named: BTreeSet<&str> = page.split('`').skip(1).step_by(2).filter(is_path).collect();
-    let missing: Vec<_> = named.iter().filter(|path| !workspace().join(path).exists()).collect();
-    assert!(missing.is_empty(), "docs/architecture.md names files that do not exist: {missing:?}");
+    let (page, picture) = (architecture("architecture.md"), architecture("architecture.svg"));
+    let mut named: BTreeSet<&str> = page.split('`').skip(1).step_by(2).filter(|name| is_path(name)).collect();
     assert!(named.len() > 40, "only {} files are named", named.len());
+    let words = picture.split(|c: char| !c.is_ascii_alphanumeric() && !"/._-".contains(c));
+    named.extend(words.filter(|word| is_path(word)));
+    let missing: Vec<_> = named.iter().filter(|path| !workspace().join(path).exists()).collect();
+    assert!(missing.is_empty(), "docs/architecture.* name files that do not exist: {missing:?}");
+}
+
+#[test]
+fn names_in_answers_of_the_architecture_page_are_in_their_files() {
+    let page = architecture("architecture.md");
+    let mut checked = 0;
+    for answer in page.lines().filter(|line| line.contains("? | ")).filter_map(|line| line.split("? | ").nth(1)) {
+        let (paths, names): (Vec<&str>, Vec<&str>) =
+            answer.split('`').skip(1).step_by(2).partition(|name| is_path(name));
+        let text: String = paths.iter().filter_map(|path| fs::read_to_string(workspace().join(path)).ok()).collect();
+        for name in names.iter().filter(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')) {
+            assert!(text.contains(name), "{name} is in none of {paths:?}");
+            checked += 1;
+        }
+    }
+    assert!(checked >= 10, "only {checked} names were checked");
 }
 
 fn visit(directory: &Path, see: &mut impl FnMut(&Path, &str)) {
