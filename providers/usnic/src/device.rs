@@ -8,7 +8,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use dapl::error::{Address, Error, Resource, Result};
 use dapl::provider::IaSpec;
@@ -45,6 +45,8 @@ pub(crate) struct Device {
     update_count: AtomicUsize,
     /// Set-up packets, and packets of connections that are not established yet.
     cm_packets: Mutex<Vec<(SocketAddr, Vec<u8>)>>,
+    /// Some of them are not handled yet.
+    has_cm_packets: AtomicBool,
     /// Number of packets that belong to no connection.
     unmatched: AtomicU64,
     /// Standby sleeps of the engine after which data were waiting.
@@ -84,6 +86,7 @@ impl Device {
             updates: Mutex::default(),
             update_count: AtomicUsize::new(0),
             cm_packets: Mutex::default(),
+            has_cm_packets: AtomicBool::new(false),
             unmatched: AtomicU64::new(0),
             late: AtomicU64::new(0),
         })
@@ -157,14 +160,23 @@ impl Device {
         let was_empty = cm_packets.is_empty();
         let capacity = MAX_CM_PACKETS - cm_packets.len();
         cm_packets.extend(packets.take(capacity).map(|packet| (from, packet.to_vec())));
+        self.has_cm_packets.store(true, Ordering::Release);
         drop(cm_packets);
         if was_empty {
             self.jobs.push(Job::Cm);
         }
     }
 
+    /// Takes the packets that were queued. The engine calls this until there are none.
     pub(crate) fn take_cm_packets(&self) -> Vec<(SocketAddr, Vec<u8>)> {
-        std::mem::take(&mut *self.cm_packets.lock())
+        let mut cm_packets = self.cm_packets.lock();
+        self.has_cm_packets.store(!cm_packets.is_empty(), Ordering::Release);
+        std::mem::take(&mut *cm_packets)
+    }
+
+    /// Whether packets were queued that the engine has not handled yet.
+    pub(crate) fn has_cm_packets(&self) -> bool {
+        self.has_cm_packets.load(Ordering::Acquire)
     }
 
     #[cold]

@@ -40,6 +40,7 @@ use crate::net::listener_dir::ListenerDir;
 use crate::net::receive::Packets;
 use crate::net::send::SendBatch;
 use crate::proto::Nanos;
+use crate::proto::schedule::Turn;
 use crate::proto::setup::connect::{Connector, refuse_unmatched};
 use crate::proto::setup::packets::{self, Reason};
 use crate::proto::setup::{Setup, SetupConfig};
@@ -163,8 +164,12 @@ impl Cm {
         if has_requests {
             self.read_requests();
         }
-        for (from, packet) in self.device.take_cm_packets() {
-            self.receive(from, packet);
+        loop {
+            let packets = self.device.take_cm_packets();
+            if packets.is_empty() {
+                break;
+            }
+            packets.into_iter().for_each(|(from, packet)| self.receive(from, packet));
         }
         let now = device::now();
         if self.deadline().is_none_or(|due| due > now) {
@@ -253,12 +258,12 @@ impl Cm {
         }
     }
 
-    /// Reports a connection, then opens it, so that no receive completes before its connection is reported.
+    /// Opens a connection and reports it. Packets of the peer wait until it is reported, so that no receive completes before.
     fn open(self: &Arc<Self>, established: EstablishedConnection, early: Vec<(SocketAddr, Vec<u8>)>) {
         let device = &self.device;
         let EstablishedConnection { number, conn, handler, agreed, private_data } = established;
         let Some(entry) = device.table.lookup(number) else { return };
-        self.sink.event(conn, ConnectionEvent::Established, &private_data);
+        let is_active = agreed.terms.active;
         let path = device.path_to(agreed.terms.peer);
         let params = ConnectionParams {
             number,
@@ -269,7 +274,13 @@ impl Cm {
             ceiling: path.ceiling,
             is_loopback: path.is_local,
         };
-        let outlook = handler.open(device::now(), params);
+        let mut outlook = handler.open(device::now(), params);
+        if is_active && outlook.is_some() {
+            // The confirmation is sent before the event: a consumer that ends connections after its last event must not
+            // send their ends ahead of a confirmation.
+            outlook = Some(handler.transmit(device::now(), number, Turn::Ack));
+        }
+        self.sink.event(conn, ConnectionEvent::Established, &private_data);
         // From here on, packets are passed to the connection, or to its closing state if the consumer has already ended
         // it.
         entry.set_established();

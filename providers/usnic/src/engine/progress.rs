@@ -205,7 +205,12 @@ impl TurnQueue {
     fn dispatch(&mut self, device: &Device, now: Nanos, from: SocketAddr, mut batch: Packets<'_>) {
         while let Some((target, packets)) = batch.split(target) {
             let entry = match target {
-                PacketTarget::Conn(number) => device.table.lookup(number),
+                // Packets that open other connections arrived before. The consumer gets the events in this order.
+                PacketTarget::End(_) if device.has_cm_packets() => {
+                    device.queue_for_cm(from, packets);
+                    continue;
+                }
+                PacketTarget::Conn(number) | PacketTarget::End(number) => device.table.lookup(number),
                 PacketTarget::Setup => {
                     device.queue_for_cm(from, packets);
                     continue;
@@ -229,6 +234,8 @@ impl TurnQueue {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum PacketTarget {
     Conn(u32),
+    /// Same, with a packet that ends the connection.
+    End(u32),
     Setup,
     /// Not a packet of this protocol.
     Invalid,
@@ -241,6 +248,7 @@ fn target(packet: &[u8]) -> PacketTarget {
         Some(Kind::Request | Kind::Cookie | Kind::Accept | Kind::Reject) => PacketTarget::Setup,
         // This packet withdraws a connection request.
         Some(Kind::Reset) if head.conn.get() == 0 => PacketTarget::Setup,
+        Some(Kind::Fin | Kind::Reset) => PacketTarget::End(head.conn.get()),
         Some(_) => PacketTarget::Conn(head.conn.get()),
         None => PacketTarget::Invalid,
     }

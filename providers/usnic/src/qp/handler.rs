@@ -23,7 +23,7 @@ pub(crate) trait ConnectionHandler: Send + Sync {
     /// Called when an attempt with this number begins, by `connect` or `accept`. The previous connection has ended.
     fn connecting(&self, number: u32, conn: ConnId);
 
-    /// Called when the connection is established and was reported to dapl. `None`: the consumer has ended it already.
+    /// Called when the connection is established; it is reported to dapl next. `None`: the consumer has ended it already.
     fn open(&self, now: Nanos, params: ConnectionParams) -> Option<Outlook>;
 
     /// Handles packets of the connection, from one sender and in one GRO batch. Their headers name this connection;

@@ -24,7 +24,7 @@ use crate::adapter::Adapter;
 use crate::device::now;
 use crate::net::errors::DeliveryErrorKind;
 use crate::proto::MILLIS;
-use crate::proto::schedule::Outlook;
+use crate::proto::schedule::{Outlook, Turn};
 use crate::proto::setup::packets::Reason;
 use crate::proto::wire::{Head, Kind};
 
@@ -38,6 +38,53 @@ fn connection_is_requested_accepted_and_carries_packets() {
     assert_eq!((a.our_conn, a.our_token, a.first_psn), (b.peer_conn, b.peer_token, b.peer_first_psn));
     assert_eq!((a.ord, a.ird, a.active, b.active), (2, 2, true, false));
     assert_eq!((a.peer, b.peer), (server.device.socket.local(), client.device.socket.local()));
+}
+
+#[test]
+fn the_confirmation_is_sent_before_the_event() {
+    let (here, there) = addresses();
+    let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
+    let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
+    let ours = client.connect(&server, 7, conn(1));
+    server.accept(conn(2));
+    client.above.ear.wait(established);
+    assert!(ours.ear.has(|word| (*word == Word::Turn(Turn::Ack)).then_some(())).is_some());
+}
+
+#[test]
+fn the_end_of_a_connection_does_not_overtake_the_start_of_another() {
+    let (here, there) = addresses();
+    let client = Ia::open(&here, "");
+    let server = Ia::without_engine(Above::default(), &there, "");
+    let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
+    let pairs = [1, 3].map(|attempt| {
+        let ours = client.connect(&server, 7, conn(attempt));
+        server.step_until(|| server.above.requests.lock().unwrap().first().map(drop));
+        let theirs = server.accept(conn(attempt + 1));
+        server.step_until(|| client.above.ear.has(established));
+        ours.is_open();
+        if attempt == 1 {
+            ours.post(&client.device, b"first");
+            server.step_until(|| server.above.ear.has(established));
+            theirs.ear.wait(packet);
+        }
+        (ours, theirs)
+    });
+    let [(ended, ended_there), (started, _)] = &pairs;
+    let arrived = |ours: &FakeSink, kind| {
+        ours.ear.heard.lock().unwrap().clear();
+        ours.post_kind(kind, &client.device, b"");
+        ours.ear.wait(|word| matches!(word, Word::Turn(_)).then_some(()));
+    };
+    arrived(started, Kind::Confirm);
+    arrived(ended, Kind::Fin);
+    // The second connection is opened when its packets are handled, which is not yet.
+    while !server.progress.run_pass(now()) {}
+    while server.progress.run_pass(now()) {}
+    assert!(ended_there.ear.has(packet).is_none());
+    server.cm.process(false);
+    assert_eq!(server.above.ear.has(established).map(|it| it.0), Some((conn(4), Vec::new())));
+    assert!(ended_there.ear.has(packet).is_some());
 }
 
 #[test]

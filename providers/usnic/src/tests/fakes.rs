@@ -14,7 +14,7 @@ use zerocopy::IntoBytes;
 use crate::Usnic;
 use crate::adapter::Adapter;
 use crate::cm::{ConnectionRequest, QpCaps};
-use crate::device::Device;
+use crate::device::{Device, now};
 use crate::net::errors::{DeliveryError, DeliveryErrorKind};
 use crate::net::receive::Packets;
 use crate::net::send::SendBatch;
@@ -152,10 +152,14 @@ impl FakeSink {
 
     /// Queues a packet for the next pass over its connection.
     pub(super) fn post(&self, device: &Device, body: &[u8]) {
+        self.post_kind(Kind::Ack, device, body);
+    }
+
+    pub(super) fn post_kind(&self, kind: Kind, device: &Device, body: &[u8]) {
         let opened = self.opened.lock().unwrap();
         let opened = opened.as_ref().unwrap();
         let terms = &opened.agreed.terms;
-        let head = Head::new(Kind::Ack, 0, terms.peer_conn, terms.peer_token);
+        let head = Head::new(kind, 0, terms.peer_conn, terms.peer_token);
         self.queue.lock().unwrap().push([head.as_bytes(), body].concat());
         device.schedule(opened.number, &opened.next_turn, &self.outlook());
     }
@@ -232,14 +236,34 @@ impl Ia {
     }
 
     pub(super) fn with(above: Above, ip: &str, params: &str) -> Ia {
+        let ia = Ia::without_engine(above, ip, params);
+        ia.adapter.start_engine().unwrap();
+        ia
+    }
+
+    /// The test makes its progress: `step`.
+    pub(super) fn without_engine(above: Above, ip: &str, params: &str) -> Ia {
         // Loopback addresses and a port that no other test of this process, or of a concurrent one, uses.
         let port = 20_000 + std::process::id() % 20_000;
         let params = format!("{ip} port={port} buffer=100000 {params}");
         let above = Arc::new(above);
         let spec = IaSpec { name: "test", params: &params, library: "" };
         let adapter = Adapter::open(&spec, above.clone()).unwrap();
-        adapter.start_engine().unwrap();
         Ia { adapter, above }
+    }
+
+    /// Makes progress until something matches, in place of the engine.
+    pub(super) fn step_until<T>(&self, mut done: impl FnMut() -> Option<T>) -> T {
+        let deadline = now() + u64::try_from(LONG.as_nanos()).unwrap();
+        loop {
+            self.progress.run_pass(now());
+            self.cm.process(true);
+            if let Some(found) = done() {
+                return found;
+            }
+            assert!(now() < deadline, "recorded only {:?}", self.above.ear.heard.lock().unwrap());
+            std::thread::yield_now();
+        }
     }
 
     pub(super) fn connect(&self, to: &Ia, qual: u64, conn: ConnId) -> Arc<FakeSink> {
