@@ -1,56 +1,20 @@
 //! Debian's DAT 2.0 (libdapl2) and this project's: this project's libdat2 loads Debian's providers, and Debian's
 //! libdat2 loads this project's.
-//!
-//! Its packages are fetched and unpacked into a directory of their own; nothing is installed.
+
+#[path = "foreign/debian.rs"]
+mod debian;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::OnceLock;
 use std::time::Duration;
 
-use dapl_test::program::is_program;
 use dapl_test::run::{self, Room};
 use dapl_test::stage::{Profile, stage};
 
-/// The libraries, and programs.
-const PACKAGES: [&str; 2] = ["libdapl2", "dapl2-utils"];
+use debian::debian;
+
 /// No healthy run takes as long, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
-
-/// The unpacked packages; `None`, with a message, where they cannot be had.
-fn debian() -> Option<&'static Path> {
-    static PLACE: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let made = PLACE.get_or_init(|| {
-        if !is_program("apt-get") || !is_program("dpkg-deb") {
-            println!("skipped: this is no Debian (apt-get, dpkg-deb)");
-            return None;
-        }
-        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("debian-dat2");
-        let complete = place.join("complete");
-        if !complete.exists() {
-            let _ = fs::remove_dir_all(&place);
-            fs::create_dir_all(&place).expect("the target directory is writable");
-            let fetched = Command::new("apt-get").args(["-qq", "download"]).args(PACKAGES).current_dir(&place).output();
-            if !fetched.is_ok_and(|output| output.status.success()) {
-                println!("skipped: {} cannot be fetched", PACKAGES.join(" and "));
-                return None;
-            }
-            let files = fs::read_dir(&place).expect("it was made").flatten().map(|entry| entry.path());
-            for package in files.filter(|path| path.extension().is_some_and(|kind| kind == "deb")) {
-                success(Command::new("dpkg-deb").arg("-x").arg(package).arg(&place));
-            }
-            fs::write(complete, "").expect("the target directory is writable");
-        }
-        Some(place)
-    });
-    made.as_deref()
-}
-
-fn success(command: &mut Command) {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
 
 /// The directory of its libraries.
 fn libraries(debian: &Path) -> PathBuf {

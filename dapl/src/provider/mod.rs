@@ -80,6 +80,10 @@ pub trait Provider: QueueProvider + Sized {
     fn close(&self);
 }
 
+/// Name of the fact that states how many bytes of a message one packet carries at most. Programs of DAT 2.0 size buffers
+/// by it.
+pub const TRANSPORT_MTU: &str = "DAT_IB_TRANSPORT_MTU";
+
 /// A counter or level of a provider.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Count {

@@ -41,7 +41,7 @@ use std::thread::JoinHandle;
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{
     Access, CmSink, CqSink, IaSpec, Limits, MemoryProvider, MemoryRegion, MemoryWindow, Provider, QpSpec,
-    QueueProvider, Region, SharedCookie, SrqSpec,
+    QueueProvider, Region, SharedCookie, SrqSpec, TRANSPORT_MTU,
 };
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
@@ -165,7 +165,8 @@ impl Provider for Sm {
 
     fn facts(&self) -> Vec<(String, String)> {
         let uri = format!("sm://{}", self.device.endpoint.path().display());
-        vec![("endpoint".into(), uri), ("rma".into(), self.device.settings.rma.to_string())]
+        let rma = self.device.settings.rma.to_string();
+        vec![("endpoint".into(), uri), ("rma".into(), rma), (TRANSPORT_MTU.into(), proto::message::INLINE.to_string())]
     }
 
     fn address(&self) -> SocketAddr {

@@ -1,7 +1,7 @@
 //! The limits of an IA, the configuration of its connections, and its attributes and counters for `dat_ia_query`.
 #![forbid(unsafe_code)]
 
-use dapl::provider::{Count, Extensions, Limits, QpSpec};
+use dapl::provider::{Count, Extensions, Limits, QpSpec, TRANSPORT_MTU};
 
 use crate::Usnic;
 use crate::counters::{self, Counts};
@@ -9,6 +9,7 @@ use crate::device::{CONNECTIONS, Device};
 use crate::memory::regions::SLOTS;
 use crate::proto::congestion::Algorithm;
 use crate::proto::conn::Config;
+use crate::proto::wire::{Carried, Head, Message};
 use crate::settings;
 
 pub(crate) fn limits() -> Limits {
@@ -45,10 +46,16 @@ pub(crate) fn facts(device: &Device) -> Vec<(String, String)> {
         ("address".into(), device.address().to_string()),
         ("data port".into(), socket.local().port().to_string()),
         ("mtu".into(), device.ceiling().to_string()),
+        (TRANSPORT_MTU.into(), payload(device.ceiling()).to_string()),
         ("gso".into(), is_on(socket.has_gso())),
         ("gro".into(), is_on(socket.has_gro())),
         ("receive buffer".into(), socket.receive_buffer().to_string()),
     ]
+}
+
+/// Bytes of a message that a datagram of this size carries.
+fn payload(datagram: usize) -> usize {
+    datagram.saturating_sub(size_of::<Head>() + size_of::<Carried>() + size_of::<Message>())
 }
 
 /// The counters of an IA: sums over its connections, unreadable requests, and packets that belong to no connection.

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use dapl::error::{Error, Resource, Result};
-use dapl::provider::{CmSink, IaSpec, Limits};
+use dapl::provider::{CmSink, IaSpec, Limits, TRANSPORT_MTU};
 use dapl::runtime::handle::ObjectId;
 use dapl_software::base_dir::{BaseDir, BaseDirKind};
 use dapl_software::shared_names::SharedNames;
@@ -144,7 +144,9 @@ impl Device {
         facts.extend(self.gid.netdev.clone().map(|netdev| ("network device", netdev)));
         if let Ok(port) = self.context.port(self.port) {
             facts.push(("link layer", limits::link_layer(port.link_layer).to_string()));
-            facts.push(("mtu", limits::mtu(port.active_mtu).to_string()));
+            let mtu = limits::mtu(port.active_mtu);
+            facts.push(("mtu", mtu.to_string()));
+            facts.push((TRANSPORT_MTU, self.settings.path_mtu(mtu).to_string()));
         }
         facts.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
     }

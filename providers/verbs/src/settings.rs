@@ -152,6 +152,15 @@ impl Settings {
         self.max_inline.unwrap_or(if is_iwarp { INLINE_IWARP } else { INLINE })
     }
 
+    /// Bytes per packet of a connection over a port with this MTU active.
+    pub(crate) fn path_mtu(&self, active: u32) -> u32 {
+        match self.manager {
+            // The kernel takes the port's.
+            ManagerKind::Rdma => active,
+            _ => self.path.mtu.min(active),
+        }
+    }
+
     fn from(params: &str, library: &str, variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let line = IaParams::parse(params);
         let env = Environment(variable);

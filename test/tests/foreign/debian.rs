@@ -1,0 +1,50 @@
+//! Debian's DAT 2.0 (libdapl2), fetched and unpacked into a directory of its own; nothing is installed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use dapl_test::program::is_program;
+
+/// The libraries, and programs.
+const PACKAGES: [&str; 2] = ["libdapl2", "dapl2-utils"];
+
+/// The unpacked packages; `None`, with a message, where they cannot be had.
+pub(crate) fn debian() -> Option<&'static Path> {
+    static PLACE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let made = PLACE.get_or_init(|| {
+        if !is_program("apt-get") || !is_program("dpkg-deb") {
+            println!("skipped: this is no Debian (apt-get, dpkg-deb)");
+            return None;
+        }
+        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("debian-dat2");
+        if place.exists() {
+            return Some(place);
+        }
+        // Two test programs use it. It gets its name when it is complete.
+        let fresh = place.with_extension(std::process::id().to_string());
+        fs::create_dir_all(&fresh).expect("the target directory is writable");
+        let fetched = Command::new("apt-get").args(["-qq", "download"]).args(PACKAGES).current_dir(&fresh).output();
+        if !fetched.is_ok_and(|output| output.status.success()) {
+            println!("skipped: {} cannot be fetched", PACKAGES.join(" and "));
+            let _ = fs::remove_dir_all(&fresh);
+            return None;
+        }
+        let files = fs::read_dir(&fresh).expect("it was made").flatten().map(|entry| entry.path());
+        for package in files.filter(|path| path.extension().is_some_and(|kind| kind == "deb")) {
+            success(Command::new("dpkg-deb").arg("-x").arg(package).arg(&fresh));
+        }
+        if fs::rename(&fresh, &place).is_err() {
+            // The other program was faster.
+            let _ = fs::remove_dir_all(&fresh);
+        }
+        Some(place)
+    });
+    made.as_deref()
+}
+
+fn success(command: &mut Command) {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}

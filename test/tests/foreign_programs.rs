@@ -1,0 +1,163 @@
+//! Debian's programs for DAT 2.0 (dapl2-utils), unmodified, with this project's libdat2 and providers.
+//!
+//! What they do not run here: their tests of unreliable datagrams (`-u`), which no provider of this project has, and
+//! `dtestx -q`, which asks for the versions of the extension without an adapter (docs/decisions/028).
+
+#[path = "foreign/debian.rs"]
+mod debian;
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use dapl_test::run::{Finished, Room, Run};
+use dapl_test::stage::{Profile, stage};
+
+use debian::debian;
+
+/// No healthy run takes as long, even on a busy machine.
+const LIMIT: Duration = Duration::from_secs(300);
+
+const ADAPTERS: &str = "\
+sm0 u2.0 nonthreadsafe default libdaplsm.so.1 dapl.2.0 \"\" \"\"
+usnic0 u2.0 nonthreadsafe default libdaplusnic.so.1 dapl.2.0 \"127.0.0.1\" \"\"
+";
+
+/// dtest and dtestcm listen on a fixed TCP port.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// A program that runs as server and as client.
+struct Program {
+    name: &'static str,
+    /// What the server says when clients may come.
+    ready: &'static str,
+    /// What both sides say at their end.
+    success: &'static str,
+}
+
+const DTEST: Program = Program { name: "dtest", ready: "waiting for client", success: "DAPL Test Complete. PASSED" };
+const DTESTX: Program =
+    Program { name: "dtestx", ready: "waiting to snd addr", success: "IB extension test - immed/atomic test PASSED" };
+const DTESTCM: Program =
+    Program { name: "dtestcm", ready: "waiting for client", success: "DAPL Connection Test Complete." };
+const DTESTSRQ: Program = Program { name: "dtestsrq", ready: "server ready", success: "SRQ Test Complete." };
+
+/// One of the programs in an environment. It writes each line at once, also to a pipe.
+fn command(room: &Room, debian: &Path, name: &str, arguments: &[&str]) -> Command {
+    let mut command = room.command("stdbuf", &["-oL"]);
+    command.arg(debian.join("usr/bin").join(name)).args(arguments);
+    // A client may come before the listener.
+    command.env("DAPL_LISTENER_WAIT_MS", "60000");
+    command
+}
+
+/// The exit status alone does not tell: after some failures it is 0.
+fn check(program: &Program, finished: &Finished) {
+    let said = |text: &str| finished.stdout.contains(text) || finished.stderr.contains(text);
+    let is_good = finished.status.success() && said(program.success) && !said("Error") && !said("FAILED");
+    assert!(is_good, "{finished:#?}");
+}
+
+fn run(program: &Program, adapter: &str, arguments: &[&str]) {
+    let Some(debian) = debian() else { return };
+    let stage = stage(Profile::Dev);
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let room = Room::new(&stage, Some(ADAPTERS));
+    let side = |role: &[&str]| {
+        let words = [&["-P", adapter], arguments, role].concat();
+        Run::start(command(&room, debian, program.name, &words))
+    };
+    let server = side(&["-s"]);
+    server.wait_for(program.ready, LIMIT);
+    // The server says that it waits just before it listens for the client's TCP connection.
+    let client = loop {
+        let client = side(&["-h", "127.0.0.1"]).finish(LIMIT);
+        if !client.stderr.contains("Couldn't connect to") {
+            break client;
+        }
+        assert!(!server.has_ended(), "{client:#?}{}", server.so_far());
+    };
+    check(program, &client);
+    check(program, &server.finish(LIMIT));
+}
+
+/// `dapltest` as server, and one client for each test.
+fn dapltest(adapter: &str) {
+    let Some(debian) = debian() else { return };
+    let stage = stage(Profile::Dev);
+    let room = Room::new(&stage, Some(ADAPTERS));
+    let start = |words: &[&str]| Run::start(command(&room, debian, "dapltest", words));
+    let server = start(&["-T", "S", "-D", adapter]);
+    server.wait_for("Service Point Ready", LIMIT);
+    let tests = [
+        "T -i 20 -t 2 -w 2 client RW 4096 2 server RR 5000 1 client SR 1024 1 server SR 99 2",
+        "T -V -i 20 client RW 4096 2 server RR 5000 1 client SR 1024 1 server SR 99 2",
+        "P -i 200 -m b RW 4096 2",
+        "P -i 200 -m p -p 5 RR 4096 2",
+        "Q",
+    ];
+    for test in tests {
+        let (kind, rest) = test.split_at(1);
+        let words: Vec<&str> =
+            ["-T", kind, "-D", adapter, "-s", "127.0.0.1"].into_iter().chain(rest.split_whitespace()).collect();
+        let finished = start(&words).finish(LIMIT);
+        let is_good = finished.status.success() && finished.stdout.contains("End of Work");
+        assert!(is_good && !finished.stdout.contains("error"), "{test}: {finished:#?}");
+    }
+    let server = server.finish(LIMIT);
+    assert!(server.status.success(), "{server:#?}");
+    let limits = start(&["-T", "L", "-D", adapter, "-m", "12", "-w", "2"]).finish(LIMIT);
+    assert!(limits.status.success() && limits.stdout.contains("OK"), "{limits:#?}");
+}
+
+#[test]
+fn dtest_moves_data() {
+    for adapter in ["sm0", "usnic0"] {
+        run(&DTEST, adapter, &["-b", "4096", "-B", "10"]);
+        run(&DTEST, adapter, &["-b", "65536", "-c", "-B", "10"]);
+        run(&DTEST, adapter, &["-b", "100000", "-p", "-B", "10"]);
+    }
+}
+
+#[test]
+fn dtest_polls_memory_for_rdma_writes() {
+    for adapter in ["sm0", "usnic0"] {
+        run(&DTEST, adapter, &["-W", "-D", "-b", "4096", "-B", "10"]);
+        run(&DTEST, adapter, &["-w", "-u", "-b", "4096", "-B", "10"]);
+    }
+}
+
+#[test]
+fn dtestx_uses_immediate_data_and_atomics() {
+    run(&DTESTX, "sm0", &[]);
+    run(&DTESTX, "usnic0", &["-b", "4096"]);
+}
+
+#[test]
+fn dtestcm_connects_a_thousand_times() {
+    for adapter in ["sm0", "usnic0"] {
+        run(&DTESTCM, adapter, &[]);
+        run(&DTESTCM, adapter, &["-w", "-m", "-c", "20", "-b", "10"]);
+    }
+}
+
+#[test]
+fn dtestsrq_shares_receives() {
+    for adapter in ["sm0", "usnic0"] {
+        // The size of its buffers is then the transport's.
+        run(&DTESTSRQ, adapter, &[]);
+        run(&DTESTSRQ, adapter, &["-c", "10", "-B", "20", "-b", "5000"]);
+        run(&DTESTSRQ, adapter, &["-S", "0"]);
+    }
+}
+
+#[test]
+fn dapltest_over_sm() {
+    dapltest("sm0");
+}
+
+#[test]
+fn dapltest_over_usnic() {
+    dapltest("usnic0");
+}
