@@ -1,11 +1,12 @@
 /*
- * threads.c - counts the threads of a process: one while only an adapter is open, more with an endpoint.
+ * threads.c - counts the threads of a process: one while only an adapter is open, more with an endpoint, one after the close.
  *
  *   threads NAME
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
 #include <dirent.h>
+#include <sched.h>
 
 #include "check.h"
 
@@ -27,6 +28,7 @@ int main(int argc, char **argv)
     static char memory[4096];
     DAT_EVD_HANDLE errors = DAT_HANDLE_NULL, events;
     DAT_IA_HANDLE ia;
+    DAT_IA_ATTR adapter;
     DAT_PZ_HANDLE pz;
     DAT_EP_HANDLE ep;
     DAT_LMR_HANDLE lmr;
@@ -43,7 +45,14 @@ int main(int argc, char **argv)
     EXPECT(threads() == 1);
     OK(dat_ep_create(ia, pz, DAT_HANDLE_NULL, DAT_HANDLE_NULL, events, NULL, &ep));
     EXPECT(threads() > 1);
+    OK(dat_ia_query(ia, NULL, DAT_IA_FIELD_IA_ADDRESS_PTR, &adapter, 0, NULL));
+    /* No process listens: fails at once, or while it is pending. The timeout starts a thread too. */
+    (void)dat_ep_connect(ep, adapter.ia_address_ptr, 0x0afffab3, PATIENCE, 0, NULL, DAT_QOS_BEST_EFFORT,
+                         DAT_CONNECT_DEFAULT_FLAG);
     OK(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
+    /* A thread that has ended may be listed for a moment longer. */
+    while (threads() > 1)
+        sched_yield();
     printf("threads: OK\n");
     return 0;
 }

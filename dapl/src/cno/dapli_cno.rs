@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::ThreadId;
 
 use dat_abi::DAT_TIMEOUT;
 
@@ -18,6 +17,7 @@ use crate::ffi::Agent;
 use crate::provider::Provider;
 use crate::runtime::descriptor::Descriptor;
 use crate::runtime::handle::{self, ObjectId};
+use crate::runtime::thread::ThreadId;
 use crate::runtime::wait::{self, Cause, Deadline};
 
 /// State behind the CNO's lock.

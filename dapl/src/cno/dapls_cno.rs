@@ -19,7 +19,7 @@ use crate::provider::Provider;
 use crate::runtime::descriptor::Descriptor;
 use crate::runtime::handle::{self, ObjectId, Usable, Use, UseCount};
 use crate::runtime::spin::SpinBudget;
-use crate::runtime::wait;
+use crate::runtime::{thread, wait};
 
 /// Creates a CNO with a live handle in its IA.
 pub fn create<P: Provider>(ia: &Arc<Ia<P>>, agent: Option<Agent>) -> Result<DAT_CNO_HANDLE> {
@@ -178,7 +178,7 @@ impl<P: Provider> Cno<P> {
             agent = if arrival { inner.agent.take() } else { None };
         }
         if agent.is_some() {
-            inner.calling.push(std::thread::current().id());
+            inner.calling.push(thread::current());
         }
         let wake = !inner.asleep.is_empty();
         if wake {
@@ -205,7 +205,7 @@ impl<P: Provider> Cno<P> {
         inner.released = inner.waiters.clone();
         let agent = inner.agent.take();
         if agent.is_some() {
-            inner.calling.push(std::thread::current().id());
+            inner.calling.push(thread::current());
         }
         wait::bump(self.id);
         drop(inner);
@@ -217,7 +217,7 @@ impl<P: Provider> Cno<P> {
     }
 
     fn agent_returned(&self) {
-        let me = std::thread::current().id();
+        let me = thread::current();
         let mut inner = self.inner.lock();
         if let Some(at) = inner.calling.iter().position(|thread| *thread == me) {
             inner.calling.swap_remove(at);
@@ -227,7 +227,7 @@ impl<P: Provider> Cno<P> {
 
     /// Waits until no other thread is inside an agent of this CNO.
     fn await_agents(&self) {
-        let me = std::thread::current().id();
+        let me = thread::current();
         let mut inner = self.inner.lock();
         self.agent_done.wait_while(&mut inner, |inner| inner.calling.iter().any(|thread| *thread != me));
     }

@@ -20,6 +20,7 @@ use crate::provider::{CmSink, Extensions, IaSpec, Limits, Provider};
 use crate::runtime::consumer_memory::{self, Address};
 use crate::runtime::handle::{self, Created, ObjectId, Use};
 use crate::runtime::sync::StaticMutex;
+use crate::runtime::timer;
 use crate::stats::publication::{self, CounterSource};
 use crate::stats::trace;
 
@@ -196,6 +197,7 @@ pub(super) fn finish_close<P: Provider>(ia: &Ia<P>, children: Vec<Weak<dyn Child
     let to = std::mem::replace(&mut *ia.async_evd.lock(), AsyncEvd::Absent);
     drop(to);
     ia.provider.close();
+    timer::end_if_idle();
     log::debug!("ia {}: closed", ia.registration.name());
     Ok(())
 }

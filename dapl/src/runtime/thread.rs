@@ -5,6 +5,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::unix::thread::JoinHandleExt;
 use std::thread::{Builder, JoinHandle};
 
 use crate::runtime::cancel;
@@ -22,6 +23,25 @@ pub fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 's
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
     }
     thread
+}
+
+/// Identifies a thread while it runs; a later thread may get the same id.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ThreadId(libc::pthread_t);
+
+/// The id of the calling thread. `std::thread::current` would allocate a handle for each thread of the consumer, which
+/// leak checkers report as possibly lost in the main thread.
+pub fn current() -> ThreadId {
+    // SAFETY: has no preconditions and cannot fail.
+    ThreadId(unsafe { libc::pthread_self() })
+}
+
+/// Waits until a thread has ended, unless it is the calling thread: an agent may close the IA on the engine thread.
+pub fn join(thread: JoinHandle<()>) {
+    if ThreadId(thread.as_pthread_t()) != current() {
+        // A panic was reported by the thread itself.
+        let _ = thread.join();
+    }
 }
 
 /// Requests a short time slice for the calling thread, so that it runs soon after a wake-up even if all CPUs are busy:
@@ -94,6 +114,22 @@ fn block_all() -> Option<libc::sigset_t> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn join_waits_for_other_threads_only() {
+        let (sender, handle) = std::sync::mpsc::channel::<JoinHandle<()>>();
+        let (done, is_done) = std::sync::mpsc::channel();
+        let own = spawn("dapl-test", move || {
+            join(handle.recv().unwrap());
+            done.send(()).unwrap();
+        });
+        sender.send(own.unwrap()).unwrap();
+        is_done.recv().unwrap();
+        let flag = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let set = flag.clone();
+        join(spawn("dapl-test", move || set.store(true, std::sync::atomic::Ordering::Release)).unwrap());
+        assert!(flag.load(std::sync::atomic::Ordering::Acquire));
+    }
 
     #[test]
     fn spawned_thread_blocks_signals_and_parent_does_not() {

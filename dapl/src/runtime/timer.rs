@@ -1,13 +1,14 @@
 //! Connect timeouts: [`Deadlines`] is a sorted set, served by one lazily started thread.
 //!
 //! `ep` arms a deadline per connect with a finite timeout and cancels it when the attempt ends. The thread starts with the
-//! first [`arm`] and ends after some time without deadlines. It is woken only when the earliest deadline changes, and calls
+//! first [`arm`], and ends after some time without deadlines, or at once when an IA is closed and there are none. It is woken only when the earliest deadline changes, and calls
 //! back without its lock held. A cancel does not wait for a callback in progress: that callback carries the number of its
 //! attempt, finds it stale under the EP's lock, and does nothing. Deadlines pending at exit are discarded.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Resource, Result};
@@ -39,6 +40,21 @@ pub fn arm(after: Duration, target: Weak<dyn OnExpiry>, attempt: u32) -> Result<
 /// Removes a deadline. The thread is not woken: it finds a later deadline at its next wake-up and sleeps again.
 pub fn cancel(ticket: Ticket) {
     lock_for_fork().deadlines.remove(ticket);
+}
+
+/// Ends the thread and waits for it, if there are no deadlines. Called when an IA is closed, so that a program that has
+/// closed all its IAs has no thread of this library.
+pub fn end_if_idle() {
+    let mut clock = lock_for_fork();
+    if clock.owner != std::process::id() || clock.deadlines.next().is_some() {
+        return;
+    }
+    clock.owner = 0;
+    clock.generation += 1;
+    let thread = clock.thread.take();
+    WAKE.notify_all();
+    drop(clock);
+    thread.into_iter().for_each(thread::join);
 }
 
 /// Entries sorted by time. Equal times keep the order of insertion. All operations are O(log n).
@@ -90,7 +106,7 @@ impl<T> Default for Deadlines<T> {
 const LINGER: Duration = Duration::from_secs(2);
 
 // The standard library's mutex: a lock with a list of waiters could not be unlocked in a forked child.
-static CLOCK: Mutex<Clock> = Mutex::new(Clock { deadlines: Deadlines::new(), owner: 0 });
+static CLOCK: Mutex<Clock> = Mutex::new(Clock { deadlines: Deadlines::new(), owner: 0, generation: 0, thread: None });
 static WAKE: Condvar = Condvar::new();
 
 /// Locks the state while the process forks.
@@ -107,6 +123,9 @@ pub(crate) struct Clock {
     deadlines: Deadlines<Alarm>,
     /// The process of the timer thread; 0 without a thread. A forked child inherits no thread.
     owner: u32,
+    /// Number of threads that were stopped; a thread serves the generation in which it was started.
+    generation: u64,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Clock {
@@ -116,18 +135,21 @@ impl Clock {
             return Ok(());
         }
         self.deadlines = Deadlines::new(); // a forked child drops its parent's deadlines
-        thread::spawn("dapl-timer", run).map_err(|error| {
+        let generation = self.generation;
+        let thread = thread::spawn("dapl-timer", move || run(generation)).map_err(|error| {
             log::error!("cannot start the thread for connect timeouts: {error}");
             Error::Exhausted(Resource::Memory)
         })?;
+        // A forked child has the handle of its parent's thread, which it can neither join nor detach.
+        std::mem::forget(self.thread.replace(thread));
         self.owner = process;
         Ok(())
     }
 }
 
-fn run() {
+fn run(generation: u64) {
     let mut clock = lock_for_fork();
-    loop {
+    while clock.generation == generation {
         if let Some(alarm) = clock.deadlines.expire(Instant::now()) {
             drop(clock);
             if let Some(target) = alarm.target.upgrade() {
@@ -141,10 +163,11 @@ fn run() {
         let (back, paused) = WAKE.wait_timeout(clock, pause).unwrap_or_else(PoisonError::into_inner);
         clock = back;
         if next.is_none() && paused.timed_out() && clock.deadlines.next().is_none() {
+            clock.owner = 0;
+            clock.thread = None;
             break;
         }
     }
-    clock.owner = 0;
 }
 
 #[cfg(test)]
@@ -202,5 +225,21 @@ mod tests {
         cancel(cancelled);
         let limit = Duration::from_secs(30);
         assert_eq!((heard.recv_timeout(limit), heard.recv_timeout(limit)), (Ok(1), Ok(3)));
+    }
+
+    #[test]
+    fn idle_thread_ends_on_request_and_starts_again() {
+        let is_running = || lock_for_fork().thread.is_some();
+        let arm = || arm(Duration::from_secs(1000), Weak::<Recorder>::new(), 0).unwrap();
+        for _ in 0..2 {
+            let ticket = arm();
+            end_if_idle();
+            assert!(is_running(), "a deadline is pending");
+            cancel(ticket);
+            // Other tests may have deadlines.
+            while is_running() {
+                end_if_idle();
+            }
+        }
     }
 }

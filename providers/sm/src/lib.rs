@@ -44,6 +44,7 @@ use dapl::provider::{
     QueueProvider, Region, SharedCookie, SrqSpec, TRANSPORT_MTU,
 };
 use dapl::runtime::handle::ObjectId;
+use dapl::runtime::{logger, thread};
 use parking_lot::Mutex;
 
 pub use cm::request::ConnectionRequest;
@@ -139,9 +140,9 @@ impl Sm {
         };
         let engine = engine::Engine::new(self.device.clone()).map_err(|e| failed(e.into()))?;
         let (stopping, name) = (self.stopping.clone(), self.device.name.clone());
-        let started = dapl::runtime::thread::spawn("dapl-sm", move || {
-            dapl::runtime::thread::request_short_slice();
-            dapl::runtime::logger::with_ia(&name, || engine.run(&stopping));
+        let started = thread::spawn("dapl-sm", move || {
+            thread::request_short_slice();
+            logger::with_ia(&name, || engine.run(&stopping));
         });
         *thread = Some(started.map_err(failed)?);
         Ok(())
@@ -184,10 +185,7 @@ impl Provider for Sm {
         self.stopping.store(true, Ordering::Release);
         self.device.jobs.push(engine::jobs::Job::Stop);
         let thread = self.thread.lock().take();
-        // An agent that closes the IA on the engine thread must not join its own thread.
-        if let Some(thread) = thread.filter(|t| t.thread().id() != std::thread::current().id()) {
-            let _ = thread.join();
-        }
+        thread.into_iter().for_each(thread::join);
         self.device.jobs.close();
         for link in self.device.book.links() {
             cm::setup::close(&self.device, &link);

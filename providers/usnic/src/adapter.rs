@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{CmSink, IaSpec};
-use dapl::runtime::logger;
+use dapl::runtime::{logger, thread};
 use parking_lot::Mutex;
 
 use crate::Usnic;
@@ -41,11 +41,10 @@ impl Adapter {
         }
         let name = self.device.name.clone();
         let run = Engine::new(self.device.clone(), self.progress.clone(), self.cm.clone());
-        let started = dapl::runtime::thread::spawn("dapl-usnic", move || logger::with_ia(&name, || run.run()))
-            .map_err(|error| {
-                log::error!("{}: cannot start the engine's thread: {error}", self.device.name);
-                Error::Exhausted(Resource::Device)
-            })?;
+        let started = thread::spawn("dapl-usnic", move || logger::with_ia(&name, || run.run())).map_err(|error| {
+            log::error!("{}: cannot start the engine's thread: {error}", self.device.name);
+            Error::Exhausted(Resource::Device)
+        })?;
         *engine = Some(started);
         Ok(())
     }
@@ -57,10 +56,7 @@ impl Adapter {
         device.table.entries().into_iter().for_each(|entry| entry.handler.shut_down());
         device.jobs.push(Job::Stop);
         let engine = self.engine.lock().take();
-        // An agent that closes the IA on the engine thread must not join its own thread.
-        if let Some(engine) = engine.filter(|engine| engine.thread().id() != std::thread::current().id()) {
-            let _ = engine.join();
-        }
+        engine.into_iter().for_each(thread::join);
         device.jobs.close();
         // Breaks the reference cycle: the table holds queue pairs, and each queue pair holds the device.
         device.table.entries().into_iter().for_each(|entry| device.free_number(entry.number));

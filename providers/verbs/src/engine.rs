@@ -9,9 +9,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
+use dapl::runtime::thread::{self, ThreadId};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
@@ -173,7 +173,7 @@ impl Reactor {
 
     /// Whether this is the engine's thread.
     pub(crate) fn is_here(&self) -> bool {
-        *self.thread.lock() == Some(std::thread::current().id())
+        *self.thread.lock() == Some(thread::current())
     }
 
     /// Ends the loop. Jobs that wait are dropped.
@@ -191,7 +191,7 @@ impl Reactor {
 
     /// The thread's body.
     pub(crate) fn run(&self) {
-        *self.thread.lock() = Some(std::thread::current().id());
+        *self.thread.lock() = Some(thread::current());
         while !self.stopping.load(Ordering::Acquire) {
             self.work();
             self.wait();

@@ -36,7 +36,7 @@ use dapl::provider::{
     SrqSpec,
 };
 use dapl::runtime::handle::ObjectId;
-use dapl::runtime::logger;
+use dapl::runtime::{logger, thread};
 use parking_lot::Mutex;
 
 pub use cm::request::ConnectionRequest;
@@ -83,8 +83,8 @@ impl Provider for Verbs {
         let device = Device::open(spec, sink)?;
         let manager = cm::start(&device)?;
         let (reactor, name) = (device.reactor.clone(), spec.name.to_owned());
-        let thread = dapl::runtime::thread::spawn("dapl-verbs", move || logger::with_ia(&name, || reactor.run()))
-            .map_err(|error| {
+        let thread =
+            thread::spawn("dapl-verbs", move || logger::with_ia(&name, || reactor.run())).map_err(|error| {
                 log::error!("{}: cannot start the engine's thread: {error}", spec.name);
                 Error::Exhausted(Resource::Device)
             })?;
@@ -124,10 +124,7 @@ impl Provider for Verbs {
         let Some(thread) = self.thread.lock().take() else { return };
         self.manager.close();
         self.device.reactor.stop();
-        // An agent that closes the IA on the engine's own thread must not join that thread.
-        if thread.thread().id() != std::thread::current().id() {
-            let _ = thread.join();
-        }
+        thread::join(thread);
         self.device.names.remove_if_empty();
     }
 }
