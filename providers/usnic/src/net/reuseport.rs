@@ -10,6 +10,16 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use super::socket::Socket;
 
+/// `struct sock_fprog` of `linux/filter.h` with its padding as a field: the kernel reads it too, and memory checkers report it
+/// unless it is written.
+#[repr(C)]
+struct Filter {
+    length: u16,
+    padding: [u8; size_of::<usize>() - 2],
+    program: *mut libc::sock_filter,
+}
+const _: () = assert!(size_of::<Filter>() == size_of::<libc::sock_fprog>());
+
 /// Installs the filter for the whole group of this bound socket. `length` is the length of a datagram for which the
 /// hash decides. Needs no privilege, and Linux 4.5.
 pub(crate) fn choose_by_length(socket: &Socket, length: usize) -> io::Result<()> {
@@ -21,7 +31,7 @@ pub(crate) fn choose_by_length(socket: &Socket, length: usize) -> io::Result<()>
         step((libc::BPF_ALU | libc::BPF_ADD | libc::BPF_K) as u16, length as u32 - 1),
         step((libc::BPF_RET | libc::BPF_A) as u16, 0),
     ];
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    let filter = Filter { length: program.len() as u16, padding: Default::default(), program: program.as_mut_ptr() };
     let (fd, size) = (socket.as_fd().as_raw_fd(), size_of_val(&filter) as libc::socklen_t);
     let name = libc::SO_ATTACH_REUSEPORT_CBPF;
     // SAFETY: the record and the program that it points at outlive the call, and have the lengths that are given.
