@@ -41,8 +41,8 @@ fn under_valgrind(source: &str, arguments: &[&str]) -> Option<Finished> {
     let options = [
         "--quiet",
         "--leak-check=full",
-        "--show-leak-kinds=definite,indirect",
-        "--errors-for-leak-kinds=definite,indirect",
+        "--show-leak-kinds=definite,indirect,possible",
+        "--errors-for-leak-kinds=definite,indirect,possible",
         "--error-exitcode=99",
     ];
     let room = Room::new(&stage, Some(SM0));

@@ -15,6 +15,9 @@ const VERSIONS: [(&str, &str, &str); 2] = [("dat", "1.2.0", "1.2"), ("dat2", "2.
 /// Programs: the name they are installed by, and a second one that is used only if it is free.
 pub(crate) const PROGRAMS: [(&str, Option<&str>); 2] = [("dtest1", Some("dtest")), ("dapltest1", None)];
 
+/// Files of `dat/debug` for gdb, valgrind and ThreadSanitizer.
+const DEBUG_FILES: [&str; 3] = ["dapl-gdb.py", "dapl-valgrind.supp", "dapl-tsan.supp"];
+
 /// The directories of a system.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Places {
@@ -78,8 +81,10 @@ pub(crate) fn items(tree: &Tree, places: &Places) -> Result<Vec<Item>> {
     for page in man::pages()? {
         put(places.prefix.join("share/man").join(page.path), What::Text(page.text));
     }
-    let commands = dapl_test::stage::workspace().join("dat/debug/dapl-gdb.py");
-    put(places.prefix.join("share/dapl-rs/dapl-gdb.py"), What::File(commands, false));
+    let debug = dapl_test::stage::workspace().join("dat/debug");
+    for file in DEBUG_FILES {
+        put(places.prefix.join("share/dapl-rs").join(file), What::File(debug.join(file), false));
+    }
     let sample = registry(&places.libdir).map_err(named)?;
     put(places.prefix.join("share/dapl-rs/dat.conf"), What::Text(sample.clone()));
     put(places.sysconfdir.join("dat.conf"), What::Conf(sample));
