@@ -6,6 +6,7 @@
 //! - [`listener_retry`]: the waits between requests that found no listener; [`limits`]: the limits of an IA
 //! - [`memory`]: keys and rights of registrations, checks of mappings, copies from and to consumer memory, memory windows
 //! - [`cq`]: the core of a completion queue; [`engine`]: the job queue of a provider's engine thread
+//! - [`overdue`]: the log line of a send that finds no receive
 //! - [`srq`]: the core of a shared receive queue
 //!
 //! No module of this crate uses a network.
@@ -16,6 +17,7 @@ pub mod engine;
 pub mod limits;
 pub mod listener_retry;
 pub mod memory;
+pub mod overdue;
 pub mod settings;
 pub mod shared_names;
 pub mod srq;

@@ -56,8 +56,12 @@ const DAPL: &[&[&str]] = &[
 ];
 
 /// As its `lib.rs` has it.
-const COMMON: &[&[&str]] =
-    &[&["settings", "limits", "listener_retry", "base_dir"], &["shared_names"], &["memory", "cq", "engine"], &["srq"]];
+const COMMON: &[&[&str]] = &[
+    &["settings", "limits", "listener_retry", "overdue", "base_dir"],
+    &["shared_names"],
+    &["memory", "cq", "engine"],
+    &["srq"],
+];
 
 /// As its `lib.rs` has it.
 const SM: &[&[&str]] = &[

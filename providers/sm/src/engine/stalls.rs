@@ -6,8 +6,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Age from which a waiting send is overdue, as for a traced request (`dapl::stats::trace`).
-const OVERDUE: Duration = Duration::from_secs(10);
+use dapl_software::overdue::OVERDUE;
 
 /// The oldest send of each connection that has one waiting.
 #[derive(Debug, Default)]

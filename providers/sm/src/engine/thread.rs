@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use dapl::provider::{ConnectionEvent, RequestInfo};
+use dapl_software::overdue::OverdueSend;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
@@ -196,11 +197,7 @@ impl Engine {
             conns.iter().filter_map(|(id, conn)| Some((*id, conn.waiting_send()?))).collect();
         for (id, age) in self.stalls.look(&waiting, now) {
             let Some((_, conn)) = conns.iter().find(|(known, _)| *known == id) else { continue };
-            let (ep, seconds) = (conn.ep(), age.as_secs());
-            log::warn!(
-                "ep {ep:#x}: a send has waited {seconds} s for a receive of the peer; the peer must post one \
-                 (DAPL_DBG_IO_TRC shows the posts)"
-            );
+            OverdueSend { ep: conn.ep(), age }.log();
         }
     }
 

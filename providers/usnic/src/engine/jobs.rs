@@ -9,6 +9,7 @@ use dapl::provider::{ConnId, ConnectionEvent};
 use dapl::runtime::handle::ObjectId;
 use dapl_software::engine::queue::{EngineQueue, Notify};
 use dapl_software::memory::refused::RefusedAccess;
+use dapl_software::overdue::OverdueSend;
 
 pub(crate) type Jobs = EngineQueue<Job>;
 
@@ -22,6 +23,8 @@ pub(crate) enum Job {
     Event(ConnId, ConnectionEvent),
     /// An access was refused: log it.
     Refused(RefusedAccess),
+    /// A send waits for a receive of the peer: log it.
+    Overdue(OverdueSend),
     /// Packets wait for the connection manager, or its deadline has changed.
     Cm,
     /// Wakes the engine without further work: there are updates, or an earlier deadline.

@@ -206,6 +206,7 @@ impl Engine {
                 Job::ManyRecvs(ep) => self.cm.sink.many_recvs(ep),
                 Job::Event(conn, event) => self.cm.sink.event(conn, event, &[]),
                 Job::Refused(access) => access.log(),
+                Job::Overdue(send) => send.log(),
                 // The engine serves both anyway after it has woken.
                 Job::Cm | Job::Wake => {}
                 Job::Stop => self.stop = true,

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use dapl::provider::{ATOMIC_SIZE, BindWr, Completion, Region, Segment, SendWr, Status, Token};
 use dapl::runtime::handle::ObjectId;
@@ -15,10 +16,12 @@ use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{self, Segments};
 use dapl_software::memory::user_copy;
 use dapl_software::memory::window::BindRequest;
+use dapl_software::overdue::OverdueSend;
 
 use crate::cq::CqCore;
 use crate::engine::jobs::{Job, Jobs};
 use crate::memory::regions::Regions;
+use crate::proto::Nanos;
 use crate::proto::conn::{Driver, Host, SendValue, Work};
 use crate::proto::wire::Refusal;
 use crate::srq::{SrqRecv, SrqWaiter};
@@ -288,6 +291,11 @@ impl Host<QpContext> for &QpContext {
         let range = Region { address: remote.address, length: length.into() };
         let (ep, cookie, check) = (self.ep.handle, Some(request.token.cookie), FailedCheck::Unknown);
         self.jobs.push(Job::Refused(RefusedAccess { ep, cookie, key: remote.key, range, right, check }));
+    }
+
+    #[cold]
+    fn send_overdue(&mut self, age: Nanos) {
+        self.jobs.push(Job::Overdue(OverdueSend { ep: self.ep.handle, age: Duration::from_nanos(age) }));
     }
 
     fn recv_done(&mut self, recv: &mut RecvRequest, status: Status, bytes: u64, solicited: bool) {

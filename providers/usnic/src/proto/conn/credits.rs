@@ -1,7 +1,8 @@
 //! Credits: the number of sends for which the peer has posted receives, and RNR probes when there are none.
 //!
 //! The peer announces new receives. Since an announcement may be lost, a waiting send probes for receives, first after
-//! a round trip and then with growing intervals. Without a limit (`rnr_retry`) it probes forever.
+//! a round trip and then with growing intervals. Without a limit (`rnr_retry`) it probes forever; a send that waits for long is
+//! reported once.
 
 use zerocopy::network_endian::U32;
 
@@ -10,6 +11,9 @@ use crate::proto::{MILLIS, Nanos};
 
 /// Maximum interval between probes.
 const RAREST: Nanos = 100 * MILLIS;
+
+/// Age from which a waiting send is overdue.
+const OVERDUE: Nanos = dapl_software::overdue::OVERDUE.as_nanos() as Nanos;
 
 #[derive(Debug)]
 pub(super) struct Credits {
@@ -25,6 +29,19 @@ struct CreditProbing {
     at: Nanos,
     wait: Nanos,
     count: u32,
+    /// The send that waits, since when, and whether that was reported.
+    send: u32,
+    since: Nanos,
+    is_reported: bool,
+}
+
+/// A probe that is due.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Probe {
+    /// Its number since sends wait.
+    pub(super) count: u32,
+    /// The time that the first waiting send has waited, if it is overdue and that was not reported.
+    pub(super) overdue: Option<Nanos>,
 }
 
 impl Credits {
@@ -47,11 +64,12 @@ impl Credits {
         Ack { next, credits: self.there.into(), serial: self.serial.into(), ..Ack::default() }
     }
 
-    /// Starts probing, because a send waits for a credit. `wait`: about a round trip.
-    pub(super) fn wait(&mut self, now: Nanos, wait: Nanos) {
+    /// Starts probing, because the send of this number waits for a credit. `wait`: about a round trip.
+    pub(super) fn wait(&mut self, now: Nanos, wait: Nanos, send: u32) {
         if self.probing.is_none() {
             let wait = wait.clamp(1, RAREST);
-            self.probing = Some(CreditProbing { at: now.saturating_add(wait), wait, count: 0 });
+            let at = now.saturating_add(wait);
+            self.probing = Some(CreditProbing { at, wait, count: 0, send, since: now, is_reported: false });
         }
     }
 
@@ -64,12 +82,39 @@ impl Credits {
         self.probing.map(|probing| probing.at)
     }
 
-    /// Returns the number of the probe if one is to be sent now.
-    pub(super) fn on_time(&mut self, now: Nanos) -> Option<u32> {
+    /// Returns the probe if one is to be sent now. `send`: the number of the first send that waits.
+    pub(super) fn on_time(&mut self, now: Nanos, send: u32) -> Option<Probe> {
         let probing = self.probing.as_mut().filter(|probing| probing.at <= now)?;
         probing.wait = probing.wait.saturating_mul(2).min(RAREST);
         probing.at = now.saturating_add(probing.wait);
         probing.count = probing.count.saturating_add(1);
-        Some(probing.count)
+        if probing.send != send {
+            (probing.send, probing.since, probing.is_reported) = (send, now, false);
+        }
+        let age = now.saturating_sub(probing.since);
+        let overdue = (age >= OVERDUE && !probing.is_reported).then_some(age);
+        probing.is_reported |= overdue.is_some();
+        Some(Probe { count: probing.count, overdue })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::SECONDS;
+
+    #[test]
+    fn an_overdue_send_is_reported_once() {
+        let mut credits = Credits::new(0);
+        let probe = |credits: &mut Credits, second, send| credits.on_time(second * SECONDS, send).unwrap().overdue;
+        credits.wait(0, 1, 7);
+        assert_eq!(probe(&mut credits, 9, 7), None);
+        assert_eq!(probe(&mut credits, 12, 7), Some(12 * SECONDS));
+        assert_eq!(probe(&mut credits, 30, 7), None, "reported already");
+        assert_eq!(probe(&mut credits, 31, 8), None, "the next send waits now");
+        assert_eq!(probe(&mut credits, 41, 8), Some(10 * SECONDS));
+        credits.stop();
+        credits.wait(50 * SECONDS, 1, 8);
+        assert_eq!(probe(&mut credits, 55, 8), None, "it had a receive meanwhile");
     }
 }

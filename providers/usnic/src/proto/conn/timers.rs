@@ -124,8 +124,11 @@ impl<D: Driver> Conn<D> {
         }
         self.send_path.path.on_time(now);
         self.send_path.measure();
-        if let Some(count) = self.credits.on_time(now) {
-            if self.config.rnr_limit.is_some_and(|limit| count > limit) {
+        if let Some(probe) = self.credits.on_time(now, self.requests.numbers.sends) {
+            if let Some(age) = probe.overdue {
+                host.send_overdue(age);
+            }
+            if self.config.rnr_limit.is_some_and(|limit| probe.count > limit) {
                 self.fail_head(Status::ReceiverNotReady);
                 return self.retire(host);
             }

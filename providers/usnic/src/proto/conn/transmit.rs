@@ -213,7 +213,7 @@ impl<D: Driver> Conn<D> {
             piece = self.piece();
         }
         match piece {
-            Err(Wait::Credit) => self.credits.wait(self.now, self.round_trip()),
+            Err(Wait::Credit) => self.credits.wait(self.now, self.round_trip(), self.requests.numbers.sends),
             Err(_) if self.has_window() => self.note_app_limited(),
             Err(_) => {}
             Ok(_) => {}

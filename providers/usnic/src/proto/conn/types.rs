@@ -153,6 +153,8 @@ pub(crate) trait Host<D: Driver> {
     fn request_done(&mut self, request: &mut D::Request, status: Status, bytes: u64);
     /// Called when the peer refuses this RDMA operation, which completes next.
     fn access_refused(&mut self, _request: &D::Request, _work: Work, _length: u32) {}
+    /// A send has waited this long for a receive of the peer. Called once while it waits.
+    fn send_overdue(&mut self, _age: Nanos) {}
     /// A receive is complete; called in the order of the posts.
     fn recv_done(&mut self, recv: &mut D::Recv, status: Status, bytes: u64, solicited: bool);
     /// Like `recv_done`, for a success by a message with immediate data or a key.

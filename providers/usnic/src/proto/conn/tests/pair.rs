@@ -60,6 +60,8 @@ pub(crate) struct World {
     /// Keys that were invalidated, and the receives that were complete before; atomic operations that were executed.
     pub(crate) invalidated: Vec<(u32, usize)>,
     pub(crate) executed: u32,
+    /// Ages of sends that were reported as overdue.
+    pub(crate) overdue: Vec<Nanos>,
     /// Reads of which some data have arrived.
     reads: BTreeMap<u64, Buffer>,
 }
@@ -120,6 +122,10 @@ impl Host<World> for World {
 
     fn shared_left(&self) -> u32 {
         self.shared.len() as u32
+    }
+
+    fn send_overdue(&mut self, age: Nanos) {
+        self.overdue.push(age);
     }
 
     fn turn(&mut self, _request: &Buffer) -> Result<bool, Status> {

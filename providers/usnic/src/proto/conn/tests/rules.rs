@@ -180,6 +180,20 @@ fn rnr_probes_are_limited() {
 }
 
 #[test]
+fn send_without_a_receive_is_reported_after_ten_seconds_once() {
+    let mut pair = Pair::new(&Plan::default());
+    pair.send(Side::A, 0, 10);
+    pair.pass(9_000 * MILLIS);
+    assert_eq!(pair.a.world.overdue, []);
+    pair.pass(20_000 * MILLIS);
+    assert_eq!(pair.a.world.overdue.len(), 1);
+    assert!((10_000 * MILLIS..11_000 * MILLIS).contains(&pair.a.world.overdue[0]), "{:?}", pair.a.world.overdue);
+    pair.recv(Side::B, 0, 10);
+    pair.until("the send is complete", |pair| pair.a.world.requests.len() == 1);
+    assert_eq!(pair.b.world.overdue, []);
+}
+
+#[test]
 fn new_receive_is_announced_at_once_to_a_waiting_sender() {
     let mut pair = Pair::new(&Plan::default());
     pair.pass(MILLIS);
