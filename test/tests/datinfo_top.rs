@@ -150,6 +150,26 @@ fn a_process_over_usnic_tells_of_its_endpoints_too() {
 }
 
 #[test]
+fn endpoints_are_left_out_on_request() {
+    let mut served = Served::over("sm0");
+    answered(served.pid());
+    let client = served.client("-T T -s localhost -i 100000000 client SR 1024 1 server SR 1024 1");
+    let adapter = |words: &str| {
+        let finished = top(words);
+        let document = serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:#?}"));
+        rows(&document, served.pid()).remove(0)["adapters"][0].clone()
+    };
+    while adapter("--once --json")["endpoints"].as_array().is_none_or(Vec::is_empty) {}
+    let without = adapter("--once --json --no-endpoints");
+    assert_eq!(without["endpoints"], serde_json::json!([]), "{without:#}");
+    assert!(without["left_out"].as_u64() > Some(0), "{without:#}");
+    assert!(top("--once -v").stdout.contains("  endpoint 0x"));
+    let table = top("--once -v --no-endpoints").stdout;
+    assert!(!table.contains("  endpoint 0x") && table.contains("endpoints that are not listed"), "{table}");
+    drop(client);
+}
+
+#[test]
 fn monitors_get_valid_openmetrics() {
     let served = Served::over("usnic0");
     answered(served.pid());
@@ -208,10 +228,11 @@ fn one_that_is_stopped_costs_its_own_line() {
     stopped.signal("-STOP");
     let rows = rows_now(stopped.pid());
     assert_eq!(rows[0]["trouble"]["kind"], "silent", "{rows:#?}");
+    assert_eq!(rows[0]["program"], "dapltest", "{rows:#?}");
     assert_eq!(answered(other.pid())["program"], "dapltest");
     let table = top("--once").stdout;
     let line = table.lines().find(|line| line.trim_start().starts_with(&format!("{} ", stopped.pid())));
-    assert!(line.is_some_and(|line| line.contains("no answer within")), "{table}");
+    assert!(line.is_some_and(|line| line.contains("dapltest         no answer within")), "{table}");
     stopped.signal("-CONT");
     assert_eq!(answered(stopped.pid())["program"], "dapltest");
     let pid = stopped.pid();
@@ -281,6 +302,7 @@ fn status_is_one_without_answers_and_two_for_wrong_arguments() {
         "--once --interval 1",
         "--json --openmetrics",
         "--openmetrics -v",
+        "--openmetrics --no-endpoints",
         "--endpoints",
         "x",
     ] {

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use crate::socket::{self, Name};
+use crate::socket::{self, Name, Peer};
 use crate::text::{self, Fault, MOST, Process};
 
 /// Time for one process to answer. A process that is serving another, slow tool is busy for at most a second.
@@ -37,6 +37,8 @@ pub struct Answer {
     /// Number of the socket in its process: each provider library has its own, so a process with two libraries is
     /// listed twice.
     pub number: u32,
+    /// The name that `ps` shows, also of a process that does not answer; `None` for a process of another pid namespace.
+    pub program: Option<String>,
     /// Its counters, or the reason why they could not be read.
     pub result: Result<Process, ReadError>,
 }
@@ -84,7 +86,7 @@ impl fmt::Display for ReadError {
             ReadError::Timeout => {
                 write!(f, "no answer within {} s: it is stopped, stuck, or short of CPU", ANSWER_LIMIT.as_secs())
             }
-            ReadError::Busy => f.write_str("too many have queries it and wait for an answer: it is stopped or stuck"),
+            ReadError::Busy => f.write_str("too many queries wait for its answer: it is stopped or stuck"),
             ReadError::Version(version) => {
                 write!(
                     f,
@@ -96,8 +98,8 @@ impl fmt::Display for ReadError {
                 f.write_str("what it says makes no sense: it is no process of these libraries, or damaged")
             }
             ReadError::TooMuch => f.write_str("it tells more than is read in one look"),
-            ReadError::Skipped => f.write_str("not queries: others took all the time of this look"),
-            ReadError::System(error) => write!(f, "it cannot be queries: {error}"),
+            ReadError::Skipped => f.write_str("not queried: others took all the time of this look"),
+            ReadError::System(error) => write!(f, "it cannot be queried: {error}"),
         }
     }
 }
@@ -140,10 +142,12 @@ fn ask(names: &[Name], end: Instant, capacity: &mut usize) -> Vec<Answer> {
     let began = Instant::now();
     let is_late = began >= end;
     let start = |name: &Name| match connect(*name) {
-        _ if is_late => Some(Query { name: *name, socket: None, bytes: Vec::new(), error: Some(ReadError::Skipped) }),
-        Ok(socket) => Some(Query { name: *name, socket: Some(socket), bytes: Vec::new(), error: None }),
+        _ if is_late => Some(Query::failed(*name, ReadError::Skipped)),
+        Ok((socket, peer)) => {
+            Some(Query { name: *name, pid: peer.pid, socket: Some(socket), bytes: Vec::new(), error: None })
+        }
         Err(ReadError::System(error)) if is_gone(&error) => None,
-        Err(error) => Some(Query { name: *name, socket: None, bytes: Vec::new(), error: Some(error) }),
+        Err(error) => Some(Query::failed(*name, error)),
     };
     let mut queries: Vec<Query> = names.iter().filter_map(start).collect();
     listen(&mut queries, began + ANSWER_LIMIT, capacity);
@@ -154,13 +158,13 @@ fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::PermissionDenied)
 }
 
-fn connect(name: Name) -> Result<OwnedFd, ReadError> {
+fn connect(name: Name) -> Result<(OwnedFd, Peer), ReadError> {
     let socket = socket::connect(name).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => ReadError::Busy,
         _ => ReadError::System(error),
     })?;
-    match socket::user(&socket) {
-        Ok(uid) if uid == name.uid => Ok(socket),
+    match socket::peer(&socket) {
+        Ok(peer) if peer.uid == name.uid => Ok((socket, peer)),
         Ok(_) => Err(ReadError::System(io::ErrorKind::PermissionDenied.into())),
         Err(error) => Err(ReadError::System(error)),
     }
@@ -169,6 +173,8 @@ fn connect(name: Name) -> Result<OwnedFd, ReadError> {
 /// A query to a process.
 struct Query {
     name: Name,
+    /// Its process id here, if it is known.
+    pid: Option<u32>,
     /// The connection, until the answer is complete.
     socket: Option<OwnedFd>,
     bytes: Vec<u8>,
@@ -176,6 +182,10 @@ struct Query {
 }
 
 impl Query {
+    fn failed(name: Name, error: ReadError) -> Self {
+        Query { name, pid: None, socket: None, bytes: Vec::new(), error: Some(error) }
+    }
+
     /// Reads available bytes, and closes the connection when the answer is complete or too long.
     fn take(&mut self, piece: &mut [u8], capacity: &mut usize) {
         let Some(socket) = &self.socket else { return };
@@ -202,7 +212,9 @@ impl Query {
             Some(error) => Err(error),
             None => text::read(&self.bytes).map_err(ReadError::from),
         };
-        Answer { pid: self.name.pid, number: self.name.number, result }
+        let program = self.pid.and_then(|pid| std::fs::read(format!("/proc/{pid}/comm")).ok());
+        let program = program.map(|name| text::shown(String::from_utf8_lossy(&name).trim_end()));
+        Answer { pid: self.name.pid, number: self.name.number, program, result }
     }
 }
 

@@ -60,18 +60,30 @@ pub fn connect(name: Name) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// The user id of the other end. Decoded here, because a process of another pid namespace has process id 0, which
+/// The process at the other end of a connection, as the kernel reports it.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// Its user's id.
+    pub uid: u32,
+    /// Its process id in the pid namespace of the caller; `None` if it has none there.
+    pub pid: Option<u32>,
+}
+
+/// The process at the other end. Decoded here, because a process of another pid namespace has process id 0, which
 /// wrapper crates reject.
 ///
 /// Errors: the socket is not a connected local socket.
-pub fn user(socket: &OwnedFd) -> io::Result<u32> {
+pub fn peer(socket: &OwnedFd) -> io::Result<Peer> {
     let mut who = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: the record is writable and has the length passed.
     let done =
         unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast(), &raw mut length) };
-    if done == 0 { Ok(who.uid) } else { Err(io::Error::last_os_error()) }
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Peer { uid: who.uid, pid: u32::try_from(who.pid).ok().filter(|pid| *pid != 0) })
 }
 
 #[cfg(test)]

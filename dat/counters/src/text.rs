@@ -108,6 +108,14 @@ pub struct Adapter {
     pub left_out: u64,
 }
 
+impl Adapter {
+    /// Removes the EPs from the list, and counts them.
+    pub fn leave_out_endpoints(&mut self) {
+        self.left_out = self.left_out.saturating_add(self.eps.len() as u64);
+        self.eps.clear();
+    }
+}
+
 /// An EP.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Endpoint {
@@ -196,7 +204,7 @@ fn take(process: &mut Process, line: &str) -> Option<()> {
 }
 
 /// A word without characters that affect a terminal: control characters, and those that change the text direction.
-fn shown(word: &str) -> String {
+pub(crate) fn shown(word: &str) -> String {
     let is_harmless = |letter: char| letter == ' ' || letter.is_ascii_graphic() || letter.is_alphanumeric();
     word.chars().map(|letter| if is_harmless(letter) { letter } else { '?' }).collect()
 }

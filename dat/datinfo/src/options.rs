@@ -236,6 +236,9 @@ pub(crate) struct Top {
     /// With --openmetrics: samples of each endpoint as well, some 50 each
     #[arg(long, requires = "openmetrics")]
     pub(crate) endpoints: bool,
+    /// Leave endpoints out of -v and --json; only their number is shown
+    #[arg(long, conflicts_with = "openmetrics")]
+    pub(crate) no_endpoints: bool,
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

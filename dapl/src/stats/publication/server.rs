@@ -53,7 +53,7 @@ fn serve(listener: &OwnedFd, stopped: &OwnedFd) {
 
 fn send_counters(reader: &OwnedFd, stopped: &OwnedFd) {
     let is_trusted = |uid| uid == 0 || uid == rustix::process::geteuid().as_raw();
-    if !socket::user(reader).is_ok_and(is_trusted) {
+    if !socket::peer(reader).is_ok_and(|peer| is_trusted(peer.uid)) {
         return;
     }
     let text = all();

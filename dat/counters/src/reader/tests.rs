@@ -114,9 +114,10 @@ fn process_that_does_not_answer_delays_no_other() {
 #[test]
 fn process_that_dies_with_a_queued_question_has_hung_up() {
     let FakeProcess { name, listener } = FakeProcess::new(3);
-    let socket = connect(name).unwrap();
+    let (socket, peer) = connect(name).unwrap();
+    assert_eq!(peer.pid, Some(std::process::id()));
     drop(listener);
-    let mut queries = [Query { name, socket: Some(socket), bytes: Vec::new(), error: None }];
+    let mut queries = [Query { name, pid: None, socket: Some(socket), bytes: Vec::new(), error: None }];
     listen(&mut queries, Instant::now() + ANSWER_LIMIT, &mut CAPACITY.clone());
     let [queries] = queries;
     assert!(matches!(queries.found().result, Err(ReadError::Cut)));

@@ -20,7 +20,7 @@ pub(super) fn document(look: &Sample, rates: &Rates) -> Value {
                 json!({"pid": found.pid, "library": found.number, "program": process.program, "adapters": adapters})
             }
             Err(trouble) => json!({
-                "pid": found.pid, "library": found.number,
+                "pid": found.pid, "library": found.number, "program": found.program,
                 "trouble": {"kind": trouble.word(), "cause": trouble.to_string()},
             }),
         })

@@ -14,7 +14,7 @@ mod table;
 use std::time::{Duration, Instant, SystemTime};
 
 use dat_counters::reader::{self, Answer};
-use dat_counters::text::Process;
+use dat_counters::text::{Adapter, Process};
 
 use crate::options::{self, Options};
 use crate::{print_text, say};
@@ -30,9 +30,13 @@ struct Sample {
 }
 
 impl Sample {
-    fn take() -> Result<Self, String> {
-        let found =
+    fn take(has_endpoints: bool) -> Result<Self, String> {
+        let mut found =
             reader::processes().map_err(|error| format!("the list of local sockets, /proc/net/unix: {error}"))?;
+        if !has_endpoints {
+            let processes = found.iter_mut().filter_map(|found| found.result.as_mut().ok());
+            processes.flat_map(|process| &mut process.adapters).for_each(Adapter::leave_out_endpoints);
+        }
         Ok(Sample { at: SystemTime::now(), when: Instant::now(), found })
     }
 
@@ -54,7 +58,7 @@ impl Sample {
 /// Shows one sample, or one per interval. With `--once`: returns whether any process has answered.
 pub(crate) fn top(options: &Options, wanted: &options::Top) -> crate::Result {
     if wanted.once || wanted.openmetrics {
-        let look = Sample::take()?;
+        let look = Sample::take(!wanted.no_endpoints)?;
         say(&match (options.json, wanted.openmetrics) {
             (true, _) => format!("{:#}\n", document::document(&look, &Rates::default())),
             (_, true) => openmetrics::exposition(&look, wanted.endpoints),
@@ -66,7 +70,7 @@ pub(crate) fn top(options: &Options, wanted: &options::Top) -> crate::Result {
     let (mut rates, mut screen) = (Rates::default(), screen::Screen::new());
     loop {
         let began = Instant::now();
-        let look = Sample::take()?;
+        let look = Sample::take(!wanted.no_endpoints)?;
         rates.next(&look);
         let is_read = match options.json {
             true => print_text(&format!("{}\n", document::document(&look, &rates))),

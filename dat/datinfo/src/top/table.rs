@@ -44,7 +44,10 @@ pub(super) fn table(look: &Sample, rates: Option<(&Rates, Duration)>, verbose: b
                     all(CounterId::of_adapter(found, adapter), adapter, rates, &mut lines);
                 }
             }),
-            Err(trouble) => lines.push(format!("{:>9}  {trouble}", found.pid)),
+            Err(trouble) => {
+                let program = cut(found.program.as_deref().unwrap_or("-"), 15);
+                lines.push(format!("{:>9}  {program:<15}  {trouble}", found.pid));
+            }
         }
     }
     lines.iter_mut().for_each(|line| line.push('\n'));
@@ -159,7 +162,11 @@ pub(super) mod tests {
         };
         let process = Process { pid, program: "a program of many letters".into(), adapters: vec![adapter] };
         let when = *BEGAN.get_or_init(Instant::now) + Duration::from_secs(second);
-        Sample { at: SystemTime::UNIX_EPOCH, when, found: vec![Answer { pid, number: 0, result: Ok(process) }] }
+        Sample {
+            at: SystemTime::UNIX_EPOCH,
+            when,
+            found: vec![Answer { pid, number: 0, program: Some("stuck".into()), result: Ok(process) }],
+        }
     }
 
     #[test]
@@ -217,7 +224,10 @@ pub(super) mod tests {
         look.found[0].result = Err(ReadError::Version("2".into()));
         let lines = table(&look, None, true);
         assert_eq!((lines.len(), lines[0].as_str()), (2, "0 processes, 0 adapters, 0 endpoints\n"));
-        assert!(lines[1].starts_with("        1  it publishes its counters in version \"2\""), "{lines:?}");
+        assert!(
+            lines[1].starts_with("        1  stuck            it publishes its counters in version \"2\""),
+            "{lines:?}"
+        );
         look.found.clear();
         assert!(table(&look, None, false)[1].starts_with("no process of yours has an endpoint"));
     }
