@@ -195,7 +195,7 @@ fn an_override_that_cannot_be_read_is_the_only_file_all_the_same() {
     answer.says(&["list: 0x00000000 DAT_SUCCESS ", "count 0"]);
     assert_eq!(
         answer.reason(),
-        "cannot read /nonexistent/dat.conf (DAT_OVERRIDE): No such file or directory (os error 2); no name is known"
+        "cannot read /nonexistent/dat.conf (DAT_OVERRIDE): No such file or directory; no name is known"
     );
     let empty = missing.bare().with("DAT_OVERRIDE", "");
     assert!(empty.run("list 4").out.ends_with("count 0\n"));

@@ -199,7 +199,7 @@ impl log::Log for Logger {
         if !self.enabled(record.metadata()) {
             return;
         }
-        let text = record.args().to_string();
+        let text = log_line::without_numbers(&record.args().to_string());
         if record.level() == Level::Error && keep(&text) {
             return;
         }

@@ -41,6 +41,7 @@ mod words;
 use std::process::ExitCode;
 
 use clap::Parser;
+use dat_settings::log_line;
 
 use options::{Add, Command, Options, Remove};
 
@@ -88,15 +89,15 @@ fn main() -> ExitCode {
 /// Reports an error: with `--json` as a document on stdout, else on stderr.
 fn failed(is_json: bool, error: &str) -> ExitCode {
     match is_json {
-        true => say_json(&serde_json::json!({ "error": words::without_numbers(error) })),
-        false => eprintln!("datinfo: {}", words::without_numbers(error)),
+        true => say_json(&serde_json::json!({ "error": log_line::without_numbers(error) })),
+        false => eprintln!("datinfo: {}", log_line::without_numbers(error)),
     }
     ExitCode::from(2)
 }
 
 /// Prints text. A closed stdout is not an error.
 fn say(text: &str) {
-    print_text(&words::without_numbers(text));
+    print_text(&log_line::without_numbers(text));
 }
 
 /// Prints and flushes text. Returns false if stdout is closed.

@@ -1,4 +1,4 @@
-//! Text for display: lines of at most 80 columns, and system errors without their numbers.
+//! Text for display: lines of at most 80 columns.
 #![forbid(unsafe_code)]
 
 /// Columns of a line, unless one word is longer.
@@ -22,35 +22,9 @@ pub(crate) fn wrapped(text: &str, indent: usize) -> String {
     lines + "\n"
 }
 
-/// Removes the number that the standard library adds to the text of a system error: ` (os error 2)`.
-pub(crate) fn without_numbers(text: &str) -> String {
-    const BEGIN: &str = " (os error ";
-    let mut parts = text.split(BEGIN);
-    let mut clean = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        match part.split_once(')') {
-            Some((number, rest)) if number.bytes().all(|byte| byte.is_ascii_digit()) => clean.push_str(rest),
-            _ => clean.extend([BEGIN, part]),
-        }
-    }
-    clean
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_of_system_errors_are_left_out() {
-        let error = std::io::Error::from_raw_os_error(2);
-        assert_eq!(
-            without_numbers(&format!("a: {error}; b: {error}")),
-            "a: No such file or directory; b: No such file or directory"
-        );
-        for text in ["", "a (os error", "a (os error x)", "(os error 2)"] {
-            assert_eq!(without_numbers(text), text);
-        }
-    }
 
     #[test]
     fn lines_are_at_most_eighty_columns() {

@@ -37,6 +37,21 @@ pub fn text_of(line: &str) -> &str {
     rest.filter(|_| is_line).map_or(line, |(_, text)| text)
 }
 
+/// Removes the numbers that the standard library adds to the texts of system errors: ` (os error 2)`. The text says the same
+/// to people.
+pub fn without_numbers(text: &str) -> String {
+    const BEGIN: &str = " (os error ";
+    let mut parts = text.split(BEGIN);
+    let mut clean = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.bytes().all(|byte| byte.is_ascii_digit()) => clean.push_str(rest),
+            _ => clean.extend([BEGIN, part]),
+        }
+    }
+    clean
+}
+
 /// The part of a line behind the time.
 fn tag(Origin { library, level, process, thread, ia }: &Origin<'_>) -> String {
     let blank = if ia.is_empty() { "" } else { " " };
@@ -124,6 +139,18 @@ impl Default for Folding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_system_errors_are_left_out() {
+        let error = std::io::Error::from_raw_os_error(2);
+        assert_eq!(
+            without_numbers(&format!("a: {error}; b: {error}")),
+            "a: No such file or directory; b: No such file or directory"
+        );
+        for text in ["", "a (os error", "a (os error x)", "(os error 2)"] {
+            assert_eq!(without_numbers(text), text);
+        }
+    }
 
     #[test]
     fn a_line_has_time_level_process_thread_and_ia() {

@@ -75,7 +75,7 @@ impl Log for Logger {
 
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
-            let text = record.args().to_string();
+            let text = log_line::without_numbers(&record.args().to_string());
             // If another thread holds the lock, which it does only for a moment, the line is written without folding.
             let folded = FOLDING.try_lock().map(|mut folding| folding.take(&text, BEGAN.elapsed()));
             let Folded { repeated, is_new } = folded.unwrap_or(Folded { repeated: None, is_new: true });

@@ -1,8 +1,9 @@
 //! Errors of the system that appear in logs of providers, by name and by number.
 #![forbid(unsafe_code)]
 
+use dat_settings::log_line::without_numbers;
+
 use super::Reading;
-use crate::words::without_numbers;
 
 macro_rules! errors {
     ($($name:ident)*) => {
