@@ -109,6 +109,9 @@ static void write_refused(const char *check)
     }
     OK(dat_ep_post_rdma_write(active.ep, 1, &segment, cookie, &there, DAT_COMPLETION_DEFAULT_FLAG));
     completed(active.completions, active.ep, 0xbad, DAT_DTO_ERR_REMOTE_ACCESS, 0, "the refused RDMA write");
+    DAT_EVENT end; /* of the target's side: it has logged the operation before */
+    DAT_COUNT more;
+    OK(dat_evd_wait(passive.events, PATIENCE, 1, &end, &more));
 }
 
 /* The number with this name. */

@@ -13,6 +13,7 @@ use std::sync::{Arc, OnceLock};
 use dapl::error::Result;
 use dapl::provider::ConnId;
 use dapl::runtime::sync::{AtomicU64, Ordering, fence};
+use dapl_software::memory::rights::AccessRight;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::engine::wake::{WakeResult, write_word};
@@ -20,7 +21,7 @@ use crate::engine::wake_flags::WakeFlags;
 use crate::help::Help;
 use crate::memory::imports::Imports;
 use crate::memory::map::{EngineTicks, LastCheck, Map};
-use crate::memory::regions::PeerRegions;
+use crate::memory::regions::{PeerRegions, Target};
 use crate::proto::handshake::Geometry;
 use crate::proto::message::Note;
 use crate::proto::reassembly::Route;
@@ -42,8 +43,14 @@ const STAGED: usize = 1024;
 /// Features that this side supports beyond the first version of the rings; written once. A side without this word
 /// leaves it 0.
 const CAPABILITIES: usize = 1152;
+/// The operation of this side that the peer's table of registrations refused, if the connection ended by one: key and kind,
+/// address, length. The peer logs it, because it does not see the check. Written before the end of the connection.
+const REFUSED: usize = 1160;
 /// Ring words for immediate data, invalidation and atomic operations.
 const EXTENSIONS: u64 = 1;
+
+/// The rights of operations in [`REFUSED`], whose kinds count from 1.
+const REFUSED_RIGHTS: [AccessRight; 3] = [AccessRight::RemoteWrite, AccessRight::RemoteRead, AccessRight::RemoteAtomic];
 
 /// The peer's end point, shared by all connections to it.
 #[derive(Debug)]
@@ -346,6 +353,25 @@ impl ConnectionMemory {
             Some(t) if self.wake_flags.answers(t.area.word(WANT), want, t.light) => wake(t),
             _ => WakeResult::Sent,
         }
+    }
+
+    /// Publishes an operation that was refused without the peer, for its log.
+    pub(crate) fn publish_refused(&self, target: &Target) {
+        let Target { key, address, length, right, .. } = *target;
+        let kind = REFUSED_RIGHTS.iter().position(|known| *known == right).map_or(0, |place| place as u64 + 1);
+        for (n, word) in [kind << 32 | u64::from(key), address, length].into_iter().enumerate() {
+            self.area.word(REFUSED + 8 * n).store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// The operation of the peer that this side's registrations refused, by what the peer says, if the peer has ended the
+    /// connection after one. `pd`: of this side.
+    pub(crate) fn refused_to_peer(&self, pd: u32) -> Option<Target> {
+        let theirs = self.theirs().filter(|_| self.is_reset())?;
+        let [first, address, length] = [0, 8, 16].map(|at| theirs.area.word(REFUSED + at).load(Ordering::Relaxed));
+        let kind = usize::try_from(first >> 32).ok()?.checked_sub(1)?;
+        let right = *REFUSED_RIGHTS.get(kind)?;
+        Some(Target { key: first as u32, pd, address, length, right })
     }
 
     /// Marks an established connection as ended by this side.

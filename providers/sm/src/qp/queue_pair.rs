@@ -240,7 +240,11 @@ impl QpCore {
         self.flush(&mut rx, &mut tx);
         drop((rx, tx));
         self.shared.cqs().for_each(|cq| cq.forget(self));
-        Some((link?, faulty))
+        let link = link?;
+        if let Some(target) = link.refused_to_peer(self.shared.pd) {
+            self.shared.report_refused(None, self.shared.regions.key_entry(target.key), target);
+        }
+        Some((link, faulty))
     }
 
     fn flush(&self, rx: &mut Rx, tx: &mut Tx) {

@@ -594,7 +594,9 @@ impl Tx {
                 }
                 HandOver::Failed(status) => {
                     request.stage = RequestPhase::Failed(status);
-                    ends.report_refused(shared, request, status);
+                    if let Some(target) = ends.report_refused(shared, request, status) {
+                        ends.link.publish_refused(&target);
+                    }
                 }
             }
         }
@@ -686,11 +688,11 @@ enum HandOver {
 
 impl TxEnds {
     /// Has the engine log an RDMA operation that the peer's table of registrations refuses, with the check that
-    /// failed.
+    /// failed. Returns what it refuses; `None` if the status has another cause.
     #[cold]
-    fn report_refused(&self, shared: &Shared, request: &Request, status: Status) {
-        let (Task::Transfer(op), Some(theirs)) = (&request.task, self.link.theirs()) else { return };
-        let Some(Remote { key, address }) = op.remote().filter(|_| status == Status::RemoteAccess) else { return };
+    fn report_refused(&self, shared: &Shared, request: &Request, status: Status) -> Option<Target> {
+        let (Task::Transfer(op), theirs) = (&request.task, self.link.theirs()?) else { return None };
+        let Remote { key, address } = op.remote().filter(|_| status == Status::RemoteAccess)?;
         let right = match op {
             Op::FetchAdd { .. } | Op::CompareSwap { .. } => AccessRight::RemoteAtomic,
             Op::Read(_) => AccessRight::RemoteRead,
@@ -698,6 +700,7 @@ impl TxEnds {
         };
         let target = Target { key, pd: theirs.pd, address, length: request.segments.total(), right };
         shared.report_refused(Some(request.token.cookie), theirs.peer.regions.entry(key), target);
+        Some(target)
     }
 
     fn transfer(&mut self, shared: &Shared, request: &mut Request, number: u64, op: Op, budget: &mut u64) -> HandOver {
