@@ -4,6 +4,7 @@
 //! weakly, so that a close can end them.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -49,6 +50,15 @@ pub struct Ia<P: Provider> {
     contexts: Mutex<HashMap<u32, ObjectId>>,
     /// LMRs and bound RMRs by remote context.
     remote_contexts: Mutex<HashMap<u32, ObjectId>>,
+}
+
+/// Removes a context, unless another object has it by now.
+fn remove_if(contexts: &mut HashMap<u32, ObjectId>, context: u32, of: ObjectId) {
+    if let Entry::Occupied(found) = contexts.entry(context)
+        && *found.get() == of
+    {
+        found.remove();
+    }
 }
 
 /// Where the asynchronous errors of an IA are reported (spec/registry 4.3).
@@ -211,10 +221,7 @@ impl<P: Provider> Ia<P> {
 
     /// Removes a local context, unless it belongs to another object by now.
     pub fn remove_context(&self, context: u32, of: ObjectId) {
-        let mut contexts = self.contexts.lock();
-        if contexts.get(&context) == Some(&of) {
-            contexts.remove(&context);
-        }
+        remove_if(&mut self.contexts.lock(), context, of);
     }
 
     /// As [`Self::add_context`], for a remote context; 0 means none.
@@ -226,10 +233,7 @@ impl<P: Provider> Ia<P> {
 
     /// As [`Self::remove_context`], for a remote context.
     pub fn remove_remote_context(&self, context: u32, of: ObjectId) {
-        let mut contexts = self.remote_contexts.lock();
-        if contexts.get(&context) == Some(&of) {
-            contexts.remove(&context);
-        }
+        remove_if(&mut self.remote_contexts.lock(), context, of);
     }
 
     /// The LMR or RMR that has this remote context in this IA; it may have been freed since.

@@ -105,13 +105,17 @@ pub(super) fn light_barrier() {
 /// The barrier between the two steps of a thread that ends an object.
 pub(super) fn heavy_barrier() {
     fence(Ordering::SeqCst);
-    if USED.load(Ordering::Relaxed) == 0 {
-        return; // no thread has slots
+    let mine = local::get();
+    let is_mine = |slots: &Slots| mine.is_some_and(|mine| std::ptr::eq(mine, slots));
+    let mut used =
+        RECORDS[..USED.load(Ordering::Relaxed)].iter().filter(|record| record.is_used.load(Ordering::Acquire));
+    if used.all(|record| is_mine(&record.slots)) {
+        return; // no other thread has slots
     }
-    if PROCESS.swap(std::process::id(), Ordering::Relaxed) != std::process::id() {
+    let process = std::process::id();
+    if PROCESS.swap(process, Ordering::Relaxed) != process {
         // The other threads exist only in the parent.
-        let mine = local::get();
-        let others = all().filter(|slots| mine.is_none_or(|mine| !std::ptr::eq(mine, *slots)));
+        let others = all().filter(|slots| !is_mine(slots));
         others.flat_map(|slots| &slots.0).for_each(|slot| slot.store(0, Ordering::Relaxed));
     }
     let is_done = membarrier(MembarrierCommand::PrivateExpedited).is_ok()
