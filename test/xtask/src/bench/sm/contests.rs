@@ -64,9 +64,9 @@ fn pingpongs(effort: Effort) -> Vec<Contest> {
     let (long, asleep, shared) = (effort.count(300_000), effort.count(50_000), effort.count(200));
     let sleeping = Ucx { sleeps: true, ..ucx(8, asleep) };
     let together = Ucx { cores: Cores::Together, ..ucx(8, shared) };
-    let eight = pingpong("S1", "8 B ping-pong, polling", 8, many, Side::Ucx(ucx(8, many)), (1.5, 1.1));
-    let sixty_four = pingpong("S2", "64 B ping-pong, polling", 64, many, Side::Fabric(fabric), (0.3, 0.2));
-    let page = pingpong("S4", "4 KiB ping-pong, polling", 4096, long, Side::Ucx(ucx(4096, long)), (1.3, 1.0));
+    let eight = pingpong("S1", "8 B ping-pong, polling", 8, many, Side::Ucx(ucx(8, many)), (0.9, 0.7));
+    let sixty_four = pingpong("S2", "64 B ping-pong, polling", 64, many, Side::Fabric(fabric), (0.5, 0.3));
+    let page = pingpong("S4", "4 KiB ping-pong, polling", 4096, long, Side::Ucx(ucx(4096, long)), (1.0, 0.8));
     let mut one = pingpong("S7", "8 B ping-pong, one processor", 8, shared, Side::Ucx(together), (0.01, 0.001));
     // The peers differ too much for one figure.
     let shared = Ask { cores: Cores::Together, ..Ask::new("lat", 8, 100) };
@@ -95,10 +95,10 @@ fn streams(effort: Effort) -> Vec<Contest> {
     let put = Side::Ucx(Ucx::new("ucp_put_bw", MIB, bytes_count(effort, MIB)));
     let eight = vec![Side::Ucx(Ucx::new("tag_bw", 8, many))];
     vec![
-        stream("S3", "8 B message rate", Shown::Rate, Ask::new("rate", 8, many), eight, (0.7, 1.2)),
-        bytes("S5", "64 KiB messages, heap", "rate", 65_536, &[], both(65_536), (1.0, 1.8)),
-        bytes("S5", "1 MiB messages, heap", "rate", MIB, &[], both(MIB), (1.0, 1.8)),
-        bytes("S6", "1 MiB RDMA writes, shared", "write", MIB, &["-m"], vec![put], (0.7, 1.0)),
+        stream("S3", "8 B message rate", Shown::Rate, Ask::new("rate", 8, many), eight, (1.2, 2.0)),
+        bytes("S5", "64 KiB messages, heap", "rate", 65_536, &[], both(65_536), (1.2, 1.8)),
+        bytes("S5", "1 MiB messages, heap", "rate", MIB, &[], both(MIB), (1.2, 1.8)),
+        bytes("S6", "1 MiB RDMA writes, shared", "write", MIB, &["-m"], vec![put], (1.0, 1.2)),
     ]
 }
 
