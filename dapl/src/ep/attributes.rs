@@ -100,10 +100,12 @@ pub struct PostLimits {
     /// Receives are posted to the SRQ only, never to the EP.
     pub shared: bool,
     pub extensions: Extensions,
-    /// Receives, or requests, need no checks beyond the number of segments: a post with one segment and without flags
-    /// is valid, notifies and is not traced.
+    /// Receives, sends, writes or reads need no checks beyond the number of segments: a post with one segment and
+    /// without flags is valid, notifies and is not traced.
     pub plain_recvs: bool,
-    pub plain_requests: bool,
+    pub plain_sends: bool,
+    pub plain_writes: bool,
+    pub plain_reads: bool,
 }
 
 /// Completion flags that a post is refused for. UNSIGNALLED must be allowed by the completion flags of the EP
@@ -116,8 +118,14 @@ fn refused_flags(of_ep: DAT_COMPLETION_FLAGS) -> DAT_COMPLETION_FLAGS {
 impl PostLimits {
     /// The same limits, for an EP whose posts are traced or not.
     pub fn traced(self, is_traced: bool) -> Self {
-        let (plain_recvs, plain_requests) = (self.plain_recvs && !is_traced, self.plain_requests && !is_traced);
-        PostLimits { plain_recvs, plain_requests, ..self }
+        let plain = |is_plain| is_plain && !is_traced;
+        PostLimits {
+            plain_recvs: plain(self.plain_recvs),
+            plain_sends: plain(self.plain_sends),
+            plain_writes: plain(self.plain_writes),
+            plain_reads: plain(self.plain_reads),
+            ..self
+        }
     }
 }
 
@@ -253,11 +261,12 @@ impl Attributes {
         let or_request = |asked: i32| if asked == 0 { request_iov } else { iov(asked) };
         let recv_iov = or_default(self.recv, wired.recv);
         let recv_solicited = self.recv_flags & DAT_COMPLETION_SOLICITED_WAIT_FLAG != 0;
+        let (read_iov, write_iov) = (or_request(self.max_read_iov), or_request(self.max_write_iov));
         PostLimits {
             recv_iov,
             request_iov,
-            read_iov: or_request(self.max_read_iov),
-            write_iov: or_request(self.max_write_iov),
+            read_iov,
+            write_iov,
             recv_unsignalled: self.recv_flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0,
             recv_solicited,
             request_unsignalled: self.request_flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0,
@@ -267,7 +276,9 @@ impl Attributes {
             shared: wired.shared,
             extensions: limits.extensions,
             plain_recvs: recv_iov > 0 && !recv_solicited && !wired.shared,
-            plain_requests: request_iov > 0,
+            plain_sends: request_iov > 0,
+            plain_writes: write_iov > 0,
+            plain_reads: read_iov > 0 && self.max_reads_out > 0,
         }
     }
 

@@ -6,6 +6,7 @@
 
 use dat_abi::*;
 
+use super::attributes::PostLimits;
 use super::{Ep, PostState, post_lock};
 use crate::error::{Error, Result, State};
 use crate::ffi;
@@ -28,17 +29,8 @@ pub unsafe extern "C" fn dapl_ep_post_send<P: Provider>(
         return unsafe { post_send::<P>(ep_handle, num_segments, local_iov, user_cookie, completion_flags) };
     };
     let quick = || {
-        post_lock::post_quickly(ep_handle, |ep: &Ep<P>, post_state, thread| {
-            let Ok(qp) = post_state.binding.qp() else { return false };
-            let is_posted = ep.is_connected()
-                && post_state.limits.plain_requests
-                && qp.post_send_quickly(segment, cookie(&user_cookie));
-            if is_posted {
-                post_state.posts.count_plain(Work::Send, thread);
-            }
-            is_posted
-        })
-        .then_some(Ok(()))
+        let op = Op::Send { solicited: false };
+        request_quickly::<P>(ep_handle, |limits| limits.plain_sends, op, segment, cookie(&user_cookie))
     };
     // SAFETY: this function's own contract. The arguments of a plain post are constants, so they need not be kept until here.
     let in_full = || unsafe { post_send::<P>(ep_handle, 1, local_iov, user_cookie, DAT_COMPLETION_DEFAULT_FLAG) };
@@ -147,6 +139,38 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
     remote_iov: *const DAT_RMR_TRIPLET,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
+    // SAFETY: this function's own contract.
+    let Some((segment, remote)) = (unsafe { plain_rdma::<P>(local_iov, num_segments, remote_iov, completion_flags) })
+    else {
+        // SAFETY: as above.
+        return unsafe {
+            post_rdma_read::<P>(ep_handle, num_segments, local_iov, user_cookie, remote_iov, completion_flags)
+        };
+    };
+    let quick = || {
+        let op = Op::Read(remote);
+        request_quickly::<P>(ep_handle, |limits| limits.plain_reads, op, segment, cookie(&user_cookie))
+    };
+    // SAFETY: this function's own contract.
+    let in_full = || unsafe {
+        post_rdma_read::<P>(ep_handle, 1, local_iov, user_cookie, remote_iov, DAT_COMPLETION_DEFAULT_FLAG)
+    };
+    ffi::guard_quick(quick, in_full)
+}
+
+/// `dat_ep_post_rdma_read` in all cases.
+///
+/// # Safety
+/// Same as [`dapl_ep_post_rdma_read`].
+#[inline(never)]
+unsafe fn post_rdma_read<P: Provider>(
+    ep_handle: DAT_EP_HANDLE,
+    num_segments: DAT_COUNT,
+    local_iov: *mut DAT_LMR_TRIPLET,
+    user_cookie: DAT_DTO_COOKIE,
+    remote_iov: *const DAT_RMR_TRIPLET,
+    completion_flags: DAT_COMPLETION_FLAGS,
+) -> DAT_RETURN {
     let post = |ep: &Ep<P>, post_state: &PostState<P>, thread: Option<usize>| {
         // SAFETY: this function's own contract.
         let segments = unsafe { ffi::segments(local_iov, num_segments, post_state.limits.read_iov) }?;
@@ -167,6 +191,38 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
 /// # Safety
 /// Same as [`dapl_ep_post_rdma_read`].
 pub unsafe extern "C" fn dapl_ep_post_rdma_write<P: Provider>(
+    ep_handle: DAT_EP_HANDLE,
+    num_segments: DAT_COUNT,
+    local_iov: *mut DAT_LMR_TRIPLET,
+    user_cookie: DAT_DTO_COOKIE,
+    remote_iov: *const DAT_RMR_TRIPLET,
+    completion_flags: DAT_COMPLETION_FLAGS,
+) -> DAT_RETURN {
+    // SAFETY: this function's own contract.
+    let Some((segment, remote)) = (unsafe { plain_rdma::<P>(local_iov, num_segments, remote_iov, completion_flags) })
+    else {
+        // SAFETY: as above.
+        return unsafe {
+            post_rdma_write::<P>(ep_handle, num_segments, local_iov, user_cookie, remote_iov, completion_flags)
+        };
+    };
+    let quick = || {
+        let op = Op::Write(remote);
+        request_quickly::<P>(ep_handle, |limits| limits.plain_writes, op, segment, cookie(&user_cookie))
+    };
+    // SAFETY: this function's own contract.
+    let in_full = || unsafe {
+        post_rdma_write::<P>(ep_handle, 1, local_iov, user_cookie, remote_iov, DAT_COMPLETION_DEFAULT_FLAG)
+    };
+    ffi::guard_quick(quick, in_full)
+}
+
+/// `dat_ep_post_rdma_write` in all cases.
+///
+/// # Safety
+/// Same as [`dapl_ep_post_rdma_write`].
+#[inline(never)]
+unsafe fn post_rdma_write<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
     num_segments: DAT_COUNT,
     local_iov: *mut DAT_LMR_TRIPLET,
@@ -214,6 +270,28 @@ pub(super) fn request<P: Provider>(
     Ok(())
 }
 
+/// Posts a request without flags the short way. `None`: the caller posts it in full. `is_plain`: which limit says that such a
+/// request passes the checks.
+#[inline(always)]
+fn request_quickly<P: Provider>(
+    ep_handle: DAT_EP_HANDLE,
+    is_plain: impl FnOnce(&PostLimits) -> bool,
+    op: Op,
+    segment: &Segment,
+    cookie: u64,
+) -> Option<Result<()>> {
+    let post = |ep: &Ep<P>, post_state: &PostState<P>, thread| {
+        let Ok(qp) = post_state.binding.qp() else { return false };
+        let is_posted =
+            ep.is_connected() && is_plain(&post_state.limits) && qp.post_request_quickly(op, segment, cookie);
+        if is_posted {
+            post_state.posts.count_plain(op.work(), thread);
+        }
+        is_posted
+    };
+    post_lock::post_quickly(ep_handle, post).then_some(Ok(()))
+}
+
 /// Returns the segment of a post that has exactly one and no flags, if the provider has a short path for such posts.
 ///
 /// # Safety
@@ -227,6 +305,23 @@ unsafe fn plain<'a, P: Provider>(
     let is_plain = P::Qp::POSTS_QUICKLY && flags == DAT_COMPLETION_DEFAULT_FLAG;
     // SAFETY: this function's own contract.
     if is_plain { unsafe { ffi::single_segment(list, count) } } else { None }
+}
+
+/// As [`plain`], with the remote address of an RDMA operation.
+///
+/// # Safety
+/// Same as [`plain`] and [`remote`].
+#[inline(always)]
+unsafe fn plain_rdma<'a, P: Provider>(
+    list: *const DAT_LMR_TRIPLET,
+    count: DAT_COUNT,
+    remote_iov: *const DAT_RMR_TRIPLET,
+    flags: DAT_COMPLETION_FLAGS,
+) -> Option<(&'a Segment, Remote)> {
+    // SAFETY: this function's own contract.
+    let segment = unsafe { plain::<P>(list, count, flags) }?;
+    // SAFETY: as above.
+    Some((segment, unsafe { remote(remote_iov) }.ok()?))
 }
 
 /// Errors: `InvalidParameter(n)` for a refused flag.
@@ -245,6 +340,7 @@ fn cookie(cookie: &DAT_DTO_COOKIE) -> u64 {
 ///
 /// # Safety
 /// `triplet` is null or points to a triplet.
+#[inline(always)]
 unsafe fn remote(triplet: *const DAT_RMR_TRIPLET) -> Result<Remote> {
     ffi::require(triplet, 5)?;
     // SAFETY: this function's own contract, and not null.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use super::{Bind, BindWr, Completion, Connection, MemoryProvider, Segment, SendWr, Token};
+use super::{Bind, BindWr, Completion, Connection, MemoryProvider, Op, Segment, SendWr, Token};
 use crate::error::Result;
 use crate::runtime::handle::ObjectId;
 
@@ -141,10 +141,10 @@ pub trait QueuePair: Connection {
     fn post_recv_quickly(&self, _segment: &Segment, _cookie: u64) -> bool {
         false
     }
-    /// As [`QueuePair::post_recv_quickly`], for a send without flags. A hazard slot of the calling thread announces the
-    /// EP (see [`SendWr::announced`]).
+    /// As [`QueuePair::post_recv_quickly`], for a send, write or read without flags. A hazard slot of the calling thread
+    /// announces the EP (see [`SendWr::announced`]).
     #[inline(always)]
-    fn post_send_quickly(&self, _segment: &Segment, _cookie: u64) -> bool {
+    fn post_request_quickly(&self, _op: Op, _segment: &Segment, _cookie: u64) -> bool {
         false
     }
     /// Posts a bind, or an unbind for `None`. Returns the window's new remote key, 0 for an unbind. The key has not

@@ -341,7 +341,16 @@ impl PeerRegions {
         entry(&self.table, self.slots, key)
     }
 
-    /// Whether the peer's key still grants the access.
+    /// Whether the peer's key is live. What a live key grants does not change.
+    #[inline(always)]
+    pub(crate) fn is_live(&self, key: u32) -> bool {
+        // What was copied was copied before this.
+        fence(Ordering::Acquire);
+        self.place(key).is_some_and(|place| self.table.word(place + KEY).load(Ordering::Relaxed) == u64::from(key))
+    }
+
+    /// Whether the peer's key grants the access.
+    #[inline]
     pub(crate) fn allows(&self, target: &Target) -> bool {
         let range = Region { address: target.address, length: target.length };
         self.entry(target.key).is_some_and(|entry| entry.allows(target.pd, range, target.right))

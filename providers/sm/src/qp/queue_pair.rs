@@ -24,6 +24,7 @@ use crate::cm::table::Conn;
 use crate::cq::Outbox;
 use crate::device::Device;
 use crate::engine::jobs::Job;
+use crate::memory::cma::Way;
 use crate::memory::window::BindRequest;
 use crate::qp::link::{ConnectionMemory, WANT_PROGRESS, WANT_REQUESTS};
 use crate::qp::rx::Rx;
@@ -189,6 +190,15 @@ impl QpCore {
             return false;
         }
         rx.has_work() || tx.must_go_on() || tx.has_work(&self.shared)
+    }
+
+    /// Adds the connection to those of a thread that polls its queues: RDMA alone causes no wake-up that would do that.
+    #[cold]
+    #[inline(never)]
+    fn join_poller(&self) {
+        if self.has_poller() {
+            self.ask_engine();
+        }
     }
 
     /// Leaves the connection to the engine if its wake-up flags were set before the peer joined.
@@ -415,10 +425,20 @@ impl QueuePair for Qp {
     }
 
     #[inline(always)]
-    fn post_send_quickly(&self, segment: &Segment, cookie: u64) -> bool {
+    fn post_request_quickly(&self, op: Op, segment: &Segment, cookie: u64) -> bool {
         let core = &*self.0;
         let mut tx = core.tx.lock();
-        if core.hot.load(Ordering::Relaxed) && tx.post_quickly(&core.shared, segment, cookie) {
+        let is_hot = core.hot.load(Ordering::Relaxed);
+        let is_posted = match op {
+            Op::Write(remote) => tx.copy_quickly(&core.shared, Way::Write, remote, segment, cookie, is_hot),
+            Op::Read(remote) => tx.copy_quickly(&core.shared, Way::Read, remote, segment, cookie, is_hot),
+            Op::Send { solicited: false } => is_hot && tx.post_quickly(&core.shared, segment, cookie),
+            _ => false,
+        };
+        if is_posted {
+            if !is_hot {
+                core.join_poller();
+            }
             return true;
         }
         unlock_rarely(tx);

@@ -1,7 +1,7 @@
 //! Copies one piece between registered memory of this process and of a peer, once: by the kernel, or through a mapping.
 //!
-//! Both registrations are checked before the copy and marked in use during it. The peer's registration is checked
-//! again afterwards. A method that the kernel refuses is disabled for all connections to that peer.
+//! Both registrations are checked before the copy and marked in use during it. Afterwards it is checked that the peer's has not
+//! ended. A method that the kernel refuses is disabled for all connections to that peer.
 
 use std::sync::atomic::Ordering;
 
@@ -9,6 +9,7 @@ use dapl::provider::{Segment, Status};
 use dapl::runtime::sync::AtomicU64;
 use dapl_software::memory::atomic::Atomic;
 use dapl_software::memory::rights::AccessRight;
+use dapl_software::memory::scatter_gather::LocalMemory;
 use dapl_software::memory::user_copy;
 
 use crate::memory::cma::{self, Refusal, Way};
@@ -61,29 +62,66 @@ pub(crate) fn copy(
     target: &Target,
     by: By<'_>,
 ) -> Result<(), Broken> {
+    let right = AccessRight::local(way == Way::Read);
+    let _hold = regions.hold(mine.key, pd, mine.address, mine.length, right).map_err(|_| Broken::Mine)?;
+    // SAFETY: the hold keeps the registration during the copy.
+    unsafe { copy_held(regions, peer, busy, way, &mine, target, by) }
+}
+
+/// As [`copy`], without a reference on the local registration.
+///
+/// # Safety
+/// It is part of a post that the end of a registration waits for (`SendWr::announced`).
+#[inline(always)]
+pub(crate) unsafe fn copy_announced(
+    regions: &Regions,
+    peer: &Peer,
+    busy: &AtomicU64,
+    way: Way,
+    (mine, pd): (Segment, u32),
+    target: &Target,
+    by: By<'_>,
+) -> Result<(), Broken> {
+    if !regions.allows_piece(pd, &mine, way == Way::Read) {
+        return Err(Broken::Mine);
+    }
+    // SAFETY: registered memory that stays so during the copy, by this function's own contract.
+    unsafe { copy_held(regions, peer, busy, way, &mine, target, by) }
+}
+
+/// # Safety
+/// The local piece is registered for this use until the copy is done.
+#[inline]
+unsafe fn copy_held(
+    regions: &Regions,
+    peer: &Peer,
+    busy: &AtomicU64,
+    way: Way,
+    mine: &Segment,
+    target: &Target,
+    by: By<'_>,
+) -> Result<(), Broken> {
     if mine.length != target.length || mine.length > cma::CHUNK as u64 {
         return Err(Broken::Mine);
     }
-    let right = AccessRight::local(way == Way::Read);
-    let _hold = regions.hold(mine.key, pd, mine.address, mine.length, right).map_err(|_| Broken::Mine)?;
     let announced = peer.regions.announce(busy, target).map_err(|_| Broken::PeerSide)?;
     fail_point!(KeyAnnounced);
     #[cfg(test)]
     if matches!(by, By::Kernel) && peer.is_denied() {
         return Err(denied(peer));
     }
-    // SAFETY: the local piece is registered for this use and marked in use during the copy.
+    // SAFETY: this function's own contract.
     let copied = unsafe {
         match by {
-            By::Us(mapped) => copy_here(regions, way, mapped, &mine, target.address),
+            By::Us(mapped) => copy_here(regions, way, mapped, mine, target.address),
             By::Kernel if !peer.is_alive(&regions.ticker) => Err(Refusal::Gone),
-            By::Kernel => kernel_copy::copy(regions, peer, way, &mine, target),
+            By::Kernel => kernel_copy::copy(regions, peer, way, mine, target),
         }
     };
     fail_point!(PieceCopied);
     drop(announced);
     match copied {
-        Ok(()) if !peer.regions.allows(target) => Err(Broken::PeerSide),
+        Ok(()) if !peer.regions.is_live(target.key) => Err(Broken::PeerSide),
         Ok(()) => Ok(()),
         Err(Refusal::Gone) => Err(Broken::Gone),
         Err(Refusal::Fault) => Err(Broken::PeerSide),
@@ -111,7 +149,7 @@ pub(crate) fn apply(
     let found = unsafe { operation.apply(place) };
     fail_point!(PieceCopied);
     drop(announced);
-    if peer.regions.allows(target) { Ok(found) } else { Err(Status::RemoteAccess) }
+    if peer.regions.is_live(target.key) { Ok(found) } else { Err(Status::RemoteAccess) }
 }
 
 #[cold]

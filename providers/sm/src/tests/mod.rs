@@ -20,6 +20,7 @@ mod listener_retry;
 mod long;
 mod other;
 pub(crate) mod points;
+mod quick;
 mod requirements;
 mod srq;
 mod stops;

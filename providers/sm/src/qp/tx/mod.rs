@@ -110,40 +110,50 @@ fn flushed(token: Token) -> Completion {
     Completion { token, status: Status::Flushed, ..Completion::default() }
 }
 
-/// A send whose post put it into the ring as a whole. Only the data of its completion are kept.
+/// A request whose post did all that this side has to do: put a short send into the ring, or copied the data of an RDMA
+/// operation. Only the data of its completion are kept.
 #[derive(Debug, Default)]
-struct ShortSend {
+struct QuickRequest {
     cookie: u64,
-    /// Complete when the peer has taken the ring up to this slot.
+    /// Complete when the peer has taken the ring up to this slot; 0: complete.
     slot: u64,
+    bytes: u32,
     post: u32,
-    bytes: u8,
+    work: Work,
     suppress: bool,
     unsignalled: bool,
     failed: Option<Status>,
 }
 
-const _: () = assert!(INLINE <= u8::MAX as usize);
-
-impl ShortSend {
+impl QuickRequest {
     fn token(&self, ep: usize) -> Token {
-        let ShortSend { cookie, post, unsignalled, .. } = *self;
-        Token { cookie, ep, work: Work::Send, unsignalled, post, ..Token::default() }
+        let QuickRequest { cookie, post, work, unsignalled, .. } = *self;
+        Token { cookie, ep, work, unsignalled, post, ..Token::default() }
+    }
+
+    /// Completion at the end of the connection: only what is complete already succeeds.
+    fn flush(&self, ep: usize) -> Option<Completion> {
+        let QuickRequest { slot, bytes, suppress, failed, .. } = *self;
+        let token = self.token(ep);
+        match (slot, failed) {
+            (0, None) => (!suppress).then(|| Completion { token, bytes: bytes.into(), ..Completion::default() }),
+            _ => Some(flushed(token)),
+        }
     }
 }
 
 /// An entry of the request queue.
 ///
-/// Requests are boxed, so that the entry of a short send is small. The queue reuses the boxes.
+/// Requests are boxed, so that the entry of a quick one is small. The queue reuses the boxes.
 #[derive(Debug)]
 enum Entry {
     Request(Box<Request>),
-    ShortSend(ShortSend),
+    Quick(QuickRequest),
 }
 
 impl Default for Entry {
     fn default() -> Self {
-        Entry::ShortSend(ShortSend::default())
+        Entry::Quick(QuickRequest::default())
     }
 }
 
@@ -151,21 +161,21 @@ impl Entry {
     fn stage(&self) -> RequestPhase {
         match self {
             Entry::Request(request) => request.stage,
-            Entry::ShortSend(send) => send.failed.map_or(RequestPhase::Sent(send.slot), RequestPhase::Failed),
+            Entry::Quick(quick) => quick.failed.map_or(RequestPhase::Sent(quick.slot), RequestPhase::Failed),
         }
     }
 
     fn fail(&mut self, status: Status) {
         match self {
             Entry::Request(request) => request.stage = RequestPhase::Failed(status),
-            Entry::ShortSend(send) => send.failed = Some(status),
+            Entry::Quick(quick) => quick.failed = Some(status),
         }
     }
 
     fn is_send(&self) -> bool {
         match self {
             Entry::Request(request) => request.is_send(),
-            Entry::ShortSend(_) => true,
+            Entry::Quick(quick) => quick.work == Work::Send,
         }
     }
 
@@ -173,28 +183,28 @@ impl Entry {
     fn outcome(&self, ep: usize) -> (Token, u64, bool) {
         match self {
             Entry::Request(request) => (request.token, request.segments.total(), request.suppress),
-            Entry::ShortSend(send) => (send.token(ep), send.bytes.into(), send.suppress),
+            Entry::Quick(quick) => (quick.token(ep), quick.bytes.into(), quick.suppress),
         }
     }
 
     fn request(&self) -> Option<&Request> {
         match self {
             Entry::Request(request) => Some(request),
-            Entry::ShortSend(_) => None,
+            Entry::Quick(_) => None,
         }
     }
 
     fn request_mut(&mut self) -> Option<&mut Request> {
         match self {
             Entry::Request(request) => Some(request),
-            Entry::ShortSend(_) => None,
+            Entry::Quick(_) => None,
         }
     }
 
-    fn flush(self, ep: usize) -> Completion {
+    fn flush(self, ep: usize) -> Option<Completion> {
         match self {
-            Entry::Request(request) => request.flush(),
-            Entry::ShortSend(send) => flushed(send.token(ep)),
+            Entry::Request(request) => Some(request.flush()),
+            Entry::Quick(quick) => quick.flush(ep),
         }
     }
 }
@@ -359,9 +369,9 @@ impl Tx {
             return false;
         }
         let SendWr { token: Token { cookie, post, unsignalled, .. }, suppress, .. } = *wr;
-        let (slot, bytes) = (ends.requests.next(), segment.length as u8);
-        let send = ShortSend { cookie, slot, post, bytes, suppress, unsignalled, failed: None };
-        *self.queue.push() = Entry::ShortSend(send);
+        let (slot, bytes) = (ends.requests.next(), segment.length as u32);
+        let send = QuickRequest { cookie, slot, bytes, post, work: Work::Send, suppress, unsignalled, failed: None };
+        *self.queue.push() = Entry::Quick(send);
         self.issued += 1;
         self.notifying += usize::from(!suppress);
         ends.quick.spend();
@@ -551,12 +561,7 @@ impl Tx {
 
     /// Index of the oldest request, if it is a send that the peer has not taken.
     pub(crate) fn waiting_send(&self) -> Option<u64> {
-        let is_send = match self.queue.front()? {
-            Entry::ShortSend(_) => true,
-            Entry::Request(request) => {
-                matches!(request.task, Task::Transfer(op) if op.work() == Work::Send)
-            }
-        };
+        let is_send = self.queue.front()?.is_send();
         self.ends.as_ref().filter(|_| is_send).map(|ends| ends.first)
     }
 
@@ -566,7 +571,7 @@ impl Tx {
         let mut budget = BUDGET;
         while let (Some(ends), Some(entry)) = (self.ends.as_mut(), self.queue.get_mut(self.issued)) {
             let Some(request) = entry.request_mut() else {
-                self.issued += 1; // a short send is already in the ring
+                self.issued += 1; // done by its post
                 continue;
             };
             if matches!(request.stage, RequestPhase::Failed(_)) || (request.fence && ends.reads > 0) {
@@ -605,7 +610,7 @@ impl Tx {
 
     /// Completes finished requests from the front. A failed request is completed and then ends the connection.
     fn retire(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
-        let mut moved = self.retire_short(shared, out);
+        let mut moved = self.retire_quick(shared, out);
         if self.has_retirable {
             return Ok(moved);
         }
@@ -625,7 +630,7 @@ impl Tx {
             }
             fail_point!(Completed);
             self.notifying -= usize::from(!suppress);
-            if matches!(request, Entry::ShortSend(_)) {
+            if matches!(request, Entry::Quick(_)) {
                 self.queue.drop_front();
             } else if let Some(Entry::Request(used)) = self.queue.pop_front()
                 && self.spare.len() < SPARE
@@ -656,7 +661,7 @@ impl Tx {
         self.draining = false;
         self.stopped = false;
         self.has_retirable = false;
-        self.queue.drain().map(move |entry| entry.flush(ep))
+        self.queue.drain().filter_map(move |entry| entry.flush(ep))
     }
 
     pub(crate) fn len(&self) -> usize {

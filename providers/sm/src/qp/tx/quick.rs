@@ -1,21 +1,27 @@
-//! Posts of short sends in the common case: no request waits in the queue, the ring has space, and the peer polls.
+//! Posts of short sends and RDMA operations in the common case: no request waits in the queue, the ring has space, and the peer
+//! polls.
 //!
-//! A pass checks these conditions once for several posts and grants that number of credits. Each short send spends
-//! one. A post that breaks a condition withdraws the credits.
+//! A pass checks these conditions once for several posts and grants that number of credits. Each quick post spends one. A
+//! post that breaks a condition withdraws the credits.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dapl::provider::Segment;
+use dapl::provider::{Remote, Segment, Work};
+use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::gather_recent;
 
-use super::{Entry, GATHER, ShortSend, Tx, TxEnds};
+use super::{Entry, GATHER, QuickRequest, Tx, TxEnds};
 use crate::cq::Outbox;
+use crate::memory::cma::{self, Way};
+use crate::memory::kernel_copy;
 use crate::memory::map::{Map, Slots};
+use crate::memory::regions::Target;
 use crate::qp::link::{WANT, WANT_REQUESTS};
 use crate::qp::shared::Shared;
+use crate::qp::single_copy::{self, By};
 
-/// Number of short sends that may be posted before the next pass.
+/// Number of requests that may be posted before the next pass.
 #[derive(Debug)]
 pub(super) struct Credit {
     left: u32,
@@ -63,23 +69,23 @@ impl Tx {
         self.ends.as_ref().is_some_and(|ends| ends.quick.left == 0 && ends.quick.is_light) && !self.stopped
     }
 
-    /// Completes the short sends at the front of the queue that the peer has taken: the common case of `retire`.
+    /// Completes the quick requests at the front of the queue that the peer has taken: the common case of `retire`.
     #[inline(always)]
-    pub(super) fn retire_short(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> bool {
+    pub(super) fn retire_quick(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> bool {
         let (Some(ends), Some(cq)) = (self.ends.as_mut(), &shared.request_cq) else { return false };
         let (taken, ep, before) = (ends.requests.taken(), shared.ep.handle, self.queue.len());
         let (mut places, mut used, mut reported) = (out.places(cq), 0, 0);
         self.has_retirable = false;
-        while let Some(Entry::ShortSend(send)) = self.queue.front() {
-            if send.slot > taken || send.failed.is_some() {
+        while let Some(Entry::Quick(quick)) = self.queue.front() {
+            if quick.slot > taken || quick.failed.is_some() {
                 break;
             }
-            if !send.suppress {
+            if !quick.suppress {
                 if places.is_full() {
                     self.has_retirable = true;
                     break;
                 }
-                used += places.put(&send.token(ep), send.bytes.into(), false);
+                used += places.put(&quick.token(ep), quick.bytes.into(), false);
                 reported += 1;
             }
             fail_point!(Completed);
@@ -104,28 +110,74 @@ impl Tx {
         }
         fail_point!(SlotReserved);
         let (next, to) = (ends.requests.next_slot(), ends.requests.payload());
-        let (index, bytes) = (next.1, segment.length as u8);
-        // SAFETY: the end of a registration waits for this post, by the contract of `QueuePair::post_send_quickly`.
+        let (index, length) = (next.1, segment.length as u8);
+        // SAFETY: the end of a registration waits for this post, by the contract of `QueuePair::post_request_quickly`.
         // The slot has space for a segment of `short_max`, and belongs to this side until it is announced.
         if !unsafe { gather_recent(&*shared.regions, shared.pd, segment, to) } {
             return false;
         }
         let taken = shared.rx_taken.load(Ordering::Acquire);
-        ends.requests.announce_send(next, bytes, taken as u32);
-        ends.requests.advance(index, bytes, credit);
+        ends.requests.announce_send(next, length, taken as u32);
+        ends.requests.advance(index, length, credit);
         ends.quick.left = credit - 1;
-        let slot = index + 1;
+        let (slot, bytes, work) = (index + 1, length.into(), Work::Send);
         shared.reported_taken.store(taken, Ordering::Relaxed);
         ends.wake_if_wanted();
-        let send = ShortSend { cookie, slot, post: 0, bytes, suppress: false, unsignalled: false, failed: None };
+        self.queue_quickly(shared, QuickRequest { cookie, slot, bytes, work, ..QuickRequest::default() });
+        true
+    }
+
+    /// Copies the data of an RDMA operation of one segment, which notifies. Returns false if it must go through the general
+    /// path, which then also finds out why a copy failed. `is_polled`: a polling thread will take the completion.
+    #[inline(always)]
+    pub(crate) fn copy_quickly(
+        &mut self,
+        shared: &Shared,
+        way: Way,
+        remote: Remote,
+        segment: &Segment,
+        cookie: u64,
+        is_polled: bool,
+    ) -> bool {
+        let Some(ends) = self.ends.as_mut() else { return false };
+        let length = segment.length;
+        let is_short = length.wrapping_sub(1) < cma::CHUNK as u64 && length <= shared.max_rdma;
+        // Fragments in flight are placed before later data.
+        if ends.quick.left == 0 || !is_short || !ends.pending.is_empty() {
+            return false;
+        }
+        if way == Way::Read && ends.most_reads(shared) == 0 || !ends.copy_all(shared, way, remote, segment) {
+            return false;
+        }
+        ends.quick.left -= 1;
+        let work = if way == Way::Write { Work::Write } else { Work::Read };
+        self.queue_quickly(shared, QuickRequest { cookie, bytes: length as u32, work, ..QuickRequest::default() });
+        if is_polled {
+            self.has_retirable = true;
+        } else {
+            self.retire_unpolled(shared);
+        }
+        true
+    }
+
+    /// Reports what is complete, where no thread polls.
+    #[inline(never)]
+    fn retire_unpolled(&mut self, shared: &Shared) {
+        self.retire_quick(shared, &mut Outbox::default());
+        self.renew_credit();
+        shared.tx_waits.store(self.needs_peer_progress(), Ordering::Release);
+    }
+
+    /// Queues a request that its post has done, and that notifies.
+    #[inline(always)]
+    fn queue_quickly(&mut self, shared: &Shared, request: QuickRequest) {
         match self.queue.push_within() {
-            Entry::ShortSend(old) => *old = send,
-            other => *other = Entry::ShortSend(send),
+            Entry::Quick(old) => *old = request,
+            other => *other = Entry::Quick(request),
         }
         self.issued += 1;
         self.notifying += 1;
         shared.tx_waits.store(true, Ordering::Release);
-        true
     }
 }
 
@@ -139,5 +191,22 @@ impl TxEnds {
         if word.load(Ordering::Relaxed) & WANT_REQUESTS != 0 {
             self.link.poke(WANT_REQUESTS);
         }
+    }
+    /// Copies a segment of at most `CHUNK` bytes, of a post that the end of a registration waits for.
+    #[inline(always)]
+    fn copy_all(&mut self, shared: &Shared, way: Way, remote: Remote, segment: &Segment) -> bool {
+        let mapped = self.mapped(shared, remote.key);
+        let Some(theirs) = self.link.theirs() else { return false };
+        let Segment { length, .. } = *segment;
+        let by = match &mapped {
+            Some(mapped) if mapped.place(remote.address, length, way == Way::Write).is_some() => By::Us(mapped),
+            _ if kernel_copy::reaches(&theirs.peer, remote.key) => By::Kernel,
+            _ => return false,
+        };
+        let right = AccessRight::remote(way == Way::Write);
+        let target = Target { key: remote.key, pd: theirs.pd, address: remote.address, length, right };
+        let (busy, mine) = (self.link.busy(), (*segment, shared.pd));
+        // SAFETY: the end of a registration waits for this post, by the contract of `QueuePair::post_request_quickly`.
+        unsafe { single_copy::copy_announced(&shared.regions, &theirs.peer, busy, way, mine, &target, by) }.is_ok()
     }
 }

@@ -1,0 +1,156 @@
+//! RDMA operations that their post executes the short way: what they move, when they complete, and what is left to the general
+//! path.
+
+use rustix::mm::MapFlags;
+
+use super::exports::{mapping, sealed};
+use super::*;
+use crate::cq::PolledConnection;
+use crate::memory::cma::CHUNK;
+
+const LENGTH: usize = 16 << 12;
+
+/// Two connected queue pairs with polled completion queues, and their memory.
+struct World {
+    /// Connections end before their IAs.
+    qps: (Qp, Qp),
+    sides: [Side; 2],
+    ours: Vec<u8>,
+    theirs: &'static [u8],
+    mrs: (Mr, Mr),
+    _place: Place,
+}
+
+impl World {
+    fn new(name: &str, is_shared: bool) -> Self {
+        let place = Place::new(name);
+        let sides = [place.open(), place.open()];
+        let qps = connected(&sides[0], &sides[1], 7, 1);
+        let (flags, file) = if is_shared { (MapFlags::SHARED, Some(sealed())) } else { (MapFlags::PRIVATE, None) };
+        let theirs = mapping(file.as_ref(), LENGTH, flags);
+        let ours: Vec<u8> = (0..LENGTH).map(|n| n as u8 | 1).collect();
+        let mr = if is_shared { sides[1].share(theirs) } else { sides[1].register(theirs) };
+        let mrs = (sides[0].register(&ours), mr);
+        World { qps, sides, ours, theirs, mrs, _place: place }
+    }
+
+    fn remote(&self, offset: usize) -> Remote {
+        Remote { key: self.mrs.1.remote_key(), address: self.theirs.as_ptr() as u64 + offset as u64 }
+    }
+
+    fn local(&self, offset: usize, length: usize) -> Segment {
+        segment(&self.mrs.0, &self.ours[offset..offset + length])
+    }
+
+    fn poll(&self) {
+        let is_empty = |side: &Side| side.cq.poll(&mut [Completion::default()]) == 0;
+        assert!(self.sides.iter().all(is_empty), "a completion of no request");
+    }
+
+    /// Makes sure that a thread polls the connection, so that completions are left to its polls.
+    fn heat(&self) {
+        let until = Instant::now() + PATIENCE;
+        while !self.qps.0.0.is_polled() {
+            self.qps.0.post_recv(&[], token(98)).unwrap();
+            self.qps.1.post_send(&wr(Op::Send { solicited: false }, &[], 97)).unwrap();
+            self.expect(98, Status::Success, 0);
+            assert_eq!(self.sides[1].completion().token.cookie, 97);
+            assert!(Instant::now() < until, "the connection is not polled");
+        }
+    }
+
+    fn is_posted(&self, op: Op, segment: Segment, cookie: u64) -> bool {
+        self.qps.0.post_request_quickly(op, &segment, cookie)
+    }
+
+    /// Makes sure that the target's memory is mapped where it can be, and that posts take the short way.
+    fn settle(&self) {
+        let until = Instant::now() + PATIENCE;
+        while !self.is_posted(Op::Write(self.remote(0)), self.local(0, 8), 99) {
+            self.qps.0.post_send(&wr(Op::Write(self.remote(0)), &[self.local(0, 8)], 99)).unwrap();
+            self.expect(99, Status::Success, 8);
+            assert!(Instant::now() < until, "no post took the short way");
+        }
+        self.expect(99, Status::Success, 8);
+    }
+
+    fn expect(&self, cookie: u64, status: Status, bytes: u64) {
+        let found = self.sides[0].completion();
+        assert_eq!((found.token.cookie, found.status, found.bytes), (cookie, status, bytes));
+    }
+}
+
+#[test]
+fn data_is_there_when_the_post_returns() {
+    for (is_shared, is_polled) in [(false, false), (false, true), (true, false), (true, true)] {
+        let world = World::new("quick-data", is_shared);
+        if is_polled {
+            world.heat();
+        }
+        for length in [1, 8, 4096, 12 << 10, LENGTH] {
+            let (there, here) = (&world.theirs[LENGTH - length..], &world.ours[..length]);
+            let remote = world.remote(LENGTH - length);
+            for (op, work) in [(Op::Write(remote), Work::Write), (Op::Read(remote), Work::Read)] {
+                world.settle();
+                assert!(world.is_posted(op, world.local(0, length), 1));
+                assert_eq!(here, there);
+                let Completion { token, status, bytes, .. } = world.sides[0].completion();
+                assert_eq!((token.cookie, token.work, status, bytes), (1, work, Status::Success, length as u64));
+            }
+        }
+    }
+}
+
+#[test]
+fn completions_keep_the_order_of_posts() {
+    let world = World::new("quick-order", false);
+    world.settle();
+    // No receive is posted, so this send stays incomplete.
+    world.qps.0.post_send(&wr(Op::Send { solicited: false }, &[world.local(0, 8)], 1)).unwrap();
+    world.poll();
+    assert!(world.is_posted(Op::Write(world.remote(4096)), world.local(0, 8), 2), "the send is in the ring");
+    assert_eq!(&world.theirs[4096..4104], &world.ours[..8], "the write does not wait");
+    world.poll();
+    let segment = segment(&world.mrs.1, &world.theirs[..8]);
+    world.qps.1.post_recv(&[segment], token(3)).unwrap();
+    assert_eq!(world.sides[1].completion().token.cookie, 3);
+    world.expect(1, Status::Success, 8);
+    world.expect(2, Status::Success, 8);
+}
+
+#[test]
+fn what_may_fail_is_left_to_the_general_path() {
+    let world = World::new("quick-refused", false);
+    world.settle();
+    let Remote { key, address } = world.remote(0);
+    let (segment, local) = (world.local(0, 8), world.mrs.0.local_key());
+    let refused = [
+        ("a key that does not exist", Remote { key: key ^ 1, address }, segment),
+        ("memory behind the region", Remote { key, address: address + LENGTH as u64 - 7 }, segment),
+        ("an address that wraps", Remote { key, address: u64::MAX - 3 }, segment),
+        ("no bytes", Remote { key, address }, Segment { length: 0, ..segment }),
+        ("more than one copy moves", Remote { key, address }, Segment { length: CHUNK as u64 + 1, ..segment }),
+        ("a local key that does not exist", Remote { key, address }, Segment { key: local ^ 1, ..segment }),
+        ("local memory behind the region", Remote { key, address }, Segment { length: LENGTH as u64 + 1, ..segment }),
+    ];
+    for (what, remote, segment) in refused {
+        for op in [Op::Write(remote), Op::Read(remote)] {
+            assert!(!world.is_posted(op, segment, 5), "{what}");
+            world.poll();
+        }
+    }
+    world.qps.0.post_send(&wr(Op::Write(Remote { key: key ^ 1, address }), &[segment], 6)).unwrap();
+    world.expect(6, Status::RemoteAccess, 0);
+}
+
+#[test]
+fn executed_request_succeeds_although_the_connection_ends() {
+    let world = World::new("quick-end", false);
+    world.heat();
+    world.settle();
+    assert!(world.is_posted(Op::Write(world.remote(4096)), world.local(0, 8), 1));
+    world.qps.0.abort();
+    world.expect(1, Status::Success, 8);
+    world.qps.0.post_send(&wr(Op::Write(world.remote(0)), &[world.local(0, 8)], 2)).unwrap();
+    world.expect(2, Status::Flushed, 0);
+}
