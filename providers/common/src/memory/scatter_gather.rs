@@ -155,6 +155,18 @@ pub unsafe fn gather_recent(memory: &impl LocalMemory, pd: u32, segment: &Segmen
     unsafe { user_copy::read_recent(segment.address, to, segment.length as usize, TimeSlot::now()) }
 }
 
+/// Same as [`gather_recent`], for memory that was used recently or not.
+///
+/// # Safety
+/// Same as [`gather_recent`].
+#[inline]
+pub unsafe fn gather_announced(memory: &impl LocalMemory, pd: u32, segment: &Segment, to: *mut u8) -> bool {
+    let registration = || memory.registration(segment.key);
+    // SAFETY: registered memory that stays so during the copy, by this function's own contract.
+    memory.allows_piece(pd, segment, false)
+        && unsafe { user_copy::read(segment.address, to, segment.length as usize, registration) }
+}
+
 /// Short copies that follow each other within microseconds. They share one reference on a registration and one reading
 /// of the time.
 pub struct Batch<'a, M: LocalMemory> {
@@ -181,15 +193,34 @@ impl<'a, M: LocalMemory> Batch<'a, M> {
     /// Same as [`scatter`].
     #[inline(always)]
     pub unsafe fn scatter_recent(&mut self, pd: u32, segments: &Segments, from: *const u8, length: u64) -> bool {
-        let Some(segment) = segments.single().filter(|segment| length <= segment.length) else { return false };
+        let Some(piece) = self.acquire(pd, segments, length) else { return false };
+        let time = *self.time.get_or_insert_with(TimeSlot::now);
+        // SAFETY: registered memory with a reference held during the copy, and this function's own contract.
+        unsafe { user_copy::write_recent(from, piece.address, length as usize, time) }
+    }
+
+    /// Same as [`Batch::scatter_recent`], for memory that was used recently or not.
+    ///
+    /// # Safety
+    /// Same as [`scatter`].
+    #[inline]
+    pub unsafe fn scatter(&mut self, pd: u32, segments: &Segments, from: *const u8, length: u64) -> bool {
+        let Some(piece) = self.acquire(pd, segments, length) else { return false };
+        let registration = || self.memory.registration(piece.key);
+        // SAFETY: as in `scatter_recent`.
+        unsafe { user_copy::write(from, piece.address, length as usize, registration) }
+    }
+
+    /// The first `length` bytes of the only segment, with a reference on its registration.
+    #[inline(always)]
+    fn acquire(&mut self, pd: u32, segments: &Segments, length: u64) -> Option<Segment> {
+        let segment = segments.single().filter(|segment| length <= segment.length)?;
         let piece = Segment { length, ..*segment };
         let is_held = match &self.held {
             Some((key, _)) if *key == piece.key => self.memory.allows_piece(pd, &piece, true),
             _ => self.hold(pd, &piece),
         };
-        let time = *self.time.get_or_insert_with(TimeSlot::now);
-        // SAFETY: registered memory with a reference held during the copy, and this function's own contract.
-        is_held && unsafe { user_copy::write_recent(from, segment.address, length as usize, time) }
+        is_held.then_some(piece)
     }
 
     #[inline(never)]

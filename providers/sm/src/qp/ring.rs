@@ -336,7 +336,16 @@ impl Lines {
     }
 
     /// Reserves `wanted` consecutive lines. Returns the first line, and the mark to release them with.
+    #[inline]
     pub(crate) fn reserve(&mut self, wanted: usize) -> Option<(u32, u64)> {
+        let found = self.find(wanted)?;
+        self.take(found.1);
+        Some(found)
+    }
+
+    /// Finds what [`Lines::reserve`] would return. [`Lines::take`] reserves it.
+    #[inline]
+    pub(crate) fn find(&self, wanted: usize) -> Option<(u32, u64)> {
         let wanted = wanted as u64;
         let at = self.head % self.lines;
         let skip = if at + wanted > self.lines { self.lines - at } else { 0 };
@@ -344,8 +353,13 @@ impl Lines {
             return None;
         }
         let first = (at + skip) % self.lines;
-        self.head += skip + wanted;
-        Some((first as u32, self.head))
+        Some((first as u32, self.head + skip + wanted))
+    }
+
+    /// Reserves what [`Lines::find`] has found, with this mark.
+    #[inline]
+    pub(crate) fn take(&mut self, mark: u64) {
+        self.head = mark;
     }
 
     /// Releases everything reserved up to `mark`.

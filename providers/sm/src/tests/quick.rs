@@ -7,6 +7,7 @@ use super::exports::{mapping, sealed};
 use super::*;
 use crate::cq::PolledConnection;
 use crate::memory::cma::CHUNK;
+use crate::proto::message::INLINE;
 
 const LENGTH: usize = 16 << 12;
 
@@ -153,4 +154,36 @@ fn executed_request_succeeds_although_the_connection_ends() {
     world.expect(1, Status::Success, 8);
     world.qps.0.post_send(&wr(Op::Write(world.remote(0)), &[world.local(0, 8)], 2)).unwrap();
     world.expect(2, Status::Flushed, 0);
+}
+
+#[test]
+fn messages_of_one_piece_arrive_whole_and_in_order() {
+    let world = World::new("quick-piece", false);
+    world.heat();
+    let op = Op::Send { solicited: false };
+    let (mut quick, mut posted) = (0, 0);
+    // More than the message buffer and the ring hold at a time.
+    for round in 0..200 {
+        for length in [INLINE + 1, 4096, 8192] {
+            posted += 1;
+            let from = world.local(round % 100, length);
+            let to = segment(&world.mrs.1, &world.theirs[..length]);
+            world.qps.1.post_recv(&[to], token(posted)).unwrap();
+            if world.is_posted(op, from, posted) {
+                quick += 1;
+            } else {
+                world.qps.0.post_send(&wr(op, &[from], posted)).unwrap();
+            }
+            let Completion { token, status, bytes, .. } = world.sides[1].completion();
+            assert_eq!((token.cookie, status, bytes), (posted, Status::Success, length as u64));
+            assert_eq!(&world.theirs[..length], &world.ours[round % 100..][..length]);
+            world.expect(posted, Status::Success, length as u64);
+        }
+    }
+    assert!(quick > posted / 2, "{quick} of {posted} took the short way");
+    // The receive is too short: the general path says so at both ends.
+    world.qps.1.post_recv(&[segment(&world.mrs.1, &world.theirs[..64])], token(1)).unwrap();
+    world.qps.0.post_send(&wr(op, &[world.local(0, 4096)], 2)).unwrap();
+    assert_eq!(world.sides[1].completion().status, Status::LocalLength);
+    world.expect(2, Status::RemoteResponder, 0);
 }

@@ -275,6 +275,8 @@ pub(crate) struct TxEnds {
     offer_from: u64,
     /// Longest send that a post puts into a slot itself.
     short_max: u64,
+    /// Longest send that takes one piece of the message buffer.
+    piece_max: u64,
     /// Capacity of the request queue.
     max_requests: usize,
     /// Credit for quick posts (see `quick`).
@@ -303,6 +305,7 @@ impl TxEnds {
         let responses = Reader::new(theirs.area.clone(), ConnectionMemory::responses(&theirs.geometry));
         let requests = Writer::new(link.area.clone(), ConnectionMemory::requests(&link.geometry));
         let (messages, rma) = (Lines::new(link.geometry.messages), Lines::new(link.geometry.rma));
+        let unoffered = theirs.peer.offer_from.saturating_sub(1).min(shared.max_message);
         Some(TxEnds {
             requests,
             responses,
@@ -311,7 +314,8 @@ impl TxEnds {
             marks: VecDeque::new(),
             rma,
             offer_from: theirs.peer.offer_from,
-            short_max: (INLINE as u64).min(theirs.peer.offer_from.saturating_sub(1)).min(shared.max_message),
+            short_max: unoffered.min(INLINE as u64),
+            piece_max: unoffered.min(send::PIECE as u64),
             max_requests: max_requests as usize,
             quick: quick::Credit::new(&theirs.area, theirs.light),
             offered: 0,

@@ -1,4 +1,4 @@
-//! Posts of short sends and RDMA operations in the common case: no request waits in the queue, the ring has space, and the peer
+//! Posts of sends and RDMA operations in the common case: no request waits in the queue, the ring has space, and the peer
 //! polls.
 //!
 //! A pass checks these conditions once for several posts and grants that number of credits. Each quick post spends one. A
@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use dapl::provider::{Remote, Segment, Work};
 use dapl_software::memory::rights::AccessRight;
-use dapl_software::memory::scatter_gather::gather_recent;
+use dapl_software::memory::scatter_gather::{gather_announced, gather_recent};
 
 use super::{Entry, GATHER, QuickRequest, Tx, TxEnds};
 use crate::cq::Outbox;
@@ -17,7 +17,9 @@ use crate::memory::cma::{self, Way};
 use crate::memory::kernel_copy;
 use crate::memory::map::{Map, Slots};
 use crate::memory::regions::Target;
+use crate::proto::message::{Header, Kind, LINE};
 use crate::qp::link::{WANT, WANT_REQUESTS};
+use crate::qp::ring::SlotFields;
 use crate::qp::shared::Shared;
 use crate::qp::single_copy::{self, By};
 
@@ -105,8 +107,11 @@ impl Tx {
     pub(crate) fn post_quickly(&mut self, shared: &Shared, segment: &Segment, cookie: u64) -> bool {
         let Some(ends) = self.ends.as_mut() else { return false };
         let credit = ends.quick.left;
-        if credit == 0 || segment.length > ends.short_max {
+        if credit == 0 {
             return false;
+        }
+        if segment.length > ends.short_max {
+            return self.post_piece(shared, segment, cookie);
         }
         fail_point!(SlotReserved);
         let (next, to) = (ends.requests.next_slot(), ends.requests.payload());
@@ -123,6 +128,35 @@ impl Tx {
         let (slot, bytes, work) = (index + 1, length.into(), Work::Send);
         shared.reported_taken.store(taken, Ordering::Relaxed);
         ends.wake_if_wanted();
+        self.queue_quickly(shared, QuickRequest { cookie, slot, bytes, work, ..QuickRequest::default() });
+        true
+    }
+
+    /// As `post_quickly`, a send that takes one piece of the message buffer.
+    #[inline(never)]
+    fn post_piece(&mut self, shared: &Shared, segment: &Segment, cookie: u64) -> bool {
+        let Some(ends) = self.ends.as_mut().filter(|ends| segment.length <= ends.piece_max) else { return false };
+        let length = segment.length as usize;
+        let Some((line, mark)) = ends.messages.find(length.div_ceil(LINE)) else { return false };
+        let at = ends.link.geometry.messages_at() + line as usize * LINE;
+        let Some(to) = ends.link.area.bytes(at, length) else { return false };
+        // SAFETY: as in `post_quickly`; the lines are free, in this side's area.
+        if !unsafe { gather_announced(&*shared.regions, shared.pd, segment, to) } {
+            return false;
+        }
+        fail_point!(LinesFilled);
+        ends.messages.take(mark);
+        ends.marks.push_back((ends.requests.next(), mark));
+        let taken = shared.rx_taken.load(Ordering::Acquire);
+        let [total, rest @ ..] = ends.numbering.next(true, segment.length).encode();
+        rest.into_iter().enumerate().for_each(|(n, word)| ends.requests.note(n, word));
+        let bytes = length as u32;
+        let header = Header { first: true, last: true, ..Header::plain(Kind::Send, bytes) };
+        ends.requests.push(header, &SlotFields { ack: taken as u32, aux: line, total: Some(total) });
+        ends.quick.spend();
+        shared.reported_taken.store(taken, Ordering::Relaxed);
+        ends.wake_if_wanted();
+        let (slot, work) = (ends.requests.next(), Work::Send);
         self.queue_quickly(shared, QuickRequest { cookie, slot, bytes, work, ..QuickRequest::default() });
         true
     }

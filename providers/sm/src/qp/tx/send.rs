@@ -9,7 +9,7 @@ use crate::qp::ring::SlotFields;
 use crate::qp::shared::Shared;
 
 /// Bytes of a piece of a send that is not inline.
-const PIECE: usize = 16 << 10;
+pub(super) const PIECE: usize = 16 << 10;
 
 /// Properties of a send besides its bytes.
 #[derive(Clone, Copy, Debug)]
