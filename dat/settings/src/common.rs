@@ -15,15 +15,15 @@ pub static LIBDAT: SettingsTable = SettingsTable {
         Setting {
             name: "",
             variable: "DAT_OVERRIDE",
-            values: Values::Text("dat.conf in the configuration directory, or in one of the usual ones"),
-            meaning: "the one dat.conf to read",
+            values: Values::Text("dat.conf in the configuration directory, otherwise in a standard directory"),
+            meaning: "the dat.conf to read, instead of all others",
         },
         Setting {
             name: "",
             variable: "DAT_DBG_TYPE",
             values: number(0, MASK, 1, ""),
-            meaning: "topics that libdat logs: bits 0x1 refusals and complaints, 0x2 all of them without limit, 0x4 files and \
-                      loading, 0x8 registrations, 0x10 calls into providers, 0x20 calls of programs",
+            meaning: "topics that libdat logs: bits 0x1 failed opens and invalid lines, 0x2 the same without a limit, 0x4 files \
+                      and loading, 0x8 registrations, 0x10 calls into providers, 0x20 calls of programs",
         },
         Setting {
             name: "",
@@ -35,7 +35,7 @@ pub static LIBDAT: SettingsTable = SettingsTable {
             name: "",
             variable: "DAT_DBG_DEST",
             values: number(1, 3, 1, ""),
-            meaning: "where: 1 stderr, 2 syslog, 3 both",
+            meaning: "destination of log lines: 1 stderr, 2 syslog, 3 both",
         },
     ],
 };
@@ -58,25 +58,25 @@ pub static DAPL: SettingsTable = SettingsTable {
             name: "",
             variable: "DAPL_DBG_DEST",
             values: number(1, 3, 1, ""),
-            meaning: "where: as `DAT_DBG_DEST`",
+            meaning: "destination of log lines, as for `DAT_DBG_DEST`",
         },
         Setting {
             name: "",
             variable: "DAPL_COUNTERS",
             values: Values::OneOf(&["on", "off"]),
-            meaning: "whether a process with an endpoint or a listener publishes its counters to its user's tools",
+            meaning: "whether a process with an endpoint or a listener publishes its counters to tools of the same user",
         },
         Setting {
             name: "io_trc",
             variable: "DAPL_DBG_IO_TRC",
             values: number(0, 65_536, 0, " posts"),
-            meaning: "posts that each endpoint records, rounded up to a power of two; 1 is 32, 0 none",
+            meaning: "number of posts that each endpoint records, rounded up to a power of two; 1 means 32, 0 none",
         },
         Setting {
             name: "",
             variable: "DAPL_DBG_IO_TRC_FILE",
             values: Values::Text("none"),
-            meaning: "a file to touch that makes providers write all traces",
+            meaning: "a file; when it is touched, providers write all traces",
         },
     ],
 };
@@ -88,7 +88,7 @@ pub(crate) const fn dir(meaning: &'static str) -> Setting {
     Setting {
         name: "dir",
         variable: "DAPL_DIR",
-        values: Values::Text("one of this user's under /dev/shm for each provider"),
+        values: Values::Text("a directory of this user in /dev/shm, one for each provider"),
         meaning,
     }
 }
@@ -99,7 +99,7 @@ pub(crate) const fn spin() -> Setting {
         name: "spin_us",
         variable: "DAPL_SPIN_US",
         values: number(0, 1_000_000, 150, " us"),
-        meaning: "longest time that a wait polls before it sleeps; it adapts within that",
+        meaning: "maximum time that a wait polls before it sleeps; adapted up to this",
     }
 }
 
@@ -119,7 +119,7 @@ pub(crate) const fn give_up(default: u64) -> Setting {
         name: "give_up_ms",
         variable: "DAPL_GIVE_UP_MS",
         values: number(1_000, 3_600_000, default, " ms"),
-        meaning: "time without an answer after which a peer is lost",
+        meaning: "time without an answer after which a peer counts as dead",
     }
 }
 
@@ -129,7 +129,7 @@ pub(crate) const fn listener_wait() -> Setting {
         name: "listener_wait_ms",
         variable: "DAPL_LISTENER_WAIT_MS",
         values: number(0, 60_000, 50, " ms"),
-        meaning: "a connect that finds no listener is retried for this long before it is rejected; 0: not at all",
+        meaning: "how long a connect without a listener is retried before it is rejected; 0: not retried",
     }
 }
 
@@ -139,6 +139,6 @@ pub(crate) const fn rnr_retry() -> Setting {
         name: "rnr_retry",
         variable: "DAPL_RNR_RETRY",
         values: number(0, 7, 7, ""),
-        meaning: "retries of a send that finds no receive (RNR); 7: without limit",
+        meaning: "retries of a send without a posted receive at the peer (RNR); 7: without limit",
     }
 }

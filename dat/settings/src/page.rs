@@ -20,11 +20,11 @@ const NOTES: [(&str, &str); 12] = [
          first method that works is used; shared buffers always work",
     ),
     ("DAPL_SM_CMA", "Cross-memory copy needs `open` where Yama restricts ptrace"),
-    ("DAPL_GIVE_UP_MS", "Over usnic also for a host that does not answer a connect"),
+    ("DAPL_GIVE_UP_MS", "Over usnic it also limits a connect to a host that does not answer"),
     ("DAPL_KEEPALIVE_MS", "Over sm at most a quarter of `give_up_ms`"),
     ("DAPL_LISTENER_WAIT_MS", "Over verbs with `rdma` and `socket`"),
-    ("DAPL_CM_ARP_TIMEOUT_MS", "For each of 15 tries"),
-    ("DAPL_CM_ROUTE_TIMEOUT_MS", "For each of 15 tries"),
+    ("DAPL_CM_ARP_TIMEOUT_MS", "For each of 15 attempts"),
+    ("DAPL_CM_ROUTE_TIMEOUT_MS", "For each of 15 attempts"),
     ("DAPL_VERBS_PEER", "`same` uses the local queue pair number, which is the default"),
 ];
 
@@ -108,10 +108,10 @@ mod tests {
     fn each_variable_has_one_row_with_its_values() {
         let rows = rows();
         assert_eq!(rows.lines().filter(|line| line.starts_with("| `DAPL_GIVE_UP_MS`")).count(), 1);
-        assert!(rows.contains("| `DAPL_SPIN_US` | sm, usnic: longest time"), "{rows}");
-        assert!(
-            rows.contains("time without an answer after which a peer is lost; sm: 1,000 to 3,600,000 (default 60,000)")
-        );
+        assert!(rows.contains("| `DAPL_SPIN_US` | sm, usnic: maximum time"), "{rows}");
+        assert!(rows.contains(
+            "time without an answer after which a peer counts as dead; sm: 1,000 to 3,600,000 (default 60,000)"
+        ));
         let unused: Vec<_> = NOTES.iter().filter(|(name, _)| !rows.contains(&format!("| `{name}` |"))).collect();
         assert!(unused.is_empty(), "{unused:?}");
     }

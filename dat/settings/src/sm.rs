@@ -21,7 +21,7 @@ const SETTINGS: &[Setting] = &[
         name: "rma",
         variable: "DAPL_SM_RMA",
         values: Values::Order(&["knem", "cma", "mmap"]),
-        meaning: "the method of RDMA: KNEM's device, cross-memory copy by the kernel, shared buffers",
+        meaning: "method of RDMA: KNEM's device, cross-memory copy by the kernel, or a mapping of shared memory",
     },
     Setting {
         name: "cma",

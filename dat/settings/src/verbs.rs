@@ -26,13 +26,13 @@ const SETTINGS: &[Setting] = &[
         name: "",
         variable: "DAPL_VERBS_GID_INDEX",
         values: optional(0, 65_535, "the one of the address", ""),
-        meaning: "which GID of the port",
+        meaning: "index of the GID in the port's table",
     },
     Setting {
         name: "",
         variable: "DAPL_MAX_INLINE",
         values: optional(0, 4_096, "200; 64 over iWARP", " bytes"),
-        meaning: "bytes that a send carries inline",
+        meaning: "maximum length of a send that is posted inline",
     },
     Setting {
         name: "",
