@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_text_is_refused() {
         let arenas = Arenas::new();
         assert!(!arenas.add(HandleArena { base: 0, ..ARENA }));
         assert!(!arenas.add(HandleArena { stride: 0, ..ARENA }));

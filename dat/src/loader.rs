@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_says_so() {
+    fn a_missing_file_is_reported() {
         let cause = load(b"/nonexistent/libx.so.1", 1).err().unwrap();
         assert!(cause.cause.contains("/nonexistent/libx.so.1") && cause.cause.contains("No such file"), "{cause:?}");
         assert_eq!(cause.remedy, "install that library, or correct lib_path");

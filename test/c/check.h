@@ -83,7 +83,7 @@ static inline void completed(DAT_EVD_HANDLE evd, DAT_EP_HANDLE ep, uint64_t cook
 }
 
 /* Nothing is queued on evd. */
-static inline void silent(DAT_EVD_HANDLE evd, const char *what)
+static inline void expect_no_event(DAT_EVD_HANDLE evd, const char *what)
 {
     DAT_EVENT event;
     DAT_RETURN ret = dat_evd_dequeue(evd, &event);

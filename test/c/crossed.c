@@ -344,8 +344,8 @@ static void one_round(void)
     while (count(is_over) < RANKS - 1)
         look();
     pthread_mutex_unlock(&lock);
-    silent(transfers, "after the round");
-    silent(connections, "after the round");
+    expect_no_event(transfers, "after the round");
+    expect_no_event(connections, "after the round");
     for (int n = 0; n < RANKS; n++) {
         if (n == rank)
             continue;

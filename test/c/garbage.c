@@ -339,7 +339,7 @@ static void link_two(void)
 
 static void unlink_two(void)
 {
-    silent(linked_evd, "the connected pair");
+    expect_no_event(linked_evd, "the connected pair");
     OK(dat_ep_disconnect(linked[0], DAT_CLOSE_ABRUPT_FLAG));
     for (int i = 0; i < 2; i++)
         next(linked_evd, DAT_CONNECTION_EVENT_DISCONNECTED, "the connected pair");
@@ -446,8 +446,8 @@ int main(int argc, char **argv)
     OK(dat_cr_query(live[CR], DAT_CR_FIELD_ALL, &out.cr));
     OK(dat_cr_reject(live[CR]));
     next(live[EVD], DAT_CONNECTION_EVENT_PEER_REJECTED, "the rejection");
-    silent(live[EVD], "the EVD at the end");
-    silent(errors, "asynchronous errors");
+    expect_no_event(live[EVD], "the EVD at the end");
+    expect_no_event(errors, "asynchronous errors");
     unlink_two();
     destroy(kept);
     OK(dat_ia_close(live[IA], DAT_CLOSE_GRACEFUL_FLAG));

@@ -193,8 +193,8 @@ static void end(int by_us)
 #ifndef DAT20_UDAT_H
     /* The reference gives a flushed receive the number of an extension's event, and its "empty" has the bit of an error. */
     completed(receive_evd, ep, 2, DAT_DTO_ERR_FLUSHED, 0, "the receive that was left");
-    silent(request_evd, "requests");
-    silent(connection_evd, "connections");
+    expect_no_event(request_evd, "requests");
+    expect_no_event(connection_evd, "connections");
 #endif
 }
 

@@ -190,9 +190,9 @@ int main(int argc, char **argv)
     sleep(1);
     OK(dat_ep_get_status(ep, &state, NULL, NULL));
     EXPECT(state == DAT_EP_STATE_DISCONNECTED);
-    silent(connection, "connection");
-    silent(receives, "receives");
-    silent(sends, "sends");
+    expect_no_event(connection, "connection");
+    expect_no_event(receives, "receives");
+    expect_no_event(sends, "sends");
     OK(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
     printf("stream: OK (%s; %llu messages came, %llu went; flushed after %.3f s)\n",
            end == DAT_CONNECTION_EVENT_BROKEN ? "broken" : "disconnected", (unsigned long long)taken, (unsigned long long)given,

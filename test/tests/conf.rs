@@ -189,7 +189,7 @@ fn equal_keys_are_both_kept_in_order() {
 }
 
 #[test]
-fn the_sample_file_says_what_the_built_in_registry_says() {
+fn the_sample_file_matches_the_built_in_registry() {
     let sample = read(fs::read(workspace().join("dat.conf")).unwrap());
     for api in [&dat::api::V1, &dat::api::V2] {
         let built_in = dat::sources::built_in(api);
@@ -228,7 +228,7 @@ fn lines_that_the_project_writes_can_be_found_by_other_libdats() {
 }
 
 #[test]
-fn the_corpus_is_survived() {
+fn the_corpus_does_not_crash() {
     for (directory, check) in [("conf", properties::conf as fn(&[u8])), ("matcher", properties::matcher)] {
         let files: Vec<_> =
             fs::read_dir(workspace().join("test/fuzz/corpus").join(directory)).unwrap().flatten().collect();
@@ -240,7 +240,7 @@ fn the_corpus_is_survived() {
 }
 
 #[test]
-fn every_cut_and_every_byte_of_a_record_is_survived() {
+fn no_truncated_or_changed_record_crashes() {
     let text = format!("\"a b\" u1.2 {REST} # c\nb\\\" u1.2 {REST}");
     for at in 0..text.len() {
         properties::conf(&text.as_bytes()[..at]);

@@ -74,8 +74,8 @@ impl Environment {
     }
 
     /// A client that does not behave.
-    fn rude(&self, way: &str) -> Run {
-        let program = run::program(&self.stage, "test/c/rude.c");
+    fn bad_client(&self, way: &str) -> Run {
+        let program = run::program(&self.stage, "test/c/bad_client.c");
         self.room.start(program, &[self.adapter, "45278", way])
     }
 }
@@ -91,7 +91,7 @@ fn transactions_with_all_data_checked() {
             let words = format!("-T T -s localhost -V -t 2 -w 3 -i 30 {how} {OPERATIONS}");
             environment.run(&words).expect_success("dapltest: OK");
         }
-        assert_eq!(environment.quit(server).stderr, "", "nothing to complain about");
+        assert_eq!(environment.quit(server).stderr, "", "no error message");
     }
 }
 
@@ -280,24 +280,24 @@ fn many_clients_at_once() {
         ];
         let clients: Vec<Run> = words.into_iter().map(|words| environment.start(words)).collect();
         clients.into_iter().for_each(|client| client.finish(LIMIT).expect_success("dapltest: OK"));
-        assert_eq!(environment.quit(server).stderr, "", "nothing to complain about");
+        assert_eq!(environment.quit(server).stderr, "", "no error message");
     }
 }
 
 #[test]
-fn rude_clients_are_dropped_and_the_others_go_on() {
+fn clients_that_violate_the_protocol_are_dropped_without_effect_on_others() {
     for adapter in ADAPTERS {
         let environment = Environment::of(adapter);
         let server = environment.serve("--greeting 3");
-        let silent = environment.rude("silent");
-        silent.wait_for("connected", LIMIT);
-        for (way, wanted) in [("rubbish", 1), ("version", 6), ("request", 1)] {
-            let finished = environment.rude(way).finish(LIMIT);
+        let idle = environment.bad_client("nothing");
+        idle.wait_for("connected", LIMIT);
+        for (way, wanted) in [("garbage", 1), ("version", 6), ("request", 1)] {
+            let finished = environment.bad_client(way).finish(LIMIT);
             finished.expect_success("the server has ended it");
             assert!(finished.stdout.contains(&format!("the server says {wanted}\n")), "{way}: {finished:#?}");
         }
         environment.run("-T T -s localhost -V -i 10 client SR 10 server SR 10").expect_success("dapltest: OK");
-        silent.finish(LIMIT).expect_success("the server has ended it");
+        idle.finish(LIMIT).expect_success("the server has ended it");
         let said = environment.quit(server).stderr;
         for reason in [
             "a client is dropped: a message of the peer did not come within 3 s",
@@ -311,7 +311,7 @@ fn rude_clients_are_dropped_and_the_others_go_on() {
 }
 
 #[test]
-fn a_killed_client_is_noticed_and_the_server_goes_on() {
+fn a_killed_client_is_detected_and_the_server_continues() {
     for adapter in ADAPTERS {
         let environment = Environment::of(adapter);
         let server = environment.serve("-d");
@@ -330,7 +330,7 @@ fn a_killed_client_is_noticed_and_the_server_goes_on() {
 }
 
 #[test]
-fn a_killed_server_is_noticed() {
+fn a_killed_server_is_detected() {
     for adapter in ADAPTERS {
         let environment = Environment::of(adapter);
         let mut server = environment.serve("-d");
@@ -348,7 +348,7 @@ fn a_killed_server_is_noticed() {
 }
 
 #[test]
-fn a_signal_ends_server_and_clients_in_order() {
+fn a_signal_ends_server_and_clients_with_their_messages() {
     for (adapter, signal) in [("sm0", "INT"), ("usnic0", "TERM")] {
         let environment = Environment::of(adapter);
         let server = environment.serve("-d");
@@ -393,7 +393,7 @@ fn unknown_arguments_exit_with_status_2() {
 }
 
 #[test]
-fn more_than_an_adapter_can_is_refused_in_words() {
+fn a_test_beyond_the_adapters_limits_is_refused_with_the_reason() {
     let environment = Environment::of("sm0");
     let server = environment.serve("");
     let finished = environment.run("-T T -s localhost -w 4096 client SR 1000000 server SR 1000000");

@@ -273,7 +273,7 @@ fn lists_every_variable_with_value_and_origin() {
 }
 
 #[test]
-fn the_doctor_reports_a_variable_without_effect_and_what_to_use_instead() {
+fn the_doctor_reports_a_variable_without_effect_and_its_replacement() {
     let doctor = datinfo(&Case::new("datinfo-idle", "").with("DAPL_WR_MAX", "500"), "doctor");
     let lines =
         "warning  variables: DAPL_WR_MAX is set and has no effect\n         -> use the attributes of dat_ep_create";
@@ -330,7 +330,7 @@ fn a_file_is_explained_line_by_line_and_complaint_by_complaint() {
 }
 
 #[test]
-fn without_a_usable_registry_it_says_so_and_goes_on() {
+fn without_a_usable_registry_it_reports_that_and_continues() {
     let missing = Case::new("datinfo-none", "").bare().with("DAT_OVERRIDE", "/nonexistent/dat.conf");
     let finished = datinfo(&missing, "");
     assert_eq!(finished.status.code(), Some(1), "{finished:#?}");
@@ -398,7 +398,7 @@ fn numbers_and_names_of_dat_are_explained() {
 }
 
 #[test]
-fn the_doctor_names_what_is_bad_and_what_helps() {
+fn the_doctor_names_faults_and_remedies() {
     let finished = datinfo(&six("closed"), "doctor --json");
     let document = json(&finished);
     let findings = document["findings"].as_array().unwrap();
@@ -470,7 +470,7 @@ fn every_option_and_command_is_on_the_manual_page() {
 }
 
 #[test]
-fn a_reader_that_goes_is_no_disaster() {
+fn a_closed_reader_is_ignored() {
     let mut command = command(&six("fifth"), "-e");
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());

@@ -71,7 +71,7 @@ fn behind(rules: &str, mtu: u32) -> Option<Finished> {
 }
 
 #[test]
-fn a_firewall_is_named_by_what_it_does() {
+fn a_firewall_is_named_by_its_effect() {
     let port = "add rule inet t i udp dport 4000";
     let cases = [
         (format!("{port} drop"), "a firewall drops UDP", "let UDP to port 4000 in"),

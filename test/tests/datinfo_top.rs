@@ -109,7 +109,7 @@ fn start(room: &Room, adapter: &str, words: &str) -> Run {
 }
 
 #[test]
-fn a_process_over_sm_is_shown_with_what_it_has_counted() {
+fn a_process_over_sm_is_shown_with_its_counters() {
     let served = Served::over("sm0");
     let row = answered(served.pid());
     assert_eq!(row["program"], "dapltest");
@@ -127,7 +127,7 @@ fn a_process_over_sm_is_shown_with_what_it_has_counted() {
 }
 
 #[test]
-fn a_process_over_usnic_tells_of_its_endpoints_too() {
+fn a_process_over_usnic_is_shown_with_its_endpoints() {
     let mut served = Served::over("usnic0");
     let row = answered(served.pid());
     let adapter = &row["adapters"][0];
@@ -222,7 +222,7 @@ fn a_terminal_is_written_over_and_a_pipe_is_not() {
 }
 
 #[test]
-fn one_that_is_stopped_costs_its_own_line() {
+fn a_stopped_process_affects_only_its_own_line() {
     let (stopped, other) = (Served::over("sm0"), Served::over("sm0"));
     answered(stopped.pid());
     stopped.signal("-STOP");

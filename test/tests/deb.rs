@@ -103,7 +103,7 @@ fn packed_twice_they_are_the_same_bytes() {
 }
 
 #[test]
-fn lintian_has_nothing_to_say() {
+fn lintian_reports_no_error() {
     if !can_pack() {
         return;
     }
@@ -158,7 +158,7 @@ fn neighbours() -> Vec<PathBuf> {
 }
 
 #[test]
-fn they_live_beside_libdapl2_and_dtest1_runs() {
+fn packages_install_beside_libdapl2_and_dtest1_runs() {
     if !can_pack() {
         return;
     }

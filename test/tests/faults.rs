@@ -55,7 +55,7 @@ fn a_peer_exits_with_everything_open() {
 }
 
 #[test]
-fn silent_peer_is_given_up() {
+fn peer_that_does_not_answer_is_given_up() {
     let (stage, room) = setting();
     let survivor = run::program(&stage, "test/c/survivor.c");
     let mut command = room.command(survivor, &["sm0", "stop"]);

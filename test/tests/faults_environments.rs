@@ -129,7 +129,7 @@ fn few_descriptors_are_enough_or_are_named() {
 }
 
 #[test]
-fn calls_without_a_descriptor_say_that_resources_are_missing() {
+fn calls_without_a_descriptor_report_missing_resources() {
     let (stage, room) = setting();
     let program = run::program(&stage, "test/c/descriptors.c");
     let finished = Run::start(confined(&stage, &room, &["files=200"], &program, &[])).finish(LIMIT);

@@ -54,17 +54,17 @@ fn a_transfer_that_fails_later_leaves_nothing() {
 }
 
 #[test]
-fn without_descriptors_all_is_refused_in_good_order() {
+fn calls_fail_cleanly_without_descriptors() {
     walk("files", "", 10);
 }
 
 #[test]
-fn without_address_space_all_is_refused_in_good_order() {
+fn calls_fail_cleanly_without_address_space() {
     walk("memory", "", 10);
 }
 
 #[test]
-fn without_room_for_a_stack_all_is_refused_in_good_order() {
+fn calls_fail_cleanly_without_threads() {
     walk("threads", "", 3);
 }
 

@@ -170,7 +170,7 @@ fn readers_are_sent_to_pages_that_are_there() {
 }
 
 #[test]
-fn mandoc_has_nothing_to_say() {
+fn mandoc_reports_no_warning() {
     if !is_program("mandoc") {
         println!("skipped: mandoc is missing; install what Debian calls mandoc");
         return;

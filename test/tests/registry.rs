@@ -68,7 +68,7 @@ fn a_refused_close_leaves_the_ia_as_it_was() {
 }
 
 #[test]
-fn a_provider_without_an_ia_or_a_fini_is_survived() {
+fn a_provider_without_an_ia_or_a_fini_does_not_crash() {
     let case = Case::new("open-null", FINE).provider("libfine.so.1", &["OPEN_NULL", "NO_FINI"]);
     let answer = case.run("open fine 1 2 0 open fine 1 2 0");
     assert_eq!(answer.out.matches("open: 0x80040000 DAT_INTERNAL_ERROR \n").count(), 2, "{}", answer.out);
@@ -204,7 +204,7 @@ fn an_override_that_cannot_be_read_is_the_only_file_all_the_same() {
 }
 
 #[test]
-fn the_list_is_cut_to_the_room_and_tells_its_size_for_nothing() {
+fn the_list_is_cut_to_its_capacity_and_reports_its_size() {
     let conf = "two u2.0 threadsafe default l d.2.0 \"\" \"\"\n\
                 b u1.2 threadsafe default l d.1.2 \"\" \"\"\n\
                 hidden u1.2 threadsafe nondefault l d.1.2 \"\" \"\"\n\
@@ -276,7 +276,7 @@ fn no_value_passed_as_a_handle_crashes() {
 }
 
 #[test]
-fn the_hook_tells_numbers_and_the_last_refusal() {
+fn the_hook_reports_numbers_and_the_last_refusal() {
     let conf = format!("{FINE}x u1.2 threadsafe nondefault l d.1.2 \"\" \"\"\n");
     let case = Case::new("hook", &conf).provider("libfine.so.1", &[]);
     let answer = case.run("open fine 1 2 0 open x 1 2 0 hook 0");

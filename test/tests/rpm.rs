@@ -28,7 +28,7 @@ fn query(packages: &[PathBuf], name: &str, what: &str) -> String {
 }
 
 #[test]
-fn rpm_packages_hold_what_an_install_needs() {
+fn rpm_packages_have_the_files_of_an_install() {
     if !is_program("rpmbuild") {
         println!("skipped: rpmbuild is missing; install what Debian calls rpm");
         return;

@@ -30,7 +30,7 @@ fn dumps(finished: &Finished, reason: &str) -> usize {
 }
 
 #[test]
-fn counters_are_right_and_nothing_is_said_unasked() {
+fn counters_are_exact_and_logged_only_on_request() {
     assert_eq!(traced(SM0, &[], false).stderr, "");
 }
 

@@ -176,7 +176,7 @@ fn crates_can_be_packaged() {
 }
 
 #[test]
-fn the_example_says_what_is_wrong() {
+fn the_example_reports_errors() {
     let stage = stage(Profile::Dev);
     let room = Room::new(&stage, Some(SM0));
     room.start(ping(), &[]).finish(LIMIT).expect_failure("usage: udapl-ping");
@@ -186,8 +186,8 @@ fn the_example_says_what_is_wrong() {
 }
 
 #[test]
-fn the_registry_and_the_adapter_say_what_they_are() {
-    over_each("the_registry_and_the_adapter_say_what_they_are", |adapter| {
+fn registry_and_adapter_are_described() {
+    over_each("registry_and_adapter_are_described", |adapter| {
         let library = Library::load().unwrap();
         assert!(library.names().unwrap().iter().any(|name| name == adapter));
         let ia = library.open(adapter).unwrap();
@@ -331,8 +331,8 @@ fn a_request_that_cannot_be_accepted_is_rejected() {
 }
 
 #[test]
-fn endpoints_go_with_what_is_posted_and_are_silent_afterwards() {
-    over_each("endpoints_go_with_what_is_posted_and_are_silent_afterwards", |adapter| {
+fn endpoints_are_freed_with_posted_work_and_report_no_event_afterwards() {
+    over_each("endpoints_are_freed_with_posted_work_and_report_no_event_afterwards", |adapter| {
         let Pair { ia, pz, events, client, server } = Pair::connected(adapter);
         for _ in 0..8 {
             server.recv(Buffer::new(&pz, 1 << 16).unwrap(), ..).unwrap();

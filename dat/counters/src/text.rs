@@ -267,13 +267,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_moves_a_cursor_is_let_through() {
+    fn control_characters_of_names_are_replaced() {
         let text = "dapl-counters 1\nprocess\t1\ta\x1b[2J\u{202e}\u{85}b\u{e4} c\nend\n";
         assert_eq!(read(text.as_bytes()).unwrap().program, "a?[2J??b\u{e4} c");
     }
 
     #[test]
-    fn flipped_bits_are_survived() {
+    fn flipped_bits_do_not_crash() {
         let mut bytes = sample().into_bytes();
         for bit in 0..8 * bytes.len() {
             bytes[bit / 8] ^= 1 << (bit % 8);

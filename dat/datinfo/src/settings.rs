@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn troubles_of_parameters_are_those_of_the_line() {
+    fn errors_in_parameters_are_reported_for_the_line() {
         let found = |library: &str, params: &str| -> Vec<String> {
             param_troubles(&entry(library, params)).into_iter().map(|(found, _)| found).collect()
         };

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_effect_is_reported_with_what_to_use_instead() {
+    fn a_name_without_effect_is_reported_with_its_replacement() {
         assert_eq!(
             lines(&["DAPL_SCM_NETDEV", "DAPL_DBG_LEVEL"]),
             [

@@ -68,7 +68,7 @@ fn with_ia(name: &'static str, test: impl FnOnce(entries::Handle)) {
 /// Contains a data race on purpose. `cargo xtask test threads` expects the sanitizer to report it.
 #[test]
 #[ignore = "races on purpose"]
-fn a_deliberate_race_is_seen() {
+fn a_deliberate_race_is_reported() {
     struct Shared(std::cell::UnsafeCell<u64>);
     // SAFETY: none; the data race is deliberate.
     unsafe impl Sync for Shared {}

@@ -150,7 +150,7 @@ fn ipv4_comes_first_whichever_network_device_has_it() {
 }
 
 #[test]
-fn a_network_device_has_its_port_whatever_its_number_says() {
+fn a_network_device_determines_the_port() {
     let tree = Tree::full();
     assert_eq!(tree.find("eth2 7"), place("mlx5_0", 1, "eth2", "192.0.2.2"));
     assert_eq!(tree.find("eth2.100 0"), place("mlx5_0", 1, "eth2.100", "192.0.2.100"));
@@ -201,7 +201,7 @@ fn no_name_at_all_is_the_first_device_with_an_address() {
 }
 
 #[test]
-fn a_name_that_leads_nowhere_says_where_it_stopped() {
+fn an_unusable_name_is_reported_with_its_cause() {
     let tree = Tree::full();
     let text = |text: &str| text.to_string();
     let devices = ["mlx5_0", "mthca0", "rxe0"].map(text).to_vec();
@@ -220,7 +220,7 @@ fn a_name_that_leads_nowhere_says_where_it_stopped() {
 }
 
 #[test]
-fn a_host_without_devices_says_so() {
+fn a_host_without_devices_is_reported() {
     let tree = Tree::bare();
     assert_eq!(tree.cause("mlx5_0 1"), Cause::NoRdma);
     tree.directory("class/infiniband");

@@ -317,7 +317,7 @@ fn rxe_binds_and_unbinds_windows() {
 }
 
 #[test]
-fn rxe_windows_are_of_use_after_a_bind_that_came_to_nothing() {
+fn rxe_windows_can_be_bound_after_a_failed_bind() {
     let Some(context) = device() else { return };
     let (pair, _) = Pair::new(context, false);
     let (all, local) = (pair.mr(ALL), pair.mr(LOCAL));
@@ -362,7 +362,7 @@ fn rxe_windows_are_of_use_after_a_bind_that_came_to_nothing() {
 }
 
 #[test]
-fn rxe_shares_receives_and_says_when_few_are_left() {
+fn rxe_reports_the_low_watermark_of_a_shared_receive_queue() {
     let Some(context) = device() else { return };
     let (pair, srq) = Pair::new(context.clone(), true);
     let (mr, srq) = (pair.mr(ALL), srq.unwrap());

@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn the_librarys_name_chooses_where_nothing_else_does() {
+    fn the_library_name_selects_if_no_setting_does() {
         let manager = |params, library, set: &'static [(&str, &str)]| {
             let variable = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, text)| text.to_string());
             Settings::from(params, library, &variable).manager

@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_seen_is_all_holes() {
+    fn an_empty_record_has_every_expectation_open() {
         let count = |lists: usize, list: usize| lists + list;
         let answers = ANSWERS.iter().map(|(_, answers)| answers.len()).fold(0, count);
         let states = REFUSED_IN.iter().map(|(_, states)| states.len()).fold(0, count);

@@ -77,7 +77,7 @@
 //!   `.inside(evd)` and `.asleep()` wait until it blocks, `.interrupt()` sends signals, `.join()` returns its result.
 //!   `Cancellable::on_evd(evd)` and `on_cno` may be cancelled at any moment.
 //! - Agents of a CNO: `Agent::default()` notes its calls, armed by `agent.arm()`; `agent(|evd| ..)` runs any closure.
-//! - `Zoo::of(ctx)` is one live object of each [`Kind`](kit::Kind), for properties of all kinds.
+//! - `OneOfEach::of(ctx)` is one live object of each [`Kind`](kit::Kind), for properties of all kinds.
 //! - Of the system, by `os::`: `set_env` (first of all, for a dat.conf in `ctx.file("dat.conf")`), `in_fork(|| 0)`, `Map`
 //!   (private, read-only, shared, of a file).
 //! - Behind pointers of the library: `bytes_at write_at address_at context_bits region_address named_attributes text_at`.

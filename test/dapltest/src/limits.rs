@@ -320,14 +320,14 @@ mod tests {
     }
 
     #[test]
-    fn only_a_lack_of_something_is_a_fair_refusal() {
+    fn only_exhausted_resources_are_a_valid_refusal() {
         let refusal = |kind| Refusal { call: "dat_pz_create", code: DAT_CLASS_ERROR | kind };
         assert!(check_refusal(refusal(DAT_INSUFFICIENT_RESOURCES), 1).is_ok());
         assert_eq!(refusal(DAT_INSUFFICIENT_RESOURCES | DAT_RESOURCE_MEMORY).kind(), DAT_INSUFFICIENT_RESOURCES);
     }
 
     #[test]
-    fn this_machine_has_memory_to_spare() {
+    fn available_memory_is_read() {
         assert!(spare_memory() > PIECE as u64);
     }
 }

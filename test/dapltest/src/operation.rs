@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_of_the_manual_is_understood() {
+    fn the_example_of_the_manual_is_accepted() {
         let text = "client RW 4096 1 server RW 2048 4 client SR 1024 4 server SR 4096 2 client SR 1024 3 -f server SR 2048 1 -f";
         let operations = parse(&words(text)).unwrap();
         assert_eq!(operations.iter().map(Operation::to_string).collect::<Vec<_>>().join(" "), text);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_in_words() {
+    fn invalid_operations_are_refused_with_the_reason() {
         for (text, reason) in [
             ("", "1 to 128 operations"),
             ("SR 1024", "client or server"),
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn one_operation_is_one() {
+    fn a_performance_test_has_exactly_one_operation() {
         assert_eq!(parse_one(&words("RW 4096 2")).unwrap().to_string(), "client RW 4096 2");
         for text in ["", "client RW", "RW 1 1 RR", "RW 1 1 -i", "SR 8 1 -f"] {
             assert!(parse_one(&words(text)).is_err(), "{text}");

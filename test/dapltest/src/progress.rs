@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_says_how_far() {
+    fn the_progress_line_has_share_count_and_remaining_time() {
         let half = line(50, End::Steps(100), Duration::from_secs(10));
         assert!(half.contains(" 50 % 50/100, 10 s left") && half.matches('#').count() == 20, "{half}");
         assert!(line(0, End::Steps(7), Duration::ZERO).contains("  0 % 0/7, ? left"));
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_progress_counts() {
+    fn progress_without_output_counts() {
         let progress = Progress::silent();
         progress.step();
         assert_eq!(progress.shared.done.load(Ordering::Relaxed), 1);

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_those_of_what_was_recorded() {
+    fn percentiles_match_the_recorded_values() {
         let mut latency = Latency::default();
         (1..=1000).for_each(|micros| latency.record(Duration::from_micros(micros)));
         let mut all = Latency::default();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_of_nothing_and_of_ever_are_recorded() {
+    fn the_shortest_and_the_longest_time_are_recorded() {
         let mut latency = Latency::default();
         latency.record(Duration::ZERO);
         latency.record(Duration::MAX);

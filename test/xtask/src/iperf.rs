@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn command_lines_are_what_one_would_type() {
+    fn command_lines_can_be_typed() {
         assert_eq!(line(Flow::Udp, 2), "iperf3 -t 2 -u -b 0 -l 1472");
         assert_eq!(line(Flow::TcpWith("cubic"), 5), "iperf3 -t 5 -C cubic");
     }

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filters_choose_checks_and_what_is_inside() {
+    fn filters_select_checks_and_their_parts() {
         let mut report = Report::new("s", vec!["dtest::rdma".to_owned(), "conformance::ep_".to_owned()]);
         assert!(report.wants("dtest::rdma_polling") && report.wants("conformance") && !report.wants("unit::daplverbs"));
         assert_eq!((report.inside("conformance"), report.inside("dtest")), (vec!["ep_"], vec!["rdma"]));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_the_answer() {
+    fn a_failed_check_fails_the_report() {
         let mut report = Report::new("s", Vec::new());
         report.line("good", Ok(()));
         report.line("bad", Err("why".to_owned()));

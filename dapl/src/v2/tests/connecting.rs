@@ -51,7 +51,7 @@ fn a_common_service_point_takes_requests_at_its_port() {
 }
 
 #[test]
-fn what_is_no_place_of_a_common_service_point_is_refused() {
+fn a_common_service_point_refuses_invalid_arguments() {
     let world = World::new(c"v2 csp refusals");
     let not_supported = Err(error(DAT_COMM_NOT_SUPPORTED, 0));
     let ports = |comm| csp(&world, comm, ipv4(7002), world.requests);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn an_ia_tells_the_attributes_of_2_0() {
+fn an_ia_reports_the_attributes_of_2_0() {
     let world = World::new(c"v2 ia query");
     let mut evd = null_mut();
     let (mut ia, mut provider) = (MaybeUninit::uninit(), MaybeUninit::uninit());

@@ -87,7 +87,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
 }
 
 #[test]
-fn each_way_to_talk_nonsense_has_its_name() {
+fn each_kind_of_invalid_data_has_its_error() {
     let fake = FakeProcess::new(0);
     assert_eq!(fake.word("dapl-counters 1\nprocess\t7\tx\nend\n"), "ok");
     assert_eq!(fake.word("dapl-counters 1\nprocess\t7\tx\n"), "cut");
@@ -143,7 +143,7 @@ fn socket_of_another_user_is_refused() {
 }
 
 #[test]
-fn all_together_tell_no_more_than_there_is_room_for() {
+fn all_answers_together_are_limited_to_the_capacity() {
     let fakes = [FakeProcess::new(6), FakeProcess::new(7)];
     let _talkers: Vec<_> =
         fakes.iter().map(|fake| fake.says([&b"dapl-counters 1\nx\n"[..], &[b'x'; 900], b"\nend\n"].concat())).collect();

@@ -207,13 +207,13 @@ mod tests {
     }
 
     #[test]
-    fn an_honest_server_is_well() {
+    fn a_valid_server_is_reported_as_reachable() {
         let findings = against(|asked| serve::answer(asked, &serve::facts()).into_iter().collect());
         assert_eq!(grades(&findings), ["ok"; 4], "{findings:?}");
     }
 
     #[test]
-    fn one_that_listens_over_usnic_tells_no_versions() {
+    fn a_usnic_listener_without_the_doctor_has_no_versions() {
         let findings = against(|asked| {
             let mut answer = Vec::new();
             if path::answer(asked, &mut answer) { vec![answer] } else { Vec::new() }
@@ -241,14 +241,14 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_for_large_ones_is_found_to_the_byte() {
+    fn the_largest_datagram_of_a_path_is_found_to_the_byte() {
         let findings = against(|asked| serve::answer(asked, "").into_iter().filter(|_| asked.len() <= 1_472).collect());
         assert!(findings[3].grade == Grade::Warning && findings[3].remedy.contains("mtu=1472"), "{findings:?}");
         assert!(findings[3].found.contains("something on the way drops larger ones without a word"), "{findings:?}");
     }
 
     #[test]
-    fn wait_for_a_silent_peer_ends() {
+    fn wait_for_a_peer_that_does_not_answer_ends() {
         let findings = against(|_| Vec::new());
         assert!(findings.len() == 1 && findings[0].grade == Grade::Bad, "{findings:?}");
         assert!(findings[0].remedy.contains("run datinfo doctor --serve"), "{findings:?}");

@@ -180,7 +180,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn one_look_shows_sums_and_two_show_rates() {
+    fn one_sample_shows_sums_and_two_show_rates() {
         let counts = |more: u64| {
             ["ep.bytes.sent", "ep.bytes.received", "ep.bytes.read", "ep.bytes.written", "ep.completions.ok"]
                 .map(|name| count(name, 1000 + more))

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_driver_and_one_that_says_nothing_are_none() {
+    fn a_driver_of_an_old_or_unknown_version_is_not_used() {
         let of = |version| fake::FakeKnem::new(version);
         assert!(Knem::over(Box::new(of(11))).is_none());
         assert!(Knem::over(Box::new(of(0))).is_none());

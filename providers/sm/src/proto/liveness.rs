@@ -39,7 +39,7 @@ mod tests {
     const SILENCE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn silent_peer_is_given_up_after_the_timeout() {
+    fn peer_that_does_not_answer_is_given_up_after_the_timeout() {
         let begin = Instant::now();
         let after = |seconds| begin + Duration::from_secs(seconds);
         let mut liveness = Liveness::new(begin);

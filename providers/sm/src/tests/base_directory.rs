@@ -80,7 +80,7 @@ fn refused(side: &Side, qual: u64, address: &PeerAddress) {
 }
 
 #[test]
-fn a_name_that_is_none_is_nobodys() {
+fn an_invalid_qualifier_file_has_no_listener() {
     let (place, elsewhere) = (Place::new("names"), Elsewhere::new("names"));
     let before = elsewhere.count();
     let side = place.open();

@@ -120,7 +120,7 @@ fn shrunk_fifo_does_not_block_writers() {
 }
 
 #[test]
-fn forged_words_do_nothing() {
+fn forged_control_messages_have_no_effect() {
     let place = Place::new("forged-words");
     let (a, (b, sleeper)) = (place.open(), sleeper(&place));
     let (active, passive) = connected(&a, &b, 7, 10);

@@ -164,7 +164,7 @@ fn weathers(name: &str, settings: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_process_that_rewrites_all_it_may_write_does_no_harm() {
+fn a_process_that_overwrites_all_shared_memory_does_not_crash_others() {
     weathers("storm-kernel", &[]);
 }
 

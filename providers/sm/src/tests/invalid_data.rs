@@ -124,7 +124,7 @@ fn a_reader_that_claims_the_future_is_dropped() {
 }
 
 #[test]
-fn a_peer_that_scribbles_over_all_it_may_write_does_no_harm() {
+fn a_peer_that_overwrites_all_shared_memory_does_not_crash_this_side() {
     let place = Place::new("scribble");
     let (a, b) = (place.open(), place.open());
     let good = connected(&a, &b, 7, 2);

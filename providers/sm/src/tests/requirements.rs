@@ -227,7 +227,7 @@ fn no_more_fragments_are_under_way_than_the_targets_ring_of_answers_holds() {
 }
 
 #[test]
-fn ends_with_areas_of_different_sizes_understand_each_other() {
+fn ends_with_areas_of_different_sizes_exchange_data() {
     let smallest = "slots=8 message_buffer=32768 rma_buffer=65536";
     let largest = "slots=4096 message_buffer=1048576 rma_buffer=1048576";
     let odd = "slots=16 message_buffer=33280 rma_buffer=69952";

@@ -202,7 +202,7 @@ fn nothing_starts_before_a_bind_that_waits_for_copies() {
 }
 
 #[test]
-fn binds_complete_in_order_and_quiet_ones_in_silence() {
+fn binds_complete_in_order_and_suppressed_ones_without_event() {
     let world = World::new("window-order", false);
     world.active.post_recv(&[], token(9)).unwrap();
     let quiet = BindWr { suppress: true, fence: true, ..bind_wr(1) };

@@ -137,7 +137,7 @@ fn request_is_rejected_if_the_event_queue_is_full() {
 }
 
 #[test]
-fn silent_host_is_unreachable() {
+fn host_that_does_not_answer_is_unreachable() {
     let (here, there) = addresses();
     let client = Ia::open(&here, "give_up_ms=1000");
     let silent = std::net::UdpSocket::bind((there.as_str(), client.device.settings.port)).unwrap();

@@ -32,7 +32,7 @@ fn receives_get_immediate_data() {
 }
 
 #[test]
-fn atomic_operations_beside_local_ones_lose_nothing() {
+fn atomic_operations_beside_local_ones_lose_no_update() {
     let (a, qa, b, _qb) = two();
     let (target, back) = (b.registered(vec![0; 16], ALL), a.registered(vec![0; 16], ALL));
     std::thread::scope(|scope| {

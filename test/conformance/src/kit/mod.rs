@@ -10,9 +10,9 @@ mod connect;
 mod event;
 mod memory;
 mod object;
+mod one_of_each;
 mod raw;
 mod thread;
-mod zoo;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -31,9 +31,9 @@ pub(crate) use connect::*;
 pub(crate) use event::*;
 pub(crate) use memory::*;
 pub(crate) use object::*;
+pub(crate) use one_of_each::*;
 pub(crate) use raw::{address_at, bytes_at, context_bits, named_attributes, region_address, write_at};
 pub(crate) use thread::*;
-pub(crate) use zoo::*;
 
 /// Time limit of a helper for an expected event. No case asserts speed by it.
 pub(crate) const SOON: Duration = Duration::from_secs(5);

@@ -11,14 +11,14 @@ fn refused(line: &str) -> String {
 }
 
 #[test]
-fn nothing_is_a_server_with_what_is_usual() {
+fn an_empty_command_line_is_a_server_with_defaults() {
     let (common, plan) = plan("").unwrap();
     assert!(matches!(plan, Plan::Serve));
     assert_eq!((common.device.as_str(), common.port, common.qos), ("sm0", 45_278, DAT_QOS_BEST_EFFORT));
 }
 
 #[test]
-fn the_command_lines_of_the_manual_are_understood() {
+fn command_lines_of_the_manual_are_accepted() {
     let (common, _) = plan("-T S -d -D OpenIB-cma -n 53000").unwrap();
     assert_eq!((common.device.as_str(), common.port, common.debug), ("OpenIB-cma", 53_000, 1));
     let line = "-T T -V -d -t 2 -w 4 -i 55555 -s linux3 -D OpenIB-cma client RW 4096 1 server RW 2048 4 \
@@ -73,7 +73,7 @@ fn classes_of_service() {
 }
 
 #[test]
-fn senseless_options_are_refused_with_a_reason() {
+fn invalid_options_are_refused_with_the_reason() {
     for (line, reason) in [
         ("-T X", "X"),
         ("-T T client SR server SR", "-s SERVER is needed"),
@@ -120,7 +120,7 @@ fn senseless_options_are_refused_with_a_reason() {
 }
 
 #[test]
-fn a_script_says_the_rest() {
+fn a_script_adds_arguments() {
     let file = std::env::temp_dir().join(format!("dapltest-script-{}", std::process::id()));
     let line = format!("-d -f {} -n 7", file.display());
     std::fs::write(&file, "# all of it\n-T T -s host -n 8\nclient SR 10 1 -f\nserver SR 10 1 -f\n").unwrap();

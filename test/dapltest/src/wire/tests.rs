@@ -44,7 +44,7 @@ fn all() -> Vec<Message> {
 }
 
 #[test]
-fn messages_come_back() {
+fn messages_round_trip() {
     for message in all() {
         let bytes = message.encode();
         assert!(bytes.len() <= LONGEST, "{message:?}");
@@ -75,7 +75,7 @@ fn truncated_and_too_long_messages_are_refused() {
 }
 
 #[test]
-fn no_byte_can_be_such_that_it_harms() {
+fn no_single_changed_byte_yields_an_invalid_test() {
     for message in all() {
         let bytes = message.encode();
         for at in 0..bytes.len().min(64) {
@@ -112,7 +112,7 @@ fn invalid_messages_are_refused() {
 }
 
 #[test]
-fn tests_that_cannot_be_are_refused() {
+fn invalid_tests_are_refused() {
     let spoilt = |spoil: fn(&mut Transaction)| {
         let mut test = transaction();
         spoil(&mut test);
@@ -137,7 +137,7 @@ fn tests_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn a_text_cannot_command_a_terminal() {
+fn control_characters_of_a_peer_are_replaced() {
     let text = Message::Refused("a\u{1b}[2Jb\nc".to_owned()).encode();
     assert_eq!(Message::decode(&text), Ok(Message::Refused("a [2Jb\nc".to_owned())));
 }

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_are_heard_and_must_end_well() {
+    fn output_of_both_sides_is_read_and_both_must_succeed() {
         let run = |server: &str, client: &str, server_end| {
             pair(&shell(server), |_| true, (&shell(client), 2), Cores::Together, server_end)
         };

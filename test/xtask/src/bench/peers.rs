@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ucx_says_latency_bandwidth_and_rate() {
+    fn ucx_perftest_reports_latency_bandwidth_and_rate() {
         let said = "[thread 0]  1  2  3  4  5  6  7  8\nFinal:   200000   0.415   0.438   0.465   17.40  16.00  2281306  2150000\n";
         let expected = UcxSaid { latency: 0.465, bandwidth: 16.777_216, rate: 2.15 };
         assert_eq!(parse_ucx(said), Some(expected));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn fabric_says_half_a_round_trip() {
+    fn fi_pingpong_reports_half_a_round_trip() {
         let said = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n\
                     64      100k    =100k    12m         0.16s     77.10       0.83       1.20\n";
         assert_eq!(parse_fabric(said), Some(FabricSaid { latency: 0.83, bandwidth: 77.1 }));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn sockperf_says_latency_or_rate() {
+    fn sockperf_reports_latency_or_rate() {
         let said = "sockperf: ---> <MAX> observation = 2500.143\nsockperf: Summary: Latency is 3.386 usec\n";
         assert_eq!(parse_sockperf(said), Some(3.386));
         assert_eq!(parse_sockperf("sockperf: Summary: Message Rate is 368464 [msg/sec]\n"), Some(368_464.0));
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn command_lines_are_what_one_would_type() {
+    fn command_lines_can_be_typed() {
         let ucx = Ucx { transports: None, sleeps: true, ..Ucx::new("tag_lat", 8, 200) };
         assert_eq!(ucx.line(), "ucx_perftest -t tag_lat -s 8 -n 200 -w 20 -E sleep");
         assert_eq!(
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_are_what_one_would_type() {
+    fn command_lines_of_both_ends_can_be_typed() {
         let fabric = Fabric { provider: "udp;ofi_rxd", size: 64, count: 100 };
         assert_eq!(fabric.ends()[1], "fi_pingpong -p 'udp;ofi_rxd' -e rdm -S 64 -I 100 localhost");
         let sockperf = Sockperf { test: "throughput", size: 64, seconds: 2, polls: true, tcp: false };

@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_asked_for_too_much_or_too_little() {
+    fn depth_and_counts_stay_within_their_limits() {
         assert_eq!([1, 65_536, 1 << 20, 16 << 20].map(depth), [512, 256, 16, 8]);
         assert_eq!([1, 65_536, 1 << 20, 16 << 20].map(stream_count), [1_000_000, 16_384, 1_024, 64]);
         assert_eq!([1, 65_536, 1 << 20].map(pingpong_count), [200_000, 4_096, 256]);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_say_where_they_run() {
+    fn both_ends_are_pinned_and_have_their_host() {
         let wire = Terrain::Wire { per_mille: 10 };
         let iperf = Side::Iperf { flow: Flow::Tcp, seconds: 3 }.ends("usnic0", wire);
         assert_eq!(iperf.server, "taskset -c 0 iperf3 -s -1");
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn time_says_how_many() {
+    fn a_short_run_determines_the_count() {
         assert_eq!(count_for(0.5, 8, Shown::Microseconds, 5.0), 50_000);
         // A hundred megabytes per second, in messages of a million bytes.
         assert_eq!(count_for(3.0, 1_000_000, Shown::Bandwidth, 100.0), 300);

@@ -78,7 +78,7 @@ fn uninstall_removes_installed_files_only() {
 }
 
 #[test]
-fn names_that_are_taken_stay_whose_they_are() {
+fn existing_files_of_others_are_kept() {
     let (root, goal) = goal("taken");
     symlink("theirs.so.2", root.join("p/lib/old.so")).unwrap();
     fs::create_dir_all(root.join("p/etc")).unwrap();

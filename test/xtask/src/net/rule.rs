@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_what_nft_reads() {
+    fn rules_have_the_syntax_of_nft() {
         let loss = nft(Rule::Loss { per_mille: 50 });
         assert!(
             loss.contains("device \"d0\"")

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_carries_all_is_named_so() {
+    fn a_path_without_a_limit_is_reported_as_whole() {
         let listener = listener(usize::MAX);
         let report = check(listener.0, Duration::from_secs(10)).unwrap();
         let times = row(listener.0, Duration::from_secs(10), 20).unwrap();

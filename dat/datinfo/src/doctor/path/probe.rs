@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_answer_tells_the_size_and_is_never_longer() {
+    fn the_answer_has_the_size_and_is_never_longer() {
         for size in [20, 21, 1200, LONGEST] {
             for as_long in [false, true] {
                 let mut out = vec![7];

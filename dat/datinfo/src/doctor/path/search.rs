@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_host_is_probed_once() {
+    fn host_that_does_not_answer_is_probed_once() {
         struct NoHost(Answer, u32);
         impl Prober for NoHost {
             fn most(&self) -> usize {

@@ -150,7 +150,7 @@ fn until_gone_over(rtt: &Rtt, peer: &mut Peer, says: impl Fn(&mut Peer, Nanos, u
 }
 
 #[test]
-fn silent_peer_is_probed_then_given_up() {
+fn peer_that_does_not_answer_is_probed_then_given_up() {
     let (now, asked) = until_gone(&mut peer(), false);
     assert!((INTERVAL + GIVE_UP..INTERVAL + GIVE_UP + 2 * SECONDS).contains(&now), "at {now}");
     assert!(asked >= 10);

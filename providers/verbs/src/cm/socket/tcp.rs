@@ -201,13 +201,13 @@ mod tests {
     }
 
     #[test]
-    fn where_no_route_leads_is_seen_at_once() {
+    fn a_missing_route_is_reported_at_once() {
         let unreachable = Some(Error::InvalidAddress(Address::Unreachable));
         assert_eq!(dial("255.255.255.255:5".parse().unwrap()).err(), unreachable);
     }
 
     #[test]
-    fn a_socket_that_is_refused_says_so_once_and_for_all() {
+    fn a_refused_socket_keeps_its_error() {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let stream = dial(free).unwrap();
         for _ in 0..3 {

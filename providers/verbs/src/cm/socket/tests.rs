@@ -133,7 +133,7 @@ fn either_side_ends_it_and_a_queue_pair_connects_again() {
 }
 
 #[test]
-fn a_refusal_is_the_consumers_and_all_else_is_nobodys() {
+fn only_a_reject_is_reported_as_peer_rejected() {
     let house = TestManager::new();
     let active = FakeQp::new(1);
     house.dial(&active, b"", 1);
@@ -322,7 +322,7 @@ fn invalid_request_gets_no_answer() {
 }
 
 #[test]
-fn many_silent_clients_do_not_block_others() {
+fn many_clients_that_send_nothing_do_not_block_others() {
     let house = TestManager::new();
     let mut clients: Vec<_> = (0..super::MAX_UNKNOWN_CLIENTS * 2).map(|_| house.client()).collect();
     let (active, passive) = (FakeQp::new(0x10), FakeQp::new(0x20));

@@ -12,7 +12,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/registry 3.3": added_the_table_has_81_members,
         "spec/events 3.6": added_a_descriptor_is_readable_while_evds_have_triggered,
-        "spec/events 3.6": added_a_descriptor_tells_of_completions => pair(send_later, poll_for_it),
+        "spec/events 3.6": added_a_descriptor_is_readable_after_completions => pair(send_later, poll_for_it),
         "spec/registry 11": added_adapters_are_not_related,
         "spec/events 9.1": added_an_rmr_of_an_ep_is_one_or_is_refused,
         "spec/events 4.1": added_a_read_into_registered_memory => pair(read_into_rmr, be_read),

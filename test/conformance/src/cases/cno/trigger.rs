@@ -11,7 +11,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 3.6": cno_trigger_not_by_a_disabled_evd,
         "spec/events 3.6": cno_trigger_not_while_a_thread_waits_on_the_evd,
         "spec/events 3.6": cno_trigger_not_without_a_cno,
-        "spec/events 3.6": cno_trigger_knows_each_evd_once,
+        "spec/events 3.6": cno_trigger_returns_each_evd_once,
         "spec/events 3.6": cno_trigger_of_several_evds_in_their_order,
         "spec/events 3.6": cno_trigger_drops_evds_that_are_empty_by_now,
         "spec/events 3.6": cno_trigger_drops_evds_that_are_disabled_by_now,
@@ -80,7 +80,7 @@ fn cno_trigger_not_without_a_cno(ctx: &Ctx) {
     expect_untriggered(&cno);
 }
 
-fn cno_trigger_knows_each_evd_once(ctx: &Ctx) {
+fn cno_trigger_returns_each_evd_once(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = on(&ia, &cno);

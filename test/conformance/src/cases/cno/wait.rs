@@ -10,8 +10,8 @@ use super::object::next;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 3.5": cno_wait_zero_timeout_is_a_bare_queue_empty,
-        "spec/events 3.5": cno_wait_time_out_is_a_bare_queue_empty_and_not_early,
+        "spec/events 3.5": cno_wait_zero_timeout_is_queue_empty_without_subtype,
+        "spec/events 3.5": cno_wait_time_out_is_queue_empty_without_subtype_and_not_early,
         "spec/events 3.5": cno_wait_time_out_writes_a_null_evd,
         "spec/events 3.5": cno_wait_without_a_place_is_arg3,
         "spec/events 3.5": cno_wait_without_any_evd_just_waits,
@@ -33,7 +33,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-fn cno_wait_zero_timeout_is_a_bare_queue_empty(ctx: &Ctx) {
+fn cno_wait_zero_timeout_is_queue_empty_without_subtype(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let _evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
@@ -41,7 +41,7 @@ fn cno_wait_zero_timeout_is_a_bare_queue_empty(ctx: &Ctx) {
     expect(dat_cno_wait(cno.h(), 0, &mut evd), DAT_QUEUE_EMPTY);
 }
 
-fn cno_wait_time_out_is_a_bare_queue_empty_and_not_early(ctx: &Ctx) {
+fn cno_wait_time_out_is_queue_empty_without_subtype_and_not_early(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let _evd = ia.evd_on(&cno, 8, DAT_EVD_DTO_FLAG);

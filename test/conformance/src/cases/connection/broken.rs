@@ -14,10 +14,10 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/endpoints 8.4": broken_by_a_write_to_nowhere,
         "spec/endpoints 14.37": broken_with_and_without_a_poller,
-        "spec/endpoints 8.4": broken_by_a_local_key_that_is_none,
+        "spec/endpoints 8.4": broken_by_an_invalid_local_key,
         "spec/endpoints 8.4": broken_by_a_message_too_long,
         "spec/endpoints 4.3": broken_flushes_later_posts_in_order,
-        "spec/endpoints 8.4": broken_then_disconnect_is_silent,
+        "spec/endpoints 8.4": broken_then_disconnect_reports_no_event,
         "spec/endpoints 8.4": broken_then_reset_and_connect,
         "spec/endpoints 8.5": lost_established_of_the_active_end_tears_down => local(lost_active).limit(60),
         "spec/endpoints 14.34": lost_established_of_the_passive_end_tears_down => local(lost_passive).limit(60),
@@ -55,7 +55,7 @@ fn broken_with_and_without_a_poller(ctx: &Ctx) {
     is_over(&far);
 }
 
-fn broken_by_a_local_key_that_is_none(ctx: &Ctx) {
+fn broken_by_an_invalid_local_key(ctx: &Ctx) {
     let (near, _far) = ctx.loopback();
     let memory = near.memory(64);
     near.post_send(1, DAT_LMR_TRIPLET { lmr_context: 0x7777_7777, ..memory.segment(0, 64) });
@@ -94,7 +94,7 @@ fn broken_flushes_later_posts_in_order(ctx: &Ctx) {
     assert!(cookies(&drain(near.request.h())).is_empty());
 }
 
-fn broken_then_disconnect_is_silent(ctx: &Ctx) {
+fn broken_then_disconnect_reports_no_event(ctx: &Ctx) {
     let (near, far) = ctx.loopback();
     let memory = near.memory(64);
     write_nowhere(&near, &memory, 1);

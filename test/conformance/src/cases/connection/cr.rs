@@ -13,7 +13,7 @@ use super::call::Call;
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/endpoints 7.2": cr_query_without_room_is_arg3,
-        "spec/endpoints 7.2": cr_query_writes_all_whatever_the_mask,
+        "spec/endpoints 7.2": cr_query_writes_all_fields_with_any_mask,
         "spec/endpoints 14.22": cr_query_returns_the_requesters_address,
         "spec/endpoints 13.3": cr_accept_takes_the_requests_own_data_back,
         "spec/endpoints 7.2": cr_is_invalid_after_the_accept,
@@ -37,7 +37,7 @@ fn cr_query_without_room_is_arg3(ctx: &Ctx) {
     bad_arg(dat_cr_query(asked.request.h(), DAT_CR_FIELD_ALL, null_mut()), 3);
 }
 
-fn cr_query_writes_all_whatever_the_mask(ctx: &Ctx) {
+fn cr_query_writes_all_fields_with_any_mask(ctx: &Ctx) {
     let asked = asked(ctx, &pattern(20, 1));
     for mask in [0, DAT_CR_FIELD_ALL, DAT_CR_FIELD_PRIVATE_DATA, 0x4000_0000] {
         let param: DAT_CR_PARAM = filled(|out| dat_cr_query(asked.request.h(), mask, out));

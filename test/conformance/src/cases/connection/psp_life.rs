@@ -25,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 6.3": psp_free_before_established,
         "spec/endpoints 6.3": psp_free_then_listen_again_beside_a_live_connection,
         "spec/endpoints 13.28": psp_free_then_the_evd_with_requests_on_their_way,
-        "spec/endpoints 6.1": psp_full_evd_refuses_and_says_so => local(full_evd_refuses).limit(40),
+        "spec/endpoints 6.1": psp_full_evd_rejects_and_reports_it => local(full_evd_refuses).limit(40),
         "spec/endpoints 14.15": psp_full_evd_works_again_once_it_is_emptied => local(full_evd_works_again).limit(40),
     ]
 }

@@ -13,7 +13,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 9": consumers_9_sizes_distinguish_the_sides => pair(active_size, passive_size),
         "spec/consumers 10": consumers_10_accepts_again_after_a_reset => pair(is_accepted_late, fails_first),
         "spec/consumers 10": consumers_10_accepts_again_with_another_ep => pair(is_accepted_late, fails_then_takes_another),
-        "spec/consumers 10": consumers_10_state_is_asked_meanwhile => pair(is_accepted_late, fails_under_questions),
+        "spec/consumers 10": consumers_10_state_is_queried_during_a_connect => pair(is_accepted_late, fails_under_questions),
         "spec/consumers 11": consumers_11_accept_after_much_else => pair(waits_for_the_accept, accepts_last),
         "spec/consumers 11": consumers_11_long_time_outs_are_taken => pair(connects_with_limits, accepts_each),
         "spec/consumers 10": consumers_10_crossed_connects => pair(crosses, crosses),

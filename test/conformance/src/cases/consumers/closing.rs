@@ -182,15 +182,15 @@ fn sees_an_orderly_end(ctx: &Ctx) {
 }
 
 fn consumers_14_refused_close_leaves_all_handles(ctx: &Ctx) {
-    let zoo = Zoo::of(ctx);
+    let objects = OneOfEach::of(ctx);
     for _ in 0..3 {
-        let code = dat_ia_close(zoo.ia.h(), DAT_CLOSE_GRACEFUL_FLAG);
+        let code = dat_ia_close(objects.ia.h(), DAT_CLOSE_GRACEFUL_FLAG);
         refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_IA_IN_USE);
-        zoo.expect_alive();
+        objects.expect_alive();
     }
-    ok(dat_evd_post_se(zoo.evd.h(), &software_event(1)));
-    assert_eq!(drain(zoo.evd.h()).len(), 1);
-    zoo.ia.pz().free();
+    ok(dat_evd_post_se(objects.evd.h(), &software_event(1)));
+    assert_eq!(drain(objects.evd.h()).len(), 1);
+    objects.ia.pz().free();
 }
 
 /// Frees objects in an arbitrary order, and closes abruptly.

@@ -16,8 +16,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 21": consumers_21_words_for_every_code,
         "spec/consumers 22": consumers_22_address_of_a_handle,
         "spec/consumers 22": consumers_22_values_that_are_no_pointers,
-        "spec/consumers 24": consumers_24_queue_empty_is_bare_on_every_evd,
-        "spec/consumers 24": consumers_24_queue_empty_is_bare_of_a_cno,
+        "spec/consumers 24": consumers_24_queue_empty_of_every_evd_has_no_subtype,
+        "spec/consumers 24": consumers_24_queue_empty_of_a_cno_has_no_subtype,
         "spec/consumers 25": consumers_25_first_entry_that_opens,
     ];
     for name in ["OpenIB-cma", "OpenIB-cma-name", "ib0", "mx"] {
@@ -116,18 +116,18 @@ fn consumers_21_words_for_every_code(_: &Ctx) {
 }
 
 fn consumers_22_address_of_a_handle(ctx: &Ctx) {
-    let zoo = Zoo::of(ctx);
-    for kind in Kind::ALL.into_iter().filter(|kind| zoo.has(*kind)) {
-        let mut handle = zoo.handle(kind);
+    let objects = OneOfEach::of(ctx);
+    for kind in Kind::ALL.into_iter().filter(|kind| objects.has(*kind)) {
+        let mut handle = objects.handle(kind);
         let address = from_mut(&mut handle).cast();
         let code = kind.end(address);
         assert_eq!(kind_of(code), error(DAT_INVALID_HANDLE, DAT_NO_SUBTYPE), "of a {}", kind.word());
     }
-    zoo.expect_alive();
+    objects.expect_alive();
 }
 
 fn consumers_22_values_that_are_no_pointers(ctx: &Ctx) {
-    let zoo = Zoo::of(ctx);
+    let objects = OneOfEach::of(ctx);
     for kind in Kind::ALL {
         for value in [0, 1, 2, 8, 0x1000, 0xffff_ffff, 0x7fff_ffff_f000, usize::MAX, usize::MAX - 7] {
             let code = match kind {
@@ -138,10 +138,10 @@ fn consumers_22_values_that_are_no_pointers(ctx: &Ctx) {
             assert_eq!(kind_of(code), error(DAT_INVALID_HANDLE, DAT_NO_SUBTYPE), "{value:#x} as a {}", kind.word());
         }
     }
-    zoo.expect_alive();
+    objects.expect_alive();
 }
 
-fn consumers_24_queue_empty_is_bare_on_every_evd(ctx: &Ctx) {
+fn consumers_24_queue_empty_of_every_evd_has_no_subtype(ctx: &Ctx) {
     let ia = ctx.ia();
     let single = [
         DAT_EVD_SOFTWARE_FLAG,
@@ -158,7 +158,7 @@ fn consumers_24_queue_empty_is_bare_on_every_evd(ctx: &Ctx) {
     assert_eq!(dat_evd_dequeue(ia.errors(), &mut zeroed()), 0x000d_0000, "the async one");
 }
 
-fn consumers_24_queue_empty_is_bare_of_a_cno(ctx: &Ctx) {
+fn consumers_24_queue_empty_of_a_cno_has_no_subtype(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     for time in [0, 1000] {

@@ -15,7 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.3": ep_modify_without_a_record_is_arg3,
         "spec/endpoints 5.3": ep_modify_of_nothing_changes_nothing,
         "spec/endpoints 5.3": ep_modify_reports_read_only_fields_before_the_state,
-        "spec/endpoints 13.23": ep_modify_takes_dtos_whatever_evd_the_record_names,
+        "spec/endpoints 13.23": ep_modify_sets_dtos_with_any_evd_in_the_record,
         "spec/endpoints 5.3": ep_modify_without_an_evd_takes_its_dtos_away,
         "spec/endpoints 5.3": ep_modify_refused_holds_no_object,
     ];
@@ -345,7 +345,7 @@ fn ep_modify_reports_read_only_fields_before_the_state(ctx: &Ctx) {
 }
 
 /// Only the EVD that the EP has after the change matters.
-fn ep_modify_takes_dtos_whatever_evd_the_record_names(ctx: &Ctx) {
+fn ep_modify_sets_dtos_with_any_evd_in_the_record(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let ep = parts.ep(&ep_attr());
     modify(&ep, DAT_EP_FIELD_EP_ATTR_MAX_RECV_DTOS, |param| {

@@ -12,8 +12,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.1": evd_create_length_zero_is_arg2,
         "spec/events 2.1": evd_create_negative_length_is_arg2,
         "spec/events 2.1": evd_create_longest_is_refused_one_further,
-        "spec/events 2.1": evd_create_longest_that_the_adapter_promises,
-        "spec/events 2.1": evd_create_at_least_as_long_as_asked,
+        "spec/events 2.1": evd_create_of_the_adapters_maximum_length,
+        "spec/events 2.1": evd_create_is_at_least_as_long_as_requested,
         "spec/events 2.1": evd_create_without_flags_is_arg4,
         "spec/events 2.1": evd_create_unknown_flags_are_arg4,
         "spec/events 2.1": evd_create_without_out_pointer_is_arg5,
@@ -71,7 +71,7 @@ fn evd_create_longest_is_refused_one_further(ctx: &Ctx) {
     }
 }
 
-fn evd_create_longest_that_the_adapter_promises(ctx: &Ctx) {
+fn evd_create_of_the_adapters_maximum_length(ctx: &Ctx) {
     let ia = ctx.ia();
     let most = ia.attr().max_evd_qlen;
     for flags in [DAT_EVD_DTO_FLAG, DAT_EVD_SOFTWARE_FLAG] {
@@ -80,7 +80,7 @@ fn evd_create_longest_that_the_adapter_promises(ctx: &Ctx) {
     }
 }
 
-fn evd_create_at_least_as_long_as_asked(ctx: &Ctx) {
+fn evd_create_is_at_least_as_long_as_requested(ctx: &Ctx) {
     let ia = ctx.ia();
     for asked in [1, 2, 3, 7, 10, 16, 100, 1000] {
         let length = ia.evd(asked, DAT_EVD_DTO_FLAG).param().evd_qlen;

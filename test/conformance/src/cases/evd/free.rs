@@ -5,7 +5,7 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/events 2.10": evd_free_drops_queued_events_silently,
+        "spec/events 2.10": evd_free_drops_queued_events,
         "spec/events 2.10": evd_free_of_the_own_async_evd_is_refused,
         "spec/events 2.10": evd_free_under_a_psp_is_in_use,
         "spec/events 2.10": evd_free_under_an_rsp_is_in_use,
@@ -18,7 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
-fn evd_free_drops_queued_events_silently(ctx: &Ctx) {
+fn evd_free_drops_queued_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     for number in 1..=8 {

@@ -16,12 +16,12 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 1.3": evd_notify_threshold_works_with_plain_streams,
         "spec/events 4.1": evd_notify_unsignalled_is_queued_and_wakes_no_waiter,
         "spec/events 1.3": evd_notify_next_notification_gives_the_oldest,
-        "spec/events 1.3": evd_notify_wait_on_a_queue_with_silent_events_returns_at_once,
+        "spec/events 1.3": evd_notify_wait_on_a_queue_with_unsignalled_events_returns_at_once,
         "spec/events 4.1": evd_notify_unsignalled_receive_wakes_no_waiter,
-        "spec/events 4.1": evd_notify_solicited_wakes_only_when_asked,
+        "spec/events 4.1": evd_notify_solicited_wakes_only_for_solicited_events,
         "spec/events 14": evd_notify_error_completions_always_notify,
         "spec/events 1.3": evd_notify_unsignalled_does_not_trigger_the_cno,
-        "spec/events 4.1": evd_notify_suppressed_success_shows_nowhere,
+        "spec/events 4.1": evd_notify_suppressed_success_queues_no_event,
         "spec/events 1.4": evd_overflow_is_reported_with_the_evd => local(overflows).limit(60),
     ]
 }
@@ -139,7 +139,7 @@ fn evd_notify_next_notification_gives_the_oldest(ctx: &Ctx) {
     expect_dto(evd, 2, DAT_DTO_SUCCESS, 8);
 }
 
-fn evd_notify_wait_on_a_queue_with_silent_events_returns_at_once(ctx: &Ctx) {
+fn evd_notify_wait_on_a_queue_with_unsignalled_events_returns_at_once(ctx: &Ctx) {
     let (near, far) = ends(ctx, UNSIGNALLED, DEFAULT);
     let (here, there) = (near.memory(64), far.memory(64));
     send(&near, &far, (&here, &there), 1, UNSIGNALLED);
@@ -170,7 +170,7 @@ fn evd_notify_unsignalled_receive_wakes_no_waiter(ctx: &Ctx) {
     expect_dto(evd, 2, DAT_DTO_SUCCESS, 8);
 }
 
-fn evd_notify_solicited_wakes_only_when_asked(ctx: &Ctx) {
+fn evd_notify_solicited_wakes_only_for_solicited_events(ctx: &Ctx) {
     let (near, far) = ends(ctx, DEFAULT, SOLICITED);
     let (here, there) = (near.memory(64), far.memory(64));
     let evd = near.recv.h();
@@ -219,7 +219,7 @@ fn evd_notify_unsignalled_does_not_trigger_the_cno(ctx: &Ctx) {
     ok(dat_evd_modify_cno(near.request.h(), DAT_HANDLE_NULL));
 }
 
-fn evd_notify_suppressed_success_shows_nowhere(ctx: &Ctx) {
+fn evd_notify_suppressed_success_queues_no_event(ctx: &Ctx) {
     let (near, far) = ends(ctx, DEFAULT, DEFAULT);
     let (here, there) = (near.memory(64), far.memory(64));
     let cno = near.ia.cno();

@@ -12,12 +12,12 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.7": evd_post_of_another_number_is_arg2,
         "spec/events 2.7": evd_post_on_a_full_queue_is_queue_full,
         "spec/events 2.7": evd_post_on_a_full_queue_changes_nothing,
-        "spec/events 2.7": evd_post_fits_as_often_as_the_query_says,
+        "spec/events 2.7": evd_post_fits_as_often_as_the_queried_length,
         "spec/events 2.7": evd_post_fits_again_after_one_is_taken,
         "spec/events 2.7": evd_post_takes_number_and_pointer_only,
         "spec/events 2.7": evd_post_from_many_threads_loses_nothing,
         "spec/events 2.4": evd_software_event_comes_back_with_its_pointer,
-        "spec/events 2.6": evd_dequeue_of_nothing_is_a_bare_queue_empty,
+        "spec/events 2.6": evd_dequeue_of_an_empty_queue_is_queue_empty_without_subtype,
         "spec/events 2.6": evd_dequeue_without_a_place_is_arg2,
         "spec/events 2.6": evd_dequeue_without_a_place_takes_nothing,
         "spec/events 2.6": evd_dequeue_fills_the_whole_event,
@@ -94,7 +94,7 @@ fn evd_post_on_a_full_queue_changes_nothing(ctx: &Ctx) {
     assert_eq!(pointers(&evd), (1..=length).collect::<Vec<_>>());
 }
 
-fn evd_post_fits_as_often_as_the_query_says(ctx: &Ctx) {
+fn evd_post_fits_as_often_as_the_queried_length(ctx: &Ctx) {
     let ia = ctx.ia();
     for asked in [1, 3, 64, 1000] {
         let evd = ia.evd(asked, DAT_EVD_SOFTWARE_FLAG);
@@ -160,7 +160,7 @@ fn evd_software_event_comes_back_with_its_pointer(ctx: &Ctx) {
     expect_nothing(evd.h());
 }
 
-fn evd_dequeue_of_nothing_is_a_bare_queue_empty(ctx: &Ctx) {
+fn evd_dequeue_of_an_empty_queue_is_queue_empty_without_subtype(ctx: &Ctx) {
     let ia = ctx.ia();
     for flags in [DAT_EVD_SOFTWARE_FLAG, DAT_EVD_DTO_FLAG, DAT_EVD_CR_FLAG, DAT_EVD_CONNECTION_FLAG] {
         let evd = ia.evd(8, flags);

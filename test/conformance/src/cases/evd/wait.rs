@@ -12,7 +12,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.5": evd_wait_zero_timeout_is_timeout_expired,
         "spec/events 2.5": evd_wait_zero_timeout_takes_queued_events,
         "spec/events 2.5": evd_wait_time_out_is_not_early,
-        "spec/events 2.5": evd_wait_time_out_says_how_many_are_queued,
+        "spec/events 2.5": evd_wait_time_out_returns_the_number_of_queued_events,
         "spec/events 2.5": evd_wait_time_out_takes_nothing,
         "spec/events 2.5": evd_wait_time_out_just_below_infinite_waits,
         "spec/events 2.5": evd_wait_without_an_event_is_arg4,
@@ -70,7 +70,7 @@ fn evd_wait_time_out_is_not_early(ctx: &Ctx) {
     }
 }
 
-fn evd_wait_time_out_says_how_many_are_queued(ctx: &Ctx) {
+fn evd_wait_time_out_returns_the_number_of_queued_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     for queued in 0..4 {

@@ -11,7 +11,7 @@ const SUPPRESS: DAT_COMPLETION_FLAGS = DAT_COMPLETION_SUPPRESS_FLAG;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/events 4.1": flag_suppressed_bind_is_silent => local(suppressed_bind).needs(Need::Rmr),
+        "spec/events 4.1": flag_suppressed_bind_completes_without_an_event => local(suppressed_bind).needs(Need::Rmr),
         "spec/events 4.1": flag_suppressed_bind_that_is_flushed_is_reported => local(suppressed_bind_flushed).needs(Need::Rmr),
         "spec/events 12.6": flag_suppressed_success_triggers_no_cno => pair(suppresses_on_a_cno, serves),
         "spec/events 12.6": flag_suppressed_success_wakes_no_waiter => pair(suppresses_beside_a_waiter, serves),
@@ -19,19 +19,19 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 18": flag_fifty_thousand_suppressed_writes_between_two_signalled => pair(writes_fifty_thousand, serves).limit(60),
         "spec/consumers 18": flag_fifty_thousand_suppressed_sends_between_two_signalled => pair(sends_fifty_thousand, receives_fifty_thousand).limit(60),
         "spec/consumers 18": flag_suppressed_only_for_thousands => pair(suppresses_only, serves).limit(40),
-        "spec/events 4.1": flag_suppressed_with_all_attributes_of_requests => pair(suppresses_whatever_the_ep_says, serves),
+        "spec/events 4.1": flag_suppressed_with_all_attributes_of_requests => pair(suppresses_with_any_ep_attribute, serves),
         "spec/events 4.1": flag_suppress_is_no_attribute_of_receives,
-        "spec/events 4.1": flag_receives_are_never_silent => pair(sends_four, receives_with_all_flags),
+        "spec/events 4.1": flag_receives_always_complete_with_an_event => pair(sends_four, receives_with_all_flags),
         "spec/events 4.1": flag_suppressed_send_still_completes_its_receive => pair(sends_suppressed, receives_one),
     ];
     for op in Op::REQUESTS {
         let silent = pair(move |ctx| is_silent(ctx, op), serves);
         all.push(silent.named(format!("flag_suppressed_{}_is_silent", op.word())).proves("spec/events 4.1"));
-        let failing = pair(move |ctx| fails_loudly(ctx, op), loses);
+        let failing = pair(move |ctx| fails_with_an_event(ctx, op), loses);
         all.push(
             failing.named(format!("flag_suppressed_{}_that_fails_is_reported", op.word())).proves("spec/events 4.1"),
         );
-        let flushed = local(move |ctx| is_flushed_loudly(ctx, op));
+        let flushed = local(move |ctx| is_flushed_with_an_event(ctx, op));
         all.push(
             flushed
                 .named(format!("flag_suppressed_{}_that_is_flushed_is_reported", op.word()))
@@ -55,7 +55,7 @@ fn is_silent(ctx: &Ctx, op: Op) {
     ctx.meet();
 }
 
-fn fails_loudly(ctx: &Ctx, op: Op) {
+fn fails_with_an_event(ctx: &Ctx, op: Op) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     let nowhere = DAT_LMR_TRIPLET { lmr_context: !memory.lmr_context, ..memory.segment(0, 100) };
@@ -73,7 +73,7 @@ fn loses(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn is_flushed_loudly(ctx: &Ctx, op: Op) {
+fn is_flushed_with_an_event(ctx: &Ctx, op: Op) {
     let (near, far) = ctx.loopback();
     let memory = near.memory(100);
     let target = far.memory(100);
@@ -246,7 +246,7 @@ fn suppresses_only(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn suppresses_whatever_the_ep_says(ctx: &Ctx) {
+fn suppresses_with_any_ep_attribute(ctx: &Ctx) {
     // DEFAULT is the usual attribute; programs that set one use UNSIGNALLED.
     let setup = setup(|attr| attr.request_completion_flags = DAT_COMPLETION_UNSIGNALLED_FLAG);
     let conn = ctx.connect_with(&setup);

@@ -40,49 +40,49 @@ fn context(handle: DAT_HANDLE) -> u64 {
 }
 
 fn type_is_right(ctx: &Ctx, kind: Kind) {
-    let zoo = Zoo::of(ctx);
-    assert_eq!(filled::<DAT_HANDLE_TYPE>(|out| dat_get_handle_type(zoo.handle(kind), out)), kind.number());
+    let objects = OneOfEach::of(ctx);
+    assert_eq!(filled::<DAT_HANDLE_TYPE>(|out| dat_get_handle_type(objects.handle(kind), out)), kind.number());
 }
 
 fn places_are_wanted(ctx: &Ctx, kind: Kind) {
-    let zoo = Zoo::of(ctx);
-    let handle = zoo.handle(kind);
+    let objects = OneOfEach::of(ctx);
+    let handle = objects.handle(kind);
     refused(dat_get_handle_type(handle, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
     refused(dat_get_consumer_context(handle, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
 }
 
 fn begins_as_null(ctx: &Ctx, kind: Kind) {
-    let zoo = Zoo::of(ctx);
-    assert_eq!(context(zoo.handle(kind)), 0);
+    let objects = OneOfEach::of(ctx);
+    assert_eq!(context(objects.handle(kind)), 0);
 }
 
 fn is_what_was_set_last(ctx: &Ctx, kind: Kind) {
-    let zoo = Zoo::of(ctx);
-    let handle = zoo.handle(kind);
+    let objects = OneOfEach::of(ctx);
+    let handle = objects.handle(kind);
     for number in [1, 0x1234_5678_9abc_def0, u64::MAX, 0, 1 << 63] {
         ok(dat_set_consumer_context(handle, cookie(number)));
         assert_eq!(context(handle), number);
         assert_eq!(context(handle), number, "reading it changes nothing");
     }
     // The other half of the union.
-    let pointer = zoo.memory.pointer();
+    let pointer = objects.memory.pointer();
     ok(dat_set_consumer_context(handle, DAT_CONTEXT { as_ptr: pointer }));
     assert_eq!(context(handle), pointer.addr() as u64);
-    let others = Kind::ALL.into_iter().filter(|other| *other != kind && zoo.has(*other));
+    let others = Kind::ALL.into_iter().filter(|other| *other != kind && objects.has(*other));
     for other in others {
-        assert_eq!(context(zoo.handle(other)), 0, "the {} has its own", other.word());
+        assert_eq!(context(objects.handle(other)), 0, "the {} has its own", other.word());
     }
 }
 
 fn ends_once(ctx: &Ctx, kind: Kind) {
-    let zoo = Zoo::of(ctx);
-    let dead = zoo.dead(ctx, kind);
+    let objects = OneOfEach::of(ctx);
+    let dead = objects.dead(ctx, kind);
     let code = kind.end(dead);
     assert_eq!(kind_of(code), error(DAT_INVALID_HANDLE, 0));
     let code = untouched(|out| dat_get_handle_type(dead, out));
     refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE1);
     refused(dat_set_consumer_context(dead, cookie(1)), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE1);
-    zoo.expect_alive();
+    objects.expect_alive();
 }
 
 fn context_is_not_inherited(ctx: &Ctx) {

@@ -19,7 +19,7 @@ pub(super) struct Place {
     pub(super) front: DAT_RETURN_SUBTYPE,
     /// Subtype for a handle of another kind, or of a freed object.
     pub(super) behind: DAT_RETURN_SUBTYPE,
-    call: fn(&Zoo, DAT_HANDLE) -> DAT_RETURN,
+    call: fn(&OneOfEach, DAT_HANDLE) -> DAT_RETURN,
 }
 
 impl Place {
@@ -59,9 +59,9 @@ impl Place {
 
     /// Checks that the call with this handle returns an invalid handle of one of these subtypes.
     #[track_caller]
-    pub(super) fn refuses(&self, zoo: &Zoo, handle: DAT_HANDLE, subtypes: &[DAT_RETURN_SUBTYPE]) {
+    pub(super) fn refuses(&self, objects: &OneOfEach, handle: DAT_HANDLE, subtypes: &[DAT_RETURN_SUBTYPE]) {
         let wanted: Vec<_> = subtypes.iter().map(|subtype| error(DAT_INVALID_HANDLE, *subtype)).collect();
-        one_of((self.call)(zoo, handle), &wanted);
+        one_of((self.call)(objects, handle), &wanted);
     }
 }
 
@@ -71,7 +71,7 @@ fn first(
     wants: Kind,
     front: DAT_RETURN_SUBTYPE,
     behind: DAT_RETURN_SUBTYPE,
-    call: fn(&Zoo, DAT_HANDLE) -> DAT_RETURN,
+    call: fn(&OneOfEach, DAT_HANDLE) -> DAT_RETURN,
 ) -> Place {
     Place { function, parameter: "", wants: Some(wants), is_optional: false, front, behind, call }
 }
@@ -82,7 +82,7 @@ fn other(
     parameter: &'static str,
     wants: Kind,
     subtype: DAT_RETURN_SUBTYPE,
-    call: fn(&Zoo, DAT_HANDLE) -> DAT_RETURN,
+    call: fn(&OneOfEach, DAT_HANDLE) -> DAT_RETURN,
 ) -> Place {
     Place { function, parameter, wants: Some(wants), is_optional: false, front: subtype, behind: subtype, call }
 }
@@ -93,7 +93,7 @@ fn optional(
     parameter: &'static str,
     wants: Kind,
     subtype: DAT_RETURN_SUBTYPE,
-    call: fn(&Zoo, DAT_HANDLE) -> DAT_RETURN,
+    call: fn(&OneOfEach, DAT_HANDLE) -> DAT_RETURN,
 ) -> Place {
     Place { is_optional: true, ..other(function, parameter, wants, subtype, call) }
 }
@@ -139,15 +139,17 @@ fn adapters() -> Vec<Place> {
         ia("dat_pz_create", |_, h| untouched(|out| dat_pz_create(h, out))),
         ia("dat_evd_create", |_, h| untouched(|out| dat_evd_create(h, 1, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, out))),
         ia("dat_cno_create", |_, h| untouched(|out| dat_cno_create(h, NO_AGENT, out))),
-        ia("dat_ep_create", |zoo, h| ep_create(zoo, h, zoo.pz.h(), zoo.recv.h(), zoo.request.h(), zoo.events.h())),
-        ia("dat_ep_create_with_srq", |zoo, h| with_srq(zoo, h, zoo.pz.h(), zoo.recv.h(), srq(zoo))),
-        ia("dat_psp_create", |zoo, h| psp_create(h, zoo.requests.h())),
-        ia("dat_psp_create_any", |zoo, h| psp_create_any(h, zoo.requests.h())),
-        ia("dat_rsp_create", |zoo, h| rsp_create(h, zoo.ep.h(), zoo.requests.h())),
-        ia("dat_lmr_create", |zoo, h| lmr_create(zoo, h, zoo.pz.h())),
-        ia("dat_lmr_sync_rdma_read", |zoo, h| dat_lmr_sync_rdma_read(h, &zoo.memory.segment(0, 8), 1)),
-        ia("dat_lmr_sync_rdma_write", |zoo, h| dat_lmr_sync_rdma_write(h, &zoo.memory.segment(0, 8), 1)),
-        ia("dat_srq_create", |zoo, h| srq_create(h, zoo.pz.h())),
+        ia("dat_ep_create", |objects, h| {
+            ep_create(objects, h, objects.pz.h(), objects.recv.h(), objects.request.h(), objects.events.h())
+        }),
+        ia("dat_ep_create_with_srq", |objects, h| with_srq(objects, h, objects.pz.h(), objects.recv.h(), srq(objects))),
+        ia("dat_psp_create", |objects, h| psp_create(h, objects.requests.h())),
+        ia("dat_psp_create_any", |objects, h| psp_create_any(h, objects.requests.h())),
+        ia("dat_rsp_create", |objects, h| rsp_create(h, objects.ep.h(), objects.requests.h())),
+        ia("dat_lmr_create", |objects, h| lmr_create(objects, h, objects.pz.h())),
+        ia("dat_lmr_sync_rdma_read", |objects, h| dat_lmr_sync_rdma_read(h, &objects.memory.segment(0, 8), 1)),
+        ia("dat_lmr_sync_rdma_write", |objects, h| dat_lmr_sync_rdma_write(h, &objects.memory.segment(0, 8), 1)),
+        ia("dat_srq_create", |objects, h| srq_create(h, objects.pz.h())),
     ]
 }
 
@@ -156,42 +158,42 @@ fn adapters_others() -> Vec<Place> {
     const PZ: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_PZ;
     const EVD_CR: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_EVD_CR;
     vec![
-        optional("dat_evd_create", "cno", Kind::Cno, DAT_INVALID_HANDLE_CNO, |zoo, h| {
-            untouched(|out| dat_evd_create(zoo.ia.h(), 1, h, DAT_EVD_DTO_FLAG, out))
+        optional("dat_evd_create", "cno", Kind::Cno, DAT_INVALID_HANDLE_CNO, |objects, h| {
+            untouched(|out| dat_evd_create(objects.ia.h(), 1, h, DAT_EVD_DTO_FLAG, out))
         }),
-        optional("dat_ep_create", "pz", Kind::Pz, PZ, |zoo, h| {
-            ep_create(zoo, zoo.ia.h(), h, zoo.recv.h(), zoo.request.h(), zoo.events.h())
+        optional("dat_ep_create", "pz", Kind::Pz, PZ, |objects, h| {
+            ep_create(objects, objects.ia.h(), h, objects.recv.h(), objects.request.h(), objects.events.h())
         }),
-        optional("dat_ep_create", "recv_evd", Kind::Evd, DAT_INVALID_HANDLE_EVD_RECV, |zoo, h| {
-            ep_create(zoo, zoo.ia.h(), zoo.pz.h(), h, zoo.request.h(), zoo.events.h())
+        optional("dat_ep_create", "recv_evd", Kind::Evd, DAT_INVALID_HANDLE_EVD_RECV, |objects, h| {
+            ep_create(objects, objects.ia.h(), objects.pz.h(), h, objects.request.h(), objects.events.h())
         }),
-        optional("dat_ep_create", "request_evd", Kind::Evd, DAT_INVALID_HANDLE_EVD_REQUEST, |zoo, h| {
-            ep_create(zoo, zoo.ia.h(), zoo.pz.h(), zoo.recv.h(), h, zoo.events.h())
+        optional("dat_ep_create", "request_evd", Kind::Evd, DAT_INVALID_HANDLE_EVD_REQUEST, |objects, h| {
+            ep_create(objects, objects.ia.h(), objects.pz.h(), objects.recv.h(), h, objects.events.h())
         }),
-        optional("dat_ep_create", "connect_evd", Kind::Evd, DAT_INVALID_HANDLE_EVD_CONN, |zoo, h| {
-            ep_create(zoo, zoo.ia.h(), zoo.pz.h(), zoo.recv.h(), zoo.request.h(), h)
+        optional("dat_ep_create", "connect_evd", Kind::Evd, DAT_INVALID_HANDLE_EVD_CONN, |objects, h| {
+            ep_create(objects, objects.ia.h(), objects.pz.h(), objects.recv.h(), objects.request.h(), h)
         }),
-        optional("dat_ep_create_with_srq", "pz", Kind::Pz, PZ, |zoo, h| {
-            with_srq(zoo, zoo.ia.h(), h, zoo.recv.h(), srq(zoo))
+        optional("dat_ep_create_with_srq", "pz", Kind::Pz, PZ, |objects, h| {
+            with_srq(objects, objects.ia.h(), h, objects.recv.h(), srq(objects))
         }),
-        optional("dat_ep_create_with_srq", "recv_evd", Kind::Evd, DAT_INVALID_HANDLE_EVD_RECV, |zoo, h| {
-            with_srq(zoo, zoo.ia.h(), zoo.pz.h(), h, srq(zoo))
+        optional("dat_ep_create_with_srq", "recv_evd", Kind::Evd, DAT_INVALID_HANDLE_EVD_RECV, |objects, h| {
+            with_srq(objects, objects.ia.h(), objects.pz.h(), h, srq(objects))
         }),
-        other("dat_ep_create_with_srq", "srq", Kind::Srq, DAT_INVALID_HANDLE_SRQ, |zoo, h| {
-            with_srq(zoo, zoo.ia.h(), zoo.pz.h(), zoo.recv.h(), h)
+        other("dat_ep_create_with_srq", "srq", Kind::Srq, DAT_INVALID_HANDLE_SRQ, |objects, h| {
+            with_srq(objects, objects.ia.h(), objects.pz.h(), objects.recv.h(), h)
         }),
-        other("dat_psp_create", "evd", Kind::Evd, EVD_CR, |zoo, h| psp_create(zoo.ia.h(), h)),
-        other("dat_psp_create_any", "evd", Kind::Evd, EVD_CR, |zoo, h| psp_create_any(zoo.ia.h(), h)),
-        other("dat_rsp_create", "evd", Kind::Evd, EVD_CR, |zoo, h| rsp_create(zoo.ia.h(), zoo.ep.h(), h)),
-        other("dat_rsp_create", "ep", Kind::Ep, DAT_INVALID_HANDLE_EP, |zoo, h| {
-            rsp_create(zoo.ia.h(), h, zoo.requests.h())
+        other("dat_psp_create", "evd", Kind::Evd, EVD_CR, |objects, h| psp_create(objects.ia.h(), h)),
+        other("dat_psp_create_any", "evd", Kind::Evd, EVD_CR, |objects, h| psp_create_any(objects.ia.h(), h)),
+        other("dat_rsp_create", "evd", Kind::Evd, EVD_CR, |objects, h| rsp_create(objects.ia.h(), objects.ep.h(), h)),
+        other("dat_rsp_create", "ep", Kind::Ep, DAT_INVALID_HANDLE_EP, |objects, h| {
+            rsp_create(objects.ia.h(), h, objects.requests.h())
         }),
-        other("dat_lmr_create", "pz", Kind::Pz, PZ, |zoo, h| lmr_create(zoo, zoo.ia.h(), h)),
-        other("dat_lmr_create", "region", Kind::Lmr, DAT_INVALID_HANDLE_LMR, |zoo, h| {
+        other("dat_lmr_create", "pz", Kind::Pz, PZ, |objects, h| lmr_create(objects, objects.ia.h(), h)),
+        other("dat_lmr_create", "region", Kind::Lmr, DAT_INVALID_HANDLE_LMR, |objects, h| {
             let region = DAT_REGION_DESCRIPTION { for_lmr_handle: h };
-            register(zoo.ia.h(), DAT_MEM_TYPE_LMR, region, zoo.pz.h())
+            register(objects.ia.h(), DAT_MEM_TYPE_LMR, region, objects.pz.h())
         }),
-        other("dat_srq_create", "pz", Kind::Pz, PZ, |zoo, h| srq_create(zoo.ia.h(), h)),
+        other("dat_srq_create", "pz", Kind::Pz, PZ, |objects, h| srq_create(objects.ia.h(), h)),
     ]
 }
 
@@ -200,7 +202,7 @@ fn dispatchers() -> Vec<Place> {
     let evd = |function, call| first(function, Kind::Evd, DAT_INVALID_HANDLE_EVD_REQUEST, DAT_NO_SUBTYPE, call);
     vec![
         evd("dat_evd_query", |_, h| untouched(|out| dat_evd_query(h, DAT_EVD_FIELD_ALL, out))),
-        evd("dat_evd_modify_cno", |zoo, h| dat_evd_modify_cno(h, zoo.cno.h())),
+        evd("dat_evd_modify_cno", |objects, h| dat_evd_modify_cno(h, objects.cno.h())),
         evd("dat_evd_enable", |_, h| dat_evd_enable(h)),
         evd("dat_evd_disable", |_, h| dat_evd_disable(h)),
         evd("dat_evd_set_unwaitable", |_, h| dat_evd_set_unwaitable(h)),
@@ -210,8 +212,8 @@ fn dispatchers() -> Vec<Place> {
         evd("dat_evd_dequeue", |_, h| untouched(|out| dat_evd_dequeue(h, out))),
         evd("dat_evd_wait", |_, h| untouched(|out| untouched(|more| dat_evd_wait(h, 0, 1, out, more)))),
         evd("dat_evd_free", |_, h| dat_evd_free(h)),
-        optional("dat_evd_modify_cno", "cno", Kind::Cno, DAT_INVALID_HANDLE_CNO, |zoo, h| {
-            dat_evd_modify_cno(zoo.evd.h(), h)
+        optional("dat_evd_modify_cno", "cno", Kind::Cno, DAT_INVALID_HANDLE_CNO, |objects, h| {
+            dat_evd_modify_cno(objects.evd.h(), h)
         }),
     ]
 }
@@ -231,13 +233,13 @@ fn endpoints() -> Vec<Place> {
     let ep = |function, call| first(function, Kind::Ep, EP, EP, call);
     vec![
         ep("dat_ep_query", |_, h| untouched(|out| dat_ep_query(h, DAT_EP_FIELD_ALL, out))),
-        ep("dat_ep_modify", |zoo, h| dat_ep_modify(h, DAT_EP_FIELD_EP_ATTR_QOS, &zoo.ep.param())),
-        ep("dat_ep_connect", |zoo, h| {
-            let (address, forever) = (zoo.ia.address(), DAT_TIMEOUT_INFINITE);
+        ep("dat_ep_modify", |objects, h| dat_ep_modify(h, DAT_EP_FIELD_EP_ATTR_QOS, &objects.ep.param())),
+        ep("dat_ep_connect", |objects, h| {
+            let (address, forever) = (objects.ia.address(), DAT_TIMEOUT_INFINITE);
             let flags = DAT_CONNECT_DEFAULT_FLAG;
             dat_ep_connect(h, address.pointer(), 1, forever, 0, null_mut(), DAT_QOS_BEST_EFFORT, flags)
         }),
-        ep("dat_ep_dup_connect", |zoo, h| dup_connect(h, zoo.ep.h())),
+        ep("dat_ep_dup_connect", |objects, h| dup_connect(h, objects.ep.h())),
         ep("dat_ep_disconnect", |_, h| dat_ep_disconnect(h, DAT_CLOSE_ABRUPT_FLAG)),
         ep("dat_ep_get_status", |_, h| untouched(|out| dat_ep_get_status(h, out, null_mut(), null_mut()))),
         ep("dat_ep_recv_query", |_, h| untouched(|out| dat_ep_recv_query(h, out, null_mut()))),
@@ -251,14 +253,18 @@ fn transfers() -> Vec<Place> {
     const FLAGS: DAT_COMPLETION_FLAGS = DAT_COMPLETION_DEFAULT_FLAG;
     let ep = |function, call| first(function, Kind::Ep, DAT_INVALID_HANDLE_EP, DAT_INVALID_HANDLE_EP, call);
     vec![
-        ep("dat_ep_post_send", |zoo, h| dat_ep_post_send(h, 1, &mut zoo.memory.segment(0, 8), cookie(1), FLAGS)),
-        ep("dat_ep_post_recv", |zoo, h| dat_ep_post_recv(h, 1, &mut zoo.memory.segment(0, 8), cookie(1), FLAGS)),
-        ep("dat_ep_post_rdma_read", |zoo, h| {
-            let (mut local, remote) = (zoo.memory.segment(0, 8), zoo.memory.target(8, 8));
+        ep("dat_ep_post_send", |objects, h| {
+            dat_ep_post_send(h, 1, &mut objects.memory.segment(0, 8), cookie(1), FLAGS)
+        }),
+        ep("dat_ep_post_recv", |objects, h| {
+            dat_ep_post_recv(h, 1, &mut objects.memory.segment(0, 8), cookie(1), FLAGS)
+        }),
+        ep("dat_ep_post_rdma_read", |objects, h| {
+            let (mut local, remote) = (objects.memory.segment(0, 8), objects.memory.target(8, 8));
             dat_ep_post_rdma_read(h, 1, &mut local, cookie(1), &remote, FLAGS)
         }),
-        ep("dat_ep_post_rdma_write", |zoo, h| {
-            let (mut local, remote) = (zoo.memory.segment(0, 8), zoo.memory.target(8, 8));
+        ep("dat_ep_post_rdma_write", |objects, h| {
+            let (mut local, remote) = (objects.memory.segment(0, 8), objects.memory.target(8, 8));
             dat_ep_post_rdma_write(h, 1, &mut local, cookie(1), &remote, FLAGS)
         }),
     ]
@@ -270,17 +276,19 @@ fn connecting() -> Vec<Place> {
     const RSP: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_RSP;
     vec![
         first("dat_cr_query", Kind::Cr, CR, CR, |_, h| untouched(|out| dat_cr_query(h, DAT_CR_FIELD_ALL, out))),
-        first("dat_cr_accept", Kind::Cr, CR, CR, |zoo, h| dat_cr_accept(h, zoo.ep.h(), 0, null_mut())),
+        first("dat_cr_accept", Kind::Cr, CR, CR, |objects, h| dat_cr_accept(h, objects.ep.h(), 0, null_mut())),
         first("dat_cr_reject", Kind::Cr, CR, CR, |_, h| dat_cr_reject(h)),
         first("dat_cr_handoff", Kind::Cr, CR, CR, |_, h| dat_cr_handoff(h, 1)),
-        other("dat_cr_accept", "ep", Kind::Ep, DAT_INVALID_HANDLE_EP, |zoo, h| {
-            dat_cr_accept(zoo.handle(Kind::Cr), h, 0, null_mut())
+        other("dat_cr_accept", "ep", Kind::Ep, DAT_INVALID_HANDLE_EP, |objects, h| {
+            dat_cr_accept(objects.handle(Kind::Cr), h, 0, null_mut())
         }),
         first("dat_psp_query", Kind::Psp, PSP, PSP, |_, h| untouched(|out| dat_psp_query(h, DAT_PSP_FIELD_ALL, out))),
         first("dat_psp_free", Kind::Psp, PSP, PSP, |_, h| dat_psp_free(h)),
         first("dat_rsp_query", Kind::Rsp, RSP, RSP, |_, h| untouched(|out| dat_rsp_query(h, DAT_RSP_FIELD_ALL, out))),
         first("dat_rsp_free", Kind::Rsp, RSP, RSP, |_, h| dat_rsp_free(h)),
-        other("dat_ep_dup_connect", "dup", Kind::Ep, DAT_INVALID_HANDLE_EP, |zoo, h| dup_connect(zoo.ep.h(), h)),
+        other("dat_ep_dup_connect", "dup", Kind::Ep, DAT_INVALID_HANDLE_EP, |objects, h| {
+            dup_connect(objects.ep.h(), h)
+        }),
     ]
 }
 
@@ -295,9 +303,11 @@ fn memory() -> Vec<Place> {
         first("dat_lmr_free", Kind::Lmr, LMR, LMR, |_, h| dat_lmr_free(h)),
         first("dat_rmr_create", Kind::Pz, PZ, PZ, |_, h| untouched(|out| dat_rmr_create(h, out))),
         first("dat_rmr_query", Kind::Rmr, RMR, RMR, |_, h| untouched(|out| dat_rmr_query(h, DAT_RMR_FIELD_ALL, out))),
-        first("dat_rmr_bind", Kind::Rmr, RMR, RMR, |zoo, h| rmr_bind(zoo, h, zoo.ep.h())),
+        first("dat_rmr_bind", Kind::Rmr, RMR, RMR, |objects, h| rmr_bind(objects, h, objects.ep.h())),
         first("dat_rmr_free", Kind::Rmr, RMR, RMR, |_, h| dat_rmr_free(h)),
-        other("dat_rmr_bind", "ep", Kind::Ep, DAT_INVALID_HANDLE_EP, |zoo, h| rmr_bind(zoo, zoo.handle(Kind::Rmr), h)),
+        other("dat_rmr_bind", "ep", Kind::Ep, DAT_INVALID_HANDLE_EP, |objects, h| {
+            rmr_bind(objects, objects.handle(Kind::Rmr), h)
+        }),
     ]
 }
 
@@ -308,17 +318,17 @@ fn shared_queues() -> Vec<Place> {
         srq("dat_srq_query", |_, h| untouched(|out| dat_srq_query(h, DAT_SRQ_FIELD_ALL, out))),
         srq("dat_srq_resize", |_, h| dat_srq_resize(h, 16)),
         srq("dat_srq_set_lw", |_, h| dat_srq_set_lw(h, 1)),
-        srq("dat_srq_post_recv", |zoo, h| dat_srq_post_recv(h, 1, &mut zoo.memory.segment(0, 8), cookie(1))),
+        srq("dat_srq_post_recv", |objects, h| dat_srq_post_recv(h, 1, &mut objects.memory.segment(0, 8), cookie(1))),
         srq("dat_srq_free", |_, h| dat_srq_free(h)),
     ]
 }
 
-fn srq(zoo: &Zoo) -> DAT_SRQ_HANDLE {
-    zoo.handle(Kind::Srq)
+fn srq(objects: &OneOfEach) -> DAT_SRQ_HANDLE {
+    objects.handle(Kind::Srq)
 }
 
 fn ep_create(
-    _zoo: &Zoo,
+    _zoo: &OneOfEach,
     ia: DAT_IA_HANDLE,
     pz: DAT_PZ_HANDLE,
     recv: DAT_EVD_HANDLE,
@@ -328,8 +338,14 @@ fn ep_create(
     untouched(|out| dat_ep_create(ia, pz, recv, request, connect, &ep_attr(), out))
 }
 
-fn with_srq(zoo: &Zoo, ia: DAT_IA_HANDLE, pz: DAT_PZ_HANDLE, recv: DAT_EVD_HANDLE, srq: DAT_SRQ_HANDLE) -> DAT_RETURN {
-    let (request, connect) = (zoo.request.h(), zoo.events.h());
+fn with_srq(
+    objects: &OneOfEach,
+    ia: DAT_IA_HANDLE,
+    pz: DAT_PZ_HANDLE,
+    recv: DAT_EVD_HANDLE,
+    srq: DAT_SRQ_HANDLE,
+) -> DAT_RETURN {
+    let (request, connect) = (objects.request.h(), objects.events.h());
     let attr = DAT_EP_ATTR { max_recv_dtos: DAT_HW_DEFAULT, srq_soft_hw: DAT_HW_DEFAULT, ..ep_attr() };
     untouched(|out| dat_ep_create_with_srq(ia, pz, recv, request, connect, srq, &attr, out))
 }
@@ -351,8 +367,8 @@ fn srq_create(ia: DAT_IA_HANDLE, pz: DAT_PZ_HANDLE) -> DAT_RETURN {
     untouched(|out| dat_srq_create(ia, pz, &mut attr, out))
 }
 
-fn lmr_create(zoo: &Zoo, ia: DAT_IA_HANDLE, pz: DAT_PZ_HANDLE) -> DAT_RETURN {
-    register(ia, DAT_MEM_TYPE_VIRTUAL, DAT_REGION_DESCRIPTION { for_va: zoo.memory.pointer() }, pz)
+fn lmr_create(objects: &OneOfEach, ia: DAT_IA_HANDLE, pz: DAT_PZ_HANDLE) -> DAT_RETURN {
+    register(ia, DAT_MEM_TYPE_VIRTUAL, DAT_REGION_DESCRIPTION { for_va: objects.memory.pointer() }, pz)
 }
 
 fn register(ia: DAT_IA_HANDLE, kind: DAT_MEM_TYPE, region: DAT_REGION_DESCRIPTION, pz: DAT_PZ_HANDLE) -> DAT_RETURN {
@@ -370,8 +386,8 @@ fn register(ia: DAT_IA_HANDLE, kind: DAT_MEM_TYPE, region: DAT_REGION_DESCRIPTIO
     })
 }
 
-fn rmr_bind(zoo: &Zoo, rmr: DAT_RMR_HANDLE, ep: DAT_EP_HANDLE) -> DAT_RETURN {
-    let (segment, rights) = (zoo.memory.segment(0, 8), DAT_MEM_PRIV_REMOTE_READ_FLAG);
+fn rmr_bind(objects: &OneOfEach, rmr: DAT_RMR_HANDLE, ep: DAT_EP_HANDLE) -> DAT_RETURN {
+    let (segment, rights) = (objects.memory.segment(0, 8), DAT_MEM_PRIV_REMOTE_READ_FLAG);
     untouched(|out| dat_rmr_bind(rmr, &segment, rights, ep, cookie(1), DAT_COMPLETION_DEFAULT_FLAG, out))
 }
 

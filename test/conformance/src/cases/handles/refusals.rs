@@ -45,31 +45,31 @@ fn with_need(case: Case, kind: Kind) -> Case {
 
 /// Null and small integers, aligned or not, except the number of the open IA.
 fn refuses_small_numbers(ctx: &Ctx, place: &Place) {
-    let zoo = Zoo::of(ctx);
+    let objects = OneOfEach::of(ctx);
     for number in [0, 1, 2, 3, 4, 7, 8, 0x18, 0x1001, 0xfff8, 0xffff, 0x1_0001] {
         let handle = without_provenance_mut(number);
         let is_allowed = number == 0 && place.is_optional;
-        if handle != zoo.ia.h() && !is_allowed {
+        if handle != objects.ia.h() && !is_allowed {
             ctx.step(format!("{number:#x}"));
-            place.refuses(&zoo, handle, &[place.front]);
+            place.refuses(&objects, handle, &[place.front]);
         }
     }
-    finish(&zoo);
+    finish(&objects);
 }
 
 /// Addresses: unmapped, of the case's own memory, of the library's memory, and near live handles.
 fn refuses_addresses(ctx: &Ctx, place: &Place) {
-    let zoo = Zoo::of(ctx);
+    let objects = OneOfEach::of(ctx);
     let nowhere = [0x7_0000_0000, 1 << 46, 1 << 63, 0xffff_8000_0000_0000, usize::MAX & !7, usize::MAX];
     for address in nowhere {
         ctx.step(format!("{address:#x}"));
-        place.refuses(&zoo, without_provenance_mut(address), &[place.front]);
+        place.refuses(&objects, without_provenance_mut(address), &[place.front]);
     }
-    let variable = zoo.ep.h();
+    let variable = objects.ep.h();
     let memory = Buffer::new(4096);
     // Memory like an object: its first word is the address of a table, or its own address.
     let forged = Buffer::new(4096);
-    forged.put(0, &bytes_at(zoo.evd.h(), 8));
+    forged.put(0, &bytes_at(objects.evd.h(), 8));
     let circle = Buffer::new(4096);
     circle.put(0, &circle.address(0).to_ne_bytes());
     let own = [
@@ -77,73 +77,73 @@ fn refuses_addresses(ctx: &Ctx, place: &Place) {
         ("memory of zeros", memory.pointer()),
         ("a forged object", forged.pointer()),
         ("a word that points at itself", circle.pointer()),
-        ("code", (finish as fn(&Zoo) as *const ()).cast_mut().cast()),
+        ("code", (finish as fn(&OneOfEach) as *const ()).cast_mut().cast()),
     ];
     for (what, address) in own {
         ctx.step(what);
-        place.refuses(&zoo, address, &[place.front]);
+        place.refuses(&objects, address, &[place.front]);
     }
-    let live = zoo.handle(place.wants.unwrap_or(Kind::Evd)).addr().max(zoo.evd.h().addr());
+    let live = objects.handle(place.wants.unwrap_or(Kind::Evd)).addr().max(objects.evd.h().addr());
     for (offset, answers) in [(1, [place.front, place.front]), (8, [place.front, place.front]), (1 << 18, place.both())]
     {
         ctx.step(format!("a live handle + {offset}"));
-        place.refuses(&zoo, without_provenance_mut(live + offset), &answers);
+        place.refuses(&objects, without_provenance_mut(live + offset), &answers);
     }
-    finish(&zoo);
+    finish(&objects);
 }
 
 /// A freed object of the right kind, and one whose IA was closed abruptly.
 fn refuses_the_dead(ctx: &Ctx, place: &Place) {
-    let zoo = Zoo::of(ctx);
+    let objects = OneOfEach::of(ctx);
     let kind = place.wants.unwrap_or(Kind::Evd);
     ctx.step("freed");
-    let dead = zoo.dead(ctx, kind);
-    place.refuses(&zoo, dead, &[place.dead(kind)]);
+    let dead = objects.dead(ctx, kind);
+    place.refuses(&objects, dead, &[place.dead(kind)]);
     ctx.step("closed with its IA");
-    let (ia, gone) = Zoo::within(ctx, &ctx.ia(), 3).abandon();
+    let (ia, gone) = OneOfEach::within(ctx, &ctx.ia(), 3).abandon();
     let ia = ia.leak();
     ok(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
     let dead = gone.iter().find(|(one, _)| *one == kind).map_or(ia, |(_, handle)| handle.h());
-    place.refuses(&zoo, dead, &[place.dead(kind)]);
-    finish(&zoo);
+    place.refuses(&objects, dead, &[place.dead(kind)]);
+    finish(&objects);
 }
 
 /// Live objects of all other kinds; an IA by its number and by its address.
 fn refuses_other_kinds(ctx: &Ctx, place: &Place) {
-    let zoo = Zoo::of(ctx);
-    for kind in Kind::ALL.into_iter().filter(|kind| place.wants != Some(*kind) && zoo.has(*kind)) {
+    let objects = OneOfEach::of(ctx);
+    for kind in Kind::ALL.into_iter().filter(|kind| place.wants != Some(*kind) && objects.has(*kind)) {
         ctx.step(kind.word());
         let answer = if kind == Kind::Ia { place.front } else { place.behind };
-        place.refuses(&zoo, zoo.handle(kind), &[answer]);
+        place.refuses(&objects, objects.handle(kind), &[answer]);
     }
     if place.wants != Some(Kind::Ia) {
         ctx.step("an IA's address");
-        let address = filled(|out| dats_get_ia_handle(zoo.ia.h(), out));
-        place.refuses(&zoo, address, &[place.behind]);
+        let address = filled(|out| dats_get_ia_handle(objects.ia.h(), out));
+        place.refuses(&objects, address, &[place.behind]);
     }
-    finish(&zoo);
+    finish(&objects);
 }
 
 /// The EP to connect is checked after the EP to copy, which must be connected.
 fn handles_ep_dup_connect_refuses_other_than_ep(ctx: &Ctx) {
     let (near, _far) = ctx.loopback();
-    let zoo = Zoo::within(ctx, &near.ia, 1);
+    let objects = OneOfEach::within(ctx, &near.ia, 1);
     let dup = |handle| dat_ep_dup_connect(handle, near.ep.h(), 1000, 0, null_mut(), DAT_QOS_BEST_EFFORT);
     let dead = ctx.ia().close();
     let dead_ep = near.ia.ep(&near.pz, &near.recv, &near.request, &near.events).free();
-    let live = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Ep && zoo.has(*kind));
-    for handle in live.map(|kind| zoo.handle(kind)).chain([dead, dead_ep, DAT_HANDLE_NULL]) {
+    let live = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Ep && objects.has(*kind));
+    for handle in live.map(|kind| objects.handle(kind)).chain([dead, dead_ep, DAT_HANDLE_NULL]) {
         refused(dup(handle), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP);
     }
     near.ep.expect_state(DAT_EP_STATE_CONNECTED);
-    finish(&zoo);
+    finish(&objects);
 }
 
 /// Checks that the objects are unchanged and nothing was queued.
-fn finish(zoo: &Zoo) {
-    zoo.expect_alive();
-    for evd in [&zoo.recv, &zoo.request, &zoo.events, &zoo.requests, &zoo.evd] {
+fn finish(objects: &OneOfEach) {
+    objects.expect_alive();
+    for evd in [&objects.recv, &objects.request, &objects.events, &objects.requests, &objects.evd] {
         expect_nothing(evd.h());
     }
-    expect_nothing(zoo.ia.errors());
+    expect_nothing(objects.ia.errors());
 }

@@ -63,10 +63,10 @@ fn ia_close_unknown_flags_are_arg2(ctx: &Ctx) {
 }
 
 fn ia_close_unknown_flags_leave_the_adapter_alone(ctx: &Ctx) {
-    let zoo = Zoo::of(ctx);
-    refused(dat_ia_close(zoo.ia.h(), 2), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
-    zoo.expect_alive();
-    let (ia, _) = zoo.abandon();
+    let objects = OneOfEach::of(ctx);
+    refused(dat_ia_close(objects.ia.h(), 2), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
+    objects.expect_alive();
+    let (ia, _) = objects.abandon();
     ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));
 }
 
@@ -145,15 +145,15 @@ fn is_refused_with(ctx: &Ctx, kind: Kind) {
 }
 
 fn ia_close_graceful_refused_with_everything_left(ctx: &Ctx) {
-    let zoo = Zoo::of(ctx);
-    in_use(&zoo.ia);
-    zoo.expect_alive();
+    let objects = OneOfEach::of(ctx);
+    in_use(&objects.ia);
+    objects.expect_alive();
 }
 
 fn ia_close_graceful_refused_with_an_undecided_request(ctx: &Ctx) {
-    let zoo = Zoo::of(ctx);
-    in_use(&zoo.ia);
-    let param: DAT_CR_PARAM = filled(|out| dat_cr_query(zoo.handle(Kind::Cr), DAT_CR_FIELD_ALL, out));
+    let objects = OneOfEach::of(ctx);
+    in_use(&objects.ia);
+    let param: DAT_CR_PARAM = filled(|out| dat_cr_query(objects.handle(Kind::Cr), DAT_CR_FIELD_ALL, out));
     assert!(!param.remote_ia_address_ptr.is_null(), "it can still be asked");
 }
 
@@ -188,7 +188,7 @@ fn expect_dead(handles: &[(Kind, Handle)]) {
 }
 
 fn ia_close_abrupt_with_everything_left(ctx: &Ctx) {
-    let (ia, handles) = Zoo::of(ctx).abandon();
+    let (ia, handles) = OneOfEach::of(ctx).abandon();
     let errors = Handle::of(ia.errors());
     let ia = ia.leak();
     ok(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
@@ -199,7 +199,7 @@ fn ia_close_abrupt_with_everything_left(ctx: &Ctx) {
 /// Programs free remembered handles in any order, ignore the return codes, and close.
 fn ia_close_abrupt_after_freeing_in_any_order(ctx: &Ctx) {
     for turn in 0..6 {
-        let (ia, mut handles) = Zoo::of(ctx).abandon();
+        let (ia, mut handles) = OneOfEach::of(ctx).abandon();
         let places = handles.len();
         handles.rotate_left(turn * places / 6);
         for (kind, handle) in &handles[..places / 2] {
@@ -228,15 +228,15 @@ fn ia_close_abrupt_with_posted_work(ctx: &Ctx) {
 }
 
 fn ia_close_abrupt_after_a_refused_graceful_one(ctx: &Ctx) {
-    let (ia, handles) = Zoo::of(ctx).abandon();
+    let (ia, handles) = OneOfEach::of(ctx).abandon();
     in_use(&ia);
     ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));
     expect_dead(&handles);
 }
 
 fn ia_close_abrupt_leaves_other_adapters_alone(ctx: &Ctx) {
-    let stays = Zoo::of(ctx);
-    let (ia, handles) = Zoo::within(ctx, &ctx.ia(), 3).abandon();
+    let stays = OneOfEach::of(ctx);
+    let (ia, handles) = OneOfEach::within(ctx, &ctx.ia(), 3).abandon();
     ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));
     expect_dead(&handles);
     stays.expect_alive();
@@ -260,7 +260,7 @@ fn ia_close_abrupt_under_an_evd_of_anothers_ep(ctx: &Ctx) {
 
 fn ia_close_abrupt_frees_its_qualifiers(ctx: &Ctx) {
     for _ in 0..5 {
-        let (ia, _) = Zoo::of(ctx).abandon();
+        let (ia, _) = OneOfEach::of(ctx).abandon();
         ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));
     }
 }

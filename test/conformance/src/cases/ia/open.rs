@@ -26,7 +26,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 4.2": ia_open_larger_minor_is_minor_not_found,
         "spec/registry 4.2": ia_open_older_minor_is_minor_not_found,
         "spec/registry 4.2": ia_open_name_before_major_before_minor,
-        "spec/registry 4.2": ia_open_thread_safe_as_the_registry_says,
+        "spec/registry 4.2": ia_open_is_thread_safe_as_in_the_registry,
         "spec/registry 4.2": ia_open_thread_safe_of_either_kind,
         "spec/registry 4.1": ia_open_any_true_is_true,
         "spec/registry 4.1": ia_open_works_after_refusals,
@@ -44,7 +44,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 7.2": ia_number_gives_a_pointer,
         "spec/registry 7.2": ia_pointer_gives_itself,
         "spec/registry 7.2": ia_pointer_without_a_place_is_refused,
-        "spec/registry 7.2": ia_pointer_of_nothing_is_invalid_handle_ia,
+        "spec/registry 7.2": ia_null_pointer_is_invalid_handle_ia,
         "spec/registry 7.2": ia_pointer_is_taken_where_the_number_is,
         "spec/registry 7.2": ia_number_equals_that_of_queries,
         "spec/registry 7.2": ia_closed_by_its_pointer_ends_its_number,
@@ -195,7 +195,7 @@ fn is_thread_safe(ctx: &Ctx) -> bool {
     records[..count as usize].iter().filter(is_own).any(|info| info.is_thread_safe != DAT_FALSE)
 }
 
-fn ia_open_thread_safe_as_the_registry_says(ctx: &Ctx) {
+fn ia_open_is_thread_safe_as_in_the_registry(ctx: &Ctx) {
     ok(open(&ctx.provider, 1, 2, DAT_FALSE));
     let code = open(&ctx.provider, 1, 2, DAT_TRUE);
     if is_thread_safe(ctx) { ok(code) } else { thread_safe_by_library(&ctx.provider, code) }
@@ -358,7 +358,7 @@ fn ia_pointer_without_a_place_is_refused(ctx: &Ctx) {
     refused(dats_get_ia_handle(ia.h(), null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
 }
 
-fn ia_pointer_of_nothing_is_invalid_handle_ia(ctx: &Ctx) {
+fn ia_null_pointer_is_invalid_handle_ia(ctx: &Ctx) {
     let ia = ctx.ia();
     let dead = ctx.ia().close();
     let beyond = without_provenance_mut(ia.h().addr() + 1000);
@@ -380,19 +380,19 @@ fn ia_pointer_is_taken_where_the_number_is(ctx: &Ctx) {
 }
 
 fn ia_number_equals_that_of_queries(ctx: &Ctx) {
-    let zoo = Zoo::of(ctx);
-    let ia = zoo.ia.h();
-    assert_eq!(zoo.evd.param().ia_handle, ia);
-    assert_eq!(zoo.ep.param().ia_handle, ia);
-    assert_eq!(filled::<DAT_CNO_PARAM>(|out| dat_cno_query(zoo.cno.h(), DAT_CNO_FIELD_ALL, out)).ia_handle, ia);
-    assert_eq!(filled::<DAT_PZ_PARAM>(|out| dat_pz_query(zoo.pz.h(), DAT_PZ_FIELD_ALL, out)).ia_handle, ia);
-    assert_eq!(filled::<DAT_LMR_PARAM>(|out| dat_lmr_query(zoo.memory.h(), DAT_LMR_FIELD_ALL, out)).ia_handle, ia);
-    assert_eq!(filled::<DAT_PSP_PARAM>(|out| dat_psp_query(zoo.psp.h(), DAT_PSP_FIELD_ALL, out)).ia_handle, ia);
-    assert_eq!(filled::<DAT_RSP_PARAM>(|out| dat_rsp_query(zoo.rsp.h(), DAT_RSP_FIELD_ALL, out)).ia_handle, ia);
-    if let Some(rmr) = &zoo.rmr {
+    let objects = OneOfEach::of(ctx);
+    let ia = objects.ia.h();
+    assert_eq!(objects.evd.param().ia_handle, ia);
+    assert_eq!(objects.ep.param().ia_handle, ia);
+    assert_eq!(filled::<DAT_CNO_PARAM>(|out| dat_cno_query(objects.cno.h(), DAT_CNO_FIELD_ALL, out)).ia_handle, ia);
+    assert_eq!(filled::<DAT_PZ_PARAM>(|out| dat_pz_query(objects.pz.h(), DAT_PZ_FIELD_ALL, out)).ia_handle, ia);
+    assert_eq!(filled::<DAT_LMR_PARAM>(|out| dat_lmr_query(objects.memory.h(), DAT_LMR_FIELD_ALL, out)).ia_handle, ia);
+    assert_eq!(filled::<DAT_PSP_PARAM>(|out| dat_psp_query(objects.psp.h(), DAT_PSP_FIELD_ALL, out)).ia_handle, ia);
+    assert_eq!(filled::<DAT_RSP_PARAM>(|out| dat_rsp_query(objects.rsp.h(), DAT_RSP_FIELD_ALL, out)).ia_handle, ia);
+    if let Some(rmr) = &objects.rmr {
         assert_eq!(filled::<DAT_RMR_PARAM>(|out| dat_rmr_query(rmr.h(), DAT_RMR_FIELD_ALL, out)).ia_handle, ia);
     }
-    if let Some(srq) = &zoo.srq {
+    if let Some(srq) = &objects.srq {
         assert_eq!(filled::<DAT_SRQ_PARAM>(|out| dat_srq_query(srq.h(), DAT_SRQ_FIELD_ALL, out)).ia_handle, ia);
     }
 }

@@ -6,7 +6,7 @@ use std::ptr::{null_mut, without_provenance_mut};
 use crate::kit::*;
 
 /// Value passed as the async EVD.
-type Value = fn(&Zoo) -> DAT_HANDLE;
+type Value = fn(&OneOfEach) -> DAT_HANDLE;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
@@ -32,11 +32,11 @@ pub(crate) fn cases() -> Vec<Case> {
         ("a_small_number", |_| without_provenance_mut(3)),
         ("an_aligned_number", |_| without_provenance_mut(0x10)),
         ("an_address_of_nothing", |_| without_provenance_mut(0x7000_0000_0000)),
-        ("an_adapter", |zoo| filled(|out| dats_get_ia_handle(zoo.ia.h(), out))),
-        ("a_pz", |zoo| zoo.pz.h()),
-        ("an_ep", |zoo| zoo.ep.h()),
-        ("an_evd_of_dtos", |zoo| zoo.recv.h()),
-        ("an_evd_of_software_events", |zoo| zoo.evd.h()),
+        ("an_adapter", |objects| filled(|out| dats_get_ia_handle(objects.ia.h(), out))),
+        ("a_pz", |objects| objects.pz.h()),
+        ("an_ep", |objects| objects.ep.h()),
+        ("an_evd_of_dtos", |objects| objects.recv.h()),
+        ("an_evd_of_software_events", |objects| objects.evd.h()),
     ];
     for (word, value) in refused {
         let case = local(move |ctx| is_refused(ctx, value));
@@ -70,13 +70,13 @@ fn reported(ia: DAT_IA_HANDLE) -> DAT_EVD_HANDLE {
 }
 
 fn is_refused(ctx: &Ctx, value: Value) {
-    let zoo = Zoo::of(ctx);
-    let value = value(&zoo);
+    let objects = OneOfEach::of(ctx);
+    let value = value(&objects);
     let (code, ia, errors) = open(ctx, 8, value);
     refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EVD_ASYNC);
     assert!(ia.is_null());
     assert_eq!(errors, value, "written only on success");
-    zoo.expect_alive();
+    objects.expect_alive();
 }
 
 fn ia_async_without_a_place_is_arg3(ctx: &Ctx) {

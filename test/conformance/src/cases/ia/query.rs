@@ -21,7 +21,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 10": ia_query_leaves_nothing_unset,
         "spec/registry 10": ia_query_gives_the_same_every_time,
         "spec/registry 10": ia_query_clears_padding,
-        "spec/registry 10": ia_query_of_all_as_a_foreign_libdat_asks,
+        "spec/registry 10": ia_query_of_all_as_by_a_foreign_libdat,
         "spec/registry 11": ia_attr_names_are_strings,
         "spec/consumers 7": ia_attr_address_is_of_this_host,
         "spec/registry 11": ia_attr_counts_are_positive,
@@ -191,9 +191,9 @@ fn ia_query_gives_the_same_every_time(ctx: &Ctx) {
         (counts, sizes, attr.ia_address_ptr, attr.max_srqs, attr.max_rdma_read_in, attr.max_rdma_read_out)
     };
     let before = all();
-    let zoo = Zoo::within(ctx, &ia, 0);
+    let objects = OneOfEach::within(ctx, &ia, 0);
     assert_eq!(all(), before, "whatever is made");
-    drop(zoo);
+    drop(objects);
     assert_eq!(all(), before);
 }
 
@@ -211,9 +211,9 @@ fn ia_query_clears_padding(ctx: &Ctx) {
     assert!(records(0xAA) == records(0x55));
 }
 
-fn ia_query_of_all_as_a_foreign_libdat_asks(ctx: &Ctx) {
-    let zoo = Zoo::of(ctx);
-    let attr = zoo.ia.provider_attr();
+fn ia_query_of_all_as_by_a_foreign_libdat(ctx: &Ctx) {
+    let objects = OneOfEach::of(ctx);
+    let attr = objects.ia.provider_attr();
     assert_eq!((attr.dapl_version_major, attr.dapl_version_minor), (1, 2));
 }
 

@@ -71,7 +71,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 9.2": bind_posts_for_reads_need_no_local_right_of_the_lmr,
         "spec/events 9.2": bind_posts_of_no_length_check_nothing_else,
         "spec/events 9.2": bind_posts_of_no_length_need_the_pz_of_the_ep,
-        "spec/events 4.1": bind_posts_take_solicited_and_threshold_and_mean_nothing,
+        "spec/events 4.1": bind_posts_ignore_solicited_and_threshold,
     ];
     for (wrong, words) in WRONG {
         let case = local(move |ctx| is_refused(ctx, wrong));
@@ -238,7 +238,7 @@ fn bind_posts_of_no_length_need_the_pz_of_the_ep(ctx: &Ctx) {
     expect_nothing(near.request.h());
 }
 
-fn bind_posts_take_solicited_and_threshold_and_mean_nothing(ctx: &Ctx) {
+fn bind_posts_ignore_solicited_and_threshold(ctx: &Ctx) {
     let (near, _far) = ctx.loopback();
     let memory = near.memory(100);
     let rmr = near.pz.rmr();

@@ -19,7 +19,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 8.1": lmr_of_strongly_ordered_memory_is_one_of_memory,
         "spec/events 8.1": lmr_of_an_lmr_takes_its_range,
         "spec/events 8.1": lmr_of_an_lmr_of_an_lmr,
-        "spec/events 8.1": lmr_refuses_an_lmr_that_is_none,
+        "spec/events 8.1": lmr_refuses_an_invalid_lmr_handle,
         "spec/events 8.1": lmr_refuses_a_bad_ia,
         "spec/events 8.1": lmr_refuses_a_bad_pz,
         "spec/events 8.1": lmr_refuses_no_place_for_its_handle,
@@ -118,7 +118,7 @@ fn lmr_of_an_lmr_of_an_lmr(ctx: &Ctx) {
     assert_eq!(third.param().length, 10_000);
 }
 
-fn lmr_refuses_an_lmr_that_is_none(ctx: &Ctx) {
+fn lmr_refuses_an_invalid_lmr_handle(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
     let dead = Wanted::memory(buffer.pointer(), 10_000).make(&ia, &pz).lmr.free();
     for bad in [DAT_HANDLE_NULL, pz.h(), dead] {

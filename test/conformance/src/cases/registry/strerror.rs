@@ -17,7 +17,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 9.2": strerror_of_an_unknown_type_sets_both,
         "spec/registry 9.2": strerror_of_an_unknown_subtype_sets_both,
         "spec/registry 9.2": strerror_of_one_string_only,
-        "spec/registry 9.2": strerror_of_nothing_is_arg2,
+        "spec/registry 9.2": strerror_without_pointers_is_arg2,
         "spec/registry 9.2": strerror_gives_the_same_strings,
         "spec/consumers 21": strerror_always_sets_both_strings,
     ]
@@ -92,7 +92,7 @@ fn strerror_of_one_string_only(_ctx: &Ctx) {
     assert_eq!(text_at(text), "DAT_INVALID_ARG3");
 }
 
-fn strerror_of_nothing_is_arg2(_ctx: &Ctx) {
+fn strerror_without_pointers_is_arg2(_ctx: &Ctx) {
     for code in [DAT_SUCCESS, error(DAT_INVALID_PARAMETER, DAT_INVALID_ARG3), 0x1234_5678] {
         refused(dat_strerror(code, null_mut(), null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
     }

@@ -9,7 +9,7 @@ use super::pool::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let all = cases![
-        "spec/registry 12": srq_provider_attributes_tell_of_it,
+        "spec/registry 12": srq_provider_attributes_report_srqs,
         "spec/events 6.4": srq_query_of_a_new_one,
         "spec/events 6.4": srq_query_of_no_srq,
         "spec/events 6.4": srq_query_without_a_record,
@@ -32,7 +32,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.7": srq_ep_reset_of_an_unconnected_one,
         "spec/events 5.5": srq_recv_query_of_no_ep,
         "spec/events 5.5": srq_recv_query_with_nulls,
-        "spec/events 5.5": srq_recv_query_of_a_quiet_ep_is_nothing,
+        "spec/events 5.5": srq_recv_query_of_an_idle_ep_is_zero,
         "spec/events 5.5": srq_recv_query_without_one_counts_posted_receives,
         "spec/events 5.5": srq_recv_query_in_an_ep_without_a_zone,
         "spec/endpoints 5.6": srq_ep_unconnected_has_nothing_to_disconnect,
@@ -40,7 +40,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all.into_iter().map(|case| case.needs(Need::Srq)).collect()
 }
 
-fn srq_provider_attributes_tell_of_it(ctx: &Ctx) {
+fn srq_provider_attributes_report_srqs(ctx: &Ctx) {
     let ia = ctx.ia();
     let (attr, limits) = (ia.provider_attr(), ia.attr());
     assert_eq!(attr.srq_supported, DAT_TRUE);
@@ -272,7 +272,7 @@ fn recv_query(ep: &Ep) -> (DAT_COUNT, DAT_COUNT) {
     (count, span)
 }
 
-fn srq_recv_query_of_a_quiet_ep_is_nothing(ctx: &Ctx) {
+fn srq_recv_query_of_an_idle_ep_is_zero(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let ep = pool.ep();
     pool.post_all(0..4);

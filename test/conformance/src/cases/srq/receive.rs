@@ -25,8 +25,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 6.5": srq_resize_has_room_for_all_completions
             => served_with(4, srq_resize_has_room_for_all_completions).limit(40),
         "spec/events 6.5": srq_resize_while_connections_wait => served_with(2, srq_resize_while_connections_wait),
-        "spec/events 4.4": srq_message_of_nothing => served(srq_message_of_nothing),
-        "spec/events 4.4": srq_receive_of_nothing => served(srq_receive_of_nothing),
+        "spec/events 4.4": srq_message_of_zero_bytes => served(srq_message_of_zero_bytes),
+        "spec/events 4.4": srq_receive_of_zero_bytes => served(srq_receive_of_zero_bytes),
         "spec/events 4.4": srq_message_exactly_as_long_as_the_receive => served(srq_message_exactly_as_long_as_the_receive),
         "spec/events 4.4": srq_message_over_several_segments => served(srq_message_over_several_segments),
         "spec/events 6.3": srq_long_messages => served(srq_long_messages),
@@ -41,7 +41,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 3.6": srq_completions_trigger_a_cno => served(srq_completions_trigger_a_cno),
         "spec/events 4.8": srq_ep_connected_refuses_receives_of_its_own => served(srq_ep_connected_refuses_receives_of_its_own),
         "spec/events 5.5": srq_recv_query_counts_receives_taken_by_an_ep => served(srq_recv_query_counts_receives_taken_by_an_ep),
-        "spec/endpoints 5.9": srq_ep_is_idle_whatever_waits => served(srq_ep_is_idle_whatever_waits),
+        "spec/endpoints 5.9": srq_ep_is_idle_with_waiting_receives => served(srq_ep_is_idle_with_waiting_receives),
         "spec/events 6": srq_on_both_ends => pair(talks, talks).needs(Need::Srq),
     ]
 }
@@ -257,7 +257,7 @@ fn srq_resize_has_room_for_all_completions(_: &Ctx, peer: &Peer, pool: &Pool) {
     ep.expect_state(DAT_EP_STATE_CONNECTED);
 }
 
-fn srq_message_of_nothing(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_message_of_zero_bytes(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     pool.memory.fill(0x77);
     pool.post(0);
@@ -267,7 +267,7 @@ fn srq_message_of_nothing(_: &Ctx, peer: &Peer, pool: &Pool) {
     pool.memory.expect_all(0, SLOT, 0x77);
 }
 
-fn srq_receive_of_nothing(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_receive_of_zero_bytes(_: &Ctx, peer: &Peer, pool: &Pool) {
     let _ep = peer.connected(pool);
     ok(pool.post_as(5, &mut []));
     peer.send(0, 0, 1);
@@ -423,7 +423,7 @@ fn srq_recv_query_counts_receives_taken_by_an_ep(_: &Ctx, peer: &Peer, pool: &Po
     }
 }
 
-fn srq_ep_is_idle_whatever_waits(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_ep_is_idle_with_waiting_receives(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     peer.send(0, 8, 1);
     let mut idle = 7;

@@ -71,49 +71,49 @@ fn threads_make_and_free_shared_receive_queues(ctx: &Ctx) {
 
 /// Every call that changes nothing permanently, on one object of each kind.
 fn threads_call_everything_on_the_same_objects(ctx: &Ctx) {
-    let zoo = Zoo::of(ctx);
-    let address = zoo.ia.address();
+    let objects = OneOfEach::of(ctx);
+    let address = objects.ia.address();
     run_threads(4, |thread| {
         for round in 0..40 {
-            for kind in Kind::ALL.into_iter().filter(|kind| zoo.has(*kind)) {
-                assert_eq!(filled(|out| dat_get_handle_type(zoo.handle(kind), out)), kind.number());
+            for kind in Kind::ALL.into_iter().filter(|kind| objects.has(*kind)) {
+                assert_eq!(filled(|out| dat_get_handle_type(objects.handle(kind), out)), kind.number());
             }
-            ask_all(&zoo);
-            change_all(&zoo, thread + round);
+            ask_all(&objects);
+            change_all(&objects, thread + round);
             let qos = DAT_QOS_BEST_EFFORT;
             // Always refused, just before it would take the lock of the EP.
-            let refused = dat_ep_connect(zoo.ep.h(), address.pointer(), 1, 0, 0, null_mut(), qos, 0);
+            let refused = dat_ep_connect(objects.ep.h(), address.pointer(), 1, 0, 0, null_mut(), qos, 0);
             kind_in(refused, &[DAT_INVALID_PARAMETER]);
-            kind_in(dat_ep_post_send(zoo.ep.h(), 0, null_mut(), cookie(0), 0), &[DAT_INVALID_STATE]);
+            kind_in(dat_ep_post_send(objects.ep.h(), 0, null_mut(), cookie(0), 0), &[DAT_INVALID_STATE]);
         }
     });
-    drain(zoo.evd.h());
-    zoo.expect_alive();
+    drain(objects.evd.h());
+    objects.expect_alive();
 }
 
-fn ask_all(zoo: &Zoo) {
-    zoo.ia.attr();
-    zoo.ia.provider_attr();
-    ok(dat_pz_query(zoo.pz.h(), DAT_PZ_FIELD_ALL, &mut zeroed()));
-    ok(dat_cno_query(zoo.cno.h(), DAT_CNO_FIELD_ALL, &mut zeroed()));
-    ok(dat_psp_query(zoo.psp.h(), DAT_PSP_FIELD_ALL, &mut zeroed()));
-    ok(dat_rsp_query(zoo.rsp.h(), DAT_RSP_FIELD_ALL, &mut zeroed()));
-    ok(dat_lmr_query(zoo.memory.h(), DAT_LMR_FIELD_ALL, &mut zeroed()));
-    ok(dat_cr_query(zoo.handle(Kind::Cr), DAT_CR_FIELD_ALL, &mut zeroed()));
-    if let Some(rmr) = &zoo.rmr {
+fn ask_all(objects: &OneOfEach) {
+    objects.ia.attr();
+    objects.ia.provider_attr();
+    ok(dat_pz_query(objects.pz.h(), DAT_PZ_FIELD_ALL, &mut zeroed()));
+    ok(dat_cno_query(objects.cno.h(), DAT_CNO_FIELD_ALL, &mut zeroed()));
+    ok(dat_psp_query(objects.psp.h(), DAT_PSP_FIELD_ALL, &mut zeroed()));
+    ok(dat_rsp_query(objects.rsp.h(), DAT_RSP_FIELD_ALL, &mut zeroed()));
+    ok(dat_lmr_query(objects.memory.h(), DAT_LMR_FIELD_ALL, &mut zeroed()));
+    ok(dat_cr_query(objects.handle(Kind::Cr), DAT_CR_FIELD_ALL, &mut zeroed()));
+    if let Some(rmr) = &objects.rmr {
         ok(dat_rmr_query(rmr.h(), DAT_RMR_FIELD_ALL, &mut zeroed()));
     }
-    if let Some(srq) = &zoo.srq {
+    if let Some(srq) = &objects.srq {
         ok(dat_srq_query(srq.h(), DAT_SRQ_FIELD_ALL, &mut zeroed()));
     }
-    zoo.evd.param();
-    zoo.ep.param();
-    zoo.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
-    ok(dat_ep_recv_query(zoo.ep.h(), &mut 0, &mut 0));
+    objects.evd.param();
+    objects.ep.param();
+    objects.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+    ok(dat_ep_recv_query(objects.ep.h(), &mut 0, &mut 0));
 }
 
-fn change_all(zoo: &Zoo, number: usize) {
-    let evd = zoo.evd.h();
+fn change_all(objects: &OneOfEach, number: usize) {
+    let evd = objects.evd.h();
     kind_in(dat_evd_post_se(evd, &software_event(number)), &[DAT_SUCCESS, DAT_QUEUE_FULL]);
     kind_in(dat_evd_dequeue(evd, &mut zeroed()), &[DAT_SUCCESS, DAT_QUEUE_EMPTY, DAT_INVALID_STATE]);
     let waited = dat_evd_wait(evd, 0, 1, &mut zeroed(), &mut 0);
@@ -122,16 +122,16 @@ fn change_all(zoo: &Zoo, number: usize) {
     ok(dat_evd_enable(evd));
     ok(dat_evd_set_unwaitable(evd));
     ok(dat_evd_clear_unwaitable(evd));
-    ok(dat_evd_modify_cno(evd, if number.is_multiple_of(2) { zoo.cno.h() } else { DAT_HANDLE_NULL }));
+    ok(dat_evd_modify_cno(evd, if number.is_multiple_of(2) { objects.cno.h() } else { DAT_HANDLE_NULL }));
     kind_in(dat_evd_resize(evd, 8 + (number % 8) as DAT_COUNT), &[DAT_SUCCESS, DAT_INVALID_STATE]);
-    ok(dat_cno_modify_agent(zoo.cno.h(), NO_AGENT));
-    kind_in(dat_cno_wait(zoo.cno.h(), 0, &mut null_mut()), &[DAT_SUCCESS, DAT_QUEUE_EMPTY]);
-    ok(dat_ep_set_watermark(zoo.ep.h(), -1, -1));
-    ok(dat_ep_reset(zoo.ep.h()));
-    ok(dat_ep_modify(zoo.ep.h(), DAT_EP_FIELD_EP_ATTR_MAX_MESSAGE_SIZE, &zoo.ep.param()));
-    ok(dat_lmr_sync_rdma_read(zoo.ia.h(), &zoo.memory.segment(0, 8), 1));
-    ok(dat_lmr_sync_rdma_write(zoo.ia.h(), &zoo.memory.segment(0, 8), 1));
-    if let Some(srq) = &zoo.srq {
+    ok(dat_cno_modify_agent(objects.cno.h(), NO_AGENT));
+    kind_in(dat_cno_wait(objects.cno.h(), 0, &mut null_mut()), &[DAT_SUCCESS, DAT_QUEUE_EMPTY]);
+    ok(dat_ep_set_watermark(objects.ep.h(), -1, -1));
+    ok(dat_ep_reset(objects.ep.h()));
+    ok(dat_ep_modify(objects.ep.h(), DAT_EP_FIELD_EP_ATTR_MAX_MESSAGE_SIZE, &objects.ep.param()));
+    ok(dat_lmr_sync_rdma_read(objects.ia.h(), &objects.memory.segment(0, 8), 1));
+    ok(dat_lmr_sync_rdma_write(objects.ia.h(), &objects.memory.segment(0, 8), 1));
+    if let Some(srq) = &objects.srq {
         ok(dat_srq_resize(srq.h(), 8 + (number % 8) as DAT_COUNT));
         ok(dat_srq_set_lw(srq.h(), 0));
     }
@@ -371,13 +371,13 @@ fn threads_modify_an_ep_from_both_sides(ctx: &Ctx) {
 /// Four threads free the same object.
 fn one_of_many_frees(ctx: &Ctx, kind: Kind) {
     for _ in 0..4 {
-        let zoo = Zoo::of(ctx);
-        if !zoo.has(kind) {
+        let objects = OneOfEach::of(ctx);
+        if !objects.has(kind) {
             return;
         }
-        let object = Handle::of(zoo.handle(kind));
+        let object = Handle::of(objects.handle(kind));
         let freed = AtomicUsize::new(0);
-        let (ia, _others) = zoo.abandon();
+        let (ia, _others) = objects.abandon();
         let close = if kind == Kind::Ia { DAT_CLOSE_ABRUPT_FLAG } else { DAT_CLOSE_GRACEFUL_FLAG };
         run_threads(4, |_| {
             let code = if kind == Kind::Ia { dat_ia_close(object.h(), close) } else { kind.end(object.h()) };
@@ -397,12 +397,12 @@ fn one_of_many_frees(ctx: &Ctx, kind: Kind) {
 /// One thread frees an object that two other threads query and change.
 fn freed_under_use(ctx: &Ctx, kind: Kind) {
     for _ in 0..4 {
-        let zoo = Zoo::of(ctx);
-        if !zoo.has(kind) {
+        let objects = OneOfEach::of(ctx);
+        if !objects.has(kind) {
             return;
         }
-        let object = Handle::of(zoo.handle(kind));
-        let (ia, _others) = zoo.abandon();
+        let object = Handle::of(objects.handle(kind));
+        let (ia, _others) = objects.abandon();
         let turns = AtomicUsize::new(0);
         run_threads(3, |thread| {
             if thread == 0 {

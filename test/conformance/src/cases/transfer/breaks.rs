@@ -20,7 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.3": fault_reads_without_a_depth_are_refused => pair(reads_without_depth, is_read_anyhow),
         "spec/events 4.3": fault_reads_beyond_the_depth_of_the_target => pair(reads_beyond_the_target, serves_one_read),
         "spec/events 4.3": fault_reads_from_a_target_without_depth => pair(reads_from_no_depth, serves_no_read),
-        "spec/events 4.5": fault_killed_peer_loses_nothing_silently => pair(outlives, dies).only_two(),
+        "spec/events 4.5": fault_killed_peer_fails_all_work => pair(outlives, dies).only_two(),
     ]
 }
 

@@ -60,7 +60,7 @@ const REMOTE: [(Remote, &str); 9] = [
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/events 4.5": fault_message_longer_by_a_byte => pair(|ctx| sends_too_much(ctx, 101), |ctx| takes_too_little(ctx, 100)),
-        "spec/events 4.5": fault_message_to_a_receive_of_nothing => pair(|ctx| sends_too_much(ctx, 1), |ctx| takes_too_little(ctx, 0)),
+        "spec/events 4.5": fault_message_to_a_receive_of_zero_bytes => pair(|ctx| sends_too_much(ctx, 1), |ctx| takes_too_little(ctx, 0)),
         "spec/events 4.5": fault_message_of_many_pieces_into_a_small_receive => pair(|ctx| sends_too_much(ctx, 300_000), |ctx| takes_too_little(ctx, 100)),
         "spec/events 4.5": fault_message_longer_than_a_large_receive => pair(|ctx| sends_too_much(ctx, 300_000), |ctx| takes_too_little(ctx, 299_999)),
         "spec/events 4.5": fault_too_long_comes_after_shorter_ones => pair(sends_fitting_then_not, takes_two_then_not),

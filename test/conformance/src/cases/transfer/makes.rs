@@ -14,8 +14,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.4": transfer_sizes_in_attributes_refuse_nothing => pair(moves_beyond_its_sizes, serves_beyond),
         "spec/events 12.9": transfer_over_an_ep_of_no_attributes => pair(moves_by_default, serves_by_default),
         "spec/events 12.26": transfer_contexts_are_32_bits_and_pads_are_not_read => pair(moves_with_garbage, serves_by_default),
-        "spec/events 4.8": transfer_without_a_request_evd_completes_silently => pair(requests_without_evd, serves_silent),
-        "spec/events 4.8": transfer_without_a_receive_evd_completes_silently => pair(sends_to_silence, receives_without_evd),
+        "spec/events 4.8": transfer_without_a_request_evd_completes_without_an_event => pair(requests_without_evd, serves_silent),
+        "spec/events 4.8": transfer_without_a_receive_evd_completes_without_an_event => pair(sends_to_silence, receives_without_evd),
     ]
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 12.33": transfer_one_buffer_is_read_into_many_times => pair(reads_the_same, exports_memory),
         "spec/events 12.4": transfer_sends_from_memory_without_local_read => pair(sends_from_write_only, receives_ten),
         "spec/events 12.4": transfer_writes_from_memory_without_any_right => pair(writes_from_nothing, takes_a_write),
-        "spec/events 12.31": transfer_progress_by_dequeue_alone => pair(sends_and_polls, receives_and_polls),
+        "spec/events 12.31": transfer_progresses_by_dequeue_only => pair(sends_and_polls, receives_and_polls),
         "spec/events 12.20": transfer_flushed_work_alone_never_breaks => pair(flushes_quietly, posts_and_is_left),
     ]
 }

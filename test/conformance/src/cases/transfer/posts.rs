@@ -37,13 +37,13 @@ const WRONG: [(Wrong, &str); 10] = [
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/events 4.4": post_recvs_as_deep_as_asked_and_no_deeper_than_said,
+        "spec/events 4.4": post_recvs_up_to_the_requested_depth_and_not_above_the_reported_one,
         "spec/events 12.28": post_recvs_until_refused_then_reset,
         "spec/events 4.4": post_recv_slot_is_free_at_its_completion => pair(sends_one_by_one, refills_its_queue),
-        "spec/events 4.4": post_requests_as_deep_as_asked_then_all_complete => pair(fills_its_queue, empties_it),
+        "spec/events 4.4": post_requests_up_to_the_requested_depth_then_all_complete => pair(fills_its_queue, empties_it),
         "spec/events 4.4": post_slots_of_suppressed_requests_are_free_without_an_event => pair(fills_by_suppressed, empties_it),
         "spec/events 4.4": post_depth_of_one_request => pair(posts_one_at_a_time, empties_one_by_one),
-        "spec/events 4.4": post_of_the_asked_depth_on_evds_of_that_length => pair(runs_at_full_depth, serves_full_depth),
+        "spec/events 4.4": post_of_the_requested_depth_on_evds_of_that_length => pair(runs_at_full_depth, serves_full_depth),
     ];
     for (wrong, words) in WRONG {
         let all_ops = Op::ALL.into_iter().filter(|op| wrong != Wrong::NoRemote || Op::RDMA.contains(op));
@@ -176,7 +176,7 @@ fn takes_its_own_limit(ctx: &Ctx, op: Op) {
     expect_dto(op.evd(&near), 1, DAT_DTO_SUCCESS, limit as u64 * 100);
 }
 
-fn post_recvs_as_deep_as_asked_and_no_deeper_than_said(ctx: &Ctx) {
+fn post_recvs_up_to_the_requested_depth_and_not_above_the_reported_one(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let posted = fill(&conn, Op::Recv, &NOWHERE);
     let said = conn.ep.param().ep_attr.max_recv_dtos;

@@ -18,7 +18,7 @@ fn attributes<'a>(svg: &'a str, element: &str, name: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn points_land_where_the_scale_says() {
+fn points_are_placed_by_the_scale() {
     let scale = Scale::over([1.0, 30.0, 800.0].into_iter(), 10.0, 0.0, 300.0);
     assert_eq!((scale.low, scale.high), (1.0, 1000.0));
     for (value, at) in [(1.0, 0.0), (10.0, 100.0), (100.0, 200.0), (1000.0, 300.0)] {
@@ -33,7 +33,7 @@ fn points_land_where_the_scale_says() {
 }
 
 #[test]
-fn a_line_goes_through_its_corners() {
+fn a_line_passes_through_its_points() {
     let svg = svg(&[panel(vec![line("ours", &[(1.0, 0.1), (4.0, 1.0), (16.0, 10.0)])])], "caption");
     let middle = ((LEFT + RIGHT) / 2.0, (TOP + BOTTOM) / 2.0);
     let expected = format!("{LEFT:.1},{BOTTOM:.1} {:.1},{:.1} {RIGHT:.1},{TOP:.1}", middle.0, middle.1);

@@ -297,7 +297,7 @@ fn no_text_of_a_file_becomes_markup() {
 }
 
 #[test]
-fn the_page_stands_alone() {
+fn the_page_is_self_contained() {
     let page = page(&sections());
     assert!(page.starts_with("<!DOCTYPE html>") && page.contains(POLICY));
     for foreign in ["http:", "https:", "src=", "url(", "@import", "<link", "<script", "<img", "<iframe", "javascript:"]

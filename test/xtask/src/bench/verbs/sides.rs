@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn perftest_says_latency_or_rate() {
+    fn perftest_reports_latency_or_rate() {
         let said = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    99% percentile[usec]\n \
                     64      1000          13.94          2785.03      15.10    \t       16.43       \t9.49\n";
         assert_eq!(perftest_usec(said), Some(15.10));
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_what_a_duet_starts() {
+    fn ends_match_the_started_programs() {
         let mut command = Command::new("chrt");
         command.args(["-r", "1", "/t/bin/duet", "tcp:1", "/t/bin/bench", "-s", "send", "--", "sh", "-c", "a b && c"]);
         command.env("LD_PRELOAD", "/t/turns.so");
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn dapltest_says_a_rate() {
+    fn dapltest_reports_a_rate() {
         assert_eq!(dapltest_usec("    Operation Throughput : 25000.00 ops/sec\n"), Some(40.0));
         assert_eq!(dapltest_usec("    Bandwidth            : 1.74 MB/sec\n"), None);
     }

@@ -238,7 +238,7 @@ fn abort_flushes_at_once_and_notifies_the_peer() {
 }
 
 #[test]
-fn silent_peer_is_given_up() {
+fn peer_that_does_not_answer_is_given_up() {
     let mut pair = Pair::new(&Plan::default());
     pair.recv(Side::A, 0, 10);
     pair.pass(MILLIS);

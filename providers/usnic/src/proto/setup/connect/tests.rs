@@ -387,7 +387,7 @@ fn alternative_address_is_tried_after_a_closed_port() {
 }
 
 #[test]
-fn silence_selects_the_next_process_of_the_port() {
+fn no_answer_selects_the_next_process_of_the_port() {
     let mut connector = connector();
     let mut lengths = Vec::new();
     for round in 0..40 {

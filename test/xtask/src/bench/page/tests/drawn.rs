@@ -149,7 +149,7 @@ fn all_charts_are_drawn_in_light_and_in_dark() {
 }
 
 #[test]
-fn missing_drawings_are_noticed() {
+fn missing_drawings_are_detected() {
     if !is_there() {
         return;
     }
@@ -167,7 +167,7 @@ fn missing_drawings_are_noticed() {
 }
 
 #[test]
-fn a_phone_shows_all_of_it_without_moving_the_page() {
+fn a_narrow_window_needs_no_horizontal_scrolling() {
     if !is_there() {
         return;
     }

@@ -1,6 +1,6 @@
 /*
  * A client that violates the protocol: it connects to a dapltest server and then sends nothing, invalid data, another version,
- * or a request that the server cannot serve. `rude ADAPTER PORT silent|rubbish|version|request`
+ * or a request that the server cannot serve. `bad_client ADAPTER PORT nothing|garbage|version|request`
  *
  * Succeeds when the server has ended the connection or sent the required reply, and prints which of the two.
  *
@@ -91,7 +91,7 @@ int main(int argc, char **argv)
     puts("connected");
     fflush(stdout);
 
-    if (strcmp(way, "rubbish") == 0)
+    if (strcmp(way, "garbage") == 0)
         say(0, "GET / HTTP/1.0\r\n\r\n", 18);
     else if (strcmp(way, "version") == 0)
         say(0, "dplt\1\0\3\0\7", 9);
@@ -99,7 +99,7 @@ int main(int argc, char **argv)
         say(0, "dplt\1\0\2\0\0", 9);
         say(1, "dplt\3\377\377\377\377\377\377\377\377", 13);
     } else
-        EXPECT(strcmp(way, "silent") == 0);
+        EXPECT(strcmp(way, "nothing") == 0);
     listen_to();
     OK(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
     return 0;

@@ -97,7 +97,7 @@ impl Kind {
 }
 
 /// One live object of each kind; only the PZ and the EVDs are used by others. Kinds that the provider lacks are absent.
-pub(crate) struct Zoo {
+pub(crate) struct OneOfEach {
     /// A pending request, rejected at the end.
     cr: Option<Handle>,
     /// UNCONNECTED, with all its EVDs; no other object uses it.
@@ -126,7 +126,7 @@ pub(crate) struct Zoo {
     pub(crate) ia: Ia,
 }
 
-impl Zoo {
+impl OneOfEach {
     /// Opens an IA and creates all objects in it.
     #[track_caller]
     pub(crate) fn of(ctx: &Ctx) -> Self {
@@ -154,7 +154,7 @@ impl Zoo {
         let ep = ep();
         let cr = Some(Handle::of(ask(ctx, ia, &asker, first, &requests)));
         let ia = ia.clone();
-        Zoo {
+        OneOfEach {
             cr,
             ep,
             rsp,
@@ -252,7 +252,7 @@ impl Zoo {
     }
 }
 
-impl Drop for Zoo {
+impl Drop for OneOfEach {
     fn drop(&mut self) {
         if let Some(cr) = self.cr.take()
             && !std::thread::panicking()
