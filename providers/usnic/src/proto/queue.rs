@@ -1,37 +1,42 @@
-//! A work queue: a ring of waiting entries, a hash of active entries by number, and a list of the active ones in order
-//! (UR-1).
+//! A work queue: a list of waiting entries, a list of active ones in order, and a hash of the active ones by number (UR-1).
 //!
-//! All entries are in one array; a bitmap allocates its slots. The array grows up to the queue's capacity, so the
-//! steady state allocates nothing. Items are large, so they are filled and read in their slots; a removed item stays
-//! until its slot is reused.
-
-use std::collections::VecDeque;
+//! All entries are in one array, free ones in a list. The array grows up to the queue's capacity, so the steady state
+//! allocates nothing. Items are large, so they are filled and read in their slots; a removed item stays until its slot is
+//! reused.
 
 /// No slot.
 const NONE: u32 = u32::MAX;
 /// Initial number of entries.
 const FIRST: u32 = 8;
+/// Number of an active entry that is never looked up. It is not in the hash table, and any number of entries may have it.
+pub(crate) const UNNUMBERED: u64 = u64::MAX;
 
 struct Entry<T> {
     item: T,
     is_used: bool,
+    is_active: bool,
     key: u64,
-    /// Neighbours in the list of active entries.
+    /// Neighbours in the list of active entries; `behind` also in those of waiting and of free ones.
     before: u32,
     behind: u32,
 }
 
 pub(crate) struct Queue<T> {
     entries: Vec<Entry<T>>,
-    /// One bit per entry: set if it is free.
-    free: Vec<u64>,
+    /// The free entry that is used next.
+    free: u32,
     capacity: u32,
-    waiting: VecDeque<u32>,
+    /// Waiting and active entries.
+    length: u32,
+    active: u32,
+    /// Ends of the list of waiting entries.
+    next: u32,
+    newest: u32,
     /// Hash table of slots by key: open addressing, a power of two of entries, at most half of them used.
     table: Vec<u32>,
+    /// Ends of the list of active entries.
     first: u32,
     last: u32,
-    active: u32,
 }
 
 impl<T: Default> Queue<T> {
@@ -39,18 +44,20 @@ impl<T: Default> Queue<T> {
     pub(crate) fn new(capacity: u32) -> Self {
         Queue {
             entries: Vec::new(),
-            free: Vec::new(),
+            free: NONE,
             capacity: capacity.min(NONE - 1),
-            waiting: VecDeque::new(),
+            length: 0,
+            active: 0,
+            next: NONE,
+            newest: NONE,
             table: Vec::new(),
             first: NONE,
             last: NONE,
-            active: 0,
         }
     }
 
     pub(crate) fn len(&self) -> u32 {
-        self.active + self.waiting()
+        self.length
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -59,7 +66,7 @@ impl<T: Default> Queue<T> {
 
     /// Number of waiting entries.
     pub(crate) fn waiting(&self) -> u32 {
-        self.waiting.len() as u32
+        self.length - self.active
     }
 
     /// Adds a waiting entry. Returns its slot and the old item in it, which the caller overwrites; `None` if the queue
@@ -67,31 +74,66 @@ impl<T: Default> Queue<T> {
     #[inline(always)]
     pub(crate) fn push(&mut self) -> Option<(u32, &mut T)> {
         let place = self.take_place()?;
-        self.waiting.push_back(place);
+        let newest = std::mem::replace(&mut self.newest, place);
+        match self.entries.get_mut(newest as usize) {
+            Some(entry) => entry.behind = place,
+            None => self.next = place,
+        }
         let entry = &mut self.entries[place as usize];
-        entry.is_used = true;
+        (entry.is_used, entry.behind) = (true, NONE);
+        Some((place, &mut entry.item))
+    }
+
+    /// Adds an active entry at the end of the list, as [`Self::push`] and [`Self::start`] with [`UNNUMBERED`]. No entry waits.
+    #[inline(always)]
+    pub(crate) fn push_active(&mut self) -> Option<(u32, &mut T)> {
+        let place = self.take_place()?;
+        self.link(place);
+        let entry = &mut self.entries[place as usize];
+        (entry.is_used, entry.key) = (true, UNNUMBERED);
         Some((place, &mut entry.item))
     }
 
     /// The oldest waiting entry.
+    #[inline]
     pub(crate) fn next(&self) -> Option<u32> {
-        self.waiting.front().copied()
+        (self.next != NONE).then_some(self.next)
     }
 
-    /// Makes the oldest waiting entry active, under a number that no other active entry has, at the end of the list.
+    /// Takes the oldest waiting entry out of its list.
+    #[inline(always)]
+    fn take_next(&mut self) -> Option<u32> {
+        let place = self.next()?;
+        self.next = self.entries[place as usize].behind;
+        if self.next == NONE {
+            self.newest = NONE;
+        }
+        Some(place)
+    }
+
+    /// Makes the oldest waiting entry active, at the end of the list, under a number that no other active entry has; or
+    /// under [`UNNUMBERED`].
     pub(crate) fn start(&mut self, key: u64) -> Option<u32> {
-        let place = self.waiting.pop_front()?;
-        let last = self.last;
+        let place = self.take_next()?;
+        self.link(place);
+        self.entries[place as usize].key = key;
+        if key != UNNUMBERED {
+            self.insert(key, place);
+        }
+        Some(place)
+    }
+
+    /// Appends an entry to the list of active ones.
+    #[inline(always)]
+    fn link(&mut self, place: u32) {
+        let last = std::mem::replace(&mut self.last, place);
         let entry = &mut self.entries[place as usize];
-        (entry.key, entry.before, entry.behind) = (key, last, NONE);
+        (entry.is_active, entry.before, entry.behind) = (true, last, NONE);
         match self.entries.get_mut(last as usize) {
             Some(entry) => entry.behind = place,
             None => self.first = place,
         }
-        self.last = place;
         self.active += 1;
-        self.insert(key, place);
-        Some(place)
     }
 
     /// The active entry with this number.
@@ -123,10 +165,14 @@ impl<T: Default> Queue<T> {
 
     /// Removes an active entry. Its item remains readable until the next `push`.
     pub(crate) fn take(&mut self, place: u32) -> Option<&mut T> {
-        let entry = self.entries.get(place as usize)?;
+        let entry = self.entries.get_mut(place as usize).filter(|entry| entry.is_active)?;
+        entry.is_active = false;
         let (key, before, behind) = (entry.key, entry.before, entry.behind);
-        let at = self.look(key).filter(|at| self.table[*at] == place)?;
-        self.remove(at);
+        if key != UNNUMBERED
+            && let Some(at) = self.look(key)
+        {
+            self.remove(at);
+        }
         match self.entries.get_mut(before as usize) {
             Some(entry) => entry.behind = behind,
             None => self.first = behind,
@@ -149,54 +195,56 @@ impl<T: Default> Queue<T> {
 
     /// Removes the oldest waiting entry.
     pub(crate) fn pop_waiting(&mut self) -> Option<&mut T> {
-        let place = self.waiting.pop_front()?;
+        let place = self.take_next()?;
         self.give_place(place)
     }
 
+    /// Takes an entry out of the list of free ones, and counts it.
+    #[inline(always)]
     fn take_place(&mut self) -> Option<u32> {
-        let found = self.free.iter().position(|word| *word != 0);
-        let word = match found {
-            Some(word) => word,
-            None => self.grow()?,
-        };
-        let bit = self.free[word].trailing_zeros();
-        self.free[word] &= self.free[word] - 1;
-        Some(word as u32 * 64 + bit)
+        let mut place = self.free;
+        if place as usize >= self.entries.len() {
+            place = self.grow()?;
+        }
+        self.free = self.entries[place as usize].behind;
+        self.length += 1;
+        Some(place)
     }
 
     fn give_place(&mut self, place: u32) -> Option<&mut T> {
-        self.free[place as usize / 64] |= 1 << (place % 64);
         let entry = &mut self.entries[place as usize];
+        entry.behind = std::mem::replace(&mut self.free, place);
+        self.length -= 1;
         std::mem::take(&mut entry.is_used).then_some(&mut entry.item)
     }
 
-    /// Adds slots; returns the bitmap word of the first of them.
+    /// Adds entries, and returns the first of them. No entry is free.
     #[cold]
-    fn grow(&mut self) -> Option<usize> {
+    #[inline(never)]
+    fn grow(&mut self) -> Option<u32> {
         let old = self.entries.len() as u32;
         let new = old.saturating_mul(2).clamp(FIRST.min(self.capacity), self.capacity);
         if new == old {
             return None;
         }
         self.entries.reserve_exact((new - old) as usize);
-        self.entries.extend((old..new).map(|_| Entry {
+        self.entries.extend((old..new).map(|place| Entry {
             item: T::default(),
             is_used: false,
+            is_active: false,
             key: 0,
             before: NONE,
-            behind: NONE,
+            behind: if place + 1 < new { place + 1 } else { NONE },
         }));
-        self.free.resize(new.div_ceil(64) as usize, 0);
-        for place in old..new {
-            self.free[place as usize / 64] |= 1 << (place % 64);
-        }
-        self.waiting.reserve(new as usize - self.waiting.len());
         self.table = vec![NONE; (new as usize * 2).next_power_of_two()];
         let active: Vec<u32> = self.active().collect();
         for place in active {
-            self.insert(self.entries[place as usize].key, place);
+            let key = self.entries[place as usize].key;
+            if key != UNNUMBERED {
+                self.insert(key, place);
+            }
         }
-        Some(old as usize / 64)
+        Some(old)
     }
 
     /// Hash of a number: consecutive numbers are spread over the table by multiplication with the golden ratio.
@@ -249,6 +297,8 @@ impl<T: Default> Queue<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use super::*;
     use proptest::prelude::*;
 
@@ -284,6 +334,33 @@ mod tests {
         let rest: Vec<u64> = std::iter::from_fn(|| queue.pop().copied()).collect();
         assert_eq!(rest, (0..100).filter(|i| *i != 30).collect::<Vec<u64>>());
         assert!(queue.is_empty() && queue.first().is_none() && queue.next().is_none());
+    }
+
+    #[test]
+    fn unnumbered_entries_are_removed_in_any_order() {
+        let mut queue = Queue::new(40);
+        for item in 0..40u64 {
+            match item % 3 {
+                0 => *queue.push_active().expect("there is room").1 = item,
+                1 => {
+                    push(&mut queue, item);
+                    queue.start(UNNUMBERED);
+                }
+                _ => {
+                    push(&mut queue, item);
+                    queue.start(item);
+                }
+            }
+        }
+        assert!(queue.push_active().is_none() && queue.find(UNNUMBERED).is_none());
+        let places: Vec<u32> = queue.active().collect();
+        for n in [7, 0, 8, 39, 3] {
+            assert_eq!(queue.take(places[n]).copied(), Some(n as u64));
+            assert_eq!(queue.take(places[n]), None, "once");
+        }
+        assert_eq!(queue.find(11), Some(places[11]));
+        let rest: Vec<u64> = std::iter::from_fn(|| queue.pop().copied()).collect();
+        assert_eq!(rest, (0..40).filter(|n| ![7, 0, 8, 39, 3].contains(n)).collect::<Vec<u64>>());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use dapl_software::memory::atomic::Atomic;
 
 use super::types::{Post, SendValue, Work};
 use crate::proto::psn::Psn;
-use crate::proto::queue::Queue;
+use crate::proto::queue::{Queue, UNNUMBERED};
 use crate::proto::ranges::Ranges;
 use crate::proto::wire::Op;
 
@@ -147,19 +147,11 @@ impl Work {
         matches!(self, Work::SendWith(_) | Work::WriteImmediate { .. } | Work::Atomic(..))
     }
 
+    /// Number in the queue: answers name their request.
     fn key(self, id: u32) -> u64 {
-        let kind = match self {
-            _ if self.takes_receive() => 0,
-            _ if self.is_answered() => READ,
-            Work::Write(_) => 1,
-            _ => 3,
-        };
-        u64::from(id) | kind << 32
+        if self.is_answered() { id.into() } else { UNNUMBERED }
     }
 }
-
-/// Kind of reads in the hash of the queue.
-const READ: u64 = 2;
 
 /// Whether a send with this number has a receive.
 pub(super) fn is_below(number: u32, credits: u32) -> bool {
@@ -189,6 +181,27 @@ impl<Q: Default> Requests<Q> {
         (request.stage, request.packets, request.answered) = (SendPhase::Cutting, None, false);
         (request.id, request.cut, request.out) = (0, 0, 0);
         Some(&mut request.own)
+    }
+
+    /// Whether a send would be the first to start, and has a receive.
+    #[inline(always)]
+    pub(super) fn may_start_send(&self, credits: u32) -> bool {
+        self.have_left() && !self.stopped && is_below(self.numbers.sends, credits)
+    }
+
+    /// Queues a plain send that is one packet with this PSN, and was sent. Returns its slot, its number, and the driver's part
+    /// of it, to be filled; `None` if the queue is full. No other request waits.
+    #[inline(always)]
+    pub(super) fn push_sent(&mut self, length: u32, psn: Psn) -> Option<(u32, u32, &mut Q)> {
+        let (slot, request) = self.queue.push_active()?;
+        request.have.clear();
+        let id = self.numbers.sends;
+        self.numbers.sends = id.wrapping_add(1);
+        self.latest = Some(psn);
+        (request.work, request.length, request.fence) = (Work::Send { solicited: false }, length, false);
+        (request.stage, request.packets, request.answered) = (SendPhase::Out, Some((psn, psn)), false);
+        (request.id, request.cut, request.out) = (id, length, 1);
+        Some((slot, id, &mut request.own))
     }
 
     /// The next packet, with at most `fragment` bytes if it contains the whole message and `chunk` bytes if it contains
@@ -298,7 +311,7 @@ impl<Q: Default> Requests<Q> {
 
     /// The active read with this number.
     pub(super) fn read(&self, id: u32) -> Option<u32> {
-        self.queue.find(u64::from(id) | READ << 32)
+        self.queue.find(id.into())
     }
 
     /// Records that a piece of a read was copied. Returns false if it cannot be recorded.
