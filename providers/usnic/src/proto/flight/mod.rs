@@ -18,7 +18,7 @@ use super::{Nanos, WINDOW};
 pub(crate) use delivery::PacketState;
 pub(crate) use delivery::{Delivery, LostPacket, RateSample, is_loss_too_high};
 use reorder::Reorder;
-use ring::Ring;
+use ring::{NewPacket, Ring};
 
 /// The cause of a retransmission.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -256,7 +256,14 @@ impl<T: Copy> Flight<T> {
         }
     }
 
+    /// Whether nothing is to be retransmitted.
+    #[inline]
+    pub(crate) fn has_no_loss(&self) -> bool {
+        self.lost_count == 0 && self.probes == 0
+    }
+
     /// Records a new packet and returns its PSN. The window must have space.
+    #[inline(always)]
     pub(crate) fn sent(&mut self, now: Nanos, bytes: u64, what: T) -> Psn {
         assert!(self.room() > 0, "the sender checks the window first");
         if self.is_empty() {
@@ -265,8 +272,8 @@ impl<T: Copy> Flight<T> {
         let psn = self.next;
         let order = self.reorder.transmit();
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        self.ring.insert(psn, self.span(), what, bytes, now, order);
-        self.ring.slot_mut(psn).state = self.delivery.sent(now, bytes.into(), self.ring.bytes());
+        let state = self.delivery.sent(now, bytes.into(), self.ring.bytes() + u64::from(bytes));
+        self.ring.insert(psn, self.span(), NewPacket { what, bytes, now, order, state });
         self.unacked.set(psn);
         self.next = psn.next();
         self.probes = self.probes.saturating_sub(1);

@@ -33,6 +33,15 @@ pub(super) struct Slot<T> {
     after: Psn,
 }
 
+/// A packet that is sent for the first time.
+pub(super) struct NewPacket<T> {
+    pub(super) what: T,
+    pub(super) bytes: u32,
+    pub(super) now: Nanos,
+    pub(super) order: u64,
+    pub(super) state: PacketState,
+}
+
 /// Slots, and the list of packets in flight.
 #[derive(Debug)]
 pub(super) struct Ring<T> {
@@ -77,31 +86,43 @@ impl<T: Copy> Ring<T> {
     }
 
     /// Adds a new packet in flight, `used` packets after the oldest one that has a slot.
-    pub(super) fn insert(&mut self, psn: Psn, used: u32, what: T, bytes: u32, now: Nanos, order: u64) {
-        let state = PacketState::default();
-        let slot = Slot {
+    #[inline(always)]
+    pub(super) fn insert(&mut self, psn: Psn, used: u32, packet: NewPacket<T>) {
+        let NewPacket { what, bytes, now, order, state } = packet;
+        if used as usize >= self.slots.len() {
+            self.grow(psn, used, what);
+        }
+        let (oldest, newest) = self.ends.unwrap_or((psn, psn));
+        self.slot_mut(newest).after = psn;
+        self.ends = Some((oldest, psn));
+        self.in_flight_count += 1;
+        self.bytes += u64::from(bytes);
+        // Field by field, so that no copy is made on the stack.
+        let slot = self.slot_mut(psn);
+        (slot.what, slot.bytes, slot.order) = (what, bytes, order);
+        (slot.sent, slot.first) = (now, now);
+        (slot.sends, slot.cause) = (1, Cause::Loss);
+        (slot.before, slot.after) = (newest, psn);
+        slot.state = state;
+    }
+
+    /// Doubles the number of slots and moves the `used` slots before `psn` to their new places. `what` fills the others.
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self, psn: Psn, used: u32, what: T) {
+        let length = (self.slots.len() * 2).clamp(SMALLEST, WINDOW as usize);
+        let filler = Slot {
             what,
-            sent: now,
-            first: now,
-            order,
-            bytes,
-            state,
-            sends: 1,
+            sent: 0,
+            first: 0,
+            order: 0,
+            bytes: 0,
+            state: PacketState::default(),
+            sends: 0,
             cause: Cause::Loss,
             before: psn,
             after: psn,
         };
-        if used as usize >= self.slots.len() {
-            self.grow(psn, used, slot);
-        }
-        *self.slot_mut(psn) = slot;
-        self.append(psn);
-    }
-
-    /// Doubles the number of slots and moves the `used` slots before `psn` to their new places.
-    #[cold]
-    fn grow(&mut self, psn: Psn, used: u32, filler: Slot<T>) {
-        let length = (self.slots.len() * 2).clamp(SMALLEST, WINDOW as usize);
         let mut slots = vec![filler; length];
         for back in 1..=used {
             let old = Psn(psn.0.wrapping_sub(back));
