@@ -41,7 +41,6 @@ use dapl::provider::{
     QueueProvider, Region, SharedCookie, SrqSpec,
 };
 use dapl::runtime::handle::ObjectId;
-use dapl_software::memory::window::WindowKeys as _;
 use dapl_software::shared_names::SharedNames;
 
 pub use cm::{ConnectionRequest, Listener};
@@ -94,7 +93,7 @@ impl MemoryRegion for Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        self.regions.remove(self.key);
+        self.regions.deregister(self.key);
     }
 }
 

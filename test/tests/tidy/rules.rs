@@ -265,6 +265,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("providers/usnic/src/net/receive.rs", "recvmmsg, and what it has filled"),
     ("providers/usnic/src/net/reuseport.rs", "a socket filter"),
     ("providers/usnic/src/net/send.rs", "sendmsg, of memory that its caller holds"),
+    ("providers/usnic/src/net/short_packet.rs", "a packet that was not written before, and sendto"),
     ("providers/usnic/src/net/socket.rs", "options of sockets"),
     ("providers/verbs/src/ibv/mod.rs", "libibverbs: what its objects share"),
     ("providers/verbs/src/ibv/context.rs", "libibverbs"),

@@ -13,6 +13,7 @@ use std::thread::yield_now;
 
 use dapl::error::Result;
 use dapl::provider::{Access, Region, Segment, Status};
+use dapl::runtime::handle;
 use dapl_software::memory::keys::KeyTable;
 use dapl_software::memory::rights::{self, AccessRight, KeyEntry, LOCAL, RegistrationGuard};
 use dapl_software::memory::scatter_gather::LocalMemory;
@@ -47,6 +48,7 @@ impl RegionEntry {
 
     /// Whether the key allows the access. Each field is read once, and the values are valid only if the key is still
     /// live afterwards.
+    #[inline(always)]
     fn opens(&self, key: u32, pd: u32, range: Region, right: AccessRight) -> bool {
         if key == 0 || self.key.load(Ordering::Acquire) != key {
             return false;
@@ -78,9 +80,17 @@ impl Regions {
     }
 
     /// The entry that a key names, valid or not. `None` if its chunk was never allocated.
+    #[inline(always)]
     fn entry(&self, key: u32) -> Option<&RegionEntry> {
         let place = KeyTable::index(key);
         self.chunks[place / CHUNK].get().map(|chunk| &chunk[place % CHUNK])
+    }
+
+    /// Ends a registration. Must not be called during a post: a post may use local memory without a reference.
+    pub(crate) fn deregister(&self, key: u32) {
+        self.revoke(key);
+        handle::await_posts();
+        self.remove(key);
     }
 
     /// Whether a region may be registered. `write`: also for writing.
@@ -107,6 +117,7 @@ impl Regions {
     }
 
     /// Whether the key grants this right on the range.
+    #[inline]
     pub(crate) fn allows(&self, key: u32, pd: u32, region: Region, right: AccessRight) -> bool {
         self.entry(key).is_some_and(|entry| entry.opens(key, pd, region, right))
     }
@@ -198,6 +209,7 @@ impl LocalMemory for Regions {
         self.acquire(piece.key, pd, Region { address: piece.address, length: piece.length }, AccessRight::local(write))
     }
 
+    #[inline(always)]
     fn allows_piece(&self, pd: u32, piece: &Segment, write: bool) -> bool {
         let region = Region { address: piece.address, length: piece.length };
         self.allows(piece.key, pd, region, AccessRight::local(write))

@@ -10,5 +10,6 @@ pub(crate) mod receive;
 pub(crate) mod reuseport;
 mod route;
 pub(crate) mod send;
+pub(crate) mod short_packet;
 pub(crate) mod sockaddr;
 pub(crate) mod socket;

@@ -440,5 +440,8 @@ impl SendOutcome {
 }
 
 #[cfg(test)]
+pub(super) use tests::may_call;
+
+#[cfg(test)]
 #[path = "send_tests.rs"]
 mod tests;

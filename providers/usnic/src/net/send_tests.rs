@@ -22,7 +22,7 @@ fn stop_after(calls: Option<u32>) {
 }
 
 /// Called before each system call. Sets `errno` and returns false if the call is to fail.
-pub(super) fn may_call(is_gso: bool) -> bool {
+pub(in crate::net) fn may_call(is_gso: bool) -> bool {
     let error = match (CALLS_LEFT.get(), GSO_ERROR.get()) {
         (Some(0), _) => libc::EAGAIN,
         (_, Some(error)) if is_gso => error,

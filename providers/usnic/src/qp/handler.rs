@@ -86,6 +86,12 @@ impl NextTurn {
         self.0.load(Ordering::Acquire) == 0
     }
 
+    /// Whether the device serves the connection before `deadline` anyway.
+    #[inline]
+    pub(crate) fn is_before(&self, deadline: Nanos) -> bool {
+        self.0.load(Ordering::Acquire) <= deadline
+    }
+
     /// Called when the device serves the connection.
     pub(crate) fn clear(&self) {
         self.0.store(Nanos::MAX, Ordering::Release);

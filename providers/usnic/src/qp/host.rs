@@ -13,17 +13,18 @@ use dapl::runtime::handle::ObjectId;
 use dapl_software::memory::atomic::Atomic;
 use dapl_software::memory::refused::{FailedCheck, RefusedAccess};
 use dapl_software::memory::rights::AccessRight;
-use dapl_software::memory::scatter_gather::{self, Segments};
-use dapl_software::memory::user_copy;
+use dapl_software::memory::scatter_gather::{self, LocalMemory, Segments};
+use dapl_software::memory::user_copy::{self, TimeSlot};
 use dapl_software::memory::window::BindRequest;
 use dapl_software::overdue::OverdueSend;
 
 use crate::cq::CqCore;
 use crate::engine::jobs::{Job, Jobs};
 use crate::memory::regions::Regions;
+use crate::net::short_packet::ShortPacket;
 use crate::proto::Nanos;
 use crate::proto::conn::{Driver, Host, SendValue, Work};
-use crate::proto::wire::Refusal;
+use crate::proto::wire::{FRAGMENT, Refusal};
 use crate::srq::{SrqRecv, SrqWaiter};
 
 /// A memory window of this provider.
@@ -62,6 +63,16 @@ impl WorkRequest {
         }
     }
 
+    /// Makes it a send of one segment without flags.
+    #[inline(always)]
+    pub(crate) fn set_plain(&mut self, segment: &Segment, token: Token) {
+        self.segments.set_one(segment);
+        (self.token, self.suppress) = (token, false);
+        if !matches!(self.kind, RequestKind::Transfer) {
+            self.kind = RequestKind::Transfer;
+        }
+    }
+
     /// Posts a bind or unbind to the window. Returns the request and the key.
     pub(crate) fn bind(
         window: &Arc<MwCore>,
@@ -86,6 +97,13 @@ impl RecvRequest {
     #[inline(always)]
     pub(crate) fn set(&mut self, segments: &[Segment], token: Token) {
         self.segments.set(segments);
+        self.token = token;
+    }
+
+    /// Makes it a receive of one segment.
+    #[inline(always)]
+    pub(crate) fn set_plain(&mut self, segment: &Segment, token: Token) {
+        self.segments.set_one(segment);
         self.token = token;
     }
 }
@@ -184,6 +202,29 @@ impl QpContext {
         let copied =
             unsafe { scatter_gather::gather(&*self.regions, self.pd, list, offset, out[end..].as_mut_ptr(), length) };
         copied.inspect_err(|_| out.truncate(end))
+    }
+
+    /// Copies the memory of a segment into the packet. Returns false if that has no space for it, or if the segment is not
+    /// valid. Takes no reference: the caller's post is announced ([`SendWr::announced`]), and `Regions::deregister` waits for
+    /// such posts.
+    #[inline(always)]
+    pub(crate) fn gather_short(&self, segment: &Segment, packet: &mut ShortPacket<FRAGMENT>) -> bool {
+        let Segment { key, address, length, .. } = *segment;
+        if length > ShortPacket::<FRAGMENT>::MAX as u64 || !self.regions.allows_piece(self.pd, segment, false) {
+            return false;
+        }
+        let length = length as usize;
+        let (to, now) = (packet.payload(), TimeSlot::now());
+        // SAFETY: registered memory, whose registration does not end before this post; the packet has space for it.
+        let is_there = unsafe {
+            user_copy::read_recent(address, to, length, now)
+                || user_copy::read(address, to, length, || self.regions.registration(key))
+        };
+        if is_there {
+            // SAFETY: written just above.
+            unsafe { packet.set_length(length) };
+        }
+        is_there
     }
 
     /// Appends a piece of registered memory that the peer reads.

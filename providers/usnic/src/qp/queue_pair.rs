@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod handler;
+mod quick;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -71,6 +72,8 @@ struct QpState {
     /// Whether the consumer has requested a drain after the connection was reported and before it was opened.
     drains: bool,
     marks: HighWatermark,
+    /// [`QueuePair::post_recv_quickly`] refuses from this number of receives on: the maximum, or a watermark.
+    quick_recvs: u32,
     /// Final counters of the last connection.
     past: Option<Box<Counters>>,
 }
@@ -122,6 +125,7 @@ impl Qp {
                 requests: VecDeque::new(),
                 drains: false,
                 marks: HighWatermark::default(),
+                quick_recvs: config.max_recvs,
                 past: None,
             };
             QpCore {
@@ -203,6 +207,7 @@ impl QpCore {
     #[cold]
     fn check_watermarks(&self, state: &mut QpState, recvs: u32) -> bool {
         let crossed = state.marks.check(recvs);
+        state.quick_recvs = self.config.max_recvs.min(state.marks.quiet());
         if crossed.soft {
             self.context.jobs.push(Job::ManyRecvs(self.context.ep));
         }
@@ -394,6 +399,18 @@ impl QueuePair for Qp {
     type Mr = Mr;
     type Mw = Mw;
 
+    const POSTS_QUICKLY: bool = true;
+
+    #[inline(always)]
+    fn post_recv_quickly(&self, segment: &Segment, cookie: u64) -> bool {
+        self.0.post_recv_quickly(segment, cookie)
+    }
+
+    #[inline(always)]
+    fn post_request_quickly(&self, op: Op, segment: &Segment, cookie: u64) -> bool {
+        self.0.post_request_quickly(op, segment, cookie)
+    }
+
     fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
         let core = &self.0;
         let mut state = core.state.lock();
@@ -451,6 +468,7 @@ impl QueuePair for Qp {
         let core = &self.0;
         let mut state = core.state.lock();
         state.marks = HighWatermark::new(soft, hard);
+        state.quick_recvs = core.config.max_recvs.min(state.marks.quiet());
         if state.transport.is_some() {
             core.schedule(state, device::now());
         } else {

@@ -9,21 +9,22 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use dapl::provider::{ConnId, Segment, Status};
+use dapl::provider::{ConnId, Segment, Status, Token, Work};
 use dapl_software::memory::rights::AccessRight;
 
 use crate::memory::regions::RegistrationGuards;
 use crate::net::errors::{DeliveryError, DeliveryErrorKind};
 use crate::net::receive::Packets;
 use crate::net::send::{SendBatch, SendOutcome};
+use crate::net::short_packet::ShortPacket;
 use crate::net::sockaddr::SockAddr;
 use crate::net::socket::Socket;
 use crate::proto::congestion::Algorithm;
-use crate::proto::conn::{Config, Conn, Host, Outgoing, Payload, Unsent};
+use crate::proto::conn::{Config, Conn, Host, Outgoing, Payload, ShortSendRest, Unsent};
 use crate::proto::path::{BASE, HEADERS_V4, HEADERS_V6};
 use crate::proto::schedule::Outlook;
 use crate::proto::seal::Seal;
-use crate::proto::wire;
+use crate::proto::wire::{self, FRAGMENT};
 use crate::proto::{MICROS, Nanos};
 use crate::qp::handler::{ConnectionParams, NextTurn};
 use crate::qp::host::QpContext;
@@ -183,6 +184,47 @@ impl Transport {
         let sent = self.send_until(now, host, context, |conn| !conn.has_requests());
         self.conn.catch_up(host); // while the packet is in flight
         sent
+    }
+
+    /// Posts a plain send and sends it, if it may be sent before anything else as a short packet. Returns `None` and changes
+    /// nothing otherwise.
+    #[inline(always)]
+    pub(crate) fn send_short(
+        &mut self,
+        now: Nanos,
+        segment: &Segment,
+        cookie: u64,
+        mut context: &QpContext,
+    ) -> Option<ShortSendRest> {
+        let mut packet = ShortPacket::<FRAGMENT>::new();
+        let length = u32::try_from(segment.length).ok()?;
+        let may = self.seal.is_none() && self.blocked.is_none() && self.conn.may_send_short(now, length);
+        if !may || !context.gather_short(segment, &mut packet) {
+            return None;
+        }
+        let was_empty = self.conn.has_none_in_flight();
+        let token = Token { cookie, ep: context.ep.handle, work: Work::Send, ..Token::default() };
+        let header = self.conn.send_short(now, length, |request| request.set_plain(segment, token), &context)?;
+        let packet = packet.finish(zerocopy::transmute!(header));
+        if !self.socket.send_packet(packet, &SockAddr::of(self.conn.peer())) {
+            self.send_in_batch(now, packet, context);
+            return Some(ShortSendRest::Anything);
+        }
+        Some(self.conn.after_short_send(was_empty, &mut context))
+    }
+
+    /// Sends a packet that the socket did not take at once.
+    #[cold]
+    #[inline(never)]
+    fn send_in_batch(&mut self, now: Nanos, packet: &[u8], mut context: &QpContext) {
+        let to = self.conn.peer();
+        SCRATCH.with_borrow_mut(|scratch| {
+            scratch.batch.own().extend_from_slice(packet);
+            scratch.batch.end_packet();
+            // The payload was copied, so no memory of a request is read.
+            scratch.carried.push(Unsent { payload: Payload::None, resend: false });
+            self.send(scratch, to, now, &mut context);
+        });
     }
 
     fn send_until(

@@ -59,6 +59,12 @@ pub(super) struct Ending {
 }
 
 impl Ending {
+    /// Whether the end has not begun.
+    #[inline(always)]
+    pub(super) fn is_open(&self) -> bool {
+        self.phase == Phase::Open
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         self.phase == Phase::Closed
     }

@@ -7,6 +7,7 @@
 mod credits;
 mod ending;
 mod peer_reads;
+mod quick;
 mod receive;
 mod receives;
 mod refragmented;
@@ -19,6 +20,7 @@ mod transmit;
 mod types;
 mod write;
 
+pub(crate) use quick::ShortSendRest;
 #[cfg(test)]
 pub(crate) use types::Channel;
 pub(crate) use types::{Config, Driver, Host, Outgoing, Payload, Post, SendValue, Source, Unsent, Work};
@@ -202,6 +204,7 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Whether a pending ack will carry the credits.
+    #[inline(always)]
     fn carries_credits(&self) -> bool {
         self.acks.owed() || self.deferred.is_some()
     }
@@ -242,6 +245,11 @@ impl<D: Driver> Conn<D> {
     /// Default destination of packets.
     pub(crate) fn peer(&self) -> Source {
         self.partner.at()
+    }
+
+    /// Whether no packet is in flight.
+    pub(crate) fn has_none_in_flight(&self) -> bool {
+        self.flight.is_empty()
     }
 
     /// Number of outstanding requests and receives. With an SRQ: receives taken from it.

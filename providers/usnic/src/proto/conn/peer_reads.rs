@@ -78,6 +78,12 @@ impl PeerReads {
         self.first = number;
     }
 
+    /// Whether the peer has all data that it requested.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.reads.is_empty()
+    }
+
     /// Whether the peer lacks data of reads that it requested before this packet. Later requests of the peer wait for
     /// those.
     pub(super) fn has_before(&self, psn: Psn) -> bool {

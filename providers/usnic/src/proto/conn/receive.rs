@@ -34,6 +34,14 @@ pub(super) struct Deferred {
     is_noted: bool,
 }
 
+impl Deferred {
+    /// Whether it counts as received.
+    #[inline]
+    pub(super) fn is_noted(&self) -> bool {
+        self.is_noted
+    }
+}
+
 /// Why a packet was not accepted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum NotAccepted {
@@ -378,7 +386,8 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Records the deferred message as received, because the next sent packet acks it.
-    fn note_deferred(&mut self) {
+    #[inline]
+    pub(super) fn note_deferred(&mut self) {
         if let Some(Deferred { psn, ack_now, at, is_noted: is_noted @ false, .. }) = &mut self.deferred {
             *is_noted = true;
             self.received.accept(*psn);

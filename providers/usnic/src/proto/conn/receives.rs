@@ -116,6 +116,14 @@ impl<D: Driver> Receives<D> {
         there > 0 && reported.max(0).unsigned_abs() <= there / 2
     }
 
+    /// Whether the peer may be waiting for the next receive that is posted to the connection's own queue.
+    #[inline(always)]
+    pub(super) fn is_next_due(&self) -> bool {
+        let there = self.complete.wrapping_add(self.queue.len() + 1).wrapping_sub(self.bound);
+        let reported = self.reported.wrapping_sub(self.bound) as i32;
+        self.shared || reported.max(0).unsigned_abs() <= there / 2
+    }
+
     /// Finds the receive of a send.
     pub(super) fn find(&mut self, number: u32, host: &mut impl Host<D>) -> ReceiveLookup {
         if (number.wrapping_sub(self.complete) as i32) < 0 {

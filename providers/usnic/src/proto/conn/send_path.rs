@@ -66,6 +66,7 @@ impl SendPath {
     }
 
     /// Bytes that may be in flight.
+    #[inline]
     pub(super) fn window(&self) -> u64 {
         self.congestion.cwnd().min(self.peer_window)
     }
@@ -90,6 +91,12 @@ impl SendPath {
         self.pacer.ready(now, bytes).is_ok()
     }
 
+    /// As [`Self::admits`], without a record of the limit.
+    #[inline]
+    pub(super) fn has_room(&self, now: Nanos, bytes: u64, in_flight: u64) -> bool {
+        (in_flight == 0 || in_flight + bytes <= self.window()) && self.pacer.ready(now, bytes).is_ok()
+    }
+
     /// The time at which `bytes` may be sent; 0 if at once, `None` if it depends on an ack.
     pub(super) fn admits_at(&self, now: Nanos, bytes: u64, in_flight: u64) -> Option<Nanos> {
         let is_open = in_flight == 0 || in_flight + bytes <= self.window();
@@ -97,6 +104,7 @@ impl SendPath {
     }
 
     /// Records that a packet with this many bytes was sent.
+    #[inline(always)]
     pub(super) fn sent<T: Copy>(&mut self, now: Nanos, bytes: u64, flight: &Flight<T>) {
         let is_app_limited = flight.delivery().is_app_limited();
         self.congestion.sent(&Transmission { now, bytes, in_flight: flight.bytes(), is_app_limited });
@@ -105,6 +113,7 @@ impl SendPath {
 
     /// Whether this packet requests an ack. Four packets per window do, so that the sender never waits for a missing
     /// ack.
+    #[inline(always)]
     pub(super) fn asks(&mut self, bytes: u64) -> bool {
         self.unasked += bytes;
         let asks = self.unasked >= self.window() / 4;

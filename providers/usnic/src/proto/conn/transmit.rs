@@ -257,7 +257,8 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Whether one more packet may be in flight.
-    fn has_window(&self) -> bool {
+    #[inline]
+    pub(super) fn has_window(&self) -> bool {
         let is_open = self.commands + self.data < self.config.window && self.data < self.config.data_depth;
         self.flight.room() > 0 && is_open
     }

@@ -12,12 +12,12 @@ use super::requests::{PayloadOwner, PostedRequest, SentPayload};
 use super::types::{Channel, Driver, Host, Outgoing, Payload, SendValue, Source, Work};
 use crate::proto::psn::Psn;
 use crate::proto::wire::{
-    Ack, CHUNK, Carried, EXTENSION, Extent, FLAG_ACK_NOW, FLAG_LAST, FRAGMENT, Head, Kind, Message, Op, Part, RANGES,
-    Range, SOLICITED, Selective,
+    Ack, CHUNK, EXTENSION, Extent, FLAG_ACK_NOW, FLAG_LAST, FRAGMENT, Head, Kind, Message, Op, Part, RANGES, Range,
+    SOLICITED, Selective,
 };
 
 impl<D: Driver> Conn<D> {
-    fn head(&self, kind: Kind, flags: u16) -> Head {
+    pub(super) fn head(&self, kind: Kind, flags: u16) -> Head {
         Head::new(kind, flags, self.terms.peer_conn, self.terms.peer_token)
     }
 
@@ -179,14 +179,12 @@ impl<D: Driver> Conn<D> {
     /// Encodes the head of a packet with data, its PSN, and the ack that it carries.
     fn write_carried(&mut self, out: &mut Vec<u8>, kind: Kind, flags: u16, psn: Psn, host: &impl Host<D>) {
         out.extend_from_slice(self.head(kind, flags).as_bytes());
-        self.counters.acks_carried += u64::from(self.acks.owed());
-        let delay = self.acks.carried(self.now);
-        let carried = Carried { psn: psn.0.into(), ack: self.said(delay, host) };
-        out.extend_from_slice(carried.as_bytes());
+        out.extend_from_slice(self.carried(psn, host).as_bytes());
     }
 
     /// Builds the ack fields: received packets and credits.
-    fn said(&mut self, delay: u16, host: &impl Host<D>) -> Ack {
+    #[inline(always)]
+    pub(super) fn said(&mut self, delay: u16, host: &impl Host<D>) -> Ack {
         let was_turned_away = self.receives.not_accepted();
         let credits = self.receives.tell(host).into();
         if was_turned_away && self.receives.is_credit_due(host) {

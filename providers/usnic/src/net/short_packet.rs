@@ -1,0 +1,86 @@
+//! A short packet in one piece: sent without a batch, by the system call that is cheapest for it.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd};
+
+use super::sockaddr::SockAddr;
+use super::socket::Socket;
+
+/// Space in bytes. Longer payloads are not copied: the kernel gathers them from memory (`send`).
+const SPACE: usize = 320;
+
+/// A packet with a header of `HEADER` bytes. The payload is written first.
+pub(crate) struct ShortPacket<const HEADER: usize> {
+    bytes: [MaybeUninit<u8>; SPACE],
+    /// Bytes of payload that were written.
+    payload: usize,
+}
+
+impl<const HEADER: usize> ShortPacket<HEADER> {
+    /// Largest payload.
+    pub(crate) const MAX: usize = SPACE - HEADER;
+
+    #[inline(always)]
+    pub(crate) fn new() -> Self {
+        ShortPacket { bytes: [const { MaybeUninit::uninit() }; SPACE], payload: 0 }
+    }
+
+    /// Place of the payload: [`Self::MAX`] bytes.
+    #[inline(always)]
+    pub(crate) fn payload(&mut self) -> *mut u8 {
+        self.bytes[HEADER..].as_mut_ptr().cast()
+    }
+
+    /// Sets the length of the payload.
+    ///
+    /// # Safety
+    /// As many bytes, at most [`Self::MAX`], were written at [`Self::payload`].
+    #[inline(always)]
+    pub(crate) unsafe fn set_length(&mut self, length: usize) {
+        self.payload = length;
+    }
+
+    /// Writes the header. Returns the whole packet.
+    #[inline(always)]
+    pub(crate) fn finish(&mut self, header: [u8; HEADER]) -> &[u8] {
+        let bytes = self.bytes.as_mut_ptr().cast::<u8>();
+        // SAFETY: the space is larger than a header; the payload behind it was written, by the contract of `set_length`.
+        unsafe {
+            bytes.cast::<[u8; HEADER]>().write(header);
+            std::slice::from_raw_parts(bytes, HEADER + self.payload)
+        }
+    }
+}
+
+impl Socket {
+    /// Sends a packet. Returns false if it was not sent; a batch finds out why.
+    #[inline(always)]
+    pub(crate) fn send_packet(&self, packet: &[u8], to: &SockAddr) -> bool {
+        #[cfg(test)]
+        if !super::send::may_call(false) {
+            return false;
+        }
+        const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let (fd, bytes) = (self.as_fd().as_raw_fd(), packet.as_ptr());
+        // SAFETY: the kernel reads the packet and the address, both of which outlive the call. Calls the kernel directly: the
+        // function of the C library is a cancellation point, and this thread holds locks.
+        unsafe { libc::syscall(libc::SYS_sendto, fd, bytes, packet.len(), FLAGS, to.as_ptr(), to.len()) >= 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packet_is_header_and_payload() {
+        let mut packet = ShortPacket::<4>::new();
+        assert_eq!(packet.finish([1, 2, 3, 4]), [1, 2, 3, 4]);
+        // SAFETY: writes and counts two bytes of the space.
+        unsafe {
+            packet.payload().cast::<[u8; 2]>().write([5, 6]);
+            packet.set_length(2);
+        }
+        assert_eq!(packet.finish([9, 8, 7, 6]), [9, 8, 7, 6, 5, 6]);
+    }
+}

@@ -1,0 +1,119 @@
+//! Posts of one segment without flags in the common case: a short send that is sent at once, a request behind others that wait,
+//! and a receive. Each post that does not meet its conditions changes nothing, and takes the way of all posts.
+#![forbid(unsafe_code)]
+
+use dapl::provider::{Op, Segment, Token, Work};
+use dapl_software::memory::scatter_gather::LocalMemory;
+use parking_lot::MutexGuard;
+
+use super::{MAX_QUIET, QpCore, QpState};
+use crate::device;
+use crate::proto::Nanos;
+use crate::proto::conn::{Post, ShortSendRest, Work as ConnWork};
+use crate::proto::schedule::Outlook;
+use crate::qp::host::RecvRequest;
+use crate::qp::transport::Transport;
+
+impl QpCore {
+    /// See [`QueuePair::post_recv_quickly`](dapl::provider::QueuePair::post_recv_quickly).
+    #[inline(always)]
+    pub(super) fn post_recv_quickly(&self, segment: &Segment, cookie: u64) -> bool {
+        let mut state = self.state.lock();
+        let most = state.quick_recvs;
+        if let Some(transport) = &mut state.transport {
+            let token = Token { cookie, ep: self.context.ep.handle, work: Work::Recv, ..Token::default() };
+            let fill = |recv: &mut RecvRequest| recv.set_plain(segment, token);
+            if let Some(is_announced) = transport.conn.post_recv_quickly(segment.length, most, fill) {
+                if is_announced {
+                    self.plan_ack(transport);
+                }
+                return true;
+            }
+        }
+        unlock_rarely(state);
+        false
+    }
+
+    /// See [`QueuePair::post_request_quickly`](dapl::provider::QueuePair::post_request_quickly).
+    #[inline(always)]
+    pub(super) fn post_request_quickly(&self, op: Op, segment: &Segment, cookie: u64) -> bool {
+        let mut state = self.state.lock();
+        if self.post_under_lock(&mut state, op, segment, cookie) {
+            return true;
+        }
+        unlock_rarely(state);
+        false
+    }
+
+    /// Posts a request if requests wait before it, or if it is a send that may be sent now as a short packet.
+    #[inline(always)]
+    fn post_under_lock(&self, state: &mut QpState, op: Op, segment: &Segment, cookie: u64) -> bool {
+        let Some(transport) = &mut state.transport else { return false };
+        let outstanding = transport.conn.outstanding().0;
+        if !transport.conn.has_requests() {
+            if outstanding >= MAX_QUIET.min(self.config.max_requests) || !matches!(op, Op::Send { .. }) {
+                return false;
+            }
+            let now = device::now();
+            let Some(rest) = transport.send_short(now, segment, cookie, &self.context) else { return false };
+            self.after_short_send(state, now, rest);
+            return true;
+        }
+        let (work, is_written) = match op {
+            Op::Send { solicited } => (ConnWork::Send { solicited }, false),
+            Op::Write(remote) => (ConnWork::Write(remote), false),
+            Op::Read(remote) => (ConnWork::Read(remote), true),
+            _ => return false,
+        };
+        let wraps = op.remote().is_some_and(|remote| remote.address.checked_add(segment.length).is_none());
+        let Some(length) = u32::try_from(segment.length).ok().filter(|length| u64::from(*length) <= self.max_message)
+        else {
+            return false;
+        };
+        let token = Token { cookie, ep: self.context.ep.handle, work: op.work(), ..Token::default() };
+        let post = Post { work, length, fence: false };
+        !wraps
+            && outstanding < self.config.max_requests
+            && self.context.regions.allows_piece(self.context.pd, segment, is_written)
+            && transport.conn.post_behind(post, |request| request.set_plain(segment, token))
+    }
+
+    #[inline(always)]
+    fn after_short_send(&self, state: &mut QpState, now: Nanos, rest: ShortSendRest) {
+        let deadline = match rest {
+            ShortSendRest::Nothing => return,
+            ShortSendRest::Timeout(deadline) => deadline,
+            ShortSendRest::Anything => 0,
+        };
+        if let Some(transport) = &state.transport
+            && transport.next_turn.is_before(deadline)
+        {
+            return; // the turn or deadline that is planned comes first, and sees what was done
+        }
+        self.plan(state, now);
+    }
+
+    /// Plans a turn for an ack.
+    #[cold]
+    #[inline(never)]
+    fn plan_ack(&self, transport: &Transport) {
+        self.device.schedule(transport.number, &transport.next_turn, &Outlook { ack: true, ..Outlook::default() });
+    }
+
+    /// Handles the connection's events, and plans its turn or deadline.
+    #[cold]
+    #[inline(never)]
+    fn plan(&self, state: &mut QpState, now: Nanos) {
+        let outlook = self.update(state, now);
+        if let Some(transport) = &state.transport {
+            self.device.schedule(transport.number, &transport.next_turn, &outlook);
+        }
+    }
+}
+
+/// Drops a guard in a separate function, so that the common path tests no result.
+#[cold]
+#[inline(never)]
+fn unlock_rarely<T>(guard: MutexGuard<'_, T>) {
+    drop(guard);
+}
