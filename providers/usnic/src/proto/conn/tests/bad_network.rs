@@ -75,13 +75,11 @@ impl Run {
                 ours.sends += 1;
                 ours.lengths.push(length);
                 let solicited = self.pair.dice.below(2) == 0;
-                Job {
-                    kind,
-                    id: self.pair.post(side, Work::Send { solicited }, at, length, fence),
-                    at,
-                    there: 0,
-                    length,
-                }
+                let id = match solicited || fence {
+                    true => self.pair.post(side, Work::Send { solicited }, at, length, fence),
+                    false => self.pair.send_quickly(side, at, length),
+                };
+                Job { kind, id, at, there: 0, length }
             }
             Kind::Write => {
                 let there = 2 * PART + theirs.used[0];
@@ -104,7 +102,8 @@ impl Run {
         let at = PART + self.loads[place].recvs.iter().map(|(_, length)| length + 8).sum::<usize>();
         let id = match self.shared {
             true => self.pair.share(Run::side(place), at, length),
-            false => self.pair.recv(Run::side(place), at, length),
+            false if count % 2 == 0 => self.pair.recv(Run::side(place), at, length),
+            false => self.pair.recv_quickly(Run::side(place), at, length),
         };
         self.loads[place].recvs.push((id, length));
     }

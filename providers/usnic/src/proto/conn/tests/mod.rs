@@ -8,4 +8,5 @@ mod ends;
 mod extensions;
 mod hostile;
 mod pair;
+mod quick;
 mod rules;

@@ -1,0 +1,103 @@
+//! Posts in the quick way, mixed with acks, losses and waiting requests: every message exactly once, in order.
+
+use dapl::provider::Status;
+
+use super::pair::{NetworkConditions, Pair, Plan, Side};
+use crate::proto::MICROS;
+use crate::proto::conn::Config;
+
+/// Space of a receive, and where the receives begin.
+const SPACE: usize = 64;
+const RECEIVES: usize = 1 << 15;
+
+/// Messages and receives that a side has posted.
+#[derive(Default)]
+struct Load {
+    sent: Vec<(u64, usize, usize)>,
+    recvs: Vec<u64>,
+}
+
+impl Load {
+    fn send(&mut self, pair: &mut Pair, side: Side) {
+        let (length, at) = (pair.dice.below(SPACE as u64 + 1) as usize, pair.dice.below(1000) as usize);
+        self.sent.push((pair.send_quickly(side, at, length), at, length));
+    }
+
+    fn recv(&mut self, pair: &mut Pair, side: Side) {
+        self.recvs.push(pair.recv_quickly(side, RECEIVES + self.recvs.len() * SPACE, SPACE));
+    }
+}
+
+/// Posts at random on both sides, and checks what arrived. Returns the number of posts in the quick way.
+fn exchange(seed: u64, weather: NetworkConditions) -> [u32; 3] {
+    let config = Config { window_kib: 512, ..Config::default() };
+    let plan = Plan { config, seed, psn: [u32::MAX - 40, 7], number: u32::MAX - 20, ..Plan::default() };
+    let mut pair = Pair::new(&plan);
+    pair.weather = weather;
+    let mut loads = [Load::default(), Load::default()];
+    let sides = [Side::A, Side::B];
+    for _ in 0..120 {
+        for place in [0, 1] {
+            if pair.dice.below(8) < 5 {
+                loads[place].recv(&mut pair, sides[place]);
+            }
+            if pair.dice.below(2) == 0 {
+                loads[place].send(&mut pair, sides[place]);
+            }
+        }
+        for _ in 0..pair.dice.below(4) {
+            pair.step();
+        }
+    }
+    for place in [0, 1] {
+        while loads[place].recvs.len() < loads[1 - place].sent.len() {
+            loads[place].recv(&mut pair, sides[place]);
+        }
+    }
+    let sent = [0, 1].map(|place| loads[place].sent.len());
+    pair.until("all is done", |pair| {
+        let counts = |end: &super::pair::End| (end.world.requests.len(), end.world.recvs.len());
+        counts(&pair.a) == (sent[0], sent[1]) && counts(&pair.b) == (sent[1], sent[0])
+    });
+    for place in [0, 1] {
+        let (ours, theirs) = (&loads[place], &loads[1 - place]);
+        let peer = pair.end(sides[1 - place]).world.memory.clone();
+        let world = &pair.end(sides[place]).world;
+        let done: Vec<_> = world.requests.iter().map(|done| (done.id, done.status)).collect();
+        assert_eq!(done, ours.sent.iter().map(|(id, ..)| (*id, Status::Success)).collect::<Vec<_>>());
+        let got: Vec<_> = world.recvs.iter().map(|done| (done.id, done.bytes as usize)).collect();
+        let lengths = theirs.sent.iter().map(|(_, _, length)| *length);
+        assert_eq!(got, ours.recvs.iter().copied().zip(lengths).collect::<Vec<_>>());
+        for (n, (_, at, length)) in theirs.sent.iter().enumerate() {
+            assert!(world.memory[RECEIVES + n * SPACE..][..*length] == peer[*at..][..*length], "message {n}");
+        }
+    }
+    pair.quick
+}
+
+#[test]
+fn quick_sends_arrive_in_order_over_good_and_bad_networks() {
+    let mut quick = [0; 3];
+    for seed in 0..60 {
+        let drop = [0, 1, 20, 200][seed as usize % 4];
+        let (double, late) = if drop == 0 { (0, 0) } else { (20, 100) };
+        let weather = NetworkConditions { drop, double, late, lateness: 500 * MICROS, ..NetworkConditions::default() };
+        quick.iter_mut().zip(exchange(seed, weather)).for_each(|(sum, count)| *sum += count);
+    }
+    assert!(quick.iter().all(|count| *count > 200), "sent at once, waiting, receives: {quick:?}");
+}
+
+#[test]
+fn send_without_credit_is_not_sent_at_once() {
+    let mut pair = Pair::new(&Plan::default());
+    pair.until("the connection is confirmed", |pair| pair.now > 1000 * MICROS);
+    pair.send_quickly(Side::A, 0, 8);
+    assert_eq!(pair.quick, [0, 0, 0], "the peer has no receive");
+    pair.send_quickly(Side::A, 0, 8);
+    assert_eq!(pair.quick, [0, 1, 0], "it waits behind the first");
+    (0..3).for_each(|n| _ = pair.recv_quickly(Side::B, RECEIVES + n * SPACE, SPACE));
+    pair.until("both arrive", |pair| pair.b.world.recvs.len() == 2 && pair.a.world.requests.len() == 2);
+    pair.send_quickly(Side::A, 0, 8);
+    assert_eq!(pair.quick, [1, 1, 3]);
+    pair.until("the third arrives", |pair| pair.b.world.recvs.len() == 3);
+}
