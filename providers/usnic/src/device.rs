@@ -136,6 +136,7 @@ impl Device {
         }
     }
 
+    #[inline]
     pub(crate) fn has_updates(&self) -> bool {
         self.update_count.load(Ordering::SeqCst) > 0
     }

@@ -120,7 +120,9 @@ impl Progress {
 impl Pass {
     fn run(&mut self, progress: &Progress, now: Nanos) -> bool {
         let device = &progress.device;
-        self.take_updates(device);
+        if device.has_updates() {
+            self.take_updates(device);
+        }
         let mut moved = self.receive(progress, now);
         while let Some(index) = self.turns.deadlines.due(now) {
             moved = true;
@@ -130,10 +132,11 @@ impl Pass {
                 self.turns.note(&entry, &outlook);
             }
         }
-        self.take_turns(device, now) || moved
+        (self.turns.schedule.is_busy() && self.take_turns(device, now)) || moved
     }
 
     /// Takes over the updates of connections that were touched outside a pass.
+    #[inline(never)]
     fn take_updates(&mut self, device: &Device) {
         if !device.take_updates(&mut self.updates) {
             return;
@@ -173,6 +176,7 @@ impl Pass {
     }
 
     /// Lets ready connections send. Returns true if there were any.
+    #[inline(never)]
     fn take_turns(&mut self, device: &Device, now: Nanos) -> bool {
         let mut moved = false;
         self.turns.schedule.begin();

@@ -97,16 +97,13 @@ impl ReceiveBatch {
     pub(crate) fn receive(&mut self, socket: &Socket) -> io::Result<usize> {
         self.count = 0;
         let requested = self.requested;
-        let count = match self.call(socket, requested) {
+        let count = match if requested == 1 { self.call_for_one(socket) } else { self.call(socket, requested) } {
             Ok(count) => count,
-            Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => 0,
-                // The error belongs to an earlier packet, not to this call.
-                _ => {
-                    socket.note_errors(true);
-                    return Err(error);
-                }
-            },
+            // The error belongs to an earlier packet, not to this call.
+            Err(error) => {
+                socket.note_errors(true);
+                return Err(error);
+            }
         };
         self.requested = if count == requested { (requested * 2).min(MAX_MESSAGES) } else { count.max(1) };
         self.count = count;
@@ -119,27 +116,36 @@ impl ReceiveBatch {
         self.count > 1 && self.requested > self.count || self.count == MAX_MESSAGES
     }
 
+    /// Receives one datagram: `recvmsg` is cheaper for it. Most calls find none.
+    #[inline(always)]
+    fn call_for_one(&mut self, socket: &Socket) -> io::Result<usize> {
+        let (mut part, mut message) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        let message = message.write(self.header(0, &mut part));
+        // SAFETY: the record points at buffers of `self` and of this frame, with their lengths. Calls the kernel directly: see
+        // `receive_messages`.
+        let length = unsafe {
+            libc::syscall(libc::SYS_recvmsg, socket.as_fd().as_raw_fd(), &raw mut *message, libc::MSG_DONTWAIT)
+        };
+        let Ok(length) = u32::try_from(length) else { return nothing_or_error() };
+        let message = libc::mmsghdr { msg_hdr: *message, msg_len: length };
+        // SAFETY: the kernel has filled the record, and its control data lies in `self`.
+        self.received[0] = unsafe { read(socket, &message, &self.names[0]) };
+        Ok(1)
+    }
+
+    #[inline(never)]
     fn call(&mut self, socket: &Socket, requested: usize) -> io::Result<usize> {
         let mut parts = [const { MaybeUninit::<libc::iovec>::uninit() }; MAX_MESSAGES];
         let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MAX_MESSAGES];
         for at in 0..requested {
-            let part =
-                libc::iovec { iov_base: self.buffers[at * MAX_DATAGRAM..].as_mut_ptr().cast(), iov_len: MAX_DATAGRAM };
-            // SAFETY: a plain C record, for which zeros are a value.
-            let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
-            message.msg_hdr.msg_name = (&raw mut self.names[at]).cast();
-            message.msg_hdr.msg_namelen = size_of::<RawSockAddr>() as libc::socklen_t;
-            message.msg_hdr.msg_iov = parts[at].write(part);
-            message.msg_hdr.msg_iovlen = 1;
-            message.msg_hdr.msg_control = (&raw mut self.control[at]).cast();
-            message.msg_hdr.msg_controllen = CONTROL as _;
-            messages[at].write(message);
+            messages[at].write(libc::mmsghdr { msg_hdr: self.header(at, &mut parts[at]), msg_len: 0 });
         }
         let first = messages.as_mut_ptr().cast::<libc::mmsghdr>();
         // SAFETY: `requested` records are set. Each points at buffers of `self` and of this frame, with their lengths;
         // no two records share a buffer.
         let count = unsafe { receive_messages(socket.as_fd().as_raw_fd(), first, requested) };
-        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?.min(requested);
+        let Ok(count) = usize::try_from(count) else { return nothing_or_error() };
+        let count = count.min(requested);
         for (at, message) in messages[..count].iter().enumerate() {
             // SAFETY: it was set before the call, and the kernel has filled it.
             let message = unsafe { message.assume_init_ref() };
@@ -147,6 +153,21 @@ impl ReceiveBatch {
             self.received[at] = unsafe { read(socket, message, &self.names[at]) };
         }
         Ok(count)
+    }
+
+    /// A record for the kernel, with the buffers at `at`. `part` has to live as long as it.
+    #[inline(always)]
+    fn header(&mut self, at: usize, part: &mut MaybeUninit<libc::iovec>) -> libc::msghdr {
+        let base = self.buffers[at * MAX_DATAGRAM..].as_mut_ptr().cast();
+        // SAFETY: a plain C record, for which zeros are a value.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_name = (&raw mut self.names[at]).cast();
+        header.msg_namelen = size_of::<RawSockAddr>() as libc::socklen_t;
+        header.msg_iov = part.write(libc::iovec { iov_base: base, iov_len: MAX_DATAGRAM });
+        header.msg_iovlen = 1;
+        header.msg_control = (&raw mut self.control[at]).cast();
+        header.msg_controllen = CONTROL as _;
+        header
     }
 
     /// The received batches: sender and packets.
@@ -167,16 +188,18 @@ impl ReceiveBatch {
 unsafe fn receive_messages(fd: libc::c_int, first: *mut libc::mmsghdr, requested: usize) -> libc::c_long {
     const FLAGS: libc::c_int = libc::MSG_DONTWAIT;
     let no_time_out = std::ptr::null_mut::<libc::timespec>();
-    if requested > 1 {
-        // SAFETY: this function's own contract.
-        return unsafe { libc::syscall(libc::SYS_recvmmsg, fd, first, requested as libc::c_uint, FLAGS, no_time_out) };
-    }
-    // `recvmsg` is cheaper for one message.
-    // SAFETY: as above, and there is one record.
-    unsafe {
-        let length = libc::syscall(libc::SYS_recvmsg, fd, &raw mut (*first).msg_hdr, FLAGS);
-        (*first).msg_len = u32::try_from(length).unwrap_or(0);
-        if length < 0 { -1 } else { 1 }
+    // SAFETY: this function's own contract.
+    unsafe { libc::syscall(libc::SYS_recvmmsg, fd, first, requested as libc::c_uint, FLAGS, no_time_out) }
+}
+
+/// The result of a call that has failed: nothing has arrived, or an error. Most calls of a polling thread find nothing, so that
+/// is found out without an `io::Error`.
+#[inline(always)]
+fn nothing_or_error() -> io::Result<usize> {
+    // SAFETY: this thread's own variable.
+    match unsafe { *libc::__errno_location() } {
+        libc::EAGAIN | libc::EINTR => Ok(0),
+        code => Err(io::Error::from_raw_os_error(code)),
     }
 }
 
