@@ -62,6 +62,21 @@ impl Work {
     /// Number of kinds.
     pub const COUNT: usize = 9;
 
+    /// Its name in log lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Work::Send => "send",
+            Work::Recv => "recv",
+            Work::Read => "rdma read",
+            Work::Write => "rdma write",
+            Work::SharedRecv => "shared recv",
+            Work::Bind => "rmr bind",
+            Work::WriteImmediate => "rdma write with immediate data",
+            Work::FetchAdd => "fetch and add",
+            Work::CompareSwap => "compare and swap",
+        }
+    }
+
     /// Whether it is a receive, from the QP's own queue or an SRQ.
     pub fn is_recv(self) -> bool {
         matches!(self, Work::Recv | Work::SharedRecv)

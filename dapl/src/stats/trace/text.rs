@@ -45,7 +45,7 @@ fn line(text: &mut String, entry: &Entry, now: u64) {
     let Entry { number, begun, cookie, work, segments, bytes, .. } = *entry;
     let age = Seconds(now.saturating_sub(begun));
     // Writing to a string cannot fail.
-    let _ = write!(text, "\n  #{number} {age} ago: {} cookie {cookie:#x}, {bytes} bytes in {segments}", name(work));
+    let _ = write!(text, "\n  #{number} {age} ago: {} cookie {cookie:#x}, {bytes} bytes in {segments}", work.name());
     if !matches!(work, Work::Send | Work::Recv | Work::SharedRecv | Work::Bind) {
         let way = if work == Work::Read { "from" } else { "to" };
         let _ = write!(text, ", {way} {:#x} at {:#x}", entry.key, entry.address);
@@ -58,20 +58,6 @@ fn line(text: &mut String, entry: &Entry, now: u64) {
             write!(text, ": {} after {}, {bytes} bytes", status.dat_name(), Seconds(at.saturating_sub(begun)))
         }
     };
-}
-
-fn name(work: Work) -> &'static str {
-    match work {
-        Work::Send => "send",
-        Work::Recv => "recv",
-        Work::Read => "rdma read",
-        Work::Write => "rdma write",
-        Work::SharedRecv => "shared recv",
-        Work::Bind => "rmr bind",
-        Work::WriteImmediate => "rdma write with immediate data",
-        Work::FetchAdd => "fetch and add",
-        Work::CompareSwap => "compare and swap",
-    }
 }
 
 /// Nanoseconds, formatted as seconds.

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dapl::provider::{Arrival, Completion, Segment, Status, Work};
+use dapl::provider::{Arrival, Completion, Segment, Status, Token, Work};
 use ibverbs_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode};
 
 use super::{QpCore, Recvs, Requests, post};
@@ -169,6 +169,10 @@ impl QpCore {
             (Status::LocalEp, None) if is_wrong() => Status::LocalProtection,
             (status, None) => status,
         };
+        if status == Status::RemoteAccess {
+            let line = refused(&entry);
+            self.soon(move |_| log::warn!("{line}"));
+        }
         Completion { token: entry.token, status, ..Completion::default() }
     }
 
@@ -192,5 +196,34 @@ impl QpCore {
         if let Some(core) = self.me.upgrade() {
             self.device.reactor.soon(move || job(core));
         }
+    }
+}
+
+/// The log line of a request that the peer's device refused. The engine writes it, so that polls write no line.
+#[cold]
+fn refused(entry: &Entry) -> String {
+    let Token { ep, cookie, work, .. } = entry.token;
+    format!(
+        "ep {ep:#x}: {} with cookie {cookie:#x}, {} bytes, refused at the peer ({}): no registration or window has the key, or it is \
+         of another protection zone, or does not grant the right, or the range is out of bounds; the device does not report which \
+         (DAPL_DBG_IO_TRC=256 shows key and address)",
+        work.name(),
+        entry.bytes,
+        Status::RemoteAccess.dat_name()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_names_the_refused_request() {
+        let token = Token { ep: 0x40, cookie: 0xbad, work: Work::Write, ..Token::default() };
+        let entry = Entry { token, bytes: 64, suppress: false, is_read: false, forced_status: None };
+        let line = refused(&entry);
+        let wanted =
+            "ep 0x40: rdma write with cookie 0xbad, 64 bytes, refused at the peer (DAT_DTO_ERR_REMOTE_ACCESS): ";
+        assert!(line.starts_with(wanted), "{line}");
     }
 }
