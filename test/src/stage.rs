@@ -233,16 +233,37 @@ impl Stage {
         let home = workspace();
         LIBDATS.iter().try_for_each(|library| self.link_libdat(library, built))?;
         for provider in providers {
-            let from = built.join(format!("lib{provider}.so"));
-            let to = self.lib.join(format!("lib{provider}.so.1"));
-            if is_stale(&to, &[&from]) {
-                replace(&to, |fresh| fs::copy(&from, fresh).map(drop))?;
-            }
+            self.lay_out_provider(provider, built)?;
             if *provider == VERBS_PACKAGE {
                 OLD_NAMES.iter().chain(&OLD_NAMES_2).try_for_each(|name| link(&self.lib.join(name), VERBS))?;
             }
         }
         LIBDATS.iter().try_for_each(|library| self.copy_headers(&home.join("dat/include"), library.headers))
+    }
+
+    /// Links a provider from its static library, because cargo's shared library has no version node. A provider without a
+    /// static library is copied.
+    fn lay_out_provider(&self, provider: &str, built: &Path) -> io::Result<()> {
+        let (shared, archive) = (built.join(format!("lib{provider}.so")), built.join(format!("lib{provider}.a")));
+        let soname = format!("lib{provider}.so.1");
+        let to = self.lib.join(&soname);
+        if !archive.exists() {
+            return match is_stale(&to, &[&shared]) {
+                true => replace(&to, |fresh| fs::copy(&shared, fresh).map(drop)),
+                false => Ok(()),
+            };
+        }
+        let map = workspace().join("dat/provider.map");
+        if !is_stale(&to, &[&archive, &map]) {
+            return Ok(());
+        }
+        replace(&to, |fresh| {
+            let mut cc = linker(fresh, &archive, &map, &soname);
+            // libdat is needed whether the linker sees a use of it or not.
+            cc.arg("-L").arg(&self.lib).args(["-Wl,--no-as-needed", "-l:libdat.so.1", "-Wl,--as-needed"]);
+            run(cc.args(SYSTEM_LIBRARIES));
+            Ok(())
+        })
     }
 
     fn copy_headers(&self, from: &Path, folder: &str) -> io::Result<()> {
@@ -265,24 +286,32 @@ impl Stage {
         let file = self.lib.join(library.file);
         if is_stale(&file, &made_of) {
             replace(&file, |fresh| {
-                let mut cc = compiler();
-                cc.args(["-shared", "-fPIC", "-O2", "-o"]).arg(fresh);
+                let mut cc = linker(fresh, &archive, &map, library.soname);
                 if let Some(source) = &source {
                     cc.args(["-std=c11", "-Wall", "-Wextra", "-I"]).arg(workspace().join("dat/include")).arg(source);
                 }
-                cc.arg("-Wl,--whole-archive").arg(&archive).arg("-Wl,--no-whole-archive");
-                cc.arg(format!("-Wl,--version-script={}", map.display()));
-                // nodelete: handles may still refer to code of an unloaded provider. now: no lazy binding in a hot
-                // path.
-                cc.arg(format!("-Wl,-soname,{}", library.soname));
-                cc.args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro"]);
-                cc.args(["-Wl,--gc-sections", "-Wl,--no-undefined", "-Wl,--as-needed"]);
-                run(cc.args(["-lgcc_s", "-lpthread", "-ldl", "-lm", "-lc"]));
+                run(cc.args(SYSTEM_LIBRARIES));
                 Ok(())
             })?;
         }
         [library.soname, library.link].iter().try_for_each(|name| link(&self.lib.join(name), library.file))
     }
+}
+
+/// Libraries of the system that the standard library needs.
+const SYSTEM_LIBRARIES: [&str; 5] = ["-lgcc_s", "-lpthread", "-ldl", "-lm", "-lc"];
+
+/// The compiler, as a linker of this static library into a shared library with the names and versions of the map.
+fn linker(output: &Path, archive: &Path, map: &Path, soname: &str) -> Command {
+    let mut cc = compiler();
+    cc.args(["-shared", "-fPIC", "-O2", "-o"]).arg(output);
+    cc.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive");
+    cc.arg(format!("-Wl,--version-script={}", map.display()));
+    // nodelete: handles may still refer to code of an unloaded provider. now: no lazy binding in a hot path.
+    cc.arg(format!("-Wl,-soname,{soname}"));
+    cc.args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro"]);
+    cc.args(["-Wl,--gc-sections", "-Wl,--no-undefined", "-Wl,--as-needed"]);
+    cc
 }
 
 fn link(at: &Path, target: &str) -> io::Result<()> {
