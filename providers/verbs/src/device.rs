@@ -190,7 +190,7 @@ impl Device {
         match kind {
             PortEvent::Down => log::warn!("{}: port {} is down", self.name, self.port),
             PortEvent::Active => log::info!("{}: port {} is active", self.name, self.port),
-            _ => log::info!("{}: port {} has changed: {kind:?}", self.name, self.port),
+            _ => log::info!("{}: the configuration of port {} has changed", self.name, self.port),
         }
     }
 

@@ -48,7 +48,7 @@ impl Srq {
         let id = device.opened.next_id();
         let hw = ibv::Srq::new(&pd.0, spec.max_recvs, spec.max_iov, id).map_err(|error| {
             log::error!(
-                "{}: no shared queue of {} receives with {} segments: {error}",
+                "{}: cannot create a shared receive queue of {} receives with {} segments: {error}",
                 device.context.name(),
                 spec.max_recvs,
                 spec.max_iov
@@ -163,7 +163,7 @@ impl SharedReceiveQueue for Srq {
                 match error.raw_os_error() {
                     Some(libc::ENOMEM | libc::EAGAIN) => Error::Exhausted(Resource::Memory),
                     _ => {
-                        log::error!("the device does not take a receive into a shared queue: {error}");
+                        log::error!("the device refused a receive of a shared receive queue: {error}");
                         Error::Internal
                     }
                 }

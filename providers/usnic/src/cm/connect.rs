@@ -162,7 +162,7 @@ impl ActiveSide {
                     let key = if has_key { " (hosts with another key, or without one, do not answer)" } else { "" };
                     log::info!("{}: connect to {server}: no answer{key}", device.name);
                 } else if let Some(reason) = reason {
-                    log::info!("{}: connect to {server}: {reason:?}", device.name);
+                    log::info!("{}: connect to {server}: {reason}", device.name);
                 }
                 event
             }

@@ -68,8 +68,9 @@ impl HandoverSocket {
                 Err(_) => return None,
             };
             if uid != Some(self.uid) {
+                let sender = uid.map_or_else(|| "an unknown user".to_owned(), |uid| format!("uid {uid}"));
                 log::warn!(
-                    "dropped a forwarded request of uid {uid:?}: this listener accepts only requests of uid {}",
+                    "dropped a forwarded request of {sender}: this listener accepts only requests of uid {}",
                     self.uid
                 );
                 continue;

@@ -89,7 +89,7 @@ impl ListenerDir {
 
     /// Creates the directory when missing, and takes its lock. `WouldBlock`, `NotFound`: try again.
     fn lock(&self) -> io::Result<VerifiedDir> {
-        self.base.create().map_err(|error| io::Error::other(format!("no base directory: {error:?}")))?;
+        self.base.create().map_err(|error| io::Error::other(format!("cannot create the base directory: {error}")))?;
         let path = self.path();
         match DirBuilder::new().mode(0o700).create(&path) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),

@@ -184,7 +184,7 @@ impl QpCore {
         let event = match event {
             None if !self.check_watermarks(state, recvs) => return,
             None => {
-                log::info!("connection of EP {:?} dropped: receives above its hard watermark", self.context.ep);
+                log::info!("connection of ep {:#x} dropped: receives above its hard watermark", self.context.ep.handle);
                 ConnectionEvent::Broken
             }
             Some(event) => event,

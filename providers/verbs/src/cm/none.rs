@@ -58,7 +58,9 @@ impl NoMessages {
 
     fn begin(&self, pair: Arc<dyn Pair>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
         let PeerAddress::Ip(ip) = spec.address else {
-            log::error!("{:?} is no address of a host", spec.address);
+            log::error!(
+                "cannot connect: the address is not an IPv4 or IPv6 address, which this connection manager needs"
+            );
             return Err(Error::InvalidAddress(Address::Malformed));
         };
         Guess::attach(&self.place, pair, conn, self.peer.number, ip.to_canonical(), None)
@@ -233,7 +235,7 @@ impl Guess {
     fn raise(&self, ours: &LocalEnd, gid: Gid) {
         let Some(pair) = self.pair.upgrade() else { return };
         let theirs = RemoteEnd { lid: ours.lid, number: guess(pair.number(), self.number), gid };
-        log::info!("queue pair {:#x} takes {theirs} for its peer", pair.number());
+        log::info!("queue pair {:#x} uses {theirs} as its peer", pair.number());
         match pair.raise(self, ours, &theirs) {
             Ok(true) => pair.established(self, &[]),
             Ok(false) => {}

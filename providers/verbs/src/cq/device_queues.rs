@@ -51,7 +51,7 @@ impl Maker {
     fn make(&self, room: u32) -> Result<Hw> {
         let made = ibv::Cq::new(&self.context, &self.channel, room, self.id);
         let cq = made.map_err(|error| {
-            log::error!("{}: no completion queue with room for {room}: {error}", self.context.name());
+            log::error!("{}: cannot create a completion queue of {room} entries: {error}", self.context.name());
             Error::Exhausted(Resource::Evd)
         })?;
         Ok(Hw { cq, reserved: 0 })
@@ -123,7 +123,10 @@ impl DeviceQueues {
         let Some(hw) = self.hws.iter_mut().find(|hw| Arc::ptr_eq(&hw.cq, &room.cq)) else { return Ok(()) };
         let wanted = hw.reserved.saturating_add(count - room.count);
         if wanted > hw.cq.capacity() && !maker.grow(&hw.cq, wanted) {
-            log::warn!("{}: no room for {wanted} completions in one queue of the device", maker.context.name());
+            log::warn!(
+                "{}: the device has no completion queue of {wanted} entries; use fewer receives per shared queue",
+                maker.context.name()
+            );
             return Err(Error::Exhausted(Resource::Srq));
         }
         (hw.reserved, room.count) = (wanted, count);

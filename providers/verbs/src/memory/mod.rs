@@ -32,7 +32,7 @@ pub struct Pd(pub(crate) Arc<ibv::Pd>);
 impl Pd {
     pub(crate) fn new(context: &Arc<ibv::Context>) -> Result<Self> {
         ibv::Pd::new(context).map(Pd).map_err(|error| {
-            log::error!("{}: no protection domain: {error}", context.name());
+            log::error!("{}: cannot create a protection domain: {error}", context.name());
             Error::Exhausted(Resource::ProtectionDomain)
         })
     }
@@ -145,7 +145,7 @@ fn new_window(pd: &Arc<ibv::Pd>) -> Result<ibv::Mw> {
         if error.raw_os_error() == Some(libc::EOPNOTSUPP) {
             return Error::ModelNotSupported;
         }
-        log::error!("{}: no memory window: {error}", pd.context().name());
+        log::error!("{}: cannot create a memory window: {error}", pd.context().name());
         Error::Exhausted(Resource::MemoryRegion)
     })
 }
@@ -194,7 +194,7 @@ impl SharedMw {
         let key = post(&mw, what).map_err(|error| match error.raw_os_error() {
             Some(libc::ENOMEM | libc::EAGAIN) => Error::Exhausted(Resource::Memory),
             _ => {
-                log::error!("{}: the device does not take a bind: {error}", self.pd.context().name());
+                log::error!("{}: the device refused a bind: {error}", self.pd.context().name());
                 Error::Internal
             }
         })?;

@@ -95,7 +95,7 @@ impl QpCore {
         let mut send = self.send.lock();
         send.open = true;
         if let Err(error) = self.submit_waiting(&mut send) {
-            log::error!("queue pair {}: what waited for the connection cannot be posted: {error}", self.number());
+            log::error!("queue pair {}: requests from before the connection cannot be posted: {error}", self.number());
             self.fail();
         }
         Some(conn)
@@ -204,7 +204,7 @@ impl QpCore {
             Ok(new) => Arc::new(new),
             Err(error) => {
                 log::warn!(
-                    "queue pair {}: no other in its place, so a peer may reject it as stale: {error}",
+                    "queue pair {}: cannot be replaced by a new one, so a peer may reject it as stale: {error}",
                     old.number()
                 );
                 return;

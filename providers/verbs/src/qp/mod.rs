@@ -162,7 +162,14 @@ impl QpCore {
             max_inline: device.settings.inline(device.context.is_iwarp()),
         };
         let hw = ibv::Qp::new(&pd.0, &attributes).map_err(|error| {
-            log::error!("{}: no queue pair ({attributes:?}): {error}", device.context.name());
+            log::error!(
+                "{}: cannot create a queue pair for {} requests of {} segments and {} receives of {}: {error}",
+                device.context.name(),
+                attributes.max_send_wr,
+                attributes.max_send_sge,
+                attributes.max_recv_wr,
+                attributes.max_recv_sge
+            );
             Error::Exhausted(Resource::Ep)
         })?;
         state::to_init(&hw, device.port)?;

@@ -57,7 +57,7 @@ fn refusal(what: &str, error: &std::io::Error) -> Error {
     match error.raw_os_error() {
         Some(libc::ENOMEM | libc::EAGAIN) => Error::Exhausted(Resource::Memory),
         _ => {
-            log::error!("the device does not take {what}: {error}");
+            log::error!("the device refused {what}: {error}");
             Error::Internal
         }
     }

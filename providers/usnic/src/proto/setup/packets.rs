@@ -190,6 +190,21 @@ pub(crate) enum Reason {
     HandedOff(u64),
 }
 
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Reason::NoListener => "no listener on this qualifier, or its accept queue is full",
+            Reason::Refused => "the peer's program rejected it",
+            Reason::NoSpace => "the peer has no resources for a connection",
+            Reason::Version => {
+                "the peer supports no common version of the protocol: install the same release on both hosts"
+            }
+            Reason::NotUnderstood => "the peer cannot decode the request: install the same release on both hosts",
+            Reason::HandedOff(qual) => return write!(f, "the peer handed the request off to qualifier {qual}"),
+        })
+    }
+}
+
 impl Reason {
     fn code(self) -> u8 {
         match self {

@@ -276,7 +276,13 @@ impl RdmaLink {
 
     fn request(&self, device: &Device, core: &QpCore) -> std::result::Result<(), ConnectionEvent> {
         if self.id.port() != device.port {
-            log::warn!("{}: the way to {} leads through port {}", device.name, self.target.peer, self.id.port());
+            log::warn!(
+                "{}: the route to {} uses port {} of the device, this adapter port {}; check the routes of this host",
+                device.name,
+                self.target.peer,
+                self.id.port(),
+                device.port
+            );
         }
         let (reads, path) = (core.reads(), device.settings.path);
         let terms = Terms {

@@ -121,7 +121,9 @@ impl Socket {
 
     fn dial(&self, pair: Arc<dyn Pair>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
         let PeerAddress::Ip(ip) = spec.address else {
-            log::error!("{:?} is no address of a host", spec.address);
+            log::error!(
+                "cannot connect: the address is not an IPv4 or IPv6 address, which this connection manager needs"
+            );
             return Err(Error::InvalidAddress(Address::Malformed));
         };
         let peer = SocketAddr::new(ip.to_canonical(), tcp::port(spec.qual));
@@ -233,7 +235,7 @@ impl TcpListening {
         };
         if let Some(first) = first {
             log::info!(
-                "{} has sent no whole request, and {MAX_UNKNOWN_CLIENTS} others wait: it must leave",
+                "connection from {} closed: it has sent no complete request, and {MAX_UNKNOWN_CLIENTS} later ones wait",
                 first.peer
             );
             first.end();
@@ -261,7 +263,7 @@ impl TcpListening {
     fn rest(&self, error: &io::Error) {
         let mut at = self.at.lock();
         if !std::mem::replace(&mut at.is_reported, true) {
-            log::error!("requests wait, but cannot be taken in: {error}");
+            log::error!("cannot accept connection requests: {error}; trying again (ulimit -n limits open files)");
         }
         let watch = at.watch.take();
         if let (Some(listener), Some(watch)) = (&at.listener, watch) {

@@ -165,7 +165,7 @@ impl Protocol {
                         Some(ProtocolEvent::Reply(hello))
                     }
                     Err(wrong) => {
-                        log::warn!("a reply is not understood: {wrong}");
+                        log::warn!("invalid reply to a connection request: {wrong}");
                         self.over(ConnectionEvent::Rejected)
                     }
                 }
@@ -178,7 +178,7 @@ impl Protocol {
                 }
                 Ok(Some(Message::Refusal)) => self.over(ConnectionEvent::AcceptFailed),
                 Err(wrong) => {
-                    log::info!("a request is not understood: {wrong}");
+                    log::info!("invalid connection request: {wrong}");
                     self.over(ConnectionEvent::AcceptFailed)
                 }
             },
