@@ -73,11 +73,15 @@ pub trait MemoryProvider: Send + Sync + 'static {
     /// Joins the group of processes that registered shared memory under `cookie` with this provider. The first process
     /// creates the group's entry. The entry remains if a process dies.
     ///
-    /// Errors: `InvalidParameter(4)` if other processes registered another length.
-    fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Self::Membership>;
+    /// Errors: `InvalidParameter(4)` if other processes registered another length; `ModelNotSupported` by default.
+    fn join(&self, _cookie: &SharedCookie, _length: u64) -> Result<Self::Membership> {
+        Err(Error::ModelNotSupported)
+    }
 
-    /// Creates an unbound window.
-    fn alloc_mw(&self, pd: &Self::Pd) -> Result<Self::Mw>;
+    /// Creates an unbound window. Errors: `ModelNotSupported` by default.
+    fn alloc_mw(&self, _pd: &Self::Pd) -> Result<Self::Mw> {
+        Err(Error::ModelNotSupported)
+    }
 
     /// Creates an unbound window. A bind restricts it to the peer of the QP to which the bind was posted.
     ///

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use super::{Bind, BindWr, Completion, Connection, MemoryProvider, Op, Segment, SendWr, Token};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::runtime::handle::ObjectId;
 
 /// Creates the queues of an adapter.
@@ -15,8 +15,11 @@ pub trait QueueProvider: MemoryProvider + Sized {
     /// Queue pair.
     type Qp: QueuePair<Mr = Self::Mr, Mw = Self::Mw>;
 
-    /// Creates a shared receive queue. Errors: `Exhausted(Srq)` when the limit of the adapter is reached.
-    fn create_srq(&self, pd: &Self::Pd, spec: SrqSpec) -> Result<Self::Srq>;
+    /// Creates a shared receive queue. Errors: `Exhausted(Srq)` when the limit of the adapter is reached; `ModelNotSupported`
+    /// by default.
+    fn create_srq(&self, _pd: &Self::Pd, _spec: SrqSpec) -> Result<Self::Srq> {
+        Err(Error::ModelNotSupported)
+    }
 
     /// Creates a completion queue that notifies `sink` when it is armed and a completion arrives.
     fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Self::Cq>;
@@ -151,8 +154,10 @@ pub trait QueuePair: Connection {
     /// been used before. It is valid once the bind is complete; then the old key is invalid. A failed or flushed bind
     /// leaves the window unbound.
     ///
-    /// Errors: as for `post_send`; they change nothing.
-    fn post_bind(&self, mw: &Self::Mw, bind: Option<Bind<'_, Self::Mr>>, wr: &BindWr) -> Result<u32>;
+    /// Errors: as for `post_send`; they change nothing. `ModelNotSupported` by default.
+    fn post_bind(&self, _mw: &Self::Mw, _bind: Option<Bind<'_, Self::Mr>>, _wr: &BindWr) -> Result<u32> {
+        Err(Error::ModelNotSupported)
+    }
     /// Sets watermarks of outstanding receives for this and later connections. Above `soft` the sink is notified once;
     /// above `hard` the connection breaks. `None` disables a watermark. One that is exceeded already takes effect at
     /// once.

@@ -8,6 +8,7 @@
 //! - [`cq`]: the core of a completion queue; [`engine`]: the job queue of a provider's engine thread
 //! - [`overdue`]: the log line of a send that finds no receive
 //! - [`srq`]: the core of a shared receive queue
+//! - [`simple`]: parts for a first provider: the thread that reports, queues, registrations, execution of work
 //!
 //! No module of this crate uses a network.
 
@@ -20,4 +21,5 @@ pub mod memory;
 pub mod overdue;
 pub mod settings;
 pub mod shared_names;
+pub mod simple;
 pub mod srq;

@@ -1,26 +1,22 @@
 //! `libdaplloopback.so.1`: a uDAPL provider that connects endpoints of one process.
 //!
-//! `world` holds all state and moves the data, `memory` the registrations, `adapter` the thread that reports to the object
-//! layer. This file implements the traits of the provider interface ([`dapl::provider`]) with them. Not supported: shared
-//! receive queues, memory windows, shared memory. To make a transport of it, replace `world` by your protocol.
+//! `world` connects queue pairs and executes their requests. This file implements the traits of the provider interface
+//! ([`dapl::provider`]) with it. What every such provider needs is in [`dapl_software::simple`]. Not supported: shared receive
+//! queues, memory windows, shared memory. To make a transport of it, replace `world` by your protocol.
 
-mod adapter;
-mod memory;
 mod world;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 
 use dapl::error::{Address, Error, Resource, Result};
 use dapl::provider::*;
 use dapl::runtime::handle::ObjectId;
 use dapl::runtime::thread;
-use dapl_software::cq::CompletionList;
-use parking_lot::Mutex;
+use dapl_software::memory::user_copy::Checker;
+use dapl_software::simple::{Report, ReportedCq, Reporter, WorkQueues};
 
-use adapter::{Adapter, Report};
-use world::{QueuedRequest, Stage, WORLD, flushed};
+use world::{Stage, WORLD};
 
 // Unit tests do not link libdat.
 #[cfg(not(test))]
@@ -31,9 +27,9 @@ const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCAL
 
 /// The provider: one open interface adapter.
 pub struct Loopback {
-    adapter: Arc<Adapter>,
+    reporter: Arc<Reporter<Loopback>>,
+    checker: Arc<Checker>,
     limits: Limits,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Provider for Loopback {
@@ -45,9 +41,7 @@ impl Provider for Loopback {
     fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self> {
         static FORK: std::sync::Once = std::sync::Once::new();
         FORK.call_once(|| thread::at_fork(lock_for_fork, unlock_after_fork));
-        let adapter = Arc::new(Adapter::new(sink));
-        let reporter = adapter.clone();
-        let thread = thread::spawn("dapl-loopback", move || reporter.run()).map_err(|error| {
+        let reporter = Reporter::start("dapl-loopback", sink).map_err(|error| {
             log::error!("{}: cannot start a thread: {error}", spec.name);
             Error::Exhausted(Resource::Device)
         })?;
@@ -58,7 +52,7 @@ impl Provider for Loopback {
             extensions: Extensions::default(),
             ..dapl_software::limits::limits(65_535, 65_535)
         };
-        Ok(Loopback { adapter, limits, thread: Mutex::new(Some(thread)) })
+        Ok(Loopback { reporter, checker: Arc::default(), limits })
     }
 
     fn limits(&self) -> &Limits {
@@ -74,23 +68,19 @@ impl Provider for Loopback {
         if world.listeners.contains_key(&qual) {
             return Err(Error::ConnQualTaken);
         }
-        world.listeners.insert(qual, (self.adapter.clone(), id));
+        world.listeners.insert(qual, (self.reporter.clone(), id));
         Ok(Listener(qual))
     }
 
     fn close(&self) {
         let mut world = WORLD.lock();
-        let own = world.qps.iter().filter(|(_, qp)| Arc::ptr_eq(&qp.adapter, &self.adapter));
+        let own = world.qps.iter().filter(|(_, qp)| Arc::ptr_eq(&qp.reporter, &self.reporter));
         for qp in own.map(|(number, _)| *number).collect::<Vec<_>>() {
             world.leave(qp, Stage::Error);
         }
         drop(world);
-        // Requests among them lock the world to reject themselves.
-        drop(self.adapter.close());
-        if let Some(thread) = self.thread.lock().take() {
-            // It does not panic: the object layer catches that.
-            let _ = thread.join();
-        }
+        // Without the lock: a request that was not reported rejects itself.
+        self.reporter.stop();
     }
 }
 
@@ -116,37 +106,25 @@ impl MemoryProvider for Loopback {
 
     fn register(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
         let writable = access.local_write || access.remote_write;
-        if !self.adapter.checker.may_register(region, writable) {
+        if !self.checker.may_register(region, writable) {
             return Err(Error::InvalidParameter(3));
         }
         let has_remote = access.remote_read || access.remote_write;
         Ok(Mr { key: WORLD.lock().regions.add(pd.0, region, access), has_remote })
     }
-
-    fn join(&self, _: &SharedCookie, _: u64) -> Result<Unsupported> {
-        Err(Error::ModelNotSupported)
-    }
-
-    fn alloc_mw(&self, _: &Pd) -> Result<Unsupported> {
-        Err(Error::ModelNotSupported)
-    }
 }
 
 impl QueueProvider for Loopback {
-    type Cq = Cq;
+    type Cq = ReportedCq<Loopback>;
     type Srq = Unsupported;
     type Qp = Qp;
 
-    fn create_srq(&self, _: &Pd, _: SrqSpec) -> Result<Unsupported> {
-        Err(Error::ModelNotSupported)
-    }
-
-    fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Cq> {
-        Ok(Cq { list: CompletionList::default(), sink, adapter: self.adapter.clone() })
+    fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Self::Cq> {
+        Ok(ReportedCq::new(self.reporter.clone(), sink))
     }
 
     fn create_qp(&self, pd: &Pd, spec: QpSpec<Self>) -> Result<Qp> {
-        Ok(Qp(WORLD.lock().add_qp(self.adapter.clone(), pd.0, spec)))
+        Ok(Qp(WORLD.lock().add_qp(self.reporter.clone(), WorkQueues::new(spec, pd.0, self.checker.clone()))))
     }
 }
 
@@ -175,40 +153,6 @@ impl Drop for Mr {
     }
 }
 
-/// A completion queue.
-pub struct Cq {
-    list: CompletionList,
-    sink: Weak<dyn CqSink>,
-    adapter: Arc<Adapter>,
-}
-
-impl Cq {
-    /// Adds a completion, and has the thread notify the consumer if the queue is armed.
-    fn push(&self, completion: Completion) {
-        if self.list.push(completion) {
-            self.adapter.report(Report::Notify(self.sink.clone()));
-        }
-    }
-}
-
-impl CompletionQueue for Cq {
-    fn poll(&self, out: &mut [Completion]) -> usize {
-        self.list.take(out)
-    }
-
-    fn ready(&self, out: &mut [Completion]) -> usize {
-        self.list.take(out)
-    }
-
-    fn disarm(&self) {
-        self.list.disarm();
-    }
-
-    fn arm(&self, _: bool) -> Result<bool> {
-        Ok(self.list.arm(|| ()))
-    }
-}
-
 /// A queue pair: its number in the world.
 pub struct Qp(u64);
 
@@ -219,15 +163,11 @@ impl QueuePair for Qp {
     fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
         let mut world = WORLD.lock();
         let qp = world.qp(self.0);
-        if qp.is_full(true) {
-            return Err(Error::Exhausted(Resource::Memory));
-        }
+        qp.queues.post_recv(segments, token)?;
         match qp.stage {
-            Stage::Error => qp.complete_recv(flushed(token)),
-            _ => qp.recvs.push_back((token, segments.to_vec())),
-        }
-        if let Stage::Connected { peer, .. } = qp.stage {
-            world.progress(peer);
+            Stage::Error => qp.queues.flush_recvs(),
+            Stage::Connected { peer, .. } => world.progress(peer),
+            _ => {}
         }
         world.check_recvs(self.0);
         Ok(())
@@ -239,11 +179,7 @@ impl QueuePair for Qp {
         }
         let mut world = WORLD.lock();
         let qp = world.qp(self.0);
-        if qp.is_full(false) {
-            return Err(Error::Exhausted(Resource::Memory));
-        }
-        let (op, segments, token, suppress) = (wr.op, wr.segments.to_vec(), wr.token, wr.suppress);
-        qp.requests.push_back(QueuedRequest { op, segments, token, suppress });
+        qp.queues.post_send(wr)?;
         match qp.stage {
             Stage::Error => world.leave(self.0, Stage::Error),
             _ => world.progress(self.0),
@@ -251,25 +187,19 @@ impl QueuePair for Qp {
         Ok(())
     }
 
-    fn post_bind(&self, window: &Unsupported, _: Option<Bind<'_, Mr>>, _: &BindWr) -> Result<u32> {
-        match *window {}
-    }
-
     fn watch_recvs(&self, soft: Option<u32>, hard: Option<u32>) -> Result<()> {
         let mut world = WORLD.lock();
-        world.qp(self.0).marks = dapl::stats::watermark::HighWatermark::new(soft, hard);
+        world.qp(self.0).queues.watch_recvs(soft, hard);
         world.check_recvs(self.0);
         Ok(())
     }
 
     fn outstanding(&self) -> Outstanding {
-        let mut world = WORLD.lock();
-        let qp = world.qp(self.0);
-        Outstanding { recvs: qp.recvs.len() as u32, requests: qp.requests.len() as u32 }
+        WORLD.lock().qp(self.0).queues.outstanding()
     }
 
     fn flush_recvs(&self) {
-        WORLD.lock().qp(self.0).flush_recvs();
+        WORLD.lock().qp(self.0).queues.flush_recvs();
     }
 }
 
@@ -282,14 +212,14 @@ impl Connection for Qp {
         let listener = world.listeners.get(&spec.qual).cloned();
         let qp = world.qp(self.0);
         qp.stage = Stage::Connecting(conn);
-        let Some((adapter, listener)) = listener else {
+        let Some((reporter, listener)) = listener else {
             qp.fail(conn, ConnectionEvent::Rejected);
             return Ok(());
         };
         let private_data = spec.private_data.to_vec();
         let info = RequestInfo { peer: ADDRESS, reported_len: private_data.len(), private_data };
         let request = Request { from: Some((self.0, conn)), info: info.clone() };
-        adapter.report(Report::Request(listener, request, info));
+        reporter.report(Report::Request(listener, request, info));
         Ok(())
     }
 
@@ -358,11 +288,11 @@ impl ConnRequest for Request {
     }
 
     fn hand_off(mut self, qual: u64) -> std::result::Result<(), (Self, Error)> {
-        let Some((adapter, listener)) = WORLD.lock().listeners.get(&qual).cloned() else {
+        let Some((reporter, listener)) = WORLD.lock().listeners.get(&qual).cloned() else {
             return Err((self, Error::InvalidParameter(2)));
         };
         let request = Request { from: self.from.take(), info: self.info.clone() };
-        adapter.report(Report::Request(listener, request, self.info.clone()));
+        reporter.report(Report::Request(listener, request, self.info.clone()));
         Ok(())
     }
 }

@@ -4,18 +4,15 @@
 //! transfers need no thread. What has to wait is a send without a posted receive, and requests of a connection that is not
 //! established.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dapl::provider::{Completion, ConnId, ConnectionEvent, Op, QpSpec, Region, Remote, Segment, Status, Token};
+use dapl::provider::{ConnId, ConnectionEvent, Status};
 use dapl::runtime::handle::ObjectId;
-use dapl::stats::watermark::HighWatermark;
-use dapl_software::limits::MAX_MESSAGE;
+use dapl_software::simple::{QueuedRequest, Registrations, Report, Reporter, WorkQueues, execute};
 use parking_lot::Mutex;
 
-use crate::adapter::{Adapter, Report};
-use crate::memory::{Inaccessible, Regions, copy};
-use crate::{Cq, Loopback};
+use crate::Loopback;
 
 pub(crate) static WORLD: Mutex<World> = Mutex::new(World::new());
 
@@ -23,31 +20,19 @@ pub(crate) static WORLD: Mutex<World> = Mutex::new(World::new());
 pub(crate) struct World {
     last_number: u64,
     /// By connection qualifier.
-    pub(crate) listeners: BTreeMap<u64, (Arc<Adapter>, ObjectId)>,
-    pub(crate) regions: Regions,
+    pub(crate) listeners: BTreeMap<u64, (Arc<Reporter<Loopback>>, ObjectId)>,
+    pub(crate) regions: Registrations,
     /// By number.
     pub(crate) qps: BTreeMap<u64, QpState>,
 }
 
 /// State of a queue pair.
 pub(crate) struct QpState {
-    pub(crate) adapter: Arc<Adapter>,
-    spec: QpSpec<Loopback>,
-    pd: u32,
+    pub(crate) reporter: Arc<Reporter<Loopback>>,
+    pub(crate) queues: WorkQueues<Loopback>,
     pub(crate) stage: Stage,
     /// The connection ends when no request is left.
     is_draining: bool,
-    pub(crate) recvs: VecDeque<(Token, Vec<Segment>)>,
-    pub(crate) requests: VecDeque<QueuedRequest>,
-    pub(crate) marks: HighWatermark,
-}
-
-/// A posted request that is not complete.
-pub(crate) struct QueuedRequest {
-    pub(crate) op: Op,
-    pub(crate) segments: Vec<Segment>,
-    pub(crate) token: Token,
-    pub(crate) suppress: bool,
 }
 
 /// Stage of a queue pair's life.
@@ -66,7 +51,7 @@ pub(crate) enum Stage {
 
 impl World {
     const fn new() -> Self {
-        World { last_number: 0, listeners: BTreeMap::new(), regions: Regions::new(), qps: BTreeMap::new() }
+        World { last_number: 0, listeners: BTreeMap::new(), regions: Registrations::new(), qps: BTreeMap::new() }
     }
 
     /// A new number, for a queue pair or a protection domain.
@@ -75,11 +60,9 @@ impl World {
         self.last_number
     }
 
-    pub(crate) fn add_qp(&mut self, adapter: Arc<Adapter>, pd: u32, spec: QpSpec<Loopback>) -> u64 {
-        let (recvs, requests, marks) = (VecDeque::new(), VecDeque::new(), HighWatermark::default());
-        let (stage, is_draining) = (Stage::Unconnected, false);
+    pub(crate) fn add_qp(&mut self, reporter: Arc<Reporter<Loopback>>, queues: WorkQueues<Loopback>) -> u64 {
         let number = self.number();
-        self.qps.insert(number, QpState { adapter, spec, pd, stage, is_draining, recvs, requests, marks });
+        self.qps.insert(number, QpState { reporter, queues, stage: Stage::Unconnected, is_draining: false });
         number
     }
 
@@ -96,7 +79,8 @@ impl World {
         for (qp, peer, conn, data) in [(acceptor, requester, conn, &[][..]), (requester, acceptor, its, data)] {
             let state = self.qp(qp);
             state.stage = Stage::Connected { conn, peer, is_reported: false };
-            state.adapter.report(Report::Established(qp, conn, data.to_vec()));
+            state.reporter.report(Report::Event(conn, ConnectionEvent::Established, data.to_vec()));
+            state.reporter.report(Report::Then(Box::new(move || WORLD.lock().start_transfers(qp, conn))));
         }
         true
     }
@@ -118,19 +102,20 @@ impl World {
     /// Executes the requests of a queue pair, as far as that is possible now.
     pub(crate) fn progress(&mut self, qp: u64) {
         while let Some(peer) = self.ready_peer(qp) {
-            let Some(request) = self.qp(qp).requests.pop_front() else {
+            let Some(request) = self.qp(qp).queues.requests.pop_front() else {
                 if self.qp(qp).is_draining {
                     self.end(qp, Stage::Error, Some(ConnectionEvent::Disconnected), ConnectionEvent::Disconnected);
                 }
                 return;
             };
             let result = self.execute(qp, peer, &request);
+            self.check_recvs(peer);
             if result == Ok(None) {
                 // Receiver not ready: the post of a receive continues here.
-                return self.qp(qp).requests.push_front(request);
+                return self.qp(qp).queues.requests.push_front(request);
             }
             let result = result.map(Option::unwrap_or_default);
-            self.qp(qp).complete_request(&request, result);
+            self.qp(qp).queues.complete_request(&request, result);
             if let Err(status) = result {
                 let is_of_peer = status == Status::RemoteResponder;
                 let peers = if is_of_peer { ConnectionEvent::Broken } else { ConnectionEvent::Disconnected };
@@ -150,74 +135,19 @@ impl World {
 
     /// Executes a request and returns its length; `None` if it is a send and the peer has no receive.
     fn execute(&mut self, qp: u64, peer: u64, request: &QueuedRequest) -> Result<Option<u64>, Status> {
-        let (pd, bytes) = (self.qp(qp).pd, total(&request.segments));
-        let local = self.regions.local(pd, &request.segments, matches!(request.op, Op::Read(_)))?;
-        if bytes > MAX_MESSAGE {
-            return Err(Status::LocalLength);
-        }
-        match request.op {
-            Op::Send { solicited } => match self.qp(peer).recvs.pop_front() {
-                Some(recv) => self.send(qp, peer, (&local, bytes, solicited), recv).map(|()| Some(bytes)),
-                None => Ok(None),
-            },
-            Op::Write(remote) | Op::Read(remote) => self.rdma(qp, peer, (&local, bytes), remote, request.op).map(Some),
-            _ => unreachable!("extensions are refused when they are posted"),
-        }
-    }
-
-    /// Moves a message into a receive of the peer.
-    fn send(
-        &mut self,
-        qp: u64,
-        peer: u64,
-        (source, bytes, solicited): (&[Region], u64, bool),
-        (token, segments): (Token, Vec<Segment>),
-    ) -> Result<(), Status> {
-        let peer_pd = self.qp(peer).pd;
-        let target = self.regions.local(peer_pd, &segments, true);
-        // Statuses of the receive and of the send.
-        let copied = match &target {
-            Err(status) => Err((*status, Status::RemoteResponder)),
-            Ok(_) if bytes > total(&segments) => Err((Status::LocalLength, Status::RemoteResponder)),
-            Ok(target) => copy(source, target, bytes, &self.qp(qp).adapter.checker).map_err(|side| match side {
-                Inaccessible::Source => (Status::Flushed, Status::LocalProtection),
-                Inaccessible::Target => (Status::LocalProtection, Status::RemoteResponder),
-            }),
-        };
-        let (status, bytes) = copied.map_or_else(|(status, _)| (status, 0), |()| (Status::Success, bytes));
-        self.qp(peer).complete_recv(Completion { token, status, bytes, solicited, ..Completion::default() });
-        self.check_recvs(peer);
-        copied.map_err(|(_, status)| status)
-    }
-
-    /// Executes an RDMA write or read.
-    fn rdma(
-        &mut self,
-        qp: u64,
-        peer: u64,
-        (local, bytes): (&[Region], u64),
-        remote: Remote,
-        op: Op,
-    ) -> Result<u64, Status> {
-        let is_read = matches!(op, Op::Read(_));
-        if is_read && self.qp(peer).spec.max_reads_in == 0 {
-            return Err(Status::RemoteResponder);
-        }
-        let peer_pd = self.qp(peer).pd;
-        let target = self.regions.remote(peer_pd, remote, bytes, !is_read)?;
-        let (from, to) = if is_read { (&target[..], local) } else { (local, &target[..]) };
-        copy(from, to, bytes, &self.qp(qp).adapter.checker).map(|()| bytes).map_err(|side| {
-            let is_local = matches!(side, Inaccessible::Source) != is_read;
-            if is_local { Status::LocalProtection } else { Status::RemoteAccess }
-        })
+        let own = &self.qp(qp).queues;
+        let (pd, checker) = (own.pd, own.checker.clone());
+        let World { regions, qps, .. } = self;
+        let peer = qps.get_mut(&peer).expect("a connected peer exists");
+        execute(regions, (request, pd, &checker), &mut peer.queues)
     }
 
     /// Checks the watermarks after the number of posted receives has changed.
     pub(crate) fn check_recvs(&mut self, qp: u64) {
         let state = self.qp(qp);
-        let crossed = state.marks.check(state.recvs.len() as u32);
+        let crossed = state.queues.crossed();
         if crossed.soft {
-            state.adapter.report(Report::ManyRecvs(state.spec.ep));
+            state.reporter.report(Report::ManyRecvs(state.queues.spec.ep));
         }
         if crossed.hard && matches!(state.stage, Stage::Connected { .. }) {
             self.end(qp, Stage::Error, Some(ConnectionEvent::Broken), ConnectionEvent::Disconnected);
@@ -240,11 +170,11 @@ impl World {
         let was = self.qp(qp).stop(to);
         let Stage::Connected { conn, peer, .. } = was else { return };
         if let Some(event) = own {
-            self.qp(qp).adapter.report(Report::Event(conn, event));
+            self.qp(qp).reporter.report(Report::Event(conn, event, Vec::new()));
         }
         if let Stage::Connected { conn, .. } = self.qp(peer).stage {
             self.qp(peer).stop(Stage::Error);
-            self.qp(peer).adapter.report(Report::Event(conn, peers));
+            self.qp(peer).reporter.report(Report::Event(conn, peers, Vec::new()));
         }
     }
 }
@@ -253,56 +183,12 @@ impl QpState {
     /// The attempt to connect failed: flushes the queues and reports it.
     pub(crate) fn fail(&mut self, conn: ConnId, event: ConnectionEvent) {
         self.stop(Stage::Error);
-        self.adapter.report(Report::Event(conn, event));
+        self.reporter.report(Report::Event(conn, event, Vec::new()));
     }
 
     fn stop(&mut self, to: Stage) -> Stage {
         self.is_draining = false;
-        self.flush_recvs();
-        for QueuedRequest { token, .. } in std::mem::take(&mut self.requests) {
-            complete(self.spec.request_cq.as_ref(), flushed(token));
-        }
+        self.queues.flush();
         std::mem::replace(&mut self.stage, to)
     }
-
-    pub(crate) fn flush_recvs(&mut self) {
-        for (token, _) in std::mem::take(&mut self.recvs) {
-            self.complete_recv(flushed(token));
-        }
-    }
-
-    pub(crate) fn is_full(&self, is_recv: bool) -> bool {
-        let (count, most) = if is_recv {
-            (self.recvs.len(), self.spec.max_recvs)
-        } else {
-            (self.requests.len(), self.spec.max_requests)
-        };
-        count >= most as usize
-    }
-
-    pub(crate) fn complete_recv(&self, completion: Completion) {
-        complete(self.spec.recv_cq.as_ref(), completion);
-    }
-
-    fn complete_request(&self, request: &QueuedRequest, result: Result<u64, Status>) {
-        let (status, bytes) = result.map_or_else(|status| (status, 0), |bytes| (Status::Success, bytes));
-        if status != Status::Success || !request.suppress {
-            let completion = Completion { token: request.token, status, bytes, ..Completion::default() };
-            complete(self.spec.request_cq.as_ref(), completion);
-        }
-    }
-}
-
-fn complete(cq: Option<&Arc<Cq>>, completion: Completion) {
-    if let Some(cq) = cq {
-        cq.push(completion);
-    }
-}
-
-pub(crate) fn flushed(token: Token) -> Completion {
-    Completion { token, status: Status::Flushed, ..Completion::default() }
-}
-
-fn total(segments: &[Segment]) -> u64 {
-    segments.iter().fold(0, |sum, segment| sum.saturating_add(segment.length))
 }

@@ -61,6 +61,7 @@ const COMMON: &[&[&str]] = &[
     &["shared_names"],
     &["memory", "cq", "engine"],
     &["srq"],
+    &["simple"],
 ];
 
 /// As its `lib.rs` has it.
@@ -293,7 +294,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("test/dapltest/src/dat/raw.rs", "calls into libdat"),
     ("test/faulty/src/control.rs", "the C boundary, for tests"),
     ("test/loopback/src/lib.rs", "unlocks after fork"),
-    ("test/loopback/src/memory.rs", "copies of registered memory, each side checked before"),
+    ("providers/common/src/simple/registrations.rs", "copies of registered memory, each side checked before"),
     ("test/faulty/src/heap.rs", "counts around the system's allocator"),
     ("test/tests/abi_rust.rs", "reads C structures"),
 ];

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::memory::user_copy::{self, Checker, Registration};
 use dapl::provider::{Access, Region, Remote, Segment, Status};
-use dapl_software::memory::user_copy::{self, Checker, Registration};
 
 /// Largest part of a copy, in bytes.
 const PART: usize = 64 << 10;
@@ -16,24 +16,24 @@ struct Entry {
 }
 
 /// Registrations by key. The local and the remote key of a registration are the same.
-pub(crate) struct Regions {
+pub struct Registrations {
     entries: BTreeMap<u32, Entry>,
     last_key: u32,
 }
 
 /// The side of a copy whose memory cannot be accessed any more.
-pub(crate) enum Inaccessible {
+pub(super) enum Inaccessible {
     Source,
     Target,
 }
 
-impl Regions {
-    pub(crate) const fn new() -> Self {
-        Regions { entries: BTreeMap::new(), last_key: 0 }
+impl Registrations {
+    pub const fn new() -> Self {
+        Registrations { entries: BTreeMap::new(), last_key: 0 }
     }
 
     /// Adds a registration and returns its key. Keys are not used again until 2^32 others were.
-    pub(crate) fn add(&mut self, pd: u32, region: Region, access: Access) -> u32 {
+    pub fn add(&mut self, pd: u32, region: Region, access: Access) -> u32 {
         loop {
             self.last_key = self.last_key.wrapping_add(1).max(1);
             if let std::collections::btree_map::Entry::Vacant(place) = self.entries.entry(self.last_key) {
@@ -43,12 +43,12 @@ impl Regions {
         }
     }
 
-    pub(crate) fn remove(&mut self, key: u32) {
+    pub fn remove(&mut self, key: u32) {
         self.entries.remove(&key);
     }
 
     /// The memory of local segments, checked. Errors: `LocalProtection`.
-    pub(crate) fn local(&self, pd: u32, segments: &[Segment], write: bool) -> Result<Vec<Region>, Status> {
+    pub fn local(&self, pd: u32, segments: &[Segment], write: bool) -> Result<Vec<Region>, Status> {
         let used = segments.iter().filter(|segment| segment.length > 0);
         used.map(|segment| {
             let wanted = Region { address: segment.address, length: segment.length };
@@ -59,7 +59,7 @@ impl Regions {
     }
 
     /// The memory of an RDMA operation at its target, checked. Errors: `RemoteAccess`.
-    pub(crate) fn remote(&self, pd: u32, remote: Remote, length: u64, write: bool) -> Result<Vec<Region>, Status> {
+    pub fn remote(&self, pd: u32, remote: Remote, length: u64, write: bool) -> Result<Vec<Region>, Status> {
         if length == 0 {
             return Ok(Vec::new());
         }
@@ -76,7 +76,7 @@ impl Regions {
 }
 
 /// Copies `length` bytes. Both sides were checked, and have at least `length` bytes.
-pub(crate) fn copy(from: &[Region], to: &[Region], length: u64, checker: &Checker) -> Result<(), Inaccessible> {
+pub(super) fn copy(from: &[Region], to: &[Region], length: u64, checker: &Checker) -> Result<(), Inaccessible> {
     let mut buffer = vec![0; PART.min(length as usize)];
     let mut done = 0;
     while done < length {

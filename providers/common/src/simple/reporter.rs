@@ -1,0 +1,147 @@
+//! A thread that reports to the object layer, and completion queues whose consumers it notifies.
+//!
+//! Sinks must not be called from inside a call of the object layer, nor with a lock held that such a call takes. So reports wait
+//! in a queue until the thread makes them.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+use dapl::error::Result;
+use dapl::provider::{CmSink, Completion, CompletionQueue, ConnId, ConnectionEvent, CqSink, Provider, RequestInfo};
+use dapl::runtime::handle::ObjectId;
+use dapl::runtime::thread;
+use parking_lot::{Condvar, Mutex};
+
+use crate::cq::CompletionList;
+
+/// A report of the thread to the object layer.
+pub enum Report<P: Provider> {
+    /// A connection request for a listener.
+    Request(ObjectId, P::Request, RequestInfo),
+    /// An event of a connection or attempt, with the peer's private data.
+    Event(ConnId, ConnectionEvent, Vec<u8>),
+    /// Runs code of the provider after the reports before it.
+    Then(Box<dyn FnOnce() + Send>),
+    /// An EP has more receives than its soft watermark.
+    ManyRecvs(ObjectId),
+    /// A completion queue was armed, and has a completion.
+    Notify(Weak<dyn CqSink>),
+}
+
+/// The reports of an open adapter, and the thread that makes them.
+pub struct Reporter<P: Provider> {
+    sink: Arc<dyn CmSink<P>>,
+    reports: Mutex<Reports<P>>,
+    more: Condvar,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Reports<P: Provider> {
+    queue: VecDeque<Report<P>>,
+    is_closed: bool,
+}
+
+impl<P: Provider> Reporter<P> {
+    /// Starts the thread. `name` has at most 15 bytes.
+    pub fn start(name: &str, sink: Arc<dyn CmSink<P>>) -> io::Result<Arc<Self>> {
+        let reports = Mutex::new(Reports { queue: VecDeque::new(), is_closed: false });
+        let reporter = Arc::new(Reporter { sink, reports, more: Condvar::new(), thread: Mutex::default() });
+        let running = reporter.clone();
+        *reporter.thread.lock() = Some(thread::spawn(name, move || running.run())?);
+        Ok(reporter)
+    }
+
+    /// Queues a report for the thread. After `stop` it is dropped.
+    pub fn report(&self, report: Report<P>) {
+        let mut reports = self.reports.lock();
+        if !reports.is_closed {
+            reports.queue.push_back(report);
+            self.more.notify_one();
+        }
+    }
+
+    /// Ends the thread and waits for it. Reports that were not made are dropped.
+    pub fn stop(&self) {
+        let mut reports = self.reports.lock();
+        reports.is_closed = true;
+        self.more.notify_one();
+        let rest = std::mem::take(&mut reports.queue);
+        drop(reports);
+        // Without the lock, because a request that is dropped rejects itself.
+        drop(rest);
+        let thread = self.thread.lock().take();
+        thread.into_iter().for_each(thread::join);
+    }
+
+    fn run(&self) {
+        while let Some(report) = self.next() {
+            match report {
+                // A request that is refused comes back, and its drop rejects it.
+                Report::Request(listener, request, info) => drop(self.sink.request(listener, request, info)),
+                Report::Event(conn, event, private_data) => self.sink.event(conn, event, &private_data),
+                Report::Then(run) => run(),
+                Report::ManyRecvs(ep) => self.sink.many_recvs(ep),
+                Report::Notify(sink) => {
+                    if let Some(sink) = sink.upgrade() {
+                        sink.notify();
+                    }
+                }
+            }
+        }
+    }
+
+    fn next(&self) -> Option<Report<P>> {
+        let mut reports = self.reports.lock();
+        loop {
+            if reports.is_closed {
+                return None;
+            }
+            if let Some(report) = reports.queue.pop_front() {
+                return Some(report);
+            }
+            self.more.wait(&mut reports);
+        }
+    }
+}
+
+/// A completion queue whose consumer is notified by the reporter's thread.
+pub struct ReportedCq<P: Provider> {
+    list: CompletionList,
+    sink: Weak<dyn CqSink>,
+    reporter: Arc<Reporter<P>>,
+}
+
+impl<P: Provider> ReportedCq<P> {
+    /// Creates an empty queue.
+    pub fn new(reporter: Arc<Reporter<P>>, sink: Weak<dyn CqSink>) -> Self {
+        ReportedCq { list: CompletionList::default(), sink, reporter }
+    }
+
+    /// Adds a completion, and has the consumer notified if the queue is armed.
+    pub fn push(&self, completion: Completion) {
+        if self.list.push(completion) {
+            self.reporter.report(Report::Notify(self.sink.clone()));
+        }
+    }
+}
+
+impl<P: Provider> CompletionQueue for ReportedCq<P> {
+    fn poll(&self, out: &mut [Completion]) -> usize {
+        self.list.take(out)
+    }
+
+    fn ready(&self, out: &mut [Completion]) -> usize {
+        self.list.take(out)
+    }
+
+    fn disarm(&self) {
+        self.list.disarm();
+    }
+
+    fn arm(&self, _: bool) -> Result<bool> {
+        Ok(self.list.arm(|| ()))
+    }
+}

@@ -1,0 +1,126 @@
+//! The work queues of a queue pair: posted receives and requests, and their completions.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use dapl::error::{Error, Resource, Result};
+use dapl::provider::{Completion, Op, Outstanding, Provider, QpSpec, Segment, SendWr, Status, Token};
+use dapl::stats::watermark::{Crossed, HighWatermark};
+
+use super::reporter::ReportedCq;
+use crate::memory::user_copy::Checker;
+
+/// A posted request that is not complete.
+pub struct QueuedRequest {
+    pub op: Op,
+    pub segments: Vec<Segment>,
+    token: Token,
+    suppress: bool,
+}
+
+impl QueuedRequest {
+    /// Length of its segments.
+    pub fn bytes(&self) -> u64 {
+        total(&self.segments)
+    }
+}
+
+/// The queues of a queue pair, without a shared receive queue.
+pub struct WorkQueues<P: Provider<Cq = ReportedCq<P>>> {
+    pub spec: QpSpec<P>,
+    /// Protection domain of local segments, and of the peer's operations.
+    pub pd: u32,
+    /// Checks that registered memory is still mapped.
+    pub checker: Arc<Checker>,
+    pub recvs: VecDeque<(Token, Vec<Segment>)>,
+    pub requests: VecDeque<QueuedRequest>,
+    watermarks: HighWatermark,
+}
+
+impl<P: Provider<Cq = ReportedCq<P>>> WorkQueues<P> {
+    /// Creates empty queues.
+    pub fn new(spec: QpSpec<P>, pd: u32, checker: Arc<Checker>) -> Self {
+        let (recvs, requests, watermarks) = (VecDeque::new(), VecDeque::new(), HighWatermark::default());
+        WorkQueues { spec, pd, checker, recvs, requests, watermarks }
+    }
+
+    /// Queues a receive. Errors: `Exhausted(Memory)` if the queue is full.
+    pub fn post_recv(&mut self, segments: &[Segment], token: Token) -> Result<()> {
+        if self.recvs.len() >= self.spec.max_recvs as usize {
+            return Err(Error::Exhausted(Resource::Memory));
+        }
+        self.recvs.push_back((token, segments.to_vec()));
+        Ok(())
+    }
+
+    /// Queues a request. Errors: `Exhausted(Memory)` if the queue is full.
+    pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<()> {
+        if self.requests.len() >= self.spec.max_requests as usize {
+            return Err(Error::Exhausted(Resource::Memory));
+        }
+        let (op, segments, token, suppress) = (wr.op, wr.segments.to_vec(), wr.token, wr.suppress);
+        self.requests.push_back(QueuedRequest { op, segments, token, suppress });
+        Ok(())
+    }
+
+    /// Number of posted work requests that are not complete.
+    pub fn outstanding(&self) -> Outstanding {
+        Outstanding { recvs: self.recvs.len() as u32, requests: self.requests.len() as u32 }
+    }
+
+    /// Sets the watermarks of posted receives.
+    pub fn watch_recvs(&mut self, soft: Option<u32>, hard: Option<u32>) {
+        self.watermarks = HighWatermark::new(soft, hard);
+    }
+
+    /// Watermarks that the number of posted receives has crossed since the last call.
+    pub fn crossed(&mut self) -> Crossed {
+        self.watermarks.check(self.recvs.len() as u32)
+    }
+
+    /// Completes all posted work as flushed.
+    pub fn flush(&mut self) {
+        self.flush_recvs();
+        for QueuedRequest { token, .. } in std::mem::take(&mut self.requests) {
+            complete(self.spec.request_cq.as_ref(), flushed(token));
+        }
+    }
+
+    /// Completes all receives as flushed.
+    pub fn flush_recvs(&mut self) {
+        for (token, _) in std::mem::take(&mut self.recvs) {
+            self.complete_recv(flushed(token));
+        }
+    }
+
+    /// Adds the completion of a receive.
+    pub fn complete_recv(&self, completion: Completion) {
+        complete(self.spec.recv_cq.as_ref(), completion);
+    }
+
+    /// Adds the completion of a request, with its length or the status of its failure.
+    pub fn complete_request(&self, request: &QueuedRequest, result: std::result::Result<u64, Status>) {
+        let (status, bytes) = result.map_or_else(|status| (status, 0), |bytes| (Status::Success, bytes));
+        if status != Status::Success || !request.suppress {
+            let completion = Completion { token: request.token, status, bytes, ..Completion::default() };
+            complete(self.spec.request_cq.as_ref(), completion);
+        }
+    }
+}
+
+fn complete<P: Provider<Cq = ReportedCq<P>>>(cq: Option<&Arc<ReportedCq<P>>>, completion: Completion) {
+    if let Some(cq) = cq {
+        cq.push(completion);
+    }
+}
+
+/// The completion of flushed work.
+pub fn flushed(token: Token) -> Completion {
+    Completion { token, status: Status::Flushed, ..Completion::default() }
+}
+
+/// Bytes of all segments.
+pub(super) fn total(segments: &[Segment]) -> u64 {
+    segments.iter().fold(0, |sum, segment| sum.saturating_add(segment.length))
+}
