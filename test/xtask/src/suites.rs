@@ -196,7 +196,7 @@ fn arguments(suite: &str, known: &[String], rest: &[&str]) -> Result<Vec<String>
     if suite == "unit" {
         arguments.extend(["--lib", "--bins"]);
     } else {
-        let chosen: Vec<&String> = known.iter().filter(|name| suite_of(name) == suite).collect();
+        let chosen: Vec<&String> = known.iter().filter(|name| suite_of(name) == suite || *name == suite).collect();
         if chosen.is_empty() {
             return Err(format!("no suite is called {suite}; cargo xtask test --list names them"));
         }
