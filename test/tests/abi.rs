@@ -448,7 +448,7 @@ fn headers_keep_the_facts(version: Version, tongue: Tongue, standards: &[&str]) 
         std::fs::write(&source, program.text()).expect("the target directory is writable");
         let out = tongue.compile(standard, &STRICT, &source, Some(&binary));
         assert!(out.status.success(), "{standard}: {}", String::from_utf8_lossy(&out.stderr));
-        let out = Command::new(&binary).output().expect("what was just built runs");
+        let out = Command::new(&binary).output().expect("the compiled program runs");
         let said = String::from_utf8_lossy(&out.stdout).into_owned();
         assert!(out.status.success(), "{standard}: {}", String::from_utf8_lossy(&out.stderr));
         assert_eq!(said, format!("{} checks\n", program.checks), "{standard}");

@@ -37,7 +37,7 @@ fn text_of(command: &mut Command) -> String {
 fn can_pack() -> bool {
     let missing: Vec<&str> = ["dpkg-buildpackage", "dh"].into_iter().filter(|program| !is_program(program)).collect();
     if !missing.is_empty() {
-        println!("skipped: {} missing; install what Debian calls dpkg-dev debhelper", missing.join(", "));
+        println!("skipped: {} missing; install the Debian packages dpkg-dev debhelper", missing.join(", "));
     }
     missing.is_empty()
 }
@@ -108,7 +108,7 @@ fn lintian_reports_no_error() {
         return;
     }
     if !is_program("lintian") {
-        println!("skipped: lintian is missing; install what Debian calls lintian");
+        println!("skipped: lintian is missing; install the Debian package lintian");
         return;
     }
     // No bug of Debian's asks for these packages.

@@ -62,7 +62,7 @@ fn pair(server_steps: &[&str], client_steps: &[&str]) {
     assert!(client.status.success() && server.status.success(), "client: {client:#?}\nserver: {server:#?}");
     client.expect_success("dtest: OK (checked ");
     server.expect_success("dtest: OK (checked ");
-    assert_eq!((client.stderr.as_str(), server.stderr.as_str()), ("", ""), "nothing to complain about");
+    assert_eq!((client.stderr.as_str(), server.stderr.as_str()), ("", ""), "no error message");
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn hundreds_of_processes_open_an_adapter_at_once() {
     let finished = room.start(&program, &["sm0", "300"]).finish(LIMIT);
     finished.expect_success("openers: OK");
     println!("{}", finished.stdout);
-    assert_eq!(std::fs::read_dir(room.sm()).unwrap().count(), 0, "nothing is left");
+    assert_eq!(std::fs::read_dir(room.sm()).unwrap().count(), 0, "no entry is left");
 }
 
 #[test]

@@ -109,7 +109,7 @@ fn compiles_and_runs(prefix: &Path, library: &str, version: &str) {
 #[test]
 fn installed_files_compile_by_pkg_config_run_and_are_removed_completely() {
     if !is_program("pkg-config") {
-        println!("skipped: pkg-config is missing; install what Debian calls pkg-config");
+        println!("skipped: pkg-config is missing; install the Debian package pkg-config");
         return;
     }
     let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("installed");

@@ -172,7 +172,7 @@ fn readers_are_sent_to_pages_that_are_there() {
 #[test]
 fn mandoc_reports_no_warning() {
     if !is_program("mandoc") {
-        println!("skipped: mandoc is missing; install what Debian calls mandoc");
+        println!("skipped: mandoc is missing; install the Debian package mandoc");
         return;
     }
     let (root, pages) = pages("lint");

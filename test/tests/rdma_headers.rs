@@ -233,7 +233,7 @@ fn a_wrong_declaration_does_not_compile() {
 fn has_headers() -> bool {
     let is_there = try_to_compile("headers", "").status.success();
     if !is_there {
-        println!("skipped: rdma-core's headers are missing; install what Debian calls libibverbs-dev librdmacm-dev");
+        println!("skipped: rdma-core's headers are missing; install the Debian packages libibverbs-dev librdmacm-dev");
     }
     is_there
 }

@@ -30,7 +30,7 @@ fn query(packages: &[PathBuf], name: &str, what: &str) -> String {
 #[test]
 fn rpm_packages_have_the_files_of_an_install() {
     if !is_program("rpmbuild") {
-        println!("skipped: rpmbuild is missing; install what Debian calls rpm");
+        println!("skipped: rpmbuild is missing; install the Debian package rpm");
         return;
     }
     let output = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rpm");

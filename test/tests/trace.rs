@@ -44,7 +44,7 @@ fn dumps_at_a_stall_at_a_touched_file_and_at_a_free() {
         "{finished:#?}"
     );
     assert_eq!(dumps(&finished, "has had no completion"), 1, "{finished:#?}");
-    assert_eq!(dumps(&finished, "as asked for"), 2, "one per endpoint: {finished:#?}");
+    assert_eq!(dumps(&finished, "on request"), 2, "one per endpoint: {finished:#?}");
     assert_eq!(
         dumps(&finished, "is freed; DAT_EP_STATE_CONNECTED, 1 requests and 0 receives outstanding"),
         1,

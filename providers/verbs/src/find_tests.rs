@@ -157,7 +157,7 @@ fn a_network_device_determines_the_port() {
     assert_eq!(tree.find("ib0 0"), place("mthca0", 1, "ib0", "2001:db8::10"));
     assert_eq!(tree.find("ib1 0"), place("mthca0", 2, "ib1", "192.0.2.11"));
     assert_eq!(tree.find("eth3"), place("rxe0", 1, "eth3", "192.0.2.3"));
-    assert_eq!(tree.find("bond0.5 0"), place("rxe0", 1, "bond0.5", "192.0.2.5"), "what stands upon others");
+    assert_eq!(tree.find("bond0.5 0"), place("rxe0", 1, "bond0.5", "192.0.2.5"), "devices above other devices");
 }
 
 #[test]

@@ -334,7 +334,7 @@ fn rxe_windows_can_be_bound_after_a_failed_bind() {
     assert!(!mw.is_bound() && Arc::strong_count(&keep) == 1);
     for dead in [one, key] {
         pair.connect();
-        assert_eq!(pair.write(&all, dead, 2000), Status::RemoteAccess, "also what was bound before");
+        assert_eq!(pair.write(&all, dead, 2000), Status::RemoteAccess, "memory that was bound before, too");
     }
     // Fails: the range is outside the region.
     pair.connect();
@@ -388,7 +388,7 @@ fn rxe_reports_the_low_watermark_of_a_shared_receive_queue() {
     }
     pair.request(0, 9, Op::Send, &[pair.sge(&mr, 0, 10)]);
     let ids = [pair.next().0, pair.next().0];
-    assert!(ids.contains(&3), "what was there stays first: {ids:?}");
+    assert!(ids.contains(&3), "queued entries stay first: {ids:?}");
 }
 
 #[test]

@@ -40,7 +40,7 @@ impl Server {
                         eprintln!("dapltest: {host}, port {}: {word}; trying again", common.port);
                     }
                 }
-                Err(failure) => return Err(failure.at(&format!("{host}, port {}, asked {tries} times", common.port))),
+                Err(failure) => return Err(failure.at(&format!("{host}, port {}, {tries} attempts", common.port))),
             }
             pause()?;
         }

@@ -14,7 +14,7 @@ use crate::Result;
 pub(crate) fn run(arguments: &[&str]) -> Result {
     let value = |option: &str| arguments.iter().position(|word| *word == option).map(|at| (at, arguments.get(at + 1)));
     if let Some((at, package)) = value("--package") {
-        let package = package.ok_or("--package wants the name of a package, such as daplloopback")?;
+        let package = package.ok_or("--package needs the name of a package, such as daplloopback")?;
         return of_package(package, &[&arguments[..at], &arguments[at + 2..]].concat());
     }
     let is_2_0 = arguments.windows(2).any(|two| two == ["--api", "2.0"]);

@@ -228,7 +228,7 @@ pub(crate) fn uninstall(arguments: &cli::Install) -> Result {
     };
     match take() {
         Ok(true) => Ok(()),
-        Ok(false) => Err(format!("{} does not exist: nothing was installed there", list.display())),
+        Ok(false) => Err(format!("{} does not exist: there is no installation", list.display())),
         Err(error) => Err(format!("uninstall: {error}")),
     }
 }

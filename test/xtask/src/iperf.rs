@@ -71,7 +71,7 @@ pub(crate) fn parse(said: &str) -> Result<Said> {
         let bits = end["sum_received"]["bits_per_second"].as_f64()?;
         Some(Said { megabytes: bits / 8e6, processor: processor("host_total")? + processor("remote_total")? })
     };
-    numbers().ok_or_else(|| format!("the output of iperf3 is not understood: {said}"))
+    numbers().ok_or_else(|| format!("the output of iperf3 has no figure: {said}"))
 }
 
 #[cfg(test)]

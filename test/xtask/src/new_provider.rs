@@ -59,7 +59,7 @@ fn announce(name: &str, directory: &Path, is_member: bool) {
         println!("  cargo build --manifest-path {directory}/Cargo.toml");
         println!("  {name}0 u1.2 nonthreadsafe default {directory}/target/debug/libdapl{name}.so dapl.1.2 \"\" \"\"");
     }
-    println!("docs/guide/src/writing-a-provider.md says what each file does");
+    println!("docs/guide/src/writing-a-provider.md describes each file");
 }
 
 fn check(name: &str) -> Result {

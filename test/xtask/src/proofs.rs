@@ -55,7 +55,7 @@ pub(crate) fn threads(rest: &[&str]) -> Result {
     let race = race.map_err(|error| format!("cargo: {error}"))?;
     let said = String::from_utf8_lossy(&race.stdout) + String::from_utf8_lossy(&race.stderr);
     if race.status.success() || !said.contains("WARNING: ThreadSanitizer: data race") {
-        return Err(format!("ThreadSanitizer does not see a race that is there on purpose:\n{said}"));
+        return Err(format!("ThreadSanitizer does not report the deliberate race:\n{said}"));
     }
     println!("ThreadSanitizer sees a deliberate race; now the suite");
     run(&mut sanitizer.cargo(rest), "threads under ThreadSanitizer")

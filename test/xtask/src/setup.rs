@@ -123,7 +123,7 @@ pub(crate) fn recommend(tools: &[Tool]) {
 fn install(missing: &str, packages: &[&str]) -> Result {
     let wanted = packages.join(" ");
     if !is_program("apt-get") {
-        return Err(format!("{missing} missing; install what Debian calls {wanted}, and try again"));
+        return Err(format!("{missing} missing; install the Debian packages {wanted}, and try again"));
     }
     if !is_root() {
         return Err(format!("{missing} missing; run: sudo apt-get install -y {wanted}"));

@@ -64,7 +64,7 @@ fn either_side_can_end_a_pending_attempt() {
     let cr = world.request();
     assert_eq!(call!(dapl_cr_accept(cr, server, 0, null_mut())), DAT_SUCCESS);
     assert_eq!(disconnect(server, DAT_CLOSE_ABRUPT_FLAG), DAT_SUCCESS);
-    assert_eq!(world.connection_events(), [(server, DISCONNECTED)], "and nothing of the failed accept");
+    assert_eq!(world.connection_events(), [(server, DISCONNECTED)], "no event of the failed accept");
     finish(world, &[client, server], &[(psp, free_psp)]);
 }
 
@@ -76,7 +76,7 @@ fn disconnect_of_an_unconnected_ep_flushes_receives() {
     for ep in [ep, unconnectable] {
         assert_eq!((recv(ep, 1), recv(ep, 2)), (DAT_SUCCESS, DAT_SUCCESS));
         assert_eq!(call!(dapl_ep_reset(ep)), DAT_SUCCESS);
-        assert_eq!(world.completions(), [], "a reset here does nothing");
+        assert_eq!(world.completions(), [], "a reset of an unconnected EP has no effect");
         assert_eq!(disconnect(ep, 0), DAT_SUCCESS);
         assert_eq!(world.completions(), [(1, DAT_DTO_ERR_FLUSHED), (2, DAT_DTO_ERR_FLUSHED)]);
         assert_eq!((state(ep), recv(ep, 3)), (DAT_EP_STATE_UNCONNECTED, DAT_SUCCESS));

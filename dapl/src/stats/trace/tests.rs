@@ -119,7 +119,7 @@ fn stall_is_reported_once_and_receives_are_never_overdue() {
     *stuck.0.lock() = 1;
     assert_eq!(stall(104 * SECOND), (Some(6), false));
     assert_eq!(stall(110 * SECOND), (Some(10), true));
-    assert_eq!(stall(120 * SECOND), (Some(10), true), "said already");
+    assert_eq!(stall(120 * SECOND), (Some(10), true), "reported before");
     post(&trace.ring, Work::Send, 0, 119 * SECOND);
     assert_eq!(stall(121 * SECOND), (Some(8), false), "the first is done, the second is young: the stall is over");
     assert_eq!(stall(130 * SECOND), (Some(10), true), "another stall");

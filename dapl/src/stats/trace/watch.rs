@@ -112,7 +112,7 @@ impl OnExpiry for File {
         let now = touched(&self.path);
         let before = std::mem::replace(&mut *self.seen.lock(), now);
         if now.is_some() && now != before {
-            report_all("as asked for");
+            report_all("on request");
         }
         let mut watched = FILE.lock();
         let is_wanted = TRACED.read().as_ref().is_some_and(|traced| !traced.is_empty());

@@ -118,7 +118,7 @@ fn the_target_is_killed_while_large_copies_run() {
             assert!(Instant::now() < until, "{end:?}: {} of {} done", streams.done, streams.posted);
         }
         assert!(was_killed(killer.join().unwrap()));
-        assert_ne!(streams.last, Status::Success, "what was posted then did not come true");
+        assert_ne!(streams.last, Status::Success, "work posted after the failure does not succeed");
         assert!(matches!(end, Some(SinkEvent::Other("broken" | "disconnected"))), "{end:?}");
         works(&friend, &side, &good);
         assert!(side.sink.is_silent(), "one end");
@@ -170,7 +170,7 @@ fn process_with_reused_id_gets_no_data() {
         let op = if read { Op::Read(remote) } else { Op::Write(remote) };
         let link = active.0.link().unwrap();
         let peer = &link.theirs().unwrap().peer;
-        assert!(peer.cma.load(std::sync::atomic::Ordering::Relaxed), "or else there is nothing to see");
+        assert!(peer.cma.load(std::sync::atomic::Ordering::Relaxed), "otherwise the test checks nothing");
         mark_dead(peer.watch.as_ref().unwrap());
         active.post_send(&wr(op, &[segment(&mine_mr, &mine)], 1)).unwrap();
         assert_eq!(a.completion().status, Status::Transport);

@@ -116,7 +116,7 @@ fn only_memory_that_cannot_fault_is_exported() {
     assert!(!is_exported(mapping(Some(&file), LENGTH, MapFlags::PRIVATE)), "of this process alone");
     let loose = memory(SealFlags::GROW, MemfdFlags::empty()).unwrap();
     assert!(!is_exported(mapping(Some(&loose), LENGTH, MapFlags::SHARED)), "it may shrink");
-    assert!(!is_exported(mapping(None, LENGTH, MapFlags::SHARED)), "nothing to pass on");
+    assert!(!is_exported(mapping(None, LENGTH, MapFlags::SHARED)), "anonymous memory has no file");
     let closed = mapping(Some(&sealed()), LENGTH, MapFlags::SHARED);
     assert!(!is_exported(closed), "no descriptor is left");
     let path = format!("{}/file", place.0);

@@ -181,7 +181,7 @@ fn sum_up(sides: [(&Side, &Qp); 2], mr: &Mr, word: &AtomicU64) {
                     qp.post_send(&wr(op, &[segment(&back_mr, bytes(&back))], n)).unwrap();
                     assert_eq!(side.completion().status, Status::Success);
                     let found = back[0].load(Ordering::Relaxed);
-                    assert!(last < Some(found), "every operation finds what came before it");
+                    assert!(last < Some(found), "every operation returns the previous value");
                     last = Some(found);
                 }
             });

@@ -216,7 +216,7 @@ fn stolen_fifo_words_lose_no_wake_up() {
     passive.post_recv(&[], token(1)).unwrap();
     let completion = while_asleep(&b, &sleeper, || send((&a, &active), 1));
     assert_eq!((completion.token.cookie, completion.status), (1, Status::Success));
-    assert!(rustix::io::read(&thief, &mut [0; 64]).unwrap() >= 4, "or else nothing was stolen");
+    assert!(rustix::io::read(&thief, &mut [0; 64]).unwrap() >= 4, "otherwise no message was stolen");
 }
 
 #[test]

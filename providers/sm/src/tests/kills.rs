@@ -272,7 +272,7 @@ fn started_again_under_the_same_name() {
         let until = Instant::now() + PATIENCE;
         while !traffic.is_settled() {
             traffic.go_on(&side);
-            assert!(Instant::now() < until, "the end of the old epoch is not heard");
+            assert!(Instant::now() < until, "the end of the old epoch is not received");
         }
     }
     drop(reaches(&side, &address, &mut attempts, 20));

@@ -41,7 +41,7 @@ fn registration_declares_memory_and_initiator_copies_by_cookie() {
     let region = Region { address: target.as_ptr() as u64, length: target.len() as u64 };
     let local = Access { local_write: true, ..Access::default() };
     drop(b.ia.register(&b.pd, region, local).unwrap());
-    assert_eq!(device.asked(), [], "what no peer may reach is not exported");
+    assert_eq!(device.asked(), [], "memory without remote rights is not exported");
     for (access, protection) in [
         (Access { remote_read: true, ..local }, READ),
         (Access { remote_write: true, ..local }, WRITE),

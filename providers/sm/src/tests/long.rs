@@ -260,7 +260,7 @@ fn copy_refused_by_the_kernel_is_staged_in_order() {
             assert_eq!((got.token.cookie, got.status), (n, Status::Success), "{allowed} allowed");
         }
         assert!(spaces[0] == long && spaces[1] == short && spaces[2] == long, "{allowed} allowed");
-        assert!(!pair.link().is_reached(), "the sender knows");
+        assert!(!pair.link().is_reached(), "the sender has the answer");
         pair.passes(MIB, 1, 2, 2);
         assert_eq!(active.outstanding().requests, 0);
     }
@@ -381,7 +381,7 @@ fn fetches_its_part(b: &Side, out: &[u8], space: &[u8]) {
     let until = Instant::now() + PATIENCE;
     while std::hint::black_box(space)[..4096] != out[..4096] {
         assert_eq!(b.cq.poll(&mut [Completion::default()]), 0);
-        assert!(Instant::now() < until, "nothing is fetched");
+        assert!(Instant::now() < until, "no data is fetched");
     }
 }
 
@@ -392,7 +392,7 @@ fn claimed_part_is_awaited_and_redone_on_failure() {
         let Both { a, b, active, passive, .. } = &pair;
         let (out, space) = (pattern(100_000, 1), vec![0u8; 100_000]);
         let (out_mr, space_mr) = (a.register(&out), b.register(&space));
-        helper(&pair, |help| assert!(!help.claim(1), "not yet asked"));
+        helper(&pair, |help| assert!(!help.claim(1), "not yet requested"));
         send(active, &[segment(&out_mr, &out)], 2);
         passive.post_recv(&[segment(&space_mr, &space)], token(1)).unwrap();
         fetches_its_part(b, &out, &space);

@@ -122,19 +122,19 @@ pub(super) struct Traffic {
     into: (Mr, Vec<u8>),
     target: (Mr, Vec<u8>),
     remote: Option<Remote>,
-    recvs: Account,
-    requests: Account,
+    recvs: WorkCounts,
+    requests: WorkCounts,
     events: Vec<SinkEvent>,
 }
 
 #[derive(Debug, Default)]
-struct Account {
+struct WorkCounts {
     posted: u64,
     done: u64,
     failed: bool,
 }
 
-impl Account {
+impl WorkCounts {
     /// Checks a completion: in order, once, and only flushed after a failure.
     fn settle(&mut self, number: u64, status: Status) {
         assert_eq!(number, self.done, "{self:?}: {status:?}");
@@ -144,7 +144,7 @@ impl Account {
         self.done += 1;
     }
 
-    fn is_even(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.posted == self.done
     }
 }
@@ -169,7 +169,7 @@ impl Traffic {
             (mr, bytes)
         };
         let (out, into, target) = (memory(BIG), memory(BIG), memory(BIG));
-        let (recvs, requests) = (Account::default(), Account::default());
+        let (recvs, requests) = (WorkCounts::default(), WorkCounts::default());
         let mut new =
             Traffic { qp: side.qp(), conn, out, into, target, remote: None, recvs, requests, events: Vec::new() };
         new.post_recvs();
@@ -231,7 +231,7 @@ impl Traffic {
 
     /// Whether the connection has ended and all posted work is complete.
     pub(super) fn is_settled(&self) -> bool {
-        self.is_over() && self.recvs.is_even() && self.requests.is_even()
+        self.is_over() && self.recvs.is_complete() && self.requests.is_complete()
     }
 
     /// Number of completed requests.

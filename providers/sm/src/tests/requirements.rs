@@ -165,7 +165,7 @@ impl ClientQp {
         // The connection is reported slightly before it opens, and posted work is sent when it opens.
         let until = Instant::now() + PATIENCE;
         while kind(0).is_none() {
-            assert!(Instant::now() < until, "nothing goes out");
+            assert!(Instant::now() < until, "no packet is sent");
             std::thread::yield_now();
         }
         assert_eq!(self.qp.outstanding().requests, 1); // waits for the thread that sends

@@ -223,7 +223,7 @@ fn a_long_message_keeps_its_receive_until_it_is_whole_or_its_sender_is_gone() {
     }
     send(&active, &[segment(&out_mr, &out)], 2);
     active.abort();
-    assert_eq!(taken(&b), (10, 3, FLUSHED), "what it had taken");
+    assert_eq!(taken(&b), (10, 3, FLUSHED), "the receives that the EP had taken");
     assert_eq!(b.sink.next(conn(11)), SinkEvent::Other("disconnected"));
     assert_eq!((srq.available(), passive.outstanding()), (2, Outstanding::default()), "the rest stays");
 
@@ -335,7 +335,7 @@ fn watermarks_of_a_queue_pair_with_own_receives() {
     send(&active, &[], 0);
     let (mut out, until) = ([Completion::default(); 4], Instant::now() + PATIENCE);
     while passive.outstanding().recvs == 3 {
-        assert!(Instant::now() < until, "the message came to nothing");
+        assert!(Instant::now() < until, "the message was not delivered");
     }
     passive.post_recv(&[], token(3)).unwrap();
     assert!(b.sink.is_silent(), "three again: not above, and the soft one was reported");

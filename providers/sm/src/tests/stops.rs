@@ -39,10 +39,10 @@ fn stops(role: &str, point: Point, passes: u32, settings: &[(&str, &str)]) {
     let survives = if role == "listens" { "connects" } else { "listens" };
     let mut survivor = Other::start(survives, &place, "", &impatient);
     let mut stopped = Other::start(role, &place, &plan(point, passes), settings);
-    assert!(survivor.end().success(), "{point:?}: one event and its flushes for who lives");
+    assert!(survivor.end().success(), "{point:?}: the live side gets one event and its flushes");
     assert!(stopped.is_stopped(), "{point:?}");
     stopped.go_on();
-    assert!(stopped.end().success(), "{point:?}: and for who comes back");
+    assert!(stopped.end().success(), "{point:?}: the side that continues gets them too");
     assert!(is_empty(&place), "{point:?}");
 }
 

@@ -471,7 +471,7 @@ fn asked(from: &str, to: &Ia, flags: u16, length: usize) -> Option<Vec<u8>> {
     socket.set_read_timeout(Some(patience)).unwrap();
     let mut answer = vec![0; 1 << 16];
     let (length, by) = socket.recv_from(&mut answer).ok()?;
-    assert_eq!(by, to.device.address(), "from the port that was asked");
+    assert_eq!(by, to.device.address(), "from the requested port");
     answer.truncate(length);
     Some(answer)
 }

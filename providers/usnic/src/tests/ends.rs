@@ -229,5 +229,5 @@ fn counters_are_visible_during_and_after_a_connection() {
     assert_eq!(value(a.ia.counts(), "of no connection"), Some(0));
     qa.abort();
     assert_eq!((value(qa.counts(), "sent"), value(a.ia.counts(), "sent")), (Some(1), Some(1)));
-    assert!(a.qp().counts().is_empty(), "without a connection there is nothing to show");
+    assert!(a.qp().counts().is_empty(), "without a connection there are no counters");
 }

@@ -149,10 +149,10 @@ fn rxe_number_is_replaced_after_an_unanswered_request() {
         let (near, far) = (side.qp(shared), side.qp(None));
         let first = near.core().number();
         near.reset().unwrap();
-        assert_eq!(near.core().number(), first, "no peer knows it");
+        assert_eq!(near.core().number(), first, "no peer has the number");
         let unanswered = side.connect(&near, round + 1);
         near.reset().unwrap();
-        assert_ne!(near.core().number(), first, "the peer may know it still");
+        assert_ne!(near.core().number(), first, "the peer may still use the number");
         unanswered.accept(&far, &[], conn(round + 5)).unwrap();
         side.expect([(round + 5, false)]);
         far.reset().unwrap();

@@ -120,7 +120,7 @@ impl Perf {
     /// Returns one number of that line.
     pub(super) fn figure(&self, ask: &Ask, ground: &Ground, name: &str) -> Result<f64> {
         let said = self.run(ask, ground)?;
-        field(&said, name).ok_or_else(|| format!("{} said no {name}: {said}", ask.line()))
+        field(&said, name).ok_or_else(|| format!("the output of {} has no {name}: {said}", ask.line()))
     }
 }
 

@@ -86,7 +86,7 @@ impl Ucx {
         let said =
             pair(&command(), |server| has_port(server, "tcp", port), (&client, 1), self.cores, ServerEnd::Itself)?
                 .client;
-        parse_ucx(&said).ok_or_else(|| format!("the output of {} is not understood: {said}", self.line()))
+        parse_ucx(&said).ok_or_else(|| format!("the output of {} has no figure: {said}", self.line()))
     }
 }
 
@@ -140,7 +140,7 @@ impl Fabric {
         let client = command("-P", &["localhost"]);
         let is_ready = |server: &Run| has_port(server, "tcp", port);
         let said = pair(&command("-B", &[]), is_ready, (&client, 1), Cores::Apart, ServerEnd::Itself)?.client;
-        parse_fabric(&said).ok_or_else(|| format!("the output of {} is not understood: {said}", self.line()))
+        parse_fabric(&said).ok_or_else(|| format!("the output of {} has no figure: {said}", self.line()))
     }
 }
 
@@ -216,7 +216,7 @@ impl Sockperf {
         client.args(self.words()).args(&place);
         let is_ready = |server: &Run| has_port(server, if self.tcp { "tcp" } else { "udp" }, port);
         let said = pair(&server, is_ready, (&client, 1), Cores::Apart, ServerEnd::Killed)?.client;
-        parse_sockperf(&said).ok_or_else(|| format!("the output of {} is not understood: {said}", self.line()))
+        parse_sockperf(&said).ok_or_else(|| format!("the output of {} has no figure: {said}", self.line()))
     }
 }
 

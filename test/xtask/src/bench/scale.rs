@@ -154,7 +154,8 @@ impl Plan {
             for Question { ask, answers, .. } in &self.questions {
                 let said = perf.run(ask, &Ground::here()).map_err(|reason| format!("{}: {reason}", self.title))?;
                 for (Answer { field: name, .. }, figure) in answers.iter().zip(&mut next) {
-                    let sample = field(&said, name).ok_or_else(|| format!("{} said no {name}: {said}", ask.line()))?;
+                    let sample = field(&said, name)
+                        .ok_or_else(|| format!("the output of {} has no {name}: {said}", ask.line()))?;
                     figure.samples.push(sample);
                 }
             }

@@ -183,7 +183,7 @@ impl Side {
                 Some(if shown.less_is_better() { sum / 2.0 } else { sum })
             }
         };
-        figure.ok_or_else(|| format!("{} says nothing in {}", self.line(), shown.unit()))
+        figure.ok_or_else(|| format!("{} has no figure in {}", self.line(), shown.unit()))
     }
 }
 

@@ -143,7 +143,7 @@ impl Guest {
         // Without symbolic links, whose targets differ inside the guest's initial root.
         let share = fs::create_dir_all(&share).and_then(|()| fs::canonicalize(&share));
         let share = share.map_err(|error| format!("{}: {error}", home().display()))?;
-        let token = format!("guest-{name}-says");
+        let token = format!("guest-{name}-output");
         let device = link.device();
         let quoted_share = quoted(&share.display().to_string());
         let conf = format!("TOKEN={token}\nSHARE={quoted_share}\nLINK={device}\nADDRESS={}\n", link.address());
@@ -400,7 +400,7 @@ mod tests {
         let mut command = shell("echo $A; printf last; exit 7");
         let status = guest.run(command.env("A", "first"), SOON, |line| said.push(line.to_owned()));
         assert_eq!((status, said), (Ok(7), vec!["first".to_owned(), "last".to_owned()]));
-        assert_eq!(guest.run(&shell("true"), SOON, |_| panic!("it says nothing")), Ok(0));
+        assert_eq!(guest.run(&shell("true"), SOON, |_| panic!("it has no output")), Ok(0));
         let share = guest.share().to_path_buf();
         guest.off().unwrap();
         assert!(!share.exists());

@@ -54,7 +54,7 @@ fn a_new_address_is_used_only_after_it_has_answered() {
     assert_eq!(asks(&mut peer, 0), None);
     peer.heard(1, new);
     assert_eq!(peer.at(), old);
-    let (to, nonce) = asks(&mut peer, 1).expect("it is asked");
+    let (to, nonce) = asks(&mut peer, 1).expect("a request is sent");
     assert_eq!(to, new);
     assert!(!peer.responded(new, nonce ^ 1), "a guess");
     assert!(!peer.responded(old, nonce) && !peer.responded(place(2), nonce), "the answer comes from there");
@@ -72,7 +72,7 @@ fn unsolicited_response_does_not_move_the_peer() {
     let old = peer.at();
     peer.heard(0, place(1));
     let foreseen = peer.candidate.expect("on trial").nonce;
-    assert!(!peer.responded(place(1), foreseen), "not asked yet");
+    assert!(!peer.responded(place(1), foreseen), "no challenge was sent yet");
     assert_eq!(peer.at(), old);
 }
 
@@ -109,7 +109,7 @@ fn peer_moving_during_a_challenge_is_found() {
     peer.heard(50 * MILLIS, place(2));
     assert_eq!(asks(&mut peer, 50 * MILLIS), None, "not so fast");
     peer.heard(100 * MILLIS, place(2));
-    let (to, nonce) = asks(&mut peer, 100 * MILLIS).expect("it is asked");
+    let (to, nonce) = asks(&mut peer, 100 * MILLIS).expect("a request is sent");
     assert!(to == place(2) && peer.responded(to, nonce));
 }
 
@@ -162,7 +162,7 @@ fn answering_peer_is_probed_after_the_interval() {
     for round in 1..5 {
         let now = round * INTERVAL;
         assert_eq!((peer.deadline(), peer.on_time(now)), (Some(now), PeerTimeout::Nothing));
-        let (to, nonce) = asks(&mut peer, now).expect("it is asked");
+        let (to, nonce) = asks(&mut peer, now).expect("a request is sent");
         assert_eq!(asks(&mut peer, now), None);
         peer.heard(now, to);
         assert!(!peer.responded(to, nonce), "the peer has not moved");

@@ -57,7 +57,7 @@ fn headers_leave_exactly_what_fits() {
     assert_eq!((payload(1500, HEADERS_V4), payload(1500, HEADERS_V6)), (1472, 1452));
     assert_eq!((payload(1200, HEADERS_V4), payload(1200, HEADERS_V6)), (1172, 1152));
     assert_eq!(payload(65_535, HEADERS_V4), 65_507, "the largest datagram of IPv4");
-    assert_eq!(payload(65_536, HEADERS_V4), 65_507, "loopback's MTU is one more than a packet's length can say");
+    assert_eq!(payload(65_536, HEADERS_V4), 65_507, "loopback's MTU is one more than the length field holds");
     assert_eq!((payload(28, V4), payload(27, V4), payload(0, V4)), (0, 0, 0));
     assert_eq!(payload(usize::MAX, HEADERS_V6), 65_487);
 }
@@ -134,7 +134,7 @@ fn size_refused_by_the_host_is_the_limit() {
     net.until(&mut path, SECONDS);
     assert_eq!(path.mtu(), 1472);
     path.limit(SECONDS, 1400);
-    assert_eq!(path.mtu(), 1400, "and lowers what was proved");
+    assert_eq!(path.mtu(), 1400, "and lowers the confirmed size");
     path.limit(SECONDS, 0);
     assert_eq!(path.mtu(), payload(LEAST, V4), "an absurd limit does not make the path useless");
     net.until(&mut path, 700 * SECONDS);
@@ -148,7 +148,7 @@ fn black_hole_is_detected_and_search_restarts() {
         net.until(&mut path, SECONDS);
         net.carries = carries;
         for _ in 0..SUSPICIOUS {
-            assert_eq!(net.probes(&mut path), [] as [usize; 0], "nothing is suspected yet");
+            assert_eq!(net.probes(&mut path), [] as [usize; 0], "no loss of large packets is suspected yet");
             path.lost(net.now, 1472);
         }
         let found = net.now + SECONDS;
@@ -198,7 +198,7 @@ fn outage_is_no_black_hole_and_gets_few_probes() {
     (0..1000).for_each(|_| path.lost(net.now, 1472));
     let sent = net.until(&mut path, 61 * SECONDS);
     assert_eq!((path.black_holes(), path.mtu()), (0, 1472));
-    assert_eq!(path.size(), 1472, "where nothing comes back, small packets are no better");
+    assert_eq!(path.size(), 1472, "if no packet is acknowledged, smaller ones do not help");
     assert!(sent.len() < 200, "{} probes", sent.len());
     net.carries = usize::MAX;
     net.until(&mut path, 70 * SECONDS);

@@ -205,7 +205,7 @@ impl Peer {
             PacketResult::Answer => self.out.push((datagram.from, packet)),
             PacketResult::Requested(id) => {
                 self.out.push((datagram.from, packet));
-                let request = self.acceptor.request(id).expect("it is asked");
+                let request = self.acceptor.request(id).expect("a request is sent");
                 let link = request.qual as usize;
                 assert_eq!((request.from, request.private_data), (datagram.from, &[link as u8; 16][..]));
                 self.events.push(SetupEvent::Asked(link, id));

@@ -40,7 +40,7 @@ pub(super) fn run(scenario: &Scenario, traced: bool) {
         steps += 1;
         at_once = if run.now == before { at_once + 1 } else { 0 };
         assert!(run.now < limit, "no progress: {}", run.state());
-        assert!(steps < MOST && at_once < AT_ONCE, "busy for nothing: {}", run.state());
+        assert!(steps < MOST && at_once < AT_ONCE, "events without progress: {}", run.state());
     }
     super::verdict::check(&run);
 }

@@ -50,14 +50,14 @@ pub(super) fn without_connect_evd(conn: &Conn) -> Ep {
 }
 
 /// Creates an EP without a PZ.
-pub(super) fn homeless(conn: &Conn) -> Ep {
+pub(super) fn without_pz(conn: &Conn) -> Ep {
     let (ia, recv, request, events) = (conn.ia.h(), conn.recv.h(), conn.request.h(), conn.events.h());
     Ep::own(filled(|out| dat_ep_create(ia, DAT_HANDLE_NULL, recv, request, events, &ep_attr(), out)))
 }
 
 /// Checks that the EP is unchanged.
 #[track_caller]
-pub(super) fn untroubled(conn: &Conn) {
+pub(super) fn expect_unconnected(conn: &Conn) {
     conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
     expect_nothing(conn.events.h());
 }

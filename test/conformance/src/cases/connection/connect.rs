@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use crate::cases::ep::scene::{Request, Scene, State, in_state, silent_listener};
 use crate::kit::*;
 
-use super::call::{Call, homeless, untroubled, without_connect_evd};
+use super::call::{Call, expect_unconnected, without_connect_evd, without_pz};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
@@ -67,7 +67,7 @@ pub(crate) fn cases() -> Vec<Case> {
 fn connect_without_an_address_is_arg2(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     bad_arg(Call { address: None, ..Call::to(&conn.ia, 1) }.make(conn.ep.h()), 2);
-    untroubled(&conn);
+    expect_unconnected(&conn);
 }
 
 fn connect_without_an_address_is_reported_before_the_missing_evd(ctx: &Ctx) {
@@ -104,19 +104,19 @@ fn connect_with_an_evd_of_a_closed_ia_is_invalid_handle(ctx: &Ctx) {
 fn connect_with_timeout_zero_is_arg4(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     bad_arg(Call { timeout: 0, ..Call::to(&conn.ia, 1) }.make(conn.ep.h()), 4);
-    untroubled(&conn);
+    expect_unconnected(&conn);
 }
 
 fn connect_with_timeout_zero_is_reported_before_the_missing_pz(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    bad_arg(Call { timeout: 0, ..Call::to(&conn.ia, 1) }.make(homeless(&conn).h()), 4);
+    bad_arg(Call { timeout: 0, ..Call::to(&conn.ia, 1) }.make(without_pz(&conn).h()), 4);
 }
 
 /// NOTREADY is checked before the state.
 fn connect_reserved_without_a_pz_is_not_ready(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let requests = conn.ia.evd(8, DAT_EVD_CR_FLAG);
-    let ep = homeless(&conn);
+    let ep = without_pz(&conn);
     let _rsp = conn.ia.rsp(ctx.qual(0), &ep, &requests);
     let code = Call::to(&conn.ia, 1).make(ep.h());
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_NOTREADY);
@@ -142,7 +142,7 @@ fn not_plain(ctx: &Ctx, qos: DAT_QOS, flags: DAT_CONNECT_FLAGS) {
     }
     let call = Call { qos, flags, ..Call::to(&conn.ia, ctx.qual(0)) };
     refused(call.make(conn.ep.h()), DAT_MODEL_NOT_SUPPORTED, DAT_NO_SUBTYPE);
-    untroubled(&conn);
+    expect_unconnected(&conn);
 }
 
 fn private_data_refused(ctx: &Ctx, more: DAT_COUNT) {
@@ -152,13 +152,13 @@ fn private_data_refused(ctx: &Ctx, more: DAT_COUNT) {
     let data = vec![7; 4096];
     let call = Call { size, data: &data, ..Call::to(&conn.ia, ctx.qual(0)) };
     bad_arg(call.make(conn.ep.h()), 5);
-    untroubled(&conn);
+    expect_unconnected(&conn);
 }
 
 fn connect_private_data_missing_is_arg6(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     bad_arg(Call { size: 1, ..Call::to(&conn.ia, ctx.qual(0)) }.make(conn.ep.h()), 6);
-    untroubled(&conn);
+    expect_unconnected(&conn);
 }
 
 /// A refused call has neither posted nor flushed anything, in any state.

@@ -6,7 +6,7 @@ use std::ptr::{from_ref, null_mut};
 use crate::cases::ep::scene::Request;
 use crate::kit::*;
 
-use super::call::{homeless, untroubled, without_connect_evd};
+use super::call::{expect_unconnected, without_connect_evd, without_pz};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
@@ -35,7 +35,7 @@ fn dup_connect_of_no_endpoint_is_invalid_handle(ctx: &Ctx) {
     for handle in [DAT_HANDLE_NULL, conn.pz.h(), conn.events.h(), from_ref(&conn.ep).cast_mut().cast()] {
         bad_handle(dup(&conn.ep, handle, DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT), DAT_INVALID_HANDLE_EP);
     }
-    untroubled(&conn);
+    expect_unconnected(&conn);
 }
 
 fn dup_connect_with_timeout_zero_is_arg3(ctx: &Ctx) {
@@ -44,7 +44,7 @@ fn dup_connect_with_timeout_zero_is_arg3(ctx: &Ctx) {
     bad_arg(dup(&conn.ep, conn.ep.h(), 0, DAT_QOS_BEST_EFFORT), 3);
     let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
     bad_arg(dup(&conn.ep, near.ep.h(), 0, DAT_QOS_BEST_EFFORT), 3);
-    untroubled(&conn);
+    expect_unconnected(&conn);
 }
 
 fn dup_connect_reports_the_dup_before_the_endpoint(ctx: &Ctx) {
@@ -56,7 +56,7 @@ fn dup_connect_reports_the_dup_before_the_endpoint(ctx: &Ctx) {
 fn dup_connect_of_an_endpoint_without_a_pz_is_not_ready(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
-    let ep = homeless(&conn);
+    let ep = without_pz(&conn);
     let code = dup(&ep, near.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT);
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_NOTREADY);
     ep.expect_state(DAT_EP_STATE_UNCONNECTED);
@@ -67,7 +67,7 @@ fn dup_connect_with_a_bad_quality(ctx: &Ctx) {
     let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
     let code = dup(&conn.ep, near.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_LOW_LATENCY);
     refused(code, DAT_MODEL_NOT_SUPPORTED, DAT_NO_SUBTYPE);
-    untroubled(&conn);
+    expect_unconnected(&conn);
 }
 
 fn dup_connect_with_too_much_private_data_is_arg4(ctx: &Ctx) {
@@ -80,7 +80,7 @@ fn dup_connect_with_too_much_private_data_is_arg4(ctx: &Ctx) {
         let (ep, like) = (conn.ep.h(), near.ep.h());
         bad_arg(dat_ep_dup_connect(ep, like, DAT_TIMEOUT_INFINITE, size, pointer, DAT_QOS_BEST_EFFORT), 4);
     }
-    untroubled(&conn);
+    expect_unconnected(&conn);
 }
 
 fn dup_connect_with_a_size_and_no_data_is_arg5(ctx: &Ctx) {
@@ -88,7 +88,7 @@ fn dup_connect_with_a_size_and_no_data_is_arg5(ctx: &Ctx) {
     let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
     let (ep, like) = (conn.ep.h(), near.ep.h());
     bad_arg(dat_ep_dup_connect(ep, like, DAT_TIMEOUT_INFINITE, 4, null_mut(), DAT_QOS_BEST_EFFORT), 5);
-    untroubled(&conn);
+    expect_unconnected(&conn);
 }
 
 /// Makes a connection on this qualifier, and a second one like it. Returns the data of the second request.

@@ -54,7 +54,7 @@ fn makes_eps(ctx: &Ctx) {
         let param: DAT_EP_PARAM = filled(|out| dat_ep_query(ep, DAT_EP_FIELD_ALL, out));
         assert_eq!((param.ep_state, param.ia_handle), (Tentative.number(), ia.h()));
         let objects = [param.pz_handle, param.recv_evd_handle, param.request_evd_handle, param.connect_evd_handle];
-        assert!(objects.iter().all(|handle| handle.is_null()), "born with nothing");
+        assert!(objects.iter().all(|handle| handle.is_null()), "created without objects");
     }
 }
 

@@ -169,7 +169,7 @@ fn consumers_6_port_of_the_address_is_ignored(ctx: &Ctx) {
 fn consumers_7_address_is_sixteen_bytes(ctx: &Ctx) {
     let ia = ctx.ia();
     let bytes = address_at(ia.attr().ia_address_ptr);
-    assert_eq!(bytes.len(), 16, "programs copy so many");
+    assert_eq!(bytes.len(), 16, "programs copy 16 bytes");
     assert_eq!(bytes[..2], (libc::AF_INET as u16).to_ne_bytes());
     assert_eq!(bytes[8..], [0; 8], "the padding is defined");
     assert_ne!(bytes[4..8], [0; 4], "a specific address");

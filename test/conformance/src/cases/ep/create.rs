@@ -134,7 +134,7 @@ fn takes(ctx: &Ctx, change: Spoil) {
     change(&mut attr, &parts.ia.attr());
     let ep = parts.ep(&attr);
     ep.expect_state(DAT_EP_STATE_UNCONNECTED);
-    assert_eq!(numbers(&ep.param().ep_attr), numbers(&attr), "what was asked for is shown");
+    assert_eq!(numbers(&ep.param().ep_attr), numbers(&attr), "the query returns the requested attributes");
 }
 
 fn ep_create_checks_handles_before_pointers_in_order(ctx: &Ctx) {

@@ -268,7 +268,7 @@ fn status_counts_until_the_completion_is_made(ctx: &Ctx) {
     assert_eq!(idle(&near), (true, true));
     assert_eq!(idle(&far), (false, true));
     disconnect(&far, DAT_CLOSE_ABRUPT_FLAG);
-    assert_eq!(idle(&far), (true, true), "nothing was dequeued yet");
+    assert_eq!(idle(&far), (true, true), "no event was dequeued yet");
     expect_dto(far.recv.h(), 1, DAT_DTO_SUCCESS, 0);
     expect_flushed(&far.recv, [2]);
 }

@@ -116,7 +116,7 @@ impl<'a> Sides<'a> {
             Side::Perftest => perftest_usec(&text),
             Side::Dapltest => dapltest_usec(&text),
         };
-        let usec = usec.ok_or_else(|| format!("what it said is not understood:\n{text}"))?;
+        let usec = usec.ok_or_else(|| format!("its output has no figure:\n{text}"))?;
         let processor = field(&text, "server_cpu").zip(field(&text, "client_cpu"));
         Ok(Sample { usec, processor: processor.filter(|_| side != Side::Dapltest) })
     }

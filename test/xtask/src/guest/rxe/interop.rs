@@ -210,7 +210,7 @@ fn check_output(report: &mut Report, name: &str, answer: Answer, expected: &[Str
     let missing: Vec<&str> = expected.iter().filter(|line| !answer.said.contains(line)).map(String::as_str).collect();
     match answer.result {
         Ok(0) if !missing.is_empty() => {
-            report.line(name, Err(answer.with(&format!("not said:\n{}", missing.join("\n")))))
+            report.line(name, Err(answer.with(&format!("missing in the output:\n{}", missing.join("\n")))))
         }
         _ => report.answer(name, answer),
     }

@@ -102,7 +102,7 @@ fn invalid_access_is_refused() {
         assert_eq!(ends, [(ids[0], Success), (ids[1], Status::RemoteAccess), (ids[2], Flushed)], "{work:?}");
         assert_eq!(statuses(&pair.b.world.recvs), [Flushed]);
         assert!(pair.b.world.memory[..50_000] == before[..50_000], "no byte was written");
-        assert!(pair.b.world.memory[50_100..] == before[50_100..], "nothing of it was written");
+        assert!(pair.b.world.memory[50_100..] == before[50_100..], "no byte of it was written");
     }
 }
 
@@ -259,7 +259,7 @@ fn peer_that_does_not_answer_is_given_up() {
 fn idle_connection_detects_a_lost_peer() {
     let mut pair = Pair::new(&Plan::default());
     pair.pass(100 * SECONDS);
-    assert!(pair.a.events.is_empty() && pair.b.events.is_empty(), "a silent peer is not given up");
+    assert!(pair.a.events.is_empty() && pair.b.events.is_empty(), "a peer that does not answer is not given up");
     pair.b.mute = true;
     pair.until("it is noticed", |pair| !pair.a.events.is_empty());
     assert_eq!(pair.a.events[0], ConnectionEvent::Disconnected);
@@ -379,7 +379,7 @@ fn peer_that_moved_while_closing_is_answered_at_its_new_address() {
             false => pair.b.conn.abort(now, &mut pair.b.world),
         }
         pair.log = Some(Vec::new());
-        pair.until("both know", |pair| pair.a.conn.is_closed() && pair.b.conn.is_closed());
+        pair.until("both sides are closed", |pair| pair.a.conn.is_closed() && pair.b.conn.is_closed());
         pair.pass(5 * SECONDS);
         let words = pair.log.take().unwrap_or_default().into_iter().filter(|(side, ..)| *side == Side::B).count();
         assert_eq!(words, 1, "the first packet was answered");

@@ -152,7 +152,7 @@ fn overtaken_packet_is_lost_after_nine_eighths_of_an_rtt() {
     near.send(2);
     near.now += 20 * MICROS;
     near.ack(1, &[(2, 3)]).unwrap();
-    assert_eq!(near.flight.deadline(), Some(near.now + 50 * MICROS), "an eighth of nothing would be too little");
+    assert_eq!(near.flight.deadline(), Some(near.now + 50 * MICROS), "an eighth of a zero RTT would be too short");
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn spurious_transmission_is_not_a_later_packet() {
     let mut sender = Sender::with(0, 10);
     (0..3).for_each(|_| sender.flight.resent(sender.now, Psn(5)));
     sender.now += TRIP;
-    assert_eq!(sender.lost(0, &[(1, 2)]), 0, "one is later, and three left that no process knows of");
+    assert_eq!(sender.lost(0, &[(1, 2)]), 0, "one packet is later, and three were sent that are not in the set");
     sender.ack(10, &[]).unwrap();
     sender.send(10);
     sender.now += TRIP;
@@ -342,7 +342,7 @@ fn only_packets_sent_once_are_measured() {
     sender.now += 2 * TRIP;
     assert_eq!(sender.ack(4, &[(6, 7)]).unwrap().rtt, Some(2 * TRIP));
     sender.now += TRIP / 10;
-    assert_eq!(sender.ack(7, &[]).unwrap().rtt, None, "late ones that were overtaken tell nothing of the path");
+    assert_eq!(sender.ack(7, &[]).unwrap().rtt, None, "acknowledgements that were overtaken give no RTT sample");
 }
 
 #[test]

@@ -132,7 +132,7 @@ impl World {
         let done = &mut self.done;
         self.flight
             .acked(self.now, Psn(next), &ranges, delay, &mut |_, what| *done.entry(what).or_default() += 1)
-            .expect("what a fair peer says is within the window");
+            .expect("acknowledgements of a valid peer are within the window");
     }
 
     /// Sends `count` packets to the end; returns the time that took.

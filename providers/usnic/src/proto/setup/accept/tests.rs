@@ -97,7 +97,7 @@ fn request_is_reported_once_and_answered_pending() {
     let (_, packet) = server.request(1);
     let from = source(0, 1);
     let id = requested(server.receives(0, &packet, from));
-    assert_eq!(server.said(), Some(Answer::Pending), "at once: who asks learns where its request is");
+    assert_eq!(server.said(), Some(Answer::Pending), "at once, so that the requester learns the state of its request");
     let request = server.acceptor.request(id).expect("it is there");
     assert_eq!((request.from, request.qual, request.private_data), (from, 77, &[5; MAX_PRIVATE][..]));
     for _ in 0..3 {
@@ -115,7 +115,7 @@ fn request_is_reported_once_and_answered_pending() {
     assert_eq!(server.acceptor.confirmed(4, 8, token), None, "once");
     assert_eq!((server.receives(5, &packet, from), server.out.len()), (PacketResult::Nothing, 0));
     assert_eq!(server.time(60 * SECONDS), (0, vec![]));
-    assert!(server.is_empty(), "nothing is left");
+    assert!(server.is_empty(), "no entry is left");
 }
 
 #[test]
@@ -237,10 +237,10 @@ fn accept_to_a_closed_port_ends_after_two_reports() {
         let mut heard = quotes.iter().map(|quote| server.acceptor.port_closed(now, at, quote));
         heard.find(|heard| *heard != PacketResult::Nothing).unwrap_or(PacketResult::Nothing)
     };
-    assert_eq!(port_closed(&mut server, 0, from), PacketResult::Nothing, "nothing is accepted yet");
+    assert_eq!(port_closed(&mut server, 0, from), PacketResult::Nothing, "no request is accepted yet");
     server.accept(0, ids[0], 7);
     server.accept(0, ids[1], 8);
-    assert_eq!(port_closed(&mut server, 0, from), PacketResult::Nothing, "nothing was sent yet");
+    assert_eq!(port_closed(&mut server, 0, from), PacketResult::Nothing, "no packet was sent yet");
     assert!(server.time(0).0 > 0);
     assert!(
         (0..9).all(|_| port_closed(&mut server, 1, from) == PacketResult::Nothing),
@@ -287,7 +287,11 @@ fn no_state_is_kept_for_unverified_sources_under_load() {
     connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2));
     let mut again = Vec::new();
     connector.transmit(0, &mut TestRandom::new(9), &mut again);
-    assert_eq!(server.receives(0, &again, source(9, 10)), PacketResult::Answer, "shown by another it is worth nothing");
+    assert_eq!(
+        server.receives(0, &again, source(9, 10)),
+        PacketResult::Answer,
+        "a cookie is not valid from another address"
+    );
     requested(server.receives(0, &again, from));
     assert_eq!((server.acceptor.half_open.total().all, server.acceptor.half_open.total().unproven), (21, 20));
 }

@@ -93,7 +93,7 @@ fn request_is_retransmitted_with_doubling_intervals_then_given_up() {
     assert_eq!(times[..6], [0, 100, 300, 700, 1500, 2500]);
     assert_eq!(gone, SetupConfig::default().silence);
     assert_eq!((connector.deadline(), sends(&mut connector, gone + SECONDS)), (None, None));
-    assert!(connector.on_time(u64::MAX).is_none(), "said once");
+    assert!(connector.on_time(u64::MAX).is_none(), "reported once");
     assert!(receives(&mut connector, gone, &accept(to(0)), ANSWERS_FROM).is_none(), "it is over");
 }
 
@@ -113,7 +113,7 @@ fn reports_before_the_last_activity_do_not_count() {
         assert!(sends(&mut connector, now).is_some());
     }
     receives(&mut connector, 3 * SECONDS, &cookie(to(0), None), ANSWERS_FROM);
-    assert!(connector.on_time(3600 * SECONDS).is_none(), "it has not asked since");
+    assert!(connector.on_time(3600 * SECONDS).is_none(), "it has not sent a request since");
     for now in [3600 * SECONDS, 3601 * SECONDS, 3602 * SECONDS] {
         assert!(connector.on_time(now).is_none() && sends(&mut connector, now).is_some());
     }
@@ -203,7 +203,11 @@ fn pending_request_is_repeated_to_its_process() {
         asked.push(sends_to(&mut connector, now).map(|(to, _)| to));
     }
     let (here, there) = (Some(at(ANSWERS_FROM)), Some(at(SERVER)));
-    assert_eq!(asked, [here, here, here, there, here, there, here, there], "one that is silent may have moved");
+    assert_eq!(
+        asked,
+        [here, here, here, there, here, there, here, there],
+        "a peer that does not answer may have moved"
+    );
     let mut out = Vec::new();
     assert_eq!(connector.withdraw(&mut TestRandom::new(4), &mut out), at(ANSWERS_FROM));
 }
@@ -226,7 +230,7 @@ fn server_gone_with_a_pending_request_counts_as_reject() {
     sends(&mut connector, 0);
     receives(&mut connector, 1, &cookie(to(0), None), ANSWERS_FROM);
     let mut now = connector.deadline().expect("it goes on");
-    let quote = sends(&mut connector, now).expect("it asks again");
+    let quote = sends(&mut connector, now).expect("it repeats the request");
     let closed = |connector: &mut Connector, now, to| connector.port_closed(now, at(to), &quote[..64]);
     assert!((0..10).all(|_| closed(&mut connector, now, SERVER).is_none()), "no program listens there");
     assert!(closed(&mut connector, now, ANSWERS_FROM).is_none(), "once is a hint");
@@ -335,7 +339,7 @@ fn closed_port_is_tried_twice() {
     let mut connector = connector();
     let quote = sends(&mut connector, 0).expect("at once");
     let closed = |connector: &mut Connector, now| connector.port_closed(now, at(SERVER), &quote[..64]);
-    assert!((0..10).all(|_| closed(&mut connector, 1).is_none()), "it may be said once per request");
+    assert!((0..10).all(|_| closed(&mut connector, 1).is_none()), "one report per request is accepted");
     let due = connector.deadline().expect("it goes on");
     assert!(due < SECONDS && sends(&mut connector, due).is_some());
     assert!(matches!(
@@ -415,7 +419,7 @@ fn with_a_key_unsealed_answers_are_ignored() {
         let answers = [accept(to(0)), reject(to(0), Reason::NoListener), cookie(to(0), None)];
         assert!(answers.iter().all(|answer| receives(&mut connector, 0, answer, from).is_none()), "{from}");
     }
-    assert!(connector.deadline().is_some(), "it goes on, and the right one is heard");
+    assert!(connector.deadline().is_some(), "the attempt continues, and the valid answer is accepted");
     let mut out = Vec::new();
     packets::put_accept(
         &ours.guard,

@@ -191,7 +191,7 @@ fn withdrawn_request_ends_at_the_server() {
         world.run(now + SECONDS);
         assert_eq!(world.left, world.asked);
         world.run(60 * SECONDS);
-        assert_eq!(world.left, world.asked, "said once");
+        assert_eq!(world.left, world.asked, "reported once");
     }
 }
 

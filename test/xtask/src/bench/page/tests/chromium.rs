@@ -28,7 +28,7 @@ pub(super) struct Window {
 pub(super) fn is_there() -> bool {
     let there = is_program("chromium");
     if !there {
-        println!("skipped: chromium is missing; install what Debian calls chromium");
+        println!("skipped: chromium is missing; install the Debian package chromium");
     }
     there
 }
