@@ -8,8 +8,8 @@ use dapl_test::stage::Profile;
 
 /// The project's commands.
 ///
-/// demo, test, guest, bench, build and install bring the system packages they need, or say which. Builds go into cargo's target
-/// directory.
+/// demo, test, guest, bench, build and install install the Debian packages that they need, or name them where they may not. Builds go
+/// to cargo's target directory.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 pub(crate) struct Cli {
@@ -25,12 +25,12 @@ pub(crate) enum Command {
     Test(Test),
     /// Run a program of this machine in a guest that has soft-RoCE, with the staged libraries
     Guest(Guest),
-    /// Measure sm, usnic and verbs, then make one page of all results: bench/report.html in the target directory
+    /// Measure sm, usnic and verbs, then write one page with all results: bench/report.html in the target directory
     #[command(args_conflicts_with_subcommands = true)]
     Bench(Bench),
-    /// Install what the suites need
+    /// Install the Debian packages that the suites need
     Setup,
-    /// Lay out libraries, headers, programs and a dat.conf as installed, and say where
+    /// Stage libraries, headers, programs and a dat.conf as an install has them, and print where
     Build {
         /// Use the build of the tests: quicker to build, without link-time optimization
         #[arg(long)]
@@ -38,55 +38,56 @@ pub(crate) enum Command {
     },
     /// Write the manual pages
     Man {
-        /// Below this directory; without it, man/ in the target directory
+        /// Directory to write to; default: man/ in the target directory
         directory: Option<PathBuf>,
     },
     /// Write the table of docs/settings.md from the settings of the libraries
     Settings,
-    /// Install below a prefix; what is there of others stays
+    /// Install below a prefix; existing files of others are kept
     Install(Install),
     /// Make Debian packages: source, binary, debug symbols
     Deb(Packages),
     /// Make RPM packages
     Rpm(Packages),
-    /// Write the start of a new provider: a copy of test/loopback, which connects endpoints of one process
+    /// Write a new provider: a copy of test/loopback, which connects endpoints of one process
     NewProvider {
-        /// Its name: 1 to 10 lower-case letters and digits; the library is libdaplNAME.so.1
+        /// Name of the provider: 1 to 10 lower-case letters and digits; the library is libdaplNAME.so.1
         name: String,
-        /// Directory outside of the workspace; without it, providers/NAME, and the workspace gets a member
+        /// Directory outside of the workspace; default: providers/NAME, as a new member of the workspace
         #[arg(long)]
         path: Option<PathBuf>,
     },
-    /// Take away what install has put below a prefix
+    /// Remove the files that install has put below a prefix
     Uninstall(Install),
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Test {
-    /// Everything: also what --rest runs
+    /// All suites, those of --rest too
     #[arg(long, conflicts_with = "rest")]
     pub(crate) all: bool,
-    /// Only what the command without arguments leaves out: deb, rpm, report, loom, threads, net, rxe
+    /// Only the suites that the command without arguments leaves out: walkthrough, deb, foreign, rpm, report, instructions, loom,
+    /// threads, net, rxe
     #[arg(long)]
     pub(crate) rest: bool,
-    /// Fail where something would be skipped for lack of network namespaces, guests or packages (--all, --rest, net, rxe)
+    /// Fail instead of skipping checks where network namespaces, guests or packages are missing (--all, --rest, net, rxe)
     #[arg(long)]
     pub(crate) required: bool,
     /// List the suites
     #[arg(long)]
     pub(crate) list: bool,
-    /// One suite; `coverage` runs suites instrumented and counts the lines of the object layer that ran
+    /// One suite; `coverage` runs suites instrumented and reports the share of the object layer's lines that ran
     #[arg(conflicts_with_all = ["all", "rest", "list"])]
     pub(crate) suite: Option<String>,
-    /// For cargo test; for `net` and `rxe` parts of the names of checks; for `conformance` its own arguments (`list` names its
-    /// cases, `--provider NAME` takes any adapter); for `coverage` a suite and its arguments
+    /// Arguments for cargo test; for `net` and `rxe`: parts of names of checks; for `conformance`: its own arguments (`list` names its
+    /// cases, `--provider NAME` selects any adapter); for `coverage`: a suite and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) args: Vec<String>,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Guest {
-    /// Ends the program after this many seconds
+    /// Time limit of the program in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub(crate) limit: u64,
     /// The program and its arguments
@@ -98,39 +99,39 @@ pub(crate) struct Guest {
 pub(crate) struct Bench {
     #[command(subcommand)]
     pub(crate) one: Option<BenchOf>,
-    /// A little of each
+    /// Fewer rounds and operations: checks that everything can be measured
     #[arg(long)]
     pub(crate) quick: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchOf {
-    /// Make the page of the results that are there, without measuring
+    /// Write the page from existing results, without measuring
     Report {
-        /// The directory of the results; without it, bench/ in the target directory
+        /// Directory of the results; default: bench/ in the target directory
         #[arg(long)]
         from: Option<PathBuf>,
-        /// The page; without it, report.html in that directory
+        /// File to write; default: report.html in that directory
         #[arg(long)]
         output: Option<PathBuf>,
     },
     /// Measure the sm provider beside its peers; writes bench/sm.json and, with a curve, bench/sm.svg
     Sm(Selection),
-    /// Measure the usnic provider beside sockperf, iperf3 and libfabric; what is about loss (U7, loss) needs root
+    /// Measure the usnic provider beside sockperf, iperf3 and libfabric; measurements with packet loss (U7, loss) need root
     Usnic(Selection),
-    /// Measure what thousands of idle endpoints cost the thread that polls their EVD; writes bench/evd.json
+    /// Measure the cost of thousands of idle endpoints for the thread that polls their EVD; writes bench/evd.json
     Evd,
     /// Count the instructions of each call over sm and usnic; writes bench/instructions.json
     Instructions {
-        /// Also into docs/benchmarks.md
+        /// Also write the tables of docs/benchmarks.md
         #[arg(long)]
         write: bool,
-        /// sm, usnic; without any, both
+        /// sm, usnic; default: both
         providers: Vec<String>,
     },
     /// Measure the verbs provider beside perftest and the 2.0 reference in a guest; writes bench/verbs.json
     Verbs {
-        /// By time; without it, by instructions
+        /// Use time as the guest's clock; default: instructions
         #[arg(long)]
         clock: bool,
         #[command(flatten)]
@@ -141,20 +142,20 @@ pub(crate) enum BenchOf {
 /// Selection of measurements.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Selection {
-    /// A little of it
+    /// Fewer rounds and operations: checks that everything can be measured
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Targets (S1 .. S9, U1 .. U7, V1 .. V14) and sections (latency, percentiles, bandwidth, connects, memory, ...); without any,
+    /// Targets (S1 .. S9, U1 .. U7, V1 .. V14) and sections (latency, percentiles, bandwidth, connects, memory, ...); default:
     /// everything
     pub(crate) names: Vec<String>,
 }
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Install {
-    /// Everything but configuration goes below it
+    /// Prefix of all files but configuration
     #[arg(long, value_name = "P", default_value = "/usr/local")]
     pub(crate) prefix: PathBuf,
-    /// For packages: puts the tree below this directory
+    /// For packages: directory that stands for the root
     #[arg(long, value_name = "D")]
     pub(crate) destdir: Option<PathBuf>,
     /// Directory of dat.conf; default: etc below the prefix
@@ -174,13 +175,13 @@ pub(crate) struct Install {
 
 #[derive(Args, Debug)]
 pub(crate) struct Packages {
-    /// Directory of packages, which is emptied before; default: deb/ or rpm/ in the target directory
+    /// Directory for the packages, which is emptied first; default: deb/ or rpm/ in the target directory
     #[arg(long, value_name = "D")]
     pub(crate) output: Option<PathBuf>,
-    /// Build again elsewhere, and compare all bytes (Debian packages)
+    /// Build a second time in another directory, and compare all bytes (Debian packages)
     #[arg(long)]
     pub(crate) twice: bool,
-    /// Of what the tests have built
+    /// Use the build of the tests
     #[arg(long)]
     pub(crate) debug: bool,
 }
@@ -205,12 +206,12 @@ mod tests {
     }
 
     #[test]
-    fn the_definition_is_sound() {
+    fn the_definition_is_consistent() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn arguments_of_a_suite_are_passed_on() {
+    fn passes_on_the_arguments_of_a_suite() {
         let conformance = test("conformance --provider usnic0 --verbose case").unwrap();
         assert_eq!(conformance.suite.as_deref(), Some("conformance"));
         assert_eq!(conformance.args, ["--provider", "usnic0", "--verbose", "case"]);

@@ -1,9 +1,9 @@
-//! Numbers in the lines of JSON that measuring programs write among other output.
+//! Reads numbers from lines of JSON in the output of measuring programs.
 #![forbid(unsafe_code)]
 
 use serde_json::Value;
 
-/// The number of a field, in the first line that is an object with such a field.
+/// Returns the number of a field of the first line that is an object with this field.
 pub(crate) fn field(text: &str, name: &str) -> Option<f64> {
     let mut objects = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     objects.find_map(|object| object[name].as_f64())
@@ -14,7 +14,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_found() {
+    fn finds_the_number_of_a_field() {
         assert_eq!(field("{\"what\":\"lat\",\"size\":8,\"usec\":0.123}\n", "usec"), Some(0.123));
         assert_eq!(field("{\"what\":\"rate\",\"mps\": 12.5 }", "mps"), Some(12.5));
         assert_eq!(field("", "usec"), None);

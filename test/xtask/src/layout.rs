@@ -1,4 +1,4 @@
-//! Which file of a staged tree belongs where: the one list that `install` copies and that packages are cut from.
+//! Destination of each file of a staged tree: the list that `install` and the packages use.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -9,19 +9,19 @@ use dapl_test::stage::{OLD_NAMES, OLD_NAMES_2, PROVIDERS};
 use crate::tree::{Tree, registry, sorted};
 use crate::{Result, man};
 
-/// For `pkg-config`, of each libdat: name, version (that of the API and of the library's own file), version in words.
+/// The libdats for `pkg-config`: name, full version, version of the API.
 const VERSIONS: [(&str, &str, &str); 2] = [("dat", "1.2.0", "1.2"), ("dat2", "2.0.0", "2.0")];
 
-/// Programs: the name they are installed by, and a second one that is used only if it is free.
+/// Programs: the name of the installed file, and a second one that is created only if it does not exist.
 pub(crate) const PROGRAMS: [(&str, Option<&str>); 2] = [("dtest1", Some("dtest")), ("dapltest1", None)];
 
 /// Files of `dat/debug` for gdb, valgrind and ThreadSanitizer.
 const DEBUG_FILES: [&str; 3] = ["dapl-gdb.py", "dapl-valgrind.supp", "dapl-tsan.supp"];
 
-/// The directories of a system.
+/// Directories of an installation.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Places {
-    /// Everything but configuration goes below it.
+    /// Prefix of all files but configuration.
     pub(crate) prefix: PathBuf,
     /// Libraries.
     pub(crate) libdir: PathBuf,
@@ -29,31 +29,30 @@ pub(crate) struct Places {
     pub(crate) sysconfdir: PathBuf,
 }
 
-/// Something that is installed.
+/// A file or link to install.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Item {
-    /// Path where it will be used.
+    /// Path in the installed system.
     pub(crate) path: PathBuf,
-    /// Content of the item.
     pub(crate) what: What,
 }
 
-/// Kinds of items.
+/// Content of an item.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum What {
-    /// A copy of this file; whether it can be run.
+    /// A copy of this file; true: executable.
     File(PathBuf, bool),
     /// A file with this text.
     Text(String),
-    /// A link.
+    /// A symbolic link to this name.
     Link(String),
-    /// A symbolic link with a name that other packages use as well: an existing file stays.
+    /// The same, with a name that other packages use too: an existing file is kept.
     Yielding(String),
-    /// Configuration, with this text at first: the administrator's from then on.
+    /// A configuration file with this initial text. An existing one is kept.
     Conf(String),
 }
 
-/// All items.
+/// All files and links of an installation.
 pub(crate) fn items(tree: &Tree, places: &Places) -> Result<Vec<Item>> {
     let mut items = Vec::new();
     let mut put = |path: PathBuf, what: What| items.push(Item { path, what });
@@ -91,18 +90,18 @@ pub(crate) fn items(tree: &Tree, places: &Places) -> Result<Vec<Item>> {
     Ok(items)
 }
 
-/// Whether a staged library belongs to an install; the suites stage others besides.
+/// Whether a staged library is installed. The suites stage further ones.
 fn is_shipped(file: &Path) -> bool {
     let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let is_provider = PROVIDERS.iter().any(|package| name == format!("lib{package}.so.1"));
     !name.starts_with("libdapl") || is_provider || OLD_NAMES.contains(&name) || OLD_NAMES_2.contains(&name)
 }
 
-/// A library or a link to one, and what else it is called.
+/// The entries of a staged library or link: its own name, and the name for link editors.
 fn library(file: &Path) -> Vec<(String, What)> {
     let name = file.file_name().expect("a directory's entry has a name").to_string_lossy().into_owned();
     let Ok(target) = std::fs::read_link(file) else {
-        // The name that link editors and old files use: libdaplsm.so for libdaplsm.so.1.
+        // Link editors and old dat.conf files use libdaplsm.so for libdaplsm.so.1.
         let short = name.strip_suffix(".1").filter(|short| short.starts_with("libdapl")).map(str::to_owned);
         let short = short.map(|short| (short, What::Link(name.clone())));
         return [(name, What::File(file.to_path_buf(), false))].into_iter().chain(short).collect();
@@ -116,7 +115,7 @@ fn library(file: &Path) -> Vec<(String, What)> {
     vec![(name, what)]
 }
 
-/// The pkg-config file: flags for compiling and linking.
+/// Text of the pkg-config file.
 fn pkg_config(places: &Places, library: &str, version: &str, api: &str) -> String {
     let Places { prefix, libdir, .. } = places;
     let lib = match libdir.strip_prefix(prefix) {
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_have_their_short_names_and_old_ones_yield() {
+    fn libraries_have_short_names_and_old_names_yield() {
         let place = std::env::temp_dir().join(format!("dapl-layout-{}", std::process::id()));
         std::fs::create_dir_all(&place).unwrap();
         std::fs::write(place.join("libdaplsm.so.1"), "").unwrap();
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn pkg_config_knows_a_libdir_of_its_own() {
+    fn pkg_config_has_a_separate_libdir() {
         let mut places = Places { prefix: "/p".into(), libdir: "/p/lib/x".into(), sysconfdir: "/etc".into() };
         let text = pkg_config(&places, "dat2", "2.0.0", "2.0");
         assert!(text.contains("libdir=${prefix}/lib/x\n") && text.contains("\nName: dat2\n"), "{text}");

@@ -1,4 +1,4 @@
-//! Runs programs whose output is captured and shown only when they fail, and long steps with their time.
+//! Runs programs with their output captured and shown only on failure, and long steps with their time.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, File};

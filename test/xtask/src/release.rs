@@ -1,4 +1,4 @@
-//! Which release this is: the newest that `docs/CHANGELOG.md` names, which must be the version of the packages.
+//! The current release: the newest one of `docs/CHANGELOG.md`, whose version must be that of the packages.
 #![forbid(unsafe_code)]
 
 use dapl_test::stage::workspace;
@@ -8,7 +8,7 @@ use crate::Result;
 /// A release.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) struct Release {
-    /// Such as 0.1.0.
+    /// Version, such as 0.1.0.
     pub(crate) version: String,
     /// Year, month and day.
     pub(crate) date: String,
@@ -22,7 +22,7 @@ pub(crate) fn current() -> Result<Release> {
     let release = newest(&text).ok_or("docs/CHANGELOG.md has no line `## version - date`")?;
     if release.version != env!("CARGO_PKG_VERSION") {
         return Err(format!(
-            "docs/CHANGELOG.md is of {}, the packages are {}",
+            "docs/CHANGELOG.md begins with version {}, but the packages have {}",
             release.version,
             env!("CARGO_PKG_VERSION")
         ));
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_release_stands_first() {
+    fn parses_the_newest_release() {
         let text = "# Changes\n\nWords.\n\n## 2.0.0 - 2027-03-04\n\n- one\n  and more\n- two\n\n## 1.0.0 - 2026-01-01\n\n- old\n";
         let changes = vec!["one and more".to_owned(), "two".to_owned()];
         let wanted = Release { version: "2.0.0".into(), date: "2027-03-04".into(), changes };

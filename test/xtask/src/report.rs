@@ -1,4 +1,4 @@
-//! Output of this program's own suites: a line per check, then a summary, in the format of cargo's suites.
+//! Output of the suites that this program runs itself: a line per check, then a summary, in cargo's format.
 #![forbid(unsafe_code)]
 
 use std::time::Instant;
@@ -53,7 +53,7 @@ impl Report {
     /// Prints the summary, and returns the result of the suite.
     pub(crate) fn end(self) -> Result {
         if self.passed == 0 && self.failed.is_empty() {
-            return Err(format!("test {}: no check is called so", self.suite));
+            return Err(format!("test {}: no check has this name", self.suite));
         }
         if !self.failed.is_empty() {
             println!("\nfailures:\n    {}", self.failed.join("\n    "));

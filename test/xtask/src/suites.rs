@@ -1,9 +1,8 @@
-//! The suites, by name: each a file of `test/tests`, besides `unit` (the tests beside the sources), those that need a build of
-//! their own (`proofs`), `report` (the page of the benches, in this program), `net`, which makes network namespaces, and `rxe`
-//! (`guest`), which fetches a kernel.
+//! The suites by name. A suite is a file of `test/tests`, or one of: `unit` (tests beside the sources), `loom`, `threads` and `nightly`
+//! (`proofs`: builds of their own), `report` (the page of the benches), `net` (network namespaces), `rxe` (`guest`: fetches a kernel).
 //!
-//! `cargo xtask test` runs all that needs no guest, no root and no package build; `--rest` what that leaves out; `--all` both.
-//! cargo runs them, so the output of each ends in its `test result:` lines.
+//! `cargo xtask test` runs the suites that need no guest, no root and no package build; `--rest` the others; `--all` both. cargo runs
+//! them, so the output of each ends with its `test result:` lines. The last lines list the time of each step.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -11,6 +10,7 @@ use std::io::Write;
 use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use dapl_test::stage::{target_directory, workspace};
 
@@ -19,16 +19,16 @@ use crate::guest::rxe;
 use crate::quiet::{capture, step};
 use crate::{Result, bench, conformance, coverage, net, proofs, setup};
 
-/// Suites that `cargo xtask test` leaves out, among the files of `test/tests`.
+/// Files of `test/tests` that `cargo xtask test` leaves out.
 const LEFT_OUT: [&str; 4] = ["walkthrough", "deb", "foreign", "rpm"];
 /// System tools that the suites need.
 const NEEDED: [setup::Tool; 3] = [setup::CC, setup::CXX, setup::VALGRIND];
-/// The suites of `quick` that take longest.
+/// The slowest suites of `quick`, which start first.
 const LONGEST: [&str; 6] = ["conformance", "unit", "datinfo", "faulty", "faults", "cancel"];
 /// Tools without which some checks are skipped.
 const RECOMMENDED: [setup::Tool; 3] = [setup::RDMA_HEADERS, setup::MANDOC, setup::PKG_CONFIG];
 
-/// Runs what the arguments ask for: everything of a kind, or a suite with arguments for cargo.
+/// Runs the selected suites: all of a kind, or one with arguments for cargo.
 pub(crate) fn run(test: &Test) -> Result {
     let known = binaries()?;
     let args: Vec<&str> = test.args.iter().map(String::as_str).collect();
@@ -52,7 +52,7 @@ pub(crate) fn run(test: &Test) -> Result {
     }
 }
 
-/// All suites that need no guest, no root and no package build. Every step runs, also after a failure.
+/// Runs the suites that need no guest, no root and no package build, all of them also after a failure.
 fn quick(known: &[String]) -> Result {
     setup::require(&NEEDED)?;
     setup::recommend(&RECOMMENDED);
@@ -64,24 +64,26 @@ fn quick(known: &[String]) -> Result {
         .map(|suite| Ok((format!("suite {suite}"), arguments(suite, known, &[])?)))
         .collect::<Result<_>>()?;
     let listed = |name: &str, words: &[&str]| (name.to_owned(), words.iter().map(|word| (*word).to_owned()).collect());
-    // The one package with test programs of its own.
+    // The only package with a folder `tests`.
     queue.push(listed("suites of daplsm", &["--workspace", "--test", "threads", "--test", "vanished"]));
     queue.push(listed("documentation tests", &["-p", "udapl", "--doc"]));
     side_by_side(queue)
 }
 
-/// Runs three suites at a time, since many wait for timeouts most of their time. The output of each is printed when it ends.
+/// Runs three suites at a time, since many of them mostly wait for timeouts. Prints the output of a suite when it ends, and all times
+/// at the end.
 fn side_by_side(mut queue: Vec<(String, Vec<String>)>) -> Result {
-    const LANES: usize = 3;
-    // The longest first, so that none of them is alone at the end.
+    const AT_ONCE: usize = 3;
+    // The slowest first, so that none of them runs alone at the end.
     queue.sort_by_key(|(name, _)| LONGEST.iter().position(|long| name.ends_with(long)).unwrap_or(LONGEST.len()));
     queue.reverse();
     let logs = target_directory().join("test-logs");
     let (queue, results) = (Mutex::new(queue), Mutex::new(Vec::new()));
     let next = || queue.lock().ok()?.pop();
-    let lane = || {
+    let run_next = || {
         while let Some((name, arguments)) = next() {
             let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            let began = Instant::now();
             let result = step(&name, || {
                 let (output, is_good) = capture(&mut cargo_command(&arguments), &logs.join(format!("{name}.log")))?;
                 // In one piece, so that the lines of two suites do not mix.
@@ -89,15 +91,23 @@ fn side_by_side(mut queue: Vec<(String, Vec<String>)>) -> Result {
                 if is_good { Ok(()) } else { Err(format!("{name} failed")) }
             });
             if let Ok(mut results) = results.lock() {
-                results.push(result);
+                results.push((name, began.elapsed(), result));
             }
         }
     };
-    thread::scope(|scope| (0..LANES).for_each(|_| _ = scope.spawn(lane)));
-    both(&results.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    thread::scope(|scope| (0..AT_ONCE).for_each(|_| _ = scope.spawn(run_next)));
+    let mut results = results.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    results.sort_by_key(|(_, time, _)| std::cmp::Reverse(*time));
+    results.iter().for_each(|(name, time, result)| eprintln!("xtask: {}", summary(name, *time, result.is_ok())));
+    both(&results.into_iter().map(|(_, _, result)| result).collect::<Vec<_>>())
 }
 
-/// The suites that `quick` leaves out. `is_required`: fails instead of skipping what needs namespaces or guests.
+/// A step of the final list.
+fn summary(name: &str, time: Duration, is_good: bool) -> String {
+    format!("{:>8.1} s  {}  {name}", time.as_secs_f64(), if is_good { "ok    " } else { "FAILED" })
+}
+
+/// Runs the suites that `quick` leaves out. `is_required`: fails instead of skipping checks that need namespaces or guests.
 fn rest(known: &[String], is_required: bool) -> Result {
     setup::require(&NEEDED)?;
     let tools = [
@@ -132,13 +142,13 @@ fn rest(known: &[String], is_required: bool) -> Result {
     both(&results)
 }
 
-/// The first failure of each, in one message.
+/// Joins all failures to one message.
 fn both(results: &[Result]) -> Result {
     let failed: Vec<&str> = results.iter().filter_map(|result| result.as_ref().err().map(String::as_str)).collect();
     if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
 }
 
-/// A suite by its name.
+/// Runs one suite.
 fn one(suite: &str, known: &[String], rest: &[&str]) -> Result {
     setup::require(&NEEDED)?;
     match suite {
@@ -156,13 +166,13 @@ fn one(suite: &str, known: &[String], rest: &[&str]) -> Result {
         "nightly" => proofs::nightly(rest),
         "report" => report(rest),
         "instructions" => bench::check(),
-        // Its points of death and its malicious peers know the provider from inside.
+        // Tests of killed and malicious peers use the provider's internals, so they are its unit tests.
         "faults" if rest.is_empty() => tests(suite, known, rest).and(cargo_test("faults within sm", &WITHIN_SM)),
         _ => tests(suite, known, rest),
     }
 }
 
-/// The page is made in this program, so its tests are here as well.
+/// Runs the tests of the page, which are unit tests of this program.
 fn report(rest: &[&str]) -> Result {
     cargo_test("report", &[&["-p", "xtask", "bench::page"], rest].concat())
 }
@@ -184,7 +194,7 @@ const WITHIN_SM: [&str; 13] = [
     "tests::waits",
 ];
 
-/// Runs a suite, with its output as it comes.
+/// Runs a suite and passes its output on.
 fn tests(suite: &str, known: &[String], rest: &[&str]) -> Result {
     let arguments = arguments(suite, known, rest)?;
     cargo_test(suite, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
@@ -205,11 +215,11 @@ fn arguments(suite: &str, known: &[String], rest: &[&str]) -> Result<Vec<String>
     Ok([&arguments, rest].concat().into_iter().map(str::to_owned).collect())
 }
 
-fn cargo_test(what: &str, arguments: &[&str]) -> Result {
+fn cargo_test(name: &str, arguments: &[&str]) -> Result {
     let mut cargo = cargo_command(arguments);
     match cargo.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err(format!("suite {what} failed")),
+        Ok(_) => Err(format!("suite {name} failed")),
         Err(error) => Err(format!("{cargo:?}: {error}")),
     }
 }
@@ -220,7 +230,7 @@ fn cargo_command(arguments: &[&str]) -> Command {
     cargo
 }
 
-/// The test programs there are.
+/// Names of all test programs.
 fn binaries() -> Result<Vec<String>> {
     let directory = workspace().join("test/tests");
     let files = std::fs::read_dir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
@@ -230,7 +240,18 @@ fn binaries() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// `abi_rust` belongs to `abi`.
+/// Suite of a test program: `abi` for `abi_rust`.
 fn suite_of(binary: &str) -> &str {
     binary.split('_').next().unwrap_or(binary)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_final_list_has_time_result_and_name() {
+        assert_eq!(summary("suite abi", Duration::from_millis(12_340), true), "    12.3 s  ok      suite abi");
+        assert_eq!(summary("unit", Duration::from_secs(600), false), "   600.0 s  FAILED  unit");
+    }
 }

@@ -1,4 +1,4 @@
-//! The tree of an install, staged in the target directory for the other commands. `layout` says where its files belong.
+//! The tree of an install, staged in the target directory for the other commands. `layout` has the destinations of its files.
 //!
 //! A stage has its own dat.conf and programs, so that the result of `build` can be used directly. The programs are
 //! called dtest1 and dapltest1, because Debian's dapl2-utils contains other programs without the 1.
@@ -13,11 +13,11 @@ use dapl_test::stage::{self, Profile, Stage, workspace};
 use crate::quiet::step;
 use crate::{Result, setup};
 
-/// A stage, with what an install has besides.
+/// A stage, and the further files of an install.
 pub(crate) struct Tree {
     /// Libraries and headers.
     pub(crate) stage: Stage,
-    /// The programs, which find their libraries by themselves.
+    /// The programs; their search path leads to the staged libraries.
     pub(crate) dtest: PathBuf,
     pub(crate) dapltest: PathBuf,
     pub(crate) datinfo: PathBuf,
@@ -44,7 +44,7 @@ pub(crate) fn build(profile: Profile) -> Result<Tree> {
 pub(crate) struct Part {
     /// Libraries and headers.
     pub(crate) stage: Stage,
-    /// The program, which finds its libraries by itself.
+    /// The program; its search path leads to the staged libraries.
     pub(crate) dtest: PathBuf,
     /// A registry that names this tree's providers.
     pub(crate) conf: PathBuf,
@@ -77,7 +77,7 @@ impl Tree {
     }
 }
 
-/// The sample dat.conf, its providers named with their directory.
+/// The sample dat.conf with absolute paths of the providers.
 pub(crate) fn registry(lib: &Path) -> io::Result<String> {
     let sample = fs::read_to_string(workspace().join("dat.conf"))?;
     let lib = lib.display().to_string();
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_registry_names_the_tree() {
+    fn the_registry_has_paths_of_the_tree() {
         let text = registry(Path::new("/a b")).unwrap();
         let lines: Vec<_> = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect();
         assert_eq!(lines.len(), 4, "two adapters in two versions: {text}");
