@@ -306,6 +306,7 @@ impl PeerRegions {
 
     /// Announces a copy to or from the peer's memory, if it is permitted. `busy` is the word on this side's control
     /// line that the owner reads; it contains the key until [`Announced`] is dropped.
+    #[inline(always)]
     pub(crate) fn announce<'a>(
         &self,
         busy: &'a AtomicU64,
@@ -350,7 +351,7 @@ impl PeerRegions {
     }
 
     /// Whether the peer's key grants the access.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn allows(&self, target: &Target) -> bool {
         let range = Region { address: target.address, length: target.length };
         self.entry(target.key).is_some_and(|entry| entry.allows(target.pd, range, target.right))

@@ -91,7 +91,7 @@ pub(crate) unsafe fn copy_announced(
 
 /// # Safety
 /// The local piece is registered for this use until the copy is done.
-#[inline]
+#[inline(always)]
 unsafe fn copy_held(
     regions: &Regions,
     peer: &Peer,
@@ -164,7 +164,7 @@ fn denied(peer: &Peer) -> Broken {
 ///
 /// # Safety
 /// The piece is registered memory that is marked in use, writable if this reads.
-#[inline]
+#[inline(always)]
 unsafe fn copy_here(
     regions: &Regions,
     way: Way,

@@ -233,7 +233,8 @@ impl TxEnds {
         let Some(theirs) = self.link.theirs() else { return false };
         let Segment { length, .. } = *segment;
         let by = match &mapped {
-            Some(mapped) if mapped.place(remote.address, length, way == Way::Write).is_some() => By::Us(mapped),
+            // A range outside of the mapping fails here; the general path finds another method.
+            Some(mapped) => By::Us(mapped),
             _ if kernel_copy::reaches(&theirs.peer, remote.key) => By::Kernel,
             _ => return false,
         };
