@@ -1,6 +1,8 @@
 //! Sleeping and waking, often enough to find a wake-up that is lost once in a million times: a thread that is not
 //! woken fails the test. Loom checks every order of a few steps; these tests run many orders of all steps.
 
+use std::sync::atomic::{AtomicU8, Ordering};
+
 use dapl_software::cq::CompletionList;
 
 use super::*;
@@ -167,4 +169,34 @@ fn connect(a: &Side, b: &Side, n: usize, active: &Qp, passive: &Qp) {
         assert_eq!(side.sink.next(of), SinkEvent::Established(vec![]));
     }
     drop(listener);
+}
+
+/// A program that polls the memory of its receives and makes no call: each message wakes the engine, which places it at
+/// once. Heartbeats are so rare that none helps, and the engine has no ticks, because no queue is polled.
+#[test]
+fn messages_polled_in_memory_are_placed_without_a_call_or_a_tick() {
+    const LENGTH: usize = 4096;
+    let place = Place::new("polled-memory");
+    let rare = "keepalive_ms=50000 give_up_ms=200000";
+    let sides = [0, 1].map(|_| place.open_with(rare, Weak::<IgnoreNotifications>::new()));
+    let qps = connected(&sides[0], &sides[1], 7, 1);
+    let ticks = || sides.iter().map(|side| format!("{:?}", side.ia.device.regions.ticker)).collect::<Vec<_>>();
+    let (before, from) = (ticks(), vec![1u8; LENGTH]);
+    let to: Vec<AtomicU8> = (0..LENGTH).map(|_| AtomicU8::new(0)).collect();
+    let region = Region { address: to.as_ptr() as u64, length: LENGTH as u64 };
+    let writable = Access { local_write: true, ..Access::default() };
+    let sink = sides[1].ia.register(&sides[1].pd, region, writable).unwrap();
+    let (source, address) = (sides[0].register(&from), region.address);
+    let target = Segment { key: sink.local_key(), pad: 0, address, length: region.length };
+    for n in 0..300 {
+        to[LENGTH - 1].store(0, Ordering::Relaxed);
+        qps.1.post_recv(&[target], token(n)).unwrap();
+        qps.0.post_send(&wr(Op::Send { solicited: false }, &[segment(&source, &from)], n)).unwrap();
+        let until = Instant::now() + PATIENCE;
+        while to[LENGTH - 1].load(Ordering::Acquire) == 0 {
+            assert!(Instant::now() < until, "message {n} waits for a call or a heartbeat");
+            std::thread::yield_now();
+        }
+    }
+    assert_eq!(ticks(), before, "a message waited for a tick");
 }
