@@ -5,19 +5,30 @@
  *   instructions IA OPERATION BYTES COUNT
  *
  * Operations: send, write, read: COUNT transfers of BYTES bytes, in batches, whose completions are taken by dat_evd_dequeue;
- * wait: sends, whose completions are taken by dat_evd_wait after they have arrived; empty: COUNT calls of dat_evd_dequeue on
- * an idle connection. Measured calls go through the functions `counted_*`. The first batches run until the provider treats the
- * connection as active: their posts are measured, the calls that take their completions are not.
+ * shared-write, shared-read: the same into and from memory that is registered as shared; wait: sends, whose completions are
+ * taken by dat_evd_wait after they have arrived; empty: COUNT calls of dat_evd_dequeue on an idle connection; register: COUNT
+ * registrations of BYTES bytes. Measured calls go through the functions `counted_*`. The first batches run until the provider
+ * treats the connection as active: their posts are measured, the calls that take their completions are not. RDMA operations
+ * are posted one by one, and the EVD is polled between them; they are measured once the peer's memory is mapped.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "check.h"
 
-enum { QUAL = 6411, DEPTH = 64, BATCH = 32, AREA = 256 << 10, WARM_UP = 8 };
+enum { QUAL = 6411, DEPTH = 64, BATCH = 32, AREA = 256 << 10, WARM_UP = 8, RDMA_WARM_UP = 2000 };
 
-static unsigned char memory[2 * AREA] __attribute__((aligned(4096)));
+static unsigned char *memory;
 
 static DAT_EVD_HANDLE data;
+
+static DAT_LMR_CONTEXT key;
+static DAT_RMR_CONTEXT remote_key;
 
 /* Callgrind counts from the entry of such a function to its end; the barrier keeps the call from being a jump. */
 #define COUNTED(name, call, ...)                                 \
@@ -35,9 +46,40 @@ COUNTED(counted_write, dat_ep_post_rdma_write(ep, 1, triplet, cookie, remote, DA
         (DAT_EP_HANDLE ep, DAT_LMR_TRIPLET *triplet, DAT_DTO_COOKIE cookie, DAT_RMR_TRIPLET *remote))
 COUNTED(counted_read, dat_ep_post_rdma_read(ep, 1, triplet, cookie, remote, DAT_COMPLETION_DEFAULT_FLAG),
         (DAT_EP_HANDLE ep, DAT_LMR_TRIPLET *triplet, DAT_DTO_COOKIE cookie, DAT_RMR_TRIPLET *remote))
+COUNTED(counted_register,
+        dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, bytes, pz, DAT_MEM_PRIV_ALL_FLAG, lmr, &key, &remote_key, NULL, NULL),
+        (DAT_IA_HANDLE ia, DAT_PZ_HANDLE pz, DAT_REGION_DESCRIPTION region, DAT_VLEN bytes, DAT_LMR_HANDLE *lmr))
+COUNTED(counted_deregister, dat_lmr_free(lmr), (DAT_LMR_HANDLE lmr))
 COUNTED(counted_dequeue, dat_evd_dequeue(evd, event), (DAT_EVD_HANDLE evd, DAT_EVENT *event))
 COUNTED(counted_wait, dat_evd_wait(evd, DAT_TIMEOUT_INFINITE, 1, event, more),
         (DAT_EVD_HANDLE evd, DAT_EVENT *event, DAT_COUNT *more))
+
+/* Memory that peers can map, where it is to be registered as shared. */
+static unsigned char *get_memory(int is_shared)
+{
+    void *found;
+    int file = is_shared ? memfd_create("instructions", MFD_CLOEXEC | MFD_ALLOW_SEALING) : -1;
+    if (is_shared)
+        EXPECT(file >= 0 && ftruncate(file, 2 * AREA) == 0 && fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+    found = mmap(NULL, 2 * AREA, PROT_READ | PROT_WRITE, is_shared ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, file, 0);
+    EXPECT(found != MAP_FAILED);
+    return found;
+}
+
+/* Registers all memory, and sets its keys. */
+static void register_all(DAT_IA_HANDLE ia, DAT_PZ_HANDLE pz, int is_shared)
+{
+    DAT_LMR_HANDLE lmr;
+    char cookie[40] = "";
+    DAT_REGION_DESCRIPTION region = { .for_va = memory };
+    if (is_shared) {
+        snprintf(cookie, sizeof cookie, "instructions %ld", (long)getpid());
+        region.for_shared_memory.virtual_address = memory;
+        region.for_shared_memory.shared_memory_id = &cookie;
+    }
+    OK(dat_lmr_create(ia, is_shared ? DAT_MEM_TYPE_SHARED_VIRTUAL : DAT_MEM_TYPE_VIRTUAL, region, 2 * AREA, pz,
+                      DAT_MEM_PRIV_ALL_FLAG, &lmr, &key, &remote_key, NULL, NULL));
+}
 
 static DAT_EVENT polled(DAT_EVD_HANDLE evd, int is_counted)
 {
@@ -77,9 +119,7 @@ int main(int argc, char **argv)
     DAT_EVD_HANDLE async = DAT_HANDLE_NULL, connections, requests;
     DAT_PZ_HANDLE pz;
     DAT_LMR_HANDLE lmr;
-    DAT_LMR_CONTEXT key;
-    DAT_RMR_CONTEXT remote_key;
-    DAT_REGION_DESCRIPTION region = { .for_va = memory };
+    DAT_REGION_DESCRIPTION region;
     DAT_EP_HANDLE from, to;
     DAT_EP_ATTR attributes;
     DAT_EP_PARAM parameters;
@@ -88,16 +128,22 @@ int main(int argc, char **argv)
     DAT_EVENT event;
     DAT_DTO_COOKIE cookie = { .as_64 = 1 };
     const char *operation;
-    long bytes, count, batch, empty = 0;
-    int is_send, is_wait;
+    long bytes, count, batch, warm_up, empty = 0;
+    int is_send, is_wait, is_shared, is_register, is_rdma;
 
     if (argc != 5 || (bytes = atol(argv[3])) < 8 || bytes > AREA || (count = atol(argv[4])) < 0)
-        fail("usage: instructions IA send|write|read|wait|empty BYTES COUNT; 8 to %d bytes", AREA);
-    operation = argv[2];
+        fail("usage: instructions IA OPERATION BYTES COUNT; 8 to %d bytes", AREA);
+    is_shared = !strncmp(argv[2], "shared-", 7);
+    operation = argv[2] + (is_shared ? 7 : 0);
+    is_register = !strcmp(operation, "register");
+    is_rdma = !strcmp(operation, "write") || !strcmp(operation, "read");
+    memory = get_memory(is_shared);
+    region.for_va = memory;
     is_wait = !strcmp(operation, "wait");
     is_send = !strcmp(operation, "send") || is_wait;
-    EXPECT(is_send || !strcmp(operation, "write") || !strcmp(operation, "read") || !strcmp(operation, "empty"));
-    batch = AREA / bytes < BATCH ? AREA / bytes : BATCH;
+    EXPECT(is_send || is_register || is_rdma || !strcmp(operation, "empty"));
+    batch = is_rdma ? 1 : AREA / bytes < BATCH ? AREA / bytes : BATCH;
+    warm_up = is_rdma ? RDMA_WARM_UP : WARM_UP * batch;
 
     OK(dat_ia_open(argv[1], 8, &async, &ia));
     OK(dat_ia_query(ia, &async, DAT_IA_FIELD_ALL, &adapter, 0, NULL));
@@ -105,8 +151,7 @@ int main(int argc, char **argv)
     OK(dat_evd_create(ia, 4 * DEPTH, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &data));
     OK(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_CONNECTION_FLAG, &connections));
     OK(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_CR_FLAG, &requests));
-    OK(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, sizeof memory, pz, DAT_MEM_PRIV_ALL_FLAG, &lmr, &key, &remote_key,
-                      NULL, NULL));
+    register_all(ia, pz, is_shared);
     OK(dat_ep_create(ia, pz, data, data, connections, NULL, &from));
     OK(dat_ep_query(from, DAT_EP_FIELD_ALL, &parameters));
     attributes = parameters.ep_attr;
@@ -126,7 +171,11 @@ int main(int argc, char **argv)
         empty = count;
         count = 0;
     }
-    for (long done = -WARM_UP * batch; done < count; done += batch) {
+    for (long i = 0; is_register && i < count; i++) {
+        OK(counted_register(ia, pz, region, bytes, &lmr));
+        OK(counted_deregister(lmr));
+    }
+    for (long done = -warm_up; done < count && !is_register; done += batch) {
         int is_counted = done >= 0;
         for (long i = 0; i < batch; i++) {
             DAT_LMR_TRIPLET source = { .lmr_context = key, .virtual_address = (DAT_VADDR)(uintptr_t)(memory + i * bytes),
@@ -137,16 +186,22 @@ int main(int argc, char **argv)
             memset(memory + i * bytes, (int)(done + i), bytes);
             if (!strcmp(operation, "read")) {
                 remote.target_address = source.virtual_address;
-                OK(counted_read(from, &sink, cookie, &remote));
+                OK(is_counted ? counted_read(from, &sink, cookie, &remote)
+                              : dat_ep_post_rdma_read(from, 1, &sink, cookie, &remote, DAT_COMPLETION_DEFAULT_FLAG));
             } else if (!strcmp(operation, "write")) {
                 remote.target_address = sink.virtual_address;
-                OK(counted_write(from, &source, cookie, &remote));
+                OK(is_counted ? counted_write(from, &source, cookie, &remote)
+                              : dat_ep_post_rdma_write(from, 1, &source, cookie, &remote, DAT_COMPLETION_DEFAULT_FLAG));
             } else {
                 OK(counted_recv(to, &sink, cookie));
                 OK(counted_send(from, &source, cookie));
             }
         }
         take(is_send ? 2 * batch : batch, bytes, is_wait, is_counted);
+        if (is_rdma)
+            EXPECT(DAT_GET_TYPE(dat_evd_dequeue(data, &event)) == DAT_QUEUE_EMPTY); /* as a program that waits for more */
+        if (is_rdma && !is_counted)
+            sched_yield(); /* the provider's thread maps the memory */
         EXPECT(!memcmp(memory, memory + AREA, batch * bytes));
     }
     for (long i = 0; i < empty; i++)

@@ -38,15 +38,19 @@ struct Row {
     /// The program's function whose calls are counted, and its operation.
     function: &'static str,
     operation: &'static str,
-    /// Over usnic, these would count calls that find nothing while packets are in flight.
+    /// Over usnic, dequeues would count calls that find nothing while packets are in flight; and no memory is mapped.
     is_for_sm_only: bool,
 }
 
-const ROWS: [Row; 7] = [
+const ROWS: [Row; 11] = [
     row("post_send", "counted_send", "send", false),
     row("post_recv", "counted_recv", "send", false),
     row("post_rdma_write", "counted_write", "write", false),
     row("post_rdma_read", "counted_read", "read", false),
+    row("post_rdma_write, shared memory", "counted_write", "shared-write", true),
+    row("post_rdma_read, shared memory", "counted_read", "shared-read", true),
+    row("lmr_create", "counted_register", "register", true),
+    row("lmr_free", "counted_deregister", "register", true),
     row("dequeues of a message, both completions", "counted_dequeue", "send", true),
     row("dequeue that finds nothing", "counted_dequeue", "empty", false),
     row("waits of a message, both completions", "counted_wait", "wait", true),
@@ -155,8 +159,8 @@ pub(crate) fn instructions(providers: &[String], write: bool) -> Result {
         table += &"---|".repeat(SIZES.len() + 4);
         table.push('\n');
         for row in ROWS.iter().filter(|row| provider == "sm" || !row.is_for_sm_only) {
-            // A dequeue without messages does not depend on their size.
-            let sizes = if row.operation == "empty" { &SIZES[..1] } else { &SIZES[..] };
+            // A dequeue without messages, and a registration, do not depend on the size.
+            let sizes = if matches!(row.operation, "empty" | "register") { &SIZES[..1] } else { &SIZES[..] };
             let layers: Vec<Layers> = step(&format!("{provider}: {}", row.name), || {
                 sizes.iter().map(|size| bench.count(adapter, registry, row, *size)).collect()
             })?;
