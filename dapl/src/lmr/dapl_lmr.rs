@@ -84,7 +84,7 @@ pub(crate) unsafe fn create<P: Provider>(
             put(lmr_context, object.mr().local_key());
             put(rmr_context, remote_context(&object));
             put(registered_length, object.region().length);
-            put(registered_address, object.region().address);
+            put(registered_address, object.first_address());
             put(out, handle);
         }
         Ok(())
@@ -133,6 +133,7 @@ pub fn rights(privileges: DAT_MEM_PRIV_FLAGS) -> Option<Rights> {
         remote_read: has(DAT_MEM_PRIV_REMOTE_READ_FLAG),
         remote_write: has(DAT_MEM_PRIV_REMOTE_WRITE_FLAG),
         remote_atomic: false,
+        zero_based: false,
     };
     let local_read = has(DAT_MEM_PRIV_LOCAL_READ_FLAG);
     (privileges & !DAT_MEM_PRIV_ALL_FLAG == 0).then_some(Rights { access, local_read })

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{Lmr, Origin, Rights};
+use super::{Lmr, Origin, Rights, zero_based};
 use crate::error::{Error, Handle, Result, State};
 use crate::ia::{Child, Ia, Rank};
 use crate::provider::{MemoryRegion, Provider, Region, Segment};
@@ -16,7 +16,8 @@ use crate::runtime::mappings;
 /// Creates a registration; its handle is not live yet.
 ///
 /// Errors: `Length` for zero bytes, `InvalidParameter` for memory that is not mapped, `InvalidState` for a shared
-/// registration of private memory (spec/events 8.1); those of the provider.
+/// registration of private memory (spec/events 8.1), `ModelNotSupported` for addresses from 0 that the provider does not have;
+/// those of the provider.
 pub fn create<P: Provider>(
     ia: &Arc<Ia<P>>,
     pz: Arc<Pz<P>>,
@@ -24,11 +25,17 @@ pub fn create<P: Provider>(
     origin: Origin,
     rights: Rights,
 ) -> Result<Created<Lmr<P>>> {
+    if rights.access.zero_based && !P::HAS_ZERO_BASED {
+        return Err(Error::ModelNotSupported);
+    }
     check(region, ia.limits().max_lmr_size)?;
     handle::create(ia.table(), |id| {
         let mr = match &origin {
-            Origin::Shared(_) => ia.provider().register_shared(pz.pd(), region, rights.access)?,
-            Origin::Memory | Origin::Lmr(_) => ia.provider().register(pz.pd(), region, rights.access)?,
+            // Peers that map the memory would not translate addresses.
+            Origin::Shared(_) if !rights.access.zero_based => {
+                ia.provider().register_shared(pz.pd(), region, rights.access)?
+            }
+            _ => ia.provider().register(pz.pd(), region, rights.access)?,
         };
         let membership = match &origin {
             Origin::Shared(_) if is_private(region) => return Err(Error::InvalidState(State::Plain)),
@@ -59,6 +66,7 @@ fn is_private(region: Region) -> bool {
 pub fn publish<P: Provider>(lmr: Created<Lmr<P>>) -> *mut std::ffi::c_void {
     let object = lmr.object().clone();
     let child: Arc<dyn Child> = object.clone();
+    zero_based::count(&object.rights.access);
     object.ia.add_context(object.mr.local_key(), object.id);
     object.ia.add_remote_context(object.mr.remote_key(), object.id);
     let handle = lmr.publish();
@@ -99,6 +107,7 @@ pub fn free<P: Provider>(lmr: &Lmr<P>) -> Result<()> {
 pub(super) fn close<P: Provider>(lmr: &Lmr<P>) -> bool {
     let first = handle::destroy(lmr.id);
     if first {
+        zero_based::discount(&lmr.rights.access);
         lmr.ia.remove_context(lmr.mr.local_key(), lmr.id);
         lmr.ia.remove_remote_context(lmr.mr.remote_key(), lmr.id);
         lmr.ia.forget(lmr);

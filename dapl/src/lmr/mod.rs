@@ -16,6 +16,7 @@ pub mod dapl_lmr;
 pub mod dapls_lmr;
 #[cfg(test)]
 mod tests;
+pub mod zero_based;
 
 /// A registration of memory.
 pub struct Lmr<P: Provider> {
@@ -75,6 +76,11 @@ impl<P: Provider> Lmr<P> {
     /// The memory region as requested.
     pub fn region(&self) -> Region {
         self.region
+    }
+
+    /// The address that consumers and peers have for the first byte.
+    pub fn first_address(&self) -> u64 {
+        if self.rights.access.zero_based { 0 } else { self.region.address }
     }
 
     pub fn rights(&self) -> Rights {

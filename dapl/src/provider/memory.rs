@@ -24,6 +24,8 @@ pub struct Access {
     /// Atomic operations of peers. Memory that peers may both read and write permits them too, unless the device
     /// decides otherwise.
     pub remote_atomic: bool,
+    /// Peers name the first byte by address 0, not by its address in this process.
+    pub zero_based: bool,
 }
 
 impl Access {
@@ -47,6 +49,8 @@ impl Access {
 pub trait MemoryProvider: Send + Sync + 'static {
     /// `alloc_mw_for_qp` is implemented.
     const HAS_QP_WINDOWS: bool = false;
+    /// Registrations and binds may have [`Access::zero_based`].
+    const HAS_ZERO_BASED: bool = false;
 
     /// Protection domain.
     type Pd: Send + Sync;

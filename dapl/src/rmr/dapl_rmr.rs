@@ -76,6 +76,25 @@ pub unsafe extern "C" fn dapl_rmr_bind<P: Provider>(
     flags: DAT_COMPLETION_FLAGS,
     context: *mut DAT_RMR_CONTEXT,
 ) -> DAT_RETURN {
+    // SAFETY: this function's own contract.
+    unsafe { bind::<P>(rmr, segment, mem_priv, false, ep, cookie, flags, context) }
+}
+
+/// `dat_rmr_bind` of any version. `zero_based`: peers name the first byte of the segment by address 0.
+///
+/// # Safety
+/// As [`dapl_rmr_bind`].
+#[allow(clippy::too_many_arguments, reason = "the specification's")]
+pub(crate) unsafe fn bind<P: Provider>(
+    rmr: DAT_RMR_HANDLE,
+    segment: *const DAT_LMR_TRIPLET,
+    mem_priv: DAT_MEM_PRIV_FLAGS,
+    zero_based: bool,
+    ep: DAT_EP_HANDLE,
+    cookie: DAT_RMR_COOKIE,
+    flags: DAT_COMPLETION_FLAGS,
+    context: *mut DAT_RMR_CONTEXT,
+) -> DAT_RETURN {
     guard_hot(|| {
         const KNOWN: DAT_COMPLETION_FLAGS = 0x1F; // spec/events 4.1
         let rmr = from_handle::<Rmr<P>>(rmr, Handle::Rmr)?;
@@ -85,7 +104,8 @@ pub unsafe extern "C" fn dapl_rmr_bind<P: Provider>(
         let segment = unsafe { segment.cast::<Segment>().read_unaligned() };
         let wanted = if segment.length > 0 {
             require(context, 7)?;
-            let rights = rights(mem_priv).ok_or(Error::InvalidParameter(3))?;
+            let mut rights = rights(mem_priv).ok_or(Error::InvalidParameter(3))?;
+            rights.access.zero_based = zero_based;
             Some(Bound { segment, rights, context: 0 })
         } else {
             None

@@ -124,23 +124,24 @@ impl<P: Provider> Rmr<P> {
 pub(crate) fn read_target<P: Provider>(ia: &Ia<P>, context: u32, region: Region) -> Result<Segment> {
     let outside = Error::Protection(Way::Write);
     let Region { address, length } = region;
-    let is_inside = |of: Region| {
-        let offset = address.checked_sub(of.address);
+    let is_inside = |of: Region, offset: Option<u64>| {
         offset.is_some_and(|offset| offset <= of.length && length <= of.length - offset)
     };
     let id = ia.remote_context(context).ok_or(outside)?;
-    let (key, of, is_writable) = if let Some(rmr) = handle::from_id::<Rmr<P>>(id) {
+    let (key, of, access, is_writable) = if let Some(rmr) = handle::from_id::<Rmr<P>>(id) {
         let Bound { segment, rights, .. } = bound(&rmr).filter(|bound| bound.context == context).ok_or(outside)?;
         let of = Region { address: segment.address, length: segment.length };
-        (segment.key, of, rights.access.remote_write)
+        (segment.key, of, rights.access, rights.access.remote_write)
     } else {
         let lmr = handle::from_id::<Lmr<P>>(id).ok_or(outside)?;
-        (lmr.mr().local_key(), lmr.region(), lmr.rights().access.local_write)
+        let access = lmr.rights().access;
+        (lmr.mr().local_key(), lmr.region(), access, access.local_write)
     };
-    match (is_inside(of), is_writable) {
+    let offset = if access.zero_based { Some(address) } else { address.checked_sub(of.address) };
+    match (is_inside(of, offset), is_writable) {
         (false, _) => Err(outside),
         (true, false) => Err(Error::Privileges(Way::Write)),
-        (true, true) => Ok(Segment { key, pad: 0, address, length }),
+        (true, true) => Ok(Segment { key, pad: 0, address: of.address + offset.unwrap_or(0), length }),
     }
 }
 

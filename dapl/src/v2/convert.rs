@@ -167,8 +167,8 @@ pub fn ep_param_2(param: &v1::DAT_EP_PARAM, comm: v2::DAT_COMM) -> v2::DAT_EP_PA
     }
 }
 
-/// Converts IA attributes to 2.0. Fields that 1.2 lacks come from the provider's limits.
-pub fn ia_attr(attr: &v1::DAT_IA_ATTR, limits: &Limits) -> v2::DAT_IA_ATTR {
+/// Attributes of an IA; what 1.2 does not have comes from its limits.
+pub fn ia_attr(attr: &v1::DAT_IA_ATTR, limits: &Limits, has_zero_based: bool) -> v2::DAT_IA_ATTR {
     let extensions = extensions(limits);
     v2::DAT_IA_ATTR {
         adapter_name: attr.adapter_name,
@@ -202,7 +202,7 @@ pub fn ia_attr(attr: &v1::DAT_IA_ATTR, limits: &Limits) -> v2::DAT_IA_ATTR {
         max_rdma_read_out: attr.max_rdma_read_out,
         max_rdma_read_per_ep_in_guaranteed: attr.max_rdma_read_per_ep_in_guaranteed,
         max_rdma_read_per_ep_out_guaranteed: attr.max_rdma_read_per_ep_out_guaranteed,
-        zb_supported: v2::DAT_FALSE,
+        zb_supported: if has_zero_based { v2::DAT_TRUE } else { v2::DAT_FALSE },
         extension_supported: extensions,
         extension_version: if extensions == v2::DAT_EXTENSION_IB { v2::DAT_IB_EXTENSION_VERSION } else { 0 },
         num_transport_attr: attr.num_transport_attr,

@@ -58,7 +58,7 @@ pub unsafe extern "C" fn dapl2_ia_query<P: Provider>(
         let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?;
         if wants_ia {
             // SAFETY: not null, since the entry has succeeded, and writable by this function's contract.
-            unsafe { put_ia(ia_attr, convert::ia_attr(&of_ia, ia.limits())) };
+            unsafe { put_ia(ia_attr, convert::ia_attr(&of_ia, ia.limits(), P::HAS_ZERO_BASED)) };
         }
         if wants_provider {
             // SAFETY: as above.

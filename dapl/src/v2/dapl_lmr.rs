@@ -9,15 +9,15 @@ use super::convert;
 use crate::error::{Error, Handle, Result};
 use crate::ffi::{guard, put_cleared};
 use crate::ia::Ia;
-use crate::lmr::{Lmr, Rights, dapl_lmr as lmr_1_2};
-use crate::provider::Provider;
+use crate::lmr::{Lmr, Rights, dapl_lmr as lmr_1_2, zero_based};
+use crate::provider::{Access, Provider};
 use crate::runtime::handle::from_handle;
 
 /// Positions in 1.2 and 2.0 of the parameters after the virtual address type.
 const PLACES: &[(u32, u32)] = &[(7, 8), (8, 9), (9, 10)];
 
-/// `dat_lmr_create`. Zero-based virtual addresses are refused with `DAT_MODEL_NOT_SUPPORTED`; the attribute
-/// `zb_supported` reports that.
+/// `dat_lmr_create`. A provider without memory whose addresses start at zero refuses it with `DAT_MODEL_NOT_SUPPORTED`, as the
+/// attribute `zb_supported` says.
 ///
 /// # Safety
 /// As the entry of 1.2.
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn dapl2_lmr_create<P: Provider>(
             region,
             length,
             pz,
-            rights(privileges),
+            rights(privileges, va_type),
             out,
             lmr_context,
             rmr_context,
@@ -59,20 +59,22 @@ pub unsafe extern "C" fn dapl2_lmr_create<P: Provider>(
     convert::code_with_arguments(code, PLACES)
 }
 
-/// Decodes the privileges: those of 1.2, and atomic operations.
-fn rights(privileges: DAT_MEM_PRIV_FLAGS) -> Option<Rights> {
+/// The rights of 1.2, that of atomic operations, and the type of addresses.
+fn rights(privileges: DAT_MEM_PRIV_FLAGS, va_type: DAT_VA_TYPE) -> Option<Rights> {
     let mut rights = lmr_1_2::rights(privileges & !DAT_IB_MEM_PRIV_REMOTE_ATOMIC)?;
     rights.access.remote_atomic = privileges & DAT_IB_MEM_PRIV_REMOTE_ATOMIC != 0;
+    rights.access.zero_based = va_type == DAT_VA_TYPE_ZB;
     Some(rights)
 }
 
-/// Checks the virtual address type.
+/// Accepts addresses that are virtual ones, or start at zero where the provider has that.
 ///
-/// Errors: `ModelNotSupported` for zero-based addresses; `InvalidParameter(n)` for unknown values.
+/// Errors: `ModelNotSupported`; parameter `n` for other values.
 fn address_type<P: Provider>(ia: DAT_IA_HANDLE, va_type: DAT_VA_TYPE, n: u8) -> Result<()> {
     from_handle::<Ia<P>>(ia, Handle::Ia)?;
     match va_type {
         DAT_VA_TYPE_VA => Ok(()),
+        DAT_VA_TYPE_ZB if P::HAS_ZERO_BASED => Ok(()),
         DAT_VA_TYPE_ZB => Err(Error::ModelNotSupported),
         _ => Err(Error::InvalidParameter(n)),
     }
@@ -97,19 +99,19 @@ pub unsafe extern "C" fn dapl2_lmr_query<P: Provider>(
     if code != DAT_SUCCESS {
         return convert::code(code);
     }
-    let is_atomic = from_handle::<Lmr<P>>(lmr, Handle::Lmr).is_ok_and(|lmr| lmr.rights().access.remote_atomic);
+    let access = from_handle::<Lmr<P>>(lmr, Handle::Lmr).map_or(Access::default(), |lmr| lmr.rights().access);
     let param = DAT_LMR_PARAM {
         ia_handle: param.ia_handle,
         mem_type: param.mem_type,
         region_desc: param.region_desc,
         length: param.length,
         pz_handle: param.pz_handle,
-        mem_priv: param.mem_priv | if is_atomic { DAT_IB_MEM_PRIV_REMOTE_ATOMIC } else { 0 },
-        va_type: DAT_VA_TYPE_VA,
+        mem_priv: param.mem_priv | if access.remote_atomic { DAT_IB_MEM_PRIV_REMOTE_ATOMIC } else { 0 },
+        va_type: if access.zero_based { DAT_VA_TYPE_ZB } else { DAT_VA_TYPE_VA },
         lmr_context: param.lmr_context,
         rmr_context: param.rmr_context,
         registered_size: param.registered_size,
-        registered_address: param.registered_address,
+        registered_address: if access.zero_based { 0 } else { param.registered_address },
     };
     // SAFETY: not null, since the entry has succeeded, and writable by this function's contract.
     unsafe {
@@ -144,7 +146,7 @@ pub unsafe extern "C" fn dapl2_lmr_sync_rdma_read<P: Provider>(
     count: DAT_VLEN,
 ) -> DAT_RETURN {
     // SAFETY: this function's own contract.
-    unsafe { sync(segments, count, |list, count| lmr_1_2::dapl_lmr_sync_rdma_read::<P>(ia, list, count)) }
+    unsafe { sync::<P>(ia, segments, count, |list, count| lmr_1_2::dapl_lmr_sync_rdma_read::<P>(ia, list, count)) }
 }
 
 /// `dat_lmr_sync_rdma_write`.
@@ -157,14 +159,15 @@ pub unsafe extern "C" fn dapl2_lmr_sync_rdma_write<P: Provider>(
     count: DAT_VLEN,
 ) -> DAT_RETURN {
     // SAFETY: this function's own contract.
-    unsafe { sync(segments, count, |list, count| lmr_1_2::dapl_lmr_sync_rdma_write::<P>(ia, list, count)) }
+    unsafe { sync::<P>(ia, segments, count, |list, count| lmr_1_2::dapl_lmr_sync_rdma_write::<P>(ia, list, count)) }
 }
 
 /// Converts and syncs one segment at a time, so any number of segments needs no allocation.
 ///
 /// # Safety
 /// `segments` is null or points at `count` triplets.
-unsafe fn sync(
+unsafe fn sync<P: Provider>(
+    ia: DAT_IA_HANDLE,
     segments: *const DAT_LMR_TRIPLET,
     count: DAT_VLEN,
     one: impl Fn(*const v1::DAT_LMR_TRIPLET, DAT_VLEN) -> DAT_RETURN,
@@ -174,7 +177,10 @@ unsafe fn sync(
     }
     for n in 0..count as usize {
         // SAFETY: one of the `count` triplets of this function's contract.
-        let segment = super::segments::segment(unsafe { segments.wrapping_add(n).read_unaligned() });
+        let mut segment = super::segments::segment(unsafe { segments.wrapping_add(n).read_unaligned() });
+        if let Ok(ia) = from_handle::<Ia<P>>(ia, Handle::Ia) {
+            zero_based::translate(&ia, &mut segment);
+        }
         let code = one((&raw const segment).cast(), 1);
         if code != DAT_SUCCESS {
             return convert::code(code);

@@ -28,7 +28,9 @@ pub unsafe extern "C" fn dapl2_ep_post_send<P: Provider>(
 ) -> DAT_RETURN {
     let flags = convert::flags(flags);
     // SAFETY: this function's own contract.
-    unsafe { with_segments(iov, count, |iov, count| ep_1_2::dapl_ep_post_send::<P>(ep, count, iov, cookie, flags)) }
+    unsafe {
+        with_segments::<P>(ep, iov, count, |iov, count| ep_1_2::dapl_ep_post_send::<P>(ep, count, iov, cookie, flags))
+    }
 }
 
 /// `dat_ep_post_recv`.
@@ -44,7 +46,9 @@ pub unsafe extern "C" fn dapl2_ep_post_recv<P: Provider>(
 ) -> DAT_RETURN {
     let flags = convert::flags(flags);
     // SAFETY: this function's own contract.
-    unsafe { with_segments(iov, count, |iov, count| ep_1_2::dapl_ep_post_recv::<P>(ep, count, iov, cookie, flags)) }
+    unsafe {
+        with_segments::<P>(ep, iov, count, |iov, count| ep_1_2::dapl_ep_post_recv::<P>(ep, count, iov, cookie, flags))
+    }
 }
 
 /// `dat_ep_post_rdma_read`.
@@ -65,7 +69,7 @@ pub unsafe extern "C" fn dapl2_ep_post_rdma_read<P: Provider>(
     let remote = at(&translated);
     // SAFETY: this function's own contract, and a local triplet.
     unsafe {
-        with_segments(iov, count, |iov, count| {
+        with_segments::<P>(ep, iov, count, |iov, count| {
             ep_1_2::dapl_ep_post_rdma_read::<P>(ep, count, iov, cookie, remote, flags)
         })
     }
@@ -89,7 +93,7 @@ pub unsafe extern "C" fn dapl2_ep_post_rdma_write<P: Provider>(
     let remote = at(&translated);
     // SAFETY: this function's own contract, and a local triplet.
     unsafe {
-        with_segments(iov, count, |iov, count| {
+        with_segments::<P>(ep, iov, count, |iov, count| {
             ep_1_2::dapl_ep_post_rdma_write::<P>(ep, count, iov, cookie, remote, flags)
         })
     }
@@ -183,7 +187,7 @@ pub(super) unsafe fn post_extension<P: Provider>(
         })
     };
     // SAFETY: this function's own contract.
-    unsafe { with_segments(iov, count, call) }
+    unsafe { with_segments::<P>(ep, iov, count, call) }
 }
 
 /// # Safety

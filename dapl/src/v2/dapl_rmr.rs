@@ -8,11 +8,11 @@ use dat_abi::v2::*;
 use super::convert;
 use crate::error::{Error, Handle, Result};
 use crate::ffi::{guard, require};
-use crate::lmr::Lmr;
-use crate::provider::{MemoryRegion, Provider};
+use crate::lmr::{Lmr, zero_based};
+use crate::provider::{MemoryRegion, Provider, Segment};
 use crate::pz::Pz;
 use crate::rmr::{Rmr, Scope, dapl_rmr as rmr_1_2, dapls_rmr};
-use crate::runtime::handle::from_handle;
+use crate::runtime::handle::{self, from_handle};
 
 /// Positions of the parameters in 1.2 and 2.0: in 2.0 an LMR precedes the triplet, and a virtual address type follows
 /// the privileges.
@@ -36,10 +36,19 @@ pub unsafe extern "C" fn dapl2_rmr_query<P: Provider>(
     if code != DAT_SUCCESS {
         return convert::code(code);
     }
-    let mut rmr_scope = DAT_RMR_SCOPE_PZ;
+    let (mut rmr_scope, mut va_type) = (DAT_RMR_SCOPE_PZ, DAT_VA_TYPE_VA);
     let known = guard(|| {
-        if from_handle::<Rmr<P>>(rmr, Handle::Rmr)?.scope() == Scope::Ep {
+        let rmr = from_handle::<Rmr<P>>(rmr, Handle::Rmr)?;
+        if rmr.scope() == Scope::Ep {
             rmr_scope = DAT_RMR_SCOPE_EP;
+        }
+        if dapls_rmr::bound(&rmr).is_some_and(|bound| bound.rights.access.zero_based) {
+            va_type = DAT_VA_TYPE_ZB;
+        }
+        let triplet = &mut param.lmr_triplet;
+        if let Some(lmr) = rmr.ia().context(triplet.lmr_context).and_then(handle::from_id::<Lmr<P>>) {
+            // The triplet as it was given for the bind.
+            triplet.virtual_address -= lmr.region().address - lmr.first_address();
         }
         Ok(())
     });
@@ -54,7 +63,7 @@ pub unsafe extern "C" fn dapl2_rmr_query<P: Provider>(
         mem_priv: param.mem_priv,
         rmr_context: param.rmr_context,
         rmr_scope,
-        va_type: DAT_VA_TYPE_VA,
+        va_type,
     };
     // SAFETY: not null, since the entry has succeeded, and writable by this function's contract; the record has no padding.
     unsafe { out.write_unaligned(param) };
@@ -106,10 +115,15 @@ pub unsafe extern "C" fn dapl2_rmr_bind<P: Provider>(
     }
     // SAFETY: as above.
     let DAT_LMR_TRIPLET { virtual_address, segment_length, lmr_context } = unsafe { segment.read_unaligned() };
-    let segment = v1::DAT_LMR_TRIPLET { lmr_context, pad: 0, virtual_address, segment_length: segment_length.into() };
-    let flags = convert::flags(flags);
-    // SAFETY: this function's own contract, and a local triplet.
-    let code = unsafe { rmr_1_2::dapl_rmr_bind::<P>(rmr, &raw const segment, mem_priv, ep, cookie, flags, context) };
+    let length = segment_length.into();
+    let mut segment = Segment { key: lmr_context, pad: 0, address: virtual_address, length };
+    if let Ok(rmr) = from_handle::<Rmr<P>>(rmr, Handle::Rmr) {
+        zero_based::translate(rmr.ia(), &mut segment);
+    }
+    let (segment, flags) = ((&raw const segment).cast(), convert::flags(flags));
+    let is_zero_based = va_type == DAT_VA_TYPE_ZB;
+    // SAFETY: this function's own contract, and a local triplet, as which a segment is laid out.
+    let code = unsafe { rmr_1_2::bind::<P>(rmr, segment, mem_priv, is_zero_based, ep, cookie, flags, context) };
     convert::code_with_arguments(code, PLACES)
 }
 
@@ -123,6 +137,7 @@ fn check<P: Provider>(lmr: DAT_LMR_HANDLE, segment: DAT_LMR_TRIPLET, va_type: DA
     }
     match va_type {
         DAT_VA_TYPE_VA => Ok(()),
+        DAT_VA_TYPE_ZB if P::HAS_ZERO_BASED => Ok(()),
         DAT_VA_TYPE_ZB => Err(Error::ModelNotSupported),
         _ => Err(Error::InvalidParameter(5)),
     }

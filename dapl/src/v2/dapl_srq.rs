@@ -41,5 +41,7 @@ pub unsafe extern "C" fn dapl2_srq_post_recv<P: Provider>(
     cookie: DAT_DTO_COOKIE,
 ) -> DAT_RETURN {
     // SAFETY: this function's own contract.
-    unsafe { with_segments(list, count, |list, count| srq_1_2::dapl_srq_post_recv::<P>(srq, count, list, cookie)) }
+    unsafe {
+        with_segments::<P>(srq, list, count, |list, count| srq_1_2::dapl_srq_post_recv::<P>(srq, count, list, cookie))
+    }
 }

@@ -4,7 +4,12 @@ use dat_abi as v1;
 use dat_abi::v2::*;
 
 use super::convert;
-use crate::provider::Segment;
+use crate::ep::Ep;
+use crate::error::Handle;
+use crate::lmr::zero_based;
+use crate::provider::{Provider, Segment};
+use crate::runtime::handle::from_handle;
+use crate::srq::Srq;
 
 /// Maximum number of segments that are converted without an allocation.
 const MAX_ON_STACK: usize = 8;
@@ -18,13 +23,14 @@ pub(super) fn segment(triplet: DAT_LMR_TRIPLET) -> Segment {
     Segment { key: lmr_context, pad: 0, address: virtual_address, length: segment_length.into() }
 }
 
-/// Calls an entry of 1.2 with a converted list of segments, and converts its return code. A count or list that every
-/// entry refuses is passed on unchanged.
+/// Calls an entry of 1.2 with a list of segments, and translates its code. A count or list that no entry accepts is passed on
+/// as it is. `handle`: the EP or SRQ, as the consumer has given it.
 ///
 /// # Safety
 /// `list` is null or points at `count` triplets that do not change during the call.
 #[inline(always)]
-pub(super) unsafe fn with_segments(
+pub(super) unsafe fn with_segments<P: Provider>(
+    handle: DAT_HANDLE,
     list: *const DAT_LMR_TRIPLET,
     count: DAT_COUNT,
     call: impl FnOnce(*mut v1::DAT_LMR_TRIPLET, DAT_COUNT) -> DAT_RETURN,
@@ -38,12 +44,15 @@ pub(super) unsafe fn with_segments(
     }
     if number > MAX_ON_STACK {
         // SAFETY: this function's own contract.
-        return unsafe { with_many(list, number, |list| call(list, count)) };
+        return unsafe { with_many::<P>(handle, list, number, |list| call(list, count)) };
     }
     let mut few = [Segment::default(); MAX_ON_STACK];
     for (n, place) in few[..number].iter_mut().enumerate() {
         // SAFETY: one of the `count` triplets of this function's contract, and aligned.
         *place = segment(unsafe { list.add(n).read() });
+    }
+    if zero_based::exist() {
+        translate::<P>(handle, &mut few[..number]);
     }
     convert::code(call(few.as_mut_ptr().cast(), count))
 }
@@ -51,12 +60,25 @@ pub(super) unsafe fn with_segments(
 /// # Safety
 /// `list` points at `number` triplets.
 #[cold]
-unsafe fn with_many(
+unsafe fn with_many<P: Provider>(
+    handle: DAT_HANDLE,
     list: *const DAT_LMR_TRIPLET,
     number: usize,
     call: impl FnOnce(*mut v1::DAT_LMR_TRIPLET) -> DAT_RETURN,
 ) -> DAT_RETURN {
     // SAFETY: this function's own contract.
     let mut many: Vec<_> = (0..number).map(|n| segment(unsafe { list.add(n).read() })).collect();
+    translate::<P>(handle, &mut many);
     convert::code(call(many.as_mut_ptr().cast()))
+}
+
+/// Addresses of this process for segments whose LMRs count from 0. A handle that is neither is refused by the entry.
+#[cold]
+fn translate<P: Provider>(handle: DAT_HANDLE, segments: &mut [Segment]) {
+    let ia = from_handle::<Ep<P>>(handle, Handle::Ep)
+        .map(|ep| ep.ia().clone())
+        .or_else(|_| from_handle::<Srq<P>>(handle, Handle::Srq).map(|srq| srq.ia().clone()));
+    if let Ok(ia) = ia {
+        segments.iter_mut().for_each(|segment| zero_based::translate(&ia, segment));
+    }
 }

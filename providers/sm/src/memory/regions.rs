@@ -383,7 +383,7 @@ impl Drop for Announced<'_> {
 mod tests {
     use super::*;
 
-    const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false };
+    const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
 
     /// Mapped memory.
     fn base() -> u64 {

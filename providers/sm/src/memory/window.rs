@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     const PD: u32 = 3;
-    const READ: Access = Access { local_write: false, remote_read: true, remote_write: false, remote_atomic: false };
+    const READ: Access = Access { local_write: false, remote_read: true, remote_write: false, remote_atomic: false, zero_based: false };
 
     /// Mapped memory.
     fn whole() -> Region {

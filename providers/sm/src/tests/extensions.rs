@@ -243,7 +243,7 @@ fn atomic_operations_on_mapped_memory_and_by_the_target_do_not_disturb_each_othe
 
 #[test]
 fn invalid_atomic_operations_break_the_connection_and_change_nothing() {
-    let both = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false };
+    let both = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
     let atomic = Access { remote_atomic: true, ..Access::default() };
     let cases: [(&str, Access, Status); 8] = [
         ("the right alone is enough", atomic, Status::Success),

@@ -259,7 +259,7 @@ impl RegistrationGuards {
 mod tests {
     use super::*;
 
-    const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false };
+    const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
 
     /// Address of memory that is mapped.
     fn base() -> u64 {

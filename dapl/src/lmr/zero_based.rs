@@ -1,0 +1,39 @@
+//! LMRs whose addresses start at 0 (`DAT_VA_TYPE_ZB`), which only consumers of DAT 2.0 have.
+//!
+//! Providers translate the addresses of peers. Local segments are translated here, before they reach an entry: providers and
+//! objects know addresses of this process only.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::Lmr;
+use crate::ia::Ia;
+use crate::provider::{Access, Provider, Segment};
+use crate::runtime::handle;
+
+/// Number of such LMRs in this process: as long as there is none, posts need no lookup.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether there is any.
+#[inline(always)]
+pub fn exist() -> bool {
+    // A consumer that has the context of an LMR has synchronised with its creation.
+    COUNT.load(Ordering::Relaxed) > 0
+}
+
+pub(super) fn count(access: &Access) {
+    COUNT.fetch_add(access.zero_based.into(), Ordering::Relaxed);
+}
+
+pub(super) fn discount(access: &Access) {
+    COUNT.fetch_sub(access.zero_based.into(), Ordering::Relaxed);
+}
+
+/// Turns the address of a segment into one of this process, if its context is that of such an LMR. An address outside stays
+/// outside: the sum is inside the registration only for addresses below its length.
+pub fn translate<P: Provider>(ia: &Ia<P>, segment: &mut Segment) {
+    let lmr = ia.context(segment.key).and_then(handle::from_id::<Lmr<P>>);
+    if let Some(lmr) = lmr.filter(|lmr| segment.length > 0 && lmr.rights.access.zero_based) {
+        segment.address = segment.address.wrapping_add(lmr.region.address);
+    }
+}
