@@ -101,13 +101,15 @@ fn own_facts<P: Provider>() -> impl Iterator<Item = (String, String)> {
     .into_iter()
 }
 
-/// Provider attributes that tell programs of DAT 2.0 which operations of the InfiniBand extension exist.
+/// Provider attributes by which programs of DAT 2.0 find the operations of the InfiniBand extension, and whether sends can
+/// invalidate a context, for which the specification has no attribute.
 fn extension_facts(limits: &Limits) -> impl Iterator<Item = (String, String)> + use<> {
-    let Extensions { immediate, atomics, .. } = limits.extensions;
+    let Extensions { immediate, invalidate, atomics } = limits.extensions;
     let named = [
         (v2::DAT_IB_ATTR_FETCH_AND_ADD, atomics),
         (v2::DAT_IB_ATTR_CMP_AND_SWAP, atomics),
         (v2::DAT_IB_ATTR_IMMED_DATA, immediate),
+        (c"send_with_invalidate", invalidate),
     ];
     let text = |name: &CStr| name.to_string_lossy().into_owned();
     named.into_iter().filter(|(_, has)| *has).map(move |(name, _)| (text(name), "TRUE".to_owned()))

@@ -8,7 +8,7 @@ use super::convert;
 use crate::cno::Cno;
 use crate::error::{Error, Handle};
 use crate::evd::dapl_evd::{self as evd_1_2, async_number, bind_status, connection_number, dto_status};
-use crate::evd::{Evd, Event, Stream, TakenEvent, dapls_evd, wait_as};
+use crate::evd::{Evd, Event, Stream, Streams, TakenEvent, dapls_evd, wait_as};
 use crate::ffi::{guard, guard_hot, require};
 use crate::ia::{AsyncError, Ia};
 use crate::provider::{Arrival, Completion, Provider, Status, Work};
@@ -31,7 +31,11 @@ pub unsafe extern "C" fn dapl2_evd_create<P: Provider>(
             return Err(Error::InvalidParameter(2));
         }
         let cno = from_optional::<Cno<P>>(cno, Handle::Cno)?.map(|cno| cno.to_arc());
-        let streams = evd_1_2::streams(flags & !DAT_EVD_EXTENSION_BASE).ok_or(Error::InvalidParameter(4))?;
+        let streams = match flags & !DAT_EVD_EXTENSION_BASE {
+            0 if flags != 0 => Some(Streams::default()),
+            others => evd_1_2::streams(others),
+        };
+        let streams = streams.ok_or(Error::InvalidParameter(4))?;
         let is_extended = flags & DAT_EVD_EXTENSION_BASE != 0;
         let streams = if is_extended { streams.with(Stream::Extension) } else { streams };
         require(out, 5)?;
