@@ -45,6 +45,7 @@ use dapl::provider::{
 };
 use dapl::runtime::handle::ObjectId;
 use dapl::runtime::{logger, thread};
+use dapl_software::memory::window::Scope;
 use parking_lot::Mutex;
 
 pub use cm::request::ConnectionRequest;
@@ -199,6 +200,9 @@ impl MemoryProvider for Sm {
     type Mw = Mw;
     type Membership = Membership;
 
+    const HAS_QP_WINDOWS: bool = true;
+    const HAS_ZERO_BASED: bool = true;
+
     fn alloc_pd(&self) -> Result<Pd> {
         Ok(Pd(self.device.new_pd()))
     }
@@ -230,8 +234,18 @@ impl MemoryProvider for Sm {
     }
 
     fn alloc_mw(&self, pd: &Pd) -> Result<Mw> {
+        Ok(self.window(pd, Scope::Pd))
+    }
+
+    fn alloc_mw_for_qp(&self, pd: &Pd) -> Result<Mw> {
+        Ok(self.window(pd, Scope::Qp))
+    }
+}
+
+impl Sm {
+    fn window(&self, pd: &Pd, scope: Scope) -> Mw {
         let Device { regions, book, windows, .. } = &*self.device;
-        Ok(Mw(memory::window::window_of(regions.clone(), book.clone(), windows.clone(), pd.0)))
+        Mw(memory::window::window_of(regions.clone(), book.clone(), windows.clone(), pd.0, scope))
     }
 }
 

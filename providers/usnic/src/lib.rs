@@ -41,6 +41,7 @@ use dapl::provider::{
     QueueProvider, Region, SharedCookie, SrqSpec,
 };
 use dapl::runtime::handle::ObjectId;
+use dapl_software::memory::window::Scope;
 use dapl_software::shared_names::SharedNames;
 
 pub use cm::{ConnectionRequest, Listener};
@@ -169,6 +170,9 @@ impl MemoryProvider for Usnic {
     type Mw = Mw;
     type Membership = Membership;
 
+    const HAS_QP_WINDOWS: bool = true;
+    const HAS_ZERO_BASED: bool = true;
+
     fn alloc_pd(&self) -> Result<Pd> {
         Ok(Pd(self.next_pd.fetch_add(1, Ordering::Relaxed)))
     }
@@ -186,7 +190,17 @@ impl MemoryProvider for Usnic {
     }
 
     fn alloc_mw(&self, pd: &Pd) -> Result<Mw> {
-        Ok(Mw(Arc::new(MwCore::new(self.regions.clone(), self.windows.clone(), pd.0))))
+        Ok(self.window(pd, Scope::Pd))
+    }
+
+    fn alloc_mw_for_qp(&self, pd: &Pd) -> Result<Mw> {
+        Ok(self.window(pd, Scope::Qp))
+    }
+}
+
+impl Usnic {
+    fn window(&self, pd: &Pd, scope: Scope) -> Mw {
+        Mw(Arc::new(MwCore::new(self.regions.clone(), self.windows.clone(), pd.0, scope)))
     }
 }
 

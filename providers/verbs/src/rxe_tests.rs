@@ -19,9 +19,12 @@ use crate::{cq::status, find, limits, qp::state};
 
 const ADDRESS: &str = "192.0.2.1";
 const SOON: Duration = Duration::from_secs(20);
-const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
-const LOCAL: Access = Access { local_write: true, remote_read: false, remote_write: false, remote_atomic: false, zero_based: false };
-const WRITE: Access = Access { local_write: false, remote_read: false, remote_write: true, remote_atomic: false, zero_based: false };
+const ALL: Access =
+    Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
+const LOCAL: Access =
+    Access { local_write: true, remote_read: false, remote_write: false, remote_atomic: false, zero_based: false };
+const WRITE: Access =
+    Access { local_write: false, remote_read: false, remote_write: true, remote_atomic: false, zero_based: false };
 
 /// Opens the device, if there is one.
 fn device() -> Option<Arc<Context>> {

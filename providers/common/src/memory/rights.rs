@@ -16,6 +16,14 @@ pub const LOCAL: u64 = 8;
 /// Peers may map the memory of the key.
 pub const EXPORTED: u64 = 16;
 const REMOTE_ATOMIC: u64 = 32;
+const REMOTE: u64 = REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC;
+
+/// Shift of the remote rights of memory whose addresses start at 0. They have places of their own, and so have those of windows
+/// of a queue pair: the plain check, which every copy makes, refuses both, and only then [`KeyEntry::resolve`] looks further.
+const ZERO_BASED: u32 = 8;
+/// Shift of the remote rights of a window that serves one queue pair. The upper half of its word is the number of that queue
+/// pair's domain.
+const OF_QP: u32 = 16;
 
 /// A right that a copy needs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -59,12 +67,39 @@ impl AccessRight {
     }
 }
 
+/// Which peers reach a window.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Domain {
+    /// Those of all queue pairs of this protection domain.
+    Pd(u32),
+    /// That of the queue pair with this number ([`super::window::QpDomain`]).
+    Qp(u32),
+}
+
 /// The word of a table entry; `more`: [`LOCAL`], [`EXPORTED`].
 pub fn word(access: Access, pd: u32, more: u64) -> u64 {
     let bit = |granted, right| if granted { right } else { 0 };
-    let remote = bit(access.remote_read, REMOTE_READ) | bit(access.remote_write, REMOTE_WRITE);
-    let remote = remote | bit(access.allows_atomics(), REMOTE_ATOMIC);
-    u64::from(pd) << 32 | bit(access.local_write, LOCAL_WRITE) | remote | more
+    let shift = if access.zero_based { ZERO_BASED } else { 0 };
+    u64::from(pd) << 32 | bit(access.local_write, LOCAL_WRITE) | remote_rights(access) << shift | more
+}
+
+/// The word of a window.
+pub fn window_word(access: Access, domain: Domain) -> u64 {
+    let access = Access { local_write: false, ..access };
+    match domain {
+        Domain::Pd(pd) => word(access, pd, 0),
+        Domain::Qp(number) => {
+            let shift = OF_QP + if access.zero_based { ZERO_BASED } else { 0 };
+            u64::from(number) << 32 | remote_rights(access) << shift
+        }
+    }
+}
+
+fn remote_rights(access: Access) -> u64 {
+    let bit = |granted, right| if granted { right } else { 0 };
+    bit(access.remote_read, REMOTE_READ)
+        | bit(access.remote_write, REMOTE_WRITE)
+        | bit(access.allows_atomics(), REMOTE_ATOMIC)
 }
 
 /// The table entry of a live key.
@@ -90,6 +125,30 @@ impl KeyEntry {
     #[inline]
     pub fn grants(&self, right: AccessRight) -> bool {
         self.word & right.bits() == right.bits()
+    }
+
+    /// Whether only the target can check an access by a peer: addresses start at 0, or the key serves one queue pair.
+    #[cold]
+    pub fn is_indirect(&self) -> bool {
+        self.word & (REMOTE << ZERO_BASED | REMOTE << OF_QP | REMOTE << (OF_QP + ZERO_BASED)) != 0
+    }
+
+    /// The address of a range that a peer names, if it may use all of it with this right and [`KeyEntry::is_indirect`]. `qp`:
+    /// number of the queue pair's domain, or 0.
+    #[cold]
+    pub fn resolve(&self, pd: u32, qp: u32, range: Region, right: AccessRight) -> Option<u64> {
+        for (shift, domain) in [(ZERO_BASED, pd), (OF_QP, qp), (OF_QP + ZERO_BASED, qp)] {
+            let bits = (right.bits() & REMOTE) << shift;
+            if bits == 0 || self.word & bits != bits {
+                continue;
+            }
+            let is_zero_based = shift != OF_QP;
+            let address = if is_zero_based { self.region.address.checked_add(range.address)? } else { range.address };
+            let offset = address.wrapping_sub(self.region.address);
+            let is_inside = self.region.length.checked_sub(range.length).is_some_and(|most| offset <= most);
+            return (is_inside && domain == self.pd() && (shift == ZERO_BASED || qp != 0)).then_some(address);
+        }
+        None
     }
 
     /// Whether all of `range` may be used with this right in the domain.
@@ -130,5 +189,72 @@ impl<'a> RegistrationGuard<'a> {
 impl Drop for RegistrationGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: u64 = 0x1000;
+    const READ: Access =
+        Access { local_write: true, remote_read: true, remote_write: false, remote_atomic: false, zero_based: false };
+    const ZERO: Access = Access { zero_based: true, ..READ };
+
+    fn entry(word: u64) -> KeyEntry {
+        KeyEntry { region: Region { address: BASE, length: 100 }, word }
+    }
+
+    fn at(address: u64, length: u64) -> Region {
+        Region { address, length }
+    }
+
+    #[test]
+    fn plain_memory_is_checked_by_one_comparison_and_never_resolved() {
+        let plain = entry(word(READ, 7, LOCAL));
+        assert!(plain.allows(7, at(BASE, 100), AccessRight::RemoteRead) && !plain.is_indirect());
+        assert_eq!(plain.resolve(7, 7, at(BASE, 100), AccessRight::RemoteRead), None);
+        assert_eq!(plain.resolve(7, 7, at(0, 100), AccessRight::RemoteRead), None);
+    }
+
+    #[test]
+    fn zero_based_memory_is_named_by_offsets() {
+        let zero = entry(word(ZERO, 7, LOCAL));
+        assert!(zero.is_indirect());
+        let of = |pd, range, right| zero.resolve(pd, 0, range, right);
+        assert_eq!(of(7, at(0, 100), AccessRight::RemoteRead), Some(BASE));
+        assert_eq!(of(7, at(99, 1), AccessRight::RemoteRead), Some(BASE + 99));
+        assert_eq!(of(7, at(100, 0), AccessRight::RemoteRead), Some(BASE + 100));
+        for outside in [at(1, 100), at(101, 0), at(BASE, 1), at(u64::MAX, 1), at(0, u64::MAX)] {
+            assert_eq!(of(7, outside, AccessRight::RemoteRead), None, "{outside:?}");
+        }
+        assert_eq!(of(7, at(0, 1), AccessRight::RemoteWrite), None);
+        assert_eq!(of(8, at(0, 1), AccessRight::RemoteRead), None);
+        // Local segments have addresses of this process.
+        assert!(zero.allows(7, at(BASE, 100), AccessRight::LocalWrite));
+        assert!(!zero.allows(7, at(BASE, 100), AccessRight::RemoteRead), "a peer's address is not one");
+    }
+
+    #[test]
+    fn window_of_a_queue_pair_serves_that_one() {
+        for access in [READ, ZERO] {
+            let window = entry(window_word(access, Domain::Qp(7)));
+            let first = if access.zero_based { 0 } else { BASE };
+            let of = |pd, qp| window.resolve(pd, qp, at(first, 100), AccessRight::RemoteRead);
+            assert!(window.is_indirect());
+            assert_eq!((of(9, 7), of(7, 8), of(7, 0)), (Some(BASE), None, None));
+            assert!(!window.allows(7, at(BASE, 100), AccessRight::RemoteRead));
+            assert!(!window.allows(7, at(BASE, 1), AccessRight::LocalRead));
+        }
+        let unassigned = entry(window_word(READ, Domain::Qp(0)));
+        assert_eq!(unassigned.resolve(0, 0, at(BASE, 1), AccessRight::RemoteRead), None);
+    }
+
+    #[test]
+    fn local_rights_are_never_resolved() {
+        for word in [word(ZERO, 7, LOCAL), window_word(ZERO, Domain::Qp(7))] {
+            assert_eq!(entry(word).resolve(7, 7, at(0, 1), AccessRight::LocalRead), None);
+            assert_eq!(entry(word).resolve(7, 7, at(0, 1), AccessRight::LocalWrite), None);
+        }
     }
 }

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,8 @@ use parking_lot::Mutex;
 
 use dapl::error::Result;
 use dapl::provider::{Access, KeptObject, Region, Status};
+
+use super::rights::Domain;
 
 /// Limit of the wait for copies by a peer. The peer may be stopped in the middle of a copy, or may be malicious.
 const PEER_COPY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -23,7 +26,7 @@ pub trait WindowKeys: Send + Sync {
     /// Reserves a key that grants nothing yet.
     fn reserve(&self) -> Result<u32>;
     /// Makes a reserved key grant access to a region, for peers only.
-    fn open(&self, key: u32, region: Region, access: Access, pd: u32);
+    fn open(&self, key: u32, region: Region, access: Access, domain: Domain);
     /// Revokes the key. Copies that have started may go on.
     fn revoke(&self, key: u32);
     /// Whether a copy with this key is in progress in this process.
@@ -37,6 +40,38 @@ pub trait WindowKeys: Send + Sync {
     /// Whether the region is within the registration `source` of this domain, and, if `write`, whether this process may
     /// write it.
     fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool;
+}
+
+/// Number of a queue pair for windows that serve its peer alone. It has none until such a window is bound on it.
+#[derive(Debug, Default)]
+pub struct QpDomain(AtomicU32);
+
+impl QpDomain {
+    /// The number; 0 without one.
+    #[inline]
+    pub fn number(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// The number, a new one if there was none.
+    fn assign(&self) -> u32 {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        if self.number() == 0 {
+            // Numbers repeat after 2^32 queue pairs with such windows.
+            let new = NEXT.fetch_add(1, Ordering::Relaxed).max(1);
+            let _ = self.0.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        self.number()
+    }
+}
+
+/// Which peers reach the memory of a window.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Scope {
+    /// Those of all queue pairs of its protection domain.
+    Pd,
+    /// That of the queue pair on which it was bound.
+    Qp,
 }
 
 /// The windows of an adapter by the keys of their binds in effect, for peers that invalidate a key.
@@ -55,26 +90,26 @@ impl<K> std::fmt::Debug for WindowDirectory<K> {
 }
 
 impl<K: WindowKeys> WindowDirectory<K> {
-    /// Unbinds the window that has this key, on request of a peer that is connected to this protection domain. Returns
-    /// false while copies by the key are in progress; the caller tries again.
+    /// Unbinds the window with this key, for a peer connected to this protection domain and queue pair. Returns false if copies by the key are
+    /// in progress: try again.
     ///
-    /// Errors: `RemoteAccess` if no bind in effect has the key, or its window is of another domain.
-    pub fn invalidate(&self, key: u32, pd: u32) -> std::result::Result<bool, Status> {
+    /// Errors: `RemoteAccess` if no bind in effect has the key, or its window serves another domain or queue pair.
+    pub fn invalidate(&self, key: u32, pd: u32, qp: &QpDomain) -> std::result::Result<bool, Status> {
         let window = self.0.lock().get(&key).and_then(Weak::upgrade);
-        window.ok_or(Status::RemoteAccess)?.invalidate(key, pd)
+        window.ok_or(Status::RemoteAccess)?.invalidate(key, pd, qp)
     }
 
     /// As `invalidate`, and waits for the copies, as deregistration does. A key of no bind in effect is ignored.
-    pub fn invalidate_and_wait(&self, key: u32, pd: u32) {
-        while self.invalidate(key, pd) == Ok(false) {
+    pub fn invalidate_and_wait(&self, key: u32, pd: u32, qp: &QpDomain) {
+        while self.invalidate(key, pd, qp) == Ok(false) {
             std::thread::yield_now();
         }
     }
 
-    /// Whether a bind in effect has this key and its window is in this protection domain.
-    pub fn holds(&self, key: u32, pd: u32) -> bool {
+    /// Whether a bind in effect has this key, of a window that serves this protection domain and queue pair.
+    pub fn holds(&self, key: u32, pd: u32, qp: &QpDomain) -> bool {
         let window = self.0.lock().get(&key).and_then(Weak::upgrade);
-        window.is_some_and(|window| window.pd == pd)
+        window.is_some_and(|window| window.state.lock().serves(key, qp) && window.pd == pd)
     }
 }
 
@@ -83,6 +118,7 @@ pub struct WindowCore<K> {
     keys: Arc<K>,
     directory: Arc<WindowDirectory<K>>,
     pd: u32,
+    scope: Scope,
     state: Mutex<WindowState>,
 }
 
@@ -110,6 +146,7 @@ struct BindGrant {
 
 struct ActiveBind {
     grant: BindGrant,
+    domain: Domain,
     /// When the key was revoked; copies by it may still be in progress.
     revoked: Option<Instant>,
 }
@@ -131,8 +168,8 @@ impl<K> std::fmt::Debug for WindowCore<K> {
 
 impl<K: WindowKeys> WindowCore<K> {
     /// Creates an unbound window.
-    pub fn new(keys: Arc<K>, directory: Arc<WindowDirectory<K>>, pd: u32) -> Self {
-        WindowCore { keys, directory, pd, state: Mutex::default() }
+    pub fn new(keys: Arc<K>, directory: Arc<WindowDirectory<K>>, pd: u32, scope: Scope) -> Self {
+        WindowCore { keys, directory, pd, scope, state: Mutex::default() }
     }
 
     /// Whether the last one posted is a bind that was executed or is still queued.
@@ -156,9 +193,9 @@ impl<K: WindowKeys> WindowCore<K> {
         Ok((number, key))
     }
 
-    /// Executes a bind or unbind on a connection of this protection domain. Returns false while copies by the old key
-    /// are in progress; the caller tries again.
-    pub fn execute(self: &Arc<Self>, number: u64, pd: u32) -> std::result::Result<bool, Status> {
+    /// Executes a bind or unbind on a connection of this protection domain and queue pair. Returns false if copies by the old
+    /// key are in progress: try again.
+    pub fn execute(self: &Arc<Self>, number: u64, pd: u32, qp: &QpDomain) -> std::result::Result<bool, Status> {
         let mut state = self.state.lock();
         if number <= state.executed || state.closed {
             let void = state.withdraw(number);
@@ -180,9 +217,13 @@ impl<K: WindowKeys> WindowCore<K> {
                 Err(grant)
             }
             Some(grant) => {
-                self.keys.open(grant.key, grant.region, grant.access, self.pd);
+                let domain = match self.scope {
+                    Scope::Pd => Domain::Pd(self.pd),
+                    Scope::Qp => Domain::Qp(qp.assign()),
+                };
+                self.keys.open(grant.key, grant.region, grant.access, domain);
                 self.directory.0.lock().insert(grant.key, Arc::downgrade(self));
-                state.active = Some(ActiveBind { grant, revoked: None });
+                state.active = Some(ActiveBind { grant, domain, revoked: None });
                 Ok(true)
             }
             None => Ok(true),
@@ -208,10 +249,11 @@ impl<K: WindowKeys> WindowCore<K> {
     }
 
     /// Ends the bind in effect, if it has this key: see [`WindowDirectory::invalidate`].
-    fn invalidate(&self, key: u32, pd: u32) -> std::result::Result<bool, Status> {
+    fn invalidate(&self, key: u32, pd: u32, qp: &QpDomain) -> std::result::Result<bool, Status> {
         let mut state = self.state.lock();
+        let is_served = state.serves(key, qp) && self.pd == pd;
         match &mut state.active {
-            Some(active) if active.grant.key == key && self.pd == pd => {
+            Some(active) if is_served => {
                 if !self.is_revoked(active) {
                     return Ok(false);
                 }
@@ -268,6 +310,17 @@ impl<K: WindowKeys> WindowCore<K> {
 }
 
 impl WindowState {
+    /// Whether the bind in effect has this key, and serves this queue pair.
+    fn serves(&self, key: u32, qp: &QpDomain) -> bool {
+        self.active.as_ref().is_some_and(|active| {
+            active.grant.key == key
+                && match active.domain {
+                    Domain::Pd(_) => true,
+                    Domain::Qp(number) => number == qp.number(),
+                }
+        })
+    }
+
     /// Removes a bind from those that wait.
     fn withdraw(&mut self, number: u64) -> Option<BindGrant> {
         let index = self.waiting.iter().position(|(waiting, _)| *waiting == number)?;

@@ -16,7 +16,7 @@ use dapl::provider::{Access, Region, Segment, Status};
 use dapl::runtime::handle;
 use dapl::runtime::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence, fence_behind_rmw, yield_now};
 use dapl_software::memory::keys::KeyTable;
-use dapl_software::memory::rights::{self, AccessRight, EXPORTED, KeyEntry, LOCAL, RegistrationGuard};
+use dapl_software::memory::rights::{self, AccessRight, Domain, EXPORTED, KeyEntry, LOCAL, RegistrationGuard};
 use dapl_software::memory::scatter_gather::LocalMemory;
 use dapl_software::memory::user_copy::{Checker, Registration};
 
@@ -153,8 +153,8 @@ impl Regions {
     }
 
     /// Binds a reserved key to a window: valid for peers, not for local segments.
-    pub(crate) fn open(&self, key: u32, region: Region, access: Access, pd: u32) {
-        self.set(key, region, rights::word(access, pd, 0));
+    pub(crate) fn open(&self, key: u32, region: Region, access: Access, domain: Domain) {
+        self.set(key, region, rights::window_word(access, domain));
     }
 
     fn set(&self, key: u32, region: Region, word: u64) {
@@ -245,6 +245,28 @@ impl Regions {
         let entry = self.live_entry(key);
         let is_allowed = entry.is_some_and(|entry| entry.allows(pd, Region { address, length }, right));
         if is_allowed { Ok(hold) } else { Err(right.refusal()) }
+    }
+}
+
+impl Regions {
+    /// As [`Regions::hold`], for an access by the peer of a queue pair with this protection domain and number
+    /// ([`dapl_software::memory::window::QpDomain`]). Also returns the address in this process.
+    pub(crate) fn hold_for_peer(
+        &self,
+        key: u32,
+        (pd, qp): (u32, u32),
+        address: u64,
+        length: u64,
+        right: AccessRight,
+    ) -> std::result::Result<(RegistrationGuard<'_>, u64), Status> {
+        let hold = RegistrationGuard::new(&self.users[(key >> 16) as usize]);
+        fence_behind_rmw(); // as in `hold`
+        let entry = self.live_entry(key).ok_or(right.refusal())?;
+        let range = Region { address, length };
+        if entry.allows(pd, range, right) {
+            return Ok((hold, address));
+        }
+        entry.resolve(pd, qp, range, right).map(|address| (hold, address)).ok_or(right.refusal())
     }
 }
 
@@ -383,7 +405,8 @@ impl Drop for Announced<'_> {
 mod tests {
     use super::*;
 
-    const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
+    const ALL: Access =
+        Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
 
     /// Mapped memory.
     fn base() -> u64 {
@@ -455,7 +478,7 @@ mod tests {
         let key = regions.reserve().unwrap();
         let access = |right| regions.hold(key, 1, base(), 8, right).is_ok();
         assert!(!access(AccessRight::RemoteRead), "only reserved");
-        regions.open(key, memory(8), Access { remote_read: true, ..Access::default() }, 1);
+        regions.open(key, memory(8), Access { remote_read: true, ..Access::default() }, Domain::Pd(1));
         assert!(access(AccessRight::RemoteRead) && !access(AccessRight::RemoteWrite));
         assert!(!access(AccessRight::LocalRead) && !access(AccessRight::LocalWrite));
         regions.revoke(key);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use dapl::error::Result;
 use dapl::provider::{Access, Region};
-use dapl_software::memory::rights::AccessRight;
-use dapl_software::memory::window::WindowKeys;
+use dapl_software::memory::rights::{AccessRight, Domain};
+use dapl_software::memory::window::{Scope, WindowKeys};
 
 use crate::cm::table::ConnectionTable;
 use crate::memory::regions::Regions;
@@ -32,8 +32,9 @@ pub(crate) fn window_of(
     book: Arc<ConnectionTable>,
     windows: Arc<Windows>,
     pd: u32,
+    scope: Scope,
 ) -> Arc<Window> {
-    Arc::new(Window::new(Arc::new(RegionTable { regions, book }), windows, pd))
+    Arc::new(Window::new(Arc::new(RegionTable { regions, book }), windows, pd, scope))
 }
 
 impl WindowKeys for RegionTable {
@@ -41,8 +42,8 @@ impl WindowKeys for RegionTable {
         self.regions.reserve()
     }
 
-    fn open(&self, key: u32, region: Region, access: Access, pd: u32) {
-        self.regions.open(key, region, access, pd);
+    fn open(&self, key: u32, region: Region, access: Access, domain: Domain) {
+        self.regions.open(key, region, access, domain);
     }
 
     fn revoke(&self, key: u32) {
@@ -73,11 +74,13 @@ impl WindowKeys for RegionTable {
 #[cfg(test)]
 mod tests {
     use dapl::provider::Status;
+    use dapl_software::memory::window::QpDomain;
 
     use super::*;
 
     const PD: u32 = 3;
-    const READ: Access = Access { local_write: false, remote_read: true, remote_write: false, remote_atomic: false, zero_based: false };
+    const READ: Access =
+        Access { local_write: false, remote_read: true, remote_write: false, remote_atomic: false, zero_based: false };
 
     /// Mapped memory.
     fn whole() -> Region {
@@ -89,7 +92,7 @@ mod tests {
     fn window() -> (Arc<Window>, Arc<Regions>, u32) {
         let regions = Arc::new(Regions::new(1).unwrap());
         let source = regions.add(whole(), Access::default(), PD).unwrap();
-        (window_of(regions.clone(), Arc::default(), Arc::default(), PD), regions, source)
+        (window_of(regions.clone(), Arc::default(), Arc::default(), PD, Scope::Pd), regions, source)
     }
 
     fn wanted(source: u32, kept: &Arc<()>) -> Option<BindRequest> {
@@ -107,18 +110,18 @@ mod tests {
         let reads = |key| regions.allows(key, PD, whole(), AccessRight::RemoteRead);
         let (first, one) = window.post(wanted(source, &kept)).unwrap();
         assert!(window.is_bound() && !reads(one) && keeps(&kept) == 1);
-        assert_eq!(window.execute(first, PD), Ok(true));
+        assert_eq!(window.execute(first, PD, &QpDomain::default()), Ok(true));
         let (second, two) = window.post(wanted(source, &kept)).unwrap();
         assert!(reads(one) && !reads(two) && keeps(&kept) == 2);
         let hold = regions.hold(one, PD, whole().address, 1, AccessRight::RemoteRead).unwrap();
-        assert_eq!(window.execute(second, PD), Ok(false), "a copy is in progress");
+        assert_eq!(window.execute(second, PD, &QpDomain::default()), Ok(false), "a copy is in progress");
         assert!(!reads(one) && !reads(two) && keeps(&kept) == 2);
         drop(hold);
-        assert_eq!(window.execute(second, PD), Ok(true));
+        assert_eq!(window.execute(second, PD, &QpDomain::default()), Ok(true));
         assert!(!reads(one) && reads(two) && keeps(&kept) == 1);
         let (third, none) = window.post(None).unwrap();
         assert!(!window.is_bound() && none == 0 && reads(two), "until the bind starts");
-        assert_eq!(window.execute(third, PD), Ok(true));
+        assert_eq!(window.execute(third, PD, &QpDomain::default()), Ok(true));
         assert!(!reads(two) && keeps(&kept) == 0);
     }
 
@@ -127,7 +130,7 @@ mod tests {
         let (window, regions, source) = window();
         let kept = Arc::new(());
         let (first, one) = window.post(wanted(source, &kept)).unwrap();
-        window.execute(first, PD).unwrap();
+        window.execute(first, PD, &QpDomain::default()).unwrap();
         let (second, _) = window.post(wanted(source, &kept)).unwrap();
         window.flush(second);
         assert!(!window.is_bound() && keeps(&kept) == 0);
@@ -135,7 +138,7 @@ mod tests {
         window.flush(second);
 
         let (third, three) = window.post(wanted(source, &kept)).unwrap();
-        window.execute(third, PD).unwrap();
+        window.execute(third, PD, &QpDomain::default()).unwrap();
         window.flush(third);
         assert!(!window.is_bound() && keeps(&kept) == 0, "after its turn too");
         assert!(!regions.allows(three, PD, whole(), AccessRight::RemoteRead));
@@ -147,8 +150,8 @@ mod tests {
         let kept = Arc::new(());
         let (first, one) = window.post(wanted(source, &kept)).unwrap();
         let (second, two) = window.post(wanted(source, &kept)).unwrap();
-        window.execute(second, PD).unwrap();
-        assert_eq!((window.execute(first, PD), keeps(&kept)), (Ok(true), 1));
+        window.execute(second, PD, &QpDomain::default()).unwrap();
+        assert_eq!((window.execute(first, PD, &QpDomain::default()), keeps(&kept)), (Ok(true), 1));
         window.flush(first);
         assert!(window.is_bound() && regions.allows(two, PD, whole(), AccessRight::RemoteRead));
         assert!(!regions.allows(one, PD, whole(), AccessRight::RemoteRead));
@@ -159,10 +162,10 @@ mod tests {
         let (window, regions, source) = window();
         let kept = Arc::new(());
         let (first, one) = window.post(wanted(source, &kept)).unwrap();
-        window.execute(first, PD).unwrap();
+        window.execute(first, PD, &QpDomain::default()).unwrap();
         let (second, two) = window.post(wanted(source, &kept)).unwrap();
         window.close();
-        assert_eq!((keeps(&kept), window.execute(second, PD)), (0, Ok(true)));
+        assert_eq!((keeps(&kept), window.execute(second, PD, &QpDomain::default())), (0, Ok(true)));
         for key in [one, two] {
             assert!(!regions.allows(key, PD, whole(), AccessRight::RemoteRead));
         }
@@ -173,7 +176,7 @@ mod tests {
         let (window, regions, source) = window();
         let kept = Arc::new(());
         let (first, one) = window.post(wanted(source, &kept)).unwrap();
-        window.execute(first, PD).unwrap();
+        window.execute(first, PD, &QpDomain::default()).unwrap();
         let write = Access { remote_write: true, ..READ };
         let beyond = Region { length: 101, ..whole() };
         let cases = [
@@ -186,9 +189,32 @@ mod tests {
         for (what, source, region, access, pd) in cases {
             let wanted = BindRequest { source, region, access, kept: kept.clone() };
             let (number, key) = window.post(Some(wanted)).unwrap();
-            assert_eq!(window.execute(number, pd), Err(Status::BindFailed), "{what}");
+            assert_eq!(window.execute(number, pd, &QpDomain::default()), Err(Status::BindFailed), "{what}");
             assert!(!window.is_bound() && keeps(&kept) == 0, "{what}");
             assert!(!regions.allows(key, PD, region, AccessRight::RemoteRead));
         }
+    }
+
+    #[test]
+    fn window_of_a_queue_pair_serves_the_one_it_was_bound_on() {
+        let regions = Arc::new(Regions::new(1).unwrap());
+        let windows: Arc<Windows> = Arc::default();
+        let source = regions.add(whole(), Access::default(), PD).unwrap();
+        let window = window_of(regions.clone(), Arc::default(), windows.clone(), PD, Scope::Qp);
+        let (one, other, kept) = (QpDomain::default(), QpDomain::default(), Arc::new(()));
+        let reads = |key, qp: &QpDomain| {
+            let ids = (PD, qp.number());
+            regions.hold_for_peer(key, ids, whole().address, 8, AccessRight::RemoteRead).is_ok()
+        };
+        let (first, key) = window.post(wanted(source, &kept)).unwrap();
+        assert_eq!(window.execute(first, PD, &one), Ok(true));
+        assert!(reads(key, &one) && !reads(key, &other));
+        let (second, key) = window.post(wanted(source, &kept)).unwrap();
+        assert_eq!(window.execute(second, PD, &other), Ok(true));
+        assert!(reads(key, &other) && !reads(key, &one), "bound elsewhere");
+        assert_eq!(windows.invalidate(key, PD, &one), Err(Status::RemoteAccess));
+        assert!(windows.holds(key, PD, &other) && !windows.holds(key, PD, &one));
+        assert_eq!((windows.invalidate(key, PD, &other), window.is_bound()), (Ok(true), false));
+        assert!(!reads(key, &other) && keeps(&kept) == 0);
     }
 }

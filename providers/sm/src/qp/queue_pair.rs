@@ -17,6 +17,7 @@ use dapl::provider::{
     QpSpec, QueuePair, Segment, SendWr, SharedRecvs, Status, Token,
 };
 use dapl::stats::watermark::HighWatermark;
+use dapl_software::memory::window::QpDomain;
 use parking_lot::MutexGuard;
 
 use crate::cm::setup;
@@ -79,6 +80,7 @@ impl Qp {
             jobs: device.jobs.clone(),
             ep: spec.ep,
             pd,
+            domain: QpDomain::default(),
             recv_pd: pd,
             pool: None,
             recv_cq: spec.recv_cq.map(|cq| cq.0.clone()),

@@ -419,7 +419,7 @@ impl RxEnds {
             return Ok(false);
         }
         if header.kind == Kind::SendInvalidate && header.last {
-            match shared.windows.invalidate(self.value(header, &fields), shared.pd) {
+            match shared.windows.invalidate(self.value(header, &fields), shared.pd, &shared.domain) {
                 Ok(true) => {}
                 Ok(false) => return Ok(false), // copies that use the key are in progress; another pass checks again
                 Err(_) => return Err(self.spoiled_by(shared, queue, Status::LocalProtection, NAK_ACCESS, out)),
@@ -561,7 +561,9 @@ impl RxEnds {
         let payload = theirs.rma.bytes(line + LINE, length).ok_or(Fault::Nonsense("a fragment outside its buffer"))?;
         let right = AccessRight::remote(header.kind == Kind::RmaWrite);
         let Fragment { key, address, .. } = fragment;
-        let is_copied = shared.regions.hold(key, shared.pd, address, length as u64, right).is_ok_and(|_hold| {
+        let ids = (shared.pd, shared.domain.number());
+        let held = shared.regions.hold_for_peer(key, ids, address, length as u64, right);
+        let is_copied = held.is_ok_and(|(_hold, address)| {
             fail_point!(TargetHeld);
             let registration = || shared.regions.registration(key);
             // SAFETY: the local side is registered memory in use; the other is in the mapped buffer (checked above),

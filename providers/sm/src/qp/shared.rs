@@ -10,6 +10,7 @@ use dapl::provider::{Completion, Region};
 use dapl::runtime::handle::ObjectId;
 use dapl_software::memory::refused::{FailedCheck, RefusedAccess};
 use dapl_software::memory::rights::KeyEntry;
+use dapl_software::memory::window::QpDomain;
 
 use crate::cq::{CqCore, Outbox};
 use crate::engine::jobs::{Job, Jobs};
@@ -50,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) ep: ObjectId,
     pub(crate) pd: u32,
+    /// For windows that serve this queue pair's peer alone.
+    pub(crate) domain: QpDomain,
     /// Protection domain of receives.
     pub(crate) recv_pd: u32,
     pub(crate) pool: Option<Pool>,

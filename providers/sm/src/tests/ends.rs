@@ -106,7 +106,13 @@ fn rdma_outside_granted_memory_breaks_the_connection() {
             let out_mr = a.register(&out);
             let other_pd = b.ia.alloc_pd().unwrap();
             let region = Region { address: target.as_ptr() as u64, length: 64 };
-            let all = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
+            let all = Access {
+                local_write: true,
+                remote_read: true,
+                remote_write: true,
+                remote_atomic: false,
+                zero_based: false,
+            };
             let (access, pd) = match wrong {
                 1 => (Access { remote_write: false, ..all }, &b.pd),
                 2 => (all, &other_pd),

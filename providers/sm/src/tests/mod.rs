@@ -266,7 +266,13 @@ impl Side {
 
     fn register(&self, memory: &[u8]) -> Mr {
         let region = Region { address: memory.as_ptr() as u64, length: memory.len() as u64 };
-        let all = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
+        let all = Access {
+            local_write: true,
+            remote_read: true,
+            remote_write: true,
+            remote_atomic: false,
+            zero_based: false,
+        };
         self.ia.register(&self.pd, region, all).unwrap()
     }
 

@@ -8,9 +8,12 @@ use super::ends::{pattern, without_cma};
 use super::*;
 use crate::Mw;
 
-const READ: Access = Access { local_write: false, remote_read: true, remote_write: false, remote_atomic: false, zero_based: false };
-const WRITE: Access = Access { local_write: false, remote_read: false, remote_write: true, remote_atomic: false, zero_based: false };
-const LOCAL: Access = Access { local_write: true, remote_read: false, remote_write: false, remote_atomic: false, zero_based: false };
+const READ: Access =
+    Access { local_write: false, remote_read: true, remote_write: false, remote_atomic: false, zero_based: false };
+const WRITE: Access =
+    Access { local_write: false, remote_read: false, remote_write: true, remote_atomic: false, zero_based: false };
+const LOCAL: Access =
+    Access { local_write: true, remote_read: false, remote_write: false, remote_atomic: false, zero_based: false };
 
 /// Registered memory without remote rights, and a reference count.
 struct WindowMemory {

@@ -15,7 +15,7 @@ use dapl::error::Result;
 use dapl::provider::{Access, Region, Segment, Status};
 use dapl::runtime::handle;
 use dapl_software::memory::keys::KeyTable;
-use dapl_software::memory::rights::{self, AccessRight, KeyEntry, LOCAL, RegistrationGuard};
+use dapl_software::memory::rights::{self, AccessRight, Domain, KeyEntry, LOCAL, RegistrationGuard};
 use dapl_software::memory::scatter_gather::LocalMemory;
 use dapl_software::memory::user_copy::{Checker, Registration};
 use dapl_software::memory::window::WindowKeys;
@@ -57,6 +57,27 @@ impl RegionEntry {
         fence(Ordering::Acquire);
         entry.allows(pd, range, right) && self.key.load(Ordering::Relaxed) == key
     }
+
+    /// As [`RegionEntry::opens`], for an access by a peer: the address in this process. `ids`: of the queue pair.
+    fn address_for_peer(&self, key: u32, ids: PeerIds, range: Region, right: AccessRight) -> Option<u64> {
+        if self.opens(key, ids.pd, range, right) {
+            return Some(range.address);
+        }
+        if key == 0 || self.key.load(Ordering::Acquire) != key {
+            return None;
+        }
+        let entry = self.values();
+        fence(Ordering::Acquire);
+        entry.resolve(ids.pd, ids.qp, range, right).filter(|_| self.key.load(Ordering::Relaxed) == key)
+    }
+}
+
+/// What a peer's access is checked with: protection domain and number of the queue pair
+/// ([`dapl_software::memory::window::QpDomain`]).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerIds {
+    pub(crate) pd: u32,
+    pub(crate) qp: u32,
 }
 
 /// The registrations of this process.
@@ -150,15 +171,38 @@ impl Regions {
     }
 }
 
-/// The table as memory windows use it. Peers access memory only through this process, so there is no use by peers to
-/// wait for.
+/// Accesses by peers, whose addresses may have to be translated.
+impl Regions {
+    /// The address in this process of a range that a peer may use so.
+    #[inline]
+    pub(crate) fn address_for_peer(&self, key: u32, ids: PeerIds, range: Region, right: AccessRight) -> Option<u64> {
+        self.entry(key)?.address_for_peer(key, ids, range, right)
+    }
+
+    /// Takes a reference for a copy, as [`Regions::acquire`]. Also returns the address in this process.
+    pub(crate) fn acquire_for_peer(
+        &self,
+        key: u32,
+        ids: PeerIds,
+        range: Region,
+        right: AccessRight,
+    ) -> std::result::Result<(RegistrationGuard<'_>, u64), Status> {
+        let entry = self.entry(key).ok_or(right.refusal())?;
+        let guard = RegistrationGuard::new(&entry.users);
+        dapl::runtime::sync::fence_behind_rmw(); // as in `acquire`
+        let address = entry.address_for_peer(key, ids, range, right).ok_or(right.refusal())?;
+        Ok((guard, address))
+    }
+}
+
+/// The table as windows use it. Peers touch memory only through this process, so there is no use by peers to wait for.
 impl WindowKeys for Regions {
     fn reserve(&self) -> Result<u32> {
         self.places.lock().reserve()
     }
 
-    fn open(&self, key: u32, region: Region, access: Access, pd: u32) {
-        self.set(key, region, rights::word(access, pd, 0));
+    fn open(&self, key: u32, region: Region, access: Access, domain: Domain) {
+        self.set(key, region, rights::window_word(access, domain));
     }
 
     fn revoke(&self, key: u32) {
@@ -246,6 +290,24 @@ impl RegistrationGuards {
         Ok(())
     }
 
+    /// As [`RegistrationGuards::acquire`], for memory that the peer reads. Returns the address in this process.
+    pub(crate) fn acquire_for_peer(
+        &mut self,
+        regions: &Regions,
+        ids: PeerIds,
+        piece: &Segment,
+    ) -> std::result::Result<u64, Status> {
+        let (key, right) = (piece.key, AccessRight::RemoteRead);
+        let range = Region { address: piece.address, length: piece.length };
+        if self.keys.last() == Some(&key) {
+            return regions.address_for_peer(key, ids, range, right).ok_or(right.refusal());
+        }
+        let (guard, address) = regions.acquire_for_peer(key, ids, range, right)?;
+        guard.suspend();
+        self.keys.push(key);
+        Ok(address)
+    }
+
     pub(crate) fn release(&mut self, regions: &Regions) {
         for key in self.keys.drain(..) {
             if let Some(entry) = regions.entry(key) {
@@ -259,7 +321,8 @@ impl RegistrationGuards {
 mod tests {
     use super::*;
 
-    const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
+    const ALL: Access =
+        Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
 
     /// Address of memory that is mapped.
     fn base() -> u64 {
@@ -335,7 +398,7 @@ mod tests {
         let key = regions.reserve().unwrap();
         let access = |right| regions.acquire(key, 1, memory(8), right).is_ok();
         assert!(!access(AccessRight::RemoteRead), "only reserved");
-        regions.open(key, memory(8), Access { remote_read: true, ..Access::default() }, 1);
+        regions.open(key, memory(8), Access { remote_read: true, ..Access::default() }, Domain::Pd(1));
         assert!(access(AccessRight::RemoteRead) && !access(AccessRight::RemoteWrite));
         assert!(!access(AccessRight::LocalRead) && !access(AccessRight::LocalWrite));
         regions.revoke(key);

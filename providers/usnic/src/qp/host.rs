@@ -15,12 +15,12 @@ use dapl_software::memory::refused::{FailedCheck, RefusedAccess};
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{self, LocalMemory, Segments};
 use dapl_software::memory::user_copy::{self, TimeSlot};
-use dapl_software::memory::window::BindRequest;
+use dapl_software::memory::window::{BindRequest, QpDomain};
 use dapl_software::overdue::OverdueSend;
 
 use crate::cq::CqCore;
 use crate::engine::jobs::{Job, Jobs};
-use crate::memory::regions::Regions;
+use crate::memory::regions::{PeerIds, Regions};
 use crate::net::short_packet::ShortPacket;
 use crate::proto::Nanos;
 use crate::proto::conn::{Driver, Host, SendValue, Work};
@@ -119,6 +119,8 @@ pub(crate) struct QpContext {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) ep: ObjectId,
     pub(crate) pd: u32,
+    /// For windows that serve this queue pair's peer alone.
+    pub(crate) domain: Arc<QpDomain>,
     /// Protection domain of receives.
     pub(crate) recv_pd: u32,
     pub(crate) pool: Option<Pool>,
@@ -139,6 +141,7 @@ impl QpContext {
             jobs,
             ep: self.ep,
             pd: self.pd,
+            domain: self.domain.clone(),
             recv_pd: self.recv_pd,
             pool: None,
             taken: AtomicU32::new(0),
@@ -148,7 +151,13 @@ impl QpContext {
         }
     }
 
-    /// Called when a receive of the shared queue is complete.
+    /// What accesses by the peer are checked with.
+    #[inline]
+    pub(crate) fn peer_ids(&self) -> PeerIds {
+        PeerIds { pd: self.pd, qp: self.domain.number() }
+    }
+
+    /// A receive of the shared queue is complete.
     #[inline]
     fn return_shared(&self) {
         if self.pool.is_some() {
@@ -230,14 +239,15 @@ impl QpContext {
     /// Appends a piece of registered memory that the peer reads.
     pub(crate) fn fetch(&self, piece: &Segment, out: &mut Vec<u8>) -> Result<(), Status> {
         let region = Region { address: piece.address, length: piece.length };
-        let acquired = self.regions.acquire(piece.key, self.pd, region, AccessRight::RemoteRead);
-        let _guard = acquired.inspect_err(|_| self.report_refused(piece.key, region, AccessRight::RemoteRead))?;
+        let acquired = self.regions.acquire_for_peer(piece.key, self.peer_ids(), region, AccessRight::RemoteRead);
+        let (_guard, address) =
+            acquired.inspect_err(|_| self.report_refused(piece.key, region, AccessRight::RemoteRead))?;
         let (end, length) = (out.len(), piece.length as usize);
         out.resize(end + length, 0);
         let registration = || self.regions.registration(piece.key);
         // SAFETY: the source is registered memory with a reference held during the copy; the destination was appended just
         // above.
-        let is_copied = unsafe { user_copy::read(piece.address, out[end..].as_mut_ptr(), length, registration) };
+        let is_copied = unsafe { user_copy::read(address, out[end..].as_mut_ptr(), length, registration) };
         if is_copied {
             return Ok(());
         }
@@ -261,9 +271,10 @@ impl Driver for QpContext {
 impl Host<QpContext> for &QpContext {
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
         let range = Region { address, length: length.into() };
-        let is_allowed = self.regions.allows(key, self.pd, range, AccessRight::remote(write));
+        let right = AccessRight::remote(write);
+        let is_allowed = self.regions.address_for_peer(key, self.peer_ids(), range, right).is_some();
         if !is_allowed {
-            self.report_refused(key, range, AccessRight::remote(write));
+            self.report_refused(key, range, right);
         }
         is_allowed
     }
@@ -274,7 +285,8 @@ impl Host<QpContext> for &QpContext {
             self.report_refused(key, region, AccessRight::RemoteWrite);
             Refusal::Access
         };
-        let _guard = self.regions.acquire(key, self.pd, region, AccessRight::RemoteWrite).map_err(|_| refused())?;
+        let acquired = self.regions.acquire_for_peer(key, self.peer_ids(), region, AccessRight::RemoteWrite);
+        let (_guard, address) = acquired.map_err(|_| refused())?;
         let registration = || self.regions.registration(key);
         // SAFETY: the destination is registered memory with a reference held during the copy, and the range lies within it.
         let is_copied = unsafe { user_copy::write(bytes.as_ptr(), address, bytes.len(), registration) };
@@ -312,7 +324,7 @@ impl Host<QpContext> for &QpContext {
     fn turn(&mut self, request: &WorkRequest) -> Result<bool, Status> {
         match &request.kind {
             RequestKind::Transfer => Ok(true),
-            RequestKind::Bind(window, number) => window.execute(*number, self.pd),
+            RequestKind::Bind(window, number) => window.execute(*number, self.pd, &self.domain),
             RequestKind::Fail(status) => Err(*status),
         }
     }
@@ -353,26 +365,28 @@ impl Host<QpContext> for &QpContext {
     }
 
     fn may_invalidate(&mut self, key: u32) -> bool {
-        self.windows.holds(key, self.pd)
+        self.windows.holds(key, self.pd, &self.domain)
     }
 
     fn invalidate(&mut self, key: u32) {
-        self.windows.invalidate_and_wait(key, self.pd);
+        self.windows.invalidate_and_wait(key, self.pd, &self.domain);
     }
 
     fn may_execute(&mut self, key: u32, address: u64) -> bool {
         let region = Region { address, length: ATOMIC_SIZE };
-        let is_allowed = self.regions.allows(key, self.pd, region, AccessRight::RemoteAtomic);
+        let right = AccessRight::RemoteAtomic;
+        let is_allowed = self.regions.address_for_peer(key, self.peer_ids(), region, right).is_some();
         if !is_allowed {
-            self.report_refused(key, region, AccessRight::RemoteAtomic);
+            self.report_refused(key, region, right);
         }
         is_allowed
     }
 
     fn execute(&mut self, key: u32, address: u64, operation: Atomic) -> Option<u64> {
         let region = Region { address, length: ATOMIC_SIZE };
-        let _guard = self.regions.acquire(key, self.pd, region, AccessRight::RemoteAtomic).ok()?;
-        // SAFETY: registered memory with a reference held during the operation; the peer is allowed to change it.
+        let (ids, right) = (self.peer_ids(), AccessRight::RemoteAtomic);
+        let (_guard, address) = self.regions.acquire_for_peer(key, ids, region, right).ok()?;
+        // SAFETY: registered memory with a reference held meanwhile, which the peer may change so.
         unsafe { operation.apply_registered(address, || self.regions.registration(key)) }
     }
 }

@@ -105,6 +105,7 @@ impl Qp {
             jobs: ia.adapter.device.jobs.clone(),
             ep: spec.ep,
             pd,
+            domain: Arc::default(),
             recv_pd: pd,
             pool: None,
             taken: AtomicU32::new(0),

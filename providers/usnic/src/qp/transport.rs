@@ -300,10 +300,16 @@ impl Transport {
         }
         let SendScratch { batch, guards, .. } = scratch;
         let mut add = |piece: &Segment, right: AccessRight| {
-            guards.acquire(&context.regions, context.pd, piece, right)?;
+            let address = match right {
+                AccessRight::RemoteRead => guards.acquire_for_peer(&context.regions, context.peer_ids(), piece)?,
+                _ => {
+                    guards.acquire(&context.regions, context.pd, piece, right)?;
+                    piece.address
+                }
+            };
             // SAFETY: registered memory, on which the guards hold a reference until the batch was sent; the kernel reports
             // parts that are not mapped.
-            unsafe { batch.memory(piece.address as *const u8, piece.length as usize) };
+            unsafe { batch.memory(address as *const u8, piece.length as usize) };
             Ok(())
         };
         match outgoing.payload {

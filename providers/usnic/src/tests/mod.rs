@@ -143,7 +143,8 @@ impl Side {
     }
 }
 
-const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
+const ALL: Access =
+    Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
 
 /// Registered memory that the test owns.
 struct Memory {

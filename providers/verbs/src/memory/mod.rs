@@ -260,7 +260,8 @@ mod tests {
             local_write,
             remote_read,
             remote_write,
-            remote_atomic: false, zero_based: false,
+            remote_atomic: false,
+            zero_based: false,
         };
         let (local, write, read) =
             (flags::IBV_ACCESS_LOCAL_WRITE.0, flags::IBV_ACCESS_REMOTE_WRITE.0, flags::IBV_ACCESS_REMOTE_READ.0);

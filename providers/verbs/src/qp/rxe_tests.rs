@@ -219,7 +219,8 @@ impl Words {
     }
 }
 
-const ATOMIC: Access = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: true, zero_based: false };
+const ATOMIC: Access =
+    Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: true, zero_based: false };
 
 #[test]
 fn rxe_receives_get_immediate_data() {

@@ -9,7 +9,8 @@ use loom::thread;
 
 use super::*;
 
-const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
+const ALL: Access =
+    Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
 const RANGE: Region = Region { address: 64, length: 64 };
 
 fn scene() -> (Arc<Regions>, Arc<AccessCheck>, u32) {

@@ -66,8 +66,9 @@ impl RxEnds {
         let request = AtomicRequest::decode(self.requests.body());
         let AtomicRequest { key, address, operation } =
             request.ok_or(Fault::Nonsense("an atomic operation that does not exist, or is not aligned"))?;
-        let hold = shared.regions.hold(key, shared.pd, address, ATOMIC_SIZE, AccessRight::RemoteAtomic);
-        let found = hold.ok().and_then(|_hold| {
+        let ids = (shared.pd, shared.domain.number());
+        let held = shared.regions.hold_for_peer(key, ids, address, ATOMIC_SIZE, AccessRight::RemoteAtomic);
+        let found = held.ok().and_then(|(_hold, address)| {
             fail_point!(TargetHeld);
             // SAFETY: registered memory in use, which the peer may change by atomic operations.
             unsafe { operation.apply_registered(address, || shared.regions.registration(key)) }

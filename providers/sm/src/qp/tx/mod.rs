@@ -735,7 +735,7 @@ impl TxEnds {
 
     /// Executes the bind or unbind of a window. Later requests start after it, because binds are fenced.
     fn turn(&mut self, shared: &Shared, window: &Arc<Window>, number: u64) -> HandOver {
-        let turned = window.execute(number, shared.pd);
+        let turned = window.execute(number, shared.pd, &shared.domain);
         self.hungry = turned == Ok(false);
         match turned {
             Ok(true) => HandOver::Whole { wrote: false },

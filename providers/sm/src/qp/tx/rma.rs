@@ -74,6 +74,8 @@ impl TxEnds {
             match self.copy_across(shared, request, remote, way, By::Kernel, budget) {
                 Ok(true) => return HandOver::Whole { wrote: false },
                 Ok(false) => return HandOver::Part { wrote: false },
+                // Nothing was copied: the target has to translate the address, or knows its queue pairs.
+                Err(Some(Status::RemoteAccess)) if self.is_indirect(remote.key) => {}
                 Err(Some(status)) => return HandOver::Failed(status),
                 Err(None) => {} // refused: use the bounce buffer
             }
@@ -106,6 +108,13 @@ impl TxEnds {
             }
             ImportLookup::Nothing => None,
         }
+    }
+
+    /// Whether the peer's key grants access only through its own check.
+    #[cold]
+    fn is_indirect(&self, key: u32) -> bool {
+        let entry = self.link.theirs().and_then(|theirs| theirs.peer.regions.entry(key));
+        entry.is_some_and(|entry| entry.is_indirect())
     }
 
     /// Copies directly, piece by piece. `Err(None)`: the kernel refuses the copy, so the caller uses another method.
