@@ -37,7 +37,7 @@ pub(crate) fn announce<P: Provider>(
             peer: info.peer,
             address: Address::new(&consumer_memory::socket_address(info.peer)),
             private_data: PrivateData::new(&info.private_data),
-            private_data_size: info.reported_len.min(PrivateData::SIZE),
+            private_data_size: info.reported_len.min(PrivateData::SIZE).min(ia.private_data_connect()),
             own: *own,
             request: Mutex::new(None),
         })

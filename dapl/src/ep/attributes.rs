@@ -343,6 +343,7 @@ mod tests {
             max_reads_in: 4,
             max_reads_out: 16,
             private_data_connect: 64,
+            private_data_connect_1_2: 64,
             private_data_accept: 64,
             private_data_reject: 64,
             extensions: Extensions::default(),

@@ -174,7 +174,7 @@ pub unsafe extern "C" fn dapl_ep_connect<P: Provider>(
     ffi::guard(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
         ffi::require(remote_ia_address, 2)?;
-        let limit = ep.ia.limits().private_data_connect;
+        let limit = ep.ia.private_data_connect();
         let call = Call {
             // SAFETY: this function's own contract, and not null.
             address: unsafe { address(remote_ia_address) },
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn dapl_ep_dup_connect<P: Provider>(
         let timeout = time(timeout, 3)?;
         let (address, qual) = dapli_connect::peer_of(&dup)?;
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
-        let limit = ep.ia.limits().private_data_connect;
+        let limit = ep.ia.private_data_connect();
         let call = Call {
             address: Ok(address),
             qual,

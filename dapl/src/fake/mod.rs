@@ -93,6 +93,7 @@ impl Provider for FakeProvider {
             max_reads_in: 4,
             max_reads_out: 4,
             private_data_connect: 92,
+            private_data_connect_1_2: 92,
             private_data_accept: 196,
             private_data_reject: 196,
             extensions: if spec.name.contains("without extensions") { Extensions::default() } else { Extensions::ALL },

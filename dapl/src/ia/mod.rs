@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::error::{Error, Handle, Result, State};
 use crate::libdat;
-use crate::names::Registration;
+use crate::names::{Registration, Version};
 use crate::provider::{Limits, Provider};
 use crate::runtime::consumer_memory::Address;
 use crate::runtime::handle::{Kind, Object, ObjectId, Usable, Use};
@@ -157,7 +157,16 @@ impl<P: Provider> Ia<P> {
         self.provider.limits()
     }
 
-    /// Trace settings for the EPs of this IA.
+    /// Bytes of private data with a connect, for the version of DAT that the IA was opened with.
+    pub fn private_data_connect(&self) -> usize {
+        let limits = self.limits();
+        match self.registration.version() {
+            Version::V1 => limits.private_data_connect_1_2,
+            Version::V2 => limits.private_data_connect,
+        }
+    }
+
+    /// Trace settings of the EPs.
     pub fn tracing(&self) -> &trace::Settings {
         &self.tracing
     }

@@ -78,7 +78,7 @@ pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR 
             | DAT_COMPLETION_UNSIGNALLED_FLAG
             | DAT_COMPLETION_BARRIER_FENCE_FLAG,
         is_thread_safe: if served.thread_safe { DAT_TRUE } else { DAT_FALSE },
-        max_private_data_size: DAT_COUNT::try_from(ia.limits().private_data_connect).unwrap_or(DAT_COUNT::MAX),
+        max_private_data_size: DAT_COUNT::try_from(ia.private_data_connect()).unwrap_or(DAT_COUNT::MAX),
         supports_multipath: DAT_FALSE,
         ep_creator: DAT_PSP_CREATES_EP_IFASKED,
         pz_support: DAT_PZ_UNIQUE,

@@ -132,6 +132,8 @@ pub struct Limits {
     pub max_reads_out: u32,
     /// Bytes of private data with a connect.
     pub private_data_connect: usize,
+    /// The same for a consumer of DAT 1.2, and the most that one sees of a request (spec/endpoints 9.1).
+    pub private_data_connect_1_2: usize,
     /// Bytes of private data with an accept.
     pub private_data_accept: usize,
     /// Bytes of private data with a reject.

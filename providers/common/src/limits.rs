@@ -29,6 +29,7 @@ pub fn limits(max_eps: u32, max_keys: u32) -> Limits {
         max_reads_in: 16,
         max_reads_out: 16,
         private_data_connect: 256,
+        private_data_connect_1_2: 256,
         private_data_accept: 196,
         private_data_reject: 144,
         extensions: Extensions::default(),

@@ -41,7 +41,7 @@ fn limits(device: &ibv_device_attr, port: &ibv_port_attr, settings: &Settings) -
         max_sge = max_sge.min(count(device.max_srq_sge));
     }
     let has_windows = device.device_cap_flags & IBV_DEVICE_MEM_WINDOW != 0;
-    let (private_data_connect, private_data_accept) = private_data(settings.manager);
+    let data = PrivateDataLimits::of(settings.manager);
     Limits {
         max_eps: count(device.max_qp),
         max_dtos: max_wr,
@@ -58,9 +58,10 @@ fn limits(device: &ibv_device_attr, port: &ibv_port_attr, settings: &Settings) -
         max_srqs: count(device.max_srq),
         max_reads_in: reads(device.max_qp_rd_atom),
         max_reads_out: reads(device.max_qp_init_rd_atom),
-        private_data_connect,
-        private_data_accept,
-        private_data_reject: 0,
+        private_data_connect: data.connect,
+        private_data_connect_1_2: data.connect_1_2,
+        private_data_accept: data.accept,
+        private_data_reject: data.reject,
         // Windows are of type 1, which a peer cannot invalidate.
         extensions: Extensions {
             immediate: true,
@@ -83,12 +84,24 @@ fn reads(number: i32) -> u32 {
     count(number).min(u8::MAX.into())
 }
 
-/// Maximum private data of a connect, and of an accept (spec/endpoints 9.1).
-fn private_data(manager: ManagerKind) -> (usize, usize) {
-    match manager {
-        ManagerKind::Rdma => (48, 196),
-        ManagerKind::Socket => (92, 196),
-        ManagerKind::None | ManagerKind::Datagram => (0, 0),
+/// Maximum private data in bytes, by the message that carries them (spec/endpoints 9.1).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+struct PrivateDataLimits {
+    connect: usize,
+    connect_1_2: usize,
+    accept: usize,
+    reject: usize,
+}
+
+impl PrivateDataLimits {
+    fn of(manager: ManagerKind) -> Self {
+        match manager {
+            // A request of the InfiniBand CM has 92 bytes, of which rdma_cm uses 36; a reject has 148, of which the word before
+            // the data uses 4 (spec/endpoints 10.4).
+            ManagerKind::Rdma => PrivateDataLimits { connect: 56, connect_1_2: 48, accept: 196, reject: 144 },
+            ManagerKind::Socket => PrivateDataLimits { connect: 92, connect_1_2: 92, accept: 196, reject: 0 },
+            ManagerKind::None | ManagerKind::Datagram => PrivateDataLimits::default(),
+        }
     }
 }
 
@@ -204,9 +217,11 @@ mod tests {
     fn private_data_are_as_long_as_the_manager_carries() {
         let of = |params| {
             let limits = limits(&device(), &port(), &settings(params));
-            (limits.private_data_connect, limits.private_data_accept)
+            let connect = (limits.private_data_connect, limits.private_data_connect_1_2);
+            (connect, limits.private_data_accept, limits.private_data_reject)
         };
-        assert_eq!([of("x cm=rdma"), of("x cm=socket"), of("x cm=none")], [(48, 196), (92, 196), (0, 0)]);
+        assert_eq!(of("x cm=rdma"), ((56, 48), 196, 144));
+        assert_eq!([of("x cm=socket"), of("x cm=none")], [((92, 92), 196, 0), ((0, 0), 0, 0)]);
     }
 
     #[test]

@@ -49,6 +49,10 @@ pub(crate) trait Waiting: Any + Send + Sync {
     fn accept(self: Box<Self>, qp: &Arc<QpCore>, private_data: &[u8], conn: ConnId) -> Result<()>;
     /// Rejects the request.
     fn refuse(self: Box<Self>, by: Refusal);
+    /// Rejects the request as its consumer's decision, with data for the peer's consumer as far as the manager carries them.
+    fn reject(self: Box<Self>, _private_data: &[u8]) {
+        self.refuse(Refusal::Consumer);
+    }
 }
 
 /// Why a request is rejected.

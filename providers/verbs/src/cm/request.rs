@@ -34,8 +34,8 @@ impl ConnRequest for ConnectionRequest {
         self.waiting.accept(qp.core(), private_data, conn)
     }
 
-    fn reject(self, _: &[u8]) {
-        self.waiting.refuse(Refusal::Consumer);
+    fn reject(self, private_data: &[u8]) {
+        self.waiting.reject(private_data);
     }
 
     /// Only listeners of this IA can be the target: no manager can move a request between processes.

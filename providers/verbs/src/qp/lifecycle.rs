@@ -120,7 +120,12 @@ impl QpCore {
     }
 
     /// Reports that the attempt has failed, or the connection has ended. Engine only.
-    pub(crate) fn over(&self, link: &dyn CmConnection, mut event: ConnectionEvent) {
+    pub(crate) fn over(&self, link: &dyn CmConnection, event: ConnectionEvent) {
+        self.over_with(link, event, &[]);
+    }
+
+    /// As [`QpCore::over`], with private data of a peer that has rejected.
+    pub(crate) fn over_with(&self, link: &dyn CmConnection, mut event: ConnectionEvent, private_data: &[u8]) {
         let mut place = self.link.lock();
         if !place.as_ref().is_some_and(|attached| attached.is(link)) {
             return;
@@ -135,7 +140,7 @@ impl QpCore {
         }
         if let Some(conn) = self.end(&mut place) {
             drop(place);
-            self.device.sink.event(conn, event, &[]);
+            self.device.sink.event(conn, event, private_data);
         }
     }
 

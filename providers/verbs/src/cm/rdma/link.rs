@@ -14,6 +14,7 @@ use ibverbs_sys::{ibv_qp_attr_mask, ibv_qp_state};
 use parking_lot::Mutex;
 use rdma_cm_sys::*;
 
+use super::waiting::REJECTION;
 use super::{EventOwner, Rdma, is_end};
 use crate::device::Device;
 use crate::engine::Source;
@@ -141,8 +142,14 @@ impl RdmaLink {
             }
             _ => Ok(()),
         };
-        if let Err(end) = step {
-            core.over(&**self, end);
+        match step {
+            // The consumer's data follow the word that says both versions; on InfiniBand and RoCE there are always 148 bytes.
+            Err(ConnectionEvent::PeerRejected) => {
+                let data = event.private_data.get(REJECTION.len()..).unwrap_or_default();
+                core.over_with(&**self, ConnectionEvent::PeerRejected, data);
+            }
+            Err(end) => core.over(&**self, end),
+            Ok(()) => {}
         }
     }
 

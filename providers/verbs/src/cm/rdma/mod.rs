@@ -34,7 +34,7 @@ use dapl_software::listener_retry::Retry;
 
 /// Length of a request's private data as reported to the consumer, where the transport always carries more (spec/endpoints
 /// 9.2).
-const REPORTED: usize = 48;
+const REPORTED: usize = 56;
 /// Time that ended connections wait for the peer's confirmation when the IA closes. An id that is destroyed does not
 /// repeat its DREQ, and a peer without traffic would never detect the end. The kernel repeats the DREQ after 4.1 s
 /// (rdma_cm's `CMA_CM_RESPONSE_TIMEOUT`) plus the path's timeout, at most 2 s over Ethernet.

@@ -18,8 +18,9 @@ use crate::qp::QpCore;
 use crate::rdma_cm::{Id, Terms};
 use dapl_software::listener_retry::Retry;
 
-/// Private data of a consumer's reject: DAT's version and the provider's, one byte each (spec/endpoints 10.4).
-const REJECTION: [u8; 4] = [1, 2, 1, 2];
+/// Begin of the private data of a consumer's reject: DAT's version and the provider's, one byte each. The consumer's data follow
+/// (spec/endpoints 10.4).
+pub(super) const REJECTION: [u8; 4] = [1, 2, 1, 2];
 
 /// A request that waits for the consumer.
 pub(super) struct RdmaRequest {
@@ -78,15 +79,21 @@ impl Waiting for RdmaRequest {
 
     fn refuse(mut self: Box<Self>, by: Refusal) {
         if let Some(id) = self.id.take() {
-            self.say_no(&id, by);
+            self.say_no(&id, by, &[]);
+        }
+    }
+
+    fn reject(mut self: Box<Self>, private_data: &[u8]) {
+        if let Some(id) = self.id.take() {
+            self.say_no(&id, Refusal::Consumer, private_data);
         }
     }
 }
 
 impl RdmaRequest {
-    fn say_no(&self, id: &Id, by: Refusal) {
+    fn say_no(&self, id: &Id, by: Refusal, private_data: &[u8]) {
         let said = match by {
-            Refusal::Consumer => id.reject(&REJECTION),
+            Refusal::Consumer => id.reject(&[&REJECTION, private_data].concat()),
             Refusal::NoListener => id.turn_away().or_else(|_| id.reject(&REJECTION)),
         };
         if let Err(error) = said {
@@ -99,7 +106,7 @@ impl RdmaRequest {
 impl Drop for RdmaRequest {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
-            self.say_no(&id, Refusal::NoListener);
+            self.say_no(&id, Refusal::NoListener, &[]);
         }
     }
 }
