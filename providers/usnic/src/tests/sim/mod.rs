@@ -20,7 +20,7 @@ mod scenario;
 mod shrink;
 mod verdict;
 
-use scenario::Scenario;
+use scenario::{EXTENDED, Scenario};
 
 /// Seeds that have found defects.
 const FOUND: [u64; 10] = [12, 383, 2458, 6866, 22_237, 54_507, 61_142, 62_595, 82_725, 89_231];
@@ -43,6 +43,11 @@ fn transfers_complete_on_any_network() {
         return shrink::count(all);
     }
     FOUND.into_iter().chain(all).for_each(shrink::check);
+}
+
+#[test]
+fn extended_operations_are_executed_once_on_any_network() {
+    (0..RUNS / 2).map(|seed| EXTENDED | seed).for_each(shrink::check);
 }
 
 #[test]

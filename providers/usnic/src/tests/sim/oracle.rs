@@ -8,17 +8,23 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::OnceLock;
 
-use dapl::provider::{ConnectionEvent, Remote, Status};
+use dapl::provider::{ATOMIC_SIZE, Arrival, ConnectionEvent, Remote, Status};
+use dapl_software::memory::atomic::Atomic;
 
 use super::random::TestRandom;
 use super::scenario::{Item, LONGEST, What};
-use crate::proto::conn::{Driver, Host, Work};
+use crate::proto::conn::{Driver, Host, SendValue, Work};
 use crate::proto::wire::Refusal;
 
 const TABLE: usize = 1 << 20;
 /// The key of read-only memory, and an unknown one.
 const SOURCE: u32 = 0x5EED;
 const NOBODYS: u32 = 0xBAD;
+/// The key of the word for atomic operations, and its address.
+const WORD: u32 = 0xA70;
+const WORD_AT: u64 = 0x7000;
+/// The key of a window that every message with invalidation names.
+const WINDOW: u32 = 0x17D0;
 /// Offset of an area from the address that its number determines.
 const BEGIN: u64 = 0x40;
 
@@ -111,6 +117,13 @@ pub(super) struct Side {
     pub(super) events: Vec<ConnectionEvent>,
     has_failed: bool,
     has_culprit: bool,
+    /// The word that the other side changes, and the values that its operations have found, in order.
+    word: u64,
+    found: Vec<u64>,
+    /// The other side's posted operations, in order, with their indexes.
+    atomics: Vec<(usize, Atomic)>,
+    /// How often the window was unbound.
+    invalidated: usize,
 }
 
 /// Both sides of one connection.
@@ -140,6 +153,7 @@ impl Oracle {
         let [here, there] = if side == 0 { [0, 1] } else { [1, 0] };
         let mut length = match item.what {
             What::Bind => 0,
+            What::Atomic => ATOMIC_SIZE as u32,
             bad if bad.is_bad() => item.length.max(1),
             _ => item.length,
         };
@@ -154,6 +168,22 @@ impl Oracle {
         let work = match what {
             What::Send | What::LongSend | What::BadSource => Work::Send { solicited: item.solicited },
             What::Bind => Work::Bind,
+            What::SendImmediate => self.with(Arrival::SendImmediate, pattern, item),
+            What::SendInvalidate => self.with(Arrival::SendInvalidate, WINDOW, item),
+            What::WriteImmediate => {
+                area = self.sides[there].open(length, pattern);
+                let remote = remote(area as u32 + 1, address(area));
+                Work::WriteImmediate { remote, data: pattern, solicited: item.solicited }
+            }
+            What::Atomic => {
+                area = self.sides[here].close(length, 0);
+                // Every operand is another one, so an operation that is executed twice or not at all changes all later values.
+                let (add, word) = (u64::from(pattern) << 20 | index as u64, self.sides[there].word);
+                let swap = Atomic::CompareSwap { compare: word, swap: add };
+                let operation = if item.solicited { swap } else { Atomic::FetchAdd(add) };
+                self.sides[there].atomics.push((index, operation));
+                Work::Atomic(remote(WORD, WORD_AT), operation)
+            }
             What::Write => {
                 area = self.sides[there].open(length, pattern);
                 Work::Write(remote(area as u32 + 1, address(area)))
@@ -188,6 +218,10 @@ impl Oracle {
         (work, length, Asked { index })
     }
 
+    fn with(&self, arrival: Arrival, value: u32, item: &Item) -> Work {
+        Work::SendWith(SendValue { arrival, value, solicited: item.solicited })
+    }
+
     /// The payload of a request; `None` if it has none.
     pub(super) fn source(&self, side: usize, asked: &Asked, offset: u32, length: u32) -> Option<&[u8]> {
         let entry = &self.sides[side].entries[asked.index];
@@ -208,7 +242,7 @@ impl Oracle {
     }
 
     /// A message has arrived: all earlier work must have arrived too.
-    fn check_message(&mut self, side: usize, length: u64, solicited: bool, buffer: &[u8]) {
+    fn check_message(&mut self, side: usize, length: u64, value: SendValue, buffer: &[u8]) {
         let other = 1 - side;
         let number = self.sides[side].got;
         self.sides[side].got += 1;
@@ -217,12 +251,33 @@ impl Oracle {
         }
         let index = *self.sides[other].sends.get(number).expect("a message that was sent");
         let entry = &self.sides[other].entries[index];
-        assert_eq!((u64::from(entry.length), entry.solicited), (length, solicited), "message {number}");
-        assert!(entry.what == What::Send, "{:?} got through", entry.what);
-        assert!(buffer[..length as usize] == *bytes(entry.pattern, 0, length as usize), "message {number} differs");
+        assert_eq!((u64::from(entry.length), entry.solicited), (length, value.solicited), "message {number}");
+        let wanted = match entry.what {
+            What::Send => (Arrival::Send, 0),
+            What::SendImmediate => (Arrival::SendImmediate, entry.pattern),
+            What::SendInvalidate => (Arrival::SendInvalidate, WINDOW),
+            What::WriteImmediate => (Arrival::WriteImmediate, entry.pattern),
+            what => panic!("{what:?} got through"),
+        };
+        assert_eq!((value.arrival, value.value), wanted, "message {number}");
+        if entry.what == What::WriteImmediate {
+            assert!(self.sides[side].areas[entry.area].is_whole(), "notified before the data are in place");
+        } else {
+            assert!(buffer[..length as usize] == *bytes(entry.pattern, 0, length as usize), "message {number} differs");
+        }
+        let kinds = self.sides[other].sends[..=number].iter().map(|index| self.sides[other].entries[*index].what);
+        let invalidations = kinds.filter(|what| *what == What::SendInvalidate).count();
+        assert_eq!(self.sides[side].invalidated, invalidations, "once per message, before its completion");
+        // Only fenced work comes after atomic operations, as after reads.
+        let next = self.sides[side].atomics.get(self.sides[side].found.len());
+        let is_behind = next.is_none_or(|(next, _)| *next > index);
+        assert!(is_behind || !entry.fence, "a fenced message before an atomic operation");
+        let entry = &self.sides[other].entries[index];
         for earlier in &self.sides[other].entries[self.sides[side].verified..index] {
             match earlier.what {
-                What::Write => assert!(self.sides[side].areas[earlier.area].is_whole(), "a message before a write"),
+                What::Write | What::WriteImmediate => {
+                    assert!(self.sides[side].areas[earlier.area].is_whole(), "a message before a write");
+                }
                 What::Read | What::ReadBack if entry.fence => {
                     assert!(self.sides[other].areas[earlier.area].is_whole(), "a fenced message before a read");
                 }
@@ -244,7 +299,16 @@ impl Oracle {
         }
         assert!(!what.is_bad(), "{what:?} has succeeded");
         let memory = match what {
-            What::Write => &mut self.sides[1 - side].areas[area],
+            What::Write | What::WriteImmediate => &mut self.sides[1 - side].areas[area],
+            What::Atomic => {
+                let ordinal = self.sides[1 - side].atomics.iter().position(|(posted, _)| *posted == index);
+                let found = ordinal.and_then(|ordinal| self.sides[1 - side].found.get(ordinal).copied());
+                let memory = &mut self.sides[side].areas[area];
+                let came = memory.bytes.first_chunk().copied().map(u64::from_ne_bytes);
+                assert!(found.is_some() && came == found, "operation {index} got {came:?}, and found {found:?}");
+                memory.done = true;
+                return;
+            }
             What::Read | What::ReadBack => &mut self.sides[side].areas[area],
             _ => return,
         };
@@ -341,6 +405,7 @@ impl Host<Hand> for Hand {
         assert!(entry.status.is_none(), "data for a read that is complete");
         assert!(offset as usize + bytes.len() <= entry.length as usize, "beyond the read");
         let area = entry.area;
+        let loose = loose || entry.what == What::Atomic;
         side.areas[area].put(offset as usize, bytes, loose);
         Ok(())
     }
@@ -390,11 +455,52 @@ impl Host<Hand> for Hand {
         if status == Status::Success {
             assert!(side.failed_recvs.is_empty(), "a message after one that failed");
             assert!(bytes <= buffer.len() as u64);
-            return oracle.check_message(self.side, bytes, solicited, &buffer);
+            let value = SendValue { solicited, ..SendValue::default() };
+            return oracle.check_message(self.side, bytes, value, &buffer);
         }
         side.failed_recvs.push(status);
         if let Some(pool) = &self.pool {
             pool.borrow_mut().put(buffer.len() as u32);
         }
+    }
+
+    fn recv_done_with(&mut self, recv: &mut Landing, bytes: u64, value: SendValue) {
+        let mut oracle = self.oracle.borrow_mut();
+        let side = &mut oracle.sides[self.side];
+        side.done_recvs += 1;
+        assert_eq!(recv.id, side.done_recvs, "receives complete in order");
+        assert!(side.failed_recvs.is_empty(), "a message after one that failed");
+        oracle.check_message(self.side, bytes, value, &recv.buffer.borrow());
+    }
+
+    fn may_invalidate(&mut self, key: u32) -> bool {
+        key == WINDOW
+    }
+
+    fn invalidate(&mut self, key: u32) {
+        assert_eq!(key, WINDOW);
+        self.oracle.borrow_mut().sides[self.side].invalidated += 1;
+    }
+
+    fn may_execute(&mut self, key: u32, address: u64) -> bool {
+        (key, address) == (WORD, WORD_AT)
+    }
+
+    fn execute(&mut self, _: u32, _: u64, operation: Atomic) -> Option<u64> {
+        let mut oracle = self.oracle.borrow_mut();
+        let loose = oracle.loose;
+        let side = &mut oracle.sides[self.side];
+        let posted = side.atomics.get(side.found.len()).map(|(_, posted)| *posted);
+        assert!(
+            posted == Some(operation) || loose,
+            "{operation:?} is executed, and {posted:?} is next: each once, in order"
+        );
+        side.found.push(side.word);
+        side.word = match operation {
+            Atomic::FetchAdd(add) => side.word.wrapping_add(add),
+            Atomic::CompareSwap { compare, swap } if compare == side.word => swap,
+            Atomic::CompareSwap { .. } => side.word,
+        };
+        side.found.last().copied()
     }
 }

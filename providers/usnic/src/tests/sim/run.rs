@@ -338,7 +338,7 @@ impl<'a> Run<'a> {
                 let entries = &oracle.sides[side].entries;
                 entries.iter().filter(|entry| kind(entry.what)).map(|entry| u64::from(entry.length)).sum()
             };
-            let sent = bytes(ours, |what| matches!(what, What::Send | What::Write));
+            let sent = bytes(ours, |what| matches!(what, What::Send | What::Write) || what.has_value());
             let read = bytes(theirs, |what| matches!(what, What::Read | What::ReadBack));
             let fits = b.received_bytes == sent + read || (a.taken_back > 0 && b.received_bytes > sent + read);
             assert!(fits, "{} bytes of payload taken of {}", b.received_bytes, sent + read);

@@ -84,6 +84,12 @@ pub(super) enum What {
     /// Reads what the last write of this side has written.
     ReadBack,
     Bind,
+    /// A fetch and add, or a compare and swap, on a word of the other side.
+    Atomic,
+    /// Sends with a value, and a write that completes a receive.
+    SendImmediate,
+    SendInvalidate,
+    WriteImmediate,
     /// Accesses to memory that does not exist, a send that is too long, a send from unmapped memory.
     BadWrite,
     BadRead,
@@ -97,7 +103,12 @@ impl What {
     }
 
     pub(super) fn is_send(self) -> bool {
-        matches!(self, What::Send | What::LongSend | What::BadSource)
+        matches!(self, What::Send | What::LongSend | What::BadSource) || self.has_value()
+    }
+
+    /// Whether the receive that it completes gets a value.
+    pub(super) fn has_value(self) -> bool {
+        matches!(self, What::SendImmediate | What::SendInvalidate | What::WriteImmediate)
     }
 }
 
@@ -240,8 +251,20 @@ impl Scenario {
         }
     }
 
-    /// Creates the scenario of this seed.
+    /// Creates the scenario of this seed; with [`EXTENDED`], of the same seed with operations of the extension.
     pub(super) fn of(seed: u64) -> Scenario {
+        let mut scenario = Scenario::plain(seed & !EXTENDED);
+        scenario.seed = seed;
+        if seed & EXTENDED != 0 {
+            let mut dice = TestRandom::new(seed);
+            let sides = scenario.links.iter_mut().flat_map(|link| &mut link.sides);
+            sides.flat_map(|side| &mut side.items).for_each(|item| extend(item, &mut dice));
+        }
+        scenario
+    }
+
+    /// Uses plain operations only.
+    fn plain(seed: u64) -> Scenario {
         let mut dice = TestRandom::new(seed);
         let dice = &mut dice;
         let peers = dice.pick(&[2, 2, 2, 3, 4]);
@@ -278,6 +301,19 @@ impl Scenario {
         }
         scenario
     }
+}
+
+/// Bit of a seed whose scenario has operations of the extension.
+pub(super) const EXTENDED: u64 = 1 << 40;
+
+/// Makes some requests to similar ones of the extension.
+fn extend(item: &mut Item, dice: &mut TestRandom) {
+    item.what = match item.what {
+        What::Send => dice.pick(&[What::Send, What::SendImmediate, What::SendInvalidate]),
+        What::Write => dice.pick(&[What::Write, What::WriteImmediate]),
+        What::Read | What::Bind => dice.pick(&[item.what, What::Atomic, What::Atomic]),
+        other => other,
+    };
 }
 
 fn peer(dice: &mut TestRandom) -> PeerPlan {

@@ -57,6 +57,7 @@ impl InvalidPacket {
             ..Message::default()
         };
         let mut body = [carried.as_bytes(), message.as_bytes()].concat();
+        body.resize(body.len() + self.op.extension(), 0x11);
         body.extend(self.offset.map(|offset| Part { offset: offset.into() }).iter().flat_map(|part| part.as_bytes()));
         if let Some((start, end)) = self.extent {
             body.extend_from_slice(Extent { start: start.into(), end: end.into() }.as_bytes());
@@ -414,4 +415,54 @@ fn random_bytes_are_harmless() {
         end.conn.abort(now, &mut end.world);
         assert_eq!((end.world.requests.len(), end.world.recvs.len()), (2, 4), "each completes once");
     }
+}
+
+#[test]
+fn malformed_extension_packets_end_the_connection_and_change_nothing() {
+    let cases: [(&str, fn(&mut InvalidPacket)); 7] = [
+        ("an operand of four bytes", |packet| packet.length = 4),
+        ("a misaligned operand", |packet| packet.address = BASE + 4),
+        ("an operand outside", |packet| packet.address = BASE + (1 << 30)),
+        ("an unknown key", |packet| packet.key = KEY + 77),
+        ("an operation out of its turn", |packet| packet.id = 3),
+        ("an answer that was not asked for", |packet| packet.op = Op::AtomicResponse),
+        ("an invalidation of no window", |packet| {
+            (packet.op, packet.length, packet.payload, packet.key) = (Op::SendInvalidate, 1, 1, 0xBAD);
+        }),
+    ];
+    for (what, change) in cases {
+        let mut pair = pair();
+        pair.recv(Side::A, 0, 100);
+        let before = pair.a.world.memory.clone();
+        let mut packet = InvalidPacket { op: Op::FetchAdd, length: 8, payload: 0, ..InvalidPacket::new(&pair) };
+        change(&mut packet);
+        packet.tell(&mut pair);
+        assert_eq!((pair.a.world.executed, pair.a.world.invalidated.len()), (0, 0), "{what}");
+        assert!(pair.a.world.memory == before, "{what}");
+        assert!(pair.a.world.recvs.iter().all(|done| done.status != Status::Success), "{what}");
+        if pair.a.events.is_empty() {
+            // An answer to no request is dropped, as a late one is; an operation ahead of others waits for those.
+            assert!(packet.op == Op::AtomicResponse || packet.id == 3, "{what}");
+            continue;
+        }
+        // An access that is not allowed is the peer's failure, anything else is a violation of the protocol.
+        assert!(matches!(pair.a.events[..], [ConnectionEvent::Broken | ConnectionEvent::Disconnected]), "{what}");
+        pair.until("it is freed", |pair| pair.a.conn.is_over());
+    }
+}
+
+#[test]
+fn atomic_operation_that_comes_again_with_another_operand_is_not_executed() {
+    let mut pair = pair();
+    let first = InvalidPacket { op: Op::FetchAdd, length: 8, payload: 0, ..InvalidPacket::new(&pair) };
+    first.tell(&mut pair);
+    pair.pass(MILLIS);
+    assert_eq!(pair.a.world.executed, 1);
+    let after = pair.a.world.memory.clone();
+    // The same packet, and the same operation in a later packet.
+    first.tell(&mut pair);
+    InvalidPacket { psn: first.psn + 1, address: BASE + 64, ..first }.tell(&mut pair);
+    pair.pass(MILLIS);
+    assert_eq!(pair.a.world.executed, 1);
+    assert!(pair.a.world.memory == after);
 }
