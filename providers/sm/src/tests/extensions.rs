@@ -8,6 +8,7 @@ use dapl::error::Error;
 use super::ends::{pattern, without_cma};
 use super::exports::{LENGTH, has_mapped, mapping, sealed, transfer};
 use super::*;
+use crate::proto::message::{AtomicRequest, Header, Kind};
 
 fn solicited(n: u32) -> bool {
     n.is_multiple_of(2)
@@ -243,7 +244,8 @@ fn atomic_operations_on_mapped_memory_and_by_the_target_do_not_disturb_each_othe
 
 #[test]
 fn invalid_atomic_operations_break_the_connection_and_change_nothing() {
-    let both = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
+    let both =
+        Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
     let atomic = Access { remote_atomic: true, ..Access::default() };
     let cases: [(&str, Access, Status); 8] = [
         ("the right alone is enough", atomic, Status::Success),
@@ -365,4 +367,52 @@ fn peer_without_extensions_is_not_sent_any() {
     passive.post_recv(&[], token(1)).unwrap();
     active.post_send(&wr(Op::Send { solicited: false }, &[], 2)).unwrap();
     assert_eq!((b.completion().status, a.completion().status), (Status::Success, Status::Success));
+}
+
+/// Puts a slot with this header, value and body into the ring of a malicious peer.
+fn forge(malicious: &Qp, header: Header, aux: u32, body: [u64; AtomicRequest::WORDS]) {
+    let link = malicious.0.link().unwrap();
+    let slot = link.geometry.requests_at();
+    link.area.word(slot + 8).store(u64::from(aux) << 32, Ordering::Relaxed);
+    body.iter().enumerate().for_each(|(n, word)| link.area.word(slot + 16 + n * 8).store(*word, Ordering::Relaxed));
+    link.area.word(slot).store(u64::from(header.encode()) | 1 << 32, Ordering::Release);
+    link.poke(crate::qp::link::WANT_REQUESTS);
+}
+
+#[test]
+fn forged_extension_requests_end_the_connection_and_change_nothing() {
+    let place = Place::new("forged-extensions");
+    let (a, b) = (place.open(), place.open());
+    let target = words(2);
+    let mr = b.register(bytes(&target));
+    let good = [u64::from(mr.remote_key()), target[0].as_ptr() as u64, 0, 1, 0];
+    let [key, address, ..] = good;
+    let (atomic, write) = (Header::plain(Kind::Atomic, 0), Header::plain(Kind::WriteImmediate, 0));
+    let cases = [
+        ("an operation that does not exist", atomic, [key, address, 2, 1, 0]),
+        ("a key of 64 bits", atomic, [key | 1 << 32, address, 0, 1, 0]),
+        ("an unknown key", atomic, [key ^ 1, address, 0, 1, 0]),
+        ("a misaligned address", atomic, [key, address + 4, 0, 1, 0]),
+        ("an address outside", atomic, [key, address + 16, 0, 1, 0]),
+        ("an address that wraps", atomic, [key, u64::MAX - 7, 0, 1, 0]),
+        ("an answer among requests", Header::plain(Kind::AtomicAck, 0), good),
+        ("a write longer than any", write, [u64::MAX, 0, 0, 0, 0]),
+        ("nothing", atomic, good),
+    ];
+    for (n, (what, header, body)) in cases.into_iter().enumerate() {
+        let id = 100 + 2 * n;
+        let (malicious, victim) = connected(&a, &b, 7, id);
+        victim.post_recv(&[], token(9)).unwrap();
+        forge(&malicious, header, 7, body);
+        if what == "nothing" {
+            // This shows that the others were dropped for what they say.
+            while target[0].load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            break;
+        }
+        assert_eq!(b.sink.next(conn(id + 1)), SinkEvent::Other("broken"), "{what}");
+        assert_eq!(b.completion().status, Status::Flushed, "{what}");
+        assert_eq!(target.iter().map(|word| word.load(Ordering::Relaxed)).sum::<u64>(), 0, "{what}");
+    }
 }
