@@ -112,13 +112,16 @@ fn sources() -> Result<Vec<String>> {
     Ok(names.into_iter().filter(|name| name.ends_with(".md")).map(|name| format!("docs/man/{name}")).collect())
 }
 
-/// All functions, with the header that programs include.
+/// All functions of either version, with the header that programs include. One that both have is that of 1.2.
 fn declared() -> Result<BTreeMap<String, (Prototype, &'static str)>> {
     let mut all = BTreeMap::new();
     for (file, include) in HEADERS {
         for prototype in header::prototypes(&read(&format!("dat/include/dat/{file}"))?) {
             all.insert(prototype.name.clone(), (prototype, include));
         }
+    }
+    for prototype in header::prototypes(&all_headers("dat2")?) {
+        all.entry(prototype.name.clone()).or_insert((prototype, "dat2/udat.h"));
     }
     Ok(all)
 }
@@ -198,6 +201,9 @@ mod tests {
             declared().unwrap().into_keys().filter(|f| !made.contains(&format!("man3/{f}.3"))).collect();
         assert!(missing.is_empty(), "{missing:?}");
         assert!(made.contains("man3/dat_ia_open.3"), "{made:?}");
+        for only_2_0 in ["dat_csp_create", "dat_extension_op", "dat_ib_post_fetch_and_add"] {
+            assert!(made.contains(&format!("man3/{only_2_0}.3")), "{only_2_0}");
+        }
     }
 
     #[test]
