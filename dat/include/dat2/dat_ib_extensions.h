@@ -5,8 +5,8 @@
  *     #include <dat2/dat_ib_extensions.h>
  *
  * Every operation is a macro over dat_extension_op. dat_ia_query reports whether an IA has them (extension_supported)
- * and which ones (vendor_attr, DAT_IB_ATTR_*). UD endpoints, multicast and collective operations are declared so that
- * programs compile; no provider of this library has them.
+ * and which ones (provider_specific_attr of DAT_PROVIDER_ATTR, DAT_IB_ATTR_*). UD endpoints and collective operations are
+ * declared so that programs compile; no provider of this library has them.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -24,7 +24,7 @@ extern "C" {
 /* The version that extension_version of DAT_IA_ATTR is compared with. */
 #define DAT_IB_EXTENSION_VERSION 209
 
-/* ---- What an IA has: names in vendor_attr ----------------------------------------------------------------------- */
+/* ---- What an IA has: names in provider_specific_attr ------------------------------------------------------------ */
 
 #define DAT_IB_ATTR_FETCH_AND_ADD "DAT_IB_FETCH_AND_ADD"
 #define DAT_IB_ATTR_CMP_AND_SWAP  "DAT_IB_CMP_AND_SWAP"
